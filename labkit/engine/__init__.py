@@ -1,0 +1,24 @@
+"""Requests in, tokens out."""
+
+from labkit.engine.config import CacheConfig, SchedulerConfig
+from labkit.engine.engine import Chunk, InferenceEngine
+from labkit.engine.request import Completion, FinishReason, StepOutput, Timing
+from labkit.engine.sampling import SamplingParams
+from labkit.engine.scheduler import OnlineScheduler
+from labkit.engine.session import InferenceSession
+from labkit.engine.stats import EngineStats
+
+__all__ = [
+    "CacheConfig",
+    "Chunk",
+    "Completion",
+    "EngineStats",
+    "FinishReason",
+    "InferenceEngine",
+    "InferenceSession",
+    "OnlineScheduler",
+    "SamplingParams",
+    "SchedulerConfig",
+    "StepOutput",
+    "Timing",
+]

@@ -1,0 +1,63 @@
+"""How much memory the engine has and whom it serves first. Neither changes with the rung."""
+
+from dataclasses import dataclass
+
+from labkit.errors import OptionError
+
+
+def require_positive(config: object, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise OptionError(f"{name} must be a positive whole number, not {value!r}")
+
+
+@dataclass(frozen=True)
+class CacheConfig:
+    """The KV pool.
+
+    block_size: tokens a block.
+    max_blocks_per_layer: blocks in each layer's pool; None: as many as a full batch of the longest
+        sequences needs.
+    prefix_cache: keep finished prompts' blocks for requests that begin the same.
+    max_prefix_entries: prompts kept at most.
+    """
+
+    block_size: int = 64
+    max_blocks_per_layer: int | None = None
+    prefix_cache: bool = True
+    max_prefix_entries: int = 256
+
+    def __post_init__(self) -> None:
+        require_positive(self, "block_size", "max_prefix_entries")
+        if self.max_blocks_per_layer is not None:
+            require_positive(self, "max_blocks_per_layer")
+
+
+@dataclass(frozen=True)
+class SchedulerConfig:
+    """Who runs when.
+
+    max_batch_size: requests decoded together at most.
+    prefill_max_batch_size: requests admitted in one step at most.
+    prefill_max_tokens: prompt tokens computed in one step at most; a prompt that is longer is
+        admitted alone.
+    admission_policy: "fifo": in order of arrival; "pack": the shortest first among the first
+        `pack_window` that wait. Pack passes nobody over more than `pack_window` times.
+    decode_first: each step decodes all running requests and then admits new ones. Otherwise a step
+        that can admit does only that, and the running ones wait for it.
+    """
+
+    max_batch_size: int = 8
+    prefill_max_batch_size: int = 8
+    prefill_max_tokens: int = 2048
+    admission_policy: str = "fifo"
+    pack_window: int = 32
+    decode_first: bool = False
+
+    def __post_init__(self) -> None:
+        require_positive(
+            self, "max_batch_size", "prefill_max_batch_size", "prefill_max_tokens", "pack_window"
+        )
+        if self.admission_policy not in ("fifo", "pack"):
+            raise OptionError(f"admission_policy = {self.admission_policy!r}; choose 'fifo' or 'pack'")

@@ -1,0 +1,375 @@
+"""The engine: requests in, tokens out, one step at a time."""
+
+import copy
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from labkit.engine.config import CacheConfig, SchedulerConfig
+from labkit.engine.parts import build_decode_step
+from labkit.engine.prefill import prefill_sessions
+from labkit.engine.request import Completion, FinishReason, Request, StepOutput
+from labkit.engine.sampling import SamplingParams, sample
+from labkit.engine.scheduler import OnlineScheduler
+from labkit.engine.session import InferenceSession
+from labkit.engine.stats import EngineCounters, EngineStats
+from labkit.engine.text_decoder import TextDecoder
+from labkit.errors import OptionError, RequestError
+from labkit.kvcache import KVBlockManager, PrefixCache
+from labkit.ladder import LADDER
+from labkit.model import LanguageModel
+from labkit.options import EngineOptions
+
+Prompt = str | Sequence[int]
+
+
+class Chunk(NamedTuple):
+    """A piece of a stream: whole characters only. `completion` comes with the last piece."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    completion: Completion | None
+
+
+class InferenceEngine:
+    """A paged inference engine for GPT-2.
+
+    model: from `load_model`. options: which rung of the ladder. device: "cpu" or "cuda"; None picks
+    CUDA where there is a GPU. dtype: None is float32 on the CPU and float16 on a GPU. cache and
+    scheduler: memory and policy, the same on every rung.
+
+    A step either succeeds or leaves every request and every block as it was and raises.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        options: EngineOptions = LADDER["00"].options,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        cache: CacheConfig = CacheConfig(),
+        scheduler: SchedulerConfig = SchedulerConfig(),
+    ) -> None:
+        self.device = pick_device(device)
+        self.dtype = dtype or (torch.float16 if self.device.type == "cuda" else torch.float32)
+        self.options = options
+        self.model = model.to(self.device, self.dtype)
+        config = model.config
+        blocks_per_seq = -(-config.n_positions // cache.block_size)
+        self.kv_manager = KVBlockManager(
+            num_layers=config.n_layer,
+            num_heads=config.n_head,
+            head_dim=config.head_dim,
+            block_size=cache.block_size,
+            max_blocks_per_layer=cache.max_blocks_per_layer or scheduler.max_batch_size * blocks_per_seq,
+            device=self.device,
+            dtype=self.dtype,
+        )
+        self.prefix_cache = (
+            PrefixCache(self.kv_manager, cache.max_prefix_entries) if cache.prefix_cache else None
+        )
+        self.decode_step = build_decode_step(
+            options, self.model.gpt2, self.kv_manager, scheduler.max_batch_size
+        )
+        self.scheduler = OnlineScheduler(scheduler)
+        self._requests: dict[int, Request] = {}  # by id, until they end
+        self._step_requests: set[int] = set()  # those whose tokens `step` hands out
+        self._outbox: list[StepOutput] = []  # made, and not handed out by `step` yet
+        self._next_request_id = 0
+        self._counters = EngineCounters()
+
+    # --- requests ----------------------------------------------------------------------------------
+
+    def add_request(self, prompt: Prompt, params: SamplingParams = SamplingParams()) -> int:
+        """Queue a request and return its id; `step` hands out its tokens.
+
+        prompt: text or token ids. Raises RequestError, with nothing queued, if it can never run.
+        """
+        request = self._enqueue(self.check_prompt(prompt, params), params)
+        self._step_requests.add(request.request_id)
+        return request.request_id
+
+    def check_prompt(self, prompt: Prompt, params: SamplingParams) -> tuple[int, ...]:
+        """The prompt's token ids. Raises RequestError if they are not valid or can never fit."""
+        if not isinstance(params, SamplingParams):
+            raise RequestError(f"params must be SamplingParams, not {type(params).__name__}")
+        token_ids = tuple(self.model.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
+        vocab_size, limit = self.model.config.vocab_size, self.model.config.n_positions
+        if not token_ids:
+            raise RequestError("the prompt is empty; give it at least one token")
+        for token_id in token_ids:
+            if not isinstance(token_id, int) or not 0 <= token_id < vocab_size:
+                raise RequestError(f"token id {token_id!r} is not in the vocabulary (0 to {vocab_size - 1})")
+        total = len(token_ids) + params.max_new_tokens
+        if total > limit:
+            raise RequestError(
+                f"the prompt has {len(token_ids)} tokens and max_new_tokens is {params.max_new_tokens}, "
+                f"together {total}; the model has {limit} positions: shorten one by {total - limit}"
+            )
+        needed = self.kv_manager.blocks_for(total - 1)  # the last token's key and value are never stored
+        if needed > self.kv_manager.max_blocks_per_layer:
+            raise RequestError(
+                f"the request can grow to {total - 1} cached tokens, {needed} blocks of "
+                f"{self.kv_manager.block_size}; the pool has {self.kv_manager.max_blocks_per_layer} a layer: "
+                "shorten it or give the engine more blocks"
+            )
+        return token_ids
+
+    def _enqueue(self, token_ids: tuple[int, ...], params: SamplingParams) -> Request:
+        request = Request(self._next_request_id, token_ids, params)
+        self._next_request_id += 1
+        self._requests[request.request_id] = request
+        self.scheduler.add(request)
+        return request
+
+    def cancel(self, request_id: int) -> Completion:
+        """End a request now and give its blocks back; what it had generated is in the completion."""
+        request = self._requests.get(request_id)
+        if request is None:
+            raise RequestError(f"there is no request {request_id} here; it may have ended")
+        return self._finish(request, FinishReason.CANCELLED)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a request waits or runs."""
+        return bool(self._requests)
+
+    def stats(self) -> EngineStats:
+        return EngineStats(
+            waiting=len(self.scheduler.waiting),
+            running=len(self.scheduler.running),
+            free_blocks=self.kv_manager.num_free_blocks,
+            blocks_per_layer=self.kv_manager.max_blocks_per_layer,
+            prefix_entries=len(self.prefix_cache or ()),
+            prefix_evictions=self.prefix_cache.num_evicted if self.prefix_cache else 0,
+            append_paths=dict(self.kv_manager.append_paths),
+            counters=copy.deepcopy(self._counters),
+        )
+
+    def check_integrity(self) -> None:
+        """Prove that every block is accounted for. Raises AssertionError naming what is off."""
+        sessions = [request.session for request in self.scheduler.running]
+        self.kv_manager.check_integrity([*sessions, *(self.prefix_cache or ())])
+
+    # --- the ways to drive it ----------------------------------------------------------------------
+
+    def step(self) -> list[StepOutput]:
+        """Run one step and hand out the tokens of all requests made by `add_request`."""
+        self._advance()
+        outputs, self._outbox = self._outbox, []
+        return outputs
+
+    def generate(
+        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] = SamplingParams()
+    ) -> list[Completion]:
+        """Run all prompts to their end; completions in the order of the prompts.
+
+        params: one for all, or one for each. Nothing runs if any prompt is refused; if a step fails,
+        all of them are cancelled and the error is raised.
+        """
+        if isinstance(prompts, str):
+            raise RequestError("generate takes a list of prompts; put this one in brackets")
+        each = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
+        if len(each) != len(prompts):
+            raise RequestError(f"there are {len(prompts)} prompts but {len(each)} SamplingParams")
+        checked = [self.check_prompt(prompt, p) for prompt, p in zip(prompts, each, strict=True)]
+        requests = [self._enqueue(token_ids, p) for token_ids, p in zip(checked, each, strict=True)]
+        try:
+            while any(request.completion is None for request in requests):
+                self._advance()
+        finally:
+            for request in requests:
+                if request.completion is None:
+                    self._finish(request, FinishReason.CANCELLED)
+        return [request.completion for request in requests]
+
+    def stream(self, prompt: Prompt, params: SamplingParams = SamplingParams()) -> Iterator[Chunk]:
+        """Yield a request's text as it is made. Leaving the loop early cancels the request."""
+        return self._stream(self.check_prompt(prompt, params), params)
+
+    def _stream(self, token_ids: tuple[int, ...], params: SamplingParams) -> Iterator[Chunk]:
+        request = self._enqueue(token_ids, params)
+        decoder = TextDecoder(self.model.tokenizer)
+        num_sent = 0
+        try:
+            while request.completion is None:
+                self._advance()
+                new_ids = request.output_token_ids[num_sent:]
+                num_sent += len(new_ids)
+                text = decoder.push(new_ids)
+                if request.completion is not None:
+                    text += decoder.finish()
+                if new_ids or request.completion is not None:
+                    yield Chunk(text, tuple(new_ids), request.completion)
+        finally:
+            if request.completion is None:
+                self._finish(request, FinishReason.CANCELLED)
+
+    # --- a step ------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def _advance(self) -> None:
+        self._counters.steps += 1
+        if self.scheduler.config.decode_first:
+            self._decode()
+            self._prefill()
+        elif not self._prefill():
+            self._decode()
+
+    def _prefill(self) -> bool:
+        """Admit what fits and give each its first token; False if nothing was admitted."""
+        admitted = self._admit()
+        if not admitted:
+            return False
+        started = time.perf_counter()
+        try:
+            held = [request.session.num_tokens for request in admitted]
+            logits = self._prompt_logits(admitted)
+            token_ids = self._sample(admitted, logits)
+            self._keep_prompts(admitted, logits)
+        except BaseException:
+            for request in admitted:
+                self._release(request)
+            self.scheduler.put_back(admitted)
+            raise
+        for request, reused in zip(admitted, held, strict=True):
+            request.admitted = request.admitted or started
+            self._counters.reused_tokens += reused
+            self._counters.prefill_tokens += request.num_tokens - reused
+        self._accept(admitted, token_ids)
+        return True
+
+    def _admit(self) -> list[Request]:
+        claimed: list[Request] = []
+
+        def blocks_needed() -> int:
+            # Evicting an entry can make a copy-on-write needless, so this is asked again each time.
+            return self._growth_of_running() + sum(r.session.blocks_to_reach(r.num_tokens) for r in claimed)
+
+        def claim(request: Request) -> bool:
+            prefix = self.prefix_cache.lookup(request.token_ids) if self.prefix_cache else None
+            request.session = InferenceSession(self.kv_manager, prefix)
+            claimed.append(request)
+            while blocks_needed() > self.kv_manager.num_free_blocks:
+                if not self._evict_prefix():
+                    self._release(claimed.pop())
+                    return False
+            return True
+
+        return self.scheduler.admit(claim)
+
+    def _prompt_logits(self, admitted: list[Request]) -> Tensor:
+        """Logits [B, V] after each prompt: from the prefix cache if it has the whole, else computed."""
+        whole = [r.session.num_tokens == r.num_tokens for r in admitted]
+        missing = [r for r, known in zip(admitted, whole, strict=True) if not known]
+        computed = iter(())
+        if missing:
+            prompts = [r.token_ids for r in missing]
+            computed = iter(prefill_sessions(self.model.gpt2, [r.session for r in missing], prompts))
+        return torch.stack(
+            [
+                self.prefix_cache.lookup(r.token_ids).last_logits if known else next(computed)
+                for r, known in zip(admitted, whole, strict=True)
+            ]
+        )
+
+    def _keep_prompts(self, admitted: list[Request], logits: Tensor) -> None:
+        if self.prefix_cache is None:
+            return
+        for request, row in zip(admitted, logits, strict=True):
+            if not request.output_token_ids:  # a preempted request's output is no prompt
+                self.prefix_cache.insert(request.prompt_token_ids, request.session.block_ids_per_layer, row)
+
+    def _decode(self) -> None:
+        """One more token for every running request."""
+        self._make_room_to_decode()
+        running = list(self.scheduler.running)
+        if not running:
+            return
+        sessions = [request.session for request in running]
+        logits = self.decode_step.decode_step_sessions(
+            sessions, [request.output_token_ids[-1] for request in running]
+        )
+        try:
+            token_ids = self._sample(running, logits)
+        except BaseException:
+            for session in sessions:
+                session.num_tokens -= 1
+                session.roll_back()
+            raise
+        self._counters.decode_steps += 1
+        self._accept(running, token_ids)
+
+    def _make_room_to_decode(self) -> None:
+        """Evict prefixes, then preempt the newest, until every running request can grow by a token."""
+        while self._growth_of_running() > self.kv_manager.num_free_blocks:
+            if not self._evict_prefix():
+                newest = self.scheduler.running[-1]
+                self._release(newest)
+                self.scheduler.put_back([newest])
+                self._counters.preemptions += 1
+
+    def _growth_of_running(self) -> int:
+        """Blocks, in each layer, that the next decode step takes."""
+        return sum(request.session.next_token_takes_block for request in self.scheduler.running)
+
+    def _evict_prefix(self) -> bool:
+        return self.prefix_cache is not None and self.prefix_cache.evict_one()
+
+    def _sample(self, requests: list[Request], logits: Tensor) -> list[int | None]:
+        return sample(logits, [r.params for r in requests], [r.next_uniform() for r in requests])
+
+    def _accept(self, requests: list[Request], token_ids: list[int | None]) -> None:
+        """Give each request its token and end those that are done."""
+        now = time.perf_counter()
+        for request, token_id in zip(requests, token_ids, strict=True):
+            if token_id is None:
+                self._finish(request, FinishReason.ERROR, "the model's logits are not finite numbers")
+                continue
+            request.output_token_ids.append(token_id)
+            request.token_times.append(now)
+            self._counters.generated_tokens += 1
+            if request.params.stop_on_eos and token_id == self.model.tokenizer.eos_token_id:
+                self._finish(request, FinishReason.STOP)
+            elif len(request.output_token_ids) == request.params.max_new_tokens:
+                self._finish(request, FinishReason.LENGTH)
+            else:
+                self._hand_out(request, token_id)
+
+    def _finish(self, request: Request, reason: FinishReason, error: str | None = None) -> Completion:
+        self._release(request)
+        self.scheduler.remove(request)
+        del self._requests[request.request_id]
+        completion = request.complete(reason, self.model.tokenizer.decode(request.output_token_ids), error)
+        self._counters.finished[str(reason)] = self._counters.finished.get(str(reason), 0) + 1
+        if reason is not FinishReason.CANCELLED:
+            made_one = reason is not FinishReason.ERROR
+            self._hand_out(request, request.output_token_ids[-1] if made_one else None)
+        self._step_requests.discard(request.request_id)
+        return completion
+
+    def _hand_out(self, request: Request, token_id: int | None) -> None:
+        if request.request_id in self._step_requests:
+            self._outbox.append(StepOutput(request.request_id, token_id, request.completion))
+
+    def _release(self, request: Request) -> None:
+        if request.session is not None:
+            request.session.release()
+            request.session = None
+
+
+def pick_device(device: torch.device | str | None) -> torch.device:
+    """The device asked for, or the best there is. Raises OptionError for CUDA without a GPU."""
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    # With an index ("cuda:0"), as tensors report it.
+    device = torch.device(device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise OptionError(
+            "device 'cuda' needs a CUDA GPU and a CUDA build of torch; see `python -m labkit.doctor`"
+        )
+    return torch.empty(0, device=device).device

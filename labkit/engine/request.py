@@ -1,0 +1,95 @@
+"""A request from arrival to completion."""
+
+import random
+import time
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from labkit.engine.sampling import SamplingParams, uniform_number
+from labkit.engine.session import InferenceSession
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"  # the model ended the text
+    LENGTH = "length"  # max_new_tokens were made
+    CANCELLED = "cancelled"
+    ERROR = "error"  # see Completion.error
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Moments of a request, in seconds of time.perf_counter().
+
+    arrived: handed to the engine; admitted: its first prefill began; tokens: each token was ready.
+    """
+
+    arrived: float
+    admitted: float | None
+    tokens: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What became of a request. `token_ids` and `text` are what was generated, without the prompt."""
+
+    request_id: int
+    prompt_token_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    text: str
+    finish_reason: FinishReason
+    timing: Timing
+    error: str | None = None
+
+
+class StepOutput(NamedTuple):
+    """One token of one request, or its end without one; `completion` comes with the last."""
+
+    request_id: int
+    token_id: int | None
+    completion: Completion | None
+
+
+@dataclass(eq=False)
+class Request:
+    """A request in the engine. It waits when `session` is None and runs otherwise."""
+
+    request_id: int
+    prompt_token_ids: tuple[int, ...]
+    params: SamplingParams
+    output_token_ids: list[int] = field(default_factory=list)
+    session: InferenceSession | None = None
+    completion: Completion | None = None
+    times_passed_over: int = 0  # by "pack" admission
+    arrived: float = field(default_factory=time.perf_counter)
+    admitted: float | None = None
+    token_times: list[float] = field(default_factory=list)
+    seed: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.seed = random.getrandbits(64) if self.params.seed is None else self.params.seed
+
+    def next_uniform(self) -> float:
+        """The random number that decides the next token."""
+        return uniform_number(self.seed, len(self.output_token_ids))
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """Prompt and output: what a prefill computes, the first time and after a preemption."""
+        return (*self.prompt_token_ids, *self.output_token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.prompt_token_ids) + len(self.output_token_ids)
+
+    def complete(self, reason: FinishReason, text: str, error: str | None = None) -> Completion:
+        self.completion = Completion(
+            self.request_id,
+            self.prompt_token_ids,
+            tuple(self.output_token_ids),
+            text,
+            reason,
+            Timing(self.arrived, self.admitted, tuple(self.token_times)),
+            error,
+        )
+        return self.completion

@@ -1,0 +1,123 @@
+"""From logits to a token: greedy, temperature, top-k and top-p, as Hugging Face defines them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from labkit.errors import RequestError
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How one request is continued.
+
+    max_new_tokens: tokens to generate at most.
+    temperature: 0 takes the likeliest token; otherwise logits are divided by it.
+    top_k: keep the k likeliest tokens; 0 keeps all.
+    top_p: keep the likeliest tokens whose probabilities first reach p, the one that crosses it included.
+    seed: the request's own stream of random numbers, the same whatever else is in the batch.
+    stop_on_eos: end at the model's end-of-text token.
+    Raises RequestError for a value out of range.
+    """
+
+    max_new_tokens: int = 16
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int | None = None
+    stop_on_eos: bool = True
+
+    def __post_init__(self) -> None:
+        if not is_whole(self.max_new_tokens) or self.max_new_tokens < 1:
+            raise RequestError(
+                f"max_new_tokens must be a whole number of 1 or more, not {self.max_new_tokens!r}"
+            )
+        if not is_number(self.temperature) or self.temperature < 0:
+            raise RequestError(f"temperature must be a finite number of 0 or more, not {self.temperature!r}")
+        if not is_whole(self.top_k) or self.top_k < 0:
+            raise RequestError(f"top_k must be a whole number of 0 (off) or more, not {self.top_k!r}")
+        if not is_number(self.top_p) or not 0 < self.top_p <= 1:
+            raise RequestError(f"top_p must be above 0 and at most 1 (off), not {self.top_p!r}")
+        if self.seed is not None and not is_whole(self.seed):
+            raise RequestError(f"seed must be a whole number or None, not {self.seed!r}")
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature == 0
+
+
+def is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def uniform_number(seed: int, index: int) -> float:
+    """The index-th number in [0, 1) of a seed's stream: SplitMix64 (Steele et al., 2014).
+
+    A function of its arguments alone, so a request draws the same numbers in any batch, after any
+    preemption and when a failed step is tried again.
+    """
+    mask = 2**64 - 1
+
+    def mix(z: int) -> int:
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & mask
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB & mask
+        return z ^ (z >> 31)
+
+    state = mix(seed & mask) + (index + 1) * 0x9E3779B97F4A7C15
+    return (mix(state & mask) >> 11) * 2.0**-53
+
+
+def sample(logits: Tensor, params: Sequence[SamplingParams], uniforms: Sequence[float]) -> list[int | None]:
+    """One token for each row of logits [B, V]; None for a row whose logits are not finite numbers.
+
+    uniforms: for each row, the number in [0, 1) that decides its draw; greedy rows do not use it.
+    """
+    best_logits, best_ids = logits.max(dim=-1)  # NaN and inf, if any, are the row's maximum
+    is_finite = best_logits.isfinite().tolist()
+    token_ids = best_ids.tolist()
+    drawn = [b for b, p in enumerate(params) if is_finite[b] and not p.is_greedy]
+    if drawn:
+        probabilities = warped_probabilities(logits[drawn], [params[b] for b in drawn])
+        for b, token_id in zip(drawn, draw(probabilities, [uniforms[b] for b in drawn]), strict=True):
+            token_ids[b] = token_id
+    return [token_id if ok else None for token_id, ok in zip(token_ids, is_finite, strict=True)]
+
+
+def warped_probabilities(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    """What each row [B, V] is drawn from: temperature, then top-k, then top-p.
+
+    As in transformers, top-k keeps ties with the k-th token, and top-p keeps the token that crosses p.
+    """
+    V = logits.shape[-1]
+
+    def column(values: list, dtype: torch.dtype) -> Tensor:
+        return torch.tensor(values, dtype=dtype, device=logits.device)[:, None]  # [B, 1]
+
+    scores = logits.float() / column([p.temperature for p in params], torch.float32)
+    if any(p.top_k for p in params):
+        ranks = column([min(p.top_k or V, V) for p in params], torch.int64) - 1
+        kth = scores.sort(dim=-1, descending=True).values.gather(1, ranks)
+        scores = scores.masked_fill(scores < kth, -torch.inf)
+    if any(p.top_p < 1 for p in params):
+        ascending, order = scores.sort(dim=-1)
+        tail = ascending.softmax(dim=-1).cumsum(dim=-1)
+        dropped = tail <= 1 - column([p.top_p for p in params], torch.float32)
+        dropped &= column([p.top_p < 1 for p in params], torch.bool)
+        dropped[:, -1] = False
+        scores = scores.masked_fill(dropped.scatter(1, order, dropped), -torch.inf)
+    return scores.softmax(dim=-1)
+
+
+def draw(probabilities: Tensor, uniforms: Sequence[float]) -> list[int]:
+    """The token of each row [B, V] at which the cumulated probability passes the row's number in [0, 1)."""
+    cumulated = probabilities.double().cumsum(dim=-1)
+    u = torch.tensor(uniforms, dtype=torch.float64, device=probabilities.device)
+    # right=True: the first token whose cumulated probability is above u, so never one of probability 0
+    return torch.searchsorted(cumulated, (u * cumulated[:, -1])[:, None], right=True)[:, 0].tolist()

@@ -1,0 +1,30 @@
+"""Counters of an engine's life."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class EngineCounters:
+    """What the engine has done since it was made."""
+
+    steps: int = 0
+    prefill_tokens: int = 0  # prompt tokens computed, those computed again after a preemption included
+    reused_tokens: int = 0  # prompt tokens found in the prefix cache
+    decode_steps: int = 0
+    generated_tokens: int = 0
+    preemptions: int = 0
+    finished: dict[str, int] = field(default_factory=dict)  # requests by finish reason
+
+
+@dataclass(frozen=True)
+class EngineStats:
+    """The engine now: its queues, its memory, its counters."""
+
+    waiting: int
+    running: int
+    free_blocks: int  # in the layer that has fewest
+    blocks_per_layer: int
+    prefix_entries: int
+    prefix_evictions: int
+    append_paths: dict[str, int]  # how often each case of append_token was met
+    counters: EngineCounters

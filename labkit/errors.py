@@ -1,0 +1,21 @@
+"""The errors a caller may want to tell apart. Each message says what was wrong and what to do."""
+
+
+class LabkitError(Exception):
+    """Any error that labkit raises on purpose."""
+
+
+class CheckpointError(LabkitError, ValueError):
+    """A model directory, hub id or random model name that cannot be loaded."""
+
+
+class RequestError(LabkitError, ValueError):
+    """A request refused at the door: nothing was changed."""
+
+
+class OutOfBlocksError(LabkitError, RuntimeError):
+    """The KV pool has no free block left."""
+
+
+class OptionError(LabkitError, ValueError):
+    """A value of a configuration dataclass that is not allowed."""

@@ -1,0 +1,186 @@
+"""Attention of one new token over a paged cache (PagedAttention, Kwon et al., 2023).
+
+B requests, H heads, D head size, N blocks in the pool, M blocks a table row.
+"""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from labkit.kernels.checks import check_tensor
+from labkit.kernels.triton_runtime import check_launchable, tl, triton
+
+
+class PagedAttentionFunction(Protocol):
+    def __call__(
+        self,
+        query: Tensor,  # [B, H, D]
+        key_new: Tensor,  # [B, H, D], the current token's own
+        value_new: Tensor,  # [B, H, D]
+        k_cache_layer: Tensor,  # [N, H, block_size, D]
+        v_cache_layer: Tensor,  # [N, H, block_size, D]
+        block_table: Tensor,  # [B, M] int32
+        context_lens: Tensor,  # [B] int32, tokens in the cache, the current one not among them
+        max_context_len: int,  # the largest of context_lens, known to the host
+    ) -> Tensor:  # [B, H, D]
+        ...
+
+
+def paged_attention_plain(
+    query: Tensor,
+    key_new: Tensor,
+    value_new: Tensor,
+    k_cache_layer: Tensor,
+    v_cache_layer: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+    max_context_len: int,
+) -> Tensor:
+    """Gather every block into one dense piece and attend to it: simple, and the oracle of the kernel."""
+    check_paged_attention(query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens)
+    block_size, D = k_cache_layer.shape[2:]
+    table = block_table[:, : -(-max_context_len // block_size)].long()  # [B, m]
+
+    def gather(cache: Tensor, new: Tensor) -> Tensor:
+        blocks = cache[table]  # [B, m, H, block_size, D]
+        return torch.cat([blocks.transpose(1, 2).flatten(2, 3), new[:, :, None]], dim=2)  # [B, H, T + 1, D]
+
+    keys, values = gather(k_cache_layer, key_new), gather(v_cache_layer, value_new)
+    T = keys.shape[2] - 1
+    visible = torch.arange(T + 1, device=query.device) < context_lens[:, None]  # [B, T + 1]
+    visible[:, T] = True  # the current token sees itself
+    scores = (query[:, :, None].float() @ keys.float().transpose(2, 3)) * D**-0.5  # [B, H, 1, T + 1]
+    weights = scores.masked_fill(~visible[:, None, None], -torch.inf).softmax(dim=-1)
+    # Slots that were never written may hold anything, even NaN, and 0 * NaN is NaN.
+    values = values.float().masked_fill(~visible[:, None, :, None], 0)
+    return (weights @ values)[:, :, 0].to(query.dtype)
+
+
+def paged_attention_triton(
+    query: Tensor,
+    key_new: Tensor,
+    value_new: Tensor,
+    k_cache_layer: Tensor,
+    v_cache_layer: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+    max_context_len: int,
+) -> Tensor:
+    """The same in one kernel that reads the blocks where they lie; query, key and value may be views."""
+    check_paged_attention(query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens)
+    check_launchable(query.device)
+    B, H, D = query.shape
+    block_size = k_cache_layer.shape[2]
+    out = torch.empty_like(query, memory_format=torch.contiguous_format)
+    _paged_attn_decode_kernel[(B, H)](
+        query,
+        key_new,
+        value_new,
+        k_cache_layer,
+        v_cache_layer,
+        block_table,
+        context_lens,
+        out,
+        D**-0.5,
+        *query.stride()[:2],
+        *key_new.stride()[:2],
+        *value_new.stride()[:2],
+        *k_cache_layer.stride()[:3],
+        block_table.stride(0),
+        *out.stride()[:2],
+        D,
+        block_size,
+        BLOCK_T=triton.next_power_of_2(block_size),
+        BLOCK_D=triton.next_power_of_2(D),
+    )
+    return out
+
+
+@triton.jit
+def _paged_attn_decode_kernel(
+    query_ptr,
+    key_new_ptr,
+    value_new_ptr,
+    k_cache_ptr,
+    v_cache_ptr,
+    block_table_ptr,
+    context_lens_ptr,
+    out_ptr,
+    scale,
+    query_stride_b,
+    query_stride_h,
+    key_stride_b,
+    key_stride_h,
+    value_stride_b,
+    value_stride_h,
+    cache_stride_n,
+    cache_stride_h,
+    cache_stride_t,
+    table_stride_b,
+    out_stride_b,
+    out_stride_h,
+    D,
+    block_size,
+    BLOCK_T: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """One program a request and head: a softmax that is corrected as larger scores come (Milakov and
+    Gimelshein, 2018), begun with the current token and continued block by block."""
+    b = tl.program_id(0)
+    h = tl.program_id(1)
+    t = tl.arange(0, BLOCK_T)
+    d = tl.arange(0, BLOCK_D)
+    in_head = d < D
+    query = tl.load(query_ptr + b * query_stride_b + h * query_stride_h + d, mask=in_head, other=0.0)
+    query = query.to(tl.float32) * scale
+    key = tl.load(key_new_ptr + b * key_stride_b + h * key_stride_h + d, mask=in_head, other=0.0)
+    value = tl.load(value_new_ptr + b * value_stride_b + h * value_stride_h + d, mask=in_head, other=0.0)
+    largest = tl.sum(query * key.to(tl.float32), axis=0)  # of the scores so far
+    total = tl.exp(largest - largest)  # of exp(score - largest) so far: 1
+    acc = value.to(tl.float32)
+
+    context_len = tl.load(context_lens_ptr + b)
+    for start in range(0, context_len, block_size):
+        # int64: in a large pool, block * stride passes 2^31
+        block = tl.load(block_table_ptr + b * table_stride_b + start // block_size).to(tl.int64)
+        written = (t < block_size) & (start + t < context_len)
+        place = block * cache_stride_n + h * cache_stride_h + t[:, None] * cache_stride_t + d[None, :]
+        mask = written[:, None] & in_head[None, :]
+        keys = tl.load(k_cache_ptr + place, mask=mask, other=0.0).to(tl.float32)
+        values = tl.load(v_cache_ptr + place, mask=mask, other=0.0).to(tl.float32)
+        scores = tl.where(written, tl.sum(query[None, :] * keys, axis=1), float("-inf"))
+        new_largest = tl.maximum(largest, tl.max(scores, axis=0))
+        correction = tl.exp(largest - new_largest)
+        weights = tl.exp(scores - new_largest)
+        acc = acc * correction + tl.sum(weights[:, None] * values, axis=0)
+        total = total * correction + tl.sum(weights, axis=0)
+        largest = new_largest
+    out = (acc / total).to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + b * out_stride_b + h * out_stride_h + d, out, mask=in_head)
+
+
+def check_paged_attention(
+    query: Tensor,
+    key_new: Tensor,
+    value_new: Tensor,
+    k_cache_layer: Tensor,
+    v_cache_layer: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+) -> None:
+    """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit."""
+    check_tensor("query", query, shape=("B", "H", "D"), last_stride_is_1=True)
+    B, H, D = query.shape
+    like_query = {"dtype": query.dtype, "device": query.device, "last_stride_is_1": True}
+    check_tensor("key_new", key_new, shape=(B, H, D), **like_query)
+    check_tensor("value_new", value_new, shape=(B, H, D), **like_query)
+    check_tensor("k_cache_layer", k_cache_layer, shape=("N", H, "block_size", D), **like_query)
+    check_tensor("v_cache_layer", v_cache_layer, shape=tuple(k_cache_layer.shape), **like_query)
+    if v_cache_layer.stride() != k_cache_layer.stride():
+        raise ValueError(
+            f"v_cache_layer has strides {v_cache_layer.stride()}, k_cache_layer {k_cache_layer.stride()}"
+        )
+    integers = {"dtype": torch.int32, "device": query.device, "last_stride_is_1": True}
+    check_tensor("block_table", block_table, shape=(B, "M"), **integers)
+    check_tensor("context_lens", context_lens, shape=(B,), **integers)

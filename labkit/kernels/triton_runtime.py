@@ -1,0 +1,137 @@
+"""What Triton can do on this machine. Kernel files take `triton` and `tl` from here, never from the package.
+
+    from labkit.kernels.triton_runtime import require_triton, tl, triton
+
+With a CUDA GPU, kernels are compiled for it. Without one, they run in Triton's interpreter, on CPU
+tensors. Where Triton cannot be had, kernel files still import: see `AbsentTriton`.
+"""
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from labkit.errors import LabkitError
+
+if TYPE_CHECKING:
+    import torch
+
+
+class TritonUnavailableError(LabkitError, RuntimeError):
+    """A Triton kernel was asked for where none can run."""
+
+
+@dataclass(frozen=True)
+class TritonStatus:
+    """How Triton kernels run in this process, and why so."""
+
+    mode: Literal["native", "interpreter", "off"]
+    reason: str
+
+
+class AbsentTriton:
+    """Stands in for `triton` and `tl`, so that a kernel file imports without them.
+
+    Every name is this object again, and a decorator returns the function as it is: that carries a file
+    through `@triton.jit`, `@triton.autotune(...)` and `BLOCK: tl.constexpr`. Nothing can be launched; a
+    kernel's wrapper says so by calling `require_triton` first.
+    """
+
+    def __getattr__(self, name: str) -> "AbsentTriton":
+        if name.startswith("__"):  # what Python asks of any object must get its usual answer
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return args[0] if args and callable(args[0]) else self
+
+
+def has_cuda_gpu() -> bool:
+    """Whether torch can use a CUDA GPU. False, not an error, where torch itself cannot be imported."""
+    try:
+        import torch
+    except Exception:  # missing or broken; `python -m labkit.doctor` tells which
+        return False
+    return torch.cuda.is_available()
+
+
+def status_of(import_error: Exception | None, has_gpu: bool, interpreted: bool) -> TritonStatus:
+    """The rule behind `triton_status`. interpreted: Triton was imported with its interpreter on."""
+    if isinstance(import_error, ModuleNotFoundError) and import_error.name == "triton":
+        return TritonStatus("off", "Triton is not installed")
+    if import_error is not None:
+        return TritonStatus("off", f"Triton does not import: {type(import_error).__name__}: {import_error}")
+    if interpreted and has_gpu:
+        return TritonStatus("interpreter", "TRITON_INTERPRET is set, though there is a CUDA GPU")
+    if interpreted:
+        return TritonStatus("interpreter", "there is no CUDA GPU")
+    if has_gpu:
+        return TritonStatus("native", "there is a CUDA GPU")
+    return TritonStatus(
+        "off",
+        "there is no CUDA GPU, and Triton was imported before labkit could turn its interpreter on: import "
+        "labkit first (Transformers' GPT-2 imports Triton too), or start Python with TRITON_INTERPRET=1",
+    )
+
+
+HAS_CUDA_GPU = has_cuda_gpu()
+if not HAS_CUDA_GPU:
+    # `triton.jit` reads this while it decorates, and Triton's own library is decorated when `triton` is
+    # imported: set any later, kernels would fail at their first `tl.sum`.
+    os.environ["TRITON_INTERPRET"] = "1"
+
+try:
+    import triton
+    import triton.language as tl
+
+    IMPORT_ERROR = None
+    INTERPRETED = not isinstance(tl.sum, triton.JITFunction)
+except Exception as error:  # missing or broken: either way the lessons go on in plain PyTorch
+    triton = tl = AbsentTriton()
+    IMPORT_ERROR = error
+    INTERPRETED = False
+
+HAS_TRITON = IMPORT_ERROR is None
+STATUS = status_of(IMPORT_ERROR, HAS_CUDA_GPU, INTERPRETED)
+
+
+def triton_status() -> TritonStatus:
+    """How Triton kernels run here. Settled when this module is imported, so asking costs nothing."""
+    return STATUS
+
+
+def require_triton() -> None:
+    """Raise TritonUnavailableError, saying why and what to do, if no Triton kernel can run here."""
+    if STATUS.mode == "off":
+        raise TritonUnavailableError(
+            f"{STATUS.reason}. The plain PyTorch path needs no Triton; `python -m labkit.doctor` says more."
+        )
+
+
+def check_launchable(device: "torch.device") -> None:
+    """Raise TritonUnavailableError if no kernel can run on tensors of this device."""
+    require_triton()
+    if STATUS.mode == "native" and device.type != "cuda":
+        raise TritonUnavailableError(
+            f'kernels are compiled for the GPU here and the tensors are on {device}. Use attention="plain"'
+        )
+
+
+@triton.jit
+def _add_lanes(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    lanes = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = lanes < n
+    total = tl.load(x_ptr + lanes, mask=mask) + tl.load(y_ptr + lanes, mask=mask)
+    tl.store(out_ptr + lanes, total, mask=mask)
+
+
+def check_triton() -> None:
+    """Run one tiny kernel. Raises whatever Triton raises, or TritonUnavailableError for a wrong sum."""
+    require_triton()
+    import torch
+
+    device = "cuda" if HAS_CUDA_GPU else "cpu"
+    x, y = torch.arange(10.0, device=device), torch.ones(10, device=device)
+    out = torch.full_like(x, float("nan"))
+    _add_lanes[(3,)](x, y, out, 10, BLOCK=4)
+    if not torch.equal(out, x + y):
+        raise TritonUnavailableError(f"a test kernel computed {out.tolist()}, not {(x + y).tolist()}")

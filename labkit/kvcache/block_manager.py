@@ -1,0 +1,257 @@
+"""Memory for keys and values, handed out in blocks of tokens (PagedAttention, Kwon et al., 2023).
+
+Shapes: L layers, N blocks a layer, H heads, D head size, T tokens. Every layer has its own blocks; a
+block's global id is layer * max_blocks_per_layer + block_index.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from labkit.errors import OutOfBlocksError
+from labkit.kvcache.block_info import KVBlockInfo
+
+
+class BlockHolder(Protocol):
+    """Whoever keeps blocks alive: a session or a prefix entry."""
+
+    block_ids_per_layer: list[list[int]]
+    num_tokens: int
+
+
+class KVBlockManager:
+    """The KV pool and its books: which block is free, who shares it, how full it is.
+
+    `k_cache` and `v_cache` are [L, N, H, block_size, D]. Queries change nothing; commands either
+    succeed or raise before they change the books.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_layers: int,
+        num_heads: int,
+        head_dim: int,
+        block_size: int,
+        max_blocks_per_layer: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.num_layers = num_layers
+        self.block_size = block_size
+        self.max_blocks_per_layer = max_blocks_per_layer
+        shape = (num_layers, max_blocks_per_layer, num_heads, block_size, head_dim)
+        self.k_cache = torch.zeros(shape, device=device, dtype=dtype)
+        self.v_cache = torch.zeros(shape, device=device, dtype=dtype)
+        self.append_paths: Counter[str] = Counter()  # how often each case of append_token was met
+        self._block_infos: dict[int, KVBlockInfo] = {}
+        self._block_refcounts: dict[int, int] = {}
+        self._freed: list[list[int]] = [[] for _ in range(num_layers)]  # block indices, last freed first out
+        self._num_fresh_used = [0] * num_layers  # block indices from here on were never handed out
+
+    # --- queries -----------------------------------------------------------------------------------
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Free blocks in the layer that has fewest."""
+        return min(self._num_free(layer_idx) for layer_idx in range(self.num_layers))
+
+    def _num_free(self, layer_idx: int) -> int:
+        return self.max_blocks_per_layer - self._num_fresh_used[layer_idx] + len(self._freed[layer_idx])
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Blocks that `num_tokens` tokens fill, in one layer."""
+        return -(-num_tokens // self.block_size)
+
+    def layer_offset(self, layer_idx: int) -> int:
+        """The global id of the layer's block 0."""
+        return layer_idx * self.max_blocks_per_layer
+
+    def info(self, block_id: int) -> KVBlockInfo:
+        return self._block_infos[block_id]
+
+    def refcount(self, block_id: int) -> int:
+        return self._block_refcounts[block_id]
+
+    def num_tokens(self, block_ids: list[int]) -> int:
+        return sum(self._block_infos[i].length for i in block_ids)
+
+    def append_takes_block(self, block_ids: list[int]) -> bool:
+        """Whether the next token needs a block: a new one, or a copy of a shared, partly filled one."""
+        if not block_ids:
+            return True
+        last_id = block_ids[-1]
+        return self._block_infos[last_id].length == self.block_size or self._block_refcounts[last_id] > 1
+
+    def dense_kv(self, layer_idx: int, block_ids: list[int]) -> tuple[Tensor, Tensor]:
+        """The keys and values of a sequence in one piece, each [H, T, D] (a copy)."""
+        indices = torch.tensor(
+            [self._block_infos[i].block_index for i in block_ids], device=self.k_cache.device
+        )
+        num_tokens = self.num_tokens(block_ids)
+        return tuple(
+            cache[layer_idx, indices.long()].transpose(0, 1).flatten(1, 2)[:, :num_tokens]
+            for cache in (self.k_cache, self.v_cache)
+        )
+
+    # --- commands ----------------------------------------------------------------------------------
+
+    def append_token(self, layer_idx: int, block_ids: list[int], key_new: Tensor, value_new: Tensor) -> None:
+        """Write one token's key and value, each [H, D], behind a sequence.
+
+        Raises OutOfBlocksError, with nothing changed, if that takes a block and none is free.
+        """
+        last_id = self._writable_last_block(layer_idx, block_ids)
+        info = self._block_infos[last_id]
+        self.k_cache[layer_idx, info.block_index, :, info.length] = key_new
+        self.v_cache[layer_idx, info.block_index, :, info.length] = value_new
+        self._set_length(last_id, info.length + 1)
+
+    def append_prompt(self, layer_idx: int, block_ids: list[int], keys: Tensor, values: Tensor) -> None:
+        """Write many tokens' keys and values, each [H, T, D], behind a sequence, a block at a time.
+
+        Raises OutOfBlocksError when no block is free; what was written until then stays, so ask
+        `num_free_blocks` first or `truncate` after.
+        """
+        num_tokens = keys.shape[1]
+        done = 0
+        while done < num_tokens:
+            last_id = self._writable_last_block(layer_idx, block_ids)
+            info = self._block_infos[last_id]
+            count = min(self.block_size - info.length, num_tokens - done)
+            place = (layer_idx, info.block_index, slice(None), slice(info.length, info.length + count))
+            self.k_cache[place] = keys[:, done : done + count]
+            self.v_cache[place] = values[:, done : done + count]
+            self._set_length(last_id, info.length + count)
+            done += count
+
+    def share(self, block_ids: list[int]) -> list[int]:
+        """Another holder of the same blocks: its list of ids."""
+        for block_id in block_ids:
+            self._block_refcounts[block_id] += 1
+        return list(block_ids)
+
+    def free(self, block_ids: list[int]) -> None:
+        """Let go of a sequence's blocks and empty the list; a block goes back with its last holder."""
+        while block_ids:
+            self._deallocate_block(block_ids.pop())
+
+    def truncate(self, block_ids: list[int], num_tokens: int) -> None:
+        """Forget what was appended past `num_tokens`: how a failed step is undone."""
+        surplus = self.num_tokens(block_ids) - num_tokens
+        while block_ids and surplus >= self._block_infos[block_ids[-1]].length:
+            surplus -= self._block_infos[block_ids[-1]].length
+            self._deallocate_block(block_ids.pop())
+        if surplus > 0:
+            last_id = block_ids[-1]
+            self._set_length(last_id, self._block_infos[last_id].length - surplus)
+
+    # --- a block's life ----------------------------------------------------------------------------
+
+    def _writable_last_block(self, layer_idx: int, block_ids: list[int]) -> int:
+        """The block that the next token goes to, made ready: it has room and nobody else sees it."""
+        if not block_ids:
+            self.append_paths["first"] += 1
+            block_ids.append(self._allocate_block(layer_idx, start=0))
+        elif (info := self._block_infos[block_ids[-1]]).length == self.block_size:
+            self.append_paths["boundary"] += 1
+            block_ids.append(self._allocate_block(layer_idx, start=info.start + self.block_size))
+        elif self._block_refcounts[block_ids[-1]] > 1:
+            self.append_paths["copy_on_write"] += 1
+            block_ids[-1] = self._copy_on_write(layer_idx, block_ids[-1])
+        else:
+            self.append_paths["in_place"] += 1
+        return block_ids[-1]
+
+    def _copy_on_write(self, layer_idx: int, block_id: int) -> int:
+        """A private copy of a shared block, which loses one holder."""
+        old = self._block_infos[block_id]
+        new_id = self._allocate_block(layer_idx, start=old.start)
+        new_index = self._block_infos[new_id].block_index
+        try:
+            self.k_cache[layer_idx, new_index] = self.k_cache[layer_idx, old.block_index]
+            self.v_cache[layer_idx, new_index] = self.v_cache[layer_idx, old.block_index]
+        except BaseException:
+            self._deallocate_block(new_id)
+            raise
+        self._set_length(new_id, old.length)
+        self._deallocate_block(block_id)
+        return new_id
+
+    def _allocate_block(self, layer_idx: int, start: int) -> int:
+        if self._freed[layer_idx]:
+            block_index = self._freed[layer_idx].pop()
+        elif self._num_fresh_used[layer_idx] < self.max_blocks_per_layer:
+            block_index = self._num_fresh_used[layer_idx]
+            self._num_fresh_used[layer_idx] += 1
+        else:
+            raise OutOfBlocksError(
+                f"layer {layer_idx} has no free block: all {self.max_blocks_per_layer} blocks of "
+                f"{self.block_size} tokens are in use"
+            )
+        block_id = self.layer_offset(layer_idx) + block_index
+        self._block_infos[block_id] = KVBlockInfo(layer_idx, block_index, start, length=0)
+        self._block_refcounts[block_id] = 1
+        return block_id
+
+    def _deallocate_block(self, block_id: int) -> None:
+        self._block_refcounts[block_id] -= 1
+        if self._block_refcounts[block_id] == 0:
+            del self._block_refcounts[block_id]
+            info = self._block_infos.pop(block_id)
+            self._freed[info.layer].append(info.block_index)
+
+    def _set_length(self, block_id: int, length: int) -> None:
+        info = self._block_infos[block_id]
+        self._block_infos[block_id] = KVBlockInfo(info.layer, info.block_index, info.start, length)
+
+    # --- proof -------------------------------------------------------------------------------------
+
+    def check_integrity(self, holders: Iterable[BlockHolder]) -> None:
+        """Prove the books against everyone who holds blocks. Raises AssertionError naming what is off.
+
+        Every block is free or referenced exactly as often as holders name it; every block but a
+        holder's last is full; each holder's lengths add up in each layer.
+        """
+        counted: Counter[int] = Counter()
+        for holder in holders:
+            for layer_idx, block_ids in enumerate(holder.block_ids_per_layer):
+                counted.update(block_ids)
+                self._check_sequence(layer_idx, block_ids, holder.num_tokens)
+        if dict(counted) != self._block_refcounts:
+            off = {
+                i: (self._block_refcounts.get(i, 0), counted[i])
+                for i in counted.keys() | self._block_refcounts.keys()
+                if self._block_refcounts.get(i, 0) != counted[i]
+            }
+            raise AssertionError(f"reference counts differ from holders (block: booked, held): {off}")
+        for layer_idx in range(self.num_layers):
+            self._check_pool(layer_idx)
+
+    def _check_sequence(self, layer_idx: int, block_ids: list[int], num_tokens: int) -> None:
+        for place, block_id in enumerate(block_ids):
+            info = self._block_infos.get(block_id)
+            if info is None:
+                raise AssertionError(f"block {block_id} is held but not allocated")
+            filled = min(self.block_size, num_tokens - place * self.block_size)
+            expected = KVBlockInfo(
+                layer_idx, block_id - self.layer_offset(layer_idx), place * self.block_size, filled
+            )
+            if info != expected:
+                raise AssertionError(f"block {block_id} is booked as {info}, but its holder needs {expected}")
+        if len(block_ids) != self.blocks_for(num_tokens):
+            raise AssertionError(
+                f"{num_tokens} tokens in layer {layer_idx} are held in {len(block_ids)} blocks"
+            )
+
+    def _check_pool(self, layer_idx: int) -> None:
+        freed = self._freed[layer_idx]
+        used = {i.block_index for i in self._block_infos.values() if i.layer == layer_idx}
+        if sorted([*freed, *used]) != list(range(self._num_fresh_used[layer_idx])):
+            raise AssertionError(
+                f"layer {layer_idx}: used {sorted(used)} and freed {sorted(freed)} blocks do not make up "
+                f"the {self._num_fresh_used[layer_idx]} handed out"
+            )

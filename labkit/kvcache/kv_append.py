@@ -1,0 +1,27 @@
+"""How a decode step's new keys and values reach the cache."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from labkit.kvcache.block_manager import BlockHolder, KVBlockManager
+
+
+class AppendPerToken:
+    """One `append_token` for each layer and request: L * B calls a step (the state before seed 038)."""
+
+    def __init__(self, kv_manager: KVBlockManager) -> None:
+        self._kv_manager = kv_manager
+
+    def append(
+        self, sessions: Sequence[BlockHolder], keys: Sequence[Tensor], values: Sequence[Tensor]
+    ) -> None:
+        """Write one token a session: keys and values hold, for each layer, [B, H, D]."""
+        for layer_idx in range(self._kv_manager.num_layers):
+            for b, session in enumerate(sessions):
+                self._kv_manager.append_token(
+                    layer_idx,
+                    session.block_ids_per_layer[layer_idx],
+                    keys[layer_idx][b],
+                    values[layer_idx][b],
+                )

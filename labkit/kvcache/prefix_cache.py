@@ -1,0 +1,78 @@
+"""Prompts that were computed before: their blocks are shared, and only what follows is computed."""
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from labkit.kvcache.block_manager import KVBlockManager
+
+
+@dataclass(frozen=True, eq=False)
+class PrefixEntry:
+    """A whole prompt with its blocks, the last of which may be partly filled, and the logits after it."""
+
+    token_ids: tuple[int, ...]
+    block_ids_per_layer: list[list[int]]
+    last_logits: Tensor  # [V]
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+
+class PrefixCache:
+    """Whole prompts by their token ids, the least recently used evicted first."""
+
+    def __init__(self, kv_manager: KVBlockManager, max_entries: int) -> None:
+        self._kv_manager = kv_manager
+        self._max_entries = max_entries
+        self._entries: OrderedDict[tuple[int, ...], PrefixEntry] = OrderedDict()  # least recently used first
+        self._lengths: Counter[int] = Counter()  # how many entries have each number of tokens
+        self.num_evicted = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[PrefixEntry]:
+        return iter(self._entries.values())
+
+    def lookup(self, token_ids: Sequence[int]) -> PrefixEntry | None:
+        """The longest cached prompt that `token_ids` begins with; it counts as used."""
+        for length in sorted(self._lengths, reverse=True):
+            key = tuple(token_ids[:length])
+            if len(key) == length and key in self._entries:
+                self._entries.move_to_end(key)
+                return self._entries[key]
+        return None
+
+    def insert(
+        self, token_ids: Sequence[int], block_ids_per_layer: list[list[int]], last_logits: Tensor
+    ) -> None:
+        """Keep a prompt that has just been computed, by sharing its blocks."""
+        key = tuple(token_ids)
+        if key in self._entries:
+            self._entries.move_to_end(key)
+            return
+        while len(self._entries) >= self._max_entries:
+            self.evict_one()
+        last_logits = last_logits.clone()  # a row of its own: the batch's logits can go
+        shared = [self._kv_manager.share(block_ids) for block_ids in block_ids_per_layer]
+        self._entries[key] = PrefixEntry(key, shared, last_logits)
+        self._lengths[len(key)] += 1
+
+    def evict_one(self) -> bool:
+        """Drop the least recently used entry; False if there is none. What sessions share stays theirs."""
+        if not self._entries:
+            return False
+        key, entry = self._entries.popitem(last=False)
+        self._lengths -= Counter([len(key)])  # subtracting drops a length at zero
+        for block_ids in entry.block_ids_per_layer:
+            self._kv_manager.free(block_ids)
+        self.num_evicted += 1
+        return True
+
+    def clear(self) -> None:
+        while self.evict_one():
+            pass
