@@ -1,0 +1,108 @@
+"""What the hardware allows: the bytes a decode step must move, over the bandwidth measured here."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from labkit.model import GPT2, GPT2Config
+
+
+@dataclass(frozen=True)
+class DecodeLimit:
+    """The floor of one decode step on a device that moves `bandwidth` bytes a second."""
+
+    batch_size: int
+    weight_bytes: int
+    kv_bytes: int
+    bandwidth: float
+
+    @property
+    def seconds(self) -> float:
+        return (self.weight_bytes + self.kv_bytes) / self.bandwidth
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.batch_size / self.seconds
+
+    def fraction_reached(self, step_seconds: float) -> float:
+        """1.0: the step takes no longer than moving its bytes."""
+        return self.seconds / step_seconds
+
+
+def decode_limit(gpt2: GPT2, context_lens: Sequence[int], bandwidth: float) -> DecodeLimit:
+    """The limit of a decode step of len(context_lens) requests with that many tokens in the cache each.
+
+    Every weight is read once, every live key and value once, and the new ones are written once.
+    """
+    itemsize = gpt2.wte.weight.element_size()
+    kv_tokens = sum(context_lens) + len(context_lens)
+    return DecodeLimit(
+        batch_size=len(context_lens),
+        weight_bytes=decode_weights(gpt2) * itemsize,
+        kv_bytes=gpt2.config.kv_values_per_token * kv_tokens * itemsize,
+        bandwidth=bandwidth,
+    )
+
+
+def decode_weights(gpt2: GPT2) -> int:
+    """Numbers of the model that a decode step reads: all but the position table, where it reads a few rows.
+
+    The token table counts once: with a tied head it is read whole, as the head.
+    """
+    skipped = {gpt2.wpe.weight} if gpt2.config.tie_word_embeddings else {gpt2.wpe.weight, gpt2.wte.weight}
+    return sum(p.numel() for p in gpt2.parameters() if p not in skipped)
+
+
+def forward_flops(config: GPT2Config, num_tokens: int, context_len: int) -> float:
+    """Arithmetic of one sequence's forward: `num_tokens` new tokens, `context_len` tokens seen by the last.
+
+    A multiply and an add for each weight of the matrices and each new token, and for each key and value seen.
+    """
+    inner = config.n_inner or 4 * config.n_embd
+    matrices = config.n_layer * (4 * config.n_embd**2 + 2 * config.n_embd * inner)
+    head = config.vocab_size * config.n_embd  # for the last token only
+    seen = num_tokens * (context_len - (num_tokens - 1) / 2)
+    return 2.0 * (matrices * num_tokens + head + 2 * config.n_layer * config.n_embd * seen)
+
+
+def copy_bandwidth(device: torch.device | str, num_bytes: int | None = None, repeats: int = 9) -> float:
+    """Bytes a second (read plus written) of a large device-to-device copy, the fastest of `repeats`.
+
+    num_bytes: the size of the copy; None: large enough to miss the caches (128 MB; 1 GB on a GPU).
+    """
+    device = torch.device(device)
+    num_bytes = num_bytes or (2**30 if device.type == "cuda" else 2**27)
+    source = torch.ones(num_bytes, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return 2 * num_bytes / fastest_seconds(lambda: target.copy_(source), device, repeats)
+
+
+def matmul_rate(
+    device: torch.device | str, dtype: torch.dtype, size: int | None = None, repeats: int = 9
+) -> float:
+    """FLOP a second of a square matrix product on random data, the fastest of `repeats`."""
+    device = torch.device(device)
+    size = size or (8192 if device.type == "cuda" else 1024)
+    a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+    return 2 * size**3 / fastest_seconds(lambda: a @ b, device, repeats)
+
+
+def fastest_seconds(run: Callable[[], object], device: torch.device, repeats: int) -> float:
+    """Seconds of `run`, synchronized, after two runs to warm up. Noise only ever hides a ceiling."""
+
+    def timed() -> float:
+        synchronize(device)
+        started = time.perf_counter()
+        run()
+        synchronize(device)
+        return time.perf_counter() - started
+
+    timed(), timed()
+    return min(timed() for _ in range(repeats))
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,113 @@
+"""Where the time of a decode step goes, from the torch profiler."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pandas as pd
+import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+from labkit.bench.limit import synchronize
+from labkit.engine import InferenceEngine, SamplingParams
+
+RANGE_PREFIX = "labkit."
+STEP_RANGE = "labkit.step"
+
+
+class Span(NamedTuple):
+    """A piece of time, in microseconds from the step's start."""
+
+    name: str
+    start: float
+    duration: float
+
+
+@dataclass(frozen=True)
+class StepProfile:
+    """One decode step: the named ranges on the CPU, the operators inside them, and the GPU's kernels."""
+
+    batch_size: int
+    duration: float  # microseconds
+    ranges: tuple[Span, ...]
+    operators: tuple[Span, ...]  # aten operators that no other operator called
+    kernels: tuple[Span, ...]  # empty on a CPU
+
+    def table(self) -> pd.DataFrame:
+        """Microseconds and share of each named range, in order of time; the rest of the step last."""
+        totals: dict[str, float] = {}
+        for span in self.ranges:
+            totals[span.name] = totals.get(span.name, 0.0) + span.duration
+        totals["(rest of the step)"] = self.duration - sum(totals.values())
+        inside = dict.fromkeys(totals, 0)
+        for op in self.operators:
+            home = next((r.name for r in self.ranges if is_inside(op, r)), "(rest of the step)")
+            inside[home] += 1
+        table = pd.DataFrame(
+            {
+                "microseconds": {n: round(t) for n, t in totals.items()},
+                "% of step": {n: round(100 * t / self.duration, 1) for n, t in totals.items()},
+                "operators": inside,
+            }
+        )
+        return table.loc[list(totals)]
+
+
+def is_inside(inner: Span, outer: Span) -> bool:
+    return outer.start <= inner.start < outer.start + outer.duration
+
+
+def steady_engine(
+    engine: InferenceEngine, prompts: Sequence[Sequence[int]], warmup_steps: int = 3
+) -> list[int]:
+    """Bring `engine` to a steady decode of these prompts; the ids of its requests, for `cancel`."""
+    room = engine.model.config.n_positions - max(map(len, prompts))
+    params = SamplingParams(max_new_tokens=room, stop_on_eos=False)
+    request_ids = [engine.add_request(list(prompt), params) for prompt in prompts]
+    while engine.scheduler.waiting:
+        engine.step()
+    for _ in range(warmup_steps):
+        engine.step()
+    return request_ids
+
+
+def profile_decode_step(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> StepProfile:
+    """Profile one steady decode step of `engine` with these prompts running; they are cancelled after."""
+    request_ids = steady_engine(engine, prompts)
+    activities = [ProfilerActivity.CPU]
+    if engine.device.type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    try:
+        with profile(activities=activities) as profiler:
+            with torch.profiler.record_function(STEP_RANGE):
+                engine.step()
+            synchronize(engine.device)
+    finally:
+        for request_id in request_ids:
+            engine.cancel(request_id)
+    return read_profile(profiler.events(), len(prompts))
+
+
+def read_profile(events: Sequence, batch_size: int) -> StepProfile:
+    on_cpu = [e for e in events if e.device_type == DeviceType.CPU]
+    step = next(e for e in on_cpu if e.name == STEP_RANGE)
+    origin = step.time_range.start
+
+    def spans(chosen: Sequence) -> tuple[Span, ...]:
+        made = [Span(e.name, e.time_range.start - origin, e.time_range.elapsed_us()) for e in chosen]
+        return tuple(sorted(made, key=lambda s: s.start))
+
+    return StepProfile(
+        batch_size=batch_size,
+        duration=step.time_range.elapsed_us(),
+        ranges=spans([e for e in on_cpu if e.name.startswith(RANGE_PREFIX) and e is not step]),
+        operators=spans([e for e in on_cpu if e.name.startswith("aten::") and not is_operator(e.cpu_parent)]),
+        kernels=spans(
+            [e for e in events if e.device_type == DeviceType.CUDA and not e.name.startswith(RANGE_PREFIX)]
+        ),
+    )
+
+
+def is_operator(event: object | None) -> bool:
+    return event is not None and event.name.startswith("aten::")

@@ -1,0 +1,65 @@
+"""The first cell of every notebook: `from labkit import lab; here = lab.start("00")`."""
+
+import platform
+from dataclasses import dataclass
+
+import torch
+
+from labkit.kernels import triton_status
+from labkit.ladder import LADDER, Rung
+from labkit.model import LanguageModel, load_model
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How big a lesson's measurements are on this machine."""
+
+    name: str
+    model: str  # what is measured; the text of a lesson always comes from the trained model
+    batch_sizes: tuple[int, ...]
+    new_tokens: int
+
+
+CPU_SCALE = Scale("CPU", "data/tiny-gpt2", batch_sizes=(1, 4, 16), new_tokens=32)
+GPU_SCALE = Scale("GPU", "random:gpt2", batch_sizes=(1, 8, 64), new_tokens=128)
+
+
+@dataclass(frozen=True)
+class Lab:
+    """What a lesson needs to know of where it runs."""
+
+    rung: Rung
+    device: torch.device
+    scale: Scale
+
+    def trained_model(self) -> LanguageModel:
+        """The shipped GPT-2, which has read Shakespeare."""
+        return load_model("data/tiny-gpt2")
+
+    def measured_model(self) -> LanguageModel:
+        """The model that this machine's measurements use."""
+        return load_model(self.scale.model)
+
+
+def start(number: str) -> Lab:
+    """Begin lesson `number`: say where it runs and at what scale.
+
+    Raises OptionError for a number that is not on the ladder.
+    """
+    rung = LADDER[number]
+    on_gpu = torch.cuda.is_available()
+    scale = GPU_SCALE if on_gpu else CPU_SCALE
+    device = torch.device("cuda" if on_gpu else "cpu")
+    status = triton_status()
+    name = (
+        torch.cuda.get_device_name()
+        if on_gpu
+        else f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+    )
+    print(f"Lesson {rung.number}: {rung.title}")
+    print(f"device   {name}")
+    print(f"versions Python {platform.python_version()}, torch {torch.__version__}")
+    print(f"Triton   {status.mode}: {status.reason}")
+    batches = ", ".join(map(str, scale.batch_sizes))
+    print(f"scale    {scale.name}: measurements use {scale.model}, batches of {batches}")
+    return Lab(rung, device, scale)

@@ -1,0 +1,37 @@
+"""The life of requests, from the moments that completions carry."""
+
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from labkit.engine import Completion
+from labkit.show.style import BLUE, GREY, INK, ORANGE, figure, styled
+
+
+@styled
+def draw_requests(completions: Sequence[Completion]) -> Figure:
+    """A row a request: waiting, prefill, and a tick for each token. Milliseconds from the first arrival."""
+    fig, axes = figure(0.9 + 0.26 * len(completions))
+    origin = min(c.timing.arrived for c in completions)
+    for row, completion in enumerate(completions):
+        timing = completion.timing
+        arrived, admitted = (1e3 * (t - origin) for t in (timing.arrived, timing.admitted))
+        tokens = [1e3 * (t - origin) for t in timing.tokens]
+        axes.barh(row, admitted - arrived, left=arrived, color=GREY, height=0.5)
+        axes.barh(row, tokens[0] - admitted, left=admitted, color=ORANGE, height=0.5)
+        axes.barh(row, tokens[-1] - tokens[0], left=tokens[0], color=BLUE, height=0.5, alpha=0.35)
+        axes.plot(tokens, [row] * len(tokens), "|", color=INK, markersize=7, markeredgewidth=0.7)
+    axes.set_yticks(range(len(completions)), [f"request {c.request_id}" for c in completions], fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel("milliseconds since the first request arrived")
+    axes.set_title("TTFT ends at a row's first tick; ITL is the gap between two ticks")
+    tick = Line2D([], [], marker="|", linestyle="none", color=INK, label="a token")
+    keys = [Patch(color=GREY, label="queue wait"), Patch(color=ORANGE, label="prefill")]
+    fig.legend(
+        handles=[*keys, Patch(color=BLUE, alpha=0.35, label="decode"), tick],
+        loc="outside lower center",
+        ncols=4,
+    )
+    return fig

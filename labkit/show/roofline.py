@@ -1,0 +1,77 @@
+"""How near a workload comes to what the device can do (Williams, Waterman and Patterson, 2009)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from labkit.bench.limit import DecodeLimit
+from labkit.show.style import BLUE, GREY, INK, ORANGE, PALE, colour, figure, styled
+
+
+@dataclass(frozen=True)
+class RooflinePoint:
+    """A measured piece of work."""
+
+    label: str
+    flops: float
+    bytes: float
+    seconds: float
+
+    @property
+    def intensity(self) -> float:
+        return self.flops / self.bytes
+
+    @property
+    def rate(self) -> float:
+        return self.flops / self.seconds
+
+
+@styled
+def draw_roofline(points: Sequence[RooflinePoint], bandwidth: float, peak: float) -> Figure:
+    """Rate against intensity. bandwidth: bytes a second; peak: FLOP a second, both measured."""
+    fig, axes = figure(4.2)
+    ridge = peak / bandwidth
+    low = min([p.intensity for p in points] + [ridge]) / 4
+    high = max([p.intensity for p in points] + [ridge]) * 8
+    x = np.geomspace(low, high, 200)
+    axes.loglog(x, np.minimum(x * bandwidth, peak) / 1e9, color=INK, lw=2)
+    axes.text(low, peak / 1e9 * 1.08, f"slope: memory, {bandwidth / 1e9:,.0f} GB/s", va="bottom")
+    axes.text(
+        high, peak / 1e9 * 1.08, f"flat: arithmetic, {peak / 1e9:,.0f} GFLOP/s", ha="right", va="bottom"
+    )
+    axes.axvline(ridge, color=GREY, lw=0.8, ls=":")
+    for i, point in enumerate(points):
+        roof = min(point.intensity * bandwidth, peak)
+        axes.plot([point.intensity] * 2, [point.rate / 1e9, roof / 1e9], color=colour(i), lw=1, ls="--")
+        label = f"{point.label}: {100 * point.rate / roof:.0f} % of its roof"
+        axes.plot(point.intensity, point.rate / 1e9, "o", color=colour(i), markersize=9, label=label)
+    axes.grid(which="major")
+    axes.set_xlabel("arithmetic intensity (FLOP a byte moved)")
+    axes.set_ylabel("GFLOP a second")
+    axes.set_ylim(top=peak / 1e9 * 2.2)
+    axes.set_title("Under the slope: bound by memory. Under the flat roof: bound by arithmetic")
+    axes.legend(loc="lower right")
+    return fig
+
+
+@styled
+def draw_limit(limits: Sequence[DecodeLimit], step_seconds: Sequence[float]) -> Figure:
+    """Decode throughput measured, beside the most that the measured bandwidth allows, for each batch size."""
+    fig, axes = figure(2.9)
+    rows = np.arange(len(limits))
+    allowed = [limit.tokens_per_second for limit in limits]
+    reached = [limit.batch_size / seconds for limit, seconds in zip(limits, step_seconds, strict=True)]
+    axes.barh(rows - 0.2, allowed, height=0.36, color=PALE, edgecolor=INK, lw=0.8, label="the limit")
+    axes.barh(rows + 0.2, reached, height=0.36, color=BLUE, edgecolor=ORANGE, lw=0, label="measured")
+    for row, limit, seconds, rate in zip(rows, limits, step_seconds, reached, strict=True):
+        axes.text(
+            rate, row + 0.2, f"  {100 * limit.fraction_reached(seconds):.1f} % of the limit", va="center"
+        )
+    axes.set_yticks(rows, [f"B = {limit.batch_size}" for limit in limits])
+    axes.invert_yaxis()
+    axes.set_xlabel("decode tokens a second")
+    axes.set_title("How far this engine is from what the memory allows")
+    axes.legend(loc="lower right")
+    return fig

@@ -1,0 +1,33 @@
+"""A profiled step on the clock."""
+
+from matplotlib.figure import Figure
+
+from labkit.bench.profile import Span, StepProfile
+from labkit.show.style import INK, PALE, colour, figure, styled
+
+BOX = 0.7  # height of a lane's boxes
+
+
+@styled
+def draw_timeline(profile: StepProfile) -> Figure:
+    """One step: the named ranges, the operators that Python called, and, on a GPU, its kernels."""
+    lanes = ["named ranges", "PyTorch operators"] + ["GPU kernels"] * bool(profile.kernels)
+    fig, axes = figure(1.7 + 0.5 * len(lanes))
+    names = list(dict.fromkeys(span.name for span in profile.ranges))
+    axes.broken_barh([(0, profile.duration / 1e3)], (-BOX / 2, BOX), color=PALE)
+    for i, name in enumerate(names):
+        boxes = bars([span for span in profile.ranges if span.name == name])
+        axes.broken_barh(boxes, (-BOX / 2, BOX), color=colour(i), label=name.removeprefix("labkit."))
+    axes.broken_barh(bars(profile.operators), (1 - BOX / 2, BOX), color=INK, lw=0)
+    if profile.kernels:
+        axes.broken_barh(bars(profile.kernels), (2 - BOX / 2, BOX), color=INK, lw=0)
+    axes.set_yticks(range(len(lanes)), lanes)
+    axes.set_ylim(len(lanes) - 0.5, -0.5)
+    axes.set_xlabel("milliseconds since the step began (with the profiler on, which slows the step)")
+    axes.set_title(f"One decode step of {profile.batch_size} requests")
+    fig.legend(loc="outside lower center", ncols=2)
+    return fig
+
+
+def bars(spans: tuple[Span, ...] | list[Span]) -> list[tuple[float, float]]:
+    return [(span.start / 1e3, span.duration / 1e3) for span in spans]
