@@ -1,6 +1,5 @@
 """The rungs of the ladder, as data: each is the rung below with one option changed."""
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from labkit.errors import OptionError
@@ -23,22 +22,14 @@ class Rung:
         return f"{self.number}_{self.slug}.ipynb"
 
 
-class Ladder(Mapping[str, Rung]):
+class Ladder(dict[str, Rung]):
     """Rungs by number ("00"), in order."""
 
     def __init__(self, *rungs: Rung) -> None:
-        self._rungs = {rung.number: rung for rung in rungs}
+        super().__init__({rung.number: rung for rung in rungs})
 
-    def __getitem__(self, number: str) -> Rung:
-        if number not in self._rungs:
-            raise OptionError(f"there is no rung {number!r}; there are {', '.join(self._rungs)}")
-        return self._rungs[number]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._rungs)
-
-    def __len__(self) -> int:
-        return len(self._rungs)
+    def __missing__(self, number: str) -> Rung:
+        raise OptionError(f"there is no rung {number!r}; there are {', '.join(self)}")
 
 
 LADDER = Ladder(

@@ -1,11 +1,11 @@
 """Train the checkpoint beside this file: a 5.5 M parameter GPT-2 on a plain-text corpus of plays.
 
-    python data/tiny-gpt2/train.py CORPUS.txt --out DIR [--device cuda] [--seed 0]
+    python data/tiny-gpt2/train.py CORPUS.txt --out DIR
 
-The corpus is a file of speeches divided by blank lines. It is split 90/10 at a speech, the tokenizer
-sees the first part only, and training stops once the validation loss has stopped falling; the best
-weights (an exponential moving average) are kept. DIR receives config.json, model.safetensors (fp16),
-the tokenizer, loss.csv, training.json and samples.txt.
+The corpus is a file of speeches divided by blank lines. It is split 90/10 at a speech, and the tokenizer
+sees the first part only. Training stops at the end of the schedule, or before it when the validation loss
+has stopped falling; the weights with the lowest validation loss are kept. DIR receives config.json,
+model.safetensors (fp16), the tokenizer, loss.csv, training.json and samples.txt.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import json
 import math
 import random
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -37,11 +38,13 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dropout", type=float, default=0.1)
-    parser.add_argument("--bpe-dropout", type=float, default=0.1, help="share of merges left out in training")
+    parser.add_argument(
+        "--bpe-dropout", type=float, default=0.1, help="share of merges left out, falling to 0"
+    )
     parser.add_argument("--lr", type=float, default=1e-3, help="the highest learning rate")
     parser.add_argument("--weight-decay", type=float, default=1.0)
     parser.add_argument("--batch-size", type=int, default=32, help="windows of 1,024 tokens a step")
-    parser.add_argument("--max-steps", type=int, default=1000, help="length of the schedule")
+    parser.add_argument("--max-steps", type=int, default=1200, help="length of the schedule")
     parser.add_argument("--eval-every", type=int, default=25, help="steps")
     parser.add_argument("--patience", type=int, default=8, help="evaluations without a better loss")
     return parser.parse_args()
@@ -79,11 +82,22 @@ def as_stream(tokenizer: Tokenizer, speeches: list[str], seed: int, bpe_dropout:
     return torch.tensor(list(itertools.chain.from_iterable(ids)))
 
 
-def draw_windows(stream: torch.Tensor, count: int, rng: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and targets [count, POSITIONS]: windows at random places of the stream."""
-    starts = torch.randint(len(stream) - POSITIONS - 1, (count,), generator=rng)
-    windows = torch.stack([stream[s : s + POSITIONS + 1] for s in starts.tolist()])
-    return windows[:, :-1], windows[:, 1:]
+def batches(tokenizer: Tokenizer, speeches: list[str], args) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Inputs and targets [batch, POSITIONS] without end: windows at random places of the training stream.
+
+    Every epoch cuts its documents and splits its words anew; the words less and less, so that the
+    last epochs read the encoding that the tokenizer gives in use.
+    """
+    rng = torch.Generator().manual_seed(args.seed)
+    tokens = len(as_stream(tokenizer, speeches, args.seed))
+    epoch = max(1, tokens // (args.batch_size * POSITIONS))
+    for first_step in itertools.count(step=epoch):
+        left_out = args.bpe_dropout * max(0.0, 1 - first_step / args.max_steps)
+        stream = as_stream(tokenizer, speeches, args.seed + first_step, left_out)
+        for _ in range(epoch):
+            starts = torch.randint(len(stream) - POSITIONS - 1, (args.batch_size,), generator=rng)
+            windows = torch.stack([stream[s : s + POSITIONS + 1] for s in starts.tolist()]).to(args.device)
+            yield windows[:, :-1], windows[:, 1:]
 
 
 def loss_of(model: GPT2LMHeadModel, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -118,41 +132,45 @@ def make_optimizer(model: GPT2LMHeadModel, args: argparse.Namespace) -> torch.op
     return torch.optim.AdamW(groups, lr=args.lr, betas=(0.9, 0.95), fused=True)
 
 
+def train_step(
+    model: GPT2LMHeadModel, optimizer, inputs: torch.Tensor, targets: torch.Tensor
+) -> torch.Tensor:
+    """One update of the model; the loss before it."""
+    model.train()
+    with torch.autocast(model.device.type, dtype=torch.bfloat16):
+        loss = loss_of(model, inputs, targets)
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return loss.detach()
+
+
 def train(
-    model: GPT2LMHeadModel, tokenizer: Tokenizer, speeches: list[str], val: torch.Tensor, args
+    model: GPT2LMHeadModel, train_batches: Iterator, val: torch.Tensor, args
 ) -> tuple[dict, list[dict]]:
-    """Train until the averaged weights' validation loss stops falling; the best weights and the curve."""
-    rng = torch.Generator().manual_seed(args.seed)
+    """The weights with the lowest validation loss, in fp16, and the loss curve."""
     optimizer = make_optimizer(model, args)
-    stream = as_stream(tokenizer, speeches, args.seed)
-    steps_an_epoch = max(1, len(stream) // (args.batch_size * POSITIONS))
-    best, best_loss, curve, recent, started = {}, math.inf, [], [], time.perf_counter()
+    best, best_row, curve, losses, started = {}, None, [], [], time.perf_counter()
     for step in range(args.max_steps):
-        if step % steps_an_epoch == 0:  # a new epoch ends its documents at other speeches
-            stream = as_stream(tokenizer, speeches, args.seed + step, args.bpe_dropout)
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, args)
-        model.train()
-        inputs, targets = (t.to(args.device) for t in draw_windows(stream, args.batch_size, rng))
-        with torch.autocast(args.device, dtype=torch.bfloat16):
-            loss = loss_of(model, inputs, targets)
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        recent.append(loss.detach())
+        losses.append(train_step(model, optimizer, *next(train_batches)))
         if (step + 1) % args.eval_every:
             continue
-        row = {"step": step + 1, "train_loss": round(torch.stack(recent).mean().item(), 4)}
-        row |= {"val_loss": round(validation_loss(model, val, args.device), 4)}
-        row |= {"learning_rate": round(learning_rate(step, args), 7)}
-        curve.append(row)
-        recent.clear()
+        row = {
+            "step": step + 1,
+            "train_loss": round(torch.stack(losses).mean().item(), 4),
+            "val_loss": round(validation_loss(model, val, args.device), 4),
+            "learning_rate": round(learning_rate(step, args), 7),
+        }
         print(*(f"{k} {v}" for k, v in row.items()), f"{time.perf_counter() - started:.0f} s", flush=True)
-        if row["val_loss"] < best_loss:
-            best_loss = row["val_loss"]
-            best = {k: v.detach().to("cpu", torch.float16).clone() for k, v in model.state_dict().items()}
-        if len(curve) - min(range(len(curve)), key=lambda i: curve[i]["val_loss"]) > args.patience:
+        curve.append(row)
+        losses.clear()
+        if best_row is None or row["val_loss"] < best_row["val_loss"]:
+            best_row = row
+            best = {k: v.to("cpu", torch.float16, copy=True) for k, v in model.state_dict().items()}
+        if row["step"] - best_row["step"] >= args.patience * args.eval_every:
             break
     return best, curve
 
@@ -172,14 +190,8 @@ def write_samples(directory: Path) -> None:
                 out.write(f"--- prompt {prompt!r}, seed {seed}\n{tokenizer.decode(tokens[0])}\n\n")
 
 
-def main() -> None:
-    args = parse_args()
-    torch.manual_seed(args.seed)
-    train_speeches, val_speeches = split_speeches(args.corpus)
-    tokenizer = train_tokenizer(train_speeches)
+def new_model(tokenizer: Tokenizer, dropout: float) -> GPT2LMHeadModel:
     end_id = tokenizer.token_to_id(END)
-    train_tokens = len(as_stream(tokenizer, train_speeches, seed=0))
-    val = as_stream(tokenizer, val_speeches, seed=0)
     config = GPT2Config(
         vocab_size=tokenizer.get_vocab_size(),
         n_positions=POSITIONS,
@@ -187,42 +199,49 @@ def main() -> None:
         n_layer=6,
         n_head=4,
         activation_function="gelu_pytorch_tanh",  # GPT-2's gelu_new, in one kernel instead of eight
-        resid_pdrop=args.dropout,
-        embd_pdrop=args.dropout,
-        attn_pdrop=args.dropout,
+        resid_pdrop=dropout,
+        embd_pdrop=dropout,
+        attn_pdrop=dropout,
         bos_token_id=end_id,
         eos_token_id=end_id,
     )
-    model = GPT2LMHeadModel(config).to(args.device)
-    print(
-        f"{sum(p.numel() for p in model.parameters()):,} parameters; tokens: "
-        f"{train_tokens:,} training, {len(val):,} validation",
-        flush=True,
-    )
+    return GPT2LMHeadModel(config)
 
-    best, curve = train(model, tokenizer, train_speeches, val, args)
 
-    args.out.mkdir(parents=True, exist_ok=True)
-    model.half().load_state_dict(best)
+def save(model: GPT2LMHeadModel, tokenizer: Tokenizer, curve: list[dict], directory: Path) -> None:
     model.config.activation_function = "gelu_new"
-    model.save_pretrained(args.out)
+    model.save_pretrained(directory)
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token=END, eos_token=END, model_max_length=POSITIONS
-    ).save_pretrained(args.out)
-    with (args.out / "loss.csv").open("w", newline="") as file:
+    ).save_pretrained(directory)
+    with (directory / "loss.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, curve[0])
         writer.writeheader()
         writer.writerows(curve)
+
+
+def main() -> None:
+    args = parse_args()
+    torch.manual_seed(args.seed)
+    train_speeches, val_speeches = split_speeches(args.corpus)
+    tokenizer = train_tokenizer(train_speeches)
+    val = as_stream(tokenizer, val_speeches, seed=0)
+    val_chars = sum(len(s) + 2 for s in val_speeches)
+    model = new_model(tokenizer, args.dropout).to(args.device)
+
+    best, curve = train(model, batches(tokenizer, train_speeches, args), val, args)
+
+    model.half().load_state_dict(best)
+    args.out.mkdir(parents=True, exist_ok=True)
+    save(model, tokenizer, curve, args.out)
     shipped = GPT2LMHeadModel.from_pretrained(args.out, dtype=torch.float32).to(args.device)
     loss = validation_loss(shipped, val, args.device)
-    val_chars = sum(len(s) + 2 for s in val_speeches)
-    recipe = {k: v for k, v in vars(args).items() if k not in ("corpus", "out")}
     summary = {
-        "recipe": recipe,
+        "recipe": {k: v for k, v in vars(args).items() if k not in ("corpus", "out")},
         "torch": torch.__version__,
         "gpu": torch.cuda.get_device_name() if args.device == "cuda" else None,
-        "parameters": sum(p.numel() for p in shipped.parameters()),
-        "training_tokens": train_tokens,
+        "parameters": shipped.num_parameters(),
+        "training_tokens": len(as_stream(tokenizer, train_speeches, seed=0)),
         "validation_tokens": len(val),
         "steps": curve[-1]["step"],
         "best_step": min(curve, key=lambda row: row["val_loss"])["step"],

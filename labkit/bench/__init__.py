@@ -2,7 +2,9 @@
 
 from labkit.bench.limit import DecodeLimit, copy_bandwidth, decode_limit, forward_flops, matmul_rate
 from labkit.bench.metrics import LatencyMetrics, latency_metrics
-from labkit.bench.profile import StepProfile, profile_decode_step, steady_engine
+from labkit.bench.parity import dense_tokens, transformers_tokens
+from labkit.bench.profile import StepProfile, profile_decode_step
+from labkit.bench.steady import steady_decode, time_decode_steps
 
 __all__ = [
     "DecodeLimit",
@@ -10,9 +12,12 @@ __all__ = [
     "StepProfile",
     "copy_bandwidth",
     "decode_limit",
+    "dense_tokens",
     "forward_flops",
     "latency_metrics",
     "matmul_rate",
     "profile_decode_step",
-    "steady_engine",
+    "steady_decode",
+    "time_decode_steps",
+    "transformers_tokens",
 ]

@@ -10,7 +10,8 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from labkit.bench.limit import synchronize
-from labkit.engine import InferenceEngine, SamplingParams
+from labkit.bench.steady import steady_decode
+from labkit.engine import InferenceEngine
 
 RANGE_PREFIX = "labkit."
 STEP_RANGE = "labkit.step"
@@ -58,34 +59,15 @@ def is_inside(inner: Span, outer: Span) -> bool:
     return outer.start <= inner.start < outer.start + outer.duration
 
 
-def steady_engine(
-    engine: InferenceEngine, prompts: Sequence[Sequence[int]], warmup_steps: int = 3
-) -> list[int]:
-    """Bring `engine` to a steady decode of these prompts; the ids of its requests, for `cancel`."""
-    room = engine.model.config.n_positions - max(map(len, prompts))
-    params = SamplingParams(max_new_tokens=room, stop_on_eos=False)
-    request_ids = [engine.add_request(list(prompt), params) for prompt in prompts]
-    while engine.scheduler.waiting:
-        engine.step()
-    for _ in range(warmup_steps):
-        engine.step()
-    return request_ids
-
-
 def profile_decode_step(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> StepProfile:
     """Profile one steady decode step of `engine` with these prompts running; they are cancelled after."""
-    request_ids = steady_engine(engine, prompts)
     activities = [ProfilerActivity.CPU]
     if engine.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
-    try:
-        with profile(activities=activities) as profiler:
-            with torch.profiler.record_function(STEP_RANGE):
-                engine.step()
-            synchronize(engine.device)
-    finally:
-        for request_id in request_ids:
-            engine.cancel(request_id)
+    with steady_decode(engine, prompts), profile(activities=activities) as profiler:
+        with torch.profiler.record_function(STEP_RANGE):
+            engine.step()
+        synchronize(engine.device)
     return read_profile(profiler.events(), len(prompts))
 
 

@@ -12,6 +12,11 @@ def require_positive(config: object, *names: str) -> None:
             raise OptionError(f"{name} must be a positive whole number, not {value!r}")
 
 
+def require_bool(config: object, name: str) -> None:
+    if not isinstance(getattr(config, name), bool):
+        raise OptionError(f"{name} must be True or False, not {getattr(config, name)!r}")
+
+
 @dataclass(frozen=True)
 class CacheConfig:
     """The KV pool.
@@ -30,6 +35,7 @@ class CacheConfig:
 
     def __post_init__(self) -> None:
         require_positive(self, "block_size", "max_prefix_entries")
+        require_bool(self, "prefix_cache")
         if self.max_blocks_per_layer is not None:
             require_positive(self, "max_blocks_per_layer")
 
@@ -43,7 +49,7 @@ class SchedulerConfig:
     prefill_max_tokens: prompt tokens computed in one step at most; a prompt that is longer is
         admitted alone.
     admission_policy: "fifo": in order of arrival; "pack": the shortest first among the first
-        `pack_window` that wait. Pack passes nobody over more than `pack_window` times.
+        `pack_window` that wait. Nobody waits through more than `pack_window` admissions of later arrivals.
     decode_first: each step decodes all running requests and then admits new ones. Otherwise a step
         that can admit does only that, and the running ones wait for it.
     """
@@ -59,5 +65,6 @@ class SchedulerConfig:
         require_positive(
             self, "max_batch_size", "prefill_max_batch_size", "prefill_max_tokens", "pack_window"
         )
+        require_bool(self, "decode_first")
         if self.admission_policy not in ("fifo", "pack"):
             raise OptionError(f"admission_policy = {self.admission_policy!r}; choose 'fifo' or 'pack'")

@@ -1,8 +1,9 @@
 """The engine: requests in, tokens out, one step at a time."""
 
 import copy
+import operator
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ from labkit.engine.session import InferenceSession
 from labkit.engine.stats import EngineCounters, EngineStats
 from labkit.engine.text_decoder import TextDecoder
 from labkit.errors import OptionError, RequestError
-from labkit.kvcache import KVBlockManager, PrefixCache
+from labkit.kvcache import KVBlockManager, PrefixCache, PrefixEntry
 from labkit.ladder import LADDER
 from labkit.model import LanguageModel
 from labkit.options import EngineOptions
@@ -41,7 +42,7 @@ class InferenceEngine:
     CUDA where there is a GPU. dtype: None is float32 on the CPU and float16 on a GPU. cache and
     scheduler: memory and policy, the same on every rung.
 
-    A step either succeeds or leaves every request and every block as it was and raises.
+    If a step fails, it raises; no token and no block is lost, and every request can go on.
     """
 
     def __init__(
@@ -97,13 +98,17 @@ class InferenceEngine:
         """The prompt's token ids. Raises RequestError if they are not valid or can never fit."""
         if not isinstance(params, SamplingParams):
             raise RequestError(f"params must be SamplingParams, not {type(params).__name__}")
-        token_ids = tuple(self.model.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
+        if isinstance(prompt, str):
+            prompt = self.model.tokenizer.encode(prompt)
+        elif isinstance(prompt, bytes) or not isinstance(prompt, Iterable):
+            raise RequestError(f"a prompt is text or a list of token ids, not {prompt!r}")
+        token_ids = tuple(map(as_token_id, prompt))
         vocab_size, limit = self.model.config.vocab_size, self.model.config.n_positions
         if not token_ids:
             raise RequestError("the prompt is empty; give it at least one token")
         for token_id in token_ids:
-            if not isinstance(token_id, int) or not 0 <= token_id < vocab_size:
-                raise RequestError(f"token id {token_id!r} is not in the vocabulary (0 to {vocab_size - 1})")
+            if not 0 <= token_id < vocab_size:
+                raise RequestError(f"token id {token_id} is not in the vocabulary (0 to {vocab_size - 1})")
         total = len(token_ids) + params.max_new_tokens
         if total > limit:
             raise RequestError(
@@ -131,12 +136,13 @@ class InferenceEngine:
         request = self._requests.get(request_id)
         if request is None:
             raise RequestError(f"there is no request {request_id} here; it may have ended")
+        self._outbox = [output for output in self._outbox if output.request_id != request_id]
         return self._finish(request, FinishReason.CANCELLED)
 
     @property
     def has_work(self) -> bool:
-        """Whether a request waits or runs."""
-        return bool(self._requests)
+        """Whether a request waits or runs, or `step` has tokens to hand out."""
+        return bool(self._requests or self._outbox)
 
     def stats(self) -> EngineStats:
         return EngineStats(
@@ -145,7 +151,7 @@ class InferenceEngine:
             free_blocks=self.kv_manager.num_free_blocks,
             blocks_per_layer=self.kv_manager.max_blocks_per_layer,
             prefix_entries=len(self.prefix_cache or ()),
-            prefix_evictions=self.prefix_cache.num_evicted if self.prefix_cache else 0,
+            prefix_evictions=0 if self.prefix_cache is None else self.prefix_cache.num_evicted,
             append_paths=dict(self.kv_manager.append_paths),
             counters=copy.deepcopy(self._counters),
         )
@@ -173,7 +179,7 @@ class InferenceEngine:
         """
         if isinstance(prompts, str):
             raise RequestError("generate takes a list of prompts; put this one in brackets")
-        each = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
+        each = list(params) if isinstance(params, Sequence) else [params] * len(prompts)
         if len(each) != len(prompts):
             raise RequestError(f"there are {len(prompts)} prompts but {len(each)} SamplingParams")
         checked = [self.check_prompt(prompt, p) for prompt, p in zip(prompts, each, strict=True)]
@@ -195,16 +201,19 @@ class InferenceEngine:
         request = self._enqueue(token_ids, params)
         decoder = TextDecoder(self.model.tokenizer)
         num_sent = 0
+        completion = None
         try:
-            while request.completion is None:
-                self._advance()
+            while completion is None:
+                if request.completion is None:  # another driver's step may have ended it
+                    self._advance()
+                completion = request.completion
                 new_ids = request.output_token_ids[num_sent:]
                 num_sent += len(new_ids)
                 text = decoder.push(new_ids)
-                if request.completion is not None:
+                if completion is not None:
                     text += decoder.finish()
-                if new_ids or request.completion is not None:
-                    yield Chunk(text, tuple(new_ids), request.completion)
+                if new_ids or completion is not None:
+                    yield Chunk(text, tuple(new_ids), completion)
         finally:
             if request.completion is None:
                 self._finish(request, FinishReason.CANCELLED)
@@ -222,15 +231,16 @@ class InferenceEngine:
 
     def _prefill(self) -> bool:
         """Admit what fits and give each its first token; False if nothing was admitted."""
-        admitted = self._admit()
-        if not admitted:
+        prefixes = self._admit()
+        if not prefixes:
             return False
+        admitted = list(prefixes)
         started = time.perf_counter()
         try:
             held = [request.session.num_tokens for request in admitted]
-            logits = self._prompt_logits(admitted)
+            logits = self._prompt_logits(prefixes)
             token_ids = self._sample(admitted, logits)
-            self._keep_prompts(admitted, logits)
+            self._keep_prompts(admitted, logits, token_ids)
         except BaseException:
             for request in admitted:
                 self._release(request)
@@ -243,8 +253,9 @@ class InferenceEngine:
         self._accept(admitted, token_ids)
         return True
 
-    def _admit(self) -> list[Request]:
-        claimed: list[Request] = []
+    def _admit(self) -> dict[Request, PrefixEntry | None]:
+        """Move to running what fits; each request with the cached prompt that it begins with."""
+        claimed: dict[Request, PrefixEntry | None] = {}
 
         def blocks_needed() -> int:
             # Evicting an entry can make a copy-on-write needless, so this is asked again each time.
@@ -253,35 +264,39 @@ class InferenceEngine:
         def claim(request: Request) -> bool:
             prefix = self.prefix_cache.lookup(request.token_ids) if self.prefix_cache else None
             request.session = InferenceSession(self.kv_manager, prefix)
-            claimed.append(request)
+            claimed[request] = prefix
             while blocks_needed() > self.kv_manager.num_free_blocks:
                 if not self._evict_prefix():
-                    self._release(claimed.pop())
+                    del claimed[request]
+                    self._release(request)
                     return False
             return True
 
-        return self.scheduler.admit(claim)
+        try:
+            self.scheduler.admit(claim)
+        except BaseException:
+            for request in claimed:
+                self._release(request)
+            raise
+        return claimed
 
-    def _prompt_logits(self, admitted: list[Request]) -> Tensor:
-        """Logits [B, V] after each prompt: from the prefix cache if it has the whole, else computed."""
-        whole = [r.session.num_tokens == r.num_tokens for r in admitted]
-        missing = [r for r, known in zip(admitted, whole, strict=True) if not known]
+    def _prompt_logits(self, prefixes: dict[Request, PrefixEntry | None]) -> Tensor:
+        """Logits [B, V] after each prompt: its prefix's if that is the whole prompt, else computed."""
+        # A prefix may have been evicted since, to make room for another request; its logits are still right.
+        known = {r: p.last_logits for r, p in prefixes.items() if p and p.num_tokens == r.num_tokens}
+        missing = [r for r in prefixes if r not in known]
         computed = iter(())
         if missing:
             prompts = [r.token_ids for r in missing]
             computed = iter(prefill_sessions(self.model.gpt2, [r.session for r in missing], prompts))
-        return torch.stack(
-            [
-                self.prefix_cache.lookup(r.token_ids).last_logits if known else next(computed)
-                for r, known in zip(admitted, whole, strict=True)
-            ]
-        )
+        return torch.stack([known[r] if r in known else next(computed) for r in prefixes])
 
-    def _keep_prompts(self, admitted: list[Request], logits: Tensor) -> None:
+    def _keep_prompts(self, admitted: list[Request], logits: Tensor, token_ids: list[int | None]) -> None:
         if self.prefix_cache is None:
             return
-        for request, row in zip(admitted, logits, strict=True):
-            if not request.output_token_ids:  # a preempted request's output is no prompt
+        for request, row, token_id in zip(admitted, logits, token_ids, strict=True):
+            # A preempted request's output is no prompt, and a prompt whose logits are broken is not kept.
+            if not request.output_token_ids and token_id is not None:
                 self.prefix_cache.insert(request.prompt_token_ids, request.session.block_ids_per_layer, row)
 
     def _decode(self) -> None:
@@ -341,10 +356,11 @@ class InferenceEngine:
                 self._hand_out(request, token_id)
 
     def _finish(self, request: Request, reason: FinishReason, error: str | None = None) -> Completion:
+        text = self.model.tokenizer.decode(request.output_token_ids)
         self._release(request)
         self.scheduler.remove(request)
         del self._requests[request.request_id]
-        completion = request.complete(reason, self.model.tokenizer.decode(request.output_token_ids), error)
+        completion = request.complete(reason, text, error)
         self._counters.finished[str(reason)] = self._counters.finished.get(str(reason), 0) + 1
         if reason is not FinishReason.CANCELLED:
             made_one = reason is not FinishReason.ERROR
@@ -360,6 +376,16 @@ class InferenceEngine:
         if request.session is not None:
             request.session.release()
             request.session = None
+
+
+def as_token_id(value: object) -> int:
+    """A whole number of any type, NumPy's and torch's too, as int. Raises RequestError for anything else."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise RequestError(f"token id {value!r} is not a whole number") from None
 
 
 def pick_device(device: torch.device | str | None) -> torch.device:

@@ -1,6 +1,6 @@
 """From logits to a token: greedy, temperature, top-k and top-p, as Hugging Face defines them."""
 
-import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -8,6 +8,9 @@ import torch
 from torch import Tensor
 
 from labkit.errors import RequestError
+
+LARGEST = sys.float_info.max  # beyond it, a Python int has no float
+SMALLEST = torch.finfo(torch.float32).tiny  # dividing by less than it may be dividing by zero
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ def is_whole(value: object) -> bool:
 
 
 def is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
 def uniform_number(seed: int, index: int) -> float:
@@ -100,7 +103,9 @@ def warped_probabilities(logits: Tensor, params: Sequence[SamplingParams]) -> Te
     def column(values: list, dtype: torch.dtype) -> Tensor:
         return torch.tensor(values, dtype=dtype, device=logits.device)[:, None]  # [B, 1]
 
-    scores = logits.float() / column([p.temperature for p in params], torch.float32)
+    # A shift changes no probability, and of a tiny temperature's quotients none is then +inf.
+    scores = logits.float() - logits.amax(dim=-1, keepdim=True)
+    scores /= column([max(p.temperature, SMALLEST) for p in params], torch.float32)
     if any(p.top_k for p in params):
         ranks = column([min(p.top_k or V, V) for p in params], torch.int64) - 1
         kth = scores.sort(dim=-1, descending=True).values.gather(1, ranks)
@@ -108,7 +113,7 @@ def warped_probabilities(logits: Tensor, params: Sequence[SamplingParams]) -> Te
     if any(p.top_p < 1 for p in params):
         ascending, order = scores.sort(dim=-1)
         tail = ascending.softmax(dim=-1).cumsum(dim=-1)
-        dropped = tail <= 1 - column([p.top_p for p in params], torch.float32)
+        dropped = tail <= column([1 - p.top_p for p in params], torch.float32)
         dropped &= column([p.top_p < 1 for p in params], torch.bool)
         dropped[:, -1] = False
         scores = scores.masked_fill(dropped.scatter(1, order, dropped), -torch.inf)

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import islice
 
 from labkit.engine.config import SchedulerConfig
 from labkit.engine.request import Request
@@ -57,9 +58,11 @@ class OnlineScheduler:
     def _in_order(self) -> list[Request]:
         if self.config.admission_policy == "fifo":
             return list(self.waiting)
-        window = list(self.waiting)[: self.config.pack_window]
-        overdue = [r for r in window if r.times_passed_over >= self.config.pack_window]
-        others = [r for r in window if r not in overdue]
+        limit = self.config.pack_window
+        overdue = sorted(
+            (r for r in self.waiting if r.times_passed_over >= limit), key=lambda r: r.request_id
+        )
+        others = [r for r in islice(self.waiting, limit) if r.times_passed_over < limit]
         return overdue + sorted(others, key=lambda r: r.num_tokens)
 
     def _count_passed_over(self, admitted: list[Request]) -> None:

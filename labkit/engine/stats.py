@@ -26,5 +26,5 @@ class EngineStats:
     blocks_per_layer: int
     prefix_entries: int
     prefix_evictions: int
-    append_paths: dict[str, int]  # how often each case of append_token was met
+    append_paths: dict[str, int]  # how often a block was made ready for tokens in each way
     counters: EngineCounters

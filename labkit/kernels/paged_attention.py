@@ -38,7 +38,9 @@ def paged_attention_plain(
     max_context_len: int,
 ) -> Tensor:
     """Gather every block into one dense piece and attend to it: simple, and the oracle of the kernel."""
-    check_paged_attention(query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens)
+    check_paged_attention(
+        query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens, max_context_len
+    )
     block_size, D = k_cache_layer.shape[2:]
     table = block_table[:, : -(-max_context_len // block_size)].long()  # [B, m]
 
@@ -68,7 +70,9 @@ def paged_attention_triton(
     max_context_len: int,
 ) -> Tensor:
     """The same in one kernel that reads the blocks where they lie; query, key and value may be views."""
-    check_paged_attention(query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens)
+    check_paged_attention(
+        query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens, max_context_len
+    )
     check_launchable(query.device)
     B, H, D = query.shape
     block_size = k_cache_layer.shape[2]
@@ -168,6 +172,7 @@ def check_paged_attention(
     v_cache_layer: Tensor,
     block_table: Tensor,
     context_lens: Tensor,
+    max_context_len: int,
 ) -> None:
     """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit."""
     check_tensor("query", query, shape=("B", "H", "D"), last_stride_is_1=True)
@@ -184,3 +189,5 @@ def check_paged_attention(
     integers = {"dtype": torch.int32, "device": query.device, "last_stride_is_1": True}
     check_tensor("block_table", block_table, shape=(B, "M"), **integers)
     check_tensor("context_lens", context_lens, shape=(B,), **integers)
+    if max_context_len > (room := block_table.shape[1] * k_cache_layer.shape[2]):
+        raise ValueError(f"max_context_len is {max_context_len}, but block_table has room for {room} tokens")

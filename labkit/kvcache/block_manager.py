@@ -25,8 +25,8 @@ class BlockHolder(Protocol):
 class KVBlockManager:
     """The KV pool and its books: which block is free, who shares it, how full it is.
 
-    `k_cache` and `v_cache` are [L, N, H, block_size, D]. Queries change nothing; commands either
-    succeed or raise before they change the books.
+    `k_cache` and `v_cache` are [L, N, H, block_size, D]. Queries change nothing. A command that finds no
+    free block raises before it changes the books; an append whose write fails is undone by `truncate`.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class KVBlockManager:
         shape = (num_layers, max_blocks_per_layer, num_heads, block_size, head_dim)
         self.k_cache = torch.zeros(shape, device=device, dtype=dtype)
         self.v_cache = torch.zeros(shape, device=device, dtype=dtype)
-        self.append_paths: Counter[str] = Counter()  # how often each case of append_token was met
+        self.append_paths: Counter[str] = Counter()  # how often a block was made ready in each way
         self._block_infos: dict[int, KVBlockInfo] = {}
         self._block_refcounts: dict[int, int] = {}
         self._freed: list[list[int]] = [[] for _ in range(num_layers)]  # block indices, last freed first out
@@ -140,28 +140,35 @@ class KVBlockManager:
             self._deallocate_block(block_ids.pop())
 
     def truncate(self, block_ids: list[int], num_tokens: int) -> None:
-        """Forget what was appended past `num_tokens`: how a failed step is undone."""
-        surplus = self.num_tokens(block_ids) - num_tokens
-        while block_ids and surplus >= self._block_infos[block_ids[-1]].length:
-            surplus -= self._block_infos[block_ids[-1]].length
+        """Forget what was appended past `num_tokens`: how a failed step is undone.
+
+        Raises ValueError, with nothing changed, if the cut falls inside a block that others see too.
+        """
+        num_tokens = min(num_tokens, self.num_tokens(block_ids))
+        num_kept = self.blocks_for(num_tokens)
+        if num_kept:
+            last_id = block_ids[num_kept - 1]
+            info = self._block_infos[last_id]
+            if info.start + info.length > num_tokens:
+                if self._block_refcounts[last_id] > 1:
+                    raise ValueError(f"block {last_id} is shared; it cannot be cut at token {num_tokens}")
+                self._set_length(last_id, num_tokens - info.start)
+        while len(block_ids) > num_kept:
             self._deallocate_block(block_ids.pop())
-        if surplus > 0:
-            last_id = block_ids[-1]
-            self._set_length(last_id, self._block_infos[last_id].length - surplus)
 
     # --- a block's life ----------------------------------------------------------------------------
 
     def _writable_last_block(self, layer_idx: int, block_ids: list[int]) -> int:
         """The block that the next token goes to, made ready: it has room and nobody else sees it."""
         if not block_ids:
-            self.append_paths["first"] += 1
             block_ids.append(self._allocate_block(layer_idx, start=0))
+            self.append_paths["first"] += 1
         elif (info := self._block_infos[block_ids[-1]]).length == self.block_size:
-            self.append_paths["boundary"] += 1
             block_ids.append(self._allocate_block(layer_idx, start=info.start + self.block_size))
+            self.append_paths["boundary"] += 1
         elif self._block_refcounts[block_ids[-1]] > 1:
-            self.append_paths["copy_on_write"] += 1
             block_ids[-1] = self._copy_on_write(layer_idx, block_ids[-1])
+            self.append_paths["copy_on_write"] += 1
         else:
             self.append_paths["in_place"] += 1
         return block_ids[-1]

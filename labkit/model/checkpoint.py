@@ -117,11 +117,10 @@ def random_gpt2(config: GPT2Config, seed: int) -> GPT2:
 
 def download(hub_id: str) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
         return Path(snapshot_download(hub_id, allow_patterns=HUB_FILES))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+    except Exception as error:  # the hub's, the HTTP library's or the operating system's
         raise CheckpointError(
             f"{hub_id!r} is no directory here, and the hub did not give it ({type(error).__name__}). "
             "Check the name and the network, or use data/tiny-gpt2 or random:gpt2."
@@ -149,9 +148,12 @@ def read_json(path: Path) -> dict:
     if not path.is_file():
         raise CheckpointError(f"{path.name} is missing from {path.parent}")
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
         raise CheckpointError(f"{path.name} is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path.name} holds a {type(value).__name__}, not an object")
+    return value
 
 
 def read_weights(directory: Path) -> dict[str, Tensor]:
@@ -172,22 +174,24 @@ def read_weights(directory: Path) -> dict[str, Tensor]:
 
 
 def fitted_weights(gpt2: GPT2, weights: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """The state dict of `gpt2`, from a checkpoint's tensors. Raises CheckpointError for one that does not fit."""
+    """The state dict of `gpt2` from a checkpoint's tensors. Raises CheckpointError if one does not fit."""
     expected = {key: tuple(tensor.shape) for key, tensor in gpt2.state_dict().items()}
     weights = {key: tensor for key, tensor in weights.items() if not MASK_BUFFER.fullmatch(key)}
     if gpt2.config.tie_word_embeddings and "wte.weight" in weights:
-        weights["lm_head.weight"] = weights["wte.weight"]
+        head = weights.setdefault("lm_head.weight", weights["wte.weight"])
+        if not torch.equal(head, weights["wte.weight"]):
+            raise CheckpointError("lm_head.weight is not wte.weight, but config.json has tie_word_embeddings")
     if missing := expected.keys() - weights.keys():
         raise CheckpointError(f"missing tensor{'s' * (len(missing) > 1)}: {', '.join(sorted(missing))}")
     if unknown := weights.keys() - expected.keys():
         raise CheckpointError(f"unknown tensor{'s' * (len(unknown) > 1)}: {', '.join(sorted(unknown))}")
     fitted = {}
     for key, shape in expected.items():
-        tensor = weights[key].T if CONV1D_WEIGHT.fullmatch(key) else weights[key]
-        if tuple(tensor.shape) != shape:
+        tensor, is_conv1d = weights[key], CONV1D_WEIGHT.fullmatch(key)
+        stored = shape[::-1] if is_conv1d else shape
+        if tuple(tensor.shape) != stored:
             raise CheckpointError(
-                f"{key} has shape {list(weights[key].shape)}, but config.json says it is "
-                f"{list(reversed(shape)) if CONV1D_WEIGHT.fullmatch(key) else list(shape)}"
+                f"{key} has shape {list(tensor.shape)}, but config.json says it is {list(stored)}"
             )
-        fitted[key] = tensor.to(dtype).contiguous()
+        fitted[key] = (tensor.T if is_conv1d else tensor).to(dtype).contiguous()
     return fitted

@@ -29,12 +29,16 @@ class GPT2Config:
     eos_token_id: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head"):
+        for name in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_inner"):
             value = getattr(self, name)
+            if value is None and name == "n_inner":
+                continue
             if not isinstance(value, int) or value < 1:
                 raise CheckpointError(f"{name} must be a positive whole number, not {value!r}")
         if self.n_embd % self.n_head:
             raise CheckpointError(f"n_embd {self.n_embd} is not a multiple of n_head {self.n_head}")
+        if not isinstance(self.eos_token_id, int | None):
+            raise CheckpointError(f"eos_token_id must be one token id or none, not {self.eos_token_id!r}")
 
     @classmethod
     def from_hf(cls, raw: dict) -> "GPT2Config":

@@ -34,6 +34,18 @@ def byte_of_symbol() -> dict[str, int]:
     return symbols | {chr(256 + i): b for i, b in enumerate(hidden)}
 
 
+def read_backend(directory: Path) -> BackendTokenizer | None:
+    """From tokenizer.json, or vocab.json and merges.txt; None if there is neither."""
+    file, vocab, merges = (directory / name for name in ("tokenizer.json", "vocab.json", "merges.txt"))
+    if file.is_file():
+        return BackendTokenizer.from_file(str(file))
+    if vocab.is_file() and merges.is_file():
+        pair = ByteLevelBPETokenizer(str(vocab), str(merges))
+        pair.add_special_tokens([AddedToken("<|endoftext|>", special=True)])
+        return pair._tokenizer
+    return None
+
+
 class ByteLevelTokenizer:
     """A byte-level BPE tokenizer: tokenizer.json, or GPT-2's older vocab.json and merges.txt."""
 
@@ -46,19 +58,20 @@ class ByteLevelTokenizer:
 
     @classmethod
     def from_directory(cls, directory: Path, eos_token_id: int | None) -> "ByteLevelTokenizer":
-        """Raises CheckpointError if the directory has no tokenizer or one of another kind."""
-        if (directory / "tokenizer.json").is_file():
-            backend = BackendTokenizer.from_file(str(directory / "tokenizer.json"))
-        elif (directory / "vocab.json").is_file() and (directory / "merges.txt").is_file():
-            pair = ByteLevelBPETokenizer(str(directory / "vocab.json"), str(directory / "merges.txt"))
-            pair.add_special_tokens([AddedToken("<|endoftext|>", special=True)])
-            backend = pair._tokenizer
-        else:
+        """Raises CheckpointError if the directory has no tokenizer, or a damaged one or another kind."""
+        try:
+            backend = read_backend(directory)
+        except Exception as error:  # tokenizers raises nothing narrower
+            raise CheckpointError(f"the tokenizer in {directory} is damaged: {error}") from error
+        if backend is None:
             raise CheckpointError(
                 f"{directory} has no tokenizer: expected tokenizer.json, or vocab.json and merges.txt"
             )
         if "ByteLevel" not in type(backend.decoder).__name__:
             raise CheckpointError(f"the tokenizer in {directory} is not GPT-2's kind (byte-level BPE)")
+        # A tokenizer.json may hold what its last user set: prompts must not be cut or padded.
+        backend.no_truncation()
+        backend.no_padding()
         return cls(backend, eos_token_id)
 
     def encode(self, text: str) -> list[int]:
@@ -70,7 +83,10 @@ class ByteLevelTokenizer:
         symbols = self._backend.id_to_token(token_id)
         if symbols is None:  # a model may have more ids than its tokenizer
             return REPLACEMENT
-        return bytes(self._byte[s] for s in symbols)
+        try:
+            return bytes(self._byte[s] for s in symbols)
+        except KeyError:  # an added token is stored as plain text
+            return symbols.encode()
 
     def decode(self, token_ids: list[int]) -> str:
         return b"".join(map(self.token_bytes, token_ids)).decode("utf-8", errors="replace")

@@ -1,0 +1,62 @@
+# Each goal works on a fresh clone, with or without a GPU; `make` alone lists them.
+PYTHON ?= python3
+LAB_ARGS ?=
+
+VENV := .venv
+RUN := $(VENV)/bin/python -m
+READY := $(VENV)/.ready
+NOTEBOOKS := $(wildcard notebooks/*.ipynb)
+LINTED := labkit tests data
+CELL_TIMEOUT := 300# seconds; also how long a kernel that died goes unnoticed
+
+# What is stored in a notebook depends on its cells alone, so that running it again changes nothing.
+EXECUTE := --to notebook --execute --inplace \
+  --ExecutePreprocessor.timeout=$(CELL_TIMEOUT) \
+  --ExecutePreprocessor.record_timing=False \
+  --ExecutePreprocessor.store_widget_state=False \
+  --NotebookExporter.preprocessors=nbconvert.preprocessors.CoalesceStreamsPreprocessor \
+  --ClearMetadataPreprocessor.enabled=True \
+  --ClearMetadataPreprocessor.preserve_cell_metadata_mask=tags \
+  --ClearMetadataPreprocessor.preserve_cell_metadata_mask=jupyter \
+  --ClearMetadataPreprocessor.preserve_nb_metadata_mask=kernelspec
+
+.PHONY: help lab test test-gpu notebooks lint doctor clean
+.DEFAULT_GOAL := help
+
+help:  ## list the goals
+	@sed -n 's/^\([a-z-]*\):.*##/\1	/p' Makefile | expand -t 12
+
+lab: $(READY)  ## open JupyterLab on the notebooks; LAB_ARGS="--no-browser --port 8899" passes options on
+	$(RUN) jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) --LabApp.default_url=/lab/tree/notebooks $(LAB_ARGS)
+
+test: $(READY)  ## run all tests, and every notebook against its stored outputs, on the CPU
+	$(RUN) pytest tests $(NOTEBOOKS) --nbval --nbval-current-env --nbval-cell-timeout=$(CELL_TIMEOUT)
+
+test-gpu: $(READY)  ## run the tests that need a CUDA GPU
+	$(RUN) pytest -m cuda
+
+notebooks: $(READY)  ## execute every notebook on the CPU and store its outputs
+	$(RUN) nbconvert $(EXECUTE) $(NOTEBOOKS)
+
+lint: $(READY)  ## check style and formatting
+	$(RUN) ruff check $(LINTED)
+	$(RUN) ruff format --check $(LINTED)
+
+doctor: $(READY)  ## say what this machine can run, and what to do about what it can't
+	$(RUN) labkit.doctor
+
+clean:  ## remove everything that these goals made
+	rm -rf $(VENV) *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
+
+# Stored outputs are those of a CPU, on any machine.
+test notebooks: export CUDA_VISIBLE_DEVICES :=
+
+# Made last, so that an interrupted installation is taken up again.
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo 'labkit needs Python 3.11 or newer, and "$(PYTHON)" is older or missing.' \
+	    'Name another: make lab PYTHON=python3.12' >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) pip install --disable-pip-version-check -e '.[test]'
+	touch $@

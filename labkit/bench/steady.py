@@ -1,0 +1,42 @@
+"""A steady decode: a fixed batch, every request in the middle of its text."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from labkit.bench.limit import synchronize
+from labkit.engine import InferenceEngine, SamplingParams
+
+
+@contextmanager
+def steady_decode(
+    engine: InferenceEngine, prompts: Sequence[Sequence[int]], warmup_steps: int = 3
+) -> Iterator[list[int]]:
+    """Hold `engine` in a steady decode of these prompts; the requests' ids. They are cancelled at the end."""
+    room = engine.model.config.n_positions - max(map(len, prompts))
+    params = SamplingParams(max_new_tokens=room, stop_on_eos=False)
+    request_ids = [engine.add_request(list(prompt), params) for prompt in prompts]
+    try:
+        while engine.scheduler.waiting:
+            engine.step()
+        for _ in range(warmup_steps):
+            engine.step()
+        yield request_ids
+    finally:
+        for request_id in request_ids:
+            engine.cancel(request_id)
+
+
+def time_decode_steps(
+    engine: InferenceEngine, prompts: Sequence[Sequence[int]], num_steps: int
+) -> list[float]:
+    """Seconds of each of `num_steps` steady decode steps."""
+    seconds = []
+    with steady_decode(engine, prompts):
+        for _ in range(num_steps):
+            synchronize(engine.device)
+            started = time.perf_counter()
+            engine.step()
+            synchronize(engine.device)
+            seconds.append(time.perf_counter() - started)
+    return seconds

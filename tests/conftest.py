@@ -1,0 +1,77 @@
+"""What all tests share.
+
+labkit is imported first: it turns Triton's interpreter on, and transformers' GPT-2 imports Triton.
+"""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # no test depends on the network
+
+import labkit
+
+# isort: split
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from hypothesis import settings
+
+from labkit.model.checkpoint import ROOT
+
+torch.set_num_threads(1)  # small models: more threads wait for each other longer than they compute
+settings.register_profile("labkit", deadline=None)  # a busy machine is no failure
+settings.load_profile("labkit")
+transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+
+TINY = ROOT / "data/tiny-gpt2"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("cuda") and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA GPU")
+
+
+@pytest.fixture(scope="session")
+def tiny() -> labkit.LanguageModel:
+    """The shipped checkpoint, float32 on the CPU."""
+    return labkit.load_model("data/tiny-gpt2")
+
+
+@pytest.fixture(scope="session")
+def tiny_hf() -> transformers.GPT2LMHeadModel:
+    """The same checkpoint as transformers runs it."""
+    return transformers.GPT2LMHeadModel.from_pretrained(TINY, dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="session")
+def random_hf() -> Callable[..., transformers.GPT2LMHeadModel]:
+    """A function: a transformers GPT-2 of the given config, its biases and norms random like the rest."""
+
+    def make(**config: object) -> transformers.GPT2LMHeadModel:
+        torch.manual_seed(0)
+        hf = transformers.GPT2LMHeadModel(transformers.GPT2Config(bos_token_id=0, eos_token_id=0, **config))
+        for parameter in hf.parameters():
+            parameter.data += 0.1 * torch.randn_like(parameter)
+        return hf.eval()
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def save_checkpoint() -> Callable[[transformers.GPT2LMHeadModel, Path], Path]:
+    """A function: write a transformers GPT-2 and, cut to its vocabulary, the shipped tokenizer."""
+
+    def save(hf: transformers.GPT2LMHeadModel, directory: Path) -> Path:
+        hf.save_pretrained(directory)
+        tokenizer = json.loads((TINY / "tokenizer.json").read_text(encoding="utf-8"))
+        bpe = tokenizer["model"]
+        bpe["vocab"] = {token: i for token, i in bpe["vocab"].items() if i < hf.config.vocab_size}
+        bpe["merges"] = [pair for pair in bpe["merges"] if {*pair, "".join(pair)} <= bpe["vocab"].keys()]
+        (directory / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+        return directory
+
+    return save

@@ -1,0 +1,316 @@
+"""What `load_model` takes, and what it says about what it does not take."""
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from labkit import load_model
+from labkit.errors import CheckpointError
+from labkit.model import GPT2Config
+from labkit.model.checkpoint import random_gpt2
+
+VOCAB_SIZE = 300
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory, random_hf, save_checkpoint) -> Path:
+    """A small checkpoint that loads. Not to be changed: see `checkpoint`."""
+    hf = random_hf(vocab_size=VOCAB_SIZE, n_positions=32, n_embd=16, n_layer=2, n_head=2)
+    return save_checkpoint(hf, tmp_path_factory.mktemp("sound"))
+
+
+@pytest.fixture
+def checkpoint(sound: Path, tmp_path: Path) -> Path:
+    """A copy of it for one test to change."""
+    return shutil.copytree(sound, tmp_path / "checkpoint")
+
+
+def edit_json(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changes), encoding="utf-8")
+
+
+def edit_config(**changes: object) -> Callable[[Path], None]:
+    return lambda directory: edit_json(directory / "config.json", **changes)
+
+
+def edit_weights(edit: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Callable[[Path], None]:
+    def change(directory: Path) -> None:
+        file = directory / "model.safetensors"
+        save_file(edit(load_file(file)), file, metadata={"format": "pt"})
+
+    return change
+
+
+def without(*keys: str) -> Callable[[Path], None]:
+    return edit_weights(lambda tensors: {k: t for k, t in tensors.items() if k not in keys})
+
+
+def with_tensor(key: str, *shape: int) -> Callable[[Path], None]:
+    return edit_weights(lambda tensors: tensors | {key: torch.zeros(shape)})
+
+
+def write(name: str, content: bytes) -> Callable[[Path], object]:
+    return lambda directory: (directory / name).write_bytes(content)
+
+
+def remove(name: str) -> Callable[[Path], None]:
+    return lambda directory: (directory / name).unlink()
+
+
+def only_pickled_weights(directory: Path) -> None:
+    (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
+
+
+def cut_in_half(name: str) -> Callable[[Path], object]:
+    return lambda d: (d / name).write_bytes((d / name).read_bytes()[: (d / name).stat().st_size // 2])
+
+
+def not_byte_level(directory: Path) -> None:
+    edit_json(directory / "tokenizer.json", decoder=None)
+
+
+C_FC = "transformer.h.1.mlp.c_fc.weight"  # [16, 64], stored the other way round than nn.Linear has it
+DAMAGE = {
+    "no config": (remove("config.json"), ["config.json is missing"]),
+    "config is not JSON": (write("config.json", b"{'n_layer': 2"), ["config.json is not valid JSON"]),
+    "config is not text": (write("config.json", b"\xff\xfe\x00"), ["config.json is not valid JSON"]),
+    "config is a list": (write("config.json", b"[2, 3]"), ["config.json", "list"]),
+    "another architecture": (edit_config(model_type="llama"), ["model_type = 'llama'", "gpt2"]),
+    "no architecture": (write("config.json", b"{}"), ["model_type = None", "gpt2"]),
+    "scaled by layer": (
+        edit_config(scale_attn_by_inverse_layer_idx=True),
+        ["scale_attn_by_inverse_layer_idx = True"],
+    ),
+    "another activation": (edit_config(activation_function="relu"), ["activation_function = 'relu'"]),
+    "a size missing": (write("config.json", b'{"model_type": "gpt2", "n_layer": 2}'), ["n_embd", "n_head"]),
+    "a size of zero": (edit_config(n_layer=0), ["n_layer", "0"]),
+    "a size that is text": (edit_config(n_positions="32"), ["n_positions", "'32'"]),
+    "an MLP without width": (edit_config(n_inner=0), ["n_inner", "0"]),
+    "heads that do not divide": (edit_config(n_head=3), ["n_embd 16", "n_head 3"]),
+    "several end-of-text tokens": (edit_config(eos_token_id=[0, 1]), ["eos_token_id", "[0, 1]"]),
+    "a tensor missing": (without(C_FC), ["missing tensor: h.1.mlp.c_fc.weight"]),
+    "two tensors missing": (
+        without(C_FC, "transformer.ln_f.bias"),
+        ["missing tensors: h.1.mlp.c_fc.weight, ln_f.bias"],
+    ),
+    "the embedding missing": (without("transformer.wte.weight"), ["missing tensor", "wte.weight"]),
+    "a tied head that differs": (
+        with_tensor("lm_head.weight", VOCAB_SIZE, 16),
+        ["lm_head.weight", "wte.weight", "tie_word_embeddings"],
+    ),
+    "an untied head missing": (edit_config(tie_word_embeddings=False), ["missing tensor: lm_head.weight"]),
+    "a matrix transposed": (with_tensor(C_FC, 64, 16), ["h.1.mlp.c_fc.weight", "[64, 16]", "[16, 64]"]),
+    "a matrix with an axis more": (with_tensor(C_FC, 16, 64, 1), ["h.1.mlp.c_fc.weight", "[16, 64, 1]"]),
+    "a vector too long": (
+        with_tensor("transformer.h.0.ln_1.bias", 17),
+        ["h.0.ln_1.bias", "[17]", "[16]"],
+    ),
+    "more words than config.json says": (
+        with_tensor("transformer.wte.weight", VOCAB_SIZE + 1, 16),
+        ["wte.weight", f"[{VOCAB_SIZE + 1}, 16]", f"[{VOCAB_SIZE}, 16]"],
+    ),
+    "a tensor unknown": (with_tensor("score.weight", 2, 16), ["unknown tensor: score.weight"]),
+    "a layer too many": (edit_config(n_layer=1), ["unknown tensors", "h.1.ln_1.weight"]),
+    "no tokenizer": (remove("tokenizer.json"), ["no tokenizer", "tokenizer.json", "vocab.json"]),
+    "a damaged tokenizer": (cut_in_half("tokenizer.json"), ["tokenizer", "damaged"]),
+    "another kind of tokenizer": (not_byte_level, ["byte-level BPE"]),
+    "a tokenizer larger than the model": (
+        edit_config(vocab_size=VOCAB_SIZE - 1),
+        [f"tokenizer has {VOCAB_SIZE} entries", f"{VOCAB_SIZE - 1}"],
+    ),
+    "no weights": (remove("model.safetensors"), ["no *.safetensors", "no weights at all"]),
+    "pickled weights only": (only_pickled_weights, ["no *.safetensors", "pytorch_model.bin"]),
+    "damaged weights": (cut_in_half("model.safetensors"), ["model.safetensors is damaged"]),
+    "empty weights": (write("model.safetensors", b""), ["model.safetensors is damaged"]),
+}
+
+
+@pytest.mark.parametrize("damage, culprits", DAMAGE.values(), ids=DAMAGE)
+def test_the_error_names_the_directory_and_the_culprit(checkpoint: Path, damage, culprits: list[str]):
+    damage(checkpoint)
+    with pytest.raises(CheckpointError) as error:
+        load_model(checkpoint)
+    for culprit in [str(checkpoint), *culprits]:
+        assert culprit in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "source, culprits",
+    {
+        "random:gpt9": ["'random:gpt9'", "random:gpt2, random:gpt2-medium"],
+        "no/such/directory": ["no/such/directory"],
+        "/no/such/directory": ["/no/such/directory"],
+        Path("data/nowhere"): ["data/nowhere"],
+        "two words": ["two words"],
+    }.items(),
+)
+def test_a_name_that_is_nothing_is_said_to_be_nothing(source: str | Path, culprits: list[str]):
+    with pytest.raises(CheckpointError) as error:
+        load_model(source)
+    assert all(culprit in str(error.value) for culprit in culprits)
+
+
+# --- the hub ---------------------------------------------------------------------------------------
+
+
+def test_a_hub_id_without_network_says_so_and_names_what_works_without():
+    with pytest.raises(CheckpointError, match=r"'no-one/no-model'.*network.*data/tiny-gpt2 or random:gpt2"):
+        load_model("no-one/no-model")
+
+
+@pytest.mark.parametrize("hub_id", ["a--b", "gpt2.", "x" * 200])
+def test_a_name_that_the_hub_does_not_allow_is_refused_by_name(hub_id: str):
+    with pytest.raises(CheckpointError, match=repr(hub_id)):
+        load_model(hub_id)
+
+
+def test_a_hub_id_is_loaded_from_what_the_hub_gives_and_nothing_pickled_is_asked_for(sound, monkeypatch):
+    asked = {}
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", lambda hub_id, **kw: asked.update(kw, hub_id=hub_id) or sound
+    )
+    model = load_model("some-one/some-model")
+    assert (model.name, asked["hub_id"]) == ("some-one/some-model", "some-one/some-model")
+    assert asked["allow_patterns"]
+    assert not any(pattern.endswith((".bin", ".pt", ".py", "*")) for pattern in asked["allow_patterns"])
+
+
+def test_a_proxy_that_breaks_down_is_told_like_any_lack_of_network(monkeypatch):
+    class ProxyError(Exception):  # of the hub client's HTTP library, whichever it is: no OSError
+        pass
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise ProxyError
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    with pytest.raises(CheckpointError, match=r"'some-one/some-model'.*\(ProxyError\)"):
+        load_model("some-one/some-model")
+
+
+# --- what loads ------------------------------------------------------------------------------------
+
+
+def assert_same_weights(checkpoint: Path, other: Path) -> None:
+    a, b = (load_model(directory).gpt2.state_dict() for directory in (checkpoint, other))
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[key], b[key]) for key in a)
+
+
+def as_the_hub_once_stored_it(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """No prefix, and each layer's causal mask among the weights."""
+    old = {key.removeprefix("transformer."): tensor for key, tensor in tensors.items()}
+    mask = torch.ones(1, 1, 32, 32).tril()
+    return old | {f"h.{i}.attn.{name}": mask.clone() for i in range(2) for name in ("bias", "masked_bias")}
+
+
+def halves(directory: Path) -> None:
+    tensors = load_file(directory / "model.safetensors")
+    for part in (0, 1):
+        keys = sorted(tensors)[part::2]
+        save_file({key: tensors[key] for key in keys}, directory / f"model-{part}-of-2.safetensors")
+    (directory / "model.safetensors").unlink()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        edit_weights(as_the_hub_once_stored_it),
+        edit_weights(lambda t: t | {"lm_head.weight": t["transformer.wte.weight"].clone()}),
+        halves,
+    ],
+    ids=["the hub's old names and masks", "a tied head stored too", "two files"],
+)
+def test_another_way_to_store_the_same_weights_loads_the_same(checkpoint: Path, sound: Path, change):
+    change(checkpoint)
+    assert_same_weights(checkpoint, sound)
+
+
+class Trap:
+    """Unpickled, it leaves a file behind."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self):
+        return Path.touch, (self.file,)
+
+
+def test_nothing_is_ever_unpickled(checkpoint: Path, sound: Path, tmp_path: Path):
+    sprung = tmp_path / "sprung"
+    poison = pickle.dumps(Trap(sprung))
+    for name in ("pytorch_model.bin", "model.pt", "training_args.bin"):
+        (checkpoint / name).write_bytes(poison)
+    assert_same_weights(checkpoint, sound)
+    (checkpoint / "model.safetensors").write_bytes(poison)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged"):
+        load_model(checkpoint)
+    (checkpoint / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin"):
+        load_model(checkpoint)
+    assert not sprung.exists()
+    pickle.loads(poison)
+    assert sprung.exists()  # the trap works
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_weights_come_in_the_dtype_asked_for_and_tied(sound: Path, dtype: torch.dtype):
+    model = load_model(sound, dtype=dtype)
+    assert {tensor.dtype for tensor in model.gpt2.state_dict().values()} == {dtype} == {model.dtype}
+    assert model.gpt2.lm_head.weight is model.gpt2.wte.weight
+    assert not any(parameter.requires_grad for parameter in model.gpt2.parameters())
+    assert not model.gpt2.training
+
+
+def test_a_relative_path_is_found_from_anywhere(tmp_path: Path, monkeypatch, tiny):
+    monkeypatch.chdir(tmp_path)
+    model = load_model("data/tiny-gpt2")
+    assert model.name == "data/tiny-gpt2"
+    assert torch.equal(model.gpt2.wte.weight, tiny.gpt2.wte.weight)
+
+
+def test_moving_copies_and_stays_tied_and_not_moving_copies_nothing(sound: Path):
+    model = load_model(sound)
+    assert model.to("cpu", torch.float32) is model
+    half = model.to("cpu", torch.float16)
+    assert (half.dtype, model.dtype, half.name) == (torch.float16, torch.float32, model.name)
+    assert half.gpt2.lm_head.weight is half.gpt2.wte.weight
+    assert model.gpt2.lm_head.weight is model.gpt2.wte.weight
+
+
+# --- random weights --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_seed_gives_the_same_random_weights_and_another_seed_others(tied: bool):
+    config = GPT2Config(97, 16, 12, 2, 3, tie_word_embeddings=tied)
+    first, again, other = (random_gpt2(config, seed).state_dict() for seed in (7, 7, 8))
+    assert all(torch.equal(first[key], again[key]) for key in first)
+    drawn = [key for key in first if key.endswith("weight") and "ln_" not in key]
+    assert len(drawn) == 11
+    assert all(not torch.equal(first[key], other[key]) for key in drawn)
+    assert torch.equal(first["lm_head.weight"], first["wte.weight"]) == tied
+
+
+def test_random_gpt2_has_the_size_of_gpt2_and_says_that_it_is_random():
+    model = load_model("random:gpt2", dtype=torch.bfloat16)
+    assert sum(parameter.numel() for parameter in model.gpt2.parameters()) == 124_439_808
+    assert model.config == GPT2Config(50257, 1024, 768, 12, 12, eos_token_id=50256)
+    assert model.has_random_weights
+    assert repr(model) == "LanguageModel(random:gpt2: 124.4 M random parameters, torch.bfloat16, cpu)"
+    assert abs(model.gpt2.wte.weight.float().std().item() - 0.02) < 1e-4
+    assert model.gpt2.h[11].ln_2.weight.eq(1).all()
+    assert model.gpt2.h[11].attn.c_attn.bias.eq(0).all()
+
+
+def test_a_trained_model_does_not_say_that_it_is_random(tiny):
+    assert not tiny.has_random_weights
+    assert "random" not in repr(tiny)
+    assert repr(tiny).startswith("LanguageModel(data/tiny-gpt2: ")

@@ -1,0 +1,192 @@
+"""The prefix cache: what is found, what is evicted, and that the tokens never change by it."""
+
+import pytest
+import torch
+from helpers import (
+    GREEDY,
+    PARAMS,
+    append_tokens,
+    assert_no_block_is_lost,
+    holds,
+    kv_numbers,
+    make_engine,
+    make_manager,
+    run,
+    tokens_alone,
+    tokens_by_request,
+    tokens_of,
+)
+
+from labkit import SamplingParams
+from labkit.engine import InferenceSession
+from labkit.kvcache import PrefixCache
+
+# --- the cache alone -------------------------------------------------------------------------------
+
+
+def cache_of(*prompts, max_entries=9):
+    """A cache that holds these prompts and nothing else: their sessions are gone."""
+    manager = make_manager(max_blocks_per_layer=20)
+    prefix_cache = PrefixCache(manager, max_entries)
+    for prompt in prompts:
+        session = InferenceSession(manager)
+        session.append_prompt(*kv_numbers(manager, 0, len(prompt)))
+        prefix_cache.insert(prompt, session.block_ids_per_layer, torch.tensor([float(len(prompt))]))
+        session.release()
+    return manager, prefix_cache
+
+
+def prompts_in(prefix_cache):
+    return [entry.token_ids for entry in prefix_cache]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "found"),
+    [
+        ((1, 2, 3, 4, 5), (1, 2, 3, 4, 5)),
+        ((1, 2, 3, 4, 5, 6), (1, 2, 3, 4, 5)),
+        ((1, 2, 3, 4), (1, 2)),
+        ((1, 2, 9), (1, 2)),
+        ([1, 2], (1, 2)),
+        ((1,), None),
+        ((2, 3), None),
+    ],
+)
+def test_lookup_finds_the_longest_cached_prompt_that_this_one_begins_with(prompt, found):
+    _, prefix_cache = cache_of((1, 2), (1, 2, 3, 4, 5), (7,))
+    entry = prefix_cache.lookup(prompt)
+    assert (entry and entry.token_ids) == found
+    if found:
+        assert entry.last_logits.tolist() == [len(found)]
+
+
+def test_the_least_recently_used_prompt_goes_first():
+    manager, prefix_cache = cache_of((1,), (2,), (3,))
+    prefix_cache.lookup((1, 8))
+    prefix_cache.insert((2,), [[], []], torch.zeros(1))  # known already: used, not stored again
+    assert prompts_in(prefix_cache) == [(3,), (1,), (2,)]
+    for left in ([(1,), (2,)], [(2,)], []):
+        assert prefix_cache.evict_one()
+        assert prompts_in(prefix_cache) == left
+        manager.check_integrity(prefix_cache)
+    assert not prefix_cache.evict_one()
+    assert prefix_cache.num_evicted == 3
+
+
+def test_no_more_than_max_entries_are_kept():
+    manager, prefix_cache = cache_of((1,), (2,), (3,), (4,), max_entries=2)
+    assert prompts_in(prefix_cache) == [(3,), (4,)]
+    assert prefix_cache.num_evicted == 2
+    assert manager.num_free_blocks == 18
+
+
+def test_an_evicted_prompt_is_not_found():
+    _, prefix_cache = cache_of((1, 2), (1, 2, 3, 4))
+    prefix_cache.lookup((1, 2))
+    prefix_cache.evict_one()
+    assert prefix_cache.lookup((1, 2, 3, 4)).token_ids == (1, 2)
+    prefix_cache.clear()
+    assert prefix_cache.lookup((1, 2, 3, 4)) is None and len(prefix_cache) == 0
+
+
+def test_eviction_frees_only_what_nobody_shares():
+    manager, prefix_cache = cache_of(tuple(range(10)))  # blocks of 4, 4 and 2 tokens
+    session = InferenceSession(manager, prefix_cache.lookup(range(11)))
+    assert manager.num_free_blocks == 17
+    append_tokens(session, first=10)  # its own copy of the third block
+    assert manager.num_free_blocks == 16
+    prefix_cache.evict_one()
+    assert manager.num_free_blocks == 17  # the entry's third block
+    assert holds(session, (0, 11))
+    manager.check_integrity([session])
+
+
+def test_an_entry_keeps_its_numbers_when_sessions_go_on_from_it():
+    manager, prefix_cache = cache_of(tuple(range(6)))
+    sessions = [InferenceSession(manager, prefix_cache.lookup(range(6))) for _ in range(2)]
+    for first, session in zip((100, 200), sessions, strict=True):
+        append_tokens(session, first)
+    assert manager.append_paths["copy_on_write"] == 4  # two sessions, two layers
+    assert holds(sessions[0], (0, 6), (100, 1)) and holds(sessions[1], (0, 6), (200, 1))
+    assert holds(InferenceSession(manager, prefix_cache.lookup(range(6))), (0, 6))
+
+
+def test_the_logits_kept_are_the_caches_own():
+    manager, prefix_cache = cache_of()
+    logits = torch.zeros(2, 3)
+    prefix_cache.insert((1,), [[], []], logits[0])
+    logits += 1
+    assert prefix_cache.lookup((1,)).last_logits.tolist() == [0, 0, 0]
+
+
+# --- in the engine ---------------------------------------------------------------------------------
+
+PROMPT = tuple(range(10, 20))  # blocks of 4, 4 and 2 tokens
+
+
+@pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS)
+def test_a_whole_hit_computes_no_prompt_token_and_changes_none(params):
+    engine = make_engine()
+    for reused in (0, 10, 20):
+        assert tokens_of(engine.generate([PROMPT], params)) == [tokens_alone(PROMPT, params)]
+        counters = engine.stats().counters
+        assert (counters.prefill_tokens, counters.reused_tokens) == (10, reused)
+    assert engine.stats().append_paths["copy_on_write"] == 6  # three requests, two layers
+    assert_no_block_is_lost(engine)
+
+
+@pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS)
+@pytest.mark.parametrize("num_more", [1, 2, 3, 9])
+def test_a_partial_hit_computes_only_the_rest_and_changes_no_token(params, num_more):
+    engine = make_engine()
+    engine.generate([PROMPT], params)
+    longer = PROMPT + tuple(range(100, 100 + num_more))
+    assert tokens_of(engine.generate([longer], params)) == [tokens_alone(longer, params)]
+    counters = engine.stats().counters
+    assert (counters.prefill_tokens, counters.reused_tokens) == (10 + num_more, 10)
+    assert tokens_of(engine.generate([PROMPT], params)) == [tokens_alone(PROMPT, params)]
+    assert_no_block_is_lost(engine)
+
+
+def test_hits_and_misses_of_different_lengths_are_prefilled_together():
+    engine = make_engine()
+    engine.generate([PROMPT, PROMPT[:3]], GREEDY)
+    prompts = [PROMPT, (*PROMPT[:3], 7), (5,), (*PROMPT, 1, 2, 3), (8, 9, 7, 6, 5)]
+    assert tokens_of(engine.generate(prompts, GREEDY)) == [tokens_alone(p, GREEDY) for p in prompts]
+    assert engine.stats().counters.reused_tokens == 10 + 3 + 10
+    assert_no_block_is_lost(engine)
+
+
+def test_without_a_prefix_cache_nothing_is_reused_or_kept():
+    engine = make_engine(prefix_cache=False)
+    engine.generate([PROMPT], GREEDY)
+    engine.generate([PROMPT], GREEDY)
+    stats = engine.stats()
+    assert (stats.counters.prefill_tokens, stats.counters.reused_tokens, stats.prefix_entries) == (20, 0, 0)
+    assert stats.free_blocks == stats.blocks_per_layer
+
+
+ONE_TOKEN = SamplingParams(max_new_tokens=1)
+ELSE = tuple(range(50, 55))  # blocks of 4 and 1 tokens
+
+
+@pytest.mark.parametrize(
+    ("num_blocks", "cached", "prompts"),
+    [
+        # The second prompt takes all entries and still does not fit.
+        (8, [PROMPT, (99,) * 8], [PROMPT, tuple(range(100, 124))]),
+        # The last prompt takes the entries of PROMPT and ELSE. A shorter one that PROMPT begins with stays.
+        (7, [PROMPT[:9], PROMPT, ELSE], [PROMPT, (*ELSE, 1), PROMPT[:9], (7, 7, 7)]),
+    ],
+)
+def test_a_whole_hit_outlives_its_entry_evicted_in_the_same_step(num_blocks, cached, prompts):
+    engine = make_engine(max_blocks_per_layer=num_blocks)
+    for prompt in cached:
+        engine.generate([prompt], ONE_TOKEN)
+    assert engine.stats().prefix_evictions == 0
+    request_ids = [engine.add_request(prompt, GREEDY) for prompt in prompts]
+    outputs = engine.step()
+    assert engine.stats().prefix_evictions == 2
+    handed_out = tokens_by_request(outputs + run(engine))
+    assert [handed_out[i] for i in request_ids] == [tokens_alone(p, GREEDY) for p in prompts]
+    assert_no_block_is_lost(engine)

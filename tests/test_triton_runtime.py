@@ -1,0 +1,156 @@
+"""What labkit knows of Triton: with a GPU, without one, and where Triton is missing or came too early."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from labkit.kernels import triton_runtime
+from labkit.kernels.triton_runtime import (
+    AbsentTriton,
+    TritonStatus,
+    TritonUnavailableError,
+    status_of,
+    tl,
+    triton,
+)
+
+needs_triton = pytest.mark.skipif(not triton_runtime.HAS_TRITON, reason="Triton is not installed")
+NOT_INSTALLED = ModuleNotFoundError("No module named 'triton'", name="triton")
+
+
+def in_new_process(code: str, **environment: str) -> dict:
+    """The JSON that `code` prints in a Python of its own, on a machine without a GPU."""
+    kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    answer = subprocess.run(
+        [sys.executable, "-c", code],
+        env=kept | {"CUDA_VISIBLE_DEVICES": ""} | environment,
+        capture_output=True,
+        text=True,
+    )
+    assert answer.returncode == 0, answer.stderr
+    return json.loads(answer.stdout)
+
+
+@pytest.mark.parametrize(
+    ("import_error", "has_gpu", "interpreted", "mode", "reason"),
+    [
+        (None, True, False, "native", "there is a CUDA GPU"),
+        (None, False, True, "interpreter", "there is no CUDA GPU"),
+        (None, True, True, "interpreter", "TRITON_INTERPRET is set"),
+        (None, False, False, "off", "imported before labkit"),
+        (NOT_INSTALLED, True, False, "off", "Triton is not installed"),
+        (OSError("libtriton.so: cut short"), True, False, "off", "OSError: libtriton.so: cut short"),
+        (ModuleNotFoundError("No module named 'numpy'", name="numpy"), False, False, "off", "named 'numpy'"),
+    ],
+)
+def test_status_of(import_error, has_gpu, interpreted, mode, reason):
+    status = status_of(import_error, has_gpu, interpreted)
+    assert status.mode == mode
+    assert reason in status.reason
+
+
+@needs_triton
+def test_without_a_gpu_the_interpreter_is_on_before_triton_is_imported():
+    answer = in_new_process(
+        "import json, os; from labkit.kernels import triton_runtime as r; r.check_triton(); s = r.STATUS;"
+        "print(json.dumps([os.environ['TRITON_INTERPRET'], s.mode, s.reason]))"
+    )
+    assert answer == ["1", "interpreter", "there is no CUDA GPU"]
+
+
+@needs_triton
+def test_triton_imported_too_early_is_off_and_says_what_to_do():
+    answer = in_new_process(
+        "import json, triton; from labkit.kernels import triton_runtime as r;"
+        "print(json.dumps([r.triton_status().mode, r.triton_status().reason]))"
+    )
+    assert answer[0] == "off"
+    assert "import labkit first" in answer[1]
+
+
+@needs_triton
+def test_an_interpreter_asked_for_in_the_environment_survives_an_early_import():
+    answer = in_new_process(
+        "import json, triton; from labkit.kernels import triton_runtime as r; r.check_triton();"
+        "print(json.dumps(r.triton_status().mode))",
+        TRITON_INTERPRET="1",
+    )
+    assert answer == "interpreter"
+
+
+def test_every_module_imports_without_triton():
+    answer = in_new_process(
+        """
+import importlib, json, pkgutil, sys
+sys.modules["triton"] = None
+import labkit
+from labkit.kernels.triton_runtime import require_triton, triton_status
+names = [m.name for m in pkgutil.walk_packages(labkit.__path__, "labkit.") if not m.name.endswith("__main__")]
+for name in names:
+    importlib.import_module(name)
+try:
+    require_triton()
+except labkit.errors.LabkitError as error:
+    message = str(error)
+print(json.dumps({"names": names, "mode": triton_status().mode, "message": message}))
+"""
+    )
+    assert {"labkit.engine", "labkit.kernels.triton_runtime", "labkit.doctor"} <= set(answer["names"])
+    assert answer["mode"] == "off"
+    assert answer["message"].startswith("Triton is not installed. The plain PyTorch path needs no Triton")
+
+
+def test_require_triton_says_why_not(monkeypatch):
+    monkeypatch.setattr(triton_runtime, "STATUS", TritonStatus("off", "the moon is full"))
+    with pytest.raises(TritonUnavailableError, match=r"the moon is full.*labkit\.doctor"):
+        triton_runtime.require_triton()
+
+
+def test_require_triton_is_silent_where_kernels_run(monkeypatch):
+    monkeypatch.setattr(triton_runtime, "STATUS", TritonStatus("interpreter", "there is no CUDA GPU"))
+    assert triton_runtime.require_triton() is None
+
+
+def test_absent_triton_leaves_functions_as_they_are():
+    absent_triton = absent_tl = AbsentTriton()
+
+    def kernel(x_ptr, BLOCK: absent_tl.constexpr): ...
+
+    configs = [absent_triton.Config({"BLOCK": 64}, num_warps=4)]
+    assert absent_triton.jit(kernel) is kernel
+    assert absent_triton.jit(do_not_specialize=["n"])(kernel) is kernel
+    assert absent_triton.autotune(configs=configs, key=["n"])(kernel) is kernel
+    assert absent_triton.heuristics({"EVEN": lambda args: True})(kernel) is kernel
+    assert not hasattr(absent_triton, "__wrapped__")  # inspect and pytest look for names like this one
+
+
+@triton.jit
+def sum_rows(x_ptr, out_ptr, width, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    lanes = tl.arange(0, BLOCK)
+    values = tl.load(x_ptr + row * width + lanes, mask=lanes < width, other=0.0)
+    tl.store(out_ptr + row, tl.sum(values, axis=0))
+
+
+@needs_triton
+def test_a_kernel_runs_here():
+    device = "cuda" if triton_runtime.HAS_CUDA_GPU else "cpu"
+    x = torch.arange(15.0, device=device).view(3, 5)
+    out = torch.full((3,), float("nan"), device=device)
+    sum_rows[(3,)](x, out, 5, BLOCK=8)
+    assert out.tolist() == [10.0, 35.0, 60.0]
+
+
+@needs_triton
+def test_check_triton_finds_a_kernel_that_computes_nonsense(monkeypatch):
+    class WritesNothing:
+        def __getitem__(self, grid):
+            return lambda *args, **kwargs: None
+
+    monkeypatch.setattr(triton_runtime, "_add_lanes", WritesNothing())
+    with pytest.raises(TritonUnavailableError, match=r"computed \[nan, .*not \[1.0, 2.0"):
+        triton_runtime.check_triton()
