@@ -13,7 +13,6 @@ CELL_TIMEOUT := 300# seconds; also how long a kernel that died goes unnoticed
 EXECUTE := --to notebook --execute --inplace \
   --ExecutePreprocessor.timeout=$(CELL_TIMEOUT) \
   --ExecutePreprocessor.record_timing=False \
-  --ExecutePreprocessor.store_widget_state=False \
   --NotebookExporter.preprocessors=nbconvert.preprocessors.CoalesceStreamsPreprocessor \
   --ClearMetadataPreprocessor.enabled=True \
   --ClearMetadataPreprocessor.preserve_cell_metadata_mask=tags \

@@ -100,8 +100,8 @@ def assert_no_block_is_lost(engine: InferenceEngine) -> None:
     assert (stats.waiting, stats.running, stats.free_blocks) == (0, 0, stats.blocks_per_layer)
 
 
-class Boom(Exception):
-    """A planted failure."""
+class Boom(BaseException):
+    """A planted failure: of any kind, so also one like KeyboardInterrupt."""
 
 
 def failing(function: Callable, at_call: int = 0) -> Callable:

@@ -71,10 +71,10 @@ def test_a_batch_of_one_combination_equals_transformers(params: SamplingParams):
     assert_like_transformers(random_logits(5, 300, seed=1), [params] * 5)
 
 
-@pytest.mark.parametrize("num_tokens", range(1, 41))
 @pytest.mark.parametrize("top_p", [0.1, 0.2, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95])
-def test_where_all_tokens_tie_top_p_is_cut_exactly_where_transformers_cuts_it(num_tokens: int, top_p: float):
-    assert_like_transformers(torch.zeros(1, num_tokens), [sampled(top_p=top_p)])
+def test_where_all_tokens_tie_top_p_cuts_exactly_where_transformers_does(top_p: float):
+    for num_tokens in range(1, 41):
+        assert_like_transformers(torch.zeros(1, num_tokens), [sampled(top_p=top_p)])
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_a_number_on_a_boundary_belongs_to_the_token_above(u: float, token: int)
 
 def test_masked_tokens_are_never_drawn_from_a_whole_vocabulary():
     logits = random_logits(1, 50257, scale=1.0)
-    n = 200
+    n = 40
     for params in (sampled(top_k=3), sampled(top_p=0.01), sampled(top_k=50, top_p=0.5)):
         allowed = set(kept(logits, top_k=params.top_k, top_p=params.top_p))
         uniforms = [0.0, LAST_UNIFORM, *(uniform_number(0, i) for i in range(n - 2))]

@@ -3,7 +3,7 @@
 from itertools import count
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from labkit import SamplingParams, SchedulerConfig
@@ -139,6 +139,12 @@ ROUNDS = st.lists(
 )
 
 
+@example(  # preempted requests wait ahead of one that came before them
+    rounds=[([1, 1, 2, 1], 0, 0, 2), ([], 0, 0, 1), ([], 0, 1, 1), ([], 0, 2, 2)],
+    window=2,
+    max_batch_size=3,
+    prefill_batch=2,
+)
 @given(
     rounds=ROUNDS, window=st.integers(1, 3), max_batch_size=st.integers(1, 4), prefill_batch=st.integers(1, 3)
 )

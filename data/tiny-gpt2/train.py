@@ -39,12 +39,12 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument(
-        "--bpe-dropout", type=float, default=0.1, help="share of merges left out, falling to 0"
+        "--bpe-dropout", type=float, default=0.2, help="share of merges left out, falling to 0"
     )
     parser.add_argument("--lr", type=float, default=1e-3, help="the highest learning rate")
     parser.add_argument("--weight-decay", type=float, default=1.0)
     parser.add_argument("--batch-size", type=int, default=32, help="windows of 1,024 tokens a step")
-    parser.add_argument("--max-steps", type=int, default=1200, help="length of the schedule")
+    parser.add_argument("--max-steps", type=int, default=1800, help="length of the schedule")
     parser.add_argument("--eval-every", type=int, default=25, help="steps")
     parser.add_argument("--patience", type=int, default=8, help="evaluations without a better loss")
     return parser.parse_args()

@@ -4,6 +4,7 @@ from labkit.bench.limit import DecodeLimit, copy_bandwidth, decode_limit, forwar
 from labkit.bench.metrics import LatencyMetrics, latency_metrics
 from labkit.bench.parity import dense_tokens, transformers_tokens
 from labkit.bench.profile import StepProfile, profile_decode_step
+from labkit.bench.record import load_record
 from labkit.bench.steady import steady_decode, time_decode_steps
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "dense_tokens",
     "forward_flops",
     "latency_metrics",
+    "load_record",
     "matmul_rate",
     "profile_decode_step",
     "steady_decode",

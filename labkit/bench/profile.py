@@ -1,7 +1,8 @@
 """Where the time of a decode step goes, from the torch profiler."""
 
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 import pandas as pd
@@ -12,6 +13,9 @@ from torch.profiler import ProfilerActivity, profile
 from labkit.bench.limit import synchronize
 from labkit.bench.steady import steady_decode
 from labkit.engine import InferenceEngine
+
+# torch 2.13's profiler announces its start and stop on stderr, in the middle of a notebook.
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 RANGE_PREFIX = "labkit."
 STEP_RANGE = "labkit.step"
@@ -34,6 +38,17 @@ class StepProfile:
     ranges: tuple[Span, ...]
     operators: tuple[Span, ...]  # aten operators that no other operator called
     kernels: tuple[Span, ...]  # empty on a CPU
+
+    def to_dict(self) -> dict:
+        """For a record; `from_dict` is the way back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, raw: dict) -> "StepProfile":
+        lanes = {
+            lane: tuple(Span(*span) for span in raw[lane]) for lane in ("ranges", "operators", "kernels")
+        }
+        return cls(raw["batch_size"], raw["duration"], **lanes)
 
     def table(self) -> pd.DataFrame:
         """Microseconds and share of each named range, in order of time; the rest of the step last."""
@@ -77,7 +92,10 @@ def read_profile(events: Sequence, batch_size: int) -> StepProfile:
     origin = step.time_range.start
 
     def spans(chosen: Sequence) -> tuple[Span, ...]:
-        made = [Span(e.name, e.time_range.start - origin, e.time_range.elapsed_us()) for e in chosen]
+        made = [
+            Span(e.name, round(e.time_range.start - origin, 1), round(e.time_range.elapsed_us(), 1))
+            for e in chosen
+        ]
         return tuple(sorted(made, key=lambda s: s.start))
 
     return StepProfile(

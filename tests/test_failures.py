@@ -1,0 +1,178 @@
+"""When something inside a step fails: no token and no block is lost, and everybody goes on."""
+
+import pytest
+import torch
+from helpers import (
+    GREEDY,
+    SEEDED,
+    Boom,
+    assert_no_block_is_lost,
+    failing,
+    make_engine,
+    run,
+    tokens_alone,
+    tokens_by_request,
+    tokens_of,
+)
+
+from labkit import FinishReason
+from labkit.engine import engine as engine_module
+from labkit.engine import prefill as prefill_module
+
+PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5, 6), (7,), (1, 2, 3, 4)]
+EACH_PARAMS = [GREEDY, SEEDED, GREEDY, SEEDED, GREEDY]
+EXPECTED = [tokens_alone(prompt, params) for prompt, params in zip(PROMPTS, EACH_PARAMS, strict=True)]
+
+
+def add_all(engine, prompts, each_params):
+    return [engine.add_request(*each) for each in zip(prompts, each_params, strict=True)]
+
+
+# --- a step that raises ----------------------------------------------------------------------------
+
+# Where it can fail: the object and the name that is called there, and how many of its calls to try.
+PLACES = {
+    "building the block tables": (lambda engine: engine.decode_step.block_tables, "build", 2),
+    "attention in the forward": (lambda engine: engine.decode_step, "attention", 3),
+    "append at layer k, request b": (lambda engine: engine.kv_manager, "append_token", 6),
+    "sampling": (lambda engine: engine_module, "sample", 2),
+    "prefill": (lambda engine: engine_module, "prefill_sessions", 1),
+    "reading a prefix": (lambda engine: prefill_module, "past_of", 1),
+    "storing a prompt": (lambda engine: engine.kv_manager, "append_prompt", 4),
+    "looking up a prefix": (lambda engine: engine.prefix_cache, "lookup", 2),
+    "keeping a prompt": (lambda engine: engine.prefix_cache, "insert", 2),
+}
+PLANTS = [
+    pytest.param(*target, at_call, prefix_cache, id=f"{place}, call {at_call}{', cache' * prefix_cache}")
+    for place, (*target, num_calls) in PLACES.items()
+    for at_call in range(num_calls)
+    for prefix_cache in (False, True)
+    if prefix_cache or target[1] not in ("lookup", "insert")
+]
+
+
+@pytest.mark.parametrize("decode_first", [False, True])
+@pytest.mark.parametrize(("owner", "name", "at_call", "prefix_cache"), PLANTS)
+def test_after_a_failed_step_everybody_goes_on(
+    monkeypatch, owner, name, at_call, prefix_cache, decode_first
+):
+    engine = make_engine(decode_first=decode_first, prefix_cache=prefix_cache)
+    request_ids = add_all(engine, PROMPTS[:3], EACH_PARAMS[:3])
+    outputs = engine.step() + engine.step()
+    request_ids += add_all(engine, PROMPTS[3:], EACH_PARAMS[3:])
+
+    monkeypatch.setattr(owner(engine), name, failing(getattr(owner(engine), name), at_call))
+    with pytest.raises(Boom):
+        for _ in range(4):
+            free_blocks = engine.stats().free_blocks
+            outputs += engine.step()
+    engine.check_integrity()
+    if not (decode_first or prefix_cache):  # else the step's decode is done, and copies-on-write are kept
+        assert engine.stats().free_blocks == free_blocks
+
+    handed_out = tokens_by_request(outputs + run(engine))
+    assert [handed_out[i] for i in request_ids] == EXPECTED
+    assert_no_block_is_lost(engine)
+
+
+def test_what_was_decoded_before_the_prefill_failed_is_handed_out_later(monkeypatch):
+    engine = make_engine(decode_first=True)
+    first = engine.add_request((1, 2, 3), GREEDY)
+    outputs = engine.step()
+    second = engine.add_request((4, 5), GREEDY)
+    monkeypatch.setattr(engine_module, "prefill_sessions", failing(engine_module.prefill_sessions))
+    with pytest.raises(Boom):
+        engine.step()
+    later = engine.step()
+    assert [o.request_id for o in later] == [first, first, second]
+    handed_out = tokens_by_request(outputs + later + run(engine))
+    assert handed_out == {first: tokens_alone((1, 2, 3), GREEDY), second: tokens_alone((4, 5), GREEDY)}
+
+
+def test_requests_admitted_in_a_failed_step_keep_their_place_in_the_queue(monkeypatch):
+    engine = make_engine(max_batch_size=2)
+    request_ids = add_all(engine, PROMPTS, EACH_PARAMS)
+    monkeypatch.setattr(engine_module, "prefill_sessions", failing(engine_module.prefill_sessions))
+    with pytest.raises(Boom):
+        engine.step()
+    assert [r.request_id for r in engine.scheduler.waiting] == request_ids
+    assert all(r.session is None for r in engine.scheduler.waiting)
+
+
+@pytest.mark.parametrize("at_call", [0, 4])
+def test_generate_cancels_its_own_requests_when_a_step_fails_and_no_others(monkeypatch, at_call):
+    engine = make_engine(prefix_cache=False)
+    other = engine.add_request(PROMPTS[0], GREEDY)
+    monkeypatch.setattr(engine_module, "sample", failing(engine_module.sample, at_call))
+    with pytest.raises(Boom):
+        engine.generate(PROMPTS[1:], EACH_PARAMS[1:])
+    assert engine.stats().counters.finished == {"cancelled": 4}
+    assert tokens_by_request(run(engine)) == {other: EXPECTED[0]}
+    assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
+    assert_no_block_is_lost(engine)
+
+
+def test_a_stream_cancels_its_request_when_a_step_fails_and_no_others(monkeypatch):
+    engine = make_engine(prefix_cache=False)
+    other = engine.add_request(PROMPTS[0], GREEDY)
+    stream = engine.stream(PROMPTS[1], SEEDED)
+    next(stream)
+    monkeypatch.setattr(engine_module, "sample", failing(engine_module.sample))
+    with pytest.raises(Boom):
+        next(stream)
+    assert engine.stats().counters.finished == {"cancelled": 1}
+    assert tokens_by_request(run(engine)) == {other: EXPECTED[0]}
+    assert_no_block_is_lost(engine)
+
+
+# --- logits that are no numbers --------------------------------------------------------------------
+
+
+def break_logits(monkeypatch, at_call, row, number):
+    """In the `at_call`-th sampling, one logit of one row becomes `number`."""
+    sample, calls = engine_module.sample, iter(range(1000))
+
+    def broken(logits, *args):
+        if next(calls) == at_call:
+            logits[row, 3] = number
+        return sample(logits, *args)
+
+    monkeypatch.setattr(engine_module, "sample", broken)
+
+
+@pytest.mark.parametrize("number", [torch.nan, torch.inf])
+@pytest.mark.parametrize("num_made", [0, 1, 4])
+@pytest.mark.parametrize("broken", [0, 1, 2])
+def test_broken_logits_end_only_their_own_request(monkeypatch, broken, num_made, number):
+    engine = make_engine()
+    break_logits(monkeypatch, num_made, broken, number)
+    request_ids = add_all(engine, PROMPTS[:3], EACH_PARAMS[:3])
+    outputs = run(engine)
+    completions = {o.request_id: o.completion for o in outputs if o.completion}
+    failed = completions.pop(request_ids[broken])
+    assert failed.finish_reason is FinishReason.ERROR
+    assert failed.error == "the model's logits are not finite numbers"
+    assert failed.token_ids == EXPECTED[broken][:num_made]
+    assert failed.text == bytes(failed.token_ids).decode(errors="replace")
+    assert [o.token_id for o in outputs if o.completion is failed] == [None]
+    others = [i for i in range(3) if i != broken]
+    assert [completions[request_ids[i]].token_ids for i in others] == [EXPECTED[i] for i in others]
+    assert engine.stats().counters.finished == {"error": 1, "length": 2}
+    assert_no_block_is_lost(engine)
+
+
+def test_a_prompt_with_broken_logits_is_not_kept(monkeypatch):
+    engine = make_engine()
+    break_logits(monkeypatch, 0, 0, torch.nan)
+    assert engine.generate([PROMPTS[0]], GREEDY)[0].finish_reason is FinishReason.ERROR
+    assert engine.stats().prefix_entries == 0
+    assert tokens_of(engine.generate([PROMPTS[0]], GREEDY)) == EXPECTED[:1]
+
+
+def test_a_stream_tells_of_broken_logits_in_its_last_piece(monkeypatch):
+    engine = make_engine()
+    break_logits(monkeypatch, 3, 0, torch.nan)
+    *chunks, last = engine.stream(PROMPTS[0], GREEDY)
+    assert len(chunks) == 3 and last.token_ids == ()
+    assert last.completion.finish_reason is FinishReason.ERROR
+    assert "".join(c.text for c in [*chunks, last]) == last.completion.text

@@ -1,0 +1,289 @@
+"""Paged attention, plain and in Triton, against dense attention in float64.
+
+Every slot of the pool that holds no token is NaN, so whatever reads one is found out.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from labkit.kernels import paged_attention_plain, paged_attention_triton, triton_status
+
+# Kernels run in the interpreter on CPU tensors, or compiled on the GPU's.
+KERNEL_DEVICE = "cuda" if triton_status().mode == "native" else "cpu"
+# Half precision: one unit in the last place of the result, because the interpreter cuts bfloat16 off.
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 2**-10, torch.bfloat16: 2**-7}
+
+needs_triton = pytest.mark.skipif(triton_status().mode == "off", reason=triton_status().reason)
+dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+BOTH = [
+    pytest.param(paged_attention_plain, id="plain"),
+    pytest.param(paged_attention_triton, id="triton", marks=needs_triton),
+]
+
+
+class Case(NamedTuple):
+    """The arguments of one call, by name, and each request's own keys and values, [T, H, D] in one piece."""
+
+    arguments: dict[str, Tensor | int]
+    keys: list[Tensor]
+    values: list[Tensor]
+
+
+def make_case(
+    context_lens: list[int],
+    H: int = 2,
+    D: int = 16,
+    block_size: int = 4,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    num_blocks: int | None = None,
+) -> Case:
+    """Random requests whose blocks lie in any order at the far end of a pool that has at least one more."""
+    generator = torch.Generator(device).manual_seed(0)
+    B = len(context_lens)
+
+    def randn(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, device=device).to(dtype)
+
+    needed = [-(-n // block_size) for n in context_lens]
+    N = num_blocks or sum(needed) + 1
+    order = N - 1 - torch.randperm(sum(needed), generator=generator, device=device)
+    blocks_of = order.int().split(needed)
+    block_table = torch.zeros(B, max(needed) + 1, dtype=torch.int32, device=device)
+    k_cache, v_cache = (
+        torch.full((N, H, block_size, D), torch.nan, dtype=dtype, device=device) for _ in range(2)
+    )
+    keys, values = ([randn(n, H, D) for n in context_lens] for _ in range(2))
+    for b, blocks in enumerate(blocks_of):
+        block_table[b, : len(blocks)] = blocks
+        t = torch.arange(context_lens[b], device=device)
+        block, slot = blocks.long()[t // block_size], t % block_size
+        k_cache[block, :, slot] = keys[b]
+        v_cache[block, :, slot] = values[b]
+    query, key_new, value_new = randn(B, 3, H, D).unbind(1)  # as the model makes them: views of one tensor
+    arguments = {
+        "query": query,
+        "key_new": key_new,
+        "value_new": value_new,
+        "k_cache_layer": k_cache,
+        "v_cache_layer": v_cache,
+        "block_table": block_table,
+        "context_lens": torch.tensor(context_lens, dtype=torch.int32, device=device),
+        "max_context_len": max(context_lens),
+    }
+    return Case(arguments, keys, values)
+
+
+def dense_attention(case: Case) -> Tensor:
+    """The definition, a request at a time, in float64: [B, H, D]."""
+    rows = []
+    for b, query in enumerate(case.arguments["query"].double()):  # [H, D]
+        keys = torch.cat([case.keys[b], case.arguments["key_new"][b : b + 1]]).double()  # [T + 1, H, D]
+        values = torch.cat([case.values[b], case.arguments["value_new"][b : b + 1]]).double()
+        scores = torch.einsum("hd,thd->ht", query, keys) / query.shape[-1] ** 0.5
+        rows.append(torch.einsum("ht,thd->hd", scores.softmax(dim=-1), values))
+    return torch.stack(rows)
+
+
+def assert_is_dense_attention(attention: Callable[..., Tensor], case: Case) -> None:
+    query = case.arguments["query"]
+    out = attention(**case.arguments)
+    assert (out.shape, out.dtype, out.device) == (query.shape, query.dtype, query.device)
+    tolerance = TOLERANCE[out.dtype]
+    torch.testing.assert_close(out.double(), dense_attention(case), rtol=tolerance, atol=tolerance)
+
+
+SMALL = {
+    "one empty context": {"context_lens": [0]},
+    "all contexts empty": {"context_lens": [0, 0, 0]},
+    "at, before and past a boundary": {"context_lens": [3, 4, 5, 8, 0, 1]},
+    "blocks of one token": {"context_lens": [0, 1, 2, 7], "block_size": 1},
+    "blocks of six": {"context_lens": [5, 6, 7, 12, 13], "block_size": 6},
+    "blocks of 64": {"context_lens": [63, 64, 65, 130], "block_size": 64},
+    "head size 1": {"context_lens": [2, 9], "D": 1},
+    "head size 12": {"context_lens": [4, 11], "D": 12, "H": 3},
+    "head size 64": {"context_lens": [20, 3], "D": 64, "H": 1, "block_size": 16},
+    "head size 80": {"context_lens": [9, 0], "D": 80, "H": 1},
+    "the far end of a large pool": {"context_lens": [5, 9], "num_blocks": 50},
+    "five heads": {"context_lens": [1, 6], "D": 5, "H": 5},
+}
+small = pytest.mark.parametrize("sizes", SMALL.values(), ids=SMALL)
+
+random_sizes = st.fixed_dictionaries(
+    {
+        "context_lens": st.lists(st.integers(0, 40), min_size=1, max_size=4),
+        "H": st.integers(1, 4),
+        "D": st.integers(1, 40),
+        "block_size": st.sampled_from([1, 3, 4, 6, 8, 64]),
+    }
+)
+
+
+@dtypes
+@small
+@pytest.mark.parametrize("attention", BOTH)
+def test_it_is_dense_attention(attention: Callable, sizes: dict, dtype: torch.dtype):
+    device = KERNEL_DEVICE if attention is paged_attention_triton else "cpu"
+    assert_is_dense_attention(attention, make_case(**sizes, dtype=dtype, device=device))
+
+
+@given(random_sizes)
+def test_plain_is_dense_attention_at_any_size(sizes: dict):
+    assert_is_dense_attention(paged_attention_plain, make_case(**sizes))
+
+
+@needs_triton
+@settings(max_examples=20)
+@given(random_sizes)
+def test_triton_is_dense_attention_at_any_size(sizes: dict):
+    assert_is_dense_attention(paged_attention_triton, make_case(**sizes, device=KERNEL_DEVICE))
+
+
+@pytest.mark.parametrize("attention", BOTH)
+def test_it_writes_to_none_of_its_arguments(attention: Callable):
+    first, second = (make_case([9, 4, 0], device=KERNEL_DEVICE).arguments for _ in range(2))
+    attention(**first)
+    torch.testing.assert_close(first, second, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("attention", BOTH)
+def test_where_the_blocks_lie_changes_nothing(attention: Callable):
+    case = make_case([9, 4, 14], device=KERNEL_DEVICE)
+    k_cache, v_cache, table = (case.arguments[n] for n in ("k_cache_layer", "v_cache_layer", "block_table"))
+    order = torch.randperm(len(k_cache), generator=torch.Generator().manual_seed(1)).to(table.device)
+    moved = case.arguments | {
+        "k_cache_layer": k_cache[order],
+        "v_cache_layer": v_cache[order],
+        "block_table": order.argsort()[table.long()].int(),
+    }
+    assert not torch.equal(moved["block_table"], table)
+    assert torch.equal(attention(**moved), attention(**case.arguments))
+
+
+@pytest.mark.parametrize("attention", BOTH)
+def test_a_request_alone_or_in_a_batch_gets_the_same(attention: Callable):
+    case = make_case([13, 0, 6, 4], device=KERNEL_DEVICE)
+    together = attention(**case.arguments)
+    for b in range(4):
+        row = {
+            name: argument[b : b + 1] if isinstance(argument, Tensor) and "cache" not in name else argument
+            for name, argument in case.arguments.items()
+        }
+        alone = attention(**row | {"max_context_len": int(row["context_lens"])})
+        torch.testing.assert_close(alone[0], together[b], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("attention", BOTH)
+def test_a_layer_of_a_larger_pool_and_columns_of_a_wider_table_may_be_views(attention: Callable):
+    case = make_case([5, 9, 2], device=KERNEL_DEVICE)
+    k_pool, v_pool = (
+        torch.stack([torch.full_like(case.arguments[name], torch.nan), case.arguments[name]])
+        for name in ("k_cache_layer", "v_cache_layer")
+    )
+    table = case.arguments["block_table"]
+    wide = torch.full((3, 2 * table.shape[1]), 10**6, dtype=torch.int32, device=table.device)
+    wide[:, : table.shape[1]] = table
+    views = {
+        "k_cache_layer": k_pool[1],
+        "v_cache_layer": v_pool[1],
+        "block_table": wide[:, : table.shape[1]],
+    }
+    assert_is_dense_attention(attention, case._replace(arguments=case.arguments | views))
+
+
+@pytest.mark.filterwarnings("ignore:All-NaN slice")  # numpy, in the interpreter
+@pytest.mark.parametrize("attention", BOTH)
+@pytest.mark.parametrize("name", ["query", "key_new", "value_new"])
+def test_a_request_whose_numbers_are_nan_spoils_no_other(attention: Callable, name: str):
+    case = make_case([5, 9, 2], device=KERNEL_DEVICE)
+    expected = attention(**case.arguments)
+    spoiled = case.arguments[name].clone()
+    spoiled[1] = torch.nan
+    out = attention(**case.arguments | {name: spoiled})
+    assert torch.equal(out[[0, 2]], expected[[0, 2]])
+    assert out[1].isnan().all()
+
+
+@pytest.mark.parametrize("attention", BOTH)
+@pytest.mark.parametrize("size", [80.0, -80.0])
+def test_scores_past_the_range_of_exp_do_not_overflow(attention: Callable, size: float):
+    case = make_case([7, 12], D=16, device=KERNEL_DEVICE)
+    case.arguments["query"].fill_(size)
+    assert_is_dense_attention(attention, case)
+
+
+# --- what the wrappers refuse ----------------------------------------------------------------------
+
+
+def strided(tensor: Tensor) -> Tensor:
+    """The same values, the last dimension two apart."""
+    return torch.stack([tensor, tensor], dim=-1)[..., 0]
+
+
+REFUSED = {
+    "a query of another rank": ("query", lambda q: q[0], r"query has shape \[2, 16\], expected \[B, H, D\]"),
+    "another batch size": ("key_new", lambda k: k[1:], r"key_new has shape \[1, .* expected \[2, 2, 16\]"),
+    "another number of heads": ("value_new", lambda v: v[:, 1:], r"value_new has shape \[2, 1, 16\]"),
+    "another head size": ("k_cache_layer", lambda k: k[..., 1:], r"k_cache_layer has shape .* 16\]$"),
+    "another pool": ("v_cache_layer", lambda v: v[1:], r"v_cache_layer has shape \[4, .* expected \[5, "),
+    "another block size": ("v_cache_layer", lambda v: v[:, :, 1:], r"v_cache_layer has shape"),
+    "a table too short": ("block_table", lambda t: t[1:], r"block_table has shape \[1, 3\].* \[2, M\]"),
+    "a table too narrow": ("block_table", lambda t: t[:, :1], r"max_context_len is 7, but block_table .* 4"),
+    "lengths of another batch": ("context_lens", lambda n: n[1:], r"context_lens has shape \[1\]"),
+    "lengths by column": ("context_lens", lambda n: n[:, None], r"context_lens has shape \[2, 1\]"),
+    "another dtype": ("key_new", Tensor.half, r"key_new is torch.float16, expected torch.float32"),
+    "a cache of another dtype": ("v_cache_layer", Tensor.half, r"v_cache_layer is torch.float16"),
+    "a table in int64": ("block_table", Tensor.long, r"block_table is torch.int64, expected torch.int32"),
+    "lengths as floats": ("context_lens", Tensor.float, r"context_lens is torch.float32"),
+    "another device": ("value_new", lambda v: v.to("meta"), r"value_new is on meta, expected"),
+    "a cache on another device": ("k_cache_layer", lambda k: k.to("meta"), r"k_cache_layer is on meta"),
+    "a table on another device": ("block_table", lambda t: t.to("meta"), r"block_table is on meta"),
+    "a query with gaps": ("query", strided, r"query has strides \(64, 32, 2\).*contiguous"),
+    "a cache with gaps": ("k_cache_layer", strided, r"k_cache_layer has strides"),
+    "a table with gaps": ("block_table", strided, r"block_table has strides"),
+    "caches laid out differently": (
+        "v_cache_layer",
+        lambda v: v.transpose(1, 2).contiguous().transpose(1, 2),
+        r"v_cache_layer has strides .*, k_cache_layer",
+    ),
+}
+
+
+@pytest.mark.parametrize("attention", BOTH)
+@pytest.mark.parametrize("name, change, message", REFUSED.values(), ids=REFUSED)
+def test_what_does_not_fit_is_refused_by_name(attention: Callable, name: str, change: Callable, message: str):
+    arguments = make_case([7, 5], device=KERNEL_DEVICE).arguments
+    with pytest.raises(ValueError, match=f"^{message}"):
+        attention(**arguments | {name: change(arguments[name])})
+
+
+# --- on a GPU --------------------------------------------------------------------------------------
+
+
+@pytest.mark.cuda
+@dtypes
+@pytest.mark.parametrize("attention", BOTH)
+@pytest.mark.parametrize("D, block_size", [(64, 64), (64, 16), (80, 6), (128, 64)])
+def test_on_a_gpu_it_is_dense_attention_at_full_size(
+    attention: Callable, D: int, block_size: int, dtype: torch.dtype
+):
+    lengths = torch.randint(0, 1024, (64,), generator=torch.Generator().manual_seed(0)).tolist()
+    case = make_case([0, 1023, 64, *lengths], H=12, D=D, block_size=block_size, dtype=dtype, device="cuda")
+    assert_is_dense_attention(attention, case)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("attention", BOTH)
+def test_on_a_gpu_a_pool_of_more_than_2_to_the_31_numbers_is_read_at_its_far_end(attention: Callable):
+    H, D, block_size = 2, 64, 64
+    num_blocks = 2**31 // (H * D * block_size) + 100
+    case = make_case([700, 64, 1023, 0, 3], H, D, block_size, torch.float16, "cuda", num_blocks)
+    table = case.arguments["block_table"].long()
+    assert (table * case.arguments["k_cache_layer"].stride(0)).max() >= 2**31
+    assert_is_dense_attention(attention, case)
