@@ -96,6 +96,11 @@ def test_the_card_quotes_training_json(card, training):
         assert (name, str(training[name.replace(" ", "_")])) in quoted
     assert ("validation loss", f"{training['validation_loss_nats_per_token']} nats/token") in quoted
     assert ("validation loss", f"{training['validation_loss_bits_per_character']} bits/character") in quoted
+    recipe = training["recipe"]
+    assert f"step {training['steps']:,} of {recipe['max_steps']:,}" in card
+    assert f"Dropout {recipe['dropout']}. BPE dropout {recipe['bpe_dropout']}, falling" in card
+    left_out = recipe["bpe_dropout"] * (1 - training["best_step"] / recipe["max_steps"])
+    assert f"had fallen to about {left_out:.2f}" in card
     assert training["torch"] in card
     assert training["gpu"].removesuffix(" HBM3") in card
 
@@ -105,7 +110,8 @@ def test_the_card_quotes_the_loss_curve(card, curve):
     quoted = [tuple(map(float, row)) for row in table_rows(card) if len(row) == 3 and row[0].isdigit()]
     assert len(quoted) > 5
     assert set(quoted) <= rows
-    tail = [row["val_loss"] for row in curve if row["step"] >= curve[-1]["step"] - 100]
+    best = min(curve, key=lambda row: row["val_loss"])
+    tail = [row["val_loss"] for row in curve if row["step"] > best["step"]]
     assert f"{min(tail):.4f} and {max(tail):.4f}" in card
 
 
@@ -126,6 +132,8 @@ def test_the_loss_curve_ends_where_it_no_longer_falls(curve, training):
     assert best["step"] == training["best_step"]
     assert curve[-1]["step"] == training["steps"] > best["step"]
     assert all(row["val_loss"] > best["val_loss"] for row in curve if row["step"] > best["step"])
+    recipe = training["recipe"]
+    assert training["steps"] - best["step"] == recipe["patience"] * recipe["eval_every"]
     assert best["val_loss"] == pytest.approx(training["validation_loss_nats_per_token"], abs=1e-3)
 
 

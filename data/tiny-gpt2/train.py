@@ -86,7 +86,7 @@ def batches(tokenizer: Tokenizer, speeches: list[str], args) -> Iterator[tuple[t
     """Inputs and targets [batch, POSITIONS] without end: windows at random places of the training stream.
 
     Every epoch cuts its documents and splits its words anew; the words less and less, so that the
-    last epochs read the encoding that the tokenizer gives in use.
+    later epochs come closer to the encoding that the tokenizer gives in use.
     """
     rng = torch.Generator().manual_seed(args.seed)
     tokens = len(as_stream(tokenizer, speeches, args.seed))

@@ -1,6 +1,7 @@
 """Where the time of a decode step goes, from the torch profiler."""
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
@@ -11,7 +12,6 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from labkit.bench.limit import synchronize
-from labkit.bench.steady import steady_decode
 from labkit.engine import InferenceEngine
 
 # torch 2.13's profiler announces its start and stop on stderr, in the middle of a notebook.
@@ -38,6 +38,11 @@ class StepProfile:
     ranges: tuple[Span, ...]
     operators: tuple[Span, ...]  # aten operators that no other operator called
     kernels: tuple[Span, ...]  # empty on a CPU
+
+    @property
+    def gpu_busy(self) -> float:
+        """The part of the step in which a kernel ran, 0 to 1."""
+        return sum(span.duration for span in self.kernels) / self.duration
 
     def to_dict(self) -> dict:
         """For a record; `from_dict` is the way back."""
@@ -74,16 +79,18 @@ def is_inside(inner: Span, outer: Span) -> bool:
     return outer.start <= inner.start < outer.start + outer.duration
 
 
-def profile_decode_step(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> StepProfile:
-    """Profile one steady decode step of `engine` with these prompts running; they are cancelled after."""
+def profile_decode_step(engine: InferenceEngine) -> StepProfile:
+    """Profile one step of an engine in `steady_decode`."""
+    batch_size = len(engine.scheduler.running)
     activities = [ProfilerActivity.CPU]
     if engine.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
-    with steady_decode(engine, prompts), profile(activities=activities) as profiler:
-        with torch.profiler.record_function(STEP_RANGE):
-            engine.step()
-        synchronize(engine.device)
-    return read_profile(profiler.events(), len(prompts))
+    for _ in range(2):  # the first profile of a process pays for setting the profiler up
+        with profile(activities=activities, acc_events=True) as profiler:
+            with torch.profiler.record_function(STEP_RANGE):
+                engine.step()
+            synchronize(engine.device)
+    return read_profile(profiler.events(), batch_size)
 
 
 def read_profile(events: Sequence, batch_size: int) -> StepProfile:
@@ -93,7 +100,9 @@ def read_profile(events: Sequence, batch_size: int) -> StepProfile:
 
     def spans(chosen: Sequence) -> tuple[Span, ...]:
         made = [
-            Span(e.name, round(e.time_range.start - origin, 1), round(e.time_range.elapsed_us(), 1))
+            Span(
+                short_name(e.name), round(e.time_range.start - origin, 1), round(e.time_range.elapsed_us(), 1)
+            )
             for e in chosen
         ]
         return tuple(sorted(made, key=lambda s: s.start))
@@ -107,6 +116,13 @@ def read_profile(events: Sequence, batch_size: int) -> StepProfile:
             [e for e in events if e.device_type == DeviceType.CUDA and not e.name.startswith(RANGE_PREFIX)]
         ),
     )
+
+
+def short_name(name: str) -> str:
+    """A kernel's name without its return type, template and parameters, which can fill a page."""
+    return re.split(r"[<(]", name.removeprefix("void ").replace("(anonymous namespace)", "anonymous"))[
+        0
+    ].strip()
 
 
 def is_operator(event: object | None) -> bool:

@@ -9,7 +9,7 @@ from tqdm import tqdm
 from labkit.bench.limit import copy_bandwidth, decode_limit
 from labkit.bench.profile import profile_decode_step
 from labkit.bench.record import make_record, write_record
-from labkit.bench.steady import time_decode_steps
+from labkit.bench.steady import steady_decode, time_decode_steps
 from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
 from labkit.ladder import LADDER
 from labkit.model import load_model
@@ -53,16 +53,20 @@ def run(args: argparse.Namespace) -> None:
 def measure(engine: InferenceEngine, batch_size: int, args: argparse.Namespace, bandwidth: float) -> dict:
     """Raw step times, the paths taken while they were made, and one profiled step."""
     prompts = [[i % engine.model.config.vocab_size for i in range(args.context)]] * batch_size
-    paths_before = engine.kv_manager.append_paths.copy()
-    step_seconds = time_decode_steps(engine, prompts, args.steps)
-    limit = decode_limit(engine.model.gpt2, [args.context + 4 + args.steps // 2] * batch_size, bandwidth)
+    with steady_decode(engine, prompts):
+        paths_before = engine.kv_manager.append_paths.copy()
+        context_lens = [r.session.num_tokens + args.steps // 2 for r in engine.scheduler.running]
+        step_seconds = time_decode_steps(engine, args.steps)
+        append_paths = dict(engine.kv_manager.append_paths - paths_before)
+        profile = profile_decode_step(engine)
+    limit = decode_limit(engine.model.gpt2, context_lens, bandwidth)
     return {
         "batch_size": batch_size,
         "step_seconds": step_seconds,
-        "append_paths": dict(engine.kv_manager.append_paths - paths_before),
+        "append_paths": append_paths,
         "bandwidth": bandwidth,
         "limit_seconds": limit.seconds,
-        "profile": profile_decode_step(engine, prompts).to_dict(),
+        "profile": profile.to_dict(),
     }
 
 

@@ -27,16 +27,13 @@ def steady_decode(
             engine.cancel(request_id)
 
 
-def time_decode_steps(
-    engine: InferenceEngine, prompts: Sequence[Sequence[int]], num_steps: int
-) -> list[float]:
-    """Seconds of each of `num_steps` steady decode steps."""
+def time_decode_steps(engine: InferenceEngine, num_steps: int) -> list[float]:
+    """Seconds of each of `num_steps` steps of an engine in `steady_decode`."""
     seconds = []
-    with steady_decode(engine, prompts):
-        for _ in range(num_steps):
-            synchronize(engine.device)
-            started = time.perf_counter()
-            engine.step()
-            synchronize(engine.device)
-            seconds.append(time.perf_counter() - started)
+    for _ in range(num_steps):
+        synchronize(engine.device)
+        started = time.perf_counter()
+        engine.step()
+        synchronize(engine.device)
+        seconds.append(time.perf_counter() - started)
     return seconds

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.figure import Figure
 
-from labkit.bench.limit import DecodeLimit
-from labkit.show.style import BLUE, GREY, INK, ORANGE, PALE, colour, figure, styled
+from labkit.show.style import BLUE, GREY, INK, PALE, colour, figure, styled
 
 
 @dataclass(frozen=True)
@@ -57,21 +56,21 @@ def draw_roofline(points: Sequence[RooflinePoint], bandwidth: float, peak: float
 
 
 @styled
-def draw_limit(limits: Sequence[DecodeLimit], step_seconds: Sequence[float]) -> Figure:
+def draw_limit(
+    batch_sizes: Sequence[int], limit_seconds: Sequence[float], step_seconds: Sequence[float], device: str
+) -> Figure:
     """Decode throughput measured, beside the most that the measured bandwidth allows, for each batch size."""
-    fig, axes = figure(2.9)
-    rows = np.arange(len(limits))
-    allowed = [limit.tokens_per_second for limit in limits]
-    reached = [limit.batch_size / seconds for limit, seconds in zip(limits, step_seconds, strict=True)]
+    fig, axes = figure(0.9 + 0.65 * len(batch_sizes))
+    rows, sizes = np.arange(len(batch_sizes)), np.array(batch_sizes)
+    allowed, reached = sizes / limit_seconds, sizes / step_seconds
     axes.barh(rows - 0.2, allowed, height=0.36, color=PALE, edgecolor=INK, lw=0.8, label="the limit")
-    axes.barh(rows + 0.2, reached, height=0.36, color=BLUE, edgecolor=ORANGE, lw=0, label="measured")
-    for row, limit, seconds, rate in zip(rows, limits, step_seconds, reached, strict=True):
-        axes.text(
-            rate, row + 0.2, f"  {100 * limit.fraction_reached(seconds):.1f} % of the limit", va="center"
-        )
-    axes.set_yticks(rows, [f"B = {limit.batch_size}" for limit in limits])
+    axes.barh(rows + 0.2, reached, height=0.36, color=BLUE, label="measured")
+    for row, rate, share in zip(rows, reached, reached / allowed, strict=True):
+        axes.text(rate, row + 0.2, f"  {rate:,.0f} tokens/s: {100 * share:.1f} % of the limit", va="center")
+    axes.set_yticks(rows, [f"B = {size}" for size in batch_sizes])
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.invert_yaxis()
     axes.set_xlabel("decode tokens a second")
-    axes.set_title("How far this engine is from what the memory allows")
-    axes.legend(loc="lower right")
+    axes.set_title(f"How far this engine is from what the memory allows: {device}")
+    axes.legend(loc="upper right")
     return fig

@@ -1,0 +1,207 @@
+"""Measuring: latency from completions, the hardware's limit, profiles and records."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from labkit import CacheConfig, Completion, FinishReason, InferenceEngine, SamplingParams
+from labkit.bench import (
+    StepProfile,
+    decode_limit,
+    dense_tokens,
+    forward_flops,
+    latency_metrics,
+    profile_decode_step,
+    record,
+    steady_decode,
+    time_decode_steps,
+    transformers_tokens,
+)
+from labkit.bench.profile import Span, short_name
+from labkit.engine import Timing
+from labkit.model.checkpoint import ROOT, random_gpt2
+from labkit.model.config import GPT2Config
+
+
+def completed(request_id: int, arrived: float, admitted: float | None, *tokens: float) -> Completion:
+    timing = Timing(arrived, admitted, tokens)
+    return Completion(request_id, (1,), tuple(range(len(tokens))), "", FinishReason.LENGTH, timing)
+
+
+@pytest.fixture(scope="module")
+def engine(tiny):
+    return InferenceEngine(tiny, device="cpu", cache=CacheConfig(prefix_cache=False))
+
+
+def test_latency_metrics_are_those_of_the_moments():
+    metrics = latency_metrics([completed(0, 10.0, 10.5, 11.0, 11.2, 11.6), completed(1, 10.0, 13.0, 14.0)])
+    assert metrics.ttft == pytest.approx((1.0, 4.0))
+    assert metrics.queue_wait == pytest.approx((0.5, 3.0))
+    assert metrics.tpot == pytest.approx((0.3,))  # a request of one token has none
+    assert metrics.itl == pytest.approx((0.2, 0.4))
+    assert (metrics.tokens, metrics.throughput) == (4, pytest.approx(1.0))
+    assert metrics.table().loc["TTFT", "p50 (ms)"] == pytest.approx(2500)
+
+
+def test_gaps_of_all_requests_are_pooled():
+    metrics = latency_metrics([completed(0, 0, 0, 1, 2), completed(1, 0, 0, 1, 4)])
+    assert metrics.itl == (1, 3)
+    assert metrics.table().loc["ITL", "p50 (ms)"] == 2000
+
+
+def test_metrics_refuse_a_request_without_a_token():
+    with pytest.raises(ValueError, match="request 7 made no token"):
+        latency_metrics([completed(7, 0.0, None)])
+
+
+def test_ttft_counts_the_wait_for_a_place(tiny):
+    from labkit import SchedulerConfig
+
+    engine = InferenceEngine(tiny, device="cpu", scheduler=SchedulerConfig(max_batch_size=1))
+    done = engine.generate([[5, 6], [7, 8]], SamplingParams(max_new_tokens=4, stop_on_eos=False))
+    metrics = latency_metrics(done)
+    assert done[1].timing.admitted >= done[0].timing.tokens[-1]
+    assert metrics.ttft[1] > metrics.queue_wait[1] > metrics.tpot[0] * 3
+
+
+def test_limit_counts_weights_once_and_every_live_token():
+    config = GPT2Config(vocab_size=11, n_positions=7, n_embd=4, n_layer=2, n_head=2)
+    gpt2 = random_gpt2(config, seed=0)
+    a_layer = 4 * 12 + 12 + 4 * 4 + 4 + 4 * 16 + 16 + 16 * 4 + 4 + 4 * 4
+    limit = decode_limit(gpt2, [5, 3], bandwidth=100.0)
+    assert limit.weight_bytes == 4 * (11 * 4 + 2 * a_layer + 8)
+    assert limit.kv_bytes == 4 * 2 * 2 * 4 * (5 + 3 + 2)
+    assert limit.seconds == pytest.approx((limit.weight_bytes + limit.kv_bytes) / 100)
+    assert limit.tokens_per_second == pytest.approx(2 / limit.seconds)
+    assert limit.fraction_reached(4 * limit.seconds) == pytest.approx(0.25)
+
+
+def test_limit_reads_an_untied_head_but_not_the_table():
+    tied = GPT2Config(vocab_size=11, n_positions=7, n_embd=4, n_layer=2, n_head=2)
+    untied = GPT2Config(11, 7, 4, 2, 2, tie_word_embeddings=False)
+    weights = [decode_limit(random_gpt2(c, 0), [1], 1.0).weight_bytes for c in (tied, untied)]
+    assert weights[0] == weights[1]
+
+
+def test_limit_of_gpt2_is_the_published_one():
+    """LINEAGE: 64 x 512 tokens, B = 64, about 226,000 tokens/s on an H100 that copies 3.0 TB/s."""
+    with torch.device("meta"):
+        gpt2 = random_gpt2_on_meta()
+    limit = decode_limit(gpt2, [256] * 64, bandwidth=3.0e12)
+    assert limit.tokens_per_second == pytest.approx(226_000, rel=0.02)
+
+
+def random_gpt2_on_meta():
+    from labkit.model import GPT2
+    from labkit.model.checkpoint import RANDOM_CONFIGS
+
+    return GPT2(RANDOM_CONFIGS["gpt2"]).half()
+
+
+def test_flops_agree_with_torchs_own_counter(tiny):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    config, num_tokens = tiny.config, 6
+    with FlopCounterMode(display=False) as counter:
+        tiny.gpt2.prefill(torch.arange(num_tokens)[None], torch.tensor([num_tokens]))
+    # torch counts the square of attention scores, of which the causal half is needed
+    unneeded = 4 * config.n_layer * config.n_embd * (num_tokens * (num_tokens - 1) / 2)
+    counted = counter.get_total_flops() - unneeded
+    assert forward_flops(config, num_tokens, num_tokens) == pytest.approx(counted, rel=0.01)
+
+
+def test_steady_decode_gives_every_block_back(engine):
+    free = engine.stats().free_blocks
+    with steady_decode(engine, [[1, 2], [3, 4, 5]]) as request_ids:
+        assert len(request_ids) == engine.stats().running == 2
+        assert len(time_decode_steps(engine, 3)) == 3
+        assert {r.session.num_tokens for r in engine.scheduler.running} == {2 + 6, 3 + 6}
+    assert engine.stats().free_blocks == free and not engine.has_work
+
+
+def test_profile_has_the_seeds_ranges_in_order_and_adds_up(engine):
+    with steady_decode(engine, [[1, 2], [3, 4, 5]]):
+        profile = profile_decode_step(engine)
+    assert [span.name for span in profile.ranges] == [
+        "labkit.decode_step_sessions.build_block_tables",
+        "labkit.decode_step_sessions.h2d_block_tables",
+        "labkit.model.forward",
+        "labkit.kv.append_token",
+    ]
+    table = profile.table()
+    assert table["% of step"].sum() == pytest.approx(100, abs=0.5)
+    assert table["operators"].sum() == len(profile.operators)
+    append = engine.model.config.n_layer * 2
+    assert table.loc["labkit.kv.append_token", "operators"] >= 2 * append  # a key and a value each
+    assert profile.batch_size == 2 and profile.kernels == ()
+
+
+def test_profile_survives_its_record():
+    spans = (Span("labkit.model.forward", 1.0, 2.0),)
+    profile = StepProfile(3, 9.0, spans, spans, (Span("kernel", 1.5, 0.9),))
+    assert StepProfile.from_dict(json.loads(json.dumps(profile.to_dict()))) == profile
+    assert profile.gpu_busy == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("void at::(anonymous namespace)::norm_kernel<c10::Half>(int, float)", "at::anonymous::norm_kernel"),
+        ("_paged_attn_decode_kernel", "_paged_attn_decode_kernel"),
+        ("Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD"),
+    ],
+)  # fmt: skip
+def test_kernel_names_are_short(name, short):
+    assert short_name(name) == short
+
+
+def test_dense_reference_and_transformers_agree(tiny):
+    prompts = [[40, 41, 42], [7]]
+    dense = dense_tokens(tiny, prompts, 8)
+    assert dense == transformers_tokens(tiny, prompts, 8)
+    assert [len(tokens) for tokens in dense] == [8, 8]
+
+
+@pytest.mark.parametrize("path", sorted(record.RESULTS.glob("*.json")), ids=lambda p: p.stem)
+def test_records_say_where_they_come_from_and_keep_raw_samples(path):
+    recorded = record.load_record(path.stem)
+    assert recorded["command"].startswith("python -m labkit.bench")
+    assert len(recorded["commit"]) == 40
+    assert {"device", "driver", "cpu", "python", "torch", "triton"} <= recorded["host"].keys()
+    for sample in recorded["samples"]:
+        assert len(sample["step_seconds"]) == recorded["settings"]["steps"]
+        assert sum(sample["append_paths"].values()) > 0
+
+
+def test_a_record_that_lacks_something_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(record, "RESULTS", tmp_path)
+    (tmp_path / "half.json").write_text('{"kind": "profile", "date": "2026-11-21"}')
+    with pytest.raises(ValueError, match="record half lacks commit, command, host, settings, samples"):
+        record.load_record("half")
+
+
+def test_profile_command_writes_a_record(tmp_path):
+    out = tmp_path / "out.json"
+    options = [
+        "--model",
+        "data/tiny-gpt2",
+        "--device",
+        "cpu",
+        "--batch-sizes",
+        "1,2",
+        "--context",
+        "8",
+        "--steps",
+        "2",
+    ]
+    ran = subprocess.run(
+        [sys.executable, "-m", "labkit.bench", "profile", *options, "--json", str(out)],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    recorded = json.loads(out.read_text())
+    assert [s["batch_size"] for s in recorded["samples"]] == [1, 2]
+    assert [s["append_paths"] for s in recorded["samples"]] == [{"in_place": 12}, {"in_place": 24}]
+    assert recorded["settings"]["rung"] == "00" and "of the limit" in ran.stdout
