@@ -9,7 +9,8 @@ NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 LINTED := labkit tests data
 CELL_TIMEOUT := 300# seconds; also how long a kernel that died goes unnoticed
 
-# What is stored in a notebook depends on its cells alone, so that running it again changes nothing.
+# Beside its outputs a notebook keeps nothing that differs between runs or machines: no execution times,
+# Python version or widget state, and no stream cut in pieces.
 EXECUTE := --to notebook --execute --inplace \
   --ExecutePreprocessor.timeout=$(CELL_TIMEOUT) \
   --ExecutePreprocessor.record_timing=False \

@@ -1,16 +1,21 @@
 """labkit: a slow but honest paged-attention engine for GPT-2, and the steps that make it fast."""
 
-from labkit.engine import (
-    CacheConfig,
-    Completion,
-    FinishReason,
-    InferenceEngine,
-    SamplingParams,
-    SchedulerConfig,
-)
-from labkit.ladder import LADDER
-from labkit.model import LanguageModel, load_model
-from labkit.options import EngineOptions
+import contextlib
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from labkit.engine import (
+        CacheConfig,
+        Completion,
+        FinishReason,
+        InferenceEngine,
+        SamplingParams,
+        SchedulerConfig,
+    )
+    from labkit.ladder import LADDER
+    from labkit.model import LanguageModel, load_model
+    from labkit.options import EngineOptions
 
 __all__ = [
     "LADDER",
@@ -24,3 +29,17 @@ __all__ = [
     "SchedulerConfig",
     "load_model",
 ]
+
+with contextlib.suppress(Exception):  # torch may be missing; an error comes back when a name below is used
+    importlib.import_module("labkit.kernels.triton_runtime")  # now, before anything else imports Triton
+
+HOMES = {"LADDER": "ladder", "EngineOptions": "options", "LanguageModel": "model", "load_model": "model"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: `labkit.doctor` must start where torch does not."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"labkit.{HOMES.get(name, 'engine')}"), name)
+    globals()[name] = value
+    return value

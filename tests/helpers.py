@@ -13,9 +13,7 @@ from labkit.kvcache import KVBlockManager
 from labkit.model import GPT2Config
 from labkit.model.checkpoint import random_gpt2
 
-CONFIG = GPT2Config(
-    vocab_size=256, n_positions=64, n_embd=16, n_layer=2, n_head=2, tie_word_embeddings=False
-)
+CONFIG = GPT2Config(vocab_size=256, n_positions=64, n_embd=16, n_layer=2, n_head=2, tie_word_embeddings=False)
 GREEDY = SamplingParams(max_new_tokens=8)
 SEEDED = SamplingParams(max_new_tokens=8, temperature=0.8, top_k=40, top_p=0.95, seed=7)
 PARAMS = {"greedy": GREEDY, "seeded": SEEDED}
@@ -145,7 +143,9 @@ def append_tokens(session: InferenceSession, first: int, num_tokens: int = 1) ->
     keys, values = kv_numbers(session.kv_manager, first, num_tokens)
     for t in range(num_tokens):
         for layer_idx, block_ids in enumerate(session.block_ids_per_layer):
-            session.kv_manager.append_token(layer_idx, block_ids, keys[layer_idx, :, t], values[layer_idx, :, t])
+            session.kv_manager.append_token(
+                layer_idx, block_ids, keys[layer_idx, :, t], values[layer_idx, :, t]
+            )
         session.num_tokens += 1
 
 

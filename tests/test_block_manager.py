@@ -156,6 +156,15 @@ def test_the_block_freed_last_is_used_first():
         assert session.block_ids_per_layer[0] == [expected]
 
 
+def test_a_freed_sequences_blocks_are_used_again_in_their_order():
+    manager = make_manager()
+    for _ in range(2):
+        session = InferenceSession(manager)
+        append_tokens(session, first=0, num_tokens=12)
+        assert session.block_ids_per_layer[0] == [0, 1, 2]
+        session.release()
+
+
 @pytest.mark.parametrize("kept", range(11))
 def test_truncate_forgets_exactly_what_lies_past_it(kept):
     manager = make_manager()
@@ -233,7 +242,7 @@ def test_a_write_that_fails_is_undone_by_truncate(num_tokens, shared, broken):
     holders = [session, session.fork()] if shared else [session]
     numbers = {"key": torch.ones(2, 3), "value": torch.ones(2, 3)}
     numbers[broken] = torch.ones(5)
-    with pytest.raises(RuntimeError, match="must match|expand"):
+    with pytest.raises(RuntimeError, match=r"must match|expand"):
         manager.append_token(0, session.block_ids_per_layer[0], numbers["key"], numbers["value"])
     session.roll_back()
     manager.check_integrity(holders)

@@ -181,5 +181,5 @@ class EngineMachine(RuleBasedStateMachine):
 def test_every_request_gets_its_tokens_and_no_block_is_lost(rung):
     run_state_machine_as_test(
         lambda: EngineMachine(LADDER[rung].options),
-        settings=settings(max_examples=60, stateful_step_count=40, deadline=None),
+        settings=settings(max_examples=60, stateful_step_count=40),
     )

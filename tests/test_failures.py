@@ -53,9 +53,7 @@ PLANTS = [
 
 @pytest.mark.parametrize("decode_first", [False, True])
 @pytest.mark.parametrize(("owner", "name", "at_call", "prefix_cache"), PLANTS)
-def test_after_a_failed_step_everybody_goes_on(
-    monkeypatch, owner, name, at_call, prefix_cache, decode_first
-):
+def test_after_a_failed_step_everybody_goes_on(monkeypatch, owner, name, at_call, prefix_cache, decode_first):
     engine = make_engine(decode_first=decode_first, prefix_cache=prefix_cache)
     request_ids = add_all(engine, PROMPTS[:3], EACH_PARAMS[:3])
     outputs = engine.step() + engine.step()

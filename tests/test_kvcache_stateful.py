@@ -183,4 +183,4 @@ def as_lists(keys, values):
 
 
 TestCache = CacheMachine.TestCase
-TestCache.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestCache.settings = settings(max_examples=100, stateful_step_count=40)

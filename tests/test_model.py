@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import GPT2LMHeadModel
 
 from labkit import InferenceEngine, LanguageModel, SamplingParams, load_model
-from labkit.model import GPT2, PastKV
+from labkit.model import GPT2, GPT2Config, PastKV
 from labkit.model.gpt2 import CausalAttention
 
 # (vocab_size, n_positions, n_embd, n_layer, n_head, the rest)
@@ -82,6 +82,12 @@ def test_logits_equal_transformers_at_the_last_position_there_is(tiny: LanguageM
     with torch.inference_mode():
         expected = tiny_hf(prompt[None]).logits[:, -1]
     assert_near(prefill_ragged(tiny.gpt2, [prompt]).last_logits, expected)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_tied_head_is_the_embedding_itself(tied: bool):
+    gpt2 = GPT2(GPT2Config(97, 16, 12, 1, 3, tie_word_embeddings=tied))
+    assert (gpt2.lm_head.weight is gpt2.wte.weight) == tied
 
 
 def test_a_padded_row_gives_the_logits_of_its_prompt_alone(pair: Pair):

@@ -112,7 +112,7 @@ def test_an_entry_keeps_its_numbers_when_sessions_go_on_from_it():
 
 
 def test_the_logits_kept_are_the_caches_own():
-    manager, prefix_cache = cache_of()
+    _, prefix_cache = cache_of()
     logits = torch.zeros(2, 3)
     prefix_cache.insert((1,), [[], []], logits[0])
     logits += 1

@@ -169,6 +169,13 @@ def test_a_number_on_a_boundary_belongs_to_the_token_above(u: float, token: int)
     assert draw(torch.tensor([[0.0, 0.5, 0.0, 0.5, 0.0]]), [u]) == [token]
 
 
+def test_the_numbers_of_a_large_vocabulary_add_up_without_drift():
+    V = 50257
+    tokens = list(range(0, V, 997))
+    probabilities = torch.full((len(tokens), V), 1 / V)
+    assert draw(probabilities, [(token + 0.5) / V for token in tokens]) == tokens
+
+
 def test_masked_tokens_are_never_drawn_from_a_whole_vocabulary():
     logits = random_logits(1, 50257, scale=1.0)
     n = 40
