@@ -19,7 +19,7 @@ from labkit import FinishReason
 from labkit.engine import engine as engine_module
 from labkit.engine import prefill as prefill_module
 
-PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5, 6), (7,), (1, 2, 3, 4)]
+PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5, 6), (1, 2, 3, 4), (7,)]
 EACH_PARAMS = [GREEDY, SEEDED, GREEDY, SEEDED, GREEDY]
 EXPECTED = [tokens_alone(prompt, params) for prompt, params in zip(PROMPTS, EACH_PARAMS, strict=True)]
 
