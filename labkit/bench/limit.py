@@ -19,8 +19,12 @@ class DecodeLimit:
     bandwidth: float
 
     @property
+    def num_bytes(self) -> int:
+        return self.weight_bytes + self.kv_bytes
+
+    @property
     def seconds(self) -> float:
-        return (self.weight_bytes + self.kv_bytes) / self.bandwidth
+        return self.num_bytes / self.bandwidth
 
     @property
     def tokens_per_second(self) -> float:

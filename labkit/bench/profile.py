@@ -85,18 +85,21 @@ def profile_decode_step(engine: InferenceEngine) -> StepProfile:
     activities = [ProfilerActivity.CPU]
     if engine.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
-    for _ in range(2):  # the first profile of a process pays for setting the profiler up
-        with profile(activities=activities, acc_events=True) as profiler:
-            with torch.profiler.record_function(STEP_RANGE):
-                engine.step()
-            synchronize(engine.device)
+    with profile(activities=activities, acc_events=True) as profiler:
+        engine.step()  # not read: it pays for setting the profiler up
+        synchronize(engine.device)
+        with torch.profiler.record_function(STEP_RANGE):
+            engine.step()
+        synchronize(engine.device)
     return read_profile(profiler.events(), batch_size)
 
 
 def read_profile(events: Sequence, batch_size: int) -> StepProfile:
-    on_cpu = [e for e in events if e.device_type == DeviceType.CPU]
-    step = next(e for e in on_cpu if e.name == STEP_RANGE)
+    step = next(e for e in events if e.name == STEP_RANGE and e.device_type == DeviceType.CPU)
     origin = step.time_range.start
+    in_step = [e for e in events if e.time_range.start >= origin and e is not step]
+    on_cpu = [e for e in in_step if e.device_type == DeviceType.CPU]
+    on_gpu = [e for e in in_step if e.device_type == DeviceType.CUDA]
 
     def spans(chosen: Sequence) -> tuple[Span, ...]:
         made = [
@@ -110,11 +113,9 @@ def read_profile(events: Sequence, batch_size: int) -> StepProfile:
     return StepProfile(
         batch_size=batch_size,
         duration=step.time_range.elapsed_us(),
-        ranges=spans([e for e in on_cpu if e.name.startswith(RANGE_PREFIX) and e is not step]),
+        ranges=spans([e for e in on_cpu if e.name.startswith(RANGE_PREFIX)]),
         operators=spans([e for e in on_cpu if e.name.startswith("aten::") and not is_operator(e.cpu_parent)]),
-        kernels=spans(
-            [e for e in events if e.device_type == DeviceType.CUDA and not e.name.startswith(RANGE_PREFIX)]
-        ),
+        kernels=spans([e for e in on_gpu if not e.name.startswith(RANGE_PREFIX)]),
     )
 
 
