@@ -27,6 +27,7 @@ BAD_REQUESTS = {
     "None": (None, GREEDY, "a prompt is text or a list of token ids, not None"),
     "one id": (7, GREEDY, "a prompt is text or a list of token ids, not 7"),
     "bytes": (b"To be", GREEDY, "a prompt is text or a list of token ids, not b'To be'"),
+    "half a surrogate pair": ("a\ud800", GREEDY, "the prompt is not valid Unicode"),
     "at the limit": (
         LONG,
         SamplingParams(1),

@@ -90,6 +90,11 @@ def test_without_a_seed_each_request_draws_its_own_tokens():
     assert len(set(tokens_of(make_engine().generate([(1, 2)] * 4, params)))) == 4
 
 
+def test_each_token_is_drawn_with_a_number_of_its_own():
+    hot = SamplingParams(20, temperature=1e6, seed=1)  # all tokens are equally likely
+    assert len(set(tokens_alone((1, 2), hot))) > 10
+
+
 @pytest.mark.parametrize("num_tokens", [1, 2, 9, 61])
 def test_exactly_max_new_tokens_are_made(num_tokens):
     (completion,) = make_engine().generate([(1, 2, 3)], SamplingParams(num_tokens))  # up to 64 positions
@@ -371,6 +376,7 @@ def test_a_finished_request_is_not_retained():
     run(engine)
     gc.collect()
     assert request() is None
+    assert not (engine._requests or engine._step_requests or engine._outbox)
 
 
 def test_times_are_in_order_and_include_the_queue():

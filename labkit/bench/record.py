@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from labkit.doctor import driver_version
 from labkit.model.checkpoint import ROOT
 
 RESULTS = ROOT / "data" / "results"
@@ -31,11 +32,6 @@ def describe_host(device: torch.device) -> dict[str, str | int | None]:
         "torch": torch.__version__,
         "triton": triton.__version__,
     }
-
-
-def driver_version() -> str:
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    return subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0]
 
 
 def cpu_name() -> str:

@@ -99,7 +99,7 @@ class InferenceEngine:
         if not isinstance(params, SamplingParams):
             raise RequestError(f"params must be SamplingParams, not {type(params).__name__}")
         if isinstance(prompt, str):
-            prompt = self.model.tokenizer.encode(prompt)
+            prompt = self._encode(prompt)
         elif isinstance(prompt, bytes) or not isinstance(prompt, Iterable):
             raise RequestError(f"a prompt is text or a list of token ids, not {prompt!r}")
         token_ids = tuple(map(as_token_id, prompt))
@@ -123,6 +123,13 @@ class InferenceEngine:
                 "shorten it or give the engine more blocks"
             )
         return token_ids
+
+    def _encode(self, text: str) -> list[int]:
+        try:
+            text.encode()  # half of a surrogate pair is in no vocabulary
+        except UnicodeEncodeError as error:
+            raise RequestError(f"the prompt is not valid Unicode: {error}") from None
+        return self.model.tokenizer.encode(text)
 
     def _enqueue(self, token_ids: tuple[int, ...], params: SamplingParams) -> Request:
         request = Request(self._next_request_id, token_ids, params)
