@@ -98,7 +98,6 @@ def test_requests_admitted_in_a_failed_step_keep_their_place_in_the_queue(monkey
     assert all(r.session is None for r in engine.scheduler.waiting)
 
 
-@pytest.mark.parametrize("at_call", [0, 4])
 @pytest.mark.parametrize("at_call", range(4))
 def test_a_prefill_that_fails_leaves_the_sessions_as_they_were(monkeypatch, at_call):
     engine = make_engine()
@@ -112,6 +111,7 @@ def test_a_prefill_that_fails_leaves_the_sessions_as_they_were(monkeypatch, at_c
     engine.kv_manager.check_integrity([*sessions, prefix])
 
 
+@pytest.mark.parametrize("at_call", [0, 4])
 def test_generate_cancels_its_own_requests_when_a_step_fails_and_no_others(monkeypatch, at_call):
     engine = make_engine(prefix_cache=False)
     other = engine.add_request(PROMPTS[0], GREEDY)
