@@ -170,23 +170,41 @@ ONE_TOKEN = SamplingParams(max_new_tokens=1)
 ELSE = tuple(range(50, 55))  # blocks of 4 and 1 tokens
 
 
-@pytest.mark.parametrize(
-    ("num_blocks", "cached", "prompts"),
-    [
-        # The second prompt takes all entries and still does not fit.
-        (8, [PROMPT, (99,) * 8], [PROMPT, tuple(range(100, 124))]),
-        # The last prompt takes the entries of PROMPT and ELSE. A shorter one that PROMPT begins with stays.
-        (7, [PROMPT[:9], PROMPT, ELSE], [PROMPT, (*ELSE, 1), PROMPT[:9], (7, 7, 7)]),
-    ],
-)
-def test_a_whole_hit_outlives_its_entry_evicted_in_the_same_step(num_blocks, cached, prompts):
-    engine = make_engine(max_blocks_per_layer=num_blocks)
-    for prompt in cached:
+def test_a_whole_hit_outlives_its_entry_evicted_in_the_same_step():
+    engine = make_engine(max_blocks_per_layer=7)
+    for prompt in (PROMPT[:9], PROMPT, ELSE):
         engine.generate([prompt], ONE_TOKEN)
     assert engine.stats().prefix_evictions == 0
+    # The last prompt takes the entries of PROMPT and ELSE. A shorter one that PROMPT begins with stays.
+    prompts = [PROMPT, (*ELSE, 1), PROMPT[:9], (7, 7, 7)]
     request_ids = [engine.add_request(prompt, GREEDY) for prompt in prompts]
     outputs = engine.step()
     assert engine.stats().prefix_evictions == 2
     handed_out = tokens_by_request(outputs + run(engine))
     assert [handed_out[i] for i in request_ids] == [tokens_alone(p, GREEDY) for p in prompts]
+    assert_no_block_is_lost(engine)
+
+
+def test_reclaimable_blocks_are_those_that_only_entries_hold():
+    manager, prefix_cache = cache_of([1, 2, 3, 4, 5])
+    assert prefix_cache.num_reclaimable_blocks == manager.blocks_for(5)
+    session = InferenceSession(manager, prefix_cache.lookup([1, 2, 3, 4, 5]))
+    assert prefix_cache.num_reclaimable_blocks == 0
+    session.release()
+    before = manager.num_free_blocks
+    expected = before + prefix_cache.num_reclaimable_blocks
+    prefix_cache.clear()
+    assert manager.num_free_blocks == expected > before
+
+
+def test_a_request_that_must_wait_anyway_evicts_nothing():
+    engine = make_engine(block_size=4, max_blocks_per_layer=8)
+    engine.generate([[1, 2, 3]], SamplingParams(max_new_tokens=1))
+    engine.add_request(list(range(1, 21)), SamplingParams(max_new_tokens=8, stop_on_eos=False))
+    engine.step()
+    assert engine.stats().free_blocks == 2
+    engine.add_request(list(range(2, 18)), GREEDY)  # 4 blocks; evicting the short prompt would free 1
+    engine.step()
+    assert (engine.stats().waiting, engine.stats().prefix_evictions) == (1, 0)
+    run(engine)
     assert_no_block_is_lost(engine)

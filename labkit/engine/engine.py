@@ -264,20 +264,31 @@ class InferenceEngine:
         """Move to running what fits; each request with the cached prompt that it begins with."""
         claimed: dict[Request, PrefixEntry | None] = {}
 
-        def blocks_needed() -> int:
-            # Evicting an entry can make a copy-on-write needless, so this is asked again each time.
-            return self._growth_of_running() + sum(r.session.blocks_to_reach(r.num_tokens) for r in claimed)
+        def goals() -> Iterator[tuple[InferenceSession, int]]:
+            """Each session and the tokens that it must have room for."""
+            yield from ((r.session, r.session.num_tokens + 1) for r in self.scheduler.running)
+            yield from ((r.session, r.num_tokens) for r in claimed)
+
+        def fits() -> bool:
+            return sum(s.blocks_to_reach(n) for s, n in goals()) <= self.kv_manager.num_free_blocks
+
+        def can_fit() -> bool:
+            """Whether it would if every prefix were evicted, which can make copies-on-write needless."""
+            free = self.kv_manager.num_free_blocks + self.prefix_cache.num_reclaimable_blocks
+            return sum(s.new_blocks_to_reach(n) for s, n in goals()) <= free
 
         def claim(request: Request) -> bool:
             prefix = self.prefix_cache.lookup(request.token_ids) if self.prefix_cache else None
             request.session = InferenceSession(self.kv_manager, prefix)
             claimed[request] = prefix
-            while blocks_needed() > self.kv_manager.num_free_blocks:
-                if not self._evict_prefix():
-                    del claimed[request]
-                    self._release(request)
-                    return False
-            return True
+            if self.prefix_cache and not fits() and can_fit():
+                while not fits() and self._evict_prefix():
+                    pass
+            if fits():
+                return True
+            del claimed[request]
+            self._release(request)
+            return False
 
         try:
             self.scheduler.admit(claim)

@@ -34,9 +34,12 @@ class InferenceSession:
 
     def blocks_to_reach(self, num_tokens: int) -> int:
         """Free blocks, in each layer, that growing to `num_tokens` takes."""
-        held = len(self.block_ids_per_layer[0])
         copies_last = num_tokens > self.num_tokens and self._last_is_shared_and_partial()
-        return self.kv_manager.blocks_for(num_tokens) - held + copies_last
+        return self.new_blocks_to_reach(num_tokens) + copies_last
+
+    def new_blocks_to_reach(self, num_tokens: int) -> int:
+        """The same without the copy of a shared last block."""
+        return self.kv_manager.blocks_for(num_tokens) - len(self.block_ids_per_layer[0])
 
     def _last_is_shared_and_partial(self) -> bool:
         return self.num_tokens % self.kv_manager.block_size > 0 and self.next_token_takes_block

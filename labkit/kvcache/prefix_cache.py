@@ -38,6 +38,12 @@ class PrefixCache:
     def __iter__(self) -> Iterator[PrefixEntry]:
         return iter(self._entries.values())
 
+    @property
+    def num_reclaimable_blocks(self) -> int:
+        """Blocks, in each layer, that would be free if every entry were evicted."""
+        held = Counter(i for entry in self._entries.values() for i in entry.block_ids_per_layer[0])
+        return sum(self._kv_manager.refcount(i) == count for i, count in held.items())
+
     def lookup(self, token_ids: Sequence[int]) -> PrefixEntry | None:
         """The longest cached prompt that `token_ids` begins with; it counts as used."""
         for length in sorted(self._lengths, reverse=True):
