@@ -13,6 +13,7 @@ from labkit.kernels.triton_runtime import (
     AbsentTriton,
     TritonStatus,
     TritonUnavailableError,
+    can_interpret,
     status_of,
     tl,
     triton,
@@ -51,6 +52,23 @@ def test_status_of(import_error, has_gpu, interpreted, mode, reason):
     status = status_of(import_error, has_gpu, interpreted)
     assert status.mode == mode
     assert reason in status.reason
+
+
+@pytest.mark.parametrize(
+    ("triton_version", "numpy_version", "works"),
+    [
+        ("3.6.0", "2.4.0", False),
+        ("3.6.0", "2.10.1", False),
+        ("3.6.0", "2.3.5", True),
+        ("3.7.1", "2.5.2", True),
+        ("3.10.0+git1", "3.0", True),
+    ],
+)
+def test_an_interpreter_that_fails_with_this_numpy_is_off_and_says_so(triton_version, numpy_version, works):
+    assert can_interpret(triton_version, numpy_version) == works
+    status = status_of(None, has_gpu=False, interpreted=True, interprets=works)
+    assert status.mode == ("interpreter" if works else "off")
+    assert ("install Triton 3.7" in status.reason) != works
 
 
 @needs_triton

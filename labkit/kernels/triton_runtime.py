@@ -6,6 +6,7 @@ With a CUDA GPU, kernels are compiled for it. Without one, they run in Triton's 
 tensors. Where Triton cannot be had, kernel files still import: see `AbsentTriton`.
 """
 
+import importlib.metadata
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -54,12 +55,31 @@ def has_cuda_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def status_of(import_error: Exception | None, has_gpu: bool, interpreted: bool) -> TritonStatus:
-    """The rule behind `triton_status`. interpreted: Triton was imported with its interpreter on."""
+def can_interpret(triton_version: str, numpy_version: str) -> bool:
+    """Whether Triton's interpreter runs with this NumPy. Before 3.7 a loop up to a loaded number, such as
+    attention's over the context, fails with NumPy 2.4 and newer (Triton's issue 9171)."""
+
+    def major_minor(version: str) -> tuple[int, ...]:
+        return tuple(int(part) for part in version.split(".")[:2])
+
+    return major_minor(triton_version) >= (3, 7) or major_minor(numpy_version) < (2, 4)
+
+
+def status_of(
+    import_error: Exception | None, has_gpu: bool, interpreted: bool, interprets: bool = True
+) -> TritonStatus:
+    """The rule behind `triton_status`. interpreted: Triton was imported with its interpreter on;
+    interprets: the interpreter works here, as `can_interpret` says."""
     if isinstance(import_error, ModuleNotFoundError) and import_error.name == "triton":
         return TritonStatus("off", "Triton is not installed")
     if import_error is not None:
         return TritonStatus("off", f"Triton does not import: {type(import_error).__name__}: {import_error}")
+    if interpreted and not interprets:
+        return TritonStatus(
+            "off",
+            "this Triton's interpreter does not work with this NumPy: install Triton 3.7 or newer, or NumPy "
+            "older than 2.4",
+        )
     if interpreted and has_gpu:
         return TritonStatus("interpreter", "TRITON_INTERPRET is set, though there is a CUDA GPU")
     if interpreted:
@@ -85,13 +105,14 @@ try:
 
     IMPORT_ERROR = None
     INTERPRETED = not isinstance(tl.sum, triton.JITFunction)
+    INTERPRETS = can_interpret(triton.__version__, importlib.metadata.version("numpy"))
 except Exception as error:  # missing or broken: either way the lessons go on in plain PyTorch
     triton = tl = AbsentTriton()
     IMPORT_ERROR = error
-    INTERPRETED = False
+    INTERPRETED = INTERPRETS = False
 
 HAS_TRITON = IMPORT_ERROR is None
-STATUS = status_of(IMPORT_ERROR, HAS_CUDA_GPU, INTERPRETED)
+STATUS = status_of(IMPORT_ERROR, HAS_CUDA_GPU, INTERPRETED, INTERPRETS)
 
 
 def triton_status() -> TritonStatus:
