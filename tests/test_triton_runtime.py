@@ -20,6 +20,9 @@ from labkit.kernels.triton_runtime import (
 )
 
 needs_triton = pytest.mark.skipif(not triton_runtime.HAS_TRITON, reason="Triton is not installed")
+needs_interpreter = pytest.mark.skipif(
+    not triton_runtime.INTERPRETS, reason="Triton is not installed, or its interpreter fails with this NumPy"
+)
 NOT_INSTALLED = ModuleNotFoundError("No module named 'triton'", name="triton")
 
 
@@ -71,7 +74,7 @@ def test_an_interpreter_that_fails_with_this_numpy_is_off_and_says_so(triton_ver
     assert ("install Triton 3.7" in status.reason) != works
 
 
-@needs_triton
+@needs_interpreter
 def test_without_a_gpu_the_interpreter_is_on_before_triton_is_imported():
     answer = in_new_process(
         "import json, os; from labkit.kernels import triton_runtime as r; r.check_triton(); s = r.STATUS;"
@@ -90,7 +93,7 @@ def test_triton_imported_too_early_is_off_and_says_what_to_do():
     assert "import labkit first" in answer[1]
 
 
-@needs_triton
+@needs_interpreter
 def test_an_interpreter_asked_for_in_the_environment_survives_an_early_import():
     answer = in_new_process(
         "import json, triton; from labkit.kernels import triton_runtime as r; r.check_triton();"
@@ -163,7 +166,7 @@ def test_a_kernel_runs_here():
     assert out.tolist() == [10.0, 35.0, 60.0]
 
 
-@needs_triton
+@needs_interpreter
 def test_check_triton_finds_a_kernel_that_computes_nonsense(monkeypatch):
     class WritesNothing:
         def __getitem__(self, grid):
