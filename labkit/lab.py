@@ -17,11 +17,10 @@ class Scale:
     name: str
     model: str  # what is measured; the text of a lesson always comes from the trained model
     batch_sizes: tuple[int, ...]
-    new_tokens: int
 
 
-CPU_SCALE = Scale("CPU", "data/tiny-gpt2", batch_sizes=(1, 4, 16), new_tokens=32)
-GPU_SCALE = Scale("GPU", "random:gpt2", batch_sizes=(1, 8, 64), new_tokens=128)
+CPU_SCALE = Scale("CPU", "data/tiny-gpt2", batch_sizes=(1, 4, 16))
+GPU_SCALE = Scale("GPU", "random:gpt2", batch_sizes=(1, 8, 64))
 
 
 @dataclass(frozen=True)

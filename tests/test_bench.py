@@ -76,7 +76,6 @@ def test_limit_counts_weights_once_and_every_live_token():
     assert limit.kv_bytes == 4 * 2 * 2 * 4 * (5 + 3 + 2)
     assert limit.seconds == pytest.approx((limit.weight_bytes + limit.kv_bytes) / 100)
     assert limit.tokens_per_second == pytest.approx(2 / limit.seconds)
-    assert limit.fraction_reached(4 * limit.seconds) == pytest.approx(0.25)
 
 
 def test_limit_reads_an_untied_head_but_not_the_table():

@@ -30,10 +30,6 @@ class DecodeLimit:
     def tokens_per_second(self) -> float:
         return self.batch_size / self.seconds
 
-    def fraction_reached(self, step_seconds: float) -> float:
-        """1.0: the step takes no longer than moving its bytes."""
-        return self.seconds / step_seconds
-
 
 def decode_limit(gpt2: GPT2, context_lens: Sequence[int], bandwidth: float) -> DecodeLimit:
     """The limit of a decode step of len(context_lens) requests with that many tokens in the cache each.
