@@ -50,6 +50,16 @@ def test_block_figure_names_every_block(engine):
     assert texts.count("block 0") == 3
 
 
+def test_block_figure_says_which_layer_it_shows(engine):
+    figure = show.draw_blocks(show.snapshot(engine, layer_idx=2))
+    assert figure.axes[1].get_title(loc="left") == "Physical blocks: where it lies in layer 2's pool"
+
+
+def test_blocks_too_large_to_draw_are_refused(tiny):
+    with pytest.raises(ValueError, match=r"a block of 64 tokens is too large to draw; .* 16 or less"):
+        show.draw_blocks(show.snapshot(InferenceEngine(tiny, device="cpu")))
+
+
 def test_long_sequences_say_how_many_tokens_are_not_drawn(engine):
     history = show.record_steps(engine, 20)
     assert len(history) == 21

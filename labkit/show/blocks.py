@@ -13,6 +13,7 @@ from labkit.engine import InferenceEngine
 from labkit.show.style import GREY, INK, PALE, colour, figure, styled
 
 CELLS_ACROSS = 25  # tokens that a row of the figure holds
+LARGEST_BLOCK = 16  # what fits beside a sequence's name
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class BlockView:
 class BlocksSnapshot:
     """One layer's pool at a moment."""
 
+    layer_idx: int
     block_size: int
     num_blocks: int
     sequences: tuple[SequenceView, ...]
@@ -60,26 +62,38 @@ class BlocksSnapshot:
 def snapshot(engine: InferenceEngine, layer_idx: int = 0) -> BlocksSnapshot:
     """What layer `layer_idx` of a live engine holds: running requests first, then prefix entries."""
     decode, manager = engine.model.tokenizer.decode, engine.kv_manager
-    holders = [(f"request {r.request_id}", r.session, r.token_ids) for r in engine.scheduler.running]
+    holders = [
+        (f"request {r.request_id}", colour(r.request_id), r.session, r.token_ids)
+        for r in engine.scheduler.running
+    ]
     entries = engine.prefix_cache or ()
-    holders += [(f"prefix {i}", entry, entry.token_ids) for i, entry in enumerate(entries)]
+    holders += [(f"prefix {i}", GREY, entry, entry.token_ids) for i, entry in enumerate(entries)]
     blocks, sequences = {}, []
-    for label, holder, token_ids in holders:
+    for label, shade, holder, token_ids in holders:
         block_ids = holder.block_ids_per_layer[layer_idx]
         for block_id in block_ids:
             info = manager.info(block_id)
             blocks[info.block_index] = BlockView(info.length, manager.refcount(block_id))
-        shade = colour(int(label.split()[1])) if label.startswith("request") else GREY
         tokens = tuple(decode([t]) for t in token_ids[: holder.num_tokens])
         indices = tuple(manager.info(i).block_index for i in block_ids)
         sequences.append(SequenceView(label, shade, tokens, indices))
-    return BlocksSnapshot(manager.block_size, manager.max_blocks_per_layer, tuple(sequences), blocks)
+    return BlocksSnapshot(
+        layer_idx, manager.block_size, manager.max_blocks_per_layer, tuple(sequences), blocks
+    )
 
 
 @styled
 def draw_blocks(snap: BlocksSnapshot, title: str = "") -> Figure:
     """Above: each sequence's tokens in their logical blocks, with the physical block's number.
-    Below: the pool, each block in the colours of those who hold it."""
+    Below: the pool, each block in the colours of those who hold it.
+
+    Raises ValueError for blocks too large to draw.
+    """
+    if snap.block_size > LARGEST_BLOCK:
+        raise ValueError(
+            f"a block of {snap.block_size} tokens is too large to draw; give the engine to be drawn a "
+            f"block_size of {LARGEST_BLOCK} or less"
+        )
     per_row = max(1, (CELLS_ACROSS + 1) // (snap.block_size + 1))
     pool_rows = -(-snap.num_blocks // per_row)
     heights = [max(1, len(snap.sequences)) * 1.5 + 0.4, pool_rows * 1.7]
@@ -87,7 +101,7 @@ def draw_blocks(snap: BlocksSnapshot, title: str = "") -> Figure:
     for row, sequence in enumerate(snap.sequences):
         _draw_sequence(top, sequence, snap.block_size, -1.5 * row)
     top.set_title(title or "Logical blocks: what each sequence sees")
-    bottom.set_title("Physical blocks: where it lies in layer 0's pool")
+    bottom.set_title(f"Physical blocks: where it lies in layer {snap.layer_idx}'s pool")
     for index in range(snap.num_blocks):
         x, y = (index % per_row) * (snap.block_size + 1), -1.7 * (index // per_row)
         _draw_physical(bottom, snap, index, x, y)
