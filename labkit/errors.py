@@ -19,3 +19,11 @@ class OutOfBlocksError(LabkitError, RuntimeError):
 
 class OptionError(LabkitError, ValueError):
     """A value of a configuration dataclass that is not allowed."""
+
+
+class OverloadedError(LabkitError, RuntimeError):
+    """The server has as many requests as it takes; try again later. Nothing was changed."""
+
+
+class StreamError(LabkitError, RuntimeError):
+    """A stream that was cut short, or that cannot begin because its server is closed."""

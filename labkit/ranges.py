@@ -7,13 +7,23 @@ from contextlib import contextmanager
 import torch
 from torch.profiler import record_function
 
-NVTX_ENABLED = os.environ.get("LABKIT_NVTX") == "1" and torch.cuda.is_available()
+from labkit.errors import OptionError
+
+_nvtx_enabled = os.environ.get("LABKIT_NVTX") == "1" and torch.cuda.is_available()
+
+
+def enable_nvtx() -> None:
+    """What LABKIT_NVTX=1 does, from now on. Raises OptionError where there is no CUDA GPU."""
+    global _nvtx_enabled
+    if not torch.cuda.is_available():
+        raise OptionError("NVTX ranges need a CUDA GPU; leave them out here")
+    _nvtx_enabled = True
 
 
 @contextmanager
 def named_range(name: str) -> Iterator[None]:
     with record_function(name):
-        if not NVTX_ENABLED:
+        if not _nvtx_enabled:
             yield
             return
         torch.cuda.nvtx.range_push(name)

@@ -359,9 +359,9 @@ def test_stats_count_what_was_done():
     assert (counters.steps, counters.decode_steps) == (6, 4)  # prefill, decode twice; and again
     assert (counters.prefill_tokens, counters.reused_tokens, counters.generated_tokens) == (9, 0, 9)
     assert (counters.preemptions, counters.finished) == (0, {"length": 3})
-    # In each of two layers: three prompts, one of them over two blocks; six decoded tokens, of which the
-    # fifth of the first sequence opens a block.
-    assert stats.append_paths == {"first": 6, "boundary": 4, "in_place": 10}
+    assert counters.prefill_seconds > 0 and counters.decode_seconds > 0
+    # In each of two layers: six decoded tokens, of which the fifth of the first sequence opens a block.
+    assert stats.append_paths == {"boundary": 2, "in_place": 10}
 
 
 def test_stats_are_a_copy():

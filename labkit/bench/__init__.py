@@ -1,25 +1,53 @@
-"""Measuring: latency, the hardware's limit, and profiles of a step."""
+"""Measuring: cost cards, host time, paired comparisons, latency, the hardware's limit, profiles, records."""
 
-from labkit.bench.limit import DecodeLimit, copy_bandwidth, decode_limit, forward_flops, matmul_rate
+from labkit.bench.comparison import Comparison, Interval, compare, in_turn, speedup_interval
+from labkit.bench.cost_cards import CostCard, compare_cards, cost_card, steady_prompts
+from labkit.bench.host_time import HostTime, host_engine, time_host_steps
+from labkit.bench.limit import (
+    DecodeLimit,
+    copy_bandwidth,
+    decode_limit,
+    forward_flops,
+    matmul_rate,
+    workload_limit,
+)
 from labkit.bench.metrics import LatencyMetrics, latency_metrics
 from labkit.bench.parity import dense_tokens, transformers_tokens
 from labkit.bench.profile import StepProfile, profile_decode_step
-from labkit.bench.record import load_record
+from labkit.bench.record import load_record, load_records, results
 from labkit.bench.steady import steady_decode, time_decode_steps
+from labkit.bench.workload import Run, Workload
 
 __all__ = [
+    "Comparison",
+    "CostCard",
     "DecodeLimit",
+    "HostTime",
+    "Interval",
     "LatencyMetrics",
+    "Run",
     "StepProfile",
+    "Workload",
+    "compare",
+    "compare_cards",
     "copy_bandwidth",
+    "cost_card",
     "decode_limit",
     "dense_tokens",
     "forward_flops",
+    "host_engine",
+    "in_turn",
     "latency_metrics",
     "load_record",
+    "load_records",
     "matmul_rate",
     "profile_decode_step",
+    "results",
+    "speedup_interval",
     "steady_decode",
+    "steady_prompts",
     "time_decode_steps",
+    "time_host_steps",
     "transformers_tokens",
+    "workload_limit",
 ]

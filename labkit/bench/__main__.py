@@ -2,21 +2,38 @@
 
 import argparse
 
-from labkit.bench import profile_command
+from labkit.bench.commands import compare, cost_card, host_time, ladder, profile, scheduler, streaming
+from labkit.errors import LabkitError
 
-COMMANDS = {"profile": profile_command}
+COMMANDS = {
+    "profile": profile,
+    "cost-card": cost_card,
+    "host-time": host_time,
+    "compare": compare,
+    "scheduler": scheduler,
+    "streaming": streaming,
+    "ladder": ladder,
+}
 
 
-def main() -> None:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m labkit.bench")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
-        summary = command.__doc__.split(": ", 1)[1]
-        subparser = subparsers.add_parser(name, help=summary, description=summary)
+        summary, _, notes = command.__doc__.split(": ", 1)[1].partition("\n")
+        subparser = subparsers.add_parser(name, help=summary, description=summary, epilog=notes.strip())
         command.add_arguments(subparser)
         subparser.set_defaults(run=command.run)
+    return parser
+
+
+def main() -> None:
+    parser = make_parser()
     args = parser.parse_args()
-    args.run(args)
+    try:
+        args.run(args)
+    except LabkitError as error:  # what was asked for cannot be had: no trace is needed to say so
+        parser.exit(2, f"{parser.prog}: error: {error}\n")
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ from labkit.model import GPT2, GPT2Config
 
 @dataclass(frozen=True)
 class DecodeLimit:
-    """The floor of one decode step on a device that moves `bandwidth` bytes a second."""
+    """The floor of a decode, one step or many, on a device that moves `bandwidth` bytes a second."""
 
-    batch_size: int
+    num_tokens: int
     weight_bytes: int
     kv_bytes: int
     bandwidth: float
@@ -28,7 +28,7 @@ class DecodeLimit:
 
     @property
     def tokens_per_second(self) -> float:
-        return self.batch_size / self.seconds
+        return self.num_tokens / self.seconds
 
 
 def decode_limit(gpt2: GPT2, context_lens: Sequence[int], bandwidth: float) -> DecodeLimit:
@@ -39,8 +39,33 @@ def decode_limit(gpt2: GPT2, context_lens: Sequence[int], bandwidth: float) -> D
     itemsize = gpt2.wte.weight.element_size()
     kv_tokens = sum(context_lens) + len(context_lens)
     return DecodeLimit(
-        batch_size=len(context_lens),
+        num_tokens=len(context_lens),
         weight_bytes=decode_weights(gpt2) * itemsize,
+        kv_bytes=gpt2.config.kv_values_per_token * kv_tokens * itemsize,
+        bandwidth=bandwidth,
+    )
+
+
+def workload_limit(
+    gpt2: GPT2,
+    prompt_lens: Sequence[int],
+    new_tokens: Sequence[int],
+    max_batch_size: int,
+    bandwidth: float,
+) -> DecodeLimit:
+    """The limit of decoding these requests' new tokens; the first of each comes from its prefill.
+
+    The batch is taken to be full whenever it can be, so the weights are read as seldom as possible.
+    """
+    itemsize = gpt2.wte.weight.element_size()
+    steps = [n - 1 for n in new_tokens]
+    num_tokens = sum(steps)
+    num_steps = max(*steps, -(-num_tokens // max_batch_size))
+    # A step sees the prompt and what was decoded before, and writes one more.
+    kv_tokens = sum(n * p + n * (n - 1) // 2 + n for n, p in zip(steps, prompt_lens, strict=True))
+    return DecodeLimit(
+        num_tokens=num_tokens,
+        weight_bytes=num_steps * decode_weights(gpt2) * itemsize,
         kv_bytes=gpt2.config.kv_values_per_token * kv_tokens * itemsize,
         bandwidth=bandwidth,
     )

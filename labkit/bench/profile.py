@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
@@ -12,6 +13,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from labkit.bench.limit import synchronize
+from labkit.bench.steady import steady_decode
 from labkit.engine import InferenceEngine
 
 # torch 2.13's profiler announces its start and stop on stderr, in the middle of a notebook.
@@ -19,6 +21,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 RANGE_PREFIX = "labkit."
 STEP_RANGE = "labkit.step"
+TRACED_STEPS = 5
 
 
 class Span(NamedTuple):
@@ -82,16 +85,18 @@ def is_inside(inner: Span, outer: Span) -> bool:
 def profile_decode_step(engine: InferenceEngine) -> StepProfile:
     """Profile one step of an engine in `steady_decode`."""
     batch_size = len(engine.scheduler.running)
-    activities = [ProfilerActivity.CPU]
-    if engine.device.type == "cuda":
-        activities.append(ProfilerActivity.CUDA)
-    with profile(activities=activities, acc_events=True) as profiler:
+    with profile(activities=activities_of(engine.device), acc_events=True) as profiler:
         engine.step()  # not read: it pays for setting the profiler up
         synchronize(engine.device)
         with torch.profiler.record_function(STEP_RANGE):
             engine.step()
         synchronize(engine.device)
     return read_profile(profiler.events(), batch_size)
+
+
+def activities_of(device: torch.device) -> list[ProfilerActivity]:
+    on_gpu = [ProfilerActivity.CUDA] if device.type == "cuda" else []
+    return [ProfilerActivity.CPU, *on_gpu]
 
 
 def read_profile(events: Sequence, batch_size: int) -> StepProfile:
@@ -128,3 +133,16 @@ def short_name(name: str) -> str:
 
 def is_operator(event: object | None) -> bool:
     return event is not None and event.name.startswith("aten::")
+
+
+def write_trace(engine: InferenceEngine, prompts: Sequence[Sequence[int]], path: Path) -> None:
+    """A Chrome trace of TRACED_STEPS steady decode steps of these prompts."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        steady_decode(engine, prompts, max_new_tokens=TRACED_STEPS + 10),
+        profile(activities=activities_of(engine.device)) as profiler,
+    ):
+        for _ in range(TRACED_STEPS):
+            engine.step()
+        synchronize(engine.device)
+    profiler.export_chrome_trace(str(path))

@@ -9,19 +9,48 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pandas as pd
 import torch
 
 from labkit.doctor import driver_version
 from labkit.model.checkpoint import ROOT
 
 RESULTS = ROOT / "data" / "results"
-REQUIRED = ("kind", "date", "commit", "command", "host", "settings", "samples")
+REQUIRED = ("kind", "date", "commit", "command", "host", "bandwidth", "settings", "samples")
+HOST = ("device", "driver", "cpu", "cpu_cores", "python", "torch", "triton")
+RUN = (
+    "seconds",
+    "prefill_seconds",
+    "decode_seconds",
+    "tokens",
+    "decoded_tokens",
+    "decode_steps",
+    "append_paths",
+    "ttft",
+    "queue_wait",
+    "tpot",
+    "latency",
+    "itl_us",
+    "limit_seconds",
+)
+# What each sample of a record of that kind has.
+SAMPLE = {
+    "profile": ("rung", "batch_size", "step_seconds", "append_paths", "limit_seconds", "profile"),
+    "cost_card": ("rung", "batch_size", "key", "card"),
+    "host_time": ("rung", "batch_size", "num_layers", "step_seconds", "tables_seconds", "append_seconds"),
+    "comparison": ("comparison", "limit_seconds"),
+    "scheduler": ("rung", *RUN),
+    "streaming": ("rung", *RUN),
+    "ladder": ("rung", *RUN),
+}
 
 
 def describe_host(device: torch.device) -> dict[str, str | int | None]:
     """The machine and the versions behind a figure."""
-    import triton
-
+    try:
+        from triton import __version__ as triton_version
+    except ImportError:  # there is none for Windows and macOS
+        triton_version = None
     on_gpu = device.type == "cuda"
     return {
         "device": torch.cuda.get_device_name(device) if on_gpu else platform.machine(),
@@ -30,7 +59,7 @@ def describe_host(device: torch.device) -> dict[str, str | int | None]:
         "cpu_cores": os.cpu_count(),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "triton": triton.__version__,
+        "triton": triton_version,
     }
 
 
@@ -48,17 +77,43 @@ def current_commit() -> str:
     return git.stdout.strip() if git.returncode == 0 else os.environ.get("LABKIT_COMMIT", "unknown")
 
 
-def make_record(kind: str, device: torch.device, settings: dict, samples: list[dict]) -> dict:
-    """A record of the command that runs now. samples: raw measurements, one dict for each thing measured."""
-    return {
+def make_record(
+    kind: str, device: torch.device, bandwidth: float, settings: dict, samples: list[dict]
+) -> dict:
+    """A record of the command that runs now.
+
+    bandwidth: of a copy on the device, in bytes a second. samples: raw measurements, one dict for each
+    thing measured. Raises ValueError if one lacks what its kind has.
+    """
+    record = {
         "kind": kind,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": current_commit(),
         "command": shlex.join(["python", "-m", "labkit.bench", *sys.argv[1:]]),
         "host": describe_host(device),
+        "bandwidth": bandwidth,
         "settings": settings,
         "samples": samples,
     }
+    check_record("to be written", record)
+    return record
+
+
+def check_record(name: str, record: dict) -> None:
+    """Raises ValueError naming what the record lacks."""
+
+    def check(where: str, keys: tuple[str, ...], found: dict) -> None:
+        if missing := [key for key in keys if key not in found]:
+            raise ValueError(f"record {name} lacks {', '.join(missing)}{where}")
+
+    check("", REQUIRED, record)
+    check(" in host", HOST, record["host"])
+    if record["kind"] not in SAMPLE:
+        raise ValueError(f"record {name} is of no known kind: {record['kind']!r}")
+    if not record["samples"]:
+        raise ValueError(f"record {name} has no samples")
+    for i, sample in enumerate(record["samples"]):
+        check(f" in sample {i}", SAMPLE[record["kind"]], sample)
 
 
 def write_record(record: dict, path: Path) -> None:
@@ -68,8 +123,35 @@ def write_record(record: dict, path: Path) -> None:
 
 def load_record(name: str) -> dict:
     """The record `name`.json of data/results. Raises ValueError if it lacks something that a record has."""
-    record = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-    missing = [key for key in REQUIRED if key not in record]
-    if missing:
-        raise ValueError(f"record {name} lacks {', '.join(missing)}")
+    record = read_record(name)
+    check_record(name, record)
     return record
+
+
+def read_record(name: str) -> dict:
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def load_records(kind: str) -> dict[str, dict]:
+    """All records of a kind under data/results, by name; your own are among them once you made them."""
+    names = [path.stem for path in sorted(RESULTS.glob("*.json"))]
+    return {name: load_record(name) for name in names if read_record(name).get("kind") == kind}
+
+
+def results(kind: str) -> pd.DataFrame:
+    """The samples of all records of a kind, a row each, with the device, commit and model they belong to."""
+    return pd.DataFrame(
+        [
+            {
+                "record": name,
+                "device": record["host"]["device"],
+                "date": record["date"],
+                "commit": record["commit"][:8],
+                "model": record["settings"]["model"],
+                "bandwidth": record["bandwidth"],
+                **sample,
+            }
+            for name, record in load_records(kind).items()
+            for sample in record["samples"]
+        ]
+    )

@@ -10,11 +10,17 @@ from labkit.engine import InferenceEngine, SamplingParams
 
 @contextmanager
 def steady_decode(
-    engine: InferenceEngine, prompts: Sequence[Sequence[int]], warmup_steps: int = 3
+    engine: InferenceEngine,
+    prompts: Sequence[Sequence[int]],
+    warmup_steps: int = 3,
+    max_new_tokens: int | None = None,
 ) -> Iterator[list[int]]:
-    """Hold `engine` in a steady decode of these prompts; the requests' ids. They are cancelled at the end."""
+    """Hold `engine` in a steady decode of these prompts; the requests' ids. They are cancelled at the end.
+
+    max_new_tokens: for how long it can go on; None: until the model has no position left.
+    """
     room = engine.model.config.n_positions - max(map(len, prompts))
-    params = SamplingParams(max_new_tokens=room, stop_on_eos=False)
+    params = SamplingParams(max_new_tokens=max_new_tokens or room, stop_on_eos=False)
     request_ids = [engine.add_request(list(prompt), params) for prompt in prompts]
     try:
         while engine.scheduler.waiting:

@@ -7,6 +7,8 @@ from labkit.engine.sampling import SamplingParams
 from labkit.engine.scheduler import OnlineScheduler
 from labkit.engine.session import InferenceSession
 from labkit.engine.stats import EngineStats
+from labkit.engine.streaming import StreamingServer, TokenStream
+from labkit.errors import OverloadedError, StreamError
 
 __all__ = [
     "CacheConfig",
@@ -17,8 +19,12 @@ __all__ = [
     "InferenceEngine",
     "InferenceSession",
     "OnlineScheduler",
+    "OverloadedError",
     "SamplingParams",
     "SchedulerConfig",
     "StepOutput",
+    "StreamError",
+    "StreamingServer",
     "Timing",
+    "TokenStream",
 ]

@@ -56,7 +56,7 @@ class InferenceEngine:
         scheduler: SchedulerConfig = SchedulerConfig(),
     ) -> None:
         self.device = pick_device(device)
-        self.dtype = dtype or (torch.float16 if self.device.type == "cuda" else torch.float32)
+        self.dtype = dtype or default_dtype(self.device)
         self.options = options
         self.model = model.to(self.device, self.dtype)
         config = model.config
@@ -238,11 +238,11 @@ class InferenceEngine:
 
     def _prefill(self) -> bool:
         """Admit what fits and give each its first token; False if nothing was admitted."""
+        started = time.perf_counter()
         prefixes = self._admit()
         if not prefixes:
             return False
         admitted = list(prefixes)
-        started = time.perf_counter()
         try:
             held = [request.session.num_tokens for request in admitted]
             logits = self._prompt_logits(prefixes)
@@ -258,6 +258,7 @@ class InferenceEngine:
             self._counters.reused_tokens += reused
             self._counters.prefill_tokens += request.num_tokens - reused
         self._accept(admitted, token_ids)
+        self._counters.prefill_seconds += time.perf_counter() - started
         return True
 
     def _admit(self) -> dict[Request, PrefixEntry | None]:
@@ -319,6 +320,7 @@ class InferenceEngine:
 
     def _decode(self) -> None:
         """One more token for every running request."""
+        started = time.perf_counter()
         self._make_room_to_decode()
         running = list(self.scheduler.running)
         if not running:
@@ -335,7 +337,9 @@ class InferenceEngine:
                 session.roll_back()
             raise
         self._counters.decode_steps += 1
+        self._counters.decoded_tokens += len(running) - token_ids.count(None)
         self._accept(running, token_ids)
+        self._counters.decode_seconds += time.perf_counter() - started
 
     def _make_room_to_decode(self) -> None:
         """Evict prefixes, then preempt the newest, until every running request can grow by a token."""
@@ -404,6 +408,10 @@ def as_token_id(value: object) -> int:
         return operator.index(value)
     except TypeError:
         raise RequestError(f"token id {value!r} is not a whole number") from None
+
+
+def default_dtype(device: torch.device) -> torch.dtype:
+    return torch.float16 if device.type == "cuda" else torch.float32
 
 
 def pick_device(device: torch.device | str | None) -> torch.device:

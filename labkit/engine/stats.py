@@ -12,7 +12,10 @@ class EngineCounters:
     reused_tokens: int = 0  # prompt tokens found in the prefix cache
     decode_steps: int = 0
     generated_tokens: int = 0
+    decoded_tokens: int = 0  # of them by decode steps; prefills make the others
     preemptions: int = 0
+    prefill_seconds: float = 0.0  # in the parts of steps that gave requests their first token
+    decode_seconds: float = 0.0  # in the parts of steps that gave running requests one more
     finished: dict[str, int] = field(default_factory=dict)  # requests by finish reason
 
 
@@ -26,5 +29,5 @@ class EngineStats:
     blocks_per_layer: int
     prefix_entries: int
     prefix_evictions: int
-    append_paths: dict[str, int]  # how often a block was made ready for tokens in each way
+    append_paths: dict[str, int]  # decoded tokens, once a layer, by how their block was made ready
     counters: EngineCounters

@@ -46,7 +46,7 @@ class KVBlockManager:
         shape = (num_layers, max_blocks_per_layer, num_heads, block_size, head_dim)
         self.k_cache = torch.zeros(shape, device=device, dtype=dtype)
         self.v_cache = torch.zeros(shape, device=device, dtype=dtype)
-        self.append_paths: Counter[str] = Counter()  # how often a block was made ready in each way
+        self.append_paths: Counter[str] = Counter()  # calls of `append_token` by how the block was made ready
         self._block_infos: dict[int, KVBlockInfo] = {}
         self._block_refcounts: dict[int, int] = {}
         self._freed: list[list[int]] = [[] for _ in range(num_layers)]  # block indices, last freed first out
@@ -86,6 +86,13 @@ class KVBlockManager:
         last_id = block_ids[-1]
         return self._block_infos[last_id].length == self.block_size or self._block_refcounts[last_id] > 1
 
+    def live_slots(self) -> Tensor:
+        """Which slots hold a token: [L, N, block_size], True or False."""
+        live = torch.zeros((*self.k_cache.shape[:2], self.block_size), dtype=torch.bool)
+        for info in self._block_infos.values():
+            live[info.layer, info.block_index, : info.length] = True
+        return live.to(self.k_cache.device)
+
     def dense_kv(self, layer_idx: int, block_ids: list[int]) -> tuple[Tensor, Tensor]:
         """The keys and values of a sequence in one piece, each [H, T, D] (a copy)."""
         indices = torch.tensor(
@@ -104,7 +111,8 @@ class KVBlockManager:
 
         Raises OutOfBlocksError, with nothing changed, if that takes a block and none is free.
         """
-        last_id = self._writable_last_block(layer_idx, block_ids)
+        last_id, path = self._writable_last_block(layer_idx, block_ids)
+        self.append_paths[path] += 1
         info = self._block_infos[last_id]
         self.k_cache[layer_idx, info.block_index, :, info.length] = key_new
         self.v_cache[layer_idx, info.block_index, :, info.length] = value_new
@@ -119,7 +127,7 @@ class KVBlockManager:
         num_tokens = keys.shape[1]
         done = 0
         while done < num_tokens:
-            last_id = self._writable_last_block(layer_idx, block_ids)
+            last_id, _ = self._writable_last_block(layer_idx, block_ids)
             info = self._block_infos[last_id]
             count = min(self.block_size - info.length, num_tokens - done)
             place = (layer_idx, info.block_index, slice(None), slice(info.length, info.length + count))
@@ -158,20 +166,20 @@ class KVBlockManager:
 
     # --- a block's life ----------------------------------------------------------------------------
 
-    def _writable_last_block(self, layer_idx: int, block_ids: list[int]) -> int:
-        """The block that the next token goes to, made ready: it has room and nobody else sees it."""
+    def _writable_last_block(self, layer_idx: int, block_ids: list[int]) -> tuple[int, str]:
+        """The block for the next token, with room and nobody else to see it, and how it was made ready."""
         if not block_ids:
             block_ids.append(self._allocate_block(layer_idx, start=0))
-            self.append_paths["first"] += 1
+            path = "first"
         elif (info := self._block_infos[block_ids[-1]]).length == self.block_size:
             block_ids.append(self._allocate_block(layer_idx, start=info.start + self.block_size))
-            self.append_paths["boundary"] += 1
+            path = "boundary"
         elif self._block_refcounts[block_ids[-1]] > 1:
             block_ids[-1] = self._copy_on_write(layer_idx, block_ids[-1])
-            self.append_paths["copy_on_write"] += 1
+            path = "copy_on_write"
         else:
-            self.append_paths["in_place"] += 1
-        return block_ids[-1]
+            path = "in_place"
+        return block_ids[-1], path
 
     def _copy_on_write(self, layer_idx: int, block_id: int) -> int:
         """A private copy of a shared block, which loses one holder."""

@@ -1,6 +1,6 @@
 """One look for every figure: about 900 pixels wide, colours that colour-blind readers can tell apart."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import TypeVar
 
@@ -15,6 +15,7 @@ SERIES = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED, YELLOW)
 INK = "#222222"
 PALE = "#EEEEEE"
 
+WIDE = 20  # times the smallest value: a linear axis would show that one as nothing
 WIDTH = 8.6  # inches
 DPI = 105
 
@@ -55,3 +56,9 @@ def figure(height: float, rows: int = 1, **subplot_options) -> tuple[Figure, Axe
 
 def colour(index: int) -> str:
     return SERIES[index % len(SERIES)]
+
+
+def is_wide(values: Iterable[float]) -> bool:
+    """Whether values, all above 0, lie so far apart that their axis should be logarithmic."""
+    values = list(values)
+    return max(values) > WIDE * min(values)

@@ -1,38 +1,38 @@
-"""`python -m labkit.bench profile`: where a decode step's time goes, and how far that is from the limit."""
+"""profile: where a decode step's time goes, and how far that is from the limit."""
 
 import argparse
-from pathlib import Path
 from statistics import median
 
 from tqdm import tqdm
 
+from labkit.bench.commands.arguments import (
+    add_common_arguments,
+    add_rung_argument,
+    int_list,
+    model_of,
+    positive,
+    settings_of,
+)
 from labkit.bench.limit import copy_bandwidth, decode_limit
 from labkit.bench.profile import profile_decode_step
 from labkit.bench.record import make_record, write_record
 from labkit.bench.steady import steady_decode, time_decode_steps
+from labkit.bench.workload import difference
 from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
 from labkit.ladder import LADDER
-from labkit.model import load_model
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rung", default="00", choices=list(LADDER), help="rung of the ladder")
-    parser.add_argument("--model", default="random:gpt2", help="directory, hub id or random:gpt2")
-    parser.add_argument("--device", default=None, help="cpu or cuda; the best there is by default")
+    add_common_arguments(parser)
+    add_rung_argument(parser)
     parser.add_argument("--batch-sizes", type=int_list, default=(1, 8, 64), help="requests decoded together")
-    parser.add_argument("--context", type=int, default=256, help="tokens of each prompt")
-    parser.add_argument("--steps", type=int, default=30, help="decode steps timed for each batch size")
-    parser.add_argument("--json", type=Path, help="write a record to this file")
-
-
-def int_list(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
+    parser.add_argument("--context", type=positive, default=256, help="tokens of each prompt")
+    parser.add_argument("--steps", type=positive, default=30, help="decode steps timed for each batch size")
 
 
 def run(args: argparse.Namespace) -> None:
-    model = load_model(args.model)
     engine = InferenceEngine(
-        model,
+        model_of(args),
         LADDER[args.rung].options,
         device=args.device,
         cache=CacheConfig(prefix_cache=False),
@@ -46,26 +46,25 @@ def run(args: argparse.Namespace) -> None:
     for sample in samples:
         report(sample)
     if args.json:
-        settings = {k: str(v) if isinstance(v, Path) else v for k, v in vars(args).items() if k != "run"}
-        write_record(make_record("profile", engine.device, settings, samples), args.json)
+        record = make_record("profile", engine.device, bandwidth, settings_of(args), samples)
+        write_record(record, args.json)
 
 
 def measure(engine: InferenceEngine, batch_size: int, args: argparse.Namespace, bandwidth: float) -> dict:
     """Raw step times, the paths taken while they were made, and one profiled step."""
     prompts = [[i % engine.model.config.vocab_size for i in range(args.context)]] * batch_size
     with steady_decode(engine, prompts):
-        paths_before = engine.kv_manager.append_paths.copy()
+        paths_before = engine.stats().append_paths
         context_lens = [r.session.num_tokens + args.steps // 2 for r in engine.scheduler.running]
         step_seconds = time_decode_steps(engine, args.steps)
-        append_paths = dict(engine.kv_manager.append_paths - paths_before)
+        append_paths = difference(paths_before, engine.stats().append_paths)
         profile = profile_decode_step(engine)
-    limit = decode_limit(engine.model.gpt2, context_lens, bandwidth)
     return {
+        "rung": args.rung,
         "batch_size": batch_size,
         "step_seconds": step_seconds,
         "append_paths": append_paths,
-        "bandwidth": bandwidth,
-        "limit_seconds": limit.seconds,
+        "limit_seconds": decode_limit(engine.model.gpt2, context_lens, bandwidth).seconds,
         "profile": profile.to_dict(),
     }
 

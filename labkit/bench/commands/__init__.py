@@ -1,0 +1,1 @@
+"""`python -m labkit.bench COMMAND`, a command a file."""

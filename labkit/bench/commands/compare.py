@@ -1,0 +1,72 @@
+"""compare: two rungs, or any two sets of options, in turn on one workload, with a verdict.
+
+--before and --after take a rung and changes to its options: 00, or 00,attention=plain.
+--self-test N compares --before with itself N times: all but about one in a hundred must be "cannot tell".
+"""
+
+import argparse
+from collections import Counter
+
+from tqdm import tqdm
+
+from labkit.bench.commands.arguments import (
+    add_common_arguments,
+    add_rounds_argument,
+    add_workload_arguments,
+    positive,
+    rung_options,
+    settings_of,
+    workload_of,
+)
+from labkit.bench.comparison import ROUNDS, Comparison, compare
+from labkit.bench.limit import copy_bandwidth
+from labkit.bench.record import make_record, write_record
+from labkit.ladder import LADDER
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    *_, below, last = next(iter(LADDER)), *LADDER
+    add_common_arguments(parser)
+    add_workload_arguments(parser)
+    add_rounds_argument(parser, ROUNDS)
+    parser.add_argument("--before", default=below, metavar="RUNG[,OPTION=VALUE,...]")
+    parser.add_argument("--after", default=last, metavar="RUNG[,OPTION=VALUE,...]")
+    parser.add_argument("--path", help="the append path that --after is about; warns if it never ran")
+    parser.add_argument(
+        "--self-test", type=positive, metavar="N", help="compare --before with itself N times"
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    before, after = rung_options(args.before), rung_options(args.before if args.self_test else args.after)
+    workload = workload_of(args)
+    names = ("A", "A again") if args.self_test else (args.before, args.after)
+    repeats = args.self_test or 1
+    with tqdm(total=repeats * args.rounds * 4, unit=" runs") as bar:
+        comparisons = [
+            compare(
+                workload,
+                before,
+                after,
+                names=names,
+                path=args.path,
+                rounds=args.rounds,
+                progress=bar.update,
+            )
+            for _ in range(repeats)
+        ]
+    for comparison in comparisons:
+        print(comparison)
+    if args.self_test:
+        report_self_test(comparisons)
+    if args.json:
+        bandwidth = copy_bandwidth(workload.device)
+        limit = workload.limit(workload.run(workload.make_engine(after)), bandwidth)
+        samples = [{"comparison": c.to_dict(), "limit_seconds": limit.seconds} for c in comparisons]
+        record = make_record("comparison", workload.device, bandwidth, settings_of(args), samples)
+        write_record(record, args.json)
+
+
+def report_self_test(comparisons: list[Comparison]) -> None:
+    verdicts = Counter(comparison.verdict for comparison in comparisons)
+    print(f"A/A self-test: {verdicts['cannot tell']} of {len(comparisons)} came out 'cannot tell'")

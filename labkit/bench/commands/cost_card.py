@@ -1,0 +1,70 @@
+"""cost-card: what one steady decode step does, counted, for each rung, model and batch."""
+
+import argparse
+from itertools import product
+
+import pandas as pd
+from tqdm import tqdm
+
+from labkit.bench.commands.arguments import (
+    add_device_arguments,
+    add_rungs_argument,
+    int_list,
+    settings_of,
+)
+from labkit.bench.cost_cards import CostCard, cost_card, engine_key, steady_prompts
+from labkit.bench.limit import copy_bandwidth
+from labkit.bench.record import make_record, write_record
+from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
+from labkit.engine.engine import pick_device
+from labkit.ladder import LADDER
+from labkit.model import load_model
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_device_arguments(parser)
+    add_rungs_argument(parser)
+    add = parser.add_argument
+    add("--models", type=lambda text: tuple(text.split(",")), default=("data/tiny-gpt2", "random:gpt2"))
+    add("--batch-sizes", type=int_list, default=(8, 64, 128), help="requests decoded together")
+    add(
+        "--prompt-lengths",
+        type=lambda text: tuple(map(int_list, text.split(":"))),
+        default=((20,), (20, 23)),
+        help="tokens of the prompts, in turn: 20 makes all positions equal, 20,23 does not; sets "
+        "are separated by colons (default 20:20,23)",
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    device = pick_device(args.device)
+    samples, cards = [], {}
+    for name in args.models:
+        model = load_model(name)
+        for rung, batch_size, lengths in tqdm(
+            list(product(args.rungs, args.batch_sizes, args.prompt_lengths)), desc=name
+        ):
+            engine = InferenceEngine(
+                model,
+                LADDER[rung].options,
+                device=device,
+                cache=CacheConfig(prefix_cache=False, max_blocks_per_layer=batch_size),
+                scheduler=SchedulerConfig(max_batch_size=batch_size, prefill_max_batch_size=batch_size),
+            )
+            prompts = steady_prompts(batch_size, lengths)
+            card = cost_card(engine, prompts)
+            key = engine_key(engine, prompts)
+            samples.append({"rung": rung, "batch_size": batch_size, "key": key, "card": card.to_dict()})
+            cards[name, rung, batch_size, ",".join(map(str, lengths))] = card
+    print(card_table(cards).to_string())
+    if args.json:
+        settings = {**settings_of(args), "model": ", ".join(args.models)}
+        record = make_record("cost_card", device, copy_bandwidth(device), settings, samples)
+        write_record(record, args.json)
+
+
+def card_table(cards: dict[tuple, CostCard]) -> pd.DataFrame:
+    """A card a row."""
+    table = pd.DataFrame([card.column() for card in cards.values()])
+    table.index = pd.MultiIndex.from_tuples(cards, names=["model", "rung", "B", "prompts"])
+    return table

@@ -1,0 +1,122 @@
+"""scheduler: requests that are there at once, `engine.step()` in a loop until all are done.
+
+The summary has the seeds' lines. Where a figure means something else than theirs:
+first tokens come from the prefill, so decode throughput leaves them out (theirs counts them in the decode
+time's tokens); TTFT runs from a request's arrival, so it includes the wait in the queue (theirs is the
+prefill alone); tokens are counted as ids, never by encoding text again; decode time is the sum of the
+engine's decode steps. TTFT, TPOT and latency are a run's median; p50 and mean are over runs.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from statistics import mean, median
+
+from tqdm import tqdm
+
+from labkit.bench.commands.arguments import (
+    add_common_arguments,
+    add_run_arguments,
+    add_rung_argument,
+    add_workload_arguments,
+    settings_of,
+    workload_of,
+)
+from labkit.bench.comparison import total_paths
+from labkit.bench.limit import copy_bandwidth
+from labkit.bench.profile import write_trace
+from labkit.bench.record import make_record, write_record
+from labkit.bench.workload import Run, Workload
+from labkit.engine import InferenceEngine
+from labkit.ladder import LADDER
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_common_arguments(parser)
+    add_rung_argument(parser)
+    add_workload_arguments(parser)
+    add_run_arguments(parser)
+    parser.add_argument(
+        "--mode", choices=("online",), default="online", help="requests join and leave the batch at any step"
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    workload = workload_of(args)
+    engine = workload.make_engine(LADDER[args.rung].options)
+    bandwidth = copy_bandwidth(engine.device)
+    runs = repeat(args, workload, lambda progress: workload.run(engine, progress))
+    print(f"{engine.model}, rung {args.rung}")
+    print_summary(runs, args)
+    print_limit(workload, runs, bandwidth)
+    finish("scheduler", args, workload, engine, runs, bandwidth)
+
+
+def repeat(
+    args: argparse.Namespace, workload: Workload, run_once: Callable[[Callable[[int], object]], Run]
+) -> list[Run]:
+    """Warm-up runs and measured runs, with one progress bar; the measured ones."""
+    count = args.warmup_runs + args.repeat_runs
+    total = count * len(workload.prompts) * workload.max_new_tokens
+    with tqdm(total=total, unit=" tokens", desc=f"{args.warmup_runs} + {args.repeat_runs} runs") as bar:
+        runs = [run_once(bar.update) for _ in range(count)]
+    return runs[args.warmup_runs :]
+
+
+def print_summary(runs: Sequence[Run], args: argparse.Namespace) -> None:
+    """The seeds' lines."""
+
+    def line(name: str, unit: str, digits: int, value: Callable[[Run], float]) -> None:
+        values = [value(run) for run in runs]
+        print(f"{name} p50/mean: {median(values):.{digits}f}/{mean(values):.{digits}f} {unit}")
+
+    print(f"=== {args.mode} summary ===")
+    print(f"Warmup runs: {args.warmup_runs}")
+    print(f"Measured runs: {args.repeat_runs}")
+    line("Decode time", "s", 6, lambda run: run.decode_seconds)
+    line("Total time", "s", 6, lambda run: run.seconds)
+    if all(run.decoded_tokens for run in runs):
+        line("Throughput(completion,decode)", "tokens/s", 2, lambda run: run.decode_rate)
+    line("Throughput(completion,total)", "tokens/s", 2, lambda run: run.tokens / run.seconds)
+    line("TTFT", "ms", 2, lambda run: 1e3 * median(run.latency.ttft))
+    if all(run.latency.tpot for run in runs):
+        line("TPOT", "ms/token", 2, lambda run: 1e3 * median(run.latency.tpot))
+    line("Latency", "ms", 2, lambda run: 1e3 * median(run.latency.latency))
+
+
+def print_limit(workload: Workload, runs: Sequence[Run], bandwidth: float) -> None:
+    """What ran, and how far the decode is from what the device allows."""
+    print(f"Append paths, all measured runs: {total_paths(runs)}")
+    if not all(run.decoded_tokens for run in runs):
+        print("Limit of decode: some run decoded nothing")
+        return
+    limit = workload.limit(runs[0], bandwidth)
+    reached = median(workload.limit(run, bandwidth).seconds / run.decode_seconds for run in runs)
+    print(
+        f"Limit of decode: {limit.tokens_per_second:,.0f} tokens/s ({limit.num_bytes / 1e9:,.1f} GB at "
+        f"{bandwidth / 1e9:,.0f} GB/s, measured); reached {100 * reached:.1f} %"
+    )
+
+
+def finish(
+    kind: str,
+    args: argparse.Namespace,
+    workload: Workload,
+    engine: InferenceEngine,
+    runs: Sequence[Run],
+    bandwidth: float,
+) -> None:
+    """The record and the trace, if they are asked for."""
+    if args.json:
+        samples = [run_sample(args.rung, workload, run, bandwidth) for run in runs]
+        write_record(make_record(kind, engine.device, bandwidth, settings_of(args), samples), args.json)
+        print(f"Record: {args.json}")
+    if args.profile:
+        path = args.profile / f"{kind}_rung{args.rung}.json"
+        prompts = workload.prompt_ids()[: workload.scheduler.max_batch_size]
+        write_trace(engine, prompts, path)
+        print(f"Trace of five decode steps: {path}")
+
+
+def run_sample(rung: str, workload: Workload, run: Run, bandwidth: float) -> dict:
+    limit = workload.limit(run, bandwidth)
+    return {"rung": rung, **run.to_dict(), "limit_seconds": limit.seconds}

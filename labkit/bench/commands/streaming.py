@@ -1,0 +1,103 @@
+"""streaming: a worker thread drives the engine, and each request has a consumer on a thread of its own.
+
+Where a figure means something else than the seeds': every moment is the consumer's, when it has the token
+in hand, not the worker's; TTFT runs from submission, tokenizing and queueing included, and is shown whole
+and in its two parts; tokens are counted as ids; ITL pools the gaps of all requests (between chunks, if
+--stream-interval is more than 1). Percentiles pool the requests of all measured runs.
+"""
+
+import argparse
+from collections.abc import Sequence
+
+import numpy as np
+
+from labkit.bench.commands.arguments import (
+    add_common_arguments,
+    add_run_arguments,
+    add_rung_argument,
+    add_workload_arguments,
+    natural,
+    positive,
+    workload_of,
+)
+from labkit.bench.commands.scheduler import finish, print_limit, repeat
+from labkit.bench.limit import copy_bandwidth
+from labkit.bench.metrics import PERCENTILES
+from labkit.bench.streaming import Traffic, run_streaming
+from labkit.bench.workload import Run
+from labkit.ladder import LADDER
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_common_arguments(parser)
+    add_rung_argument(parser)
+    add_workload_arguments(parser)
+    add_run_arguments(parser)
+    add = parser.add_argument
+    add("--tokenize-workers", type=natural, default=0, help="threads that tokenize; 0: whoever submits does")
+    add("--submit-interval-ms", type=milliseconds, default=0.0, help="between arrivals; 0: all at once")
+    add("--max-inflight-requests", type=positive, help="unfinished requests at most; more are refused")
+    add("--stream-interval", type=positive, default=1, help="tokens in a chunk")
+
+
+def milliseconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time of 0 ms or more")
+    return value
+
+
+def run(args: argparse.Namespace) -> None:
+    workload = workload_of(args)
+    engine = workload.make_engine(LADDER[args.rung].options)
+    bandwidth = copy_bandwidth(engine.device)
+    traffic = Traffic(
+        submit_interval=args.submit_interval_ms / 1e3,
+        max_inflight_requests=args.max_inflight_requests,
+        stream_interval=args.stream_interval,
+        tokenize_workers=args.tokenize_workers,
+    )
+    refused = []
+
+    def run_once(progress) -> Run:
+        made, num_refused = run_streaming(workload, engine, traffic, progress)
+        refused.append(num_refused)
+        return made
+
+    runs = repeat(args, workload, run_once)
+    print(f"{engine.model}, rung {args.rung}")
+    print("=== streaming summary ===")
+    for number, made in enumerate(runs, start=1):
+        print(
+            f"run{number} Throughput: {made.tokens / made.seconds:.2f} tokens/s | "
+            f"TPOT p50: {1e3 * np.median(made.latency.tpot or [np.nan]):.2f} ms/token"
+        )
+    print_summary(runs)
+    if any(refused):
+        print(f"Refused for --max-inflight-requests, a run: {refused[args.warmup_runs :]}")
+    print_limit(workload, runs, bandwidth)
+    finish("streaming", args, workload, engine, runs, bandwidth)
+
+
+def print_summary(runs: Sequence[Run]) -> None:
+    """The seeds' lines."""
+    names = "/".join(f"p{p}" for p in PERCENTILES)
+
+    def line(name: str, unit: str, samples: list[float]) -> None:
+        values = [f"{1e3 * value:.2f}" for value in np.percentile(samples, PERCENTILES)] if samples else ["-"]
+        print(f"{name} {names}: {'/'.join(values)} {unit}")
+
+    latencies = [made.latency for made in runs]
+    mean = np.mean([made.tokens / made.seconds for made in runs])
+    print(f"avg  Throughput: {mean:.2f} tokens/s")
+    print(f"Completion tokens a run: {[made.tokens for made in runs]}")
+    line("TTFT", "ms", [t for m in latencies for t in m.ttft])
+    line("  Queue wait", "ms", [t for m in latencies for t in m.queue_wait])
+    to_first = [t - wait for m in latencies for t, wait in zip(m.ttft, m.queue_wait, strict=True)]
+    line("  Prefill->first token", "ms", to_first)
+    line("TPOT", "ms/token", [t for m in latencies for t in m.tpot])
+    line("ITL", "ms", [t for m in latencies for t in m.itl])
+    line("Latency", "ms", [t for m in latencies for t in m.latency])

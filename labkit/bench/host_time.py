@@ -1,0 +1,159 @@
+"""What a decode step costs the host, with the model taken out."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from labkit.bench.limit import synchronize
+from labkit.bench.steady import steady_decode
+from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
+from labkit.model import GPT2Config, LanguageModel
+from labkit.model.checkpoint import RANDOM_CONFIGS
+from labkit.model.gpt2 import Attend, PastKV, Prefilled
+from labkit.model.tokenizer import WordTokenizer
+from labkit.options import EngineOptions
+
+SHAPE = RANDOM_CONFIGS["gpt2"]  # 12 layers, 12 heads of 64: what the series is about
+CONTEXT = 8  # tokens of each prompt; with these steps, all in one block
+WARMUP_STEPS = 3
+BATCH_SIZES = (1, 8, 32, 64, 128, 256)
+
+
+class PreparedForward(nn.Module):
+    """In the model's place: hands back keys, values and logits that are there already."""
+
+    def __init__(self, config: GPT2Config) -> None:
+        super().__init__()
+        self.config = config
+        self.wte = nn.Embedding(1, 1)  # what the engine asks for the model's device and dtype
+        self._qkv = torch.empty(0)
+
+    def tie_weights(self) -> None:
+        """There are none."""
+
+    def prefill(self, input_ids: Tensor, lengths: Tensor, past: PastKV | None = None) -> Prefilled:
+        B, T = input_ids.shape
+        c, weight = self.config, self.wte.weight
+        kv = weight.new_zeros(c.n_layer, B, c.n_head, T, c.head_dim)
+        self._qkv = weight.new_zeros(B, 1, 3, c.n_head, c.head_dim)
+        return Prefilled(weight.new_zeros(B, 2), kv, kv)
+
+    def decode_one_token(self, input_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        # Views of one tensor, as the model makes them.
+        query, key, value = self._qkv.permute(2, 0, 3, 1, 4)  # each [B, H, 1, D]
+        for layer_idx in range(self.config.n_layer):
+            attend(layer_idx, query, key, value)
+        return self._qkv.new_zeros(len(input_ids), 2)
+
+
+def no_attention(query: Tensor, *_: object) -> Tensor:
+    return query
+
+
+@dataclass(frozen=True)
+class HostTime:
+    """Seconds of steps of `batch_size` requests, one number a step. Nothing waits for the GPU."""
+
+    batch_size: int
+    num_layers: int
+    step_seconds: tuple[float, ...]
+    tables_seconds: tuple[float, ...]  # of it: making the block tables
+    append_seconds: tuple[float, ...]  # of it: getting keys and values into the cache
+
+    @property
+    def step_us(self) -> float:
+        """Microseconds of a step, the median."""
+        return 1e6 * float(np.median(self.step_seconds))
+
+    @property
+    def layer_us(self) -> float:
+        """Microseconds of tables and append a layer, the median."""
+        a_layer = np.add(self.tables_seconds, self.append_seconds) / self.num_layers
+        return 1e6 * float(np.median(a_layer))
+
+    def to_dict(self) -> dict:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, raw: dict) -> "HostTime":
+        lanes = {lane: tuple(raw[lane]) for lane in ("step_seconds", "tables_seconds", "append_seconds")}
+        return cls(raw["batch_size"], raw["num_layers"], **lanes)
+
+
+def host_engine(
+    options: EngineOptions, batch_size: int, device: torch.device | str | None = None
+) -> InferenceEngine:
+    """An engine of GPT-2's shape, for one batch size, with the model and its attention taken out."""
+    model = LanguageModel(
+        "GPT-2's shape, no model", PreparedForward(SHAPE), WordTokenizer(SHAPE.vocab_size, None)
+    )
+    engine = InferenceEngine(
+        model,
+        options,
+        device=device,
+        dtype=torch.float16,
+        cache=CacheConfig(prefix_cache=False, max_blocks_per_layer=batch_size),
+        scheduler=SchedulerConfig(
+            max_batch_size=batch_size,
+            prefill_max_batch_size=batch_size,
+            prefill_max_tokens=batch_size * CONTEXT,
+        ),
+    )
+    engine.decode_step.attention = no_attention
+    return engine
+
+
+def time_host_steps(engine: InferenceEngine, num_steps: int = 40) -> HostTime:
+    """Time `num_steps` steps of a full batch on an engine from `host_engine`.
+
+    Raises ValueError if a prompt of CONTEXT tokens and so many steps do not fit into a block.
+    """
+    room = engine.kv_manager.block_size - CONTEXT
+    if WARMUP_STEPS + num_steps > room:
+        raise ValueError(f"{num_steps} steps do not fit; a block has room for {room - WARMUP_STEPS}")
+    batch_size = engine.scheduler.config.max_batch_size
+    prompts = [list(range(CONTEXT))] * batch_size
+    step_seconds, tables_seconds, append_seconds = [], [], []
+    with steady_decode(engine, prompts, WARMUP_STEPS, room), timed_parts(engine) as parts:
+        for _ in range(num_steps):
+            synchronize(engine.device)
+            parts.clear()
+            started = time.perf_counter()
+            engine.step()
+            step_seconds.append(time.perf_counter() - started)
+            tables_seconds.append(parts["tables"])
+            append_seconds.append(parts["append"])
+    return HostTime(
+        batch_size,
+        engine.model.config.n_layer,
+        tuple(step_seconds),
+        tuple(tables_seconds),
+        tuple(append_seconds),
+    )
+
+
+@contextmanager
+def timed_parts(engine: InferenceEngine) -> Iterator[dict[str, float]]:
+    """Seconds that the parts of the decode step take, by part."""
+    seconds: dict[str, float] = {}
+
+    def timed(name: str, call: Callable) -> Callable:
+        def wrapper(*args: object) -> object:
+            started = time.perf_counter()
+            result = call(*args)
+            seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - started
+            return result
+
+        return wrapper
+
+    tables, kv_append = engine.decode_step.block_tables, engine.decode_step.kv_append
+    tables.build, kv_append.append = timed("tables", tables.build), timed("append", kv_append.append)
+    try:
+        yield seconds
+    finally:
+        del tables.build, kv_append.append  # the class's own again

@@ -1,0 +1,133 @@
+"""A workload: requests that arrive together, and the engine that a run of them gets."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+
+import torch
+
+from labkit.bench.limit import DecodeLimit, workload_limit
+from labkit.bench.metrics import LatencyMetrics, latency_metrics
+from labkit.engine import Completion, EngineStats, InferenceEngine, SamplingParams
+from labkit.engine.config import CacheConfig, SchedulerConfig
+from labkit.model import LanguageModel
+from labkit.options import EngineOptions
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a workload. Times are in seconds."""
+
+    seconds: float  # from the first arrival to the last token
+    prefill_seconds: float
+    decode_seconds: float
+    decoded_tokens: int  # by decode steps; a request's first token comes from its prefill
+    decode_steps: int
+    append_paths: dict[str, int]
+    prompt_lens: tuple[int, ...]  # of each request, in the order they ended
+    new_tokens: tuple[int, ...]
+    latency: LatencyMetrics
+
+    @property
+    def tokens(self) -> int:
+        """Tokens generated, counted as ids."""
+        return sum(self.new_tokens)
+
+    @property
+    def decode_rate(self) -> float:
+        """Tokens a second of the decode steps alone."""
+        return self.decoded_tokens / self.decode_seconds
+
+    def to_dict(self) -> dict:
+        """The raw numbers, for a record; gaps between tokens in whole microseconds."""
+        raw = {**asdict(self), "tokens": self.tokens}
+        latency = raw.pop("latency")
+        for name in ("ttft", "queue_wait", "tpot", "latency"):
+            raw[name] = [round(seconds, 7) for seconds in latency[name]]
+        raw["itl_us"] = [round(1e6 * seconds) for seconds in latency["itl"]]
+        return raw
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Prompts (text, or token ids) that arrive together, and how they are served.
+
+    stop_on_eos: whether a request may end before `max_new_tokens`; runs are alike only if it may not.
+    """
+
+    model: LanguageModel
+    prompts: tuple[str, ...] | tuple[tuple[int, ...], ...]
+    max_new_tokens: int
+    stop_on_eos: bool = False
+    device: torch.device | str | None = None
+    scheduler: SchedulerConfig = SchedulerConfig()
+    cache: CacheConfig = CacheConfig(prefix_cache=False)
+
+    @property
+    def params(self) -> SamplingParams:
+        return SamplingParams(self.max_new_tokens, stop_on_eos=self.stop_on_eos)
+
+    def make_engine(self, options: EngineOptions) -> InferenceEngine:
+        """A fresh engine with an empty cache, as large as this workload needs.
+
+        Raises OptionError or RequestError if the engine or a request cannot be had.
+        """
+        longest = max(map(len, self.prompt_ids())) + self.max_new_tokens
+        blocks_per_request = -(-longest // self.cache.block_size)
+        batch_size = min(len(self.prompts), self.scheduler.max_batch_size)
+        cache = self.cache
+        if not cache.prefix_cache and cache.max_blocks_per_layer is None:
+            cache = replace(cache, max_blocks_per_layer=batch_size * blocks_per_request)
+        engine = InferenceEngine(
+            self.model, options, device=self.device, cache=cache, scheduler=self.scheduler
+        )
+        for prompt in self.prompts:
+            engine.check_prompt(prompt, self.params)
+        return engine
+
+    def prompt_ids(self) -> list[Sequence[int]]:
+        encode = self.model.tokenizer.encode
+        return [encode(prompt) if isinstance(prompt, str) else prompt for prompt in self.prompts]
+
+    def run(self, engine: InferenceEngine, progress: Callable[[int], object] = lambda tokens: None) -> Run:
+        """Serve the requests, `engine.step()` in a loop. progress: called with the tokens of each step."""
+        if engine.prefix_cache is not None:
+            engine.prefix_cache.clear()  # or the warm-up's prompts would be found there
+        before = engine.stats()
+        for prompt in self.prompts:
+            engine.add_request(prompt, self.params)
+        completions = []
+        while engine.has_work:
+            outputs = engine.step()
+            completions += [output.completion for output in outputs if output.completion is not None]
+            progress(len(outputs))
+        return make_run(before, engine.stats(), completions, latency_metrics(completions))
+
+    def limit(self, run: Run, bandwidth: float) -> DecodeLimit:
+        """The least that decoding this run's tokens can take. bandwidth: bytes a second."""
+        return workload_limit(
+            self.model.gpt2, run.prompt_lens, run.new_tokens, self.scheduler.max_batch_size, bandwidth
+        )
+
+
+def make_run(
+    before: EngineStats, after: EngineStats, completions: Sequence[Completion], latency: LatencyMetrics
+) -> Run:
+    """A run from the engine's counters before and after it, and what its users felt."""
+    counted = {
+        name: getattr(after.counters, name) - getattr(before.counters, name)
+        for name in ("prefill_seconds", "decode_seconds", "decoded_tokens", "decode_steps")
+    }
+    return Run(
+        seconds=latency.span,
+        append_paths=difference(before.append_paths, after.append_paths),
+        prompt_lens=tuple(len(c.prompt_token_ids) for c in completions),
+        new_tokens=tuple(len(c.token_ids) for c in completions),
+        latency=latency,
+        **counted,
+    )
+
+
+def difference(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
+    """How often each path was taken between two readings of its counter."""
+    counted = {path: count - before.get(path, 0) for path, count in after.items()}
+    return {path: count for path, count in counted.items() if count}

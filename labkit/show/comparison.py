@@ -1,0 +1,126 @@
+"""Before and after, and whether the difference can be believed."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from labkit.bench.comparison import CONFIDENCE, Comparison
+from labkit.show.style import BLUE, GREY, INK, RED, figure, styled
+
+VERDICT_COLOURS = {"faster": BLUE, "slower": RED, "cannot tell": GREY}
+
+
+@styled
+def draw_comparison(
+    comparisons: Mapping[str, Comparison], published: Mapping[str, float] | None = None, drift: float = 0.0
+) -> Figure:
+    """A row a comparison, by label: the ratio of medians as a dot, its interval as a bar, and the verdict.
+
+    published: ratios that write-ups state (see `labkit.bench.published`), by label, each a hollow diamond;
+    they come without an interval. drift: how far such figures move with nothing changed (0.01 is one per
+    cent), drawn about them as a bar.
+    """
+    published = published or {}
+    labels = [*comparisons, *published]
+    fig, axes = figure(1.2 + 0.55 * len(labels))
+    axes.axvline(1, color=INK, lw=1)
+    for row, comparison in enumerate(comparisons.values()):
+        _draw_measured(axes, row, comparison)
+    for row, ratio in enumerate(published.values(), start=len(comparisons)):
+        _draw_published(axes, row, ratio, drift)
+    axes.set_yticks(range(len(labels)), [textwrap.fill(label, 26) for label in labels])
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.margins(x=0.1)
+    axes.xaxis.set_major_formatter("×{x:g}")
+    axes.grid(axis="x")
+    axes.set_xlabel(f"speed-up: time before / time after, medians (bar: {100 * CONFIDENCE:.0f} % interval)")
+    axes.set_title("Right of 1: faster. Left of 1: slower. A bar across 1 cannot tell")
+    return fig
+
+
+def _draw_measured(axes: Axes, row: int, comparison: Comparison) -> None:
+    low, high = comparison.interval
+    colour = _colour(comparison)
+    axes.plot([low, high], [row, row], color=colour, lw=8, alpha=0.45, solid_capstyle="butt")
+    axes.plot(comparison.speedup, row, "o", color=colour, markersize=6)
+    _write_beside(axes, row, _verdict(comparison), _ratio(comparison), _text_colour(comparison))
+
+
+def _draw_published(axes: Axes, row: int, ratio: float, drift: float) -> None:
+    if drift:
+        low, high = ratio / (1 + drift), ratio * (1 + drift)
+        axes.plot([low, high], [row, row], color=GREY, lw=8, alpha=0.3, solid_capstyle="butt")
+    axes.plot(ratio, row, "D", color=INK, markerfacecolor="white", markersize=8)
+    spread = f"; its series drifts by {100 * drift:.1f} %" if drift else ""
+    _write_beside(axes, row, "published by the write-up", f"×{ratio:.3f}{spread}", INK)
+
+
+def _write_beside(axes: Axes, row: int, first: str, second: str, colour: str) -> None:
+    """Two lines of text to the right of a row."""
+    place = {"transform": axes.get_yaxis_transform(), "color": colour}
+    axes.text(1.02, row, first, va="bottom", weight="bold", **place)
+    axes.text(1.02, row + 0.04, second, va="top", fontsize=9, **place)
+
+
+def _colour(comparison: Comparison) -> str:
+    return GREY if comparison.warning else VERDICT_COLOURS[comparison.verdict]
+
+
+def _text_colour(comparison: Comparison) -> str:
+    """A warning is red; grey, a dot's or a bar's colour, would be too pale to read."""
+    colour = RED if comparison.warning else _colour(comparison)
+    return INK if colour == GREY else colour
+
+
+def _verdict(comparison: Comparison) -> str:
+    """In words; a comparison whose path never ran has none."""
+    return f"{comparison.path!r} never ran" if comparison.warning else comparison.verdict
+
+
+def _ratio(comparison: Comparison) -> str:
+    return f"×{comparison.speedup:.3f} {comparison.interval}"
+
+
+@styled
+def draw_before_after(
+    comparison: Comparison, quantity: str = "decoding", tokens: int | None = None
+) -> Figure:
+    """Before and after: each run a dot, in order from top to bottom, and a bar of their median.
+
+    The line on `after` is the ratio's interval, seen from the median of `before`. quantity: what was timed.
+    tokens: made by a run; with it the axis is in tokens a second, without it in seconds.
+    """
+    fig, axes = figure(2.4)
+    for row, side in enumerate(("before", "after")):
+        samples = getattr(comparison, f"{side}_samples")
+        middle = _shown(np.median(samples), tokens)
+        axes.barh(row, middle, height=0.6, color=_colour(comparison) if row else GREY, alpha=0.45)
+        axes.plot(
+            _shown(samples, tokens),
+            row + np.linspace(-0.2, 0.2, len(samples)),
+            "o",
+            color=INK,
+            markersize=3.5,
+            alpha=0.7,
+        )
+        text = f"{middle:,.0f} tokens/s" if tokens else f"{middle:.4g} s"
+        axes.text(1.02, row, text, va="center", transform=axes.get_yaxis_transform())
+    before = np.median(comparison.before_samples)
+    axes.axvline(_shown(before, tokens), color=INK, lw=1, ls=":")
+    interval = _shown(before / np.array(comparison.interval), tokens)
+    axes.plot(interval, [1, 1], color=INK, lw=2, marker="|", markersize=12)
+    axes.set_yticks([0, 1], [textwrap.fill(name, 26) for name in (comparison.before, comparison.after)])
+    axes.invert_yaxis()
+    axes.xaxis.set_major_formatter("{x:,g}")
+    unit = "tokens a second" if tokens else "seconds a run"
+    axes.set_xlabel(f"{quantity}, {unit} (dot: a run; line: {100 * CONFIDENCE:.0f} % interval)")
+    axes.set_title(f"{_ratio(comparison)}: {_verdict(comparison)}", color=_text_colour(comparison))
+    return fig
+
+
+def _shown(seconds: float | Sequence[float], tokens: int | None) -> np.ndarray:
+    """Seconds as they are, or the rate of `tokens` in that time."""
+    return tokens / np.asarray(seconds) if tokens else np.asarray(seconds)

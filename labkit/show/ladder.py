@@ -1,0 +1,111 @@
+"""The ladder: what each rung adds, and what the hardware leaves to be had."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from labkit.ladder import LADDER
+from labkit.show.style import BLUE, GREY, INK, PALE, RED, figure, is_wide, styled
+
+STEP = 0.7  # height of a rung's box
+LIMIT_NAME = "the hardware's limit"
+
+
+@styled
+def draw_ladder(rates: Mapping[str, Sequence[float]], limit: float | None = None, title: str = "") -> Figure:
+    """Decode tokens a second of the rungs, in order: each run a dot, a box from the median of the rung below
+    to the rung's own, and the factor between them.
+
+    rates: the runs of each rung, by its number ("03"). limit: the most tokens a second that the hardware
+    allows. title: by default, the factor gained over all rungs and how near the last comes to the limit.
+    """
+    medians = {number: float(np.median(runs)) for number, runs in rates.items()}
+    everything = [rate for runs in rates.values() for rate in runs] + [limit] * bool(limit)
+    start = min(everything) / 1.5 if is_wide(everything) else 0.0
+    fig, axes = figure(1.1 + 0.42 * (len(rates) + bool(limit)))
+    axes.set_xscale("log" if start else "linear")
+    below = start
+    for row, (number, runs) in enumerate(rates.items()):
+        _draw_step(axes, row, start, below, runs)
+        _write_beside(axes, row, medians[number], limit)
+        below = medians[number]
+    labels = [rung_label(number) for number in rates]
+    if limit:
+        axes.axvline(limit, color=INK, lw=1.5, ls="--")
+        _write_beside(axes, len(rates), limit, limit)
+        labels.append(LIMIT_NAME)
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.set_xlim(start, _right_end(start, max(everything)))
+    if not start:
+        axes.locator_params(axis="x", nbins=6)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.set_xlabel(f"decode tokens a second, each dot a run{' (logarithmic axis)' if start else ''}")
+    axes.set_title(title or ladder_title(medians, limit))
+    return fig
+
+
+def _draw_step(axes: Axes, row: int, start: float, below: float, runs: Sequence[float]) -> None:
+    """A rung: pale up to where both it and the rung below reach, then a box of what it gains or loses."""
+    rate = float(np.median(runs))
+    colour = GREY if row == 0 else BLUE if rate >= below else RED
+    both = min(below, rate)
+    axes.barh(row, both - start, left=start, color=PALE, height=STEP)
+    axes.barh(row, abs(rate - below), left=both, color=colour, height=STEP, alpha=0.6)
+    axes.plot([rate, rate], [row - STEP / 2, row + STEP / 2], color=INK, lw=1)
+    if row:
+        axes.plot([below, below], [row - 1 + STEP / 2, row + STEP / 2], color=INK, lw=1)
+    axes.plot(runs, [row] * len(runs), "o", color=INK, markersize=3, alpha=0.7)
+    if row:
+        factor = f"×{rate / below:.2f}"
+        axes.annotate(
+            factor,
+            (rate, row),
+            xytext=(6, 0),
+            textcoords="offset points",
+            va="center",
+            color=INK if factor == "×1.00" else colour,
+            weight="bold",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},  # over the limit's line
+        )
+
+
+def _write_beside(axes: Axes, row: int, rate: float, limit: float | None) -> None:
+    """The rate, and its share of the limit, in columns to the right."""
+    columns = [(f"{rate:,.0f} tokens/s", 105)]
+    if limit:
+        columns.append((f"{100 * rate / limit:.1f} %", 155))
+    for text, points in columns:
+        axes.annotate(
+            text,
+            (1, row),
+            xycoords=axes.get_yaxis_transform(),
+            xytext=(points, 0),
+            textcoords="offset points",
+            ha="right",
+            va="center",
+        )
+
+
+def rung_label(number: str) -> str:
+    """ "00 An honest paged engine", in lines that fit beside a figure; another name as it is."""
+    title = f"{number} {LADDER[number].title}" if number in LADDER else number
+    return textwrap.fill(title, 26)
+
+
+def ladder_title(medians: Mapping[str, float], limit: float | None) -> str:
+    """The factor from the first rung to the last, and the last one's share of the limit."""
+    (first, *_, last), rates = (*medians, *medians), list(medians.values())
+    reached = f"{100 * rates[-1] / limit:.1f} % of the limit" if limit else ""
+    if first == last:
+        return f"Rung {first} reaches {reached}" if limit else f"Decode throughput of rung {first}"
+    gained = f"Rung {first} to {last}: ×{rates[-1] / rates[0]:.1f}"
+    return f"{gained}, which is {reached}" if limit else gained
+
+
+def _right_end(start: float, highest: float) -> float:
+    """The axis' end: room for a factor beside the longest bar."""
+    return highest * (highest / start) ** 0.15 if start else 1.18 * highest

@@ -1,0 +1,162 @@
+"""The paired comparison: its order, its interval, its verdicts and its warning."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers import small_model
+
+from labkit import LADDER, CacheConfig, EngineOptions
+from labkit.bench import Comparison, Workload, compare, in_turn, speedup_interval
+
+NOTHING = {"before_paths": {}, "after_paths": {}}
+
+
+def comparison(before, after, **changes) -> Comparison:
+    return replace(Comparison("A", "B", tuple(before), tuple(after), {}, {}), **changes)
+
+
+def test_runs_go_there_and_back_again():
+    order = []
+
+    def measure(name):
+        return lambda: order.append(name) or len(order)
+
+    made = in_turn([measure("A"), measure("B")], rounds=2)
+    assert "".join(order) == "ABBAABBA"
+    assert made == [[1, 4, 5, 8], [2, 3, 6, 7]]
+    order.clear()
+    in_turn([measure(c) for c in "ABC"], rounds=1)
+    assert "".join(order) == "ABCCBA"
+
+
+def test_progress_is_told_of_each_run():
+    told = []
+    in_turn([lambda: 0, lambda: 0], 3, lambda: told.append(1))
+    assert len(told) == 12
+
+
+def test_twice_as_fast_is_faster_and_the_other_way_round_slower():
+    rng = np.random.default_rng(0)
+    slow, fast = 2 * np.exp(rng.normal(0, 0.02, 10)), np.exp(rng.normal(0, 0.02, 10))
+    faster, slower = comparison(slow, fast), comparison(fast, slow)
+    assert faster.verdict == "faster" and slower.verdict == "slower"
+    assert faster.speedup == pytest.approx(2, rel=0.03)
+    assert faster.speedup == pytest.approx(1 / slower.speedup)
+    low, high = faster.interval
+    assert 1.9 < low < 2 < high < 2.1
+
+
+def test_equal_times_cannot_be_told_apart():
+    same = comparison([1.0] * 6, [1.0] * 6)
+    assert same.interval == (1, 1) and same.verdict == "cannot tell"
+
+
+def test_the_interval_is_the_same_for_the_same_samples():
+    rng = np.random.default_rng(1)
+    sides = rng.lognormal(0, 0.1, (2, 10)).tolist()
+    assert speedup_interval(*sides) == speedup_interval(*sides)
+
+
+@pytest.mark.parametrize("drift", [0.0, 0.5, -0.3])
+def test_drift_from_round_to_round_does_not_hide_a_difference(drift):
+    """Five percent faster, on a machine whose speed changes by half between rounds."""
+    rng = np.random.default_rng(2)
+    rounds = np.repeat(1 + drift * rng.random(5), 2)
+    before = rounds * np.exp(rng.normal(0, 0.005, 10))
+    after = 0.95 * rounds * np.exp(rng.normal(0, 0.005, 10))
+    assert comparison(before, after).verdict == "faster"
+
+
+def noisy(kind: str, rng: np.random.Generator, rounds: int = 5) -> np.ndarray:
+    """Times of 4 * rounds runs of one and the same thing."""
+    times = np.exp(rng.normal(0, 0.02, 4 * rounds))
+    if kind == "drift":
+        times *= np.exp(np.cumsum(rng.normal(0, 0.02, 4 * rounds)))
+    if kind == "spikes":
+        times *= 1 + (rng.random(4 * rounds) < 0.12) * rng.exponential(0.3, 4 * rounds)
+    if kind == "steps":
+        times *= np.repeat(np.exp(rng.normal(0, 0.06, rounds)), 4)
+    return times
+
+
+def sides_of(times: np.ndarray) -> tuple[list[float], list[float]]:
+    by_round = times.reshape(-1, 4)
+    return by_round[:, [0, 3]].ravel().tolist(), by_round[:, [1, 2]].ravel().tolist()
+
+
+@pytest.mark.parametrize("kind", ["quiet", "drift", "spikes", "steps"])
+def test_the_same_thing_twice_is_rarely_called_different(kind):
+    """Of 150 comparisons of simulated noise, at most 6: the self-test asks for 18 of 20."""
+    rng = np.random.default_rng(3)
+    verdicts = [comparison(*sides_of(noisy(kind, rng))).verdict for _ in range(150)]
+    assert verdicts.count("cannot tell") >= 144
+
+
+def test_a_tenth_is_found_in_every_kind_of_noise():
+    rng = np.random.default_rng(4)
+    for kind in ("quiet", "drift", "steps"):
+        found = 0
+        for _ in range(20):
+            before, after = sides_of(noisy(kind, rng))
+            found += comparison(before, [0.9 * t for t in after]).verdict == "faster"
+        assert found >= 19, kind
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ([1.0], [1.0], "1 and 1 runs do not make rounds"),
+        ([1.0, 1.0], [1.0] * 4, "2 and 4 runs"),
+        ([], [], "0 and 0 runs"),
+        ([1.0, 0.0], [1.0, 1.0], "took no time"),
+    ],
+)
+def test_samples_that_make_no_rounds_are_refused(before, after, message):
+    with pytest.raises(ValueError, match=message):
+        speedup_interval(before, after)
+
+
+def test_a_path_that_never_ran_is_said_loudly():
+    """Trap 1: a benchmark that never enters the path it is about proves nothing."""
+    samples = [1.0, 1.1], [1.0, 1.1]
+    never = comparison(*samples, path="full_batch", after_paths={"generic": 8})
+    assert "WARNING: path 'full_batch' never ran in 'B'" in str(never)
+    assert comparison(*samples, path="full_batch", after_paths={"full_batch": 8}).warning is None
+    assert comparison(*samples).warning is None
+
+
+def test_a_comparison_survives_its_record():
+    made = comparison([1.0, 1.2], [0.9, 1.0], path="boundary", after_paths={"boundary": 3})
+    assert Comparison.from_dict(json.loads(json.dumps(made.to_dict()))) == made
+
+
+def test_engines_are_compared_on_a_workload_with_their_paths_counted():
+    model = small_model()
+    workload = Workload(model, ((1, 2, 3), (4, 5)), 9, device="cpu", cache=CacheConfig(4, prefix_cache=False))
+    options, told = LADDER["00"].options, []
+    made = compare(
+        workload,
+        options,
+        EngineOptions(attention="plain"),
+        names=("00", "plain"),
+        path="boundary",
+        rounds=2,
+        progress=lambda: told.append(1),
+    )
+    assert (made.before, made.after) == ("00", "plain")
+    assert len(made.before_samples) == len(made.after_samples) == 4 and len(told) == 8
+    # Decoded positions 3 to 10 and 2 to 9: each meets 4 and 8. In each of 2 layers and 4 runs.
+    assert made.after_paths == {"boundary": 4 * 2 * 4, "in_place": 12 * 2 * 4}
+    assert made.before_paths == made.after_paths and made.warning is None
+
+
+def test_each_run_of_a_comparison_has_a_fresh_engine(monkeypatch):
+    made = []
+    original = Workload.make_engine
+    monkeypatch.setattr(Workload, "make_engine", lambda *args: made.append(original(*args)) or made[-1])
+    workload = Workload(small_model(), ((1, 2),), 3, device="cpu")
+    compare(workload, LADDER["00"].options, LADDER["00"].options, rounds=1, warmup_runs=2)
+    assert len({id(engine) for engine in made}) == len(made) == 4 + 4
+    assert all(engine.stats().counters.generated_tokens == 3 for engine in made)

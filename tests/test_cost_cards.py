@@ -1,0 +1,156 @@
+"""Cost cards: what is counted, against the formulas; and the trace of a GPU step, against its events."""
+
+import json
+
+import pytest
+import torch
+from helpers import make_engine, small_model
+
+from labkit import LADDER, CacheConfig, InferenceEngine
+from labkit.bench import cost_card, record, steady_prompts
+from labkit.bench.cost_cards import (
+    DEVICE_ROWS,
+    HOST_ROWS,
+    CostCard,
+    DeviceCounts,
+    HostCounts,
+    compare_cards,
+    engine_key,
+    read_device_counts,
+)
+
+L, H, D = 2, small_model().config.n_head, small_model().config.head_dim
+
+
+def card_of(batch_size: int, lengths=(3, 5), **settings) -> CostCard:
+    settings = {"max_batch_size": 8, "block_size": 32, "prefix_cache": False, **settings}
+    return cost_card(make_engine(**settings), steady_prompts(batch_size, lengths))
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5])
+def test_rung_00_costs_what_its_source_says(batch_size):
+    """One `append_token` a layer and request; a row tensor a layer; a record for each token and layer."""
+    B = batch_size
+    card = card_of(B)
+    asked_before = B + 1  # whether each session grows by a block, and how many are free
+    assert card.host.manager_calls == L * B + L + asked_before  # L: a layer's offset, for its table
+    assert card.host.kv_block_infos == L * B
+    assert card.host.index_tensors == L + 3  # rows; and token ids, positions, context lengths
+    assert card.host.kv_bytes_written == 2 * L * B * H * D * 4
+    assert card.append_paths == {"in_place": L * B}
+    assert card.batch_size == B
+
+
+def test_operators_grow_by_the_same_number_for_each_request():
+    ops = [card_of(B).host.aten_ops for B in (1, 2, 3, 7)]
+    a_request = ops[1] - ops[0]
+    assert a_request >= 2 * L  # at least a key and a value written, in each layer
+    assert [ops[2] - ops[1], ops[3] - ops[2]] == [a_request, 4 * a_request]
+
+
+def test_a_card_is_the_same_every_time():
+    assert card_of(4) == card_of(4)
+    engine = make_engine(max_batch_size=8, block_size=32, prefix_cache=False)
+    assert cost_card(engine, steady_prompts(4, (3, 5))) == card_of(4)
+    engine.check_integrity()
+    assert not engine.has_work
+
+
+def test_only_new_keys_and_values_count_as_written():
+    """A pool that is full of old numbers is no different."""
+    engine = make_engine(max_batch_size=8, block_size=32, prefix_cache=False)
+    engine.kv_manager.k_cache.fill_(7)
+    engine.kv_manager.v_cache.fill_(7)
+    assert cost_card(engine, steady_prompts(4, (3, 5))) == card_of(4)
+
+
+def test_steps_that_meet_a_boundary_make_no_card():
+    with pytest.raises(ValueError, match=r"must be alike, but took .*boundary"):
+        card_of(2, lengths=(3,), block_size=4)
+
+
+def test_prompts_are_equal_or_ragged_as_asked():
+    assert [len(p) for p in steady_prompts(3, (20,))] == [20, 20, 20]
+    assert [len(p) for p in steady_prompts(4, (20, 23))] == [20, 23, 20, 23]
+
+
+def test_before_and_after_are_shown_with_what_went():
+    before = CostCard(2, {}, HostCounts(21, 12, 525, 9, 100), None)
+    after = CostCard(2, {}, HostCounts(9, 12, 400, 3, 100), None)
+    table = compare_cards(before, after)
+    assert list(table.index) == list(HOST_ROWS)
+    assert table["change"].tolist() == [-12, 0, -125, -6, 0]
+
+
+# --- the GPU's columns -----------------------------------------------------------------------------
+
+EVENTS = [
+    {"cat": "kernel", "name": "gemm"},
+    {"cat": "kernel", "name": "_paged_attn_decode_kernel"},
+    {"cat": "gpu_memcpy", "name": "Memcpy HtoD (Pageable -> Device)", "args": {"bytes": 64}},
+    {"cat": "gpu_memcpy", "name": "Memcpy HtoD (Pinned -> Device)", "args": {"bytes": 1000}},
+    {"cat": "gpu_memcpy", "name": "Memcpy DtoH (Device -> Pageable)", "args": {"bytes": 8}},
+    {"cat": "gpu_memset", "name": "Memset"},
+    {"cat": "cuda_runtime", "name": "cudaLaunchKernel"},
+    {"cat": "cuda_runtime", "name": "cudaStreamSynchronize"},
+    {"cat": "cuda_runtime", "name": "cudaStreamSynchronize"},
+    {"cat": "cuda_runtime", "name": "cudaDeviceSynchronize"},
+    {"name": "an event without a category"},
+]
+
+
+def test_a_gpu_trace_is_counted():
+    counts = read_device_counts(EVENTS, "H100")
+    assert counts == DeviceCounts(2, 2, 1064, 1, 1, 2, "counted on H100")
+
+
+def test_without_a_gpu_the_columns_come_from_the_newest_record_of_the_same_step(tmp_path, monkeypatch):
+    monkeypatch.setattr(record, "RESULTS", tmp_path)
+    engine = make_engine(max_batch_size=8, block_size=32, prefix_cache=False)
+    prompts = steady_prompts(2, (3, 5))
+    assert cost_card(engine, prompts).device is None
+    for name, date, kernels in (("old", "2026-01-01", 5), ("new", "2026-02-01", 7)):
+        write_card_record(tmp_path / f"{name}.json", date, engine_key(engine, prompts), kernels)
+    card = cost_card(engine, prompts)
+    assert card.device == DeviceCounts(kernels, 2, 1064, 1, 1, 2, "recorded, counted on H100")
+    assert list(card.column()) == [*HOST_ROWS, *DEVICE_ROWS]
+    assert "recorded, counted on H100" in card.table().columns.name
+    assert cost_card(engine, steady_prompts(2, (3,))).device is None  # another step
+
+
+def write_card_record(path, date, key, kernels):
+    host = HostCounts(1, 1, 1, 1, 1)
+    card = CostCard(2, {}, host, DeviceCounts(kernels, 2, 1064, 1, 1, 2, "counted on H100"))
+    made = record.make_record(
+        "cost_card",
+        torch.device("cpu"),
+        1e9,
+        {"model": key["model"]},
+        [{"rung": "00", "batch_size": 2, "key": key, "card": card.to_dict()}],
+    )
+    path.write_text(json.dumps({**made, "date": date}))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("lengths", [(20,), (20, 23)], ids=["equal", "ragged"])
+def test_on_a_gpu_the_copies_are_those_of_the_source(lengths):
+    """Rung 00: ids, positions and lengths go over pageable, the tables pinned; tokens come back."""
+    from labkit import SchedulerConfig, load_model
+
+    model, B = load_model("data/tiny-gpt2"), 4
+    engine = InferenceEngine(
+        model,
+        LADDER["00"].options,
+        device="cuda",
+        cache=CacheConfig(prefix_cache=False),
+        scheduler=SchedulerConfig(max_batch_size=B, prefill_max_batch_size=B),
+    )
+    cards = [cost_card(engine, steady_prompts(B, lengths)) for _ in range(2)]
+    device = cards[0].device
+    assert cards[0] == cards[1]
+    tables = model.config.n_layer * B * (model.config.n_positions // 64) * 4
+    assert device.h2d_copies == 4 and device.h2d_synchronizing == 3
+    assert device.h2d_bytes == tables + B * (8 + 8 + 4)
+    assert device.d2h_copies == 2  # whether the logits are finite, and the tokens
+    assert device.kernels > 2 * model.config.n_layer * B
+    assert device.source.startswith("counted on ")

@@ -1,0 +1,79 @@
+"""Host time: what is left when the model is taken out is the same step."""
+
+import json
+
+import pytest
+import torch
+
+from labkit import LADDER
+from labkit.bench import HostTime, host_engine, steady_decode, time_host_steps
+from labkit.bench.host_time import CONTEXT, SHAPE, WARMUP_STEPS
+
+OPTIONS = LADDER["00"].options
+
+
+def test_the_books_are_kept_as_with_a_model():
+    engine = host_engine(OPTIONS, 3, "cpu")
+    with steady_decode(engine, [list(range(CONTEXT))] * 3, max_new_tokens=20):
+        before = engine.stats()
+        engine.step()
+        after = engine.stats()
+        engine.check_integrity()
+        written = after.append_paths["in_place"] - before.append_paths["in_place"]
+        assert written == SHAPE.n_layer * 3  # one a layer and request
+    assert after.counters.decoded_tokens - before.counters.decoded_tokens == 3
+
+
+def test_keys_and_values_are_strided_as_the_models_are():
+    from labkit.model.checkpoint import random_gpt2
+    from labkit.model.config import GPT2Config
+
+    strides = []
+
+    def attend(layer_idx, query, key, value):
+        strides.append([t.stride() for t in (query, key, value)])
+        return query
+
+    engine = host_engine(OPTIONS, 2, "cpu")
+    ids, lengths = torch.zeros(2, 4, dtype=torch.long), torch.tensor([4, 4])
+    engine.model.gpt2.prefill(ids, lengths)
+    engine.model.gpt2.decode_one_token(ids[:, 0], lengths, attend)
+    config = GPT2Config(11, 8, SHAPE.n_embd, 1, SHAPE.n_head)
+    random_gpt2(config, 0).decode_one_token(ids[:, 0], lengths, attend)
+    assert len(strides) == SHAPE.n_layer + 1
+    assert strides[0] == strides[-1]
+
+
+def test_every_step_is_timed_in_its_parts():
+    time = time_host_steps(host_engine(OPTIONS, 2, "cpu"), num_steps=5)
+    assert (time.batch_size, time.num_layers) == (2, 12)
+    assert len(time.step_seconds) == len(time.tables_seconds) == len(time.append_seconds) == 5
+    for step, tables, append in zip(time.step_seconds, time.tables_seconds, time.append_seconds, strict=True):
+        assert 0 < tables + append < step
+
+
+def test_timing_leaves_the_engine_as_it_was():
+    engine = host_engine(OPTIONS, 2, "cpu")
+    time_host_steps(engine, num_steps=2)
+    assert "build" not in vars(engine.decode_step.block_tables)
+    assert "append" not in vars(engine.decode_step.kv_append)
+    assert not engine.has_work and engine.stats().free_blocks == 2
+
+
+def test_medians_are_in_microseconds():
+    time = HostTime(4, 2, (1e-3, 3e-3, 2e-3), (1e-4,) * 3, (3e-4,) * 3)
+    assert time.step_us == pytest.approx(2000)
+    assert time.layer_us == pytest.approx(200)
+    assert HostTime.from_dict(json.loads(json.dumps(time.to_dict()))) == time
+
+
+def test_more_steps_than_a_block_has_room_for_are_refused():
+    room = 64 - CONTEXT - WARMUP_STEPS
+    with pytest.raises(ValueError, match=f"{room + 1} steps do not fit; a block has room for {room}"):
+        time_host_steps(host_engine(OPTIONS, 1, "cpu"), room + 1)
+
+
+@pytest.mark.cuda
+def test_host_time_runs_on_a_gpu():
+    time = time_host_steps(host_engine(OPTIONS, 4, "cuda"), num_steps=5)
+    assert all(step > 0 for step in time.step_seconds)

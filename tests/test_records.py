@@ -1,0 +1,139 @@
+"""Recorded results: what each must hold, and how they are read."""
+
+import json
+
+import pandas as pd
+import pytest
+import torch
+
+from labkit.bench import record, results
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("path", sorted(record.RESULTS.glob("*.json")), ids=lambda p: p.stem)
+def test_records_say_where_they_come_from_and_keep_raw_samples(path):
+    recorded = record.load_record(path.stem)  # which checks that every sample has what its kind needs
+    assert recorded["command"].startswith("python -m labkit.bench ")
+    assert len(recorded["commit"]) == 40
+    assert recorded["bandwidth"] > 1e9
+    assert "/" not in recorded["host"]["device"]
+    for sample in recorded["samples"]:
+        CHECKS[recorded["kind"]](recorded, sample)
+
+
+def check_profile(recorded, sample):
+    assert len(sample["step_seconds"]) == recorded["settings"]["steps"]
+    assert sum(sample["append_paths"].values()) > 0
+    assert 0 < sample["limit_seconds"] < min(sample["step_seconds"])
+
+
+def check_run(recorded, sample):
+    """Raw samples of every request, and figures that fit each other."""
+    requests, settings = recorded["settings"]["num_requests"], recorded["settings"]
+    assert len(sample["ttft"]) == len(sample["latency"]) == len(sample["new_tokens"]) == requests
+    assert sum(sample["new_tokens"]) == sample["tokens"] == requests * settings["max_new_tokens"]
+    assert sample["decoded_tokens"] == sample["tokens"] - requests
+    assert sum(sample["append_paths"].values()) % sample["decoded_tokens"] == 0  # once a layer
+    assert 0 < sample["limit_seconds"] < sample["decode_seconds"] <= sample["seconds"]
+    assert max(sample["latency"]) <= sample["seconds"] * 1.001
+
+
+def check_host_time(recorded, sample):
+    steps = recorded["settings"]["steps"]
+    assert len(sample["step_seconds"]) == len(sample["append_seconds"]) == steps
+
+
+def check_card(recorded, sample):
+    assert len(sample["key"]["prompt_lens"]) == sample["batch_size"] == sample["card"]["batch_size"]
+    assert sample["card"]["host"]["kv_bytes_written"] > 0
+
+
+def check_comparison(recorded, sample):
+    sides = sample["comparison"]["before_samples"], sample["comparison"]["after_samples"]
+    assert len(sides[0]) == len(sides[1]) == 2 * recorded["settings"]["rounds"]
+
+
+CHECKS = {
+    "profile": check_profile,
+    "scheduler": check_run,
+    "streaming": check_run,
+    "ladder": check_run,
+    "host_time": check_host_time,
+    "cost_card": check_card,
+    "comparison": check_comparison,
+}
+
+
+def test_every_kind_is_checked():
+    assert set(CHECKS) == set(record.SAMPLE)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(record, "RESULTS", tmp_path)
+    return tmp_path
+
+
+def host_time_record(**changes) -> dict:
+    sample = {
+        "rung": "00",
+        "batch_size": 2,
+        "num_layers": 12,
+        "step_seconds": [1.0, 2.0],
+        "tables_seconds": [0.1, 0.1],
+        "append_seconds": [0.1, 0.1],
+    }
+    made = record.make_record("host_time", CPU, 2e9, {"model": "none"}, [sample])
+    return {**made, **changes}
+
+
+def test_a_record_names_its_machine_commit_and_command(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["somewhere/__main__.py", "host-time", "--steps", "2"])
+    made = host_time_record()
+    assert made["command"] == "python -m labkit.bench host-time --steps 2"
+    assert made["host"]["torch"] == torch.__version__ and made["host"]["driver"] is None
+    assert made["date"].endswith("+00:00") and made["bandwidth"] == 2e9
+
+
+def test_results_are_rows_of_samples_with_their_machine(folder):
+    for name, rung in (("mine", "00"), ("yours", "01")):
+        made = host_time_record()
+        made["samples"][0]["rung"] = rung
+        record.write_record(made, folder / f"{name}.json")
+    table = results("host_time")
+    assert table["record"].tolist() == ["mine", "yours"] and table["rung"].tolist() == ["00", "01"]
+    assert table["step_seconds"].tolist() == [[1.0, 2.0]] * 2
+    assert table["model"].tolist() == ["none"] * 2 and table["bandwidth"].tolist() == [2e9] * 2
+    assert isinstance(results("ladder"), pd.DataFrame) and results("ladder").empty
+
+
+def test_a_record_that_lacks_something_is_refused(folder):
+    (folder / "half.json").write_text('{"kind": "profile", "date": "2026-11-21"}')
+    with pytest.raises(ValueError, match="half lacks commit, command, host, bandwidth, settings, samples"):
+        record.load_record("half")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"host": {"device": "x"}}, "lacks driver, cpu, .* in host"),
+        ({"kind": "guess"}, "no known kind: 'guess'"),
+        ({"samples": []}, "has no samples"),
+        ({"samples": [{"rung": "00"}]}, "lacks batch_size, num_layers, .* in sample 0"),
+    ],
+)
+def test_a_record_with_a_hole_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        record.check_record("holed", host_time_record(**changes))
+
+
+def test_nothing_incomplete_is_written():
+    with pytest.raises(ValueError, match="to be written lacks key"):
+        record.make_record("cost_card", CPU, 1e9, {"model": "x"}, [{"rung": "00", "batch_size": 1}])
+
+
+def test_a_record_of_another_kind_is_not_read_into_results(folder):
+    (folder / "broken.json").write_text(json.dumps({"kind": "profile"}))
+    record.write_record(host_time_record(), folder / "fine.json")
+    assert results("host_time")["record"].tolist() == ["fine"]
