@@ -265,7 +265,7 @@ def checkpoint(directory: Path) -> Finding:
 def nvtx() -> Finding:
     """Whether the engine names its phases for Nsight Systems."""
     ranges, _ = try_import("labkit.ranges")
-    if ranges is not None and ranges.NVTX_ENABLED:
+    if ranges is not None and ranges.nvtx_enabled:
         return Finding("NVTX ranges", "ok", "the engine names its phases for Nsight Systems")
     if os.environ.get("LABKIT_NVTX") == "1":
         return Finding("NVTX ranges", "off", "LABKIT_NVTX=1 is set, but ranges need a CUDA GPU")

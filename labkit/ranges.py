@@ -9,21 +9,21 @@ from torch.profiler import record_function
 
 from labkit.errors import OptionError
 
-_nvtx_enabled = os.environ.get("LABKIT_NVTX") == "1" and torch.cuda.is_available()
+nvtx_enabled = os.environ.get("LABKIT_NVTX") == "1" and torch.cuda.is_available()
 
 
 def enable_nvtx() -> None:
     """What LABKIT_NVTX=1 does, from now on. Raises OptionError where there is no CUDA GPU."""
-    global _nvtx_enabled
+    global nvtx_enabled
     if not torch.cuda.is_available():
         raise OptionError("NVTX ranges need a CUDA GPU; leave them out here")
-    _nvtx_enabled = True
+    nvtx_enabled = True
 
 
 @contextmanager
 def named_range(name: str) -> Iterator[None]:
     with record_function(name):
-        if not _nvtx_enabled:
+        if not nvtx_enabled:
             yield
             return
         torch.cuda.nvtx.range_push(name)

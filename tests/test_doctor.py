@@ -271,7 +271,7 @@ def test_a_checkpoint_that_is_not_there(tmp_path):
 )
 def test_nvtx(monkeypatch, setting, enabled, status, said):
     monkeypatch.setenv("LABKIT_NVTX", setting)
-    monkeypatch.setattr(doctor, "try_import", lambda name: (SimpleNamespace(NVTX_ENABLED=enabled), ""))
+    monkeypatch.setattr(doctor, "try_import", lambda name: (SimpleNamespace(nvtx_enabled=enabled), ""))
     finding = doctor.nvtx()
     assert finding.status == status
     assert said in finding.detail

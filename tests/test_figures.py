@@ -8,7 +8,7 @@ import pytest
 from matplotlib.colors import same_color
 from matplotlib.text import Text
 
-from labkit import show
+from labkit import bench, show
 from labkit.bench import Comparison, HostTime
 from labkit.ladder import LADDER
 from labkit.show.host_time import spread
@@ -52,8 +52,13 @@ def tick_labels(axis):
 
 
 def all_texts(figure):
-    """Every text that is seen, tick labels and title among them."""
-    return [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
+    """Every text that is seen: the title and the labels of ticks in view among them."""
+    axes = figure.axes[0]
+    unseen = set()
+    for i, axis in enumerate((axes.xaxis, axes.yaxis)):
+        low, high = sorted(axis.get_view_interval())
+        unseen |= {t for t in axis.get_ticklabels() if not low <= t.get_position()[i] <= high}
+    return [t for t in figure.findobj(Text) if t.get_text() and t.get_visible() and t not in unseen]
 
 
 def lines(figure, marker):
@@ -127,7 +132,7 @@ def test_before_and_after_in_seconds():
     np.testing.assert_allclose(before.get_xdata(), [8.0, 8.08, 7.92, 8.0])
     np.testing.assert_allclose(after.get_xdata(), [4.0, 4.04, 3.96, 4.0])
     assert texts(figure) == ["8 s", "4 s"]
-    assert axes.get_xlabel() == "host time, seconds a run (dot: a run; line: 99 % interval)"
+    assert axes.get_xlabel() == "host time, seconds a run (dot: a run; line: 99 % interval, drift taken out)"
     assert tick_labels(axes.yaxis) == ["old", "new"]
     assert title(figure) == f"×2.000 {comparison(2.0).interval}: faster"
 
@@ -143,8 +148,11 @@ def test_before_and_after_in_tokens_a_second():
 @pytest.mark.parametrize("tokens", [None, 32_000])
 def test_the_interval_on_after_crosses_befores_median_if_it_cannot_tell(tokens):
     for speedup, crosses in ((1.0, True), (2.0, False)):
-        figure = show.draw_before_after(comparison(speedup), tokens=tokens)
+        compared = comparison(speedup)
+        figure = show.draw_before_after(compared, tokens=tokens)
         (interval,) = lines(figure, "|")
+        seconds = 8 / np.array(compared.interval)
+        np.testing.assert_allclose(interval.get_xdata(), tokens / seconds if tokens else seconds)
         (median,) = [line for line in figure.axes[0].lines if line.get_linestyle() == ":"]
         low, high = sorted(interval.get_xdata())
         assert (low <= median.get_xdata()[0] <= high) == crosses
@@ -176,6 +184,20 @@ def test_ladder_draws_what_each_rung_adds():
     assert texts(figure) == ["1,000 tokens/s", "×2.50", "2,500 tokens/s", "×0.80", "2,000 tokens/s"]
     assert title(figure) == "Rung a to c: ×2.0"
     assert figure.axes[0].get_xlabel() == "decode tokens a second, each dot a run"
+
+
+def test_ladder_writes_the_factor_beyond_everything_that_is_drawn_in_its_row():
+    figure = show.draw_ladder(RATES)
+    factors = {text.get_text(): text.xy for text in figure.axes[0].texts if text.get_text()[0] == "×"}
+    assert factors == {"×2.50": (2600, 1), "×0.80": (2500, 2)}
+
+
+def test_ladder_writes_rates_and_shares_outside_the_axes():
+    figure = show.draw_ladder(RATES, limit=3000)
+    figure.canvas.draw()
+    columns = [text for text in figure.axes[0].texts if text.get_text()[0] != "×"]
+    assert len(columns) == 8
+    assert all(text.get_window_extent().x0 > figure.axes[0].bbox.x1 for text in columns)
 
 
 def test_ladder_shows_every_run():
@@ -246,9 +268,9 @@ def test_host_time_says_what_a_request_adds():
 
 def test_slope_is_that_of_the_larger_batches():
     bent = host_times(1000, 0, sizes=(1, 8, 32)) + host_times(0, 30, sizes=(64, 128, 256))
-    assert show.slope_us(bent[::-1]) == pytest.approx(30)
-    assert show.slope_us(host_times(10, 5, sizes=(1, 8))) == pytest.approx(5)
-    assert show.slope_us(host_times(10, 5, sizes=(8,))) is None
+    assert bench.slope_us(bent[::-1]) == pytest.approx(30)
+    assert bench.slope_us(host_times(10, 5, sizes=(1, 8))) == pytest.approx(5)
+    assert bench.slope_us(host_times(10, 5, sizes=(8,))) is None
     assert texts(show.draw_host_time({"00": host_times(10, 5, sizes=(8,))})) == ["00"]
 
 
@@ -263,8 +285,8 @@ def test_host_time_is_in_microseconds_where_that_reads_better():
 def test_labels_that_would_overlap_move_apart_and_no_further():
     assert spread([0.1, 0.5, 0.9], 0.1) == pytest.approx([0.1, 0.5, 0.9])
     assert spread([0.5, 0.5], 0.1) == pytest.approx([0.45, 0.55])
-    moved = spread([0.92, 0.9, 0.2, 0.91], 0.1)
-    assert moved == pytest.approx([1.01, 0.81, 0.2, 0.91])
+    assert spread([0.72, 0.7, 0.2, 0.71], 0.1) == pytest.approx([0.81, 0.61, 0.2, 0.71])
+    assert spread([0.1, 0.99, 1.0], 0.1) == pytest.approx([0.1, 0.9, 1.0])  # none above the axes
 
 
 # --- all of them ---------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from labkit.bench.published import PUBLISHED, headline, noise_floor, published, series_drift
+from labkit.bench.__main__ import make_parser
+from labkit.bench.published import PUBLISHED, headline, noise_floor, published_figures, series_drift
 
 SCHEDULER_036 = (
     'scheduler --hf-model-id gpt2 --device cuda --prompt "Hello" --num-requests 64 --max-new-tokens 512 '
@@ -66,7 +67,7 @@ HISTORY_FIGURES = {
 
 @pytest.fixture(scope="module")
 def figures():
-    return published()
+    return published_figures()
 
 
 def one(figures, seed, metric, statistic=None):
@@ -128,6 +129,11 @@ def test_which_rung_follows_which_post(figures):
 def test_commands_are_the_write_ups(figures, seed, as_published):
     (command,) = figures[figures["seed"] == seed]["command"].unique()
     assert command == as_published.replace('"', "").replace("'", "")
+
+
+def test_published_commands_are_understood_here(figures):
+    for command in figures["command"].dropna().unique():
+        assert make_parser().parse_args(command.split()).num_requests in (64, 128)
 
 
 def test_a_command_whose_flags_are_not_known_is_not_made_up(figures):
@@ -197,6 +203,13 @@ def test_drift_is_computed_from_the_figures(figures):
     assert noise_floor(only_036_and_037) == 1.0
 
 
+@pytest.mark.parametrize("commands", [("scheduler", "scheduler --cuda-graph"), (None, None)])
+def test_posts_are_compared_only_where_their_commands_are_known_and_the_same(figures, commands):
+    pair = figures[figures["seed"].isin(["036", "037"])].copy()
+    pair["command"] = pair["seed"].map(dict(zip(("036", "037"), commands, strict=True)))
+    assert series_drift(pair).empty
+
+
 def changed(tmp_path, change):
     """The path of a copy of the published figures in which `change` changed the first post."""
     posts = json.loads(PUBLISHED.read_text(encoding="utf-8"))
@@ -227,4 +240,4 @@ def set_figure(**values):
 )
 def test_an_entry_that_cannot_be_right_is_refused(tmp_path, change, message):
     with pytest.raises(ValueError, match=message):
-        published(changed(tmp_path, change))
+        published_figures(changed(tmp_path, change))

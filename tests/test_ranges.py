@@ -38,7 +38,7 @@ def nvtx_calls(monkeypatch):
 
 
 def test_nvtx_ranges_are_pushed_and_popped_when_enabled(monkeypatch, nvtx_calls):
-    monkeypatch.setattr(ranges, "_nvtx_enabled", True)
+    monkeypatch.setattr(ranges, "nvtx_enabled", True)
     with pytest.raises(KeyError), ranges.named_range("outer"):
         with ranges.named_range("inner"):
             pass
@@ -47,7 +47,7 @@ def test_nvtx_ranges_are_pushed_and_popped_when_enabled(monkeypatch, nvtx_calls)
 
 
 def test_without_nvtx_nothing_is_pushed(monkeypatch, nvtx_calls):
-    monkeypatch.setattr(ranges, "_nvtx_enabled", False)
+    monkeypatch.setattr(ranges, "nvtx_enabled", False)
     with ranges.named_range("outer"):
         pass
     assert nvtx_calls == []
@@ -64,11 +64,11 @@ def test_nvtx_needs_the_variable_and_a_gpu(monkeypatch, value, has_gpu, enabled)
     else:
         monkeypatch.setenv("LABKIT_NVTX", value)
     fresh = runpy.run_path(ranges.__file__)
-    assert fresh["_nvtx_enabled"] is enabled
+    assert fresh["nvtx_enabled"] is enabled
 
 
 def test_nvtx_can_be_switched_on_where_there_is_a_gpu(monkeypatch, nvtx_calls):
-    monkeypatch.setattr(ranges, "_nvtx_enabled", False)
+    monkeypatch.setattr(ranges, "nvtx_enabled", False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(OptionError, match="need a CUDA GPU"):
         ranges.enable_nvtx()

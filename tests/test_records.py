@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import torch
 
-from labkit.bench import record, results
+from labkit.bench import host_times, ladder_limit, ladder_rates, record, results
 
 CPU = torch.device("cpu")
 
@@ -137,3 +137,26 @@ def test_a_record_of_another_kind_is_not_read_into_results(folder):
     (folder / "broken.json").write_text(json.dumps({"kind": "profile"}))
     record.write_record(host_time_record(), folder / "fine.json")
     assert results("host_time")["record"].tolist() == ["fine"]
+
+
+# --- in the shape of figures -----------------------------------------------------------------------
+
+
+def test_recorded_runs_are_rates_by_rung():
+    samples = [
+        {"rung": "00", "decoded_tokens": 100, "decode_seconds": 2.0, "limit_seconds": 0.5},
+        {"rung": "01", "decoded_tokens": 100, "decode_seconds": 1.0, "limit_seconds": 0.5},
+        {"rung": "00", "decoded_tokens": 100, "decode_seconds": 4.0, "limit_seconds": 0.5},
+    ]
+    assert ladder_rates({"samples": samples}) == {"00": [50.0, 25.0], "01": [100.0]}
+    assert ladder_limit({"samples": samples}) == 200
+
+
+def test_recorded_host_times_of_a_batch_size_are_pooled():
+    first = host_time_record()["samples"][0]
+    second = {**first, "step_seconds": [3.0, 4.0]}
+    larger = {**first, "batch_size": 4}
+    times = host_times({"samples": [first, larger, second]})
+    assert list(times) == ["00"] and [t.batch_size for t in times["00"]] == [2, 4]
+    assert times["00"][0].step_seconds == (1.0, 2.0, 3.0, 4.0)
+    assert len(times["00"][0].append_seconds) == 4

@@ -2,7 +2,7 @@
 
 from labkit.bench.comparison import Comparison, Interval, compare, in_turn, speedup_interval
 from labkit.bench.cost_cards import CostCard, compare_cards, cost_card, steady_prompts
-from labkit.bench.host_time import HostTime, host_engine, time_host_steps
+from labkit.bench.host_time import HostTime, host_engine, slope_us, time_host_steps
 from labkit.bench.limit import (
     DecodeLimit,
     copy_bandwidth,
@@ -14,7 +14,9 @@ from labkit.bench.limit import (
 from labkit.bench.metrics import LatencyMetrics, latency_metrics
 from labkit.bench.parity import dense_tokens, transformers_tokens
 from labkit.bench.profile import StepProfile, profile_decode_step
+from labkit.bench.published import headline, noise_floor, published_figures, series_drift
 from labkit.bench.record import load_record, load_records, results
+from labkit.bench.recorded import host_times, ladder_limit, ladder_rates
 from labkit.bench.steady import steady_decode, time_decode_steps
 from labkit.bench.workload import Run, Workload
 
@@ -35,14 +37,22 @@ __all__ = [
     "decode_limit",
     "dense_tokens",
     "forward_flops",
+    "headline",
     "host_engine",
+    "host_times",
     "in_turn",
+    "ladder_limit",
+    "ladder_rates",
     "latency_metrics",
     "load_record",
     "load_records",
     "matmul_rate",
+    "noise_floor",
     "profile_decode_step",
+    "published_figures",
     "results",
+    "series_drift",
+    "slope_us",
     "speedup_interval",
     "steady_decode",
     "steady_prompts",

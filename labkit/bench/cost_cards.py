@@ -208,7 +208,7 @@ def count_kv_bytes(engine: InferenceEngine) -> int:
 
 
 def count_on_device(engine: InferenceEngine) -> DeviceCounts:
-    with profile(activities=activities_of(engine.device)) as profiler:
+    with profile(activities=activities_of(engine.device), acc_events=True) as profiler:
         engine.step()
         synchronize(engine.device)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,7 @@
 """What a decode step costs the host, with the model taken out."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
@@ -76,13 +76,35 @@ class HostTime:
         a_layer = np.add(self.tables_seconds, self.append_seconds) / self.num_layers
         return 1e6 * float(np.median(a_layer))
 
+    def with_steps_of(self, other: "HostTime") -> "HostTime":
+        """The steps of two runs of the same batch size together."""
+        return HostTime(
+            self.batch_size,
+            self.num_layers,
+            self.step_seconds + other.step_seconds,
+            self.tables_seconds + other.tables_seconds,
+            self.append_seconds + other.append_seconds,
+        )
+
     def to_dict(self) -> dict:
+        """For a record; `from_dict` is the way back."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, raw: dict) -> "HostTime":
         lanes = {lane: tuple(raw[lane]) for lane in ("step_seconds", "tables_seconds", "append_seconds")}
         return cls(raw["batch_size"], raw["num_layers"], **lanes)
+
+
+def slope_us(times: Sequence[HostTime]) -> float | None:
+    """Microseconds that one more request adds to a step: least squares over the larger half of the batch
+    sizes, where the fixed cost of a step no longer hides it. None with fewer than two sizes there.
+    """
+    ordered = sorted(times, key=lambda time: time.batch_size)
+    larger = ordered[len(ordered) // 2 :] if len(ordered) > 2 else ordered
+    if len(larger) < 2:
+        return None
+    return float(np.polyfit([t.batch_size for t in larger], [t.step_us for t in larger], 1)[0])
 
 
 def host_engine(

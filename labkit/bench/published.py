@@ -22,7 +22,7 @@ FIGURE = (
 ROUNDING = 0.0051  # averages are published with two decimals
 
 
-def published(path: Path = PUBLISHED) -> pd.DataFrame:
+def published_figures(path: Path = PUBLISHED) -> pd.DataFrame:
     """Every published figure, a row each.
 
     `ratio` is above 1 if `after` is better, whatever the metric. Rungs are None for posts that no rung
@@ -40,7 +40,7 @@ def published(path: Path = PUBLISHED) -> pd.DataFrame:
 
 def headline(rung: str) -> pd.Series:
     """The figure that the write-up of `rung` ("01") leads with. Raises ValueError for a rung without one."""
-    figures = published()
+    figures = published_figures()
     of_rung = figures[figures["rung_after"] == rung]
     if of_rung.empty:
         known = ", ".join(figures["rung_after"].dropna().unique())
@@ -52,9 +52,9 @@ def series_drift(figures: pd.DataFrame | None = None) -> pd.DataFrame:
     """One post's `after` beside the next post's `before`, a row for each pair with the same command.
 
     Posts are neighbours if their numbers are: a post between them may have changed the code. `drift` is
-    before / after - 1. figures: as from `published`, by default those.
+    before / after - 1. figures: as from `published_figures`, by default those.
     """
-    figures = published() if figures is None else figures
+    figures = published_figures() if figures is None else figures
     known = figures.dropna(subset="command").assign(number=lambda table: table["seed"].astype(int))
     same = ["command", "metric", "statistic"]
     earlier = known[[*same, "number", "seed", "after"]].assign(number=known["number"] + 1)

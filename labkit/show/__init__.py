@@ -2,7 +2,7 @@
 
 from labkit.show.blocks import blocks_slider, draw_blocks, record_steps, snapshot
 from labkit.show.comparison import draw_before_after, draw_comparison
-from labkit.show.host_time import draw_host_time, slope_us
+from labkit.show.host_time import draw_host_time
 from labkit.show.ladder import draw_ladder
 from labkit.show.memory import draw_reservation
 from labkit.show.requests import draw_requests
@@ -25,6 +25,5 @@ __all__ = [
     "draw_timeline",
     "record_steps",
     "show_source",
-    "slope_us",
     "snapshot",
 ]

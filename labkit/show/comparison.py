@@ -90,8 +90,9 @@ def draw_before_after(
 ) -> Figure:
     """Before and after: each run a dot, in order from top to bottom, and a bar of their median.
 
-    The line on `after` is the ratio's interval, seen from the median of `before`. quantity: what was timed.
-    tokens: made by a run; with it the axis is in tokens a second, without it in seconds.
+    The line on `after` is the ratio's interval, seen from the median of `before`: the ratio is taken round by
+    round, so that it can differ a little from that of the bars. quantity: what was timed. tokens: made by a
+    run; with it the axis is in tokens a second, without it in seconds.
     """
     fig, axes = figure(2.4)
     for row, side in enumerate(("before", "after")):
@@ -116,7 +117,9 @@ def draw_before_after(
     axes.invert_yaxis()
     axes.xaxis.set_major_formatter("{x:,g}")
     unit = "tokens a second" if tokens else "seconds a run"
-    axes.set_xlabel(f"{quantity}, {unit} (dot: a run; line: {100 * CONFIDENCE:.0f} % interval)")
+    axes.set_xlabel(
+        f"{quantity}, {unit} (dot: a run; line: {100 * CONFIDENCE:.0f} % interval, drift taken out)"
+    )
     axes.set_title(f"{_ratio(comparison)}: {_verdict(comparison)}", color=_text_colour(comparison))
     return fig
 

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from labkit.bench.host_time import HostTime
+from labkit.bench.host_time import HostTime, slope_us
 from labkit.show.style import SERIES, colour, figure, is_wide, styled
 
 MARKERS = "os^D"  # another each time the colours begin again
@@ -38,17 +38,6 @@ def draw_host_time(series: Mapping[str, Sequence[HostTime]]) -> Figure:
     return fig
 
 
-def slope_us(times: Sequence[HostTime]) -> float | None:
-    """Microseconds that one more request adds to a step: least squares over the larger half of the batch
-    sizes, where the fixed cost of a step no longer hides it. None with fewer than two sizes there.
-    """
-    ordered = sorted(times, key=lambda time: time.batch_size)
-    larger = ordered[len(ordered) // 2 :] if len(ordered) > 2 else ordered
-    if len(larger) < 2:
-        return None
-    return float(np.polyfit([t.batch_size for t in larger], [t.step_us for t in larger], 1)[0])
-
-
 def _label(name: str, times: Sequence[HostTime]) -> str:
     slope = slope_us(times)
     return name if slope is None else f"{name}: {slope:,.1f} µs a request"
@@ -69,7 +58,6 @@ def _scale_axes(axes: Axes, batch_sizes: Sequence[int], heights: Sequence[float]
 
 def _write_at_line_ends(axes: Axes, ends: Sequence[tuple[str, tuple[float, float], str]]) -> None:
     """Each line's label to the right of its end; moved apart, and joined to it, where ends are close."""
-    axes.autoscale_view()  # or the transform may be of limits that are about to change
     to_axes = axes.transData + axes.transAxes.inverted()
     heights = [to_axes.transform(end)[1] for _, end, _ in ends]
     gap = LABEL_HEIGHT / (axes.figure.get_figheight() - 1.0)
@@ -85,13 +73,14 @@ def _write_at_line_ends(axes: Axes, ends: Sequence[tuple[str, tuple[float, float
 
 
 def spread(heights: Sequence[float], gap: float) -> list[float]:
-    """The heights in the same order, at least `gap` apart, and moved as little as that takes."""
+    """Heights between 0 and 1, in the same order, but at least `gap` apart, moved as little as that takes."""
     groups: list[list[float]] = []  # labels that touch: where each would have the lowest of all labels
     rising = sorted(range(len(heights)), key=heights.__getitem__)
     for rank, i in enumerate(rising):
         groups.append([heights[i] - rank * gap])
         while len(groups) > 1 and np.mean(groups[-2]) > np.mean(groups[-1]):
             groups[-2:] = [groups[-2] + groups[-1]]
-    middles = [float(np.mean(group)) for group in groups for _ in group]
+    ceiling = 1 - gap * (len(heights) - 1)
+    middles = [min(float(np.mean(group)), ceiling) for group in groups for _ in group]
     placed = dict(zip(rising, (m + rank * gap for rank, m in enumerate(middles)), strict=True))
     return [placed[i] for i in range(len(heights))]

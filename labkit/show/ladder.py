@@ -63,7 +63,7 @@ def _draw_step(axes: Axes, row: int, start: float, below: float, runs: Sequence[
         factor = f"×{rate / below:.2f}"
         axes.annotate(
             factor,
-            (rate, row),
+            (max(rate, below, *runs), row),
             xytext=(6, 0),
             textcoords="offset points",
             va="center",
@@ -98,11 +98,11 @@ def rung_label(number: str) -> str:
 
 def ladder_title(medians: Mapping[str, float], limit: float | None) -> str:
     """The factor from the first rung to the last, and the last one's share of the limit."""
-    (first, *_, last), rates = (*medians, *medians), list(medians.values())
+    numbers, rates = list(medians), list(medians.values())
     reached = f"{100 * rates[-1] / limit:.1f} % of the limit" if limit else ""
-    if first == last:
-        return f"Rung {first} reaches {reached}" if limit else f"Decode throughput of rung {first}"
-    gained = f"Rung {first} to {last}: ×{rates[-1] / rates[0]:.1f}"
+    if len(numbers) == 1:
+        return f"Rung {numbers[0]} reaches {reached}" if limit else f"Decode throughput of rung {numbers[0]}"
+    gained = f"Rung {numbers[0]} to {numbers[-1]}: ×{rates[-1] / rates[0]:.1f}"
     return f"{gained}, which is {reached}" if limit else gained
 
 

@@ -1,0 +1,661 @@
+"""The streaming server: each consumer gets its own tokens, whatever the others do, and nobody hangs."""
+
+import gc
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+import torch
+from helpers import (
+    GREEDY,
+    SEEDED,
+    Boom,
+    assert_no_block_is_lost,
+    failing,
+    make_engine,
+    tokens_alone,
+    tokens_of,
+)
+
+from labkit import FinishReason, SamplingParams
+from labkit.engine import StreamingServer
+from labkit.engine import engine as engine_module
+from labkit.errors import OptionError, OverloadedError, RequestError, StreamError
+from labkit.model.checkpoint import ROOT
+
+TIMEOUT = 60  # seconds; nothing here takes ten
+LONG = SamplingParams(50)
+PROMPTS = [(1, 2, 3), tuple(range(20, 33)), (7,), (1, 2, 3, 4, 5, 6), (9, 9), (97, 98)]
+EACH_PARAMS = [
+    *(GREEDY, SEEDED, SamplingParams(1), SamplingParams(13, temperature=1.0, seed=1)),
+    *(SamplingParams(24), replace(SEEDED, max_new_tokens=3, seed=8)),
+]
+EXPECTED = [tokens_alone(prompt, params) for prompt, params in zip(PROMPTS, EACH_PARAMS, strict=True)]
+
+
+@pytest.fixture(autouse=True)
+def nobody_waits_for_ever():
+    """What hangs in the main thread fails, and what hangs again while that is cleaned up fails again."""
+
+    def fail(*_):
+        raise TimeoutError(f"the test hangs since {TIMEOUT} s")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.setitimer(signal.ITIMER_REAL, TIMEOUT, TIMEOUT)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def start(function, *args) -> Future:
+    """Call it on a thread of its own; of the future, ask result(TIMEOUT)."""
+    future = Future()
+
+    def call():
+        try:
+            future.set_result(function(*args))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=call, daemon=True).start()
+    return future
+
+
+def wait_for(condition) -> None:
+    deadline = time.monotonic() + TIMEOUT
+    while not condition():
+        assert time.monotonic() < deadline, "waited for too long"
+        time.sleep(0.001)
+
+
+def labkit_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("labkit-")]
+
+
+@contextmanager
+def serving(engine=None, **settings):
+    """A server; at its end no thread and no block is left."""
+    with StreamingServer(engine or make_engine(), **settings) as server:
+        yield server
+    assert labkit_threads() == []
+    assert_no_block_is_lost(server.engine)
+
+
+class Gate:
+    """From now on, a step of the engine begins when it is allowed to."""
+
+    def __init__(self, engine):
+        self._step, engine.step = engine.step, self._wait_and_step
+        self._permits = threading.Semaphore(0)
+        self._reached = threading.Event()
+
+    def _wait_and_step(self):
+        self._reached.set()
+        assert self._permits.acquire(timeout=TIMEOUT)
+        return self._step()
+
+    def allow(self, num_steps=1000):
+        self._permits.release(num_steps)
+
+    def submit_all(self, server, prompts, each_params):
+        """The first is prefilled alone, and then the others together."""
+        streams = [server.submit(prompts[0], each_params[0])]
+        assert self._reached.wait(TIMEOUT)
+        return streams + [server.submit(*each) for each in zip(prompts[1:], each_params[1:], strict=True)]
+
+
+def slow(engine) -> None:
+    """From now on, a step takes 50 ms, so that something can happen before a long request's end."""
+    step = engine.step
+
+    def sleep_and_step():
+        time.sleep(0.05)
+        return step()
+
+    engine.step = sleep_and_step
+
+
+def read(stream, pause=0.0):
+    """All chunks of a stream, read at random moments."""
+    chunks = []
+    for chunk in stream:
+        chunks.append(chunk)
+        time.sleep(random.random() * pause)
+    return chunks
+
+
+def read_until_error(stream):
+    """The tokens of a stream that is cut short, and its error."""
+    token_ids = []
+    with pytest.raises((StreamError, RequestError)) as caught:
+        for chunk in stream:
+            assert chunk.completion is None
+            token_ids += chunk.token_ids
+    return tuple(token_ids), caught.value
+
+
+def tokens_in(chunks):
+    return sum((chunk.token_ids for chunk in chunks), ())
+
+
+# --- tokens ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tokenize_workers", [0, 2])
+@pytest.mark.parametrize("stream_interval", [1, 3])
+@pytest.mark.parametrize("decode_first", [False, True])
+def test_each_consumer_gets_the_tokens_of_its_own_request(decode_first, stream_interval, tokenize_workers):
+    engine = make_engine(decode_first=decode_first, max_batch_size=4, max_blocks_per_layer=12)
+    prompts = [bytes(prompt).decode() for prompt in PROMPTS] if tokenize_workers else PROMPTS
+    with serving(engine, stream_interval=stream_interval, tokenize_workers=tokenize_workers) as server:
+        streams = [server.submit(*each) for each in zip(prompts * 3, EACH_PARAMS * 3, strict=True)]
+        read_by_each = [
+            each.result(TIMEOUT)
+            for each in [start(read, stream, 0.004 * (i % 3)) for i, stream in enumerate(streams)]
+        ]
+    for chunks, expected, prompt in zip(read_by_each, EXPECTED * 3, PROMPTS * 3, strict=True):
+        *others, last = chunks
+        assert tokens_in(chunks) == last.completion.token_ids == expected
+        assert "".join(chunk.text for chunk in chunks) == last.completion.text
+        assert last.completion.prompt_token_ids == prompt
+        assert [len(c.token_ids) for c in others] == [stream_interval] * (
+            (len(expected) - 1) // stream_interval
+        )
+        assert all(chunk.completion is None for chunk in others)
+    assert engine.stats().counters.finished == {"length": 18}
+
+
+def test_the_tokens_are_those_of_generate():
+    prompts = ["To be", "or not", "to be"]
+    generated = tokens_of(make_engine().generate(prompts, SEEDED))
+    with serving() as server:
+        streams = [server.submit(prompt, SEEDED) for prompt in prompts]
+        assert [tokens_in(read(stream)) for stream in streams] == generated
+
+
+@pytest.mark.parametrize(
+    ("stream_interval", "texts"),
+    [
+        (1, ["a", "", "é", "", "", "", "🙂", "", "\ufffd"]),
+        (3, ["aé", "", "🙂\ufffd"]),
+        (4, ["aé", "🙂", "\ufffd"]),
+        (99, ["aé🙂\ufffd"]),
+    ],
+)
+def test_text_comes_in_whole_characters(monkeypatch, stream_interval, texts):
+    script = iter("aé🙂日".encode()[:9])  # ends in the middle of the last character
+    monkeypatch.setattr(engine_module, "sample", lambda *_: [next(script)])
+    with serving(stream_interval=stream_interval) as server:
+        chunks = read(server.submit((1, 2, 3), SamplingParams(9)))
+    assert [chunk.text for chunk in chunks] == texts
+    assert chunks[-1].completion.text == "aé🙂\ufffd"
+
+
+def test_requests_reach_the_engine_in_the_order_of_submission():
+    with serving(make_engine(max_batch_size=2)) as server:
+        streams = [server.submit(*each) for each in zip(PROMPTS, EACH_PARAMS, strict=True)]
+        assert [read(stream)[-1].completion.request_id for stream in streams] == [0, 1, 2, 3, 4, 5]
+
+
+def test_submitted_is_before_tokenizing(monkeypatch):
+    engine = make_engine()
+    check_prompt = engine.check_prompt
+    monkeypatch.setattr(engine, "check_prompt", lambda *args: (time.sleep(0.02), check_prompt(*args))[1])
+    with serving(engine) as server:
+        before = time.perf_counter()
+        stream = server.submit("To be", GREEDY)
+        timing = read(stream)[-1].completion.timing
+    assert before <= stream.submitted <= timing.arrived - 0.02
+
+
+def test_a_request_that_goes_wrong_by_itself_ends_with_its_completion(monkeypatch):
+    sample = engine_module.sample
+
+    def broken(logits, *args):
+        if len(logits) == 2:  # they decode together
+            logits[1, 3] = torch.nan
+        return sample(logits, *args)
+
+    monkeypatch.setattr(engine_module, "sample", broken)
+    engine = make_engine()
+    gate = Gate(engine)
+    with serving(engine) as server:
+        good, bad = gate.submit_all(server, [(1, 2, 3), (5, 6)], [LONG] * 2)
+        gate.allow()
+        *chunks, last = read(bad)
+        assert tokens_in(chunks) == tokens_alone((5, 6), LONG)[:1] and last.token_ids == ()
+        assert last.completion.finish_reason is FinishReason.ERROR
+        assert last.completion.error == "the model's logits are not finite numbers"
+        assert tokens_in(read(good)) == tokens_alone((1, 2, 3), LONG)
+
+
+# --- consumers that go away ------------------------------------------------------------------------
+
+
+def by_close(streams):
+    stream = streams.pop()
+    next(stream)
+    stream.close()
+    assert list(stream) == []
+    stream.close()
+
+
+def by_with(streams):
+    with pytest.raises(ZeroDivisionError), streams[0] as stream:
+        next(stream)
+        raise ZeroDivisionError
+    assert list(stream) == []
+
+
+def by_leaving_the_loop(streams):
+    for chunk in streams.pop():
+        assert len(chunk.token_ids) == 1
+        break
+
+
+def by_garbage_collection(streams):
+    next(streams[0])
+    streams.append(streams)
+
+
+def before_the_first_token(streams):
+    streams.clear()
+
+
+@pytest.mark.parametrize(
+    "leave", [by_close, by_with, by_leaving_the_loop, by_garbage_collection, before_the_first_token]
+)
+def test_a_consumer_that_leaves_cancels_its_request_and_no_other(leave):
+    engine = make_engine(prefix_cache=False)
+    gate = Gate(engine)
+    with serving(engine) as server:
+        first, *streams = gate.submit_all(server, [(5, 6), (1, 2, 3)], [GREEDY, LONG])
+        gate.allow(3)  # two prefills and a decode step
+        leave(streams)
+        del streams
+        gc.collect()
+        second = server.submit((7, 8), SEEDED)
+        gate.allow()
+        assert tokens_in(read(first)) == tokens_alone((5, 6), GREEDY)
+        assert tokens_in(read(second)) == tokens_alone((7, 8), SEEDED)
+        stats = engine.stats()
+        assert stats.counters.finished == {"cancelled": 1, "length": 2}
+        assert stats.free_blocks == stats.blocks_per_layer
+        engine.check_integrity()
+
+
+def test_closing_a_stream_wakes_the_consumer_that_waits():
+    engine = make_engine()
+    gate = Gate(engine)
+    with serving(engine) as server:
+        stream = server.submit((1, 2, 3), LONG)
+        reading = start(read, stream)
+        time.sleep(0.02)
+        stream.close()
+        assert reading.result(TIMEOUT) == []  # before the engine has made a step
+        gate.allow()
+    assert engine.stats().counters.finished == {"cancelled": 1}
+
+
+def test_after_its_end_a_stream_stays_ended_and_closing_does_nothing():
+    with serving() as server:
+        with server.submit((1, 2, 3), GREEDY) as stream:
+            assert tokens_in(read(stream)) == tokens_alone((1, 2, 3), GREEDY)
+            assert list(stream) == []
+        stream.close()
+        assert list(stream) == []
+        del stream
+        read(server.submit((5, 6), GREEDY))  # the worker has done all that it was asked for
+    assert server.engine.stats().counters.finished == {"length": 2}
+
+
+def test_a_stream_closed_while_it_is_tokenized_never_reaches_the_engine(monkeypatch):
+    engine = make_engine()
+    check_prompt, go_on = engine.check_prompt, threading.Event()
+    monkeypatch.setattr(engine, "check_prompt", lambda *args: (go_on.wait(TIMEOUT), check_prompt(*args))[1])
+    with serving(engine, tokenize_workers=1, max_inflight_requests=1) as server:
+        server.submit("To be", LONG).close()
+        wait_for(lambda: not server._worker._unfinished)  # there is room again before the tokens are ready
+        stream = server.submit("or not", GREEDY)
+        go_on.set()
+        (completion,) = [chunk.completion for chunk in read(stream) if chunk.completion]
+    assert completion.request_id == 0
+    assert engine.stats().counters.finished == {"length": 1}
+
+
+# --- requests that are refused ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prompt", ["", "x" * 60, (), (1, 256), 7, "\ud800"])
+def test_a_request_that_can_never_run_is_refused_at_once_and_takes_no_room(prompt):
+    with serving(max_inflight_requests=1) as server:
+        with pytest.raises(RequestError) as expected:
+            server.engine.check_prompt(prompt, GREEDY)
+        for _ in range(2):
+            with pytest.raises(RequestError) as caught:
+                server.submit(prompt, GREEDY)
+            assert str(caught.value) == str(expected.value)
+        assert tokens_in(read(server.submit((1, 2, 3), GREEDY))) == tokens_alone((1, 2, 3), GREEDY)
+
+
+def test_text_that_others_tokenize_is_refused_by_the_stream():
+    with serving(tokenize_workers=2, max_inflight_requests=1) as server:
+        stream = server.submit("x" * 60, GREEDY)
+        for _ in range(2):
+            with pytest.raises(RequestError, match="60 tokens and max_new_tokens is 8"):
+                next(stream)
+        with pytest.raises(RequestError, match="not in the vocabulary"):  # ids need no tokenizing
+            server.submit((256,), GREEDY)
+        assert tokens_in(read(server.submit("ab", GREEDY))) == tokens_alone((97, 98), GREEDY)
+
+
+def test_when_there_are_too_many_unfinished_requests_submit_refuses():
+    engine = make_engine()
+    gate = Gate(engine)
+    with serving(engine, max_inflight_requests=2) as server:
+        first, second = gate.submit_all(server, [(1, 2, 3), (5, 6)], [SamplingParams(1), LONG])
+        message = "2 requests are unfinished and max_inflight_requests is 2; submit again when one has ended"
+        for _ in range(2):
+            with pytest.raises(OverloadedError, match=message):
+                server.submit((7,), GREEDY)
+        gate.allow(3)
+        assert len(read(first)) == 1
+        third = server.submit((7,), GREEDY)  # at once: whoever has the last chunk finds room
+        with pytest.raises(OverloadedError):
+            server.submit((7,), GREEDY)
+        second.close()
+        gate.allow()
+        assert tokens_in(read(third)) == tokens_alone((7,), GREEDY)
+        server.submit((7,), GREEDY)
+        server.submit((7,), GREEDY)
+    assert engine.stats().counters.finished["cancelled"] >= 1
+
+
+def test_a_request_counts_until_it_is_finished_not_until_it_is_read():
+    with serving(max_inflight_requests=1) as server:
+        unread = server.submit((1, 2, 3), GREEDY)
+        wait_for(lambda: not server._worker._unfinished)
+        assert tokens_in(read(server.submit((5, 6), GREEDY))) == tokens_alone((5, 6), GREEDY)
+        assert tokens_in(read(unread)) == tokens_alone((1, 2, 3), GREEDY)
+
+
+def test_a_request_that_the_engine_refuses_after_all_fails_alone(monkeypatch):
+    engine = make_engine()
+    monkeypatch.setattr(engine, "add_request", failing(engine.add_request))
+    with serving(engine, max_inflight_requests=1) as server:
+        with pytest.raises(Boom):
+            next(server.submit((1, 2, 3), GREEDY))
+        assert tokens_in(read(server.submit((5, 6), GREEDY))) == tokens_alone((5, 6), GREEDY)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_inflight_requests": 0}, "max_inflight_requests must be a positive whole number, not 0"),
+        ({"max_inflight_requests": 1.5}, "max_inflight_requests must be a positive whole number, not 1.5"),
+        ({"stream_interval": 0}, "stream_interval must be a positive whole number, not 0"),
+        ({"stream_interval": True}, "stream_interval must be a positive whole number, not True"),
+        ({"tokenize_workers": -1}, "tokenize_workers must be a whole number of 0 .* not -1"),
+        ({"tokenize_workers": None}, "tokenize_workers must be a whole number of 0 .* not None"),
+    ],
+)
+def test_options_out_of_range_are_refused(settings, message):
+    with pytest.raises(OptionError, match=message):
+        StreamingServer(make_engine(), **settings)
+    assert labkit_threads() == []
+
+
+def test_an_engine_with_requests_of_its_own_is_refused():
+    engine = make_engine()
+    engine.add_request((1, 2, 3), GREEDY)
+    with pytest.raises(OptionError, match="unfinished requests"):
+        StreamingServer(engine)
+
+
+# --- steps that fail -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream_interval", [1, 3])
+def test_when_a_step_fails_each_consumer_is_told_and_the_next_request_is_served(monkeypatch, stream_interval):
+    engine = make_engine(prefix_cache=False)
+    monkeypatch.setattr(
+        engine.decode_step, "decode_step_sessions", failing(engine.decode_step.decode_step_sessions, 1)
+    )
+    gate = Gate(engine)
+    with serving(engine, stream_interval=stream_interval, max_inflight_requests=3) as server:
+        prompts = [(1, 2, 3), (5, 6), (7,)]
+        streams = gate.submit_all(server, prompts, [LONG] * 3)
+        reading = [start(read_until_error, stream) for stream in streams]
+        gate.allow()  # two prefills, a decode step, and one that fails
+        for prompt, each in zip(prompts, reading, strict=True):
+            token_ids, error = each.result(TIMEOUT)
+            assert token_ids == tokens_alone(prompt, LONG)[:2]
+            assert str(error) == "a step of the engine failed when this request had 2 tokens: Boom()"
+            assert isinstance(error.__cause__, Boom)
+        for stream in streams:  # it is no end, however often one asks
+            with pytest.raises(StreamError):
+                list(stream)
+        stats = engine.stats()
+        assert stats.counters.finished == {"cancelled": 3}
+        assert stats.free_blocks == stats.blocks_per_layer
+        assert tokens_in(read(server.submit((1, 2, 3), LONG))) == tokens_alone((1, 2, 3), LONG)
+
+
+def test_what_ended_in_a_step_that_failed_has_ended_well(monkeypatch):
+    engine = make_engine(decode_first=True, prefill_max_batch_size=1)
+    monkeypatch.setattr(engine_module, "prefill_sessions", failing(engine_module.prefill_sessions, 2))
+    gate = Gate(engine)
+    with serving(engine) as server:
+        done, running, new = (
+            server.submit(p, SamplingParams(n)) for p, n in [((1, 2), 3), ((3,), 9), ((4,), 9)]
+        )
+        gate.allow()  # the third step decodes two and then fails to prefill
+        assert tokens_in(read(done)) == tokens_alone((1, 2), SamplingParams(3))
+        token_ids, error = read_until_error(running)
+        assert token_ids == tokens_alone((3,), SamplingParams(2)) and "2 tokens" in str(error)
+        token_ids, error = read_until_error(new)
+        assert token_ids == () and "0 tokens" in str(error)
+    assert engine.stats().counters.finished == {"length": 1, "cancelled": 2}
+
+
+def test_steps_may_fail_again_and_again():
+    engine = make_engine()
+    step, engine.step = engine.step, failing(lambda: None)
+    with serving(engine) as server:
+        for _ in range(3):
+            token_ids, error = read_until_error(server.submit((1, 2, 3), GREEDY))
+            assert token_ids == () and isinstance(error.__cause__, Boom)
+            engine.step = failing(lambda: None)
+        engine.step = step
+        assert tokens_in(read(server.submit((1, 2, 3), GREEDY))) == tokens_alone((1, 2, 3), GREEDY)
+
+
+@pytest.mark.parametrize("stream_interval", [1, 3])
+def test_when_not_even_cancelling_works_nobody_is_left_waiting(monkeypatch, stream_interval):
+    def broken(request_id):
+        raise ZeroDivisionError
+
+    engine = make_engine()
+    monkeypatch.setattr(engine, "cancel", broken)
+    monkeypatch.setattr(engine_module, "sample", failing(engine_module.sample, 3))
+    gate = Gate(engine)
+    with serving(engine, stream_interval=stream_interval) as server:
+        prompts = [(1, 2, 3), (5, 6)]
+        streams = gate.submit_all(server, prompts, [LONG] * 2)
+        gate.allow()
+        for stream, prompt in zip(streams, prompts, strict=True):
+            token_ids, error = read_until_error(stream)
+            assert token_ids == tokens_alone(prompt, LONG)[:2]
+            assert str(error) == "the server broke down when this request had 2 tokens: ZeroDivisionError()"
+            assert isinstance(error.__cause__.__context__, Boom)  # what began it
+        with pytest.raises(StreamError, match="the server is closed"):
+            server.submit((1, 2, 3), GREEDY)
+        monkeypatch.undo()
+        for request_id in (0, 1):
+            engine.cancel(request_id)
+
+
+# --- the server's end ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream_interval", [1, 4])
+def test_closing_the_server_ends_each_stream_with_an_error_after_what_it_has(stream_interval):
+    engine = make_engine(max_batch_size=2)
+    slow(engine)
+    prompts = [(1, 2, 3), (5, 6), (7,)]  # the third still waits
+    with serving(engine, stream_interval=stream_interval) as server:
+        streams = [server.submit(prompt, LONG) for prompt in prompts]
+        reading = [start(read_until_error, streams[i]) for i in (0, 2)]
+        first = next(streams[1]).token_ids
+    rest, error = read_until_error(streams[1])  # what it had is there still
+    told = [each.result(TIMEOUT) for each in reading]
+    told.insert(1, (first + rest, error))
+    for (token_ids, error), prompt in zip(told, prompts, strict=True):
+        assert token_ids == tokens_alone(prompt, LONG)[: len(token_ids)]
+        message = f"the server was closed when this request had {len(token_ids)} token"
+        assert str(error).startswith(message) and error.__cause__ is None
+    assert [0 < len(token_ids) < 50 for token_ids, _ in told] == [True, True, False]
+    assert len(first) == stream_interval
+    assert engine.stats().counters.finished == {"cancelled": 3}
+
+
+def test_closing_the_server_ends_streams_that_are_still_tokenized(monkeypatch):
+    engine = make_engine()
+    check_prompt, go_on = engine.check_prompt, threading.Event()
+    monkeypatch.setattr(engine, "check_prompt", lambda *args: (go_on.wait(TIMEOUT), check_prompt(*args))[1])
+    with serving(engine, tokenize_workers=1) as server:
+        streams = [server.submit("To be", GREEDY) for _ in range(3)]
+        closing = start(server.close)
+        told = [start(read_until_error, stream).result(TIMEOUT) for stream in streams]
+        go_on.set()
+        closing.result(TIMEOUT)
+    assert all(t == () and "the server was closed" in str(e) for t, e in told)
+
+
+def test_a_closed_server_takes_nothing_and_closing_it_again_does_nothing():
+    with serving() as server:
+        stream = server.submit((1, 2, 3), GREEDY)
+        read(stream)
+    server.close()
+    with pytest.raises(StreamError, match="the server is closed and takes no more requests"):
+        server.submit((1, 2, 3), GREEDY)
+    stream.close()
+    assert tokens_of(server.engine.generate([(1, 2, 3)], GREEDY)) == [tokens_alone((1, 2, 3), GREEDY)]
+
+
+def test_two_threads_may_close_a_server_and_both_wait_for_its_end():
+    engine = make_engine()
+    slow(engine)
+    with serving(engine) as server:
+        stream = server.submit((1, 2, 3), LONG)
+        next(stream)
+        for closing in [start(server.close), start(server.close)]:
+            closing.result(TIMEOUT)
+            assert labkit_threads() == []
+
+
+def test_an_engine_can_be_served_again():
+    engine = make_engine()
+    for _ in range(2):
+        with serving(engine) as server:
+            assert tokens_in(read(server.submit((1, 2, 3), GREEDY))) == tokens_alone((1, 2, 3), GREEDY)
+
+
+def test_a_server_that_nobody_holds_is_closed_but_a_stream_holds_it():
+    engine = make_engine()
+    stream = StreamingServer(engine, tokenize_workers=1).submit("ab", GREEDY)
+    gc.collect()
+    assert tokens_in(read(stream)) == tokens_alone((97, 98), GREEDY)
+    del stream
+    gc.collect()
+    wait_for(lambda: not labkit_threads())
+    assert_no_block_is_lost(engine)
+
+
+def test_a_server_that_was_not_closed_does_not_keep_python_from_exiting():
+    script = (
+        "from helpers import make_engine; from labkit import SamplingParams;"
+        "from labkit.engine import StreamingServer;"
+        "server = StreamingServer(make_engine(), tokenize_workers=1);"
+        "stream = server.submit('ab', SamplingParams(50)); print(len(next(stream).token_ids))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": "tests"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "1\n", "")
+
+
+# --- the worker ------------------------------------------------------------------------------------
+
+
+def test_a_worker_with_nothing_to_do_sleeps():
+    with serving() as server:
+        read(server.submit((1, 2, 3), GREEDY))
+        steps, cpu = server.engine.stats().counters.steps, time.process_time()
+        time.sleep(0.2)
+        assert time.process_time() - cpu < 0.1
+        assert server.engine.stats().counters.steps == steps
+
+
+def test_only_one_thread_touches_the_engine(monkeypatch):
+    engine, seen = make_engine(), set()
+
+    def noting(function):
+        def wrapper(*args):
+            seen.add(threading.current_thread().name)
+            return function(*args)
+
+        return wrapper
+
+    for name in ("add_request", "step", "cancel"):
+        monkeypatch.setattr(engine, name, noting(getattr(engine, name)))
+    with serving(engine, tokenize_workers=2) as server:
+        streams = [server.submit(prompt, LONG) for prompt in ["To be", (1, 2), "or", (3, 4)]]
+        next(streams[0])
+        streams[0].close()
+        read(streams[1])
+    assert seen == {"labkit-streaming"}
+
+
+def test_many_threads_submit_read_and_leave_at_random():
+    engine = make_engine(max_batch_size=4, max_blocks_per_layer=14, decode_first=True)
+
+    def client(number):
+        dice = random.Random(number)
+        for _ in range(8):
+            which = dice.randrange(len(PROMPTS))
+            try:
+                stream = server.submit(PROMPTS[which], EACH_PARAMS[which])
+            except OverloadedError:
+                time.sleep(0.002)
+                continue
+            leaves_after = dice.choice([0, 1, 3, 99])
+            received = ()
+            for _, chunk in zip(range(leaves_after), stream, strict=False):
+                received += chunk.token_ids
+            assert received == EXPECTED[which][: len(received)]
+            assert leaves_after < 99 or received == EXPECTED[which]
+            if dice.random() < 0.5:
+                stream.close()
+
+    with serving(engine, max_inflight_requests=6, stream_interval=2) as server:
+        for each in [start(client, number) for number in range(8)]:
+            each.result(TIMEOUT)
+        wait_for(lambda: not server._worker._unfinished)
+        wait_for(lambda: not engine.has_work)
+        stats = engine.stats()
+        assert (stats.waiting, stats.running) == (0, 0)
+        assert sum(stats.counters.finished.values()) > 8
