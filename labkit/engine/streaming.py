@@ -135,7 +135,6 @@ class TokenStream:
         self._ended = False
         self._error: BaseException | None = None
         self._cancel = weakref.finalize(self, worker.ask, worker.cancel, submission)  # at most one call
-        self._cancel.atexit = False
 
     def __iter__(self) -> Self:
         return self
