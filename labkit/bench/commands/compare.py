@@ -6,6 +6,7 @@
 
 import argparse
 from collections import Counter
+from statistics import median
 
 from tqdm import tqdm
 
@@ -55,13 +56,15 @@ def run(args: argparse.Namespace) -> None:
             )
             for _ in range(repeats)
         ]
+    bandwidth = copy_bandwidth(workload.device)
+    limit = workload.limit(workload.run(workload.make_engine(after)), bandwidth)
     for comparison in comparisons:
         print(comparison)
+    reached = 100 * limit.seconds / median(comparisons[-1].after_samples)
+    print(f"Limit of decode: {limit.seconds:.4g} s at {bandwidth / 1e9:,.0f} GB/s; reached {reached:.1f} %")
     if args.self_test:
         report_self_test(comparisons)
     if args.json:
-        bandwidth = copy_bandwidth(workload.device)
-        limit = workload.limit(workload.run(workload.make_engine(after)), bandwidth)
         samples = [{"comparison": c.to_dict(), "limit_seconds": limit.seconds} for c in comparisons]
         record = make_record("comparison", workload.device, bandwidth, settings_of(args), samples)
         write_record(record, args.json)
