@@ -1,6 +1,6 @@
 """The rungs of the ladder, as data: each is the rung below with one option changed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from labkit.errors import OptionError
 from labkit.options import EngineOptions
@@ -32,6 +32,15 @@ class Ladder(dict[str, Rung]):
         raise OptionError(f"there is no rung {number!r}; there are {', '.join(self)}")
 
 
+PAGED_ENGINE = EngineOptions(
+    block_tables="rebuilt", kv_append="per_token", kv_write="indexed", block_info="replaced"
+)
+BLOCK_TABLE_CACHE = replace(PAGED_ENGINE, block_tables="cached")
+BATCHED_APPEND = replace(BLOCK_TABLE_CACHE, kv_append="batched")
+TRITON_FULL_BATCH = replace(BATCHED_APPEND, kv_write="full_batch")
+IDENTITY_POS = replace(TRITON_FULL_BATCH, kv_write="identity_pos")
+MUTABLE_KV_BLOCK_INFO = replace(IDENTITY_POS, block_info="mutable")
+
 LADDER = Ladder(
     Rung(
         number="00",
@@ -40,6 +49,46 @@ LADDER = Ladder(
         seed="before 036",
         removes="nothing yet: block tables are rebuilt from Python lists every step and layer, "
         "and every layer and request has its own `append_token`",
-        options=EngineOptions(block_tables="rebuilt", kv_append="per_token"),
+        options=PAGED_ENGINE,
+    ),
+    Rung(
+        number="01",
+        slug="block_table_cache",
+        title="Block-table cache",
+        seed="036",
+        removes="rows of block tables rebuilt from Python lists although their blocks did not change",
+        options=BLOCK_TABLE_CACHE,
+    ),
+    Rung(
+        number="02",
+        slug="batched_append",
+        title="Batched append",
+        seed="038",
+        removes="one `append_token` call for each layer and request: there is one call a layer",
+        options=BATCHED_APPEND,
+    ),
+    Rung(
+        number="03",
+        slug="triton_full_batch",
+        title="Triton full-batch append",
+        seed="061",
+        removes="indexed assignment, and where all positions are equal the batch and position indices",
+        options=TRITON_FULL_BATCH,
+    ),
+    Rung(
+        number="04",
+        slug="identity_pos",
+        title="Identity-pos append",
+        seed="062",
+        removes="the batch index where positions differ",
+        options=IDENTITY_POS,
+    ),
+    Rung(
+        number="05",
+        slug="mutable_kv_block_info",
+        title="Mutable KVBlockInfo",
+        seed="064",
+        removes="a new `KVBlockInfo` and a dictionary write for each layer and token",
+        options=MUTABLE_KV_BLOCK_INFO,
     ),
 )

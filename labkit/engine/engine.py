@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from labkit.engine.config import CacheConfig, SchedulerConfig
-from labkit.engine.parts import build_decode_step
+from labkit.engine.parts import build_decode_step, build_kv_manager
 from labkit.engine.prefill import prefill_sessions
 from labkit.engine.request import Completion, FinishReason, Request, StepOutput
 from labkit.engine.sampling import SamplingParams, sample
@@ -19,7 +19,7 @@ from labkit.engine.session import InferenceSession
 from labkit.engine.stats import EngineCounters, EngineStats
 from labkit.engine.text_decoder import TextDecoder
 from labkit.errors import OptionError, RequestError
-from labkit.kvcache import KVBlockManager, PrefixCache, PrefixEntry
+from labkit.kvcache import PrefixCache, PrefixEntry
 from labkit.ladder import LADDER
 from labkit.model import LanguageModel
 from labkit.options import EngineOptions
@@ -61,14 +61,13 @@ class InferenceEngine:
         self.model = model.to(self.device, self.dtype)
         config = model.config
         blocks_per_seq = -(-config.n_positions // cache.block_size)
-        self.kv_manager = KVBlockManager(
-            num_layers=config.n_layer,
-            num_heads=config.n_head,
-            head_dim=config.head_dim,
-            block_size=cache.block_size,
-            max_blocks_per_layer=cache.max_blocks_per_layer or scheduler.max_batch_size * blocks_per_seq,
-            device=self.device,
-            dtype=self.dtype,
+        self.kv_manager = build_kv_manager(
+            options,
+            config,
+            cache.block_size,
+            cache.max_blocks_per_layer or scheduler.max_batch_size * blocks_per_seq,
+            self.device,
+            self.dtype,
         )
         self.prefix_cache = (
             PrefixCache(self.kv_manager, cache.max_prefix_entries) if cache.prefix_cache else None
@@ -358,7 +357,9 @@ class InferenceEngine:
         return self.prefix_cache is not None and self.prefix_cache.evict_one()
 
     def _sample(self, requests: list[Request], logits: Tensor) -> list[int | None]:
-        return sample(logits, [r.params for r in requests], [r.next_uniform() for r in requests])
+        # A greedy request draws no random number.
+        uniforms = [0.0 if r.params.is_greedy else r.next_uniform() for r in requests]
+        return sample(logits, [r.params for r in requests], uniforms)
 
     def _accept(self, requests: list[Request], token_ids: list[int | None]) -> None:
         """Give each request its token and end those that are done."""

@@ -14,6 +14,8 @@ class InferenceSession:
         self.kv_manager = kv_manager
         self.block_ids_per_layer: list[list[int]] = [[] for _ in range(kv_manager.num_layers)]
         self.num_tokens = 0
+        self._paged_block_table_rows_cpu: tuple[Tensor, ...] | None = None  # [M] a layer, made when asked for
+        self._paged_block_table_sigs: list[tuple[int, int] | None] = [None] * kv_manager.num_layers
         if prefix is not None:
             self._share(prefix.block_ids_per_layer, prefix.num_tokens)
 
@@ -57,13 +59,39 @@ class InferenceSession:
         ]
         return torch.stack([k for k, _ in layers]), torch.stack([v for _, v in layers])
 
+    def get_paged_block_table_row_cpu(self, *, layer_idx: int, offset: int) -> Tensor:
+        """The layer's row of the block table, [M] int32 on the CPU, padded with 0 (seed 036).
+
+        offset: the global id of the layer's block 0. The row is kept, and made anew when its signature has
+        changed: the number of blocks, and the last one's id. That is enough because a session's list only
+        grows at its end, or has its last id replaced by another block's, between two calls.
+        """
+        block_ids = self.block_ids_per_layer[layer_idx]
+        signature = (len(block_ids), block_ids[-1] if block_ids else -1)
+        if self._paged_block_table_rows_cpu is None:
+            shape = (self.kv_manager.num_layers, self.kv_manager.max_blocks_per_seq)
+            self._paged_block_table_rows_cpu = torch.zeros(shape, dtype=torch.int32).unbind()
+        row = self._paged_block_table_rows_cpu[layer_idx]
+        if signature != self._paged_block_table_sigs[layer_idx]:
+            row.zero_()
+            physical = [block_id - offset for block_id in block_ids]
+            row[: len(physical)] = torch.tensor(physical, dtype=torch.int32)
+            self._paged_block_table_sigs[layer_idx] = signature
+        return row
+
     def roll_back(self) -> None:
         """Forget whatever a failed step appended after the last token counted."""
         for block_ids in self.block_ids_per_layer:
             self.kv_manager.truncate(block_ids, self.num_tokens)
+        self._forget_rows()
+
+    def _forget_rows(self) -> None:
+        """A list that shrank may grow again to the same signature with other blocks in the middle."""
+        self._paged_block_table_sigs = [None] * self.kv_manager.num_layers
 
     def release(self) -> None:
         """Give all blocks back."""
         for block_ids in self.block_ids_per_layer:
             self.kv_manager.free(block_ids)
+        self._forget_rows()
         self.num_tokens = 0

@@ -1,5 +1,13 @@
 """Kernels, one family a file: a Triton kernel, its checked wrapper, and its plain-PyTorch twin."""
 
+from labkit.kernels.kv_append import (
+    kv_append_full_batch_plain,
+    kv_append_identity_pos_plain,
+    kv_append_plain,
+    kv_append_triton,
+    kv_append_triton_full_batch,
+    kv_append_triton_identity_pos,
+)
 from labkit.kernels.paged_attention import (
     PagedAttentionFunction,
     paged_attention_plain,
@@ -9,6 +17,12 @@ from labkit.kernels.triton_runtime import require_triton, triton_status
 
 __all__ = [
     "PagedAttentionFunction",
+    "kv_append_full_batch_plain",
+    "kv_append_identity_pos_plain",
+    "kv_append_plain",
+    "kv_append_triton",
+    "kv_append_triton_full_batch",
+    "kv_append_triton_identity_pos",
     "paged_attention_plain",
     "paged_attention_triton",
     "require_triton",

@@ -1,7 +1,11 @@
 """The contract of a kernel's arguments, checked before it is launched."""
 
+import os
+
 import torch
 from torch import Tensor
+
+DEBUG = os.environ.get("LABKIT_DEBUG") == "1"  # check values, too, at the price of waiting for the GPU
 
 
 def check_tensor(
@@ -30,3 +34,12 @@ def check_tensor(
         raise ValueError(
             f"{name} has strides {tensor.stride()}, expected the last dimension to be contiguous"
         )
+
+
+def check_range(name: str, indices: Tensor, limit: int) -> None:
+    """Raises ValueError if an index is not in 0 to limit - 1. Only with LABKIT_DEBUG=1: it reads them all."""
+    if not DEBUG or not indices.numel():
+        return
+    low, high = indices.min().item(), indices.max().item()
+    if low < 0 or high >= limit:
+        raise ValueError(f"{name} has values from {low} to {high}, outside of 0 to {limit - 1}")

@@ -1,16 +1,27 @@
 """Memory: the block pool and its books, block tables, and the prefix cache."""
 
-from labkit.kvcache.block_info import KVBlockInfo
+from labkit.kvcache.block_info import KVBlockInfo, MutableKVBlockInfo
 from labkit.kvcache.block_manager import BlockHolder, KVBlockManager
-from labkit.kvcache.block_tables import RebuiltBlockTables
-from labkit.kvcache.kv_append import AppendPerToken
+from labkit.kvcache.block_tables import BlockTables, CachedBlockTables, RebuiltBlockTables
+from labkit.kvcache.kv_append import AppendBatched, AppendBatchedFastPath, AppendPerToken
+from labkit.kvcache.kv_write import FullBatchWrite, IdentityPosWrite, IndexedWrite
+from labkit.kvcache.mutable_block_manager import MutableInfoBlockManager
 from labkit.kvcache.prefix_cache import PrefixCache, PrefixEntry
 
 __all__ = [
+    "AppendBatched",
+    "AppendBatchedFastPath",
     "AppendPerToken",
     "BlockHolder",
+    "BlockTables",
+    "CachedBlockTables",
+    "FullBatchWrite",
+    "IdentityPosWrite",
+    "IndexedWrite",
     "KVBlockInfo",
     "KVBlockManager",
+    "MutableInfoBlockManager",
+    "MutableKVBlockInfo",
     "PrefixCache",
     "PrefixEntry",
     "RebuiltBlockTables",

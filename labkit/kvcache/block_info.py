@@ -1,5 +1,6 @@
-"""What the manager knows of one block."""
+"""What the manager knows of one block, as a record that is replaced and as one that is changed."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 
@@ -10,3 +11,13 @@ class KVBlockInfo(NamedTuple):
     block_index: int  # the block's place in its layer's pool
     start: int  # position of its first token in the sequence
     length: int  # tokens written so far
+
+
+@dataclass(slots=True)
+class MutableKVBlockInfo:
+    """A mutable record without a dict of its own: counting one token adds to `length` (seed 064)."""
+
+    layer: int
+    block_index: int
+    start: int
+    length: int

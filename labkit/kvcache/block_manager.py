@@ -5,7 +5,7 @@ block's global id is layer * max_blocks_per_layer + block_index.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from labkit.errors import OutOfBlocksError
 from labkit.kvcache.block_info import KVBlockInfo
+from labkit.kvcache.kv_write import IndexedWrite, KVWrite
 
 
 class BlockHolder(Protocol):
@@ -29,6 +30,8 @@ class KVBlockManager:
     free block raises before it changes the books; an append whose write fails is undone by `truncate`.
     """
 
+    info_type = KVBlockInfo
+
     def __init__(
         self,
         *,
@@ -37,16 +40,24 @@ class KVBlockManager:
         head_dim: int,
         block_size: int,
         max_blocks_per_layer: int,
+        max_blocks_per_seq: int | None = None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        kv_write: KVWrite | None = None,
     ) -> None:
+        """max_blocks_per_seq: of the longest possible sequence, by default all blocks of a layer.
+        kv_write: how `append_token_batch` writes, by default by indexed assignment.
+        """
         self.num_layers = num_layers
         self.block_size = block_size
         self.max_blocks_per_layer = max_blocks_per_layer
+        self.max_blocks_per_seq = max_blocks_per_seq or max_blocks_per_layer
+        self.kv_write = kv_write or IndexedWrite(torch.device(device))
         shape = (num_layers, max_blocks_per_layer, num_heads, block_size, head_dim)
         self.k_cache = torch.zeros(shape, device=device, dtype=dtype)
         self.v_cache = torch.zeros(shape, device=device, dtype=dtype)
-        self.append_paths: Counter[str] = Counter()  # calls of `append_token` by how the block was made ready
+        # Appended tokens by how their block was made ready, and batches by how they were written.
+        self.append_paths: Counter[str] = Counter()
         self._block_infos: dict[int, KVBlockInfo] = {}
         self._block_refcounts: dict[int, int] = {}
         self._freed: list[list[int]] = [[] for _ in range(num_layers)]  # block indices, last freed first out
@@ -111,12 +122,74 @@ class KVBlockManager:
 
         Raises OutOfBlocksError, with nothing changed, if that takes a block and none is free.
         """
-        last_id, path = self._writable_last_block(layer_idx, block_ids)
-        self.append_paths[path] += 1
+        last_id = self._ready_block(layer_idx, block_ids)
         info = self._block_infos[last_id]
         self.k_cache[layer_idx, info.block_index, :, info.length] = key_new
         self.v_cache[layer_idx, info.block_index, :, info.length] = value_new
         self._set_length(last_id, info.length + 1)
+
+    def append_token_batch_fast_path(
+        self, layer_idx: int, block_ids_list: list[list[int]], key_new: Tensor, value_new: Tensor
+    ) -> None:
+        """Write one token's key and value, [B, H, D], behind each of B sequences: in one write where the
+        last block has room and one holder, by `append_token` elsewhere (seed 038).
+
+        Raises OutOfBlocksError when no block is free; what was written until then stays, so ask
+        `append_takes_block` first or `truncate` after.
+        """
+        infos, refcounts = self._block_infos, self._block_refcounts
+        fast_batch_idx, fast_block_idx, fast_pos, fast_last_ids = [], [], [], []
+        slow_batch_idx = []
+        for b, block_ids in enumerate(block_ids_list):
+            last_id = block_ids[-1] if block_ids else None
+            info = infos.get(last_id)
+            if info is None or info.length == self.block_size or refcounts[last_id] > 1:
+                slow_batch_idx.append(b)
+                continue
+            fast_batch_idx.append(b)
+            fast_block_idx.append(info.block_index)
+            fast_pos.append(info.length)
+            fast_last_ids.append(last_id)
+        if fast_batch_idx:
+            self._write_batch(layer_idx, fast_batch_idx, fast_block_idx, fast_pos, key_new, value_new)
+            self.append_paths["in_place"] += len(fast_batch_idx)
+        for last_id in fast_last_ids:
+            self._set_length(last_id, infos[last_id].length + 1)
+        for b in slow_batch_idx:
+            self.append_token(layer_idx, block_ids_list[b], key_new[b], value_new[b])
+
+    def append_token_batch(
+        self, layer_idx: int, block_ids_list: list[list[int]], key_new: Tensor, value_new: Tensor
+    ) -> None:
+        """The same in one write for all: first every block is made ready, copies included, then all are
+        written. The last holder of a block that others copied writes in place, after the copies.
+
+        Raises OutOfBlocksError when no block is free: nothing is written then, and `truncate` gives back
+        the blocks that were made ready.
+        """
+        infos, refcounts = self._block_infos, self._block_refcounts
+        last_ids, block_idx, pos = [], [], []
+        num_slow = 0
+        for block_ids in block_ids_list:
+            last_id = block_ids[-1] if block_ids else None
+            info = infos.get(last_id)
+            if info is None or info.length == self.block_size or refcounts[last_id] > 1:
+                last_id = self._ready_block(layer_idx, block_ids)
+                info = infos[last_id]
+                num_slow += 1
+            last_ids.append(last_id)
+            block_idx.append(info.block_index)
+            pos.append(info.length)
+        self._write_batch(layer_idx, range(len(last_ids)), block_idx, pos, key_new, value_new)
+        self.append_paths["in_place"] += len(last_ids) - num_slow
+        for last_id in last_ids:  # after the write: a length is never ahead of the data
+            info = infos[last_id]
+            infos[last_id] = KVBlockInfo(
+                layer=info.layer,
+                block_index=info.block_index,
+                start=info.start,
+                length=info.length + 1,
+            )
 
     def append_prompt(self, layer_idx: int, block_ids: list[int], keys: Tensor, values: Tensor) -> None:
         """Write many tokens' keys and values, each [H, T, D], behind a sequence, a block at a time.
@@ -166,6 +239,26 @@ class KVBlockManager:
 
     # --- a block's life ----------------------------------------------------------------------------
 
+    def _ready_block(self, layer_idx: int, block_ids: list[int]) -> int:
+        """The block for the next token, made ready, and counted by how."""
+        last_id, path = self._writable_last_block(layer_idx, block_ids)
+        self.append_paths[path] += 1
+        return last_id
+
+    def _write_batch(
+        self,
+        layer_idx: int,
+        batch_idx: Sequence[int],
+        block_idx: list[int],
+        pos: list[int],
+        key_new: Tensor,
+        value_new: Tensor,
+    ) -> None:
+        path = self.kv_write.write(
+            self.k_cache[layer_idx], self.v_cache[layer_idx], key_new, value_new, batch_idx, block_idx, pos
+        )
+        self.append_paths[path] += 1
+
     def _writable_last_block(self, layer_idx: int, block_ids: list[int]) -> tuple[int, str]:
         """The block for the next token, with room and nobody else to see it, and how it was made ready."""
         if not block_ids:
@@ -208,7 +301,7 @@ class KVBlockManager:
                 f"{self.block_size} tokens are in use"
             )
         block_id = self.layer_offset(layer_idx) + block_index
-        self._block_infos[block_id] = KVBlockInfo(layer_idx, block_index, start, length=0)
+        self._block_infos[block_id] = self.info_type(layer_idx, block_index, start, length=0)
         self._block_refcounts[block_id] = 1
         return block_id
 
@@ -221,7 +314,9 @@ class KVBlockManager:
 
     def _set_length(self, block_id: int, length: int) -> None:
         info = self._block_infos[block_id]
-        self._block_infos[block_id] = KVBlockInfo(info.layer, info.block_index, info.start, length)
+        self._block_infos[block_id] = KVBlockInfo(
+            layer=info.layer, block_index=info.block_index, start=info.start, length=length
+        )
 
     # --- proof -------------------------------------------------------------------------------------
 
@@ -252,7 +347,7 @@ class KVBlockManager:
             if info is None:
                 raise AssertionError(f"block {block_id} is held but not allocated")
             filled = min(self.block_size, num_tokens - place * self.block_size)
-            expected = KVBlockInfo(
+            expected = self.info_type(
                 layer_idx, block_id - self.layer_offset(layer_idx), place * self.block_size, filled
             )
             if info != expected:

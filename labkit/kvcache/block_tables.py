@@ -5,6 +5,7 @@ request b in layer l's pool, padded with 0 to the M blocks of the longest possib
 """
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -13,13 +14,18 @@ from labkit.kvcache.block_manager import BlockHolder, KVBlockManager
 from labkit.ranges import named_range
 
 
-class RebuiltBlockTables:
-    """Every row is made anew from Python lists, for each layer and step (the state before seed 036)."""
+class RowHolder(BlockHolder, Protocol):
+    """A holder that keeps its rows of the block table."""
 
-    def __init__(self, kv_manager: KVBlockManager, max_batch_size: int, max_blocks_per_seq: int) -> None:
-        self._kv_manager = kv_manager
-        self._max_blocks_per_seq = max_blocks_per_seq
-        size = kv_manager.num_layers * max_batch_size * max_blocks_per_seq
+    def get_paged_block_table_row_cpu(self, *, layer_idx: int, offset: int) -> Tensor: ...
+
+
+class BlockTables:
+    """Tables filled on the host and copied to the device, all layers at once."""
+
+    def __init__(self, kv_manager: KVBlockManager, max_batch_size: int) -> None:
+        self.kv_manager = kv_manager
+        size = kv_manager.num_layers * max_batch_size * kv_manager.max_blocks_per_seq
         device = kv_manager.k_cache.device
         # Pinned, so that the copy to the GPU is asynchronous. A step reads its tokens back before the
         # next one builds, so the copy is over when this buffer is written again.
@@ -28,18 +34,42 @@ class RebuiltBlockTables:
 
     def build(self, sessions: Sequence[BlockHolder]) -> Tensor:
         """The tables [L, B, M] on the device, valid until the next call."""
-        shape = (self._kv_manager.num_layers, len(sessions), self._max_blocks_per_seq)
+        shape = (self.kv_manager.num_layers, len(sessions), self.kv_manager.max_blocks_per_seq)
         size = shape[0] * shape[1] * shape[2]
         block_tables_cpu = self._host[:size].view(shape)
         block_tables = self._device[:size].view(shape)
         with named_range("labkit.decode_step_sessions.build_block_tables"):
-            for layer_idx in range(self._kv_manager.num_layers):
-                offset = self._kv_manager.layer_offset(layer_idx)
-                rows = []
-                for session in sessions:
-                    physical = [block_id - offset for block_id in session.block_ids_per_layer[layer_idx]]
-                    rows.append(physical + [0] * (self._max_blocks_per_seq - len(physical)))
-                block_tables_cpu[layer_idx].copy_(torch.tensor(rows, dtype=torch.int32))
+            self.fill(block_tables_cpu, sessions)
         with named_range("labkit.decode_step_sessions.h2d_block_tables"):
             block_tables.copy_(block_tables_cpu, non_blocking=True)
         return block_tables
+
+    def fill(self, block_tables_cpu: Tensor, sessions: Sequence[BlockHolder]) -> None:
+        """Write every row of [L, B, M]."""
+        raise NotImplementedError
+
+
+class RebuiltBlockTables(BlockTables):
+    """Every row is made anew from Python lists, for each layer and step (the state before seed 036)."""
+
+    def fill(self, block_tables_cpu: Tensor, sessions: Sequence[BlockHolder]) -> None:
+        for layer_idx in range(self.kv_manager.num_layers):
+            offset = self.kv_manager.layer_offset(layer_idx)
+            rows = []
+            for session in sessions:
+                physical = [block_id - offset for block_id in session.block_ids_per_layer[layer_idx]]
+                rows.append(physical + [0] * (self.kv_manager.max_blocks_per_seq - len(physical)))
+            block_tables_cpu[layer_idx].copy_(torch.tensor(rows, dtype=torch.int32))
+
+
+class CachedBlockTables(BlockTables):
+    """Every session keeps its rows; a layer's are put together by one `torch.stack` (seed 036)."""
+
+    def fill(self, block_tables_cpu: Tensor, sessions: Sequence[RowHolder]) -> None:
+        for layer_idx in range(self.kv_manager.num_layers):
+            offset = self.kv_manager.layer_offset(layer_idx)
+            rows = [
+                session.get_paged_block_table_row_cpu(layer_idx=layer_idx, offset=offset)
+                for session in sessions
+            ]
+            torch.stack(rows, out=block_tables_cpu[layer_idx])

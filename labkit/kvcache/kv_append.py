@@ -1,4 +1,4 @@
-"""How a decode step's new keys and values reach the cache."""
+"""How a decode step's new keys and values reach the cache, in each form: once a layer, or once a token."""
 
 from collections.abc import Sequence
 
@@ -25,3 +25,41 @@ class AppendPerToken:
                     keys[layer_idx][b],
                     values[layer_idx][b],
                 )
+
+
+class AppendBatchedFastPath:
+    """One call a layer, and one more for each token that needs a block made ready (seed 038)."""
+
+    def __init__(self, kv_manager: KVBlockManager) -> None:
+        self._kv_manager = kv_manager
+
+    def append(
+        self, sessions: Sequence[BlockHolder], keys: Sequence[Tensor], values: Sequence[Tensor]
+    ) -> None:
+        """Write one token a session: keys and values hold, for each layer, [B, H, D]."""
+        for layer_idx in range(self._kv_manager.num_layers):
+            self._kv_manager.append_token_batch_fast_path(
+                layer_idx,
+                [session.block_ids_per_layer[layer_idx] for session in sessions],
+                keys[layer_idx],
+                values[layer_idx],
+            )
+
+
+class AppendBatched:
+    """One call a layer, whatever its tokens need."""
+
+    def __init__(self, kv_manager: KVBlockManager) -> None:
+        self._kv_manager = kv_manager
+
+    def append(
+        self, sessions: Sequence[BlockHolder], keys: Sequence[Tensor], values: Sequence[Tensor]
+    ) -> None:
+        """Write one token a session: keys and values hold, for each layer, [B, H, D]."""
+        for layer_idx in range(self._kv_manager.num_layers):
+            self._kv_manager.append_token_batch(
+                layer_idx,
+                [session.block_ids_per_layer[layer_idx] for session in sessions],
+                keys[layer_idx],
+                values[layer_idx],
+            )

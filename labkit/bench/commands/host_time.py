@@ -40,10 +40,10 @@ def run(args: argparse.Namespace) -> None:
         measures = [partial(one_run, rung, batch_size, device, args.steps) for rung in args.rungs]
         for rung, made in zip(args.rungs, in_turn(measures, args.rounds), strict=True):
             times[rung] += made
-    print("GPT-2's shape, no model: microseconds of a step, the median")
+    print("GPT-2's layers, no model: microseconds of a step, the median")
     print(host_table(times).to_string())
     if args.json:
-        settings = {**settings_of(args), "model": "none, GPT-2's shape"}
+        settings = {**settings_of(args), "model": "none, GPT-2's layers"}
         samples = [{"rung": rung, **time.to_dict()} for rung, made in times.items() for time in made]
         record = make_record("host_time", device, copy_bandwidth(device), settings, samples)
         write_record(record, args.json)
