@@ -6,7 +6,15 @@ import pandas as pd
 import pytest
 import torch
 
-from labkit.bench import host_times, ladder_limit, ladder_rates, record, results
+from labkit.bench import (
+    host_comparison,
+    host_times,
+    ladder_comparison,
+    ladder_limit,
+    ladder_rates,
+    record,
+    results,
+)
 
 CPU = torch.device("cpu")
 
@@ -54,7 +62,13 @@ def check_comparison(recorded, sample):
     assert len(sides[0]) == len(sides[1]) == 2 * recorded["settings"]["rounds"]
 
 
+def check_append(recorded, sample):
+    assert len(sample["device_seconds"]) == len(sample["host_seconds"]) == recorded["settings"]["repeats"]
+    assert sample["num_bytes"] % sample["batch_size"] == 0
+
+
 CHECKS = {
+    "kv_append": check_append,
     "profile": check_profile,
     "scheduler": check_run,
     "streaming": check_run,
@@ -160,3 +174,25 @@ def test_recorded_host_times_of_a_batch_size_are_pooled():
     assert list(times) == ["00"] and [t.batch_size for t in times["00"]] == [2, 4]
     assert times["00"][0].step_seconds == (1.0, 2.0, 3.0, 4.0)
     assert len(times["00"][0].append_seconds) == 4
+
+
+def test_two_rungs_of_a_ladder_are_compared_run_by_run():
+    samples = [
+        {"rung": rung, "decode_seconds": seconds, "append_paths": {"in_place": 2}}
+        for rung, seconds in (("00", 2.0), ("01", 1.0), ("01", 1.1), ("00", 2.2))
+    ]
+    made = ladder_comparison({"samples": samples}, "00", "01", path="boundary")
+    assert (made.before_samples, made.after_samples) == ((2.0, 2.2), (1.0, 1.1))
+    assert made.after_paths == {"in_place": 4} and "never ran" in made.warning
+
+
+def test_two_rungs_host_times_are_compared_by_their_median_steps():
+    runs = [
+        ("00", [4.0, 5.0, 9.0]),
+        ("01", [1.0, 2.0, 9.0]),
+        ("01", [2.0, 2.0, 2.0]),
+        ("00", [6.0, 6.0, 6.0]),
+    ]
+    samples = [{"rung": r, "batch_size": b, "step_seconds": s} for r, s in runs for b in (8, 64)]
+    made = host_comparison({"samples": samples}, "00", "01", 64)
+    assert (made.before_samples, made.after_samples) == ((5.0, 6.0), (2.0, 2.0))

@@ -1,5 +1,6 @@
 """Measuring: cost cards, host time, paired comparisons, latency, the hardware's limit, profiles, records."""
 
+from labkit.bench.append_time import AppendTime, time_appends
 from labkit.bench.comparison import Comparison, Interval, compare, in_turn, speedup_interval
 from labkit.bench.cost_cards import CostCard, compare_cards, cost_card, steady_prompts
 from labkit.bench.host_time import HostTime, host_engine, slope_us, time_host_steps
@@ -16,11 +17,18 @@ from labkit.bench.parity import dense_tokens, transformers_tokens
 from labkit.bench.profile import StepProfile, profile_decode_step
 from labkit.bench.published import headline, noise_floor, published_figures, series_drift
 from labkit.bench.record import load_record, load_records, results
-from labkit.bench.recorded import host_times, ladder_limit, ladder_rates
+from labkit.bench.recorded import (
+    host_comparison,
+    host_times,
+    ladder_comparison,
+    ladder_limit,
+    ladder_rates,
+)
 from labkit.bench.steady import steady_decode, time_decode_steps
 from labkit.bench.workload import Run, Workload
 
 __all__ = [
+    "AppendTime",
     "Comparison",
     "CostCard",
     "DecodeLimit",
@@ -38,9 +46,11 @@ __all__ = [
     "dense_tokens",
     "forward_flops",
     "headline",
+    "host_comparison",
     "host_engine",
     "host_times",
     "in_turn",
+    "ladder_comparison",
     "ladder_limit",
     "ladder_rates",
     "latency_metrics",
@@ -56,6 +66,7 @@ __all__ = [
     "speedup_interval",
     "steady_decode",
     "steady_prompts",
+    "time_appends",
     "time_decode_steps",
     "time_host_steps",
     "transformers_tokens",

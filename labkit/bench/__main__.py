@@ -2,13 +2,23 @@
 
 import argparse
 
-from labkit.bench.commands import compare, cost_card, host_time, ladder, profile, scheduler, streaming
+from labkit.bench.commands import (
+    compare,
+    cost_card,
+    host_time,
+    kv_append,
+    ladder,
+    profile,
+    scheduler,
+    streaming,
+)
 from labkit.errors import LabkitError
 
 COMMANDS = {
     "profile": profile,
     "cost-card": cost_card,
     "host-time": host_time,
+    "kv-append": kv_append,
     "compare": compare,
     "scheduler": scheduler,
     "streaming": streaming,

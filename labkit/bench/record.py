@@ -38,6 +38,7 @@ SAMPLE = {
     "profile": ("rung", "batch_size", "step_seconds", "append_paths", "limit_seconds", "profile"),
     "cost_card": ("rung", "batch_size", "key", "card"),
     "host_time": ("rung", "batch_size", "num_layers", "step_seconds", "tables_seconds", "append_seconds"),
+    "kv_append": ("path", "batch_size", "device_seconds", "host_seconds", "num_bytes"),
     "comparison": ("comparison", "limit_seconds"),
     "scheduler": ("rung", *RUN),
     "streaming": ("rung", *RUN),

@@ -1,7 +1,9 @@
 """Records in the shape that figures take."""
 
+from collections import Counter
 from statistics import median
 
+from labkit.bench.comparison import Comparison
 from labkit.bench.host_time import HostTime
 
 
@@ -16,6 +18,28 @@ def ladder_rates(record: dict) -> dict[str, list[float]]:
 def ladder_limit(record: dict) -> float:
     """The most decode tokens a second that the device allows for the record's workload."""
     return median(sample["decoded_tokens"] / sample["limit_seconds"] for sample in record["samples"])
+
+
+def ladder_comparison(record: dict, before: str, after: str, path: str | None = None) -> Comparison:
+    """Two rungs' decode times from a record of `ladder`, whose runs were made in turn."""
+
+    def side(rung: str) -> tuple[tuple[float, ...], dict[str, int]]:
+        samples = [sample for sample in record["samples"] if sample["rung"] == rung]
+        paths = sum((Counter(sample["append_paths"]) for sample in samples), Counter())
+        return tuple(sample["decode_seconds"] for sample in samples), dict(paths)
+
+    (before_seconds, before_paths), (after_seconds, after_paths) = side(before), side(after)
+    return Comparison(before, after, before_seconds, after_seconds, before_paths, after_paths, path)
+
+
+def host_comparison(record: dict, before: str, after: str, batch_size: int) -> Comparison:
+    """Two rungs' host times of a step from a record of `host-time`: of each run, the median step."""
+
+    def side(rung: str) -> tuple[float, ...]:
+        runs = [s for s in record["samples"] if s["rung"] == rung and s["batch_size"] == batch_size]
+        return tuple(median(run["step_seconds"]) for run in runs)
+
+    return Comparison(before, after, side(before), side(after), {}, {})
 
 
 def host_times(record: dict) -> dict[str, list[HostTime]]:

@@ -1,0 +1,46 @@
+"""kv-append: one layer's K/V write by itself, in each of its forms, for 1 to 2048 requests.
+
+Index tensors are there already, so this is the kernel and its launch alone. GB/s count new keys and values
+read once and written once.
+"""
+
+import argparse
+
+import pandas as pd
+from tqdm import tqdm
+
+from labkit.bench.append_time import BATCH_SIZES, AppendTime, time_appends
+from labkit.bench.commands.arguments import add_device_arguments, int_list, positive, settings_of
+from labkit.bench.limit import copy_bandwidth
+from labkit.bench.record import make_record, write_record
+from labkit.engine.engine import pick_device
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_device_arguments(parser)
+    parser.add_argument("--batch-sizes", type=int_list, default=BATCH_SIZES, help="requests written together")
+    parser.add_argument("--repeats", type=positive, default=15, help="measurements of each form and size")
+
+
+def run(args: argparse.Namespace) -> None:
+    device = pick_device(args.device)
+    bandwidth = copy_bandwidth(device)
+    times = [made for b in tqdm(args.batch_sizes, desc="B") for made in time_appends(b, device, args.repeats)]
+    print(append_table(times, bandwidth).to_string())
+    if args.json:
+        settings = {**settings_of(args), "model": "none, a layer of GPT-2's"}
+        samples = [time.to_dict() for time in times]
+        write_record(make_record("kv_append", device, bandwidth, settings, samples), args.json)
+
+
+def append_table(times: list[AppendTime], bandwidth: float) -> pd.DataFrame:
+    """A batch size a row: microseconds of each path, and the rate of the fastest."""
+    rows = {}
+    for time in times:
+        row = rows.setdefault(time.batch_size, {})
+        row[f"{time.path} (us)"] = round(time.device_us, 2)
+    for batch_size, row in rows.items():
+        best = max(time.rate for time in times if time.batch_size == batch_size)
+        row["best, GB/s"] = round(best / 1e9, 1)
+        row["best, % of copy"] = round(100 * best / bandwidth, 1)
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("B")
