@@ -7,14 +7,14 @@ import torch
 
 from labkit import LADDER
 from labkit.bench import HostTime, host_engine, steady_decode, time_host_steps
-from labkit.bench.host_time import CONTEXT, SHAPE, WARMUP_STEPS
+from labkit.bench.host_time import LENGTHS, SHAPE, WARMUP_STEPS
 
 OPTIONS = LADDER["00"].options
 
 
 def test_the_books_are_kept_as_with_a_model():
     engine = host_engine(OPTIONS, 3, "cpu")
-    with steady_decode(engine, [list(range(CONTEXT))] * 3, max_new_tokens=20):
+    with steady_decode(engine, [list(range(8))] * 3, max_new_tokens=20):
         before = engine.stats()
         engine.step()
         after = engine.stats()
@@ -68,7 +68,7 @@ def test_medians_are_in_microseconds():
 
 
 def test_more_steps_than_a_block_has_room_for_are_refused():
-    room = 64 - CONTEXT - WARMUP_STEPS
+    room = 64 - max(LENGTHS) - WARMUP_STEPS
     with pytest.raises(ValueError, match=f"{room + 1} steps do not fit; a block has room for {room}"):
         time_host_steps(host_engine(OPTIONS, 1, "cpu"), room + 1)
 
@@ -77,3 +77,10 @@ def test_more_steps_than_a_block_has_room_for_are_refused():
 def test_host_time_runs_on_a_gpu():
     time = time_host_steps(host_engine(OPTIONS, 4, "cuda"), num_steps=5)
     assert all(step > 0 for step in time.step_seconds)
+
+
+def test_positions_differ_when_the_prompts_do():
+    for lengths, path in (((8,), "full_batch"), ((8, 11), "identity_pos")):
+        engine = host_engine(LADDER["04"].options, 4, "cpu")
+        time_host_steps(engine, num_steps=2, lengths=lengths)
+        assert engine.stats().append_paths[path] == SHAPE.n_layer * (WARMUP_STEPS + 2)

@@ -2,7 +2,7 @@
 
 from labkit.bench.append_time import AppendTime, time_appends
 from labkit.bench.comparison import Comparison, Interval, compare, in_turn, speedup_interval
-from labkit.bench.cost_cards import CostCard, compare_cards, cost_card, steady_prompts
+from labkit.bench.cost_cards import CostCard, compare_cards, cost_card
 from labkit.bench.host_time import HostTime, host_engine, slope_us, time_host_steps
 from labkit.bench.limit import (
     DecodeLimit,
@@ -24,7 +24,7 @@ from labkit.bench.recorded import (
     ladder_limit,
     ladder_rates,
 )
-from labkit.bench.steady import steady_decode, time_decode_steps
+from labkit.bench.steady import steady_decode, steady_prompts, time_decode_steps
 from labkit.bench.workload import Run, Workload
 
 __all__ = [

@@ -107,11 +107,6 @@ def compare_cards(before: CostCard, after: CostCard) -> pd.DataFrame:
     return table.rename_axis(columns=after.caption)
 
 
-def steady_prompts(batch_size: int, lengths: Sequence[int]) -> list[list[int]]:
-    """Prompts of these lengths in turn. With the default block size a card of them meets no boundary."""
-    return [list(range(1, 1 + lengths[b % len(lengths)])) for b in range(batch_size)]
-
-
 def cost_card(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> CostCard:
     """Count a steady step of these prompts, several times over: one step for each way of counting.
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.bench.limit import synchronize
-from labkit.bench.steady import steady_decode
+from labkit.bench.steady import steady_decode, steady_prompts
 from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
 from labkit.model import GPT2Config, LanguageModel
 from labkit.model.checkpoint import RANDOM_CONFIGS
@@ -21,7 +21,8 @@ from labkit.options import EngineOptions
 # GPT-2's 12 layers and 12 heads, but heads of one number: on a CPU the host moves the numbers, too, and
 # that is not what is asked. On a GPU the host's work is the same whatever their size.
 SHAPE = replace(RANDOM_CONFIGS["gpt2"], n_embd=RANDOM_CONFIGS["gpt2"].n_head)
-CONTEXT = 8  # tokens of each prompt; with these steps, all in one block
+LENGTHS = (8,)  # tokens of the prompts, in turn; with so few, all steps are within one block
+BLOCK_SIZE = 64
 WARMUP_STEPS = 3
 BATCH_SIZES = (1, 8, 32, 64, 128, 256)
 
@@ -121,27 +122,30 @@ def host_engine(
         options,
         device=device,
         dtype=torch.float16,
-        cache=CacheConfig(prefix_cache=False, max_blocks_per_layer=batch_size),
+        cache=CacheConfig(BLOCK_SIZE, max_blocks_per_layer=batch_size, prefix_cache=False),
         scheduler=SchedulerConfig(
             max_batch_size=batch_size,
             prefill_max_batch_size=batch_size,
-            prefill_max_tokens=batch_size * CONTEXT,
+            prefill_max_tokens=batch_size * BLOCK_SIZE,
         ),
     )
     engine.decode_step.attention = no_attention
     return engine
 
 
-def time_host_steps(engine: InferenceEngine, num_steps: int = 40) -> HostTime:
+def time_host_steps(
+    engine: InferenceEngine, num_steps: int = 40, lengths: Sequence[int] = LENGTHS
+) -> HostTime:
     """Time `num_steps` steps of a full batch on an engine from `host_engine`.
 
-    Raises ValueError if a prompt of CONTEXT tokens and so many steps do not fit into a block.
+    lengths: of the prompts, in turn; a single one makes all positions equal.
+    Raises ValueError if the longest prompt and so many steps do not fit into a block.
     """
-    room = engine.kv_manager.block_size - CONTEXT
+    room = engine.kv_manager.block_size - max(lengths)
     if WARMUP_STEPS + num_steps > room:
         raise ValueError(f"{num_steps} steps do not fit; a block has room for {room - WARMUP_STEPS}")
     batch_size = engine.scheduler.config.max_batch_size
-    prompts = [list(range(CONTEXT))] * batch_size
+    prompts = steady_prompts(batch_size, lengths)
     step_seconds, tables_seconds, append_seconds = [], [], []
     with steady_decode(engine, prompts, WARMUP_STEPS, room), timed_parts(engine) as parts:
         for _ in range(num_steps):

@@ -8,6 +8,11 @@ from labkit.bench.limit import synchronize
 from labkit.engine import InferenceEngine, SamplingParams
 
 
+def steady_prompts(batch_size: int, lengths: Sequence[int]) -> list[list[int]]:
+    """Prompts of these lengths in turn. A single length makes all positions equal."""
+    return [list(range(1, 1 + lengths[b % len(lengths)])) for b in range(batch_size)]
+
+
 @contextmanager
 def steady_decode(
     engine: InferenceEngine,

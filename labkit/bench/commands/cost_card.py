@@ -12,9 +12,10 @@ from labkit.bench.commands.arguments import (
     int_list,
     settings_of,
 )
-from labkit.bench.cost_cards import CostCard, cost_card, engine_key, steady_prompts
+from labkit.bench.cost_cards import CostCard, cost_card, engine_key
 from labkit.bench.limit import copy_bandwidth
 from labkit.bench.record import make_record, write_record
+from labkit.bench.steady import steady_prompts
 from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
 from labkit.engine.engine import pick_device
 from labkit.ladder import LADDER

@@ -7,6 +7,7 @@ from operator import attrgetter
 from statistics import median
 
 import pandas as pd
+import torch
 from tqdm import tqdm
 
 from labkit.bench.commands.arguments import (
@@ -18,7 +19,7 @@ from labkit.bench.commands.arguments import (
     settings_of,
 )
 from labkit.bench.comparison import in_turn
-from labkit.bench.host_time import BATCH_SIZES, HostTime, host_engine, time_host_steps
+from labkit.bench.host_time import BATCH_SIZES, LENGTHS, HostTime, host_engine, time_host_steps
 from labkit.bench.limit import copy_bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.engine.engine import pick_device
@@ -30,6 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_rungs_argument(parser)
     add_rounds_argument(parser, 3)
     parser.add_argument("--batch-sizes", type=int_list, default=BATCH_SIZES, help="requests decoded together")
+    parser.add_argument(
+        "--prompt-lengths", type=int_list, default=LENGTHS, help="in turn; one makes all positions equal"
+    )
     parser.add_argument("--steps", type=positive, default=40, help="steps timed in each of the runs")
 
 
@@ -37,7 +41,7 @@ def run(args: argparse.Namespace) -> None:
     device = pick_device(args.device)
     times: dict[str, list[HostTime]] = {rung: [] for rung in args.rungs}
     for batch_size in tqdm(args.batch_sizes, desc="batch sizes"):
-        measures = [partial(one_run, rung, batch_size, device, args.steps) for rung in args.rungs]
+        measures = [partial(one_run, rung, batch_size, device, args) for rung in args.rungs]
         for rung, made in zip(args.rungs, in_turn(measures, args.rounds), strict=True):
             times[rung] += made
     print("GPT-2's layers, no model: microseconds of a step, the median")
@@ -49,8 +53,9 @@ def run(args: argparse.Namespace) -> None:
         write_record(record, args.json)
 
 
-def one_run(rung: str, batch_size: int, device: object, steps: int) -> HostTime:
-    return time_host_steps(host_engine(LADDER[rung].options, batch_size, device), steps)
+def one_run(rung: str, batch_size: int, device: torch.device, args: argparse.Namespace) -> HostTime:
+    engine = host_engine(LADDER[rung].options, batch_size, device)
+    return time_host_steps(engine, args.steps, args.prompt_lengths)
 
 
 PARTS = {"step": attrgetter("step_us"), "tables + append, a layer": attrgetter("layer_us")}
