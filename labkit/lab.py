@@ -31,6 +31,11 @@ class Lab:
     device: torch.device
     scale: Scale
 
+    @property
+    def below(self) -> Rung:
+        """The rung that this lesson starts from. Raises OptionError in the first lesson."""
+        return LADDER[f"{int(self.rung.number) - 1:02}"]
+
     def trained_model(self) -> LanguageModel:
         """The shipped GPT-2, which has read Shakespeare."""
         return load_model("data/tiny-gpt2")

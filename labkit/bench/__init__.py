@@ -13,7 +13,7 @@ from labkit.bench.limit import (
     workload_limit,
 )
 from labkit.bench.metrics import LatencyMetrics, latency_metrics
-from labkit.bench.parity import dense_tokens, transformers_tokens
+from labkit.bench.parity import dense_tokens, parity_table, transformers_tokens
 from labkit.bench.profile import StepProfile, profile_decode_step
 from labkit.bench.published import headline, noise_floor, published_figures, series_drift
 from labkit.bench.record import load_record, load_records, results
@@ -58,6 +58,7 @@ __all__ = [
     "load_records",
     "matmul_rate",
     "noise_floor",
+    "parity_table",
     "profile_decode_step",
     "published_figures",
     "results",

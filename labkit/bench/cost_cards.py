@@ -21,7 +21,7 @@ from labkit.bench.record import load_records
 from labkit.bench.steady import steady_decode
 from labkit.bench.workload import difference
 from labkit.engine import InferenceEngine
-from labkit.kvcache import KVBlockInfo, KVBlockManager
+from labkit.kvcache import KVBlockInfo, KVBlockManager, MutableInfoBlockManager, MutableKVBlockInfo
 from labkit.options import EngineOptions
 
 STEADY_TOKENS = 16  # more than a card's steps take, and few enough to stay within a block
@@ -32,7 +32,7 @@ class HostCounts:
     """What the host does in one step."""
 
     manager_calls: int  # calls into the KVBlockManager from outside it
-    kv_block_infos: int  # KVBlockInfo objects created
+    kv_block_infos: int  # records of blocks created, of either kind
     aten_ops: int  # PyTorch operators dispatched
     index_tensors: int  # integer tensors made from Python numbers
     kv_bytes_written: int  # of new keys and values, in the pool
@@ -138,16 +138,18 @@ def with_paths(
 
 def count_calls(engine: InferenceEngine) -> tuple[int, int]:
     """Calls into the manager from outside it, and records created, as the interpreter reports its calls."""
-    methods, constructor = codes_of(KVBlockManager), KVBlockInfo.__new__.__code__
-    home = inspect.getsourcefile(KVBlockManager)
+    managers = (KVBlockManager, MutableInfoBlockManager)
+    methods = {code for manager in managers for code in codes_of(manager)}
+    inside = {inspect.getsourcefile(manager) for manager in managers}
+    constructors = {KVBlockInfo.__new__.__code__, MutableKVBlockInfo.__init__.__code__}
     calls = infos = 0
 
     def on_event(frame: FrameType, event: str, _: object) -> None:
         nonlocal calls, infos
         if event != "call":
             return
-        calls += frame.f_code in methods and frame.f_back.f_code.co_filename != home
-        infos += frame.f_code is constructor
+        calls += frame.f_code in methods and frame.f_back.f_code.co_filename not in inside
+        infos += frame.f_code in constructors
 
     with profiled_by(on_event):
         engine.step()

@@ -1,10 +1,12 @@
 """Two other ways to the same greedy tokens: without any cache, and through transformers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import pandas as pd
 import torch
 
+from labkit.engine import InferenceEngine, SamplingParams
 from labkit.model import LanguageModel
 from labkit.model.checkpoint import ROOT
 
@@ -46,6 +48,29 @@ def transformers_tokens(
         )
         completed.append(tuple(out[0, len(prompt) :].tolist()))
     return completed
+
+
+def parity_table(
+    engines: Mapping[str, InferenceEngine], prompts: Sequence[str], num_tokens: int
+) -> pd.DataFrame:
+    """For each prompt, whether every engine's greedy tokens are the dense reference's and transformers'.
+
+    engines: by name, of one model; in float32, or ties may break either way. All prompts run in one batch.
+    """
+    params = SamplingParams(num_tokens, stop_on_eos=False)
+    made = {name: engine.generate(prompts, params) for name, engine in engines.items()}
+    model = next(iter(engines.values())).model
+    ids = [model.tokenizer.encode(prompt) for prompt in prompts]
+    references = {
+        "dense": dense_tokens(model, ids, num_tokens),
+        "transformers": transformers_tokens(model, ids, num_tokens),
+    }
+    rows = {
+        f"{name} = {reference}": [done.token_ids == r for done, r in zip(outputs, expected, strict=True)]
+        for name, outputs in made.items()
+        for reference, expected in references.items()
+    }
+    return pd.DataFrame(rows, index=[repr(prompt[:20]) for prompt in prompts])
 
 
 def transformers_model(model: LanguageModel) -> "GPT2LMHeadModel":

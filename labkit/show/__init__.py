@@ -7,7 +7,7 @@ from labkit.show.ladder import draw_ladder
 from labkit.show.memory import draw_reservation
 from labkit.show.requests import draw_requests
 from labkit.show.roofline import RooflinePoint, draw_limit, draw_roofline
-from labkit.show.source import show_source
+from labkit.show.source import show_diff, show_source
 from labkit.show.timeline import draw_timeline
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "draw_roofline",
     "draw_timeline",
     "record_steps",
+    "show_diff",
     "show_source",
     "snapshot",
 ]
