@@ -142,16 +142,7 @@ def test_drawing_leaves_the_readers_own_style_alone():
 
 
 def test_source_is_the_packages_own():
-    shown = show.show_source(RebuiltBlockTables.build).data
-    assert shown.startswith("`labkit/kvcache/block_tables.py`\n```python\ndef build(")
+    shown = show.show_source(RebuiltBlockTables.fill).data
+    assert shown.startswith("`labkit/kvcache/block_tables.py`\n```python\ndef fill(")
     assert "torch.tensor(rows, dtype=torch.int32)" in shown
     assert str(ROOT) not in shown
-
-
-def test_the_readmes_picture_is_of_the_record_that_is_here():
-    from PIL import Image
-
-    from labkit.show import readme
-
-    assert Image.open(readme.PICTURE).text["Source"] == readme.record_hash()
-    assert readme.PICTURE.relative_to(ROOT).as_posix() in (ROOT / "README.md").read_text(encoding="utf-8")

@@ -1,27 +1,84 @@
-"""`python -m labkit.show.readme`: draw the README's picture from the recorded results."""
+"""`python -m labkit.show.readme`: make the README's pictures and ladder table from the records."""
 
 import hashlib
+import re
+from pathlib import Path
+from statistics import median
 
 import matplotlib
+from matplotlib.figure import Figure
 
-from labkit.bench.profile import StepProfile
-from labkit.bench.record import RESULTS, load_record
+from labkit.bench import StepProfile, host_times, ladder_comparison, ladder_limit, ladder_rates, load_record
+from labkit.bench.record import RESULTS
+from labkit.ladder import LADDER, Rung
+from labkit.model.checkpoint import ROOT
+from labkit.show.ladder import draw_ladder
 from labkit.show.timeline import draw_timeline
 
-RECORD = "profile_rung00_h100"
-PICTURE = RESULTS / f"{RECORD}.png"
+README = ROOT / "README.md"
+TABLE = re.compile(r"(?<=<!-- ladder -->\n).*?(?=\n<!-- /ladder -->)", re.DOTALL)
+HOST_BATCH = 128  # requests, of the host time shown
 
 
-def record_hash() -> str:
-    return hashlib.sha256((RESULTS / f"{RECORD}.json").read_bytes()).hexdigest()
+def draw_profile(record: dict) -> Figure:
+    return draw_timeline(StepProfile.from_dict(record["samples"][-1]["profile"]))
+
+
+def draw_recorded_ladder(record: dict) -> Figure:
+    return draw_ladder(ladder_rates(record), ladder_limit(record))
+
+
+PICTURES = {"profile_rung00_h100": draw_profile, "ladder_036_h100": draw_recorded_ladder}  # by record
+
+
+def record_hash(name: str) -> str:
+    return hashlib.sha256((RESULTS / f"{name}.json").read_bytes()).hexdigest()
+
+
+def picture(name: str) -> Path:
+    return RESULTS / f"{name}.png"
+
+
+def ladder_table() -> str:
+    """The ladder as a Markdown table: what each rung removes, and what an H100 made of it."""
+    end_to_end, host = load_record("ladder_036_h100"), load_record("host_time_h100")
+    rates, times = ladder_rates(end_to_end), host_times(host)
+    numbers = list(LADDER)
+    lines = [
+        "| rung | lesson | what leaves the hot path | decode tokens/s | against the rung below | host time |",
+        "| --- | --- | --- | ---: | --- | ---: |",
+    ]
+    for place, rung in enumerate(LADDER.values()):
+        (at_batch,) = [t for t in times[rung.number] if t.batch_size == HOST_BATCH]
+        lines.append(
+            f"| {rung.number} | {lesson_link(rung)} | {first_clause(rung.removes)} "
+            f"| {median(rates[rung.number]):,.0f} "
+            f"| {step_from(end_to_end, numbers[place - 1], rung.number) if place else ''} "
+            f"| {at_batch.step_us / 1e3:.1f} ms |"
+        )
+    return "\n".join(lines)
+
+
+def lesson_link(rung: Rung) -> str:
+    return f"[{rung.title}](notebooks/{rung.notebook})"
+
+
+def first_clause(text: str) -> str:
+    return text.split(":")[0]
+
+
+def step_from(record: dict, below: str, rung: str) -> str:
+    step = ladder_comparison(record, below, rung)
+    low, high = step.interval
+    return f"×{step.speedup:.3f} ({low:.3f} to {high:.3f}): {step.verdict}"
 
 
 def main() -> None:
     matplotlib.use("agg")
-    record = load_record(RECORD)
-    profile = StepProfile.from_dict(record["samples"][-1]["profile"])
-    # The record's hash goes into the file, so that a test can tell a picture of older results.
-    draw_timeline(profile).savefig(PICTURE, metadata={"Source": record_hash()})
+    for name, draw in PICTURES.items():
+        # The record's hash goes into the file, so that a test can tell a picture of older results.
+        draw(load_record(name)).savefig(picture(name), metadata={"Source": record_hash(name)})
+    README.write_text(TABLE.sub(lambda _: ladder_table(), README.read_text("utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,45 @@
+"""What the README shows is what was recorded."""
+
+import pytest
+from PIL import Image
+
+from labkit import LADDER
+from labkit.bench import load_record
+from labkit.model.checkpoint import ROOT
+from labkit.show import readme
+
+TEXT = readme.README.read_text(encoding="utf-8")
+
+
+def test_the_ladder_table_is_that_of_the_records():
+    """If it is not: `python -m labkit.show.readme`."""
+    assert readme.TABLE.findall(TEXT) == [readme.ladder_table()]
+
+
+@pytest.mark.parametrize("name", readme.PICTURES)
+def test_a_picture_is_of_the_record_that_is_here(name):
+    path = readme.picture(name)
+    assert Image.open(path).text["Source"] == readme.record_hash(name)
+    assert f"({path.relative_to(ROOT).as_posix()})" in TEXT
+
+
+def test_every_rung_has_its_row_with_its_figures():
+    rows = [line for line in readme.ladder_table().splitlines() if line.startswith("| 0")]
+    assert [row.split(" | ")[0] for row in rows] == [f"| {number}" for number in LADDER]
+    assert all(row.endswith(" ms |") for row in rows)
+    assert all(("×" in row) == (number != "00") for row, number in zip(rows, LADDER, strict=True))
+
+
+def test_a_steps_verdict_comes_with_its_interval():
+    said = readme.step_from(load_record("ladder_036_h100"), "01", "02")
+    factor, low, high = (float(part.strip("×(): ")) for part in said.split(":")[0].replace("to", "").split())
+    assert low < factor < high and low > 2.0  # batched append: at least twice as fast, and the interval too
+    assert said.endswith("faster")
+
+
+def test_the_sentence_after_the_table_is_about_the_record():
+    """The words beside the table name the workload; the record must be of it."""
+    settings = load_record("ladder_036_h100")["settings"]
+    assert (settings["num_requests"], settings["max_new_tokens"], settings["max_batch_size"]) == (64, 512, 64)
+    assert settings["model"] == "random:gpt2" and "64 requests of 512 tokens in a batch of 64" in TEXT
+    assert "H100" in load_record("ladder_036_h100")["host"]["device"]
