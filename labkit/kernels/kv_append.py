@@ -280,9 +280,11 @@ def check_kv_append(
             f"v_cache_layer has strides {v_cache_layer.stride()}, k_cache_layer {k_cache_layer.stride()}"
         )
     N, _, block_size, _ = k_cache_layer.shape
-    num_written = B if batch_idx is None else len(batch_idx)
+    num_written = B
     indices = [("block_idx", block_idx, N)]
     if batch_idx is not None:
+        check_tensor("batch_idx", batch_idx, shape=("F",))
+        num_written = len(batch_idx)
         indices.append(("batch_idx", batch_idx, B))
     if isinstance(pos, Tensor):
         indices.append(("pos", pos, block_size))

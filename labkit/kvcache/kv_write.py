@@ -91,7 +91,7 @@ def index_tensor(indices: Sequence[int], device: torch.device) -> Tensor:
 
 
 def is_constant(pos: Sequence[int]) -> bool:
-    return pos.count(pos[0]) == len(pos)
+    return bool(pos) and pos.count(pos[0]) == len(pos)
 
 
 def runs_triton(device: torch.device) -> bool:

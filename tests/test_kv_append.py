@@ -1,0 +1,595 @@
+"""Writing new tokens into the pool: three paths, plain and in Triton, against a loop over tokens and heads.
+
+Pools and new numbers are random bits, so NaN of any kind too, and whole pools are compared bit by bit:
+whatever is written beside its slot, or changed on its way, is found out.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from labkit.kernels import (
+    checks,
+    kv_append,
+    kv_append_full_batch_plain,
+    kv_append_identity_pos_plain,
+    kv_append_plain,
+    kv_append_triton,
+    kv_append_triton_full_batch,
+    kv_append_triton_identity_pos,
+    triton_status,
+)
+
+# Kernels run in the interpreter on CPU tensors, or compiled on the GPU's.
+KERNEL_DEVICE = "cuda" if triton_status().mode == "native" else "cpu"
+# What a number's bits are read as.
+BITS = {
+    torch.float32: torch.int32,
+    torch.float16: torch.int16,
+    torch.bfloat16: torch.int16,
+    torch.uint8: torch.uint8,
+}
+LAYER = 1  # of the three that a pool has here
+INDEX_TENSORS = {
+    "generic": ("batch_idx", "block_idx", "pos"),
+    "full_batch": ("block_idx",),
+    "identity_pos": ("block_idx", "pos"),
+}
+
+needs_triton = pytest.mark.skipif(triton_status().mode == "off", reason=triton_status().reason)
+dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+PLAIN = {
+    "generic": kv_append_plain,
+    "full_batch": kv_append_full_batch_plain,
+    "identity_pos": kv_append_identity_pos_plain,
+}
+TRITON = {
+    "generic": kv_append_triton,
+    "full_batch": kv_append_triton_full_batch,
+    "identity_pos": kv_append_triton_identity_pos,
+}
+ALL = [
+    *(pytest.param(path, append, id=f"{path}-plain") for path, append in PLAIN.items()),
+    *(pytest.param(path, append, id=f"{path}-triton", marks=needs_triton) for path, append in TRITON.items()),
+]
+GENERIC, FULL_BATCH, IDENTITY_POS = ALL[::3], ALL[1::3], ALL[2::3]
+appends = pytest.mark.parametrize("path, append", ALL)
+
+
+class Place(NamedTuple):
+    """Where one token goes."""
+
+    request: int
+    block: int
+    slot: int
+
+
+class Case(NamedTuple):
+    """The arguments of one call, by name; the pools they are a layer of; and where tokens have to arrive."""
+
+    arguments: dict[str, Tensor | int]
+    k_pool: Tensor  # [L, N, H, block_size, D]
+    v_pool: Tensor
+    places: list[Place]
+
+
+def bits(tensor: Tensor) -> Tensor:
+    return tensor.view(BITS[tensor.dtype])
+
+
+def any_bits(generator: torch.Generator, dtype: torch.dtype, *shape: int) -> Tensor:
+    info = torch.iinfo(BITS[dtype])
+    return torch.randint(
+        info.min, info.max + 1, shape, generator=generator, dtype=BITS[dtype], device=generator.device
+    ).view(dtype)
+
+
+def make_places(path: str, B: int, N: int, block_size: int) -> list[Place]:
+    """Blocks in any order. Slots: the first of a block, then the last, and on downwards; for full_batch
+    always the last. For generic the requests are all but one, in any order."""
+    generator = torch.Generator().manual_seed(0)
+    blocks = torch.randperm(N, generator=generator)[:B].tolist()
+    slots = [block_size - 1 if path == "full_batch" else -b % block_size for b in range(B)]
+    places = [Place(*place) for place in zip(range(B), blocks, slots, strict=True)]
+    if path == "generic" and B > 1:
+        return [places[b] for b in torch.randperm(B, generator=generator)[1:]]
+    return places
+
+
+def make_case(
+    path: str,
+    places: list[Place] | None = None,
+    B: int = 4,
+    H: int = 2,
+    D: int = 16,
+    block_size: int = 4,
+    N: int = 7,
+    dtype: torch.dtype = torch.float32,
+    index_dtype: torch.dtype = torch.int32,
+    device: str = KERNEL_DEVICE,
+) -> Case:
+    """One layer of a larger pool, and keys and values as the model makes them: views of one tensor."""
+    generator = torch.Generator(device).manual_seed(0)
+    places = places or make_places(path, B, N, block_size)
+    k_pool, v_pool = (any_bits(generator, dtype, 3, N, H, block_size, D) for _ in range(2))
+    qkv = any_bits(generator, dtype, B, 1, 3, H, D).permute(2, 0, 3, 1, 4)  # [3, B, H, T, D]
+    _, key_new, value_new = qkv[:, :, :, 0]
+    arguments = {
+        "k_cache_layer": k_pool[LAYER],
+        "v_cache_layer": v_pool[LAYER],
+        "key_new": key_new,
+        "value_new": value_new,
+    }
+    return Case(arguments | indices_of(path, places, index_dtype, device), k_pool, v_pool, places)
+
+
+def indices_of(path: str, places: list[Place], dtype: torch.dtype, device: str) -> dict[str, Tensor | int]:
+    """What each path is told of the places."""
+    batch_idx, block_idx, pos = (
+        torch.tensor(column, dtype=dtype, device=device) for column in zip(*places, strict=True)
+    )
+    indices = {"batch_idx": batch_idx, "block_idx": block_idx, "pos": pos}
+    if path != "generic":
+        assert indices.pop("batch_idx").tolist() == list(range(len(places)))
+    if path == "full_batch":
+        (indices["pos"],) = set(pos.tolist())
+    return indices
+
+
+def assert_each_token_is_in_its_slot(append: Callable, case: Case) -> None:
+    """And that nothing else in the pools has changed."""
+    key_new, value_new = case.arguments["key_new"], case.arguments["value_new"]
+    written = []
+    for pool, new in ((case.k_pool, key_new), (case.v_pool, value_new)):
+        expected = bits(pool).clone()
+        for request, block, slot in case.places:
+            for h in range(new.shape[1]):
+                expected[LAYER, block, h, slot] = bits(new)[request, h]
+        written.append((pool, expected))
+    append(**case.arguments)
+    for pool, expected in written:
+        assert torch.equal(bits(pool), expected)
+
+
+SMALL = {
+    "one request": {"B": 1},
+    "a pool that is filled": {"B": 4, "N": 4},
+    "the far end of a large pool": {"B": 2, "places": [Place(0, 49, 3), Place(1, 48, 3)], "N": 50},
+    "blocks of one token": {"block_size": 1},
+    "blocks of six": {"block_size": 6},
+    "blocks of 64": {"block_size": 64, "D": 4},
+    "one head": {"H": 1},
+    "head size 1": {"D": 1, "H": 3},
+    "head size 5": {"D": 5, "H": 5},
+    "head size 48": {"D": 48, "H": 1},
+    "head size 64": {"D": 64},
+    "head size 80": {"D": 80},
+    "head size 128": {"D": 128, "H": 1},
+    "head size 160": {"D": 160},
+    "head size 257": {"D": 257, "B": 2, "H": 1},
+}
+small = pytest.mark.parametrize("sizes", SMALL.values(), ids=SMALL)
+
+
+@dtypes
+@small
+@appends
+def test_each_token_is_in_its_slot_and_nothing_else_changed(
+    path: str, append: Callable, sizes: dict, dtype: torch.dtype
+):
+    assert_each_token_is_in_its_slot(append, make_case(path, **sizes, dtype=dtype))
+
+
+@pytest.mark.parametrize("B", [1, 3])
+@pytest.mark.parametrize("slot", [0, 1, 2, 3])
+@appends
+def test_any_slot_of_a_block_may_be_the_one(path: str, append: Callable, slot: int, B: int):
+    places = [Place(b, 5 - b, slot) for b in range(B)]
+    assert_each_token_is_in_its_slot(append, make_case(path, places, B=B))
+
+
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64], ids=str)
+@appends
+def test_indices_may_be_of_32_or_64_bits(path: str, append: Callable, index_dtype: torch.dtype):
+    assert_each_token_is_in_its_slot(append, make_case(path, index_dtype=index_dtype))
+
+
+@appends
+def test_indices_need_not_be_of_one_dtype(path: str, append: Callable):
+    for name in INDEX_TENSORS[path]:
+        case = make_case(path)
+        case.arguments[name] = case.arguments[name].long()
+        assert_each_token_is_in_its_slot(append, case)
+
+
+@pytest.mark.parametrize(
+    "batch_idx", [[0], [3], [1, 3], [3, 1], [2, 0, 3], [0, 1, 2, 3], [3, 2, 1, 0]], ids=str
+)
+@pytest.mark.parametrize("path, append", GENERIC)
+def test_the_generic_one_writes_any_requests_in_any_order(path: str, append: Callable, batch_idx: list[int]):
+    places = [Place(b, block, (3 * b + 1) % 4) for b, block in zip(batch_idx, (6, 0, 3, 2), strict=False)]
+    assert_each_token_is_in_its_slot(append, make_case(path, places))
+
+
+@pytest.mark.parametrize("path, append", GENERIC)
+def test_with_no_request_to_write_the_generic_one_writes_nothing(path: str, append: Callable):
+    case = make_case(path)
+    none = {name: case.arguments[name][:0] for name in INDEX_TENSORS[path]}
+    assert_each_token_is_in_its_slot(append, case._replace(arguments=case.arguments | none, places=[]))
+
+
+@pytest.mark.parametrize("path, append", GENERIC + IDENTITY_POS)
+def test_requests_may_write_to_slots_of_one_block(path: str, append: Callable):
+    places = [Place(b, 2, slot) for b, slot in enumerate((3, 0, 2, 1))]
+    assert_each_token_is_in_its_slot(append, make_case(path, places))
+
+
+# --- any sizes -------------------------------------------------------------------------------------
+
+
+@st.composite
+def cases(draw: st.DrawFn, path: str) -> Case:
+    """Any sizes and any places, no two of them the same."""
+    N, block_size = draw(st.integers(1, 7)), draw(st.sampled_from([1, 3, 4, 6, 64]))
+    sizes = {"H": draw(st.integers(1, 4)), "D": draw(st.integers(1, 40) | st.integers(60, 140))}
+    blocks, slots = st.integers(0, N - 1), st.integers(0, block_size - 1)
+    if path == "full_batch":
+        slot = draw(slots)
+        targets = [(block, slot) for block in draw(st.lists(blocks, min_size=1, max_size=5, unique=True))]
+    else:
+        targets = draw(st.lists(st.tuples(blocks, slots), min_size=1, max_size=5, unique=True))
+    B = len(targets)
+    requests = list(range(B))
+    if path == "generic":
+        B += draw(st.integers(0, 2))
+        requests = draw(st.permutations(range(B)))[: len(targets)]
+    places = [Place(request, *target) for request, target in zip(requests, targets, strict=True)]
+    return make_case(path, places, B=B, N=N, block_size=block_size, **sizes)
+
+
+@pytest.mark.parametrize("path", PLAIN)
+@settings(max_examples=50)
+@given(data=st.data())
+def test_plain_writes_each_token_to_its_slot_at_any_size(path: str, data: st.DataObject):
+    assert_each_token_is_in_its_slot(PLAIN[path], data.draw(cases(path)))
+
+
+@needs_triton
+@pytest.mark.parametrize("path", TRITON)
+@settings(max_examples=25)
+@given(data=st.data())
+def test_triton_writes_each_token_to_its_slot_at_any_size(path: str, data: st.DataObject):
+    assert_each_token_is_in_its_slot(TRITON[path], data.draw(cases(path)))
+
+
+@appends
+def test_places_more_than_2_to_the_31_numbers_into_the_pool_are_found(path: str, append: Callable):
+    """Trap 11. Block 2**18 begins at number 2**32, which an index of 32 bits takes for 0, and block 2**17 at
+    2**31. Memory is only reserved: of 4.3 GB a few pages are touched."""
+    H, block_size, D, far, middle = 2, 64, 64, 2**18, 2**17
+    try:
+        pool = torch.empty(far + 1, 2, H, block_size, D, dtype=torch.uint8, device=KERNEL_DEVICE)
+    except RuntimeError as error:  # out of memory on a GPU is one, too
+        pytest.skip(f"4.3 GB could not be reserved: {error}")
+    k_layer, v_layer = pool.unbind(1)
+    assert (k_layer.stride(0) * far, k_layer.stride(0) * middle) == (2**32, 2**31)
+    looked_at = [0, 1, middle, far - 1, far]
+    pool[looked_at] = 0
+    case = make_case(path, [Place(0, far, 5)], B=1, H=H, D=D, block_size=block_size, dtype=torch.uint8)
+    append(**case.arguments | {"k_cache_layer": k_layer, "v_cache_layer": v_layer})
+    for layer, name in ((k_layer, "key_new"), (v_layer, "value_new")):
+        expected = torch.zeros_like(layer[looked_at])
+        expected[looked_at.index(far), :, 5] = case.arguments[name][0]
+        assert torch.equal(layer[looked_at], expected)
+
+
+# --- views -----------------------------------------------------------------------------------------
+
+
+@appends
+def test_keys_and_values_may_be_laid_out_each_in_its_own_way(path: str, append: Callable):
+    case = make_case(path)
+    key_new, value_new = case.arguments["key_new"], case.arguments["value_new"]
+    of_one_token = torch.stack([key_new, key_new.flip(0)], dim=2)[:, :, 0]  # of [B, H, T, D]
+    heads_first = value_new.transpose(0, 1).contiguous().transpose(0, 1)
+    assert len({t.stride() for t in (key_new, of_one_token, heads_first)}) == 3
+    for key, value in [(of_one_token, heads_first), (heads_first, of_one_token)]:
+        views = {"key_new": key, "value_new": value}
+        assert_each_token_is_in_its_slot(append, case._replace(arguments=case.arguments | views))
+
+
+@pytest.mark.parametrize(
+    "order", [(0, 1, 2, 3, 4), (1, 0, 2, 3, 4), (0, 1, 3, 2, 4), (2, 3, 1, 0, 4)], ids=str
+)
+@appends
+def test_the_pool_may_lie_in_memory_in_any_order_that_keeps_a_head_together(
+    path: str, append: Callable, order: tuple[int, ...]
+):
+    """Only the last dimension, D, has to be contiguous: layers, blocks, heads and slots may change places."""
+    case = make_case(path)
+    back = torch.tensor(order).argsort().tolist()
+    k_pool, v_pool = (pool.permute(order).contiguous().permute(back) for pool in (case.k_pool, case.v_pool))
+    layers = {"k_cache_layer": k_pool[LAYER], "v_cache_layer": v_pool[LAYER]}
+    moved = case._replace(arguments=case.arguments | layers, k_pool=k_pool, v_pool=v_pool)
+    assert_each_token_is_in_its_slot(append, moved)
+
+
+@appends
+def test_indices_may_be_part_of_a_longer_tensor(path: str, append: Callable):
+    case = make_case(path)
+    for name in INDEX_TENSORS[path]:
+        tensor = case.arguments[name]
+        around = torch.full_like(tensor[:1], 10**6)
+        case.arguments[name] = torch.cat([around, tensor, around])[1:-1]
+    assert_each_token_is_in_its_slot(append, case)
+
+
+class Operators(TorchDispatchMode):
+    """Collects what PyTorch dispatches, with the dtype it makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        self.seen.append((func.overloadpacket, out.dtype if isinstance(out, Tensor) else None))
+        return out
+
+
+@appends
+def test_views_are_written_from_and_to_without_a_copy_and_no_index_is_read(
+    path: str, append: Callable, monkeypatch: pytest.MonkeyPatch
+):
+    """Trap 3: to look at an index, the host would wait for the GPU."""
+    monkeypatch.setattr(checks, "DEBUG", False)
+    case = make_case(path)
+    assert not case.arguments["key_new"].is_contiguous()
+    with Operators() as operators:
+        append(**case.arguments)
+    aten = torch.ops.aten
+    assert not [op for op, dtype in operators.seen if op is aten.clone or op is aten._local_scalar_dense]
+    assert (aten._to_copy, torch.float32) not in operators.seen
+    assert (aten.copy_, torch.float32) not in operators.seen
+
+
+@appends
+def test_keys_values_and_indices_stay_as_they_are(path: str, append: Callable):
+    first, second = make_case(path).arguments, make_case(path).arguments
+    append(**first)
+    for name in first.keys() - {"k_cache_layer", "v_cache_layer"}:
+        after, before = first[name], second[name]
+        if isinstance(after, Tensor) and after.is_floating_point():
+            after, before = bits(after), bits(before)
+        assert after is before or torch.equal(after, before)
+
+
+# --- what the wrappers refuse ----------------------------------------------------------------------
+
+
+def strided(tensor: Tensor) -> Tensor:
+    """The same values, the last dimension two apart."""
+    return torch.stack([tensor, tensor], dim=-1)[..., 0]
+
+
+def on_meta(tensor: Tensor) -> Tensor:
+    return tensor.to("meta")
+
+
+KEYS_AND_VALUES = {
+    "a key of another rank": (
+        "key_new",
+        lambda k: k[0],
+        r"key_new has shape \[2, 16\], expected \[B, H, D\]",
+    ),
+    "values of another batch": ("value_new", lambda v: v[1:], r"value_new has shape \[3, .* \[4, 2, 16\]"),
+    "values of fewer heads": ("value_new", lambda v: v[:, 1:], r"value_new has shape \[4, 1, 16\], expected"),
+    "values of another head size": ("value_new", lambda v: v[..., 1:], r"value_new has shape \[4, 2, 15\]"),
+    "a whole pool": (
+        "k_cache_layer",
+        lambda k: k[None],
+        r"k_cache_layer has shape \[1, 7, 2, 4, 16\], expected \[N, 2, block_size, 16\]",
+    ),
+    "a cache of other heads": (
+        "k_cache_layer",
+        lambda k: k[:, 1:],
+        r"k_cache_layer has shape \[7, 1, 4, 16\]",
+    ),
+    "a cache of another head size": (
+        "k_cache_layer",
+        lambda k: k[..., 1:],
+        r"k_cache_layer has shape .*15\],",
+    ),
+    "values of fewer blocks": ("v_cache_layer", lambda v: v[1:], r"v_cache_layer has shape \[6, .* \[7, 2, "),
+    "values of smaller blocks": ("v_cache_layer", lambda v: v[:, :, 1:], r"v_cache_layer has shape"),
+    "values of another dtype": (
+        "value_new",
+        Tensor.half,
+        r"value_new is torch.float16, expected torch.float32",
+    ),
+    "keys of another dtype": ("key_new", Tensor.half, r"value_new is torch.float32, expected torch.float16"),
+    "a k-cache of another dtype": ("k_cache_layer", Tensor.bfloat16, r"k_cache_layer is torch.bfloat16"),
+    "a v-cache of another dtype": ("v_cache_layer", Tensor.half, r"v_cache_layer is torch.float16"),
+    "values on another device": ("value_new", on_meta, r"value_new is on meta, expected"),
+    "a k-cache on another device": ("k_cache_layer", on_meta, r"k_cache_layer is on meta, expected"),
+    "a v-cache on another device": ("v_cache_layer", on_meta, r"v_cache_layer is on meta, expected"),
+    "keys with gaps": ("key_new", strided, r"key_new has strides .*contiguous"),
+    "values with gaps": ("value_new", strided, r"value_new has strides .*contiguous"),
+    "a k-cache with gaps": ("k_cache_layer", strided, r"k_cache_layer has strides .*contiguous"),
+    "a v-cache with gaps": ("v_cache_layer", strided, r"v_cache_layer has strides .*contiguous"),
+    "caches laid out differently": (
+        "v_cache_layer",
+        lambda v: v.transpose(1, 2).contiguous().transpose(1, 2),
+        r"v_cache_layer has strides .*, k_cache_layer",
+    ),
+}
+
+INDEX = {
+    "too short": (lambda i: i[1:], r"has shape \[\d\], expected \[\d\]"),
+    "too long": (lambda i: torch.cat([i, i]), r"has shape \[\d\], expected \[\d\]"),
+    "a column": (lambda i: i[:, None], r"has shape \[\d, 1\], expected \["),
+    "a number": (lambda i: i[0], r"has shape \[\], expected \["),
+    "floats": (Tensor.float, r"is torch.float32, expected torch.int32 or torch.int64"),
+    "booleans": (Tensor.bool, r"is torch.bool, expected torch.int32 or torch.int64"),
+    "of 16 bits": (Tensor.short, r"is torch.int16, expected torch.int32 or torch.int64"),
+    "on another device": (on_meta, r"is on meta, expected"),
+    "with gaps": (strided, r"has strides \(2,\), expected the last dimension to be contiguous"),
+}
+
+
+def refused(path: str) -> dict[str, tuple[str, Callable, str]]:
+    """What does not fit, by name: the argument, what is done to it, and the message."""
+    wrong = dict(KEYS_AND_VALUES)
+    for name in INDEX_TENSORS[path]:
+        for what, (change, message) in INDEX.items():
+            # How many are written is batch_idx's length, so it is the others that do not fit.
+            named = "block_idx" if name == "batch_idx" and what in ("too short", "too long") else name
+            wrong[f"{name} {what}"] = (name, change, f"{named} {message}")
+    return wrong
+
+
+REFUSED = [
+    pytest.param(*param.values, *wrong, id=f"{param.id}-{what}", marks=param.marks)
+    for param in ALL
+    for what, wrong in refused(param.values[0]).items()
+]
+
+
+def assert_refused(append: Callable, case: Case, arguments: dict[str, Tensor | int], message: str) -> None:
+    """With an error that begins so, and before anything is written."""
+    before = [bits(pool).clone() for pool in (case.k_pool, case.v_pool)]
+    with pytest.raises(ValueError, match=f"^{message}"):
+        append(**case.arguments | arguments)
+    assert torch.equal(bits(case.k_pool), before[0])
+    assert torch.equal(bits(case.v_pool), before[1])
+
+
+@pytest.mark.parametrize("path, append, name, change, message", REFUSED)
+def test_what_does_not_fit_is_refused_by_name(
+    path: str, append: Callable, name: str, change: Callable, message: str
+):
+    case = make_case(path)
+    assert_refused(append, case, {name: change(case.arguments[name])}, message)
+
+
+@pytest.mark.parametrize("pos", [-1, 4, 10**6])
+@pytest.mark.parametrize("path, append", FULL_BATCH)
+def test_the_one_position_of_a_batch_is_always_checked(path: str, append: Callable, pos: int):
+    """It is a number of the host's: to look at it costs nothing."""
+    assert_refused(append, make_case(path), {"pos": pos}, f"pos is {pos}, outside of 0 to 3$")
+
+
+LIMITS = {"batch_idx": 4, "block_idx": 7, "pos": 4}  # of make_case
+OUT_OF_RANGE = [
+    pytest.param(*param.values, name, bad, id=f"{param.id}-{name}-{bad}", marks=param.marks)
+    for param in ALL
+    for name in INDEX_TENSORS[param.values[0]]
+    for bad in (-1, LIMITS[name])
+]
+
+
+@pytest.mark.parametrize("path, append, name, bad", OUT_OF_RANGE)
+def test_in_debug_mode_an_index_out_of_range_is_refused_by_name(
+    path: str, append: Callable, name: str, bad: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(checks, "DEBUG", True)
+    case = make_case(path)
+    indices = case.arguments[name].clone()
+    indices[1] = bad
+    message = f"{name} has values from .*, outside of 0 to {LIMITS[name] - 1}$"
+    assert_refused(append, case, {name: indices}, message)
+
+
+@appends
+def test_in_debug_mode_the_first_and_the_last_of_everything_is_in_range(
+    path: str, append: Callable, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(checks, "DEBUG", True)
+    assert_each_token_is_in_its_slot(append, make_case(path, N=4))
+    places = [Place(b, b, 0 if path == "full_batch" else b) for b in range(4)]
+    assert_each_token_is_in_its_slot(append, make_case(path, places, N=4))
+
+
+# --- on a GPU --------------------------------------------------------------------------------------
+
+
+@pytest.mark.cuda
+@dtypes
+@appends
+@pytest.mark.parametrize("D, block_size", [(64, 64), (64, 16), (80, 6), (128, 64), (160, 64)])
+def test_on_a_gpu_each_token_is_in_its_slot_at_full_size(
+    path: str, append: Callable, D: int, block_size: int, dtype: torch.dtype
+):
+    case = make_case(path, B=128, H=12, D=D, block_size=block_size, N=200, dtype=dtype, device="cuda")
+    assert_each_token_is_in_its_slot(append, case)
+
+
+@pytest.mark.cuda
+@dtypes
+@pytest.mark.parametrize("path", [pytest.param(path, marks=needs_triton) for path in TRITON])
+def test_on_a_gpu_compiled_and_plain_leave_the_same_bytes(path: str, dtype: torch.dtype):
+    plain, triton = (make_case(path, B=64, H=12, D=64, N=70, dtype=dtype, device="cuda") for _ in range(2))
+    before = bits(plain.k_pool).clone()
+    PLAIN[path](**plain.arguments)
+    TRITON[path](**triton.arguments)
+    assert torch.equal(bits(plain.k_pool), bits(triton.k_pool))
+    assert torch.equal(bits(plain.v_pool), bits(triton.v_pool))
+    assert not torch.equal(bits(plain.k_pool), before)
+
+
+@pytest.mark.cuda
+@appends
+def test_on_a_gpu_a_pool_of_more_than_2_to_the_31_numbers_is_written_at_its_far_end(
+    path: str, append: Callable
+):
+    """Trap 11. Keys and values are the halves of one tensor of half precision, 4.3 GB; all else in it stays
+    NaN."""
+    H, D, block_size, B = 2, 64, 64, 3
+    N = 2**31 // (2 * H * D * block_size) + 100
+    pool = torch.full((N, 2, H, block_size, D), torch.nan, dtype=torch.float16, device="cuda")
+    k_layer, v_layer = pool.unbind(1)
+    places = [Place(b, N - 1 - b, block_size - 1) for b in range(B)]
+    assert min(place.block for place in places) * k_layer.stride(0) >= 2**31
+    key_new, value_new = torch.randn(2, B, H, D, device="cuda").half()
+    append(k_layer, v_layer, key_new, value_new, **indices_of(path, places, torch.int32, "cuda"))
+    for request, block, slot in places:
+        assert torch.equal(k_layer[block, :, slot], key_new[request])
+        assert torch.equal(v_layer[block, :, slot], value_new[request])
+    assert sum(int((~part.isnan()).sum()) for part in pool.split(1000)) == 2 * B * H * D
+
+
+@pytest.mark.cuda
+@appends
+def test_on_a_gpu_the_host_does_not_wait(path: str, append: Callable, monkeypatch: pytest.MonkeyPatch):
+    """Trap 3: no index is read back, nothing is copied from the host."""
+    monkeypatch.setattr(checks, "DEBUG", False)
+    case = make_case(path, device="cuda")
+    append(**case.arguments)  # compiled by now
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        append(**case.arguments)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.cuda
+@needs_triton
+def test_on_a_gpu_a_new_position_compiles_no_new_kernel():
+    """Triton compiles a kernel again for a number that is 1, or that 16 divides, unless it is told not to."""
+    caches = getattr(kv_append._kv_append_full_batch_kernel, "device_caches", None)
+    if caches is None:
+        pytest.skip("this Triton keeps its compiled kernels elsewhere, or interprets them")
+    counts = set()
+    for slot in (2, 0, 1, 15, 16, 17, 32, 63):
+        places = [Place(b, b, slot) for b in range(4)]
+        case = make_case("full_batch", places, block_size=64, device="cuda")
+        assert_each_token_is_in_its_slot(kv_append_triton_full_batch, case)
+        counts.add(sum(len(kernels) for kernels, *_ in caches.values()))
+    assert len(counts) == 1
+    assert min(counts) >= 1
