@@ -2,12 +2,13 @@
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 
 import torch
 from torch import Tensor
 
-from labkit import CacheConfig, InferenceEngine, LanguageModel, SamplingParams, SchedulerConfig
+from labkit import LADDER, CacheConfig, InferenceEngine, LanguageModel, SamplingParams, SchedulerConfig
 from labkit.engine import Completion, InferenceSession, StepOutput
 from labkit.kvcache import KVBlockManager
 from labkit.model import GPT2Config
@@ -17,6 +18,12 @@ CONFIG = GPT2Config(vocab_size=256, n_positions=64, n_embd=16, n_layer=2, n_head
 GREEDY = SamplingParams(max_new_tokens=8)
 SEEDED = SamplingParams(max_new_tokens=8, temperature=0.8, top_k=40, top_p=0.95, seed=7)
 PARAMS = {"greedy": GREEDY, "seeded": SEEDED}
+
+# Every rung, and the append that no rung has, because the one that does is better.
+ENGINES = {number: rung.options for number, rung in LADDER.items()} | {
+    f"{number}, fast path": replace(LADDER[number].options, kv_append="batched_fast_path")
+    for number in ("02", "05")
+}
 
 
 class ByteTokenizer:
@@ -102,13 +109,13 @@ class Boom(BaseException):
     """A planted failure: of any kind, so also one like KeyboardInterrupt."""
 
 
-def failing(function: Callable, at_call: int = 0) -> Callable:
+def failing(function: Callable, at_call: int = 0, error: type[BaseException] = Boom) -> Callable:
     """The function, but its `at_call`-th call fails, once."""
     calls = iter(range(10**9))
 
     def wrapper(*args, **kwargs):
         if next(calls) == at_call:
-            raise Boom
+            raise error
         return function(*args, **kwargs)
 
     return wrapper
@@ -117,18 +124,22 @@ def failing(function: Callable, at_call: int = 0) -> Callable:
 # --- a cache without an engine ---------------------------------------------------------------------
 
 
-def make_manager(**sizes: int) -> KVBlockManager:
-    return KVBlockManager(
+def make_manager(kind: type[KVBlockManager] = KVBlockManager, **settings: object) -> KVBlockManager:
+    return kind(
         **{
             **{"num_layers": 2, "num_heads": 2, "head_dim": 3, "block_size": 4, "max_blocks_per_layer": 8},
-            **sizes,
+            **settings,
         }
     )
 
 
 def books(manager: KVBlockManager) -> dict:
     """All that the manager knows of its blocks, as it is now."""
-    return {k: copy.deepcopy(v) for k, v in vars(manager).items() if not isinstance(v, Tensor)}
+    return {
+        k: copy.deepcopy(v)
+        for k, v in vars(manager).items()
+        if not isinstance(v, Tensor) and k != "kv_write"  # which has nothing to remember
+    }
 
 
 def kv_numbers(manager: KVBlockManager, first: int, num_tokens: int) -> tuple[Tensor, Tensor]:
@@ -146,6 +157,25 @@ def append_tokens(session: InferenceSession, first: int, num_tokens: int = 1) ->
             session.kv_manager.append_token(
                 layer_idx, block_ids, keys[layer_idx, :, t], values[layer_idx, :, t]
             )
+        session.num_tokens += 1
+
+
+APPENDS = ["append_token", "append_token_batch_fast_path", "append_token_batch"]
+
+
+def append_batch(append: str, sessions: Sequence[InferenceSession], first: int) -> None:
+    """Append token `first` to the first session, the next to the second and so on, by one of APPENDS."""
+    manager = sessions[0].kv_manager
+    keys, values = kv_numbers(manager, first, len(sessions))
+    for layer_idx in range(manager.num_layers):
+        block_ids_list = [session.block_ids_per_layer[layer_idx] for session in sessions]
+        batch = block_ids_list, keys[layer_idx].transpose(0, 1), values[layer_idx].transpose(0, 1)
+        if append == "append_token":
+            for each in zip(*batch, strict=True):
+                manager.append_token(layer_idx, *each)
+        else:
+            getattr(manager, append)(layer_idx, *batch)
+    for session in sessions:
         session.num_tokens += 1
 
 

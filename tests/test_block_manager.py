@@ -1,25 +1,40 @@
 """KVBlockManager: what each command does to the cache, the books and the sharers; planted corruption."""
 
+from functools import partial
+
+import helpers
 import pytest
 import torch
-from helpers import append_tokens, books, holds, kv_numbers, make_manager
+from helpers import APPENDS, append_batch, append_tokens, books, holds, kv_numbers
 from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.engine import InferenceSession
 from labkit.errors import OutOfBlocksError
-from labkit.kvcache import KVBlockInfo
+from labkit.kvcache import (
+    FullBatchWrite,
+    IdentityPosWrite,
+    IndexedWrite,
+    KVBlockManager,
+    MutableInfoBlockManager,
+)
+
+
+@pytest.fixture(scope="module", params=[KVBlockManager, MutableInfoBlockManager])
+def make_manager(request):
+    return partial(helpers.make_manager, request.param)
+
 
 # --- append_token, case by case --------------------------------------------------------------------
 
 
-def test_the_first_token_takes_a_block_in_its_layer():
+def test_the_first_token_takes_a_block_in_its_layer(make_manager):
     manager = make_manager()
     block_ids = []
     key, value = torch.rand(2, 3), torch.rand(2, 3)
     manager.append_token(1, block_ids, key, value)
     assert block_ids == [8]  # layer 1's block 0 among 8 a layer
-    assert manager.info(8) == KVBlockInfo(layer=1, block_index=0, start=0, length=1)
+    assert manager.info(8) == manager.info_type(layer=1, block_index=0, start=0, length=1)
     assert manager.refcount(8) == 1
     assert manager.append_paths == {"first": 1}
     assert torch.equal(manager.k_cache[1, 0, :, 0], key)
@@ -29,7 +44,7 @@ def test_the_first_token_takes_a_block_in_its_layer():
     assert not manager.k_cache.any() and not manager.v_cache.any()
 
 
-def test_a_token_goes_in_place_while_its_block_has_room():
+def test_a_token_goes_in_place_while_its_block_has_room(make_manager):
     manager = make_manager()
     session = InferenceSession(manager)
     append_tokens(session, first=0, num_tokens=4)
@@ -39,17 +54,17 @@ def test_a_token_goes_in_place_while_its_block_has_room():
     assert holds(session, (0, 4))
 
 
-def test_a_full_block_is_followed_by_a_new_one():
+def test_a_full_block_is_followed_by_a_new_one(make_manager):
     manager = make_manager()
     session = InferenceSession(manager)
     append_tokens(session, first=0, num_tokens=5)
     assert session.block_ids_per_layer == [[0, 1], [8, 9]]
-    assert manager.info(1) == KVBlockInfo(layer=0, block_index=1, start=4, length=1)
+    assert manager.info(1) == manager.info_type(layer=0, block_index=1, start=4, length=1)
     assert manager.append_paths == {"first": 2, "in_place": 6, "boundary": 2}
     assert holds(session, (0, 5))
 
 
-def test_a_shared_block_with_room_is_copied_before_it_is_written():
+def test_a_shared_block_with_room_is_copied_before_it_is_written(make_manager):
     manager = make_manager()
     first = InferenceSession(manager)
     append_tokens(first, first=0, num_tokens=6)
@@ -59,7 +74,7 @@ def test_a_shared_block_with_room_is_copied_before_it_is_written():
     assert first.block_ids_per_layer == [[0, 1], [8, 9]]
     assert second.block_ids_per_layer == [[0, 2], [8, 10]]
     assert [manager.refcount(i) for i in (0, 1, 2)] == [2, 1, 1]
-    assert manager.info(2) == KVBlockInfo(layer=0, block_index=2, start=4, length=3)
+    assert manager.info(2) == manager.info_type(layer=0, block_index=2, start=4, length=3)
     assert manager.append_paths["copy_on_write"] == 2
     assert torch.equal(manager.k_cache[:, :2], before[0][:, :2])
     assert torch.equal(manager.v_cache[:, :2], before[1][:, :2])
@@ -71,7 +86,7 @@ def test_a_shared_block_with_room_is_copied_before_it_is_written():
     manager.check_integrity([first, second])
 
 
-def test_a_shared_full_block_is_not_copied():
+def test_a_shared_full_block_is_not_copied(make_manager):
     manager = make_manager()
     first = InferenceSession(manager)
     append_tokens(first, first=0, num_tokens=4)
@@ -85,7 +100,7 @@ def test_a_shared_full_block_is_not_copied():
 # --- append_prompt ---------------------------------------------------------------------------------
 
 
-def test_a_prompt_fills_block_after_block():
+def test_a_prompt_fills_block_after_block(make_manager):
     manager = make_manager()
     session = InferenceSession(manager)
     session.append_prompt(*kv_numbers(manager, 0, 10))
@@ -96,7 +111,7 @@ def test_a_prompt_fills_block_after_block():
     manager.check_integrity([session])
 
 
-def test_a_prompt_onto_a_shared_partial_tail_copies_it_once():
+def test_a_prompt_onto_a_shared_partial_tail_copies_it_once(make_manager):
     manager = make_manager()
     first = InferenceSession(manager)
     first.append_prompt(*kv_numbers(manager, 0, 6))
@@ -114,7 +129,7 @@ def test_a_prompt_onto_a_shared_partial_tail_copies_it_once():
     second=st.integers(0, 20),
     shared=st.booleans(),
 )
-def test_a_prompt_in_pieces_is_the_prompt_in_one(block_size, first, second, shared):
+def test_a_prompt_in_pieces_is_the_prompt_in_one(make_manager, block_size, first, second, shared):
     manager = make_manager(block_size=block_size, max_blocks_per_layer=60)
     session = InferenceSession(manager)
     session.append_prompt(*kv_numbers(manager, 0, first))
@@ -124,10 +139,194 @@ def test_a_prompt_in_pieces_is_the_prompt_in_one(block_size, first, second, shar
     manager.check_integrity(holders)
 
 
+# --- a batch ---------------------------------------------------------------------------------------
+
+BATCHED = APPENDS[1:]
+TOKEN_PATHS = ["first", "in_place", "boundary", "copy_on_write"]
+
+
+def prompted(manager, first, num_tokens):
+    session = InferenceSession(manager)
+    session.append_prompt(*kv_numbers(manager, first, num_tokens))
+    return session
+
+
+@pytest.mark.parametrize("append", BATCHED)
+@given(
+    writer=st.sampled_from([IndexedWrite, FullBatchWrite, IdentityPosWrite]),
+    block_size=st.integers(1, 5),
+    lengths=st.lists(st.integers(0, 7), min_size=1, max_size=4),
+    forked=st.lists(st.integers(0, 9), max_size=4),
+    data=st.data(),
+)
+def test_a_batch_is_its_tokens_one_by_one(make_manager, append, writer, block_size, lengths, forked, data):
+    """Empty, with room, full or shared, two sharers of one block among them: same books, same bytes."""
+    sizes = {"block_size": block_size, "max_blocks_per_layer": 80}
+    managers = [make_manager(kv_write=writer(torch.device("cpu")), **sizes), helpers.make_manager(**sizes)]
+    each = []
+    for manager in managers:
+        sessions = [prompted(manager, 100 * i, length) for i, length in enumerate(lengths)]
+        for which in forked:
+            sessions.append(sessions[which % len(sessions)].fork())
+        each.append(sessions)
+    batches = st.lists(st.integers(0, len(each[0]) - 1), min_size=1, unique=True)
+    for step, batch in enumerate(data.draw(st.lists(batches, min_size=1, max_size=4))):
+        for how, sessions in zip((append, "append_token"), each, strict=True):
+            append_batch(how, [sessions[i] for i in batch], first=1000 + 10 * step)
+    ids = [[session.block_ids_per_layer for session in sessions] for sessions in each]
+    assert ids[0] == ids[1]
+    assert comparable(managers[0]) == comparable(managers[1])
+    assert torch.equal(managers[0].k_cache, managers[1].k_cache)
+    assert torch.equal(managers[0].v_cache, managers[1].v_cache)
+    managers[0].check_integrity(each[0])
+
+
+def comparable(manager):
+    """The books, whatever the kind of record; of the paths, those of tokens."""
+    known = books(manager)
+    records = {i: (r.layer, r.block_index, r.start, r.length) for i, r in known.pop("_block_infos").items()}
+    paths = known.pop("append_paths")
+    return known, records, [paths[path] for path in TOKEN_PATHS]
+
+
+@pytest.mark.parametrize("append", APPENDS)
+def test_the_last_sharer_in_a_batch_writes_in_place_after_the_others_copied(make_manager, append):
+    manager = make_manager()
+    first = prompted(manager, 0, 6)
+    second, third = first.fork(), first.fork()
+    append_batch(append, [third, first, second], first=100)
+    assert third.block_ids_per_layer[0] == [0, 2]
+    assert first.block_ids_per_layer[0] == [0, 3]
+    assert second.block_ids_per_layer[0] == [0, 1]  # the block that all three had
+    assert holds(third, (0, 6), (100, 1))
+    assert holds(first, (0, 6), (101, 1))
+    assert holds(second, (0, 6), (102, 1))
+    assert [manager.append_paths[path] for path in TOKEN_PATHS] == [0, 2, 0, 4]  # in two layers
+    manager.check_integrity([first, second, third])
+
+
+def test_a_batch_is_written_once_a_layer_whatever_its_blocks_need(make_manager):
+    manager = make_manager()
+    batch = [prompted(manager, 10 * i, length) for i, length in enumerate((0, 2, 4, 6))]
+    append_batch("append_token_batch", [*batch, batch[3].fork()], first=100)
+    assert manager.append_paths == {
+        "first": 2,
+        "in_place": 4,
+        "boundary": 2,
+        "copy_on_write": 2,
+        "indexed": 2,
+    }
+
+
+def test_on_the_fast_path_only_tokens_with_room_are_written_together(make_manager):
+    manager = make_manager(kv_write=IdentityPosWrite(torch.device("cpu")))
+    batch = [prompted(manager, 10 * i, length) for i, length in enumerate((2, 4, 6))]
+    append_batch("append_token_batch_fast_path", batch[1:2], first=100)
+    assert manager.append_paths == {"boundary": 2}  # nobody had room: there is nothing to write together
+    append_batch("append_token_batch_fast_path", batch, first=200)
+    assert manager.append_paths == {"boundary": 2, "in_place": 6, "identity_pos": 2}
+    assert holds(batch[1], (10, 4), (100, 1), (201, 1))
+
+
+def batch_that_runs_out(manager):
+    """In place, boundary and copy find a block; the last one's boundary finds none. And a sharer."""
+    batch = [prompted(manager, 10 * i, length) for i, length in enumerate((2, 4, 6, 4))]
+    filler = prompted(manager, 90, 4 * (manager.num_free_blocks - 2))
+    return batch, [batch[2].fork(), filler]
+
+
+@pytest.mark.parametrize("append", APPENDS)
+def test_a_batch_that_finds_no_block_halfway_is_undone_by_truncate(make_manager, append):
+    manager = make_manager()
+    batch, others = batch_that_runs_out(manager)
+    with pytest.raises(OutOfBlocksError, match="layer 0 has no free block"):
+        append_batch(append, batch, first=100)
+    lengths = [manager.num_tokens(session.block_ids_per_layer[0]) for session in batch]
+    assert (
+        lengths
+        == {
+            "append_token": [3, 5, 7, 4],
+            "append_token_batch_fast_path": [3, 5, 7, 4],
+            "append_token_batch": [2, 4, 6, 4],  # nothing is written before all are ready
+        }[append]
+    )
+    for session in batch:
+        session.roll_back()
+    manager.check_integrity([*batch, *others])
+    assert manager._num_free(0) == 2 - 1  # the copy of the shared block is kept
+    assert manager._num_free(1) == 2
+    assert [holds(s, (10 * i, n)) for i, (s, n) in enumerate(zip(batch, (2, 4, 6, 4), strict=True))] == [
+        1
+    ] * 4
+    assert holds(others[0], (20, 6)) and holds(others[1], (90, others[1].num_tokens))
+    others[1].release()  # now there is room
+    append_batch(append, batch, first=200)
+    for i, (session, n) in enumerate(zip(batch, (2, 4, 6, 4), strict=True)):
+        assert holds(session, (10 * i, n), (200 + i, 1))
+    assert holds(others[0], (20, 6))
+    manager.check_integrity([*batch, others[0]])
+
+
+def test_before_a_batch_that_runs_out_is_undone_no_byte_of_anybody_has_changed(make_manager):
+    manager = make_manager()
+    batch, _ = batch_that_runs_out(manager)
+    live = manager.live_slots()[:, :, None, :, None]
+    before = (manager.k_cache * live).clone(), (manager.v_cache * live).clone()
+    with pytest.raises(OutOfBlocksError):
+        append_batch("append_token_batch", batch, first=100)
+    assert torch.equal(manager.k_cache * live, before[0])
+    assert torch.equal(manager.v_cache * live, before[1])
+
+
+class BrokenWrite(IndexedWrite):
+    """Fails in its second call, in the middle: keys are written, values are not."""
+
+    num_calls = 0
+
+    def write(self, k_cache_layer, v_cache_layer, *batch):
+        self.num_calls += 1
+        if self.num_calls != 2:
+            return super().write(k_cache_layer, v_cache_layer, *batch)
+        super().write(k_cache_layer, v_cache_layer.clone(), *batch)
+        raise RuntimeError("no write")
+
+
+@pytest.mark.parametrize("append", BATCHED)
+def test_when_the_write_of_a_batch_fails_no_length_is_ahead_of_the_data(make_manager, append):
+    """The danger of counting in place: a record that has counted a token before it is written."""
+    manager = make_manager(max_blocks_per_layer=20, kv_write=BrokenWrite(torch.device("cpu")))
+    numbers = (0, 2, 4, 6)
+    batch = [prompted(manager, 10 * i, n) for i, n in enumerate(numbers)]
+    sharer = batch[3].fork()
+    with pytest.raises(RuntimeError, match="no write"):
+        append_batch(append, batch, first=100)
+    # Layer 0 has its tokens, layer 1 has none.
+    lengths = [[manager.num_tokens(ids) for ids in session.block_ids_per_layer] for session in batch]
+    assert lengths == [[n + 1, n] for n in numbers]
+    for session in batch:
+        session.roll_back()
+    manager.check_integrity([*batch, sharer])
+    append_batch(append, batch, first=200)
+    for i, (session, n) in enumerate(zip(batch, numbers, strict=True)):
+        assert holds(session, *([(10 * i, n)] if n else []), (200 + i, 1))
+    assert holds(sharer, (30, 6))
+
+
+@pytest.mark.parametrize("append", APPENDS)
+def test_a_mutable_record_counts_and_the_other_is_replaced(append):
+    for kind, stays in ((MutableInfoBlockManager, True), (KVBlockManager, False)):
+        manager = helpers.make_manager(kind)
+        session = prompted(manager, 0, 1)
+        record = manager.info(0)
+        append_batch(append, [session], first=1)
+        assert (manager.info(0) is record) == stays
+        assert (manager.info(0).length, record.length) == (2, 2 if stays else 1)
+
+
 # --- share, free, truncate -------------------------------------------------------------------------
 
 
-def test_a_block_goes_back_with_its_last_holder():
+def test_a_block_goes_back_with_its_last_holder(make_manager):
     manager = make_manager()
     first = InferenceSession(manager)
     append_tokens(first, first=0, num_tokens=6)
@@ -143,7 +342,7 @@ def test_a_block_goes_back_with_its_last_holder():
     manager.check_integrity([])
 
 
-def test_the_block_freed_last_is_used_first():
+def test_the_block_freed_last_is_used_first(make_manager):
     manager = make_manager()
     sessions = [InferenceSession(manager) for _ in range(3)]
     for session in sessions:
@@ -156,7 +355,7 @@ def test_the_block_freed_last_is_used_first():
         assert session.block_ids_per_layer[0] == [expected]
 
 
-def test_a_freed_sequences_blocks_are_used_again_in_their_order():
+def test_a_freed_sequences_blocks_are_used_again_in_their_order(make_manager):
     manager = make_manager()
     for _ in range(2):
         session = InferenceSession(manager)
@@ -166,7 +365,7 @@ def test_a_freed_sequences_blocks_are_used_again_in_their_order():
 
 
 @pytest.mark.parametrize("kept", range(11))
-def test_truncate_forgets_exactly_what_lies_past_it(kept):
+def test_truncate_forgets_exactly_what_lies_past_it(make_manager, kept):
     manager = make_manager()
     session = InferenceSession(manager)
     append_tokens(session, first=0, num_tokens=10)
@@ -178,7 +377,7 @@ def test_truncate_forgets_exactly_what_lies_past_it(kept):
     assert holds(session, (0, kept), (50, 2))
 
 
-def test_truncate_past_the_end_changes_nothing():
+def test_truncate_past_the_end_changes_nothing(make_manager):
     manager = make_manager()
     session = InferenceSession(manager)
     append_tokens(session, first=0, num_tokens=6)
@@ -187,7 +386,7 @@ def test_truncate_past_the_end_changes_nothing():
     assert books(manager) == before
 
 
-def test_truncate_refuses_to_cut_a_block_that_others_see():
+def test_truncate_refuses_to_cut_a_block_that_others_see(make_manager):
     manager = make_manager()
     first = InferenceSession(manager)
     append_tokens(first, first=0, num_tokens=6)
@@ -221,7 +420,7 @@ def holder_of_nothing(manager):
 
 
 @pytest.mark.parametrize("prepare", [sole_holder, holder_of_a_shared_tail, holder_of_nothing])
-def test_out_of_blocks_leaves_the_books_unchanged(prepare):
+def test_out_of_blocks_leaves_the_books_unchanged(make_manager, prepare):
     manager = make_manager()
     session = prepare(manager)
     block_ids = list(session.block_ids_per_layer[1])
@@ -235,7 +434,7 @@ def test_out_of_blocks_leaves_the_books_unchanged(prepare):
 @pytest.mark.parametrize("num_tokens", range(7))
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("broken", ["key", "value"])
-def test_a_write_that_fails_is_undone_by_truncate(num_tokens, shared, broken):
+def test_a_write_that_fails_is_undone_by_truncate(make_manager, num_tokens, shared, broken):
     manager = make_manager()
     session = InferenceSession(manager)
     append_tokens(session, first=0, num_tokens=num_tokens)
@@ -250,7 +449,7 @@ def test_a_write_that_fails_is_undone_by_truncate(num_tokens, shared, broken):
     assert holds(session, (0, num_tokens), (50, 1))
 
 
-def test_a_prompt_that_finds_no_block_halfway_is_undone_by_truncate():
+def test_a_prompt_that_finds_no_block_halfway_is_undone_by_truncate(make_manager):
     manager = make_manager()
     first = InferenceSession(manager)
     append_tokens(first, first=0, num_tokens=6)
@@ -277,7 +476,7 @@ class UnwritableCache:
 
 
 @pytest.mark.parametrize("which", ["k_cache", "v_cache"])
-def test_a_copy_on_write_that_fails_leaves_the_sharers_as_they_were(which):
+def test_a_copy_on_write_that_fails_leaves_the_sharers_as_they_were(make_manager, which):
     manager = make_manager()
     first = InferenceSession(manager)
     append_tokens(first, first=0, num_tokens=6)
@@ -297,7 +496,7 @@ def test_a_copy_on_write_that_fails_leaves_the_sharers_as_they_were(which):
 
 
 @given(block_size=st.integers(1, 100), num_tokens=st.integers(0, 10_000))
-def test_blocks_for_is_the_least_number_of_blocks_that_holds_the_tokens(block_size, num_tokens):
+def test_blocks_for_is_the_least_number_of_blocks_that_holds_the_tokens(make_manager, block_size, num_tokens):
     num_blocks = make_manager(block_size=block_size, max_blocks_per_layer=1).blocks_for(num_tokens)
     assert num_blocks * block_size >= num_tokens > (num_blocks - 1) * block_size
 
@@ -308,7 +507,7 @@ def test_blocks_for_is_the_least_number_of_blocks_that_holds_the_tokens(block_si
     grown=st.integers(0, 12),
     sharers=st.integers(0, 2),
 )
-def test_blocks_to_reach_is_what_growing_takes(block_size, held, grown, sharers):
+def test_blocks_to_reach_is_what_growing_takes(make_manager, block_size, held, grown, sharers):
     manager = make_manager(block_size=block_size, max_blocks_per_layer=40)
     session = InferenceSession(manager)
     append_tokens(session, first=0, num_tokens=held)
@@ -394,7 +593,7 @@ def hold_another_layers_block(manager, session):
         (hold_another_layers_block, "block 8 is booked as .*layer=1.* but its holder needs .*layer=0"),
     ],
 )
-def test_check_integrity_names_what_is_off(plant, message):
+def test_check_integrity_names_what_is_off(make_manager, plant, message):
     manager = make_manager()
     session = InferenceSession(manager)
     append_tokens(session, first=0, num_tokens=6)

@@ -1,12 +1,17 @@
-"""Block tables: each row leads the kernel to its session's tokens, in every layer."""
+"""Block tables: each row leads to its session's tokens, in every layer; a kept row is not stale."""
 
+import pytest
 import torch
-from helpers import append_tokens, kv_numbers, make_manager
+from helpers import append_batch, append_tokens, kv_numbers, make_engine, make_manager
 from hypothesis import given
 from hypothesis import strategies as st
 
+from labkit import LADDER, SamplingParams
+from labkit.bench.cost_cards import OperatorCounter
 from labkit.engine import InferenceSession
-from labkit.kvcache import RebuiltBlockTables
+from labkit.kvcache import CachedBlockTables, RebuiltBlockTables
+
+kinds = pytest.mark.parametrize("kind", [RebuiltBlockTables, CachedBlockTables])
 
 
 def sessions_of(manager, *lengths):
@@ -18,11 +23,12 @@ def sessions_of(manager, *lengths):
     return sessions
 
 
-def test_a_row_holds_the_places_in_its_layers_pool_padded_with_0():
-    manager = make_manager()
+@kinds
+def test_a_row_holds_the_places_in_its_layers_pool_padded_with_0(kind):
+    manager = make_manager(max_blocks_per_seq=4)
     sessions = sessions_of(manager, 6, 1, 4)
     assert sessions[0].block_ids_per_layer == [[0, 1], [9, 10]]
-    table = RebuiltBlockTables(manager, max_batch_size=3, max_blocks_per_seq=4).build(sessions)
+    table = kind(manager, max_batch_size=3).build(sessions)
     assert table.dtype == torch.int32
     assert table.tolist() == [
         [[0, 1, 0, 0], [2, 0, 0, 0], [3, 0, 0, 0]],
@@ -30,24 +36,26 @@ def test_a_row_holds_the_places_in_its_layers_pool_padded_with_0():
     ]
 
 
-def test_a_batch_may_be_any_of_the_sessions_in_any_order():
-    manager = make_manager()
+@kinds
+def test_a_batch_may_be_any_of_the_sessions_in_any_order(kind):
+    manager = make_manager(max_blocks_per_seq=2)
     sessions = sessions_of(manager, 6, 1, 4)
-    tables = RebuiltBlockTables(manager, max_batch_size=3, max_blocks_per_seq=2)
+    tables = kind(manager, max_batch_size=3)
     tables.build(sessions)  # longer than what follows: nothing of it may be left
     assert tables.build([sessions[2], sessions[1]]).tolist() == [[[3, 0], [2, 0]], [[4, 0], [3, 0]]]
     assert tables.build([sessions[0]]).tolist() == [[[0, 1]], [[1, 2]]]
 
 
-MOVES = st.lists(st.tuples(st.sampled_from(["new", "append", "fork", "free", "cut"]), st.integers(0, 9)))
+MOVES = st.lists(
+    st.tuples(st.sampled_from(["new", "append", "fork", "free", "cut", "build"]), st.integers(0, 9)),
+    max_size=80,
+)
 
 
-@given(block_size=st.integers(1, 4), moves=MOVES, data=st.data())
-def test_after_any_history_a_table_leads_to_every_token(block_size, moves, data):
-    manager = make_manager(block_size=block_size, max_blocks_per_layer=200)
-    tables = RebuiltBlockTables(manager, max_batch_size=99, max_blocks_per_seq=99)
+def play(manager, moves):
+    """Make each move; after it: the number of each token that each session holds, the move, its session."""
     (session,) = sessions_of(manager, 1)
-    tokens = {session: [0]}  # the number of each token a session holds
+    tokens = {session: [0]}
     for count, (move, which) in enumerate(moves, start=1):
         session = list(tokens)[which % len(tokens)]
         if move == "new":
@@ -56,24 +64,189 @@ def test_after_any_history_a_table_leads_to_every_token(block_size, moves, data)
         elif move == "fork":
             child = session.fork()
             tokens[child] = list(tokens[session])
-        elif move == "free" and len(tokens) > 1:
+        elif move == "cut":
+            kept = session.num_tokens // 2
+            tail = session.block_ids_per_layer[0][kept // manager.block_size :]
+            if any(manager.refcount(i) > 1 for i in tail):
+                continue  # what others see cannot be cut
+            session.num_tokens = kept
+            session.roll_back()
+            del tokens[session][kept:]
+        if move == "free" and len(tokens) > 1:
             session.release()
             del tokens[session]
-            continue
-        elif move == "cut" and not session.next_token_takes_block:
-            session.num_tokens -= 1
-            session.roll_back()
-            tokens[session].pop()
-        append_tokens(session, first=count)
-        tokens[session].append(count)
+        elif move in ("new", "fork", "append"):
+            append_tokens(session, first=count)
+            tokens[session].append(count)
+        yield tokens, move, session
 
+
+@kinds
+@given(block_size=st.integers(1, 4), moves=MOVES, data=st.data())
+def test_after_any_history_a_table_leads_to_every_token(kind, block_size, moves, data):
+    manager = make_manager(block_size=block_size, max_blocks_per_layer=200)
+    tables = kind(manager, max_batch_size=99)
+    for holders, move, session in play(manager, [("append", 0), *moves]):
+        tokens = holders
+        if move == "build":
+            tables.build([session])
     batch = data.draw(st.lists(st.sampled_from(list(tokens)), min_size=1, unique=True))
     table = tables.build(batch)
     for b, session in enumerate(batch):
-        places = [divmod(t, block_size) for t in range(session.num_tokens)]
-        blocks, slots = torch.tensor(places).T
         assert not table[:, b, manager.blocks_for(session.num_tokens) :].any()
+        places = [divmod(t, block_size) for t in range(session.num_tokens)]
+        blocks, slots = torch.tensor(places, dtype=torch.long).view(-1, 2).T
         for layer_idx in range(2):
             found = manager.k_cache[layer_idx, table[layer_idx, b, blocks].long(), :, slots]  # [T, H, D]
             expected = [kv_numbers(manager, n, 1)[0][layer_idx, :, 0] for n in tokens[session]]
-            assert torch.equal(found, torch.stack(expected))
+            assert torch.equal(found, torch.stack(expected) if expected else found[:0])
+
+
+# --- rows that are kept ----------------------------------------------------------------------------
+
+
+def rows_made(tables, sessions):
+    """How many rows a build makes from Python numbers."""
+    with OperatorCounter() as counter:
+        tables.build(sessions)
+    return counter.index_tensors
+
+
+def test_a_row_is_made_when_a_block_comes_and_at_no_other_time():
+    manager = make_manager()
+    session, tables = InferenceSession(manager), CachedBlockTables(manager, 3)
+    made = []
+    for t in range(10):
+        append_tokens(session, first=t)
+        made.append(rows_made(tables, [session]))
+    assert made == [2, 0, 0, 0, 2, 0, 0, 0, 2, 0]  # in both layers
+    assert rows_made(RebuiltBlockTables(manager, 3), [session]) == 2  # one tensor a layer, whatever comes
+
+
+def test_a_row_is_made_when_a_copy_replaces_its_last_block():
+    manager = make_manager()
+    session, tables = InferenceSession(manager), CachedBlockTables(manager, 3)
+    append_tokens(session, first=0, num_tokens=6)
+    batch = [session, session.fork(), session.fork()]
+    assert rows_made(tables, batch) == 3 * 2
+    append_batch("append_token_batch", batch, first=50)
+    assert rows_made(tables, batch) == 2 * 2  # the last holder keeps its block
+    append_batch("append_token_batch", batch, first=60)
+    assert rows_made(tables, batch) == 0
+
+
+@given(block_size=st.integers(1, 4), moves=MOVES)
+def test_after_each_move_kept_rows_are_right_and_only_those_of_changed_lists_are_made(block_size, moves):
+    manager = make_manager(block_size=block_size, max_blocks_per_layer=200)
+    cached, rebuilt = CachedBlockTables(manager, 99), RebuiltBlockTables(manager, 99)
+    known = {}  # from what each session's rows were made
+    for tokens, move, session in play(manager, moves):
+        if move == "cut":
+            known.pop(session, None)  # rows of a list that shrank are forgotten
+        batch = list(tokens)
+        lists = {s: [list(block_ids) for block_ids in s.block_ids_per_layer] for s in batch}
+        changed = sum(
+            s not in known or known[s][layer] != lists[s][layer] for s in batch for layer in range(2)
+        )
+        assert rows_made(cached, batch) == changed
+        assert torch.equal(cached.build(batch), rebuilt.build(batch))
+        known = lists
+
+
+def shrink(session):
+    session.num_tokens = 1
+    session.roll_back()
+
+
+@pytest.mark.parametrize(("forgets", "row"), [(True, [0, 4, 2]), (False, [0, 1, 2])])
+def test_the_signature_alone_would_miss_a_list_that_shrank_and_grew_again(monkeypatch, forgets, row):
+    """Same length, same last block, another middle: why `roll_back` forgets the rows."""
+    if not forgets:
+        monkeypatch.setattr(InferenceSession, "_forget_rows", lambda self: None)
+    manager = make_manager(num_layers=1, block_size=1, max_blocks_per_seq=3)
+    session, grows, goes = (InferenceSession(manager) for _ in range(3))
+    tables = CachedBlockTables(manager, 1)
+    append_tokens(session, first=0, num_tokens=3)
+    append_tokens(grows, first=10)
+    append_tokens(goes, first=20)
+    assert session.block_ids_per_layer == [[0, 1, 2]]
+    assert tables.build([session]).tolist() == [[[0, 1, 2]]]
+    shrink(session)
+    append_tokens(grows, first=11)  # takes block 1
+    goes.release()  # frees block 4
+    append_tokens(session, first=30, num_tokens=2)
+    assert session.block_ids_per_layer == [[0, 4, 2]]
+    assert tables.build([session]).tolist() == [[row]]
+
+
+@pytest.mark.parametrize(("forgets", "row"), [(True, [4, 5, 2]), (False, [0, 1, 2])])
+def test_a_session_that_was_released_and_is_used_again_has_no_stale_row(monkeypatch, forgets, row):
+    if not forgets:
+        monkeypatch.setattr(InferenceSession, "_forget_rows", lambda self: None)
+    manager = make_manager(num_layers=1, block_size=1, max_blocks_per_seq=3)
+    session, grows, goes = (InferenceSession(manager) for _ in range(3))
+    tables = CachedBlockTables(manager, 1)
+    append_tokens(session, first=0, num_tokens=3)
+    append_tokens(grows, first=10)
+    append_tokens(goes, first=20, num_tokens=2)
+    assert tables.build([session]).tolist() == [[[0, 1, 2]]]
+    session.release()
+    append_tokens(grows, first=11, num_tokens=2)  # takes blocks 0 and 1
+    goes.release()  # frees blocks 5 and 4
+    append_tokens(session, first=30, num_tokens=3)
+    assert session.block_ids_per_layer == [[4, 5, 2]]
+    assert tables.build([session]).tolist() == [[row]]
+
+
+def test_a_kept_row_is_one_tensor_for_the_sessions_life_and_no_other_sessions():
+    manager = make_manager(max_blocks_per_seq=4)
+    (session,) = sessions_of(manager, 4)
+    row = session.get_paged_block_table_row_cpu(layer_idx=1, offset=manager.layer_offset(1))
+    assert (row.dtype, row.device.type, row.tolist()) == (torch.int32, "cpu", [1, 0, 0, 0])
+    append_tokens(session, first=4)
+    assert session.get_paged_block_table_row_cpu(layer_idx=1, offset=8) is row
+    assert row.tolist() == [1, 2, 0, 0]
+    child = session.fork()
+    append_tokens(child, first=5)
+    child_row = child.get_paged_block_table_row_cpu(layer_idx=1, offset=8)
+    assert (row.tolist(), child_row.tolist()) == ([1, 2, 0, 0], [1, 3, 0, 0])
+
+
+# --- the buffers -----------------------------------------------------------------------------------
+
+
+@kinds
+def test_a_build_overwrites_the_tables_of_the_one_before(kind):
+    """They are valid until the next call, as `build` says: there is one buffer on each side."""
+    manager = make_manager(max_blocks_per_seq=2)
+    sessions = sessions_of(manager, 6, 4)
+    tables = kind(manager, max_batch_size=2)
+    before = tables.build(sessions[:1])
+    assert before.tolist() == [[[0, 1]], [[1, 2]]]
+    after = tables.build(sessions[1:])
+    assert after.data_ptr() == before.data_ptr()
+    assert before.tolist() == after.tolist() == [[[2, 0]], [[3, 0]]]
+
+
+@pytest.mark.parametrize("rung", ["00", "01"])
+def test_a_step_builds_once_and_finds_its_tables_unchanged_when_its_tokens_are_read(monkeypatch, rung):
+    """So no buffer is written while a step needs it, also where copies to a GPU are asynchronous: reading
+    the tokens waits for all that the step asked for."""
+    engine = make_engine(options=LADDER[rung].options, block_size=2, prefix_cache=False)
+    built = []
+    build, sample = engine.decode_step.block_tables.build, engine._sample
+
+    def spying_build(sessions):
+        tables = build(sessions)
+        built.append((tables, tables.clone()))
+        return tables
+
+    def spying_sample(*args):
+        token_ids = sample(*args)
+        assert all(torch.equal(*pair) for pair in built[-1:])
+        return token_ids
+
+    monkeypatch.setattr(engine.decode_step.block_tables, "build", spying_build)
+    monkeypatch.setattr(engine, "_sample", spying_sample)
+    engine.generate([(1, 2, 3), (4,), (5, 6)], SamplingParams(8))
+    assert len(built) == engine.stats().counters.decode_steps == 7

@@ -78,21 +78,37 @@ Latency p50/mean: {NUMBER}/{NUMBER} ms
 """
 
 
-def test_scheduler_prints_the_seeds_lines_and_writes_a_record(monkeypatch, capsys, tmp_path):
+# Of two runs of 12 decoded tokens, in 6 layers: each run decodes two requests, then the third, 4 steps each.
+APPEND_PATHS = {
+    "00": "{'in_place': 144}",
+    "02": "{'in_place': 144, 'indexed': 96}",
+    "05": "{'full_batch': 96, 'in_place': 144}",
+}
+
+
+@pytest.mark.parametrize(("rung", "append_paths"), APPEND_PATHS.items())
+def test_scheduler_prints_the_seeds_lines_and_writes_a_record(
+    monkeypatch, capsys, tmp_path, rung, append_paths
+):
     out = tmp_path / "out.json"
     line = (
         f"scheduler {TINY} --max-new-tokens 5 --no-stop-on-eos --warmup-runs 1 --repeat-runs 2 --json {out}"
     )
-    bench(monkeypatch, line)
+    bench(monkeypatch, f"{line} --rung {rung}")
     printed = capsys.readouterr()
     assert re.search(SCHEDULER_LINES, printed.out)
-    assert "Append paths, all measured runs: {'in_place': 144}" in printed.out  # 12 tokens, 6 layers, 2 runs
+    assert f"Append paths, all measured runs: {append_paths}" in printed.out
     assert "reached" in printed.out and "tokens" in printed.err  # the limit; a progress bar
     recorded = json.loads(out.read_text())
     record.check_record("out", recorded)
     assert [sample["tokens"] for sample in recorded["samples"]] == [15, 15]
     assert [sample["decoded_tokens"] for sample in recorded["samples"]] == [12, 12]
-    assert recorded["settings"]["num_requests"] == 3 and recorded["settings"]["rung"] == list(LADDER)[-1]
+    assert recorded["settings"]["num_requests"] == 3 and recorded["settings"]["rung"] == rung
+
+
+@pytest.mark.parametrize("command", ["scheduler", "streaming"])
+def test_the_last_rung_runs_unless_another_is_asked_for(command):
+    assert bench_main.make_parser().parse_args([command]).rung == list(LADDER)[-1]
 
 
 STREAMING_LINES = rf"""=== streaming summary ===

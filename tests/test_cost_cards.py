@@ -4,9 +4,9 @@ import json
 
 import pytest
 import torch
-from helpers import make_engine, small_model
+from helpers import ENGINES, make_engine, small_model
 
-from labkit import LADDER, CacheConfig, InferenceEngine
+from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams
 from labkit.bench import cost_card, record, steady_prompts
 from labkit.bench.cost_cards import (
     DEVICE_ROWS,
@@ -15,8 +15,10 @@ from labkit.bench.cost_cards import (
     DeviceCounts,
     HostCounts,
     compare_cards,
+    count_calls,
     engine_key,
     read_device_counts,
+    with_paths,
 )
 
 L, H, D = 2, small_model().config.n_head, small_model().config.head_dim
@@ -27,18 +29,81 @@ def card_of(batch_size: int, lengths=(3, 5), **settings) -> CostCard:
     return cost_card(make_engine(**settings), steady_prompts(batch_size, lengths))
 
 
+IDS_POSITIONS_LENGTHS = 3  # index tensors of every step
+# For each engine, the index tensors of its tables and appends, and how it wrote each layer's batch; at
+# equal positions, and at differing ones.
+ROW_TENSORS = {"rebuilt": L, "cached": 0}  # a tensor of all rows a layer; nothing while no block comes
+WRITES = {
+    "indexed": (3 * L, "indexed", 3 * L, "indexed"),
+    "full_batch": (L, "full_batch", 3 * L, "generic"),  # generic: batch_idx, block_idx, pos
+    "identity_pos": (L, "full_batch", 2 * L, "identity_pos"),
+}
+
+
+@pytest.mark.parametrize("equal", [True, False], ids=["equal", "ragged"])
 @pytest.mark.parametrize("batch_size", [1, 2, 5])
-def test_rung_00_costs_what_its_source_says(batch_size):
-    """One `append_token` a layer and request; a row tensor a layer; a record for each token and layer."""
+@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+def test_a_step_costs_what_its_source_says(options, batch_size, equal):
     B = batch_size
-    card = card_of(B)
-    asked_before = B + 1  # whether each session grows by a block, and how many are free
-    assert card.host.manager_calls == L * B + L + asked_before  # L: a layer's offset, for its table
-    assert card.host.kv_block_infos == L * B
-    assert card.host.index_tensors == L + 3  # rows; and token ids, positions, context lengths
-    assert card.host.kv_bytes_written == 2 * L * B * H * D * 4
-    assert card.append_paths == {"in_place": L * B}
+    card = card_of(B, lengths=(4,) if equal else (3, 5), options=options)
+    per_token = options.kv_append == "per_token"
+    equal_tensors, equal_path, ragged_tensors, ragged_path = WRITES[options.kv_write]
+    index_tensors, path = (equal_tensors, equal_path) if equal or B == 1 else (ragged_tensors, ragged_path)
+    appends = L * B if per_token else L
+    layer_offsets, asked_before = L, B + 1  # of the tables; who grows by a block, and how many are free
+    assert card.host.manager_calls == appends + layer_offsets + asked_before
+    assert card.host.kv_block_infos == (L * B if options.block_info == "replaced" else 0)
+    assert card.host.index_tensors == (
+        IDS_POSITIONS_LENGTHS + ROW_TENSORS[options.block_tables] + (0 if per_token else index_tensors)
+    )
+    assert card.host.kv_bytes_written == 2 * L * B * H * D * 4  # on every rung the same
+    assert card.append_paths == {"in_place": L * B} | ({} if per_token else {path: L})
     assert card.batch_size == B
+
+
+# What leaves the hot path, rung by rung: calls into the manager, records, index tensors at equal and at
+# differing positions; of 5 requests and 2 layers.
+@pytest.mark.parametrize(
+    ("rung", "calls", "records", "tensors_equal", "tensors_ragged"),
+    [
+        ("00", 18, 10, 5, 5),
+        ("01", 18, 10, 3, 3),
+        ("02", 10, 10, 9, 9),
+        ("03", 10, 10, 5, 9),
+        ("04", 10, 10, 5, 7),
+        ("05", 10, 0, 5, 7),
+    ],
+)
+def test_what_each_rung_takes_out_of_a_step(rung, calls, records, tensors_equal, tensors_ragged):
+    equal, ragged = (card_of(5, lengths, options=LADDER[rung].options).host for lengths in [(4,), (3, 5)])
+    assert (equal.manager_calls, ragged.manager_calls) == (calls, calls)
+    assert (equal.kv_block_infos, ragged.kv_block_infos) == (records, records)
+    assert (equal.index_tensors, ragged.index_tensors) == (tensors_equal, tensors_ragged)
+
+
+@pytest.mark.parametrize(
+    ("rung", "records"),
+    # A record for each token written; for each copy one more to make it and one to set its length.
+    [("00", {"in_place": 1, "copy_on_write": 3}), ("05", {"in_place": 0, "copy_on_write": 1})],
+)
+def test_records_and_calls_are_counted_for_either_kind_of_manager(rung, records):
+    """Three of the same prompt share its last block with the prefix cache, and copy it in their first step."""
+    engine = make_engine(options=LADDER[rung].options, max_batch_size=4, prefill_max_batch_size=1)
+    for _ in range(3):
+        engine.add_request((1, 2, 3, 4, 5, 6), SamplingParams(8))
+        engine.step()
+    paths, (calls, infos) = with_paths(engine, count_calls)
+    assert paths["copy_on_write"] == 3 * L
+    assert infos == 3 * L * records["copy_on_write"]
+    assert calls == (3 * L if rung == "00" else L) + L + 3 + 1  # copying is the manager's own affair
+    paths, (_, infos) = with_paths(engine, count_calls)
+    assert paths["in_place"] == 3 * L and infos == 3 * L * records["in_place"]
+
+
+def test_operators_of_a_batched_append_are_as_many_for_any_batch():
+    for rung in ("02", "03", "04", "05"):
+        few, many = (card_of(B, (4,), options=LADDER[rung].options).host.aten_ops for B in (2, 7))
+        assert few == many
 
 
 def test_operators_grow_by_the_same_number_for_each_request():

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
-from helpers import Boom, assert_no_block_is_lost, failing, make_engine, tokens_alone, tokens_of
+from helpers import ENGINES, Boom, assert_no_block_is_lost, failing, make_engine, tokens_alone, tokens_of
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -17,7 +17,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from labkit import LADDER, FinishReason, SamplingParams
+from labkit import FinishReason, SamplingParams
 
 # Many begin with another one, so that the prefix cache has whole and partial hits.
 PROMPTS = st.sampled_from([(1,), (1, 2, 3), (1, 2, 3, 4, 5, 6), (1, 2, 3, 9), (7, 8), tuple(range(20, 30))])
@@ -32,6 +32,8 @@ PLACES = {
     "building the block tables": lambda engine: (engine.decode_step.block_tables, "build"),
     "attention in the forward": lambda engine: (engine.decode_step, "attention"),
     "append at layer k, request b": lambda engine: (engine.kv_manager, "append_token"),
+    "making a block ready": lambda engine: (engine.kv_manager, "_allocate_block"),
+    "writing a layer's batch": lambda engine: (engine.kv_manager.kv_write, "write"),
     "storing a prompt": lambda engine: (engine.kv_manager, "append_prompt"),
     "looking up a prefix": lambda engine: (engine.prefix_cache, "lookup"),
     "keeping a prompt": lambda engine: (engine.prefix_cache, "insert"),
@@ -177,9 +179,9 @@ class EngineMachine(RuleBasedStateMachine):
         assert_no_block_is_lost(self.engine)
 
 
-@pytest.mark.parametrize("rung", LADDER)
-def test_every_request_gets_its_tokens_and_no_block_is_lost(rung):
+@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+def test_every_request_gets_its_tokens_and_no_block_is_lost(options):
     run_state_machine_as_test(
-        lambda: EngineMachine(LADDER[rung].options),
+        lambda: EngineMachine(options),
         settings=settings(max_examples=60, stateful_step_count=40),
     )

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from helpers import (
+    ENGINES,
     GREEDY,
     SEEDED,
     Boom,
@@ -15,10 +16,11 @@ from helpers import (
     tokens_of,
 )
 
-from labkit import FinishReason
+from labkit import LADDER, FinishReason
 from labkit.engine import InferenceSession
 from labkit.engine import engine as engine_module
 from labkit.engine import prefill as prefill_module
+from labkit.errors import OutOfBlocksError
 
 PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5, 6), (1, 2, 3, 4), (7,)]
 EACH_PARAMS = [GREEDY, SEEDED, GREEDY, SEEDED, GREEDY]
@@ -43,19 +45,41 @@ PLACES = {
     "looking up a prefix": (lambda engine: engine.prefix_cache, "lookup", 2),
     "keeping a prompt": (lambda engine: engine.prefix_cache, "insert", 2),
 }
+# And what is not the same on other rungs.
+A_ROW = {"a row of the block tables": (lambda engine: InferenceSession, "get_paged_block_table_row_cpu", 2)}
+A_WRITE = {"writing a layer's batch": (lambda engine: engine.kv_manager.kv_write, "write", 2)}
+A_TOKEN = {"append at layer k, request b": PLACES["append at layer k, request b"]}
+A_LAYER = {"append at layer k": (lambda engine: engine.kv_manager, "append_token_batch", 2)}
+APPENDING = {"per_token": A_TOKEN, "batched": A_LAYER | A_WRITE, "batched_fast_path": A_WRITE | A_TOKEN}
+
+
+def places_of(options):
+    if options == LADDER["00"].options:
+        return PLACES
+    return APPENDING[options.kv_append] | (A_ROW if options.block_tables == "cached" else {})
+
+
 PLANTS = [
-    pytest.param(*target, at_call, prefix_cache, id=f"{place}, call {at_call}{', cache' * prefix_cache}")
-    for place, (*target, num_calls) in PLACES.items()
+    pytest.param(
+        options,
+        *target,
+        at_call,
+        {"prefix_cache": prefix_cache, "decode_first": decode_first},
+        id=f"{name}, {place}, call {at_call}{', cache' * prefix_cache}{', decode first' * decode_first}",
+    )
+    for name, options in ENGINES.items()
+    for place, (*target, num_calls) in places_of(options).items()
     for at_call in range(num_calls)
     for prefix_cache in (False, True)
+    for decode_first in (False, True)
     if prefix_cache or target[1] not in ("lookup", "insert")
+    if name == "00" or not decode_first  # the order of a step is the same on every rung
 ]
 
 
-@pytest.mark.parametrize("decode_first", [False, True])
-@pytest.mark.parametrize(("owner", "name", "at_call", "prefix_cache"), PLANTS)
-def test_after_a_failed_step_everybody_goes_on(monkeypatch, owner, name, at_call, prefix_cache, decode_first):
-    engine = make_engine(decode_first=decode_first, prefix_cache=prefix_cache)
+@pytest.mark.parametrize(("options", "owner", "name", "at_call", "settings"), PLANTS)
+def test_after_a_failed_step_everybody_goes_on(monkeypatch, options, owner, name, at_call, settings):
+    engine = make_engine(options=options, **settings)
     request_ids = add_all(engine, PROMPTS[:3], EACH_PARAMS[:3])
     outputs = engine.step() + engine.step()
     request_ids += add_all(engine, PROMPTS[3:], EACH_PARAMS[3:])
@@ -66,11 +90,37 @@ def test_after_a_failed_step_everybody_goes_on(monkeypatch, owner, name, at_call
             free_blocks = engine.stats().free_blocks
             outputs += engine.step()
     engine.check_integrity()
-    if not (decode_first or prefix_cache):  # else the step's decode is done, and copies-on-write are kept
+    if not any(settings.values()):  # else the step's decode is done, and copies-on-write are kept
         assert engine.stats().free_blocks == free_blocks
 
     handed_out = tokens_by_request(outputs + run(engine))
     assert [handed_out[i] for i in request_ids] == EXPECTED
+    assert_no_block_is_lost(engine)
+
+
+def held_by(engine):
+    """What each running request has in the cache, and how many blocks are free in each layer."""
+    held = {r.request_id: [kv.tolist() for kv in r.session.dense_kv()] for r in engine.scheduler.running}
+    return held, [engine.kv_manager._num_free(layer_idx) for layer_idx in range(2)]
+
+
+@pytest.mark.parametrize("at_call", range(6))
+@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+def test_when_blocks_run_out_in_the_middle_of_a_step_nothing_of_it_stays(monkeypatch, options, at_call):
+    """Three of four requests take a block in each of two layers; for one of the six there is none."""
+    engine = make_engine(options=options, prefix_cache=False)
+    prompts = [(1, 2, 3, 4), (5, 6), (7, 8, 9, 10), tuple(range(20, 28))]
+    request_ids = add_all(engine, prompts, [GREEDY] * 4)
+    outputs = engine.step()
+    before = held_by(engine)
+    allocate = failing(engine.kv_manager._allocate_block, at_call, OutOfBlocksError)
+    monkeypatch.setattr(engine.kv_manager, "_allocate_block", allocate)
+    with pytest.raises(OutOfBlocksError):
+        engine.step()
+    engine.check_integrity()
+    assert held_by(engine) == before
+    handed_out = tokens_by_request(outputs + run(engine))
+    assert [handed_out[i] for i in request_ids] == [tokens_alone(prompt, GREEDY) for prompt in prompts]
     assert_no_block_is_lost(engine)
 
 

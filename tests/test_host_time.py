@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from helpers import ENGINES
 
 from labkit import LADDER
 from labkit.bench import HostTime, host_engine, steady_decode, time_host_steps
@@ -12,13 +13,15 @@ from labkit.bench.host_time import LENGTHS, SHAPE, WARMUP_STEPS
 OPTIONS = LADDER["00"].options
 
 
-def test_the_books_are_kept_as_with_a_model():
-    engine = host_engine(OPTIONS, 3, "cpu")
+@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+def test_the_books_are_kept_as_with_a_model(options):
+    engine = host_engine(options, 3, "cpu")
     with steady_decode(engine, [list(range(8))] * 3, max_new_tokens=20):
         before = engine.stats()
         engine.step()
         after = engine.stats()
         engine.check_integrity()
+        assert [r.session.num_tokens for r in engine.scheduler.running] == [8 + 3 + 1] * 3  # warmed up by 3
         written = after.append_paths["in_place"] - before.append_paths["in_place"]
         assert written == SHAPE.n_layer * 3  # one a layer and request
     assert after.counters.decoded_tokens - before.counters.decoded_tokens == 3
@@ -44,8 +47,9 @@ def test_keys_and_values_are_strided_as_the_models_are():
     assert strides[0] == strides[-1]
 
 
-def test_every_step_is_timed_in_its_parts():
-    time = time_host_steps(host_engine(OPTIONS, 2, "cpu"), num_steps=5)
+@pytest.mark.parametrize("rung", LADDER)
+def test_every_step_is_timed_in_its_parts(rung):
+    time = time_host_steps(host_engine(LADDER[rung].options, 2, "cpu"), num_steps=5)
     assert (time.batch_size, time.num_layers) == (2, 12)
     assert len(time.step_seconds) == len(time.tables_seconds) == len(time.append_seconds) == 5
     for step, tables, append in zip(time.step_seconds, time.tables_seconds, time.append_seconds, strict=True):

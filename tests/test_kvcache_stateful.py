@@ -1,20 +1,31 @@
 """The cache under random moves, against a model that keeps every session's numbers in plain lists."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 
 import pytest
 import torch
-from helpers import books, kv_numbers, make_manager
+from helpers import APPENDS, books, kv_numbers, make_manager
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from labkit.engine import InferenceSession
 from labkit.errors import OutOfBlocksError
-from labkit.kvcache import PrefixCache
+from labkit.kvcache import (
+    CachedBlockTables,
+    FullBatchWrite,
+    IdentityPosWrite,
+    IndexedWrite,
+    KVBlockManager,
+    MutableInfoBlockManager,
+    PrefixCache,
+    RebuiltBlockTables,
+)
 
 PROMPTS = st.lists(st.integers(0, 1), min_size=1, max_size=9).map(tuple)
 ANY = st.integers(0, 99)  # which of the sessions there are
+MAX_BATCH = 5
+SOME = st.lists(ANY, min_size=1, max_size=MAX_BATCH)
 MAX_ENTRIES = 3
 
 somebody_runs = precondition(lambda self: self.numbers)
@@ -23,9 +34,21 @@ somebody_runs = precondition(lambda self: self.numbers)
 class CacheMachine(RuleBasedStateMachine):
     """The model: `numbers` has for each session, `entries` for each cached prompt, each token's K/V."""
 
-    @initialize(block_size=st.integers(1, 5), num_blocks=st.integers(1, 12))
-    def start(self, block_size, num_blocks):
-        self.manager = make_manager(block_size=block_size, max_blocks_per_layer=num_blocks)
+    @initialize(
+        kind=st.sampled_from([KVBlockManager, MutableInfoBlockManager]),
+        writer=st.sampled_from([IndexedWrite, FullBatchWrite, IdentityPosWrite]),
+        block_size=st.integers(1, 5),
+        num_blocks=st.integers(1, 12),
+    )
+    def start(self, kind, writer, block_size, num_blocks):
+        self.manager = make_manager(
+            kind,
+            block_size=block_size,
+            max_blocks_per_layer=num_blocks,
+            kv_write=writer(torch.device("cpu")),
+        )
+        self.cached_tables = CachedBlockTables(self.manager, MAX_BATCH)
+        self.rebuilt_tables = RebuiltBlockTables(self.manager, MAX_BATCH)
         self.prefix_cache = PrefixCache(self.manager, MAX_ENTRIES)
         self.numbers: dict[InferenceSession, list] = {}
         self.token_ids: dict[InferenceSession, tuple[int, ...]] = {}
@@ -41,14 +64,18 @@ class CacheMachine(RuleBasedStateMachine):
     def pick(self, which):
         return list(self.numbers)[which % len(self.numbers)]
 
+    def pick_some(self, which):
+        return list(dict.fromkeys(map(self.pick, which)))
+
     def drop(self, session):
         session.release()
         del self.numbers[session], self.token_ids[session]
 
-    def roll_back(self, session):
+    def roll_back(self, *sessions):
         """Undo a failed append; that leaves at most a private copy of a tail that was shared."""
-        session.num_tokens = len(self.numbers[session])
-        session.roll_back()
+        for session in sessions:
+            session.num_tokens = len(self.numbers[session])
+            session.roll_back()
 
     # --- moves -------------------------------------------------------------------------------------
 
@@ -76,27 +103,61 @@ class CacheMachine(RuleBasedStateMachine):
             self.token_ids[session] = prompt
 
     @somebody_runs
-    @rule(which=ANY, token_id=st.integers(0, 1), fails_at_layer=st.sampled_from([None, None, 0, 1]))
-    def decode(self, which, token_id, fails_at_layer):
-        session = self.pick(which)
-        keys, values, numbers = self.new_tokens(1)
-        for layer_idx, block_ids in enumerate(session.block_ids_per_layer):
-            free = self.manager._num_free(layer_idx)
-            takes_block = self.manager.append_takes_block(block_ids)
-            args = layer_idx, block_ids, keys[layer_idx, :, 0], values[layer_idx, :, 0]
-            if takes_block > free:
+    @rule(
+        which=SOME,
+        append=st.sampled_from(APPENDS),
+        token_id=st.integers(0, 1),
+        fails_at_layer=st.sampled_from([None, None, 0, 1]),
+    )
+    def decode(self, which, append, token_id, fails_at_layer):
+        """One token for each of a batch, or for nobody if it fails."""
+        batch = self.pick_some(which)
+        keys, values, numbers = self.new_tokens(len(batch))
+        for layer_idx in range(self.manager.num_layers):
+            block_ids_list = [session.block_ids_per_layer[layer_idx] for session in batch]
+            free, taken = self.manager._num_free(layer_idx), self.blocks_taken(block_ids_list)
+            layer = keys[layer_idx].transpose(0, 1), values[layer_idx].transpose(0, 1)
+            if taken > free:
                 before = books(self.manager)
                 with pytest.raises(OutOfBlocksError):
-                    self.manager.append_token(*args)
-                assert books(self.manager) == before
-                return self.roll_back(session)
-            self.manager.append_token(*args)
-            assert free - self.manager._num_free(layer_idx) == takes_block
+                    self.append_layer(append, layer_idx, block_ids_list, *layer)
+                assert len(batch) > 1 or books(self.manager) == before
+                return self.roll_back(*batch)
+            self.append_layer(append, layer_idx, block_ids_list, *layer)
+            assert free - self.manager._num_free(layer_idx) == taken
             if layer_idx == fails_at_layer:
-                return self.roll_back(session)
-        session.num_tokens += 1
-        self.numbers[session] += numbers
-        self.token_ids[session] += (token_id,)
+                return self.roll_back(*batch)
+        for session, made in zip(batch, numbers, strict=True):
+            session.num_tokens += 1
+            self.numbers[session].append(made)
+            self.token_ids[session] += (token_id,)
+
+    def append_layer(self, append, layer_idx, block_ids_list, keys, values):
+        if append == "append_token":
+            for each in zip(block_ids_list, keys, values, strict=True):
+                self.manager.append_token(layer_idx, *each)
+        else:
+            getattr(self.manager, append)(layer_idx, block_ids_list, keys, values)
+
+    def blocks_taken(self, block_ids_list):
+        """By one more token for each: a sharer that copies is one sharer less for those after it."""
+        copied = Counter()
+        taken = 0
+        for block_ids in block_ids_list:
+            last_id = block_ids[-1] if block_ids else None
+            if last_id is None or self.manager.info(last_id).length == self.manager.block_size:
+                taken += 1
+            elif self.manager.refcount(last_id) - copied[last_id] > 1:
+                copied[last_id] += 1
+                taken += 1
+        return taken
+
+    @somebody_runs
+    @rule(which=SOME)
+    def build_tables(self, which):
+        """Rows that were kept are what they would be if they were made anew."""
+        batch = self.pick_some(which)
+        assert torch.equal(self.cached_tables.build(batch), self.rebuilt_tables.build(batch))
 
     @somebody_runs
     @rule(which=ANY)
@@ -183,4 +244,4 @@ def as_lists(keys, values):
 
 
 TestCache = CacheMachine.TestCase
-TestCache.settings = settings(max_examples=100, stateful_step_count=40)
+TestCache.settings = settings(max_examples=150, stateful_step_count=40)

@@ -4,9 +4,10 @@ from dataclasses import FrozenInstanceError, asdict, fields
 from itertools import pairwise
 
 import pytest
+from helpers import make_engine
 
 from labkit import LADDER, EngineOptions
-from labkit.engine.parts import BLOCK_TABLES, KV_APPEND
+from labkit.engine.parts import BLOCK_INFO, BLOCK_TABLES, KV_APPEND, KV_WRITE
 from labkit.options import CHOICES
 
 
@@ -42,9 +43,31 @@ def test_a_rung_can_be_asked_for_politely():
 
 def test_every_option_has_its_choices_and_every_choice_its_class():
     assert {field.name for field in fields(EngineOptions)} == set(CHOICES)
-    assert set(BLOCK_TABLES) == set(CHOICES["block_tables"])
-    assert set(KV_APPEND) == set(CHOICES["kv_append"])
+    classes = {
+        "block_tables": BLOCK_TABLES,
+        "kv_append": KV_APPEND,
+        "kv_write": KV_WRITE,
+        "block_info": BLOCK_INFO,
+    }
+    assert set(classes) == set(CHOICES) - {"attention"}  # which is a function
+    for name, by_choice in classes.items():
+        assert tuple(by_choice) == CHOICES[name]
+        assert len(set(by_choice.values())) == len(by_choice)
     assert all(field.default in CHOICES[field.name] for field in fields(EngineOptions))
+
+
+@pytest.mark.parametrize("rung", LADDER.values(), ids=LADDER)
+def test_an_engine_is_made_of_the_classes_that_its_options_name(rung):
+    engine, options = make_engine(options=rung.options), rung.options
+    assert type(engine.decode_step.block_tables) is BLOCK_TABLES[options.block_tables]
+    assert type(engine.decode_step.kv_append) is KV_APPEND[options.kv_append]
+    assert type(engine.kv_manager) is BLOCK_INFO[options.block_info]
+    assert type(engine.kv_manager.kv_write) is KV_WRITE[options.kv_write]
+
+
+def test_the_options_say_which_class_each_choice_is():
+    for by_choice in (BLOCK_TABLES, KV_APPEND, KV_WRITE, BLOCK_INFO):
+        assert all(f"`{cls.__name__}`" in EngineOptions.__doc__ for cls in by_choice.values())
 
 
 def test_options_cannot_be_changed_under_an_engine():

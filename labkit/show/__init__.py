@@ -1,30 +1,47 @@
 """What a notebook draws."""
 
+from labkit.show.append_time import draw_append_times
 from labkit.show.blocks import blocks_slider, draw_blocks, record_steps, snapshot
 from labkit.show.comparison import draw_before_after, draw_comparison
 from labkit.show.host_time import draw_host_time
 from labkit.show.ladder import draw_ladder
 from labkit.show.memory import draw_reservation
+from labkit.show.paths import draw_paths, record_paths
+from labkit.show.positions import draw_positions, record_positions
 from labkit.show.requests import draw_requests
 from labkit.show.roofline import RooflinePoint, draw_limit, draw_roofline
+from labkit.show.rows import draw_rows, draw_step_times, record_rows, step_times
+from labkit.show.runs import draw_runs
 from labkit.show.source import show_diff, show_source
 from labkit.show.timeline import draw_timeline
+from labkit.show.write_indices import draw_write_indices
 
 __all__ = [
     "RooflinePoint",
     "blocks_slider",
+    "draw_append_times",
     "draw_before_after",
     "draw_blocks",
     "draw_comparison",
     "draw_host_time",
     "draw_ladder",
     "draw_limit",
+    "draw_paths",
+    "draw_positions",
     "draw_requests",
     "draw_reservation",
     "draw_roofline",
+    "draw_rows",
+    "draw_runs",
+    "draw_step_times",
     "draw_timeline",
+    "draw_write_indices",
+    "record_paths",
+    "record_positions",
+    "record_rows",
     "record_steps",
     "show_diff",
     "show_source",
     "snapshot",
+    "step_times",
 ]

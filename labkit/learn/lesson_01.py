@@ -1,0 +1,307 @@
+"""The exercises of lesson 01, and what it breaks on purpose."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from labkit.bench import host_engine, steady_decode, steady_prompts
+from labkit.engine import InferenceSession
+from labkit.kvcache import CachedBlockTables, KVBlockManager, RebuiltBlockTables
+from labkit.kvcache.block_tables import RowHolder
+from labkit.ladder import LADDER
+from labkit.learn.exercise import Case, Exercise, Unattempted
+
+Signature = tuple[int, int]  # the number of blocks, and the last one's id
+Move = tuple[str | int, ...]  # an operation's name and its arguments
+OPERATIONS = {  # by name: how many numbers follow it
+    "append": 1,
+    "replace_last": 1,
+    "replace": 2,
+    "truncate": 1,
+}
+NUM_BLOCKS = 10  # of the pool that moves are played on
+
+
+def signature_of(block_ids: Sequence[int]) -> Signature:
+    """What a session compares to know whether its row still stands."""
+    return len(block_ids), block_ids[-1] if block_ids else -1
+
+
+# --- exercise 1 ----------------------------------------------------------------------------------------
+
+
+def must_be_made_anew(signature: Signature | None, block_ids: list[int]) -> bool:
+    """Whether a row must be made anew. signature: from when it was made; None if it never was."""
+    return signature_of(block_ids) != signature
+
+
+MUST_BE_MADE_ANEW = Exercise(
+    name="must_be_made_anew",
+    cases=(
+        Case(
+            {"signature": (2, 7), "block_ids": [3, 7]},
+            False,
+            "The token went into the last block, which had room: the same two blocks, so the row stands.",
+        ),
+        Case(
+            {"signature": (2, 7), "block_ids": [3, 7, 9]},
+            True,
+            "The last block was full and another was added: the row lacks block 9.",
+        ),
+        Case(
+            {"signature": (2, 7), "block_ids": [3, 9]},
+            True,
+            "Copy-on-write: as many blocks as before, but the last one is now a copy, block 9. The number "
+            "of blocks alone does not show it.",
+        ),
+        Case(
+            {"signature": (3, 5), "block_ids": [3, 5]},
+            True,
+            "The list was cut to one block and grew by block 5: the same last id, but fewer blocks. The "
+            "number of blocks is half of the signature.",
+        ),
+        Case(
+            {"signature": None, "block_ids": [3, 7]},
+            True,
+            "None: this row was never made, or was forgotten. Nothing in it can be used.",
+        ),
+        Case(
+            {"signature": (0, -1), "block_ids": []},
+            False,
+            "A session without blocks has no last id; its signature is (0, -1), and its row of zeros stands.",
+        ),
+    ),
+    solution=must_be_made_anew,
+)
+
+
+# --- exercise 2 ----------------------------------------------------------------------------------------
+
+
+class MoveError(Exception):
+    """A list of moves that cannot be played; the text says which one and why."""
+
+
+def play(block_ids: list[int], moves: Sequence[Move]) -> None:
+    """Make the moves, in place. Raises MoveError at the first that cannot be made."""
+    if not isinstance(moves, list):
+        raise MoveError(f"It takes a list of operations, such as [('append', 9)], not {moves!r}.")
+    for number, move in enumerate(moves, start=1):
+        try:
+            _make(block_ids, move)
+        except MoveError as error:
+            raise MoveError(f"Operation {number}: {error}") from None
+
+
+def _make(block_ids: list[int], move: Move) -> None:
+    name, *numbers = move if isinstance(move, tuple) and move else (move,)
+    known = OPERATIONS.get(name) if isinstance(name, str) else None
+    if known is None:
+        raise MoveError(f"{move!r} is none of the operations {', '.join(OPERATIONS)}.")
+    if len(numbers) != known or not all(type(n) is int for n in numbers):
+        raise MoveError(f"{name!r} takes {known} whole number{'s' * (known > 1)}, but this is {move!r}.")
+    if name == "truncate":
+        if not 0 <= numbers[0] <= len(block_ids):
+            raise MoveError(f"{block_ids} cannot be cut to {numbers[0]} blocks.")
+        del block_ids[numbers[0] :]
+        return
+    *place, new_id = numbers
+    if not 0 <= new_id < NUM_BLOCKS:
+        raise MoveError(f"there is no block {new_id}; the pool has blocks 0 to {NUM_BLOCKS - 1}.")
+    if new_id in block_ids:
+        raise MoveError(f"block {new_id} is in {block_ids} already; a sequence holds a block once.")
+    if name == "append":
+        block_ids.append(new_id)
+        return
+    index = place[0] if place else len(block_ids) - 1
+    if not 0 <= index < len(block_ids):
+        raise MoveError(f"{block_ids} has no block at place {index}.")
+    block_ids[index] = new_id
+
+
+def session_on(manager: KVBlockManager, block_ids: Sequence[int]) -> InferenceSession:
+    """A session that names these blocks; they hold nothing."""
+    session = InferenceSession(manager)
+    session.block_ids_per_layer[0].extend(block_ids)
+    return session
+
+
+def row_of(session: InferenceSession) -> list[int]:
+    """The blocks that attention would read: the row's beginning, as the session has it now."""
+    row = session.get_paged_block_table_row_cpu(layer_idx=0, offset=0)
+    return row[: len(session.block_ids_per_layer[0])].tolist()
+
+
+@dataclass(frozen=True)
+class StaleRowExercise:
+    """Moves after which a session's row is stale, played on lists of blocks with the cache that runs.
+
+    The attempt gets `block_ids` and `free_ids`, and answers with moves (see `play`). The row is asked for
+    before them and after them, as two decode steps would.
+    """
+
+    name: str
+    lists: tuple[tuple[int, ...], ...]
+    solution: Callable
+
+    def grade(self, attempt: Callable) -> str:
+        """One line: not attempted, right, or the first list that fails and why."""
+        found = ""
+        for number, block_ids in enumerate(self.lists):
+            free_ids = [i for i in range(NUM_BLOCKS) if i not in block_ids]
+            call = f"{self.name}: {attempt.__name__}(block_ids={list(block_ids)}, free_ids={free_ids})"
+            passed = f"({number} of {len(self.lists)} lists passed)"
+            try:
+                moves = attempt(block_ids=list(block_ids), free_ids=list(free_ids))
+            except Unattempted:
+                return f"{self.name}: not attempted yet."
+            except Exception as error:
+                return f"{call} raised {type(error).__name__}: {error}. {passed}"
+            try:
+                found = self._stale_row(block_ids, moves)
+            except MoveError as error:
+                return f"{call} gave {moves!r}. {error} {passed}"
+        return f"{self.name}: right, all {len(self.lists)} lists. {found}"
+
+    def _stale_row(self, block_ids: tuple[int, ...], moves: Sequence[Move]) -> str:
+        """What is stale after the moves. Raises MoveError if nothing is, or they cannot be made."""
+        manager = KVBlockManager(
+            num_layers=1, num_heads=1, head_dim=1, block_size=4, max_blocks_per_layer=NUM_BLOCKS
+        )
+        session = session_on(manager, block_ids)
+        row_of(session)
+        now = session.block_ids_per_layer[0]
+        play(now, moves)
+        row = row_of(session)
+        before, after = signature_of(block_ids), signature_of(now)
+        if before != after:
+            raise MoveError(
+                f"The signature changed from {before} to {after}, so the row was made anew and is right: "
+                f"{row}. The number of blocks and the last id must both end as they began."
+            )
+        if row == now:
+            raise MoveError(
+                f"The signature is the same, {after}, but so is the list, {now}: the row is not stale. "
+                "Some block before the last must be another one."
+            )
+        place = next(i for i, (kept, held) in enumerate(zip(row, now, strict=True)) if kept != held)
+        return (
+            f"The last one now holds {now}, but its row says {row}: at place {place} attention would read "
+            f"block {row[place]}, which is not this sequence's."
+        )
+
+
+def break_the_row(block_ids: list[int], free_ids: list[int]) -> list[Move]:
+    """A block that is not the last is replaced; neither the number nor the last id shows it."""
+    return [("replace", 0, free_ids[0])]
+
+
+def break_the_row_by_shrinking(block_ids: list[int], free_ids: list[int]) -> list[Move]:
+    """The other way: shrink by two blocks, and grow again to the same number and the same last id."""
+    return [("truncate", len(block_ids) - 2), ("append", free_ids[0]), ("append", block_ids[-1])]
+
+
+BREAK_THE_ROW = StaleRowExercise(
+    name="break_the_row", lists=((3, 7, 5), (2, 0, 1, 6), (4, 8)), solution=break_the_row
+)
+
+
+# --- what the lesson breaks ----------------------------------------------------------------------------
+
+
+class NumberOnlyBlockTables(CachedBlockTables):
+    """Wrong on purpose: a row is made anew only when the *number* of blocks has changed."""
+
+    def __init__(self, kv_manager: KVBlockManager, max_batch_size: int) -> None:
+        super().__init__(kv_manager, max_batch_size)
+        self._rows: dict[tuple[RowHolder, int], list[int]] = {}
+
+    def fill(self, block_tables_cpu: Tensor, sessions: Sequence[RowHolder]) -> None:
+        block_tables_cpu.zero_()
+        for layer_idx in range(self.kv_manager.num_layers):
+            offset = self.kv_manager.layer_offset(layer_idx)
+            for b, session in enumerate(sessions):
+                block_ids = session.block_ids_per_layer[layer_idx]
+                row = self._rows.get((session, layer_idx), [])
+                if len(row) != len(block_ids):
+                    row = [block_id - offset for block_id in block_ids]
+                    self._rows[session, layer_idx] = row
+                block_tables_cpu[layer_idx, b, : len(row)] = torch.tensor(row, dtype=torch.int32)
+
+
+def cut_and_regrow(forget_rows: bool) -> tuple[list[int], list[int]]:
+    """Exercise 2 with blocks that the manager handed out: a sequence's blocks and its row, after it shrank
+    by two blocks and grew by two again, while other sequences came and went.
+
+    forget_rows: shrink as the engine does, by `InferenceSession.roll_back`; or by `truncate` alone.
+    """
+    # A block holds one token, so tokens are blocks.
+    manager = KVBlockManager(num_layers=1, num_heads=1, head_dim=1, block_size=1, max_blocks_per_layer=8)
+    sequence, leaver, newcomer = (InferenceSession(manager) for _ in range(3))
+
+    def grow(session: InferenceSession, num_tokens: int) -> None:
+        zeros = torch.zeros(1, 1, num_tokens, 1)  # [L, H, T, D]
+        session.append_prompt(zeros, zeros)
+
+    grow(sequence, 3)
+    grow(leaver, 1)
+    row_of(sequence)
+    sequence.num_tokens = 1
+    if forget_rows:
+        sequence.roll_back()
+    else:
+        manager.truncate(sequence.block_ids_per_layer[0], sequence.num_tokens)
+    grow(newcomer, 1)  # takes what was the sequence's middle block
+    leaver.release()  # gives the block that will be in the middle
+    grow(sequence, 2)
+    return sequence.block_ids_per_layer[0], row_of(sequence)
+
+
+def rows_arrived(num_layers: int, num_buffers: int) -> int:
+    """How many layers' rows arrive if every asynchronous copy runs as late as it may.
+
+    Layer i fills buffer i % num_buffers with its rows, here its own number, and asks for a copy, which
+    reads the buffer only when all layers have asked.
+    """
+    buffers = torch.full((num_buffers,), -1)
+    device = torch.full((num_layers,), -1)
+    asked = []
+    for layer_idx in range(num_layers):
+        buffers[layer_idx % num_buffers] = layer_idx
+        asked.append((layer_idx, layer_idx % num_buffers))
+    for layer_idx, buffer in asked:
+        device[layer_idx] = buffers[buffer]
+    return int((device == torch.arange(num_layers)).sum())
+
+
+# --- what the lesson times -----------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+def table_times(
+    device: torch.device | str, batch_size: int = 64, repeats: int = 15
+) -> tuple[float, float, float]:
+    """Microseconds of making the tables of GPT-2's layers for a steady batch, medians: from lists, as rung
+    00 does; by this rung with every row kept; and by this rung with every row made anew.
+    """
+    engine = host_engine(LADDER["01"].options, batch_size, device)
+    cached, rebuilt = engine.decode_step.block_tables, RebuiltBlockTables(engine.kv_manager, batch_size)
+    seconds: list[tuple[float, ...]] = []
+    with steady_decode(engine, steady_prompts(batch_size, (8,))):
+        sessions = [request.session for request in engine.scheduler.running]
+        for _ in range(repeats):
+            started = [time.perf_counter()]
+            for tables in (rebuilt, cached):
+                tables.build(sessions)
+                started.append(time.perf_counter())
+            for session in sessions:
+                session.roll_back()  # takes no token back, but forgets the rows
+            started_anew = time.perf_counter()
+            cached.build(sessions)
+            anew = time.perf_counter() - started_anew
+            seconds.append((started[1] - started[0], started[2] - started[1], anew))
+    return tuple(1e6 * median(column) for column in zip(*seconds, strict=True))

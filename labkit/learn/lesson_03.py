@@ -1,0 +1,242 @@
+"""The exercises of lesson 03, and what it counts."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from labkit.bench.steady import steady_decode
+from labkit.engine import InferenceEngine
+from labkit.kvcache.kv_write import KVWrite, is_constant
+from labkit.learn.exercise import Case, Exercise
+from labkit.show.positions import Positions
+
+# --- what the host tells the GPU -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Write:
+    """One layer's write: what the books asked for, and the path it took."""
+
+    batch_idx: tuple[int, ...]
+    block_idx: tuple[int, ...]
+    pos: tuple[int, ...]
+    path: str
+
+    @property
+    def told(self) -> dict[str, tuple[int, ...] | int]:
+        """The indices that reach the kernel on this path: tensors as tuples, arguments as numbers."""
+        if self.path == "full_batch":
+            return {"block_idx": self.block_idx, "pos": self.pos[0]}
+        if self.path == "identity_pos":
+            return {"block_idx": self.block_idx, "pos": self.pos}
+        return {"batch_idx": self.batch_idx, "block_idx": self.block_idx, "pos": self.pos}
+
+
+class RecordedWrite:
+    """Writes as another writer does, and keeps what it was asked for."""
+
+    def __init__(self, kv_write: KVWrite) -> None:
+        self._kv_write = kv_write
+        self.writes: list[Write] = []
+
+    def write(
+        self,
+        k_cache_layer: Tensor,
+        v_cache_layer: Tensor,
+        key_new: Tensor,
+        value_new: Tensor,
+        batch_idx: Sequence[int],
+        block_idx: Sequence[int],
+        pos: Sequence[int],
+    ) -> str:
+        path = self._kv_write.write(
+            k_cache_layer, v_cache_layer, key_new, value_new, batch_idx, block_idx, pos
+        )
+        self.writes.append(Write(tuple(batch_idx), tuple(block_idx), tuple(pos), path))
+        return path
+
+
+@contextmanager
+def recorded_writes(engine: InferenceEngine) -> Iterator[list[Write]]:
+    """The writes that an engine makes inside the block, one a layer and step."""
+    manager = engine.kv_manager
+    original = manager.kv_write
+    manager.kv_write = recorder = RecordedWrite(original)
+    try:
+        yield recorder.writes
+    finally:
+        manager.kv_write = original
+
+
+def steady_write(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> Write:
+    """The first layer's write in a decode step of these prompts, on blocks that were used before."""
+    with steady_decode(engine, prompts):
+        pass  # these give their blocks back, and the last to go back is the first to be used again
+    with steady_decode(engine, prompts, warmup_steps=0), recorded_writes(engine) as writes:
+        engine.step()
+    return writes[0]
+
+
+def steps_by_path(run: Positions, batch_size: int) -> dict[str, int]:
+    """How many decode steps took the full-batch path, how many the generic one, and how many of the first
+    had the whole batch."""
+    full = [step for step in run.steps if step.path == "full_batch"]
+    return {
+        "decode steps": len(run.steps),
+        "full_batch": len(full),
+        "of them with the whole batch": sum(len(step.slots) == batch_size for step in full),
+        "generic": sum(step.path == "generic" for step in run.steps),
+    }
+
+
+# --- Triton --------------------------------------------------------------------------------------------
+
+
+def python_of(kernel: Callable) -> Callable:
+    """The Python function under `@triton.jit`, whose source can be shown."""
+    return getattr(kernel, "fn", kernel)  # without Triton the decorator leaves the function as it is
+
+
+def compiled_for(argument: int) -> str:
+    """What Triton compiles a kernel for, of a whole number that `do_not_specialize` does not name."""
+    if argument == 1:
+        return "1"
+    return "a multiple of 16" if argument % 16 == 0 else "any number"
+
+
+# --- a large pool --------------------------------------------------------------------------------------
+
+
+def first_block_past_int32(numbers_a_block: int) -> int:
+    """The lowest block index whose offset, in numbers from the pool's start, is no int32."""
+    return -(-(2**31) // numbers_a_block)
+
+
+def pool_past_int32(num_pointers: int, H: int, D: int, block_size: int = 64) -> dict[str, int | float]:
+    """The memory, all in all, of 16-bit keys and values with that many blocks behind each pointer.
+
+    num_pointers: how many the cache has for keys, and for values: one a layer, or one for all layers.
+    """
+    numbers = H * block_size * D
+    block = first_block_past_int32(numbers)
+    size = num_pointers * block * numbers * 2 * 2
+    return {"numbers a block": numbers, "first bad block": block, "cache (GB)": round(size / 1e9, 1)}
+
+
+# --- exercises -----------------------------------------------------------------------------------------
+
+
+def offsets(
+    program: tuple[int, int, int],
+    block_idx: Sequence[int],
+    pos: int,
+    strides: tuple[int, int, int],
+    D: int,
+    BLOCK_D: int,
+) -> list[int]:
+    """Where in a layer's cache [N, H, block_size, D] one program of the full-batch kernel stores."""
+    b, h, chunk = program
+    stride_n, stride_h, stride_t = strides
+    start = block_idx[b] * stride_n + h * stride_h + pos * stride_t
+    return [start + d for d in range(chunk * BLOCK_D, (chunk + 1) * BLOCK_D) if d < D]
+
+
+def which_path(batch_size: int, positions: Sequence[int], block_size: int) -> str:
+    """The path of `FullBatchWrite` for tokens at these positions of their texts, out of a batch."""
+    slots = [position % block_size for position in positions]
+    return "full_batch" if len(slots) == batch_size and is_constant(slots) else "generic"
+
+
+PLAIN = {"block_idx": [3, 0, 5], "pos": 0, "strides": (32, 16, 4), "D": 4, "BLOCK_D": 4}
+
+OFFSETS = Exercise(
+    name="offsets",
+    cases=(
+        Case(
+            {"program": (1, 0, 0), **PLAIN},
+            [0, 1, 2, 3],
+            "Program (1, 0, 0) writes request 1 to its block, block_idx[1], which is block 0 here: the four "
+            "numbers of head 0 lie at the pool's very start.",
+        ),
+        Case(
+            {"program": (0, 0, 0), **PLAIN},
+            [96, 97, 98, 99],
+            "Block 3 begins 3 * strides[0] behind the start.",
+        ),
+        Case(
+            {"program": (2, 1, 0), **PLAIN},
+            [176, 177, 178, 179],
+            "The second number of a program is its head; each head is strides[1] behind the one before.",
+        ),
+        Case(
+            {"program": (1, 0, 0), **PLAIN, "pos": 3},
+            [12, 13, 14, 15],
+            "`pos` is the slot in the block, and slots are strides[2] apart.",
+        ),
+        Case(
+            {"program": (1, 0, 0), **PLAIN, "strides": (64, 32, 8), "D": 6, "BLOCK_D": 8},
+            [0, 1, 2, 3, 4, 5],
+            "BLOCK_D is 8 and the head has 6 numbers: the mask `d < D` keeps the last two from being stored.",
+        ),
+        Case(
+            {"program": (1, 0, 1), **PLAIN, "strides": (64, 32, 8), "D": 6, "BLOCK_D": 4},
+            [4, 5],
+            "The third number of a program is its piece of the head: piece 1 begins at d = BLOCK_D, and the "
+            "mask is about d, not about the lane.",
+        ),
+        Case(
+            {"program": (2, 1, 0), **PLAIN, "pos": 2, "strides": (32, 4, 8)},
+            [180, 181, 182, 183],
+            "Strides are arguments: this pool keeps the heads of a slot together, so that strides[1] is less "
+            "than strides[2].",
+        ),
+    ),
+    solution=offsets,
+)
+
+WHICH_PATH = Exercise(
+    name="which_path",
+    cases=(
+        Case(
+            {"batch_size": 4, "positions": [20, 20, 20, 20], "block_size": 64},
+            "full_batch",
+            "All of the batch is written, and all to slot 20: one number says it.",
+        ),
+        Case(
+            {"batch_size": 4, "positions": [20, 20, 20, 23], "block_size": 64},
+            "generic",
+            "One slot differs, and one is enough: there is one `pos` for all or a tensor.",
+        ),
+        Case(
+            {"batch_size": 4, "positions": [20, 20, 20], "block_size": 64},
+            "generic",
+            "Three of four are written. Row b of key_new is then not the b-th that is written, so the kernel "
+            "must be told which rows: batch_idx.",
+        ),
+        Case(
+            {"batch_size": 4, "positions": [20, 84, 20, 148], "block_size": 64},
+            "full_batch",
+            "`pos` is the slot in the block, not the position in the text: 84 and 148 are slot 20 of a later "
+            "block, and the blocks are told one by one anyway.",
+        ),
+        Case(
+            {"batch_size": 2, "positions": [64, 128], "block_size": 64},
+            "full_batch",
+            "A boundary is no exception: `append_token_batch` makes the new blocks ready before it writes, "
+            "and both tokens go to slot 0.",
+        ),
+        Case(
+            {"batch_size": 1, "positions": [7], "block_size": 64},
+            "full_batch",
+            "One request alone always agrees with itself.",
+        ),
+        Case(
+            {"batch_size": 3, "positions": [5, 9, 13], "block_size": 4},
+            "full_batch",
+            "The block size is an argument: with blocks of 4 all of these are slot 1.",
+        ),
+    ),
+    solution=which_path,
+)

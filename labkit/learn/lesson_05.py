@@ -1,0 +1,667 @@
+"""Lesson 05: what a record costs, what counting in place can break, the recorded runs, and the exercises."""
+
+import time
+import tracemalloc
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from statistics import median
+from types import FrameType
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from torch import Tensor
+
+from labkit.bench import (
+    Comparison,
+    HostTime,
+    host_comparison,
+    host_engine,
+    host_times,
+    in_turn,
+    ladder_comparison,
+    speedup_interval,
+    time_host_steps,
+)
+from labkit.bench.comparison import speedup
+from labkit.bench.cost_cards import profiled_by
+from labkit.engine import InferenceEngine, InferenceSession
+from labkit.errors import OutOfBlocksError
+from labkit.kvcache import KVBlockInfo, KVBlockManager, MutableInfoBlockManager, MutableKVBlockInfo
+from labkit.kvcache.kv_write import KVWrite
+from labkit.learn.exercise import Case, Exercise
+from labkit.options import EngineOptions
+from labkit.show.style import BLUE, GREY, INK, ORANGE, SKY, figure, styled
+
+# --- what counting one token costs Python ----------------------------------------------------------------
+
+
+class NoWrite:
+    """In the place of `kv_write`: nothing is written, so that only the books are seen."""
+
+    def write(self, *_: object) -> str:
+        return "none"
+
+
+def tiny_manager(kind: type[KVBlockManager], **settings: object) -> KVBlockManager:
+    """One layer, one head, heads of one number: a token's key is a number."""
+    sizes = {"num_layers": 1, "num_heads": 1, "head_dim": 1, "block_size": 4, "max_blocks_per_layer": 2}
+    return kind(**{**sizes, **settings})
+
+
+def append(manager: KVBlockManager, sequences: Sequence[list[int]], number: float = 0.0) -> None:
+    """One token behind each sequence; its key and its value are `number`."""
+    new = torch.full((len(sequences), 1, 1), number)
+    manager.append_token_batch(0, list(sequences), new, new)
+
+
+class CallCounter:
+    """Counts the Python functions that are called, and the records made among them."""
+
+    CONSTRUCTORS = (KVBlockInfo.__new__.__code__, MutableKVBlockInfo.__init__.__code__)
+
+    def __init__(self) -> None:
+        self.functions = self.records = 0
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            self.functions += 1
+            self.records += frame.f_code in self.CONSTRUCTORS
+
+
+class CountedDict(dict):
+    """A dictionary that counts how often it is read and written."""
+
+    reads = writes = 0
+
+    def __getitem__(self, key: int) -> object:
+        self.reads += 1
+        return super().__getitem__(key)
+
+    def get(self, key: int, default: object = None) -> object:
+        self.reads += 1
+        return super().get(key, default)
+
+    def __setitem__(self, key: int, value: object) -> None:
+        self.writes += 1
+        super().__setitem__(key, value)
+
+
+def append_work(kind: type[KVBlockManager], batch_size: int) -> dict[str, int]:
+    """What one `append_token_batch` of `batch_size` tokens asks of Python, the write left out; every block
+    has room."""
+    manager = tiny_manager(kind, max_blocks_per_layer=batch_size, kv_write=NoWrite())
+    sequences: list[list[int]] = [[] for _ in range(batch_size)]
+    append(manager, sequences)
+    new = torch.zeros(batch_size, 1, 1)
+    counter = CallCounter()
+    with profiled_by(counter):
+        manager.append_token_batch(0, sequences, new, new)
+    manager._block_infos = counted = CountedDict(manager._block_infos)
+    manager.append_token_batch(0, sequences, new, new)
+    return {
+        "KVBlockInfo objects created": counter.records,
+        "Python functions called": counter.functions,
+        "reads of the dictionary of records": counted.reads,
+        "writes to the dictionary of records": counted.writes,
+    }
+
+
+@dataclass(frozen=True)
+class BlockLife:
+    """A block as it fills, token by token, seen by somebody who keeps each record shown to them."""
+
+    created: tuple[int, ...]  # records made so far, after each token
+    shown: tuple[int, ...]  # the length that the record said at the time
+    kept: tuple[int, ...]  # what the same records say at the end
+
+
+def block_life(kind: type[KVBlockManager], num_tokens: int = 64) -> BlockLife:
+    """Fill one block of `num_tokens` tokens, and watch."""
+    manager = tiny_manager(kind, block_size=num_tokens, kv_write=NoWrite())
+    block_ids: list[int] = []
+    created, shown, records = [], [], []
+    counter = CallCounter()
+    for _ in range(num_tokens):
+        with profiled_by(counter):
+            append(manager, [block_ids])
+        created.append(counter.records)
+        records.append(manager.info(block_ids[0]))
+        shown.append(records[-1].length)
+    return BlockLife(tuple(created), tuple(shown), tuple(record.length for record in records))
+
+
+@styled
+def draw_block_lives(lives: Mapping[str, BlockLife]) -> Figure:
+    """A row a kind of record, by name: each record a box, as long as it was the block's."""
+    fig, axes = figure(0.95 + 0.62 * len(lives))
+    for row, life in enumerate(lives.values()):
+        starts = [t for t in range(len(life.created)) if t == 0 or life.created[t] > life.created[t - 1]]
+        for number, (start, end) in enumerate(zip(starts, [*starts[1:], len(life.created)], strict=True)):
+            shade = (BLUE, SKY)[number % 2]
+            axes.add_patch(Rectangle((start, row - 0.3), end - start, 0.6, facecolor=shade, alpha=0.7, lw=0))
+        text = f"{life.created[-1]} created" if life.created[-1] > 1 else "1 created,\nchanged in place"
+        axes.text(1.02, row, text, va="center", transform=axes.get_yaxis_transform(), weight="bold")
+    num_tokens = max(len(life.created) for life in lives.values())
+    axes.set_xlim(0, num_tokens)
+    axes.set_xticks(range(0, num_tokens + 1, max(1, num_tokens // 8)))
+    axes.set_yticks(range(len(lives)), list(lives))
+    axes.set_ylim(len(lives) - 0.5, -0.5)
+    axes.set_xlabel("tokens appended to the block")
+    axes.set_title("One block's life: each box is the record that describes it for so long")
+    return fig
+
+
+# --- where the time goes: five ways to count up ----------------------------------------------------------
+
+
+class PlainKVBlockInfo:
+    """A mutable record as one writes it first: its fields are kept by name, and any name will do."""
+
+    def __init__(self, layer: int, block_index: int, start: int, length: int) -> None:
+        self.layer = layer
+        self.block_index = block_index
+        self.start = start
+        self.length = length
+
+
+Record = KVBlockInfo | MutableKVBlockInfo | PlainKVBlockInfo
+CountUp = Callable[[dict[int, Record], list[int], list[Record]], None]
+
+
+def replace_and_store(infos: dict[int, KVBlockInfo], ids: list[int], _: list[KVBlockInfo]) -> None:
+    for i in ids:
+        info = infos[i]
+        infos[i] = KVBlockInfo(
+            layer=info.layer, block_index=info.block_index, start=info.start, length=info.length + 1
+        )
+
+
+def replace_only(infos: dict[int, KVBlockInfo], ids: list[int], _: list[KVBlockInfo]) -> None:
+    for i in ids:
+        info = infos[i]
+        KVBlockInfo(layer=info.layer, block_index=info.block_index, start=info.start, length=info.length + 1)
+
+
+def count_looked_up(infos: dict[int, MutableKVBlockInfo], ids: list[int], _: list[Record]) -> None:
+    for i in ids:
+        infos[i].length += 1
+
+
+def count_in_place(_: dict[int, Record], __: list[int], records: list[Record]) -> None:
+    for info in records:
+        info.length += 1
+
+
+FORMS: dict[str, tuple[type[Record], CountUp]] = {
+    "new record, stored (rung 04)": (KVBlockInfo, replace_and_store),
+    "new record, not stored": (KVBlockInfo, replace_only),
+    "in place, looked up by id": (MutableKVBlockInfo, count_looked_up),
+    "in place, class without slots": (PlainKVBlockInfo, count_in_place),
+    "in place, slots (rung 05)": (MutableKVBlockInfo, count_in_place),
+}
+
+
+def time_form(kind: type[Record], count_up: CountUp, num_blocks: int = 128, num_tokens: int = 64) -> float:
+    """Seconds to count one token, over `num_tokens` in each of `num_blocks` blocks."""
+    records = [kind(layer=0, block_index=i, start=0, length=0) for i in range(num_blocks)]
+    infos, ids = dict(enumerate(records)), list(range(num_blocks))
+    started = time.perf_counter()
+    for _ in range(num_tokens):
+        count_up(infos, ids, records)
+    return (time.perf_counter() - started) / (num_blocks * num_tokens)
+
+
+def time_forms(rounds: int = 8) -> pd.DataFrame:
+    """All forms in turn: the median nanoseconds to count one token, and the ratio to the first."""
+    measures = [lambda form=form: time_form(*form) for form in FORMS.values()]
+    in_turn(measures, 1)  # warm: the interpreter adapts to what it runs often
+    first, *others = sides = in_turn(measures, rounds)
+    ratios = [1.0, *(speedup(first, side) for side in others)]
+    intervals = ["", *(str(speedup_interval(first, side)) for side in others)]
+    return pd.DataFrame(
+        {
+            "ns a token": [round(1e9 * median(side)) for side in sides],
+            "times faster": np.round(ratios, 2),
+            "interval": intervals,
+        },
+        index=list(FORMS),
+    )
+
+
+def bytes_of_a_record(kind: type[Record], count: int = 1000) -> int:
+    """What one record takes, itself and what it keeps its fields in."""
+    records: list[Record | None] = [None] * count
+    tracemalloc.start()
+    try:
+        for i in range(count):
+            records[i] = kind(0, 0, 0, 0)
+        return round(tracemalloc.get_traced_memory()[0] / count)
+    finally:
+        tracemalloc.stop()
+
+
+# --- counted before the write, or after it ----------------------------------------------------------------
+
+
+class SeedOrderManager(MutableInfoBlockManager):
+    """Counts a length up while it collects, before the write, as write-up 064 does; for demonstration."""
+
+    def append_token_batch(
+        self, layer_idx: int, block_ids_list: list[list[int]], key_new: Tensor, value_new: Tensor
+    ) -> None:
+        infos, refcounts = self._block_infos, self._block_refcounts
+        last_infos, block_idx, pos = [], [], []
+        num_slow = 0
+        for block_ids in block_ids_list:
+            last_id = block_ids[-1] if block_ids else None
+            info = infos.get(last_id)
+            if info is None or info.length == self.block_size or refcounts[last_id] > 1:
+                last_id = self._ready_block(layer_idx, block_ids)
+                info = infos[last_id]
+                num_slow += 1
+            last_infos.append(info)
+            block_idx.append(info.block_index)
+            pos.append(info.length)
+            info.length += 1  # before the write
+        self._write_batch(layer_idx, range(len(last_infos)), block_idx, pos, key_new, value_new)
+        self.append_paths["in_place"] += len(last_infos) - num_slow
+
+
+class WriteFailed(RuntimeError):
+    """Raised by a `FailingWrite`."""
+
+
+class FailingWrite:
+    """In the place of `kv_write`: its `at_call`-th write fails, once, before a byte has moved.
+
+    look: called then; `seen` is what it returned.
+    """
+
+    def __init__(
+        self, kv_write: KVWrite, at_call: int = 0, look: Callable[[], object] = lambda: None
+    ) -> None:
+        self._kv_write, self._calls_left, self._look = kv_write, at_call, look
+        self.seen: object = None
+
+    def write(self, *args: object) -> str:
+        self._calls_left -= 1
+        if self._calls_left == -1:
+            self.seen = self._look()
+            raise WriteFailed("the write did not happen")
+        return self._kv_write.write(*args)
+
+
+def fail_an_append(kind: type[KVBlockManager], failure: str) -> dict[str, object]:
+    """Append to two sequences of a small pool so that it fails; what the books say after it.
+
+    failure: "write", or "pool", in which the second sequence needs a block and none is free.
+    """
+    manager = tiny_manager(kind)
+    lengths = {"write": (2, 2), "pool": (2, 4)}[failure]
+    sessions = [InferenceSession(manager) for _ in lengths]
+    for session, length in zip(sessions, lengths, strict=True):
+        for _ in range(length):
+            append(manager, session.block_ids_per_layer)
+            session.num_tokens += 1
+    if failure == "write":
+        manager.kv_write = FailingWrite(manager.kv_write)
+    sequences = [session.block_ids_per_layer[0] for session in sessions]
+    with suppress(WriteFailed, OutOfBlocksError):
+        append(manager, sequences)
+    try:
+        manager.check_integrity(sessions)
+        books = "whole"
+    except AssertionError:
+        books = "off: a length is ahead of the data"
+    counted = [manager.num_tokens(block_ids) for block_ids in sequences]
+    return {"written": list(lengths), "counted": counted, "books": books}
+
+
+LEFT_BEHIND = 99.0  # what another request's token left in a slot
+
+
+def stored_after_retry(kind: type[KVBlockManager]) -> list[float]:
+    """A sequence's keys after tokens 1 and 2, a write of 3 that fails, and 3 once more, with no clean-up."""
+    manager = tiny_manager(kind)
+    manager.k_cache.fill_(LEFT_BEHIND)
+    block_ids: list[int] = []
+    append(manager, [block_ids], 1.0)
+    append(manager, [block_ids], 2.0)
+    working, manager.kv_write = manager.kv_write, FailingWrite(manager.kv_write)
+    with suppress(WriteFailed):
+        append(manager, [block_ids], 3.0)
+    manager.kv_write = working
+    append(manager, [block_ids], 3.0)
+    return manager.dense_kv(0, block_ids)[0].flatten().tolist()
+
+
+def fail_a_step(engine: InferenceEngine, at_layer: int) -> tuple[list[int], list[int]]:
+    """Let the engine's next step fail where layer `at_layer` writes. The tokens that the first running
+    request is booked with, a number a layer: at the failure, and after the engine has dealt with it.
+    """
+    manager, session = engine.kv_manager, engine.scheduler.running[0].session
+
+    def booked() -> list[int]:
+        return [manager.num_tokens(block_ids) for block_ids in session.block_ids_per_layer]
+
+    working = manager.kv_write
+    manager.kv_write = failing = FailingWrite(working, at_layer, look=booked)
+    try:
+        engine.step()
+    except WriteFailed:
+        return failing.seen, booked()
+    finally:
+        manager.kv_write = working
+    raise ValueError(f"the step did not write in layer {at_layer}")
+
+
+# --- host time: here, and as recorded ---------------------------------------------------------------------
+
+
+def compare_host(
+    before: EngineOptions,
+    after: EngineOptions,
+    batch_size: int,
+    device: torch.device,
+    rounds: int = 4,
+    num_steps: int = 12,
+) -> dict[str, Comparison]:
+    """Host time of the whole step and of its append, measured now, in turn; of each run, the median step."""
+    engines = [host_engine(options, batch_size, device) for options in (before, after)]
+    measures = [lambda e=engine: time_host_steps(e, num_steps) for engine in engines]
+    in_turn(measures, 1)
+    sides = in_turn(measures, rounds)
+
+    def compared(part: str) -> Comparison:
+        samples = [tuple(median(getattr(run, part)) for run in runs) for runs in sides]
+        return Comparison("before", "after", *samples, {}, {})
+
+    return {"step": compared("step_seconds"), "append": compared("append_seconds")}
+
+
+def append_comparison(record: dict, before: str, after: str, batch_size: int) -> Comparison:
+    """Like `bench.host_comparison`, but of the append alone."""
+
+    def side(rung: str) -> tuple[float, ...]:
+        runs = [s for s in record["samples"] if s["rung"] == rung and s["batch_size"] == batch_size]
+        return tuple(median(run["append_seconds"]) for run in runs)
+
+    return Comparison(before, after, side(before), side(after), {}, {})
+
+
+def host_table(record: dict, before: str, after: str, batch_sizes: Sequence[int]) -> pd.DataFrame:
+    """How many times faster the append and the whole step are, a row a batch size."""
+    rows = {}
+    for b in batch_sizes:
+        append, step = append_comparison(record, before, after, b), host_comparison(record, before, after, b)
+        rows[f"B = {b}"] = {
+            "append": f"×{append.speedup:.2f}",
+            "append, interval": str(append.interval),
+            "step": f"×{step.speedup:.2f}",
+            "step, interval": str(step.interval),
+            "verdict on the step": step.verdict,
+        }
+    return pd.DataFrame(rows).T
+
+
+def step_parts(host: HostTime) -> dict[str, float]:
+    """Median microseconds of a step's parts: block tables, append, and the rest."""
+    step, tables, append = map(np.array, (host.step_seconds, host.tables_seconds, host.append_seconds))
+    parts = {"block tables": tables, "append": append, "the rest": step - tables - append}
+    return {name: 1e6 * float(np.median(seconds)) for name, seconds in parts.items()}
+
+
+def append_line(times: Sequence[HostTime]) -> tuple[float, float]:
+    """The append's microseconds a step as a line in B, by least squares: fixed, and for each request."""
+    sizes = [time.batch_size for time in times]
+    per_request, fixed = np.polyfit(sizes, [step_parts(time)["append"] for time in times], 1)
+    return float(fixed), float(per_request)
+
+
+def amdahl(parts: Mapping[str, float], part: str, ratio: float) -> float:
+    """How many times faster the whole gets if one part gets `ratio` times faster (Amdahl, 1967)."""
+    whole = sum(parts.values())
+    return whole / (whole - parts[part] + parts[part] / ratio)
+
+
+def amdahl_table(record: dict, before: str, after: str, batch_sizes: Sequence[int]) -> pd.DataFrame:
+    """What the faster append should make of the step, and what it does, a row a batch size."""
+    parts = {time.batch_size: step_parts(time) for time in host_times(record)[before]}
+    rows = {}
+    for b in batch_sizes:
+        ratio = append_comparison(record, before, after, b).speedup
+        rows[f"B = {b}"] = {
+            "append, share of the step": f"{parts[b]['append'] / sum(parts[b].values()):.0%}",
+            "append": f"×{ratio:.2f}",
+            "step by Amdahl's law": f"×{amdahl(parts[b], 'append', ratio):.2f}",
+            "step as measured": f"×{host_comparison(record, before, after, b).speedup:.2f}",
+            "step if the append took no time": f"×{amdahl(parts[b], 'append', float('inf')):.2f}",
+        }
+    return pd.DataFrame(rows).T
+
+
+def expected_end_to_end(runs: dict, host: dict, before: str, after: str) -> dict[str, str | float]:
+    """What the append saves without the model (record `host`), off the step with it (record `runs`)."""
+    append = append_comparison(host, before, after, runs["settings"]["max_batch_size"])
+    saved = 1e3 * (median(append.before_samples) - median(append.after_samples))
+    steps = [1e3 * s["decode_seconds"] / s["decode_steps"] for s in runs["samples"] if s["rung"] == before]
+    step, measured = median(steps), ladder_comparison(runs, before, after)
+    return {
+        f"step of rung {before} (ms)": round(step, 2),
+        "saved in the append (ms)": round(saved, 2),
+        "expected": f"×{step / (step - saved):.3f}",
+        "measured": f"×{measured.speedup:.3f}",
+        "interval": str(measured.interval),
+    }
+
+
+def run_figures(sample: Mapping) -> dict[str, float]:
+    """The three figures of write-up 064, of one recorded run."""
+    return {
+        "throughput": round(sample["tokens"] / sample["seconds"], 2),
+        "TPOT p99": round(1e3 * float(np.percentile(sample["tpot"], 99)), 2),
+        "ITL p99": round(float(np.percentile(sample["itl_us"], 99)) / 1e3, 2),
+    }
+
+
+def queue_figures(sample: Mapping) -> dict[str, float | str]:
+    """Where a recorded run's requests waited: medians in milliseconds, and a step's mean."""
+    return {
+        "TTFT p50 (ms)": round(1e3 * median(sample["ttft"]), 1),
+        "of it queue wait (ms)": round(1e3 * median(sample["queue_wait"]), 1),
+        "TPOT p50 (ms)": round(1e3 * median(sample["tpot"]), 2),
+        "a step (ms)": round(1e3 * sample["decode_seconds"] / sample["decode_steps"], 2),
+        "requests in a step": sample["decoded_tokens"] / sample["decode_steps"],
+        "paths": ", ".join(sample["append_paths"]),
+    }
+
+
+PART_COLOURS = {"block tables": GREY, "append": ORANGE, "the rest": SKY}
+
+
+@styled
+def draw_step_parts(before: Sequence[HostTime], after: Sequence[HostTime], names: tuple[str, str]) -> Figure:
+    """Two bars a batch size, before and after: a step's parts, in per cent of the step before."""
+    fig, axes = figure(1.3 + 0.62 * len(before))
+    for row, pair in enumerate(zip(before, after, strict=True)):
+        whole = sum(step_parts(pair[0]).values())
+        for place, host in enumerate(pair):
+            _draw_parts(axes, row + 0.36 * place, step_parts(host), whole, names[place])
+    axes.set_yticks(np.arange(len(before)) + 0.18, [f"B = {host.batch_size}" for host in before])
+    axes.set_ylim(len(before) - 0.35, -0.35)
+    axes.set_xlim(0, 100)
+    axes.set_xlabel(f"host time of a step, per cent of rung {names[0]}'s")
+    axes.set_title("Only the append shrinks: the more requests, the more of it goes", pad=24)
+    handles = [Rectangle((0, 0), 1, 1, facecolor=shade, alpha=0.75) for shade in PART_COLOURS.values()]
+    axes.legend(handles, PART_COLOURS, ncols=3, loc="lower left", bbox_to_anchor=(0, 0.98), borderaxespad=0)
+    return fig
+
+
+def _draw_parts(axes: Axes, y: float, parts: Mapping[str, float], whole: float, name: str) -> None:
+    left = 0.0
+    for part, microseconds in parts.items():
+        share = 100 * microseconds / whole
+        axes.barh(y, share, left=left, height=0.32, color=PART_COLOURS[part], alpha=0.75)
+        if share > 8:
+            axes.text(left + share / 2, y, f"{microseconds:,.0f} µs", ha="center", va="center", fontsize=8)
+        left += share
+    text = f"rung {name}: {sum(parts.values()):,.0f} µs"
+    axes.text(1.02, y, text, va="center", fontsize=9, color=INK, transform=axes.get_yaxis_transform())
+
+
+# --- exercises --------------------------------------------------------------------------------------------
+
+
+def append_batch(infos: list[MutableKVBlockInfo], write: Callable[[list[int]], None]) -> None:
+    """Write one token behind each block, in one write, and count them: after the write."""
+    write([info.length for info in infos])
+    for info in infos:
+        info.length += 1
+
+
+class Interrupted(BaseException):
+    """Like KeyboardInterrupt, which is no Exception."""
+
+
+FAILURES = {"fails": WriteFailed, "is interrupted": Interrupted}
+
+
+def try_append_batch(attempt: Callable, lengths: list[int], write: str, look_at: str) -> object:
+    """Call the reader's function on blocks of these lengths, with a write that works or does not."""
+    infos = [MutableKVBlockInfo(layer=0, block_index=i, start=0, length=n) for i, n in enumerate(lengths)]
+    seen_elsewhere = list(infos)
+    calls: list[list[int]] = []
+
+    def kv_write(slots: list[int]) -> None:
+        if write in FAILURES:
+            raise FAILURES[write]("nothing was written")
+        calls.append(list(slots))
+
+    error = None
+    try:
+        attempt(infos=infos, write=kv_write)
+    except (WriteFailed, Interrupted) as raised:
+        error = type(raised).__name__
+    return {
+        "the calls of write": calls,
+        "the lengths": [info.length for info in infos],
+        "the lengths that another holder of the records sees": [info.length for info in seen_elsewhere],
+        "the error that the caller gets": error,
+    }[look_at]
+
+
+@dataclass(frozen=True)
+class AppendBatchExercise(Exercise):
+    """Makes fresh records and a write for each case, and looks at what the attempt did with them."""
+
+    def grade(self, attempt: Callable) -> str:
+        def tried(lengths: list[int], write: str, look_at: str) -> object:
+            return try_append_batch(attempt, lengths, write, look_at)
+
+        tried.__name__ = attempt.__name__
+        return super().grade(tried)
+
+
+APPEND_BATCH = AppendBatchExercise(
+    name="append_batch",
+    cases=(
+        Case(
+            {"lengths": [3, 5], "write": "works", "look_at": "the calls of write"},
+            [[3, 5]],
+            "`write` takes the slots of the whole batch at once, and a block's next slot is its length "
+            "before the token is counted.",
+        ),
+        Case(
+            {"lengths": [3, 5], "write": "works", "look_at": "the lengths"},
+            [4, 6],
+            "When the write has succeeded, every block holds one token more.",
+        ),
+        Case(
+            {
+                "lengths": [3, 5],
+                "write": "works",
+                "look_at": "the lengths that another holder of the records sees",
+            },
+            [4, 6],
+            "The manager holds these records, too, and does not see a new one in your list: count in place.",
+        ),
+        Case(
+            {"lengths": [3, 5], "write": "fails", "look_at": "the lengths"},
+            [3, 5],
+            "Nothing was written, so nothing may be counted. Count after the write.",
+        ),
+        Case(
+            {"lengths": [3, 5], "write": "fails", "look_at": "the error that the caller gets"},
+            "WriteFailed",
+            "Let the error through: the engine must learn of it to undo the other layers of the step.",
+        ),
+        Case(
+            {"lengths": [3, 5], "write": "is interrupted", "look_at": "the lengths"},
+            [3, 5],
+            "Ctrl-C is no `Exception`, so `except Exception` does not undo it. What is counted after the "
+            "write needs no undoing.",
+        ),
+    ),
+    solution=append_batch,
+)
+
+
+def records_created(
+    block_info: str, num_layers: int, in_place: int, boundary: int, copy_on_write: int
+) -> int:
+    """Records that a decode step creates, by how many requests take each path."""
+    made_ready = boundary + copy_on_write  # each is a new block, which has a record in any case
+    if block_info == "mutable":
+        return num_layers * made_ready
+    # One more for each token counted, and one where a copy takes over the length of what it copies.
+    return num_layers * (in_place + 2 * boundary + 3 * copy_on_write)
+
+
+def _step_of(block_info: str, num_layers: int, *requests: int) -> dict[str, object]:
+    paths = dict(zip(("in_place", "boundary", "copy_on_write"), requests, strict=True))
+    return {"block_info": block_info, "num_layers": num_layers, **paths}
+
+
+RECORDS_CREATED = Exercise(
+    name="records_created",
+    cases=(
+        Case(
+            _step_of("replaced", 12, 64, 0, 0),
+            768,
+            "Counting a token replaces its block's record, in each layer.",
+        ),
+        Case(
+            _step_of("mutable", 12, 64, 0, 0),
+            0,
+            "A mutable record counts in place: no path but a new block needs a new record.",
+        ),
+        Case(
+            _step_of("mutable", 12, 60, 4, 0),
+            48,
+            "A new block has a record of its own, mutable or not.",
+        ),
+        Case(
+            _step_of("replaced", 12, 60, 4, 0),
+            816,
+            "At a boundary a new block gets a record that says 0 tokens, and counting its first token "
+            "replaces it.",
+        ),
+        Case(
+            _step_of("mutable", 6, 0, 0, 3),
+            18,
+            "Copy-on-write takes a new block, so there is a new record.",
+        ),
+        Case(
+            _step_of("replaced", 6, 0, 0, 3),
+            54,
+            "A copied block's record is made with 0 tokens, replaced to take over the length of the block it "
+            "copies, and replaced again to count the token.",
+        ),
+    ),
+    solution=records_created,
+)
