@@ -79,3 +79,12 @@ def test_plausible_wrong_answers_get_their_own_hint(exercise, attempt, hint):
 def test_a_crash_in_an_attempt_is_told():
     verdict = LOCATE.grade(lambda position, block_table, block_size: block_table[99])
     assert "raised IndexError" in verdict
+
+
+def test_an_attempt_that_changes_its_arguments_spoils_no_case():
+    def eats_the_table(position, block_table, block_size):
+        block_table.clear()
+        return None
+
+    assert "expected (7, 0)" in LOCATE.grade(eats_the_table)
+    assert LOCATE.grade(LOCATE.solution).endswith("right, all 5 cases.")

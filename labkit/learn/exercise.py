@@ -1,5 +1,6 @@
 """An exercise: the reader writes a function, a grader says what is wrong with it."""
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +37,7 @@ class Exercise:
         for number, case in enumerate(self.cases, start=1):
             shown = ", ".join(f"{name}={value!r}" for name, value in case.arguments.items())
             try:
-                answer = attempt(**case.arguments)
+                answer = attempt(**copy.deepcopy(case.arguments))  # theirs to change
             except Unattempted:
                 return f"{self.name}: not attempted yet."
             except Exception as error:
