@@ -160,3 +160,9 @@ def test_each_run_of_a_comparison_has_a_fresh_engine(monkeypatch):
     compare(workload, LADDER["00"].options, LADDER["00"].options, rounds=1, warmup_runs=2)
     assert len({id(engine) for engine in made}) == len(made) == 4 + 4
     assert all(engine.stats().counters.generated_tokens == 3 for engine in made)
+
+
+def test_a_single_round_gives_no_verdict():
+    """With two runs a side, a thing compared with itself looks different one time in three."""
+    assert comparison([2.0, 2.0], [1.0, 1.0]).verdict == "cannot tell"
+    assert comparison([2.0] * 4, [1.0] * 4).verdict == "faster"

@@ -15,7 +15,9 @@ from labkit.bench.workload import Run, Workload
 from labkit.options import EngineOptions
 
 # Of comparisons of a thing with itself, one or two in a hundred then get a verdict; the tests simulate it.
+# That holds from four rounds on: with two it is about one in twenty, and with one, one in three.
 CONFIDENCE = 0.99
+MIN_ROUNDS = 2  # for a verdict
 RESAMPLES = 10_000
 ROUNDS = 5
 
@@ -94,7 +96,9 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """Faster or slower only if the interval leaves no doubt."""
+        """Faster or slower only if the interval leaves no doubt and there are rounds enough to trust it."""
+        if len(self.before_samples) < 2 * MIN_ROUNDS:
+            return "cannot tell"
         low, high = self.interval
         return "faster" if low > 1 else "slower" if high < 1 else "cannot tell"
 

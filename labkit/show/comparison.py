@@ -34,6 +34,7 @@ def draw_comparison(
     axes.set_yticks(range(len(labels)), [textwrap.fill(label, 26) for label in labels])
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.margins(x=0.1)
+    axes.locator_params(axis="x", nbins=6)
     axes.xaxis.set_major_formatter("×{x:g}")
     axes.grid(axis="x")
     axes.set_xlabel(f"speed-up: time before / time after, medians (bar: {100 * CONFIDENCE:.0f} % interval)")
