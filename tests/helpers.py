@@ -45,9 +45,9 @@ class ByteTokenizer:
 
 
 @cache
-def small_model(eos_token_id: int | None = None) -> LanguageModel:
+def small_model(eos_token_id: int | None = None, config: GPT2Config = CONFIG) -> LanguageModel:
     """Random weights, large enough for every token to depend on all before it."""
-    gpt2 = random_gpt2(CONFIG, seed=0)
+    gpt2 = random_gpt2(config, seed=0)
     for parameter in gpt2.parameters():
         parameter.mul_(20 if parameter.dim() == 2 else 1)
     return LanguageModel("random:small", gpt2, ByteTokenizer(eos_token_id))

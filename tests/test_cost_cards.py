@@ -24,40 +24,49 @@ from labkit.bench.cost_cards import (
 L, H, D = 2, small_model().config.n_head, small_model().config.head_dim
 
 
+RECORDED = record.RESULTS
+
+
+@pytest.fixture(autouse=True)
+def no_records(tmp_path, monkeypatch):
+    """What is counted here is counted here."""
+    monkeypatch.setattr(record, "RESULTS", tmp_path)
+
+
 def card_of(batch_size: int, lengths=(3, 5), **settings) -> CostCard:
     settings = {"max_batch_size": 8, "block_size": 32, "prefix_cache": False, **settings}
     return cost_card(make_engine(**settings), steady_prompts(batch_size, lengths))
 
 
 IDS_POSITIONS_LENGTHS = 3  # index tensors of every step
-# For each engine, the index tensors of its tables and appends, and how it wrote each layer's batch; at
-# equal positions, and at differing ones.
-ROW_TENSORS = {"rebuilt": L, "cached": 0}  # a tensor of all rows a layer; nothing while no block comes
+ROW_TENSORS = {"rebuilt": 1, "cached": 0}  # a layer's; nothing is made while no block comes
+# How a layer's batch is written at equal and at differing positions, and the index tensors that takes.
 WRITES = {
-    "indexed": (3 * L, "indexed", 3 * L, "indexed"),
-    "full_batch": (L, "full_batch", 3 * L, "generic"),  # generic: batch_idx, block_idx, pos
-    "identity_pos": (L, "full_batch", 2 * L, "identity_pos"),
+    "indexed": {"equal": ("indexed", 3), "ragged": ("indexed", 3)},
+    "full_batch": {"equal": ("full_batch", 1), "ragged": ("generic", 3)},
+    "identity_pos": {"equal": ("full_batch", 1), "ragged": ("identity_pos", 2)},
 }
 
 
-@pytest.mark.parametrize("equal", [True, False], ids=["equal", "ragged"])
+def write_of(options, positions: str) -> tuple[str | None, int]:
+    return (None, 0) if options.kv_append == "per_token" else WRITES[options.kv_write][positions]
+
+
+@pytest.mark.parametrize("positions", ["equal", "ragged"])
 @pytest.mark.parametrize("batch_size", [1, 2, 5])
 @pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
-def test_a_step_costs_what_its_source_says(options, batch_size, equal):
+def test_a_step_costs_what_its_source_says(options, batch_size, positions):
     B = batch_size
-    card = card_of(B, lengths=(4,) if equal else (3, 5), options=options)
-    per_token = options.kv_append == "per_token"
-    equal_tensors, equal_path, ragged_tensors, ragged_path = WRITES[options.kv_write]
-    index_tensors, path = (equal_tensors, equal_path) if equal or B == 1 else (ragged_tensors, ragged_path)
-    appends = L * B if per_token else L
+    card = card_of(B, lengths=(4,) if positions == "equal" else (3, 5), options=options)
+    path, write_tensors = write_of(options, "equal" if B == 1 else positions)
+    appends = L if path else L * B
     layer_offsets, asked_before = L, B + 1  # of the tables; who grows by a block, and how many are free
     assert card.host.manager_calls == appends + layer_offsets + asked_before
     assert card.host.kv_block_infos == (L * B if options.block_info == "replaced" else 0)
-    assert card.host.index_tensors == (
-        IDS_POSITIONS_LENGTHS + ROW_TENSORS[options.block_tables] + (0 if per_token else index_tensors)
-    )
+    layer_tensors = ROW_TENSORS[options.block_tables] + write_tensors
+    assert card.host.index_tensors == IDS_POSITIONS_LENGTHS + L * layer_tensors
     assert card.host.kv_bytes_written == 2 * L * B * H * D * 4  # on every rung the same
-    assert card.append_paths == {"in_place": L * B} | ({} if per_token else {path: L})
+    assert card.append_paths == {"in_place": L * B} | ({path: L} if path else {})
     assert card.batch_size == B
 
 
@@ -87,7 +96,7 @@ def test_what_each_rung_takes_out_of_a_step(rung, calls, records, tensors_equal,
     [("00", {"in_place": 1, "copy_on_write": 3}), ("05", {"in_place": 0, "copy_on_write": 1})],
 )
 def test_records_and_calls_are_counted_for_either_kind_of_manager(rung, records):
-    """Three of the same prompt share its last block with the prefix cache, and copy it in their first step."""
+    """Three of the same prompt share its last block with the prefix cache, and copy it in their next step."""
     engine = make_engine(options=LADDER[rung].options, max_batch_size=4, prefill_max_batch_size=1)
     for _ in range(3):
         engine.add_request((1, 2, 3, 4, 5, 6), SamplingParams(8))
@@ -169,8 +178,7 @@ def test_a_gpu_trace_is_counted():
     assert counts == DeviceCounts(2, 2, 1064, 1, 1, 2, "counted on H100")
 
 
-def test_without_a_gpu_the_columns_come_from_the_newest_record_of_the_same_step(tmp_path, monkeypatch):
-    monkeypatch.setattr(record, "RESULTS", tmp_path)
+def test_without_a_gpu_the_columns_come_from_the_newest_record_of_the_same_step(tmp_path):
     engine = make_engine(max_batch_size=8, block_size=32, prefix_cache=False)
     prompts = steady_prompts(2, (3, 5))
     assert cost_card(engine, prompts).device is None
@@ -196,16 +204,38 @@ def write_card_record(path, date, key, kernels):
     path.write_text(json.dumps({**made, "date": date}))
 
 
+def test_the_recorded_cards_are_what_the_source_says(monkeypatch):
+    """The same formulas, at the sizes of the records. On the GPU each index tensor is a copy to wait for."""
+    monkeypatch.setattr(record, "RESULTS", RECORDED)
+    layers = {"data/tiny-gpt2": 6, "random:gpt2": 12}
+    samples = [sample for made in record.load_records("cost_card").values() for sample in made["samples"]]
+    assert {sample["rung"] for sample in samples} >= {"00", "01", "02", "03", "04", "05"}
+    for sample in samples:
+        options, lengths = LADDER[sample["rung"]].options, sample["key"]["prompt_lens"]
+        host, device = (sample["card"][side] for side in ("host", "device"))
+        num_layers, B = layers[sample["key"]["model"]], sample["batch_size"]
+        path, write_tensors = write_of(options, "equal" if len(set(lengths)) == 1 else "ragged")
+        assert host["manager_calls"] == num_layers * (1 if path else B) + num_layers + B + 1
+        assert host["kv_block_infos"] == (num_layers * B if options.block_info == "replaced" else 0)
+        layer_tensors = ROW_TENSORS[options.block_tables] + write_tensors
+        assert host["index_tensors"] == IDS_POSITIONS_LENGTHS + num_layers * layer_tensors
+        assert device["h2d_synchronizing"] == IDS_POSITIONS_LENGTHS + num_layers * write_tensors
+        assert device["h2d_copies"] == device["h2d_synchronizing"] + 1  # the tables
+
+
 @pytest.mark.cuda
+@pytest.mark.parametrize("rung", LADDER)
 @pytest.mark.parametrize("lengths", [(20,), (20, 23)], ids=["equal", "ragged"])
-def test_on_a_gpu_the_copies_are_those_of_the_source(lengths):
-    """Rung 00: ids, positions and lengths go over pageable, the tables pinned; tokens come back."""
+def test_on_a_gpu_the_copies_are_those_of_the_source(lengths, rung):
+    """Ids, positions, lengths and the indices of writes go over pageable, the tables pinned; tokens come
+    back."""
     from labkit import SchedulerConfig, load_model
 
     model, B = load_model("data/tiny-gpt2"), 4
+    options = LADDER[rung].options
     engine = InferenceEngine(
         model,
-        LADDER["00"].options,
+        options,
         device="cuda",
         cache=CacheConfig(prefix_cache=False),
         scheduler=SchedulerConfig(max_batch_size=B, prefill_max_batch_size=B),
@@ -213,9 +243,13 @@ def test_on_a_gpu_the_copies_are_those_of_the_source(lengths):
     cards = [cost_card(engine, steady_prompts(B, lengths)) for _ in range(2)]
     device = cards[0].device
     assert cards[0] == cards[1]
-    tables = model.config.n_layer * B * (model.config.n_positions // 64) * 4
-    assert device.h2d_copies == 4 and device.h2d_synchronizing == 3
-    assert device.h2d_bytes == tables + B * (8 + 8 + 4)
+    num_layers = model.config.n_layer
+    tables = num_layers * B * (model.config.n_positions // 64) * 4
+    path, write_tensors = write_of(options, "equal" if len(lengths) == 1 else "ragged")
+    indices = num_layers * write_tensors
+    assert device.h2d_synchronizing == IDS_POSITIONS_LENGTHS + indices
+    assert device.h2d_copies == device.h2d_synchronizing + 1
+    assert device.h2d_bytes == tables + B * (8 + 8 + 4) + indices * B * 4
     assert device.d2h_copies == 2  # whether the logits are finite, and the tokens
-    assert device.kernels > 2 * model.config.n_layer * B
+    assert device.kernels > num_layers * (2 if path else 2 * B)
     assert device.source.startswith("counted on ")

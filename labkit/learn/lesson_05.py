@@ -216,7 +216,7 @@ def time_form(kind: type[Record], count_up: CountUp, num_blocks: int = 128, num_
     return (time.perf_counter() - started) / (num_blocks * num_tokens)
 
 
-def time_forms(rounds: int = 8) -> pd.DataFrame:
+def time_forms(rounds: int = 25) -> pd.DataFrame:
     """All forms in turn: the median nanoseconds to count one token, and the ratio to the first."""
     measures = [lambda form=form: time_form(*form) for form in FORMS.values()]
     in_turn(measures, 1)  # warm: the interpreter adapts to what it runs often
