@@ -40,6 +40,9 @@ BATCHED_APPEND = replace(BLOCK_TABLE_CACHE, kv_append="batched")
 TRITON_FULL_BATCH = replace(BATCHED_APPEND, kv_write="full_batch")
 IDENTITY_POS = replace(TRITON_FULL_BATCH, kv_write="identity_pos")
 MUTABLE_KV_BLOCK_INFO = replace(IDENTITY_POS, block_info="mutable")
+DEVICE_RESIDENT_STATE = replace(MUTABLE_KV_BLOCK_INFO, block_tables="resident")
+ONE_TABLE = replace(DEVICE_RESIDENT_STATE, layer_tables="shared", kv_write="fused")
+CUDA_GRAPHS = replace(ONE_TABLE, launch="graph")
 
 LADDER = Ladder(
     Rung(

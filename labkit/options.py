@@ -5,12 +5,23 @@ from dataclasses import dataclass, fields
 from labkit.errors import OptionError
 
 CHOICES = {
-    "block_tables": ("rebuilt", "cached"),
+    "block_tables": ("rebuilt", "cached", "resident"),
     "kv_append": ("per_token", "batched_fast_path", "batched"),
-    "kv_write": ("indexed", "full_batch", "identity_pos"),
+    "kv_write": ("indexed", "full_batch", "identity_pos", "fused"),
     "block_info": ("replaced", "mutable"),
+    "layer_tables": ("per_layer", "shared"),
+    "launch": ("eager", "graph"),
     "attention": ("auto", "plain", "triton"),
 }
+
+# A choice, and what it is built on.
+NEEDS = (
+    (("block_tables", "resident"), ("block_info", ("mutable",))),
+    (("block_tables", "resident"), ("kv_write", ("identity_pos", "fused"))),
+    (("layer_tables", "shared"), ("block_tables", ("resident",))),
+    (("kv_write", "fused"), ("block_tables", ("resident",))),
+    (("launch", "graph"), ("kv_write", ("fused",))),
+)
 
 
 @dataclass(frozen=True)
@@ -18,22 +29,29 @@ class EngineOptions:
     """One field a choice; each value names the class that makes it so.
 
     block_tables: how block tables reach the kernel. "rebuilt": `RebuiltBlockTables`; "cached":
-        `CachedBlockTables`.
+        `CachedBlockTables`; "resident": they stay there, in `DeviceSlots`, and so do lengths and last tokens;
+        a `ResidentDecodeStep` then makes room before the forward, and kv_append is not asked.
     kv_append: how new keys and values reach the cache. "per_token": `AppendPerToken`;
         "batched_fast_path": `AppendBatchedFastPath`; "batched": `AppendBatched`.
     kv_write: how a batch of them is written. "indexed": `IndexedWrite`; "full_batch": `FullBatchWrite`;
-        "identity_pos": `IdentityPosWrite`.
+        "identity_pos": `IdentityPosWrite`; "fused": by the attention kernel itself (`AttendAndWrite`).
     block_info: what a block's record is. "replaced": `KVBlockInfo` in a `KVBlockManager`; "mutable":
         `MutableKVBlockInfo` in a `MutableInfoBlockManager`.
+    layer_tables: whose blocks a table names. "per_layer": one layer's; "shared": the same place in every
+        layer (`OneTableBlockManager`).
+    launch: how the device is asked for a step. "eager": kernel by kernel (`DeviceStep`); "graph": by the
+        replay of a CUDA graph (`GraphedStep`), where there is a GPU.
     attention: which paged attention runs. "plain": PyTorch; "triton": the kernel;
         "auto": the kernel on a CUDA GPU, PyTorch elsewhere. The same on every rung.
-    Raises OptionError for a value that is not listed.
+    Raises OptionError for a value that is not listed, or that needs another one.
     """
 
     block_tables: str = "rebuilt"
     kv_append: str = "per_token"
     kv_write: str = "indexed"
     block_info: str = "replaced"
+    layer_tables: str = "per_layer"
+    launch: str = "eager"
     attention: str = "auto"
 
     def __post_init__(self) -> None:
@@ -42,3 +60,7 @@ class EngineOptions:
             if value not in CHOICES[field.name]:
                 allowed = ", ".join(map(repr, CHOICES[field.name]))
                 raise OptionError(f"{field.name} = {value!r} is not an option; choose from {allowed}")
+        for (name, value), (needed, values) in NEEDS:
+            if getattr(self, name) == value and getattr(self, needed) not in values:
+                allowed = " or ".join(map(repr, values))
+                raise OptionError(f"{name} = {value!r} needs {needed} = {allowed}")

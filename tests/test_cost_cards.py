@@ -1,6 +1,7 @@
 """Cost cards: what is counted, against the formulas; and the trace of a GPU step, against its events."""
 
 import json
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -14,12 +15,15 @@ from labkit.bench.cost_cards import (
     CostCard,
     DeviceCounts,
     HostCounts,
+    card_key,
     compare_cards,
     count_calls,
     engine_key,
+    is_key,
     read_device_counts,
     with_paths,
 )
+from labkit.ladder import CUDA_GRAPHS
 
 L, H, D = 2, small_model().config.n_head, small_model().config.head_dim
 
@@ -48,8 +52,33 @@ WRITES = {
 }
 
 
-def write_of(options, positions: str) -> tuple[str | None, int]:
-    return (None, 0) if options.kv_append == "per_token" else WRITES[options.kv_write][positions]
+@dataclass
+class Expected:
+    """What a step of B requests costs by the source; synchronizing: the copies that the host waits for."""
+
+    manager_calls: int
+    index_tensors: int
+    append_paths: dict[str, int]
+    synchronizing: int
+
+
+def expected_of(options, num_layers: int, B: int, positions: str) -> Expected:
+    asked_before = B + 1  # who grows by a block, and how many are free
+    if options.block_tables == "resident":
+        num_tables = 1 if options.layer_tables == "shared" else num_layers
+        paths = {"in_place": num_tables * B, options.kv_write: num_layers}
+        return Expected(num_tables + asked_before, 0, paths, 0)
+    path, write_tensors = None, 0
+    if options.kv_append != "per_token":
+        path, write_tensors = WRITES[options.kv_write][positions]
+    appends = num_layers if path else num_layers * B
+    layer_offsets = num_layers  # asked for by the tables
+    return Expected(
+        appends + layer_offsets + asked_before,
+        IDS_POSITIONS_LENGTHS + num_layers * (ROW_TENSORS[options.block_tables] + write_tensors),
+        {"in_place": num_layers * B} | ({path: num_layers} if path else {}),
+        IDS_POSITIONS_LENGTHS + num_layers * write_tensors,
+    )
 
 
 @pytest.mark.parametrize("positions", ["equal", "ragged"])
@@ -58,15 +87,12 @@ def write_of(options, positions: str) -> tuple[str | None, int]:
 def test_a_step_costs_what_its_source_says(options, batch_size, positions):
     B = batch_size
     card = card_of(B, lengths=(4,) if positions == "equal" else (3, 5), options=options)
-    path, write_tensors = write_of(options, "equal" if B == 1 else positions)
-    appends = L if path else L * B
-    layer_offsets, asked_before = L, B + 1  # of the tables; who grows by a block, and how many are free
-    assert card.host.manager_calls == appends + layer_offsets + asked_before
+    expected = expected_of(options, L, B, "equal" if B == 1 else positions)
+    assert card.host.manager_calls == expected.manager_calls
     assert card.host.kv_block_infos == (L * B if options.block_info == "replaced" else 0)
-    layer_tensors = ROW_TENSORS[options.block_tables] + write_tensors
-    assert card.host.index_tensors == IDS_POSITIONS_LENGTHS + L * layer_tensors
+    assert card.host.index_tensors == expected.index_tensors
     assert card.host.kv_bytes_written == 2 * L * B * H * D * 4  # on every rung the same
-    assert card.append_paths == {"in_place": L * B} | ({path: L} if path else {})
+    assert card.append_paths == expected.append_paths
     assert card.batch_size == B
 
 
@@ -214,13 +240,14 @@ def test_the_recorded_cards_are_what_the_source_says(monkeypatch):
         options, lengths = LADDER[sample["rung"]].options, sample["key"]["prompt_lens"]
         host, device = (sample["card"][side] for side in ("host", "device"))
         num_layers, B = layers[sample["key"]["model"]], sample["batch_size"]
-        path, write_tensors = write_of(options, "equal" if len(set(lengths)) == 1 else "ragged")
-        assert host["manager_calls"] == num_layers * (1 if path else B) + num_layers + B + 1
+        positions = "equal" if len(set(lengths)) == 1 else "ragged"
+        expected = expected_of(options, num_layers, B, positions)
+        assert host["manager_calls"] == expected.manager_calls
         assert host["kv_block_infos"] == (num_layers * B if options.block_info == "replaced" else 0)
-        layer_tensors = ROW_TENSORS[options.block_tables] + write_tensors
-        assert host["index_tensors"] == IDS_POSITIONS_LENGTHS + num_layers * layer_tensors
-        assert device["h2d_synchronizing"] == IDS_POSITIONS_LENGTHS + num_layers * write_tensors
-        assert device["h2d_copies"] == device["h2d_synchronizing"] + 1  # the tables
+        assert host["index_tensors"] == expected.index_tensors
+        assert device["h2d_synchronizing"] == expected.synchronizing
+        tables = options.block_tables != "resident"  # which sends nothing in a steady step
+        assert device["h2d_copies"] == device["h2d_synchronizing"] + tables
 
 
 @pytest.mark.cuda
@@ -245,11 +272,26 @@ def test_on_a_gpu_the_copies_are_those_of_the_source(lengths, rung):
     assert cards[0] == cards[1]
     num_layers = model.config.n_layer
     tables = num_layers * B * (model.config.n_positions // 64) * 4
-    path, write_tensors = write_of(options, "equal" if len(lengths) == 1 else "ragged")
-    indices = num_layers * write_tensors
-    assert device.h2d_synchronizing == IDS_POSITIONS_LENGTHS + indices
-    assert device.h2d_copies == device.h2d_synchronizing + 1
-    assert device.h2d_bytes == tables + B * (8 + 8 + 4) + indices * B * 4
-    assert device.d2h_copies == 2  # whether the logits are finite, and the tokens
-    assert device.kernels > num_layers * (2 if path else 2 * B)
+    expected = expected_of(options, num_layers, B, "equal" if len(lengths) == 1 else "ragged")
+    assert device.h2d_synchronizing == expected.synchronizing
+    if options.block_tables == "resident":
+        assert (device.h2d_copies, device.h2d_bytes, device.d2h_copies) == (0, 0, 1)  # the tokens
+    else:
+        assert device.h2d_copies == device.h2d_synchronizing + 1
+        indices = expected.synchronizing - IDS_POSITIONS_LENGTHS
+        assert device.h2d_bytes == tables + B * (8 + 8 + 4) + indices * B * 4
+        assert device.d2h_copies == 2  # whether the logits are finite, and the tokens
+        assert device.kernels > num_layers * (2 if options.kv_append != "per_token" else 2 * B)
     assert device.source.startswith("counted on ")
+
+
+def test_a_record_older_than_an_option_counts_with_the_options_default():
+    options = LADDER["05"].options
+    now = card_key("model", options, 64, [20] * 8)
+    older = {
+        **now,
+        "options": {k: v for k, v in now["options"].items() if k not in ("launch", "layer_tables")},
+    }
+    assert is_key(older, now)
+    assert not is_key(older, card_key("model", CUDA_GRAPHS, 64, [20] * 8))
+    assert not is_key({**older, "prompt_lens": [20] * 64}, now)

@@ -18,6 +18,9 @@ from hypothesis.stateful import (
 )
 
 from labkit import FinishReason, SamplingParams
+from labkit.engine import request as request_module
+from labkit.engine.request import sample
+from labkit.engine.resident_step import ResidentDecodeStep
 
 # Many begin with another one, so that the prefix cache has whole and partial hits.
 PROMPTS = st.sampled_from([(1,), (1, 2, 3), (1, 2, 3, 4, 5, 6), (1, 2, 3, 9), (7, 8), tuple(range(20, 30))])
@@ -29,16 +32,28 @@ ANY = st.integers(0, 99)  # which of the requests or streams there are
 
 # What can fail inside a step: an owner and the name of what is called there.
 PLACES = {
-    "building the block tables": lambda engine: (engine.decode_step.block_tables, "build"),
-    "attention in the forward": lambda engine: (engine.decode_step, "attention"),
+    "telling the device": lambda engine: telling(engine.decode_step),
+    "the device's work": lambda engine: (engine.decode_step, working(engine.decode_step)),
     "append at layer k, request b": lambda engine: (engine.kv_manager, "append_token"),
     "making a block ready": lambda engine: (engine.kv_manager, "_allocate_block"),
     "writing a layer's batch": lambda engine: (engine.kv_manager.kv_write, "write"),
     "storing a prompt": lambda engine: (engine.kv_manager, "append_prompt"),
     "looking up a prefix": lambda engine: (engine.prefix_cache, "lookup"),
     "keeping a prompt": lambda engine: (engine.prefix_cache, "insert"),
-    "sampling": lambda engine: (engine, "_sample"),
+    "sampling": lambda engine: (request_module, "sample"),
 }
+
+
+def telling(step):
+    return (step.slots, "follow") if is_resident(step) else (step.block_tables, "build")
+
+
+def working(step):
+    return "launcher" if is_resident(step) else "attention"
+
+
+def is_resident(step):
+    return isinstance(step, ResidentDecodeStep)
 
 
 @dataclass
@@ -167,6 +182,12 @@ class EngineMachine(RuleBasedStateMachine):
             assert all(first < second for first, second in pairwise(request_ids))
 
     def teardown(self):
+        try:
+            self.run_to_the_end()
+        finally:
+            request_module.sample = sample
+
+    def run_to_the_end(self):
         for stream in self.streams:
             stream.chunks.close()
         for _ in range(1000):

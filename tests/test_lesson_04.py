@@ -293,6 +293,7 @@ def test_recorded_counts_pick_model_lengths_and_rungs():
 def test_the_published_command_is_read_by_this_parser():
     said = lesson.parsed(bench.headline("04")["command"])
     assert said["prompt_repeats"] == (1, 4) and said["max_batch_size"] == 128 and said["repeat_runs"] == 3
+    assert said["tokenize_workers"] == said["submit_interval_ms"] == 0
     assert not {"rung", "run", "json"} & said.keys()
     with pytest.raises(SystemExit):
         lesson.parsed("streaming --no-such-flag")

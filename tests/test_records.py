@@ -149,10 +149,22 @@ def test_nothing_incomplete_is_written():
         record.make_record("cost_card", CPU, 1e9, {"model": "x"}, [{"rung": "00", "batch_size": 1}])
 
 
-def test_a_record_of_another_kind_is_not_read_into_results(folder):
-    (folder / "broken.json").write_text(json.dumps({"kind": "profile"}))
+def test_a_record_of_another_kind_is_not_read_beyond_its_kind(folder):
+    (folder / "broken.json").write_text('{"kind": "profile", and no JSON after that')
     record.write_record(host_time_record(), folder / "fine.json")
     assert results("host_time")["record"].tolist() == ["fine"]
+    with pytest.raises(json.JSONDecodeError):
+        record.load_records("profile")
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_record_is_found_by_its_kind_however_it_was_written(folder, indent):
+    made = host_time_record()
+    for name, order in (("as_made", list(made)), ("kind_last", [*list(made)[1:], "kind"])):
+        text = json.dumps({key: made[key] for key in order}, indent=indent)
+        (folder / f"{name}.json").write_text(text)
+    assert record.load_records("host_time") == {"as_made": made, "kind_last": made}
+    assert record.load_records("profile") == {}
 
 
 # --- in the shape of figures -----------------------------------------------------------------------

@@ -28,6 +28,7 @@ from helpers import (
 from labkit import FinishReason, SamplingParams
 from labkit.engine import StreamingServer
 from labkit.engine import engine as engine_module
+from labkit.engine import request as request_module
 from labkit.errors import OptionError, OverloadedError, RequestError, StreamError
 from labkit.model.checkpoint import ROOT
 
@@ -192,7 +193,7 @@ def test_the_tokens_are_those_of_generate():
 )
 def test_text_comes_in_whole_characters(monkeypatch, stream_interval, texts):
     script = iter("aé🙂日".encode()[:9])  # ends in the middle of the last character
-    monkeypatch.setattr(engine_module, "sample", lambda *_: [next(script)])
+    monkeypatch.setattr(request_module, "sample", lambda *_: [next(script)])
     with serving(stream_interval=stream_interval) as server:
         chunks = read(server.submit((1, 2, 3), SamplingParams(9)))
     assert [chunk.text for chunk in chunks] == texts
@@ -217,14 +218,14 @@ def test_submitted_is_before_tokenizing(monkeypatch):
 
 
 def test_a_request_that_goes_wrong_by_itself_ends_with_its_completion(monkeypatch):
-    sample = engine_module.sample
+    sample = request_module.sample
 
     def broken(logits, *args):
         if len(logits) == 2:  # they decode together
             logits[1, 3] = torch.nan
         return sample(logits, *args)
 
-    monkeypatch.setattr(engine_module, "sample", broken)
+    monkeypatch.setattr(request_module, "sample", broken)
     engine = make_engine()
     gate = Gate(engine)
     with serving(engine) as server:
@@ -485,7 +486,7 @@ def test_when_not_even_cancelling_works_nobody_is_left_waiting(monkeypatch, stre
 
     engine = make_engine()
     monkeypatch.setattr(engine, "cancel", broken)
-    monkeypatch.setattr(engine_module, "sample", failing(engine_module.sample, 3))
+    monkeypatch.setattr(request_module, "sample", failing(request_module.sample, 3))
     gate = Gate(engine)
     with serving(engine, stream_interval=stream_interval) as server:
         prompts = [(1, 2, 3), (5, 6)]

@@ -2,7 +2,7 @@
 
 from labkit.bench.append_time import AppendTime, time_appends
 from labkit.bench.comparison import Comparison, Interval, compare, in_turn, speedup_interval
-from labkit.bench.cost_cards import CostCard, compare_cards, cost_card
+from labkit.bench.cost_cards import CostCard, compare_cards, cost_card, count_operators
 from labkit.bench.host_time import HostTime, host_engine, slope_us, time_host_steps
 from labkit.bench.limit import (
     DecodeLimit,
@@ -42,6 +42,7 @@ __all__ = [
     "compare_cards",
     "copy_bandwidth",
     "cost_card",
+    "count_operators",
     "decode_limit",
     "dense_tokens",
     "forward_flops",

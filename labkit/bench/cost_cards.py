@@ -21,7 +21,13 @@ from labkit.bench.record import load_records
 from labkit.bench.steady import steady_decode
 from labkit.bench.workload import difference
 from labkit.engine import InferenceEngine
-from labkit.kvcache import KVBlockInfo, KVBlockManager, MutableInfoBlockManager, MutableKVBlockInfo
+from labkit.kvcache import (
+    KVBlockInfo,
+    KVBlockManager,
+    MutableInfoBlockManager,
+    MutableKVBlockInfo,
+    OneTableBlockManager,
+)
 from labkit.options import EngineOptions
 
 STEADY_TOKENS = 16  # more than a card's steps take, and few enough to stay within a block
@@ -138,7 +144,7 @@ def with_paths(
 
 def count_calls(engine: InferenceEngine) -> tuple[int, int]:
     """Calls into the manager from outside it, and records created, as the interpreter reports its calls."""
-    managers = (KVBlockManager, MutableInfoBlockManager)
+    managers = (KVBlockManager, MutableInfoBlockManager, OneTableBlockManager)
     methods = {code for manager in managers for code in codes_of(manager)}
     inside = {inspect.getsourcefile(manager) for manager in managers}
     constructors = {KVBlockInfo.__new__.__code__, MutableKVBlockInfo.__init__.__code__}
@@ -255,7 +261,13 @@ def recorded_device_counts(engine: InferenceEngine, prompts: Sequence[Sequence[i
     key = engine_key(engine, prompts)
     for record in sorted(load_records("cost_card").values(), key=lambda r: r["date"], reverse=True):
         for sample in record["samples"]:
-            if sample["key"] == key and sample["card"]["device"] is not None:
+            if is_key(sample["key"], key) and sample["card"]["device"] is not None:
                 counts = sample["card"]["device"]
                 return DeviceCounts(**{**counts, "source": f"recorded, {counts['source']}"})
     return None
+
+
+def is_key(recorded: dict, key: dict) -> bool:
+    """Whether they are the same; a record that is older than an option has its default."""
+    options = asdict(EngineOptions(**recorded["options"]))
+    return {**recorded, "options": options} == key

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from labkit.engine.request import Request, sample_requests
 from labkit.engine.session import InferenceSession
 from labkit.kernels import PagedAttentionFunction
-from labkit.kvcache import AppendPerToken, KVBlockManager, RebuiltBlockTables
+from labkit.kvcache import BlockTables, KVAppend, KVBlockManager
 from labkit.model import GPT2
 from labkit.ranges import named_range
 
@@ -58,8 +59,8 @@ class DecodeStep:
         self,
         gpt2: GPT2,
         kv_manager: KVBlockManager,
-        block_tables: RebuiltBlockTables,
-        kv_append: AppendPerToken,
+        block_tables: BlockTables,
+        kv_append: KVAppend,
         attention: PagedAttentionFunction,
     ) -> None:
         self.gpt2 = gpt2
@@ -94,3 +95,16 @@ class DecodeStep:
         for session in sessions:
             session.num_tokens += 1
         return logits
+
+    def next_tokens(self, requests: Sequence[Request]) -> list[int | None]:
+        """One token for each request, by `decode_step_sessions` and the host's sampler; None where the logits
+        are not finite numbers. If anything fails, all are as before and the error is raised."""
+        sessions = [request.session for request in requests]
+        logits = self.decode_step_sessions(sessions, [request.output_token_ids[-1] for request in requests])
+        try:
+            return sample_requests(requests, logits)
+        except BaseException:
+            for session in sessions:
+                session.num_tokens -= 1
+                session.roll_back()
+            raise

@@ -12,8 +12,8 @@ from torch import Tensor
 from labkit.engine.config import CacheConfig, SchedulerConfig
 from labkit.engine.parts import build_decode_step, build_kv_manager
 from labkit.engine.prefill import prefill_sessions
-from labkit.engine.request import Completion, FinishReason, Request, StepOutput
-from labkit.engine.sampling import SamplingParams, sample
+from labkit.engine.request import Completion, FinishReason, Request, StepOutput, sample_requests
+from labkit.engine.sampling import SamplingParams
 from labkit.engine.scheduler import OnlineScheduler
 from labkit.engine.session import InferenceSession
 from labkit.engine.stats import EngineCounters, EngineStats
@@ -245,7 +245,7 @@ class InferenceEngine:
         try:
             held = [request.session.num_tokens for request in admitted]
             logits = self._prompt_logits(prefixes)
-            token_ids = self._sample(admitted, logits)
+            token_ids = sample_requests(admitted, logits)
             self._keep_prompts(admitted, logits, token_ids)
         except BaseException:
             for request in admitted:
@@ -324,17 +324,7 @@ class InferenceEngine:
         running = list(self.scheduler.running)
         if not running:
             return
-        sessions = [request.session for request in running]
-        logits = self.decode_step.decode_step_sessions(
-            sessions, [request.output_token_ids[-1] for request in running]
-        )
-        try:
-            token_ids = self._sample(running, logits)
-        except BaseException:
-            for session in sessions:
-                session.num_tokens -= 1
-                session.roll_back()
-            raise
+        token_ids = self.decode_step.next_tokens(running)
         self._counters.decode_steps += 1
         self._counters.decoded_tokens += len(running) - token_ids.count(None)
         self._accept(running, token_ids)
@@ -355,11 +345,6 @@ class InferenceEngine:
 
     def _evict_prefix(self) -> bool:
         return self.prefix_cache is not None and self.prefix_cache.evict_one()
-
-    def _sample(self, requests: list[Request], logits: Tensor) -> list[int | None]:
-        # A greedy request draws no random number.
-        uniforms = [0.0 if r.params.is_greedy else r.next_uniform() for r in requests]
-        return sample(logits, [r.params for r in requests], uniforms)
 
     def _accept(self, requests: list[Request], token_ids: list[int | None]) -> None:
         """Give each request its token and end those that are done."""

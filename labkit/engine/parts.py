@@ -3,8 +3,22 @@
 import torch
 
 from labkit.engine.decode_step import DecodeStep
+from labkit.engine.device_slots import DeviceSlots
+from labkit.engine.graphed_step import GraphedStep
+from labkit.engine.resident_step import (
+    AttendAndWrite,
+    AttendThenWrite,
+    DeviceStep,
+    LayerAttention,
+    ResidentDecodeStep,
+)
+from labkit.errors import OptionError
 from labkit.kernels import (
     PagedAttentionFunction,
+    kv_append_identity_pos_plain,
+    kv_append_triton_identity_pos,
+    paged_attention_append_plain,
+    paged_attention_append_triton,
     paged_attention_plain,
     paged_attention_triton,
     require_triton,
@@ -20,11 +34,13 @@ from labkit.kvcache import (
     IndexedWrite,
     KVBlockManager,
     MutableInfoBlockManager,
+    OneTableBlockManager,
     RebuiltBlockTables,
 )
 from labkit.model import GPT2, GPT2Config
 from labkit.options import EngineOptions
 
+# What a `DecodeStep` is put together from; a `ResidentDecodeStep` has other parts.
 BLOCK_TABLES = {"rebuilt": RebuiltBlockTables, "cached": CachedBlockTables}
 KV_APPEND = {
     "per_token": AppendPerToken,
@@ -43,7 +59,10 @@ def build_kv_manager(
     device: torch.device,
     dtype: torch.dtype,
 ) -> KVBlockManager:
-    return BLOCK_INFO[options.block_info](
+    is_shared = options.layer_tables == "shared"
+    manager = OneTableBlockManager if is_shared else BLOCK_INFO[options.block_info]
+    kv_write = KV_WRITE.get(options.kv_write)  # "fused" is not the manager's
+    return manager(
         num_layers=config.n_layer,
         num_heads=config.n_head,
         head_dim=config.head_dim,
@@ -52,19 +71,49 @@ def build_kv_manager(
         max_blocks_per_seq=-(-config.n_positions // block_size),
         device=device,
         dtype=dtype,
-        kv_write=KV_WRITE[options.kv_write](device),
+        kv_write=kv_write(device) if kv_write else None,
     )
 
 
 def build_decode_step(
     options: EngineOptions, gpt2: GPT2, kv_manager: KVBlockManager, max_batch_size: int
-) -> DecodeStep:
+) -> DecodeStep | ResidentDecodeStep:
+    if options.block_tables == "resident":
+        return build_resident_step(options, gpt2, kv_manager, max_batch_size)
     return DecodeStep(
         gpt2,
         kv_manager,
         BLOCK_TABLES[options.block_tables](kv_manager, max_batch_size),
         KV_APPEND[options.kv_append](kv_manager),
         pick_attention(options.attention, kv_manager.k_cache.device.type),
+    )
+
+
+def build_resident_step(
+    options: EngineOptions, gpt2: GPT2, kv_manager: KVBlockManager, max_batch_size: int
+) -> ResidentDecodeStep:
+    """Raises OptionError for graphs of an attention that cannot be captured."""
+    device = kv_manager.k_cache.device
+    slots = DeviceSlots(kv_manager, max_batch_size)
+    attention = layer_attention(options, kv_manager)
+    device_step = DeviceStep(slots, gpt2.decode_one_token, attention)
+    is_graph = options.launch == "graph" and device.type == "cuda"  # elsewhere, its plain form
+    if is_graph and attention.attention is paged_attention_append_plain:
+        raise OptionError("launch = 'graph' cannot capture plain attention; it needs attention = 'triton'")
+    launcher = GraphedStep(device_step) if is_graph else device_step
+    return ResidentDecodeStep(kv_manager, slots, launcher, attention.path)
+
+
+def layer_attention(options: EngineOptions, kv_manager: KVBlockManager) -> LayerAttention:
+    is_triton = pick_attention(options.attention, kv_manager.k_cache.device.type) is paged_attention_triton
+    if options.kv_write == "fused":
+        return AttendAndWrite(
+            kv_manager, paged_attention_append_triton if is_triton else paged_attention_append_plain
+        )
+    return AttendThenWrite(
+        kv_manager,
+        paged_attention_triton if is_triton else paged_attention_plain,
+        kv_append_triton_identity_pos if is_triton else kv_append_identity_pos_plain,
     )
 
 

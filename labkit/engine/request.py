@@ -2,11 +2,14 @@
 
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from labkit.engine.sampling import SamplingParams, uniform_number
+from torch import Tensor
+
+from labkit.engine.sampling import SamplingParams, sample, uniform_number
 from labkit.engine.session import InferenceSession
 
 
@@ -93,3 +96,10 @@ class Request:
             error,
         )
         return self.completion
+
+
+def sample_requests(requests: Sequence[Request], logits: Tensor) -> list[int | None]:
+    """The next token of each request from its row of logits [B, V]; None if they are not finite numbers."""
+    # A greedy request draws no random number.
+    uniforms = [0.0 if r.params.is_greedy else r.next_uniform() for r in requests]
+    return sample(logits, [r.params for r in requests], uniforms)

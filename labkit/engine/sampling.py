@@ -10,7 +10,13 @@ from torch import Tensor
 from labkit.errors import RequestError
 
 LARGEST = sys.float_info.max  # beyond it, a Python int has no float
-SMALLEST = torch.finfo(torch.float32).tiny  # dividing by less than it may be dividing by zero
+FLOAT32 = torch.finfo(torch.float32)
+INT64 = torch.iinfo(torch.int64)
+SPLITMIX64 = (
+    0x9E3779B97F4A7C15,
+    0xBF58476D1CE4E5B9,
+    0x94D049BB133111EB,
+)  # the step, and what mixing multiplies by
 
 
 @dataclass(frozen=True)
@@ -67,23 +73,28 @@ def uniform_number(seed: int, index: int) -> float:
     preemption and when a failed step is tried again.
     """
     mask = 2**64 - 1
+    step, first, second = SPLITMIX64
 
     def mix(z: int) -> int:
-        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & mask
-        z = (z ^ (z >> 27)) * 0x94D049BB133111EB & mask
+        z = (z ^ (z >> 30)) * first & mask
+        z = (z ^ (z >> 27)) * second & mask
         return z ^ (z >> 31)
 
-    state = mix(seed & mask) + (index + 1) * 0x9E3779B97F4A7C15
+    state = mix(seed & mask) + (index + 1) * step
     return (mix(state & mask) >> 11) * 2.0**-53
+
+
+# --- on the host: the parameters are Python's, and the tokens are read back ----------------------------
 
 
 def sample(logits: Tensor, params: Sequence[SamplingParams], uniforms: Sequence[float]) -> list[int | None]:
     """One token for each row of logits [B, V]; None for a row whose logits are not finite numbers.
 
     uniforms: for each row, the number in [0, 1) that decides its draw; greedy rows do not use it.
+    `device_sampling.sample_any` gives the same tokens without reading anything back.
     """
-    best_logits, best_ids = logits.max(dim=-1)  # NaN and inf, if any, are the row's maximum
-    is_finite = best_logits.isfinite().tolist()
+    best_ids, finite = likeliest(logits)
+    is_finite = finite.tolist()
     token_ids = best_ids.tolist()
     drawn = [b for b, p in enumerate(params) if is_finite[b] and not p.is_greedy]
     if drawn:
@@ -94,35 +105,71 @@ def sample(logits: Tensor, params: Sequence[SamplingParams], uniforms: Sequence[
 
 
 def warped_probabilities(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """What each row [B, V] is drawn from: temperature, then top-k, then top-p.
+    """What each row [B, V] is drawn from."""
+    return warp(logits, *warp_tensors(params, logits.device))
 
+
+def warp_tensors(
+    params: Sequence[SamplingParams], device: torch.device
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Temperature, top_k and top_p of each row as `warp` takes them; None for what is off in every row."""
+    temperature = torch.tensor([float(p.temperature) for p in params], dtype=torch.float64, device=device)
+    top_k = top_p = None
+    if any(p.top_k for p in params):
+        top_k = torch.tensor([min(p.top_k, INT64.max) for p in params], device=device)
+    if any(p.top_p < 1 for p in params):
+        top_p = torch.tensor([float(p.top_p) for p in params], dtype=torch.float64, device=device)
+    return temperature, top_k, top_p
+
+
+def draw(probabilities: Tensor, uniforms: Sequence[float]) -> list[int]:
+    """The token of each row [B, V] at which the cumulated probability passes the row's number in [0, 1)."""
+    u = torch.tensor(uniforms, dtype=torch.float64, device=probabilities.device)
+    return pick(probabilities, u).tolist()
+
+
+# --- tensors to tensors: what runs is the same whatever the numbers are, so a CUDA graph can hold it ----
+
+
+def likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The likeliest token [B] int64 of each row [B, V], and whether [B] bool the row's maximum is finite."""
+    best_logits, best_ids = logits.max(dim=-1)  # NaN and inf, if any, are the row's maximum
+    return best_ids, best_logits.isfinite()
+
+
+def warp(logits: Tensor, temperature: Tensor, top_k: Tensor | None, top_p: Tensor | None) -> Tensor:
+    """What each row [B, V] is drawn from, float32: temperature, then top-k, then top-p.
+
+    temperature: [B] float64, as Python holds it; 0, which nothing is drawn at, counts as the smallest.
+    top_k: [B] int64, 0 for a row without; None leaves the stage out for all rows.
+    top_p: [B] float64, for 1 - top_p to be rounded once; 1 for a row without; None as for top_k.
     As in transformers, top-k keeps ties with the k-th token, and top-p keeps the token that crosses p.
+    A row of logits with NaN or with an infinite maximum gives NaN, and changes no other row.
     """
     V = logits.shape[-1]
-
-    def column(values: list, dtype: torch.dtype) -> Tensor:
-        return torch.tensor(values, dtype=dtype, device=logits.device)[:, None]  # [B, 1]
-
     # A shift changes no probability, and of a tiny temperature's quotients none is then +inf.
     scores = logits.float() - logits.amax(dim=-1, keepdim=True)
-    scores /= column([max(p.temperature, SMALLEST) for p in params], torch.float32)
-    if any(p.top_k for p in params):
-        ranks = column([min(p.top_k or V, V) for p in params], torch.int64) - 1
-        kth = scores.sort(dim=-1, descending=True).values.gather(1, ranks)
+    # Dividing by less than the smallest may be dividing by 0, and by more than the largest by inf.
+    scores /= temperature.double().clamp(FLOAT32.tiny, FLOAT32.max).float()[:, None]
+    if top_k is not None:
+        ranks = top_k.masked_fill(top_k == 0, V).clamp(max=V) - 1
+        kth = scores.sort(dim=-1, descending=True).values.gather(1, ranks[:, None])
         scores = scores.masked_fill(scores < kth, -torch.inf)
-    if any(p.top_p < 1 for p in params):
+    if top_p is not None:
         ascending, order = scores.sort(dim=-1)
         tail = ascending.softmax(dim=-1).cumsum(dim=-1)
-        dropped = tail <= column([1 - p.top_p for p in params], torch.float32)
-        dropped &= column([p.top_p < 1 for p in params], torch.bool)
+        dropped = tail <= (1 - top_p.double()).float()[:, None]
+        dropped &= (top_p < 1)[:, None]
         dropped[:, -1] = False
         scores = scores.masked_fill(dropped.scatter(1, order, dropped), -torch.inf)
     return scores.softmax(dim=-1)
 
 
-def draw(probabilities: Tensor, uniforms: Sequence[float]) -> list[int]:
-    """The token of each row [B, V] at which the cumulated probability passes the row's number in [0, 1)."""
+def pick(probabilities: Tensor, uniforms: Tensor) -> Tensor:
+    """The token [B] of each row [B, V] whose cumulated probability passes the row's number in [0, 1).
+
+    uniforms: [B] float64. A row of NaN gives V, which is no token.
+    """
     cumulated = probabilities.double().cumsum(dim=-1)
-    u = torch.tensor(uniforms, dtype=torch.float64, device=probabilities.device)
     # right=True: the first token whose cumulated probability is above u, so never one of probability 0
-    return torch.searchsorted(cumulated, (u * cumulated[:, -1])[:, None], right=True)[:, 0].tolist()
+    return torch.searchsorted(cumulated, (uniforms * cumulated[:, -1])[:, None], right=True)[:, 0]

@@ -7,12 +7,15 @@ from labkit.kvcache import KVBlockManager, PrefixEntry
 
 
 class InferenceSession:
-    """The blocks of one running sequence, a list of ids a layer, and how many tokens they hold."""
+    """The blocks of one running sequence and how many tokens they hold.
+
+    block_ids_per_layer: a list of ids for each layer, or a single one where a table serves all layers.
+    """
 
     def __init__(self, kv_manager: KVBlockManager, prefix: PrefixEntry | None = None) -> None:
         """An empty session, or one that begins with the shared blocks of a cached prompt."""
         self.kv_manager = kv_manager
-        self.block_ids_per_layer: list[list[int]] = [[] for _ in range(kv_manager.num_layers)]
+        self.block_ids_per_layer: list[list[int]] = [[] for _ in range(kv_manager.num_tables)]
         self.num_tokens = 0
         self._paged_block_table_rows_cpu: tuple[Tensor, ...] | None = None  # [M] a layer, made when asked for
         self._paged_block_table_sigs: list[tuple[int, int] | None] = [None] * kv_manager.num_layers
@@ -48,15 +51,15 @@ class InferenceSession:
 
     def append_prompt(self, keys: Tensor, values: Tensor) -> None:
         """Store the keys and values [L, H, T, D] of T tokens."""
-        for layer_idx, block_ids in enumerate(self.block_ids_per_layer):
-            self.kv_manager.append_prompt(layer_idx, block_ids, keys[layer_idx], values[layer_idx])
+        for table_idx, block_ids in enumerate(self.block_ids_per_layer):
+            layers = self.kv_manager.layers_of(table_idx)
+            self.kv_manager.append_prompt(table_idx, block_ids, keys[layers], values[layers])
         self.num_tokens += keys.shape[2]
 
     def dense_kv(self) -> tuple[Tensor, Tensor]:
         """All keys and all values, each [L, H, T, D] (a copy)."""
-        layers = [
-            self.kv_manager.dense_kv(i, block_ids) for i, block_ids in enumerate(self.block_ids_per_layer)
-        ]
+        num_layers, per_layer = self.kv_manager.num_layers, self.block_ids_per_layer
+        layers = [self.kv_manager.dense_kv(i, per_layer[i % len(per_layer)]) for i in range(num_layers)]
         return torch.stack([k for k, _ in layers]), torch.stack([v for _, v in layers])
 
     def get_paged_block_table_row_cpu(self, *, layer_idx: int, offset: int) -> Tensor:

@@ -13,16 +13,30 @@ from labkit.kernels.paged_attention import (
     paged_attention_plain,
     paged_attention_triton,
 )
+from labkit.kernels.paged_attention_append import (
+    PagedAttentionAppend,
+    SplitWorkspace,
+    num_splits,
+    paged_attention_append_plain,
+    paged_attention_append_split_triton,
+    paged_attention_append_triton,
+)
 from labkit.kernels.triton_runtime import require_triton, triton_status
 
 __all__ = [
+    "PagedAttentionAppend",
     "PagedAttentionFunction",
+    "SplitWorkspace",
     "kv_append_full_batch_plain",
     "kv_append_identity_pos_plain",
     "kv_append_plain",
     "kv_append_triton",
     "kv_append_triton_full_batch",
     "kv_append_triton_identity_pos",
+    "num_splits",
+    "paged_attention_append_plain",
+    "paged_attention_append_split_triton",
+    "paged_attention_append_triton",
     "paged_attention_plain",
     "paged_attention_triton",
     "require_triton",

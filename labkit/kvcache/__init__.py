@@ -3,9 +3,9 @@
 from labkit.kvcache.block_info import KVBlockInfo, MutableKVBlockInfo
 from labkit.kvcache.block_manager import BlockHolder, KVBlockManager
 from labkit.kvcache.block_tables import BlockTables, CachedBlockTables, RebuiltBlockTables
-from labkit.kvcache.kv_append import AppendBatched, AppendBatchedFastPath, AppendPerToken
+from labkit.kvcache.kv_append import AppendBatched, AppendBatchedFastPath, AppendPerToken, KVAppend
 from labkit.kvcache.kv_write import FullBatchWrite, IdentityPosWrite, IndexedWrite
-from labkit.kvcache.mutable_block_manager import MutableInfoBlockManager
+from labkit.kvcache.mutable_block_manager import MutableInfoBlockManager, OneTableBlockManager
 from labkit.kvcache.prefix_cache import PrefixCache, PrefixEntry
 
 __all__ = [
@@ -18,10 +18,12 @@ __all__ = [
     "FullBatchWrite",
     "IdentityPosWrite",
     "IndexedWrite",
+    "KVAppend",
     "KVBlockInfo",
     "KVBlockManager",
     "MutableInfoBlockManager",
     "MutableKVBlockInfo",
+    "OneTableBlockManager",
     "PrefixCache",
     "PrefixEntry",
     "RebuiltBlockTables",

@@ -1,7 +1,8 @@
 """Memory for keys and values, handed out in blocks of tokens (PagedAttention, Kwon et al., 2023).
 
 Shapes: L layers, N blocks a layer, H heads, D head size, T tokens. Every layer has its own blocks; a
-block's global id is layer * max_blocks_per_layer + block_index.
+block's global id is layer * max_blocks_per_layer + block_index. (Not so on rung 07 and above: see
+`OneTableBlockManager`.)
 """
 
 from collections import Counter
@@ -49,6 +50,7 @@ class KVBlockManager:
         kv_write: how `append_token_batch` writes, by default by indexed assignment.
         """
         self.num_layers = num_layers
+        self.num_tables = self.count_tables(num_layers)
         self.block_size = block_size
         self.max_blocks_per_layer = max_blocks_per_layer
         self.max_blocks_per_seq = max_blocks_per_seq or max_blocks_per_layer
@@ -60,15 +62,24 @@ class KVBlockManager:
         self.append_paths: Counter[str] = Counter()
         self._block_infos: dict[int, KVBlockInfo] = {}
         self._block_refcounts: dict[int, int] = {}
-        self._freed: list[list[int]] = [[] for _ in range(num_layers)]  # block indices, last freed first out
-        self._num_fresh_used = [0] * num_layers  # block indices from here on were never handed out
+        self._freed: list[list[int]] = [[] for _ in range(self.num_tables)]  # indices, last freed first out
+        self._num_fresh_used = [0] * self.num_tables  # block indices from here on were never handed out
 
     # --- queries -----------------------------------------------------------------------------------
+
+    @staticmethod
+    def count_tables(num_layers: int) -> int:
+        """Lists of block ids that a sequence has: one a layer."""
+        return num_layers
+
+    def layers_of(self, table_idx: int) -> int | slice:
+        """The layers whose blocks a table names, as an index into the pool."""
+        return table_idx
 
     @property
     def num_free_blocks(self) -> int:
         """Free blocks in the layer that has fewest."""
-        return min(self._num_free(layer_idx) for layer_idx in range(self.num_layers))
+        return min(map(self._num_free, range(self.num_tables)))
 
     def _num_free(self, layer_idx: int) -> int:
         return self.max_blocks_per_layer - self._num_fresh_used[layer_idx] + len(self._freed[layer_idx])
@@ -101,7 +112,7 @@ class KVBlockManager:
         """Which slots hold a token: [L, N, block_size], True or False."""
         live = torch.zeros((*self.k_cache.shape[:2], self.block_size), dtype=torch.bool)
         for info in self._block_infos.values():
-            live[info.layer, info.block_index, : info.length] = True
+            live[self.layers_of(info.layer), info.block_index, : info.length] = True
         return live.to(self.k_cache.device)
 
     def dense_kv(self, layer_idx: int, block_ids: list[int]) -> tuple[Tensor, Tensor]:
@@ -194,18 +205,21 @@ class KVBlockManager:
     def append_prompt(self, layer_idx: int, block_ids: list[int], keys: Tensor, values: Tensor) -> None:
         """Write many tokens' keys and values, each [H, T, D], behind a sequence, a block at a time.
 
+        They are [L, H, T, D] where a table serves all layers.
+
         Raises OutOfBlocksError when no block is free; what was written until then stays, so ask
         `num_free_blocks` first or `truncate` after.
         """
-        num_tokens = keys.shape[1]
+        num_tokens = keys.shape[-2]
         done = 0
         while done < num_tokens:
             last_id, _ = self._writable_last_block(layer_idx, block_ids)
             info = self._block_infos[last_id]
             count = min(self.block_size - info.length, num_tokens - done)
-            place = (layer_idx, info.block_index, slice(None), slice(info.length, info.length + count))
-            self.k_cache[place] = keys[:, done : done + count]
-            self.v_cache[place] = values[:, done : done + count]
+            slots = slice(info.length, info.length + count)
+            place = (self.layers_of(layer_idx), info.block_index, slice(None), slots)
+            self.k_cache[place] = keys[..., done : done + count, :]
+            self.v_cache[place] = values[..., done : done + count, :]
             self._set_length(last_id, info.length + count)
             done += count
 
@@ -279,9 +293,10 @@ class KVBlockManager:
         old = self._block_infos[block_id]
         new_id = self._allocate_block(layer_idx, start=old.start)
         new_index = self._block_infos[new_id].block_index
+        layers = self.layers_of(layer_idx)
         try:
-            self.k_cache[layer_idx, new_index] = self.k_cache[layer_idx, old.block_index]
-            self.v_cache[layer_idx, new_index] = self.v_cache[layer_idx, old.block_index]
+            self.k_cache[layers, new_index] = self.k_cache[layers, old.block_index]
+            self.v_cache[layers, new_index] = self.v_cache[layers, old.block_index]
         except BaseException:
             self._deallocate_block(new_id)
             raise
@@ -338,8 +353,8 @@ class KVBlockManager:
                 if self._block_refcounts.get(i, 0) != counted[i]
             }
             raise AssertionError(f"reference counts differ from holders (block: booked, held): {off}")
-        for layer_idx in range(self.num_layers):
-            self._check_pool(layer_idx)
+        for table_idx in range(self.num_tables):
+            self._check_pool(table_idx)
 
     def _check_sequence(self, layer_idx: int, block_ids: list[int], num_tokens: int) -> None:
         for place, block_id in enumerate(block_ids):

@@ -1,10 +1,21 @@
 """How a decode step's new keys and values reach the cache, in each form: once a layer, or once a token."""
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from torch import Tensor
 
 from labkit.kvcache.block_manager import BlockHolder, KVBlockManager
+
+
+class KVAppend(Protocol):
+    def append(
+        self,
+        sessions: Sequence[BlockHolder],
+        keys: Sequence[Tensor],  # of each layer, [B, H, D]
+        values: Sequence[Tensor],
+    ) -> None:
+        """Write one token a session."""
 
 
 class AppendPerToken:

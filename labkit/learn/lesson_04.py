@@ -225,7 +225,8 @@ def parsed(command: str) -> dict[str, object]:
     """
     arguments = vars(make_parser().parse_args(shlex.split(command)))
     left_out = ("run", "rung")
-    return {name: v for name, v in arguments.items() if name not in left_out and v not in (None, False)}
+    # A 0 is a setting, too, and equals False.
+    return {n: v for n, v in arguments.items() if n not in left_out and v is not None and v is not False}
 
 
 def relabelled(before: Sequence[float], after: Sequence[float]) -> tuple[int, int]:

@@ -30,7 +30,7 @@ def record_paths(engine: InferenceEngine, num_steps: int) -> list[dict[str, int]
         after = engine.stats().append_paths
         steps.append(
             {
-                path: (after.get(path, 0) - before.get(path, 0)) // engine.kv_manager.num_layers
+                path: (after.get(path, 0) - before.get(path, 0)) // engine.kv_manager.num_tables
                 for path in READY_PATHS
             }
         )

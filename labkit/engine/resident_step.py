@@ -1,0 +1,226 @@
+"""A decode step whose state lives on the device (rung 06 and above): reserve, launch, read."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from labkit.engine.device_sampling import sample_any, sample_greedy
+from labkit.engine.device_slots import DeviceSlots
+from labkit.engine.request import Request
+from labkit.engine.staging import Arriving, PinnedReadback
+from labkit.kernels import PagedAttentionAppend, PagedAttentionFunction
+from labkit.kvcache import MutableInfoBlockManager
+from labkit.ranges import named_range
+
+
+class LayerAttention(Protocol):
+    """Attends in one layer and stores the new key and value there."""
+
+    path: str  # the name that its writes are counted by
+
+    def begin(self, slots: DeviceSlots, slot_mapping: Tensor, max_context_len: int) -> None:
+        """Before the first layer of a step."""
+
+    def __call__(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor: ...
+
+
+class AttendThenWrite:
+    """Paged attention, then a write: two kernels, told by index tensors that the device makes itself."""
+
+    path = "identity_pos"
+
+    def __init__(
+        self,
+        kv_manager: MutableInfoBlockManager,
+        attention: PagedAttentionFunction,
+        kv_append: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], None],
+    ) -> None:
+        """kv_append: `kv_append_triton_identity_pos` or its plain twin."""
+        self.kv_manager = kv_manager
+        self.attention = attention
+        self.kv_append = kv_append
+
+    def begin(self, slots: DeviceSlots, slot_mapping: Tensor, max_context_len: int) -> None:
+        self._block_tables = slots.block_tables[:, slot_mapping]  # [T, B, M]
+        self._context_lens = slots.context_lens[slot_mapping]  # [B]
+        self._max_context_len = max_context_len
+        place = (self._context_lens // self.kv_manager.block_size).long()  # of the new token, in its row
+        self._pos = self._context_lens % self.kv_manager.block_size  # [B]
+        place = place.expand(len(self._block_tables), -1)[:, :, None]
+        self._block_idx = self._block_tables.gather(2, place)[:, :, 0]  # [T, B]
+
+    def __call__(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        query, key, value = query[:, :, 0], key[:, :, 0], value[:, :, 0]  # [B, H, 1, D] -> [B, H, D]
+        k_cache, v_cache = self.kv_manager.k_cache[layer_idx], self.kv_manager.v_cache[layer_idx]
+        table_idx = layer_idx % len(self._block_tables)
+        out = self.attention(
+            query,
+            key,
+            value,
+            k_cache,
+            v_cache,
+            self._block_tables[table_idx],
+            self._context_lens,
+            self._max_context_len,
+        )
+        self.kv_append(k_cache, v_cache, key, value, self._block_idx[table_idx], self._pos)
+        return out[:, :, None]
+
+
+class AttendAndWrite:
+    """Paged attention that stores the new key and value as it goes: one kernel (rung 07)."""
+
+    path = "fused"
+
+    def __init__(self, kv_manager: MutableInfoBlockManager, attention: PagedAttentionAppend) -> None:
+        self.kv_manager = kv_manager
+        self.attention = attention
+
+    def begin(self, slots: DeviceSlots, slot_mapping: Tensor, max_context_len: int) -> None:
+        self._slots, self._slot_mapping, self._max_context_len = slots, slot_mapping, max_context_len
+
+    def __call__(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        query, key, value = query[:, :, 0], key[:, :, 0], value[:, :, 0]  # [B, H, 1, D] -> [B, H, D]
+        return self.attend_heads(layer_idx, query, key, value)[:, :, None]
+
+    def attend_heads(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """The same of [B, H, D]."""
+        slots = self._slots
+        return self.attention(
+            query,
+            key,
+            value,
+            self.kv_manager.k_cache[layer_idx],
+            self.kv_manager.v_cache[layer_idx],
+            slots.block_tables[layer_idx % len(slots.block_tables)],
+            slots.context_lens,
+            self._slot_mapping,
+            self._max_context_len,
+        )
+
+
+# (input_ids [B], positions [B], attention) -> logits [B, V]
+Forward = Callable[[Tensor, Tensor, LayerAttention], Tensor]
+
+
+class DeviceStep:
+    """What the device does in one step. It takes no decision on the host, so that it can be captured."""
+
+    def __init__(self, slots: DeviceSlots, forward: Forward, attention: LayerAttention) -> None:
+        self.slots = slots
+        self.forward = forward
+        self.attention = attention
+
+    def __call__(self, batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
+        """Token ids [B], -1 for a row whose logits are not finite. Every slot named moves on by a token.
+
+        max_context_len: at least the longest. is_greedy: whether no request draws a random number.
+        """
+        slots = self.slots
+        slot_mapping = slots.slot_mapping[:batch_size]
+        context_lens = slots.context_lens[slot_mapping]
+        self.attention.begin(slots, slot_mapping, max_context_len)
+        with named_range("labkit.model.forward"):
+            logits = self.forward(
+                slots.last_token_ids[slot_mapping], context_lens.clamp(min=0).long(), self.attention
+            )
+        with named_range("labkit.sample"):
+            token_ids = sample_greedy(logits) if is_greedy else self._draw(logits, slot_mapping)
+        slots.last_token_ids[slot_mapping] = token_ids.clamp(min=0)
+        slots.context_lens[slot_mapping] = torch.where(context_lens < 0, context_lens, context_lens + 1)
+        return token_ids
+
+    def _draw(self, logits: Tensor, slot_mapping: Tensor) -> Tensor:
+        slots = self.slots
+        draws = slots.draws[slot_mapping]
+        slots.draws[slot_mapping] = draws + 1
+        return sample_any(
+            logits,
+            slots.temperatures[slot_mapping],
+            slots.top_ks[slot_mapping],
+            slots.top_ps[slot_mapping],
+            slots.seeds[slot_mapping],
+            draws,
+        )
+
+
+class Launched:
+    """A step on its way: whose tokens are coming."""
+
+    def __init__(self, step: "ResidentDecodeStep", requests: Sequence[Request], arriving: Arriving) -> None:
+        self.requests = requests
+        self._step = step
+        self._sessions = [request.session for request in requests]
+        self._arriving = arriving
+
+    def read(self) -> list[int | None]:
+        """Wait for the tokens; None for a request whose logits are not finite numbers.
+
+        If that fails, every session is as before the launch and the error is raised.
+        """
+        try:
+            token_ids = self._arriving.read()
+        except BaseException:
+            for session in self._sessions:
+                session.num_tokens -= 1
+            self._step.undo(self._sessions)
+            raise
+        return [None if token_id < 0 else token_id for token_id in token_ids]
+
+
+class ResidentDecodeStep:
+    """One token for every running request: reserved on the host, made on the device, read at the end."""
+
+    def __init__(
+        self,
+        kv_manager: MutableInfoBlockManager,
+        slots: DeviceSlots,
+        launcher: Callable[[int, int, bool], Tensor],
+        path: str,
+    ) -> None:
+        """launcher: a `DeviceStep`, or what stands for one. path: how keys and values are written."""
+        self.kv_manager = kv_manager
+        self.slots = slots
+        self.launcher = launcher
+        self.path = path
+        self._readback = PinnedReadback(len(slots.slot_mapping), kv_manager.k_cache.device)
+
+    def next_tokens(self, requests: Sequence[Request]) -> list[int | None]:
+        return self.launch(requests).read()
+
+    def launch(self, requests: Sequence[Request]) -> Launched:
+        """Have the device make each request's next token. Every session grows by one token.
+
+        Room is made for the whole batch before the device is asked for anything (rung 07). If anything
+        fails, all sessions are as before and the error is raised.
+        """
+        sessions = [request.session for request in requests]
+        try:
+            with named_range("labkit.kv.reserve"):
+                changed = [
+                    self.kv_manager.reserve_token_batch(
+                        table_idx, [session.block_ids_per_layer[table_idx] for session in sessions]
+                    )
+                    for table_idx in range(self.kv_manager.num_tables)
+                ]
+            with named_range("labkit.slots.follow"):
+                self.slots.follow(requests, changed)
+            longest = max(session.num_tokens for session in sessions)
+            is_greedy = all(request.params.is_greedy for request in requests)
+            token_ids = self.launcher(len(sessions), longest, is_greedy)
+            arriving = self._readback.start(token_ids)
+        except BaseException:
+            self.undo(sessions)
+            raise
+        self.kv_manager.append_paths[self.path] += self.kv_manager.num_layers
+        for session in sessions:
+            session.num_tokens += 1
+        return Launched(self, requests, arriving)
+
+    def undo(self, sessions: Sequence[object]) -> None:
+        """Bring the books back to what the sessions count; the device is told anew at the next step."""
+        self.slots.forget(sessions)
+        for session in sessions:
+            session.roll_back()

@@ -1,0 +1,69 @@
+"""Numbers on their way to the GPU."""
+
+import torch
+from torch import Tensor
+
+
+class PinnedStaging:
+    """Copies host numbers to a device without waiting for it.
+
+    Two pinned buffers take turns. Before one is written again, its last copy is waited for, which is
+    over by then unless more than one copy is under way.
+    """
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        """size: numbers sent at most in one go."""
+        self._device = device
+        self._is_cuda = device.type == "cuda"
+        self._buffers = [torch.empty(size, dtype=torch.int64, pin_memory=self._is_cuda) for _ in range(2)]
+        self._copied: list[torch.cuda.Event | None] = [None, None]
+        self._turn = 0
+
+    def send(self, numbers: Tensor) -> Tensor:
+        """int64 [n] on the host -> a new tensor [n] on the device."""
+        self._turn = 1 - self._turn
+        if (copied := self._copied[self._turn]) is not None:
+            copied.synchronize()
+        buffer = self._buffers[self._turn][: len(numbers)]
+        buffer.copy_(numbers)
+        sent = torch.empty(len(numbers), dtype=torch.int64, device=self._device)
+        sent.copy_(buffer, non_blocking=True)
+        if self._is_cuda:
+            event = torch.cuda.Event()
+            event.record()
+            self._copied[self._turn] = event
+        return sent
+
+
+class PinnedReadback:
+    """Token ids on their way back, waited for only when they are read. Two buffers take turns."""
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        self._is_cuda = device.type == "cuda"
+        self._buffers = [torch.empty(size, dtype=torch.int64, pin_memory=self._is_cuda) for _ in range(2)]
+        self._turn = 0
+
+    def start(self, token_ids: Tensor) -> "Arriving":
+        """Start the copy of int64 [n]. The one before the last must have been read."""
+        self._turn = 1 - self._turn
+        buffer = self._buffers[self._turn][: len(token_ids)]
+        buffer.copy_(token_ids, non_blocking=True)
+        event = None
+        if self._is_cuda:
+            event = torch.cuda.Event()
+            event.record()
+        return Arriving(buffer, event)
+
+
+class Arriving:
+    """Numbers that may not be here yet."""
+
+    def __init__(self, buffer: Tensor, event: torch.cuda.Event | None) -> None:
+        self._buffer = buffer
+        self._event = event
+
+    def read(self) -> list[int]:
+        """Wait for them: the one point of a step where the host waits for the GPU."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._buffer.tolist()

@@ -1,0 +1,392 @@
+"""Attention of one new token that also stores the token's key and value: one kernel where there were two.
+
+B requests, S slots, H heads, D head size, N blocks in the pool, M blocks a table row. What a request needs
+lies in its slot: `slot_mapping` says which. A context length below 0 marks a row that pads the batch: it
+sees its own token alone, and nothing is stored for it.
+"""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from labkit.kernels.checks import check_range, check_tensor
+from labkit.kernels.paged_attention import paged_attention_plain
+from labkit.kernels.triton_runtime import check_launchable, tl, triton
+
+# The split form: tokens that a program reads at a time, and about how many programs fill the GPU.
+TOKENS_AT_A_TIME = 64
+PROGRAMS_TO_FILL_A_GPU = 1024
+MAX_SPLITS = 32
+
+
+class PagedAttentionAppend(Protocol):
+    def __call__(
+        self,
+        query: Tensor,  # [B, H, D]
+        key_new: Tensor,  # [B, H, D], the current token's own
+        value_new: Tensor,  # [B, H, D]
+        k_cache_layer: Tensor,  # [N, H, block_size, D]
+        v_cache_layer: Tensor,  # [N, H, block_size, D]
+        block_table: Tensor,  # [S, M] int32, the place of the current token included
+        context_lens: Tensor,  # [S] int32, tokens in the cache, the current one not among them
+        slot_mapping: Tensor,  # [B] int64
+        max_context_len: int,  # at least the largest of the batch's context lengths
+    ) -> Tensor:  # [B, H, D]
+        ...
+
+
+def paged_attention_append_plain(
+    query: Tensor,
+    key_new: Tensor,
+    value_new: Tensor,
+    k_cache_layer: Tensor,
+    v_cache_layer: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+    slot_mapping: Tensor,
+    max_context_len: int,
+) -> Tensor:
+    """Attend, then store: the oracle of the kernels."""
+    check_paged_attention_append(
+        query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens, slot_mapping
+    )
+    table, lens = block_table[slot_mapping], context_lens[slot_mapping]
+    past = lens.clamp(min=0)
+    out = paged_attention_plain(
+        query, key_new, value_new, k_cache_layer, v_cache_layer, table, past, max_context_len
+    )
+    block_size = k_cache_layer.shape[2]
+    b = (lens >= 0).nonzero()[:, 0]
+    block_idx, pos = table[b, past[b] // block_size].long(), (past[b] % block_size).long()
+    k_cache_layer[block_idx, :, pos] = key_new[b]
+    v_cache_layer[block_idx, :, pos] = value_new[b]
+    return out
+
+
+def paged_attention_append_triton(
+    query: Tensor,
+    key_new: Tensor,
+    value_new: Tensor,
+    k_cache_layer: Tensor,
+    v_cache_layer: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+    slot_mapping: Tensor,
+    max_context_len: int,
+) -> Tensor:
+    """The same in one kernel, a program a request and head; query, key and value may be views."""
+    check_paged_attention_append(
+        query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens, slot_mapping
+    )
+    check_launchable(query.device)
+    B, H, D = query.shape
+    block_size = k_cache_layer.shape[2]
+    out = torch.empty_like(query, memory_format=torch.contiguous_format)
+    _paged_attn_append_kernel[(B, H)](
+        query,
+        key_new,
+        value_new,
+        k_cache_layer,
+        v_cache_layer,
+        block_table,
+        context_lens,
+        slot_mapping,
+        out,
+        D**-0.5,
+        *query.stride()[:2],
+        *key_new.stride()[:2],
+        *value_new.stride()[:2],
+        *k_cache_layer.stride()[:3],
+        block_table.stride(0),
+        *out.stride()[:2],
+        D,
+        block_size,
+        BLOCK_T=triton.next_power_of_2(block_size),
+        BLOCK_D=triton.next_power_of_2(D),
+    )
+    return out
+
+
+@triton.jit
+def _paged_attn_append_kernel(
+    query_ptr,
+    key_new_ptr,
+    value_new_ptr,
+    k_cache_ptr,
+    v_cache_ptr,
+    block_table_ptr,
+    context_lens_ptr,
+    slot_mapping_ptr,
+    out_ptr,
+    scale,
+    query_stride_b,
+    query_stride_h,
+    key_stride_b,
+    key_stride_h,
+    value_stride_b,
+    value_stride_h,
+    cache_stride_n,
+    cache_stride_h,
+    cache_stride_t,
+    table_stride_s,
+    out_stride_b,
+    out_stride_h,
+    D,
+    block_size,
+    BLOCK_T: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """The softmax of `_paged_attn_decode_kernel`, and a store of the current token at the end of its row."""
+    b = tl.program_id(0)
+    h = tl.program_id(1)
+    t = tl.arange(0, BLOCK_T)
+    d = tl.arange(0, BLOCK_D)
+    in_head = d < D
+    slot = tl.load(slot_mapping_ptr + b)
+    context_len = tl.load(context_lens_ptr + slot)
+    table_ptr = block_table_ptr + slot * table_stride_s
+    query = tl.load(query_ptr + b * query_stride_b + h * query_stride_h + d, mask=in_head, other=0.0)
+    query = query.to(tl.float32) * scale
+    key = tl.load(key_new_ptr + b * key_stride_b + h * key_stride_h + d, mask=in_head, other=0.0)
+    value = tl.load(value_new_ptr + b * value_stride_b + h * value_stride_h + d, mask=in_head, other=0.0)
+    if context_len >= 0:
+        # int64: in a large pool, block * stride passes 2^31
+        block = tl.load(table_ptr + context_len // block_size).to(tl.int64)
+        place = block * cache_stride_n + h * cache_stride_h + (context_len % block_size) * cache_stride_t + d
+        tl.store(k_cache_ptr + place, key, mask=in_head)
+        tl.store(v_cache_ptr + place, value, mask=in_head)
+    largest = tl.sum(query * key.to(tl.float32), axis=0)  # of the scores so far
+    total = tl.exp(largest - largest)  # of exp(score - largest) so far: 1
+    acc = value.to(tl.float32)
+
+    for start in range(0, context_len, block_size):
+        block = tl.load(table_ptr + start // block_size).to(tl.int64)
+        written = (t < block_size) & (start + t < context_len)
+        place = block * cache_stride_n + h * cache_stride_h + t[:, None] * cache_stride_t + d[None, :]
+        mask = written[:, None] & in_head[None, :]
+        keys = tl.load(k_cache_ptr + place, mask=mask, other=0.0).to(tl.float32)
+        values = tl.load(v_cache_ptr + place, mask=mask, other=0.0).to(tl.float32)
+        scores = tl.where(written, tl.sum(query[None, :] * keys, axis=1), float("-inf"))
+        new_largest = tl.maximum(largest, tl.max(scores, axis=0))
+        correction = tl.exp(largest - new_largest)
+        weights = tl.exp(scores - new_largest)
+        acc = acc * correction + tl.sum(weights[:, None] * values, axis=0)
+        total = total * correction + tl.sum(weights, axis=0)
+        largest = new_largest
+    out = (acc / total).to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + b * out_stride_b + h * out_stride_h + d, out, mask=in_head)
+
+
+# --- split: several programs a request and head ---------------------------------------------------------
+
+
+class SplitWorkspace:
+    """What the programs of the split form leave for each other: partial results, and who has arrived.
+
+    For calls in one stream that follow each other; made once, so that a CUDA graph can hold its address.
+    """
+
+    def __init__(self, max_batch_size: int, num_heads: int, head_dim: int, device: torch.device) -> None:
+        rows = max_batch_size * num_heads * MAX_SPLITS
+        self.partial_out = torch.empty(rows, head_dim, dtype=torch.float32, device=device)
+        self.partial_softmax = torch.empty(rows, 2, dtype=torch.float32, device=device)  # largest and total
+        self.arrived = torch.zeros(max_batch_size * num_heads, dtype=torch.int32, device=device)
+
+
+def num_splits(batch_size: int, num_heads: int, max_tokens: int) -> int:
+    """Programs a request and head: enough to fill the GPU, and none without tokens in the longest row."""
+    wanted = -(-PROGRAMS_TO_FILL_A_GPU // (batch_size * num_heads))
+    return max(1, min(wanted, MAX_SPLITS, -(-max_tokens // TOKENS_AT_A_TIME)))
+
+
+def paged_attention_append_split_triton(
+    query: Tensor,
+    key_new: Tensor,
+    value_new: Tensor,
+    k_cache_layer: Tensor,
+    v_cache_layer: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+    slot_mapping: Tensor,
+    workspace: SplitWorkspace,
+    splits: int,
+) -> Tensor:
+    """The same with `splits` programs a request and head, each over its share of the tokens (Flash-Decoding,
+    Dao et al., 2023). The last of them to arrive puts the shares together, always in the same order."""
+    check_paged_attention_append(
+        query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens, slot_mapping
+    )
+    check_launchable(query.device)
+    B, H, D = query.shape
+    if not 1 <= splits <= MAX_SPLITS:
+        raise ValueError(f"splits is {splits}, expected 1 to {MAX_SPLITS}")
+    if len(workspace.arrived) < B * H:
+        raise ValueError(f"workspace is for {len(workspace.arrived)} rows of heads, but there are {B * H}")
+    out = torch.empty_like(query, memory_format=torch.contiguous_format)
+    _split_paged_attn_append_kernel[(splits, H, B)](
+        query,
+        key_new,
+        value_new,
+        k_cache_layer,
+        v_cache_layer,
+        block_table,
+        context_lens,
+        slot_mapping,
+        workspace.partial_out,
+        workspace.partial_softmax,
+        workspace.arrived,
+        out,
+        D**-0.5,
+        *query.stride()[:2],
+        *key_new.stride()[:2],
+        *value_new.stride()[:2],
+        *k_cache_layer.stride()[:3],
+        block_table.stride(0),
+        *out.stride()[:2],
+        D,
+        k_cache_layer.shape[2],
+        SPLITS=splits,
+        BLOCK_S=triton.next_power_of_2(splits),
+        BLOCK_T=TOKENS_AT_A_TIME,
+        BLOCK_D=triton.next_power_of_2(D),
+        num_warps=4,
+    )
+    return out
+
+
+@triton.jit
+def _split_paged_attn_append_kernel(
+    query_ptr,
+    key_new_ptr,
+    value_new_ptr,
+    k_cache_ptr,
+    v_cache_ptr,
+    block_table_ptr,
+    context_lens_ptr,
+    slot_mapping_ptr,
+    partial_out_ptr,
+    partial_softmax_ptr,
+    arrived_ptr,
+    out_ptr,
+    scale,
+    query_stride_b,
+    query_stride_h,
+    key_stride_b,
+    key_stride_h,
+    value_stride_b,
+    value_stride_h,
+    cache_stride_n,
+    cache_stride_h,
+    cache_stride_t,
+    table_stride_s,
+    out_stride_b,
+    out_stride_h,
+    D,
+    block_size,
+    SPLITS: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """A program takes every SPLITS-th piece of BLOCK_T tokens, so that all have live tokens early on."""
+    split = tl.program_id(0)
+    h = tl.program_id(1)
+    b = tl.program_id(2)
+    H = tl.num_programs(1)
+    t = tl.arange(0, BLOCK_T)
+    d = tl.arange(0, BLOCK_D)
+    in_head = d < D
+    slot = tl.load(slot_mapping_ptr + b)
+    context_len = tl.load(context_lens_ptr + slot)
+    table_ptr = block_table_ptr + slot * table_stride_s
+    query = tl.load(query_ptr + b * query_stride_b + h * query_stride_h + d, mask=in_head, other=0.0)
+    query = query.to(tl.float32) * scale
+    key = tl.load(key_new_ptr + b * key_stride_b + h * key_stride_h + d, mask=in_head, other=0.0)
+    value = tl.load(value_new_ptr + b * value_stride_b + h * value_stride_h + d, mask=in_head, other=0.0)
+    # Every program begins with the current token's score, so that none is empty; the first one counts it.
+    largest = tl.sum(query * key.to(tl.float32), axis=0)
+    is_first = (split == 0).to(tl.float32)
+    total = tl.exp(largest - largest) * is_first
+    acc = value.to(tl.float32) * is_first
+    if (split == 0) & (context_len >= 0):
+        block = tl.load(table_ptr + context_len // block_size).to(tl.int64)
+        place = block * cache_stride_n + h * cache_stride_h + (context_len % block_size) * cache_stride_t + d
+        tl.store(k_cache_ptr + place, key, mask=in_head)
+        tl.store(v_cache_ptr + place, value, mask=in_head)
+
+    for start in range(split * BLOCK_T, context_len, SPLITS * BLOCK_T):
+        token = start + t
+        live = token < context_len
+        # int64: in a large pool, block * stride passes 2^31
+        block = tl.load(table_ptr + token // block_size, mask=live, other=0).to(tl.int64)
+        row = block * cache_stride_n + h * cache_stride_h + (token % block_size) * cache_stride_t
+        place = row[:, None] + d[None, :]
+        mask = live[:, None] & in_head[None, :]
+        keys = tl.load(k_cache_ptr + place, mask=mask, other=0.0)
+        values = tl.load(v_cache_ptr + place, mask=mask, other=0.0)
+        scores = tl.where(live, tl.sum(query[None, :] * keys.to(tl.float32), axis=1), float("-inf"))
+        new_largest = tl.maximum(largest, tl.max(scores, axis=0))
+        correction = tl.exp(largest - new_largest)
+        weights = tl.exp(scores - new_largest)
+        acc = acc * correction + tl.sum(weights[:, None] * values.to(tl.float32), axis=0)
+        total = total * correction + tl.sum(weights, axis=0)
+        largest = new_largest
+
+    out_place = out_ptr + b * out_stride_b + h * out_stride_h + d
+    if SPLITS == 1:
+        tl.store(out_place, (acc / total).to(out_ptr.dtype.element_ty), mask=in_head)
+    else:
+        row = (b * H + h) * SPLITS
+        tl.store(partial_out_ptr + (row + split) * D + d, acc, mask=in_head)
+        tl.store(partial_softmax_ptr + (row + split) * 2, largest)
+        tl.store(partial_softmax_ptr + (row + split) * 2 + 1, total)
+        tl.debug_barrier()  # all of this program's stores come before it says that it has arrived
+        if tl.atomic_add(arrived_ptr + b * H + h, 1, sem="acq_rel") == SPLITS - 1:
+            s = tl.arange(0, BLOCK_S)
+            in_splits = s < SPLITS
+            all_largest = tl.load(
+                partial_softmax_ptr + (row + s) * 2, mask=in_splits, other=float("-inf"), cache_modifier=".cg"
+            )
+            all_total = tl.load(
+                partial_softmax_ptr + (row + s) * 2 + 1, mask=in_splits, other=0.0, cache_modifier=".cg"
+            )
+            all_acc = tl.load(
+                partial_out_ptr + (row + s)[:, None] * D + d[None, :],
+                mask=in_splits[:, None] & in_head[None, :],
+                other=0.0,
+                cache_modifier=".cg",
+            )
+            shares = tl.exp(all_largest - tl.max(all_largest, axis=0))
+            out = tl.sum(shares[:, None] * all_acc, axis=0) / tl.sum(shares * all_total, axis=0)
+            tl.store(out_place, out.to(out_ptr.dtype.element_ty), mask=in_head)
+            tl.store(arrived_ptr + b * H + h, 0)  # for the next call
+
+
+def check_paged_attention_append(
+    query: Tensor,
+    key_new: Tensor,
+    value_new: Tensor,
+    k_cache_layer: Tensor,
+    v_cache_layer: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+    slot_mapping: Tensor,
+) -> None:
+    """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit."""
+    check_tensor("query", query, shape=("B", "H", "D"), last_stride_is_1=True)
+    B, H, D = query.shape
+    like_query = {"dtype": query.dtype, "device": query.device, "last_stride_is_1": True}
+    check_tensor("key_new", key_new, shape=(B, H, D), **like_query)
+    check_tensor("value_new", value_new, shape=(B, H, D), **like_query)
+    check_tensor("k_cache_layer", k_cache_layer, shape=("N", H, "block_size", D), **like_query)
+    check_tensor("v_cache_layer", v_cache_layer, shape=tuple(k_cache_layer.shape), **like_query)
+    if v_cache_layer.stride() != k_cache_layer.stride():
+        raise ValueError(
+            f"v_cache_layer has strides {v_cache_layer.stride()}, k_cache_layer {k_cache_layer.stride()}"
+        )
+    integers = {"device": query.device, "last_stride_is_1": True}
+    check_tensor("block_table", block_table, shape=("S", "M"), dtype=torch.int32, **integers)
+    check_tensor("context_lens", context_lens, shape=(block_table.shape[0],), dtype=torch.int32, **integers)
+    check_tensor("slot_mapping", slot_mapping, shape=(B,), dtype=torch.int64, **integers)
+    check_range("slot_mapping", slot_mapping, block_table.shape[0])
