@@ -43,6 +43,7 @@ MUTABLE_KV_BLOCK_INFO = replace(IDENTITY_POS, block_info="mutable")
 DEVICE_RESIDENT_STATE = replace(MUTABLE_KV_BLOCK_INFO, block_tables="resident")
 ONE_TABLE = replace(DEVICE_RESIDENT_STATE, layer_tables="shared", kv_write="fused")
 CUDA_GRAPHS = replace(ONE_TABLE, launch="graph")
+FUSED_AND_SPLIT = replace(CUDA_GRAPHS, layer_kernels="fused")
 
 LADDER = Ladder(
     Rung(

@@ -11,6 +11,7 @@ CHOICES = {
     "block_info": ("replaced", "mutable"),
     "layer_tables": ("per_layer", "shared"),
     "launch": ("eager", "graph"),
+    "layer_kernels": ("separate", "fused"),
     "attention": ("auto", "plain", "triton"),
 }
 
@@ -21,6 +22,7 @@ NEEDS = (
     (("layer_tables", "shared"), ("block_tables", ("resident",))),
     (("kv_write", "fused"), ("block_tables", ("resident",))),
     (("launch", "graph"), ("kv_write", ("fused",))),
+    (("layer_kernels", "fused"), ("kv_write", ("fused",))),
 )
 
 
@@ -41,6 +43,8 @@ class EngineOptions:
         layer (`OneTableBlockManager`).
     launch: how the device is asked for a step. "eager": kernel by kernel (`DeviceStep`); "graph": by the
         replay of a CUDA graph (`GraphedStep`), where there is a GPU.
+    layer_kernels: what a layer is made of. "separate": PyTorch's operators; "fused": few kernels that do more
+        each, and attention with its tokens split among programs (`FusedDeviceStep`).
     attention: which paged attention runs. "plain": PyTorch; "triton": the kernel;
         "auto": the kernel on a CUDA GPU, PyTorch elsewhere. The same on every rung.
     Raises OptionError for a value that is not listed, or that needs another one.
@@ -52,6 +56,7 @@ class EngineOptions:
     block_info: str = "replaced"
     layer_tables: str = "per_layer"
     launch: str = "eager"
+    layer_kernels: str = "separate"
     attention: str = "auto"
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from labkit import LADDER, CacheConfig, InferenceEngine, LanguageModel, SamplingParams, SchedulerConfig
 from labkit.engine import Completion, InferenceSession, StepOutput
 from labkit.kvcache import KVBlockManager
-from labkit.ladder import CUDA_GRAPHS, DEVICE_RESIDENT_STATE, ONE_TABLE
+from labkit.ladder import CUDA_GRAPHS, DEVICE_RESIDENT_STATE, FUSED_AND_SPLIT, ONE_TABLE
 from labkit.model import GPT2Config
 from labkit.model.checkpoint import random_gpt2
 
@@ -28,6 +28,7 @@ ENGINES = (
         for number in ("02", "05")
     }
     | {"resident": DEVICE_RESIDENT_STATE, "one table": ONE_TABLE, "graphs": CUDA_GRAPHS}
+    | {"fused": FUSED_AND_SPLIT}
     | {"shared tables": replace(DEVICE_RESIDENT_STATE, layer_tables="shared")}
 )
 

@@ -4,6 +4,7 @@ import torch
 
 from labkit.engine.decode_step import DecodeStep
 from labkit.engine.device_slots import DeviceSlots
+from labkit.engine.fused_step import PLAIN, TRITON, FusedDeviceStep, SplitAttention
 from labkit.engine.graphed_step import GraphedStep
 from labkit.engine.resident_step import (
     AttendAndWrite,
@@ -95,8 +96,12 @@ def build_resident_step(
     """Raises OptionError for graphs of an attention that cannot be captured."""
     device = kv_manager.k_cache.device
     slots = DeviceSlots(kv_manager, max_batch_size)
-    attention = layer_attention(options, kv_manager)
-    device_step = DeviceStep(slots, gpt2.decode_one_token, attention)
+    attention = layer_attention(options, kv_manager, max_batch_size)
+    if options.layer_kernels == "fused":
+        on_triton = attention.attention is not paged_attention_append_plain
+        device_step = FusedDeviceStep(slots, gpt2, attention, TRITON if on_triton else PLAIN)
+    else:
+        device_step = DeviceStep(slots, gpt2, attention)
     is_graph = options.launch == "graph" and device.type == "cuda"  # elsewhere, its plain form
     if is_graph and attention.attention is paged_attention_append_plain:
         raise OptionError("launch = 'graph' cannot capture plain attention; it needs attention = 'triton'")
@@ -104,17 +109,21 @@ def build_resident_step(
     return ResidentDecodeStep(kv_manager, slots, launcher, attention.path)
 
 
-def layer_attention(options: EngineOptions, kv_manager: KVBlockManager) -> LayerAttention:
+def layer_attention(
+    options: EngineOptions, kv_manager: KVBlockManager, max_batch_size: int
+) -> LayerAttention:
     is_triton = pick_attention(options.attention, kv_manager.k_cache.device.type) is paged_attention_triton
-    if options.kv_write == "fused":
-        return AttendAndWrite(
-            kv_manager, paged_attention_append_triton if is_triton else paged_attention_append_plain
+    if options.kv_write != "fused":
+        return AttendThenWrite(
+            kv_manager,
+            paged_attention_triton if is_triton else paged_attention_plain,
+            kv_append_triton_identity_pos if is_triton else kv_append_identity_pos_plain,
         )
-    return AttendThenWrite(
-        kv_manager,
-        paged_attention_triton if is_triton else paged_attention_plain,
-        kv_append_triton_identity_pos if is_triton else kv_append_identity_pos_plain,
-    )
+    if not is_triton:
+        return AttendAndWrite(kv_manager, paged_attention_append_plain)
+    if options.layer_kernels == "fused":
+        return AttendAndWrite(kv_manager, SplitAttention(kv_manager, max_batch_size))
+    return AttendAndWrite(kv_manager, paged_attention_append_triton)
 
 
 def pick_attention(choice: str, device_type: str) -> PagedAttentionFunction:

@@ -12,6 +12,7 @@ from labkit.engine.request import Request
 from labkit.engine.staging import Arriving, PinnedReadback
 from labkit.kernels import PagedAttentionAppend, PagedAttentionFunction
 from labkit.kvcache import MutableInfoBlockManager
+from labkit.model import GPT2
 from labkit.ranges import named_range
 
 
@@ -101,16 +102,12 @@ class AttendAndWrite:
         )
 
 
-# (input_ids [B], positions [B], attention) -> logits [B, V]
-Forward = Callable[[Tensor, Tensor, LayerAttention], Tensor]
-
-
 class DeviceStep:
     """What the device does in one step. It takes no decision on the host, so that it can be captured."""
 
-    def __init__(self, slots: DeviceSlots, forward: Forward, attention: LayerAttention) -> None:
+    def __init__(self, slots: DeviceSlots, gpt2: GPT2, attention: LayerAttention) -> None:
         self.slots = slots
-        self.forward = forward
+        self.gpt2 = gpt2
         self.attention = attention
 
     def __call__(self, batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
@@ -120,23 +117,19 @@ class DeviceStep:
         """
         slots = self.slots
         slot_mapping = slots.slot_mapping[:batch_size]
-        context_lens = slots.context_lens[slot_mapping]
         self.attention.begin(slots, slot_mapping, max_context_len)
+        positions = slots.context_lens[slot_mapping].clamp(min=0).long()
         with named_range("labkit.model.forward"):
-            logits = self.forward(
-                slots.last_token_ids[slot_mapping], context_lens.clamp(min=0).long(), self.attention
-            )
+            logits = self.gpt2.decode_one_token(slots.last_token_ids[slot_mapping], positions, self.attention)
         with named_range("labkit.sample"):
-            token_ids = sample_greedy(logits) if is_greedy else self._draw(logits, slot_mapping)
-        slots.last_token_ids[slot_mapping] = token_ids.clamp(min=0)
-        slots.context_lens[slot_mapping] = torch.where(context_lens < 0, context_lens, context_lens + 1)
-        return token_ids
+            if is_greedy:
+                return self.advance(sample_greedy(logits), slot_mapping)
+            return self.draw_and_advance(logits, slot_mapping)
 
-    def _draw(self, logits: Tensor, slot_mapping: Tensor) -> Tensor:
+    def draw_and_advance(self, logits: Tensor, slot_mapping: Tensor) -> Tensor:
         slots = self.slots
         draws = slots.draws[slot_mapping]
-        slots.draws[slot_mapping] = draws + 1
-        return sample_any(
+        token_ids = sample_any(
             logits,
             slots.temperatures[slot_mapping],
             slots.top_ks[slot_mapping],
@@ -144,6 +137,16 @@ class DeviceStep:
             slots.seeds[slot_mapping],
             draws,
         )
+        slots.draws[slot_mapping] = draws + 1
+        return self.advance(token_ids, slot_mapping)
+
+    def advance(self, token_ids: Tensor, slot_mapping: Tensor) -> Tensor:
+        """Every slot of a request moves on by its token; that of nobody stays where it is."""
+        slots = self.slots
+        lens = slots.context_lens[slot_mapping]
+        slots.last_token_ids[slot_mapping] = token_ids.clamp(min=0)
+        slots.context_lens[slot_mapping] = torch.where(lens < 0, lens, lens + 1)
+        return token_ids
 
 
 class Launched:

@@ -1,5 +1,17 @@
 """Kernels, one family a file: a Triton kernel, its checked wrapper, and its plain-PyTorch twin."""
 
+from labkit.kernels.decode_ends import (
+    embed_slots_plain,
+    embed_slots_triton,
+    greedy_advance_plain,
+    greedy_advance_triton,
+)
+from labkit.kernels.fused_linear import (
+    layer_norm_linear_plain,
+    layer_norm_linear_triton,
+    linear_residual_plain,
+    linear_residual_triton,
+)
 from labkit.kernels.kv_append import (
     kv_append_full_batch_plain,
     kv_append_identity_pos_plain,
@@ -27,12 +39,20 @@ __all__ = [
     "PagedAttentionAppend",
     "PagedAttentionFunction",
     "SplitWorkspace",
+    "embed_slots_plain",
+    "embed_slots_triton",
+    "greedy_advance_plain",
+    "greedy_advance_triton",
     "kv_append_full_batch_plain",
     "kv_append_identity_pos_plain",
     "kv_append_plain",
     "kv_append_triton",
     "kv_append_triton_full_batch",
     "kv_append_triton_identity_pos",
+    "layer_norm_linear_plain",
+    "layer_norm_linear_triton",
+    "linear_residual_plain",
+    "linear_residual_triton",
     "num_splits",
     "paged_attention_append_plain",
     "paged_attention_append_split_triton",

@@ -14,10 +14,10 @@ from labkit.kernels.checks import check_range, check_tensor
 from labkit.kernels.paged_attention import paged_attention_plain
 from labkit.kernels.triton_runtime import check_launchable, tl, triton
 
-# The split form: tokens that a program reads at a time, and about how many programs fill the GPU.
-TOKENS_AT_A_TIME = 64
+# The split form: tokens that a program, which is one warp, reads at a time, and how many programs fill a GPU.
+TOKENS_AT_A_TIME = 32
 PROGRAMS_TO_FILL_A_GPU = 1024
-MAX_SPLITS = 32
+MAX_SPLITS = 16
 
 
 class PagedAttentionAppend(Protocol):
@@ -250,7 +250,7 @@ def paged_attention_append_split_triton(
         BLOCK_S=triton.next_power_of_2(splits),
         BLOCK_T=TOKENS_AT_A_TIME,
         BLOCK_D=triton.next_power_of_2(D),
-        num_warps=4,
+        num_warps=1,
     )
     return out
 
@@ -304,17 +304,18 @@ def _split_paged_attn_append_kernel(
     query = query.to(tl.float32) * scale
     key = tl.load(key_new_ptr + b * key_stride_b + h * key_stride_h + d, mask=in_head, other=0.0)
     value = tl.load(value_new_ptr + b * value_stride_b + h * value_stride_h + d, mask=in_head, other=0.0)
-    # Every program begins with the current token's score, so that none is empty; the first one counts it.
-    largest = tl.sum(query * key.to(tl.float32), axis=0)
-    is_first = (split == 0).to(tl.float32)
-    total = tl.exp(largest - largest) * is_first
-    acc = value.to(tl.float32) * is_first
+    own_score = tl.sum(query * key.to(tl.float32), axis=0)
     if (split == 0) & (context_len >= 0):
         block = tl.load(table_ptr + context_len // block_size).to(tl.int64)
         place = block * cache_stride_n + h * cache_stride_h + (context_len % block_size) * cache_stride_t + d
         tl.store(k_cache_ptr + place, key, mask=in_head)
         tl.store(v_cache_ptr + place, value, mask=in_head)
 
+    # Each of the BLOCK_T places has a softmax of its own, so that no program waits for its other threads
+    # in the loop; they are put together once, after it. All begin at the current token's score.
+    largest = tl.zeros([BLOCK_T], tl.float32) + own_score
+    total = tl.zeros([BLOCK_T], tl.float32)
+    acc = tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
     for start in range(split * BLOCK_T, context_len, SPLITS * BLOCK_T):
         token = start + t
         live = token < context_len
@@ -326,39 +327,45 @@ def _split_paged_attn_append_kernel(
         keys = tl.load(k_cache_ptr + place, mask=mask, other=0.0)
         values = tl.load(v_cache_ptr + place, mask=mask, other=0.0)
         scores = tl.where(live, tl.sum(query[None, :] * keys.to(tl.float32), axis=1), float("-inf"))
-        new_largest = tl.maximum(largest, tl.max(scores, axis=0))
+        new_largest = tl.maximum(largest, scores)
         correction = tl.exp(largest - new_largest)
         weights = tl.exp(scores - new_largest)
-        acc = acc * correction + tl.sum(weights[:, None] * values.to(tl.float32), axis=0)
-        total = total * correction + tl.sum(weights, axis=0)
+        acc = acc * correction[:, None] + weights[:, None] * values.to(tl.float32)
+        total = total * correction + weights
         largest = new_largest
+    all_largest = tl.max(largest, axis=0)
+    shares = tl.exp(largest - all_largest)
+    own_weight = tl.exp(own_score - all_largest) * (split == 0).to(tl.float32)  # counted by the first alone
+    sum_total = tl.sum(total * shares, axis=0) + own_weight
+    sum_acc = tl.sum(acc * shares[:, None], axis=0) + own_weight * value.to(tl.float32)
 
     out_place = out_ptr + b * out_stride_b + h * out_stride_h + d
     if SPLITS == 1:
-        tl.store(out_place, (acc / total).to(out_ptr.dtype.element_ty), mask=in_head)
+        tl.store(out_place, (sum_acc / sum_total).to(out_ptr.dtype.element_ty), mask=in_head)
     else:
         row = (b * H + h) * SPLITS
-        tl.store(partial_out_ptr + (row + split) * D + d, acc, mask=in_head)
-        tl.store(partial_softmax_ptr + (row + split) * 2, largest)
-        tl.store(partial_softmax_ptr + (row + split) * 2 + 1, total)
+        tl.store(partial_out_ptr + (row + split) * D + d, sum_acc, mask=in_head)
+        tl.store(partial_softmax_ptr + (row + split) * 2, all_largest)
+        tl.store(partial_softmax_ptr + (row + split) * 2 + 1, sum_total)
         tl.debug_barrier()  # all of this program's stores come before it says that it has arrived
         if tl.atomic_add(arrived_ptr + b * H + h, 1, sem="acq_rel") == SPLITS - 1:
             s = tl.arange(0, BLOCK_S)
             in_splits = s < SPLITS
-            all_largest = tl.load(
+            part_largest = tl.load(
                 partial_softmax_ptr + (row + s) * 2, mask=in_splits, other=float("-inf"), cache_modifier=".cg"
             )
-            all_total = tl.load(
+            part_total = tl.load(
                 partial_softmax_ptr + (row + s) * 2 + 1, mask=in_splits, other=0.0, cache_modifier=".cg"
             )
-            all_acc = tl.load(
+            part_acc = tl.load(
                 partial_out_ptr + (row + s)[:, None] * D + d[None, :],
                 mask=in_splits[:, None] & in_head[None, :],
                 other=0.0,
                 cache_modifier=".cg",
             )
-            shares = tl.exp(all_largest - tl.max(all_largest, axis=0))
-            out = tl.sum(shares[:, None] * all_acc, axis=0) / tl.sum(shares * all_total, axis=0)
+            part_shares = tl.exp(part_largest - tl.max(part_largest, axis=0))
+            out = tl.sum(part_shares[:, None] * part_acc, axis=0)
+            out /= tl.sum(part_shares * part_total, axis=0)
             tl.store(out_place, out.to(out_ptr.dtype.element_ty), mask=in_head)
             tl.store(arrived_ptr + b * H + h, 0)  # for the next call
 

@@ -1,0 +1,183 @@
+"""How a decode step begins and ends on the device: slots to embeddings, logits to tokens and back to slots.
+
+B requests, S slots, E embedding, V vocabulary, P positions. A context length below 0 marks the slot of
+nobody, which pads a batch: it is read as position 0 and never moves on.
+"""
+
+import torch
+from torch import Tensor
+
+from labkit.kernels.checks import check_range, check_tensor
+from labkit.kernels.triton_runtime import check_launchable, tl, triton
+
+LOGITS_A_PROGRAM = 4096
+NO_TOKEN = -1  # of a row whose logits are not finite numbers
+
+# --- slots to embeddings --------------------------------------------------------------------------------
+
+
+def embed_slots_plain(
+    slot_mapping: Tensor,  # [B] int64
+    last_token_ids: Tensor,  # [S] int64
+    context_lens: Tensor,  # [S] int32
+    wte: Tensor,  # [V, E]
+    wpe: Tensor,  # [P, E]
+) -> Tensor:  # [B, E]
+    """The sum of each request's token and position embedding."""
+    check_embed_slots(slot_mapping, last_token_ids, context_lens, wte, wpe)
+    return wte[last_token_ids[slot_mapping]] + wpe[context_lens[slot_mapping].clamp(min=0)]
+
+
+def embed_slots_triton(
+    slot_mapping: Tensor, last_token_ids: Tensor, context_lens: Tensor, wte: Tensor, wpe: Tensor
+) -> Tensor:
+    """The same in one kernel, a program a request."""
+    check_embed_slots(slot_mapping, last_token_ids, context_lens, wte, wpe)
+    check_launchable(slot_mapping.device)
+    B, E = len(slot_mapping), wte.shape[1]
+    out = torch.empty(B, E, dtype=wte.dtype, device=wte.device)
+    _embed_slots_kernel[(B,)](
+        slot_mapping, last_token_ids, context_lens, wte, wpe, out, E, BLOCK_E=triton.next_power_of_2(E)
+    )
+    return out
+
+
+@triton.jit
+def _embed_slots_kernel(
+    slot_mapping_ptr,
+    last_token_ids_ptr,
+    context_lens_ptr,
+    wte_ptr,
+    wpe_ptr,
+    out_ptr,
+    E,
+    BLOCK_E: tl.constexpr,
+):
+    b = tl.program_id(0)
+    e = tl.arange(0, BLOCK_E)
+    slot = tl.load(slot_mapping_ptr + b)
+    token_id = tl.load(last_token_ids_ptr + slot)
+    position = tl.maximum(tl.load(context_lens_ptr + slot), 0)
+    token = tl.load(wte_ptr + token_id * E + e, mask=e < E, other=0.0)
+    place = tl.load(wpe_ptr + position.to(tl.int64) * E + e, mask=e < E, other=0.0)
+    out = token.to(tl.float32) + place.to(tl.float32)
+    tl.store(out_ptr + b * E + e, out.to(out_ptr.dtype.element_ty), mask=e < E)
+
+
+# --- logits to tokens and slots -------------------------------------------------------------------------
+
+
+def greedy_advance_plain(
+    logits: Tensor,  # [B, V]
+    slot_mapping: Tensor,  # [B] int64
+    last_token_ids: Tensor,  # [S] int64
+    context_lens: Tensor,  # [S] int32
+) -> Tensor:  # [B] int64
+    """The likeliest token of each row, or NO_TOKEN; every slot of a request moves on by it."""
+    check_greedy_advance(logits, slot_mapping, last_token_ids, context_lens)
+    largest, token_ids = logits.max(dim=-1)  # NaN and inf, if any, are the row's maximum
+    token_ids = token_ids.masked_fill(~largest.isfinite(), NO_TOKEN)
+    last_token_ids[slot_mapping] = token_ids.clamp(min=0)
+    lens = context_lens[slot_mapping]
+    context_lens[slot_mapping] = torch.where(lens < 0, lens, lens + 1)
+    return token_ids
+
+
+def greedy_advance_triton(
+    logits: Tensor, slot_mapping: Tensor, last_token_ids: Tensor, context_lens: Tensor
+) -> Tensor:
+    """The same in two kernels: the best of each piece of a row, then the best of these."""
+    check_greedy_advance(logits, slot_mapping, last_token_ids, context_lens)
+    check_launchable(logits.device)
+    B, V = logits.shape
+    num_pieces = triton.cdiv(V, LOGITS_A_PROGRAM)
+    best = torch.empty(B, num_pieces, dtype=torch.float32, device=logits.device)
+    best_ids = torch.empty(B, num_pieces, dtype=torch.int32, device=logits.device)
+    token_ids = torch.empty(B, dtype=torch.int64, device=logits.device)
+    _best_of_pieces_kernel[(num_pieces, B)](
+        logits, best, best_ids, V, logits.stride(0), BLOCK=LOGITS_A_PROGRAM
+    )
+    _choose_and_advance_kernel[(B,)](
+        best,
+        best_ids,
+        token_ids,
+        slot_mapping,
+        last_token_ids,
+        context_lens,
+        num_pieces,
+        BLOCK=triton.next_power_of_2(num_pieces),
+        num_warps=1,
+    )
+    return token_ids
+
+
+@triton.jit
+def _best_of_pieces_kernel(logits_ptr, best_ptr, best_ids_ptr, V, logits_stride_b, BLOCK: tl.constexpr):
+    """A piece with a NaN or an infinity in it has infinity as its best."""
+    piece = tl.program_id(0)
+    b = tl.program_id(1).to(tl.int64)
+    v = piece * BLOCK + tl.arange(0, BLOCK)
+    logits = tl.load(logits_ptr + b * logits_stride_b + v, mask=v < V, other=float("-inf")).to(tl.float32)
+    logits = tl.where(logits != logits, float("inf"), logits)
+    best, place = tl.max(logits, axis=0, return_indices=True)  # the first of equals
+    tl.store(best_ptr + b * tl.num_programs(0) + piece, best)
+    tl.store(best_ids_ptr + b * tl.num_programs(0) + piece, piece * BLOCK + place)
+
+
+@triton.jit
+def _choose_and_advance_kernel(
+    best_ptr,
+    best_ids_ptr,
+    token_ids_ptr,
+    slot_mapping_ptr,
+    last_token_ids_ptr,
+    context_lens_ptr,
+    num_pieces,
+    BLOCK: tl.constexpr,
+):
+    b = tl.program_id(0)
+    piece = tl.arange(0, BLOCK)
+    all_best = tl.load(best_ptr + b * num_pieces + piece, mask=piece < num_pieces, other=float("-inf"))
+    best, place = tl.max(all_best, axis=0, return_indices=True)
+    token_id = tl.load(best_ids_ptr + b * num_pieces + place).to(tl.int64)
+    is_finite = (best < float("inf")) & (best > float("-inf"))
+    slot = tl.load(slot_mapping_ptr + b)
+    context_len = tl.load(context_lens_ptr + slot)
+    tl.store(token_ids_ptr + b, tl.where(is_finite, token_id, -1))
+    tl.store(last_token_ids_ptr + slot, tl.where(is_finite, token_id, 0))
+    if context_len >= 0:
+        tl.store(context_lens_ptr + slot, context_len + 1)
+
+
+# --- contracts ------------------------------------------------------------------------------------------
+
+
+def check_embed_slots(
+    slot_mapping: Tensor, last_token_ids: Tensor, context_lens: Tensor, wte: Tensor, wpe: Tensor
+) -> None:
+    """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit."""
+    check_slots(slot_mapping, last_token_ids, context_lens)
+    check_tensor("wte", wte, shape=("V", "E"), device=slot_mapping.device)
+    check_tensor("wpe", wpe, shape=("P", wte.shape[1]), dtype=wte.dtype, device=slot_mapping.device)
+    for name, weight in (("wte", wte), ("wpe", wpe)):
+        if not weight.is_contiguous():
+            raise ValueError(f"{name} has strides {weight.stride()}, expected it to be contiguous")
+    check_range("last_token_ids", last_token_ids, len(wte))
+
+
+def check_greedy_advance(
+    logits: Tensor, slot_mapping: Tensor, last_token_ids: Tensor, context_lens: Tensor
+) -> None:
+    """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit."""
+    check_slots(slot_mapping, last_token_ids, context_lens)
+    check_tensor(
+        "logits", logits, shape=(len(slot_mapping), "V"), device=slot_mapping.device, last_stride_is_1=True
+    )
+
+
+def check_slots(slot_mapping: Tensor, last_token_ids: Tensor, context_lens: Tensor) -> None:
+    integers = {"device": slot_mapping.device, "last_stride_is_1": True}
+    check_tensor("slot_mapping", slot_mapping, shape=("B",), dtype=torch.int64, **integers)
+    check_tensor("last_token_ids", last_token_ids, shape=("S",), dtype=torch.int64, **integers)
+    check_tensor("context_lens", context_lens, shape=last_token_ids.shape, dtype=torch.int32, **integers)
+    check_range("slot_mapping", slot_mapping, len(last_token_ids))
