@@ -95,4 +95,28 @@ LADDER = Ladder(
         removes="a new `KVBlockInfo` and a dictionary write for each layer and token",
         options=MUTABLE_KV_BLOCK_INFO,
     ),
+    Rung(
+        number="06",
+        slug="device_resident_state",
+        title="Device-resident state",
+        seed="037, and what 062 says comes next",
+        removes="block tables, positions, lengths and token ids sent from the host in every step",
+        options=DEVICE_RESIDENT_STATE,
+    ),
+    Rung(
+        number="07",
+        slug="one_table_for_all_layers",
+        title="One table for all layers",
+        seed="beyond the seeds",
+        removes="the same bookkeeping once a layer, and the kernel that only stores keys and values",
+        options=ONE_TABLE,
+    ),
+    Rung(
+        number="08",
+        slug="cuda_graphs",
+        title="CUDA graphs",
+        seed="beyond the seeds (040 in part)",
+        removes="the launch of each kernel by the host: a step is one replay",
+        options=CUDA_GRAPHS,
+    ),
 )
