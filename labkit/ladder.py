@@ -44,6 +44,7 @@ DEVICE_RESIDENT_STATE = replace(MUTABLE_KV_BLOCK_INFO, block_tables="resident")
 ONE_TABLE = replace(DEVICE_RESIDENT_STATE, layer_tables="shared", kv_write="fused")
 CUDA_GRAPHS = replace(ONE_TABLE, launch="graph")
 FUSED_AND_SPLIT = replace(CUDA_GRAPHS, layer_kernels="fused")
+OVERLAP = replace(FUSED_AND_SPLIT, readback="one_behind")
 
 LADDER = Ladder(
     Rung(

@@ -12,6 +12,7 @@ CHOICES = {
     "layer_tables": ("per_layer", "shared"),
     "launch": ("eager", "graph"),
     "layer_kernels": ("separate", "fused"),
+    "readback": ("at_once", "one_behind"),
     "attention": ("auto", "plain", "triton"),
 }
 
@@ -23,6 +24,7 @@ NEEDS = (
     (("kv_write", "fused"), ("block_tables", ("resident",))),
     (("launch", "graph"), ("kv_write", ("fused",))),
     (("layer_kernels", "fused"), ("kv_write", ("fused",))),
+    (("readback", "one_behind"), ("block_tables", ("resident",))),
 )
 
 
@@ -45,6 +47,8 @@ class EngineOptions:
         replay of a CUDA graph (`GraphedStep`), where there is a GPU.
     layer_kernels: what a layer is made of. "separate": PyTorch's operators; "fused": few kernels that do more
         each, and attention with its tokens split among programs (`FusedDeviceStep`).
+    readback: when a step's tokens are read. "at_once": before anything else (`ReadAtOnce`); "one_behind":
+        when the next step is on its way (`ReadOneBehind`).
     attention: which paged attention runs. "plain": PyTorch; "triton": the kernel;
         "auto": the kernel on a CUDA GPU, PyTorch elsewhere. The same on every rung.
     Raises OptionError for a value that is not listed, or that needs another one.
@@ -57,6 +61,7 @@ class EngineOptions:
     layer_tables: str = "per_layer"
     launch: str = "eager"
     layer_kernels: str = "separate"
+    readback: str = "at_once"
     attention: str = "auto"
 
     def __post_init__(self) -> None:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from labkit import LADDER, SamplingParams
 from labkit.bench.cost_cards import OperatorCounter
 from labkit.engine import InferenceSession
-from labkit.engine import decode_step as decode_step_module
 from labkit.kvcache import CachedBlockTables, RebuiltBlockTables
 
 kinds = pytest.mark.parametrize("kind", [RebuiltBlockTables, CachedBlockTables])
@@ -235,7 +234,7 @@ def test_a_step_builds_once_and_finds_its_tables_unchanged_when_its_tokens_are_r
     the tokens waits for all that the step asked for."""
     engine = make_engine(options=LADDER[rung].options, block_size=2, prefix_cache=False)
     built = []
-    build, sample = engine.decode_step.block_tables.build, decode_step_module.sample_requests
+    build, sample = engine.decode_step.block_tables.build, engine.decode_step.sample
 
     def spying_build(sessions):
         tables = build(sessions)
@@ -248,6 +247,6 @@ def test_a_step_builds_once_and_finds_its_tables_unchanged_when_its_tokens_are_r
         return token_ids
 
     monkeypatch.setattr(engine.decode_step.block_tables, "build", spying_build)
-    monkeypatch.setattr(decode_step_module, "sample_requests", spying_sample)
+    monkeypatch.setattr(engine.decode_step, "sample", spying_sample)
     engine.generate([(1, 2, 3), (4,), (5, 6)], SamplingParams(8))
     assert len(built) == engine.stats().counters.decode_steps == 7

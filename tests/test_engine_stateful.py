@@ -18,8 +18,6 @@ from hypothesis.stateful import (
 )
 
 from labkit import FinishReason, SamplingParams
-from labkit.engine import request as request_module
-from labkit.engine.request import sample
 from labkit.engine.resident_step import ResidentDecodeStep
 
 # Many begin with another one, so that the prefix cache has whole and partial hits.
@@ -40,7 +38,7 @@ PLACES = {
     "storing a prompt": lambda engine: (engine.kv_manager, "append_prompt"),
     "looking up a prefix": lambda engine: (engine.prefix_cache, "lookup"),
     "keeping a prompt": lambda engine: (engine.prefix_cache, "insert"),
-    "sampling": lambda engine: (request_module, "sample"),
+    "sampling": lambda engine: (engine.decode_step, sampling(engine.decode_step)),
 }
 
 
@@ -50,6 +48,10 @@ def telling(step):
 
 def working(step):
     return "launcher" if is_resident(step) else "attention"
+
+
+def sampling(step):
+    return "launcher" if is_resident(step) else "sample"
 
 
 def is_resident(step):
@@ -182,12 +184,6 @@ class EngineMachine(RuleBasedStateMachine):
             assert all(first < second for first, second in pairwise(request_ids))
 
     def teardown(self):
-        try:
-            self.run_to_the_end()
-        finally:
-            request_module.sample = sample
-
-    def run_to_the_end(self):
         for stream in self.streams:
             stream.chunks.close()
         for _ in range(1000):

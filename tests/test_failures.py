@@ -103,7 +103,9 @@ def test_after_a_failed_step_everybody_goes_on(monkeypatch, options, owner, name
             outputs += engine.step()
     engine.check_integrity()
     if not any(settings.values()):  # else the step's decode is done, and copies-on-write are kept
-        assert engine.stats().free_blocks == free_blocks
+        # With a step ahead, what was reserved for it before comes back, too.
+        assert engine.stats().free_blocks >= free_blocks
+        assert engine.stats().free_blocks == free_blocks or options.readback == "one_behind"
 
     handed_out = tokens_by_request(outputs + run(engine))
     assert [handed_out[i] for i in request_ids] == EXPECTED

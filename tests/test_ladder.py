@@ -9,8 +9,9 @@ from helpers import ENGINES, make_engine
 
 from labkit import LADDER, EngineOptions
 from labkit.engine.device_slots import DeviceSlots
+from labkit.engine.fused_step import FusedDeviceStep
 from labkit.engine.graphed_step import GraphedStep
-from labkit.engine.parts import BLOCK_INFO, BLOCK_TABLES, KV_APPEND, KV_WRITE
+from labkit.engine.parts import BLOCK_INFO, BLOCK_TABLES, KV_APPEND, KV_WRITE, READBACK
 from labkit.engine.resident_step import AttendAndWrite, AttendThenWrite, DeviceStep, ResidentDecodeStep
 from labkit.errors import OptionError
 from labkit.kvcache import OneTableBlockManager
@@ -58,6 +59,8 @@ def test_every_option_has_its_choices_and_every_choice_its_class():
         "block_info": BLOCK_INFO,
         "layer_tables": {"per_layer": None, "shared": OneTableBlockManager},  # per_layer: by block_info
         "launch": {"eager": DeviceStep, "graph": GraphedStep},
+        "layer_kernels": {"separate": None, "fused": FusedDeviceStep},  # separate: PyTorch's
+        "readback": READBACK,
     }
     assert set(classes) == set(CHOICES) - {"attention"}  # which is a function
     for name, by_choice in classes.items():
@@ -75,10 +78,12 @@ def test_an_engine_is_made_of_the_classes_that_its_options_name(options):
         assert type(manager) is OneTableBlockManager
     else:
         assert type(manager) is BLOCK_INFO[options.block_info]
+    assert type(engine.readback) is READBACK[options.readback]
     if options.block_tables == "resident":
         assert type(step) is ResidentDecodeStep and type(step.slots) is DeviceSlots
         attention = AttendAndWrite if options.kv_write == "fused" else AttendThenWrite
-        assert type(step.launcher) is DeviceStep and type(step.launcher.attention) is attention
+        device_step = FusedDeviceStep if options.layer_kernels == "fused" else DeviceStep
+        assert type(step.launcher) is device_step and type(step.launcher.attention) is attention
     else:
         assert type(step.block_tables) is BLOCK_TABLES[options.block_tables]
         assert type(step.kv_append) is KV_APPEND[options.kv_append]
@@ -96,6 +101,8 @@ def test_an_engine_is_made_of_the_classes_that_its_options_name(options):
         ({"layer_tables": "shared"}, "layer_tables = 'shared' needs block_tables = 'resident'"),
         ({"kv_write": "fused"}, "kv_write = 'fused' needs block_tables = 'resident'"),
         ({"launch": "graph"}, "launch = 'graph' needs kv_write = 'fused'"),
+        ({"layer_kernels": "fused"}, "layer_kernels = 'fused' needs kv_write = 'fused'"),
+        ({"readback": "one_behind"}, "readback = 'one_behind' needs block_tables = 'resident'"),
     ],
 )
 def test_an_option_says_which_other_it_needs(changes, message):

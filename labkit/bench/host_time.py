@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from labkit.bench.limit import synchronize
 from labkit.bench.steady import steady_decode, steady_prompts
 from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
+from labkit.engine.graphed_step import GraphedStep
+from labkit.engine.resident_step import ResidentDecodeStep
 from labkit.model import GPT2Config, LanguageModel
 from labkit.model.checkpoint import RANDOM_CONFIGS
 from labkit.model.gpt2 import Attend, PastKV, Prefilled
@@ -34,7 +36,7 @@ class PreparedForward(nn.Module):
         super().__init__()
         self.config = config
         self.wte = nn.Embedding(1, 1)  # what the engine asks for the model's device and dtype
-        self._qkv = torch.empty(0)
+        self._qkv: dict[int, Tensor] = {}  # by batch size
 
     def tie_weights(self) -> None:
         """There are none."""
@@ -43,15 +45,17 @@ class PreparedForward(nn.Module):
         B, T = input_ids.shape
         c, weight = self.config, self.wte.weight
         kv = weight.new_zeros(c.n_layer, B, c.n_head, T, c.head_dim)
-        self._qkv = weight.new_zeros(B, 1, 3, c.n_head, c.head_dim)
         return Prefilled(weight.new_zeros(B, 2), kv, kv)
 
     def decode_one_token(self, input_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        c, B = self.config, len(input_ids)
+        if B not in self._qkv:
+            self._qkv[B] = self.wte.weight.new_zeros(B, 1, 3, c.n_head, c.head_dim)
         # Views of one tensor, as the model makes them.
-        query, key, value = self._qkv.permute(2, 0, 3, 1, 4)  # each [B, H, 1, D]
-        for layer_idx in range(self.config.n_layer):
+        query, key, value = self._qkv[B].permute(2, 0, 3, 1, 4)  # each [B, H, 1, D]
+        for layer_idx in range(c.n_layer):
             attend(layer_idx, query, key, value)
-        return self._qkv.new_zeros(len(input_ids), 2)
+        return self._qkv[B].new_zeros(B, 2)
 
 
 def no_attention(query: Tensor, *_: object) -> Tensor:
@@ -65,8 +69,8 @@ class HostTime:
     batch_size: int
     num_layers: int
     step_seconds: tuple[float, ...]
-    tables_seconds: tuple[float, ...]  # of it: making the block tables
-    append_seconds: tuple[float, ...]  # of it: getting keys and values into the cache
+    tables_seconds: tuple[float, ...]  # of it: making the block tables, or telling the device's slots
+    append_seconds: tuple[float, ...]  # of it: storing keys and values, or making room for them
 
     @property
     def step_us(self) -> float:
@@ -113,13 +117,16 @@ def slope_us(times: Sequence[HostTime]) -> float | None:
 def host_engine(
     options: EngineOptions, batch_size: int, device: torch.device | str | None = None
 ) -> InferenceEngine:
-    """An engine of GPT-2's layers, for one batch size, with the model and its attention taken out."""
+    """An engine of GPT-2's layers, for one batch size, with the model and its attention taken out.
+
+    What a layer's kernels are made of is then no question; a graph is captured of what is left.
+    """
     model = LanguageModel(
         "GPT-2's layers, no model", PreparedForward(SHAPE), WordTokenizer(SHAPE.vocab_size, None)
     )
     engine = InferenceEngine(
         model,
-        options,
+        replace(options, launch="eager", layer_kernels="separate"),
         device=device,
         dtype=torch.float16,
         cache=CacheConfig(BLOCK_SIZE, max_blocks_per_layer=batch_size, prefix_cache=False),
@@ -129,7 +136,13 @@ def host_engine(
             prefill_max_tokens=batch_size * BLOCK_SIZE,
         ),
     )
-    engine.decode_step.attention = no_attention
+    step = engine.decode_step
+    if isinstance(step, ResidentDecodeStep):
+        step.launcher.attention.attention = no_attention
+        if options.launch == "graph" and engine.device.type == "cuda":
+            step.launcher = GraphedStep(step.launcher)
+    else:
+        step.attention = no_attention
     return engine
 
 
@@ -179,9 +192,19 @@ def timed_parts(engine: InferenceEngine) -> Iterator[dict[str, float]]:
 
         return wrapper
 
-    tables, kv_append = engine.decode_step.block_tables, engine.decode_step.kv_append
-    tables.build, kv_append.append = timed("tables", tables.build), timed("append", kv_append.append)
+    parts = parts_of(engine)
+    for part, (owner, name) in parts.items():
+        setattr(owner, name, timed(part, getattr(owner, name)))
     try:
         yield seconds
     finally:
-        del tables.build, kv_append.append  # the class's own again
+        for owner, name in parts.values():
+            delattr(owner, name)  # the class's own again
+
+
+def parts_of(engine: InferenceEngine) -> dict[str, tuple[object, str]]:
+    """What makes the block tables, and what makes room for new keys and values and has them written."""
+    step = engine.decode_step
+    if isinstance(step, ResidentDecodeStep):
+        return {"tables": (step.slots, "follow"), "append": (engine.kv_manager, "reserve_token_batch")}
+    return {"tables": (step.block_tables, "build"), "append": (step.kv_append, "append")}

@@ -55,6 +55,8 @@ class PagedDecodeAttention:
 class DecodeStep:
     """The parts that a rung chose, put together."""
 
+    sample = staticmethod(sample_requests)
+
     def __init__(
         self,
         gpt2: GPT2,
@@ -102,7 +104,7 @@ class DecodeStep:
         sessions = [request.session for request in requests]
         logits = self.decode_step_sessions(sessions, [request.output_token_ids[-1] for request in requests])
         try:
-            return sample_requests(requests, logits)
+            return self.sample(requests, logits)
         except BaseException:
             for session in sessions:
                 session.num_tokens -= 1

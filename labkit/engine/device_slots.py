@@ -66,6 +66,10 @@ class DeviceSlots:
         if dirty:
             self._send_rows([sessions[b] for b in dirty])
 
+    def knows(self, session: InferenceSession) -> bool:
+        """Whether the device holds the session's state; else the host must know its last token to send it."""
+        return session in self._slot_of
+
     def forget(self, sessions: Sequence[InferenceSession]) -> None:
         """The device may be ahead of these: they join anew at the next step."""
         for session in sessions:

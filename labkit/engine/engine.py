@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from labkit.engine.config import CacheConfig, SchedulerConfig
-from labkit.engine.parts import build_decode_step, build_kv_manager
+from labkit.engine.parts import build_decode_step, build_kv_manager, build_readback
 from labkit.engine.prefill import prefill_sessions
 from labkit.engine.request import Completion, FinishReason, Request, StepOutput, sample_requests
 from labkit.engine.sampling import SamplingParams
@@ -75,6 +75,7 @@ class InferenceEngine:
         self.decode_step = build_decode_step(
             options, self.model.gpt2, self.kv_manager, scheduler.max_batch_size
         )
+        self.readback = build_readback(options, self.decode_step)
         self.scheduler = OnlineScheduler(scheduler)
         self._requests: dict[int, Request] = {}  # by id, until they end
         self._step_requests: set[int] = set()  # those whose tokens `step` hands out
@@ -320,14 +321,16 @@ class InferenceEngine:
     def _decode(self) -> None:
         """One more token for every running request."""
         started = time.perf_counter()
-        self._make_room_to_decode()
+        if not self.readback.is_ahead:
+            self._make_room_to_decode()
         running = list(self.scheduler.running)
         if not running:
+            self.readback.drop()
             return
-        token_ids = self.decode_step.next_tokens(running)
+        requests, token_ids = self.readback.next_tokens(running)
         self._counters.decode_steps += 1
-        self._counters.decoded_tokens += len(running) - token_ids.count(None)
-        self._accept(running, token_ids)
+        self._counters.decoded_tokens += len(token_ids) - token_ids.count(None)
+        self._accept(requests, token_ids)
         self._counters.decode_seconds += time.perf_counter() - started
 
     def _make_room_to_decode(self) -> None:

@@ -6,6 +6,7 @@ from labkit.engine.decode_step import DecodeStep
 from labkit.engine.device_slots import DeviceSlots
 from labkit.engine.fused_step import PLAIN, TRITON, FusedDeviceStep, SplitAttention
 from labkit.engine.graphed_step import GraphedStep
+from labkit.engine.readback import ReadAtOnce, ReadOneBehind
 from labkit.engine.resident_step import (
     AttendAndWrite,
     AttendThenWrite,
@@ -49,6 +50,7 @@ KV_APPEND = {
     "batched": AppendBatched,
 }
 KV_WRITE = {"indexed": IndexedWrite, "full_batch": FullBatchWrite, "identity_pos": IdentityPosWrite}
+READBACK = {"at_once": ReadAtOnce, "one_behind": ReadOneBehind}
 BLOCK_INFO = {"replaced": KVBlockManager, "mutable": MutableInfoBlockManager}
 
 
@@ -88,6 +90,12 @@ def build_decode_step(
         KV_APPEND[options.kv_append](kv_manager),
         pick_attention(options.attention, kv_manager.k_cache.device.type),
     )
+
+
+def build_readback(
+    options: EngineOptions, decode_step: DecodeStep | ResidentDecodeStep
+) -> ReadAtOnce | ReadOneBehind:
+    return READBACK[options.readback](decode_step)
 
 
 def build_resident_step(

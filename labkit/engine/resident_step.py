@@ -150,12 +150,12 @@ class DeviceStep:
 
 
 class Launched:
-    """A step on its way: whose tokens are coming."""
+    """A step on its way: whose tokens are coming. Exactly one of `read` and `cancel` is called."""
 
     def __init__(self, step: "ResidentDecodeStep", requests: Sequence[Request], arriving: Arriving) -> None:
         self.requests = requests
+        self.sessions = [request.session for request in requests]  # which they may have lost by then
         self._step = step
-        self._sessions = [request.session for request in requests]
         self._arriving = arriving
 
     def read(self) -> list[int | None]:
@@ -166,11 +166,17 @@ class Launched:
         try:
             token_ids = self._arriving.read()
         except BaseException:
-            for session in self._sessions:
-                session.num_tokens -= 1
-            self._step.undo(self._sessions)
+            self.cancel()
             raise
         return [None if token_id < 0 else token_id for token_id in token_ids]
+
+    def cancel(self) -> None:
+        """As if it had not been launched, for those who still run."""
+        pairs = zip(self.requests, self.sessions, strict=True)
+        sessions = [session for request, session in pairs if request.session is session]
+        for session in sessions:
+            session.num_tokens -= 1
+        self._step.undo(sessions)
 
 
 class ResidentDecodeStep:

@@ -12,6 +12,7 @@ from labkit.show.requests import draw_requests
 from labkit.show.roofline import RooflinePoint, draw_limit, draw_roofline
 from labkit.show.rows import draw_rows, draw_step_times, record_rows, step_times
 from labkit.show.runs import draw_runs
+from labkit.show.sends import draw_sends, record_sends
 from labkit.show.source import show_diff, show_source
 from labkit.show.timeline import draw_timeline
 from labkit.show.write_indices import draw_write_indices
@@ -33,12 +34,14 @@ __all__ = [
     "draw_roofline",
     "draw_rows",
     "draw_runs",
+    "draw_sends",
     "draw_step_times",
     "draw_timeline",
     "draw_write_indices",
     "record_paths",
     "record_positions",
     "record_rows",
+    "record_sends",
     "record_steps",
     "show_diff",
     "show_source",

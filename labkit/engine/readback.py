@@ -1,0 +1,97 @@
+"""When a step's tokens are read: at once, or while the next step runs."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from labkit.engine.decode_step import DecodeStep
+from labkit.engine.request import Request
+from labkit.engine.resident_step import Launched, ResidentDecodeStep
+
+
+class NextTokens(NamedTuple):
+    """One token a request; None where its logits are not finite numbers."""
+
+    requests: list[Request]
+    token_ids: list[int | None]
+
+
+class ReadAtOnce:
+    """The host waits for each step (rungs up to 09)."""
+
+    is_ahead = False  # whether a step has been launched that nobody has read
+
+    def __init__(self, decode_step: DecodeStep | ResidentDecodeStep) -> None:
+        self.decode_step = decode_step
+
+    def next_tokens(self, running: Sequence[Request]) -> NextTokens:
+        """One more token for every running request. If it fails, all are as before."""
+        return NextTokens(list(running), self.decode_step.next_tokens(running))
+
+    def drop(self) -> None:
+        """Nobody runs any more."""
+
+
+class ReadOneBehind:
+    """Step N + 1 is launched before the tokens of step N are read, so that the GPU never waits for the host
+    (rung 10).
+
+    What the host learns from step N comes one step late: a request that turns out to have ended has one more
+    token on its way, which nobody gets; one that has joined since gets its first token with step N + 1.
+    """
+
+    def __init__(self, decode_step: ResidentDecodeStep) -> None:
+        self.decode_step = decode_step
+        self._in_flight: Launched | None = None
+
+    @property
+    def is_ahead(self) -> bool:
+        return self._in_flight is not None
+
+    def next_tokens(self, running: Sequence[Request]) -> NextTokens:
+        """The next token of every request of the step in flight that still runs.
+
+        If a launch fails, the step in flight stays there, for the next call to read. If reading fails, all
+        are as before its launch.
+        """
+        if self._in_flight is None:
+            self._in_flight = self.decode_step.launch(running)
+        flight, following = self._in_flight, self._launch_following(running)
+        self._in_flight = following
+        try:
+            token_ids = flight.read()
+        except BaseException:
+            self._in_flight = None
+            if following is not None:
+                following.cancel()
+            raise
+        still = [
+            (request, token_id)
+            for request, session, token_id in zip(flight.requests, flight.sessions, token_ids, strict=True)
+            if request.session is session  # not ended or preempted since
+        ]
+        return NextTokens([request for request, _ in still], [token_id for _, token_id in still])
+
+    def drop(self) -> None:
+        self._in_flight = None
+
+    def _launch_following(self, running: Sequence[Request]) -> Launched | None:
+        """The step behind the one in flight; None if it has to wait for what that one will tell."""
+        on_their_way = set(self._in_flight.sessions)
+        going = [
+            request
+            for request in running
+            if len(request.output_token_ids) + (request.session in on_their_way)
+            < request.params.max_new_tokens
+        ]
+        if not going or not self._can_go(going, on_their_way):
+            return None
+        return self.decode_step.launch(going)
+
+    def _can_go(self, going: Sequence[Request], on_their_way: set) -> bool:
+        """Whether there are blocks for it, and nobody has to be told a token that is still on its way."""
+        sessions = [request.session for request in going]
+        growth = sum(session.next_token_takes_block for session in sessions)
+        slots = self.decode_step.slots
+        return growth <= self.decode_step.kv_manager.num_free_blocks and all(
+            slots.knows(session) for session in sessions if session in on_their_way
+        )
