@@ -120,4 +120,28 @@ LADDER = Ladder(
         removes="the launch of each kernel by the host: a step is one replay",
         options=CUDA_GRAPHS,
     ),
+    Rung(
+        number="09",
+        slug="fused_and_split",
+        title="Fused layers, split attention",
+        seed="beyond the seeds",
+        removes="kernels that only pass numbers on, and multiprocessors without work: five kernels a layer",
+        options=FUSED_AND_SPLIT,
+    ),
+    Rung(
+        number="10",
+        slug="overlap",
+        title="Overlap",
+        seed="beyond the seeds",
+        removes="the GPU's wait for the host: the next step is launched before this one's tokens are read",
+        options=OVERLAP,
+    ),
+    Rung(
+        number="11",
+        slug="complete_engine",
+        title="The complete engine",
+        seed="beyond the seeds",
+        removes="nothing: every rung, other engines and the limit side by side",
+        options=OVERLAP,
+    ),
 )

@@ -51,7 +51,7 @@ class DeviceSlots:
         numbers_a_slot = 1 + T * M + 7
         self._staging = PinnedStaging(max_batch_size * numbers_a_slot, device)
 
-    def follow(self, requests: Sequence[Request], changed: Sequence[set[int]]) -> None:
+    def follow(self, requests: Sequence[Request], changed: Sequence[Sequence[int]]) -> None:
         """Make the device's state that of a step of these requests.
 
         changed: for each table, the requests (by place) whose list of blocks has changed.

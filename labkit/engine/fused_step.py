@@ -4,20 +4,23 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from labkit.engine.device_slots import DeviceSlots
 from labkit.engine.resident_step import AttendAndWrite, DeviceStep
 from labkit.kernels import (
+    NormLinear,
+    RowStatistics,
     SplitWorkspace,
     embed_slots_plain,
     embed_slots_triton,
+    fold_layer_norm,
     greedy_advance_plain,
     greedy_advance_triton,
-    layer_norm_linear_plain,
-    layer_norm_linear_triton,
     linear_residual_plain,
     linear_residual_triton,
+    norm_linear_plain,
+    norm_linear_triton,
     num_splits,
     paged_attention_append_split_triton,
 )
@@ -31,16 +34,14 @@ VOCABULARY_MULTIPLE = 64  # a product whose sides are multiples of it is several
 class FusedKernels(NamedTuple):
     """The kernels of a fused step, or their plain twins."""
 
-    embed: Callable[..., Tensor]
-    layer_norm_linear: Callable[..., Tensor]
-    linear_residual: Callable[..., Tensor]
+    embed: Callable[..., tuple[Tensor, RowStatistics]]
+    norm_linear: Callable[..., Tensor]
+    linear_residual: Callable[..., tuple[Tensor, RowStatistics]]
     greedy_advance: Callable[..., Tensor]
 
 
-PLAIN = FusedKernels(embed_slots_plain, layer_norm_linear_plain, linear_residual_plain, greedy_advance_plain)
-TRITON = FusedKernels(
-    embed_slots_triton, layer_norm_linear_triton, linear_residual_triton, greedy_advance_triton
-)
+PLAIN = FusedKernels(embed_slots_plain, norm_linear_plain, linear_residual_plain, greedy_advance_plain)
+TRITON = FusedKernels(embed_slots_triton, norm_linear_triton, linear_residual_triton, greedy_advance_triton)
 
 
 class SplitAttention:
@@ -89,9 +90,13 @@ class FusedDeviceStep(DeviceStep):
     ) -> None:
         super().__init__(slots, gpt2, attention)
         self.kernels = kernels
+        # Copies of these weights, with the LayerNorm before them put in.
+        self._attn = [folded(block.ln_1, block.attn.c_attn) for block in gpt2.h]
+        self._fc = [folded(block.ln_2, block.mlp.c_fc) for block in gpt2.h]
         weight = gpt2.lm_head.weight.detach()
-        padding = -len(weight) % VOCABULARY_MULTIPLE
-        self._lm_head = F.pad(weight, (0, 0, 0, padding))  # a copy: rows of zeros behind the vocabulary
+        self._lm_head = F.pad(
+            weight, (0, 0, 0, -len(weight) % VOCABULARY_MULTIPLE)
+        )  # a copy with rows of zeros
 
     def __call__(self, batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
         slots = self.slots
@@ -108,19 +113,24 @@ class FusedDeviceStep(DeviceStep):
 
     def _logits(self, slot_mapping: Tensor) -> Tensor:
         slots, gpt2, kernels = self.slots, self.gpt2, self.kernels
-        x = kernels.embed(
+        x, statistics = kernels.embed(
             slot_mapping, slots.last_token_ids, slots.context_lens, gpt2.wte.weight, gpt2.wpe.weight
         )  # [B, E]
         B, E = x.shape
         for layer_idx, block in enumerate(gpt2.h):
-            ln_1, c_attn, ln_2, c_fc = block.ln_1, block.attn.c_attn, block.ln_2, block.mlp.c_fc
-            qkv = kernels.layer_norm_linear(x, ln_1.weight, ln_1.bias, ln_1.eps, c_attn.weight, c_attn.bias)
+            qkv = kernels.norm_linear(x, statistics, self._attn[layer_idx])
             query, key, value = qkv.view(B, 3, block.attn.n_head, -1).unbind(1)  # each [B, H, D]
             attended = self.attention.attend_heads(layer_idx, query, key, value).view(B, E)
-            x = kernels.linear_residual(attended, block.attn.c_proj.weight, block.attn.c_proj.bias, x)
-            inner = kernels.layer_norm_linear(
-                x, ln_2.weight, ln_2.bias, ln_2.eps, c_fc.weight, c_fc.bias, gelu=True
-            )
-            x = kernels.linear_residual(inner, block.mlp.c_proj.weight, block.mlp.c_proj.bias, x)
+            c_proj = block.attn.c_proj
+            x, statistics = kernels.linear_residual(attended, c_proj.weight, c_proj.bias, x)
+            inner = kernels.norm_linear(x, statistics, self._fc[layer_idx], gelu=True)
+            c_proj = block.mlp.c_proj
+            x, statistics = kernels.linear_residual(inner, c_proj.weight, c_proj.bias, x)
         hidden = F.layer_norm(x, x.shape[1:], gpt2.ln_f.weight, gpt2.ln_f.bias, gpt2.ln_f.eps)
         return F.linear(hidden, self._lm_head)[:, : gpt2.config.vocab_size]
+
+
+def folded(norm: nn.LayerNorm, linear: nn.Linear) -> NormLinear:
+    return fold_layer_norm(
+        norm.weight.detach(), norm.bias.detach(), norm.eps, linear.weight.detach(), linear.bias.detach()
+    )

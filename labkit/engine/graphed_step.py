@@ -14,7 +14,7 @@ WARMUP_RUNS = 2  # of a step before it is captured: kernels are compiled and wor
 def batch_buckets(max_batch_size: int) -> list[int]:
     """Batch sizes that have a graph, rising: a step takes the next larger, padded with nobody's rows.
 
-    1, 2, 4, 8, and from there on at most half as much again.
+    1, 2, 4, 8, 16, and from there on at most half as much again.
     """
     buckets = [size for size in (1, 2, 4, 8) if size < max_batch_size]
     size = 16
@@ -36,6 +36,8 @@ class GraphedStep:
         self.buckets = batch_buckets(len(device_step.slots.slot_mapping))
         self._graphs: dict[tuple[int, bool], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
         self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream()  # one for all: libraries keep a workspace for each stream
+        torch.cuda.empty_cache()  # as a capture does, which would count against what it takes
         reserved, started = torch.cuda.memory_reserved(), time.perf_counter()
         with torch.inference_mode():
             # The largest first, so that the smaller find the memory that they need in its pool.
@@ -47,14 +49,13 @@ class GraphedStep:
 
     def _capture(self, bucket: int, is_greedy: bool) -> None:
         """Nobody is mapped yet, so a run changes nothing but the slot of nobody."""
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
             for _ in range(WARMUP_RUNS):
                 self.device_step(bucket, 0, is_greedy)
-        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.current_stream().wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             token_ids = self.device_step(bucket, 0, is_greedy)
         self._graphs[bucket, is_greedy] = graph, token_ids
 

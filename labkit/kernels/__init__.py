@@ -7,10 +7,13 @@ from labkit.kernels.decode_ends import (
     greedy_advance_triton,
 )
 from labkit.kernels.fused_linear import (
-    layer_norm_linear_plain,
-    layer_norm_linear_triton,
+    NormLinear,
+    RowStatistics,
+    fold_layer_norm,
     linear_residual_plain,
     linear_residual_triton,
+    norm_linear_plain,
+    norm_linear_triton,
 )
 from labkit.kernels.kv_append import (
     kv_append_full_batch_plain,
@@ -36,11 +39,14 @@ from labkit.kernels.paged_attention_append import (
 from labkit.kernels.triton_runtime import require_triton, triton_status
 
 __all__ = [
+    "NormLinear",
     "PagedAttentionAppend",
     "PagedAttentionFunction",
+    "RowStatistics",
     "SplitWorkspace",
     "embed_slots_plain",
     "embed_slots_triton",
+    "fold_layer_norm",
     "greedy_advance_plain",
     "greedy_advance_triton",
     "kv_append_full_batch_plain",
@@ -49,10 +55,10 @@ __all__ = [
     "kv_append_triton",
     "kv_append_triton_full_batch",
     "kv_append_triton_identity_pos",
-    "layer_norm_linear_plain",
-    "layer_norm_linear_triton",
     "linear_residual_plain",
     "linear_residual_triton",
+    "norm_linear_plain",
+    "norm_linear_triton",
     "num_splits",
     "paged_attention_append_plain",
     "paged_attention_append_split_triton",

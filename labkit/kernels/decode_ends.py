@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from labkit.kernels.checks import check_range, check_tensor
-from labkit.kernels.triton_runtime import check_launchable, tl, triton
+from labkit.kernels.fused_linear import RowStatistics, row_statistics
+from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
 
 LOGITS_A_PROGRAM = 4096
 NO_TOKEN = -1  # of a row whose logits are not finite numbers
@@ -22,24 +23,35 @@ def embed_slots_plain(
     context_lens: Tensor,  # [S] int32
     wte: Tensor,  # [V, E]
     wpe: Tensor,  # [P, E]
-) -> Tensor:  # [B, E]
-    """The sum of each request's token and position embedding."""
+) -> tuple[Tensor, RowStatistics]:  # [B, E]
+    """The sum of each request's token and position embedding, and its statistics for the first LayerNorm."""
     check_embed_slots(slot_mapping, last_token_ids, context_lens, wte, wpe)
-    return wte[last_token_ids[slot_mapping]] + wpe[context_lens[slot_mapping].clamp(min=0)]
+    x = wte[last_token_ids[slot_mapping]] + wpe[context_lens[slot_mapping].clamp(min=0)]
+    return x, row_statistics(x, x.shape[1])
 
 
 def embed_slots_triton(
     slot_mapping: Tensor, last_token_ids: Tensor, context_lens: Tensor, wte: Tensor, wpe: Tensor
-) -> Tensor:
+) -> tuple[Tensor, RowStatistics]:
     """The same in one kernel, a program a request."""
     check_embed_slots(slot_mapping, last_token_ids, context_lens, wte, wpe)
     check_launchable(slot_mapping.device)
     B, E = len(slot_mapping), wte.shape[1]
-    out = torch.empty(B, E, dtype=wte.dtype, device=wte.device)
+    x = torch.empty(B, E, dtype=wte.dtype, device=wte.device)
+    statistics = torch.empty(B, 1, 2, dtype=torch.float32, device=wte.device)
     _embed_slots_kernel[(B,)](
-        slot_mapping, last_token_ids, context_lens, wte, wpe, out, E, BLOCK_E=triton.next_power_of_2(E)
+        slot_mapping,
+        last_token_ids,
+        context_lens,
+        wte,
+        wpe,
+        x,
+        statistics,
+        E,
+        BLOCK_E=triton.next_power_of_2(E),
+        **early_launch(wte.device),
     )
-    return out
+    return x, RowStatistics(statistics, E)
 
 
 @triton.jit
@@ -49,19 +61,29 @@ def _embed_slots_kernel(
     context_lens_ptr,
     wte_ptr,
     wpe_ptr,
-    out_ptr,
+    x_ptr,
+    statistics_ptr,
     E,
     BLOCK_E: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     b = tl.program_id(0)
     e = tl.arange(0, BLOCK_E)
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     slot = tl.load(slot_mapping_ptr + b)
     token_id = tl.load(last_token_ids_ptr + slot)
     position = tl.maximum(tl.load(context_lens_ptr + slot), 0)
     token = tl.load(wte_ptr + token_id * E + e, mask=e < E, other=0.0)
     place = tl.load(wpe_ptr + position.to(tl.int64) * E + e, mask=e < E, other=0.0)
-    out = token.to(tl.float32) + place.to(tl.float32)
-    tl.store(out_ptr + b * E + e, out.to(out_ptr.dtype.element_ty), mask=e < E)
+    x = (token.to(tl.float32) + place.to(tl.float32)).to(x_ptr.dtype.element_ty)
+    tl.store(x_ptr + b * E + e, x, mask=e < E)
+    stored = x.to(tl.float32)
+    mean = tl.sum(stored, axis=0) / E
+    apart = tl.where(e < E, stored - mean, 0.0)
+    tl.store(statistics_ptr + b * 2, mean)
+    tl.store(statistics_ptr + b * 2 + 1, tl.sum(apart * apart, axis=0))
 
 
 # --- logits to tokens and slots -------------------------------------------------------------------------
@@ -95,7 +117,7 @@ def greedy_advance_triton(
     best_ids = torch.empty(B, num_pieces, dtype=torch.int32, device=logits.device)
     token_ids = torch.empty(B, dtype=torch.int64, device=logits.device)
     _best_of_pieces_kernel[(num_pieces, B)](
-        logits, best, best_ids, V, logits.stride(0), BLOCK=LOGITS_A_PROGRAM
+        logits, best, best_ids, V, logits.stride(0), BLOCK=LOGITS_A_PROGRAM, **early_launch(logits.device)
     )
     _choose_and_advance_kernel[(B,)](
         best,
@@ -107,16 +129,22 @@ def greedy_advance_triton(
         num_pieces,
         BLOCK=triton.next_power_of_2(num_pieces),
         num_warps=1,
+        **early_launch(logits.device),
     )
     return token_ids
 
 
 @triton.jit
-def _best_of_pieces_kernel(logits_ptr, best_ptr, best_ids_ptr, V, logits_stride_b, BLOCK: tl.constexpr):
+def _best_of_pieces_kernel(
+    logits_ptr, best_ptr, best_ids_ptr, V, logits_stride_b, BLOCK: tl.constexpr, EARLY: tl.constexpr
+):
     """A piece with a NaN or an infinity in it has infinity as its best."""
     piece = tl.program_id(0)
     b = tl.program_id(1).to(tl.int64)
     v = piece * BLOCK + tl.arange(0, BLOCK)
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     logits = tl.load(logits_ptr + b * logits_stride_b + v, mask=v < V, other=float("-inf")).to(tl.float32)
     logits = tl.where(logits != logits, float("inf"), logits)
     best, place = tl.max(logits, axis=0, return_indices=True)  # the first of equals
@@ -134,9 +162,13 @@ def _choose_and_advance_kernel(
     context_lens_ptr,
     num_pieces,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     b = tl.program_id(0)
     piece = tl.arange(0, BLOCK)
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     all_best = tl.load(best_ptr + b * num_pieces + piece, mask=piece < num_pieces, other=float("-inf"))
     best, place = tl.max(all_best, axis=0, return_indices=True)
     token_id = tl.load(best_ids_ptr + b * num_pieces + place).to(tl.int64)

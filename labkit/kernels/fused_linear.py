@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from labkit.kernels.checks import check_tensor
-from labkit.kernels.triton_runtime import INTERPRETED, check_launchable, tl, triton
+from labkit.kernels.triton_runtime import INTERPRETED, check_launchable, early_launch, tl, triton
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
@@ -34,35 +34,30 @@ class Tile(NamedTuple):
 
 ENOUGH_PROGRAMS = 100  # of an H100's 132 multiprocessors: with fewer, the weights come too slowly
 
-# (N, K) of GPT-2 124M: (the most rows, their tile), from few rows to many. Reasoned, not yet measured.
+# (N, K) of GPT-2 124M: (the most rows, their tile), from few rows to many; measured on an H100.
 TILES: dict[tuple[int, int], tuple[tuple[int, Tile], ...]] = {
     (2304, 768): (  # queries, keys and values, after the first LayerNorm
-        (16, Tile(16, 16, 256, 1, 4, 4)),
-        (32, Tile(32, 32, 256, 1, 4, 3)),
-        (64, Tile(64, 32, 128, 1, 4, 4)),
-        (128, Tile(64, 32, 128, 1, 4, 4)),
-        (256, Tile(64, 64, 128, 1, 4, 3)),
+        (16, Tile(16, 64, 128, 1, 4, 6)),
+        (64, Tile(16, 64, 128, 1, 4, 5)),
+        (128, Tile(64, 64, 128, 1, 4, 4)),
+        (256, Tile(64, 128, 128, 1, 8, 3)),
     ),
     (3072, 768): (  # the first half of the MLP, after the second LayerNorm
-        (16, Tile(16, 32, 256, 1, 4, 4)),
-        (32, Tile(32, 32, 256, 1, 4, 3)),
-        (64, Tile(64, 32, 128, 1, 4, 4)),
-        (128, Tile(64, 64, 128, 1, 4, 3)),
-        (256, Tile(64, 64, 128, 1, 4, 3)),
+        (16, Tile(16, 64, 128, 1, 4, 6)),
+        (64, Tile(32, 64, 256, 1, 8, 3)),
+        (128, Tile(64, 64, 128, 1, 4, 4)),
+        (256, Tile(64, 128, 128, 1, 8, 3)),
     ),
     (768, 768): (  # attention's output projection
-        (16, Tile(16, 32, 128, 6, 4, 2)),
-        (32, Tile(32, 32, 128, 6, 4, 2)),
-        (64, Tile(64, 32, 128, 6, 4, 2)),
-        (128, Tile(64, 32, 128, 3, 4, 3)),
-        (256, Tile(64, 64, 128, 3, 4, 3)),
+        (16, Tile(16, 16, 256, 1, 4, 4)),
+        (64, Tile(64, 32, 128, 1, 4, 4)),
+        (256, Tile(64, 64, 128, 1, 4, 4)),
     ),
     (768, 3072): (  # the second half of the MLP
-        (16, Tile(16, 64, 128, 12, 4, 3)),
-        (32, Tile(32, 64, 128, 12, 4, 3)),
-        (64, Tile(64, 64, 128, 8, 4, 4)),
-        (128, Tile(64, 64, 128, 6, 4, 4)),
-        (256, Tile(64, 64, 128, 3, 4, 4)),
+        (16, Tile(16, 64, 128, 6, 4, 4)),
+        (64, Tile(64, 32, 128, 6, 4, 4)),
+        (128, Tile(64, 32, 128, 2, 4, 5)),
+        (256, Tile(64, 64, 128, 2, 4, 4)),
     ),
 }
 
@@ -94,74 +89,124 @@ def tile_of(M: int, N: int, K: int, *, can_split: bool = True) -> Tile:
 # --- LayerNorm, linear, GELU ----------------------------------------------------------------------------
 
 
-def layer_norm_linear_plain(
-    x: Tensor,  # [M, K]
+class RowStatistics(NamedTuple):
+    """Of each row's columns, in parts of `width` (the last may have fewer): their mean, and the sum of their
+    squared distances from it. What a LayerNorm has to know of its input; parts are put together as Chan,
+    Golub and LeVeque (1979) do."""
+
+    parts: Tensor  # [M, P, 2] float32
+    width: int
+
+
+def row_statistics(x: Tensor, width: int) -> RowStatistics:
+    """Of x [M, K]."""
+    parts = [part.float() for part in x.split(width, dim=1)]
+    means = [part.mean(dim=1) for part in parts]
+    squares = [((part - mean[:, None]) ** 2).sum(dim=1) for part, mean in zip(parts, means, strict=True)]
+    return RowStatistics(torch.stack([torch.stack(means, 1), torch.stack(squares, 1)], dim=2), width)
+
+
+def mean_and_rstd(statistics: RowStatistics, K: int, eps: float) -> tuple[Tensor, Tensor]:
+    """Mean and reciprocal standard deviation of rows of K columns, each [M]."""
+    means, squares = statistics.parts.unbind(2)  # [M, P]
+    first = torch.arange(means.shape[1], device=means.device) * statistics.width
+    counts = (K - first).clamp(max=statistics.width)
+    mean = (means * counts).sum(1) / K
+    variance = (squares + counts * (means - mean[:, None]) ** 2).sum(1) / K
+    return mean, (variance + eps).rsqrt()
+
+
+class NormLinear(NamedTuple):
+    """A LayerNorm and the linear layer behind it, put into one: made once, by `fold_layer_norm`.
+
+    linear(layer_norm(x)) is rstd * (x @ weight.T - mean * column_sums) + bias, with the norm's weight and
+    bias inside of `weight` and `bias`: nothing has to be normalized before the product.
+    """
+
+    weight: Tensor  # [N, K]
+    column_sums: Tensor  # [N] float32, of the weight's rows as they are stored
+    bias: Tensor  # [N] float32
+    eps: float
+
+
+def fold_layer_norm(
     norm_weight: Tensor,  # [K]
     norm_bias: Tensor,  # [K]
     eps: float,
     weight: Tensor,  # [N, K]
     bias: Tensor | None,  # [N]
+) -> NormLinear:
+    """A copy of the weight, in its dtype, and two vectors."""
+    folded = (weight.float() * norm_weight.float()).to(weight.dtype).contiguous()
+    folded_bias = weight.float() @ norm_bias.float()
+    if bias is not None:
+        folded_bias += bias.float()
+    return NormLinear(folded, folded.float().sum(dim=1), folded_bias, eps)
+
+
+def norm_linear_plain(
+    x: Tensor,  # [M, K]
+    statistics: RowStatistics,
+    layer: NormLinear,
     gelu: bool = False,
 ) -> Tensor:  # [M, N]
-    """linear(layer_norm(x)), then GELU by its tanh formula if asked for: two or three kernels."""
-    check_layer_norm_linear(x, norm_weight, norm_bias, weight, bias)
-    out = F.linear(F.layer_norm(x, x.shape[1:], norm_weight, norm_bias, eps), weight, bias)
-    return F.gelu(out, approximate="tanh") if gelu else out
+    """linear(layer_norm(x)), then GELU by its tanh formula if asked for."""
+    check_norm_linear(x, statistics, layer)
+    mean, rstd = mean_and_rstd(statistics, x.shape[1], layer.eps)
+    product = F.linear(x.float(), layer.weight.float())
+    out = rstd[:, None] * (product - mean[:, None] * layer.column_sums) + layer.bias
+    return (F.gelu(out, approximate="tanh") if gelu else out).to(x.dtype)
 
 
-def layer_norm_linear_triton(
+def norm_linear_triton(
     x: Tensor,
-    norm_weight: Tensor,
-    norm_bias: Tensor,
-    eps: float,
-    weight: Tensor,
-    bias: Tensor | None,
+    statistics: RowStatistics,
+    layer: NormLinear,
     gelu: bool = False,
     *,
     tile: Tile | None = None,
 ) -> Tensor:
-    """The same in one kernel, in which every program normalizes its rows again: they are few, and in cache.
-
-    The normalized rows are rounded to x's dtype, as layer_norm rounds them. From there to the result all is
-    float32: in half precision GELU sees what the plain twin has rounded already.
-    """
-    check_layer_norm_linear(x, norm_weight, norm_bias, weight, bias)
+    """The same in one kernel; all is float32 from the product to the end."""
+    check_norm_linear(x, statistics, layer)
     check_launchable(x.device)
-    (M, K), N = x.shape, len(weight)
+    (M, K), N = x.shape, len(layer.weight)
     tile = check_tile(tile or default_tile(x, N, can_split=False), can_split=False)
+    num_parts = statistics.parts.shape[1]
     out = torch.empty(M, N, dtype=x.dtype, device=x.device)
-    _layer_norm_linear_kernel[(triton.cdiv(M, tile.block_m), triton.cdiv(N, tile.block_n))](
+    _norm_linear_kernel[(triton.cdiv(M, tile.block_m), triton.cdiv(N, tile.block_n))](
         x,
-        norm_weight,
-        norm_bias,
-        weight,
-        bias,
+        statistics.parts,
+        layer.weight,
+        layer.column_sums,
+        layer.bias,
         out,
-        eps,
+        layer.eps,
         x.stride(0),
         M,
         N,
         K,
-        HAS_BIAS=bias is not None,
+        num_parts,
+        statistics.width,
         GELU=gelu,
         UPCAST=must_upcast(x.dtype),
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,
         BLOCK_K=tile.block_k,
-        BLOCK_STATS=block_stats_of(K, tile),
+        BLOCK_P=triton.next_power_of_2(num_parts),
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
+        **early_launch(x.device),
     )
     return out
 
 
 # The batch changes from step to step: specialized for, M would be compiled again for 1 and for 16.
 @triton.jit(do_not_specialize=["M"])
-def _layer_norm_linear_kernel(
+def _norm_linear_kernel(
     x_ptr,
-    norm_weight_ptr,
-    norm_bias_ptr,
+    statistics_ptr,
     weight_ptr,
+    column_sums_ptr,
     bias_ptr,
     out_ptr,
     eps,
@@ -169,68 +214,49 @@ def _layer_norm_linear_kernel(
     M,
     N,
     K: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
+    num_parts: tl.constexpr,
+    width: tl.constexpr,
     GELU: tl.constexpr,
     UPCAST: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
-    BLOCK_STATS: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)  # programs of the same weights are neighbours
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     in_m, in_n = m < M, n < N
     x_rows = x_ptr + m[:, None] * x_stride_m
     weight_rows = weight_ptr + n[:, None] * K
-    mean = tl.zeros([BLOCK_M], tl.float32)
-    rstd = tl.zeros([BLOCK_M], tl.float32)
+    column_sums = tl.load(column_sums_ptr + n, mask=in_n, other=0.0)
+    bias = tl.load(bias_ptr + n, mask=in_n, other=0.0)
+    if EARLY:  # weights do not change; x and its statistics come from the kernel before
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    # Asked for before the product, so that nothing is waited for after it.
+    p = tl.arange(0, BLOCK_P)
+    part = (m[:, None] * num_parts + p[None, :]) * 2
+    in_part = in_m[:, None] & (p < num_parts)[None, :]
+    means = tl.load(statistics_ptr + part, mask=in_part, other=0.0)
+    squares = tl.load(statistics_ptr + part + 1, mask=in_part, other=0.0)
     acc = _zeros(BLOCK_M, BLOCK_N)
-    k = tl.arange(0, BLOCK_K)
-    norm_weight = tl.load(norm_weight_ptr + k, mask=k < K, other=0.0)
-    norm_bias = tl.load(norm_bias_ptr + k, mask=k < K, other=0.0)
     for first in tl.range(0, K, BLOCK_K):
-        if first == 0:  # in the loop, not before it: by then the loop's first weights are on their way
-            mean, variance = _row_statistics(x_rows, in_m, K, BLOCK_M, BLOCK_STATS)
-            rstd = tl.rsqrt(variance + eps)
         k = first + tl.arange(0, BLOCK_K)
         in_k = k < K
         w = tl.load(weight_rows + k[None, :], mask=in_n[:, None] & in_k[None, :], other=0.0)
-        x = tl.load(x_rows + k[None, :], mask=in_m[:, None] & in_k[None, :], other=0.0).to(tl.float32)
-        normed = (x - mean[:, None]) * rstd[:, None]
-        normed = normed * norm_weight.to(tl.float32)[None, :] + norm_bias.to(tl.float32)[None, :]
-        acc = _add_product(acc, normed.to(w.dtype), w, UPCAST)
-        k += BLOCK_K  # of the norm, the next round's: too few numbers for the loop to be asked for early
-        norm_weight = tl.load(norm_weight_ptr + k, mask=k < K, other=0.0)
-        norm_bias = tl.load(norm_bias_ptr + k, mask=k < K, other=0.0)
+        x = tl.load(x_rows + k[None, :], mask=in_m[:, None] & in_k[None, :], other=0.0)
+        acc = _add_product(acc, x, w, UPCAST)
     acc = _rows_first(acc, BLOCK_M)
-    if HAS_BIAS:
-        acc += tl.load(bias_ptr + n, mask=in_n, other=0.0).to(tl.float32)[None, :]
-    if GELU:  # 0.5 * (1 + tanh(u)) is sigmoid(2 * u), and 1.595... is 2 * sqrt(2 / pi)
-        twice_u = 1.5957691216057308 * (acc + 0.044715 * acc * acc * acc)
-        acc = acc * tl.sigmoid(tl.maximum(twice_u, -80.0))  # less, and the exp in it overflows
-    out = out_ptr + m[:, None] * N + n[None, :]
-    tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=in_m[:, None] & in_n[None, :])
-
-
-@triton.jit
-def _row_statistics(x_rows, in_m, K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_STATS: tl.constexpr):
-    """Mean and variance of each row, read once: Welford's update (1962) in every column of the block, then
-    columns put together as Chan, Golub and LeVeque (1979) do. The mean of the squares less the square of the
-    mean, which is simpler, would lose the digits that a large mean takes up."""
-    means = tl.zeros([BLOCK_M, BLOCK_STATS], tl.float32)
-    squares = tl.zeros([BLOCK_M, BLOCK_STATS], tl.float32)  # of the distances from the mean, summed
-    counts = tl.zeros([BLOCK_STATS], tl.float32)
-    for first in tl.static_range(0, K, BLOCK_STATS):
-        k = first + tl.arange(0, BLOCK_STATS)
-        in_k = k < K
-        x = tl.load(x_rows + k[None, :], mask=in_m[:, None] & in_k[None, :], other=0.0).to(tl.float32)
-        delta = tl.where(in_k[None, :], x - means, 0.0)
-        means += delta * (BLOCK_STATS / (first + BLOCK_STATS))
-        squares += delta * tl.where(in_k[None, :], x - means, 0.0)
-        counts += in_k.to(tl.float32)
+    counts = tl.where(p < num_parts, tl.minimum(K - p * width, width), 0).to(tl.float32)
     mean = tl.sum(means * counts[None, :], axis=1) / K
     apart = means - mean[:, None]
-    return mean, tl.sum(squares + counts[None, :] * apart * apart, axis=1) / K
+    variance = tl.sum(squares + counts[None, :] * apart * apart, axis=1) / K
+    acc = tl.rsqrt(variance + eps)[:, None] * (acc - mean[:, None] * column_sums[None, :]) + bias[None, :]
+    if GELU:  # 0.5 * (1 + tanh(u)) is sigmoid(2 * u); 1.595... is 2 * sqrt(2 / pi)
+        acc = acc * tl.sigmoid(1.5957691216057308 * (acc + 0.044715 * acc * acc * acc))
+    out = out_ptr + m[:, None] * N + n[None, :]
+    tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=in_m[:, None] & in_n[None, :])
 
 
 # tl.dot works fastest with 64 rows or more on its left: there stand the weights if the batch has fewer.
@@ -304,10 +330,11 @@ def linear_residual_plain(
     weight: Tensor,  # [N, K]
     bias: Tensor | None,  # [N]
     residual: Tensor,  # [M, N]
-) -> Tensor:  # [M, N]
-    """residual + linear(x): two kernels."""
+) -> tuple[Tensor, RowStatistics]:  # [M, N]
+    """residual + linear(x), and the statistics of its rows, for the LayerNorm that follows."""
     check_linear_residual(x, weight, bias, residual)
-    return residual + F.linear(x, weight, bias)
+    out = residual + F.linear(x, weight, bias)
+    return out, row_statistics(out, out.shape[1])
 
 
 def linear_residual_triton(
@@ -318,7 +345,7 @@ def linear_residual_triton(
     *,
     tile: Tile | None = None,
     workspace: SplitKWorkspace | None = None,
-) -> Tensor:
+) -> tuple[Tensor, RowStatistics]:
     """The same in one kernel; the sum is float32 up to its end, where the plain twin rounds twice.
 
     With tile.split_k > 1 each program sums a part of the inputs, and the last to arrive adds up the parts,
@@ -329,11 +356,13 @@ def linear_residual_triton(
     (M, K), N = x.shape, len(weight)
     tile = check_tile(tile or default_tile(x, N, can_split=True), can_split=True)
     grid = (triton.cdiv(M, tile.block_m), triton.cdiv(N, tile.block_n), tile.split_k)
+    partials = counters = None
     if tile.split_k > 1:
         workspace = workspace or split_k_workspace_of(x.device)
         check_workspace(workspace, x.device, num_tiles=grid[0] * grid[1], tile=tile)
+        partials, counters = workspace
     out = torch.empty(M, N, dtype=x.dtype, device=x.device)
-    partials, counters = workspace if tile.split_k > 1 else (None, None)
+    statistics = torch.empty(M, grid[1], 2, dtype=torch.float32, device=x.device)
     try:
         _linear_residual_kernel[grid](
             x,
@@ -341,6 +370,7 @@ def linear_residual_triton(
             bias,
             residual,
             out,
+            statistics,
             partials,
             counters,
             x.stride(0),
@@ -356,12 +386,13 @@ def linear_residual_triton(
             SPLIT_K=tile.split_k,
             num_warps=tile.num_warps,
             num_stages=tile.num_stages,
+            **early_launch(x.device),
         )
     except BaseException:  # the interpreter, stopped between two parts of a tile
         if counters is not None:
             counters.zero_()
         raise
-    return out
+    return out, RowStatistics(statistics, tile.block_n)
 
 
 @triton.jit(do_not_specialize=["M"])
@@ -371,6 +402,7 @@ def _linear_residual_kernel(
     bias_ptr,
     residual_ptr,
     out_ptr,
+    statistics_ptr,
     partials_ptr,
     counters_ptr,
     x_stride_m,
@@ -384,6 +416,7 @@ def _linear_residual_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     SPLIT_K: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -393,6 +426,9 @@ def _linear_residual_kernel(
     weight_rows = weight_ptr + n[:, None] * K
     K_A_PART: tl.constexpr = (K + BLOCK_K * SPLIT_K - 1) // (BLOCK_K * SPLIT_K) * BLOCK_K
     part = tl.program_id(2)
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     # Asked for first, so that nothing is waited for once the sum is there.
     rest = tl.load(residual_ptr + m[:, None] * residual_stride_m + n[None, :], mask=in_tile, other=0.0)
     rest = rest.to(tl.float32)
@@ -406,9 +442,8 @@ def _linear_residual_kernel(
         x = tl.load(x_rows + k[None, :], mask=in_m[:, None] & in_k[None, :], other=0.0)
         acc = _add_product(acc, x, w, UPCAST)
     acc = _rows_first(acc, BLOCK_M)
-    out = out_ptr + m[:, None] * N + n[None, :]
     if SPLIT_K == 1:
-        tl.store(out, (acc + rest).to(out_ptr.dtype.element_ty), mask=in_tile)
+        _store_with_statistics(acc + rest, m, n, in_m, in_n, out_ptr, statistics_ptr, N)
     else:
         tile = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
         within = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
@@ -423,8 +458,21 @@ def _linear_residual_kernel(
                 total += tl.load(
                     parts + i * (BLOCK_M * BLOCK_N), mask=in_tile, other=0.0, cache_modifier=".cg"
                 )
-            tl.store(out, (total + rest).to(out_ptr.dtype.element_ty), mask=in_tile)
+            _store_with_statistics(total + rest, m, n, in_m, in_n, out_ptr, statistics_ptr, N)
             tl.store(counters_ptr + tile, 0)  # for the next launch
+
+
+@triton.jit
+def _store_with_statistics(out, m, n, in_m, in_n, out_ptr, statistics_ptr, N):
+    """Store a tile, and of each row in it the mean and the squared distances of what is stored."""
+    rounded = out.to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + m[:, None] * N + n[None, :], rounded, mask=in_m[:, None] & in_n[None, :])
+    stored = tl.where(in_n[None, :], rounded.to(tl.float32), 0.0)
+    mean = tl.sum(stored, axis=1) / tl.sum(in_n.to(tl.float32), axis=0)
+    apart = tl.where(in_n[None, :], stored - mean[:, None], 0.0)
+    place = statistics_ptr + (m * tl.num_programs(1) + tl.program_id(1)) * 2
+    tl.store(place, mean, mask=in_m)
+    tl.store(place + 1, tl.sum(apart * apart, axis=1), mask=in_m)
 
 
 # --- what all of them rely on ---------------------------------------------------------------------------
@@ -441,12 +489,6 @@ def must_upcast(dtype: torch.dtype) -> bool:
     return INTERPRETED and dtype == torch.bfloat16
 
 
-def block_stats_of(K: int, tile: Tile) -> int:
-    """Columns that a program keeps statistics of: 32 numbers a thread, and a row within one warp."""
-    columns = min(256, max(16, 32 * 32 * tile.num_warps // tile.block_m))
-    return min(triton.next_power_of_2(K), max(columns, triton.next_power_of_2(K) // 16))
-
-
 def check_tile(tile: Tile, can_split: bool) -> Tile:
     """Raises ValueError naming the field that no kernel can be compiled for."""
     tile = Tile(*tile)
@@ -459,7 +501,7 @@ def check_tile(tile: Tile, can_split: bool) -> Tile:
         if value < 1:
             raise ValueError(f"tile.{name} is {value}, expected at least 1")
     if tile.split_k > 1 and not can_split:
-        raise ValueError(f"tile.split_k is {tile.split_k}, but a LayerNorm's row cannot be split")
+        raise ValueError(f"tile.split_k is {tile.split_k}, but a product behind a LayerNorm is not split")
     return tile
 
 
@@ -481,14 +523,17 @@ def check_workspace(workspace: SplitKWorkspace, device: torch.device, num_tiles:
             )
 
 
-def check_layer_norm_linear(
-    x: Tensor, norm_weight: Tensor, norm_bias: Tensor, weight: Tensor, bias: Tensor | None
-) -> None:
+def check_norm_linear(x: Tensor, statistics: RowStatistics, layer: NormLinear) -> None:
     """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit."""
-    check_linear(x, weight, bias)
-    like_x = {"dtype": x.dtype, "device": x.device, "last_stride_is_1": True}
-    check_tensor("norm_weight", norm_weight, shape=(x.shape[1],), **like_x)
-    check_tensor("norm_bias", norm_bias, shape=(x.shape[1],), **like_x)
+    check_linear(x, layer.weight, None)
+    (M, K), N = x.shape, len(layer.weight)
+    float32 = {"dtype": torch.float32, "device": x.device, "last_stride_is_1": True}
+    num_parts = -(-K // statistics.width)
+    check_tensor("statistics.parts", statistics.parts, shape=(M, num_parts, 2), **float32)
+    if not statistics.parts.is_contiguous():
+        raise ValueError(f"statistics.parts has strides {statistics.parts.stride()}, expected contiguous")
+    check_tensor("layer.column_sums", layer.column_sums, shape=(N,), **float32)
+    check_tensor("layer.bias", layer.bias, shape=(N,), **float32)
 
 
 def check_linear_residual(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from labkit.kernels.checks import check_range, check_tensor
 from labkit.kernels.paged_attention import paged_attention_plain
-from labkit.kernels.triton_runtime import check_launchable, tl, triton
+from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
 
 # The split form: tokens that a program, which is one warp, reads at a time, and how many programs fill a GPU.
 TOKENS_AT_A_TIME = 32
@@ -221,37 +221,41 @@ def paged_attention_append_split_triton(
     B, H, D = query.shape
     if not 1 <= splits <= MAX_SPLITS:
         raise ValueError(f"splits is {splits}, expected 1 to {MAX_SPLITS}")
-    if len(workspace.arrived) < B * H:
-        raise ValueError(f"workspace is for {len(workspace.arrived)} rows of heads, but there are {B * H}")
+    check_workspace(workspace, query)
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
-    _split_paged_attn_append_kernel[(splits, H, B)](
-        query,
-        key_new,
-        value_new,
-        k_cache_layer,
-        v_cache_layer,
-        block_table,
-        context_lens,
-        slot_mapping,
-        workspace.partial_out,
-        workspace.partial_softmax,
-        workspace.arrived,
-        out,
-        D**-0.5,
-        *query.stride()[:2],
-        *key_new.stride()[:2],
-        *value_new.stride()[:2],
-        *k_cache_layer.stride()[:3],
-        block_table.stride(0),
-        *out.stride()[:2],
-        D,
-        k_cache_layer.shape[2],
-        SPLITS=splits,
-        BLOCK_S=triton.next_power_of_2(splits),
-        BLOCK_T=TOKENS_AT_A_TIME,
-        BLOCK_D=triton.next_power_of_2(D),
-        num_warps=1,
-    )
+    try:
+        _split_paged_attn_append_kernel[(splits, H, B)](
+            query,
+            key_new,
+            value_new,
+            k_cache_layer,
+            v_cache_layer,
+            block_table,
+            context_lens,
+            slot_mapping,
+            workspace.partial_out,
+            workspace.partial_softmax,
+            workspace.arrived,
+            out,
+            D**-0.5,
+            *query.stride()[:2],
+            *key_new.stride()[:2],
+            *value_new.stride()[:2],
+            *k_cache_layer.stride()[:3],
+            block_table.stride(0),
+            *out.stride()[:2],
+            D,
+            k_cache_layer.shape[2],
+            SPLITS=splits,
+            BLOCK_S=triton.next_power_of_2(splits),
+            BLOCK_T=TOKENS_AT_A_TIME,
+            BLOCK_D=triton.next_power_of_2(D),
+            num_warps=1,
+            **early_launch(query.device),
+        )
+    except BaseException:  # the interpreter, stopped between two programs of a row
+        workspace.arrived.zero_()
+        raise
     return out
 
 
@@ -288,6 +292,7 @@ def _split_paged_attn_append_kernel(
     BLOCK_S: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_D: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """A program takes every SPLITS-th piece of BLOCK_T tokens, so that all have live tokens early on."""
     split = tl.program_id(0)
@@ -300,6 +305,9 @@ def _split_paged_attn_append_kernel(
     slot = tl.load(slot_mapping_ptr + b)
     context_len = tl.load(context_lens_ptr + slot)
     table_ptr = block_table_ptr + slot * table_stride_s
+    if EARLY:  # the slots do not change within a step; query, key and value come from the kernel before
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     query = tl.load(query_ptr + b * query_stride_b + h * query_stride_h + d, mask=in_head, other=0.0)
     query = query.to(tl.float32) * scale
     key = tl.load(key_new_ptr + b * key_stride_b + h * key_stride_h + d, mask=in_head, other=0.0)
@@ -397,3 +405,15 @@ def check_paged_attention_append(
     check_tensor("context_lens", context_lens, shape=(block_table.shape[0],), dtype=torch.int32, **integers)
     check_tensor("slot_mapping", slot_mapping, shape=(B,), dtype=torch.int64, **integers)
     check_range("slot_mapping", slot_mapping, block_table.shape[0])
+
+
+def check_workspace(workspace: SplitWorkspace, query: Tensor) -> None:
+    """Raises ValueError if the batch's partial results have no room in it."""
+    B, H, D = query.shape
+    partial_out = workspace.partial_out
+    if partial_out.device != query.device:
+        raise ValueError(f"workspace is on {partial_out.device}, expected {query.device}")
+    if partial_out.shape[1] != D:
+        raise ValueError(f"workspace is for heads of {partial_out.shape[1]}, expected {D}")
+    if len(workspace.arrived) < B * H:
+        raise ValueError(f"workspace is for {len(workspace.arrived)} rows of heads, but there are {B * H}")

@@ -6,6 +6,7 @@ With a CUDA GPU, kernels are compiled for it. Without one, they run in Triton's 
 tensors. Where Triton cannot be had, kernel files still import: see `AbsentTriton`.
 """
 
+import functools
 import importlib.metadata
 import os
 from dataclasses import dataclass
@@ -156,3 +157,14 @@ def check_triton() -> None:
     _add_lanes[(3,)](x, y, out, 10, BLOCK=4)
     if not torch.equal(out, x + y):
         raise TritonUnavailableError(f"a test kernel computed {out.tolist()}, not {(x + y).tolist()}")
+
+
+@functools.cache
+def early_launch(device: "torch.device") -> dict[str, bool]:
+    """Launch options of a kernel that may begin while the one before it ends (programmatic dependent launch,
+    from Hopper on). It has a constant EARLY: if set, it waits for the kernel before, after what does not
+    depend on that one, and lets the one behind it begin."""
+    import torch
+
+    is_early = not INTERPRETED and torch.cuda.get_device_capability(device) >= (9, 0)
+    return {"EARLY": True, "launch_pdl": True} if is_early else {"EARLY": False}

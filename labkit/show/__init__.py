@@ -2,9 +2,11 @@
 
 from labkit.show.append_time import draw_append_times
 from labkit.show.blocks import blocks_slider, draw_blocks, record_steps, snapshot
+from labkit.show.buckets import draw_buckets, draw_captures
 from labkit.show.comparison import draw_before_after, draw_comparison
 from labkit.show.host_time import draw_host_time
 from labkit.show.ladder import draw_ladder
+from labkit.show.launches import draw_launches
 from labkit.show.memory import draw_reservation
 from labkit.show.paths import draw_paths, record_paths
 from labkit.show.positions import draw_positions, record_positions
@@ -23,9 +25,12 @@ __all__ = [
     "draw_append_times",
     "draw_before_after",
     "draw_blocks",
+    "draw_buckets",
+    "draw_captures",
     "draw_comparison",
     "draw_host_time",
     "draw_ladder",
+    "draw_launches",
     "draw_limit",
     "draw_paths",
     "draw_positions",

@@ -1,0 +1,44 @@
+"""A step's launches on the host and its kernels on the GPU, to scale: one by one, and as a graph."""
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from labkit.show.style import BLUE, ORANGE, figure, styled
+
+HEIGHT = 0.62  # of a lane's boxes
+LANES = {"host": 1, "GPU": 0}
+
+
+@styled
+def draw_launches(kernels: int, eager_us: float, graph_us: float, shown: int = 30) -> Figure:
+    """The beginning of two steps of the same kernels above each other: one by one, and as a graph.
+
+    eager_us, graph_us: what each step took as a whole. Drawn as if all launches took the same time, and all
+    kernels: what the figure says is in the sums. shown: how many launches there is room for.
+    """
+    fig, (eager, graph) = figure(3.5, rows=2, sharex=True)
+    launch, kernel = eager_us / kernels, graph_us / kernels
+    end = min(shown, kernels) * launch
+    starts = launch * np.arange(min(shown, kernels))
+    _draw_lane(eager, "host", starts, 0.85 * launch, ORANGE)
+    _draw_lane(eager, "GPU", starts + 0.85 * launch, min(kernel, launch), BLUE)
+    busy = min(1.0, graph_us / eager_us)
+    eager.set_title(
+        f"Launched one by one: {kernels} kernels in {eager_us:,.0f} µs, the GPU is busy for {100 * busy:.0f} %"
+    )
+    _draw_lane(graph, "host", np.array([0.0]), launch, ORANGE)
+    starts = kernel * np.arange(kernels)
+    _draw_lane(graph, "GPU", 0.85 * launch + starts[starts < end], 0.85 * kernel, BLUE)
+    graph.set_title(f"One replay: the same {kernels} kernels in {graph_us:,.0f} µs")
+    graph.set_xlim(0, end)
+    graph.xaxis.set_major_formatter("{x:,.0f}")
+    graph.set_xlabel(f"microseconds from the step's start; shown is the time of {min(shown, kernels)} launches")
+    return fig
+
+
+def _draw_lane(axes: Axes, lane: str, starts: np.ndarray, width: float, shade: str) -> None:
+    spans = [(start, width) for start in starts.tolist()]
+    axes.broken_barh(spans, (LANES[lane] - HEIGHT / 2, HEIGHT), facecolors=shade)
+    axes.set_yticks(list(LANES.values()), list(LANES))
+    axes.set_ylim(-0.6, 1.6)
