@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 from helpers import CONFIG, ENGINES, SEEDED, assert_no_block_is_lost, make_engine, small_model, tokens_of
 from hypothesis import given, settings
@@ -160,12 +161,27 @@ def test_every_step_leaves_the_same_tokens_and_bytes_as_on_rung_00(
     }
     for name, options in ENGINES.items():
         if options.readback == "at_once":
-            assert traces[name] == traces["00"], name
+            assert_same(traces[name], traces["00"], options)
     ended, expected = by_request(traces["10"]), by_request(traces["00"])
     # Who is cancelled at a step may have ended before it on one engine, and not yet on the other.
     common = ended.keys() & expected.keys()
     assert {i: ended[i] for i in common} == {i: expected[i] for i in common}
     assert common >= {i for i, arrival in enumerate(in_order(arrivals)) if arrival.stays == 99}
+
+
+def assert_same(steps: list, expected: list, options) -> None:
+    """The same tokens in the same steps, and the same bytes; where layers are fused, numbers are rounded
+    elsewhere, so there the cache is close."""
+    if options.layer_kernels == "separate":
+        assert steps == expected
+        return
+    assert [outputs for outputs, _ in steps] == [outputs for outputs, _ in expected]
+    for (_, cached), (_, wanted) in zip(steps, expected, strict=True):
+        assert cached.keys() == wanted.keys()
+        for request_id, kv in cached.items():
+            for have, want in zip(kv, wanted[request_id], strict=True):
+                have, want = (np.frombuffer(numbers, dtype=np.float32) for numbers in (have, want))
+                np.testing.assert_allclose(have, want, rtol=1e-4, atol=1e-4)
 
 
 def in_order(arrivals: list[Arrival]) -> list[Arrival]:
@@ -202,7 +218,7 @@ def test_a_schedule_in_which_everything_happens_is_the_same_and_takes_the_rungs_
         engine = make_engine(None, each, block_size=2, max_blocks_per_layer=17, prefill_max_batch_size=1)
         made[name] = trace(engine, BUSY)
     if options.readback == "at_once":
-        assert made["this one"] == made["rung 00"]
+        assert_same(made["this one"], made["rung 00"], options)
     else:
         assert by_request(made["this one"]) == by_request(made["rung 00"])
     stats = engine.stats()
