@@ -14,6 +14,7 @@ from labkit.bench.limit import (
 )
 from labkit.bench.metrics import LatencyMetrics, latency_metrics
 from labkit.bench.parity import dense_tokens, parity_table, transformers_tokens
+from labkit.bench.peers import PeerRun, PeerRuns, as_transformers, run_peers
 from labkit.bench.profile import StepProfile, profile_decode_step
 from labkit.bench.published import headline, noise_floor, published_figures, series_drift
 from labkit.bench.record import load_record, load_records, results
@@ -35,9 +36,12 @@ __all__ = [
     "HostTime",
     "Interval",
     "LatencyMetrics",
+    "PeerRun",
+    "PeerRuns",
     "Run",
     "StepProfile",
     "Workload",
+    "as_transformers",
     "compare",
     "compare_cards",
     "copy_bandwidth",
@@ -63,6 +67,7 @@ __all__ = [
     "profile_decode_step",
     "published_figures",
     "results",
+    "run_peers",
     "series_drift",
     "slope_us",
     "speedup_interval",

@@ -3,11 +3,14 @@
 import argparse
 
 from labkit.bench.commands import (
+    attention,
     compare,
     cost_card,
+    device_time,
     host_time,
     kv_append,
     ladder,
+    peers,
     profile,
     scheduler,
     streaming,
@@ -19,10 +22,13 @@ COMMANDS = {
     "cost-card": cost_card,
     "host-time": host_time,
     "kv-append": kv_append,
+    "attention": attention,
+    "device-time": device_time,
     "compare": compare,
     "scheduler": scheduler,
     "streaming": streaming,
     "ladder": ladder,
+    "peers": peers,
 }
 
 

@@ -40,10 +40,29 @@ SAMPLE = {
     "cost_card": ("rung", "batch_size", "key", "card"),
     "host_time": ("rung", "batch_size", "num_layers", "step_seconds", "tables_seconds", "append_seconds"),
     "kv_append": ("path", "batch_size", "device_seconds", "host_seconds", "num_bytes"),
+    "attention": ("kernel", "batch_size", "context_len", "splits", "us", "num_bytes", "seconds"),
+    "decode_kernels": (
+        "rung",
+        "batch_size",
+        "context_len",
+        "step_us",
+        "gpu_busy_us",
+        "idle_share",
+        "kernels",
+    ),
     "comparison": ("comparison", "limit_seconds"),
     "scheduler": ("rung", *RUN),
     "streaming": ("rung", *RUN),
     "ladder": ("rung", *RUN),
+    "peers": (
+        "engine",
+        "seconds",
+        "first_token_seconds",
+        "tokens",
+        "tokens_per_second",
+        "equal_requests",
+        "limit_seconds",
+    ),
 }
 
 

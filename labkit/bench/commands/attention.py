@@ -1,0 +1,46 @@
+"""attention: one layer's attention and write by itself, with one program a request and head or several.
+
+GB/s count the keys and values in the cache, read once.
+"""
+
+import argparse
+
+import pandas as pd
+from tqdm import tqdm
+
+from labkit.bench.attention_time import AttentionTime, time_attention
+from labkit.bench.commands.arguments import add_device_arguments, int_list, positive, settings_of
+from labkit.bench.limit import copy_bandwidth
+from labkit.bench.record import make_record, write_record
+from labkit.engine.engine import pick_device
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_device_arguments(parser)
+    parser.add_argument("--batch-sizes", type=int_list, default=(1, 8, 64, 128), help="requests")
+    parser.add_argument("--contexts", type=int_list, default=(64, 256, 900), help="tokens in the cache")
+    parser.add_argument("--repeats", type=positive, default=15, help="measurements of each")
+
+
+def run(args: argparse.Namespace) -> None:
+    device = pick_device(args.device)
+    bandwidth = copy_bandwidth(device)
+    sizes = [(b, t) for b in args.batch_sizes for t in args.contexts]
+    times = [
+        made for b, t in tqdm(sizes, desc="sizes") for made in time_attention(b, t, device, args.repeats)
+    ]
+    print(attention_table(times, bandwidth).to_string())
+    if args.json:
+        settings = {**settings_of(args), "model": "none, a layer of GPT-2's"}
+        samples = [{**time.to_dict(), "copy_bytes_per_second": bandwidth} for time in times]
+        write_record(make_record("attention", device, bandwidth, settings, samples), args.json)
+
+
+def attention_table(times: list[AttentionTime], bandwidth: float) -> pd.DataFrame:
+    """A size and kernel a row: microseconds, and what part of copy bandwidth is reached."""
+    rows = [
+        (t.batch_size, t.context_len, t.kernel, t.splits, round(t.us, 2), round(100 * t.rate / bandwidth, 1))
+        for t in times
+    ]
+    columns = ["B", "tokens", "kernel", "splits", "us", "% of copy"]
+    return pd.DataFrame(rows, columns=columns).set_index(columns[:3])

@@ -1,0 +1,67 @@
+"""device-time: what the GPU does in a steady decode, kernel by kernel, and how long it waits.
+
+Times are the GPU's own, from a trace, which slows the host: a step here takes longer than one that nobody
+watches where the host is what it waits for.
+"""
+
+import argparse
+
+import pandas as pd
+from tqdm import tqdm
+
+from labkit.bench.commands.arguments import (
+    add_common_arguments,
+    add_rungs_argument,
+    int_list,
+    model_of,
+    positive,
+    settings_of,
+)
+from labkit.bench.device_time import DeviceTime, device_time
+from labkit.bench.limit import copy_bandwidth
+from labkit.bench.record import make_record, write_record
+from labkit.bench.steady import steady_prompts
+from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
+from labkit.engine.engine import pick_device
+from labkit.ladder import LADDER
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_common_arguments(parser)
+    add_rungs_argument(parser)
+    parser.add_argument("--batch-sizes", type=int_list, default=(1, 8, 64), help="requests decoded together")
+    parser.add_argument("--context", type=positive, default=256, help="tokens that each request holds")
+    parser.add_argument("--steps", type=positive, default=30, help="steps that are averaged")
+
+
+def run(args: argparse.Namespace) -> None:
+    device = pick_device(args.device)
+    model = model_of(args)
+    samples = []
+    for batch_size in tqdm(args.batch_sizes, desc="batch sizes"):
+        prompts = steady_prompts(batch_size, (args.context,))
+        for rung in args.rungs:
+            engine = InferenceEngine(
+                model,
+                LADDER[rung].options,
+                device=device,
+                cache=CacheConfig(prefix_cache=False),
+                scheduler=SchedulerConfig(batch_size, batch_size, batch_size * args.context),
+            )
+            made = device_time(engine, prompts, args.steps)
+            print(
+                f"\nrung {rung}, B = {batch_size}: {made.step_us:.0f} us a step, idle {made.idle_share:.1%}"
+            )
+            print(kernel_table(made).to_string())
+            samples.append({"rung": rung, **made.to_dict()})
+    if args.json:
+        settings = settings_of(args)
+        write_record(
+            make_record("decode_kernels", device, copy_bandwidth(device), settings, samples), args.json
+        )
+
+
+def kernel_table(made: DeviceTime) -> pd.DataFrame:
+    """A kernel a row, the longest first."""
+    rows = [(k.name[:70], round(k.count, 1), round(k.us, 1)) for k in made.kernels[:12]]
+    return pd.DataFrame(rows, columns=["kernel", "a step", "us"]).set_index("kernel")

@@ -1,0 +1,134 @@
+"""peers: labkit and the engines of others, side by side: same requests, weights and number of tokens.
+
+labkit at a few rungs, transformers' `generate` with its dynamic and its static cache, and vLLM where it is
+installed, in turn, there and back again. Every engine has a warm-up that is not measured. A run is timed
+from the requests' token ids to the last token id; decode leaves out the time to the first tokens, and is
+told where one batch holds all requests.
+"""
+
+import argparse
+from statistics import median
+
+import pandas as pd
+from tqdm import tqdm
+
+from labkit.bench.commands.arguments import (
+    add_common_arguments,
+    add_rounds_argument,
+    add_workload_arguments,
+    rung_list,
+    settings_of,
+    workload_of,
+)
+from labkit.bench.commands.ladder import slug
+from labkit.bench.comparison import Comparison
+from labkit.bench.limit import DecodeLimit, copy_bandwidth, workload_limit
+from labkit.bench.peers import PeerRun, PeerRuns, run_peers
+from labkit.bench.record import RESULTS, describe_host, make_record, write_record
+from labkit.bench.workload import Workload
+from labkit.errors import OptionError
+
+RUNGS = ("00", "05", "08", "09", "10")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_common_arguments(parser)
+    parser.add_argument(
+        "--rungs", type=rung_list, default=RUNGS, help=f"comma-separated (default: {','.join(RUNGS)})"
+    )
+    add_workload_arguments(parser)
+    add_rounds_argument(parser, 3)
+
+
+def run(args: argparse.Namespace) -> None:
+    if not args.no_stop_on_eos:
+        raise OptionError("peers compares runs of equal length: add --no-stop-on-eos")
+    workload = workload_of(args)
+    bandwidth = copy_bandwidth(workload.device)
+    limit = limit_of(workload, bandwidth)
+    with tqdm(unit=" runs") as bar:
+        ran = run_peers(workload, args.rungs, args.rounds, bar.update)
+    print(
+        f"{workload.model}, {len(workload.prompts)} requests, batches of {workload.scheduler.max_batch_size}"
+    )
+    print(peers_table(ran, limit, f"labkit {args.rungs[-1]}", one_batch(workload)).to_string())
+    print(f"Limit of decode: {limit.tokens_per_second:,.0f} tokens/s at {bandwidth / 1e9:,.0f} GB/s")
+    for name, reason in ran.left_out.items():
+        print(f"Left out: {name} ({reason})")
+    settings = {
+        **settings_of(args),
+        "left_out": ran.left_out,
+        "static_cache_compiled": ran.compiled,
+        "versions": peer_versions(),
+    }
+    samples = [
+        peer_sample(name, made, ran, limit, one_batch(workload))
+        for name, runs in ran.runs.items()
+        for made in runs
+    ]
+    path = args.json or RESULTS / f"peers_{slug(describe_host(workload.device)['device'])}.json"
+    write_record(make_record("peers", workload.device, bandwidth, settings, samples), path)
+    print(f"Record: {path}")
+
+
+def limit_of(workload: Workload, bandwidth: float) -> DecodeLimit:
+    """Of decoding every request's tokens but the first, which its prefill makes."""
+    lengths = [len(prompt) for prompt in workload.prompt_ids()]
+    made = [workload.max_new_tokens] * len(lengths)
+    return workload_limit(workload.model.gpt2, lengths, made, workload.scheduler.max_batch_size, bandwidth)
+
+
+def one_batch(workload: Workload) -> bool:
+    return len(workload.prompts) <= workload.scheduler.max_batch_size
+
+
+def decode_rate(run: PeerRun, in_one_batch: bool) -> float | None:
+    """Tokens a second after the first tokens; None where some requests were still waiting then."""
+    if run.first_token_seconds is None or not in_one_batch or run.tokens == len(run.token_ids):
+        return None
+    return (run.tokens - len(run.token_ids)) / (run.seconds - run.first_token_seconds)
+
+
+def peer_sample(name: str, run: PeerRun, ran: PeerRuns, limit: DecodeLimit, in_one_batch: bool) -> dict:
+    return {
+        "engine": name,
+        "seconds": run.seconds,
+        "first_token_seconds": run.first_token_seconds,
+        "tokens": run.tokens,
+        "tokens_per_second": run.tokens_per_second,
+        "decode_tokens_per_second": decode_rate(run, in_one_batch),
+        "equal_requests": ran.equal_requests(run),
+        "limit_seconds": limit.seconds,
+    }
+
+
+def peers_table(ran: PeerRuns, limit: DecodeLimit, reference: str, in_one_batch: bool) -> pd.DataFrame:
+    """A row an engine. reference: the engine that the others' whole runs are compared with."""
+    rows = {}
+    seconds = {name: tuple(run.seconds for run in runs) for name, runs in ran.runs.items()}
+    for name, runs in ran.runs.items():
+        decode = [rate for run in runs if (rate := decode_rate(run, in_one_batch)) is not None]
+        against = Comparison(name, reference, seconds[name], seconds[reference], {}, {})
+        rows[name] = {
+            "tokens/s": f"{median(run.tokens_per_second for run in runs):,.0f}",
+            "decode tokens/s": f"{median(decode):,.0f}" if decode else "",
+            "% of limit": f"{100 * limit.seconds / median(seconds[name]):.1f}",
+            f"{reference} is": f"x{against.speedup:.2f} {against.interval} {against.verdict}"
+            if name != reference
+            else "",
+            f"same tokens, of {ran.requests}": min(map(ran.equal_requests, runs)),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def peer_versions() -> dict[str, str]:
+    """Of the peers' packages that are installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {}
+    for package in ("transformers", "vllm"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,93 @@
+"""What the GPU does in a steady decode, from a trace: each kernel's time, and how long it does nothing."""
+
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from torch.profiler import profile
+
+from labkit.bench.limit import synchronize
+from labkit.bench.profile import activities_of
+from labkit.bench.steady import steady_decode
+from labkit.engine import InferenceEngine
+from labkit.errors import OptionError
+
+WARMUP_STEPS = 5  # of the profiler: the first ones pay for its start
+
+
+class KernelTime(NamedTuple):
+    """A kernel, or a copy, of one step."""
+
+    name: str
+    count: float
+    us: float  # all of them together
+
+
+@dataclass(frozen=True)
+class DeviceTime:
+    """A step of `batch_size` requests with `context_len` tokens each: the mean of several, microseconds."""
+
+    batch_size: int
+    context_len: int
+    step_us: float
+    gpu_busy_us: float
+    kernels: tuple[KernelTime, ...]  # those that take longest first
+
+    @property
+    def idle_share(self) -> float:
+        """The part of the step in which the GPU does nothing."""
+        return 1 - self.gpu_busy_us / self.step_us
+
+    def to_dict(self) -> dict:
+        """For a record."""
+        kernels = [kernel._asdict() for kernel in self.kernels]
+        return {**asdict(self), "kernels": kernels, "idle_share": self.idle_share}
+
+
+def device_time(engine: InferenceEngine, prompts: Sequence[Sequence[int]], num_steps: int = 30) -> DeviceTime:
+    """Trace `num_steps` steps of these prompts, all of one length. Raises OptionError without a GPU."""
+    if engine.device.type != "cuda":
+        raise OptionError("the time of kernels is measured on a CUDA GPU; there is none here")
+    with steady_decode(engine, prompts, max_new_tokens=2 * WARMUP_STEPS + num_steps + 5):
+        with profile(activities=activities_of(engine.device), acc_events=True) as profiler:
+            for _ in range(WARMUP_STEPS + num_steps):
+                engine.step()
+            synchronize(engine.device)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "trace.json"
+            profiler.export_chrome_trace(str(path))
+            events = json.loads(path.read_text())["traceEvents"]
+    context_len = len(prompts[0]) + WARMUP_STEPS + num_steps // 2
+    return read_device_time(events, len(prompts), context_len, num_steps)
+
+
+def read_device_time(events: Sequence[dict], batch_size: int, context_len: int, num_steps: int) -> DeviceTime:
+    """A Chrome trace's last `num_steps` steps, each of which ends with a copy of tokens to the host.
+
+    A kernel that is launched early waits inside for the one before it; that time is the other one's. So
+    a kernel's time is counted from where the one before it ends.
+    """
+    on_device = sorted(
+        (e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")), key=lambda e: e["ts"]
+    )
+    ends = [i for i, e in enumerate(on_device) if "DtoH" in e["name"]]
+    first, last = ends[-num_steps - 1], ends[-1]
+    latest = began = on_device[first]["ts"] + on_device[first]["dur"]
+    totals: dict[str, list[float]] = {}
+    for event in on_device[first + 1 : last + 1]:
+        end = event["ts"] + event["dur"]
+        total = totals.setdefault(event["name"], [0, 0.0])
+        total[0] += 1
+        total[1] += max(0.0, end - max(event["ts"], latest))
+        latest = max(latest, end)
+    kernels = [KernelTime(name, n / num_steps, us / num_steps) for name, (n, us) in totals.items()]
+    return DeviceTime(
+        batch_size,
+        context_len,
+        (latest - began) / num_steps,
+        sum(kernel.us for kernel in kernels),
+        tuple(sorted(kernels, key=lambda kernel: -kernel.us)),
+    )

@@ -1,0 +1,277 @@
+"""The same requests through labkit and through other people's engines, with the same weights.
+
+A peer is given token ids and gives token ids back; it is timed from outside, by one clock, from the moment
+it has the requests until it has handed over every token.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from labkit.bench.comparison import in_turn
+from labkit.bench.limit import synchronize
+from labkit.bench.workload import Workload
+from labkit.engine import InferenceEngine
+from labkit.ladder import LADDER
+from labkit.model import LanguageModel
+from labkit.model.checkpoint import CONV1D_WEIGHT
+
+if TYPE_CHECKING:
+    from transformers import GPT2LMHeadModel
+
+DYNAMIC = "transformers, dynamic cache"
+STATIC = "transformers, static cache"
+VLLM = "vllm"
+TokenIds = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class PeerRun:
+    """One run of a workload through an engine. Times are in seconds."""
+
+    seconds: float
+    first_token_seconds: float | None  # to the first batch's first tokens; None where it is not known
+    token_ids: TokenIds  # of each request, in the order of the workload
+
+    @property
+    def tokens(self) -> int:
+        """Tokens generated, counted as ids."""
+        return sum(map(len, self.token_ids))
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of the whole run, prefill and all."""
+        return self.tokens / self.seconds
+
+
+Peer = Callable[[], PeerRun]
+
+
+# --- labkit --------------------------------------------------------------------------------------------
+
+
+def labkit_peer(workload: Workload, rung: str) -> Peer:
+    """An engine of this rung, the same for all runs; the prefix cache is emptied before each."""
+    return partial(run_labkit, workload, workload.make_engine(LADDER[rung].options))
+
+
+def run_labkit(workload: Workload, engine: InferenceEngine) -> PeerRun:
+    if engine.prefix_cache is not None:
+        engine.prefix_cache.clear()
+    first_tokens, token_ids = None, {}
+    started = time.perf_counter()
+    request_ids = [engine.add_request(prompt, workload.params) for prompt in workload.prompt_ids()]
+    while engine.has_work:
+        for output in engine.step():
+            if first_tokens is None:
+                first_tokens = time.perf_counter()
+            if output.completion is not None:
+                token_ids[output.request_id] = output.completion.token_ids
+    ended = time.perf_counter()
+    return PeerRun(ended - started, first_tokens - started, tuple(token_ids[i] for i in request_ids))
+
+
+# --- transformers --------------------------------------------------------------------------------------
+
+
+def as_transformers(model: LanguageModel) -> "GPT2LMHeadModel":
+    """Hugging Face's GPT-2 with a copy of this model's weights, on its device, in its dtype."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    ours = model.config
+    config = GPT2Config(
+        vocab_size=ours.vocab_size,
+        n_positions=ours.n_positions,
+        n_embd=ours.n_embd,
+        n_layer=ours.n_layer,
+        n_head=ours.n_head,
+        n_inner=ours.n_inner,
+        layer_norm_epsilon=ours.layer_norm_epsilon,
+        tie_word_embeddings=ours.tie_word_embeddings,
+        bos_token_id=None,
+        eos_token_id=None,  # a run makes all its tokens, whatever comes
+    )
+    reference = GPT2LMHeadModel(config).to(model.device, model.dtype).eval().requires_grad_(False)
+    weights = {
+        (name if name.startswith("lm_head") else f"transformer.{name}"): (
+            weight.T if CONV1D_WEIGHT.fullmatch(name) else weight
+        )
+        for name, weight in model.gpt2.state_dict().items()
+    }
+    reference.load_state_dict(weights)
+    reference.tie_weights()
+    return reference
+
+
+class FirstLogits:
+    """A logits processor that changes nothing: it notes when a first token's logits are there."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.seen_at: float | None = None
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        if self.seen_at is None:
+            synchronize(self.device)
+            self.seen_at = time.perf_counter()
+        return scores
+
+
+def transformers_peer(
+    workload: Workload, reference: "GPT2LMHeadModel", cache_implementation: str | None
+) -> Peer:
+    """`generate`, batch after batch of `max_batch_size` requests. None: its default, the dynamic cache.
+
+    With "static" the cache has its full size from the start; on a GPU transformers then compiles the forward
+    and replays it as a CUDA graph.
+    """
+    return partial(run_transformers, workload, reference, cache_implementation)
+
+
+def run_transformers(
+    workload: Workload, reference: "GPT2LMHeadModel", cache_implementation: str | None
+) -> PeerRun:
+    prompts, size = workload.prompt_ids(), workload.scheduler.max_batch_size
+    first, token_ids = FirstLogits(reference.device), []
+    started = time.perf_counter()
+    for i in range(0, len(prompts), size):
+        input_ids, attention_mask = left_padded(prompts[i : i + size], reference.device)
+        out = reference.generate(
+            input_ids,
+            attention_mask=attention_mask,
+            max_new_tokens=workload.max_new_tokens,
+            do_sample=False,
+            pad_token_id=0,
+            cache_implementation=cache_implementation,
+            logits_processor=[first],
+        )
+        token_ids += map(tuple, out[:, input_ids.shape[1] :].tolist())
+    ended = time.perf_counter()
+    return PeerRun(ended - started, first.seen_at - started, tuple(token_ids))
+
+
+def left_padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Prompts [B, T] with pads before the shorter ones, and a mask of what is no pad."""
+    longest = max(map(len, prompts))
+    pads = [longest - len(prompt) for prompt in prompts]
+    ids = [[0] * n + list(prompt) for n, prompt in zip(pads, prompts, strict=True)]
+    mask = [[0] * n + [1] * len(prompt) for n, prompt in zip(pads, prompts, strict=True)]
+    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
+
+
+# --- vLLM, where it is installed -----------------------------------------------------------------------
+
+
+def vllm_peer(workload: Workload, directory: Path) -> Peer:
+    """vLLM's offline engine on the checkpoint in `directory`, from token ids to token ids."""
+    from vllm import LLM, SamplingParams
+
+    llm = LLM(
+        model=str(directory),
+        skip_tokenizer_init=True,
+        dtype=str(workload.model.dtype).removeprefix("torch."),
+        max_num_seqs=workload.scheduler.max_batch_size,
+        max_model_len=workload.model.config.n_positions,
+        enable_prefix_caching=False,
+        gpu_memory_utilization=0.4,  # the others' caches are on the same GPU
+    )
+    params = SamplingParams(
+        temperature=0.0, max_tokens=workload.max_new_tokens, ignore_eos=True, detokenize=False
+    )
+    prompts = [{"prompt_token_ids": list(prompt)} for prompt in workload.prompt_ids()]
+
+    def run() -> PeerRun:
+        started = time.perf_counter()
+        outputs = llm.generate(prompts, params, use_tqdm=False)
+        ended = time.perf_counter()
+        return PeerRun(ended - started, None, tuple(tuple(out.outputs[0].token_ids) for out in outputs))
+
+    return run
+
+
+# --- all of them ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PeerRuns:
+    """Runs made in turn, by engine, and why an engine that was meant to run has none."""
+
+    runs: dict[str, list[PeerRun]]
+    left_out: dict[str, str]
+    compiled: bool  # whether transformers compiled its forward for the static cache
+    requests: int
+
+    def equal_requests(self, run: PeerRun) -> int:
+        """Requests that got the tokens which the first engine's first run gave them."""
+        expected = next(iter(self.runs.values()))[0].token_ids
+        return sum(map(tuple.__eq__, run.token_ids, expected))
+
+
+def run_peers(
+    workload: Workload,
+    rungs: Sequence[str],
+    rounds: int,
+    progress: Callable[[], object] = lambda: None,
+) -> PeerRuns:
+    """Run the workload through labkit at these rungs and through every peer there is, in turn.
+
+    Each has its warm-up first: compiling and capturing are no part of a run. A peer that fails there is left
+    out, with its reason; a rung that fails raises. progress: called after each run, warm-ups too.
+    """
+    peers: dict[str, Peer] = {}
+    left_out: dict[str, str] = {}
+    for rung in rungs:
+        peers[f"labkit {rung}"] = labkit_peer(workload, rung)
+        peers[f"labkit {rung}"]()
+        progress()
+    with TemporaryDirectory() as directory, quiet_transformers():
+        reference = as_transformers(workload.model)
+        others: dict[str, Callable[[], Peer]] = {
+            DYNAMIC: lambda: transformers_peer(workload, reference, None),
+            STATIC: lambda: transformers_peer(workload, reference, "static"),
+        }
+        if find_spec("vllm") is None:
+            left_out[VLLM] = "not installed here"
+        else:
+            reference.save_pretrained(directory)
+            others[VLLM] = lambda: vllm_peer(workload, Path(directory))
+        for name, make in others.items():
+            try:
+                peer = make()
+                peer()
+                peer()  # a compiled forward may be compiled again, or captured, at its second call
+            except (
+                Exception
+            ) as error:  # whatever someone else's engine raises: it is left out, and it says why
+                left_out[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
+            else:
+                peers[name] = peer
+            progress()
+        made = in_turn(list(peers.values()), rounds, progress)
+        compiled = hasattr(reference, "_compiled_call")
+    return PeerRuns(dict(zip(peers, made, strict=True)), left_out, compiled, len(workload.prompts))
+
+
+@contextmanager
+def quiet_transformers():
+    """Its progress bars and its advice off, and afterwards as they were."""
+    from transformers.utils import logging
+
+    level, bar_was_on = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bar_was_on:
+            logging.enable_progress_bar()
