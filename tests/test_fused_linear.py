@@ -4,25 +4,38 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from labkit.kernels import (
+    NormLinear,
+    RowStatistics,
+    fold_layer_norm,
     fused_linear,
-    layer_norm_linear_plain,
-    layer_norm_linear_triton,
     linear_residual_plain,
     linear_residual_triton,
+    norm_linear_plain,
+    norm_linear_triton,
     triton_status,
 )
-from labkit.kernels.fused_linear import TILES, Tile, make_split_k_workspace, split_k_workspace_of, tile_of
+from labkit.kernels.fused_linear import (
+    TILES,
+    Tile,
+    make_split_k_workspace,
+    mean_and_rstd,
+    row_statistics,
+    split_k_workspace_of,
+    tile_of,
+)
 
 # Kernels run in the interpreter on CPU tensors, or compiled on the GPU's.
 NATIVE = triton_status().mode == "native"
 KERNEL_DEVICE = "cuda" if NATIVE else "cpu"
 # Half precision: a few units in the last place, for the twins round after every step.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2**-8, torch.bfloat16: 2**-5}
+UNIT = {torch.float32: 2**-24, torch.float16: 2**-11, torch.bfloat16: 2**-8}  # of rounding to nearest
 EPS = 1e-5
 
 needs_triton = pytest.mark.skipif(triton_status().mode == "off", reason=triton_status().reason)
@@ -35,9 +48,9 @@ devices = pytest.mark.parametrize(
         pytest.param("cuda", marks=pytest.mark.cuda),
     ],
 )
-LAYER_NORM_LINEAR = [
-    pytest.param(layer_norm_linear_plain, id="plain"),
-    pytest.param(layer_norm_linear_triton, id="triton", marks=needs_triton),
+NORM_LINEAR = [
+    pytest.param(norm_linear_plain, id="plain"),
+    pytest.param(norm_linear_triton, id="triton", marks=needs_triton),
 ]
 LINEAR_RESIDUAL = [
     pytest.param(linear_residual_plain, id="plain"),
@@ -50,49 +63,114 @@ def randn(*shape: int, like: torch.Generator, dtype: torch.dtype) -> Tensor:
 
 
 def make_case(
-    function: Callable,
     M: int = 3,
     N: int = 33,
     K: int = 40,
     dtype: torch.dtype = torch.float32,
     device: str = KERNEL_DEVICE,
+    seed: int = 0,
 ) -> dict[str, Tensor]:
-    """The arguments of one call, by name. Results are of about the size of 1."""
-    like = torch.Generator(device).manual_seed(0)
-    linear = {
+    """Input, parameters and residual, by name. Results are of about the size of 1."""
+    like = torch.Generator(device).manual_seed(seed)
+    return {
         "x": randn(M, K, like=like, dtype=dtype),
+        "norm_weight": randn(K, like=like, dtype=dtype),
+        "norm_bias": randn(K, like=like, dtype=dtype),
         "weight": (randn(N, K, like=like, dtype=torch.float32) * K**-0.5).to(dtype),
         "bias": randn(N, like=like, dtype=dtype),
+        "residual": randn(M, N, like=like, dtype=dtype),
     }
-    if function in (linear_residual_plain, linear_residual_triton):
-        return linear | {"residual": randn(M, N, like=like, dtype=dtype)}
-    norm = {"norm_weight": randn(K, like=like, dtype=dtype), "norm_bias": randn(K, like=like, dtype=dtype)}
-    return linear | norm | {"eps": EPS}
 
 
-def definition(arguments: dict) -> Tensor:
+def fold(case: dict) -> NormLinear:
+    return fold_layer_norm(case["norm_weight"], case["norm_bias"], EPS, case["weight"], case["bias"])
+
+
+def norm_arguments(case: dict, width: int | None = None) -> dict:
+    """Of a norm_linear, by name; parts of `width`, or one part."""
+    x = case["x"]
+    return {"x": x, "statistics": row_statistics(x, width or x.shape[1]), "layer": fold(case)}
+
+
+def residual_arguments(case: dict) -> dict:
+    return {name: case[name] for name in ("x", "weight", "bias", "residual")}
+
+
+def double(case: dict) -> dict:
+    return {name: value.double() if isinstance(value, Tensor) else value for name, value in case.items()}
+
+
+def layer_norm_then_linear(case: dict) -> Tensor:
     """In float64: [M, N]."""
-    a = {name: value.double() if isinstance(value, Tensor) else value for name, value in arguments.items()}
-    x = a["x"]
-    if "norm_weight" in a:
-        centered = x - x.mean(1, keepdim=True)
-        normed = centered / (centered.square().mean(1, keepdim=True) + a["eps"]).sqrt()
-        x = normed * a["norm_weight"] + a["norm_bias"]
-    out = x @ a["weight"].T
+    a = double(case)
+    normed = F.layer_norm(a["x"], a["x"].shape[1:], a["norm_weight"], a["norm_bias"], EPS)
+    return F.linear(normed, a["weight"], a["bias"])
+
+
+def norm_linear_bound(case: dict) -> Tensor:
+    """How far off a norm_linear may be, number by number: [M, N] float64.
+
+    The weight with the norm's in it is rounded once to x's dtype, and so is the result; a float32 sum of K
+    products, taken before the mean is taken off, is off by less than 4 * sqrt(K) units of the sum of their
+    sizes, as good as surely (Higham and Mary, 2019). The last factor: GELU's slope is below 1.13, and terms
+    of second order.
+    """
+    a, unit = double(case), UNIT[case["x"].dtype]
+    x, K = a["x"], a["x"].shape[1]
+    mean = x.mean(1, keepdim=True)
+    rstd = ((x - mean).square().mean(1, keepdim=True) + EPS).rsqrt()
+    folded = (a["weight"] * a["norm_weight"]).abs()
+    rounded_weight = unit * ((x - mean) * rstd).abs() @ folded.T
+    sizes = rstd * ((x.abs() + mean.abs()) @ folded.T) + (a["weight"] * a["norm_bias"]).abs().sum(1)
     if a["bias"] is not None:
-        out = out + a["bias"]
-    if a.get("gelu"):
-        out = 0.5 * out * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (out + 0.044715 * out**3)))
-    return out + a["residual"] if "residual" in a else out
+        sizes = sizes + a["bias"].abs()
+    summed = 4 * K**0.5 * UNIT[torch.float32] * sizes
+    stored = unit_of_storing(case["x"].dtype) * layer_norm_then_linear(case).abs()
+    return 1.2 * (rounded_weight + summed + stored)
 
 
-def assert_is_its_definition(function: Callable, arguments: dict, **options: object) -> Tensor:
-    x, weight = arguments["x"], arguments["weight"]
-    out = function(**arguments, **options)
+def unit_of_storing(dtype: torch.dtype) -> float:
+    """Triton's interpreter cuts a bfloat16 off, where a GPU rounds it to the nearest."""
+    return (2 if fused_linear.must_upcast(dtype) else 1) * UNIT[dtype]
+
+
+def assert_is_layer_norm_then_linear(
+    function: Callable, case: dict, width: int | None = None, gelu: bool = False, **options: object
+) -> None:
+    x, weight = case["x"], case["weight"]
+    out = function(**norm_arguments(case, width), gelu=gelu, **options)
     assert (out.shape, out.dtype, out.device) == ((len(x), len(weight)), x.dtype, x.device)
-    tolerance = TOLERANCE[x.dtype]
-    torch.testing.assert_close(out.double(), definition(arguments), rtol=tolerance, atol=tolerance)
-    return out
+    expected = layer_norm_then_linear(case)
+    expected = F.gelu(expected, approximate="tanh") if gelu else expected
+    off = (out.double() - expected).abs()
+    assert (off <= norm_linear_bound(case)).all(), (off / norm_linear_bound(case)).max()
+
+
+def assert_is_linear_and_residual(function: Callable, case: dict, **options: object) -> RowStatistics:
+    x, weight = case["x"], case["weight"]
+    out, statistics = function(**residual_arguments(case), **options)
+    assert (out.shape, out.dtype, out.device) == ((len(x), len(weight)), x.dtype, x.device)
+    a, tolerance = double(case), TOLERANCE[x.dtype]
+    expected = F.linear(a["x"], a["weight"], a["bias"]) + a["residual"]
+    torch.testing.assert_close(out.double(), expected, rtol=tolerance, atol=tolerance)
+    assert_are_statistics_of(out, statistics)
+    return statistics
+
+
+def assert_are_statistics_of(x: Tensor, statistics: RowStatistics) -> None:
+    """Part by part, and put together: those of x as it is stored, in float64."""
+    K, (parts, width) = x.shape[1], statistics
+    assert (parts.shape, parts.dtype) == ((len(x), -(-K // width), 2), torch.float32)
+    assert parts.device == x.device and parts.is_contiguous()
+    pieces = x.double().split(width, dim=1)
+    means = torch.stack([piece.mean(1) for piece in pieces], 1)
+    squares = torch.stack([piece.var(1, correction=0) * piece.shape[1] for piece in pieces], 1)
+    expected = torch.stack([means, squares], 2)
+    torch.testing.assert_close(parts.double(), expected, rtol=1e-5, atol=1e-5)
+    mean, rstd = mean_and_rstd(statistics, K, EPS)
+    variance = x.double().var(1, correction=0)
+    torch.testing.assert_close(mean.double(), x.double().mean(1), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(rstd.double(), (variance + EPS).rsqrt(), rtol=1e-4, atol=0)
 
 
 SMALL = {
@@ -114,63 +192,151 @@ TILED = {
     "rows left": Tile(64, 16, 16, 1, 4, 3),
 }
 tiled = pytest.mark.parametrize("tile", TILED.values(), ids=TILED)
+WIDTHS = {
+    "one part": 70,
+    "wider than a row": 128,
+    "equal parts": 35,
+    "a last part that is shorter": 16,
+    "a last part of one": 23,
+    "a part a number": 1,
+}
+widths = pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
 
 
-# --- LayerNorm, linear, GELU -----------------------------------------------------------------------
+# --- what a LayerNorm has to know of its input -----------------------------------------------------
+
+
+@widths
+@dtypes
+def test_statistics_of_parts_are_those_of_the_row(dtype: torch.dtype, width: int):
+    x = make_case(M=5, K=70, dtype=dtype)["x"]
+    statistics = row_statistics(x, width)
+    assert statistics.width == width
+    assert_are_statistics_of(x, statistics)
+
+
+@settings(max_examples=100)
+@given(st.integers(1, 4), st.integers(1, 90), st.integers(1, 100), st.sampled_from([0.0, 1.0, -300.0]))
+def test_parts_of_any_width_are_put_together(M: int, K: int, width: int, mean: float):
+    x = make_case(M=M, K=K)["x"] + mean
+    means, rstd = mean_and_rstd(row_statistics(x, width), K, EPS)
+    variance = x.double().var(1, correction=0)
+    torch.testing.assert_close(means.double(), x.double().mean(1), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(rstd.double(), (variance + EPS).rsqrt(), rtol=1e-3, atol=0)
+
+
+@widths
+@pytest.mark.parametrize("value", [0.0, 2.5, -4096.0])
+def test_a_row_of_equal_numbers_has_no_variance(value: float, width: int):
+    x = torch.full((2, 70), value)
+    statistics = row_statistics(x, width)
+    assert (statistics.parts[:, :, 0] == value).all() and (statistics.parts[:, :, 1] == 0).all()
+    mean, rstd = mean_and_rstd(statistics, 70, EPS)
+    assert (mean == value).all()
+    torch.testing.assert_close(rstd, torch.full((2,), EPS**-0.5))
+
+
+# --- a LayerNorm put into the layer behind it ------------------------------------------------------
+
+
+@dtypes
+@pytest.mark.parametrize("has_bias", [True, False], ids=["with bias", "without"])
+def test_a_folded_layer_has_the_norm_in_its_weights(dtype: torch.dtype, has_bias: bool):
+    case = make_case(dtype=dtype) | ({} if has_bias else {"bias": None})
+    layer, a = fold(case), double(case)
+    assert torch.equal(layer.weight, (case["weight"].float() * case["norm_weight"].float()).to(dtype))
+    assert layer.weight.is_contiguous() and layer.eps == EPS
+    assert layer.column_sums.dtype == layer.bias.dtype == torch.float32
+    # Of the weight as it is stored: else the mean would not go where weights were rounded.
+    torch.testing.assert_close(layer.column_sums.double(), layer.weight.double().sum(1), rtol=0, atol=1e-5)
+    expected = a["weight"] @ a["norm_bias"] + (a["bias"] if has_bias else 0)
+    torch.testing.assert_close(layer.bias.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_folding_leaves_norm_and_layer_as_they_were():
+    case, before = make_case(), make_case()
+    layer = fold(case)
+    for tensor in (layer.weight, layer.column_sums, layer.bias):
+        tensor.fill_(torch.nan)  # a copy
+    for name, value in case.items():
+        assert torch.equal(value, before[name]), name
 
 
 @dtypes
 @small
 @devices
 @pytest.mark.parametrize("gelu", [False, True], ids=["linear", "gelu"])
-@pytest.mark.parametrize("function", LAYER_NORM_LINEAR)
+@pytest.mark.parametrize("function", NORM_LINEAR)
 def test_it_is_layer_norm_then_linear(
     function: Callable, gelu: bool, device: str, sizes: tuple[int, int, int], dtype: torch.dtype
 ):
-    arguments = make_case(function, *sizes, dtype=dtype, device=device)
-    assert_is_its_definition(function, arguments | {"gelu": gelu})
+    assert_is_layer_norm_then_linear(function, make_case(*sizes, dtype, device), gelu=gelu)
 
 
 @needs_triton
 @tiled
 @devices
 @pytest.mark.parametrize("sizes", [(3, 33, 75), (65, 17, 130)], ids=str)
-def test_layer_norm_linear_is_the_same_in_any_tile(device: str, sizes: tuple, tile: Tile | None):
-    arguments = make_case(layer_norm_linear_triton, *sizes, device=device)
-    assert_is_its_definition(layer_norm_linear_triton, arguments | {"gelu": True}, tile=tile)
+def test_norm_linear_is_the_same_in_any_tile(device: str, sizes: tuple, tile: Tile | None):
+    case = make_case(*sizes, device=device)
+    assert_is_layer_norm_then_linear(norm_linear_triton, case, width=32, gelu=True, tile=tile)
 
 
+@widths
+@devices
+@pytest.mark.parametrize("function", NORM_LINEAR)
+def test_norm_linear_takes_statistics_in_parts_of_any_width(function: Callable, device: str, width: int):
+    case = make_case(17, 20, 70, device=device)
+    case["x"] += torch.linspace(-3, 3, 70, device=device)  # parts of other means
+    assert_is_layer_norm_then_linear(function, case, width)
+
+
+@pytest.mark.parametrize("width", [None, 16], ids=["one part", "parts"])
 @pytest.mark.parametrize("K", [40, 300], ids=["one block", "more than one"])
 @devices
-@pytest.mark.parametrize("function", LAYER_NORM_LINEAR)
-def test_rows_of_a_large_mean_keep_their_variance(function: Callable, device: str, K: int):
+@pytest.mark.parametrize("function", NORM_LINEAR)
+def test_rows_of_a_large_mean_keep_their_variance(function: Callable, device: str, K: int, width: int | None):
     """As the mean of the squares less the square of the mean, in float32, it would be off by 1 in 1."""
-    arguments = make_case(function, K=K, device=device)
-    arguments["x"] += 4096
-    expected = definition(arguments)
-    torch.testing.assert_close(function(**arguments).double(), expected, rtol=3e-3, atol=3e-3)
+    case = make_case(K=K, device=device)
+    case["x"] += 4096
+    assert_is_layer_norm_then_linear(function, case, width)
+    out = function(
+        **norm_arguments(case, width)
+    ).double()  # tighter than the bound, which grows with the mean
+    torch.testing.assert_close(out, layer_norm_then_linear(case), rtol=3e-3, atol=1e-2)
 
 
-@pytest.mark.parametrize("function", LAYER_NORM_LINEAR)
-def test_rows_without_variance_are_the_bias_of_the_norm(function: Callable):
-    arguments = make_case(function)
-    arguments["x"].fill_(2.5)
-    assert_is_its_definition(function, arguments)
+@dtypes
+@pytest.mark.parametrize("width", [None, 16], ids=["one part", "parts"])
+@pytest.mark.parametrize("value", [0.0, 2.5, -96.0])
+@pytest.mark.parametrize("function", NORM_LINEAR)
+def test_rows_of_equal_numbers_are_the_bias_of_the_norm(
+    function: Callable, value: float, width: int | None, dtype: torch.dtype
+):
+    case = make_case(dtype=dtype)
+    case["x"][1].fill_(value)
+    assert_is_layer_norm_then_linear(function, case, width)
+    out = function(**norm_arguments(case, width))[1]
+    a = double(case)
+    expected = a["weight"] @ a["norm_bias"] + a["bias"]
+    # The mean is taken off a sum in float32, and what that leaves is divided by sqrt(eps).
+    rtol = unit_of_storing(dtype)
+    torch.testing.assert_close(out.double(), expected, rtol=rtol, atol=1e-5 + 1e-3 * abs(value))
 
 
 @devices
-@pytest.mark.parametrize("function", LAYER_NORM_LINEAR)
+@pytest.mark.parametrize("function", NORM_LINEAR)
 def test_gelu_of_large_numbers_does_not_overflow(function: Callable, device: str):
-    arguments = make_case(function, device=device) | {"gelu": True}
-    arguments["bias"][:4] = torch.tensor([-1e4, -100.0, 100.0, 1e4])
-    assert_is_its_definition(function, arguments)
+    case = make_case(device=device)
+    case["bias"][:4] = torch.tensor([-1e4, -100.0, 100.0, 1e4])
+    assert_is_layer_norm_then_linear(function, case, gelu=True)
 
 
 @needs_triton
-def test_a_layer_norm_is_not_split():
-    arguments = make_case(layer_norm_linear_triton)
-    with pytest.raises(ValueError, match=r"^tile.split_k is 2, but a LayerNorm's row cannot be split"):
-        layer_norm_linear_triton(**arguments, tile=Tile(16, 16, 16, 2, 4, 2))
+def test_a_product_behind_a_layer_norm_is_not_split():
+    arguments = norm_arguments(make_case())
+    with pytest.raises(ValueError, match=r"^tile.split_k is 2, but a product behind a LayerNorm is not spli"):
+        norm_linear_triton(**arguments, tile=Tile(16, 16, 16, 2, 4, 2))
 
 
 # --- linear, residual ------------------------------------------------------------------------------
@@ -183,7 +349,7 @@ def test_a_layer_norm_is_not_split():
 def test_it_is_linear_and_residual(
     function: Callable, device: str, sizes: tuple[int, int, int], dtype: torch.dtype
 ):
-    assert_is_its_definition(function, make_case(function, *sizes, dtype=dtype, device=device))
+    assert_is_linear_and_residual(function, make_case(*sizes, dtype, device))
 
 
 @needs_triton
@@ -195,31 +361,58 @@ def test_a_tile_may_be_shared(block_m: int, block_n: int, split_k: int, device: 
     """K is five blocks: the parts are not of one size, and of four, one is empty."""
     workspace = make_split_k_workspace(torch.device(device), num_partials=2**14, num_tiles=16)
     workspace.partials.fill_(torch.nan)
-    arguments = make_case(linear_residual_triton, 17, 40, 75, dtype, device)
+    case = make_case(17, 40, 75, dtype, device)
     tile = Tile(block_m, block_n, 16, split_k, 4, 2)
     for _ in range(2):
-        assert_is_its_definition(linear_residual_triton, arguments, tile=tile, workspace=workspace)
+        statistics = assert_is_linear_and_residual(
+            linear_residual_triton, case, tile=tile, workspace=workspace
+        )
+        assert statistics.width == block_n
         assert not workspace.counters.any()  # it can be launched again
+
+
+@needs_triton
+@dtypes
+@devices
+@pytest.mark.parametrize("block_n", [16, 32, 64])
+@pytest.mark.parametrize("N", [1, 16, 33, 64])
+def test_statistics_are_those_of_what_is_stored_whatever_the_tile(
+    N: int, block_n: int, device: str, dtype: torch.dtype
+):
+    """Rows of a mean far from 0: of what is summed, and not stored, they would be others."""
+    case = make_case(5, N, 40, dtype, device)
+    case["residual"] += 100
+    tile = Tile(16, block_n, 16, 2, 4, 2)
+    out, statistics = linear_residual_triton(**residual_arguments(case), tile=tile)
+    expected = row_statistics(out, block_n)
+    assert statistics.width == expected.width == block_n
+    torch.testing.assert_close(statistics.parts, expected.parts, rtol=1e-5, atol=1e-5)
+    # And a LayerNorm that is told them is that of the row.
+    behind = make_case(5, 20, N, dtype, device) | {"x": out}
+    arguments = norm_arguments(behind) | {"statistics": statistics}
+    for function in (norm_linear_plain, norm_linear_triton):
+        off = (function(**arguments).double() - layer_norm_then_linear(behind)).abs()
+        assert (off <= norm_linear_bound(behind)).all()
 
 
 @needs_triton
 @devices
 def test_parts_are_added_in_their_order(device: str):
     """1e8 and -1e8 first, then 1: in any other order the 1 is lost."""
-    arguments = make_case(linear_residual_triton, 1, 16, 48, device=device)
-    x, weight, bias, residual = (arguments[name] for name in ("x", "weight", "bias", "residual"))
+    arguments = residual_arguments(make_case(1, 16, 48, device=device))
+    x, weight, bias, residual = arguments.values()
     weight.zero_(), bias.zero_(), residual.zero_(), x.fill_(1)
     weight[:, 0], weight[:, 16], weight[:, 32] = 1e8, -1e8, 1
-    out = linear_residual_triton(**arguments, tile=Tile(16, 16, 16, 3, 4, 2))
+    out, statistics = linear_residual_triton(**arguments, tile=Tile(16, 16, 16, 3, 4, 2))
     assert (out == 1).all()
+    assert statistics.parts.tolist() == [[[1, 0]]]
 
 
 @needs_triton
 def test_the_default_workspace_is_made_once_and_left_as_it_was():
     device = torch.device(KERNEL_DEVICE, 0) if NATIVE else torch.device(KERNEL_DEVICE)
-    arguments = make_case(linear_residual_triton, M=5, N=20, K=200)
     assert tile_of(5, 20, 200).split_k > 1
-    assert_is_its_definition(linear_residual_triton, arguments)
+    assert_is_linear_and_residual(linear_residual_triton, make_case(5, 20, 200))
     workspace = split_k_workspace_of(device)
     assert workspace is split_k_workspace_of(device)
     assert not workspace.counters.any()
@@ -237,13 +430,13 @@ def test_counters_are_cleared_if_a_launch_is_interrupted(monkeypatch: pytest.Mon
 
             return launch
 
-    arguments = make_case(linear_residual_triton)
+    case = make_case()
     options = {"tile": Tile(16, 16, 16, 2, 4, 2), "workspace": workspace}
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(fused_linear, "_linear_residual_kernel", Interrupted())
-        linear_residual_triton(**arguments, **options)
+        linear_residual_triton(**residual_arguments(case), **options)
     assert not workspace.counters.any()
-    assert_is_its_definition(linear_residual_triton, arguments, **options)
+    assert_is_linear_and_residual(linear_residual_triton, case, **options)
 
 
 def test_no_workspace_is_made_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch):
@@ -265,7 +458,7 @@ def test_no_workspace_is_made_while_a_graph_is_captured(monkeypatch: pytest.Monk
     ids=["partials", "counters"],
 )
 def test_a_workspace_too_small_is_refused(sizes: dict, message: str):
-    arguments = make_case(linear_residual_triton, M=17)
+    arguments = residual_arguments(make_case(M=17))
     workspace = make_split_k_workspace(torch.device(KERNEL_DEVICE), **sizes)
     with pytest.raises(ValueError, match=f"^{message}"):
         linear_residual_triton(**arguments, tile=Tile(16, 16, 16, 2, 4, 2), workspace=workspace)
@@ -275,36 +468,64 @@ def test_a_workspace_too_small_is_refused(sizes: dict, message: str):
 
 EACH = [
     pytest.param(parameter.values[0], id=f"{name}-{parameter.id}", marks=parameter.marks)
-    for name, pair in (("layer_norm_linear", LAYER_NORM_LINEAR), ("linear_residual", LINEAR_RESIDUAL))
+    for name, pair in (("norm_linear", NORM_LINEAR), ("linear_residual", LINEAR_RESIDUAL))
     for parameter in pair
 ]
 TRITON = [
-    pytest.param(layer_norm_linear_triton, id="layer_norm_linear", marks=needs_triton),
+    pytest.param(norm_linear_triton, id="norm_linear", marks=needs_triton),
     pytest.param(linear_residual_triton, id="linear_residual", marks=needs_triton),
 ]
 
 
+def is_norm(function: Callable) -> bool:
+    return function in (norm_linear_plain, norm_linear_triton)
+
+
+def arguments_of(function: Callable, case: dict) -> dict:
+    return norm_arguments(case) if is_norm(function) else residual_arguments(case)
+
+
+def tensors_of(result: Tensor | tuple[Tensor, RowStatistics]) -> list[Tensor]:
+    return [result] if isinstance(result, Tensor) else [result[0], result[1].parts]
+
+
+def assert_is_its_definition(function: Callable, case: dict, **options: object) -> None:
+    check = assert_is_layer_norm_then_linear if is_norm(function) else assert_is_linear_and_residual
+    check(function, case, **options)
+
+
 @pytest.mark.parametrize("function", EACH)
 def test_a_layer_may_be_without_bias(function: Callable):
-    assert_is_its_definition(function, make_case(function) | {"bias": None})
+    assert_is_its_definition(function, make_case() | {"bias": None})
 
 
 @pytest.mark.parametrize("function", EACH)
 def test_rows_may_be_part_of_wider_ones(function: Callable):
-    arguments = make_case(function, M=18)
-    for name in arguments.keys() & {"x", "residual"}:
-        wider = torch.full((18, 2 * arguments[name].shape[1]), torch.nan, device=KERNEL_DEVICE)
-        wider[:, : arguments[name].shape[1]] = arguments[name]
-        arguments[name] = wider[:, : arguments[name].shape[1]]
-    assert_is_its_definition(function, arguments)
+    case = make_case(M=18)
+    for name in ("x", "residual"):
+        wider = torch.full((18, 2 * case[name].shape[1]), torch.nan, device=KERNEL_DEVICE)
+        wider[:, : case[name].shape[1]] = case[name]
+        case[name] = wider[:, : case[name].shape[1]]
+    assert_is_its_definition(function, case)
 
 
 @pytest.mark.parametrize("function", EACH)
 def test_arguments_stay_as_they_are(function: Callable):
-    arguments, before = make_case(function), make_case(function)
-    function(**arguments)
+    arguments, before = (flat(arguments_of(function, make_case())) for _ in range(2))
+    function(**arguments_of(function, make_case()))
     for name, value in arguments.items():
         assert torch.equal(torch.as_tensor(value), torch.as_tensor(before[name])), name
+
+
+def flat(arguments: dict) -> dict:
+    """Tuples taken apart."""
+    parts = [
+        {f"{name}.{field}": part for field, part in value._asdict().items()}
+        if hasattr(value, "_asdict")
+        else {name: value}
+        for name, value in arguments.items()
+    ]
+    return {name: value for part in parts for name, value in part.items()}
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy, in the interpreter
@@ -313,19 +534,22 @@ def test_arguments_stay_as_they_are(function: Callable):
 @devices
 @pytest.mark.parametrize("function", EACH)
 def test_a_broken_row_spoils_no_other(function: Callable, device: str, where: str, value: float):
-    arguments = make_case(function, M=18, device=device)
-    expected = function(**arguments)
+    case = make_case(M=18, device=device)
+    expected = tensors_of(function(**arguments_of(function, case)))
     others = [m for m in range(18) if m != 1]
-    x = arguments["x"].clone()
+    x = case["x"].clone()
     x[1, 7 if where == "one number" else slice(None)] = value
-    out = function(**arguments | {"x": x})
-    assert torch.equal(out[others], expected[others])
-    assert not out[1].isfinite().any()
+    made = tensors_of(function(**arguments_of(function, case | {"x": x})))
+    for tensor, wanted in zip(made, expected, strict=True):
+        assert torch.equal(tensor[others], wanted[others])
+        assert not tensor[1].isfinite().any()
 
 
 @pytest.mark.parametrize("function", EACH)
 def test_no_rows_make_no_result(function: Callable):
-    assert function(**make_case(function, M=0)).shape == (0, 33)
+    out, *parts = tensors_of(function(**arguments_of(function, make_case(M=0))))
+    assert out.shape == (0, 33)
+    assert all(len(each) == 0 for each in parts)
 
 
 @needs_triton
@@ -334,12 +558,12 @@ def test_no_rows_make_no_result(function: Callable):
 @given(data=st.data())
 def test_it_is_its_definition_at_any_size_and_in_any_tile(function: Callable, data: st.DataObject):
     sizes = data.draw(st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(1, 80)))
-    split_k = data.draw(st.integers(1, 5)) if function is linear_residual_triton else 1
+    split_k = 1 if is_norm(function) else data.draw(st.integers(1, 5))
     blocks = st.sampled_from([16, 32, 64])
     tile = Tile(data.draw(blocks), data.draw(blocks), data.draw(blocks), split_k, 4, 2)
-    assert_is_its_definition(
-        function, make_case(function, *sizes), tile=data.draw(st.sampled_from([None, tile]))
-    )
+    options = {"width": data.draw(st.integers(1, 90))} if is_norm(function) else {}
+    tile = data.draw(st.sampled_from([None, tile]))
+    assert_is_its_definition(function, make_case(*sizes), tile=tile, **options)
 
 
 # --- tiles -----------------------------------------------------------------------------------------
@@ -367,12 +591,29 @@ def assert_has_a_tile(M: int, N: int, K: int, can_split: bool) -> None:
         fused_linear.check_workspace(workspace, torch.device("meta"), tiles, tile)
 
 
-def test_small_batches_of_gpt2_make_programs_for_most_of_the_gpu():
-    for (N, K), rows in TILES.items():
-        for M, tile in rows:
+SHARED_MEMORY = 227 * 2**10  # bytes that a program can have, on an H100
+
+
+@pytest.mark.parametrize("N, K", TILES, ids=str)
+def test_the_tiles_measured_are_the_ones_taken(N: int, K: int):
+    rows = TILES[N, K]
+    assert [M for M, _ in rows] == sorted({M for M, _ in rows})
+    least = 1
+    for most, tile in rows:
+        for M in (least, most):
             assert tile_of(M, N, K) == tile
-            programs = -(-M // tile.block_m) * -(-N // tile.block_n) * tile.split_k
-            assert programs >= 70, (N, K, M)
+            assert tile_of(M, N, K, can_split=False) == tile or tile.split_k > 1
+        assert tile.num_stages * (tile.block_m + tile.block_n) * tile.block_k * 2 <= SHARED_MEMORY
+        least = most + 1
+    if N > 768:  # behind a LayerNorm
+        assert all(tile.split_k == 1 for _, tile in rows)
+
+
+def test_sizes_that_nobody_measured_make_programs_for_most_of_the_gpu():
+    for M, N, K in ((1, 1024, 1024), (8, 3072, 1024), (64, 4096, 1024), (300, 1024, 4096)):
+        tile = tile_of(M, N, K)
+        programs = -(-M // tile.block_m) * -(-N // tile.block_n) * tile.split_k
+        assert programs >= 70, (M, N, K)
     assert tile_of(1, 50257, 768) == Tile(16, 64, 128, 1, 4, 4)  # the logits
     assert tile_of(8, 192, 64, can_split=False) == Tile(16, 16, 64, 1, 4, 2)  # the tiny model's
     assert tile_of(8, 64, 256) == Tile(16, 32, 128, 2, 4, 3)
@@ -390,38 +631,55 @@ def on_meta(tensor: Tensor) -> Tensor:
     return tensor.to("meta")
 
 
-LINEAR = {
+INPUT = {
     "rows of another rank": ("x", lambda x: x[0], r"x has shape \[40\], expected \[M, K\]"),
     "rows with gaps": ("x", strided, r"x has strides \(80, 2\), expected the last dimension"),
     "rows of float64": ("x", Tensor.double, r"x is torch.float64, expected one of torch.float16, "),
     "rows of integers": ("x", Tensor.int, r"x is torch.int32, expected one of torch.float16"),
-    "weights of other inputs": (
-        "weight",
-        lambda w: w[:, 1:],
-        r"weight has shape \[33, 39\], expected \[N, 40",
+}
+WEIGHT = {
+    "weights of other inputs": (lambda w: w[:, 1:], r"weight has shape \[33, 39\], expected \[N, 40"),
+    "weights of another dtype": (Tensor.half, r"weight is torch.float16, expected torch.float32"),
+    "weights on another device": (on_meta, r"weight is on meta, expected"),
+    "weights by column": (
+        lambda w: w.T.contiguous().T,
+        r"weight has strides \(1, 33\), expected",
     ),
-    "weights of another dtype": ("weight", Tensor.half, r"weight is torch.float16, expected torch.float32"),
-    "weights on another device": ("weight", on_meta, r"weight is on meta, expected"),
-    "weights by column": ("weight", lambda w: w.T.contiguous().T, r"weight has strides \(1, 33\), expected"),
     "weights of wider rows": (
-        "weight",
         lambda w: torch.cat([w, w], dim=1)[:, :40],
         r"weight has strides \(80, 1\), expected \(40, 1\): contiguous",
     ),
+}
+BIAS = {
     "biases of other outputs": ("bias", lambda b: b[1:], r"bias has shape \[32\], expected \[33\]"),
     "biases of another dtype": ("bias", Tensor.half, r"bias is torch.float16"),
     "biases on another device": ("bias", on_meta, r"bias is on meta"),
     "biases with gaps": ("bias", strided, r"bias has strides \(2,\)"),
 }
-NORM = {
-    f"{name} {what}": (name, change, f"{name} {message}")
-    for name in ("norm_weight", "norm_bias")
+VECTORS = {
+    f"{name} {what}": (f"layer.{name}", change, f"layer.{name} {message}")
+    for name in ("column_sums", "bias")
     for what, change, message in (
-        ("of other inputs", lambda t: t[1:], r"has shape \[39\], expected \[40\]"),
-        ("of another dtype", Tensor.half, r"is torch.float16, expected torch.float32"),
+        ("of other outputs", lambda t: t[1:], r"has shape \[32\], expected \[33\]"),
+        ("of half precision", Tensor.half, r"is torch.float16, expected torch.float32"),
         ("on another device", on_meta, r"is on meta"),
         ("with gaps", strided, r"has strides \(2,\)"),
     )
+}
+STATISTICS = {
+    "statistics of other rows": (lambda p: p[1:], r"has shape \[2, 1, 2\], expected \[3, 1, 2\]"),
+    "statistics of more parts": (
+        lambda p: p.repeat(1, 2, 1),
+        r"has shape \[3, 2, 2\], expected \[3, 1, 2\]",
+    ),
+    "statistics without squares": (lambda p: p[..., :1], r"has shape \[3, 1, 1\], expected \[3, 1, 2\]"),
+    "statistics of half precision": (Tensor.half, r"is torch.float16, expected torch.float32"),
+    "statistics on another device": (on_meta, r"is on meta"),
+    "statistics with gaps": (strided, r"has strides \(4, 4, 2\), expected the last dimension"),
+    "statistics of rows with gaps": (
+        lambda p: torch.cat([p, p], 1)[:, :1],
+        r"has strides \(4, 2, 1\), expected contiguous",
+    ),
 }
 RESIDUAL = {
     "a residual of other rows": (
@@ -434,31 +692,55 @@ RESIDUAL = {
     "a residual on another device": ("residual", on_meta, r"residual is on meta"),
     "a residual with gaps": ("residual", strided, r"residual has strides \(66, 2\)"),
 }
+OF_NORM_LINEAR = (
+    INPUT
+    | {what: ("layer.weight", *case) for what, case in WEIGHT.items()}
+    | VECTORS
+    | {
+        what: ("statistics.parts", change, f"statistics.parts {message}")
+        for what, (change, message) in STATISTICS.items()
+    }
+)
+OF_LINEAR_RESIDUAL = INPUT | {what: ("weight", *case) for what, case in WEIGHT.items()} | BIAS | RESIDUAL
 REFUSED = [
     pytest.param(function.values[0], *case, id=f"{function.id}-{what}", marks=function.marks)
     for function in EACH
-    for what, case in (LINEAR | (RESIDUAL if "residual" in function.id else NORM)).items()
+    for what, case in (OF_NORM_LINEAR if is_norm(function.values[0]) else OF_LINEAR_RESIDUAL).items()
 ]
 
 
 @pytest.mark.parametrize("function, name, change, message", REFUSED)
 def test_what_does_not_fit_is_refused_by_name(function: Callable, name: str, change: Callable, message: str):
-    arguments = make_case(function)
+    arguments = arguments_of(function, make_case())
+    name, _, field = name.partition(".")
+    value = arguments[name]
+    changed = value._replace(**{field: change(getattr(value, field))}) if field else change(value)
     with pytest.raises(ValueError, match=f"^{message}"):
-        function(**arguments | {name: change(arguments[name])})
+        function(**arguments | {name: changed})
+
+
+@pytest.mark.parametrize("function", NORM_LINEAR)
+def test_parts_of_another_width_are_refused(function: Callable):
+    arguments = norm_arguments(make_case(), width=16)  # three parts
+    statistics = arguments["statistics"]._replace(width=40)
+    with pytest.raises(ValueError, match=r"^statistics.parts has shape \[3, 3, 2\], expected \[3, 1, 2\]"):
+        function(**arguments | {"statistics": statistics})
 
 
 @pytest.mark.parametrize("function", EACH)
 def test_weights_past_the_reach_of_32_bits_are_refused(function: Callable):
     """Nothing is reserved: tensors of the meta device have no numbers."""
-    arguments = {
-        name: value.to("meta") if isinstance(value, Tensor) else value
-        for name, value in make_case(function, M=2, N=4, K=2**14).items()
-    }
-    N = 2**17 + 1
-    larger = {"weight": arguments["weight"][:1].repeat(N, 1), "bias": arguments["bias"][:1].repeat(N)}
+    M, N, K = 2, 2**17 + 1, 2**14
+    x, vector = torch.empty(M, K, device="meta"), torch.empty(N, device="meta")
+    weight = torch.empty(1, device="meta").expand(1, 1).repeat(N, K)
+    if is_norm(function):
+        statistics = RowStatistics(torch.empty(M, 1, 2, device="meta"), K)
+        arguments = {"x": x, "statistics": statistics, "layer": NormLinear(weight, vector, vector, EPS)}
+    else:
+        residual = torch.empty(M, N, device="meta")
+        arguments = {"x": x, "weight": weight, "bias": vector, "residual": residual}
     with pytest.raises(ValueError, match=r"^weight of shape \[131073, 16384\] .* more than 2\^31 numbers"):
-        function(**arguments | larger)
+        function(**arguments)
 
 
 @needs_triton
@@ -477,62 +759,118 @@ def test_weights_past_the_reach_of_32_bits_are_refused(function: Callable):
 def test_a_tile_that_no_kernel_has_is_refused(function: Callable, field: str, value: int, message: str):
     tile = Tile(16, 16, 16, 1, 4, 2)._replace(**{field: value})
     with pytest.raises(ValueError, match=f"^{message}"):
-        function(**make_case(function), tile=tile)
+        function(**arguments_of(function, make_case()), tile=tile)
 
 
 # --- on a GPU --------------------------------------------------------------------------------------
 
-GPT2 = [
-    pytest.param(function, N, K, id=f"{N}-{K}")
-    for (N, K) in TILES
-    for function in [linear_residual_triton if N == 768 else layer_norm_linear_triton]
-]
+BATCHES = [1, 8, 64, 128, 256]
 
 
 @pytest.mark.cuda
 @dtypes
-@pytest.mark.parametrize("M", [1, 8, 17, 64, 100, 256])
-@pytest.mark.parametrize("function, N, K", GPT2)
-def test_on_a_gpu_it_is_its_definition_at_full_size(
-    function: Callable, N: int, K: int, M: int, dtype: torch.dtype
-):
-    arguments = make_case(function, M, N, K, dtype, "cuda")
-    gelu = {"gelu": True} if N == 3072 else {}
-    assert_is_its_definition(function, arguments | gelu)
+@pytest.mark.parametrize("M", [*BATCHES, 17, 100])
+@pytest.mark.parametrize("N, K", TILES, ids=str)
+def test_on_a_gpu_it_is_its_definition_at_full_size(N: int, K: int, M: int, dtype: torch.dtype):
+    case = make_case(M, N, K, dtype, "cuda")
+    if N == 768:
+        assert_is_linear_and_residual(linear_residual_triton, case)
+    else:  # in the parts that the layer before leaves
+        width = tile_of(M, 768, K).block_n
+        assert_is_layer_norm_then_linear(norm_linear_triton, case, width, gelu=N == 3072)
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("M", [1, 64, 256])
+@pytest.mark.parametrize("M", BATCHES)
 @pytest.mark.parametrize("K", [768, 3072])
 def test_on_a_gpu_the_same_arguments_give_the_same_bits(K: int, M: int):
-    arguments = make_case(linear_residual_triton, M, 768, K, torch.float16, "cuda")
-    assert tile_of(M, 768, K).split_k > 1
-    expected = linear_residual_triton(**arguments)
+    arguments = residual_arguments(make_case(M, 768, K, torch.float16, "cuda"))
+    assert tile_of(M, 768, 3072).split_k > 1
+    expected = tensors_of(linear_residual_triton(**arguments))
     for _ in range(200):
-        assert torch.equal(linear_residual_triton(**arguments), expected)
+        assert all(map(torch.equal, tensors_of(linear_residual_triton(**arguments)), expected))
+    assert not split_k_workspace_of(arguments["x"].device).counters.any()
+
+
+class Layer:
+    """The linear layers of a GPT-2 block and of the next one's beginning, with nothing between them: each
+    kernel reads what the one before it has just written."""
+
+    def __init__(self, M: int, dtype: torch.dtype) -> None:
+        sizes = {"qkv": (2304, 768), "attn": (768, 768), "fc": (3072, 768), "proj": (768, 3072)}
+        cases = {
+            name: make_case(M, N, K, dtype, "cuda", seed) for seed, (name, (N, K)) in enumerate(sizes.items())
+        }
+        self.x = cases["qkv"]["x"]
+        self.qkv, self.fc = fold(cases["qkv"]), fold(cases["fc"])
+        self.attn, self.proj = ((cases[name]["weight"], cases[name]["bias"]) for name in ("attn", "proj"))
+
+    def __call__(self) -> list[Tensor]:
+        """Everything that a kernel made, in order."""
+        qkv = norm_linear_triton(self.x, row_statistics(self.x, 768), self.qkv)
+        x, first = linear_residual_triton(qkv[:, :768], *self.attn, self.x)
+        inner = norm_linear_triton(x, first, self.fc, gelu=True)
+        y, second = linear_residual_triton(inner, *self.proj, x)
+        last = norm_linear_triton(y, second, self.qkv)
+        return [qkv, x, first.parts, inner, y, second.parts, last]
 
 
 @pytest.mark.cuda
-def test_on_a_gpu_a_graph_of_both_can_be_replayed_with_other_numbers():
-    norm = make_case(layer_norm_linear_triton, 8, 3072, 768, torch.float16, "cuda")
-    back = make_case(linear_residual_triton, 8, 768, 3072, torch.float16, "cuda")
-    x = norm["x"]
-
-    def mlp() -> Tensor:
-        inner = layer_norm_linear_triton(**norm, gelu=True)
-        return linear_residual_triton(inner, back["weight"], back["bias"], residual=x)
-
-    mlp()  # compiled, and the workspace made
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("M", BATCHES)
+def test_on_a_gpu_a_graph_of_a_chain_replayed_gives_the_bits_of_the_chain(
+    monkeypatch: pytest.MonkeyPatch, M: int, dtype: torch.dtype
+):
+    """A kernel that begins before the one in front of it has ended reads nothing of it too early: not in a
+    graph, not without, and the same as where every kernel waits for the whole of the one before."""
+    layer = Layer(M, dtype)
+    layer()  # compiled, and the workspace made
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        out = mlp()
-    for _ in range(3):
-        x.copy_(torch.randn_like(x))
-        expected = mlp()
-        out.fill_(torch.nan)
+        replayed = layer()
+    like = torch.Generator("cuda").manual_seed(1)
+    seen = set()
+    for _ in range(50):
+        layer.x.copy_(torch.randn(layer.x.shape, generator=like, device="cuda"))
+        eager = layer()
+        with monkeypatch.context() as patch:
+            patch.setattr(fused_linear, "early_launch", lambda device: {"EARLY": False})
+            one_by_one = layer()
+        for tensor in replayed:
+            tensor.fill_(torch.nan)
         graph.replay()
-        assert torch.equal(out, expected)
-        inner = definition(norm | {"gelu": True}).half()
-        wanted = definition({**back, "x": inner, "residual": x})
-        torch.testing.assert_close(out.double(), wanted, rtol=2**-8, atol=2**-8)
+        for made in (replayed, eager):
+            assert all(map(torch.equal, made, one_by_one))
+        seen.add(replayed[-1].float().sum().item())
+    assert len(seen) == 50
+    assert not split_k_workspace_of(layer.x.device).counters.any()
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("M", BATCHES)
+def test_on_a_gpu_many_replays_in_a_row_race_with_nobody(M: int):
+    """Each begins on what the last one left, and nothing waits between them."""
+    layer = Layer(M, torch.float16)
+
+    def move_on() -> list[Tensor]:
+        made = layer()
+        layer.x.copy_(F.layer_norm(made[4].float(), (768,)))  # else numbers grow without end
+        return made
+
+    start = layer.x.clone()
+    move_on()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        move_on()
+    layer.x.copy_(start)
+    for _ in range(50):
+        graph.replay()
+    replayed = layer.x.clone()
+    layer.x.copy_(start)
+    for _ in range(50):
+        move_on()
+        torch.cuda.synchronize()
+    assert torch.equal(replayed, layer.x)
+    assert replayed.isfinite().all() and not torch.equal(replayed, start)

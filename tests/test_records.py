@@ -69,6 +69,15 @@ def check_append(recorded, sample):
     assert sample["num_bytes"] % sample["batch_size"] == 0
 
 
+def check_peers(recorded, sample):
+    """Every engine made all the tokens, and none went past the limit."""
+    settings = recorded["settings"]
+    assert sample["tokens"] == settings["num_requests"] * settings["max_new_tokens"]
+    assert sample["tokens_per_second"] == pytest.approx(sample["tokens"] / sample["seconds"])
+    assert 0 < sample["limit_seconds"] < sample["seconds"]
+    assert 0 <= sample["equal_requests"] <= settings["num_requests"]
+
+
 CHECKS = {
     "kv_append": check_append,
     "profile": check_profile,
@@ -78,6 +87,7 @@ CHECKS = {
     "host_time": check_host_time,
     "cost_card": check_card,
     "comparison": check_comparison,
+    "peers": check_peers,
 }
 
 

@@ -18,6 +18,7 @@ from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, tr
 TOKENS_AT_A_TIME = 32
 PROGRAMS_TO_FILL_A_GPU = 1024
 MAX_SPLITS = 16
+SPLITS_OF_A_FULL_GPU = 2
 
 
 class PagedAttentionAppend(Protocol):
@@ -250,6 +251,7 @@ def paged_attention_append_split_triton(
             BLOCK_S=triton.next_power_of_2(splits),
             BLOCK_T=TOKENS_AT_A_TIME,
             BLOCK_D=triton.next_power_of_2(D),
+            AHEAD=splits > SPLITS_OF_A_FULL_GPU,
             num_warps=1,
             **early_launch(query.device),
         )
@@ -257,6 +259,35 @@ def paged_attention_append_split_triton(
         workspace.arrived.zero_()
         raise
     return out
+
+
+@triton.jit
+def _load_piece(
+    start,
+    context_len,
+    h,
+    t,
+    d,
+    in_head,
+    k_cache_ptr,
+    v_cache_ptr,
+    table_ptr,
+    cache_stride_n,
+    cache_stride_h,
+    cache_stride_t,
+    block_size,
+):
+    """Keys and values of the tokens from `start` on, 0 past the end: [BLOCK_T, BLOCK_D] each."""
+    token = start + t
+    live = token < context_len
+    # int64: in a large pool, block * stride passes 2^31
+    block = tl.load(table_ptr + token // block_size, mask=live, other=0).to(tl.int64)
+    row = block * cache_stride_n + h * cache_stride_h + (token % block_size) * cache_stride_t
+    place = row[:, None] + d[None, :]
+    mask = live[:, None] & in_head[None, :]
+    keys = tl.load(k_cache_ptr + place, mask=mask, other=0.0)
+    values = tl.load(v_cache_ptr + place, mask=mask, other=0.0)
+    return keys, values
 
 
 @triton.jit
@@ -292,6 +323,7 @@ def _split_paged_attn_append_kernel(
     BLOCK_S: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_D: tl.constexpr,
+    AHEAD: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     """A program takes every SPLITS-th piece of BLOCK_T tokens, so that all have live tokens early on."""
@@ -305,6 +337,25 @@ def _split_paged_attn_append_kernel(
     slot = tl.load(slot_mapping_ptr + b)
     context_len = tl.load(context_lens_ptr + slot)
     table_ptr = block_table_ptr + slot * table_stride_s
+    first = split * BLOCK_T
+    # With few pieces a program, the first is asked for before the kernel before this one has ended, which
+    # does not write it, and each other one before its turn. With many, the registers are better left free.
+    ahead = first if AHEAD else context_len
+    keys, values = _load_piece(
+        ahead,
+        context_len,
+        h,
+        t,
+        d,
+        in_head,
+        k_cache_ptr,
+        v_cache_ptr,
+        table_ptr,
+        cache_stride_n,
+        cache_stride_h,
+        cache_stride_t,
+        block_size,
+    )
     if EARLY:  # the slots do not change within a step; query, key and value come from the kernel before
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -324,16 +375,24 @@ def _split_paged_attn_append_kernel(
     largest = tl.zeros([BLOCK_T], tl.float32) + own_score
     total = tl.zeros([BLOCK_T], tl.float32)
     acc = tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
-    for start in range(split * BLOCK_T, context_len, SPLITS * BLOCK_T):
-        token = start + t
-        live = token < context_len
-        # int64: in a large pool, block * stride passes 2^31
-        block = tl.load(table_ptr + token // block_size, mask=live, other=0).to(tl.int64)
-        row = block * cache_stride_n + h * cache_stride_h + (token % block_size) * cache_stride_t
-        place = row[:, None] + d[None, :]
-        mask = live[:, None] & in_head[None, :]
-        keys = tl.load(k_cache_ptr + place, mask=mask, other=0.0)
-        values = tl.load(v_cache_ptr + place, mask=mask, other=0.0)
+    for start in range(first, context_len, SPLITS * BLOCK_T):
+        if not AHEAD:
+            keys, values = _load_piece(
+                start,
+                context_len,
+                h,
+                t,
+                d,
+                in_head,
+                k_cache_ptr,
+                v_cache_ptr,
+                table_ptr,
+                cache_stride_n,
+                cache_stride_h,
+                cache_stride_t,
+                block_size,
+            )
+        live = start + t < context_len
         scores = tl.where(live, tl.sum(query[None, :] * keys.to(tl.float32), axis=1), float("-inf"))
         new_largest = tl.maximum(largest, scores)
         correction = tl.exp(largest - new_largest)
@@ -341,6 +400,22 @@ def _split_paged_attn_append_kernel(
         acc = acc * correction[:, None] + weights[:, None] * values.to(tl.float32)
         total = total * correction + weights
         largest = new_largest
+        if AHEAD:
+            keys, values = _load_piece(
+                start + SPLITS * BLOCK_T,
+                context_len,
+                h,
+                t,
+                d,
+                in_head,
+                k_cache_ptr,
+                v_cache_ptr,
+                table_ptr,
+                cache_stride_n,
+                cache_stride_h,
+                cache_stride_t,
+                block_size,
+            )
     all_largest = tl.max(largest, axis=0)
     shares = tl.exp(largest - all_largest)
     own_weight = tl.exp(own_score - all_largest) * (split == 0).to(tl.float32)  # counted by the first alone

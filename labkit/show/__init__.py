@@ -4,22 +4,28 @@ from labkit.show.append_time import draw_append_times
 from labkit.show.blocks import blocks_slider, draw_blocks, record_steps, snapshot
 from labkit.show.buckets import draw_buckets, draw_captures
 from labkit.show.comparison import draw_before_after, draw_comparison
+from labkit.show.flights import Flights, draw_flights, record_flights
 from labkit.show.host_time import draw_host_time
+from labkit.show.idle import draw_idle, steps_on_device
 from labkit.show.ladder import draw_ladder
 from labkit.show.launches import draw_launches
 from labkit.show.memory import draw_reservation
 from labkit.show.paths import draw_paths, record_paths
+from labkit.show.peers import draw_peers, draw_step_parts
 from labkit.show.positions import draw_positions, record_positions
 from labkit.show.requests import draw_requests
 from labkit.show.roofline import RooflinePoint, draw_limit, draw_roofline
 from labkit.show.rows import draw_rows, draw_step_times, record_rows, step_times
 from labkit.show.runs import draw_runs
+from labkit.show.schedule import Busy, draw_schedules
 from labkit.show.sends import draw_sends, record_sends
 from labkit.show.source import show_diff, show_source
 from labkit.show.timeline import draw_timeline
 from labkit.show.write_indices import draw_write_indices
 
 __all__ = [
+    "Busy",
+    "Flights",
     "RooflinePoint",
     "blocks_slider",
     "draw_append_times",
@@ -28,21 +34,27 @@ __all__ = [
     "draw_buckets",
     "draw_captures",
     "draw_comparison",
+    "draw_flights",
     "draw_host_time",
+    "draw_idle",
     "draw_ladder",
     "draw_launches",
     "draw_limit",
     "draw_paths",
+    "draw_peers",
     "draw_positions",
     "draw_requests",
     "draw_reservation",
     "draw_roofline",
     "draw_rows",
     "draw_runs",
+    "draw_schedules",
     "draw_sends",
+    "draw_step_parts",
     "draw_step_times",
     "draw_timeline",
     "draw_write_indices",
+    "record_flights",
     "record_paths",
     "record_positions",
     "record_rows",
@@ -52,4 +64,5 @@ __all__ = [
     "show_source",
     "snapshot",
     "step_times",
+    "steps_on_device",
 ]

@@ -8,7 +8,10 @@ from matplotlib.ticker import MaxNLocator
 
 from labkit.show.style import BLUE, GREY, INK, ORANGE, RED, figure, styled
 
-REASONS = {"size": (ORANGE, "this batch size is new"), "table": (RED, "its graph was dropped: the table grew")}
+REASONS = {
+    "size": (ORANGE, "this batch size is new"),
+    "table": (RED, "its graph was dropped: the table grew"),
+}
 
 
 @styled

@@ -25,7 +25,7 @@ def draw_launches(kernels: int, eager_us: float, graph_us: float, shown: int = 3
     _draw_lane(eager, "GPU", starts + 0.85 * launch, min(kernel, launch), BLUE)
     busy = min(1.0, graph_us / eager_us)
     eager.set_title(
-        f"Launched one by one: {kernels} kernels in {eager_us:,.0f} µs, the GPU is busy for {100 * busy:.0f} %"
+        f"Launched one by one: {kernels} kernels in {eager_us:,.0f} µs, the GPU busy for {100 * busy:.0f} %"
     )
     _draw_lane(graph, "host", np.array([0.0]), launch, ORANGE)
     starts = kernel * np.arange(kernels)
@@ -33,7 +33,9 @@ def draw_launches(kernels: int, eager_us: float, graph_us: float, shown: int = 3
     graph.set_title(f"One replay: the same {kernels} kernels in {graph_us:,.0f} µs")
     graph.set_xlim(0, end)
     graph.xaxis.set_major_formatter("{x:,.0f}")
-    graph.set_xlabel(f"microseconds from the step's start; shown is the time of {min(shown, kernels)} launches")
+    graph.set_xlabel(
+        f"microseconds from the step's start (shown: the time of {min(shown, kernels)} launches)"
+    )
     return fig
 
 
