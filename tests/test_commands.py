@@ -11,6 +11,7 @@ import pytest
 from labkit import LADDER
 from labkit.bench import __main__ as bench_main
 from labkit.bench import record
+from labkit.bench.workload import gaps_us
 from labkit.model.checkpoint import ROOT
 
 SEED_036 = """scheduler --hf-model-id gpt2 --device cuda
@@ -135,7 +136,7 @@ def test_streaming_prints_the_seeds_lines_and_writes_a_record(monkeypatch, capsy
     recorded = json.loads(out.read_text())
     record.check_record("out", recorded)
     assert [sample["new_tokens"] for sample in recorded["samples"]] == [[5, 5, 5]] * 2
-    assert [len(sample["itl_us"]) for sample in recorded["samples"]] == [12, 12]
+    assert [len(gaps_us(sample)) for sample in recorded["samples"]] == [12, 12]
 
 
 def test_streaming_says_how_many_it_refused(monkeypatch, capsys):
@@ -154,7 +155,7 @@ def test_streaming_hands_out_chunks_of_the_interval_asked_for(monkeypatch, tmp_p
     bench(monkeypatch, line + " --stream-interval 3 --tokenize-workers 2 --submit-interval-ms 1")
     (sample,) = json.loads(out.read_text())["samples"]
     assert sample["new_tokens"] == [7, 7, 7]
-    assert len(sample["itl_us"]) == 3 * 2  # chunks of 3, 3 and 1
+    assert len(gaps_us(sample)) == 3 * 2  # chunks of 3, 3 and 1
 
 
 def test_a_trace_of_the_decode_is_written(monkeypatch, capsys, tmp_path):

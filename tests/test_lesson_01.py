@@ -318,7 +318,7 @@ def sample(rung, gaps_us, **changes):
         "rung": rung,
         "decode_steps": len(gaps_us[0]),
         "new_tokens": [len(gaps) + 1 for gaps in gaps_us],
-        "itl_us": [gap for gaps in gaps_us for gap in gaps],
+        "itl_us": [[1, list(gaps)] for gaps in gaps_us],
         **changes,
     }
 

@@ -239,7 +239,7 @@ def test_the_figures_of_a_recorded_run():
         "tokens": 30,
         "seconds": 2.0,
         "tpot": [0.001] * 3,
-        "itl_us": [5000] * 9,
+        "itl_us": [[3, [5000] * 3]],
         "ttft": [0.1, 0.3, 0.2],
         "queue_wait": [0.0, 0.2, 0.1],
         "decode_seconds": 1.0,

@@ -38,12 +38,12 @@ class Run:
         return self.decoded_tokens / self.decode_seconds
 
     def to_dict(self) -> dict:
-        """The raw numbers, for a record; gaps between tokens in whole microseconds."""
+        """The raw numbers, for a record; gaps between tokens in whole microseconds, as `grouped` puts them."""
         raw = {**asdict(self), "tokens": self.tokens}
         latency = raw.pop("latency")
         for name in ("ttft", "queue_wait", "tpot", "latency"):
             raw[name] = [round(seconds, 7) for seconds in latency[name]]
-        raw["itl_us"] = [round(1e6 * seconds) for seconds in latency["itl"]]
+        raw["itl_us"] = grouped([round(1e6 * seconds) for seconds in latency["itl"]], self.new_tokens)
         return raw
 
 
@@ -131,3 +131,29 @@ def difference(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
     """How often each path was taken between two readings of its counter."""
     counted = {path: count - before.get(path, 0) for path, count in after.items()}
     return {path: count for path, count in counted.items() if count}
+
+
+def grouped(gaps: Sequence[int], new_tokens: Sequence[int]) -> list[list]:
+    """Gaps of requests one after another -> [how many in a row have the same, theirs], for each such row.
+
+    Requests that are decoded together have the same gaps, token for token. Where a gap is not one between
+    two tokens, because chunks are longer, all are one group.
+    """
+    counts = [count - 1 for count in new_tokens]
+    if sum(counts) != len(gaps):
+        return [[1, list(gaps)]]
+    groups: list[list] = []
+    start = 0
+    for count in counts:
+        own = list(gaps[start : start + count])
+        start += count
+        if groups and groups[-1][1] == own:
+            groups[-1][0] += 1
+        else:
+            groups.append([1, own])
+    return groups
+
+
+def gaps_us(sample: dict) -> list[int]:
+    """All gaps between two tokens of a record's sample, in microseconds, one request after another."""
+    return [gap for count, own in sample["itl_us"] for gap in own * count]

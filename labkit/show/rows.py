@@ -9,6 +9,7 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
+from labkit.bench.workload import gaps_us
 from labkit.engine import InferenceEngine, InferenceSession
 from labkit.kvcache import CachedBlockTables
 from labkit.show.style import (
@@ -167,7 +168,7 @@ def step_times(record: dict, rung: str) -> list[float]:
         num_steps = sample["decode_steps"]
         if any(new_tokens != num_steps + 1 for new_tokens in sample["new_tokens"]):
             raise ValueError(f"not every request was decoded in all {num_steps} steps of the run")
-        gaps = np.array(sample["itl_us"]).reshape(len(sample["new_tokens"]), num_steps)
+        gaps = np.array(gaps_us(sample)).reshape(len(sample["new_tokens"]), num_steps)
         runs.append(np.median(gaps, axis=0))
     return (np.median(runs, axis=0) / 1e3).tolist()
 
