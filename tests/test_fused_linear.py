@@ -324,6 +324,7 @@ def test_rows_of_equal_numbers_are_the_bias_of_the_norm(
     torch.testing.assert_close(out.double(), expected, rtol=rtol, atol=1e-5 + 1e-3 * abs(value))
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy, in the interpreter
 @devices
 @pytest.mark.parametrize("function", NORM_LINEAR)
 def test_gelu_of_large_numbers_does_not_overflow(function: Callable, device: str):

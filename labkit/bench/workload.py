@@ -38,7 +38,7 @@ class Run:
         return self.decoded_tokens / self.decode_seconds
 
     def to_dict(self) -> dict:
-        """The raw numbers, for a record; gaps between tokens in whole microseconds, as `grouped` puts them."""
+        """The raw numbers, for a record; gaps between tokens in microseconds, as `grouped` puts them."""
         raw = {**asdict(self), "tokens": self.tokens}
         latency = raw.pop("latency")
         for name in ("ttft", "queue_wait", "tpot", "latency"):

@@ -20,29 +20,43 @@ from labkit.show.runs import draw_runs
 from labkit.show.schedule import Busy, draw_schedules
 from labkit.show.sends import draw_sends, record_sends
 from labkit.show.source import show_diff, show_source
+from labkit.show.splits import draw_attention_times, draw_programs, draw_shares
+from labkit.show.step_kernels import (
+    KernelBox,
+    StepTime,
+    draw_errors,
+    draw_layer_kernels,
+    draw_step_kernels,
+)
 from labkit.show.timeline import draw_timeline
 from labkit.show.write_indices import draw_write_indices
 
 __all__ = [
+    "KernelBox",
     "Busy",
     "Flights",
     "RooflinePoint",
+    "StepTime",
     "blocks_slider",
     "draw_append_times",
+    "draw_attention_times",
     "draw_before_after",
     "draw_blocks",
     "draw_buckets",
     "draw_captures",
     "draw_comparison",
+    "draw_errors",
     "draw_flights",
     "draw_host_time",
     "draw_idle",
     "draw_ladder",
     "draw_launches",
+    "draw_layer_kernels",
     "draw_limit",
     "draw_paths",
     "draw_peers",
     "draw_positions",
+    "draw_programs",
     "draw_requests",
     "draw_reservation",
     "draw_roofline",
@@ -50,6 +64,8 @@ __all__ = [
     "draw_runs",
     "draw_schedules",
     "draw_sends",
+    "draw_shares",
+    "draw_step_kernels",
     "draw_step_parts",
     "draw_step_times",
     "draw_timeline",
