@@ -112,8 +112,8 @@ def norm_linear_bound(case: dict) -> Tensor:
 
     The weight with the norm's in it is rounded once to x's dtype, and so is the result; a float32 sum of K
     products, taken before the mean is taken off, is off by less than 4 * sqrt(K) units of the sum of their
-    sizes, as good as surely (Higham and Mary, 2019). The last factor: GELU's slope is below 1.13, and terms
-    of second order.
+    sizes, as good as surely (Higham and Mary, 2019), and what follows the sum (rsqrt, tanh) by less than 16.
+    The last factor: GELU's slope is below 1.13, and terms of second order.
     """
     a, unit = double(case), UNIT[case["x"].dtype]
     x, K = a["x"], a["x"].shape[1]
@@ -124,7 +124,7 @@ def norm_linear_bound(case: dict) -> Tensor:
     sizes = rstd * ((x.abs() + mean.abs()) @ folded.T) + (a["weight"] * a["norm_bias"]).abs().sum(1)
     if a["bias"] is not None:
         sizes = sizes + a["bias"].abs()
-    summed = 4 * K**0.5 * UNIT[torch.float32] * sizes
+    summed = (4 * K**0.5 + 16) * UNIT[torch.float32] * sizes
     stored = unit_of_storing(case["x"].dtype) * layer_norm_then_linear(case).abs()
     return 1.2 * (rounded_weight + summed + stored)
 
@@ -308,7 +308,7 @@ def test_rows_of_a_large_mean_keep_their_variance(function: Callable, device: st
 
 @dtypes
 @pytest.mark.parametrize("width", [None, 16], ids=["one part", "parts"])
-@pytest.mark.parametrize("value", [0.0, 2.5, -96.0])
+@pytest.mark.parametrize("value", [2.5, -96.0])
 @pytest.mark.parametrize("function", NORM_LINEAR)
 def test_rows_of_equal_numbers_are_the_bias_of_the_norm(
     function: Callable, value: float, width: int | None, dtype: torch.dtype
@@ -354,10 +354,13 @@ def test_it_is_linear_and_residual(
 
 
 @needs_triton
-@dtypes
 @devices
 @pytest.mark.parametrize("split_k", [1, 2, 3, 4])
-@pytest.mark.parametrize("block_m, block_n", [(16, 32), (64, 16)])
+@pytest.mark.parametrize(
+    "block_m, block_n, dtype",
+    [(16, 32, torch.float16), (64, 32, torch.float32), (32, 16, torch.bfloat16)],
+    ids=str,
+)
 def test_a_tile_may_be_shared(block_m: int, block_n: int, split_k: int, device: str, dtype: torch.dtype):
     """K is five blocks: the parts are not of one size, and of four, one is empty."""
     workspace = make_split_k_workspace(torch.device(device), num_partials=2**14, num_tiles=16)
@@ -375,8 +378,8 @@ def test_a_tile_may_be_shared(block_m: int, block_n: int, split_k: int, device: 
 @needs_triton
 @dtypes
 @devices
-@pytest.mark.parametrize("block_n", [16, 32, 64])
-@pytest.mark.parametrize("N", [1, 16, 33, 64])
+@pytest.mark.parametrize("block_n", [16, 64])
+@pytest.mark.parametrize("N", [1, 33, 64])
 def test_statistics_are_those_of_what_is_stored_whatever_the_tile(
     N: int, block_n: int, device: str, dtype: torch.dtype
 ):

@@ -1007,3 +1007,18 @@ def test_on_a_gpu_a_request_whose_logits_are_no_numbers_ends_alone(tiny, options
     completions = {o.request_id: o.completion for o in outputs if o.completion}
     assert completions[ids[1]].finish_reason is FinishReason.ERROR
     assert [completions[ids[i]].token_ids for i in (0, 2)] == [expected[0], expected[2]]
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_graphs_keep_their_workspace_when_others_clear_theirs(tiny):
+    """torch.compile's graphs clear the libraries' workspaces; ours must not have lain among them."""
+    engine = InferenceEngine(
+        tiny, CUDA_GRAPHS, device="cuda", cache=CacheConfig(prefix_cache=False), scheduler=SchedulerConfig(64)
+    )
+    prompts = [[i + 1, 2, 3] for i in range(64)]
+    expected = tokens_of(engine.generate(prompts, GREEDY))
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    garbage = [torch.full((2**24,), torch.nan, device="cuda") for _ in range(4)]
+    assert tokens_of(engine.generate(prompts, GREEDY)) == expected
+    assert all(part.isnan().all() for part in garbage)  # nor did they write there

@@ -36,7 +36,10 @@ class GraphedStep:
         self.buckets = batch_buckets(len(device_step.slots.slot_mapping))
         self._graphs: dict[tuple[int, bool], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
         self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream()  # one for all: libraries keep a workspace for each stream
+        # Libraries keep a workspace for each stream. That of the captures must be made while capturing, so
+        # that it lies in the graphs' pool: whoever clears workspaces (torch.compile does) leaves it alone.
+        self._warmup_stream, self._capture_stream = torch.cuda.Stream(), torch.cuda.Stream()
+        torch._C._cuda_clearCublasWorkspaces()
         torch.cuda.empty_cache()  # as a capture does, which would count against what it takes
         reserved, started = torch.cuda.memory_reserved(), time.perf_counter()
         with torch.inference_mode():
@@ -44,18 +47,19 @@ class GraphedStep:
             for bucket in tqdm(self.buckets[::-1], "capturing CUDA graphs", leave=False, disable=None):
                 for is_greedy in (False, True):
                     self._capture(bucket, is_greedy)
+        torch._C._cuda_clearCublasWorkspaces()  # nobody else's work may use that of the graphs
         self.capture_seconds = time.perf_counter() - started
         self.memory_bytes = torch.cuda.memory_reserved() - reserved
 
     def _capture(self, bucket: int, is_greedy: bool) -> None:
         """Nobody is mapped yet, so a run changes nothing but the slot of nobody."""
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
+        self._warmup_stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._warmup_stream):
             for _ in range(WARMUP_RUNS):
                 self.device_step(bucket, 0, is_greedy)
-        torch.cuda.current_stream().wait_stream(self._stream)
+        torch.cuda.current_stream().wait_stream(self._warmup_stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._capture_stream):
             token_ids = self.device_step(bucket, 0, is_greedy)
         self._graphs[bucket, is_greedy] = graph, token_ids
 

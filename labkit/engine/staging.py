@@ -45,14 +45,16 @@ class PinnedReadback:
 
     def start(self, token_ids: Tensor) -> "Arriving":
         """Start the copy of int64 [n]. The one before the last must have been read."""
-        self._turn = 1 - self._turn
-        buffer = self._buffers[self._turn][: len(token_ids)]
+        turn = 1 - self._turn
+        buffer = self._buffers[turn][: len(token_ids)]
         buffer.copy_(token_ids, non_blocking=True)
         event = None
         if self._is_cuda:
             event = torch.cuda.Event()
             event.record()
-        return Arriving(buffer, event)
+        arriving = Arriving(buffer, event)
+        self._turn = turn  # only now: a start that failed must not make the next one write over unread tokens
+        return arriving
 
 
 class Arriving:

@@ -1,0 +1,489 @@
+"""How a decode step begins and ends on the device: by explicit formulas, and each kernel like its twin."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from labkit.kernels import (
+    checks,
+    decode_ends,
+    embed_slots_plain,
+    embed_slots_triton,
+    greedy_advance_plain,
+    greedy_advance_triton,
+    triton_status,
+)
+from labkit.kernels.decode_ends import NO_TOKEN
+from labkit.kernels.fused_linear import must_upcast, row_statistics
+
+# Kernels run in the interpreter on CPU tensors, or compiled on the GPU's.
+NATIVE = triton_status().mode == "native"
+KERNEL_DEVICE = "cuda" if NATIVE else "cpu"
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+
+needs_triton = pytest.mark.skipif(triton_status().mode == "off", reason=triton_status().reason)
+dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+devices = pytest.mark.parametrize(
+    "device",
+    [
+        pytest.param("cpu", marks=pytest.mark.skipif(NATIVE, reason="kernels are compiled for the GPU here")),
+        pytest.param("cuda", marks=pytest.mark.cuda),
+    ],
+)
+EMBED = pytest.mark.parametrize(
+    "embed",
+    [
+        pytest.param(embed_slots_plain, id="plain"),
+        pytest.param(embed_slots_triton, id="triton", marks=needs_triton),
+    ],
+)
+ADVANCE = pytest.mark.parametrize(
+    "advance",
+    [
+        pytest.param(greedy_advance_plain, id="plain"),
+        pytest.param(greedy_advance_triton, id="triton", marks=needs_triton),
+    ],
+)
+
+
+@pytest.fixture(autouse=True)
+def several_programs_a_row(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Rows of these tests are short; those on a GPU are not."""
+    if not request.node.get_closest_marker("cuda"):
+        monkeypatch.setattr(decode_ends, "LOGITS_A_PROGRAM", 16)
+
+
+# --- slots to embeddings ---------------------------------------------------------------------------
+
+
+def make_embedding(
+    E: int = 20, dtype: torch.dtype = torch.float32, device: str = KERNEL_DEVICE
+) -> dict[str, Tensor]:
+    """Four requests in six slots, the last one nobody's: the arguments by name."""
+    like = torch.Generator(device).manual_seed(0)
+
+    def randn(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=like, device=device).to(dtype)
+
+    def numbers(*values: int, dtype: torch.dtype) -> Tensor:
+        return torch.tensor(values, dtype=dtype, device=device)
+
+    return {
+        "slot_mapping": numbers(3, 0, 5, 1, dtype=torch.int64),
+        "last_token_ids": numbers(8, 2, 7, 0, 4, 6, dtype=torch.int64),
+        "context_lens": numbers(3, 0, 4, 11, 9, -1, dtype=torch.int32),
+        "wte": randn(9, E),
+        "wpe": randn(12, E),
+    }
+
+
+def stored(numbers: Tensor, dtype: torch.dtype, embed: Callable) -> Tensor:
+    """As a tensor of `dtype` holds them. Triton's interpreter cuts a bfloat16 off, where a GPU rounds."""
+    if embed is embed_slots_triton and must_upcast(dtype):
+        numbers = (numbers.view(torch.int32) & ~0xFFFF).view(torch.float32)
+    return numbers.to(dtype)
+
+
+@dtypes
+@devices
+@pytest.mark.parametrize("E", [1, 16, 20, 33])
+@EMBED
+def test_each_request_is_the_sum_of_its_token_and_its_position(
+    embed: Callable, E: int, device: str, dtype: torch.dtype
+):
+    case = make_embedding(E, dtype, device)
+    x, statistics = embed(**case)
+    assert (x.shape, x.dtype, x.device) == ((4, E), dtype, case["wte"].device)
+    pairs = [(0, 11), (8, 3), (6, 0), (2, 0)]  # token and position; nobody's is 0
+    for row, (token_id, position) in zip(x, pairs, strict=True):
+        expected = case["wte"][token_id].float() + case["wpe"][position].float()
+        assert torch.equal(row, stored(expected, dtype, embed))
+    assert statistics.width == E
+    mean, squares = statistics.parts.double().unbind(2)
+    assert mean.shape == (4, 1) and statistics.parts.dtype == torch.float32
+    centered = x.double() - x.double().mean(1, keepdim=True)
+    torch.testing.assert_close(mean[:, 0], x.double().mean(1), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(squares[:, 0], centered.square().sum(1), rtol=1e-5, atol=1e-6)
+
+
+@needs_triton
+@devices
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_the_kernel_makes_the_bits_of_its_twin(device: str, dtype: torch.dtype):
+    case = make_embedding(33, dtype, device)
+    x, statistics = embed_slots_triton(**case)
+    expected, wanted = embed_slots_plain(**case)
+    assert torch.equal(x, expected)
+    torch.testing.assert_close(statistics.parts, wanted.parts, rtol=1e-6, atol=1e-6)
+    assert statistics.parts.shape == wanted.parts.shape and statistics.width == wanted.width
+
+
+@EMBED
+def test_statistics_of_embeddings_far_from_0_keep_their_variance(embed: Callable):
+    case = make_embedding(20)
+    case["wte"] += 4096
+    x, statistics = embed(**case)
+    squares = x.double().var(1, correction=0) * 20
+    torch.testing.assert_close(statistics.parts[:, 0, 1].double(), squares, rtol=1e-4, atol=0)
+    case["wte"].fill_(2.5), case["wpe"].zero_()
+    assert embed(**case)[1].parts.tolist() == [[[2.5, 0]]] * 4
+
+
+@EMBED
+def test_embedding_leaves_slots_as_they_were(embed: Callable):
+    case, before = make_embedding(), make_embedding()
+    embed(**case)
+    for name, value in case.items():
+        assert torch.equal(value, before[name]), name
+
+
+@EMBED
+def test_the_same_slot_may_be_named_by_several_rows(embed: Callable):
+    """Nobody's, which pads a batch."""
+    case = make_embedding() | {"slot_mapping": torch.tensor([2, 5, 5, 5], device=KERNEL_DEVICE)}
+    x, _ = embed(**case)
+    assert torch.equal(x[1], x[2]) and torch.equal(x[1], x[3]) and not torch.equal(x[0], x[1])
+
+
+@EMBED
+def test_no_rows_are_no_embeddings(embed: Callable):
+    case = make_embedding()
+    x, statistics = embed(**case | {"slot_mapping": case["slot_mapping"][:0]})
+    assert x.shape == (0, 20) and statistics.parts.shape == (0, 1, 2)
+
+
+# --- logits to tokens and slots --------------------------------------------------------------------
+
+UNTOUCHED = 77
+
+
+def make_slots(B: int, device: str = KERNEL_DEVICE) -> dict[str, Tensor]:
+    """B requests in 2 * B + 1 slots: every second one, backwards; the last slot is nobody's."""
+    S = 2 * B + 1
+    slots = {
+        "slot_mapping": torch.arange(S - 2, 0, -2, device=device),
+        "last_token_ids": torch.full((S,), UNTOUCHED, dtype=torch.int64, device=device),
+        "context_lens": torch.arange(S, dtype=torch.int32, device=device),
+    }
+    slots["context_lens"][-1] = -1
+    return slots
+
+
+def random_logits(
+    B: int, V: int, dtype: torch.dtype = torch.float32, device: str = KERNEL_DEVICE, seed: int = 0
+) -> Tensor:
+    like = torch.Generator(device).manual_seed(seed)
+    return (3 * torch.randn(B, V, generator=like, device=device)).to(dtype)
+
+
+def tokens_by_python(logits: Tensor) -> list[int]:
+    """The first of the largest; NO_TOKEN where one is NaN or inf, or all are -inf."""
+    tokens = []
+    for row in logits.tolist():
+        largest = max(row)
+        broken = any(math.isnan(x) or x == math.inf for x in row) or largest == -math.inf
+        tokens.append(NO_TOKEN if broken else row.index(largest))
+    return tokens
+
+
+def assert_advances(advance: Callable, logits: Tensor, slots: dict, tokens: list[int]) -> None:
+    """The tokens asked for, and every slot as it must be after them."""
+    before = {name: value.clone() for name, value in slots.items()}
+    made = advance(logits, **slots)
+    assert (made.dtype, made.device, made.tolist()) == (torch.int64, logits.device, tokens)
+    assert torch.equal(slots["slot_mapping"], before["slot_mapping"])
+    last, lens = before["last_token_ids"].tolist(), before["context_lens"].tolist()
+    for slot, token_id in zip(slots["slot_mapping"].tolist(), tokens, strict=True):
+        last[slot] = max(token_id, 0)
+        lens[slot] = before["context_lens"][slot].item() + (before["context_lens"][slot].item() >= 0)
+    assert slots["last_token_ids"].tolist() == last
+    assert slots["context_lens"].tolist() == lens
+
+
+@dtypes
+@devices
+@pytest.mark.parametrize("B, V", [(1, 1), (1, 16), (3, 17), (5, 32), (2, 100)], ids=str)
+@ADVANCE
+def test_the_likeliest_token_goes_to_its_slot(
+    advance: Callable, B: int, V: int, device: str, dtype: torch.dtype
+):
+    logits = random_logits(B, V, dtype, device)
+    before = logits.clone()
+    assert_advances(advance, logits, make_slots(B, device), logits.float().cpu().argmax(1).tolist())
+    assert torch.equal(logits, before)
+
+
+@ADVANCE
+def test_of_tokens_that_tie_it_is_the_first(advance: Callable):
+    """In a piece and in different ones, at their edges too."""
+    rows = {0: [0, 1], 5: [5, 99], 15: [15, 16], 16: [16, 17, 47], 3: [3, 19, 35, 51, 67, 83, 99]}
+    logits = torch.full((len(rows) + 1, 100), -1.0, device=KERNEL_DEVICE)
+    for row, places in zip(logits, rows.values(), strict=False):
+        row[places] = 2.0
+    assert_advances(advance, logits, make_slots(len(logits)), [*rows, 0])  # of a flat row, too
+
+
+@ADVANCE
+def test_minus_zero_ties_with_zero(advance: Callable):
+    logits = torch.full((2, 40), -1.0, device=KERNEL_DEVICE)
+    logits[0, 7], logits[0, 20], logits[1, 7], logits[1, 20] = -0.0, 0.0, 0.0, -0.0
+    assert_advances(advance, logits, make_slots(2), [7, 7])
+
+
+@dtypes
+@pytest.mark.parametrize("place", [0, 16, 39])
+@pytest.mark.parametrize("bad", [math.nan, math.inf], ids=str)
+@ADVANCE
+def test_a_row_that_is_not_finite_has_no_token_and_spoils_no_other(
+    advance: Callable, bad: float, place: int, dtype: torch.dtype
+):
+    logits = random_logits(4, 40, dtype)
+    expected = tokens_by_python(logits)
+    logits[1, place] = bad
+    assert_advances(advance, logits, make_slots(4), [expected[0], NO_TOKEN, *expected[2:]])
+    logits.fill_(bad)
+    assert_advances(advance, logits, make_slots(4), [NO_TOKEN] * 4)
+
+
+@dtypes
+@ADVANCE
+def test_tokens_that_are_ruled_out_are_never_taken(advance: Callable, dtype: torch.dtype):
+    """-inf in some places is no token's; in all, the row has none."""
+    lowest = torch.finfo(dtype).min
+    logits = torch.full((4, 40), -math.inf, dtype=dtype, device=KERNEL_DEVICE)
+    logits[1, 39], logits[2, 16], logits[3, 0] = lowest, -3.0, lowest
+    assert_advances(advance, logits, make_slots(4), [NO_TOKEN, 39, 16, 0])
+
+
+@devices
+@pytest.mark.parametrize("fill", [0.0, math.nan, math.inf], ids=str)
+@ADVANCE
+def test_rows_may_be_part_of_wider_ones(advance: Callable, fill: float, device: str):
+    """A vocabulary that is padded: what stands behind it is never read."""
+    wide = torch.full((3, 64), fill, device=device)
+    wide[:, :35] = random_logits(3, 35, device=device) - 100  # all below the padding's 0
+    logits = wide[:, :35]
+    assert logits.stride() == (64, 1)
+    assert_advances(advance, logits, make_slots(3, device), tokens_by_python(logits.cpu()))
+
+
+@ADVANCE
+def test_the_slot_of_nobody_never_moves(advance: Callable):
+    """Named by several rows, as in a padded batch; the others move on by one, whatever their token is."""
+    slots = make_slots(4)
+    slots["slot_mapping"] = torch.tensor([3, 8, 8, 0], device=KERNEL_DEVICE)
+    logits = random_logits(4, 40)
+    logits[2] = logits[1]
+    logits[3] = torch.nan
+    for moved in (1, 2, 3):
+        advance(logits, **slots)
+        assert slots["context_lens"].tolist() == [moved, 1, 2, 3 + moved, 4, 5, 6, 7, -1]
+    assert slots["last_token_ids"][0] == 0  # of a row without a token
+    assert slots["last_token_ids"][[1, 2, 4, 5, 6, 7]].eq(UNTOUCHED).all()
+
+
+@ADVANCE
+def test_no_rows_have_no_tokens(advance: Callable):
+    slots = make_slots(2)
+    slots["slot_mapping"] = slots["slot_mapping"][:0]
+    assert_advances(advance, random_logits(0, 40), slots, [])
+
+
+VALUES = st.sampled_from([0.0, 1.0, 1.0, 2.0, 5.0, -1.0, -math.inf, math.nan, math.inf])
+
+
+@needs_triton
+@settings(max_examples=40)
+@given(data=st.data())
+def test_any_logits_give_the_tokens_and_slots_of_the_twin(data: st.DataObject):
+    B, V = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 70))
+    dtype = data.draw(st.sampled_from(DTYPES))
+    logits = random_logits(B, V, dtype, seed=data.draw(st.integers(0, 99))).round()  # many tie
+    row, column = st.integers(0, B - 1), st.integers(0, V - 1)
+    for b, v, value in data.draw(st.lists(st.tuples(row, column, VALUES), max_size=6)):
+        logits[b, v] = value
+    if data.draw(st.booleans()):
+        logits[data.draw(row)] = data.draw(VALUES)
+    expected = tokens_by_python(logits)
+    for advance in (greedy_advance_plain, greedy_advance_triton):
+        assert_advances(advance, logits, make_slots(B), expected)
+
+
+# --- what the wrappers refuse ----------------------------------------------------------------------
+
+
+def strided(tensor: Tensor) -> Tensor:
+    """The same values, the last dimension two apart."""
+    return torch.stack([tensor, tensor], dim=-1)[..., 0]
+
+
+def on_meta(tensor: Tensor) -> Tensor:
+    return tensor.to("meta")
+
+
+SLOTS = {
+    "slots of another rank": ("slot_mapping", lambda t: t[None], r"slot_mapping has shape \[1, 4\], expec"),
+    "slots of 32 bits": ("slot_mapping", Tensor.int, r"slot_mapping is torch.int32, expected torch.int64"),
+    "slots with gaps": ("slot_mapping", strided, r"slot_mapping has strides \(2,\)"),
+    "tokens of another rank": ("last_token_ids", lambda t: t[None], r"last_token_ids has shape \[1, "),
+    "tokens of 32 bits": ("last_token_ids", Tensor.int, r"last_token_ids is torch.int32, expected"),
+    "tokens on another device": ("last_token_ids", on_meta, r"last_token_ids is on meta, expected"),
+    "tokens with gaps": ("last_token_ids", strided, r"last_token_ids has strides \(2,\)"),
+    "lengths of other slots": ("context_lens", lambda t: t[1:], r"context_lens has shape \[\d\], expec"),
+    "lengths of 64 bits": ("context_lens", Tensor.long, r"context_lens is torch.int64, expected torch.int32"),
+    "lengths on another device": ("context_lens", on_meta, r"context_lens is on meta, expected"),
+    "lengths with gaps": ("context_lens", strided, r"context_lens has strides \(2,\)"),
+}
+WEIGHTS = {
+    "tokens' embeddings of another rank": ("wte", lambda w: w[0], r"wte has shape \[20\], expected \[V, E\]"),
+    "tokens' embeddings elsewhere": ("wte", on_meta, r"wte is on meta, expected"),
+    "tokens' embeddings by column": ("wte", lambda w: w.T.contiguous().T, r"wte has strides \(1, 9\), expec"),
+    "tokens' embeddings of half precision": ("wte", Tensor.half, r"wpe is torch.float32, expected torch.flo"),
+    "positions of another width": ("wpe", lambda w: w[:, 1:], r"wpe has shape \[12, 19\], expected \[P, 20"),
+    "positions of half precision": ("wpe", Tensor.half, r"wpe is torch.float16, expected torch.float32"),
+    "positions elsewhere": ("wpe", on_meta, r"wpe is on meta, expected"),
+    "positions of wider rows": (
+        "wpe",
+        lambda w: torch.cat([w, w], 1)[:, :20],
+        r"wpe has strides \(40, 1\), expected it to be contiguous",
+    ),
+}
+LOGITS = {
+    "logits of other requests": ("logits", lambda t: t[1:], r"logits has shape \[3, 40\], expected \[4, V\]"),
+    "logits of another rank": ("logits", lambda t: t[0], r"logits has shape \[40\], expected \[4, V\]"),
+    "logits on another device": ("logits", on_meta, r"logits is on meta, expected"),
+    "logits with gaps": ("logits", strided, r"logits has strides \(80, 2\), expected the last dimension"),
+}
+
+
+@pytest.mark.parametrize("name, change, message", (SLOTS | WEIGHTS).values(), ids=SLOTS | WEIGHTS)
+@EMBED
+def test_what_cannot_be_embedded_is_refused_by_name(
+    embed: Callable, name: str, change: Callable, message: str
+):
+    case = make_embedding()
+    with pytest.raises(ValueError, match=f"^{message}"):
+        embed(**case | {name: change(case[name])})
+
+
+@pytest.mark.parametrize("name, change, message", (SLOTS | LOGITS).values(), ids=SLOTS | LOGITS)
+@ADVANCE
+def test_what_has_no_tokens_is_refused_by_name(advance: Callable, name: str, change: Callable, message: str):
+    case = {"logits": random_logits(4, 40), **make_slots(4)}
+    changed = case | {name: change(case[name])}
+    before = {each: value.clone() for each, value in changed.items()}
+    with pytest.raises(ValueError, match=f"^{message}"):
+        advance(**changed)
+    for each, value in changed.items():
+        assert value.is_meta or torch.equal(value, before[each]), each
+
+
+@pytest.mark.parametrize("slot", [-1, 6])
+@EMBED
+def test_a_slot_that_there_is_not_is_refused_if_values_are_checked(
+    monkeypatch: pytest.MonkeyPatch, embed: Callable, slot: int
+):
+    monkeypatch.setattr(checks, "DEBUG", True)
+    case = make_embedding()
+    embed(**case)
+    case["slot_mapping"][0] = slot
+    with pytest.raises(ValueError, match=r"^slot_mapping has values from .* outside of 0 to 5"):
+        embed(**case)
+
+
+@pytest.mark.parametrize("token_id", [-1, 9])
+@EMBED
+def test_a_token_that_there_is_not_is_refused_if_values_are_checked(
+    monkeypatch: pytest.MonkeyPatch, embed: Callable, token_id: int
+):
+    monkeypatch.setattr(checks, "DEBUG", True)
+    case = make_embedding()
+    case["last_token_ids"][0] = token_id
+    with pytest.raises(ValueError, match=r"^last_token_ids has values from .* outside of 0 to 8"):
+        embed(**case)
+
+
+# --- on a GPU --------------------------------------------------------------------------------------
+
+V = 50257
+PADDED = 50304  # the next multiple of 64
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("B", [1, 8, 64, 256])
+@pytest.mark.parametrize("width", [V, PADDED], ids=["a vocabulary", "a padded one"])
+def test_on_a_gpu_a_whole_vocabulary_has_the_tokens_of_torch(width: int, B: int, dtype: torch.dtype):
+    """Many tie for the largest: of these the first, which torch.max alone need not take on a GPU."""
+    for seed in range(5):
+        wide = torch.zeros(B, width, dtype=dtype, device="cuda")
+        wide[:, :V] = random_logits(B, V, dtype, "cuda", seed).round().clamp(max=6) - 100
+        logits = wide[:, :V]
+        bad = [None, math.nan, math.inf, -math.inf, None][seed]
+        if bad is not None:
+            logits[B // 2, V - 1 - seed] = bad
+        largest = logits.max(dim=1, keepdim=True).values
+        places = torch.arange(V, device="cuda").expand(B, V).masked_fill(logits != largest, V)
+        expected = places.min(1).values.masked_fill(~largest[:, 0].isfinite(), NO_TOKEN).tolist()
+        assert bad is not None or (logits == largest).sum(1).max() > 1  # they tie
+        assert (expected[B // 2] == NO_TOKEN) == (bad is math.nan or bad is math.inf)
+        assert_advances(greedy_advance_triton, logits, make_slots(B, "cuda"), expected)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("B", [1, 8, 64])
+def test_on_a_gpu_without_ties_both_twins_have_the_tokens_of_torch(B: int):
+    logits = torch.stack([torch.randperm(V, device="cuda") for _ in range(B)]).float()
+    expected = logits.max(dim=1).indices.tolist()
+    for advance in (greedy_advance_plain, greedy_advance_triton):
+        assert_advances(advance, logits, make_slots(B, "cuda"), expected)
+
+
+@pytest.mark.cuda
+@dtypes
+def test_on_a_gpu_embeddings_of_gpt2s_size_are_those_of_the_twin(dtype: torch.dtype):
+    B, E, P = 256, 768, 1024
+    like = torch.Generator("cuda").manual_seed(0)
+    wte, wpe = (torch.randn(n, E, generator=like, device="cuda").to(dtype) for n in (V, P))
+    slot_mapping = torch.randperm(B, device="cuda")
+    last_token_ids = torch.randint(V, (B + 1,), generator=like, device="cuda")
+    last_token_ids[:2] = torch.tensor([0, V - 1])
+    context_lens = torch.randint(P, (B + 1,), generator=like, device="cuda").int()
+    context_lens[-1] = -1
+    x, statistics = embed_slots_triton(slot_mapping, last_token_ids, context_lens, wte, wpe)
+    positions = context_lens[slot_mapping].long()
+    expected = wte[last_token_ids[slot_mapping]] + wpe[positions]
+    assert torch.equal(x, expected)
+    torch.testing.assert_close(statistics.parts, row_statistics(expected, E).parts, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_a_graph_of_both_ends_goes_on_from_its_own_tokens():
+    """Logits look up the next token in a table, so each replay's tokens are those of the one before."""
+    B, E = 8, 64
+    like = torch.Generator("cuda").manual_seed(0)
+    table = torch.randn(V, E, generator=like, device="cuda").half()
+    wte, wpe = (torch.randn(n, E, generator=like, device="cuda").half() for n in (V, 128))
+
+    def step(slots: dict) -> list[Tensor]:
+        x, statistics = embed_slots_triton(*slots.values(), wte, wpe)
+        logits = (x @ table.T).float()
+        return [x, statistics.parts, greedy_advance_triton(logits, **slots)]
+
+    slots, others = make_slots(B, "cuda"), make_slots(B, "cuda")
+    step(make_slots(B, "cuda"))  # compiled
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made = step(slots)
+    for _ in range(20):
+        expected = step(others)
+        graph.replay()
+        assert all(map(torch.equal, made, expected))
+    assert all(map(torch.equal, slots.values(), others.values()))
+    assert slots["context_lens"][-2].item() == 2 * B - 1 + 20
