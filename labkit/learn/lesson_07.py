@@ -1,0 +1,773 @@
+"""Lesson 07: the books of one table and of one a layer, what a failed reservation leaves, who reads what a
+kernel writes, the recorded figures, and the exercises."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import reduce
+from statistics import median
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from torch import Tensor
+
+from labkit.bench import (
+    Comparison,
+    CostCard,
+    HostTime,
+    host_engine,
+    in_turn,
+    ladder_comparison,
+    ladder_limit,
+    ladder_rates,
+    time_host_steps,
+)
+from labkit.bench.cost_cards import DEVICE_ROWS, OperatorCounter
+from labkit.engine import CacheConfig, InferenceEngine, InferenceSession, SamplingParams, SchedulerConfig
+from labkit.errors import OutOfBlocksError
+from labkit.kvcache import KVBlockManager, MutableInfoBlockManager, OneTableBlockManager
+from labkit.ladder import LADDER
+from labkit.learn.exercise import Case, Exercise
+from labkit.model import GPT2Config, LanguageModel
+from labkit.model.checkpoint import random_gpt2
+from labkit.model.tokenizer import WordTokenizer
+from labkit.options import EngineOptions
+from labkit.show.style import BLUE, GREY, INK, ORANGE, colour, figure, styled
+
+# Between the two rungs: one table, and still two kernels a layer.
+HALFWAY = replace(LADDER["06"].options, layer_tables="shared")
+GPT2_LAYERS = 12
+
+
+# --- a model of GPT-2's depth, and what a step asks of the books -------------------------------------------
+
+
+def small_gpt2(n_layer: int = GPT2_LAYERS, n_positions: int = 64) -> LanguageModel:
+    """GPT-2's layers and heads, but narrow and with random weights: a step of it takes no time."""
+    config = GPT2Config(256, n_positions, n_embd=96, n_layer=n_layer, n_head=12, tie_word_embeddings=False)
+    gpt2 = random_gpt2(config, seed=0)
+    return LanguageModel(f"random: {n_layer} narrow layers", gpt2, WordTokenizer(config.vocab_size, None))
+
+
+COUNTS = (
+    "calls of reserve_token_batch",
+    "lists of block ids looked at",
+    "blocks taken, each with record and count",
+    "copies-on-write decided",
+    "bytes of keys and values copied",
+    "rows of block tables sent",
+    "bytes sent to the device",
+)
+
+
+@contextmanager
+def counted_work(engine: InferenceEngine) -> Iterator[Counter[str]]:
+    """What steps of a resident engine ask of the books and send, by `COUNTS`."""
+    manager, slots = engine.kv_manager, engine.decode_step.slots
+    counts: Counter[str] = Counter()
+
+    def on_reserve(_: int, block_ids_list: Sequence[list[int]]) -> None:
+        counts[COUNTS[0]] += 1
+        counts[COUNTS[1]] += len(block_ids_list)
+
+    def on_allocate(*_: int, **__: int) -> None:
+        counts[COUNTS[2]] += 1
+
+    def on_copy(table_idx: int, _: int) -> None:
+        counts[COUNTS[3]] += 1
+        counts[COUNTS[4]] += 2 * manager.k_cache[manager.layers_of(table_idx), :1].nbytes
+
+    def on_rows(sessions: Sequence[InferenceSession]) -> None:
+        counts[COUNTS[5]] += sum(len(session.block_ids_per_layer) for session in sessions)
+
+    def on_send(numbers: Tensor) -> None:
+        counts[COUNTS[6]] += numbers.nbytes
+
+    watched = {
+        (manager, "reserve_token_batch"): on_reserve,
+        (manager, "_allocate_block"): on_allocate,
+        (manager, "_copy_on_write"): on_copy,
+        (slots, "_send_rows"): on_rows,
+        (slots._staging, "send"): on_send,
+    }
+    for (owner, name), note in watched.items():
+        setattr(owner, name, _noted(getattr(owner, name), note))
+    try:
+        yield counts
+    finally:
+        for owner, name in watched:
+            delattr(owner, name)  # the class's own again
+
+
+def _noted(method: Callable, note: Callable) -> Callable:
+    def wrapper(*args: object, **kwargs: object) -> object:
+        note(*args, **kwargs)
+        return method(*args, **kwargs)
+
+    return wrapper
+
+
+def sharing_engine(model: LanguageModel, options: EngineOptions, device: torch.device) -> InferenceEngine:
+    """Eight requests about to decode for the first time: they share their prompt's two blocks with the prefix
+    cache, the last of them half full."""
+    engine = InferenceEngine(
+        model,
+        options,
+        device=device,
+        dtype=torch.float32,
+        cache=CacheConfig(block_size=4, max_blocks_per_layer=64),
+        scheduler=SchedulerConfig(max_batch_size=8),
+    )
+    prompt = [1, 2, 3, 4, 5, 6]
+    engine.generate([prompt], SamplingParams(max_new_tokens=1, stop_on_eos=False))  # fills the prefix cache
+    for _ in range(8):
+        engine.add_request(prompt, SamplingParams(max_new_tokens=12, stop_on_eos=False))
+    engine.step()  # the prefill, which computes nothing: the prompt is known
+    return engine
+
+
+STEPS = ("eight join, each copies the shared block", "nothing changes", "each needs a new block")
+
+
+def step_work(
+    model: LanguageModel, engines: Mapping[str, EngineOptions], device: torch.device
+) -> pd.DataFrame:
+    """Three decode steps of `sharing_engine` in a row: what each asks of each engine's books, and the first
+    engine's over the last's."""
+    first, *_, last = engines
+    tables = {}
+    running = {name: sharing_engine(model, options, device) for name, options in engines.items()}
+    for step in STEPS:
+        columns = {}
+        for name, engine in running.items():
+            with counted_work(engine) as counts:
+                engine.step()
+            columns[name] = [counts[count] for count in COUNTS]
+        table = pd.DataFrame(columns, index=list(COUNTS))
+        ratios = [f"{a / b:.3g}" if b else "–" for a, b in zip(table[first], table[last], strict=True)]
+        tables[step] = table.assign(**{"times less": ratios})
+    return pd.concat(tables)[lambda rows: rows[first] > 0]
+
+
+def books_of(engine: InferenceEngine) -> dict[str, int]:
+    """What the books hold now, for all running requests together."""
+    manager = engine.kv_manager
+    lists = [ids for request in engine.scheduler.running for ids in request.session.block_ids_per_layer]
+    return {
+        "tokens in the cache": sum(r.session.num_tokens for r in engine.scheduler.running),
+        "lists of block ids": len(lists),
+        "block ids in them": sum(map(len, lists)),
+        "block records": len(manager._block_infos),
+        "reference counts": len(manager._block_refcounts),
+        "numbers in the device's block tables": engine.decode_step.slots.block_tables.numel(),
+        "bytes of the pool": manager.k_cache.nbytes + manager.v_cache.nbytes,
+    }
+
+
+MANAGERS = {"rung 06": MutableInfoBlockManager, "rung 07": OneTableBlockManager}
+
+
+def copied_pool(kind: type[KVBlockManager], num_layers: int = GPT2_LAYERS) -> dict[str, int]:
+    """One token behind a session whose half full block another shares: what the copy-on-write takes."""
+    manager = kind(num_layers=num_layers, num_heads=2, head_dim=4, block_size=4, max_blocks_per_layer=4)
+    numbers = torch.arange(num_layers * 2 * 2 * 4.0).view(num_layers, 2, 2, 4)  # [L, H, T, D]
+    first = InferenceSession(manager)
+    first.append_prompt(numbers, -numbers)
+    second = first.fork()
+    with OperatorCounter() as counter:
+        for table_idx, block_ids in enumerate(second.block_ids_per_layer):
+            manager.reserve_token_batch(table_idx, [block_ids])
+    keys = [
+        manager.dense_kv(layer, s.block_ids_per_layer[layer % manager.num_tables])[0][:, :2]
+        for s in (first, second)
+        for layer in range(num_layers)
+    ]
+    halves = zip(keys[:num_layers], keys[num_layers:], strict=True)
+    return {
+        "calls of reserve_token_batch": manager.num_tables,
+        "operators dispatched": counter.operators,
+        "layers whose copy is right": sum(torch.equal(a, b) for a, b in halves),
+    }
+
+
+# --- all layers agree ---------------------------------------------------------------------------------------
+
+
+def layer_indices(engine: InferenceEngine, session: InferenceSession) -> list[tuple[int, ...]]:
+    """The places in the pool that each of a session's tables names, in order."""
+    manager = engine.kv_manager
+    return [tuple(manager.info(i).block_index for i in ids) for ids in session.block_ids_per_layer]
+
+
+def eventful_schedule(engine: InferenceEngine) -> Iterator[None]:
+    """Requests that join, share a prompt, copy, are preempted, cancelled and finish; a step each time."""
+    generator = np.random.default_rng(0)
+    ids: list[int] = []
+    for step in range(60):
+        if step % 4 == 0:
+            prompt = [1, 2, 3, 4, 5, 6] if step % 8 else generator.integers(1, 200, 5).tolist()
+            params = SamplingParams(max_new_tokens=int(generator.integers(4, 20)), stop_on_eos=False)
+            ids.append(engine.add_request(prompt, params))
+        if step == 30 and engine.scheduler.running:
+            engine.cancel(engine.scheduler.running[0].request_id)
+        engine.step()
+        engine.check_integrity()
+        yield
+
+
+@dataclass(frozen=True)
+class PoolUse:
+    """One layer's pool after a step."""
+
+    free_blocks: int
+    tokens: int  # in blocks of running requests, a shared block's once for each holder
+    empty_slots: int  # in these blocks, and set aside
+
+
+def pool_use(engine: InferenceEngine) -> PoolUse:
+    sessions = [request.session for request in engine.scheduler.running]
+    tokens = sum(session.num_tokens for session in sessions)
+    held = sum(len(session.block_ids_per_layer[0]) for session in sessions)
+    return PoolUse(engine.kv_manager.num_free_blocks, tokens, held * engine.kv_manager.block_size - tokens)
+
+
+def schedule_engine(
+    model: LanguageModel, options: EngineOptions, device: torch.device, max_blocks: int = 10
+) -> InferenceEngine:
+    return InferenceEngine(
+        model,
+        options,
+        device=device,
+        dtype=torch.float32,
+        cache=CacheConfig(block_size=4, max_blocks_per_layer=max_blocks),
+        scheduler=SchedulerConfig(max_batch_size=4),
+    )
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """A run of `eventful_schedule`: whether layers ever differed, and what happened in it."""
+
+    steps: int
+    lists: int  # of block ids looked at, of all requests and steps
+    different: int  # of them, those that name other places than layer 0's
+    events: dict[str, int]
+    uses: tuple[PoolUse, ...]
+
+
+def run_schedule(engine: InferenceEngine) -> Agreement:
+    lists = different = 0
+    uses = []
+    for _ in eventful_schedule(engine):
+        for request in engine.scheduler.running:
+            first, *others = layer_indices(engine, request.session)
+            lists += 1 + len(others)
+            different += sum(other != first for other in others)
+        uses.append(pool_use(engine))
+    stats = engine.stats()
+    tables = engine.kv_manager.num_tables
+    events = {path: stats.append_paths.get(path, 0) // tables for path in ("boundary", "copy_on_write")}
+    events |= {
+        "preemptions": stats.counters.preemptions,
+        "requests ended": sum(stats.counters.finished.values()),
+    }
+    return Agreement(len(uses), lists, different, events, tuple(uses))
+
+
+@styled
+def draw_tables(engines: Mapping[str, InferenceEngine]) -> Figure:
+    """A panel an engine, by name: each of its tables a row, each block a box with its place in the pool, in
+    the colour of its request."""
+    heights = [max(1.6, 0.8 + 0.6 * engine.kv_manager.num_tables) for engine in engines.values()]
+    fig, panels = figure(0.5 + 0.36 * sum(heights), rows=len(engines), height_ratios=heights, squeeze=False)
+    for axes, (name, engine) in zip(panels[:, 0], engines.items(), strict=True):
+        width = 0
+        for request in engine.scheduler.running:
+            rows = layer_indices(engine, request.session)
+            shade = colour(request.request_id)
+            for table_idx, indices in enumerate(rows):
+                for place, index in enumerate(indices):
+                    box = Rectangle((width + place, table_idx), 0.94, 0.84, facecolor=shade, alpha=0.45, lw=0)
+                    axes.add_patch(box)
+                    middle = (width + place + 0.47, table_idx + 0.42)
+                    axes.text(*middle, str(index), ha="center", va="center", fontsize=8)
+            middle = width + len(rows[0]) / 2
+            axes.text(middle, -0.12, f"request {request.request_id}", ha="center", va="bottom", fontsize=8)
+            width += len(rows[0]) + 0.6
+        num_tables = engine.kv_manager.num_tables
+        labels = [f"layer {i}" for i in range(num_tables)]
+        if num_tables == 1:
+            labels = [f"all {engine.kv_manager.num_layers} layers"]
+        axes.set_yticks(np.arange(num_tables) + 0.42, labels)
+        axes.tick_params(length=0)
+        axes.set_xticks([])
+        axes.set_xlim(0, width)
+        axes.set_ylim(num_tables, -0.5)
+        for side in ("left", "bottom"):
+            axes.spines[side].set_visible(False)
+        axes.set_title(f"{name}: {num_tables} {'list' if num_tables == 1 else 'lists'} of places a request")
+    return fig
+
+
+@styled
+def draw_pool_use(uses: Mapping[str, Sequence[PoolUse]], num_blocks: int, block_size: int) -> Figure:
+    """Free blocks after each step, a line an engine, by name; and the slots set aside and empty."""
+    fig, (top, bottom) = figure(4.2, rows=2, sharex=True)
+    widths, shades, styles = (6, 2), (GREY, BLUE), ("-", "--")
+    for (name, steps), width, shade, style in zip(uses.items(), widths, shades, styles, strict=True):
+        line = {"lw": width, "color": shade, "label": name, "ls": style}
+        top.plot([use.free_blocks for use in steps], **line)
+        bottom.plot([use.empty_slots for use in steps], **line)
+    top.set_ylim(0, num_blocks + 0.5)
+    bottom.set_ylim(bottom=0)
+    top.set_title(f"Blocks free in a layer's pool of {num_blocks}", pad=20)
+    bottom.set_title(f"Slots set aside and empty in a layer (blocks of {block_size})")
+    bottom.set_xlabel("step")
+    top.legend(ncols=len(uses), loc="lower left", bbox_to_anchor=(0, 0.98), borderaxespad=0)
+    for axes in (top, bottom):
+        axes.grid()
+        axes.locator_params(axis="y", integer=True, nbins=6)
+    return fig
+
+
+# --- a reservation that fails, and a step that does --------------------------------------------------------
+
+
+@contextmanager
+def counted_forwards(engine: InferenceEngine) -> Iterator[Counter[str]]:
+    """How often the model is asked for a decode step."""
+    gpt2, counts = engine.model.gpt2, Counter()
+    original = gpt2.decode_one_token
+
+    def counted(*args: object) -> Tensor:
+        counts["forward"] += 1
+        return original(*args)
+
+    gpt2.decode_one_token = counted
+    try:
+        yield counts
+    finally:
+        del gpt2.decode_one_token
+
+
+def fail_to_reserve(model: LanguageModel, options: EngineOptions, device: torch.device) -> dict[str, object]:
+    """A decode step of two requests for which one block is missing, asked for behind the engine's back: the
+    engine makes room first. What the failed step cost and left."""
+    engine = InferenceEngine(
+        model,
+        options,
+        device=device,
+        dtype=torch.float32,
+        cache=CacheConfig(block_size=4, max_blocks_per_layer=8, prefix_cache=False),
+    )
+    for prompt in ([1, 2, 3, 4], [5, 6, 7, 8]):
+        engine.add_request(prompt, SamplingParams(max_new_tokens=8, stop_on_eos=False))
+    engine.step()  # the prefill: both blocks are full
+    manager, running = engine.kv_manager, list(engine.scheduler.running)
+    taken = InferenceSession(manager)  # all but one of the free blocks
+    c = model.config
+    nothing = torch.zeros(c.n_layer, c.n_head, 4 * (manager.num_free_blocks - 1), c.head_dim, device=device)
+    taken.append_prompt(nothing, nothing)
+    holders = [*(request.session for request in running), taken]
+    free = manager.num_free_blocks
+    with counted_forwards(engine) as counts:
+        try:
+            engine.decode_step.next_tokens(running)
+            raised = "nothing"
+        except OutOfBlocksError:
+            raised = "OutOfBlocksError"
+    manager.check_integrity(holders)
+    tokens = {manager.num_tokens(ids) for r in running for ids in r.session.block_ids_per_layer}
+    return {
+        "raised": raised,
+        "forwards thrown away": counts["forward"],
+        "free blocks before, after": (free, manager.num_free_blocks),
+        "tokens of a request, all tables": sorted(tokens),
+    }
+
+
+class DeviceFailed(RuntimeError):
+    """Raised in the place of a forward."""
+
+
+def fail_the_forward(engine: InferenceEngine) -> dict[str, list[int]]:
+    """Let the engine's next decode step fail when the device is asked for it: the tokens that each running
+    request is booked with and those that its session counts, then, and after the engine has dealt with it."""
+    step, manager = engine.decode_step, engine.kv_manager
+    sessions = [request.session for request in engine.scheduler.running]
+    seen: dict[str, list[int]] = {}
+
+    def look(when: str) -> None:
+        seen[f"booked {when}"] = [manager.num_tokens(s.block_ids_per_layer[0]) for s in sessions]
+        seen[f"counted {when}"] = [s.num_tokens for s in sessions]
+
+    def failing(*_: object) -> Tensor:
+        look("when it fails")
+        raise DeviceFailed
+
+    working, step.launcher = step.launcher, failing
+    try:
+        with suppress(DeviceFailed):
+            engine.step()
+    finally:
+        step.launcher = working
+    look("afterwards")
+    return seen
+
+
+def copies_on_write(engine: InferenceEngine, prompt: Sequence[int], new_tokens: int) -> int:
+    """Copies-on-write, a table, of eight requests for one cached prompt that each ask for so many tokens."""
+    params = SamplingParams(max_new_tokens=new_tokens, stop_on_eos=False)
+    engine.generate([prompt], replace(params, max_new_tokens=1))
+    before = engine.stats().append_paths.get("copy_on_write", 0)
+    engine.generate([prompt] * 8, params)
+    copies = engine.stats().append_paths.get("copy_on_write", 0) - before
+    return copies // engine.kv_manager.num_tables
+
+
+# --- who reads what a program writes ------------------------------------------------------------------------
+
+Place = tuple[int, int]  # a block and a slot in it
+
+
+def places_touched(
+    tables: Sequence[Sequence[int]], context_lens: Sequence[int], block_size: int
+) -> list[tuple[set[Place], Place]]:
+    """What the program of each request reads of a head's cache, and the place that it writes."""
+    touched = []
+    for row, length in zip(tables, context_lens, strict=True):
+        places = [(row[t // block_size], t % block_size) for t in range(length + 1)]
+        touched.append((set(places[:-1]), places[-1]))
+    return touched
+
+
+def conflicts(touched: Sequence[tuple[set[Place], Place]]) -> int:
+    """Places written by one program and read or written by another."""
+    return sum(
+        place in reads or place == written
+        for i, (_, place) in enumerate(touched)
+        for j, (reads, written) in enumerate(touched)
+        if i != j
+    )
+
+
+def next_step_of(engine: InferenceEngine) -> tuple[list[list[int]], list[int]]:
+    """The table rows and lengths that an engine's next step begins with, room for its token included."""
+    manager = engine.kv_manager
+    sessions = [request.session for request in engine.scheduler.running]
+    try:
+        manager.reserve_token_batch(0, [session.block_ids_per_layer[0] for session in sessions])
+        rows = [list(layer_indices(engine, session)[0]) for session in sessions]
+        return rows, [session.num_tokens for session in sessions]
+    finally:
+        engine.decode_step.undo(sessions)
+
+
+def attention_case(device: torch.device, head_size: int = 6) -> dict[str, Tensor | int]:
+    """Arguments of `paged_attention_append_triton`: four rows, the last one padding; an empty context, one
+    that ends with a block, and one in the middle of a block. Slots that hold no token are NaN."""
+    generator = torch.Generator().manual_seed(0)
+    N, H, block_size, lens = 6, 2, 4, [5, 8, 0, -1]
+    tables = [[4, 1, 0], [2, 5, 0], [3, 0, 0], [0, 0, 0]]
+    tables[1][2] = 0  # the ninth token opens a block
+    caches = torch.randn(2, N, H, block_size, head_size, generator=generator)
+    for block, filled in ((4, 4), (1, 1), (2, 4), (5, 4), (0, 0), (3, 0)):
+        caches[:, block, :, filled:] = torch.nan
+    qkv = torch.randn(3, len(lens), H, head_size, generator=generator)
+    named = dict(zip(("query", "key_new", "value_new"), qkv.to(device), strict=True))
+    named |= dict(zip(("k_cache_layer", "v_cache_layer"), caches.to(device), strict=True))
+    return {
+        **named,
+        "block_table": torch.tensor(tables, dtype=torch.int32, device=device),
+        "context_lens": torch.tensor(lens, dtype=torch.int32, device=device),
+        "slot_mapping": torch.arange(len(lens), device=device),
+        "max_context_len": max(lens),
+    }
+
+
+def blocks_by_window(windows: Sequence[int | None], num_tokens: int, block_size: int) -> tuple[int, int]:
+    """Blocks that a sequence needs in a model whose layers look back only so far (None: to the beginning; 0:
+    not at all, they use another layer's keys and values), summed over the layers: with a table for each
+    layer, and with one table for all."""
+    each = []
+    for window in windows:
+        first = 0 if window is None else max(0, num_tokens - window) // block_size
+        each.append(0 if window == 0 else -(-num_tokens // block_size) - first)
+    return sum(each), len(each) * max(each)
+
+
+# --- cost cards and host time -------------------------------------------------------------------------------
+
+
+def cards_table(cards: Mapping[str, CostCard]) -> pd.DataFrame:
+    """A column a card, by name; – where nothing was counted on a GPU."""
+    table = pd.DataFrame({name: card.column() for name, card in cards.items()})
+    shown = table.astype(object).where(table.notna(), "–")
+    for name in shown:
+        shown[name] = [int(n) if n != "–" else n for n in shown[name]]
+    return shown.rename_axis(columns=next(iter(cards.values())).caption)
+
+
+def begin_operators(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> int:
+    """Operators that the step's attention dispatches before the first layer."""
+    for prompt in prompts:
+        engine.add_request(list(prompt), SamplingParams(max_new_tokens=4, stop_on_eos=False))
+    engine.step()
+    engine.step()
+    slots, attention = engine.decode_step.slots, engine.decode_step.launcher.attention
+    slot_mapping = slots.slot_mapping[: len(prompts)]
+    with torch.inference_mode(), OperatorCounter() as counter:
+        attention.begin(slots, slot_mapping, max(map(len, prompts)) + 1)
+    return counter.operators
+
+
+def recorded_cards(record: dict, rungs: Sequence[str], batch_sizes: Sequence[int]) -> pd.DataFrame:
+    """GPT-2's recorded counts of a step at differing positions, a column a batch size and rung."""
+    names = dict(
+        zip(("kernels", "h2d_copies", "h2d_bytes", "d2h_copies", "synchronizations"), _DEVICE, strict=True)
+    )
+    columns = {}
+    for sample in record["samples"]:
+        key, card = sample["key"], sample["card"]
+        is_gpt2 = key["model"] == "random:gpt2" and len(set(key["prompt_lens"])) > 1
+        if is_gpt2 and sample["rung"] in rungs and sample["batch_size"] in batch_sizes:
+            host = {
+                "calls into KVBlockManager": card["host"]["manager_calls"],
+                "aten operators dispatched": card["host"]["aten_ops"],
+            }
+            device = {label: card["device"][name] for name, label in names.items()}
+            columns[f"B = {sample['batch_size']}", f"rung {sample['rung']}"] = host | device
+    return pd.DataFrame(dict(sorted(columns.items(), key=lambda c: (int(c[0][0][4:]), c[0][1]))))
+
+
+_DEVICE = tuple(DEVICE_ROWS[i] for i in (0, 1, 2, 4, 5))
+
+
+def host_in_turn(
+    engines: Mapping[str, EngineOptions],
+    batch_size: int,
+    device: torch.device,
+    rounds: int = 4,
+    num_steps: int = 12,
+) -> dict[str, HostTime]:
+    """Host time of each engine, measured now, in turn: the steps of all runs together."""
+    made = [host_engine(options, batch_size, device) for options in engines.values()]
+    measures = [lambda e=engine: time_host_steps(e, num_steps) for engine in made]
+    in_turn(measures, 1)
+    sides = in_turn(measures, rounds)
+    return {n: reduce(HostTime.with_steps_of, runs) for n, runs in zip(engines, sides, strict=True)}
+
+
+def compare_host_times(before: HostTime, after: HostTime, runs: int = 8) -> Comparison:
+    """Two results of `host_in_turn` with so many runs: of each run, the median step."""
+    sides = [
+        tuple(median(part) for part in np.array_split(np.array(time.step_seconds), runs))
+        for time in (before, after)
+    ]
+    return Comparison("before", "after", *map(tuple, np.array(sides).tolist()), {}, {})
+
+
+def step_parts(host: HostTime) -> dict[str, float]:
+    """Median microseconds of a resident step's parts."""
+    step, follow, reserve = map(np.array, (host.step_seconds, host.tables_seconds, host.append_seconds))
+    parts = {"reserve": reserve, "tell the device": follow, "launch and the rest": step - follow - reserve}
+    return {name: 1e6 * float(np.median(seconds)) for name, seconds in parts.items()}
+
+
+PART_COLOURS = {"reserve": ORANGE, "tell the device": GREY, "launch and the rest": BLUE}
+
+
+@styled
+def draw_step_parts(groups: Mapping[str, Mapping[str, HostTime]]) -> Figure:
+    """Groups of bars, by name: each engine's step, in parts, in microseconds."""
+    bars = [(group, name, time) for group, times in groups.items() for name, time in times.items()]
+    fig, axes = figure(1.25 + 0.34 * len(bars))
+    longest = max(sum(step_parts(time).values()) for _, _, time in bars)
+    for row, (_, _, time) in enumerate(bars):
+        _draw_parts(axes, row, step_parts(time), longest)
+    axes.set_yticks(range(len(bars)), [f"{group}, {name}" for group, name, _ in bars])
+    axes.invert_yaxis()
+    axes.set_xlabel("host time of a step (microseconds)")
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.set_title("What is left of the host's work in a step", pad=24)
+    handles = [Rectangle((0, 0), 1, 1, facecolor=shade, alpha=0.7) for shade in PART_COLOURS.values()]
+    axes.legend(handles, PART_COLOURS, ncols=3, loc="lower left", bbox_to_anchor=(0, 0.98), borderaxespad=0)
+    return fig
+
+
+def _draw_parts(axes: Axes, row: int, parts: Mapping[str, float], longest: float) -> None:
+    left = 0.0
+    for part, microseconds in parts.items():
+        axes.barh(row, microseconds, left=left, height=0.72, color=PART_COLOURS[part], alpha=0.7)
+        if microseconds > 0.07 * longest:
+            middle = left + microseconds / 2
+            axes.text(middle, row, f"{microseconds:,.0f}", ha="center", va="center", fontsize=8)
+        left += microseconds
+    text = f"{sum(parts.values()):,.0f} µs"
+    axes.text(1.02, row, text, va="center", fontsize=9, color=INK, transform=axes.get_yaxis_transform())
+
+
+def ladder_table(records: Mapping[str, dict], before: str, after: str) -> pd.DataFrame:
+    """Two rungs in each of some records of `ladder`, by label: medians, and the comparison."""
+    rows = {}
+    for label, record in records.items():
+        rates, limit = ladder_rates(record), ladder_limit(record)
+        compared = ladder_comparison(record, before, after, path="fused")
+        rows[label] = {
+            f"rung {before}": f"{median(rates[before]):,.0f}",
+            f"rung {after}": f"{median(rates[after]):,.0f}",
+            "of the limit": f"{100 * median(rates[after]) / limit:.1f} %",
+            "speed-up": f"×{compared.speedup:.3f}",
+            "interval": str(compared.interval),
+            "verdict": compared.verdict,
+        }
+    return pd.DataFrame(rows).T.rename_axis(columns="decode tokens/s, H100")
+
+
+# --- exercises --------------------------------------------------------------------------------------------
+
+
+def append_all_layers(
+    k_cache: Tensor,  # [L, N, H, block_size, D]
+    block_table: Tensor,  # [B, M]
+    context_lens: Tensor,  # [B]
+    keys: Tensor,  # [L, B, H, D]
+) -> None:
+    """Write each request's new key behind its tokens, in all layers; rows of length -1 are padding."""
+    block_size = k_cache.shape[3]
+    b = (context_lens >= 0).nonzero()[:, 0]
+    block, pos = block_table[b, context_lens[b] // block_size], context_lens[b] % block_size
+    for layer, layer_keys in zip(k_cache, keys, strict=True):
+        layer[block, :, pos] = layer_keys[b]
+
+
+def try_append_all_layers(
+    attempt: Callable, tables: list[list[int]], lengths: list[int], look_at: str
+) -> object:
+    """Call the reader's function on a pool of zeros; where which request's keys are found."""
+    L, N, H, block_size, D, B = 3, 6, 2, 4, 5, len(tables)
+    k_cache = torch.zeros(L, N, H, block_size, D)
+    # Layer 1 of request 2, head 0 is 201.0 everywhere: request, head and layer can be told from a number.
+    b, h, layer = torch.arange(1.0, B + 1), torch.arange(float(H)), torch.arange(float(L))
+    keys = 100 * b[None, :, None] + 10 * h + layer[:, None, None]  # [L, B, H]
+    attempt(
+        k_cache=k_cache,
+        block_table=torch.tensor(tables),
+        context_lens=torch.tensor(lengths),
+        keys=keys[..., None].expand(L, B, H, D).clone(),
+    )
+    written = k_cache[..., 0].nonzero().tolist()
+    if look_at == "layers written":
+        return sorted({layer for layer, *_ in written})
+    if look_at == "(block, slot) of layer 0":
+        return sorted({(block, slot) for layer, block, _, slot in written if layer == 0})
+    found = {}
+    for layer, block, head, slot in written:
+        row = k_cache[layer, block, head, slot]
+        request = int(row[0]) // 100 - 1
+        is_right = bool((row == 100 * (request + 1) + 10 * head + layer).all())
+        found.setdefault((block, slot), set()).add(f"request {request}" if is_right else "a mixture")
+    return {place: sorted(whose) for place, whose in sorted(found.items())}
+
+
+@dataclass(frozen=True)
+class AppendAllLayersExercise(Exercise):
+    """Makes a pool for each case, and looks at what the attempt wrote to it."""
+
+    def grade(self, attempt: Callable) -> str:
+        def tried(tables: list[list[int]], lengths: list[int], look_at: str) -> object:
+            return try_append_all_layers(attempt, tables, lengths, look_at)
+
+        tried.__name__ = attempt.__name__
+        return super().grade(tried)
+
+
+_PLACES, _LAYERS, _WHOSE = "(block, slot) of layer 0", "layers written", "whose keys are where"
+
+APPEND_ALL_LAYERS = AppendAllLayersExercise(
+    name="append_all_layers",
+    cases=(
+        Case(
+            {"tables": [[2, 0]], "lengths": [1], "look_at": _PLACES},
+            [(2, 1)],
+            "Token number 1 (the second) goes to slot 1 of the first block that the row names.",
+        ),
+        Case(
+            {"tables": [[2, 0]], "lengths": [1], "look_at": _LAYERS},
+            [0, 1, 2],
+            "One table serves all layers: the block lies at the same place in each, and each gets its key.",
+        ),
+        Case(
+            {"tables": [[2, 5]], "lengths": [4], "look_at": _PLACES},
+            [(5, 0)],
+            "With 4 tokens in blocks of 4 the first block is full: the new token opens the row's second one.",
+        ),
+        Case(
+            {"tables": [[2, 0], [1, 3], [4, 0]], "lengths": [1, 6, 0], "look_at": _WHOSE},
+            {(2, 1): ["request 0"], (3, 2): ["request 1"], (4, 0): ["request 2"]},
+            "Each request has its own row, length and key, and each layer and head its own piece of the key.",
+        ),
+        Case(
+            {"tables": [[2, 0], [0, 0]], "lengths": [3, -1], "look_at": _PLACES},
+            [(2, 3)],
+            "A length of -1 is a row that pads the batch. Nothing is stored for it; block 0 is somebody's.",
+        ),
+    ),
+    solution=append_all_layers,
+)
+
+
+def blocks_needed(sequences: list[tuple[int, int | None]], holders: dict[int, int], block_size: int) -> int:
+    """Free blocks that one more token behind each sequence takes from the pool, in order."""
+    holders = dict(holders)
+    needed = 0
+    for num_tokens, last_block in sequences:
+        if num_tokens % block_size == 0:  # empty, or its last block is full
+            needed += 1
+        elif holders[last_block] > 1:  # copied; whoever is left alone with it writes in place
+            holders[last_block] -= 1
+            needed += 1
+    return needed
+
+
+BLOCKS_NEEDED = Exercise(
+    name="blocks_needed",
+    cases=(
+        Case(
+            {"sequences": [(5, 7), (6, 2)], "holders": {7: 1, 2: 1}, "block_size": 4},
+            0,
+            "There is room in both last blocks, and nobody else holds them.",
+        ),
+        Case(
+            {"sequences": [(8, 7), (6, 2)], "holders": {7: 1, 2: 1}, "block_size": 4},
+            1,
+            "A full last block needs a new one behind it: one, as a block is taken in all layers at once.",
+        ),
+        Case(
+            {"sequences": [(0, None)], "holders": {}, "block_size": 4},
+            1,
+            "A sequence without tokens has no block yet.",
+        ),
+        Case(
+            {"sequences": [(6, 2)], "holders": {2: 2}, "block_size": 4},
+            1,
+            "Somebody else holds the block, too (say, the prefix cache): it is copied before it is written.",
+        ),
+        Case(
+            {"sequences": [(8, 7), (8, 7)], "holders": {7: 2}, "block_size": 4},
+            2,
+            "A full block is not written again, so sharing it needs no copy; each sequence opens a new one.",
+        ),
+        Case(
+            {"sequences": [(6, 2), (6, 2)], "holders": {2: 2}, "block_size": 4},
+            1,
+            "The first copies and lets go. Then the second is the only holder and writes in place.",
+        ),
+    ),
+    solution=blocks_needed,
+)

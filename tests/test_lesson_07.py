@@ -1,0 +1,402 @@
+"""Lesson 07: what it counts, what it lets fail, what it reads from records, and its exercises."""
+
+from itertools import islice
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+from helpers import GREEDY, make_engine, run, tokens_by_request
+
+from labkit import LADDER, bench
+from labkit.engine import InferenceSession
+from labkit.kernels import paged_attention_append_plain, paged_attention_append_triton, triton_status
+from labkit.kvcache import KVBlockManager, MutableInfoBlockManager, OneTableBlockManager
+from labkit.learn import lesson_07, not_attempted
+from labkit.learn.lesson_07 import APPEND_ALL_LAYERS, BLOCKS_NEEDED, COUNTS, HALFWAY, STEPS
+
+CPU = torch.device("cpu")
+BELOW, THIS = LADDER["06"].options, LADDER["07"].options
+ENGINES = {"rung 06": BELOW, "halfway": HALFWAY, "rung 07": THIS}
+LAYERS = 3
+
+
+@pytest.fixture(scope="module")
+def model():
+    return lesson_07.small_gpt2(n_layer=LAYERS)
+
+
+# --- what is counted ---------------------------------------------------------------------------------
+
+
+def test_the_books_of_a_step_are_as_many_times_less_as_there_are_layers(model):
+    work = lesson_07.step_work(model, ENGINES, CPU)
+    assert (work["halfway"] == work["rung 07"]).all()
+    join, usual, boundary = (work.loc[step] for step in STEPS)
+    assert list(join.index) == list(COUNTS)
+    assert join["rung 07"][list(COUNTS[:4])].tolist() == [1, 8, 8, 8]  # eight requests
+    assert join.loc[COUNTS[4], "times less"] == "1"
+    assert list(usual.index) == list(COUNTS[:2])
+    assert boundary.loc[COUNTS[5]].tolist() == [8 * LAYERS, 8, 8, f"{LAYERS}"]
+    scaled = work.drop([(STEPS[0], COUNTS[4]), (STEPS[0], COUNTS[6]), (STEPS[2], COUNTS[6])])
+    assert set(scaled["times less"]) == {f"{LAYERS}"}
+
+
+def test_counting_leaves_the_engine_as_it_was(model):
+    engine = lesson_07.sharing_engine(model, THIS, CPU)
+    with lesson_07.counted_work(engine) as counts:
+        engine.step()
+    before = dict(counts)
+    run(engine)
+    assert dict(counts) == before
+
+
+def test_the_books_hold_less_and_the_pool_is_the_same(model):
+    books = {}
+    for name, options in ENGINES.items():
+        engine = lesson_07.sharing_engine(model, options, CPU)
+        engine.step()
+        books[name] = lesson_07.books_of(engine)
+    for what, size in books["rung 07"].items():
+        times = 1 if what in ("tokens in the cache", "bytes of the pool") else LAYERS
+        assert (books["rung 06"][what], books["halfway"][what]) == (times * size, size)
+
+
+def test_one_copy_serves_all_layers():
+    one_a_layer, one = map(lesson_07.copied_pool, (MutableInfoBlockManager, OneTableBlockManager))
+    assert one_a_layer["layers whose copy is right"] == one["layers whose copy is right"] == 12
+    assert one_a_layer["calls of reserve_token_batch"] == 12 * one["calls of reserve_token_batch"] == 12
+    assert one_a_layer["operators dispatched"] > one["operators dispatched"]
+
+
+@pytest.mark.parametrize("options", [BELOW, THIS], ids=["06", "07"])
+def test_layers_agree_whatever_happens(model, options):
+    seen = lesson_07.run_schedule(lesson_07.schedule_engine(model, options, CPU))
+    assert seen.steps == 60 and seen.different == 0 and seen.lists
+    assert all(seen.events.values())  # a boundary, a copy, a preemption, an end: each was there
+
+
+def test_the_pool_is_used_alike(model):
+    uses = [lesson_07.run_schedule(lesson_07.schedule_engine(model, o, CPU)).uses for o in ENGINES.values()]
+    assert uses[0] == uses[1] == uses[2]
+    use = uses[0][0]  # one request of five tokens, in blocks of four; its prompt's blocks are also cached
+    assert (use.tokens, use.empty_slots, use.free_blocks) == (5, 3, 8)
+    assert any(u.free_blocks == 0 for u in uses[0])
+
+
+def test_each_table_is_a_row_and_each_block_a_box(model):
+    engines = {name: lesson_07.schedule_engine(model, ENGINES[name], CPU) for name in ("rung 06", "rung 07")}
+    for engine in engines.values():
+        list(islice(lesson_07.eventful_schedule(engine), 10))
+    fig = lesson_07.draw_tables(engines)
+    above, below = ([t.get_text() for t in axes.texts] for axes in fig.axes)
+    numbers = [text for text in below if text.isdigit()]
+    assert numbers and [t for t in above if t.isdigit()].count(numbers[0]) >= LAYERS
+    assert [len(axes.patches) for axes in fig.axes] == [LAYERS * len(numbers), len(numbers)]
+    assert [t.get_text() for t in fig.axes[1].get_yticklabels()] == [f"all {LAYERS} layers"]
+    plt.close(fig)
+
+
+def test_the_pool_is_drawn_a_line_an_engine():
+    uses = [lesson_07.PoolUse(3, 5, 3), lesson_07.PoolUse(2, 8, 0)]
+    fig = lesson_07.draw_pool_use({"a": uses, "b": uses}, 4, 4)
+    assert [line.get_ydata().tolist() for line in fig.axes[0].lines] == [[3, 2], [3, 2]]
+    assert [line.get_ydata().tolist() for line in fig.axes[1].lines] == [[3, 0], [3, 0]]
+    plt.close(fig)
+
+
+# --- what fails --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("number", "forwards"), [("00", 1), ("05", 1), ("06", 0), ("07", 0)])
+def test_a_failed_reservation_changes_nothing(model, number, forwards):
+    left = lesson_07.fail_to_reserve(model, LADDER[number].options, CPU)
+    assert list(left.values()) == ["OutOfBlocksError", forwards, (1, 1), [4]]
+
+
+@pytest.mark.parametrize("options", [BELOW, THIS], ids=["06", "07"])
+def test_a_failed_forward_gives_the_reservation_back(model, options):
+    engine, undisturbed = (lesson_07.sharing_engine(model, options, CPU) for _ in range(2))
+    seen = lesson_07.fail_the_forward(engine)
+    assert seen == {
+        "booked when it fails": [7] * 8,
+        "counted when it fails": [6] * 8,
+        "booked afterwards": [6] * 8,
+        "counted afterwards": [6] * 8,
+    }
+    engine.check_integrity()
+    assert tokens_by_request(run(engine)) == tokens_by_request(run(undisturbed))
+
+
+@pytest.mark.parametrize(("new_tokens", "copies"), [(1, 0), (2, 8), (5, 8)])
+@pytest.mark.parametrize("options", [BELOW, THIS], ids=["06", "07"])
+def test_one_new_token_copies_nothing(model, options, new_tokens, copies):
+    engine = lesson_07.schedule_engine(model, options, CPU, max_blocks=64)
+    assert lesson_07.copies_on_write(engine, [1, 2, 3, 4, 5, 6], new_tokens) == copies
+
+
+# --- who reads what is written -----------------------------------------------------------------------
+
+
+def test_no_program_touches_what_another_writes(model):
+    """In steps of all kinds, requests that share blocks among them."""
+    engine = lesson_07.sharing_engine(model, THIS, CPU)
+    for _ in range(7):
+        rows, lengths = lesson_07.next_step_of(engine)
+        engine.check_integrity()  # it was only looked at
+        touched = lesson_07.places_touched(rows, lengths, 4)
+        assert lesson_07.conflicts(touched) == 0
+        assert [len(reads) for reads, _ in touched] == lengths
+        engine.step()
+
+
+@pytest.mark.parametrize(("lengths", "conflicts"), [((6, 6), 2), ((6, 7), 1), ((7, 6), 1)])
+def test_a_shared_block_that_is_not_full_is_a_conflict(lengths, conflicts):
+    touched = lesson_07.places_touched([[0, 1], [0, 1]], lengths, 4)
+    assert lesson_07.conflicts(touched) == conflicts
+
+
+@pytest.mark.skipif(triton_status().mode == "off", reason=triton_status().reason)
+def test_the_kernel_s_case_has_a_boundary_an_empty_context_and_a_padded_row():
+    device = torch.device("cuda" if triton_status().mode == "native" else "cpu")
+    plain, kernel = (lesson_07.attention_case(device) for _ in range(2))
+    before = plain["k_cache_layer"].clone()
+    out = paged_attention_append_triton(**kernel)
+    torch.testing.assert_close(out, paged_attention_append_plain(**plain))
+    assert not out.isnan().any()
+    assert torch.equal(plain["k_cache_layer"].view(torch.int32), kernel["k_cache_layer"].view(torch.int32))
+    stored = before.isnan() & ~kernel["k_cache_layer"].isnan()
+    assert {(n, t) for n, _, t, _ in stored.nonzero().tolist()} == {(1, 1), (0, 0), (3, 0)}
+
+
+@pytest.mark.parametrize(
+    ("windows", "expected"),
+    [([None] * 3, (12, 12)), ([None, 4], (5, 8)), ([None, 5], (6, 8)), ([None, 0], (4, 8)), ([4, 4], (2, 2))],
+)
+def test_blocks_of_layers_that_look_back_only_so_far(windows, expected):
+    assert lesson_07.blocks_by_window(windows, num_tokens=16, block_size=4) == expected
+
+
+# --- cards and times ---------------------------------------------------------------------------------
+
+
+def test_a_card_without_a_gpu_has_dashes_beside_one_that_has_none_missing(model):
+    counts = bench.CostCard(1, {}, bench.cost_cards.HostCounts(5, 0, 7, 0, 9), None)
+    device = bench.cost_cards.DeviceCounts(30, 1, 8, 0, 1, 1, "recorded")
+    both = {"a": bench.CostCard(1, {}, counts.host, device), "b": counts}
+    table = lesson_07.cards_table(both)
+    assert table.loc["GPU: kernels launched"].tolist() == [30, "–"]
+    assert table.loc["aten operators dispatched"].tolist() == [7, 7]
+
+
+def test_nothing_is_left_to_prepare_before_the_first_layer(model):
+    operators = {
+        name: lesson_07.begin_operators(lesson_07.schedule_engine(model, o, CPU), [[1, 2, 3]] * 3)
+        for name, o in ENGINES.items()
+    }
+    assert operators["rung 06"] == operators["halfway"] > operators["rung 07"] == 0
+
+
+def test_recorded_cards_are_gpt2_s_at_differing_positions():
+    def sample(rung, model, lens, kernels):
+        host = {"manager_calls": 1, "aten_ops": 2}
+        counts = ("kernels", "h2d_copies", "h2d_bytes", "d2h_copies", "synchronizations")
+        card = {"host": host, "device": dict.fromkeys(counts, kernels)}
+        return {
+            "rung": rung, "batch_size": 8, "key": {"model": model, "prompt_lens": lens}, "card": card
+        }  # fmt: skip
+
+    record = {
+        "samples": [
+            sample("07", "random:gpt2", [20, 23], 70),
+            sample("06", "random:gpt2", [20, 23], 60),
+            sample("06", "random:gpt2", [20, 20], 1),
+            sample("06", "data/tiny-gpt2", [20, 23], 1),
+            sample("05", "random:gpt2", [20, 23], 1),
+        ]
+    }
+    table = lesson_07.recorded_cards(record, ("06", "07"), (8,))
+    assert list(table.columns) == [("B = 8", "rung 06"), ("B = 8", "rung 07")]
+    assert table.loc["GPU: kernels launched"].tolist() == [60, 70]
+    assert len(table) == 7
+
+
+def host_time(batch_size=8, steps=8, step=10e-6, follow=2e-6, reserve=3e-6):
+    return bench.HostTime(batch_size, 12, (step,) * steps, (follow,) * steps, (reserve,) * steps)
+
+
+def test_a_step_s_parts_add_up_and_are_drawn():
+    parts = lesson_07.step_parts(host_time())
+    assert parts == pytest.approx({"reserve": 3, "tell the device": 2, "launch and the rest": 5})
+    fig = lesson_07.draw_step_parts({"B = 8": {"a": host_time(), "b": host_time(step=20e-6)}})
+    (axes,) = fig.axes
+    assert [p.get_x() + p.get_width() for p in axes.patches[2::3]] == pytest.approx([10, 20])
+    assert [t.get_text() for t in axes.get_yticklabels()] == ["B = 8, a", "B = 8, b"]
+    plt.close(fig)
+
+
+def test_host_times_are_measured_in_turn():
+    times = lesson_07.host_in_turn({"a": BELOW, "b": THIS}, 2, CPU, rounds=1, num_steps=2)
+    compared = lesson_07.compare_host_times(times["a"], times["b"], runs=2)
+    assert len(compared.before_samples) == len(compared.after_samples) == 2
+    same = lesson_07.compare_host_times(host_time(step=2e-6), host_time(step=1e-6))
+    assert same.speedup == pytest.approx(2) and len(same.before_samples) == 8
+
+
+def test_the_table_of_the_ladder_says_what_the_comparison_says():
+    def ran(rung, seconds):
+        return {
+            "rung": rung, "decode_seconds": seconds, "decoded_tokens": 1000, "limit_seconds": 0.1,
+            "append_paths": {"fused": 1},
+        }  # fmt: skip
+
+    record = {"samples": [ran("06", 2.0), ran("07", 1.0), ran("07", 1.0), ran("06", 2.0)] * 2}
+    (row,) = lesson_07.ladder_table({"a": record}, "06", "07").to_dict("records")
+    assert list(row.values()) == ["500", "1,000", "10.0 %", "×2.000", "[2.000, 2.000]", "faster"]
+
+
+# --- exercises ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exercise", [APPEND_ALL_LAYERS, BLOCKS_NEEDED], ids=lambda e: e.name)
+def test_the_solution_is_right_and_the_empty_cell_is_not_attempted(exercise):
+    right = f"{exercise.name}: right, all {len(exercise.cases)} cases."
+    assert exercise.grade(exercise.solution) == exercise.grade(exercise.solution) == right
+    assert exercise.grade(lambda **_: not_attempted()) == f"{exercise.name}: not attempted yet."
+
+
+def in_one_assignment(k_cache, block_table, context_lens, keys):
+    b = (context_lens >= 0).nonzero()[:, 0]
+    block, pos = block_table[b, context_lens[b] // 4], context_lens[b] % 4
+    k_cache[:, block, :, pos] = keys[:, b].transpose(0, 1)  # indexed dimensions come first: [B, L, H, D]
+
+
+def forgets_that_indexed_dimensions_come_first(k_cache, block_table, context_lens, keys):
+    b = (context_lens >= 0).nonzero()[:, 0]
+    block, pos = block_table[b, context_lens[b] // 4], context_lens[b] % 4
+    k_cache[:, block, :, pos] = keys[:, b] if len(b) == len(keys) else keys[:, b].transpose(0, 1)
+
+
+def one_behind(k_cache, block_table, context_lens, keys):
+    in_one_assignment(k_cache, block_table, context_lens - 1, keys)
+
+
+def the_first_layer_only(k_cache, block_table, context_lens, keys):
+    in_one_assignment(k_cache[:1], block_table, context_lens, keys[:1])
+
+
+def always_the_first_block(k_cache, block_table, context_lens, keys):
+    in_one_assignment(k_cache, block_table[:, :1].expand(-1, 2), context_lens, keys)
+
+
+def pads_too(k_cache, block_table, context_lens, keys):
+    block = block_table[torch.arange(len(context_lens)), context_lens.clamp(min=0) // 4]
+    k_cache[:, block, :, context_lens.clamp(min=0) % 4] = keys.transpose(0, 1)
+
+
+def none_ever(sequences, holders, block_size):
+    return 0
+
+
+def one_each(sequences, holders, block_size):
+    return len(sequences)
+
+
+def twelve_a_block(sequences, holders, block_size):
+    return 12 * lesson_07.blocks_needed(sequences, holders, block_size)
+
+
+def forgets_the_empty(sequences, holders, block_size):
+    return sum(n > 0 and n % block_size == 0 for n, _ in sequences)
+
+
+def forgets_copies(sequences, holders, block_size):
+    return sum(n % block_size == 0 for n, _ in sequences)
+
+
+def copies_full_blocks_too(sequences, holders, block_size):
+    full = sum(n % block_size == 0 for n, _ in sequences)
+    return full + sum(holders.get(block, 1) > 1 for _, block in sequences)
+
+
+def copies_for_every_sharer(sequences, holders, block_size):
+    return sum(n % block_size == 0 or holders[block] > 1 for n, block in sequences)
+
+
+WRONG = [
+    (APPEND_ALL_LAYERS, one_behind, "Token number 1 (the second)"),
+    (APPEND_ALL_LAYERS, the_first_layer_only, "One table serves all layers"),
+    (APPEND_ALL_LAYERS, always_the_first_block, "opens the row's second one"),
+    (APPEND_ALL_LAYERS, forgets_that_indexed_dimensions_come_first, "its own piece of the key"),
+    (APPEND_ALL_LAYERS, pads_too, "Nothing is stored for it"),
+    (BLOCKS_NEEDED, one_each, "There is room in both"),
+    (BLOCKS_NEEDED, none_ever, "A full last block needs a new one"),
+    (BLOCKS_NEEDED, twelve_a_block, "in all layers at once"),
+    (BLOCKS_NEEDED, forgets_the_empty, "has no block yet"),
+    (BLOCKS_NEEDED, forgets_copies, "copied before it is written"),
+    (BLOCKS_NEEDED, copies_full_blocks_too, "sharing it needs no copy"),
+    (BLOCKS_NEEDED, copies_for_every_sharer, "the only holder and writes in place"),
+]
+
+
+@pytest.mark.parametrize(("exercise", "attempt", "hint"), WRONG, ids=[a.__name__ for _, a, _ in WRONG])
+def test_plausible_wrong_answers_get_their_own_hint(exercise, attempt, hint):
+    verdict = exercise.grade(attempt)
+    assert hint in verdict and "expected" in verdict and attempt.__name__ in verdict
+
+
+def test_another_right_answer_is_right():
+    assert "right" in APPEND_ALL_LAYERS.grade(in_one_assignment)
+
+
+def test_a_crash_in_an_attempt_is_told():
+    verdict = APPEND_ALL_LAYERS.grade(lambda k_cache, block_table, context_lens, keys: block_table[99])
+    assert "raised IndexError" in verdict
+
+
+def test_the_append_of_all_layers_is_the_engine_s(model):
+    """The keys of a real step, taken from rung 07's pool, stored again by the exercise's solution."""
+    engine = lesson_07.sharing_engine(model, THIS, CPU)
+    engine.step()
+    rows, lengths = lesson_07.next_step_of(engine)
+    engine.step()
+    manager, b = engine.kv_manager, range(len(rows))
+    block = [row[n // 4] for row, n in zip(rows, lengths, strict=True)]
+    pos = [n % 4 for n in lengths]
+    keys = torch.stack([manager.k_cache[:, block[i], :, pos[i]] for i in b], dim=1)  # [L, B, H, D]
+    stored = manager.k_cache.clone()
+    for i in b:
+        stored[:, block[i], :, pos[i]] = 0
+    lesson_07.append_all_layers(stored, torch.tensor(rows), torch.tensor(lengths), keys)
+    assert torch.equal(stored, manager.k_cache)
+
+
+@pytest.mark.parametrize("kind", [KVBlockManager, OneTableBlockManager])
+@pytest.mark.parametrize("seed", range(20))
+def test_the_blocks_needed_are_those_that_a_reservation_takes(kind, seed):
+    """Sessions of random lengths, some of them forks of others."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def randint(high):
+        return int(torch.randint(high, (), generator=generator))
+
+    manager = kind(num_layers=2, num_heads=1, head_dim=1, block_size=4, max_blocks_per_layer=64)
+    sessions = [InferenceSession(manager) for _ in range(4)]
+    for session in sessions:
+        numbers = torch.zeros(2, 1, randint(10), 1)
+        session.append_prompt(numbers, numbers)
+    sessions += [sessions[randint(4)].fork() for _ in range(4)]
+    lists = [session.block_ids_per_layer[0] for session in sessions]
+    sequences = [(s.num_tokens, ids[-1] if ids else None) for s, ids in zip(sessions, lists, strict=True)]
+    holders = {i: manager.refcount(i) for ids in lists for i in ids}
+    free = manager._num_free(0)
+    if kind is KVBlockManager:
+        manager.append_token_batch(0, lists, torch.zeros(8, 1, 1), torch.zeros(8, 1, 1))
+    else:
+        manager.reserve_token_batch(0, lists)
+    assert BLOCKS_NEEDED.solution(sequences, holders, 4) == free - manager._num_free(0)
+
+
+def test_halfway_is_between_the_rungs():
+    assert HALFWAY.layer_tables == THIS.layer_tables and HALFWAY.kv_write == BELOW.kv_write
+    outputs = [make_engine(options=o).generate([(1, 2, 3)], GREEDY)[0].token_ids for o in ENGINES.values()]
+    assert outputs[0] == outputs[1] == outputs[2]
