@@ -751,3 +751,18 @@ def test_a_copy_that_fails_to_start_leaves_the_tokens_in_flight_alone(monkeypatc
     handed_out = tokens_by_request(outputs + run(engine))
     assert handed_out[a] == tokens_alone((1, 2, 3), SamplingParams(3))
     assert handed_out[b] == tokens_alone((7,), SamplingParams(6))
+
+
+def test_after_an_idle_spell_no_step_of_those_who_ended_is_left():
+    """Whoever comes next gets its tokens from its first decode step on."""
+    first = tokens_alone((1, 2, 3), SamplingParams(8))
+    eos = first[3]
+    model = small_model(eos_token_id=eos)
+    engine = make_engine(model, OVERLAP, prefix_cache=False)
+    engine.add_request((1, 2, 3), SamplingParams(8))
+    run(engine)
+    steps = engine.stats().counters.decode_steps
+    engine.add_request((1, 2, 3), SamplingParams(8))
+    handed_out = [len(engine.step()) for _ in range(2)]
+    assert handed_out == [1, 1]
+    assert engine.stats().counters.decode_steps == steps + 1

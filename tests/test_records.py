@@ -3,6 +3,7 @@
 import json
 
 import pandas as pd
+import numpy as np
 import pytest
 import torch
 
@@ -78,7 +79,25 @@ def check_peers(recorded, sample):
     assert 0 <= sample["equal_requests"] <= settings["num_requests"]
 
 
+def check_attention(recorded, sample):
+    """No key or value is read faster than memory can be copied, and the median is that of the samples."""
+    assert len(sample["seconds"]) == recorded["settings"]["repeats"]
+    assert sample["us"] == pytest.approx(1e6 * np.median(sample["seconds"]))
+    assert sample["kernel"] in ("one_program", "split") and sample["splits"] >= 1
+    assert sample["num_bytes"] / min(sample["seconds"]) < recorded["bandwidth"]
+
+
+def check_decode_kernels(recorded, sample):
+    """Kernels do not overlap as they are counted, so together they are the GPU's busy time."""
+    kernel_us = sum(kernel["us"] for kernel in sample["kernels"])
+    assert kernel_us == pytest.approx(sample["gpu_busy_us"])
+    assert 0 < sample["gpu_busy_us"] <= sample["step_us"]
+    assert sample["idle_share"] == pytest.approx(1 - sample["gpu_busy_us"] / sample["step_us"])
+
+
 CHECKS = {
+    "attention": check_attention,
+    "decode_kernels": check_decode_kernels,
     "kv_append": check_append,
     "profile": check_profile,
     "scheduler": check_run,

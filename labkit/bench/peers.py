@@ -7,7 +7,7 @@ it has the requests until it has handed over every token.
 import time
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +21,7 @@ from labkit.bench.comparison import in_turn
 from labkit.bench.limit import synchronize
 from labkit.bench.workload import Workload
 from labkit.engine import InferenceEngine
+from labkit.engine.engine import default_dtype, pick_device
 from labkit.ladder import LADDER
 from labkit.model import LanguageModel
 from labkit.model.checkpoint import CONV1D_WEIGHT
@@ -227,6 +228,8 @@ def run_peers(
     Each has its warm-up first: compiling and capturing are no part of a run. A peer that fails there is left
     out, with its reason; a rung that fails raises. progress: called after each run, warm-ups too.
     """
+    device = pick_device(workload.device)
+    workload = replace(workload, model=workload.model.to(device, default_dtype(device)), device=device)
     peers: dict[str, Peer] = {}
     left_out: dict[str, str] = {}
     for rung in rungs:

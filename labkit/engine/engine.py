@@ -331,6 +331,8 @@ class InferenceEngine:
         self._counters.decode_steps += 1
         self._counters.decoded_tokens += len(token_ids) - token_ids.count(None)
         self._accept(requests, token_ids)
+        if not self.scheduler.running:  # a step may be on its way for those who have just ended
+            self.readback.drop()
         self._counters.decode_seconds += time.perf_counter() - started
 
     def _make_room_to_decode(self) -> None:

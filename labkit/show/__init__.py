@@ -32,9 +32,9 @@ from labkit.show.timeline import draw_timeline
 from labkit.show.write_indices import draw_write_indices
 
 __all__ = [
-    "KernelBox",
     "Busy",
     "Flights",
+    "KernelBox",
     "RooflinePoint",
     "StepTime",
     "blocks_slider",

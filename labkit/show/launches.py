@@ -25,7 +25,7 @@ def draw_launches(kernels: int, eager_us: float, graph_us: float, shown: int = 3
     _draw_lane(eager, "GPU", starts + 0.85 * launch, min(kernel, launch), BLUE)
     busy = min(1.0, graph_us / eager_us)
     eager.set_title(
-        f"Launched one by one: {kernels} kernels in {eager_us:,.0f} µs, the GPU busy for {100 * busy:.0f} %"
+        f"Launched one by one: {kernels} kernels in {eager_us:,.0f} µs, GPU busy at most {100 * busy:.0f} %"
     )
     _draw_lane(graph, "host", np.array([0.0]), launch, ORANGE)
     starts = kernel * np.arange(kernels)

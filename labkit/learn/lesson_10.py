@@ -1,0 +1,570 @@
+"""Lesson 10: two workers on one clock, tokens on their way, what breaks, recorded runs, and the exercises."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from statistics import median
+from typing import NamedTuple
+
+import pandas as pd
+import torch
+
+from labkit.bench import HostTime, dense_tokens, host_times, ladder_comparison, transformers_tokens
+from labkit.bench.comparison import Comparison, speedup, speedup_interval
+from labkit.engine import Completion, InferenceEngine, SamplingParams, StepOutput
+from labkit.engine.readback import NextTokens, ReadOneBehind
+from labkit.engine.request import Request
+from labkit.engine.staging import Arriving, PinnedReadback
+from labkit.learn.exercise import Case, Exercise
+from labkit.model import LanguageModel
+from labkit.show import record_flights, steps_on_device
+from labkit.show.idle import StepOnDevice
+from labkit.show.schedule import Busy
+
+# --- two workers on one clock -----------------------------------------------------------------------------
+
+
+EVEN_AFTER = 200  # steps; further behind, it takes a while until the slower of the two decides
+
+
+class StepWork(NamedTuple):
+    """What a step takes, in microseconds: of the host before the GPU can begin, of the GPU, and of the host
+    once the tokens are here."""
+
+    launch: float
+    gpu: float
+    accept: float
+
+    @property
+    def host(self) -> float:
+        return self.launch + self.accept
+
+
+def simulate(work: StepWork, num_steps: int, ahead: int = 0, synchronize: bool = False) -> list[Busy]:
+    """Steps of a host that launches `ahead` steps before it reads one, and of a GPU that runs them in order.
+
+    synchronize: the host waits for all that it launched after each step, as a careless benchmark does.
+    """
+    schedule: list[Busy] = []
+    host = gpu = 0.0  # when each of them is free
+    gpu_ends: list[float] = []  # of the steps launched so far
+    for step in range(num_steps):
+        while len(gpu_ends) <= min(step + ahead, num_steps - 1):
+            number = len(gpu_ends)
+            schedule.append(Busy("host", "launch", number, host, host + work.launch))
+            host += work.launch
+            begins = max(host, gpu)
+            gpu = begins + work.gpu
+            gpu_ends.append(gpu)
+            schedule.append(Busy("GPU", "gpu", number, begins, gpu))
+        begins = max(host, gpu_ends[step])  # wait for the tokens
+        host = begins + work.accept
+        schedule.append(Busy("host", "accept", step, begins, host))
+        if synchronize:
+            host = max(host, gpu)
+    return schedule
+
+
+def step_time(work: StepWork, ahead: int = 0, synchronize: bool = False) -> float:
+    """Microseconds from the tokens of one step to those of the next, once it runs evenly."""
+    schedule = simulate(work, EVEN_AFTER + 10, ahead, synchronize)
+    handed_out = [busy.end for busy in schedule if busy.work == "accept"]
+    return handed_out[EVEN_AFTER + 1] - handed_out[EVEN_AFTER]
+
+
+def work_of(step: StepOnDevice) -> StepWork:
+    """A recorded step that was read at once: the GPU's part, and the rest, half before it and half after."""
+    return StepWork(step.waits_us / 2, step.gpu_busy_us, step.waits_us / 2)
+
+
+def overlap_table(record: dict, before: str, after: str) -> pd.DataFrame:
+    """What a step takes by a record of idle times: as it was, as the larger of its parts, as it is now."""
+    steps = steps_on_device(record)
+    rows = {}
+    for (rung, batch_size), step in steps.items():
+        if rung == before and (after, batch_size) in steps:
+            rows[f"B = {batch_size}"] = {
+                f"GPU, rung {before}": step.gpu_busy_us,
+                "host (the rest)": step.waits_us,
+                f"step, rung {before}": step.step_us,
+                "the larger part": step_time(work_of(step), ahead=1),
+                f"step, rung {after}": steps[after, batch_size].step_us,
+            }
+    return pd.DataFrame(rows).T.round().astype(int)
+
+
+def hidden_table(record: dict, host_record: dict, rung: str) -> pd.DataFrame:
+    """The host's work in a step beside the GPU's, at the batch sizes that both records have."""
+    steps = steps_on_device(record)
+    rows = {}
+    for host in host_times(host_record)[rung]:
+        if (step := steps.get((rung, host.batch_size))) is not None:
+            rows[f"B = {host.batch_size}"] = {
+                "host (us)": round(host.step_us),
+                "GPU (us)": round(step.gpu_busy_us),
+                "host, % of the GPU": round(100 * host.step_us / step.gpu_busy_us),
+                "is hidden": host.step_us < step.gpu_busy_us,
+                "GPU idle (%)": round(100 * step.idle_share, 1),
+            }
+    return pd.DataFrame(rows).T
+
+
+def host_ratio(times: Sequence[HostTime], batch_size: int, over: int) -> float:
+    """A step's host time at one batch size over that at another."""
+    of_size = {time.batch_size: time.step_us for time in times}
+    return of_size[batch_size] / of_size[over]
+
+
+# --- requests that stop, leave and come back -------------------------------------------------------------
+
+
+def until_end(token_ids: Sequence[int], eos_token_id: int) -> tuple[int, ...]:
+    """Tokens up to the one that ends the text, that one included; all of them if none does."""
+    token_ids = tuple(token_ids)
+    if eos_token_id not in token_ids:
+        return token_ids
+    return token_ids[: token_ids.index(eos_token_id) + 1]
+
+
+def expected_tokens(
+    model: LanguageModel, prompts: Sequence[str], num_tokens: int
+) -> dict[str, list[tuple[int, ...]]]:
+    """What each prompt's request has to get, by the reference that says so: no later than the text's end."""
+    ids = [model.tokenizer.encode(prompt) for prompt in prompts]
+    eos = model.tokenizer.eos_token_id
+    references = {"dense": dense_tokens, "transformers": transformers_tokens}
+    return {
+        name: [until_end(tokens, eos) for tokens in made(model, ids, num_tokens)]
+        for name, made in references.items()
+    }
+
+
+def run_with_cancellations(
+    engine: InferenceEngine, prompts: Sequence[str], params: SamplingParams, cancel_in: dict[int, int]
+) -> list[Completion]:
+    """Serve the prompts, but cancel request `i` after call `cancel_in[i]` of `step`; all completions."""
+    ids = [engine.add_request(prompt, params) for prompt in prompts]
+    done: dict[int, Completion] = {}
+    calls = 0
+    while engine.has_work:
+        outputs = engine.step()
+        calls += 1
+        done |= {o.request_id: o.completion for o in outputs if o.completion is not None}
+        for place, call in cancel_in.items():
+            if call == calls and ids[place] not in done:
+                done[ids[place]] = engine.cancel(ids[place])
+    return [done[request_id] for request_id in ids]
+
+
+def calls_until_tokens(engine: InferenceEngine, joins_after: int, num_tokens: int = 3) -> list[int]:
+    """A request joins others that decode: how many calls of `step` after it came each of its tokens."""
+    params = SamplingParams(max_new_tokens=24, stop_on_eos=False)
+    for _ in range(2):
+        engine.add_request([1, 2, 3], params)
+    for _ in range(joins_after):
+        engine.step()
+    joiner = engine.add_request([4, 5], params)
+    calls: list[int] = []
+    for call in range(1, 24):
+        calls += [call for output in engine.step() if output.request_id == joiner]
+    return calls[:num_tokens]
+
+
+# --- what breaks: whose token is it? ----------------------------------------------------------------------
+
+
+class AsksWhoRuns(ReadOneBehind):
+    """Gives a token to whoever runs, in whatever session; for demonstration."""
+
+    def next_tokens(self, running: Sequence[Request]) -> NextTokens:
+        """The next token of every request of the step in flight that still runs.
+
+        If a launch fails, the step in flight stays there, for the next call to read. If reading fails, all
+        are as before its launch.
+        """
+        if self._in_flight is None:
+            self._in_flight = self.decode_step.launch(running)
+        flight, following = self._in_flight, self._launch_following(running)
+        self._in_flight = following
+        try:
+            token_ids = flight.read()
+        except BaseException:
+            self._in_flight = None
+            if following is not None:
+                following.cancel()
+            raise
+        still = [
+            (request, token_id)
+            for request, session, token_id in zip(flight.requests, flight.sessions, token_ids, strict=True)
+            if request.session is not None
+        ]
+        return NextTokens([request for request, _ in still], [token_id for _, token_id in still])
+
+
+def preempt_newest(engine: InferenceEngine) -> None:
+    """What the engine does to its newest request when blocks run out."""
+    newest = engine.scheduler.running[-1]
+    engine._release(newest)
+    engine.scheduler.put_back([newest])
+
+
+def preempted_in_flight(
+    engine: InferenceEngine, prompts: Sequence[str], num_tokens: int, after_calls: int = 4
+) -> list[tuple[int, ...]]:
+    """Tokens of the requests, of which the newest is preempted while a token of it is on its way."""
+    params = SamplingParams(num_tokens, stop_on_eos=False)
+    ids = [engine.add_request(prompt, params) for prompt in prompts]
+    outputs: list[StepOutput] = []
+    for _ in range(after_calls):
+        outputs += engine.step()
+    preempt_newest(engine)
+    while engine.has_work:
+        outputs += engine.step()
+    return [tuple(o.token_id for o in outputs if o.request_id == request_id) for request_id in ids]
+
+
+# --- what breaks: two streams -----------------------------------------------------------------------------
+
+
+class Access(NamedTuple):
+    """One slot of a block, written or read on the GPU."""
+
+    who: str
+    verb: str  # "writes" or "reads"
+
+
+def orders(streams: Sequence[Sequence[Access]]) -> Iterator[tuple[Access, ...]]:
+    """Every order that a GPU may take: within a stream as launched, between streams any."""
+    if not any(streams):
+        yield ()
+    for i, stream in enumerate(streams):
+        if stream:
+            rest = [*streams[:i], stream[1:], *streams[i + 1 :]]
+            yield from ((stream[0], *others) for others in orders(rest))
+
+
+def what_is_read(streams: Sequence[Sequence[Access]]) -> Counter[str]:
+    """Whose number the one read of the slot finds, in how many of the orders."""
+    found: Counter[str] = Counter()
+    for order in orders(streams):
+        slot = "nobody"
+        for access in order:
+            if access.verb == "reads":
+                found[f"{access.who} reads {slot}'s number"] += 1
+            else:
+                slot = access.who
+    return found
+
+
+# --- what breaks: one buffer, and failures ----------------------------------------------------------------
+
+
+class OneBuffer(PinnedReadback):
+    """Readback without turns; for demonstration."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size, torch.device("cpu"))
+        self._buffers[1] = self._buffers[0]
+
+
+def two_steps_on_their_way(readback: PinnedReadback) -> list[list[int]]:
+    """What is read when the copies of two steps were started and then both are read."""
+    arriving = [readback.start(torch.tensor(token_ids)) for token_ids in ([11, 12], [21, 22])]
+    return [each.read() for each in arriving]
+
+
+class Planted(RuntimeError):
+    """A failure made on purpose."""
+
+
+@contextmanager
+def failing_once(owner: object, name: str) -> Iterator[None]:
+    """The next call of the function at `owner.name` fails; then it is as before."""
+    working = getattr(owner, name)
+
+    def fails(*_: object) -> object:
+        setattr(owner, name, working)
+        raise Planted("made to fail")
+
+    setattr(owner, name, fails)
+    try:
+        yield
+    finally:
+        setattr(owner, name, working)
+
+
+def run_with_failure(
+    engine: InferenceEngine, prompts: Sequence[str], params: SamplingParams, what: str, after_calls: int = 3
+) -> tuple[dict[str, object], list[tuple[int, ...]]]:
+    """Serve the prompts; once, the launch of the following step fails, or the read of the one in flight.
+
+    what: "launch" or "read". Returns what the engine was like before and after, and everybody's tokens.
+    """
+    ids = [engine.add_request(prompt, params) for prompt in prompts]
+    outputs = [output for _ in range(after_calls) for output in engine.step()]
+    session = engine.scheduler.running[0].session
+
+    def state() -> tuple[int, int]:
+        return session.num_tokens, int(engine.readback.is_ahead)
+
+    place = {"launch": (engine.decode_step, "launcher"), "read": (Arriving, "read")}[what]
+    (booked_before, flying_before) = state()
+    with failing_once(*place), suppress(Planted):
+        outputs += engine.step()
+    engine.check_integrity()
+    (booked_after, flying_after) = state()
+    launches, num_outputs = [], []
+    for _ in range(2):
+        with record_flights(engine) as watched:
+            made = engine.step()
+        outputs += made
+        launches.append(len(watched.flights))
+        num_outputs.append(len(made))
+    while engine.has_work:
+        outputs += engine.step()
+    row = {
+        "steps in flight": f"{flying_before} -> {flying_after}",
+        "tokens booked": f"{booked_before} -> {booked_after}",
+        "the next two calls launch": launches,
+        "and hand out": num_outputs,
+    }
+    return row, [tuple(o.token_id for o in outputs if o.request_id == request_id) for request_id in ids]
+
+
+# --- the recorded runs ------------------------------------------------------------------------------------
+
+
+def whole_comparison(record: dict, before: str, after: str) -> Comparison:
+    """Like `bench.ladder_comparison`, but of the whole run: from the first arrival to the last token."""
+    decoding = ladder_comparison(record, before, after)
+
+    def side(rung: str) -> tuple[float, ...]:
+        return tuple(sample["seconds"] for sample in record["samples"] if sample["rung"] == rung)
+
+    paths = decoding.before_paths, decoding.after_paths
+    return Comparison(before, after, side(before), side(after), *paths)
+
+
+def first_token_table(records: dict[str, dict], before: str, after: str) -> pd.DataFrame:
+    """The median time to the first token, a row a record: milliseconds, and how many times faster."""
+    rows = {}
+    for label, record in records.items():
+        sides = [
+            [median(s["ttft"]) for s in record["samples"] if s["rung"] == rung] for rung in (before, after)
+        ]
+        rows[label] = {
+            f"TTFT p50, rung {before} (ms)": round(1e3 * median(sides[0]), 2),
+            f"rung {after} (ms)": round(1e3 * median(sides[1]), 2),
+            "ratio": f"×{speedup(*sides):.3f}",
+            "interval": str(speedup_interval(*sides)),
+        }
+    return pd.DataFrame(rows).T
+
+
+def card_differences(record: dict, before: str, after: str) -> tuple[int, dict[str, list[tuple[int, int]]]]:
+    """How many recorded cost cards both rungs have, and the counts that differ between them, by name."""
+    cards = {(s["rung"], s["key"]["model"], *s["key"]["prompt_lens"]): s["card"] for s in record["samples"]}
+    num_pairs, different = 0, {}
+    for (rung, *where), card in cards.items():
+        other = cards.get((after, *where))
+        if rung != before or other is None:
+            continue
+        num_pairs += 1
+        for part in ("host", "device"):
+            for name, count in card[part].items():
+                if count != other[part][name]:
+                    different.setdefault(name, []).append((count, other[part][name]))
+    return num_pairs, different
+
+
+def step_us(record: dict, rung: str) -> float:
+    """Microseconds of a decode step in a record of `ladder`, the median run."""
+    runs = [s for s in record["samples"] if s["rung"] == rung]
+    return median(1e6 * run["decode_seconds"] / run["decode_steps"] for run in runs)
+
+
+# --- exercises --------------------------------------------------------------------------------------------
+
+
+def deliver(events: Sequence[tuple], eos: int) -> dict[str, list[int]]:
+    """Which tokens reach whom."""
+    sessions: dict[str, int | None] = {}
+    launched: list[list[tuple[str, int | None]]] = []
+    reached: dict[str, list[int]] = {}
+    for what, *rest in events:
+        if what == "joins":
+            name, sessions[name] = rest[0], rest[1]
+            reached.setdefault(name, [])
+        elif what == "leaves":
+            sessions[rest[0]] = None
+        elif what == "launch":
+            launched.append([(name, sessions[name]) for name in rest[0]])
+        else:
+            for (name, session), token_id in zip(launched.pop(0), rest[0], strict=True):
+                if sessions[name] != session or session is None:
+                    continue
+                reached[name].append(token_id)
+                if token_id == eos:
+                    sessions[name] = None
+    return reached
+
+
+DELIVER = Exercise(
+    "deliver",
+    (
+        Case(
+            {
+                "events": [
+                    ("joins", "A", 1),
+                    ("joins", "B", 2),
+                    ("launch", ["A", "B"]),
+                    ("read", [31, 32]),
+                    ("launch", ["B"]),
+                    ("read", [33]),
+                ],
+                "eos": 0,
+            },
+            {"A": [31], "B": [32, 33]},
+            "A read brings one token for each request of the launch, in the launch's order.",
+        ),
+        Case(
+            {
+                "events": [
+                    ("joins", "A", 1),
+                    ("joins", "B", 2),
+                    ("launch", ["A", "B"]),
+                    ("launch", ["B"]),
+                    ("read", [31, 32]),
+                    ("read", [33]),
+                ],
+                "eos": 0,
+            },
+            {"A": [31], "B": [32, 33]},
+            "Two steps are on their way, and a read is of the oldest that has not been read.",
+        ),
+        Case(
+            {
+                "events": [
+                    ("joins", "A", 1),
+                    ("joins", "B", 2),
+                    ("launch", ["A", "B"]),
+                    ("launch", ["A", "B"]),
+                    ("read", [0, 32]),
+                    ("launch", ["B"]),
+                    ("read", [33, 34]),
+                    ("read", [35]),
+                ],
+                "eos": 0,
+            },
+            {"A": [0], "B": [32, 34, 35]},
+            "The token that ends a text is handed out. The one behind it was on its way, and nobody gets it.",
+        ),
+        Case(
+            {
+                "events": [
+                    ("joins", "A", 1),
+                    ("joins", "B", 2),
+                    ("launch", ["A", "B"]),
+                    ("leaves", "A"),
+                    ("launch", ["B"]),
+                    ("read", [31, 32]),
+                    ("read", [33]),
+                ],
+                "eos": 0,
+            },
+            {"A": [], "B": [32, 33]},
+            "A was cancelled while its token was on its way: it has no session any more.",
+        ),
+        Case(
+            {
+                "events": [
+                    ("joins", "A", 1),
+                    ("launch", ["A"]),
+                    ("leaves", "A"),
+                    ("joins", "A", 2),
+                    ("launch", ["A"]),
+                    ("read", [31]),
+                    ("read", [32]),
+                ],
+                "eos": 0,
+            },
+            {"A": [32]},
+            "A was preempted and has come back in another session, whose prefill made that token once more. "
+            "What the old session launched is not for the new one.",
+        ),
+        Case(
+            {
+                "events": [
+                    ("joins", "A", 1),
+                    ("launch", ["A"]),
+                    ("joins", "B", 2),
+                    ("launch", ["B", "A"]),
+                    ("read", [31]),
+                    ("read", [41, 32]),
+                ],
+                "eos": 0,
+            },
+            {"A": [31, 32], "B": [41]},
+            "B joined after the first launch, so its first token comes with the second.",
+        ),
+    ),
+    deliver,
+)
+
+
+class Running(NamedTuple):
+    """A request that runs: tokens handed out so far, and at most, and its session."""
+
+    name: str
+    made: int
+    limit: int
+    session: int
+
+
+def going(running: Sequence[Running], on_their_way: set[int]) -> list[str]:
+    """Who is launched again, before the step in flight is read. on_their_way: the sessions in that step."""
+    return [
+        request.name
+        for request in running
+        if request.made + (request.session in on_their_way) < request.limit
+    ]
+
+
+A, B, C = Running("A", 3, 8, 1), Running("B", 7, 8, 2), Running("C", 1, 8, 3)
+
+GOING = Exercise(
+    "going",
+    (
+        Case(
+            {"running": [A, C], "on_their_way": {1, 3}},
+            ["A", "C"],
+            "Both have room for the token on its way and for another one.",
+        ),
+        Case(
+            {"running": [A, B, C], "on_their_way": {1, 2, 3}},
+            ["A", "C"],
+            "B's last token is on its way. That is known in advance: nothing must be launched behind it.",
+        ),
+        Case(
+            {"running": [B, C], "on_their_way": {1, 3}},
+            ["B", "C"],
+            "B has joined since and is not in the step in flight: its last token is still to be launched.",
+        ),
+        Case(
+            {"running": [B._replace(session=9)], "on_their_way": {2}},
+            ["B"],
+            "B was preempted and came back in session 9. The token on its way is of session 2, and not B's.",
+        ),
+        Case(
+            {"running": [C, A], "on_their_way": {1, 3}},
+            ["C", "A"],
+            "The order is that of the running requests: it is the order of the batch.",
+        ),
+        Case(
+            {"running": [B, Running("D", 0, 1, 4)], "on_their_way": {2, 4}},
+            [],
+            "All have their last token on its way, so nobody is launched.",
+        ),
+    ),
+    going,
+)

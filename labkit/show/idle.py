@@ -1,0 +1,75 @@
+"""How much of a steady decode the GPU has nothing to do."""
+
+from collections.abc import Sequence
+from statistics import median
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from labkit.show.style import GREEN, INK, PALE, RED, figure, styled
+
+BAR = 0.72
+
+
+class StepOnDevice(NamedTuple):
+    """A steady step in a trace of the GPU, in microseconds; the median of what was recorded."""
+
+    rung: str
+    batch_size: int
+    step_us: float
+    gpu_busy_us: float
+
+    @property
+    def waits_us(self) -> float:
+        """How long the GPU does nothing."""
+        return self.step_us - self.gpu_busy_us
+
+    @property
+    def idle_share(self) -> float:
+        return self.waits_us / self.step_us
+
+
+def steps_on_device(record: dict) -> dict[tuple[str, int], StepOnDevice]:
+    """The steps of a record of idle times, by rung and batch size."""
+    runs: dict[tuple[str, int], list[dict]] = {}
+    for sample in record["samples"]:
+        runs.setdefault((sample["rung"], sample["batch_size"]), []).append(sample)
+    return {
+        key: StepOnDevice(*key, *(median(run[name] for run in of_key) for name in ("step_us", "gpu_busy_us")))
+        for key, of_key in runs.items()
+    }
+
+
+@styled
+def draw_idle(steps: Sequence[StepOnDevice]) -> Figure:
+    """A bar a rung, a group of bars a batch size: the part of a step in which the GPU works."""
+    batch_sizes = sorted({step.batch_size for step in steps})
+    rungs = sorted({step.rung for step in steps})
+    fig, axes = figure(1.3 + (0.28 * len(rungs) + 0.14) * len(batch_sizes))
+    rows, row = {}, 0.0
+    for batch_size in batch_sizes:
+        for rung in rungs:
+            rows[rung, batch_size] = row
+            row += 1
+        row += 0.5
+    for step in steps:
+        row, busy = rows[step.rung, step.batch_size], 100 * (1 - step.idle_share)
+        axes.barh(row, 100, height=BAR, color=PALE)
+        axes.barh(row, busy, height=BAR, color=GREEN, alpha=0.8)
+        beside = {"va": "center", "transform": axes.get_yaxis_transform(), "fontsize": 9}
+        colour = RED if step.idle_share >= 0.05 else INK
+        axes.text(1.02, row, f"idle {100 * step.idle_share:.1f} %", color=colour, weight="bold", **beside)
+        axes.text(1.175, row, f"of {step.step_us:,.0f} µs", **beside)
+    axes.set_yticks([rows[step.rung, step.batch_size] for step in steps], [_label(step) for step in steps])
+    axes.set_ylim(max(rows.values()) + 0.6, -0.6)
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("% of a step")
+    axes.set_title("What the GPU does in a steady decode")
+    handles = [Patch(facecolor=GREEN, alpha=0.8, label="works"), Patch(facecolor=PALE, label="waits")]
+    fig.legend(handles=handles, loc="outside lower center", ncols=2)
+    return fig
+
+
+def _label(step: StepOnDevice) -> str:
+    return f"B = {step.batch_size}, rung {step.rung}"

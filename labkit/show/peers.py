@@ -1,0 +1,100 @@
+"""Engines side by side, and what a step is made of beside the least that it could take."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from labkit.show.ladder import LIMIT_NAME
+from labkit.show.style import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, SKY, figure, is_wide, styled
+
+OURS = "labkit"  # engines whose names begin so
+PARTS = (BLUE, ORANGE, GREEN, PURPLE, SKY)
+
+
+@styled
+def draw_peers(
+    rates: Mapping[str, Sequence[float]],
+    limit: float | None = None,
+    notes: Mapping[str, str] | None = None,
+    title: str = "",
+) -> Figure:
+    """Tokens a second of engines, by name: each run a dot, the median a line.
+
+    limit: the most that the hardware allows. notes: what to write at the right of an engine's row.
+    """
+    notes = notes or {}
+    names = sorted(rates, key=lambda name: float(np.median(rates[name])))
+    everything = [rate for runs in rates.values() for rate in runs] + [limit] * bool(limit)
+    fig, axes = figure(1.2 + 0.38 * (len(names) + bool(limit)))
+    on_log_axis = is_wide(everything)
+    axes.set_xscale("log" if on_log_axis else "linear")
+    start = min(everything) / 1.3 if on_log_axis else 0.0
+    for row, name in enumerate(names):
+        colour = BLUE if name.startswith(OURS) else ORANGE
+        middle = float(np.median(rates[name]))
+        axes.plot([start, middle], [row, row], color=PALE, lw=12, solid_capstyle="butt", zorder=1)
+        axes.plot([min(rates[name]), max(rates[name])], [row, row], color=colour, lw=6, alpha=0.45)
+        axes.plot([middle] * 2, [row - 0.3, row + 0.3], color=colour, lw=2.5)
+        axes.plot(rates[name], [row] * len(rates[name]), "o", color=INK, markersize=3, alpha=0.7)
+        _write_columns(axes, row, f"{middle:,.0f}", notes.get(name, ""))
+    labels = [textwrap.fill(name, 28) for name in names]
+    if limit:
+        axes.axvline(limit, color=INK, lw=1.5, ls="--")
+        _write_columns(axes, len(names), f"{limit:,.0f}", "")
+        labels.append(LIMIT_NAME)
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.set_xlim(start, max(everything) * (1.25 if on_log_axis else 1.05))
+    if not on_log_axis:
+        axes.locator_params(axis="x", nbins=6)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.set_xlabel(f"tokens a second, each dot a run{' (logarithmic axis)' if on_log_axis else ''}")
+    axes.set_title(title or "The same requests, weights and number of tokens")
+    return fig
+
+
+def _write_columns(axes, row: int, rate: str, note: str) -> None:
+    """The rate, and the note, in columns to the right."""
+    for text, points, side in ((rate, 55, "right"), (note, 70, "left")):
+        axes.annotate(
+            text,
+            (1, row),
+            xycoords=axes.get_yaxis_transform(),
+            xytext=(points, 0),
+            textcoords="offset points",
+            ha=side,
+            va="center",
+        )
+
+
+@styled
+def draw_step_parts(steps: Mapping[str, tuple[Mapping[str, float], Mapping[str, float]]]) -> Figure:
+    """Steps by name ("B = 64"), each two bars: what its parts take, and the least that they could.
+
+    A step is (parts, floors), microseconds by name; a part without a floor could be nothing at all.
+    """
+    names = list(dict.fromkeys(part for parts, _ in steps.values() for part in parts))
+    colours = dict(zip(names, [*PARTS, GREY, INK], strict=False))
+    fig, axes = figure(1.6 + 0.95 * len(steps))
+    ticks, seen = [], set()
+    for i, (name, both) in enumerate(steps.items()):
+        for j, (what, values) in enumerate(zip(("measured", "at the limit"), both, strict=True)):
+            row, left = 2.4 * i + j, 0.0
+            ticks.append((row, f"{name}, {what}"))
+            for part, us in values.items():
+                label = part if part not in seen else None
+                seen.add(part)
+                axes.barh(row, us, left=left, height=0.85, color=colours[part], alpha=0.8, label=label)
+                left += us
+            share = "" if j == 0 else f", {100 * left / sum(both[0].values()):.0f} % of it"
+            axes.text(left, row, f"  {left:,.0f} µs{share}", va="center")
+    axes.set_yticks(*zip(*ticks, strict=True))
+    axes.invert_yaxis()
+    axes.margins(x=0.16)
+    axes.set_xlim(left=0)
+    axes.set_xlabel("microseconds of a decode step")
+    axes.set_title("Where a step's time goes, and what of it the bytes explain")
+    fig.legend(loc="outside lower center", ncols=len(names))
+    return fig

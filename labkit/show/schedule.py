@@ -1,0 +1,73 @@
+"""Who works when: the host and the GPU, step by step."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+
+from labkit.show.style import BLUE, GREEN, INK, ORANGE, PALE, figure, styled
+
+
+class Busy(NamedTuple):
+    """A piece of work of one step: `start` to `end`, in microseconds."""
+
+    lane: str  # "host" or "GPU"
+    work: str  # one of WORK
+    step: int
+    start: float
+    end: float
+
+
+WORK = {  # the colours, of even and odd steps, and the words of the legend
+    "launch": ((BLUE, BLUE), "host: make room, launch"),
+    "accept": ((ORANGE, ORANGE), "host: read, end requests, hand out"),
+    "gpu": ((GREEN, "#7FCEB9"), "GPU: the step itself"),
+}
+LANES = ("host", "GPU")
+BOX = 0.8
+
+
+@styled
+def draw_schedules(
+    schedules: Mapping[str, Sequence[Busy]], notes: Mapping[str, str] | None = None, end: float | None = None
+) -> Figure:
+    """A pair of lanes a schedule, by name, all on one clock; each box has its step's number.
+
+    notes: a line for a schedule, under its name. end: where the clock ends, in microseconds.
+    """
+    fig, all_axes = figure(0.9 + 1.25 * len(schedules), len(schedules), sharex=True, squeeze=False)
+    end = end or max(busy.end for schedule in schedules.values() for busy in schedule)
+    for axes, (name, schedule) in zip(all_axes[:, 0], schedules.items(), strict=True):
+        _draw_lanes(axes, schedule, end)
+        axes.set_title(f"{name}{': ' if (notes or {}).get(name) else ''}{(notes or {}).get(name, '')}")
+    all_axes[-1, 0].set_xlabel("microseconds")
+    handles = [Patch(facecolor=shades[0], label=words) for shades, words in WORK.values()]
+    handles.append(Patch(facecolor=PALE, label="waits"))
+    fig.legend(handles=handles, loc="outside lower center", ncols=4)
+    return fig
+
+
+def _draw_lanes(axes: Axes, schedule: Sequence[Busy], end: float) -> None:
+    for row, lane in enumerate(LANES):
+        axes.add_patch(Rectangle((0, row - BOX / 2), end, BOX, facecolor=PALE, lw=0))
+        for busy in schedule:
+            if busy.lane == lane and busy.start < end:
+                _draw_box(axes, row, busy, end)
+    axes.set_xlim(0, end)
+    axes.set_yticks(range(len(LANES)), LANES)
+    axes.set_ylim(len(LANES) - 0.5, -0.5)
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+
+
+def _draw_box(axes: Axes, row: int, busy: Busy, end: float) -> None:
+    width = min(busy.end, end) - busy.start
+    shade = WORK[busy.work][0][busy.step % 2]
+    box = Rectangle((busy.start, row - BOX / 2), width, BOX, facecolor=shade, edgecolor="white", lw=0.8)
+    axes.add_patch(box)
+    if width > 0.018 * end:  # wide enough for a number
+        colour = "white" if shade == BLUE else INK
+        place = (busy.start + width / 2, row)
+        axes.text(*place, str(busy.step), ha="center", va="center", fontsize=9, color=colour)

@@ -1,0 +1,108 @@
+"""Attention with its tokens split among programs: how many there are, who reads what, how long it takes."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from labkit.show.style import BLUE, GREY, INK, colour, figure, styled
+
+
+@styled
+def draw_programs(
+    batch_sizes: Sequence[int], num_heads: int, splits: Sequence[int], multiprocessors: int
+) -> Figure:
+    """Programs of one layer's attention against the batch size: one a request and head, and split."""
+    fig, axes = figure(3.6)
+    one = [B * num_heads for B in batch_sizes]
+    split = [rows * s for rows, s in zip(one, splits, strict=True)]
+    axes.plot(batch_sizes, one, color=GREY, marker="s", label="one program a request and head")
+    axes.plot(batch_sizes, split, color=BLUE, marker="o", label="split (with how many each)")
+    for B, programs, s in zip(batch_sizes, split, splits, strict=True):
+        axes.annotate(f"× {s}", (B, programs), xytext=(0, 7), textcoords="offset points", ha="center")
+    axes.axhline(multiprocessors, color=INK, lw=1.2, ls="--")
+    axes.annotate(
+        f"{multiprocessors} multiprocessors: below, some have nothing to do",
+        (max(batch_sizes), multiprocessors),
+        xytext=(0, -4),
+        textcoords="offset points",
+        ha="right",
+        va="top",
+    )
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    axes.set_xticks(batch_sizes, [str(B) for B in batch_sizes])
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.margins(y=0.12)
+    axes.grid()
+    axes.set_xlabel("B: requests of a step")
+    axes.set_ylabel("programs")
+    axes.set_title("Programs of one layer's attention")
+    axes.legend(loc="upper left")
+    return fig
+
+
+# The first token, the number of tokens and the program of each piece.
+Pieces = Sequence[tuple[int, int, int]]
+
+
+@styled
+def draw_shares(ways: Mapping[str, Mapping[str, Pieces]]) -> Figure:
+    """A panel for each way to split, a row a request, by name: its tokens in pieces, coloured by program."""
+    num_rows = sum(len(requests) for requests in ways.values())
+    fig, all_axes = figure(1.0 + 0.5 * num_rows, rows=len(ways), sharex=True)
+    for axes, (way, requests) in zip(all_axes, ways.items(), strict=True):
+        for row, pieces in enumerate(requests.values()):
+            _draw_pieces(axes, row, pieces)
+        axes.set_yticks(range(len(requests)), list(requests))
+        axes.set_ylim(len(requests) - 0.5, -0.5)
+        axes.set_title(way)
+    programs = sorted({program for r in ways.values() for p in r.values() for _, _, program in p})
+    handles = [axes.bar(0, 0, color=colour(program), alpha=0.75) for program in programs]
+    axes.set_xlabel("tokens in the cache")
+    names = [f"program {program}" for program in programs]
+    fig.legend(handles, names, loc="outside lower center", ncols=len(programs))
+    return fig
+
+
+def _draw_pieces(axes: Axes, row: int, pieces: Pieces) -> None:
+    totals: dict[int, int] = {}
+    for first, count, program in pieces:
+        axes.barh(row, count, 0.6, first, color=colour(program), alpha=0.75, edgecolor="white", lw=0.6)
+        totals[program] = totals.get(program, 0) + count
+    text = f"{len(totals)} at work, at most {max(totals.values())} tokens"
+    axes.text(1.02, row, text, va="center", transform=axes.get_yaxis_transform())
+
+
+@styled
+def draw_attention_times(samples: Sequence[dict]) -> Figure:
+    """Samples of a record of `attention`: one layer's time against the context, and what it moves a second
+    as a share of a copy, a colour a batch size."""
+    fig, (top, bottom) = figure(6.2, rows=2, sharex=True)
+    sizes = sorted({sample["batch_size"] for sample in samples})
+    for i, batch_size in enumerate(sizes):
+        for kernel, look in (("one_program", {"ls": "--", "marker": "s"}), ("split", {"marker": "o"})):
+            line = [s for s in samples if (s["batch_size"], s["kernel"]) == (batch_size, kernel)]
+            line.sort(key=lambda sample: sample["context_len"])
+            x = [sample["context_len"] for sample in line]
+            name = "one program" if kernel == "one_program" else "split"
+            look = {**look, "color": colour(i), "markersize": 5, "label": f"B = {batch_size}, {name}"}
+            top.plot(x, [sample["us"] for sample in line], **look)
+            rates = [s["num_bytes"] / (s["us"] * 1e-6) / s["copy_bytes_per_second"] for s in line]
+            bottom.plot(x, [100 * rate for rate in rates], **look)
+    bottom.axhline(100, color=INK, lw=1.2, ls=":")
+    lengths = sorted({sample["context_len"] for sample in samples})
+    for axes in (top, bottom):
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
+        axes.grid()
+    top.set_yscale("log")
+    top.yaxis.set_major_formatter("{x:,g}")
+    top.set_ylabel("microseconds")
+    bottom.set_ylabel("% of a copy's rate")
+    bottom.set_ylim(bottom=0)
+    bottom.set_xlabel("tokens in the cache of each request")
+    top.set_title("One layer's attention by itself")
+    bottom.set_title("What it moves in a second (dotted: a large copy)")
+    fig.legend(*top.get_legend_handles_labels(), loc="outside lower center", ncols=max(2, len(sizes)))
+    return fig
