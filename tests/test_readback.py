@@ -216,7 +216,7 @@ def test_the_token_behind_the_end_of_a_text_reaches_nobody(options, place: int):
 
 @ahead
 @pytest.mark.parametrize("decode_first", [False, True])
-def test_a_step_of_a_text_that_has_ended_is_left_in_flight_and_disturbs_nobody_later(options, decode_first):
+def test_a_step_of_a_text_that_has_ended_is_dropped_and_disturbs_nobody_later(options, decode_first):
     eos = EXPECTED[0][3]
     assert EXPECTED[0].index(eos) == 3
     engine = make_engine(small_model(eos_token_id=eos), options, decode_first=decode_first)
@@ -224,7 +224,7 @@ def test_a_step_of_a_text_that_has_ended_is_left_in_flight_and_disturbs_nobody_l
     for _ in range(3):
         (completion,) = engine.generate([PROMPTS[0]], GREEDY)
         assert completion.token_ids == EXPECTED[0][:4]
-        assert engine.readback.is_ahead and not engine.has_work
+        assert not engine.readback.is_ahead and not engine.has_work
         engine.check_integrity()
     assert_is(engine.generate([PROMPTS[1]], SEEDED)[0], alone(PROMPTS[1], SEEDED, eos))
     given = [request_id for reading in watch.handed_out for request_id in reading]

@@ -65,7 +65,7 @@ def device_time(engine: InferenceEngine, prompts: Sequence[Sequence[int]], num_s
 
 
 def read_device_time(events: Sequence[dict], batch_size: int, context_len: int, num_steps: int) -> DeviceTime:
-    """A Chrome trace's last `num_steps` steps, each of which ends with a copy of tokens to the host.
+    """A Chrome trace's last `num_steps` of WARMUP_STEPS more, each of which ends with copies to the host.
 
     A kernel that is launched early waits inside for the one before it; that time is the other one's. So
     a kernel's time is counted from where the one before it ends.
@@ -73,8 +73,9 @@ def read_device_time(events: Sequence[dict], batch_size: int, context_len: int, 
     on_device = sorted(
         (e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")), key=lambda e: e["ts"]
     )
-    ends = [i for i, e in enumerate(on_device) if "DtoH" in e["name"]]
-    first, last = ends[-num_steps - 1], ends[-1]
+    copies = [i for i, e in enumerate(on_device) if "DtoH" in e["name"]]
+    ends = copies[:: -(len(copies) // (WARMUP_STEPS + num_steps))]  # the last copy of each step, backwards
+    first, last = ends[num_steps], ends[0]
     latest = began = on_device[first]["ts"] + on_device[first]["dur"]
     totals: dict[str, list[float]] = {}
     for event in on_device[first + 1 : last + 1]:

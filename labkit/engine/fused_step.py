@@ -1,4 +1,4 @@
-"""The device's work of a step in few kernels (rung 09): five a layer, and four around them."""
+"""The device's work of a step in few kernels (rung 09): five a layer, and five around them."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -1,0 +1,770 @@
+"""Lesson 09: a step's kernels counted, two numbers a row, sums that arrive in any order, a softmax in shares,
+the recorded kernels, and the exercises."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from labkit.bench import DecodeLimit, decode_limit, steady_decode
+from labkit.engine import CacheConfig, InferenceEngine
+from labkit.engine.fused_step import PLAIN, TRITON, VOCABULARY_MULTIPLE, FusedDeviceStep, FusedKernels
+from labkit.engine.resident_step import DeviceStep
+from labkit.kernels import (
+    SplitWorkspace,
+    fold_layer_norm,
+    norm_linear_plain,
+    num_splits,
+    paged_attention_append_plain,
+    paged_attention_append_split_triton,
+    triton_status,
+)
+from labkit.kernels.fused_linear import mean_and_rstd, row_statistics, tile_of
+from labkit.kernels.paged_attention_append import TOKENS_AT_A_TIME
+from labkit.learn.exercise import Case, Exercise
+from labkit.model import GPT2, GPT2Config, LanguageModel
+from labkit.model.checkpoint import RANDOM_CONFIGS, random_gpt2
+from labkit.model.tokenizer import WordTokenizer
+from labkit.options import EngineOptions
+
+MULTIPROCESSORS = 132  # of an H100
+
+# --- the kernels of a step, and what passes between them ---------------------------------------------------
+
+# Operators under the names that they are called by, whichever of the two a version of PyTorch dispatches.
+OPERATORS = {"addmm": "linear", "mm": "linear", "native_layer_norm": "layer_norm", "_to_copy": "to"}
+KERNELS_OF = {"greedy_advance": 2}  # of all others, one
+# What each kernel of a fused layer stands for, in order.
+STANDS_FOR = (
+    ("norm_linear", ("layer_norm", "linear")),
+    ("attention", ("attention",)),
+    ("linear_residual", ("linear", "add")),
+    ("norm_linear, GELU", ("layer_norm", "linear", "gelu")),
+    ("linear_residual", ("linear", "add")),
+)
+
+
+class Launch(NamedTuple):
+    """One thing that the device is asked for, and how many numbers it touches; the cache is left out."""
+
+    name: str
+    weights: int  # of the model
+    reads: int  # what an earlier kernel has written
+    writes: int
+    kernels: int = 1
+
+
+class LaunchLog(TorchDispatchMode):
+    """Remembers each operator that makes or changes memory, which is what a kernel is launched for. A view
+    of memory that is there already needs none."""
+
+    def __init__(self, weights: Sequence[Tensor] = ()) -> None:
+        super().__init__()
+        self.weights = {storage(weight) for weight in weights}
+        self.launches: list[Launch] = []
+        self.products: list[Tensor] = []  # what linear layers made
+        self.in_kernel = False
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        name = func.overloadpacket.__name__
+        if not self.in_kernel and not name.startswith("empty") and func.namespace == "aten":
+            before = {storage(tensor) for tensor in tensors_of((args, kwargs))}
+            made = [tensor for tensor in tensors_of(out) if storage(tensor) not in before]
+            if made or name.endswith("_"):
+                self.remember(OPERATORS.get(name, name), (args, kwargs), out)
+        return out
+
+    def remember(self, name: str, inputs: object, out: object) -> None:
+        tensors, made = tensors_of(inputs), tensors_of(out)
+        weights = [tensor for tensor in tensors if storage(tensor) in self.weights]
+        numbers = sum(tensor.numel() for tensor in tensors) - (known := sum(w.numel() for w in weights))
+        kernels = KERNELS_OF.get(name, 1)
+        self.launches.append(Launch(name, known, numbers, sum(tensor.numel() for tensor in made), kernels))
+        if name == "linear":
+            self.products += made
+
+    def as_one(self, name: str, function: Callable, num_seen: int | None = None) -> Callable:
+        """The function, remembered as one launch. num_seen: how many of its arguments count as read."""
+
+        def launched(*args: object, **kwargs: object) -> object:
+            self.in_kernel = True
+            try:
+                out = function(*args, **kwargs)
+            finally:
+                self.in_kernel = False
+            self.remember(f"{name}, GELU" if kwargs.get("gelu") else name, args[:num_seen], out)
+            return out
+
+        return launched
+
+
+def tensors_of(tree: object) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def device_step_of(engine: InferenceEngine) -> DeviceStep:
+    """What the engine launches kernel by kernel, or has graphs of."""
+    launcher = engine.decode_step.launcher
+    return launcher if isinstance(launcher, DeviceStep) else launcher.device_step
+
+
+@contextmanager
+def logged(step: DeviceStep) -> Iterator[LaunchLog]:
+    """Log what the step launches; attention and fused kernels as what they are on a GPU, not their twins."""
+    log = LaunchLog(tensors_of((list(step.gpt2.parameters()), *vars(step).values())))
+    own = {"attention": (step.attention, step.attention.attention)}
+    step.attention.attention = log.as_one("attention", step.attention.attention, num_seen=3)
+    if isinstance(step, FusedDeviceStep):
+        own["kernels"] = (step, step.kernels)
+        names = FusedKernels._fields
+        step.kernels = FusedKernels(*map(log.as_one, names, step.kernels))
+    try:
+        with torch.inference_mode(), log:
+            yield log
+    finally:
+        for name, (owner, value) in own.items():
+            setattr(owner, name, value)
+
+
+def step_log(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> LaunchLog:
+    """Of one greedy step of these prompts, kernel by kernel, whatever launches it in the engine."""
+    device_step, launcher = device_step_of(engine), engine.decode_step.launcher
+    logs = []
+
+    def launch(*args: object) -> Tensor:
+        with logged(device_step) as log:
+            logs.append(log)
+            return device_step(*args)
+
+    with steady_decode(engine, prompts):
+        engine.decode_step.launcher = launch
+        try:
+            engine.step()
+        finally:
+            engine.decode_step.launcher = launcher
+    (log,) = logs
+    return log
+
+
+def layer_of(launches: Sequence[Launch]) -> list[Launch]:
+    """The first layer's, of a step of at least two layers."""
+    names = [launch.name for launch in launches]
+    attention = [i for i, name in enumerate(names) if name == "attention"]
+    first = next(i for i, name in enumerate(names) if name in ("layer_norm", "norm_linear"))
+    return list(launches[first : first + attention[1] - attention[0]])
+
+
+def ends_of(launches: Sequence[Launch], num_layers: int) -> tuple[list[Launch], list[Launch]]:
+    """Before the first layer and behind the last."""
+    first = next(i for i, launch in enumerate(launches) if launch.name in ("layer_norm", "norm_linear"))
+    last = first + num_layers * len(layer_of(launches))
+    return list(launches[:first]), list(launches[last:])
+
+
+def launch_table(launches: Sequence[Launch]) -> pd.DataFrame:
+    rows = [(launch.name, launch.weights, launch.reads, launch.writes) for launch in launches]
+    columns = ["kernel", "weights it reads", "other numbers it reads", "numbers it writes"]
+    table = pd.DataFrame(rows, columns=columns)
+    table.index += 1
+    return table
+
+
+def count_kernels(launches: Sequence[Launch]) -> int:
+    return sum(launch.kernels for launch in launches)
+
+
+def smallest_logit_gap(engines: Sequence[InferenceEngine], prompts: Sequence[Sequence[int]]) -> float:
+    """Two engines' logits of the same step: the smallest gap between the best two tokens of a row, over the
+    largest difference between the engines. Far above 1, no token can change."""
+    V = engines[0].model.config.vocab_size
+    one, other = (step_log(engine, prompts).products[-1].flatten(0, -2)[:, :V] for engine in engines)
+    best = one.double().topk(2, dim=1).values
+    return float((best[:, 0] - best[:, 1]).min() / (one.double() - other.double()).abs().max())
+
+
+@torch.inference_mode()
+def partings(
+    model: LanguageModel,
+    prompts: Sequence[Sequence[int]],
+    one: Sequence[Sequence[int]],
+    other: Sequence[Sequence[int]],
+    dtype: torch.dtype,
+) -> pd.DataFrame:
+    """Where two engines' tokens first differ, a row a prompt: the gap between the two tokens' logits in the
+    model's own precision, and the distance of neighbouring numbers of `dtype` there."""
+    rows = []
+    for prompt, tokens, others in zip(prompts, one, other, strict=True):
+        at = next((i for i, pair in enumerate(zip(tokens, others, strict=True)) if pair[0] != pair[1]), None)
+        if at is None:
+            continue
+        ids = torch.tensor([[*prompt, *tokens[:at]]], device=model.device)
+        (logits,) = model.gpt2.prefill(ids, torch.tensor([ids.shape[1]], device=model.device)).last_logits
+        gap = abs(float(logits[tokens[at]] - logits[others[at]]))
+        spacing = torch.finfo(dtype).eps * 2.0 ** np.floor(np.log2(abs(float(logits[tokens[at]]))))
+        rows.append({"token": at, "gap in float32": gap, "neighbours are apart": float(spacing)})
+    return pd.DataFrame(rows, columns=["token", "gap in float32", "neighbours are apart"])
+
+
+# --- two numbers a row -------------------------------------------------------------------------------------
+
+
+def rows_like(ratio: float, num_rows: int = 16, K: int = 768, seed: int = 0) -> Tensor:
+    """Rows of standard deviation 1 whose mean is `ratio`: [num_rows, K] float64."""
+    numbers = np.random.default_rng(seed).standard_normal((num_rows, K))
+    return torch.from_numpy(numbers) + ratio
+
+
+def variance_errors(ratios: Sequence[float]) -> pd.DataFrame:
+    """Relative error of a float32 variance, the worst of some rows, by how it is computed."""
+    rows = {}
+    for ratio in ratios:
+        x = rows_like(ratio).float()
+        K = x.shape[1]
+        exact = x.double().var(dim=1, correction=0)
+        in_parts = mean_and_rstd(row_statistics(x, 32), K, eps=0.0)[1] ** -2
+        forms = {
+            "mean of squares less square of the mean": x.square().mean(1) - x.mean(1).square(),
+            "distances from the mean": (x - x.mean(1, keepdim=True)).square().mean(1),
+            "the same in parts of 32, put together (rung 09)": in_parts,
+        }
+        rows[ratio] = {name: float(((v.double() - exact) / exact).abs().max()) for name, v in forms.items()}
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def fold_errors(ratios: Sequence[float], N: int = 64) -> pd.DataFrame:
+    """Error of a LayerNorm and a linear layer in float16, over the size of the result, by how it is done.
+
+    All products are summed in float32, as a GPU does.
+    """
+    generator = torch.Generator().manual_seed(0)
+    K = 768
+    weight = (torch.randn(N, K, generator=generator) * K**-0.5).half()
+    norm_weight = (1 + 0.2 * torch.randn(K, generator=generator)).half()
+    norm_bias = (0.2 * torch.randn(K, generator=generator)).half()
+    layer = fold_layer_norm(norm_weight, norm_bias, 1e-5, weight, None)
+    unrounded = layer._replace(column_sums=(weight.double() * norm_weight.double()).sum(1).float())
+    rows = {}
+    for ratio in ratios:
+        x = rows_like(ratio, K=K).half()
+        as_double = [t.double() for t in (norm_weight, norm_bias)]
+        exact = F.layer_norm(x.double(), (K,), *as_double, 1e-5) @ weight.double().T
+        normed = F.layer_norm(x.float(), (K,), norm_weight.float(), norm_bias.float(), 1e-5).half()
+        statistics = row_statistics(x, 32)
+        forms = {
+            "rung 09 with sums of weights before they are rounded": norm_linear_plain(
+                x, statistics, unrounded
+            ),
+            "LayerNorm, rounded, then the product": (normed.float() @ weight.float().T).half(),
+            "the product, then two numbers a row (rung 09)": norm_linear_plain(x, statistics, layer),
+        }
+        size = exact.square().mean().sqrt()
+        rows[ratio] = {n: float((o.double() - exact).square().mean().sqrt() / size) for n, o in forms.items()}
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+@torch.inference_mode()
+def largest_mean(model: LanguageModel, input_ids: Sequence[int]) -> float:
+    """The mean of a row before a LayerNorm, in standard deviations and without its sign: the largest that
+    the model has in this text."""
+    ratios: list[float] = []
+
+    def look(_: object, inputs: tuple[Tensor, ...]) -> None:
+        x = inputs[0].double()
+        ratios.append(float((x.mean(-1) / x.std(-1, correction=0)).abs().max()))
+
+    gpt2 = model.gpt2
+    hooks = [n.register_forward_pre_hook(look) for block in gpt2.h for n in (block.ln_1, block.ln_2)]
+    try:
+        ids = torch.tensor([list(input_ids)], device=model.device)
+        gpt2.prefill(ids, torch.tensor([len(input_ids)], device=model.device))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return max(ratios)
+
+
+# --- many programs, one sum --------------------------------------------------------------------------------
+
+
+def product_table(batch_sizes: Sequence[int], config: GPT2Config = RANDOM_CONFIGS["gpt2"]) -> pd.DataFrame:
+    """Programs of each product of a layer: how many there are, and by how many a tile is shared."""
+    E, inner = config.n_embd, config.n_inner or 4 * config.n_embd
+    products = {
+        "qkv (norm_linear)": (3 * E, E),
+        "attention's projection (linear_residual)": (E, E),
+        "fc (norm_linear)": (inner, E),
+        "MLP's projection (linear_residual)": (E, inner),
+    }
+    rows = {}
+    for name, (N, K) in products.items():
+        row = {}
+        for M in batch_sizes:
+            tile = tile_of(M, N, K, can_split="residual" in name)
+            tiles = -(-M // tile.block_m) * -(-N // tile.block_n)
+            row[f"B = {M}"] = f"{tiles}" if tile.split_k == 1 else f"{tiles} x {tile.split_k}"
+        rows[name] = row
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+class Sums(NamedTuple):
+    """How many different float32 results the same parts gave."""
+
+    added_on_arrival: int
+    added_by_the_last: int
+
+
+def sums_of_arrivals(num_parts: int, num_runs: int, seed: int = 0) -> Sums:
+    """Programs arrive in an order of chance. Each adds its part to the result at once, as an atomic addition
+    of floats would; or each stores it, and whoever comes last adds up all, from the first part on."""
+    rng = np.random.default_rng(seed)
+    parts = rng.integers(-(2**20), 2**20, num_parts).astype(np.float32) / np.float32(7)
+    at_once, by_last = set(), set()
+    for _ in range(num_runs):
+        arrivals = rng.permutation(num_parts)
+        at_once.add(add_up(parts[arrivals]))
+        stored = np.empty_like(parts)
+        for count, part in enumerate(arrivals, start=1):
+            stored[part] = parts[part]
+            if count == num_parts:
+                by_last.add(add_up(stored))
+    return Sums(len(at_once), len(by_last))
+
+
+def add_up(parts: Sequence[np.float32]) -> np.float32:
+    total = np.float32(0)
+    for part in parts:
+        total = np.float32(total + part)
+    return total
+
+
+# --- a softmax in shares -----------------------------------------------------------------------------------
+
+
+def pieces_of(
+    context_len: int, splits: int, by_turns: bool, max_tokens: int = 1024
+) -> list[tuple[int, int, int]]:
+    """The pieces that one request's tokens are read in: first token, number of tokens, and which program.
+
+    by_turns: a program takes every splits-th piece, as the kernel does; else each has one stretch of the
+    longest context that there can be.
+    """
+    pieces = []
+    for first in range(0, context_len, TOKENS_AT_A_TIME):
+        program = first // TOKENS_AT_A_TIME % splits if by_turns else first // -(-max_tokens // splits)
+        pieces.append((first, min(TOKENS_AT_A_TIME, context_len - first), program))
+    return pieces
+
+
+def split_table(batch_sizes: Sequence[int], num_heads: int = 12, max_tokens: int = 1024) -> pd.DataFrame:
+    """Programs of attention in one layer, one a request and head or several."""
+    splits = [num_splits(B, num_heads, max_tokens) for B in batch_sizes]
+    rows = {
+        "one program a request and head": [B * num_heads for B in batch_sizes],
+        "splits": splits,
+        "programs, split": [B * num_heads * s for B, s in zip(batch_sizes, splits, strict=True)],
+    }
+    columns = [f"B = {B}" for B in batch_sizes]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
+
+
+def split_of_a_run(batch_size: int, context_lens: Sequence[int], num_heads: int = 12) -> dict[str, float]:
+    """What splitting does in a run whose sequences grow through these lengths: programs of a row, and how
+    many of them have tokens to read."""
+    splits = num_splits(batch_size, num_heads, RANDOM_CONFIGS["gpt2"].n_positions)
+    at_work = [len({program for *_, program in pieces_of(n, splits, by_turns=True)}) for n in context_lens]
+    return {
+        "programs a request and head": splits,
+        "of them with tokens to read, on average": round(float(np.mean(at_work)), 1),
+        "% of steps in which it is one": round(100 * float(np.mean(np.array(at_work) == 1))),
+    }
+
+
+def attention_case(
+    lengths: Sequence[int], device: torch.device | str = "cpu", H: int = 2, D: int = 16, block_size: int = 16
+) -> dict[str, Tensor]:
+    """Arguments of one layer's attention for requests with so many tokens in the cache, by name."""
+    generator = torch.Generator().manual_seed(0)
+    B = len(lengths)
+    M = max(lengths) // block_size + 1
+    table = torch.randperm(B * M, generator=generator).view(B, M)
+    shapes = {
+        **dict.fromkeys(("query", "key_new", "value_new"), (B, H, D)),
+        **dict.fromkeys(("k_cache_layer", "v_cache_layer"), (B * M, H, block_size, D)),
+    }
+    case = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()} | {
+        "block_table": table.int(),
+        "context_lens": torch.tensor(lengths, dtype=torch.int32),
+        "slot_mapping": torch.arange(B),
+    }
+    return {name: tensor.to(device) for name, tensor in case.items()}
+
+
+class Attended(NamedTuple):
+    out: Tensor
+    k_cache: Tensor
+    v_cache: Tensor
+
+
+def attend(case: Mapping[str, Tensor], splits: int | None = None) -> Attended:
+    """Run attention on a copy of the cache. splits: None for the plain twin; where Triton cannot run, it
+    stands for the kernel, too."""
+    caches = {name: case[name].clone() for name in ("k_cache_layer", "v_cache_layer")}
+    arguments = {**case, **caches}
+    if splits is None or triton_status().mode == "off":
+        out = paged_attention_append_plain(**arguments, max_context_len=int(case["context_lens"].max()))
+    else:
+        B, H, D = case["query"].shape
+        workspace = SplitWorkspace(B, H, D, case["query"].device)
+        out = paged_attention_append_split_triton(**arguments, workspace=workspace, splits=splits)
+    return Attended(out, *caches.values())
+
+
+# --- the fused kernels, small ------------------------------------------------------------------------------
+
+
+def fused_kernels() -> FusedKernels:
+    """The Triton kernels, or where they cannot run their plain twins."""
+    return PLAIN if triton_status().mode == "off" else TRITON
+
+
+class SmallLayer(NamedTuple):
+    """Rows and the weights of half a layer: a LayerNorm, a linear layer, another one and a residual."""
+
+    x: Tensor  # [M, K]
+    norm_weight: Tensor  # [K]
+    norm_bias: Tensor
+    weight: Tensor  # [N, K]
+    bias: Tensor  # [N]
+    weight_back: Tensor  # [K, N]
+    bias_back: Tensor  # [K]
+
+
+def small_layer(device: torch.device | str = "cpu", M: int = 3, K: int = 48, N: int = 64) -> SmallLayer:
+    """In float32, results of about the size of 1."""
+    generator = torch.Generator().manual_seed(0)
+    randn = partial(torch.randn, generator=generator)
+    tensors = (
+        randn(M, K),
+        1 + 0.2 * randn(K),
+        0.2 * randn(K),
+        randn(N, K) * K**-0.5,
+        randn(N),
+        randn(K, N) * N**-0.5,
+        randn(K),
+    )
+    return SmallLayer(*(tensor.to(device) for tensor in tensors))
+
+
+def small_engine(options: EngineOptions, device: torch.device | str = "cpu") -> InferenceEngine:
+    """Of a model with random weights, so small that Triton's interpreter is done with a step at once; its
+    vocabulary is odd, as GPT-2's is."""
+    config = GPT2Config(
+        vocab_size=97, n_positions=64, n_embd=32, n_layer=2, n_head=2, tie_word_embeddings=False
+    )
+    gpt2 = random_gpt2(config, seed=0)
+    for parameter in gpt2.parameters():
+        parameter.data.mul_(20 if parameter.dim() == 2 else 1)
+    model = LanguageModel("random:small", gpt2, WordTokenizer(config.vocab_size, None))
+    return InferenceEngine(
+        model, options, device=device, dtype=torch.float32, cache=CacheConfig(8, 16, prefix_cache=False)
+    )
+
+
+def copied_bytes(config: GPT2Config, itemsize: int = 2) -> dict[str, int]:
+    """What a `FusedDeviceStep` keeps beside the model's own weights."""
+    E, inner = config.n_embd, config.n_inner or 4 * config.n_embd
+    outputs = 3 * E + inner  # of the two linear layers behind a LayerNorm
+    rows = -(-config.vocab_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
+    return {
+        "weights with a LayerNorm put in": config.n_layer * outputs * E * itemsize,
+        "column sums and biases, float32": config.n_layer * outputs * 2 * 4,
+        "output layer, padded": rows * E * itemsize,
+    }
+
+
+def alignment(row_bytes: int, row: int) -> int:
+    """The largest power of 2 that divides the address of a row, up to 128, if row 0 lies at address 0."""
+    start = row * row_bytes
+    return min(128, start & -start) if start else 128
+
+
+# --- recorded kernels --------------------------------------------------------------------------------------
+
+# By what a kernel's name contains, the first that fits.
+GROUPS = (
+    ("split-K sums", ("splitkreduce", "splitk_reduce")),
+    ("attention", ("attn", "attention", "flash")),
+    ("products", ("linear_kernel", "linear_residual", "gemm", "gemv", "nvjet", "cutlass", "xmma", "cublas")),
+    ("LayerNorm", ("layer_norm", "layernorm")),
+)
+EVERY_LAYER = "add, GELU and other small ones of the layers"
+ENDS = "beginning and end of the step"
+GROUP_NAMES = ("products", "split-K sums", "attention", "LayerNorm", EVERY_LAYER, ENDS)
+
+
+def group_of(name: str, count: int, num_layers: int = 12) -> str:
+    """What a recorded kernel is for. One that is neither a product, attention nor a LayerNorm belongs to the
+    layers if there are as many of it as layers, or more."""
+    for group, parts in GROUPS:
+        if any(part in name.lower() for part in parts):
+            return group
+    return EVERY_LAYER if count >= num_layers else ENDS
+
+
+def kernel_samples(record: dict, rungs: Sequence[str] = ("08", "09")) -> dict[tuple[int, str], dict]:
+    """The samples of a record of `decode_kernels` by batch size and rung, in order."""
+    return {
+        (sample["batch_size"], sample["rung"]): sample
+        for sample in sorted(record["samples"], key=lambda s: (s["batch_size"], s["rung"]))
+        if sample["rung"] in rungs
+    }
+
+
+def is_copy(name: str) -> bool:
+    return name.startswith(("Memcpy", "Memset"))
+
+
+def count_recorded(sample: dict) -> int:
+    """Kernels of a recorded step; copies are none."""
+    return round(sum(kernel["count"] for kernel in sample["kernels"] if not is_copy(kernel["name"])))
+
+
+def grouped(sample: dict) -> dict[str, tuple[int, float]]:
+    """Kernels and microseconds of a recorded step, by what they are for; copies take time, and are none."""
+    groups = dict.fromkeys(GROUP_NAMES, (0, 0.0))
+    for kernel in sample["kernels"]:
+        count, us = groups[group := group_of(kernel["name"], kernel["count"])]
+        own = 0 if is_copy(kernel["name"]) else round(kernel["count"])
+        groups[group] = count + own, us + kernel["us"]
+    return groups
+
+
+def share_of_small_ones(sample: dict) -> float:
+    """The part of a step's busy time in kernels that are neither a product nor attention."""
+    us = {name: group_us for name, (_, group_us) in grouped(sample).items()}
+    return 1 - (us["products"] + us["attention"]) / sum(us.values())
+
+
+def kernel_table(record: dict, batch_size: int) -> pd.DataFrame:
+    """Kernels and microseconds by what they are for, both rungs beside each other."""
+    columns = {}
+    for (size, rung), sample in kernel_samples(record).items():
+        if size == batch_size:
+            groups = grouped(sample)
+            columns[f"kernels, {rung}"] = {name: count for name, (count, _) in groups.items()}
+            columns[f"us, {rung}"] = {name: round(us) for name, (_, us) in groups.items()}
+    order = sorted(columns, key=lambda name: name.startswith("us"))
+    table = pd.DataFrame(columns)[order]
+    table.loc["all"] = table.sum()
+    return table.astype(int).rename_axis(columns=f"one step, B = {batch_size}")
+
+
+def step_table(record: dict) -> pd.DataFrame:
+    """Of each recorded step: its kernels, how long the GPU was busy, and the limit."""
+    rows = {}
+    for (size, rung), sample in kernel_samples(record).items():
+        limit_us = 1e6 * step_limit(size, sample["context_len"], record["bandwidth"]).seconds
+        rows[f"B = {size}, rung {rung}"] = {
+            "kernels": count_recorded(sample),
+            "GPU busy (us)": round(sample["gpu_busy_us"]),
+            "limit (us)": round(limit_us),
+            "limit, % of busy": round(100 * limit_us / sample["gpu_busy_us"], 1),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def gain_table(record: dict) -> pd.DataFrame:
+    """Microseconds of both rungs by what they are for, the output layer apart, a column a batch size."""
+    samples = kernel_samples(record)
+    columns: dict[str, dict[str, float]] = {}
+    for (size, rung), sample in samples.items():
+        us = {name: group_us for name, (_, group_us) in grouped(sample).items()}
+        _, head = slowest_single(sample)
+        layers = us["products"] + us["split-K sums"] - head
+        rest = sum(us.values()) - layers - head - us["attention"]
+        rows = {
+            "layers' products": layers,
+            "output layer": head,
+            "attention": us["attention"],
+            "the rest": rest,
+        }
+        column = columns.setdefault(f"B = {size}", {})
+        column.update({f"{name}, {rung}": round(value) for name, value in rows.items()})
+    for size in {size for size, _ in samples}:
+        before, after = (samples[size, rung]["gpu_busy_us"] for rung in ("08", "09"))
+        columns[f"B = {size}"]["GPU busy, times less"] = round(before / after, 2)
+    table = pd.DataFrame(columns)
+    parts = [*rows, "GPU busy"]
+    order = sorted(table.index, key=lambda name: parts.index(name.split(",")[0]))
+    return table.loc[order].map("{:g}".format).rename_axis("microseconds, rung")
+
+
+def step_limit(batch_size: int, context_len: int, bandwidth: float) -> DecodeLimit:
+    """The floor of a step of GPT-2 in float16."""
+    return decode_limit(meta_gpt2().half(), [context_len] * batch_size, bandwidth)
+
+
+def meta_gpt2() -> GPT2:
+    """GPT-2 124M without its numbers."""
+    with torch.device("meta"):
+        return GPT2(RANDOM_CONFIGS["gpt2"])
+
+
+def slowest_single(sample: dict) -> tuple[str, float]:
+    """The slowest kernel that runs once in a recorded step, and its microseconds."""
+    once = [(kernel["us"], kernel["name"]) for kernel in sample["kernels"] if round(kernel["count"]) == 1]
+    us, name = max(once)
+    return name, us
+
+
+def attention_table(record: dict) -> pd.DataFrame:
+    """One layer's attention by itself: microseconds in each form, and what the split one moves."""
+    samples = {(s["kernel"], s["batch_size"], s["context_len"]): s for s in record["samples"]}
+    rows = {}
+    for (kernel, batch_size, context_len), split in sorted(samples.items(), key=lambda item: item[0][1:]):
+        one = samples.get(("one_program", batch_size, context_len))
+        if kernel == "split" and one is not None:
+            rate = split["num_bytes"] / (split["us"] * 1e-6)
+            rows[batch_size, context_len] = {
+                "one program (us)": round(one["us"], 1),
+                "split (us)": round(split["us"], 1),
+                "splits": split["splits"],
+                "times faster": round(one["us"] / split["us"], 2),
+                "% of a copy's rate": round(100 * rate / split["copy_bytes_per_second"]),
+            }
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    table.index = pd.MultiIndex.from_tuples(table.index, names=["B", "tokens in the cache"])
+    return table
+
+
+# --- the exercises -----------------------------------------------------------------------------------------
+
+
+def merge(parts: list[tuple[float, float, list[float]]]) -> list[float]:
+    """Attention's output from the partial softmaxes (largest, total, acc) of its shares of tokens, base 2."""
+    all_largest = max(largest for largest, _, _ in parts)
+    shares = [2.0 ** (largest - all_largest) for largest, _, _ in parts]
+    total = sum(share * part_total for share, (_, part_total, _) in zip(shares, parts, strict=True))
+    columns = zip(*(acc for _, _, acc in parts), strict=True)
+    return [sum(share * x for share, x in zip(shares, column, strict=True)) / total for column in columns]
+
+
+def partial_softmax(scores: Tensor, values: Tensor) -> tuple[float, float, list[float]]:
+    """(largest, total, acc) of some tokens: scores [T] and values [T, D]."""
+    scores = scores.double() / np.log(2)  # e to the x is 2 to the x / log(2)
+    if len(scores) == 0:
+        return float("-inf"), 0.0, [0.0] * values.shape[1]
+    weights = (scores - scores.max()).exp2()
+    return scores.max().item(), weights.sum().item(), (weights @ values.double()).tolist()
+
+
+EMPTY = (float("-inf"), 0.0, [0.0, 0.0])
+
+MERGE = Exercise(
+    name="merge",
+    cases=(
+        Case(
+            {"parts": [(3.0, 2.0, [6.0, 2.0])]},
+            [3.0, 1.0],
+            "With one part nothing is to be merged: the output is acc / total, number by number, as a list.",
+        ),
+        Case(
+            {"parts": [(3.0, 1.0, [4.0, 0.0]), (3.0, 3.0, [0.0, 4.0])]},
+            [1.0, 1.0],
+            "Add up the accs and the totals and divide once, at the end. An average of the parts' own "
+            "outputs gives a part with a small total as much to say as one with a large total.",
+        ),
+        Case(
+            {"parts": [(1.0, 1.0, [8.0, 0.0]), (2.0, 1.5, [0.0, 8.0])]},
+            [2.0, 4.0],
+            "The first part's numbers count from its own largest score, 1, and the second's from 2. Bring "
+            "both to the larger one: 2 ** (largest - all_largest) times acc, and times total, too.",
+        ),
+        Case(
+            {"parts": [(5000.0, 1.0, [2.0, 0.0]), (4999.0, 2.0, [0.0, 2.0])]},
+            [1.0, 0.5],
+            "2 ** 5000 does not fit into a number. Take the largest away before you raise, never after.",
+        ),
+        Case(
+            {"parts": [(-5000.0, 1.0, [2.0, 4.0]), (-5000.0, 1.0, [2.0, 0.0])]},
+            [2.0, 2.0],
+            "Scores may all lie far below 0. The largest of them is where to count from, and not 0, or every "
+            "weight becomes 0.",
+        ),
+        Case(
+            {"parts": [EMPTY, (2.0, 2.0, [2.0, 6.0]), EMPTY]},
+            [1.0, 3.0],
+            "A program without tokens has -inf as its largest, a total of 0 and an acc of zeros; its share "
+            "must come out as 0. (-inf less -inf is no number: merge against the largest of all parts.)",
+        ),
+    ),
+    solution=merge,
+)
+
+
+def fold(
+    norm_weight: list[float], norm_bias: list[float], weight: list[list[float]], bias: list[float] | None
+) -> tuple[list[list[float]], list[float], list[float]]:
+    """`fold_layer_norm` of lists: the folded weight, its column sums and the folded bias."""
+    folded = [[w * g for w, g in zip(row, norm_weight, strict=True)] for row in weight]
+    folded_bias = [sum(w * b for w, b in zip(row, norm_bias, strict=True)) for row in weight]
+    if bias is not None:
+        folded_bias = [f + b for f, b in zip(folded_bias, bias, strict=True)]
+    return folded, [sum(row) for row in folded], folded_bias
+
+
+FOLD = Exercise(
+    name="fold",
+    cases=(
+        Case(
+            {"norm_weight": [1, 1], "norm_bias": [0, 0], "weight": [[1, 2], [3, 4]], "bias": [5, 6]},
+            ([[1, 2], [3, 4]], [3, 7], [5, 6]),
+            "A LayerNorm with weights of 1 and biases of 0 leaves weight and bias as they are. Return a "
+            "tuple: the folded weight, one sum for each output (over its inputs), and the folded bias.",
+        ),
+        Case(
+            {"norm_weight": [2, 3], "norm_bias": [0, 0], "weight": [[1, 10], [100, 1000]], "bias": [0, 0]},
+            ([[2, 30], [200, 3000]], [32, 3200], [0, 0]),
+            "The norm's weight belongs to the inputs: column k of the linear layer's weight is multiplied by "
+            "norm_weight[k]. The sums are those of the folded weight, because that is what the product sees.",
+        ),
+        Case(
+            {"norm_weight": [1, 1], "norm_bias": [1, 2], "weight": [[1, 10], [100, 1000]], "bias": [5, 6]},
+            ([[1, 10], [100, 1000]], [11, 1100], [26, 2106]),
+            "The norm's bias goes through the linear layer as any input does: weight @ norm_bias is added to "
+            "the linear layer's own bias.",
+        ),
+        Case(
+            {"norm_weight": [2, 3], "norm_bias": [1, 2], "weight": [[1, 10]], "bias": [7]},
+            ([[2, 30]], [32], [28]),
+            "The norm adds its bias after it has multiplied by its weight, so the bias goes through the "
+            "weight as it was, not through the folded one.",
+        ),
+        Case(
+            {
+                "norm_weight": [2, 1, 1],
+                "norm_bias": [0, 0, 3],
+                "weight": [[1, 2, 3], [4, 5, 6]],
+                "bias": None,
+            },
+            ([[2, 2, 3], [8, 5, 6]], [7, 19], [9, 18]),
+            "A linear layer may have no bias of its own. The folded one has one all the same: the norm's. "
+            "(And a weight need not be square.)",
+        ),
+    ),
+    solution=fold,
+)
