@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from labkit.show.ladder import LIMIT_NAME
 from labkit.show.style import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, SKY, figure, is_wide, styled
@@ -47,8 +48,12 @@ def draw_peers(
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.set_xlim(start, max(everything) * (1.25 if on_log_axis else 1.05))
-    if not on_log_axis:
-        axes.locator_params(axis="x", nbins=6)
+    if on_log_axis:
+        between = (1, 3) if max(everything) < 100 * start else (1,)
+        axes.xaxis.set_major_locator(LogLocator(subs=between))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    else:
+        axes.locator_params(axis="x", nbins=4)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel(f"tokens a second, each dot a run{' (logarithmic axis)' if on_log_axis else ''}")
     axes.set_title(title or "The same requests, weights and number of tokens")

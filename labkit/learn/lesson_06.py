@@ -1,0 +1,581 @@
+"""Lesson 06: what the device is told, what it is not told, what breaks the order, and the exercises."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+import pandas as pd
+import torch
+
+from labkit.bench import HostTime, StepProfile, ladder_rates
+from labkit.engine import InferenceEngine, SamplingParams
+from labkit.engine.decode_step import DecodeStep
+from labkit.engine.device_sampling import NO_TOKEN, as_int64, sample_any
+from labkit.engine.request import Request
+from labkit.engine.resident_step import Launched, ResidentDecodeStep
+from labkit.engine.sampling import sample, uniform_number
+from labkit.learn.exercise import Case, Exercise
+from labkit.learn.lesson_03 import recorded_writes
+from labkit.show.sends import record_sends
+
+# --- what rung 05 tells the GPU in a step -------------------------------------------------------------
+
+Told = dict[str, list[int]]  # by what it is; the layers' one after the other
+
+
+def told_by_host(engine: InferenceEngine, num_steps: int) -> list[Told]:
+    """All the numbers that each of `num_steps` decode steps sends, from an engine whose state is the host's.
+
+    Raises ValueError for an engine of rung 06 or above.
+    """
+    step = engine.decode_step
+    if not isinstance(step, DecodeStep):
+        raise ValueError(
+            "an engine whose state is on the device tells it other things; see show.record_sends"
+        )
+    told: list[Told] = []
+    decode, build = step.decode_step_sessions, step.block_tables.build
+
+    def watched_decode(sessions: Sequence, last_token_ids: Sequence[int]) -> torch.Tensor:
+        lengths = [session.num_tokens for session in sessions]
+        now: Told = {"block tables": []}
+        now |= {"context lengths": lengths, "token ids": list(last_token_ids), "positions": lengths}
+        told.append(now)
+        return decode(sessions, last_token_ids)
+
+    def watched_build(sessions: Sequence) -> torch.Tensor:
+        tables = build(sessions)
+        told[-1]["block tables"] = tables.flatten().tolist()
+        return tables
+
+    step.decode_step_sessions, step.block_tables.build = watched_decode, watched_build
+    try:
+        for _ in range(num_steps):
+            with recorded_writes(engine) as writes:
+                engine.step()
+            for write in writes:
+                for name, numbers in write.told.items():
+                    if not isinstance(numbers, int):  # a number is an argument of the kernel
+                        told[-1].setdefault(f"{name} of each layer", []).extend(numbers)
+    finally:
+        del step.decode_step_sessions, step.block_tables.build
+    return told
+
+
+def news(before: Told, now: Told, picked: Sequence[int], block_size: int) -> pd.DataFrame:
+    """What of a step's numbers a device could have known: a row for each kind of them.
+
+    before: what it was told a step earlier, of the same requests. picked: the tokens it made then.
+    """
+    rows = {}
+    for name, numbers in now.items():
+        new = np.array(numbers)
+        if name == "token ids":
+            made = new == np.array(picked)
+            counts = {"its own tokens": made.sum(), "new to it": (~made).sum()}
+        else:
+            old = np.array(before[name])
+            same = new == old
+            next_one = ~same & ((new == old + 1) | ((new == 0) & (old == block_size - 1)))
+            if "block" in name:  # a block's number is no count
+                next_one[:] = False
+            counts = {"as before": same.sum(), "one more": next_one.sum()}
+            counts["new to it"] = len(new) - sum(counts.values())
+        rows[name] = {"numbers": len(new), **counts}
+    columns = ["numbers", "as before", "one more", "its own tokens", "new to it"]
+    table = pd.DataFrame(rows).T.reindex(columns=columns).fillna(0).astype(int)
+    table.loc["all"] = table.sum()
+    return table
+
+
+def last_tokens(engine: InferenceEngine) -> list[int]:
+    """The token that each running request made last."""
+    return [request.output_token_ids[-1] for request in engine.scheduler.running]
+
+
+def sent_until_done(engine: InferenceEngine) -> pd.DataFrame:
+    """Run an engine of any rung to its end: copies and numbers that the host sends, a row a decode step."""
+    steps = []
+    while engine.has_work:
+        if isinstance(engine.decode_step, DecodeStep):
+            for told in told_by_host(engine, num_steps=1):
+                tensors = [engine.kv_manager.num_layers if "layer" in name else 1 for name in told]
+                steps.append({"copies": sum(tensors), "numbers": sum(map(len, told.values()))})
+        else:
+            steps += record_sends(engine, num_steps=1).steps[["copies", "numbers"]].to_dict("records")
+    return pd.DataFrame(steps)
+
+
+def copy_costs(profile: StepProfile) -> dict[str, float]:
+    """The small copies of a profiled step: how long each keeps the GPU, and how far apart two of them begin
+    that the host makes one right after the other."""
+    copies = sorted((k for k in profile.kernels if k.name.startswith("Memcpy HtoD")), key=lambda k: k.start)
+    small = copies[1:]  # the first is the block tables'
+    return {
+        "small copies": len(small),
+        "us of the GPU, each": round(median(copy.duration for copy in small), 1),
+        "us from one to the next": round(float(np.median(np.diff([copy.start for copy in small]))), 1),
+    }
+
+
+# --- what the device knows ----------------------------------------------------------------------------
+
+
+def slots_table(engine: InferenceEngine, layer_idx: int = 0) -> pd.DataFrame:
+    """What the device holds of each slot, and for comparison what the host's books say of its request."""
+    slots = engine.decode_step.slots
+    of_slot = {slots._slot_of.get(request.session): request for request in engine.scheduler.running}
+    rows = {}
+    for slot in range(slots.nobody + 1):
+        request = of_slot.get(slot)
+        rows[slot] = {
+            "request": "nobody, for padding" if slot == slots.nobody else "",
+            "block table": str(slots.block_tables[layer_idx, slot, :4].tolist())[:-1] + ", ...]",
+            "context_lens": int(slots.context_lens[slot]),
+            "last_token_ids": int(slots.last_token_ids[slot]),
+            "host: tokens, last token": "",
+        }
+        if request is not None:
+            rows[slot]["request"] = str(request.request_id)
+            books = f"{request.session.num_tokens}, {request.output_token_ids[-1]}"
+            rows[slot]["host: tokens, last token"] = books
+    return pd.DataFrame(rows).T.rename_axis("slot")
+
+
+# --- room before the write, or after it ---------------------------------------------------------------
+
+
+class RoomAfterTheStep:
+    """Launches steps with their room made where rung 05 makes it, after the forward; the device hears of it
+    in the next step. For demonstration: a write at a boundary then has no block."""
+
+    def __init__(self, step: ResidentDecodeStep) -> None:
+        self.step = step
+        self._changed: list[list[int]] = []
+
+    def launch(self, requests: Sequence[Request]) -> Launched:
+        step, sessions = self.step, [request.session for request in requests]
+        step.slots.follow(requests, self._changed)
+        longest = max(session.num_tokens for session in sessions)
+        arriving = step._readback.start(step.launcher(len(sessions), longest, True))
+        self._changed = [
+            step.kv_manager.reserve_token_batch(i, [session.block_ids_per_layer[i] for session in sessions])
+            for i in range(step.kv_manager.num_tables)
+        ]
+        for session in sessions:
+            session.num_tokens += 1
+        return Launched(step, requests, arriving)
+
+
+def overwritten(engine: InferenceEngine, layer_idx: int = 0) -> list[str]:
+    """Run one step; the places that held a token before it and hold another key after it."""
+    manager = engine.kv_manager
+    live, before = manager.live_slots()[layer_idx], manager.k_cache[layer_idx].clone()
+    holders = {
+        manager.info(block_id).block_index: request.request_id
+        for request in engine.scheduler.running
+        for block_id in request.session.block_ids_per_layer[layer_idx]
+    }
+    engine.step()
+    changed = (manager.k_cache[layer_idx] != before).any(dim=3).any(dim=1) & live  # [N, block_size]
+    return [f"block {n}, slot {t}, of request {holders[n]}" for n, t in changed.nonzero().tolist()]
+
+
+# --- a step that fails when the device has done its work ----------------------------------------------
+
+
+class ReadbackFailed(RuntimeError):
+    """Raised where the tokens should have set out for the host."""
+
+
+def fail_after_the_device(engine: InferenceEngine, forgets: bool) -> pd.DataFrame:
+    """Let the engine's next step fail behind the device's work; the length of each running request
+    before it and after it, as the host has it and as the device has it.
+
+    forgets: whether the device's state is given up, as the package does.
+    """
+    slots, readback = engine.decode_step.slots, engine.decode_step._readback
+    sessions = {r.request_id: r.session for r in engine.scheduler.running}
+    slot_of = dict(slots._slot_of)
+    lengths = {}
+
+    def look(when: str) -> None:
+        lengths[f"host, {when}"] = {i: session.num_tokens for i, session in sessions.items()}
+        of_device = {i: int(slots.context_lens[slot_of[session]]) for i, session in sessions.items()}
+        lengths[f"device, {when}"] = of_device
+
+    def fail(*_: object) -> None:
+        raise ReadbackFailed("the tokens did not set out")
+
+    look("before")
+    readback.start = fail
+    if not forgets:
+        slots.forget = lambda _: None
+    try:
+        with suppress(ReadbackFailed):
+            engine.step()
+    finally:
+        del readback.start
+        if not forgets:
+            del slots.forget
+    look("after")
+    table = pd.DataFrame(lengths)
+    table["has a slot"] = [session in slots._slot_of for session in sessions.values()]
+    return table.rename_axis("request")
+
+
+def finish(engine: InferenceEngine) -> dict[int, list[int]]:
+    """Step until there is no work left; the tokens handed out, by request."""
+    tokens: dict[int, list[int]] = {}
+    while engine.has_work:
+        for output in engine.step():
+            tokens.setdefault(output.request_id, []).append(output.token_id)
+    return tokens
+
+
+# --- copies that run late -----------------------------------------------------------------------------
+
+
+class Copy:
+    """A copy that was asked for. `wait` returns when it has been made, and all before it."""
+
+    def __init__(self, device: "LateDevice", buffer: list[int], num_numbers: int, number: int) -> None:
+        self._device, self._buffer, self._num_numbers, self.number = device, buffer, num_numbers, number
+
+    def wait(self) -> None:
+        self._device.run_until(self)
+
+    def read_buffer(self) -> list[int]:
+        return self._buffer[: self._num_numbers]
+
+
+class LateDevice:
+    """A device whose asynchronous copies read their buffers late, in the order they were asked for.
+
+    late_by: how many copies may be under way; one more has the oldest run. 0: each runs at once; None: as
+    late as they may, when somebody waits.
+    """
+
+    def __init__(self, late_by: int | None = None) -> None:
+        self._late_by = late_by
+        self._under_way: list[Copy] = []
+        self.arrived: list[list[int]] = []
+        self.waited: list[int] = []  # for which copies, by number, if they were under way still
+
+    def copy(self, buffer: list[int], num_numbers: int) -> Copy:
+        """Ask for the first `num_numbers` of a buffer. The call returns at once."""
+        copy = Copy(self, buffer, num_numbers, len(self.arrived) + len(self._under_way))
+        self._under_way.append(copy)
+        while self._late_by is not None and len(self._under_way) > self._late_by:
+            self._run_oldest()
+        return copy
+
+    def run_until(self, copy: Copy) -> None:
+        if copy in self._under_way:
+            self.waited.append(copy.number)
+        while copy in self._under_way:
+            self._run_oldest()
+
+    def finish(self) -> None:
+        while self._under_way:
+            self._run_oldest()
+
+    def _run_oldest(self) -> None:
+        self.arrived.append(self._under_way.pop(0).read_buffer())
+
+
+Buffers = list[list[int]]
+SendAll = Callable[[list[list[int]], Buffers, Callable[[list[int], int], Copy]], None]
+
+
+def one_buffer(messages: list[list[int]], buffers: Buffers, copy: Callable[[list[int], int], Copy]) -> None:
+    """As the public code that the write-ups describe: the same buffer for all."""
+    for numbers in messages:
+        buffers[0][: len(numbers)] = numbers
+        copy(buffers[0], len(numbers))
+
+
+def two_without_waiting(
+    messages: list[list[int]], buffers: Buffers, copy: Callable[[list[int], int], Copy]
+) -> None:
+    for i, numbers in enumerate(messages):
+        buffer = buffers[i % 2]
+        buffer[: len(numbers)] = numbers
+        copy(buffer, len(numbers))
+
+
+def send_all(messages: list[list[int]], buffers: Buffers, copy: Callable[[list[int], int], Copy]) -> None:
+    """As `PinnedStaging.send`: two take turns, and before one is written again its copy is waited for."""
+    copied: list[Copy | None] = [None, None]
+    for i, numbers in enumerate(messages):
+        turn = i % 2
+        if copied[turn] is not None:
+            copied[turn].wait()
+        buffers[turn][: len(numbers)] = numbers
+        copied[turn] = copy(buffers[turn], len(numbers))
+
+
+STAGINGS: dict[str, SendAll] = {
+    "one buffer, nobody waits": one_buffer,
+    "two buffers, nobody waits": two_without_waiting,
+    "two buffers, each waits for its own copy": send_all,
+}
+
+
+def messages_spoilt(num_messages: int, late_by: Sequence[int | None]) -> pd.DataFrame:
+    """How many of `num_messages` arrive wrong, by staging and by how late the copies run."""
+    messages = [[i] for i in range(num_messages)]
+    table = {}
+    for lateness in late_by:
+        column = "as late as may be" if lateness is None else f"{lateness} late"
+        table[column] = {}
+        for name, staging in STAGINGS.items():
+            device = LateDevice(lateness)
+            staging(messages, [[-1], [-1]], device.copy)
+            device.finish()
+            wrong = sum(got != sent for got, sent in zip(device.arrived, messages, strict=True))
+            table[column][name] = wrong
+    return pd.DataFrame(table)
+
+
+# --- sampling -----------------------------------------------------------------------------------------
+
+MANNERS = {
+    "greedy": {},
+    "temperature": {"temperature": 0.8},
+    "top-k": {"temperature": 1.0, "top_k": 20},
+    "top-p": {"temperature": 1.0, "top_p": 0.9},
+    "all three": {"temperature": 0.7, "top_k": 50, "top_p": 0.95},
+}
+
+
+def sampled_both_ways(device: torch.device, rows_each: int = 50, vocab_size: int = 300) -> pd.DataFrame:
+    """Tokens of random logits by the host's sampler and by the device's: all manners in one batch, and in
+    each a row whose logits are broken."""
+    names = [name for name in MANNERS for _ in range(rows_each)]
+    params = [SamplingParams(seed=7 * b - 99, **MANNERS[name]) for b, name in enumerate(names)]
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(len(names), vocab_size, generator=generator).to(device)
+    logits[::rows_each, 5] = torch.nan
+    places = [b % 40 for b in range(len(names))]  # how many numbers each has drawn
+    uniforms = [uniform_number(p.seed, i) for p, i in zip(params, places, strict=True)]
+    on_host = sample(logits, params, uniforms)
+
+    def column(numbers: list, dtype: torch.dtype) -> torch.Tensor:
+        return torch.tensor(numbers, dtype=dtype, device=device)
+
+    on_device = sample_any(
+        logits,
+        column([p.temperature for p in params], torch.float64),
+        column([p.top_k for p in params], torch.int64),
+        column([p.top_p for p in params], torch.float64),
+        column([as_int64(p.seed) for p in params], torch.int64),
+        column(places, torch.int64),
+    ).tolist()
+    rows = {}
+    for name in MANNERS:
+        pairs = [(h, d) for n, h, d in zip(names, on_host, on_device, strict=True) if n == name]
+        rows[name] = {
+            "rows": len(pairs),
+            "the same token": sum(h == d for h, d in pairs),
+            "None on the host, -1 on the device": sum(h is None and d == NO_TOKEN for h, d in pairs),
+            "different tokens": len({h for h, _ in pairs}),
+        }
+    return pd.DataFrame(rows).T
+
+
+# --- records ------------------------------------------------------------------------------------------
+
+COUNTS = {  # of a card: the words of the table
+    "index_tensors": "index tensors constructed",
+    "h2d_copies": "host-to-device copies",
+    "h2d_bytes": "host-to-device bytes",
+    "h2d_synchronizing": "of the copies, synchronizing",
+    "d2h_copies": "device-to-host copies",
+    "synchronizations": "the host waits for the GPU",
+    "manager_calls": "calls into KVBlockManager",
+    "kernels": "kernels launched",
+}
+
+
+def recorded_counts(
+    record: Mapping, rungs: Sequence[str], batch_size: int, lengths: set[int], model: str = "random:gpt2"
+) -> pd.DataFrame:
+    """COUNTS of a recorded step, a column a rung. lengths: of the prompts."""
+    columns = {}
+    for sample_ in record["samples"]:
+        key = sample_["key"]
+        is_it = (sample_["batch_size"], set(key["prompt_lens"]), key["model"]) == (batch_size, lengths, model)
+        if is_it and sample_["rung"] in rungs:
+            counts = {**sample_["card"]["host"], **sample_["card"]["device"]}
+            columns[f"rung {sample_['rung']}"] = {words: counts[name] for name, words in COUNTS.items()}
+    return pd.DataFrame(columns)[[f"rung {rung}" for rung in rungs]]
+
+
+PARTS = ("block tables", "append", "the rest")  # of host time: the lanes up to rung 05
+RESIDENT_PARTS = ("tell the device", "make room", "the rest")  # and from rung 06 on
+
+
+def host_parts(
+    times: Mapping[str, Sequence[HostTime]], rungs: Sequence[str], batch_sizes: Sequence[int]
+) -> pd.DataFrame:
+    """Median microseconds of a step's parts: a row for each rung and part, a column for each batch size."""
+    table: dict[str, dict] = {f"B = {b}": {} for b in batch_sizes}
+    for rung in rungs:
+        names = RESIDENT_PARTS if rung >= "06" else PARTS
+        for time in (time for time in times[rung] if time.batch_size in batch_sizes):
+            step, tables, append = map(
+                np.array, (time.step_seconds, time.tables_seconds, time.append_seconds)
+            )
+            lanes = zip((*names, "a step"), (tables, append, step - tables - append, step), strict=True)
+            medians = {(f"rung {rung}", name): 1e6 * float(np.median(lane)) for name, lane in lanes}
+            table[f"B = {time.batch_size}"] |= medians
+    return pd.DataFrame(table).round().astype(int).rename_axis(columns="microseconds")
+
+
+def step_us(record: Mapping, rung: str) -> float:
+    """Microseconds of a decode step with the model in it, the median of a record's runs."""
+    if rung not in ladder_rates(record):
+        raise ValueError(f"the record has no rung {rung}")
+    return median(
+        1e6 * s["decode_seconds"] / s["decode_steps"] for s in record["samples"] if s["rung"] == rung
+    )
+
+
+# --- exercises ----------------------------------------------------------------------------------------
+
+
+def try_send_all(attempt: SendAll, messages: list[list[int]], look_at: str) -> object:
+    """Call the reader's function with two buffers and a device whose copies run as late as they may."""
+    device = LateDevice()
+    longest = max(map(len, messages), default=0)
+    buffers = [[-1] * longest, [-1] * longest]
+    attempt(messages=messages, buffers=buffers, copy=device.copy)
+    waited = list(device.waited)
+    device.finish()
+    return {
+        "what arrives": device.arrived,
+        "the copies that were waited for": waited,
+    }[look_at]
+
+
+@dataclass(frozen=True)
+class SendAllExercise(Exercise):
+    """Makes buffers and a late device for each case, and looks at what the attempt did with them."""
+
+    def grade(self, attempt: Callable) -> str:
+        def tried(messages: list[list[int]], look_at: str) -> object:
+            return try_send_all(attempt, messages, look_at)
+
+        tried.__name__ = attempt.__name__
+        return super().grade(tried)
+
+
+SIX = [[1, 2], [3, 4], [5, 6], [7, 8], [9, 10], [11, 12]]
+
+SEND_ALL = SendAllExercise(
+    name="send_all",
+    cases=(
+        Case(
+            {"messages": [[1, 2, 3]], "look_at": "what arrives"},
+            [[1, 2, 3]],
+            "Put the numbers into a buffer, then ask for a copy of as many as there are.",
+        ),
+        Case(
+            {"messages": [[1, 2], [3, 4]], "look_at": "what arrives"},
+            [[1, 2], [3, 4]],
+            "Nothing has been read yet when `copy` returns. The second message went into the buffer of the "
+            "first, whose copy was under way: let the buffers take turns.",
+        ),
+        Case(
+            {"messages": [[1, 2], [3, 4]], "look_at": "the copies that were waited for"},
+            [],
+            "Neither buffer has a copy under way when it is first written, so there is nothing to wait for, "
+            "and nobody has to wait at the end.",
+        ),
+        Case(
+            {"messages": SIX[:3], "look_at": "what arrives"},
+            SIX[:3],
+            "The third message meets the first buffer again. Its last copy must be over before you write to "
+            "it: keep what `copy` returns, and `wait` for it.",
+        ),
+        Case(
+            {"messages": SIX, "look_at": "the copies that were waited for"},
+            [0, 1, 2, 3],
+            "Two buffers let one copy go on while you fill the other. Wait for the last copy of the buffer "
+            "that you write to, not for the newest copy, and leave the last two under way.",
+        ),
+        Case(
+            {"messages": [[1, 2, 3], [4], [5], [6, 7]], "look_at": "what arrives"},
+            [[1, 2, 3], [4], [5], [6, 7]],
+            "A buffer is as long as the longest message. Copy as many numbers as this message has, not what "
+            "an earlier one left behind them.",
+        ),
+    ),
+    solution=send_all,
+)
+
+
+def what_is_sent(mapped: list[str], running: list[str], changed: list[int]) -> dict[str, object]:
+    """What a step sends. mapped: whom `slot_mapping` names; running: this step's requests; changed: the
+    places in `running` whose list of blocks has changed."""
+    joined = [name for name in running if name not in mapped]
+    dirty = [name for place, name in enumerate(running) if place in changed or name in joined]
+    return {"mapping": running != mapped, "states": joined, "rows": dirty}
+
+
+def _sent(mapping: bool, states: str, rows: str) -> dict[str, object]:
+    return {"mapping": mapping, "states": list(states), "rows": list(rows)}
+
+
+def _step_of(mapped: str, running: str, *changed: int) -> dict[str, object]:
+    return {"mapped": list(mapped), "running": list(running), "changed": list(changed)}
+
+
+WHAT_IS_SENT = Exercise(
+    name="what_is_sent",
+    cases=(
+        Case(
+            _step_of("ABC", "ABC"),
+            _sent(False, "", ""),
+            "The same requests, and no list of blocks changed: the device knows all it needs.",
+        ),
+        Case(
+            _step_of("ABC", "ABC", 1),
+            _sent(False, "", "B"),
+            "B took a block. Its row is dirty, and only its row: lengths and tokens the device has counted "
+            "itself.",
+        ),
+        Case(
+            _step_of("AB", "ABC"),
+            _sent(True, "C", "C"),
+            "C joins in place, with no change to its list of blocks in this step. Still the device has never "
+            "seen its row.",
+        ),
+        Case(
+            _step_of("ABC", "AC"),
+            _sent(True, "", ""),
+            "B left. The others keep their slots, but row 1 of the batch is another request now, so the "
+            "mapping has changed.",
+        ),
+        Case(
+            _step_of("ABC", "ACD", 0, 2),
+            _sent(True, "D", "AD"),
+            "`changed` holds places in `running`: 0 is A and 2 is D. D's row goes once, though it is new and "
+            "changed.",
+        ),
+        Case(
+            _step_of("AB", "BA"),
+            _sent(True, "", ""),
+            "The same requests in another order: row b of the batch must find the slot of its own request.",
+        ),
+        Case(
+            _step_of("", "AB", 0),
+            _sent(True, "AB", "AB"),
+            "After a failed step the device is trusted with nothing: all who run join anew.",
+        ),
+    ),
+    solution=what_is_sent,
+)

@@ -1,0 +1,793 @@
+"""Lesson 08: a graph to look into, what stands in the way of a capture, padding, records, and exercises."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from random import Random
+from statistics import median
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from IPython.display import Markdown
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from labkit.bench import Comparison, StepProfile, ladder_comparison
+from labkit.bench.profile import is_inside
+from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
+from labkit.engine.graphed_step import WARMUP_RUNS, batch_buckets
+from labkit.engine.resident_step import DeviceStep, ResidentDecodeStep
+from labkit.learn.exercise import Case, Exercise
+from labkit.model import LanguageModel
+from labkit.options import EngineOptions
+
+# --- a graph that can be looked into ----------------------------------------------------------------------
+
+
+class Launch(NamedTuple):
+    """One thing that the device was asked for, and the very tensors that it was asked with."""
+
+    name: str
+    function: Callable
+    args: tuple
+    kwargs: dict
+    outputs: tuple[Tensor, ...]
+
+    @property
+    def inputs(self) -> list:
+        """Tensors, and whatever else was said."""
+        return tree_leaves((self.args, self.kwargs))
+
+
+class ToyGraph(TorchDispatchMode):
+    """Remembers every operator that runs inside its `with`, and its tensors; `replay` runs them again.
+
+    As in a CUDA graph, a replay asks no Python of the step what to do. The operators, the shapes, the numbers
+    and the addresses are those of the capture; only what lies at the addresses may be new. Unlike a CUDA
+    graph, the toy does the work while it captures.
+    """
+
+    running: ClassVar["ToyGraph | None"] = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.launches: list[Launch] = []
+        self.in_kernel = False
+
+    def __enter__(self) -> "ToyGraph":
+        ToyGraph.running = self
+        return super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        ToyGraph.running = None
+        super().__exit__(*error)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        if not self.in_kernel and func.namespace != "profiler":
+            self.remember(f"{func.namespace}.{func.overloadpacket.__name__}", func, args, kwargs, out)
+        return out
+
+    def remember(self, name: str, function: Callable, args: tuple, kwargs: dict, out: object) -> None:
+        self.launches.append(Launch(name, function, args, kwargs, tensors_of(out)))
+
+    @torch.inference_mode()
+    def replay(self) -> None:
+        for launch in self.launches:
+            made = tensors_of(launch.function(*launch.args, **launch.kwargs))
+            for remembered, new in zip(launch.outputs, made, strict=True):
+                if remembered.data_ptr() != new.data_ptr():  # neither a view nor in place
+                    remembered.copy_(new)  # to where the next operator looks for it
+
+
+def tensors_of(tree: object) -> tuple[Tensor, ...]:
+    return tuple(leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
+
+
+def as_kernel(function: Callable) -> Callable:
+    """The same function, which a capture remembers as the one launch that it is on a GPU."""
+
+    def launched(*args: object) -> object:
+        graph = ToyGraph.running
+        if graph is None or graph.in_kernel:
+            return function(*args)
+        graph.in_kernel = True
+        try:
+            out = function(*args)
+        finally:
+            graph.in_kernel = False
+        # A kernel finds lengths on the device, so the numbers that its plain twin takes do not count.
+        graph.remember(function.__name__, lambda *_: function(*args), tensors_of(args), {}, out)
+        return out
+
+    return launched
+
+
+@contextmanager
+def kernels_as_launches(step: object) -> Iterator[None]:
+    """Let the attention of a step, and the write behind it, be a launch each, as they are on a GPU."""
+    owner = step.attention if isinstance(step, DeviceStep) else step
+    own = {name: vars(owner)[name] for name in ("attention", "kv_append") if callable(vars(owner).get(name))}
+    for name, function in own.items():
+        setattr(owner, name, as_kernel(function))
+    try:
+        yield
+    finally:
+        for name, function in own.items():
+            setattr(owner, name, function)
+
+
+def capture(
+    device_step: DeviceStep, batch_size: int, is_greedy: bool, *, as_launches: bool = True
+) -> tuple[ToyGraph, Tensor]:
+    """A graph of the step, and where its tokens lie. The slots that are mapped move on, as in any step.
+
+    as_launches: attention is remembered as one launch, as on a GPU, and not by what its plain twin does.
+    """
+    kernels = kernels_as_launches(device_step) if as_launches else nullcontext()
+    with torch.inference_mode(), kernels, ToyGraph() as graph:
+        token_ids = device_step(batch_size, longest_possible(device_step), is_greedy)
+    return graph, token_ids
+
+
+def longest_possible(device_step: DeviceStep) -> int:
+    """The length that a table has room for: what plain attention is told in place of the batch's longest."""
+    return device_step.slots.block_tables.shape[2] * device_step.attention.kv_manager.block_size
+
+
+def device_step_of(engine: InferenceEngine) -> DeviceStep:
+    """What the engine launches kernel by kernel, or has graphs of."""
+    launcher = engine.decode_step.launcher
+    return launcher if isinstance(launcher, DeviceStep) else launcher.device_step
+
+
+class ToyGraphedStep:
+    """`GraphedStep` with toy graphs: all are captured when it is made, and then replayed."""
+
+    def __init__(self, device_step: DeviceStep) -> None:
+        self.device_step = device_step
+        self.buckets = batch_buckets(len(device_step.slots.slot_mapping))
+        self.graphs = {
+            (bucket, is_greedy): capture(device_step, bucket, is_greedy)
+            for bucket in self.buckets[::-1]
+            for is_greedy in (False, True)
+        }
+        self.replays: list[tuple[int, int]] = []  # batch size and bucket of each step
+
+    def __call__(self, batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
+        bucket = next(size for size in self.buckets if size >= batch_size)
+        graph, token_ids = self.graphs[bucket, is_greedy]
+        graph.replay()
+        self.replays.append((batch_size, bucket))
+        return token_ids[:batch_size]
+
+
+class PaddedStep:
+    """Stands for a `DeviceStep`: the same step with so many rows that the last are nobody's."""
+
+    def __init__(self, device_step: DeviceStep, bucket: int) -> None:
+        self.device_step = device_step
+        self.bucket = bucket
+
+    def __call__(self, batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
+        return self.device_step(self.bucket, max_context_len, is_greedy)[:batch_size]
+
+
+# --- what stands in the way of a capture ------------------------------------------------------------------
+
+# What an operator is called that the host waits for: a number asked for, a shape that depends on contents,
+# a tensor made a Python list.
+HOST_READS = ("aten.item", "aten._local_scalar_dense", "aten.is_nonzero", "aten.nonzero", "aten.resolve_neg")
+
+
+def captured_steps(engine: InferenceEngine, num_steps: int, bucket: int | None = None) -> list[ToyGraph]:
+    """The engine's next steps, each captured as it runs: all that makes a token from the last one.
+
+    With state on the device that is the `DeviceStep`; else it begins with Python's lists, and so does this.
+    bucket: the rows that a batch is padded to, where there is a `DeviceStep`.
+    """
+    step = engine.decode_step
+    if isinstance(step, ResidentDecodeStep):
+        name, device_step = "launcher", device_step_of(engine)
+    else:
+        name, device_step = "next_tokens", None
+    graphs, plain = [], getattr(step, name)
+
+    def captured(*args: object) -> object:
+        if device_step is not None:
+            batch_size, _, is_greedy = args
+            graph, token_ids = capture(device_step, bucket or batch_size, is_greedy)
+            graphs.append(graph)
+            return token_ids[:batch_size]
+        with kernels_as_launches(step), ToyGraph() as graph:
+            token_ids = plain(*args)
+        graphs.append(graph)
+        return token_ids
+
+    setattr(step, name, captured)
+    try:
+        for _ in range(num_steps):
+            engine.step()
+    finally:
+        if device_step is None:
+            del step.next_tokens  # the class's own again
+        else:
+            step.launcher = plain
+    return graphs
+
+
+class Obstacles(NamedTuple):
+    """What differs between two captures, or is no business of one. All 0: either can stand for the other."""
+
+    other_operators: int  # the sequences differ; nothing behind that is compared
+    other_shapes: int  # of a tensor
+    other_numbers: int  # told by the host, and part of the graph
+    other_addresses: int  # tensors that lie elsewhere, of those that no launch made
+    host_reads: int  # of the first: the host waits for an answer
+
+
+def obstacles(first: ToyGraph, second: ToyGraph) -> Obstacles:
+    """Why the first could not be replayed in place of the second."""
+    names = [[launch.name for launch in graph.launches] for graph in (first, second)]
+    is_other = names[0] != names[1]
+    made = [made_by(graph) for graph in (first, second)]
+    shapes = numbers = 0
+    moved = set()
+    for one, two in zip(first.launches, second.launches, strict=False):
+        if one.name != two.name or len(one.inputs) != len(two.inputs):
+            is_other = True
+            break
+        for a, b in zip(one.inputs, two.inputs, strict=True):
+            if not isinstance(a, Tensor) or not isinstance(b, Tensor):
+                numbers += not isinstance(a, Tensor | torch.Generator) and a != b
+            elif (a.shape, a.stride(), a.dtype) != (b.shape, b.stride(), b.dtype):
+                shapes += 1
+            elif (place(a, made[0])) != place(b, made[1]):
+                if a.dim() == 0 and a.device.type == "cpu":  # a number, dressed as a tensor
+                    numbers += a.item() != b.item()
+                else:
+                    moved.add(b.untyped_storage().data_ptr())
+    reads = sum(is_host_read(launch) for launch in first.launches)
+    return Obstacles(int(is_other), shapes, numbers, len(moved), reads)
+
+
+def made_by(graph: ToyGraph) -> dict[int, int]:
+    """The launch that made each piece of memory, by its address; what was there before is not in it."""
+    made, before = {}, set()
+    for number, launch in enumerate(graph.launches):
+        before |= {storage(t) for t in tensors_of(launch.inputs)} - made.keys()
+        made |= {s: number for s in map(storage, launch.outputs) if s not in before and s not in made}
+    return made
+
+
+def storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def place(tensor: Tensor, made: Mapping[int, int]) -> tuple[str, int, int]:
+    """Where a tensor lies: behind the launch that made its memory, or at an address."""
+    origin = storage(tensor)
+    where = ("made", made[origin]) if origin in made else ("address", origin)
+    return (*where, tensor.storage_offset())
+
+
+def is_host_read(launch: Launch) -> bool:
+    on_gpu = any(t.is_cuda for t in tensors_of(launch.inputs))
+    return launch.name in HOST_READS or (on_gpu and any(not t.is_cuda for t in launch.outputs))
+
+
+def obstacle_table(steps: Mapping[str, Sequence[ToyGraph]]) -> pd.DataFrame:
+    """The first of some captures against each of the others, a column a kind of step; the most is shown."""
+    columns = {}
+    for name, (first, *others) in steps.items():
+        found = [obstacles(first, other) for other in others]
+        columns[name] = {"launches of a step": len(first.launches)} | {
+            field.replace("_", " "): max(getattr(each, field) for each in found)
+            for field in Obstacles._fields
+        }
+    return pd.DataFrame(columns)
+
+
+def replayed_tokens(engine: InferenceEngine, num_steps: int) -> list[list[int]]:
+    """Capture the engine's next step and replay it, without the engine: the tokens of each replay, a list a
+    step, those of the capture first. For steps in which nobody needs another block."""
+    (graph,) = captured_steps(engine, 1)
+    likeliest = next(launch for launch in graph.launches[::-1] if launch.name == "aten.max").outputs[1]
+    tokens = [likeliest.tolist()]
+    for _ in range(num_steps - 1):
+        graph.replay()
+        tokens.append(likeliest.tolist())
+    return tokens
+
+
+def launch_list(graph: ToyGraph, first: int = 14) -> pd.DataFrame:
+    """What a graph begins with: for each launch, the shapes of what it reads and makes, and their origin."""
+    made = made_by(graph)
+    rows = []
+    for launch in graph.launches[:first]:
+        inputs = tensors_of(launch.inputs)
+        own = [made[storage(t)] for t in inputs if storage(t) in made]
+        rows.append(
+            {
+                "launch": launch.name.removeprefix("aten."),
+                "reads what was there": _shapes(t for t in inputs if storage(t) not in made),
+                "reads what was made by launch": ", ".join(map(str, own)),
+                "makes": _shapes(launch.outputs),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _shapes(tensors: Iterable[Tensor]) -> str:
+    return " ".join(str(list(tensor.shape)) for tensor in tensors)
+
+
+# Every line of `DeviceStep` that a capture has something to say to; a test finds each in the source.
+WALK = (
+    (
+        "slot_mapping = slots.slot_mapping[:batch_size]",
+        "A view of a tensor that is there as long as the engine is: fixed address. `batch_size` becomes part "
+        "of the graph: fixed shape.",
+        "06: who is in the batch lies on the device. 08: a graph a bucket",
+    ),
+    (
+        "self.attention.begin(slots, slot_mapping, max_context_len)",
+        "`max_context_len` is a number of the host's, and would be that of the capture for ever. The fused "
+        "kernel does not ask for it: it loops up to the length that it finds in the slot.",
+        "07: the fused kernel",
+    ),
+    (
+        "positions = slots.context_lens[slot_mapping].clamp(min=0).long()",
+        "Another number in every step, from the same address: the device counts.",
+        "06: lengths on the device",
+    ),
+    (
+        "logits = self.gpt2.decode_one_token(slots.last_token_ids[slot_mapping], positions, self.attention)",
+        "The token is where the last step left it, not in a Python list. In the middle of the layers nobody "
+        "takes a block, so nobody can fail to get one: there is room already.",
+        "06: last tokens on the device. 07: reserved once, before",
+    ),
+    (
+        "if is_greedy:",
+        "Python's `if` is asked at the capture and never again. So there is a graph for either answer.",
+        "08: two families",
+    ),
+    (
+        "return self.advance(sample_greedy(logits), slot_mapping)",
+        "No token is looked at: the sampler's answer is a tensor. The host's sampler waits for numbers.",
+        "06: the device's sampler",
+    ),
+    (
+        "slots.last_token_ids[slot_mapping] = token_ids.clamp(min=0)",
+        "In place: the next replay looks for it at the same address.",
+        "06: state on the device",
+    ),
+    (
+        "slots.context_lens[slot_mapping] = torch.where(lens < 0, lens, lens + 1)",
+        "`where`, not `if`: both answers are there, the device picks. A row of nobody (-1) stays one.",
+        "07: rows of nobody, which the fused kernel stores nothing for",
+    ),
+)
+
+
+def walk_through() -> Markdown:
+    """`DeviceStep`, line by line: what a capture asks of it, and which rung saw to that."""
+    head = "| line of `DeviceStep` | what a capture makes of it | who saw to it |\n| --- | --- | --- |"
+    return Markdown("\n".join([head, *(f"| `{line}` | {why} | {who} |" for line, why, who in WALK)]))
+
+
+# --- padding ----------------------------------------------------------------------------------------------
+
+
+def bucket_of(batch_size: int, buckets: Sequence[int]) -> int:
+    return next(size for size in buckets if size >= batch_size)
+
+
+def padded_share(batch_size: int, buckets: Sequence[int]) -> float:
+    """The share of a step's rows that are nobody's, 0 to 1."""
+    return 1 - batch_size / bucket_of(batch_size, buckets)
+
+
+def padding_table(policies: Mapping[str, Sequence[int]], max_batch_size: int) -> pd.DataFrame:
+    """What choices of buckets cost: graphs to capture, and padding over all batch sizes."""
+    rows = {}
+    for name, buckets in policies.items():
+        shares = {b: padded_share(b, buckets) for b in range(1, max_batch_size + 1)}
+        worst = max(shares, key=shares.get)
+        rows[name] = {
+            "sizes": len(buckets),
+            "graphs": 2 * len(buckets),
+            "padding, mean (%)": round(100 * float(np.mean(list(shares.values()))), 1),
+            "padding, worst (%)": round(100 * shares[worst], 1),
+            "worst at B": worst,
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def powers_of_two(max_batch_size: int) -> list[int]:
+    """1, 2, 4, ... and the largest batch."""
+    return sorted(
+        {*(2**i for i in range(max_batch_size.bit_length()) if 2**i < max_batch_size), max_batch_size}
+    )
+
+
+# --- the trap: captured in the middle of serving ------------------------------------------------------------
+
+
+class Met(NamedTuple):
+    """A step of `LazyGraphs`."""
+
+    batch_size: int
+    columns: int  # of the block table that it needs
+    reason: str  # why it captures: "" if it need not, "size" or "table"
+
+
+class LazyGraphs:
+    """Stands for a `DeviceStep`, as the public engine had it: a graph an exact batch size, captured when it
+    is first met, and all of them dropped when the block table grows. It only counts what it would capture."""
+
+    def __init__(self, device_step: DeviceStep) -> None:
+        self.device_step = device_step
+        self.met: list[Met] = []
+        self._graphs: set[tuple[int, bool]] = set()
+        self._dropped: set[tuple[int, bool]] = set()
+        self._columns = 1
+
+    def __call__(self, batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
+        columns = max_context_len // self.device_step.attention.kv_manager.block_size + 1
+        if columns > self._columns:
+            self._dropped |= self._graphs
+            self._graphs.clear()
+            self._columns = columns
+        key, reason = (batch_size, is_greedy), ""
+        if key not in self._graphs:
+            reason = "table" if key in self._dropped else "size"
+            self._graphs.add(key)
+        self.met.append(Met(batch_size, self._columns, reason))
+        return self.device_step(batch_size, max_context_len, is_greedy)
+
+
+def lazy_captures(
+    model: LanguageModel, options: EngineOptions, device: torch.device, num_steps: int = 150
+) -> list[Met]:
+    """Serve requests that come and go, always the same ones, with `LazyGraphs`."""
+    engine = InferenceEngine(
+        model,
+        options,
+        device=device,
+        cache=CacheConfig(block_size=16, prefix_cache=False),
+        scheduler=SchedulerConfig(max_batch_size=12, decode_first=True),
+    )
+    engine.decode_step.launcher = lazy = LazyGraphs(device_step_of(engine))
+    random = Random(8)
+    for i in range(num_steps):
+        if i < 0.75 * num_steps and random.random() < 0.25:
+            prompt = [5] * random.randint(3, 20)
+            params = SamplingParams(max_new_tokens=random.randint(8, 60), stop_on_eos=False)
+            engine.add_request(prompt, params)
+        engine.step()
+    return lazy.met
+
+
+def lazy_benchmark(
+    model: LanguageModel, options: EngineOptions, device: torch.device, runs: int = 2
+) -> list[int]:
+    """Captures that `LazyGraphs` makes in each run of a benchmark: equal requests, all to the end."""
+    engine = InferenceEngine(
+        model,
+        options,
+        device=device,
+        cache=CacheConfig(block_size=16, prefix_cache=False),
+        scheduler=SchedulerConfig(max_batch_size=12, prefill_max_batch_size=12),
+    )
+    engine.decode_step.launcher = lazy = LazyGraphs(device_step_of(engine))
+    captures = []
+    for _ in range(runs):
+        lazy.met.clear()
+        engine.generate([[5] * 7] * 12, SamplingParams(max_new_tokens=40, stop_on_eos=False))
+        captures.append(sum(bool(step.reason) for step in lazy.met))
+    return captures
+
+
+def capture_costs(met: Sequence[Met], max_batch_size: int) -> pd.DataFrame:
+    """Captures, and the runs of a step that they take, in the middle of serving and before."""
+    captured = sum(bool(step.reason) for step in met)
+    at_start = 2 * len(batch_buckets(max_batch_size))
+    runs = WARMUP_RUNS + 1
+    rows = {
+        "when a size is met": {"captures before serving": 0, "captures while serving": captured},
+        "at start-up, in buckets": {"captures before serving": at_start, "captures while serving": 0},
+    }
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    table["steps served"] = len(met)
+    table["runs of the step for captures, while serving"] = runs * table["captures while serving"]
+    return table
+
+
+# --- from records -----------------------------------------------------------------------------------------
+
+
+def forward_table(profiles: Sequence[StepProfile]) -> pd.DataFrame:
+    """The model's forward in profiled steps: what the host takes to launch it, and the GPU to run it."""
+    rows = {}
+    for profile in profiles:
+        host_us, gpu_us, kernels = forward_us(profile)
+        rows[f"B = {profile.batch_size}"] = {
+            "kernels": kernels,
+            "host: to launch them (us)": round(host_us),
+            "GPU: to run them (us)": round(gpu_us),
+            "host: a kernel (us)": round(host_us / kernels, 1),
+            "GPU: a kernel (us)": round(gpu_us / kernels, 1),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def forward_us(profile: StepProfile) -> tuple[float, float, int]:
+    """Microseconds of the model's forward on the host, those of its kernels, and how many there are."""
+    (forward,) = [span for span in profile.ranges if span.name == "labkit.model.forward"]
+    inside = [k for k in profile.kernels if is_inside(k, forward)]
+    return forward.duration, sum(kernel.duration for kernel in inside), len(inside)
+
+
+def amdahl(share: float, ratio: float) -> float:
+    """How many times faster the whole gets if a share of it gets `ratio` times faster (Amdahl, 1967)."""
+    return 1 / (1 - share + share / ratio)
+
+
+def share_replaced(ratio: float) -> float:
+    """The share of the whole that went, if all of its gain is that something takes no time any more."""
+    return 1 - 1 / ratio
+
+
+def step_us(record: Mapping, rung: str) -> float:
+    """Microseconds of a decode step from a record of `ladder`: of each run the mean, of those the median."""
+    runs = [sample for sample in record["samples"] if sample["rung"] == rung]
+    return 1e6 * median(run["decode_seconds"] / run["decode_steps"] for run in runs)
+
+
+class LaunchBound(NamedTuple):
+    """A step in two numbers: what the host takes to launch it, and what the GPU takes to run it."""
+
+    launch_us: float
+    gpu_us: float
+
+    @property
+    def eager_us(self) -> float:
+        """They work side by side, so the slower one is the step."""
+        return max(self.launch_us, self.gpu_us)
+
+    @property
+    def gain(self) -> float:
+        """The most that a graph can make of it."""
+        return self.eager_us / self.gpu_us
+
+
+def launch_model(records: Mapping[int, Mapping], kernels: Mapping[int, int]) -> pd.DataFrame:
+    """Launches times microseconds against what was measured, by batch size.
+
+    records: of `ladder` with rungs 07 and 08, by batch size; kernels: of a step. The microseconds of a launch
+    are those of the smallest batch, and are held against the others. What the GPU takes is at most what a
+    step of rung 08 takes.
+    """
+    smallest = min(records)
+    launch_us = step_us(records[smallest], "07") / kernels[smallest]
+    rows = {}
+    for batch_size, record in sorted(records.items()):
+        eager, graph = step_us(record, "07"), step_us(record, "08")
+        model = LaunchBound(launch_us * kernels[batch_size], graph)
+        rows[f"B = {batch_size}"] = {
+            "kernels": kernels[batch_size],
+            "launches x us": round(model.launch_us),
+            "rung 07, measured (us)": round(eager),
+            "of it launches, by the model": f"{model.launch_us / eager:.0%}",
+            "rung 08, measured (us)": round(graph),
+            "gain, by the model": f"×{model.gain:.2f}",
+            "gain, measured": f"×{ladder_comparison(record, '07', '08').speedup:.2f}",
+        }
+    return pd.DataFrame(rows)
+
+
+def gpu_busy_us(record: Mapping, rung: str) -> dict[int, float]:
+    """Microseconds of a step in which a kernel runs, by batch size, from a record of `device-time`."""
+    of_rung = [sample for sample in record["samples"] if sample["rung"] == rung]
+    return {sample["batch_size"]: sample["gpu_busy_us"] for sample in of_rung}
+
+
+def gain_by_context(
+    record: Mapping,
+    launch_us: float,
+    bytes_a_token: int,
+    batch_sizes: Sequence[int],
+    contexts: Sequence[int],
+) -> pd.DataFrame:
+    """What a graph can gain at most as batches and texts grow, a row a length of each cached text.
+
+    record: of `device-time`. The GPU's time is a line in the batch size through its two largest batches of
+    rung 08, and for longer texts than theirs the cache's bytes at the measured bandwidth are added.
+    """
+    busy = gpu_busy_us(record, "08")
+    (low, high), measured_at = sorted(busy)[-2:], record["samples"][0]["context_len"]
+    a_request = (busy[high] - busy[low]) / (high - low)
+
+    def gain(batch_size: int, context: int) -> str:
+        more_bytes = batch_size * (context - measured_at) * bytes_a_token
+        gpu_us = busy[low] + a_request * (batch_size - low) + 1e6 * more_bytes / record["bandwidth"]
+        return f"×{LaunchBound(launch_us, gpu_us).gain:.2f}"
+
+    rows = {c: {f"B = {b}": gain(b, c) for b in batch_sizes} for c in contexts}
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("tokens in each cache")
+
+
+def prefill_share(record: Mapping, rung: str) -> float:
+    """The share of a run that is spent on prompts, the median of the runs."""
+    runs = [sample for sample in record["samples"] if sample["rung"] == rung]
+    return median(run["prefill_seconds"] / run["seconds"] for run in runs)
+
+
+def whole_run_comparison(record: Mapping, before: str, after: str) -> Comparison:
+    """Like `bench.ladder_comparison`, but of whole runs, prompts included."""
+
+    def side(rung: str) -> tuple[float, ...]:
+        return tuple(sample["seconds"] for sample in record["samples"] if sample["rung"] == rung)
+
+    return Comparison(before, after, side(before), side(after), {}, {})
+
+
+# --- exercises --------------------------------------------------------------------------------------------
+
+
+@dataclass
+class ToySlots:
+    """Of `DeviceSlots`, what a step moves on. The last slot is nobody's."""
+
+    context_lens: Tensor
+    last_token_ids: Tensor
+
+
+def moves_on_once(slots: ToySlots, slot_mapping: Tensor, token_ids: Tensor) -> None:
+    """Right whenever it is called, and wrong when it is replayed."""
+    lens = slots.context_lens.clone()
+    lens[slot_mapping] += lens[slot_mapping] >= 0
+    slots.context_lens = lens
+    slots.last_token_ids[slot_mapping] = token_ids.clamp(min=0)
+
+
+def move_on(slots: ToySlots, slot_mapping: Tensor, token_ids: Tensor) -> None:
+    """`DeviceStep.advance`: in place, and with nothing asked of the host."""
+    lens = slots.context_lens[slot_mapping]
+    slots.last_token_ids[slot_mapping] = token_ids.clamp(min=0)
+    slots.context_lens[slot_mapping] = torch.where(lens < 0, lens, lens + 1)
+
+
+def replayed(
+    step: Callable[[ToySlots, Tensor, Tensor], object],
+    context_lens: Sequence[int],
+    batches: Sequence[tuple[Sequence[int], Sequence[int]]],
+) -> tuple[ToySlots, ToyGraph]:
+    """Capture `step` while nobody is there, as the engine does, and replay it for each of some batches.
+
+    batches: the slots of a batch, and the token of each. Returns the slots afterwards.
+    """
+    nobody = len(context_lens)
+    slots = ToySlots(torch.full((nobody + 1,), -1), torch.zeros(nobody + 1, dtype=torch.int64))
+    lens, last_ids = slots.context_lens, slots.last_token_ids
+    slot_mapping = torch.full((len(batches[0][0]),), nobody)
+    token_ids = torch.zeros_like(slot_mapping)
+    with torch.inference_mode(), ToyGraph() as graph:
+        step(slots, slot_mapping, token_ids)
+    lens[:nobody] = torch.tensor(context_lens)  # the requests join, where the slots lay at the capture
+    lens[nobody], last_ids[:] = -1, 0
+    for mapped, tokens in batches:
+        slot_mapping.copy_(torch.tensor(mapped))
+        token_ids.copy_(torch.tensor(tokens))
+        graph.replay()
+    return slots, graph
+
+
+@dataclass(frozen=True)
+class MoveOnExercise(Exercise):
+    """Captures the attempt once, replays it, and looks at what is in the slots."""
+
+    def grade(self, attempt: Callable) -> str:
+        def tried(context_lens: list[int], batches: list, look_at: str) -> object:
+            slots, graph = replayed(attempt, context_lens, batches)
+            if look_at == "questions to the host":
+                return sum(map(is_host_read, graph.launches))
+            return getattr(slots, look_at).tolist()
+
+        tried.__name__ = attempt.__name__
+        return super().grade(tried)
+
+
+def _replays(*batches: tuple[list[int], list[int]], lens: list[int], look_at: str) -> dict[str, object]:
+    return {"context_lens": lens, "batches": list(batches), "look_at": look_at}
+
+
+MOVE_ON = MoveOnExercise(
+    name="move_on",
+    cases=(
+        Case(
+            _replays(([0, 1], [7, 9]), lens=[5, 8], look_at="questions to the host"),
+            0,
+            "A capture cannot wait for an answer: no `.item()`, `.tolist()` or `int()`, no `if` or `for` "
+            "over what a tensor holds.",
+        ),
+        Case(
+            _replays(([0, 1], [7, 9]), lens=[5, 8], look_at="context_lens"),
+            [6, 9, -1],
+            "Every slot that is mapped moves on by one token, and nobody's, the last one, stays at -1.",
+        ),
+        Case(
+            _replays(
+                ([0, 1], [7, 9]), ([0, 1], [3, 4]), ([0, 1], [5, 6]), lens=[5, 8], look_at="context_lens"
+            ),
+            [8, 11, -1],
+            "Three replays are three tokens. A graph reads and writes at the addresses of the capture: a "
+            "tensor that is made anew and given the old one's name is not where the next replay looks. Write "
+            "in place.",
+        ),
+        Case(
+            _replays(([0, 1], [7, 9]), ([1, 0], [3, 4]), lens=[5, 8], look_at="last_token_ids"),
+            [4, 3, 0],
+            "A slot remembers the token of the row that is mapped to it, and that can change from replay to "
+            "replay.",
+        ),
+        Case(
+            _replays(([1, 2, 2], [7, 0, 0]), lens=[5, 8], look_at="context_lens"),
+            [5, 9, -1],
+            "Rows that pad a batch are mapped to nobody's slot. Whatever is done to it, its length stays -1; "
+            "and slots that are not mapped do not move.",
+        ),
+        Case(
+            _replays(([0, 1], [-1, 9]), lens=[5, 8], look_at="last_token_ids"),
+            [0, 9, 0],
+            "-1 says that there is no token. As a last token it would be an index before the embedding's "
+            "first row: clamp it.",
+        ),
+    ),
+    solution=move_on,
+)
+
+
+def which_graph(num_greedy: int, num_drawn: int, buckets: list[int]) -> tuple[int, bool, int]:
+    """The bucket and the family of the graph for a batch, and how many of its rows are nobody's."""
+    batch_size = num_greedy + num_drawn
+    bucket = next(size for size in buckets if size >= batch_size)
+    return bucket, num_drawn == 0, bucket - batch_size
+
+
+def _batch(num_greedy: int, num_drawn: int, max_batch_size: int) -> dict[str, object]:
+    return {"num_greedy": num_greedy, "num_drawn": num_drawn, "buckets": batch_buckets(max_batch_size)}
+
+
+WHICH_GRAPH = Exercise(
+    name="which_graph",
+    cases=(
+        Case(_batch(8, 0, 16), (8, True, 0), "Where the batch fits a bucket exactly, nothing is padded."),
+        Case(
+            _batch(5, 0, 16),
+            (8, True, 3),
+            "A graph's rows cannot become more: the bucket is the next larger one, and the rest of its rows "
+            "are nobody's.",
+        ),
+        Case(
+            _batch(17, 0, 64),
+            (24, True, 7),
+            "The next larger bucket is the smallest that is large enough, not the largest there is, nor the "
+            "next power of two.",
+        ),
+        Case(
+            _batch(7, 1, 16),
+            (8, False, 0),
+            "One request that draws is enough: then the batch needs the family that can draw. Greedy rows "
+            "get their likeliest token there, too.",
+        ),
+        Case(_batch(0, 3, 16), (4, False, 1), "Requests that draw have a row each, too."),
+        Case(_batch(1, 0, 1), (1, True, 0), "An engine for one request has one bucket."),
+    ),
+    solution=which_graph,
+)

@@ -1,0 +1,416 @@
+"""Lesson 06: what the device is told, what breaks without the order it is told in, and the exercises."""
+
+from dataclasses import replace
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+from helpers import GREEDY, SEEDED, make_engine, small_model, tokens_alone
+
+from labkit import SamplingParams, bench, show
+from labkit.ladder import LADDER
+from labkit.learn import lesson_06, not_attempted
+from labkit.learn.lesson_06 import SEND_ALL, WHAT_IS_SENT, LateDevice, RoomAfterTheStep
+from labkit.show.sends import SENT
+
+BELOW, THIS = LADDER["05"].options, LADDER["06"].options
+PROMPTS = [(1, 2, 3), (4, 5), (6, 7, 8, 9, 10)]
+LONG = SamplingParams(max_new_tokens=20)
+
+
+def prefilled(options, prompts=PROMPTS, params=LONG, **settings):
+    engine = make_engine(options=options, **{"prefix_cache": False, **settings})
+    for prompt in prompts:
+        engine.add_request(prompt, params)
+    engine.step()
+    return engine
+
+
+# --- what the host tells the device of rung 05 -------------------------------------------------------
+
+
+def test_all_numbers_of_a_step_are_noted():
+    engine = prefilled(BELOW)
+    (told,) = lesson_06.told_by_host(engine, 1)
+    layers, places = engine.kv_manager.num_layers, engine.kv_manager.max_blocks_per_seq
+    assert {name: len(numbers) for name, numbers in told.items()} == {
+        "block tables": layers * len(PROMPTS) * places,
+        "context lengths": 3,
+        "token ids": 3,
+        "positions": 3,
+        "block_idx of each layer": 3 * layers,
+        "pos of each layer": 3 * layers,
+    }
+    assert told["positions"] == [3, 2, 5] and told["pos of each layer"] == [3, 2, 1] * layers
+
+
+def test_noting_changes_nothing_and_is_taken_off():
+    engine = prefilled(BELOW, params=GREEDY)
+    lesson_06.told_by_host(engine, 3)
+    assert not {"decode_step_sessions"} & vars(engine.decode_step).keys()
+    assert "build" not in vars(engine.decode_step.block_tables)
+    made = lesson_06.finish(engine)
+    assert [tokens_alone(p, GREEDY)[-len(made[i]) :] for i, p in enumerate(PROMPTS)] == [
+        tuple(made[i]) for i in range(3)
+    ]
+
+
+def test_equal_positions_are_an_argument_and_no_tensor():
+    engine = prefilled(BELOW, [(1, 2, 3), (4, 5, 6)])
+    (told,) = lesson_06.told_by_host(engine, 1)
+    assert "pos of each layer" not in told
+
+
+def test_an_engine_of_another_kind_is_refused():
+    with pytest.raises(ValueError, match="record_sends"):
+        lesson_06.told_by_host(prefilled(THIS), 1)
+    with pytest.raises(ValueError, match="'cached'"):
+        show.record_sends(prefilled(BELOW), 1)
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 3, 4, 5, 6])
+def test_what_is_new_is_what_a_block_was_taken_for(num_steps):
+    """Of request 1, of two tokens: in the step that begins with 4, and of the others in theirs."""
+    engine = prefilled(BELOW)
+    lesson_06.told_by_host(engine, num_steps - 1)
+    held = [r.session.num_tokens for r in engine.scheduler.running]
+    (before,) = lesson_06.told_by_host(engine, 1)
+    picked = lesson_06.last_tokens(engine)
+    (now,) = lesson_06.told_by_host(engine, 1)
+    table = lesson_06.news(before, now, picked, block_size=4)
+    layers = engine.kv_manager.num_layers
+    assert table.loc["block tables", "new to it"] == layers * sum(n % 4 == 0 for n in held)
+    assert table.loc["block_idx of each layer", "new to it"] == layers * sum((n + 1) % 4 == 0 for n in held)
+    assert table["new to it"].drop(["block tables", "block_idx of each layer", "all"]).sum() == 0
+    assert table.loc["token ids", "its own tokens"] == 3
+    assert (table["numbers"] == table.drop(columns="numbers").sum(axis=1)).all()
+
+
+def test_what_is_sent_is_counted_alike_on_both_rungs():
+    for options in (BELOW, THIS):
+        steps = lesson_06.sent_until_done(prefilled(options, params=SamplingParams(6)))
+        assert len(steps) == 5
+        sent = steps["copies"].tolist()
+        layers = 2
+        if options is BELOW:
+            assert sent == [4 + 2 * layers] * 5  # tables, lengths, tokens, positions; block_idx and pos
+        else:
+            assert sent[0] == 3 and set(sent[1:]) <= {0, 1}
+
+
+def test_the_copies_of_a_recorded_profile():
+    record = bench.load_record("profile_rung02_h100")
+    profile = bench.StepProfile.from_dict(record["samples"][-1]["profile"])
+    costs = lesson_06.copy_costs(profile)
+    assert costs["small copies"] == 3 + 3 * 12
+    assert costs["us of the GPU, each"] < costs["us from one to the next"]
+
+
+# --- what is sent to slots ---------------------------------------------------------------------------
+
+
+def test_the_sends_of_a_run():
+    engine = prefilled(THIS, prefix_cache=True)
+    sends = show.record_sends(engine, 4)
+    by_request = sends.requests.set_index(["request", "step"])
+    assert by_request.loc[0, "sent"].tolist() == ["joined", "boundary", "nothing", "nothing"]
+    assert by_request.loc[1, "sent"].tolist() == ["joined", "nothing", "boundary", "nothing"]
+    assert by_request.loc[2, "sent"].tolist() == ["joined", "nothing", "nothing", "boundary"]
+    assert by_request["took"].tolist()[:3] == ["copy_on_write"] * 3  # the prompts are kept
+    assert sends.steps["mapping"].tolist() == [True, False, False, False]
+    assert sends.steps["states"].tolist() == [3, 0, 0, 0]
+    assert sends.steps["rows"].tolist() == [3, 1, 1, 1]
+    assert sends.steps["copies"].tolist() == [3, 1, 1, 1]
+    row = 1 + 2 * engine.kv_manager.max_blocks_per_seq
+    max_batch = len(engine.decode_step.slots.slot_mapping)
+    assert sends.steps["numbers"].tolist() == [max_batch + 3 * 8 + 3 * row, row, row, row]
+
+
+def test_a_row_that_is_copied_after_the_join_is_told_apart():
+    engine = prefilled(THIS, [(1, 2, 3, 4, 5)])
+    show.record_sends(engine, 1)
+    fork = engine.scheduler.running[0].session.fork()  # somebody else holds the last block now
+    sends = show.record_sends(engine, 1)
+    assert sends.requests[["took", "sent"]].values.tolist() == [["copy_on_write", "copy_on_write"]]
+    fork.release()
+    engine.check_integrity()
+
+
+def test_watching_changes_nothing_and_is_taken_off():
+    engine = prefilled(THIS, params=SEEDED)
+    slots = engine.decode_step.slots
+    show.record_sends(engine, 3)
+    assert not {"follow", "_send_mapping", "_send_states", "_send_rows"} & vars(slots).keys()
+    assert "send" not in vars(slots._staging)
+    made = lesson_06.finish(engine)
+    for i, prompt in enumerate(PROMPTS):
+        assert tokens_alone(prompt, SEEDED)[-len(made[i]) :] == tuple(made[i])
+
+
+def test_a_cell_is_drawn_for_each_request_and_step():
+    engine = prefilled(THIS, prefix_cache=True)
+    sends = show.record_sends(engine, 3)
+    fig = show.draw_sends(sends)
+    (axes,) = fig.axes
+    assert len(axes.patches) == len(sends.requests) + len(sends.steps)
+    texts = [t.get_text() for t in axes.texts]
+    assert texts.count("0 c") == 1 and texts.count("0") == 2 and "2 c" in texts
+    (legend,) = fig.legends
+    words = {t.get_text() for t in legend.get_texts()}
+    assert words == {SENT[s][1] for s in ("nothing", "boundary", "joined")} | {"slot_mapping"}
+    plt.close(fig)
+
+
+def test_the_device_and_the_host_say_the_same_of_each_slot():
+    engine = prefilled(THIS, max_batch_size=4)
+    for _ in range(3):
+        engine.step()
+    table = lesson_06.slots_table(engine)
+    assert sorted(table["request"]) == ["", "0", "1", "2", "nobody, for padding"]
+    running = table[table["request"].isin(["0", "1", "2"])]
+    assert (
+        running["context_lens"].astype(str) + ", " + running["last_token_ids"].astype(str)
+    ).tolist() == running["host: tokens, last token"].tolist()
+    assert table["context_lens"].iloc[-1] == -1
+
+
+# --- what breaks -------------------------------------------------------------------------------------
+
+
+def test_room_made_before_the_forward_overwrites_nothing():
+    engine = prefilled(THIS)
+    assert [lesson_06.overwritten(engine) for _ in range(8)] == [[]] * 8
+
+
+def test_room_made_after_it_overwrites_the_first_key_of_block_0():
+    engine = prefilled(THIS)
+    lesson_06.overwritten(engine)
+    engine.decode_step.launch = RoomAfterTheStep(engine.decode_step).launch
+    at_boundary = {}
+    for _ in range(4):
+        held = tuple(r.session.num_tokens for r in engine.scheduler.running)
+        at_boundary[held] = lesson_06.overwritten(engine)
+    for held, places in at_boundary.items():
+        assert places == ["block 0, slot 0, of request 0"] * any(n % 4 == 0 for n in held)
+    engine.check_integrity()  # the books see nothing of it
+
+
+@pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+@pytest.mark.parametrize("forgets", [True, False])
+def test_after_a_failed_step_the_text_is_whole_only_if_the_device_is_told_anew(params, forgets):
+    engine = prefilled(THIS, params=params)
+    engine.step()
+    first = {r.request_id: list(r.output_token_ids) for r in engine.scheduler.running}
+    table = lesson_06.fail_after_the_device(engine, forgets)
+    assert (table["host, before"] == table["host, after"]).all()
+    assert (table["device, before"] == table["host, before"]).all()
+    assert (table["device, after"] == table["device, before"] + 1).all()
+    assert (table["has a slot"] == (not forgets)).all()
+    engine.check_integrity()
+    assert not {"forget"} & vars(engine.decode_step.slots).keys()
+    made = lesson_06.finish(engine)
+    whole = [(*first[i], *made[i]) == tokens_alone(p, params) for i, p in enumerate(PROMPTS)]
+    assert all(whole) if forgets else not all(whole)
+
+
+# --- copies that run late ----------------------------------------------------------------------------
+
+
+def test_a_late_device_reads_a_buffer_when_it_must():
+    device = LateDevice(late_by=1)
+    buffer = [1, 2]
+    first = device.copy(buffer, 2)
+    assert device.arrived == []
+    device.copy([3], 1)
+    assert device.arrived == [[1, 2]]  # one may be under way
+    buffer[:] = [9, 9]
+    first.wait()
+    assert device.waited == [] and device.arrived == [[1, 2]]  # it was over
+    device.finish()
+    assert device.arrived == [[1, 2], [3]]
+
+
+def test_waiting_for_a_copy_is_waiting_for_all_before_it():
+    device = LateDevice()
+    copies = [device.copy([i], 1) for i in range(3)]
+    copies[1].wait()
+    assert device.arrived == [[0], [1]] and device.waited == [1]
+
+
+def test_only_the_wait_for_its_own_copy_makes_a_buffer_safe_however_late_copies_are():
+    spoilt = lesson_06.messages_spoilt(12, (0, 1, 2, 5, None))
+    one, two, safe = spoilt.values.tolist()
+    assert safe == [0] * 5 and one == [0] + [11] * 4 and two[:2] == [0, 0] and min(two[2:]) > 0
+
+
+# --- sampling and records ----------------------------------------------------------------------------
+
+
+def test_both_samplers_agree_on_every_row():
+    table = lesson_06.sampled_both_ways(torch.device("cpu"), rows_each=20)
+    assert (table["the same token"] == 19).all()
+    assert (table["None on the host, -1 on the device"] == 1).all()
+    assert (table["different tokens"] > 10).all()
+
+
+def test_recorded_counts_are_those_of_the_step_asked_for():
+    record = bench.load_record("cost_cards_h100")
+    table = lesson_06.recorded_counts(record, ["04", "05"], 64, {20, 23})
+    assert list(table) == ["rung 04", "rung 05"]
+    assert table.loc["of the copies, synchronizing"].tolist() == [27, 27]
+    assert lesson_06.recorded_counts(record, ["05"], 8, {20}).loc["index tensors constructed"].tolist() == [
+        15
+    ]
+
+
+def test_the_parts_of_a_step_are_named_by_the_rung():
+    times = {
+        rung: [bench.HostTime(b, 2, (9e-6,) * 3, (2e-6,) * 3, (3e-6,) * 3) for b in (1, 8)]
+        for rung in ("05", "06")
+    }
+    table = lesson_06.host_parts(times, ("05", "06"), (8,))
+    assert list(table) == ["B = 8"]
+    assert table["B = 8"].to_dict() == {
+        ("rung 05", "block tables"): 2,
+        ("rung 05", "append"): 3,
+        ("rung 05", "the rest"): 4,
+        ("rung 05", "a step"): 9,
+        ("rung 06", "tell the device"): 2,
+        ("rung 06", "make room"): 3,
+        ("rung 06", "the rest"): 4,
+        ("rung 06", "a step"): 9,
+    }
+
+
+def test_microseconds_of_a_recorded_step():
+    def ran(rung, seconds):
+        return {"rung": rung, "decode_seconds": seconds, "decode_steps": 10, "decoded_tokens": 20}
+
+    record = {"samples": [ran("05", 1.0), ran("05", 3.0), ran("05", 2.0), ran("06", 9.0)]}
+    assert lesson_06.step_us(record, "05") == pytest.approx(200_000)
+    with pytest.raises(ValueError, match="no rung 07"):
+        lesson_06.step_us(record, "07")
+
+
+# --- exercises ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exercise", [SEND_ALL, WHAT_IS_SENT], ids=lambda e: e.name)
+def test_the_solution_is_right_and_the_empty_cell_is_not_attempted(exercise):
+    right = f"{exercise.name}: right, all {len(exercise.cases)} cases."
+    assert exercise.grade(exercise.solution) == exercise.grade(exercise.solution) == right
+    assert exercise.grade(lambda **_: not_attempted()) == f"{exercise.name}: not attempted yet."
+
+
+def copies_before_it_writes(messages, buffers, copy):
+    for i, numbers in enumerate(messages):
+        copy(buffers[i % 2], len(numbers)).wait()
+        buffers[i % 2][: len(numbers)] = numbers
+
+
+def waits_for_every_copy(messages, buffers, copy):
+    for i, numbers in enumerate(messages):
+        buffers[i % 2][: len(numbers)] = numbers
+        copy(buffers[i % 2], len(numbers)).wait()
+
+
+def waits_for_the_newest(messages, buffers, copy):
+    last = None
+    for i, numbers in enumerate(messages):
+        if i >= 2:
+            last.wait()
+        buffers[i % 2][: len(numbers)] = numbers
+        last = copy(buffers[i % 2], len(numbers))
+
+
+def copies_the_whole_buffer(messages, buffers, copy):
+    copied = [None, None]
+    for i, numbers in enumerate(messages):
+        if copied[i % 2]:
+            copied[i % 2].wait()
+        buffers[i % 2][: len(numbers)] = numbers
+        copied[i % 2] = copy(buffers[i % 2], len(buffers[0]))
+
+
+def everything_every_time(mapped, running, changed):
+    return {"mapping": True, "states": running, "rows": running}
+
+
+def only_who_joins(mapped, running, changed):
+    joined = [name for name in running if name not in mapped]
+    return {"mapping": running != mapped, "states": joined, "rows": joined}
+
+
+def only_who_changed(mapped, running, changed):
+    joined = [name for name in running if name not in mapped]
+    return {"mapping": running != mapped, "states": joined, "rows": [running[b] for b in changed]}
+
+
+def mapping_only_for_who_joins(mapped, running, changed):
+    joined = [name for name in running if name not in mapped]
+    dirty = [name for b, name in enumerate(running) if b in changed or name in joined]
+    return {"mapping": bool(joined), "states": joined, "rows": dirty}
+
+
+def mapping_as_a_set(mapped, running, changed):
+    joined = [name for name in running if name not in mapped]
+    dirty = [name for b, name in enumerate(running) if b in changed or name in joined]
+    return {"mapping": set(running) != set(mapped), "states": joined, "rows": dirty}
+
+
+def places_of_the_step_before(mapped, running, changed):
+    joined = [name for name in running if name not in mapped]
+    dirty = [name for name in running if name in joined or name in [mapped[b] for b in changed if mapped[b:]]]
+    return {"mapping": running != mapped, "states": joined, "rows": dirty}
+
+
+def joined_and_changed_twice(mapped, running, changed):
+    joined = [name for name in running if name not in mapped]
+    return {"mapping": running != mapped, "states": joined, "rows": [running[b] for b in changed] + joined}
+
+
+WRONG = [
+    (SEND_ALL, copies_before_it_writes, "then ask for a copy"),
+    (SEND_ALL, lesson_06.one_buffer, "let the buffers take turns"),
+    (SEND_ALL, waits_for_every_copy, "nothing to wait for"),
+    (SEND_ALL, lesson_06.two_without_waiting, "meets the first buffer again"),
+    (SEND_ALL, waits_for_the_newest, "not for the newest copy"),
+    (SEND_ALL, copies_the_whole_buffer, "as many numbers as this message has"),
+    (WHAT_IS_SENT, everything_every_time, "knows all it needs"),
+    (WHAT_IS_SENT, only_who_joins, "only its row"),
+    (WHAT_IS_SENT, only_who_changed, "never seen its row"),
+    (WHAT_IS_SENT, mapping_only_for_who_joins, "row 1 of the batch is another request now"),
+    (WHAT_IS_SENT, places_of_the_step_before, "places in `running`"),
+    (WHAT_IS_SENT, joined_and_changed_twice, "goes once"),
+    (WHAT_IS_SENT, mapping_as_a_set, "in another order"),
+]
+
+
+@pytest.mark.parametrize(("exercise", "attempt", "hint"), WRONG, ids=[a.__name__ for _, a, _ in WRONG])
+def test_plausible_wrong_answers_get_their_own_hint(exercise, attempt, hint):
+    verdict = exercise.grade(attempt)
+    assert hint in verdict and "expected" in verdict and attempt.__name__ in verdict
+
+
+@pytest.mark.parametrize("options", [THIS, replace(THIS, layer_tables="shared")], ids=["06", "shared"])
+def test_the_solution_says_what_live_engines_send(options):
+    """Requests that come and go, with shared prompts and boundaries: each step's sends, by the formula."""
+    engine = make_engine(small_model(), options, block_size=4, max_batch_size=3, prefill_max_batch_size=1)
+    for i, prompt in enumerate([(1, 2, 3), (1, 2, 3), (4, 5), (6,), (1, 2, 3, 4), (7, 8)]):
+        engine.add_request(prompt, SamplingParams(max_new_tokens=3 + i * 7 % 10))
+    mapped, kinds = [], set()
+    while engine.has_work:
+        sends = show.record_sends(engine, 1)
+        if sends.steps.empty:
+            continue
+        (step,) = sends.steps.to_dict("records")
+        running = sends.requests["request"].tolist()
+        changed = [b for b, took in enumerate(sends.requests["took"]) if took != "in_place"]
+        expected = WHAT_IS_SENT.solution(mapped, running, changed)
+        assert step["mapping"] == expected["mapping"]
+        in_words = sends.requests.set_index("request")["sent"]
+        assert [i for i in running if in_words[i] == "joined"] == expected["states"]
+        assert [i for i in running if in_words[i] != "nothing"] == expected["rows"]
+        kinds |= {(step["mapping"], bool(expected["states"]), bool(expected["rows"]))}
+        mapped = running
+    assert {(True, True, True), (False, False, False), (False, False, True)} <= kinds
