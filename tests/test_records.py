@@ -2,8 +2,8 @@
 
 import json
 
-import pandas as pd
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 

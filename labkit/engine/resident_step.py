@@ -202,7 +202,7 @@ class ResidentDecodeStep:
     def launch(self, requests: Sequence[Request]) -> Launched:
         """Have the device make each request's next token. Every session grows by one token.
 
-        Room is made for the whole batch before the device is asked for anything (rung 07). If anything
+        Room is made for the whole batch before the device is asked for anything. If anything
         fails, all sessions are as before and the error is raised.
         """
         sessions = [request.session for request in requests]
