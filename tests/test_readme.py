@@ -16,6 +16,12 @@ def test_the_ladder_table_is_that_of_the_records():
     assert readme.TABLE.findall(TEXT) == [readme.ladder_table()]
 
 
+def test_the_peers_table_is_that_of_the_records():
+    """If it is not: `python -m labkit.show.readme`. Each record has runs of each engine."""
+    assert readme.PEERS.findall(TEXT) == [readme.peers_table()]
+    assert len(readme.peers_table().splitlines()) == 2 + len(readme.PEER_RECORDS)
+
+
 @pytest.mark.parametrize("name", readme.PICTURES)
 def test_a_picture_is_of_the_record_that_is_here(name):
     path = readme.picture(name)

@@ -1,4 +1,4 @@
-"""`python -m labkit.show.readme`: make the README's pictures and ladder table from the records."""
+"""`python -m labkit.show.readme`: make the README's pictures and tables from the records."""
 
 import hashlib
 import re
@@ -17,6 +17,9 @@ from labkit.show.timeline import draw_timeline
 
 README = ROOT / "README.md"
 TABLE = re.compile(r"(?<=<!-- ladder -->\n).*?(?=\n<!-- /ladder -->)", re.DOTALL)
+PEERS = re.compile(r"(?<=<!-- peers -->\n).*?(?=\n<!-- /peers -->)", re.DOTALL)
+PEER_RECORDS = ("peers_036_h100", "peers_062_h100", "peers_single_h100")
+PEER_ENGINES = ("labkit 10", "transformers, static cache", "transformers, dynamic cache")
 HOST_BATCH = 128  # requests, of the host time shown
 
 
@@ -62,6 +65,24 @@ def ladder_table() -> str:
     return "\n".join(lines)
 
 
+def peers_table() -> str:
+    """Tokens a second of whole runs, labkit's last rung beside other engines on the same H100."""
+    records = [load_record(name) for name in PEER_RECORDS]
+    lines = [
+        "| requests × tokens | " + " | ".join(PEER_ENGINES) + " |",
+        "| --- |" + " ---: |" * len(PEER_ENGINES),
+    ]
+    for record in records:
+        settings = record["settings"]
+        rates = {
+            engine: median(s["tokens_per_second"] for s in record["samples"] if s["engine"] == engine)
+            for engine in PEER_ENGINES
+        }
+        shape = f"{settings['num_requests']} × {settings['max_new_tokens']}"
+        lines.append(f"| {shape} | " + " | ".join(f"{rate:,.0f}" for rate in rates.values()) + " |")
+    return "\n".join(lines)
+
+
 def lesson_link(rung: Rung) -> str:
     return f"[{rung.title}](notebooks/{rung.notebook})"
 
@@ -81,7 +102,8 @@ def main() -> None:
     for name, draw in PICTURES.items():
         # The record's hash goes into the file, so that a test can tell a picture of older results.
         draw(load_record(name)).savefig(picture(name), metadata={"Source": record_hash(name)})
-    README.write_text(TABLE.sub(lambda _: ladder_table(), README.read_text("utf-8")), encoding="utf-8")
+    text = TABLE.sub(lambda _: ladder_table(), README.read_text("utf-8"))
+    README.write_text(PEERS.sub(lambda _: peers_table(), text), encoding="utf-8")
 
 
 if __name__ == "__main__":
