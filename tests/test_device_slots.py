@@ -581,3 +581,14 @@ def test_on_a_gpu_the_device_knows_it_though_nobody_waits_between_two_steps(kind
         assert len(cpu) >= 7
         for name in cpu:
             assert torch.equal(gpu[name].cpu(), cpu[name]), (step, name)
+
+
+def test_a_send_that_fails_leaves_the_next_ones_their_buffers():
+    """The buffer of a copy that nobody knows the end of is not the one after the next."""
+    staging = PinnedStaging(4, torch.device("cpu"))
+    staging.send(torch.tensor([1]))
+    turn = staging._turn
+    with pytest.raises(RuntimeError):
+        staging.send(torch.arange(5))  # more than there is room for
+    assert staging._turn == turn
+    assert staging.send(torch.tensor([7, 8])).tolist() == [7, 8]

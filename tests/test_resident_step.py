@@ -1022,3 +1022,17 @@ def test_on_a_gpu_graphs_keep_their_workspace_when_others_clear_theirs(tiny):
     garbage = [torch.full((2**24,), torch.nan, device="cuda") for _ in range(4)]
     assert tokens_of(engine.generate(prompts, GREEDY)) == expected
     assert all(part.isnan().all() for part in garbage)  # nor did they write there
+
+
+@pytest.mark.parametrize(
+    ("rung", "launch"),
+    [("00", "eager"), ("07", "eager"), ("08", "eager: graphs need a CUDA GPU")],
+)
+def test_an_engine_says_how_it_launches_and_why_not_by_graphs(rung, launch):
+    assert make_engine(options=LADDER[rung].options).stats().launch == launch
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_an_engine_says_that_it_launches_graphs(tiny):
+    engine = InferenceEngine(tiny, CUDA_GRAPHS, device="cuda", scheduler=SchedulerConfig(2))
+    assert engine.stats().launch == "graph"

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from labkit.engine.sampling import SPLITMIX64, likeliest, pick, warp
-
-NO_TOKEN = -1  # where sampling.sample says None
+from labkit.kernels.decode_ends import NO_TOKEN  # where sampling.sample says None
 
 
 def sample_greedy(logits: Tensor) -> Tensor:

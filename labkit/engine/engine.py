@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from labkit.engine.config import CacheConfig, SchedulerConfig
-from labkit.engine.parts import build_decode_step, build_kv_manager, build_readback
+from labkit.engine.parts import build_decode_step, build_kv_manager, build_readback, launch_of
 from labkit.engine.prefill import prefill_sessions
 from labkit.engine.request import Completion, FinishReason, Request, StepOutput, sample_requests
 from labkit.engine.sampling import SamplingParams
@@ -160,6 +160,7 @@ class InferenceEngine:
             prefix_entries=len(self.prefix_cache or ()),
             prefix_evictions=0 if self.prefix_cache is None else self.prefix_cache.num_evicted,
             append_paths=dict(self.kv_manager.append_paths),
+            launch=launch_of(self.options, self.decode_step),
             counters=copy.deepcopy(self._counters),
         )
 

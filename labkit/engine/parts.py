@@ -117,6 +117,13 @@ def build_resident_step(
     return ResidentDecodeStep(kv_manager, slots, launcher, attention.path)
 
 
+def launch_of(options: EngineOptions, decode_step: DecodeStep | ResidentDecodeStep) -> str:
+    """How a step is launched; where graphs cannot be had, with the reason."""
+    if isinstance(decode_step, ResidentDecodeStep) and isinstance(decode_step.launcher, GraphedStep):
+        return "graph"
+    return "eager: graphs need a CUDA GPU" if options.launch == "graph" else "eager"
+
+
 def layer_attention(
     options: EngineOptions, kv_manager: KVBlockManager, max_batch_size: int
 ) -> LayerAttention:

@@ -21,17 +21,18 @@ class PinnedStaging:
 
     def send(self, numbers: Tensor) -> Tensor:
         """int64 [n] on the host -> a new tensor [n] on the device."""
-        self._turn = 1 - self._turn
-        if (copied := self._copied[self._turn]) is not None:
+        turn = 1 - self._turn
+        if (copied := self._copied[turn]) is not None:
             copied.synchronize()
-        buffer = self._buffers[self._turn][: len(numbers)]
+        buffer = self._buffers[turn][: len(numbers)]
         buffer.copy_(numbers)
         sent = torch.empty(len(numbers), dtype=torch.int64, device=self._device)
         sent.copy_(buffer, non_blocking=True)
         if self._is_cuda:
             event = torch.cuda.Event()
             event.record()
-            self._copied[self._turn] = event
+            self._copied[turn] = event
+        self._turn = turn  # only now: of a copy that failed to start nobody knows when it is over
         return sent
 
 

@@ -29,5 +29,7 @@ class EngineStats:
     blocks_per_layer: int
     prefix_entries: int
     prefix_evictions: int
-    append_paths: dict[str, int]  # decoded tokens, once a layer, by how their block was made ready
+    # Decoded tokens, once for each table of their session, by how their block was made ready; and writes.
+    append_paths: dict[str, int]
+    launch: str  # how the device is asked for a step, and why not by a graph if that is what the options say
     counters: EngineCounters
