@@ -14,11 +14,12 @@ from labkit.kernels.checks import check_range, check_tensor
 from labkit.kernels.paged_attention import paged_attention_plain
 from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
 
-# The split form: tokens that a program, which is one warp, reads at a time, and how many programs fill a GPU.
+# The split form: tokens that a program, which is one warp, reads at a time, and how many such programs an
+# H100 runs at once (8 on each of its 132 multiprocessors, for their registers). One more would have to wait
+# until another has ended, and all for it.
 TOKENS_AT_A_TIME = 32
-PROGRAMS_TO_FILL_A_GPU = 1024
+PROGRAMS_AT_ONCE = 1056
 MAX_SPLITS = 16
-SPLITS_OF_A_FULL_GPU = 2
 
 
 class PagedAttentionAppend(Protocol):
@@ -196,9 +197,14 @@ class SplitWorkspace:
 
 
 def num_splits(batch_size: int, num_heads: int, max_tokens: int) -> int:
-    """Programs a request and head: enough to fill the GPU, and none without tokens in the longest row."""
-    wanted = -(-PROGRAMS_TO_FILL_A_GPU // (batch_size * num_heads))
-    return max(1, min(wanted, MAX_SPLITS, -(-max_tokens // TOKENS_AT_A_TIME)))
+    """Programs a request and head: as many as run at once, and none without tokens in the longest row."""
+    at_once = PROGRAMS_AT_ONCE // (batch_size * num_heads)
+    return max(1, min(at_once, MAX_SPLITS, -(-max_tokens // TOKENS_AT_A_TIME)))
+
+
+def tokens_at_a_time(num_programs: int) -> int:
+    """Where not all programs run at once, half the tokens, for twice as many do."""
+    return TOKENS_AT_A_TIME if num_programs <= PROGRAMS_AT_ONCE else TOKENS_AT_A_TIME // 2
 
 
 def paged_attention_append_split_triton(
@@ -247,11 +253,11 @@ def paged_attention_append_split_triton(
             *out.stride()[:2],
             D,
             k_cache_layer.shape[2],
+            block_table.shape[1],
             SPLITS=splits,
             BLOCK_S=triton.next_power_of_2(splits),
-            BLOCK_T=TOKENS_AT_A_TIME,
+            BLOCK_T=tokens_at_a_time(B * H * splits),
             BLOCK_D=triton.next_power_of_2(D),
-            AHEAD=splits > SPLITS_OF_A_FULL_GPU,
             num_warps=1,
             **early_launch(query.device),
         )
@@ -276,17 +282,20 @@ def _load_piece(
     cache_stride_h,
     cache_stride_t,
     block_size,
+    table_size,
 ):
     """Keys and values of the tokens from `start` on, 0 past the end: [BLOCK_T, BLOCK_D] each."""
     token = start + t
     live = token < context_len
-    # int64: in a large pool, block * stride passes 2^31
-    block = tl.load(table_ptr + token // block_size, mask=live, other=0).to(tl.int64)
+    # Past the end of the tokens there is some block's id, too. Reading it costs nothing, and the table need
+    # not wait for the context length. int64: in a large pool, block * stride passes 2^31
+    block = tl.load(table_ptr + tl.minimum(token // block_size, table_size - 1)).to(tl.int64)
     row = block * cache_stride_n + h * cache_stride_h + (token % block_size) * cache_stride_t
     place = row[:, None] + d[None, :]
     mask = live[:, None] & in_head[None, :]
-    keys = tl.load(k_cache_ptr + place, mask=mask, other=0.0)
-    values = tl.load(v_cache_ptr + place, mask=mask, other=0.0)
+    # Read once a step: they make room in the cache for what is read again.
+    keys = tl.load(k_cache_ptr + place, mask=mask, other=0.0, eviction_policy="evict_first")
+    values = tl.load(v_cache_ptr + place, mask=mask, other=0.0, eviction_policy="evict_first")
     return keys, values
 
 
@@ -319,11 +328,11 @@ def _split_paged_attn_append_kernel(
     out_stride_h,
     D,
     block_size,
+    table_size,
     SPLITS: tl.constexpr,
     BLOCK_S: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_D: tl.constexpr,
-    AHEAD: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     """A program takes every SPLITS-th piece of BLOCK_T tokens, so that all have live tokens early on."""
@@ -338,11 +347,10 @@ def _split_paged_attn_append_kernel(
     context_len = tl.load(context_lens_ptr + slot)
     table_ptr = block_table_ptr + slot * table_stride_s
     first = split * BLOCK_T
-    # With few pieces a program, the first is asked for before the kernel before this one has ended, which
-    # does not write it, and each other one before its turn. With many, the registers are better left free.
-    ahead = first if AHEAD else context_len
+    # The first piece is asked for before the kernel before this one has ended, which does not write it, and
+    # each other one before its turn.
     keys, values = _load_piece(
-        ahead,
+        first,
         context_len,
         h,
         t,
@@ -355,6 +363,7 @@ def _split_paged_attn_append_kernel(
         cache_stride_h,
         cache_stride_t,
         block_size,
+        table_size,
     )
     if EARLY:  # the slots do not change within a step; query, key and value come from the kernel before
         tl.extra.cuda.gdc_launch_dependents()
@@ -376,22 +385,6 @@ def _split_paged_attn_append_kernel(
     total = tl.zeros([BLOCK_T], tl.float32)
     acc = tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
     for start in range(first, context_len, SPLITS * BLOCK_T):
-        if not AHEAD:
-            keys, values = _load_piece(
-                start,
-                context_len,
-                h,
-                t,
-                d,
-                in_head,
-                k_cache_ptr,
-                v_cache_ptr,
-                table_ptr,
-                cache_stride_n,
-                cache_stride_h,
-                cache_stride_t,
-                block_size,
-            )
         live = start + t < context_len
         scores = tl.where(live, tl.sum(query[None, :] * keys.to(tl.float32), axis=1), float("-inf"))
         new_largest = tl.maximum(largest, scores)
@@ -400,22 +393,22 @@ def _split_paged_attn_append_kernel(
         acc = acc * correction[:, None] + weights[:, None] * values.to(tl.float32)
         total = total * correction + weights
         largest = new_largest
-        if AHEAD:
-            keys, values = _load_piece(
-                start + SPLITS * BLOCK_T,
-                context_len,
-                h,
-                t,
-                d,
-                in_head,
-                k_cache_ptr,
-                v_cache_ptr,
-                table_ptr,
-                cache_stride_n,
-                cache_stride_h,
-                cache_stride_t,
-                block_size,
-            )
+        keys, values = _load_piece(
+            start + SPLITS * BLOCK_T,
+            context_len,
+            h,
+            t,
+            d,
+            in_head,
+            k_cache_ptr,
+            v_cache_ptr,
+            table_ptr,
+            cache_stride_n,
+            cache_stride_h,
+            cache_stride_t,
+            block_size,
+            table_size,
+        )
     all_largest = tl.max(largest, axis=0)
     shares = tl.exp(largest - all_largest)
     own_weight = tl.exp(own_score - all_largest) * (split == 0).to(tl.float32)  # counted by the first alone
