@@ -67,6 +67,8 @@ def expected_of(options, num_layers: int, B: int, positions: str) -> Expected:
     if options.block_tables == "resident":
         num_tables = 1 if options.layer_tables == "shared" else num_layers
         paths = {"in_place": num_tables * B, options.kv_write: num_layers}
+        if options.readback == "one_behind":  # how many tables there are, and how many blocks are free
+            return Expected(2, 0, paths, 0)
         return Expected(num_tables + asked_before, 0, paths, 0)
     path, write_tensors = None, 0
     if options.kv_append != "per_token":

@@ -187,9 +187,9 @@ class SpiedSlots(DeviceSlots):
 
         self._staging.send = counted_send
 
-    def _send_rows(self, sessions):
+    def send_rows(self, sessions):
         self.sent["rows"] = list(sessions)
-        super()._send_rows(sessions)
+        super().send_rows(sessions)
 
     def _send_states(self, requests):
         if requests:
@@ -482,7 +482,7 @@ def test_who_is_forgotten_joins_anew_and_the_others_stay_known(kind, which):
 
 
 @kinds
-@pytest.mark.parametrize("fails", ["_send_mapping", "_send_states", "_send_rows"])
+@pytest.mark.parametrize("fails", ["_send_mapping", "_send_states", "send_rows"])
 def test_after_a_follow_that_failed_and_a_forget_the_device_is_told_all(kind, fails, monkeypatch):
     def boom(*_):
         raise KeyboardInterrupt

@@ -56,7 +56,7 @@ A_RESIDENT_STEP = {
     "reserving in a table": (lambda engine: engine.kv_manager, "reserve_token_batch", 2),
     "telling the device": (lambda engine: engine.decode_step.slots, "follow", 2),
     "telling the device who joined": (lambda engine: engine.decode_step.slots, "_send_states", 1),
-    "sending rows": (lambda engine: engine.decode_step.slots, "_send_rows", 2),
+    "sending rows": (lambda engine: engine.decode_step.slots, "send_rows", 2),
     "the device's work": (lambda engine: engine.decode_step, "launcher", 2),
     "reading the tokens": (lambda engine: Arriving, "read", 2),
 }

@@ -164,8 +164,8 @@ def test_only_steps_that_are_launched_can_be_watched():
 def test_the_watch_ends():
     engine = make_engine(options=ONE_BEHIND)
     with record_flights(engine):
-        assert "launch" in vars(engine.decode_step)
-    assert "launch" not in vars(engine.decode_step) and "next_tokens" not in vars(engine.readback)
+        assert "start" in vars(engine.decode_step)
+    assert "start" not in vars(engine.decode_step) and "next_tokens" not in vars(engine.readback)
 
 
 def test_nothing_was_watched():

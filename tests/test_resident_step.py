@@ -467,7 +467,7 @@ def test_a_launch_counts_a_token_and_its_reading_gives_it(options):
 
 
 @resident
-def test_a_reading_that_fails_takes_the_token_back_and_the_next_launch_makes_it_again(monkeypatch, options):
+def test_a_launch_that_is_cancelled_takes_the_token_back_and_the_next_makes_it_again(monkeypatch, options):
     engine = make_engine(options=options, prefix_cache=False)
     for each in zip(PROMPTS[:3], EACH_PARAMS, strict=False):
         engine.add_request(*each)
@@ -478,6 +478,7 @@ def test_a_reading_that_fails_takes_the_token_back_and_the_next_launch_makes_it_
         patch.setattr(Arriving, "read", failing(Arriving.read))
         with pytest.raises(Boom):
             launched.read()
+    launched.cancel()
     engine.check_integrity()
     assert held_by(engine) == before
     assert engine.decode_step.launch(running).read() == [tokens[1] for tokens in EXPECTED[:3]]

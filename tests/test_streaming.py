@@ -3,14 +3,10 @@
 import gc
 import os
 import random
-import signal
 import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import Future
-from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
 import torch
@@ -24,6 +20,21 @@ from helpers import (
     tokens_alone,
     tokens_of,
 )
+from streaming_helpers import (
+    EACH_PARAMS,
+    EXPECTED,
+    LONG,
+    PROMPTS,
+    TIMEOUT,
+    Gate,
+    labkit_threads,
+    nobody_waits_for_ever,  # noqa: F401
+    serving,
+    slow,
+    start,
+    tokens_in,
+    wait_for,
+)
 
 from labkit import FinishReason, SamplingParams
 from labkit.engine import StreamingServer
@@ -31,97 +42,6 @@ from labkit.engine import engine as engine_module
 from labkit.engine import request as request_module
 from labkit.errors import OptionError, OverloadedError, RequestError, StreamError
 from labkit.model.checkpoint import ROOT
-
-TIMEOUT = 60  # seconds; nothing here takes ten
-LONG = SamplingParams(50)
-PROMPTS = [(1, 2, 3), tuple(range(20, 33)), (7,), (1, 2, 3, 4, 5, 6), (9, 9), (97, 98)]
-EACH_PARAMS = [
-    *(GREEDY, SEEDED, SamplingParams(1), SamplingParams(13, temperature=1.0, seed=1)),
-    *(SamplingParams(24), replace(SEEDED, max_new_tokens=3, seed=8)),
-]
-EXPECTED = [tokens_alone(prompt, params) for prompt, params in zip(PROMPTS, EACH_PARAMS, strict=True)]
-
-
-@pytest.fixture(autouse=True)
-def nobody_waits_for_ever():
-    """What hangs in the main thread fails, and what hangs again while that is cleaned up fails again."""
-
-    def fail(*_):
-        raise TimeoutError(f"the test hangs since {TIMEOUT} s")
-
-    before = signal.signal(signal.SIGALRM, fail)
-    signal.setitimer(signal.ITIMER_REAL, TIMEOUT, TIMEOUT)
-    yield
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
-
-
-def start(function, *args) -> Future:
-    """Call it on a thread of its own; of the future, ask result(TIMEOUT)."""
-    future = Future()
-
-    def call():
-        try:
-            future.set_result(function(*args))
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=call, daemon=True).start()
-    return future
-
-
-def wait_for(condition) -> None:
-    deadline = time.monotonic() + TIMEOUT
-    while not condition():
-        assert time.monotonic() < deadline, "waited for too long"
-        time.sleep(0.001)
-
-
-def labkit_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("labkit-")]
-
-
-@contextmanager
-def serving(engine=None, **settings):
-    """A server; at its end no thread and no block is left."""
-    with StreamingServer(engine or make_engine(), **settings) as server:
-        yield server
-    assert labkit_threads() == []
-    assert_no_block_is_lost(server.engine)
-
-
-class Gate:
-    """From now on, a step of the engine begins when it is allowed to."""
-
-    def __init__(self, engine):
-        self._step, engine.step = engine.step, self._wait_and_step
-        self._permits = threading.Semaphore(0)
-        self._reached = threading.Event()
-
-    def _wait_and_step(self):
-        self._reached.set()
-        assert self._permits.acquire(timeout=TIMEOUT)
-        return self._step()
-
-    def allow(self, num_steps=1000):
-        self._permits.release(num_steps)
-
-    def submit_all(self, server, prompts, each_params):
-        """The first is prefilled alone, and then the others together."""
-        streams = [server.submit(prompts[0], each_params[0])]
-        assert self._reached.wait(TIMEOUT)
-        return streams + [server.submit(*each) for each in zip(prompts[1:], each_params[1:], strict=True)]
-
-
-def slow(engine) -> None:
-    """From now on, a step takes 50 ms, so that something can happen before a long request's end."""
-    step = engine.step
-
-    def sleep_and_step():
-        time.sleep(0.05)
-        return step()
-
-    engine.step = sleep_and_step
 
 
 def read(stream, pause=0.0):
@@ -141,10 +61,6 @@ def read_until_error(stream):
             assert chunk.completion is None
             token_ids += chunk.token_ids
     return tuple(token_ids), caught.value
-
-
-def tokens_in(chunks):
-    return sum((chunk.token_ids for chunk in chunks), ())
 
 
 # --- tokens ----------------------------------------------------------------------------------------
@@ -229,7 +145,7 @@ def test_a_request_that_goes_wrong_by_itself_ends_with_its_completion(monkeypatc
     engine = make_engine()
     gate = Gate(engine)
     with serving(engine) as server:
-        good, bad = gate.submit_all(server, [(1, 2, 3), (5, 6)], [LONG] * 2)
+        good, bad = gate.submit_all(server.submit, [(1, 2, 3), (5, 6)], [LONG] * 2)
         gate.allow()
         *chunks, last = read(bad)
         assert tokens_in(chunks) == tokens_alone((5, 6), LONG)[:1] and last.token_ids == ()
@@ -278,7 +194,7 @@ def test_a_consumer_that_leaves_cancels_its_request_and_no_other(leave):
     engine = make_engine(prefix_cache=False)
     gate = Gate(engine)
     with serving(engine) as server:
-        first, *streams = gate.submit_all(server, [(5, 6), (1, 2, 3)], [GREEDY, LONG])
+        first, *streams = gate.submit_all(server.submit, [(5, 6), (1, 2, 3)], [GREEDY, LONG])
         gate.allow(3)  # two prefills and a decode step
         leave(streams)
         del streams
@@ -362,7 +278,7 @@ def test_when_there_are_too_many_unfinished_requests_submit_refuses():
     engine = make_engine()
     gate = Gate(engine)
     with serving(engine, max_inflight_requests=2) as server:
-        first, second = gate.submit_all(server, [(1, 2, 3), (5, 6)], [SamplingParams(1), LONG])
+        first, second = gate.submit_all(server.submit, [(1, 2, 3), (5, 6)], [SamplingParams(1), LONG])
         message = "2 requests are unfinished and max_inflight_requests is 2; submit again when one has ended"
         for _ in range(2):
             with pytest.raises(OverloadedError, match=message):
@@ -433,7 +349,7 @@ def test_when_a_step_fails_each_consumer_is_told_and_the_next_request_is_served(
     gate = Gate(engine)
     with serving(engine, stream_interval=stream_interval, max_inflight_requests=3) as server:
         prompts = [(1, 2, 3), (5, 6), (7,)]
-        streams = gate.submit_all(server, prompts, [LONG] * 3)
+        streams = gate.submit_all(server.submit, prompts, [LONG] * 3)
         reading = [start(read_until_error, stream) for stream in streams]
         gate.allow()  # two prefills, a decode step, and one that fails
         for prompt, each in zip(prompts, reading, strict=True):
@@ -490,7 +406,7 @@ def test_when_not_even_cancelling_works_nobody_is_left_waiting(monkeypatch, stre
     gate = Gate(engine)
     with serving(engine, stream_interval=stream_interval) as server:
         prompts = [(1, 2, 3), (5, 6)]
-        streams = gate.submit_all(server, prompts, [LONG] * 2)
+        streams = gate.submit_all(server.submit, prompts, [LONG] * 2)
         gate.allow()
         for stream, prompt in zip(streams, prompts, strict=True):
             token_ids, error = read_until_error(stream)

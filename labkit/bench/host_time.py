@@ -1,6 +1,7 @@
 """What a decode step costs the host, with the model taken out."""
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -180,14 +181,14 @@ def time_host_steps(
 
 @contextmanager
 def timed_parts(engine: InferenceEngine) -> Iterator[dict[str, float]]:
-    """Seconds that the parts of the decode step take, by part."""
-    seconds: dict[str, float] = {}
+    """Seconds that the parts of the decode step take, by part; 0.0 for one that the step had no need of."""
+    seconds: dict[str, float] = defaultdict(float)
 
     def timed(name: str, call: Callable) -> Callable:
         def wrapper(*args: object) -> object:
             started = time.perf_counter()
             result = call(*args)
-            seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - started
+            seconds[name] += time.perf_counter() - started
             return result
 
         return wrapper

@@ -1,49 +1,62 @@
 """A workload served as a server does it: a worker thread drives the engine, each request has its consumer."""
 
-import threading
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from labkit.bench.metrics import LatencyMetrics
 from labkit.bench.workload import Run, Workload, make_run
-from labkit.engine import Completion, InferenceEngine, StreamingServer, TokenStream
-from labkit.errors import OverloadedError
+from labkit.engine import AsyncTokenStream, Chunk, Completion, InferenceEngine, StreamingServer, TokenStream
+from labkit.errors import OptionError, OverloadedError
+
+Stream = TokenStream | AsyncTokenStream
+CONSUMERS = ("threads", "tasks")
 
 
 @dataclass(frozen=True)
 class Traffic:
     """How requests come and how their tokens go.
 
-    submit_interval: seconds between arrivals. The others are `StreamingServer`'s.
+    submit_interval: seconds between arrivals. consumers: one a request, "threads" or, all on one event
+    loop, "tasks". The others are `StreamingServer`'s. Raises OptionError if there are no such consumers.
     """
 
     submit_interval: float = 0.0
     max_inflight_requests: int | None = None
     stream_interval: int = 1
     tokenize_workers: int = 0
+    consumers: str = "threads"
+
+    def __post_init__(self) -> None:
+        if self.consumers not in CONSUMERS:
+            raise OptionError(f"consumers must be one of {', '.join(CONSUMERS)}, not {self.consumers!r}")
 
 
 @dataclass
 class Consumer:
     """Reads one stream to its end, noting when each chunk came."""
 
-    stream: TokenStream
+    stream: Stream
     progress: Callable[[int], object]
     times: list[float] = field(default_factory=list)  # of each chunk with tokens
     completion: Completion | None = None
-    error: Exception | None = None
 
-    def run(self) -> None:
-        try:
-            for chunk in self.stream:
-                if chunk.token_ids:
-                    self.times.append(time.perf_counter())
-                self.completion = chunk.completion
-                self.progress(len(chunk.token_ids))
-        except Exception as error:  # told by the thread that waits for this one
-            self.error = error
+    def read(self) -> None:
+        for chunk in self.stream:
+            self._take(chunk)
+
+    async def read_async(self) -> None:
+        async for chunk in self.stream:
+            self._take(chunk)
+
+    def _take(self, chunk: Chunk) -> None:
+        if chunk.token_ids:
+            self.times.append(time.perf_counter())
+        self.completion = chunk.completion
+        self.progress(len(chunk.token_ids))
 
     @property
     def num_tokens(self) -> int:
@@ -64,33 +77,68 @@ def run_streaming(
     if engine.prefix_cache is not None:
         engine.prefix_cache.clear()
     before = engine.stats()
-    consumers: list[Consumer] = []
-    threads: list[threading.Thread] = []
-    with StreamingServer(
+    server = StreamingServer(
         engine,
         max_inflight_requests=traffic.max_inflight_requests,
         stream_interval=traffic.stream_interval,
         tokenize_workers=traffic.tokenize_workers,
-    ) as server:
-        for prompt in workload.prompts:
-            try:
-                stream = server.submit(prompt, workload.params)
-            except OverloadedError:  # counted: the caller reports it
-                continue
-            finally:
-                time.sleep(traffic.submit_interval)
-            consumers.append(Consumer(stream, progress))
-            threads.append(threading.Thread(target=consumers[-1].run))
-            threads[-1].start()
-        for thread in threads:
-            thread.join()
-    for consumer in consumers:
-        if consumer.error is not None:
-            raise consumer.error
+    )
+    read = read_by_tasks if traffic.consumers == "tasks" else read_by_threads
+    consumers = read(server, workload, traffic.submit_interval, progress)
     if not consumers:
         raise ValueError("every request was refused")
     run = make_run(before, engine.stats(), [c.completion for c in consumers], felt_latency(consumers))
     return run, len(workload.prompts) - len(consumers)
+
+
+def read_by_threads(
+    server: StreamingServer, workload: Workload, submit_interval: float, progress: Callable[[int], object]
+) -> list[Consumer]:
+    """Serve each request that is not refused to a thread of its own, and close the server; the consumers."""
+    consumers, reading = [], []
+    # On an error the server closes first, which ends the streams that the pool's threads read.
+    with ThreadPoolExecutor(len(workload.prompts)) as pool, server:
+        for consumer in arrivals(server.submit, workload, progress):
+            if consumer is not None:
+                consumers.append(consumer)
+                reading.append(pool.submit(consumer.read))
+            time.sleep(submit_interval)
+        for each in reading:
+            each.result()
+    return consumers
+
+
+def read_by_tasks(
+    server: StreamingServer, workload: Workload, submit_interval: float, progress: Callable[[int], object]
+) -> list[Consumer]:
+    """The same with a task each, all on one event loop."""
+
+    async def read_all() -> list[Consumer]:
+        consumers, reading = [], []
+        for consumer in arrivals(server.submit_async, workload, progress):
+            if consumer is not None:
+                consumers.append(consumer)
+                reading.append(asyncio.create_task(consumer.read_async()))
+            await asyncio.sleep(submit_interval)
+        await asyncio.gather(*reading)
+        return consumers
+
+    # On a thread of its own, for in a notebook this one runs an event loop already.
+    with ThreadPoolExecutor(1) as pool, server:
+        return pool.submit(asyncio.run, read_all()).result()
+
+
+def arrivals(
+    submit: Callable[..., Stream], workload: Workload, progress: Callable[[int], object]
+) -> Iterator[Consumer | None]:
+    """Submit one request after another: the consumer of each, None if it was refused."""
+    for prompt in workload.prompts:
+        try:
+            stream = submit(prompt, workload.params)
+        except OverloadedError:  # counted: the caller reports it
+            yield None
+        else:
+            yield Consumer(stream, progress)
 
 
 def felt_latency(consumers: list[Consumer]) -> LatencyMetrics:

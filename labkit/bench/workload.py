@@ -98,7 +98,7 @@ class Workload:
         completions = []
         while engine.has_work:
             outputs = engine.step()
-            completions += [output.completion for output in outputs if output.completion is not None]
+            completions += outputs.completions
             progress(len(outputs))
         return make_run(before, engine.stats(), completions, latency_metrics(completions))
 

@@ -7,10 +7,12 @@ from labkit.engine.sampling import SamplingParams
 from labkit.engine.scheduler import OnlineScheduler
 from labkit.engine.session import InferenceSession
 from labkit.engine.stats import EngineStats
-from labkit.engine.streaming import StreamingServer, TokenStream
+from labkit.engine.step_outputs import StepOutputs
+from labkit.engine.streaming import AsyncTokenStream, StreamingServer, TokenStream
 from labkit.errors import OverloadedError, StreamError
 
 __all__ = [
+    "AsyncTokenStream",
     "CacheConfig",
     "Chunk",
     "Completion",
@@ -23,6 +25,7 @@ __all__ = [
     "SamplingParams",
     "SchedulerConfig",
     "StepOutput",
+    "StepOutputs",
     "StreamError",
     "StreamingServer",
     "Timing",

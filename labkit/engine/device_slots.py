@@ -64,7 +64,7 @@ class DeviceSlots:
             self._send_states([requests[b] for b in sorted(joined)])
         dirty = sorted(joined.union(*changed))
         if dirty:
-            self._send_rows([sessions[b] for b in dirty])
+            self.send_rows([sessions[b] for b in dirty])
 
     def knows(self, session: InferenceSession) -> bool:
         """Whether the device holds the session's state; else the host must know its last token to send it."""
@@ -124,7 +124,8 @@ class DeviceSlots:
         self.temperatures[slots] = temperatures
         self.top_ps[slots] = top_ps
 
-    def _send_rows(self, sessions: list[InferenceSession]) -> None:
+    def send_rows(self, sessions: Sequence[InferenceSession]) -> None:
+        """Block table rows of sessions that have a slot."""
         T, _, M = self.block_tables.shape
         rows = np.zeros((len(sessions), 1 + T * M), dtype=np.int64)
         for row, session in zip(rows, sessions, strict=True):

@@ -12,14 +12,16 @@ from torch import Tensor
 from labkit.engine.config import CacheConfig, SchedulerConfig
 from labkit.engine.parts import build_decode_step, build_kv_manager, build_readback, launch_of
 from labkit.engine.prefill import prefill_sessions
-from labkit.engine.request import Completion, FinishReason, Request, StepOutput, sample_requests
+from labkit.engine.request import Completion, FinishReason, Request, sample_requests
 from labkit.engine.sampling import SamplingParams
 from labkit.engine.scheduler import OnlineScheduler
 from labkit.engine.session import InferenceSession
 from labkit.engine.stats import EngineCounters, EngineStats
+from labkit.engine.step_outputs import StepOutputs
+from labkit.engine.stretch import Stretch
 from labkit.engine.text_decoder import TextDecoder
 from labkit.errors import OptionError, RequestError
-from labkit.kvcache import PrefixCache, PrefixEntry
+from labkit.kvcache import KVBlockManager, PrefixCache, PrefixEntry
 from labkit.ladder import LADDER
 from labkit.model import LanguageModel
 from labkit.options import EngineOptions
@@ -61,7 +63,7 @@ class InferenceEngine:
         self.model = model.to(self.device, self.dtype)
         config = model.config
         blocks_per_seq = -(-config.n_positions // cache.block_size)
-        self.kv_manager = build_kv_manager(
+        self._kv_manager = build_kv_manager(
             options,
             config,
             cache.block_size,
@@ -70,18 +72,30 @@ class InferenceEngine:
             self.dtype,
         )
         self.prefix_cache = (
-            PrefixCache(self.kv_manager, cache.max_prefix_entries) if cache.prefix_cache else None
+            PrefixCache(self._kv_manager, cache.max_prefix_entries) if cache.prefix_cache else None
         )
         self.decode_step = build_decode_step(
-            options, self.model.gpt2, self.kv_manager, scheduler.max_batch_size
+            options, self.model.gpt2, self._kv_manager, scheduler.max_batch_size
         )
         self.readback = build_readback(options, self.decode_step)
-        self.scheduler = OnlineScheduler(scheduler)
+        self._scheduler = OnlineScheduler(scheduler)
         self._requests: dict[int, Request] = {}  # by id, until they end
         self._step_requests: set[int] = set()  # those whose tokens `step` hands out
-        self._outbox: list[StepOutput] = []  # made, and not handed out by `step` yet
+        self._outbox = StepOutputs()  # made, and not handed out by `step` yet
         self._next_request_id = 0
         self._counters = EngineCounters()
+
+    @property
+    def kv_manager(self) -> KVBlockManager:
+        """The pool and its books, up to date."""
+        self.readback.settle()
+        return self._kv_manager
+
+    @property
+    def scheduler(self) -> OnlineScheduler:
+        """Who waits and who runs, each with books that are up to date."""
+        self.readback.settle()
+        return self._scheduler
 
     # --- requests ----------------------------------------------------------------------------------
 
@@ -115,11 +129,11 @@ class InferenceEngine:
                 f"the prompt has {len(token_ids)} tokens and max_new_tokens is {params.max_new_tokens}, "
                 f"together {total}; the model has {limit} positions: shorten one by {total - limit}"
             )
-        needed = self.kv_manager.blocks_for(total - 1)  # the last token's key and value are never stored
-        if needed > self.kv_manager.max_blocks_per_layer:
+        needed = self._kv_manager.blocks_for(total - 1)  # the last token's key and value are never stored
+        if needed > self._kv_manager.max_blocks_per_layer:
             raise RequestError(
                 f"the request can grow to {total - 1} cached tokens, {needed} blocks of "
-                f"{self.kv_manager.block_size}; the pool has {self.kv_manager.max_blocks_per_layer} a layer: "
+                f"{self._kv_manager.block_size}; the pool has {self._kv_manager.max_blocks_per_layer} a layer: "
                 "shorten it or give the engine more blocks"
             )
         return token_ids
@@ -135,7 +149,7 @@ class InferenceEngine:
         request = Request(self._next_request_id, token_ids, params)
         self._next_request_id += 1
         self._requests[request.request_id] = request
-        self.scheduler.add(request)
+        self._scheduler.add(request)
         return request
 
     def cancel(self, request_id: int) -> Completion:
@@ -143,7 +157,7 @@ class InferenceEngine:
         request = self._requests.get(request_id)
         if request is None:
             raise RequestError(f"there is no request {request_id} here; it may have ended")
-        self._outbox = [output for output in self._outbox if output.request_id != request_id]
+        self._outbox = self._outbox.without(request_id)
         return self._finish(request, FinishReason.CANCELLED)
 
     @property
@@ -153,13 +167,13 @@ class InferenceEngine:
 
     def stats(self) -> EngineStats:
         return EngineStats(
-            waiting=len(self.scheduler.waiting),
-            running=len(self.scheduler.running),
-            free_blocks=self.kv_manager.num_free_blocks,
-            blocks_per_layer=self.kv_manager.max_blocks_per_layer,
+            waiting=len(self._scheduler.waiting),
+            running=len(self._scheduler.running),
+            free_blocks=self._kv_manager.num_free_blocks,
+            blocks_per_layer=self._kv_manager.max_blocks_per_layer,
             prefix_entries=len(self.prefix_cache or ()),
             prefix_evictions=0 if self.prefix_cache is None else self.prefix_cache.num_evicted,
-            append_paths=dict(self.kv_manager.append_paths),
+            append_paths=dict(self._kv_manager.append_paths),
             launch=launch_of(self.options, self.decode_step),
             counters=copy.deepcopy(self._counters),
         )
@@ -167,14 +181,14 @@ class InferenceEngine:
     def check_integrity(self) -> None:
         """Prove that every block is accounted for. Raises AssertionError naming what is off."""
         sessions = [request.session for request in self.scheduler.running]
-        self.kv_manager.check_integrity([*sessions, *(self.prefix_cache or ())])
+        self._kv_manager.check_integrity([*sessions, *(self.prefix_cache or ())])
 
     # --- the ways to drive it ----------------------------------------------------------------------
 
-    def step(self) -> list[StepOutput]:
+    def step(self) -> StepOutputs:
         """Run one step and hand out the tokens of all requests made by `add_request`."""
         self._advance()
-        outputs, self._outbox = self._outbox, []
+        outputs, self._outbox = self._outbox, StepOutputs()
         return outputs
 
     def generate(
@@ -214,6 +228,7 @@ class InferenceEngine:
             while completion is None:
                 if request.completion is None:  # another driver's step may have ended it
                     self._advance()
+                    self.readback.settle()
                 completion = request.completion
                 new_ids = request.output_token_ids[num_sent:]
                 num_sent += len(new_ids)
@@ -231,7 +246,7 @@ class InferenceEngine:
     @torch.inference_mode()
     def _advance(self) -> None:
         self._counters.steps += 1
-        if self.scheduler.config.decode_first:
+        if self._scheduler.config.decode_first:
             self._decode()
             self._prefill()
         elif not self._prefill():
@@ -239,6 +254,8 @@ class InferenceEngine:
 
     def _prefill(self) -> bool:
         """Admit what fits and give each its first token; False if nothing was admitted."""
+        if not self._scheduler.waiting:
+            return False
         started = time.perf_counter()
         prefixes = self._admit()
         if not prefixes:
@@ -252,7 +269,7 @@ class InferenceEngine:
         except BaseException:
             for request in admitted:
                 self._release(request)
-            self.scheduler.put_back(admitted)
+            self._scheduler.put_back(admitted)
             raise
         for request, reused in zip(admitted, held, strict=True):
             request.admitted = request.admitted or started
@@ -268,20 +285,21 @@ class InferenceEngine:
 
         def goals() -> Iterator[tuple[InferenceSession, int]]:
             """Each session and the tokens that it must have room for."""
-            yield from ((r.session, r.session.num_tokens + 1) for r in self.scheduler.running)
+            yield from ((r.session, r.session.num_tokens + 1) for r in self._scheduler.running)
             yield from ((r.session, r.num_tokens) for r in claimed)
 
         def fits() -> bool:
-            return sum(s.blocks_to_reach(n) for s, n in goals()) <= self.kv_manager.num_free_blocks
+            return sum(s.blocks_to_reach(n) for s, n in goals()) <= self._kv_manager.num_free_blocks
 
         def can_fit() -> bool:
             """Whether it would if every prefix were evicted, which can make copies-on-write needless."""
-            free = self.kv_manager.num_free_blocks + self.prefix_cache.num_reclaimable_blocks
+            free = self._kv_manager.num_free_blocks + self.prefix_cache.num_reclaimable_blocks
             return sum(s.new_blocks_to_reach(n) for s, n in goals()) <= free
 
         def claim(request: Request) -> bool:
+            self.readback.settle()
             prefix = self.prefix_cache.lookup(request.token_ids) if self.prefix_cache else None
-            request.session = InferenceSession(self.kv_manager, prefix)
+            request.session = InferenceSession(self._kv_manager, prefix)
             claimed[request] = prefix
             if self.prefix_cache and not fits() and can_fit():
                 while not fits() and self._evict_prefix():
@@ -293,7 +311,7 @@ class InferenceEngine:
             return False
 
         try:
-            self.scheduler.admit(claim)
+            self._scheduler.admit(claim)
         except BaseException:
             for request in claimed:
                 self._release(request)
@@ -324,30 +342,34 @@ class InferenceEngine:
         started = time.perf_counter()
         if not self.readback.is_ahead:
             self._make_room_to_decode()
-        running = list(self.scheduler.running)
+        running = list(self._scheduler.running)
         if not running:
             self.readback.drop()
             return
-        requests, token_ids = self.readback.next_tokens(running)
+        requests, token_ids, stretch = self.readback.next_tokens(running)
         self._counters.decode_steps += 1
         self._counters.decoded_tokens += len(token_ids) - token_ids.count(None)
-        self._accept(requests, token_ids)
-        if not self.scheduler.running:  # a step may be on its way for those who have just ended
+        if stretch is not None and stretch.is_quiet(token_ids, self.model.tokenizer.eos_token_id):
+            self._accept_all(stretch, token_ids)
+        else:
+            self.readback.settle()
+            self._accept(requests, token_ids)
+        if not self._scheduler.running:  # a step may be on its way for those who have just ended
             self.readback.drop()
         self._counters.decode_seconds += time.perf_counter() - started
 
     def _make_room_to_decode(self) -> None:
         """Evict prefixes, then preempt the newest, until every running request can grow by a token."""
-        while self._growth_of_running() > self.kv_manager.num_free_blocks:
+        while self._growth_of_running() > self._kv_manager.num_free_blocks:
             if not self._evict_prefix():
-                newest = self.scheduler.running[-1]
+                newest = self._scheduler.running[-1]
                 self._release(newest)
-                self.scheduler.put_back([newest])
+                self._scheduler.put_back([newest])
                 self._counters.preemptions += 1
 
     def _growth_of_running(self) -> int:
         """Blocks, in each layer, that the next decode step takes."""
-        return sum(request.session.next_token_takes_block for request in self.scheduler.running)
+        return sum(request.session.next_token_takes_block for request in self._scheduler.running)
 
     def _evict_prefix(self) -> bool:
         return self.prefix_cache is not None and self.prefix_cache.evict_one()
@@ -369,10 +391,21 @@ class InferenceEngine:
             else:
                 self._hand_out(request, token_id)
 
+    def _accept_all(self, stretch: Stretch, token_ids: list[int]) -> None:
+        """The same for requests of which none is done, without a word about each."""
+        stretch.take(token_ids, time.perf_counter())
+        self._counters.generated_tokens += len(token_ids)
+        if len(self._step_requests) == len(self._requests):
+            self._outbox.extend(stretch.request_ids, token_ids)
+        elif self._step_requests:
+            for request, token_id in zip(stretch.requests, token_ids, strict=True):
+                self._hand_out(request, token_id)
+
     def _finish(self, request: Request, reason: FinishReason, error: str | None = None) -> Completion:
+        self.readback.settle()
         text = self.model.tokenizer.decode(request.output_token_ids)
         self._release(request)
-        self.scheduler.remove(request)
+        self._scheduler.remove(request)
         del self._requests[request.request_id]
         completion = request.complete(reason, text, error)
         self._counters.finished[str(reason)] = self._counters.finished.get(str(reason), 0) + 1
@@ -384,7 +417,7 @@ class InferenceEngine:
 
     def _hand_out(self, request: Request, token_id: int | None) -> None:
         if request.request_id in self._step_requests:
-            self._outbox.append(StepOutput(request.request_id, token_id, request.completion))
+            self._outbox.append(request.request_id, token_id, request.completion)
 
     def _release(self, request: Request) -> None:
         if request.session is not None:

@@ -6,13 +6,18 @@ from typing import NamedTuple
 from labkit.engine.decode_step import DecodeStep
 from labkit.engine.request import Request
 from labkit.engine.resident_step import Launched, ResidentDecodeStep
+from labkit.engine.stretch import Stretch
 
 
 class NextTokens(NamedTuple):
-    """One token a request; None where its logits are not finite numbers."""
+    """One token a request; None where its logits are not finite numbers.
+
+    stretch: what books them as a whole, unless they end somebody; None if each request books its own.
+    """
 
     requests: list[Request]
     token_ids: list[int | None]
+    stretch: Stretch | None = None
 
 
 class ReadAtOnce:
@@ -30,6 +35,9 @@ class ReadAtOnce:
     def drop(self) -> None:
         """Nobody runs any more."""
 
+    def settle(self) -> None:
+        """Bring all books up to date, before somebody looks at them or changes who runs: they are."""
+
 
 class ReadOneBehind:
     """Step N + 1 is launched before the tokens of step N are read, so that the GPU never waits for the host
@@ -42,6 +50,7 @@ class ReadOneBehind:
     def __init__(self, decode_step: ResidentDecodeStep) -> None:
         self.decode_step = decode_step
         self._in_flight: Launched | None = None
+        self._stretch: Stretch | None = None  # if the step in flight is one of a stretch
 
     @property
     def is_ahead(self) -> bool:
@@ -60,10 +69,13 @@ class ReadOneBehind:
         try:
             token_ids = flight.read()
         except BaseException:
-            self._in_flight = None
-            if following is not None:
-                following.cancel()
+            self.drop()
+            for launched in (flight, following):
+                if launched is not None:
+                    launched.cancel()
             raise
+        if self._stretch is not None and self._stretch.sessions == flight.sessions:
+            return NextTokens(self._stretch.requests, token_ids, self._stretch)
         still = [
             (request, token_id)
             for request, session, token_id in zip(flight.requests, flight.sessions, token_ids, strict=True)
@@ -72,20 +84,35 @@ class ReadOneBehind:
         return NextTokens([request for request, _ in still], [token_id for _, token_id in still])
 
     def drop(self) -> None:
+        self.settle()
         self._in_flight = None
+
+    def settle(self) -> None:
+        """Bring all books up to date, before somebody looks at them or changes who runs."""
+        stretch, self._stretch = self._stretch, None
+        if stretch is not None:
+            stretch.settle()
 
     def _launch_following(self, running: Sequence[Request]) -> Launched | None:
         """The step behind the one in flight; None if it has to wait for what that one will tell."""
+        if self._stretch is not None and self._stretch.can_go(running):
+            return self._launch_again()
+        self.settle()
         on_their_way = set(self._in_flight.sessions)
-        going = [
-            request
-            for request in running
-            if len(request.output_token_ids) + (request.session in on_their_way)
-            < request.params.max_new_tokens
-        ]
+        num_made = [len(r.output_token_ids) + (r.session in on_their_way) for r in running]
+        going = [r for r, made in zip(running, num_made, strict=True) if made < r.params.max_new_tokens]
         if not going or not self._can_go(going, on_their_way):
             return None
-        return self.decode_step.launch(going)
+        following = self.decode_step.launch(going)
+        if len(going) == len(running):
+            self._stretch = Stretch(going, following.sessions, [made + 1 for made in num_made])
+        return following
+
+    def _launch_again(self) -> Launched:
+        stretch, self._stretch = self._stretch, None  # a launch that fails ends it
+        following = self.decode_step.launch_again(stretch)
+        self._stretch = stretch
+        return following
 
     def _can_go(self, going: Sequence[Request], on_their_way: set) -> bool:
         """Whether there are blocks for it, and nobody has to be told a token that is still on its way."""

@@ -9,7 +9,9 @@ from torch import Tensor
 from labkit.engine.device_sampling import sample_any, sample_greedy
 from labkit.engine.device_slots import DeviceSlots
 from labkit.engine.request import Request
+from labkit.engine.session import InferenceSession
 from labkit.engine.staging import Arriving, PinnedReadback
+from labkit.engine.stretch import Stretch
 from labkit.kernels import PagedAttentionAppend, PagedAttentionFunction
 from labkit.kvcache import MutableInfoBlockManager
 from labkit.model import GPT2
@@ -150,25 +152,25 @@ class DeviceStep:
 
 
 class Launched:
-    """A step on its way: whose tokens are coming. Exactly one of `read` and `cancel` is called."""
+    """A step on its way: whose tokens are coming. `read` is called at most once, or `cancel` undoes it."""
 
-    def __init__(self, step: "ResidentDecodeStep", requests: Sequence[Request], arriving: Arriving) -> None:
+    def __init__(
+        self,
+        step: "ResidentDecodeStep",
+        requests: Sequence[Request],
+        sessions: list[InferenceSession],
+        arriving: Arriving,
+    ) -> None:
+        """sessions: those of the requests, which they may have lost by the time it is read."""
         self.requests = requests
-        self.sessions = [request.session for request in requests]  # which they may have lost by then
+        self.sessions = sessions
         self._step = step
         self._arriving = arriving
 
     def read(self) -> list[int | None]:
-        """Wait for the tokens; None for a request whose logits are not finite numbers.
-
-        If that fails, every session is as before the launch and the error is raised.
-        """
-        try:
-            token_ids = self._arriving.read()
-        except BaseException:
-            self.cancel()
-            raise
-        return [None if token_id < 0 else token_id for token_id in token_ids]
+        """Wait for the tokens; None for a request whose logits are not finite numbers."""
+        token_ids = self._arriving.read()
+        return token_ids if min(token_ids) >= 0 else [None if i < 0 else i for i in token_ids]
 
     def cancel(self) -> None:
         """As if it had not been launched, for those who still run."""
@@ -197,7 +199,13 @@ class ResidentDecodeStep:
         self._readback = PinnedReadback(len(slots.slot_mapping), kv_manager.k_cache.device)
 
     def next_tokens(self, requests: Sequence[Request]) -> list[int | None]:
-        return self.launch(requests).read()
+        """As `DecodeStep.next_tokens`. If anything fails, all are as before and the error is raised."""
+        launched = self.launch(requests)
+        try:
+            return launched.read()
+        except BaseException:
+            launched.cancel()
+            raise
 
     def launch(self, requests: Sequence[Request]) -> Launched:
         """Have the device make each request's next token. Every session grows by one token.
@@ -218,17 +226,43 @@ class ResidentDecodeStep:
                 self.slots.follow(requests, changed)
             longest = max(session.num_tokens for session in sessions)
             is_greedy = all(request.params.is_greedy for request in requests)
-            token_ids = self.launcher(len(sessions), longest, is_greedy)
-            arriving = self._readback.start(token_ids)
+            launched = self.start(requests, sessions, longest, is_greedy)
         except BaseException:
             self.undo(sessions)
             raise
-        self.kv_manager.append_paths[self.path] += self.kv_manager.num_layers
         for session in sessions:
             session.num_tokens += 1
-        return Launched(self, requests, arriving)
+        return launched
 
-    def undo(self, sessions: Sequence[object]) -> None:
+    def launch_again(self, stretch: Stretch) -> Launched:
+        """The same for the requests of a stretch, whose books it keeps. If it fails, the stretch is over."""
+        try:
+            with named_range("labkit.kv.reserve"):
+                changed = stretch.make_room()
+            if changed:
+                self.slots.send_rows(changed)
+            launched = self.start(stretch.requests, stretch.sessions, stretch.longest, stretch.is_greedy)
+        except BaseException:
+            stretch.settle()
+            self.undo(stretch.sessions)
+            raise
+        stretch.launched()
+        return launched
+
+    def start(
+        self,
+        requests: Sequence[Request],
+        sessions: list[InferenceSession],
+        longest: int,
+        is_greedy: bool,
+    ) -> Launched:
+        """Launch it and the copy of its tokens: what all launches have in common."""
+        token_ids = self.launcher(len(sessions), longest, is_greedy)
+        arriving = self._readback.start(token_ids)
+        self.kv_manager.append_paths[self.path] += self.kv_manager.num_layers
+        return Launched(self, requests, sessions, arriving)
+
+    def undo(self, sessions: Sequence[InferenceSession]) -> None:
         """Bring the books back to what the sessions count; the device is told anew at the next step."""
         self.slots.forget(sessions)
         for session in sessions:

@@ -1,39 +1,35 @@
 """Many consumers, one engine: a worker thread steps it and each request's tokens go to their own stream."""
 
-import contextlib
-import threading
+import asyncio
 import time
 import weakref
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import partial
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Self
-
-import torch
+from typing import Self, TypeVar
 
 from labkit.engine.config import require_positive
 from labkit.engine.engine import Chunk, InferenceEngine, Prompt
-from labkit.engine.request import Completion, StepOutput
 from labkit.engine.sampling import SamplingParams, is_whole
+from labkit.engine.streaming_worker import Item, Submission, Worker
 from labkit.engine.text_decoder import TextDecoder
-from labkit.errors import OptionError, OverloadedError, RequestError, StreamError
+from labkit.errors import OptionError, StreamError
 
-# What a stream's queue holds: tokens, with the completion if they are the last; or why there are no more.
-Piece = tuple[tuple[int, ...], Completion | None]
-Item = Piece | BaseException | None  # None: nobody listens any more
+AnyStream = TypeVar("AnyStream", bound="Stream")
 
 
 class StreamingServer:
-    """Serves any number of threads from one engine, which one worker thread drives.
+    """Serves any number of threads and event loops from one engine, which one worker thread drives.
+
+    Many requests are read best from one event loop, a task each (`submit_async`): the worker then wakes one
+    thread a step. With a thread each (`submit`) it wakes all of them, and they wait for each other's turn
+    to run Python.
 
     engine: nobody else may use it until the server is closed.
     max_inflight_requests: unfinished requests at most; `submit` refuses more. None: no limit. A request
         counts until the engine is done with it, whether or not its consumer has read it all.
     stream_interval: tokens in a chunk; the last has what is left.
-    tokenize_workers: threads that turn text into tokens. 0: `submit` does so in the caller's thread.
+    tokenize_workers: threads that turn text into tokens. 0: whoever submits does so.
 
     Requests reach the engine in the order in which they were submitted; with tokenize_workers, in the
     order in which their tokens are ready. If a step of the engine fails, every unfinished stream raises
@@ -78,11 +74,29 @@ class StreamingServer:
         StreamError if the server is closed, and RequestError if the request can never run; a text that
         tokenize_workers take raises its RequestError from the stream.
         """
+        return self._open(TokenStream, Submission(SimpleQueue()), prompt, params)
+
+    def submit_async(self, prompt: Prompt, params: SamplingParams = SamplingParams()) -> "AsyncTokenStream":
+        """The same for a consumer on the event loop that runs in this thread; nothing here is awaited.
+
+        Raises what `submit` does, and StreamError where no event loop runs.
+        """
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise StreamError(
+                "no event loop runs in this thread: call submit_async in a coroutine, or use submit"
+            ) from None
+        return self._open(AsyncTokenStream, Submission(asyncio.Queue(), loop), prompt, params)
+
+    def _open(
+        self, kind: type[AnyStream], submission: Submission, prompt: Prompt, params: SamplingParams
+    ) -> AnyStream:
         submitted = time.perf_counter()
         worker = self._worker
         in_background = self._pool is not None and isinstance(prompt, str)
         with worker.lock:  # so that closing the pool is before all of this or after it
-            submission = worker.register(self.max_inflight_requests)
+            worker.register(submission, self.max_inflight_requests)
             if in_background:
                 self._pool.submit(worker.tokenize, submission, prompt, params)
         if not in_background:
@@ -93,12 +107,13 @@ class StreamingServer:
                 worker.forget(submission)
                 raise
             worker.ask(worker.add, submission, token_ids, params)
-        return TokenStream(self, worker, submission, submitted)
+        return kind(self, worker, submission, submitted)
 
     def close(self) -> None:
         """Cancel what is unfinished and end the worker; waits for the step it is in. Again: nothing.
 
-        A stream that is cut short gives what it has and then raises StreamError.
+        A stream that is cut short gives what it has and then raises StreamError. Called on an event loop,
+        it holds the loop up until that step has ended.
         """
         self._stop_worker()
         self._worker.thread.join()  # two threads may close at once
@@ -114,39 +129,45 @@ class StreamingServer:
         self.close()
 
 
-class TokenStream:
-    """A request's tokens as they are made: an iterator of `Chunk`, for one consumer.
+class Stream:
+    """A request's tokens as they are made, for one consumer: what both kinds of stream have in common.
 
     The last chunk carries the completion. Text is decoded when its chunk is taken, in the consumer's
     thread. Iterating raises StreamError if the request was cut short and RequestError if it was refused,
     after the tokens that there were, and again if asked again. Closing or dropping the stream cancels the
     request; the worker does so before its next step.
 
-    submitted: the moment when `submit` was called, in seconds of time.perf_counter().
+    submitted: the moment when the request was submitted, in seconds of time.perf_counter().
     """
 
     def __init__(
-        self, server: StreamingServer, worker: "Worker", submission: "Submission", submitted: float
+        self, server: StreamingServer, worker: Worker, submission: Submission, submitted: float
     ) -> None:
         self.submitted = submitted
         self._server = server  # lives as long as somebody reads
         self._queue = submission.queue
+        self._loop = submission.loop
         self._decoder = TextDecoder(server.engine.model.tokenizer)
         self._ended = False
         self._error: BaseException | None = None
         self._cancel = weakref.finalize(self, worker.ask, worker.cancel, submission)  # at most one call
 
-    def __iter__(self) -> Self:
-        return self
+    def close(self) -> None:
+        """Stop listening: cancel the request if it is unfinished. Iterating a closed stream just ends."""
+        self._ended = True
+        self._cancel()
+        self._queue.put_nowait(None)  # for a consumer that waits
 
-    def __next__(self) -> Chunk:
-        if self._ended:
-            raise StopIteration
-        if self._error is not None:
+    def _has_ended(self) -> bool:
+        """Whether nothing more comes. Raises what cut the stream short."""
+        if self._error is not None and not self._ended:
             raise self._error
-        item = self._queue.get()
-        if self._ended:  # closed by another thread meanwhile
-            raise StopIteration
+        return self._ended
+
+    def _chunk(self, item: Item) -> Chunk | None:
+        """What an item of the queue holds; None if the stream was closed meanwhile. Raises an error in it."""
+        if self._ended:
+            return None
         if isinstance(item, BaseException):
             self._cancel.detach()
             self._error = item
@@ -159,11 +180,18 @@ class TokenStream:
             text += self._decoder.finish()
         return Chunk(text, token_ids, completion)
 
-    def close(self) -> None:
-        """Stop listening: cancel the request if it is unfinished. Iterating a closed stream just ends."""
-        self._ended = True
-        self._cancel()
-        self._queue.put(None)  # for a consumer that waits
+
+class TokenStream(Stream):
+    """An iterator of `Chunk`, for a thread; another may close it."""
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Chunk:
+        chunk = None if self._has_ended() else self._chunk(self._queue.get())
+        if chunk is None:
+            raise StopIteration
+        return chunk
 
     def __enter__(self) -> Self:
         return self
@@ -174,182 +202,32 @@ class TokenStream:
         self.close()
 
 
-@dataclass(eq=False, slots=True)
-class Submission:
-    """What the worker knows of a request. It knows nothing of the stream, so that one can be dropped."""
+class AsyncTokenStream(Stream):
+    """An asynchronous iterator of `Chunk`, for a task of the event loop that it was made on.
 
-    queue: SimpleQueue[Item] = field(default_factory=SimpleQueue)
-    request_id: int | None = None  # once the engine has it
-    unsent: list[int] = field(default_factory=list)  # tokens of the next chunk
-    num_sent: int = 0
-
-
-class Worker:
-    """The thread that drives an engine: the only one that changes anything in it.
-
-    What others want done (add, cancel, refuse, quit) comes through the inbox, as a function for this
-    thread to call between two steps. When there is nothing to do, it sleeps at the inbox.
+    It may be used on that loop only; StreamError on another. If a task is cancelled while it waits for a
+    chunk, be it by a timeout, that closes the stream. A loop that is closed cancels its requests.
     """
 
-    def __init__(self, engine: InferenceEngine, stream_interval: int) -> None:
-        self._engine = engine
-        self._stream_interval = stream_interval
-        # SimpleQueue.put may be called from a finalizer, at any moment of any thread.
-        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._running: dict[int, Submission] = {}  # in the engine, by request id
-        self._quitting = False
-        self.lock = threading.RLock()  # reentrant, for `stop` may be called from a finalizer; guards:
-        self._unfinished: set[Submission] = set()
-        self._closed = False
-        self.thread = threading.Thread(target=self._run, name="labkit-streaming", daemon=True)
-        self.thread.start()
+    def __aiter__(self) -> Self:
+        return self
 
-    # --- called by any thread ----------------------------------------------------------------------
-
-    def register(self, limit: int | None) -> Submission:
-        """Room for one more request. Raises OverloadedError if there is none, StreamError if closed."""
-        with self.lock:
-            if self._closed:
-                raise StreamError("the server is closed and takes no more requests; start a new one")
-            if limit is not None and len(self._unfinished) >= limit:
-                raise OverloadedError(
-                    f"{len(self._unfinished)} requests are unfinished and max_inflight_requests is {limit}; "
-                    "submit again when one has ended, or raise the limit"
-                )
-            submission = Submission()
-            self._unfinished.add(submission)
-            return submission
-
-    def forget(self, submission: Submission) -> None:
-        """Give a request's room back."""
-        with self.lock:
-            self._unfinished.discard(submission)
-
-    def ask(self, function: Callable[..., None], *args: object) -> None:
-        """Have the worker call the function."""
-        self._inbox.put(partial(function, *args))
-
-    def tokenize(self, submission: Submission, prompt: Prompt, params: SamplingParams) -> None:
+    async def __anext__(self) -> Chunk:
+        if asyncio.get_running_loop() is not self._loop:  # the tokens would never come to this one
+            raise StreamError("this stream was submitted on another event loop: read it there")
         try:
-            token_ids = self._engine.check_prompt(prompt, params)
-        except BaseException as error:
-            self.ask(self._end, submission, error)
-        else:
-            self.ask(self.add, submission, token_ids, params)
+            chunk = None if self._has_ended() else self._chunk(await self._queue.get())
+        except asyncio.CancelledError:
+            self.close()
+            raise
+        if chunk is None:
+            raise StopAsyncIteration
+        return chunk
 
-    def stop(self) -> None:
-        """End everything and wait for the thread."""
-        with self.lock:
-            self._closed = True
-        self.ask(self._quit)
-        if threading.current_thread() is not self.thread:
-            self.thread.join()
+    async def __aenter__(self) -> Self:
+        return self
 
-    # --- called by the worker's thread -------------------------------------------------------------
-
-    def _run(self) -> None:
-        cause = None
-        try:
-            with current_device(self._engine.device):
-                while self._read_inbox():
-                    self._step()
-        except BaseException as error:  # not a step, but what mends one: the engine cannot be trusted
-            cause = error
-        self._end_all(cause)
-
-    def _read_inbox(self) -> bool:
-        """Do what was asked for, and sleep while no request runs; False when it is time to quit."""
-        while not self._quitting and not (self._running and self._inbox.empty()):
-            self._inbox.get()()
-        return not self._quitting
-
-    def add(self, submission: Submission, token_ids: tuple[int, ...], params: SamplingParams) -> None:
-        if submission not in self._unfinished:  # cancelled before it came here
-            return
-        try:
-            submission.request_id = self._engine.add_request(token_ids, params)
-        except BaseException as error:
-            self._end(submission, error)
-        else:
-            self._running[submission.request_id] = submission
-
-    def cancel(self, submission: Submission) -> None:
-        if submission.request_id in self._running:
-            # A request that ended in a step that failed cannot be cancelled; the next step hands out its end.
-            with contextlib.suppress(RequestError):
-                self._engine.cancel(submission.request_id)
-                del self._running[submission.request_id]
-        self._end(submission, None)
-
-    def _quit(self) -> None:
-        self._quitting = True
-
-    def _step(self) -> None:
-        try:
-            outputs = self._engine.step()
-        except BaseException as error:
-            self._fail_running(error)
-        else:
-            self._hand_over(outputs)
-
-    def _hand_over(self, outputs: Sequence[StepOutput]) -> None:
-        """Put each request's tokens where its consumer waits."""
-        for request_id, token_id, completion in outputs:
-            submission = self._running[request_id]
-            if token_id is not None:
-                submission.unsent.append(token_id)
-            if completion is not None:
-                del self._running[request_id]
-                self._end(submission, (tuple(submission.unsent), completion))
-            elif len(submission.unsent) == self._stream_interval:
-                submission.queue.put((tuple(submission.unsent), None))
-                submission.num_sent += self._stream_interval
-                submission.unsent.clear()
-
-    def _fail_running(self, error: BaseException) -> None:
-        """A step failed: cancel what is in the engine, and tell each consumer."""
-        for submission in list(self._running.values()):
-            try:
-                token_ids = self._engine.cancel(submission.request_id).token_ids
-            except RequestError:  # it ended in this very step, and the next one hands out its end
-                continue
-            del self._running[submission.request_id]
-            self._cut_short(
-                submission, token_ids[submission.num_sent :], "a step of the engine failed", error
-            )
-
-    def _cut_short(
-        self, submission: Submission, unsent: Sequence[int], what: str, cause: BaseException | None
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        """End a stream before its time: first the tokens that it has not got yet, then the error."""
-        if unsent:
-            submission.queue.put((tuple(unsent), None))
-        num_tokens = submission.num_sent + len(unsent)
-        why = "" if cause is None else f": {cause!r}"
-        error = StreamError(f"{what} when this request had {num_tokens} token{'s' * (num_tokens != 1)}{why}")
-        error.__cause__ = cause
-        self._end(submission, error)
-
-    def _end(self, submission: Submission, last: Item) -> None:
-        # In this order: whoever has the last item may submit again at once.
-        self.forget(submission)
-        submission.queue.put(last)
-
-    def _end_all(self, cause: BaseException | None) -> None:
-        """The thread's last act. Whatever is broken, no consumer is left waiting."""
-        with self.lock:
-            self._closed = True
-            unfinished = list(self._unfinished)
-        what = "the server was closed" if cause is None else "the server broke down"
-        for submission in unfinished:
-            unsent = submission.unsent
-            if submission.request_id is not None:
-                with contextlib.suppress(BaseException):
-                    unsent = self._engine.cancel(submission.request_id).token_ids[submission.num_sent :]
-            self._cut_short(submission, unsent, what, cause)
-        self._running.clear()
-
-
-def current_device(device: torch.device) -> contextlib.AbstractContextManager:
-    """Which GPU is current is each thread's own setting; kernels are launched there."""
-    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+        self.close()

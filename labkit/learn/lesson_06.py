@@ -166,7 +166,7 @@ class RoomAfterTheStep:
         ]
         for session in sessions:
             session.num_tokens += 1
-        return Launched(step, requests, arriving)
+        return Launched(step, requests, sessions, arriving)
 
 
 def overwritten(engine: InferenceEngine, layer_idx: int = 0) -> list[str]:

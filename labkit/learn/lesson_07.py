@@ -92,7 +92,7 @@ def counted_work(engine: InferenceEngine) -> Iterator[Counter[str]]:
         (manager, "reserve_token_batch"): on_reserve,
         (manager, "_allocate_block"): on_allocate,
         (manager, "_copy_on_write"): on_copy,
-        (slots, "_send_rows"): on_rows,
+        (slots, "send_rows"): on_rows,
         (slots._staging, "send"): on_send,
     }
     for (owner, name), note in watched.items():

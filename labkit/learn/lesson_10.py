@@ -189,10 +189,13 @@ class AsksWhoRuns(ReadOneBehind):
         try:
             token_ids = flight.read()
         except BaseException:
-            self._in_flight = None
-            if following is not None:
-                following.cancel()
+            self.drop()
+            for launched in (flight, following):
+                if launched is not None:
+                    launched.cancel()
             raise
+        if self._stretch is not None and self._stretch.sessions == flight.sessions:
+            return NextTokens(self._stretch.requests, token_ids, self._stretch)
         still = [
             (request, token_id)
             for request, session, token_id in zip(flight.requests, flight.sessions, token_ids, strict=True)

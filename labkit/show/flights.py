@@ -101,10 +101,10 @@ def record_flights(engine: InferenceEngine) -> Iterator[Flights]:
     if not isinstance(step, ResidentDecodeStep):
         raise ValueError("this rung's steps are not launched and read apart; take rung 06 or above")
     watched = Flights()
-    launch, next_tokens = step.launch, readback.next_tokens
+    start, next_tokens = step.start, readback.next_tokens
 
-    def launch_and_note(requests: Sequence[Request]) -> Launched:
-        launched = launch(requests)
+    def start_and_note(requests: Sequence[Request], *about: object) -> Launched:
+        launched = start(requests, *about)
         ids = [request.request_id for request in requests]
         flight = Flight(len(watched.flights) + 1, watched.calls, ids)
         watched.flights.append(flight)
@@ -119,11 +119,11 @@ def record_flights(engine: InferenceEngine) -> Iterator[Flights]:
                 flight.handed_to = {request.request_id for request in made.requests}
         return made
 
-    step.launch, readback.next_tokens = launch_and_note, next_tokens_and_note
+    step.start, readback.next_tokens = start_and_note, next_tokens_and_note
     try:
         yield watched
     finally:
-        del step.launch, readback.next_tokens  # the classes' own again
+        del step.start, readback.next_tokens  # the classes' own again
 
 
 def _note_its_end(launched: Launched, flight: Flight, watched: Flights) -> None:

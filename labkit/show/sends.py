@@ -50,7 +50,7 @@ class SendWatch:
         self._sent: dict[str, list] = {}
         self._inner = {
             name: getattr(self.slots, name)
-            for name in ("follow", "_send_mapping", "_send_states", "_send_rows")
+            for name in ("follow", "_send_mapping", "_send_states", "send_rows")
         }
         for name in self._inner:
             setattr(self.slots, name, self._follow if name == "follow" else self._noting(name))
@@ -76,7 +76,7 @@ class SendWatch:
     def _follow(self, requests: Sequence[Request], changed: Sequence[Sequence[int]]) -> None:
         self._sent = {}
         self._inner["follow"](requests, changed)
-        states, rows = self._sent.get("_send_states", []), self._sent.get("_send_rows", [])
+        states, rows = self._sent.get("_send_states", []), self._sent.get("send_rows", [])
         copies = self._sent.get("copies", [])
         counts = ("_send_mapping" in self._sent, len(states), len(rows), len(copies), sum(copies))
         self.steps.append(dict(zip(OF_STEPS, (self.step_number, *counts), strict=True)))

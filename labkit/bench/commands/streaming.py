@@ -1,4 +1,4 @@
-"""streaming: a worker thread drives the engine, and each request has a consumer on a thread of its own.
+"""streaming: a worker thread drives the engine, and each request has a consumer: a thread or an asyncio task.
 
 Where a figure means something else than the seeds': every moment is the consumer's, when it has the token
 in hand, not the worker's; TTFT runs from submission, tokenizing and queueing included, and is shown whole
@@ -23,7 +23,7 @@ from labkit.bench.commands.arguments import (
 from labkit.bench.commands.scheduler import finish, print_limit, repeat
 from labkit.bench.limit import copy_bandwidth
 from labkit.bench.metrics import PERCENTILES
-from labkit.bench.streaming import Traffic, run_streaming
+from labkit.bench.streaming import CONSUMERS, Traffic, run_streaming
 from labkit.bench.workload import Run
 from labkit.ladder import LADDER
 
@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--submit-interval-ms", type=milliseconds, default=0.0, help="between arrivals; 0: all at once")
     add("--max-inflight-requests", type=positive, help="unfinished requests at most; more are refused")
     add("--stream-interval", type=positive, default=1, help="tokens in a chunk")
+    add("--consumers", choices=CONSUMERS, default="threads", help="one a request; tasks share one event loop")
 
 
 def milliseconds(text: str) -> float:
@@ -59,6 +60,7 @@ def run(args: argparse.Namespace) -> None:
         max_inflight_requests=args.max_inflight_requests,
         stream_interval=args.stream_interval,
         tokenize_workers=args.tokenize_workers,
+        consumers=args.consumers,
     )
     refused = []
 

@@ -1,0 +1,68 @@
+"""What a step hands out, as columns: a batch of tokens is handed over as a whole."""
+
+from collections.abc import Iterator, Sequence
+from itertools import starmap
+
+from labkit.engine.request import Completion, StepOutput
+
+
+class StepOutputs(Sequence[StepOutput]):
+    """A sequence of `StepOutput`, each made when it is asked for.
+
+    request_ids, token_ids: of all outputs, in their order.
+    """
+
+    def __init__(self) -> None:
+        self.request_ids: list[int] = []
+        self.token_ids: list[int | None] = []
+        self._completions: dict[int, Completion] = {}  # by place
+
+    @property
+    def completions(self) -> list[Completion]:
+        """Of the requests that have ended, in the order of their ends."""
+        return list(self._completions.values())
+
+    def append(self, request_id: int, token_id: int | None, completion: Completion | None) -> None:
+        if completion is not None:
+            self._completions[len(self.request_ids)] = completion
+        self.request_ids.append(request_id)
+        self.token_ids.append(token_id)
+
+    def extend(self, request_ids: Sequence[int], token_ids: Sequence[int]) -> None:
+        """A token each of requests that go on."""
+        self.request_ids += request_ids
+        self.token_ids += token_ids
+
+    def without(self, request_id: int) -> "StepOutputs":
+        others = StepOutputs()
+        for output in self:
+            if output.request_id != request_id:
+                others.append(*output)
+        return others
+
+    def __len__(self) -> int:
+        return len(self.request_ids)
+
+    def __getitem__(self, place: int | slice) -> StepOutput | list[StepOutput]:
+        if isinstance(place, slice):
+            return list(self)[place]
+        place = range(len(self))[place]
+        return StepOutput(self.request_ids[place], self.token_ids[place], self._completions.get(place))
+
+    def __iter__(self) -> Iterator[StepOutput]:
+        completions = map(self._completions.get, range(len(self)))
+        return starmap(StepOutput, zip(self.request_ids, self.token_ids, completions, strict=True))
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, (StepOutputs, list)) else NotImplemented
+
+    __hash__ = None
+
+    def __add__(self, other: Sequence[StepOutput]) -> list[StepOutput]:
+        return [*self, *other]
+
+    def __radd__(self, other: Sequence[StepOutput]) -> list[StepOutput]:
+        return [*other, *self]
+
+    def __repr__(self) -> str:
+        return repr(list(self))

@@ -1,0 +1,238 @@
+"""The thread that drives a streaming server's engine, and its ways to those who read."""
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from queue import SimpleQueue
+
+import torch
+
+from labkit.engine.engine import InferenceEngine, Prompt
+from labkit.engine.request import Completion, StepOutput
+from labkit.engine.sampling import SamplingParams
+from labkit.errors import OverloadedError, RequestError, StreamError
+
+# What a stream's queue holds: tokens, with the completion if they are the last; or why there are no more.
+Piece = tuple[tuple[int, ...], Completion | None]
+Item = Piece | BaseException | None  # None: the stream was closed by its consumer
+
+LET_OTHERS_RUN = 1e-5  # seconds; with what the system adds, as long as a thread takes to wake
+
+
+@dataclass(eq=False, slots=True)
+class Submission:
+    """What the worker knows of a request. It knows nothing of the stream, so that one can be dropped."""
+
+    queue: SimpleQueue[Item] | asyncio.Queue[Item]  # to the consumer
+    loop: asyncio.AbstractEventLoop | None = None  # whose thread alone may touch the queue; None: any may
+    request_id: int | None = None  # once the engine has it
+    unsent: list[int] = field(default_factory=list)  # tokens of the next chunk
+    num_sent: int = 0
+
+
+class Worker:
+    """Drives an engine, on a thread of its own: the only one that changes anything in it.
+
+    What others want done (add, cancel, refuse, quit) comes through the inbox, as a function for this
+    thread to call between two steps. When there is nothing to do, it sleeps at the inbox.
+    """
+
+    def __init__(self, engine: InferenceEngine, stream_interval: int) -> None:
+        self._engine = engine
+        self._stream_interval = stream_interval
+        # SimpleQueue.put may be called from a finalizer, at any moment of any thread.
+        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._running: dict[int, Submission] = {}  # in the engine, by request id
+        # What consumers on event loops get next, by loop: they are told of all of it at once.
+        self._outgoing: defaultdict[asyncio.AbstractEventLoop, list[tuple[Submission, Item]]]
+        self._outgoing = defaultdict(list)
+        self._quitting = False
+        self.lock = threading.RLock()  # reentrant, for `stop` may be called from a finalizer; guards:
+        self._unfinished: set[Submission] = set()
+        self._closed = False
+        self.thread = threading.Thread(target=self._run, name="labkit-streaming", daemon=True)
+        self.thread.start()
+
+    # --- called by any thread ----------------------------------------------------------------------
+
+    def register(self, submission: Submission, limit: int | None) -> None:
+        """Room for one more request. Raises OverloadedError if there is none, StreamError if closed."""
+        with self.lock:
+            if self._closed:
+                raise StreamError("the server is closed and takes no more requests; start a new one")
+            if limit is not None and len(self._unfinished) >= limit:
+                raise OverloadedError(
+                    f"{len(self._unfinished)} requests are unfinished and max_inflight_requests is {limit}; "
+                    "submit again when one has ended, or raise the limit"
+                )
+            self._unfinished.add(submission)
+
+    def forget(self, submission: Submission) -> None:
+        """Give a request's room back."""
+        with self.lock:
+            self._unfinished.discard(submission)
+
+    def ask(self, function: Callable[..., None], *args: object) -> None:
+        """Have the worker call the function."""
+        self._inbox.put(partial(function, *args))
+
+    def tokenize(self, submission: Submission, prompt: Prompt, params: SamplingParams) -> None:
+        try:
+            token_ids = self._engine.check_prompt(prompt, params)
+        except BaseException as error:
+            self.ask(self._end, submission, error)
+        else:
+            self.ask(self.add, submission, token_ids, params)
+
+    def stop(self) -> None:
+        """End everything and wait for the thread."""
+        with self.lock:
+            self._closed = True
+        self.ask(self._quit)
+        if threading.current_thread() is not self.thread:
+            self.thread.join()
+
+    # --- called by the worker's thread -------------------------------------------------------------
+
+    def _run(self) -> None:
+        cause = None
+        try:
+            with current_device(self._engine.device):
+                while self._read_inbox():
+                    self._step()
+                    self._deliver()
+        except BaseException as error:  # not a step, but what mends one: the engine cannot be trusted
+            cause = error
+        self._end_all(cause)
+        self._deliver()
+
+    def _read_inbox(self) -> bool:
+        """Do what was asked for, and sleep while no request runs; False when it is time to quit."""
+        while not self._quitting and not (self._running and self._inbox.empty()):
+            self._inbox.get()()
+            self._deliver()
+        return not self._quitting
+
+    def add(self, submission: Submission, token_ids: tuple[int, ...], params: SamplingParams) -> None:
+        if submission not in self._unfinished:  # cancelled before it came here
+            return
+        try:
+            submission.request_id = self._engine.add_request(token_ids, params)
+        except BaseException as error:
+            self._end(submission, error)
+        else:
+            self._running[submission.request_id] = submission
+
+    def cancel(self, submission: Submission) -> None:
+        if submission.request_id in self._running:
+            # A request that ended in a step that failed cannot be cancelled; the next step hands out its end.
+            with contextlib.suppress(RequestError):
+                self._engine.cancel(submission.request_id)
+                del self._running[submission.request_id]
+        self.forget(submission)
+
+    def _quit(self) -> None:
+        self._quitting = True
+
+    def _step(self) -> None:
+        try:
+            outputs = self._engine.step()
+        except BaseException as error:
+            self._fail_running(error)
+        else:
+            self._hand_over(outputs)
+
+    def _hand_over(self, outputs: Sequence[StepOutput]) -> None:
+        """Put each request's tokens where its consumer waits."""
+        for request_id, token_id, completion in outputs:
+            submission = self._running[request_id]
+            if token_id is not None:
+                submission.unsent.append(token_id)
+            if completion is not None:
+                del self._running[request_id]
+                self._end(submission, (tuple(submission.unsent), completion))
+            elif len(submission.unsent) == self._stream_interval:
+                self._send(submission, (tuple(submission.unsent), None))
+                submission.num_sent += self._stream_interval
+                submission.unsent.clear()
+
+    def _fail_running(self, error: BaseException) -> None:
+        """A step failed: cancel what is in the engine, and tell each consumer."""
+        for submission in list(self._running.values()):
+            try:
+                token_ids = self._engine.cancel(submission.request_id).token_ids
+            except RequestError:  # it ended in this very step, and the next one hands out its end
+                continue
+            del self._running[submission.request_id]
+            self._cut_short(
+                submission, token_ids[submission.num_sent :], "a step of the engine failed", error
+            )
+
+    def _cut_short(
+        self, submission: Submission, unsent: Sequence[int], what: str, cause: BaseException | None
+    ) -> None:
+        """End a stream before its time: first the tokens that it has not got yet, then the error."""
+        if unsent:
+            self._send(submission, (tuple(unsent), None))
+        num_tokens = submission.num_sent + len(unsent)
+        why = "" if cause is None else f": {cause!r}"
+        error = StreamError(f"{what} when this request had {num_tokens} token{'s' * (num_tokens != 1)}{why}")
+        error.__cause__ = cause
+        self._end(submission, error)
+
+    def _end(self, submission: Submission, last: Item) -> None:
+        # In this order: whoever has the last item may submit again at once.
+        self.forget(submission)
+        self._send(submission, last)
+
+    def _send(self, submission: Submission, item: Item) -> None:
+        """To a consumer's thread at once, to one on an event loop with the next `_deliver`."""
+        if submission.loop is None:
+            submission.queue.put_nowait(item)
+        else:
+            self._outgoing[submission.loop].append((submission, item))
+
+    def _deliver(self) -> None:
+        """Wake each event loop once, however many of its consumers have got something, and let it run."""
+        if not self._outgoing:
+            return
+        while self._outgoing:
+            loop, items = self._outgoing.popitem()
+            try:
+                loop.call_soon_threadsafe(put_each, items)
+            except RuntimeError:  # the loop is closed: nobody listens there any more
+                for submission, _ in items:
+                    self.cancel(submission)
+        # A loop wakes too slowly to catch Python's lock when this thread is done with it for microseconds,
+        # and has then to wait for milliseconds, while tokens pile up.
+        time.sleep(LET_OTHERS_RUN)
+
+    def _end_all(self, cause: BaseException | None) -> None:
+        """The thread's last act. Whatever is broken, no consumer is left waiting."""
+        with self.lock:
+            self._closed = True
+            unfinished = list(self._unfinished)
+        what = "the server was closed" if cause is None else "the server broke down"
+        for submission in unfinished:
+            unsent = submission.unsent
+            if submission.request_id is not None:
+                with contextlib.suppress(BaseException):
+                    unsent = self._engine.cancel(submission.request_id).token_ids[submission.num_sent :]
+            self._cut_short(submission, unsent, what, cause)
+        self._running.clear()
+
+
+def put_each(items: Sequence[tuple[Submission, Item]]) -> None:
+    """Called by the event loop that the items are for."""
+    for submission, item in items:
+        submission.queue.put_nowait(item)
+
+
+def current_device(device: torch.device) -> contextlib.AbstractContextManager:
+    """Which GPU is current is each thread's own setting; kernels are launched there."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()

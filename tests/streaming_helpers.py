@@ -1,0 +1,109 @@
+"""What the tests of streaming share: a server, an engine that steps when it is told to, nobody who hangs."""
+
+import signal
+import threading
+import time
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+from helpers import GREEDY, SEEDED, assert_no_block_is_lost, make_engine, tokens_alone
+
+from labkit import SamplingParams
+from labkit.engine import StreamingServer
+
+TIMEOUT = 60  # seconds; nothing here takes ten
+LONG = SamplingParams(50)
+PROMPTS = [(1, 2, 3), tuple(range(20, 33)), (7,), (1, 2, 3, 4, 5, 6), (9, 9), (97, 98)]
+EACH_PARAMS = [
+    *(GREEDY, SEEDED, SamplingParams(1), SamplingParams(13, temperature=1.0, seed=1)),
+    *(SamplingParams(24), replace(SEEDED, max_new_tokens=3, seed=8)),
+]
+EXPECTED = [tokens_alone(prompt, params) for prompt, params in zip(PROMPTS, EACH_PARAMS, strict=True)]
+
+
+@pytest.fixture(autouse=True)
+def nobody_waits_for_ever():
+    """What hangs in the main thread fails, and what hangs again while that is cleaned up fails again."""
+
+    def fail(*_):
+        raise TimeoutError(f"the test hangs since {TIMEOUT} s")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.setitimer(signal.ITIMER_REAL, TIMEOUT, TIMEOUT)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def start(function, *args) -> Future:
+    """Call it on a thread of its own; of the future, ask result(TIMEOUT)."""
+    future = Future()
+
+    def call():
+        try:
+            future.set_result(function(*args))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=call, daemon=True).start()
+    return future
+
+
+def wait_for(condition) -> None:
+    deadline = time.monotonic() + TIMEOUT
+    while not condition():
+        assert time.monotonic() < deadline, "waited for too long"
+        time.sleep(0.001)
+
+
+def labkit_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("labkit-")]
+
+
+@contextmanager
+def serving(engine=None, **settings):
+    """A server; at its end no thread and no block is left."""
+    with StreamingServer(engine or make_engine(), **settings) as server:
+        yield server
+    assert labkit_threads() == []
+    assert_no_block_is_lost(server.engine)
+
+
+class Gate:
+    """From now on, a step of the engine begins when it is allowed to."""
+
+    def __init__(self, engine):
+        self._step, engine.step = engine.step, self._wait_and_step
+        self._permits = threading.Semaphore(0)
+        self._reached = threading.Event()
+
+    def _wait_and_step(self):
+        self._reached.set()
+        assert self._permits.acquire(timeout=TIMEOUT)
+        return self._step()
+
+    def allow(self, num_steps=1000):
+        self._permits.release(num_steps)
+
+    def submit_all(self, submit, prompts, each_params):
+        """The first is prefilled alone, and then the others together."""
+        streams = [submit(prompts[0], each_params[0])]
+        assert self._reached.wait(TIMEOUT)
+        return streams + [submit(*each) for each in zip(prompts[1:], each_params[1:], strict=True)]
+
+
+def slow(engine) -> None:
+    """From now on, a step takes 50 ms, so that something can happen before a long request's end."""
+    step = engine.step
+
+    def sleep_and_step():
+        time.sleep(0.05)
+        return step()
+
+    engine.step = sleep_and_step
+
+
+def tokens_in(chunks):
+    return sum((chunk.token_ids for chunk in chunks), ())

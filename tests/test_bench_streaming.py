@@ -1,0 +1,118 @@
+"""The streaming benchmark: threads and tasks are served the same tokens, and what goes wrong is told."""
+
+import asyncio
+import json
+import shlex
+import sys
+
+import pytest
+from helpers import Boom, failing, make_engine, small_model
+
+from labkit import CacheConfig, SamplingParams, SchedulerConfig
+from labkit.bench import __main__ as bench_main
+from labkit.bench.streaming import CONSUMERS, Traffic, run_streaming
+from labkit.bench.workload import Workload
+from labkit.errors import OptionError, StreamError
+from labkit.ladder import LADDER
+
+PROMPTS = ((1, 2, 3), (5, 6), (7,), (9, 9))
+
+
+def workload(**settings):
+    return Workload(
+        small_model(),
+        **{"prompts": PROMPTS, "max_new_tokens": 9, "device": "cpu", **settings},
+        scheduler=SchedulerConfig(max_batch_size=4),
+        cache=CacheConfig(block_size=4, prefix_cache=False),
+    )
+
+
+@pytest.fixture(params=CONSUMERS)
+def consumers(request):
+    return request.param
+
+
+def test_every_request_gets_all_its_tokens(consumers):
+    seen = []
+    work = workload()
+    run, num_refused = run_streaming(
+        work, work.make_engine(LADDER["00"].options), Traffic(consumers=consumers), seen.append
+    )
+    assert (run.new_tokens, num_refused) == ((9, 9, 9, 9), 0)
+    assert run.prompt_lens == (3, 2, 1, 2)
+    assert (len(run.latency.itl), len(run.latency.ttft), len(run.latency.tpot)) == (4 * 8, 4, 4)
+    assert min(run.latency.ttft) > 0 and sum(seen) == 36
+    assert all(wait <= ttft for wait, ttft in zip(run.latency.queue_wait, run.latency.ttft, strict=True))
+
+
+def test_tokens_come_in_chunks_of_the_interval_asked_for(consumers):
+    work = workload(prompts=("ab", "cde"))
+    traffic = Traffic(0.001, stream_interval=4, tokenize_workers=2, consumers=consumers)
+    run, _ = run_streaming(work, work.make_engine(LADDER["10"].options), traffic)
+    assert run.new_tokens == (9, 9)
+    assert len(run.latency.itl) == 2 * 2  # chunks of 4, 4 and 1
+
+
+def test_refused_requests_are_counted(consumers):
+    work = workload(max_new_tokens=50)
+    engine = work.make_engine(LADDER["00"].options)
+    run, num_refused = run_streaming(work, engine, Traffic(max_inflight_requests=1, consumers=consumers))
+    assert (run.new_tokens, num_refused) == ((50,), 3)
+
+
+def test_what_ends_a_stream_early_is_raised_and_all_else_ends(consumers):
+    engine = make_engine(prefix_cache=False)
+    engine.step = failing(engine.step, 3)
+    with pytest.raises(StreamError, match="a step of the engine failed") as caught:
+        run_streaming(workload(max_new_tokens=50), engine, Traffic(consumers=consumers))
+    assert isinstance(caught.value.__cause__, Boom)
+    stats = engine.stats()
+    assert (stats.waiting, stats.running, stats.free_blocks) == (0, 0, stats.blocks_per_layer)
+    engine.step = type(engine).step.__get__(engine)
+    assert len(engine.generate([(1, 2)], SamplingParams(3))[0].token_ids) == 3
+
+
+def test_tasks_are_served_where_an_event_loop_runs_already_as_in_a_notebook():
+    async def cell():
+        work = workload()
+        return run_streaming(work, work.make_engine(LADDER["00"].options), Traffic(consumers="tasks"))
+
+    run, num_refused = asyncio.run(cell())
+    assert (run.new_tokens, num_refused) == ((9, 9, 9, 9), 0)
+
+
+def test_consumers_of_another_kind_are_refused():
+    with pytest.raises(OptionError, match="consumers must be one of threads, tasks, not 'fibers'"):
+        Traffic(consumers="fibers")
+
+
+# --- the command -----------------------------------------------------------------------------------
+
+TINY = (
+    "streaming --model data/tiny-gpt2 --device cpu --no-prefix-cache --pretok --num-requests 3 "
+    "--max-batch-size 2 --no-stop-on-eos --warmup-runs 0 --repeat-runs 1 "
+)
+
+
+def bench(monkeypatch, line: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["bench", *shlex.split(line)])
+    bench_main.main()
+
+
+@pytest.mark.parametrize(("flag", "kind"), [("", "threads"), ("--consumers tasks", "tasks")])
+def test_a_record_tells_who_consumed(monkeypatch, tmp_path, flag, kind):
+    bench(monkeypatch, f"{TINY} --max-new-tokens 5 {flag} --json {tmp_path / 'out.json'}")
+    recorded = json.loads((tmp_path / "out.json").read_text())
+    assert recorded["settings"]["consumers"] == kind
+    assert [sample["new_tokens"] for sample in recorded["samples"]] == [[5, 5, 5]]
+
+
+def test_the_command_says_how_many_requests_it_refused(monkeypatch, capsys):
+    bench(monkeypatch, f"{TINY} --max-new-tokens 30 --consumers tasks --max-inflight-requests 1")
+    assert "Refused for --max-inflight-requests, a run: [2]" in capsys.readouterr().out
+
+
+def test_the_command_refuses_consumers_of_another_kind(monkeypatch, capsys):
+    with pytest.raises(SystemExit) as ended:
+        bench(monkeypatch, f"{TINY} --consumers fibers")
+    assert ended.value.code == 2 and "invalid choice: 'fibers'" in capsys.readouterr().err
