@@ -22,11 +22,13 @@ from labkit.bench.profile import Span, short_name
 from labkit.engine import Timing
 from labkit.model.checkpoint import random_gpt2
 from labkit.model.config import GPT2Config
+from labkit.model.tokenizer import WordTokenizer
 
 
 def completed(request_id: int, arrived: float, admitted: float | None, *tokens: float) -> Completion:
     timing = Timing(arrived, admitted, tokens)
-    return Completion(request_id, (1,), tuple(range(len(tokens))), "", FinishReason.LENGTH, timing)
+    token_ids = tuple(range(len(tokens)))
+    return Completion(request_id, (1,), token_ids, FinishReason.LENGTH, timing, WordTokenizer(100, None))
 
 
 @pytest.fixture(scope="module")

@@ -441,7 +441,7 @@ def test_query_key_and_value_may_be_laid_out_each_in_its_own_way(attention: Call
 
 @kernels
 def test_of_a_table_no_block_is_read_past_the_new_tokens(attention: Callable):
-    """The blocks that it names there do not exist. (The plain one gathers whole rows, and DeviceSlots has zeros there.)"""
+    """Those named there do not exist. (The plain one gathers whole rows; DeviceSlots has zeros there.)"""
     case = make_case([5, 0, NOBODY, 11], block_size=4)
     table = case.arguments["block_table"]
     for b, n in enumerate(case.context_lens):

@@ -1,6 +1,7 @@
 """A workload served as a server does it: a worker thread drives the engine, each request has its consumer."""
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -83,6 +84,7 @@ def run_streaming(
         stream_interval=traffic.stream_interval,
         tokenize_workers=traffic.tokenize_workers,
     )
+    gc.collect()  # or what was left before is cleared away in the middle of it: all streams wait for that
     read = read_by_tasks if traffic.consumers == "tasks" else read_by_threads
     consumers = read(server, workload, traffic.submit_interval, progress)
     if not consumers:

@@ -128,12 +128,14 @@ class DeviceSlots:
         """Block table rows of sessions that have a slot."""
         T, _, M = self.block_tables.shape
         rows = np.zeros((len(sessions), 1 + T * M), dtype=np.int64)
-        for row, session in zip(rows, sessions, strict=True):
-            row[0] = self._slot_of[session]
-            tables = row[1:].reshape(T, M)
-            for table_idx, block_ids in enumerate(session.block_ids_per_layer):
-                tables[table_idx, : len(block_ids)] = block_ids
-                tables[table_idx, : len(block_ids)] -= self._kv_manager.layer_offset(table_idx)
+        rows[:, 0] = [self._slot_of[session] for session in sessions]
+        for table_idx in range(T):
+            tables = rows[:, 1 + table_idx * M : 1 + (table_idx + 1) * M]
+            for row, session in zip(tables, sessions, strict=True):
+                block_ids = session.block_ids_per_layer[table_idx]
+                row[: len(block_ids)] = block_ids
+            tables -= self._kv_manager.layer_offset(table_idx)
+        np.maximum(rows, 0, out=rows)  # where there is no block
         sent = self._staging.send(torch.from_numpy(rows.ravel())).view(len(sessions), 1 + T * M)
         tables = sent[:, 1:].view(len(sessions), T, M).int()
         self.block_tables[:, sent[:, 0]] = tables.transpose(0, 1)

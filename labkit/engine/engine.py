@@ -133,8 +133,8 @@ class InferenceEngine:
         if needed > self._kv_manager.max_blocks_per_layer:
             raise RequestError(
                 f"the request can grow to {total - 1} cached tokens, {needed} blocks of "
-                f"{self._kv_manager.block_size}; the pool has {self._kv_manager.max_blocks_per_layer} a layer: "
-                "shorten it or give the engine more blocks"
+                f"{self._kv_manager.block_size}; the pool has {self._kv_manager.max_blocks_per_layer} "
+                "a layer: shorten it or give the engine more blocks"
             )
         return token_ids
 
@@ -403,11 +403,10 @@ class InferenceEngine:
 
     def _finish(self, request: Request, reason: FinishReason, error: str | None = None) -> Completion:
         self.readback.settle()
-        text = self.model.tokenizer.decode(request.output_token_ids)
         self._release(request)
         self._scheduler.remove(request)
         del self._requests[request.request_id]
-        completion = request.complete(reason, text, error)
+        completion = request.complete(reason, self.model.tokenizer, error)
         self._counters.finished[str(reason)] = self._counters.finished.get(str(reason), 0) + 1
         if reason is not FinishReason.CANCELLED:
             made_one = reason is not FinishReason.ERROR

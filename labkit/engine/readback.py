@@ -63,7 +63,7 @@ class ReadOneBehind:
         are as before its launch.
         """
         if self._in_flight is None:
-            self._in_flight = self.decode_step.launch(running)
+            self._in_flight = self._begin(running, [len(r.output_token_ids) for r in running])
         flight, following = self._in_flight, self._launch_following(running)
         self._in_flight = following
         try:
@@ -103,10 +103,15 @@ class ReadOneBehind:
         going = [r for r, made in zip(running, num_made, strict=True) if made < r.params.max_new_tokens]
         if not going or not self._can_go(going, on_their_way):
             return None
-        following = self.decode_step.launch(going)
-        if len(going) == len(running):
-            self._stretch = Stretch(going, following.sessions, [made + 1 for made in num_made])
-        return following
+        if len(going) < len(running):
+            return self.decode_step.launch(going)
+        return self._begin(going, num_made)
+
+    def _begin(self, requests: Sequence[Request], num_made: Sequence[int]) -> Launched:
+        """Launch a step, and begin a stretch behind it. num_made: tokens of each, with those on their way."""
+        launched = self.decode_step.launch(requests)
+        self._stretch = Stretch(launched.requests, launched.sessions, [made + 1 for made in num_made])
+        return launched
 
     def _launch_again(self) -> Launched:
         stretch, self._stretch = self._stretch, None  # a launch that fails ends it
@@ -117,8 +122,8 @@ class ReadOneBehind:
     def _can_go(self, going: Sequence[Request], on_their_way: set) -> bool:
         """Whether there are blocks for it, and nobody has to be told a token that is still on its way."""
         sessions = [request.session for request in going]
-        growth = sum(session.next_token_takes_block for session in sessions)
-        slots = self.decode_step.slots
-        return growth <= self.decode_step.kv_manager.num_free_blocks and all(
-            slots.knows(session) for session in sessions if session in on_their_way
-        )
+        free = self.decode_step.kv_manager.num_free_blocks
+        # A token takes one block at most.
+        has_room = len(sessions) <= free or sum(s.next_token_takes_block for s in sessions) <= free
+        knows = self.decode_step.slots.knows
+        return has_room and all(knows(session) for session in sessions if session in on_their_way)

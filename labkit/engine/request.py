@@ -5,12 +5,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import NamedTuple
 
 from torch import Tensor
 
 from labkit.engine.sampling import SamplingParams, sample, uniform_number
 from labkit.engine.session import InferenceSession
+from labkit.model.tokenizer import Tokenizer
 
 
 class FinishReason(StrEnum):
@@ -20,8 +22,7 @@ class FinishReason(StrEnum):
     ERROR = "error"  # see Completion.error
 
 
-@dataclass(frozen=True)
-class Timing:
+class Timing(NamedTuple):
     """Moments of a request, in seconds of time.perf_counter().
 
     arrived: handed to the engine; admitted: its first prefill began; tokens: each token was ready.
@@ -39,10 +40,15 @@ class Completion:
     request_id: int
     prompt_token_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
-    text: str
     finish_reason: FinishReason
     timing: Timing
+    tokenizer: Tokenizer = field(repr=False, compare=False)
     error: str | None = None
+
+    @cached_property
+    def text(self) -> str:
+        """Put together when it is first asked for: a step in which many end hands out their tokens sooner."""
+        return self.tokenizer.decode(self.token_ids)
 
 
 class StepOutput(NamedTuple):
@@ -85,14 +91,14 @@ class Request:
     def num_tokens(self) -> int:
         return len(self.prompt_token_ids) + len(self.output_token_ids)
 
-    def complete(self, reason: FinishReason, text: str, error: str | None = None) -> Completion:
+    def complete(self, reason: FinishReason, tokenizer: Tokenizer, error: str | None = None) -> Completion:
         self.completion = Completion(
             self.request_id,
             self.prompt_token_ids,
             tuple(self.output_token_ids),
-            text,
             reason,
             Timing(self.arrived, self.admitted, tuple(self.token_times)),
+            tokenizer,
             error,
         )
         return self.completion

@@ -10,7 +10,7 @@ from labkit.kvcache import KVBlockManager
 class Stretch:
     """The books of requests that go on together, a line a step instead of a line a request (rung 10).
 
-    It begins when two steps are on their way, both for exactly these requests. From there on, a step costs the
+    It begins behind a step that was launched for exactly these requests. From there on, a step costs the
     host the same for few requests and for many, but for those whose block is full. Until `settle`, the
     requests' tokens, the sessions' and the records' lengths are those of the beginning: whoever looks at
     them, or changes who runs, settles first.

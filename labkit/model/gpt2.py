@@ -9,8 +9,12 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from labkit.model.config import GPT2Config
+
+# Not cuDNN's: it makes a plan for every new shape, in each thread anew, which takes it some 40 ms on an H100.
+PREFILL_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 # (layer_idx, query, key, value), each [B, H, T, D] -> [B, H, T, D]
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -109,7 +113,8 @@ class GPT2(nn.Module):
             positions = positions + past.lengths[:, None]
         positions = positions.clamp(max=self.config.n_positions - 1)  # pads alone can lie past the end
         attention = CausalAttention() if past is None else PastAttention(past, T)
-        hidden = self(input_ids, positions, attention)
+        with sdpa_kernel(PREFILL_BACKENDS):
+            hidden = self(input_ids, positions, attention)
         last = hidden[torch.arange(B, device=hidden.device), lengths - 1]  # [B, E]
         return Prefilled(self.lm_head(last), torch.stack(attention.keys), torch.stack(attention.values))
 

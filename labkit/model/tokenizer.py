@@ -2,6 +2,7 @@
 
 import re
 import zlib
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Protocol
@@ -24,7 +25,7 @@ class Tokenizer(Protocol):
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that a token stands for; none for a special token."""
 
-    def decode(self, token_ids: list[int]) -> str: ...
+    def decode(self, token_ids: Sequence[int]) -> str: ...
 
 
 def byte_of_symbol() -> dict[str, int]:
@@ -90,7 +91,7 @@ class ByteLevelTokenizer:
         except KeyError:  # an added token is stored as plain text
             return symbols.encode()
 
-    def decode(self, token_ids: list[int]) -> str:
+    def decode(self, token_ids: Sequence[int]) -> str:
         return b"".join(map(self.token_bytes, token_ids)).decode("utf-8", errors="replace")
 
 
@@ -111,5 +112,5 @@ class WordTokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         return b"" if token_id == self.eos_token_id else f" w{token_id}".encode()
 
-    def decode(self, token_ids: list[int]) -> str:
+    def decode(self, token_ids: Sequence[int]) -> str:
         return b"".join(map(self.token_bytes, token_ids)).decode()
