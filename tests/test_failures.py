@@ -123,7 +123,8 @@ def held_by(engine):
 def test_when_blocks_run_out_in_the_middle_of_a_step_nothing_of_it_stays(monkeypatch, options, at_call):
     """Three of four requests take a block in each of two layers; for one of the six there is none. (Where one
     table serves both layers, for one of three.)"""
-    engine = make_engine(options=options, prefix_cache=False)
+    # decode_first: no step is launched behind the prefill
+    engine = make_engine(options=options, prefix_cache=False, decode_first=True)
     if at_call >= 3 * engine.kv_manager.num_tables:
         pytest.skip("one table serves both layers")
     prompts = [(1, 2, 3, 4), (5, 6), (7, 8, 9, 10), tuple(range(20, 28))]

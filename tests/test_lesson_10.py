@@ -110,9 +110,8 @@ def test_a_stop_at_a_length_launches_nothing_in_vain():
     each = [SamplingParams(n, stop_on_eos=False) for n in (1, 2, 5, 8)]
     watched, _ = watched_run(ONE_BEHIND, each)
     assert watched.tokens_launched == watched.tokens_handed_out == sum(n - 1 for n in (1, 2, 5, 8))
-    assert [(f.launched_in, f.read_in) for f in watched.flights] == [(1, 1)] + [
-        (i - 1, i) for i in range(2, 8)
-    ]
+    # In call 0, which is the prefill's, the first.
+    assert [(f.launched_in, f.read_in) for f in watched.flights] == [(i - 1, i) for i in range(1, 8)]
     assert watched.most_in_flight == 2
     assert watched.calls_that_waited == [7]
 
@@ -139,7 +138,7 @@ def test_a_text_that_ends_wastes_one_token():
 def test_the_table_of_flights():
     watched, _ = watched_run(ONE_BEHIND, [SamplingParams(3, stop_on_eos=False)] * 2)
     rows = watched.table().to_dict("records")
-    assert [list(row.values()) for row in rows] == [[1, 1, "0 1", "-"], [1, 2, "0 1", "-"]]
+    assert [list(row.values()) for row in rows] == [[0, 1, "0 1", "-"], [1, 2, "0 1", "-"]]
 
 
 def test_a_pool_too_small_makes_the_following_step_wait():

@@ -430,7 +430,8 @@ def test_a_step_that_fails_leaves_everything_as_if_it_had_not_been(monkeypatch, 
 @all_resident
 def test_a_failed_step_in_which_blocks_were_copied_spoils_no_sharer(monkeypatch, options, place):
     """Three requests of one prompt that is also kept: their last block is shared by four."""
-    engine = make_engine(options=options)
+    # decode_first: no step is launched behind the prefill
+    engine = make_engine(options=options, decode_first=True)
     engine.generate([PROMPTS[0]], SamplingParams(1))
     request_ids = [engine.add_request(PROMPTS[0], params) for params in (GREEDY, SEEDED, GREEDY)]
     outputs = engine.step()

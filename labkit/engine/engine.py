@@ -249,7 +249,9 @@ class InferenceEngine:
         if self._scheduler.config.decode_first:
             self._decode()
             self._prefill()
-        elif not self._prefill():
+        elif self._prefill():
+            self._launch_ahead()
+        else:
             self._decode()
 
     def _prefill(self) -> bool:
@@ -356,6 +358,12 @@ class InferenceEngine:
             self._accept(requests, token_ids)
         if not self._scheduler.running:  # a step may be on its way for those who have just ended
             self.readback.drop()
+        self._counters.decode_seconds += time.perf_counter() - started
+
+    def _launch_ahead(self) -> None:
+        """A newcomer's first decode step is on its way while its first token is handed out (rung 10)."""
+        started = time.perf_counter()
+        self.readback.launch_ahead(self._scheduler.running)
         self._counters.decode_seconds += time.perf_counter() - started
 
     def _make_room_to_decode(self) -> None:

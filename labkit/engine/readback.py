@@ -6,6 +6,7 @@ from typing import NamedTuple
 from labkit.engine.decode_step import DecodeStep
 from labkit.engine.request import Request
 from labkit.engine.resident_step import Launched, ResidentDecodeStep
+from labkit.engine.session import InferenceSession
 from labkit.engine.stretch import Stretch
 
 
@@ -31,6 +32,9 @@ class ReadAtOnce:
     def next_tokens(self, running: Sequence[Request]) -> NextTokens:
         """One more token for every running request. If it fails, all are as before."""
         return NextTokens(list(running), self.decode_step.next_tokens(running))
+
+    def launch_ahead(self, running: Sequence[Request]) -> None:
+        """Have a step on its way before the next call: there is none."""
 
     def drop(self) -> None:
         """Nobody runs any more."""
@@ -63,7 +67,7 @@ class ReadOneBehind:
         are as before its launch.
         """
         if self._in_flight is None:
-            self._in_flight = self._begin(running, [len(r.output_token_ids) for r in running])
+            self._launch_first(running)
         flight, following = self._in_flight, self._launch_following(running)
         self._in_flight = following
         try:
@@ -82,6 +86,11 @@ class ReadOneBehind:
             if request.session is session  # not ended or preempted since
         ]
         return NextTokens([request for request, _ in still], [token_id for _, token_id in still])
+
+    def launch_ahead(self, running: Sequence[Request]) -> None:
+        """Have a step on its way before the next call, if there is room. If that fails, all are as before."""
+        if self._in_flight is None and running and self._has_room([r.session for r in running]):
+            self._launch_first(running)
 
     def drop(self) -> None:
         self.settle()
@@ -107,6 +116,9 @@ class ReadOneBehind:
             return self.decode_step.launch(going)
         return self._begin(going, num_made)
 
+    def _launch_first(self, running: Sequence[Request]) -> None:
+        self._in_flight = self._begin(list(running), [len(r.output_token_ids) for r in running])
+
     def _begin(self, requests: Sequence[Request], num_made: Sequence[int]) -> Launched:
         """Launch a step, and begin a stretch behind it. num_made: tokens of each, with those on their way."""
         launched = self.decode_step.launch(requests)
@@ -122,8 +134,10 @@ class ReadOneBehind:
     def _can_go(self, going: Sequence[Request], on_their_way: set) -> bool:
         """Whether there are blocks for it, and nobody has to be told a token that is still on its way."""
         sessions = [request.session for request in going]
+        knows = self.decode_step.slots.knows
+        return self._has_room(sessions) and all(knows(s) for s in sessions if s in on_their_way)
+
+    def _has_room(self, sessions: Sequence[InferenceSession]) -> bool:
         free = self.decode_step.kv_manager.num_free_blocks
         # A token takes one block at most.
-        has_room = len(sessions) <= free or sum(s.next_token_takes_block for s in sessions) <= free
-        knows = self.decode_step.slots.knows
-        return has_room and all(knows(session) for session in sessions if session in on_their_way)
+        return len(sessions) <= free or sum(s.next_token_takes_block for s in sessions) <= free

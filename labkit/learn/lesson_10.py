@@ -183,7 +183,7 @@ class AsksWhoRuns(ReadOneBehind):
         are as before its launch.
         """
         if self._in_flight is None:
-            self._in_flight = self._begin(running, [len(r.output_token_ids) for r in running])
+            self._launch_first(running)
         flight, following = self._in_flight, self._launch_following(running)
         self._in_flight = following
         try:
