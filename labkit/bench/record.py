@@ -93,9 +93,11 @@ def cpu_name() -> str:
 
 
 def current_commit() -> str:
-    """The commit that runs, or LABKIT_COMMIT where the code was copied without its history."""
+    """The commit that runs: LABKIT_COMMIT where the code was copied without its history, else git's."""
+    if commit := os.environ.get("LABKIT_COMMIT"):
+        return commit
     git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-    return git.stdout.strip() if git.returncode == 0 else os.environ.get("LABKIT_COMMIT", "unknown")
+    return git.stdout.strip() if git.returncode == 0 else "unknown"
 
 
 def make_record(
