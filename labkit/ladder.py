@@ -133,7 +133,8 @@ LADDER = Ladder(
         slug="overlap",
         title="Overlap",
         seed="beyond the seeds",
-        removes="the GPU's wait for the host: the next step is launched before this one's tokens are read",
+        removes="the GPU's wait for the host: the next step is launched before this one's tokens are read; "
+        "and what the host does for each request in a step in which nobody joins or ends",
         options=OVERLAP,
     ),
     Rung(

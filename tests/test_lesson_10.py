@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 import torch
 from helpers import GREEDY, assert_no_block_is_lost, make_engine, small_model, tokens_alone
@@ -220,6 +221,59 @@ def test_asking_who_runs_is_right_where_nobody_comes_back():
     completions = lesson_10.run_with_cancellations(engine, PROMPTS, GREEDY, {1: 3})
     expected = [tokens_alone(prompt, GREEDY) for prompt in PROMPTS]
     assert [c.token_ids for c in completions[2:]] == expected[2:]
+
+
+# --- steps in a row ----------------------------------------------------------------------------------
+
+
+def steady(options, batch_size: int):
+    engine = make_engine(options=options, prefix_cache=False, block_size=64)
+    for _ in range(batch_size):
+        engine.add_request((1, 2, 3), SamplingParams(30, stop_on_eos=False))
+    for _ in range(4):
+        engine.step()
+    return engine
+
+
+def test_bookkeeping_grows_with_the_batch_on_rung_09_and_not_on_rung_10():
+    at_once, one_behind = (
+        [lesson_10.bookkeeping_calls(steady(options, B)) for B in (2, 4, 8)]
+        for options in (AT_ONCE, ONE_BEHIND)
+    )
+    assert len(set(one_behind)) == 1
+    two_more, four_more = np.diff(at_once)
+    assert four_more == 2 * two_more > 0
+
+
+def test_launches_are_counted_by_kind_and_the_engine_is_as_before():
+    params = SamplingParams(20, stop_on_eos=False)
+    engine = make_engine(options=ONE_BEHIND, prefix_cache=False)
+    # 19 launches; the first walks over the requests, and nobody leaves before the end.
+    assert lesson_10.count_launches(engine, PROMPTS, params) == {"walked": 1, "in a stretch": 18}
+    assert not {"launch", "launch_again"} & set(vars(engine.decode_step))
+    engine = make_engine(options=AT_ONCE, prefix_cache=False)
+    assert lesson_10.count_launches(engine, PROMPTS, params) == {"walked": 19, "in a stretch": 0}
+
+
+def test_the_streaming_table_has_the_median_of_the_runs():
+    def run(seconds: float, *gaps: int) -> dict:
+        return {"tokens": 100, "seconds": seconds, "itl_us": [[2, list(gaps)]]}
+
+    record = {"samples": [run(1.0, *[1000] * 98, 3000, 3000), run(2.0, 2000), run(4.0, 4000)]}
+    (row,) = lesson_10.streaming_table({"a": record}).to_dict("records")
+    assert row == {"tokens/s": "50", "ITL p50 (ms)": 2.0, "ITL p99 (ms)": 3.0, "p99 / p50": 1.0, "runs": 3}
+
+
+def test_slow_gaps_are_those_of_more_than_twice_the_median():
+    gaps = [[2, [1000, 1000, 2001, 1000]], [1, [1000, 2000, 4000, 1000]]]
+    (row,) = lesson_10.slow_gaps({"samples": [{"itl_us": gaps}]}).reset_index().to_dict("records")
+    assert row == {
+        "run": 1,
+        "before token": "4 of 5",
+        "streams": 3,
+        "pause, median (ms)": 2.0,
+        "median gap (ms)": 1.0,
+    }
 
 
 # --- what breaks -------------------------------------------------------------------------------------

@@ -1,19 +1,24 @@
 """Lesson 10: two workers on one clock, tokens on their way, what breaks, recorded runs, and the exercises."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from statistics import median
+from types import FrameType
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 import torch
 
 from labkit.bench import HostTime, dense_tokens, host_times, ladder_comparison, transformers_tokens
 from labkit.bench.comparison import Comparison, speedup, speedup_interval
+from labkit.bench.cost_cards import profiled_by
+from labkit.bench.workload import gaps_us
 from labkit.engine import Completion, InferenceEngine, SamplingParams, StepOutput
 from labkit.engine.readback import NextTokens, ReadOneBehind
 from labkit.engine.request import Request
+from labkit.engine.resident_step import Launched
 from labkit.engine.staging import Arriving, PinnedReadback
 from labkit.learn.exercise import Case, Exercise
 from labkit.model import LanguageModel
@@ -168,6 +173,46 @@ def calls_until_tokens(engine: InferenceEngine, joins_after: int, num_tokens: in
     for call in range(1, 24):
         calls += [call for output in engine.step() if output.request_id == joiner]
     return calls[:num_tokens]
+
+
+# --- steps in a row ---------------------------------------------------------------------------------------
+
+BOOKKEEPING = ("labkit/engine/", "labkit/kvcache/")
+
+
+def bookkeeping_calls(engine: InferenceEngine) -> int:
+    """Functions of the engine and its cache that one step calls. (Comprehensions are none.)"""
+    calls = 0
+
+    def on_event(frame: FrameType, event: str, _: object) -> None:
+        nonlocal calls
+        if event == "call" and not frame.f_code.co_name.startswith("<"):
+            calls += any(part in frame.f_code.co_filename for part in BOOKKEEPING)
+
+    with profiled_by(on_event):
+        engine.step()
+    return calls
+
+
+def count_launches(engine: InferenceEngine, prompts: Sequence[str], params: SamplingParams) -> dict[str, int]:
+    """Serve the prompts: steps that were launched by a walk over all requests, and those of a stretch."""
+    step = engine.decode_step
+    counted = {"walked": 0, "in a stretch": 0}
+
+    def counting(kind: str, launch: Callable) -> Callable:
+        def wrapper(of_whom: object) -> Launched:
+            counted[kind] += 1
+            return launch(of_whom)
+
+        return wrapper
+
+    step.launch = counting("walked", step.launch)
+    step.launch_again = counting("in a stretch", step.launch_again)
+    try:
+        engine.generate(prompts, params)
+    finally:
+        del step.launch, step.launch_again  # the class's own again
+    return counted
 
 
 # --- what breaks: whose token is it? ----------------------------------------------------------------------
@@ -362,6 +407,42 @@ def first_token_table(records: dict[str, dict], before: str, after: str) -> pd.D
             "interval": str(speedup_interval(*sides)),
         }
     return pd.DataFrame(rows).T
+
+
+def streaming_table(records: dict[str, dict]) -> pd.DataFrame:
+    """Figures of recorded runs of the streaming command, a row a record: the median of its runs."""
+    rows = {}
+    for name, record in records.items():
+        gaps = [np.percentile(gaps_us(run), (50, 99)) / 1e3 for run in record["samples"]]
+        rows[name] = {
+            "tokens/s": f"{median(run['tokens'] / run['seconds'] for run in record['samples']):,.0f}",
+            "ITL p50 (ms)": round(median(p50 for p50, _ in gaps), 2),
+            "ITL p99 (ms)": round(median(p99 for _, p99 in gaps), 2),
+            "p99 / p50": round(median(p99 / p50 for p50, p99 in gaps), 2),
+            "runs": len(gaps),
+        }
+    return pd.DataFrame(rows).T
+
+
+def slow_gaps(record: dict) -> pd.DataFrame:
+    """Where streams of recorded runs paused for more than twice the median gap of their run: how many, before
+    which token, and for how long. A row a run and token."""
+    rows = []
+    for number, run in enumerate(record["samples"], start=1):
+        streams = np.array([gaps for count, gaps in run["itl_us"] for _ in range(count)])  # [stream, gap]
+        slow = streams > 2 * np.median(streams)
+        for place in slow.any(axis=0).nonzero()[0]:
+            pauses = streams[slow[:, place], place]
+            rows.append(
+                {
+                    "run": number,
+                    "before token": f"{place + 2} of {streams.shape[1] + 1}",
+                    "streams": len(pauses),
+                    "pause, median (ms)": round(float(np.median(pauses)) / 1e3, 2),
+                    "median gap (ms)": round(float(np.median(streams)) / 1e3, 2),
+                }
+            )
+    return pd.DataFrame(rows).set_index("run")
 
 
 def card_differences(record: dict, before: str, after: str) -> tuple[int, dict[str, list[tuple[int, int]]]]:
