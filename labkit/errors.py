@@ -26,4 +26,4 @@ class OverloadedError(LabkitError, RuntimeError):
 
 
 class StreamError(LabkitError, RuntimeError):
-    """A stream that was cut short, or that cannot begin because its server is closed."""
+    """A stream that was cut short, or that cannot begin or be read where it was asked for."""

@@ -152,6 +152,31 @@ def test_a_prefill_that_continues_equals_one_of_the_whole(pair: Pair, held: list
         assert_near(rest.values[:, b, :, : len(prompt) - n], whole.values[:, b, :, n : len(prompt)])
 
 
+@pytest.mark.parametrize("has_past", [False, True])
+def test_a_prefill_keeps_to_attention_that_makes_no_plan_for_each_shape(
+    tiny: LanguageModel, monkeypatch: pytest.MonkeyPatch, has_past: bool
+):
+    """cuDNN's takes 40 ms for each new one, in each thread. What others may use is as before."""
+    seen = []
+    attention = torch.nn.functional.scaled_dot_product_attention
+
+    def spy(*args: Tensor, **kwargs: object) -> Tensor:
+        seen.append(torch.backends.cuda.cudnn_sdp_enabled())
+        return attention(*args, **kwargs)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", spy)
+    input_ids, lengths = torch.tensor([[1, 2, 3]]), torch.tensor([3])
+    past = None
+    if has_past:
+        held = tiny.gpt2.prefill(input_ids, lengths)
+        past = PastKV(held.keys, held.values, lengths)
+        seen.clear()
+    tiny.gpt2.prefill(input_ids, lengths, past)
+    assert seen == [False] * tiny.config.n_layer
+    assert torch.backends.cuda.cudnn_sdp_enabled()
+
+
+
 def test_pads_past_the_last_position_do_no_harm(pair: Pair):
     n = pair.gpt2.config.n_positions
     long, short = random_prompts(pair.gpt2, [n, 9])

@@ -40,7 +40,9 @@ def draw_host_time(series: Mapping[str, Sequence[HostTime]]) -> Figure:
 
 def _label(name: str, times: Sequence[HostTime]) -> str:
     slope = slope_us(times)
-    return name if slope is None else f"{name}: {slope:,.1f} µs a request"
+    if slope is None:
+        return name
+    return f"{name}: {slope:,.1f} µs a request" if slope >= 0.1 else f"{name}: {slope:.2f} µs a request"
 
 
 def _scale_axes(axes: Axes, batch_sizes: Sequence[int], heights: Sequence[float]) -> None:
