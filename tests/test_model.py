@@ -176,7 +176,6 @@ def test_a_prefill_keeps_to_attention_that_makes_no_plan_for_each_shape(
     assert torch.backends.cuda.cudnn_sdp_enabled()
 
 
-
 def test_pads_past_the_last_position_do_no_harm(pair: Pair):
     n = pair.gpt2.config.n_positions
     long, short = random_prompts(pair.gpt2, [n, 9])
