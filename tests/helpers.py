@@ -5,13 +5,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
+import pytest
 import torch
 from torch import Tensor
 
 from labkit import LADDER, CacheConfig, InferenceEngine, LanguageModel, SamplingParams, SchedulerConfig
 from labkit.engine import Completion, InferenceSession, StepOutput
 from labkit.kvcache import KVBlockManager
-from labkit.ladder import DEVICE_RESIDENT_STATE
+from labkit.ladder import DEVICE_RESIDENT_STATE, OVERLAP
 from labkit.model import GPT2Config
 from labkit.model.checkpoint import random_gpt2
 
@@ -30,6 +31,11 @@ ENGINES = (
     }
     | {"shared tables": replace(DEVICE_RESIDENT_STATE, layer_tables="shared")}
 )
+
+
+# Tokens that are read one step behind: rung 10, and with rung 06's parts, which have a table for each layer.
+AHEAD = {"rung 10": OVERLAP, "rung 06's parts": replace(DEVICE_RESIDENT_STATE, readback="one_behind")}
+ahead = pytest.mark.parametrize("options", AHEAD.values(), ids=AHEAD)
 
 
 class ByteTokenizer:

@@ -1,6 +1,7 @@
 """The engine: the tokens of a request are its own, whatever happens around it."""
 
 import gc
+import pickle
 import re
 import time
 import weakref
@@ -25,7 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import labkit
-from labkit import LADDER, FinishReason, InferenceEngine, SamplingParams
+from labkit import LADDER, CacheConfig, FinishReason, InferenceEngine, SamplingParams
 from labkit.model.checkpoint import ROOT
 
 PROMPTS = [(1, 2, 3), tuple(range(20, 33)), (7,), tuple(range(40, 49)), (1, 2, 3, 4, 5, 6), (9, 9)]
@@ -37,6 +38,15 @@ def alone(prompts=PROMPTS, params=EACH_PARAMS):
 
 
 # --- tokens ----------------------------------------------------------------------------------------
+
+
+def test_a_completion_can_be_sent_to_another_process(tiny):
+    """Its text is put together when it is asked for, there too."""
+    engine = InferenceEngine(tiny, device="cpu", cache=CacheConfig(block_size=16))
+    (completion,) = engine.generate(["O Romeo"], GREEDY)
+    received = pickle.loads(pickle.dumps(completion))
+    assert received == completion
+    assert received.text == completion.text == tiny.tokenizer.decode(completion.token_ids) != ""
 
 
 def test_the_models_tokens_depend_on_all_that_came_before():

@@ -156,7 +156,7 @@ def test_a_prefill_that_continues_equals_one_of_the_whole(pair: Pair, held: list
 def test_a_prefill_keeps_to_attention_that_makes_no_plan_for_each_shape(
     tiny: LanguageModel, monkeypatch: pytest.MonkeyPatch, has_past: bool
 ):
-    """cuDNN's takes 40 ms for each new one, in each thread. What others may use is as before."""
+    """cuDNN's does, in each thread anew. What others may use is as before."""
     seen = []
     attention = torch.nn.functional.scaled_dot_product_attention
 

@@ -7,9 +7,11 @@ from functools import cache
 import pytest
 import torch
 from helpers import (
+    AHEAD,
     GREEDY,
     SEEDED,
     Boom,
+    ahead,
     assert_no_block_is_lost,
     failing,
     make_engine,
@@ -28,11 +30,8 @@ from labkit.engine.readback import ReadAtOnce, ReadOneBehind
 from labkit.engine.request import Request
 from labkit.engine.resident_step import Launched
 from labkit.engine.staging import Arriving
-from labkit.ladder import DEVICE_RESIDENT_STATE, FUSED_AND_SPLIT, OVERLAP, PAGED_ENGINE
+from labkit.ladder import FUSED_AND_SPLIT, OVERLAP, PAGED_ENGINE
 
-# Rung 10, and the same with the parts of rung 06.
-AHEAD = {"rung 10": OVERLAP, "rung 06's parts": replace(DEVICE_RESIDENT_STATE, readback="one_behind")}
-ahead = pytest.mark.parametrize("options", AHEAD.values(), ids=AHEAD)
 PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5, 6), (1, 2, 3, 4), (7,)]
 EACH_PARAMS = [GREEDY, SEEDED, GREEDY, SEEDED, GREEDY]
 EXPECTED = [tokens_alone(prompt, params) for prompt, params in zip(PROMPTS, EACH_PARAMS, strict=True)]

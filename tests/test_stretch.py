@@ -8,9 +8,11 @@ from functools import cache
 import pytest
 import torch
 from helpers import (
+    AHEAD,
     GREEDY,
     SEEDED,
     Boom,
+    ahead,
     assert_no_block_is_lost,
     failing,
     make_engine,
@@ -24,12 +26,9 @@ from hypothesis import strategies as st
 from labkit import CacheConfig, InferenceEngine, SamplingParams, load_model
 from labkit.engine import Completion, StepOutput, StepOutputs
 from labkit.engine.staging import Arriving
-from labkit.ladder import DEVICE_RESIDENT_STATE, OVERLAP, PAGED_ENGINE
+from labkit.ladder import OVERLAP, PAGED_ENGINE
 from labkit.show import record_flights
 
-# Rung 10, and the same with the parts of rung 06, which has a table for each layer.
-AHEAD = {"rung 10": OVERLAP, "rung 06's parts": replace(DEVICE_RESIDENT_STATE, readback="one_behind")}
-ahead = pytest.mark.parametrize("options", AHEAD.values(), ids=AHEAD)
 PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5, 6), (1, 2, 3, 4), (7,)]
 LONG = 24
 

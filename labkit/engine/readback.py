@@ -80,12 +80,13 @@ class ReadOneBehind:
             raise
         if self._stretch is not None and self._stretch.sessions == flight.sessions:
             return NextTokens(self._stretch.requests, token_ids, self._stretch)
-        still = [
-            (request, token_id)
-            for request, session, token_id in zip(flight.requests, flight.sessions, token_ids, strict=True)
-            if request.session is session  # not ended or preempted since
-        ]
-        return NextTokens([request for request, _ in still], [token_id for _, token_id in still])
+        still = self._still_there(flight)
+        return NextTokens([flight.requests[b] for b in still], [token_ids[b] for b in still])
+
+    def _still_there(self, flight: Launched) -> list[int]:
+        """Which of its requests, by place, get their token: not who has ended or was preempted since."""
+        pairs = zip(flight.requests, flight.sessions, strict=True)
+        return [b for b, (request, session) in enumerate(pairs) if request.session is session]
 
     def launch_ahead(self, running: Sequence[Request]) -> None:
         """Have a step on its way before the next call, if there is room. If that fails, all are as before."""

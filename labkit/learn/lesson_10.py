@@ -16,8 +16,7 @@ from labkit.bench.comparison import Comparison, speedup, speedup_interval
 from labkit.bench.cost_cards import profiled_by
 from labkit.bench.workload import gaps_us
 from labkit.engine import Completion, InferenceEngine, SamplingParams, StepOutput
-from labkit.engine.readback import NextTokens, ReadOneBehind
-from labkit.engine.request import Request
+from labkit.engine.readback import ReadOneBehind
 from labkit.engine.resident_step import Launched
 from labkit.engine.staging import Arriving, PinnedReadback
 from labkit.learn.exercise import Case, Exercise
@@ -221,32 +220,9 @@ def count_launches(engine: InferenceEngine, prompts: Sequence[str], params: Samp
 class AsksWhoRuns(ReadOneBehind):
     """Gives a token to whoever runs, in whatever session; for demonstration."""
 
-    def next_tokens(self, running: Sequence[Request]) -> NextTokens:
-        """The next token of every request of the step in flight that still runs.
-
-        If a launch fails, the step in flight stays there, for the next call to read. If reading fails, all
-        are as before its launch.
-        """
-        if self._in_flight is None:
-            self._launch_first(running)
-        flight, following = self._in_flight, self._launch_following(running)
-        self._in_flight = following
-        try:
-            token_ids = flight.read()
-        except BaseException:
-            self.drop()
-            for launched in (flight, following):
-                if launched is not None:
-                    launched.cancel()
-            raise
-        if self._stretch is not None and self._stretch.sessions == flight.sessions:
-            return NextTokens(self._stretch.requests, token_ids, self._stretch)
-        still = [
-            (request, token_id)
-            for request, session, token_id in zip(flight.requests, flight.sessions, token_ids, strict=True)
-            if request.session is not None
-        ]
-        return NextTokens([request for request, _ in still], [token_id for _, token_id in still])
+    def _still_there(self, flight: Launched) -> list[int]:
+        """Which of its requests, by place, get their token: not who has ended or was preempted since."""
+        return [b for b, request in enumerate(flight.requests) if request.session is not None]
 
 
 def preempt_newest(engine: InferenceEngine) -> None:

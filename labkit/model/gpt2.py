@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from labkit.model.config import GPT2Config
 
-# Not cuDNN's: it makes a plan for every new shape, in each thread anew, which takes it some 40 ms on an H100.
+# Not cuDNN's: it makes a plan for every new shape, in each thread anew, and that takes longer than a prefill.
 PREFILL_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 # (layer_idx, query, key, value), each [B, H, T, D] -> [B, H, T, D]

@@ -3,7 +3,6 @@
 import re
 import zlib
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Protocol
 
@@ -57,7 +56,6 @@ class ByteLevelTokenizer:
         self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
         self._special = {i for i, token in backend.get_added_tokens_decoder().items() if token.special}
         self._byte = byte_of_symbol()
-        self.token_bytes = cache(self.token_bytes)  # the same tokens are asked for again and again
 
     @classmethod
     def from_directory(cls, directory: Path, eos_token_id: int | None) -> "ByteLevelTokenizer":
@@ -104,7 +102,6 @@ class WordTokenizer:
     def __init__(self, vocab_size: int, eos_token_id: int | None) -> None:
         self.vocab_size = vocab_size
         self.eos_token_id = eos_token_id
-        self.token_bytes = cache(self.token_bytes)
 
     def encode(self, text: str) -> list[int]:
         return [zlib.crc32(word.encode()) % self.vocab_size for word in re.findall(r"\S+", text)]
