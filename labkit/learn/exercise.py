@@ -1,13 +1,30 @@
 """An exercise: the reader writes a function, a grader says what is wrong with it."""
 
 import copy
-from collections.abc import Callable
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
+
+from labkit.learn.answers import difference, one_line
+
+NUM_DRAWN = 100  # random calls that an attempt is compared on
+MOST_LINES = 1_000_000  # that an attempt may run in one call; the longest right one runs a few thousand
 
 
 class Unattempted(Exception):
     """Raised by an exercise's empty function."""
+
+
+class BrokenContract(Exception):
+    """Raised by an exercise's `play`. The sentence says what the attempt did that it must not do."""
+
+
+class EndlessLoop(BaseException):
+    """Raised in an attempt that has run MOST_LINES lines. No `except Exception` stops it."""
 
 
 def not_attempted() -> None:
@@ -17,7 +34,10 @@ def not_attempted() -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """One call of the reader's function, and what to say if it answers otherwise."""
+    """One call of the reader's function, and what to say if it answers otherwise.
+
+    expected: the answer; where the exercise has a `play`, those of its observations that are looked at.
+    """
 
     arguments: dict[str, Any]
     expected: Any
@@ -26,26 +46,116 @@ class Case:
 
 @dataclass(frozen=True)
 class Exercise:
-    """A task with its cases, the simplest first. `solution` is the package's own way to do it."""
+    """A task with its cases, the simplest first. `solution` is the package's own way to do it.
+
+    draw: arguments of a random call. An attempt that passes the cases is compared with the solution on
+        NUM_DRAWN of them, the same ones each time.
+    drawn_hint: the contract as a whole, for an attempt that fails there.
+    play: calls the attempt (its first argument) on something made for this call, and returns what can be
+        seen afterwards, by name. It may raise BrokenContract. None: the answer is looked at, and the
+        arguments must be as they were.
+    """
 
     name: str
     cases: tuple[Case, ...]
     solution: Callable
+    draw: Callable[[random.Random], dict[str, Any]] | None = None
+    drawn_hint: str = ""
+    play: Callable[..., dict[str, Any]] | None = None
 
     def grade(self, attempt: Callable) -> str:
-        """One line: not attempted, right, or the first case that fails and why."""
-        for number, case in enumerate(self.cases, start=1):
-            shown = ", ".join(f"{name}={value!r}" for name, value in case.arguments.items())
+        """One line: not attempted, right, or the first case that fails and why. It never raises."""
+        if not callable(attempt):
+            return f"{self.name}: expected a function, not {one_line(repr(attempt))}."
+        num_cases = len(self.cases)
+        for number, case in enumerate(self.cases):
             try:
-                answer = attempt(**copy.deepcopy(case.arguments))  # theirs to change
+                wrong = self._wrong(attempt, case)
             except Unattempted:
                 return f"{self.name}: not attempted yet."
-            except Exception as error:
-                raised = f"raised {type(error).__name__}: {error}"
-                return f"{self.name}: {attempt.__name__}({shown}) {raised}. {case.hint}"
-            if answer != case.expected:
-                return (
-                    f"{self.name}: {attempt.__name__}({shown}) gave {answer!r}, expected {case.expected!r}. "
-                    f"{case.hint} ({number - 1} of {len(self.cases)} cases passed)"
-                )
-        return f"{self.name}: right, all {len(self.cases)} cases."
+            if wrong:
+                return f"{self.name}: {wrong} ({number} of {num_cases} cases passed)"
+        for case in self._drawn_cases():
+            if wrong := self._wrong(attempt, case):
+                return f"{self.name}: {wrong} (all {num_cases} cases passed, but not a random one)"
+        return f"{self.name}: right, all {num_cases} cases."
+
+    def _drawn_cases(self) -> Iterator[Case]:
+        """The random calls, short ones first: the first that fails is easier to think through."""
+        if self.draw is None:
+            return
+        rng = random.Random(0)
+        drawn = sorted((self.draw(rng) for _ in range(NUM_DRAWN)), key=lambda arguments: len(repr(arguments)))
+        for arguments in drawn:
+            yield Case(arguments, self._call(self.solution, copy.deepcopy(arguments)), self.drawn_hint)
+
+    def _wrong(self, attempt: Callable, case: Case) -> str:
+        """What is wrong with the attempt's answer, in a sentence or two; empty if nothing is."""
+        call = self._shown(attempt, case.arguments)
+        arguments = copy.deepcopy(case.arguments)
+        try:
+            with limited_lines(MOST_LINES):
+                answer = self._call(attempt, arguments)
+            changed = "" if self.play else self._changed(arguments, case.arguments)
+            wrong = self._compared(answer, case.expected)
+        except (Unattempted, KeyboardInterrupt):
+            raise
+        except BrokenContract as broken:
+            return f"{call} {broken}"
+        except EndlessLoop:
+            return f"{call} has run {MOST_LINES:,} lines without an end. Is there a loop that never stops?"
+        except BaseException as error:  # SystemExit, too: a cell must not end the kernel
+            return f"{call} raised {type(error).__name__}: {one_line(str(error))}."
+        if changed:
+            return f"{call} {changed}"
+        return f"{call} {wrong} {case.hint}".rstrip() if wrong else ""
+
+    def _call(self, attempt: Callable, arguments: dict[str, Any]) -> Any:
+        return self.play(attempt, **arguments) if self.play else attempt(**arguments)
+
+    def _shown(self, attempt: Callable, arguments: dict[str, Any]) -> str:
+        given = ", ".join(f"{name}={one_line(repr(value))}" for name, value in arguments.items())
+        if self.play:
+            return f"with {given},"
+        return f"{getattr(attempt, '__name__', self.name)}({given})"
+
+    def _changed(self, after: dict[str, Any], before: dict[str, Any]) -> str:
+        for name, value in before.items():
+            if difference(after[name], value):
+                now = one_line(repr(after[name]))
+                return f"changed its argument {name} to {now}. Leave what you are given as it is."
+        return ""
+
+    def _compared(self, answer: Any, expected: Any) -> str:
+        if not self.play:
+            wrong = difference(answer, expected)
+            return wrong and f"gave {wrong}"
+        for name, value in expected.items():
+            if wrong := difference(answer[name], value):
+                return f"{name}: {wrong}"
+        return ""
+
+
+@contextmanager
+def limited_lines(most_lines: int) -> Iterator[None]:
+    """Raise EndlessLoop in what runs inside after so many lines of Python: no clock decides.
+
+    Where a debugger traces already, it keeps its place, and there is no limit.
+    """
+    if sys.gettrace() is not None:
+        yield
+        return
+    left = most_lines
+
+    def count(frame: FrameType, event: str, argument: object) -> Callable:
+        nonlocal left
+        left -= event == "line"
+        if left < 0:
+            raise EndlessLoop
+        return count
+
+    sys.settrace(count)
+    try:
+        yield
+    finally:
+        sys.settrace(None)

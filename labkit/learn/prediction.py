@@ -1,5 +1,6 @@
 """Write a number down before you see it."""
 
+import math
 from dataclasses import dataclass
 
 
@@ -12,14 +13,28 @@ class Prediction:
     guess: float | None = None
 
     def score(self, actual: float) -> str:
-        """How near the guess came. Right means within a factor of 2: this is about orders of magnitude."""
+        """How near the guess came, in a sentence. It never raises.
+
+        Right means within a factor of 2: this is about orders of magnitude. Where there is no factor,
+        because a number is 0 or below, right means within a tenth of the larger size.
+        """
         measured = f"{self.question}: {actual:,.4g} {self.unit}."
         if self.guess is None:
             return f"{measured} You made no prediction; put a number where it says guess=None and run again."
-        if self.guess <= 0 or actual <= 0:
-            raise ValueError(
-                f"predictions are scored as ratios, so {self.guess!r} and {actual!r} must be positive"
-            )
-        ratio = max(self.guess / actual, actual / self.guess)
-        verdict = "within a factor of 2" if ratio <= 2 else f"off by a factor of {ratio:,.3g}"
-        return f"{measured} You said {self.guess:,.4g}: {verdict}."
+        try:
+            guess = float(self.guess)
+        except (TypeError, ValueError):
+            guess = math.nan
+        if not math.isfinite(guess):
+            return f"{measured} Your guess, {self.guess!r}, is no number; put one where it says guess=."
+        return f"{measured} You said {guess:,.4g}: {verdict_of(guess, actual)}."
+
+
+def verdict_of(guess: float, actual: float) -> str:
+    if guess > 0 and actual > 0:
+        ratio = max(guess / actual, actual / guess)
+        return "within a factor of 2" if ratio <= 2 else f"off by a factor of {ratio:,.3g}"
+    apart = abs(guess - actual)
+    if apart <= 0.1 * max(abs(guess), abs(actual)):
+        return "right"
+    return f"off by {apart:,.4g}"
