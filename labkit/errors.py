@@ -17,6 +17,14 @@ class OutOfBlocksError(LabkitError, RuntimeError):
     """The KV pool has no free block left."""
 
 
+class EngineBusyError(LabkitError, RuntimeError):
+    """Another driver is at work with this engine: one has it at a time. Nothing was changed."""
+
+
+class BrokenEngineError(LabkitError, RuntimeError):
+    """An engine that was stopped in the middle of its books, and does nothing more: build a new one."""
+
+
 class OptionError(LabkitError, ValueError):
     """A value of a configuration dataclass that is not allowed."""
 

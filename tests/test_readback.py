@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 
 from labkit import CacheConfig, FinishReason, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine import Completion, staging
+from labkit.engine.admission import release
 from labkit.engine.readback import ReadAtOnce, ReadOneBehind
 from labkit.engine.request import Request
 from labkit.engine.resident_step import Launched
@@ -264,7 +265,7 @@ def test_the_token_of_who_was_preempted_reaches_nobody_and_is_made_again(options
     outputs = engine.step() + engine.step() + engine.step()
     assert engine.readback.is_ahead
     request = engine.scheduler.running[which]
-    engine._release(request)
+    release(request)
     engine.scheduler.put_back([request])
     read_before = len(watch.handed_out)
     outputs += engine.step()  # its prefill: a token of its own, and of another session

@@ -30,6 +30,54 @@ def always(request):
     return True
 
 
+def test_a_request_leaves_a_long_queue_without_being_looked_for():
+    """Or closing a server would be quadratic in those who wait."""
+
+    class Compared(Request):
+        num_compared = 0
+
+        def __eq__(self, other):
+            Compared.num_compared += 1
+            return self is other
+
+        __hash__ = Request.__hash__
+
+    scheduler = OnlineScheduler(SchedulerConfig())
+    requests = [Compared(i, (0,), SamplingParams()) for i in range(300)]
+    for request in requests:
+        scheduler.add(request)
+    for request in reversed(requests):
+        scheduler.remove(request)
+    assert not scheduler.waiting and Compared.num_compared < 300
+
+
+def test_a_claim_that_fails_leaves_everybody_waiting():
+    scheduler = scheduler_with(1, 2, 3)
+
+    def claim(request):
+        if request.request_id == 1:
+            raise ZeroDivisionError
+        return True
+
+    with pytest.raises(ZeroDivisionError):
+        scheduler.admit(claim)
+    assert ids(scheduler.waiting) == [0, 1, 2] and not scheduler.running
+
+
+def test_the_first_is_whom_an_admission_asks_first():
+    scheduler = scheduler_with(5, 2, 3, admission_policy="pack", max_batch_size=2)
+    asked = []
+    for _ in range(2):
+        first = scheduler.first()
+        scheduler.admit(lambda request: asked.append(request) or not asked[1:])
+        assert asked.pop(0) is first
+        asked.clear()
+    assert OnlineScheduler(SchedulerConfig()).first() is None
+    full = scheduler_with(1, 1, max_batch_size=1)
+    full.admit(always)
+    assert full.first() is None
+
+
 # --- first come, first served ----------------------------------------------------------------------
 
 
@@ -78,7 +126,7 @@ def test_a_claim_is_asked_only_of_those_within_the_budgets():
 def test_a_request_can_be_removed_wherever_it_is():
     scheduler = scheduler_with(1, 1, 1, max_batch_size=1)
     scheduler.admit(always)
-    for request in [scheduler.waiting[0], scheduler.running[0]]:
+    for request in [next(iter(scheduler.waiting)), scheduler.running[0]]:
         scheduler.remove(request)
     assert ids(scheduler.waiting) == [2] and not scheduler.running
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import pairwise
 
 import pytest
 import torch
@@ -206,7 +207,7 @@ def test_a_consumer_that_leaves_cancels_its_request_and_no_other(leave):
         stats = engine.stats()
         assert stats.counters.finished == {"cancelled": 1, "length": 2}
         assert stats.free_blocks == stats.blocks_per_layer
-        engine.check_integrity()
+    engine.check_integrity()
 
 
 def test_closing_a_stream_wakes_the_consumer_that_waits():
@@ -416,6 +417,7 @@ def test_when_not_even_cancelling_works_nobody_is_left_waiting(monkeypatch, stre
         with pytest.raises(StreamError, match="the server is closed"):
             server.submit((1, 2, 3), GREEDY)
         monkeypatch.undo()
+        wait_for(lambda: not labkit_threads())  # then the engine is anybody's again
         for request_id in (0, 1):
             engine.cancel(request_id)
 
@@ -579,3 +581,46 @@ def test_many_threads_submit_read_and_leave_at_random():
         stats = engine.stats()
         assert (stats.waiting, stats.running) == (0, 0)
         assert sum(stats.counters.finished.values()) > 8
+
+
+# --- a flood ---------------------------------------------------------------------------------------------
+
+
+def test_between_two_steps_only_so_much_of_a_flood_is_taken(monkeypatch):
+    engine = make_engine()
+    taken, seen = [], []
+    step = engine.step
+
+    def noting_step():
+        seen.append(len(taken))
+        if len(seen) == 1:
+            for _ in range(1000):
+                server._worker.ask(taken.append, None)
+        return step()
+
+    monkeypatch.setattr(engine, "step", noting_step)
+    with serving(engine) as server:
+        assert tokens_in(read(server.submit((1, 2, 3), LONG))) == tokens_alone((1, 2, 3), LONG)
+    taken_between = [after - before for before, after in pairwise(seen)]
+    assert taken_between[:5] == [256, 256, 256, 232, 0]
+
+
+def test_a_server_that_is_closed_does_not_take_the_rest_of_a_flood(monkeypatch):
+    engine = make_engine()
+    taken, closing = [], []
+    step = engine.step
+
+    def flooded_step():
+        for _ in range(10_000):
+            server._worker.ask(taken.append, None)
+        closing.append(start(server.close))
+        wait_for(lambda: server._worker._quitting)
+        return step()
+
+    monkeypatch.setattr(engine, "step", flooded_step)
+    server = StreamingServer(engine)
+    with pytest.raises(StreamError, match="the server was closed"):
+        read(server.submit((1, 2, 3), LONG))
+    closing[0].result()
+    assert taken == []
+    assert_no_block_is_lost(engine)

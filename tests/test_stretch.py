@@ -332,7 +332,7 @@ def test_outputs_are_a_sequence_of_step_outputs():
     assert outputs == expected and expected == outputs and outputs != expected[:3]
     assert len(outputs) == 4 and [outputs[i] for i in range(-4, 4)] == expected * 2
     assert outputs[1:3] == expected[1:3] and outputs[::-1] == expected[::-1]
-    assert outputs + expected == expected + outputs == expected * 2
+    assert outputs + expected == outputs + outputs == expected * 2
     assert outputs.completions == [end]
     assert outputs.request_ids == [1, 2, 1, 2] and outputs.token_ids == [10, 20, 11, None]
     assert repr(outputs) == repr(expected)
@@ -341,6 +341,15 @@ def test_outputs_are_a_sequence_of_step_outputs():
     assert outputs.without(1) == [expected[1], expected[3]] and outputs.without(1).completions == []
     assert outputs.without(2) == [expected[0], expected[2]] and outputs.without(2).completions == [end]
     assert outputs == expected  # as before
+
+
+def test_a_list_extends_itself_by_outputs_so_whoever_holds_it_sees_them():
+    engine = make_engine()
+    engine.add_request(PROMPTS[0], GREEDY)
+    alias = gathered = []
+    while engine.has_work:
+        gathered += engine.step()
+    assert gathered is alias and len(alias) == GREEDY.max_new_tokens
 
 
 def test_a_driver_gets_the_tokens_of_its_own_requests_alone():

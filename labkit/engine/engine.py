@@ -1,26 +1,29 @@
 """The engine: requests in, tokens out, one step at a time."""
 
+import contextlib
 import copy
 import operator
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from labkit.engine.admission import Admission, release
 from labkit.engine.config import CacheConfig, SchedulerConfig
+from labkit.engine.guard import Guard
 from labkit.engine.parts import build_decode_step, build_kv_manager, build_readback, launch_of
 from labkit.engine.prefill import prefill_sessions
 from labkit.engine.request import Completion, FinishReason, Request, sample_requests
 from labkit.engine.sampling import SamplingParams
 from labkit.engine.scheduler import OnlineScheduler
-from labkit.engine.session import InferenceSession
 from labkit.engine.stats import EngineCounters, EngineStats
 from labkit.engine.step_outputs import StepOutputs
 from labkit.engine.stretch import Stretch
 from labkit.engine.text_decoder import TextDecoder
-from labkit.errors import OptionError, RequestError
+from labkit.errors import BrokenEngineError, EngineBusyError, OptionError, RequestError
 from labkit.kvcache import KVBlockManager, PrefixCache, PrefixEntry
 from labkit.ladder import LADDER
 from labkit.model import LanguageModel
@@ -44,7 +47,9 @@ class InferenceEngine:
     CUDA where there is a GPU. dtype: None is float32 on the CPU and float16 on a GPU. cache and
     scheduler: memory and policy, the same on every rung.
 
-    If a step fails, it raises; no token and no block is lost, and every request can go on.
+    If a step fails, it raises; no token and no block is lost, and every request can go on. An interrupt
+    (KeyboardInterrupt) comes behind the step that it meets. One driver at a time: a second thread's call
+    raises EngineBusyError. See `Guard`.
     """
 
     def __init__(
@@ -58,6 +63,18 @@ class InferenceEngine:
         scheduler: SchedulerConfig = SchedulerConfig(),
     ) -> None:
         self.device = pick_device(device)
+        self._on_device = current_device(self.device)
+        with self._on_device:
+            self._build(model, options, dtype, cache, scheduler)
+
+    def _build(
+        self,
+        model: LanguageModel,
+        options: EngineOptions,
+        dtype: torch.dtype | None,
+        cache: CacheConfig,
+        scheduler: SchedulerConfig,
+    ) -> None:
         self.dtype = dtype or default_dtype(self.device)
         self.options = options
         self.model = model.to(self.device, self.dtype)
@@ -78,23 +95,28 @@ class InferenceEngine:
             options, self.model.gpt2, self._kv_manager, scheduler.max_batch_size
         )
         self.readback = build_readback(options, self.decode_step)
+        self.guard = Guard(self.check_integrity)
         self._scheduler = OnlineScheduler(scheduler)
+        self.admission = Admission(self._scheduler, self._kv_manager, self.prefix_cache, self.readback.settle)
         self._requests: dict[int, Request] = {}  # by id, until they end
         self._step_requests: set[int] = set()  # those whose tokens `step` hands out
         self._outbox = StepOutputs()  # made, and not handed out by `step` yet
+        self._abandoned: deque[Request] = deque()  # of streams that were left: cancelled before the next step
         self._next_request_id = 0
         self._counters = EngineCounters()
 
     @property
     def kv_manager(self) -> KVBlockManager:
         """The pool and its books, up to date."""
-        self.readback.settle()
+        with self.guard:
+            self.readback.settle()
         return self._kv_manager
 
     @property
     def scheduler(self) -> OnlineScheduler:
         """Who waits and who runs, each with books that are up to date."""
-        self.readback.settle()
+        with self.guard:
+            self.readback.settle()
         return self._scheduler
 
     # --- requests ----------------------------------------------------------------------------------
@@ -104,8 +126,10 @@ class InferenceEngine:
 
         prompt: text or token ids. Raises RequestError, with nothing queued, if it can never run.
         """
-        request = self._enqueue(self.check_prompt(prompt, params), params)
-        self._step_requests.add(request.request_id)
+        token_ids = self.check_prompt(prompt, params)
+        with self.guard:
+            request = self._enqueue(token_ids, params)
+            self._step_requests.add(request.request_id)
         return request.request_id
 
     def check_prompt(self, prompt: Prompt, params: SamplingParams) -> tuple[int, ...]:
@@ -154,11 +178,12 @@ class InferenceEngine:
 
     def cancel(self, request_id: int) -> Completion:
         """End a request now and give its blocks back; what it had generated is in the completion."""
-        request = self._requests.get(request_id)
-        if request is None:
-            raise RequestError(f"there is no request {request_id} here; it may have ended")
-        self._outbox = self._outbox.without(request_id)
-        return self._finish(request, FinishReason.CANCELLED)
+        with self.guard:
+            request = self._requests.get(request_id)
+            if request is None:
+                raise RequestError(f"there is no request {request_id} here; it may have ended")
+            self._outbox = self._outbox.without(request_id)
+            return self._finish(request, FinishReason.CANCELLED)
 
     @property
     def has_work(self) -> bool:
@@ -179,15 +204,24 @@ class InferenceEngine:
         )
 
     def check_integrity(self) -> None:
-        """Prove that every block is accounted for. Raises AssertionError naming what is off."""
-        sessions = [request.session for request in self.scheduler.running]
+        """Prove that every request waits or runs, and that every block is accounted for.
+
+        Raises AssertionError naming what is off.
+        """
+        scheduler = self.scheduler
+        queued = [r.request_id for r in (*scheduler.running, *scheduler.waiting)]
+        if sorted(queued) != sorted(self._requests):
+            raise AssertionError(f"unfinished requests are {sorted(self._requests)}, but {queued} are queued")
+        if any(r.session is None for r in scheduler.running) or any(r.session for r in scheduler.waiting):
+            raise AssertionError("a request that runs has no session, or one that waits has one")
+        sessions = [request.session for request in scheduler.running]
         self._kv_manager.check_integrity([*sessions, *(self.prefix_cache or ())])
 
     # --- the ways to drive it ----------------------------------------------------------------------
 
     def step(self) -> StepOutputs:
         """Run one step and hand out the tokens of all requests made by `add_request`."""
-        self._advance()
+        self._advance()  # an interrupt is raised here, and the tokens wait for the next call
         outputs, self._outbox = self._outbox, StepOutputs()
         return outputs
 
@@ -205,14 +239,16 @@ class InferenceEngine:
         if len(each) != len(prompts):
             raise RequestError(f"there are {len(prompts)} prompts but {len(each)} SamplingParams")
         checked = [self.check_prompt(prompt, p) for prompt, p in zip(prompts, each, strict=True)]
-        requests = [self._enqueue(token_ids, p) for token_ids, p in zip(checked, each, strict=True)]
-        try:
-            while any(request.completion is None for request in requests):
-                self._advance()
-        finally:
-            for request in requests:
-                if request.completion is None:
-                    self._finish(request, FinishReason.CANCELLED)
+        requests: list[Request] = []
+        with self.guard:
+            try:
+                for token_ids, p in zip(checked, each, strict=True):
+                    requests.append(self._enqueue(token_ids, p))
+                while any(request.completion is None for request in requests):
+                    self._advance()
+                    self.guard.let_interrupts_in()
+            finally:
+                self._cancel(requests)
         return [request.completion for request in requests]
 
     def stream(self, prompt: Prompt, params: SamplingParams = SamplingParams()) -> Iterator[Chunk]:
@@ -220,15 +256,17 @@ class InferenceEngine:
         return self._stream(self.check_prompt(prompt, params), params)
 
     def _stream(self, token_ids: tuple[int, ...], params: SamplingParams) -> Iterator[Chunk]:
-        request = self._enqueue(token_ids, params)
         decoder = TextDecoder(self.model.tokenizer)
         num_sent = 0
-        completion = None
+        request = completion = None
         try:
+            with self.guard:
+                request = self._enqueue(token_ids, params)
             while completion is None:
-                if request.completion is None:  # another driver's step may have ended it
-                    self._advance()
-                    self.readback.settle()
+                if request.completion is None:  # another call's step may have ended it
+                    with self.guard:
+                        self._advance()
+                        self.readback.settle()
                 completion = request.completion
                 new_ids = request.output_token_ids[num_sent:]
                 num_sent += len(new_ids)
@@ -238,13 +276,35 @@ class InferenceEngine:
                 if new_ids or completion is not None:
                     yield Chunk(text, tuple(new_ids), completion)
         finally:
-            if request.completion is None:
+            if request is not None:
+                self._abandon(request)
+
+    def _abandon(self, request: Request) -> None:
+        """Cancel the request of a stream that was left; behind the step in the middle of which that was."""
+        self._abandoned.append(request)
+        if not self.guard.is_inside:
+            with contextlib.suppress(EngineBusyError, BrokenEngineError), self.guard:
+                self._cancel_abandoned()
+
+    def _cancel_abandoned(self) -> None:
+        while self._abandoned:
+            self._cancel([self._abandoned.popleft()])
+
+    def _cancel(self, requests: Iterable[Request]) -> None:
+        """End those of them that have not ended. (In a broken engine there is nothing to be ended.)"""
+        for request in requests:
+            if request.completion is None and not self.guard.is_broken:
                 self._finish(request, FinishReason.CANCELLED)
 
     # --- a step ------------------------------------------------------------------------------------
 
-    @torch.inference_mode()
     def _advance(self) -> None:
+        with self.guard, self._on_device:
+            self._cancel_abandoned()
+            self._run_step()
+
+    @torch.inference_mode()
+    def _run_step(self) -> None:
         self._counters.steps += 1
         if self._scheduler.config.decode_first:
             self._decode()
@@ -256,10 +316,8 @@ class InferenceEngine:
 
     def _prefill(self) -> bool:
         """Admit what fits and give each its first token; False if nothing was admitted."""
-        if not self._scheduler.waiting:
-            return False
         started = time.perf_counter()
-        prefixes = self._admit()
+        prefixes = self.admission.admit()
         if not prefixes:
             return False
         admitted = list(prefixes)
@@ -270,55 +328,17 @@ class InferenceEngine:
             self._keep_prompts(admitted, logits, token_ids)
         except BaseException:
             for request in admitted:
-                self._release(request)
+                release(request)
             self._scheduler.put_back(admitted)
             raise
-        for request, reused in zip(admitted, held, strict=True):
-            request.admitted = request.admitted or started
-            self._counters.reused_tokens += reused
-            self._counters.prefill_tokens += request.num_tokens - reused
-        self._accept(admitted, token_ids)
+        with self.guard.books:
+            for request, reused in zip(admitted, held, strict=True):
+                request.admitted = request.admitted or started
+                self._counters.reused_tokens += reused
+                self._counters.prefill_tokens += request.num_tokens - reused
+            self._accept(admitted, token_ids)
         self._counters.prefill_seconds += time.perf_counter() - started
         return True
-
-    def _admit(self) -> dict[Request, PrefixEntry | None]:
-        """Move to running what fits; each request with the cached prompt that it begins with."""
-        claimed: dict[Request, PrefixEntry | None] = {}
-
-        def goals() -> Iterator[tuple[InferenceSession, int]]:
-            """Each session and the tokens that it must have room for."""
-            yield from ((r.session, r.session.num_tokens + 1) for r in self._scheduler.running)
-            yield from ((r.session, r.num_tokens) for r in claimed)
-
-        def fits() -> bool:
-            return sum(s.blocks_to_reach(n) for s, n in goals()) <= self._kv_manager.num_free_blocks
-
-        def can_fit() -> bool:
-            """Whether it would if every prefix were evicted, which can make copies-on-write needless."""
-            free = self._kv_manager.num_free_blocks + self.prefix_cache.num_reclaimable_blocks
-            return sum(s.new_blocks_to_reach(n) for s, n in goals()) <= free
-
-        def claim(request: Request) -> bool:
-            self.readback.settle()
-            prefix = self.prefix_cache.lookup(request.token_ids) if self.prefix_cache else None
-            request.session = InferenceSession(self._kv_manager, prefix)
-            claimed[request] = prefix
-            if self.prefix_cache and not fits() and can_fit():
-                while not fits() and self._evict_prefix():
-                    pass
-            if fits():
-                return True
-            del claimed[request]
-            self._release(request)
-            return False
-
-        try:
-            self._scheduler.admit(claim)
-        except BaseException:
-            for request in claimed:
-                self._release(request)
-            raise
-        return claimed
 
     def _prompt_logits(self, prefixes: dict[Request, PrefixEntry | None]) -> Tensor:
         """Logits [B, V] after each prompt: its prefix's if that is the whole prompt, else computed."""
@@ -343,19 +363,20 @@ class InferenceEngine:
         """One more token for every running request."""
         started = time.perf_counter()
         if not self.readback.is_ahead:
-            self._make_room_to_decode()
+            self._counters.preemptions += self.admission.make_room_to_decode()
         running = list(self._scheduler.running)
         if not running:
             self.readback.drop()
             return
         requests, token_ids, stretch = self.readback.next_tokens(running)
-        self._counters.decode_steps += 1
-        self._counters.decoded_tokens += len(token_ids) - token_ids.count(None)
-        if stretch is not None and stretch.is_quiet(token_ids, self.model.tokenizer.eos_token_id):
-            self._accept_all(stretch, token_ids)
-        else:
-            self.readback.settle()
-            self._accept(requests, token_ids)
+        with self.guard.books:
+            self._counters.decode_steps += 1
+            self._counters.decoded_tokens += len(token_ids) - token_ids.count(None)
+            if stretch is not None and stretch.is_quiet(token_ids, self.model.tokenizer.eos_token_id):
+                self._accept_all(stretch, token_ids)
+            else:
+                self.readback.settle()
+                self._accept(requests, token_ids)
         if not self._scheduler.running:  # a step may be on its way for those who have just ended
             self.readback.drop()
         self._counters.decode_seconds += time.perf_counter() - started
@@ -365,22 +386,6 @@ class InferenceEngine:
         started = time.perf_counter()
         self.readback.launch_ahead(self._scheduler.running)
         self._counters.decode_seconds += time.perf_counter() - started
-
-    def _make_room_to_decode(self) -> None:
-        """Evict prefixes, then preempt the newest, until every running request can grow by a token."""
-        while self._growth_of_running() > self._kv_manager.num_free_blocks:
-            if not self._evict_prefix():
-                newest = self._scheduler.running[-1]
-                self._release(newest)
-                self._scheduler.put_back([newest])
-                self._counters.preemptions += 1
-
-    def _growth_of_running(self) -> int:
-        """Blocks, in each layer, that the next decode step takes."""
-        return sum(request.session.next_token_takes_block for request in self._scheduler.running)
-
-    def _evict_prefix(self) -> bool:
-        return self.prefix_cache is not None and self.prefix_cache.evict_one()
 
     def _accept(self, requests: list[Request], token_ids: list[int | None]) -> None:
         """Give each request its token and end those that are done."""
@@ -410,26 +415,22 @@ class InferenceEngine:
                 self._hand_out(request, token_id)
 
     def _finish(self, request: Request, reason: FinishReason, error: str | None = None) -> Completion:
-        self.readback.settle()
-        self._release(request)
-        self._scheduler.remove(request)
-        del self._requests[request.request_id]
-        completion = request.complete(reason, self.model.tokenizer, error)
-        self._counters.finished[str(reason)] = self._counters.finished.get(str(reason), 0) + 1
-        if reason is not FinishReason.CANCELLED:
-            made_one = reason is not FinishReason.ERROR
-            self._hand_out(request, request.output_token_ids[-1] if made_one else None)
-        self._step_requests.discard(request.request_id)
+        with self.guard.books:
+            self.readback.settle()
+            release(request)
+            self._scheduler.remove(request)
+            del self._requests[request.request_id]
+            completion = request.complete(reason, self.model.tokenizer, error)
+            self._counters.finished[str(reason)] = self._counters.finished.get(str(reason), 0) + 1
+            if reason is not FinishReason.CANCELLED:
+                made_one = reason is not FinishReason.ERROR
+                self._hand_out(request, request.output_token_ids[-1] if made_one else None)
+            self._step_requests.discard(request.request_id)
         return completion
 
     def _hand_out(self, request: Request, token_id: int | None) -> None:
         if request.request_id in self._step_requests:
             self._outbox.append(request.request_id, token_id, request.completion)
-
-    def _release(self, request: Request) -> None:
-        if request.session is not None:
-            request.session.release()
-            request.session = None
 
 
 def as_token_id(value: object) -> int:
@@ -440,6 +441,11 @@ def as_token_id(value: object) -> int:
         return operator.index(value)
     except TypeError:
         raise RequestError(f"token id {value!r} is not a whole number") from None
+
+
+def current_device(device: torch.device) -> contextlib.AbstractContextManager:
+    """Which GPU is current is each thread's own setting: streams, events, graphs and kernels go there."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
 def default_dtype(device: torch.device) -> torch.dtype:

@@ -1,6 +1,6 @@
-"""Who is admitted and who is preempted: policy only, no tensors."""
+"""Who is admitted next and in which order they run: policy only, no memory and no tensors."""
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from itertools import islice
 
@@ -13,20 +13,30 @@ class OnlineScheduler:
 
     def __init__(self, config: SchedulerConfig) -> None:
         self.config = config
-        self.waiting: deque[Request] = deque()
+        self.waiting: OrderedDict[Request, None] = OrderedDict()  # a queue that anybody can leave at once
         self.running: list[Request] = []  # in order of admission, the oldest first
 
     def add(self, request: Request) -> None:
-        self.waiting.append(request)
+        self.waiting[request] = None
 
     def remove(self, request: Request) -> None:
-        (self.running if request in self.running else self.waiting).remove(request)
+        if request in self.waiting:
+            del self.waiting[request]
+        else:
+            self.running.remove(request)
+
+    def first(self) -> Request | None:
+        """The request that `admit` would ask first; None if nobody waits or the batch is full."""
+        if not self.waiting or len(self.running) >= self.config.max_batch_size:
+            return None
+        return next(iter(self._in_order()))
 
     def admit(self, claim: Callable[[Request], bool]) -> list[Request]:
         """Move requests from waiting to running, as policy and budgets allow.
 
         claim(request) reserves the request's memory and says whether there was enough; the first
         that does not fit ends the admission, so that a big request is not starved by small ones.
+        If it raises, all wait as before.
         """
         admitted: list[Request] = []
         num_tokens = 0
@@ -35,9 +45,9 @@ class OnlineScheduler:
                 break
             admitted.append(request)
             num_tokens += request.num_tokens
-        for request in admitted:
-            self.waiting.remove(request)
         self._count_passed_over(admitted)
+        for request in admitted:
+            del self.waiting[request]
         self.running += admitted
         return admitted
 
@@ -46,7 +56,9 @@ class OnlineScheduler:
         requests = list(requests)
         for request in requests:
             self.running.remove(request)
-        self.waiting.extendleft(reversed(requests))
+        for request in reversed(requests):
+            self.waiting[request] = None
+            self.waiting.move_to_end(request, last=False)
 
     def _has_room(self, admitted: list[Request], num_tokens: int) -> bool:
         return (
@@ -55,9 +67,9 @@ class OnlineScheduler:
             and (not admitted or num_tokens <= self.config.prefill_max_tokens)
         )
 
-    def _in_order(self) -> list[Request]:
+    def _in_order(self) -> Iterable[Request]:
         if self.config.admission_policy == "fifo":
-            return list(self.waiting)
+            return self.waiting
         limit = self.config.pack_window
         overdue = sorted(
             (r for r in self.waiting if r.times_passed_over >= limit), key=lambda r: r.request_id
@@ -67,9 +79,9 @@ class OnlineScheduler:
 
     def _count_passed_over(self, admitted: list[Request]) -> None:
         """Whoever still waits and came before somebody who was admitted was passed over once more."""
-        if not admitted:
+        if not admitted or self.config.admission_policy == "fifo":
             return
         last_arrival = max(r.request_id for r in admitted)
-        for request in self.waiting:
+        for request in self.waiting.keys() - set(admitted):
             if request.request_id < last_arrival:
                 request.times_passed_over += 1

@@ -3,25 +3,27 @@
 import torch
 from torch import Tensor
 
+NUM_BUFFERS = 4  # a step in which somebody joins sends three times, behind a step that may still run
+
 
 class PinnedStaging:
     """Copies host numbers to a device without waiting for it.
 
-    Two pinned buffers take turns. Before one is written again, its last copy is waited for, which is
-    over by then unless more than one copy is under way.
+    Pinned buffers take turns. Before one is written again, its last copy is waited for, which is over by
+    then unless as many copies are under way as there are buffers.
     """
 
     def __init__(self, size: int, device: torch.device) -> None:
         """size: numbers sent at most in one go."""
         self._device = device
         self._is_cuda = device.type == "cuda"
-        self._buffers = [torch.empty(size, dtype=torch.int64, pin_memory=self._is_cuda) for _ in range(2)]
-        self._copied: list[torch.cuda.Event | None] = [None, None]
+        self._buffers = [pinned_numbers(size, self._is_cuda) for _ in range(NUM_BUFFERS)]
+        self._copied: list[torch.cuda.Event | None] = [None] * NUM_BUFFERS
         self._turn = 0
 
     def send(self, numbers: Tensor) -> Tensor:
         """int64 [n] on the host -> a new tensor [n] on the device."""
-        turn = 1 - self._turn
+        turn = (self._turn + 1) % NUM_BUFFERS
         if (copied := self._copied[turn]) is not None:
             copied.synchronize()
         buffer = self._buffers[turn][: len(numbers)]
@@ -41,7 +43,7 @@ class PinnedReadback:
 
     def __init__(self, size: int, device: torch.device) -> None:
         self._is_cuda = device.type == "cuda"
-        self._buffers = [torch.empty(size, dtype=torch.int64, pin_memory=self._is_cuda) for _ in range(2)]
+        self._buffers = [pinned_numbers(size, self._is_cuda) for _ in range(2)]
         self._turn = 0
 
     def start(self, token_ids: Tensor) -> "Arriving":
@@ -70,3 +72,8 @@ class Arriving:
         if self._event is not None:
             self._event.synchronize()
         return self._buffer.tolist()
+
+
+def pinned_numbers(size: int, is_cuda: bool) -> Tensor:
+    """Room for int64 numbers in memory that a GPU can copy from and to by itself."""
+    return torch.empty(size, dtype=torch.int64, pin_memory=is_cuda)

@@ -1,6 +1,6 @@
 """What a step hands out, as columns: a batch of tokens is handed over as a whole."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import starmap
 
 from labkit.engine.request import Completion, StepOutput
@@ -58,11 +58,12 @@ class StepOutputs(Sequence[StepOutput]):
 
     __hash__ = None
 
-    def __add__(self, other: Sequence[StepOutput]) -> list[StepOutput]:
-        return [*self, *other]
-
-    def __radd__(self, other: Sequence[StepOutput]) -> list[StepOutput]:
-        return [*other, *self]
+    def __add__(self, other: Iterable[StepOutput]) -> "StepOutputs":
+        # No __radd__: it would be asked before a list extends itself by `+=`, which then made a new list.
+        both = StepOutputs()
+        for output in (*self, *other):
+            both.append(*output)
+        return both
 
     def __repr__(self) -> str:
         return repr(list(self))

@@ -25,7 +25,7 @@ class StreamingServer:
     thread a step. With a thread each (`submit`) it wakes all of them, and they wait for each other's turn
     to run Python.
 
-    engine: nobody else may use it until the server is closed.
+    engine: the server's alone until it is closed; calls that would change it raise EngineBusyError.
     max_inflight_requests: unfinished requests at most; `submit` refuses more. None: no limit. A request
         counts until the engine is done with it, whether or not its consumer has read it all.
     stream_interval: tokens in a chunk; the last has what is left.
@@ -35,7 +35,8 @@ class StreamingServer:
     order in which their tokens are ready. If a step of the engine fails, every unfinished stream raises
     StreamError, and the server goes on with new requests.
 
-    Raises OptionError for a value out of range or an engine that has unfinished requests.
+    Raises OptionError for a value out of range or an engine that has unfinished requests, and
+    EngineBusyError for one that somebody drives already.
     """
 
     def __init__(

@@ -6,21 +6,21 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
 
-import torch
-
 from labkit.engine.engine import InferenceEngine, Prompt
 from labkit.engine.request import Completion, StepOutput
 from labkit.engine.sampling import SamplingParams
-from labkit.errors import OverloadedError, RequestError, StreamError
+from labkit.errors import BrokenEngineError, EngineBusyError, OverloadedError, RequestError, StreamError
 
 # What a stream's queue holds: tokens, with the completion if they are the last; or why there are no more.
 Piece = tuple[tuple[int, ...], Completion | None]
 Item = Piece | BaseException | None  # None: the stream was closed by its consumer
 
+MOST_READ = 256  # of what was asked for, between two steps
 LET_OTHERS_RUN = 1e-5  # seconds; with what the system adds, as long as a thread takes to wake
 
 
@@ -38,8 +38,9 @@ class Submission:
 class Worker:
     """Drives an engine, on a thread of its own: the only one that changes anything in it.
 
-    What others want done (add, cancel, refuse, quit) comes through the inbox, as a function for this
-    thread to call between two steps. When there is nothing to do, it sleeps at the inbox.
+    What others want done (add, cancel, refuse) comes through the inbox, as a function for this
+    thread to call between two steps. When there is nothing to do, it sleeps at the inbox. The engine is
+    its own until it stops; EngineBusyError or BrokenEngineError if it cannot have it.
     """
 
     def __init__(self, engine: InferenceEngine, stream_interval: int) -> None:
@@ -56,7 +57,9 @@ class Worker:
         self._unfinished: set[Submission] = set()
         self._closed = False
         self.thread = threading.Thread(target=self._run, name="labkit-streaming", daemon=True)
+        self._has_engine: Future[None] = Future()
         self.thread.start()
+        self._has_engine.result()
 
     # --- called by any thread ----------------------------------------------------------------------
 
@@ -93,29 +96,43 @@ class Worker:
         """End everything and wait for the thread."""
         with self.lock:
             self._closed = True
-        self.ask(self._quit)
+        self._quitting = True
+        self.ask(lambda: None)  # wakes the thread
         if threading.current_thread() is not self.thread:
             self.thread.join()
 
     # --- called by the worker's thread -------------------------------------------------------------
 
     def _run(self) -> None:
+        try:
+            with self._engine.guard:
+                self._engine.guard.name = "a StreamingServer"
+                self._has_engine.set_result(None)
+                self._serve()
+        except (EngineBusyError, BrokenEngineError) as error:
+            self._has_engine.set_exception(error)
+
+    def _serve(self) -> None:
         cause = None
         try:
-            with current_device(self._engine.device):
-                while self._read_inbox():
-                    self._step()
-                    self._deliver()
+            while self._read_inbox():
+                self._step()
+                self._deliver()
         except BaseException as error:  # not a step, but what mends one: the engine cannot be trusted
             cause = error
         self._end_all(cause)
         self._deliver()
 
     def _read_inbox(self) -> bool:
-        """Do what was asked for, and sleep while no request runs; False when it is time to quit."""
-        while not self._quitting and not (self._running and self._inbox.empty()):
+        """Do what was asked for, and sleep while no request runs; False when it is time to quit.
+
+        However much is asked for, those who run get their next tokens.
+        """
+        num_read = 0
+        while not self._quitting and not (self._running and (self._inbox.empty() or num_read == MOST_READ)):
             self._inbox.get()()
             self._deliver()
+            num_read += 1
         return not self._quitting
 
     def add(self, submission: Submission, token_ids: tuple[int, ...], params: SamplingParams) -> None:
@@ -135,9 +152,6 @@ class Worker:
                 self._engine.cancel(submission.request_id)
                 del self._running[submission.request_id]
         self.forget(submission)
-
-    def _quit(self) -> None:
-        self._quitting = True
 
     def _step(self) -> None:
         try:
@@ -231,8 +245,3 @@ def put_each(items: Sequence[tuple[Submission, Item]]) -> None:
     """Called by the event loop that the items are for."""
     for submission, item in items:
         submission.queue.put_nowait(item)
-
-
-def current_device(device: torch.device) -> contextlib.AbstractContextManager:
-    """Which GPU is current is each thread's own setting; kernels are launched there."""
-    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()

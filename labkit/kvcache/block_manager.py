@@ -60,6 +60,7 @@ class KVBlockManager:
         self.v_cache = torch.zeros(shape, device=device, dtype=dtype)
         # Appended tokens by how their block was made ready, and batches by how they were written.
         self.append_paths: Counter[str] = Counter()
+        self.num_let_go = 0  # how often a holder has let go of a block, ever
         self._block_infos: dict[int, KVBlockInfo] = {}
         self._block_refcounts: dict[int, int] = {}
         self._freed: list[list[int]] = [[] for _ in range(self.num_tables)]  # indices, last freed first out
@@ -321,6 +322,7 @@ class KVBlockManager:
         return block_id
 
     def _deallocate_block(self, block_id: int) -> None:
+        self.num_let_go += 1
         self._block_refcounts[block_id] -= 1
         if self._block_refcounts[block_id] == 0:
             del self._block_refcounts[block_id]

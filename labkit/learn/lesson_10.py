@@ -227,9 +227,8 @@ class AsksWhoRuns(ReadOneBehind):
 
 def preempt_newest(engine: InferenceEngine) -> None:
     """What the engine does to its newest request when blocks run out."""
-    newest = engine.scheduler.running[-1]
-    engine._release(newest)
-    engine.scheduler.put_back([newest])
+    engine.readback.settle()
+    engine.admission.preempt_newest()
 
 
 def preempted_in_flight(

@@ -1,0 +1,142 @@
+"""Who may drive an engine, when an interrupt may stop it, and whether it can still be trusted."""
+
+import inspect
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+
+from labkit.errors import BrokenEngineError, EngineBusyError, RequestError
+
+# Without the conversion to enums, which takes ten times as long as the call.
+get_handler, set_handler = inspect.unwrap(signal.getsignal), inspect.unwrap(signal.signal)
+
+
+ANOTHER = "another thread"
+BROKEN = (
+    "an error or a second interrupt stopped this engine in the middle of its books, so that its tokens could "
+    "be wrong from here on: build a new engine"
+)
+
+
+class Books:
+    """The context of a change of which no proof can see the half: an error inside breaks the engine."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+
+    def __enter__(self) -> None:
+        self.depth += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.depth -= 1
+
+
+class Guard:
+    """The context of every call that changes an engine, or brings its books up to date.
+
+    One thread at a time: a call from another one raises EngineBusyError, with nothing changed. The thread
+    that is inside may come in again.
+
+    In the main thread, an interrupt (Ctrl-C, or JupyterLab's "Interrupt Kernel") waits until the call is
+    over, so that it never meets half a change. A second one does not wait.
+
+    After an error inside, the books are proven. If they do not add up, if the error came inside of `books`,
+    or if an interrupt did not wait, every later call raises BrokenEngineError.
+    """
+
+    def __init__(self, prove: Callable[[], None]) -> None:
+        """prove: raises if the books do not add up."""
+        self.is_broken = False
+        self.books = Books()
+        self.name = ANOTHER  # whoever is inside, for those who are not
+        self._prove = prove
+        self._lock = threading.Lock()
+        self._thread: int | None = None  # who is inside
+        self._depth = 0
+        self._handler: object = None  # whom an interrupt is for; None: it does not wait
+        self._is_interrupted = False
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether it is this thread that is inside."""
+        return self._thread == threading.get_ident()
+
+    def __enter__(self) -> None:
+        if self.is_inside:
+            if self.is_broken:
+                raise BrokenEngineError(BROKEN)
+            self._depth += 1
+            return
+        # Interrupts wait first of all: none can come between taking the lock and knowing it.
+        is_main = threading.current_thread() is threading.main_thread()
+        handler = get_handler(signal.SIGINT) if is_main else None
+        if handler is not None:
+            set_handler(signal.SIGINT, self._note)
+        is_mine = self._lock.acquire(blocking=False)
+        if is_mine and not self.is_broken:
+            self._thread, self._depth, self._handler = threading.get_ident(), 1, handler
+            return
+        if is_mine:
+            self._lock.release()
+        if handler is not None:
+            set_handler(signal.SIGINT, handler)
+        if is_mine:
+            raise BrokenEngineError(BROKEN)
+        raise EngineBusyError(
+            f"{self.name} drives this engine, and an engine has one driver at a time: wait until it is "
+            "done, submit to the server if there is one, or build a second engine"
+        )
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        try:
+            if error is not None and not isinstance(error, RequestError):
+                self._examine()
+        finally:
+            self._depth -= 1
+            if self._depth == 0:
+                self._leave(has_failed=error is not None)
+
+    def _examine(self) -> None:
+        if self.books.depth:
+            self.is_broken = True
+        if not self.is_broken:
+            try:
+                self._prove()
+            except BaseException:
+                self.is_broken = True
+
+    def _leave(self, has_failed: bool) -> None:
+        handler, self._handler = self._handler, None
+        is_interrupted, self._is_interrupted = self._is_interrupted, False
+        self._thread, self.name = None, ANOTHER
+        self._lock.release()
+        if handler is not None:
+            set_handler(signal.SIGINT, handler)
+        if is_interrupted and not has_failed:
+            pass_on(handler)
+
+    def let_interrupts_in(self) -> None:
+        """To be called where all is complete: an interrupt that has come is raised now."""
+        if self._is_interrupted:
+            self._is_interrupted = False
+            pass_on(self._handler)
+
+    def _note(self, signum: int, frame: FrameType | None) -> None:
+        if self._is_interrupted:
+            self.is_broken = True
+            raise KeyboardInterrupt
+        self._is_interrupted = True
+
+
+def pass_on(handler: object) -> None:
+    """Do what an interrupt does when it need not wait."""
+    if callable(handler):
+        handler(signal.SIGINT, None)
+    elif handler == signal.SIG_DFL:
+        raise KeyboardInterrupt

@@ -1,0 +1,338 @@
+"""An engine has one driver at a time, is never stopped with half a change, and says so when it was."""
+
+import gc
+import random
+import signal
+import sys
+import threading
+from contextlib import contextmanager, suppress
+
+import pytest
+from helpers import (
+    ENGINES,
+    GREEDY,
+    SEEDED,
+    assert_no_block_is_lost,
+    failing,
+    make_engine,
+    run,
+    small_model,
+    tokens_alone,
+    tokens_by_request,
+    tokens_of,
+)
+from streaming_helpers import nobody_waits_for_ever, serving, start  # noqa: F401
+
+import labkit.engine.guard as guard_module
+from labkit import SamplingParams
+from labkit.engine import StreamingServer
+from labkit.engine.guard import Guard
+from labkit.errors import BrokenEngineError, EngineBusyError, LabkitError
+
+PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5, 6), (1, 2, 3, 4), (7,)]
+EACH_PARAMS = [GREEDY, SEEDED, GREEDY, SEEDED, GREEDY]
+EXPECTED = [tokens_alone(prompt, params) for prompt, params in zip(PROMPTS, EACH_PARAMS, strict=True)]
+PRESSED = {"block_size": 2, "max_blocks_per_layer": 14, "max_batch_size": 3}  # some have to wait, or to go
+
+
+# --- interrupts: a real signal, at a chosen line of the engine's code ------------------------------------
+
+
+@contextmanager
+def interrupted_at_line(number, times=1):
+    """SIGINT when that many lines of labkit have run in here; again at the lines that follow."""
+    count = 0
+
+    def trace(frame, event, argument):
+        nonlocal count
+        if "labkit" not in frame.f_code.co_filename:
+            return None
+        count += event == "line"
+        if event == "line" and number <= count < number + times:
+            signal.raise_signal(signal.SIGINT)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+def lines_of(options):
+    """How many lines of labkit a run takes, as the tests below count them."""
+    engine = make_engine(options=options, **PRESSED)
+    count = 0
+
+    def trace(frame, event, argument):
+        nonlocal count
+        if "labkit" not in frame.f_code.co_filename:
+            return None
+        count += event == "line"
+        return trace
+
+    sys.settrace(trace)
+    try:
+        engine.generate(PROMPTS, EACH_PARAMS)
+    finally:
+        sys.settrace(None)
+    return count
+
+
+@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+def test_an_interrupt_anywhere_in_generate_costs_nothing_but_that_call(options):
+    numbers = random.Random(0).sample(range(1, lines_of(options)), 25)
+    engine = make_engine(options=options, **PRESSED)
+    other = engine.add_request(PROMPTS[0], GREEDY)
+    outputs = []
+    for number in numbers:
+        with pytest.raises(KeyboardInterrupt), interrupted_at_line(number):
+            engine.generate(PROMPTS, EACH_PARAMS)
+        engine.check_integrity()
+        assert engine.stats().waiting + engine.stats().running <= 1  # the other one
+    assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
+    outputs += run(engine)
+    assert tokens_by_request(outputs) == {other: EXPECTED[0]}
+    assert_no_block_is_lost(engine)
+
+
+@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+def test_whoever_steps_on_after_interrupts_gets_every_token_once(options):
+    rng = random.Random(1)
+    engine = make_engine(options=options, **PRESSED)
+    ids = [engine.add_request(*each) for each in zip(PROMPTS, EACH_PARAMS, strict=True)]
+    outputs, num_interrupts = [], 0
+    while engine.has_work:
+        try:
+            with interrupted_at_line(rng.randrange(1, 600)):
+                step_outputs = engine.step()
+            outputs += step_outputs
+        except KeyboardInterrupt:
+            num_interrupts += 1
+        engine.check_integrity()
+    assert num_interrupts >= 5
+    handed_out = tokens_by_request(outputs)
+    assert [handed_out[i] for i in ids] == EXPECTED
+    assert_no_block_is_lost(engine)
+
+
+@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+def test_an_interrupted_stream_is_cancelled_and_nothing_else(options):
+    rng = random.Random(2)
+    engine = make_engine(options=options, **PRESSED)
+    other = engine.add_request(PROMPTS[3], SEEDED)
+    for _ in range(8):
+        with pytest.raises(KeyboardInterrupt), interrupted_at_line(rng.randrange(1, 1500)):
+            for _ in range(9):
+                list(engine.stream(PROMPTS[1], SEEDED))
+        engine.check_integrity()
+        gc.collect()
+        assert engine.stats().waiting + engine.stats().running <= 1
+    last = list(engine.stream(PROMPTS[1], SEEDED))[-1]
+    assert last.completion.token_ids == EXPECTED[1]
+    assert engine.stats().counters.finished.get("length", 0) >= 1
+    left = run(engine)
+    assert tokens_by_request(left).get(other, EXPECTED[3])[-1] == EXPECTED[3][-1]
+    assert_no_block_is_lost(engine)
+
+
+def test_a_second_interrupt_does_not_wait_and_the_engine_says_that_it_cannot_be_trusted():
+    engine = make_engine()
+    engine.add_request(PROMPTS[0], GREEDY)
+    with pytest.raises(KeyboardInterrupt), interrupted_at_line(100, times=40):
+        engine.step()
+    for call in (
+        engine.step,
+        lambda: engine.generate([PROMPTS[0]]),
+        lambda: next(engine.stream(PROMPTS[0])),
+        lambda: engine.add_request(PROMPTS[0]),
+        lambda: engine.cancel(0),
+        lambda: StreamingServer(engine),
+    ):
+        with pytest.raises((BrokenEngineError, LabkitError), match=r"build a new engine|unfinished requests"):
+            call()
+    assert engine.stats().running + engine.stats().waiting == 1  # looking is allowed
+
+
+def test_between_calls_interrupts_are_as_they_were():
+    engine = make_engine()
+    engine.generate([PROMPTS[0]], GREEDY)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    seen = []
+    before = signal.signal(signal.SIGINT, lambda *_: seen.append("mine"))
+    try:
+        with interrupted_at_line(50):
+            engine.generate([PROMPTS[0]], GREEDY)  # a handler that does not raise stops nothing
+        assert seen == ["mine"]
+        engine.generate([PROMPTS[0]], GREEDY)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert seen == ["mine"]
+
+
+def test_where_interrupts_are_ignored_they_stay_ignored():
+    engine = make_engine()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with interrupted_at_line(50):
+            assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+# --- an error between a step's tokens and its books --------------------------------------------------------
+
+TEARS = {
+    "giving tokens": lambda engine: (engine, "_accept"),
+    "ending a request": lambda engine: (engine, "_finish"),
+    "handing out": lambda engine: (engine, "_hand_out"),
+    "queueing": lambda engine: (engine.scheduler, "add"),
+    "counting who was passed over": lambda engine: (engine.scheduler, "_count_passed_over"),
+    "leaving a queue": lambda engine: (engine.scheduler, "remove"),
+    "waiting again": lambda engine: (engine.scheduler, "put_back"),
+    "giving a block back": lambda engine: (engine.kv_manager, "_deallocate_block"),
+    "taking a block": lambda engine: (engine.kv_manager, "_allocate_block"),
+}
+
+
+@pytest.mark.parametrize("at_call", [0, 1, 3])
+@pytest.mark.parametrize("place", TEARS)
+@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+def test_after_an_error_in_the_books_the_tokens_are_right_or_refused(monkeypatch, options, place, at_call):
+    engine = make_engine(options=options, **PRESSED)
+    owner, name = TEARS[place](engine)
+    monkeypatch.setattr(owner, name, failing(getattr(owner, name), at_call, KeyboardInterrupt))
+    with suppress(KeyboardInterrupt):
+        assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED  # it is not called so often
+    try:
+        tokens = tokens_of(engine.generate(PROMPTS, EACH_PARAMS))
+    except BrokenEngineError:
+        return
+    assert tokens == EXPECTED
+    assert not engine.has_work
+    assert_no_block_is_lost(engine)
+
+
+def test_an_engine_that_was_torn_does_not_serve_on():
+    engine = make_engine()
+    with StreamingServer(engine) as server:
+        engine._accept = failing(engine._accept, 2)
+        streams = [server.submit(prompt, GREEDY) for prompt in PROMPTS[:2]]
+        for stream in streams:
+            with pytest.raises(LabkitError, match=r"broke down|build a new engine"):
+                list(stream)
+        with pytest.raises(LabkitError):
+            list(server.submit(PROMPTS[0], GREEDY))
+
+
+# --- one driver at a time ----------------------------------------------------------------------------------
+
+
+def test_beside_a_server_its_engine_refuses_everybody_else():
+    engine = make_engine()
+    with serving(engine) as server:
+        first = server.submit(PROMPTS[0], GREEDY)
+        for call in (
+            engine.step,
+            lambda: engine.generate([PROMPTS[1]], GREEDY),
+            lambda: next(engine.stream(PROMPTS[1])),
+            lambda: engine.add_request(PROMPTS[1]),
+            lambda: engine.cancel(0),
+            lambda: StreamingServer(engine),
+        ):
+            with pytest.raises(
+                LabkitError, match=r"a StreamingServer drives this engine|unfinished requests"
+            ):
+                call()
+        assert list(first)[-1].completion.token_ids == EXPECTED[0]
+        with pytest.raises(EngineBusyError, match="a StreamingServer drives this engine"):
+            StreamingServer(engine)
+        assert list(server.submit(PROMPTS[1], SEEDED))[-1].completion.token_ids == EXPECTED[1]
+    assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED  # closed: it is anybody's again
+
+
+def test_a_server_cannot_have_an_engine_that_is_being_driven():
+    engine = make_engine()
+    with engine.guard:
+        refused = start(StreamingServer, engine)
+        with pytest.raises(EngineBusyError, match="another thread drives this engine"):
+            refused.result()
+    with serving(engine) as server:
+        assert list(server.submit(PROMPTS[0], GREEDY))[-1].completion.token_ids == EXPECTED[0]
+
+
+def test_of_two_threads_that_generate_one_is_refused_and_the_other_undisturbed(monkeypatch):
+    engine = make_engine()
+    inside, go_on = threading.Event(), threading.Event()
+    decode = engine.decode_step.next_tokens
+
+    def slow(requests):
+        inside.set()
+        go_on.wait()
+        return decode(requests)
+
+    monkeypatch.setattr(engine.decode_step, "next_tokens", slow)
+    first = start(engine.generate, PROMPTS, EACH_PARAMS)
+    inside.wait()
+    with pytest.raises(EngineBusyError, match="another thread drives this engine"):
+        engine.generate(PROMPTS, EACH_PARAMS)
+    go_on.set()
+    assert tokens_of(first.result()) == EXPECTED
+    assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
+    assert_no_block_is_lost(engine)
+
+
+def test_a_stream_dropped_in_the_middle_of_a_step_is_cancelled_behind_it(monkeypatch):
+    """A garbage collection can run at any moment, and close a forgotten generator in there."""
+    engine = make_engine(prefix_cache=False)
+    streams = [engine.stream(PROMPTS[1], SamplingParams(20))]
+    next(streams[0])
+    decode = engine.decode_step.next_tokens
+
+    def drops_it(requests):
+        token_ids = decode(requests)
+        streams.clear()
+        return token_ids
+
+    monkeypatch.setattr(engine.decode_step, "next_tokens", drops_it)
+    assert tokens_of(engine.generate([PROMPTS[0]], GREEDY)) == EXPECTED[:1]
+    assert engine.stats().counters.finished == {"cancelled": 1, "length": 1}
+    assert_no_block_is_lost(engine)
+
+
+def test_a_guard_lets_its_own_thread_in_again_and_leaves_with_the_last():
+    proofs = []
+    guard = Guard(lambda: proofs.append("proven"))
+    with guard:
+        with guard:
+            assert guard.is_inside
+        assert guard.is_inside
+        with pytest.raises(ZeroDivisionError), guard:
+            raise ZeroDivisionError
+    assert not guard.is_inside and proofs == ["proven"] and not guard.is_broken
+    with pytest.raises(ZeroDivisionError), guard, guard.books:
+        raise ZeroDivisionError
+    with pytest.raises(BrokenEngineError, match=r"build a new engine"), guard:
+        pass
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_guard_whose_proof_fails_is_broken():
+    guard = Guard(lambda: 1 / 0)
+    with pytest.raises(KeyError), guard:
+        raise KeyError
+    with pytest.raises(BrokenEngineError), guard:
+        pass
+
+
+def test_handlers_are_set_by_the_functions_behind_the_enums():
+    assert guard_module.get_handler(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_prompt_that_is_refused_breaks_nothing():
+    engine = make_engine(small_model())
+    with pytest.raises(LabkitError):
+        engine.cancel(99)
+    assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
