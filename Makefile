@@ -1,6 +1,7 @@
 # Each goal works on a fresh clone, with or without a GPU; `make` alone lists them.
 PYTHON ?= python3
 LAB_ARGS ?=
+TEST_ARGS ?=
 
 VENV := .venv
 RUN := $(VENV)/bin/python -m
@@ -32,8 +33,8 @@ lab: $(READY)  ## open JupyterLab on the notebooks; LAB_ARGS="--no-browser --por
 test: $(READY)  ## run all tests, and every notebook against its stored outputs, on the CPU
 	$(RUN) pytest tests $(NOTEBOOKS) --nbval --nbval-current-env --nbval-cell-timeout=$(CELL_TIMEOUT)
 
-test-gpu: $(READY)  ## run the tests that need a CUDA GPU
-	$(RUN) pytest -m cuda
+test-gpu: $(READY)  ## run the tests that need a CUDA GPU, and record how they end; TEST_ARGS="-n 8" where pytest-xdist is
+	$(RUN) pytest -m cuda --record data/results/gpu_tests.json $(TEST_ARGS)
 
 notebooks: $(READY)  ## execute every notebook on the CPU and store its outputs
 	$(RUN) nbconvert $(EXECUTE) $(NOTEBOOKS)

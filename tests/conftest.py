@@ -11,7 +11,9 @@ import labkit
 
 # isort: split
 import json
+import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ import torch
 import transformers
 from hypothesis import settings
 
+from labkit.bench.record import current_commit, describe_host
 from labkit.model.checkpoint import ROOT
 
 torch.set_num_threads(1)  # small models: more threads wait for each other longer than they compute
@@ -27,7 +30,39 @@ settings.load_profile("labkit")
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
+STARTED = pytest.StashKey[float]()
 TINY = ROOT / "data/tiny-gpt2"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record", type=Path, help="write the numbers of passed and failed tests to this file")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[STARTED] = time.monotonic()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """--record: what ran, where, and how it ended."""
+    path = config.getoption("--record")
+    if path is None:
+        return
+    counts = {outcome: len(reports) for outcome, reports in terminalreporter.stats.items()}
+    if not torch.cuda.is_available() or not counts.get("passed"):
+        terminalreporter.write_line(f"{path} is left as it is: no test has passed on a GPU")
+        return
+    record = {
+        "kind": "gpu_tests",
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": current_commit(),
+        "passed": counts["passed"],
+        "failed": counts.get("failed", 0) + counts.get("error", 0),
+        "skipped": counts.get("skipped", 0),
+        "seconds": round(time.monotonic() - config.stash[STARTED]),
+        "num_gpus": torch.cuda.device_count(),
+        "host": {**describe_host(torch.device("cuda")), "transformers": transformers.__version__},
+    }
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -1,5 +1,7 @@
 """What the README shows is what was recorded."""
 
+import json
+
 import pytest
 from PIL import Image
 
@@ -20,6 +22,13 @@ def test_the_peers_table_is_that_of_the_records():
     """If it is not: `python -m labkit.show.readme`. Each record has runs of each engine."""
     assert readme.PEERS.findall(TEXT) == [readme.peers_table()]
     assert len(readme.peers_table().splitlines()) == 2 + len(readme.PEER_RECORDS)
+
+
+def test_the_line_about_the_gpu_tests_is_that_of_their_record():
+    """If it is not: `python -m labkit.show.readme`. The record itself comes from `make test-gpu`."""
+    assert readme.GPU_TESTS.findall(TEXT) == [readme.gpu_tests_line()]
+    record = json.loads((readme.RESULTS / "gpu_tests.json").read_text(encoding="utf-8"))
+    assert record["failed"] == 0 and record["passed"] > 100
 
 
 @pytest.mark.parametrize("name", readme.PICTURES)

@@ -1,6 +1,7 @@
 """`python -m labkit.show.readme`: make the README's pictures and tables from the records."""
 
 import hashlib
+import json
 import re
 from pathlib import Path
 from statistics import median
@@ -18,6 +19,7 @@ from labkit.show.timeline import draw_timeline
 README = ROOT / "README.md"
 TABLE = re.compile(r"(?<=<!-- ladder -->\n).*?(?=\n<!-- /ladder -->)", re.DOTALL)
 PEERS = re.compile(r"(?<=<!-- peers -->\n).*?(?=\n<!-- /peers -->)", re.DOTALL)
+GPU_TESTS = re.compile(r"(?<=<!-- gpu tests -->\n).*?(?=\n<!-- /gpu tests -->)", re.DOTALL)
 PEER_RECORDS = ("peers_036_h100", "peers_062_h100", "peers_single_h100")
 PEER_ENGINES = ("labkit 10", "transformers, static cache", "transformers, dynamic cache")
 HOST_BATCH = 128  # requests, of the host time shown
@@ -83,6 +85,17 @@ def peers_table() -> str:
     return "\n".join(lines)
 
 
+def gpu_tests_line() -> str:
+    """How the tests that need a GPU ended when `make test-gpu` last ran them."""
+    record = json.loads((RESULTS / "gpu_tests.json").read_text(encoding="utf-8"))
+    host = record["host"]
+    return (
+        f"Last run: {record['passed']:,} passed, {record['failed']} failed, {record['skipped']} skipped in "
+        f"{record['seconds']} s on an {host['device']}, with torch {host['torch']} and Triton "
+        f"{host['triton']}, at commit `{record['commit'][:8]}` ({record['date'][:10]})."
+    )
+
+
 def lesson_link(rung: Rung) -> str:
     return f"[{rung.title}](notebooks/{rung.notebook})"
 
@@ -102,8 +115,10 @@ def main() -> None:
     for name, draw in PICTURES.items():
         # The record's hash goes into the file, so that a test can tell a picture of older results.
         draw(load_record(name)).savefig(picture(name), metadata={"Source": record_hash(name)})
-    text = TABLE.sub(lambda _: ladder_table(), README.read_text("utf-8"))
-    README.write_text(PEERS.sub(lambda _: peers_table(), text), encoding="utf-8")
+    text = README.read_text("utf-8")
+    for place, made in ((TABLE, ladder_table), (PEERS, peers_table), (GPU_TESTS, gpu_tests_line)):
+        text = place.sub(lambda _, made=made: made(), text)
+    README.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
