@@ -8,6 +8,7 @@ import threading
 from contextlib import contextmanager, suppress
 
 import pytest
+import torch
 from helpers import (
     ENGINES,
     GREEDY,
@@ -24,7 +25,7 @@ from helpers import (
 from streaming_helpers import nobody_waits_for_ever, serving, start  # noqa: F401
 
 import labkit.engine.guard as guard_module
-from labkit import SamplingParams
+from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine import StreamingServer
 from labkit.engine.guard import Guard
 from labkit.errors import BrokenEngineError, EngineBusyError, LabkitError
@@ -335,3 +336,56 @@ def test_a_prompt_that_is_refused_breaks_nothing():
     with pytest.raises(LabkitError):
         engine.cancel(99)
     assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
+
+
+# --- on a GPU --------------------------------------------------------------------------------------------
+
+
+def gpu_engine(model, number):
+    """Each prompt is prefilled by itself: the same numbers whoever else waits."""
+    return InferenceEngine(
+        model,
+        LADDER[number].options,
+        device="cuda",
+        dtype=torch.float32,
+        cache=CacheConfig(block_size=4, max_blocks_per_layer=16),
+        scheduler=SchedulerConfig(max_batch_size=3, prefill_max_batch_size=1),
+    )
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("number", ["05", "07", "08", "09", "10"])
+def test_on_a_gpu_interrupts_cost_nothing_but_their_call_while_graphs_replay_too(tiny, number):
+    expected = tokens_of(gpu_engine(tiny, number).generate(PROMPTS, EACH_PARAMS))
+    rng = random.Random(3)
+    engine = gpu_engine(tiny, number)
+    for _ in range(12):
+        with pytest.raises(KeyboardInterrupt), interrupted_at_line(rng.randrange(1, 3000)):
+            for _ in range(9):
+                engine.generate(PROMPTS, EACH_PARAMS)
+        engine.check_integrity()
+        assert not engine.has_work
+    ids = [engine.add_request(*each) for each in zip(PROMPTS, EACH_PARAMS, strict=True)]
+    outputs = []
+    while engine.has_work:
+        with suppress(KeyboardInterrupt):
+            with interrupted_at_line(rng.randrange(1, 600)):
+                step_outputs = engine.step()
+            outputs += step_outputs
+    handed_out = tokens_by_request(outputs)
+    assert [handed_out[i] for i in ids] == expected
+    assert_no_block_is_lost(engine)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("number", ["05", "10"])
+def test_on_a_gpu_a_reader_that_is_interrupted_leaves_the_server_and_its_other_readers_alone(tiny, number):
+    expected = tokens_of(gpu_engine(tiny, number).generate(PROMPTS, EACH_PARAMS))
+    with serving(gpu_engine(tiny, number)) as server:
+        for line in (5, 40, 90):
+            streams = [server.submit(*each) for each in zip(PROMPTS, EACH_PARAMS, strict=True)]
+            with pytest.raises(KeyboardInterrupt), interrupted_at_line(line):
+                list(streams[0])
+                list(server.submit(PROMPTS[0], EACH_PARAMS[0]))
+            streams[0].close()
+            assert [list(s)[-1].completion.token_ids for s in streams[1:]] == expected[1:]
