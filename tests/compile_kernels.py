@@ -90,8 +90,8 @@ def attention(form: str, D: int, block_size: int, dtype: torch.dtype, B: int = 8
     paged_attention_append.paged_attention_append_split_triton(*arguments, workspace, splits)
 
 
-def append(form: str, D: int, block_size: int, dtype: torch.dtype, B: int = 8, H: int = 12) -> None:
-    cache = [empty(100, H, block_size, D, dtype=dtype) for _ in range(2)]
+def append(form: str, D: int, dtype: torch.dtype, B: int = 8, H: int = 12) -> None:
+    cache = [empty(100, H, 64, D, dtype=dtype) for _ in range(2)]
     _, key, value = empty(B, 3, H, D, dtype=dtype).unbind(1)
     if form == "indexed":
         kv_append.kv_append_triton(*cache, key, value, int64(B), int64(B), int64(B))
@@ -107,9 +107,7 @@ def ends(dtype: torch.dtype, B: int = 8, E: int = 768, V: int = 50257) -> None:
     decode_ends.greedy_advance_triton(empty(B, V + 47, dtype=dtype).narrow(1, 0, V), *slots)
 
 
-def products(
-    dtype: torch.dtype, sizes: list[tuple[int, int]], rows: list[int] | None = None
-) -> Iterator[Case]:
+def products(dtype: torch.dtype, sizes: list, rows: list[int] | None = None) -> Iterator[Case]:
     """Of each size, for each number of rows, or for each that has a tile in the table."""
     for N, K in sizes:
         function = linear_residual if N <= K else norm_linear
@@ -117,20 +115,18 @@ def products(
             yield partial(function, M, N, K, dtype)
 
 
-def attentions(D: int, block_size: int, dtype: torch.dtype) -> Iterator[Case]:
-    for form in ("paged", "append"):
-        yield partial(attention, form, D, block_size, dtype)
-    for B, splits in (
-        (8, 1),
-        (8, paged_attention_append.MAX_SPLITS),
-        (128, 1),
-    ):  # the last: more than at once
-        yield partial(attention, "split", D, block_size, dtype, B, splits)
+def attentions(D: int, dtype: torch.dtype, block_sizes: tuple[int, ...] = (64,)) -> Iterator[Case]:
+    for block_size in block_sizes:  # which are constants of these kernels only
+        for form in ("paged", "append"):
+            yield partial(attention, form, D, block_size, dtype)
+    most = paged_attention_append.MAX_SPLITS
+    for B, splits in ((8, 1), (8, most), (128, 1)):  # the last are more programs than run at once
+        yield partial(attention, "split", D, 64, dtype, B, splits)
 
 
-def appends(D: int, block_size: int, dtype: torch.dtype) -> Iterator[Case]:
+def appends(D: int, dtype: torch.dtype) -> Iterator[Case]:
     for form in ("indexed", "full batch", "identity pos"):
-        yield partial(append, form, D, block_size, dtype)
+        yield partial(append, form, D, dtype)
 
 
 def full(arch: int) -> Iterator[Case]:
@@ -138,11 +134,10 @@ def full(arch: int) -> Iterator[Case]:
     for dtype in DTYPES:
         yield partial(ends, dtype)
         yield from products(dtype, list(fused_linear.TILES))
-        yield from products(dtype, OTHER_PRODUCTS, rows=[1, 64, 256])
+        yield from products(dtype, OTHER_PRODUCTS, rows=[1, 256])
         for D in HEAD_SIZES:
-            for block_size in BLOCK_SIZES:
-                yield from attentions(D, block_size, dtype)
-            yield from appends(D, 64, dtype)
+            yield from attentions(D, dtype, BLOCK_SIZES)
+            yield from appends(D, dtype)
 
 
 def quick(arch: int) -> Iterator[Case]:
@@ -156,9 +151,9 @@ def quick(arch: int) -> Iterator[Case]:
     for dtype in (torch.bfloat16, torch.float32):
         yield from products(dtype, [(2304, 768), (768, 3072)], rows=[16])
     for D, dtype in ((64, torch.float16), (80, torch.bfloat16), (128, torch.float16), (128, torch.float32)):
-        yield from attentions(D, 64, dtype)
+        yield from attentions(D, dtype)
     for D, dtype in zip(HEAD_SIZES, DTYPES, strict=True):
-        yield from appends(D, 64, dtype)
+        yield from appends(D, dtype)
 
 
 # --- compiling, not launching ------------------------------------------------------------------------

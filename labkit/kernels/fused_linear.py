@@ -318,6 +318,10 @@ def make_split_k_workspace(
         )
 
 
+def num_partials_of(num_tiles: int, tile: Tile) -> int:
+    return num_tiles * tile.split_k * tile.block_m * tile.block_n
+
+
 def linear_residual_plain(
     x: Tensor,  # [M, K]
     weight: Tensor,  # [N, K]
@@ -353,8 +357,7 @@ def linear_residual_triton(
     partials = counters = None
     if tile.split_k > 1:
         num_tiles = grid[0] * grid[1]
-        num_partials = num_tiles * tile.split_k * tile.block_m * tile.block_n
-        workspace = workspace or make_split_k_workspace(x.device, num_partials, num_tiles)
+        workspace = workspace or make_split_k_workspace(x.device, num_partials_of(num_tiles, tile), num_tiles)
         check_workspace(workspace, x.device, num_tiles, tile)
         partials, counters = workspace
     out = torch.empty(M, N, dtype=x.dtype, device=x.device)
@@ -526,7 +529,7 @@ def check_workspace(workspace: SplitKWorkspace, device: torch.device, num_tiles:
     contiguous = {"device": device, "last_stride_is_1": True}
     check_tensor("workspace.partials", partials, shape=("P",), dtype=torch.float32, **contiguous)
     check_tensor("workspace.counters", counters, shape=("C",), dtype=torch.int32, **contiguous)
-    num_partials = num_tiles * tile.split_k * tile.block_m * tile.block_n
+    num_partials = num_partials_of(num_tiles, tile)
     for name, have, need in (
         ("partials", len(partials), num_partials),
         ("counters", len(counters), num_tiles),
