@@ -1,10 +1,13 @@
 """The checks before a launch: what fits passes in silence, what does not is named, with what it should be."""
 
 import runpy
+from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit.kernels import checks
@@ -83,6 +86,25 @@ def test_an_index_out_of_range_is_refused_with_the_range(debug: None, indices: l
     low, high = indices
     with pytest.raises(ValueError, match=rf"^i has values from {low} to {high}, outside of 0 to 4$"):
         check_range("i", torch.tensor(indices), 5)
+
+
+@pytest.mark.parametrize("is_capturing", [True, False])
+def test_while_a_graph_is_captured_no_value_is_looked_at(
+    debug: None, monkeypatch: pytest.MonkeyPatch, is_capturing: bool
+):
+    """Indices on a GPU that is none: the look itself fails, as it would fail a capture."""
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: is_capturing)
+    with FakeTensorMode():
+        indices = torch.empty(2, dtype=torch.int64, device="cuda")
+        looks = pytest.raises(DataDependentOutputException) if not is_capturing else nullcontext()
+        with looks:
+            check_range("i", indices, 5)
+
+
+def test_indices_on_the_cpu_are_looked_at_whatever_the_gpu_does(debug: None, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(ValueError, match=r"^i has values from 5 to 5"):
+        check_range("i", torch.tensor([5]), 5)
 
 
 class Nothing(TorchDispatchMode):

@@ -21,6 +21,9 @@ from labkit.kernels import (
 from labkit.kernels.decode_ends import NO_TOKEN
 from labkit.kernels.fused_linear import must_upcast, row_statistics
 
+if triton_status().mode == "interpreter":
+    from triton.runtime.interpreter import ReduceOps
+
 # Kernels run in the interpreter on CPU tensors, or compiled on the GPU's.
 NATIVE = triton_status().mode == "native"
 KERNEL_DEVICE = "cuda" if NATIVE else "cpu"
@@ -248,6 +251,21 @@ def test_a_row_that_is_not_finite_has_no_token_and_spoils_no_other(
     assert_advances(advance, logits, make_slots(4), [expected[0], NO_TOKEN, *expected[2:]])
     logits.fill_(bad)
     assert_advances(advance, logits, make_slots(4), [NO_TOKEN] * 4)
+
+
+@pytest.mark.skipif(triton_status().mode != "interpreter", reason="changes how the interpreter compares")
+@pytest.mark.parametrize("place", [0, 7, 15, 39])
+def test_a_row_with_nan_has_no_token_though_every_comparison_with_nan_is_false(
+    monkeypatch: pytest.MonkeyPatch, place: int
+):
+    """As on a GPU, number after number. The interpreter asks NumPy instead, whose maximum is NaN wherever one
+    is, and would not miss it if the kernel did not mark NaN as infinite."""
+    monkeypatch.setattr(ReduceOps, "apply_impl", ReduceOps.generic_reduce)
+    logits = random_logits(2, 40)
+    expected = tokens_by_python(logits)
+    assert_advances(greedy_advance_triton, logits, make_slots(2), expected)
+    logits[1, place] = math.nan
+    assert_advances(greedy_advance_triton, logits, make_slots(2), [expected[0], NO_TOKEN])
 
 
 @dtypes

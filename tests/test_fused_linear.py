@@ -22,12 +22,14 @@ from labkit.kernels import (
 )
 from labkit.kernels.fused_linear import (
     TILES,
+    SplitKWorkspace,
     Tile,
     make_split_k_workspace,
     mean_and_rstd,
     row_statistics,
-    split_k_workspace_of,
+    staged_bytes,
     tile_of,
+    tile_with_room,
 )
 
 # Kernels run in the interpreter on CPU tensors, or compiled on the GPU's.
@@ -413,13 +415,31 @@ def test_parts_are_added_in_their_order(device: str):
 
 
 @needs_triton
-def test_the_default_workspace_is_made_once_and_left_as_it_was():
-    device = torch.device(KERNEL_DEVICE, 0) if NATIVE else torch.device(KERNEL_DEVICE)
-    assert tile_of(5, 20, 200).split_k > 1
-    assert_is_linear_and_residual(linear_residual_triton, make_case(5, 20, 200))
-    workspace = split_k_workspace_of(device)
-    assert workspace is split_k_workspace_of(device)
-    assert not workspace.counters.any()
+def test_without_a_workspace_each_call_makes_its_own_and_no_larger_than_needed(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    made = []
+
+    def spy(device: torch.device, num_partials: int, num_tiles: int) -> SplitKWorkspace:
+        made.append(make_split_k_workspace(device, num_partials, num_tiles))
+        return made[-1]
+
+    monkeypatch.setattr(fused_linear, "make_split_k_workspace", spy)
+    tile = tile_of(5, 20, 200)
+    assert tile.split_k > 1
+    for _ in range(2):
+        assert_is_linear_and_residual(linear_residual_triton, make_case(5, 20, 200))
+    first, second = made
+    assert len(first.counters) == 1 and not first.counters.any()  # one tile
+    assert len(first.partials) == tile.split_k * tile.block_m * tile.block_n
+    assert first.counters.data_ptr() != second.counters.data_ptr()
+
+
+@needs_triton
+def test_a_call_with_a_workspace_makes_none(monkeypatch: pytest.MonkeyPatch):
+    workspace = make_split_k_workspace(torch.device(KERNEL_DEVICE))
+    monkeypatch.delattr(fused_linear, "make_split_k_workspace")
+    assert_is_linear_and_residual(linear_residual_triton, make_case(5, 20, 200), workspace=workspace)
 
 
 @needs_triton
@@ -441,12 +461,6 @@ def test_counters_are_cleared_if_a_launch_is_interrupted(monkeypatch: pytest.Mon
         linear_residual_triton(**residual_arguments(case), **options)
     assert not workspace.counters.any()
     assert_is_linear_and_residual(linear_residual_triton, case, **options)
-
-
-def test_no_workspace_is_made_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    with pytest.raises(RuntimeError, match=r"^workspace is first needed while a CUDA graph is captured"):
-        split_k_workspace_of.__wrapped__(torch.device("cuda", 0))
 
 
 @needs_triton
@@ -595,7 +609,57 @@ def assert_has_a_tile(M: int, N: int, K: int, can_split: bool) -> None:
         fused_linear.check_workspace(workspace, torch.device("meta"), tiles, tile)
 
 
-SHARED_MEMORY = 227 * 2**10  # bytes that a program can have, on an H100
+ROOM = {"H100": 227 * 2**10, "A100": 163 * 2**10, "RTX 3090": 99 * 2**10, "T4": 64 * 2**10}  # bytes
+
+
+@pytest.mark.parametrize("room", ROOM.values(), ids=ROOM)
+@pytest.mark.parametrize("N, K", TILES, ids=str)
+def test_tiles_are_cut_to_the_shared_memory_that_there_is(N: int, K: int, room: int):
+    for _, tile in TILES[N, K]:
+        cut = tile_with_room(tile, 2, room)
+        assert staged_bytes(cut, 2) <= room
+        if staged_bytes(tile, 2) <= room:
+            assert cut == tile
+        else:  # and no further than they must be
+            assert cut == tile._replace(num_stages=cut.num_stages)
+            assert staged_bytes(cut._replace(num_stages=cut.num_stages + 1), 2) > room
+
+
+def test_with_99_kib_only_the_tile_of_few_rows_has_a_stage_less():
+    cut = {t for rows in TILES.values() for _, t in rows if tile_with_room(t, 2, ROOM["RTX 3090"]) != t}
+    assert cut == {Tile(16, 64, 128, 1, 4, 6)}
+    assert staged_bytes(*cut, 2) == 102_400
+    assert tile_with_room(*cut, 2, ROOM["RTX 3090"]) == Tile(16, 64, 128, 1, 4, 5)
+
+
+def test_where_fewer_stages_are_not_enough_there_are_fewer_inputs_a_stage():
+    tile = Tile(64, 128, 128, 1, 8, 4)  # 48 KiB a stage
+    assert tile_with_room(tile, 2, 144 * 2**10) == tile
+    assert tile_with_room(tile, 2, 48 * 2**10) == tile._replace(num_stages=2)
+    assert tile_with_room(tile, 2, 47 * 2**10) == tile._replace(num_stages=2, block_k=64)
+    assert tile_with_room(tile, 2, 0) == tile._replace(num_stages=2, block_k=16)  # the least that there is
+
+
+@needs_triton
+@pytest.mark.parametrize("dtype, block_k", [(torch.float16, 128), (torch.float32, 32)], ids=str)
+def test_the_tile_of_a_launch_is_cut_to_its_device_and_one_that_is_passed_is_not(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, block_k: int
+):
+    monkeypatch.setattr(fused_linear, "shared_memory_of", lambda device: 50 * 2**10)
+    x = torch.empty(3, 768, dtype=dtype, device=KERNEL_DEVICE)
+    expected = Tile(16, 64, block_k, 1, 4, 3)  # of 6 stages
+    assert fused_linear.default_tile(x, 2304, can_split=False) == expected
+    launched = []
+
+    class Kernel:
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable:
+            return lambda *args, **options: launched.append((options["BLOCK_K"], options["num_stages"]))
+
+    monkeypatch.setattr(fused_linear, "_norm_linear_kernel", Kernel())
+    arguments = norm_arguments(make_case(3, 2304, 768, dtype))
+    norm_linear_triton(**arguments)
+    norm_linear_triton(**arguments, tile=Tile(16, 64, 256, 1, 4, 6))
+    assert launched == [(block_k, 3), (256, 6)]
 
 
 @pytest.mark.parametrize("N, K", TILES, ids=str)
@@ -607,7 +671,7 @@ def test_the_tiles_measured_are_the_ones_taken(N: int, K: int):
         for M in (least, most):
             assert tile_of(M, N, K) == tile
             assert tile_of(M, N, K, can_split=False) == tile or tile.split_k > 1
-        assert tile.num_stages * (tile.block_m + tile.block_n) * tile.block_k * 2 <= SHARED_MEMORY
+        assert staged_bytes(tile._replace(num_stages=tile.num_stages + 1), 2) <= ROOM["H100"]
         least = most + 1
     if N > 768:  # behind a LayerNorm
         assert all(tile.split_k == 1 for _, tile in rows)
@@ -789,11 +853,12 @@ def test_on_a_gpu_it_is_its_definition_at_full_size(N: int, K: int, M: int, dtyp
 @pytest.mark.parametrize("K", [768, 3072])
 def test_on_a_gpu_the_same_arguments_give_the_same_bits(K: int, M: int):
     arguments = residual_arguments(make_case(M, 768, K, torch.float16, "cuda"))
+    arguments["workspace"] = make_split_k_workspace(torch.device("cuda"))
     assert tile_of(M, 768, 3072).split_k > 1
     expected = tensors_of(linear_residual_triton(**arguments))
     for _ in range(200):
         assert all(map(torch.equal, tensors_of(linear_residual_triton(**arguments)), expected))
-    assert not split_k_workspace_of(arguments["x"].device).counters.any()
+    assert not arguments["workspace"].counters.any()
 
 
 class Layer:
@@ -808,13 +873,14 @@ class Layer:
         self.x = cases["qkv"]["x"]
         self.qkv, self.fc = fold(cases["qkv"]), fold(cases["fc"])
         self.attn, self.proj = ((cases[name]["weight"], cases[name]["bias"]) for name in ("attn", "proj"))
+        self.workspace = make_split_k_workspace(torch.device("cuda"))
 
     def __call__(self) -> list[Tensor]:
         """Everything that a kernel made, in order."""
         qkv = norm_linear_triton(self.x, row_statistics(self.x, 768), self.qkv)
-        x, first = linear_residual_triton(qkv[:, :768], *self.attn, self.x)
+        x, first = linear_residual_triton(qkv[:, :768], *self.attn, self.x, workspace=self.workspace)
         inner = norm_linear_triton(x, first, self.fc, gelu=True)
-        y, second = linear_residual_triton(inner, *self.proj, x)
+        y, second = linear_residual_triton(inner, *self.proj, x, workspace=self.workspace)
         last = norm_linear_triton(y, second, self.qkv)
         return [qkv, x, first.parts, inner, y, second.parts, last]
 
@@ -828,7 +894,7 @@ def test_on_a_gpu_a_graph_of_a_chain_replayed_gives_the_bits_of_the_chain(
     """A kernel that begins before the one in front of it has ended reads nothing of it too early: not in a
     graph, not without, and the same as where every kernel waits for the whole of the one before."""
     layer = Layer(M, dtype)
-    layer()  # compiled, and the workspace made
+    layer()  # compiled
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -848,7 +914,7 @@ def test_on_a_gpu_a_graph_of_a_chain_replayed_gives_the_bits_of_the_chain(
             assert all(map(torch.equal, made, one_by_one))
         seen.add(replayed[-1].float().sum().item())
     assert len(seen) == 50
-    assert not split_k_workspace_of(layer.x.device).counters.any()
+    assert not layer.workspace.counters.any()
 
 
 @pytest.mark.cuda

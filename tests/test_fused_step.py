@@ -1,7 +1,9 @@
 """A fused step against the model it stands for: the same logits, the same tokens, and no padded one."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from threading import Event
 
 import pytest
 import torch
@@ -10,10 +12,17 @@ from torch import Tensor
 
 from labkit import LADDER, CacheConfig, InferenceEngine, LanguageModel, SamplingParams, SchedulerConfig
 from labkit.engine import fused_step
-from labkit.engine.fused_step import PLAIN, TRITON, VOCABULARY_MULTIPLE, FusedDeviceStep, SplitAttention
+from labkit.engine.fused_step import (
+    PLAIN,
+    TRITON,
+    VOCABULARY_MULTIPLE,
+    FusedDeviceStep,
+    FusedKernels,
+    SplitAttention,
+)
 from labkit.engine.graphed_step import GraphedStep
 from labkit.engine.resident_step import AttendAndWrite, DeviceStep
-from labkit.kernels import paged_attention_append_plain, triton_status
+from labkit.kernels import checks, paged_attention_append_plain, triton_status
 from labkit.ladder import FUSED_AND_SPLIT
 from labkit.model import GPT2Config
 from labkit.model.checkpoint import random_gpt2
@@ -236,8 +245,34 @@ def test_options_pick_the_kernels_or_their_twins():
     model = random_model(CONFIGS["2 layers"])
     for options, kernels in ((FUSED_AND_SPLIT, PLAIN), (PLAIN_OPTIONS, PLAIN), (TRITON_OPTIONS, TRITON)):
         step = make_engine(model, options).decode_step.launcher
-        assert type(step) is FusedDeviceStep and step.kernels == kernels
+        assert type(step) is FusedDeviceStep
+        assert (step.kernels if kernels is PLAIN else without_workspace(step.kernels)) == kernels
         assert isinstance(step.attention.attention, SplitAttention) == (kernels is TRITON)
+
+
+def without_workspace(kernels: FusedKernels) -> FusedKernels:
+    return kernels._replace(linear_residual=kernels.linear_residual.func)
+
+
+@needs_interpreter
+def test_no_two_engines_share_a_workspace():
+    """Steps of two engines may run at once, and a workspace is for launches that follow each other."""
+    model, places, launched = random_model(CONFIGS["2 layers"]), [], []
+    for _ in range(2):
+        engine = make_engine(model, TRITON_OPTIONS)
+        step = engine.decode_step.launcher
+        split_k, split = (
+            step.kernels.linear_residual.keywords["workspace"],
+            step.attention.attention._workspace,
+        )
+        tensors = [*split_k, *vars(split).values()]
+        assert len(tensors) == 5
+        places.append({tensor.data_ptr() for tensor in tensors})
+        made = tokens_of(engine.generate(PROMPTS[:1], SamplingParams(2)))
+        launched.append(made)
+        assert not split_k.counters.any() and not split.arrived.any()
+    assert not places[0] & places[1]
+    assert launched[0] == launched[1]
 
 
 @configs
@@ -330,7 +365,7 @@ def test_on_a_gpu_greedy_tokens_in_float32_are_those_of_rung_00(tiny, max_batch_
 def test_on_a_gpu_logits_are_those_of_the_model(tiny, dtype: torch.dtype, bound: float):
     """Of every step, for the slots as they are; a token that differs is a near tie."""
     engine = make_engine(tiny, EAGER, "cuda", dtype, max_batch_size=8)
-    assert engine.decode_step.launcher.kernels == TRITON
+    assert without_workspace(engine.decode_step.launcher.kernels) == TRITON
     compared = compare_logits(engine)
     engine.generate(TEXTS, SamplingParams(NUM_TOKENS, stop_on_eos=False))
     assert_logits_are_close(compared, bound)
@@ -385,3 +420,45 @@ def test_on_a_gpu_requests_come_and_go_and_have_the_tokens_of_rung_00(tiny):
         return [handed_out[i] for i in ids]
 
     assert tokens(FUSED_AND_SPLIT) == tokens(RUNG_00)
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_an_engine_is_made_while_another_is_at_work_and_neither_disturbs_the_other(tiny):
+    """Made and used in a second thread, whose warm-up runs are in a stream of their own."""
+    params = SamplingParams(NUM_TOKENS, stop_on_eos=False)
+
+    def make() -> InferenceEngine:
+        return make_engine(tiny, FUSED_AND_SPLIT, "cuda", torch.float32, max_batch_size=8)
+
+    first = make()
+    alone = tokens_of(first.generate(TEXTS, params))
+    is_done, meanwhile = Event(), []
+
+    def make_and_generate() -> list[tuple[int, ...]]:
+        try:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                return [tokens_of(make().generate(TEXTS, params)) for _ in range(3)]
+        finally:
+            is_done.set()
+
+    with ThreadPoolExecutor() as pool:
+        second = pool.submit(make_and_generate)
+        while not is_done.is_set():
+            meanwhile.append(tokens_of(first.generate(TEXTS, params)))
+        assert second.result() == [alone] * 3
+    assert meanwhile == [alone] * len(meanwhile) and len(meanwhile) > 1
+    assert tokens_of(first.generate(TEXTS, params)) == alone  # no count was left
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("number", ["08", "09", "10"])
+def test_on_a_gpu_graphs_are_captured_with_values_checked(tiny, monkeypatch: pytest.MonkeyPatch, number: str):
+    """The warm-up runs look at indices; a capture cannot."""
+    params, options = SamplingParams(20, stop_on_eos=False), LADDER[number].options
+    made = []
+    for is_debug in (False, True):
+        monkeypatch.setattr(checks, "DEBUG", is_debug)
+        engine = make_engine(tiny, options, "cuda", torch.float32)
+        assert isinstance(engine.decode_step.launcher, GraphedStep)
+        made.append(tokens_of(engine.generate(TEXTS, params)))
+    assert made[0] == made[1]

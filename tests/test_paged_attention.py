@@ -218,6 +218,27 @@ def test_scores_past_the_range_of_exp_do_not_overflow(attention: Callable, size:
     assert_is_dense_attention(attention, case)
 
 
+@pytest.mark.parametrize("attention", BOTH)
+def test_blocks_more_than_2_to_the_31_numbers_into_the_pool_are_read(attention: Callable):
+    """Trap 11. The far block begins at number 2**32, which an index of 32 bits takes for 0. Memory is only
+    reserved: of 8.6 GB a few pages are touched."""
+    H, D, block_size, far = 2, 64, 64, 2**18
+    try:
+        pool = torch.empty(far + 2, 2, H, block_size, D, dtype=torch.float16, device=KERNEL_DEVICE)
+    except RuntimeError as error:  # out of memory on a GPU is one, too
+        pytest.skip(f"8.6 GB could not be reserved: {error}")
+    assert pool.stride(0) * far == 2**32
+    near = make_case([70, 20], H, D, block_size, torch.float16, KERNEL_DEVICE)
+    table = near.arguments["block_table"]
+    assert table.max() == 3 and table.shape == (2, 3)  # four blocks; the first holds nothing
+    pool[:2], pool[far:] = torch.nan, torch.nan
+    moved = torch.tensor([0, far, 1, far + 1], device=KERNEL_DEVICE)
+    k_pool, v_pool = pool.unbind(1)
+    k_pool[moved], v_pool[moved] = near.arguments["k_cache_layer"], near.arguments["v_cache_layer"]
+    layers = {"k_cache_layer": k_pool, "v_cache_layer": v_pool, "block_table": moved[table.long()].int()}
+    assert_is_dense_attention(attention, near._replace(arguments=near.arguments | layers))
+
+
 # --- what the wrappers refuse ----------------------------------------------------------------------
 
 

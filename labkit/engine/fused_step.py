@@ -1,8 +1,10 @@
 """The device's work of a step in few kernels (rung 09): five a layer, and five around them."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -24,6 +26,7 @@ from labkit.kernels import (
     num_splits,
     paged_attention_append_split_triton,
 )
+from labkit.kernels.fused_linear import make_split_k_workspace
 from labkit.kvcache import KVBlockManager
 from labkit.model import GPT2
 from labkit.ranges import named_range
@@ -42,6 +45,13 @@ class FusedKernels(NamedTuple):
 
 PLAIN = FusedKernels(embed_slots_plain, norm_linear_plain, linear_residual_plain, greedy_advance_plain)
 TRITON = FusedKernels(embed_slots_triton, norm_linear_triton, linear_residual_triton, greedy_advance_triton)
+
+
+def triton_kernels(device: torch.device) -> FusedKernels:
+    """`TRITON` with a workspace, made once: a graph remembers its address. One engine's alone, for steps of
+    two engines may run at once."""
+    workspace = make_split_k_workspace(device)
+    return TRITON._replace(linear_residual=partial(linear_residual_triton, workspace=workspace))
 
 
 class SplitAttention:

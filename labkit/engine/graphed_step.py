@@ -59,7 +59,10 @@ class GraphedStep:
                 self.device_step(bucket, 0, is_greedy)
         torch.cuda.current_stream().wait_stream(self._warmup_stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._capture_stream):
+        # "thread_local": other threads may go on meanwhile, with the steps of another engine for example.
+        with torch.cuda.graph(
+            graph, pool=self._pool, stream=self._capture_stream, capture_error_mode="thread_local"
+        ):
             token_ids = self.device_step(bucket, 0, is_greedy)
         self._graphs[bucket, is_greedy] = graph, token_ids
 

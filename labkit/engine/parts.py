@@ -4,7 +4,7 @@ import torch
 
 from labkit.engine.decode_step import DecodeStep
 from labkit.engine.device_slots import DeviceSlots
-from labkit.engine.fused_step import PLAIN, TRITON, FusedDeviceStep, SplitAttention
+from labkit.engine.fused_step import PLAIN, FusedDeviceStep, SplitAttention, triton_kernels
 from labkit.engine.graphed_step import GraphedStep
 from labkit.engine.readback import ReadAtOnce, ReadOneBehind
 from labkit.engine.resident_step import (
@@ -107,7 +107,8 @@ def build_resident_step(
     attention = layer_attention(options, kv_manager, max_batch_size)
     if options.layer_kernels == "fused":
         on_triton = attention.attention is not paged_attention_append_plain
-        device_step = FusedDeviceStep(slots, gpt2, attention, TRITON if on_triton else PLAIN)
+        kernels = triton_kernels(device) if on_triton else PLAIN
+        device_step = FusedDeviceStep(slots, gpt2, attention, kernels)
     else:
         device_step = DeviceStep(slots, gpt2, attention)
     is_graph = options.launch == "graph" and device.type == "cuda"  # elsewhere, its plain form

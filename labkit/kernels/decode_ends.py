@@ -49,7 +49,7 @@ def embed_slots_triton(
         statistics,
         E,
         BLOCK_E=triton.next_power_of_2(E),
-        **early_launch(wte.device),
+        EARLY=early_launch(wte.device)["EARLY"],  # and no `launch_pdl`: see the kernel
     )
     return x, RowStatistics(statistics, E)
 
@@ -69,9 +69,11 @@ def _embed_slots_kernel(
 ):
     b = tl.program_id(0)
     e = tl.arange(0, BLOCK_E)
+    # The kernels behind start each other at once and read slots, tables and cache before they wait, each for
+    # the one in front of it alone. So this one, the first of a step, is launched in order and need not wait:
+    # what PyTorch's kernels wrote there before it is complete. In a graph nothing is before it anyway.
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
     slot = tl.load(slot_mapping_ptr + b)
     token_id = tl.load(last_token_ids_ptr + slot)
     position = tl.maximum(tl.load(context_lens_ptr + slot), 0)

@@ -5,7 +5,6 @@ and that takes the time: so there are many programs, each with a tile of the res
 weights. The normalized rows, and the products before bias, GELU and residual, never reach memory.
 """
 
-from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -13,7 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from labkit.kernels.checks import check_tensor
-from labkit.kernels.triton_runtime import INTERPRETED, check_launchable, early_launch, tl, triton
+from labkit.kernels.triton_runtime import (
+    INTERPRETED,
+    check_launchable,
+    early_launch,
+    shared_memory_of,
+    tl,
+    triton,
+)
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
@@ -294,7 +300,8 @@ def _rows_first(acc, BLOCK_M: tl.constexpr):  # [BLOCK_M, BLOCK_N]
 
 
 class SplitKWorkspace(NamedTuple):
-    """Where programs that share a tile leave their parts. One launch at a time: those of one stream."""
+    """Where programs that share a tile leave their parts. One launch at a time, as in one stream: two at once
+    count each other's parts, add up what is not there yet, and leave a count for all launches after them."""
 
     partials: Tensor  # [at least tiles * split_k * block_m * block_n] float32
     counters: Tensor  # [at least tiles] int32: the parts that have arrived; 0 between launches
@@ -311,18 +318,8 @@ def make_split_k_workspace(
         )
 
 
-@cache
-def split_k_workspace_of(device: torch.device) -> SplitKWorkspace:
-    """A device's own, made when it is first asked for, and kept: CUDA graphs remember where it lies.
-
-    Never made while a graph is captured: it would lie in the graph's memory and end with it.
-    """
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        raise RuntimeError(
-            "workspace is first needed while a CUDA graph is captured: call linear_residual_triton or "
-            "split_k_workspace_of(device) once before, or pass a workspace"
-        )
-    return make_split_k_workspace(device)
+def num_partials_of(num_tiles: int, tile: Tile) -> int:
+    return num_tiles * tile.split_k * tile.block_m * tile.block_n
 
 
 def linear_residual_plain(
@@ -349,7 +346,8 @@ def linear_residual_triton(
     """The same in one kernel; the sum is float32 up to its end, where the plain twin rounds twice.
 
     With tile.split_k > 1 each program sums a part of the inputs, and the last to arrive adds up the parts,
-    always in the same order: the same arguments give the same bits.
+    always in the same order: the same arguments give the same bits. workspace: for calls that follow each
+    other; without one, each call makes its own.
     """
     check_linear_residual(x, weight, bias, residual)
     check_launchable(x.device)
@@ -358,8 +356,9 @@ def linear_residual_triton(
     grid = (triton.cdiv(M, tile.block_m), triton.cdiv(N, tile.block_n), tile.split_k)
     partials = counters = None
     if tile.split_k > 1:
-        workspace = workspace or split_k_workspace_of(x.device)
-        check_workspace(workspace, x.device, num_tiles=grid[0] * grid[1], tile=tile)
+        num_tiles = grid[0] * grid[1]
+        workspace = workspace or make_split_k_workspace(x.device, num_partials_of(num_tiles, tile), num_tiles)
+        check_workspace(workspace, x.device, num_tiles, tile)
         partials, counters = workspace
     out = torch.empty(M, N, dtype=x.dtype, device=x.device)
     statistics = torch.empty(M, grid[1], 2, dtype=torch.float32, device=x.device)
@@ -479,9 +478,28 @@ def _store_with_statistics(out, m, n, in_m, in_n, out_ptr, statistics_ptr, N):
 
 
 def default_tile(x: Tensor, N: int, can_split: bool) -> Tile:
-    """The tile of `tile_of`, which thinks of half precision: of float32, a thread holds fewer."""
+    """The tile of `tile_of`, which thinks of half precision, and of an H100: of float32, a thread holds
+    fewer, and on other GPUs there may be less room."""
     tile = tile_of(max(len(x), 1), N, x.shape[1], can_split=can_split)
-    return tile if x.element_size() == 2 else tile._replace(block_k=max(16, tile.block_k // 4))
+    if x.element_size() == 4:
+        tile = tile._replace(block_k=max(16, tile.block_k // 4))
+    return tile_with_room(tile, x.element_size(), shared_memory_of(x.device))
+
+
+def tile_with_room(tile: Tile, element_size: int, room: int) -> Tile:
+    """The tile, cut until it has room in that many bytes: fewer stages, and then fewer inputs per stage."""
+    while staged_bytes(tile, element_size) > room and (tile.num_stages > 2 or tile.block_k > 16):
+        if tile.num_stages > 2:
+            tile = tile._replace(num_stages=tile.num_stages - 1)
+        else:
+            tile = tile._replace(block_k=tile.block_k // 2)
+    return tile
+
+
+def staged_bytes(tile: Tile, element_size: int) -> int:
+    """Shared memory for the inputs that are under way while others are multiplied: of all stages but one.
+    (Hopper and data center Blackwell keep the one as well; no tile comes near the 227 KiB that they have.)"""
+    return (tile.num_stages - 1) * (tile.block_m + tile.block_n) * tile.block_k * element_size
 
 
 def must_upcast(dtype: torch.dtype) -> bool:
@@ -511,7 +529,7 @@ def check_workspace(workspace: SplitKWorkspace, device: torch.device, num_tiles:
     contiguous = {"device": device, "last_stride_is_1": True}
     check_tensor("workspace.partials", partials, shape=("P",), dtype=torch.float32, **contiguous)
     check_tensor("workspace.counters", counters, shape=("C",), dtype=torch.int32, **contiguous)
-    num_partials = num_tiles * tile.split_k * tile.block_m * tile.block_n
+    num_partials = num_partials_of(num_tiles, tile)
     for name, have, need in (
         ("partials", len(partials), num_partials),
         ("counters", len(counters), num_tiles),

@@ -16,8 +16,10 @@ from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, tr
 
 # The split form: tokens that a program, which is one warp, reads at a time, and how many such programs an
 # H100 runs at once (8 on each of its 132 multiprocessors, for their registers). One more would have to wait
-# until another has ended, and all for it.
+# until another has ended, and all for it. Wider rows than those of a key of 64 in half precision are read
+# fewer at a time: a thread would not have registers enough.
 TOKENS_AT_A_TIME = 32
+BYTES_AT_A_TIME = TOKENS_AT_A_TIME * 64 * 2
 PROGRAMS_AT_ONCE = 1056
 MAX_SPLITS = 16
 
@@ -202,9 +204,10 @@ def num_splits(batch_size: int, num_heads: int, max_tokens: int) -> int:
     return max(1, min(at_once, MAX_SPLITS, -(-max_tokens // TOKENS_AT_A_TIME)))
 
 
-def tokens_at_a_time(num_programs: int) -> int:
-    """Where not all programs run at once, half the tokens, for twice as many do."""
-    return TOKENS_AT_A_TIME if num_programs <= PROGRAMS_AT_ONCE else TOKENS_AT_A_TIME // 2
+def tokens_at_a_time(num_programs: int, row_bytes: int) -> int:
+    """Of keys of `row_bytes`. Where not all programs run at once, half the tokens, for twice as many do."""
+    tokens = min(TOKENS_AT_A_TIME, max(2, BYTES_AT_A_TIME // row_bytes))
+    return tokens if num_programs <= PROGRAMS_AT_ONCE else tokens // 2
 
 
 def paged_attention_append_split_triton(
@@ -230,6 +233,7 @@ def paged_attention_append_split_triton(
         raise ValueError(f"splits is {splits}, expected 1 to {MAX_SPLITS}")
     check_workspace(workspace, query)
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
+    block_d = triton.next_power_of_2(D)
     try:
         _split_paged_attn_append_kernel[(splits, H, B)](
             query,
@@ -256,8 +260,8 @@ def paged_attention_append_split_triton(
             block_table.shape[1],
             SPLITS=splits,
             BLOCK_S=triton.next_power_of_2(splits),
-            BLOCK_T=tokens_at_a_time(B * H * splits),
-            BLOCK_D=triton.next_power_of_2(D),
+            BLOCK_T=tokens_at_a_time(B * H * splits, block_d * query.element_size()),
+            BLOCK_D=block_d,
             num_warps=1,
             **early_launch(query.device),
         )

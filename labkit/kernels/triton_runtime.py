@@ -9,6 +9,7 @@ tensors. Where Triton cannot be had, kernel files still import: see `AbsentTrito
 import functools
 import importlib.metadata
 import os
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -168,3 +169,13 @@ def early_launch(device: "torch.device") -> dict[str, bool]:
 
     is_early = not INTERPRETED and torch.cuda.get_device_capability(device) >= (9, 0)
     return {"EARLY": True, "launch_pdl": True} if is_early else {"EARLY": False}
+
+
+@functools.cache
+def shared_memory_of(device: "torch.device") -> int:
+    """Bytes of shared memory that a program can have there. The interpreter has no limit."""
+    import torch
+
+    return (
+        sys.maxsize if INTERPRETED else torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    )
