@@ -52,6 +52,9 @@ clean:  ## remove everything that these goals made
 # Stored outputs are those of a CPU, on any machine.
 test notebooks: export CUDA_VISIBLE_DEVICES :=
 
+# More threads than free cores make small models slow; your own OMP_NUM_THREADS stands.
+test notebooks: export OMP_NUM_THREADS ?= 1
+
 # Made last, so that an interrupted installation is taken up again.
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \

@@ -6,6 +6,9 @@ labkit is imported first: it turns Triton's interpreter on, and transformers' GP
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test depends on the network
+os.environ.setdefault(
+    "OMP_NUM_THREADS", "1"
+)  # as in lessons; before torch reads it, and for every subprocess
 
 import labkit
 
@@ -21,7 +24,6 @@ from hypothesis import settings
 
 from labkit.model.checkpoint import ROOT
 
-torch.set_num_threads(1)  # small models: more threads wait for each other longer than they compute
 settings.register_profile("labkit", deadline=None)  # a busy machine is no failure
 settings.load_profile("labkit")
 transformers.utils.logging.set_verbosity_error()
