@@ -6,9 +6,7 @@ labkit is imported first: it turns Triton's interpreter on, and transformers' GP
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test depends on the network
-os.environ.setdefault(
-    "OMP_NUM_THREADS", "1"
-)  # as in lessons; before torch reads it, and for every subprocess
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in lessons; before torch reads it
 
 import labkit
 
