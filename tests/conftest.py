@@ -18,16 +18,24 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from labkit.model.checkpoint import ROOT
 
-settings.register_profile("labkit", deadline=None)  # a busy machine is no failure
+# A busy machine is no failure.
+settings.register_profile("labkit", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("labkit")
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
 TINY = ROOT / "data/tiny-gpt2"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.pluginmanager.hasplugin("nbval"):
+        import dead_kernels
+
+        dead_kernels.install()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
