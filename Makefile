@@ -8,12 +8,14 @@ RUN := $(VENV)/bin/python -m
 READY := $(VENV)/.ready
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 LINTED := labkit tests data
-CELL_TIMEOUT := 300# seconds; also how long a kernel that died goes unnoticed
+CELL_TIMEOUT := 1800# seconds; a cell that takes a minute may take ten times as long on a busy machine
+KERNEL_TIMEOUT := 600# seconds until a kernel answers
 
 # Beside its outputs a notebook keeps nothing that differs between runs or machines: no execution times,
 # Python version or widget state, and no stream cut in pieces.
 EXECUTE := --to notebook --execute --inplace \
   --ExecutePreprocessor.timeout=$(CELL_TIMEOUT) \
+  --ExecutePreprocessor.startup_timeout=$(KERNEL_TIMEOUT) \
   --ExecutePreprocessor.record_timing=False \
   --NotebookExporter.preprocessors=nbconvert.preprocessors.CoalesceStreamsPreprocessor \
   --ClearMetadataPreprocessor.enabled=True \
@@ -31,7 +33,8 @@ lab: $(READY)  ## open JupyterLab on the notebooks; LAB_ARGS="--no-browser --por
 	$(RUN) jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) --LabApp.default_url=/lab/tree/notebooks $(LAB_ARGS)
 
 test: $(READY)  ## run all tests, and every notebook against its stored outputs, on the CPU
-	$(RUN) pytest tests $(NOTEBOOKS) --nbval --nbval-current-env --nbval-cell-timeout=$(CELL_TIMEOUT)
+	$(RUN) pytest tests $(NOTEBOOKS) --nbval --nbval-current-env \
+	  --nbval-cell-timeout=$(CELL_TIMEOUT) --nbval-kernel-startup-timeout=$(KERNEL_TIMEOUT)
 
 test-gpu: $(READY)  ## run the tests that need a CUDA GPU, and record how they end; TEST_ARGS="-n 8" where pytest-xdist is
 	$(RUN) pytest -m cuda --record data/results/gpu_tests.json $(TEST_ARGS)
@@ -52,6 +55,9 @@ clean:  ## remove everything that these goals made
 
 # Stored outputs are those of a CPU, on any machine.
 test notebooks: export CUDA_VISIBLE_DEVICES :=
+
+# More threads than free cores make small models slow; your own OMP_NUM_THREADS stands.
+test notebooks: export OMP_NUM_THREADS ?= 1
 
 # Made last, so that an interrupted installation is taken up again.
 $(READY): pyproject.toml

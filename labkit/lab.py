@@ -8,6 +8,7 @@ import torch
 from labkit.kernels import triton_status
 from labkit.ladder import LADDER, Rung
 from labkit.model import LanguageModel, load_model
+from labkit.threads import use_one_thread
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Lab:
 def start(number: str) -> Lab:
     """Begin lesson `number`: say where it runs and at what scale.
 
+    Without a GPU PyTorch computes on one thread from here on, unless OMP_NUM_THREADS is set.
     Raises OptionError for a number that is not on the ladder.
     """
     rung = LADDER[number]
@@ -55,11 +57,12 @@ def start(number: str) -> Lab:
     scale = GPU_SCALE if on_gpu else CPU_SCALE
     device = torch.device("cuda" if on_gpu else "cpu")
     status = triton_status()
-    name = (
-        torch.cuda.get_device_name()
-        if on_gpu
-        else f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
-    )
+    if on_gpu:
+        name = torch.cuda.get_device_name()
+    else:
+        use_one_thread()
+        threads = torch.get_num_threads()
+        name = f"{platform.machine()} CPU, {threads} {'thread' if threads == 1 else 'threads'}"
     print(f"Lesson {rung.number}: {rung.title}")
     print(f"device   {name}")
     print(f"versions Python {platform.python_version()}, torch {torch.__version__}")

@@ -6,6 +6,7 @@ labkit is imported first: it turns Triton's interpreter on, and transformers' GP
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test depends on the network
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in lessons; before torch reads it
 
 import labkit
 
@@ -19,13 +20,13 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from labkit.bench.record import current_commit, describe_host
 from labkit.model.checkpoint import ROOT
 
-torch.set_num_threads(1)  # small models: more threads wait for each other longer than they compute
-settings.register_profile("labkit", deadline=None)  # a busy machine is no failure
+# A busy machine is no failure.
+settings.register_profile("labkit", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("labkit")
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
@@ -40,6 +41,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[STARTED] = time.monotonic()
+    if config.pluginmanager.hasplugin("nbval"):
+        import dead_kernels
+
+        dead_kernels.install()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -6,6 +6,7 @@ import time
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 
 import pytest
 from helpers import GREEDY, SEEDED, assert_no_block_is_lost, make_engine, tokens_alone
@@ -13,7 +14,7 @@ from helpers import GREEDY, SEEDED, assert_no_block_is_lost, make_engine, tokens
 from labkit import SamplingParams
 from labkit.engine import StreamingServer
 
-TIMEOUT = 60  # seconds; nothing here takes ten
+TIMEOUT = 600  # seconds; nothing here takes ten on a machine that is not busy
 LONG = SamplingParams(50)
 PROMPTS = [(1, 2, 3), tuple(range(20, 33)), (7,), (1, 2, 3, 4, 5, 6), (9, 9), (97, 98)]
 EACH_PARAMS = [
@@ -94,15 +95,22 @@ class Gate:
         return streams + [submit(*each) for each in zip(prompts[1:], each_params[1:], strict=True)]
 
 
-def slow(engine) -> None:
-    """From now on, a step takes 50 ms, so that something can happen before a long request's end."""
-    step = engine.step
+def hold(server, num_steps=20) -> None:
+    """After so many more steps one begins only when something was asked of the worker, as to close the
+    server: a long request is then not at its end."""
+    step, steps = server.engine.step, count()
 
-    def sleep_and_step():
-        time.sleep(0.05)
+    def wait_and_step():
+        if next(steps) >= num_steps:
+            wait_for(lambda: not server._worker._inbox.empty())
         return step()
 
-    engine.step = sleep_and_step
+    server.engine.step = wait_and_step
+
+
+def cpu_seconds(thread) -> float:
+    """What the thread itself has computed, whatever else the machine does."""
+    return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
 
 
 def tokens_in(chunks):

@@ -182,7 +182,7 @@ def test_compare_prints_a_verdict_and_warns_of_a_path_that_never_ran(monkeypatch
     line = f"compare {TINY} --max-new-tokens 4 --no-stop-on-eos --rounds 1 --json {out}"
     bench(monkeypatch, f"{line} --before 00 --after 00,attention=plain --path copy_on_write")
     printed = capsys.readouterr().out
-    assert re.search(r"00 -> 00,attention=plain: x\d\.\d+ \[.*\], (cannot tell|faster|slower)", printed)
+    assert re.search(r"00 -> 00,attention=plain: x\d+\.\d+ \[.*\], too few rounds for a verdict", printed)
     assert "WARNING: path 'copy_on_write' never ran" in printed
     assert re.search(r"Limit of decode: .* s at .* GB/s; reached \d+\.\d %", printed)
     (sample,) = json.loads(out.read_text())["samples"]
@@ -190,8 +190,14 @@ def test_compare_prints_a_verdict_and_warns_of_a_path_that_never_ran(monkeypatch
 
 
 def test_the_instrument_can_be_tested_on_itself(monkeypatch, capsys):
-    bench(monkeypatch, f"compare {TINY} --max-new-tokens 3 --no-stop-on-eos --rounds 1 --self-test 2")
-    assert re.search(r"A/A self-test: [012] of 2 came out 'cannot tell'", capsys.readouterr().out)
+    line = f"compare {TINY} --max-new-tokens 3 --no-stop-on-eos --self-test 2"
+    bench(monkeypatch, f"{line} --rounds 1")
+    too_few = "A/A self-test, 2 comparisons: 2 'too few rounds for a verdict (2 needed)'"
+    assert capsys.readouterr().out.splitlines()[-1] == too_few
+    bench(monkeypatch, f"{line} --rounds 2")
+    last = capsys.readouterr().out.splitlines()[-1]
+    verdicts = re.findall(r"(\d) '(cannot tell|faster|slower)'", last)
+    assert last.startswith("A/A self-test, 2 comparisons: ") and sum(int(n) for n, _ in verdicts) == 2
 
 
 def test_host_time_prints_rungs_by_batch_size(monkeypatch, capsys, tmp_path):

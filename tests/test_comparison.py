@@ -8,7 +8,7 @@ import pytest
 from helpers import small_model
 
 from labkit import LADDER, CacheConfig, EngineOptions
-from labkit.bench import Comparison, Workload, compare, in_turn, speedup_interval
+from labkit.bench import Comparison, Interval, Workload, compare, in_turn, speedup_interval
 
 NOTHING = {"before_paths": {}, "after_paths": {}}
 
@@ -164,5 +164,22 @@ def test_each_run_of_a_comparison_has_a_fresh_engine(monkeypatch):
 
 def test_a_single_round_gives_no_verdict():
     """With two runs a side, a thing compared with itself looks different one time in three."""
-    assert comparison([2.0, 2.0], [1.0, 1.0]).verdict == "cannot tell"
-    assert comparison([2.0] * 4, [1.0] * 4).verdict == "faster"
+    once = comparison([5.0, 5.2], [1.0, 0.95])
+    assert once.interval.low > 1 and once.verdict == "too few rounds for a verdict (2 needed)"
+    assert (
+        str(once).splitlines()[0] == "A -> B: x5.231 [5.000, 5.474], too few rounds for a verdict (2 needed)"
+    )
+    assert comparison([5.0, 5.2] * 2, [1.0, 0.95] * 2).verdict == "faster"
+
+
+@pytest.mark.parametrize(
+    ("interval", "text"),
+    [
+        ((1.0004, 1.5), "[1.0004, 1.500]"),
+        ((0.9, 0.99996), "[0.900, 0.99996]"),
+        ((1.0, 1.2), "[1.000, 1.200]"),
+        ((1.00000001, 1.2), "[1.000, 1.200]"),
+    ],
+)
+def test_an_interval_shows_on_which_side_of_1_its_ends_lie(interval, text):
+    assert str(Interval(*interval)) == text

@@ -1,6 +1,6 @@
 """Figures of measurements say what was measured. The numbers here are made up and no picture is kept."""
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -89,6 +89,17 @@ def test_comparison_is_coloured_by_its_verdict():
     assert [text.get_color() for text in verdicts] == [BLUE, INK, RED]
 
 
+def test_a_single_round_is_grey_and_says_that_it_is_too_few():
+    once = Comparison("old", "new", (5.0, 5.2), (1.0, 0.95), {}, {})
+    figure = show.draw_comparison({"here": once})
+    assert once.interval.low > 1 and texts(figure)[0] == "too few rounds for a verdict (2 needed)"
+    (dot,), (bar,) = lines(figure, "o"), [line for line in figure.axes[0].lines if line.get_linewidth() == 8]
+    assert same_color(dot.get_color(), GREY) and same_color(bar.get_color(), GREY)
+    figure = show.draw_before_after(once)
+    assert title(figure) == f"×{once.speedup:.3f} {once.interval}: too few rounds for a verdict (2 needed)"
+    assert all(same_color(box.get_facecolor()[:3], GREY) for box in figure.axes[0].patches)
+
+
 def test_comparison_says_which_side_is_faster():
     figure = show.draw_comparison({"here": comparison(2.0)})
     axes = figure.axes[0]
@@ -167,7 +178,7 @@ def test_before_and_after_of_a_path_that_never_ran_warns():
 
 # --- the ladder ----------------------------------------------------------------------------------------
 
-RATES = {"a": [990, 1000, 1020], "b": [2500, 2400, 2600], "c": [2000, 2000, 2000]}
+RATES = {"a": [990, 1010] * 2, "b": [2475, 2525] * 2, "c": [2000] * 4}
 
 
 def boxes(figure):
@@ -183,13 +194,15 @@ def test_ladder_draws_what_each_rung_adds():
     assert all(same_color(b.get_facecolor()[:3], c) for b, c in zip(gains, (GREY, BLUE, RED), strict=True))
     assert texts(figure) == ["1,000 tokens/s", "×2.50", "2,500 tokens/s", "×0.80", "2,000 tokens/s"]
     assert title(figure) == "Rung a to c: ×2.0"
-    assert figure.axes[0].get_xlabel() == "decode tokens a second, each dot a run"
+    scale, legend = figure.axes[0].get_xlabel().split("\n")
+    assert scale == "decode tokens a second, each dot a run"
+    assert legend == "blue: faster than the rung below; red: slower; grey: cannot tell"
 
 
 def test_ladder_writes_the_factor_beyond_everything_that_is_drawn_in_its_row():
     figure = show.draw_ladder(RATES)
     factors = {text.get_text(): text.xy for text in figure.axes[0].texts if text.get_text()[0] == "×"}
-    assert factors == {"×2.50": (2600, 1), "×0.80": (2500, 2)}
+    assert factors == {"×2.50": (2525, 1), "×0.80": (2500, 2)}
 
 
 def test_ladder_writes_rates_and_shares_outside_the_axes():
@@ -229,15 +242,44 @@ def test_ladder_of_wide_range_is_logarithmic_and_says_so():
     axes = show.draw_ladder({"a": [100.0], "b": [300.0]}, limit=1000).axes[0]
     assert axes.get_xscale() == "linear" and axes.get_xlim()[0] == 0
     axes = show.draw_ladder({"a": [100.0], "b": [300.0]}, limit=50_000).axes[0]
-    assert axes.get_xscale() == "log" and axes.get_xlabel().endswith("(logarithmic axis)")
+    assert axes.get_xscale() == "log" and axes.get_xlabel().splitlines()[0].endswith("(logarithmic axis)")
     assert 0 < axes.get_xlim()[0] < 100
     assert is_wide([1, WIDE + 1]) and not is_wide([1, WIDE])
 
 
-def test_a_rung_that_changes_nothing_is_neither_a_gain_nor_a_loss():
-    figure = show.draw_ladder({"a": [1000.0], "b": [999.0]})
-    (factor,) = [text for text in figure.axes[0].texts if text.get_text() == "×1.00"]
-    assert factor.get_color() == INK
+@pytest.mark.parametrize(
+    ("runs", "factor", "box_colour", "text_colour"),
+    [
+        ([1200.0, 1210.0, 1190.0, 1200.0], "×1.20", BLUE, BLUE),
+        ([800.0, 810.0, 790.0, 800.0], "×0.80", RED, RED),
+        ([1000.0, 1010.0, 990.0, 1002.0], "×1.00", GREY, INK),
+        ([900.0, 1300.0, 950.0, 1250.0], "×1.08", GREY, INK),  # a higher median, but an interval across 1
+        ([1200.0, 1200.0], "×1.20", GREY, INK),  # no rounds that fit the four runs below
+        ([1200.0, 1210.0, 1190.0], "×1.20", GREY, INK),
+    ],
+)
+def test_a_rung_is_coloured_by_the_verdict_on_it_and_the_rung_below(runs, factor, box_colour, text_colour):
+    below = [1000.0, 1005.0, 995.0, 1000.0]
+    figure = show.draw_ladder({"a": below, "b": runs})
+    assert same_color(figure.axes[0].patches[3].get_facecolor()[:3], box_colour)
+    (written,) = [text for text in figure.axes[0].texts if text.get_text().startswith("×")]
+    assert (written.get_text(), written.get_color()) == (factor, text_colour)
+
+
+def test_a_single_round_of_the_ladder_is_grey():
+    figure = show.draw_ladder({"a": [1000.0, 1000.0], "b": [3000.0, 3000.0]})
+    assert same_color(figure.axes[0].patches[3].get_facecolor()[:3], GREY)
+
+
+def test_the_recorded_ladders_factors_and_colours_are_those_of_its_comparisons():
+    recorded = bench.load_record("ladder_036_h100")
+    rates = {number: runs for number, runs in bench.ladder_rates(recorded).items() if number != "11"}
+    figure = show.draw_ladder(rates)
+    steps = [bench.ladder_comparison(recorded, *pair) for pair in pairwise(rates)]
+    assert [t for t in texts(figure) if t[0] == "×"] == [f"×{step.speedup:.2f}" for step in steps]
+    for box, step in zip(figure.axes[0].patches[3::2], steps, strict=True):
+        low, high = step.interval
+        assert same_color(box.get_facecolor()[:3], BLUE if low > 1 else RED if high < 1 else GREY)
 
 
 def test_ladder_names_the_rungs():
@@ -294,7 +336,7 @@ def test_labels_that_would_overlap_move_apart_and_no_further():
 
 def twelve_rungs():
     names = [f"{i:02d} A rung with a title as long as they get" for i in range(12)]
-    return {name: [1000 * 1.5**i, 1010 * 1.5**i] for i, name in enumerate(names)}
+    return {name: [1000 * 1.5**i, 1010 * 1.5**i] * 2 for i, name in enumerate(names)}
 
 
 FIGURES = {
@@ -304,6 +346,9 @@ FIGURES = {
         0.0265,
     ),
     "before_after": lambda: show.draw_before_after(comparison(1.1), tokens=10_000_000),
+    "one_round": lambda: show.draw_comparison(
+        {"a device with a long name": Comparison("old", "new", (5.0, 5.2), (1.0, 0.95), {}, {})}
+    ),
     "ladder": lambda: show.draw_ladder(twelve_rungs(), 480_000, "Twelve rungs"),
     "host_time": lambda: show.draw_host_time({f"{i:02d}": host_times(900, 1 + i / 9) for i in range(12)}),
 }

@@ -142,22 +142,29 @@ def test_an_old_python_is_refused_with_a_way_out(tmp_path):
 
 
 @needs_make
-def test_notebooks_are_tested_strictly_with_a_timeout_and_on_the_cpu(tmp_path):
+def test_notebooks_are_tested_strictly_on_one_thread_of_the_cpu(tmp_path):
     (tmp_path / "notebooks").mkdir()
     for name in ("00_a", "01_b"):
         (tmp_path / f"notebooks/{name}.ipynb").touch()
-    recipe = make(tmp_path, "test", "--dry-run").stdout.splitlines()[-1]
-    assert recipe == (
-        ".venv/bin/python -m pytest tests notebooks/00_a.ipynb notebooks/01_b.ipynb "
-        "--nbval --nbval-current-env --nbval-cell-timeout=300"
+    recipe = make(tmp_path, "test", "--dry-run").stdout.replace("\\\n", "").splitlines()[-1]
+    assert " ".join(recipe.split()) == (
+        ".venv/bin/python -m pytest tests notebooks/00_a.ipynb notebooks/01_b.ipynb --nbval "
+        "--nbval-current-env --nbval-cell-timeout=1800 --nbval-kernel-startup-timeout=600"
     )
     # Replacing the stand-in's body shows the environment that a recipe really gets.
     make(tmp_path, "doctor")
-    (tmp_path / ".venv/bin/python").write_text('#!/bin/sh\necho "seen: [${CUDA_VISIBLE_DEVICES-unset}]"\n')
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "CUDA_"))}
-    for goal, seen in {"test": "seen: []", "notebooks": "seen: []", "test-gpu": "seen: [unset]"}.items():
-        answer = subprocess.run(["make", goal], cwd=tmp_path, env=environment, capture_output=True, text=True)
-        assert answer.stdout.splitlines()[-1] == seen
+    seen = "[${CUDA_VISIBLE_DEVICES-unset}] [${OMP_NUM_THREADS-unset}]"
+    (tmp_path / ".venv/bin/python").write_text(f'#!/bin/sh\necho "seen: {seen}"\n')
+
+    def environment_in(goal: str, **own: str) -> str:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "CUDA_", "OMP_"))}
+        command = {"cwd": tmp_path, "env": environment | own, "capture_output": True, "text": True}
+        return subprocess.run(["make", goal], **command).stdout.splitlines()[-1]
+
+    for goal in ("test", "notebooks"):
+        assert environment_in(goal) == "seen: [] [1]"
+        assert environment_in(goal, OMP_NUM_THREADS="3") == "seen: [] [3]"
+    assert environment_in("test-gpu") == "seen: [unset] [unset]"
 
 
 @needs_make

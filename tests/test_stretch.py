@@ -150,7 +150,7 @@ EVENTS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     events=st.lists(EVENTS, max_size=14),
     options=st.sampled_from(list(AHEAD.values())),

@@ -1,4 +1,7 @@
-"""`python -m labkit.bench COMMAND`: the benchmarks."""
+"""`python -m labkit.bench COMMAND`: the benchmarks.
+
+On a CPU they compute on one thread, unless OMP_NUM_THREADS is set; a record says on how many.
+"""
 
 import argparse
 
@@ -15,7 +18,9 @@ from labkit.bench.commands import (
     scheduler,
     streaming,
 )
+from labkit.engine.engine import pick_device
 from labkit.errors import LabkitError
+from labkit.threads import use_one_thread
 
 COMMANDS = {
     "profile": profile,
@@ -47,6 +52,8 @@ def main() -> None:
     parser = make_parser()
     args = parser.parse_args()
     try:
+        if pick_device(args.device).type == "cpu":
+            use_one_thread()
         args.run(args)
     except LabkitError as error:  # what was asked for cannot be had: no trace is needed to say so
         parser.exit(2, f"{parser.prog}: error: {error}\n")

@@ -18,6 +18,7 @@ from labkit.options import EngineOptions
 # That holds from four rounds on: with two it is about one in twenty, and with one, one in three.
 CONFIDENCE = 0.99
 MIN_ROUNDS = 2  # for a verdict
+TOO_FEW_ROUNDS = f"too few rounds for a verdict ({MIN_ROUNDS} needed)"
 RESAMPLES = 10_000
 ROUNDS = 5
 
@@ -29,7 +30,13 @@ class Interval(NamedTuple):
     high: float
 
     def __str__(self) -> str:
-        return f"[{self.low:.3f}, {self.high:.3f}]"
+        return f"[{beside_one(self.low)}, {beside_one(self.high)}]"
+
+
+def beside_one(ratio: float) -> str:
+    """A ratio to three decimals, or to as many as show on which side of 1 it lies (at most six)."""
+    texts = (f"{ratio:.{decimals}f}" for decimals in range(3, 7))
+    return next((text for text in texts if float(text) != 1), f"{ratio:.3f}")
 
 
 def in_turn(
@@ -96,9 +103,12 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """Faster or slower only if the interval leaves no doubt and there are rounds enough to trust it."""
+        """ "faster" or "slower" if the interval leaves out 1, else "cannot tell".
+
+        `TOO_FEW_ROUNDS` where there are too few to trust the interval.
+        """
         if len(self.before_samples) < 2 * MIN_ROUNDS:
-            return "cannot tell"
+            return TOO_FEW_ROUNDS
         low, high = self.interval
         return "faster" if low > 1 else "slower" if high < 1 else "cannot tell"
 

@@ -78,6 +78,7 @@ def describe_host(device: torch.device) -> dict[str, str | int | None]:
         "driver": driver_version() if on_gpu else None,
         "cpu": cpu_name(),
         "cpu_cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "triton": triton_version,

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from labkit.bench.comparison import CONFIDENCE, Comparison
 from labkit.show.style import BLUE, GREY, INK, RED, figure, styled
 
-VERDICT_COLOURS = {"faster": BLUE, "slower": RED, "cannot tell": GREY}
+VERDICT_COLOURS = {"faster": BLUE, "slower": RED}  # grey for every other
 
 
 @styled
@@ -67,7 +67,7 @@ def _write_beside(axes: Axes, row: int, first: str, second: str, colour: str) ->
 
 
 def _colour(comparison: Comparison) -> str:
-    return GREY if comparison.warning else VERDICT_COLOURS[comparison.verdict]
+    return GREY if comparison.warning else VERDICT_COLOURS.get(comparison.verdict, GREY)
 
 
 def _text_colour(comparison: Comparison) -> str:

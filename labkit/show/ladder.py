@@ -7,8 +7,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from labkit.bench.comparison import Comparison
 from labkit.ladder import LADDER
-from labkit.show.style import BLUE, GREY, INK, PALE, RED, figure, is_wide, styled
+from labkit.show.comparison import VERDICT_COLOURS
+from labkit.show.style import GREY, INK, PALE, figure, is_wide, styled
 
 STEP = 0.7  # height of a rung's box
 LIMIT_NAME = "the hardware's limit"
@@ -17,9 +19,11 @@ LIMIT_NAME = "the hardware's limit"
 @styled
 def draw_ladder(rates: Mapping[str, Sequence[float]], limit: float | None = None, title: str = "") -> Figure:
     """Decode tokens a second of the rungs, in order: each run a dot, a box from the median of the rung below
-    to the rung's own, and the factor between them.
+    to the rung's own, and the factor between them with drift taken out, as `Comparison` has it.
 
-    rates: the runs of each rung, by its number ("03"). limit: the most tokens a second that the hardware
+    The box is blue or red where a comparison with the rung below says faster or slower, and else grey.
+    rates: the runs of each rung, by its number ("03"), made in turn; of two rungs whose runs make no rounds,
+    the factor is the ratio of their medians, and grey. limit: the most tokens a second that the hardware
     allows. title: by default, the factor gained over all rungs and how near the last comes to the limit.
     """
     medians = {number: float(np.median(runs)) for number, runs in rates.items()}
@@ -27,11 +31,11 @@ def draw_ladder(rates: Mapping[str, Sequence[float]], limit: float | None = None
     start = min(everything) / 1.5 if is_wide(everything) else 0.0
     fig, axes = figure(1.1 + 0.42 * (len(rates) + bool(limit)))
     axes.set_xscale("log" if start else "linear")
-    below = start
+    below: Sequence[float] = ()
     for row, (number, runs) in enumerate(rates.items()):
         _draw_step(axes, row, start, below, runs)
         _write_beside(axes, row, medians[number], limit)
-        below = medians[number]
+        below = runs
     labels = [rung_label(number) for number in rates]
     if limit:
         axes.axvline(limit, color=INK, lw=1.5, ls="--")
@@ -43,15 +47,20 @@ def draw_ladder(rates: Mapping[str, Sequence[float]], limit: float | None = None
     if not start:
         axes.locator_params(axis="x", nbins=6)
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.set_xlabel(f"decode tokens a second, each dot a run{' (logarithmic axis)' if start else ''}")
+    axes.set_xlabel(
+        f"decode tokens a second, each dot a run{' (logarithmic axis)' if start else ''}\n"
+        "blue: faster than the rung below; red: slower; grey: cannot tell"
+    )
     axes.set_title(title or ladder_title(medians, limit))
     return fig
 
 
-def _draw_step(axes: Axes, row: int, start: float, below: float, runs: Sequence[float]) -> None:
+def _draw_step(
+    axes: Axes, row: int, start: float, below_runs: Sequence[float], runs: Sequence[float]
+) -> None:
     """A rung: pale up to where both it and the rung below reach, then a box of what it gains or loses."""
-    rate = float(np.median(runs))
-    colour = GREY if row == 0 else BLUE if rate >= below else RED
+    rate, below = float(np.median(runs)), float(np.median(below_runs)) if row else start
+    factor, colour = _compare(below_runs, runs)
     both = min(below, rate)
     axes.barh(row, both - start, left=start, color=PALE, height=STEP)
     axes.barh(row, abs(rate - below), left=both, color=colour, height=STEP, alpha=0.6)
@@ -60,17 +69,27 @@ def _draw_step(axes: Axes, row: int, start: float, below: float, runs: Sequence[
         axes.plot([below, below], [row - 1 + STEP / 2, row + STEP / 2], color=INK, lw=1)
     axes.plot(runs, [row] * len(runs), "o", color=INK, markersize=3, alpha=0.7)
     if row:
-        factor = f"×{rate / below:.2f}"
         axes.annotate(
-            factor,
+            f"×{factor:.2f}",
             (max(rate, below, *runs), row),
             xytext=(6, 0),
             textcoords="offset points",
             va="center",
-            color=INK if factor == "×1.00" else colour,
+            color=INK if colour == GREY else colour,
             weight="bold",
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},  # over the limit's line
         )
+
+
+def _compare(below: Sequence[float], runs: Sequence[float]) -> tuple[float, str]:
+    """How many times as fast a rung is as the one below, and the colour of the verdict; both as rates."""
+    if not below:
+        return np.nan, GREY
+    if len(below) != len(runs) or len(runs) % 2:
+        return float(np.median(runs) / np.median(below)), GREY
+    seconds = [tuple(1 / rate for rate in side) for side in (below, runs)]  # for one token
+    step = Comparison("below", "rung", *seconds, {}, {})
+    return step.speedup, VERDICT_COLOURS.get(step.verdict, GREY)
 
 
 def _write_beside(axes: Axes, row: int, rate: float, limit: float | None) -> None:

@@ -2,6 +2,7 @@
 
 --before and --after take a rung and changes to its options: 00, or 00,attention=plain.
 --self-test N compares --before with itself N times: all but about one in a hundred must be "cannot tell".
+One round gives no verdict.
 """
 
 import argparse
@@ -72,4 +73,5 @@ def run(args: argparse.Namespace) -> None:
 
 def report_self_test(comparisons: list[Comparison]) -> None:
     verdicts = Counter(comparison.verdict for comparison in comparisons)
-    print(f"A/A self-test: {verdicts['cannot tell']} of {len(comparisons)} came out 'cannot tell'")
+    counts = ", ".join(f"{count} {verdict!r}" for verdict, count in verdicts.most_common())
+    print(f"A/A self-test, {len(comparisons)} comparisons: {counts}")
