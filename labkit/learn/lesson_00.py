@@ -34,7 +34,7 @@ def draw_position(rng: random.Random) -> dict[str, Any]:
 def draw_sequence(rng: random.Random) -> dict[str, Any]:
     """Of whole blocks as often as not; one without a block shares none."""
     block_size = rng.choice(BLOCK_SIZES)
-    num_tokens = block_size * rng.randrange(5) + rng.choice((0, rng.randrange(block_size)))
+    num_tokens = block_size * rng.randrange(9) + rng.choice((0, rng.randrange(block_size)))
     return {
         "num_tokens": num_tokens,
         "last_is_shared": num_tokens > 0 and rng.random() < 0.5,
@@ -120,9 +120,9 @@ BLOCKS_TAKEN = Exercise(
             "The block size is an argument, not always 4: 8 tokens leave room for 56 in a block of 64.",
         ),
         Case(
-            {"num_tokens": 9, "last_is_shared": False, "block_size": 3},
+            {"num_tokens": 15, "last_is_shared": False, "block_size": 3},
             1,
-            "Neither is it always even: 9 tokens fill three blocks of 3.",
+            "Neither is it always even: 15 tokens fill five blocks of 3.",
         ),
     ),
     solution=blocks_taken,

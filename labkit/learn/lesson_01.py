@@ -50,6 +50,7 @@ def draw_row(rng: random.Random) -> dict[str, Any]:
         (
             block_ids,
             block_ids[:-1],
+            block_ids[::-1],
             [*block_ids, new_id],
             [*rest, new_id],
             [new_id, *rest[1:], last_id],
@@ -106,6 +107,11 @@ MUST_BE_MADE_ANEW = Exercise(
             {"signature": (2, 7), "block_ids": [3, 1]},
             True,
             "Copy-on-write takes any free block, so that the copy's id can be less than the old one's.",
+        ),
+        Case(
+            {"signature": (2, 7), "block_ids": [7, 3]},
+            True,
+            "Two blocks as before, and block 7 is one of them, but no longer the last: only the last counts.",
         ),
         Case(
             {"signature": (2, 0), "block_ids": [9, 0]},

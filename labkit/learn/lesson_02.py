@@ -260,7 +260,6 @@ def play_plan(
         attempt, last_blocks=last_blocks, lengths=lengths, holders=holders, free=free, block_size=block_size
     )
     pool = pool_before(last_blocks, lengths, free, block_size)
-    full = {b: pool[last_blocks[b]][:] for b, length in enumerate(lengths) if length == block_size}
     try:
         copies, writes = copies_and_writes(answer, len(last_blocks), pool)
     except BrokenContract as broken:
@@ -273,7 +272,8 @@ def play_plan(
     seen: dict[str, Any] = {}
     for b, length in enumerate(lengths):
         block, _ = writes[b]
-        seen[f"{letter(b)} reads"] = full.get(b, []) + pool[block][: length % block_size + 1]
+        full = pool[last_blocks[b]] if length == block_size else []
+        seen[f"{letter(b)} reads"] = full + pool[block][: length % block_size + 1]
     for block, num_inside in Counter(last_blocks).items():
         if block is not None and holders[last_blocks.index(block)] > num_inside:
             seen[f"whoever else holds block {block} finds"] = [n for n in pool[block] if n != EMPTY]
@@ -403,10 +403,16 @@ PLAN = Exercise(
             "Room and one holder: one write, into the slot behind the last token. No copy, no block taken.",
         ),
         sharers(
-            [7, None],
-            [4, 0],
-            [1, 0],
-            {"A reads": [1, 2, 3, 4, 100], "B reads": [200], "blocks taken": [3, 5], "blocks copied": 0},
+            [9, 7, None],
+            [1, 4, 0],
+            [1, 1, 0],
+            {
+                "A reads": [1, 100],
+                "B reads": [2, 3, 4, 5, 200],
+                "C reads": [300],
+                "blocks taken": [3, 5],
+                "blocks copied": 0,
+            },
             "Behind a full block, or none, the next free block is taken and slot 0 written: nothing to copy.",
         ),
         sharers(

@@ -172,13 +172,15 @@ def draw_program(rng: random.Random) -> dict[str, Any]:
 
 
 def draw_batch(rng: random.Random) -> dict[str, Any]:
-    """Equal slots in any blocks; or one that differs, anywhere; or a request that is not written."""
+    """Equal slots in any blocks; or one slot, or some, that differ; or requests that are not written."""
     batch_size, block_size = rng.randint(1, 6), rng.choice((1, 3, 4, 16, 64))
     slot = rng.choice((0, block_size - 1, rng.randrange(block_size)))
     positions = [slot + block_size * rng.randrange(4) for _ in range(batch_size)]
-    what = rng.choice(("equal", "an outlier", "any", "a part"))
+    what = rng.choice(("equal", "an outlier", "two slots", "any", "a part"))
     if what == "an outlier":
         positions[rng.randrange(batch_size)] += rng.choice((1, block_size // 2))
+    elif what == "two slots":
+        positions = [position + rng.randrange(2) for position in positions]
     elif what == "any":
         positions = [rng.randrange(4 * block_size) for _ in range(batch_size)]
     elif what == "a part":
@@ -286,6 +288,11 @@ WHICH_PATH = Exercise(
             {"batch_size": 4, "positions": [20, 23, 20, 20], "block_size": 64},
             "generic",
             "The slot that differs can be anywhere in the batch: look at all of them.",
+        ),
+        Case(
+            {"batch_size": 4, "positions": [20, 20, 23, 23], "block_size": 64},
+            "generic",
+            "Each slot occurs twice here, and there are still two of them: one `pos` must do for all.",
         ),
         Case(
             {"batch_size": 3, "positions": [20, 19, 21], "block_size": 64},
