@@ -57,7 +57,7 @@ WRONG_VERDICTS = {
     "swaps the signature": (lambda g, ids: g != (ids[-1], len(ids)), "the row stands"),
     "asks for the same object": (lambda g, ids: g is not signature_of(ids), "the row stands"),
     "takes the first id": (lambda g, ids: g != ((len(ids), ids[0]) if ids else (0, -1)), "the row stands"),
-    "takes the largest id": (lambda g, ids: g != (len(ids), max(ids, default=-1)), "not the largest"),
+    "takes the largest id": (lambda g, ids: g != (len(ids), max(ids, default=-1)), "only the last counts"),
     "looks for the id anywhere": (
         lambda g, ids: g is None or g[0] != len(ids) or (g[1] not in ids and ids != []),
         "no longer the last",
