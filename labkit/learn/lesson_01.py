@@ -50,6 +50,7 @@ def draw_row(rng: random.Random) -> dict[str, Any]:
         (
             block_ids,
             block_ids[:-1],
+            block_ids[-1:],
             block_ids[::-1],
             [*block_ids, new_id],
             [*rest, new_id],
