@@ -1,4 +1,4 @@
-"""Lesson 01: exercises say what is wrong, figures show what the cache did, what is broken is broken."""
+"""Lesson 01: figures show what the cache did, what is broken is broken."""
 
 import matplotlib.pyplot as plt
 import pytest
@@ -6,8 +6,7 @@ from helpers import make_engine, make_manager
 
 from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig, bench, show
 from labkit.kvcache import CachedBlockTables
-from labkit.learn import lesson_01, not_attempted
-from labkit.learn.lesson_01 import BREAK_THE_ROW, MUST_BE_MADE_ANEW
+from labkit.learn import lesson_01
 from labkit.show.rows import REASONS, reason_of
 
 CACHED = LADDER["01"].options
@@ -17,127 +16,6 @@ CACHED = LADDER["01"].options
 def close_figures():
     yield
     plt.close("all")
-
-
-# --- exercise 1 ----------------------------------------------------------------------------------------
-
-
-def test_exercise_1_takes_its_solution_and_knows_an_empty_cell():
-    assert MUST_BE_MADE_ANEW.grade(MUST_BE_MADE_ANEW.solution) == "must_be_made_anew: right, all 6 cases."
-    empty = MUST_BE_MADE_ANEW.grade(lambda **_: not_attempted())
-    assert empty == "must_be_made_anew: not attempted yet."
-
-
-def always(signature, block_ids):
-    return True
-
-
-def compares_the_number(signature, block_ids):
-    return signature is None or signature[0] != len(block_ids)
-
-
-def compares_the_last_id(signature, block_ids):
-    return signature is None or signature[1] != block_ids[-1]
-
-
-def knows_no_none(signature, block_ids):
-    number, last_id = signature
-    return (number, last_id) != (len(block_ids), block_ids[-1])
-
-
-def trusts_none(signature, block_ids):
-    return signature is not None and signature != lesson_01.signature_of(block_ids)
-
-
-def forgets_empty_lists(signature, block_ids):
-    return signature is None or signature != (len(block_ids), block_ids[-1])
-
-
-@pytest.mark.parametrize(
-    ("attempt", "hint"),
-    [
-        (always, "the row stands"),
-        (lambda signature, block_ids: False, "lacks block 9"),
-        (compares_the_number, "number of blocks alone"),
-        (compares_the_last_id, "half of the signature"),
-        (knows_no_none, "never made, or was forgotten"),
-        (trusts_none, "Nothing in it can be used"),
-        (forgets_empty_lists, "its signature is (0, -1)"),
-    ],
-)
-def test_wrong_answers_to_exercise_1_get_their_own_hint(attempt, hint):
-    assert hint in MUST_BE_MADE_ANEW.grade(attempt)
-
-
-def test_exercise_1_agrees_with_the_session():
-    """The cases' verdicts are what `get_paged_block_table_row_cpu` does."""
-    for case in MUST_BE_MADE_ANEW.cases:
-        signature, now = case.arguments["signature"], case.arguments["block_ids"]
-        if signature is None:
-            continue
-        before = [8] * (signature[0] - 1) + [signature[1]] * (signature[0] > 0)
-        session = lesson_01.session_on(make_manager(num_layers=1, max_blocks_per_layer=10), before)
-        row = session.get_paged_block_table_row_cpu(layer_idx=0, offset=0)
-        row[-1] = -1  # what is made anew loses this
-        session.block_ids_per_layer[0][:] = now
-        row = session.get_paged_block_table_row_cpu(layer_idx=0, offset=0)
-        assert (row[-1] != -1) == case.expected, case.hint
-
-
-# --- exercise 2 ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("way", [lesson_01.break_the_row, lesson_01.break_the_row_by_shrinking])
-def test_exercise_2_takes_both_ways(way):
-    verdict = BREAK_THE_ROW.grade(way)
-    assert verdict.startswith("break_the_row: right, all 3 lists.")
-    assert "holds [0, 8], but its row says [4, 8]: at place 0 attention would read block 4" in verdict
-
-
-def test_exercise_2_knows_an_empty_cell_and_tells_a_crash():
-    assert BREAK_THE_ROW.grade(lambda **_: not_attempted()) == "break_the_row: not attempted yet."
-    assert "raised ZeroDivisionError" in BREAK_THE_ROW.grade(lambda block_ids, free_ids: 1 / 0)
-
-
-@pytest.mark.parametrize(
-    ("moves", "hint"),
-    [
-        (lambda ids, free: [], "so is the list, [3, 7, 5]: the row is not stale"),
-        (lambda ids, free: [("append", free[0]), ("truncate", len(ids))], "the row is not stale"),
-        (lambda ids, free: [("append", free[0])], "changed from (3, 5) to (4, 0), so the row was made anew"),
-        (lambda ids, free: [("replace_last", free[0])], "from (3, 5) to (3, 0), so the row was made anew"),
-        (lambda ids, free: [("truncate", 1), ("append", free[0])], "from (3, 5) to (2, 0)"),
-        (lambda ids, free: [("replace", 1, free[0])], "from (2, 8) to (2, 0), so the row was made anew"),
-        (lambda ids, free: [("truncate", 0)], "from (3, 5) to (0, -1)"),
-        (lambda ids, free: [("replace", 0, ids[1])], "block 7 is in [3, 7, 5] already"),
-        (lambda ids, free: [("replace", 3, free[0])], "no block at place 3"),
-        (
-            lambda ids, free: [("truncate", 0), ("replace_last", 1)],
-            "Operation 2: [] has no block at",
-        ),
-        (lambda ids, free: [("append", 10)], "the pool has blocks 0 to 9"),
-        (lambda ids, free: [("truncate", 4)], "cannot be cut to 4 blocks"),
-        (lambda ids, free: [("swap", 0, 1)], "none of the operations append, replace_last"),
-        (lambda ids, free: [["append"]], "none of the operations"),
-        (lambda ids, free: [()], "none of the operations"),
-        (lambda ids, free: [("replace", 0)], "'replace' takes 2 whole numbers"),
-        (lambda ids, free: [("append", "0")], "'append' takes 1 whole number, but"),
-        (lambda ids, free: ("append", 0), "takes a list of operations"),
-        (lambda ids, free: None, "takes a list of operations"),
-    ],
-)
-def test_exercise_2_says_what_is_wrong_with_the_moves(moves, hint):
-    verdict = BREAK_THE_ROW.grade(lambda block_ids, free_ids: moves(block_ids, free_ids))
-    assert hint in verdict and "lists passed)" in verdict
-
-
-def test_exercise_2_leaves_its_own_lists_alone():
-    def greedy(block_ids, free_ids):
-        block_ids.clear(), free_ids.clear()
-        return []
-
-    assert BREAK_THE_ROW.grade(greedy) == BREAK_THE_ROW.grade(greedy)
-    assert BREAK_THE_ROW.lists[0] == (3, 7, 5)
 
 
 # --- what the lesson breaks, and times -----------------------------------------------------------------

@@ -1,194 +1,32 @@
-"""Lesson 02: its exercises, its caches to read, and the figure of the paths that tokens take."""
+"""Lesson 02: its caches to read, and the figure of the paths that tokens take."""
 
 import matplotlib.pyplot as plt
 import pytest
 import torch
 from helpers import make_engine
-from hypothesis import given
-from hypothesis import strategies as st
 from matplotlib.colors import same_color
 
 from labkit import LADDER, SamplingParams, show
 from labkit.bench import HostTime
 from labkit.errors import OutOfBlocksError
 from labkit.kvcache import KVBlockManager
-from labkit.learn import not_attempted
 from labkit.learn.lesson_02 import (
-    PLAN,
-    SPLIT_FAST_SLOW,
     CopiesAfterTheWrite,
     append_in_one_call,
     append_one_by_one,
     books,
     crossover,
-    plan,
     readable_manager,
     readable_session,
     reads,
-    split_fast_slow,
 )
 from labkit.show.paths import READY_PATHS
-
-BLOCKS = 20
 
 
 @pytest.fixture(autouse=True)
 def close_figures():
     yield
     plt.close("all")
-
-
-# --- exercises -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("exercise", [SPLIT_FAST_SLOW, PLAN], ids=lambda e: e.name)
-def test_the_solution_is_right_and_the_empty_cell_is_not_attempted(exercise):
-    assert exercise.grade(exercise.solution) == f"{exercise.name}: right, all {len(exercise.cases)} cases."
-    assert exercise.grade(lambda **_: not_attempted()) == f"{exercise.name}: not attempted yet."
-
-
-def split_by(is_fast):
-    def attempt(lengths, holders, block_size):
-        places = range(len(lengths))
-        fast = [b for b in places if is_fast(lengths[b], holders[b], block_size)]
-        return fast, [b for b in places if b not in fast]
-
-    return attempt
-
-
-def swaps_the_lists(lengths, holders, block_size):
-    return split_fast_slow(lengths, holders, block_size)[::-1]
-
-
-def copies_for_every_sharer(last_blocks, lengths, holders, free, block_size):
-    """The counts of holders as they were before the batch."""
-    copies, writes, unused = [], [], iter(free)
-    for b, block in enumerate(last_blocks):
-        slot = lengths[b]
-        if block is None or slot == block_size:
-            block, slot = next(unused), 0
-        elif holders[b] > 1:
-            copies.append(("copy", block, next(unused)))
-            block = copies[-1][2]
-        writes.append(("write", b, block, slot))
-    return copies + writes
-
-
-def sorted_by(key):
-    def attempt(**arguments):
-        return sorted(plan(**arguments), key=key)
-
-    return attempt
-
-
-def one_request_after_the_other(**arguments):
-    operations, waiting = [], []
-    for operation in plan(**arguments):
-        if operation[0] == "copy":
-            waiting.append(operation)
-        else:
-            operations += [copy for copy in waiting if copy[2] == operation[2]]
-            operations.append(operation)
-    return operations
-
-
-def writes_behind_the_full_block(**arguments):
-    return [
-        (*operation[:3], arguments["lengths"][operation[1]]) if operation[0] == "write" else operation
-        for operation in plan(**arguments)
-    ]
-
-
-def sees_only_the_batch(last_blocks, lengths, holders, free, block_size):
-    inside = tuple(last_blocks.count(block) for block in last_blocks)
-    return plan(last_blocks, lengths, inside, free, block_size)
-
-
-def copies_full_blocks_too(last_blocks, lengths, holders, free, block_size):
-    shared = [b for b, count in enumerate(holders) if count > 1 and lengths[b] == block_size]
-    copies = [("copy", last_blocks[b], free[b]) for b in shared]
-    return copies + plan(last_blocks, lengths, holders, free, block_size)
-
-
-@pytest.mark.parametrize(
-    ("exercise", "attempt", "hint"),
-    [
-        (SPLIT_FAST_SLOW, swaps_the_lists, "the fast ones, the slow"),
-        (SPLIT_FAST_SLOW, split_by(lambda length, holders, size: holders == 1), "is full"),
-        (SPLIT_FAST_SLOW, split_by(lambda length, holders, size: length < size), "must be copied"),
-        (
-            SPLIT_FAST_SLOW,
-            split_by(lambda length, holders, size: holders <= 1 and length < size),
-            "nowhere to write",
-        ),
-        (
-            SPLIT_FAST_SLOW,
-            split_by(lambda length, holders, size: holders == 1 and length < 4),
-            "is an argument",
-        ),
-        (PLAN, writes_behind_the_full_block, "slot 0 written"),
-        (PLAN, sees_only_the_batch, "may be outside the batch"),
-        (PLAN, sorted_by(lambda operation: operation[0] == "copy"), "then write to the copy"),
-        (PLAN, copies_for_every_sharer, "the last holder"),
-        (PLAN, one_request_after_the_other, "before the first of the writes"),
-        (PLAN, copies_full_blocks_too, "never written again"),
-    ],
-)
-def test_plausible_wrong_answers_get_their_own_hint(exercise, attempt, hint):
-    verdict = exercise.grade(attempt)
-    assert hint in verdict and "expected" in verdict
-    assert sum(hint in case.hint for case in exercise.cases) == 1
-
-
-# --- the exercises against the manager ------------------------------------------------------------------
-
-families = st.lists(st.tuples(st.integers(0, 8), st.integers(1, 3), st.booleans()), min_size=1, max_size=3)
-
-
-def make_families(families):
-    """Sessions that share their blocks in families; of some families one member is not in the batch."""
-    manager, everyone, batch = readable_manager(BLOCKS), [], []
-    for number, (num_tokens, num_members, one_stays_out) in enumerate(families):
-        parent = readable_session(manager, range(100 * number, 100 * number + num_tokens))
-        members = [parent, *(parent.fork() for _ in range(num_members - 1))]
-        everyone += members
-        batch += members[1:] if one_stays_out else members
-    return manager, everyone, batch
-
-
-@given(families)
-def test_the_exercises_say_what_the_manager_does(families):
-    manager, everyone, batch = make_families(families)
-    if not batch:
-        return
-    last = [s.block_ids_per_layer[0][-1] if s.num_tokens else None for s in batch]
-    arguments = {
-        "lengths": tuple(0 if i is None else manager.info(i).length for i in last),
-        "holders": tuple(0 if i is None else manager.refcount(i) for i in last),
-        "block_size": manager.block_size,
-    }
-    first_free = BLOCKS - manager.num_free_blocks
-    planned = plan(tuple(last), free=tuple(range(first_free, BLOCKS)), **arguments)
-    before = manager.k_cache.clone()
-    append_in_one_call(batch, range(1000, 1000 + len(batch)))
-    manager.check_integrity(everyone)
-    # Carried out on the pool as it was, the plan's operations make the pool as it is.
-    for kind, *operands in planned:
-        if kind == "copy":
-            source, target = operands
-            before[0, target] = before[0, source]
-        else:
-            b, block, slot = operands
-            before[0, block, :, slot] = 1000 + b
-    assert torch.equal(before, manager.k_cache)
-    _, slow = split_fast_slow(**arguments)
-    made_ready = {"boundary", "copy_on_write", "first"}
-    counted = sum(count for path, count in manager.append_paths.items() if path in made_ready)
-    # The last sharer of a block that others copied looks slow, and writes in place after all.
-    stayed = sum(
-        block == last[b] for b, block in ((w[1], w[2]) for w in planned if w[0] == "write") if b in slow
-    )
-    assert len(slow) == counted + stayed
 
 
 # --- the caches to read ---------------------------------------------------------------------------------

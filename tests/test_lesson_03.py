@@ -1,4 +1,4 @@
-"""Lesson 03: its exercises, what it counts, and its figures."""
+"""Lesson 03: what it counts, and its figures."""
 
 from itertools import combinations
 
@@ -13,7 +13,6 @@ from labkit.bench import AppendTime
 from labkit.kernels.triton_runtime import triton
 from labkit.kvcache.kv_write import FullBatchWrite
 from labkit.learn import lesson_03, not_attempted
-from labkit.learn.lesson_03 import OFFSETS, WHICH_PATH
 from labkit.show.positions import Positions, PositionsStep
 from labkit.show.style import INK
 
@@ -22,153 +21,6 @@ from labkit.show.style import INK
 def close_figures():
     yield
     plt.close("all")
-
-
-# --- exercises -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("exercise", [OFFSETS, WHICH_PATH], ids=lambda e: e.name)
-def test_the_solution_is_right_and_the_empty_cell_is_not_attempted(exercise):
-    assert exercise.grade(exercise.solution) == f"{exercise.name}: right, all {len(exercise.cases)} cases."
-    assert exercise.grade(lambda **_: not_attempted()) == f"{exercise.name}: not attempted yet."
-
-
-@pytest.mark.parametrize("exercise", [OFFSETS, WHICH_PATH], ids=lambda e: e.name)
-def test_each_case_has_its_own_hint(exercise):
-    assert len({case.hint for case in exercise.cases}) == len(exercise.cases)
-
-
-def answer(start, mask=lambda d, D: d < D):
-    """An attempt at `offsets` that is right but for where it starts or what it masks."""
-
-    def attempt(program, block_idx, pos, strides, D, BLOCK_D):
-        n, h, t = strides
-        first = start(program, block_idx, pos, n, h, t, D)
-        piece = program[2] * BLOCK_D
-        return [first + d for d in range(piece, piece + BLOCK_D) if mask(d, D)]
-
-    return attempt
-
-
-def right_start(program, block_idx, pos, n, h, t, D):
-    return block_idx[program[0]] * n + program[1] * h + pos * t
-
-
-def takes_the_request_for_the_block(program, block_idx, pos, n, h, t, D):
-    return program[0] * n + program[1] * h + pos * t
-
-
-def forgets_the_block(program, block_idx, pos, n, h, t, D):
-    return program[1] * h + pos * t
-
-
-def forgets_the_head(program, block_idx, pos, n, h, t, D):
-    return block_idx[program[0]] * n + pos * t
-
-
-def counts_slots_in_numbers(program, block_idx, pos, n, h, t, D):
-    return block_idx[program[0]] * n + program[1] * h + pos
-
-
-def forgets_the_piece(program, block_idx, pos, strides, D, BLOCK_D):
-    start = right_start(program, block_idx, pos, *strides, D)
-    return [start + d for d in range(BLOCK_D) if d < D]
-
-
-def masks_the_place_in_the_piece(program, block_idx, pos, strides, D, BLOCK_D):
-    start = right_start(program, block_idx, pos, *strides, D) + program[2] * BLOCK_D
-    return [start + lane for lane in range(BLOCK_D) if lane < D]
-
-
-def assumes_that_slots_are_dense(program, block_idx, pos, strides, D, BLOCK_D):
-    n, h, t = strides
-    start = block_idx[program[0]] * n + program[1] * h + pos * (D if t < h else h)
-    piece = program[2] * BLOCK_D
-    return [start + d for d in range(piece, piece + BLOCK_D) if d < D]
-
-
-def never_full(batch_size, positions, block_size):
-    return "generic"
-
-
-def looks_at_neither(batch_size, positions, block_size):
-    return "full_batch"
-
-
-def looks_at_the_first_two(batch_size, positions, block_size):
-    return "full_batch" if positions[:1] == positions[1:2] else "generic"
-
-
-def forgets_the_batch(batch_size, positions, block_size):
-    return "full_batch" if len({p % block_size for p in positions}) == 1 else "generic"
-
-
-def compares_positions(batch_size, positions, block_size):
-    return "full_batch" if len(positions) == batch_size and len(set(positions)) == 1 else "generic"
-
-
-def fears_boundaries(batch_size, positions, block_size):
-    slots = {p % block_size for p in positions}
-    return "full_batch" if len(positions) == batch_size and len(slots) == 1 and 0 not in slots else "generic"
-
-
-def wants_company(batch_size, positions, block_size):
-    return "generic" if batch_size == 1 else lesson_03.which_path(batch_size, positions, block_size)
-
-
-def assumes_blocks_of_64(batch_size, positions, block_size):
-    return lesson_03.which_path(batch_size, positions, 64)
-
-
-@pytest.mark.parametrize(
-    ("exercise", "attempt", "hint"),
-    [
-        (OFFSETS, answer(takes_the_request_for_the_block), "its block, block_idx[1]"),
-        (OFFSETS, answer(forgets_the_block), "3 * strides[0]"),
-        (OFFSETS, answer(forgets_the_head), "strides[1] behind the one before"),
-        (OFFSETS, answer(counts_slots_in_numbers), "slots are strides[2] apart"),
-        (OFFSETS, answer(right_start, mask=lambda d, D: True), "the last two from being stored"),
-        (OFFSETS, forgets_the_piece, "piece 1 begins at d = BLOCK_D"),
-        (OFFSETS, masks_the_place_in_the_piece, "the mask is about d"),
-        (OFFSETS, assumes_that_slots_are_dense, "strides[1] is less than strides[2]"),
-        (WHICH_PATH, never_full, "one number says it"),
-        (WHICH_PATH, looks_at_neither, "one is enough"),
-        (WHICH_PATH, looks_at_the_first_two, "one is enough"),
-        (WHICH_PATH, forgets_the_batch, "Row b of key_new"),
-        (WHICH_PATH, compares_positions, "not the position in the text"),
-        (WHICH_PATH, fears_boundaries, "A boundary is no exception"),
-        (WHICH_PATH, wants_company, "agrees with itself"),
-        (WHICH_PATH, assumes_blocks_of_64, "The block size is an argument"),
-    ],
-)
-def test_plausible_wrong_answers_get_their_own_hint(exercise, attempt, hint):
-    verdict = exercise.grade(attempt)
-    assert hint in verdict and "expected" in verdict
-
-
-def test_the_solution_of_offsets_is_where_the_kernel_stores():
-    """All programs of a grid together name the numbers that the full-batch write changes, each once."""
-    B, H, D, BLOCK_D, pos = 3, 2, 6, 4, 1
-    cache = torch.zeros(5, 3, H, D).transpose(1, 2)  # [N, H, block_size, D], strides out of order
-    block_idx = torch.tensor([3, 0, 2], dtype=torch.int32)
-    new = torch.ones(B, H, D)
-    kernels.kv_append_full_batch_plain(cache, torch.zeros_like(cache), new, new, block_idx, pos)
-    grid = [(b, h, chunk) for b in range(B) for h in range(H) for chunk in range(2)]
-    stored = [
-        o for p in grid for o in lesson_03.offsets(p, block_idx.tolist(), pos, cache.stride()[:3], D, BLOCK_D)
-    ]
-    in_memory = torch.as_strided(cache, (cache.numel(),), (1,))
-    assert sorted(stored) == in_memory.nonzero().flatten().tolist()
-
-
-@pytest.mark.parametrize("lengths", [(5,), (5, 6), (4, 8), (7,)])
-def test_the_solution_of_which_path_is_what_the_engine_does(tiny, lengths):
-    engine = engine_of(tiny, "03")
-    with bench.steady_decode(engine, bench.steady_prompts(3, lengths), warmup_steps=0):
-        positions = [request.session.num_tokens for request in engine.scheduler.running]
-        with lesson_03.recorded_writes(engine) as writes:
-            engine.step()
-    assert {write.path for write in writes} == {lesson_03.which_path(3, positions, 4)}
 
 
 # --- what it counts ------------------------------------------------------------------------------------

@@ -67,18 +67,20 @@ class Exercise:
         """One line: not attempted, right, or the first case that fails and why. It never raises."""
         if not callable(attempt):
             return f"{self.name}: expected a function, not {one_line(repr(attempt))}."
+        try:
+            return f"{self.name}: {self._verdict(attempt)}"
+        except Unattempted:
+            return f"{self.name}: not attempted yet."
+
+    def _verdict(self, attempt: Callable) -> str:
         num_cases = len(self.cases)
         for number, case in enumerate(self.cases):
-            try:
-                wrong = self._wrong(attempt, case)
-            except Unattempted:
-                return f"{self.name}: not attempted yet."
-            if wrong:
-                return f"{self.name}: {wrong} ({number} of {num_cases} cases passed)"
+            if wrong := self._wrong(attempt, case):
+                return f"{wrong} ({number} of {num_cases} cases passed)"
         for case in self._drawn_cases():
             if wrong := self._wrong(attempt, case):
-                return f"{self.name}: {wrong} (all {num_cases} cases passed, but not a random one)"
-        return f"{self.name}: right, all {num_cases} cases."
+                return f"{wrong} (all {num_cases} cases passed, but not a random one)"
+        return f"right, all {num_cases} cases."
 
     def _drawn_cases(self) -> Iterator[Case]:
         """The random calls, short ones first: the first that fails is easier to think through."""
@@ -87,16 +89,14 @@ class Exercise:
         rng = random.Random(0)
         drawn = sorted((self.draw(rng) for _ in range(NUM_DRAWN)), key=lambda arguments: len(repr(arguments)))
         for arguments in drawn:
-            yield Case(arguments, self._call(self.solution, copy.deepcopy(arguments)), self.drawn_hint)
+            yield Case(arguments, self._call(self.solution, arguments), self.drawn_hint)
 
     def _wrong(self, attempt: Callable, case: Case) -> str:
         """What is wrong with the attempt's answer, in a sentence or two; empty if nothing is."""
         call = self._shown(attempt, case.arguments)
-        arguments = copy.deepcopy(case.arguments)
         try:
             with limited_lines(MOST_LINES):
-                answer = self._call(attempt, arguments)
-            changed = "" if self.play else self._changed(arguments, case.arguments)
+                answer = self._call(attempt, case.arguments)
             wrong = self._compared(answer, case.expected)
         except (Unattempted, KeyboardInterrupt):
             raise
@@ -106,25 +106,18 @@ class Exercise:
             return f"{call} has run {MOST_LINES:,} lines without an end. Is there a loop that never stops?"
         except BaseException as error:  # SystemExit, too: a cell must not end the kernel
             return f"{call} raised {type(error).__name__}: {one_line(str(error))}."
-        if changed:
-            return f"{call} {changed}"
         return f"{call} {wrong} {case.hint}".rstrip() if wrong else ""
 
     def _call(self, attempt: Callable, arguments: dict[str, Any]) -> Any:
-        return self.play(attempt, **arguments) if self.play else attempt(**arguments)
+        if self.play:
+            return self.play(attempt, **copy.deepcopy(arguments))
+        return answer_of(attempt, **arguments)
 
     def _shown(self, attempt: Callable, arguments: dict[str, Any]) -> str:
         given = ", ".join(f"{name}={one_line(repr(value))}" for name, value in arguments.items())
         if self.play:
             return f"with {given},"
         return f"{getattr(attempt, '__name__', self.name)}({given})"
-
-    def _changed(self, after: dict[str, Any], before: dict[str, Any]) -> str:
-        for name, value in before.items():
-            if difference(after[name], value):
-                now = one_line(repr(after[name]))
-                return f"changed its argument {name} to {now}. Leave what you are given as it is."
-        return ""
 
     def _compared(self, answer: Any, expected: Any) -> str:
         if not self.play:
@@ -134,6 +127,17 @@ class Exercise:
             if wrong := difference(answer[name], value):
                 return f"{name}: {wrong}"
         return ""
+
+
+def answer_of(attempt: Callable, /, **arguments: Any) -> Any:
+    """What the attempt answers. Raises BrokenContract if it changes what it is given. For a `play`, too."""
+    given = copy.deepcopy(arguments)
+    answer = attempt(**given)
+    for name, value in arguments.items():
+        if difference(given[name], value):
+            now = one_line(repr(given[name]))
+            raise BrokenContract(f"changed its argument {name} to {now}. Leave what you are given as it is.")
+    return answer
 
 
 @contextmanager

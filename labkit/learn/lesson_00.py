@@ -1,5 +1,8 @@
 """The exercises of lesson 00."""
 
+import random
+from typing import Any
+
 from labkit.learn.exercise import Case, Exercise
 
 
@@ -16,6 +19,28 @@ def blocks_taken(num_tokens: int, last_is_shared: bool, block_size: int) -> int:
 
 
 TABLE = [7, 2, 5]
+BLOCK_SIZES = (1, 2, 3, 4, 12, 16, 64)
+
+
+def draw_position(rng: random.Random) -> dict[str, Any]:
+    """Anywhere in a text of whole blocks, or at an edge of one."""
+    block_size = rng.choice(BLOCK_SIZES)
+    block_table = rng.sample(range(20), rng.randint(1, 5))
+    position = block_size * rng.randrange(len(block_table))
+    position += rng.choice((0, block_size - 1, rng.randrange(block_size)))
+    return {"position": position, "block_table": block_table, "block_size": block_size}
+
+
+def draw_sequence(rng: random.Random) -> dict[str, Any]:
+    """Of whole blocks as often as not; one without a block shares none."""
+    block_size = rng.choice(BLOCK_SIZES)
+    num_tokens = block_size * rng.randrange(9) + rng.choice((0, rng.randrange(block_size)))
+    return {
+        "num_tokens": num_tokens,
+        "last_is_shared": num_tokens > 0 and rng.random() < 0.5,
+        "block_size": block_size,
+    }
+
 
 LOCATE = Exercise(
     name="locate",
@@ -23,7 +48,7 @@ LOCATE = Exercise(
         Case(
             {"position": 0, "block_table": TABLE, "block_size": 4},
             (7, 0),
-            "Position 0 is slot 0 of the first block.",
+            "Position 0 is slot 0 of the first block. Return two numbers: the physical block, then the slot.",
         ),
         Case(
             {"position": 3, "block_table": TABLE, "block_size": 4},
@@ -45,8 +70,15 @@ LOCATE = Exercise(
             (1, 6),
             "The block size is an argument; it is not always 4.",
         ),
+        Case(
+            {"position": 7, "block_table": [8, 6, 1], "block_size": 3},
+            (1, 1),
+            "The block size need not be a power of 2: 7 = 2 * 3 + 1 is in the third block, slot 1.",
+        ),
     ),
     solution=locate,
+    draw=draw_position,
+    drawn_hint="The quotient by the block size picks the entry of the table, the remainder is the slot.",
 )
 
 BLOCKS_TAKEN = Exercise(
@@ -77,6 +109,23 @@ BLOCKS_TAKEN = Exercise(
             1,
             "A full block is never written again, so sharing it costs nothing: one new block, no copy.",
         ),
+        Case(
+            {"num_tokens": 6, "last_is_shared": False, "block_size": 4},
+            0,
+            "The second block holds 2 of 4 tokens: the next token goes in place, and takes nothing.",
+        ),
+        Case(
+            {"num_tokens": 8, "last_is_shared": False, "block_size": 64},
+            0,
+            "The block size is an argument, not always 4: 8 tokens leave room for 56 in a block of 64.",
+        ),
+        Case(
+            {"num_tokens": 15, "last_is_shared": False, "block_size": 3},
+            1,
+            "Neither is it always even: 15 tokens fill five blocks of 3.",
+        ),
     ),
     solution=blocks_taken,
+    draw=draw_sequence,
+    drawn_hint="A full last block, or none, takes a new one. A shared one with room takes a copy. Others: 0.",
 )

@@ -1,9 +1,10 @@
 """The exercises of lesson 01, and what it breaks on purpose."""
 
+import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +14,8 @@ from labkit.engine import InferenceSession
 from labkit.kvcache import CachedBlockTables, KVBlockManager, RebuiltBlockTables
 from labkit.kvcache.block_tables import RowHolder
 from labkit.ladder import LADDER
-from labkit.learn.exercise import Case, Exercise, Unattempted
+from labkit.learn.answers import one_line, plain
+from labkit.learn.exercise import BrokenContract, Case, Exercise, answer_of
 
 Signature = tuple[int, int]  # the number of blocks, and the last one's id
 Move = tuple[str | int, ...]  # an operation's name and its arguments
@@ -37,6 +39,29 @@ def signature_of(block_ids: Sequence[int]) -> Signature:
 def must_be_made_anew(signature: Signature | None, block_ids: list[int]) -> bool:
     """Whether a row must be made anew. signature: from when it was made; None if it never was."""
     return signature_of(block_ids) != signature
+
+
+def draw_row(rng: random.Random) -> dict[str, Any]:
+    """A list of blocks, and the signature of what it may have been before: the same, longer, shorter, empty,
+    with another block, or never asked for."""
+    new_id, *block_ids = rng.sample(range(10), rng.randint(1, 6))
+    *rest, last_id = block_ids or [new_id]
+    before = rng.choice(
+        (
+            block_ids,
+            block_ids[:-1],
+            block_ids[-1:],
+            block_ids[::-1],
+            [*block_ids, new_id],
+            [*rest, new_id],
+            [new_id, *rest[1:], last_id],
+            [new_id, *rest, last_id],
+            [*rest[1:], last_id],
+            [],
+            None,
+        )
+    )
+    return {"signature": None if before is None else signature_of(before), "block_ids": block_ids}
 
 
 MUST_BE_MADE_ANEW = Exercise(
@@ -74,52 +99,73 @@ MUST_BE_MADE_ANEW = Exercise(
             False,
             "A session without blocks has no last id; its signature is (0, -1), and its row of zeros stands.",
         ),
+        Case(
+            {"signature": (2, 7), "block_ids": []},
+            True,
+            "The list was emptied: its signature is now (0, -1), and was (2, 7).",
+        ),
+        Case(
+            {"signature": (2, 7), "block_ids": [3, 1]},
+            True,
+            "Copy-on-write takes any free block, so that the copy's id can be less than the old one's.",
+        ),
+        Case(
+            {"signature": (2, 7), "block_ids": [7, 3]},
+            True,
+            "Two blocks as before, and block 7 is one of them, but no longer the last: only the last counts.",
+        ),
+        Case(
+            {"signature": (2, 0), "block_ids": [9, 0]},
+            False,
+            "The last block is block 0, a block like any other, and not the largest: the row stands.",
+        ),
     ),
     solution=must_be_made_anew,
+    draw=draw_row,
+    drawn_hint="The row stands if the number of blocks and the last id are both as the signature has them; "
+    "without a block they are 0 and -1.",
 )
 
 
 # --- exercise 2 ----------------------------------------------------------------------------------------
 
 
-class MoveError(Exception):
-    """A list of moves that cannot be played; the text says which one and why."""
-
-
-def play(block_ids: list[int], moves: Sequence[Move]) -> None:
-    """Make the moves, in place. Raises MoveError at the first that cannot be made."""
-    if not isinstance(moves, list):
-        raise MoveError(f"It takes a list of operations, such as [('append', 9)], not {moves!r}.")
-    for number, move in enumerate(moves, start=1):
+def make_moves(block_ids: list[int], moves: Any) -> None:
+    """Make the moves, in place; they and their list can be any sequences. Raises BrokenContract at the first
+    that cannot be made."""
+    given = plain(moves)
+    if not isinstance(given, tuple) or any(isinstance(item, str) for item in given):
+        raise BrokenContract("Return a list of operations, such as [('append', 9)], even of one.")
+    for number, move in enumerate(given, start=1):
         try:
             _make(block_ids, move)
-        except MoveError as error:
-            raise MoveError(f"Operation {number}: {error}") from None
+        except BrokenContract as broken:
+            raise BrokenContract(f"Operation {number}: {broken}") from None
 
 
-def _make(block_ids: list[int], move: Move) -> None:
+def _make(block_ids: list[int], move: Any) -> None:
     name, *numbers = move if isinstance(move, tuple) and move else (move,)
     known = OPERATIONS.get(name) if isinstance(name, str) else None
     if known is None:
-        raise MoveError(f"{move!r} is none of the operations {', '.join(OPERATIONS)}.")
+        raise BrokenContract(f"{move!r} is none of the operations {', '.join(OPERATIONS)}.")
     if len(numbers) != known or not all(type(n) is int for n in numbers):
-        raise MoveError(f"{name!r} takes {known} whole number{'s' * (known > 1)}, but this is {move!r}.")
+        raise BrokenContract(f"{name!r} takes {known} whole number{'s' * (known > 1)}, but this is {move!r}.")
     if name == "truncate":
         if not 0 <= numbers[0] <= len(block_ids):
-            raise MoveError(f"{block_ids} cannot be cut to {numbers[0]} blocks.")
+            raise BrokenContract(f"{block_ids} cannot be cut to {numbers[0]} blocks.")
         del block_ids[numbers[0] :]
         return
     *place, new_id = numbers
     if not 0 <= new_id < NUM_BLOCKS:
-        raise MoveError(f"there is no block {new_id}; the pool has blocks 0 to {NUM_BLOCKS - 1}.")
+        raise BrokenContract(f"there is no block {new_id}; the pool has blocks 0 to {NUM_BLOCKS - 1}.")
     if new_id in block_ids:
-        raise MoveError(f"block {new_id} is in {block_ids} already; a sequence holds a block once.")
+        raise BrokenContract(f"block {new_id} is in {block_ids} already; a sequence holds a block once.")
     if name == "append":
         block_ids.append(new_id)
         return
     index = place[0] if place else len(block_ids) - 1
     if not 0 <= index < len(block_ids):
-        raise MoveError(f"{block_ids} has no block at place {index}.")
+        raise BrokenContract(f"{block_ids} has no block at place {index}.")
     block_ids[index] = new_id
 
 
@@ -136,63 +182,39 @@ def row_of(session: InferenceSession) -> list[int]:
     return row[: len(session.block_ids_per_layer[0])].tolist()
 
 
-@dataclass(frozen=True)
-class StaleRowExercise:
-    """Moves after which a session's row is stale, played on lists of blocks with the cache that runs.
+def play_moves(attempt: Callable, block_ids: list[int], free_ids: list[int]) -> dict[str, list[int]]:
+    """Make the attempt's moves on a session's list: the row that attention reads then. Raises BrokenContract
+    if they cannot be made, or if that row is right."""
+    moves = answer_of(attempt, block_ids=block_ids, free_ids=free_ids)
+    try:
+        return {"the row that attention reads": stale_row(block_ids, moves)}
+    except BrokenContract as broken:
+        raise BrokenContract(f"gave {one_line(repr(moves))}. {broken}") from None
 
-    The attempt gets `block_ids` and `free_ids`, and answers with moves (see `play`). The row is asked for
-    before them and after them, as two decode steps would.
-    """
 
-    name: str
-    lists: tuple[tuple[int, ...], ...]
-    solution: Callable
-
-    def grade(self, attempt: Callable) -> str:
-        """One line: not attempted, right, or the first list that fails and why."""
-        found = ""
-        for number, block_ids in enumerate(self.lists):
-            free_ids = [i for i in range(NUM_BLOCKS) if i not in block_ids]
-            call = f"{self.name}: {attempt.__name__}(block_ids={list(block_ids)}, free_ids={free_ids})"
-            passed = f"({number} of {len(self.lists)} lists passed)"
-            try:
-                moves = attempt(block_ids=list(block_ids), free_ids=list(free_ids))
-            except Unattempted:
-                return f"{self.name}: not attempted yet."
-            except Exception as error:
-                return f"{call} raised {type(error).__name__}: {error}. {passed}"
-            try:
-                found = self._stale_row(block_ids, moves)
-            except MoveError as error:
-                return f"{call} gave {moves!r}. {error} {passed}"
-        return f"{self.name}: right, all {len(self.lists)} lists. {found}"
-
-    def _stale_row(self, block_ids: tuple[int, ...], moves: Sequence[Move]) -> str:
-        """What is stale after the moves. Raises MoveError if nothing is, or they cannot be made."""
-        manager = KVBlockManager(
-            num_layers=1, num_heads=1, head_dim=1, block_size=4, max_blocks_per_layer=NUM_BLOCKS
+def stale_row(block_ids: list[int], moves: Any) -> list[int]:
+    """The row after the moves, by the cache that runs. It is asked for before them, too, as two decode steps
+    would. Raises BrokenContract if it is not stale."""
+    manager = KVBlockManager(
+        num_layers=1, num_heads=1, head_dim=1, block_size=4, max_blocks_per_layer=NUM_BLOCKS
+    )
+    session = session_on(manager, block_ids)
+    row_of(session)
+    now = session.block_ids_per_layer[0]
+    make_moves(now, moves)
+    row = row_of(session)
+    before, after = signature_of(block_ids), signature_of(now)
+    if before != after:
+        raise BrokenContract(
+            f"The signature changed from {before} to {after}, so the row was made anew and is right: "
+            f"{row}. The number of blocks and the last id must both end as they began."
         )
-        session = session_on(manager, block_ids)
-        row_of(session)
-        now = session.block_ids_per_layer[0]
-        play(now, moves)
-        row = row_of(session)
-        before, after = signature_of(block_ids), signature_of(now)
-        if before != after:
-            raise MoveError(
-                f"The signature changed from {before} to {after}, so the row was made anew and is right: "
-                f"{row}. The number of blocks and the last id must both end as they began."
-            )
-        if row == now:
-            raise MoveError(
-                f"The signature is the same, {after}, but so is the list, {now}: the row is not stale. "
-                "Some block before the last must be another one."
-            )
-        place = next(i for i, (kept, held) in enumerate(zip(row, now, strict=True)) if kept != held)
-        return (
-            f"The last one now holds {now}, but its row says {row}: at place {place} attention would read "
-            f"block {row[place]}, which is not this sequence's."
+    if row == now:
+        raise BrokenContract(
+            f"The signature is the same, {after}, but so is the list, {now}: the row is not stale. "
+            "Some block before the last must be another one."
         )
+    return row
 
 
 def break_the_row(block_ids: list[int], free_ids: list[int]) -> list[Move]:
@@ -205,8 +227,25 @@ def break_the_row_by_shrinking(block_ids: list[int], free_ids: list[int]) -> lis
     return [("truncate", len(block_ids) - 2), ("append", free_ids[0]), ("append", block_ids[-1])]
 
 
-BREAK_THE_ROW = StaleRowExercise(
-    name="break_the_row", lists=((3, 7, 5), (2, 0, 1, 6), (4, 8)), solution=break_the_row
+def draw_list(rng: random.Random) -> dict[str, Any]:
+    ids = rng.sample(range(NUM_BLOCKS), NUM_BLOCKS)
+    length = rng.randint(2, 6)
+    return {"block_ids": ids[:length], "free_ids": ids[length:]}
+
+
+def list_to_break(*block_ids: int) -> Case:
+    """The row must be what it was, for it is stale; whoever breaks that is told by `play_moves`."""
+    free_ids = [i for i in range(NUM_BLOCKS) if i not in block_ids]
+    stale = {"the row that attention reads": list(block_ids)}
+    return Case({"block_ids": list(block_ids), "free_ids": free_ids}, stale, "")
+
+
+BREAK_THE_ROW = Exercise(
+    name="break_the_row",
+    cases=(list_to_break(3, 7, 5), list_to_break(2, 0, 1, 6), list_to_break(4, 8)),
+    solution=break_the_row,
+    draw=draw_list,
+    play=play_moves,
 )
 
 

@@ -1,8 +1,10 @@
 """The exercises of lesson 03, and what it counts."""
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -149,6 +151,43 @@ def which_path(batch_size: int, positions: Sequence[int], block_size: int) -> st
     return "full_batch" if len(slots) == batch_size and is_constant(slots) else "generic"
 
 
+def draw_program(rng: random.Random) -> dict[str, Any]:
+    """Of a pool whose heads or whose slots lie together, with or without unused numbers between them."""
+    H, block_size, D = rng.randint(1, 3), rng.choice((1, 3, 4, 16)), rng.choice((1, 3, 4, 6, 8))
+    BLOCK_D = rng.choice((1, 2, 4, 8, 16))
+    inner = D + rng.choice((0, 0, 2))
+    if rng.random() < 0.5:
+        stride_h, stride_t = block_size * inner, inner
+    else:
+        stride_h, stride_t = inner, H * inner
+    block_idx = rng.sample(range(12), rng.randint(1, 5))
+    return {
+        "program": (rng.randrange(len(block_idx)), rng.randrange(H), rng.randrange(-(-D // BLOCK_D))),
+        "block_idx": block_idx,
+        "pos": rng.choice((0, block_size - 1, rng.randrange(block_size))),
+        "strides": (H * block_size * inner + rng.choice((0, 0, 5)), stride_h, stride_t),
+        "D": D,
+        "BLOCK_D": BLOCK_D,
+    }
+
+
+def draw_batch(rng: random.Random) -> dict[str, Any]:
+    """Equal slots in any blocks; or one slot, or some, that differ; or requests that are not written."""
+    batch_size, block_size = rng.choice((1, 2, 3, 4, 6)), rng.choice((1, 3, 4, 16, 64))
+    slot = rng.choice((0, block_size - 1, rng.randrange(block_size)))
+    positions = [slot + block_size * rng.randrange(4) for _ in range(batch_size)]
+    what = rng.choice(("equal", "an outlier", "an outlier", "two slots", "any", "a part"))
+    if what == "an outlier":
+        positions[rng.randrange(batch_size)] += rng.choice((1, block_size // 2))
+    elif what == "two slots":
+        positions = [position + rng.randrange(2) for position in positions]
+    elif what == "any":
+        positions = [rng.randrange(4 * block_size) for _ in range(batch_size)]
+    elif what == "a part":
+        positions = positions[: rng.randint(1, batch_size)]
+    return {"batch_size": batch_size, "positions": positions, "block_size": block_size}
+
+
 PLAIN = {"block_idx": [3, 0, 5], "pos": 0, "strides": (32, 16, 4), "D": 4, "BLOCK_D": 4}
 
 OFFSETS = Exercise(
@@ -158,7 +197,7 @@ OFFSETS = Exercise(
             {"program": (1, 0, 0), **PLAIN},
             [0, 1, 2, 3],
             "Program (1, 0, 0) writes request 1 to its block, block_idx[1], which is block 0 here: the four "
-            "numbers of head 0 lie at the pool's very start.",
+            "numbers of head 0 lie at the pool's very start. Return a list of them all, the lowest d first.",
         ),
         Case(
             {"program": (0, 0, 0), **PLAIN},
@@ -192,8 +231,16 @@ OFFSETS = Exercise(
             "Strides are arguments: this pool keeps the heads of a slot together, so that strides[1] is less "
             "than strides[2].",
         ),
+        Case(
+            {"program": (0, 0, 0), **PLAIN, "block_idx": [43691], "strides": (49152, 4096, 64)},
+            [2147500032, 2147500033, 2147500034, 2147500035],
+            "So far behind the start, an offset no longer fits into 32 bits: multiply in 64.",
+        ),
     ),
     solution=offsets,
+    draw=draw_program,
+    drawn_hint="A program starts at its request's block, its head and the slot, each times its own stride. "
+    "It stores the d of its piece, BLOCK_D of them, that are less than D.",
 )
 
 WHICH_PATH = Exercise(
@@ -237,6 +284,23 @@ WHICH_PATH = Exercise(
             "full_batch",
             "The block size is an argument: with blocks of 4 all of these are slot 1.",
         ),
+        Case(
+            {"batch_size": 4, "positions": [20, 23, 20, 20], "block_size": 64},
+            "generic",
+            "The slot that differs can be anywhere in the batch: look at all of them.",
+        ),
+        Case(
+            {"batch_size": 4, "positions": [20, 20, 23, 23], "block_size": 64},
+            "generic",
+            "Each slot occurs twice here, and there are still two of them: one `pos` must do for all.",
+        ),
+        Case(
+            {"batch_size": 3, "positions": [20, 19, 21], "block_size": 64},
+            "generic",
+            "Three slots, 20 on average, and still three slots: each must be equal to the others.",
+        ),
     ),
     solution=which_path,
+    draw=draw_batch,
+    drawn_hint="Full-batch means: as many are written as the batch has, and all go to one and the same slot.",
 )

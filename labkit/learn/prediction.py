@@ -23,7 +23,7 @@ class Prediction:
             return f"{measured} You made no prediction; put a number where it says guess=None and run again."
         try:
             guess = float(self.guess)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             guess = math.nan
         if not math.isfinite(guess):
             return f"{measured} Your guess, {self.guess!r}, is no number; put one where it says guess=."
