@@ -96,7 +96,7 @@ class Exercise:
         try:
             with limited_lines(MOST_LINES):
                 answer = self._call(attempt, arguments)
-            changed = "" if self.play else self._changed(arguments, case.arguments)
+            change = "" if self.play else changed(arguments, case.arguments)
             wrong = self._compared(answer, case.expected)
         except (Unattempted, KeyboardInterrupt):
             raise
@@ -106,8 +106,8 @@ class Exercise:
             return f"{call} has run {MOST_LINES:,} lines without an end. Is there a loop that never stops?"
         except BaseException as error:  # SystemExit, too: a cell must not end the kernel
             return f"{call} raised {type(error).__name__}: {one_line(str(error))}."
-        if changed:
-            return f"{call} {changed}"
+        if change:
+            return f"{call} {change}"
         return f"{call} {wrong} {case.hint}".rstrip() if wrong else ""
 
     def _call(self, attempt: Callable, arguments: dict[str, Any]) -> Any:
@@ -119,13 +119,6 @@ class Exercise:
             return f"with {given},"
         return f"{getattr(attempt, '__name__', self.name)}({given})"
 
-    def _changed(self, after: dict[str, Any], before: dict[str, Any]) -> str:
-        for name, value in before.items():
-            if difference(after[name], value):
-                now = one_line(repr(after[name]))
-                return f"changed its argument {name} to {now}. Leave what you are given as it is."
-        return ""
-
     def _compared(self, answer: Any, expected: Any) -> str:
         if not self.play:
             wrong = difference(answer, expected)
@@ -134,6 +127,15 @@ class Exercise:
             if wrong := difference(answer[name], value):
                 return f"{name}: {wrong}"
         return ""
+
+
+def changed(after: dict[str, Any], before: dict[str, Any]) -> str:
+    """Which argument a call has changed, in a sentence; empty if none. A `play` may ask, too."""
+    for name, value in before.items():
+        if difference(after[name], value):
+            now = one_line(repr(after[name]))
+            return f"changed its argument {name} to {now}. Leave what you are given as it is."
+    return ""
 
 
 @contextmanager
