@@ -223,6 +223,14 @@ def test_an_exercise_that_is_played_is_told_by_what_was_seen():
     assert "with balls=[1], the box holds five balls." in exercise.grade(lambda box: box.extend(range(9)))
 
 
+def test_of_dictionaries_the_first_item_that_differs_is_told():
+    expected = {"sent": True, "rows": ["A"]}
+    assert difference({"sent": True, "rows": {"A"}}, expected).startswith(
+        "'rows': {'A'}, a set, where a list"
+    )
+    assert difference({"sent": True}, expected) == f"{{'sent': True}}, expected {expected}."
+
+
 @pytest.mark.parametrize(
     ("answer", "expected", "same"),
     [

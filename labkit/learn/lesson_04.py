@@ -282,10 +282,10 @@ def is_identity(batch_idx: list[int], batch_size: int) -> bool:
 
 
 def draw_dispatch(rng: random.Random) -> dict[str, Any]:
-    """A batch, whole or not, whose slots are all equal, or as many apart as a block is long, or a mixture."""
+    """A batch, whole or not, whose slots are all equal, or some apart: by one, or by a block's length."""
     batch_size = rng.randint(1, 6)
     num_written = rng.choice((batch_size, batch_size, rng.randint(1, batch_size)))
-    slot, apart = rng.choice((0, 20, 37)), rng.choice((1, 8, 16))
+    slot, apart = rng.choice((0, 20, 100)), rng.choice((1, 8, 64))
     steps = rng.choice(((0,), (0, 1), (0, 1, 2)))
     positions = [slot + apart * rng.choice(steps) for _ in range(num_written)]
     if rng.random() < 0.3:  # all but one
@@ -330,7 +330,7 @@ DISPATCH = Exercise(
         Case(
             {"num_written": 4, "batch_size": 4, "positions": [1, 17, 33, 49]},
             "identity_pos",
-            "Slots 16 apart are different slots, as a block may hold 64: compare them as they are.",
+            "Slots 16 apart are different slots, however long a block is: compare them as they are.",
         ),
         Case(
             {"num_written": 1, "batch_size": 1, "positions": [63]},
@@ -358,9 +358,10 @@ def draw_is_identity(rng: random.Random) -> dict[str, Any]:
         "itself": rows,
         "two swapped": [*rows[:b], *reversed(rows[b : b + 2]), *rows[b + 2 :]],
         "shuffled": rng.sample(rows, batch_size),
-        "another in its place": [*rows[:b], rng.randrange(-1, batch_size + 2), *rows[b + 1 :]],
+        "another in its place": [*rows[:b], rng.choice((-b, b - batch_size, b + 1)), *rows[b + 1 :]],
         "all one further": [row + 1 for row in rows],
         "one too many": [*rows, batch_size],
+        "one before it": [batch_size, *rows],
         "a part": rows[: b + 1],
         "without one": [row for row in range(batch_size + 1) if row != b],
     }

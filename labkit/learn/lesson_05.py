@@ -561,7 +561,7 @@ def play_append_batch(
         "the calls of write": calls,
         "the lengths": [info.length for info in infos],
         "the lengths that another holder of the records sees": [info.length for info in held_elsewhere],
-        "block_index and start of each record": [(info.block_index, info.start) for info in infos],
+        "the rest of the records": [(info.layer, info.block_index, info.start) for info in infos],
         "the error that the caller gets": error,
     }
 
@@ -610,8 +610,9 @@ APPEND_BATCH = Exercise(
         ),
         Case(
             _batch((64, 5), (0, 3)),
-            {"block_index and start of each record": [(0, 64), (1, 0)], "the lengths": [6, 4]},
-            "Counting a token changes its block's length, and neither the other fields nor the order.",
+            {"the rest of the records": [(0, 0, 64), (0, 1, 0)]},
+            "Counting a token changes its block's length, and neither the other fields (layer, block_index, "
+            "start) nor the order.",
         ),
         Case(
             _batch(*TWO, write_raises="WriteFailed"),
