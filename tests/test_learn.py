@@ -168,7 +168,7 @@ def test_an_argument_that_is_changed_in_play_is_told():
     case = Case({"numbers": [1], "more": [2]}, {"the sum": [3]}, "Add them.")
     exercise = Exercise("add", (case,), None, play=played)
     assert exercise.grade(add) == "add: right, all 1 cases."
-    verdict = "add: with numbers=[1], more=[2], changed its argument numbers to [3]. Leave what you are given"
+    verdict = "add: with numbers=[1], more=[2], it changed its argument numbers to [3]."
     assert exercise.grade(changes_its_argument).startswith(verdict)
 
 
@@ -185,6 +185,14 @@ def test_an_exercise_that_is_played_is_told_by_what_was_seen():
     wrong = "put: with balls=[1], the box: [1], expected [1, 2]. Put a 2 in. (0 of 1 cases passed)"
     assert exercise.grade(lambda box: None) == wrong
     assert "with balls=[1], the box holds five balls." in exercise.grade(lambda box: box.extend(range(9)))
+
+
+def test_of_dictionaries_the_first_item_that_differs_is_told():
+    expected = {"sent": True, "rows": ["A"]}
+    assert difference({"sent": True, "rows": {"A"}}, expected).startswith(
+        "'rows': {'A'}, a set, where a list"
+    )
+    assert difference({"sent": True}, expected) == f"{{'sent': True}}, expected {expected}."
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Lesson 04: its graders, what its cells compute, and its two figures."""
+"""Lesson 04: what its cells compute, and its two figures."""
 
 import shlex
 
@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import torch
 from helpers import make_engine, small_model
-from hypothesis import given
-from hypothesis import strategies as st
 from matplotlib.colors import same_color
 
 from labkit import SamplingParams, bench, kernels, show
@@ -17,7 +15,6 @@ from labkit.kernels.triton_runtime import TritonUnavailableError
 from labkit.kvcache import IdentityPosWrite
 from labkit.ladder import LADDER
 from labkit.learn import lesson_04 as lesson
-from labkit.learn import not_attempted
 from labkit.model.checkpoint import ROOT
 from labkit.show.positions import WRITE_COLOURS, Positions, PositionsStep, write_path
 from labkit.show.runs import overlap
@@ -34,107 +31,6 @@ def close_figures():
 
 def watch(lengths, options=RUNG, **settings):
     return lesson.watch_positions(small_model(), options, CPU, lengths, **settings)
-
-
-# --- exercises -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("exercise", [lesson.DISPATCH, lesson.IS_IDENTITY], ids=lambda e: e.name)
-def test_the_solution_is_right_and_the_empty_cell_is_not_attempted(exercise):
-    assert exercise.grade(exercise.solution) == f"{exercise.name}: right, all {len(exercise.cases)} cases."
-    assert exercise.grade(lambda **_: not_attempted()) == f"{exercise.name}: not attempted yet."
-
-
-def is_rung_03(num_written, batch_size, positions):
-    return "full_batch" if num_written == batch_size and len(set(positions)) == 1 else "generic"
-
-
-def looks_at_positions_alone(num_written, batch_size, positions):
-    return "full_batch" if len(set(positions)) == 1 else "identity_pos"
-
-
-def asks_for_equal_positions_first(num_written, batch_size, positions):
-    if len(set(positions)) == 1:
-        return "full_batch"
-    return "identity_pos" if num_written == batch_size else "generic"
-
-
-def compares_the_first_two(num_written, batch_size, positions):
-    if num_written < batch_size:
-        return "generic"
-    return "full_batch" if positions[0] == positions[1] else "identity_pos"
-
-
-def wants_two_for_full_batch(num_written, batch_size, positions):
-    if num_written < batch_size:
-        return "generic"
-    return "full_batch" if len(positions) > 1 and len(set(positions)) == 1 else "identity_pos"
-
-
-def has_no_full_batch(num_written, batch_size, positions):
-    return "identity_pos" if num_written == batch_size else "generic"
-
-
-def always_true(batch_idx, batch_size):
-    return True
-
-
-def agrees_as_far_as_it_goes(batch_idx, batch_size):
-    return all(b == i for i, b in enumerate(batch_idx))
-
-
-def counts(batch_idx, batch_size):
-    return len(batch_idx) == batch_size
-
-
-def sorts(batch_idx, batch_size):
-    return sorted(batch_idx) == list(range(batch_size))
-
-
-def looks_at_the_ends(batch_idx, batch_size):
-    return batch_idx[0] == 0 and batch_idx[-1] == batch_size - 1 and len(batch_idx) == batch_size
-
-
-def wants_them_rising(batch_idx, batch_size):
-    return len(batch_idx) == batch_size and batch_idx == sorted(batch_idx)
-
-
-@pytest.mark.parametrize(
-    ("exercise", "attempt", "hint"),
-    [
-        (lesson.DISPATCH, has_no_full_batch, "neither rows nor slots"),
-        (lesson.DISPATCH, is_rung_03, "request b is still row b"),
-        (lesson.DISPATCH, looks_at_positions_alone, "batch_idx must say which"),
-        (lesson.DISPATCH, asks_for_equal_positions_first, "do not help a part"),
-        (lesson.DISPATCH, compares_the_first_two, "not the first two"),
-        (lesson.DISPATCH, wants_two_for_full_batch, "A batch of one is whole"),
-        (lesson.IS_IDENTITY, always_true, "Request 2 is missing"),
-        (lesson.IS_IDENTITY, agrees_as_far_as_it_goes, "serves all four"),
-        (lesson.IS_IDENTITY, counts, "the other's keys and values"),
-        (lesson.IS_IDENTITY, sorts, "the other's keys and values"),
-        (lesson.IS_IDENTITY, looks_at_the_ends, "named twice"),
-        (lesson.IS_IDENTITY, wants_them_rising, "named twice"),
-    ],
-)
-def test_plausible_wrong_answers_get_their_own_hint(exercise, attempt, hint):
-    verdict = exercise.grade(attempt)
-    assert hint in verdict and "expected" in verdict
-
-
-@given(st.data())
-def test_dispatch_is_what_the_package_does(data):
-    batch_size = data.draw(st.integers(1, lesson.BATCH))
-    written = sorted(data.draw(st.sets(st.integers(0, batch_size - 1), min_size=1)))
-    pos = data.draw(st.lists(st.integers(0, 2), min_size=len(written), max_size=len(written)))
-    cache, new = torch.zeros(2, lesson.BATCH, 1, 4, 2), torch.ones(2, batch_size, 1, 2)
-    taken = IdentityPosWrite(CPU).write(*cache, *new, written, written, pos)
-    assert taken == lesson.dispatch(len(written), batch_size, pos)
-
-
-@given(st.integers(1, 6), st.sets(st.integers(0, 5), min_size=1))
-def test_rising_indices_are_the_identity_exactly_if_there_are_enough(batch_size, indices):
-    rising = sorted(i for i in indices if i < batch_size)
-    assert lesson.is_identity(rising, batch_size) == (len(rising) == batch_size)
 
 
 # --- positions -----------------------------------------------------------------------------------------

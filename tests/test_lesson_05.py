@@ -1,6 +1,4 @@
-"""Lesson 05: what it counts, what it breaks on purpose, what it reads from records, and its exercises."""
-
-from itertools import pairwise
+"""Lesson 05: what it counts, what it breaks on purpose, and what it reads from records."""
 
 import matplotlib.pyplot as plt
 import pytest
@@ -8,19 +6,14 @@ import torch
 from helpers import GREEDY, make_engine, run, tokens_alone, tokens_by_request
 
 from labkit import bench
-from labkit.bench.cost_cards import count_calls
 from labkit.engine import parts
 from labkit.kvcache import KVBlockInfo, KVBlockManager, MutableInfoBlockManager, MutableKVBlockInfo
 from labkit.ladder import LADDER
-from labkit.learn import lesson_05, not_attempted
+from labkit.learn import lesson_05
 from labkit.learn.lesson_05 import (
-    APPEND_BATCH,
     LEFT_BEHIND,
-    RECORDS_CREATED,
-    Interrupted,
     PlainKVBlockInfo,
     SeedOrderManager,
-    WriteFailed,
     append_work,
     block_life,
     fail_a_step,
@@ -273,155 +266,3 @@ def test_host_times_are_measured_in_turn():
             compared["append"].before_samples, compared["step"].before_samples, strict=True
         )
     )
-
-
-# --- exercises ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("exercise", [APPEND_BATCH, RECORDS_CREATED], ids=lambda e: e.name)
-def test_the_solution_is_right_and_the_empty_cell_is_not_attempted(exercise):
-    right = f"{exercise.name}: right, all {len(exercise.cases)} cases."
-    assert exercise.grade(exercise.solution) == exercise.grade(exercise.solution) == right
-    assert exercise.grade(lambda **_: not_attempted()) == f"{exercise.name}: not attempted yet."
-
-
-def writes_one_by_one(infos, write):
-    for info in infos:
-        write([info.length])
-        info.length += 1
-
-
-def counts_before_it_reads(infos, write):
-    for info in infos:
-        info.length += 1
-    write([info.length for info in infos])
-
-
-def forgets_to_count(infos, write):
-    write([info.length for info in infos])
-
-
-def replaces_the_records(infos, write):
-    write([info.length for info in infos])
-    for i, info in enumerate(infos):
-        infos[i] = MutableKVBlockInfo(info.layer, info.block_index, info.start, info.length + 1)
-
-
-def counts_while_it_collects(infos, write):
-    slots = []
-    for info in infos:
-        slots.append(info.length)
-        info.length += 1
-    write(slots)
-
-
-def counts_whatever_happens(infos, write):
-    try:
-        write([info.length for info in infos])
-    finally:
-        for info in infos:
-            info.length += 1
-
-
-def swallows_the_error(infos, write):
-    try:
-        write([info.length for info in infos])
-    except Exception:
-        return
-    for info in infos:
-        info.length += 1
-
-
-def undoes_only_exceptions(infos, write):
-    slots = [info.length for info in infos]
-    for info in infos:
-        info.length += 1
-    try:
-        write(slots)
-    except Exception:
-        for info in infos:
-            info.length -= 1
-        raise
-
-
-def one_for_each_token(block_info, num_layers, in_place, boundary, copy_on_write):
-    return num_layers * (in_place + boundary + copy_on_write)
-
-
-def one_layer_only(block_info, num_layers, in_place, boundary, copy_on_write):
-    return in_place + boundary + copy_on_write if block_info == "replaced" else 0
-
-
-def never_any_if_mutable(block_info, num_layers, in_place, boundary, copy_on_write):
-    return num_layers * (in_place + 2 * boundary + 3 * copy_on_write) if block_info == "replaced" else 0
-
-
-def forgets_the_first_token_of_a_block(block_info, num_layers, in_place, boundary, copy_on_write):
-    made_ready = boundary + copy_on_write
-    return num_layers * (made_ready if block_info == "mutable" else in_place + made_ready)
-
-
-def forgets_the_mutable_copy(block_info, num_layers, in_place, boundary, copy_on_write):
-    if block_info == "mutable":
-        return num_layers * boundary
-    return num_layers * (in_place + 2 * boundary + 3 * copy_on_write)
-
-
-def forgets_the_length_a_copy_takes_over(block_info, num_layers, in_place, boundary, copy_on_write):
-    made_ready = boundary + copy_on_write
-    return num_layers * (made_ready if block_info == "mutable" else in_place + 2 * made_ready)
-
-
-WRONG = [
-    (APPEND_BATCH, writes_one_by_one, "the whole batch at once"),
-    (APPEND_BATCH, counts_before_it_reads, "before the token is counted"),
-    (APPEND_BATCH, forgets_to_count, "one token more"),
-    (APPEND_BATCH, replaces_the_records, "count in place"),
-    (APPEND_BATCH, counts_while_it_collects, "Count after the write"),
-    (APPEND_BATCH, counts_whatever_happens, "nothing may be counted"),
-    (APPEND_BATCH, swallows_the_error, "Let the error through"),
-    (APPEND_BATCH, undoes_only_exceptions, "Ctrl-C"),
-    (RECORDS_CREATED, one_layer_only, "in each layer"),
-    (RECORDS_CREATED, one_for_each_token, "counts in place"),
-    (RECORDS_CREATED, never_any_if_mutable, "a record of its own"),
-    (RECORDS_CREATED, forgets_the_first_token_of_a_block, "says 0 tokens"),
-    (RECORDS_CREATED, forgets_the_mutable_copy, "Copy-on-write takes a new block"),
-    (RECORDS_CREATED, forgets_the_length_a_copy_takes_over, "replaced again"),
-]
-
-
-@pytest.mark.parametrize(("exercise", "attempt", "hint"), WRONG, ids=[a.__name__ for _, a, _ in WRONG])
-def test_plausible_wrong_answers_get_their_own_hint(exercise, attempt, hint):
-    verdict = exercise.grade(attempt)
-    assert hint in verdict and "expected" in verdict and attempt.__name__ in verdict
-
-
-def test_a_crash_in_an_attempt_is_told():
-    verdict = APPEND_BATCH.grade(lambda infos, write: infos[99])
-    assert "raised IndexError" in verdict
-
-
-def test_the_interruption_of_the_exercise_is_no_exception():
-    assert not issubclass(Interrupted, Exception) and issubclass(WriteFailed, Exception)
-
-
-@pytest.mark.parametrize("options", [REPLACED, MUTABLE], ids=["replaced", "mutable"])
-def test_the_formula_counts_what_steps_of_an_engine_create(options):
-    """Prompts of all lengths, one of them shared: steps of every mixture of paths."""
-    engine = make_engine(options=options)
-    for prompt in ((1, 2, 3), (1, 2, 3), (4, 5), tuple(range(6, 14))):
-        engine.add_request(prompt, GREEDY)
-    engine.step()  # the prefill
-    layers = engine.kv_manager.num_layers
-    readings = [engine.stats().append_paths]
-    created = []
-    for _ in range(6):
-        created.append(count_calls(engine)[1])
-        readings.append(engine.stats().append_paths)
-    met = set()
-    for (before, after), count in zip(pairwise(readings), created, strict=True):
-        paths = {p: (after.get(p, 0) - before.get(p, 0)) // layers for p in ("in_place", "boundary")}
-        paths["copy_on_write"] = (after.get("copy_on_write", 0) - before.get("copy_on_write", 0)) // layers
-        met |= {path for path, number in paths.items() if number}
-        assert RECORDS_CREATED.solution(options.block_info, layers, **paths) == count
-    assert met == {"in_place", "boundary", "copy_on_write"}

@@ -1,16 +1,14 @@
-"""Lesson 06: what the device is told, what breaks without the order it is told in, and the exercises."""
-
-from dataclasses import replace
+"""Lesson 06: what the device is told, and what breaks without the order it is told in."""
 
 import matplotlib.pyplot as plt
 import pytest
 import torch
-from helpers import GREEDY, SEEDED, make_engine, small_model, tokens_alone
+from helpers import GREEDY, SEEDED, make_engine, tokens_alone
 
 from labkit import SamplingParams, bench, show
 from labkit.ladder import LADDER
-from labkit.learn import lesson_06, not_attempted
-from labkit.learn.lesson_06 import SEND_ALL, WHAT_IS_SENT, LateDevice, RoomAfterTheStep
+from labkit.learn import lesson_06
+from labkit.learn.lesson_06 import LateDevice, RoomAfterTheStep
 from labkit.show.sends import SENT
 
 BELOW, THIS = LADDER["05"].options, LADDER["06"].options
@@ -290,127 +288,3 @@ def test_microseconds_of_a_recorded_step():
     assert lesson_06.step_us(record, "05") == pytest.approx(200_000)
     with pytest.raises(ValueError, match="no rung 07"):
         lesson_06.step_us(record, "07")
-
-
-# --- exercises ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("exercise", [SEND_ALL, WHAT_IS_SENT], ids=lambda e: e.name)
-def test_the_solution_is_right_and_the_empty_cell_is_not_attempted(exercise):
-    right = f"{exercise.name}: right, all {len(exercise.cases)} cases."
-    assert exercise.grade(exercise.solution) == exercise.grade(exercise.solution) == right
-    assert exercise.grade(lambda **_: not_attempted()) == f"{exercise.name}: not attempted yet."
-
-
-def copies_before_it_writes(messages, buffers, copy):
-    for i, numbers in enumerate(messages):
-        copy(buffers[i % 2], len(numbers)).wait()
-        buffers[i % 2][: len(numbers)] = numbers
-
-
-def waits_for_every_copy(messages, buffers, copy):
-    for i, numbers in enumerate(messages):
-        buffers[i % 2][: len(numbers)] = numbers
-        copy(buffers[i % 2], len(numbers)).wait()
-
-
-def waits_for_the_newest(messages, buffers, copy):
-    last = None
-    for i, numbers in enumerate(messages):
-        if i >= 2:
-            last.wait()
-        buffers[i % 2][: len(numbers)] = numbers
-        last = copy(buffers[i % 2], len(numbers))
-
-
-def copies_the_whole_buffer(messages, buffers, copy):
-    copied = [None, None]
-    for i, numbers in enumerate(messages):
-        if copied[i % 2]:
-            copied[i % 2].wait()
-        buffers[i % 2][: len(numbers)] = numbers
-        copied[i % 2] = copy(buffers[i % 2], len(buffers[0]))
-
-
-def everything_every_time(mapped, running, changed):
-    return {"mapping": True, "states": running, "rows": running}
-
-
-def only_who_joins(mapped, running, changed):
-    joined = [name for name in running if name not in mapped]
-    return {"mapping": running != mapped, "states": joined, "rows": joined}
-
-
-def only_who_changed(mapped, running, changed):
-    joined = [name for name in running if name not in mapped]
-    return {"mapping": running != mapped, "states": joined, "rows": [running[b] for b in changed]}
-
-
-def mapping_only_for_who_joins(mapped, running, changed):
-    joined = [name for name in running if name not in mapped]
-    dirty = [name for b, name in enumerate(running) if b in changed or name in joined]
-    return {"mapping": bool(joined), "states": joined, "rows": dirty}
-
-
-def mapping_as_a_set(mapped, running, changed):
-    joined = [name for name in running if name not in mapped]
-    dirty = [name for b, name in enumerate(running) if b in changed or name in joined]
-    return {"mapping": set(running) != set(mapped), "states": joined, "rows": dirty}
-
-
-def places_of_the_step_before(mapped, running, changed):
-    joined = [name for name in running if name not in mapped]
-    dirty = [name for name in running if name in joined or name in [mapped[b] for b in changed if mapped[b:]]]
-    return {"mapping": running != mapped, "states": joined, "rows": dirty}
-
-
-def joined_and_changed_twice(mapped, running, changed):
-    joined = [name for name in running if name not in mapped]
-    return {"mapping": running != mapped, "states": joined, "rows": [running[b] for b in changed] + joined}
-
-
-WRONG = [
-    (SEND_ALL, copies_before_it_writes, "then ask for a copy"),
-    (SEND_ALL, lesson_06.one_buffer, "let the buffers take turns"),
-    (SEND_ALL, waits_for_every_copy, "nothing to wait for"),
-    (SEND_ALL, lesson_06.two_without_waiting, "meets the first buffer again"),
-    (SEND_ALL, waits_for_the_newest, "not for the newest copy"),
-    (SEND_ALL, copies_the_whole_buffer, "as many numbers as this message has"),
-    (WHAT_IS_SENT, everything_every_time, "knows all it needs"),
-    (WHAT_IS_SENT, only_who_joins, "only its row"),
-    (WHAT_IS_SENT, only_who_changed, "never seen its row"),
-    (WHAT_IS_SENT, mapping_only_for_who_joins, "row 1 of the batch is another request now"),
-    (WHAT_IS_SENT, places_of_the_step_before, "places in `running`"),
-    (WHAT_IS_SENT, joined_and_changed_twice, "goes once"),
-    (WHAT_IS_SENT, mapping_as_a_set, "in another order"),
-]
-
-
-@pytest.mark.parametrize(("exercise", "attempt", "hint"), WRONG, ids=[a.__name__ for _, a, _ in WRONG])
-def test_plausible_wrong_answers_get_their_own_hint(exercise, attempt, hint):
-    verdict = exercise.grade(attempt)
-    assert hint in verdict and "expected" in verdict and attempt.__name__ in verdict
-
-
-@pytest.mark.parametrize("options", [THIS, replace(THIS, layer_tables="shared")], ids=["06", "shared"])
-def test_the_solution_says_what_live_engines_send(options):
-    """Requests that come and go, with shared prompts and boundaries: each step's sends, by the formula."""
-    engine = make_engine(small_model(), options, block_size=4, max_batch_size=3, prefill_max_batch_size=1)
-    for i, prompt in enumerate([(1, 2, 3), (1, 2, 3), (4, 5), (6,), (1, 2, 3, 4), (7, 8)]):
-        engine.add_request(prompt, SamplingParams(max_new_tokens=3 + i * 7 % 10))
-    mapped, kinds = [], set()
-    while engine.has_work:
-        sends = show.record_sends(engine, 1)
-        if sends.steps.empty:
-            continue
-        (step,) = sends.steps.to_dict("records")
-        running = sends.requests["request"].tolist()
-        changed = [b for b, took in enumerate(sends.requests["took"]) if took != "in_place"]
-        expected = WHAT_IS_SENT.solution(mapped, running, changed)
-        assert step["mapping"] == expected["mapping"]
-        in_words = sends.requests.set_index("request")["sent"]
-        assert [i for i in running if in_words[i] == "joined"] == expected["states"]
-        assert [i for i in running if in_words[i] != "nothing"] == expected["rows"]
-        kinds |= {(step["mapping"], bool(expected["states"]), bool(expected["rows"]))}
-        mapped = running
-    assert {(True, True, True), (False, False, False), (False, False, True)} <= kinds

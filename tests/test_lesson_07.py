@@ -1,4 +1,4 @@
-"""Lesson 07: what it counts, what it lets fail, what it reads from records, and its exercises."""
+"""Lesson 07: what it counts, what it lets fail, and what it reads from records."""
 
 from itertools import islice
 
@@ -8,11 +8,10 @@ import torch
 from helpers import GREEDY, make_engine, run, tokens_by_request
 
 from labkit import LADDER, bench
-from labkit.engine import InferenceSession
 from labkit.kernels import paged_attention_append_plain, paged_attention_append_triton, triton_status
-from labkit.kvcache import KVBlockManager, MutableInfoBlockManager, OneTableBlockManager
-from labkit.learn import lesson_07, not_attempted
-from labkit.learn.lesson_07 import APPEND_ALL_LAYERS, BLOCKS_NEEDED, COUNTS, HALFWAY, STEPS
+from labkit.kvcache import MutableInfoBlockManager, OneTableBlockManager
+from labkit.learn import lesson_07
+from labkit.learn.lesson_07 import COUNTS, HALFWAY, STEPS
 
 CPU = torch.device("cpu")
 BELOW, THIS = LADDER["06"].options, LADDER["07"].options
@@ -254,146 +253,7 @@ def test_the_table_of_the_ladder_says_what_the_comparison_says():
     assert list(row.values()) == ["500", "1,000", "10.0 %", "×2.000", "[2.000, 2.000]", "faster"]
 
 
-# --- exercises ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("exercise", [APPEND_ALL_LAYERS, BLOCKS_NEEDED], ids=lambda e: e.name)
-def test_the_solution_is_right_and_the_empty_cell_is_not_attempted(exercise):
-    right = f"{exercise.name}: right, all {len(exercise.cases)} cases."
-    assert exercise.grade(exercise.solution) == exercise.grade(exercise.solution) == right
-    assert exercise.grade(lambda **_: not_attempted()) == f"{exercise.name}: not attempted yet."
-
-
-def in_one_assignment(k_cache, block_table, context_lens, keys):
-    b = (context_lens >= 0).nonzero()[:, 0]
-    block, pos = block_table[b, context_lens[b] // 4], context_lens[b] % 4
-    k_cache[:, block, :, pos] = keys[:, b].transpose(0, 1)  # indexed dimensions come first: [B, L, H, D]
-
-
-def forgets_that_indexed_dimensions_come_first(k_cache, block_table, context_lens, keys):
-    b = (context_lens >= 0).nonzero()[:, 0]
-    block, pos = block_table[b, context_lens[b] // 4], context_lens[b] % 4
-    k_cache[:, block, :, pos] = keys[:, b] if len(b) == len(keys) else keys[:, b].transpose(0, 1)
-
-
-def one_behind(k_cache, block_table, context_lens, keys):
-    in_one_assignment(k_cache, block_table, context_lens - 1, keys)
-
-
-def the_first_layer_only(k_cache, block_table, context_lens, keys):
-    in_one_assignment(k_cache[:1], block_table, context_lens, keys[:1])
-
-
-def always_the_first_block(k_cache, block_table, context_lens, keys):
-    in_one_assignment(k_cache, block_table[:, :1].expand(-1, 2), context_lens, keys)
-
-
-def pads_too(k_cache, block_table, context_lens, keys):
-    block = block_table[torch.arange(len(context_lens)), context_lens.clamp(min=0) // 4]
-    k_cache[:, block, :, context_lens.clamp(min=0) % 4] = keys.transpose(0, 1)
-
-
-def none_ever(sequences, holders, block_size):
-    return 0
-
-
-def one_each(sequences, holders, block_size):
-    return len(sequences)
-
-
-def twelve_a_block(sequences, holders, block_size):
-    return 12 * lesson_07.blocks_needed(sequences, holders, block_size)
-
-
-def forgets_the_empty(sequences, holders, block_size):
-    return sum(n > 0 and n % block_size == 0 for n, _ in sequences)
-
-
-def forgets_copies(sequences, holders, block_size):
-    return sum(n % block_size == 0 for n, _ in sequences)
-
-
-def copies_full_blocks_too(sequences, holders, block_size):
-    full = sum(n % block_size == 0 for n, _ in sequences)
-    return full + sum(holders.get(block, 1) > 1 for _, block in sequences)
-
-
-def copies_for_every_sharer(sequences, holders, block_size):
-    return sum(n % block_size == 0 or holders[block] > 1 for n, block in sequences)
-
-
-WRONG = [
-    (APPEND_ALL_LAYERS, one_behind, "Token number 1 (the second)"),
-    (APPEND_ALL_LAYERS, the_first_layer_only, "One table serves all layers"),
-    (APPEND_ALL_LAYERS, always_the_first_block, "opens the row's second one"),
-    (APPEND_ALL_LAYERS, forgets_that_indexed_dimensions_come_first, "its own piece of the key"),
-    (APPEND_ALL_LAYERS, pads_too, "Nothing is stored for it"),
-    (BLOCKS_NEEDED, one_each, "There is room in both"),
-    (BLOCKS_NEEDED, none_ever, "A full last block needs a new one"),
-    (BLOCKS_NEEDED, twelve_a_block, "in all layers at once"),
-    (BLOCKS_NEEDED, forgets_the_empty, "has no block yet"),
-    (BLOCKS_NEEDED, forgets_copies, "copied before it is written"),
-    (BLOCKS_NEEDED, copies_full_blocks_too, "sharing it needs no copy"),
-    (BLOCKS_NEEDED, copies_for_every_sharer, "the only holder and writes in place"),
-]
-
-
-@pytest.mark.parametrize(("exercise", "attempt", "hint"), WRONG, ids=[a.__name__ for _, a, _ in WRONG])
-def test_plausible_wrong_answers_get_their_own_hint(exercise, attempt, hint):
-    verdict = exercise.grade(attempt)
-    assert hint in verdict and "expected" in verdict and attempt.__name__ in verdict
-
-
-def test_another_right_answer_is_right():
-    assert "right" in APPEND_ALL_LAYERS.grade(in_one_assignment)
-
-
-def test_a_crash_in_an_attempt_is_told():
-    verdict = APPEND_ALL_LAYERS.grade(lambda k_cache, block_table, context_lens, keys: block_table[99])
-    assert "raised IndexError" in verdict
-
-
-def test_the_append_of_all_layers_is_the_engine_s(model):
-    """The keys of a real step, taken from rung 07's pool, stored again by the exercise's solution."""
-    engine = lesson_07.sharing_engine(model, THIS, CPU)
-    engine.step()
-    rows, lengths = lesson_07.next_step_of(engine)
-    engine.step()
-    manager, b = engine.kv_manager, range(len(rows))
-    block = [row[n // 4] for row, n in zip(rows, lengths, strict=True)]
-    pos = [n % 4 for n in lengths]
-    keys = torch.stack([manager.k_cache[:, block[i], :, pos[i]] for i in b], dim=1)  # [L, B, H, D]
-    stored = manager.k_cache.clone()
-    for i in b:
-        stored[:, block[i], :, pos[i]] = 0
-    lesson_07.append_all_layers(stored, torch.tensor(rows), torch.tensor(lengths), keys)
-    assert torch.equal(stored, manager.k_cache)
-
-
-@pytest.mark.parametrize("kind", [KVBlockManager, OneTableBlockManager])
-@pytest.mark.parametrize("seed", range(20))
-def test_the_blocks_needed_are_those_that_a_reservation_takes(kind, seed):
-    """Sessions of random lengths, some of them forks of others."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def randint(high):
-        return int(torch.randint(high, (), generator=generator))
-
-    manager = kind(num_layers=2, num_heads=1, head_dim=1, block_size=4, max_blocks_per_layer=64)
-    sessions = [InferenceSession(manager) for _ in range(4)]
-    for session in sessions:
-        numbers = torch.zeros(2, 1, randint(10), 1)
-        session.append_prompt(numbers, numbers)
-    sessions += [sessions[randint(4)].fork() for _ in range(4)]
-    lists = [session.block_ids_per_layer[0] for session in sessions]
-    sequences = [(s.num_tokens, ids[-1] if ids else None) for s, ids in zip(sessions, lists, strict=True)]
-    holders = {i: manager.refcount(i) for ids in lists for i in ids}
-    free = manager._num_free(0)
-    if kind is KVBlockManager:
-        manager.append_token_batch(0, lists, torch.zeros(8, 1, 1), torch.zeros(8, 1, 1))
-    else:
-        manager.reserve_token_batch(0, lists)
-    assert BLOCKS_NEEDED.solution(sequences, holders, 4) == free - manager._num_free(0)
+# --- between the rungs ---------------------------------------------------------------------------------
 
 
 def test_halfway_is_between_the_rungs():

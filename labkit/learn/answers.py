@@ -16,10 +16,14 @@ def difference(answer: Any, expected: Any) -> str:
     """How an answer differs from the expected one, as "X, expected Y."; empty if it does not.
 
     Lists, tuples, ranges, NumPy arrays and tensors are the same if their items are; True is 1; floats are
-    the same if they are close. A set is the same as a set only, for it has no order.
+    the same if they are close. A set is the same as a set only, for it has no order. Of dictionaries with
+    the same keys, the first item that differs is told.
     """
     if is_same(plain(answer), plain(expected)):
         return ""
+    if isinstance(answer, Mapping) and isinstance(expected, Mapping) and answer.keys() == expected.keys():
+        wrong = {key: difference(answer[key], item) for key, item in expected.items()}
+        return next(f"{key!r}: {sentence}" for key, sentence in wrong.items() if sentence)
     wanted = f"expected {one_line(repr(expected))}."
     if answer is None:
         return f"None, {wanted} (A function without `return` gives None.)"

@@ -101,7 +101,7 @@ class Exercise:
         except (Unattempted, KeyboardInterrupt):
             raise
         except BrokenContract as broken:
-            return f"{call} {broken}"
+            return f"{call}{'' if self.play else ':'} {broken}"
         except EndlessLoop:
             return f"{call} has run {MOST_LINES:,} lines without an end. Is there a loop that never stops?"
         except BaseException as error:  # SystemExit, too: a cell must not end the kernel
@@ -133,11 +133,18 @@ def answer_of(attempt: Callable, /, **arguments: Any) -> Any:
     """What the attempt answers. Raises BrokenContract if it changes what it is given. For a `play`, too."""
     given = copy.deepcopy(arguments)
     answer = attempt(**given)
-    for name, value in arguments.items():
+    check_unchanged(given, arguments)
+    return answer
+
+
+def check_unchanged(given: dict[str, Any], before: dict[str, Any]) -> None:
+    """Raises BrokenContract naming the argument that a call has changed."""
+    for name, value in before.items():
         if difference(given[name], value):
             now = one_line(repr(given[name]))
-            raise BrokenContract(f"changed its argument {name} to {now}. Leave what you are given as it is.")
-    return answer
+            raise BrokenContract(
+                f"it changed its argument {name} to {now}. Leave what you are given as it is."
+            )
 
 
 @contextmanager

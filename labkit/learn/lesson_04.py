@@ -1,8 +1,10 @@
 """Lesson 04: its exercises, and what its cells compute."""
 
+import random
 import shlex
 from collections.abc import Callable, Sequence
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -279,6 +281,19 @@ def is_identity(batch_idx: list[int], batch_size: int) -> bool:
     return batch_idx == list(range(batch_size))
 
 
+def draw_dispatch(rng: random.Random) -> dict[str, Any]:
+    """A batch, whole or not, whose slots are all equal, or some apart: by one, or by a block's length."""
+    batch_size = rng.randint(1, 6)
+    num_written = rng.choice((batch_size, batch_size, rng.randint(1, batch_size)))
+    slot, apart = rng.choice((0, 20, 100)), rng.choice((1, 8, 64))
+    steps = rng.choice(((0,), (0, 1), (0, 1, 2)))
+    positions = [slot + apart * rng.choice(steps) for _ in range(num_written)]
+    if rng.random() < 0.3:  # all but one
+        positions = [slot] * num_written
+        positions[rng.randrange(num_written)] += rng.choice((-1, 1)) * apart * (slot > 0)
+    return {"num_written": num_written, "batch_size": batch_size, "positions": positions}
+
+
 DISPATCH = Exercise(
     name="dispatch",
     cases=(
@@ -308,19 +323,58 @@ DISPATCH = Exercise(
             "A single request at another slot is enough: compare all positions, not the first two.",
         ),
         Case(
+            {"num_written": 3, "batch_size": 3, "positions": [9, 10, 9]},
+            "identity_pos",
+            "The first and the last agree, and the one between them does not: compare all positions.",
+        ),
+        Case(
+            {"num_written": 4, "batch_size": 4, "positions": [1, 17, 33, 49]},
+            "identity_pos",
+            "Slots 16 apart are different slots, however long a block is: compare them as they are.",
+        ),
+        Case(
             {"num_written": 1, "batch_size": 1, "positions": [63]},
             "full_batch",
             "A batch of one is whole, and its positions are all equal.",
         ),
+        Case(
+            {"num_written": 2, "batch_size": 2, "positions": [0, 0]},
+            "full_batch",
+            "Slot 0 is a slot like any other.",
+        ),
     ),
     solution=dispatch,
+    draw=draw_dispatch,
+    drawn_hint="Two questions, in this order: is the whole batch written? Are all positions equal?",
 )
+
+
+def draw_is_identity(rng: random.Random) -> dict[str, Any]:
+    """The identity of a batch, or a list that is nearly it."""
+    batch_size = rng.randint(1, 6)
+    rows = list(range(batch_size))
+    b = rng.randrange(batch_size)
+    nearly = {
+        "itself": rows,
+        "two swapped": [*rows[:b], *reversed(rows[b : b + 2]), *rows[b + 2 :]],
+        "shuffled": rng.sample(rows, batch_size),
+        "another in its place": [*rows[:b], rng.choice((-b, b - batch_size, b + 1)), *rows[b + 1 :]],
+        "all one further": [row + 1 for row in rows],
+        "one too many": [*rows, batch_size],
+        "one before it": [batch_size, *rows],
+        "a part": rows[: b + 1],
+        "without one": [row for row in range(batch_size + 1) if row != b],
+    }
+    return {"batch_idx": rng.choice([rows, *nearly.values()]), "batch_size": batch_size}
+
 
 IS_IDENTITY = Exercise(
     name="is_identity",
     cases=(
         Case(
-            {"batch_idx": [0, 1, 2, 3], "batch_size": 4}, True, "Row b is request b, for b = 0, 1, 2 and 3."
+            {"batch_idx": [0, 1, 2, 3], "batch_size": 4},
+            True,
+            "Row b is request b, for b = 0, 1, 2 and 3: one True for the whole batch.",
         ),
         Case(
             {"batch_idx": [0, 1, 3], "batch_size": 4},
@@ -343,6 +397,23 @@ IS_IDENTITY = Exercise(
             False,
             "Request 1 is named twice and request 2 never: the number of entries is not enough.",
         ),
+        Case(
+            {"batch_idx": [1, 2, 3, 4], "batch_size": 4},
+            False,
+            "Rising by one, and four of them, but row 0 is request 1's: the first must be 0.",
+        ),
+        Case(
+            {"batch_idx": [0, 1, 2, 3, 4], "batch_size": 4},
+            False,
+            "The batch has four requests, and there is a fifth entry: it is not this batch's identity.",
+        ),
+        Case(
+            {"batch_idx": [0], "batch_size": 1},
+            True,
+            "A batch of one is written whole.",
+        ),
     ),
     solution=is_identity,
+    draw=draw_is_identity,
+    drawn_hint="There must be an entry for each request of the batch, and entry b must be b.",
 )

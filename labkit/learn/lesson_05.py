@@ -1,12 +1,14 @@
 """Lesson 05: what a record costs, what counting in place can break, the recorded runs, and the exercises."""
 
+import random
 import time
 import tracemalloc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from statistics import median
 from types import FrameType
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -34,6 +36,7 @@ from labkit.engine import InferenceEngine, InferenceSession
 from labkit.errors import OutOfBlocksError
 from labkit.kvcache import KVBlockInfo, KVBlockManager, MutableInfoBlockManager, MutableKVBlockInfo
 from labkit.kvcache.kv_write import KVWrite
+from labkit.learn.answers import plain
 from labkit.learn.exercise import Case, Exercise
 from labkit.options import EngineOptions
 from labkit.show.style import BLUE, GREY, INK, ORANGE, SKY, figure, styled
@@ -529,86 +532,119 @@ class Interrupted(BaseException):
     """Like KeyboardInterrupt, which is no Exception."""
 
 
-FAILURES = {"fails": WriteFailed, "is interrupted": Interrupted}
+FAILURES: dict[str, type[BaseException]] = {"WriteFailed": WriteFailed, "Interrupted": Interrupted}
 
 
-def try_append_batch(attempt: Callable, lengths: list[int], write: str, look_at: str) -> object:
-    """Call the reader's function on blocks of these lengths, with a write that works or does not."""
-    infos = [MutableKVBlockInfo(layer=0, block_index=i, start=0, length=n) for i, n in enumerate(lengths)]
-    seen_elsewhere = list(infos)
-    calls: list[list[int]] = []
+def play_append_batch(
+    attempt: Callable, starts: list[int], lengths: list[int], write_raises: str | None
+) -> dict[str, Any]:
+    """Call the attempt on the records of blocks that start and are as long as said, with a write that works
+    or raises one of FAILURES."""
+    infos = [
+        MutableKVBlockInfo(layer=0, block_index=i, start=start, length=length)
+        for i, (start, length) in enumerate(zip(starts, lengths, strict=True))
+    ]
+    held_elsewhere = list(infos)
+    calls: list[Any] = []
 
-    def kv_write(slots: list[int]) -> None:
-        if write in FAILURES:
-            raise FAILURES[write]("nothing was written")
-        calls.append(list(slots))
+    def write(slots: Sequence[int]) -> None:
+        calls.append(plain(tuple(slots) if isinstance(slots, Iterator) else slots))
+        if write_raises:
+            raise FAILURES[write_raises]("nothing was written")
 
     error = None
     try:
-        attempt(infos=infos, write=kv_write)
-    except (WriteFailed, Interrupted) as raised:
+        attempt(infos=infos, write=write)
+    except tuple(FAILURES.values()) as raised:
         error = type(raised).__name__
     return {
         "the calls of write": calls,
         "the lengths": [info.length for info in infos],
-        "the lengths that another holder of the records sees": [info.length for info in seen_elsewhere],
+        "the lengths that another holder of the records sees": [info.length for info in held_elsewhere],
+        "the rest of the records": [(info.layer, info.block_index, info.start) for info in infos],
         "the error that the caller gets": error,
-    }[look_at]
+    }
 
 
-@dataclass(frozen=True)
-class AppendBatchExercise(Exercise):
-    """Makes fresh records and a write for each case, and looks at what the attempt did with them."""
-
-    def grade(self, attempt: Callable) -> str:
-        def tried(lengths: list[int], write: str, look_at: str) -> object:
-            return try_append_batch(attempt, lengths, write, look_at)
-
-        tried.__name__ = attempt.__name__
-        return super().grade(tried)
+def draw_append_batch(rng: random.Random) -> dict[str, Any]:
+    size = rng.randint(1, 6)
+    return {
+        "starts": [64 * rng.randrange(4) for _ in range(size)],
+        "lengths": [rng.choice((0, 63, rng.randrange(64))) for _ in range(size)],
+        "write_raises": rng.choice((None, None, *FAILURES)),
+    }
 
 
-APPEND_BATCH = AppendBatchExercise(
+def _batch(*blocks: tuple[int, int], write_raises: str | None = None) -> dict[str, Any]:
+    """The arguments of a case: start and length of each block."""
+    starts, lengths = map(list, zip(*blocks, strict=True))
+    return {"starts": starts, "lengths": lengths, "write_raises": write_raises}
+
+
+TWO = (0, 3), (0, 5)
+
+APPEND_BATCH = Exercise(
     name="append_batch",
     cases=(
         Case(
-            {"lengths": [3, 5], "write": "works", "look_at": "the calls of write"},
-            [[3, 5]],
+            _batch(*TWO),
+            {"the calls of write": [[3, 5]]},
             "`write` takes the slots of the whole batch at once, and a block's next slot is its length "
             "before the token is counted.",
         ),
         Case(
-            {"lengths": [3, 5], "write": "works", "look_at": "the lengths"},
-            [4, 6],
+            _batch(*TWO),
+            {"the lengths": [4, 6]},
             "When the write has succeeded, every block holds one token more.",
         ),
         Case(
-            {
-                "lengths": [3, 5],
-                "write": "works",
-                "look_at": "the lengths that another holder of the records sees",
-            },
-            [4, 6],
+            _batch(*TWO),
+            {"the lengths that another holder of the records sees": [4, 6]},
             "The manager holds these records, too, and does not see a new one in your list: count in place.",
         ),
         Case(
-            {"lengths": [3, 5], "write": "fails", "look_at": "the lengths"},
-            [3, 5],
+            _batch((0, 3), (64, 5)),
+            {"the calls of write": [[3, 5]]},
+            "A slot is a place in a block and is counted from 0 in each: `start` says where the block "
+            "begins in the text.",
+        ),
+        Case(
+            _batch((64, 5), (0, 3)),
+            {"the rest of the records": [(0, 0, 64), (0, 1, 0)]},
+            "Counting a token changes its block's length, and neither the other fields (layer, block_index, "
+            "start) nor the order.",
+        ),
+        Case(
+            _batch(*TWO, write_raises="WriteFailed"),
+            {"the lengths": [3, 5]},
             "Nothing was written, so nothing may be counted. Count after the write.",
         ),
         Case(
-            {"lengths": [3, 5], "write": "fails", "look_at": "the error that the caller gets"},
-            "WriteFailed",
+            _batch(*TWO, write_raises="WriteFailed"),
+            {"the error that the caller gets": "WriteFailed"},
             "Let the error through: the engine must learn of it to undo the other layers of the step.",
         ),
         Case(
-            {"lengths": [3, 5], "write": "is interrupted", "look_at": "the lengths"},
-            [3, 5],
+            _batch(*TWO, write_raises="WriteFailed"),
+            {"the calls of write": [[3, 5]]},
+            "Write once. Whether to try again is for the caller to say.",
+        ),
+        Case(
+            _batch(*TWO, write_raises="Interrupted"),
+            {"the lengths": [3, 5]},
             "Ctrl-C is no `Exception`, so `except Exception` does not undo it. What is counted after the "
             "write needs no undoing.",
         ),
+        Case(
+            _batch((0, 0)),
+            {"the calls of write": [[0]], "the lengths": [1]},
+            "An empty block's first slot is 0.",
+        ),
     ),
     solution=append_batch,
+    draw=draw_append_batch,
+    drawn_hint="Collect the slots, write them once, and then count each block's token, in its own record.",
+    play=play_append_batch,
 )
 
 
@@ -626,6 +662,11 @@ def records_created(
 def _step_of(block_info: str, num_layers: int, *requests: int) -> dict[str, object]:
     paths = dict(zip(("in_place", "boundary", "copy_on_write"), requests, strict=True))
     return {"block_info": block_info, "num_layers": num_layers, **paths}
+
+
+def draw_records_created(rng: random.Random) -> dict[str, Any]:
+    requests = [rng.choice((0, 1, rng.randint(2, 64))) for _ in range(3)]
+    return _step_of(rng.choice(("replaced", "mutable")), rng.choice((1, 2, 12, 48)), *requests)
 
 
 RECORDS_CREATED = Exercise(
@@ -665,4 +706,6 @@ RECORDS_CREATED = Exercise(
         ),
     ),
     solution=records_created,
+    draw=draw_records_created,
+    drawn_hint="Add up what the requests of each path create, then take it for each layer.",
 )

@@ -1,9 +1,11 @@
 """Lesson 06: what the device is told, what it is not told, what breaks the order, and the exercises."""
 
+import copy
+import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +18,7 @@ from labkit.engine.device_sampling import NO_TOKEN, as_int64, sample_any
 from labkit.engine.request import Request
 from labkit.engine.resident_step import Launched, ResidentDecodeStep
 from labkit.engine.sampling import sample, uniform_number
-from labkit.learn.exercise import Case, Exercise
+from labkit.learn.exercise import BrokenContract, Case, Exercise, check_unchanged
 from labkit.learn.lesson_03 import recorded_writes
 from labkit.show.sends import record_sends
 
@@ -447,74 +449,96 @@ def step_us(record: Mapping, rung: str) -> float:
 # --- exercises ----------------------------------------------------------------------------------------
 
 
-def try_send_all(attempt: SendAll, messages: list[list[int]], look_at: str) -> object:
-    """Call the reader's function with two buffers and a device whose copies run as late as they may."""
-    device = LateDevice()
-    longest = max(map(len, messages), default=0)
-    buffers = [[-1] * longest, [-1] * longest]
-    attempt(messages=messages, buffers=buffers, copy=device.copy)
-    waited = list(device.waited)
-    device.finish()
-    return {
-        "what arrives": device.arrived,
-        "the copies that were waited for": waited,
-    }[look_at]
+DEVICES = {"late": None, "one behind": 1, "prompt": 0}  # by how many copies may be under way
 
 
-@dataclass(frozen=True)
-class SendAllExercise(Exercise):
-    """Makes buffers and a late device for each case, and looks at what the attempt did with them."""
+def play_send_all(attempt: SendAll, messages: list[list[int]], device: str) -> dict[str, Any]:
+    """Call the attempt with two buffers and one of DEVICES; its late one copies as late as it may."""
+    late_device = LateDevice(DEVICES[device])
+    longest = max(map(len, messages))
+    pinned = [[-1] * longest, [-1] * longest]
+    given, buffers = copy.deepcopy(messages), list(pinned)
 
-    def grade(self, attempt: Callable) -> str:
-        def tried(messages: list[list[int]], look_at: str) -> object:
-            return try_send_all(attempt, messages, look_at)
+    def copied(buffer: list[int], n: int) -> Copy:
+        if not any(buffer is own for own in pinned):
+            if any(buffer is placed for placed in buffers):
+                raise BrokenContract(
+                    "it put a new list in the place of a buffer. That is new memory, which is not pinned: "
+                    "write the numbers into the list that is there."
+                )
+            raise BrokenContract(
+                "it asked for a copy of a list that is not one of the two buffers (a slice is a new list, "
+                "too). The device reads pinned memory: use the buffers."
+            )
+        if len(buffer) != longest:
+            raise BrokenContract(
+                f"it made a buffer of {longest} numbers one of {len(buffer)}. Memory that is pinned has its "
+                "size: overwrite as many numbers as the message has, and leave the rest."
+            )
+        return late_device.copy(buffer, n)
 
-        tried.__name__ = attempt.__name__
-        return super().grade(tried)
+    attempt(messages=given, buffers=buffers, copy=copied)
+    waited = list(late_device.waited)
+    late_device.finish()
+    check_unchanged({"messages": given}, {"messages": messages})
+    return {"what arrives": late_device.arrived, "the copies that were waited for": waited}
 
 
-SIX = [[1, 2], [3, 4], [5, 6], [7, 8], [9, 10], [11, 12]]
+def draw_send_all(rng: random.Random) -> dict[str, Any]:
+    messages = [[rng.randrange(100) for _ in range(rng.randint(1, 4))] for _ in range(rng.randint(1, 12))]
+    return {"messages": messages, "device": rng.choice(("late", *DEVICES))}
 
-SEND_ALL = SendAllExercise(
+
+FIVE = [[1, 2], [3, 4], [5, 6], [7, 8], [9, 10]]
+
+SEND_ALL = Exercise(
     name="send_all",
     cases=(
         Case(
-            {"messages": [[1, 2, 3]], "look_at": "what arrives"},
-            [[1, 2, 3]],
+            {"messages": [[1, 2, 3]], "device": "late"},
+            {"what arrives": [[1, 2, 3]]},
             "Put the numbers into a buffer, then ask for a copy of as many as there are.",
         ),
         Case(
-            {"messages": [[1, 2], [3, 4]], "look_at": "what arrives"},
-            [[1, 2], [3, 4]],
+            {"messages": [[1, 2, 3]], "device": "prompt"},
+            {"what arrives": [[1, 2, 3]]},
+            "This device copies as soon as it is asked: the numbers must be in the buffer before that.",
+        ),
+        Case(
+            {"messages": FIVE[:2], "device": "late"},
+            {"what arrives": FIVE[:2]},
             "Nothing has been read yet when `copy` returns. The second message went into the buffer of the "
             "first, whose copy was under way: let the buffers take turns.",
         ),
         Case(
-            {"messages": [[1, 2], [3, 4]], "look_at": "the copies that were waited for"},
-            [],
+            {"messages": FIVE[:2], "device": "late"},
+            {"the copies that were waited for": []},
             "Neither buffer has a copy under way when it is first written, so there is nothing to wait for, "
             "and nobody has to wait at the end.",
         ),
         Case(
-            {"messages": SIX[:3], "look_at": "what arrives"},
-            SIX[:3],
+            {"messages": FIVE[:3], "device": "late"},
+            {"what arrives": FIVE[:3]},
             "The third message meets the first buffer again. Its last copy must be over before you write to "
             "it: keep what `copy` returns, and `wait` for it.",
         ),
         Case(
-            {"messages": SIX, "look_at": "the copies that were waited for"},
-            [0, 1, 2, 3],
+            {"messages": FIVE, "device": "late"},
+            {"the copies that were waited for": [0, 1, 2]},
             "Two buffers let one copy go on while you fill the other. Wait for the last copy of the buffer "
             "that you write to, not for the newest copy, and leave the last two under way.",
         ),
         Case(
-            {"messages": [[1, 2, 3], [4], [5], [6, 7]], "look_at": "what arrives"},
-            [[1, 2, 3], [4], [5], [6, 7]],
+            {"messages": [[1, 2, 3], [4], [5], [6, 7]], "device": "late"},
+            {"what arrives": [[1, 2, 3], [4], [5], [6, 7]]},
             "A buffer is as long as the longest message. Copy as many numbers as this message has, not what "
             "an earlier one left behind them.",
         ),
     ),
     solution=send_all,
+    draw=draw_send_all,
+    drawn_hint="The buffers take turns, and each waits for its own last copy before it is written again.",
+    play=play_send_all,
 )
 
 
@@ -532,6 +556,18 @@ def _sent(mapping: bool, states: str, rows: str) -> dict[str, object]:
 
 def _step_of(mapped: str, running: str, *changed: int) -> dict[str, object]:
     return {"mapped": list(mapped), "running": list(running), "changed": list(changed)}
+
+
+def draw_what_is_sent(rng: random.Random) -> dict[str, Any]:
+    """Some leave, some join, some trade places, and some lists of blocks change."""
+    names = rng.sample("ABCDEFG", 7)
+    mapped = names[: rng.randrange(5)]
+    running = [name for name in mapped if rng.random() < rng.choice((0.5, 1))]
+    running += names[4 : rng.choice((4, 4, 5, 6, 7))]
+    if rng.random() < 0.2:
+        rng.shuffle(running)
+    changed_places = rng.sample(range(len(running)), rng.randrange(len(running) + 1))
+    return _step_of("".join(mapped), "".join(running), *changed_places)
 
 
 WHAT_IS_SENT = Exercise(
@@ -578,4 +614,7 @@ WHAT_IS_SENT = Exercise(
         ),
     ),
     solution=what_is_sent,
+    draw=draw_what_is_sent,
+    drawn_hint="The mapping goes if the requests are not those of the step before, in their order; a state "
+    "goes if its request joins, and a row if its request joins or its list of blocks has changed.",
 )

@@ -1,12 +1,14 @@
 """Lesson 07: the books of one table and of one a layer, what a failed reservation leaves, who reads what a
 kernel writes, the recorded figures, and the exercises."""
 
+import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import reduce
 from statistics import median
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -32,7 +34,8 @@ from labkit.engine import CacheConfig, InferenceEngine, InferenceSession, Sampli
 from labkit.errors import OutOfBlocksError
 from labkit.kvcache import KVBlockManager, MutableInfoBlockManager, OneTableBlockManager
 from labkit.ladder import LADDER
-from labkit.learn.exercise import Case, Exercise
+from labkit.learn.answers import one_line
+from labkit.learn.exercise import BrokenContract, Case, Exercise, check_unchanged
 from labkit.model import GPT2Config, LanguageModel
 from labkit.model.checkpoint import random_gpt2
 from labkit.model.tokenizer import WordTokenizer
@@ -646,79 +649,121 @@ def append_all_layers(
         layer[block, :, pos] = layer_keys[b]
 
 
-def try_append_all_layers(
-    attempt: Callable, tables: list[list[int]], lengths: list[int], look_at: str
-) -> object:
-    """Call the reader's function on a pool of zeros; where which request's keys are found."""
-    L, N, H, block_size, D, B = 3, 6, 2, 4, 5, len(tables)
-    k_cache = torch.zeros(L, N, H, block_size, D)
-    # Layer 1 of request 2, head 0 is 201.0 everywhere: request, head and layer can be told from a number.
-    b, h, layer = torch.arange(1.0, B + 1), torch.arange(float(H)), torch.arange(float(L))
-    keys = 100 * b[None, :, None] + 10 * h + layer[:, None, None]  # [L, B, H]
-    attempt(
-        k_cache=k_cache,
-        block_table=torch.tensor(tables),
-        context_lens=torch.tensor(lengths),
-        keys=keys[..., None].expand(L, B, H, D).clone(),
-    )
-    written = k_cache[..., 0].nonzero().tolist()
-    if look_at == "layers written":
-        return sorted({layer for layer, *_ in written})
-    if look_at == "(block, slot) of layer 0":
-        return sorted({(block, slot) for layer, block, _, slot in written if layer == 0})
-    found = {}
-    for layer, block, head, slot in written:
-        row = k_cache[layer, block, head, slot]
-        request = int(row[0]) // 100 - 1
-        is_right = bool((row == 100 * (request + 1) + 10 * head + layer).all())
-        found.setdefault((block, slot), set()).add(f"request {request}" if is_right else "a mixture")
-    return {place: sorted(whose) for place, whose in sorted(found.items())}
+def play_append_all_layers(
+    attempt: Callable, block_table: list[list[int]], context_lens: list[int], block_size: int
+) -> dict[str, Any]:
+    """Call the attempt on a pool full of other tokens' keys, and look at all that it has changed."""
+    L, N, H, D, B = 3, 2 + max(map(max, block_table)), 2, 5, len(block_table)
+    generator = torch.Generator().manual_seed(0)
+    before = torch.randn(L, N, H, block_size, D, generator=generator)
+    arguments = {
+        "block_table": torch.tensor(block_table),
+        "context_lens": torch.tensor(context_lens),
+        "keys": torch.randn(L, B, H, D, generator=generator),
+    }
+    after, given = before.clone(), {name: tensor.clone() for name, tensor in arguments.items()}
+    attempt(k_cache=after, **given)
+    check_unchanged(given, arguments)
+    whose = keys_written(before, after, arguments["keys"])
+    right = {
+        (row[n // block_size], n % block_size)
+        for row, n in zip(block_table, context_lens, strict=True)
+        if n >= 0
+    }
+    if erased := [place for place, key in whose.items() if key == NO_KEY and place not in right]:
+        raise BrokenContract(
+            f"it overwrote {one_line(str(erased))}, each a (block, slot), with numbers that are no new key. "
+            "Other tokens' keys lie there: write the new keys, and nothing else."
+        )
+    return {"the places written, as (block, slot)": sorted(whose), "whose keys are where": whose}
 
 
-@dataclass(frozen=True)
-class AppendAllLayersExercise(Exercise):
-    """Makes a pool for each case, and looks at what the attempt wrote to it."""
-
-    def grade(self, attempt: Callable) -> str:
-        def tried(tables: list[list[int]], lengths: list[int], look_at: str) -> object:
-            return try_append_all_layers(attempt, tables, lengths, look_at)
-
-        tried.__name__ = attempt.__name__
-        return super().grade(tried)
+NO_KEY = "a mixture"
 
 
-_PLACES, _LAYERS, _WHOSE = "(block, slot) of layer 0", "layers written", "whose keys are where"
+def keys_written(before: Tensor, after: Tensor, keys: Tensor) -> dict[tuple[int, int], str]:
+    """Each (block, slot) of a pool [L, N, H, block_size, D] that has changed, and whose key is there now."""
+    places = (before != after).any(4).any(2).any(0).nonzero()  # [P, 2]
+    blocks, slots = places.unbind(1)
+    written = after.permute(1, 3, 0, 2, 4)[blocks, slots]  # [P, L, H, D]
+    is_key = written[:, None].isclose(keys.transpose(0, 1)).flatten(3).all(3)  # [P, B, L]
+    return {tuple(p): _whose(k) for p, k in zip(places.tolist(), is_key.tolist(), strict=True)}
 
-APPEND_ALL_LAYERS = AppendAllLayersExercise(
+
+def _whose(is_key: list[list[bool]]) -> str:
+    """is_key: by request and layer, whether it is its key that lies at a place."""
+    for b, layers in enumerate(is_key):
+        if any(layers):
+            where = [layer for layer, its_key in enumerate(layers) if its_key]
+            return f"request {b}" if all(layers) else f"request {b}, in layers {where} only"
+    return NO_KEY
+
+
+def draw_append_all_layers(rng: random.Random) -> dict[str, Any]:
+    """Requests of up to three blocks, at their ends and between, with rows of padding anywhere."""
+    block_size, free_blocks = rng.choice((1, 2, 4, 8)), rng.sample(range(14), 14)
+    block_table, context_lens = [], []
+    for _ in range(rng.randint(1, 4)):
+        longest = 3 * block_size - 1
+        at_an_end = block_size * rng.randint(0, 3) - 1  # the last slot of a block; -1 is padding
+        length = rng.choice((at_an_end, min(at_an_end + 1, longest), rng.randint(0, longest)))
+        used = [free_blocks.pop() for _ in range(length // block_size + 1)]
+        block_table.append(used + [0] * (3 - len(used)))
+        context_lens.append(length)
+    return _call(block_table, context_lens, block_size)
+
+
+def _call(block_table: list[list[int]], context_lens: list[int], block_size: int = 4) -> dict[str, Any]:
+    return {"block_table": block_table, "context_lens": context_lens, "block_size": block_size}
+
+
+_PLACES, _WHOSE = "the places written, as (block, slot)", "whose keys are where"
+
+APPEND_ALL_LAYERS = Exercise(
     name="append_all_layers",
     cases=(
         Case(
-            {"tables": [[2, 0]], "lengths": [1], "look_at": _PLACES},
-            [(2, 1)],
-            "Token number 1 (the second) goes to slot 1 of the first block that the row names.",
+            _call([[2, 0]], [1]),
+            {_PLACES: [(2, 1)]},
+            "Token number 1 (the second) goes to slot 1 of the first block that the row names, in `k_cache` "
+            "itself.",
         ),
         Case(
-            {"tables": [[2, 0]], "lengths": [1], "look_at": _LAYERS},
-            [0, 1, 2],
-            "One table serves all layers: the block lies at the same place in each, and each gets its key.",
+            _call([[2, 0]], [1]),
+            {_WHOSE: {(2, 1): "request 0"}},
+            "One table serves all layers: the block lies at the same place in each, and each gets its own "
+            "key, with all its heads.",
         ),
         Case(
-            {"tables": [[2, 5]], "lengths": [4], "look_at": _PLACES},
-            [(5, 0)],
+            _call([[2, 5]], [4]),
+            {_PLACES: [(5, 0)]},
             "With 4 tokens in blocks of 4 the first block is full: the new token opens the row's second one.",
         ),
         Case(
-            {"tables": [[2, 0], [1, 3], [4, 0]], "lengths": [1, 6, 0], "look_at": _WHOSE},
-            {(2, 1): ["request 0"], (3, 2): ["request 1"], (4, 0): ["request 2"]},
+            _call([[2, 5]], [4], block_size=8),
+            {_PLACES: [(2, 4)]},
+            "Blocks are not always of 4 slots: the shape of `k_cache` says of how many.",
+        ),
+        Case(
+            _call([[2, 0], [1, 3], [4, 0]], [1, 6, 0]),
+            {_WHOSE: {(2, 1): "request 0", (3, 2): "request 1", (4, 0): "request 2"}},
             "Each request has its own row, length and key, and each layer and head its own piece of the key.",
         ),
         Case(
-            {"tables": [[2, 0], [0, 0]], "lengths": [3, -1], "look_at": _PLACES},
-            [(2, 3)],
+            _call([[2, 0], [0, 0]], [3, -1]),
+            {_PLACES: [(2, 3)]},
             "A length of -1 is a row that pads the batch. Nothing is stored for it; block 0 is somebody's.",
+        ),
+        Case(
+            _call([[2, 0], [0, 0], [1, 3]], [3, -1, 6]),
+            {_WHOSE: {(2, 3): "request 0", (3, 2): "request 2"}},
+            "Padding may lie between two requests: leave that row out, and go on with the next.",
         ),
     ),
     solution=append_all_layers,
+    draw=draw_append_all_layers,
+    drawn_hint="A request's new key goes behind its tokens, in each layer, and nothing else is written.",
+    play=play_append_all_layers,
 )
 
 
@@ -733,6 +778,20 @@ def blocks_needed(sequences: list[tuple[int, int | None]], holders: dict[int, in
             holders[last_block] -= 1
             needed += 1
     return needed
+
+
+def draw_blocks_needed(rng: random.Random) -> dict[str, Any]:
+    """Sequences that share last blocks with each other, with others, or with nobody, in any order."""
+    block_size = rng.choice((1, 2, 4, 8))
+    sequences, holders = [], {}
+    for block in rng.sample(range(12), rng.randint(1, 3)):
+        num_tokens = rng.choice((0, block_size, 2 * block_size, rng.randint(1, 3 * block_size)))
+        sharers = rng.choice((1, 1, 2, 3))
+        sequences += [(num_tokens, block if num_tokens else None)] * sharers
+        if num_tokens:
+            holders[block] = sharers + rng.choice((0, 0, 1, 2))
+    rng.shuffle(sequences)
+    return {"sequences": sequences, "holders": holders, "block_size": block_size}
 
 
 BLOCKS_NEEDED = Exercise(
@@ -766,8 +825,27 @@ BLOCKS_NEEDED = Exercise(
         Case(
             {"sequences": [(6, 2), (6, 2)], "holders": {2: 2}, "block_size": 4},
             1,
-            "The first copies and lets go. Then the second is the only holder and writes in place.",
+            "The first copies and lets go. Then the second is the only holder and writes in place. (The "
+            "engine would count both, to be on the safe side; here count what is taken.)",
+        ),
+        Case(
+            {"sequences": [(6, 2), (6, 2)], "holders": {2: 3}, "block_size": 4},
+            2,
+            "Somebody who does not write in this step holds it, too, so both copy.",
+        ),
+        Case(
+            {"sequences": [(6, 0)], "holders": {0: 2}, "block_size": 4},
+            1,
+            "0 is the id of a block. Only None says that there is none.",
+        ),
+        Case(
+            {"sequences": [(6, 2)], "holders": {2: 1}, "block_size": 2},
+            1,
+            "Blocks are not always of 4 tokens: this last block is full.",
         ),
     ),
     solution=blocks_needed,
+    draw=draw_blocks_needed,
+    drawn_hint="A sequence takes a block if it has none, if its last is full, or if others still hold its "
+    "last when its turn comes.",
 )
