@@ -2,7 +2,9 @@
 
 import functools
 import re
+import statistics
 import sys
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import torch
 
 from labkit.learn import BrokenContract, Case, Exercise, Prediction, not_attempted
 from labkit.learn.answers import difference
+from labkit.learn.exercise import EndlessLoop, limited_lines
 from labkit.learn.lesson_00 import BLOCKS_TAKEN, LOCATE
 
 
@@ -193,6 +196,18 @@ def never_ends(numbers, more):
 )
 def test_whatever_an_attempt_does_its_verdict_is_a_sentence(attempt, sentence):
     assert sentence in ADD.grade(attempt)
+
+
+def test_an_attempt_that_is_empty_only_on_some_ways_is_not_attempted():
+    attempt = lambda numbers, more: add(numbers, more) if len(more) < 3 else not_attempted()  # noqa: E731
+    assert ADD.grade(attempt) == "add: not attempted yet."
+
+
+def test_lines_of_installed_packages_are_no_endless_loop():
+    with limited_lines(100):
+        assert statistics.fmean(Fraction(n) for n in range(50)) == 24.5
+    with pytest.raises(EndlessLoop), limited_lines(100):
+        never_ends([], [])
 
 
 def test_the_first_random_call_that_fails_is_a_short_one():

@@ -3,6 +3,7 @@
 import copy
 import random
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from labkit.learn.answers import difference, one_line
 
 NUM_DRAWN = 100  # random calls that an attempt is compared on
 MOST_LINES = 1_000_000  # that an attempt may run in one call; the longest right one runs a few thousand
+INSTALLED = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<frozen ")
 
 
 class Unattempted(Exception):
@@ -67,18 +69,20 @@ class Exercise:
         """One line: not attempted, right, or the first case that fails and why. It never raises."""
         if not callable(attempt):
             return f"{self.name}: expected a function, not {one_line(repr(attempt))}."
+        try:
+            return f"{self.name}: {self._verdict(attempt)}"
+        except Unattempted:
+            return f"{self.name}: not attempted yet."
+
+    def _verdict(self, attempt: Callable) -> str:
         num_cases = len(self.cases)
         for number, case in enumerate(self.cases):
-            try:
-                wrong = self._wrong(attempt, case)
-            except Unattempted:
-                return f"{self.name}: not attempted yet."
-            if wrong:
-                return f"{self.name}: {wrong} ({number} of {num_cases} cases passed)"
+            if wrong := self._wrong(attempt, case):
+                return f"{wrong} ({number} of {num_cases} cases passed)"
         for case in self._drawn_cases():
             if wrong := self._wrong(attempt, case):
-                return f"{self.name}: {wrong} (all {num_cases} cases passed, but not a random one)"
-        return f"{self.name}: right, all {num_cases} cases."
+                return f"{wrong} (all {num_cases} cases passed, but not a random one)"
+        return f"right, all {num_cases} cases."
 
     def _drawn_cases(self) -> Iterator[Case]:
         """The random calls, short ones first: the first that fails is easier to think through."""
@@ -140,12 +144,16 @@ class Exercise:
 def limited_lines(most_lines: int) -> Iterator[None]:
     """Raise EndlessLoop in what runs inside after so many lines of Python: no clock decides.
 
-    Where a debugger traces already, it keeps its place, and there is no limit.
+    Lines of installed packages do not count: the first call of one may import millions of them. Where a
+    debugger traces already, it keeps its place, and there is no limit.
     """
     if sys.gettrace() is not None:
         yield
         return
     left = most_lines
+
+    def enter(frame: FrameType, event: str, argument: object) -> Callable | None:
+        return None if frame.f_code.co_filename.startswith(INSTALLED) else count
 
     def count(frame: FrameType, event: str, argument: object) -> Callable:
         nonlocal left
@@ -154,7 +162,7 @@ def limited_lines(most_lines: int) -> Iterator[None]:
             raise EndlessLoop
         return count
 
-    sys.settrace(count)
+    sys.settrace(enter)
     try:
         yield
     finally:
