@@ -678,22 +678,25 @@ def move_on(slots: ToySlots, slot_mapping: Tensor, token_ids: Tensor) -> None:
 class StaysOnDevice(TorchFunctionMode):
     """Refuses copies to the host. On a CPU they are no operator, so that no capture would notice them."""
 
+    copies = (Tensor.cpu, Tensor.numpy, Tensor.__array__, Tensor.__repr__)
+
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         to_host = any(isinstance(said, str) and said == "cpu" for said in (*args, *kwargs.values()))
-        if func in (Tensor.cpu, Tensor.numpy) or (func is Tensor.to and to_host):
+        if func in self.copies or (func is Tensor.to and to_host):
             raise BrokenContract(HOST_IS_ASKED)
         return func(*args, **kwargs)
 
 
 HOST_IS_ASKED = (
-    "your function lets the host ask what a tensor holds. A capture cannot wait for an answer: no `.item()`, "
-    "`.tolist()`, `.cpu()` or `int()`, no `print`, no `if` or `for` over what a tensor holds, and no elements "
-    "picked by a mask, since their number is a question, too."
+    "your function lets the host ask what a tensor holds. A capture cannot wait for an answer: no "
+    "`.item()`, `.tolist()`, `.cpu()` or `int()`, no `print`, no `if` or `for` over what a tensor holds, and "
+    "no elements picked by a mask, since their number is a question, too."
 )
 MADE_ANEW = (
-    "your function leaves another tensor in slots.{}. A graph reads and writes at the addresses of the capture: a tensor "
-    "that is made anew and given the old one's name is not where the next replay looks. Write in place."
+    "your function leaves another tensor in slots.{}. A graph reads and writes at the addresses of the "
+    "capture: a tensor that is made anew and given the old one's name is not where the next replay looks. "
+    "Write in place."
 )
 INPUT_IS_CHANGED = (
     "your function changes {}, which is read again after it. Write to the slots and to nothing else."

@@ -493,7 +493,7 @@ def draw_events(rng: Random) -> dict[str, object]:
             events.append(("launch", flight))
         elif what == "read" and launched:
             flight = launched.pop(0)
-            tokens = [rng.choice([eos, 0, *range(1, 9), *range(10, 20)]) for _ in flight]
+            tokens = [eos if rng.random() < 0.2 else rng.randrange(20) for _ in flight]
             events.append(("read", tokens))
             for (name, session), token in zip(flight, tokens, strict=True):
                 if token == eos and running.get(name) == session:

@@ -547,8 +547,8 @@ NEXT_RUNG = Exercise(
         Case(
             {"parts": {"attention": 40, "matrices": 90, "idle": 10}, "floors": {"attention": 30}},
             ("matrices", 140 / 50),
-            "The factor is that of the whole step if this one part comes down to its floor and all others stay "
-            "as they are.",
+            "The factor is that of the whole step, if this one part comes down to its floor and all others "
+            "stay as they are.",
         ),
     ),
     solution=next_rung,
