@@ -2,7 +2,9 @@
 
 import functools
 import re
+import statistics
 import sys
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import torch
 
 from labkit.learn import BrokenContract, Case, Exercise, Prediction, not_attempted
 from labkit.learn.answers import difference
-from labkit.learn.exercise import answer_of
+from labkit.learn.exercise import EndlessLoop, answer_of, limited_lines
 from labkit.learn.lesson_00 import LOCATE
 
 
@@ -146,6 +148,13 @@ def test_an_attempt_that_is_half_written_is_not_attempted_yet():
         return add(numbers, more) if len(numbers) in (1, 2) else not_attempted()
 
     assert ADD.grade(half) == "add: not attempted yet."
+
+
+def test_lines_of_installed_packages_are_no_endless_loop():
+    with limited_lines(100):
+        assert statistics.fmean(Fraction(n) for n in range(50)) == 24.5
+    with pytest.raises(EndlessLoop), limited_lines(100):
+        never_ends([], [])
 
 
 def test_the_first_random_call_that_fails_is_a_short_one():

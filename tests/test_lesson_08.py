@@ -1,4 +1,4 @@
-"""Lesson 08: the toy graph and what it finds, the padded step, what records say, and the exercises."""
+"""Lesson 08: the toy graph and what it finds, the padded step, and what records say."""
 
 import inspect
 from collections import Counter
@@ -12,12 +12,10 @@ from helpers import GREEDY, SEEDED, make_engine, run, small_model, tokens_alone,
 from labkit import LADDER, SamplingParams
 from labkit.bench import StepProfile, steady_decode, steady_prompts
 from labkit.bench.profile import Span
-from labkit.engine.graphed_step import WARMUP_RUNS, GraphedStep, batch_buckets
+from labkit.engine.graphed_step import WARMUP_RUNS, batch_buckets
 from labkit.engine.resident_step import DeviceStep
-from labkit.learn import lesson_08, not_attempted
+from labkit.learn import lesson_08
 from labkit.learn.lesson_08 import (
-    MOVE_ON,
-    WHICH_GRAPH,
     LaunchBound,
     LazyGraphs,
     Met,
@@ -29,7 +27,6 @@ from labkit.learn.lesson_08 import (
     captured_steps,
     device_step_of,
     obstacles,
-    replayed,
 )
 from labkit.show import draw_buckets, draw_captures, draw_launches
 
@@ -453,149 +450,3 @@ def test_the_two_steps_are_drawn_to_scale():
     assert [len(lane.get_paths()) for lane in graph.collections] == [1, 80]
     assert "busy at most 25 %" in eager.get_title(loc="left") and "250 µs" in graph.get_title(loc="left")
     plt.close(fig)
-
-
-# --- exercises -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("exercise", [MOVE_ON, WHICH_GRAPH], ids=lambda e: e.name)
-def test_the_solution_is_right_and_the_empty_cell_is_not_attempted(exercise):
-    right = f"{exercise.name}: right, all {len(exercise.cases)} cases."
-    assert exercise.grade(exercise.solution) == exercise.grade(exercise.solution) == right
-
-    def empty(*_, **__):
-        not_attempted()
-
-    assert exercise.grade(empty) == f"{exercise.name}: not attempted yet."
-
-
-def reads_it_as_python(slots, slot_mapping, token_ids):
-    for slot, token_id in zip(slot_mapping.tolist(), token_ids.tolist(), strict=True):
-        if slots.context_lens[slot] >= 0:
-            slots.context_lens[slot] += 1
-        slots.last_token_ids[slot] = max(token_id, 0)
-
-
-def asks_whether_anybody_is_there(slots, slot_mapping, token_ids):
-    lens = slots.context_lens[slot_mapping]
-    if (lens >= 0).any():
-        slots.context_lens[slot_mapping] = lens + 1
-    slots.last_token_ids[slot_mapping] = token_ids.clamp(min=0)
-
-
-def forgets_the_lengths(slots, slot_mapping, token_ids):
-    slots.last_token_ids[slot_mapping] = token_ids.clamp(min=0)
-
-
-def gives_nobody_a_token(slots, slot_mapping, token_ids):
-    slots.last_token_ids[slot_mapping] = token_ids.clamp(min=0)
-    slots.context_lens[slot_mapping] += 1
-
-
-def moves_everybody_on(slots, slot_mapping, token_ids):
-    slots.last_token_ids[slot_mapping] = token_ids.clamp(min=0)
-    slots.context_lens += slots.context_lens >= 0
-
-
-def knows_the_rows(slots, slot_mapping, token_ids):
-    lens = slots.context_lens[slot_mapping]
-    slots.context_lens[slot_mapping] = torch.where(lens < 0, lens, lens + 1)
-    slots.last_token_ids[: len(token_ids)] = token_ids.clamp(min=0)
-
-
-def does_not_clamp(slots, slot_mapping, token_ids):
-    lens = slots.context_lens[slot_mapping]
-    slots.context_lens[slot_mapping] = torch.where(lens < 0, lens, lens + 1)
-    slots.last_token_ids[slot_mapping] = token_ids
-
-
-def takes_the_largest(num_greedy, num_drawn, buckets):
-    size = num_greedy + num_drawn
-    bucket = size if size in buckets else buckets[-1]
-    return bucket, num_drawn == 0, bucket - size
-
-
-def takes_the_one_below(num_greedy, num_drawn, buckets):
-    size = num_greedy + num_drawn
-    bucket = max(b for b in buckets if b <= size)
-    return bucket, num_drawn == 0, abs(bucket - size)
-
-
-def takes_the_next_power_of_two(num_greedy, num_drawn, buckets):
-    size = num_greedy + num_drawn
-    bucket = 2 ** (size - 1).bit_length()
-    return bucket, num_drawn == 0, bucket - size
-
-
-def goes_by_the_majority(num_greedy, num_drawn, buckets):
-    size = num_greedy + num_drawn
-    bucket = min(b for b in buckets if b >= size)
-    return bucket, num_greedy > num_drawn, bucket - size
-
-
-def counts_only_greedy_rows(num_greedy, num_drawn, buckets):
-    bucket = min(b for b in buckets if b >= max(num_greedy, num_drawn))
-    return bucket, num_drawn == 0, bucket - max(num_greedy, num_drawn)
-
-
-WRONG = [
-    (MOVE_ON, reads_it_as_python, "cannot wait for an answer"),
-    (MOVE_ON, asks_whether_anybody_is_there, "cannot wait for an answer"),
-    (MOVE_ON, forgets_the_lengths, "moves on by one token"),
-    (MOVE_ON, lesson_08.moves_on_once, "Write in place"),
-    (MOVE_ON, knows_the_rows, "can change from replay"),
-    (MOVE_ON, gives_nobody_a_token, "mapped to nobody's slot"),
-    (MOVE_ON, moves_everybody_on, "not mapped do not move"),
-    (MOVE_ON, does_not_clamp, "clamp it"),
-    (WHICH_GRAPH, takes_the_largest, "next larger one"),
-    (WHICH_GRAPH, takes_the_one_below, "cannot become more"),
-    (WHICH_GRAPH, takes_the_next_power_of_two, "next power of two"),
-    (WHICH_GRAPH, goes_by_the_majority, "One request that draws is enough"),
-    (WHICH_GRAPH, counts_only_greedy_rows, "One request that draws is enough"),
-]
-
-
-@pytest.mark.parametrize(("exercise", "attempt", "hint"), WRONG, ids=[a.__name__ for _, a, _ in WRONG])
-def test_plausible_wrong_answers_get_their_own_hint(exercise, attempt, hint):
-    verdict = exercise.grade(attempt)
-    assert hint in verdict and "expected" in verdict and attempt.__name__ in verdict
-
-
-def test_what_is_wrong_replayed_is_right_when_called():
-    slots = lesson_08.ToySlots(torch.tensor([5, 8, -1]), torch.zeros(3, dtype=torch.int64))
-    for _ in range(3):
-        lesson_08.moves_on_once(slots, torch.tensor([0, 1]), torch.tensor([7, 9]))
-    assert slots.context_lens.tolist() == [8, 11, -1]
-    slots, _ = replayed(lesson_08.moves_on_once, [5, 8], [([0, 1], [7, 9])] * 3)
-    assert slots.context_lens.tolist() == [6, 9, -1]
-
-
-def test_the_solution_moves_slots_as_the_package_does():
-    for mapping, tokens in (([0, 1], [7, 9]), ([1, 2, 2], [-1, 0, 0])):
-        ours, theirs = (
-            lesson_08.ToySlots(torch.tensor([5, 8, -1]), torch.zeros(3, dtype=torch.int64)) for _ in range(2)
-        )
-        lesson_08.move_on(ours, torch.tensor(mapping), torch.tensor(tokens))
-        DeviceStep(theirs, None, None).advance(torch.tensor(tokens), torch.tensor(mapping))
-        assert ours.context_lens.tolist() == theirs.context_lens.tolist()
-        assert ours.last_token_ids.tolist() == theirs.last_token_ids.tolist()
-
-
-@pytest.mark.parametrize("max_batch_size", [1, 7, 20])
-def test_the_solution_picks_the_graph_that_the_package_replays(max_batch_size):
-    step = object.__new__(GraphedStep)  # which captures nothing, as there is no GPU
-    step.buckets = batch_buckets(max_batch_size)
-    picked = []
-
-    class Graph:
-        def __init__(self, key):
-            self.replay = lambda: picked.append(key)
-
-    step._graphs = {(b, g): (Graph((b, g)), torch.zeros(b)) for b in step.buckets for g in (True, False)}
-    for greedy in range(max_batch_size + 1):
-        for drawn in range(max_batch_size + 1 - greedy):
-            if greedy + drawn:
-                step(greedy + drawn, 0, drawn == 0)
-                bucket, is_greedy, nobody = WHICH_GRAPH.solution(greedy, drawn, step.buckets)
-                assert picked.pop() == (bucket, is_greedy)
-                assert nobody == bucket - greedy - drawn

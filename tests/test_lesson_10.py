@@ -1,4 +1,4 @@
-"""Lesson 10: two workers, who gets what is on its way, what breaks, the recorded runs and the exercises."""
+"""Lesson 10: two workers, who gets what is on its way, what breaks, and the recorded runs."""
 
 from itertools import pairwise
 
@@ -14,14 +14,11 @@ from labkit import LADDER, SamplingParams
 from labkit.bench import host_times
 from labkit.bench.comparison import MIN_ROUNDS
 from labkit.engine.staging import PinnedReadback
-from labkit.learn import lesson_10, not_attempted
+from labkit.learn import lesson_10
 from labkit.learn.lesson_10 import (
-    DELIVER,
-    GOING,
     Access,
     AsksWhoRuns,
     OneBuffer,
-    Running,
     StepWork,
     simulate,
     step_time,
@@ -395,135 +392,3 @@ def test_the_cards_that_both_rungs_have_are_compared():
     assert lesson_10.card_differences({"samples": samples}, "09", "10") == (1, {})
     samples += [card_sample("10", 2, 6), card_sample("08", 2, 9)]
     assert lesson_10.card_differences({"samples": samples}, "09", "10") == (2, {"kernels": [(5, 6)]})
-
-
-# --- exercises ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("exercise", [DELIVER, GOING], ids=lambda e: e.name)
-def test_the_solution_is_right_and_the_empty_cell_is_not_attempted(exercise):
-    right = f"{exercise.name}: right, all {len(exercise.cases)} cases."
-    assert exercise.grade(exercise.solution) == exercise.grade(exercise.solution) == right
-    assert exercise.grade(lambda **_: not_attempted()) == f"{exercise.name}: not attempted yet."
-
-
-def delivery(*, newest=False, by_request=False, ends=True, drops_end=False, running_order=False):
-    """The solution with one thing wrong."""
-
-    def deliver(events, eos):
-        sessions, launched, reached = {}, [], {}
-        for what, *rest in events:
-            if what == "joins":
-                sessions[rest[0]] = rest[1]
-                reached.setdefault(rest[0], [])
-            elif what == "leaves":
-                sessions[rest[0]] = None
-            elif what == "launch":
-                names = list(sessions) if running_order else rest[0]
-                launched.append([(name, sessions[name]) for name in names])
-            else:
-                flight = launched.pop(-1 if newest else 0)
-                for (name, session), token_id in zip(flight, rest[0], strict=False):
-                    theirs = sessions[name] is not None if by_request else sessions[name] == session
-                    if sessions[name] is None or not theirs:
-                        continue
-                    if token_id == eos and ends:
-                        sessions[name] = None
-                        if drops_end:
-                            continue
-                    reached[name].append(token_id)
-        return reached
-
-    return deliver
-
-
-def never_forgets(events, eos):
-    launched, reached = [], {}
-    for what, *rest in events:
-        if what == "joins":
-            reached.setdefault(rest[0], [])
-        elif what == "launch":
-            launched.append(rest[0])
-        elif what == "read":
-            for name, token_id in zip(launched.pop(0), rest[0], strict=True):
-                if eos not in reached[name]:
-                    reached[name].append(token_id)
-    return reached
-
-
-def ignores_what_is_on_its_way(running, on_their_way):
-    return [request.name for request in running if request.made < request.limit]
-
-
-def counts_one_for_everybody(running, on_their_way):
-    return [request.name for request in running if request.made + 1 < request.limit]
-
-
-def stops_one_late(running, on_their_way):
-    return [r.name for r in running if r.made + (r.session in on_their_way) <= r.limit]
-
-
-def knows_no_sessions(running, on_their_way):
-    known = {"A": 1, "B": 2, "C": 3, "D": 4}
-    return [r.name for r in running if r.made + (known[r.name] in on_their_way) < r.limit]
-
-
-def only_those_in_flight(running, on_their_way):
-    return [r.name for r in running if r.session in on_their_way and r.made + 1 < r.limit]
-
-
-def sorts(running, on_their_way):
-    return sorted(GOING.solution(running, on_their_way))
-
-
-WRONG = [
-    (DELIVER, delivery(running_order=True), "in the launch's order"),
-    (DELIVER, delivery(newest=True), "the oldest that has not been read"),
-    (DELIVER, delivery(ends=False), "nobody gets it"),
-    (DELIVER, delivery(drops_end=True), "is handed out"),
-    (DELIVER, never_forgets, "no session any more"),
-    (DELIVER, delivery(by_request=True), "not for the new one"),
-    (GOING, ignores_what_is_on_its_way, "known in advance"),
-    (GOING, stops_one_late, "known in advance"),
-    (GOING, counts_one_for_everybody, "has joined since"),
-    (GOING, only_those_in_flight, "has joined since"),
-    (GOING, knows_no_sessions, "came back in session 9"),
-    (GOING, sorts, "order of the batch"),
-]
-
-
-@pytest.mark.parametrize(("exercise", "attempt", "hint"), WRONG)
-def test_plausible_wrong_answers_get_their_own_hint(exercise, attempt, hint):
-    verdict = exercise.grade(attempt)
-    assert hint in verdict and "expected" in verdict
-
-
-def test_a_crash_in_an_attempt_is_told():
-    assert "raised IndexError" in GOING.grade(lambda running, on_their_way: running[99])
-
-
-def test_the_rule_is_the_one_that_the_engine_follows():
-    """Requests of all lengths, some of which join later."""
-    engine = make_engine(options=ONE_BEHIND, prefix_cache=False)
-    for prompt, length in zip(PROMPTS, (3, 9, 6, 12), strict=True):
-        engine.add_request(prompt, SamplingParams(length, stop_on_eos=False))
-    for call in range(14):
-        if call in (3, 6):
-            engine.add_request((call, 7), SamplingParams(5, stop_on_eos=False))
-        in_flight = engine.readback._in_flight
-        state = [
-            Running(r.request_id, len(r.output_token_ids), r.params.max_new_tokens, id(r.session))
-            for r in engine.scheduler.running
-        ]
-        steps_before = engine.stats().counters.decode_steps
-        with record_flights(engine) as watched:
-            engine.step()
-        if engine.stats().counters.decode_steps == steps_before:
-            continue  # an admission
-        if in_flight is None:  # then the first launch is of everybody
-            on_their_way = {request.session for request in state}
-            assert watched.flights.pop(0).request_ids == [r.name for r in state]
-        else:
-            on_their_way = {id(session) for session in in_flight.sessions}
-        expected = GOING.solution(state, on_their_way)
-        assert [f.request_ids for f in watched.flights] == ([expected] if expected else [])

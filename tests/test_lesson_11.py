@@ -1,4 +1,4 @@
-"""Lesson 11: reading the records side by side, the parts of a step, and the graders."""
+"""Lesson 11: reading the records side by side, and the parts of a step."""
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from labkit import LADDER, SchedulerConfig, bench, load_model, show
-from labkit.bench.limit import decode_limit, workload_limit
+from labkit.bench.limit import decode_limit
 from labkit.bench.workload import Workload
-from labkit.learn import lesson_11, not_attempted
-from labkit.learn.lesson_11 import LIMIT_BYTES, NEXT_RUNG
+from labkit.learn import lesson_11
 
 # --- records ------------------------------------------------------------------------------------------
 
@@ -264,102 +263,6 @@ def test_the_live_table_has_a_row_a_rung():
         "index tensors": 4,
         "operators": 3,
     }
-
-
-# --- exercises ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("exercise", [LIMIT_BYTES, NEXT_RUNG], ids=lambda e: e.name)
-def test_the_solution_is_right_and_the_empty_cell_is_not_attempted(exercise):
-    right = f"{exercise.name}: right, all {len(exercise.cases)} cases."
-    assert exercise.grade(exercise.solution) == exercise.grade(exercise.solution) == right
-    assert exercise.grade(lambda **_: not_attempted()) == f"{exercise.name}: not attempted yet."
-
-
-def bytes_by(steps_of, batches_of, kv_of):
-    def limit(weight_bytes, kv_bytes_per_token, num_requests, max_batch_size, prompt_len, new_tokens):
-        steps = steps_of(new_tokens)
-        weights = batches_of(num_requests, max_batch_size, steps) * weight_bytes
-        return weights + kv_of(num_requests, prompt_len, steps) * kv_bytes_per_token
-
-    return limit
-
-
-def decoded(new_tokens):
-    return new_tokens - 1
-
-
-def once_a_step(requests, size, steps):
-    return -(-requests // size) * steps
-
-
-def grown(requests, prompt, steps):
-    return requests * (steps * prompt + steps * (steps - 1) // 2 + steps)
-
-
-counts_the_first_token = bytes_by(lambda n: n, once_a_step, grown)
-weights_for_each_token = bytes_by(decoded, lambda r, b, s: r * s, grown)
-one_batch_for_all = bytes_by(decoded, lambda r, b, s: s, grown)
-reads_only = bytes_by(decoded, once_a_step, lambda r, p, s: r * (s * p + s * (s - 1) // 2))
-reads_the_prompt_only = bytes_by(decoded, once_a_step, lambda r, p, s: r * s * (p + 1))
-kv_of_one_request = bytes_by(decoded, once_a_step, lambda r, p, s: grown(1, p, s))
-
-
-def takes_the_longest(parts, floors):
-    part = max(parts, key=parts.get)
-    total = sum(parts.values())
-    return part, total / (total - parts[part] + floors.get(part, 0))
-
-
-def knows_only_floors(parts, floors):
-    gaps = {part: parts[part] - floors[part] for part in floors}
-    part = max(gaps, key=gaps.get)
-    total = sum(parts.values())
-    return (part, total / (total - gaps[part])) if gaps[part] > 0 else (None, 1.0)
-
-
-def takes_any_distance(parts, floors):
-    gaps = {part: abs(us - floors.get(part, 0)) for part, us in parts.items()}
-    part = max(gaps, key=gaps.get)
-    total = sum(parts.values())
-    return part, total / (total - gaps[part])
-
-
-def always_finds_one(parts, floors):
-    gaps = {part: us - floors.get(part, 0) for part, us in parts.items()}
-    part = max(gaps, key=gaps.get)
-    total = sum(parts.values())
-    return part, total / (total - gaps[part])
-
-
-WRONG = [
-    (LIMIT_BYTES, counts_the_first_token, "The prefill makes"),
-    (LIMIT_BYTES, weights_for_each_token, "once for the whole batch"),
-    (LIMIT_BYTES, one_batch_for_all, "twice as many steps"),
-    (LIMIT_BYTES, reads_only, "writes those of one token"),
-    (LIMIT_BYTES, reads_the_prompt_only, "The cache grows"),
-    (LIMIT_BYTES, kv_of_one_request, "each request's own"),
-    (NEXT_RUNG, takes_the_longest, "how far it lies above"),
-    (NEXT_RUNG, knows_only_floors, "without a floor"),
-    (NEXT_RUNG, takes_any_distance, "no gap"),
-    (NEXT_RUNG, always_finds_one, "there is no next rung"),
-]
-
-
-@pytest.mark.parametrize(("exercise", "attempt", "hint"), WRONG, ids=[hint for *_, hint in WRONG])
-def test_plausible_wrong_answers_get_their_own_hint(exercise, attempt, hint):
-    verdict = exercise.grade(attempt)
-    assert hint in verdict and "expected" in verdict
-
-
-@pytest.mark.parametrize("workload", [(3, 2, 5, 4), (64, 64, 1, 20), (128, 64, 3, 9), (65, 64, 2, 11)])
-def test_the_formula_is_the_package_s_limit(workload):
-    requests, size, prompt, new = workload
-    gpt2 = lesson_11.on_paper()
-    limit = workload_limit(gpt2, [prompt] * requests, [new] * requests, size, 1.0)
-    weights = 2 * bench.limit.decode_weights(gpt2)
-    ours = lesson_11.limit_bytes(weights, 2 * gpt2.config.kv_values_per_token, *workload)
-    assert ours == limit.num_bytes
 
 
 def test_a_model_on_paper_takes_no_memory():

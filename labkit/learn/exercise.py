@@ -3,6 +3,7 @@
 import copy
 import random
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from labkit.learn.answers import difference, one_line
 
 NUM_DRAWN = 100  # random calls that an attempt is compared on
 MOST_LINES = 1_000_000  # that an attempt may run in one call; the longest right one runs a few thousand
+INSTALLED = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<frozen ")
 
 
 class Unattempted(Exception):
@@ -151,12 +153,16 @@ def check_unchanged(given: dict[str, Any], before: dict[str, Any]) -> None:
 def limited_lines(most_lines: int) -> Iterator[None]:
     """Raise EndlessLoop in what runs inside after so many lines of Python: no clock decides.
 
-    Where a debugger traces already, it keeps its place, and there is no limit.
+    Lines of installed packages do not count: the first call of one may import millions of them. Where a
+    debugger traces already, it keeps its place, and there is no limit.
     """
     if sys.gettrace() is not None:
         yield
         return
     left = most_lines
+
+    def enter(frame: FrameType, event: str, argument: object) -> Callable | None:
+        return None if frame.f_code.co_filename.startswith(INSTALLED) else count
 
     def count(frame: FrameType, event: str, argument: object) -> Callable:
         nonlocal left
@@ -165,7 +171,7 @@ def limited_lines(most_lines: int) -> Iterator[None]:
             raise EndlessLoop
         return count
 
-    sys.settrace(count)
+    sys.settrace(enter)
     try:
         yield
     finally:

@@ -12,6 +12,7 @@ import pandas as pd
 import torch
 from IPython.display import Markdown
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -20,7 +21,7 @@ from labkit.bench.profile import is_inside
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine.graphed_step import WARMUP_RUNS, batch_buckets
 from labkit.engine.resident_step import DeviceStep, ResidentDecodeStep
-from labkit.learn.exercise import Case, Exercise
+from labkit.learn.exercise import BrokenContract, Case, Exercise
 from labkit.model import LanguageModel
 from labkit.options import EngineOptions
 
@@ -181,7 +182,16 @@ class PaddedStep:
 
 # What an operator is called that the host waits for: a number asked for, a shape that depends on contents,
 # a tensor made a Python list.
-HOST_READS = ("aten.item", "aten._local_scalar_dense", "aten.is_nonzero", "aten.nonzero", "aten.resolve_neg")
+HOST_READS = (
+    "aten.item",
+    "aten._local_scalar_dense",
+    "aten.is_nonzero",
+    "aten.equal",
+    "aten.nonzero",
+    "aten.masked_select",
+    "aten._unique2",
+    "aten.resolve_neg",
+)
 
 
 def captured_steps(engine: InferenceEngine, num_steps: int, bucket: int | None = None) -> list[ToyGraph]:
@@ -276,8 +286,10 @@ def place(tensor: Tensor, made: Mapping[int, int]) -> tuple[str, int, int]:
 
 
 def is_host_read(launch: Launch) -> bool:
-    on_gpu = any(t.is_cuda for t in tensors_of(launch.inputs))
-    return launch.name in HOST_READS or (on_gpu and any(not t.is_cuda for t in launch.outputs))
+    inputs = tensors_of(launch.inputs)
+    by_mask = launch.name == "aten.index" and any(t.dtype == torch.bool for t in inputs[1:])
+    to_host = any(t.is_cuda for t in inputs) and any(not t.is_cuda for t in launch.outputs)
+    return launch.name in HOST_READS or by_mask or to_host
 
 
 def obstacle_table(steps: Mapping[str, Sequence[ToyGraph]]) -> pd.DataFrame:
@@ -663,93 +675,152 @@ def move_on(slots: ToySlots, slot_mapping: Tensor, token_ids: Tensor) -> None:
     slots.context_lens[slot_mapping] = torch.where(lens < 0, lens, lens + 1)
 
 
+class StaysOnDevice(TorchFunctionMode):
+    """Refuses copies to the host. On a CPU they are no operator, so that no capture would notice them."""
+
+    copies = (Tensor.cpu, Tensor.numpy, Tensor.__array__, Tensor.__repr__)
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        to_host = any(isinstance(said, str) and said == "cpu" for said in (*args, *kwargs.values()))
+        if func in self.copies or (func is Tensor.to and to_host):
+            raise BrokenContract(HOST_IS_ASKED)
+        return func(*args, **kwargs)
+
+
+HOST_IS_ASKED = (
+    "your function lets the host ask what a tensor holds. A capture cannot wait for an answer: no "
+    "`.item()`, `.tolist()`, `.cpu()` or `int()`, no `print`, no `if` or `for` over what a tensor holds, and "
+    "no elements picked by a mask, since their number is a question, too."
+)
+MADE_ANEW = (
+    "your function leaves another tensor in slots.{}. A graph reads and writes at the addresses of the "
+    "capture: a tensor that is made anew and given the old one's name is not where the next replay looks. "
+    "Write in place."
+)
+INPUT_IS_CHANGED = (
+    "your function changes {}, which is read again after it. Write to the slots and to nothing else."
+)
+
+
 def replayed(
     step: Callable[[ToySlots, Tensor, Tensor], object],
     context_lens: Sequence[int],
     batches: Sequence[tuple[Sequence[int], Sequence[int]]],
-) -> tuple[ToySlots, ToyGraph]:
+) -> tuple[ToySlots, ToySlots]:
     """Capture `step` while nobody is there, as the engine does, and replay it for each of some batches.
 
-    batches: the slots of a batch, and the token of each. Returns the slots afterwards.
+    batches: the slots of a batch, and the token of each. Returns the slots afterwards: what has their names,
+    and what lies where they lay before the capture, which is all that a graph and its host share.
+    Raises BrokenContract where the host is asked, or the batch is changed.
     """
     nobody = len(context_lens)
     slots = ToySlots(torch.full((nobody + 1,), -1), torch.zeros(nobody + 1, dtype=torch.int64))
-    lens, last_ids = slots.context_lens, slots.last_token_ids
+    captured = ToySlots(slots.context_lens.detach(), slots.last_token_ids.detach())
     slot_mapping = torch.full((len(batches[0][0]),), nobody)
     token_ids = torch.zeros_like(slot_mapping)
-    with torch.inference_mode(), ToyGraph() as graph:
+    with torch.inference_mode(), StaysOnDevice(), ToyGraph() as graph:
         step(slots, slot_mapping, token_ids)
-    lens[:nobody] = torch.tensor(context_lens)  # the requests join, where the slots lay at the capture
-    lens[nobody], last_ids[:] = -1, 0
+    if any(map(is_host_read, graph.launches)):
+        raise BrokenContract(HOST_IS_ASKED)
+    captured.context_lens[:nobody] = torch.tensor(context_lens)  # the requests join
+    captured.context_lens[nobody], captured.last_token_ids[:] = -1, 0
     for mapped, tokens in batches:
         slot_mapping.copy_(torch.tensor(mapped))
         token_ids.copy_(torch.tensor(tokens))
         graph.replay()
-    return slots, graph
+        for name, told, now in (("slot_mapping", mapped, slot_mapping), ("token_ids", tokens, token_ids)):
+            if now.tolist() != list(told):
+                raise BrokenContract(INPUT_IS_CHANGED.format(name))
+    return slots, captured
 
 
-@dataclass(frozen=True)
-class MoveOnExercise(Exercise):
-    """Captures the attempt once, replays it, and looks at what is in the slots."""
-
-    def grade(self, attempt: Callable) -> str:
-        def tried(context_lens: list[int], batches: list, look_at: str) -> object:
-            slots, graph = replayed(attempt, context_lens, batches)
-            if look_at == "questions to the host":
-                return sum(map(is_host_read, graph.launches))
-            return getattr(slots, look_at).tolist()
-
-        tried.__name__ = attempt.__name__
-        return super().grade(tried)
-
-
-def _replays(*batches: tuple[list[int], list[int]], lens: list[int], look_at: str) -> dict[str, object]:
-    return {"context_lens": lens, "batches": list(batches), "look_at": look_at}
+def play_move_on(
+    attempt: Callable, context_lens: Sequence[int], batches: Sequence[tuple[Sequence[int], Sequence[int]]]
+) -> dict[str, object]:
+    """What a graph of the attempt leaves at the addresses of the slots."""
+    slots, captured = replayed(attempt, context_lens, batches)
+    for name, tensor in vars(captured).items():
+        now = getattr(slots, name)
+        if not isinstance(now, Tensor) or now.data_ptr() != tensor.data_ptr():
+            raise BrokenContract(MADE_ANEW.format(name))
+    *last_ids, nobodys = captured.last_token_ids.tolist()
+    return {
+        "context_lens": captured.context_lens.tolist(),
+        "last_token_ids, without nobody's": last_ids,
+        "nobody's last token is an index": nobodys >= 0,
+    }
 
 
-MOVE_ON = MoveOnExercise(
+def draw_replays(rng: Random) -> dict[str, object]:
+    """Requests in some of the slots, and batches of some of them, padded to the same number of rows."""
+    num_slots = rng.randint(1, 6)
+    num_rows = rng.randint(1, num_slots + 1)
+    running = rng.sample(range(num_slots), rng.randint(1, num_slots))
+    batches = []
+    for _ in range(rng.randint(1, 4)):
+        mapped = rng.sample(running, rng.randint(1, min(num_rows, len(running))))
+        mapped += [num_slots] * (num_rows - len(mapped))
+        batches.append((mapped, [rng.choice([-1, 0, rng.randint(1, 999)]) for _ in mapped]))
+    lens = [rng.randint(0, 99) if slot in running else -1 for slot in range(num_slots)]
+    return {"context_lens": lens, "batches": batches}
+
+
+def _replays(*batches: tuple[list[int], list[int]], lens: list[int]) -> dict[str, object]:
+    return {"context_lens": lens, "batches": list(batches)}
+
+
+MOVE_ON = Exercise(
     name="move_on",
     cases=(
         Case(
-            _replays(([0, 1], [7, 9]), lens=[5, 8], look_at="questions to the host"),
-            0,
-            "A capture cannot wait for an answer: no `.item()`, `.tolist()` or `int()`, no `if` or `for` "
-            "over what a tensor holds.",
-        ),
-        Case(
-            _replays(([0, 1], [7, 9]), lens=[5, 8], look_at="context_lens"),
-            [6, 9, -1],
+            _replays(([0, 1], [7, 9]), lens=[5, 8]),
+            {"context_lens": [6, 9, -1]},
             "Every slot that is mapped moves on by one token, and nobody's, the last one, stays at -1.",
         ),
         Case(
-            _replays(
-                ([0, 1], [7, 9]), ([0, 1], [3, 4]), ([0, 1], [5, 6]), lens=[5, 8], look_at="context_lens"
-            ),
-            [8, 11, -1],
-            "Three replays are three tokens. A graph reads and writes at the addresses of the capture: a "
-            "tensor that is made anew and given the old one's name is not where the next replay looks. Write "
-            "in place.",
+            _replays(([0, 1], [7, 9]), ([0, 1], [3, 4]), ([0, 1], [5, 6]), lens=[5, 8]),
+            {"context_lens": [8, 11, -1]},
+            "Three replays are three tokens: each goes on from what the one before has written.",
         ),
         Case(
-            _replays(([0, 1], [7, 9]), ([1, 0], [3, 4]), lens=[5, 8], look_at="last_token_ids"),
-            [4, 3, 0],
+            _replays(([0, 1], [7, 9]), ([1, 0], [3, 4]), lens=[5, 8]),
+            {"last_token_ids, without nobody's": [4, 3]},
             "A slot remembers the token of the row that is mapped to it, and that can change from replay to "
             "replay.",
         ),
         Case(
-            _replays(([1, 2, 2], [7, 0, 0]), lens=[5, 8], look_at="context_lens"),
-            [5, 9, -1],
+            _replays(([1, 2, 2], [7, 0, 0]), lens=[5, 8]),
+            {"context_lens": [5, 9, -1]},
             "Rows that pad a batch are mapped to nobody's slot. Whatever is done to it, its length stays -1; "
             "and slots that are not mapped do not move.",
         ),
         Case(
-            _replays(([0, 1], [-1, 9]), lens=[5, 8], look_at="last_token_ids"),
-            [0, 9, 0],
+            _replays(([0, 1], [7, 9]), ([2, 1], [3, 4]), lens=[5, 8, 2]),
+            {"context_lens": [6, 10, 3, -1], "last_token_ids, without nobody's": [7, 4, 3]},
+            "A request whose slot is not mapped this time keeps its length and its last token.",
+        ),
+        Case(
+            _replays(([0, 2], [-1, -1]), lens=[5, 8]),
+            {
+                "context_lens": [6, 8, -1],
+                "last_token_ids, without nobody's": [0, 0],
+                "nobody's last token is an index": True,
+            },
             "-1 says that there is no token. As a last token it would be an index before the embedding's "
-            "first row: clamp it.",
+            "first row, also in nobody's slot: clamp it.",
+        ),
+        Case(
+            _replays(([0], [7]), lens=[0]),
+            {"context_lens": [1, -1]},
+            "A length of 0 is that of a request without tokens so far. Nobody's is below 0.",
         ),
     ),
     solution=move_on,
+    draw=draw_replays,
+    drawn_hint="Slots that are mapped, and only those, move on by one token and remember their row's (0 for "
+    "-1), in every replay. Nobody's length stays -1.",
+    play=play_move_on,
 )
 
 
@@ -758,6 +829,16 @@ def which_graph(num_greedy: int, num_drawn: int, buckets: list[int]) -> tuple[in
     batch_size = num_greedy + num_drawn
     bucket = next(size for size in buckets if size >= batch_size)
     return bucket, num_drawn == 0, bucket - batch_size
+
+
+def draw_batch(rng: Random) -> dict[str, object]:
+    """A batch of either kind or both, and the engine's buckets or any others that it fits."""
+    largest = rng.randint(1, 128)
+    some = rng.sample(range(1, largest + 1), min(largest, 5))
+    buckets = rng.choice([batch_buckets(largest), powers_of_two(largest), sorted({*some, largest})])
+    batch_size = rng.choice([rng.randint(1, largest), rng.choice(buckets)])
+    num_drawn = rng.choice([0, 1, batch_size, rng.randint(0, batch_size)])
+    return {"num_greedy": batch_size - num_drawn, "num_drawn": num_drawn, "buckets": buckets}
 
 
 def _batch(num_greedy: int, num_drawn: int, max_batch_size: int) -> dict[str, object]:
@@ -788,6 +869,14 @@ WHICH_GRAPH = Exercise(
         ),
         Case(_batch(0, 3, 16), (4, False, 1), "Requests that draw have a row each, too."),
         Case(_batch(1, 0, 1), (1, True, 0), "An engine for one request has one bucket."),
+        Case(
+            {"num_greedy": 4, "num_drawn": 0, "buckets": [3, 10]},
+            (10, True, 6),
+            "Buckets are a choice, and another engine has others: look for the bucket in the list.",
+        ),
     ),
     solution=which_graph,
+    draw=draw_batch,
+    drawn_hint="The smallest bucket of the list with a row for every request, greedy or not; the greedy "
+    "family if nobody draws; and the rows that are left over.",
 )

@@ -4,6 +4,7 @@ the recorded kernels, and the exercises."""
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from random import Random
 from typing import NamedTuple
 
 import numpy as np
@@ -674,6 +675,26 @@ def partial_softmax(scores: Tensor, values: Tensor) -> tuple[float, float, list[
 
 EMPTY = (float("-inf"), 0.0, [0.0, 0.0])
 
+
+def draw_parts(rng: Random) -> dict[str, object]:
+    """Shares of no token and of several, near each other and so far apart that some count for nothing."""
+    spread = rng.choice([0, 2, 20, 3000])
+    middle = rng.choice([0, -2000, 2000])
+    head_size = rng.randint(1, 3)
+    num_tokens = [rng.choice([0, 1, 2, 5]) for _ in range(rng.randint(1, 6))]
+    num_tokens[rng.randrange(len(num_tokens))] = rng.randint(1, 3)  # some program has a token
+    return {"parts": [_part(rng, num, head_size, middle, spread) for num in num_tokens]}
+
+
+def _part(rng: Random, num_tokens: int, head_size: int, middle: int, spread: int) -> tuple:
+    # Quarters, which float32 holds, too: an answer by tensors is as right.
+    scores = [middle + rng.randint(-4 * spread, 4 * spread) / 4 for _ in range(num_tokens)]
+    largest = max(scores, default=float("-inf"))
+    weights = [2.0 ** (score - largest) for score in scores]
+    acc = [sum(weight * rng.randint(-4, 4) for weight in weights) for _ in range(head_size)]
+    return largest, sum(weights, 0.0), [float(x) for x in acc]
+
+
 MERGE = Exercise(
     name="merge",
     cases=(
@@ -711,8 +732,28 @@ MERGE = Exercise(
             "A program without tokens has -inf as its largest, a total of 0 and an acc of zeros; its share "
             "must come out as 0. (-inf less -inf is no number: merge against the largest of all parts.)",
         ),
+        Case(
+            {"parts": [(1.0, 1.0, [8.0, 0.0]), (2.0, 1.0, [0.0, 8.0]), (3.0, 1.25, [2.0, 4.0])]},
+            [2.0, 4.0],
+            "There can be any number of parts, and the largest score can be in any of them: whatever was "
+            "added up before it came must be rescaled with it.",
+        ),
+        Case(
+            {"parts": [(2000.0, 2.0, [2.0, 4.0]), (0.0, 1.0, [8.0, 8.0])]},
+            [1.0, 2.0],
+            "Parts can lie so far apart that one of them counts for nothing: 2 ** (0 - 2000) is 0, and that "
+            "is right. The other way round, 2 ** (2000 - 0) is more than a number holds.",
+        ),
+        Case(
+            {"parts": [(0.0, 3.0, [1.0, -1.0])]},
+            [1 / 3, -1 / 3],
+            "Values are any numbers: below 0, too, and the output is not rounded.",
+        ),
     ),
     solution=merge,
+    draw=draw_parts,
+    drawn_hint="Every part counts from its own largest score. Bring all of them, acc and total, to the "
+    "largest of all; add up; divide once.",
 )
 
 
@@ -725,6 +766,21 @@ def fold(
     if bias is not None:
         folded_bias = [f + b for f, b in zip(folded_bias, bias, strict=True)]
     return folded, [sum(row) for row in folded], folded_bias
+
+
+def draw_layer(rng: Random) -> dict[str, object]:
+    """A LayerNorm and the linear layer behind it, of any shape, with a bias or without."""
+    num_outputs, num_inputs = rng.randint(1, 4), rng.randint(1, 4)
+
+    def numbers(size: int) -> list[float]:
+        return [rng.randint(-8, 8) / 4 for _ in range(size)]
+
+    return {
+        "norm_weight": numbers(num_inputs),
+        "norm_bias": numbers(num_inputs),
+        "weight": [numbers(num_inputs) for _ in range(num_outputs)],
+        "bias": rng.choice([None, numbers(num_outputs)]),
+    }
 
 
 FOLD = Exercise(
@@ -765,6 +821,14 @@ FOLD = Exercise(
             "A linear layer may have no bias of its own. The folded one has one all the same: the norm's. "
             "(And a weight need not be square.)",
         ),
+        Case(
+            {"norm_weight": [-1, 0.5], "norm_bias": [0, 0], "weight": [[2, 3], [4, 8], [0, 1]], "bias": None},
+            ([[-2, 1.5], [-4, 4], [0, 0.5]], [-0.5, 0, 0.5], [0, 0, 0]),
+            "There is a sum and a bias for each output, also where they are 0, and numbers can be below 0.",
+        ),
     ),
     solution=fold,
+    draw=draw_layer,
+    drawn_hint="Column k of the weight times norm_weight[k]; the sum of each row of that; and the weight as "
+    "it was, times norm_bias, added to the bias if there is one.",
 )

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from random import Random
 from statistics import median
 from types import FrameType
 from typing import NamedTuple
@@ -468,6 +469,37 @@ def deliver(events: Sequence[tuple], eos: int) -> dict[str, list[int]]:
     return reached
 
 
+def draw_events(rng: Random) -> dict[str, object]:
+    """An engine's life: it admits, launches, reads up to three steps behind, cancels and preempts."""
+    eos = rng.choice([0, 9])
+    sessions = rng.sample(range(1, 100), 40)  # in no order: they are names, too
+    events, running, preempted, launched = [], {}, [], []
+    names = list("ABCDE"[: rng.randint(1, 5)])
+    for _ in range(rng.randint(4, 24)):
+        what = rng.choice(["joins", "leaves", "launch", "launch", "launch", "read", "read", "read"])
+        if what == "joins" and (names or preempted):
+            name = (preempted or names).pop(0)
+            running[name] = sessions.pop()
+            events.append(("joins", name, running[name]))
+        elif what == "leaves" and running:
+            name = rng.choice(list(running))
+            del running[name]
+            preempted += [name] if rng.random() < 0.7 else []
+            events.append(("leaves", name))
+        elif what == "launch" and running and len(launched) < 3:
+            flight = rng.sample(list(running), rng.randint(1, len(running)))
+            launched.append([(name, running[name]) for name in flight])
+            events.append(("launch", flight))
+        elif what == "read" and launched:
+            flight = launched.pop(0)
+            tokens = [eos if rng.random() < 0.2 else rng.randrange(20) for _ in flight]
+            events.append(("read", tokens))
+            for (name, session), token in zip(flight, tokens, strict=True):
+                if token == eos and running.get(name) == session:
+                    del running[name]  # its text has ended
+    return {"events": events, "eos": eos}
+
+
 DELIVER = Exercise(
     "deliver",
     (
@@ -566,8 +598,48 @@ DELIVER = Exercise(
             {"A": [31, 32], "B": [41]},
             "B joined after the first launch, so its first token comes with the second.",
         ),
+        Case(
+            {
+                "events": [
+                    ("joins", "A", 1),
+                    ("launch", ["A"]),
+                    ("read", [31]),
+                    ("leaves", "A"),
+                    ("joins", "A", 2),
+                    ("launch", ["A"]),
+                    ("read", [32]),
+                ],
+                "eos": 0,
+            },
+            {"A": [31, 32]},
+            "What was handed out stays handed out: a request that comes back goes on behind it.",
+        ),
+        Case(
+            {
+                "events": [
+                    ("joins", "A", 1),
+                    ("joins", "B", 2),
+                    ("launch", ["B", "A"]),
+                    ("launch", ["B", "A"]),
+                    ("read", [0, 50256]),
+                    ("read", [7, 8]),
+                ],
+                "eos": 50256,
+            },
+            {"A": [50256], "B": [0, 7]},
+            "Which token ends a text is an argument: here it is 50256, and 0 is a token as any other.",
+        ),
+        Case(
+            {"events": [("joins", "A", 1), ("leaves", "A"), ("joins", "B", 2), ("launch", ["B"])], "eos": 0},
+            {"A": [], "B": []},
+            "Whoever joined is in the answer, also without a token; and a launch that is never read brings "
+            "none.",
+        ),
     ),
     deliver,
+    draw_events,
+    "A token is handed out if its request is still in the session that it had at the launch, and has not "
+    "ended in it.",
 )
 
 
@@ -587,6 +659,18 @@ def going(running: Sequence[Running], on_their_way: set[int]) -> list[str]:
         for request in running
         if request.made + (request.session in on_their_way) < request.limit
     ]
+
+
+def draw_running(rng: Random) -> dict[str, object]:
+    """Requests near their limits and far from them; sessions on their way to them, and to nobody any more."""
+    sessions = rng.sample(range(1, 30), 8)
+    running = []
+    for name in rng.sample("ABCDEF", rng.randint(0, 6)):
+        limit = rng.randint(1, 9)
+        made = rng.choice([limit - 1, max(limit - 2, 0), rng.randrange(limit)])
+        running.append(Running(name, made, limit, sessions.pop()))
+    known = [request.session for request in running] + sessions
+    return {"running": running, "on_their_way": set(rng.sample(known, rng.randint(0, len(known))))}
 
 
 A, B, C = Running("A", 3, 8, 1), Running("B", 7, 8, 2), Running("C", 1, 8, 3)
@@ -626,4 +710,7 @@ GOING = Exercise(
         ),
     ),
     going,
+    draw_running,
+    "A request goes on if it has room for one token more, after what it has and what is on its way to its "
+    "session.",
 )

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from random import Random
 from statistics import median
 
 import pandas as pd
@@ -385,6 +386,7 @@ def limit_bytes(
 ) -> int:
     """Bytes that decoding equal requests must move, with everything read as seldom as possible."""
     steps = new_tokens - 1  # the prefill makes the first token
+    # Requests may take turns, so all batches but the last can be full; none is twice in one.
     batches = max(steps, -(-num_requests * steps // max_batch_size))
     weights = batches * weight_bytes  # once a step, whoever is in the batch
     # Step i, counted from 0, reads the prompt and i tokens, and writes one.
@@ -395,6 +397,17 @@ def limit_bytes(
 def _workload(*numbers: int) -> dict[str, int]:
     names = ("weight_bytes", "kv_bytes_per_token", "num_requests")
     return dict(zip((*names, "max_batch_size", "prompt_len", "new_tokens"), numbers, strict=True))
+
+
+def draw_workload(rng: Random) -> dict[str, int]:
+    """Fewer requests than a batch holds, as many, and more, of which the last batch may not be full."""
+    max_batch_size = rng.randint(1, 64)
+    num_requests = rng.choice(
+        [rng.randint(1, max_batch_size), max_batch_size, max_batch_size + 1, rng.randint(1, 200)]
+    )
+    weight_bytes, kv_bytes = rng.choice([(1000, 0), (0, 2), (rng.randint(1, 999), rng.randint(1, 99))])
+    prompt_len, new_tokens = rng.randint(1, 99), rng.choice([1, 2, rng.randint(3, 40)])
+    return _workload(weight_bytes, kv_bytes, num_requests, max_batch_size, prompt_len, new_tokens)
 
 
 LIMIT_BYTES = Exercise(
@@ -432,8 +445,34 @@ LIMIT_BYTES = Exercise(
             336,
             "Keys and values are each request's own: they are read for every request, whatever the batch.",
         ),
+        Case(
+            _workload(100, 0, 3, 64, 5, 11),
+            1000,
+            "A step reads all weights, also where its batch is not full; and a request can have one token of "
+            "it, not more.",
+        ),
+        Case(
+            _workload(100, 0, 65, 64, 5, 11),
+            1100,
+            "Requests may take turns: 65 with 10 steps each are 650 rows, which fill 10 batches of 64 and a "
+            "part of another. There is no half step, and no need for 20.",
+        ),
+        Case(
+            _workload(0, 2, 3, 2, 7, 3),
+            102,
+            "Rows that nobody has read no keys and values: 3 requests are 3, also in batches of 2; and the "
+            "prompt has 7 tokens here.",
+        ),
+        Case(
+            _workload(100, 2, 8, 4, 5, 1),
+            0,
+            "Where the prefill has made the only token, there is nothing to decode.",
+        ),
     ),
     solution=limit_bytes,
+    draw=draw_workload,
+    drawn_hint="The weights once for each step, with batches as full as can be and one token for a request "
+    "in each; and for every request and step the tokens in its cache, and the one that is written.",
 )
 
 
@@ -445,6 +484,23 @@ def next_rung(parts: dict[str, float], floors: dict[str, float]) -> tuple[str | 
         return None, 1.0
     total = sum(parts.values())
     return part, total / (total - gaps[part])
+
+
+def draw_parts(rng: Random) -> dict[str, dict[str, float]]:
+    """Parts above their floors, at them and below, and without any; one gap is the widest."""
+    names = rng.sample(["attention", "matrices", "head", "sampling", "idle", "other"], rng.randint(2, 6))
+    gaps = rng.sample([0, 1, 2.5, 4, 7, 12, 20, 33], len(names))
+    if rng.random() < 0.2:
+        gaps = [0] * len(names)
+    parts, floors = {}, {}
+    for name, gap in zip(names, gaps, strict=True):
+        floor = rng.choice([0, rng.randint(1, 9), rng.randint(10, 300)]) if gap else rng.randint(1, 300)
+        parts[name] = floor + gap if gap else max(1, floor - rng.choice([0, 0, 2, 50]))
+        if floor:
+            floors[name] = floor
+    if not floors:  # something of a step must stay
+        parts["weights"], floors["weights"] = 40, 40
+    return {"parts": parts, "floors": floors}
 
 
 NEXT_RUNG = Exercise(
@@ -477,6 +533,26 @@ NEXT_RUNG = Exercise(
             (None, 1.0),
             "Nothing lies above its floor: there is no next rung, and the step is as fast as it is.",
         ),
+        Case(
+            {"parts": {"sampling": 6, "matrices": 100}, "floors": {"sampling": 1, "matrices": 80}},
+            ("matrices", 106 / 86),
+            "A small part can be many times its floor, and there is little to gain in it: what counts are "
+            "microseconds.",
+        ),
+        Case(
+            {"parts": {"idle": 5, "matrices": 100}, "floors": {"matrices": 80}},
+            ("matrices", 105 / 85),
+            "All of a part without a floor could go, but that need not be the most.",
+        ),
+        Case(
+            {"parts": {"attention": 40, "matrices": 90, "idle": 10}, "floors": {"attention": 30}},
+            ("matrices", 140 / 50),
+            "The factor is that of the whole step, if this one part comes down to its floor and all others "
+            "stay as they are.",
+        ),
     ),
     solution=next_rung,
+    draw=draw_parts,
+    drawn_hint="The part that lies furthest above its floor, in microseconds (a part without a floor, above "
+    "0); and the whole step over what it is without that distance.",
 )
