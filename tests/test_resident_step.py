@@ -28,7 +28,7 @@ from helpers import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
 
 from labkit import LADDER, CacheConfig, FinishReason, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine import InferenceSession, graphed_step
@@ -988,18 +988,18 @@ def test_on_a_gpu_graphs_of_plain_attention_are_refused(tiny):
     assert len(engine.generate([[1, 2, 3]], SamplingParams(4, stop_on_eos=False))[0].token_ids) == 4
 
 
-class Conversations(TorchDispatchMode):
+class Conversations(TorchFunctionMode):
     """Notes where Python and a tensor's numbers meet: on a GPU, the host waits there."""
 
-    ENDS = ("_local_scalar_dense", "lift_fresh", "nonzero", "_to_copy")
+    NAMES = ("tensor", "as_tensor", "from_numpy", "item", "tolist", "numpy", "cpu", "__bool__", "__int__")
 
     def __init__(self):
         super().__init__()
         self.noted = []
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func.overloadpacket.__name__
-        if name in self.ENDS and not (name == "_to_copy" and "device" not in (kwargs or {})):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        name = getattr(func, "__name__", "")
+        if name in self.NAMES:
             self.noted.append(name)
         return func(*args, **(kwargs or {}))
 
