@@ -25,6 +25,13 @@ def make_manager(request):
     return partial(helpers.make_manager, request.param)
 
 
+@pytest.mark.parametrize("layer_idx", [0, 1])
+def test_free_blocks_are_those_of_the_layer_that_has_fewest(make_manager, layer_idx):
+    manager = make_manager()
+    manager.append_token(layer_idx, [], torch.rand(2, 3), torch.rand(2, 3))
+    assert manager.num_free_blocks == 7
+
+
 # --- append_token, case by case --------------------------------------------------------------------
 
 
@@ -377,12 +384,13 @@ def test_truncate_forgets_exactly_what_lies_past_it(make_manager, kept):
     assert holds(session, (0, kept), (50, 2))
 
 
-def test_truncate_past_the_end_changes_nothing(make_manager):
+@pytest.mark.parametrize("num_tokens", [6, 7, 8, 9, 100])
+def test_truncate_past_the_end_changes_nothing(make_manager, num_tokens):
     manager = make_manager()
     session = InferenceSession(manager)
     append_tokens(session, first=0, num_tokens=6)
     before = books(manager)
-    manager.truncate(session.block_ids_per_layer[0], 7)
+    manager.truncate(session.block_ids_per_layer[0], num_tokens)
     assert books(manager) == before
 
 

@@ -1,7 +1,7 @@
 """Numbers on their way to the device and back, and what the device knows of each running request."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -74,6 +74,48 @@ def test_numbers_are_read_as_they_were_when_they_set_out():
     assert second.read() == [7, 8, 9, 10]
     assert readback.start(torch.tensor([1])).read() == [1]
     assert all(type(number) is int for number in second.read())
+
+
+class FakeEvent:
+    """A point in a stream that is reached when somebody waits for it; what then happens is `arrive`'s."""
+
+    def __init__(self, arrive: Callable[["FakeEvent"], None], made: list["FakeEvent"]) -> None:
+        self.arrive, self.number = arrive, len(made)
+        made.append(self)
+
+    def record(self) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        self.arrive(self)
+
+
+def test_a_buffer_is_not_written_again_before_its_copy_is_over(monkeypatch):
+    """Trap 5, as a GPU would see it that copies only when it is waited for."""
+    staging, made, waited = PinnedStaging(2, CPU), [], []
+
+    def arrive(event: FakeEvent) -> None:
+        """What the copy finds in the buffers by now: its own numbers, and of the next one, those."""
+        waited.append((event.number, sorted(buffer.tolist() for buffer in staging._buffers)))
+
+    monkeypatch.setattr(staging, "_is_cuda", True)
+    monkeypatch.setattr(torch.cuda, "Event", lambda: FakeEvent(arrive, made))
+    for i in range(5):
+        staging.send(torch.full((2,), i))
+    assert waited == [(i, [[i] * 2, [i + 1] * 2]) for i in range(3)]
+
+
+def test_numbers_are_read_when_their_copy_is_over(monkeypatch):
+    readback, made = PinnedReadback(3, CPU), []
+    landing = {0: [5, 6, 7], 1: [8, 9]}
+
+    def arrive(event: FakeEvent) -> None:
+        arriving[event.number]._buffer.copy_(torch.tensor(landing[event.number]))
+
+    monkeypatch.setattr(readback, "_is_cuda", True)
+    monkeypatch.setattr(torch.cuda, "Event", lambda: FakeEvent(arrive, made))
+    arriving = [readback.start(torch.full((len(numbers),), -7)) for numbers in landing.values()]
+    assert [each.read() for each in arriving] == list(landing.values())
 
 
 def busy_gpu() -> None:

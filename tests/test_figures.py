@@ -331,6 +331,19 @@ def test_labels_that_would_overlap_move_apart_and_no_further():
     assert spread([0.1, 0.99, 1.0], 0.1) == pytest.approx([0.1, 0.9, 1.0])  # none above the axes
 
 
+# --- what a step is made of ----------------------------------------------------------------------------
+
+
+def test_the_parts_of_a_step_stand_above_the_share_that_its_bytes_explain():
+    measured, least = {"weights": 30.0, "attention": 50.0, "host": 20.0}, {"weights": 24.0, "attention": 16.0}
+    figure = show.draw_step_parts({"B = 1": (measured, least), "B = 8": (least, {"weights": 10.0})})
+    assert texts(figure) == ["  100 µs", "  40 µs, 40 % of it", "  40 µs", "  10 µs, 25 % of it"]
+    assert tick_labels(figure.axes[0].yaxis)[:2] == ["B = 1, measured", "B = 1, at the limit"]
+    bars = [(bar.get_x(), bar.get_width()) for bar in figure.axes[0].patches]
+    assert bars == [(0, 30), (30, 50), (80, 20), (0, 24), (24, 16), (0, 24), (24, 16), (0, 10)]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["weights", "attention", "host"]
+
+
 # --- all of them ---------------------------------------------------------------------------------------
 
 

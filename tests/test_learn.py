@@ -18,7 +18,15 @@ from labkit.learn.lesson_00 import LOCATE
 
 @pytest.mark.parametrize(
     ("guess", "verdict"),
-    [(None, "You made no prediction"), (30, "within a factor of 2"), (4800, "off by a factor of 100")],
+    [
+        (None, "You made no prediction"),
+        (30, "within a factor of 2"),
+        (96, "within a factor of 2"),
+        (24, "within a factor of 2"),
+        (120, "off by a factor of 2.5"),
+        (20, "off by a factor of 2.4"),
+        (4800, "off by a factor of 100"),
+    ],
 )
 def test_prediction_scores(guess, verdict):
     score = Prediction("Calls", "calls", guess).score(48)

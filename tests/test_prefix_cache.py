@@ -89,6 +89,13 @@ def test_an_evicted_prompt_is_not_found():
     assert prefix_cache.lookup((1, 2, 3, 4)) is None and len(prefix_cache) == 0
 
 
+def test_a_prompt_is_found_when_another_of_its_length_was_evicted():
+    _, prefix_cache = cache_of((1, 2), (3, 4))
+    prefix_cache.evict_one()
+    assert prefix_cache.lookup((1, 2, 5)) is None
+    assert prefix_cache.lookup((3, 4, 5)).token_ids == (3, 4)
+
+
 def test_eviction_frees_only_what_nobody_shares():
     manager, prefix_cache = cache_of(tuple(range(10)))  # blocks of 4, 4 and 2 tokens
     session = InferenceSession(manager, prefix_cache.lookup(range(11)))

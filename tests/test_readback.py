@@ -362,9 +362,9 @@ LAUNCHING = {  # places in a launch
 }
 
 
-def started(options, num_steps: int) -> tuple[InferenceEngine, list[int], list]:
+def started(options, num_steps: int, block_size: int = 4) -> tuple[InferenceEngine, list[int], list]:
     """Three requests after so many steps, and what was handed out."""
-    engine = make_engine(options=options, prefix_cache=False)
+    engine = make_engine(options=options, prefix_cache=False, block_size=block_size)
     ids = add_all(engine, PROMPTS[:3], EACH_PARAMS[:3])
     return engine, ids, [output for _ in range(num_steps) for output in engine.step()]
 
@@ -480,11 +480,13 @@ def test_a_reading_that_fails_takes_back_the_blocks_of_both_steps(monkeypatch, o
 
 
 @ahead
+@pytest.mark.parametrize("block_size", [1, 4])
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_a_reading_that_fails_after_somebody_left_gives_nothing_back_to_them(
-    monkeypatch, options, which: int
+    monkeypatch, options, which: int, block_size: int
 ):
-    engine, ids, outputs = started(options, num_steps=3)
+    engine, ids, outputs = started(options, num_steps=3, block_size=block_size)
+    gone = engine.scheduler.running[which].session
     engine.cancel(ids[which])
     newcomers = add_all(engine, PROMPTS[3:], EACH_PARAMS[3:])
     outputs += engine.step()  # their prefill, into blocks of who left
@@ -492,6 +494,7 @@ def test_a_reading_that_fails_after_somebody_left_gives_nothing_back_to_them(
         patch.setattr(Arriving, "read", failing(Arriving.read))
         engine.step()
     engine.check_integrity()
+    assert gone.num_tokens == 0 and not any(gone.block_ids_per_layer)
     handed_out = tokens_by_request(outputs + run(engine))
     for i, expected in zip([*ids, *newcomers], EXPECTED, strict=True):
         assert handed_out[i] == (expected[:3] if i == ids[which] else expected)

@@ -1,8 +1,10 @@
 """The decode step whose state lives on the device: room made first, one table for all, failures, graphs."""
 
 import random
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -26,9 +28,10 @@ from helpers import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.overrides import TorchFunctionMode
 
 from labkit import LADDER, CacheConfig, FinishReason, InferenceEngine, SamplingParams, SchedulerConfig
-from labkit.engine import InferenceSession
+from labkit.engine import InferenceSession, graphed_step
 from labkit.engine.graphed_step import GraphedStep, batch_buckets
 from labkit.engine.resident_step import DeviceStep, Launched
 from labkit.engine.staging import Arriving
@@ -708,6 +711,58 @@ def test_a_step_takes_the_next_larger_graph_and_its_first_tokens(max_batch_size,
         assert after == before | {(bucket, is_greedy): before[bucket, is_greedy] + 1}
 
 
+class FakeCuda:
+    """What `GraphedStep` asks of torch.cuda, counted: while `graph` is open, a graph is being captured."""
+
+    def __init__(self):
+        self.is_capturing = False
+
+    @contextmanager
+    def graph(self, graph, pool, stream):
+        self.is_capturing = True
+        yield
+        self.is_capturing = False
+
+    def memory_reserved(self):
+        return 0
+
+    def stream(self, stream):
+        return nullcontext()
+
+    def Stream(self):
+        return SimpleNamespace(wait_stream=lambda other: None)
+
+    current_stream, CUDAGraph = Stream, FakeGraph
+    graph_pool_handle = empty_cache = lambda self: None
+
+
+def test_all_graphs_are_captured_when_the_step_is_made_and_none_in_the_middle_of_serving(monkeypatch):
+    """Trap 10: two a bucket, each after a run that compiles what there is to compile."""
+    cuda, runs = FakeCuda(), []
+    stub = SimpleNamespace(
+        cuda=cuda,
+        _C=SimpleNamespace(_cuda_clearCublasWorkspaces=lambda: None),
+        inference_mode=torch.inference_mode,
+    )
+    monkeypatch.setattr(graphed_step, "torch", stub)
+
+    def device_step(batch_size, max_context_len, is_greedy):
+        runs.append((batch_size, is_greedy, cuda.is_capturing))
+        return torch.arange(batch_size)
+
+    device_step.slots = SimpleNamespace(slot_mapping=range(10))
+    step = GraphedStep(device_step)
+    captured = [(size, greedy) for size, greedy, is_capturing in runs if is_capturing]
+    assert sorted(captured) == [(size, greedy) for size in (1, 2, 4, 8, 10) for greedy in (False, True)]
+    for size, greedy in captured:
+        assert runs.index((size, greedy, False)) < runs.index((size, greedy, True))
+    del runs[:]
+    for batch_size in range(1, 11):
+        for is_greedy in (True, False):
+            assert step(batch_size, 64, is_greedy).tolist() == list(range(batch_size))
+    assert not runs
+
+
 def pad_steps(engine: InferenceEngine) -> list[tuple[int, int]]:
     """What graphs do, without graphs: each step is one of the next larger bucket. Batch and bucket, noted."""
     launcher = engine.decode_step.launcher
@@ -931,6 +986,40 @@ def test_on_a_gpu_graphs_of_plain_attention_are_refused(tiny):
         gpu_engine(tiny, replace(CUDA_GRAPHS, attention="plain"), max_batch_size=4)
     engine = gpu_engine(tiny, replace(ONE_TABLE, attention="plain"), max_batch_size=4)  # these can run
     assert len(engine.generate([[1, 2, 3]], SamplingParams(4, stop_on_eos=False))[0].token_ids) == 4
+
+
+class Conversations(TorchFunctionMode):
+    """Notes where Python and a tensor's numbers meet: on a GPU, the host waits there."""
+
+    NAMES = ("tensor", "as_tensor", "from_numpy", "item", "tolist", "numpy", "cpu", "__bool__", "__int__")
+
+    def __init__(self):
+        super().__init__()
+        self.noted = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        name = getattr(func, "__name__", "")
+        if name in self.NAMES:
+            self.noted.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "drawn"])
+@all_resident
+def test_a_launch_in_which_nothing_changes_makes_no_tensor_of_numbers_and_reads_none(options, params):
+    """Trap 3, as far as it can be seen without a GPU."""
+    engine = make_engine(options=options, block_size=64, prefix_cache=False, decode_first=True)
+    for prompt in PROMPTS[:3]:
+        engine.add_request(prompt, params)
+    engine.step()
+    running = list(engine.scheduler.running)
+    launched = engine.decode_step.launch(running)  # in this one, everybody joins
+    for request, token_id in zip(running, launched.read(), strict=True):
+        request.output_token_ids.append(token_id)
+    with torch.inference_mode(), Conversations() as conversations:
+        launched = engine.decode_step.launch(running)
+    assert conversations.noted == []
+    assert launched.read() == [tokens_alone(prompt, params)[2] for prompt in PROMPTS[:3]]
 
 
 @pytest.mark.cuda

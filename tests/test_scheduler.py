@@ -153,6 +153,12 @@ def test_pack_admits_equal_prompts_in_order_of_arrival():
     assert ids(scheduler_with(2, 2, 2, admission_policy="pack").admit(always)) == [0, 1, 2]
 
 
+def test_pack_counts_only_later_arrivals_as_passing_somebody_over():
+    """Two that came before the long one go before it: that makes it no more urgent than the short one."""
+    scheduler = scheduler_with(1, 1, 9, 2, admission_policy="pack", pack_window=2, prefill_max_batch_size=1)
+    assert [ids(scheduler.admit(always)) for _ in range(4)] == [[0], [1], [3], [2]]
+
+
 def test_pack_counts_generated_tokens_as_part_of_a_preempted_prompt():
     scheduler = scheduler_with(3, 4, admission_policy="pack")
     preempted = scheduler.admit(always)[0]

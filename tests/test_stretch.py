@@ -62,6 +62,29 @@ def books(engine: InferenceEngine) -> list[tuple]:
 
 
 @ahead
+@pytest.mark.parametrize("num_steps", [9, 10])
+def test_who_is_admitted_does_not_depend_on_whether_somebody_looked(options, num_steps):
+    """A newcomer of seven blocks is measured against the blocks that are left, and those that the running
+    need next, not against what they had when their stretch began."""
+    seen = []
+    for looks in (False, True):
+        engine = decoding(options, num_steps, PROMPTS[:1], block_size=2, max_blocks_per_layer=14)
+        engine.add_request(tuple(range(30, 44)), replace(GREEDY, max_new_tokens=6))
+        steps = []
+        while engine.has_work:
+            if looks:
+                books(engine)
+            outputs, stats = engine.step(), engine.stats()
+            now = stats.waiting, stats.running, stats.free_blocks, stats.counters.preemptions
+            steps.append((now, [(output.request_id, output.token_id) for output in outputs]))
+        seen.append(steps)
+    assert seen[0] == seen[1]
+    assert (seen[0][0][0][0] == 1) == (
+        num_steps >= 10
+    )  # seven blocks are left, of which the next token takes one
+
+
+@ahead
 @pytest.mark.parametrize("block_size", [2, 4, 64])
 @pytest.mark.parametrize("num_steps", [1, 2, 3, 9])
 def test_whoever_looks_finds_the_books_as_if_every_step_had_been_booked(options, block_size, num_steps):
