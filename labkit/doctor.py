@@ -12,9 +12,12 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
+import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -25,6 +28,7 @@ PCI_DEVICES = Path("/sys/bus/pci/devices")
 OLDEST_PYTHON = (3, 11)
 NVIDIA_VENDOR, DISPLAY_CLASS = "0x10de", "0x03"  # PCI's numbers; 0x0300 is a VGA and 0x0302 a 3D controller
 REINSTALL = "`make lab`, or `pip install -e .`"
+ANSWER_SECONDS, ANSWER_BYTES = 5, 4096  # of another program: more is no answer
 NEEDS_TORCH = "not checked: needs torch"
 
 
@@ -199,12 +203,47 @@ def why_no_gpu(torch: ModuleType) -> tuple[str, str]:
 
 def driver_version() -> str | None:
     """Version of the NVIDIA driver, or None if none answers."""
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    answer = first_words(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
+    version = re.match(r"\s*(\d[\d.]*)(\s|$)", answer)
+    return version[1] if version else None
+
+
+def first_words(command: list[str]) -> str:
+    """What a program prints, ANSWER_BYTES of it at most. Nothing if there is no such program, it fails, or it
+    takes longer than ANSWER_SECONDS: then it is ended, with whatever it started."""
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return answer.stdout.split()[0] if answer.returncode == 0 and answer.stdout.strip() else None
+        program = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+    except OSError:
+        return ""
+    answer: list[bytes] = []
+
+    def read() -> None:
+        with program.stdout as output:
+            answer.append(output.read(ANSWER_BYTES))
+
+    # A thread, for not everywhere can a pipe be read with a time limit.
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    reader.join(ANSWER_SECONDS)
+    if answer and len(answer[0]) < ANSWER_BYTES:  # all of it: it ends by itself
+        with suppress(subprocess.TimeoutExpired):
+            failed = program.wait(ANSWER_SECONDS)
+            return "" if failed else answer[0].decode(errors="replace")
+    end(program)
+    return ""
+
+
+def end(program: subprocess.Popen) -> None:
+    """A program that may have started others: all of them, where there are process groups."""
+    if hasattr(os, "killpg"):
+        with suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)
+    else:
+        program.kill()
+    with suppress(subprocess.TimeoutExpired):  # the driver may hold it so that nothing ends it
+        program.wait(1)
 
 
 def has_nvidia_card() -> bool:

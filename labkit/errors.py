@@ -13,6 +13,10 @@ class RequestError(LabkitError, ValueError):
     """A request refused at the door: nothing was changed."""
 
 
+class RecordError(LabkitError, ValueError):
+    """A recorded result, or a file of published figures, that is not there or not what it should be."""
+
+
 class OutOfBlocksError(LabkitError, RuntimeError):
     """The KV pool has no free block left."""
 

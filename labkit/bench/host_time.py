@@ -15,6 +15,7 @@ from labkit.bench.steady import steady_decode, steady_prompts
 from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
 from labkit.engine.graphed_step import GraphedStep
 from labkit.engine.resident_step import ResidentDecodeStep
+from labkit.errors import OptionError
 from labkit.model import GPT2Config, LanguageModel
 from labkit.model.checkpoint import RANDOM_CONFIGS
 from labkit.model.gpt2 import Attend, PastKV, Prefilled
@@ -153,11 +154,11 @@ def time_host_steps(
     """Time `num_steps` steps of a full batch on an engine from `host_engine`.
 
     lengths: of the prompts, in turn; a single one makes all positions equal.
-    Raises ValueError if the longest prompt and so many steps do not fit into a block.
+    Raises OptionError if the longest prompt and so many steps do not fit into a block.
     """
     room = engine.kv_manager.block_size - max(lengths)
     if WARMUP_STEPS + num_steps > room:
-        raise ValueError(f"{num_steps} steps do not fit; a block has room for {room - WARMUP_STEPS}")
+        raise OptionError(f"{num_steps} steps do not fit; a block has room for {room - WARMUP_STEPS}")
     batch_size = engine.scheduler.config.max_batch_size
     prompts = steady_prompts(batch_size, lengths)
     step_seconds, tables_seconds, append_seconds = [], [], []

@@ -5,20 +5,37 @@ measure the same code twice: one post's `after` is the next one's `before`. What
 drift, and no published difference smaller than that says anything.
 """
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from labkit.bench.record import read_record
+from labkit.bench.shape import FLAG, NUMBER, TEXT, Kind, OrNull, check_shape
+from labkit.errors import RecordError
 from labkit.model.checkpoint import ROOT
 
 PUBLISHED = ROOT / "data" / "published.json"
-POST = ("seed", "rung_before", "rung_after", "workload", "command", "hardware", "source", "figures")
-FIGURE = (
-    *("metric", "statistic", "unit", "higher_is_better"),
-    *("before", "after", "before_runs", "after_runs"),
-)
+FIGURE = {
+    "metric": TEXT,
+    "statistic": TEXT,
+    "unit": TEXT,
+    "higher_is_better": FLAG,
+    "before": NUMBER,
+    "after": NUMBER,
+    "before_runs": OrNull([NUMBER, ...]),
+    "after_runs": OrNull([NUMBER, ...]),
+}
+POST = {
+    "seed": Kind("the number of a post, as text", lambda value: isinstance(value, str) and value.isdecimal()),
+    "rung_before": OrNull(TEXT),
+    "rung_after": OrNull(TEXT),
+    "workload": TEXT,
+    "command": OrNull(TEXT),
+    "hardware": TEXT,
+    "source": TEXT,
+    "figures": [{}],
+}
 ROUNDING = 0.0051  # averages are published with two decimals
 
 
@@ -27,9 +44,10 @@ def published_figures(path: Path = PUBLISHED) -> pd.DataFrame:
 
     `ratio` is above 1 if `after` is better, whatever the metric. Rungs are None for posts that no rung
     follows, `command` where its flags are not known, the runs where only their average is.
-    Raises ValueError naming the entry and what is wrong with it.
+    Raises RecordError naming the entry and what is wrong with it.
     """
-    posts = json.loads(path.read_text(encoding="utf-8"))
+    posts = read_record(path)
+    check_shape(path.name, posts, [{}, ...])
     rows = [row for post in posts for row in _rows(post)]
     kinds = {"higher_is_better": bool, "before": float, "after": float}
     table = pd.DataFrame(rows, dtype=object).astype(kinds)  # object, or a None would become a NaN
@@ -39,12 +57,12 @@ def published_figures(path: Path = PUBLISHED) -> pd.DataFrame:
 
 
 def headline(rung: str) -> pd.Series:
-    """The figure that the write-up of `rung` ("01") leads with. Raises ValueError for a rung without one."""
+    """The figure that the write-up of `rung` ("01") leads with. Raises RecordError for a rung without one."""
     figures = published_figures()
     of_rung = figures[figures["rung_after"] == rung]
     if of_rung.empty:
         known = ", ".join(figures["rung_after"].dropna().unique())
-        raise ValueError(f"nothing was published about rung {rung!r}; there are figures of {known}")
+        raise RecordError(f"nothing was published about rung {rung!r}; there are figures of {known}")
     return of_rung.iloc[0]
 
 
@@ -72,11 +90,11 @@ def noise_floor(figures: pd.DataFrame | None = None) -> float:
 def _rows(post: dict) -> list[dict]:
     """A row for each figure of a post, checked."""
     name = f"post {post.get('seed', '?')}"
-    _require(name, POST, post)
+    check_shape(name, post, POST)
     if (post["rung_before"] is None) != (post["rung_after"] is None):
-        raise ValueError(f"{name} has one rung; it needs the one before and the one after, or none")
+        raise RecordError(f"{name} has one rung; it needs the one before and the one after, or none")
     if not post["figures"]:
-        raise ValueError(f"{name} has no figures")
+        raise RecordError(f"{name} has no figures")
     about = {key: post[key] for key in ("seed", "rung_before", "rung_after")}
     origin = {key: post[key] for key in ("workload", "command", "hardware", "source")}
     for figure in post["figures"]:
@@ -85,15 +103,10 @@ def _rows(post: dict) -> list[dict]:
 
 
 def _check_figure(name: str, figure: dict) -> None:
-    _require(name, FIGURE, figure)
+    check_shape(name, figure, FIGURE)
     for side in ("before", "after"):
         value, runs = figure[side], figure[f"{side}_runs"]
         if not value > 0:
-            raise ValueError(f"{name}: {side} is {value}; a rate or a time is above 0")
+            raise RecordError(f"{name}: {side} is {value}; a rate or a time is above 0")
         if runs is not None and abs(np.mean(runs) - value) > ROUNDING:
-            raise ValueError(f"{name}: {side} is {value}, but its runs average {np.mean(runs):.2f}")
-
-
-def _require(name: str, keys: tuple[str, ...], found: dict) -> None:
-    if missing := [key for key in keys if key not in found]:
-        raise ValueError(f"{name} lacks {', '.join(missing)}")
+            raise RecordError(f"{name}: {side} is {value}, but its runs average {np.mean(runs):.2f}")

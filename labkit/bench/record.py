@@ -13,56 +13,151 @@ from pathlib import Path
 import pandas as pd
 import torch
 
+from labkit.bench.shape import COUNT, NUMBER, POSITIVE, TEXT, TIME, OrNull, check_shape
 from labkit.doctor import driver_version
+from labkit.errors import RecordError
+from labkit.json_file import read_json, shortened
 from labkit.model.checkpoint import ROOT
 
 RESULTS = ROOT / "data" / "results"
-REQUIRED = ("kind", "date", "commit", "command", "host", "bandwidth", "settings", "samples")
-HOST = ("device", "driver", "cpu", "cpu_cores", "python", "torch", "triton")
-RUN = (
-    "seconds",
-    "prefill_seconds",
-    "decode_seconds",
-    "tokens",
-    "decoded_tokens",
-    "decode_steps",
-    "append_paths",
-    "ttft",
-    "queue_wait",
-    "tpot",
-    "latency",
-    "itl_us",
-    "limit_seconds",
-)
-# What each sample of a record of that kind has.
+# The shape of a record, and by its kind of its settings and of each sample: see `check_shape`. Readers rely
+# on it.
+RECORD = {
+    "kind": TEXT,
+    "date": TEXT,
+    "commit": TEXT,
+    "command": TEXT,
+    "host": {
+        "device": TEXT,
+        "driver": OrNull(TEXT),
+        "cpu": TEXT,
+        "cpu_cores": OrNull(COUNT),
+        "python": TEXT,
+        "torch": TEXT,
+        "triton": OrNull(TEXT),
+    },
+    "bandwidth": POSITIVE,
+    "settings": {"model": TEXT},
+    "samples": [{}],
+}
+WORKLOAD = {"num_requests": COUNT, "max_new_tokens": COUNT, "max_batch_size": COUNT}
+SETTINGS = dict.fromkeys(("comparison", "scheduler", "streaming", "ladder", "peers"), WORKLOAD)
+PATHS = {str: COUNT}
+SPANS = [(TEXT, NUMBER, NUMBER)]
+RUN = {
+    "rung": TEXT,
+    "seconds": POSITIVE,
+    "prefill_seconds": TIME,
+    "decode_seconds": TIME,  # 0 where nothing was decoded
+    "tokens": COUNT,
+    "decoded_tokens": COUNT,
+    "decode_steps": COUNT,
+    "append_paths": PATHS,
+    "prompt_lens": [COUNT],
+    "new_tokens": [COUNT],
+    "ttft": [TIME],
+    "queue_wait": [TIME],
+    "tpot": [TIME],
+    "latency": [TIME],
+    "itl_us": [(COUNT, [NUMBER])],
+    "limit_seconds": TIME,
+}
 SAMPLE = {
-    "profile": ("rung", "batch_size", "step_seconds", "append_paths", "limit_seconds", "profile"),
-    "cost_card": ("rung", "batch_size", "key", "card"),
-    "host_time": ("rung", "batch_size", "num_layers", "step_seconds", "tables_seconds", "append_seconds"),
-    "kv_append": ("path", "batch_size", "device_seconds", "host_seconds", "num_bytes"),
-    "attention": ("kernel", "batch_size", "context_len", "splits", "us", "num_bytes", "seconds"),
-    "decode_kernels": (
-        "rung",
-        "batch_size",
-        "context_len",
-        "step_us",
-        "gpu_busy_us",
-        "idle_share",
-        "kernels",
-    ),
-    "comparison": ("comparison", "limit_seconds"),
-    "scheduler": ("rung", *RUN),
-    "streaming": ("rung", *RUN),
-    "ladder": ("rung", *RUN),
-    "peers": (
-        "engine",
-        "seconds",
-        "first_token_seconds",
-        "tokens",
-        "tokens_per_second",
-        "equal_requests",
-        "limit_seconds",
-    ),
+    "profile": {
+        "rung": TEXT,
+        "batch_size": COUNT,
+        "step_seconds": [POSITIVE, ...],
+        "append_paths": PATHS,
+        "limit_seconds": POSITIVE,
+        "profile": {
+            "batch_size": COUNT,
+            "duration": POSITIVE,
+            "ranges": SPANS,
+            "operators": SPANS,
+            "kernels": SPANS,
+        },
+    },
+    "cost_card": {
+        "rung": TEXT,
+        "batch_size": COUNT,
+        "key": {"model": TEXT, "options": {str: TEXT}, "block_size": COUNT, "prompt_lens": [COUNT]},
+        "card": {
+            "batch_size": COUNT,
+            "append_paths": PATHS,
+            "host": dict.fromkeys(
+                ("manager_calls", "kv_block_infos", "aten_ops", "index_tensors", "kv_bytes_written"), COUNT
+            ),
+            "device": OrNull(
+                {
+                    "kernels": COUNT,
+                    "h2d_copies": COUNT,
+                    "h2d_bytes": COUNT,
+                    "h2d_synchronizing": COUNT,
+                    "d2h_copies": COUNT,
+                    "synchronizations": COUNT,
+                    "source": TEXT,
+                }
+            ),
+        },
+    },
+    "host_time": {
+        "rung": TEXT,
+        "batch_size": COUNT,
+        "num_layers": POSITIVE,
+        "step_seconds": [TIME, ...],
+        "tables_seconds": [TIME, ...],
+        "append_seconds": [TIME, ...],
+    },
+    "kv_append": {
+        "path": TEXT,
+        "batch_size": COUNT,
+        "device_seconds": [POSITIVE, ...],
+        "host_seconds": [POSITIVE, ...],
+        "num_bytes": COUNT,
+    },
+    "attention": {
+        "kernel": TEXT,
+        "batch_size": COUNT,
+        "context_len": COUNT,
+        "splits": COUNT,
+        "us": POSITIVE,
+        "num_bytes": COUNT,
+        "seconds": [POSITIVE, ...],
+        "copy_bytes_per_second": POSITIVE,
+    },
+    "decode_kernels": {
+        "rung": TEXT,
+        "batch_size": COUNT,
+        "context_len": COUNT,
+        "step_us": POSITIVE,
+        "gpu_busy_us": TIME,
+        "idle_share": NUMBER,
+        "kernels": [{"name": TEXT, "count": NUMBER, "us": TIME}],
+    },
+    "comparison": {
+        "comparison": {
+            "before": TEXT,
+            "after": TEXT,
+            "before_samples": [POSITIVE, ...],
+            "after_samples": [POSITIVE, ...],
+            "before_paths": PATHS,
+            "after_paths": PATHS,
+            "path": OrNull(TEXT),
+        },
+        "limit_seconds": TIME,
+    },
+    "scheduler": RUN,
+    "streaming": RUN,
+    "ladder": RUN,
+    "peers": {
+        "engine": TEXT,
+        "seconds": POSITIVE,
+        "first_token_seconds": OrNull(TIME),
+        "tokens": COUNT,
+        "tokens_per_second": POSITIVE,
+        "equal_requests": COUNT,
+        "limit_seconds": TIME,
+    },
 }
 
 
@@ -107,7 +202,7 @@ def make_record(
     """A record of the command that runs now.
 
     bandwidth: of a copy on the device, in bytes a second. samples: raw measurements, one dict for each
-    thing measured. Raises ValueError if one lacks what its kind has.
+    thing measured. Raises RecordError if one lacks what its kind has.
     """
     record = {
         "kind": kind,
@@ -123,21 +218,17 @@ def make_record(
     return record
 
 
-def check_record(name: str, record: dict) -> None:
-    """Raises ValueError naming what the record lacks."""
-
-    def check(where: str, keys: tuple[str, ...], found: dict) -> None:
-        if missing := [key for key in keys if key not in found]:
-            raise ValueError(f"record {name} lacks {', '.join(missing)}{where}")
-
-    check("", REQUIRED, record)
-    check(" in host", HOST, record["host"])
+def check_record(name: str, record: object) -> None:
+    """Raises RecordError saying what the record lacks, or which part of it is not what readers expect."""
+    name = f"record {name}"
+    check_shape(name, record, RECORD)
     if record["kind"] not in SAMPLE:
-        raise ValueError(f"record {name} is of no known kind: {record['kind']!r}")
+        raise RecordError(f"{name} is of no known kind: {shortened(record['kind'])}")
     if not record["samples"]:
-        raise ValueError(f"record {name} has no samples")
+        raise RecordError(f"{name} has no samples")
+    check_shape(name, record["settings"], SETTINGS.get(record["kind"], {}), "settings")
     for i, sample in enumerate(record["samples"]):
-        check(f" in sample {i}", SAMPLE[record["kind"]], sample)
+        check_shape(name, sample, SAMPLE[record["kind"]], f"sample {i}")
 
 
 def write_record(record: dict, path: Path) -> None:
@@ -146,14 +237,22 @@ def write_record(record: dict, path: Path) -> None:
 
 
 def load_record(name: str) -> dict:
-    """The record `name`.json of data/results. Raises ValueError if it lacks something that a record has."""
-    record = read_record(name)
+    """The record `name`.json of data/results. Raises RecordError if there is none, or if it is not what a
+    record is."""
+    path = RESULTS / f"{name}.json"
+    if not isinstance(name, str) or not name or path.parent != RESULTS or "\0" in name:
+        raise RecordError(f"{shortened(name)} is no name of a record: it is that of a file, without .json")
+    record = read_record(path)
     check_record(name, record)
     return record
 
 
-def read_record(name: str) -> dict:
-    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+def read_record(path: Path) -> object:
+    """What the file holds, unchecked. Raises RecordError naming the file if it cannot be read."""
+    try:
+        return read_json(path)
+    except ValueError as error:
+        raise RecordError(f"{error} (in {path.parent})") from error
 
 
 def load_records(kind: str) -> dict[str, dict]:
@@ -162,12 +261,17 @@ def load_records(kind: str) -> dict[str, dict]:
     return {path.stem: load_record(path.stem) for path in paths if kind_of(path) == kind}
 
 
-def kind_of(path: Path) -> str | None:
+def kind_of(path: Path) -> object:
     """The kind of a record, by which it is found. It comes first, so that megabytes of other kinds need not
     be read; a record that was put in another order is read whole."""
-    with path.open(encoding="utf-8") as file:
-        first = re.match(r'\s*{\s*"kind"\s*:\s*"(\w+)"', file.read(100))
-    return first[1] if first else read_record(path.stem).get("kind")
+    if path.is_file():  # else reading it says what it is
+        with path.open("rb") as file:
+            first = re.match(rb'\s*{\s*"kind"\s*:\s*"(\w+)"', file.read(100))
+        if first:
+            return first[1].decode()
+    record = read_record(path)
+    check_shape(f"record {path.stem}", record, {})
+    return record.get("kind")
 
 
 def results(kind: str) -> pd.DataFrame:

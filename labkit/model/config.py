@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 
 from labkit.errors import CheckpointError
+from labkit.json_file import shortened
 
+LARGEST = 2**31 - 1  # of a size, which kernels hold in 32 bits
+SIZE = f"a whole number from 1 to {LARGEST}"
 # Options of Hugging Face's GPT-2 that would change the arithmetic, and the one value written here.
 FIXED_OPTIONS = {
     "model_type": ("gpt2",),
@@ -12,6 +15,8 @@ FIXED_OPTIONS = {
     "scale_attn_by_inverse_layer_idx": (False,),
     "add_cross_attention": (False,),
 }
+# An option that changes no more than the rounding: either value is fine.
+UPCAST = "reorder_and_upcast_attn"
 
 
 @dataclass(frozen=True)
@@ -29,24 +34,32 @@ class GPT2Config:
     eos_token_id: int | None = None
 
     def __post_init__(self) -> None:
+        """Raises CheckpointError naming the field and what it must be."""
         for name in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_inner"):
             value = getattr(self, name)
-            if value is None and name == "n_inner":
-                continue
-            if not isinstance(value, int) or value < 1:
-                raise CheckpointError(f"{name} must be a positive whole number, not {value!r}")
+            is_size = is_whole(value) and 1 <= value <= LARGEST
+            require(name, value, is_size or (name == "n_inner" and value is None), SIZE)
         if self.n_embd % self.n_head:
             raise CheckpointError(f"n_embd {self.n_embd} is not a multiple of n_head {self.n_head}")
-        if not isinstance(self.eos_token_id, int | None):
-            raise CheckpointError(f"eos_token_id must be one token id or none, not {self.eos_token_id!r}")
+        epsilon, eos = self.layer_norm_epsilon, self.eos_token_id
+        is_number = is_whole(epsilon) or isinstance(epsilon, float)
+        require("layer_norm_epsilon", epsilon, is_number and 0 < epsilon < 1, "a number between 0 and 1")
+        tied = self.tie_word_embeddings
+        require("tie_word_embeddings", tied, isinstance(tied, bool), "true or false")
+        is_token = eos is None or (is_whole(eos) and 0 <= eos < self.vocab_size)
+        require("eos_token_id", eos, is_token, f"one token id, 0 to {self.vocab_size - 1}, or null")
 
     @classmethod
     def from_hf(cls, raw: dict) -> "GPT2Config":
-        """Read a parsed config.json. Raises CheckpointError for another architecture or a missing size."""
+        """Read a parsed config.json. Raises CheckpointError for another architecture, a missing size or a
+        value that cannot be."""
         for name, allowed in FIXED_OPTIONS.items():
             value = raw.get(name, None if name == "model_type" else allowed[0])
-            if value not in allowed:
-                raise CheckpointError(f"config.json has {name} = {value!r}; labkit runs {allowed[0]!r} only")
+            if not any(value == one and type(value) is type(one) for one in allowed):
+                raise CheckpointError(
+                    f"config.json has {name} = {shortened(value)}; labkit runs {allowed[0]!r} only"
+                )
+        require(UPCAST, raw.get(UPCAST, False), isinstance(raw.get(UPCAST, False), bool), "true or false")
         missing = [n for n in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head") if n not in raw]
         if missing:
             raise CheckpointError(f"config.json lacks {', '.join(missing)}")
@@ -60,3 +73,12 @@ class GPT2Config:
     def kv_values_per_token(self) -> int:
         """Numbers that one token adds to the KV cache: a key and a value for each layer and head."""
         return 2 * self.n_layer * self.n_embd
+
+
+def is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def require(name: str, value: object, is_right: bool, what: str) -> None:
+    if not is_right:
+        raise CheckpointError(f"{name} must be {what}, not {shortened(value)}")

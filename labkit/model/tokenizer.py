@@ -1,7 +1,9 @@
 """Text to token ids and back. A token is a run of bytes, so a stream can be cut at any character."""
 
+import os
 import re
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -11,6 +13,7 @@ from tokenizers import Tokenizer as BackendTokenizer
 from tokenizers.implementations import ByteLevelBPETokenizer
 
 from labkit.errors import CheckpointError
+from labkit.json_file import check_regular, parse_json, read_bytes, shortened
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
 
@@ -35,16 +38,52 @@ def byte_of_symbol() -> dict[str, int]:
     return symbols | {chr(256 + i): b for i, b in enumerate(hidden)}
 
 
-def read_backend(directory: Path) -> BackendTokenizer | None:
-    """From tokenizer.json, or vocab.json and merges.txt; None if there is neither."""
-    file, vocab, merges = (directory / name for name in ("tokenizer.json", "vocab.json", "merges.txt"))
-    if file.is_file():
-        return BackendTokenizer.from_file(str(file))
-    if vocab.is_file() and merges.is_file():
-        pair = ByteLevelBPETokenizer(str(vocab), str(merges))
-        pair.add_special_tokens([AddedToken("<|endoftext|>", special=True)])
-        return pair._tokenizer
-    return None
+def read_backend(directory: Path) -> BackendTokenizer:
+    """From tokenizer.json, or vocab.json and merges.txt. Raises ValueError if they are not there, damaged or
+    of another kind than GPT-2's."""
+    file, *pair = (directory / name for name in ("tokenizer.json", "vocab.json", "merges.txt"))
+    if is_there(file):
+        raw = read_bytes(file)
+        check_kind(parse_json(file.name, raw))
+        return BackendTokenizer.from_str(raw.decode())
+    if all(map(is_there, pair)):
+        backend = ByteLevelBPETokenizer(*map(str, pair))
+        backend.add_special_tokens([AddedToken("<|endoftext|>", special=True)])
+        return backend._tokenizer
+    raise ValueError("it has no tokenizer: expected tokenizer.json, or vocab.json and merges.txt")
+
+
+def is_there(path: Path) -> bool:
+    """Raises ValueError if something else than a file has that name: see `check_regular`."""
+    if not os.path.lexists(path):
+        return False
+    check_regular(path)
+    return True
+
+
+def check_kind(raw: object) -> None:
+    """Raises ValueError unless a parsed tokenizer.json is a byte-level BPE that always splits text alike."""
+    if not isinstance(raw, dict) or not isinstance(raw.get("model"), dict):
+        raise ValueError("tokenizer.json has no model")
+    model = raw["model"]
+    if (kind := model.get("type", "BPE")) != "BPE":  # older files do not say it
+        raise ValueError(f"its model is {shortened(kind)}, not GPT-2's kind (byte-level BPE)")
+    for part in ("pre_tokenizer", "decoder"):
+        if not is_byte_level(raw.get(part)):
+            raise ValueError(f"its {part} is not ByteLevel: it is not GPT-2's kind (byte-level BPE)")
+    for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(name):
+            raise ValueError(f"its model has {name} = {shortened(model[name])}; GPT-2's has none")
+
+
+def is_byte_level(part: object) -> bool:
+    """Whether a step of a tokenizer.json is ByteLevel, or a sequence of steps with ByteLevel among them."""
+    if not isinstance(part, dict):
+        return False
+    if part.get("type") == "Sequence":
+        steps = next((part[name] for name in ("pretokenizers", "decoders") if name in part), [])
+        return isinstance(steps, list) and any(map(is_byte_level, steps))
+    return part.get("type") == "ByteLevel"
 
 
 class ByteLevelTokenizer:
@@ -53,7 +92,9 @@ class ByteLevelTokenizer:
     def __init__(self, backend: BackendTokenizer, eos_token_id: int | None) -> None:
         self._backend = backend
         self.eos_token_id = eos_token_id
-        self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
+        ids = backend.get_vocab(with_added_tokens=True).values()
+        self.vocab_size = len(ids)
+        self.num_ids = max(ids, default=-1) + 1  # more than entries, if some ids stand for nothing
         self._special = {i for i, token in backend.get_added_tokens_decoder().items() if token.special}
         self._byte = byte_of_symbol()
 
@@ -63,13 +104,10 @@ class ByteLevelTokenizer:
         try:
             backend = read_backend(directory)
         except Exception as error:  # tokenizers raises nothing narrower
-            raise CheckpointError(f"the tokenizer in {directory} is damaged: {error}") from error
-        if backend is None:
-            raise CheckpointError(
-                f"{directory} has no tokenizer: expected tokenizer.json, or vocab.json and merges.txt"
-            )
-        if "ByteLevel" not in type(backend.decoder).__name__:
-            raise CheckpointError(f"the tokenizer in {directory} is not GPT-2's kind (byte-level BPE)")
+            raise CheckpointError(f"the tokenizer in {directory} cannot be used: {error}") from error
+        ids = Counter(backend.get_vocab(with_added_tokens=True).values())
+        if doubled := [token_id for token_id, count in ids.items() if count > 1]:
+            raise CheckpointError(f"the tokenizer in {directory} has two tokens with the id {doubled[0]}")
         # A tokenizer.json may hold what its last user set: prompts must not be cut or padded.
         backend.no_truncation()
         backend.no_padding()

@@ -1,30 +1,43 @@
 """Flags that several commands share, named as in the seeds, and what becomes of them."""
 
 import argparse
+import os
+import re
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import fields, replace
+from math import nan
 from pathlib import Path
+
+import torch
 
 from labkit import ranges
 from labkit.bench.workload import Workload
 from labkit.engine import CacheConfig, SchedulerConfig
 from labkit.engine.engine import default_dtype, pick_device
-from labkit.errors import OptionError
+from labkit.errors import CheckpointError, OptionError
+from labkit.json_file import shortened
 from labkit.ladder import LADDER
 from labkit.model import LanguageModel, load_model
+from labkit.model.checkpoint import check_seed
 from labkit.options import EngineOptions
+
+# More of something than any machine gets through, so that a slip of the hand is no hour of waiting.
+MOST, MOST_AT_ONCE, LONGEST, MOST_TOKENS = 1_000_000, 65_536, 10_000, 1_000_000_000
 
 
 def add_common_arguments(parser: argparse.ArgumentParser, model: str = "random:gpt2") -> None:
     parser.add_argument(
         "--model", "--hf-model-id", default=model, help=f"directory, hub id or random:gpt2 (default {model})"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of random weights (default 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="of random weights (default 0)")
     add_device_arguments(parser)
 
 
 def add_device_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", help="cpu or cuda; the best there is by default")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write a record to this file")
+    parser.add_argument("--device", type=device_name, help="cpu or cuda; the best there is by default")
+    parser.add_argument("--json", type=target_file, metavar="FILE", help="write a record to this file")
 
 
 def add_rung_argument(parser: argparse.ArgumentParser) -> None:
@@ -40,10 +53,10 @@ def add_rungs_argument(parser: argparse.ArgumentParser) -> None:
 def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
     """The requests of a benchmark and who is served when."""
     add = parser.add_argument
-    add("--prompt", default="Hello", help="text of the prompts")
+    add("--prompt", type=utf8, default="Hello", help="text of the prompts")
     add(
         "--prompt-repeats",
-        type=int_list,
+        type=list_of(length),
         default=(1,),
         metavar="N,N,...",
         help="how often each request in turn repeats the prompt; 1,4 makes half of them longer",
@@ -52,9 +65,9 @@ def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
     add("--num-requests", type=positive, default=16)
     add("--max-new-tokens", type=positive, default=64, help="tokens a request")
     add("--no-stop-on-eos", action="store_true", help="every request makes all its tokens")
-    add("--max-batch-size", type=positive, default=8, help="requests decoded together at most (default 8)")
-    add("--prefill-max-batch-size", type=positive, help="requests admitted in one step; as --max-batch-size")
-    add("--prefill-max-tokens", type=positive, help="prompt tokens admitted in one step (default: all)")
+    add("--max-batch-size", type=batch, default=8, help="requests decoded together at most (default 8)")
+    add("--prefill-max-batch-size", type=batch, help="requests admitted in one step; as --max-batch-size")
+    add("--prefill-max-tokens", type=num_tokens, help="prompt tokens admitted in one step (default: all)")
     add(
         "--prefill-admission-policy",
         choices=("fifo", "pack"),
@@ -64,7 +77,7 @@ def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
     add("--decode-first", action="store_true", help="each step decodes before it admits")
     add(
         "--max-active-requests",
-        type=positive,
+        type=batch,
         help="requests that hold cache memory at most; this engine decodes all of them in each step, so "
         "the smaller of this and --max-batch-size counts",
     )
@@ -79,7 +92,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     add("--nvtx", action="store_true", help="name the ranges of a step for Nsight Systems (CUDA only)")
     add(
         "--profile",
-        type=Path,
+        type=target_directory,
         metavar="DIR",
         help="after the measured runs, write a trace of five decode steps to DIR, for chrome://tracing "
         "or ui.perfetto.dev",
@@ -95,26 +108,104 @@ def add_rounds_argument(parser: argparse.ArgumentParser, default: int) -> None:
 # --- from text -----------------------------------------------------------------------------------------
 
 
-def positive(text: str) -> int:
-    return whole_number(text, at_least=1)
+def whole_number(at_least: int, at_most: int) -> Callable[[str], int]:
+    def convert(text: str) -> int:
+        if at_least <= (value := as_int(text)) <= at_most:
+            return value
+        said = f"{shortened(text)} is not a whole number of {at_least} or more"
+        raise argparse.ArgumentTypeError(f"{said}, {at_most:,} at most")
+
+    return convert
 
 
-def natural(text: str) -> int:
-    return whole_number(text, at_least=0)
-
-
-def whole_number(text: str, at_least: int) -> int:
+def as_int(text: str) -> float:
+    """The number, or one that is no whole number and in no range; 64 bits have 20 digits."""
     try:
-        value = int(text)
+        return int(text) if len(text) < 30 else nan
     except ValueError:
-        value = at_least - 1
-    if value < at_least:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of {at_least} or more")
-    return value
+        return nan
 
 
-def int_list(text: str) -> tuple[int, ...]:
-    return tuple(positive(part) for part in text.split(","))
+def list_of(convert: Callable[[str], int]) -> Callable[[str], tuple[int, ...]]:
+    return lambda text: tuple(map(convert, text.split(",")))
+
+
+positive = whole_number(1, MOST)
+natural = whole_number(0, MOST)
+batch = whole_number(1, MOST_AT_ONCE)
+length = whole_number(1, LONGEST)  # of a prompt, in tokens or repeats
+num_tokens = whole_number(1, MOST_TOKENS)
+
+
+def utf8(text: str) -> str:
+    """Text as the terminal hands it over, which may be any bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"{shortened(text)} is not valid UTF-8") from None
+    return text
+
+
+def seed(text: str) -> int:
+    try:
+        return check_seed(as_int(text))
+    except CheckpointError:
+        raise argparse.ArgumentTypeError(f"{shortened(text)} is not a whole number of 64 bits") from None
+
+
+def device_name(text: str) -> str:
+    """ "cpu", "cuda" or "cuda:1", if there is one."""
+    if not re.fullmatch(r"cpu|cuda(:\d{1,4})?", text):
+        raise argparse.ArgumentTypeError(f"{shortened(text)} is none: choose cpu, cuda, cuda:0, cuda:1, ...")
+    if text == "cpu":
+        return text
+    try:
+        pick_device("cuda")
+    except OptionError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    number = int(text.partition(":")[2] or 0)
+    if number >= torch.cuda.device_count():
+        raise argparse.ArgumentTypeError(f"there is no GPU {number}; there are {torch.cuda.device_count()}")
+    return text
+
+
+def target_file(given: str) -> Path:
+    """Where a file can be written: tried before anything is measured, and nothing is left behind."""
+    path = writable(given, lambda path: path.parent)
+    try:
+        if path.exists():
+            if not path.is_file():
+                raise argparse.ArgumentTypeError(f"{shortened(given)} is no file that can be written")
+            path.open("ab").close()
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"cannot write {shortened(given)}: {error.strerror}") from None
+    return path
+
+
+def target_directory(given: str) -> Path:
+    """The same for files in a directory, which need not be there yet."""
+    return writable(given, lambda path: path)
+
+
+def writable(given: str, directory_of: Callable[[Path], Path]) -> Path:
+    if not utf8(given):
+        raise argparse.ArgumentTypeError("'' is no name of a file")
+    path = Path(given)
+    try:
+        try_writing(directory_of(Path(os.path.realpath(path))))
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"cannot write {shortened(given)}: {error.strerror}") from None
+    return path
+
+
+def try_writing(directory: Path) -> None:
+    """Make the directory and a file in it, and take both away again. Raises OSError if that cannot be."""
+    missing = [folder for folder in (directory, *directory.parents) if not folder.exists()]
+    with ExitStack() as made:
+        for folder in reversed(missing):
+            folder.mkdir()
+            made.callback(folder.rmdir)
+        tempfile.TemporaryFile(dir=directory).close()
 
 
 def rung_list(text: str) -> tuple[str, ...]:
@@ -124,6 +215,8 @@ def rung_list(text: str) -> tuple[str, ...]:
             LADDER[number]
     except OptionError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+    if len(set(numbers)) < len(numbers):
+        raise argparse.ArgumentTypeError(f"{shortened(text)} names a rung twice")
     return numbers
 
 
@@ -155,8 +248,9 @@ def workload_of(args: argparse.Namespace) -> Workload:
         ranges.enable_nvtx()
     model = model_of(args)
     repeats = [args.prompt_repeats[i % len(args.prompt_repeats)] for i in range(args.num_requests)]
-    texts = tuple(" ".join([args.prompt] * n) for n in repeats)
-    ids = tuple(tuple(model.tokenizer.encode(text)) for text in texts)
+    text_of = {n: " ".join([args.prompt] * n) for n in set(repeats)}
+    ids_of = {n: tuple(model.tokenizer.encode(text)) for n, text in text_of.items()}
+    texts, ids = (tuple(of[n] for n in repeats) for of in (text_of, ids_of))
     batch_size = min(args.max_batch_size, args.max_active_requests or args.max_batch_size)
     scheduler = SchedulerConfig(
         max_batch_size=batch_size,
@@ -184,3 +278,9 @@ def settings_of(args: argparse.Namespace) -> dict:
 
 def plain(value: object) -> object:
     return str(value) if isinstance(value, Path | EngineOptions) else value
+
+
+def require_decoding(args: argparse.Namespace) -> None:
+    """Raises OptionError where no decode step would run, for a command that compares their time."""
+    if args.max_new_tokens == 1:
+        raise OptionError("--max-new-tokens 1 decodes nothing: a first token comes from its prefill; give 2")

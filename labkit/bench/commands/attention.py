@@ -8,8 +8,15 @@ import argparse
 import pandas as pd
 from tqdm import tqdm
 
-from labkit.bench.attention_time import AttentionTime, time_attention
-from labkit.bench.commands.arguments import add_device_arguments, int_list, positive, settings_of
+from labkit.bench.attention_time import MAX_TOKENS, AttentionTime, time_attention
+from labkit.bench.commands.arguments import (
+    add_device_arguments,
+    batch,
+    list_of,
+    positive,
+    settings_of,
+    whole_number,
+)
 from labkit.bench.limit import copy_bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.engine.engine import pick_device
@@ -17,8 +24,13 @@ from labkit.engine.engine import pick_device
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device_arguments(parser)
-    parser.add_argument("--batch-sizes", type=int_list, default=(1, 8, 64, 128), help="requests")
-    parser.add_argument("--contexts", type=int_list, default=(64, 256, 900), help="tokens in the cache")
+    parser.add_argument("--batch-sizes", type=list_of(batch), default=(1, 8, 64, 128), help="requests")
+    parser.add_argument(
+        "--contexts",
+        type=list_of(whole_number(1, MAX_TOKENS - 1)),
+        default=(64, 256, 900),
+        help="tokens in the cache",
+    )
     parser.add_argument("--repeats", type=positive, default=15, help="measurements of each")
 
 

@@ -16,6 +16,7 @@ from labkit.bench.commands.arguments import (
     add_rounds_argument,
     add_workload_arguments,
     positive,
+    require_decoding,
     rung_options,
     settings_of,
     workload_of,
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     before, after = rung_options(args.before), rung_options(args.before if args.self_test else args.after)
+    require_decoding(args)
     workload = workload_of(args)
     names = ("A", "A again") if args.self_test else (args.before, args.after)
     repeats = args.self_test or 1

@@ -9,7 +9,9 @@ from tqdm import tqdm
 from labkit.bench.commands.arguments import (
     add_device_arguments,
     add_rungs_argument,
-    int_list,
+    batch,
+    length,
+    list_of,
     settings_of,
 )
 from labkit.bench.cost_cards import CostCard, cost_card, engine_key
@@ -27,10 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_rungs_argument(parser)
     add = parser.add_argument
     add("--models", type=lambda text: tuple(text.split(",")), default=("data/tiny-gpt2", "random:gpt2"))
-    add("--batch-sizes", type=int_list, default=(8, 64, 128), help="requests decoded together")
+    add("--batch-sizes", type=list_of(batch), default=(8, 64, 128), help="requests decoded together")
     add(
         "--prompt-lengths",
-        type=lambda text: tuple(map(int_list, text.split(":"))),
+        type=lambda text: tuple(map(list_of(length), text.split(":"))),
         default=((20,), (20, 23)),
         help="tokens of the prompts, in turn: 20 makes all positions equal, 20,23 does not; sets "
         "are separated by colons (default 20:20,23)",

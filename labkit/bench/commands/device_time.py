@@ -12,7 +12,9 @@ from tqdm import tqdm
 from labkit.bench.commands.arguments import (
     add_common_arguments,
     add_rungs_argument,
-    int_list,
+    batch,
+    length,
+    list_of,
     model_of,
     positive,
     settings_of,
@@ -29,8 +31,10 @@ from labkit.ladder import LADDER
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_common_arguments(parser)
     add_rungs_argument(parser)
-    parser.add_argument("--batch-sizes", type=int_list, default=(1, 8, 64), help="requests decoded together")
-    parser.add_argument("--context", type=positive, default=256, help="tokens that each request holds")
+    parser.add_argument(
+        "--batch-sizes", type=list_of(batch), default=(1, 8, 64), help="requests decoded together"
+    )
+    parser.add_argument("--context", type=length, default=256, help="tokens that each request holds")
     parser.add_argument("--steps", type=positive, default=30, help="steps that are averaged")
 
 

@@ -14,7 +14,9 @@ from labkit.bench.commands.arguments import (
     add_device_arguments,
     add_rounds_argument,
     add_rungs_argument,
-    int_list,
+    batch,
+    length,
+    list_of,
     positive,
     settings_of,
 )
@@ -30,9 +32,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device_arguments(parser)
     add_rungs_argument(parser)
     add_rounds_argument(parser, 3)
-    parser.add_argument("--batch-sizes", type=int_list, default=BATCH_SIZES, help="requests decoded together")
     parser.add_argument(
-        "--prompt-lengths", type=int_list, default=LENGTHS, help="in turn; one makes all positions equal"
+        "--batch-sizes", type=list_of(batch), default=BATCH_SIZES, help="requests decoded together"
+    )
+    parser.add_argument(
+        "--prompt-lengths",
+        type=list_of(length),
+        default=LENGTHS,
+        help="in turn; one makes all positions equal",
     )
     parser.add_argument("--steps", type=positive, default=40, help="steps timed in each of the runs")
 

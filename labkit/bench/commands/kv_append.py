@@ -10,7 +10,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from labkit.bench.append_time import BATCH_SIZES, AppendTime, time_appends
-from labkit.bench.commands.arguments import add_device_arguments, int_list, positive, settings_of
+from labkit.bench.commands.arguments import add_device_arguments, batch, list_of, positive, settings_of
 from labkit.bench.limit import copy_bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.engine.engine import pick_device
@@ -18,7 +18,9 @@ from labkit.engine.engine import pick_device
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device_arguments(parser)
-    parser.add_argument("--batch-sizes", type=int_list, default=BATCH_SIZES, help="requests written together")
+    parser.add_argument(
+        "--batch-sizes", type=list_of(batch), default=BATCH_SIZES, help="requests written together"
+    )
     parser.add_argument("--repeats", type=positive, default=15, help="measurements of each form and size")
 
 

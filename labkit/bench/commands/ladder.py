@@ -17,6 +17,7 @@ from labkit.bench.commands.arguments import (
     add_rounds_argument,
     add_rungs_argument,
     add_workload_arguments,
+    require_decoding,
     settings_of,
     workload_of,
 )
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    require_decoding(args)
     workload = workload_of(args)
     bandwidth = copy_bandwidth(workload.device)
     runs = run_rungs(workload, args.rungs, args.rounds)

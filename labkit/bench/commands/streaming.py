@@ -16,8 +16,8 @@ from labkit.bench.commands.arguments import (
     add_run_arguments,
     add_rung_argument,
     add_workload_arguments,
-    natural,
     positive,
+    whole_number,
     workload_of,
 )
 from labkit.bench.commands.scheduler import finish, print_limit, repeat
@@ -27,6 +27,8 @@ from labkit.bench.streaming import CONSUMERS, Traffic, run_streaming
 from labkit.bench.workload import Run
 from labkit.ladder import LADDER
 
+AN_HOUR = 3_600_000
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_common_arguments(parser)
@@ -34,7 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_workload_arguments(parser)
     add_run_arguments(parser)
     add = parser.add_argument
-    add("--tokenize-workers", type=natural, default=0, help="threads that tokenize; 0: whoever submits does")
+    add(
+        "--tokenize-workers",
+        type=whole_number(0, 256),
+        default=0,
+        help="threads that tokenize; 0: whoever submits does",
+    )
     add("--submit-interval-ms", type=milliseconds, default=0.0, help="between arrivals; 0: all at once")
     add("--max-inflight-requests", type=positive, help="unfinished requests at most; more are refused")
     add("--stream-interval", type=positive, default=1, help="tokens in a chunk")
@@ -46,8 +53,8 @@ def milliseconds(text: str) -> float:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time of 0 ms or more")
+    if not 0 <= value <= AN_HOUR:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time of 0 ms or more, an hour at most")
     return value
 
 

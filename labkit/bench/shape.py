@@ -1,0 +1,75 @@
+"""What a value read from JSON must look like, said as data, and checked once for all its readers.
+
+A shape is one of the kinds below; OrNull(shape); a list with the shape of its items, and with an ellipsis
+behind it if there must be one; a tuple with a shape for each item; a dictionary {str: shape} whose keys may
+be any; or a dictionary with the shape of each key that must be there.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isfinite
+
+from labkit.errors import RecordError
+from labkit.json_file import shortened
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A value without parts. name: as it stands in an error."""
+
+    name: str
+    is_one: Callable[[object], bool]
+
+
+@dataclass(frozen=True)
+class OrNull:
+    """null, or a value of that shape."""
+
+    shape: "Shape"
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+
+
+TEXT = Kind("text", lambda value: isinstance(value, str))
+FLAG = Kind("true or false", lambda value: isinstance(value, bool))
+NUMBER = Kind("a finite number", is_number)
+TIME = Kind("a finite number of 0 or more", lambda value: is_number(value) and value >= 0)
+POSITIVE = Kind("a finite number above 0", lambda value: is_number(value) and value > 0)
+COUNT = Kind("a whole number of 0 or more", lambda value: TIME.is_one(value) and isinstance(value, int))
+
+Shape = Kind | OrNull | list | tuple | dict
+
+
+def check_shape(name: str, value: object, shape: Shape, where: str = "") -> None:
+    """Raises RecordError saying which part of `name`, at `where`, is missing or not what it must be."""
+    if isinstance(shape, Kind):
+        expect(name, where, value, shape.is_one(value), shape.name)
+    elif isinstance(shape, OrNull):
+        if value is not None:
+            check_shape(name, value, shape.shape, where)
+    elif isinstance(shape, list):
+        item_shape, *at_least_one = shape
+        expect(name, where, value, isinstance(value, list | tuple), "a list")
+        expect(name, where, value, value or not at_least_one, "a list that is not empty")
+        for i, item in enumerate(value):
+            if not (isinstance(item_shape, Kind) and item_shape.is_one(item)):  # no path where none is needed
+                check_shape(name, item, item_shape, f"{where}[{i}]")
+    elif isinstance(shape, tuple):
+        fits = isinstance(value, list | tuple) and len(value) == len(shape)
+        expect(name, where, value, fits, f"a list of {len(shape)}")
+        for i, (item, kind) in enumerate(zip(value, shape, strict=True)):
+            check_shape(name, item, kind, f"{where}[{i}]")
+    else:
+        expect(name, where, value, isinstance(value, dict), "an object")
+        keys = value if str in shape else shape
+        if missing := [key for key in keys if key not in value]:
+            raise RecordError(f"{name} lacks {', '.join(missing)}{where and f' in {where}'}")
+        for key in keys:
+            check_shape(name, value[key], shape[str if str in shape else key], f"{where}.{key}".strip("."))
+
+
+def expect(name: str, where: str, value: object, is_right: object, what: str) -> None:
+    if not is_right:
+        raise RecordError(f"{name}: {where or 'what it holds'} must be {what}, not {shortened(value)}")

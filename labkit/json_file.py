@@ -1,0 +1,60 @@
+"""Reading JSON that others wrote: whatever is wrong with it is one ValueError that says so."""
+
+import json
+import reprlib
+from pathlib import Path
+
+SHORT = reprlib.Repr()
+SHORT.maxstring = SHORT.maxother = SHORT.maxlong = 80
+
+
+def read_json(path: Path) -> object:
+    """The value in a UTF-8 file. Raises ValueError saying what is wrong with the file, by its name."""
+    return parse_json(path.name, read_bytes(path))
+
+
+def read_bytes(path: Path) -> bytes:
+    """A regular file's bytes. Raises ValueError for anything else: opening a pipe would wait for ever."""
+    check_regular(path)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path.name} cannot be read: {error.strerror}") from None
+
+
+def check_regular(path: Path) -> None:
+    """Raises ValueError unless `path` is a file with bytes in it, or a link to one."""
+    try:
+        if path.is_file():
+            return
+        what = "is a link to nothing" if path.is_symlink() and not path.exists() else "is no regular file"
+        found = path.is_symlink() or path.exists()
+    except OSError as error:  # a name that is too long, a folder that may not be looked into
+        raise ValueError(f"{shortened(path.name)} cannot be read: {error.strerror}") from None
+    raise ValueError(f"{path.name} {what if found else 'is missing'}")
+
+
+def parse_json(name: str, raw: bytes) -> object:
+    """The value of a text named `name`. A key that is given twice is refused: one of the two is meant."""
+    try:
+        return json.loads(raw.decode("utf-8"), object_pairs_hook=unique_keys)
+    except RecursionError:
+        raise ValueError(f"{name} is nested too deep") from None
+    except ValueError as error:
+        raise ValueError(f"{name} is not valid JSON: {error}") from None
+
+
+def unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"{next(key for key in keys if keys.count(key) > 1)!r} is given twice")
+    return made
+
+
+def shortened(value: object) -> str:
+    """For a message: `repr`, cut where it would fill a page."""
+    try:
+        return SHORT.repr(value)
+    except ValueError:  # a whole number of more digits than Python writes
+        return f"a {type(value).__name__} of thousands of digits"
