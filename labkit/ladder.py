@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from labkit.checks import shown
 from labkit.errors import OptionError
 from labkit.options import EngineOptions
 
@@ -23,13 +24,15 @@ class Rung:
 
 
 class Ladder(dict[str, Rung]):
-    """Rungs by number ("00"), in order."""
+    """Rungs by number ("00"), in order. Raises OptionError for anything else."""
 
     def __init__(self, *rungs: Rung) -> None:
         super().__init__({rung.number: rung for rung in rungs})
 
-    def __missing__(self, number: str) -> Rung:
-        raise OptionError(f"there is no rung {number!r}; there are {', '.join(self)}")
+    def __getitem__(self, number: str) -> Rung:
+        if not isinstance(number, str) or number not in self:
+            raise OptionError(f"there is no rung {shown(number)}; there are {', '.join(self)}, as text")
+        return super().__getitem__(number)
 
 
 PAGED_ENGINE = EngineOptions(

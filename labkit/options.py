@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, fields
 
+from labkit.checks import shown
 from labkit.errors import OptionError
 
 CHOICES = {
@@ -68,9 +69,9 @@ class EngineOptions:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if value not in CHOICES[field.name]:
+            if not isinstance(value, str) or value not in CHOICES[field.name]:
                 allowed = ", ".join(map(repr, CHOICES[field.name]))
-                raise OptionError(f"{field.name} = {value!r} is not an option; choose from {allowed}")
+                raise OptionError(f"{field.name} = {shown(value)} is not an option; choose from {allowed}")
         for (name, value), (needed, values) in NEEDS:
             if getattr(self, name) == value and getattr(self, needed) not in values:
                 allowed = " or ".join(map(repr, values))

@@ -2,19 +2,8 @@
 
 from dataclasses import dataclass
 
+from labkit.checks import require_bool, require_positive, shown
 from labkit.errors import OptionError
-
-
-def require_positive(config: object, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise OptionError(f"{name} must be a positive whole number, not {value!r}")
-
-
-def require_bool(config: object, name: str) -> None:
-    if not isinstance(getattr(config, name), bool):
-        raise OptionError(f"{name} must be True or False, not {getattr(config, name)!r}")
 
 
 @dataclass(frozen=True)
@@ -26,6 +15,7 @@ class CacheConfig:
         sequences needs.
     prefix_cache: keep finished prompts' blocks for requests that begin the same.
     max_prefix_entries: prompts kept at most.
+    Raises OptionError for a value that is not a positive int, or not a bool.
     """
 
     block_size: int = 64
@@ -38,6 +28,10 @@ class CacheConfig:
         require_bool(self, "prefix_cache")
         if self.max_blocks_per_layer is not None:
             require_positive(self, "max_blocks_per_layer")
+
+    def blocks_per_layer(self, max_batch_size: int, n_positions: int) -> int:
+        """How many a pool for such batches of such sequences has."""
+        return self.max_blocks_per_layer or max_batch_size * -(-n_positions // self.block_size)
 
 
 @dataclass(frozen=True)
@@ -52,6 +46,7 @@ class SchedulerConfig:
         `pack_window` that wait. Nobody waits through more than `pack_window` admissions of later arrivals.
     decode_first: each step decodes all running requests and then admits new ones. Otherwise a step
         that can admit does only that, and the running ones wait for it.
+    Raises OptionError for a number that is not a positive int, a policy that is not listed, or no bool.
     """
 
     max_batch_size: int = 8
@@ -66,5 +61,6 @@ class SchedulerConfig:
             self, "max_batch_size", "prefill_max_batch_size", "prefill_max_tokens", "pack_window"
         )
         require_bool(self, "decode_first")
-        if self.admission_policy not in ("fifo", "pack"):
-            raise OptionError(f"admission_policy = {self.admission_policy!r}; choose 'fifo' or 'pack'")
+        policy = self.admission_policy
+        if not isinstance(policy, str) or policy not in ("fifo", "pack"):
+            raise OptionError(f"admission_policy = {shown(policy)}; choose 'fifo' or 'pack'")

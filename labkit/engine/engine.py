@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import operator
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,11 +10,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from labkit.checks import require_kind, shown, whole
 from labkit.engine.admission import Admission, release
 from labkit.engine.config import CacheConfig, SchedulerConfig
+from labkit.engine.device import check_dtype, check_room, current_device, default_dtype, pick_device
 from labkit.engine.guard import Guard
 from labkit.engine.parts import build_decode_step, build_kv_manager, build_readback, launch_of
 from labkit.engine.prefill import prefill_sessions
+from labkit.engine.prompt import Prompt, check_params, prompts_with_params, token_ids_of
 from labkit.engine.request import Completion, FinishReason, Request, sample_requests
 from labkit.engine.sampling import SamplingParams
 from labkit.engine.scheduler import OnlineScheduler
@@ -23,13 +25,11 @@ from labkit.engine.stats import EngineCounters, EngineStats
 from labkit.engine.step_outputs import StepOutputs
 from labkit.engine.stretch import Stretch
 from labkit.engine.text_decoder import TextDecoder
-from labkit.errors import BrokenEngineError, EngineBusyError, OptionError, RequestError
+from labkit.errors import BrokenEngineError, EngineBusyError, RequestError
 from labkit.kvcache import KVBlockManager, PrefixCache, PrefixEntry
 from labkit.ladder import LADDER
 from labkit.model import LanguageModel
 from labkit.options import EngineOptions
-
-Prompt = str | Sequence[int]
 
 
 class Chunk(NamedTuple):
@@ -43,10 +43,12 @@ class Chunk(NamedTuple):
 class InferenceEngine:
     """A paged inference engine for GPT-2.
 
-    model: from `load_model`. options: which rung of the ladder. device: "cpu" or "cuda"; None picks
-    CUDA where there is a GPU. dtype: None is float32 on the CPU and float16 on a GPU. cache and
-    scheduler: memory and policy, the same on every rung.
+    model: from `load_model`. options: which rung of the ladder. device: "cpu", "cuda" or one GPU,
+    "cuda:1"; None picks CUDA where there is a GPU. dtype: torch.float32, float16, bfloat16 or, below
+    rung 09, float64; None is float32 on the CPU and float16 on a GPU. cache and scheduler: memory and
+    policy, the same on every rung.
 
+    Raises OptionError for an argument that is something else, or larger than the device's memory.
     If a step fails, it raises; no token and no block is lost, and every request can go on. An interrupt
     (KeyboardInterrupt) comes behind the step that it meets. One driver at a time: a second thread's call
     raises EngineBusyError. See `Guard`.
@@ -62,29 +64,28 @@ class InferenceEngine:
         cache: CacheConfig = CacheConfig(),
         scheduler: SchedulerConfig = SchedulerConfig(),
     ) -> None:
+        require_kind("model", model, LanguageModel, "a LanguageModel, as load_model returns it")
+        require_kind("options", options, EngineOptions, "EngineOptions, such as LADDER['05'].options")
+        require_kind("cache", cache, CacheConfig, "a CacheConfig")
+        require_kind("scheduler", scheduler, SchedulerConfig, "a SchedulerConfig")
         self.device = pick_device(device)
+        self.dtype = default_dtype(self.device) if dtype is None else check_dtype(dtype, options)
+        check_room(self.device, self.dtype, model.config, cache, scheduler)
         self._on_device = current_device(self.device)
         with self._on_device:
-            self._build(model, options, dtype, cache, scheduler)
+            self._build(model, options, cache, scheduler)
 
     def _build(
-        self,
-        model: LanguageModel,
-        options: EngineOptions,
-        dtype: torch.dtype | None,
-        cache: CacheConfig,
-        scheduler: SchedulerConfig,
+        self, model: LanguageModel, options: EngineOptions, cache: CacheConfig, scheduler: SchedulerConfig
     ) -> None:
-        self.dtype = dtype or default_dtype(self.device)
         self.options = options
         self.model = model.to(self.device, self.dtype)
         config = model.config
-        blocks_per_seq = -(-config.n_positions // cache.block_size)
         self._kv_manager = build_kv_manager(
             options,
             config,
             cache.block_size,
-            cache.max_blocks_per_layer or scheduler.max_batch_size * blocks_per_seq,
+            cache.blocks_per_layer(scheduler.max_batch_size, config.n_positions),
             self.device,
             self.dtype,
         )
@@ -134,25 +135,17 @@ class InferenceEngine:
 
     def check_prompt(self, prompt: Prompt, params: SamplingParams) -> tuple[int, ...]:
         """The prompt's token ids. Raises RequestError if they are not valid or can never fit."""
-        if not isinstance(params, SamplingParams):
-            raise RequestError(f"params must be SamplingParams, not {type(params).__name__}")
-        if isinstance(prompt, str):
-            prompt = self._encode(prompt)
-        elif isinstance(prompt, bytes) or not isinstance(prompt, Iterable):
-            raise RequestError(f"a prompt is text or a list of token ids, not {prompt!r}")
-        token_ids = tuple(map(as_token_id, prompt))
+        max_new_tokens = check_params(params).max_new_tokens
         vocab_size, limit = self.model.config.vocab_size, self.model.config.n_positions
+        token_ids = token_ids_of(prompt, max_new_tokens, self.model.tokenizer, limit)
         if not token_ids:
             raise RequestError("the prompt is empty; give it at least one token")
         for token_id in token_ids:
             if not 0 <= token_id < vocab_size:
-                raise RequestError(f"token id {token_id} is not in the vocabulary (0 to {vocab_size - 1})")
-        total = len(token_ids) + params.max_new_tokens
-        if total > limit:
-            raise RequestError(
-                f"the prompt has {len(token_ids)} tokens and max_new_tokens is {params.max_new_tokens}, "
-                f"together {total}; the model has {limit} positions: shorten one by {total - limit}"
-            )
+                raise RequestError(
+                    f"token id {shown(token_id)} is not in the vocabulary (0 to {vocab_size - 1})"
+                )
+        total = len(token_ids) + max_new_tokens
         needed = self._kv_manager.blocks_for(total - 1)  # the last token's key and value are never stored
         if needed > self._kv_manager.max_blocks_per_layer:
             raise RequestError(
@@ -162,13 +155,6 @@ class InferenceEngine:
             )
         return token_ids
 
-    def _encode(self, text: str) -> list[int]:
-        try:
-            text.encode()  # half of a surrogate pair is in no vocabulary
-        except UnicodeEncodeError as error:
-            raise RequestError(f"the prompt is not valid Unicode: {error}") from None
-        return self.model.tokenizer.encode(text)
-
     def _enqueue(self, token_ids: tuple[int, ...], params: SamplingParams) -> Request:
         request = Request(self._next_request_id, token_ids, params)
         self._next_request_id += 1
@@ -177,12 +163,18 @@ class InferenceEngine:
         return request
 
     def cancel(self, request_id: int) -> Completion:
-        """End a request now and give its blocks back; what it had generated is in the completion."""
+        """End a request now and give its blocks back; what it had generated is in the completion.
+
+        Raises RequestError, with nothing changed, for what is not the id of an unfinished request.
+        """
         with self.guard:
-            request = self._requests.get(request_id)
+            request = self._requests.get(whole(request_id))
             if request is None:
-                raise RequestError(f"there is no request {request_id} here; it may have ended")
-            self._outbox = self._outbox.without(request_id)
+                raise RequestError(
+                    f"there is no request {shown(request_id)} here; it may have ended "
+                    "(request_id is the whole number that add_request returned)"
+                )
+            self._outbox = self._outbox.without(request.request_id)
             return self._finish(request, FinishReason.CANCELLED)
 
     @property
@@ -230,19 +222,14 @@ class InferenceEngine:
     ) -> list[Completion]:
         """Run all prompts to their end; completions in the order of the prompts.
 
-        params: one for all, or one for each. Nothing runs if any prompt is refused; if a step fails,
-        all of them are cancelled and the error is raised.
+        params: one for all, or one for each. Nothing runs if any prompt is refused, with RequestError; if
+        a step fails, all of them are cancelled and the error is raised.
         """
-        if isinstance(prompts, str):
-            raise RequestError("generate takes a list of prompts; put this one in brackets")
-        each = list(params) if isinstance(params, Sequence) else [params] * len(prompts)
-        if len(each) != len(prompts):
-            raise RequestError(f"there are {len(prompts)} prompts but {len(each)} SamplingParams")
-        checked = [self.check_prompt(prompt, p) for prompt, p in zip(prompts, each, strict=True)]
+        checked = [(self.check_prompt(prompt, p), p) for prompt, p in prompts_with_params(prompts, params)]
         requests: list[Request] = []
         with self.guard:
             try:
-                for token_ids, p in zip(checked, each, strict=True):
+                for token_ids, p in checked:
                     requests.append(self._enqueue(token_ids, p))
                 while any(request.completion is None for request in requests):
                     self._advance()
@@ -431,35 +418,3 @@ class InferenceEngine:
     def _hand_out(self, request: Request, token_id: int | None) -> None:
         if request.request_id in self._step_requests:
             self._outbox.append(request.request_id, token_id, request.completion)
-
-
-def as_token_id(value: object) -> int:
-    """A whole number of any type, NumPy's and torch's too, as int. Raises RequestError for anything else."""
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        return operator.index(value)
-    except TypeError:
-        raise RequestError(f"token id {value!r} is not a whole number") from None
-
-
-def current_device(device: torch.device) -> contextlib.AbstractContextManager:
-    """Which GPU is current is each thread's own setting: streams, events, graphs and kernels go there."""
-    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
-
-
-def default_dtype(device: torch.device) -> torch.dtype:
-    return torch.float16 if device.type == "cuda" else torch.float32
-
-
-def pick_device(device: torch.device | str | None) -> torch.device:
-    """The device asked for, or the best there is. Raises OptionError for CUDA without a GPU."""
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    # With an index ("cuda:0"), as tensors report it.
-    device = torch.device(device)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise OptionError(
-            "device 'cuda' needs a CUDA GPU and a CUDA build of torch; see `python -m labkit.doctor`"
-        )
-    return torch.empty(0, device=device).device

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from labkit.checks import is_whole, shown
 from labkit.errors import RequestError
 
 LARGEST = sys.float_info.max  # beyond it, a Python int has no float
@@ -28,8 +29,8 @@ class SamplingParams:
     top_k: keep the k likeliest tokens; 0 keeps all.
     top_p: keep the likeliest tokens whose probabilities first reach p, the one that crosses it included.
     seed: the request's own stream of random numbers, the same whatever else is in the batch.
-    stop_on_eos: end at the model's end-of-text token.
-    Raises RequestError for a value out of range.
+    stop_on_eos: end at the model's end-of-text token: True or False, of Python's own type.
+    Raises RequestError for a value of another type or out of range.
     """
 
     max_new_tokens: int = 16
@@ -42,28 +43,28 @@ class SamplingParams:
     def __post_init__(self) -> None:
         if not is_whole(self.max_new_tokens) or self.max_new_tokens < 1:
             raise RequestError(
-                f"max_new_tokens must be a whole number of 1 or more, not {self.max_new_tokens!r}"
+                f"max_new_tokens must be a whole number of 1 or more, not {shown(self.max_new_tokens)}"
             )
         if not is_number(self.temperature) or self.temperature < 0:
-            raise RequestError(f"temperature must be a finite number of 0 or more, not {self.temperature!r}")
+            raise RequestError(
+                f"temperature must be a finite number of 0 or more, not {shown(self.temperature)}"
+            )
         if not is_whole(self.top_k) or self.top_k < 0:
-            raise RequestError(f"top_k must be a whole number of 0 (off) or more, not {self.top_k!r}")
+            raise RequestError(f"top_k must be a whole number of 0 (off) or more, not {shown(self.top_k)}")
         if not is_number(self.top_p) or not 0 < self.top_p <= 1:
-            raise RequestError(f"top_p must be above 0 and at most 1 (off), not {self.top_p!r}")
+            raise RequestError(f"top_p must be above 0 and at most 1 (off), not {shown(self.top_p)}")
         if self.seed is not None and not is_whole(self.seed):
-            raise RequestError(f"seed must be a whole number or None, not {self.seed!r}")
+            raise RequestError(f"seed must be a whole number or None, not {shown(self.seed)}")
+        if not isinstance(self.stop_on_eos, bool):
+            raise RequestError(f"stop_on_eos must be True or False, not {shown(self.stop_on_eos)}")
 
     @property
     def is_greedy(self) -> bool:
         return self.temperature == 0
 
 
-def is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
+    return (is_whole(value) or isinstance(value, float)) and abs(value) <= LARGEST
 
 
 def uniform_number(seed: int, index: int) -> float:

@@ -74,7 +74,8 @@ class OnlineScheduler:
         overdue = sorted(
             (r for r in self.waiting if r.times_passed_over >= limit), key=lambda r: r.request_id
         )
-        others = [r for r in islice(self.waiting, limit) if r.times_passed_over < limit]
+        window = islice(self.waiting, min(limit, len(self.waiting)))  # a limit of any size
+        others = [r for r in window if r.times_passed_over < limit]
         return overdue + sorted(others, key=lambda r: r.num_tokens)
 
     def _count_passed_over(self, admitted: list[Request]) -> None:

@@ -8,9 +8,9 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Self, TypeVar
 
-from labkit.engine.config import require_positive
+from labkit.checks import is_whole, require_kind, require_positive, shown
 from labkit.engine.engine import Chunk, InferenceEngine, Prompt
-from labkit.engine.sampling import SamplingParams, is_whole
+from labkit.engine.sampling import SamplingParams
 from labkit.engine.streaming_worker import Item, Submission, Worker
 from labkit.engine.text_decoder import TextDecoder
 from labkit.errors import OptionError, StreamError
@@ -58,12 +58,14 @@ class StreamingServer:
         self._stop_worker = weakref.finalize(self, self._worker.stop)
 
     def _check_options(self) -> None:
+        require_kind("engine", self.engine, InferenceEngine, "an InferenceEngine")
         require_positive(self, "stream_interval")
         if self.max_inflight_requests is not None:
             require_positive(self, "max_inflight_requests")
         if not is_whole(self.tokenize_workers) or self.tokenize_workers < 0:
             raise OptionError(
-                f"tokenize_workers must be a whole number of 0 (none) or more, not {self.tokenize_workers!r}"
+                f"tokenize_workers must be a whole number of 0 (none) or more, "
+                f"not {shown(self.tokenize_workers)}"
             )
         if self.engine.has_work:
             raise OptionError("the engine has unfinished requests: step it to their end or cancel them first")

@@ -1,0 +1,81 @@
+"""What a caller hands in, checked at the door, and how a message shows it."""
+
+import operator
+import reprlib
+
+from labkit.errors import OptionError
+
+SHOWN = 60  # characters of a value in a message
+
+
+class ShortRepr(reprlib.Repr):
+    """A repr that takes no longer for a large value than for a small one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = SHOWN - 10
+        self.maxother = 1000  # so that `shown` sees what is too long, and names the type instead
+
+    def repr_int(self, value: int, level: int) -> str:
+        return repr(value) if value.bit_length() <= 128 else f"a number of {value.bit_length()} bits"
+
+    def repr_bytes(self, value: bytes | bytearray, level: int) -> str:
+        return repr(value) if len(value) < SHOWN else named(value)
+
+    repr_bytearray = repr_bytes
+
+    def repr_type(self, value: type, level: int) -> str:
+        return f"the class {value.__name__}"
+
+    def repr_dict(self, value: object, level: int) -> str:  # reprlib's own sorts all of it
+        return named(value)
+
+    repr_set = repr_frozenset = repr_dict
+
+
+def shown(value: object) -> str:
+    """A value in a message: its repr where that is short and one line, else its type."""
+    text = ShortRepr().repr(value)
+    return text if len(text) <= SHOWN and "\n" not in text else named(value)
+
+
+def named(value: object) -> str:
+    return f"an object of type {type(value).__name__}"
+
+
+def whole(value: object) -> int | None:
+    """A whole number of any type, NumPy's and torch's too, as int; None for all else, bools included."""
+    if type(value) is int:
+        return value
+    # To torch, one number in a tensor of any shape is an index, and so is a bool.
+    is_bool = isinstance(value, bool) or str(getattr(value, "dtype", "")) == "torch.bool"
+    if is_bool or getattr(value, "ndim", 0):
+        return None
+    try:
+        return operator.index(value)
+    except Exception:  # whatever the value's own code raises
+        return None
+
+
+def is_whole(value: object) -> bool:
+    """Whether it is Python's int: what is kept as a setting."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def require_kind(name: str, value: object, kind: type, what: str) -> None:
+    """Raises OptionError if the argument is not an instance of `kind`; `what` says what to give."""
+    if not isinstance(value, kind):
+        raise OptionError(f"{name} must be {what}, not {shown(value)}")
+
+
+def require_positive(config: object, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if not is_whole(value) or value < 1:
+            raise OptionError(f"{name} must be a positive whole number, not {shown(value)}")
+
+
+def require_bool(config: object, name: str) -> None:
+    value = getattr(config, name)
+    if not isinstance(value, bool):
+        raise OptionError(f"{name} must be True or False, not {shown(value)}")

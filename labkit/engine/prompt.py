@@ -1,0 +1,118 @@
+"""From prompts to token ids: whatever is handed in, hardly more is read than the model has positions for."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set, Sized
+from itertools import islice, repeat
+
+from labkit.checks import shown, whole
+from labkit.engine.sampling import SamplingParams
+from labkit.errors import RequestError
+from labkit.model.tokenizer import Tokenizer
+
+Prompt = str | Sequence[int]
+
+NO_LIST = (str, bytes, bytearray, memoryview, Mapping, Set)  # a set's items have no order
+CHARACTERS = 16  # for each position: a text of no more is encoded in one piece
+
+
+def token_ids_of(prompt: Prompt, max_new_tokens: int, tokenizer: Tokenizer, limit: int) -> tuple[int, ...]:
+    """The token ids of a prompt that fits into `limit` positions with the tokens that are to come.
+
+    prompt: text, or whole numbers of any type in their order: a list, a 1-D array or tensor, a generator.
+    Raises RequestError for anything else, and as soon as it is known that there are too many.
+    """
+    if isinstance(prompt, str):
+        token_ids, is_all = encode(prompt, tokenizer, limit)
+    elif isinstance(prompt, NO_LIST) or not isinstance(prompt, Iterable) or getattr(prompt, "ndim", 1) != 1:
+        raise RequestError(f"a prompt is text or a list of token ids, not {shown(prompt)}")
+    else:
+        is_sized = isinstance(prompt, Sized)
+        if is_sized:
+            check_length(size_of("the prompt", prompt), max_new_tokens, limit)
+        token_ids = tuple(map(as_token_id, islice(read("the prompt", prompt), limit)))
+        is_all = is_sized or len(token_ids) < limit
+    check_length(len(token_ids), max_new_tokens, limit, is_all)
+    return token_ids
+
+
+def encode(text: str, tokenizer: Tokenizer, limit: int) -> tuple[tuple[int, ...], bool]:
+    """The text's token ids, and whether they are all: of a text that is far too long, it is the beginning.
+
+    A tokenizer takes minutes for some ten million characters.
+    """
+    try:
+        text.encode()  # half of a surrogate pair is in no vocabulary
+    except UnicodeEncodeError as error:
+        raise RequestError(f"the prompt is not valid Unicode: {error}") from None
+    num_characters = CHARACTERS * limit
+    while num_characters < len(text):
+        beginning = tokenizer.encode(text[:num_characters])
+        if len(beginning) > 2 * limit:  # what follows can change how the last few are cut, and no more
+            return tuple(beginning), False
+        num_characters *= 2
+    return tuple(tokenizer.encode(text)), True
+
+
+def as_token_id(value: object) -> int:
+    """A whole number of any type, NumPy's and torch's too, as int. Raises RequestError for anything else."""
+    token_id = whole(value)
+    if token_id is None:
+        raise RequestError(f"token id {shown(value)} is not a whole number")
+    return token_id
+
+
+def check_length(num_tokens: int, max_new_tokens: int, limit: int, is_all: bool = True) -> None:
+    """Raises RequestError if the prompt and what is to come are together more than the model's positions.
+
+    is_all: whether the prompt has just these tokens, or more that nobody has counted.
+    """
+    total = num_tokens + max_new_tokens
+    if total <= limit:
+        return
+    or_more = "" if is_all else " or more"
+    raise RequestError(
+        f"the prompt has {num_tokens} tokens{or_more} and max_new_tokens is {shown(max_new_tokens)}, "
+        f"together {shown(total)}{or_more}; the model has {limit} positions: "
+        f"shorten one by {shown(total - limit)}{or_more}"
+    )
+
+
+def prompts_with_params(
+    prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams]
+) -> Iterator[tuple[Prompt, SamplingParams]]:
+    """Each prompt with the params that are its own or those of all.
+
+    Raises RequestError if the prompts are no list, or if there are more or fewer params.
+    """
+    if isinstance(prompts, str):
+        raise RequestError("generate takes a list of prompts; put this one in brackets")
+    is_list = isinstance(prompts, Iterable) and isinstance(prompts, Sized)
+    if isinstance(prompts, NO_LIST) or not is_list or getattr(prompts, "ndim", 1) == 0:
+        raise RequestError(f"prompts must be a list of prompts, not {shown(prompts)}")
+    if not isinstance(params, Sequence):
+        return zip(read("prompts", prompts), repeat(check_params(params)))
+    num_prompts, num_params = size_of("prompts", prompts), size_of("params", params)
+    if num_params != num_prompts:
+        raise RequestError(f"there are {num_prompts} prompts but {num_params} SamplingParams")
+    return zip(read("prompts", prompts), read("params", params), strict=True)
+
+
+def check_params(params: object) -> SamplingParams:
+    if not isinstance(params, SamplingParams):
+        raise RequestError(f"params must be SamplingParams, not {type(params).__name__}")
+    return params
+
+
+def size_of(name: str, items: Sized) -> int:
+    """How many items there are. Raises RequestError if they do not say."""
+    try:
+        return len(items)
+    except Exception as error:
+        raise RequestError(f"{name} cannot be read: {shown(error)}") from error
+
+
+def read(name: str, items: Iterable) -> Iterator:
+    """The items. Raises RequestError where they raise something else."""
+    try:
+        yield from items
+    except Exception as error:
+        raise RequestError(f"{name} cannot be read: {shown(error)}") from error
