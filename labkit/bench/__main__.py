@@ -18,7 +18,7 @@ from labkit.bench.commands import (
     scheduler,
     streaming,
 )
-from labkit.engine.engine import pick_device
+from labkit.engine.device import current_device, pick_device
 from labkit.errors import LabkitError
 from labkit.threads import use_one_thread
 
@@ -52,9 +52,11 @@ def main() -> None:
     parser = make_parser()
     args = parser.parse_args()
     try:
-        if pick_device(args.device).type == "cpu":
+        device = pick_device(args.device)
+        if device.type == "cpu":
             use_one_thread()
-        args.run(args)
+        with current_device(device):
+            args.run(args)
     except LabkitError as error:  # what was asked for cannot be had: no trace is needed to say so
         parser.exit(2, f"{parser.prog}: error: {error}\n")
 

@@ -21,7 +21,7 @@ from labkit.bench.comparison import in_turn
 from labkit.bench.limit import synchronize
 from labkit.bench.workload import Workload
 from labkit.engine import InferenceEngine
-from labkit.engine.engine import default_dtype, pick_device
+from labkit.engine.device import default_dtype, pick_device
 from labkit.ladder import LADDER
 from labkit.model import LanguageModel
 from labkit.model.checkpoint import CONV1D_WEIGHT

@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from labkit.checks import is_whole, require_kind, require_positive, shown
-from labkit.engine.engine import Chunk, InferenceEngine, Prompt
+from labkit.engine.engine import Chunk, InferenceEngine
+from labkit.engine.prompt import Prompt
 from labkit.engine.sampling import SamplingParams
 from labkit.engine.streaming_worker import Item, Submission, Worker
 from labkit.engine.text_decoder import TextDecoder

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
 
-from labkit.engine.engine import InferenceEngine, Prompt
+from labkit.engine.engine import InferenceEngine
+from labkit.engine.prompt import Prompt
 from labkit.engine.request import Completion, StepOutput
 from labkit.engine.sampling import SamplingParams
 from labkit.errors import BrokenEngineError, EngineBusyError, OverloadedError, RequestError, StreamError

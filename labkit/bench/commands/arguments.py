@@ -15,7 +15,7 @@ import torch
 from labkit import ranges
 from labkit.bench.workload import Workload
 from labkit.engine import CacheConfig, SchedulerConfig
-from labkit.engine.engine import default_dtype, pick_device
+from labkit.engine.device import default_dtype, pick_device
 from labkit.errors import CheckpointError, OptionError
 from labkit.json_file import shortened
 from labkit.ladder import LADDER

@@ -19,7 +19,7 @@ from labkit.bench.commands.arguments import (
 )
 from labkit.bench.limit import copy_bandwidth
 from labkit.bench.record import make_record, write_record
-from labkit.engine.engine import pick_device
+from labkit.engine.device import pick_device
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

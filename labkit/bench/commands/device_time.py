@@ -24,7 +24,7 @@ from labkit.bench.limit import copy_bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.bench.steady import steady_prompts
 from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
-from labkit.engine.engine import pick_device
+from labkit.engine.device import pick_device
 from labkit.ladder import LADDER
 
 

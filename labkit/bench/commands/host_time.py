@@ -24,7 +24,7 @@ from labkit.bench.comparison import in_turn
 from labkit.bench.host_time import BATCH_SIZES, LENGTHS, HostTime, host_engine, time_host_steps
 from labkit.bench.limit import copy_bandwidth
 from labkit.bench.record import make_record, write_record
-from labkit.engine.engine import pick_device
+from labkit.engine.device import pick_device
 from labkit.ladder import LADDER
 
 

@@ -13,7 +13,7 @@ from labkit.bench.append_time import BATCH_SIZES, AppendTime, time_appends
 from labkit.bench.commands.arguments import add_device_arguments, batch, list_of, positive, settings_of
 from labkit.bench.limit import copy_bandwidth
 from labkit.bench.record import make_record, write_record
-from labkit.engine.engine import pick_device
+from labkit.engine.device import pick_device
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
