@@ -64,9 +64,9 @@ def deliver(events, eos, *wrong):
                 launched.insert(0, flight)
             for (name, session), token_id in zip(flight, rest[0], strict=False):
                 is_end = token_id == (0 if "0 ends" in wrong else eos)
+                now = sessions[name]
                 if "ends whoever it was for" in wrong and is_end:
                     sessions[name] = None
-                now = sessions[name]
                 if "whoever has its name" in wrong:
                     is_theirs = now is not None
                 elif "a session not older" in wrong:
@@ -139,7 +139,7 @@ WRONG_DELIVERIES = {
     "whoever has its name": "not for the new one",
     "whoever it was for": "nobody gets it",
     "a session not older": "A token is handed out if its request is still in the session",
-    "ends whoever it was for": "is handed out",
+    "ends whoever it was for": "An end that nobody gets ends nobody",
     "only who gets something": "no session any more",
     "each token once": "A token is handed out if its request is still in the session",
 }

@@ -761,8 +761,8 @@ def draw_replays(rng: Random) -> dict[str, object]:
     for _ in range(rng.randint(1, 4)):
         mapped = rng.sample(running, rng.randint(1, min(num_rows, len(running))))
         mapped += [num_slots] * (num_rows - len(mapped))
-        batches.append((mapped, [rng.choice([-1, 0, rng.randint(1, 999)]) for _ in mapped]))
-    lens = [rng.randint(0, 99) if slot in running else -1 for slot in range(num_slots)]
+        batches.append((mapped, [rng.choice([-1, 0, rng.randint(1, 50256)]) for _ in mapped]))
+    lens = [rng.choice([0, rng.randint(1, 1023)]) if slot in running else -1 for slot in range(num_slots)]
     return {"context_lens": lens, "batches": batches}
 
 

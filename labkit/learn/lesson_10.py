@@ -475,8 +475,8 @@ def draw_events(rng: Random) -> dict[str, object]:
     sessions = rng.sample(range(1, 100), 40)  # in no order: they are names, too
     events, running, preempted, launched = [], {}, [], []
     names = list("ABCDE"[: rng.randint(1, 5)])
-    for _ in range(rng.randint(4, 24)):
-        what = rng.choice(["joins", "leaves", "launch", "launch", "launch", "read", "read", "read"])
+    for _ in range(rng.randint(8, 48)):
+        what = rng.choice(["joins", "joins", "leaves", "launch", "launch", "launch", "read", "read"])
         if what == "joins" and (names or preempted):
             name = (preempted or names).pop(0)
             running[name] = sessions.pop()
@@ -628,6 +628,22 @@ DELIVER = Exercise(
             },
             {"A": [50256], "B": [0, 7]},
             "Which token ends a text is an argument: here it is 50256, and 0 is a token as any other.",
+        ),
+        Case(
+            {
+                "events": [
+                    ("joins", "A", 1),
+                    ("launch", ["A"]),
+                    ("leaves", "A"),
+                    ("joins", "A", 2),
+                    ("launch", ["A"]),
+                    ("read", [0]),
+                    ("read", [32]),
+                ],
+                "eos": 0,
+            },
+            {"A": [32]},
+            "An end that nobody gets ends nobody: it was for the session that A no longer has.",
         ),
         Case(
             {"events": [("joins", "A", 1), ("leaves", "A"), ("joins", "B", 2), ("launch", ["B"])], "eos": 0},
