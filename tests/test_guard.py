@@ -24,7 +24,6 @@ from helpers import (
 )
 from streaming_helpers import nobody_waits_for_ever, serving, start  # noqa: F401
 
-import labkit.engine.guard as guard_module
 from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine import StreamingServer
 from labkit.engine.guard import Guard
@@ -325,10 +324,6 @@ def test_a_guard_whose_proof_fails_is_broken():
         raise KeyError
     with pytest.raises(BrokenEngineError), guard:
         pass
-
-
-def test_handlers_are_set_by_the_functions_behind_the_enums():
-    assert guard_module.get_handler(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_prompt_that_is_refused_breaks_nothing():

@@ -1,16 +1,15 @@
 """Who may drive an engine, when an interrupt may stop it, and whether it can still be trusted."""
 
-import inspect
 import signal
 import threading
+
+# What the functions of `signal` call: their conversion to enums takes longer than all else here.
+from _signal import getsignal as get_handler
+from _signal import signal as set_handler
 from collections.abc import Callable
 from types import FrameType, TracebackType
 
 from labkit.errors import BrokenEngineError, EngineBusyError, RequestError
-
-# Without the conversion to enums, which takes ten times as long as the call.
-get_handler, set_handler = inspect.unwrap(signal.getsignal), inspect.unwrap(signal.signal)
-
 
 ANOTHER = "another thread"
 BROKEN = (
@@ -72,13 +71,13 @@ class Guard:
             self._depth += 1
             return
         # Interrupts wait first of all: none can come between taking the lock and knowing it.
-        is_main = threading.current_thread() is threading.main_thread()
-        handler = get_handler(signal.SIGINT) if is_main else None
+        me = threading.get_ident()
+        handler = get_handler(signal.SIGINT) if me == threading.main_thread().ident else None
         if handler is not None:
             set_handler(signal.SIGINT, self._note)
         is_mine = self._lock.acquire(blocking=False)
         if is_mine and not self.is_broken:
-            self._thread, self._depth, self._handler = threading.get_ident(), 1, handler
+            self._thread, self._depth, self._handler = me, 1, handler
             return
         if is_mine:
             self._lock.release()
