@@ -65,7 +65,9 @@ def test_every_program_has_room_in_shared_memory(programs: list[dict], arch: int
 
 @each_arch
 def test_no_program_keeps_in_memory_what_belongs_in_registers(programs: list[dict], arch: int):
-    spilling = [p for p in programs if p["arch"] == arch and p["spilled"] > 0]
+    """Elsewhere than on the native GPU, which heads of 64 fill to the last register, not more than a few."""
+    a_few = 0 if arch == NATIVE else 8 * 4  # bytes
+    spilling = [p for p in programs if p["arch"] == arch and p["spilled"] > a_few]
     assert spilling == []
 
 

@@ -254,7 +254,7 @@ def test_a_row_that_is_not_finite_has_no_token_and_spoils_no_other(
 
 
 @pytest.mark.skipif(triton_status().mode != "interpreter", reason="changes how the interpreter compares")
-@pytest.mark.parametrize("place", [0, 7, 15, 39])
+@pytest.mark.parametrize("place", [0, 39])
 def test_a_row_with_nan_has_no_token_though_every_comparison_with_nan_is_false(
     monkeypatch: pytest.MonkeyPatch, place: int
 ):
@@ -263,7 +263,6 @@ def test_a_row_with_nan_has_no_token_though_every_comparison_with_nan_is_false(
     monkeypatch.setattr(ReduceOps, "apply_impl", ReduceOps.generic_reduce)
     logits = random_logits(2, 40)
     expected = tokens_by_python(logits)
-    assert_advances(greedy_advance_triton, logits, make_slots(2), expected)
     logits[1, place] = math.nan
     assert_advances(greedy_advance_triton, logits, make_slots(2), [expected[0], NO_TOKEN])
 
