@@ -125,7 +125,8 @@ class InferenceEngine:
     def add_request(self, prompt: Prompt, params: SamplingParams = SamplingParams()) -> int:
         """Queue a request and return its id; `step` hands out its tokens.
 
-        prompt: text or token ids. Raises RequestError, with nothing queued, if it can never run.
+        prompt: text, or token ids in order: a list, a 1-D array or tensor, a generator; no set, no bytes.
+        Raises RequestError, with nothing queued, if it can never run.
         """
         token_ids = self.check_prompt(prompt, params)
         with self.guard:

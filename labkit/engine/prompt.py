@@ -39,17 +39,18 @@ def encode(text: str, tokenizer: Tokenizer, limit: int) -> tuple[tuple[int, ...]
 
     A tokenizer takes minutes for some ten million characters.
     """
-    try:
-        text.encode()  # half of a surrogate pair is in no vocabulary
-    except UnicodeEncodeError as error:
-        raise RequestError(f"the prompt is not valid Unicode: {error}") from None
     num_characters = CHARACTERS * limit
-    while num_characters < len(text):
-        beginning = tokenizer.encode(text[:num_characters])
-        if len(beginning) > 2 * limit:  # what follows can change how the last few are cut, and no more
-            return tuple(beginning), False
+    while True:
+        beginning = text[:num_characters]
+        try:
+            beginning.encode()  # half of a surrogate pair is in no vocabulary
+        except UnicodeEncodeError as error:
+            raise RequestError(f"the prompt is not valid Unicode: {error}") from None
+        token_ids = tuple(tokenizer.encode(beginning))
+        is_all = num_characters >= len(text)
+        if is_all or len(token_ids) > 2 * limit:  # what follows can change how the last few are cut, no more
+            return token_ids, is_all
         num_characters *= 2
-    return tuple(tokenizer.encode(text)), True
 
 
 def as_token_id(value: object) -> int:
