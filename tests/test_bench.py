@@ -8,16 +8,19 @@ import torch
 from labkit import CacheConfig, Completion, FinishReason, InferenceEngine, SamplingParams
 from labkit.bench import (
     StepProfile,
+    copy_bandwidth,
     decode_limit,
     dense_tokens,
     forward_flops,
     latency_metrics,
+    limit,
     parity_table,
     profile_decode_step,
     steady_decode,
     time_decode_steps,
     transformers_tokens,
 )
+from labkit.bench.attention_time import time_attention
 from labkit.bench.profile import Span, short_name
 from labkit.engine import Timing
 from labkit.model.checkpoint import random_gpt2
@@ -77,6 +80,19 @@ def test_limit_counts_weights_once_and_every_live_token():
     assert limit.kv_bytes == 4 * 2 * 2 * 4 * (5 + 3 + 2)
     assert limit.seconds == pytest.approx((limit.weight_bytes + limit.kv_bytes) / 100)
     assert limit.tokens_per_second == pytest.approx(2 / limit.seconds)
+
+
+@pytest.mark.parametrize("num_bytes", [1000, 4096])
+def test_bandwidth_counts_the_bytes_read_and_the_bytes_written(monkeypatch, num_bytes):
+    monkeypatch.setattr(limit, "fastest_seconds", lambda run, device, repeats: run() is None or 0.5)
+    assert copy_bandwidth("cpu", num_bytes) == 2 * num_bytes / 0.5
+
+
+@pytest.mark.parametrize(("batch_size", "context_len"), [(1, 64), (3, 20)])
+def test_the_bytes_of_attention_are_those_of_the_keys_and_of_the_values(batch_size, context_len):
+    (made,) = time_attention(batch_size, context_len, torch.device("cpu"), repeats=2, rounds=1)
+    assert made.num_bytes == (1 + 1) * batch_size * context_len * 12 * 64 * 4  # GPT-2's heads, in float32
+    assert made.rate == made.num_bytes / (1e-6 * made.us) and len(made.seconds) == 2
 
 
 def test_limit_reads_an_untied_head_but_not_the_table():

@@ -4,16 +4,19 @@ import asyncio
 import json
 import shlex
 import sys
+from types import SimpleNamespace
 
 import pytest
 from helpers import Boom, failing, make_engine, small_model
 
-from labkit import CacheConfig, SamplingParams, SchedulerConfig
+from labkit import CacheConfig, Completion, FinishReason, SamplingParams, SchedulerConfig
 from labkit.bench import __main__ as bench_main
-from labkit.bench.streaming import CONSUMERS, Traffic, run_streaming
+from labkit.bench.streaming import CONSUMERS, Consumer, Traffic, felt_latency, run_streaming
 from labkit.bench.workload import Workload
+from labkit.engine import Timing
 from labkit.errors import OptionError, StreamError
 from labkit.ladder import LADDER
+from labkit.model.tokenizer import WordTokenizer
 
 PROMPTS = ((1, 2, 3), (5, 6), (7,), (9, 9))
 
@@ -43,6 +46,16 @@ def test_every_request_gets_all_its_tokens(consumers):
     assert (len(run.latency.itl), len(run.latency.ttft), len(run.latency.tpot)) == (4 * 8, 4, 4)
     assert min(run.latency.ttft) > 0 and sum(seen) == 36
     assert all(wait <= ttft for wait, ttft in zip(run.latency.queue_wait, run.latency.ttft, strict=True))
+
+
+def test_latency_is_the_consumers_not_the_engines():
+    """Every moment is when the consumer had its chunk; only the wait in the queue is the engine's to tell."""
+    timing = Timing(100.0, 101.5, (102.0, 102.5, 103.0, 103.5))  # by the engine
+    made = Completion(0, (1,), (5, 6, 7, 8), FinishReason.LENGTH, timing, WordTokenizer(9, None))
+    consumer = Consumer(SimpleNamespace(submitted=100.0), print, [110.0, 116.0], made)
+    felt = felt_latency([consumer])
+    assert (felt.ttft, felt.queue_wait, felt.latency, felt.span) == ((10.0,), (1.5,), (16.0,), 16.0)
+    assert (felt.tpot, felt.itl, felt.tokens) == ((6.0 / 3,), (6.0,), 4)
 
 
 def test_tokens_come_in_chunks_of_the_interval_asked_for(consumers):

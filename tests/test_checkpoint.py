@@ -120,7 +120,7 @@ DAMAGE = {
     "a tensor unknown": (with_tensor("score.weight", 2, 16), ["unknown tensor: score.weight"]),
     "a layer too many": (edit_config(n_layer=1), ["unknown tensors", "h.1.ln_1.weight"]),
     "no tokenizer": (remove("tokenizer.json"), ["no tokenizer", "tokenizer.json", "vocab.json"]),
-    "a damaged tokenizer": (cut_in_half("tokenizer.json"), ["tokenizer", "damaged"]),
+    "a damaged tokenizer": (cut_in_half("tokenizer.json"), ["tokenizer.json is not valid JSON"]),
     "another kind of tokenizer": (not_byte_level, ["byte-level BPE"]),
     "a tokenizer larger than the model": (
         edit_config(vocab_size=VOCAB_SIZE - 1),

@@ -1,8 +1,10 @@
 """What the doctor says of machines that are not this one."""
 
+import os
 import re
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -100,27 +102,84 @@ def test_a_gpu_whose_first_operation_fails(on_machine):
     assert "nvidia-smi" in finding.remedy
 
 
+@pytest.fixture
+def nvidia_smi(monkeypatch, tmp_path):
+    """A function: put a shell script in nvidia-smi's place, the only program on PATH besides sh's own."""
+
+    def install(script: str, mode: int = 0o755) -> None:
+        path = tmp_path / "nvidia-smi"
+        path.write_text(script)
+        path.chmod(mode)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.defpath}")
+
+    return install
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands for nvidia-smi")
 @pytest.mark.parametrize(
-    ("returncode", "stdout", "version"),
+    ("script", "version"),
     [
-        (0, "580.159.04\n580.159.04\n", "580.159.04"),
-        (9, "couldn't communicate with the driver\n", None),
-        (0, "", None),
+        ("echo 580.159.04; echo 580.159.04", "580.159.04"),
+        ("printf 580", "580"),
+        ("echo '  570.1  '; echo warning >&2", "570.1"),
+        ('echo "couldn\'t communicate with the driver"; exit 9', None),
+        ("echo 580.1; exit 9", None),
+        ("exit 0", None),
+        ("echo; echo 580.1x", None),
+        (r"printf '\377\376\200'", None),
+        (r"printf '\377 580.1'", None),
+        ("echo No devices were found", None),
     ],
 )
-def test_driver_version(monkeypatch, returncode, stdout, version):
-    answer = SimpleNamespace(returncode=returncode, stdout=stdout)
-    monkeypatch.setattr(doctor.subprocess, "run", lambda *args, **kwargs: answer)
+def test_driver_version(nvidia_smi, script, version):
+    nvidia_smi(f"#!/bin/sh\n{script}\n")
     assert doctor.driver_version() == version
 
 
-@pytest.mark.parametrize("error", [FileNotFoundError(), subprocess.TimeoutExpired("nvidia-smi", 30)])
-def test_driver_version_without_an_answer(monkeypatch, error):
-    def fail(*args, **kwargs):
-        raise error
-
-    monkeypatch.setattr(doctor.subprocess, "run", fail)
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands for nvidia-smi")
+@pytest.mark.parametrize(
+    ("script", "mode"), [("#!/no/such/shell\n", 0o755), ("no script", 0o755), ("", 0o644)]
+)
+def test_driver_version_where_nothing_can_be_started(nvidia_smi, monkeypatch, tmp_path, script, mode):
+    nvidia_smi(script, mode)
+    monkeypatch.setenv("PATH", str(tmp_path))
     assert doctor.driver_version() is None
+
+
+HANGING = {
+    "sleeps": "sleep 600",
+    "answers and sleeps": "echo 580.1; exec sleep 600",
+    "leaves another behind that sleeps": "sleep 600 & echo 580.1",
+    "ignores being asked to end": "trap '' TERM INT; echo 580.1; sleep 600",
+    "closes its output and sleeps": "exec >&-; sleep 600",
+}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands for nvidia-smi")
+@pytest.mark.parametrize("script", HANGING.values(), ids=HANGING)
+def test_a_driver_that_hangs_is_not_waited_for_and_is_ended(nvidia_smi, monkeypatch, script):
+    started = []
+
+    class Popen(subprocess.Popen):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            started.append(self.pid)
+
+    monkeypatch.setattr(doctor.subprocess, "Popen", Popen)
+    monkeypatch.setattr(doctor, "ANSWER_SECONDS", 0.2)
+    nvidia_smi(f"#!/bin/sh\n{script}\n")
+    assert doctor.driver_version() is None
+    with pytest.raises(ProcessLookupError):
+        for _ in range(100):  # what it left behind is ended, and taken away by whoever inherits it
+            os.killpg(started[0], 0)
+            time.sleep(0.05)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands for nvidia-smi")
+@pytest.mark.parametrize("script", ["yes 580.1", "cat /dev/zero", "yes 580.1 | head -c 100000000"])
+def test_of_a_driver_that_says_too_much_little_is_read(nvidia_smi, script):
+    nvidia_smi(f"#!/bin/sh\n{script}\n")
+    assert doctor.first_words(["nvidia-smi"]) == "" and doctor.driver_version() is None
 
 
 @pytest.mark.parametrize(

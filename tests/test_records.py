@@ -16,6 +16,7 @@ from labkit.bench import (
     record,
     results,
 )
+from labkit.errors import RecordError
 
 CPU = torch.device("cpu")
 MEASURED = sorted(
@@ -185,7 +186,7 @@ def test_a_record_of_another_kind_is_not_read_beyond_its_kind(folder):
     (folder / "broken.json").write_text('{"kind": "profile", and no JSON after that')
     record.write_record(host_time_record(), folder / "fine.json")
     assert results("host_time")["record"].tolist() == ["fine"]
-    with pytest.raises(json.JSONDecodeError):
+    with pytest.raises(RecordError, match=r"broken\.json is not valid JSON"):
         record.load_records("profile")
 
 

@@ -13,7 +13,8 @@ from tokenizers import Tokenizer as BackendTokenizer
 from tokenizers.implementations import ByteLevelBPETokenizer
 
 from labkit.errors import CheckpointError
-from labkit.json_file import check_regular, parse_json, read_bytes, shortened
+from labkit.json_file import check_regular, parse_json, read_bytes, read_json, shortened
+from labkit.model.config import is_whole
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
 
@@ -47,6 +48,7 @@ def read_backend(directory: Path) -> BackendTokenizer:
         check_kind(parse_json(file.name, raw))
         return BackendTokenizer.from_str(raw.decode())
     if all(map(is_there, pair)):
+        check_vocab(read_json(pair[0]))
         backend = ByteLevelBPETokenizer(*map(str, pair))
         backend.add_special_tokens([AddedToken("<|endoftext|>", special=True)])
         return backend._tokenizer
@@ -74,6 +76,16 @@ def check_kind(raw: object) -> None:
     for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(name):
             raise ValueError(f"its model has {name} = {shortened(model[name])}; GPT-2's has none")
+    check_vocab(model.get("vocab"))
+
+
+def check_vocab(vocab: object) -> None:
+    """Raises ValueError unless it is an id for each token, of 32 bits: the backend cuts or skips others."""
+    if not isinstance(vocab, dict):
+        raise ValueError(f"its vocabulary is {shortened(vocab)}, not an id for each token")
+    for token, token_id in vocab.items():
+        if not is_whole(token_id) or not 0 <= token_id < 2**32:
+            raise ValueError(f"the id of {shortened(token)} is {shortened(token_id)}")
 
 
 def is_byte_level(part: object) -> bool:
@@ -103,8 +115,10 @@ class ByteLevelTokenizer:
         """Raises CheckpointError if the directory has no tokenizer, or a damaged one or another kind."""
         try:
             backend = read_backend(directory)
-        except Exception as error:  # tokenizers raises nothing narrower
+        except ValueError as error:
             raise CheckpointError(f"the tokenizer in {directory} cannot be used: {error}") from error
+        except Exception as error:  # tokenizers raises nothing narrower
+            raise CheckpointError(f"the tokenizer in {directory} is damaged: {error}") from error
         ids = Counter(backend.get_vocab(with_added_tokens=True).values())
         if doubled := [token_id for token_id, count in ids.items() if count > 1]:
             raise CheckpointError(f"the tokenizer in {directory} has two tokens with the id {doubled[0]}")

@@ -1,9 +1,9 @@
 """Flags that several commands share, named as in the seeds, and what becomes of them."""
 
 import argparse
+import errno
 import os
 import re
-import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import fields, replace
@@ -154,67 +154,50 @@ def seed(text: str) -> int:
 
 
 def device_name(text: str) -> str:
-    """ "cpu", "cuda" or "cuda:1", if there is one."""
+    """ "cpu", "cuda" or "cuda:1", if there is one. That there is a GPU at all is `pick_device`'s to say."""
     if not re.fullmatch(r"cpu|cuda(:\d{1,4})?", text):
         raise argparse.ArgumentTypeError(f"{shortened(text)} is none: choose cpu, cuda, cuda:0, cuda:1, ...")
-    if text == "cpu":
-        return text
-    try:
-        pick_device("cuda")
-    except OptionError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    number = int(text.partition(":")[2] or 0)
-    if number >= torch.cuda.device_count():
-        raise argparse.ArgumentTypeError(f"there is no GPU {number}; there are {torch.cuda.device_count()}")
+    _, _, index = text.partition(":")
+    if index and torch.cuda.is_available() and int(index) >= torch.cuda.device_count():
+        raise argparse.ArgumentTypeError(f"there is no GPU {index}; there are {torch.cuda.device_count()}")
     return text
 
 
-def target_file(given: str) -> Path:
+def target_file(text: str) -> Path:
     """Where a file can be written: tried before anything is measured, and nothing is left behind."""
-    path = writable(given, lambda path: path.parent)
-    try:
-        if path.exists():
-            if not path.is_file():
-                raise argparse.ArgumentTypeError(f"{shortened(given)} is no file that can be written")
-            path.open("ab").close()
-    except OSError as error:
-        raise argparse.ArgumentTypeError(f"cannot write {shortened(given)}: {error.strerror}") from None
-    return path
+    try_writing(text, Path(utf8(text)))
+    return Path(text)
 
 
-def target_directory(given: str) -> Path:
+def target_directory(text: str) -> Path:
     """The same for files in a directory, which need not be there yet."""
-    return writable(given, lambda path: path)
+    try_writing(text, Path(utf8(text)) / f".labkit-{os.getpid()}")
+    return Path(text)
 
 
-def writable(given: str, directory_of: Callable[[Path], Path]) -> Path:
-    if not utf8(given):
-        raise argparse.ArgumentTypeError("'' is no name of a file")
-    path = Path(given)
+def try_writing(text: str, path: Path) -> None:
+    """Make a file, with the directories above it, and take away what was not there before."""
+    path = Path(os.path.realpath(path))
+    was_there = os.path.lexists(path)
     try:
-        try_writing(directory_of(Path(os.path.realpath(path))))
+        if not text or (was_there and not path.is_file()):
+            raise OSError(errno.EINVAL, "there can be no file")
+        with ExitStack() as made:
+            for folder in reversed([folder for folder in path.parents if not folder.exists()]):
+                folder.mkdir()
+                made.callback(folder.rmdir)
+            path.open("ab").close()  # which leaves a file that was there as it is
+            if not was_there:
+                made.callback(path.unlink)
     except OSError as error:
-        raise argparse.ArgumentTypeError(f"cannot write {shortened(given)}: {error.strerror}") from None
-    return path
-
-
-def try_writing(directory: Path) -> None:
-    """Make the directory and a file in it, and take both away again. Raises OSError if that cannot be."""
-    missing = [folder for folder in (directory, *directory.parents) if not folder.exists()]
-    with ExitStack() as made:
-        for folder in reversed(missing):
-            folder.mkdir()
-            made.callback(folder.rmdir)
-        tempfile.TemporaryFile(dir=directory).close()
+        raise argparse.ArgumentTypeError(f"cannot write {shortened(text)}: {error.strerror}") from None
 
 
 def rung_list(text: str) -> tuple[str, ...]:
     numbers = tuple(text.split(","))
-    try:
-        for number in numbers:
-            LADDER[number]
-    except OptionError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    if unknown := [number for number in numbers if number not in LADDER]:
+        known = ", ".join(LADDER)
+        raise argparse.ArgumentTypeError(f"there is no rung {shortened(unknown[0])}; there are {known}")
     if len(set(numbers)) < len(numbers):
         raise argparse.ArgumentTypeError(f"{shortened(text)} names a rung twice")
     return numbers
