@@ -1,6 +1,8 @@
 """The decode step whose state lives on the device: room made first, one table for all, failures, graphs."""
 
+import gc
 import random
+import weakref
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import pairwise
@@ -32,7 +34,7 @@ from torch.overrides import TorchFunctionMode
 
 from labkit import LADDER, CacheConfig, FinishReason, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine import InferenceSession, graphed_step
-from labkit.engine.graphed_step import GraphedStep, batch_buckets
+from labkit.engine.graphed_step import GraphedStep, batch_buckets, garbage_collected_before
 from labkit.engine.resident_step import DeviceStep, Launched
 from labkit.engine.staging import Arriving
 from labkit.errors import OptionError, OutOfBlocksError
@@ -1041,7 +1043,7 @@ def test_on_a_gpu_a_launch_never_waits_for_the_gpu(tiny, options, is_drawn):
         on_its_way = engine.readback._in_flight
         engine.readback.drop()
         give(on_its_way)
-    for _ in range(5):
+    for _ in range(4):
         torch.cuda.set_sync_debug_mode("error")
         try:
             launched = engine.decode_step.launch(running)
@@ -1136,3 +1138,45 @@ def test_an_engine_says_how_it_launches_and_why_not_by_graphs(rung, launch):
 def test_on_a_gpu_an_engine_says_that_it_launches_graphs(tiny):
     engine = InferenceEngine(tiny, CUDA_GRAPHS, device="cuda", scheduler=SchedulerConfig(2))
     assert engine.stats().launch == "graph"
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_engines_that_wait_for_garbage_collection_spoil_no_capture(tiny):
+    expected = None
+    thresholds = gc.get_threshold()
+    try:
+        for _ in range(3):
+            engine = gpu_engine(tiny, CUDA_GRAPHS, max_batch_size=6)
+            tokens = tokens_of(engine.generate([[1, 2, 3], [5]], GREEDY))
+            assert tokens == (expected or tokens)
+            expected = tokens
+            cycle = [engine]
+            cycle.append(cycle)
+            gc.set_threshold(1)  # a collection at nearly every line from now on
+            del engine, cycle
+    finally:
+        gc.set_threshold(*thresholds)
+
+
+def test_garbage_is_collected_before_captures_and_not_inside():
+    """Whatever the thresholds are, and again afterwards."""
+    cycle = Cycle()
+    gone = weakref.ref(cycle)
+    del cycle
+    with garbage_collected_before():
+        assert gone() is None and not gc.isenabled()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with garbage_collected_before():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+class Cycle:
+    """An object that only a garbage collection finds."""
+
+    def __init__(self):
+        self.me = self

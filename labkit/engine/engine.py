@@ -96,7 +96,7 @@ class InferenceEngine:
             options, self.model.gpt2, self._kv_manager, scheduler.max_batch_size
         )
         self.readback = build_readback(options, self.decode_step)
-        self.guard = Guard(self.check_integrity)
+        self.guard = Guard(self)
         self._scheduler = OnlineScheduler(scheduler)
         self.admission = Admission(self._scheduler, self._kv_manager, self.prefix_cache, self.readback.settle)
         self._requests: dict[int, Request] = {}  # by id, until they end

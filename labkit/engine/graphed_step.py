@@ -1,6 +1,9 @@
 """The device's work of a step as CUDA graphs (rung 08): recorded once, then launched as a whole."""
 
+import gc
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -42,7 +45,7 @@ class GraphedStep:
         torch._C._cuda_clearCublasWorkspaces()
         torch.cuda.empty_cache()  # as a capture does, which would count against what it takes
         reserved, started = torch.cuda.memory_reserved(), time.perf_counter()
-        with torch.inference_mode():
+        with torch.inference_mode(), garbage_collected_before():
             # The largest first, so that the smaller find the memory that they need in its pool.
             for bucket in tqdm(self.buckets[::-1], "capturing CUDA graphs", leave=False, disable=None):
                 for is_greedy in (False, True):
@@ -72,3 +75,16 @@ class GraphedStep:
         graph, token_ids = self._graphs[bucket, is_greedy]
         graph.replay()
         return token_ids[:batch_size]
+
+
+@contextmanager
+def garbage_collected_before() -> Iterator[None]:
+    """And not inside: an engine that goes in the middle of another one's capture, graphs and all, spoils it."""
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

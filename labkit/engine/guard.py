@@ -2,12 +2,13 @@
 
 import signal
 import threading
+import weakref
 
 # What the functions of `signal` call: their conversion to enums takes longer than all else here.
 from _signal import getsignal as get_handler
 from _signal import signal as set_handler
-from collections.abc import Callable
 from types import FrameType, TracebackType
+from typing import Protocol
 
 from labkit.errors import BrokenEngineError, EngineBusyError, RequestError
 
@@ -16,6 +17,13 @@ BROKEN = (
     "an error or a second interrupt stopped this engine in the middle of its books, so that its tokens could "
     "be wrong from here on: build a new engine"
 )
+
+
+class Engine(Protocol):
+    """What is guarded."""
+
+    def check_integrity(self) -> None:
+        """Raises if the books do not add up."""
 
 
 class Books:
@@ -47,12 +55,12 @@ class Guard:
     or if an interrupt did not wait, every later call raises BrokenEngineError.
     """
 
-    def __init__(self, prove: Callable[[], None]) -> None:
-        """prove: raises if the books do not add up."""
+    def __init__(self, engine: Engine) -> None:
         self.is_broken = False
         self.books = Books()
         self.name = ANOTHER  # whoever is inside, for those who are not
-        self._prove = prove
+        # Weak, so that an engine goes when its last user lets go of it, and not at some garbage collection.
+        self._engine = weakref.ref(engine)
         self._lock = threading.Lock()
         self._thread: int | None = None  # who is inside
         self._depth = 0
@@ -106,7 +114,7 @@ class Guard:
             self.is_broken = True
         if not self.is_broken:
             try:
-                self._prove()
+                self._engine().check_integrity()
             except BaseException:
                 self.is_broken = True
 
