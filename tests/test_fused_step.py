@@ -257,22 +257,20 @@ def without_workspace(kernels: FusedKernels) -> FusedKernels:
 @needs_interpreter
 def test_no_two_engines_share_a_workspace():
     """Steps of two engines may run at once, and a workspace is for launches that follow each other."""
-    model, places, launched = random_model(CONFIGS["2 layers"]), [], []
-    for _ in range(2):
-        engine = make_engine(model, TRITON_OPTIONS)
+    model = random_model(CONFIGS["2 layers"])
+    engines = [make_engine(model, TRITON_OPTIONS) for _ in range(2)]
+    places, made = [], []
+    for engine in engines:
         step = engine.decode_step.launcher
-        split_k, split = (
-            step.kernels.linear_residual.keywords["workspace"],
-            step.attention.attention._workspace,
-        )
+        split_k = step.kernels.linear_residual.keywords["workspace"]
+        split = step.attention.attention._workspace
         tensors = [*split_k, *vars(split).values()]
         assert len(tensors) == 5
         places.append({tensor.data_ptr() for tensor in tensors})
-        made = tokens_of(engine.generate(PROMPTS[:1], SamplingParams(2)))
-        launched.append(made)
+        made.append(tokens_of(engine.generate(PROMPTS[:1], SamplingParams(2))))
         assert not split_k.counters.any() and not split.arrived.any()
     assert not places[0] & places[1]
-    assert launched[0] == launched[1]
+    assert made[0] == made[1]
 
 
 @configs
