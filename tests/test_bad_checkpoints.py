@@ -408,6 +408,16 @@ def test_a_tensor_that_is_stored_twice_with_the_same_numbers_loads(directory: Pa
     assert torch.equal(load_model(directory).gpt2.wpe.weight, load_model(sound).gpt2.wpe.weight)
 
 
+def test_the_same_numbers_in_another_dtype_are_the_same(directory: Path, sound: Path):
+    stored = {key: t.half() for key, t in weights().items()}
+    again = {name: stored[f"transformer.{name}"].double() for name in ("wte.weight", "wpe.weight")}
+    save_file(
+        stored | again | {"lm_head.weight": again["wte.weight"].clone()}, directory / "model.safetensors"
+    )
+    loaded = load_model(directory).gpt2
+    assert torch.equal(loaded.lm_head.weight, stored["transformer.wte.weight"].float())
+
+
 @pytest.mark.parametrize(
     "head", [torch.zeros(V, E), torch.zeros(V - 1, E), torch.zeros(E, V)], ids=lambda t: t.shape
 )

@@ -300,6 +300,7 @@ BAD_LINES = {
     "cost-card --device cpu --models ,": "source must be a directory",
     "host-time --device cpu --rungs 00 --batch-sizes 1 --steps 1000": "1000 steps do not fit",
     "host-time --device cpu --rungs 00 --batch-sizes 1 --prompt-lengths 64": "steps do not fit",
+    f"streaming {TINY} --num-requests 10001": "a thread per request is for 10,000 at most",
     f"ladder {TINY} --max-new-tokens 1": "--max-new-tokens 1 decodes nothing",
     f"compare {TINY} --max-new-tokens 1": "--max-new-tokens 1 decodes nothing",
 }

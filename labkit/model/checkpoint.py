@@ -233,7 +233,8 @@ class StoredTensor:
         return self.opened.get_tensor(self.key)
 
     def equals(self, other: "StoredTensor") -> bool:
-        return self.shape == other.shape and torch.equal(self.read(), other.read())
+        """Whether they hold the same numbers, in whatever dtypes."""
+        return self.shape == other.shape and bool((self.read() == other.read()).all())
 
 
 def read_headers(directory: Path) -> dict[str, StoredTensor]:
@@ -309,8 +310,9 @@ def fitted_weights(gpt2: GPT2, stored: dict[str, StoredTensor], dtype: torch.dty
     expected = {key: tuple(tensor.shape) for key, tensor in gpt2.state_dict().items()}
     stored = dict(stored)
     if gpt2.config.tie_word_embeddings:
-        head = stored.setdefault("lm_head.weight", stored["wte.weight"])
-        if not head.equals(stored["wte.weight"]):
+        table = stored["wte.weight"]
+        head = stored.setdefault("lm_head.weight", table)
+        if head is not table and not head.equals(table):
             raise CheckpointError("lm_head.weight is not wte.weight, but config.json has tie_word_embeddings")
     if missing := expected.keys() - stored.keys():
         raise CheckpointError(f"missing tensor{'s' * (len(missing) > 1)}: {', '.join(sorted(missing))}")

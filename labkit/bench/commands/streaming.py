@@ -25,9 +25,10 @@ from labkit.bench.limit import copy_bandwidth
 from labkit.bench.metrics import PERCENTILES
 from labkit.bench.streaming import CONSUMERS, Traffic, run_streaming
 from labkit.bench.workload import Run
+from labkit.errors import OptionError
 from labkit.ladder import LADDER
 
-AN_HOUR = 3_600_000
+AN_HOUR, MOST_THREADS = 3_600_000, 10_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,6 +60,8 @@ def milliseconds(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> None:
+    if args.consumers == "threads" and args.num_requests > MOST_THREADS:
+        raise OptionError(f"a thread per request is for {MOST_THREADS:,} at most: add --consumers tasks")
     workload = workload_of(args)
     engine = workload.make_engine(LADDER[args.rung].options)
     bandwidth = copy_bandwidth(engine.device)
