@@ -24,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit import CacheConfig, InferenceEngine, SamplingParams, load_model
-from labkit.engine import Completion, StepOutput, StepOutputs
+from labkit.engine import Completion, InferenceSession, StepOutput, StepOutputs
 from labkit.engine.staging import Arriving
 from labkit.ladder import OVERLAP, PAGED_ENGINE
 from labkit.show import record_flights
@@ -319,14 +319,19 @@ def test_a_step_of_a_stretch_calls_the_same_functions_for_few_and_for_many(param
 @ahead
 def test_only_requests_whose_block_is_full_are_told_about(monkeypatch, options):
     engine = decoding(options, 3, [(1, 2, 3), (1, 2), (1,)], block_size=8)
-    manager, seen = engine.decode_step.kv_manager, []
-    reserve = manager.reserve_token_batch
+    manager, slots, seen, sent = engine.decode_step.kv_manager, engine.decode_step.slots, [], []
+    reserve, send_rows = manager.reserve_token_batch, slots.send_rows
 
     def spy(table_idx: int, block_ids_list: list[list[int]]) -> list[int]:
         seen.append((table_idx, len(block_ids_list)))
         return reserve(table_idx, block_ids_list)
 
+    def spy_on_rows(sessions: list[InferenceSession]) -> None:
+        sent.append(len(sessions))
+        send_rows(sessions)
+
     monkeypatch.setattr(manager, "reserve_token_batch", spy)
+    monkeypatch.setattr(slots, "send_rows", spy_on_rows)
     rooms = [r.session.num_tokens % 8 for r in engine._scheduler.running]
     lookups = []
     for _ in range(8):
@@ -334,6 +339,7 @@ def test_only_requests_whose_block_is_full_are_told_about(monkeypatch, options):
         engine.step()
         lookups.append(sum(n for table_idx, n in seen if table_idx == 0))
     assert len(set(rooms)) == 3 and sorted(lookups) == [0] * 5 + [1] * 3
+    assert sent == [1, 1, 1]  # the row of all tables in one message
 
 
 # --- outputs ---------------------------------------------------------------------------------------
