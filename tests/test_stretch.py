@@ -103,6 +103,16 @@ def test_whoever_looks_finds_the_books_as_if_every_step_had_been_booked(options,
 
 
 @ahead
+def test_whoever_asks_for_the_pool_first_finds_its_books_up_to_date(options):
+    looked_at = decoding(options, 0, block_size=4)
+    for _ in range(6):
+        looked_at.step()
+        books(looked_at)
+    pool = decoding(options, 6, block_size=4).kv_manager
+    assert torch.equal(pool.live_slots(), looked_at.kv_manager.live_slots())
+
+
+@ahead
 def test_looking_twice_books_nothing_twice(options):
     engine = decoding(options, 5)
     assert books(engine) == books(engine)

@@ -95,6 +95,12 @@ def test_the_pool_has_room_for_the_longest_of_the_prompts():
     assert served.make_engine(OPTIONS).stats().blocks_per_layer == 3 * 5  # 8 + 9 tokens in blocks of 4
 
 
+def test_with_a_prefix_cache_the_pool_has_room_for_what_is_kept():
+    """As large as an engine's is by itself: a full batch of the longest sequences."""
+    engine = workload(cache=CacheConfig(4)).make_engine(OPTIONS)
+    assert engine.stats().blocks_per_layer == SchedulerConfig().max_batch_size * 64 // 4
+
+
 def test_more_tokens_than_positions_are_refused_before_anything_runs():
     with pytest.raises(RequestError, match="64 positions: shorten one by 39"):
         workload(max_new_tokens=100).make_engine(OPTIONS)
@@ -103,6 +109,7 @@ def test_more_tokens_than_positions_are_refused_before_anything_runs():
 def test_stopping_early_is_off_unless_asked_for():
     model = small_model()
     everything = Workload(model, ((1, 2, 3),), 20, device="cpu")
+    assert not everything.params.stop_on_eos
     engine = everything.make_engine(OPTIONS)
     first = engine.generate([(1, 2, 3)], everything.params)[0].token_ids[4]
     stopping = small_model(eos_token_id=first)
