@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
@@ -52,8 +53,25 @@ def test_latency_metrics_are_those_of_the_moments():
 
 def test_gaps_of_all_requests_are_pooled():
     metrics = latency_metrics([completed(0, 0, 0, 1, 2), completed(1, 0, 0, 1, 4)])
-    assert metrics.itl == (1, 3)
+    assert metrics.itl == metrics.tpot == (1, 3)
     assert metrics.table().loc["ITL", "p50 (ms)"] == 2000
+
+
+def test_throughput_is_that_from_the_first_arrival_to_the_last_token():
+    metrics = latency_metrics([completed(0, 10.0, 10.0, 11.0), completed(1, 12.0, 12.0, 13.0, 15.0)])
+    assert (metrics.span, metrics.throughput) == (5.0, 3 / 5.0)
+
+
+def test_the_table_has_a_row_a_metric_and_a_column_a_percentile():
+    """Of 21 requests, request i waits i ms; its prefill then takes 1 s and its second token 2 s."""
+    completions = [completed(i, 0.0, i / 1e3, 1 + i / 1e3, 3 + i / 1e3) for i in range(21)]
+    table = latency_metrics(completions).table()
+    assert list(table.columns) == ["p50 (ms)", "p90 (ms)", "p95 (ms)", "p99 (ms)"]
+    waits = np.array([10, 18, 19, 19.8])
+    for row, before in {"TTFT": 1000, "  of it queue wait": 0, "Latency": 3000}.items():
+        assert table.loc[row].tolist() == pytest.approx((before + waits).tolist())
+    assert set(table.loc["TPOT"]) == set(table.loc["ITL"]) == {2000}
+    assert len(table) == 5
 
 
 def test_metrics_refuse_a_request_without_a_token():

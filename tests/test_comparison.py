@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from helpers import small_model
 
 from labkit import LADDER, CacheConfig, EngineOptions
 from labkit.bench import Comparison, Interval, Workload, compare, in_turn, speedup_interval
+from labkit.bench.comparison import MIN_ROUNDS, ROUNDS, total_paths
 
 NOTHING = {"before_paths": {}, "after_paths": {}}
 
@@ -57,6 +59,18 @@ def test_the_interval_is_the_same_for_the_same_samples():
     rng = np.random.default_rng(1)
     sides = rng.lognormal(0, 0.1, (2, 10)).tolist()
     assert speedup_interval(*sides) == speedup_interval(*sides)
+
+
+def test_a_slow_round_and_a_run_that_hangs_do_not_move_the_ratio():
+    """Medians, of times that are divided by their round's."""
+    assert comparison([2, 2, 20, 20, 2, 2], [1, 1, 10, 10, 1, 100]).speedup == pytest.approx(2)
+
+
+def test_noise_that_happens_to_be_the_same_on_both_sides_is_still_noise():
+    """Each side is resampled by itself: that their runs are alike, one by one, is no evidence."""
+    noise = np.exp(np.random.default_rng(5).normal(0, 0.05, 10))
+    low, high = comparison(noise, noise).interval
+    assert 0.9 < low < 0.99 < 1.01 < high < 1.1
 
 
 @pytest.mark.parametrize("drift", [0.0, 0.5, -0.3])
@@ -127,6 +141,15 @@ def test_a_path_that_never_ran_is_said_loudly():
     assert comparison(*samples).warning is None
 
 
+def test_a_comparison_says_what_was_measured_on_both_sides():
+    made = comparison([2.0, 4.0, 2.0, 4.0], [0.5, 1.0, 0.5, 1.0], before_paths={"a": 1}, after_paths={"b": 2})
+    assert str(made).splitlines() == [
+        f"A -> B: x4.000 {made.interval}, faster",
+        "  A: median 3 s, paths {'a': 1}",
+        "  B: median 0.75 s, paths {'b': 2}",
+    ]
+
+
 def test_a_comparison_survives_its_record():
     made = comparison([1.0, 1.2], [0.9, 1.0], path="boundary", after_paths={"boundary": 3})
     assert Comparison.from_dict(json.loads(json.dumps(made.to_dict()))) == made
@@ -150,6 +173,19 @@ def test_engines_are_compared_on_a_workload_with_their_paths_counted():
     # Decoded positions 3 to 10 and 2 to 9: each meets 4 and 8. In each of 2 layers and 4 runs.
     assert made.after_paths == {"boundary": 4 * 2 * 4, "in_place": 12 * 2 * 4}
     assert made.before_paths == made.after_paths and made.warning is None
+
+
+def test_what_is_compared_is_what_was_asked_for():
+    workload = Workload(small_model(), ((1, 2),), 3, device="cpu")
+    options = LADDER["00"].options
+    made = compare(workload, options, options, measure=lambda run: 100.0 + run.tokens)
+    assert made.before_samples == made.after_samples == (103.0,) * 2 * ROUNDS
+    assert ROUNDS > MIN_ROUNDS  # else no comparison had a verdict
+
+
+def test_paths_of_all_runs_are_added_up_though_a_run_may_lack_one():
+    runs = [SimpleNamespace(append_paths=paths) for paths in ({"a": 1}, {"b": 2}, {"a": 3, "b": 4})]
+    assert total_paths(runs) == {"a": 4, "b": 6}
 
 
 def test_each_run_of_a_comparison_has_a_fresh_engine(monkeypatch):

@@ -408,6 +408,20 @@ def test_through_a_long_life_no_slot_is_lost(kind):
 
 
 @kinds
+def test_a_whole_batch_can_join_though_its_rows_are_short(kind):
+    """One block a sequence: what is sent of a request beside its row is more than the row."""
+    manager = make_manager(kind, num_layers=1, block_size=64, max_blocks_per_seq=1)
+    slots, requests = DeviceSlots(manager, 3), []
+    for i in range(3):
+        requests.append(Request(i, (1, 2, 3), PARAMS[i]))
+        requests[-1].output_token_ids.append(i)
+        requests[-1].session = InferenceSession(manager)
+        requests[-1].session.append_prompt(*kv_numbers(manager, 0, 5 + i))
+    slots.follow(requests, [[]])
+    assert_device_knows(slots, requests)
+
+
+@kinds
 def test_a_step_in_which_nothing_changes_sends_nothing(kind):
     """Blocks of two: every other token goes in place."""
     world = World(kind)

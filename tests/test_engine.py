@@ -280,10 +280,12 @@ def test_preemption_changes_no_token(rung, decode_first, prefix_cache):
         decode_first=decode_first,
         prefix_cache=prefix_cache,
     )
+    put_back, preempted = engine.scheduler.put_back, []
+    engine.scheduler.put_back = lambda requests: preempted.extend(requests) or put_back(requests)
     request_ids = [engine.add_request(p, q) for p, q in zip(PROMPTS, EACH_PARAMS, strict=True)]
     handed_out = tokens_by_request(run(engine))
     assert [handed_out[i] for i in request_ids] == alone()
-    assert engine.stats().counters.preemptions > 0
+    assert engine.stats().counters.preemptions == len(preempted) > 1
     assert_no_block_is_lost(engine)
 
 
@@ -299,6 +301,20 @@ def test_the_newest_is_preempted_and_waits_ahead_of_all_others():
     assert [r.request_id for r in engine.scheduler.waiting] == [2, 3]
     assert engine.stats().counters.preemptions == 1
     assert len(next(iter(engine.scheduler.waiting)).output_token_ids) == 2  # what it had is kept
+
+
+@pytest.mark.parametrize("rung", ["00", "06", "10"])
+def test_nobody_is_preempted_and_nothing_evicted_while_there_is_a_block_for_everybody(rung):
+    """Two requests of five blocks each, and a cached prompt of one, in a pool of exactly eleven."""
+    engine = make_engine(options=LADDER[rung].options, block_size=2, max_blocks_per_layer=11)
+    engine.generate([(50, 51)], SamplingParams(1))
+    engine.prefix_cache.insert = lambda *prompt: None
+    for prompt in [(1, 2, 3), (4, 5, 6)]:
+        engine.add_request(prompt, GREEDY)
+    least_free = min(engine.stats().free_blocks for _ in iter(engine.step, []))
+    stats = engine.stats()
+    assert least_free == 0
+    assert (stats.counters.preemptions, stats.prefix_evictions, stats.prefix_entries) == (0, 0, 1)
 
 
 def test_a_newcomer_does_not_take_the_blocks_that_the_running_need_next():

@@ -237,7 +237,10 @@ def test_broken_logits_end_only_their_own_request(monkeypatch, broken, num_made,
     assert [o.token_id for o in outputs if o.completion is failed] == [None]
     others = [i for i in range(3) if i != broken]
     assert [completions[request_ids[i]].token_ids for i in others] == [EXPECTED[i] for i in others]
-    assert engine.stats().counters.finished == {"error": 1, "length": 2}
+    counters = engine.stats().counters
+    assert counters.finished == {"error": 1, "length": 2}
+    assert counters.generated_tokens == 2 * 8 + num_made
+    assert counters.decoded_tokens == 2 * 7 + max(0, num_made - 1)  # a token that is none is not counted
     assert_no_block_is_lost(engine)
 
 

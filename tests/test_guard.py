@@ -340,7 +340,7 @@ def test_a_guard_whose_proof_fails_is_broken():
 
 @pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
 def test_an_engine_goes_with_its_last_user_and_not_at_some_garbage_collection(options):
-    """One that waits for it, graphs and all, could go in the middle of another engine's capture, and spoil it."""
+    """One that waits for it could go, with its graphs, in the middle of another's capture, and spoil it."""
     engine = make_engine(options=options)
     engine.generate(PROMPTS, EACH_PARAMS)
     gone = weakref.ref(engine)

@@ -155,6 +155,20 @@ def test_a_partial_hit_computes_only_the_rest_and_changes_no_token(params, num_m
     assert_no_block_is_lost(engine)
 
 
+def test_a_preempted_request_finds_its_prompt_and_computes_its_output_again():
+    """What is kept with the prompt decided its first token, which it has already."""
+    engine = make_engine()
+    request_id = engine.add_request(PROMPT, GREEDY)
+    outputs = engine.step() + engine.step() + engine.step()
+    (request,) = engine.scheduler.running
+    engine._release(request)
+    engine.scheduler.put_back([request])
+    assert tokens_by_request(outputs + run(engine)) == {request_id: tokens_alone(PROMPT, GREEDY)}
+    counters = engine.stats().counters
+    assert (counters.prefill_tokens, counters.reused_tokens) == (10 + 3, 10)
+    assert_no_block_is_lost(engine)
+
+
 def test_hits_and_misses_of_different_lengths_are_prefilled_together():
     engine = make_engine()
     engine.generate([PROMPT, PROMPT[:3]], GREEDY)

@@ -720,7 +720,8 @@ class FakeCuda:
         self.is_capturing = False
 
     @contextmanager
-    def graph(self, graph, pool, stream):
+    def graph(self, graph, pool, stream, capture_error_mode):
+        assert capture_error_mode == "thread_local"  # another thread may go on with another engine
         self.is_capturing = True
         yield
         self.is_capturing = False

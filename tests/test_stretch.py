@@ -24,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit import CacheConfig, InferenceEngine, SamplingParams, load_model
-from labkit.engine import Completion, StepOutput, StepOutputs
+from labkit.engine import Completion, InferenceSession, StepOutput, StepOutputs
 from labkit.engine.staging import Arriving
 from labkit.ladder import OVERLAP, PAGED_ENGINE
 from labkit.show import record_flights
@@ -100,6 +100,16 @@ def test_whoever_looks_finds_the_books_as_if_every_step_had_been_booked(options,
         assert request.token_times == sorted(request.token_times)
     assert tokens_by_request(run(engine)) == tokens_by_request(run(looked_at))
     assert_no_block_is_lost(engine)
+
+
+@ahead
+def test_whoever_asks_for_the_pool_first_finds_its_books_up_to_date(options):
+    looked_at = decoding(options, 0, block_size=4)
+    for _ in range(6):
+        looked_at.step()
+        books(looked_at)
+    pool = decoding(options, 6, block_size=4).kv_manager
+    assert torch.equal(pool.live_slots(), looked_at.kv_manager.live_slots())
 
 
 @ahead
@@ -319,14 +329,19 @@ def test_a_step_of_a_stretch_calls_the_same_functions_for_few_and_for_many(param
 @ahead
 def test_only_requests_whose_block_is_full_are_told_about(monkeypatch, options):
     engine = decoding(options, 3, [(1, 2, 3), (1, 2), (1,)], block_size=8)
-    manager, seen = engine.decode_step.kv_manager, []
-    reserve = manager.reserve_token_batch
+    manager, slots, seen, sent = engine.decode_step.kv_manager, engine.decode_step.slots, [], []
+    reserve, send_rows = manager.reserve_token_batch, slots.send_rows
 
     def spy(table_idx: int, block_ids_list: list[list[int]]) -> list[int]:
         seen.append((table_idx, len(block_ids_list)))
         return reserve(table_idx, block_ids_list)
 
+    def spy_on_rows(sessions: list[InferenceSession]) -> None:
+        sent.append(len(sessions))
+        send_rows(sessions)
+
     monkeypatch.setattr(manager, "reserve_token_batch", spy)
+    monkeypatch.setattr(slots, "send_rows", spy_on_rows)
     rooms = [r.session.num_tokens % 8 for r in engine._scheduler.running]
     lookups = []
     for _ in range(8):
@@ -334,6 +349,7 @@ def test_only_requests_whose_block_is_full_are_told_about(monkeypatch, options):
         engine.step()
         lookups.append(sum(n for table_idx, n in seen if table_idx == 0))
     assert len(set(rooms)) == 3 and sorted(lookups) == [0] * 5 + [1] * 3
+    assert sent == [1, 1, 1]  # the row of all tables in one message
 
 
 # --- outputs ---------------------------------------------------------------------------------------

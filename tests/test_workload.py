@@ -45,6 +45,12 @@ def test_a_run_knows_its_requests_and_its_paths():
     assert len(run.latency.ttft) == 2 and len(run.latency.itl) == 16
 
 
+def test_progress_is_told_of_the_tokens_of_each_step():
+    served, told = workload(), []
+    served.run(served.make_engine(OPTIONS), told.append)
+    assert told == [2] * 9
+
+
 def test_queueing_is_inside_the_time_to_first_token():
     served = workload(scheduler=SchedulerConfig(max_batch_size=1))
     run = served.run(served.make_engine(OPTIONS))
@@ -84,6 +90,17 @@ def test_the_pool_is_as_large_as_the_workload_needs():
     assert served.run(engine).tokens == 18 and engine.stats().counters.preemptions == 0
 
 
+def test_the_pool_has_room_for_the_longest_of_the_prompts():
+    served = workload(prompts=((1,), tuple(range(8)), (2, 3)))
+    assert served.make_engine(OPTIONS).stats().blocks_per_layer == 3 * 5  # 8 + 9 tokens in blocks of 4
+
+
+def test_with_a_prefix_cache_the_pool_has_room_for_what_is_kept():
+    """As large as an engine's is by itself: a full batch of the longest sequences."""
+    engine = workload(cache=CacheConfig(4)).make_engine(OPTIONS)
+    assert engine.stats().blocks_per_layer == SchedulerConfig().max_batch_size * 64 // 4
+
+
 def test_more_tokens_than_positions_are_refused_before_anything_runs():
     with pytest.raises(RequestError, match="64 positions: shorten one by 39"):
         workload(max_new_tokens=100).make_engine(OPTIONS)
@@ -92,6 +109,7 @@ def test_more_tokens_than_positions_are_refused_before_anything_runs():
 def test_stopping_early_is_off_unless_asked_for():
     model = small_model()
     everything = Workload(model, ((1, 2, 3),), 20, device="cpu")
+    assert not everything.params.stop_on_eos
     engine = everything.make_engine(OPTIONS)
     first = engine.generate([(1, 2, 3)], everything.params)[0].token_ids[4]
     stopping = small_model(eos_token_id=first)
@@ -118,6 +136,15 @@ def test_the_limit_of_a_workload_is_that_of_its_steps():
     assert whole.num_tokens == 16
     assert whole.num_bytes == sum(step.num_bytes for step in steps)
     assert whole.seconds == pytest.approx(sum(step.seconds for step in steps))
+
+
+def test_a_run_is_held_against_the_limit_of_what_it_did():
+    served = workload(scheduler=SchedulerConfig(max_batch_size=1))
+    run = served.run(served.make_engine(OPTIONS))
+    gpt2 = served.model.gpt2
+    expected = workload_limit(gpt2, [3, 2], [9, 9], max_batch_size=1, bandwidth=1e9)
+    assert served.limit(run, bandwidth=1e9) == expected
+    assert expected != workload_limit(gpt2, [3, 2], [9, 9], max_batch_size=2, bandwidth=1e9)
 
 
 def test_a_smaller_batch_reads_the_weights_more_often():

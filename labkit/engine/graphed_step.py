@@ -79,7 +79,7 @@ class GraphedStep:
 
 @contextmanager
 def garbage_collected_before() -> Iterator[None]:
-    """And not inside: an engine that goes in the middle of another one's capture, graphs and all, spoils it."""
+    """And not inside: an engine, with its graphs, that goes in the middle of another's capture spoils it."""
     gc.collect()
     was_enabled = gc.isenabled()
     gc.disable()
