@@ -444,6 +444,25 @@ def test_launches_that_fail_again_and_again_lose_nothing(monkeypatch, options, p
 
 
 @ahead
+@pytest.mark.parametrize("num_steps", [3, 5])
+@pytest.mark.parametrize("place", ["the device's work", "when the device has done it all"])
+def test_after_a_launch_that_fails_while_nobody_looks_everybody_goes_on(
+    monkeypatch, options, place, num_steps
+):
+    """Whoever looks ends a stretch. If nobody does, the failure has to: the device may be ahead of it."""
+    engine, ids, outputs = started(options, num_steps)
+    owner, name = LAUNCHING[place](engine)
+    with monkeypatch.context() as patch, pytest.raises(Boom):
+        patch.setattr(owner, name, failing(getattr(owner, name)))
+        engine.step()
+    while engine.has_work:
+        outputs += engine.step()
+    handed_out = tokens_by_request(outputs)
+    assert [handed_out[i] for i in ids] == EXPECTED[:3]
+    assert_no_block_is_lost(engine)
+
+
+@ahead
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("num_steps", [1, 3])
 def test_a_reading_that_fails_takes_both_steps_back(monkeypatch, options, num_steps: int, times: int):
