@@ -8,6 +8,7 @@ import pytest
 import torch
 from helpers import (
     AHEAD,
+    CONFIG,
     GREEDY,
     SEEDED,
     Boom,
@@ -326,12 +327,16 @@ def test_a_stream_that_is_left_takes_its_token_with_it(options):
     assert_no_block_is_lost(engine)
 
 
+NEVER_MADE = min(set(range(CONFIG.vocab_size)).difference(*EXPECTED))
+
+
 @ahead
+@pytest.mark.parametrize("eos", [None, NEVER_MADE])
 @pytest.mark.parametrize("broken", [0, 1, 2])
 @pytest.mark.parametrize("num_made", [1, 3])
-def test_a_request_whose_logits_are_no_numbers_ends_alone(options, num_made: int, broken: int):
+def test_a_request_whose_logits_are_no_numbers_ends_alone(options, num_made: int, broken: int, eos):
     """A step behind: the token on its way when its keys break is still a good one."""
-    engine = make_engine(options=options, prefix_cache=False)
+    engine = make_engine(small_model(eos_token_id=eos), options, prefix_cache=False)
     ids = add_all(engine, PROMPTS[:3], EACH_PARAMS[:3])
     outputs = [output for _ in range(num_made) for output in engine.step()]
     num_good = num_made + engine.readback.is_ahead
