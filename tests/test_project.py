@@ -64,7 +64,6 @@ def test_the_citation_is_of_this_version():
 
 
 def test_an_installed_package_says_that_it_is_typed():
-    """setuptools leaves out what is no module unless it is named."""
     assert (ROOT / "labkit/py.typed").read_bytes() == b""
     assert TOOL["setuptools"]["package-data"] == {"labkit": ["py.typed"]}
 
