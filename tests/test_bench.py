@@ -156,6 +156,7 @@ def test_steady_decode_gives_every_block_back(engine):
     assert engine.stats().free_blocks == free and not engine.has_work
 
 
+@pytest.mark.slow
 def test_profile_has_the_seeds_ranges_in_order_and_adds_up(engine):
     with steady_decode(engine, [[1, 2], [3, 4, 5]]):
         profile = profile_decode_step(engine)

@@ -81,6 +81,7 @@ def play(manager, moves):
         yield tokens, move, session
 
 
+@pytest.mark.slow
 @kinds
 @given(block_size=st.integers(1, 4), moves=MOVES, data=st.data())
 def test_after_any_history_a_table_leads_to_every_token(kind, block_size, moves, data):

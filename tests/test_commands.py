@@ -162,6 +162,7 @@ def test_streaming_hands_out_chunks_of_the_interval_asked_for(monkeypatch, tmp_p
     assert len(gaps_us(sample)) == 3 * 2  # chunks of 3, 3 and 1
 
 
+@pytest.mark.slow
 def test_a_trace_of_the_decode_is_written(monkeypatch, capsys, tmp_path):
     line = (
         f"scheduler {TINY} --max-new-tokens 3 --warmup-runs 0 --repeat-runs 1 --profile {tmp_path / 'traces'}"
@@ -182,6 +183,7 @@ def test_ladder_runs_every_rung_in_turn_and_records_them(monkeypatch, capsys, tm
     assert [sample["rung"] for sample in recorded["samples"]] == [n for n in LADDER for _ in range(2)]
 
 
+@pytest.mark.slow
 def test_compare_prints_a_verdict_and_warns_of_a_path_that_never_ran(monkeypatch, capsys, tmp_path):
     out = tmp_path / "out.json"
     line = f"compare {TINY} --max-new-tokens 4 --no-stop-on-eos --rounds 1 --json {out}"
@@ -243,6 +245,7 @@ def test_cost_card_counts_every_rung_and_batch(monkeypatch, capsys, tmp_path):
     assert lengths == [[20], [20], [20, 20], [20, 23]]
 
 
+@pytest.mark.slow
 def test_profile_writes_a_record(monkeypatch, capsys, tmp_path):
     out = tmp_path / "out.json"
     line = "profile --model data/tiny-gpt2 --device cpu --rung 00 --batch-sizes 1,2 --context 8 --steps 2"

@@ -238,6 +238,7 @@ def test_minus_zero_ties_with_zero(advance: Callable):
     assert_advances(advance, logits, make_slots(2), [7, 7])
 
 
+@pytest.mark.slow
 @dtypes
 @pytest.mark.parametrize("place", [0, 16, 39])
 @pytest.mark.parametrize("bad", [math.nan, math.inf], ids=str)
@@ -314,6 +315,7 @@ def test_no_rows_have_no_tokens(advance: Callable):
 VALUES = st.sampled_from([0.0, 1.0, 1.0, 2.0, 5.0, -1.0, -math.inf, math.nan, math.inf])
 
 
+@pytest.mark.slow
 @needs_triton
 @settings(max_examples=40)
 @given(data=st.data())

@@ -215,6 +215,7 @@ def test_a_stream_goes_on_from_what_other_steps_made():
     assert "".join(chunk.text for chunk in chunks) == chunks[-1].completion.text
 
 
+@pytest.mark.slow
 def test_leaving_a_stream_early_cancels_and_frees():
     engine = make_engine(prefix_cache=False)
     for chunk in engine.stream((1, 2, 3), GREEDY):
@@ -466,6 +467,7 @@ def test_the_model_that_was_handed_in_is_not_changed():
     assert make_engine().model is small_model()  # nothing to convert, so no copy
 
 
+@pytest.mark.slow
 def test_the_readmes_example_runs(capsys):
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     exec(readme.split("```python\n")[1].split("```")[0], {})

@@ -264,6 +264,7 @@ def test_folding_leaves_norm_and_layer_as_they_were():
         assert torch.equal(value, before[name]), name
 
 
+@pytest.mark.slow
 @dtypes
 @small
 @devices
@@ -308,6 +309,7 @@ def test_rows_of_a_large_mean_keep_their_variance(function: Callable, device: st
     torch.testing.assert_close(out, layer_norm_then_linear(case), rtol=3e-3, atol=1e-2)
 
 
+@pytest.mark.slow
 @dtypes
 @pytest.mark.parametrize("width", [None, 16], ids=["one part", "parts"])
 @pytest.mark.parametrize("value", [2.5, -96.0])
@@ -326,6 +328,7 @@ def test_rows_of_equal_numbers_are_the_bias_of_the_norm(
     torch.testing.assert_close(out.double(), expected, rtol=rtol, atol=1e-5 + 1e-3 * abs(value))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy, in the interpreter
 @devices
 @pytest.mark.parametrize("function", NORM_LINEAR)
@@ -345,6 +348,7 @@ def test_a_product_behind_a_layer_norm_is_not_split():
 # --- linear, residual ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @dtypes
 @small
 @devices
@@ -355,6 +359,7 @@ def test_it_is_linear_and_residual(
     assert_is_linear_and_residual(function, make_case(*sizes, dtype, device))
 
 
+@pytest.mark.slow
 @needs_triton
 @devices
 @pytest.mark.parametrize("split_k", [1, 2, 3, 4])
@@ -377,6 +382,7 @@ def test_a_tile_may_be_shared(block_m: int, block_n: int, split_k: int, device: 
         assert not workspace.counters.any()  # it can be launched again
 
 
+@pytest.mark.slow
 @needs_triton
 @dtypes
 @devices
@@ -546,6 +552,7 @@ def flat(arguments: dict) -> dict:
     return {name: value for part in parts for name, value in part.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy, in the interpreter
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf], ids=str)
 @pytest.mark.parametrize("where", ["one number", "the row"])
@@ -570,6 +577,7 @@ def test_no_rows_make_no_result(function: Callable):
     assert all(len(each) == 0 for each in parts)
 
 
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("function", TRITON)
 @settings(max_examples=20)

@@ -89,6 +89,7 @@ def lines_of(options):
     return count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
 def test_an_interrupt_anywhere_in_generate_costs_nothing_but_that_call(options):
     numbers = random.Random(0).sample(range(1, lines_of(options)), 15)
@@ -127,6 +128,7 @@ def test_whoever_steps_on_after_interrupts_gets_every_token_once(options):
     assert_no_block_is_lost(engine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
 def test_an_interrupted_stream_is_cancelled_and_nothing_else(options):
     rng = random.Random(2)
@@ -207,6 +209,7 @@ TEARS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_call", [0, 1, 3])
 @pytest.mark.parametrize("place", TEARS)
 @pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)

@@ -177,6 +177,7 @@ SMALL = {
 small = pytest.mark.parametrize("sizes", SMALL.values(), ids=SMALL)
 
 
+@pytest.mark.slow
 @dtypes
 @small
 @appends
@@ -260,6 +261,7 @@ def test_plain_writes_each_token_to_its_slot_at_any_size(path: str, data: st.Dat
     assert_each_token_is_in_its_slot(PLAIN[path], data.draw(cases(path)))
 
 
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("path", TRITON)
 @settings(max_examples=25)

@@ -102,6 +102,7 @@ def test_a_name_that_cells_share_means_one_thing(path):
     assert bound_twice & set().union(*(taken for _, taken in cells)) == set()
 
 
+@pytest.mark.slow
 def test_the_first_lessons_small_engine_shows_the_same_however_often_a_cell_runs(tiny, capsys):
     (path,) = [path for path in NOTEBOOKS if path.name.startswith("00")]
     sources = [cell.source for cell in code_cells(path) if not is_ignored(cell)]

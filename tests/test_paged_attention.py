@@ -125,6 +125,7 @@ random_sizes = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @dtypes
 @small
 @pytest.mark.parametrize("attention", BOTH)
@@ -138,6 +139,7 @@ def test_plain_is_dense_attention_at_any_size(sizes: dict):
     assert_is_dense_attention(paged_attention_plain, make_case(**sizes))
 
 
+@pytest.mark.slow
 @needs_triton
 @settings(max_examples=20)
 @given(random_sizes)

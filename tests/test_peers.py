@@ -91,6 +91,7 @@ def test_a_peer_that_fails_is_left_out_with_its_reason(monkeypatch):
     assert ran.equal_requests(ran.runs[peers.DYNAMIC][0]) == 0
 
 
+@pytest.mark.slow
 def test_vllm_runs_where_it_is_installed(monkeypatch):
     """What it is asked for and what is read from its answer; a stand-in answers."""
     asked = {}

@@ -176,6 +176,7 @@ def test_a_token_too_unlikely_for_a_float32_sum_still_has_its_share():
     assert draw(probabilities.expand(2, 4), [place / (1 + 2 * small) for place in places]) == [1, 2]
 
 
+@pytest.mark.slow
 def test_masked_tokens_are_never_drawn_from_a_whole_vocabulary():
     logits = random_logits(1, 50257, scale=1.0)
     n = 40

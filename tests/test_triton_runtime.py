@@ -74,6 +74,7 @@ def test_an_interpreter_that_fails_with_this_numpy_is_off_and_says_so(triton_ver
     assert ("install Triton 3.7" in status.reason) != works
 
 
+@pytest.mark.slow
 @needs_interpreter
 def test_without_a_gpu_the_interpreter_is_on_before_triton_is_imported():
     answer = in_new_process(
@@ -83,6 +84,7 @@ def test_without_a_gpu_the_interpreter_is_on_before_triton_is_imported():
     assert answer == ["1", "interpreter", "there is no CUDA GPU"]
 
 
+@pytest.mark.slow
 @needs_triton
 def test_triton_imported_too_early_is_off_and_says_what_to_do():
     answer = in_new_process(
@@ -93,6 +95,7 @@ def test_triton_imported_too_early_is_off_and_says_what_to_do():
     assert "import labkit first" in answer[1]
 
 
+@pytest.mark.slow
 @needs_interpreter
 def test_an_interpreter_asked_for_in_the_environment_survives_an_early_import():
     answer = in_new_process(
@@ -103,6 +106,7 @@ def test_an_interpreter_asked_for_in_the_environment_survives_an_early_import():
     assert answer == "interpreter"
 
 
+@pytest.mark.slow
 def test_every_module_imports_without_triton():
     answer = in_new_process(
         """
