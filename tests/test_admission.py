@@ -36,6 +36,7 @@ def test_an_admission_looks_at_each_request_a_few_times_however_many_there_are(m
     assert calls["blocks_to_reach"] <= 2 * num_requests
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefix_cache", [False, True])
 def test_while_a_waiting_request_cannot_fit_steps_go_on_as_if_nobody_waited(monkeypatch, prefix_cache):
     engine = make_engine(

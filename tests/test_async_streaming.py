@@ -81,6 +81,7 @@ def test_each_task_gets_the_tokens_of_its_own_request(decode_first, stream_inter
     assert engine.stats().counters.finished == {"length": 18}
 
 
+@pytest.mark.slow
 def test_the_tokens_are_those_of_generate():
     prompts = ["To be", "or not", "to be"]
     generated = tokens_of(make_engine().generate(prompts, SEEDED))

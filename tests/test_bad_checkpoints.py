@@ -220,6 +220,7 @@ BAD_VALUES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "value"), BAD_VALUES, ids=lambda x: repr(x)[:24])
 def test_a_value_of_config_json_that_cannot_be_is_refused_by_name(monkeypatch, directory: Path, name, value):
     monkeypatch.setattr(checkpoint, "GPT2", None)  # nothing is built

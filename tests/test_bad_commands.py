@@ -56,6 +56,7 @@ NO_DEVICES += [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", NO_DEVICES, ids=lambda d: repr(d)[:20])
 @pytest.mark.parametrize("command", ALL)
 def test_a_device_that_is_neither_cpu_nor_cuda_is_refused(parser, capsys, command, device):

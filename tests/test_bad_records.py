@@ -223,6 +223,7 @@ def leaves(shape: object, path: tuple = ()):
 KEYS = [(kind, path) for kind, shape in record.SAMPLE.items() for path in leaves(shape)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "path"), KEYS, ids=shortened)
 def test_a_key_that_the_second_sample_lacks_is_named(folder, kind, path):
     broken = lacking(shipped(kind), ("samples", 1, *path))
@@ -281,6 +282,7 @@ def test_every_sample_is_checked(folder):
     assert_refused_with(folder, broken, "sample 1.rung must be text, not None")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(RECORDED.glob("*.json")), ids=lambda p: p.stem)
 def test_every_shipped_record_is_what_the_readers_expect(path):
     assert load_record(path.stem)["samples"]

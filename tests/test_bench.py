@@ -200,6 +200,7 @@ def test_dense_reference_and_transformers_agree(tiny):
     assert [len(tokens) for tokens in dense] == [8, 8]
 
 
+@pytest.mark.slow
 def test_parity_is_said_prompt_by_prompt(tiny):
     from labkit import LADDER
 

@@ -136,6 +136,7 @@ def test_a_row_is_made_when_a_copy_replaces_its_last_block():
     assert rows_made(tables, batch) == 0
 
 
+@pytest.mark.slow
 @given(block_size=st.integers(1, 4), moves=MOVES)
 def test_after_each_move_kept_rows_are_right_and_only_those_of_changed_lists_are_made(block_size, moves):
     manager = make_manager(block_size=block_size, max_blocks_per_layer=200)

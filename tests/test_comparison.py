@@ -109,6 +109,7 @@ def test_the_same_thing_twice_is_rarely_called_different(kind):
     assert verdicts.count("cannot tell") >= 144
 
 
+@pytest.mark.slow
 def test_a_tenth_is_found_in_every_kind_of_noise():
     rng = np.random.default_rng(4)
     for kind in ("quiet", "drift", "steps"):

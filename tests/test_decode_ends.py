@@ -208,6 +208,7 @@ def assert_advances(advance: Callable, logits: Tensor, slots: dict, tokens: list
     assert slots["context_lens"].tolist() == lens
 
 
+@pytest.mark.slow
 @dtypes
 @devices
 @pytest.mark.parametrize("B, V", [(1, 1), (1, 16), (3, 17), (5, 32), (2, 100)], ids=str)

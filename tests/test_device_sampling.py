@@ -137,6 +137,7 @@ BATCHES = st.tuples(st.integers(1, 6), st.integers(1, 40)).flatmap(
 )
 
 
+@pytest.mark.slow
 @given(BATCHES)
 def test_any_batch_has_the_hosts_tokens(batch: tuple):
     seed, scale, others, rounded, params, indices, shape = batch

@@ -116,6 +116,7 @@ def test_exactly_max_new_tokens_are_made(num_tokens):
     assert completion.finish_reason is FinishReason.LENGTH
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rung", ["00", "01", "06", "07", "09", "10"])
 def test_a_sequence_may_fill_every_position_though_they_fill_no_whole_number_of_blocks(rung):
     engine = make_engine(options=LADDER[rung].options, block_size=5)
@@ -409,6 +410,7 @@ def test_stats_are_a_copy():
     assert before == make_engine().stats() != engine.stats()
 
 
+@pytest.mark.slow
 def test_a_finished_request_is_not_retained():
     engine = make_engine()
     engine.add_request((1, 2, 3), GREEDY)

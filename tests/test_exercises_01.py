@@ -212,6 +212,7 @@ def test_moves_that_leave_the_row_right_or_cannot_be_made_are_refused(exercise, 
     assert words in exercise.grade(named(attempt))
 
 
+@pytest.mark.slow
 @accepted(
     (
         BREAK_THE_ROW,

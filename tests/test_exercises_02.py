@@ -417,6 +417,7 @@ WRONG_PLANS = {
 }
 
 
+@pytest.mark.slow
 @refused((SPLIT_FAST_SLOW, WRONG_SPLITS), (PLAN, WRONG_PLANS))
 def test_a_plausible_wrong_answer_is_refused_in_words_of_its_own(exercise, attempt, words):
     assert words in exercise.grade(attempt)

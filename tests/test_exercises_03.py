@@ -253,6 +253,7 @@ def as_a_range(program, block_idx, pos, strides, D, BLOCK_D):
     return range(start + program[2] * BLOCK_D, start + min(D, (program[2] + 1) * BLOCK_D))
 
 
+@pytest.mark.slow
 @accepted(
     (
         OFFSETS,

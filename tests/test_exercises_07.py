@@ -347,6 +347,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exercise", [APPEND_ALL_LAYERS, BLOCKS_NEEDED], ids=lambda e: e.name)
 def test_the_solution_is_right_and_the_empty_cell_is_not_attempted(exercise):
     right = f"{exercise.name}: right, all {len(exercise.cases)} cases."

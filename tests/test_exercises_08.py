@@ -13,6 +13,7 @@ from labkit.learn import lesson_08, not_attempted
 from labkit.learn.lesson_08 import MOVE_ON, WHICH_GRAPH, draw_batch, draw_replays, replayed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exercise", [MOVE_ON, WHICH_GRAPH], ids=lambda e: e.name)
 def test_the_solution_is_right_and_the_empty_cell_is_not_attempted(exercise):
     right = f"{exercise.name}: right, all {len(exercise.cases)} cases."

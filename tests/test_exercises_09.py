@@ -174,6 +174,7 @@ WRONG_MERGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("attempt", "words"), WRONG_MERGES.values(), ids=WRONG_MERGES)
 def test_a_wrong_merge_is_refused_in_the_contract_s_words(attempt, words):
     assert words in MERGE.grade(lambda parts: attempt(parts))
@@ -208,6 +209,7 @@ RIGHT_MERGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attempt", RIGHT_MERGES.values(), ids=RIGHT_MERGES)
 def test_a_right_merge_is_right_in_any_clothes(attempt):
     assert MERGE.grade(attempt) == f"merge: right, all {len(MERGE.cases)} cases."
@@ -439,6 +441,7 @@ RIGHT_FOLDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attempt", RIGHT_FOLDS.values(), ids=RIGHT_FOLDS)
 def test_a_right_fold_is_right_in_any_clothes(attempt):
     assert FOLD.grade(attempt) == f"fold: right, all {len(FOLD.cases)} cases."

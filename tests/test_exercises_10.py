@@ -15,6 +15,7 @@ from labkit.learn.lesson_10 import DELIVER, GOING, Running, draw_events, draw_ru
 from labkit.show import record_flights
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exercise", [DELIVER, GOING], ids=lambda e: e.name)
 def test_the_solution_is_right_and_the_empty_cell_is_not_attempted(exercise):
     right = f"{exercise.name}: right, all {len(exercise.cases)} cases."
@@ -168,6 +169,7 @@ ALL_WRONG_DELIVERIES = OTHER_WRONG_DELIVERIES | {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("attempt", "words"), ALL_WRONG_DELIVERIES.values(), ids=ALL_WRONG_DELIVERIES)
 def test_a_wrong_delivery_is_refused_in_the_contract_s_words(attempt, words):
     assert words in DELIVER.grade(attempt)

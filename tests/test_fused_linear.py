@@ -276,6 +276,7 @@ def test_it_is_layer_norm_then_linear(
     assert_is_layer_norm_then_linear(function, make_case(*sizes, dtype, device), gelu=gelu)
 
 
+@pytest.mark.slow
 @needs_triton
 @tiled
 @devices
@@ -294,6 +295,7 @@ def test_norm_linear_takes_statistics_in_parts_of_any_width(function: Callable, 
     assert_is_layer_norm_then_linear(function, case, width)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [None, 16], ids=["one part", "parts"])
 @pytest.mark.parametrize("K", [40, 300], ids=["one block", "more than one"])
 @devices

@@ -27,6 +27,8 @@ from labkit.ladder import FUSED_AND_SPLIT
 from labkit.model import GPT2Config
 from labkit.model.checkpoint import random_gpt2
 
+pytestmark = pytest.mark.slow
+
 RUNG_00 = LADDER["00"].options
 EAGER = replace(FUSED_AND_SPLIT, launch="eager")
 PLAIN_OPTIONS = replace(EAGER, attention="plain")
@@ -131,7 +133,6 @@ def assert_logits_are_close(compared: list[Compared], bound: float) -> None:
 # --- logits ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -181,7 +182,6 @@ def test_tokens_are_those_of_rung_00(config: GPT2Config):
         assert_no_block_is_lost(engine)
 
 
-@pytest.mark.slow
 @needs_interpreter
 @configs
 def test_tokens_of_the_kernels_in_the_interpreter_are_those_of_rung_00(config: GPT2Config):
@@ -194,7 +194,6 @@ def test_tokens_of_the_kernels_in_the_interpreter_are_those_of_rung_00(config: G
     assert_no_block_is_lost(engine)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -257,7 +256,6 @@ def without_workspace(kernels: FusedKernels) -> FusedKernels:
     return kernels._replace(linear_residual=kernels.linear_residual.func)
 
 
-@pytest.mark.slow
 @needs_interpreter
 def test_no_two_engines_share_a_workspace():
     """Steps of two engines may run at once, and a workspace is for launches that follow each other."""
@@ -301,7 +299,6 @@ def test_a_layer_is_five_calls_and_a_step_has_few_more(config: GPT2Config, is_gr
     assert [gelu for name, gelu in calls if name == "norm_linear"] == [False, True] * config.n_layer
 
 
-@pytest.mark.slow
 @needs_interpreter
 def test_attention_is_split_by_the_longest_sequence_that_there_can_be(monkeypatch: pytest.MonkeyPatch):
     """Not by the longest that there is, which a graph could not ask for: here 64 tokens, of which a program

@@ -108,6 +108,7 @@ def test_an_interrupt_anywhere_in_generate_costs_nothing_but_that_call(options):
     assert_no_block_is_lost(engine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
 def test_whoever_steps_on_after_interrupts_gets_every_token_once(options):
     rng = random.Random(1)

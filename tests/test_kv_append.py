@@ -254,6 +254,7 @@ def cases(draw: st.DrawFn, path: str) -> Case:
     return make_case(path, places, B=B, N=N, block_size=block_size, **sizes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PLAIN)
 @settings(max_examples=50)
 @given(data=st.data())
@@ -472,6 +473,7 @@ def assert_refused(append: Callable, case: Case, arguments: dict[str, Tensor | i
     assert torch.equal(bits(case.v_pool), before[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path, append, name, change, message", REFUSED)
 def test_what_does_not_fit_is_refused_by_name(
     path: str, append: Callable, name: str, change: Callable, message: str

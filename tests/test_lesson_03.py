@@ -203,6 +203,7 @@ def test_a_batch_too_large_to_draw_is_refused():
         show.draw_write_indices({"all": {"block_idx": range(17), "pos": 3}})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "draw",
     [

@@ -74,6 +74,7 @@ def test_layers_agree_whatever_happens(model, options):
     assert all(seen.events.values())  # a boundary, a copy, a preemption, an end: each was there
 
 
+@pytest.mark.slow
 def test_the_pool_is_used_alike(model):
     uses = [lesson_07.run_schedule(lesson_07.schedule_engine(model, o, CPU)).uses for o in ENGINES.values()]
     assert uses[0] == uses[1] == uses[2]

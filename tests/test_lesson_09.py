@@ -212,6 +212,7 @@ def test_a_run_of_short_contexts_is_hardly_split():
     assert (at_work, share_of_one) == (1.5, 50)  # one piece of 32 tokens, then two
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("splits", [1, 3])
 def test_attention_in_shares_is_its_twin(splits):
     case = lesson_09.attention_case((0, 3, 40))

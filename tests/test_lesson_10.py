@@ -42,6 +42,7 @@ def test_read_at_once_takes_the_sum_and_one_behind_the_larger(work):
     assert step_time(work, ahead=1) == pytest.approx(max(work.host, work.gpu))
 
 
+@pytest.mark.slow
 @given(work=works)
 def test_further_behind_gains_nothing_more(work):
     assume(abs(work.host - work.gpu) > 0.05 * work.launch)

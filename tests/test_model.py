@@ -70,6 +70,7 @@ def assert_near(actual: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_logits_equal_transformers_at_every_position(pair: Pair):
     input_ids = torch.stack(random_prompts(pair.gpt2, [33, 33, 33]))
     with torch.inference_mode():
@@ -77,6 +78,7 @@ def test_logits_equal_transformers_at_every_position(pair: Pair):
     assert_near(all_logits(pair.gpt2, input_ids), expected)
 
 
+@pytest.mark.slow
 def test_logits_equal_transformers_at_the_last_position_there_is(tiny: LanguageModel, tiny_hf):
     (prompt,) = random_prompts(tiny.gpt2, [tiny.config.n_positions])
     with torch.inference_mode():
@@ -176,6 +178,7 @@ def test_a_prefill_keeps_to_attention_that_makes_no_plan_for_each_shape(
     assert torch.backends.cuda.cudnn_sdp_enabled()
 
 
+@pytest.mark.slow
 def test_pads_past_the_last_position_do_no_harm(pair: Pair):
     n = pair.gpt2.config.n_positions
     long, short = random_prompts(pair.gpt2, [n, 9])

@@ -199,6 +199,7 @@ def test_a_layer_of_a_larger_pool_and_columns_of_a_wider_table_may_be_views(atte
     assert_is_dense_attention(attention, case._replace(arguments=case.arguments | views))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:All-NaN slice")  # numpy, in the interpreter
 @pytest.mark.parametrize("attention", BOTH)
 @pytest.mark.parametrize("name", ["query", "key_new", "value_new"])

@@ -26,6 +26,8 @@ from labkit.kernels import (
     triton_status,
 )
 
+pytestmark = pytest.mark.slow
+
 if triton_status().mode == "interpreter":
     from triton.runtime.interpreter import InterpreterBuilder
 
@@ -249,14 +251,12 @@ SMALL = {
 small = pytest.mark.parametrize("sizes", SMALL.values(), ids=SMALL)
 
 
-@pytest.mark.slow
 @small
 @each_form
 def test_it_is_dense_attention_and_each_token_is_in_its_slot(attention: Callable, sizes: dict):
     assert_attends_and_stores(attention, make_case(**sizes))
 
 
-@pytest.mark.slow
 @dtypes
 @each_form
 def test_in_any_precision(attention: Callable, dtype: torch.dtype):
@@ -280,7 +280,6 @@ def test_plain_at_any_size(sizes: dict):
     assert_attends_and_stores(paged_attention_append_plain, make_case(**sizes, device="cpu"))
 
 
-@pytest.mark.slow
 @needs_triton
 @given(random_sizes)
 @settings(max_examples=15)
@@ -288,7 +287,6 @@ def test_the_one_kernel_at_any_size(sizes: dict):
     assert_attends_and_stores(paged_attention_append_triton, make_case(**sizes))
 
 
-@pytest.mark.slow
 @needs_triton
 @given(
     sizes=random_sizes,
@@ -301,7 +299,6 @@ def test_split_at_any_size_and_in_any_number(sizes: dict, long: list[int], split
     assert_attends_and_stores(split_in(splits), make_case(**sizes))
 
 
-@pytest.mark.slow
 @each_form
 @pytest.mark.parametrize("block_size", [1, 4])
 def test_what_a_step_stores_the_next_one_sees(attention: Callable, block_size: int):
@@ -390,7 +387,6 @@ def test_rows_that_pad_store_nothing_though_their_table_names_a_block_in_use(att
     torch.testing.assert_close(out[[1, 3]], padding, rtol=0, atol=0)
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:All-NaN slice", "ignore:invalid value")  # numpy, in the interpreter
 @each_form
 @pytest.mark.parametrize("broken", [1, 2])
@@ -411,7 +407,6 @@ def test_a_row_whose_numbers_are_nan_spoils_no_other(attention: Callable, name: 
     assert torch.equal(spoiled.v_pool.isnan(), expected_pools[1].view(torch.float32).isnan())
 
 
-@pytest.mark.slow
 @each_form
 @pytest.mark.parametrize("size", [80.0, -80.0])
 def test_scores_past_the_range_of_exp_do_not_overflow(attention: Callable, size: float):
@@ -426,7 +421,6 @@ def permuted(tensor: Tensor, order: Sequence[int]) -> Tensor:
     return tensor.permute(*order).contiguous().permute(*back)
 
 
-@pytest.mark.slow
 @each_form
 @pytest.mark.parametrize("order", [(1, 0, 2, 3, 4), (0, 1, 3, 2, 4), (2, 3, 1, 0, 4)], ids=str)
 def test_the_pool_may_lie_in_memory_in_any_order_that_keeps_a_head_together(
@@ -467,7 +461,6 @@ def test_of_a_table_no_block_is_read_past_the_new_tokens(attention: Callable):
 # --- splits ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("splits", [1, 2, 3, 4, 5, MOST_SPLITS])
 def test_in_any_number_of_programs_it_is_the_one_kernel(splits: int):
@@ -480,7 +473,6 @@ def test_in_any_number_of_programs_it_is_the_one_kernel(splits: int):
     assert torch.equal(bits(split.k_pool), bits(one.k_pool))
 
 
-@pytest.mark.slow
 @needs_triton
 def test_a_workspace_serves_one_call_after_the_other_whatever_their_size():
     """Made for a large batch, as an engine does it; what one call leaves is nothing to the next."""
@@ -707,7 +699,6 @@ def test_what_does_not_fit_is_refused_by_name(attention: Callable, name: str, ch
     assert_refused(attention, case, {name: change(case.arguments[name])}, message)
 
 
-@pytest.mark.slow
 @each_form
 @pytest.mark.parametrize("bad", [-1, 6])
 def test_in_debug_mode_a_slot_out_of_range_is_refused_by_name(

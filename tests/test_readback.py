@@ -192,6 +192,7 @@ def assert_is(completion: Completion, expected: Completion) -> None:
     assert completion.text == expected.text and completion.error is None
 
 
+@pytest.mark.slow
 @ahead
 @pytest.mark.parametrize("place", range(len(EXPECTED[0])))
 def test_the_token_behind_the_end_of_a_text_reaches_nobody(options, place: int):
@@ -233,6 +234,7 @@ def test_a_step_of_a_text_that_has_ended_is_dropped_and_disturbs_nobody_later(op
     assert_no_block_is_lost(engine)
 
 
+@pytest.mark.slow
 @ahead
 @pytest.mark.parametrize("which", [0, 1, 2])
 @pytest.mark.parametrize("num_steps", [1, 2, 4])
@@ -332,6 +334,7 @@ def test_a_stream_that_is_left_takes_its_token_with_it(options):
 NEVER_MADE = min(set(range(CONFIG.vocab_size)).difference(*EXPECTED))
 
 
+@pytest.mark.slow
 @ahead
 @pytest.mark.parametrize("eos", [None, NEVER_MADE])
 @pytest.mark.parametrize("broken", [0, 1, 2])
@@ -504,6 +507,7 @@ def test_a_reading_that_fails_takes_back_the_blocks_of_both_steps(monkeypatch, o
     assert [handed_out[i] for i in ids] == EXPECTED[:3]
 
 
+@pytest.mark.slow
 @ahead
 @pytest.mark.parametrize("block_size", [1, 4])
 @pytest.mark.parametrize("which", [0, 1, 2])

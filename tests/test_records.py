@@ -24,6 +24,7 @@ MEASURED = sorted(
 )  # which has no samples
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", MEASURED, ids=lambda p: p.stem)
 def test_records_say_where_they_come_from_and_keep_raw_samples(path):
     recorded = record.load_record(path.stem)  # which checks that every sample has what its kind needs

@@ -146,6 +146,7 @@ def test_no_rows_is_no_change(kind):
     assert manager.num_free_blocks == 8
 
 
+@pytest.mark.slow
 @given(
     block_size=st.integers(1, 5),
     lengths=st.lists(st.integers(0, 7), min_size=1, max_size=4),
@@ -182,6 +183,7 @@ def test_what_is_booked_is_what_an_append_books(block_size, lengths, forked, dat
     managers[1].check_integrity(each[1])
 
 
+@pytest.mark.slow
 @kinds
 @given(
     lengths=st.lists(st.integers(0, 6), min_size=1, max_size=4), num_forks=st.integers(0, 2), data=st.data()
@@ -432,6 +434,7 @@ def test_a_step_that_fails_leaves_everything_as_if_it_had_not_been(monkeypatch, 
     assert_no_block_is_lost(engine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["attention in the second layer", "reading the tokens"])
 @all_resident
 def test_a_failed_step_in_which_blocks_were_copied_spoils_no_sharer(monkeypatch, options, place):
@@ -533,6 +536,7 @@ def test_a_batch_goes_from_greedy_to_drawn_and_back_and_nobody_notices(options):
     assert {size for size, _ in recorder.calls} >= {1, 2, 3, 4}
 
 
+@pytest.mark.slow
 @all_resident
 def test_requests_that_join_while_others_run_get_the_tokens_of_rung_00(options):
     """Twelve requests for three slots: each step somebody may leave, join, or be preempted."""

@@ -91,6 +91,7 @@ def test_long_sequences_say_how_many_tokens_are_not_drawn(engine):
     assert drawn == ["+12", "+12"]  # 25 tokens, of which the last 13 are drawn
 
 
+@pytest.mark.slow
 def test_slider_moves_over_all_steps(engine, monkeypatch):
     import ipywidgets
 

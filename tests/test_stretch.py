@@ -61,6 +61,7 @@ def books(engine: InferenceEngine) -> list[tuple]:
 # --- the books -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @ahead
 @pytest.mark.parametrize("num_steps", [9, 10])
 def test_who_is_admitted_does_not_depend_on_whether_somebody_looked(options, num_steps):

@@ -19,6 +19,8 @@ from labkit.kernels.triton_runtime import (
     triton,
 )
 
+pytestmark = pytest.mark.slow
+
 needs_triton = pytest.mark.skipif(not triton_runtime.HAS_TRITON, reason="Triton is not installed")
 needs_interpreter = pytest.mark.skipif(
     not triton_runtime.INTERPRETS, reason="Triton is not installed, or its interpreter fails with this NumPy"
@@ -74,7 +76,6 @@ def test_an_interpreter_that_fails_with_this_numpy_is_off_and_says_so(triton_ver
     assert ("install Triton 3.7" in status.reason) != works
 
 
-@pytest.mark.slow
 @needs_interpreter
 def test_without_a_gpu_the_interpreter_is_on_before_triton_is_imported():
     answer = in_new_process(
@@ -84,7 +85,6 @@ def test_without_a_gpu_the_interpreter_is_on_before_triton_is_imported():
     assert answer == ["1", "interpreter", "there is no CUDA GPU"]
 
 
-@pytest.mark.slow
 @needs_triton
 def test_triton_imported_too_early_is_off_and_says_what_to_do():
     answer = in_new_process(
@@ -95,7 +95,6 @@ def test_triton_imported_too_early_is_off_and_says_what_to_do():
     assert "import labkit first" in answer[1]
 
 
-@pytest.mark.slow
 @needs_interpreter
 def test_an_interpreter_asked_for_in_the_environment_survives_an_early_import():
     answer = in_new_process(
@@ -106,7 +105,6 @@ def test_an_interpreter_asked_for_in_the_environment_survives_an_early_import():
     assert answer == "interpreter"
 
 
-@pytest.mark.slow
 def test_every_module_imports_without_triton():
     answer = in_new_process(
         """
