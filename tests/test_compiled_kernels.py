@@ -32,10 +32,11 @@ each_arch = pytest.mark.parametrize("arch", SHARED_MEMORY)
 
 
 @pytest.fixture(scope="module", params=["quick", pytest.param("full", marks=pytest.mark.full_compile)])
-def programs(request: pytest.FixtureRequest) -> list[dict]:
+def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     """What each compiled kernel takes: see compile_kernels.py, which prints it."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    cache = str(request.config.cache.mkdir("triton"))  # what has not changed is not compiled again
+    kept = getattr(request.config, "cache", None)  # what has not changed is not compiled again
+    cache = str(kept.mkdir("triton") if kept else tmp_path_factory.mktemp("triton"))
     answer = subprocess.run(
         [sys.executable, Path(__file__).with_name("compile_kernels.py"), request.param],
         env=environment | {"CUDA_VISIBLE_DEVICES": "", "TRITON_CACHE_DIR": cache, "PYTHONPATH": ROOT},

@@ -16,7 +16,7 @@ from labkit.engine import InferenceSession
 from labkit.engine.device_sampling import as_int64
 from labkit.engine.device_slots import DeviceSlots
 from labkit.engine.request import Request
-from labkit.engine.staging import PinnedReadback, PinnedStaging
+from labkit.engine.staging import NUM_BUFFERS, PinnedReadback, PinnedStaging
 from labkit.kvcache import MutableInfoBlockManager, OneTableBlockManager
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -95,14 +95,24 @@ def test_a_buffer_is_not_written_again_before_its_copy_is_over(monkeypatch):
     staging, made, waited = PinnedStaging(2, CPU), [], []
 
     def arrive(event: FakeEvent) -> None:
-        """What the copy finds in the buffers by now: its own numbers, and of the next one, those."""
+        """What the copy finds in the buffers by now: its own numbers, and those of the sends after it."""
         waited.append((event.number, sorted(buffer.tolist() for buffer in staging._buffers)))
 
     monkeypatch.setattr(staging, "_is_cuda", True)
     monkeypatch.setattr(torch.cuda, "Event", lambda: FakeEvent(arrive, made))
-    for i in range(5):
+    for i in range(NUM_BUFFERS + 3):
         staging.send(torch.full((2,), i))
-    assert waited == [(i, [[i] * 2, [i + 1] * 2]) for i in range(3)]
+    assert waited == [(i, [[i + k] * 2 for k in range(NUM_BUFFERS)]) for i in range(3)]
+
+
+def test_a_join_behind_a_step_that_still_runs_waits_for_no_copy(monkeypatch):
+    """It sends three times: who runs, their state, their rows."""
+    staging, made, waited = PinnedStaging(2, CPU), [], []
+    monkeypatch.setattr(staging, "_is_cuda", True)
+    monkeypatch.setattr(torch.cuda, "Event", lambda: FakeEvent(waited.append, made))
+    for i in range(3):
+        staging.send(torch.full((2,), i))
+    assert waited == []
 
 
 def test_numbers_are_read_when_their_copy_is_over(monkeypatch):

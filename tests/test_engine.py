@@ -26,7 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import labkit
-from labkit import LADDER, CacheConfig, FinishReason, InferenceEngine, SamplingParams
+from labkit import LADDER, CacheConfig, FinishReason, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.model.checkpoint import ROOT
 
 PROMPTS = [(1, 2, 3), tuple(range(20, 33)), (7,), tuple(range(40, 49)), (1, 2, 3, 4, 5, 6), (9, 9)]
@@ -113,6 +113,14 @@ def test_exactly_max_new_tokens_are_made(num_tokens):
     (completion,) = make_engine().generate([(1, 2, 3)], SamplingParams(num_tokens))  # up to 64 positions
     assert len(completion.token_ids) == num_tokens
     assert completion.finish_reason is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize("rung", ["00", "01", "06", "07", "09", "10"])
+def test_a_sequence_may_fill_every_position_though_they_fill_no_whole_number_of_blocks(rung):
+    engine = make_engine(options=LADDER[rung].options, block_size=5)
+    assert tokens_of(engine.generate([(1, 2, 3)], SamplingParams(61))) == [
+        tokens_alone((1, 2, 3), SamplingParams(61))
+    ]
 
 
 @pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS)
@@ -434,6 +442,12 @@ def test_a_request_that_never_ran_was_never_admitted():
     engine = make_engine()
     timing = engine.cancel(engine.add_request((1, 2), GREEDY)).timing
     assert timing.admitted is None and timing.tokens == ()
+
+
+def test_what_is_not_asked_for_is_as_the_docstrings_say():
+    assert CacheConfig() == CacheConfig(64, None, True, 256)
+    assert SchedulerConfig() == SchedulerConfig(8, 8, 2048, "fifo", 32, False)
+    assert SamplingParams() == SamplingParams(16, 0.0, 0, 1.0, None, True)
 
 
 def test_the_pool_has_room_for_a_full_batch_of_the_longest_sequences_unless_told_otherwise():

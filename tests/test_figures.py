@@ -4,16 +4,23 @@ from itertools import combinations, pairwise
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
+from helpers import make_engine
 from matplotlib.colors import same_color
 from matplotlib.text import Text
 
-from labkit import bench, show
+from labkit import SamplingParams, bench, show
 from labkit.bench import Comparison, HostTime
 from labkit.ladder import LADDER
+from labkit.show.flights import Flight, Flights
 from labkit.show.host_time import spread
+from labkit.show.idle import StepOnDevice
 from labkit.show.ladder import rung_label
-from labkit.show.style import BLUE, DPI, GREY, INK, RED, WIDE, WIDTH, is_wide
+from labkit.show.rows import reason_of
+from labkit.show.sends import OF_REQUESTS, OF_STEPS, Sends
+from labkit.show.step_kernels import KernelBox
+from labkit.show.style import BLUE, DPI, GREEN, GREY, INK, ORANGE, RED, WIDE, WIDTH, is_wide
 
 ROUND = (1.0, 1.01, 0.99, 1.0)  # runs about 1 s
 
@@ -139,6 +146,8 @@ def test_before_and_after_in_seconds():
     figure = show.draw_before_after(comparison(2.0), "host time")
     axes = figure.axes[0]
     assert [bar.get_width() for bar in axes.patches] == [8.0, 4.0]
+    shades = [bar.get_facecolor()[:3] for bar in axes.patches]
+    assert all(same_color(shade, colour) for shade, colour in zip(shades, (GREY, BLUE), strict=True))
     before, after = lines(figure, "o")
     np.testing.assert_allclose(before.get_xdata(), [8.0, 8.08, 7.92, 8.0])
     np.testing.assert_allclose(after.get_xdata(), [4.0, 4.04, 3.96, 4.0])
@@ -331,6 +340,21 @@ def test_labels_that_would_overlap_move_apart_and_no_further():
     assert spread([0.1, 0.99, 1.0], 0.1) == pytest.approx([0.1, 0.9, 1.0])  # none above the axes
 
 
+# --- engines side by side ------------------------------------------------------------------------------
+
+
+def test_engines_are_ordered_by_their_medians_beside_the_limit():
+    rates = {"vllm": [300.0, 200.0, 220.0], "labkit 10": [100.0, 110.0, 290.0]}
+    figure = show.draw_peers(rates, limit=400.0, notes={"vllm": "×2.00"})
+    axes = figure.axes[0]
+    assert tick_labels(axes.yaxis) == ["labkit 10", "vllm", "the hardware's limit"]
+    assert texts(figure) == ["110", "", "220", "×2.00", "400", ""]
+    assert [list(line.get_xdata()) for line in lines(figure, "o")] == [rates["labkit 10"], rates["vllm"]]
+    ranges = [line for line in axes.lines if line.get_linewidth() == 6]
+    assert [list(line.get_xdata()) for line in ranges] == [[100, 290], [200, 300]]
+    assert all(same_color(r.get_color(), c) for r, c in zip(ranges, (BLUE, ORANGE), strict=True))
+
+
 # --- what a step is made of ----------------------------------------------------------------------------
 
 
@@ -342,6 +366,110 @@ def test_the_parts_of_a_step_stand_above_the_share_that_its_bytes_explain():
     bars = [(bar.get_x(), bar.get_width()) for bar in figure.axes[0].patches]
     assert bars == [(0, 30), (30, 50), (80, 20), (0, 24), (24, 16), (0, 24), (24, 16), (0, 10)]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["weights", "attention", "host"]
+
+
+def test_a_layers_kernels_stand_where_those_of_the_row_above_do():
+    rows = {
+        "apart": [KernelBox("norm", 1, 10), KernelBox("linear", 1, 30), KernelBox("attention", 1, 20)],
+        "fused": [KernelBox("norm_linear", 2, 30), KernelBox("attention", 1, 20)],
+    }
+    axes = show.draw_layer_kernels(rows).axes[0]
+    assert [box.get_x() for box in axes.patches] == pytest.approx([0.04, 1.04, 2.04, 0.04, 2.04])
+    assert tick_labels(axes.yaxis) == ["apart 3 kernels", "fused 2 kernels"]
+
+
+def test_an_idle_gpus_steps_say_how_long_they_are_and_how_much_of_them_it_works():
+    figure = show.draw_idle([StepOnDevice("09", 64, 800.0, 600.0), StepOnDevice("10", 64, 1000.0, 980.0)])
+    assert texts(figure) == ["idle 25.0 %", "of 800 µs", "idle 2.0 %", "of 1,000 µs"]
+    works = [bar for bar in figure.axes[0].patches if same_color(bar.get_facecolor()[:3], GREEN)]
+    assert [bar.get_width() for bar in works] == pytest.approx([75, 98])
+
+
+def test_captures_are_counted_by_their_reasons():
+    figure = show.draw_captures((1, 2, 2, 2), (1, 1, 2, 2), ("size", "size", "table", ""))
+    legend = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    new_size, grown = "this batch size is new (2)", "its graph was dropped: the table grew (1)"
+    assert legend == [new_size, grown, "the table grows"]
+
+
+def test_means_of_runs_are_means():
+    figure = show.draw_runs({"a": ((100, 100, 190), (200, 200, 500))})
+    assert texts(figure) == ["mean 130", "mean 300"]
+
+
+def test_sent_numbers_are_written_in_thousands_from_a_thousand_on():
+    steps = [(1, True, 1, 1, 3, 1000), (2, False, 0, 0, 0, 0), (3, False, 0, 1, 1, 999)]
+    requests = [(step, 0, 0, 4 + step, "in_place", "nothing") for step in (1, 2, 3)]
+    sends = Sends(pd.DataFrame(requests, columns=OF_REQUESTS), pd.DataFrame(steps, columns=OF_STEPS))
+    written = texts(show.draw_sends(sends))
+    assert {"1.0k", "0", "999"} <= set(written) and "1000" not in written
+
+
+def test_attention_times_name_the_kernels():
+    sample = {"batch_size": 8, "num_bytes": 100, "copy_bytes_per_second": 1e8}
+    samples = [
+        {**sample, "kernel": kernel, "context_len": length, "us": us}
+        for kernel, us in (("one_program", 4.0), ("split", 2.0))
+        for length in (100, 900)
+    ]
+    figure = show.draw_attention_times(samples)
+    assert [line.get_ydata()[0] for line in figure.axes[0].lines] == [4.0, 2.0]
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert legend == ["B = 8, one program", "B = 8, split"]
+
+
+def test_a_request_without_a_token_is_no_end_unless_the_end_was_asked_for():
+    flight = Flight(1, 1, [0], read_in=2, token_ids=[None], handed_to={0})
+    assert texts(show.draw_flights(Flights([flight], calls=2))) == []
+
+
+# --- block tables --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kept", "before", "after", "reason"),
+    [
+        (True, [1, 2], [1, 2], "kept"),
+        (True, [1, 2], [1, 3], "stale"),
+        (False, [1, 2], [1, 2], "forgotten"),
+        (False, [1, 2], [1, 2, 3], "boundary"),
+        (False, [1, 2], [1, 3], "copy_on_write"),
+        (False, [1, 2], [1, 4, 3], "changed"),
+        (False, [1, 2], [3, 2], "changed"),
+        (False, [1, 2], [1], "changed"),
+    ],
+)
+def test_a_row_is_made_anew_for_a_reason(kept, before, after, reason):
+    assert reason_of(kept, before, after) == reason
+
+
+def test_watched_rows_are_as_if_nobody_had_watched():
+    engine = make_engine(options=LADDER["01"].options, prefix_cache=False)
+    engine.add_request((1, 2, 3), SamplingParams(8))
+    show.record_rows(engine, 5)  # in the last of which the row is kept
+    (request,) = engine.scheduler.running
+    row = request.session.get_paged_block_table_row_cpu(layer_idx=0, offset=0)
+    assert row.tolist() == request.session.block_ids_per_layer[0] + [0] * (len(row) - 2)
+
+
+def step_sample(*gaps_us, steps=2):
+    return {
+        "rung": "01",
+        "decode_steps": steps,
+        "new_tokens": [len(gaps) + 1 for gaps in gaps_us],
+        "itl_us": [[1, list(gaps)] for gaps in gaps_us],
+    }
+
+
+def test_step_times_are_medians_over_runs():
+    runs = [step_sample([1000, 2000]), step_sample([3000, 2000]), step_sample([9000, 2000])]
+    assert show.step_times({"samples": runs}, "01") == [3.0, 2.0]
+
+
+def test_step_times_need_every_request_in_every_step():
+    record = {"samples": [step_sample([1000, 2000], [1000])]}
+    with pytest.raises(ValueError, match="not every request was decoded in all 2 steps"):
+        show.step_times(record, "01")
 
 
 # --- all of them ---------------------------------------------------------------------------------------

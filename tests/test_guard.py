@@ -39,6 +39,14 @@ PRESSED = {"block_size": 2, "max_blocks_per_layer": 14, "max_batch_size": 3}  # 
 # --- interrupts: a real signal, at a chosen line of the engine's code ------------------------------------
 
 
+@pytest.fixture(autouse=True)
+def interrupts_raise():
+    """As in a terminal: a job in the background begins with interrupts ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @contextmanager
 def interrupted_at_line(number, times=1):
     """SIGINT when that many lines of labkit have run in here; again at the lines that follow."""

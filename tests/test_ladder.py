@@ -1,7 +1,7 @@
 """The ladder as data."""
 
 import re
-from dataclasses import FrozenInstanceError, asdict, fields
+from dataclasses import FrozenInstanceError, asdict, fields, replace
 from itertools import pairwise
 
 import pytest
@@ -9,16 +9,27 @@ import torch
 from helpers import ENGINES, make_engine, small_model
 
 from labkit import LADDER, EngineOptions, InferenceEngine
+from labkit.engine import parts
 from labkit.engine.device_slots import DeviceSlots
-from labkit.engine.fused_step import FusedDeviceStep
+from labkit.engine.fused_step import TRITON, FusedDeviceStep, SplitAttention
 from labkit.engine.graphed_step import GraphedStep
 from labkit.engine.parts import BLOCK_INFO, BLOCK_TABLES, KV_APPEND, KV_WRITE, READBACK
 from labkit.engine.resident_step import AttendAndWrite, AttendThenWrite, DeviceStep, ResidentDecodeStep
 from labkit.errors import OptionError
+from labkit.kernels import (
+    kv_append_triton_identity_pos,
+    paged_attention_append_triton,
+    paged_attention_plain,
+    paged_attention_triton,
+    triton_status,
+)
+from labkit.kernels.triton_runtime import TritonStatus
 from labkit.kvcache import OneTableBlockManager
 from labkit.lab import CPU_SCALE, Lab
 from labkit.ladder import CAPSTONE, LESSONS
 from labkit.options import CHOICES
+
+needs_triton = pytest.mark.skipif(triton_status().mode == "off", reason=triton_status().reason)
 
 
 def test_rungs_are_numbered_from_00_without_a_gap():
@@ -113,6 +124,44 @@ def test_an_engine_is_made_of_the_classes_that_its_options_name(options):
         assert type(step.block_tables) is BLOCK_TABLES[options.block_tables]
         assert type(step.kv_append) is KV_APPEND[options.kv_append]
         assert type(manager.kv_write) is KV_WRITE[options.kv_write]
+
+
+@needs_triton
+@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+def test_with_triton_attention_every_part_that_has_a_kernel_is_one(options):
+    """Its plain twin would make the same tokens."""
+    step = make_engine(options=replace(options, attention="triton")).decode_step
+    if options.block_tables != "resident":
+        assert step.attention is paged_attention_triton
+        return
+    attention = step.launcher.attention
+    if options.kv_write != "fused":
+        assert attention.attention is paged_attention_triton
+        assert attention.kv_append is kv_append_triton_identity_pos
+    elif options.layer_kernels == "fused":
+        kernels = step.launcher.kernels  # one of them with the engine's own workspace
+        kernels = kernels._replace(linear_residual=kernels.linear_residual.func)
+        assert isinstance(attention.attention, SplitAttention) and kernels == TRITON
+    else:
+        assert attention.attention is paged_attention_append_triton
+
+
+@pytest.mark.parametrize(
+    ("device", "mode", "expected"),
+    [
+        ("cuda", "native", paged_attention_triton),
+        ("cuda", "off", paged_attention_plain),
+        ("cpu", "native", paged_attention_plain),
+        ("cpu", "interpreter", paged_attention_plain),
+    ],
+)
+def test_attention_is_the_kernel_where_it_is_compiled_unless_told_otherwise(
+    monkeypatch, device, mode, expected
+):
+    monkeypatch.setattr(parts, "triton_status", lambda: TritonStatus(mode, "a test"))
+    monkeypatch.setattr(parts, "require_triton", lambda: None)  # whatever this machine has
+    assert parts.pick_attention("auto", device) is expected
+    assert parts.pick_attention("plain", device) is paged_attention_plain
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 import torch
 from helpers import (
     AHEAD,
+    CONFIG,
     GREEDY,
     SEEDED,
     Boom,
@@ -327,12 +328,16 @@ def test_a_stream_that_is_left_takes_its_token_with_it(options):
     assert_no_block_is_lost(engine)
 
 
+NEVER_MADE = min(set(range(CONFIG.vocab_size)).difference(*EXPECTED))
+
+
 @ahead
+@pytest.mark.parametrize("eos", [None, NEVER_MADE])
 @pytest.mark.parametrize("broken", [0, 1, 2])
 @pytest.mark.parametrize("num_made", [1, 3])
-def test_a_request_whose_logits_are_no_numbers_ends_alone(options, num_made: int, broken: int):
+def test_a_request_whose_logits_are_no_numbers_ends_alone(options, num_made: int, broken: int, eos):
     """A step behind: the token on its way when its keys break is still a good one."""
-    engine = make_engine(options=options, prefix_cache=False)
+    engine = make_engine(small_model(eos_token_id=eos), options, prefix_cache=False)
     ids = add_all(engine, PROMPTS[:3], EACH_PARAMS[:3])
     outputs = [output for _ in range(num_made) for output in engine.step()]
     num_good = num_made + engine.readback.is_ahead
@@ -440,6 +445,25 @@ def test_launches_that_fail_again_and_again_lose_nothing(monkeypatch, options, p
             with pytest.raises(Boom):
                 engine.step()
     handed_out = tokens_by_request(outputs + run(engine))
+    assert [handed_out[i] for i in ids] == EXPECTED[:3]
+    assert_no_block_is_lost(engine)
+
+
+@ahead
+@pytest.mark.parametrize("num_steps", [3, 5])
+@pytest.mark.parametrize("place", ["the device's work", "when the device has done it all"])
+def test_after_a_launch_that_fails_while_nobody_looks_everybody_goes_on(
+    monkeypatch, options, place, num_steps
+):
+    """Whoever looks ends a stretch. If nobody does, the failure has to: the device may be ahead of it."""
+    engine, ids, outputs = started(options, num_steps)
+    owner, name = LAUNCHING[place](engine)
+    with monkeypatch.context() as patch, pytest.raises(Boom):
+        patch.setattr(owner, name, failing(getattr(owner, name)))
+        engine.step()
+    while engine.has_work:
+        outputs += engine.step()
+    handed_out = tokens_by_request(outputs)
     assert [handed_out[i] for i in ids] == EXPECTED[:3]
     assert_no_block_is_lost(engine)
 

@@ -153,6 +153,16 @@ def test_pack_admits_equal_prompts_in_order_of_arrival():
     assert ids(scheduler_with(2, 2, 2, admission_policy="pack").admit(always)) == [0, 1, 2]
 
 
+def test_generated_tokens_of_preempted_requests_count_in_the_budget():
+    """They are computed again: 3 and 2 tokens, then 4."""
+    scheduler = scheduler_with(3, 4, 1, prefill_max_tokens=8)
+    running = scheduler.admit(always)
+    assert ids(running) == [0, 1, 2]
+    running[0].output_token_ids += [1, 2]
+    scheduler.put_back(list(scheduler.running))
+    assert [ids(scheduler.admit(always)) for _ in range(2)] == [[0], [1, 2]]
+
+
 def test_pack_counts_only_later_arrivals_as_passing_somebody_over():
     """Two that came before the long one go before it: that makes it no more urgent than the short one."""
     scheduler = scheduler_with(1, 1, 9, 2, admission_policy="pack", pack_window=2, prefill_max_batch_size=1)

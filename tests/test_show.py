@@ -2,6 +2,7 @@
 
 import matplotlib.pyplot as plt
 import pytest
+import torch
 
 from labkit import CacheConfig, Completion, FinishReason, InferenceEngine, SamplingParams, bench, show
 from labkit.engine import Timing
@@ -37,11 +38,24 @@ def test_snapshot_shows_sharing_and_then_copies(engine):
     shared = show.snapshot(engine)
     assert [s.block_indices for s in shared.sequences] == [(0, 1)] * 3
     assert (shared.blocks[1].length, shared.blocks[1].refcount) == (1, 3)
+    assert [len(s.tokens) for s in shared.sequences] == [5, 5, 5]  # the last token made is not in the cache
     engine.step()
     copied = show.snapshot(engine)
     assert [s.block_indices for s in copied.sequences] == [(0, 2), (0, 3), (0, 1)]
     assert [copied.blocks[i].refcount for i in range(4)] == [3, 1, 1, 1]
     assert copied.table()["tokens in last block"].tolist() == [2, 2, 1]
+    assert copied.table()["tokens"].tolist() == [6, 6, 5]
+
+
+def test_snapshot_is_of_the_layer_asked_for(tiny):
+    """A token in the last layer alone: there, all that follows lies one block further."""
+    engine = InferenceEngine(tiny, device="cpu", cache=CacheConfig(block_size=4, prefix_cache=False))
+    manager, last = engine.kv_manager, tiny.config.n_layer - 1
+    manager.append_token(last, [], *torch.zeros(2, tiny.config.n_head, tiny.config.head_dim))
+    engine.add_request([40, 41, 42, 43, 44], SamplingParams(max_new_tokens=4))
+    engine.step()
+    places = [show.snapshot(engine, layer_idx).sequences[0].block_indices for layer_idx in (0, last)]
+    assert places == [(0, 1), (1, 2)]
 
 
 def test_block_figure_names_every_block(engine):
@@ -49,6 +63,14 @@ def test_block_figure_names_every_block(engine):
     texts = shown_texts(show.draw_blocks(show.snapshot(engine)))
     assert {"request 1", "request 2", "prefix 0", "0 · held by 3", "15 · free"} <= set(texts)
     assert texts.count("block 0") == 3
+
+
+def test_block_figure_fills_a_block_as_far_as_it_is_filled(engine):
+    """Three hold each of two blocks, of four tokens and of one."""
+    _, pool = show.draw_blocks(show.snapshot(engine)).axes
+    stripes = [patch for patch in pool.patches if patch.get_alpha() == 0.6]
+    assert [stripe.get_width() for stripe in stripes] == [4, 4, 4, 1, 1, 1]
+    assert [stripe.get_height() for stripe in stripes] == pytest.approx([1 / 3] * 6)
 
 
 def test_block_figure_says_which_layer_it_shows(engine):
@@ -124,7 +146,7 @@ def test_request_rows_show_the_wait_the_prefill_and_the_decode(tiny):
 def test_timeline_draws_every_range_operator_and_kernel():
     span = bench.profile.Span
     ranges = (span("labkit.model.forward", 0, 50), span("labkit.kv.append_token", 50, 40))
-    profile = bench.StepProfile(2, 100.0, ranges, ranges[:1], (span("kernel", 10, 25),))
+    profile = bench.StepProfile(7, 100.0, ranges, ranges[:1], (span("kernel", 10, 25),))
     figure = show.draw_timeline(profile)
     axes = figure.axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()][-1] == "GPU kernels\n(busy 25 %)"
@@ -132,7 +154,7 @@ def test_timeline_draws_every_range_operator_and_kernel():
     # In milliseconds: the step, its two ranges, in lane 1 an operator and in lane 2 a kernel.
     spans = [(round(box.x0, 6), round(box.x1, 6), round((box.y0 + box.y1) / 2)) for box in boxes]
     assert spans == [(0, 0.1, 0), (0, 0.05, 0), (0.05, 0.09, 0), (0, 0.05, 1), (0.01, 0.035, 2)]
-    assert axes.get_title(loc="left") == "One decode step of 2 requests"
+    assert axes.get_title(loc="left") == "One decode step of 7 requests"
     assert [t.get_text() for t in figure.legends[0].get_texts()] == ["model.forward", "kv.append_token"]
 
 
@@ -177,6 +199,11 @@ def test_source_is_the_packages_own():
     assert shown.startswith("`labkit/kvcache/block_tables.py`\n```python\ndef fill(")
     assert "torch.tensor(rows, dtype=torch.int32)" in shown
     assert str(ROOT) not in shown
+
+
+def test_source_of_a_decorated_function_is_its_own():
+    shown = show.show_source(show.draw_limit).data
+    assert shown.startswith("`labkit/show/roofline.py`\n```python\n@styled\ndef draw_limit(")
 
 
 def test_a_diff_goes_from_the_first_to_the_second():

@@ -303,6 +303,21 @@ def test_when_there_are_too_many_unfinished_requests_submit_refuses():
     assert engine.stats().counters.finished["cancelled"] >= 1
 
 
+def test_room_is_given_back_before_the_last_chunk_is(monkeypatch):
+    """So whoever has it can submit again, however fast."""
+    with serving() as server:
+        worker, counts = server._worker, []
+        send = worker._send
+
+        def spy(submission, item):
+            counts.append(submission in worker._unfinished)
+            send(submission, item)
+
+        monkeypatch.setattr(worker, "_send", spy)
+        read(server.submit((1, 2, 3), SamplingParams(3)))
+    assert counts == [True, True, False]
+
+
 def test_a_request_counts_until_it_is_finished_not_until_it_is_read():
     with serving(max_inflight_requests=1) as server:
         unread = server.submit((1, 2, 3), GREEDY)

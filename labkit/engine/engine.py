@@ -287,7 +287,8 @@ class InferenceEngine:
 
     def _advance(self) -> None:
         with self.guard, self._on_device:
-            self._cancel_abandoned()
+            if self._abandoned:
+                self._cancel_abandoned()
             self._run_step()
 
     @torch.inference_mode()
@@ -303,6 +304,8 @@ class InferenceEngine:
 
     def _prefill(self) -> bool:
         """Admit what fits and give each its first token; False if nothing was admitted."""
+        if not self._scheduler.waiting:
+            return False
         started = time.perf_counter()
         prefixes = self.admission.admit()
         if not prefixes:
