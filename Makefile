@@ -23,7 +23,7 @@ EXECUTE := --to notebook --execute --inplace \
   --ClearMetadataPreprocessor.preserve_cell_metadata_mask=jupyter \
   --ClearMetadataPreprocessor.preserve_nb_metadata_mask=kernelspec
 
-.PHONY: help lab test test-gpu notebooks lint doctor clean
+.PHONY: help lab test test-fast test-gpu notebooks lint doctor clean
 .DEFAULT_GOAL := help
 
 help:  ## list the goals
@@ -35,6 +35,9 @@ lab: $(READY)  ## open JupyterLab on the notebooks; LAB_ARGS="--no-browser --por
 test: $(READY)  ## run all tests, and every notebook against its stored outputs, on the CPU
 	$(RUN) pytest tests $(NOTEBOOKS) --nbval --nbval-current-env \
 	  --nbval-cell-timeout=$(CELL_TIMEOUT) --nbval-kernel-startup-timeout=$(KERNEL_TIMEOUT)
+
+test-fast: $(READY)  ## run the tests on the CPU without the slow ones, and no notebook: under a minute
+	$(RUN) pytest -m 'not cuda and not full_compile and not slow' $(TEST_ARGS)
 
 test-gpu: $(READY)  ## run the tests that need a CUDA GPU, and record how they end; TEST_ARGS="-n 8" where pytest-xdist is
 	$(RUN) pytest -m cuda --record data/results/gpu_tests.json $(TEST_ARGS)
@@ -54,10 +57,10 @@ clean:  ## remove everything that these goals made
 	find . \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
 
 # Stored outputs are those of a CPU, on any machine.
-test notebooks: export CUDA_VISIBLE_DEVICES :=
+test test-fast notebooks: export CUDA_VISIBLE_DEVICES :=
 
 # More threads than free cores make small models slow; your own OMP_NUM_THREADS stands.
-test notebooks: export OMP_NUM_THREADS ?= 1
+test test-fast notebooks: export OMP_NUM_THREADS ?= 1
 
 # Made last, so that an interrupted installation is taken up again.
 $(READY): pyproject.toml

@@ -62,6 +62,7 @@ async def submit_and_read_all(server, prompts, each_params):
 # --- tokens ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokenize_workers", [0, 2])
 @pytest.mark.parametrize("stream_interval", [1, 3])
 @pytest.mark.parametrize("decode_first", [False, True])
@@ -203,6 +204,7 @@ async def by_timeout(streams):
     assert await read(streams[0]) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "leave",
     [
@@ -484,6 +486,7 @@ def test_another_thread_may_close_the_server():
     assert f"the server was closed when this request had {len(token_ids)} token" in error
 
 
+@pytest.mark.slow
 def test_a_server_that_nobody_holds_is_closed_but_a_stream_holds_it():
     engine = make_engine()
 

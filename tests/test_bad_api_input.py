@@ -762,6 +762,7 @@ ANYTHING = st.recursive(
 SPARE = make_engine()
 
 
+@pytest.mark.slow
 @given(ANYTHING)
 def test_whatever_is_handed_in_is_taken_or_refused_by_name(value):
     calls = {

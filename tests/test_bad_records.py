@@ -229,6 +229,7 @@ def test_a_key_that_the_second_sample_lacks_is_named(folder, kind, path):
     assert_refused_with(folder, broken, f"lacks {path[-1]} in sample 1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "path"), KEYS, ids=shortened)
 @pytest.mark.parametrize("value", [True, -INF, {"a": None}, [None]], ids=repr)
 def test_a_wrong_value_in_a_sample_is_named(folder, kind, path, value):
@@ -252,6 +253,7 @@ BAD_RUNS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("key", "value"), BAD_RUNS, ids=shortened)
 @pytest.mark.parametrize("kind", ["ladder", "scheduler", "streaming"])
 def test_a_wrong_number_of_a_run_is_named(folder, kind, key, value):

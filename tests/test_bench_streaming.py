@@ -18,6 +18,8 @@ from labkit.errors import OptionError, StreamError
 from labkit.ladder import LADDER
 from labkit.model.tokenizer import WordTokenizer
 
+pytestmark = pytest.mark.slow
+
 PROMPTS = ((1, 2, 3), (5, 6), (7,), (9, 9))
 
 

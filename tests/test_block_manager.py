@@ -158,6 +158,7 @@ def prompted(manager, first, num_tokens):
     return session
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("append", BATCHED)
 @given(
     writer=st.sampled_from([IndexedWrite, FullBatchWrite, IdentityPosWrite]),

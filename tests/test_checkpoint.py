@@ -299,6 +299,7 @@ def test_a_seed_gives_the_same_random_weights_and_another_seed_others(tied: bool
     assert torch.equal(first["lm_head.weight"], first["wte.weight"]) == tied
 
 
+@pytest.mark.slow
 def test_random_gpt2_has_the_size_of_gpt2_and_says_that_it_is_random():
     model = load_model("random:gpt2", dtype=torch.bfloat16)
     assert sum(parameter.numel() for parameter in model.gpt2.parameters()) == 124_439_808

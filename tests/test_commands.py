@@ -87,6 +87,7 @@ APPEND_PATHS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rung", "append_paths"), APPEND_PATHS.items())
 def test_scheduler_prints_the_seeds_lines_and_writes_a_record(
     monkeypatch, capsys, tmp_path, rung, append_paths
@@ -137,6 +138,7 @@ Latency p50/p90/p95/p99: {NUMBER}/{NUMBER}/{NUMBER}/{NUMBER} ms
 """
 
 
+@pytest.mark.slow
 def test_streaming_prints_the_seeds_lines_and_writes_a_record(monkeypatch, capsys, tmp_path):
     out = tmp_path / "out.json"
     line = (
@@ -150,6 +152,7 @@ def test_streaming_prints_the_seeds_lines_and_writes_a_record(monkeypatch, capsy
     assert [len(gaps_us(sample)) for sample in recorded["samples"]] == [12, 12]
 
 
+@pytest.mark.slow
 def test_streaming_says_how_many_it_refused(monkeypatch, capsys):
     line = f"streaming {TINY} --max-new-tokens 30 --no-stop-on-eos --warmup-runs 0 --repeat-runs 1 "
     bench(monkeypatch, line + "--max-inflight-requests 1")
@@ -158,6 +161,7 @@ def test_streaming_says_how_many_it_refused(monkeypatch, capsys):
     assert "Completion tokens a run: [30]" in printed
 
 
+@pytest.mark.slow
 def test_streaming_hands_out_chunks_of_the_interval_asked_for(monkeypatch, tmp_path):
     out = tmp_path / "out.json"
     line = (
@@ -178,6 +182,7 @@ def test_a_trace_of_the_decode_is_written(monkeypatch, capsys, tmp_path):
     assert sum(event.get("name") == "labkit.model.forward" for event in events) == 5
 
 
+@pytest.mark.slow
 def test_ladder_runs_every_rung_in_turn_and_records_them(monkeypatch, capsys, tmp_path):
     out = tmp_path / "out.json"
     bench(monkeypatch, f"ladder {TINY} --max-new-tokens 4 --no-stop-on-eos --rounds 1 --json {out}")
@@ -200,6 +205,7 @@ def test_compare_prints_a_verdict_and_warns_of_a_path_that_never_ran(monkeypatch
     assert len(sample["comparison"]["before_samples"]) == 2 and sample["limit_seconds"] > 0
 
 
+@pytest.mark.slow
 def test_the_instrument_can_be_tested_on_itself(monkeypatch, capsys):
     line = f"compare {TINY} --max-new-tokens 3 --no-stop-on-eos --self-test 2"
     bench(monkeypatch, f"{line} --rounds 1")
@@ -235,6 +241,7 @@ def test_kv_append_times_every_path_at_every_size(monkeypatch, capsys, tmp_path)
     assert recorded["samples"][0]["num_bytes"] == 2 * 2 * 12 * 64 * 4  # keys, values; read, written
 
 
+@pytest.mark.slow
 def test_cost_card_counts_every_rung_and_batch(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(record, "RESULTS", tmp_path)  # the GPU's rows are looked for in every record there is
     out = tmp_path / "out.json"
@@ -315,6 +322,7 @@ def test_help_says_where_figures_differ_from_the_seeds(monkeypatch, capsys):
         assert "means something else than" in said and "counted as ids" in said
 
 
+@pytest.mark.slow
 def test_the_module_runs_as_a_command():
     ran = subprocess.run(
         [sys.executable, "-m", "labkit.bench", "--help"], cwd=ROOT, capture_output=True, text=True, check=True

@@ -100,6 +100,7 @@ def sides_of(times: np.ndarray) -> tuple[list[float], list[float]]:
     return by_round[:, [0, 3]].ravel().tolist(), by_round[:, [1, 2]].ravel().tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["quiet", "drift", "spikes", "steps"])
 def test_the_same_thing_twice_is_rarely_called_different(kind):
     """Of 150 comparisons of simulated noise, at most 6: the self-test asks for 18 of 20."""

@@ -16,6 +16,8 @@ from compile_kernels import MODULES, NATIVE, SHARED_MEMORY, TIGHTEST
 
 from labkit.kernels.fused_linear import TILES, Tile, staged_bytes, tile_with_room
 
+pytestmark = pytest.mark.slow
+
 # Those whose products free a stage before the next one comes: not Hopper's wgmma, nor the tcgen05 of data
 # center Blackwell.
 WITHOUT_WGMMA = [arch for arch in SHARED_MEMORY if arch not in (90, 100)]

@@ -83,6 +83,7 @@ def expected_of(options, num_layers: int, B: int, positions: str) -> Expected:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("positions", ["equal", "ragged"])
 @pytest.mark.parametrize("batch_size", [1, 2, 5])
 @pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)

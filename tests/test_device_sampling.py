@@ -162,6 +162,7 @@ def test_where_all_tokens_tie_top_p_cuts_as_on_the_host(top_p: float, V: int, se
     assert on_device(*rows) == on_host(*rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_a_whole_vocabulary_has_the_hosts_tokens(dtype: torch.dtype):
     rows = mixed_rows(24, 50257, dtype=dtype)

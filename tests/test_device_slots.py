@@ -383,6 +383,7 @@ def play(world: World, moves: list[tuple]) -> None:
             world.step(fails=how[0])
 
 
+@pytest.mark.slow
 @kinds
 @given(moves=MOVES)
 @settings(max_examples=150)

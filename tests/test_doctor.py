@@ -155,6 +155,7 @@ HANGING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands for nvidia-smi")
 @pytest.mark.parametrize("script", HANGING.values(), ids=HANGING)
 def test_a_driver_that_hangs_is_not_waited_for_and_is_ended(nvidia_smi, monkeypatch, script):
@@ -392,6 +393,7 @@ def doctor_without(*packages: str) -> tuple[int, dict[str, str], str]:
     return answer.returncode, statuses, answer.stdout.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_lessons_run_without_triton():
     code, statuses, last_line = doctor_without("triton")
     assert code == 0
@@ -399,6 +401,7 @@ def test_lessons_run_without_triton():
     assert "scale:" in last_line or "plotted" in last_line
 
 
+@pytest.mark.slow
 def test_lessons_do_not_run_without_torch():
     code, statuses, last_line = doctor_without("torch")
     assert code == 1

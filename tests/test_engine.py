@@ -57,6 +57,7 @@ def test_the_models_tokens_depend_on_all_that_came_before():
     assert len({first, other_start, other_end}) == 3 and len(set(first)) > 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rung", LADDER)
 @pytest.mark.parametrize("prefix_cache", [False, True])
 @pytest.mark.parametrize("decode_first", [False, True])
@@ -277,6 +278,7 @@ def blocks_needed(prompt, params, block_size):
     return -(-(len(prompt) + params.max_new_tokens - 1) // block_size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rung", LADDER)
 @pytest.mark.parametrize("prefix_cache", [False, True])
 @pytest.mark.parametrize("decode_first", [False, True])
@@ -354,6 +356,7 @@ def test_evictions_are_still_counted_when_the_prefix_cache_is_empty():
     assert engine.stats().prefix_evictions == 1
 
 
+@pytest.mark.slow
 @given(
     block_size=st.integers(1, 9),
     prompt_length=st.integers(1, 20),

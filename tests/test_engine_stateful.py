@@ -20,6 +20,8 @@ from hypothesis.stateful import (
 from labkit import FinishReason, SamplingParams
 from labkit.engine.resident_step import ResidentDecodeStep
 
+pytestmark = pytest.mark.slow
+
 # Many begin with another one, so that the prefix cache has whole and partial hits.
 PROMPTS = st.sampled_from([(1,), (1, 2, 3), (1, 2, 3, 4, 5, 6), (1, 2, 3, 9), (7, 8), tuple(range(20, 30))])
 PARAMS = st.sampled_from(

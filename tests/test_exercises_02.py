@@ -441,6 +441,7 @@ def boundaries_take_first(last_blocks, lengths, holders, free, block_size):
     return [("write", order[o[1]], *o[2:]) if o[0] == "write" else o for o in plan(*given, free, block_size)]
 
 
+@pytest.mark.slow
 @accepted(
     (
         SPLIT_FAST_SLOW,

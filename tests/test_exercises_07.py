@@ -359,6 +359,7 @@ def test_a_wrong_answer_is_told_what_it_breaks(exercise, attempt, words):
     assert words in exercise.grade(attempt)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("exercise", "attempt"), RIGHT, ids=[a.__name__ for _, a in RIGHT])
 def test_a_right_answer_is_right_in_any_clothes(exercise, attempt):
     assert exercise.grade(attempt) == f"{exercise.name}: right, all {len(exercise.cases)} cases."

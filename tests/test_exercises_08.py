@@ -359,6 +359,7 @@ RIGHT_MOVES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attempt", RIGHT_MOVES, ids=lambda attempt: attempt.__name__)
 def test_whatever_moves_the_slots_in_place_is_right(attempt):
     assert MOVE_ON.grade(attempt) == f"move_on: right, all {len(MOVE_ON.cases)} cases."

@@ -208,6 +208,7 @@ RIGHT_DELIVERIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attempt", RIGHT_DELIVERIES.values(), ids=RIGHT_DELIVERIES)
 def test_a_right_delivery_is_right_in_any_clothes(attempt):
     assert DELIVER.grade(attempt) == f"deliver: right, all {len(DELIVER.cases)} cases."

@@ -89,6 +89,7 @@ PLANTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("options", "owner", "name", "at_call", "settings"), PLANTS)
 def test_after_a_failed_step_everybody_goes_on(monkeypatch, options, owner, name, at_call, settings):
     engine = make_engine(options=options, **settings)
@@ -118,6 +119,7 @@ def held_by(engine):
     return held, [engine.kv_manager._num_free(i) for i in range(engine.kv_manager.num_tables)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_call", range(6))
 @pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
 def test_when_blocks_run_out_in_the_middle_of_a_step_nothing_of_it_stays(monkeypatch, options, at_call):

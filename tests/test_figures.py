@@ -495,6 +495,7 @@ FIGURES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIGURES)
 def test_nothing_is_cut_off_or_written_over(name):
     figure = FIGURES[name]()

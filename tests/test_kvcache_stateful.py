@@ -22,6 +22,8 @@ from labkit.kvcache import (
     RebuiltBlockTables,
 )
 
+pytestmark = pytest.mark.slow
+
 PROMPTS = st.lists(st.integers(0, 1), min_size=1, max_size=9).map(tuple)
 ANY = st.integers(0, 99)  # which of the sessions there are
 MAX_BATCH = 5

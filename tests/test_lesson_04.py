@@ -117,6 +117,7 @@ def test_dispatch_table_says_what_each_rung_does():
 EXPECTED = [["True", "True", "True"], ["True", "True", "True"], ["True", "-", "True"], ["True", "-", "-"]]
 
 
+@pytest.mark.slow
 def test_kernels_agree_with_indexed_assignment_at_both_ends_of_a_block():
     assert lesson.kernel_agreement(CPU).values.tolist() == EXPECTED
     slots = {slot for _, pos in lesson.SCENES.values() for slot in pos}
@@ -147,6 +148,7 @@ def forgets_the_values(k_cache, v_cache, key_new, value_new, block_idx, pos):
     kernels.kv_append_identity_pos_plain(k_cache, v_cache.clone(), key_new, value_new, block_idx, pos)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [turned_around, writes_one_slot_more, forgets_the_values])
 def test_a_broken_kernel_does_not_agree(monkeypatch, broken):
     forms = lesson.three_forms(CPU)[1] | {"identity_pos": broken}
@@ -222,6 +224,7 @@ def test_spread_is_relative_and_pooled():
     assert lesson.spread((10, 10), (9, 10, 11)) == pytest.approx(0.1 / 2**0.5)
 
 
+@pytest.mark.slow
 def test_more_runs_detect_more_and_nothing_is_rarely_found():
     assert lesson.detected(8, 0.01, 0.2) == 1.0
     assert lesson.detected(8, 0.01, -0.2) == 1.0

@@ -164,6 +164,7 @@ def test_memory_that_the_graph_makes_may_lie_anywhere():
     assert lesson_08.made_by(first).keys() != lesson_08.made_by(second).keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "drawn"])
 @pytest.mark.parametrize("options", [RESIDENT, BELOW, THIS], ids=["06", "07", "08"])
 def test_a_device_step_is_one_program_whoever_is_in_the_slots(options, params):

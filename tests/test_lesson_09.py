@@ -407,6 +407,7 @@ def test_programs_and_shares_are_drawn():
     assert "1 at work, at most 70 tokens" in texts(figure)
 
 
+@pytest.mark.slow
 def test_attention_times_are_drawn_a_line_a_kernel_and_batch():
     top, bottom = show.draw_attention_times(ATTENTION["samples"]).axes
     one, split = top.lines

@@ -183,6 +183,7 @@ def test_a_step_s_parts_are_the_whole_step():
     assert sum(parts.values()) == STEP["step_us"]
 
 
+@pytest.mark.slow
 def test_the_floors_are_the_limit_of_the_step():
     floors = lesson_11.step_floors(STEP, BANDWIDTH)
     limit = decode_limit(load_model("random:gpt2").gpt2.half(), [9, 9], BANDWIDTH)

@@ -234,6 +234,7 @@ def greedy_case(request, tmp_path_factory, random_hf, save_checkpoint, tiny, tin
         return model, prompts, [hf_greedy(hf, prompt) for prompt in prompts]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [1, 3, 8])
 @pytest.mark.parametrize("greedy_case", ["shipped", "random"], indirect=True)
 def test_greedy_tokens_of_a_ragged_batch_equal_transformers_generate(greedy_case, batch_size: int):

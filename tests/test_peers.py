@@ -68,6 +68,7 @@ def test_pads_stand_before_a_prompt():
     assert mask.tolist() == [[1] * 5, [0, 0, 0, 0, 1], [0, 0, 0, 1, 1]]
 
 
+@pytest.mark.slow
 def test_runs_are_made_in_turn_after_warm_ups():
     ran = peers.run_peers(workload(), ("00", "10"), rounds=2)
     assert list(ran.runs) == ["labkit 00", "labkit 10", peers.DYNAMIC, peers.STATIC]
@@ -114,6 +115,7 @@ def test_vllm_runs_where_it_is_installed(monkeypatch):
     assert (asked["dtype"], asked["max_num_seqs"]) == ("float32", 2)
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_table_and_writes_a_record(monkeypatch, capsys, tmp_path):
     path = tmp_path / "peers.json"
     line = f"peers {TINY} --num-requests 3 --max-batch-size 3 --max-new-tokens 4 --rounds 1 --rungs 05,10"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import tomllib
@@ -13,12 +14,21 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
 TOP_LEVEL = {
-    *("README.md", "LICENSE", "Makefile", "environment.yml", "pyproject.toml", ".ci", ".gitignore"),
+    *("README.md", "CONTRIBUTING.md", "LICENSE", "CITATION.cff", "Makefile", "environment.yml"),
+    *("pyproject.toml", ".ci", ".github", ".gitignore", ".pre-commit-config.yaml"),
     *("notebooks", "labkit", "data", "tests"),
 }
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-ENVIRONMENT = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))["dependencies"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT, TOOL = PYPROJECT["project"], PYPROJECT["tool"]
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+
+def read_yaml(name: str) -> dict:
+    return yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
+
+
+ENVIRONMENT = read_yaml("environment.yml")["dependencies"]
 
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
@@ -42,6 +52,67 @@ def test_license():
     assert PROJECT["license"] == "MIT"
 
 
+def test_the_citation_is_of_this_version():
+    citation = read_yaml("CITATION.cff")
+    assert {"cff-version", "message"} <= set(citation)  # without which it is none
+    assert (
+        citation["title"]
+        == f"{PROJECT['name']}: {PROJECT['description'][0].lower()}{PROJECT['description'][1:]}"
+    )
+    assert citation["authors"] == [{"name": "labkit contributors"}]
+    assert (citation["version"], citation["license"]) == (PROJECT["version"], PROJECT["license"])
+
+
+def test_an_installed_package_says_that_it_is_typed():
+    assert (ROOT / "labkit/py.typed").read_bytes() == b""
+    assert TOOL["setuptools"]["package-data"] == {"labkit": ["py.typed"]}
+
+
+# --- CONTRIBUTING.md -----------------------------------------------------------------------------------
+
+QUOTED = sorted(set(re.findall(r"`([^`]+)`", CONTRIBUTING)))
+PATHS = [
+    quoted for quoted in QUOTED if re.fullmatch(r"[\w.-]+(/[\w.-]*)+|[\w-]+\.(py|md|json|yml|toml)", quoted)
+]
+NAMES = [quoted for quoted in QUOTED if re.fullmatch(r"[A-Za-z_]+", quoted)]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_what_contributing_names_is_there(path):
+    assert (ROOT / path).is_dir() if path.endswith("/") else (ROOT / path).is_file()
+
+
+def test_paths_and_names_are_found_in_contributing():
+    assert {".ci/run", "README.md", "labkit/show/", "labkit/engine/admission.py"} <= set(PATHS)
+    assert {"CHOICES", "slow", "draw_and_advance"} <= set(NAMES) and "make test" not in PATHS + NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_that_contributing_quotes_is_in_the_sources(name):
+    sources = [
+        *ROOT.glob("labkit/**/*.py"),
+        *ROOT.glob("tests/*.py"),
+        ROOT / "pyproject.toml",
+        ROOT / "Makefile",
+    ]
+    assert any(re.search(rf"\b{name}\b", source.read_text(encoding="utf-8")) for source in sources)
+
+
+@needs_make
+def test_every_goal_that_contributing_names_is_one(tmp_path):
+    listed = {line.split()[0] for line in make(tmp_path).stdout.splitlines()}
+    assert {quoted.split()[1] for quoted in QUOTED if quoted.startswith("make ")} <= listed
+
+
+@pytest.mark.parametrize("anchor", sorted(set(re.findall(r"\]\(#([\w-]+)\)", CONTRIBUTING))))
+def test_contributing_links_to_headings_of_its_own(anchor):
+    headings = re.findall(r"^#+ (.*)$", CONTRIBUTING, re.MULTILINE)
+    assert anchor in [heading.lower().replace(" ", "-") for heading in headings]
+
+
+# --- requirements --------------------------------------------------------------------------------------
+
+
 def by_name(requirements: list[str]) -> dict[str, Requirement]:
     parsed = {requirement.name: requirement for requirement in map(Requirement, requirements)}
     assert len(parsed) == len(requirements), "a requirement is listed twice"
@@ -62,6 +133,8 @@ def test_environment_leaves_only_python_and_pip_to_conda():
     from_conda = [entry for entry in ENVIRONMENT if isinstance(entry, str)]
     assert from_conda == [f"python{PROJECT['requires-python']}", "pip"]
 
+
+# --- the Makefile --------------------------------------------------------------------------------------
 
 # A stand-in for Python: `-c` answers the version check, `-m venv` installs the stand-in itself, and every
 # call is written down.
@@ -101,11 +174,11 @@ INSTALL = ["-m venv .venv", "-m pip install --disable-pip-version-check -e .[tes
 @needs_make
 def test_make_alone_lists_every_goal(tmp_path):
     listed = {line.split()[0] for line in make(tmp_path).stdout.splitlines()}
-    assert listed == {"help", "lab", "test", "test-gpu", "notebooks", "lint", "doctor", "clean"}
+    assert listed == {"help", "lab", "test", "test-fast", "test-gpu", "notebooks", "lint", "doctor", "clean"}
 
 
 @needs_make
-@pytest.mark.parametrize("goal", ["lab", "test", "test-gpu", "notebooks", "lint", "doctor"])
+@pytest.mark.parametrize("goal", ["lab", "test", "test-fast", "test-gpu", "notebooks", "lint", "doctor"])
 def test_each_goal_installs_first_and_only_once(tmp_path, goal):
     assert make(tmp_path, goal).returncode == 0
     first = calls(tmp_path)
@@ -161,10 +234,18 @@ def test_notebooks_are_tested_strictly_on_one_thread_of_the_cpu(tmp_path):
         command = {"cwd": tmp_path, "env": environment | own, "capture_output": True, "text": True}
         return subprocess.run(["make", goal], **command).stdout.splitlines()[-1]
 
-    for goal in ("test", "notebooks"):
+    for goal in ("test", "test-fast", "notebooks"):
         assert environment_in(goal) == "seen: [] [1]"
         assert environment_in(goal, OMP_NUM_THREADS="3") == "seen: [] [3]"
     assert environment_in("test-gpu") == "seen: [unset] [unset]"
+
+
+@needs_make
+def test_the_fast_tests_are_those_that_always_run_but_the_slow_ones(tmp_path):
+    recipe = make(tmp_path, "test-fast", "--dry-run").stdout.splitlines()[-1].strip()
+    (always,) = re.findall(r"-m '([^']+)'", TOOL["pytest"]["ini_options"]["addopts"])
+    assert recipe == f".venv/bin/python -m pytest -m '{always} and not slow'"
+    assert "slow" not in always  # `make test` leaves none of them out
 
 
 @needs_make
@@ -179,6 +260,9 @@ def test_clean_leaves_the_sources(tmp_path):
     assert left - made_here == {"labkit", "labkit/options.py", "notebooks"}
 
 
+# --- CI and hooks --------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
     ("failing", "ran", "status"), [("none", "lint test", 0), ("lint", "lint", 2), ("test", "lint test", 2)]
 )
@@ -191,6 +275,35 @@ def test_ci_lints_then_tests_and_passes_failure_on(tmp_path, failing, ran, statu
     answer = subprocess.run([script], env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
     assert answer.returncode == status
     assert (tmp_path / "goals").read_text().split() == ran.split()
+
+
+def test_the_workflow_runs_ci_on_the_oldest_python_a_newer_one_and_without_triton():
+    workflow = read_yaml(".github/workflows/ci.yml")
+    (job,) = workflow["jobs"].values()
+    runs = [(run["os"], run["python"]) for run in job["strategy"]["matrix"]["include"]]
+    assert runs == [("ubuntu-latest", "3.11"), ("ubuntu-latest", "3.13"), ("macos-latest", "3.13")]
+    assert PROJECT["requires-python"] == ">=3.11"
+    assert job["runs-on"] == "${{ matrix.os }}"
+    checkout, python, run = job["steps"]
+    assert checkout["uses"].startswith("actions/checkout@")
+    assert python["uses"].startswith("actions/setup-python@")
+    assert python["with"] == {"python-version": "${{ matrix.python }}"}
+    assert run == {"run": ".ci/run", "env": {"PYTHON": "python"}}
+    assert os.access(ROOT / run["run"], os.X_OK)
+
+
+@needs_make
+def test_the_hooks_are_make_lint_with_the_ruff_that_make_installed(tmp_path):
+    lint = [line.split() for line in make(tmp_path, "lint", "--dry-run").stdout.splitlines()[-2:]]
+    (repository,) = read_yaml(".pre-commit-config.yaml")["repos"]
+    assert repository["repo"] == "local"
+    for hook, (*command, labkit, tests, data) in zip(repository["hooks"], lint, strict=True):
+        assert hook["language"] == "system"  # else it would be fetched
+        assert hook["entry"].split() == [word for word in command if word != "--check"]
+        assert (hook["files"], hook["types"]) == (f"^({labkit}|{tests}|{data})/", ["python"])
+
+
+# --- stored notebooks ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

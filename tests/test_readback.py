@@ -278,6 +278,7 @@ def test_the_token_of_who_was_preempted_reaches_nobody_and_is_made_again(options
     assert_no_block_is_lost(engine)
 
 
+@pytest.mark.slow
 @ahead
 @pytest.mark.parametrize("decode_first", [False, True])
 @pytest.mark.parametrize("num_steps", [2, 3, 5])
@@ -525,6 +526,7 @@ def test_a_reading_that_fails_after_somebody_left_gives_nothing_back_to_them(
     assert_no_block_is_lost(engine)
 
 
+@pytest.mark.slow
 @ahead
 @pytest.mark.parametrize("owner_and_name", [*LAUNCHING, "reading"])
 @pytest.mark.parametrize("at_call", [0, 1, 2, 5])
@@ -582,6 +584,7 @@ def test_a_following_step_without_blocks_waits_for_the_one_in_flight(options):
     assert_no_block_is_lost(engine)
 
 
+@pytest.mark.slow
 @ahead
 @pytest.mark.parametrize("num_blocks", [5, 6, 7, 9])
 @pytest.mark.parametrize("prefix_cache", [False, True])
@@ -652,6 +655,7 @@ def serve(engine: InferenceEngine, arrivals: list[Arrival]) -> dict[Arrival, lis
     return by_arrival
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(
     options=st.sampled_from(list(AHEAD.values())),

@@ -406,6 +406,7 @@ def held_by(engine):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("place", PLACES)
 @resident
@@ -606,6 +607,7 @@ def test_every_layers_writes_are_counted(options):
     assert taken == stats.counters.decoded_tokens * engine.kv_manager.num_tables
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [0, 1, 2])
 @pytest.mark.parametrize("num_made", [1, 4])
 @resident
@@ -642,6 +644,7 @@ def test_what_lies_in_slots_that_no_token_is_in_is_never_read(options):
     assert engine.kv_manager.k_cache.isnan().any()
 
 
+@pytest.mark.slow
 @needs_triton
 @all_resident
 def test_with_triton_attention_in_the_interpreter_the_tokens_are_those_of_rung_00(options):
@@ -739,6 +742,7 @@ class FakeCuda:
     graph_pool_handle = empty_cache = lambda self: None
 
 
+@pytest.mark.slow
 def test_all_graphs_are_captured_when_the_step_is_made_and_none_in_the_middle_of_serving(monkeypatch):
     """Trap 10: two a bucket, each after a run that compiles what there is to compile."""
     cuda, runs = FakeCuda(), []
@@ -781,6 +785,7 @@ def pad_steps(engine: InferenceEngine) -> list[tuple[int, int]]:
     return noted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", ["plain", pytest.param("triton", marks=needs_triton)])
 @pytest.mark.parametrize("options", FUSED_WRITE.values(), ids=FUSED_WRITE)
 def test_padding_a_batch_changes_no_token_and_no_byte_of_anybody(options, attention):
@@ -1159,6 +1164,7 @@ def test_on_a_gpu_engines_that_wait_for_garbage_collection_spoil_no_capture(tiny
         gc.set_threshold(*thresholds)
 
 
+@pytest.mark.slow
 def test_garbage_is_collected_before_captures_and_not_inside():
     """Whatever the thresholds are, and again afterwards."""
     cycle = Cycle()

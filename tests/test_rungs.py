@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from labkit import LADDER, InferenceEngine, SamplingParams
 from labkit.bench import dense_tokens, transformers_tokens
 
+pytestmark = pytest.mark.slow
+
 engines = pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
 RUNG_00 = LADDER["00"].options
 

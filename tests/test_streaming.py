@@ -68,6 +68,7 @@ def read_until_error(stream):
 # --- tokens ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokenize_workers", [0, 2])
 @pytest.mark.parametrize("stream_interval", [1, 3])
 @pytest.mark.parametrize("decode_first", [False, True])
@@ -194,6 +195,7 @@ def before_the_first_token(streams):
     streams.clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "leave", [by_close, by_with, by_leaving_the_loop, by_garbage_collection, before_the_first_token]
 )
@@ -512,6 +514,7 @@ def test_an_engine_can_be_served_again():
             assert tokens_in(read(server.submit((1, 2, 3), GREEDY))) == tokens_alone((1, 2, 3), GREEDY)
 
 
+@pytest.mark.slow
 def test_a_server_that_nobody_holds_is_closed_but_a_stream_holds_it():
     engine = make_engine()
     stream = StreamingServer(engine, tokenize_workers=1).submit("ab", GREEDY)
@@ -523,6 +526,7 @@ def test_a_server_that_nobody_holds_is_closed_but_a_stream_holds_it():
     assert_no_block_is_lost(engine)
 
 
+@pytest.mark.slow
 def test_a_server_that_was_not_closed_does_not_keep_python_from_exiting():
     script = (
         "from helpers import make_engine; from labkit import SamplingParams;"

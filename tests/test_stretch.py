@@ -84,6 +84,7 @@ def test_who_is_admitted_does_not_depend_on_whether_somebody_looked(options, num
     )  # seven blocks are left, of which the next token takes one
 
 
+@pytest.mark.slow
 @ahead
 @pytest.mark.parametrize("block_size", [2, 4, 64])
 @pytest.mark.parametrize("num_steps", [1, 2, 3, 9])
@@ -183,6 +184,7 @@ EVENTS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     events=st.lists(EVENTS, max_size=14),
@@ -254,6 +256,7 @@ PLACES = {
 }
 
 
+@pytest.mark.slow
 @ahead
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("at_call", [0, 1, 4])

@@ -44,6 +44,7 @@ def test_with_a_gpu_a_lesson_leaves_the_threads_alone(monkeypatch):
     assert torch.get_num_threads() == 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize(("own", "threads"), [(None, 1), ("2", 2)])
 def test_a_benchmark_computes_on_one_thread_and_its_record_says_so(monkeypatch, tmp_path, own, threads):
