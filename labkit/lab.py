@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from labkit.kernels import triton_status
-from labkit.ladder import LADDER, Rung
+from labkit.ladder import LADDER, LESSONS, Lesson, Rung
 from labkit.model import LanguageModel, load_model
 from labkit.threads import use_one_thread
 
@@ -28,14 +28,19 @@ GPU_SCALE = Scale("GPU", "random:gpt2", batch_sizes=(1, 8, 64))
 class Lab:
     """What a lesson needs to know of where it runs."""
 
-    rung: Rung
+    lesson: Lesson
     device: torch.device
     scale: Scale
 
     @property
+    def rung(self) -> Rung:
+        """The rung that this lesson is about; in the capstone, the last one."""
+        return self.lesson.rung
+
+    @property
     def below(self) -> Rung:
         """The rung that this lesson starts from. Raises OptionError in the first lesson."""
-        return LADDER[f"{int(self.rung.number) - 1:02}"]
+        return LADDER[f"{int(self.lesson.number) - 1:02}"]
 
     def trained_model(self) -> LanguageModel:
         """The shipped GPT-2, which has read Shakespeare."""
@@ -50,9 +55,9 @@ def start(number: str) -> Lab:
     """Begin lesson `number`: say where it runs and at what scale.
 
     Without a GPU PyTorch computes on one thread from here on, unless OMP_NUM_THREADS is set.
-    Raises OptionError for a number that is not on the ladder.
+    Raises OptionError for a number that no lesson has.
     """
-    rung = LADDER[number]
+    lesson = LESSONS[number]
     on_gpu = torch.cuda.is_available()
     scale = GPU_SCALE if on_gpu else CPU_SCALE
     device = torch.device("cuda" if on_gpu else "cpu")
@@ -63,10 +68,10 @@ def start(number: str) -> Lab:
         use_one_thread()
         threads = torch.get_num_threads()
         name = f"{platform.machine()} CPU, {threads} {'thread' if threads == 1 else 'threads'}"
-    print(f"Lesson {rung.number}: {rung.title}")
+    print(f"Lesson {lesson.number}: {lesson.title}")
     print(f"device   {name}")
     print(f"versions Python {platform.python_version()}, torch {torch.__version__}")
     print(f"Triton   {status.mode}: {status.reason}")
     batches = ", ".join(map(str, scale.batch_sizes))
     print(f"scale    {scale.name}: measurements use {scale.model}, batches of {batches}")
-    return Lab(rung, device, scale)
+    return Lab(lesson, device, scale)

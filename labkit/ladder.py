@@ -1,6 +1,7 @@
-"""The rungs of the ladder, as data: each is the rung below with one option changed."""
+"""The ladder as data: its rungs, each the rung below with one option changed, and the lessons about them."""
 
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from labkit.checks import shown
 from labkit.errors import OptionError
@@ -9,29 +10,44 @@ from labkit.options import EngineOptions
 
 @dataclass(frozen=True)
 class Rung:
-    """One optimization: its number, its notebook's slug, where it comes from, and the engine that has it."""
+    """One optimization: its number, its lesson's slug, where it comes from, and the engine that has it."""
 
     number: str
     slug: str
     title: str
-    seed: str  # the write-up it follows
+    write_up: str  # that it follows
     removes: str  # what leaves the hot path
     options: EngineOptions
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A notebook, and the rung whose engine it is about: the capstone's is the last one."""
+
+    number: str
+    slug: str
+    title: str
+    rung: Rung
 
     @property
     def notebook(self) -> str:
         return f"{self.number}_{self.slug}.ipynb"
 
 
-class Ladder(dict[str, Rung]):
-    """Rungs by number ("00"), in order. Raises OptionError for anything else."""
+Entry = TypeVar("Entry", Rung, Lesson)
 
-    def __init__(self, *rungs: Rung) -> None:
-        super().__init__({rung.number: rung for rung in rungs})
 
-    def __getitem__(self, number: str) -> Rung:
+class Numbered(dict[str, Entry]):
+    """Rungs or lessons by number ("00"), in order. Raises OptionError for a number that none has."""
+
+    def __init__(self, noun: str, *entries: Entry) -> None:
+        super().__init__({entry.number: entry for entry in entries})
+        self.noun = noun
+
+    def __getitem__(self, number: str) -> Entry:
         if not isinstance(number, str) or number not in self:
-            raise OptionError(f"there is no rung {shown(number)}; there are {', '.join(self)}, as text")
+            known = ", ".join(self)
+            raise OptionError(f"there is no {self.noun} {shown(number)}; there are {known}, as text")
         return super().__getitem__(number)
 
 
@@ -49,12 +65,13 @@ CUDA_GRAPHS = replace(ONE_TABLE, launch="graph")
 FUSED_AND_SPLIT = replace(CUDA_GRAPHS, layer_kernels="fused")
 OVERLAP = replace(FUSED_AND_SPLIT, readback="one_behind")
 
-LADDER = Ladder(
+LADDER = Numbered(
+    "rung",
     Rung(
         number="00",
         slug="paged_engine",
         title="An honest paged engine",
-        seed="before 036",
+        write_up="before 036",
         removes="nothing yet: block tables are rebuilt from Python lists every step and layer, "
         "and every layer and request has its own `append_token`",
         options=PAGED_ENGINE,
@@ -63,7 +80,7 @@ LADDER = Ladder(
         number="01",
         slug="block_table_cache",
         title="Block-table cache",
-        seed="036",
+        write_up="036",
         removes="rows of block tables rebuilt from Python lists although their blocks did not change",
         options=BLOCK_TABLE_CACHE,
     ),
@@ -71,7 +88,7 @@ LADDER = Ladder(
         number="02",
         slug="batched_append",
         title="Batched append",
-        seed="038",
+        write_up="038",
         removes="one `append_token` call for each layer and request: there is one call a layer",
         options=BATCHED_APPEND,
     ),
@@ -79,7 +96,7 @@ LADDER = Ladder(
         number="03",
         slug="triton_full_batch",
         title="Triton full-batch append",
-        seed="061",
+        write_up="061",
         removes="indexed assignment, and where all positions are equal the batch and position indices",
         options=TRITON_FULL_BATCH,
     ),
@@ -87,7 +104,7 @@ LADDER = Ladder(
         number="04",
         slug="identity_pos",
         title="Identity-pos append",
-        seed="062",
+        write_up="062",
         removes="the batch index where positions differ",
         options=IDENTITY_POS,
     ),
@@ -95,7 +112,7 @@ LADDER = Ladder(
         number="05",
         slug="mutable_kv_block_info",
         title="Mutable KVBlockInfo",
-        seed="064",
+        write_up="064",
         removes="a new `KVBlockInfo` and a dictionary write for each layer and token",
         options=MUTABLE_KV_BLOCK_INFO,
     ),
@@ -103,7 +120,7 @@ LADDER = Ladder(
         number="06",
         slug="device_resident_state",
         title="Device-resident state",
-        seed="037, and what 062 says comes next",
+        write_up="037, and what 062 says comes next",
         removes="block tables, positions, lengths and token ids sent from the host in every step",
         options=DEVICE_RESIDENT_STATE,
     ),
@@ -111,7 +128,7 @@ LADDER = Ladder(
         number="07",
         slug="one_table_for_all_layers",
         title="One table for all layers",
-        seed="beyond the seeds",
+        write_up="beyond the write-ups",
         removes="the same bookkeeping once a layer, and the kernel that only stores keys and values",
         options=ONE_TABLE,
     ),
@@ -119,7 +136,7 @@ LADDER = Ladder(
         number="08",
         slug="cuda_graphs",
         title="CUDA graphs",
-        seed="beyond the seeds (040 in part)",
+        write_up="beyond the write-ups (040 in part)",
         removes="the launch of each kernel by the host: a step is one replay",
         options=CUDA_GRAPHS,
     ),
@@ -127,7 +144,7 @@ LADDER = Ladder(
         number="09",
         slug="fused_and_split",
         title="Fused layers, split attention",
-        seed="beyond the seeds",
+        write_up="beyond the write-ups",
         removes="kernels that only pass numbers on, and multiprocessors without work: five kernels a layer",
         options=FUSED_AND_SPLIT,
     ),
@@ -135,17 +152,15 @@ LADDER = Ladder(
         number="10",
         slug="overlap",
         title="Overlap",
-        seed="beyond the seeds",
+        write_up="beyond the write-ups",
         removes="the GPU's wait for the host: the next step is launched before this one's tokens are read; "
         "and what the host does for each request in a step in which nobody joins or ends",
         options=OVERLAP,
     ),
-    Rung(
-        number="11",
-        slug="complete_engine",
-        title="The complete engine",
-        seed="beyond the seeds",
-        removes="nothing: every rung, other engines and the limit side by side",
-        options=OVERLAP,
-    ),
+)
+
+# The last lesson looks back: it changes no option, so it is no rung.
+CAPSTONE = Lesson("11", "complete_engine", "The complete engine", rung=list(LADDER.values())[-1])
+LESSONS = Numbered(
+    "lesson", *(Lesson(rung.number, rung.slug, rung.title, rung) for rung in LADDER.values()), CAPSTONE
 )

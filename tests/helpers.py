@@ -21,10 +21,10 @@ GREEDY = SamplingParams(max_new_tokens=8)
 SEEDED = SamplingParams(max_new_tokens=8, temperature=0.8, top_k=40, top_p=0.95, seed=7)
 PARAMS = {"greedy": GREEDY, "seeded": SEEDED}
 
-# Every rung with options of its own, the append that no rung has, because the one that does is better, and
+# Every rung, the append that no rung has, because the one that does is better, and
 # halfway from 06 to 07.
 ENGINES = (
-    {number: rung.options for number, rung in LADDER.items() if number != "11"}
+    {number: rung.options for number, rung in LADDER.items()}
     | {
         f"{number}, fast path": replace(LADDER[number].options, kv_append="batched_fast_path")
         for number in ("02", "05")

@@ -416,11 +416,16 @@ def test_a_wrong_sampling_parameter_is_refused_by_name(name, value):
 NO_RUNG = JUNK | {"None": None, "a number of a rung": 5, "no text": "", "one digit": "5", "past": "12"}
 
 
-@pytest.mark.parametrize("look_up", [LADDER.__getitem__, lab.start], ids=["LADDER", "lab.start"])
+@pytest.mark.parametrize("number", [*NO_RUNG.values(), "11"], ids=[*NO_RUNG, "the capstone"])
+def test_what_is_no_rung_is_refused(number):
+    with refused(OptionError, "there is no rung .*; there are 00, 01, .* 10, as text"):
+        LADDER[number]
+
+
 @pytest.mark.parametrize("number", NO_RUNG.values(), ids=NO_RUNG)
-def test_what_is_no_rung_is_refused(look_up, number, capsys):
-    with refused(OptionError, "there is no rung .*; there are 00, 01, .* 11"):
-        look_up(number)
+def test_what_is_no_lesson_is_refused(number, capsys):
+    with refused(OptionError, "there is no lesson .*; there are 00, 01, .* 11, as text"):
+        lab.start(number)
     assert capsys.readouterr().out == ""
 
 

@@ -111,7 +111,18 @@ def test_scheduler_prints_the_seeds_lines_and_writes_a_record(
 
 @pytest.mark.parametrize("command", ["scheduler", "streaming"])
 def test_the_last_rung_runs_unless_another_is_asked_for(command):
-    assert bench_main.make_parser().parse_args([command]).rung == list(LADDER)[-1]
+    assert bench_main.make_parser().parse_args([command]).rung == "10"
+
+
+@pytest.mark.parametrize("command", ["ladder", "host-time", "cost-card", "device-time"])
+def test_a_command_for_all_rungs_measures_no_engine_twice(command):
+    rungs = bench_main.make_parser().parse_args([command]).rungs
+    assert rungs == tuple(LADDER) and len({LADDER[number].options for number in rungs}) == len(rungs)
+
+
+def test_compare_is_about_the_last_rung_and_the_one_below_it():
+    args = bench_main.make_parser().parse_args(["compare"])
+    assert (args.before, args.after) == ("09", "10")
 
 
 STREAMING_LINES = rf"""=== streaming summary ===

@@ -68,10 +68,12 @@ def test_every_program_has_room_in_shared_memory(programs: list[dict], arch: int
 
 @each_arch
 def test_no_program_keeps_in_memory_what_belongs_in_registers(programs: list[dict], arch: int):
-    """Elsewhere than on the native GPU, which heads of 64 fill to the last register, not more than a few."""
-    a_few = 0 if arch == NATIVE else 8 * 4  # bytes
-    spilling = [p for p in programs if p["arch"] == arch and p["spilled"] > a_few]
-    assert spilling == []
+    """Attention's programs are made to fill the native GPU to the last of a thread's 255 registers, so
+    elsewhere, and in float32, a few may be missing; what is badly chosen misses hundreds."""
+    for p in programs:
+        if p["arch"] == arch:
+            is_native = arch == NATIVE and p["element_size"] == 2
+            assert p["spilled"] <= (0 if is_native else 12 * 4), p  # bytes
 
 
 @each_arch

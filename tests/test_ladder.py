@@ -5,9 +5,10 @@ from dataclasses import FrozenInstanceError, asdict, fields, replace
 from itertools import pairwise
 
 import pytest
-from helpers import ENGINES, make_engine
+import torch
+from helpers import ENGINES, make_engine, small_model
 
-from labkit import LADDER, EngineOptions
+from labkit import LADDER, EngineOptions, InferenceEngine
 from labkit.engine import parts
 from labkit.engine.device_slots import DeviceSlots
 from labkit.engine.fused_step import TRITON, FusedDeviceStep, SplitAttention
@@ -24,6 +25,8 @@ from labkit.kernels import (
 )
 from labkit.kernels.triton_runtime import TritonStatus
 from labkit.kvcache import OneTableBlockManager
+from labkit.lab import CPU_SCALE, Lab
+from labkit.ladder import CAPSTONE, LESSONS
 from labkit.options import CHOICES
 
 needs_triton = pytest.mark.skipif(triton_status().mode == "off", reason=triton_status().reason)
@@ -34,22 +37,43 @@ def test_rungs_are_numbered_from_00_without_a_gap():
     assert all(LADDER[number].number == number for number in LADDER)
 
 
-def test_each_rung_names_its_notebook():
-    assert LADDER["00"].notebook == "00_paged_engine.ipynb"
-    assert all(rung.notebook == f"{rung.number}_{rung.slug}.ipynb" for rung in LADDER.values())
-    assert len({rung.slug for rung in LADDER.values()}) == len(LADDER)
+def test_each_rung_has_the_lesson_of_its_number():
+    for number, rung in LADDER.items():
+        lesson = LESSONS[number]
+        assert (lesson.number, lesson.slug, lesson.title) == (number, rung.slug, rung.title)
+        assert lesson.rung is rung
+    assert LESSONS["00"].notebook == "00_paged_engine.ipynb"
+    assert len({lesson.notebook for lesson in LESSONS.values()}) == len(LESSONS)
+
+
+def test_the_capstone_is_a_lesson_and_no_rung():
+    assert list(LESSONS) == [*LADDER, CAPSTONE.number] == [f"{i:02}" for i in range(len(LESSONS))]
+    assert CAPSTONE.rung is list(LADDER.values())[-1]
+    assert CAPSTONE.notebook == "11_complete_engine.ipynb"
+
+
+def test_a_lesson_starts_from_the_rung_below_it():
+    first, second, *_, last = (Lab(lesson, torch.device("cpu"), CPU_SCALE) for lesson in LESSONS.values())
+    assert (second.below, second.rung) == (LADDER["00"], LADDER["01"])
+    assert last.below is last.rung is LADDER["10"]  # the capstone adds nothing
+    with pytest.raises(OptionError, match="there is no rung '-1'"):
+        _ = first.below
 
 
 def test_each_rung_says_what_it_is():
-    assert all(rung.title and rung.seed and rung.removes for rung in LADDER.values())
+    assert all(rung.title and rung.write_up and rung.removes for rung in LADDER.values())
+
+
+def test_an_engine_is_rung_00s_unless_it_is_told_otherwise():
+    assert EngineOptions() == LADDER["00"].options
+    assert InferenceEngine(small_model(), device="cpu").options == LADDER["00"].options
 
 
 def test_each_rung_is_the_one_below_with_one_option_changed():
     for below, rung in pairwise(LADDER.values()):
         changed = dict(asdict(rung.options).items() - asdict(below.options).items())
         # With one table for all layers, the place of a token is the same in each, so attention can store it.
-        # The last rung looks back.
-        expected = {"07": 2, "11": 0}.get(rung.number, 1)
+        expected = 2 if rung.number == "07" else 1
         assert len(changed) == expected, f"rung {rung.number} changes {changed}"
 
 

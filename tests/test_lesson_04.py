@@ -13,7 +13,7 @@ from matplotlib.colors import same_color
 from labkit import SamplingParams, bench, kernels, show
 from labkit.kernels.triton_runtime import TritonUnavailableError
 from labkit.kvcache import IdentityPosWrite
-from labkit.ladder import LADDER
+from labkit.ladder import LADDER, LESSONS
 from labkit.learn import lesson_04 as lesson
 from labkit.model.checkpoint import ROOT
 from labkit.show.positions import WRITE_COLOURS, Positions, PositionsStep, write_path
@@ -235,7 +235,7 @@ def test_more_runs_detect_more_and_nothing_is_rarely_found():
 
 
 def notebook_text():
-    path = ROOT / "notebooks" / LADDER["04"].notebook
+    path = ROOT / "notebooks" / LESSONS["04"].notebook
     return "\n".join(
         cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown"
     )

@@ -8,7 +8,7 @@ import nbformat
 import pytest
 
 from labkit import lab
-from labkit.ladder import LADDER
+from labkit.ladder import LESSONS
 from labkit.model.checkpoint import ROOT
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -35,8 +35,8 @@ def is_compared(cell) -> bool:
     return bool(printed) or any(COMPARED & out.data.keys() for out in displayed)
 
 
-def test_the_ladder_and_the_folder_name_the_same_notebooks():
-    assert [path.name for path in NOTEBOOKS] == [rung.notebook for rung in LADDER.values()]
+def test_the_lessons_and_the_folder_name_the_same_notebooks():
+    assert [path.name for path in NOTEBOOKS] == [lesson.notebook for lesson in LESSONS.values()]
 
 
 @every_notebook

@@ -27,7 +27,6 @@ from labkit.engine.stretch import Stretch
 from labkit.engine.text_decoder import TextDecoder
 from labkit.errors import BrokenEngineError, EngineBusyError, RequestError
 from labkit.kvcache import KVBlockManager, PrefixCache, PrefixEntry
-from labkit.ladder import LADDER
 from labkit.model import LanguageModel
 from labkit.options import EngineOptions
 
@@ -43,10 +42,10 @@ class Chunk(NamedTuple):
 class InferenceEngine:
     """A paged inference engine for GPT-2.
 
-    model: from `load_model`. options: which rung of the ladder. device: "cpu", "cuda" or one GPU,
-    "cuda:1"; None picks CUDA where there is a GPU. dtype: torch.float32, float16, bfloat16 or, below
-    rung 09, float64; None is float32 on the CPU and float16 on a GPU. cache and scheduler: memory and
-    policy, the same on every rung.
+    model: from `load_model`. options: a rung's, such as LADDER["05"].options; rung 00's by default.
+    device: "cpu", "cuda" or one GPU, "cuda:1"; None picks CUDA where there is a GPU. dtype: torch.float32,
+    float16, bfloat16 or, below rung 09, float64; None is float32 on the CPU and float16 on a GPU. cache and
+    scheduler: memory and policy, the same on every rung.
 
     Raises OptionError for an argument that is something else, or larger than the device's memory.
     If a step fails, it raises; no token and no block is lost, and every request can go on. An interrupt
@@ -57,7 +56,7 @@ class InferenceEngine:
     def __init__(
         self,
         model: LanguageModel,
-        options: EngineOptions = LADDER["00"].options,
+        options: EngineOptions = EngineOptions(),
         *,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -288,7 +287,8 @@ class InferenceEngine:
 
     def _advance(self) -> None:
         with self.guard, self._on_device:
-            self._cancel_abandoned()
+            if self._abandoned:
+                self._cancel_abandoned()
             self._run_step()
 
     @torch.inference_mode()
@@ -304,6 +304,8 @@ class InferenceEngine:
 
     def _prefill(self) -> bool:
         """Admit what fits and give each its first token; False if nothing was admitted."""
+        if not self._scheduler.waiting:
+            return False
         started = time.perf_counter()
         prefixes = self.admission.admit()
         if not prefixes:

@@ -73,13 +73,13 @@ class Guard:
         return self._thread == threading.get_ident()
 
     def __enter__(self) -> None:
-        if self.is_inside:
+        me = threading.get_ident()
+        if self._thread == me:
             if self.is_broken:
                 raise BrokenEngineError(BROKEN)
             self._depth += 1
             return
         # Interrupts wait first of all: none can come between taking the lock and knowing it.
-        me = threading.get_ident()
         handler = get_handler(signal.SIGINT) if me == threading.main_thread().ident else None
         if handler is not None:
             set_handler(signal.SIGINT, self._note)

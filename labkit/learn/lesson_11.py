@@ -37,7 +37,7 @@ def changes_table() -> pd.DataFrame:
     for number, rung in LADDER.items():
         now = asdict(rung.options)
         changed = [] if below is None else [f"{n}: {below[n]} → {now[n]}" for n in now if now[n] != below[n]]
-        rows[number] = {"rung": rung.title, "what changed": "; ".join(changed), "after": rung.seed}
+        rows[number] = {"rung": rung.title, "what changed": "; ".join(changed), "after": rung.write_up}
         below = now
     return pd.DataFrame.from_dict(rows, orient="index")
 

@@ -26,7 +26,6 @@ class Flight:
     launched_in: int  # the call
     request_ids: list[int]
     read_in: int | None = None  # None: never read
-    undone: bool = False
     token_ids: list[int | None] = field(default_factory=list)  # what was read, in the requests' order
     handed_to: set[int] = field(default_factory=set)
 
@@ -127,18 +126,14 @@ def record_flights(engine: InferenceEngine) -> Iterator[Flights]:
 
 
 def _note_its_end(launched: Launched, flight: Flight, watched: Flights) -> None:
-    read, cancel = launched.read, launched.cancel
+    read = launched.read
 
     def read_and_note() -> list[int | None]:
         flight.token_ids = read()
         flight.read_in = watched.calls
         return flight.token_ids
 
-    def cancel_and_note() -> None:
-        flight.undone = True
-        cancel()
-
-    launched.read, launched.cancel = read_and_note, cancel_and_note
+    launched.read = read_and_note
 
 
 @styled

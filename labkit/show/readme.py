@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from labkit.bench import StepProfile, host_times, ladder_comparison, ladder_limit, ladder_rates, load_record
 from labkit.bench.record import RESULTS
-from labkit.ladder import LADDER, Rung
+from labkit.ladder import CAPSTONE, LADDER, LESSONS, Lesson
 from labkit.model.checkpoint import ROOT
 from labkit.show.ladder import draw_ladder
 from labkit.show.timeline import draw_timeline
@@ -54,16 +54,14 @@ def ladder_table() -> str:
         "| --- | --- | --- | ---: | --- | ---: |",
     ]
     for place, rung in enumerate(LADDER.values()):
-        if rung.number not in rates:  # the last one looks back: its engine is the one below
-            lines.append(f"| {rung.number} | {lesson_link(rung)} | {first_clause(rung.removes)} | | | |")
-            continue
         (at_batch,) = [t for t in times[rung.number] if t.batch_size == HOST_BATCH]
         lines.append(
-            f"| {rung.number} | {lesson_link(rung)} | {first_clause(rung.removes)} "
+            f"| {rung.number} | {lesson_link(LESSONS[rung.number])} | {first_clause(rung.removes)} "
             f"| {median(rates[rung.number]):,.0f} "
             f"| {step_from(end_to_end, numbers[place - 1], rung.number) if place else ''} "
             f"| {at_batch.step_us / 1e3:.2f} ms |"
         )
+    lines.append(f"| {CAPSTONE.number} | {lesson_link(CAPSTONE)} | nothing | | | |")
     return "\n".join(lines)
 
 
@@ -96,8 +94,8 @@ def gpu_tests_line() -> str:
     )
 
 
-def lesson_link(rung: Rung) -> str:
-    return f"[{rung.title}](notebooks/{rung.notebook})"
+def lesson_link(lesson: Lesson) -> str:
+    return f"[{lesson.title}](notebooks/{lesson.notebook})"
 
 
 def first_clause(text: str) -> str:
