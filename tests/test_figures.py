@@ -20,7 +20,7 @@ from labkit.show.ladder import rung_label
 from labkit.show.rows import reason_of
 from labkit.show.sends import OF_REQUESTS, OF_STEPS, Sends
 from labkit.show.step_kernels import KernelBox
-from labkit.show.style import BLUE, DPI, GREEN, GREY, INK, ORANGE, RED, WIDE, WIDTH, is_wide
+from labkit.show.style import BLUE, DPI, GREEN, GREY, GREY_INK, ORANGE, RED, WIDE, WIDTH, is_wide
 
 ROUND = (1.0, 1.01, 0.99, 1.0)  # runs about 1 s
 
@@ -93,7 +93,7 @@ def test_comparison_is_coloured_by_its_verdict():
     dots = lines(figure, "o")
     assert all(same_color(d.get_color(), c) for d, c in zip(dots, (BLUE, GREY, RED), strict=True))
     verdicts = figure.axes[0].texts[::2]
-    assert [text.get_color() for text in verdicts] == [BLUE, INK, RED]
+    assert [text.get_color() for text in verdicts] == [BLUE, GREY_INK, RED]
 
 
 def test_a_single_round_is_grey_and_says_that_it_is_too_few():
@@ -261,10 +261,10 @@ def test_ladder_of_wide_range_is_logarithmic_and_says_so():
     [
         ([1200.0, 1210.0, 1190.0, 1200.0], "×1.20", BLUE, BLUE),
         ([800.0, 810.0, 790.0, 800.0], "×0.80", RED, RED),
-        ([1000.0, 1010.0, 990.0, 1002.0], "×1.00", GREY, INK),
-        ([900.0, 1300.0, 950.0, 1250.0], "×1.08", GREY, INK),  # a higher median, but an interval across 1
-        ([1200.0, 1200.0], "×1.20", GREY, INK),  # no rounds that fit the four runs below
-        ([1200.0, 1210.0, 1190.0], "×1.20", GREY, INK),
+        ([1000.0, 1010.0, 990.0, 1002.0], "×1.00", GREY, GREY_INK),
+        ([900.0, 1300.0, 950.0, 1250.0], "×1.08", GREY, GREY_INK),  # the interval holds 1
+        ([1200.0, 1200.0], "×1.20", GREY, GREY_INK),  # no rounds that fit the four runs below
+        ([1200.0, 1210.0, 1190.0], "×1.20", GREY, GREY_INK),
     ],
 )
 def test_a_rung_is_coloured_by_the_verdict_on_it_and_the_rung_below(runs, factor, box_colour, text_colour):

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from labkit.bench.comparison import CONFIDENCE, Comparison
-from labkit.show.style import BLUE, GREY, INK, RED, figure, styled
+from labkit.show.style import BLUE, GREY, GREY_INK, INK, RED, figure, styled
 
 VERDICT_COLOURS = {"faster": BLUE, "slower": RED}  # grey for every other
 
@@ -73,7 +73,7 @@ def _colour(comparison: Comparison) -> str:
 def _text_colour(comparison: Comparison) -> str:
     """A warning is red; grey, a dot's or a bar's colour, would be too pale to read."""
     colour = RED if comparison.warning else _colour(comparison)
-    return INK if colour == GREY else colour
+    return GREY_INK if colour == GREY else colour
 
 
 def _verdict(comparison: Comparison) -> str:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from labkit.bench.comparison import Comparison
 from labkit.ladder import LADDER
 from labkit.show.comparison import VERDICT_COLOURS
-from labkit.show.style import GREY, INK, PALE, figure, is_wide, styled
+from labkit.show.style import GREY, GREY_INK, INK, PALE, figure, is_wide, styled
 
 STEP = 0.7  # height of a rung's box
 LIMIT_NAME = "the hardware's limit"
@@ -75,7 +75,7 @@ def _draw_step(
             xytext=(6, 0),
             textcoords="offset points",
             va="center",
-            color=INK if colour == GREY else colour,
+            color=GREY_INK if colour == GREY else colour,
             weight="bold",
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},  # over the limit's line
         )

@@ -13,6 +13,7 @@ BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PURPLE, SKY, YELLOW, GREY = "#CC79A7", "#56B4E9", "#F0E442", "#999999"
 SERIES = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED, YELLOW)
 INK = "#222222"
+GREY_INK = "#6B6B6B"  # "cannot tell" in words: grey, and dark enough to be read
 PALE = "#EEEEEE"
 
 WIDE = 20  # times the smallest value: a linear axis would show that one as nothing
