@@ -153,7 +153,7 @@ def test_a_file_beside_the_records_that_is_none_is_passed_over(folder):
 
 TEXT, NUMBER, LIST, OBJECT = "x", 5, [1], {"a": 1}
 NO_TEXT = [None, NUMBER, True, LIST, OBJECT]
-NO_NUMBER = [None, TEXT, True, LIST, OBJECT, NAN, INF, -INF]
+NO_NUMBER = [None, TEXT, True, LIST, OBJECT, NAN, INF, -INF, 10**400]
 NO_TIME = [*NO_NUMBER, -1.0]
 NO_COUNT = [*NO_TIME, 0.5]
 NO_LIST = [None, TEXT, NUMBER, OBJECT]
