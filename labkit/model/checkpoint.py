@@ -4,7 +4,6 @@ Weights are read from safetensors files only: nothing is unpickled and no code o
 """
 
 import copy
-import operator
 import os
 import re
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from labkit.checks import whole
 from labkit.errors import CheckpointError
 from labkit.json_file import check_regular, parse_json, read_json, shortened
 from labkit.model.config import GPT2Config
@@ -117,10 +117,7 @@ def check_dtype(dtype: object) -> None:
 
 
 def check_seed(seed: object) -> int:
-    try:
-        number = None if isinstance(seed, bool) else operator.index(seed)
-    except TypeError:
-        number = None
+    number = whole(seed)
     if number is None or number not in SEEDS:
         raise CheckpointError(f"seed must be a whole number of at most 64 bits, not {shortened(seed)}")
     return number

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from labkit.checks import is_number, is_whole
 from labkit.errors import CheckpointError
 from labkit.json_file import shortened
 
@@ -42,8 +43,8 @@ class GPT2Config:
         if self.n_embd % self.n_head:
             raise CheckpointError(f"n_embd {self.n_embd} is not a multiple of n_head {self.n_head}")
         epsilon, eos = self.layer_norm_epsilon, self.eos_token_id
-        is_number = is_whole(epsilon) or isinstance(epsilon, float)
-        require("layer_norm_epsilon", epsilon, is_number and 0 < epsilon < 1, "a number between 0 and 1")
+        is_small = is_number(epsilon) and 0 < epsilon < 1
+        require("layer_norm_epsilon", epsilon, is_small, "a number between 0 and 1")
         tied = self.tie_word_embeddings
         require("tie_word_embeddings", tied, isinstance(tied, bool), "true or false")
         is_token = eos is None or (is_whole(eos) and 0 <= eos < self.vocab_size)
@@ -73,10 +74,6 @@ class GPT2Config:
     def kv_values_per_token(self) -> int:
         """Numbers that one token adds to the KV cache: a key and a value for each layer and head."""
         return 2 * self.n_layer * self.n_embd
-
-
-def is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def require(name: str, value: object, is_right: bool, what: str) -> None:

@@ -12,9 +12,9 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as BackendTokenizer
 from tokenizers.implementations import ByteLevelBPETokenizer
 
+from labkit.checks import is_whole
 from labkit.errors import CheckpointError
 from labkit.json_file import check_regular, parse_json, read_bytes, read_json, shortened
-from labkit.model.config import is_whole
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
 
