@@ -29,7 +29,7 @@ class ShortRepr(reprlib.Repr):
         return f"the class {value.__name__}"
 
     def repr_dict(self, value: object, level: int) -> str:  # reprlib's own sorts all of it
-        return named(value)
+        return named(value) if value else repr(value)
 
     repr_set = repr_frozenset = repr_dict
 

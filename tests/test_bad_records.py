@@ -19,8 +19,8 @@ from labkit.bench import (
     results,
 )
 from labkit.bench.published import PUBLISHED
+from labkit.checks import shown
 from labkit.errors import LabkitError, RecordError
-from labkit.json_file import shortened
 
 RECORDED = record.RESULTS
 SMALLEST = {  # a shipped record of each kind
@@ -132,12 +132,12 @@ NAMES = ["../tiny-gpt2/config", "/etc/hostname", "a/b", "", "a\0b", None, 5, Tru
 UNKNOWN = ["nope", "None", ".", "..", "a" * 300, "ladder_036_h100.json", "\udcff", "*"]
 
 
-@pytest.mark.parametrize("name", NAMES, ids=shortened)
+@pytest.mark.parametrize("name", NAMES, ids=shown)
 def test_what_is_no_name_of_a_record_is_refused(name):
     assert "is no name of a record" in refused(load_record, name)
 
 
-@pytest.mark.parametrize("name", UNKNOWN, ids=shortened)
+@pytest.mark.parametrize("name", UNKNOWN, ids=shown)
 def test_a_record_that_is_not_there_is_said_not_to_be(name):
     said = refused(load_record, name)
     assert "is missing" in said or "cannot be read" in said
@@ -198,7 +198,7 @@ def assert_refused_with(folder: Path, broken: dict, key: object) -> None:
     assert said.startswith("record mine") and str(key) in said
 
 
-@pytest.mark.parametrize(("path", "value"), BAD_TOP, ids=shortened)
+@pytest.mark.parametrize(("path", "value"), BAD_TOP, ids=shown)
 def test_a_wrong_value_is_named_by_its_key(folder, path, value):
     assert_refused_with(folder, breakage(shipped("scheduler"), path, value), path[-1])
 
@@ -223,13 +223,13 @@ def leaves(shape: object, path: tuple = ()):
 KEYS = [(kind, path) for kind, shape in record.SAMPLE.items() for path in leaves(shape)]
 
 
-@pytest.mark.parametrize(("kind", "path"), KEYS, ids=shortened)
+@pytest.mark.parametrize(("kind", "path"), KEYS, ids=shown)
 def test_a_key_that_the_second_sample_lacks_is_named(folder, kind, path):
     broken = lacking(shipped(kind), ("samples", 1, *path))
     assert_refused_with(folder, broken, f"lacks {path[-1]} in sample 1")
 
 
-@pytest.mark.parametrize(("kind", "path"), KEYS, ids=shortened)
+@pytest.mark.parametrize(("kind", "path"), KEYS, ids=shown)
 @pytest.mark.parametrize("value", [True, -INF, {"a": None}, [None]], ids=repr)
 def test_a_wrong_value_in_a_sample_is_named(folder, kind, path, value):
     """Values that no key allows, whatever it holds."""
@@ -252,7 +252,7 @@ BAD_RUNS = [
 ]
 
 
-@pytest.mark.parametrize(("key", "value"), BAD_RUNS, ids=shortened)
+@pytest.mark.parametrize(("key", "value"), BAD_RUNS, ids=shown)
 @pytest.mark.parametrize("kind", ["ladder", "scheduler", "streaming"])
 def test_a_wrong_number_of_a_run_is_named(folder, kind, key, value):
     assert_refused_with(folder, breakage(shipped(kind), ("samples", 1, key), value), f"sample 1.{key}")
@@ -349,7 +349,7 @@ BAD_POSTS = [
 ]
 
 
-@pytest.mark.parametrize(("path", "value"), BAD_POSTS, ids=shortened)
+@pytest.mark.parametrize(("path", "value"), BAD_POSTS, ids=shown)
 def test_a_wrong_value_of_a_post_is_named(tmp_path, path, value):
     (tmp_path / "published.json").write_text(json.dumps(breakage(POSTS, path, value)))
     said = refused(published_figures, tmp_path / "published.json")

@@ -8,9 +8,8 @@ be any; or a dictionary with the shape of each key that must be there.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from labkit.checks import is_number, is_whole
+from labkit.checks import is_number, is_whole, shown
 from labkit.errors import RecordError
-from labkit.json_file import shortened
 
 
 @dataclass(frozen=True)
@@ -68,4 +67,4 @@ def check_shape(name: str, value: object, shape: Shape, where: str = "") -> None
 
 def expect(name: str, where: str, value: object, is_right: object, what: str) -> None:
     if not is_right:
-        raise RecordError(f"{name}: {where or 'what it holds'} must be {what}, not {shortened(value)}")
+        raise RecordError(f"{name}: {where or 'what it holds'} must be {what}, not {shown(value)}")

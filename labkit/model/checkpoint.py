@@ -15,9 +15,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from labkit.checks import whole
+from labkit.checks import shown, whole
 from labkit.errors import CheckpointError
-from labkit.json_file import check_regular, parse_json, read_json, shortened
+from labkit.json_file import check_regular, parse_json, read_json
 from labkit.model.config import GPT2Config
 from labkit.model.gpt2 import GPT2
 from labkit.model.tokenizer import ByteLevelTokenizer, Tokenizer, WordTokenizer
@@ -105,21 +105,21 @@ def check_source(source: object) -> str:
     """The name of a model. Raises CheckpointError if it can be none, as `check_dtype` and `check_seed` do."""
     name = os.fspath(source) if isinstance(source, str | os.PathLike) else None
     if not isinstance(name, str) or not name:
-        raise CheckpointError(f"source must be a directory, a hub id or a random model, not {source!r}")
+        raise CheckpointError(f"source must be a directory, a hub id or a random model, not {shown(source)}")
     if len(name) > LONGEST_NAME:
-        raise CheckpointError(f"source is no directory and no hub id: {shortened(name)}")
+        raise CheckpointError(f"source is no directory and no hub id: {shown(name)}")
     return name
 
 
 def check_dtype(dtype: object) -> None:
     if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
-        raise CheckpointError(f"dtype must be one of {', '.join(map(str, DTYPES))}, not {shortened(dtype)}")
+        raise CheckpointError(f"dtype must be one of {', '.join(map(str, DTYPES))}, not {shown(dtype)}")
 
 
 def check_seed(seed: object) -> int:
     number = whole(seed)
     if number is None or number not in SEEDS:
-        raise CheckpointError(f"seed must be a whole number of at most 64 bits, not {shortened(seed)}")
+        raise CheckpointError(f"seed must be a whole number of at most 64 bits, not {shown(seed)}")
     return number
 
 

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from labkit.checks import is_number, is_whole
+from labkit.checks import is_number, is_whole, shown
 from labkit.errors import CheckpointError
-from labkit.json_file import shortened
 
 LARGEST = 2**31 - 1  # of a size, which kernels hold in 32 bits
 SIZE = f"a whole number from 1 to {LARGEST}"
@@ -58,7 +57,7 @@ class GPT2Config:
             value = raw.get(name, None if name == "model_type" else allowed[0])
             if not any(value == one and type(value) is type(one) for one in allowed):
                 raise CheckpointError(
-                    f"config.json has {name} = {shortened(value)}; labkit runs {allowed[0]!r} only"
+                    f"config.json has {name} = {shown(value)}; labkit runs {allowed[0]!r} only"
                 )
         require(UPCAST, raw.get(UPCAST, False), isinstance(raw.get(UPCAST, False), bool), "true or false")
         missing = [n for n in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head") if n not in raw]
@@ -78,4 +77,4 @@ class GPT2Config:
 
 def require(name: str, value: object, is_right: bool, what: str) -> None:
     if not is_right:
-        raise CheckpointError(f"{name} must be {what}, not {shortened(value)}")
+        raise CheckpointError(f"{name} must be {what}, not {shown(value)}")
