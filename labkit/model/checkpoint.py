@@ -279,11 +279,10 @@ def read_header(file: Path) -> list[StoredTensor]:
 def check_sizes(config: GPT2Config, stored: dict[str, StoredTensor]) -> None:
     """Whether each size of config.json is that of a tensor which is there: what is built is then no larger
     than the files. Raises CheckpointError."""
-    inner = config.n_inner or 4 * config.n_embd
     for key, shape in {
         "wte.weight": (config.vocab_size, config.n_embd),
         "wpe.weight": (config.n_positions, config.n_embd),
-        "h.0.mlp.c_fc.weight": (config.n_embd, inner),
+        "h.0.mlp.c_fc.weight": (config.n_embd, config.inner_dim),
     }.items():
         if key not in stored:
             raise CheckpointError(f"missing tensor: {key}")

@@ -28,7 +28,7 @@ class GPT2Config:
     n_embd: int
     n_layer: int
     n_head: int
-    n_inner: int | None = None  # width of the MLP; None: 4 * n_embd
+    n_inner: int | None = None  # None: 4 * n_embd; see `inner_dim`
     layer_norm_epsilon: float = 1e-5
     tie_word_embeddings: bool = True
     eos_token_id: int | None = None
@@ -68,6 +68,11 @@ class GPT2Config:
     @property
     def head_dim(self) -> int:
         return self.n_embd // self.n_head
+
+    @property
+    def inner_dim(self) -> int:
+        """Width of the MLP."""
+        return self.n_inner or 4 * self.n_embd
 
     @property
     def kv_values_per_token(self) -> int:
