@@ -35,7 +35,7 @@ MASK_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)$")  # causal masks t
 LAYER = re.compile(r"h\.(\d+)\.")
 CONV1D_WEIGHT = re.compile(r"h\.\d+\.(attn|mlp)\.\w+\.weight")  # stored [in, out]; nn.Linear has [out, in]
 
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # of weights
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # of weights and engines
 STORED_DTYPES = ("F16", "BF16", "F32", "F64")  # safetensors' names for them
 SEEDS = range(-(2**63), 2**64)  # what a torch.Generator takes
 
