@@ -2,6 +2,7 @@
 
 import operator
 import reprlib
+import sys
 
 from labkit.errors import OptionError
 
@@ -28,7 +29,7 @@ class ShortRepr(reprlib.Repr):
         return f"the class {value.__name__}"
 
     def repr_dict(self, value: object, level: int) -> str:  # reprlib's own sorts all of it
-        return named(value)
+        return named(value) if value else repr(value)
 
     repr_set = repr_frozenset = repr_dict
 
@@ -60,6 +61,11 @@ def whole(value: object) -> int | None:
 def is_whole(value: object) -> bool:
     """Whether it is Python's int: what is kept as a setting."""
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> bool:
+    """Whether it is Python's int or float, finite, and not beyond what a float holds."""
+    return (is_whole(value) or isinstance(value, float)) and abs(value) <= sys.float_info.max
 
 
 def require_kind(name: str, value: object, kind: type, what: str) -> None:

@@ -30,7 +30,7 @@ class BrokenEngineError(LabkitError, RuntimeError):
 
 
 class OptionError(LabkitError, ValueError):
-    """A value of a configuration dataclass that is not allowed."""
+    """An option or an argument that is not allowed, or that this machine cannot give."""
 
 
 class OverloadedError(LabkitError, RuntimeError):

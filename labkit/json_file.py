@@ -1,11 +1,9 @@
 """Reading JSON that others wrote: whatever is wrong with it is one ValueError that says so."""
 
 import json
-import reprlib
 from pathlib import Path
 
-SHORT = reprlib.Repr()
-SHORT.maxstring = SHORT.maxother = SHORT.maxlong = 80
+from labkit.checks import shown
 
 
 def read_json(path: Path) -> object:
@@ -23,14 +21,14 @@ def read_bytes(path: Path) -> bytes:
 
 
 def check_regular(path: Path) -> None:
-    """Raises ValueError unless `path` is a file with bytes in it, or a link to one."""
+    """Raises ValueError unless `path` is a regular file, or a link to one."""
     try:
         if path.is_file():
             return
         what = "is a link to nothing" if path.is_symlink() and not path.exists() else "is no regular file"
         found = path.is_symlink() or path.exists()
     except OSError as error:  # a name that is too long, a folder that may not be looked into
-        raise ValueError(f"{shortened(path.name)} cannot be read: {error.strerror}") from None
+        raise ValueError(f"{shown(path.name)} cannot be read: {error.strerror}") from None
     raise ValueError(f"{path.name} {what if found else 'is missing'}")
 
 
@@ -50,11 +48,3 @@ def unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
         keys = [key for key, _ in pairs]
         raise ValueError(f"{next(key for key in keys if keys.count(key) > 1)!r} is given twice")
     return made
-
-
-def shortened(value: object) -> str:
-    """For a message: `repr`, cut where it would fill a page."""
-    try:
-        return SHORT.repr(value)
-    except ValueError:  # a whole number of more digits than Python writes
-        return f"a {type(value).__name__} of thousands of digits"

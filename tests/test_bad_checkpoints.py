@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from labkit import load_model
+from labkit.checks import shown
 from labkit.errors import CheckpointError
-from labkit.json_file import shortened
 from labkit.model import GPT2Config, checkpoint
 from labkit.model.checkpoint import ROOT, gpt2_without_weights
 
@@ -158,7 +158,7 @@ SEEDS = ["x", "0", "", None, 1.5, 0.0, float("nan"), True, [0], {}, b"1", torch.
 SEEDS += [2**64, 2**70, -(2**63) - 1, 10**30, 10**5000]
 
 
-@pytest.mark.parametrize("seed", SEEDS, ids=shortened)
+@pytest.mark.parametrize("seed", SEEDS, ids=shown)
 @pytest.mark.parametrize("source", ["a directory", "random:gpt2"])
 def test_a_seed_that_is_no_whole_number_of_64_bits_is_refused(monkeypatch, sound, source, seed):
     monkeypatch.setattr(checkpoint, "GPT2", None)

@@ -42,6 +42,8 @@ def test_prediction_scores(guess, verdict):
         (-1.5, -1.581, "You said -1.5: right."),
         (3, -1.581, "You said 3: off by 4.581."),
         (10**400, 48, "is no number"),
+        pytest.param(10**5000, 48, "Your guess, a number of 16610 bits, is no number", id="huge"),
+        (torch.tensor(40.0, device="meta"), 48, "is no number"),
         ("many", 48, "Your guess, 'many', is no number"),
         (float("nan"), 48, "is no number"),
         (np.float32(40), 48, "You said 40: within a factor of 2."),
@@ -126,6 +128,7 @@ def never_ends(numbers, more):
     [
         (None, "add: expected a function, not None."),
         (3, "add: expected a function, not 3."),
+        pytest.param(10**5000, "add: expected a function, not a number of 16610 bits.", id="huge"),
         (
             lambda numbers, more: None,
             "gave None, expected [3]. (A function without `return` gives None.) Add",

@@ -85,8 +85,7 @@ def forward_flops(config: GPT2Config, num_tokens: int, context_len: int) -> floa
 
     A multiply and an add for each weight of the matrices and each new token, and for each key and value seen.
     """
-    inner = config.n_inner or 4 * config.n_embd
-    matrices = config.n_layer * (4 * config.n_embd**2 + 2 * config.n_embd * inner)
+    matrices = config.n_layer * (4 * config.n_embd**2 + 2 * config.n_embd * config.inner_dim)
     head = config.vocab_size * config.n_embd  # for the last token only
     seen = num_tokens * (context_len - (num_tokens - 1) / 2)
     return 2.0 * (matrices * num_tokens + head + 2 * config.n_layer * config.n_embd * seen)

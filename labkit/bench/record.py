@@ -14,9 +14,10 @@ import pandas as pd
 import torch
 
 from labkit.bench.shape import COUNT, NUMBER, POSITIVE, TEXT, TIME, OrNull, check_shape
+from labkit.checks import shown
 from labkit.doctor import driver_version
 from labkit.errors import RecordError
-from labkit.json_file import read_json, shortened
+from labkit.json_file import read_json
 from labkit.model.checkpoint import ROOT
 
 RESULTS = ROOT / "data" / "results"
@@ -223,7 +224,7 @@ def check_record(name: str, record: object) -> None:
     name = f"record {name}"
     check_shape(name, record, RECORD)
     if record["kind"] not in SAMPLE:
-        raise RecordError(f"{name} is of no known kind: {shortened(record['kind'])}")
+        raise RecordError(f"{name} is of no known kind: {shown(record['kind'])}")
     if not record["samples"]:
         raise RecordError(f"{name} has no samples")
     check_shape(name, record["settings"], SETTINGS.get(record["kind"], {}), "settings")
@@ -241,7 +242,7 @@ def load_record(name: str) -> dict:
     record is."""
     path = RESULTS / f"{name}.json"
     if not isinstance(name, str) or not name or path.parent != RESULTS or "\0" in name:
-        raise RecordError(f"{shortened(name)} is no name of a record: it is that of a file, without .json")
+        raise RecordError(f"{shown(name)} is no name of a record: it is that of a file, without .json")
     record = read_record(path)
     check_record(name, record)
     return record

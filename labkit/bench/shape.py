@@ -7,10 +7,9 @@ be any; or a dictionary with the shape of each key that must be there.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import isfinite
 
+from labkit.checks import is_number, is_whole, shown
 from labkit.errors import RecordError
-from labkit.json_file import shortened
 
 
 @dataclass(frozen=True)
@@ -28,16 +27,12 @@ class OrNull:
     shape: "Shape"
 
 
-def is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
-
-
 TEXT = Kind("text", lambda value: isinstance(value, str))
 FLAG = Kind("true or false", lambda value: isinstance(value, bool))
 NUMBER = Kind("a finite number", is_number)
 TIME = Kind("a finite number of 0 or more", lambda value: is_number(value) and value >= 0)
 POSITIVE = Kind("a finite number above 0", lambda value: is_number(value) and value > 0)
-COUNT = Kind("a whole number of 0 or more", lambda value: TIME.is_one(value) and isinstance(value, int))
+COUNT = Kind("a whole number of 0 or more", lambda value: is_whole(value) and TIME.is_one(value))
 
 Shape = Kind | OrNull | list | tuple | dict
 
@@ -72,4 +67,4 @@ def check_shape(name: str, value: object, shape: Shape, where: str = "") -> None
 
 def expect(name: str, where: str, value: object, is_right: object, what: str) -> None:
     if not is_right:
-        raise RecordError(f"{name}: {where or 'what it holds'} must be {what}, not {shortened(value)}")
+        raise RecordError(f"{name}: {where or 'what it holds'} must be {what}, not {shown(value)}")

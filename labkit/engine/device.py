@@ -11,10 +11,10 @@ from labkit.checks import shown
 from labkit.engine.config import CacheConfig, SchedulerConfig
 from labkit.errors import OptionError
 from labkit.model import GPT2Config
+from labkit.model.checkpoint import DTYPES
 from labkit.options import EngineOptions
 
 DEVICE = re.compile(r"cpu(:0)?|cuda(:(0|[1-9][0-9]{0,3}))?")
-DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 def pick_device(device: torch.device | str | None) -> torch.device:

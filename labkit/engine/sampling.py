@@ -1,16 +1,14 @@
 """From logits to a token: greedy, temperature, top-k and top-p, as Hugging Face defines them."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from labkit.checks import is_whole, shown
+from labkit.checks import is_number, is_whole, shown
 from labkit.errors import RequestError
 
-LARGEST = sys.float_info.max  # beyond it, a Python int has no float
 FLOAT32 = torch.finfo(torch.float32)
 INT64 = torch.iinfo(torch.int64)
 SPLITMIX64 = (
@@ -61,10 +59,6 @@ class SamplingParams:
     @property
     def is_greedy(self) -> bool:
         return self.temperature == 0
-
-
-def is_number(value: object) -> bool:
-    return (is_whole(value) or isinstance(value, float)) and abs(value) <= LARGEST
 
 
 def uniform_number(seed: int, index: int) -> float:

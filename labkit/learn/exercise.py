@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+from labkit.checks import shown
 from labkit.learn.answers import difference, one_line
 
 NUM_DRAWN = 100  # random calls that an attempt is compared on
@@ -68,7 +69,7 @@ class Exercise:
     def grade(self, attempt: Callable) -> str:
         """One line: not attempted, right, or the first case that fails and why. It never raises."""
         if not callable(attempt):
-            return f"{self.name}: expected a function, not {one_line(repr(attempt))}."
+            return f"{self.name}: expected a function, not {shown(attempt)}."
         try:
             return f"{self.name}: {self._verdict(attempt)}"
         except Unattempted:

@@ -309,7 +309,7 @@ def two_without_waiting(
 
 
 def send_all(messages: list[list[int]], buffers: Buffers, copy: Callable[[list[int], int], Copy]) -> None:
-    """As `PinnedStaging.send`: two take turns, and before one is written again its copy is waited for."""
+    """As `PinnedStaging.send`, with two buffers: before one is written again, its copy is waited for."""
     copied: list[Copy | None] = [None, None]
     for i, numbers in enumerate(messages):
         turn = i % 2

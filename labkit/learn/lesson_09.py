@@ -303,7 +303,7 @@ def largest_mean(model: LanguageModel, input_ids: Sequence[int]) -> float:
 
 def product_table(batch_sizes: Sequence[int], config: GPT2Config = RANDOM_CONFIGS["gpt2"]) -> pd.DataFrame:
     """Programs of each product of a layer: how many there are, and by how many a tile is shared."""
-    E, inner = config.n_embd, config.n_inner or 4 * config.n_embd
+    E, inner = config.n_embd, config.inner_dim
     products = {
         "qkv (norm_linear)": (3 * E, E),
         "attention's projection (linear_residual)": (E, E),
@@ -487,7 +487,7 @@ def small_engine(options: EngineOptions, device: torch.device | str = "cpu") -> 
 
 def copied_bytes(config: GPT2Config, itemsize: int = 2) -> dict[str, int]:
     """What a `FusedDeviceStep` keeps beside the model's own weights."""
-    E, inner = config.n_embd, config.n_inner or 4 * config.n_embd
+    E, inner = config.n_embd, config.inner_dim
     outputs = 3 * E + inner  # of the two linear layers behind a LayerNorm
     rows = -(-config.vocab_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
     return {

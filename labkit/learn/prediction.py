@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass
 
+from labkit.checks import shown
+
 
 @dataclass
 class Prediction:
@@ -23,10 +25,10 @@ class Prediction:
             return f"{measured} You made no prediction; put a number where it says guess=None and run again."
         try:
             guess = float(self.guess)
-        except (TypeError, ValueError, OverflowError):
+        except Exception:  # whatever the guess's own code raises
             guess = math.nan
         if not math.isfinite(guess):
-            return f"{measured} Your guess, {self.guess!r}, is no number; put one where it says guess=."
+            return f"{measured} Your guess, {shown(self.guess)}, is no number; put one where it says guess=."
         return f"{measured} You said {guess:,.4g}: {verdict_of(guess, actual)}."
 
 

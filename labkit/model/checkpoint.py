@@ -4,7 +4,6 @@ Weights are read from safetensors files only: nothing is unpickled and no code o
 """
 
 import copy
-import operator
 import os
 import re
 from collections.abc import Callable
@@ -16,8 +15,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from labkit.checks import shown, whole
 from labkit.errors import CheckpointError
-from labkit.json_file import check_regular, parse_json, read_json, shortened
+from labkit.json_file import check_regular, parse_json, read_json
 from labkit.model.config import GPT2Config
 from labkit.model.gpt2 import GPT2
 from labkit.model.tokenizer import ByteLevelTokenizer, Tokenizer, WordTokenizer
@@ -35,7 +35,7 @@ MASK_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)$")  # causal masks t
 LAYER = re.compile(r"h\.(\d+)\.")
 CONV1D_WEIGHT = re.compile(r"h\.\d+\.(attn|mlp)\.\w+\.weight")  # stored [in, out]; nn.Linear has [out, in]
 
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # of weights
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # of weights and engines
 STORED_DTYPES = ("F16", "BF16", "F32", "F64")  # safetensors' names for them
 SEEDS = range(-(2**63), 2**64)  # what a torch.Generator takes
 
@@ -105,24 +105,21 @@ def check_source(source: object) -> str:
     """The name of a model. Raises CheckpointError if it can be none, as `check_dtype` and `check_seed` do."""
     name = os.fspath(source) if isinstance(source, str | os.PathLike) else None
     if not isinstance(name, str) or not name:
-        raise CheckpointError(f"source must be a directory, a hub id or a random model, not {source!r}")
+        raise CheckpointError(f"source must be a directory, a hub id or a random model, not {shown(source)}")
     if len(name) > LONGEST_NAME:
-        raise CheckpointError(f"source is no directory and no hub id: {shortened(name)}")
+        raise CheckpointError(f"source is no directory and no hub id: {shown(name)}")
     return name
 
 
 def check_dtype(dtype: object) -> None:
     if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
-        raise CheckpointError(f"dtype must be one of {', '.join(map(str, DTYPES))}, not {shortened(dtype)}")
+        raise CheckpointError(f"dtype must be one of {', '.join(map(str, DTYPES))}, not {shown(dtype)}")
 
 
 def check_seed(seed: object) -> int:
-    try:
-        number = None if isinstance(seed, bool) else operator.index(seed)
-    except TypeError:
-        number = None
+    number = whole(seed)
     if number is None or number not in SEEDS:
-        raise CheckpointError(f"seed must be a whole number of at most 64 bits, not {shortened(seed)}")
+        raise CheckpointError(f"seed must be a whole number of at most 64 bits, not {shown(seed)}")
     return number
 
 
@@ -282,11 +279,10 @@ def read_header(file: Path) -> list[StoredTensor]:
 def check_sizes(config: GPT2Config, stored: dict[str, StoredTensor]) -> None:
     """Whether each size of config.json is that of a tensor which is there: what is built is then no larger
     than the files. Raises CheckpointError."""
-    inner = config.n_inner or 4 * config.n_embd
     for key, shape in {
         "wte.weight": (config.vocab_size, config.n_embd),
         "wpe.weight": (config.n_positions, config.n_embd),
-        "h.0.mlp.c_fc.weight": (config.n_embd, inner),
+        "h.0.mlp.c_fc.weight": (config.n_embd, config.inner_dim),
     }.items():
         if key not in stored:
             raise CheckpointError(f"missing tensor: {key}")

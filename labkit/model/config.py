@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from labkit.checks import is_number, is_whole, shown
 from labkit.errors import CheckpointError
-from labkit.json_file import shortened
 
 LARGEST = 2**31 - 1  # of a size, which kernels hold in 32 bits
 SIZE = f"a whole number from 1 to {LARGEST}"
@@ -28,7 +28,7 @@ class GPT2Config:
     n_embd: int
     n_layer: int
     n_head: int
-    n_inner: int | None = None  # width of the MLP; None: 4 * n_embd
+    n_inner: int | None = None  # None: 4 * n_embd; see `inner_dim`
     layer_norm_epsilon: float = 1e-5
     tie_word_embeddings: bool = True
     eos_token_id: int | None = None
@@ -42,8 +42,8 @@ class GPT2Config:
         if self.n_embd % self.n_head:
             raise CheckpointError(f"n_embd {self.n_embd} is not a multiple of n_head {self.n_head}")
         epsilon, eos = self.layer_norm_epsilon, self.eos_token_id
-        is_number = is_whole(epsilon) or isinstance(epsilon, float)
-        require("layer_norm_epsilon", epsilon, is_number and 0 < epsilon < 1, "a number between 0 and 1")
+        is_small = is_number(epsilon) and 0 < epsilon < 1
+        require("layer_norm_epsilon", epsilon, is_small, "a number between 0 and 1")
         tied = self.tie_word_embeddings
         require("tie_word_embeddings", tied, isinstance(tied, bool), "true or false")
         is_token = eos is None or (is_whole(eos) and 0 <= eos < self.vocab_size)
@@ -57,7 +57,7 @@ class GPT2Config:
             value = raw.get(name, None if name == "model_type" else allowed[0])
             if not any(value == one and type(value) is type(one) for one in allowed):
                 raise CheckpointError(
-                    f"config.json has {name} = {shortened(value)}; labkit runs {allowed[0]!r} only"
+                    f"config.json has {name} = {shown(value)}; labkit runs {allowed[0]!r} only"
                 )
         require(UPCAST, raw.get(UPCAST, False), isinstance(raw.get(UPCAST, False), bool), "true or false")
         missing = [n for n in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head") if n not in raw]
@@ -70,15 +70,16 @@ class GPT2Config:
         return self.n_embd // self.n_head
 
     @property
+    def inner_dim(self) -> int:
+        """Width of the MLP."""
+        return self.n_inner or 4 * self.n_embd
+
+    @property
     def kv_values_per_token(self) -> int:
         """Numbers that one token adds to the KV cache: a key and a value for each layer and head."""
         return 2 * self.n_layer * self.n_embd
 
 
-def is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def require(name: str, value: object, is_right: bool, what: str) -> None:
     if not is_right:
-        raise CheckpointError(f"{name} must be {what}, not {shortened(value)}")
+        raise CheckpointError(f"{name} must be {what}, not {shown(value)}")

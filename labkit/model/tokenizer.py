@@ -12,9 +12,9 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as BackendTokenizer
 from tokenizers.implementations import ByteLevelBPETokenizer
 
+from labkit.checks import is_whole, shown
 from labkit.errors import CheckpointError
-from labkit.json_file import check_regular, parse_json, read_bytes, read_json, shortened
-from labkit.model.config import is_whole
+from labkit.json_file import check_regular, parse_json, read_bytes, read_json
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
 
@@ -69,23 +69,23 @@ def check_kind(raw: object) -> None:
         raise ValueError("tokenizer.json has no model")
     model = raw["model"]
     if (kind := model.get("type", "BPE")) != "BPE":  # older files do not say it
-        raise ValueError(f"its model is {shortened(kind)}, not GPT-2's kind (byte-level BPE)")
+        raise ValueError(f"its model is {shown(kind)}, not GPT-2's kind (byte-level BPE)")
     for part in ("pre_tokenizer", "decoder"):
         if not is_byte_level(raw.get(part)):
             raise ValueError(f"its {part} is not ByteLevel: it is not GPT-2's kind (byte-level BPE)")
     for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(name):
-            raise ValueError(f"its model has {name} = {shortened(model[name])}; GPT-2's has none")
+            raise ValueError(f"its model has {name} = {shown(model[name])}; GPT-2's has none")
     check_vocab(model.get("vocab"))
 
 
 def check_vocab(vocab: object) -> None:
     """Raises ValueError unless it is an id for each token, of 32 bits: the backend cuts or skips others."""
     if not isinstance(vocab, dict):
-        raise ValueError(f"its vocabulary is {shortened(vocab)}, not an id for each token")
+        raise ValueError(f"its vocabulary is {shown(vocab)}, not an id for each token")
     for token, token_id in vocab.items():
         if not is_whole(token_id) or not 0 <= token_id < 2**32:
-            raise ValueError(f"the id of {shortened(token)} is {shortened(token_id)}")
+            raise ValueError(f"the id of {shown(token)} is {shown(token_id)}")
 
 
 def is_byte_level(part: object) -> bool:

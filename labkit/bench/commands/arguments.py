@@ -14,10 +14,10 @@ import torch
 
 from labkit import ranges
 from labkit.bench.workload import Workload
+from labkit.checks import shown
 from labkit.engine import CacheConfig, SchedulerConfig
 from labkit.engine.device import default_dtype, pick_device
 from labkit.errors import CheckpointError, OptionError
-from labkit.json_file import shortened
 from labkit.ladder import LADDER
 from labkit.model import LanguageModel, load_model
 from labkit.model.checkpoint import check_seed
@@ -112,7 +112,7 @@ def whole_number(at_least: int, at_most: int) -> Callable[[str], int]:
     def convert(text: str) -> int:
         if at_least <= (value := as_int(text)) <= at_most:
             return value
-        said = f"{shortened(text)} is not a whole number of {at_least} or more"
+        said = f"{shown(text)} is not a whole number of {at_least} or more"
         raise argparse.ArgumentTypeError(f"{said}, {at_most:,} at most")
 
     return convert
@@ -142,7 +142,7 @@ def utf8(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise argparse.ArgumentTypeError(f"{shortened(text)} is not valid UTF-8") from None
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not valid UTF-8") from None
     return text
 
 
@@ -150,13 +150,13 @@ def seed(text: str) -> int:
     try:
         return check_seed(as_int(text))
     except CheckpointError:
-        raise argparse.ArgumentTypeError(f"{shortened(text)} is not a whole number of 64 bits") from None
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a whole number of 64 bits") from None
 
 
 def device_name(text: str) -> str:
     """ "cpu", "cuda" or "cuda:1", if there is one. That there is a GPU at all is `pick_device`'s to say."""
     if not re.fullmatch(r"cpu|cuda(:\d{1,4})?", text):
-        raise argparse.ArgumentTypeError(f"{shortened(text)} is none: choose cpu, cuda, cuda:0, cuda:1, ...")
+        raise argparse.ArgumentTypeError(f"{shown(text)} is none: choose cpu, cuda, cuda:0, cuda:1, ...")
     _, _, index = text.partition(":")
     if index and torch.cuda.is_available() and int(index) >= torch.cuda.device_count():
         raise argparse.ArgumentTypeError(f"there is no GPU {index}; there are {torch.cuda.device_count()}")
@@ -190,16 +190,16 @@ def try_writing(text: str, path: Path) -> None:
             if not was_there:
                 made.callback(path.unlink)
     except OSError as error:
-        raise argparse.ArgumentTypeError(f"cannot write {shortened(text)}: {error.strerror}") from None
+        raise argparse.ArgumentTypeError(f"cannot write {shown(text)}: {error.strerror}") from None
 
 
 def rung_list(text: str) -> tuple[str, ...]:
     numbers = tuple(text.split(","))
     if unknown := [number for number in numbers if number not in LADDER]:
         known = ", ".join(LADDER)
-        raise argparse.ArgumentTypeError(f"there is no rung {shortened(unknown[0])}; there are {known}")
+        raise argparse.ArgumentTypeError(f"there is no rung {shown(unknown[0])}; there are {known}")
     if len(set(numbers)) < len(numbers):
-        raise argparse.ArgumentTypeError(f"{shortened(text)} names a rung twice")
+        raise argparse.ArgumentTypeError(f"{shown(text)} names a rung twice")
     return numbers
 
 
