@@ -27,6 +27,7 @@ from streaming_helpers import nobody_waits_for_ever, serving, start  # noqa: F40
 
 from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine import StreamingServer
+from labkit.engine import guard as guard_module
 from labkit.engine.guard import Guard
 from labkit.errors import BrokenEngineError, EngineBusyError, LabkitError
 
@@ -193,6 +194,122 @@ def test_where_interrupts_are_ignored_they_stay_ignored():
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def interrupted_in_the_guard(call, number, times=1):
+    """Call with SIGINT at these lines of the guard: what it raised, if the handler is back, if one came."""
+    before, count = signal.getsignal(signal.SIGINT), 0
+
+    def trace(frame, event, argument):
+        nonlocal count
+        if event == "line" and frame.f_code.co_filename == guard_module.__file__:
+            count += 1
+            if number <= count < number + times:
+                signal.raise_signal(signal.SIGINT)
+        return trace
+
+    raised = None
+    sys.settrace(trace)
+    try:
+        call()
+    except BaseException as error:
+        raised = type(error)
+    finally:
+        sys.settrace(None)
+        after = signal.signal(signal.SIGINT, before)
+    return raised, after is before, count >= number
+
+
+def test_wherever_in_its_guard_an_interrupt_comes_it_is_raised_by_that_very_call():
+    engine, number = make_engine(), 1
+    while True:
+        raised, is_handler_back, came = interrupted_in_the_guard(engine.step, number)
+        if not came:
+            break
+        assert (raised, is_handler_back) == (KeyboardInterrupt, True), f"line {number}"
+        engine.step()  # nothing is left of it
+        number += 1
+    assert number > 15
+    assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
+
+
+@pytest.mark.parametrize("times", [2, 3])
+def test_after_several_interrupts_at_once_they_have_their_handler_again(times):
+    number, came = 1, True
+    while came:
+        raised, is_handler_back, came = interrupted_in_the_guard(make_engine().step, number, times)
+        assert is_handler_back and (raised is KeyboardInterrupt or not came), f"line {number}"
+        number += 1
+    assert number > 15
+
+
+def test_interrupts_of_who_is_refused_are_raised_and_break_nothing_of_whoever_is_inside():
+    engine, number, came = make_engine(), 1, True
+    with serving(engine) as server:
+        while came:
+            for times in (1, 2):
+                raised, is_handler_back, came = interrupted_in_the_guard(engine.step, number, times)
+                assert is_handler_back and raised is (KeyboardInterrupt if came else EngineBusyError), number
+                if not came:
+                    break
+            number += 1
+        assert number > 8
+        assert list(server.submit(PROMPTS[0], GREEDY))[-1].completion.token_ids == EXPECTED[0]
+    assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
+
+
+def test_an_interrupt_is_not_lost_in_a_step_that_fails(monkeypatch):
+    engine = make_engine()
+    engine.add_request(PROMPTS[0], GREEDY)
+
+    def fails(prefixes):
+        signal.raise_signal(signal.SIGINT)
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt) as raised:
+        patched.setattr(engine, "_prompt_logits", fails)
+        engine.step()
+    assert isinstance(raised.value.__context__, ZeroDivisionError)
+    assert tokens_by_request(run(engine)) == {0: EXPECTED[0]}
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None])
+def test_however_many_interrupts_there_are_a_handler_that_does_not_raise_stops_nothing(handler):
+    engine = make_engine()
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        with interrupted_at_line(900, times=40):
+            assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
+        assert signal.getsignal(signal.SIGINT) is handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
+
+
+def test_a_handler_may_choose_who_gets_the_next_interrupt_and_that_one_waits_too(monkeypatch):
+    """As programs do that end in good order at the first, and at once at the second."""
+    engine, seen, in_step = make_engine(), [], False
+    decode = engine.decode_step.next_tokens
+
+    def interrupted(requests):
+        nonlocal in_step
+        in_step = True
+        signal.raise_signal(signal.SIGINT)
+        in_step = False
+        return decode(requests)
+
+    def first(*_):
+        seen.append(("first", in_step))
+        signal.signal(signal.SIGINT, second)
+
+    def second(*_):
+        seen.append(("second", in_step))
+
+    monkeypatch.setattr(engine.decode_step, "next_tokens", interrupted)
+    signal.signal(signal.SIGINT, first)
+    assert tokens_of(engine.generate([PROMPTS[0]], SamplingParams(4))) == [EXPECTED[0][:4]]
+    assert signal.getsignal(signal.SIGINT) is second
+    assert seen == [("first", False), ("second", False), ("second", False)]
 
 
 # --- an error between a step's tokens and its books --------------------------------------------------------

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import Future
 from itertools import pairwise
 
 import pytest
@@ -39,7 +40,7 @@ from streaming_helpers import (
 )
 
 from labkit import FinishReason, SamplingParams
-from labkit.engine import StreamingServer
+from labkit.engine import StreamingServer, streaming_worker
 from labkit.engine import engine as engine_module
 from labkit.engine import request as request_module
 from labkit.errors import OptionError, OverloadedError, RequestError, StreamError
@@ -649,3 +650,38 @@ def test_a_server_that_is_closed_does_not_take_the_rest_of_a_flood(monkeypatch):
     closing[0].result()
     assert taken == []
     assert_no_block_is_lost(engine)
+
+
+@pytest.mark.parametrize("after", ["starting", "serving"])
+def test_an_interrupt_while_a_server_is_made_leaves_the_engine_to_others(monkeypatch, after):
+    class Interrupted(Future):
+        def result(self, timeout=None):
+            if after == "serving":
+                super().result()
+            raise KeyboardInterrupt
+
+    engine = make_engine()
+    monkeypatch.setattr(streaming_worker, "Future", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        StreamingServer(engine)
+    assert labkit_threads() == []
+    assert engine.generate([PROMPTS[0]], EACH_PARAMS[0])[0].token_ids == EXPECTED[0]
+
+
+def test_however_much_was_read_while_nobody_ran_whoever_runs_gets_tokens_beside_those_who_ask():
+    with serving() as server:
+        worker, is_over = server._worker, threading.Event()
+        for _ in range(2 * streaming_worker.MOST_READ):
+            worker.ask(int)
+
+        def ask_again():
+            if not is_over.is_set():
+                worker.ask(ask_again)
+
+        wait_for(worker._inbox.empty)
+        worker.ask(ask_again)
+        stream = start(list, server.submit(PROMPTS[0], EACH_PARAMS[0]))
+        try:
+            assert stream.result(TIMEOUT)[-1].completion.token_ids == EXPECTED[0]
+        finally:
+            is_over.set()

@@ -49,10 +49,10 @@ class Guard:
     that is inside may come in again.
 
     In the main thread, an interrupt (Ctrl-C, or JupyterLab's "Interrupt Kernel") waits until the call is
-    over, so that it never meets half a change. A second one does not wait.
+    over, so that it never meets half a change. A second one does not wait: it goes to the handler at once.
 
     After an error inside, the books are proven. If they do not add up, if the error came inside of `books`,
-    or if an interrupt did not wait, every later call raises BrokenEngineError.
+    or if an interrupt that did not wait was raised, every later call raises BrokenEngineError.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -80,17 +80,14 @@ class Guard:
             self._depth += 1
             return
         # Interrupts wait first of all: none can come between taking the lock and knowing it.
-        handler = get_handler(signal.SIGINT) if me == threading.main_thread().ident else None
-        if handler is not None:
-            set_handler(signal.SIGINT, self._note)
+        handler = self._have_interrupts_wait()
         is_mine = self._lock.acquire(blocking=False)
         if is_mine and not self.is_broken:
             self._thread, self._depth, self._handler = me, 1, handler
             return
         if is_mine:
             self._lock.release()
-        if handler is not None:
-            set_handler(signal.SIGINT, handler)
+        self._hand_back(handler)
         if is_mine:
             raise BrokenEngineError(BROKEN)
         raise EngineBusyError(
@@ -107,7 +104,7 @@ class Guard:
         finally:
             self._depth -= 1
             if self._depth == 0:
-                self._leave(has_failed=error is not None)
+                self._leave()
 
     def _examine(self) -> None:
         if self.books.depth:
@@ -118,27 +115,51 @@ class Guard:
             except BaseException:
                 self.is_broken = True
 
-    def _leave(self, has_failed: bool) -> None:
+    def _leave(self) -> None:
         handler, self._handler = self._handler, None
-        is_interrupted, self._is_interrupted = self._is_interrupted, False
         self._thread, self.name = None, ANOTHER
         self._lock.release()
+        self._hand_back(handler)
+
+    def _have_interrupts_wait(self) -> object:
+        """Whom they are for; None if this is not the main thread, whose business alone they are."""
+        is_main = threading.get_ident() == threading.main_thread().ident
+        handler = get_handler(signal.SIGINT) if is_main else None
         if handler is not None:
-            set_handler(signal.SIGINT, handler)
-        if is_interrupted and not has_failed:
+            set_handler(signal.SIGINT, self._note)
+        return handler
+
+    def _hand_back(self, handler: object) -> None:
+        """Interrupts wait no more. One that has come, until the very last moment, goes to its handler now."""
+        if handler is None:
+            return
+        try:
+            if get_handler(signal.SIGINT) == self._note:  # else somebody inside has chosen another, to stay
+                set_handler(signal.SIGINT, handler)
+        finally:
+            is_interrupted, self._is_interrupted = self._is_interrupted, False
+        if is_interrupted:
             pass_on(handler)
 
     def let_interrupts_in(self) -> None:
         """To be called where all is complete: an interrupt that has come is raised now."""
-        if self._is_interrupted:
-            self._is_interrupted = False
-            pass_on(self._handler)
+        if self._is_interrupted and self._handler is not None:
+            try:
+                self._hand_back(self._handler)
+            finally:
+                self._handler = self._have_interrupts_wait()  # it may have chosen who gets the next one
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
-        if self._is_interrupted:
-            self.is_broken = True
-            raise KeyboardInterrupt
-        self._is_interrupted = True
+        if not self._is_interrupted:
+            self._is_interrupted = True
+            return
+        try:
+            pass_on(self._handler)
+        except BaseException:
+            # All that follows may be cut short by one more, so the handler goes back now.
+            self.is_broken, self._is_interrupted = True, False
+            set_handler(signal.SIGINT, self._handler)
+            raise
 
 
 def pass_on(handler: object) -> None:

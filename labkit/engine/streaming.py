@@ -57,6 +57,7 @@ class StreamingServer:
         self._worker = Worker(engine, stream_interval)
         # The worker knows nothing of the server, so a forgotten server is closed, too; at the latest at exit.
         self._stop_worker = weakref.finalize(self, self._worker.stop)
+        self._worker.start()
 
     def _check_options(self) -> None:
         require_kind("engine", self.engine, InferenceEngine, "an InferenceEngine")

@@ -59,8 +59,14 @@ class Worker:
         self._closed = False
         self.thread = threading.Thread(target=self._run, name="labkit-streaming", daemon=True)
         self._has_engine: Future[None] = Future()
-        self.thread.start()
-        self._has_engine.result()
+
+    def start(self) -> None:
+        try:
+            self.thread.start()
+            self._has_engine.result()
+        except BaseException:  # refused; or interrupted, and then nobody else would ever stop it
+            self.stop()
+            raise
 
     # --- called by any thread ----------------------------------------------------------------------
 
@@ -99,7 +105,7 @@ class Worker:
             self._closed = True
         self._quitting = True
         self.ask(lambda: None)  # wakes the thread
-        if threading.current_thread() is not self.thread:
+        if self.thread.is_alive() and threading.current_thread() is not self.thread:
             self.thread.join()
 
     # --- called by the worker's thread -------------------------------------------------------------
@@ -130,7 +136,7 @@ class Worker:
         However much is asked for, those who run get their next tokens.
         """
         num_read = 0
-        while not self._quitting and not (self._running and (self._inbox.empty() or num_read == MOST_READ)):
+        while not self._quitting and not (self._running and (self._inbox.empty() or num_read >= MOST_READ)):
             self._inbox.get()()
             self._deliver()
             num_read += 1
