@@ -11,7 +11,7 @@ from labkit.kvcache import KVBlockManager, PrefixCache, PrefixEntry
 class Admission:
     """The scheduler's policy, held against the free blocks of the pool.
 
-    flush: brings the books of requests, sessions and blocks up to date; called before they are looked at.
+    settle: brings the books of requests, sessions and blocks up to date; called before they are looked at.
     """
 
     def __init__(
@@ -19,12 +19,12 @@ class Admission:
         scheduler: OnlineScheduler,
         kv_manager: KVBlockManager,
         prefix_cache: PrefixCache | None,
-        flush: Callable[[], None],
+        settle: Callable[[], None],
     ) -> None:
         self._scheduler = scheduler
         self._kv_manager = kv_manager
         self._prefix_cache = prefix_cache
-        self._flush = flush
+        self._settle = settle
         self._claimed: dict[Request, PrefixEntry | None] = {}  # in this admission
         self._needed = 0  # blocks, in each layer: for those who run to go on, and for the claimed
         # Id of the request that did not fit, and how many blocks had been let go of by then. Until one more
@@ -41,7 +41,7 @@ class Admission:
         first = self._scheduler.first()
         if first is None or self._refused == (first.request_id, self._kv_manager.num_let_go):
             return {}
-        self._flush()
+        self._settle()
         self._claimed = claimed = {}
         self._needed, self._refused = self._sum_of_needs(), None
         try:

@@ -50,6 +50,7 @@ class Guard:
 
     In the main thread, an interrupt (Ctrl-C, or JupyterLab's "Interrupt Kernel") waits until the call is
     over, so that it never meets half a change. A second one does not wait: it goes to the handler at once.
+    No other signal waits: what its handler raises can stop a call anywhere.
 
     After an error inside, the books are proven. If they do not add up, if the error came inside of `books`,
     or if an interrupt that did not wait was raised, every later call raises BrokenEngineError.
