@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from labkit import LADDER, CacheConfig, InferenceEngine, LanguageModel, SamplingParams, SchedulerConfig
+from labkit.bench.record import RESULTS
 from labkit.engine import Completion, InferenceSession, StepOutput
 from labkit.kvcache import KVBlockManager
 from labkit.ladder import DEVICE_RESIDENT_STATE, OVERLAP
@@ -36,6 +37,10 @@ ENGINES = (
 # Tokens that are read one step behind: rung 10, and with rung 06's parts, which have a table for each layer.
 AHEAD = {"rung 10": OVERLAP, "rung 06's parts": replace(DEVICE_RESIDENT_STATE, readback="one_behind")}
 ahead = pytest.mark.parametrize("options", AHEAD.values(), ids=AHEAD)
+
+
+# The records of measurements; that of the GPU tests has no samples.
+MEASURED = sorted({*RESULTS.glob("*.json")} - {RESULTS / "gpu_tests.json"})
 
 
 class ByteTokenizer:

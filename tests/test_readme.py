@@ -24,6 +24,12 @@ def test_the_peers_table_is_that_of_the_records():
     assert len(readme.peers_table().splitlines()) == 2 + len(readme.PEER_RECORDS)
 
 
+def test_the_line_about_the_h200_is_that_of_its_records():
+    """If it is not: `python -m labkit.show.readme`."""
+    assert readme.H200.findall(TEXT) == [readme.h200_line()]
+    assert all("H200" in load_record(name)["host"]["device"] for name in readme.H200_RECORDS)
+
+
 def test_the_line_about_the_gpu_tests_is_that_of_their_record():
     """If it is not: `python -m labkit.show.readme`. The record itself comes from `make test-gpu`."""
     assert readme.GPU_TESTS.findall(TEXT) == [readme.gpu_tests_line()]

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from helpers import MEASURED
 
 from labkit.bench import (
     host_comparison,
@@ -19,9 +20,6 @@ from labkit.bench import (
 from labkit.errors import RecordError
 
 CPU = torch.device("cpu")
-MEASURED = sorted(
-    {*record.RESULTS.glob("*.json")} - {record.RESULTS / "gpu_tests.json"}
-)  # which has no samples
 
 
 @pytest.mark.slow

@@ -20,6 +20,8 @@ README = ROOT / "README.md"
 TABLE = re.compile(r"(?<=<!-- ladder -->\n).*?(?=\n<!-- /ladder -->)", re.DOTALL)
 PEERS = re.compile(r"(?<=<!-- peers -->\n).*?(?=\n<!-- /peers -->)", re.DOTALL)
 GPU_TESTS = re.compile(r"(?<=<!-- gpu tests -->\n).*?(?=\n<!-- /gpu tests -->)", re.DOTALL)
+H200 = re.compile(r"(?<=<!-- h200 -->\n).*?(?=\n<!-- /h200 -->)", re.DOTALL)
+H200_RECORDS = ("ladder_036_h200", "ladder_062_device_h200")
 PEER_RECORDS = ("peers_036_h100", "peers_062_h100", "peers_single_h100")
 PEER_ENGINES = ("labkit 10", "transformers, static cache", "transformers, dynamic cache")
 HOST_BATCH = 128  # requests, of the host time shown
@@ -83,6 +85,19 @@ def peers_table() -> str:
     return "\n".join(lines)
 
 
+def h200_line() -> str:
+    """What the last rung reaches on an H200, and how much of that GPU's limit."""
+    reached = []
+    for record in map(load_record, H200_RECORDS):
+        settings, (rung, rates) = record["settings"], list(ladder_rates(record).items())[-1]
+        rate = median(rates)
+        reached.append(
+            f"{rate:,.0f} tokens/s with {settings['num_requests']} × {settings['max_new_tokens']} "
+            f"({100 * rate / ladder_limit(record):.0f} % of that GPU's limit)"
+        )
+    return f"On an {record['host']['device']}, rung {rung} decodes {' and '.join(reached)}."
+
+
 def gpu_tests_line() -> str:
     """How the tests that need a GPU ended when `make test-gpu` last ran them."""
     record = json.loads((RESULTS / "gpu_tests.json").read_text(encoding="utf-8"))
@@ -114,7 +129,12 @@ def main() -> None:
         # The record's hash goes into the file, so that a test can tell a picture of older results.
         draw(load_record(name)).savefig(picture(name), metadata={"Source": record_hash(name)})
     text = README.read_text("utf-8")
-    for place, made in ((TABLE, ladder_table), (PEERS, peers_table), (GPU_TESTS, gpu_tests_line)):
+    for place, made in (
+        (TABLE, ladder_table),
+        (H200, h200_line),
+        (PEERS, peers_table),
+        (GPU_TESTS, gpu_tests_line),
+    ):
         text = place.sub(lambda _, made=made: made(), text)
     README.write_text(text, encoding="utf-8")
 
