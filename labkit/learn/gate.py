@@ -1,0 +1,148 @@
+"""A rung's gate: whether an engine with the reader's part in it still is that engine."""
+
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from labkit.checks import shown
+from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
+from labkit.learn.answers import one_line
+from labkit.learn.exercise import BrokenContract, Unattempted
+from labkit.learn.schedule import Invariant, Schedule
+from labkit.model import GPT2Config, LanguageModel, load_model
+from labkit.model.checkpoint import random_gpt2
+from labkit.model.tokenizer import WordTokenizer
+from labkit.options import EngineOptions
+
+TEXTS = ("To be, or not to be", "O", "KING HENRY VI:\nWhat news from Warwick?", "To be, or not to be")
+NUM_TOKENS = 24  # of each text
+SEEDS = (0, 1, 2)  # of the schedules
+NUM_MOVES = 60  # of a schedule
+PACKAGE_PARTS = "labkit/"
+
+# An engine of the rung, with the reader's part: build(model, cache=..., scheduler=...)
+Build = Callable[..., InferenceEngine]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a gate says. ok: whether the part passed. text: that it did, or the first contract that it broke."""
+
+    ok: bool
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What a part must hold, the plainest first: it can be built; under random schedules the invariants hold,
+    every block is accounted for and every request gets its tokens; text goes on as on the rung below and in
+    transformers.
+
+    below: the options of the rung below. part: the option whose part the reader writes.
+    """
+
+    part: str
+    below: EngineOptions
+    invariants: tuple[Invariant, ...] = ()
+
+    def check(self, build: Build) -> Report:
+        """Prove an engine's part. It never raises, but for an interrupt."""
+        trials = (self._schedules, self._same_text_as_below, self._same_text_as_transformers)
+        for number, trial in enumerate(trials):
+            try:
+                trial(build)
+            except Unattempted:
+                return Report(False, f"{self.part}: not attempted yet.")
+            except BrokenContract as broken:
+                return Report(False, f"{self.part} breaks a contract. {broken}")
+            except Exception as error:
+                return Report(False, f"{self.part} {raised(error)}")
+        return Report(True, f"{self.part}: right. {len(SEEDS)} random schedules, the rung below's text and transformers'.")
+
+    def _schedules(self, build: Build) -> None:
+        for seed in SEEDS:
+            engine = build(
+                small_model(),
+                cache=CacheConfig(block_size=4, max_blocks_per_layer=12, max_prefix_entries=3),
+                scheduler=SchedulerConfig(max_batch_size=4, decode_first=bool(seed % 2)),
+            )
+            Schedule(engine, self._alone, self.invariants, seed).play(NUM_MOVES)
+
+    def _alone(self, prompt: tuple[int, ...], params: SamplingParams) -> tuple[int, ...]:
+        return tokens_alone(self.below, prompt, params)
+
+    def _same_text_as_below(self, build: Build) -> None:
+        _compare_texts(build, "on the rung below", texts_of(self.below))
+
+    def _same_text_as_transformers(self, build: Build) -> None:
+        _compare_texts(build, "in transformers", transformers_texts())
+
+
+def raised(error: Exception) -> str:
+    """An error of the reader's code in a sentence, with the line where it came from."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if PACKAGE_PARTS not in f.filename]
+    line = f", at `{frames[-1].line}`" if frames and frames[-1].line else ""
+    return f"raised {type(error).__name__}: {one_line(str(error))}{line}"
+
+
+# --- what is compared with -----------------------------------------------------------------------------
+
+
+@cache
+def small_model() -> LanguageModel:
+    """Random weights, so small that a step takes a millisecond, and large enough for every token to depend on
+    all before it."""
+    config = GPT2Config(vocab_size=97, n_positions=64, n_embd=32, n_layer=2, n_head=2, tie_word_embeddings=False)
+    gpt2 = random_gpt2(config, seed=0)
+    for parameter in gpt2.parameters():
+        parameter.data.mul_(20 if parameter.dim() == 2 else 1)
+    return LanguageModel("random:small", gpt2, WordTokenizer(config.vocab_size, None))
+
+
+@cache
+def trained_model() -> LanguageModel:
+    return load_model("data/tiny-gpt2")
+
+
+@cache
+def tokens_alone(options: EngineOptions, prompt: tuple[int, ...], params: SamplingParams) -> tuple[int, ...]:
+    """What the small model makes of a prompt that shares an engine with no other."""
+    engine = InferenceEngine(small_model(), options, device="cpu", cache=CacheConfig(4, 16, prefix_cache=False))
+    (completion,) = engine.generate([prompt], params)
+    return completion.token_ids
+
+
+@cache
+def texts_of(options: EngineOptions) -> tuple[tuple[int, ...], ...]:
+    """How the trained model goes on with TEXTS."""
+    return _texts(InferenceEngine(trained_model(), options, device="cpu", dtype=torch.float32))
+
+
+@cache
+def transformers_texts() -> tuple[tuple[int, ...], ...]:
+    from labkit.bench.parity import transformers_tokens
+
+    model = trained_model().to("cpu", torch.float32)
+    return tuple(transformers_tokens(model, [model.tokenizer.encode(text) for text in TEXTS], NUM_TOKENS))
+
+
+def _texts(engine: InferenceEngine) -> tuple[tuple[int, ...], ...]:
+    completions = engine.generate(TEXTS, SamplingParams(NUM_TOKENS, stop_on_eos=False))
+    return tuple(completion.token_ids for completion in completions)
+
+
+def _compare_texts(build: Build, where: str, expected: Sequence[tuple[int, ...]]) -> None:
+    engine = build(trained_model(), dtype=torch.float32, cache=CacheConfig(block_size=4))
+    for text, made, wanted in zip(TEXTS, _texts(engine), expected, strict=True):
+        place = next((i for i, pair in enumerate(zip(made, wanted, strict=True)) if len(set(pair)) > 1), None)
+        if place is not None:
+            raise BrokenContract(
+                f"text: new token {place} after {shown(text)} is {made[place]}, but {wanted[place]} {where}: "
+                f"{engine.model.tokenizer.decode(made)!r}, expected {engine.model.tokenizer.decode(wanted)!r}."
+            )

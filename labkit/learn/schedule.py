@@ -1,0 +1,121 @@
+"""A random schedule of an engine: requests join, share prompts, are cancelled and preempted, and each move is proven."""
+
+import random
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from labkit.engine import InferenceEngine, SamplingParams
+from labkit.learn.exercise import BrokenContract
+
+# Several begin with another one, so that blocks are shared, wholly and in part, and copied.
+PROMPTS = ((1,), (1, 2, 3), (1, 2, 3, 4, 5, 6), (1, 2, 3, 9), (7, 8), tuple(range(20, 30)))
+LENGTHS = (1, 4, 9, 14)  # new tokens of a request
+LAST_MOVES = 6  # that a report tells
+
+Expected = Callable[[tuple[int, ...], SamplingParams], tuple[int, ...]]
+
+
+class Invariant(NamedTuple):
+    """What holds between two moves of any schedule.
+
+    off: what is off in an engine, with the place, the value that is there and the one that should be; "" if
+        nothing is. hint: the part of the contract that this is about.
+    """
+
+    name: str
+    off: Callable[[InferenceEngine], str]
+    hint: str
+
+
+class Schedule:
+    """Random moves on one engine, the same for the same seed.
+
+    expected: the tokens that a prompt gets with some parameters when it is alone. invariants: asked after
+    each move, in this order; then the blocks are counted.
+    """
+
+    def __init__(
+        self, engine: InferenceEngine, expected: Expected, invariants: Sequence[Invariant], seed: int
+    ) -> None:
+        self.engine = engine
+        self.expected = expected
+        self.invariants = invariants
+        self._rng = random.Random(seed)
+        self._moves: list[str] = []
+        self._wanted: dict[int, tuple[int, ...]] = {}  # tokens of each unfinished request, by id
+        self._received: dict[int, int] = {}  # how many of them were handed out
+
+    def play(self, num_moves: int) -> None:
+        """Make the moves, then step until all requests have ended.
+
+        Raises BrokenContract that tells what was off first, and the moves that led there. What the engine
+        raises passes through.
+        """
+        moves = [self._join, self._step, self._step, self._step, self._step, self._cancel, self._preempt]
+        for _ in range(num_moves):
+            self._prove_after(self._rng.choice(moves))
+        while self.engine.has_work:
+            self._prove_after(self._step)
+        if self._wanted:
+            raise BrokenContract(f"requests {sorted(self._wanted)} never ended.{self._told()}")
+
+    def _prove_after(self, move: Callable[[], None]) -> None:
+        move()
+        for name, off, hint in self.invariants:
+            if wrong := off(self.engine):
+                raise BrokenContract(f"{name}: {wrong} {hint}{self._told()}")
+        try:
+            self.engine.check_integrity()
+        except AssertionError as error:
+            raise BrokenContract(f"every block is accounted for: {error}.{self._told()}") from error
+
+    def _told(self) -> str:
+        earlier = len(self._moves) - LAST_MOVES
+        so_far = "; ".join(self._moves[-LAST_MOVES:])
+        return f" (After {f'{earlier} other moves and ' if earlier > 0 else ''}this: {so_far}.)"
+
+    # --- moves -------------------------------------------------------------------------------------
+
+    def _join(self) -> None:
+        prompt, length = self._rng.choice(PROMPTS), self._rng.choice(LENGTHS)
+        params = SamplingParams(length, stop_on_eos=False)
+        request_id = self.engine.add_request(prompt, params)
+        self._wanted[request_id] = self.expected(prompt, params)
+        self._received[request_id] = 0
+        self._moves.append(f"request {request_id} joins with {len(prompt)} tokens, for {length}")
+
+    def _step(self) -> None:
+        self._moves.append("a step")
+        for request_id, token_id, completion in self.engine.step():
+            if request_id not in self._wanted:
+                raise BrokenContract(f"request {request_id} got token {token_id} after its end.{self._told()}")
+            wanted, place = self._wanted[request_id], self._received[request_id]
+            if token_id != wanted[place]:
+                raise BrokenContract(
+                    f"tokens: new token {place} of request {request_id} is {token_id}, expected {wanted[place]}: "
+                    f"what it gets when it is alone.{self._told()}"
+                )
+            self._received[request_id] += 1
+            if completion:
+                self._ended(request_id, completion.token_ids, len(wanted))
+
+    def _cancel(self) -> None:
+        if not self._wanted:
+            return
+        request_id = self._rng.choice(sorted(self._wanted))
+        self._moves.append(f"request {request_id} is cancelled")
+        completion = self.engine.cancel(request_id)
+        self._ended(request_id, completion.token_ids, len(completion.token_ids))
+
+    def _preempt(self) -> None:
+        running = self.engine.scheduler.running  # brought up to date
+        if running:
+            self._moves.append(f"request {running[-1].request_id} is preempted")
+            self.engine.admission.preempt_newest()
+
+    def _ended(self, request_id: int, token_ids: tuple[int, ...], num_tokens: int) -> None:
+        wanted = self._wanted.pop(request_id)[:num_tokens]
+        if token_ids != wanted:
+            raise BrokenContract(
+                f"tokens: request {request_id} ended with {list(token_ids)}, expected {list(wanted)}.{self._told()}"
+            )
