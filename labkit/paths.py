@@ -4,3 +4,4 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]  # the project: notebooks run one folder below it
 RESULTS = ROOT / "data" / "results"
+MINE = ROOT / "notebooks" / "mine"  # the reader's own parts; git leaves them alone

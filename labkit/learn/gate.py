@@ -29,7 +29,7 @@ Build = Callable[..., InferenceEngine]
 
 @dataclass(frozen=True)
 class Report:
-    """What a gate says. ok: whether the part passed. text: that it did, or the first contract that it broke."""
+    """What a gate says: whether the part passed, and that it did, or the first contract that it broke."""
 
     ok: bool
     text: str
@@ -54,7 +54,7 @@ class Gate:
     def check(self, build: Build) -> Report:
         """Prove an engine's part. It never raises, but for an interrupt."""
         trials = (self._schedules, self._same_text_as_below, self._same_text_as_transformers)
-        for number, trial in enumerate(trials):
+        for trial in trials:
             try:
                 trial(build)
             except Unattempted:
@@ -63,7 +63,10 @@ class Gate:
                 return Report(False, f"{self.part} breaks a contract. {broken}")
             except Exception as error:
                 return Report(False, f"{self.part} {raised(error)}")
-        return Report(True, f"{self.part}: right. {len(SEEDS)} random schedules, the rung below's text and transformers'.")
+        return Report(
+            True,
+            f"{self.part}: right. {len(SEEDS)} random schedules, the rung below's text and transformers'.",
+        )
 
     def _schedules(self, build: Build) -> None:
         for seed in SEEDS:
@@ -98,7 +101,9 @@ def raised(error: Exception) -> str:
 def small_model() -> LanguageModel:
     """Random weights, so small that a step takes a millisecond, and large enough for every token to depend on
     all before it."""
-    config = GPT2Config(vocab_size=97, n_positions=64, n_embd=32, n_layer=2, n_head=2, tie_word_embeddings=False)
+    config = GPT2Config(
+        vocab_size=97, n_positions=64, n_embd=32, n_layer=2, n_head=2, tie_word_embeddings=False
+    )
     gpt2 = random_gpt2(config, seed=0)
     for parameter in gpt2.parameters():
         parameter.data.mul_(20 if parameter.dim() == 2 else 1)
@@ -113,7 +118,9 @@ def trained_model() -> LanguageModel:
 @cache
 def tokens_alone(options: EngineOptions, prompt: tuple[int, ...], params: SamplingParams) -> tuple[int, ...]:
     """What the small model makes of a prompt that shares an engine with no other."""
-    engine = InferenceEngine(small_model(), options, device="cpu", cache=CacheConfig(4, 16, prefix_cache=False))
+    engine = InferenceEngine(
+        small_model(), options, device="cpu", cache=CacheConfig(4, 16, prefix_cache=False)
+    )
     (completion,) = engine.generate([prompt], params)
     return completion.token_ids
 
@@ -139,10 +146,11 @@ def _texts(engine: InferenceEngine) -> tuple[tuple[int, ...], ...]:
 
 def _compare_texts(build: Build, where: str, expected: Sequence[tuple[int, ...]]) -> None:
     engine = build(trained_model(), dtype=torch.float32, cache=CacheConfig(block_size=4))
+    decode = engine.model.tokenizer.decode
     for text, made, wanted in zip(TEXTS, _texts(engine), expected, strict=True):
         place = next((i for i, pair in enumerate(zip(made, wanted, strict=True)) if len(set(pair)) > 1), None)
         if place is not None:
             raise BrokenContract(
                 f"text: new token {place} after {shown(text)} is {made[place]}, but {wanted[place]} {where}: "
-                f"{engine.model.tokenizer.decode(made)!r}, expected {engine.model.tokenizer.decode(wanted)!r}."
+                f"{decode(made)!r}, expected {decode(wanted)!r}."
             )

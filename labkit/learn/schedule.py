@@ -1,4 +1,4 @@
-"""A random schedule of an engine: requests join, share prompts, are cancelled and preempted, and each move is proven."""
+"""Random schedules: requests join, share prompts, are cancelled and preempted, and each move is proven."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -88,12 +88,14 @@ class Schedule:
         self._moves.append("a step")
         for request_id, token_id, completion in self.engine.step():
             if request_id not in self._wanted:
-                raise BrokenContract(f"request {request_id} got token {token_id} after its end.{self._told()}")
+                raise BrokenContract(
+                    f"request {request_id} got token {token_id} after its end.{self._told()}"
+                )
             wanted, place = self._wanted[request_id], self._received[request_id]
             if token_id != wanted[place]:
                 raise BrokenContract(
-                    f"tokens: new token {place} of request {request_id} is {token_id}, expected {wanted[place]}: "
-                    f"what it gets when it is alone.{self._told()}"
+                    f"tokens: new token {place} of request {request_id} is {token_id}, expected "
+                    f"{wanted[place]}: what it gets when it is alone.{self._told()}"
                 )
             self._received[request_id] += 1
             if completion:
@@ -117,5 +119,6 @@ class Schedule:
         wanted = self._wanted.pop(request_id)[:num_tokens]
         if token_ids != wanted:
             raise BrokenContract(
-                f"tokens: request {request_id} ended with {list(token_ids)}, expected {list(wanted)}.{self._told()}"
+                f"tokens: request {request_id} ended with {list(token_ids)}, expected {list(wanted)}."
+                f"{self._told()}"
             )

@@ -1,0 +1,154 @@
+"""Parts that the reader keeps: each a Python file under notebooks/mine/, which git leaves alone."""
+
+import ast
+import builtins
+import importlib.util
+import linecache
+import sys
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from labkit.errors import OptionError
+from labkit.paths import MINE
+
+CONSTANTS = (bool, int, float, str, type(None))
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A part of the reader's that was kept: for which lesson and option, and where.
+
+    Nothing of it runs until `load` is called.
+    """
+
+    lesson: str
+    option: str
+    path: Path
+
+    @property
+    def source(self) -> str:
+        return self.path.read_text(encoding="utf-8")
+
+    def load(self) -> Any:
+        """Run the file and return its part. What the reader's code raises passes through."""
+        spec = importlib.util.spec_from_file_location(f"mine_{self.path.stem}", self.path)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module  # where inspect and Triton look for its source
+        spec.loader.exec_module(module)
+        return getattr(module, module.PART)
+
+    def __repr__(self) -> str:
+        return f"{self.option} of lesson {self.lesson}, in {self.path.parent.name}/{self.path.name}"
+
+
+def keep(lesson: str, option: str, part: Callable) -> Kept:
+    """Write a part's source, with what it uses of the notebook, to a file of its own.
+
+    Raises OptionError, with nothing written, for a part whose source cannot be found, or which uses something
+    of the notebook that cannot be written down.
+    """
+    pieces = _Pieces()
+    name = pieces.add(part)
+    text = "\n".join(
+        [
+            f'"""My {option}, from lesson {lesson}."""',
+            "",
+            *sorted(pieces.imports),
+            *("", "") * bool(pieces.imports),
+            *pieces.sources,
+            f'PART = "{name}"',
+            "",
+        ]
+    )
+    MINE.mkdir(exist_ok=True)
+    path = MINE / f"lesson_{lesson}_{option}.py"
+    path.write_text(text, encoding="utf-8")
+    return Kept(lesson, option, path)
+
+
+def kept() -> list[Kept]:
+    """All parts that were kept, in the order of their lessons."""
+    return [
+        Kept(path.stem.split("_")[1], path.stem.split("_", 2)[2], path)
+        for path in sorted(MINE.glob("lesson_??_*.py"))
+    ]
+
+
+class _Pieces:
+    """What a part is made of: imports, and sources from the notebook, those first that others use."""
+
+    def __init__(self) -> None:
+        self.imports: set[str] = set()
+        self.sources: list[str] = []
+        self._names: set[str] = set()
+
+    def add(self, part: Any) -> str:
+        """The name that the part's own source binds."""
+        function = getattr(part, "fn", part)  # of a Triton kernel, its function
+        source, namespace = definition_of(function)
+        self._names.add(function.__name__)
+        for name in _names_used(source):
+            if name in namespace and name not in self._names:
+                self._names.add(name)
+                self._use(name, namespace[name])
+        self.sources += [source, "", ""]
+        return function.__name__
+
+    def _use(self, name: str, value: Any) -> None:
+        module, own_name = getattr(value, "__module__", None), getattr(value, "__name__", None)
+        if isinstance(value, ModuleType):
+            self.imports.add(f"import {value.__name__}" + (f" as {name}" if value.__name__ != name else ""))
+        elif _is_in_module(value, module, own_name):
+            self.imports.add(f"from {module} import {own_name}" + (f" as {name}" if own_name != name else ""))
+        elif isinstance(value, CONSTANTS):
+            self.sources += [f"{name} = {value!r}", "", ""]
+        elif callable(value) and own_name == name:
+            self.add(value)
+        else:
+            raise OptionError(
+                f"the part uses {name}, a {type(value).__name__} of the notebook, which cannot be kept: "
+                "make it inside of the part"
+            )
+
+
+def _is_in_module(value: Any, module: str | None, name: str | None) -> bool:
+    return (
+        module not in (None, "__main__")
+        and name is not None
+        and getattr(sys.modules.get(module), name, None) is value
+    )
+
+
+def _names_used(source: str) -> list[str]:
+    """Names that a source reads, in order, without Python's own."""
+    loads = (node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name))
+    return [name for name in dict.fromkeys(loads) if not hasattr(builtins, name)]
+
+
+def definition_of(part: Any) -> tuple[str, dict[str, Any]]:
+    """A function's or class's source, and the names that it sees. Of a class, `inspect` finds no source in a
+    notebook; its methods know the cell.
+
+    Raises OptionError if there is none.
+    """
+    functions = [part, *vars(part).values()] if isinstance(part, type) else [part]
+    code = next((f.__code__ for f in functions if hasattr(f, "__code__")), None)
+    if code is None:
+        raise OptionError(f"{part!r} has no source: hand over a function, or a class with methods")
+    lines = "".join(linecache.getlines(code.co_filename))
+    kinds = (ast.ClassDef, ast.FunctionDef)
+    for node in ast.walk(ast.parse(lines)):
+        if isinstance(node, kinds) and node.name == part.__name__ and _holds(node, code.co_firstlineno):
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            source = "\n".join(lines.splitlines()[first - 1 : node.end_lineno])
+            function = next(f for f in functions if hasattr(f, "__globals__"))
+            return textwrap.dedent(source), function.__globals__
+    raise OptionError(f"the source of {part.__name__} cannot be found")
+
+
+def _holds(node: ast.AST, line: int) -> bool:
+    return min([node.lineno, *(d.lineno for d in node.decorator_list)]) <= line <= node.end_lineno

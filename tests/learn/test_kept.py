@@ -1,0 +1,144 @@
+"""Parts that the reader keeps: source of a notebook as a file that stands alone, and runs when asked to."""
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from labkit.errors import OptionError
+from labkit.learn import kept
+from labkit.learn.kept import keep
+
+CELLS = (
+    "import math\nimport torch as t\nfrom collections import deque as queue",
+    "from labkit.kvcache.block_tables import BlockTables",
+    "WIDTH = 7\nran = []\n\ndef wider(x):\n    return math.sqrt(x) + WIDTH",
+    "def unused():\n    return ran",
+    """
+class Mine(BlockTables):
+    '''My own.'''
+
+    def fill(self, out, sessions):
+        width = wider(16)
+        return t.full((2,), width), [s for s in queue(sessions)], len(sessions)
+""",
+    "class Leans(BlockTables):\n    def fill(self, out, sessions):\n        ran.append(out)",
+    "class Empty(BlockTables):\n    pass",
+    "def times(x):\n    return wider(x) * 2",
+)
+FILE = '''"""My block_tables, from lesson 01."""
+
+from collections import deque as queue
+from labkit.kvcache.block_tables import BlockTables
+import math
+import torch as t
+
+
+WIDTH = 7
+
+
+def wider(x):
+    return math.sqrt(x) + WIDTH
+
+
+class Mine(BlockTables):
+    \'\'\'My own.\'\'\'
+
+    def fill(self, out, sessions):
+        width = wider(16)
+        return t.full((2,), width), [s for s in queue(sessions)], len(sessions)
+
+
+PART = "Mine"
+'''
+
+
+@pytest.fixture(scope="module")
+def notebook():
+    """What the cells of a notebook have defined."""
+    shell = InteractiveShell()
+    for cell in CELLS:
+        assert shell.run_cell(cell).success
+    return shell.user_ns
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "MINE", tmp_path / "mine")
+    return tmp_path / "mine"
+
+
+def test_a_part_is_kept_with_what_it_uses_and_nothing_else(notebook, folder):
+    part = keep("01", "block_tables", notebook["Mine"])
+    assert part.source == FILE
+    assert part.path == folder / "lesson_01_block_tables.py"
+    assert repr(part) == "block_tables of lesson 01, in mine/lesson_01_block_tables.py"
+
+
+def test_a_part_that_was_kept_works_without_its_notebook(notebook):
+    tensor, sessions, number = keep("01", "block_tables", notebook["Mine"]).load().fill(None, None, (5, 6))
+    assert (tensor.tolist(), sessions, number) == ([11, 11], [5, 6], 2)
+
+
+def test_a_function_can_be_kept(notebook):
+    assert keep("03", "kv_write", notebook["times"]).load()(9) == 20
+
+
+def test_keeping_again_takes_the_place_of_what_was_kept(notebook):
+    keep("01", "block_tables", notebook["times"])
+    keep("01", "block_tables", notebook["Mine"])
+    (part,) = kept.kept()
+    assert part.source == FILE
+
+
+def test_kept_parts_come_in_the_order_of_their_lessons(notebook):
+    for lesson, option in (("03", "kv_write"), ("01", "block_tables"), ("10", "readback")):
+        keep(lesson, option, notebook["times"])
+    assert [(part.lesson, part.option) for part in kept.kept()] == [
+        ("01", "block_tables"),
+        ("03", "kv_write"),
+        ("10", "readback"),
+    ]
+
+
+def test_nothing_is_kept_before_something_is():
+    assert kept.kept() == []
+
+
+def test_reading_what_was_kept_runs_nothing(folder):
+    folder.mkdir()
+    (folder / "lesson_01_block_tables.py").write_text("raise SystemExit", encoding="utf-8")
+    (part,) = kept.kept()
+    assert part.source == "raise SystemExit"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Leans", "uses ran, a list of the notebook, which cannot be kept: make it inside of the part"),
+        ("Empty", "has no source: hand over a function, or a class with methods"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_and_what_was_kept_stays(notebook, name, words):
+    keep("01", "block_tables", notebook["Mine"])
+    with pytest.raises(OptionError, match=words):
+        keep("01", "block_tables", notebook[name])
+    (part,) = kept.kept()
+    assert part.source == FILE
+
+
+def test_a_built_in_is_refused():
+    with pytest.raises(OptionError, match="has no source"):
+        keep("01", "block_tables", len)
+
+
+def test_a_triton_kernel_is_kept_with_the_function_that_launches_it(folder):
+    pytest.importorskip("triton")
+    shell = InteractiveShell()
+    for cell in (
+        "import torch, triton\nimport triton.language as tl",
+        "@triton.jit\ndef one_more(x, N: tl.constexpr):\n    tl.store(x + tl.arange(0, N), N)",
+        "def launch(x):\n    one_more[(1,)](x, len(x))\n    return x",
+    ):
+        assert shell.run_cell(cell).success
+    part = keep("03", "kv_write", shell.user_ns["launch"])
+    assert "@triton.jit\ndef one_more(x, N: tl.constexpr):" in part.source
+    assert "import triton.language as tl" in part.source.splitlines()
