@@ -2,7 +2,7 @@
 
 import torch
 
-from labkit.engine.readback import ReadAtOnce, ReadOneBehind
+from labkit.engine.overlap import ReadAtOnce, ReadOneBehind
 from labkit.engine.step.attention import AttendAndWrite, AttendThenWrite, LayerAttention, SplitAttention
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.fused import PLAIN, FusedDeviceStep, triton_kernels
@@ -110,13 +110,14 @@ def build_resident_step(
     is_graph = options.launch == "graph" and device.type == "cuda"  # elsewhere, its plain form
     if is_graph and attention.attention is paged_attention_append_plain:
         raise OptionError("launch = 'graph' cannot capture plain attention; it needs attention = 'triton'")
-    launcher = GraphedStep(device_step) if is_graph else device_step
-    return ResidentDecodeStep(kv_manager, slots, launcher, attention.path)
+    if is_graph:
+        device_step = GraphedStep(device_step)
+    return ResidentDecodeStep(kv_manager, slots, device_step, attention.path)
 
 
 def launch_of(options: EngineOptions, decode_step: DecodeStep | ResidentDecodeStep) -> str:
     """How a step is launched; where graphs cannot be had, with the reason."""
-    if isinstance(decode_step, ResidentDecodeStep) and isinstance(decode_step.launcher, GraphedStep):
+    if isinstance(decode_step, ResidentDecodeStep) and isinstance(decode_step.device_step, GraphedStep):
         return "graph"
     return "eager: graphs need a CUDA GPU" if options.launch == "graph" else "eager"
 
