@@ -49,7 +49,7 @@ class DeviceStep:
         return self.advance(token_ids, slot_mapping)
 
     def advance(self, token_ids: Tensor, slot_mapping: Tensor) -> Tensor:
-        """Every slot of a request moves on by its token; that of nobody stays where it is."""
+        """Every slot of a request moves on by its token; the padding slot stays where it is."""
         slots = self.slots
         lens = slots.context_lens[slot_mapping]
         slots.last_token_ids[slot_mapping] = token_ids.clamp(min=0)

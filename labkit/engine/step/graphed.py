@@ -15,7 +15,7 @@ WARMUP_RUNS = 2  # of a step before it is captured: kernels are compiled and wor
 
 
 def batch_buckets(max_batch_size: int) -> list[int]:
-    """Batch sizes that have a graph, rising: a step takes the next larger, padded with nobody's rows.
+    """Batch sizes that have a graph, rising: a step takes the next larger, filled up with padding rows.
 
     1, 2, 4, 8, 16, and from there on at most half as much again.
     """
@@ -50,12 +50,12 @@ class GraphedStep:
             for bucket in tqdm(self.buckets[::-1], "capturing CUDA graphs", leave=False, disable=None):
                 for is_greedy in (False, True):
                     self._capture(bucket, is_greedy)
-        torch._C._cuda_clearCublasWorkspaces()  # nobody else's work may use that of the graphs
+        torch._C._cuda_clearCublasWorkspaces()  # no other work may use that of the graphs
         self.capture_seconds = time.perf_counter() - started
         self.memory_bytes = torch.cuda.memory_reserved() - reserved
 
     def _capture(self, bucket: int, is_greedy: bool) -> None:
-        """Nobody is mapped yet, so a run changes nothing but the slot of nobody."""
+        """No request is mapped yet, so a run changes nothing but the padding slot."""
         self._warmup_stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._warmup_stream):
             for _ in range(WARMUP_RUNS):
