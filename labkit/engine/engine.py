@@ -126,7 +126,10 @@ class InferenceEngine:
         return self._admission
 
     def _flush(self) -> None:
-        """Bring all bookkeeping up to date: the one door to what a steady batch defers (rung 10)."""
+        """Bring all bookkeeping up to date: a steady batch (rung 10) does its own later.
+
+        The parts' underscored names are for what needs none of it: a decode step's hot path.
+        """
         with self.guard:
             self.readback.flush()
 
@@ -315,11 +318,9 @@ class InferenceEngine:
 
     def _prefill(self) -> bool:
         """Admit what fits and give each its first token; False if nothing was admitted."""
-        if not self._scheduler.waiting:
+        if not self._scheduler.waiting or not self._admission.may_admit():
             return False
         started = time.perf_counter()
-        if not self._admission.may_admit():
-            return False
         prefixes = self.admission.admit()
         if not prefixes:
             return False
@@ -365,7 +366,7 @@ class InferenceEngine:
     def _decode(self) -> None:
         """One more token for every running request."""
         started = time.perf_counter()
-        if not self.readback.is_ahead:
+        if not self.readback.is_ahead:  # so nothing is deferred
             self._counters.preemptions += self._admission.make_room_to_decode()
         running = list(self._scheduler.running)
         if not running:

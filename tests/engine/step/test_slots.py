@@ -204,7 +204,7 @@ def row_of(session: InferenceSession, table_idx: int) -> list[int]:
 
 
 def assert_device_knows(slots: DeviceSlots, requests: Sequence[Request]) -> None:
-    """All that a step of these requests reads is what their sessions say, and the padding slot is as it was."""
+    """All that a step of these requests reads is what their sessions say; the padding slot is unchanged."""
     mapping = slots.slot_mapping.tolist()
     used, padding = mapping[: len(requests)], mapping[len(requests) :]
     assert len({*used}) == len(used)
