@@ -3,8 +3,10 @@
 from dataclasses import asdict
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
+from bad_values import NO_RUNG, refused
 from helpers import small_model
 
 from labkit import LADDER, EngineOptions, InferenceEngine
@@ -65,3 +67,14 @@ def test_the_attention_is_the_same_on_every_rung():
 def test_a_rung_can_be_asked_for_politely():
     assert "00" in LADDER and "99" not in LADDER
     assert LADDER.get("99") is None
+
+
+@pytest.mark.parametrize("number", [*NO_RUNG.values(), "11"], ids=[*NO_RUNG, "the capstone"])
+def test_what_is_no_rung_is_refused(number):
+    with refused(OptionError, "there is no rung .*; there are 00, 01, .* 10, as text"):
+        LADDER[number]
+
+
+def test_a_rung_is_found_by_its_number():
+    assert [LADDER[number].number for number in LADDER] == list(LADDER)
+    assert LADDER[np.str_("05")] is LADDER["05"] is LADDER.get("05")
