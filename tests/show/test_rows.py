@@ -1,0 +1,54 @@
+"""Rows of block tables, why they are made anew, and the times of steps."""
+
+import pytest
+from helpers import make_engine
+
+from labkit import SamplingParams, show
+from labkit.ladder import LADDER
+from labkit.show.rows import reason_of
+
+
+@pytest.mark.parametrize(
+    ("kept", "before", "after", "reason"),
+    [
+        (True, [1, 2], [1, 2], "kept"),
+        (True, [1, 2], [1, 3], "stale"),
+        (False, [1, 2], [1, 2], "forgotten"),
+        (False, [1, 2], [1, 2, 3], "boundary"),
+        (False, [1, 2], [1, 3], "copy_on_write"),
+        (False, [1, 2], [1, 4, 3], "changed"),
+        (False, [1, 2], [3, 2], "changed"),
+        (False, [1, 2], [1], "changed"),
+    ],
+)
+def test_a_row_is_made_anew_for_a_reason(kept, before, after, reason):
+    assert reason_of(kept, before, after) == reason
+
+
+def test_watched_rows_are_as_if_nobody_had_watched():
+    engine = make_engine(options=LADDER["01"].options, prefix_cache=False)
+    engine.add_request((1, 2, 3), SamplingParams(8))
+    show.record_rows(engine, 5)  # in the last of which the row is kept
+    (request,) = engine.scheduler.running
+    row = request.session.get_paged_block_table_row_cpu(layer_idx=0, offset=0)
+    assert row.tolist() == request.session.block_ids_per_layer[0] + [0] * (len(row) - 2)
+
+
+def step_sample(*gaps_us, steps=2):
+    return {
+        "rung": "01",
+        "decode_steps": steps,
+        "new_tokens": [len(gaps) + 1 for gaps in gaps_us],
+        "itl_us": [[1, list(gaps)] for gaps in gaps_us],
+    }
+
+
+def test_step_times_are_medians_over_runs():
+    runs = [step_sample([1000, 2000]), step_sample([3000, 2000]), step_sample([9000, 2000])]
+    assert show.step_times({"samples": runs}, "01") == [3.0, 2.0]
+
+
+def test_step_times_need_every_request_in_every_step():
+    record = {"samples": [step_sample([1000, 2000], [1000])]}
+    with pytest.raises(ValueError, match="not every request was decoded in all 2 steps"):
+        show.step_times(record, "01")

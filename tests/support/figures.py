@@ -1,0 +1,52 @@
+"""What figures show, read back; and made-up measurements to draw."""
+
+from matplotlib.text import Text
+
+from labkit.bench import Comparison, HostTime
+
+ROUND = (1.0, 1.01, 0.99, 1.0)  # runs about 1 s
+
+
+def comparison(speedup, path=None, spread=1.0):
+    """Four runs of 8 s before; after it, runs that are `speedup` times as fast."""
+    runs = [8 * (1 + spread * (run - 1)) for run in ROUND]
+    after = tuple(run / speedup for run in runs)
+    return Comparison("old", "new", tuple(runs), after, {"generic": 9}, {"generic": 9}, path)
+
+
+def host_times(fixed_us, request_us, sizes=(1, 8, 32, 64, 128, 256)):
+    """Times of a rung whose steps take exactly so much, and so much more a request."""
+    return [
+        HostTime(size, 12, (1e-6 * (fixed_us + request_us * size),) * 3, (0.0,) * 3, (0.0,) * 3)
+        for size in sizes
+    ]
+
+
+def texts(figure):
+    return [text.get_text() for text in figure.axes[0].texts]
+
+
+def title(figure):
+    return figure.axes[0].get_title(loc="left")
+
+
+def tick_labels(axis):
+    return [label.get_text().replace("\n", " ") for label in axis.get_ticklabels()]
+
+
+def all_texts(figure):
+    """Every text that is seen: the title and the labels of ticks in view among them."""
+    axes = figure.axes[0]
+    unseen = set()
+    for i, axis in enumerate((axes.xaxis, axes.yaxis)):
+        low, high = sorted(axis.get_view_interval())
+        unseen |= {t for t in axis.get_ticklabels() if not low <= t.get_position()[i] <= high}
+    return [t for t in figure.findobj(Text) if t.get_text() and t.get_visible() and t not in unseen]
+
+
+def lines(figure, marker):
+    return [line for line in figure.axes[0].lines if line.get_marker() == marker]
+
+
+def shown_texts(figure) -> list[str]:
+    return [text.get_text() for axes in figure.axes for text in axes.texts]
