@@ -1,10 +1,3 @@
 """No figure stays open."""
 
-import matplotlib.pyplot as plt
-import pytest
-
-
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
+from figures import close_figures  # noqa: F401  (an autouse fixture)

@@ -6,8 +6,6 @@ from matplotlib.colors import same_color
 from labkit import show
 from labkit.show.style import BLUE, ORANGE
 
-# --- engines side by side ------------------------------------------------------------------------------
-
 
 def test_engines_are_ordered_by_their_medians_beside_the_limit():
     rates = {"vllm": [300.0, 200.0, 220.0], "labkit 10": [100.0, 110.0, 290.0]}
@@ -21,9 +19,6 @@ def test_engines_are_ordered_by_their_medians_beside_the_limit():
     assert all(same_color(r.get_color(), c) for r, c in zip(ranges, (BLUE, ORANGE), strict=True))
 
 
-# --- what a step is made of ----------------------------------------------------------------------------
-
-
 def test_the_parts_of_a_step_stand_above_the_share_that_its_bytes_explain():
     measured, least = {"weights": 30.0, "attention": 50.0, "host": 20.0}, {"weights": 24.0, "attention": 16.0}
     figure = show.draw_step_parts({"B = 1": (measured, least), "B = 8": (least, {"weights": 10.0})})
@@ -32,3 +27,9 @@ def test_the_parts_of_a_step_stand_above_the_share_that_its_bytes_explain():
     bars = [(bar.get_x(), bar.get_width()) for bar in figure.axes[0].patches]
     assert bars == [(0, 30), (30, 50), (80, 20), (0, 24), (24, 16), (0, 24), (24, 16), (0, 10)]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["weights", "attention", "host"]
+
+
+def test_near_rates_are_drawn_from_zero():
+    fig = show.draw_peers({"a": [10.0, 11.0], "b": [12.0]})
+    (axes,) = fig.axes
+    assert axes.get_xscale() == "linear" and axes.get_xlim()[0] == 0

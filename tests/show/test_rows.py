@@ -3,9 +3,8 @@
 import pytest
 from helpers import make_engine
 
-from labkit import SamplingParams, show
-from labkit.ladder import LADDER
-from labkit.show.rows import reason_of
+from labkit import LADDER, SamplingParams, show
+from labkit.show.rows import REASONS, reason_of
 
 
 @pytest.mark.parametrize(
@@ -52,3 +51,52 @@ def test_step_times_need_every_request_in_every_step():
     record = {"samples": [step_sample([1000, 2000], [1000])]}
     with pytest.raises(ValueError, match="not every request was decoded in all 2 steps"):
         show.step_times(record, "01")
+
+
+@pytest.mark.parametrize(
+    ("kept", "before", "after", "reason"),
+    [
+        (True, [1, 2], [1, 2], "kept"),
+        (True, [1, 2], [3, 2], "stale"),
+        (False, [1, 2], [1, 2], "forgotten"),
+        (False, [1, 2], [1, 2, 3], "boundary"),
+        (False, [], [3], "boundary"),
+        (False, [1, 2], [1, 3], "copy_on_write"),
+        (False, [1, 2], [3, 4], "changed"),
+        (False, [1, 2, 3], [1], "changed"),
+    ],
+)
+def test_reasons(kept, before, after, reason):
+    assert reason_of(kept, before, after) == reason
+    assert reason in REASONS
+
+
+def sample(rung, gaps_us, **changes):
+    return {
+        "rung": rung,
+        "decode_steps": len(gaps_us[0]),
+        "new_tokens": [len(gaps) + 1 for gaps in gaps_us],
+        "itl_us": [[1, list(gaps)] for gaps in gaps_us],
+        **changes,
+    }
+
+
+def test_step_times_are_medians_over_requests_and_runs():
+    one = sample("01", [[1000, 2000], [1000, 2000], [7000, 2000]])
+    two = sample("01", [[3000, 4000], [3000, 4000]])
+    record = {"samples": [one, sample("00", [[9000, 9000]]), two]}
+    assert show.step_times(record, "01") == [2.0, 3.0]
+
+
+def test_step_times_of_requests_that_came_and_went_are_refused():
+    record = {"samples": [sample("01", [[1000, 2000]], decode_steps=3)]}
+    with pytest.raises(ValueError, match="not every request was decoded in all 3 steps"):
+        show.step_times(record, "01")
+
+
+def test_the_figure_of_step_times_marks_the_steps_after_boundaries():
+    axes = show.draw_step_times({"00": [1.0] * 10, "01": [2.0] * 9}, mark_every=4).axes[0]
+    first, second, marks = axes.lines
+    assert (len(first.get_xdata()), len(second.get_xdata())) == (10, 9)
+    assert list(marks.get_xdata()) == [5, 9]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["00", "01"]

@@ -4,7 +4,7 @@ from itertools import combinations
 
 import matplotlib.pyplot as plt
 import pytest
-from figures import all_texts, comparison, host_times
+from figures import TIMES, WAYS, all_texts, comparison, host_times
 from matplotlib.text import Text
 
 from labkit import show
@@ -29,6 +29,11 @@ FIGURES = {
     ),
     "ladder": lambda: show.draw_ladder(twelve_rungs(), 480_000, "Twelve rungs"),
     "host_time": lambda: show.draw_host_time({f"{i:02d}": host_times(900, 1 + i / 9) for i in range(12)}),
+    "append_times": lambda: show.draw_append_times(TIMES, 3e12),
+    "write_indices": lambda: show.draw_write_indices(WAYS),
+    "many_requests": lambda: show.draw_write_indices(
+        {"sixteen": {"block_idx": range(1000, 1016), "pos": 63}}
+    ),
 }
 
 

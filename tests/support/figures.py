@@ -1,8 +1,18 @@
 """What figures show, read back; and made-up measurements to draw."""
 
+import matplotlib.pyplot as plt
+import pytest
 from matplotlib.text import Text
 
-from labkit.bench import Comparison, HostTime
+from labkit.bench import AppendTime, Comparison, HostTime
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    """No figure stays open; for a folder's conftest."""
+    yield
+    plt.close("all")
+
 
 ROUND = (1.0, 1.01, 0.99, 1.0)  # runs about 1 s
 
@@ -36,11 +46,12 @@ def tick_labels(axis):
 
 def all_texts(figure):
     """Every text that is seen: the title and the labels of ticks in view among them."""
-    axes = figure.axes[0]
     unseen = set()
-    for i, axis in enumerate((axes.xaxis, axes.yaxis)):
-        low, high = sorted(axis.get_view_interval())
-        unseen |= {t for t in axis.get_ticklabels() if not low <= t.get_position()[i] <= high}
+    for axes in figure.axes:
+        for i, axis in enumerate((axes.xaxis, axes.yaxis)):
+            low, high = sorted(axis.get_view_interval())
+            ticks = axis.get_ticklabels()
+            unseen |= {t for t in ticks if not axes.axison or not low <= t.get_position()[i] <= high}
     return [t for t in figure.findobj(Text) if t.get_text() and t.get_visible() and t not in unseen]
 
 
@@ -50,3 +61,26 @@ def lines(figure, marker):
 
 def shown_texts(figure) -> list[str]:
     return [text.get_text() for axes in figure.axes for text in axes.texts]
+
+
+def append_times(path, microseconds, sizes=(1, 32, 2048)):
+    return [
+        AppendTime(path, size, (1e-6 * us,) * 3, (5e-5,) * 3, num_bytes=6144 * size)
+        for size, us in zip(sizes, microseconds, strict=True)
+    ]
+
+
+TIMES = [
+    *append_times("indexed", (14, 15, 37))[::-1],
+    *append_times("generic", (3, 3, 11)),
+    *append_times("full_batch", (1.2, 1.4, 16)),
+    *append_times("identity_pos", (1.2, 1.5, 16)),
+]
+WAYS = {
+    "before": {"batch_idx": (0, 1, 2), "block_idx": (7, 3, 5), "pos": (20, 20, 20)},
+    "after": {"block_idx": (7, 3, 5), "pos": 20},
+}
+
+
+def titles(figure):
+    return [axes.get_title(loc="left") for axes in figure.axes]
