@@ -5,13 +5,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-import torch
 from bad_values import NO_RUNG, refused
 from helpers import small_model
 
 from labkit import LADDER, EngineOptions, InferenceEngine
 from labkit.errors import OptionError
-from labkit.lab import CPU_SCALE, Lab
 from labkit.ladder import CAPSTONE, LESSONS
 
 
@@ -33,14 +31,6 @@ def test_the_capstone_is_a_lesson_and_no_rung():
     assert list(LESSONS) == [*LADDER, CAPSTONE.number] == [f"{i:02}" for i in range(len(LESSONS))]
     assert CAPSTONE.rung is list(LADDER.values())[-1]
     assert CAPSTONE.notebook == "11_complete_engine.ipynb"
-
-
-def test_a_lesson_starts_from_the_rung_below_it():
-    first, second, *_, last = (Lab(lesson, torch.device("cpu"), CPU_SCALE) for lesson in LESSONS.values())
-    assert (second.below, second.rung) == (LADDER["00"], LADDER["01"])
-    assert last.below is last.rung is LADDER["10"]  # the capstone adds nothing
-    with pytest.raises(OptionError, match="there is no rung '-1'"):
-        _ = first.below
 
 
 def test_each_rung_says_what_it_is():
