@@ -1,21 +1,14 @@
 """Lesson 01: figures show what the cache did, what is broken is broken."""
 
-import matplotlib.pyplot as plt
 import pytest
 from helpers import make_engine, make_manager
 
 from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig, bench, show
 from labkit.kvcache import CachedBlockTables
 from labkit.learn import lesson_01
-from labkit.show.rows import REASONS, reason_of
+from labkit.show.rows import REASONS
 
 CACHED = LADDER["01"].options
-
-
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
 
 
 # --- what the lesson breaks, and times -----------------------------------------------------------------
@@ -153,24 +146,6 @@ def test_a_stale_row_is_called_so():
     assert watch.ask(session, 0, 0)[1] == "stale"
 
 
-@pytest.mark.parametrize(
-    ("kept", "before", "after", "reason"),
-    [
-        (True, [1, 2], [1, 2], "kept"),
-        (True, [1, 2], [3, 2], "stale"),
-        (False, [1, 2], [1, 2], "forgotten"),
-        (False, [1, 2], [1, 2, 3], "boundary"),
-        (False, [], [3], "boundary"),
-        (False, [1, 2], [1, 3], "copy_on_write"),
-        (False, [1, 2], [3, 4], "changed"),
-        (False, [1, 2, 3], [1], "changed"),
-    ],
-)
-def test_reasons(kept, before, after, reason):
-    assert reason_of(kept, before, after) == reason
-    assert reason in REASONS
-
-
 def test_an_engine_that_keeps_no_rows_is_refused():
     with pytest.raises(ValueError, match="block_tables='rebuilt' keeps no rows"):
         show.record_rows(make_engine(options=LADDER["00"].options), 1)
@@ -189,34 +164,3 @@ def test_the_figure_of_rows_has_a_cell_a_step_and_names_what_occurs(watched):
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert legend == [REASONS[r][1] for r in ("kept", "first", "boundary", "copy_on_write")]
     assert "layer 2" in axes.get_title(loc="left")
-
-
-def sample(rung, gaps_us, **changes):
-    return {
-        "rung": rung,
-        "decode_steps": len(gaps_us[0]),
-        "new_tokens": [len(gaps) + 1 for gaps in gaps_us],
-        "itl_us": [[1, list(gaps)] for gaps in gaps_us],
-        **changes,
-    }
-
-
-def test_step_times_are_medians_over_requests_and_runs():
-    one = sample("01", [[1000, 2000], [1000, 2000], [7000, 2000]])
-    two = sample("01", [[3000, 4000], [3000, 4000]])
-    record = {"samples": [one, sample("00", [[9000, 9000]]), two]}
-    assert show.step_times(record, "01") == [2.0, 3.0]
-
-
-def test_step_times_of_requests_that_came_and_went_are_refused():
-    record = {"samples": [sample("01", [[1000, 2000]], decode_steps=3)]}
-    with pytest.raises(ValueError, match="not every request was decoded in all 3 steps"):
-        show.step_times(record, "01")
-
-
-def test_the_figure_of_step_times_marks_the_steps_after_boundaries():
-    axes = show.draw_step_times({"00": [1.0] * 10, "01": [2.0] * 9}, mark_every=4).axes[0]
-    first, second, marks = axes.lines
-    assert (len(first.get_xdata()), len(second.get_xdata())) == (10, 9)
-    assert list(marks.get_xdata()) == [5, 9]
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["00", "01"]

@@ -2,13 +2,10 @@
 
 import shlex
 
-import matplotlib.pyplot as plt
 import nbformat
-import numpy as np
 import pytest
 import torch
 from helpers import make_engine, small_model
-from matplotlib.colors import same_color
 
 from labkit import SamplingParams, bench, kernels, show
 from labkit.kernels.triton_runtime import TritonUnavailableError
@@ -16,17 +13,10 @@ from labkit.kvcache import IdentityPosWrite
 from labkit.ladder import LADDER, LESSONS
 from labkit.learn import lesson_04 as lesson
 from labkit.paths import ROOT
-from labkit.show.positions import WRITE_COLOURS, Positions, PositionsStep, write_path
-from labkit.show.runs import overlap
+from labkit.show.positions import WRITE_COLOURS, write_path
 
 CPU = torch.device("cpu")
 BELOW, RUNG = LADDER["03"].options, LADDER["04"].options
-
-
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
 
 
 def watch(lengths, options=RUNG, **settings):
@@ -255,81 +245,3 @@ def test_the_commands_of_the_lesson_are_read_by_this_parser():
         said = lesson.parsed(command.split("labkit.bench ")[1])
         published = lesson.parsed(bench.headline("04")["command"])
         assert said == published | {"model": "random:gpt2"}
-
-
-# --- figures -------------------------------------------------------------------------------------------
-
-
-def titles(figure):
-    return [axes.get_title(loc="left") for axes in figure.axes]
-
-
-def run_of(*steps):
-    return Positions(4, tuple(PositionsStep(dict(enumerate(slots)), path) for slots, path in steps))
-
-
-TWO_WRITES = run_of(
-    *[((slot, slot), "full_batch") for slot in (1, 2, 3)], ((0, 3), "identity_pos"), ((1, 0), "identity_pos")
-)
-
-
-def test_positions_have_a_panel_a_run_and_its_count_in_the_title():
-    figure = show.draw_positions({"one": TWO_WRITES, "two": run_of(((0, 2), "generic"))})
-    assert titles(figure) == ["one: equal slots in 3 of 5 steps", "two: equal slots in 0 of 1 steps"]
-    assert figure.axes[-1].get_xlabel() == "decode step (strip: how the batch is written)"
-
-
-def test_a_line_ends_with_its_block():
-    (axes,) = show.draw_positions({"one": TWO_WRITES}).axes
-    drawn = [(line.get_xdata().tolist(), line.get_ydata().tolist()) for line in axes.lines]
-    assert drawn == [
-        ([1, 2, 3], [1, 2, 3]),  # request 0, then its next block
-        ([4, 5], [0, 1]),
-        ([1, 2, 3, 4], [1, 2, 3, 3]),
-        ([5], [0]),
-    ]
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["request 0", "request 1"]
-
-
-def test_lines_on_each_other_are_all_seen():
-    (axes,) = show.draw_positions({"one": run_of(*[((slot,) * 3, "full_batch") for slot in range(4)])}).axes
-    widths = [line.get_linewidth() for line in axes.lines]
-    assert widths == sorted(widths, reverse=True) and len(set(widths)) == 3
-
-
-def test_a_request_that_is_not_there_yet_has_no_line():
-    late = Positions(4, (PositionsStep({0: 1}, "full_batch"), PositionsStep({0: 2, 1: 0}, "identity_pos")))
-    (axes,) = show.draw_positions({"late": late}).axes
-    assert np.isnan(axes.lines[1].get_ydata()[0]) and axes.lines[1].get_ydata()[1] == 0
-
-
-def test_the_strip_names_each_stretch_that_has_room():
-    (axes,) = show.draw_positions({"one": TWO_WRITES}).axes
-    assert [text.get_text() for text in axes.texts] == ["full_batch"]  # two steps are too few for a name
-    strips = [(c.get_facecolor()[0][:3], c.get_paths()[0].get_extents()) for c in axes.collections]
-    assert same_color(strips[0][0], WRITE_COLOURS["full_batch"])
-    assert same_color(strips[1][0], WRITE_COLOURS["identity_pos"])
-    assert [(box.x0, box.x1) for _, box in strips] == [(0.5, 3.5), (3.5, 5.5)]
-    assert all(box.y1 < 0 for _, box in strips)  # below the slots
-    assert all(0 <= tick < 4 for tick in axes.get_yticks())
-
-
-def test_runs_overlap_between_the_higher_low_and_the_lower_high():
-    assert overlap((1, 3), (2, 5)) == (2, 3) == overlap((2, 5), (1, 3))
-    assert overlap((1, 2), (2, 3)) == (2, 2)
-    assert overlap((1, 2), (3, 4)) is None is overlap((3, 4), (1, 2))
-
-
-def test_runs_are_dots_with_their_mean_and_their_overlap():
-    figure = show.draw_runs({"a": ((100, 140), (120, 200)), "b": ((1, 2), (3, 4))})
-    first, second = figure.axes
-    assert titles(figure) == ["a: they overlap from 120 to 140", "b: they do not overlap"]
-    dots = [line for line in first.lines if line.get_marker() == "o"]
-    assert [list(line.get_xdata()) for line in dots] == [[100, 140], [120, 200]]
-    means = [line.get_xdata()[0] for line in first.lines if line.get_marker() != "o"]
-    assert means == [120, 160]
-    assert [text.get_text() for text in first.texts] == ["mean 120", "mean 160"]
-    (band,) = first.patches
-    assert (band.get_x(), band.get_x() + band.get_width()) == (120, 140)
-    assert not second.patches
-    assert second.get_xlabel() == "tokens a second (dot: a run; line: their mean)"

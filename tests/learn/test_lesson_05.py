@@ -1,6 +1,5 @@
 """Lesson 05: what it counts, what it breaks on purpose, and what it reads from records."""
 
-import matplotlib.pyplot as plt
 import pytest
 import torch
 from helpers import GREEDY, make_engine, run, tokens_alone, tokens_by_request
@@ -52,7 +51,6 @@ def test_a_box_is_drawn_for_each_record_in_charge():
     boxes = [(p.get_x(), p.get_width()) for p in axes.patches]
     assert boxes == [*((float(t), 1) for t in range(8)), (0, 8)]
     assert [t.get_text().split()[0] for t in axes.texts] == ["9", "1"]
-    plt.close(fig)
 
 
 @pytest.mark.parametrize("name", lesson_05.FORMS)
@@ -253,7 +251,6 @@ def test_the_bars_are_per_cent_of_the_step_before():
         "rung 04: 23 µs",
         "rung 04: 79 µs",
     ]
-    plt.close(fig)
 
 
 def test_host_times_are_measured_in_turn():

@@ -1,6 +1,5 @@
 """Lesson 06: what the device is told, and what breaks without the order it is told in."""
 
-import matplotlib.pyplot as plt
 import pytest
 import torch
 from helpers import GREEDY, SEEDED, make_engine, tokens_alone
@@ -156,7 +155,6 @@ def test_a_cell_is_drawn_for_each_request_and_step():
     (legend,) = fig.legends
     words = {t.get_text() for t in legend.get_texts()}
     assert words == {SENT[s][1] for s in ("nothing", "boundary", "joined")} | {"slot_mapping"}
-    plt.close(fig)
 
 
 def test_the_device_and_the_host_say_the_same_of_each_slot():

@@ -2,7 +2,6 @@
 
 from itertools import islice
 
-import matplotlib.pyplot as plt
 import pytest
 import torch
 from helpers import GREEDY, make_engine, run, tokens_by_request
@@ -93,7 +92,6 @@ def test_each_table_is_a_row_and_each_block_a_box(model):
     assert numbers and [t for t in above if t.isdigit()].count(numbers[0]) >= LAYERS
     assert [len(axes.patches) for axes in fig.axes] == [LAYERS * len(numbers), len(numbers)]
     assert [t.get_text() for t in fig.axes[1].get_yticklabels()] == [f"all {LAYERS} layers"]
-    plt.close(fig)
 
 
 def test_the_pool_is_drawn_a_line_an_engine():
@@ -101,7 +99,6 @@ def test_the_pool_is_drawn_a_line_an_engine():
     fig = lesson_07.draw_pool_use({"a": uses, "b": uses}, 4, 4)
     assert [line.get_ydata().tolist() for line in fig.axes[0].lines] == [[3, 2], [3, 2]]
     assert [line.get_ydata().tolist() for line in fig.axes[1].lines] == [[3, 0], [3, 0]]
-    plt.close(fig)
 
 
 # --- what fails --------------------------------------------------------------------------------------
@@ -231,7 +228,6 @@ def test_a_step_s_parts_add_up_and_are_drawn():
     (axes,) = fig.axes
     assert [p.get_x() + p.get_width() for p in axes.patches[2::3]] == pytest.approx([10, 20])
     assert [t.get_text() for t in axes.get_yticklabels()] == ["B = 8, a", "B = 8, b"]
-    plt.close(fig)
 
 
 def test_host_times_are_measured_in_turn():

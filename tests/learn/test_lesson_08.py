@@ -4,7 +4,6 @@ import inspect
 from collections import Counter
 from dataclasses import replace
 
-import matplotlib.pyplot as plt
 import pytest
 import torch
 from helpers import GREEDY, SEEDED, make_engine, run, small_model, tokens_alone, tokens_by_request
@@ -28,11 +27,10 @@ from labkit.learn.lesson_08 import (
     device_step_of,
     obstacles,
 )
-from labkit.show import draw_buckets, draw_captures, draw_launches
+from labkit.show import draw_captures
 
 BEFORE_06, RESIDENT, BELOW, THIS = (LADDER[n].options for n in ("05", "06", "07", "08"))
 PROMPTS = [(1, 2, 3), (4, 5), tuple(range(6, 14))]
-
 
 # --- the toy graph ---------------------------------------------------------------------------------------
 
@@ -292,15 +290,6 @@ def test_the_buckets_of_the_lesson_are_those_of_the_package():
     assert lesson == [min(b for b in batch_buckets(128) if b >= size) for size in range(1, 129)]
 
 
-def test_padding_rows_are_the_space_between_the_lines():
-    fig = draw_buckets({"some": [2, 4], "one": [4]}, 4)
-    rows, share = fig.axes
-    steps = {line.get_label(): list(line.get_ydata()) for line in rows.lines}
-    assert steps == {"some: 2 sizes": [2, 2, 4, 4], "one: 1 sizes": [4] * 4, "requests": [1, 2, 3, 4]}
-    assert [list(line.get_ydata()) for line in share.lines] == [[50, 0, 25, 0], [75, 50, 25, 0]]
-    plt.close(fig)
-
-
 # --- the trap --------------------------------------------------------------------------------------------
 
 
@@ -364,7 +353,6 @@ def test_captures_are_marked_where_they_happen():
     assert dots == [([1, 2], [1, 2]), ([3], [2])]
     assert [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == ":"] == [2.5]
     assert axes.get_title(loc="left") == "3 of 4 steps wait for a capture"
-    plt.close(fig)
 
 
 # --- records ---------------------------------------------------------------------------------------------
@@ -442,12 +430,3 @@ def test_what_prompts_take_of_a_run():
     assert lesson_08.prefill_share(record, "07") == pytest.approx(0.25)
     assert lesson_08.prefill_share(record, "08") == pytest.approx(0.5)
     assert lesson_08.whole_run_comparison(record, "07", "08").speedup == pytest.approx(2)
-
-
-def test_the_two_steps_are_drawn_to_scale():
-    fig = draw_launches(kernels=100, eager_us=1000.0, graph_us=250.0, shown=20)
-    eager, graph = fig.axes
-    assert [len(lane.get_paths()) for lane in eager.collections] == [20, 20]
-    assert [len(lane.get_paths()) for lane in graph.collections] == [1, 80]
-    assert "busy at most 25 %" in eager.get_title(loc="left") and "250 µs" in graph.get_title(loc="left")
-    plt.close(fig)

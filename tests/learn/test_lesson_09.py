@@ -3,7 +3,6 @@
 import itertools
 from dataclasses import replace
 
-import matplotlib.pyplot as plt
 import pytest
 import torch
 from helpers import GREEDY, make_engine, tokens_alone, tokens_of
@@ -18,12 +17,6 @@ from labkit.model.checkpoint import RANDOM_CONFIGS
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8]]
 SEPARATE, FUSED = LADDER["08"].options, LADDER["09"].options
-
-
-@pytest.fixture(autouse=True)
-def no_figure_stays_open():
-    yield
-    plt.close("all")
 
 
 # --- the kernels of a step ------------------------------------------------------------------------------
@@ -364,17 +357,6 @@ def texts(figure) -> str:
     return " ".join(text.get_text() for axes in figure.axes for text in axes.texts)
 
 
-def test_a_layer_is_drawn_box_by_box():
-    rows = {
-        "below": [show.KernelBox("layer_norm", 1, 10), show.KernelBox("linear", 1, 30)],
-        "here": [show.KernelBox("norm_linear", 2, 30)],
-    }
-    figure = show.draw_layer_kernels(rows)
-    (axes,) = figure.axes
-    assert [patch.get_width() for patch in axes.patches] == pytest.approx([0.92, 0.92, 1.92])
-    assert "norm_linear" in texts(figure) and "30" in texts(figure)
-
-
 def test_steps_are_drawn_with_their_limit():
     times = {
         f"{rung} {size}": show.StepTime({g: us for g, (_, us) in lesson_09.grouped(s).items()}, 80.0, 9)
@@ -385,15 +367,6 @@ def test_steps_are_drawn_with_their_limit():
     assert len(axes.patches) == 3 * len(lesson_09.GROUP_NAMES)
     assert [line.get_xdata()[0] for line in axes.lines] == [80.0, 80.0, 80.0]
     assert "9 kernels, 333 µs" in texts(figure) and "9 kernels, 170 µs" in texts(figure)
-
-
-def test_errors_are_drawn_a_line_a_formula():
-    figure = show.draw_errors(
-        {"one": {"a": [1e-3, 1.0], "b": [0.0, 1e-3]}, "two": {"a": [1, 1]}}, [1, 10], 0.5
-    )
-    first, second = figure.axes
-    assert (len(first.lines), len(second.lines)) == (3, 2)
-    assert min(first.lines[1].get_ydata()) == 1e-8  # an error of 0 has a place on a logarithmic axis
 
 
 def test_programs_and_shares_are_drawn():

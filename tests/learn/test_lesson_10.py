@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
@@ -79,7 +78,6 @@ def test_the_schedules_are_drawn_on_one_clock():
     assert [axes.get_title(loc="left") for axes in fig.axes] == ["a: a note", "b"]
     boxes = [patch for patch in second.patches if patch.get_x() or patch.get_width() < 900]
     assert max(patch.get_x() + patch.get_width() for patch in boxes) <= 900
-    plt.close(fig)
 
 
 # --- what is on its way ------------------------------------------------------------------------------
@@ -131,7 +129,6 @@ def test_a_text_that_ends_wastes_one_token():
     assert len(axes.patches) == watched.tokens_launched
     said = [text.get_text() for text in axes.texts]
     assert (said.count("end"), said.count("×")) == (ended, ended)
-    plt.close(fig)
 
 
 def test_the_table_of_flights():
@@ -336,7 +333,6 @@ def test_idle_times_by_rung_and_batch_size():
         "idle 37.6 %",
         "idle 2.0 %",
     ]
-    plt.close(fig)
 
 
 def test_a_step_is_expected_to_take_the_larger_part():

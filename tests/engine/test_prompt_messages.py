@@ -1,15 +1,14 @@
-"""Bad input: refused at the door, with a message that says what to do, and nothing changed."""
+"""Refused requests: the message says what to do, and nothing has changed."""
 
 import numpy as np
 import pytest
 import torch
-from helpers import GREEDY, make_engine, small_model, tokens_alone, tokens_of
+from helpers import GREEDY, make_engine, tokens_alone, tokens_of
 
-from labkit import LADDER, CacheConfig, EngineOptions, InferenceEngine, SamplingParams, SchedulerConfig
-from labkit.errors import OptionError, RequestError
+from labkit import SamplingParams
+from labkit.errors import RequestError
 
 LONG = [1] * 64
-
 # (prompt, params, message); the model has 256 tokens and 64 positions, the pool 4 blocks of 4 tokens.
 BAD_REQUESTS = {
     "no token": ([], GREEDY, "the prompt is empty; give it at least one token"),
@@ -115,46 +114,3 @@ def test_cancelling_what_is_not_there_is_refused(request_id):
     with pytest.raises(RequestError, match=f"there is no request {request_id} here; it may have ended"):
         engine.cancel(request_id)
     assert engine.stats() == before
-
-
-# --- options ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: CacheConfig(block_size=0), "block_size must be a positive whole number, not 0"),
-        (lambda: CacheConfig(block_size=4.0), "block_size must be a positive whole number, not 4.0"),
-        (lambda: CacheConfig(block_size=True), "block_size must be a positive whole number, not True"),
-        (lambda: CacheConfig(max_blocks_per_layer=-1), "max_blocks_per_layer must be .* not -1"),
-        (lambda: CacheConfig(max_prefix_entries=0), "max_prefix_entries must be .* not 0"),
-        (lambda: CacheConfig(prefix_cache="no"), "prefix_cache must be True or False, not 'no'"),
-        (lambda: SchedulerConfig(max_batch_size=None), "max_batch_size must be .* not None"),
-        (lambda: SchedulerConfig(prefill_max_batch_size=0), "prefill_max_batch_size must be .* not 0"),
-        (lambda: SchedulerConfig(prefill_max_tokens="9"), "prefill_max_tokens must be .* not '9'"),
-        (lambda: SchedulerConfig(pack_window=0), "pack_window must be .* not 0"),
-        (lambda: SchedulerConfig(decode_first=1), "decode_first must be True or False, not 1"),
-        (lambda: SchedulerConfig(admission_policy="best"), "= 'best'; choose 'fifo' or 'pack'"),
-        (lambda: EngineOptions(block_tables="x"), "block_tables = 'x' is not an option; choose from 'reb"),
-        (lambda: EngineOptions(kv_append=None), "kv_append = None is not an option; choose from 'per_t"),
-        (lambda: EngineOptions(attention=""), "'' is not an option; choose from 'auto', 'plain', 'triton'"),
-        (lambda: LADDER["99"], "there is no rung '99'; there are 00"),
-        (lambda: LADDER[0], "there is no rung 0; there are 00"),
-    ],
-)
-def test_an_unknown_value_is_refused(make, message):
-    with pytest.raises(OptionError, match=message):
-        make()
-
-
-@pytest.mark.parametrize("make", [CacheConfig, SchedulerConfig, EngineOptions, SamplingParams])
-def test_an_unknown_name_is_refused(make):
-    with pytest.raises(TypeError, match="unexpected keyword argument 'block_sise'"):
-        make(block_sise=4)
-
-
-def test_cuda_without_a_gpu_is_refused(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(OptionError, match=r"device 'cuda' needs a CUDA GPU .* labkit\.doctor"):
-        InferenceEngine(small_model(), device="cuda")
-    assert InferenceEngine(small_model()).device == torch.device("cpu")

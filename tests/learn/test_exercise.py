@@ -1,4 +1,4 @@
-"""Predictions are scored, and exercises say what is wrong."""
+"""A grader never raises, and says what is wrong."""
 
 import functools
 import re
@@ -10,54 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from labkit.learn import BrokenContract, Case, Exercise, Prediction, not_attempted
-from labkit.learn.answers import difference
+from labkit.learn import BrokenContract, Case, Exercise, not_attempted
 from labkit.learn.exercise import EndlessLoop, answer_of, limited_lines
 from labkit.learn.lesson_00 import LOCATE
-
-
-@pytest.mark.parametrize(
-    ("guess", "verdict"),
-    [
-        (None, "You made no prediction"),
-        (30, "within a factor of 2"),
-        (96, "within a factor of 2"),
-        (24, "within a factor of 2"),
-        (120, "off by a factor of 2.5"),
-        (20, "off by a factor of 2.4"),
-        (4800, "off by a factor of 100"),
-    ],
-)
-def test_prediction_scores(guess, verdict):
-    score = Prediction("Calls", "calls", guess).score(48)
-    assert score.startswith("Calls: 48 calls.") and verdict in score
-
-
-@pytest.mark.parametrize(
-    ("guess", "actual", "verdict"),
-    [
-        (0, 48, "You said 0: off by 48."),
-        (2, 0, "You said 2: off by 2."),
-        (0, 0, "You said 0: right."),
-        (-1.5, -1.581, "You said -1.5: right."),
-        (3, -1.581, "You said 3: off by 4.581."),
-        (10**400, 48, "is no number"),
-        pytest.param(10**5000, 48, "Your guess, a number of 16610 bits, is no number", id="huge"),
-        (torch.tensor(40.0, device="meta"), 48, "is no number"),
-        ("many", 48, "Your guess, 'many', is no number"),
-        (float("nan"), 48, "is no number"),
-        (np.float32(40), 48, "You said 40: within a factor of 2."),
-    ],
-)
-def test_any_guess_is_scored_where_there_is_no_factor_too(guess, actual, verdict):
-    assert verdict in Prediction("Calls", "calls", guess).score(actual)
-
-
-@pytest.mark.parametrize(
-    ("guess", "verdict"), [(24, "within"), (96, "within"), (97, "factor of 2.02"), (23, "2.09")]
-)
-def test_a_factor_of_two_is_right_and_more_is_not(guess, verdict):
-    assert verdict in Prediction("Calls", "calls", guess).score(48)
 
 
 def test_a_crash_in_an_attempt_is_told():
@@ -72,9 +27,6 @@ def test_an_attempt_that_changes_its_arguments_spoils_no_case():
 
     assert "changed its argument block_table to []" in LOCATE.grade(eats_the_table)
     assert LOCATE.grade(LOCATE.solution).endswith("right, all 6 cases.")
-
-
-# --- a grader never raises, and says what is wrong -----------------------------------------------------
 
 
 def add(numbers, more):
@@ -205,33 +157,3 @@ def test_an_exercise_that_is_played_is_told_by_what_was_seen():
     wrong = "put: with balls=[1], the box: [1], expected [1, 2]. Put a 2 in. (0 of 1 cases passed)"
     assert exercise.grade(lambda box: None) == wrong
     assert "with balls=[1], the box holds five balls." in exercise.grade(lambda box: box.extend(range(9)))
-
-
-def test_of_dictionaries_the_first_item_that_differs_is_told():
-    expected = {"sent": True, "rows": ["A"]}
-    assert difference({"sent": True, "rows": {"A"}}, expected).startswith(
-        "'rows': {'A'}, a set, where a list"
-    )
-    assert difference({"sent": True}, expected) == f"{{'sent': True}}, expected {expected}."
-
-
-@pytest.mark.parametrize(
-    ("answer", "expected", "same"),
-    [
-        (10**15 + 1, 10**15, False),
-        (1e9, 10**9, True),
-        (0.1 + 0.2, 0.3, True),
-        (0.301, 0.3, False),
-        (True, 1, True),
-        ("1", 1, False),
-        ({"a": (1,)}, {"a": [1]}, True),
-        ({"a": [1], "b": 2}, {"a": [1]}, False),
-        (range(3), [0, 1, 2], True),
-        ({1, 2}, {2, 1}, True),
-        ([1, 2], {1, 2}, False),
-        (float("nan"), 1.0, False),
-        (None, 0, False),
-    ],
-)
-def test_answers_are_compared_by_what_they_hold(answer, expected, same):
-    assert (difference(answer, expected) == "") == same

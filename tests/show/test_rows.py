@@ -1,0 +1,131 @@
+"""Rows of block tables, why they are made anew, and the times of steps."""
+
+import pandas as pd
+import pytest
+from figures import tick_labels, title
+from helpers import make_engine
+from matplotlib.colors import same_color
+
+from labkit import LADDER, SamplingParams, show
+from labkit.show.rows import REASONS, reason_of
+
+
+@pytest.mark.parametrize(
+    ("kept", "before", "after", "reason"),
+    [
+        (True, [1, 2], [1, 2], "kept"),
+        (True, [1, 2], [1, 3], "stale"),
+        (False, [1, 2], [1, 2], "forgotten"),
+        (False, [1, 2], [1, 2, 3], "boundary"),
+        (False, [1, 2], [1, 3], "copy_on_write"),
+        (False, [1, 2], [1, 4, 3], "changed"),
+        (False, [1, 2], [3, 2], "changed"),
+        (False, [1, 2], [1], "changed"),
+    ],
+)
+def test_a_row_is_made_anew_for_a_reason(kept, before, after, reason):
+    assert reason_of(kept, before, after) == reason
+
+
+def test_watched_rows_are_as_if_nobody_had_watched():
+    engine = make_engine(options=LADDER["01"].options, prefix_cache=False)
+    engine.add_request((1, 2, 3), SamplingParams(8))
+    show.record_rows(engine, 5)  # in the last of which the row is kept
+    (request,) = engine.scheduler.running
+    row = request.session.get_paged_block_table_row_cpu(layer_idx=0, offset=0)
+    assert row.tolist() == request.session.block_ids_per_layer[0] + [0] * (len(row) - 2)
+
+
+def step_sample(*gaps_us, steps=2):
+    return {
+        "rung": "01",
+        "decode_steps": steps,
+        "new_tokens": [len(gaps) + 1 for gaps in gaps_us],
+        "itl_us": [[1, list(gaps)] for gaps in gaps_us],
+    }
+
+
+def test_step_times_are_medians_over_runs():
+    runs = [step_sample([1000, 2000]), step_sample([3000, 2000]), step_sample([9000, 2000])]
+    assert show.step_times({"samples": runs}, "01") == [3.0, 2.0]
+
+
+def test_step_times_need_every_request_in_every_step():
+    record = {"samples": [step_sample([1000, 2000], [1000])]}
+    with pytest.raises(ValueError, match="not every request was decoded in all 2 steps"):
+        show.step_times(record, "01")
+
+
+@pytest.mark.parametrize(
+    ("kept", "before", "after", "reason"),
+    [
+        (True, [1, 2], [1, 2], "kept"),
+        (True, [1, 2], [3, 2], "stale"),
+        (False, [1, 2], [1, 2], "forgotten"),
+        (False, [1, 2], [1, 2, 3], "boundary"),
+        (False, [], [3], "boundary"),
+        (False, [1, 2], [1, 3], "copy_on_write"),
+        (False, [1, 2], [3, 4], "changed"),
+        (False, [1, 2, 3], [1], "changed"),
+    ],
+)
+def test_reasons(kept, before, after, reason):
+    assert reason_of(kept, before, after) == reason
+    assert reason in REASONS
+
+
+def sample(rung, gaps_us, **changes):
+    return {
+        "rung": rung,
+        "decode_steps": len(gaps_us[0]),
+        "new_tokens": [len(gaps) + 1 for gaps in gaps_us],
+        "itl_us": [[1, list(gaps)] for gaps in gaps_us],
+        **changes,
+    }
+
+
+def test_step_times_are_medians_over_requests_and_runs():
+    one = sample("01", [[1000, 2000], [1000, 2000], [7000, 2000]])
+    two = sample("01", [[3000, 4000], [3000, 4000]])
+    record = {"samples": [one, sample("00", [[9000, 9000]]), two]}
+    assert show.step_times(record, "01") == [2.0, 3.0]
+
+
+def test_step_times_of_requests_that_came_and_went_are_refused():
+    record = {"samples": [sample("01", [[1000, 2000]], decode_steps=3)]}
+    with pytest.raises(ValueError, match="not every request was decoded in all 3 steps"):
+        show.step_times(record, "01")
+
+
+def test_the_figure_of_step_times_marks_the_steps_after_boundaries():
+    axes = show.draw_step_times({"00": [1.0] * 10, "01": [2.0] * 9}, mark_every=4).axes[0]
+    first, second, marks = axes.lines
+    assert (len(first.get_xdata()), len(second.get_xdata())) == (10, 9)
+    assert list(marks.get_xdata()) == [5, 9]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["00", "01"]
+
+
+def test_a_row_of_the_figure_is_a_request_and_a_cell_says_how_many_tokens_it_held():
+    columns = ["step", "request", "layer", "tokens", "blocks", "reason"]
+    lines = [
+        (1, 3, 0, 4, 1, "first"),
+        (1, 9, 0, 7, 2, "first"),
+        (3, 3, 0, 5, 2, "boundary"),
+        (3, 9, 0, 8, 2, "kept"),
+        (3, 9, 1, 8, 2, "stale"),  # of another layer
+    ]
+    figure = show.draw_rows(pd.DataFrame(lines, columns=columns))
+    (axes,) = figure.axes
+    assert [(text.get_position(), text.get_text()) for text in axes.texts] == [
+        ((1, 0), "4"),
+        ((1, 1), "7"),
+        ((3, 0), "5"),
+        ((3, 1), "8"),
+    ]
+    assert tick_labels(axes.yaxis) == ["request 3", "request 9"]
+    assert title(figure) == "Rows of layer 0's block table: kept, or made anew"
+    assert axes.get_xlabel() == "step (in a cell: tokens in the cache when the step began)"
+    for cell, reason in zip(axes.patches, ("first", "first", "boundary", "kept"), strict=True):
+        assert same_color(cell.get_facecolor()[:3], REASONS[reason][0])
+    seen = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert seen == [REASONS[reason][1] for reason in ("kept", "first", "boundary")]
