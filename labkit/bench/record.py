@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from labkit.doctor import driver_version
-from labkit.model.checkpoint import ROOT
+from labkit.paths import ROOT
 from labkit.results.files import KINDS, check_record
 from labkit.results.record import Host, Record, Sample
 

@@ -13,11 +13,11 @@ import torch
 
 from labkit.bench import HostTime, StepProfile, ladder_rates
 from labkit.engine import InferenceEngine, SamplingParams
-from labkit.engine.decode_step import DecodeStep
-from labkit.engine.device_sampling import NO_TOKEN, as_int64, sample_any
 from labkit.engine.request import Request
-from labkit.engine.resident_step import Launched, ResidentDecodeStep
-from labkit.engine.sampling import sample, uniform_number
+from labkit.engine.sampling import as_int64, sample, sample_any, uniform_number
+from labkit.engine.sampling.device import NO_TOKEN
+from labkit.engine.step.host import DecodeStep
+from labkit.engine.step.resident import Launched, ResidentDecodeStep
 from labkit.learn.exercise import BrokenContract, Case, Exercise, check_unchanged
 from labkit.learn.lesson_03 import recorded_writes
 from labkit.show.sends import record_sends

@@ -19,8 +19,9 @@ from torch.utils._pytree import tree_leaves
 from labkit.bench import Comparison, StepProfile, ladder_comparison
 from labkit.bench.profile import is_inside
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
-from labkit.engine.graphed_step import WARMUP_RUNS, batch_buckets
-from labkit.engine.resident_step import DeviceStep, ResidentDecodeStep
+from labkit.engine.step.device import DeviceStep
+from labkit.engine.step.graphed import WARMUP_RUNS, batch_buckets
+from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.learn.exercise import BrokenContract, Case, Exercise
 from labkit.model import LanguageModel
 from labkit.options import EngineOptions

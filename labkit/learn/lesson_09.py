@@ -17,8 +17,8 @@ from torch.utils._pytree import tree_leaves
 
 from labkit.bench import DecodeLimit, decode_limit, steady_decode
 from labkit.engine import CacheConfig, InferenceEngine
-from labkit.engine.fused_step import PLAIN, TRITON, VOCABULARY_MULTIPLE, FusedDeviceStep, FusedKernels
-from labkit.engine.resident_step import DeviceStep
+from labkit.engine.step.device import DeviceStep
+from labkit.engine.step.fused import PLAIN, TRITON, VOCABULARY_MULTIPLE, FusedDeviceStep, FusedKernels
 from labkit.kernels import (
     SplitWorkspace,
     fold_layer_norm,

@@ -18,8 +18,8 @@ from labkit.bench.cost_cards import profiled_by
 from labkit.bench.workload import gaps_us
 from labkit.engine import Completion, InferenceEngine, SamplingParams, StepOutput
 from labkit.engine.readback import ReadOneBehind
-from labkit.engine.resident_step import Launched
-from labkit.engine.staging import Arriving, PinnedReadback
+from labkit.engine.step.resident import Launched
+from labkit.engine.step.staging import Arriving, PinnedReadback
 from labkit.learn.exercise import Case, Exercise
 from labkit.model import LanguageModel
 from labkit.show import record_flights, steps_on_device

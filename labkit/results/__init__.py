@@ -12,7 +12,7 @@ from labkit.results.cost_cards import (
     counts_table,
 )
 from labkit.results.device_time import DeviceStep, DeviceTimeRecord, KernelTime
-from labkit.results.files import KINDS, RESULTS, load, load_all, table
+from labkit.results.files import KINDS, load, load_all, table
 from labkit.results.gpu_tests import GpuTests, load_gpu_tests
 from labkit.results.host_time import HostTime, HostTimeRecord, slope_us
 from labkit.results.latency import LatencyMetrics
@@ -24,7 +24,6 @@ from labkit.results.runs import Run, RunsRecord, rates_table
 
 __all__ = [
     "KINDS",
-    "RESULTS",
     "AppendTime",
     "AppendTimeRecord",
     "AttentionTime",

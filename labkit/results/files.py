@@ -8,7 +8,7 @@ import pandas as pd
 from labkit.checks import shown
 from labkit.errors import RecordError
 from labkit.json_file import read_json
-from labkit.model.checkpoint import ROOT
+from labkit.paths import RESULTS
 from labkit.results.append_time import AppendTimeRecord
 from labkit.results.attention_time import AttentionTimeRecord
 from labkit.results.comparison import ComparisonRecord
@@ -21,7 +21,6 @@ from labkit.results.record import RECORD, Record
 from labkit.results.runs import RunsRecord
 from labkit.results.shape import check_shape
 
-RESULTS = ROOT / "data" / "results"
 KINDS: dict[str, type[Record]] = {
     "profile": ProfileRecord,
     "cost_card": CostCardRecord,

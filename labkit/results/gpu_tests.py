@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from labkit.results.files import RESULTS, read_record
+from labkit.paths import RESULTS
+from labkit.results.files import read_record
 from labkit.results.record import RECORD, Host
 from labkit.results.shape import COUNT, TEXT, TIME, Shape, check_shape
 

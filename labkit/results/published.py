@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.errors import RecordError
-from labkit.model.checkpoint import ROOT
+from labkit.paths import ROOT
 from labkit.results.files import read_record
 from labkit.results.shape import FLAG, NUMBER, TEXT, Kind, OrNull, check_shape
 

@@ -12,7 +12,7 @@ from matplotlib.patches import Patch, Rectangle
 from labkit.engine import InferenceEngine
 from labkit.engine.readback import NextTokens
 from labkit.engine.request import Request
-from labkit.engine.resident_step import Launched, ResidentDecodeStep
+from labkit.engine.step.resident import Launched, ResidentDecodeStep
 from labkit.show.style import BLUE, INK, ORANGE, PALE, RED, figure, styled
 
 BOX = 0.8

@@ -8,8 +8,8 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from labkit.ladder import CAPSTONE, LADDER, LESSONS, Lesson
-from labkit.model.checkpoint import ROOT
-from labkit.results import RESULTS, ProfileRecord, RunsRecord, load, load_gpu_tests
+from labkit.paths import RESULTS, ROOT
+from labkit.results import ProfileRecord, RunsRecord, load, load_gpu_tests
 from labkit.show.ladder import draw_ladder
 from labkit.show.timeline import draw_timeline
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from labkit.engine import InferenceEngine
 from labkit.engine.request import Request
-from labkit.engine.resident_step import ResidentDecodeStep
+from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.show.style import BLUE, GREEN, INK, ORANGE, PALE, PURPLE, figure, styled
 
 OF_REQUESTS = ("step", "request", "slot", "tokens", "took", "sent")

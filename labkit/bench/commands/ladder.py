@@ -26,7 +26,8 @@ from labkit.bench.limit import copy_bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.bench.workload import Workload
 from labkit.ladder import LADDER
-from labkit.results import RESULTS, Run, RunsRecord
+from labkit.paths import RESULTS
+from labkit.results import Run, RunsRecord
 from labkit.results.runs import total_paths
 
 

@@ -24,7 +24,7 @@ from labkit.bench.peers import PeerRun, PeerRuns, run_peers
 from labkit.bench.record import make_record, write_record
 from labkit.bench.workload import Workload
 from labkit.errors import OptionError
-from labkit.results import RESULTS
+from labkit.paths import RESULTS
 from labkit.results.peers import PeerSample
 
 RUNGS = ("00", "05", "08", "09", "10")
