@@ -12,14 +12,14 @@ from labkit.bench.profile import activities_of
 from labkit.bench.steady import steady_decode
 from labkit.engine import InferenceEngine
 from labkit.errors import OptionError
-from labkit.results.device_time import DeviceStep, KernelTime
+from labkit.results.device_time import KernelTime, TracedStep
 
 WARMUP_STEPS = 5  # of the profiler: the first ones pay for its start
 
 
 def device_time(
     engine: InferenceEngine, rung: str, prompts: Sequence[Sequence[int]], num_steps: int = 30
-) -> DeviceStep:
+) -> TracedStep:
     """Trace `num_steps` steps of these prompts, all of one length. rung: the engine's, for a record.
 
     Raises OptionError without a GPU.
@@ -41,7 +41,7 @@ def device_time(
 
 def read_device_time(
     events: Sequence[dict], rung: str, batch_size: int, context_len: int, num_steps: int
-) -> DeviceStep:
+) -> TracedStep:
     """A Chrome trace's last `num_steps` of WARMUP_STEPS more, each of which ends with copies to the host.
 
     A kernel that is launched early waits inside for the one before it; that time is the other one's. So
@@ -62,7 +62,7 @@ def read_device_time(
         total[1] += max(0.0, end - max(event["ts"], latest))
         latest = max(latest, end)
     kernels = [KernelTime(name, n / num_steps, us / num_steps) for name, (n, us) in totals.items()]
-    return DeviceStep(
+    return TracedStep(
         rung,
         batch_size,
         context_len,

@@ -2,7 +2,14 @@
 
 from labkit.results.append_time import AppendTime, AppendTimeRecord
 from labkit.results.attention_time import AttentionTime, AttentionTimeRecord
-from labkit.results.comparison import Comparison, ComparisonRecord, Interval, speedup, speedup_interval
+from labkit.results.comparison import (
+    Comparison,
+    ComparisonRecord,
+    Interval,
+    amdahl,
+    speedup,
+    speedup_interval,
+)
 from labkit.results.cost_cards import (
     CostCard,
     CostCardRecord,
@@ -11,7 +18,7 @@ from labkit.results.cost_cards import (
     compare_cards,
     counts_table,
 )
-from labkit.results.device_time import DeviceStep, DeviceTimeRecord, KernelTime
+from labkit.results.device_time import DeviceTimeRecord, KernelTime, TracedStep
 from labkit.results.files import KINDS, load, load_all, table
 from labkit.results.gpu_tests import GpuTests, load_gpu_tests
 from labkit.results.host_time import HostTime, HostTimeRecord, slope_us
@@ -33,7 +40,6 @@ __all__ = [
     "CostCard",
     "CostCardRecord",
     "DeviceCounts",
-    "DeviceStep",
     "DeviceTimeRecord",
     "GpuTests",
     "Host",
@@ -50,6 +56,8 @@ __all__ = [
     "Run",
     "RunsRecord",
     "StepProfile",
+    "TracedStep",
+    "amdahl",
     "compare_cards",
     "counts_table",
     "headline",

@@ -121,6 +121,11 @@ class Comparison:
         return cls(**{**raw, **samples})
 
 
+def amdahl(share: float, ratio: float) -> float:
+    """How many times faster the whole gets if a share of it gets `ratio` times faster (Amdahl, 1967)."""
+    return 1 / (1 - share + share / ratio)
+
+
 @dataclass(frozen=True)
 class ComparedWorkload:
     """A comparison of decoding, and the least that decoding these requests can take, in seconds."""

@@ -26,7 +26,7 @@ class KernelTime(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DeviceStep:
+class TracedStep:
     """A step of `batch_size` requests with `context_len` tokens each: the mean of several, microseconds."""
 
     rung: str
@@ -77,13 +77,13 @@ class DeviceStep:
 class DeviceTimeRecord(Record):
     """A record of `device-time`."""
 
-    SAMPLE: ClassVar[type] = DeviceStep
+    SAMPLE: ClassVar[type] = TracedStep
 
     @property
-    def steps(self) -> dict[tuple[str, int], DeviceStep]:
+    def steps(self) -> dict[tuple[str, int], TracedStep]:
         """Steps by rung and batch size. Of one that was traced several times, the first trace's kernels and
         the medians of the times."""
-        traced: dict[tuple[str, int], list[DeviceStep]] = {}
+        traced: dict[tuple[str, int], list[TracedStep]] = {}
         for step in self.samples:
             traced.setdefault((step.rung, step.batch_size), []).append(step)
         return {
@@ -95,16 +95,16 @@ class DeviceTimeRecord(Record):
             for key, steps in traced.items()
         }
 
-    def step(self, rung: str, batch_size: int) -> DeviceStep:
+    def step(self, rung: str, batch_size: int) -> TracedStep:
         """Raises RecordError if the record has no such step."""
         if (step := self.steps.get((rung, batch_size))) is None:
             raise RecordError(f"the record has no step of rung {rung} at B = {batch_size}")
         return step
 
-    def steps_of(self, rung: str) -> dict[int, DeviceStep]:
-        """A rung's steps by batch size. Raises RecordError if there are none."""
+    def gpu_busy_us(self, rung: str) -> dict[int, float]:
+        """Microseconds of the GPU's work per step, by batch size. Raises RecordError for an unknown rung."""
         of_rung(self.samples, rung)
-        return {batch_size: step for (number, batch_size), step in self.steps.items() if number == rung}
+        return {size: step.gpu_busy_us for (number, size), step in self.steps.items() if number == rung}
 
     def table(self, batch_size: int) -> pd.DataFrame:
         """How long the GPU works and waits per step, a row per rung."""

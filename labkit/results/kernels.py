@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import pandas as pd
 
-from labkit.results.device_time import DeviceStep, KernelTime
+from labkit.results.device_time import KernelTime, TracedStep
 
 ATTENTION, LAYER_NORM = "attention", "LayerNorm"
 FUSED_PRODUCTS = "fused products"  # labkit's own, a matrix product with what stands before or after it
@@ -39,7 +39,7 @@ def short_name(kernel: str) -> str:
 
 
 def sums(
-    step: DeviceStep,
+    step: TracedStep,
     names: Sequence[str],
     name_of: Callable[[KernelTime], str],
     value_of: Callable[[KernelTime], float],
@@ -63,17 +63,17 @@ def group_of(kernel: KernelTime) -> str:
     return PRODUCTS if purpose in (FUSED_PRODUCTS, LIBRARY_PRODUCTS) else purpose
 
 
-def group_us(step: DeviceStep) -> dict[str, float]:
+def group_us(step: TracedStep) -> dict[str, float]:
     """Microseconds of a step's kernels and copies, by group."""
     return sums(step, GROUPS, group_of, lambda kernel: kernel.us)
 
 
-def group_counts(step: DeviceStep) -> dict[str, int]:
+def group_counts(step: TracedStep) -> dict[str, int]:
     """A step's kernels by group; copies are none."""
     return sums(step, GROUPS, group_of, lambda kernel: 0 if kernel.is_copy else round(kernel.count))
 
 
-def slowest_single(step: DeviceStep) -> KernelTime:
+def slowest_single(step: TracedStep) -> KernelTime:
     """The slowest kernel that runs once per step: GPT-2's output layer, whose matrix is the largest."""
     return max((k for k in step.kernels if round(k.count) == 1), key=lambda kernel: (kernel.us, kernel.name))
 
@@ -91,17 +91,17 @@ def part_of(kernel: KernelTime) -> str:
     return PART_OF.get(purpose_of(kernel), REST)
 
 
-def part_us(step: DeviceStep) -> dict[str, float]:
+def part_us(step: TracedStep) -> dict[str, float]:
     """Microseconds of a step by what they are spent on: PARTS, and IDLE."""
     return sums(step, PARTS, part_of, lambda kernel: kernel.us) | {IDLE: step.idle_us}
 
 
-def part_counts(step: DeviceStep) -> dict[str, float]:
+def part_counts(step: TracedStep) -> dict[str, float]:
     """Kernels and copies of a step, by part."""
     return sums(step, PARTS, part_of, lambda kernel: kernel.count)
 
 
-def rest_table(step: DeviceStep, most: int = 8) -> pd.DataFrame:
+def rest_table(step: TracedStep, most: int = 8) -> pd.DataFrame:
     """The kernels that no byte of the limit explains, those that take longest first."""
     rest = [kernel for kernel in step.kernels if part_of(kernel) == REST]
     rows = [(short_name(k.name), round(k.count, 1), round(k.us, 1)) for k in rest[:most]]

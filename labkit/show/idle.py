@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from labkit.results import DeviceStep
+from labkit.results import TracedStep
 from labkit.show.style import GREEN, INK, PALE, RED, figure, styled
 
 BAR = 0.72
 
 
 @styled
-def draw_idle(steps: Sequence[DeviceStep]) -> Figure:
+def draw_idle(steps: Sequence[TracedStep]) -> Figure:
     """A bar a rung, a group of bars a batch size: the part of a step in which the GPU works."""
     batch_sizes = sorted({step.batch_size for step in steps})
     rungs = sorted({step.rung for step in steps})
@@ -41,5 +41,5 @@ def draw_idle(steps: Sequence[DeviceStep]) -> Figure:
     return fig
 
 
-def _label(step: DeviceStep) -> str:
+def _label(step: TracedStep) -> str:
     return f"B = {step.batch_size}, rung {step.rung}"

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from labkit.results import DeviceStep
+from labkit.results import TracedStep
 from labkit.results.kernels import group_us
 from labkit.show.style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, figure, styled
 
@@ -64,7 +64,7 @@ def _draw_box(axes: Axes, left: float, row: int, box: KernelBox) -> None:
 
 
 @styled
-def draw_step_kernels(steps: Mapping[str, DeviceStep], limits_us: Mapping[str, float]) -> Figure:
+def draw_step_kernels(steps: Mapping[str, TracedStep], limits_us: Mapping[str, float]) -> Figure:
     """A bar per step, by name: its kernels' times one behind the other, by group, and a line at its limit."""
     fig, axes = figure(1.5 + 0.5 * len(steps))
     for row, (name, step) in enumerate(steps.items()):

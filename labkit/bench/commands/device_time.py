@@ -26,7 +26,7 @@ from labkit.bench.steady import steady_prompts
 from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
 from labkit.engine.device import pick_device
 from labkit.ladder import LADDER
-from labkit.results import DeviceStep
+from labkit.results import TracedStep
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> None:
         )
 
 
-def kernel_table(made: DeviceStep) -> pd.DataFrame:
+def kernel_table(made: TracedStep) -> pd.DataFrame:
     """A kernel a row, the longest first."""
     rows = [(k.name[:70], round(k.count, 1), round(k.us, 1)) for k in made.kernels[:12]]
     return pd.DataFrame(rows, columns=["kernel", "a step", "us"]).set_index("kernel")
