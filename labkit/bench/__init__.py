@@ -10,6 +10,8 @@ from labkit.bench.limit import (
     decode_limit,
     forward_flops,
     matmul_rate,
+    on_paper,
+    step_limit,
     workload_limit,
 )
 from labkit.bench.metrics import latency_metrics
@@ -36,11 +38,13 @@ __all__ = [
     "in_turn",
     "latency_metrics",
     "matmul_rate",
+    "on_paper",
     "parity_table",
     "profile_decode_step",
     "run_peers",
     "steady_decode",
     "steady_prompts",
+    "step_limit",
     "time_appends",
     "time_decode_steps",
     "time_host_steps",
