@@ -7,15 +7,16 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers import make_engine
+from made_records import traced
 from matplotlib.colors import same_color
 from matplotlib.text import Text
 
-from labkit import SamplingParams, bench, show
-from labkit.bench import Comparison, HostTime
+from labkit import SamplingParams, results, show
 from labkit.ladder import LADDER
+from labkit.results import Comparison, HostTime
+from labkit.results.attention_time import AttentionTime
 from labkit.show.flights import Flight, Flights
 from labkit.show.host_time import spread
-from labkit.show.idle import StepOnDevice
 from labkit.show.ladder import rung_label
 from labkit.show.rows import reason_of
 from labkit.show.sends import OF_REQUESTS, OF_STEPS, Sends
@@ -281,10 +282,10 @@ def test_a_single_round_of_the_ladder_is_grey():
 
 
 def test_the_recorded_ladders_factors_and_colours_are_those_of_its_comparisons():
-    recorded = bench.load_record("ladder_036_h100")
-    rates = bench.ladder_rates(recorded)
+    recorded = results.load("ladder_036_h100")
+    rates = recorded.rates
     figure = show.draw_ladder(rates)
-    steps = [bench.ladder_comparison(recorded, *pair) for pair in pairwise(rates)]
+    steps = [recorded.comparison(*pair) for pair in pairwise(rates)]
     assert [t for t in texts(figure) if t[0] == "×"] == [f"×{step.speedup:.2f}" for step in steps]
     for box, step in zip(figure.axes[0].patches[3::2], steps, strict=True):
         low, high = step.interval
@@ -319,9 +320,9 @@ def test_host_time_says_what_a_request_adds():
 
 def test_slope_is_that_of_the_larger_batches():
     bent = host_times(1000, 0, sizes=(1, 8, 32)) + host_times(0, 30, sizes=(64, 128, 256))
-    assert bench.slope_us(bent[::-1]) == pytest.approx(30)
-    assert bench.slope_us(host_times(10, 5, sizes=(1, 8))) == pytest.approx(5)
-    assert bench.slope_us(host_times(10, 5, sizes=(8,))) is None
+    assert results.slope_us(bent[::-1]) == pytest.approx(30)
+    assert results.slope_us(host_times(10, 5, sizes=(1, 8))) == pytest.approx(5)
+    assert results.slope_us(host_times(10, 5, sizes=(8,))) is None
     assert texts(show.draw_host_time({"00": host_times(10, 5, sizes=(8,))})) == ["00"]
 
 
@@ -379,7 +380,7 @@ def test_a_layers_kernels_stand_where_those_of_the_row_above_do():
 
 
 def test_an_idle_gpus_steps_say_how_long_they_are_and_how_much_of_them_it_works():
-    figure = show.draw_idle([StepOnDevice("09", 64, 800.0, 600.0), StepOnDevice("10", 64, 1000.0, 980.0)])
+    figure = show.draw_idle([traced("09", 64, 800.0, 600.0), traced("10", 64, 1000.0, 980.0)])
     assert texts(figure) == ["idle 25.0 %", "of 800 µs", "idle 2.0 %", "of 1,000 µs"]
     works = [bar for bar in figure.axes[0].patches if same_color(bar.get_facecolor()[:3], GREEN)]
     assert [bar.get_width() for bar in works] == pytest.approx([75, 98])
@@ -406,14 +407,13 @@ def test_sent_numbers_are_written_in_thousands_from_a_thousand_on():
 
 
 def test_attention_times_name_the_kernels():
-    sample = {"batch_size": 8, "num_bytes": 100, "copy_bytes_per_second": 1e8}
-    samples = [
-        {**sample, "kernel": kernel, "context_len": length, "us": us}
-        for kernel, us in (("one_program", 4.0), ("split", 2.0))
+    times = [
+        AttentionTime(kernel, 8, length, 1, (seconds,), 100)
+        for kernel, seconds in (("one_program", 4e-6), ("split", 2e-6))
         for length in (100, 900)
     ]
-    figure = show.draw_attention_times(samples)
-    assert [line.get_ydata()[0] for line in figure.axes[0].lines] == [4.0, 2.0]
+    figure = show.draw_attention_times(times, bandwidth=1e8)
+    assert [line.get_ydata()[0] for line in figure.axes[0].lines] == pytest.approx([4.0, 2.0])
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert legend == ["B = 8, one program", "B = 8, split"]
 
@@ -450,26 +450,6 @@ def test_watched_rows_are_as_if_nobody_had_watched():
     (request,) = engine.scheduler.running
     row = request.session.get_paged_block_table_row_cpu(layer_idx=0, offset=0)
     assert row.tolist() == request.session.block_ids_per_layer[0] + [0] * (len(row) - 2)
-
-
-def step_sample(*gaps_us, steps=2):
-    return {
-        "rung": "01",
-        "decode_steps": steps,
-        "new_tokens": [len(gaps) + 1 for gaps in gaps_us],
-        "itl_us": [[1, list(gaps)] for gaps in gaps_us],
-    }
-
-
-def test_step_times_are_medians_over_runs():
-    runs = [step_sample([1000, 2000]), step_sample([3000, 2000]), step_sample([9000, 2000])]
-    assert show.step_times({"samples": runs}, "01") == [3.0, 2.0]
-
-
-def test_step_times_need_every_request_in_every_step():
-    record = {"samples": [step_sample([1000, 2000], [1000])]}
-    with pytest.raises(ValueError, match="not every request was decoded in all 2 steps"):
-        show.step_times(record, "01")
 
 
 # --- all of them ---------------------------------------------------------------------------------------

@@ -1,13 +1,11 @@
 """What the README shows is what was recorded."""
 
-import json
-
 import pytest
 from PIL import Image
 
-from labkit.bench import load_record
 from labkit.ladder import LESSONS
 from labkit.paths import ROOT
+from labkit.results import load, load_gpu_tests
 from labkit.show import readme
 
 TEXT = readme.README.read_text(encoding="utf-8")
@@ -27,14 +25,14 @@ def test_the_peers_table_is_that_of_the_records():
 def test_the_line_about_the_h200_is_that_of_its_records():
     """If it is not: `python -m labkit.show.readme`."""
     assert readme.H200.findall(TEXT) == [readme.h200_line()]
-    assert all("H200" in load_record(name)["host"]["device"] for name in readme.H200_RECORDS)
+    assert all("H200" in load(name).host.device for name in readme.H200_RECORDS)
 
 
 def test_the_line_about_the_gpu_tests_is_that_of_their_record():
     """If it is not: `python -m labkit.show.readme`. The record itself comes from `make test-gpu`."""
     assert readme.GPU_TESTS.findall(TEXT) == [readme.gpu_tests_line()]
-    record = json.loads((readme.RESULTS / "gpu_tests.json").read_text(encoding="utf-8"))
-    assert record["failed"] == 0 and record["passed"] > 100
+    tests = load_gpu_tests()
+    assert tests.failed == 0 and tests.passed > 100
 
 
 @pytest.mark.parametrize("name", readme.PICTURES)

@@ -1,5 +1,6 @@
-"""Recorded results: what each must hold, and how they are read."""
+"""Recorded results: what each must hold, and that nothing of it is lost when it is read."""
 
+import ast
 import json
 
 import numpy as np
@@ -7,17 +8,17 @@ import pandas as pd
 import pytest
 import torch
 from helpers import MEASURED
+from made_records import run_of
 
-from labkit.bench import (
-    host_comparison,
-    host_times,
-    ladder_comparison,
-    ladder_limit,
-    ladder_rates,
-    record,
-    results,
-)
+from labkit.bench.record import make_record, write_record
 from labkit.errors import RecordError
+from labkit.paths import ROOT
+from labkit.results import KINDS, GpuTests, HostTime, HostTimeRecord, Record, files, load, load_all, table
+from labkit.results.files import check_record
+from labkit.results.host_time import RungHostTime
+from labkit.results.record import RECORD
+from labkit.results.runs import RungRun
+from labkit.results.shape import OrNull
 
 CPU = torch.device("cpu")
 
@@ -25,7 +26,9 @@ CPU = torch.device("cpu")
 @pytest.mark.slow
 @pytest.mark.parametrize("path", MEASURED, ids=lambda p: p.stem)
 def test_records_say_where_they_come_from_and_keep_raw_samples(path):
-    recorded = record.load_record(path.stem)  # which checks that every sample has what its kind needs
+    record = load(path.stem)  # which checks that every sample has what its kind needs
+    recorded = json.loads(path.read_text(encoding="utf-8"))
+    assert json.loads(json.dumps(record.to_dict())) == recorded
     assert recorded["command"].startswith("python -m labkit.bench ")
     assert len(recorded["commit"]) == 40
     assert recorded["bandwidth"] > 1e9
@@ -114,52 +117,50 @@ CHECKS = {
 
 
 def test_every_kind_is_checked():
-    assert set(CHECKS) == set(record.SAMPLE)
+    assert set(CHECKS) == set(KINDS)
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(record, "RESULTS", tmp_path)
+    monkeypatch.setattr(files, "RESULTS", tmp_path)
     return tmp_path
 
 
-def host_time_record(**changes) -> dict:
-    sample = {
-        "rung": "00",
-        "batch_size": 2,
-        "num_layers": 12,
-        "step_seconds": [1.0, 2.0],
-        "tables_seconds": [0.1, 0.1],
-        "append_seconds": [0.1, 0.1],
-    }
-    made = record.make_record("host_time", CPU, 2e9, {"model": "none"}, [sample])
-    return {**made, **changes}
+def host_time_record(rung: str = "00") -> Record:
+    time = HostTime(2, 12, (1.0, 2.0), (0.1, 0.1), (0.1, 0.1))
+    return make_record("host_time", CPU, 2e9, {"model": "none"}, [RungHostTime(rung, time)])
 
 
 def test_a_record_names_its_machine_commit_and_command(monkeypatch):
     monkeypatch.setattr("sys.argv", ["somewhere/__main__.py", "host-time", "--steps", "2"])
     made = host_time_record()
-    assert made["command"] == "python -m labkit.bench host-time --steps 2"
-    assert made["host"]["torch"] == torch.__version__ and made["host"]["driver"] is None
-    assert made["date"].endswith("+00:00") and made["bandwidth"] == 2e9
+    assert made.command == "python -m labkit.bench host-time --steps 2"
+    assert made.host.torch == torch.__version__ and made.host.driver is None
+    assert made.date.endswith("+00:00") and made.bandwidth == 2e9
+
+
+def test_a_record_is_read_as_the_class_of_its_kind(folder):
+    made = host_time_record()
+    write_record(made, folder / "mine.json")
+    assert load("mine") == made and isinstance(made, HostTimeRecord)
+    assert (made.kind, made.model) == ("host_time", "none")
+    assert made.time("00", 2).step_seconds == (1.0, 2.0)
 
 
 def test_results_are_rows_of_samples_with_their_machine(folder):
     for name, rung in (("mine", "00"), ("yours", "01")):
-        made = host_time_record()
-        made["samples"][0]["rung"] = rung
-        record.write_record(made, folder / f"{name}.json")
-    table = results("host_time")
-    assert table["record"].tolist() == ["mine", "yours"] and table["rung"].tolist() == ["00", "01"]
-    assert table["step_seconds"].tolist() == [[1.0, 2.0]] * 2
-    assert table["model"].tolist() == ["none"] * 2 and table["bandwidth"].tolist() == [2e9] * 2
-    assert isinstance(results("ladder"), pd.DataFrame) and results("ladder").empty
+        write_record(host_time_record(rung), folder / f"{name}.json")
+    rows = table("host_time")
+    assert rows["record"].tolist() == ["mine", "yours"] and rows["rung"].tolist() == ["00", "01"]
+    assert rows["step_seconds"].tolist() == [(1.0, 2.0)] * 2
+    assert rows["model"].tolist() == ["none"] * 2 and rows["bandwidth"].tolist() == [2e9] * 2
+    assert isinstance(table("ladder"), pd.DataFrame) and table("ladder").empty
 
 
 def test_a_record_that_lacks_something_is_refused(folder):
     (folder / "half.json").write_text('{"kind": "profile", "date": "2026-11-21"}')
     with pytest.raises(ValueError, match="half lacks commit, command, host, bandwidth, settings, samples"):
-        record.load_record("half")
+        load("half")
 
 
 @pytest.mark.parametrize(
@@ -173,72 +174,98 @@ def test_a_record_that_lacks_something_is_refused(folder):
 )
 def test_a_record_with_a_hole_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
-        record.check_record("holed", host_time_record(**changes))
+        check_record("holed", {**host_time_record().to_dict(), **changes})
 
 
 def test_nothing_incomplete_is_written():
-    with pytest.raises(ValueError, match="to be written lacks key"):
-        record.make_record("cost_card", CPU, 1e9, {"model": "x"}, [{"rung": "00", "batch_size": 1}])
+    with pytest.raises(RecordError, match=r"to be written lacks num_requests, .* in settings"):
+        make_record("ladder", CPU, 1e9, {"model": "x"}, [RungRun("00", run_of(), 0.5)])
+    empty = RungHostTime("00", HostTime(2, 12, (), (), ()))
+    with pytest.raises(RecordError, match=r"written: sample 0\.step_seconds must be a list that is not"):
+        make_record("host_time", CPU, 1e9, {"model": "x"}, [empty])
 
 
 def test_a_record_of_another_kind_is_not_read_beyond_its_kind(folder):
     (folder / "broken.json").write_text('{"kind": "profile", and no JSON after that')
-    record.write_record(host_time_record(), folder / "fine.json")
-    assert results("host_time")["record"].tolist() == ["fine"]
+    write_record(host_time_record(), folder / "fine.json")
+    assert table("host_time")["record"].tolist() == ["fine"]
     with pytest.raises(RecordError, match=r"broken\.json is not valid JSON"):
-        record.load_records("profile")
+        load_all("profile")
 
 
 @pytest.mark.parametrize("indent", [None, 2])
 def test_a_record_is_found_by_its_kind_however_it_was_written(folder, indent):
     made = host_time_record()
-    for name, order in (("as_made", list(made)), ("kind_last", [*list(made)[1:], "kind"])):
-        text = json.dumps({key: made[key] for key in order}, indent=indent)
+    raw = made.to_dict()
+    for name, order in (("as_made", list(raw)), ("kind_last", [*list(raw)[1:], "kind"])):
+        text = json.dumps({key: raw[key] for key in order}, indent=indent)
         (folder / f"{name}.json").write_text(text)
-    assert record.load_records("host_time") == {"as_made": made, "kind_last": made}
-    assert record.load_records("profile") == {}
+    assert load_all("host_time") == {"as_made": made, "kind_last": made}
+    assert load_all("profile") == {}
 
 
-# --- in the shape of figures -----------------------------------------------------------------------
+# --- no key of a record elsewhere ------------------------------------------------------------------------
+
+# Keys of records that are names of other things, too, and of what.
+ORDINARY = {
+    "after": "published figures",
+    "before": "published figures",
+    "command": "published figures",
+    "host": "columns of a lesson's table",
+    "kernels": "columns of a lesson's table",
+    "model": "a tokenizer's file",
+    "name": "events of a trace",
+    "operators": "columns of a profile's table",
+    "us": "columns of a lesson's table",
+}
 
 
-def test_recorded_runs_are_rates_by_rung():
-    samples = [
-        {"rung": "00", "decoded_tokens": 100, "decode_seconds": 2.0, "limit_seconds": 0.5},
-        {"rung": "01", "decoded_tokens": 100, "decode_seconds": 1.0, "limit_seconds": 0.5},
-        {"rung": "00", "decoded_tokens": 100, "decode_seconds": 4.0, "limit_seconds": 0.5},
+def keys_of(shape: object) -> set[str]:
+    """Every key that a shape names, at any depth."""
+    if isinstance(shape, dict):
+        named = {key for key in shape if isinstance(key, str)}
+        return named.union(*map(keys_of, shape.values()))
+    if isinstance(shape, list | tuple):
+        return set().union(*map(keys_of, shape))
+    return keys_of(shape.shape) if isinstance(shape, OrNull) else set()
+
+
+KEYS = set().union(
+    keys_of(RECORD), keys_of(GpuTests.SHAPE), *(keys_of((k.SAMPLE.SHAPE, k.SETTINGS)) for k in KINDS.values())
+)
+
+
+def keys_read(source: str) -> list[str]:
+    """Keys that stand as text in `x["key"]` or `x.get("key")`."""
+    read = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Subscript):
+            read.append(node.slice)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
+            read += node.args[:1]
+    return [
+        key.value for key in read if isinstance(key, ast.Constant) and key.value in KEYS - ORDINARY.keys()
     ]
-    assert ladder_rates({"samples": samples}) == {"00": [50.0, 25.0], "01": [100.0]}
-    assert ladder_limit({"samples": samples}) == 200
 
 
-def test_recorded_host_times_of_a_batch_size_are_pooled():
-    first = host_time_record()["samples"][0]
-    second = {**first, "step_seconds": [3.0, 4.0]}
-    larger = {**first, "batch_size": 4}
-    times = host_times({"samples": [first, larger, second]})
-    assert list(times) == ["00"] and [t.batch_size for t in times["00"]] == [2, 4]
-    assert times["00"][0].step_seconds == (1.0, 2.0, 3.0, 4.0)
-    assert len(times["00"][0].append_seconds) == 4
+READERS = {*(ROOT / "labkit" / "results").glob("*.py"), ROOT / "labkit" / "bench" / "record.py"}
+SOURCES = sorted({*(ROOT / "labkit").rglob("*.py")} - READERS)
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
-def test_two_rungs_of_a_ladder_are_compared_run_by_run():
-    samples = [
-        {"rung": rung, "decode_seconds": seconds, "append_paths": {"in_place": 2}}
-        for rung, seconds in (("00", 2.0), ("01", 1.0), ("01", 1.1), ("00", 2.2))
-    ]
-    made = ladder_comparison({"samples": samples}, "00", "01", path="boundary")
-    assert (made.before_samples, made.after_samples) == ((2.0, 2.2), (1.0, 1.1))
-    assert made.after_paths == {"in_place": 4} and "never ran" in made.warning
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_record_is_read_through_its_class(path):
+    assert keys_read(path.read_text(encoding="utf-8")) == []
 
 
-def test_two_rungs_host_times_are_compared_by_their_median_steps():
-    runs = [
-        ("00", [4.0, 5.0, 9.0]),
-        ("01", [1.0, 2.0, 9.0]),
-        ("01", [2.0, 2.0, 2.0]),
-        ("00", [6.0, 6.0, 6.0]),
-    ]
-    samples = [{"rung": r, "batch_size": b, "step_seconds": s} for r, s in runs for b in (8, 64)]
-    made = host_comparison({"samples": samples}, "00", "01", 64)
-    assert (made.before_samples, made.after_samples) == ((5.0, 6.0), (2.0, 2.0))
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_reads_records_through_their_classes(path):
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert [key for source in code for key in keys_read(source)] == []
+
+
+def test_a_read_key_is_noticed():
+    assert keys_read('record["samples"][0]["decode_seconds"]') == ["decode_seconds", "samples"]
+    assert keys_read('run.get("itl_us", [])') == ["itl_us"]
+    assert ORDINARY.keys() <= KEYS
