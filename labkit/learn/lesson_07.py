@@ -521,7 +521,7 @@ def begin_operators(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -
     return counter.operators
 
 
-COUNTS = {  # of a card: the words of the table
+CARD_ROWS = {  # of a card: the words of the table
     "manager_calls": "calls into KVBlockManager",
     "aten_ops": "aten operators dispatched",
     **dict(
@@ -537,7 +537,9 @@ COUNTS = {  # of a card: the words of the table
 def recorded_cards(record: CostCardRecord, rungs: Sequence[str], batch_sizes: Sequence[int]) -> pd.DataFrame:
     """GPT-2's recorded counts of a step at differing positions, a column per batch size and rung."""
     cards = record.cards(lengths=(20, 23))
-    return counts_table({(f"B = {b}", f"rung {n}"): cards[n, b] for b in batch_sizes for n in rungs}, COUNTS)
+    return counts_table(
+        {(f"B = {b}", f"rung {n}"): cards[n, b] for b in batch_sizes for n in rungs}, CARD_ROWS
+    )
 
 
 def host_in_turn(

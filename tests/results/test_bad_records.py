@@ -299,7 +299,7 @@ def test_a_rung_that_a_record_does_not_have_is_refused_with_those_that_it_has():
     assert "no runs of rung '99'; it has 00, 01" in refused(host.comparison, "99", "00", 64)
     assert "no runs of rung 00 with batch size 63" in refused(host.comparison, "00", "01", 63)
     assert "no runs of rung '99'; it has 00, 01" in refused(ladder.step_us, "99")
-    assert "no runs of 'vllm'; it has labkit 00" in refused(load("peers_036_h100").rate, "vllm")
+    assert "no runs of 'vllm'; it has labkit 10" in refused(load("peers_036_h100").rate, "vllm")
     assert "no step of rung 10 at B = 3" in refused(load("idle_h100").step, "10", 3)
 
 

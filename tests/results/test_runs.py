@@ -13,11 +13,9 @@ from labkit.results.runs import compared_runs, grouped, total_paths
 
 
 def ladder(**seconds: float):
-    """Four runs of each rung, in turn, that decode 100 tokens in so many seconds after half a second of prompts."""
-    made = [
-        (rung[1:], run_of(s, s + 0.5, prefill_seconds=0.5)) for _ in range(4) for rung, s in seconds.items()
-    ]
-    return runs_record(made, limit_seconds=0.25)
+    """Four runs of each rung that decode 100 tokens in so many seconds, after half a second of prompts."""
+    runs = {rung[1:]: run_of(s, s + 0.5, prefill_seconds=0.5) for rung, s in seconds.items()}
+    return runs_record([*runs.items()] * 4, limit_seconds=0.25)
 
 
 def test_recorded_runs_are_rates_by_rung():
@@ -71,9 +69,7 @@ def stepped(*gaps_us: list[int]) -> Run:
 
 
 def test_step_times_are_medians_over_runs():
-    record = runs_record(
-        [("01", stepped([1000, 2000])), ("01", stepped([3000, 2000])), ("01", stepped([9000, 2000]))]
-    )
+    record = runs_record([("01", stepped([first, 2000])) for first in (1000, 3000, 9000)])
     assert record.step_times_ms("01") == [3.0, 2.0]
 
 
@@ -83,11 +79,8 @@ def test_step_times_need_every_request_in_every_step():
 
 
 def test_paths_of_all_runs_are_added_up_though_a_run_may_lack_one():
-    assert total_paths([run_of(append_paths={"a": 1, "b": 2}), run_of(append_paths={"b": 3})]) == {
-        "a": 1,
-        "b": 5,
-    }
-    assert total_paths([]) == {}
+    runs = [run_of(append_paths=paths) for paths in ({"a": 1}, {"b": 2}, {"a": 3, "b": 4})]
+    assert total_paths(runs) == {"a": 4, "b": 6} and total_paths([]) == {}
 
 
 def test_sides_are_compared_by_their_names():

@@ -51,7 +51,7 @@ def test_every_rung_has_its_row_with_its_figures():
 
 
 def test_a_steps_verdict_comes_with_its_interval():
-    said = readme.step_from(load_record("ladder_036_h100"), "01", "02")
+    said = readme.step_from(load("ladder_036_h100"), "01", "02")
     factor, low, high = (float(part.strip("×(): ")) for part in said.split(":")[0].replace("to", "").split())
     assert low < factor < high and low > 2.0  # batched append: at least twice as fast, and the interval too
     assert said.endswith("faster")
@@ -59,7 +59,7 @@ def test_a_steps_verdict_comes_with_its_interval():
 
 def test_the_sentence_after_the_table_is_about_the_record():
     """The words beside the table name the workload; the record must be of it."""
-    settings = load_record("ladder_036_h100")["settings"]
-    assert (settings["num_requests"], settings["max_new_tokens"], settings["max_batch_size"]) == (64, 512, 64)
-    assert settings["model"] == "random:gpt2" and "64 requests of 512 tokens in a batch of 64" in TEXT
-    assert "H100" in load_record("ladder_036_h100")["host"]["device"]
+    record = load("ladder_036_h100")
+    assert (record.num_requests, record.max_new_tokens, record.max_batch_size) == (64, 512, 64)
+    assert record.model == "random:gpt2" and "64 requests of 512 tokens in a batch of 64" in TEXT
+    assert "H100" in record.host.device

@@ -4,10 +4,11 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 
-from labkit import CacheConfig, Completion, FinishReason, InferenceEngine, SamplingParams, bench, show
+from labkit import CacheConfig, Completion, FinishReason, InferenceEngine, SamplingParams, show
 from labkit.engine import Timing
 from labkit.kvcache import CachedBlockTables, RebuiltBlockTables
 from labkit.paths import ROOT
+from labkit.results.profiles import Span, StepProfile
 from labkit.show.blocks import cell_text
 from labkit.show.style import DPI, WIDTH
 
@@ -145,9 +146,9 @@ def test_request_rows_show_the_wait_the_prefill_and_the_decode(tiny):
 
 
 def test_timeline_draws_every_range_operator_and_kernel():
-    span = bench.profile.Span
+    span = Span
     ranges = (span("labkit.model.forward", 0, 50), span("labkit.kv.append_token", 50, 40))
-    profile = bench.StepProfile(7, 100.0, ranges, ranges[:1], (span("kernel", 10, 25),))
+    profile = StepProfile(7, 100.0, ranges, ranges[:1], (span("kernel", 10, 25),))
     figure = show.draw_timeline(profile)
     axes = figure.axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()][-1] == "GPU kernels\n(busy 25 %)"
