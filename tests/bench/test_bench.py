@@ -1,30 +1,29 @@
 """Measuring: latency from completions, the hardware's limit, profiles and records."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
 
 from labkit import CacheConfig, Completion, FinishReason, InferenceEngine, SamplingParams
 from labkit.bench import (
-    StepProfile,
     copy_bandwidth,
     decode_limit,
     dense_tokens,
     forward_flops,
     latency_metrics,
     limit,
+    on_paper,
     parity_table,
     profile_decode_step,
     steady_decode,
+    step_limit,
     time_decode_steps,
     transformers_tokens,
 )
 from labkit.bench.attention_time import time_attention
-from labkit.bench.profile import Span, short_name
+from labkit.bench.profile import short_name
 from labkit.engine import Timing
-from labkit.model.checkpoint import random_gpt2
+from labkit.model.checkpoint import RANDOM_CONFIGS, random_gpt2
 from labkit.model.config import GPT2Config
 from labkit.model.tokenizer import WordTokenizer
 
@@ -122,17 +121,21 @@ def test_limit_reads_an_untied_head_but_not_the_table():
 
 def test_limit_of_gpt2_is_the_published_one():
     """LINEAGE: 64 x 512 tokens, B = 64, about 226,000 tokens/s on an H100 that copies 3.0 TB/s."""
-    with torch.device("meta"):
-        gpt2 = random_gpt2_on_meta()
-    limit = decode_limit(gpt2, [256] * 64, bandwidth=3.0e12)
+    limit = decode_limit(on_paper(), [256] * 64, bandwidth=3.0e12)
     assert limit.tokens_per_second == pytest.approx(226_000, rel=0.02)
+    assert step_limit(64, 256, bandwidth=3.0e12) == limit
 
 
-def random_gpt2_on_meta():
-    from labkit.model import GPT2
-    from labkit.model.checkpoint import RANDOM_CONFIGS
+def test_the_limit_of_a_step_is_that_of_gpt2_in_half_precision():
+    limit = step_limit(2, 10, bandwidth=1.0)
+    parameters = sum(p.numel() for p in on_paper().parameters())
+    assert limit.weight_bytes == 2 * (parameters - 1024 * 768)
+    assert limit.kv_bytes == 2 * RANDOM_CONFIGS["gpt2"].kv_values_per_token * 22
 
-    return GPT2(RANDOM_CONFIGS["gpt2"]).half()
+
+def test_a_model_on_paper_takes_no_memory():
+    gpt2 = on_paper()
+    assert gpt2.wte.weight.is_meta and gpt2.wte.weight.dtype == torch.float16
 
 
 def test_flops_agree_with_torchs_own_counter(tiny):
@@ -172,13 +175,6 @@ def test_profile_has_the_seeds_ranges_in_order_and_adds_up(engine):
     append = engine.model.config.n_layer * 2
     assert table.loc["labkit.kv.append_token", "operators"] >= 2 * append  # a key and a value each
     assert profile.batch_size == 2 and profile.kernels == ()
-
-
-def test_profile_survives_its_record():
-    spans = (Span("labkit.model.forward", 1.0, 2.0),)
-    profile = StepProfile(3, 9.0, spans, spans, (Span("kernel", 1.5, 0.9),))
-    assert StepProfile.from_dict(json.loads(json.dumps(profile.to_dict()))) == profile
-    assert profile.gpu_busy == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 
 from labkit import LADDER
 from labkit.bench import __main__ as bench_main
-from labkit.bench import record
-from labkit.bench.workload import gaps_us
 from labkit.paths import ROOT
+from labkit.results import Run, files
+from labkit.results.files import check_record
 
 pytestmark = pytest.mark.slow
 
@@ -103,7 +103,7 @@ def test_scheduler_prints_the_seeds_lines_and_writes_a_record(
     assert f"Append paths, all measured runs: {append_paths}" in printed.out
     assert "reached" in printed.out and "tokens" in printed.err  # the limit; a progress bar
     recorded = json.loads(out.read_text())
-    record.check_record("out", recorded)
+    check_record("out", recorded)
     assert [sample["tokens"] for sample in recorded["samples"]] == [15, 15]
     assert [sample["decoded_tokens"] for sample in recorded["samples"]] == [12, 12]
     assert recorded["settings"]["num_requests"] == 3 and recorded["settings"]["rung"] == rung
@@ -147,9 +147,9 @@ def test_streaming_prints_the_seeds_lines_and_writes_a_record(monkeypatch, capsy
     bench(monkeypatch, line)
     assert re.search(STREAMING_LINES, capsys.readouterr().out)
     recorded = json.loads(out.read_text())
-    record.check_record("out", recorded)
+    check_record("out", recorded)
     assert [sample["new_tokens"] for sample in recorded["samples"]] == [[5, 5, 5]] * 2
-    assert [len(gaps_us(sample)) for sample in recorded["samples"]] == [12, 12]
+    assert [len(Run.from_dict(sample).gaps_us) for sample in recorded["samples"]] == [12, 12]
 
 
 def test_streaming_says_how_many_it_refused(monkeypatch, capsys):
@@ -168,7 +168,7 @@ def test_streaming_hands_out_chunks_of_the_interval_asked_for(monkeypatch, tmp_p
     bench(monkeypatch, line + " --stream-interval 3 --tokenize-workers 2 --submit-interval-ms 1")
     (sample,) = json.loads(out.read_text())["samples"]
     assert sample["new_tokens"] == [7, 7, 7]
-    assert len(gaps_us(sample)) == 3 * 2  # chunks of 3, 3 and 1
+    assert len(Run.from_dict(sample).gaps_us) == 3 * 2  # chunks of 3, 3 and 1
 
 
 def test_a_trace_of_the_decode_is_written(monkeypatch, capsys, tmp_path):
@@ -186,7 +186,7 @@ def test_ladder_runs_every_rung_in_turn_and_records_them(monkeypatch, capsys, tm
     printed = capsys.readouterr().out
     assert all(rung.title in printed for rung in LADDER.values())
     recorded = json.loads(out.read_text())
-    record.check_record("out", recorded)
+    check_record("out", recorded)
     assert [sample["rung"] for sample in recorded["samples"]] == [n for n in LADDER for _ in range(2)]
 
 
@@ -219,7 +219,7 @@ def test_host_time_prints_rungs_by_batch_size(monkeypatch, capsys, tmp_path):
     printed = capsys.readouterr().out
     assert "B = 1" in printed and "00 step" in printed
     recorded = json.loads(out.read_text())
-    record.check_record("out", recorded)
+    check_record("out", recorded)
     made = [(sample["rung"], sample["batch_size"]) for sample in recorded["samples"]]
     assert made == [(rung, b) for rung in LADDER for b in (1, 1, 2, 2)]
 
@@ -229,7 +229,7 @@ def test_kv_append_times_every_path_at_every_size(monkeypatch, capsys, tmp_path)
     bench(monkeypatch, f"kv-append --device cpu --batch-sizes 1,2 --repeats 2 --json {out}")
     assert "full_batch (us)" in capsys.readouterr().out
     recorded = json.loads(out.read_text())
-    record.check_record("out", recorded)
+    check_record("out", recorded)
     paths = ["indexed", "generic", "full_batch", "identity_pos"]
     assert [(s["batch_size"], s["path"]) for s in recorded["samples"]] == [
         (b, p) for b in (1, 2) for p in paths
@@ -238,13 +238,13 @@ def test_kv_append_times_every_path_at_every_size(monkeypatch, capsys, tmp_path)
 
 
 def test_cost_card_counts_every_rung_and_batch(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(record, "RESULTS", tmp_path)  # the GPU's rows are looked for in every record there is
+    monkeypatch.setattr(files, "RESULTS", tmp_path)  # the GPU's rows are looked for in every record there is
     out = tmp_path / "out.json"
     line = "cost-card --device cpu --models data/tiny-gpt2 --batch-sizes 1,2 --prompt-lengths 20:20,23"
     bench(monkeypatch, f"{line} --json {out}")
     assert "calls into KVBlockManager" in capsys.readouterr().out
     recorded = json.loads(out.read_text())
-    record.check_record("out", recorded)
+    check_record("out", recorded)
     lengths = [sample["key"]["prompt_lens"] for sample in recorded["samples"] if sample["rung"] == "00"]
     assert lengths == [[20], [20], [20, 20], [20, 23]]
 
