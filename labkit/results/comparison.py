@@ -147,6 +147,7 @@ class ComparedWorkload:
     }
 
     def to_dict(self) -> dict:
+        """For a record; `from_dict` is the way back."""
         return {"comparison": self.comparison.to_dict(), "limit_seconds": self.limit_seconds}
 
     @classmethod

@@ -81,8 +81,8 @@ class DeviceTimeRecord(Record):
 
     @property
     def steps(self) -> dict[tuple[str, int], TracedStep]:
-        """Steps by rung and batch size. Of one that was traced several times, the first trace's kernels and
-        the medians of the times."""
+        """Steps by rung and batch size. One that was traced several times has the medians of its times, and the
+        first trace's kernels."""
         traced: dict[tuple[str, int], list[TracedStep]] = {}
         for step in self.samples:
             traced.setdefault((step.rung, step.batch_size), []).append(step)
@@ -96,7 +96,7 @@ class DeviceTimeRecord(Record):
         }
 
     def step(self, rung: str, batch_size: int) -> TracedStep:
-        """Raises RecordError if the record has no such step."""
+        """The step of a rung at a batch size. Raises RecordError if the record has none."""
         if (step := self.steps.get((rung, batch_size))) is None:
             raise RecordError(f"the record has no step of rung {rung} at B = {batch_size}")
         return step

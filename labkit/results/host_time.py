@@ -125,14 +125,14 @@ class HostTimeRecord(Record):
         }
 
     def runs_of(self, rung: str, batch_size: int) -> list[HostTime]:
-        """Each run's times, apart."""
+        """Host times of a rung at a batch size, one per run, in the order of the record."""
         runs = [s.time for s in of_rung(self.samples, rung) if s.time.batch_size == batch_size]
         if not runs:
             raise RecordError(f"the record has no runs of rung {rung} with batch size {batch_size}")
         return runs
 
     def time(self, rung: str, batch_size: int) -> HostTime:
-        """The steps of all runs together."""
+        """Host times of a rung at a batch size, the steps of all runs together."""
         return reduce(HostTime.with_steps_of, self.runs_of(rung, batch_size))
 
     def comparison(self, before: str, after: str, batch_size: int) -> Comparison:

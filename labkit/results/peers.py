@@ -67,6 +67,7 @@ class PeersRecord(WorkloadRecord):
 
     @property
     def engines(self) -> list[str]:
+        """The engines that ran, by name, in the order of the record."""
         return list(dict.fromkeys(sample.engine for sample in self.samples))
 
     @property
@@ -85,6 +86,7 @@ class PeersRecord(WorkloadRecord):
         return self.settings["versions"]
 
     def runs_of(self, engine: str) -> list[PeerSample]:
+        """An engine's runs, in the order of the record. Raises RecordError if there are none."""
         if runs := [sample for sample in self.samples if sample.engine == engine]:
             return runs
         raise RecordError(f"the record has no runs of {engine!r}; it has {', '.join(self.engines)}")
@@ -95,11 +97,11 @@ class PeersRecord(WorkloadRecord):
         return {e: [run.tokens_per_second for run in self.runs_of(e)] for e in self.engines}
 
     def rate(self, engine: str) -> float:
-        """Tokens per second of whole runs, the median."""
+        """An engine's tokens per second of whole runs, the median."""
         return median(run.tokens_per_second for run in self.runs_of(engine))
 
     def decode_rate(self, engine: str) -> float | None:
-        """Tokens per second after the first tokens, the median; None where no run knows it."""
+        """An engine's tokens per second after the first tokens, the median; None where no run knows it."""
         rates = [run.decode_tokens_per_second for run in self.runs_of(engine)]
         known = [rate for rate in rates if rate is not None]
         return median(known) if known else None

@@ -48,6 +48,7 @@ class Host:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
+        """A host from JSON that was checked."""
         known = {name: raw[name] for name in cls.__dataclass_fields__ if name in raw}
         return cls(**known)
 
@@ -117,18 +118,23 @@ class WorkloadRecord(Record):
 
     @property
     def num_requests(self) -> int:
+        """Requests of the workload."""
         return self.settings["num_requests"]
 
     @property
     def max_new_tokens(self) -> int:
+        """Tokens that each request makes, at most."""
         return self.settings["max_new_tokens"]
 
     @property
     def max_batch_size(self) -> int:
+        """Requests decoded together, at most."""
         return self.settings["max_batch_size"]
 
 
 class OnRung(Protocol):
+    """A sample that was measured on a rung."""
+
     rung: str
 
 

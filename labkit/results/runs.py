@@ -138,6 +138,7 @@ class RungRun:
         return self.run.decoded_tokens / self.limit_seconds
 
     def to_dict(self) -> dict:
+        """For a record; `from_dict` is the way back."""
         return {"rung": self.rung, **self.run.to_dict(), "limit_seconds": self.limit_seconds}
 
     @classmethod
@@ -160,6 +161,7 @@ class RunsRecord(WorkloadRecord):
         return [sample.run for sample in self.samples]
 
     def runs_of(self, rung: str) -> list[Run]:
+        """A rung's runs, in the order of the record. Raises RecordError if there are none."""
         return [sample.run for sample in of_rung(self.samples, rung)]
 
     @property
@@ -171,7 +173,7 @@ class RunsRecord(WorkloadRecord):
         return rates
 
     def rate(self, rung: str) -> float:
-        """Decode tokens per second, the median run."""
+        """A rung's decode tokens per second, the median run."""
         return median(run.decode_rate for run in self.runs_of(rung))
 
     @property
@@ -180,7 +182,7 @@ class RunsRecord(WorkloadRecord):
         return median(sample.limit_rate for sample in self.samples)
 
     def share_of_limit(self, rung: str) -> float:
-        """The rung's rate over the limit, 0 to 1."""
+        """A rung's decode rate over the most that the device allows, 0 to 1."""
         return self.rate(rung) / self.limit
 
     def step_us(self, rung: str) -> float:

@@ -269,3 +269,20 @@ def test_a_read_key_is_noticed():
     assert keys_read('record["samples"][0]["decode_seconds"]') == ["decode_seconds", "samples"]
     assert keys_read('run.get("itl_us", [])') == ["itl_us"]
     assert ORDINARY.keys() <= KEYS
+
+
+# --- which way imports run ---------------------------------------------------------------------------------
+
+BELOW = {"checks", "errors", "json_file", "options", "paths", "results"}  # what readers stand on
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "labkit" / "results").glob("*.py")), ids=lambda path: path.stem
+)
+def test_readers_know_no_engine(path):
+    imported = [
+        node.module
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("labkit")
+    ]
+    assert {module.split(".")[1] for module in imported} <= BELOW
