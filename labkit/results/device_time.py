@@ -81,8 +81,8 @@ class DeviceTimeRecord(Record):
 
     @property
     def steps(self) -> dict[tuple[str, int], TracedStep]:
-        """Steps by rung and batch size. One that was traced several times has the medians of its times, and the
-        first trace's kernels."""
+        """Steps by rung and batch size. One that was traced several times has the medians of its times, and
+        the first trace's kernels."""
         traced: dict[tuple[str, int], list[TracedStep]] = {}
         for step in self.samples:
             traced.setdefault((step.rung, step.batch_size), []).append(step)
