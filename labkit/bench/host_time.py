@@ -4,9 +4,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,6 +20,7 @@ from labkit.model.checkpoint import RANDOM_CONFIGS
 from labkit.model.gpt2 import Attend, PastKV, Prefilled
 from labkit.model.tokenizer import WordTokenizer
 from labkit.options import EngineOptions
+from labkit.results.host_time import HostTime
 
 # GPT-2's 12 layers and 12 heads, but heads of one number: on a CPU the host moves the numbers, too, and
 # that is not what is asked. On a GPU the host's work is the same whatever their size.
@@ -62,58 +62,6 @@ class PreparedForward(nn.Module):
 
 def no_attention(query: Tensor, *_: object) -> Tensor:
     return query
-
-
-@dataclass(frozen=True)
-class HostTime:
-    """Seconds of steps of `batch_size` requests, one number a step. Nothing waits for the GPU."""
-
-    batch_size: int
-    num_layers: int
-    step_seconds: tuple[float, ...]
-    tables_seconds: tuple[float, ...]  # of it: making the block tables, or telling the device's slots
-    append_seconds: tuple[float, ...]  # of it: storing keys and values, or making room for them
-
-    @property
-    def step_us(self) -> float:
-        """Microseconds of a step, the median."""
-        return 1e6 * float(np.median(self.step_seconds))
-
-    @property
-    def layer_us(self) -> float:
-        """Microseconds of tables and append a layer, the median."""
-        a_layer = np.add(self.tables_seconds, self.append_seconds) / self.num_layers
-        return 1e6 * float(np.median(a_layer))
-
-    def with_steps_of(self, other: "HostTime") -> "HostTime":
-        """The steps of two runs of the same batch size together."""
-        return HostTime(
-            self.batch_size,
-            self.num_layers,
-            self.step_seconds + other.step_seconds,
-            self.tables_seconds + other.tables_seconds,
-            self.append_seconds + other.append_seconds,
-        )
-
-    def to_dict(self) -> dict:
-        """For a record; `from_dict` is the way back."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, raw: dict) -> "HostTime":
-        lanes = {lane: tuple(raw[lane]) for lane in ("step_seconds", "tables_seconds", "append_seconds")}
-        return cls(raw["batch_size"], raw["num_layers"], **lanes)
-
-
-def slope_us(times: Sequence[HostTime]) -> float | None:
-    """Microseconds that one more request adds to a step: least squares over the larger half of the batch
-    sizes, where the fixed cost of a step no longer hides it. None with fewer than two sizes there.
-    """
-    ordered = sorted(times, key=lambda time: time.batch_size)
-    larger = ordered[len(ordered) // 2 :] if len(ordered) > 2 else ordered
-    if len(larger) < 2:
-        return None
-    return float(np.polyfit([t.batch_size for t in larger], [t.step_us for t in larger], 1)[0])
 
 
 def host_engine(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from labkit.model import GPT2, GPT2Config
+from labkit.model.checkpoint import RANDOM_CONFIGS
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,17 @@ def decode_limit(gpt2: GPT2, context_lens: Sequence[int], bandwidth: float) -> D
         kv_bytes=gpt2.config.kv_values_per_token * kv_tokens * itemsize,
         bandwidth=bandwidth,
     )
+
+
+def on_paper(name: str = "gpt2", dtype: torch.dtype = torch.float16) -> GPT2:
+    """A model that has sizes and no numbers: enough to compute a limit, and it takes no memory."""
+    with torch.device("meta"):
+        return GPT2(RANDOM_CONFIGS[name]).to(dtype)
+
+
+def step_limit(batch_size: int, context_len: int, bandwidth: float) -> DecodeLimit:
+    """The limit of a step of GPT-2 in float16, whose requests hold `context_len` tokens each."""
+    return decode_limit(on_paper(), [context_len] * batch_size, bandwidth)
 
 
 def workload_limit(

@@ -11,11 +11,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from labkit.bench import HostTime
 from labkit.engine import InferenceSession
 from labkit.kvcache import KVBlockManager
 from labkit.learn.answers import one_line, plain
 from labkit.learn.exercise import BrokenContract, Case, Exercise, answer_of
+from labkit.results import HostTime
 
 # --- a cache to read: one layer, one head of one number, the keys are the tokens' numbers ---------------
 

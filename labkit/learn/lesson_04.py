@@ -13,7 +13,6 @@ from torch import Tensor
 
 from labkit import kernels
 from labkit.bench.__main__ import make_parser
-from labkit.bench.comparison import speedup_interval
 from labkit.bench.cost_cards import OperatorCounter
 from labkit.bench.steady import steady_prompts
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams
@@ -23,6 +22,7 @@ from labkit.kvcache.kv_write import KVWrite
 from labkit.learn.exercise import Case, Exercise
 from labkit.model import LanguageModel
 from labkit.options import EngineOptions
+from labkit.results import CostCardRecord, counts_table, speedup_interval
 from labkit.show.positions import Positions, record_positions
 
 # --- positions that differ for ever --------------------------------------------------------------------
@@ -200,25 +200,23 @@ def agrees(
 # --- what was counted and published --------------------------------------------------------------------
 
 
+COUNTS = {  # of a card: the words of the table
+    "aten_ops": "PyTorch operators",
+    "index_tensors": "index tensors",
+    "h2d_synchronizing": "synchronizing copies",
+    "synchronizations": "waits for the GPU",
+    "kernels": "kernels",
+}
+
+
 def recorded_counts(
-    record: dict, rungs: Sequence[str], model: str, lengths: Sequence[int], batch_size: int
+    record: CostCardRecord, rungs: Sequence[str], model: str, lengths: Sequence[int], batch_size: int
 ) -> pd.DataFrame:
-    """Of rungs' cost cards in a record: what a step's index tensors cost the host and the GPU."""
-    rows = {}
-    for sample in record["samples"]:
-        key = sample["key"]
-        prompt_lens = [len(prompt) for prompt in steady_prompts(batch_size, lengths)]
-        if sample["rung"] in rungs and key["model"] == model and key["prompt_lens"] == prompt_lens:
-            host, device = sample["card"]["host"], sample["card"]["device"]
-            rows[f"rung {sample['rung']}"] = {
-                "write": next(path for path in sample["card"]["append_paths"] if path != "in_place"),
-                "PyTorch operators": host["aten_ops"],
-                "index tensors": host["index_tensors"],
-                "synchronizing copies": device["h2d_synchronizing"],
-                "waits for the GPU": device["synchronizations"],
-                "kernels": device["kernels"],
-            }
-    return pd.DataFrame(rows)
+    """A column per rung: how its recorded step writes, and what its index tensors cost."""
+    found = record.cards(lengths, model, rungs)
+    cards = {f"rung {rung}": card for (rung, size), card in found.items() if size == batch_size}
+    writes = {n: next(path for path in card.append_paths if path != "in_place") for n, card in cards.items()}
+    return pd.concat([pd.DataFrame(writes, index=["write"]), counts_table(cards, COUNTS)])
 
 
 def parsed(command: str) -> dict[str, object]:

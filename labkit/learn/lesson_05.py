@@ -18,20 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from labkit.bench import (
-    Comparison,
-    HostTime,
-    host_comparison,
-    host_engine,
-    host_times,
-    in_turn,
-    ladder_comparison,
-    speedup_interval,
-    time_host_steps,
-)
-from labkit.bench.comparison import speedup
+from labkit.bench import host_engine, in_turn, time_host_steps
 from labkit.bench.cost_cards import profiled_by
-from labkit.bench.workload import gaps_us
 from labkit.engine import InferenceEngine, InferenceSession
 from labkit.errors import OutOfBlocksError
 from labkit.kvcache import KVBlockInfo, KVBlockManager, MutableInfoBlockManager, MutableKVBlockInfo
@@ -39,6 +27,16 @@ from labkit.kvcache.kv_write import KVWrite
 from labkit.learn.answers import plain
 from labkit.learn.exercise import Case, Exercise
 from labkit.options import EngineOptions
+from labkit.results import (
+    Comparison,
+    HostTime,
+    HostTimeRecord,
+    Run,
+    RunsRecord,
+    amdahl,
+    speedup,
+    speedup_interval,
+)
 from labkit.show.style import BLUE, GREY, INK, ORANGE, SKY, figure, styled
 
 # --- what counting one token costs Python ----------------------------------------------------------------
@@ -388,21 +386,11 @@ def compare_host(
     return {"step": compared("step_seconds"), "append": compared("append_seconds")}
 
 
-def append_comparison(record: dict, before: str, after: str, batch_size: int) -> Comparison:
-    """Like `bench.host_comparison`, but of the append alone."""
-
-    def side(rung: str) -> tuple[float, ...]:
-        runs = [s for s in record["samples"] if s["rung"] == rung and s["batch_size"] == batch_size]
-        return tuple(median(run["append_seconds"]) for run in runs)
-
-    return Comparison(before, after, side(before), side(after), {}, {})
-
-
-def host_table(record: dict, before: str, after: str, batch_sizes: Sequence[int]) -> pd.DataFrame:
-    """How many times faster the append and the whole step are, a row a batch size."""
+def host_table(record: HostTimeRecord, before: str, after: str, batch_sizes: Sequence[int]) -> pd.DataFrame:
+    """How many times faster the append and the whole step are, a row per batch size."""
     rows = {}
     for b in batch_sizes:
-        append, step = append_comparison(record, before, after, b), host_comparison(record, before, after, b)
+        append, step = record.append_comparison(before, after, b), record.comparison(before, after, b)
         rows[f"B = {b}"] = {
             "append": f"×{append.speedup:.2f}",
             "append, interval": str(append.interval),
@@ -415,46 +403,40 @@ def host_table(record: dict, before: str, after: str, batch_sizes: Sequence[int]
 
 def step_parts(host: HostTime) -> dict[str, float]:
     """Median microseconds of a step's parts: block tables, append, and the rest."""
-    step, tables, append = map(np.array, (host.step_seconds, host.tables_seconds, host.append_seconds))
-    parts = {"block tables": tables, "append": append, "the rest": step - tables - append}
-    return {name: 1e6 * float(np.median(seconds)) for name, seconds in parts.items()}
+    return {"block tables": host.tables_us, "append": host.append_us, "the rest": host.rest_us}
 
 
 def append_line(times: Sequence[HostTime]) -> tuple[float, float]:
     """The append's microseconds a step as a line in B, by least squares: fixed, and for each request."""
     sizes = [time.batch_size for time in times]
-    per_request, fixed = np.polyfit(sizes, [step_parts(time)["append"] for time in times], 1)
+    per_request, fixed = np.polyfit(sizes, [time.append_us for time in times], 1)
     return float(fixed), float(per_request)
 
 
-def amdahl(parts: Mapping[str, float], part: str, ratio: float) -> float:
-    """How many times faster the whole gets if one part gets `ratio` times faster (Amdahl, 1967)."""
-    whole = sum(parts.values())
-    return whole / (whole - parts[part] + parts[part] / ratio)
-
-
-def amdahl_table(record: dict, before: str, after: str, batch_sizes: Sequence[int]) -> pd.DataFrame:
-    """What the faster append should make of the step, and what it does, a row a batch size."""
-    parts = {time.batch_size: step_parts(time) for time in host_times(record)[before]}
+def amdahl_table(record: HostTimeRecord, before: str, after: str, batch_sizes: Sequence[int]) -> pd.DataFrame:
+    """What the faster append should make of the step, and what it does, a row per batch size."""
     rows = {}
     for b in batch_sizes:
-        ratio = append_comparison(record, before, after, b).speedup
+        parts = step_parts(record.time(before, b))
+        share = parts["append"] / sum(parts.values())
+        ratio = record.append_comparison(before, after, b).speedup
         rows[f"B = {b}"] = {
-            "append, share of the step": f"{parts[b]['append'] / sum(parts[b].values()):.0%}",
+            "append, share of the step": f"{share:.0%}",
             "append": f"×{ratio:.2f}",
-            "step by Amdahl's law": f"×{amdahl(parts[b], 'append', ratio):.2f}",
-            "step as measured": f"×{host_comparison(record, before, after, b).speedup:.2f}",
-            "step if the append took no time": f"×{amdahl(parts[b], 'append', float('inf')):.2f}",
+            "step by Amdahl's law": f"×{amdahl(share, ratio):.2f}",
+            "step as measured": f"×{record.comparison(before, after, b).speedup:.2f}",
+            "step if the append took no time": f"×{amdahl(share, float('inf')):.2f}",
         }
     return pd.DataFrame(rows).T
 
 
-def expected_end_to_end(runs: dict, host: dict, before: str, after: str) -> dict[str, str | float]:
-    """What the append saves without the model (record `host`), off the step with it (record `runs`)."""
-    append = append_comparison(host, before, after, runs["settings"]["max_batch_size"])
+def expected_end_to_end(
+    runs: RunsRecord, host: HostTimeRecord, before: str, after: str
+) -> dict[str, str | float]:
+    """What the append saves without the model (`host`), off the step with it (`runs`)."""
+    append = host.append_comparison(before, after, runs.max_batch_size)
     saved = 1e3 * (median(append.before_samples) - median(append.after_samples))
-    steps = [1e3 * s["decode_seconds"] / s["decode_steps"] for s in runs["samples"] if s["rung"] == before]
-    step, measured = median(steps), ladder_comparison(runs, before, after)
+    step, measured = 1e-3 * runs.step_us(before), runs.comparison(before, after)
     return {
         f"step of rung {before} (ms)": round(step, 2),
         "saved in the append (ms)": round(saved, 2),
@@ -464,24 +446,24 @@ def expected_end_to_end(runs: dict, host: dict, before: str, after: str) -> dict
     }
 
 
-def run_figures(sample: Mapping) -> dict[str, float]:
+def run_figures(run: Run) -> dict[str, float]:
     """The three figures of write-up 064, of one recorded run."""
     return {
-        "throughput": round(sample["tokens"] / sample["seconds"], 2),
-        "TPOT p99": round(1e3 * float(np.percentile(sample["tpot"], 99)), 2),
-        "ITL p99": round(float(np.percentile(gaps_us(sample), 99)) / 1e3, 2),
+        "throughput": round(run.throughput, 2),
+        "TPOT p99": round(1e3 * float(np.percentile(run.latency.tpot, 99)), 2),
+        "ITL p99": round(float(np.percentile(run.gaps_us, 99)) / 1e3, 2),
     }
 
 
-def queue_figures(sample: Mapping) -> dict[str, float | str]:
+def queue_figures(run: Run) -> dict[str, float | str]:
     """Where a recorded run's requests waited: medians in milliseconds, and a step's mean."""
     return {
-        "TTFT p50 (ms)": round(1e3 * median(sample["ttft"]), 1),
-        "of it queue wait (ms)": round(1e3 * median(sample["queue_wait"]), 1),
-        "TPOT p50 (ms)": round(1e3 * median(sample["tpot"]), 2),
-        "a step (ms)": round(1e3 * sample["decode_seconds"] / sample["decode_steps"], 2),
-        "requests in a step": sample["decoded_tokens"] / sample["decode_steps"],
-        "paths": ", ".join(sample["append_paths"]),
+        "TTFT p50 (ms)": round(1e3 * median(run.latency.ttft), 1),
+        "of it queue wait (ms)": round(1e3 * median(run.latency.queue_wait), 1),
+        "TPOT p50 (ms)": round(1e3 * median(run.latency.tpot), 2),
+        "a step (ms)": round(1e-3 * run.step_us, 2),
+        "requests in a step": run.decoded_tokens / run.decode_steps,
+        "paths": ", ".join(run.append_paths),
     }
 
 

@@ -2,7 +2,7 @@
 
 import copy
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from statistics import median
 from typing import Any
@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import torch
 
-from labkit.bench import HostTime, StepProfile, ladder_rates
 from labkit.engine import InferenceEngine, SamplingParams
 from labkit.engine.request import Request
 from labkit.engine.sampling import as_int64, sample, sample_any, uniform_number
@@ -20,6 +19,7 @@ from labkit.engine.step.host import DecodeStep
 from labkit.engine.step.resident import ResidentDecodeStep, StepInFlight
 from labkit.learn.exercise import BrokenContract, Case, Exercise, check_unchanged
 from labkit.learn.lesson_03 import recorded_writes
+from labkit.results import CostCardRecord, HostTimeRecord, StepProfile, counts_table
 from labkit.show.sends import record_sends
 
 # --- what rung 05 tells the GPU in a step -------------------------------------------------------------
@@ -403,47 +403,28 @@ COUNTS = {  # of a card: the words of the table
 
 
 def recorded_counts(
-    record: Mapping, rungs: Sequence[str], batch_size: int, lengths: set[int], model: str = "random:gpt2"
+    record: CostCardRecord, rungs: Sequence[str], batch_size: int, lengths: set[int]
 ) -> pd.DataFrame:
-    """COUNTS of a recorded step, a column a rung. lengths: of the prompts."""
-    columns = {}
-    for sample_ in record["samples"]:
-        key = sample_["key"]
-        is_it = (sample_["batch_size"], set(key["prompt_lens"]), key["model"]) == (batch_size, lengths, model)
-        if is_it and sample_["rung"] in rungs:
-            counts = {**sample_["card"]["host"], **sample_["card"]["device"]}
-            columns[f"rung {sample_['rung']}"] = {words: counts[name] for name, words in COUNTS.items()}
-    return pd.DataFrame(columns)[[f"rung {rung}" for rung in rungs]]
+    """COUNTS of GPT-2's recorded step, a column per rung. lengths: of the prompts."""
+    cards = record.cards(lengths)
+    return counts_table({f"rung {rung}": cards[rung, batch_size] for rung in rungs}, COUNTS)
 
 
 PARTS = ("block tables", "append", "the rest")  # of host time: the lanes up to rung 05
 RESIDENT_PARTS = ("tell the device", "make room", "the rest")  # and from rung 06 on
 
 
-def host_parts(
-    times: Mapping[str, Sequence[HostTime]], rungs: Sequence[str], batch_sizes: Sequence[int]
-) -> pd.DataFrame:
+def host_parts(record: HostTimeRecord, rungs: Sequence[str], batch_sizes: Sequence[int]) -> pd.DataFrame:
     """Median microseconds of a step's parts: a row for each rung and part, a column for each batch size."""
     table: dict[str, dict] = {f"B = {b}": {} for b in batch_sizes}
     for rung in rungs:
         names = RESIDENT_PARTS if rung >= "06" else PARTS
-        for time in (time for time in times[rung] if time.batch_size in batch_sizes):
-            step, tables, append = map(
-                np.array, (time.step_seconds, time.tables_seconds, time.append_seconds)
-            )
-            lanes = zip((*names, "a step"), (tables, append, step - tables - append, step), strict=True)
-            medians = {(f"rung {rung}", name): 1e6 * float(np.median(lane)) for name, lane in lanes}
-            table[f"B = {time.batch_size}"] |= medians
+        for b in batch_sizes:
+            time = record.time(rung, b)
+            lanes = (time.tables_us, time.append_us, time.rest_us, time.step_us)
+            for name, us in zip((*names, "a step"), lanes, strict=True):
+                table[f"B = {b}"][f"rung {rung}", name] = us
     return pd.DataFrame(table).round().astype(int).rename_axis(columns="microseconds")
-
-
-def step_us(record: Mapping, rung: str) -> float:
-    """Microseconds of a decode step with the model in it, the median of a record's runs."""
-    if rung not in ladder_rates(record):
-        raise ValueError(f"the record has no rung {rung}")
-    return median(
-        1e6 * s["decode_seconds"] / s["decode_steps"] for s in record["samples"] if s["rung"] == rung
-    )
 
 
 # --- exercises ----------------------------------------------------------------------------------------

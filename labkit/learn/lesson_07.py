@@ -18,18 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from labkit.bench import (
-    Comparison,
-    CostCard,
-    HostTime,
-    host_engine,
-    in_turn,
-    ladder_comparison,
-    ladder_limit,
-    ladder_rates,
-    time_host_steps,
-)
-from labkit.bench.cost_cards import DEVICE_ROWS, OperatorCounter
+from labkit.bench import host_engine, in_turn, time_host_steps
+from labkit.bench.cost_cards import OperatorCounter
 from labkit.engine import CacheConfig, InferenceEngine, InferenceSession, SamplingParams, SchedulerConfig
 from labkit.errors import OutOfBlocksError
 from labkit.kvcache import KVBlockManager, MutableInfoBlockManager, OneTableBlockManager
@@ -40,6 +30,8 @@ from labkit.model import GPT2Config, LanguageModel
 from labkit.model.checkpoint import random_gpt2
 from labkit.model.tokenizer import WordTokenizer
 from labkit.options import EngineOptions
+from labkit.results import Comparison, CostCard, CostCardRecord, HostTime, RunsRecord, counts_table
+from labkit.results.cost_cards import DEVICE_ROWS
 from labkit.show.style import BLUE, GREY, INK, ORANGE, colour, figure, styled
 
 # Between the two rungs: one table, and still two kernels a layer.
@@ -529,26 +521,25 @@ def begin_operators(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -
     return counter.operators
 
 
-def recorded_cards(record: dict, rungs: Sequence[str], batch_sizes: Sequence[int]) -> pd.DataFrame:
-    """GPT-2's recorded counts of a step at differing positions, a column a batch size and rung."""
-    names = dict(
-        zip(("kernels", "h2d_copies", "h2d_bytes", "d2h_copies", "synchronizations"), _DEVICE, strict=True)
+CARD_ROWS = {  # of a card: the words of the table
+    "manager_calls": "calls into KVBlockManager",
+    "aten_ops": "aten operators dispatched",
+    **dict(
+        zip(
+            ("kernels", "h2d_copies", "h2d_bytes", "d2h_copies", "synchronizations"),
+            (DEVICE_ROWS[i] for i in (0, 1, 2, 4, 5)),
+            strict=True,
+        )
+    ),
+}
+
+
+def recorded_cards(record: CostCardRecord, rungs: Sequence[str], batch_sizes: Sequence[int]) -> pd.DataFrame:
+    """GPT-2's recorded counts of a step at differing positions, a column per batch size and rung."""
+    cards = record.cards(lengths=(20, 23))
+    return counts_table(
+        {(f"B = {b}", f"rung {n}"): cards[n, b] for b in batch_sizes for n in rungs}, CARD_ROWS
     )
-    columns = {}
-    for sample in record["samples"]:
-        key, card = sample["key"], sample["card"]
-        is_gpt2 = key["model"] == "random:gpt2" and len(set(key["prompt_lens"])) > 1
-        if is_gpt2 and sample["rung"] in rungs and sample["batch_size"] in batch_sizes:
-            host = {
-                "calls into KVBlockManager": card["host"]["manager_calls"],
-                "aten operators dispatched": card["host"]["aten_ops"],
-            }
-            device = {label: card["device"][name] for name, label in names.items()}
-            columns[f"B = {sample['batch_size']}", f"rung {sample['rung']}"] = host | device
-    return pd.DataFrame(dict(sorted(columns.items(), key=lambda c: (int(c[0][0][4:]), c[0][1]))))
-
-
-_DEVICE = tuple(DEVICE_ROWS[i] for i in (0, 1, 2, 4, 5))
 
 
 def host_in_turn(
@@ -577,9 +568,11 @@ def compare_host_times(before: HostTime, after: HostTime, runs: int = 8) -> Comp
 
 def step_parts(host: HostTime) -> dict[str, float]:
     """Median microseconds of a resident step's parts."""
-    step, follow, reserve = map(np.array, (host.step_seconds, host.tables_seconds, host.append_seconds))
-    parts = {"reserve": reserve, "tell the device": follow, "launch and the rest": step - follow - reserve}
-    return {name: 1e6 * float(np.median(seconds)) for name, seconds in parts.items()}
+    return {
+        "reserve": host.append_us,
+        "tell the device": host.tables_us,
+        "launch and the rest": host.rest_us,
+    }
 
 
 PART_COLOURS = {"reserve": ORANGE, "tell the device": GREY, "launch and the rest": BLUE}
@@ -615,16 +608,15 @@ def _draw_parts(axes: Axes, row: int, parts: Mapping[str, float], longest: float
     axes.text(1.02, row, text, va="center", fontsize=9, color=INK, transform=axes.get_yaxis_transform())
 
 
-def ladder_table(records: Mapping[str, dict], before: str, after: str) -> pd.DataFrame:
+def ladder_table(records: Mapping[str, RunsRecord], before: str, after: str) -> pd.DataFrame:
     """Two rungs in each of some records of `ladder`, by label: medians, and the comparison."""
     rows = {}
     for label, record in records.items():
-        rates, limit = ladder_rates(record), ladder_limit(record)
-        compared = ladder_comparison(record, before, after, path="fused")
+        compared = record.comparison(before, after, path="fused")
         rows[label] = {
-            f"rung {before}": f"{median(rates[before]):,.0f}",
-            f"rung {after}": f"{median(rates[after]):,.0f}",
-            "of the limit": f"{100 * median(rates[after]) / limit:.1f} %",
+            f"rung {before}": f"{record.rate(before):,.0f}",
+            f"rung {after}": f"{record.rate(after):,.0f}",
+            "of the limit": f"{100 * record.share_of_limit(after):.1f} %",
             "speed-up": f"×{compared.speedup:.3f}",
             "interval": str(compared.interval),
             "verdict": compared.verdict,

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from random import Random
-from statistics import median
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -16,8 +15,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from labkit.bench import Comparison, StepProfile, ladder_comparison
-from labkit.bench.profile import is_inside
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.graphed import WARMUP_RUNS, batch_buckets
@@ -25,6 +22,8 @@ from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.learn.exercise import BrokenContract, Case, Exercise
 from labkit.model import LanguageModel
 from labkit.options import EngineOptions
+from labkit.results import DeviceTimeRecord, RunsRecord, StepProfile
+from labkit.results.profiles import is_inside
 
 # --- a graph that can be looked into ----------------------------------------------------------------------
 
@@ -546,20 +545,9 @@ def forward_us(profile: StepProfile) -> tuple[float, float, int]:
     return forward.duration, sum(kernel.duration for kernel in inside), len(inside)
 
 
-def amdahl(share: float, ratio: float) -> float:
-    """How many times faster the whole gets if a share of it gets `ratio` times faster (Amdahl, 1967)."""
-    return 1 / (1 - share + share / ratio)
-
-
 def share_replaced(ratio: float) -> float:
     """The share of the whole that went, if all of its gain is that something takes no time any more."""
     return 1 - 1 / ratio
-
-
-def step_us(record: Mapping, rung: str) -> float:
-    """Microseconds of a decode step from a record of `ladder`: of each run the mean, of those the median."""
-    runs = [sample for sample in record["samples"] if sample["rung"] == rung]
-    return 1e6 * median(run["decode_seconds"] / run["decode_steps"] for run in runs)
 
 
 class LaunchBound(NamedTuple):
@@ -579,7 +567,7 @@ class LaunchBound(NamedTuple):
         return self.eager_us / self.gpu_us
 
 
-def launch_model(records: Mapping[int, Mapping], kernels: Mapping[int, int]) -> pd.DataFrame:
+def launch_model(records: Mapping[int, RunsRecord], kernels: Mapping[int, int]) -> pd.DataFrame:
     """Launches times microseconds against what was measured, by batch size.
 
     records: of `ladder` with rungs 07 and 08, by batch size; kernels: of a step. The microseconds of a launch
@@ -587,10 +575,10 @@ def launch_model(records: Mapping[int, Mapping], kernels: Mapping[int, int]) -> 
     step of rung 08 takes.
     """
     smallest = min(records)
-    launch_us = step_us(records[smallest], "07") / kernels[smallest]
+    launch_us = records[smallest].step_us("07") / kernels[smallest]
     rows = {}
     for batch_size, record in sorted(records.items()):
-        eager, graph = step_us(record, "07"), step_us(record, "08")
+        eager, graph = record.step_us("07"), record.step_us("08")
         model = LaunchBound(launch_us * kernels[batch_size], graph)
         rows[f"B = {batch_size}"] = {
             "kernels": kernels[batch_size],
@@ -599,19 +587,13 @@ def launch_model(records: Mapping[int, Mapping], kernels: Mapping[int, int]) -> 
             "of it launches, by the model": f"{model.launch_us / eager:.0%}",
             "rung 08, measured (us)": round(graph),
             "gain, by the model": f"×{model.gain:.2f}",
-            "gain, measured": f"×{ladder_comparison(record, '07', '08').speedup:.2f}",
+            "gain, measured": f"×{record.comparison('07', '08').speedup:.2f}",
         }
     return pd.DataFrame(rows)
 
 
-def gpu_busy_us(record: Mapping, rung: str) -> dict[int, float]:
-    """Microseconds of a step in which a kernel runs, by batch size, from a record of `device-time`."""
-    of_rung = [sample for sample in record["samples"] if sample["rung"] == rung]
-    return {sample["batch_size"]: sample["gpu_busy_us"] for sample in of_rung}
-
-
 def gain_by_context(
-    record: Mapping,
+    record: DeviceTimeRecord,
     launch_us: float,
     bytes_a_token: int,
     batch_sizes: Sequence[int],
@@ -622,32 +604,17 @@ def gain_by_context(
     record: of `device-time`. The GPU's time is a line in the batch size through its two largest batches of
     rung 08, and for longer texts than theirs the cache's bytes at the measured bandwidth are added.
     """
-    busy = gpu_busy_us(record, "08")
-    (low, high), measured_at = sorted(busy)[-2:], record["samples"][0]["context_len"]
+    busy = record.gpu_busy_us("08")
+    (low, high), measured_at = sorted(busy)[-2:], record.samples[0].context_len
     a_request = (busy[high] - busy[low]) / (high - low)
 
     def gain(batch_size: int, context: int) -> str:
         more_bytes = batch_size * (context - measured_at) * bytes_a_token
-        gpu_us = busy[low] + a_request * (batch_size - low) + 1e6 * more_bytes / record["bandwidth"]
+        gpu_us = busy[low] + a_request * (batch_size - low) + 1e6 * more_bytes / record.bandwidth
         return f"×{LaunchBound(launch_us, gpu_us).gain:.2f}"
 
     rows = {c: {f"B = {b}": gain(b, c) for b in batch_sizes} for c in contexts}
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("tokens in each cache")
-
-
-def prefill_share(record: Mapping, rung: str) -> float:
-    """The share of a run that is spent on prompts, the median of the runs."""
-    runs = [sample for sample in record["samples"] if sample["rung"] == rung]
-    return median(run["prefill_seconds"] / run["seconds"] for run in runs)
-
-
-def whole_run_comparison(record: Mapping, before: str, after: str) -> Comparison:
-    """Like `bench.ladder_comparison`, but of whole runs, prompts included."""
-
-    def side(rung: str) -> tuple[float, ...]:
-        return tuple(sample["seconds"] for sample in record["samples"] if sample["rung"] == rung)
-
-    return Comparison(before, after, side(before), side(after), {}, {})
 
 
 # --- exercises --------------------------------------------------------------------------------------------

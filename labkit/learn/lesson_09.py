@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from labkit.bench import DecodeLimit, decode_limit, steady_decode
+from labkit.bench import steady_decode
+from labkit.bench.limit import step_limit
 from labkit.engine import CacheConfig, InferenceEngine
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.fused import PLAIN, TRITON, VOCABULARY_MULTIPLE, FusedDeviceStep, FusedKernels
@@ -31,10 +32,20 @@ from labkit.kernels import (
 from labkit.kernels.fused_linear import mean_and_rstd, row_statistics, tile_of
 from labkit.kernels.paged_attention_append import TOKENS_AT_A_TIME
 from labkit.learn.exercise import Case, Exercise
-from labkit.model import GPT2, GPT2Config, LanguageModel
+from labkit.model import GPT2Config, LanguageModel
 from labkit.model.checkpoint import RANDOM_CONFIGS, random_gpt2
 from labkit.model.tokenizer import WordTokenizer
 from labkit.options import EngineOptions
+from labkit.results import AttentionTimeRecord, DeviceTimeRecord, TracedStep
+from labkit.results.attention_time import ONE_PROGRAM, SPLIT
+from labkit.results.kernels import (
+    ATTENTION,
+    PRODUCTS,
+    SPLIT_K_SUMS,
+    group_counts,
+    group_us,
+    slowest_single,
+)
 
 MULTIPROCESSORS = 132  # of an H100
 
@@ -505,108 +516,66 @@ def alignment(row_bytes: int, row: int) -> int:
 
 # --- recorded kernels --------------------------------------------------------------------------------------
 
-# By what a kernel's name contains, the first that fits.
-GROUPS = (
-    ("split-K sums", ("splitkreduce", "splitk_reduce")),
-    ("attention", ("attn", "attention", "flash")),
-    ("products", ("linear_kernel", "linear_residual", "gemm", "gemv", "nvjet", "cutlass", "xmma", "cublas")),
-    ("LayerNorm", ("layer_norm", "layernorm")),
-)
-EVERY_LAYER = "add, GELU and other small ones of the layers"
-ENDS = "beginning and end of the step"
-GROUP_NAMES = ("products", "split-K sums", "attention", "LayerNorm", EVERY_LAYER, ENDS)
+
+def recorded_steps(
+    record: DeviceTimeRecord, rungs: Sequence[str] = ("08", "09")
+) -> dict[tuple[int, str], TracedStep]:
+    """Recorded steps by batch size and rung, in order."""
+    of_rungs = {(step.batch_size, rung): step for (rung, _), step in record.steps.items() if rung in rungs}
+    return dict(sorted(of_rungs.items()))
 
 
-def group_of(name: str, count: int, num_layers: int = 12) -> str:
-    """What a recorded kernel is for. One that is neither a product, attention nor a LayerNorm belongs to the
-    layers if there are as many of it as layers, or more."""
-    for group, parts in GROUPS:
-        if any(part in name.lower() for part in parts):
-            return group
-    return EVERY_LAYER if count >= num_layers else ENDS
-
-
-def kernel_samples(record: dict, rungs: Sequence[str] = ("08", "09")) -> dict[tuple[int, str], dict]:
-    """The samples of a record of `decode_kernels` by batch size and rung, in order."""
-    return {
-        (sample["batch_size"], sample["rung"]): sample
-        for sample in sorted(record["samples"], key=lambda s: (s["batch_size"], s["rung"]))
-        if sample["rung"] in rungs
-    }
-
-
-def is_copy(name: str) -> bool:
-    return name.startswith(("Memcpy", "Memset"))
-
-
-def count_recorded(sample: dict) -> int:
-    """Kernels of a recorded step; copies are none."""
-    return round(sum(kernel["count"] for kernel in sample["kernels"] if not is_copy(kernel["name"])))
-
-
-def grouped(sample: dict) -> dict[str, tuple[int, float]]:
-    """Kernels and microseconds of a recorded step, by what they are for; copies take time, and are none."""
-    groups = dict.fromkeys(GROUP_NAMES, (0, 0.0))
-    for kernel in sample["kernels"]:
-        count, us = groups[group := group_of(kernel["name"], kernel["count"])]
-        own = 0 if is_copy(kernel["name"]) else round(kernel["count"])
-        groups[group] = count + own, us + kernel["us"]
-    return groups
-
-
-def share_of_small_ones(sample: dict) -> float:
+def share_of_small_ones(step: TracedStep) -> float:
     """The part of a step's busy time in kernels that are neither a product nor attention."""
-    us = {name: group_us for name, (_, group_us) in grouped(sample).items()}
-    return 1 - (us["products"] + us["attention"]) / sum(us.values())
+    us = group_us(step)
+    return 1 - (us[PRODUCTS] + us[ATTENTION]) / sum(us.values())
 
 
-def kernel_table(record: dict, batch_size: int) -> pd.DataFrame:
+def kernel_table(record: DeviceTimeRecord, batch_size: int) -> pd.DataFrame:
     """Kernels and microseconds by what they are for, both rungs beside each other."""
-    columns = {}
-    for (size, rung), sample in kernel_samples(record).items():
-        if size == batch_size:
-            groups = grouped(sample)
-            columns[f"kernels, {rung}"] = {name: count for name, (count, _) in groups.items()}
-            columns[f"us, {rung}"] = {name: round(us) for name, (_, us) in groups.items()}
-    order = sorted(columns, key=lambda name: name.startswith("us"))
-    table = pd.DataFrame(columns)[order]
+    steps = {rung: step for (size, rung), step in recorded_steps(record).items() if size == batch_size}
+    counts = {f"kernels, {rung}": group_counts(step) for rung, step in steps.items()}
+    times = {
+        f"us, {rung}": {name: round(us) for name, us in group_us(step).items()}
+        for rung, step in steps.items()
+    }
+    table = pd.DataFrame(counts | times)
     table.loc["all"] = table.sum()
     return table.astype(int).rename_axis(columns=f"one step, B = {batch_size}")
 
 
-def step_table(record: dict) -> pd.DataFrame:
+def step_table(record: DeviceTimeRecord) -> pd.DataFrame:
     """Of each recorded step: its kernels, how long the GPU was busy, and the limit."""
     rows = {}
-    for (size, rung), sample in kernel_samples(record).items():
-        limit_us = 1e6 * step_limit(size, sample["context_len"], record["bandwidth"]).seconds
+    for (size, rung), step in recorded_steps(record).items():
+        limit_us = 1e6 * step_limit(size, step.context_len, record.bandwidth).seconds
         rows[f"B = {size}, rung {rung}"] = {
-            "kernels": count_recorded(sample),
-            "GPU busy (us)": round(sample["gpu_busy_us"]),
+            "kernels": step.num_kernels,
+            "GPU busy (us)": round(step.gpu_busy_us),
             "limit (us)": round(limit_us),
-            "limit, % of busy": round(100 * limit_us / sample["gpu_busy_us"], 1),
+            "limit, % of busy": round(100 * limit_us / step.gpu_busy_us, 1),
         }
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def gain_table(record: dict) -> pd.DataFrame:
-    """Microseconds of both rungs by what they are for, the output layer apart, a column a batch size."""
-    samples = kernel_samples(record)
+def gain_table(record: DeviceTimeRecord) -> pd.DataFrame:
+    """Microseconds of both rungs by what they are for, the output layer apart, a column per batch size."""
+    steps = recorded_steps(record)
     columns: dict[str, dict[str, float]] = {}
-    for (size, rung), sample in samples.items():
-        us = {name: group_us for name, (_, group_us) in grouped(sample).items()}
-        _, head = slowest_single(sample)
-        layers = us["products"] + us["split-K sums"] - head
-        rest = sum(us.values()) - layers - head - us["attention"]
+    for (size, rung), step in steps.items():
+        us, head = group_us(step), slowest_single(step).us
+        layers = us[PRODUCTS] + us[SPLIT_K_SUMS] - head
+        rest = sum(us.values()) - layers - head - us[ATTENTION]
         rows = {
             "layers' products": layers,
             "output layer": head,
-            "attention": us["attention"],
+            "attention": us[ATTENTION],
             "the rest": rest,
         }
         column = columns.setdefault(f"B = {size}", {})
         column.update({f"{name}, {rung}": round(value) for name, value in rows.items()})
-    for size in {size for size, _ in samples}:
-        before, after = (samples[size, rung]["gpu_busy_us"] for rung in ("08", "09"))
+    for size in {size for size, _ in steps}:
+        before, after = (steps[size, rung].gpu_busy_us for rung in ("08", "09"))
         columns[f"B = {size}"]["GPU busy, times less"] = round(before / after, 2)
     table = pd.DataFrame(columns)
     parts = [*rows, "GPU busy"]
@@ -614,38 +583,19 @@ def gain_table(record: dict) -> pd.DataFrame:
     return table.loc[order].map("{:g}".format).rename_axis("microseconds, rung")
 
 
-def step_limit(batch_size: int, context_len: int, bandwidth: float) -> DecodeLimit:
-    """The floor of a step of GPT-2 in float16."""
-    return decode_limit(meta_gpt2().half(), [context_len] * batch_size, bandwidth)
-
-
-def meta_gpt2() -> GPT2:
-    """GPT-2 124M without its numbers."""
-    with torch.device("meta"):
-        return GPT2(RANDOM_CONFIGS["gpt2"])
-
-
-def slowest_single(sample: dict) -> tuple[str, float]:
-    """The slowest kernel that runs once in a recorded step, and its microseconds."""
-    once = [(kernel["us"], kernel["name"]) for kernel in sample["kernels"] if round(kernel["count"]) == 1]
-    us, name = max(once)
-    return name, us
-
-
-def attention_table(record: dict) -> pd.DataFrame:
+def attention_table(record: AttentionTimeRecord) -> pd.DataFrame:
     """One layer's attention by itself: microseconds in each form, and what the split one moves."""
-    samples = {(s["kernel"], s["batch_size"], s["context_len"]): s for s in record["samples"]}
+    times = {(time.kernel, time.batch_size, time.context_len): time for time in record.samples}
     rows = {}
-    for (kernel, batch_size, context_len), split in sorted(samples.items(), key=lambda item: item[0][1:]):
-        one = samples.get(("one_program", batch_size, context_len))
-        if kernel == "split" and one is not None:
-            rate = split["num_bytes"] / (split["us"] * 1e-6)
+    for (kernel, batch_size, context_len), split in sorted(times.items(), key=lambda item: item[0][1:]):
+        one = times.get((ONE_PROGRAM, batch_size, context_len))
+        if kernel == SPLIT and one is not None:
             rows[batch_size, context_len] = {
-                "one program (us)": round(one["us"], 1),
-                "split (us)": round(split["us"], 1),
-                "splits": split["splits"],
-                "times faster": round(one["us"] / split["us"], 2),
-                "% of a copy's rate": round(100 * rate / split["copy_bytes_per_second"]),
+                "one program (us)": round(one.us, 1),
+                "split (us)": round(split.us, 1),
+                "splits": split.splits,
+                "times faster": round(one.us / split.us, 2),
+                "% of a copy's rate": round(100 * split.rate / record.bandwidth),
             }
     table = pd.DataFrame.from_dict(rows, orient="index")
     table.index = pd.MultiIndex.from_tuples(table.index, names=["B", "tokens in the cache"])

@@ -6,7 +6,7 @@ from labkit.show.buckets import draw_buckets, draw_captures
 from labkit.show.comparison import draw_before_after, draw_comparison
 from labkit.show.flights import Flights, draw_flights, record_flights
 from labkit.show.host_time import draw_host_time
-from labkit.show.idle import draw_idle, steps_on_device
+from labkit.show.idle import draw_idle
 from labkit.show.ladder import draw_ladder
 from labkit.show.launches import draw_launches
 from labkit.show.memory import draw_reservation
@@ -15,7 +15,7 @@ from labkit.show.peers import draw_peers, draw_step_parts
 from labkit.show.positions import draw_positions, record_positions
 from labkit.show.requests import draw_requests
 from labkit.show.roofline import RooflinePoint, draw_limit, draw_roofline
-from labkit.show.rows import draw_rows, draw_step_times, record_rows, step_times
+from labkit.show.rows import draw_rows, draw_step_times, record_rows
 from labkit.show.runs import draw_runs
 from labkit.show.schedule import Busy, draw_schedules
 from labkit.show.sends import draw_sends, record_sends
@@ -23,7 +23,6 @@ from labkit.show.source import show_diff, show_source
 from labkit.show.splits import draw_attention_times, draw_programs, draw_shares
 from labkit.show.step_kernels import (
     KernelBox,
-    StepTime,
     draw_errors,
     draw_layer_kernels,
     draw_step_kernels,
@@ -36,7 +35,6 @@ __all__ = [
     "Flights",
     "KernelBox",
     "RooflinePoint",
-    "StepTime",
     "blocks_slider",
     "draw_append_times",
     "draw_attention_times",
@@ -79,6 +77,4 @@ __all__ = [
     "show_diff",
     "show_source",
     "snapshot",
-    "step_times",
-    "steps_on_device",
 ]

@@ -2,14 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from labkit.bench.workload import gaps_us
 from labkit.engine import InferenceEngine, InferenceSession
 from labkit.kvcache import CachedBlockTables
 from labkit.show.style import (
@@ -153,24 +151,6 @@ def draw_rows(rows: pd.DataFrame, layer_idx: int = 0) -> Figure:
     keys = [Patch(color=REASONS[r][0], alpha=0.8, label=REASONS[r][1]) for r in seen]
     fig.legend(handles=keys, loc="outside lower center", ncols=2)
     return fig
-
-
-def step_times(record: dict, rung: str) -> list[float]:
-    """Milliseconds of each decode step of a rung, from a record of `ladder` or `scheduler`: the median over
-    the runs, and in a run over the requests.
-
-    Raises ValueError unless all requests of a run were decoded together from their first token to the last.
-    """
-    runs = []
-    for sample in record["samples"]:
-        if sample["rung"] != rung:
-            continue
-        num_steps = sample["decode_steps"]
-        if any(new_tokens != num_steps + 1 for new_tokens in sample["new_tokens"]):
-            raise ValueError(f"not every request was decoded in all {num_steps} steps of the run")
-        gaps = np.array(gaps_us(sample)).reshape(len(sample["new_tokens"]), num_steps)
-        runs.append(np.median(gaps, axis=0))
-    return (np.median(runs, axis=0) / 1e3).tolist()
 
 
 @styled

@@ -1,13 +1,11 @@
 """Host time: what is left when the model is taken out is the same step."""
 
-import json
-
 import pytest
 import torch
 from helpers import ENGINES
 
 from labkit import LADDER
-from labkit.bench import HostTime, host_engine, steady_decode, time_host_steps
+from labkit.bench import host_engine, steady_decode, time_host_steps
 from labkit.bench.host_time import LENGTHS, SHAPE, WARMUP_STEPS
 
 OPTIONS = LADDER["00"].options
@@ -64,13 +62,6 @@ def test_timing_leaves_the_engine_as_it_was():
     assert "build" not in vars(engine.decode_step.block_tables)
     assert "append" not in vars(engine.decode_step.kv_append)
     assert not engine.has_work and engine.stats().free_blocks == 2
-
-
-def test_medians_are_in_microseconds():
-    time = HostTime(4, 2, (1e-3, 3e-3, 2e-3), (1e-4,) * 3, (3e-4,) * 3)
-    assert time.step_us == pytest.approx(2000)
-    assert time.layer_us == pytest.approx(200)
-    assert HostTime.from_dict(json.loads(json.dumps(time.to_dict()))) == time
 
 
 def test_more_steps_than_a_block_has_room_for_are_refused():

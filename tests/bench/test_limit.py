@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from labkit.bench import copy_bandwidth, decode_limit, forward_flops, limit
-from labkit.model.checkpoint import random_gpt2
+from labkit.bench import copy_bandwidth, decode_limit, forward_flops, limit, on_paper, step_limit
+from labkit.model.checkpoint import RANDOM_CONFIGS, random_gpt2
 from labkit.model.config import GPT2Config
 
 
@@ -34,17 +34,9 @@ def test_limit_reads_an_untied_head_but_not_the_table():
 
 def test_limit_of_gpt2_is_the_published_one():
     """LINEAGE: 64 x 512 tokens, B = 64, about 226,000 tokens/s on an H100 that copies 3.0 TB/s."""
-    with torch.device("meta"):
-        gpt2 = random_gpt2_on_meta()
-    limit = decode_limit(gpt2, [256] * 64, bandwidth=3.0e12)
+    limit = decode_limit(on_paper(), [256] * 64, bandwidth=3.0e12)
     assert limit.tokens_per_second == pytest.approx(226_000, rel=0.02)
-
-
-def random_gpt2_on_meta():
-    from labkit.model import GPT2
-    from labkit.model.checkpoint import RANDOM_CONFIGS
-
-    return GPT2(RANDOM_CONFIGS["gpt2"]).half()
+    assert step_limit(64, 256, bandwidth=3.0e12) == limit
 
 
 def test_flops_agree_with_torchs_own_counter(tiny):
@@ -57,3 +49,15 @@ def test_flops_agree_with_torchs_own_counter(tiny):
     unneeded = 4 * config.n_layer * config.n_embd * (num_tokens * (num_tokens - 1) / 2)
     counted = counter.get_total_flops() - unneeded
     assert forward_flops(config, num_tokens, num_tokens) == pytest.approx(counted, rel=0.01)
+
+
+def test_the_limit_of_a_step_is_that_of_gpt2_in_half_precision():
+    limit = step_limit(2, 10, bandwidth=1.0)
+    parameters = sum(p.numel() for p in on_paper().parameters())
+    assert limit.weight_bytes == 2 * (parameters - 1024 * 768)
+    assert limit.kv_bytes == 2 * RANDOM_CONFIGS["gpt2"].kv_values_per_token * 22
+
+
+def test_a_model_on_paper_takes_no_memory():
+    gpt2 = on_paper()
+    assert gpt2.wte.weight.is_meta and gpt2.wte.weight.dtype == torch.float16

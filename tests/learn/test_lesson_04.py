@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers import make_engine, small_model
 
-from labkit import SamplingParams, bench, kernels, show
+from labkit import SamplingParams, bench, kernels, results, show
 from labkit.kernels.triton_runtime import TritonUnavailableError
 from labkit.kvcache import IdentityPosWrite
 from labkit.ladder import LADDER, LESSONS
@@ -169,7 +169,7 @@ def test_rows_in_another_order_go_unnoticed_by_the_books():
 
 
 def test_recorded_counts_pick_model_lengths_and_rungs():
-    record = bench.load_record("cost_cards_h100")
+    record = results.load("cost_cards_h100")
     table = lesson.recorded_counts(record, ["03", "04"], "random:gpt2", (20, 23), 128)
     assert list(table.columns) == ["rung 03", "rung 04"]
     assert list(table.loc["write"]) == ["generic", "identity_pos"]
@@ -179,7 +179,7 @@ def test_recorded_counts_pick_model_lengths_and_rungs():
 
 
 def test_the_published_command_is_read_by_this_parser():
-    said = lesson.parsed(bench.headline("04")["command"])
+    said = lesson.parsed(results.headline("04")["command"])
     assert said["prompt_repeats"] == (1, 4) and said["max_batch_size"] == 128 and said["repeat_runs"] == 3
     assert said["tokenize_workers"] == said["submit_interval_ms"] == 0
     assert not {"rung", "run", "json"} & said.keys()
@@ -202,7 +202,7 @@ def test_relabelled_counts_the_ways(before, after, as_far, ways):
 
 
 def test_relabelled_does_not_depend_on_the_order_of_runs():
-    published = bench.headline("04")
+    published = results.headline("04")
     counted = lesson.relabelled(published["before_runs"], published["after_runs"])
     assert counted == lesson.relabelled(sorted(published["before_runs"]), sorted(published["after_runs"]))
     assert counted == lesson.relabelled(published["after_runs"], published["before_runs"]) == (4, 20)
@@ -233,7 +233,7 @@ def notebook_text():
 
 def test_the_lesson_explains_every_flag_of_the_write_up():
     rows = [line.split("|")[1] for line in notebook_text().splitlines() if line.startswith("| `")]
-    for flag in shlex.split(bench.headline("04")["command"]):
+    for flag in shlex.split(results.headline("04")["command"]):
         assert not flag.startswith("--") or any(f"`{flag}" in row for row in rows), flag
 
 
@@ -243,5 +243,5 @@ def test_the_commands_of_the_lesson_are_read_by_this_parser():
     assert commands
     for command in commands:
         said = lesson.parsed(command.split("labkit.bench ")[1])
-        published = lesson.parsed(bench.headline("04")["command"])
+        published = lesson.parsed(results.headline("04")["command"])
         assert said == published | {"model": "random:gpt2"}

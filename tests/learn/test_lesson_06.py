@@ -3,8 +3,9 @@
 import pytest
 import torch
 from helpers import GREEDY, SEEDED, make_engine, tokens_alone
+from made_records import host_time_of, host_time_record
 
-from labkit import SamplingParams, bench, show
+from labkit import SamplingParams, results, show
 from labkit.ladder import LADDER
 from labkit.learn import lesson_06
 from labkit.learn.lesson_06 import LateDevice, RoomAfterTheStep
@@ -96,8 +97,7 @@ def test_what_is_sent_is_counted_alike_on_both_rungs():
 
 
 def test_the_copies_of_a_recorded_profile():
-    record = bench.load_record("profile_rung02_h100")
-    profile = bench.StepProfile.from_dict(record["samples"][-1]["profile"])
+    profile = results.load("profile_rung02_h100").largest.profile
     costs = lesson_06.copy_costs(profile)
     assert costs["small copies"] == 3 + 3 * 12
     assert costs["us of the GPU, each"] < costs["us from one to the next"]
@@ -250,7 +250,7 @@ def test_both_samplers_agree_on_every_row():
 
 
 def test_recorded_counts_are_those_of_the_step_asked_for():
-    record = bench.load_record("cost_cards_h100")
+    record = results.load("cost_cards_h100")
     table = lesson_06.recorded_counts(record, ["04", "05"], 64, {20, 23})
     assert list(table) == ["rung 04", "rung 05"]
     assert table.loc["of the copies, synchronizing"].tolist() == [27, 27]
@@ -260,11 +260,9 @@ def test_recorded_counts_are_those_of_the_step_asked_for():
 
 
 def test_the_parts_of_a_step_are_named_by_the_rung():
-    times = {
-        rung: [bench.HostTime(b, 2, (9e-6,) * 3, (2e-6,) * 3, (3e-6,) * 3) for b in (1, 8)]
-        for rung in ("05", "06")
-    }
-    table = lesson_06.host_parts(times, ("05", "06"), (8,))
+    times = [host_time_of(b, (9e-6,) * 3, (2e-6,) * 3, (3e-6,) * 3) for b in (1, 8)]
+    record = host_time_record([(rung, time) for rung in ("05", "06") for time in times])
+    table = lesson_06.host_parts(record, ("05", "06"), (8,))
     assert list(table) == ["B = 8"]
     assert table["B = 8"].to_dict() == {
         ("rung 05", "block tables"): 2,
@@ -276,13 +274,3 @@ def test_the_parts_of_a_step_are_named_by_the_rung():
         ("rung 06", "the rest"): 4,
         ("rung 06", "a step"): 9,
     }
-
-
-def test_microseconds_of_a_recorded_step():
-    def ran(rung, seconds):
-        return {"rung": rung, "decode_seconds": seconds, "decode_steps": 10, "decoded_tokens": 20}
-
-    record = {"samples": [ran("05", 1.0), ran("05", 3.0), ran("05", 2.0), ran("06", 9.0)]}
-    assert lesson_06.step_us(record, "05") == pytest.approx(200_000)
-    with pytest.raises(ValueError, match="no rung 07"):
-        lesson_06.step_us(record, "07")

@@ -5,12 +5,14 @@ from itertools import islice
 import pytest
 import torch
 from helpers import GREEDY, make_engine, run, tokens_by_request
+from made_records import card_of, card_record, run_of, runs_record
 
-from labkit import LADDER, bench
+from labkit import LADDER
 from labkit.kernels import paged_attention_append_plain, paged_attention_append_triton, triton_status
 from labkit.kvcache import MutableInfoBlockManager, OneTableBlockManager
 from labkit.learn import lesson_07
 from labkit.learn.lesson_07 import COUNTS, HALFWAY, STEPS
+from labkit.results import CostCard, DeviceCounts, HostCounts, HostTime
 
 CPU = torch.device("cpu")
 BELOW, THIS = LADDER["06"].options, LADDER["07"].options
@@ -177,9 +179,9 @@ def test_blocks_of_layers_that_look_back_only_so_far(windows, expected):
 
 
 def test_a_card_without_a_gpu_has_dashes_beside_one_that_has_none_missing(model):
-    counts = bench.CostCard(1, {}, bench.cost_cards.HostCounts(5, 0, 7, 0, 9), None)
-    device = bench.cost_cards.DeviceCounts(30, 1, 8, 0, 1, 1, "recorded")
-    both = {"a": bench.CostCard(1, {}, counts.host, device), "b": counts}
+    counts = CostCard(1, {}, HostCounts(5, 0, 7, 0, 9), None)
+    device = DeviceCounts(30, 1, 8, 0, 1, 1, "recorded")
+    both = {"a": CostCard(1, {}, counts.host, device), "b": counts}
     table = lesson_07.cards_table(both)
     assert table.loc["GPU: kernels launched"].tolist() == [30, "–"]
     assert table.loc["aten operators dispatched"].tolist() == [7, 7]
@@ -194,23 +196,15 @@ def test_nothing_is_left_to_prepare_before_the_first_layer(model):
 
 
 def test_recorded_cards_are_gpt2_s_at_differing_positions():
-    def sample(rung, model, lens, kernels):
-        host = {"manager_calls": 1, "aten_ops": 2}
-        counts = ("kernels", "h2d_copies", "h2d_bytes", "d2h_copies", "synchronizations")
-        card = {"host": host, "device": dict.fromkeys(counts, kernels)}
-        return {
-            "rung": rung, "batch_size": 8, "key": {"model": model, "prompt_lens": lens}, "card": card
-        }  # fmt: skip
-
-    record = {
-        "samples": [
-            sample("07", "random:gpt2", [20, 23], 70),
-            sample("06", "random:gpt2", [20, 23], 60),
-            sample("06", "random:gpt2", [20, 20], 1),
-            sample("06", "data/tiny-gpt2", [20, 23], 1),
-            sample("05", "random:gpt2", [20, 23], 1),
+    record = card_record(
+        [
+            ("07", 8, "random:gpt2", (20, 23), card_of(70)),
+            ("06", 8, "random:gpt2", (20, 23), card_of(60)),
+            ("06", 8, "random:gpt2", (20, 20), card_of(1)),
+            ("06", 8, "data/tiny-gpt2", (20, 23), card_of(1)),
+            ("05", 8, "random:gpt2", (20, 23), card_of(1)),
         ]
-    }
+    )
     table = lesson_07.recorded_cards(record, ("06", "07"), (8,))
     assert list(table.columns) == [("B = 8", "rung 06"), ("B = 8", "rung 07")]
     assert table.loc["GPU: kernels launched"].tolist() == [60, 70]
@@ -218,7 +212,7 @@ def test_recorded_cards_are_gpt2_s_at_differing_positions():
 
 
 def host_time(batch_size=8, steps=8, step=10e-6, follow=2e-6, reserve=3e-6):
-    return bench.HostTime(batch_size, 12, (step,) * steps, (follow,) * steps, (reserve,) * steps)
+    return HostTime(batch_size, 12, (step,) * steps, (follow,) * steps, (reserve,) * steps)
 
 
 def test_a_step_s_parts_add_up_and_are_drawn():
@@ -240,12 +234,10 @@ def test_host_times_are_measured_in_turn():
 
 def test_the_table_of_the_ladder_says_what_the_comparison_says():
     def ran(rung, seconds):
-        return {
-            "rung": rung, "decode_seconds": seconds, "decoded_tokens": 1000, "limit_seconds": 0.1,
-            "append_paths": {"fused": 1},
-        }  # fmt: skip
+        return rung, run_of(seconds, decoded_tokens=1000, append_paths={"fused": 1})
 
-    record = {"samples": [ran("06", 2.0), ran("07", 1.0), ran("07", 1.0), ran("06", 2.0)] * 2}
+    sides = [ran("06", 2.0), ran("07", 1.0), ran("07", 1.0), ran("06", 2.0)]
+    record = runs_record(sides * 2, limit_seconds=0.1)
     (row,) = lesson_07.ladder_table({"a": record}, "06", "07").to_dict("records")
     assert list(row.values()) == ["500", "1,000", "10.0 %", "×2.000", "[2.000, 2.000]", "faster"]
 

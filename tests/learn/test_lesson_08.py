@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from helpers import GREEDY, SEEDED, make_engine, run, small_model, tokens_alone, tokens_by_request
+from made_records import record_of, run_of, runs_record, traced
 
 from labkit import LADDER, SamplingParams
 from labkit.bench import StepProfile, steady_decode, steady_prompts
@@ -27,6 +28,7 @@ from labkit.learn.lesson_08 import (
     device_step_of,
     obstacles,
 )
+from labkit.results import amdahl
 from labkit.show import draw_captures
 
 BEFORE_06, RESIDENT, BELOW, THIS = (LADDER[n].options for n in ("05", "06", "07", "08"))
@@ -376,11 +378,11 @@ def test_the_forward_s_launches_and_its_kernels():
 
 
 def test_amdahl_s_law():
-    assert lesson_08.amdahl(0.5, float("inf")) == 2
-    assert lesson_08.amdahl(0.5, 1) == 1
-    assert lesson_08.amdahl(1, 3) == pytest.approx(3)
+    assert amdahl(0.5, float("inf")) == 2
+    assert amdahl(0.5, 1) == 1
+    assert amdahl(1, 3) == pytest.approx(3)
     assert lesson_08.share_replaced(2) == 0.5
-    assert lesson_08.amdahl(lesson_08.share_replaced(1.1), float("inf")) == pytest.approx(1.1)
+    assert amdahl(lesson_08.share_replaced(1.1), float("inf")) == pytest.approx(1.1)
 
 
 def test_the_slower_worker_is_the_step():
@@ -389,20 +391,9 @@ def test_the_slower_worker_is_the_step():
 
 
 def ladder(**step_us):
-    """A record whose steps take so many microseconds, by rung; 10 steps, and prompts take 1 ms."""
-    samples = [
-        {
-            "rung": rung[1:],
-            "decode_seconds": 10e-6 * us,
-            "decode_steps": 10,
-            "prefill_seconds": 1e-3,
-            "seconds": 10e-6 * us + 1e-3,
-            "append_paths": {},
-        }
-        for _ in range(4)
-        for rung, us in step_us.items()
-    ]
-    return {"samples": samples, "bandwidth": 1e9}
+    """A record whose steps take so many microseconds, by rung."""
+    runs = {rung[1:]: run_of(10e-6 * us, decode_steps=10) for rung, us in step_us.items()}
+    return runs_record([*runs.items()] * 4)
 
 
 def test_launches_times_microseconds_against_the_record():
@@ -414,19 +405,11 @@ def test_launches_times_microseconds_against_the_record():
 
 def test_the_gain_is_gone_where_the_gpu_takes_longer_than_the_launches():
     samples = [
-        {"rung": rung, "batch_size": b, "context_len": 10, "gpu_busy_us": 100.0 + us * b}
+        traced(rung, b, 1000.0, 100.0 + us * b, context_len=10)
         for b in (1, 2, 4)
         for rung, us in (("07", 99), ("08", 50))
     ]
-    record = {"samples": samples, "bandwidth": 1e9}  # a token of 1000 bytes takes 1 us
-    assert lesson_08.gpu_busy_us(record, "08") == {1: 150, 2: 200, 4: 300}
+    record = record_of("decode_kernels", samples, bandwidth=1e9)  # a token of 1000 bytes takes 1 us
     table = lesson_08.gain_by_context(record, 600.0, 1000, (2, 4, 20), (10, 110))
     assert table.loc[10].tolist() == ["×3.00", "×2.00", "×1.00"]
     assert table.loc[110].tolist() == ["×1.50", "×1.00", "×1.00"]
-
-
-def test_what_prompts_take_of_a_run():
-    record = ladder(r07=300.0, r08=100.0)
-    assert lesson_08.prefill_share(record, "07") == pytest.approx(0.25)
-    assert lesson_08.prefill_share(record, "08") == pytest.approx(0.5)
-    assert lesson_08.whole_run_comparison(record, "07", "08").speedup == pytest.approx(2)

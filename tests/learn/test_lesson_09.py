@@ -6,14 +6,18 @@ from dataclasses import replace
 import pytest
 import torch
 from helpers import GREEDY, make_engine, tokens_alone, tokens_of
+from made_records import record_of, traced
 from torch import Tensor
 
-from labkit import LADDER, bench, kernels, show
+from labkit import LADDER, kernels, show
+from labkit.bench import step_limit
 from labkit.engine.step.fused import PLAIN, VOCABULARY_MULTIPLE
 from labkit.kernels import triton_status
 from labkit.learn import lesson_09
 from labkit.learn.lesson_09 import STANDS_FOR, Launch
-from labkit.model.checkpoint import RANDOM_CONFIGS
+from labkit.results import KernelTime, TracedStep
+from labkit.results.attention_time import AttentionTime
+from labkit.results.kernels import GROUPS
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8]]
 SEPARATE, FUSED = LADDER["08"].options, LADDER["09"].options
@@ -246,10 +250,9 @@ def test_alignment():
 # --- records --------------------------------------------------------------------------------------------
 
 
-def sample(rung: str, batch_size: int, step_us: float, **counts_and_us: tuple[int, float]) -> dict:
-    listed = [{"name": n, "count": count, "us": us} for n, (count, us) in counts_and_us.items()]
-    step = {"step_us": step_us, "gpu_busy_us": 0.9 * step_us, "idle_share": 0.1, "kernels": listed}
-    return {"rung": rung, "batch_size": batch_size, "context_len": 100, **step}
+def step_of(rung: str, batch_size: int, step_us: float, **counts_and_us: tuple[int, float]) -> TracedStep:
+    kernels = tuple(KernelTime(name, count, us) for name, (count, us) in counts_and_us.items())
+    return traced(rung, batch_size, step_us, 0.9 * step_us, kernels)
 
 
 SEPARATE_KERNELS = {
@@ -270,41 +273,29 @@ FUSED_KERNELS = {
     "_best_of_pieces_kernel": (1.0, 3.0),
     "Memcpy DtoH (Device -> Pinned)": (1.0, 2.0),
 }
-RECORD = {
-    "samples": [
-        sample("09", 64, 150.0, **FUSED_KERNELS),
-        sample("08", 64, 400.0, **SEPARATE_KERNELS),
-        sample("08", 1, 300.0, **SEPARATE_KERNELS),
-        sample("05", 1, 900.0, **SEPARATE_KERNELS),
-    ]
-}
-
-
-def test_kernels_are_grouped_by_what_they_are_for():
-    products, reductions, attention, norm, small, ends = lesson_09.grouped(RECORD["samples"][1]).values()
-    assert products == (37, 130.0)
-    assert reductions == (12, 24.0)
-    assert attention == (12, 60.0)
-    assert norm == (25, 50.0)
-    assert small == (36, 60.0)
-    assert ends == (1, 9.0)
-    assert lesson_09.grouped(RECORD["samples"][0])["products"] == (49, 135.0)
+STEPS = [
+    step_of("09", 64, 150.0, **FUSED_KERNELS),
+    step_of("08", 64, 400.0, **SEPARATE_KERNELS),
+    step_of("08", 1, 300.0, **SEPARATE_KERNELS),
+    step_of("05", 1, 900.0, **SEPARATE_KERNELS),
+]
+RECORD = record_of("decode_kernels", STEPS, bandwidth=3e12)
 
 
 def test_a_step_of_kernels_as_tables():
-    steps = lesson_09.kernel_samples(RECORD)
+    steps = lesson_09.recorded_steps(RECORD)
     assert list(steps) == [(1, "08"), (64, "08"), (64, "09")]
     table = lesson_09.kernel_table(RECORD, 64)
     assert list(table.columns) == ["kernels, 08", "kernels, 09", "us, 08", "us, 09"]
     assert list(table.loc["all"]) == [123, 62, 333, 170]
-    whole = lesson_09.step_table({**RECORD, "bandwidth": 3e12}).loc["B = 64, rung 09"]
+    whole = lesson_09.step_table(RECORD).loc["B = 64, rung 09"]
     assert (whole["kernels"], whole["GPU busy (us)"]) == (62, 135)
-    limit_us = 1e6 * lesson_09.step_limit(64, 100, 3e12).seconds
+    limit_us = 1e6 * step_limit(64, 100, 3e12).seconds
     assert whole["limit, % of busy"] == round(100 * limit_us / 135, 1)
 
 
 def test_what_each_part_of_a_step_gained():
-    record = {"samples": [s for s in RECORD["samples"] if s["batch_size"] == 64]}
+    record = record_of("decode_kernels", [step for step in STEPS if step.batch_size == 64])
     table = lesson_09.gain_table(record)["B = 64"]
     assert list(table.index) == [
         *(f"{part}, {rung}" for part in ("layers' products", "output layer") for rung in ("08", "09")),
@@ -312,36 +303,19 @@ def test_what_each_part_of_a_step_gained():
         "GPU busy, times less",
     ]
     assert list(table) == ["124", "110", "30", "25", "60", "30", "119", "5", "2.67"]
-    assert lesson_09.share_of_small_ones(RECORD["samples"][1]) == pytest.approx(143 / 333)
+    assert lesson_09.share_of_small_ones(STEPS[1]) == pytest.approx(143 / 333)
 
 
-def test_the_limit_is_that_of_gpt2_in_half_precision():
-    limit = lesson_09.step_limit(2, 10, bandwidth=1.0)
-    parameters = sum(p.numel() for p in lesson_09.meta_gpt2().parameters())
-    assert limit.weight_bytes == 2 * (parameters - 1024 * 768)
-    assert limit.kv_bytes == 2 * RANDOM_CONFIGS["gpt2"].kv_values_per_token * 22
-
-
-def test_the_slowest_kernel_that_runs_once():
-    assert lesson_09.slowest_single(RECORD["samples"][1]) == (
-        "void cutlass::Kernel2<cutlass_80_tensorop>",
-        30.0,
-    )
-
-
-def attention_sample(kernel: str, context_len: int, us: float) -> dict:
-    sizes = {"batch_size": 8, "context_len": context_len, "splits": 11 if kernel == "split" else 1}
-    return {"kernel": kernel, **sizes, "us": us, "num_bytes": 3e6, "copy_bytes_per_second": 3e12}
-
-
-ATTENTION = {
-    "samples": [
-        attention_sample(kernel, length, us)
+ATTENTION = record_of(
+    "attention",
+    [
+        AttentionTime(kernel, 8, length, 11 if kernel == "split" else 1, (1e-6 * us,), 3_000_000)
         for kernel, length, us in (
             ("one_program", 900, 10.0), ("split", 900, 2.0), ("one_program", 100, 4.0), ("split", 100, 4.0)
         )
-    ]
-}  # fmt: skip
+    ],
+    bandwidth=3e12,
+)  # fmt: skip
 
 
 def test_attention_alone_as_a_table():
@@ -358,15 +332,12 @@ def texts(figure) -> str:
 
 
 def test_steps_are_drawn_with_their_limit():
-    times = {
-        f"{rung} {size}": show.StepTime({g: us for g, (_, us) in lesson_09.grouped(s).items()}, 80.0, 9)
-        for (size, rung), s in lesson_09.kernel_samples(RECORD).items()
-    }
-    figure = show.draw_step_kernels(times)
+    steps = {f"{step.rung} {step.batch_size}": step for step in STEPS[:3]}
+    figure = show.draw_step_kernels(steps, dict.fromkeys(steps, 80.0))
     (axes,) = figure.axes
-    assert len(axes.patches) == 3 * len(lesson_09.GROUP_NAMES)
+    assert len(axes.patches) == 3 * len(GROUPS)
     assert [line.get_xdata()[0] for line in axes.lines] == [80.0, 80.0, 80.0]
-    assert "9 kernels, 333 µs" in texts(figure) and "9 kernels, 170 µs" in texts(figure)
+    assert "123 kernels, 333 µs" in texts(figure) and "62 kernels, 170 µs" in texts(figure)
 
 
 def test_programs_and_shares_are_drawn():
@@ -383,14 +354,7 @@ def test_programs_and_shares_are_drawn():
 
 @pytest.mark.slow
 def test_attention_times_are_drawn_a_line_a_kernel_and_batch():
-    top, bottom = show.draw_attention_times(ATTENTION["samples"]).axes
+    top, bottom = show.draw_attention_times(ATTENTION.samples, ATTENTION.bandwidth).axes
     one, split = top.lines
-    assert (list(one.get_xdata()), list(split.get_ydata())) == ([100, 900], [4.0, 2.0])
+    assert list(one.get_xdata()) == [100, 900] and list(split.get_ydata()) == pytest.approx([4.0, 2.0])
     assert list(bottom.lines[1].get_ydata()) == pytest.approx([25.0, 50.0])
-
-
-def test_the_notebooks_records_are_of_the_format_above():
-    for name, keys in (("decode_kernels_h100", RECORD), ("attention_h100", ATTENTION)):
-        if not (bench.record.RESULTS / f"{name}.json").exists():
-            pytest.skip(f"{name} is not recorded yet")
-        assert keys["samples"][0].keys() <= bench.load_record(name)["samples"][0].keys()

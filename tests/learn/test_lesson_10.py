@@ -8,9 +8,18 @@ import torch
 from helpers import GREEDY, assert_no_block_is_lost, make_engine, small_model, tokens_alone
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from made_records import (
+    card_of,
+    card_record,
+    host_time_of,
+    host_time_record,
+    record_of,
+    run_of,
+    runs_record,
+    traced,
+)
 
 from labkit import LADDER, SamplingParams
-from labkit.bench import host_times
 from labkit.bench.comparison import MIN_ROUNDS
 from labkit.engine.step.staging import PinnedTokens
 from labkit.learn import lesson_10
@@ -22,7 +31,8 @@ from labkit.learn.lesson_10 import (
     simulate,
     step_time,
 )
-from labkit.show import Flights, draw_flights, draw_idle, draw_schedules, record_flights, steps_on_device
+from labkit.results.comparison import MIN_ROUNDS
+from labkit.show import Flights, draw_flights, draw_idle, draw_schedules, record_flights
 
 AT_ONCE, ONE_BEHIND = LADDER["09"].options, LADDER["10"].options
 PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5, 6), (1, 2, 3, 4)]
@@ -251,17 +261,18 @@ def test_launches_are_counted_by_kind_and_the_engine_is_as_before():
 
 
 def test_the_streaming_table_has_the_median_of_the_runs():
-    def run(seconds: float, *gaps: int) -> dict:
-        return {"tokens": 100, "seconds": seconds, "itl_us": [[2, list(gaps)]]}
+    def run(seconds: float, *gaps: int):
+        return "10", run_of(seconds=seconds, new_tokens=(50, 50), gaps_us=gaps * 2)
 
-    record = {"samples": [run(1.0, *[1000] * 98, 3000, 3000), run(2.0, 2000), run(4.0, 4000)]}
+    record = runs_record([run(1.0, *[1000] * 98, 3000, 3000), run(2.0, 2000), run(4.0, 4000)])
     (row,) = lesson_10.streaming_table({"a": record}).to_dict("records")
     assert row == {"tokens/s": "50", "ITL p50 (ms)": 2.0, "ITL p99 (ms)": 3.0, "p99 / p50": 1.0, "runs": 3}
 
 
 def test_slow_gaps_are_those_of_more_than_twice_the_median():
-    gaps = [[2, [1000, 1000, 2001, 1000]], [1, [1000, 2000, 4000, 1000]]]
-    (row,) = lesson_10.slow_gaps({"samples": [{"itl_us": gaps}]}).reset_index().to_dict("records")
+    gaps = [1000, 1000, 2001, 1000] * 2 + [1000, 2000, 4000, 1000]
+    record = runs_record([("10", run_of(new_tokens=(5, 5, 5), gaps_us=gaps))])
+    (row,) = lesson_10.slow_gaps(record).reset_index().to_dict("records")
     assert row == {
         "run": 1,
         "before token": "4 of 5",
@@ -305,20 +316,21 @@ def test_what_a_failure_leaves(what, in_flight, counted, launches):
 # --- the recorded runs -------------------------------------------------------------------------------
 
 
-def idle_record(*samples):
-    names = ("rung", "batch_size", "step_us", "gpu_busy_us")
-    return {"samples": [dict(zip(names, sample, strict=True)) for sample in samples]}
-
-
-IDLE = idle_record(
-    ("09", 1, 200.0, 100.0), ("09", 64, 800.0, 500.0), ("09", 64, 802.0, 500.0), ("10", 64, 510.0, 500.0)
+IDLE = record_of(
+    "decode_kernels",
+    [
+        traced("09", 1, 200.0, 100.0),
+        traced("09", 64, 800.0, 500.0),
+        traced("09", 64, 802.0, 500.0),
+        traced("10", 64, 510.0, 500.0),
+    ],
 )
 
 
 def test_idle_times_by_rung_and_batch_size():
-    steps = steps_on_device(IDLE)
-    assert steps["09", 64] == ("09", 64, 801, 500)
-    assert steps["09", 1].idle_share == 0.5 and steps["09", 1].waits_us == 100
+    steps = IDLE.steps
+    assert steps["09", 64] == traced("09", 64, 801, 500)
+    assert steps["09", 1].idle_share == 0.5 and steps["09", 1].idle_us == 100
     work = lesson_10.work_of(steps["09", 64])
     assert (work.gpu, work.host) == (500, 301)
     fig = draw_idle(list(steps.values()))
@@ -340,52 +352,29 @@ def test_a_step_is_expected_to_take_the_larger_part():
     assert list(row.values()) == [500, 301, 801, 500, 510]
 
 
-def host_sample(rung, batch_size, step):
-    lanes = {"step_seconds": step, "tables_seconds": step, "append_seconds": step}
-    return {"rung": rung, "batch_size": batch_size, "num_layers": 2, **lanes}
-
-
-HOST = {"samples": [host_sample("10", 64, [250e-6] * 3), host_sample("10", 128, [600e-6] * 3)]}
+HOST = host_time_record([("10", host_time_of(64, [250e-6] * 3)), ("10", host_time_of(128, [600e-6] * 3))])
 
 
 def test_the_host_is_hidden_while_it_is_shorter():
     (row,) = lesson_10.hidden_table(IDLE, HOST, "10").to_dict("records")
     assert list(row.values()) == [250, 500, 50, True, 2.0]
-    assert lesson_10.host_ratio(host_times(HOST)["10"], 128, over=64) == pytest.approx(2.4)
+    assert lesson_10.host_ratio(HOST, "10", 128, over=64) == pytest.approx(2.4)
 
 
-def ladder_sample(rung, decode, whole, ttft):
-    return {
-        "rung": rung,
-        "decode_seconds": decode,
-        "decode_steps": 10,
-        "seconds": whole,
-        "ttft": [ttft] * 3,
-        "append_paths": {"fused": 1},
-    }
-
-
-LADDER_RECORD = {
-    "samples": [ladder_sample("09", 2.0, 3.0, 0.1), ladder_sample("10", 1.0, 2.0, 0.2)] * 2 * MIN_ROUNDS
-}
-
-
-def test_whole_runs_and_first_tokens_are_compared():
-    compared = lesson_10.whole_comparison(LADDER_RECORD, "09", "10")
-    assert compared.speedup == pytest.approx(1.5) and compared.verdict == "faster"
-    assert lesson_10.step_us(LADDER_RECORD, "10") == pytest.approx(1e5)
-    table = lesson_10.first_token_table({"here": LADDER_RECORD}, "09", "10")
+def test_first_tokens_are_compared():
+    runs = [("09", run_of(ttft=(0.1,) * 3)), ("10", run_of(ttft=(0.2,) * 3))]
+    record = runs_record(runs * 2 * MIN_ROUNDS)
+    table = lesson_10.first_token_table({"here": record}, "09", "10")
     (row,) = table.to_dict("records")
     assert list(row.values()) == [100, 200, "×0.500", "[0.500, 0.500]"]
 
 
-def card_sample(rung, batch_size, kernels):
-    card = {"host": {"aten_ops": 7}, "device": {"kernels": kernels, "source": "here"}}
-    return {"rung": rung, "key": {"model": "m", "prompt_lens": [3] * batch_size}, "card": card}
-
-
 def test_the_cards_that_both_rungs_have_are_compared():
-    samples = [card_sample("09", 1, 5), card_sample("09", 2, 5), card_sample("10", 1, 5)]
-    assert lesson_10.card_differences({"samples": samples}, "09", "10") == (1, {})
-    samples += [card_sample("10", 2, 6), card_sample("08", 2, 9)]
-    assert lesson_10.card_differences({"samples": samples}, "09", "10") == (2, {"kernels": [(5, 6)]})
+    cards = [
+        ("09", 1, "m", (3,), card_of(5)),
+        ("09", 2, "m", (3, 3), card_of(5)),
+        ("10", 1, "m", (3,), card_of(5)),
+    ]
+    assert lesson_10.card_differences(card_record(cards), "09", "10") == (1, {})
+    cards += [("10", 2, "m", (3, 3), card_of(6)), ("08", 2, "m", (3, 3), card_of(9))]
+    assert lesson_10.card_differences(card_record(cards), "09", "10") == (2, {"kernels": [(5, 6)]})

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from figures import host_times, texts, tick_labels
 
-from labkit import bench, show
+from labkit import results, show
 from labkit.show.host_time import spread
 
 
@@ -28,9 +28,9 @@ def test_host_time_says_what_a_request_adds():
 
 def test_slope_is_that_of_the_larger_batches():
     bent = host_times(1000, 0, sizes=(1, 8, 32)) + host_times(0, 30, sizes=(64, 128, 256))
-    assert bench.slope_us(bent[::-1]) == pytest.approx(30)
-    assert bench.slope_us(host_times(10, 5, sizes=(1, 8))) == pytest.approx(5)
-    assert bench.slope_us(host_times(10, 5, sizes=(8,))) is None
+    assert results.slope_us(bent[::-1]) == pytest.approx(30)
+    assert results.slope_us(host_times(10, 5, sizes=(1, 8))) == pytest.approx(5)
+    assert results.slope_us(host_times(10, 5, sizes=(8,))) is None
     assert texts(show.draw_host_time({"00": host_times(10, 5, sizes=(8,))})) == ["00"]
 
 

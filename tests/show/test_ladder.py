@@ -6,7 +6,7 @@ import pytest
 from figures import lines, texts, tick_labels, title
 from matplotlib.colors import same_color
 
-from labkit import bench, show
+from labkit import results, show
 from labkit.ladder import LADDER
 from labkit.show.ladder import rung_label
 from labkit.show.style import BLUE, GREY, GREY_INK, RED, WIDE, is_wide
@@ -105,10 +105,10 @@ def test_a_single_round_of_the_ladder_is_grey():
 
 
 def test_the_recorded_ladders_factors_and_colours_are_those_of_its_comparisons():
-    recorded = bench.load_record("ladder_036_h100")
-    rates = bench.ladder_rates(recorded)
+    recorded = results.load("ladder_036_h100")
+    rates = recorded.rates
     figure = show.draw_ladder(rates)
-    steps = [bench.ladder_comparison(recorded, *pair) for pair in pairwise(rates)]
+    steps = [recorded.comparison(*pair) for pair in pairwise(rates)]
     assert [t for t in texts(figure) if t[0] == "×"] == [f"×{step.speedup:.2f}" for step in steps]
     for box, step in zip(figure.axes[0].patches[3::2], steps, strict=True):
         low, high = step.interval

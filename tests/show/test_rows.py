@@ -36,26 +36,6 @@ def test_watched_rows_are_as_if_nobody_had_watched():
     assert row.tolist() == request.session.block_ids_per_layer[0] + [0] * (len(row) - 2)
 
 
-def step_sample(*gaps_us, steps=2):
-    return {
-        "rung": "01",
-        "decode_steps": steps,
-        "new_tokens": [len(gaps) + 1 for gaps in gaps_us],
-        "itl_us": [[1, list(gaps)] for gaps in gaps_us],
-    }
-
-
-def test_step_times_are_medians_over_runs():
-    runs = [step_sample([1000, 2000]), step_sample([3000, 2000]), step_sample([9000, 2000])]
-    assert show.step_times({"samples": runs}, "01") == [3.0, 2.0]
-
-
-def test_step_times_need_every_request_in_every_step():
-    record = {"samples": [step_sample([1000, 2000], [1000])]}
-    with pytest.raises(ValueError, match="not every request was decoded in all 2 steps"):
-        show.step_times(record, "01")
-
-
 @pytest.mark.parametrize(
     ("kept", "before", "after", "reason"),
     [

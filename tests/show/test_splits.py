@@ -1,19 +1,20 @@
 """Attention in pieces: programs, shares, times."""
 
+import pytest
 from figures import texts, tick_labels, titles
 
 from labkit import show
+from labkit.results.attention_time import AttentionTime
 
 
 def test_attention_times_name_the_kernels():
-    sample = {"batch_size": 8, "num_bytes": 100, "copy_bytes_per_second": 1e8}
-    samples = [
-        {**sample, "kernel": kernel, "context_len": length, "us": us}
-        for kernel, us in (("one_program", 4.0), ("split", 2.0))
+    times = [
+        AttentionTime(kernel, 8, length, 1, (seconds,), 100)
+        for kernel, seconds in (("one_program", 4e-6), ("split", 2e-6))
         for length in (100, 900)
     ]
-    figure = show.draw_attention_times(samples)
-    assert [line.get_ydata()[0] for line in figure.axes[0].lines] == [4.0, 2.0]
+    figure = show.draw_attention_times(times, bandwidth=1e8)
+    assert [line.get_ydata()[0] for line in figure.axes[0].lines] == pytest.approx([4.0, 2.0])
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert legend == ["B = 8, one program", "B = 8, split"]
 

@@ -1,12 +1,13 @@
 """A profiled step: its ranges, operators and kernels."""
 
-from labkit import bench, show
+from labkit import show
+from labkit.results.profiles import Span, StepProfile
 
 
 def test_timeline_draws_every_range_operator_and_kernel():
-    span = bench.profile.Span
+    span = Span
     ranges = (span("labkit.model.forward", 0, 50), span("labkit.kv.append_token", 50, 40))
-    profile = bench.StepProfile(7, 100.0, ranges, ranges[:1], (span("kernel", 10, 25),))
+    profile = StepProfile(7, 100.0, ranges, ranges[:1], (span("kernel", 10, 25),))
     figure = show.draw_timeline(profile)
     axes = figure.axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()][-1] == "GPU kernels\n(busy 25 %)"

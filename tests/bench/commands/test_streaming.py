@@ -6,8 +6,8 @@ import re
 import pytest
 from bench_commands import NUMBER, TINY, bench
 
-from labkit.bench import record
-from labkit.bench.workload import gaps_us
+from labkit.results import Run
+from labkit.results.files import check_record
 
 pytestmark = pytest.mark.slow
 
@@ -33,9 +33,9 @@ def test_streaming_prints_the_seeds_lines_and_writes_a_record(monkeypatch, capsy
     bench(monkeypatch, line)
     assert re.search(STREAMING_LINES, capsys.readouterr().out)
     recorded = json.loads(out.read_text())
-    record.check_record("out", recorded)
+    check_record("out", recorded)
     assert [sample["new_tokens"] for sample in recorded["samples"]] == [[5, 5, 5]] * 2
-    assert [len(gaps_us(sample)) for sample in recorded["samples"]] == [12, 12]
+    assert [len(Run.from_dict(sample).gaps_us) for sample in recorded["samples"]] == [12, 12]
 
 
 def test_streaming_says_how_many_it_refused(monkeypatch, capsys):
@@ -54,7 +54,7 @@ def test_streaming_hands_out_chunks_of_the_interval_asked_for(monkeypatch, tmp_p
     bench(monkeypatch, line + " --stream-interval 3 --tokenize-workers 2 --submit-interval-ms 1")
     (sample,) = json.loads(out.read_text())["samples"]
     assert sample["new_tokens"] == [7, 7, 7]
-    assert len(gaps_us(sample)) == 3 * 2  # chunks of 3, 3 and 1
+    assert len(Run.from_dict(sample).gaps_us) == 3 * 2  # chunks of 3, 3 and 1
 
 
 LINE = (

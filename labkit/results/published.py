@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from labkit.bench.record import read_record
-from labkit.bench.shape import FLAG, NUMBER, TEXT, Kind, OrNull, check_shape
 from labkit.errors import RecordError
 from labkit.paths import ROOT
+from labkit.results.files import read_record
+from labkit.results.shape import FLAG, NUMBER, TEXT, Kind, OrNull, check_shape
 
 PUBLISHED = ROOT / "data" / "published.json"
 FIGURE = {

@@ -8,22 +8,12 @@ from pathlib import Path
 import pytest
 from helpers import MEASURED
 
-from labkit.bench import (
-    host_comparison,
-    ladder_comparison,
-    ladder_limit,
-    ladder_rates,
-    load_record,
-    load_records,
-    published_figures,
-    record,
-    results,
-)
-from labkit.bench.published import PUBLISHED
 from labkit.checks import shown
 from labkit.errors import LabkitError, RecordError
+from labkit.paths import RESULTS
+from labkit.results import KINDS, Record, files, load, load_all, published_figures, table
+from labkit.results.published import PUBLISHED
 
-RECORDED = record.RESULTS
 SMALLEST = {  # a shipped record of each kind
     "attention": "attention_h100",
     "comparison": "comparison_attention_h100",
@@ -42,7 +32,7 @@ NAN, INF, DEEP = float("nan"), float("inf"), 100_000
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setattr(record, "RESULTS", tmp_path)
+    monkeypatch.setattr(files, "RESULTS", tmp_path)
     return tmp_path
 
 
@@ -56,7 +46,7 @@ def shipped(kind: str) -> dict:
 
 @cache
 def parsed(name: str) -> dict:
-    return json.loads((RECORDED / f"{name}.json").read_text(encoding="utf-8"))
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def refused(call, *args: object) -> str:
@@ -68,14 +58,14 @@ def refused(call, *args: object) -> str:
 
 
 def test_every_kind_has_a_record_below():
-    assert set(SMALLEST) == set(record.SAMPLE)
+    assert set(SMALLEST) == set(KINDS)
 
 
 @pytest.mark.parametrize("kind", SMALLEST)
 def test_what_is_broken_below_is_sound_before(folder, kind):
     (folder / "sound.json").write_text(json.dumps(shipped(kind)))
-    assert load_record("sound") == shipped(kind)
-    assert len(results(kind)) == 2
+    assert json.loads(json.dumps(load("sound").to_dict())) == shipped(kind)
+    assert len(table(kind)) == 2
 
 
 # --- files -----------------------------------------------------------------------------------------
@@ -105,7 +95,7 @@ BAD_FILES = {
 
 
 @pytest.mark.parametrize(("content", "message"), BAD_FILES.values(), ids=BAD_FILES)
-@pytest.mark.parametrize("read", [lambda: load_record("mine"), lambda: load_records("scheduler")], ids="1+")
+@pytest.mark.parametrize("read", [lambda: load("mine"), lambda: load_all("scheduler")], ids="1+")
 def test_a_file_that_holds_no_record_is_named(folder, content, message, read):
     (folder / "good.json").write_bytes(SOUND)
     (folder / "mine.json").write_bytes(content)
@@ -123,7 +113,7 @@ NO_FILES = {
 
 
 @pytest.mark.parametrize("make", NO_FILES.values(), ids=NO_FILES)
-@pytest.mark.parametrize("read", [lambda: load_record("mine"), lambda: load_records("scheduler")], ids="1+")
+@pytest.mark.parametrize("read", [lambda: load("mine"), lambda: load_all("scheduler")], ids="1+")
 def test_what_is_no_file_is_named_and_not_opened(folder, make, read):
     make(folder / "mine.json")
     assert refused(read).startswith("mine.json is ")
@@ -135,19 +125,19 @@ UNKNOWN = ["nope", "None", ".", "..", "a" * 300, "ladder_036_h100.json", "\udcff
 
 @pytest.mark.parametrize("name", NAMES, ids=shown)
 def test_what_is_no_name_of_a_record_is_refused(name):
-    assert "is no name of a record" in refused(load_record, name)
+    assert "is no name of a record" in refused(load, name)
 
 
 @pytest.mark.parametrize("name", UNKNOWN, ids=shown)
 def test_a_record_that_is_not_there_is_said_not_to_be(name):
-    said = refused(load_record, name)
+    said = refused(load, name)
     assert "is missing" in said or "cannot be read" in said
 
 
 def test_a_file_beside_the_records_that_is_none_is_passed_over(folder):
     (folder / "trace.json").write_text('{"traceEvents": []}')
     (folder / "good.json").write_bytes(SOUND)
-    assert list(load_records("scheduler")) == ["good"]
+    assert list(load_all("scheduler")) == ["good"]
 
 
 # --- what a record holds ---------------------------------------------------------------------------
@@ -195,7 +185,7 @@ def lacking(raw: dict, path: tuple) -> dict:
 
 def assert_refused_with(folder: Path, broken: dict, key: object) -> None:
     (folder / "mine.json").write_text(json.dumps(broken))
-    said = refused(load_record, "mine")
+    said = refused(load, "mine")
     assert said.startswith("record mine") and str(key) in said
 
 
@@ -221,7 +211,7 @@ def leaves(shape: object, path: tuple = ()):
             yield from leaves(of_key, (*path, key))
 
 
-KEYS = [(kind, path) for kind, shape in record.SAMPLE.items() for path in leaves(shape)]
+KEYS = [(kind, path) for kind, shape in KINDS.items() for path in leaves(shape.SAMPLE.SHAPE)]
 
 
 @pytest.mark.slow
@@ -286,23 +276,31 @@ def test_every_sample_is_checked(folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", MEASURED, ids=lambda p: p.stem)
 def test_every_shipped_record_is_what_the_readers_expect(path):
-    assert load_record(path.stem)["samples"]
+    assert load(path.stem).samples
 
 
 # --- readers ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("read", "key"), [(ladder_rates, "decode_seconds"), (ladder_limit, "limit_seconds")])
-def test_a_run_that_decoded_nothing_has_no_rate(read, key):
-    raw = breakage(shipped("scheduler"), ("samples", 1, key), 0.0)
-    assert "decoded nothing" in refused(read, raw)
+def loaded(raw: dict) -> Record:
+    return KINDS[raw["kind"]].from_dict(raw)
 
 
+@pytest.mark.parametrize(("reader", "key"), [("rates", "decode_seconds"), ("limit", "limit_seconds")])
+def test_a_run_that_decoded_nothing_has_no_rate(reader, key):
+    record = loaded(breakage(shipped("scheduler"), ("samples", 1, key), 0.0))
+    assert "decoded nothing" in refused(lambda: getattr(record, reader))
+
+
+@pytest.mark.slow
 def test_a_rung_that_a_record_does_not_have_is_refused_with_those_that_it_has():
-    ladder, host = load_record("ladder_036_h100"), load_record("host_time_h100")
-    assert "no runs of rung '99'; it has 00, 01" in refused(ladder_comparison, ladder, "00", "99")
-    assert "no runs of rung '99'; it has 00, 01" in refused(host_comparison, host, "99", "00", 64)
-    assert "no runs of rung 00 with batch size 63" in refused(host_comparison, host, "00", "01", 63)
+    ladder, host = load("ladder_036_h100"), load("host_time_h100")
+    assert "no runs of rung '99'; it has 00, 01" in refused(ladder.comparison, "00", "99")
+    assert "no runs of rung '99'; it has 00, 01" in refused(host.comparison, "99", "00", 64)
+    assert "no runs of rung 00 with batch size 63" in refused(host.comparison, "00", "01", 63)
+    assert "no runs of rung '99'; it has 00, 01" in refused(ladder.step_us, "99")
+    assert "no runs of 'vllm'; it has labkit 10" in refused(load("peers_036_h100").rate, "vllm")
+    assert "no step of rung 10 at B = 3" in refused(load("idle_h100").step, "10", 3)
 
 
 # --- published figures -----------------------------------------------------------------------------

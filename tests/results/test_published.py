@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from labkit.bench.__main__ import make_parser
-from labkit.bench.published import PUBLISHED, headline, noise_floor, published_figures, series_drift
+from labkit.results.published import PUBLISHED, headline, noise_floor, published_figures, series_drift
 
 SCHEDULER_036 = (
     'scheduler --hf-model-id gpt2 --device cuda --prompt "Hello" --num-requests 64 --max-new-tokens 512 '
