@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -153,7 +154,7 @@ def random_gpt2(config: GPT2Config, seed: int) -> GPT2:
             nn.init.zeros_(module.bias)
         elif isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=0.02, generator=generator)
-            if getattr(module, "bias", None) is not None:
+            if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
     return gpt2.eval().requires_grad_(False)
 
@@ -161,7 +162,9 @@ def random_gpt2(config: GPT2Config, seed: int) -> GPT2:
 class NoInit(TorchFunctionMode):
     """Leaves out the initialization of what is built inside."""
 
-    def __torch_function__(self, func: Callable, types: object, args: tuple = (), kwargs: dict | None = None):
+    def __torch_function__(
+        self, func: Callable, types: object, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         if getattr(func, "__module__", None) == "torch.nn.init":
             return None  # a module's `reset_parameters` does not ask
         return func(*args, **(kwargs or {}))
