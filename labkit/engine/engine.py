@@ -84,7 +84,7 @@ class InferenceEngine:
             options,
             config,
             cache.block_size,
-            cache.blocks_per_layer(scheduler.max_batch_size, config.n_positions),
+            cache.blocks_per_layer(scheduler.max_batch_size, config.max_positions),
             self.device,
             self.dtype,
         )
@@ -92,7 +92,7 @@ class InferenceEngine:
             PrefixCache(self._kv_manager, cache.max_prefix_entries) if cache.prefix_cache else None
         )
         self.decode_step = build_decode_step(
-            options, self.model.gpt2, self._kv_manager, scheduler.max_batch_size
+            options, self.model.network, self._kv_manager, scheduler.max_batch_size
         )
         self.readback = build_readback(options, self.decode_step)
         self.guard = Guard(self)
@@ -150,7 +150,7 @@ class InferenceEngine:
     def check_prompt(self, prompt: Prompt, params: SamplingParams) -> tuple[int, ...]:
         """The prompt's token ids. Raises RequestError if they are not valid or can never fit."""
         max_new_tokens = check_params(params).max_new_tokens
-        vocab_size, limit = self.model.config.vocab_size, self.model.config.n_positions
+        vocab_size, limit = self.model.config.vocab_size, self.model.config.max_positions
         token_ids = token_ids_of(prompt, max_new_tokens, self.model.tokenizer, limit)
         if not token_ids:
             raise RequestError("the prompt is empty; give it at least one token")
@@ -352,7 +352,7 @@ class InferenceEngine:
         computed = iter(())
         if missing:
             prompts = [r.token_ids for r in missing]
-            computed = iter(prefill_sessions(self.model.gpt2, [r.session for r in missing], prompts))
+            computed = iter(prefill_sessions(self.model.network, [r.session for r in missing], prompts))
         return torch.stack([known[r] if r in known else next(computed) for r in prefixes])
 
     def _keep_prompts(self, admitted: list[Request], logits: Tensor, token_ids: list[int | None]) -> None:

@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from labkit.bench import copy_bandwidth, decode_limit, forward_flops, limit, on_paper, step_limit
-from labkit.model.checkpoint import RANDOM_CONFIGS, random_gpt2
+from labkit.model.checkpoint import RANDOM_CONFIGS, random_network
 from labkit.model.config import GPT2Config
 
 
 def test_limit_counts_weights_once_and_every_live_token():
     config = GPT2Config(vocab_size=11, n_positions=7, n_embd=4, n_layer=2, n_head=2)
-    gpt2 = random_gpt2(config, seed=0)
+    gpt2 = random_network(config, seed=0)
     a_layer = 4 * 12 + 12 + 4 * 4 + 4 + 4 * 16 + 16 + 16 * 4 + 4 + 4 * 4
     limit = decode_limit(gpt2, [5, 3], bandwidth=100.0)
     assert limit.weight_bytes == 4 * (11 * 4 + 2 * a_layer + 8)
@@ -28,7 +28,7 @@ def test_bandwidth_counts_the_bytes_read_and_the_bytes_written(monkeypatch, num_
 def test_limit_reads_an_untied_head_but_not_the_table():
     tied = GPT2Config(vocab_size=11, n_positions=7, n_embd=4, n_layer=2, n_head=2)
     untied = GPT2Config(11, 7, 4, 2, 2, tie_word_embeddings=False)
-    weights = [decode_limit(random_gpt2(c, 0), [1], 1.0).weight_bytes for c in (tied, untied)]
+    weights = [decode_limit(random_network(c, 0), [1], 1.0).weight_bytes for c in (tied, untied)]
     assert weights[0] == weights[1]
 
 
@@ -44,7 +44,7 @@ def test_flops_agree_with_torchs_own_counter(tiny):
 
     config, num_tokens = tiny.config, 6
     with FlopCounterMode(display=False) as counter:
-        tiny.gpt2.prefill(torch.arange(num_tokens)[None], torch.tensor([num_tokens]))
+        tiny.network.prefill(torch.arange(num_tokens)[None], torch.tensor([num_tokens]))
     # torch counts the square of attention scores, of which the causal half is needed
     unneeded = 4 * config.n_layer * config.n_embd * (num_tokens * (num_tokens - 1) / 2)
     counted = counter.get_total_flops() - unneeded

@@ -20,7 +20,6 @@ from made_records import (
 )
 
 from labkit import LADDER, SamplingParams
-from labkit.bench.comparison import MIN_ROUNDS
 from labkit.engine.step.staging import PinnedTokens
 from labkit.learn import lesson_10
 from labkit.learn.lesson_10 import (

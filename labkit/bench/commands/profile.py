@@ -70,7 +70,7 @@ def measure(
         batch_size=batch_size,
         step_seconds=tuple(step_seconds),
         append_paths=append_paths,
-        limit_seconds=decode_limit(engine.model.gpt2, context_lens, bandwidth).seconds,
+        limit_seconds=decode_limit(engine.model.network, context_lens, bandwidth).seconds,
         profile=profile,
     )
 

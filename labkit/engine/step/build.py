@@ -35,7 +35,7 @@ from labkit.kvcache import (
     OneTableBlockManager,
     RebuiltBlockTables,
 )
-from labkit.model import GPT2, GPT2Config
+from labkit.model import ModelConfig, Network
 from labkit.options import EngineOptions
 
 # What a `DecodeStep` is put together from; a `ResidentDecodeStep` has other parts.
@@ -52,7 +52,7 @@ BLOCK_INFO = {"replaced": KVBlockManager, "mutable": MutableInfoBlockManager}
 
 def build_kv_manager(
     options: EngineOptions,
-    config: GPT2Config,
+    config: ModelConfig,
     block_size: int,
     max_blocks_per_layer: int,
     device: torch.device,
@@ -62,12 +62,12 @@ def build_kv_manager(
     manager = OneTableBlockManager if is_shared else BLOCK_INFO[options.block_info]
     kv_write = KV_WRITE.get(options.kv_write)  # "fused" is not the manager's
     return manager(
-        num_layers=config.n_layer,
-        num_heads=config.n_head,
+        num_layers=config.num_layers,
+        num_heads=config.num_heads,
         head_dim=config.head_dim,
         block_size=block_size,
         max_blocks_per_layer=max_blocks_per_layer,
-        max_blocks_per_seq=-(-config.n_positions // block_size),
+        max_blocks_per_seq=-(-config.max_positions // block_size),
         device=device,
         dtype=dtype,
         kv_write=kv_write(device) if kv_write else None,
@@ -75,12 +75,12 @@ def build_kv_manager(
 
 
 def build_decode_step(
-    options: EngineOptions, gpt2: GPT2, kv_manager: KVBlockManager, max_batch_size: int
+    options: EngineOptions, network: Network, kv_manager: KVBlockManager, max_batch_size: int
 ) -> DecodeStep | ResidentDecodeStep:
     if options.block_tables == "resident":
-        return build_resident_step(options, gpt2, kv_manager, max_batch_size)
+        return build_resident_step(options, network, kv_manager, max_batch_size)
     return DecodeStep(
-        gpt2,
+        network,
         kv_manager,
         BLOCK_TABLES[options.block_tables](kv_manager, max_batch_size),
         KV_APPEND[options.kv_append](kv_manager),
@@ -95,18 +95,19 @@ def build_readback(
 
 
 def build_resident_step(
-    options: EngineOptions, gpt2: GPT2, kv_manager: KVBlockManager, max_batch_size: int
+    options: EngineOptions, network: Network, kv_manager: KVBlockManager, max_batch_size: int
 ) -> ResidentDecodeStep:
-    """Raises OptionError for graphs of an attention that cannot be captured."""
+    """Raises OptionError for graphs of an attention that cannot be captured, and for fused kernels of a
+    network that does other arithmetic."""
     device = kv_manager.k_cache.device
     slots = DeviceSlots(kv_manager, max_batch_size)
     attention = layer_attention(options, kv_manager, max_batch_size)
     if options.layer_kernels == "fused":
         on_triton = attention.attention is not paged_attention_append_plain
         kernels = triton_kernels(device) if on_triton else PLAIN
-        device_step = FusedDeviceStep(slots, gpt2, attention, kernels)
+        device_step = FusedDeviceStep(slots, network, attention, kernels)
     else:
-        device_step = DeviceStep(slots, gpt2, attention)
+        device_step = DeviceStep(slots, network, attention)
     is_graph = options.launch == "graph" and device.type == "cuda"  # elsewhere, its plain form
     if is_graph and attention.attention is paged_attention_append_plain:
         raise OptionError("launch = 'graph' cannot capture plain attention; it needs attention = 'triton'")

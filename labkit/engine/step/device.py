@@ -6,16 +6,16 @@ from torch import Tensor
 from labkit.engine.sampling import sample_any, sample_greedy
 from labkit.engine.step.attention import LayerAttention
 from labkit.engine.step.slots import DeviceSlots
-from labkit.model import GPT2
+from labkit.model import Network
 from labkit.ranges import named_range
 
 
 class DeviceStep:
     """What the device does in one step. It takes no decision on the host, so that it can be captured."""
 
-    def __init__(self, slots: DeviceSlots, gpt2: GPT2, attention: LayerAttention) -> None:
+    def __init__(self, slots: DeviceSlots, network: Network, attention: LayerAttention) -> None:
         self.slots = slots
-        self.gpt2 = gpt2
+        self.network = network
         self.attention = attention
 
     def __call__(self, batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
@@ -28,7 +28,8 @@ class DeviceStep:
         self.attention.begin(slots, slot_mapping, max_context_len)
         positions = slots.context_lens[slot_mapping].clamp(min=0).long()
         with named_range("labkit.model.forward"):
-            logits = self.gpt2.decode_one_token(slots.last_token_ids[slot_mapping], positions, self.attention)
+            input_ids = slots.last_token_ids[slot_mapping]
+            logits = self.network.decode_one_token(input_ids, positions, self.attention)
         with named_range("labkit.sample"):
             if is_greedy:
                 return self.advance(sample_greedy(logits), slot_mapping)
