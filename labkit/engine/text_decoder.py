@@ -1,6 +1,7 @@
 """Token ids to text as they come, never half a character."""
 
 import codecs
+from collections.abc import Iterable
 
 from labkit.model.tokenizer import Tokenizer
 
@@ -12,7 +13,7 @@ class TextDecoder:
         self._tokenizer = tokenizer
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
-    def push(self, token_ids: list[int]) -> str:
+    def push(self, token_ids: Iterable[int]) -> str:
         """The text that is complete with these tokens."""
         return self._utf8.decode(b"".join(map(self._tokenizer.token_bytes, token_ids)))
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +26,7 @@ from labkit.kernels import (
 )
 from labkit.kernels.fused_linear import make_split_k_workspace
 from labkit.model import GPT2
+from labkit.model.gpt2 import Block
 from labkit.ranges import named_range
 
 VOCABULARY_MULTIPLE = 64  # a product whose sides are multiples of it is several times faster than one odd one
@@ -55,14 +56,19 @@ class FusedDeviceStep(DeviceStep):
     """A `DeviceStep` in which LayerNorm, bias, GELU, residual and the moving on of slots are parts of kernels
     that run anyway, and in which the vocabulary is padded to a size that the hardware likes."""
 
+    attention: AttendAndWrite
+
     def __init__(
         self, slots: DeviceSlots, gpt2: GPT2, attention: AttendAndWrite, kernels: FusedKernels
     ) -> None:
         super().__init__(slots, gpt2, attention)
         self.kernels = kernels
+        self._blocks = cast(
+            "list[Block]", list(gpt2.h)
+        )  # to type checkers, a ModuleList has modules of any kind
         # Copies of these weights, with the LayerNorm before them put in.
-        self._attn = [folded(block.ln_1, block.attn.c_attn) for block in gpt2.h]
-        self._fc = [folded(block.ln_2, block.mlp.c_fc) for block in gpt2.h]
+        self._attn = [folded(block.ln_1, block.attn.c_attn) for block in self._blocks]
+        self._fc = [folded(block.ln_2, block.mlp.c_fc) for block in self._blocks]
         weight = gpt2.lm_head.weight.detach()
         self._lm_head = F.pad(
             weight, (0, 0, 0, -len(weight) % VOCABULARY_MULTIPLE)
@@ -87,7 +93,7 @@ class FusedDeviceStep(DeviceStep):
             slot_mapping, slots.last_token_ids, slots.context_lens, gpt2.wte.weight, gpt2.wpe.weight
         )  # [B, E]
         B, E = x.shape
-        for layer_idx, block in enumerate(gpt2.h):
+        for layer_idx, block in enumerate(self._blocks):
             qkv = kernels.norm_linear(x, statistics, self._attn[layer_idx])
             query, key, value = qkv.view(B, 3, block.attn.n_head, -1).unbind(1)  # each [B, H, D]
             attended = self.attention.attend_heads(layer_idx, query, key, value).view(B, E)
@@ -101,6 +107,7 @@ class FusedDeviceStep(DeviceStep):
 
 
 def folded(norm: nn.LayerNorm, linear: nn.Linear) -> NormLinear:
+    """The product behind a LayerNorm, with the norm's weight and bias put into copies of its own."""
     return fold_layer_norm(
         norm.weight.detach(), norm.bias.detach(), norm.eps, linear.weight.detach(), linear.bias.detach()
     )

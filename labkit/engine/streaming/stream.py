@@ -2,17 +2,18 @@
 
 import asyncio
 import weakref
+from queue import SimpleQueue
 from types import TracebackType
-from typing import Self
+from typing import Generic, Self
 
 from labkit.engine.engine import Chunk
-from labkit.engine.streaming.worker import Item, Submission, Worker
+from labkit.engine.streaming.worker import Item, Queue, Submission, Worker
 from labkit.engine.text_decoder import TextDecoder
 from labkit.errors import StreamError
 from labkit.model.tokenizer import Tokenizer
 
 
-class Stream:
+class Stream(Generic[Queue]):
     """A request's tokens as they are made, for one consumer: what both kinds of stream have in common.
 
     The last chunk carries the completion. Text is decoded when its chunk is taken, in the consumer's
@@ -24,9 +25,9 @@ class Stream:
     """
 
     def __init__(
-        self, server: object, tokenizer: Tokenizer, worker: Worker, submission: Submission, submitted: float
+        self, server: object, tokenizer: Tokenizer, worker: Worker, submission: Submission[Queue]
     ) -> None:
-        self.submitted = submitted
+        self.submitted = submission.submitted
         self._server = server  # lives as long as somebody reads
         self._queue = submission.queue
         self._loop = submission.loop
@@ -49,7 +50,7 @@ class Stream:
 
     def _chunk(self, item: Item) -> Chunk | None:
         """What an item of the queue holds; None if the stream was closed meanwhile. Raises an error in it."""
-        if self._ended:
+        if item is None or self._ended:
             return None
         if isinstance(item, BaseException):
             self._cancel.detach()
@@ -64,7 +65,7 @@ class Stream:
         return Chunk(text, token_ids, completion)
 
 
-class TokenStream(Stream):
+class TokenStream(Stream[SimpleQueue[Item]]):
     """An iterator of `Chunk`, for a thread; another may close it."""
 
     def __iter__(self) -> Self:
@@ -85,7 +86,7 @@ class TokenStream(Stream):
         self.close()
 
 
-class AsyncTokenStream(Stream):
+class AsyncTokenStream(Stream[asyncio.Queue[Item]]):
     """An asynchronous iterator of `Chunk`, for a task of the event loop that it was made on.
 
     It may be used on that loop only; StreamError on another. If a task is cancelled while it waits for a

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
+from typing import Generic, TypeVar
 
 from labkit.engine.engine import InferenceEngine
 from labkit.engine.prompt import Prompt
@@ -25,15 +26,19 @@ MOST_READ = 256  # of what was asked for, between two steps
 LET_OTHERS_RUN = 1e-5  # seconds; with what the system adds, as long as a thread takes to wake
 
 
+Queue = TypeVar("Queue", bound=SimpleQueue[Item] | asyncio.Queue[Item])
+
+
 @dataclass(eq=False, slots=True)
-class Submission:
+class Submission(Generic[Queue]):
     """What the worker knows of a request. It knows nothing of the stream, so that one can be dropped."""
 
-    queue: SimpleQueue[Item] | asyncio.Queue[Item]  # to the consumer
+    queue: Queue  # to the consumer
     loop: asyncio.AbstractEventLoop | None = None  # whose thread alone may touch the queue; None: any may
     request_id: int | None = None  # once the engine has it
     unsent: list[int] = field(default_factory=list)  # tokens of the next chunk
     num_sent: int = 0
+    submitted: float = field(default_factory=time.perf_counter)
 
 
 class Worker:
@@ -153,11 +158,12 @@ class Worker:
             self._running[submission.request_id] = submission
 
     def cancel(self, submission: Submission) -> None:
-        if submission.request_id in self._running:
+        request_id = submission.request_id
+        if request_id is not None and request_id in self._running:
             # A request that ended in a step that failed cannot be cancelled; the next step hands out its end.
             with contextlib.suppress(RequestError):
-                self._engine.cancel(submission.request_id)
-                del self._running[submission.request_id]
+                self._engine.cancel(request_id)
+                del self._running[request_id]
         self.forget(submission)
 
     def _step(self) -> None:
@@ -184,12 +190,12 @@ class Worker:
 
     def _fail_running(self, error: BaseException) -> None:
         """A step failed: cancel what is in the engine, and tell each consumer."""
-        for submission in list(self._running.values()):
+        for request_id, submission in list(self._running.items()):
             try:
-                token_ids = self._engine.cancel(submission.request_id).token_ids
+                token_ids = self._engine.cancel(request_id).token_ids
             except RequestError:  # it ended in this very step, and the next one hands out its end
                 continue
-            del self._running[submission.request_id]
+            del self._running[request_id]
             self._cut_short(
                 submission, token_ids[submission.num_sent :], "a step of the engine failed", error
             )
@@ -240,7 +246,7 @@ class Worker:
             unfinished = list(self._unfinished)
         what = "the server was closed" if cause is None else "the server broke down"
         for submission in unfinished:
-            unsent = submission.unsent
+            unsent: Sequence[int] = submission.unsent
             if submission.request_id is not None:
                 with contextlib.suppress(BaseException):
                     unsent = self._engine.cancel(submission.request_id).token_ids[submission.num_sent :]
