@@ -28,8 +28,9 @@ from labkit.kernels import (
 from labkit.kernels.triton_runtime import TritonStatus
 from labkit.kvcache import OneTableBlockManager
 from labkit.lab import CPU_SCALE, Lab
-from labkit.ladder import CAPSTONE, LESSONS
+from labkit.ladder import CAPSTONE, LESSONS, WRITE_UPS
 from labkit.options import CHOICES
+from labkit.paths import ROOT
 
 needs_triton = pytest.mark.skipif(triton_status().mode == "off", reason=triton_status().reason)
 
@@ -64,6 +65,14 @@ def test_a_lesson_starts_from_the_rung_below_it():
 
 def test_each_rung_says_what_it_is():
     assert all(rung.title and rung.write_up and rung.removes for rung in LADDER.values())
+
+
+def test_every_write_up_that_is_named_has_a_title():
+    named = {n for rung in LADDER.values() for n in re.findall(r"\d{3}", rung.write_up)}
+    for file in (ROOT / "labkit").rglob("*.py"):
+        named |= set(re.findall(r"(?:write-up|seed) (0\d\d)", file.read_text(encoding="utf-8")))
+    assert named == set(WRITE_UPS)
+    assert WRITE_UPS["036"] == "Paged attention block table cache"
 
 
 def test_an_engine_is_rung_00s_unless_it_is_told_otherwise():

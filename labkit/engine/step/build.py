@@ -1,4 +1,4 @@
-"""From a rung's options to the classes that make it so."""
+"""Builds the parts of an engine that its options choose: KV manager, decode step, readback."""
 
 from collections.abc import Callable
 

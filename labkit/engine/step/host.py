@@ -1,4 +1,4 @@
-"""One token for every running session: block tables, forward, append."""
+"""A decode step driven by the host (rungs 00 to 05): block tables, forward, append, sampling."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from labkit.ranges import named_range
 
 
 class PagedDecodeAttention:
-    """The attention of a decode step, for the model to call layer by layer.
+    """The attention of a decode step, which the model calls once per layer.
 
     A layer's query sees the cache through the block table, and its own key and value, which are kept
     here until the step appends them.
@@ -32,7 +32,7 @@ class PagedDecodeAttention:
         self._block_tables = block_tables
         self._max_context_len = max(context_lens)
         self._context_lens = torch.tensor(context_lens, dtype=torch.int32, device=block_tables.device)
-        self.keys: list[Tensor] = []  # a layer each, [B, H, D]
+        self.keys: list[Tensor] = []  # one per layer, [B, H, D]
         self.values: list[Tensor] = []
 
     def __call__(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -53,7 +53,7 @@ class PagedDecodeAttention:
 
 
 class DecodeStep:
-    """The parts that a rung chose, put together."""
+    """A decode step whose state lives on the host: the parts that a rung chose, put together."""
 
     sample = staticmethod(sample_requests)
 

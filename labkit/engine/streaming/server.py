@@ -19,22 +19,22 @@ from labkit.errors import OptionError, StreamError
 class StreamingServer:
     """Serves any number of threads and event loops from one engine, which one worker thread drives.
 
-    Many requests are read best from one event loop, a task each (`submit_async`): the worker then wakes one
-    thread a step. With a thread each (`submit`) it wakes all of them, and they wait for each other's turn
-    to run Python.
+    Many requests are read best from one event loop, one task per request (`submit_async`): the worker then
+    wakes one thread per step. With one thread per request (`submit`) it wakes all of them, and they wait for
+    each other's turn to run Python.
 
-    engine: the server's alone until it is closed; calls that would change it raise EngineBusyError.
+    engine: belongs to the server until that is closed; calls that would change it raise EngineBusyError.
     max_inflight_requests: unfinished requests at most; `submit` refuses more. None: no limit. A request
         counts until the engine is done with it, whether or not its consumer has read it all.
-    stream_interval: tokens in a chunk; the last has what is left.
-    tokenize_workers: threads that turn text into tokens. 0: whoever submits does so.
+    stream_interval: tokens per chunk; the last has what is left.
+    tokenize_workers: threads that turn text into tokens. 0: the thread that submits does so.
 
     Requests reach the engine in the order in which they were submitted; with tokenize_workers, in the
     order in which their tokens are ready. If a step of the engine fails, every unfinished stream raises
     StreamError, and the server goes on with new requests.
 
     Raises OptionError for a value out of range or an engine that has unfinished requests, and
-    EngineBusyError for one that somebody drives already.
+    EngineBusyError for one that another thread or server drives already.
     """
 
     def __init__(
@@ -81,9 +81,9 @@ class StreamingServer:
         return TokenStream(self, self.engine.model.tokenizer, self._worker, submission)
 
     def submit_async(self, prompt: Prompt, params: SamplingParams = SamplingParams()) -> AsyncTokenStream:
-        """The same for a consumer on the event loop that runs in this thread; nothing here is awaited.
+        """Queue a request for a consumer on the event loop that runs in this thread; nothing here is awaited.
 
-        Raises what `submit` does, and StreamError where no event loop runs.
+        prompt: text or token ids. Raises what `submit` does, and StreamError where no event loop runs.
         """
         try:
             loop = asyncio.get_running_loop()
@@ -113,7 +113,7 @@ class StreamingServer:
             worker.ask(worker.add, submission, token_ids, params)
 
     def close(self) -> None:
-        """Cancel what is unfinished and end the worker; waits for the step it is in. Again: nothing.
+        """Cancel what is unfinished and end the worker, after the step it is in. A second call does nothing.
 
         A stream that is cut short gives what it has and then raises StreamError. Called on an event loop,
         it holds the loop up until that step has ended.

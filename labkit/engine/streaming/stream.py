@@ -1,4 +1,4 @@
-"""What one consumer reads: a request's tokens as they are made."""
+"""The stream of one request's tokens that a consumer reads, in a thread or on an event loop."""
 
 import asyncio
 import weakref
@@ -14,7 +14,7 @@ from labkit.model.tokenizer import Tokenizer
 
 
 class Stream(Generic[Queue]):
-    """A request's tokens as they are made, for one consumer: what both kinds of stream have in common.
+    """A request's tokens as they are made, for one consumer; base of `TokenStream` and `AsyncTokenStream`.
 
     The last chunk carries the completion. Text is decoded when its chunk is taken, in the consumer's
     thread. Iterating raises StreamError if the request was cut short and RequestError if it was refused,
@@ -28,7 +28,7 @@ class Stream(Generic[Queue]):
         self, server: object, tokenizer: Tokenizer, worker: Worker, submission: Submission[Queue]
     ) -> None:
         self.submitted = submission.submitted
-        self._server = server  # lives as long as somebody reads
+        self._server = server  # lives as long as a stream is read
         self._queue = submission.queue
         self._loop = submission.loop
         self._decoder = TextDecoder(tokenizer)
@@ -66,7 +66,10 @@ class Stream(Generic[Queue]):
 
 
 class TokenStream(Stream[SimpleQueue[Item]]):
-    """An iterator of `Chunk`, for a thread; another may close it."""
+    """An iterator of a request's `Chunk`s, for one thread; another thread may close it.
+
+    Iterating raises StreamError if the request was cut short and RequestError if it was refused.
+    """
 
     def __iter__(self) -> Self:
         return self
@@ -87,7 +90,7 @@ class TokenStream(Stream[SimpleQueue[Item]]):
 
 
 class AsyncTokenStream(Stream[asyncio.Queue[Item]]):
-    """An asynchronous iterator of `Chunk`, for a task of the event loop that it was made on.
+    """An asynchronous iterator of a request's `Chunk`s, for a task of the event loop that it was made on.
 
     It may be used on that loop only; StreamError on another. If a task is cancelled while it waits for a
     chunk, be it by a timeout, that closes the stream. A loop that is closed cancels its requests.

@@ -1,4 +1,4 @@
-"""The thread that drives a streaming server's engine, and its ways to those who read."""
+"""The thread that drives a streaming server's engine and hands each token to its consumer."""
 
 import asyncio
 import contextlib
@@ -31,10 +31,10 @@ Queue = TypeVar("Queue", bound=SimpleQueue[Item] | asyncio.Queue[Item])
 
 @dataclass(eq=False, slots=True)
 class Submission(Generic[Queue]):
-    """What the worker knows of a request. It knows nothing of the stream, so that one can be dropped."""
+    """What the worker knows of a request. It does not refer to the stream, so a stream can be dropped."""
 
     queue: Queue  # to the consumer
-    loop: asyncio.AbstractEventLoop | None = None  # whose thread alone may touch the queue; None: any may
+    loop: asyncio.AbstractEventLoop | None = None  # only its thread may touch the queue; None: any thread may
     request_id: int | None = None  # once the engine has it
     unsent: list[int] = field(default_factory=list)  # tokens of the next chunk
     num_sent: int = 0
@@ -66,17 +66,24 @@ class Worker:
         self._has_engine: Future[None] = Future()
 
     def start(self) -> None:
+        """Start the thread and wait until it has the engine.
+
+        Raises EngineBusyError or BrokenEngineError if it cannot have it.
+        """
         try:
             self.thread.start()
             self._has_engine.result()
-        except BaseException:  # refused; or interrupted, and then nobody else would ever stop it
+        except BaseException:  # refused; or interrupted, and then no one else would ever stop it
             self.stop()
             raise
 
     # --- called by any thread ----------------------------------------------------------------------
 
     def register(self, submission: Submission, limit: int | None) -> None:
-        """Room for one more request. Raises OverloadedError if there is none, StreamError if closed."""
+        """Count a request as unfinished.
+
+        Raises OverloadedError if `limit` requests are unfinished, StreamError if the server is closed.
+        """
         with self.lock:
             if self._closed:
                 raise StreamError("the server is closed and takes no more requests; start a new one")
@@ -88,15 +95,16 @@ class Worker:
             self._unfinished.add(submission)
 
     def forget(self, submission: Submission) -> None:
-        """Give a request's room back."""
+        """Count a request as finished, so that another one may be submitted."""
         with self.lock:
             self._unfinished.discard(submission)
 
     def ask(self, function: Callable[..., None], *args: object) -> None:
-        """Have the worker call the function."""
+        """Have the worker's thread call `function(*args)` between two steps."""
         self._inbox.put(partial(function, *args))
 
     def tokenize(self, submission: Submission, prompt: Prompt, params: SamplingParams) -> None:
+        """Turn a prompt into token ids, for the worker's thread to add or, if it is refused, to end."""
         try:
             token_ids = self._engine.check_prompt(prompt, params)
         except BaseException as error:
@@ -105,7 +113,7 @@ class Worker:
             self.ask(self.add, submission, token_ids, params)
 
     def stop(self) -> None:
-        """End everything and wait for the thread."""
+        """Cancel every request, end the thread and wait for it."""
         with self.lock:
             self._closed = True
         self._quitting = True
@@ -130,7 +138,9 @@ class Worker:
             while self._read_inbox():
                 self._step()
                 self._deliver()
-        except BaseException as error:  # not a step, but what mends one: the engine cannot be trusted
+        except (
+            BaseException
+        ) as error:  # a failed step that could not be undone: the engine is broken
             cause = error
         self._end_all(cause)
         self._deliver()
@@ -138,7 +148,7 @@ class Worker:
     def _read_inbox(self) -> bool:
         """Do what was asked for, and sleep while no request runs; False when it is time to quit.
 
-        However much is asked for, those who run get their next tokens.
+        However much is asked for, running requests get their next tokens.
         """
         num_read = 0
         while not self._quitting and not (self._running and (self._inbox.empty() or num_read >= MOST_READ)):
@@ -148,6 +158,7 @@ class Worker:
         return not self._quitting
 
     def add(self, submission: Submission, token_ids: tuple[int, ...], params: SamplingParams) -> None:
+        """Queue a submission's request in the engine; if that fails, its stream raises the error."""
         if submission not in self._unfinished:  # cancelled before it came here
             return
         try:
@@ -158,6 +169,7 @@ class Worker:
             self._running[submission.request_id] = submission
 
     def cancel(self, submission: Submission) -> None:
+        """Cancel a submission's request, if the engine has it, and let another one take its place."""
         request_id = submission.request_id
         if request_id is not None and request_id in self._running:
             # A request that ended in a step that failed cannot be cancelled; the next step hands out its end.
@@ -213,7 +225,7 @@ class Worker:
         self._end(submission, error)
 
     def _end(self, submission: Submission, last: Item) -> None:
-        # In this order: whoever has the last item may submit again at once.
+        # In this order: a consumer that has the last item may submit again at once.
         self.forget(submission)
         self._send(submission, last)
 
@@ -232,7 +244,7 @@ class Worker:
             loop, items = self._outgoing.popitem()
             try:
                 loop.call_soon_threadsafe(put_each, items)
-            except RuntimeError:  # the loop is closed: nobody listens there any more
+            except RuntimeError:  # the loop is closed, and its consumers with it
                 for submission, _ in items:
                     self.cancel(submission)
         # A loop wakes too slowly to catch Python's lock when this thread is done with it for microseconds,
@@ -255,6 +267,6 @@ class Worker:
 
 
 def put_each(items: Sequence[tuple[Submission, Item]]) -> None:
-    """Called by the event loop that the items are for."""
+    """Put each item into its submission's queue; called by the event loop that the items are for."""
     for submission, item in items:
         submission.queue.put_nowait(item)
