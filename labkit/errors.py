@@ -26,7 +26,7 @@ class EngineBusyError(LabkitError, RuntimeError):
 
 
 class BrokenEngineError(LabkitError, RuntimeError):
-    """An engine that was stopped in the middle of its bookkeeping and does nothing more: build a new one."""
+    """An engine that was stopped in the middle of its bookkeeping, and does nothing more: build a new one."""
 
 
 class OptionError(LabkitError, ValueError):

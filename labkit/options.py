@@ -49,8 +49,8 @@ class EngineOptions:
     layer_kernels: the kernels of a layer. "separate": PyTorch's operators; "fused": few kernels that do more
         each, and attention with its tokens split among programs (`FusedDeviceStep`).
     readback: when a step's tokens are read. "at_once": before anything else (`ReadAtOnce`); "one_behind":
-        when the next step is in flight, with the bookkeeping done for a whole batch at once while no request
-        joins or ends (`ReadOneBehind`, `Stretch`).
+        when the next step is in flight, with the bookkeeping of a whole batch done at once while no request
+        joins or ends (`ReadOneBehind`, `SteadyBatch`).
     attention: which paged attention runs. "plain": PyTorch; "triton": the kernel;
         "auto": the kernel on a CUDA GPU, PyTorch elsewhere. The same on every rung.
     Raises OptionError for a value that is not listed, or that needs another one.

@@ -130,7 +130,7 @@ def test_an_engine_is_made_of_the_classes_that_its_options_name(options):
         assert type(step) is ResidentDecodeStep and type(step.slots) is DeviceSlots
         attention = AttendAndWrite if options.kv_write == "fused" else AttendThenWrite
         device_step = FusedDeviceStep if options.layer_kernels == "fused" else DeviceStep
-        assert type(step.launcher) is device_step and type(step.launcher.attention) is attention
+        assert type(step.device_step) is device_step and type(step.device_step.attention) is attention
     else:
         assert type(step.block_tables) is BLOCK_TABLES[options.block_tables]
         assert type(step.kv_append) is KV_APPEND[options.kv_append]
@@ -145,12 +145,12 @@ def test_with_triton_attention_every_part_that_has_a_kernel_is_one(options):
     if options.block_tables != "resident":
         assert step.attention is paged_attention_triton
         return
-    attention = step.launcher.attention
+    attention = step.device_step.attention
     if options.kv_write != "fused":
         assert attention.attention is paged_attention_triton
         assert attention.kv_append is kv_append_triton_identity_pos
     elif options.layer_kernels == "fused":
-        kernels = step.launcher.kernels  # one of them with the engine's own workspace
+        kernels = step.device_step.kernels  # one of them with the engine's own workspace
         kernels = kernels._replace(linear_residual=kernels.linear_residual.func)
         assert isinstance(attention.attention, SplitAttention) and kernels == TRITON
     else:

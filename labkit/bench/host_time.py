@@ -140,9 +140,9 @@ def host_engine(
     )
     step = engine.decode_step
     if isinstance(step, ResidentDecodeStep):
-        step.launcher.attention.attention = no_attention
+        step.device_step.attention.attention = no_attention
         if options.launch == "graph" and engine.device.type == "cuda":
-            step.launcher = GraphedStep(step.launcher)
+            step.device_step = GraphedStep(step.device_step)
     else:
         step.attention = no_attention
     return engine
@@ -208,5 +208,5 @@ def parts_of(engine: InferenceEngine) -> dict[str, tuple[object, str]]:
     """What makes the block tables, and what makes room for new keys and values and has them written."""
     step = engine.decode_step
     if isinstance(step, ResidentDecodeStep):
-        return {"tables": (step.slots, "follow"), "append": (engine.kv_manager, "reserve_token_batch")}
+        return {"tables": (step.slots, "update"), "append": (engine.kv_manager, "reserve_token_batch")}
     return {"tables": (step.block_tables, "build"), "append": (step.kv_append, "append")}

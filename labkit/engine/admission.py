@@ -1,6 +1,6 @@
 """Who gets memory: what fits is admitted, cached prompts make way, and the newest request is preempted."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from labkit.engine.request import Request
 from labkit.engine.scheduler import OnlineScheduler
@@ -9,22 +9,17 @@ from labkit.kvcache import KVBlockManager, PrefixCache, PrefixEntry
 
 
 class Admission:
-    """The scheduler's policy, held against the free blocks of the pool.
-
-    settle: brings the books of requests, sessions and blocks up to date; called before they are looked at.
-    """
+    """The scheduler's policy, held against the free blocks of the pool."""
 
     def __init__(
         self,
         scheduler: OnlineScheduler,
         kv_manager: KVBlockManager,
         prefix_cache: PrefixCache | None,
-        settle: Callable[[], None],
     ) -> None:
         self._scheduler = scheduler
         self._kv_manager = kv_manager
         self._prefix_cache = prefix_cache
-        self._settle = settle
         self._claimed: dict[Request, PrefixEntry | None] = {}  # in this admission
         self._needed = 0  # blocks, in each layer: for those who run to go on, and for the claimed
         # Id of the request that did not fit, and how many blocks had been let go of by then. Until one more
@@ -33,15 +28,16 @@ class Admission:
 
     # --- to join -----------------------------------------------------------------------------------
 
+    def may_admit(self) -> bool:
+        """Whether a request waits that `admit` has not refused already. Reads no session's state."""
+        first = self._scheduler.first()
+        return first is not None and self._refused != (first.request_id, self._kv_manager.num_let_go)
+
     def admit(self) -> dict[Request, PrefixEntry | None]:
         """Move to running what fits, each with a session; and the cached prompt that it begins with.
 
-        If anything fails, all wait as before and the error is raised.
+        Only if `may_admit`. If anything fails, all wait as before and the error is raised.
         """
-        first = self._scheduler.first()
-        if first is None or self._refused == (first.request_id, self._kv_manager.num_let_go):
-            return {}
-        self._settle()
         self._claimed = claimed = {}
         self._needed, self._refused = self._sum_of_needs(), None
         try:
@@ -53,7 +49,7 @@ class Admission:
         finally:
             self._claimed = {}
         if not claimed:  # else their prompts could be what the next request begins with
-            self._refused = first.request_id, self._kv_manager.num_let_go
+            self._refused = self._scheduler.first().request_id, self._kv_manager.num_let_go
         return claimed
 
     def _claim(self, request: Request) -> bool:

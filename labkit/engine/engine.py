@@ -15,6 +15,7 @@ from labkit.engine.admission import Admission, release
 from labkit.engine.config import CacheConfig, SchedulerConfig
 from labkit.engine.device import check_dtype, check_room, current_device, default_dtype, pick_device
 from labkit.engine.guard import Guard
+from labkit.engine.overlap import NextTokens
 from labkit.engine.prefill import prefill_sessions
 from labkit.engine.prompt import Prompt, check_params, prompts_with_params, token_ids_of
 from labkit.engine.request import Completion, FinishReason, Request, sample_requests
@@ -23,7 +24,6 @@ from labkit.engine.scheduler import OnlineScheduler
 from labkit.engine.stats import EngineCounters, EngineStats
 from labkit.engine.step.build import build_decode_step, build_kv_manager, build_readback, launch_of
 from labkit.engine.step_outputs import StepOutputs
-from labkit.engine.stretch import Stretch
 from labkit.engine.text_decoder import TextDecoder
 from labkit.errors import BrokenEngineError, EngineBusyError, RequestError
 from labkit.kvcache import KVBlockManager, PrefixCache, PrefixEntry
@@ -97,7 +97,7 @@ class InferenceEngine:
         self.readback = build_readback(options, self.decode_step)
         self.guard = Guard(self)
         self._scheduler = OnlineScheduler(scheduler)
-        self.admission = Admission(self._scheduler, self._kv_manager, self.prefix_cache, self.readback.settle)
+        self._admission = Admission(self._scheduler, self._kv_manager, self.prefix_cache)
         self._requests: dict[int, Request] = {}  # by id, until they end
         self._step_requests: set[int] = set()  # those whose tokens `step` hands out
         self._outbox = StepOutputs()  # made, and not handed out by `step` yet
@@ -105,19 +105,30 @@ class InferenceEngine:
         self._next_request_id = 0
         self._counters = EngineCounters()
 
+    # --- its parts, for whoever reads requests' state or changes who runs ----------------------------
+
     @property
     def kv_manager(self) -> KVBlockManager:
-        """The pool and its books, up to date."""
-        with self.guard:
-            self.readback.settle()
+        """The pool of blocks, with every length up to date."""
+        self._flush()
         return self._kv_manager
 
     @property
     def scheduler(self) -> OnlineScheduler:
-        """Who waits and who runs, each with books that are up to date."""
-        with self.guard:
-            self.readback.settle()
+        """Who waits and who runs, each with tokens and lengths that are up to date."""
+        self._flush()
         return self._scheduler
+
+    @property
+    def admission(self) -> Admission:
+        """Who joins and who is preempted, decided by lengths that are up to date."""
+        self._flush()
+        return self._admission
+
+    def _flush(self) -> None:
+        """Bring all bookkeeping up to date: the one door to what a steady batch defers (rung 10)."""
+        with self.guard:
+            self.readback.flush()
 
     # --- requests ----------------------------------------------------------------------------------
 
@@ -253,7 +264,7 @@ class InferenceEngine:
                 if request.completion is None:  # another call's step may have ended it
                     with self.guard:
                         self._advance()
-                        self.readback.settle()
+                        self._flush()
                 completion = request.completion
                 new_ids = request.output_token_ids[num_sent:]
                 num_sent += len(new_ids)
@@ -298,7 +309,7 @@ class InferenceEngine:
             self._decode()
             self._prefill()
         elif self._prefill():
-            self._launch_ahead()
+            self._launch_first()
         else:
             self._decode()
 
@@ -307,6 +318,8 @@ class InferenceEngine:
         if not self._scheduler.waiting:
             return False
         started = time.perf_counter()
+        if not self._admission.may_admit():
+            return False
         prefixes = self.admission.admit()
         if not prefixes:
             return False
@@ -321,7 +334,7 @@ class InferenceEngine:
                 release(request)
             self._scheduler.put_back(admitted)
             raise
-        with self.guard.books:
+        with self.guard.bookkeeping:
             for request, reused in zip(admitted, held, strict=True):
                 request.admitted = request.admitted or started
                 self._counters.reused_tokens += reused
@@ -353,28 +366,27 @@ class InferenceEngine:
         """One more token for every running request."""
         started = time.perf_counter()
         if not self.readback.is_ahead:
-            self._counters.preemptions += self.admission.make_room_to_decode()
+            self._counters.preemptions += self._admission.make_room_to_decode()
         running = list(self._scheduler.running)
         if not running:
             self.readback.drop()
             return
-        requests, token_ids, stretch = self.readback.next_tokens(running)
-        with self.guard.books:
+        tokens = self.readback.next_tokens(running)
+        with self.guard.bookkeeping:
             self._counters.decode_steps += 1
-            self._counters.decoded_tokens += len(token_ids) - token_ids.count(None)
-            if stretch is not None and stretch.is_quiet(token_ids, self.model.tokenizer.eos_token_id):
-                self._accept_all(stretch, token_ids)
+            self._counters.decoded_tokens += len(tokens.token_ids) - tokens.token_ids.count(None)
+            if self.readback.defer(tokens, self.model.tokenizer.eos_token_id):
+                self._hand_out_batch(tokens)
             else:
-                self.readback.settle()
-                self._accept(requests, token_ids)
-        if not self._scheduler.running:  # a step may be on its way for those who have just ended
+                self._accept(tokens.requests, tokens.token_ids)
+        if not self._scheduler.running:  # a step may be in flight for requests that have just ended
             self.readback.drop()
         self._counters.decode_seconds += time.perf_counter() - started
 
-    def _launch_ahead(self) -> None:
-        """A newcomer's first decode step is on its way while its first token is handed out (rung 10)."""
+    def _launch_first(self) -> None:
+        """A newcomer's first decode step is in flight while its first token is handed out (rung 10)."""
         started = time.perf_counter()
-        self.readback.launch_ahead(self._scheduler.running)
+        self.readback.launch_first(self._scheduler.running)
         self._counters.decode_seconds += time.perf_counter() - started
 
     def _accept(self, requests: list[Request], token_ids: list[int | None]) -> None:
@@ -394,21 +406,20 @@ class InferenceEngine:
             else:
                 self._hand_out(request, token_id)
 
-    def _accept_all(self, stretch: Stretch, token_ids: list[int]) -> None:
-        """The same for requests of which none is done, without a word about each."""
-        stretch.take(token_ids, time.perf_counter())
-        self._counters.generated_tokens += len(token_ids)
+    def _hand_out_batch(self, tokens: NextTokens) -> None:
+        """Hand out a steady batch's tokens, which end no request, as a whole."""
+        self._counters.generated_tokens += len(tokens.token_ids)
         if len(self._step_requests) == len(self._requests):
-            self._outbox.extend(stretch.request_ids, token_ids)
+            self._outbox.extend(tokens.steady.request_ids, tokens.token_ids)
         elif self._step_requests:
-            for request, token_id in zip(stretch.requests, token_ids, strict=True):
+            for request, token_id in zip(tokens.requests, tokens.token_ids, strict=True):
                 self._hand_out(request, token_id)
 
     def _finish(self, request: Request, reason: FinishReason, error: str | None = None) -> Completion:
-        with self.guard.books:
-            self.readback.settle()
+        with self.guard.bookkeeping:
+            scheduler = self.scheduler
             release(request)
-            self._scheduler.remove(request)
+            scheduler.remove(request)
             del self._requests[request.request_id]
             completion = request.complete(reason, self.model.tokenizer, error)
             self._counters.finished[str(reason)] = self._counters.finished.get(str(reason), 0) + 1

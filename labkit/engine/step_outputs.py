@@ -1,6 +1,6 @@
-"""What a step hands out, as columns: a batch of tokens is handed over as a whole."""
+"""What a step hands out, kept as columns: a batch of tokens is added as a whole."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import starmap
 
 from labkit.engine.request import Completion, StepOutput
@@ -52,18 +52,6 @@ class StepOutputs(Sequence[StepOutput]):
     def __iter__(self) -> Iterator[StepOutput]:
         completions = map(self._completions.get, range(len(self)))
         return starmap(StepOutput, zip(self.request_ids, self.token_ids, completions, strict=True))
-
-    def __eq__(self, other: object) -> bool:
-        return list(self) == list(other) if isinstance(other, (StepOutputs, list)) else NotImplemented
-
-    __hash__ = None
-
-    def __add__(self, other: Iterable[StepOutput]) -> "StepOutputs":
-        # No __radd__: it would be asked before a list extends itself by `+=`, which then made a new list.
-        both = StepOutputs()
-        for output in (*self, *other):
-            both.append(*output)
-        return both
 
     def __repr__(self) -> str:
         return repr(list(self))

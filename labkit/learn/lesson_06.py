@@ -17,7 +17,7 @@ from labkit.engine.request import Request
 from labkit.engine.sampling import as_int64, sample, sample_any, uniform_number
 from labkit.engine.sampling.device import NO_TOKEN
 from labkit.engine.step.host import DecodeStep
-from labkit.engine.step.resident import Launched, ResidentDecodeStep
+from labkit.engine.step.resident import ResidentDecodeStep, StepInFlight
 from labkit.learn.exercise import BrokenContract, Case, Exercise, check_unchanged
 from labkit.learn.lesson_03 import recorded_writes
 from labkit.show.sends import record_sends
@@ -126,14 +126,14 @@ def copy_costs(profile: StepProfile) -> dict[str, float]:
 
 
 def slots_table(engine: InferenceEngine, layer_idx: int = 0) -> pd.DataFrame:
-    """What the device holds of each slot, and for comparison what the host's books say of its request."""
+    """What the device holds of each slot, and for comparison what the host has of its request."""
     slots = engine.decode_step.slots
     of_slot = {slots._slot_of.get(request.session): request for request in engine.scheduler.running}
     rows = {}
-    for slot in range(slots.nobody + 1):
+    for slot in range(slots.padding_slot + 1):
         request = of_slot.get(slot)
         rows[slot] = {
-            "request": "nobody, for padding" if slot == slots.nobody else "",
+            "request": "nobody, for padding" if slot == slots.padding_slot else "",
             "block table": str(slots.block_tables[layer_idx, slot, :4].tolist())[:-1] + ", ...]",
             "context_lens": int(slots.context_lens[slot]),
             "last_token_ids": int(slots.last_token_ids[slot]),
@@ -141,8 +141,8 @@ def slots_table(engine: InferenceEngine, layer_idx: int = 0) -> pd.DataFrame:
         }
         if request is not None:
             rows[slot]["request"] = str(request.request_id)
-            books = f"{request.session.num_tokens}, {request.output_token_ids[-1]}"
-            rows[slot]["host: tokens, last token"] = books
+            state = f"{request.session.num_tokens}, {request.output_token_ids[-1]}"
+            rows[slot]["host: tokens, last token"] = state
     return pd.DataFrame(rows).T.rename_axis("slot")
 
 
@@ -157,18 +157,18 @@ class RoomAfterTheStep:
         self.step = step
         self._changed: list[list[int]] = []
 
-    def launch(self, requests: Sequence[Request]) -> Launched:
+    def launch(self, requests: Sequence[Request]) -> StepInFlight:
         step, sessions = self.step, [request.session for request in requests]
-        step.slots.follow(requests, self._changed)
+        step.slots.update(requests, self._changed)
         longest = max(session.num_tokens for session in sessions)
-        arriving = step._readback.start(step.launcher(len(sessions), longest, True))
+        tokens = step.pinned_tokens.start_copy(step.device_step(len(sessions), longest, True))
         self._changed = [
             step.kv_manager.reserve_token_batch(i, [session.block_ids_per_layer[i] for session in sessions])
             for i in range(step.kv_manager.num_tables)
         ]
         for session in sessions:
             session.num_tokens += 1
-        return Launched(step, requests, sessions, arriving)
+        return StepInFlight(step, requests, sessions, tokens)
 
 
 def overwritten(engine: InferenceEngine, layer_idx: int = 0) -> list[str]:
@@ -198,7 +198,7 @@ def fail_after_the_device(engine: InferenceEngine, forgets: bool) -> pd.DataFram
 
     forgets: whether the device's state is given up, as the package does.
     """
-    slots, readback = engine.decode_step.slots, engine.decode_step._readback
+    slots, pinned_tokens = engine.decode_step.slots, engine.decode_step.pinned_tokens
     sessions = {r.request_id: r.session for r in engine.scheduler.running}
     slot_of = dict(slots._slot_of)
     lengths = {}
@@ -212,14 +212,14 @@ def fail_after_the_device(engine: InferenceEngine, forgets: bool) -> pd.DataFram
         raise ReadbackFailed("the tokens did not set out")
 
     look("before")
-    readback.start = fail
+    pinned_tokens.start_copy = fail
     if not forgets:
         slots.forget = lambda _: None
     try:
         with suppress(ReadbackFailed):
             engine.step()
     finally:
-        del readback.start
+        del pinned_tokens.start_copy
         if not forgets:
             del slots.forget
     look("after")

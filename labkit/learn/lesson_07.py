@@ -413,12 +413,12 @@ def fail_the_forward(engine: InferenceEngine) -> dict[str, list[int]]:
         look("when it fails")
         raise DeviceFailed
 
-    working, step.launcher = step.launcher, failing
+    working, step.device_step = step.device_step, failing
     try:
         with suppress(DeviceFailed):
             engine.step()
     finally:
-        step.launcher = working
+        step.device_step = working
     look("afterwards")
     return seen
 
@@ -522,7 +522,7 @@ def begin_operators(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -
         engine.add_request(list(prompt), SamplingParams(max_new_tokens=4, stop_on_eos=False))
     engine.step()
     engine.step()
-    slots, attention = engine.decode_step.slots, engine.decode_step.launcher.attention
+    slots, attention = engine.decode_step.slots, engine.decode_step.device_step.attention
     slot_mapping = slots.slot_mapping[: len(prompts)]
     with torch.inference_mode(), OperatorCounter() as counter:
         attention.begin(slots, slot_mapping, max(map(len, prompts)) + 1)

@@ -143,8 +143,8 @@ def longest_possible(device_step: DeviceStep) -> int:
 
 def device_step_of(engine: InferenceEngine) -> DeviceStep:
     """What the engine launches kernel by kernel, or has graphs of."""
-    launcher = engine.decode_step.launcher
-    return launcher if isinstance(launcher, DeviceStep) else launcher.device_step
+    step = engine.decode_step.device_step
+    return step if isinstance(step, DeviceStep) else step.device_step
 
 
 class ToyGraphedStep:
@@ -203,7 +203,7 @@ def captured_steps(engine: InferenceEngine, num_steps: int, bucket: int | None =
     """
     step = engine.decode_step
     if isinstance(step, ResidentDecodeStep):
-        name, device_step = "launcher", device_step_of(engine)
+        name, device_step = "device_step", device_step_of(engine)
     else:
         name, device_step = "next_tokens", None
     graphs, plain = [], getattr(step, name)
@@ -227,7 +227,7 @@ def captured_steps(engine: InferenceEngine, num_steps: int, bucket: int | None =
         if device_step is None:
             del step.next_tokens  # the class's own again
         else:
-            step.launcher = plain
+            step.device_step = plain
     return graphs
 
 
@@ -475,7 +475,7 @@ def lazy_captures(
         cache=CacheConfig(block_size=16, prefix_cache=False),
         scheduler=SchedulerConfig(max_batch_size=12, decode_first=True),
     )
-    engine.decode_step.launcher = lazy = LazyGraphs(device_step_of(engine))
+    engine.decode_step.device_step = lazy = LazyGraphs(device_step_of(engine))
     random = Random(8)
     for i in range(num_steps):
         if i < 0.75 * num_steps and random.random() < 0.25:
@@ -497,7 +497,7 @@ def lazy_benchmark(
         cache=CacheConfig(block_size=16, prefix_cache=False),
         scheduler=SchedulerConfig(max_batch_size=12, prefill_max_batch_size=12),
     )
-    engine.decode_step.launcher = lazy = LazyGraphs(device_step_of(engine))
+    engine.decode_step.device_step = lazy = LazyGraphs(device_step_of(engine))
     captures = []
     for _ in range(runs):
         lazy.met.clear()

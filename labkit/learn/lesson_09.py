@@ -119,8 +119,8 @@ def storage(tensor: Tensor) -> int:
 
 def device_step_of(engine: InferenceEngine) -> DeviceStep:
     """What the engine launches kernel by kernel, or has graphs of."""
-    launcher = engine.decode_step.launcher
-    return launcher if isinstance(launcher, DeviceStep) else launcher.device_step
+    step = engine.decode_step.device_step
+    return step if isinstance(step, DeviceStep) else step.device_step
 
 
 @contextmanager
@@ -143,7 +143,7 @@ def logged(step: DeviceStep) -> Iterator[LaunchLog]:
 
 def step_log(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> LaunchLog:
     """Of one greedy step of these prompts, kernel by kernel, whatever launches it in the engine."""
-    device_step, launcher = device_step_of(engine), engine.decode_step.launcher
+    device_step, launcher = device_step_of(engine), engine.decode_step.device_step
     logs = []
 
     def launch(*args: object) -> Tensor:
@@ -152,11 +152,11 @@ def step_log(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> Launc
             return device_step(*args)
 
     with steady_decode(engine, prompts):
-        engine.decode_step.launcher = launch
+        engine.decode_step.device_step = launch
         try:
             engine.step()
         finally:
-            engine.decode_step.launcher = launcher
+            engine.decode_step.device_step = launcher
     (log,) = logs
     return log
 

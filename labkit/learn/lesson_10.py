@@ -17,9 +17,9 @@ from labkit.bench.comparison import Comparison, speedup, speedup_interval
 from labkit.bench.cost_cards import profiled_by
 from labkit.bench.workload import gaps_us
 from labkit.engine import Completion, InferenceEngine, SamplingParams, StepOutput
-from labkit.engine.readback import ReadOneBehind
-from labkit.engine.step.resident import Launched
-from labkit.engine.step.staging import Arriving, PinnedReadback
+from labkit.engine.overlap import ReadOneBehind
+from labkit.engine.step.resident import StepInFlight
+from labkit.engine.step.staging import PinnedTokens, TokenCopy
 from labkit.learn.exercise import Case, Exercise
 from labkit.model import LanguageModel
 from labkit.show import record_flights, steps_on_device
@@ -175,7 +175,7 @@ def calls_until_tokens(engine: InferenceEngine, joins_after: int, num_tokens: in
     return calls[:num_tokens]
 
 
-# --- steps in a row ---------------------------------------------------------------------------------------
+# --- steady batches ---------------------------------------------------------------------------------------
 
 BOOKKEEPING = ("labkit/engine/", "labkit/kvcache/")
 
@@ -195,24 +195,24 @@ def bookkeeping_calls(engine: InferenceEngine) -> int:
 
 
 def count_launches(engine: InferenceEngine, prompts: Sequence[str], params: SamplingParams) -> dict[str, int]:
-    """Serve the prompts: steps that were launched by a walk over all requests, and those of a stretch."""
-    step = engine.decode_step
-    counted = {"walked": 0, "in a stretch": 0}
+    """Serve the prompts: steps launched by a walk over all requests, and those of a steady batch."""
+    step, calls = engine.decode_step, Counter()
 
-    def counting(kind: str, launch: Callable) -> Callable:
-        def wrapper(of_whom: object) -> Launched:
-            counted[kind] += 1
-            return launch(of_whom)
+    def counting(name: str) -> Callable:
+        launch = getattr(step, name)
+
+        def wrapper(*about: object) -> StepInFlight:
+            calls[name] += 1
+            return launch(*about)
 
         return wrapper
 
-    step.launch = counting("walked", step.launch)
-    step.launch_again = counting("in a stretch", step.launch_again)
+    step.launch, step.start = counting("launch"), counting("start")
     try:
         engine.generate(prompts, params)
     finally:
-        del step.launch, step.launch_again  # the class's own again
-    return counted
+        del step.launch, step.start  # the class's own again
+    return {"walked": calls["launch"], "in a steady batch": calls["start"] - calls["launch"]}
 
 
 # --- what breaks: whose token is it? ----------------------------------------------------------------------
@@ -221,14 +221,13 @@ def count_launches(engine: InferenceEngine, prompts: Sequence[str], params: Samp
 class AsksWhoRuns(ReadOneBehind):
     """Gives a token to whoever runs, in whatever session; for demonstration."""
 
-    def _still_there(self, flight: Launched) -> list[int]:
-        """Which of its requests, by place, get their token: not who has ended or was preempted since."""
-        return [b for b, request in enumerate(flight.requests) if request.session is not None]
+    def _still_running(self, step: StepInFlight) -> list[int]:
+        """The step's rows whose tokens are handed out: of requests that did not end or lose their blocks."""
+        return [b for b, request in enumerate(step.requests) if request.session is not None]
 
 
 def preempt_newest(engine: InferenceEngine) -> None:
     """What the engine does to its newest request when blocks run out."""
-    engine.readback.settle()
     engine.admission.preempt_newest()
 
 
@@ -283,18 +282,18 @@ def what_is_read(streams: Sequence[Sequence[Access]]) -> Counter[str]:
 # --- what breaks: one buffer, and failures ----------------------------------------------------------------
 
 
-class OneBuffer(PinnedReadback):
-    """Readback without turns; for demonstration."""
+class OneBuffer(PinnedTokens):
+    """Tokens copied without turns; for demonstration."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size, torch.device("cpu"))
         self._buffers[1] = self._buffers[0]
 
 
-def two_steps_on_their_way(readback: PinnedReadback) -> list[list[int]]:
+def two_steps_in_flight(pinned_tokens: PinnedTokens) -> list[list[int]]:
     """What is read when the copies of two steps were started and then both are read."""
-    arriving = [readback.start(torch.tensor(token_ids)) for token_ids in ([11, 12], [21, 22])]
-    return [each.read() for each in arriving]
+    copies = [pinned_tokens.start_copy(torch.tensor(token_ids)) for token_ids in ([11, 12], [21, 22])]
+    return [copy.read() for copy in copies]
 
 
 class Planted(RuntimeError):
@@ -331,7 +330,7 @@ def run_with_failure(
     def state() -> tuple[int, int]:
         return session.num_tokens, int(engine.readback.is_ahead)
 
-    place = {"launch": (engine.decode_step, "launcher"), "read": (Arriving, "read")}[what]
+    place = {"launch": (engine.decode_step, "device_step"), "read": (TokenCopy, "read")}[what]
     (booked_before, flying_before) = state()
     with failing_once(*place), suppress(Planted):
         outputs += engine.step()

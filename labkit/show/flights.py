@@ -1,4 +1,4 @@
-"""Steps on their way: what was launched, when it was read, and who got the tokens."""
+"""Steps in flight: what was launched, when it was read, and who got the tokens."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from labkit.engine import InferenceEngine
-from labkit.engine.readback import NextTokens
+from labkit.engine.overlap import NextTokens
 from labkit.engine.request import Request
-from labkit.engine.step.resident import Launched, ResidentDecodeStep
+from labkit.engine.step.resident import ResidentDecodeStep, StepInFlight
 from labkit.show.style import BLUE, INK, ORANGE, PALE, RED, figure, styled
 
 BOX = 0.8
@@ -70,7 +70,7 @@ class Flights:
         return sorted(ahead - behind)
 
     def _calls_on_board(self, flight: Flight) -> range:
-        """The calls that ended with this step on its way."""
+        """The calls that ended with this step in flight."""
         return range(flight.launched_in, self.calls + 1 if flight.read_in is None else flight.read_in)
 
     def table(self) -> pd.DataFrame:
@@ -102,13 +102,13 @@ def record_flights(engine: InferenceEngine) -> Iterator[Flights]:
     watched = Flights()
     start, next_tokens = step.start, readback.next_tokens
 
-    def start_and_note(requests: Sequence[Request], *about: object) -> Launched:
-        launched = start(requests, *about)
+    def start_and_note(requests: Sequence[Request], *about: object) -> StepInFlight:
+        step_in_flight = start(requests, *about)
         ids = [request.request_id for request in requests]
         flight = Flight(len(watched.flights) + 1, watched.calls, ids)
         watched.flights.append(flight)
-        _note_its_end(launched, flight, watched)
-        return launched
+        _note_its_end(step_in_flight, flight, watched)
+        return step_in_flight
 
     def next_tokens_and_note(running: Sequence[Request]) -> NextTokens:
         watched.calls += 1
@@ -125,15 +125,15 @@ def record_flights(engine: InferenceEngine) -> Iterator[Flights]:
         del step.start, readback.next_tokens  # the classes' own again
 
 
-def _note_its_end(launched: Launched, flight: Flight, watched: Flights) -> None:
-    read = launched.read
+def _note_its_end(step: StepInFlight, flight: Flight, watched: Flights) -> None:
+    read = step.read
 
     def read_and_note() -> list[int | None]:
         flight.token_ids = read()
         flight.read_in = watched.calls
         return flight.token_ids
 
-    launched.read = read_and_note
+    step.read = read_and_note
 
 
 @styled

@@ -50,10 +50,10 @@ class SendWatch:
         self._sent: dict[str, list] = {}
         self._inner = {
             name: getattr(self.slots, name)
-            for name in ("follow", "_send_mapping", "_send_states", "send_rows")
+            for name in ("update", "_send_mapping", "_send_states", "send_rows")
         }
         for name in self._inner:
-            setattr(self.slots, name, self._follow if name == "follow" else self._noting(name))
+            setattr(self.slots, name, self._update if name == "update" else self._noting(name))
         self._send_inner = self.slots._staging.send
         self.slots._staging.send = self._send
 
@@ -73,9 +73,9 @@ class SendWatch:
         self._sent.setdefault("copies", []).append(len(numbers))
         return self._send_inner(numbers)
 
-    def _follow(self, requests: Sequence[Request], changed: Sequence[Sequence[int]]) -> None:
+    def _update(self, requests: Sequence[Request], changed: Sequence[Sequence[int]]) -> None:
         self._sent = {}
-        self._inner["follow"](requests, changed)
+        self._inner["update"](requests, changed)
         states, rows = self._sent.get("_send_states", []), self._sent.get("send_rows", [])
         copies = self._sent.get("copies", [])
         counts = ("_send_mapping" in self._sent, len(states), len(rows), len(copies), sum(copies))

@@ -45,15 +45,15 @@ def test_while_a_waiting_request_cannot_fit_steps_go_on_as_if_nobody_waited(monk
     long = SamplingParams(50, stop_on_eos=False)
     first = engine.add_request((1, 2, 3), long)
     second = engine.add_request(tuple(range(50, 55)), long)
-    outputs = engine.step() + engine.step()
+    outputs = [output for _ in range(2) for output in engine.step()]
     assert (engine.stats().running, engine.stats().waiting) == (2, 0)
     third = engine.add_request(tuple(range(100, 155)), SamplingParams(4))  # needs 14 blocks of 16
     outputs += engine.step()
-    calls = counted(monkeypatch, engine.decode_step, "launch", "launch_again")
+    calls = counted(monkeypatch, engine.decode_step, "launch", "start")
     for _ in range(12):
         outputs += engine.step()
     assert engine.stats().waiting == 1
-    assert calls == {"launch_again": 12}
+    assert calls == {"start": 12}
     monkeypatch.undo()
     handed_out = tokens_by_request([*outputs, *run(engine)])
     assert handed_out[first] == tokens_alone((1, 2, 3), long)
@@ -93,7 +93,7 @@ def test_a_prompt_that_has_just_been_computed_lets_its_twin_in_without_a_block_c
     engine = make_engine(max_blocks_per_layer=5, block_size=4)
     prompt = tuple(range(12))
     ids = [engine.add_request(prompt, SamplingParams(1)) for _ in range(2)]
-    outputs = engine.step()
+    outputs = list(engine.step())
     assert (engine.stats().running, engine.stats().waiting) == (0, 1)
     outputs += run(engine)
     assert tokens_by_request(outputs) == {i: tokens_alone(prompt, SamplingParams(1)) for i in ids}

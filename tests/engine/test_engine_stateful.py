@@ -45,15 +45,15 @@ PLACES = {
 
 
 def telling(step):
-    return (step.slots, "follow") if is_resident(step) else (step.block_tables, "build")
+    return (step.slots, "update") if is_resident(step) else (step.block_tables, "build")
 
 
 def working(step):
-    return "launcher" if is_resident(step) else "attention"
+    return "device_step" if is_resident(step) else "attention"
 
 
 def sampling(step):
-    return "launcher" if is_resident(step) else "sample"
+    return "device_step" if is_resident(step) else "sample"
 
 
 def is_resident(step):

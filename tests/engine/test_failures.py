@@ -21,7 +21,7 @@ from labkit.engine import InferenceSession
 from labkit.engine import engine as engine_module
 from labkit.engine import prefill as prefill_module
 from labkit.engine import request as request_module
-from labkit.engine.step.staging import Arriving
+from labkit.engine.step.staging import TokenCopy
 from labkit.errors import OutOfBlocksError
 
 PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5, 6), (1, 2, 3, 4), (7,)]
@@ -54,11 +54,11 @@ A_TOKEN = {"append at layer k, request b": PLACES["append at layer k, request b"
 A_LAYER = {"append at layer k": (lambda engine: engine.kv_manager, "append_token_batch", 2)}
 A_RESIDENT_STEP = {
     "reserving in a table": (lambda engine: engine.kv_manager, "reserve_token_batch", 2),
-    "telling the device": (lambda engine: engine.decode_step.slots, "follow", 2),
+    "telling the device": (lambda engine: engine.decode_step.slots, "update", 2),
     "telling the device who joined": (lambda engine: engine.decode_step.slots, "_send_states", 1),
     "sending rows": (lambda engine: engine.decode_step.slots, "send_rows", 2),
-    "the device's work": (lambda engine: engine.decode_step, "launcher", 2),
-    "reading the tokens": (lambda engine: Arriving, "read", 2),
+    "the device's work": (lambda engine: engine.decode_step, "device_step", 2),
+    "reading the tokens": (lambda engine: TokenCopy, "read", 2),
 }
 APPENDING = {"per_token": A_TOKEN, "batched": A_LAYER | A_WRITE, "batched_fast_path": A_WRITE | A_TOKEN}
 
@@ -94,7 +94,7 @@ PLANTS = [
 def test_after_a_failed_step_everybody_goes_on(monkeypatch, options, owner, name, at_call, settings):
     engine = make_engine(options=options, **settings)
     request_ids = add_all(engine, PROMPTS[:3], EACH_PARAMS[:3])
-    outputs = engine.step() + engine.step()
+    outputs = [output for _ in range(2) for output in engine.step()]
     request_ids += add_all(engine, PROMPTS[3:], EACH_PARAMS[3:])
 
     monkeypatch.setattr(owner(engine), name, failing(getattr(owner(engine), name), at_call))
@@ -131,7 +131,7 @@ def test_when_blocks_run_out_in_the_middle_of_a_step_nothing_of_it_stays(monkeyp
         pytest.skip("one table serves both layers")
     prompts = [(1, 2, 3, 4), (5, 6), (7, 8, 9, 10), tuple(range(20, 28))]
     request_ids = add_all(engine, prompts, [GREEDY] * 4)
-    outputs = engine.step()
+    outputs = list(engine.step())
     before = held_by(engine)
     allocate = failing(engine.kv_manager._allocate_block, at_call, OutOfBlocksError)
     monkeypatch.setattr(engine.kv_manager, "_allocate_block", allocate)
@@ -147,12 +147,12 @@ def test_when_blocks_run_out_in_the_middle_of_a_step_nothing_of_it_stays(monkeyp
 def test_what_was_decoded_before_the_prefill_failed_is_handed_out_later(monkeypatch):
     engine = make_engine(decode_first=True)
     first = engine.add_request((1, 2, 3), GREEDY)
-    outputs = engine.step()
+    outputs = list(engine.step())
     second = engine.add_request((4, 5), GREEDY)
     monkeypatch.setattr(engine_module, "prefill_sessions", failing(engine_module.prefill_sessions))
     with pytest.raises(Boom):
         engine.step()
-    later = engine.step()
+    later = list(engine.step())
     assert [o.request_id for o in later] == [first, first, second]
     handed_out = tokens_by_request(outputs + later + run(engine))
     assert handed_out == {first: tokens_alone((1, 2, 3), GREEDY), second: tokens_alone((4, 5), GREEDY)}

@@ -133,7 +133,7 @@ def test_a_failed_step_is_undone_in_all_layers(monkeypatch, kind, at_layer):
     engine = make_engine(options=MUTABLE, prefix_cache=False)
     prompts = [(1, 2, 3), (4, 5)]
     request_ids = [engine.add_request(p, GREEDY) for p in prompts]
-    outputs = engine.step() + engine.step()
+    outputs = [output for _ in range(2) for output in engine.step()]
     held = engine.scheduler.running[0].session.num_tokens
     at_failure, afterwards = fail_a_step(engine, at_layer)
     counted_too_early = at_layer + (kind is SeedOrderManager)

@@ -138,7 +138,7 @@ def test_watching_changes_nothing_and_is_taken_off():
     engine = prefilled(THIS, params=SEEDED)
     slots = engine.decode_step.slots
     show.record_sends(engine, 3)
-    assert not {"follow", "_send_mapping", "_send_states", "send_rows"} & vars(slots).keys()
+    assert not {"update", "_send_mapping", "_send_states", "send_rows"} & vars(slots).keys()
     assert "send" not in vars(slots._staging)
     made = lesson_06.finish(engine)
     for i, prompt in enumerate(PROMPTS):

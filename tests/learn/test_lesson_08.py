@@ -87,7 +87,7 @@ def test_after_a_capture_that_fails_none_is_running():
 @pytest.mark.parametrize("max_batch_size", [3, 6])
 def test_an_engine_of_toy_graphs_makes_the_tokens_of_rung_00(max_batch_size):
     engine = make_engine(options=BELOW, max_batch_size=max_batch_size, decode_first=True, prefix_cache=False)
-    engine.decode_step.launcher = toy = ToyGraphedStep(device_step_of(engine))
+    engine.decode_step.device_step = toy = ToyGraphedStep(device_step_of(engine))
     assert toy.graphs.keys() == {(b, g) for b in batch_buckets(max_batch_size) for g in (True, False)}
     params = [replace((GREEDY, SEEDED)[i % 2], max_new_tokens=4 + i, seed=i) for i in range(6)]
     each = [(PROMPTS[i % 3], params[i]) for i in range(6)]
@@ -110,11 +110,11 @@ def test_capturing_changes_nothing_but_nobodys_slot():
     assert torch.equal(manager.k_cache, pool[0]) and torch.equal(manager.v_cache, pool[1])
     for name, was in before.items():
         now = getattr(slots, name)
-        others = ... if name == "slot_mapping" else (..., slice(0, slots.nobody), slice(None))
+        others = ... if name == "slot_mapping" else (..., slice(0, slots.padding_slot), slice(None))
         if name not in ("slot_mapping", "block_tables"):
-            others = slice(0, slots.nobody)
+            others = slice(0, slots.padding_slot)
         assert torch.equal(now[others], was[others]), name
-    assert slots.context_lens[slots.nobody] == -1
+    assert slots.context_lens[slots.padding_slot] == -1
     owner = device_step_of(engine).attention
     assert owner.attention.__name__ == "paged_attention_append_plain"  # as before
 
@@ -176,7 +176,7 @@ def test_a_device_step_is_one_program_whoever_is_in_the_slots(options, params):
         engine.step()
         graphs.append(captured_steps(engine, 7))  # blocks of 4: boundaries are crossed
         engine.step()  # and the engine goes on
-        assert type(engine.decode_step.launcher) is DeviceStep
+        assert type(engine.decode_step.device_step) is DeviceStep
     for first, *others in graphs:
         assert [obstacles(first, other) for other in others] == [(0, 0, 0, 0, 0)] * 6
     # Of another engine, only the addresses are others.
@@ -262,7 +262,7 @@ def test_who_pads_a_step_changes_no_byte():
         engine = make_engine(options=BELOW, max_batch_size=5, prefill_max_batch_size=1, prefix_cache=False)
         for cache in (engine.kv_manager.k_cache, engine.kv_manager.v_cache):
             cache.fill_(torch.nan)
-        engine.decode_step.launcher = PaddedStep(device_step_of(engine), 5)
+        engine.decode_step.device_step = PaddedStep(device_step_of(engine), 5)
         for prompt in [*PROMPTS, (3,), (8, 8)][:num_requests]:
             engine.add_request(prompt, GREEDY)
         while engine.scheduler.waiting:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from labkit import LADDER, SamplingParams
 from labkit.bench import host_times
 from labkit.bench.comparison import MIN_ROUNDS
-from labkit.engine.step.staging import PinnedReadback
+from labkit.engine.step.staging import PinnedTokens
 from labkit.learn import lesson_10
 from labkit.learn.lesson_10 import (
     Access,
@@ -247,10 +247,10 @@ def test_launches_are_counted_by_kind_and_the_engine_is_as_before():
     params = SamplingParams(20, stop_on_eos=False)
     engine = make_engine(options=ONE_BEHIND, prefix_cache=False)
     # 19 launches; the first walks over the requests, and nobody leaves before the end.
-    assert lesson_10.count_launches(engine, PROMPTS, params) == {"walked": 1, "in a stretch": 18}
-    assert not {"launch", "launch_again"} & set(vars(engine.decode_step))
+    assert lesson_10.count_launches(engine, PROMPTS, params) == {"walked": 1, "in a steady batch": 18}
+    assert not {"launch", "start"} & set(vars(engine.decode_step))
     engine = make_engine(options=AT_ONCE, prefix_cache=False)
-    assert lesson_10.count_launches(engine, PROMPTS, params) == {"walked": 19, "in a stretch": 0}
+    assert lesson_10.count_launches(engine, PROMPTS, params) == {"walked": 19, "in a steady batch": 0}
 
 
 def test_the_streaming_table_has_the_median_of_the_runs():
@@ -285,9 +285,9 @@ def test_one_stream_has_one_order_and_two_have_some_that_are_wrong():
 
 
 def test_two_buffers_hold_two_steps_and_one_does_not():
-    right = PinnedReadback(2, torch.device("cpu"))
-    assert lesson_10.two_steps_on_their_way(right) == [[11, 12], [21, 22]]
-    assert lesson_10.two_steps_on_their_way(OneBuffer(2)) == [[21, 22], [21, 22]]
+    right = PinnedTokens(2, torch.device("cpu"))
+    assert lesson_10.two_steps_in_flight(right) == [[11, 12], [21, 22]]
+    assert lesson_10.two_steps_in_flight(OneBuffer(2)) == [[21, 22], [21, 22]]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from labkit.engine.readback import ReadAtOnce, ReadOneBehind
+from labkit.engine.overlap import ReadAtOnce, ReadOneBehind
 from labkit.engine.step.attention import AttendAndWrite, AttendThenWrite, SplitAttention
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.fused import PLAIN, FusedDeviceStep, triton_kernels
@@ -123,8 +123,8 @@ def build_resident_step(
         raise OptionError("launch = 'graph' cannot capture plain attention; it needs attention = 'triton'")
     slots = DeviceSlots(kv_manager, max_batch_size)
     device_step = build_device_step(options, gpt2, kv_manager, slots, on_triton)
-    launcher = GraphedStep(device_step) if is_graph else device_step
-    return ResidentDecodeStep(kv_manager, slots, launcher, device_step.attention.path)
+    path = device_step.attention.path
+    return ResidentDecodeStep(kv_manager, slots, GraphedStep(device_step) if is_graph else device_step, path)
 
 
 def build_device_step(
@@ -159,7 +159,7 @@ def attend_then_write(kv_manager: MutableInfoBlockManager, on_triton: bool) -> A
 
 def launch_of(options: EngineOptions, decode_step: DecodeStep | ResidentDecodeStep) -> str:
     """How a step is launched, "graph" or "eager"; where graphs cannot be had, with the reason."""
-    if isinstance(decode_step, ResidentDecodeStep) and isinstance(decode_step.launcher, GraphedStep):
+    if isinstance(decode_step, ResidentDecodeStep) and isinstance(decode_step.device_step, GraphedStep):
         return "graph"
     return "eager: graphs need a CUDA GPU" if options.launch == "graph" else "eager"
 

@@ -17,41 +17,47 @@ from labkit.kvcache import KVBlockManager
 
 LARGEST_TOP_K = 2**31  # larger than any vocabulary
 
+# What the host sends when a request joins, beside its row: the slot, then a number for each of these tensors
+# of `DeviceSlots`. All travel as int64, fractions by their bits.
+WHOLE_NUMBERS = ("context_lens", "last_token_ids", "top_ks", "seeds", "draws")
+FRACTIONS = ("temperatures", "top_ps")
+STATE_SIZE = 1 + len(WHOLE_NUMBERS) + len(FRACTIONS)  # numbers per request
+
 
 class DeviceSlots:
     """Block tables, lengths, last tokens and sampling state, resident on the device.
 
     `slot_mapping` [B] says which slot each request of the step has. The host sends what the device cannot
-    know: who joined, and rows whose blocks changed. The slot after the last belongs to nobody: rows that
-    pad a batch have it, and its context length is -1, so that nothing is stored for them.
+    know: who joined, and rows whose blocks changed. The slot after the last is the `padding_slot`: rows
+    that pad a batch have it, and its context length is -1, so that nothing is stored for them.
     """
 
     def __init__(self, kv_manager: KVBlockManager, max_batch_size: int) -> None:
         self._kv_manager = kv_manager
         device = kv_manager.k_cache.device
         T, M, S = kv_manager.num_tables, kv_manager.max_blocks_per_seq, max_batch_size + 1
-        self.nobody = max_batch_size
+        self.padding_slot = max_batch_size
 
         def zeros(*shape: int, dtype: torch.dtype) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
         self.block_tables = zeros(T, S, M, dtype=torch.int32)
         self.context_lens = zeros(S, dtype=torch.int32)  # tokens in the cache
-        self.context_lens[self.nobody] = -1
+        self.context_lens[self.padding_slot] = -1
         self.last_token_ids = zeros(S, dtype=torch.int64)
         self.temperatures = zeros(S, dtype=torch.float64)
         self.top_ks = zeros(S, dtype=torch.int64)
         self.top_ps = torch.ones(S, dtype=torch.float64, device=device)
         self.seeds = zeros(S, dtype=torch.int64)
         self.draws = zeros(S, dtype=torch.int64)  # random numbers drawn so far
-        self.slot_mapping = torch.full((max_batch_size,), self.nobody, dtype=torch.int64, device=device)
+        self.slot_mapping = torch.full((max_batch_size,), self.padding_slot, dtype=torch.int64, device=device)
         self._slot_of: dict[InferenceSession, int] = {}
         self._free = list(range(max_batch_size))[::-1]
-        self._mapped: list[InferenceSession] = []  # whom slot_mapping names
-        numbers_a_slot = 1 + T * M + 7
-        self._staging = PinnedStaging(max_batch_size * numbers_a_slot, device)
+        self._mapped: list[InferenceSession] = []  # the requests of slot_mapping
+        self._row_size = 1 + T * M  # numbers per request: the slot, and its row of each table
+        self._staging = PinnedStaging(max_batch_size * max(self._row_size, STATE_SIZE), device)
 
-    def follow(self, requests: Sequence[Request], changed: Sequence[Sequence[int]]) -> None:
+    def update(self, requests: Sequence[Request], changed: Sequence[Sequence[int]]) -> None:
         """Make the device's state that of a step of these requests.
 
         changed: for each table, the requests (by place) whose list of blocks has changed.
@@ -88,7 +94,7 @@ class DeviceSlots:
 
     def _send_mapping(self, sessions: list[InferenceSession]) -> None:
         self._mapped = []  # until it is sent
-        slots = torch.full((len(self.slot_mapping),), self.nobody, dtype=torch.int64)
+        slots = torch.full((len(self.slot_mapping),), self.padding_slot, dtype=torch.int64)
         slots[: len(sessions)] = torch.tensor([self._slot_of[session] for session in sessions])
         self.slot_mapping.copy_(self._staging.send(slots))
         self._mapped = sessions
@@ -98,36 +104,20 @@ class DeviceSlots:
         if not requests:
             return
         numbers = np.array(
-            [
-                (
-                    self._slot_of[request.session],
-                    request.session.num_tokens,
-                    request.output_token_ids[-1],
-                    min(request.params.top_k, LARGEST_TOP_K),
-                    as_int64(request.seed),
-                    len(request.output_token_ids),
-                )
-                for request in requests
-            ],
+            [(self._slot_of[request.session], *whole_numbers_of(request)) for request in requests],
             dtype=np.int64,
         )
         fractions = np.array([(r.params.temperature, r.params.top_p) for r in requests], dtype=np.float64)
         packed = np.concatenate([numbers.T.ravel(), fractions.T.ravel().view(np.int64)])
-        sent = self._staging.send(torch.from_numpy(packed)).view(8, len(requests))
-        slots, context_lens, last_ids, top_ks, seeds, draws = sent[:6]
-        temperatures, top_ps = sent[6:].view(torch.float64)
-        self.context_lens[slots] = context_lens.int()
-        self.last_token_ids[slots] = last_ids
-        self.top_ks[slots] = top_ks
-        self.seeds[slots] = seeds
-        self.draws[slots] = draws
-        self.temperatures[slots] = temperatures
-        self.top_ps[slots] = top_ps
+        slots, *columns = self._staging.send(torch.from_numpy(packed)).view(STATE_SIZE, len(requests))
+        for name, column in zip(WHOLE_NUMBERS + FRACTIONS, columns, strict=True):
+            state = getattr(self, name)
+            state[slots] = column.view(state.dtype) if name in FRACTIONS else column.to(state.dtype)
 
     def send_rows(self, sessions: Sequence[InferenceSession]) -> None:
         """Block table rows of sessions that have a slot."""
         T, _, M = self.block_tables.shape
-        rows = np.zeros((len(sessions), 1 + T * M), dtype=np.int64)
+        rows = np.zeros((len(sessions), self._row_size), dtype=np.int64)
         rows[:, 0] = [self._slot_of[session] for session in sessions]
         for table_idx in range(T):
             tables = rows[:, 1 + table_idx * M : 1 + (table_idx + 1) * M]
@@ -136,6 +126,17 @@ class DeviceSlots:
                 row[: len(block_ids)] = block_ids
             tables -= self._kv_manager.layer_offset(table_idx)
         np.maximum(rows, 0, out=rows)  # where there is no block
-        sent = self._staging.send(torch.from_numpy(rows.ravel())).view(len(sessions), 1 + T * M)
+        sent = self._staging.send(torch.from_numpy(rows.ravel())).view(rows.shape)
         tables = sent[:, 1:].view(len(sessions), T, M).int()
         self.block_tables[:, sent[:, 0]] = tables.transpose(0, 1)
+
+
+def whole_numbers_of(request: Request) -> tuple[int, ...]:
+    """The state of a request that joins, in the order of `WHOLE_NUMBERS`."""
+    return (
+        request.session.num_tokens,
+        request.output_token_ids[-1],
+        min(request.params.top_k, LARGEST_TOP_K),
+        as_int64(request.seed),
+        len(request.output_token_ids),
+    )

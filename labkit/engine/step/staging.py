@@ -1,9 +1,9 @@
-"""Numbers on their way to the GPU."""
+"""Numbers in flight between host and GPU, in pinned memory."""
 
 import torch
 from torch import Tensor
 
-NUM_BUFFERS = 4  # a step in which somebody joins sends three times, behind a step that may still run
+NUM_BUFFERS = 4  # a step in which a request joins sends three times, behind a step that may still run
 
 
 class PinnedStaging:
@@ -34,19 +34,23 @@ class PinnedStaging:
             event = torch.cuda.Event()
             event.record()
             self._copied[turn] = event
-        self._turn = turn  # only now: of a copy that failed to start nobody knows when it is over
+        self._turn = turn  # only now: when a copy that failed to start is over cannot be known
         return sent
 
 
-class PinnedReadback:
-    """Token ids on their way back, waited for only when they are read. Two buffers take turns."""
+class PinnedTokens:
+    """Copies a step's token ids to the host, which waits for them only when it reads them.
+
+    Two pinned buffers take turns.
+    """
 
     def __init__(self, size: int, device: torch.device) -> None:
+        """size: tokens copied at most in one go."""
         self._is_cuda = device.type == "cuda"
         self._buffers = [pinned_numbers(size, self._is_cuda) for _ in range(2)]
         self._turn = 0
 
-    def start(self, token_ids: Tensor) -> "Arriving":
+    def start_copy(self, token_ids: Tensor) -> "TokenCopy":
         """Start the copy of int64 [n]. The one before the last must have been read."""
         turn = 1 - self._turn
         buffer = self._buffers[turn][: len(token_ids)]
@@ -55,13 +59,13 @@ class PinnedReadback:
         if self._is_cuda:
             event = torch.cuda.Event()
             event.record()
-        arriving = Arriving(buffer, event)
-        self._turn = turn  # only now: a start that failed must not make the next one write over unread tokens
-        return arriving
+        copy = TokenCopy(buffer, event)
+        self._turn = turn  # only now: a copy that failed must not make the next one write over unread tokens
+        return copy
 
 
-class Arriving:
-    """Numbers that may not be here yet."""
+class TokenCopy:
+    """Token ids in flight to the host."""
 
     def __init__(self, buffer: Tensor, event: torch.cuda.Event | None) -> None:
         self._buffer = buffer

@@ -138,9 +138,7 @@ class Worker:
             while self._read_inbox():
                 self._step()
                 self._deliver()
-        except (
-            BaseException
-        ) as error:  # a failed step that could not be undone: the engine is broken
+        except BaseException as error:  # a failed step that could not be undone: the engine is broken
             cause = error
         self._end_all(cause)
         self._deliver()

@@ -37,8 +37,8 @@ from labkit.engine import InferenceSession
 from labkit.engine.step import graphed
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.graphed import GraphedStep, batch_buckets, garbage_collected_before
-from labkit.engine.step.resident import Launched
-from labkit.engine.step.staging import Arriving
+from labkit.engine.step.resident import StepInFlight
+from labkit.engine.step.staging import TokenCopy
 from labkit.errors import OptionError, OutOfBlocksError
 from labkit.kernels import triton_status
 from labkit.kvcache import MutableInfoBlockManager, OneTableBlockManager, PrefixCache
@@ -395,10 +395,10 @@ EACH_PARAMS = [GREEDY, SEEDED, GREEDY, SEEDED, GREEDY]
 EXPECTED = [tokens_alone(prompt, params) for prompt, params in zip(PROMPTS, EACH_PARAMS, strict=True)]
 PLACES = {  # where a step can fail, and in which of its calls
     "telling the device who runs": (lambda step: step.slots, "_send_mapping", 0),
-    "attention in the first layer": (lambda step: step.launcher.attention, "attention", 0),
-    "attention in the second layer": (lambda step: step.launcher.attention, "attention", 1),
-    "when the device has done it all": (lambda step: step._readback, "start", 0),
-    "reading the tokens": (lambda step: Arriving, "read", 0),
+    "attention in the first layer": (lambda step: step.device_step.attention, "attention", 0),
+    "attention in the second layer": (lambda step: step.device_step.attention, "attention", 1),
+    "when the device has done it all": (lambda step: step.pinned_tokens, "start_copy", 0),
+    "reading the tokens": (lambda step: TokenCopy, "read", 0),
 }
 
 
@@ -418,7 +418,7 @@ def test_a_step_that_fails_leaves_everything_as_if_it_had_not_been(monkeypatch, 
     """Also when the device is ahead of the host by then, and when the next attempts fail like the first."""
     engine = make_engine(options=options, prefix_cache=False)
     request_ids = [engine.add_request(*each) for each in zip(PROMPTS[:3], EACH_PARAMS, strict=False)]
-    outputs = engine.step() + engine.step()
+    outputs = [output for _ in range(2) for output in engine.step()]
     request_ids += [engine.add_request(*each) for each in zip(PROMPTS[3:], EACH_PARAMS[3:], strict=True)]
     outputs += engine.step()  # they join: the next step has another batch
     before = held_by(engine)
@@ -445,7 +445,7 @@ def test_a_failed_step_in_which_blocks_were_copied_spoils_no_sharer(monkeypatch,
     engine = make_engine(options=options, decode_first=True)
     engine.generate([PROMPTS[0]], SamplingParams(1))
     request_ids = [engine.add_request(PROMPTS[0], params) for params in (GREEDY, SEEDED, GREEDY)]
-    outputs = engine.step()
+    outputs = list(engine.step())
     _, before = held_by(engine)
     owner, name, at_call = PLACES[place]
     owner = owner(engine.decode_step)
@@ -470,12 +470,12 @@ def test_a_launch_counts_a_token_and_its_reading_gives_it(options):
     engine.step()
     running = list(engine.scheduler.running)
     lengths = [r.session.num_tokens for r in running]
-    launched = engine.decode_step.launch(running)
-    assert isinstance(launched, Launched)
-    assert list(launched.requests) == running
+    in_flight = engine.decode_step.launch(running)
+    assert isinstance(in_flight, StepInFlight)
+    assert list(in_flight.requests) == running
     assert [r.session.num_tokens for r in running] == [n + 1 for n in lengths]
     engine.check_integrity()
-    assert launched.read() == [tokens[1] for tokens in EXPECTED[:3]]
+    assert in_flight.read() == [tokens[1] for tokens in EXPECTED[:3]]
 
 
 @resident
@@ -485,12 +485,12 @@ def test_a_launch_that_is_cancelled_takes_the_token_back_and_the_next_makes_it_a
         engine.add_request(*each)
     engine.step()
     running, before = list(engine.scheduler.running), held_by(engine)
-    launched = engine.decode_step.launch(running)
+    in_flight = engine.decode_step.launch(running)
     with monkeypatch.context() as patch:
-        patch.setattr(Arriving, "read", failing(Arriving.read))
+        patch.setattr(TokenCopy, "read", failing(TokenCopy.read))
         with pytest.raises(Boom):
-            launched.read()
-    launched.cancel()
+            in_flight.read()
+    in_flight.cancel()
     engine.check_integrity()
     assert held_by(engine) == before
     assert engine.decode_step.launch(running).read() == [tokens[1] for tokens in EXPECTED[:3]]
@@ -500,19 +500,19 @@ def test_a_launch_that_is_cancelled_takes_the_token_back_and_the_next_makes_it_a
 
 
 class Recorder:
-    """Stands for a launcher and notes what it was asked for."""
+    """Stands for a `DeviceStep` and notes what it was asked for."""
 
     def __init__(self, engine):
-        self.engine, self.launcher = engine, engine.decode_step.launcher
+        self.engine, self.device_step = engine, engine.decode_step.device_step
         self.calls = []
-        engine.decode_step.launcher = self
+        engine.decode_step.device_step = self
 
     def __call__(self, batch_size, max_context_len, is_greedy):
         running = self.engine.scheduler.running
         assert batch_size == len(running)
         assert max_context_len >= max(r.session.num_tokens for r in running)
         self.calls.append((batch_size, is_greedy))
-        return self.launcher(batch_size, max_context_len, is_greedy)
+        return self.device_step(batch_size, max_context_len, is_greedy)
 
 
 @resident
@@ -599,7 +599,7 @@ def test_each_slot_moves_on_with_its_session(options):
             if not request.params.is_greedy:
                 assert slots.draws[slot] == len(request.output_token_ids)
             num_compared += 1
-        assert slots.context_lens[slots.nobody] == -1
+        assert slots.context_lens[slots.padding_slot] == -1
     assert num_compared > 20
 
 
@@ -689,9 +689,9 @@ def test_the_buckets_of_small_engines(max_batch_size, buckets):
 
 def test_without_a_gpu_graphs_are_the_step_itself():
     engine = make_engine(options=CUDA_GRAPHS)
-    assert type(engine.decode_step.launcher) is DeviceStep
+    assert type(engine.decode_step.device_step) is DeviceStep
     plain = make_engine(options=replace(CUDA_GRAPHS, attention="plain"))
-    assert type(plain.decode_step.launcher) is DeviceStep
+    assert type(plain.decode_step.device_step) is DeviceStep
     assert tokens_of(plain.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
 
 
@@ -778,16 +778,16 @@ def test_all_graphs_are_captured_when_the_step_is_made_and_none_in_the_middle_of
 
 def pad_steps(engine: InferenceEngine) -> list[tuple[int, int]]:
     """What graphs do, without graphs: each step is one of the next larger bucket. Batch and bucket, noted."""
-    launcher = engine.decode_step.launcher
+    device_step = engine.decode_step.device_step
     buckets = batch_buckets(len(engine.decode_step.slots.slot_mapping))
     noted = []
 
     def padded(batch_size, max_context_len, is_greedy):
         bucket = next(size for size in buckets if size >= batch_size)
         noted.append((batch_size, bucket))
-        return launcher(bucket, max_context_len, is_greedy)[:batch_size]
+        return device_step(bucket, max_context_len, is_greedy)[:batch_size]
 
-    engine.decode_step.launcher = padded
+    engine.decode_step.device_step = padded
     return noted
 
 
@@ -813,7 +813,7 @@ def test_padding_a_batch_changes_no_token_and_no_byte_of_anybody(options, attent
         for cache in (manager.k_cache, manager.v_cache):
             assert not (cache.isnan() & live).any()
             assert cache[:, manager._num_fresh_used[0] :].isnan().all()  # blocks that nobody was given
-        assert slots.context_lens[slots.nobody] == -1
+        assert slots.context_lens[slots.padding_slot] == -1
     handed_out = tokens_by_request(outputs)
     assert [handed_out[i] for i in ids] == [tokens_alone(*e) for e in zip(PROMPTS, params, strict=True)]
     assert (5, 7) in noted if attention == "plain" else noted
@@ -885,11 +885,11 @@ def test_on_a_gpu_graphs_make_the_tokens_of_the_step_itself(tiny, num_requests, 
         engine = gpu_engine(tiny, options, max_batch_size=max_batch_size)
         made[name] = tokens_of(engine.generate(prompts, params))
         assert_no_block_is_lost(engine)
-        launcher = engine.decode_step.launcher
-        assert type(launcher) is (GraphedStep if name == "graphs" else DeviceStep)
+        device_step = engine.decode_step.device_step
+        assert type(device_step) is (GraphedStep if name == "graphs" else DeviceStep)
         assert engine.decode_step.slots.context_lens[max_batch_size] == -1
     assert made["graphs"] == made["eager"]
-    assert set(range(1, num_requests + 1)) - set(launcher.buckets)  # some were padded
+    assert set(range(1, num_requests + 1)) - set(device_step.buckets)  # some were padded
 
 
 @pytest.mark.cuda
@@ -916,7 +916,7 @@ def test_on_a_gpu_greedy_tokens_are_those_of_rung_00_while_requests_come_and_are
         outputs, ids = [], []
         for i, each in enumerate(zip(prompts, params, strict=True)):
             ids.append(engine.add_request(*each))
-            outputs += engine.step() + engine.step()
+            outputs += [output for _ in range(2) for output in engine.step()]
             if i == 6:
                 engine.cancel(ids[3])
         handed_out = tokens_by_request(outputs + run(engine))
@@ -938,9 +938,9 @@ def test_on_a_gpu_graphs_are_captured_when_the_engine_is_made_and_never_again(ti
 
     monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", noted)
     engine = gpu_engine(tiny, CUDA_GRAPHS, max_batch_size=10, block_size=4)
-    launcher = engine.decode_step.launcher
+    device_step = engine.decode_step.device_step
     num_captured = len(captures)
-    assert num_captured == 2 * len(launcher.buckets)  # for greedy batches and for those that can draw
+    assert num_captured == 2 * len(device_step.buckets)  # for greedy batches and for those that can draw
     prompts, params = workload(tiny, 10, is_drawn=True)
     engine.generate(prompts, params)
     long = SamplingParams(tiny.config.n_positions - len(prompts[0]), stop_on_eos=False)
@@ -951,13 +951,13 @@ def test_on_a_gpu_graphs_are_captured_when_the_engine_is_made_and_never_again(ti
 @pytest.mark.cuda
 @needs_triton
 def test_on_a_gpu_graphs_say_what_memory_they_took(tiny):
-    launcher = gpu_engine(tiny, CUDA_GRAPHS, max_batch_size=8).decode_step.launcher
-    assert isinstance(launcher.memory_bytes, int)
-    assert 0 < launcher.memory_bytes < 2**32
-    assert launcher.capture_seconds > 0
+    device_step = gpu_engine(tiny, CUDA_GRAPHS, max_batch_size=8).decode_step.device_step
+    assert isinstance(device_step.memory_bytes, int)
+    assert 0 < device_step.memory_bytes < 2**32
+    assert device_step.capture_seconds > 0
     let_go_of = torch.empty(2**32, dtype=torch.uint8, device="cuda")
     del let_go_of  # PyTorch keeps it, until a capture gives it back to the GPU
-    again = gpu_engine(tiny, CUDA_GRAPHS, max_batch_size=8).decode_step.launcher
+    again = gpu_engine(tiny, CUDA_GRAPHS, max_batch_size=8).decode_step.device_step
     assert 0 < again.memory_bytes < 2**32
 
 
@@ -967,8 +967,8 @@ def test_on_a_gpu_capturing_writes_nothing_to_the_cache(tiny):
     engine = gpu_engine(tiny, CUDA_GRAPHS, max_batch_size=8)
     assert not engine.kv_manager.k_cache.any() and not engine.kv_manager.v_cache.any()
     slots = engine.decode_step.slots
-    assert slots.context_lens.tolist() == [0] * slots.nobody + [-1]
-    assert slots.slot_mapping.tolist() == [slots.nobody] * 8
+    assert slots.context_lens.tolist() == [0] * slots.padding_slot + [-1]
+    assert slots.slot_mapping.tolist() == [slots.padding_slot] * 8
 
 
 @pytest.mark.cuda
@@ -1027,13 +1027,13 @@ def test_a_launch_in_which_nothing_changes_makes_no_tensor_of_numbers_and_reads_
         engine.add_request(prompt, params)
     engine.step()
     running = list(engine.scheduler.running)
-    launched = engine.decode_step.launch(running)  # in this one, everybody joins
-    for request, token_id in zip(running, launched.read(), strict=True):
+    in_flight = engine.decode_step.launch(running)  # in this one, everybody joins
+    for request, token_id in zip(running, in_flight.read(), strict=True):
         request.output_token_ids.append(token_id)
     with torch.inference_mode(), Conversations() as conversations:
-        launched = engine.decode_step.launch(running)
+        in_flight = engine.decode_step.launch(running)
     assert conversations.noted == []
-    assert launched.read() == [tokens_alone(prompt, params)[2] for prompt in PROMPTS[:3]]
+    assert in_flight.read() == [tokens_alone(prompt, params)[2] for prompt in PROMPTS[:3]]
 
 
 @pytest.mark.cuda
@@ -1058,10 +1058,10 @@ def test_on_a_gpu_a_launch_never_waits_for_the_gpu(tiny, options, is_drawn):
     for _ in range(4):
         torch.cuda.set_sync_debug_mode("error")
         try:
-            launched = engine.decode_step.launch(running)
+            in_flight = engine.decode_step.launch(running)
         finally:
             torch.cuda.set_sync_debug_mode("default")
-        give(launched)
+        give(in_flight)
     assert [list(r.output_token_ids) for r in running] == [
         list(tokens[: len(r.output_token_ids)])
         for r, tokens in zip(
@@ -1070,9 +1070,9 @@ def test_on_a_gpu_a_launch_never_waits_for_the_gpu(tiny, options, is_drawn):
     ]
 
 
-def give(launched) -> None:
+def give(in_flight) -> None:
     """Each request of a step its token, now that they are here."""
-    for request, token_id in zip(launched.requests, launched.read(), strict=True):
+    for request, token_id in zip(in_flight.requests, in_flight.read(), strict=True):
         request.output_token_ids.append(token_id)
 
 

@@ -16,7 +16,7 @@ from labkit.engine import InferenceSession
 from labkit.engine.request import Request
 from labkit.engine.sampling import as_int64
 from labkit.engine.step.slots import DeviceSlots
-from labkit.engine.step.staging import NUM_BUFFERS, PinnedReadback, PinnedStaging
+from labkit.engine.step.staging import NUM_BUFFERS, PinnedStaging, PinnedTokens
 from labkit.kvcache import MutableInfoBlockManager, OneTableBlockManager
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -64,15 +64,15 @@ def test_more_numbers_than_there_is_room_for_are_not_cut_silently():
 
 
 def test_numbers_are_read_as_they_were_when_they_set_out():
-    readback = PinnedReadback(4, CPU)
+    pinned_tokens = PinnedTokens(4, CPU)
     token_ids = torch.tensor([5, -1, 2**40])
-    first = readback.start(token_ids)
+    first = pinned_tokens.start_copy(token_ids)
     token_ids.fill_(0)
-    second = readback.start(torch.tensor([7, 8, 9, 10]))  # before the first is read
+    second = pinned_tokens.start_copy(torch.tensor([7, 8, 9, 10]))  # before the first is read
     assert first.read() == [5, -1, 2**40]
     assert second.read() == [7, 8, 9, 10]
     assert second.read() == [7, 8, 9, 10]
-    assert readback.start(torch.tensor([1])).read() == [1]
+    assert pinned_tokens.start_copy(torch.tensor([1])).read() == [1]
     assert all(type(number) is int for number in second.read())
 
 
@@ -94,12 +94,12 @@ def test_a_buffer_is_not_written_again_before_its_copy_is_over(monkeypatch):
     """Trap 5, as a GPU would see it that copies only when it is waited for."""
     staging, made, waited = PinnedStaging(2, CPU), [], []
 
-    def arrive(event: FakeEvent) -> None:
+    def land(event: FakeEvent) -> None:
         """What the copy finds in the buffers by now: its own numbers, and those of the sends after it."""
         waited.append((event.number, sorted(buffer.tolist() for buffer in staging._buffers)))
 
     monkeypatch.setattr(staging, "_is_cuda", True)
-    monkeypatch.setattr(torch.cuda, "Event", lambda: FakeEvent(arrive, made))
+    monkeypatch.setattr(torch.cuda, "Event", lambda: FakeEvent(land, made))
     for i in range(NUM_BUFFERS + 3):
         staging.send(torch.full((2,), i))
     assert waited == [(i, [[i + k] * 2 for k in range(NUM_BUFFERS)]) for i in range(3)]
@@ -116,16 +116,16 @@ def test_a_join_behind_a_step_that_still_runs_waits_for_no_copy(monkeypatch):
 
 
 def test_numbers_are_read_when_their_copy_is_over(monkeypatch):
-    readback, made = PinnedReadback(3, CPU), []
+    pinned_tokens, made = PinnedTokens(3, CPU), []
     landing = {0: [5, 6, 7], 1: [8, 9]}
 
-    def arrive(event: FakeEvent) -> None:
-        arriving[event.number]._buffer.copy_(torch.tensor(landing[event.number]))
+    def land(event: FakeEvent) -> None:
+        copies[event.number]._buffer.copy_(torch.tensor(landing[event.number]))
 
-    monkeypatch.setattr(readback, "_is_cuda", True)
-    monkeypatch.setattr(torch.cuda, "Event", lambda: FakeEvent(arrive, made))
-    arriving = [readback.start(torch.full((len(numbers),), -7)) for numbers in landing.values()]
-    assert [each.read() for each in arriving] == list(landing.values())
+    monkeypatch.setattr(pinned_tokens, "_is_cuda", True)
+    monkeypatch.setattr(torch.cuda, "Event", lambda: FakeEvent(land, made))
+    copies = [pinned_tokens.start_copy(torch.full((len(numbers),), -7)) for numbers in landing.values()]
+    assert [copy.read() for copy in copies] == list(landing.values())
 
 
 def busy_gpu() -> None:
@@ -169,14 +169,14 @@ def test_on_a_gpu_two_copies_are_under_way_without_the_host_waiting():
 
 @pytest.mark.cuda
 def test_on_a_gpu_numbers_are_read_as_they_were_when_they_set_out():
-    readback = PinnedReadback(100_000, CUDA)
+    pinned_tokens = PinnedTokens(100_000, CUDA)
     token_ids = torch.empty(100_000, dtype=torch.int64, device=CUDA).fill_(0)  # that kernel is loaded now
     torch.cuda.synchronize()
     busy_gpu()
     token_ids.fill_(1)
-    first = readback.start(token_ids)
+    first = pinned_tokens.start_copy(token_ids)
     token_ids.fill_(2)
-    second = readback.start(token_ids[:10])
+    second = pinned_tokens.start_copy(token_ids[:10])
     token_ids.fill_(3)
     assert not torch.cuda.current_stream().query()
     assert set(first.read()) == {1}
@@ -208,9 +208,9 @@ def assert_device_knows(slots: DeviceSlots, requests: Sequence[Request]) -> None
     mapping = slots.slot_mapping.tolist()
     used, padding = mapping[: len(requests)], mapping[len(requests) :]
     assert len({*used}) == len(used)
-    assert all(0 <= slot < slots.nobody for slot in used)
-    assert set(padding) <= {slots.nobody}
-    assert slots.context_lens[slots.nobody] == -1
+    assert all(0 <= slot < slots.padding_slot for slot in used)
+    assert set(padding) <= {slots.padding_slot}
+    assert slots.context_lens[slots.padding_slot] == -1
     for slot, request in zip(used, requests, strict=True):
         params, session = request.params, request.session
         for table_idx, table in enumerate(slots.block_tables):
@@ -298,13 +298,13 @@ class World:
             for i in range(self.manager.num_tables)
         ]
 
-    def follow(self) -> None:
+    def update(self) -> None:
         """Reserve and tell the device: it then knows all, and was sent what it could not know and no more."""
         before = [[row_of(r.session, i) for i in range(self.manager.num_tables)] for r in self.running]
         changed = self.reserve()
         after = [[row_of(r.session, i) for i in range(self.manager.num_tables)] for r in self.running]
         self.slots.sent = {}
-        self.slots.follow(self.running, changed)
+        self.slots.update(self.running, changed)
         sessions = [r.session for r in self.running]
         joined = [s for s in sessions if s not in self.known]
         dirty = [s for s, b, a in zip(sessions, before, after, strict=True) if s in joined or b != a]
@@ -333,7 +333,7 @@ class World:
         """fails: None, or "before" or "after" the device has done its work."""
         if not self.running:
             return
-        self.follow()
+        self.update()
         if self.looks:
             assert_device_knows(self.slots, self.running)
         if fails != "before":
@@ -428,7 +428,7 @@ def test_a_whole_batch_can_join_though_its_rows_are_short(kind):
         requests[-1].output_token_ids.append(i)
         requests[-1].session = InferenceSession(manager)
         requests[-1].session.append_prompt(*kv_numbers(manager, 0, 5 + i))
-    slots.follow(requests, [[]])
+    slots.update(requests, [[]])
     assert_device_knows(slots, requests)
 
 
@@ -465,7 +465,7 @@ def test_a_list_that_changed_in_any_one_table_is_sent(table_idx):
     world.slots.sent = {}
     changed = [[], []]
     changed[table_idx] = [1]
-    world.slots.follow(world.running, changed)
+    world.slots.update(world.running, changed)
     world.slots.sent.pop("copies")
     assert world.slots.sent == {"rows": [requests[1].session]}
 
@@ -478,7 +478,7 @@ def test_a_copy_on_write_is_a_changed_row_of_one_sharer_alone(kind):
     world.step()
     assert first.session.num_tokens == 5  # half a block is filled
     second = world.join(0, 0, PARAMS[0])
-    world.follow()  # the first copies its last block; the second, the last holder, writes in place
+    world.update()  # the first copies its last block; the second, the last holder, writes in place
     assert world.slots.sent["rows"] == [first.session, second.session]
     assert world.slots.sent["states"] == [second.session]
     rows = [world.slots.block_tables[0, slot].tolist() for slot in world.slots.slot_mapping[:2].tolist()]
@@ -561,7 +561,7 @@ def test_after_a_follow_that_failed_and_a_forget_the_device_is_told_all(kind, fa
     with monkeypatch.context() as patch:
         patch.setattr(world.slots, fails, boom)
         with pytest.raises(KeyboardInterrupt):
-            world.slots.follow(world.running, world.reserve())
+            world.slots.update(world.running, world.reserve())
     world.slots.forget([r.session for r in world.running])
     world.known, world.mapped = [], None
     for request in world.running:
@@ -577,17 +577,17 @@ def test_a_batch_of_one_is_enough():
     world.leave(0)
     world.join(1, None, PARAMS[0])
     world.step()
-    assert world.slots.nobody == 1
+    assert world.slots.padding_slot == 1
     assert world.slots.slot_mapping.tolist() == [0]
 
 
 @kinds
 def test_before_anybody_joins_every_row_is_nobodys(kind):
     slots = World(kind).slots
-    assert slots.slot_mapping.tolist() == [slots.nobody] * MAX_BATCH
-    assert slots.context_lens[slots.nobody] == -1
+    assert slots.slot_mapping.tolist() == [slots.padding_slot] * MAX_BATCH
+    assert slots.context_lens[slots.padding_slot] == -1
     assert not slots.block_tables.any()
-    assert slots.temperatures[slots.nobody] == 0  # so that nothing is drawn for it
+    assert slots.temperatures[slots.padding_slot] == 0  # so that nothing is drawn for it
     num_tables = slots.block_tables.shape[0]
     assert num_tables == (1 if kind is OneTableBlockManager else 2)
 
@@ -628,7 +628,7 @@ def test_on_a_gpu_the_device_knows_it_though_nobody_waits_between_two_steps(kind
                 world.join(step % 7, None, PARAMS[step % len(PARAMS)])
             if device == CUDA and step % 8 == 0:
                 busy_gpu()
-            world.follow()
+            world.update()
             slots, mapping = world.slots, world.slots.slot_mapping.clone()
             snapshots.append(
                 {name: tensor[mapping] for name, tensor in vars(slots).items() if is_state(name, tensor)}

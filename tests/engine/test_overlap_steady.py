@@ -1,4 +1,4 @@
-"""Steps that are booked as a whole: the books when somebody looks, failures, and what a step costs."""
+"""Steady batches: the state that everybody sees, failures, and what a step costs."""
 
 import sys
 from collections import Counter
@@ -24,8 +24,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit import CacheConfig, InferenceEngine, SamplingParams, load_model
-from labkit.engine import Completion, InferenceSession, StepOutput, StepOutputs
-from labkit.engine.step.staging import Arriving
+from labkit.engine import Completion, InferenceSession, StepOutput
+from labkit.engine.step.staging import TokenCopy
 from labkit.ladder import OVERLAP, PAGED_ENGINE
 from labkit.show import record_flights
 
@@ -34,7 +34,7 @@ LONG = 24
 
 
 def decoding(options, num_steps: int, prompts=PROMPTS, params=GREEDY, **cache_options) -> InferenceEngine:
-    """An engine that has decoded so many steps, and nobody has looked since."""
+    """An engine that has decoded so many steps, and has not been flushed since."""
     engine = make_engine(options=options, prefix_cache=False, **cache_options)
     for prompt in prompts:
         engine.add_request(prompt, replace(params, max_new_tokens=LONG))
@@ -43,8 +43,8 @@ def decoding(options, num_steps: int, prompts=PROMPTS, params=GREEDY, **cache_op
     return engine
 
 
-def books(engine: InferenceEngine) -> list[tuple]:
-    """Everything that is booked about each running request."""
+def state_of(engine: InferenceEngine) -> list[tuple]:
+    """Everything that is kept about each running request."""
     manager, running = engine.kv_manager, engine.scheduler.running
     return [
         (
@@ -58,7 +58,7 @@ def books(engine: InferenceEngine) -> list[tuple]:
     ]
 
 
-# --- the books -------------------------------------------------------------------------------------
+# --- the state that is seen from outside -----------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -66,7 +66,7 @@ def books(engine: InferenceEngine) -> list[tuple]:
 @pytest.mark.parametrize("num_steps", [9, 10])
 def test_who_is_admitted_does_not_depend_on_whether_somebody_looked(options, num_steps):
     """A newcomer of seven blocks is measured against the blocks that are left, and those that the running
-    need next, not against what they had when their stretch began."""
+    need next, not against what they had when they became a steady batch."""
     seen = []
     for looks in (False, True):
         engine = decoding(options, num_steps, PROMPTS[:1], block_size=2, max_blocks_per_layer=14)
@@ -74,7 +74,7 @@ def test_who_is_admitted_does_not_depend_on_whether_somebody_looked(options, num
         steps = []
         while engine.has_work:
             if looks:
-                books(engine)
+                state_of(engine)
             outputs, stats = engine.step(), engine.stats()
             now = stats.waiting, stats.running, stats.free_blocks, stats.counters.preemptions
             steps.append((now, [(output.request_id, output.token_id) for output in outputs]))
@@ -89,14 +89,14 @@ def test_who_is_admitted_does_not_depend_on_whether_somebody_looked(options, num
 @ahead
 @pytest.mark.parametrize("block_size", [2, 4, 64])
 @pytest.mark.parametrize("num_steps", [1, 2, 3, 9])
-def test_whoever_looks_finds_the_books_as_if_every_step_had_been_booked(options, block_size, num_steps):
+def test_whoever_looks_finds_the_state_as_if_every_step_had_been_flushed(options, block_size, num_steps):
     looked_at = decoding(options, 0, block_size=block_size)
     for _ in range(num_steps):
         looked_at.step()
-        books(looked_at)
+        state_of(looked_at)
     engine = decoding(options, num_steps, block_size=block_size)
     assert engine.stats().free_blocks == looked_at.stats().free_blocks
-    assert books(engine) == books(looked_at)
+    assert state_of(engine) == state_of(looked_at)
     engine.check_integrity()
     for request in engine.scheduler.running:
         assert request.token_times == sorted(request.token_times)
@@ -105,27 +105,27 @@ def test_whoever_looks_finds_the_books_as_if_every_step_had_been_booked(options,
 
 
 @ahead
-def test_whoever_asks_for_the_pool_first_finds_its_books_up_to_date(options):
+def test_whoever_asks_for_the_pool_first_finds_its_lengths_up_to_date(options):
     looked_at = decoding(options, 0, block_size=4)
     for _ in range(6):
         looked_at.step()
-        books(looked_at)
+        state_of(looked_at)
     pool = decoding(options, 6, block_size=4).kv_manager
     assert torch.equal(pool.live_slots(), looked_at.kv_manager.live_slots())
 
 
 @ahead
-def test_looking_twice_books_nothing_twice(options):
+def test_looking_twice_counts_nothing_twice(options):
     engine = decoding(options, 5)
-    assert books(engine) == books(engine)
+    assert state_of(engine) == state_of(engine)
 
 
 @ahead
-def test_paths_are_counted_as_if_every_step_had_been_booked(options):
+def test_paths_are_counted_as_if_every_step_had_been_flushed(options):
     looked_at = decoding(options, 0, block_size=4)
     for _ in range(9):
         looked_at.step()
-        books(looked_at)
+        state_of(looked_at)
     assert decoding(options, 9, block_size=4).stats().append_paths == looked_at.stats().append_paths
 
 
@@ -156,7 +156,7 @@ def test_nothing_is_launched_behind_anybodys_last_token(options):
 
 
 @ahead
-def test_a_stretch_without_blocks_waits_for_the_step_in_flight(options):
+def test_a_steady_batch_without_blocks_waits_for_the_step_in_flight(options):
     """Two requests of four tokens, four blocks of four: the ninth token of both has none."""
     engine = make_engine(options=options, prefix_cache=False, max_blocks_per_layer=4)
     ids = [engine.add_request(prompt, GREEDY) for prompt in ((1, 2, 3, 4), (7, 8, 9, 10))]
@@ -195,7 +195,7 @@ EVENTS = st.one_of(
     prefix_cache=st.booleans(),
     eos=st.sampled_from([None, EOS]),
 )
-def test_whatever_happens_between_stretches_everybody_gets_rung_00s_tokens(
+def test_whatever_happens_between_steady_batches_everybody_gets_rung_00s_tokens(
     events, options, block_size, spare_blocks, prefix_cache, eos
 ):
     engine = make_engine(
@@ -251,9 +251,9 @@ def test_whatever_happens_between_stretches_everybody_gets_rung_00s_tokens(
 PLACES = {
     "making room": lambda engine: (engine.decode_step.kv_manager, "reserve_token_batch"),
     "sending rows": lambda engine: (engine.decode_step.slots, "send_rows"),
-    "the device's work": lambda engine: (engine.decode_step, "launcher"),
-    "when the device has done it all": lambda engine: (engine.decode_step._readback, "start"),
-    "reading": lambda engine: (Arriving, "read"),
+    "the device's work": lambda engine: (engine.decode_step, "device_step"),
+    "when the device has done it all": lambda engine: (engine.decode_step.pinned_tokens, "start_copy"),
+    "reading": lambda engine: (TokenCopy, "read"),
 }
 
 
@@ -261,7 +261,7 @@ PLACES = {
 @ahead
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("at_call", [0, 1, 4])
-def test_a_step_of_a_stretch_that_fails_leaves_the_books_whole(monkeypatch, options, place, at_call):
+def test_a_steady_step_that_fails_leaves_the_state_whole(monkeypatch, options, place, at_call):
     """Requests of five lengths in blocks of four: nearly every step has one whose block is full."""
     whole = decoding(options, 3, block_size=4)
     expected = {r.request_id: tuple(r.output_token_ids) for r in whole.scheduler.running}
@@ -305,18 +305,18 @@ def python_calls(engine: InferenceEngine) -> Counter[str]:
 
 
 @pytest.mark.parametrize("params", [GREEDY, SEEDED])
-def test_a_step_of_a_stretch_calls_the_same_functions_for_few_and_for_many(params):
+def test_a_steady_step_calls_the_same_functions_for_few_and_for_many(params):
     few, many = (decoding(OVERLAP, 4, [(1, 2, 3)] * B, params, block_size=64) for B in (2, 8))
     step_of_few, step_of_many = (python_calls(engine) for engine in (few, many))
     del few, many
-    assert step_of_few["ReadOneBehind._launch_again"] == 1
+    assert step_of_few["ReadOneBehind._launch_steady"] == 1
     # The model's own work on a CPU, the sampler's and the attention's, is the device's on a GPU.
     host = (
-        "Stretch.",
+        "SteadyBatch.",
         "ReadOneBehind.",
         "InferenceEngine.",
         "ResidentDecodeStep.",
-        "Launched.",
+        "StepInFlight.",
         "DeviceSlots.",
     )
     counted = [
@@ -356,66 +356,13 @@ def test_only_requests_whose_block_is_full_are_told_about(monkeypatch, options):
     assert sent == [1, 1, 1]  # the row of all tables in one message
 
 
-# --- outputs ---------------------------------------------------------------------------------------
-
-
-def test_outputs_are_a_sequence_of_step_outputs():
-    outputs = StepOutputs()
-    assert not outputs and outputs == [] and list(outputs) == [] and outputs.completions == []
-    end = alone(PROMPTS[0], GREEDY, None)
-    outputs.extend([1, 2], [10, 20])
-    outputs.append(1, 11, end)
-    outputs.append(2, None, None)
-    expected = [
-        StepOutput(1, 10, None),
-        StepOutput(2, 20, None),
-        StepOutput(1, 11, end),
-        StepOutput(2, None, None),
-    ]
-    assert outputs == expected and expected == outputs and outputs != expected[:3]
-    assert len(outputs) == 4 and [outputs[i] for i in range(-4, 4)] == expected * 2
-    assert outputs[1:3] == expected[1:3] and outputs[::-1] == expected[::-1]
-    assert outputs + expected == outputs + outputs == expected * 2
-    assert outputs.completions == [end]
-    assert outputs.request_ids == [1, 2, 1, 2] and outputs.token_ids == [10, 20, 11, None]
-    assert repr(outputs) == repr(expected)
-    with pytest.raises(IndexError):
-        outputs[4]
-    assert outputs.without(1) == [expected[1], expected[3]] and outputs.without(1).completions == []
-    assert outputs.without(2) == [expected[0], expected[2]] and outputs.without(2).completions == [end]
-    assert outputs == expected  # as before
-
-
-def test_a_list_extends_itself_by_outputs_so_whoever_holds_it_sees_them():
-    engine = make_engine()
-    engine.add_request(PROMPTS[0], GREEDY)
-    alias = gathered = []
-    while engine.has_work:
-        gathered += engine.step()
-    assert gathered is alias and len(alias) == GREEDY.max_new_tokens
-
-
-def test_a_driver_gets_the_tokens_of_its_own_requests_alone():
-    """`generate` and `stream` go on with whatever `step` has, and leave it in the outbox."""
-    engine = make_engine(options=OVERLAP, prefix_cache=False)
-    mine = engine.add_request(PROMPTS[0], replace(GREEDY, max_new_tokens=LONG))
-    expected = alone(PROMPTS[0], replace(GREEDY, max_new_tokens=LONG), None).token_ids
-    outputs = [output for _ in range(3) for output in engine.step()]
-    (completion,) = engine.generate([PROMPTS[1]], GREEDY)
-    assert completion.token_ids == alone(PROMPTS[1], GREEDY, None).token_ids
-    streamed = [i for chunk in engine.stream(PROMPTS[2], GREEDY) for i in chunk.token_ids]
-    assert tuple(streamed) == alone(PROMPTS[2], GREEDY, None).token_ids
-    outputs += run(engine)
-    assert tokens_by_request(outputs) == {mine: expected}
-
-
 # --- on a GPU --------------------------------------------------------------------------------------
 
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("at_call", [0, 3])
-def test_on_a_gpu_a_step_of_a_stretch_that_fails_loses_nothing(monkeypatch, place: str, at_call: int):
+def test_on_a_gpu_a_steady_step_that_fails_loses_nothing(monkeypatch, place: str, at_call: int):
     model = load_model("data/tiny-gpt2")
     texts = ["To be, or not to be", "O", "JULIET:\n", "Exit"]
     params = SamplingParams(LONG, stop_on_eos=False)
@@ -428,7 +375,7 @@ def test_on_a_gpu_a_step_of_a_stretch_that_fails_loses_nothing(monkeypatch, plac
     engine = InferenceEngine(model, OVERLAP, **settings)
     ids = [engine.add_request(text, params) for text in texts]
     outputs = [output for _ in range(5) for output in engine.step()]
-    assert engine.readback._stretch is not None
+    assert engine.readback._steady is not None
     owner, name = PLACES[place](engine)
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, failing(getattr(owner, name), at_call))

@@ -28,11 +28,11 @@ from hypothesis import strategies as st
 from labkit import CacheConfig, FinishReason, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine import Completion
 from labkit.engine.admission import release
-from labkit.engine.readback import ReadAtOnce, ReadOneBehind
+from labkit.engine.overlap import ReadAtOnce, ReadOneBehind
 from labkit.engine.request import Request
 from labkit.engine.step import staging
-from labkit.engine.step.resident import Launched
-from labkit.engine.step.staging import Arriving
+from labkit.engine.step.resident import StepInFlight
+from labkit.engine.step.staging import TokenCopy
 from labkit.ladder import FUSED_AND_SPLIT, OVERLAP, PAGED_ENGINE
 
 PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5, 6), (1, 2, 3, 4), (7,)]
@@ -50,16 +50,16 @@ class Watch:
         self._start, self._next_tokens = engine.decode_step.start, engine.readback.next_tokens
         engine.decode_step.start, engine.readback.next_tokens = self.start, self.next_tokens
 
-    def start(self, requests: list[Request], *about: object) -> Launched:
+    def start(self, requests: list[Request], *about: object) -> StepInFlight:
         in_flight = in_flight_of(self.engine)
         on_their_way = in_flight.sessions if in_flight else []
         for request in requests:
             assert request.completion is None and request.session is not None
             made = len(request.output_token_ids) + (request.session in on_their_way)
             assert made < request.params.max_new_tokens
-        launched = self._start(requests, *about)
+        step = self._start(requests, *about)
         self.launches.append([request.request_id for request in requests])
-        return launched
+        return step
 
     def next_tokens(self, running: list[Request]):
         next_tokens = self._next_tokens(running)
@@ -72,7 +72,7 @@ class Watch:
         return sum(request_id in launch for launch in self.launches)
 
 
-def in_flight_of(engine: InferenceEngine) -> Launched | None:
+def in_flight_of(engine: InferenceEngine) -> StepInFlight | None:
     assert isinstance(engine.readback, ReadOneBehind)
     return engine.readback._in_flight
 
@@ -127,7 +127,7 @@ def test_a_request_that_joins_gets_its_first_token_with_the_step_behind(options)
     engine.step(), engine.step()
     in_flight = in_flight_of(engine)
     second = engine.add_request(PROMPTS[2], long(12))
-    outputs = engine.step()  # prefill
+    outputs = list(engine.step())  # prefill
     assert [output.request_id for output in outputs] == [second]
     assert in_flight_of(engine) is in_flight
     assert [output.request_id for output in engine.step()] == [first]
@@ -266,7 +266,7 @@ def test_the_token_of_who_was_preempted_reaches_nobody_and_is_made_again(options
     engine = make_engine(options=options, prefix_cache=False)
     watch = Watch(engine)
     ids = add_all(engine, PROMPTS[:3], EACH_PARAMS[:3])
-    outputs = engine.step() + engine.step() + engine.step()
+    outputs = [output for _ in range(3) for output in engine.step()]
     assert engine.readback.is_ahead
     request = engine.scheduler.running[which]
     release(request)
@@ -315,7 +315,7 @@ def test_a_step_in_which_nobody_runs_drops_what_is_in_flight():
     engine.step(), engine.step()
     assert engine.readback.is_ahead
     engine.cancel(request_id)
-    assert engine.step() == []
+    assert not engine.step()
     assert not engine.readback.is_ahead
 
 
@@ -366,9 +366,9 @@ def test_a_request_whose_logits_are_no_numbers_ends_alone(options, num_made: int
 
 LAUNCHING = {  # places in a launch
     "making room": lambda engine: (engine.kv_manager, "reserve_token_batch"),
-    "telling the device who runs": lambda engine: (engine.decode_step.slots, "follow"),
-    "the device's work": lambda engine: (engine.decode_step, "launcher"),
-    "when the device has done it all": lambda engine: (engine.decode_step._readback, "start"),
+    "telling the device who runs": lambda engine: (engine.decode_step.slots, "update"),
+    "the device's work": lambda engine: (engine.decode_step, "device_step"),
+    "when the device has done it all": lambda engine: (engine.decode_step.pinned_tokens, "start_copy"),
 }
 
 
@@ -443,7 +443,7 @@ def test_launches_that_fail_again_and_again_lose_nothing(monkeypatch, options, p
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, fail)
         for step in range(5):
-            engine.check_integrity()  # which ends a stretch, so that all of a launch is done again
+            engine.check_integrity()  # which ends a steady batch, so that all of a launch is done again
             if step == 1:  # which only reads
                 outputs += engine.step()
                 continue
@@ -460,7 +460,7 @@ def test_launches_that_fail_again_and_again_lose_nothing(monkeypatch, options, p
 def test_after_a_launch_that_fails_while_nobody_looks_everybody_goes_on(
     monkeypatch, options, place, num_steps
 ):
-    """Whoever looks ends a stretch. If nobody does, the failure has to: the device may be ahead of it."""
+    """Whoever looks ends a steady batch. Else the failure has to: the device may be ahead of it."""
     engine, ids, outputs = started(options, num_steps)
     owner, name = LAUNCHING[place](engine)
     with monkeypatch.context() as patch, pytest.raises(Boom):
@@ -480,7 +480,7 @@ def test_a_reading_that_fails_takes_both_steps_back(monkeypatch, options, num_st
     engine, ids, outputs = started(options, num_steps)
     for _ in range(times):
         with monkeypatch.context() as patch, pytest.raises(Boom):
-            patch.setattr(Arriving, "read", failing(Arriving.read))
+            patch.setattr(TokenCopy, "read", failing(TokenCopy.read))
             engine.step()
         engine.check_integrity()
         assert not engine.readback.is_ahead
@@ -497,11 +497,11 @@ def test_a_reading_that_fails_takes_back_the_blocks_of_both_steps(monkeypatch, o
     """Two tokens a block: of two steps, one needs a block of every request."""
     engine = make_engine(options=options, prefix_cache=False, block_size=2, decode_first=True)
     ids = add_all(engine, PROMPTS[:3], EACH_PARAMS[:3])
-    outputs = engine.step()
+    outputs = list(engine.step())
     assert not engine.readback.is_ahead
     before = held_by(engine)
     with monkeypatch.context() as patch, pytest.raises(Boom):
-        patch.setattr(Arriving, "read", failing(Arriving.read))
+        patch.setattr(TokenCopy, "read", failing(TokenCopy.read))
         engine.step()
     assert held_by(engine) == before
     handed_out = tokens_by_request(outputs + run(engine))
@@ -521,7 +521,7 @@ def test_a_reading_that_fails_after_somebody_left_gives_nothing_back_to_them(
     newcomers = add_all(engine, PROMPTS[3:], EACH_PARAMS[3:])
     outputs += engine.step()  # their prefill, into blocks of who left
     with monkeypatch.context() as patch, pytest.raises(Boom):
-        patch.setattr(Arriving, "read", failing(Arriving.read))
+        patch.setattr(TokenCopy, "read", failing(TokenCopy.read))
         engine.step()
     engine.check_integrity()
     assert gone.num_tokens == 0 and not any(gone.block_ids_per_layer)
@@ -540,7 +540,7 @@ def test_generate_that_fails_cancels_all_and_the_next_is_unaffected(
 ):
     engine = make_engine(options=options)
     is_reading = owner_and_name == "reading"
-    owner, name = (Arriving, "read") if is_reading else LAUNCHING[owner_and_name](engine)
+    owner, name = (TokenCopy, "read") if is_reading else LAUNCHING[owner_and_name](engine)
     if owner_and_name == "telling the device who runs":
         at_call = 0  # there is nothing to tell after that
     with monkeypatch.context() as patch, pytest.raises(Boom):
@@ -573,7 +573,7 @@ def test_a_following_step_without_blocks_waits_for_the_one_in_flight(options):
     never_preempted_in_flight(engine)
     watch = Watch(engine)
     ids = add_all(engine, [(1, 2, 3, 4), (7, 8, 9, 10)], [GREEDY, GREEDY])
-    outputs = engine.step()
+    outputs = list(engine.step())
     seen = []
     while engine.stats().counters.preemptions == 0:
         seen.append((engine.readback.is_ahead, engine.stats().free_blocks, len(watch.launches)))
@@ -759,8 +759,8 @@ def test_on_a_gpu_after_a_failure_everybody_goes_on(tiny, monkeypatch: pytest.Mo
     ids = add_all(engine, TEXTS, params)
     outputs = [output for _ in range(7) for output in engine.step()]
     assert engine.readback.is_ahead
-    engine.check_integrity()  # which ends a stretch, so that all of a launch is done
-    owner, name = (Arriving, "read") if place == "reading" else LAUNCHING[place](engine)
+    engine.check_integrity()  # which ends a steady batch, so that all of a launch is done
+    owner, name = (TokenCopy, "read") if place == "reading" else LAUNCHING[place](engine)
     with monkeypatch.context() as patch, pytest.raises(Boom):
         patch.setattr(owner, name, failing(getattr(owner, name)))
         engine.step()
@@ -791,10 +791,10 @@ def test_a_copy_that_fails_to_start_leaves_the_tokens_in_flight_alone(monkeypatc
     """Its buffer is not the next one's: A's last token is in flight when the launch for B alone fails."""
     engine = make_engine(options=OVERLAP, prefix_cache=False)
     a = engine.add_request((1, 2, 3), SamplingParams(3))
-    outputs = engine.step() + engine.step()
+    outputs = [output for _ in range(2) for output in engine.step()]
     b = engine.add_request((7,), SamplingParams(6))
     outputs += engine.step()
-    monkeypatch.setattr(staging, "Arriving", failing(staging.Arriving))
+    monkeypatch.setattr(staging, "TokenCopy", failing(staging.TokenCopy))
     with pytest.raises(Boom):
         engine.step()
     handed_out = tokens_by_request(outputs + run(engine))
