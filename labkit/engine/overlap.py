@@ -1,10 +1,10 @@
 """When a step's tokens are read: at once, or one step behind, while the GPU runs the next one (rung 10)."""
 
 import time
-from collections.abc import Sequence, Set
+from collections.abc import Collection, Sequence, Set
 from typing import NamedTuple
 
-from labkit.engine.request import Request
+from labkit.engine.request import Request, RunningRequests
 from labkit.engine.session import InferenceSession
 from labkit.engine.step.host import DecodeStep
 from labkit.engine.step.resident import ResidentDecodeStep, StepInFlight
@@ -42,7 +42,7 @@ class ReadOneBehind:
         """Whether a step was launched whose tokens have not been read."""
         return self._in_flight is not None
 
-    def next_tokens(self, running: Sequence[Request]) -> NextTokens:
+    def next_tokens(self, running: RunningRequests) -> NextTokens:
         """Launch step N + 1, read step N: the next token of each request of step N that still runs.
 
         If the launch fails, step N stays in flight, for the next call to read. If reading fails, all are as
@@ -54,11 +54,11 @@ class ReadOneBehind:
         try:
             token_ids = step.read()
         except BaseException:
-            self._cancel(step)
+            self._cancel(step, running)
             raise
         if self._steady is not None and self._steady.sessions == step.sessions:
             return NextTokens(self._steady.requests, token_ids, self._steady)
-        rows = self._still_running(step)
+        rows = self._still_running(step, running)
         return NextTokens([step.requests[b] for b in rows], [token_ids[b] for b in rows])
 
     def defer(self, tokens: NextTokens, eos_token_id: int | None) -> bool:
@@ -79,36 +79,36 @@ class ReadOneBehind:
 
     # --- launches ----------------------------------------------------------------------------------
 
-    def launch_first(self, running: Sequence[Request]) -> None:
+    def launch_first(self, running: RunningRequests) -> None:
         """Put a step in flight if there is none, and blocks for it. If that fails, all are as before."""
-        if self._in_flight is None and running and self._has_room([r.session for r in running]):
+        if self._in_flight is None and running and self._has_room(running.values()):
             self._in_flight = self._launch(running)
 
-    def _launch_next(self, running: Sequence[Request]) -> StepInFlight | None:
+    def _launch_next(self, running: RunningRequests) -> StepInFlight | None:
         """Launch step N + 1; None if it has to wait for what step N will tell."""
         if self._steady is not None and self._steady.can_continue(running):
             return self._launch_steady()
         self.flush()
         in_flight = set(self._in_flight.sessions)
-        unfinished = [
-            request
-            for request in running
-            if len(request.output_token_ids) + (request.session in in_flight) < request.params.max_new_tokens
-        ]
-        if not unfinished or not self._can_launch(unfinished, in_flight):
+        unfinished = {
+            request: session
+            for request, session in running.items()
+            if len(request.output_token_ids) + (session in in_flight) < request.params.max_new_tokens
+        }
+        if not unfinished or not self._can_launch(unfinished.values(), in_flight):
             return None
         if len(unfinished) < len(running):
             return self.decode_step.launch(unfinished)  # the others end with step N
         return self._launch(running, in_flight)
 
     def _launch(
-        self, running: Sequence[Request], in_flight: Set[InferenceSession] = frozenset()
+        self, running: RunningRequests, in_flight: Set[InferenceSession] = frozenset()
     ) -> StepInFlight:
         """Launch a step for all who run; from here on they are a steady batch."""
-        step = self.decode_step.launch(list(running))
+        step = self.decode_step.launch(running)
         num_left = [
-            request.params.max_new_tokens - len(request.output_token_ids) - (request.session in in_flight) - 1
-            for request in step.requests
+            request.params.max_new_tokens - len(request.output_token_ids) - (session in in_flight) - 1
+            for request, session in running.items()
         ]
         self._steady = SteadyBatch(step, min(num_left))
         return step
@@ -119,36 +119,35 @@ class ReadOneBehind:
         self._steady = steady
         return step
 
-    def _can_launch(self, requests: Sequence[Request], in_flight: Set[InferenceSession]) -> bool:
+    def _can_launch(self, sessions: Collection[InferenceSession], in_flight: Set[InferenceSession]) -> bool:
         """Whether there are blocks, and the device needs no token from the host that is still in flight."""
-        sessions = [request.session for request in requests]
         knows = self.decode_step.slots.knows
         return self._has_room(sessions) and all(knows(s) for s in sessions if s in in_flight)
 
-    def _has_room(self, sessions: Sequence[InferenceSession]) -> bool:
+    def _has_room(self, sessions: Collection[InferenceSession]) -> bool:
         free = self.decode_step.kv_manager.num_free_blocks
         # A token takes one block at most.
         return len(sessions) <= free or sum(s.next_token_takes_block for s in sessions) <= free
 
     # --- requests that leave, reads that fail ------------------------------------------------------
 
-    def _still_running(self, step: StepInFlight) -> list[int]:
+    def _still_running(self, step: StepInFlight, running: RunningRequests) -> list[int]:
         """The step's rows whose tokens are handed out: of requests that did not end or lose their blocks."""
         pairs = zip(step.requests, step.sessions, strict=True)
-        return [b for b, (request, session) in enumerate(pairs) if request.session is session]
+        return [b for b, (request, session) in enumerate(pairs) if running.get(request) is session]
 
     def drop(self) -> None:
         """Discard the step in flight: no request runs any more."""
         self.flush()
         self._in_flight = None
 
-    def _cancel(self, step: StepInFlight) -> None:
+    def _cancel(self, step: StepInFlight, running: RunningRequests) -> None:
         """Undo a step that could not be read, and the one behind it, which was computed from its tokens."""
         following = self._in_flight
         self.drop()
-        step.cancel()
+        step.cancel(running)
         if following is not None:
-            following.cancel()
+            following.cancel(running)
 
 
 class ReadAtOnce:
@@ -159,7 +158,7 @@ class ReadAtOnce:
     def __init__(self, decode_step: DecodeStep | ResidentDecodeStep) -> None:
         self.decode_step = decode_step
 
-    def next_tokens(self, running: Sequence[Request]) -> NextTokens:
+    def next_tokens(self, running: RunningRequests) -> NextTokens:
         """The next token of every running request. If it fails, all are as before."""
         return NextTokens(list(running), self.decode_step.next_tokens(running))
 
@@ -170,7 +169,7 @@ class ReadAtOnce:
     def flush(self) -> None:
         """Nothing was deferred."""
 
-    def launch_first(self, running: Sequence[Request]) -> None:
+    def launch_first(self, running: RunningRequests) -> None:
         """Nothing is launched before it is read."""
 
     def drop(self) -> None:
@@ -211,11 +210,11 @@ class SteadyBatch:
 
     # --- launches ----------------------------------------------------------------------------------
 
-    def can_continue(self, running: Sequence[Request]) -> bool:
+    def can_continue(self, running: RunningRequests) -> bool:
         """Whether these are its requests, none of them has its last token in flight, and there are blocks."""
         return (
             self._num_launched < self._num_left
-            and running == self.requests
+            and list(running) == self.requests
             and len(self._full_now()) <= self._kv_manager.num_free_blocks
         )
 

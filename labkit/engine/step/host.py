@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from labkit.engine.request import Request, sample_requests
+from labkit.engine.request import RunningRequests, sample_requests
 from labkit.engine.session import InferenceSession
 from labkit.kernels import PagedAttentionFunction
 from labkit.kvcache import BlockTables, KVAppend, KVBlockManager
@@ -98,13 +98,16 @@ class DecodeStep:
             session.num_tokens += 1
         return logits
 
-    def next_tokens(self, requests: Sequence[Request]) -> list[int | None]:
-        """One token for each request, by `decode_step_sessions` and the host's sampler; None where the logits
-        are not finite numbers. If anything fails, all are as before and the error is raised."""
-        sessions = [request.session for request in requests]
-        logits = self.decode_step_sessions(sessions, [request.output_token_ids[-1] for request in requests])
+    def next_tokens(self, running: RunningRequests) -> list[int | None]:
+        """One token per request, by `decode_step_sessions` and the host's sampler; None where the logits are
+        not finite numbers.
+
+        If anything fails, all are as before and the error is raised.
+        """
+        sessions = list(running.values())
+        logits = self.decode_step_sessions(sessions, [request.output_token_ids[-1] for request in running])
         try:
-            return self.sample(requests, logits)
+            return self.sample(running, logits)
         except BaseException:
             for session in sessions:
                 session.num_tokens -= 1

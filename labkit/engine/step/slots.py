@@ -57,17 +57,21 @@ class DeviceSlots:
         self._row_size = 1 + T * M  # numbers per request: the slot, and its row of each table
         self._staging = PinnedStaging(max_batch_size * max(self._row_size, STATE_SIZE), device)
 
-    def update(self, requests: Sequence[Request], changed: Sequence[Sequence[int]]) -> None:
-        """Make the device's state that of a step of these requests.
+    def update(
+        self,
+        requests: Sequence[Request],
+        sessions: list[InferenceSession],
+        changed: Sequence[Sequence[int]],
+    ) -> None:
+        """Make the device's state that of a step of these requests, each with its session.
 
         changed: for each table, the requests (by place) whose list of blocks has changed.
         """
-        sessions = [request.session for request in requests]
         joined: set[int] = set()
         if sessions != self._mapped:
             joined = self._assign(sessions)
             self._send_mapping(sessions)
-            self._send_states([requests[b] for b in sorted(joined)])
+            self._send_states({requests[b]: sessions[b] for b in sorted(joined)})
         dirty = sorted(joined.union(*changed))
         if dirty:
             self.send_rows([sessions[b] for b in dirty])
@@ -99,12 +103,12 @@ class DeviceSlots:
         self.slot_mapping.copy_(self._staging.send(slots))
         self._mapped = sessions
 
-    def _send_states(self, requests: list[Request]) -> None:
+    def _send_states(self, requests: dict[Request, InferenceSession]) -> None:
         """Everything but the rows, of requests that joined."""
         if not requests:
             return
         numbers = np.array(
-            [(self._slot_of[request.session], *whole_numbers_of(request)) for request in requests],
+            [(self._slot_of[session], *whole_numbers_of(r, session)) for r, session in requests.items()],
             dtype=np.int64,
         )
         fractions = np.array([(r.params.temperature, r.params.top_p) for r in requests], dtype=np.float64)
@@ -131,10 +135,10 @@ class DeviceSlots:
         self.block_tables[:, sent[:, 0]] = tables.transpose(0, 1)
 
 
-def whole_numbers_of(request: Request) -> tuple[int, ...]:
+def whole_numbers_of(request: Request, session: InferenceSession) -> tuple[int, ...]:
     """The state of a request that joins, in the order of `WHOLE_NUMBERS`."""
     return (
-        request.session.num_tokens,
+        session.num_tokens,
         request.output_token_ids[-1],
         min(request.params.top_k, LARGEST_TOP_K),
         as_int64(request.seed),
