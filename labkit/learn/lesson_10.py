@@ -326,7 +326,7 @@ def run_with_failure(
     """
     ids = [engine.add_request(prompt, params) for prompt in prompts]
     outputs = [output for _ in range(after_calls) for output in engine.step()]
-    session = next(iter(engine.scheduler.running.values()))
+    session, *_ = engine.scheduler.running.values()
 
     def state() -> tuple[int, int]:
         return session.num_tokens, int(engine.readback.is_ahead)

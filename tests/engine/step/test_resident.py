@@ -405,8 +405,8 @@ PLACES = {  # where a step can fail, and in which of its calls
 def held_by(engine):
     """Each running request's tokens and bytes in the cache, and the free blocks."""
     return engine.stats().free_blocks, {
-        r.request_id: (r.session.num_tokens, [kv.tolist() for kv in r.session.dense_kv()], list(r.token_ids))
-        for r in engine.scheduler.running
+        r.request_id: (session.num_tokens, [kv.tolist() for kv in session.dense_kv()], list(r.token_ids))
+        for r, session in engine.scheduler.running.items()
     }
 
 
@@ -468,12 +468,12 @@ def test_a_launch_counts_a_token_and_its_reading_gives_it(options):
     for each in zip(PROMPTS[:3], EACH_PARAMS, strict=False):
         engine.add_request(*each)
     engine.step()
-    running = list(engine.scheduler.running)
-    lengths = [r.session.num_tokens for r in running]
+    running = engine.scheduler.running
+    lengths = [session.num_tokens for session in running.values()]
     in_flight = engine.decode_step.launch(running)
     assert isinstance(in_flight, StepInFlight)
-    assert list(in_flight.requests) == running
-    assert [r.session.num_tokens for r in running] == [n + 1 for n in lengths]
+    assert (in_flight.requests, in_flight.sessions) == (list(running), list(running.values()))
+    assert [session.num_tokens for session in running.values()] == [n + 1 for n in lengths]
     engine.check_integrity()
     assert in_flight.read() == [tokens[1] for tokens in EXPECTED[:3]]
 
@@ -484,13 +484,13 @@ def test_a_launch_that_is_cancelled_takes_the_token_back_and_the_next_makes_it_a
     for each in zip(PROMPTS[:3], EACH_PARAMS, strict=False):
         engine.add_request(*each)
     engine.step()
-    running, before = list(engine.scheduler.running), held_by(engine)
+    running, before = engine.scheduler.running, held_by(engine)
     in_flight = engine.decode_step.launch(running)
     with monkeypatch.context() as patch:
         patch.setattr(TokenCopy, "read", failing(TokenCopy.read))
         with pytest.raises(Boom):
             in_flight.read()
-    in_flight.cancel()
+    in_flight.cancel(running)
     engine.check_integrity()
     assert held_by(engine) == before
     assert engine.decode_step.launch(running).read() == [tokens[1] for tokens in EXPECTED[:3]]
@@ -510,7 +510,7 @@ class Recorder:
     def __call__(self, batch_size, max_context_len, is_greedy):
         running = self.engine.scheduler.running
         assert batch_size == len(running)
-        assert max_context_len >= max(r.session.num_tokens for r in running)
+        assert max_context_len >= max(session.num_tokens for session in running.values())
         self.calls.append((batch_size, is_greedy))
         return self.device_step(batch_size, max_context_len, is_greedy)
 
@@ -591,10 +591,10 @@ def test_each_slot_moves_on_with_its_session(options):
     num_compared = 0
     while engine.has_work:
         engine.step()
-        for request in engine.scheduler.running:
-            if (slot := slots._slot_of.get(request.session)) is None:
+        for request, session in engine.scheduler.running.items():
+            if (slot := slots._slot_of.get(session)) is None:
                 continue  # its prefill was this step
-            assert slots.context_lens[slot] == request.session.num_tokens
+            assert slots.context_lens[slot] == session.num_tokens
             assert slots.last_token_ids[slot] == request.output_token_ids[-1]
             if not request.params.is_greedy:
                 assert slots.draws[slot] == len(request.output_token_ids)
@@ -625,7 +625,7 @@ def test_a_request_whose_logits_are_no_numbers_ends_alone(options, num_made, bro
     outputs = []
     for _ in range(num_made):
         outputs += engine.step()
-    session = engine.scheduler.running[broken].session
+    session = list(engine.scheduler.running.values())[broken]
     for layer, ids in enumerate(session.block_ids_per_layer):
         block = engine.kv_manager.info(ids[-1]).block_index
         engine.kv_manager.k_cache[engine.kv_manager.layers_of(layer), block] = torch.nan
@@ -1026,7 +1026,7 @@ def test_a_launch_in_which_nothing_changes_makes_no_tensor_of_numbers_and_reads_
     for prompt in PROMPTS[:3]:
         engine.add_request(prompt, params)
     engine.step()
-    running = list(engine.scheduler.running)
+    running = engine.scheduler.running
     in_flight = engine.decode_step.launch(running)  # in this one, everybody joins
     for request, token_id in zip(running, in_flight.read(), strict=True):
         request.output_token_ids.append(token_id)
@@ -1049,7 +1049,7 @@ def test_on_a_gpu_a_launch_never_waits_for_the_gpu(tiny, options, is_drawn):
         engine.add_request(*each)
     for _ in prompts:
         engine.step()
-    running = list(engine.scheduler.running)
+    running = engine.scheduler.running
     assert len(running) == 3
     if engine.readback.is_ahead:  # rung 10 has launched a step behind the prefill: its tokens come first
         on_its_way = engine.readback._in_flight
@@ -1112,7 +1112,7 @@ def test_on_a_gpu_a_request_whose_logits_are_no_numbers_ends_alone(tiny, options
     engine = gpu_engine(tiny, options, max_batch_size=4)
     ids = [engine.add_request(*each) for each in zip(prompts, params, strict=True)]
     outputs = [output for _ in range(5) for output in engine.step()]
-    session, manager = engine.scheduler.running[1].session, engine.kv_manager
+    session, manager = list(engine.scheduler.running.values())[1], engine.kv_manager
     assert all(manager.refcount(table[-1]) == 1 for table in session.block_ids_per_layer)
     for table_idx, block_ids in enumerate(session.block_ids_per_layer):
         block = manager.info(block_ids[-1]).block_index
