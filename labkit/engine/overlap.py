@@ -49,7 +49,7 @@ class ReadOneBehind:
         before the launch of step N.
         """
         if self._in_flight is None:
-            self._in_flight = self._launch(running)
+            self._in_flight = self._launch(running, tokens_left(running))
         step, self._in_flight = self._in_flight, self._launch_next(running)
         try:
             token_ids = step.read()
@@ -82,7 +82,7 @@ class ReadOneBehind:
     def launch_first(self, running: RunningRequests) -> None:
         """Put a step in flight if there is none, and blocks for it. If that fails, all are as before."""
         if self._in_flight is None and running and self._has_room(running.values()):
-            self._in_flight = self._launch(running)
+            self._in_flight = self._launch(running, tokens_left(running))
 
     def _launch_next(self, running: RunningRequests) -> StepInFlight | None:
         """Launch step N + 1; None if it has to wait for what step N will tell."""
@@ -90,27 +90,19 @@ class ReadOneBehind:
             return self._launch_steady()
         self.flush()
         in_flight = set(self._in_flight.sessions)
-        unfinished = {
-            request: session
-            for request, session in running.items()
-            if len(request.output_token_ids) + (session in in_flight) < request.params.max_new_tokens
-        }
+        num_left = tokens_left(running, in_flight)
+        pairs = zip(running.items(), num_left, strict=True)
+        unfinished = {request: session for (request, session), left in pairs if left > 0}
         if not unfinished or not self._can_launch(unfinished.values(), in_flight):
             return None
         if len(unfinished) < len(running):
             return self.decode_step.launch(unfinished)  # the others end with step N
-        return self._launch(running, in_flight)
+        return self._launch(running, num_left)
 
-    def _launch(
-        self, running: RunningRequests, in_flight: Set[InferenceSession] = frozenset()
-    ) -> StepInFlight:
-        """Launch a step for all who run; from here on they are a steady batch."""
+    def _launch(self, running: RunningRequests, num_left: Sequence[int]) -> StepInFlight:
+        """Launch a step for all who run, who are a steady batch from here on."""
         step = self.decode_step.launch(running)
-        num_left = [
-            request.params.max_new_tokens - len(request.output_token_ids) - (session in in_flight) - 1
-            for request, session in running.items()
-        ]
-        self._steady = SteadyBatch(step, min(num_left))
+        self._steady = SteadyBatch(step, min(num_left) - 1)
         return step
 
     def _launch_steady(self) -> StepInFlight:
@@ -148,6 +140,14 @@ class ReadOneBehind:
         step.cancel(running)
         if following is not None:
             following.cancel(running)
+
+
+def tokens_left(running: RunningRequests, in_flight: Set[InferenceSession] = frozenset()) -> list[int]:
+    """How many tokens each request has before its limit, not counting the one in flight to its session."""
+    return [
+        request.params.max_new_tokens - len(request.output_token_ids) - (session in in_flight)
+        for request, session in running.items()
+    ]
 
 
 class ReadAtOnce:

@@ -1,7 +1,7 @@
 """How a decode step begins and ends on the device: slots to embeddings, logits to tokens and back to slots.
 
-B requests, S slots, E embedding, V vocabulary, P positions. A context length below 0 marks the slot of
-nobody, which pads a batch: it is read as position 0 and never moves on.
+B requests, S slots, E embedding, V vocabulary, P positions. A context length below 0 marks the padding
+slot, of rows that fill up a batch: it is read as position 0 and never moves on.
 """
 
 import torch

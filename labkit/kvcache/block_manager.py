@@ -25,10 +25,10 @@ class BlockHolder(Protocol):
 
 
 class KVBlockManager:
-    """The KV pool and its books: which block is free, who shares it, how full it is.
+    """The KV pool and its bookkeeping: which block is free, who shares it, how full it is.
 
     `k_cache` and `v_cache` are [L, N, H, block_size, D]. Queries change nothing. A command that finds no
-    free block raises before it changes the books; an append whose write fails is undone by `truncate`.
+    free block raises before the bookkeeping changes; an append whose write fails is undone by `truncate`.
     """
 
     info_type = KVBlockInfo
@@ -338,7 +338,7 @@ class KVBlockManager:
     # --- proof -------------------------------------------------------------------------------------
 
     def check_integrity(self, holders: Iterable[BlockHolder]) -> None:
-        """Prove the books against everyone who holds blocks. Raises AssertionError naming what is off.
+        """Prove the bookkeeping against everyone who holds blocks. Raises AssertionError naming what is off.
 
         Every block is free or referenced exactly as often as holders name it; every block but a
         holder's last is full; each holder's lengths add up in each layer.

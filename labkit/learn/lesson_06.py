@@ -132,7 +132,7 @@ def slots_table(engine: InferenceEngine, layer_idx: int = 0) -> pd.DataFrame:
     rows = {}
     for slot in range(slots.padding_slot + 1):
         rows[slot] = {
-            "request": "nobody, for padding" if slot == slots.padding_slot else "",
+            "request": "none: for padding" if slot == slots.padding_slot else "",
             "block table": str(slots.block_tables[layer_idx, slot, :4].tolist())[:-1] + ", ...]",
             "context_lens": int(slots.context_lens[slot]),
             "last_token_ids": int(slots.last_token_ids[slot]),

@@ -169,7 +169,7 @@ class ToyGraphedStep:
 
 
 class PaddedStep:
-    """Stands for a `DeviceStep`: the same step with so many rows that the last are nobody's."""
+    """Stands for a `DeviceStep`: the same step with so many rows that the last are padding."""
 
     def __init__(self, device_step: DeviceStep, bucket: int) -> None:
         self.device_step = device_step
@@ -381,8 +381,8 @@ WALK = (
     ),
     (
         "slots.context_lens[slot_mapping] = torch.where(lens < 0, lens, lens + 1)",
-        "`where`, not `if`: both answers are there, the device picks. A row of nobody (-1) stays one.",
-        "07: rows of nobody, which the fused kernel stores nothing for",
+        "`where`, not `if`: both answers are there, the device picks. A padding row (-1) stays one.",
+        "07: padding rows, which the fused kernel stores nothing for",
     ),
 )
 
@@ -401,7 +401,7 @@ def bucket_of(batch_size: int, buckets: Sequence[int]) -> int:
 
 
 def padded_share(batch_size: int, buckets: Sequence[int]) -> float:
-    """The share of a step's rows that are nobody's, 0 to 1."""
+    """The share of a step's rows that are padding, 0 to 1."""
     return 1 - batch_size / bucket_of(batch_size, buckets)
 
 
@@ -655,7 +655,7 @@ def whole_run_comparison(record: Mapping, before: str, after: str) -> Comparison
 
 @dataclass
 class ToySlots:
-    """Of `DeviceSlots`, what a step moves on. The last slot is nobody's."""
+    """Of `DeviceSlots`, what a step moves on. The last slot is for padding."""
 
     context_lens: Tensor
     last_token_ids: Tensor
@@ -709,23 +709,23 @@ def replayed(
     context_lens: Sequence[int],
     batches: Sequence[tuple[Sequence[int], Sequence[int]]],
 ) -> tuple[ToySlots, ToySlots]:
-    """Capture `step` while nobody is there, as the engine does, and replay it for each of some batches.
+    """Capture `step` while no request is there, as the engine does, and replay it for each of some batches.
 
     batches: the slots of a batch, and the token of each. Returns the slots afterwards: what has their names,
     and what lies where they lay before the capture, which is all that a graph and its host share.
     Raises BrokenContract where the host is asked, or the batch is changed.
     """
-    nobody = len(context_lens)
-    slots = ToySlots(torch.full((nobody + 1,), -1), torch.zeros(nobody + 1, dtype=torch.int64))
+    padding_slot = len(context_lens)
+    slots = ToySlots(torch.full((padding_slot + 1,), -1), torch.zeros(padding_slot + 1, dtype=torch.int64))
     captured = ToySlots(slots.context_lens.detach(), slots.last_token_ids.detach())
-    slot_mapping = torch.full((len(batches[0][0]),), nobody)
+    slot_mapping = torch.full((len(batches[0][0]),), padding_slot)
     token_ids = torch.zeros_like(slot_mapping)
     with torch.inference_mode(), StaysOnDevice(), ToyGraph() as graph:
         step(slots, slot_mapping, token_ids)
     if any(map(is_host_read, graph.launches)):
         raise BrokenContract(HOST_IS_ASKED)
-    captured.context_lens[:nobody] = torch.tensor(context_lens)  # the requests join
-    captured.context_lens[nobody], captured.last_token_ids[:] = -1, 0
+    captured.context_lens[:padding_slot] = torch.tensor(context_lens)  # the requests join
+    captured.context_lens[padding_slot], captured.last_token_ids[:] = -1, 0
     for mapped, tokens in batches:
         slot_mapping.copy_(torch.tensor(mapped))
         token_ids.copy_(torch.tensor(tokens))
@@ -745,11 +745,11 @@ def play_move_on(
         now = getattr(slots, name)
         if not isinstance(now, Tensor) or now.data_ptr() != tensor.data_ptr():
             raise BrokenContract(MADE_ANEW.format(name))
-    *last_ids, nobodys = captured.last_token_ids.tolist()
+    *last_ids, of_padding = captured.last_token_ids.tolist()
     return {
         "context_lens": captured.context_lens.tolist(),
-        "last_token_ids, without nobody's": last_ids,
-        "nobody's last token is an index": nobodys >= 0,
+        "last_token_ids, without padding": last_ids,
+        "the padding slot's last token is an index": of_padding >= 0,
     }
 
 
@@ -777,7 +777,7 @@ MOVE_ON = Exercise(
         Case(
             _replays(([0, 1], [7, 9]), lens=[5, 8]),
             {"context_lens": [6, 9, -1]},
-            "Every slot that is mapped moves on by one token, and nobody's, the last one, stays at -1.",
+            "Every slot that is mapped moves on by one token. The padding slot, the last one, stays at -1.",
         ),
         Case(
             _replays(([0, 1], [7, 9]), ([0, 1], [3, 4]), ([0, 1], [5, 6]), lens=[5, 8]),
@@ -786,47 +786,47 @@ MOVE_ON = Exercise(
         ),
         Case(
             _replays(([0, 1], [7, 9]), ([1, 0], [3, 4]), lens=[5, 8]),
-            {"last_token_ids, without nobody's": [4, 3]},
+            {"last_token_ids, without padding": [4, 3]},
             "A slot remembers the token of the row that is mapped to it, and that can change from replay to "
             "replay.",
         ),
         Case(
             _replays(([1, 2, 2], [7, 0, 0]), lens=[5, 8]),
             {"context_lens": [5, 9, -1]},
-            "Rows that pad a batch are mapped to nobody's slot. Whatever is done to it, its length stays -1; "
-            "and slots that are not mapped do not move.",
+            "Rows that pad a batch are mapped to the padding slot. Whatever is done to it, its length stays "
+            "-1; and slots that are not mapped do not move.",
         ),
         Case(
             _replays(([0, 1], [7, 9]), ([2, 1], [3, 4]), lens=[5, 8, 2]),
-            {"context_lens": [6, 10, 3, -1], "last_token_ids, without nobody's": [7, 4, 3]},
+            {"context_lens": [6, 10, 3, -1], "last_token_ids, without padding": [7, 4, 3]},
             "A request whose slot is not mapped this time keeps its length and its last token.",
         ),
         Case(
             _replays(([0, 2], [-1, -1]), lens=[5, 8]),
             {
                 "context_lens": [6, 8, -1],
-                "last_token_ids, without nobody's": [0, 0],
-                "nobody's last token is an index": True,
+                "last_token_ids, without padding": [0, 0],
+                "the padding slot's last token is an index": True,
             },
             "-1 says that there is no token. As a last token it would be an index before the embedding's "
-            "first row, also in nobody's slot: clamp it.",
+            "first row, also in the padding slot: clamp it.",
         ),
         Case(
             _replays(([0], [7]), lens=[0]),
             {"context_lens": [1, -1]},
-            "A length of 0 is that of a request without tokens so far. Nobody's is below 0.",
+            "A length of 0 is that of a request without tokens so far. That of the padding slot is below 0.",
         ),
     ),
     solution=move_on,
     draw=draw_replays,
     drawn_hint="Slots that are mapped, and only those, move on by one token and remember their row's (0 for "
-    "-1), in every replay. Nobody's length stays -1.",
+    "-1), in every replay. The padding slot's length stays -1.",
     play=play_move_on,
 )
 
 
 def which_graph(num_greedy: int, num_drawn: int, buckets: list[int]) -> tuple[int, bool, int]:
-    """The bucket and the family of the graph for a batch, and how many of its rows are nobody's."""
+    """The bucket and the family of the graph for a batch, and how many of its rows are padding."""
     batch_size = num_greedy + num_drawn
     bucket = next(size for size in buckets if size >= batch_size)
     return bucket, num_drawn == 0, bucket - batch_size
@@ -854,7 +854,7 @@ WHICH_GRAPH = Exercise(
             _batch(5, 0, 16),
             (8, True, 3),
             "A graph's rows cannot become more: the bucket is the next larger one, and the rest of its rows "
-            "are nobody's.",
+            "are padding.",
         ),
         Case(
             _batch(17, 0, 64),

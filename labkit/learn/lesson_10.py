@@ -332,11 +332,11 @@ def run_with_failure(
         return session.num_tokens, int(engine.readback.is_ahead)
 
     place = {"launch": (engine.decode_step, "device_step"), "read": (TokenCopy, "read")}[what]
-    (booked_before, flying_before) = state()
+    (counted_before, flying_before) = state()
     with failing_once(*place), suppress(Planted):
         outputs += engine.step()
     engine.check_integrity()
-    (booked_after, flying_after) = state()
+    (counted_after, flying_after) = state()
     launches, num_outputs = [], []
     for _ in range(2):
         with record_flights(engine) as watched:
@@ -348,7 +348,7 @@ def run_with_failure(
         outputs += engine.step()
     row = {
         "steps in flight": f"{flying_before} -> {flying_after}",
-        "tokens booked": f"{booked_before} -> {booked_after}",
+        "tokens counted": f"{counted_before} -> {counted_after}",
         "the next two calls launch": launches,
         "and hand out": num_outputs,
     }

@@ -154,12 +154,12 @@ def knows_the_rows(slots, slot_mapping, token_ids):
     slots.last_token_ids[: len(token_ids)] = token_ids.clamp(min=0)
 
 
-def gives_nobody_a_token(slots, slot_mapping, token_ids):
+def gives_padding_a_token(slots, slot_mapping, token_ids):
     remember(slots, slot_mapping, token_ids)
     slots.context_lens[slot_mapping] += 1
 
 
-def leaves_nobody_at_0(slots, slot_mapping, token_ids):
+def leaves_padding_at_0(slots, slot_mapping, token_ids):
     remember(slots, slot_mapping, token_ids)
     slots.context_lens[slot_mapping] = slots.context_lens[slot_mapping].clamp(min=-1) + 1
     slots.context_lens[-1] = 0
@@ -197,7 +197,7 @@ def makes_them_positive(slots, slot_mapping, token_ids):
     slots.last_token_ids[slot_mapping] = token_ids.abs()
 
 
-def marks_nobody(slots, slot_mapping, token_ids):
+def marks_padding(slots, slot_mapping, token_ids):
     move(slots, slot_mapping)
     remember(slots, slot_mapping, token_ids)
     slots.last_token_ids[-1] = -1
@@ -215,7 +215,7 @@ def stays_where_there_is_no_token(slots, slot_mapping, token_ids):
     remember(slots, slot_mapping, token_ids)
 
 
-def takes_0_for_nobody(slots, slot_mapping, token_ids):
+def takes_0_for_padding(slots, slot_mapping, token_ids):
     lens = slots.context_lens[slot_mapping]
     slots.context_lens[slot_mapping] = lens + (lens > 0)
     remember(slots, slot_mapping, token_ids)
@@ -277,19 +277,19 @@ WRONG_MOVES = {
     moves_the_first_row_alone: "Every slot that is mapped moves on by one token",
     takes_an_element_for_its_number: NO_QUESTIONS,
     knows_the_rows: "can change from replay to replay",
-    gives_nobody_a_token: "Rows that pad a batch are mapped to nobody's slot",
-    leaves_nobody_at_0: "nobody's, the last one, stays at -1",
-    adds_up_padding: "nobody's, the last one, stays at -1",
+    gives_padding_a_token: "Rows that pad a batch are mapped to the padding slot",
+    leaves_padding_at_0: "The padding slot, the last one, stays at -1",
+    adds_up_padding: "The padding slot, the last one, stays at -1",
     moves_everybody_on: "slots that are not mapped do not move",
     clears_the_others: "keeps its length and its last token",
     knows_two_slots: "Slots that are mapped, and only those, move on",
     does_not_clamp: "clamp it",
     clamps_to_1: "clamp it",
     makes_them_positive: "clamp it",
-    marks_nobody: "also in nobody's slot: clamp it",
+    marks_padding: "also in the padding slot: clamp it",
     keeps_the_last_token_where_there_is_none: "remember their row's (0 for -1), in every replay",
     stays_where_there_is_no_token: "clamp it",
-    takes_0_for_nobody: "A length of 0 is that of a request without tokens so far",
+    takes_0_for_padding: "A length of 0 is that of a request without tokens so far",
     clamps_what_it_was_given: "your function changes token_ids, which is read again after it",
     clears_the_mapping: "your function changes slot_mapping, which is read again after it",
 }
@@ -315,13 +315,13 @@ def by_a_number_for_each_slot(slots, slot_mapping, token_ids):
     slots.last_token_ids.scatter_(0, slot_mapping, torch.relu(token_ids))
 
 
-def puts_nobody_back(slots, slot_mapping, token_ids):
+def puts_padding_back(slots, slot_mapping, token_ids):
     slots.context_lens[slot_mapping] += 1
     slots.context_lens[-1] = -1
     slots.last_token_ids[slot_mapping] = torch.where(token_ids < 0, 0, token_ids)
 
 
-def lets_nobody_alone(slots, slot_mapping, token_ids):
+def lets_padding_alone(slots, slot_mapping, token_ids):
     lens, last_ids = slots.context_lens[slot_mapping], slots.last_token_ids[slot_mapping]
     slots.context_lens[slot_mapping] = lens + (lens >= 0).to(lens.dtype)
     slots.last_token_ids[slot_mapping] = torch.where(lens < 0, last_ids, token_ids * (token_ids > 0))
@@ -352,8 +352,8 @@ def in_place_by_its_own_name(slots, slot_mapping, token_ids):
 RIGHT_MOVES = [
     with_index_operators,
     by_a_number_for_each_slot,
-    puts_nobody_back,
-    lets_nobody_alone,
+    puts_padding_back,
+    lets_padding_alone,
     fills_by_a_mask,
     copies_back,
     in_place_by_its_own_name,
@@ -416,7 +416,7 @@ def half_as_much_again(size, buckets):
     return next(b for b in batch_buckets(1024) if b >= size)
 
 
-def counts_nobody_among_all_buckets(num_greedy, num_drawn, buckets):
+def counts_padding_among_all_buckets(num_greedy, num_drawn, buckets):
     bucket = smallest(num_greedy + num_drawn, buckets)
     return bucket, num_drawn == 0, buckets[-1] - num_greedy - num_drawn
 
@@ -447,15 +447,15 @@ WRONG_GRAPHS = {
     "greedy rows only": (picked(smallest, rows=lambda g, d: g), "One request that draws is enough"),
     "the larger kind": (picked(smallest, rows=max), "One request that draws is enough"),
     "a row more": (picked(smallest, rows=lambda g, d: g + d + 1), "nothing is padded"),
-    "nobody of all buckets": (counts_nobody_among_all_buckets, "nothing is padded"),
-    "rows, not nobody's": (lambda num_greedy, num_drawn, buckets: (8, True, 8), "nothing is padded"),
+    "padding of all buckets": (counts_padding_among_all_buckets, "nothing is padded"),
+    "rows, not padding": (lambda num_greedy, num_drawn, buckets: (8, True, 8), "nothing is padded"),
     "in another order": (
         lambda num_greedy, num_drawn, buckets: WHICH_GRAPH.solution(num_greedy, num_drawn, buckets)[::-1],
         "nothing is padded",
     ),
     "the bucket alone": (lambda num_greedy, num_drawn, buckets: 8, "where a list or a tuple was expected"),
     "a dict": (
-        lambda num_greedy, num_drawn, buckets: {"bucket": 8, "greedy": True, "nobody": 0},
+        lambda num_greedy, num_drawn, buckets: {"bucket": 8, "greedy": True, "padding": 0},
         "where a list or a tuple was expected",
     ),
     "nothing": (lambda num_greedy, num_drawn, buckets: None, "A function without `return` gives None"),
@@ -504,6 +504,6 @@ def test_the_solution_picks_the_graph_that_the_package_replays():
         step._graphs = {(b, g): (Graph((b, g)), torch.zeros(b)) for b in step.buckets for g in (True, False)}
         size = batch["num_greedy"] + batch["num_drawn"]
         step(size, 0, batch["num_drawn"] == 0)
-        bucket, is_greedy, nobody = WHICH_GRAPH.solution(**batch)
+        bucket, is_greedy, padding = WHICH_GRAPH.solution(**batch)
         assert replayed_keys.pop() == (bucket, is_greedy)
-        assert nobody == bucket - size
+        assert padding == bucket - size

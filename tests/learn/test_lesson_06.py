@@ -164,7 +164,7 @@ def test_the_device_and_the_host_say_the_same_of_each_slot():
     for _ in range(3):
         engine.step()
     table = lesson_06.slots_table(engine)
-    assert sorted(table["request"]) == ["", "0", "1", "2", "nobody, for padding"]
+    assert sorted(table["request"]) == ["", "0", "1", "2", "none: for padding"]
     running = table[table["request"].isin(["0", "1", "2"])]
     assert (
         running["context_lens"].astype(str) + ", " + running["last_token_ids"].astype(str)

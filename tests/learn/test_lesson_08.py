@@ -102,7 +102,7 @@ def test_an_engine_of_toy_graphs_makes_the_tokens_of_rung_00(max_batch_size):
     assert any(size < bucket for size, bucket in toy.replays) == (max_batch_size == 6)
 
 
-def test_capturing_changes_nothing_but_nobodys_slot():
+def test_capturing_changes_nothing_but_the_padding_slot():
     engine = make_engine(options=BELOW, max_batch_size=3)
     slots, manager = engine.decode_step.slots, engine.kv_manager
     before = {k: v.clone() for k, v in vars(slots).items() if isinstance(v, torch.Tensor)}
@@ -217,7 +217,7 @@ def test_plain_attention_cannot_be_captured_and_as_a_launch_it_can():
     assert not any(obstacles(*outside))
 
 
-def test_a_row_of_nobody_is_what_rung_06_cannot_have():
+def test_a_padding_row_is_what_rung_06_cannot_have():
     engine = make_engine(options=RESIDENT, max_batch_size=2)
     with pytest.raises((RuntimeError, IndexError), match="-1 is out of bounds"):
         capture(device_step_of(engine), 2, True)
@@ -293,7 +293,7 @@ def test_the_buckets_of_the_lesson_are_those_of_the_package():
     assert lesson == [min(b for b in batch_buckets(128) if b >= size) for size in range(1, 129)]
 
 
-def test_rows_of_nobody_are_the_space_between_the_lines():
+def test_padding_rows_are_the_space_between_the_lines():
     fig = draw_buckets({"some": [2, 4], "one": [4]}, 4)
     rows, share = fig.axes
     steps = {line.get_label(): list(line.get_ydata()) for line in rows.lines}

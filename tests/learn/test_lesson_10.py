@@ -291,15 +291,15 @@ def test_two_buffers_hold_two_steps_and_one_does_not():
 
 
 @pytest.mark.parametrize(
-    ("what", "in_flight", "booked", "launches"),
+    ("what", "in_flight", "counted", "launches"),
     [("launch", "1 -> 1", 0, [0, 2]), ("read", "1 -> 0", -1, [2, 1])],
 )
-def test_what_a_failure_leaves(what, in_flight, booked, launches):
+def test_what_a_failure_leaves(what, in_flight, counted, launches):
     engine = make_engine(options=ONE_BEHIND, prefix_cache=False)
     row, tokens = lesson_10.run_with_failure(engine, PROMPTS, GREEDY, what)
     assert tokens == [tokens_alone(prompt, GREEDY) for prompt in PROMPTS]
-    before, after = map(int, row["tokens booked"].split(" -> "))
-    assert after - before == booked
+    before, after = map(int, row["tokens counted"].split(" -> "))
+    assert after - before == counted
     assert row["steps in flight"] == in_flight
     assert row["the next two calls launch"] == launches and row["and hand out"] == [4, 4]
     assert_no_block_is_lost(engine)

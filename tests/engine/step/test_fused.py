@@ -184,7 +184,7 @@ def test_tokens_of_the_kernels_in_the_interpreter_are_those_of_rung_00(config: G
     engine = make_engine(model, TRITON_OPTIONS)
     expected = tokens_of(make_engine(model, RUNG_00).generate(prompts, params))
     assert tokens_of(engine.generate(prompts, params)) == expected
-    assert engine.decode_step.slots.context_lens[-1] == -1  # nobody's
+    assert engine.decode_step.slots.context_lens[-1] == -1  # the padding slot's
     assert_no_block_is_lost(engine)
 
 
@@ -324,7 +324,7 @@ def test_the_step_it_stands_for_takes_the_same_arguments():
         assert isinstance(step, DeviceStep)
         lens = next(iter(engine.scheduler.running.values())).num_tokens
         with torch.inference_mode():
-            token_ids = step(3, lens, True)  # padded by nobody's rows
+            token_ids = step(3, lens, True)  # filled up with padding rows
         assert token_ids.shape == (3,) and step.slots.context_lens[-1] == -1
         assert step.slots.context_lens[step.slots.slot_mapping[0]] == lens + 1
         made.append(token_ids[0].item())

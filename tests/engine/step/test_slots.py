@@ -204,7 +204,7 @@ def row_of(session: InferenceSession, table_idx: int) -> list[int]:
 
 
 def assert_device_knows(slots: DeviceSlots, running: RunningRequests) -> None:
-    """All that a step of these requests reads is what their sessions say, and nobody is nobody still."""
+    """All that a step of these requests reads is what the sessions say, and the padding slot is as it was."""
     mapping = slots.slot_mapping.tolist()
     used, padding = mapping[: len(running)], mapping[len(running) :]
     assert len({*used}) == len(used)
@@ -585,7 +585,7 @@ def test_a_batch_of_one_is_enough():
 
 
 @kinds
-def test_before_anybody_joins_every_row_is_nobodys(kind):
+def test_before_anybody_joins_every_row_is_padding(kind):
     slots = World(kind).slots
     assert slots.slot_mapping.tolist() == [slots.padding_slot] * MAX_BATCH
     assert slots.context_lens[slots.padding_slot] == -1
