@@ -3,6 +3,7 @@
 import operator
 import reprlib
 import sys
+from typing import Any, TypeGuard
 
 from labkit.errors import OptionError
 
@@ -31,9 +32,9 @@ class ShortRepr(reprlib.Repr):
         """A class by its name."""
         return f"the class {value.__name__}"
 
-    def repr_dict(self, value: object, level: int) -> str:  # reprlib's own sorts all of it
+    def repr_dict(self, x: object, level: int) -> str:  # reprlib's own sorts all of it
         """A dict or a set by its type, unless it is empty."""
-        return named(value) if value else repr(value)
+        return named(x) if x else repr(x)
 
     repr_set = repr_frozenset = repr_dict
 
@@ -49,13 +50,13 @@ def named(value: object) -> str:
     return f"an object of type {type(value).__name__}"
 
 
-def whole(value: object) -> int | None:
+def whole(value: Any) -> int | None:
     """A whole number of any type, NumPy's and torch's too, as int; None for all else, bools included."""
     if type(value) is int:
         return value
     # To torch, one number in a tensor of any shape is an index, and so is a bool.
     is_bool = isinstance(value, bool) or str(getattr(value, "dtype", "")) == "torch.bool"
-    if is_bool or getattr(value, "ndim", 0):
+    if is_bool or bool(getattr(value, "ndim", 0)):
         return None
     try:
         return operator.index(value)
@@ -63,14 +64,16 @@ def whole(value: object) -> int | None:
         return None
 
 
-def is_whole(value: object) -> bool:
+def is_whole(value: object) -> TypeGuard[int]:
     """Whether the value is of Python's own int type and no bool, as a setting must be."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> bool:
     """Whether the value is Python's int or float, finite, and not beyond what a float holds."""
-    return (is_whole(value) or isinstance(value, float)) and abs(value) <= sys.float_info.max
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= sys.float_info.max
 
 
 def require_kind(name: str, value: object, kind: type, what: str) -> None:

@@ -301,7 +301,7 @@ def checkpoint(directory: Path) -> Finding:
     try:
         from labkit.model import load_model
 
-        parameters = sum(p.numel() for p in load_model(directory).gpt2.parameters())
+        parameters = sum(p.numel() for p in load_model(directory).network.parameters())
     except Exception as error:
         return Finding(
             what, "missing", first_line(error), f"`git checkout -- {what}`, or clone the project again"

@@ -16,46 +16,41 @@ from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
 from labkit.engine.step.graphed import GraphedStep
 from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.errors import OptionError
-from labkit.model import GPT2Config, LanguageModel
+from labkit.model import Attend, LanguageModel, ModelConfig, Network, PastKV, Prefilled
 from labkit.model.checkpoint import RANDOM_CONFIGS
-from labkit.model.gpt2 import Attend, PastKV, Prefilled
 from labkit.model.tokenizer import WordTokenizer
 from labkit.options import EngineOptions
 
 # GPT-2's 12 layers and 12 heads, but heads of one number: on a CPU the host moves the numbers, too, and
 # that is not what is asked. On a GPU the host's work is the same whatever their size.
-SHAPE = replace(RANDOM_CONFIGS["gpt2"], n_embd=RANDOM_CONFIGS["gpt2"].n_head)
+SHAPE = RANDOM_CONFIGS["gpt2"].with_head_dim(1)
 LENGTHS = (8,)  # tokens of the prompts, in turn; with so few, all steps are within one block
 BLOCK_SIZE = 64
 WARMUP_STEPS = 3
 BATCH_SIZES = (1, 8, 32, 64, 128, 256)
 
 
-class PreparedForward(nn.Module):
+class PreparedForward(Network):
     """In the model's place: hands back keys, values and logits that are there already."""
 
-    def __init__(self, config: GPT2Config) -> None:
-        super().__init__()
-        self.config = config
-        self.wte = nn.Embedding(1, 1)  # what the engine asks for the model's device and dtype
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.weight = nn.Parameter(torch.zeros(1))  # which tells the network's device and dtype
         self._qkv: dict[int, Tensor] = {}  # by batch size
-
-    def tie_weights(self) -> None:
-        """There are none."""
 
     def prefill(self, input_ids: Tensor, lengths: Tensor, past: PastKV | None = None) -> Prefilled:
         B, T = input_ids.shape
-        c, weight = self.config, self.wte.weight
-        kv = weight.new_zeros(c.n_layer, B, c.n_head, T, c.head_dim)
+        c, weight = self.config, self.weight
+        kv = weight.new_zeros(c.num_layers, B, c.num_heads, T, c.head_dim)
         return Prefilled(weight.new_zeros(B, 2), kv, kv)
 
     def decode_one_token(self, input_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         c, B = self.config, len(input_ids)
         if B not in self._qkv:
-            self._qkv[B] = self.wte.weight.new_zeros(B, 1, 3, c.n_head, c.head_dim)
+            self._qkv[B] = self.weight.new_zeros(B, 1, 3, c.num_heads, c.head_dim)
         # Views of one tensor, as the model makes them.
         query, key, value = self._qkv[B].permute(2, 0, 3, 1, 4)  # each [B, H, 1, D]
-        for layer_idx in range(c.n_layer):
+        for layer_idx in range(c.num_layers):
             attend(layer_idx, query, key, value)
         return self._qkv[B].new_zeros(B, 2)
 
@@ -173,7 +168,7 @@ def time_host_steps(
             append_seconds.append(parts["append"])
     return HostTime(
         batch_size,
-        engine.model.config.n_layer,
+        engine.model.config.num_layers,
         tuple(step_seconds),
         tuple(tables_seconds),
         tuple(append_seconds),

@@ -24,7 +24,7 @@ def steady_decode(
 
     max_new_tokens: for how long it can go on; None: until the model has no position left.
     """
-    room = engine.model.config.n_positions - max(map(len, prompts))
+    room = engine.model.config.max_positions - max(map(len, prompts))
     params = SamplingParams(max_new_tokens=max_new_tokens or room, stop_on_eos=False)
     request_ids = [engine.add_request(list(prompt), params) for prompt in prompts]
     try:

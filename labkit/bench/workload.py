@@ -105,7 +105,7 @@ class Workload:
     def limit(self, run: Run, bandwidth: float) -> DecodeLimit:
         """The least that decoding this run's tokens can take. bandwidth: bytes a second."""
         return workload_limit(
-            self.model.gpt2, run.prompt_lens, run.new_tokens, self.scheduler.max_batch_size, bandwidth
+            self.model.network, run.prompt_lens, run.new_tokens, self.scheduler.max_batch_size, bandwidth
         )
 
 

@@ -29,12 +29,12 @@ class CacheConfig:
         if self.max_blocks_per_layer is not None:
             require_positive(self, "max_blocks_per_layer")
 
-    def blocks_per_layer(self, max_batch_size: int, n_positions: int) -> int:
+    def blocks_per_layer(self, max_batch_size: int, max_positions: int) -> int:
         """Blocks in each layer's pool.
 
-        max_blocks_per_layer if it is given, else enough for max_batch_size sequences of n_positions tokens.
+        max_blocks_per_layer if it is given, else enough for max_batch_size sequences of max_positions tokens.
         """
-        return self.max_blocks_per_layer or max_batch_size * -(-n_positions // self.block_size)
+        return self.max_blocks_per_layer or max_batch_size * -(-max_positions // self.block_size)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from labkit.checks import shown
 from labkit.engine.config import CacheConfig, SchedulerConfig
 from labkit.errors import OptionError
-from labkit.model import GPT2Config
+from labkit.model import ModelConfig
 from labkit.model.checkpoint import DTYPES
 from labkit.options import EngineOptions
 
@@ -69,7 +69,7 @@ def check_dtype(dtype: torch.dtype, options: EngineOptions) -> torch.dtype:
 def check_room(
     device: torch.device,
     dtype: torch.dtype,
-    config: GPT2Config,
+    config: ModelConfig,
     cache: CacheConfig,
     scheduler: SchedulerConfig,
 ) -> None:
@@ -79,7 +79,7 @@ def check_room(
     """
     memory = memory_of(device)
     where = f"{device} has {memory / 2**30:.1f} GiB of memory"
-    num_slots = cache.block_size * cache.blocks_per_layer(scheduler.max_batch_size, config.n_positions)
+    num_slots = cache.block_size * cache.blocks_per_layer(scheduler.max_batch_size, config.max_positions)
     if num_slots * config.kv_values_per_token * dtype.itemsize > memory:
         raise OptionError(
             f"the KV pool is too large: {where}. Lower block_size ({shown(cache.block_size)}) or "

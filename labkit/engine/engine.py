@@ -83,7 +83,7 @@ class InferenceEngine:
             options,
             config,
             cache.block_size,
-            cache.blocks_per_layer(scheduler.max_batch_size, config.n_positions),
+            cache.blocks_per_layer(scheduler.max_batch_size, config.max_positions),
             self.device,
             self.dtype,
         )
@@ -91,7 +91,7 @@ class InferenceEngine:
             PrefixCache(self._kv_manager, cache.max_prefix_entries) if cache.prefix_cache else None
         )
         self.decode_step = build_decode_step(
-            options, self.model.gpt2, self._kv_manager, scheduler.max_batch_size
+            options, self.model.network, self._kv_manager, scheduler.max_batch_size
         )
         self.readback = build_readback(options, self.decode_step)
         self.guard = Guard(self)
@@ -139,7 +139,7 @@ class InferenceEngine:
     def check_prompt(self, prompt: Prompt, params: SamplingParams) -> tuple[int, ...]:
         """The prompt's token ids. Raises RequestError if they are not valid or can never fit."""
         max_new_tokens = check_params(params).max_new_tokens
-        vocab_size, limit = self.model.config.vocab_size, self.model.config.n_positions
+        vocab_size, limit = self.model.config.vocab_size, self.model.config.max_positions
         token_ids = token_ids_of(prompt, max_new_tokens, self.model.tokenizer, limit)
         if not token_ids:
             raise RequestError("the prompt is empty; give it at least one token")
@@ -337,7 +337,7 @@ class InferenceEngine:
         missing = {request: session for request, session, _ in admitted if request not in known}
         if missing:
             prompts = [request.token_ids for request in missing]
-            computed = prefill_sessions(self.model.gpt2, list(missing.values()), prompts)
+            computed = prefill_sessions(self.model.network, list(missing.values()), prompts)
             known |= zip(missing, computed, strict=True)
         return torch.stack([known[request] for request, _, _ in admitted])
 

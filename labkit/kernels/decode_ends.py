@@ -21,35 +21,39 @@ def embed_slots_plain(
     slot_mapping: Tensor,  # [B] int64
     last_token_ids: Tensor,  # [S] int64
     context_lens: Tensor,  # [S] int32
-    wte: Tensor,  # [V, E]
-    wpe: Tensor,  # [P, E]
+    token_table: Tensor,  # [V, E]
+    position_table: Tensor,  # [P, E]
 ) -> tuple[Tensor, RowStatistics]:  # [B, E]
     """The sum of each request's token and position embedding, and its statistics for the first LayerNorm."""
-    check_embed_slots(slot_mapping, last_token_ids, context_lens, wte, wpe)
-    x = wte[last_token_ids[slot_mapping]] + wpe[context_lens[slot_mapping].clamp(min=0)]
+    check_embed_slots(slot_mapping, last_token_ids, context_lens, token_table, position_table)
+    x = token_table[last_token_ids[slot_mapping]] + position_table[context_lens[slot_mapping].clamp(min=0)]
     return x, row_statistics(x, x.shape[1])
 
 
 def embed_slots_triton(
-    slot_mapping: Tensor, last_token_ids: Tensor, context_lens: Tensor, wte: Tensor, wpe: Tensor
+    slot_mapping: Tensor,
+    last_token_ids: Tensor,
+    context_lens: Tensor,
+    token_table: Tensor,
+    position_table: Tensor,
 ) -> tuple[Tensor, RowStatistics]:
     """The same in one kernel, a program a request."""
-    check_embed_slots(slot_mapping, last_token_ids, context_lens, wte, wpe)
+    check_embed_slots(slot_mapping, last_token_ids, context_lens, token_table, position_table)
     check_launchable(slot_mapping.device)
-    B, E = len(slot_mapping), wte.shape[1]
-    x = torch.empty(B, E, dtype=wte.dtype, device=wte.device)
-    statistics = torch.empty(B, 1, 2, dtype=torch.float32, device=wte.device)
+    B, E = len(slot_mapping), token_table.shape[1]
+    x = torch.empty(B, E, dtype=token_table.dtype, device=token_table.device)
+    statistics = torch.empty(B, 1, 2, dtype=torch.float32, device=token_table.device)
     _embed_slots_kernel[(B,)](
         slot_mapping,
         last_token_ids,
         context_lens,
-        wte,
-        wpe,
+        token_table,
+        position_table,
         x,
         statistics,
         E,
         BLOCK_E=triton.next_power_of_2(E),
-        EARLY=early_launch(wte.device)["EARLY"],  # and no `launch_pdl`: see the kernel
+        EARLY=early_launch(token_table.device)["EARLY"],  # and no `launch_pdl`: see the kernel
     )
     return x, RowStatistics(statistics, E)
 
@@ -59,8 +63,8 @@ def _embed_slots_kernel(
     slot_mapping_ptr,
     last_token_ids_ptr,
     context_lens_ptr,
-    wte_ptr,
-    wpe_ptr,
+    token_table_ptr,
+    position_table_ptr,
     x_ptr,
     statistics_ptr,
     E,
@@ -77,8 +81,8 @@ def _embed_slots_kernel(
     slot = tl.load(slot_mapping_ptr + b)
     token_id = tl.load(last_token_ids_ptr + slot)
     position = tl.maximum(tl.load(context_lens_ptr + slot), 0)
-    token = tl.load(wte_ptr + token_id * E + e, mask=e < E, other=0.0)
-    place = tl.load(wpe_ptr + position.to(tl.int64) * E + e, mask=e < E, other=0.0)
+    token = tl.load(token_table_ptr + token_id * E + e, mask=e < E, other=0.0)
+    place = tl.load(position_table_ptr + position.to(tl.int64) * E + e, mask=e < E, other=0.0)
     x = (token.to(tl.float32) + place.to(tl.float32)).to(x_ptr.dtype.element_ty)
     tl.store(x_ptr + b * E + e, x, mask=e < E)
     stored = x.to(tl.float32)
@@ -187,16 +191,26 @@ def _choose_and_advance_kernel(
 
 
 def check_embed_slots(
-    slot_mapping: Tensor, last_token_ids: Tensor, context_lens: Tensor, wte: Tensor, wpe: Tensor
+    slot_mapping: Tensor,
+    last_token_ids: Tensor,
+    context_lens: Tensor,
+    token_table: Tensor,
+    position_table: Tensor,
 ) -> None:
     """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit."""
     check_slots(slot_mapping, last_token_ids, context_lens)
-    check_tensor("wte", wte, shape=("V", "E"), device=slot_mapping.device)
-    check_tensor("wpe", wpe, shape=("P", wte.shape[1]), dtype=wte.dtype, device=slot_mapping.device)
-    for name, weight in (("wte", wte), ("wpe", wpe)):
+    check_tensor("token_table", token_table, shape=("V", "E"), device=slot_mapping.device)
+    check_tensor(
+        "position_table",
+        position_table,
+        shape=("P", token_table.shape[1]),
+        dtype=token_table.dtype,
+        device=slot_mapping.device,
+    )
+    for name, weight in (("token_table", token_table), ("position_table", position_table)):
         if not weight.is_contiguous():
             raise ValueError(f"{name} has strides {weight.stride()}, expected it to be contiguous")
-    check_range("last_token_ids", last_token_ids, len(wte))
+    check_range("last_token_ids", last_token_ids, len(token_table))
 
 
 def check_greedy_advance(

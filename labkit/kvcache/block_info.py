@@ -1,7 +1,8 @@
 """What the manager knows of one block, as a record that is replaced and as one that is changed."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 
 class KVBlockInfo(NamedTuple):
@@ -21,3 +22,30 @@ class MutableKVBlockInfo:
     block_index: int
     start: int
     length: int
+
+
+class BlockInfo(Protocol):
+    """What both records tell a reader; only the manager that made one may count in it."""
+
+    @property
+    def layer(self) -> int: ...
+    @property
+    def block_index(self) -> int: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+
+
+Info_co = TypeVar("Info_co", bound=BlockInfo, covariant=True)
+
+
+class BlockInfos(Protocol[Info_co]):
+    """Records by block id. A manager puts in what its `info_type` makes, so a manager with a narrower record
+    reads narrower records here."""
+
+    def __getitem__(self, block_id: int, /) -> Info_co: ...
+    def __setitem__(self, block_id: int, info: Any, /) -> None: ...
+    def get(self, block_id: int, /) -> Info_co | None: ...
+    def pop(self, block_id: int, /) -> Info_co: ...
+    def values(self) -> Iterable[Info_co]: ...

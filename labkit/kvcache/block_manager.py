@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from labkit.errors import OutOfBlocksError
-from labkit.kvcache.block_info import KVBlockInfo
+from labkit.kvcache.block_info import BlockInfo, BlockInfos, KVBlockInfo, MutableKVBlockInfo
 from labkit.kvcache.kv_write import IndexedWrite, KVWrite
+
+NO_BLOCK = -1  # where a sequence has no last block; never a block's id
 
 
 class BlockHolder(Protocol):
@@ -31,7 +33,8 @@ class KVBlockManager:
     free block raises before the bookkeeping changes; an append whose write fails is undone by `truncate`.
     """
 
-    info_type = KVBlockInfo
+    info_type: type[KVBlockInfo] | type[MutableKVBlockInfo] = KVBlockInfo
+    _block_infos: BlockInfos[BlockInfo]
 
     def __init__(
         self,
@@ -61,7 +64,7 @@ class KVBlockManager:
         # Appended tokens by how their block was made ready, and batches by how they were written.
         self.append_paths: Counter[str] = Counter()
         self.num_let_go = 0  # how often a holder has let go of a block, ever
-        self._block_infos: dict[int, KVBlockInfo] = {}
+        self._block_infos = {}
         self._block_refcounts: dict[int, int] = {}
         self._freed: list[list[int]] = [[] for _ in range(self.num_tables)]  # indices, last freed first out
         self._num_fresh_used = [0] * self.num_tables  # block indices from here on were never handed out
@@ -93,7 +96,7 @@ class KVBlockManager:
         """The global id of the layer's block 0."""
         return layer_idx * self.max_blocks_per_layer
 
-    def info(self, block_id: int) -> KVBlockInfo:
+    def info(self, block_id: int) -> BlockInfo:
         return self._block_infos[block_id]
 
     def refcount(self, block_id: int) -> int:
@@ -122,10 +125,11 @@ class KVBlockManager:
             [self._block_infos[i].block_index for i in block_ids], device=self.k_cache.device
         )
         num_tokens = self.num_tokens(block_ids)
-        return tuple(
+        keys, values = (
             cache[layer_idx, indices.long()].transpose(0, 1).flatten(1, 2)[:, :num_tokens]
             for cache in (self.k_cache, self.v_cache)
         )
+        return keys, values
 
     # --- commands ----------------------------------------------------------------------------------
 
@@ -153,7 +157,7 @@ class KVBlockManager:
         fast_batch_idx, fast_block_idx, fast_pos, fast_last_ids = [], [], [], []
         slow_batch_idx = []
         for b, block_ids in enumerate(block_ids_list):
-            last_id = block_ids[-1] if block_ids else None
+            last_id = block_ids[-1] if block_ids else NO_BLOCK
             info = infos.get(last_id)
             if info is None or info.length == self.block_size or refcounts[last_id] > 1:
                 slow_batch_idx.append(b)
@@ -183,7 +187,7 @@ class KVBlockManager:
         last_ids, block_idx, pos = [], [], []
         num_slow = 0
         for block_ids in block_ids_list:
-            last_id = block_ids[-1] if block_ids else None
+            last_id = block_ids[-1] if block_ids else NO_BLOCK
             info = infos.get(last_id)
             if info is None or info.length == self.block_size or refcounts[last_id] > 1:
                 last_id = self._ready_block(layer_idx, block_ids)

@@ -32,7 +32,7 @@ class BlockTables:
         self._host = torch.zeros(size, dtype=torch.int32, pin_memory=device.type == "cuda")
         self._device = torch.zeros(size, dtype=torch.int32, device=device)
 
-    def build(self, sessions: Sequence[BlockHolder]) -> Tensor:
+    def build(self, sessions: Sequence[RowHolder]) -> Tensor:
         """The tables [L, B, M] on the device, valid until the next call."""
         shape = (self.kv_manager.num_layers, len(sessions), self.kv_manager.max_blocks_per_seq)
         size = shape[0] * shape[1] * shape[2]
@@ -44,7 +44,7 @@ class BlockTables:
             block_tables.copy_(block_tables_cpu, non_blocking=True)
         return block_tables
 
-    def fill(self, block_tables_cpu: Tensor, sessions: Sequence[BlockHolder]) -> None:
+    def fill(self, block_tables_cpu: Tensor, sessions: Sequence[RowHolder]) -> None:
         """Write every row of [L, B, M]."""
         raise NotImplementedError
 

@@ -2,14 +2,15 @@
 
 from torch import Tensor
 
-from labkit.kvcache.block_info import MutableKVBlockInfo
-from labkit.kvcache.block_manager import KVBlockManager
+from labkit.kvcache.block_info import BlockInfos, MutableKVBlockInfo
+from labkit.kvcache.block_manager import NO_BLOCK, KVBlockManager
 
 
 class MutableInfoBlockManager(KVBlockManager):
     """A KVBlockManager whose records count up: no new record and no dictionary write for a token."""
 
     info_type = MutableKVBlockInfo
+    _block_infos: BlockInfos[MutableKVBlockInfo]
 
     def append_token_batch(
         self, layer_idx: int, block_ids_list: list[list[int]], key_new: Tensor, value_new: Tensor
@@ -18,7 +19,7 @@ class MutableInfoBlockManager(KVBlockManager):
         last_infos, block_idx, pos = [], [], []
         num_slow = 0
         for block_ids in block_ids_list:
-            last_id = block_ids[-1] if block_ids else None
+            last_id = block_ids[-1] if block_ids else NO_BLOCK
             info = infos.get(last_id)
             if info is None or info.length == self.block_size or refcounts[last_id] > 1:
                 last_id = self._ready_block(layer_idx, block_ids)
@@ -41,7 +42,7 @@ class MutableInfoBlockManager(KVBlockManager):
         infos, refcounts = self._block_infos, self._block_refcounts
         changed = []
         for b, block_ids in enumerate(block_ids_list):
-            last_id = block_ids[-1] if block_ids else None
+            last_id = block_ids[-1] if block_ids else NO_BLOCK
             info = infos.get(last_id)
             if info is None or info.length == self.block_size or refcounts[last_id] > 1:
                 last_id = self._ready_block(table_idx, block_ids)

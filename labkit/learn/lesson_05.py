@@ -35,6 +35,7 @@ from labkit.bench.workload import gaps_us
 from labkit.engine import InferenceEngine, InferenceSession
 from labkit.errors import OutOfBlocksError
 from labkit.kvcache import KVBlockInfo, KVBlockManager, MutableInfoBlockManager, MutableKVBlockInfo
+from labkit.kvcache.block_manager import NO_BLOCK
 from labkit.kvcache.kv_write import KVWrite
 from labkit.learn.answers import plain
 from labkit.learn.exercise import Case, Exercise
@@ -262,7 +263,7 @@ class SeedOrderManager(MutableInfoBlockManager):
         last_infos, block_idx, pos = [], [], []
         num_slow = 0
         for block_ids in block_ids_list:
-            last_id = block_ids[-1] if block_ids else None
+            last_id = block_ids[-1] if block_ids else NO_BLOCK
             info = infos.get(last_id)
             if info is None or info.length == self.block_size or refcounts[last_id] > 1:
                 last_id = self._ready_block(layer_idx, block_ids)

@@ -37,7 +37,7 @@ from labkit.ladder import LADDER
 from labkit.learn.answers import one_line
 from labkit.learn.exercise import BrokenContract, Case, Exercise, check_unchanged
 from labkit.model import GPT2Config, LanguageModel
-from labkit.model.checkpoint import random_gpt2
+from labkit.model.checkpoint import random_network
 from labkit.model.tokenizer import WordTokenizer
 from labkit.options import EngineOptions
 from labkit.show.style import BLUE, GREY, INK, ORANGE, colour, figure, styled
@@ -53,7 +53,7 @@ GPT2_LAYERS = 12
 def small_gpt2(n_layer: int = GPT2_LAYERS, n_positions: int = 64) -> LanguageModel:
     """GPT-2's layers and heads, but narrow and with random weights: a step of it takes no time."""
     config = GPT2Config(256, n_positions, n_embd=96, n_layer=n_layer, n_head=12, tie_word_embeddings=False)
-    gpt2 = random_gpt2(config, seed=0)
+    gpt2 = random_network(config, seed=0)
     return LanguageModel(f"random: {n_layer} narrow layers", gpt2, WordTokenizer(config.vocab_size, None))
 
 
@@ -345,7 +345,7 @@ def draw_pool_use(uses: Mapping[str, Sequence[PoolUse]], num_blocks: int, block_
 @contextmanager
 def counted_forwards(engine: InferenceEngine) -> Iterator[Counter[str]]:
     """How often the model is asked for a decode step."""
-    gpt2, counts = engine.model.gpt2, Counter()
+    gpt2, counts = engine.model.network, Counter()
     original = gpt2.decode_one_token
 
     def counted(*args: object) -> Tensor:

@@ -359,7 +359,7 @@ WALK = (
         "06: lengths on the device",
     ),
     (
-        "logits = self.gpt2.decode_one_token(slots.last_token_ids[slot_mapping], positions, self.attention)",
+        "input_ids = slots.last_token_ids[slot_mapping]",
         "The token is where the last step left it, not in a Python list. In the middle of the layers nobody "
         "takes a block, so nobody can fail to get one: there is room already.",
         "06: last tokens on the device. 07: reserved once, before",

@@ -32,7 +32,7 @@ from labkit.kernels.fused_linear import mean_and_rstd, row_statistics, tile_of
 from labkit.kernels.paged_attention_append import TOKENS_AT_A_TIME
 from labkit.learn.exercise import Case, Exercise
 from labkit.model import GPT2, GPT2Config, LanguageModel
-from labkit.model.checkpoint import RANDOM_CONFIGS, random_gpt2
+from labkit.model.checkpoint import RANDOM_CONFIGS, random_network
 from labkit.model.tokenizer import WordTokenizer
 from labkit.options import EngineOptions
 
@@ -126,7 +126,7 @@ def device_step_of(engine: InferenceEngine) -> DeviceStep:
 @contextmanager
 def logged(step: DeviceStep) -> Iterator[LaunchLog]:
     """Log what the step launches; attention and fused kernels as what they are on a GPU, not their twins."""
-    log = LaunchLog(tensors_of((list(step.gpt2.parameters()), *vars(step).values())))
+    log = LaunchLog(tensors_of((list(step.network.parameters()), *vars(step).values())))
     own = {"attention": (step.attention, step.attention.attention)}
     step.attention.attention = log.as_one("attention", step.attention.attention, num_seen=3)
     if isinstance(step, FusedDeviceStep):
@@ -213,7 +213,7 @@ def partings(
         if at is None:
             continue
         ids = torch.tensor([[*prompt, *tokens[:at]]], device=model.device)
-        (logits,) = model.gpt2.prefill(ids, torch.tensor([ids.shape[1]], device=model.device)).last_logits
+        (logits,) = model.network.prefill(ids, torch.tensor([ids.shape[1]], device=model.device)).last_logits
         gap = abs(float(logits[tokens[at]] - logits[others[at]]))
         spacing = torch.finfo(dtype).eps * 2.0 ** np.floor(np.log2(abs(float(logits[tokens[at]]))))
         rows.append({"token": at, "gap in float32": gap, "neighbours are apart": float(spacing)})
@@ -287,7 +287,7 @@ def largest_mean(model: LanguageModel, input_ids: Sequence[int]) -> float:
         x = inputs[0].double()
         ratios.append(float((x.mean(-1) / x.std(-1, correction=0)).abs().max()))
 
-    gpt2 = model.gpt2
+    gpt2 = model.network
     hooks = [n.register_forward_pre_hook(look) for block in gpt2.h for n in (block.ln_1, block.ln_2)]
     try:
         ids = torch.tensor([list(input_ids)], device=model.device)
@@ -476,7 +476,7 @@ def small_engine(options: EngineOptions, device: torch.device | str = "cpu") -> 
     config = GPT2Config(
         vocab_size=97, n_positions=64, n_embd=32, n_layer=2, n_head=2, tie_word_embeddings=False
     )
-    gpt2 = random_gpt2(config, seed=0)
+    gpt2 = random_network(config, seed=0)
     for parameter in gpt2.parameters():
         parameter.data.mul_(20 if parameter.dim() == 2 else 1)
     model = LanguageModel("random:small", gpt2, WordTokenizer(config.vocab_size, None))

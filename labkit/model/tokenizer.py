@@ -48,8 +48,9 @@ def read_backend(directory: Path) -> BackendTokenizer:
         check_kind(parse_json(file.name, raw))
         return BackendTokenizer.from_str(raw.decode())
     if all(map(is_there, pair)):
-        check_vocab(read_json(pair[0]))
-        backend = ByteLevelBPETokenizer(*map(str, pair))
+        vocab, merges = pair
+        check_vocab(read_json(vocab))
+        backend = ByteLevelBPETokenizer(str(vocab), str(merges))
         backend.add_special_tokens([AddedToken("<|endoftext|>", special=True)])
         return backend._tokenizer
     raise ValueError("it has no tokenizer: expected tokenizer.json, or vocab.json and merges.txt")
@@ -93,7 +94,7 @@ def is_byte_level(part: object) -> bool:
     if not isinstance(part, dict):
         return False
     if part.get("type") == "Sequence":
-        steps = next((part[name] for name in ("pretokenizers", "decoders") if name in part), [])
+        steps: object = next((part[name] for name in ("pretokenizers", "decoders") if name in part), [])
         return isinstance(steps, list) and any(map(is_byte_level, steps))
     return part.get("type") == "ByteLevel"
 

@@ -24,7 +24,7 @@ from labkit.bench import (
 from labkit.bench.attention_time import time_attention
 from labkit.bench.profile import Span, short_name
 from labkit.engine import Timing
-from labkit.model.checkpoint import random_gpt2
+from labkit.model.checkpoint import random_network
 from labkit.model.config import GPT2Config
 from labkit.model.tokenizer import WordTokenizer
 
@@ -91,7 +91,7 @@ def test_ttft_counts_the_wait_for_a_place(tiny):
 
 def test_limit_counts_weights_once_and_every_live_token():
     config = GPT2Config(vocab_size=11, n_positions=7, n_embd=4, n_layer=2, n_head=2)
-    gpt2 = random_gpt2(config, seed=0)
+    gpt2 = random_network(config, seed=0)
     a_layer = 4 * 12 + 12 + 4 * 4 + 4 + 4 * 16 + 16 + 16 * 4 + 4 + 4 * 4
     limit = decode_limit(gpt2, [5, 3], bandwidth=100.0)
     assert limit.weight_bytes == 4 * (11 * 4 + 2 * a_layer + 8)
@@ -116,7 +116,7 @@ def test_the_bytes_of_attention_are_those_of_the_keys_and_of_the_values(batch_si
 def test_limit_reads_an_untied_head_but_not_the_table():
     tied = GPT2Config(vocab_size=11, n_positions=7, n_embd=4, n_layer=2, n_head=2)
     untied = GPT2Config(11, 7, 4, 2, 2, tie_word_embeddings=False)
-    weights = [decode_limit(random_gpt2(c, 0), [1], 1.0).weight_bytes for c in (tied, untied)]
+    weights = [decode_limit(random_network(c, 0), [1], 1.0).weight_bytes for c in (tied, untied)]
     assert weights[0] == weights[1]
 
 
@@ -140,7 +140,7 @@ def test_flops_agree_with_torchs_own_counter(tiny):
 
     config, num_tokens = tiny.config, 6
     with FlopCounterMode(display=False) as counter:
-        tiny.gpt2.prefill(torch.arange(num_tokens)[None], torch.tensor([num_tokens]))
+        tiny.network.prefill(torch.arange(num_tokens)[None], torch.tensor([num_tokens]))
     # torch counts the square of attention scores, of which the causal half is needed
     unneeded = 4 * config.n_layer * config.n_embd * (num_tokens * (num_tokens - 1) / 2)
     counted = counter.get_total_flops() - unneeded

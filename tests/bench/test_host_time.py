@@ -30,7 +30,7 @@ def test_the_books_are_kept_as_with_a_model(options):
 
 
 def test_keys_and_values_are_strided_as_the_models_are():
-    from labkit.model.checkpoint import random_gpt2
+    from labkit.model.checkpoint import random_network
     from labkit.model.config import GPT2Config
 
     strides = []
@@ -41,10 +41,10 @@ def test_keys_and_values_are_strided_as_the_models_are():
 
     engine = host_engine(OPTIONS, 2, "cpu")
     ids, lengths = torch.zeros(2, 4, dtype=torch.long), torch.tensor([4, 4])
-    engine.model.gpt2.prefill(ids, lengths)
-    engine.model.gpt2.decode_one_token(ids[:, 0], lengths, attend)
+    engine.model.network.prefill(ids, lengths)
+    engine.model.network.decode_one_token(ids[:, 0], lengths, attend)
     config = GPT2Config(11, 8, SHAPE.n_embd, 1, SHAPE.n_head)
-    random_gpt2(config, 0).decode_one_token(ids[:, 0], lengths, attend)
+    random_network(config, 0).decode_one_token(ids[:, 0], lengths, attend)
     assert len(strides) == SHAPE.n_layer + 1
     assert strides[0] == strides[-1]
 

@@ -61,7 +61,7 @@ def test_a_model_with_a_head_of_its_own_is_converted_too():
     model = small_model()  # whose head is not its token table
     ids = torch.tensor([PROMPTS[0]])
     logits = peers.as_transformers(model)(ids).logits[0, -1]
-    torch.testing.assert_close(logits, model.gpt2.prefill(ids, torch.tensor([5])).last_logits[0])
+    torch.testing.assert_close(logits, model.network.prefill(ids, torch.tensor([5])).last_logits[0])
 
 
 def test_pads_stand_before_a_prompt():

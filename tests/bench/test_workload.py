@@ -130,7 +130,7 @@ def test_a_record_of_a_run_keeps_every_number():
 
 
 def test_the_limit_of_a_workload_is_that_of_its_steps():
-    gpt2 = small_model().gpt2
+    gpt2 = small_model().network
     steps = [decode_limit(gpt2, [3 + i, 2 + i], bandwidth=1e9) for i in range(8)]
     whole = workload_limit(gpt2, [3, 2], [9, 9], max_batch_size=2, bandwidth=1e9)
     assert whole.num_tokens == 16
@@ -141,21 +141,21 @@ def test_the_limit_of_a_workload_is_that_of_its_steps():
 def test_a_run_is_held_against_the_limit_of_what_it_did():
     served = workload(scheduler=SchedulerConfig(max_batch_size=1))
     run = served.run(served.make_engine(OPTIONS))
-    gpt2 = served.model.gpt2
+    gpt2 = served.model.network
     expected = workload_limit(gpt2, [3, 2], [9, 9], max_batch_size=1, bandwidth=1e9)
     assert served.limit(run, bandwidth=1e9) == expected
     assert expected != workload_limit(gpt2, [3, 2], [9, 9], max_batch_size=2, bandwidth=1e9)
 
 
 def test_a_smaller_batch_reads_the_weights_more_often():
-    gpt2 = small_model().gpt2
+    gpt2 = small_model().network
     together, apart = (workload_limit(gpt2, [3, 3], [9, 9], size, 1e9) for size in (2, 1))
     assert apart.weight_bytes == 2 * together.weight_bytes
     assert apart.kv_bytes == together.kv_bytes
 
 
 def test_the_limit_follows_what_was_generated():
-    gpt2 = small_model().gpt2
+    gpt2 = small_model().network
     limit = workload_limit(gpt2, [3, 2], [9, 1], max_batch_size=2, bandwidth=1e9)  # the second decodes none
     assert limit.num_bytes == sum(decode_limit(gpt2, [3 + i], 1e9).num_bytes for i in range(8))
 

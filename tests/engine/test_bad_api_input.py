@@ -143,7 +143,7 @@ ENGINE_ARGUMENTS = rows(
     | {
         "None": None,
         "a path": "data/tiny-gpt2",
-        "the GPT2 inside": small_model().gpt2,
+        "the GPT2 inside": small_model().network,
         "a config": CONFIG,
         "the class": type(small_model()),
     },

@@ -177,7 +177,7 @@ def test_a_prefill_that_fails_leaves_the_sessions_as_they_were(monkeypatch, at_c
     sessions = [InferenceSession(engine.kv_manager, held) for held in (prefix, None)]
     monkeypatch.setattr(engine.kv_manager, "append_prompt", failing(engine.kv_manager.append_prompt, at_call))
     with pytest.raises(Boom):
-        prefill_module.prefill_sessions(engine.model.gpt2, sessions, [(1, 2, 3, 4, 5), (6, 7)])
+        prefill_module.prefill_sessions(engine.model.network, sessions, [(1, 2, 3, 4, 5), (6, 7)])
     assert [session.num_tokens for session in sessions] == [3, 0]
     engine.kv_manager.check_integrity([*sessions, prefix])
 

@@ -104,7 +104,7 @@ def test_logits_of_both_rungs_are_far_closer_than_their_tokens():
 
 def test_a_parting_is_where_tokens_first_differ():
     model = lesson_09.small_engine(SEPARATE).model
-    (logits,) = model.gpt2.prefill(torch.tensor([[1, 2, 3, 7]]), torch.tensor([4])).last_logits
+    (logits,) = model.network.prefill(torch.tensor([[1, 2, 3, 7]]), torch.tensor([4])).last_logits
     best, second = logits.topk(2)[1].tolist()
     found = lesson_09.partings(
         model, [[1, 2, 3], [4]], [[7, best, 5], [1, 2]], [[7, second, 6], [1, 2]], torch.float16
@@ -137,9 +137,9 @@ def test_the_largest_mean_is_seen_before_every_layer_norm():
     ids = [1, 2, 3, 4]
     usual = lesson_09.largest_mean(engine.model, ids)
     with torch.no_grad():
-        engine.model.gpt2.wte.weight.add_(1000.0)
+        engine.model.network.wte.weight.add_(1000.0)
     assert usual < 10 < lesson_09.largest_mean(engine.model, ids)
-    assert not engine.model.gpt2.h[0].ln_1._forward_pre_hooks
+    assert not engine.model.network.h[0].ln_1._forward_pre_hooks
 
 
 # --- many programs, one sum -----------------------------------------------------------------------------
@@ -235,7 +235,7 @@ def test_without_triton_the_twins_stand_for_the_kernels(monkeypatch):
 @pytest.mark.parametrize("engine", [make_engine, lesson_09.small_engine], ids=["even", "odd vocabulary"])
 def test_copied_bytes_are_those_of_a_live_step(engine):
     engine = engine(options=FUSED)
-    step, gpt2 = lesson_09.device_step_of(engine), engine.model.gpt2
+    step, gpt2 = lesson_09.device_step_of(engine), engine.model.network
     own = {p.untyped_storage().data_ptr() for p in gpt2.parameters()}
     held = lesson_09.tensors_of(list(vars(step).values()))
     copies = [t for t in held if isinstance(t, Tensor) and t.untyped_storage().data_ptr() not in own]

@@ -186,7 +186,7 @@ def test_a_step_s_parts_are_the_whole_step():
 @pytest.mark.slow
 def test_the_floors_are_the_limit_of_the_step():
     floors = lesson_11.step_floors(STEP, BANDWIDTH)
-    limit = decode_limit(load_model("random:gpt2").gpt2.half(), [9, 9], BANDWIDTH)
+    limit = decode_limit(load_model("random:gpt2").network.half(), [9, 9], BANDWIDTH)
     assert sum(floors.values()) == pytest.approx(1e6 * limit.seconds)
     assert floors[lesson_11.ATTENTION] == pytest.approx(1e6 * limit.kv_bytes / BANDWIDTH)
 

@@ -16,7 +16,7 @@ from labkit import load_model
 from labkit.checks import shown
 from labkit.errors import CheckpointError
 from labkit.model import GPT2Config, checkpoint
-from labkit.model.checkpoint import gpt2_without_weights
+from labkit.model.checkpoint import network_without_weights
 from labkit.paths import ROOT
 
 V, P, E, L = 300, 32, 16, 2  # vocabulary, positions, embedding, layers
@@ -46,7 +46,7 @@ def weights() -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(0)
     shapes = {
         f"transformer.{key}": tensor.shape[::-1] if ".attn.c_" in key or ".mlp.c_" in key else tensor.shape
-        for key, tensor in gpt2_without_weights(GPT2Config.from_hf(CONFIG)).state_dict().items()
+        for key, tensor in network_without_weights(GPT2Config.from_hf(CONFIG)).state_dict().items()
         if key != "lm_head.weight"
     }
     return {key: torch.randn(*shape, generator=generator) for key, shape in shapes.items()}
@@ -77,8 +77,8 @@ def test_what_is_broken_below_is_sound_before(sound: Path):
     model = load_model(sound)
     assert model.config == GPT2Config(V, P, E, L, 2, eos_token_id=0)
     stored = load_file(sound / "model.safetensors")
-    assert torch.equal(model.gpt2.h[0].mlp.c_fc.weight, stored[C_FC].T)
-    assert torch.equal(model.gpt2.wpe.weight, stored["transformer.wpe.weight"])
+    assert torch.equal(model.network.h[0].mlp.c_fc.weight, stored[C_FC].T)
+    assert torch.equal(model.network.wpe.weight, stored["transformer.wpe.weight"])
 
 
 # --- arguments -------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ DTYPES = [
 def test_a_dtype_that_no_weights_come_in_is_refused_before_anything_is_drawn(
     monkeypatch, sound, source, dtype
 ):
-    monkeypatch.setattr(checkpoint, "GPT2", None)
+    monkeypatch.setattr(checkpoint, "network_without_weights", None)
     message = refusal(sound if source == "a directory" else source, dtype=dtype)
     assert message.startswith(
         "dtype must be one of torch.float16, torch.bfloat16, torch.float32, torch.float64"
@@ -162,7 +162,7 @@ SEEDS += [2**64, 2**70, -(2**63) - 1, 10**30, 10**5000]
 @pytest.mark.parametrize("seed", SEEDS, ids=shown)
 @pytest.mark.parametrize("source", ["a directory", "random:gpt2"])
 def test_a_seed_that_is_no_whole_number_of_64_bits_is_refused(monkeypatch, sound, source, seed):
-    monkeypatch.setattr(checkpoint, "GPT2", None)
+    monkeypatch.setattr(checkpoint, "network_without_weights", None)
     message = refusal(sound if source == "a directory" else source, seed=seed)
     assert message.startswith("seed must be a whole number of at most 64 bits, not ") and len(message) < 150
 
@@ -178,7 +178,7 @@ def test_every_seed_that_torch_takes_is_taken(sound: Path, seed):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_every_dtype_that_is_named_is_loaded(sound: Path, dtype):
     model = load_model(sound, dtype=dtype)
-    assert {tensor.dtype for tensor in model.gpt2.state_dict().values()} == {dtype}
+    assert {tensor.dtype for tensor in model.network.state_dict().values()} == {dtype}
 
 
 # --- config.json -----------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ BAD_VALUES = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "value"), BAD_VALUES, ids=lambda x: repr(x)[:24])
 def test_a_value_of_config_json_that_cannot_be_is_refused_by_name(monkeypatch, directory: Path, name, value):
-    monkeypatch.setattr(checkpoint, "GPT2", None)  # nothing is built
+    monkeypatch.setattr(checkpoint, "network_without_weights", None)  # nothing is built
     (directory / "config.json").write_text(json.dumps({**CONFIG, name: value}))
     message = refusal(directory)
     assert message.startswith(f"cannot load {directory}: ") and name in message
@@ -252,7 +252,7 @@ OTHER_SIZES = {
 def test_a_size_that_the_weights_do_not_have_is_refused_before_a_module_is_built(
     monkeypatch, directory: Path, change, message
 ):
-    monkeypatch.setattr(checkpoint, "GPT2", None)
+    monkeypatch.setattr(checkpoint, "network_without_weights", None)
     (directory / "config.json").write_text(json.dumps({**CONFIG, change[0]: change[1]}))
     assert message in refusal(directory)
 
@@ -318,7 +318,7 @@ def test_weights_that_are_no_floating_point_numbers_are_refused_by_name(
 ):
     stored = {key: t.to(dtype) if which in ("all", key) else t for key, t in weights().items()}
     save_file(stored, directory / "model.safetensors")
-    monkeypatch.setattr(checkpoint, "GPT2", None)
+    monkeypatch.setattr(checkpoint, "network_without_weights", None)
     message = refusal(directory)
     assert f"has dtype {name} in model.safetensors; weights have F16, BF16, F32, F64" in message
     assert which == "all" or f"{C_FC} has dtype" in message
@@ -328,7 +328,7 @@ def test_weights_that_are_no_floating_point_numbers_are_refused_by_name(
 def test_weights_of_any_floating_point_load(directory: Path, dtype):
     save_file({key: t.to(dtype) for key, t in weights().items()}, directory / "model.safetensors")
     assert torch.equal(
-        load_model(directory).gpt2.wpe.weight, weights()["transformer.wpe.weight"].to(dtype).float()
+        load_model(directory).network.wpe.weight, weights()["transformer.wpe.weight"].to(dtype).float()
     )
 
 
@@ -407,7 +407,7 @@ def test_a_tensor_that_is_stored_twice_with_other_numbers_is_refused(directory: 
 @pytest.mark.parametrize("store", TWICE.values(), ids=TWICE)
 def test_a_tensor_that_is_stored_twice_with_the_same_numbers_loads(directory: Path, sound: Path, store):
     store(directory, weights()["transformer.wpe.weight"])
-    assert torch.equal(load_model(directory).gpt2.wpe.weight, load_model(sound).gpt2.wpe.weight)
+    assert torch.equal(load_model(directory).network.wpe.weight, load_model(sound).network.wpe.weight)
 
 
 def test_the_same_numbers_in_another_dtype_are_the_same(directory: Path, sound: Path):
@@ -416,7 +416,7 @@ def test_the_same_numbers_in_another_dtype_are_the_same(directory: Path, sound: 
     save_file(
         stored | again | {"lm_head.weight": again["wte.weight"].clone()}, directory / "model.safetensors"
     )
-    loaded = load_model(directory).gpt2
+    loaded = load_model(directory).network
     assert torch.equal(loaded.lm_head.weight, stored["transformer.wte.weight"].float())
 
 
@@ -439,7 +439,7 @@ def test_a_tensor_that_is_missing_is_named(directory: Path, key):
 
 def test_the_tensors_of_a_file_share_its_memory(sound: Path):
     """Or a copy of the model would copy the whole file for each of them."""
-    gpt2 = load_model(sound).gpt2
+    gpt2 = load_model(sound).network
     size = (sound / "model.safetensors").stat().st_size
     memory = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in gpt2.parameters()}
     assert sum(memory.values()) < 2 * size
@@ -546,7 +546,7 @@ BAD_TOKENIZERS = {
 def test_a_tokenizer_of_another_kind_is_refused_by_what_makes_it_one(
     monkeypatch, directory: Path, change, message
 ):
-    monkeypatch.setattr(checkpoint, "GPT2", None)
+    monkeypatch.setattr(checkpoint, "network_without_weights", None)
     (directory / "tokenizer.json").write_text(json.dumps(change(tokenizer_json())), encoding="utf-8")
     said = refusal(directory)
     assert "tokenizer" in said and message in said
@@ -594,7 +594,7 @@ def test_shapes_alone_are_built_without_drawing_a_number(monkeypatch):
 
     for name in ("normal_", "uniform_"):
         monkeypatch.setattr(Tensor, name, drawn)
-    gpt2 = gpt2_without_weights(GPT2Config(V, P, E, L, 2))
+    gpt2 = network_without_weights(GPT2Config(V, P, E, L, 2))
     assert {p.device.type for p in gpt2.parameters()} == {"meta"}
     with pytest.raises(AssertionError):
         nn.Linear(2, 2)

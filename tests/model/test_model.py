@@ -11,7 +11,7 @@ from transformers import GPT2LMHeadModel
 
 from labkit import InferenceEngine, LanguageModel, SamplingParams, load_model
 from labkit.model import GPT2, GPT2Config, PastKV
-from labkit.model.gpt2 import CausalAttention
+from labkit.model.prefill_attention import CausalAttention
 
 # (vocab_size, n_positions, n_embd, n_layer, n_head, the rest)
 SHAPES = {
@@ -34,8 +34,8 @@ class Pair(NamedTuple):
     hf: GPT2LMHeadModel
 
     @property
-    def gpt2(self) -> GPT2:
-        return self.model.gpt2
+    def network(self) -> GPT2:
+        return self.model.network
 
 
 @pytest.fixture(scope="module", params=["shipped", *SHAPES])
@@ -72,18 +72,18 @@ def assert_near(actual: Tensor, expected: Tensor) -> None:
 
 @pytest.mark.slow
 def test_logits_equal_transformers_at_every_position(pair: Pair):
-    input_ids = torch.stack(random_prompts(pair.gpt2, [33, 33, 33]))
+    input_ids = torch.stack(random_prompts(pair.network, [33, 33, 33]))
     with torch.inference_mode():
         expected = pair.hf(input_ids).logits
-    assert_near(all_logits(pair.gpt2, input_ids), expected)
+    assert_near(all_logits(pair.network, input_ids), expected)
 
 
 @pytest.mark.slow
 def test_logits_equal_transformers_at_the_last_position_there_is(tiny: LanguageModel, tiny_hf):
-    (prompt,) = random_prompts(tiny.gpt2, [tiny.config.n_positions])
+    (prompt,) = random_prompts(tiny.network, [tiny.config.n_positions])
     with torch.inference_mode():
         expected = tiny_hf(prompt[None]).logits[:, -1]
-    assert_near(prefill_ragged(tiny.gpt2, [prompt]).last_logits, expected)
+    assert_near(prefill_ragged(tiny.network, [prompt]).last_logits, expected)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -93,19 +93,19 @@ def test_a_tied_head_is_the_embedding_itself(tied: bool):
 
 
 def test_a_padded_row_gives_the_logits_of_its_prompt_alone(pair: Pair):
-    prompts = random_prompts(pair.gpt2)
-    together = prefill_ragged(pair.gpt2, prompts)
+    prompts = random_prompts(pair.network)
+    together = prefill_ragged(pair.network, prompts)
     for b, prompt in enumerate(prompts):
-        alone = prefill_ragged(pair.gpt2, [prompt])
+        alone = prefill_ragged(pair.network, [prompt])
         assert_near(together.last_logits[b], alone.last_logits[0])
-        assert_near(together.last_logits[b], all_logits(pair.gpt2, prompt[None])[0, -1])
+        assert_near(together.last_logits[b], all_logits(pair.network, prompt[None])[0, -1])
         for many, one in ((together.keys, alone.keys), (together.values, alone.values)):
             assert_near(many[:, b, :, : len(prompt)], one[:, 0])
 
 
 def test_pad_ids_change_nothing(pair: Pair):
-    prompts = random_prompts(pair.gpt2)
-    zeros, others = (prefill_ragged(pair.gpt2, prompts, pad_id) for pad_id in (0, 96))
+    prompts = random_prompts(pair.network)
+    zeros, others = (prefill_ragged(pair.network, prompts, pad_id) for pad_id in (0, 96))
     assert torch.equal(zeros.last_logits, others.last_logits)
     for b, prompt in enumerate(prompts):
         written = (slice(None), b, slice(None), slice(len(prompt)))
@@ -130,12 +130,12 @@ def padded_past(gpt2: GPT2, prefixes: list[Tensor], filler: float) -> PastKV:
 
 
 def test_every_row_starts_at_position_0_or_where_its_past_ends(tiny: LanguageModel):
-    prompts = random_prompts(tiny.gpt2, [3, 5])
-    past = padded_past(tiny.gpt2, [prompts[0][:0], prompts[1]], filler=0.0)
+    prompts = random_prompts(tiny.network, [3, 5])
+    past = padded_past(tiny.network, [prompts[0][:0], prompts[1]], filler=0.0)
     seen: list[Tensor] = []
-    with tiny.gpt2.wpe.register_forward_pre_hook(lambda _, args: seen.append(args[0])):
-        prefill_ragged(tiny.gpt2, prompts)
-        prefill_ragged(tiny.gpt2, prompts, past=past)
+    with tiny.network.wpe.register_forward_pre_hook(lambda _, args: seen.append(args[0])):
+        prefill_ragged(tiny.network, prompts)
+        prefill_ragged(tiny.network, prompts, past=past)
     assert [positions.tolist() for positions in seen] == [
         [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4]],
         [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]],
@@ -144,10 +144,10 @@ def test_every_row_starts_at_position_0_or_where_its_past_ends(tiny: LanguageMod
 
 @pytest.mark.parametrize("held", [[0, 0, 18, 5], [6, 0, 1, 11], [3, 0, 9, 6]])
 def test_a_prefill_that_continues_equals_one_of_the_whole(pair: Pair, held: list[int]):
-    prompts = random_prompts(pair.gpt2)
-    past = padded_past(pair.gpt2, [p[:n] for p, n in zip(prompts, held, strict=True)], filler=100.0)
-    whole = prefill_ragged(pair.gpt2, prompts)
-    rest = prefill_ragged(pair.gpt2, [p[n:] for p, n in zip(prompts, held, strict=True)], past=past)
+    prompts = random_prompts(pair.network)
+    past = padded_past(pair.network, [p[:n] for p, n in zip(prompts, held, strict=True)], filler=100.0)
+    whole = prefill_ragged(pair.network, prompts)
+    rest = prefill_ragged(pair.network, [p[n:] for p, n in zip(prompts, held, strict=True)], past=past)
     assert_near(rest.last_logits, whole.last_logits)
     for b, (prompt, n) in enumerate(zip(prompts, held, strict=True)):
         assert_near(rest.keys[:, b, :, : len(prompt) - n], whole.keys[:, b, :, n : len(prompt)])
@@ -170,26 +170,26 @@ def test_a_prefill_keeps_to_attention_that_makes_no_plan_for_each_shape(
     input_ids, lengths = torch.tensor([[1, 2, 3]]), torch.tensor([3])
     past = None
     if has_past:
-        held = tiny.gpt2.prefill(input_ids, lengths)
+        held = tiny.network.prefill(input_ids, lengths)
         past = PastKV(held.keys, held.values, lengths)
         seen.clear()
-    tiny.gpt2.prefill(input_ids, lengths, past)
+    tiny.network.prefill(input_ids, lengths, past)
     assert seen == [False] * tiny.config.n_layer
     assert torch.backends.cuda.cudnn_sdp_enabled()
 
 
 @pytest.mark.slow
 def test_pads_past_the_last_position_do_no_harm(pair: Pair):
-    n = pair.gpt2.config.n_positions
-    long, short = random_prompts(pair.gpt2, [n, 9])
-    past = padded_past(pair.gpt2, [long[: n - 1], short[:0]], filler=0.0)
-    rest = prefill_ragged(pair.gpt2, [long[n - 1 :], short], past=past)
-    assert_near(rest.last_logits[0], prefill_ragged(pair.gpt2, [long]).last_logits[0])
-    assert_near(rest.last_logits[1], prefill_ragged(pair.gpt2, [short]).last_logits[0])
+    n = pair.network.config.n_positions
+    long, short = random_prompts(pair.network, [n, 9])
+    past = padded_past(pair.network, [long[: n - 1], short[:0]], filler=0.0)
+    rest = prefill_ragged(pair.network, [long[n - 1 :], short], past=past)
+    assert_near(rest.last_logits[0], prefill_ragged(pair.network, [long]).last_logits[0])
+    assert_near(rest.last_logits[1], prefill_ragged(pair.network, [short]).last_logits[0])
 
 
 def test_one_token_at_a_time_gives_the_logits_of_the_whole_forward(pair: Pair):
-    input_ids = torch.stack(random_prompts(pair.gpt2, [13, 13]))
+    input_ids = torch.stack(random_prompts(pair.network, [13, 13]))
     keys: dict[int, list[Tensor]] = {}  # by layer
     values: dict[int, list[Tensor]] = {}
 
@@ -201,10 +201,10 @@ def test_one_token_at_a_time_gives_the_logits_of_the_whole_forward(pair: Pair):
         return scores.softmax(dim=-1) @ torch.cat(past_values, dim=2)
 
     steps = [
-        pair.gpt2.decode_one_token(input_ids[:, t], torch.full((2,), t), attend_densely)
+        pair.network.decode_one_token(input_ids[:, t], torch.full((2,), t), attend_densely)
         for t in range(input_ids.shape[1])
     ]
-    assert_near(torch.stack(steps, dim=1), all_logits(pair.gpt2, input_ids))
+    assert_near(torch.stack(steps, dim=1), all_logits(pair.network, input_ids))
 
 
 # --- greedy tokens ---------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ def greedy_case(request, tmp_path_factory, random_hf, save_checkpoint, tiny, tin
     if request.param == "random":
         hf = random_hf(vocab_size=1003, n_positions=160, n_embd=60, n_layer=3, n_head=5)
         model = load_model(save_checkpoint(hf, tmp_path_factory.mktemp("greedy")))
-    prompts = random_prompts(model.gpt2, PROMPT_LENGTHS)
+    prompts = random_prompts(model.network, PROMPT_LENGTHS)
     if request.param == "shipped":
         text = model.tokenizer.encode("To be, or not to be: once upon a time, there was a little girl. ") * 4
         prompts = [torch.tensor(text[start : start + n]) for start, n in enumerate(PROMPT_LENGTHS)]

@@ -160,6 +160,6 @@ def test_it_prefers_shakespeare_to_his_words_shuffled(model, tokenizer):
 
 def test_labkit_loads_it(model, tokenizer):
     ours = labkit.load_model(DIRECTORY)
-    assert torch.equal(ours.gpt2.wte.weight, model.transformer.wte.weight)
+    assert torch.equal(ours.network.wte.weight, model.transformer.wte.weight)
     assert ours.tokenizer.encode(PASSAGE) == tokenizer(PASSAGE).input_ids
     assert ours.config.eos_token_id == tokenizer.eos_token_id

@@ -76,7 +76,7 @@ def limit_of(workload: Workload, bandwidth: float) -> DecodeLimit:
     """Of decoding every request's tokens but the first, which its prefill makes."""
     lengths = [len(prompt) for prompt in workload.prompt_ids()]
     made = [workload.max_new_tokens] * len(lengths)
-    return workload_limit(workload.model.gpt2, lengths, made, workload.scheduler.max_batch_size, bandwidth)
+    return workload_limit(workload.model.network, lengths, made, workload.scheduler.max_batch_size, bandwidth)
 
 
 def one_batch(workload: Workload) -> bool:

@@ -68,7 +68,7 @@ def measure(engine: InferenceEngine, batch_size: int, args: argparse.Namespace, 
         "batch_size": batch_size,
         "step_seconds": step_seconds,
         "append_paths": append_paths,
-        "limit_seconds": decode_limit(engine.model.gpt2, context_lens, bandwidth).seconds,
+        "limit_seconds": decode_limit(engine.model.network, context_lens, bandwidth).seconds,
         "profile": profile.to_dict(),
     }
 

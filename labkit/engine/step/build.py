@@ -40,7 +40,7 @@ from labkit.kvcache import (
     RebuiltBlockTables,
 )
 from labkit.kvcache.kv_write import KVWrite
-from labkit.model import GPT2, GPT2Config
+from labkit.model import ModelConfig, Network
 from labkit.options import EngineOptions
 
 # What a `DecodeStep` is put together from; a `ResidentDecodeStep` has other parts.
@@ -61,7 +61,7 @@ BLOCK_INFO = {"replaced": KVBlockManager, "mutable": MutableInfoBlockManager}
 
 def build_kv_manager(
     options: EngineOptions,
-    config: GPT2Config,
+    config: ModelConfig,
     block_size: int,
     max_blocks_per_layer: int,
     device: torch.device,
@@ -75,12 +75,12 @@ def build_kv_manager(
     manager = OneTableBlockManager if is_shared else BLOCK_INFO[options.block_info]
     kv_write = KV_WRITE.get(options.kv_write)  # "fused" is not the manager's
     return manager(
-        num_layers=config.n_layer,
-        num_heads=config.n_head,
+        num_layers=config.num_layers,
+        num_heads=config.num_heads,
         head_dim=config.head_dim,
         block_size=block_size,
         max_blocks_per_layer=max_blocks_per_layer,
-        max_blocks_per_seq=-(-config.n_positions // block_size),
+        max_blocks_per_seq=-(-config.max_positions // block_size),
         device=device,
         dtype=dtype,
         kv_write=kv_write(device) if kv_write else None,
@@ -88,14 +88,14 @@ def build_kv_manager(
 
 
 def build_decode_step(
-    options: EngineOptions, gpt2: GPT2, kv_manager: KVBlockManager, max_batch_size: int
+    options: EngineOptions, network: Network, kv_manager: KVBlockManager, max_batch_size: int
 ) -> DecodeStep | ResidentDecodeStep:
     """The step that makes one more token for each running request, put together as the options say."""
     if options.block_tables == "resident":
         assert isinstance(kv_manager, MutableInfoBlockManager), "NEEDS asks for block_info = 'mutable'"
-        return build_resident_step(options, gpt2, kv_manager, max_batch_size)
+        return build_resident_step(options, network, kv_manager, max_batch_size)
     return DecodeStep(
-        gpt2,
+        network,
         kv_manager,
         BLOCK_TABLES[options.block_tables](kv_manager, max_batch_size),
         KV_APPEND[options.kv_append](kv_manager),
@@ -110,11 +110,12 @@ def build_readback(
 
 
 def build_resident_step(
-    options: EngineOptions, gpt2: GPT2, kv_manager: MutableInfoBlockManager, max_batch_size: int
+    options: EngineOptions, network: Network, kv_manager: MutableInfoBlockManager, max_batch_size: int
 ) -> ResidentDecodeStep:
     """A step whose state stays on the device, launched as the options say.
 
-    Raises OptionError for graphs of an attention that cannot be captured.
+    Raises OptionError for graphs of an attention that cannot be captured, and for fused kernels of a network
+    that does other arithmetic.
     """
     device = kv_manager.k_cache.device
     on_triton = pick_attention(options.attention, device.type) is paged_attention_triton
@@ -122,14 +123,14 @@ def build_resident_step(
     if is_graph and not on_triton:
         raise OptionError("launch = 'graph' cannot capture plain attention; it needs attention = 'triton'")
     slots = DeviceSlots(kv_manager, max_batch_size)
-    device_step = build_device_step(options, gpt2, kv_manager, slots, on_triton)
+    device_step = build_device_step(options, network, kv_manager, slots, on_triton)
     path = device_step.attention.path
     return ResidentDecodeStep(kv_manager, slots, GraphedStep(device_step) if is_graph else device_step, path)
 
 
 def build_device_step(
     options: EngineOptions,
-    gpt2: GPT2,
+    network: Network,
     kv_manager: MutableInfoBlockManager,
     slots: DeviceSlots,
     on_triton: bool,
@@ -139,15 +140,15 @@ def build_device_step(
     on_triton: in Triton kernels where there are any, else in plain PyTorch.
     """
     if options.kv_write != "fused":
-        return DeviceStep(slots, gpt2, attend_then_write(kv_manager, on_triton))
+        return DeviceStep(slots, network, attend_then_write(kv_manager, on_triton))
     if options.layer_kernels != "fused":
         kernel = paged_attention_append_triton if on_triton else paged_attention_append_plain
-        return DeviceStep(slots, gpt2, AttendAndWrite(kv_manager, kernel))
+        return DeviceStep(slots, network, AttendAndWrite(kv_manager, kernel))
     if not on_triton:
         attention = AttendAndWrite(kv_manager, paged_attention_append_plain)
-        return FusedDeviceStep(slots, gpt2, attention, PLAIN)
+        return FusedDeviceStep(slots, network, attention, PLAIN)
     attention = AttendAndWrite(kv_manager, SplitAttention(kv_manager, len(slots.slot_mapping)))
-    return FusedDeviceStep(slots, gpt2, attention, triton_kernels(kv_manager.k_cache.device))
+    return FusedDeviceStep(slots, network, attention, triton_kernels(kv_manager.k_cache.device))
 
 
 def attend_then_write(kv_manager: MutableInfoBlockManager, on_triton: bool) -> AttendThenWrite:

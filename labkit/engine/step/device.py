@@ -6,7 +6,7 @@ from torch import Tensor
 from labkit.engine.sampling import sample_any, sample_greedy
 from labkit.engine.step.attention import LayerAttention
 from labkit.engine.step.slots import DeviceSlots
-from labkit.model import GPT2
+from labkit.model import Network
 from labkit.ranges import named_range
 
 
@@ -16,9 +16,9 @@ class DeviceStep:
     No number is read back to decide what runs next, so a CUDA graph can capture it.
     """
 
-    def __init__(self, slots: DeviceSlots, gpt2: GPT2, attention: LayerAttention) -> None:
+    def __init__(self, slots: DeviceSlots, network: Network, attention: LayerAttention) -> None:
         self.slots = slots
-        self.gpt2 = gpt2
+        self.network = network
         self.attention = attention
 
     def __call__(self, batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
@@ -29,9 +29,10 @@ class DeviceStep:
         slots = self.slots
         slot_mapping = slots.slot_mapping[:batch_size]
         self.attention.begin(slots, slot_mapping, max_context_len)
+        input_ids = slots.last_token_ids[slot_mapping]
         positions = slots.context_lens[slot_mapping].clamp(min=0).long()
         with named_range("labkit.model.forward"):
-            logits = self.gpt2.decode_one_token(slots.last_token_ids[slot_mapping], positions, self.attention)
+            logits = self.network.decode_one_token(input_ids, positions, self.attention)
         with named_range("labkit.sample"):
             if is_greedy:
                 return self.advance(sample_greedy(logits), slot_mapping)

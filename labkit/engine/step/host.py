@@ -9,7 +9,7 @@ from labkit.engine.request import RunningRequests, sample_requests
 from labkit.engine.session import InferenceSession
 from labkit.kernels import PagedAttentionFunction
 from labkit.kvcache import BlockTables, KVAppend, KVBlockManager
-from labkit.model import GPT2
+from labkit.model import Network
 from labkit.ranges import named_range
 
 
@@ -59,13 +59,13 @@ class DecodeStep:
 
     def __init__(
         self,
-        gpt2: GPT2,
+        network: Network,
         kv_manager: KVBlockManager,
         block_tables: BlockTables,
         kv_append: KVAppend,
         attention: PagedAttentionFunction,
     ) -> None:
-        self.gpt2 = gpt2
+        self.network = network
         self.kv_manager = kv_manager
         self.block_tables = block_tables
         self.kv_append = kv_append
@@ -87,7 +87,7 @@ class DecodeStep:
             input_ids = torch.tensor(last_token_ids, device=device)  # [B]
             positions = torch.tensor(context_lens, device=device)  # [B]
             with named_range("labkit.model.forward"):
-                logits = self.gpt2.decode_one_token(input_ids, positions, attention)
+                logits = self.network.decode_one_token(input_ids, positions, attention)
             with named_range("labkit.kv.append_token"):
                 self.kv_append.append(sessions, attention.keys, attention.values)
         except BaseException:

@@ -19,7 +19,7 @@ from labkit.engine.step.graphed import GraphedStep
 from labkit.kernels import checks, paged_attention_append_plain, triton_status
 from labkit.ladder import FUSED_AND_SPLIT
 from labkit.model import GPT2Config
-from labkit.model.checkpoint import random_gpt2
+from labkit.model.checkpoint import random_network
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +53,7 @@ PARAMS = [
 
 def random_model(config: GPT2Config) -> LanguageModel:
     """Norms and biases are random, too: as they come, a norm that is left out would not be seen."""
-    gpt2 = random_gpt2(config, seed=0)
+    gpt2 = random_network(config, seed=0)
     like = torch.Generator().manual_seed(1)
     for parameter in gpt2.parameters():
         if parameter.dim() == 2:
@@ -65,7 +65,7 @@ def random_model(config: GPT2Config) -> LanguageModel:
 
 def below_zero(model: LanguageModel) -> LanguageModel:
     """Every logit is far below the 0 of a row of zeros."""
-    gpt2 = model.gpt2
+    gpt2 = model.network
     gpt2.ln_f.weight.mul_(0.1)
     gpt2.ln_f.bias.copy_(torch.full_like(gpt2.ln_f.bias, 5.0))
     gpt2.lm_head.weight.copy_(-gpt2.lm_head.weight.abs() - 1)
@@ -102,7 +102,7 @@ def compare_logits(engine: InferenceEngine) -> list[Compared]:
         attention = AttendAndWrite(manager, paged_attention_append_plain)
         attention.begin(step.slots, slot_mapping, int(context_lens.max()))
         positions = context_lens[slot_mapping].clamp(min=0).long()
-        expected = step.gpt2.decode_one_token(last_token_ids[slot_mapping], positions, attention)
+        expected = step.network.decode_one_token(last_token_ids[slot_mapping], positions, attention)
         manager.k_cache.copy_(written[0])
         manager.v_cache.copy_(written[1])
         compared.append(Compared(logits.clone(), expected))
@@ -157,7 +157,7 @@ def test_a_norm_that_is_put_into_the_wrong_layer_would_be_seen():
     engine = make_engine(random_model(CONFIGS["2 layers"]), PLAIN_OPTIONS)
     compared = compare_logits(engine)
     step = engine.decode_step.device_step
-    step._attn.reverse()
+    step._layers.reverse()
     engine.generate(PROMPTS[:1], SamplingParams(3))
     with pytest.raises(AssertionError):
         assert_logits_are_close(compared, bound=1e-4)
@@ -219,7 +219,7 @@ def test_a_token_that_only_pads_the_vocabulary_is_never_chosen(vocab_size: int, 
 def test_the_vocabulary_is_padded_with_rows_of_zeros(config: GPT2Config):
     model = random_model(config)
     step = make_engine(model, PLAIN_OPTIONS).decode_step.device_step
-    padded, weight = step._lm_head, model.gpt2.lm_head.weight
+    padded, weight = step._head, model.network.lm_head.weight
     V = config.vocab_size
     assert len(padded) == -(-V // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
     assert torch.equal(padded[:V], weight) and not padded[V:].any()
@@ -231,7 +231,7 @@ def test_the_model_stays_as_it_was(config: GPT2Config):
     model, untouched = random_model(config), random_model(config)
     make_engine(model, PLAIN_OPTIONS).generate(PROMPTS, PARAMS)
     for (name, parameter), other in zip(
-        model.gpt2.named_parameters(), untouched.gpt2.parameters(), strict=True
+        model.network.named_parameters(), untouched.network.parameters(), strict=True
     ):
         assert torch.equal(parameter, other), name
 
@@ -385,7 +385,7 @@ def assert_leaves_at_a_near_tie(model: LanguageModel, text: str, tokens: tuple, 
         return
     prefix = torch.tensor([[*model.tokenizer.encode(text), *wanted[:first]]], device=model.device)
     lengths = torch.tensor([prefix.shape[1]], device=model.device)
-    logits = model.gpt2.prefill(prefix, lengths).last_logits[0].float()
+    logits = model.network.prefill(prefix, lengths).last_logits[0].float()
     for token_id in (tokens[first], wanted[first]):
         assert logits.max() - logits[token_id] <= HALF_BOUND
 
