@@ -9,9 +9,10 @@ import torch
 from helpers import ENGINES, make_engine, small_model
 
 from labkit import LADDER, EngineOptions, InferenceEngine
+from labkit.engine.overlap import ReadAtOnce, ReadOneBehind
 from labkit.engine.step import build
 from labkit.engine.step.attention import AttendAndWrite, AttendThenWrite, SplitAttention
-from labkit.engine.step.build import BLOCK_INFO, BLOCK_TABLES, KV_APPEND, KV_WRITE, READBACK
+from labkit.engine.step.build import BLOCK_INFO, BLOCK_TABLES, KV_APPEND, KV_WRITE
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.fused import TRITON, FusedDeviceStep
 from labkit.engine.step.graphed import GraphedStep
@@ -33,6 +34,9 @@ from labkit.options import CHOICES
 from labkit.paths import ROOT
 
 needs_triton = pytest.mark.skipif(triton_status().mode == "off", reason=triton_status().reason)
+
+
+READBACK = {"at_once": ReadAtOnce, "one_behind": ReadOneBehind}
 
 
 def test_rungs_are_numbered_from_00_without_a_gap():

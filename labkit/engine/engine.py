@@ -14,7 +14,7 @@ from labkit.checks import require_kind, shown, whole
 from labkit.engine.config import CacheConfig, SchedulerConfig
 from labkit.engine.device import check_dtype, check_room, current_device, default_dtype, pick_device
 from labkit.engine.guard import Guard
-from labkit.engine.overlap import NextTokens
+from labkit.engine.overlap import SteadyBatch
 from labkit.engine.prefill import prefill_sessions
 from labkit.engine.prompt import Prompt, check_params, prompts_with_params, token_ids_of
 from labkit.engine.request import Completion, FinishReason, Request, sample_requests
@@ -171,7 +171,8 @@ class InferenceEngine:
         Raises RequestError, with nothing changed, for what is not the id of an unfinished request.
         """
         with self.guard:
-            request = self._requests.get(whole(request_id))
+            number = whole(request_id)
+            request = None if number is None else self._requests.get(number)
             if request is None:
                 raise RequestError(
                     f"there is no request {shown(request_id)} here; it may have ended "
@@ -186,6 +187,7 @@ class InferenceEngine:
         return bool(self._requests or self._outbox)
 
     def stats(self) -> EngineStats:
+        """The state of queues and memory now, and the counters so far; nothing is flushed for it."""
         return EngineStats(
             waiting=len(self._scheduler.waiting),
             running=len(self._scheduler.running),
@@ -236,7 +238,7 @@ class InferenceEngine:
                     self.guard.let_interrupts_in()
             finally:
                 self._cancel(requests)
-        return [request.completion for request in requests]
+        return [request.completion for request in requests if request.completion is not None]
 
     def stream(self, prompt: Prompt, params: SamplingParams = SamplingParams()) -> Iterator[Chunk]:
         """Yield a request's text as it is made. Leaving the loop early cancels the request."""
@@ -362,8 +364,9 @@ class InferenceEngine:
         with self.guard.bookkeeping:
             self._counters.decode_steps += 1
             self._counters.decoded_tokens += len(tokens.token_ids) - tokens.token_ids.count(None)
-            if self.readback.defer(tokens, self.model.tokenizer.eos_token_id):
-                self._hand_out_batch(tokens)
+            steady = self.readback.defer(tokens, self.model.tokenizer.eos_token_id)
+            if steady is not None:
+                self._hand_out_batch(steady, tokens.token_ids)
             else:
                 self._accept(tokens.requests, tokens.token_ids)
         if not self._scheduler.running:  # a step may be in flight for requests that have just ended
@@ -376,7 +379,7 @@ class InferenceEngine:
         self.readback.launch_first(self._scheduler.running)
         self._counters.decode_seconds += time.perf_counter() - started
 
-    def _accept(self, requests: list[Request], token_ids: list[int | None]) -> None:
+    def _accept(self, requests: Sequence[Request], token_ids: Sequence[int | None]) -> None:
         """Give each request its token and end those that are done."""
         now = time.perf_counter()
         for request, token_id in zip(requests, token_ids, strict=True):
@@ -393,13 +396,13 @@ class InferenceEngine:
             else:
                 self._hand_out(request, token_id)
 
-    def _hand_out_batch(self, tokens: NextTokens) -> None:
+    def _hand_out_batch(self, steady: SteadyBatch, token_ids: Sequence[int | None]) -> None:
         """Hand out a steady batch's tokens, which end no request, as a whole."""
-        self._counters.generated_tokens += len(tokens.token_ids)
+        self._counters.generated_tokens += len(token_ids)
         if len(self._step_requests) == len(self._requests):
-            self._outbox.extend(tokens.steady.request_ids, tokens.token_ids)
+            self._outbox.extend(steady.request_ids, token_ids)
         elif self._step_requests:
-            for request, token_id in zip(tokens.requests, tokens.token_ids, strict=True):
+            for request, token_id in zip(steady.requests, token_ids, strict=True):
                 self._hand_out(request, token_id)
 
     def _finish(self, request: Request, reason: FinishReason, error: str | None = None) -> Completion:

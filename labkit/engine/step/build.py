@@ -55,7 +55,6 @@ KV_WRITE: dict[str, Callable[[torch.device], KVWrite]] = {
     "full_batch": FullBatchWrite,
     "identity_pos": IdentityPosWrite,
 }
-READBACK = {"at_once": ReadAtOnce, "one_behind": ReadOneBehind}
 BLOCK_INFO = {"replaced": KVBlockManager, "mutable": MutableInfoBlockManager}
 
 
@@ -106,7 +105,11 @@ def build_decode_step(
 def build_readback(
     options: EngineOptions, decode_step: DecodeStep | ResidentDecodeStep
 ) -> ReadAtOnce | ReadOneBehind:
-    return READBACK[options.readback](decode_step)
+    """The way in which tokens are read that the options choose."""
+    if options.readback == "at_once":
+        return ReadAtOnce(decode_step)
+    assert isinstance(decode_step, ResidentDecodeStep), "NEEDS asks for block_tables = 'resident'"
+    return ReadOneBehind(decode_step)
 
 
 def build_resident_step(

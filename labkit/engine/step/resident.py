@@ -28,7 +28,7 @@ class StepInFlight:
         self._step = step
         self._tokens = tokens
 
-    def read(self) -> list[int | None]:
+    def read(self) -> Sequence[int | None]:
         """Wait for the tokens; None for a request whose logits are not finite numbers."""
         token_ids = self._tokens.read()
         return token_ids if min(token_ids) >= 0 else [None if i < 0 else i for i in token_ids]
@@ -59,7 +59,7 @@ class ResidentDecodeStep:
         self.path = path
         self.pinned_tokens = PinnedTokens(len(slots.slot_mapping), kv_manager.k_cache.device)
 
-    def next_tokens(self, running: RunningRequests) -> list[int | None]:
+    def next_tokens(self, running: RunningRequests) -> Sequence[int | None]:
         """One token per request; None where its logits are not finite numbers.
 
         If anything fails, all are as before and the error is raised.

@@ -3,7 +3,7 @@
 T tables (one a layer, or one for all), S slots, M blocks a table row, B requests of a step.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import torch
@@ -80,7 +80,7 @@ class DeviceSlots:
         """Whether the device holds the session's state; else the host must know its last token to send it."""
         return session in self._slot_of
 
-    def forget(self, sessions: Sequence[InferenceSession]) -> None:
+    def forget(self, sessions: Collection[InferenceSession]) -> None:
         """The device may be ahead of these: they join anew at the next step."""
         for session in sessions:
             if (slot := self._slot_of.pop(session, None)) is not None:
@@ -131,8 +131,8 @@ class DeviceSlots:
             tables -= self._kv_manager.layer_offset(table_idx)
         np.maximum(rows, 0, out=rows)  # where there is no block
         sent = self._staging.send(torch.from_numpy(rows.ravel())).view(rows.shape)
-        tables = sent[:, 1:].view(len(sessions), T, M).int()
-        self.block_tables[:, sent[:, 0]] = tables.transpose(0, 1)
+        sent_tables = sent[:, 1:].view(len(sessions), T, M).int()
+        self.block_tables[:, sent[:, 0]] = sent_tables.transpose(0, 1)
 
 
 def whole_numbers_of(request: Request, session: InferenceSession) -> tuple[int, ...]:
