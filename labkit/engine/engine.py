@@ -118,7 +118,10 @@ class InferenceEngine:
         return self._scheduler
 
     def _flush(self) -> None:
-        """Bring all bookkeeping up to date: the one door to what a steady batch defers (rung 10)."""
+        """Bring all bookkeeping up to date: a steady batch (rung 10) does its own later.
+
+        The parts' underscored names are for what needs none of it: a decode step's hot path.
+        """
         with self.guard:
             self.readback.flush()
 
@@ -306,11 +309,9 @@ class InferenceEngine:
 
     def _prefill(self) -> bool:
         """Admit what fits and give each its first token; False if nothing was admitted."""
-        if not self._scheduler.waiting:
+        if not self._scheduler.waiting or not self._scheduler.may_admit():
             return False
         started = time.perf_counter()
-        if not self._scheduler.may_admit():
-            return False
         admitted = self.scheduler.admit()
         if not admitted:
             return False
@@ -354,7 +355,7 @@ class InferenceEngine:
     def _decode(self) -> None:
         """One more token for every running request."""
         started = time.perf_counter()
-        if not self.readback.is_ahead:
+        if not self.readback.is_ahead:  # so nothing is deferred
             self._counters.preemptions += self._scheduler.make_room_to_decode()
         running = self._scheduler.running
         if not running:

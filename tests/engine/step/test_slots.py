@@ -204,7 +204,7 @@ def row_of(session: InferenceSession, table_idx: int) -> list[int]:
 
 
 def assert_device_knows(slots: DeviceSlots, running: RunningRequests) -> None:
-    """All that a step of these requests reads is what the sessions say, and the padding slot is as it was."""
+    """All that a step of these requests reads is what the sessions say; the padding slot is unchanged."""
     mapping = slots.slot_mapping.tolist()
     used, padding = mapping[: len(running)], mapping[len(running) :]
     assert len({*used}) == len(used)
