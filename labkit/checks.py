@@ -1,4 +1,4 @@
-"""What a caller hands in, checked at the door, and how a message shows it."""
+"""Checks of arguments and settings, and how error messages show a value."""
 
 import operator
 import reprlib
@@ -19,17 +19,21 @@ class ShortRepr(reprlib.Repr):
         self.maxother = 1000  # so that `shown` sees what is too long, and names the type instead
 
     def repr_int(self, value: int, level: int) -> str:
+        """The number, or how many bits it has if they are more than 128."""
         return repr(value) if value.bit_length() <= 128 else f"a number of {value.bit_length()} bits"
 
     def repr_bytes(self, value: bytes | bytearray, level: int) -> str:
+        """The bytes if they are few, else their type."""
         return repr(value) if len(value) < SHOWN else named(value)
 
     repr_bytearray = repr_bytes
 
     def repr_type(self, value: type, level: int) -> str:
+        """A class by its name."""
         return f"the class {value.__name__}"
 
     def repr_dict(self, x: object, level: int) -> str:  # reprlib's own sorts all of it
+        """A dict or a set by its type, unless it is empty."""
         return named(x) if x else repr(x)
 
     repr_set = repr_frozenset = repr_dict
@@ -42,6 +46,7 @@ def shown(value: object) -> str:
 
 
 def named(value: object) -> str:
+    """A value in a message by its type alone, such as "an object of type Tensor"."""
     return f"an object of type {type(value).__name__}"
 
 
@@ -60,12 +65,12 @@ def whole(value: Any) -> int | None:
 
 
 def is_whole(value: object) -> TypeGuard[int]:
-    """Whether it is Python's int: what is kept as a setting."""
+    """Whether the value is of Python's own int type and no bool, as a setting must be."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> bool:
-    """Whether it is Python's int or float, finite, and not beyond what a float holds."""
+    """Whether the value is Python's int or float, finite, and not beyond what a float holds."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) <= sys.float_info.max
@@ -78,6 +83,7 @@ def require_kind(name: str, value: object, kind: type, what: str) -> None:
 
 
 def require_positive(config: object, *names: str) -> None:
+    """Raises OptionError if one of these attributes of a config is not an int of 1 or more."""
     for name in names:
         value = getattr(config, name)
         if not is_whole(value) or value < 1:
@@ -85,6 +91,7 @@ def require_positive(config: object, *names: str) -> None:
 
 
 def require_bool(config: object, name: str) -> None:
+    """Raises OptionError if this attribute of a config is not True or False."""
     value = getattr(config, name)
     if not isinstance(value, bool):
         raise OptionError(f"{name} must be True or False, not {shown(value)}")

@@ -1,5 +1,6 @@
 """The ladder as data."""
 
+import re
 from dataclasses import asdict
 from itertools import pairwise
 
@@ -10,7 +11,8 @@ from helpers import small_model
 
 from labkit import LADDER, EngineOptions, InferenceEngine
 from labkit.errors import OptionError
-from labkit.ladder import CAPSTONE, LESSONS
+from labkit.ladder import CAPSTONE, LESSONS, WRITE_UPS
+from labkit.paths import ROOT
 
 
 def test_rungs_are_numbered_from_00_without_a_gap():
@@ -35,6 +37,14 @@ def test_the_capstone_is_a_lesson_and_no_rung():
 
 def test_each_rung_says_what_it_is():
     assert all(rung.title and rung.write_up and rung.removes for rung in LADDER.values())
+
+
+def test_every_write_up_that_is_named_has_a_title():
+    named = {n for rung in LADDER.values() for n in re.findall(r"\d{3}", rung.write_up)}
+    for file in (ROOT / "labkit").rglob("*.py"):
+        named |= set(re.findall(r"(?:write-up|seed) (0\d\d)", file.read_text(encoding="utf-8")))
+    assert named == set(WRITE_UPS)
+    assert WRITE_UPS["036"] == "Paged attention block table cache"
 
 
 def test_an_engine_is_rung_00s_unless_it_is_told_otherwise():

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from labkit.model import GPT2, ModelConfig, Network
-from labkit.model.checkpoint import RANDOM_CONFIGS
+from labkit.model import ModelConfig, Network
+from labkit.model.checkpoint import RANDOM_CONFIGS, network_without_weights
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,9 @@ def decode_limit(network: Network, context_lens: Sequence[int], bandwidth: float
     )
 
 
-def on_paper(name: str = "gpt2", dtype: torch.dtype = torch.float16) -> GPT2:
+def on_paper(name: str = "gpt2", dtype: torch.dtype = torch.float16) -> Network:
     """A model that has sizes and no numbers: enough to compute a limit, and it takes no memory."""
-    with torch.device("meta"):
-        return GPT2(RANDOM_CONFIGS[name]).to(dtype)
+    return network_without_weights(RANDOM_CONFIGS[name]).to(dtype)
 
 
 def step_limit(batch_size: int, context_len: int, bandwidth: float) -> DecodeLimit:

@@ -108,11 +108,12 @@ class Guard:
                 self._leave()
 
     def _examine(self) -> None:
-        if self.bookkeeping.depth:
+        engine = self._engine()
+        if self.bookkeeping.depth or engine is None:
             self.is_broken = True
-        if not self.is_broken:
+        elif not self.is_broken:
             try:
-                self._engine().check_integrity()
+                engine.check_integrity()
             except BaseException:
                 self.is_broken = True
 

@@ -1,14 +1,13 @@
 """When a step's tokens are read: at once, or one step behind, while the GPU runs the next one (rung 10)."""
 
 import time
-from collections.abc import Sequence, Set
-from typing import NamedTuple
+from collections.abc import Collection, Sequence, Set
+from typing import NamedTuple, TypeGuard
 
-from labkit.engine.request import Request
+from labkit.engine.request import Request, RunningRequests
 from labkit.engine.session import InferenceSession
 from labkit.engine.step.host import DecodeStep
 from labkit.engine.step.resident import ResidentDecodeStep, StepInFlight
-from labkit.kvcache import MutableInfoBlockManager
 from labkit.ranges import named_range
 
 
@@ -19,7 +18,7 @@ class NextTokens(NamedTuple):
     """
 
     requests: list[Request]
-    token_ids: list[int | None]
+    token_ids: Sequence[int | None]
     steady: "SteadyBatch | None" = None
 
 
@@ -42,34 +41,35 @@ class ReadOneBehind:
         """Whether a step was launched whose tokens have not been read."""
         return self._in_flight is not None
 
-    def next_tokens(self, running: Sequence[Request]) -> NextTokens:
+    def next_tokens(self, running: RunningRequests) -> NextTokens:
         """Launch step N + 1, read step N: the next token of each request of step N that still runs.
 
         If the launch fails, step N stays in flight, for the next call to read. If reading fails, all are as
         before the launch of step N.
         """
-        if self._in_flight is None:
-            self._in_flight = self._launch(running, tokens_left(running))
-        step, self._in_flight = self._in_flight, self._launch_next(running)
+        step = self._in_flight
+        if step is None:
+            step = self._in_flight = self._launch(running, tokens_left(running))
+        self._in_flight = self._launch_next(running, step)
         try:
             token_ids = step.read()
         except BaseException:
-            self._cancel(step)
+            self._cancel(step, running)
             raise
         if self._steady is not None and self._steady.sessions == step.sessions:
             return NextTokens(self._steady.requests, token_ids, self._steady)
-        rows = self._still_running(step)
+        rows = self._still_running(step, running)
         return NextTokens([step.requests[b] for b in rows], [token_ids[b] for b in rows])
 
-    def defer(self, tokens: NextTokens, eos_token_id: int | None) -> bool:
-        """Leave the bookkeeping of these tokens to their steady batch, until `flush`.
+    def defer(self, tokens: NextTokens, eos_token_id: int | None) -> "SteadyBatch | None":
+        """The steady batch that keeps the bookkeeping of these tokens until `flush`.
 
-        False, and everything is flushed, if they are not a steady batch's or end one of its requests.
+        None, and everything is flushed, if they are not a steady batch's or end one of its requests.
         """
         if tokens.steady is not None and tokens.steady.take(tokens.token_ids, eos_token_id):
-            return True
+            return tokens.steady
         self.flush()
-        return False
+        return None
 
     def flush(self) -> None:
         """Bring requests, sessions and blocks up to date. The steady batch is over."""
@@ -79,72 +79,75 @@ class ReadOneBehind:
 
     # --- launches ----------------------------------------------------------------------------------
 
-    def launch_first(self, running: Sequence[Request]) -> None:
+    def launch_first(self, running: RunningRequests) -> None:
         """Put a step in flight if there is none, and blocks for it. If that fails, all are as before."""
-        if self._in_flight is None and running and self._has_room([r.session for r in running]):
+        if self._in_flight is None and running and self._has_room(running.values()):
             self._in_flight = self._launch(running, tokens_left(running))
 
-    def _launch_next(self, running: Sequence[Request]) -> StepInFlight | None:
-        """Launch step N + 1; None if it has to wait for what step N will tell."""
+    def _launch_next(self, running: RunningRequests, step: StepInFlight) -> StepInFlight | None:
+        """Launch step N + 1; None if it has to wait for what step N, which is in flight, will tell."""
         if self._steady is not None and self._steady.can_continue(running):
-            return self._launch_steady()
+            return self._launch_steady(self._steady)
         self.flush()
-        in_flight = set(self._in_flight.sessions)
+        in_flight = set(step.sessions)
         num_left = tokens_left(running, in_flight)
-        unfinished = [request for request, left in zip(running, num_left, strict=True) if left > 0]
-        if not unfinished or not self._can_launch(unfinished, in_flight):
+        pairs = zip(running.items(), num_left, strict=True)
+        unfinished = {request: session for (request, session), left in pairs if left > 0}
+        if not unfinished or not self._can_launch(unfinished.values(), in_flight):
             return None
         if len(unfinished) < len(running):
             return self.decode_step.launch(unfinished)  # the others end with step N
         return self._launch(running, num_left)
 
-    def _launch(self, running: Sequence[Request], num_left: Sequence[int]) -> StepInFlight:
+    def _launch(self, running: RunningRequests, num_left: Sequence[int]) -> StepInFlight:
         """Launch a step for all who run, who are a steady batch from here on."""
-        step = self.decode_step.launch(list(running))
-        self._steady = SteadyBatch(step, min(num_left) - 1)
+        step = self.decode_step.launch(running)
+        self._steady = SteadyBatch(self.decode_step, step, min(num_left) - 1)
         return step
 
-    def _launch_steady(self) -> StepInFlight:
-        steady, self._steady = self._steady, None  # a launch that fails ends it
-        step = steady.launch(self.decode_step)
+    def _launch_steady(self, steady: "SteadyBatch") -> StepInFlight:
+        self._steady = None  # a launch that fails ends it
+        step = steady.launch()
         self._steady = steady
         return step
 
-    def _can_launch(self, requests: Sequence[Request], in_flight: Set[InferenceSession]) -> bool:
+    def _can_launch(self, sessions: Collection[InferenceSession], in_flight: Set[InferenceSession]) -> bool:
         """Whether there are blocks, and the device needs no token from the host that is still in flight."""
-        sessions = [request.session for request in requests]
         knows = self.decode_step.slots.knows
         return self._has_room(sessions) and all(knows(s) for s in sessions if s in in_flight)
 
-    def _has_room(self, sessions: Sequence[InferenceSession]) -> bool:
+    def _has_room(self, sessions: Collection[InferenceSession]) -> bool:
         free = self.decode_step.kv_manager.num_free_blocks
         # A token takes one block at most.
         return len(sessions) <= free or sum(s.next_token_takes_block for s in sessions) <= free
 
     # --- requests that leave, reads that fail ------------------------------------------------------
 
-    def _still_running(self, step: StepInFlight) -> list[int]:
+    def _still_running(self, step: StepInFlight, running: RunningRequests) -> list[int]:
         """The step's rows whose tokens are handed out: of requests that did not end or lose their blocks."""
         pairs = zip(step.requests, step.sessions, strict=True)
-        return [b for b, (request, session) in enumerate(pairs) if request.session is session]
+        return [b for b, (request, session) in enumerate(pairs) if running.get(request) is session]
 
     def drop(self) -> None:
         """Discard the step in flight: no request runs any more."""
         self.flush()
         self._in_flight = None
 
-    def _cancel(self, step: StepInFlight) -> None:
+    def _cancel(self, step: StepInFlight, running: RunningRequests) -> None:
         """Undo a step that could not be read, and the one behind it, which was computed from its tokens."""
         following = self._in_flight
         self.drop()
-        step.cancel()
+        step.cancel(running)
         if following is not None:
-            following.cancel()
+            following.cancel(running)
 
 
-def tokens_left(requests: Sequence[Request], in_flight: Set[InferenceSession] = frozenset()) -> list[int]:
+def tokens_left(running: RunningRequests, in_flight: Set[InferenceSession] = frozenset()) -> list[int]:
     """How many tokens each request has before its limit, not counting the one in flight to its session."""
-    return [r.params.max_new_tokens - len(r.output_token_ids) - (r.session in in_flight) for r in requests]
+    return [
+        request.params.max_new_tokens - len(request.output_token_ids) - (session in in_flight)
+        for request, session in running.items()
+    ]
 
 
 class ReadAtOnce:
@@ -155,18 +158,17 @@ class ReadAtOnce:
     def __init__(self, decode_step: DecodeStep | ResidentDecodeStep) -> None:
         self.decode_step = decode_step
 
-    def next_tokens(self, running: Sequence[Request]) -> NextTokens:
+    def next_tokens(self, running: RunningRequests) -> NextTokens:
         """The next token of every running request. If it fails, all are as before."""
         return NextTokens(list(running), self.decode_step.next_tokens(running))
 
-    def defer(self, tokens: NextTokens, eos_token_id: int | None) -> bool:
-        """Whether the bookkeeping of these tokens is done later: never."""
-        return False
+    def defer(self, tokens: NextTokens, eos_token_id: int | None) -> None:
+        """No bookkeeping is done later."""
 
     def flush(self) -> None:
         """Nothing was deferred."""
 
-    def launch_first(self, running: Sequence[Request]) -> None:
+    def launch_first(self, running: RunningRequests) -> None:
         """Nothing is launched before it is read."""
 
     def drop(self) -> None:
@@ -181,14 +183,14 @@ class SteadyBatch:
     beginning.
     """
 
-    def __init__(self, step: StepInFlight, num_left: int) -> None:
+    def __init__(self, decode_step: ResidentDecodeStep, step: StepInFlight, num_left: int) -> None:
         """step: the launch that the batch begins with. num_left: so many more can be launched before one of
         its requests reaches its limit."""
         self.requests, self.sessions = step.requests, step.sessions
         self.request_ids = [request.request_id for request in self.requests]
         self.is_greedy = all(request.params.is_greedy for request in self.requests)
         self._stops_on_eos = any(request.params.stop_on_eos for request in self.requests)
-        self._kv_manager: MutableInfoBlockManager = self.sessions[0].kv_manager
+        self._decode_step, self._kv_manager = decode_step, decode_step.kv_manager
         self._num_left = num_left
         self._num_launched = 0
         self._longest_at_first = max(session.num_tokens for session in self.sessions)
@@ -199,7 +201,7 @@ class SteadyBatch:
         ]
         self._counted_by_info = [0] * len(self.requests)
         self._counted_by_sessions = 0
-        self._token_ids: list[list[int]] = []  # not given to the requests yet, a list per step
+        self._token_ids: list[Sequence[int]] = []  # not given to the requests yet, a list per step
         self._times: list[float] = []
         self._full_at: dict[int, list[int]] = {}  # launch -> rows whose last block is full by then
         for row, info in enumerate(self._last_infos[0]):
@@ -207,16 +209,17 @@ class SteadyBatch:
 
     # --- launches ----------------------------------------------------------------------------------
 
-    def can_continue(self, running: Sequence[Request]) -> bool:
+    def can_continue(self, running: RunningRequests) -> bool:
         """Whether these are its requests, none of them has its last token in flight, and there are blocks."""
         return (
             self._num_launched < self._num_left
-            and running == self.requests
+            and list(running) == self.requests
             and len(self._full_now()) <= self._kv_manager.num_free_blocks
         )
 
-    def launch(self, decode_step: ResidentDecodeStep) -> StepInFlight:
+    def launch(self) -> StepInFlight:
         """Launch the next step. If it fails, the batch is flushed and all are as before."""
+        decode_step = self._decode_step
         try:
             with named_range("labkit.kv.reserve"):
                 changed = self._reserve()
@@ -265,12 +268,12 @@ class SteadyBatch:
 
     # --- tokens ------------------------------------------------------------------------------------
 
-    def take(self, token_ids: list[int | None], eos_token_id: int | None) -> bool:
+    def take(self, token_ids: Sequence[int | None], eos_token_id: int | None) -> bool:
         """Keep every request's next token; False, and nothing is kept, if one of them ends its request.
 
         A last token at a limit is never among them: none is launched behind it, which ends the batch.
         """
-        if None in token_ids or (self._stops_on_eos and eos_token_id in token_ids):
+        if not all_were_made(token_ids) or (self._stops_on_eos and eos_token_id in token_ids):
             return False
         self._token_ids.append(token_ids)
         self._times.append(time.perf_counter())
@@ -294,3 +297,8 @@ class SteadyBatch:
         for infos in self._last_infos:
             infos[row].length += self._num_launched - self._counted_by_info[row]
         self._counted_by_info[row] = self._num_launched
+
+
+def all_were_made(token_ids: Sequence[int | None]) -> TypeGuard[Sequence[int]]:
+    """Whether there is a token for each request: none had logits that are not finite numbers."""
+    return None not in token_ids

@@ -14,10 +14,11 @@ from labkit.ranges import named_range
 def prefill_sessions(
     network: Network, sessions: Sequence[InferenceSession], prompts: Sequence[Sequence[int]]
 ) -> Tensor:
-    """Compute what each session does not hold of its prompt yet; the logits [B, V] after each prompt.
+    """The logits [B, V] after each prompt; its keys and values are computed and stored in its session.
 
-    A session may hold a cached prefix, but must lack at least the last token. If anything fails, all
-    sessions are as before and the error is raised.
+    prompts: token ids, one sequence per session. A session may hold a cached prefix, of which nothing is
+    computed again, but must lack at least the last token. If anything fails, all sessions are as before and
+    the error is raised.
     """
     device = network.device
     new_ids = [torch.tensor(ids[s.num_tokens :]) for s, ids in zip(sessions, prompts, strict=True)]
@@ -41,7 +42,7 @@ def prefill_sessions(
 
 
 def past_of(sessions: Sequence[InferenceSession], device: torch.device) -> PastKV | None:
-    """What the sessions hold already, in one padded piece; None if they are all empty."""
+    """The keys and values that the sessions hold, padded to the longest; None if all sessions are empty."""
     lengths = [session.num_tokens for session in sessions]
     if not any(lengths):
         return None

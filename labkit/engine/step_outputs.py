@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import starmap
+from typing import overload
 
 from labkit.engine.request import Completion, StepOutput
 
@@ -23,17 +24,19 @@ class StepOutputs(Sequence[StepOutput]):
         return list(self._completions.values())
 
     def append(self, request_id: int, token_id: int | None, completion: Completion | None) -> None:
+        """Add a request's token, or its end without one; the completion comes with the last."""
         if completion is not None:
             self._completions[len(self.request_ids)] = completion
         self.request_ids.append(request_id)
         self.token_ids.append(token_id)
 
-    def extend(self, request_ids: Sequence[int], token_ids: Sequence[int]) -> None:
-        """A token each of requests that go on."""
+    def extend(self, request_ids: Sequence[int], token_ids: Sequence[int | None]) -> None:
+        """Add one token per request, of requests that go on."""
         self.request_ids += request_ids
         self.token_ids += token_ids
 
     def without(self, request_id: int) -> "StepOutputs":
+        """A copy that lacks one request's outputs."""
         others = StepOutputs()
         for output in self:
             if output.request_id != request_id:
@@ -42,6 +45,12 @@ class StepOutputs(Sequence[StepOutput]):
 
     def __len__(self) -> int:
         return len(self.request_ids)
+
+    @overload
+    def __getitem__(self, place: int) -> StepOutput: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[StepOutput]: ...
 
     def __getitem__(self, place: int | slice) -> StepOutput | list[StepOutput]:
         if isinstance(place, slice):

@@ -52,6 +52,10 @@ class MutableInfoBlockManager(KVBlockManager):
         self.append_paths["in_place"] += len(block_ids_list) - len(changed)
         return changed
 
+    def info(self, block_id: int) -> MutableKVBlockInfo:
+        """The record of a block; counting up its length is up to the manager and to steady batches."""
+        return self._block_infos[block_id]
+
     def _set_length(self, block_id: int, length: int) -> None:
         self._block_infos[block_id].length = length
 

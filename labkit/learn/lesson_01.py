@@ -331,7 +331,7 @@ def table_times(
     cached, rebuilt = engine.decode_step.block_tables, RebuiltBlockTables(engine.kv_manager, batch_size)
     seconds: list[tuple[float, ...]] = []
     with steady_decode(engine, steady_prompts(batch_size, (8,))):
-        sessions = [request.session for request in engine.scheduler.running]
+        sessions = list(engine.scheduler.running.values())
         for _ in range(repeats):
             started = [time.perf_counter()]
             for tables in (rebuilt, cached):

@@ -347,7 +347,8 @@ def fail_a_step(engine: InferenceEngine, at_layer: int) -> tuple[list[int], list
     """Let the engine's next step fail where layer `at_layer` writes. The tokens that the first running
     request is booked with, a number a layer: at the failure, and after the engine has dealt with it.
     """
-    manager, session = engine.kv_manager, engine.scheduler.running[0].session
+    manager = engine.kv_manager
+    session, *_ = engine.scheduler.running.values()
 
     def booked() -> list[int]:
         return [manager.num_tokens(block_ids) for block_ids in session.block_ids_per_layer]

@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 
 from labkit.engine import InferenceEngine, SamplingParams
-from labkit.engine.request import Request
+from labkit.engine.request import RunningRequests
 from labkit.engine.sampling import as_int64, sample, sample_any, uniform_number
 from labkit.engine.sampling.device import NO_TOKEN
 from labkit.engine.step.host import DecodeStep
@@ -128,10 +128,9 @@ def copy_costs(profile: StepProfile) -> dict[str, float]:
 def slots_table(engine: InferenceEngine, layer_idx: int = 0) -> pd.DataFrame:
     """What the device holds of each slot, and for comparison what the host has of its request."""
     slots = engine.decode_step.slots
-    of_slot = {slots._slot_of.get(request.session): request for request in engine.scheduler.running}
+    of_slot = {slots._slot_of.get(s): (request, s) for request, s in engine.scheduler.running.items()}
     rows = {}
     for slot in range(slots.padding_slot + 1):
-        request = of_slot.get(slot)
         rows[slot] = {
             "request": "none: for padding" if slot == slots.padding_slot else "",
             "block table": str(slots.block_tables[layer_idx, slot, :4].tolist())[:-1] + ", ...]",
@@ -139,9 +138,10 @@ def slots_table(engine: InferenceEngine, layer_idx: int = 0) -> pd.DataFrame:
             "last_token_ids": int(slots.last_token_ids[slot]),
             "host: tokens, last token": "",
         }
-        if request is not None:
+        if slot in of_slot:
+            request, session = of_slot[slot]
             rows[slot]["request"] = str(request.request_id)
-            state = f"{request.session.num_tokens}, {request.output_token_ids[-1]}"
+            state = f"{session.num_tokens}, {request.output_token_ids[-1]}"
             rows[slot]["host: tokens, last token"] = state
     return pd.DataFrame(rows).T.rename_axis("slot")
 
@@ -157,9 +157,9 @@ class RoomAfterTheStep:
         self.step = step
         self._changed: list[list[int]] = []
 
-    def launch(self, requests: Sequence[Request]) -> StepInFlight:
-        step, sessions = self.step, [request.session for request in requests]
-        step.slots.update(requests, self._changed)
+    def launch(self, running: RunningRequests) -> StepInFlight:
+        step, requests, sessions = self.step, list(running), list(running.values())
+        step.slots.update(requests, sessions, self._changed)
         longest = max(session.num_tokens for session in sessions)
         tokens = step.pinned_tokens.start_copy(step.device_step(len(sessions), longest, True))
         self._changed = [
@@ -177,8 +177,8 @@ def overwritten(engine: InferenceEngine, layer_idx: int = 0) -> list[str]:
     live, before = manager.live_slots()[layer_idx], manager.k_cache[layer_idx].clone()
     holders = {
         manager.info(block_id).block_index: request.request_id
-        for request in engine.scheduler.running
-        for block_id in request.session.block_ids_per_layer[layer_idx]
+        for request, session in engine.scheduler.running.items()
+        for block_id in session.block_ids_per_layer[layer_idx]
     }
     engine.step()
     changed = (manager.k_cache[layer_idx] != before).any(dim=3).any(dim=1) & live  # [N, block_size]
@@ -199,7 +199,7 @@ def fail_after_the_device(engine: InferenceEngine, forgets: bool) -> pd.DataFram
     forgets: whether the device's state is given up, as the package does.
     """
     slots, pinned_tokens = engine.decode_step.slots, engine.decode_step.pinned_tokens
-    sessions = {r.request_id: r.session for r in engine.scheduler.running}
+    sessions = {r.request_id: session for r, session in engine.scheduler.running.items()}
     slot_of = dict(slots._slot_of)
     lengths = {}
 

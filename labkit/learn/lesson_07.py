@@ -152,9 +152,10 @@ def step_work(
 def books_of(engine: InferenceEngine) -> dict[str, int]:
     """What the books hold now, for all running requests together."""
     manager = engine.kv_manager
-    lists = [ids for request in engine.scheduler.running for ids in request.session.block_ids_per_layer]
+    sessions = engine.scheduler.running.values()
+    lists = [ids for session in sessions for ids in session.block_ids_per_layer]
     return {
-        "tokens in the cache": sum(r.session.num_tokens for r in engine.scheduler.running),
+        "tokens in the cache": sum(session.num_tokens for session in sessions),
         "lists of block ids": len(lists),
         "block ids in them": sum(map(len, lists)),
         "block records": len(manager._block_infos),
@@ -209,7 +210,7 @@ def eventful_schedule(engine: InferenceEngine) -> Iterator[None]:
             params = SamplingParams(max_new_tokens=int(generator.integers(4, 20)), stop_on_eos=False)
             ids.append(engine.add_request(prompt, params))
         if step == 30 and engine.scheduler.running:
-            engine.cancel(engine.scheduler.running[0].request_id)
+            engine.cancel(next(iter(engine.scheduler.running)).request_id)
         engine.step()
         engine.check_integrity()
         yield
@@ -225,7 +226,7 @@ class PoolUse:
 
 
 def pool_use(engine: InferenceEngine) -> PoolUse:
-    sessions = [request.session for request in engine.scheduler.running]
+    sessions = engine.scheduler.running.values()
     tokens = sum(session.num_tokens for session in sessions)
     held = sum(len(session.block_ids_per_layer[0]) for session in sessions)
     return PoolUse(engine.kv_manager.num_free_blocks, tokens, held * engine.kv_manager.block_size - tokens)
@@ -259,8 +260,8 @@ def run_schedule(engine: InferenceEngine) -> Agreement:
     lists = different = 0
     uses = []
     for _ in eventful_schedule(engine):
-        for request in engine.scheduler.running:
-            first, *others = layer_indices(engine, request.session)
+        for session in engine.scheduler.running.values():
+            first, *others = layer_indices(engine, session)
             lists += 1 + len(others)
             different += sum(other != first for other in others)
         uses.append(pool_use(engine))
@@ -282,8 +283,8 @@ def draw_tables(engines: Mapping[str, InferenceEngine]) -> Figure:
     fig, panels = figure(0.5 + 0.36 * sum(heights), rows=len(engines), height_ratios=heights, squeeze=False)
     for axes, (name, engine) in zip(panels[:, 0], engines.items(), strict=True):
         width = 0
-        for request in engine.scheduler.running:
-            rows = layer_indices(engine, request.session)
+        for request, session in engine.scheduler.running.items():
+            rows = layer_indices(engine, session)
             shade = colour(request.request_id)
             for table_idx, indices in enumerate(rows):
                 for place, index in enumerate(indices):
@@ -363,12 +364,12 @@ def fail_to_reserve(model: LanguageModel, options: EngineOptions, device: torch.
     for prompt in ([1, 2, 3, 4], [5, 6, 7, 8]):
         engine.add_request(prompt, SamplingParams(max_new_tokens=8, stop_on_eos=False))
     engine.step()  # the prefill: both blocks are full
-    manager, running = engine.kv_manager, list(engine.scheduler.running)
+    manager, running = engine.kv_manager, engine.scheduler.running
     taken = InferenceSession(manager)  # all but one of the free blocks
     c = model.config
     nothing = torch.zeros(c.n_layer, c.n_head, 4 * (manager.num_free_blocks - 1), c.head_dim, device=device)
     taken.append_prompt(nothing, nothing)
-    holders = [*(request.session for request in running), taken]
+    holders = [*running.values(), taken]
     free = manager.num_free_blocks
     with counted_forwards(engine) as counts:
         try:
@@ -377,7 +378,7 @@ def fail_to_reserve(model: LanguageModel, options: EngineOptions, device: torch.
         except OutOfBlocksError:
             raised = "OutOfBlocksError"
     manager.check_integrity(holders)
-    tokens = {manager.num_tokens(ids) for r in running for ids in r.session.block_ids_per_layer}
+    tokens = {manager.num_tokens(ids) for s in running.values() for ids in s.block_ids_per_layer}
     return {
         "raised": raised,
         "forwards thrown away": counts["forward"],
@@ -394,7 +395,7 @@ def fail_the_forward(engine: InferenceEngine) -> dict[str, list[int]]:
     """Let the engine's next decode step fail when the device is asked for it: the tokens that each running
     request is booked with and those that its session counts, then, and after the engine has dealt with it."""
     step, manager = engine.decode_step, engine.kv_manager
-    sessions = [request.session for request in engine.scheduler.running]
+    sessions = list(engine.scheduler.running.values())
     seen: dict[str, list[int]] = {}
 
     def look(when: str) -> None:
@@ -454,7 +455,7 @@ def conflicts(touched: Sequence[tuple[set[Place], Place]]) -> int:
 def next_step_of(engine: InferenceEngine) -> tuple[list[list[int]], list[int]]:
     """The table rows and lengths that an engine's next step begins with, room for its token included."""
     manager = engine.kv_manager
-    sessions = [request.session for request in engine.scheduler.running]
+    sessions = list(engine.scheduler.running.values())
     try:
         manager.reserve_token_batch(0, [session.block_ids_per_layer[0] for session in sessions])
         rows = [list(layer_indices(engine, session)[0]) for session in sessions]

@@ -16,6 +16,7 @@ from labkit.bench import dense_tokens, transformers_tokens
 from labkit.bench.cost_cards import profiled_by
 from labkit.engine import Completion, InferenceEngine, SamplingParams, StepOutput
 from labkit.engine.overlap import ReadOneBehind
+from labkit.engine.request import RunningRequests
 from labkit.engine.step.resident import StepInFlight
 from labkit.engine.step.staging import PinnedTokens, TokenCopy
 from labkit.learn.exercise import Case, Exercise
@@ -226,14 +227,14 @@ def count_launches(engine: InferenceEngine, prompts: Sequence[str], params: Samp
 class AsksWhoRuns(ReadOneBehind):
     """Gives a token to whoever runs, in whatever session; for demonstration."""
 
-    def _still_running(self, step: StepInFlight) -> list[int]:
+    def _still_running(self, step: StepInFlight, running: RunningRequests) -> list[int]:
         """The step's rows whose tokens are handed out: of requests that did not end or lose their blocks."""
-        return [b for b, request in enumerate(step.requests) if request.session is not None]
+        return [b for b, request in enumerate(step.requests) if request in running]
 
 
 def preempt_newest(engine: InferenceEngine) -> None:
     """What the engine does to its newest request when blocks run out."""
-    engine.admission.preempt_newest()
+    engine.scheduler.preempt_newest()
 
 
 def preempted_in_flight(
@@ -330,7 +331,7 @@ def run_with_failure(
     """
     ids = [engine.add_request(prompt, params) for prompt in prompts]
     outputs = [output for _ in range(after_calls) for output in engine.step()]
-    session = engine.scheduler.running[0].session
+    session, *_ = engine.scheduler.running.values()
 
     def state() -> tuple[int, int]:
         return session.num_tokens, int(engine.readback.is_ahead)

@@ -63,8 +63,8 @@ def snapshot(engine: InferenceEngine, layer_idx: int = 0) -> BlocksSnapshot:
     """What layer `layer_idx` of a live engine holds: running requests first, then prefix entries."""
     decode, manager = engine.model.tokenizer.decode, engine.kv_manager
     holders = [
-        (f"request {r.request_id}", colour(r.request_id), r.session, r.token_ids)
-        for r in engine.scheduler.running
+        (f"request {r.request_id}", colour(r.request_id), session, r.token_ids)
+        for r, session in engine.scheduler.running.items()
     ]
     entries = engine.prefix_cache or ()
     holders += [(f"prefix {i}", GREY, entry, entry.token_ids) for i, entry in enumerate(entries)]

@@ -11,7 +11,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from labkit.engine import InferenceEngine
 from labkit.engine.overlap import NextTokens
-from labkit.engine.request import Request
+from labkit.engine.request import Request, RunningRequests
 from labkit.engine.step.resident import ResidentDecodeStep, StepInFlight
 from labkit.show.style import BLUE, INK, ORANGE, PALE, RED, figure, styled
 
@@ -110,7 +110,7 @@ def record_flights(engine: InferenceEngine) -> Iterator[Flights]:
         _note_its_end(step_in_flight, flight, watched)
         return step_in_flight
 
-    def next_tokens_and_note(running: Sequence[Request]) -> NextTokens:
+    def next_tokens_and_note(running: RunningRequests) -> NextTokens:
         watched.calls += 1
         made = next_tokens(running)
         for flight in watched.flights:  # the one that was read, unless it was launched before

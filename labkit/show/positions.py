@@ -58,7 +58,8 @@ def record_positions(engine: InferenceEngine, num_steps: int) -> Positions:
         if not engine.has_work:
             raise ValueError(f"the requests ended after {len(steps)} of {num_steps} decode steps")
         before = engine.stats()
-        slots = {r.request_id: r.session.num_tokens % block_size for r in engine.scheduler.running}
+        running = engine.scheduler.running
+        slots = {r.request_id: session.num_tokens % block_size for r, session in running.items()}
         engine.step()
         after = engine.stats()
         if after.counters.decode_steps > before.counters.decode_steps:

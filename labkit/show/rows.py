@@ -112,7 +112,7 @@ def record_rows(engine: InferenceEngine, num_steps: int) -> pd.DataFrame:
 
     def watched_fill(block_tables_cpu: Tensor, sessions: Sequence[InferenceSession]) -> None:
         step = engine.stats().counters.steps - steps_before
-        ids = {request.session: request.request_id for request in engine.scheduler.running}
+        ids = {session: request.request_id for request, session in engine.scheduler.running.items()}
         fill(block_tables_cpu, [watched(session, step, ids[session]) for session in sessions])
 
     tables.fill = watched_fill

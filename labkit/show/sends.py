@@ -10,7 +10,7 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from labkit.engine import InferenceEngine
+from labkit.engine import InferenceEngine, InferenceSession
 from labkit.engine.request import Request
 from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.show.style import BLUE, GREEN, INK, ORANGE, PALE, PURPLE, figure, styled
@@ -73,16 +73,21 @@ class SendWatch:
         self._sent.setdefault("copies", []).append(len(numbers))
         return self._send_inner(numbers)
 
-    def _update(self, requests: Sequence[Request], changed: Sequence[Sequence[int]]) -> None:
+    def _update(
+        self,
+        requests: Sequence[Request],
+        sessions: list[InferenceSession],
+        changed: Sequence[Sequence[int]],
+    ) -> None:
         self._sent = {}
-        self._inner["update"](requests, changed)
+        self._inner["update"](requests, sessions, changed)
         states, rows = self._sent.get("_send_states", []), self._sent.get("send_rows", [])
         copies = self._sent.get("copies", [])
         counts = ("_send_mapping" in self._sent, len(states), len(rows), len(copies), sum(copies))
         self.steps.append(dict(zip(OF_STEPS, (self.step_number, *counts), strict=True)))
         dirty = {place for places in changed for place in places}
-        for place, request in enumerate(requests):
-            session, took = request.session, "in_place"
+        for place, (request, session) in enumerate(zip(requests, sessions, strict=True)):
+            took = "in_place"
             if place in dirty:
                 took = "copy_on_write" if session.num_tokens % self.block_size else "boundary"
             sent = "joined" if request in states else took if session in rows else "nothing"

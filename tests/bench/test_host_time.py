@@ -21,7 +21,7 @@ def test_the_books_are_kept_as_with_a_model(options):
         engine.check_integrity()
         ahead = options.readback == "one_behind"
         grown = 3 + 1 + ahead  # warmed up by 3
-        assert [r.session.num_tokens for r in engine.scheduler.running] == [8 + grown] * 3
+        assert [s.num_tokens for s in engine.scheduler.running.values()] == [8 + grown] * 3
         written = after.append_paths["in_place"] - before.append_paths["in_place"]
         assert written == engine.kv_manager.num_tables * 3  # one a table and request
     assert after.counters.decoded_tokens - before.counters.decoded_tokens == 3

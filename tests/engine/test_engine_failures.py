@@ -115,7 +115,8 @@ def test_after_a_failed_step_everybody_goes_on(monkeypatch, options, owner, name
 
 def held_by(engine):
     """What each running request has in the cache, and how many blocks are free in each layer."""
-    held = {r.request_id: [kv.tolist() for kv in r.session.dense_kv()] for r in engine.scheduler.running}
+    running = engine.scheduler.running
+    held = {r.request_id: [kv.tolist() for kv in session.dense_kv()] for r, session in running.items()}
     return held, [engine.kv_manager._num_free(i) for i in range(engine.kv_manager.num_tables)]
 
 
@@ -165,7 +166,7 @@ def test_requests_admitted_in_a_failed_step_keep_their_place_in_the_queue(monkey
     with pytest.raises(Boom):
         engine.step()
     assert [r.request_id for r in engine.scheduler.waiting] == request_ids
-    assert all(r.session is None for r in engine.scheduler.waiting)
+    assert not engine.scheduler.running
 
 
 @pytest.mark.parametrize("at_call", range(4))

@@ -111,7 +111,7 @@ def trace(engine: InferenceEngine, arrivals: list[Arrival]) -> list:
             engine.cancel(request_id)
         outputs = [(o.request_id, o.token_id, o.completion is None) for o in engine.step()]
         engine.check_integrity()
-        running = {r.request_id: r.session.dense_kv() for r in engine.scheduler.running}
+        running = {r.request_id: s.dense_kv() for r, s in engine.scheduler.running.items()}
         cached = {i: [t.numpy().tobytes() for t in kv] for i, kv in running.items()}
         steps.append((outputs, cached))
     return steps

@@ -172,10 +172,10 @@ class EngineMachine(RuleBasedStateMachine):
         self.engine.check_integrity()
 
     @invariant()
-    def who_runs_has_a_session_and_who_waits_has_none(self):
+    def nobody_runs_and_waits(self):
         scheduler = self.engine.scheduler
-        assert all(request.session is not None for request in scheduler.running)
-        assert all(request.session is None for request in scheduler.waiting)
+        assert not scheduler.running.keys() & scheduler.waiting.keys()
+        assert all(session.num_tokens for session in scheduler.running.values())
         assert len(scheduler.running) <= scheduler.config.max_batch_size
 
     @invariant()

@@ -27,9 +27,8 @@ from hypothesis import strategies as st
 
 from labkit import CacheConfig, FinishReason, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine import Completion
-from labkit.engine.admission import release
 from labkit.engine.overlap import ReadAtOnce, ReadOneBehind
-from labkit.engine.request import Request
+from labkit.engine.request import Request, RunningRequests
 from labkit.engine.step import staging
 from labkit.engine.step.resident import StepInFlight
 from labkit.engine.step.staging import TokenCopy
@@ -54,14 +53,15 @@ class Watch:
         in_flight = in_flight_of(self.engine)
         on_their_way = in_flight.sessions if in_flight else []
         for request in requests:
-            assert request.completion is None and request.session is not None
-            made = len(request.output_token_ids) + (request.session in on_their_way)
+            assert request.completion is None
+            session = self.engine._scheduler.running[request]
+            made = len(request.output_token_ids) + (session in on_their_way)
             assert made < request.params.max_new_tokens
         step = self._start(requests, *about)
         self.launches.append([request.request_id for request in requests])
         return step
 
-    def next_tokens(self, running: list[Request]):
+    def next_tokens(self, running: RunningRequests):
         next_tokens = self._next_tokens(running)
         for request in next_tokens.requests:
             assert request in running and request.completion is None
@@ -88,7 +88,8 @@ def long(num_tokens: int, params: SamplingParams = GREEDY) -> SamplingParams:
 def held_by(engine: InferenceEngine) -> tuple[int, dict]:
     """Free blocks, and each running request's tokens, in the cache and out of it."""
     return engine.stats().free_blocks, {
-        r.request_id: (r.session.num_tokens, list(r.token_ids)) for r in engine.scheduler.running
+        request.request_id: (session.num_tokens, list(request.token_ids))
+        for request, session in engine.scheduler.running.items()
     }
 
 
@@ -108,9 +109,10 @@ def test_after_a_step_exactly_one_more_is_in_flight(options):
         assert watch.launches == [ids] * (num_decoded + 1)
         assert watch.handed_out == [ids] * num_decoded
         assert engine.readback.is_ahead
-        assert list(in_flight_of(engine).requests) == engine.scheduler.running
-        for request in engine.scheduler.running:  # its last token's key is never stored, the one before's is
-            assert request.session.num_tokens == request.num_tokens - 1 + 1
+        running = engine.scheduler.running
+        assert in_flight_of(engine).requests == list(running)
+        for request, session in running.items():  # its last token's key is never stored, the one before's is
+            assert session.num_tokens == request.num_tokens - 1 + 1
         engine.check_integrity()
     counters = engine.stats().counters
     assert (counters.decode_steps, counters.decoded_tokens, counters.generated_tokens) == (8, 24, 3 + 24)
@@ -268,12 +270,11 @@ def test_the_token_of_who_was_preempted_reaches_nobody_and_is_made_again(options
     ids = add_all(engine, PROMPTS[:3], EACH_PARAMS[:3])
     outputs = [output for _ in range(3) for output in engine.step()]
     assert engine.readback.is_ahead
-    request = engine.scheduler.running[which]
-    release(request)
+    request = list(engine.scheduler.running)[which]
     engine.scheduler.put_back([request])
     read_before = len(watch.handed_out)
     outputs += engine.step()  # its prefill: a token of its own, and of another session
-    assert request.session is not None and request.session not in in_flight_of(engine).sessions
+    assert engine.scheduler.running[request] not in in_flight_of(engine).sessions
     outputs += engine.step()
     assert watch.handed_out[read_before:] == [[i for i in ids if i != ids[which]]]
     handed_out = tokens_by_request(outputs + run(engine))
@@ -346,7 +347,7 @@ def test_a_request_whose_logits_are_no_numbers_ends_alone(options, num_made: int
     ids = add_all(engine, PROMPTS[:3], EACH_PARAMS[:3])
     outputs = [output for _ in range(num_made) for output in engine.step()]
     num_good = num_made + engine.readback.is_ahead
-    session, manager = engine.scheduler.running[broken].session, engine.kv_manager
+    session, manager = list(engine.scheduler.running.values())[broken], engine.kv_manager
     for table_idx, block_ids in enumerate(session.block_ids_per_layer):
         block = manager.info(block_ids[0]).block_index
         manager.k_cache[manager.layers_of(table_idx), block] = torch.nan
@@ -402,8 +403,8 @@ def test_a_first_launch_that_fails_leaves_everything_as_it_was(monkeypatch, opti
     engine.check_integrity()
     assert engine.readback.is_ahead == (at_call == 1)
     if at_call == 0:
-        for request in engine.scheduler.running:
-            assert request.session.num_tokens == request.num_tokens - 1
+        for request, session in engine.scheduler.running.items():
+            assert session.num_tokens == request.num_tokens - 1
     handed_out = tokens_by_request(outputs + run(engine))
     assert [handed_out[i] for i in ids] == EXPECTED[:3]
     assert_no_block_is_lost(engine)
@@ -484,9 +485,9 @@ def test_a_reading_that_fails_takes_both_steps_back(monkeypatch, options, num_st
             engine.step()
         engine.check_integrity()
         assert not engine.readback.is_ahead
-        for request in engine.scheduler.running:  # neither of two tokens is counted
-            assert request.session.num_tokens == request.num_tokens - 1
-            assert not engine.decode_step.slots.knows(request.session)
+        for request, session in engine.scheduler.running.items():  # neither of two tokens is counted
+            assert session.num_tokens == request.num_tokens - 1
+            assert not engine.decode_step.slots.knows(session)
     handed_out = tokens_by_request(outputs + run(engine))
     assert [handed_out[i] for i in ids] == EXPECTED[:3]
     assert_no_block_is_lost(engine)
@@ -516,7 +517,7 @@ def test_a_reading_that_fails_after_somebody_left_gives_nothing_back_to_them(
     monkeypatch, options, which: int, block_size: int
 ):
     engine, ids, outputs = started(options, num_steps=3, block_size=block_size)
-    gone = engine.scheduler.running[which].session
+    gone = list(engine.scheduler.running.values())[which]
     engine.cancel(ids[which])
     newcomers = add_all(engine, PROMPTS[3:], EACH_PARAMS[3:])
     outputs += engine.step()  # their prefill, into blocks of who left

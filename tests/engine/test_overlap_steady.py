@@ -51,10 +51,10 @@ def state_of(engine: InferenceEngine) -> list[tuple]:
             request.request_id,
             list(request.output_token_ids),
             len(request.token_times),
-            request.session.num_tokens,
-            [[manager.info(i) for i in ids] for ids in request.session.block_ids_per_layer],
+            session.num_tokens,
+            [[manager.info(i) for i in ids] for ids in session.block_ids_per_layer],
         )
-        for request in running
+        for request, session in running.items()
     ]
 
 
@@ -346,7 +346,7 @@ def test_only_requests_whose_block_is_full_are_told_about(monkeypatch, options):
 
     monkeypatch.setattr(manager, "reserve_token_batch", spy)
     monkeypatch.setattr(slots, "send_rows", spy_on_rows)
-    rooms = [r.session.num_tokens % 8 for r in engine._scheduler.running]
+    rooms = [s.num_tokens % 8 for s in engine._scheduler.running.values()]
     lookups = []
     for _ in range(8):
         seen.clear()

@@ -19,7 +19,6 @@ from helpers import (
 
 from labkit import SamplingParams
 from labkit.engine import InferenceSession
-from labkit.engine.admission import release
 from labkit.kvcache import PrefixCache
 
 # --- the cache alone -------------------------------------------------------------------------------
@@ -162,7 +161,6 @@ def test_a_preempted_request_finds_its_prompt_and_computes_its_output_again():
     request_id = engine.add_request(PROMPT, GREEDY)
     outputs = [output for _ in range(3) for output in engine.step()]
     (request,) = engine.scheduler.running
-    release(request)
     engine.scheduler.put_back([request])
     assert tokens_by_request(outputs + run(engine)) == {request_id: tokens_alone(PROMPT, GREEDY)}
     counters = engine.stats().counters

@@ -130,7 +130,7 @@ def test_rows_forgotten_with_the_same_blocks_are_told_apart(monkeypatch):
 
     def rolled_back_before_the_second():
         if next(steps) == 1:
-            engine.scheduler.running[0].session.roll_back()
+            next(iter(engine.scheduler.running.values())).roll_back()
         step()
 
     monkeypatch.setattr(engine, "step", rolled_back_before_the_second)

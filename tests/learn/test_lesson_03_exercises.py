@@ -306,7 +306,7 @@ def test_the_solution_of_which_path_is_what_the_engine_does(tiny, lengths):
     cache = CacheConfig(block_size=4, prefix_cache=False)
     engine = InferenceEngine(tiny, LADDER["03"].options, device="cpu", cache=cache)
     with bench.steady_decode(engine, bench.steady_prompts(3, lengths), warmup_steps=0):
-        positions = [request.session.num_tokens for request in engine.scheduler.running]
+        positions = [s.num_tokens for s in engine.scheduler.running.values()]
         with lesson_03.recorded_writes(engine) as writes:
             engine.step()
     assert {write.path for write in writes} == {lesson_03.which_path(3, positions, 4)}

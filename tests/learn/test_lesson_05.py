@@ -133,7 +133,7 @@ def test_a_failed_step_is_undone_in_all_layers(monkeypatch, kind, at_layer):
     prompts = [(1, 2, 3), (4, 5)]
     request_ids = [engine.add_request(p, GREEDY) for p in prompts]
     outputs = [output for _ in range(2) for output in engine.step()]
-    held = engine.scheduler.running[0].session.num_tokens
+    held = next(iter(engine.scheduler.running.values())).num_tokens
     at_failure, afterwards = fail_a_step(engine, at_layer)
     counted_too_early = at_layer + (kind is SeedOrderManager)
     assert at_failure == [held + 1] * counted_too_early + [held] * (2 - counted_too_early)

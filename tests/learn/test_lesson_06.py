@@ -71,7 +71,7 @@ def test_what_is_new_is_what_a_block_was_taken_for(num_steps):
     """Of request 1, of two tokens: in the step that begins with 4, and of the others in theirs."""
     engine = prefilled(BELOW)
     lesson_06.told_by_host(engine, num_steps - 1)
-    held = [r.session.num_tokens for r in engine.scheduler.running]
+    held = [s.num_tokens for s in engine.scheduler.running.values()]
     (before,) = lesson_06.told_by_host(engine, 1)
     picked = lesson_06.last_tokens(engine)
     (now,) = lesson_06.told_by_host(engine, 1)
@@ -126,7 +126,7 @@ def test_the_sends_of_a_run():
 def test_a_row_that_is_copied_after_the_join_is_told_apart():
     engine = prefilled(THIS, [(1, 2, 3, 4, 5)])
     show.record_sends(engine, 1)
-    fork = engine.scheduler.running[0].session.fork()  # somebody else holds the last block now
+    fork = next(iter(engine.scheduler.running.values())).fork()  # somebody else holds the last block now
     sends = show.record_sends(engine, 1)
     assert sends.requests[["took", "sent"]].values.tolist() == [["copy_on_write", "copy_on_write"]]
     fork.release()
@@ -184,7 +184,7 @@ def test_room_made_after_it_overwrites_the_first_key_of_block_0():
     engine.decode_step.launch = RoomAfterTheStep(engine.decode_step).launch
     at_boundary = {}
     for _ in range(4):
-        held = tuple(r.session.num_tokens for r in engine.scheduler.running)
+        held = tuple(session.num_tokens for session in engine.scheduler.running.values())
         at_boundary[held] = lesson_06.overwritten(engine)
     for held, places in at_boundary.items():
         assert places == ["block 0, slot 0, of request 0"] * any(n % 4 == 0 for n in held)

@@ -3,6 +3,7 @@
 import inspect
 from collections import Counter
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 import torch
@@ -269,8 +270,8 @@ def test_who_pads_a_step_changes_no_byte():
             engine.step()
         for _ in range(5):
             engine.step()
-        first = engine.scheduler.running[:2]
-        kv = [torch.stack(r.session.dense_kv()) for r in first]
+        first = dict(islice(engine.scheduler.running.items(), 2))
+        kv = [torch.stack(session.dense_kv()) for session in first.values()]
         live = engine.kv_manager.live_slots()[:, :, None, :, None].expand_as(engine.kv_manager.k_cache)
         assert torch.equal(~engine.kv_manager.k_cache.isnan(), live)
         found.append(([r.output_token_ids[:6] for r in first], [b.view(torch.uint8) for b in kv]))

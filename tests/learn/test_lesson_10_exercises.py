@@ -367,8 +367,8 @@ def test_the_rule_is_the_one_that_the_engine_follows():
             engine.add_request((call, 7), SamplingParams(5, stop_on_eos=False))
         in_flight = engine.readback._in_flight
         state = [
-            Running(r.request_id, len(r.output_token_ids), r.params.max_new_tokens, id(r.session))
-            for r in engine.scheduler.running
+            Running(r.request_id, len(r.output_token_ids), r.params.max_new_tokens, id(session))
+            for r, session in engine.scheduler.running.items()
         ]
         steps_before = engine.stats().counters.decode_steps
         with record_flights(engine) as watched:

@@ -31,9 +31,9 @@ def test_watched_rows_are_as_if_nobody_had_watched():
     engine = make_engine(options=LADDER["01"].options, prefix_cache=False)
     engine.add_request((1, 2, 3), SamplingParams(8))
     show.record_rows(engine, 5)  # in the last of which the row is kept
-    (request,) = engine.scheduler.running
-    row = request.session.get_paged_block_table_row_cpu(layer_idx=0, offset=0)
-    assert row.tolist() == request.session.block_ids_per_layer[0] + [0] * (len(row) - 2)
+    (session,) = engine.scheduler.running.values()
+    row = session.get_paged_block_table_row_cpu(layer_idx=0, offset=0)
+    assert row.tolist() == session.block_ids_per_layer[0] + [0] * (len(row) - 2)
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,8 @@ PLACES = {  # where a step can fail, and in which of its calls
 def held_by(engine):
     """Each running request's tokens and bytes in the cache, and the free blocks."""
     return engine.stats().free_blocks, {
-        r.request_id: (r.session.num_tokens, [kv.tolist() for kv in r.session.dense_kv()], list(r.token_ids))
-        for r in engine.scheduler.running
+        r.request_id: (session.num_tokens, [kv.tolist() for kv in session.dense_kv()], list(r.token_ids))
+        for r, session in engine.scheduler.running.items()
     }
 
 

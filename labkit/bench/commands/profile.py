@@ -61,7 +61,7 @@ def measure(
     prompts = [[i % engine.model.config.vocab_size for i in range(args.context)]] * batch_size
     with steady_decode(engine, prompts):
         paths_before = engine.stats().append_paths
-        context_lens = [r.session.num_tokens + args.steps // 2 for r in engine.scheduler.running]
+        context_lens = [s.num_tokens + args.steps // 2 for s in engine.scheduler.running.values()]
         step_seconds = time_decode_steps(engine, args.steps)
         append_paths = difference(paths_before, engine.stats().append_paths)
         profile = profile_decode_step(engine)

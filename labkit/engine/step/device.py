@@ -1,4 +1,4 @@
-"""The device's work of a step, launched kernel by kernel (rung 06)."""
+"""The device's part of a decode step, launched kernel by kernel (rung 06)."""
 
 import torch
 from torch import Tensor
@@ -11,7 +11,10 @@ from labkit.ranges import named_range
 
 
 class DeviceStep:
-    """What the device does in one step. It takes no decision on the host, so that it can be captured."""
+    """Forward, K/V write and sampling of one decode step, all on the device.
+
+    No number is read back to decide what runs next, so a CUDA graph can capture it.
+    """
 
     def __init__(self, slots: DeviceSlots, network: Network, attention: LayerAttention) -> None:
         self.slots = slots
@@ -19,9 +22,9 @@ class DeviceStep:
         self.attention = attention
 
     def __call__(self, batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
-        """Token ids [B], -1 for a row whose logits are not finite. Every slot named moves on by a token.
+        """The next token ids [B] int64, -1 where logits are not finite; each slot advances by its token.
 
-        max_context_len: at least the longest. is_greedy: whether no request draws a random number.
+        max_context_len: at least the longest sequence. is_greedy: whether no request draws a random number.
         """
         slots = self.slots
         slot_mapping = slots.slot_mapping[:batch_size]
@@ -36,6 +39,7 @@ class DeviceStep:
             return self.draw_and_advance(logits, slot_mapping)
 
     def draw_and_advance(self, logits: Tensor, slot_mapping: Tensor) -> Tensor:
+        """Sample token ids [B] from logits [B, V] by the slots' parameters, and advance the slots by them."""
         slots = self.slots
         draws = slots.draws[slot_mapping]
         token_ids = sample_any(
@@ -50,7 +54,7 @@ class DeviceStep:
         return self.advance(token_ids, slot_mapping)
 
     def advance(self, token_ids: Tensor, slot_mapping: Tensor) -> Tensor:
-        """Every slot of a request moves on by its token; the padding slot stays where it is."""
+        """Advance each slot by its token of `token_ids` [B], and return them; a padding slot stays empty."""
         slots = self.slots
         lens = slots.context_lens[slot_mapping]
         slots.last_token_ids[slot_mapping] = token_ids.clamp(min=0)

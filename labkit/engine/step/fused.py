@@ -1,4 +1,4 @@
-"""The device's work of a step in few kernels (rung 09): five a layer, and five around them."""
+"""The device's part of a decode step in few kernels (rung 09): five per layer, and five around them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -32,7 +32,7 @@ VOCABULARY_MULTIPLE = 64  # a product whose sides are multiples of it is several
 
 
 class FusedKernels(NamedTuple):
-    """The kernels of a fused step, or their plain twins."""
+    """The four kernels that a fused step is made of, as Triton kernels or as their plain-PyTorch twins."""
 
     embed: Callable[..., tuple[Tensor, RowStatistics]]
     norm_linear: Callable[..., Tensor]
@@ -45,8 +45,11 @@ TRITON = FusedKernels(embed_slots_triton, norm_linear_triton, linear_residual_tr
 
 
 def triton_kernels(device: torch.device) -> FusedKernels:
-    """`TRITON` with a workspace, made once: a graph remembers its address. One engine's alone, for steps of
-    two engines may run at once."""
+    """The Triton kernels of a fused step, with a split-K workspace on the device.
+
+    It is made once, because a CUDA graph remembers its address, and for one engine, because the steps of two
+    engines may run at once.
+    """
     workspace = make_split_k_workspace(device)
     return TRITON._replace(linear_residual=partial(linear_residual_triton, workspace=workspace))
 
@@ -61,8 +64,13 @@ class FusedLayer(NamedTuple):
 
 
 class FusedDeviceStep(DeviceStep):
-    """A `DeviceStep` in which LayerNorm, bias, GELU, residual and the moving on of slots are parts of kernels
-    that run anyway, and in which the vocabulary is padded to a size that the hardware likes."""
+    """A `DeviceStep` in few kernels (rung 09).
+
+    LayerNorm, bias, GELU, residual and the slots' advance are parts of kernels that run anyway, and the
+    vocabulary is padded to a size that the hardware likes.
+    """
+
+    attention: AttendAndWrite
 
     def __init__(
         self, slots: DeviceSlots, network: Network, attention: AttendAndWrite, kernels: FusedKernels
@@ -116,4 +124,5 @@ class FusedDeviceStep(DeviceStep):
 
 
 def folded(norm: NormWeights, linear: LinearWeights) -> NormLinear:
+    """The product behind a LayerNorm, with the norm's weight and bias put into copies of its own."""
     return fold_layer_norm(*norm, *linear)

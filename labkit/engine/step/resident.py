@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from labkit.engine.request import Request
+from labkit.engine.request import Request, RunningRequests
 from labkit.engine.session import InferenceSession
 from labkit.engine.step.slots import DeviceSlots
 from labkit.engine.step.staging import PinnedTokens, TokenCopy
@@ -18,7 +18,7 @@ class StepInFlight:
     def __init__(
         self,
         step: "ResidentDecodeStep",
-        requests: Sequence[Request],
+        requests: list[Request],
         sessions: list[InferenceSession],
         tokens: TokenCopy,
     ) -> None:
@@ -28,15 +28,15 @@ class StepInFlight:
         self._step = step
         self._tokens = tokens
 
-    def read(self) -> list[int | None]:
+    def read(self) -> Sequence[int | None]:
         """Wait for the tokens; None for a request whose logits are not finite numbers."""
         token_ids = self._tokens.read()
         return token_ids if min(token_ids) >= 0 else [None if i < 0 else i for i in token_ids]
 
-    def cancel(self) -> None:
+    def cancel(self, running: RunningRequests) -> None:
         """Undo the launch for the requests that still run: their sessions are as before it."""
         pairs = zip(self.requests, self.sessions, strict=True)
-        sessions = [session for request, session in pairs if request.session is session]
+        sessions = [session for request, session in pairs if running.get(request) is session]
         for session in sessions:
             session.num_tokens -= 1
         self._step.undo(sessions)
@@ -59,25 +59,25 @@ class ResidentDecodeStep:
         self.path = path
         self.pinned_tokens = PinnedTokens(len(slots.slot_mapping), kv_manager.k_cache.device)
 
-    def next_tokens(self, requests: Sequence[Request]) -> list[int | None]:
+    def next_tokens(self, running: RunningRequests) -> Sequence[int | None]:
         """One token per request; None where its logits are not finite numbers.
 
         If anything fails, all are as before and the error is raised.
         """
-        step = self.launch(requests)
+        step = self.launch(running)
         try:
             return step.read()
         except BaseException:
-            step.cancel()
+            step.cancel(running)
             raise
 
-    def launch(self, requests: Sequence[Request]) -> StepInFlight:
+    def launch(self, running: RunningRequests) -> StepInFlight:
         """Have the device make each request's next token. Every session grows by one token.
 
         Room is made for the whole batch before the device is asked for anything. If anything
         fails, all sessions are as before and the error is raised.
         """
-        sessions = [request.session for request in requests]
+        requests, sessions = list(running), list(running.values())
         try:
             with named_range("labkit.kv.reserve"):
                 changed = [
@@ -87,7 +87,7 @@ class ResidentDecodeStep:
                     for table_idx in range(self.kv_manager.num_tables)
                 ]
             with named_range("labkit.slots.update"):
-                self.slots.update(requests, changed)
+                self.slots.update(requests, sessions, changed)
             longest = max(session.num_tokens for session in sessions)
             is_greedy = all(request.params.is_greedy for request in requests)
             step = self.start(requests, sessions, longest, is_greedy)
@@ -100,7 +100,7 @@ class ResidentDecodeStep:
 
     def start(
         self,
-        requests: Sequence[Request],
+        requests: list[Request],
         sessions: list[InferenceSession],
         longest: int,
         is_greedy: bool,

@@ -3,7 +3,7 @@
 T tables (one a layer, or one for all), S slots, M blocks a table row, B requests of a step.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import torch
@@ -57,17 +57,21 @@ class DeviceSlots:
         self._row_size = 1 + T * M  # numbers per request: the slot, and its row of each table
         self._staging = PinnedStaging(max_batch_size * max(self._row_size, STATE_SIZE), device)
 
-    def update(self, requests: Sequence[Request], changed: Sequence[Sequence[int]]) -> None:
-        """Make the device's state that of a step of these requests.
+    def update(
+        self,
+        requests: Sequence[Request],
+        sessions: list[InferenceSession],
+        changed: Sequence[Sequence[int]],
+    ) -> None:
+        """Make the device's state that of a step of these requests, each with its session.
 
         changed: for each table, the requests (by place) whose list of blocks has changed.
         """
-        sessions = [request.session for request in requests]
         joined: set[int] = set()
         if sessions != self._mapped:
             joined = self._assign(sessions)
             self._send_mapping(sessions)
-            self._send_states([requests[b] for b in sorted(joined)])
+            self._send_states({requests[b]: sessions[b] for b in sorted(joined)})
         dirty = sorted(joined.union(*changed))
         if dirty:
             self.send_rows([sessions[b] for b in dirty])
@@ -76,7 +80,7 @@ class DeviceSlots:
         """Whether the device holds the session's state; else the host must know its last token to send it."""
         return session in self._slot_of
 
-    def forget(self, sessions: Sequence[InferenceSession]) -> None:
+    def forget(self, sessions: Collection[InferenceSession]) -> None:
         """The device may be ahead of these: they join anew at the next step."""
         for session in sessions:
             if (slot := self._slot_of.pop(session, None)) is not None:
@@ -99,12 +103,12 @@ class DeviceSlots:
         self.slot_mapping.copy_(self._staging.send(slots))
         self._mapped = sessions
 
-    def _send_states(self, requests: list[Request]) -> None:
+    def _send_states(self, requests: dict[Request, InferenceSession]) -> None:
         """Everything but the rows, of requests that joined."""
         if not requests:
             return
         numbers = np.array(
-            [(self._slot_of[request.session], *whole_numbers_of(request)) for request in requests],
+            [(self._slot_of[session], *whole_numbers_of(r, session)) for r, session in requests.items()],
             dtype=np.int64,
         )
         fractions = np.array([(r.params.temperature, r.params.top_p) for r in requests], dtype=np.float64)
@@ -127,14 +131,14 @@ class DeviceSlots:
             tables -= self._kv_manager.layer_offset(table_idx)
         np.maximum(rows, 0, out=rows)  # where there is no block
         sent = self._staging.send(torch.from_numpy(rows.ravel())).view(rows.shape)
-        tables = sent[:, 1:].view(len(sessions), T, M).int()
-        self.block_tables[:, sent[:, 0]] = tables.transpose(0, 1)
+        sent_tables = sent[:, 1:].view(len(sessions), T, M).int()
+        self.block_tables[:, sent[:, 0]] = sent_tables.transpose(0, 1)
 
 
-def whole_numbers_of(request: Request) -> tuple[int, ...]:
+def whole_numbers_of(request: Request, session: InferenceSession) -> tuple[int, ...]:
     """The state of a request that joins, in the order of `WHOLE_NUMBERS`."""
     return (
-        request.session.num_tokens,
+        session.num_tokens,
         request.output_token_ids[-1],
         min(request.params.top_k, LARGEST_TOP_K),
         as_int64(request.seed),

@@ -40,37 +40,6 @@ def assert_refused(parser, capsys, command: str, flag: str, value: str) -> str:
     return said
 
 
-# --- devices ---------------------------------------------------------------------------------------
-
-NO_DEVICES = ["banana", "", " ", "meta", "mps", "xpu", "0", "1", "-1", "gpu", "CPU", "Cuda", "cpu:0", "cpu:7"]
-NO_DEVICES += [
-    "cuda:",
-    "cuda:x",
-    "cuda:-1",
-    "cuda:0:0",
-    "cuda:1.0",
-    "cuda 0",
-    "cuda,cpu",
-    "cuda:" + LONG,
-    "\udcff",
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("device", NO_DEVICES, ids=lambda d: repr(d)[:20])
-@pytest.mark.parametrize("command", ALL)
-def test_a_device_that_is_neither_cpu_nor_cuda_is_refused(parser, capsys, command, device):
-    assert "choose cpu, cuda, cuda:0" in assert_refused(parser, capsys, command, "--device", device)
-
-
-def test_a_gpu_that_is_not_there_is_refused(parser, capsys, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    said = assert_refused(parser, capsys, "scheduler", "--device", "cuda:2")
-    assert "there is no GPU 2; there are 2" in said
-    assert parser.parse_args(["scheduler", "--device", "cuda:1"]).device == "cuda:1"
-
-
 # --- numbers ---------------------------------------------------------------------------------------
 
 NO_NUMBERS = ["0", "-1", "1.5", "x", "", " ", "1e3", "0x10", "nan", "inf", "True", HUGE, LONG, "\udcff"]
@@ -311,6 +280,35 @@ BAD_LINES = {
 def test_what_a_command_cannot_do_is_one_sentence(monkeypatch, capsys, line, message):
     said = ended(monkeypatch, capsys, line)
     assert message in said and "Traceback" not in said
+
+
+NO_DEVICES = ["banana", "", " ", "meta", "mps", "xpu", "0", "1", "-1", "gpu", "CPU", "Cuda", "cpu:7", "cuda:"]
+NO_DEVICES += ["cuda:x", "cuda:-1", "cuda:0:0", "cuda:1.0", "cuda 0", "cuda,cpu", "cuda:" + LONG, "\udcff"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", NO_DEVICES, ids=lambda d: repr(d)[:20])
+@pytest.mark.parametrize("command", ALL)
+def test_a_device_that_is_neither_cpu_nor_cuda_is_refused(monkeypatch, capsys, command, device):
+    said = ended(monkeypatch, capsys, f"{command} {shlex.quote(f'--device={device}')}")
+    assert "error: device must be 'cpu', 'cuda', or a GPU such as 'cuda:0', not " in said
+    assert "Traceback" not in said and len(said) < 400
+
+
+def test_a_gpu_that_is_not_there_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    said = ended(monkeypatch, capsys, "scheduler --device cuda:2")
+    assert "device 'cuda:2' is not on this machine: its GPUs are 'cuda:0' to 'cuda:1'" in said
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu:0"])
+def test_the_commands_know_a_device_by_the_names_that_the_engine_knows(monkeypatch, device):
+    seen = []
+    monkeypatch.setattr(scheduler, "run", lambda args: seen.append(args.device))
+    monkeypatch.setattr(sys, "argv", ["bench", "scheduler", "--device", device])
+    bench_main.main()
+    assert seen == [device]
 
 
 def test_nothing_is_loaded_before_the_targets_are_tried(monkeypatch, capsys):

@@ -8,9 +8,10 @@ from resident_helpers import EACH_PARAMS, EXPECTED, PROMPTS, gpu_engine
 from triton_marks import needs_triton
 
 from labkit import LADDER, EngineOptions, InferenceEngine, SamplingParams, SchedulerConfig
+from labkit.engine.overlap import ReadAtOnce, ReadOneBehind
 from labkit.engine.step import build
 from labkit.engine.step.attention import AttendAndWrite, AttendThenWrite, SplitAttention
-from labkit.engine.step.build import BLOCK_INFO, BLOCK_TABLES, KV_APPEND, KV_WRITE, READBACK
+from labkit.engine.step.build import BLOCK_INFO, BLOCK_TABLES, KV_APPEND, KV_WRITE
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.fused import TRITON, FusedDeviceStep
 from labkit.engine.step.graphed import GraphedStep
@@ -39,7 +40,7 @@ def test_every_option_has_its_choices_and_every_choice_its_class():
         "layer_tables": {"per_layer": None, "shared": OneTableBlockManager},  # per_layer: by block_info
         "launch": {"eager": DeviceStep, "graph": GraphedStep},
         "layer_kernels": {"separate": None, "fused": FusedDeviceStep},  # separate: PyTorch's
-        "readback": READBACK,
+        "readback": {"at_once": ReadAtOnce, "one_behind": ReadOneBehind},
     }
     assert set(classes) == set(CHOICES) - {"attention"}  # which is a function
     for name, by_choice in classes.items():
@@ -57,7 +58,7 @@ def test_an_engine_is_made_of_the_classes_that_its_options_name(options):
         assert type(manager) is OneTableBlockManager
     else:
         assert type(manager) is BLOCK_INFO[options.block_info]
-    assert type(engine.readback) is READBACK[options.readback]
+    assert type(engine.readback) is (ReadAtOnce if options.readback == "at_once" else ReadOneBehind)
     if options.block_tables == "resident":
         assert type(step) is ResidentDecodeStep and type(step.slots) is DeviceSlots
         attention = AttendAndWrite if options.kv_write == "fused" else AttendThenWrite

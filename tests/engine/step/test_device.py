@@ -43,7 +43,7 @@ class Recorder:
     def __call__(self, batch_size, max_context_len, is_greedy):
         running = self.engine.scheduler.running
         assert batch_size == len(running)
-        assert max_context_len >= max(r.session.num_tokens for r in running)
+        assert max_context_len >= max(session.num_tokens for session in running.values())
         self.calls.append((batch_size, is_greedy))
         return self.device_step(batch_size, max_context_len, is_greedy)
 
@@ -102,10 +102,10 @@ def test_each_slot_moves_on_with_its_session(options):
     num_compared = 0
     while engine.has_work:
         engine.step()
-        for request in engine.scheduler.running:
-            if (slot := slots._slot_of.get(request.session)) is None:
+        for request, session in engine.scheduler.running.items():
+            if (slot := slots._slot_of.get(session)) is None:
                 continue  # its prefill was this step
-            assert slots.context_lens[slot] == request.session.num_tokens
+            assert slots.context_lens[slot] == session.num_tokens
             assert slots.last_token_ids[slot] == request.output_token_ids[-1]
             if not request.params.is_greedy:
                 assert slots.draws[slot] == len(request.output_token_ids)
@@ -126,7 +126,7 @@ def test_a_request_whose_logits_are_no_numbers_ends_alone(options, num_made, bro
     outputs = []
     for _ in range(num_made):
         outputs += engine.step()
-    session = engine.scheduler.running[broken].session
+    session = list(engine.scheduler.running.values())[broken]
     for layer, ids in enumerate(session.block_ids_per_layer):
         block = engine.kv_manager.info(ids[-1]).block_index
         engine.kv_manager.k_cache[engine.kv_manager.layers_of(layer), block] = torch.nan
@@ -154,7 +154,7 @@ def test_on_a_gpu_a_request_whose_logits_are_no_numbers_ends_alone(tiny, options
     engine = gpu_engine(tiny, options, max_batch_size=4)
     ids = [engine.add_request(*each) for each in zip(prompts, params, strict=True)]
     outputs = [output for _ in range(5) for output in engine.step()]
-    session, manager = engine.scheduler.running[1].session, engine.kv_manager
+    session, manager = list(engine.scheduler.running.values())[1], engine.kv_manager
     assert all(manager.refcount(table[-1]) == 1 for table in session.block_ids_per_layer)
     for table_idx, block_ids in enumerate(session.block_ids_per_layer):
         block = manager.info(block_ids[-1]).block_index

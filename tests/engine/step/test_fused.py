@@ -322,7 +322,7 @@ def test_the_step_it_stands_for_takes_the_same_arguments():
         engine.step()
         step = engine.decode_step.device_step
         assert isinstance(step, DeviceStep)
-        lens = engine.scheduler.running[0].session.num_tokens
+        lens = next(iter(engine.scheduler.running.values())).num_tokens
         with torch.inference_mode():
             token_ids = step(3, lens, True)  # filled up with padding rows
         assert token_ids.shape == (3,) and step.slots.context_lens[-1] == -1

@@ -96,12 +96,12 @@ def test_a_launch_counts_a_token_and_its_reading_gives_it(options):
     for each in zip(PROMPTS[:3], EACH_PARAMS, strict=False):
         engine.add_request(*each)
     engine.step()
-    running = list(engine.scheduler.running)
-    lengths = [r.session.num_tokens for r in running]
+    running = engine.scheduler.running
+    lengths = [session.num_tokens for session in running.values()]
     in_flight = engine.decode_step.launch(running)
     assert isinstance(in_flight, StepInFlight)
-    assert list(in_flight.requests) == running
-    assert [r.session.num_tokens for r in running] == [n + 1 for n in lengths]
+    assert (in_flight.requests, in_flight.sessions) == (list(running), list(running.values()))
+    assert [session.num_tokens for session in running.values()] == [n + 1 for n in lengths]
     engine.check_integrity()
     assert in_flight.read() == [tokens[1] for tokens in EXPECTED[:3]]
 
@@ -112,13 +112,13 @@ def test_a_launch_that_is_cancelled_takes_the_token_back_and_the_next_makes_it_a
     for each in zip(PROMPTS[:3], EACH_PARAMS, strict=False):
         engine.add_request(*each)
     engine.step()
-    running, before = list(engine.scheduler.running), held_by(engine)
+    running, before = engine.scheduler.running, held_by(engine)
     in_flight = engine.decode_step.launch(running)
     with monkeypatch.context() as patch:
         patch.setattr(TokenCopy, "read", failing(TokenCopy.read))
         with pytest.raises(Boom):
             in_flight.read()
-    in_flight.cancel()
+    in_flight.cancel(running)
     engine.check_integrity()
     assert held_by(engine) == before
     assert engine.decode_step.launch(running).read() == [tokens[1] for tokens in EXPECTED[:3]]
@@ -195,7 +195,7 @@ def test_a_launch_in_which_nothing_changes_makes_no_tensor_of_numbers_and_reads_
     for prompt in PROMPTS[:3]:
         engine.add_request(prompt, params)
     engine.step()
-    running = list(engine.scheduler.running)
+    running = engine.scheduler.running
     in_flight = engine.decode_step.launch(running)  # in this one, everybody joins
     for request, token_id in zip(running, in_flight.read(), strict=True):
         request.output_token_ids.append(token_id)
@@ -218,7 +218,7 @@ def test_on_a_gpu_a_launch_never_waits_for_the_gpu(tiny, options, is_drawn):
         engine.add_request(*each)
     for _ in prompts:
         engine.step()
-    running = list(engine.scheduler.running)
+    running = engine.scheduler.running
     assert len(running) == 3
     if engine.readback.is_ahead:  # rung 10 has launched a step behind the prefill: its tokens come first
         on_its_way = engine.readback._in_flight

@@ -1,7 +1,6 @@
 """Numbers on their way to the device and back, and what the device knows of each running request."""
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from labkit import SamplingParams
 from labkit.engine import InferenceSession
-from labkit.engine.request import Request
+from labkit.engine.request import Request, RunningRequests
 from labkit.engine.sampling import as_int64
 from labkit.engine.step.slots import DeviceSlots
 from labkit.kvcache import MutableInfoBlockManager, OneTableBlockManager
@@ -40,16 +39,16 @@ def row_of(session: InferenceSession, table_idx: int) -> list[int]:
     return places + [0] * (manager.max_blocks_per_seq - len(places))
 
 
-def assert_device_knows(slots: DeviceSlots, requests: Sequence[Request]) -> None:
-    """All that a step of these requests reads is what their sessions say; the padding slot is unchanged."""
+def assert_device_knows(slots: DeviceSlots, running: RunningRequests) -> None:
+    """All that a step of these requests reads is what the sessions say; the padding slot is unchanged."""
     mapping = slots.slot_mapping.tolist()
-    used, padding = mapping[: len(requests)], mapping[len(requests) :]
+    used, padding = mapping[: len(running)], mapping[len(running) :]
     assert len({*used}) == len(used)
     assert all(0 <= slot < slots.padding_slot for slot in used)
     assert set(padding) <= {slots.padding_slot}
     assert slots.context_lens[slots.padding_slot] == -1
-    for slot, request in zip(used, requests, strict=True):
-        params, session = request.params, request.session
+    for slot, (request, session) in zip(used, running.items(), strict=True):
+        params = request.params
         for table_idx, table in enumerate(slots.block_tables):
             assert table[slot].tolist() == row_of(session, table_idx)
         assert slots.context_lens[slot] == session.num_tokens
@@ -82,7 +81,7 @@ class SpiedSlots(DeviceSlots):
 
     def _send_states(self, requests):
         if requests:
-            self.sent["states"] = [request.session for request in requests]
+            self.sent["states"] = list(requests.values())
         super()._send_states(requests)
 
     def _send_mapping(self, sessions):
@@ -98,7 +97,7 @@ class World:
     device: torch.device = CPU
     max_batch: int = MAX_BATCH
     looks: bool = True  # at the device, which waits for it
-    running: list[Request] = field(default_factory=list)
+    running: dict[Request, InferenceSession] = field(default_factory=dict)
     known: list[InferenceSession] = field(default_factory=list)  # whom the device has in a slot
     mapped: list[InferenceSession] | None = None
     made: int = 0
@@ -111,38 +110,40 @@ class World:
             self.manager._allocate_block(0, start=0)  # so that a block's id is not its place in every layer
         self.slots = SpiedSlots(self.manager, self.max_batch)
 
-    def join(self, num_tokens: int, like: int | None, params: SamplingParams) -> Request:
-        """A request of `num_tokens` tokens, or one that shares all blocks with a running one."""
+    @property
+    def sessions(self) -> list[InferenceSession]:
+        return list(self.running.values())
+
+    def join(self, num_tokens: int, like: int | None, params: SamplingParams) -> InferenceSession:
+        """The session of a new request: of `num_tokens` tokens, or sharing all blocks with another one."""
         self.made += 1
         request = Request(self.made, (1, 2, 3), params)
         request.output_token_ids += [self.made * 100 + i for i in range(1 + num_tokens % 3)]
         if like is not None and self.running:
-            request.session = self.running[like % len(self.running)].session.fork()
+            session = self.sessions[like % len(self.running)].fork()
         else:
-            request.session = InferenceSession(self.manager)
-            request.session.append_prompt(
-                *(t.to(self.device) for t in kv_numbers(self.manager, 0, num_tokens))
-            )
-        self.running.append(request)
-        return request
+            session = InferenceSession(self.manager)
+            session.append_prompt(*(t.to(self.device) for t in kv_numbers(self.manager, 0, num_tokens)))
+        self.running[request] = session
+        return session
 
     def leave(self, which: int) -> None:
-        self.running.pop(which % len(self.running)).session.release()
+        self.running.pop(list(self.running)[which % len(self.running)]).release()
 
     def reserve(self) -> list[list[int]]:
         return [
-            self.manager.reserve_token_batch(i, [r.session.block_ids_per_layer[i] for r in self.running])
+            self.manager.reserve_token_batch(i, [s.block_ids_per_layer[i] for s in self.sessions])
             for i in range(self.manager.num_tables)
         ]
 
     def update(self) -> None:
         """Reserve and tell the device: it then knows all, and was sent what it could not know and no more."""
-        before = [[row_of(r.session, i) for i in range(self.manager.num_tables)] for r in self.running]
+        before = [[row_of(s, i) for i in range(self.manager.num_tables)] for s in self.sessions]
         changed = self.reserve()
-        after = [[row_of(r.session, i) for i in range(self.manager.num_tables)] for r in self.running]
+        after = [[row_of(s, i) for i in range(self.manager.num_tables)] for s in self.sessions]
         self.slots.sent = {}
-        self.slots.update(self.running, changed)
-        sessions = [r.session for r in self.running]
+        sessions = self.sessions
+        self.slots.update(list(self.running), sessions, changed)
         joined = [s for s in sessions if s not in self.known]
         dirty = [s for s, b, a in zip(sessions, before, after, strict=True) if s in joined or b != a]
         expected = {"rows": dirty, "states": joined}
@@ -176,13 +177,13 @@ class World:
         if fails != "before":
             self.compute()
         if fails:
-            self.slots.forget([r.session for r in self.running])
+            self.slots.forget(self.sessions)
             self.known, self.mapped = [], None
-            for request in self.running:
-                request.session.roll_back()
+            for session in self.sessions:
+                session.roll_back()
             return
-        for b, request in enumerate(self.running):
-            request.session.num_tokens += 1
+        for b, (request, session) in enumerate(self.running.items()):
+            session.num_tokens += 1
             request.output_token_ids.append(self.made * 1000 + b)
 
 
@@ -213,7 +214,8 @@ def play(world: World, moves: list[tuple]) -> None:
             world.leave(*how)
         elif what == "reorder" and world.running:
             which = how[0] % len(world.running)
-            world.running = world.running[which:] + world.running[:which]
+            running = list(world.running.items())
+            world.running = dict(running[which:] + running[:which])
         elif what == "step":
             world.step()
         elif what == "fail":
@@ -259,14 +261,14 @@ def test_through_a_long_life_no_slot_is_lost(kind):
 def test_a_whole_batch_can_join_though_its_rows_are_short(kind):
     """One block a sequence: what is sent of a request beside its row is more than the row."""
     manager = make_manager(kind, num_layers=1, block_size=64, max_blocks_per_seq=1)
-    slots, requests = DeviceSlots(manager, 3), []
+    slots, running = DeviceSlots(manager, 3), {}
     for i in range(3):
-        requests.append(Request(i, (1, 2, 3), PARAMS[i]))
-        requests[-1].output_token_ids.append(i)
-        requests[-1].session = InferenceSession(manager)
-        requests[-1].session.append_prompt(*kv_numbers(manager, 0, 5 + i))
-    slots.update(requests, [[]])
-    assert_device_knows(slots, requests)
+        request, session = Request(i, (1, 2, 3), PARAMS[i]), InferenceSession(manager)
+        request.output_token_ids.append(i)
+        session.append_prompt(*kv_numbers(manager, 0, 5 + i))
+        running[request] = session
+    slots.update(list(running), list(running.values()), [[]])
+    assert_device_knows(slots, running)
 
 
 @kinds
@@ -288,23 +290,23 @@ def test_of_rows_only_the_changed_are_sent(kind):
     first, second, third = (world.join(n, None, PARAMS[0]) for n in (2, 3, 4))
     world.step()  # to 3, 4 and 5 tokens in blocks of two
     world.step()
-    assert world.slots.sent == {"rows": [second.session]}
+    assert world.slots.sent == {"rows": [second]}
     world.step()
-    assert world.slots.sent == {"rows": [first.session, third.session]}
+    assert world.slots.sent == {"rows": [first, third]}
 
 
 @pytest.mark.parametrize("table_idx", [0, 1])
 def test_a_list_that_changed_in_any_one_table_is_sent(table_idx):
     world = World(MutableInfoBlockManager)
-    requests = [world.join(3, None, PARAMS[0]) for _ in range(3)]
+    sessions = [world.join(3, None, PARAMS[0]) for _ in range(3)]
     world.step()
     world.step()
     world.slots.sent = {}
     changed = [[], []]
     changed[table_idx] = [1]
-    world.slots.update(world.running, changed)
+    world.slots.update(list(world.running), world.sessions, changed)
     world.slots.sent.pop("copies")
-    assert world.slots.sent == {"rows": [requests[1].session]}
+    assert world.slots.sent == {"rows": [sessions[1]]}
 
 
 @kinds
@@ -313,11 +315,11 @@ def test_a_copy_on_write_is_a_changed_row_of_one_sharer_alone(kind):
     first = world.join(3, None, PARAMS[0])
     world.step()  # the token goes into the second of two slots
     world.step()
-    assert first.session.num_tokens == 5  # half a block is filled
+    assert first.num_tokens == 5  # half a block is filled
     second = world.join(0, 0, PARAMS[0])
     world.update()  # the first copies its last block; the second, the last holder, writes in place
-    assert world.slots.sent["rows"] == [first.session, second.session]
-    assert world.slots.sent["states"] == [second.session]
+    assert world.slots.sent["rows"] == [first, second]
+    assert world.slots.sent["states"] == [second]
     rows = [world.slots.block_tables[0, slot].tolist() for slot in world.slots.slot_mapping[:2].tolist()]
     assert rows[0][:2] == rows[1][:2] and rows[0][2] != rows[1][2]
 
@@ -339,42 +341,42 @@ def test_a_whole_batch_may_be_replaced_by_another_in_one_step(kind):
 @kinds
 def test_others_keep_their_slots_when_one_leaves_and_another_joins(kind):
     world = World(kind)
-    requests = [world.join(4, None, PARAMS[1]) for _ in range(3)]
+    sessions = [world.join(4, None, PARAMS[1]) for _ in range(3)]
     world.step()
     slot_of = dict(world.slots._slot_of)
     world.leave(1)
     newcomer = world.join(5, None, PARAMS[0])
     world.step()
-    assert world.slots.sent["states"] == [newcomer.session]
+    assert world.slots.sent["states"] == [newcomer]
     left = slot_of.pop(next(s for s in slot_of if s not in world.known))
-    assert world.slots._slot_of == slot_of | {newcomer.session: left}
-    mapping = [world.slots._slot_of[r.session] for r in (requests[0], requests[2], newcomer)]
+    assert world.slots._slot_of == slot_of | {newcomer: left}
+    mapping = [world.slots._slot_of[session] for session in (sessions[0], sessions[2], newcomer)]
     assert world.slots.slot_mapping.tolist() == mapping
 
 
 @kinds
 def test_who_is_preempted_and_comes_back_is_somebody_new(kind):
     world = World(kind)
-    request, other = world.join(5, None, PARAMS[1]), world.join(2, None, PARAMS[0])
+    world.join(5, None, PARAMS[1])
+    other = world.join(2, None, PARAMS[0])
     world.step()
-    world.running.remove(request)
-    request.session.release()
+    request = next(iter(world.running))
+    world.running.pop(request).release()
     world.step()
-    request.session = InferenceSession(world.manager)
-    request.session.append_prompt(*kv_numbers(world.manager, 0, 6))
-    world.running.append(request)
+    world.running[request] = session = InferenceSession(world.manager)
+    session.append_prompt(*kv_numbers(world.manager, 0, 6))
     world.step()
-    assert world.slots.sent["states"] == [request.session]
-    assert other.session.num_tokens == 5
+    assert world.slots.sent["states"] == [session]
+    assert other.num_tokens == 5
 
 
 @kinds
 @pytest.mark.parametrize("which", [[], [0], [1], [0, 1]], ids=str)
 def test_who_is_forgotten_joins_anew_and_the_others_stay_known(kind, which):
     world = World(kind)
-    requests = [world.join(4, None, PARAMS[1]), world.join(3, None, PARAMS[0])]
+    sessions = [world.join(4, None, PARAMS[1]), world.join(3, None, PARAMS[0])]
     world.step()
-    forgotten = [requests[i].session for i in which]
+    forgotten = [sessions[i] for i in which]
     world.slots.forget(forgotten)
     for slot in {*range(MAX_BATCH)} - {*world.slots._slot_of.values()}:
         world.slots.context_lens[slot] = world.slots.last_token_ids[slot] = 99  # the device may be anywhere
@@ -398,11 +400,11 @@ def test_after_a_follow_that_failed_and_a_forget_the_device_is_told_all(kind, fa
     with monkeypatch.context() as patch:
         patch.setattr(world.slots, fails, boom)
         with pytest.raises(KeyboardInterrupt):
-            world.slots.update(world.running, world.reserve())
-    world.slots.forget([r.session for r in world.running])
+            world.slots.update(list(world.running), world.sessions, world.reserve())
+    world.slots.forget(world.sessions)
     world.known, world.mapped = [], None
-    for request in world.running:
-        request.session.roll_back()
+    for session in world.sessions:
+        session.roll_back()
     for _ in range(3):
         world.step()
 
@@ -472,8 +474,8 @@ def test_on_a_gpu_the_device_knows_it_though_nobody_waits_between_two_steps(kind
                 | {"block_tables": slots.block_tables[:, mapping]}
             )
             world.compute()
-            for b, request in enumerate(world.running):
-                request.session.num_tokens += 1
+            for b, (request, session) in enumerate(world.running.items()):
+                session.num_tokens += 1
                 request.output_token_ids.append(world.made * 1000 + b)
         return snapshots
 
