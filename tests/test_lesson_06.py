@@ -138,8 +138,8 @@ def test_watching_changes_nothing_and_is_taken_off():
     engine = prefilled(THIS, params=SEEDED)
     slots = engine.decode_step.slots
     show.record_sends(engine, 3)
-    assert not {"follow", "_send_mapping", "_send_states", "send_rows"} & vars(slots).keys()
-    assert "send" not in vars(slots._staging)
+    assert not {"follow", "send_mapping", "send_states", "send_rows"} & vars(slots).keys()
+    assert "send" not in vars(slots.staging)
     made = lesson_06.finish(engine)
     for i, prompt in enumerate(PROMPTS):
         assert tokens_alone(prompt, SEEDED)[-len(made[i]) :] == tuple(made[i])

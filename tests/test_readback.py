@@ -367,7 +367,7 @@ LAUNCHING = {  # places in a launch
     "making room": lambda engine: (engine.kv_manager, "reserve_token_batch"),
     "telling the device who runs": lambda engine: (engine.decode_step.slots, "follow"),
     "the device's work": lambda engine: (engine.decode_step, "launcher"),
-    "when the device has done it all": lambda engine: (engine.decode_step._readback, "start"),
+    "when the device has done it all": lambda engine: (engine.decode_step.pinned_readback, "start"),
 }
 
 

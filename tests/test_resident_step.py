@@ -199,7 +199,7 @@ def test_where_blocks_run_out_all_is_as_before_once_it_is_cut_back(kind, lengths
     held = [s.dense_kv() for s in sessions]
     at_call = data.draw(st.integers(0, max(0, taken - 1 - num_forks * manager.num_tables)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(manager, "_allocate_block", failing(manager._allocate_block, at_call, OutOfBlocksError))
+        patch.setattr(manager, "allocate_block", failing(manager.allocate_block, at_call, OutOfBlocksError))
         with pytest.raises(OutOfBlocksError):
             reserve(*sessions)
     for session in sessions:
@@ -338,11 +338,11 @@ def test_a_cached_prompt_is_held_in_one_list():
 
 
 def leak_a_block(manager, session):
-    manager._allocate_block(0, start=0)
+    manager.allocate_block(0, start=0)
 
 
 def lose_a_reference(manager, session):
-    manager._block_refcounts[1] = 2
+    manager.block_refcounts[1] = 2
 
 
 def reserve_and_forget(manager, session):
@@ -350,7 +350,7 @@ def reserve_and_forget(manager, session):
 
 
 def free_a_held_block(manager, session):
-    manager._deallocate_block(1)
+    manager.deallocate_block(1)
 
 
 def free_a_block_in_use(manager, session):
@@ -358,7 +358,7 @@ def free_a_block_in_use(manager, session):
 
 
 def hold_a_block_too_few(manager, session):
-    manager._deallocate_block(session.block_ids_per_layer[0].pop())
+    manager.deallocate_block(session.block_ids_per_layer[0].pop())
 
 
 def hold_blocks_in_the_wrong_order(manager, session):
@@ -392,10 +392,10 @@ PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5, 6), (1, 2, 3, 4), (7,)]
 EACH_PARAMS = [GREEDY, SEEDED, GREEDY, SEEDED, GREEDY]
 EXPECTED = [tokens_alone(prompt, params) for prompt, params in zip(PROMPTS, EACH_PARAMS, strict=True)]
 PLACES = {  # where a step can fail, and in which of its calls
-    "telling the device who runs": (lambda step: step.slots, "_send_mapping", 0),
+    "telling the device who runs": (lambda step: step.slots, "send_mapping", 0),
     "attention in the first layer": (lambda step: step.launcher.attention, "attention", 0),
     "attention in the second layer": (lambda step: step.launcher.attention, "attention", 1),
-    "when the device has done it all": (lambda step: step._readback, "start", 0),
+    "when the device has done it all": (lambda step: step.pinned_readback, "start", 0),
     "reading the tokens": (lambda step: Arriving, "read", 0),
 }
 
@@ -590,7 +590,7 @@ def test_each_slot_moves_on_with_its_session(options):
     while engine.has_work:
         engine.step()
         for request in engine.scheduler.running:
-            if (slot := slots._slot_of.get(request.session)) is None:
+            if (slot := slots.slot_of.get(request.session)) is None:
                 continue  # its prefill was this step
             assert slots.context_lens[slot] == request.session.num_tokens
             assert slots.last_token_ids[slot] == request.output_token_ids[-1]

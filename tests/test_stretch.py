@@ -252,7 +252,7 @@ PLACES = {
     "making room": lambda engine: (engine.decode_step.kv_manager, "reserve_token_batch"),
     "sending rows": lambda engine: (engine.decode_step.slots, "send_rows"),
     "the device's work": lambda engine: (engine.decode_step, "launcher"),
-    "when the device has done it all": lambda engine: (engine.decode_step._readback, "start"),
+    "when the device has done it all": lambda engine: (engine.decode_step.pinned_readback, "start"),
     "reading": lambda engine: (Arriving, "read"),
 }
 

@@ -25,7 +25,7 @@ from labkit.bench.recorded import (
     ladder_limit,
     ladder_rates,
 )
-from labkit.bench.steady import steady_decode, steady_prompts, time_decode_steps
+from labkit.bench.step_time import time_decode_steps
 from labkit.bench.workload import Run, Workload
 
 __all__ = [
@@ -71,8 +71,6 @@ __all__ = [
     "series_drift",
     "slope_us",
     "speedup_interval",
-    "steady_decode",
-    "steady_prompts",
     "time_appends",
     "time_decode_steps",
     "time_host_steps",

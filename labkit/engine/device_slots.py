@@ -26,6 +26,8 @@ class DeviceSlots:
     pad a batch have it, and its context length is -1, so that nothing is stored for them.
     """
 
+    watch_points = ("follow", "forget", "send_mapping", "send_states", "send_rows")
+
     def __init__(self, kv_manager: KVBlockManager, max_batch_size: int) -> None:
         self._kv_manager = kv_manager
         device = kv_manager.k_cache.device
@@ -45,11 +47,11 @@ class DeviceSlots:
         self.seeds = zeros(S, dtype=torch.int64)
         self.draws = zeros(S, dtype=torch.int64)  # random numbers drawn so far
         self.slot_mapping = torch.full((max_batch_size,), self.nobody, dtype=torch.int64, device=device)
-        self._slot_of: dict[InferenceSession, int] = {}
+        self.slot_of: dict[InferenceSession, int] = {}  # of each session that has one
         self._free = list(range(max_batch_size))[::-1]
         self._mapped: list[InferenceSession] = []  # whom slot_mapping names
         numbers_a_slot = 1 + T * M + 7
-        self._staging = PinnedStaging(max_batch_size * numbers_a_slot, device)
+        self.staging = PinnedStaging(max_batch_size * numbers_a_slot, device)
 
     def follow(self, requests: Sequence[Request], changed: Sequence[Sequence[int]]) -> None:
         """Make the device's state that of a step of these requests.
@@ -60,47 +62,48 @@ class DeviceSlots:
         joined: set[int] = set()
         if sessions != self._mapped:
             joined = self._assign(sessions)
-            self._send_mapping(sessions)
-            self._send_states([requests[b] for b in sorted(joined)])
+            self.send_mapping(sessions)
+            self.send_states([requests[b] for b in sorted(joined)])
         dirty = sorted(joined.union(*changed))
         if dirty:
             self.send_rows([sessions[b] for b in dirty])
 
     def knows(self, session: InferenceSession) -> bool:
         """Whether the device holds the session's state; else the host must know its last token to send it."""
-        return session in self._slot_of
+        return session in self.slot_of
 
     def forget(self, sessions: Sequence[InferenceSession]) -> None:
         """The device may be ahead of these: they join anew at the next step."""
         for session in sessions:
-            if (slot := self._slot_of.pop(session, None)) is not None:
+            if (slot := self.slot_of.pop(session, None)) is not None:
                 self._free.append(slot)
         self._mapped = []
 
     def _assign(self, sessions: list[InferenceSession]) -> set[int]:
         """A slot for each session that has none; slots of those that left are free. Who joined, by place."""
-        gone = self._slot_of.keys() - set(sessions)
+        gone = self.slot_of.keys() - set(sessions)
         self.forget(gone)
-        joined = {b for b, session in enumerate(sessions) if session not in self._slot_of}
+        joined = {b for b, session in enumerate(sessions) if session not in self.slot_of}
         for b in joined:
-            self._slot_of[sessions[b]] = self._free.pop()
+            self.slot_of[sessions[b]] = self._free.pop()
         return joined
 
-    def _send_mapping(self, sessions: list[InferenceSession]) -> None:
+    def send_mapping(self, sessions: list[InferenceSession]) -> None:
+        """Which slot each request of the step has."""
         self._mapped = []  # until it is sent
         slots = torch.full((len(self.slot_mapping),), self.nobody, dtype=torch.int64)
-        slots[: len(sessions)] = torch.tensor([self._slot_of[session] for session in sessions])
-        self.slot_mapping.copy_(self._staging.send(slots))
+        slots[: len(sessions)] = torch.tensor([self.slot_of[session] for session in sessions])
+        self.slot_mapping.copy_(self.staging.send(slots))
         self._mapped = sessions
 
-    def _send_states(self, requests: list[Request]) -> None:
+    def send_states(self, requests: list[Request]) -> None:
         """Everything but the rows, of requests that joined."""
         if not requests:
             return
         numbers = np.array(
             [
                 (
-                    self._slot_of[request.session],
+                    self.slot_of[request.session],
                     request.session.num_tokens,
                     request.output_token_ids[-1],
                     min(request.params.top_k, LARGEST_TOP_K),
@@ -113,7 +116,7 @@ class DeviceSlots:
         )
         fractions = np.array([(r.params.temperature, r.params.top_p) for r in requests], dtype=np.float64)
         packed = np.concatenate([numbers.T.ravel(), fractions.T.ravel().view(np.int64)])
-        sent = self._staging.send(torch.from_numpy(packed)).view(8, len(requests))
+        sent = self.staging.send(torch.from_numpy(packed)).view(8, len(requests))
         slots, context_lens, last_ids, top_ks, seeds, draws = sent[:6]
         temperatures, top_ps = sent[6:].view(torch.float64)
         self.context_lens[slots] = context_lens.int()
@@ -128,7 +131,7 @@ class DeviceSlots:
         """Block table rows of sessions that have a slot."""
         T, _, M = self.block_tables.shape
         rows = np.zeros((len(sessions), 1 + T * M), dtype=np.int64)
-        rows[:, 0] = [self._slot_of[session] for session in sessions]
+        rows[:, 0] = [self.slot_of[session] for session in sessions]
         for table_idx in range(T):
             tables = rows[:, 1 + table_idx * M : 1 + (table_idx + 1) * M]
             for row, session in zip(tables, sessions, strict=True):
@@ -136,6 +139,6 @@ class DeviceSlots:
                 row[: len(block_ids)] = block_ids
             tables -= self._kv_manager.layer_offset(table_idx)
         np.maximum(rows, 0, out=rows)  # where there is no block
-        sent = self._staging.send(torch.from_numpy(rows.ravel())).view(len(sessions), 1 + T * M)
+        sent = self.staging.send(torch.from_numpy(rows.ravel())).view(len(sessions), 1 + T * M)
         tables = sent[:, 1:].view(len(sessions), T, M).int()
         self.block_tables[:, sent[:, 0]] = tables.transpose(0, 1)

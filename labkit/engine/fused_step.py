@@ -95,6 +95,8 @@ class FusedDeviceStep(DeviceStep):
     """A `DeviceStep` in which LayerNorm, bias, GELU, residual and the moving on of slots are parts of kernels
     that run anyway, and in which the vocabulary is padded to a size that the hardware likes."""
 
+    watch_points = ("kernels",)
+
     def __init__(
         self, slots: DeviceSlots, gpt2: GPT2, attention: AttendAndWrite, kernels: FusedKernels
     ) -> None:

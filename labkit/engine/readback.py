@@ -24,6 +24,7 @@ class NextTokens(NamedTuple):
 class ReadAtOnce:
     """The host waits for each step (rungs up to 09)."""
 
+    watch_points = ("next_tokens",)
     is_ahead = False  # whether a step has been launched that nobody has read
 
     def __init__(self, decode_step: DecodeStep | ResidentDecodeStep) -> None:
@@ -50,6 +51,8 @@ class ReadOneBehind:
     What the host learns from step N comes one step late: a request that turns out to have ended has one more
     token on its way, which nobody gets; one that has joined since gets its first token with step N + 1.
     """
+
+    watch_points = ("next_tokens",)
 
     def __init__(self, decode_step: ResidentDecodeStep) -> None:
         self.decode_step = decode_step
@@ -80,10 +83,10 @@ class ReadOneBehind:
             raise
         if self._stretch is not None and self._stretch.sessions == flight.sessions:
             return NextTokens(self._stretch.requests, token_ids, self._stretch)
-        still = self._still_there(flight)
+        still = self.still_there(flight)
         return NextTokens([flight.requests[b] for b in still], [token_ids[b] for b in still])
 
-    def _still_there(self, flight: Launched) -> list[int]:
+    def still_there(self, flight: Launched) -> list[int]:
         """Which of its requests, by place, get their token: not who has ended or was preempted since."""
         pairs = zip(flight.requests, flight.sessions, strict=True)
         return [b for b, (request, session) in enumerate(pairs) if request.session is session]

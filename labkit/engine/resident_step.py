@@ -33,6 +33,7 @@ class AttendThenWrite:
     """Paged attention, then a write: two kernels, told by index tensors that the device makes itself."""
 
     path = "identity_pos"
+    watch_points = ("attention", "kv_append")
 
     def __init__(
         self,
@@ -76,6 +77,7 @@ class AttendAndWrite:
     """Paged attention that stores the new key and value as it goes: one kernel (rung 07)."""
 
     path = "fused"
+    watch_points = ("attention",)
 
     def __init__(self, kv_manager: MutableInfoBlockManager, attention: PagedAttentionAppend) -> None:
         self.kv_manager = kv_manager
@@ -154,6 +156,8 @@ class DeviceStep:
 class Launched:
     """A step on its way: whose tokens are coming. `read` is called at most once, or `cancel` undoes it."""
 
+    watch_points = ("read",)
+
     def __init__(
         self,
         step: "ResidentDecodeStep",
@@ -184,6 +188,8 @@ class Launched:
 class ResidentDecodeStep:
     """One token for every running request: reserved on the host, made on the device, read at the end."""
 
+    watch_points = ("launch", "launch_again", "start", "launcher")
+
     def __init__(
         self,
         kv_manager: MutableInfoBlockManager,
@@ -196,7 +202,7 @@ class ResidentDecodeStep:
         self.slots = slots
         self.launcher = launcher
         self.path = path
-        self._readback = PinnedReadback(len(slots.slot_mapping), kv_manager.k_cache.device)
+        self.pinned_readback = PinnedReadback(len(slots.slot_mapping), kv_manager.k_cache.device)
 
     def next_tokens(self, requests: Sequence[Request]) -> list[int | None]:
         """As `DecodeStep.next_tokens`. If anything fails, all are as before and the error is raised."""
@@ -258,7 +264,7 @@ class ResidentDecodeStep:
     ) -> Launched:
         """Launch it and the copy of its tokens: what all launches have in common."""
         token_ids = self.launcher(len(sessions), longest, is_greedy)
-        arriving = self._readback.start(token_ids)
+        arriving = self.pinned_readback.start(token_ids)
         self.kv_manager.append_paths[self.path] += self.kv_manager.num_layers
         return Launched(self, requests, sessions, arriving)
 

@@ -21,6 +21,8 @@ class KVAppend(Protocol):
 class AppendPerToken:
     """One `append_token` for each layer and request: L * B calls a step (the state before seed 038)."""
 
+    watch_points = ("append",)
+
     def __init__(self, kv_manager: KVBlockManager) -> None:
         self._kv_manager = kv_manager
 
@@ -41,6 +43,8 @@ class AppendPerToken:
 class AppendBatchedFastPath:
     """One call a layer, and one more for each token that needs a block made ready (seed 038)."""
 
+    watch_points = ("append",)
+
     def __init__(self, kv_manager: KVBlockManager) -> None:
         self._kv_manager = kv_manager
 
@@ -59,6 +63,8 @@ class AppendBatchedFastPath:
 
 class AppendBatched:
     """One call a layer, whatever its tokens need."""
+
+    watch_points = ("append",)
 
     def __init__(self, kv_manager: KVBlockManager) -> None:
         self._kv_manager = kv_manager

@@ -34,6 +34,8 @@ class KVWrite(Protocol):
 class IndexedWrite:
     """Indexed assignment with three index tensors (seed 038)."""
 
+    watch_points = ("write",)
+
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
@@ -46,6 +48,8 @@ class IndexedWrite:
 class FullBatchWrite:
     """One kernel: without batch_idx and pos where the whole batch is at one position, else the generic one
     (seed 061)."""
+
+    watch_points = ("write",)
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

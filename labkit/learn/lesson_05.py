@@ -105,7 +105,7 @@ def append_work(kind: type[KVBlockManager], batch_size: int) -> dict[str, int]:
     counter = CallCounter()
     with profiled_by(counter):
         manager.append_token_batch(0, sequences, new, new)
-    manager._block_infos = counted = CountedDict(manager._block_infos)
+    manager.block_infos = counted = CountedDict(manager.block_infos)
     manager.append_token_batch(0, sequences, new, new)
     return {
         "KVBlockInfo objects created": counter.records,
@@ -258,21 +258,21 @@ class SeedOrderManager(MutableInfoBlockManager):
     def append_token_batch(
         self, layer_idx: int, block_ids_list: list[list[int]], key_new: Tensor, value_new: Tensor
     ) -> None:
-        infos, refcounts = self._block_infos, self._block_refcounts
+        infos, refcounts = self.block_infos, self.block_refcounts
         last_infos, block_idx, pos = [], [], []
         num_slow = 0
         for block_ids in block_ids_list:
             last_id = block_ids[-1] if block_ids else None
             info = infos.get(last_id)
             if info is None or info.length == self.block_size or refcounts[last_id] > 1:
-                last_id = self._ready_block(layer_idx, block_ids)
+                last_id = self.ready_block(layer_idx, block_ids)
                 info = infos[last_id]
                 num_slow += 1
             last_infos.append(info)
             block_idx.append(info.block_index)
             pos.append(info.length)
             info.length += 1  # before the write
-        self._write_batch(layer_idx, range(len(last_infos)), block_idx, pos, key_new, value_new)
+        self.write_batch(layer_idx, range(len(last_infos)), block_idx, pos, key_new, value_new)
         self.append_paths["in_place"] += len(last_infos) - num_slow
 
 

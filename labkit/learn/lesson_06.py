@@ -128,7 +128,7 @@ def copy_costs(profile: StepProfile) -> dict[str, float]:
 def slots_table(engine: InferenceEngine, layer_idx: int = 0) -> pd.DataFrame:
     """What the device holds of each slot, and for comparison what the host's books say of its request."""
     slots = engine.decode_step.slots
-    of_slot = {slots._slot_of.get(request.session): request for request in engine.scheduler.running}
+    of_slot = {slots.slot_of.get(request.session): request for request in engine.scheduler.running}
     rows = {}
     for slot in range(slots.nobody + 1):
         request = of_slot.get(slot)
@@ -161,7 +161,7 @@ class RoomAfterTheStep:
         step, sessions = self.step, [request.session for request in requests]
         step.slots.follow(requests, self._changed)
         longest = max(session.num_tokens for session in sessions)
-        arriving = step._readback.start(step.launcher(len(sessions), longest, True))
+        arriving = step.pinned_readback.start(step.launcher(len(sessions), longest, True))
         self._changed = [
             step.kv_manager.reserve_token_batch(i, [session.block_ids_per_layer[i] for session in sessions])
             for i in range(step.kv_manager.num_tables)
@@ -198,9 +198,9 @@ def fail_after_the_device(engine: InferenceEngine, forgets: bool) -> pd.DataFram
 
     forgets: whether the device's state is given up, as the package does.
     """
-    slots, readback = engine.decode_step.slots, engine.decode_step._readback
+    slots, readback = engine.decode_step.slots, engine.decode_step.pinned_readback
     sessions = {r.request_id: r.session for r in engine.scheduler.running}
-    slot_of = dict(slots._slot_of)
+    slot_of = dict(slots.slot_of)
     lengths = {}
 
     def look(when: str) -> None:
@@ -224,7 +224,7 @@ def fail_after_the_device(engine: InferenceEngine, forgets: bool) -> pd.DataFram
             del slots.forget
     look("after")
     table = pd.DataFrame(lengths)
-    table["has a slot"] = [session in slots._slot_of for session in sessions.values()]
+    table["has a slot"] = [session in slots.slot_of for session in sessions.values()]
     return table.rename_axis("request")
 
 

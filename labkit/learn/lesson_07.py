@@ -93,10 +93,10 @@ def counted_work(engine: InferenceEngine) -> Iterator[Counter[str]]:
 
     watched = {
         (manager, "reserve_token_batch"): on_reserve,
-        (manager, "_allocate_block"): on_allocate,
-        (manager, "_copy_on_write"): on_copy,
+        (manager, "allocate_block"): on_allocate,
+        (manager, "copy_on_write"): on_copy,
         (slots, "send_rows"): on_rows,
-        (slots._staging, "send"): on_send,
+        (slots.staging, "send"): on_send,
     }
     for (owner, name), note in watched.items():
         setattr(owner, name, _noted(getattr(owner, name), note))
@@ -165,8 +165,8 @@ def books_of(engine: InferenceEngine) -> dict[str, int]:
         "tokens in the cache": sum(r.session.num_tokens for r in engine.scheduler.running),
         "lists of block ids": len(lists),
         "block ids in them": sum(map(len, lists)),
-        "block records": len(manager._block_infos),
-        "reference counts": len(manager._block_refcounts),
+        "block records": len(manager.block_infos),
+        "reference counts": len(manager.block_refcounts),
         "numbers in the device's block tables": engine.decode_step.slots.block_tables.numel(),
         "bytes of the pool": manager.k_cache.nbytes + manager.v_cache.nbytes,
     }

@@ -221,7 +221,7 @@ def count_launches(engine: InferenceEngine, prompts: Sequence[str], params: Samp
 class AsksWhoRuns(ReadOneBehind):
     """Gives a token to whoever runs, in whatever session; for demonstration."""
 
-    def _still_there(self, flight: Launched) -> list[int]:
+    def still_there(self, flight: Launched) -> list[int]:
         """Which of its requests, by place, get their token: not who has ended or was preempted since."""
         return [b for b, request in enumerate(flight.requests) if request.session is not None]
 
@@ -288,7 +288,7 @@ class OneBuffer(PinnedReadback):
 
     def __init__(self, size: int) -> None:
         super().__init__(size, torch.device("cpu"))
-        self._buffers[1] = self._buffers[0]
+        self.buffers[1] = self.buffers[0]
 
 
 def two_steps_on_their_way(readback: PinnedReadback) -> list[list[int]]:

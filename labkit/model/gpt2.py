@@ -77,6 +77,8 @@ class Block(nn.Module):
 class GPT2(nn.Module):
     """The decoder of Radford et al. (2019). Parameter names are Hugging Face's."""
 
+    watch_points = ("decode_one_token",)
+
     def __init__(self, config: GPT2Config) -> None:
         super().__init__()
         self.config = config

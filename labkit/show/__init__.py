@@ -1,24 +1,24 @@
 """What a notebook draws."""
 
 from labkit.show.append_time import draw_append_times
-from labkit.show.blocks import blocks_slider, draw_blocks, record_steps, snapshot
+from labkit.show.blocks import blocks_slider, draw_blocks
 from labkit.show.buckets import draw_buckets, draw_captures
 from labkit.show.comparison import draw_before_after, draw_comparison
-from labkit.show.flights import Flights, draw_flights, record_flights
+from labkit.show.flights import draw_flights
 from labkit.show.host_time import draw_host_time
 from labkit.show.idle import draw_idle, steps_on_device
 from labkit.show.ladder import draw_ladder
 from labkit.show.launches import draw_launches
 from labkit.show.memory import draw_reservation
-from labkit.show.paths import draw_paths, record_paths
+from labkit.show.paths import draw_paths
 from labkit.show.peers import draw_peers, draw_step_parts
-from labkit.show.positions import draw_positions, record_positions
+from labkit.show.positions import draw_positions
 from labkit.show.requests import draw_requests
 from labkit.show.roofline import RooflinePoint, draw_limit, draw_roofline
-from labkit.show.rows import draw_rows, draw_step_times, record_rows, step_times
+from labkit.show.rows import draw_rows, draw_step_times, step_times
 from labkit.show.runs import draw_runs
 from labkit.show.schedule import Busy, draw_schedules
-from labkit.show.sends import draw_sends, record_sends
+from labkit.show.sends import draw_sends
 from labkit.show.source import show_diff, show_source
 from labkit.show.splits import draw_attention_times, draw_programs, draw_shares
 from labkit.show.step_kernels import (
@@ -33,7 +33,6 @@ from labkit.show.write_indices import draw_write_indices
 
 __all__ = [
     "Busy",
-    "Flights",
     "KernelBox",
     "RooflinePoint",
     "StepTime",
@@ -70,15 +69,8 @@ __all__ = [
     "draw_step_times",
     "draw_timeline",
     "draw_write_indices",
-    "record_flights",
-    "record_paths",
-    "record_positions",
-    "record_rows",
-    "record_sends",
-    "record_steps",
     "show_diff",
     "show_source",
-    "snapshot",
     "step_times",
     "steps_on_device",
 ]

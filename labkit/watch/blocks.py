@@ -1,0 +1,81 @@
+"""Which blocks of the KV cache hold what, taken from a live engine."""
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from labkit.engine import InferenceEngine
+
+
+@dataclass(frozen=True)
+class SequenceView:
+    """A sequence and where one layer keeps it."""
+
+    label: str
+    request_id: int | None  # None: it is an entry of the prefix cache
+    tokens: tuple[str, ...]
+    block_indices: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class BlockView:
+    """One block of the pool: how many tokens are in it and how many sequences hold it."""
+
+    length: int
+    refcount: int
+
+
+@dataclass(frozen=True)
+class BlocksSnapshot:
+    """One layer's pool at a moment."""
+
+    layer_idx: int
+    block_size: int
+    num_blocks: int
+    sequences: tuple[SequenceView, ...]
+    blocks: dict[int, BlockView]  # by block index; those not named are free
+
+    def table(self) -> pd.DataFrame:
+        """Each sequence's block table in words."""
+        rows = [
+            {
+                "sequence": s.label,
+                "tokens": len(s.tokens),
+                "block table": str(list(s.block_indices)),
+                "held by": str([self.blocks[i].refcount for i in s.block_indices]),
+                "tokens in last block": self.blocks[s.block_indices[-1]].length,
+            }
+            for s in self.sequences
+        ]
+        return pd.DataFrame(rows).set_index("sequence")
+
+
+def snapshot(engine: InferenceEngine, layer_idx: int = 0) -> BlocksSnapshot:
+    """What layer `layer_idx` of a live engine holds: running requests first, then prefix entries."""
+    decode, manager = engine.model.tokenizer.decode, engine.kv_manager
+    holders = [
+        (f"request {r.request_id}", r.request_id, r.session, r.token_ids) for r in engine.scheduler.running
+    ]
+    entries = engine.prefix_cache or ()
+    holders += [(f"prefix {i}", None, entry, entry.token_ids) for i, entry in enumerate(entries)]
+    blocks, sequences = {}, []
+    for label, request_id, holder, token_ids in holders:
+        block_ids = holder.block_ids_per_layer[layer_idx]
+        for block_id in block_ids:
+            info = manager.info(block_id)
+            blocks[info.block_index] = BlockView(info.length, manager.refcount(block_id))
+        tokens = tuple(decode([t]) for t in token_ids[: holder.num_tokens])
+        indices = tuple(manager.info(i).block_index for i in block_ids)
+        sequences.append(SequenceView(label, request_id, tokens, indices))
+    return BlocksSnapshot(
+        layer_idx, manager.block_size, manager.max_blocks_per_layer, tuple(sequences), blocks
+    )
+
+
+def record_steps(engine: InferenceEngine, num_steps: int) -> list[BlocksSnapshot]:
+    """Run `num_steps` steps; the snapshots before the first and after each. Tokens made are not kept."""
+    snapshots = [snapshot(engine)]
+    for _ in range(num_steps):
+        engine.step()
+        snapshots.append(snapshot(engine))
+    return snapshots
