@@ -23,7 +23,7 @@ import transformers
 from hypothesis import HealthCheck, settings
 
 from labkit.bench.record import current_commit, describe_host
-from labkit.model.checkpoint import ROOT
+from labkit.paths import ROOT
 
 # A busy machine is no failure.
 settings.register_profile("labkit", deadline=None, suppress_health_check=[HealthCheck.too_slow])

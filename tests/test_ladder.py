@@ -9,12 +9,14 @@ import torch
 from helpers import ENGINES, make_engine, small_model
 
 from labkit import LADDER, EngineOptions, InferenceEngine
-from labkit.engine import parts
-from labkit.engine.device_slots import DeviceSlots
-from labkit.engine.fused_step import TRITON, FusedDeviceStep, SplitAttention
-from labkit.engine.graphed_step import GraphedStep
-from labkit.engine.parts import BLOCK_INFO, BLOCK_TABLES, KV_APPEND, KV_WRITE, READBACK
-from labkit.engine.resident_step import AttendAndWrite, AttendThenWrite, DeviceStep, ResidentDecodeStep
+from labkit.engine.step import build
+from labkit.engine.step.attention import AttendAndWrite, AttendThenWrite, SplitAttention
+from labkit.engine.step.build import BLOCK_INFO, BLOCK_TABLES, KV_APPEND, KV_WRITE, READBACK
+from labkit.engine.step.device import DeviceStep
+from labkit.engine.step.fused import TRITON, FusedDeviceStep
+from labkit.engine.step.graphed import GraphedStep
+from labkit.engine.step.resident import ResidentDecodeStep
+from labkit.engine.step.slots import DeviceSlots
 from labkit.errors import OptionError
 from labkit.kernels import (
     kv_append_triton_identity_pos,
@@ -158,10 +160,10 @@ def test_with_triton_attention_every_part_that_has_a_kernel_is_one(options):
 def test_attention_is_the_kernel_where_it_is_compiled_unless_told_otherwise(
     monkeypatch, device, mode, expected
 ):
-    monkeypatch.setattr(parts, "triton_status", lambda: TritonStatus(mode, "a test"))
-    monkeypatch.setattr(parts, "require_triton", lambda: None)  # whatever this machine has
-    assert parts.pick_attention("auto", device) is expected
-    assert parts.pick_attention("plain", device) is paged_attention_plain
+    monkeypatch.setattr(build, "triton_status", lambda: TritonStatus(mode, "a test"))
+    monkeypatch.setattr(build, "require_triton", lambda: None)  # whatever this machine has
+    assert build.pick_attention("auto", device) is expected
+    assert build.pick_attention("plain", device) is paged_attention_plain
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from labkit.bench.append_time import BLOCK_SIZE, LAYERS, D, H, launcher, timed
-from labkit.engine.fused_step import SplitAttention
+from labkit.engine.step.attention import SplitAttention
 from labkit.kernels import (
     num_splits,
     paged_attention_append_plain,

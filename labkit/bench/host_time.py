@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from labkit.bench.limit import synchronize
 from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
-from labkit.engine.graphed_step import GraphedStep
-from labkit.engine.resident_step import ResidentDecodeStep
+from labkit.engine.step.graphed import GraphedStep
+from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.errors import OptionError
 from labkit.model import GPT2Config, LanguageModel
 from labkit.model.checkpoint import RANDOM_CONFIGS

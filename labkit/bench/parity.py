@@ -8,7 +8,7 @@ import torch
 
 from labkit.engine import InferenceEngine, SamplingParams
 from labkit.model import LanguageModel
-from labkit.model.checkpoint import ROOT
+from labkit.paths import ROOT
 
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel

@@ -13,7 +13,7 @@ import pandas as pd
 from labkit.bench.record import read_record
 from labkit.bench.shape import FLAG, NUMBER, TEXT, Kind, OrNull, check_shape
 from labkit.errors import RecordError
-from labkit.model.checkpoint import ROOT
+from labkit.paths import ROOT
 
 PUBLISHED = ROOT / "data" / "published.json"
 FIGURE = {

@@ -18,9 +18,8 @@ from labkit.checks import shown
 from labkit.doctor import driver_version
 from labkit.errors import RecordError
 from labkit.json_file import read_json
-from labkit.model.checkpoint import ROOT
+from labkit.paths import RESULTS, ROOT
 
-RESULTS = ROOT / "data" / "results"
 # The shape of a record, and by its kind of its settings and of each sample: see `check_shape`. Readers rely
 # on it.
 RECORD = {

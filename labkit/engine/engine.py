@@ -15,13 +15,13 @@ from labkit.engine.admission import Admission, release
 from labkit.engine.config import CacheConfig, SchedulerConfig
 from labkit.engine.device import check_dtype, check_room, current_device, default_dtype, pick_device
 from labkit.engine.guard import Guard
-from labkit.engine.parts import build_decode_step, build_kv_manager, build_readback, launch_of
 from labkit.engine.prefill import prefill_sessions
 from labkit.engine.prompt import Prompt, check_params, prompts_with_params, token_ids_of
 from labkit.engine.request import Completion, FinishReason, Request, sample_requests
 from labkit.engine.sampling import SamplingParams
 from labkit.engine.scheduler import OnlineScheduler
 from labkit.engine.stats import EngineCounters, EngineStats
+from labkit.engine.step.build import build_decode_step, build_kv_manager, build_readback, launch_of
 from labkit.engine.step_outputs import StepOutputs
 from labkit.engine.stretch import Stretch
 from labkit.engine.text_decoder import TextDecoder

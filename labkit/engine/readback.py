@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from labkit.engine.decode_step import DecodeStep
 from labkit.engine.request import Request
-from labkit.engine.resident_step import Launched, ResidentDecodeStep
 from labkit.engine.session import InferenceSession
+from labkit.engine.step.host import DecodeStep
+from labkit.engine.step.resident import Launched, ResidentDecodeStep
 from labkit.engine.stretch import Stretch
 
 

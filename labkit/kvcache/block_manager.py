@@ -32,7 +32,7 @@ class KVBlockManager:
     """
 
     info_type = KVBlockInfo
-    watch_points = ("allocate_block", "copy_on_write")
+    watch_points = ("allocate_block", "copy_on_write", "block_infos")
 
     def __init__(
         self,

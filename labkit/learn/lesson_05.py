@@ -4,7 +4,7 @@ import random
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from statistics import median
 from types import FrameType
@@ -30,16 +30,15 @@ from labkit.bench import (
     time_host_steps,
 )
 from labkit.bench.comparison import speedup
-from labkit.bench.cost_cards import profiled_by
 from labkit.bench.workload import gaps_us
 from labkit.engine import InferenceEngine, InferenceSession
 from labkit.errors import OutOfBlocksError
 from labkit.kvcache import KVBlockInfo, KVBlockManager, MutableInfoBlockManager, MutableKVBlockInfo
-from labkit.kvcache.kv_write import KVWrite
 from labkit.learn.answers import plain
 from labkit.learn.exercise import Case, Exercise
 from labkit.options import EngineOptions
-from labkit.show.style import BLUE, GREY, INK, ORANGE, SKY, figure, styled
+from labkit.show.style import GREY, INK, ORANGE, SKY, figure, styled
+from labkit.watch import PlantedError, planted_failure, profiled_by, replaced
 
 # --- what counting one token costs Python ----------------------------------------------------------------
 
@@ -105,8 +104,8 @@ def append_work(kind: type[KVBlockManager], batch_size: int) -> dict[str, int]:
     counter = CallCounter()
     with profiled_by(counter):
         manager.append_token_batch(0, sequences, new, new)
-    manager.block_infos = counted = CountedDict(manager.block_infos)
-    manager.append_token_batch(0, sequences, new, new)
+    with replaced(manager, "block_infos", CountedDict) as counted:
+        manager.append_token_batch(0, sequences, new, new)
     return {
         "KVBlockInfo objects created": counter.records,
         "Python functions called": counter.functions,
@@ -137,27 +136,6 @@ def block_life(kind: type[KVBlockManager], num_tokens: int = 64) -> BlockLife:
         records.append(manager.info(block_ids[0]))
         shown.append(records[-1].length)
     return BlockLife(tuple(created), tuple(shown), tuple(record.length for record in records))
-
-
-@styled
-def draw_block_lives(lives: Mapping[str, BlockLife]) -> Figure:
-    """A row a kind of record, by name: each record a box, as long as it was the block's."""
-    fig, axes = figure(0.95 + 0.62 * len(lives))
-    for row, life in enumerate(lives.values()):
-        starts = [t for t in range(len(life.created)) if t == 0 or life.created[t] > life.created[t - 1]]
-        for number, (start, end) in enumerate(zip(starts, [*starts[1:], len(life.created)], strict=True)):
-            shade = (BLUE, SKY)[number % 2]
-            axes.add_patch(Rectangle((start, row - 0.3), end - start, 0.6, facecolor=shade, alpha=0.7, lw=0))
-        text = f"{life.created[-1]} created" if life.created[-1] > 1 else "1 created,\nchanged in place"
-        axes.text(1.02, row, text, va="center", transform=axes.get_yaxis_transform(), weight="bold")
-    num_tokens = max(len(life.created) for life in lives.values())
-    axes.set_xlim(0, num_tokens)
-    axes.set_xticks(range(0, num_tokens + 1, max(1, num_tokens // 8)))
-    axes.set_yticks(range(len(lives)), list(lives))
-    axes.set_ylim(len(lives) - 0.5, -0.5)
-    axes.set_xlabel("tokens appended to the block")
-    axes.set_title("One block's life: each box is the record that describes it for so long")
-    return fig
 
 
 # --- where the time goes: five ways to count up ----------------------------------------------------------
@@ -277,27 +255,7 @@ class SeedOrderManager(MutableInfoBlockManager):
 
 
 class WriteFailed(RuntimeError):
-    """Raised by a `FailingWrite`."""
-
-
-class FailingWrite:
-    """In the place of `kv_write`: its `at_call`-th write fails, once, before a byte has moved.
-
-    look: called then; `seen` is what it returned.
-    """
-
-    def __init__(
-        self, kv_write: KVWrite, at_call: int = 0, look: Callable[[], object] = lambda: None
-    ) -> None:
-        self._kv_write, self._calls_left, self._look = kv_write, at_call, look
-        self.seen: object = None
-
-    def write(self, *args: object) -> str:
-        self._calls_left -= 1
-        if self._calls_left == -1:
-            self.seen = self._look()
-            raise WriteFailed("the write did not happen")
-        return self._kv_write.write(*args)
+    """Raised by a write that did not happen."""
 
 
 def fail_an_append(kind: type[KVBlockManager], failure: str) -> dict[str, object]:
@@ -312,10 +270,9 @@ def fail_an_append(kind: type[KVBlockManager], failure: str) -> dict[str, object
         for _ in range(length):
             append(manager, session.block_ids_per_layer)
             session.num_tokens += 1
-    if failure == "write":
-        manager.kv_write = FailingWrite(manager.kv_write)
     sequences = [session.block_ids_per_layer[0] for session in sessions]
-    with suppress(WriteFailed, OutOfBlocksError):
+    fault = planted_failure(manager.kv_write, "write") if failure == "write" else nullcontext()
+    with suppress(PlantedError, OutOfBlocksError), fault:
         append(manager, sequences)
     try:
         manager.check_integrity(sessions)
@@ -336,10 +293,8 @@ def stored_after_retry(kind: type[KVBlockManager]) -> list[float]:
     block_ids: list[int] = []
     append(manager, [block_ids], 1.0)
     append(manager, [block_ids], 2.0)
-    working, manager.kv_write = manager.kv_write, FailingWrite(manager.kv_write)
-    with suppress(WriteFailed):
+    with suppress(PlantedError), planted_failure(manager.kv_write, "write"):
         append(manager, [block_ids], 3.0)
-    manager.kv_write = working
     append(manager, [block_ids], 3.0)
     return manager.dense_kv(0, block_ids)[0].flatten().tolist()
 
@@ -353,15 +308,13 @@ def fail_a_step(engine: InferenceEngine, at_layer: int) -> tuple[list[int], list
     def booked() -> list[int]:
         return [manager.num_tokens(block_ids) for block_ids in session.block_ids_per_layer]
 
-    working = manager.kv_write
-    manager.kv_write = failing = FailingWrite(working, at_layer, look=booked)
-    try:
+    seen: list[list[int]] = []
+    fault = planted_failure(manager.kv_write, "write", at_layer, look=lambda: seen.append(booked()))
+    with suppress(PlantedError), fault:
         engine.step()
-    except WriteFailed:
-        return failing.seen, booked()
-    finally:
-        manager.kv_write = working
-    raise ValueError(f"the step did not write in layer {at_layer}")
+    if not seen:
+        raise ValueError(f"the step did not write in layer {at_layer}")
+    return seen[0], booked()
 
 
 # --- host time: here, and as recorded ---------------------------------------------------------------------

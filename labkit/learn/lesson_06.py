@@ -3,7 +3,7 @@
 import copy
 import random
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from statistics import median
 from typing import Any
 
@@ -13,57 +13,16 @@ import torch
 
 from labkit.bench import HostTime, StepProfile, ladder_rates
 from labkit.engine import InferenceEngine, SamplingParams
-from labkit.engine.decode_step import DecodeStep
-from labkit.engine.device_sampling import NO_TOKEN, as_int64, sample_any
 from labkit.engine.request import Request
-from labkit.engine.resident_step import Launched, ResidentDecodeStep
-from labkit.engine.sampling import sample, uniform_number
+from labkit.engine.sampling import as_int64, sample, sample_any, uniform_number
+from labkit.engine.sampling.device import NO_TOKEN
+from labkit.engine.step.host import DecodeStep
+from labkit.engine.step.resident import Launched, ResidentDecodeStep
 from labkit.learn.exercise import BrokenContract, Case, Exercise, check_unchanged
-from labkit.learn.lesson_03 import recorded_writes
-from labkit.show.sends import record_sends
+from labkit.watch import PlantedError, planted_failure, record_inputs, record_sends, replaced
+from labkit.watch.inputs import Told
 
 # --- what rung 05 tells the GPU in a step -------------------------------------------------------------
-
-Told = dict[str, list[int]]  # by what it is; the layers' one after the other
-
-
-def told_by_host(engine: InferenceEngine, num_steps: int) -> list[Told]:
-    """All the numbers that each of `num_steps` decode steps sends, from an engine whose state is the host's.
-
-    Raises ValueError for an engine of rung 06 or above.
-    """
-    step = engine.decode_step
-    if not isinstance(step, DecodeStep):
-        raise ValueError(
-            "an engine whose state is on the device tells it other things; see show.record_sends"
-        )
-    told: list[Told] = []
-    decode, build = step.decode_step_sessions, step.block_tables.build
-
-    def watched_decode(sessions: Sequence, last_token_ids: Sequence[int]) -> torch.Tensor:
-        lengths = [session.num_tokens for session in sessions]
-        now: Told = {"block tables": []}
-        now |= {"context lengths": lengths, "token ids": list(last_token_ids), "positions": lengths}
-        told.append(now)
-        return decode(sessions, last_token_ids)
-
-    def watched_build(sessions: Sequence) -> torch.Tensor:
-        tables = build(sessions)
-        told[-1]["block tables"] = tables.flatten().tolist()
-        return tables
-
-    step.decode_step_sessions, step.block_tables.build = watched_decode, watched_build
-    try:
-        for _ in range(num_steps):
-            with recorded_writes(engine) as writes:
-                engine.step()
-            for write in writes:
-                for name, numbers in write.told.items():
-                    if not isinstance(numbers, int):  # a number is an argument of the kernel
-                        told[-1].setdefault(f"{name} of each layer", []).extend(numbers)
-    finally:
-        del step.decode_step_sessions, step.block_tables.build
-    return told
 
 
 def news(before: Told, now: Told, picked: Sequence[int], block_size: int) -> pd.DataFrame:
@@ -102,7 +61,7 @@ def sent_until_done(engine: InferenceEngine) -> pd.DataFrame:
     steps = []
     while engine.has_work:
         if isinstance(engine.decode_step, DecodeStep):
-            for told in told_by_host(engine, num_steps=1):
+            for told in record_inputs(engine, num_steps=1):
                 tensors = [engine.kv_manager.num_layers if "layer" in name else 1 for name in told]
                 steps.append({"copies": sum(tensors), "numbers": sum(map(len, told.values()))})
         else:
@@ -171,6 +130,11 @@ class RoomAfterTheStep:
         return Launched(step, requests, sessions, arriving)
 
 
+def room_after_the_step(engine: InferenceEngine) -> AbstractContextManager:
+    """Inside the block, the engine launches as `RoomAfterTheStep` does."""
+    return replaced(engine.decode_step, "launch", lambda _: RoomAfterTheStep(engine.decode_step).launch)
+
+
 def overwritten(engine: InferenceEngine, layer_idx: int = 0) -> list[str]:
     """Run one step; the places that held a token before it and hold another key after it."""
     manager = engine.kv_manager
@@ -188,17 +152,13 @@ def overwritten(engine: InferenceEngine, layer_idx: int = 0) -> list[str]:
 # --- a step that fails when the device has done its work ----------------------------------------------
 
 
-class ReadbackFailed(RuntimeError):
-    """Raised where the tokens should have set out for the host."""
-
-
 def fail_after_the_device(engine: InferenceEngine, forgets: bool) -> pd.DataFrame:
     """Let the engine's next step fail behind the device's work; the length of each running request
     before it and after it, as the host has it and as the device has it.
 
     forgets: whether the device's state is given up, as the package does.
     """
-    slots, readback = engine.decode_step.slots, engine.decode_step.pinned_readback
+    slots = engine.decode_step.slots
     sessions = {r.request_id: r.session for r in engine.scheduler.running}
     slot_of = dict(slots.slot_of)
     lengths = {}
@@ -208,20 +168,11 @@ def fail_after_the_device(engine: InferenceEngine, forgets: bool) -> pd.DataFram
         of_device = {i: int(slots.context_lens[slot_of[session]]) for i, session in sessions.items()}
         lengths[f"device, {when}"] = of_device
 
-    def fail(*_: object) -> None:
-        raise ReadbackFailed("the tokens did not set out")
-
     look("before")
-    readback.start = fail
-    if not forgets:
-        slots.forget = lambda _: None
-    try:
-        with suppress(ReadbackFailed):
-            engine.step()
-    finally:
-        del readback.start
-        if not forgets:
-            del slots.forget
+    fault = planted_failure(engine.decode_step.pinned_readback, "start")  # the tokens do not set out
+    forgetting = nullcontext() if forgets else replaced(slots, "forget", lambda _: lambda _: None)
+    with suppress(PlantedError), fault, forgetting:
+        engine.step()
     look("after")
     table = pd.DataFrame(lengths)
     table["has a slot"] = [session in slots.slot_of for session in sessions.values()]

@@ -2,9 +2,8 @@
 kernel writes, the recorded figures, and the exercises."""
 
 import random
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
 from statistics import median
@@ -29,7 +28,7 @@ from labkit.bench import (
     ladder_rates,
     time_host_steps,
 )
-from labkit.bench.cost_cards import DEVICE_ROWS, OperatorCounter
+from labkit.bench.cost_cards import DEVICE_ROWS
 from labkit.engine import CacheConfig, InferenceEngine, InferenceSession, SamplingParams, SchedulerConfig
 from labkit.errors import OutOfBlocksError
 from labkit.kvcache import KVBlockManager, MutableInfoBlockManager, OneTableBlockManager
@@ -41,6 +40,8 @@ from labkit.model.checkpoint import random_gpt2
 from labkit.model.tokenizer import WordTokenizer
 from labkit.options import EngineOptions
 from labkit.show.style import BLUE, GREY, INK, ORANGE, colour, figure, styled
+from labkit.watch import OperatorCounter, PlantedError, count_forwards, count_work, planted_failure
+from labkit.watch.work import COUNTS
 
 # Between the two rungs: one table, and still two kernels a layer.
 HALFWAY = replace(LADDER["06"].options, layer_tables="shared")
@@ -55,64 +56,6 @@ def small_gpt2(n_layer: int = GPT2_LAYERS, n_positions: int = 64) -> LanguageMod
     config = GPT2Config(256, n_positions, n_embd=96, n_layer=n_layer, n_head=12, tie_word_embeddings=False)
     gpt2 = random_gpt2(config, seed=0)
     return LanguageModel(f"random: {n_layer} narrow layers", gpt2, WordTokenizer(config.vocab_size, None))
-
-
-COUNTS = (
-    "calls of reserve_token_batch",
-    "lists of block ids looked at",
-    "blocks taken, each with record and count",
-    "copies-on-write decided",
-    "bytes of keys and values copied",
-    "rows of block tables sent",
-    "bytes sent to the device",
-)
-
-
-@contextmanager
-def counted_work(engine: InferenceEngine) -> Iterator[Counter[str]]:
-    """What steps of a resident engine ask of the books and send, by `COUNTS`."""
-    manager, slots = engine.kv_manager, engine.decode_step.slots
-    counts: Counter[str] = Counter()
-
-    def on_reserve(_: int, block_ids_list: Sequence[list[int]]) -> None:
-        counts[COUNTS[0]] += 1
-        counts[COUNTS[1]] += len(block_ids_list)
-
-    def on_allocate(*_: int, **__: int) -> None:
-        counts[COUNTS[2]] += 1
-
-    def on_copy(table_idx: int, _: int) -> None:
-        counts[COUNTS[3]] += 1
-        counts[COUNTS[4]] += 2 * manager.k_cache[manager.layers_of(table_idx), :1].nbytes
-
-    def on_rows(sessions: Sequence[InferenceSession]) -> None:
-        counts[COUNTS[5]] += sum(len(session.block_ids_per_layer) for session in sessions)
-
-    def on_send(numbers: Tensor) -> None:
-        counts[COUNTS[6]] += numbers.nbytes
-
-    watched = {
-        (manager, "reserve_token_batch"): on_reserve,
-        (manager, "allocate_block"): on_allocate,
-        (manager, "copy_on_write"): on_copy,
-        (slots, "send_rows"): on_rows,
-        (slots.staging, "send"): on_send,
-    }
-    for (owner, name), note in watched.items():
-        setattr(owner, name, _noted(getattr(owner, name), note))
-    try:
-        yield counts
-    finally:
-        for owner, name in watched:
-            delattr(owner, name)  # the class's own again
-
-
-def _noted(method: Callable, note: Callable) -> Callable:
-    def wrapper(*args: object, **kwargs: object) -> object:
-        note(*args, **kwargs)
-        return method(*args, **kwargs)
-
-    return wrapper
 
 
 def sharing_engine(model: LanguageModel, options: EngineOptions, device: torch.device) -> InferenceEngine:
@@ -148,7 +91,7 @@ def step_work(
     for step in STEPS:
         columns = {}
         for name, engine in running.items():
-            with counted_work(engine) as counts:
+            with count_work(engine) as counts:
                 engine.step()
             columns[name] = [counts[count] for count in COUNTS]
         table = pd.DataFrame(columns, index=list(COUNTS))
@@ -341,23 +284,6 @@ def draw_pool_use(uses: Mapping[str, Sequence[PoolUse]], num_blocks: int, block_
 # --- a reservation that fails, and a step that does --------------------------------------------------------
 
 
-@contextmanager
-def counted_forwards(engine: InferenceEngine) -> Iterator[Counter[str]]:
-    """How often the model is asked for a decode step."""
-    gpt2, counts = engine.model.gpt2, Counter()
-    original = gpt2.decode_one_token
-
-    def counted(*args: object) -> Tensor:
-        counts["forward"] += 1
-        return original(*args)
-
-    gpt2.decode_one_token = counted
-    try:
-        yield counts
-    finally:
-        del gpt2.decode_one_token
-
-
 def fail_to_reserve(model: LanguageModel, options: EngineOptions, device: torch.device) -> dict[str, object]:
     """A decode step of two requests for which one block is missing, asked for behind the engine's back: the
     engine makes room first. What the failed step cost and left."""
@@ -378,7 +304,7 @@ def fail_to_reserve(model: LanguageModel, options: EngineOptions, device: torch.
     taken.append_prompt(nothing, nothing)
     holders = [*(request.session for request in running), taken]
     free = manager.num_free_blocks
-    with counted_forwards(engine) as counts:
+    with count_forwards(engine) as counts:
         try:
             engine.decode_step.next_tokens(running)
             raised = "nothing"
@@ -394,10 +320,6 @@ def fail_to_reserve(model: LanguageModel, options: EngineOptions, device: torch.
     }
 
 
-class DeviceFailed(RuntimeError):
-    """Raised in the place of a forward."""
-
-
 def fail_the_forward(engine: InferenceEngine) -> dict[str, list[int]]:
     """Let the engine's next decode step fail when the device is asked for it: the tokens that each running
     request is booked with and those that its session counts, then, and after the engine has dealt with it."""
@@ -409,16 +331,9 @@ def fail_the_forward(engine: InferenceEngine) -> dict[str, list[int]]:
         seen[f"booked {when}"] = [manager.num_tokens(s.block_ids_per_layer[0]) for s in sessions]
         seen[f"counted {when}"] = [s.num_tokens for s in sessions]
 
-    def failing(*_: object) -> Tensor:
-        look("when it fails")
-        raise DeviceFailed
-
-    working, step.launcher = step.launcher, failing
-    try:
-        with suppress(DeviceFailed):
-            engine.step()
-    finally:
-        step.launcher = working
+    fault = planted_failure(step, "launcher", look=lambda: look("when it fails"))
+    with suppress(PlantedError), fault:
+        engine.step()
     look("afterwards")
     return seen
 

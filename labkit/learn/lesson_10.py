@@ -1,8 +1,8 @@
 """Lesson 10: two workers on one clock, tokens on their way, what breaks, recorded runs, and the exercises."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from random import Random
 from statistics import median
 from types import FrameType
@@ -14,17 +14,17 @@ import torch
 
 from labkit.bench import HostTime, dense_tokens, host_times, ladder_comparison, transformers_tokens
 from labkit.bench.comparison import Comparison, speedup, speedup_interval
-from labkit.bench.cost_cards import profiled_by
 from labkit.bench.workload import gaps_us
 from labkit.engine import Completion, InferenceEngine, SamplingParams, StepOutput
 from labkit.engine.readback import ReadOneBehind
-from labkit.engine.resident_step import Launched
-from labkit.engine.staging import Arriving, PinnedReadback
+from labkit.engine.step.resident import Launched
+from labkit.engine.step.staging import Arriving, PinnedReadback
 from labkit.learn.exercise import Case, Exercise
 from labkit.model import LanguageModel
-from labkit.show import record_flights, steps_on_device
+from labkit.show import steps_on_device
 from labkit.show.idle import StepOnDevice
 from labkit.show.schedule import Busy
+from labkit.watch import PlantedError, planted_failure, profiled_by, record_flights
 
 # --- two workers on one clock -----------------------------------------------------------------------------
 
@@ -194,27 +194,6 @@ def bookkeeping_calls(engine: InferenceEngine) -> int:
     return calls
 
 
-def count_launches(engine: InferenceEngine, prompts: Sequence[str], params: SamplingParams) -> dict[str, int]:
-    """Serve the prompts: steps that were launched by a walk over all requests, and those of a stretch."""
-    step = engine.decode_step
-    counted = {"walked": 0, "in a stretch": 0}
-
-    def counting(kind: str, launch: Callable) -> Callable:
-        def wrapper(of_whom: object) -> Launched:
-            counted[kind] += 1
-            return launch(of_whom)
-
-        return wrapper
-
-    step.launch = counting("walked", step.launch)
-    step.launch_again = counting("in a stretch", step.launch_again)
-    try:
-        engine.generate(prompts, params)
-    finally:
-        del step.launch, step.launch_again  # the class's own again
-    return counted
-
-
 # --- what breaks: whose token is it? ----------------------------------------------------------------------
 
 
@@ -297,26 +276,6 @@ def two_steps_on_their_way(readback: PinnedReadback) -> list[list[int]]:
     return [each.read() for each in arriving]
 
 
-class Planted(RuntimeError):
-    """A failure made on purpose."""
-
-
-@contextmanager
-def failing_once(owner: object, name: str) -> Iterator[None]:
-    """The next call of the function at `owner.name` fails; then it is as before."""
-    working = getattr(owner, name)
-
-    def fails(*_: object) -> object:
-        setattr(owner, name, working)
-        raise Planted("made to fail")
-
-    setattr(owner, name, fails)
-    try:
-        yield
-    finally:
-        setattr(owner, name, working)
-
-
 def run_with_failure(
     engine: InferenceEngine, prompts: Sequence[str], params: SamplingParams, what: str, after_calls: int = 3
 ) -> tuple[dict[str, object], list[tuple[int, ...]]]:
@@ -333,7 +292,7 @@ def run_with_failure(
 
     place = {"launch": (engine.decode_step, "launcher"), "read": (Arriving, "read")}[what]
     (booked_before, flying_before) = state()
-    with failing_once(*place), suppress(Planted):
+    with suppress(PlantedError), planted_failure(*place):
         outputs += engine.step()
     engine.check_integrity()
     (booked_after, flying_after) = state()

@@ -21,8 +21,7 @@ from labkit.json_file import check_regular, parse_json, read_json
 from labkit.model.config import GPT2Config
 from labkit.model.gpt2 import GPT2
 from labkit.model.tokenizer import ByteLevelTokenizer, Tokenizer, WordTokenizer
-
-ROOT = Path(__file__).resolve().parents[2]  # the project: notebooks run one folder below it
+from labkit.paths import ROOT
 
 RANDOM_CONFIGS = {
     "gpt2": GPT2Config(50257, 1024, 768, 12, 12, eos_token_id=50256),

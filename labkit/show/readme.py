@@ -10,9 +10,8 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from labkit.bench import StepProfile, host_times, ladder_comparison, ladder_limit, ladder_rates, load_record
-from labkit.bench.record import RESULTS
 from labkit.ladder import CAPSTONE, LADDER, LESSONS, Lesson
-from labkit.model.checkpoint import ROOT
+from labkit.paths import RESULTS, ROOT
 from labkit.show.ladder import draw_ladder
 from labkit.show.timeline import draw_timeline
 

@@ -6,7 +6,7 @@ import textwrap
 
 from IPython.display import Markdown
 
-from labkit.model.checkpoint import ROOT
+from labkit.paths import ROOT
 
 
 def show_source(*objects: object) -> Markdown:

@@ -1,4 +1,4 @@
-"""Looking into a running engine: each part that may be watched says so itself, and `replaced` is the only way."""
+"""Looking into a running engine: the only way is `replaced`, and a class says what may be watched."""
 
 from labkit.watch.blocks import BlocksSnapshot, record_steps, snapshot
 from labkit.watch.calls import profiled_by

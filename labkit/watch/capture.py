@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from labkit.engine import InferenceEngine
-from labkit.engine.resident_step import DeviceStep, ResidentDecodeStep
+from labkit.engine.step.device import DeviceStep
+from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.watch.launches import device_step_of, kernels_as_launches
 from labkit.watch.operators import OperatorMode, tensors_of
 from labkit.watch.replaced import replaced

@@ -9,7 +9,7 @@ import pandas as pd
 from labkit.engine import InferenceEngine
 from labkit.engine.readback import NextTokens
 from labkit.engine.request import Request
-from labkit.engine.resident_step import Launched, ResidentDecodeStep
+from labkit.engine.step.resident import Launched, ResidentDecodeStep
 from labkit.watch.replaced import replaced
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from labkit.engine import InferenceEngine, InferenceSession
-from labkit.engine.decode_step import DecodeStep
+from labkit.engine.step.host import DecodeStep
 from labkit.watch.replaced import noting, replaced
 from labkit.watch.writes import record_writes
 

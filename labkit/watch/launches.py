@@ -10,9 +10,9 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from labkit.engine import InferenceEngine
-from labkit.engine.decode_step import DecodeStep
-from labkit.engine.fused_step import FusedDeviceStep, FusedKernels
-from labkit.engine.resident_step import DeviceStep
+from labkit.engine.step.device import DeviceStep
+from labkit.engine.step.fused import FusedDeviceStep, FusedKernels
+from labkit.engine.step.host import DecodeStep
 from labkit.watch.operators import OperatorMode, storage, tensors_of
 from labkit.watch.replaced import replaced
 from labkit.watch.steady import steady_decode

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from labkit.engine import InferenceEngine
 from labkit.engine.request import Request
-from labkit.engine.resident_step import ResidentDecodeStep
+from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.watch.replaced import noting, replaced
 
 OF_REQUESTS = ("step", "request", "slot", "tokens", "took", "sent")

@@ -24,9 +24,10 @@ from labkit.bench.commands.arguments import (
 from labkit.bench.commands.scheduler import run_sample
 from labkit.bench.comparison import Comparison, in_turn, total_paths
 from labkit.bench.limit import copy_bandwidth
-from labkit.bench.record import RESULTS, describe_host, make_record, write_record
+from labkit.bench.record import describe_host, make_record, write_record
 from labkit.bench.workload import Run, Workload
 from labkit.ladder import LADDER
+from labkit.paths import RESULTS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

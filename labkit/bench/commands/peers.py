@@ -24,9 +24,10 @@ from labkit.bench.commands.ladder import slug
 from labkit.bench.comparison import Comparison
 from labkit.bench.limit import DecodeLimit, copy_bandwidth, workload_limit
 from labkit.bench.peers import PeerRun, PeerRuns, run_peers
-from labkit.bench.record import RESULTS, describe_host, make_record, write_record
+from labkit.bench.record import describe_host, make_record, write_record
 from labkit.bench.workload import Workload
 from labkit.errors import OptionError
+from labkit.paths import RESULTS
 
 RUNGS = ("00", "05", "08", "09", "10")
 

@@ -1,0 +1,70 @@
+"""Sampling that stays on the device: the tokens of the host's `sample`, bit for bit, as a tensor.
+
+Parameters are tensors with a number for each row, and nothing here looks at a number to decide what
+runs next: no value is read back and no row is picked out. So a CUDA graph can hold a sampler, and the
+host can leave the tokens where they are.
+
+A row whose logits are not finite numbers gets NO_TOKEN, and changes no other row.
+"""
+
+import torch
+from torch import Tensor
+
+from labkit.engine.sampling.distribution import likeliest, pick, warp
+from labkit.engine.sampling.host import SPLITMIX64
+from labkit.kernels.decode_ends import NO_TOKEN  # where the host's `sample` says None
+
+
+def sample_greedy(logits: Tensor) -> Tensor:
+    """The likeliest token [B] int64 of each row of logits [B, V]."""
+    token_ids, is_finite = likeliest(logits)
+    return token_ids.masked_fill(~is_finite, NO_TOKEN)
+
+
+def sample_any(
+    logits: Tensor,
+    temperature: Tensor,
+    top_k: Tensor | None,
+    top_p: Tensor | None,
+    seeds: Tensor,
+    indices: Tensor,
+) -> Tensor:
+    """One token [B] int64 for each row of logits [B, V]: drawn, or the likeliest where temperature is 0.
+
+    temperature: [B] float64. top_k: [B] int64, 0 for off. top_p: [B] float64, 1 for off. All three as
+    SamplingParams holds them (`warp_tensors` makes them); None for off in every row.
+    seeds, indices: [B] int64, the stream of each row and the place in it of the number that decides.
+    """
+    drawn = pick(warp(logits, temperature, top_k, top_p), uniform_numbers(seeds, indices))
+    likeliest_ids, is_finite = likeliest(logits)
+    return torch.where(temperature == 0, likeliest_ids, drawn).masked_fill(~is_finite, NO_TOKEN)
+
+
+# --- the random numbers ----------------------------------------------------------------------------
+
+
+def uniform_numbers(seeds: Tensor, indices: Tensor) -> Tensor:
+    """[B] float64 in [0, 1): for each row, `uniform_number` of its seed and index, both [B] int64.
+
+    A seed's 64 bits are its `as_int64`. Integers wrap at 64 bits, as SplitMix64 (Steele et al., 2014)
+    wants them to; only the shifts mind that int64 has a sign.
+    """
+    step, first, second = map(as_int64, SPLITMIX64)
+
+    def mix(z: Tensor) -> Tensor:
+        z = (z ^ shifted_right(z, 30)) * first
+        z = (z ^ shifted_right(z, 27)) * second
+        return z ^ shifted_right(z, 31)
+
+    states = mix(seeds) + (indices + 1) * step
+    return shifted_right(mix(states), 11).double() * 2.0**-53  # 53 bits: a float64 holds them all
+
+
+def as_int64(seed: int) -> int:
+    """The lowest 64 bits of any whole number, read as a signed one: what an int64 tensor takes."""
+    return (seed + 2**63) % 2**64 - 2**63
+
+
+def shifted_right(z: Tensor, bits: int) -> Tensor:
+    """Zeros come in from the left; `>>` alone brings in copies of the sign."""
+    return z >> bits & 2 ** (64 - bits) - 1

@@ -1,0 +1,75 @@
+"""Sampling by the host: the parameters are Python's, and the tokens are read back."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from labkit.engine.sampling.distribution import likeliest, pick, warp
+from labkit.engine.sampling.params import SamplingParams
+
+INT64 = torch.iinfo(torch.int64)
+SPLITMIX64 = (
+    0x9E3779B97F4A7C15,
+    0xBF58476D1CE4E5B9,
+    0x94D049BB133111EB,
+)  # the step, and what mixing multiplies by
+
+
+def uniform_number(seed: int, index: int) -> float:
+    """The index-th number in [0, 1) of a seed's stream: SplitMix64 (Steele et al., 2014).
+
+    A function of its arguments alone, so a request draws the same numbers in any batch, after any
+    preemption and when a failed step is tried again.
+    """
+    mask = 2**64 - 1
+    step, first, second = SPLITMIX64
+
+    def mix(z: int) -> int:
+        z = (z ^ (z >> 30)) * first & mask
+        z = (z ^ (z >> 27)) * second & mask
+        return z ^ (z >> 31)
+
+    state = mix(seed & mask) + (index + 1) * step
+    return (mix(state & mask) >> 11) * 2.0**-53
+
+
+def sample(logits: Tensor, params: Sequence[SamplingParams], uniforms: Sequence[float]) -> list[int | None]:
+    """One token for each row of logits [B, V]; None for a row whose logits are not finite numbers.
+
+    uniforms: for each row, the number in [0, 1) that decides its draw; greedy rows do not use it.
+    `sample_any` gives the same tokens without reading anything back.
+    """
+    best_ids, finite = likeliest(logits)
+    is_finite = finite.tolist()
+    token_ids = best_ids.tolist()
+    drawn = [b for b, p in enumerate(params) if is_finite[b] and not p.is_greedy]
+    if drawn:
+        probabilities = warped_probabilities(logits[drawn], [params[b] for b in drawn])
+        for b, token_id in zip(drawn, draw(probabilities, [uniforms[b] for b in drawn]), strict=True):
+            token_ids[b] = token_id
+    return [token_id if ok else None for token_id, ok in zip(token_ids, is_finite, strict=True)]
+
+
+def warped_probabilities(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    """What each row [B, V] is drawn from."""
+    return warp(logits, *warp_tensors(params, logits.device))
+
+
+def warp_tensors(
+    params: Sequence[SamplingParams], device: torch.device
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Temperature, top_k and top_p of each row as `warp` takes them; None for what is off in every row."""
+    temperature = torch.tensor([float(p.temperature) for p in params], dtype=torch.float64, device=device)
+    top_k = top_p = None
+    if any(p.top_k for p in params):
+        top_k = torch.tensor([min(p.top_k, INT64.max) for p in params], device=device)
+    if any(p.top_p < 1 for p in params):
+        top_p = torch.tensor([float(p.top_p) for p in params], dtype=torch.float64, device=device)
+    return temperature, top_k, top_p
+
+
+def draw(probabilities: Tensor, uniforms: Sequence[float]) -> list[int]:
+    """The token of each row [B, V] at which the cumulated probability passes the row's number in [0, 1)."""
+    u = torch.tensor(uniforms, dtype=torch.float64, device=probabilities.device)
+    return pick(probabilities, u).tolist()

@@ -1,0 +1,49 @@
+"""What a request asks of sampling."""
+
+from dataclasses import dataclass
+
+from labkit.checks import is_number, is_whole, shown
+from labkit.errors import RequestError
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How one request is continued.
+
+    max_new_tokens: tokens to generate at most.
+    temperature: 0 takes the likeliest token; otherwise logits are divided by it.
+    top_k: keep the k likeliest tokens; 0 keeps all.
+    top_p: keep the likeliest tokens whose probabilities first reach p, the one that crosses it included.
+    seed: the request's own stream of random numbers, the same whatever else is in the batch.
+    stop_on_eos: end at the model's end-of-text token: True or False, of Python's own type.
+    Raises RequestError for a value of another type or out of range.
+    """
+
+    max_new_tokens: int = 16
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int | None = None
+    stop_on_eos: bool = True
+
+    def __post_init__(self) -> None:
+        if not is_whole(self.max_new_tokens) or self.max_new_tokens < 1:
+            raise RequestError(
+                f"max_new_tokens must be a whole number of 1 or more, not {shown(self.max_new_tokens)}"
+            )
+        if not is_number(self.temperature) or self.temperature < 0:
+            raise RequestError(
+                f"temperature must be a finite number of 0 or more, not {shown(self.temperature)}"
+            )
+        if not is_whole(self.top_k) or self.top_k < 0:
+            raise RequestError(f"top_k must be a whole number of 0 (off) or more, not {shown(self.top_k)}")
+        if not is_number(self.top_p) or not 0 < self.top_p <= 1:
+            raise RequestError(f"top_p must be above 0 and at most 1 (off), not {shown(self.top_p)}")
+        if self.seed is not None and not is_whole(self.seed):
+            raise RequestError(f"seed must be a whole number or None, not {shown(self.seed)}")
+        if not isinstance(self.stop_on_eos, bool):
+            raise RequestError(f"stop_on_eos must be True or False, not {shown(self.stop_on_eos)}")
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature == 0

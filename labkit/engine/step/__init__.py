@@ -1,0 +1,1 @@
+"""One decode step, as each rung makes it."""

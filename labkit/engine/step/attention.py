@@ -1,0 +1,141 @@
+"""How a layer attends on the device, and stores its new key and value (rung 06 and above)."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from torch import Tensor
+
+from labkit.engine.step.slots import DeviceSlots
+from labkit.kernels import (
+    PagedAttentionAppend,
+    PagedAttentionFunction,
+    SplitWorkspace,
+    num_splits,
+    paged_attention_append_split_triton,
+)
+from labkit.kvcache import KVBlockManager, MutableInfoBlockManager
+
+
+class LayerAttention(Protocol):
+    """Attends in one layer and stores the new key and value there."""
+
+    path: str  # the name that its writes are counted by
+
+    def begin(self, slots: DeviceSlots, slot_mapping: Tensor, max_context_len: int) -> None:
+        """Before the first layer of a step."""
+
+    def __call__(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor: ...
+
+
+class AttendThenWrite:
+    """Paged attention, then a write: two kernels, told by index tensors that the device makes itself."""
+
+    path = "identity_pos"
+    watch_points = ("attention", "kv_append")
+
+    def __init__(
+        self,
+        kv_manager: MutableInfoBlockManager,
+        attention: PagedAttentionFunction,
+        kv_append: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], None],
+    ) -> None:
+        """kv_append: `kv_append_triton_identity_pos` or its plain twin."""
+        self.kv_manager = kv_manager
+        self.attention = attention
+        self.kv_append = kv_append
+
+    def begin(self, slots: DeviceSlots, slot_mapping: Tensor, max_context_len: int) -> None:
+        self._block_tables = slots.block_tables[:, slot_mapping]  # [T, B, M]
+        self._context_lens = slots.context_lens[slot_mapping]  # [B]
+        self._max_context_len = max_context_len
+        place = (self._context_lens // self.kv_manager.block_size).long()  # of the new token, in its row
+        self._pos = self._context_lens % self.kv_manager.block_size  # [B]
+        place = place.expand(len(self._block_tables), -1)[:, :, None]
+        self._block_idx = self._block_tables.gather(2, place)[:, :, 0]  # [T, B]
+
+    def __call__(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        query, key, value = query[:, :, 0], key[:, :, 0], value[:, :, 0]  # [B, H, 1, D] -> [B, H, D]
+        k_cache, v_cache = self.kv_manager.k_cache[layer_idx], self.kv_manager.v_cache[layer_idx]
+        table_idx = layer_idx % len(self._block_tables)
+        out = self.attention(
+            query,
+            key,
+            value,
+            k_cache,
+            v_cache,
+            self._block_tables[table_idx],
+            self._context_lens,
+            self._max_context_len,
+        )
+        self.kv_append(k_cache, v_cache, key, value, self._block_idx[table_idx], self._pos)
+        return out[:, :, None]
+
+
+class AttendAndWrite:
+    """Paged attention that stores the new key and value as it goes: one kernel (rung 07)."""
+
+    path = "fused"
+    watch_points = ("attention",)
+
+    def __init__(self, kv_manager: MutableInfoBlockManager, attention: PagedAttentionAppend) -> None:
+        self.kv_manager = kv_manager
+        self.attention = attention
+
+    def begin(self, slots: DeviceSlots, slot_mapping: Tensor, max_context_len: int) -> None:
+        self._slots, self._slot_mapping, self._max_context_len = slots, slot_mapping, max_context_len
+
+    def __call__(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        query, key, value = query[:, :, 0], key[:, :, 0], value[:, :, 0]  # [B, H, 1, D] -> [B, H, D]
+        return self.attend_heads(layer_idx, query, key, value)[:, :, None]
+
+    def attend_heads(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """The same of [B, H, D]."""
+        slots = self._slots
+        return self.attention(
+            query,
+            key,
+            value,
+            self.kv_manager.k_cache[layer_idx],
+            self.kv_manager.v_cache[layer_idx],
+            slots.block_tables[layer_idx % len(slots.block_tables)],
+            slots.context_lens,
+            self._slot_mapping,
+            self._max_context_len,
+        )
+
+
+class SplitAttention:
+    """`paged_attention_append_split_triton` with a workspace, and as many splits as fill the GPU."""
+
+    def __init__(self, kv_manager: KVBlockManager, max_batch_size: int) -> None:
+        _, _, num_heads, block_size, head_dim = kv_manager.k_cache.shape
+        device = kv_manager.k_cache.device
+        self._workspace = SplitWorkspace(max_batch_size, num_heads, head_dim, device)
+        # Of the longest possible sequence: a graph cannot ask how long they are.
+        self._max_tokens = kv_manager.max_blocks_per_seq * block_size
+
+    def __call__(
+        self,
+        query: Tensor,
+        key_new: Tensor,
+        value_new: Tensor,
+        k_cache_layer: Tensor,
+        v_cache_layer: Tensor,
+        block_table: Tensor,
+        context_lens: Tensor,
+        slot_mapping: Tensor,
+        max_context_len: int,
+    ) -> Tensor:
+        B, H, _ = query.shape
+        return paged_attention_append_split_triton(
+            query,
+            key_new,
+            value_new,
+            k_cache_layer,
+            v_cache_layer,
+            block_table,
+            context_lens,
+            slot_mapping,
+            self._workspace,
+            num_splits(B, H, self._max_tokens),
+        )

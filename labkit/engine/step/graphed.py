@@ -1,0 +1,90 @@
+"""The device's work of a step as CUDA graphs (rung 08): recorded once, then launched as a whole."""
+
+import gc
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from labkit.engine.step.device import DeviceStep
+
+WARMUP_RUNS = 2  # of a step before it is captured: kernels are compiled and workspaces made
+
+
+def batch_buckets(max_batch_size: int) -> list[int]:
+    """Batch sizes that have a graph, rising: a step takes the next larger, padded with nobody's rows.
+
+    1, 2, 4, 8, 16, and from there on at most half as much again.
+    """
+    buckets = [size for size in (1, 2, 4, 8) if size < max_batch_size]
+    size = 16
+    while size < max_batch_size:
+        buckets += [size, size * 3 // 2]
+        size *= 2
+    return sorted({*(size for size in buckets if size < max_batch_size), max_batch_size})
+
+
+class GraphedStep:
+    """Stands for a `DeviceStep`: two graphs a bucket, one for greedy batches and one that can draw.
+
+    All are captured when the engine is made, never in the middle of serving; they share one memory pool,
+    because no two of them run at once.
+    """
+
+    def __init__(self, device_step: DeviceStep) -> None:
+        self.device_step = device_step
+        self.buckets = batch_buckets(len(device_step.slots.slot_mapping))
+        self._graphs: dict[tuple[int, bool], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self._pool = torch.cuda.graph_pool_handle()
+        # Libraries keep a workspace for each stream. That of the captures must be made while capturing, so
+        # that it lies in the graphs' pool: whoever clears workspaces (torch.compile does) leaves it alone.
+        self._warmup_stream, self._capture_stream = torch.cuda.Stream(), torch.cuda.Stream()
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.empty_cache()  # as a capture does, which would count against what it takes
+        reserved, started = torch.cuda.memory_reserved(), time.perf_counter()
+        with torch.inference_mode(), garbage_collected_before():
+            # The largest first, so that the smaller find the memory that they need in its pool.
+            for bucket in tqdm(self.buckets[::-1], "capturing CUDA graphs", leave=False, disable=None):
+                for is_greedy in (False, True):
+                    self._capture(bucket, is_greedy)
+        torch._C._cuda_clearCublasWorkspaces()  # nobody else's work may use that of the graphs
+        self.capture_seconds = time.perf_counter() - started
+        self.memory_bytes = torch.cuda.memory_reserved() - reserved
+
+    def _capture(self, bucket: int, is_greedy: bool) -> None:
+        """Nobody is mapped yet, so a run changes nothing but the slot of nobody."""
+        self._warmup_stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._warmup_stream):
+            for _ in range(WARMUP_RUNS):
+                self.device_step(bucket, 0, is_greedy)
+        torch.cuda.current_stream().wait_stream(self._warmup_stream)
+        graph = torch.cuda.CUDAGraph()
+        # "thread_local": other threads may go on meanwhile, with the steps of another engine for example.
+        with torch.cuda.graph(
+            graph, pool=self._pool, stream=self._capture_stream, capture_error_mode="thread_local"
+        ):
+            token_ids = self.device_step(bucket, 0, is_greedy)
+        self._graphs[bucket, is_greedy] = graph, token_ids
+
+    def __call__(self, batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
+        """As `DeviceStep`; the tokens are valid until the next call."""
+        bucket = next(size for size in self.buckets if size >= batch_size)
+        graph, token_ids = self._graphs[bucket, is_greedy]
+        graph.replay()
+        return token_ids[:batch_size]
+
+
+@contextmanager
+def garbage_collected_before() -> Iterator[None]:
+    """And not inside: an engine, with its graphs, that goes in the middle of another's capture spoils it."""
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

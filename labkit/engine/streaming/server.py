@@ -1,0 +1,134 @@
+"""Many consumers, one engine: a worker thread steps it and each request's tokens go to their own stream."""
+
+import asyncio
+import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Self, TypeVar
+
+from labkit.checks import is_whole, require_kind, require_positive, shown
+from labkit.engine.engine import InferenceEngine
+from labkit.engine.prompt import Prompt
+from labkit.engine.sampling import SamplingParams
+from labkit.engine.streaming.stream import AsyncTokenStream, Stream, TokenStream
+from labkit.engine.streaming.worker import Submission, Worker
+from labkit.errors import OptionError, StreamError
+
+AnyStream = TypeVar("AnyStream", bound=Stream)
+
+
+class StreamingServer:
+    """Serves any number of threads and event loops from one engine, which one worker thread drives.
+
+    Many requests are read best from one event loop, a task each (`submit_async`): the worker then wakes one
+    thread a step. With a thread each (`submit`) it wakes all of them, and they wait for each other's turn
+    to run Python.
+
+    engine: the server's alone until it is closed; calls that would change it raise EngineBusyError.
+    max_inflight_requests: unfinished requests at most; `submit` refuses more. None: no limit. A request
+        counts until the engine is done with it, whether or not its consumer has read it all.
+    stream_interval: tokens in a chunk; the last has what is left.
+    tokenize_workers: threads that turn text into tokens. 0: whoever submits does so.
+
+    Requests reach the engine in the order in which they were submitted; with tokenize_workers, in the
+    order in which their tokens are ready. If a step of the engine fails, every unfinished stream raises
+    StreamError, and the server goes on with new requests.
+
+    Raises OptionError for a value out of range or an engine that has unfinished requests, and
+    EngineBusyError for one that somebody drives already.
+    """
+
+    def __init__(
+        self,
+        engine: InferenceEngine,
+        *,
+        max_inflight_requests: int | None = None,
+        stream_interval: int = 1,
+        tokenize_workers: int = 0,
+    ) -> None:
+        self.engine = engine
+        self.max_inflight_requests = max_inflight_requests
+        self.stream_interval = stream_interval
+        self.tokenize_workers = tokenize_workers
+        self._check_options()
+        self._pool = ThreadPoolExecutor(tokenize_workers, "labkit-tokenize") if tokenize_workers else None
+        self._worker = Worker(engine, stream_interval)
+        # The worker knows nothing of the server, so a forgotten server is closed, too; at the latest at exit.
+        self._stop_worker = weakref.finalize(self, self._worker.stop)
+        self._worker.start()
+
+    def _check_options(self) -> None:
+        require_kind("engine", self.engine, InferenceEngine, "an InferenceEngine")
+        require_positive(self, "stream_interval")
+        if self.max_inflight_requests is not None:
+            require_positive(self, "max_inflight_requests")
+        if not is_whole(self.tokenize_workers) or self.tokenize_workers < 0:
+            raise OptionError(
+                f"tokenize_workers must be a whole number of 0 (none) or more, "
+                f"not {shown(self.tokenize_workers)}"
+            )
+        if self.engine.has_work:
+            raise OptionError("the engine has unfinished requests: step it to their end or cancel them first")
+
+    def submit(self, prompt: Prompt, params: SamplingParams = SamplingParams()) -> TokenStream:
+        """Queue a request; its tokens come out of the stream. Any thread may call this.
+
+        prompt: text or token ids. Raises, with nothing queued, OverloadedError at max_inflight_requests,
+        StreamError if the server is closed, and RequestError if the request can never run; a text that
+        tokenize_workers take raises its RequestError from the stream.
+        """
+        return self._open(TokenStream, Submission(SimpleQueue()), prompt, params)
+
+    def submit_async(self, prompt: Prompt, params: SamplingParams = SamplingParams()) -> AsyncTokenStream:
+        """The same for a consumer on the event loop that runs in this thread; nothing here is awaited.
+
+        Raises what `submit` does, and StreamError where no event loop runs.
+        """
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise StreamError(
+                "no event loop runs in this thread: call submit_async in a coroutine, or use submit"
+            ) from None
+        return self._open(AsyncTokenStream, Submission(asyncio.Queue(), loop), prompt, params)
+
+    def _open(
+        self, kind: type[AnyStream], submission: Submission, prompt: Prompt, params: SamplingParams
+    ) -> AnyStream:
+        submitted = time.perf_counter()
+        worker = self._worker
+        in_background = self._pool is not None and isinstance(prompt, str)
+        with worker.lock:  # so that closing the pool is before all of this or after it
+            worker.register(submission, self.max_inflight_requests)
+            if in_background:
+                self._pool.submit(worker.tokenize, submission, prompt, params)
+        if not in_background:
+            try:
+                # It only reads what never changes, so the worker may be in the middle of a step.
+                token_ids = self.engine.check_prompt(prompt, params)
+            except BaseException:
+                worker.forget(submission)
+                raise
+            worker.ask(worker.add, submission, token_ids, params)
+        return kind(self, self.engine.model.tokenizer, worker, submission, submitted)
+
+    def close(self) -> None:
+        """Cancel what is unfinished and end the worker; waits for the step it is in. Again: nothing.
+
+        A stream that is cut short gives what it has and then raises StreamError. Called on an event loop,
+        it holds the loop up until that step has ended.
+        """
+        self._stop_worker()
+        self._worker.thread.join()  # two threads may close at once
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,116 @@
+"""What one consumer reads: a request's tokens as they are made."""
+
+import asyncio
+import weakref
+from types import TracebackType
+from typing import Self
+
+from labkit.engine.engine import Chunk
+from labkit.engine.streaming.worker import Item, Submission, Worker
+from labkit.engine.text_decoder import TextDecoder
+from labkit.errors import StreamError
+from labkit.model.tokenizer import Tokenizer
+
+
+class Stream:
+    """A request's tokens as they are made, for one consumer: what both kinds of stream have in common.
+
+    The last chunk carries the completion. Text is decoded when its chunk is taken, in the consumer's
+    thread. Iterating raises StreamError if the request was cut short and RequestError if it was refused,
+    after the tokens that there were, and again if asked again. Closing or dropping the stream cancels the
+    request; the worker does so before its next step.
+
+    submitted: the moment when the request was submitted, in seconds of time.perf_counter().
+    """
+
+    def __init__(
+        self, server: object, tokenizer: Tokenizer, worker: Worker, submission: Submission, submitted: float
+    ) -> None:
+        self.submitted = submitted
+        self._server = server  # lives as long as somebody reads
+        self._queue = submission.queue
+        self._loop = submission.loop
+        self._decoder = TextDecoder(tokenizer)
+        self._ended = False
+        self._error: BaseException | None = None
+        self._cancel = weakref.finalize(self, worker.ask, worker.cancel, submission)  # at most one call
+
+    def close(self) -> None:
+        """Stop listening: cancel the request if it is unfinished. Iterating a closed stream just ends."""
+        self._ended = True
+        self._cancel()
+        self._queue.put_nowait(None)  # for a consumer that waits
+
+    def _has_ended(self) -> bool:
+        """Whether nothing more comes. Raises what cut the stream short."""
+        if self._error is not None and not self._ended:
+            raise self._error
+        return self._ended
+
+    def _chunk(self, item: Item) -> Chunk | None:
+        """What an item of the queue holds; None if the stream was closed meanwhile. Raises an error in it."""
+        if self._ended:
+            return None
+        if isinstance(item, BaseException):
+            self._cancel.detach()
+            self._error = item
+            raise item
+        token_ids, completion = item
+        text = self._decoder.push(token_ids)
+        if completion is not None:
+            self._ended = True
+            self._cancel.detach()
+            text += self._decoder.finish()
+        return Chunk(text, token_ids, completion)
+
+
+class TokenStream(Stream):
+    """An iterator of `Chunk`, for a thread; another may close it."""
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Chunk:
+        chunk = None if self._has_ended() else self._chunk(self._queue.get())
+        if chunk is None:
+            raise StopIteration
+        return chunk
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncTokenStream(Stream):
+    """An asynchronous iterator of `Chunk`, for a task of the event loop that it was made on.
+
+    It may be used on that loop only; StreamError on another. If a task is cancelled while it waits for a
+    chunk, be it by a timeout, that closes the stream. A loop that is closed cancels its requests.
+    """
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        if asyncio.get_running_loop() is not self._loop:  # the tokens would never come to this one
+            raise StreamError("this stream was submitted on another event loop: read it there")
+        try:
+            chunk = None if self._has_ended() else self._chunk(await self._queue.get())
+        except asyncio.CancelledError:
+            self.close()
+            raise
+        if chunk is None:
+            raise StopAsyncIteration
+        return chunk
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()

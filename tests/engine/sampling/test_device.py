@@ -1,0 +1,357 @@
+"""The device's sampler against the host's: the same tokens, bit for bit, and nothing read back."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from labkit import SamplingParams
+from labkit.engine.sampling import (
+    as_int64,
+    sample,
+    sample_any,
+    sample_greedy,
+    uniform_number,
+    uniform_numbers,
+    warp,
+    warp_tensors,
+    warped_probabilities,
+)
+from labkit.engine.sampling.device import NO_TOKEN
+
+SEEDS = [
+    0,
+    1,
+    -1,
+    2**31,
+    2**63 - 1,
+    2**63,
+    -(2**63),
+    2**64 - 1,
+    2**64,
+    2**70 + 5,
+    -(2**70),
+    0x9E3779B97F4A7C15,
+]
+INDICES = [0, 1, 2, 1023, 2**31 - 1, 2**40]
+
+
+def random_logits(*shape: int, scale: float = 3.0, seed: int = 0) -> Tensor:
+    return scale * torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def int64s(numbers: Sequence[int], device: str = "cpu") -> Tensor:
+    return torch.tensor([as_int64(n) for n in numbers], device=device)
+
+
+def stages_for_all(params: Sequence[SamplingParams], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Temperature, top_k and top_p with every stage there, as buffers of a graph have them."""
+    temperature, top_k, top_p = warp_tensors(params, device)
+    top_k = torch.zeros_like(temperature, dtype=torch.int64) if top_k is None else top_k
+    return temperature, top_k, torch.ones_like(temperature) if top_p is None else top_p
+
+
+def on_host(
+    logits: Tensor, params: Sequence[SamplingParams], seeds: Sequence[int], indices: Sequence[int]
+) -> list[int]:
+    tokens = sample(logits, params, [uniform_number(*pair) for pair in zip(seeds, indices, strict=True)])
+    return [NO_TOKEN if token is None else token for token in tokens]
+
+
+def on_device(
+    logits: Tensor,
+    params: Sequence[SamplingParams],
+    seeds: Sequence[int],
+    indices: Sequence[int],
+    tensors_of: Callable = warp_tensors,
+) -> list[int]:
+    device = logits.device
+    tokens = sample_any(logits, *tensors_of(params, device), int64s(seeds, device), int64s(indices, device))
+    assert tokens.dtype == torch.int64 and tokens.shape == logits.shape[:1] and tokens.device == device
+    return tokens.tolist()
+
+
+# --- the random numbers ----------------------------------------------------------------------------
+
+
+def assert_numbers_are_the_hosts(seeds: Sequence[int], indices: Sequence[int], device: str = "cpu") -> None:
+    actual = uniform_numbers(int64s(seeds, device), torch.tensor(indices, device=device))
+    assert actual.dtype == torch.float64
+    assert actual.tolist() == [uniform_number(*pair) for pair in zip(seeds, indices, strict=True)]
+
+
+def numbers_at_every_edge(device: str) -> None:
+    pairs = [(seed, index) for seed in SEEDS for index in INDICES] + [(s, s % 997) for s in range(5000)]
+    assert_numbers_are_the_hosts(*zip(*pairs, strict=True), device)
+
+
+@given(st.lists(st.tuples(st.integers(-(2**80), 2**80), st.integers(0, 2**62)), min_size=1, max_size=20))
+def test_a_rows_number_is_the_hosts_to_the_last_bit(pairs: list[tuple[int, int]]):
+    assert_numbers_are_the_hosts(*zip(*pairs, strict=True))
+
+
+def test_a_rows_number_is_the_hosts_at_every_edge():
+    numbers_at_every_edge("cpu")
+
+
+def test_numbers_are_at_least_0_and_below_1():
+    u = uniform_numbers(torch.arange(-50_000, 50_000) * 2**46, torch.zeros(100_000, dtype=torch.int64))
+    assert (u >= 0).all() and (u < 1).all()
+    assert u.unique().numel() == 100_000
+
+
+@pytest.mark.parametrize(
+    "seed, expected",
+    [(0, 0), (-1, -1), (2**63 - 1, 2**63 - 1), (2**63, -(2**63)), (2**64 - 1, -1), (2**64 + 3, 3)],
+)
+def test_a_seeds_lowest_64_bits_are_read_as_a_signed_number(seed: int, expected: int):
+    assert as_int64(seed) == expected
+    assert torch.tensor([as_int64(seed)]).dtype == torch.int64
+    assert as_int64(seed) & (2**64 - 1) == seed & (2**64 - 1)
+
+
+# --- the same tokens as the host's -----------------------------------------------------------------
+
+BATCHES = st.tuples(st.integers(1, 6), st.integers(1, 40)).flatmap(
+    lambda shape: st.tuples(
+        st.integers(0, 2**31),  # for the random logits
+        st.sampled_from([0.1, 3.0, 1e4, 1e37]),  # their scale
+        st.lists(  # other logits, by place
+            st.tuples(
+                st.integers(0, shape[0] - 1),
+                st.integers(0, shape[1] - 1),
+                st.sampled_from([0.0, 0.0, 1.0, 5.0, -math.inf, -math.inf, math.nan, math.inf, 3e38, -3e38]),
+            ),
+            max_size=20,
+        ),
+        st.booleans(),  # rounded, so that many tie
+        st.lists(
+            st.builds(
+                SamplingParams,
+                temperature=st.sampled_from([0, 5e-324, 1e-50, 1e-40, 1e-9, 0.3, 1.0, 5, 1e30, 1.7e308]),
+                top_k=st.sampled_from([0, 0, 1, 2, 5, shape[1], shape[1] + 1, 10**30]),
+                top_p=st.sampled_from([1.0, 1, 1 - 2**-53, 0.9, 0.75, 0.5, 0.1, 1e-9, 1e-300])
+                | st.floats(0.01, 1),
+                seed=st.integers(-(2**66), 2**66) | st.sampled_from(SEEDS),
+            ),
+            min_size=shape[0],
+            max_size=shape[0],
+        ),
+        st.lists(st.integers(0, 2**40), min_size=shape[0], max_size=shape[0]),
+        st.just(shape),
+    )
+)
+
+
+@pytest.mark.slow
+@given(BATCHES)
+def test_any_batch_has_the_hosts_tokens(batch: tuple):
+    seed, scale, others, rounded, params, indices, shape = batch
+    logits = random_logits(*shape, scale=scale, seed=seed)
+    logits = logits.round() if rounded else logits
+    for b, v, value in others:
+        logits[b, v] = value
+    seeds = [p.seed for p in params]
+    expected = on_host(logits, params, seeds, indices)
+    assert on_device(logits, params, seeds, indices) == expected
+    assert on_device(logits, params, seeds, indices, stages_for_all) == expected
+    assert all(token == NO_TOKEN or logits[b, token] > -math.inf for b, token in enumerate(expected))
+    greedy = on_host(logits, [SamplingParams()] * len(params), seeds, indices)
+    assert sample_greedy(logits).tolist() == greedy
+
+
+@given(st.floats(0, 1, exclude_min=True), st.integers(1, 40), st.integers())
+@example(top_p=0.9, V=10, seed=0)
+@example(top_p=0.7, V=10, seed=0)
+def test_where_all_tokens_tie_top_p_cuts_as_on_the_host(top_p: float, V: int, seed: int):
+    params = [SamplingParams(temperature=1.0, top_p=top_p)] * 64
+    rows = torch.zeros(64, V), params, [seed + b for b in range(64)], [0] * 64
+    assert on_device(*rows) == on_host(*rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_whole_vocabulary_has_the_hosts_tokens(dtype: torch.dtype):
+    rows = mixed_rows(24, 50257, dtype=dtype)
+    assert on_device(*rows) == on_host(*rows)
+    assert sample_greedy(rows[0]).tolist() == rows[0].max(dim=-1).indices.tolist()
+
+
+def test_a_temperature_too_small_for_a_float32_is_still_no_greedy_one():
+    """Tokens that tie are drawn from, as on the host; greedy takes the first."""
+    rows = torch.zeros(64, 5), [SamplingParams(temperature=1e-50)] * 64, list(range(64)), [0] * 64
+    assert set(on_device(*rows)) == set(range(5))
+    assert on_device(*rows) == on_host(*rows)
+
+
+@pytest.mark.parametrize("top_k", [0, 1, 3])
+def test_at_a_temperature_above_every_float32_a_token_ruled_out_stays_so(top_k: int):
+    logits = torch.tensor([[-math.inf, 1.0, 2.0, -math.inf]]).expand(32, 4)
+    rows = logits, [SamplingParams(temperature=1.7e308, top_k=top_k)] * 32, list(range(32)), [0] * 32
+    assert set(on_device(*rows)) == ({2} if top_k == 1 else {1, 2})
+    assert on_device(*rows) == on_host(*rows)
+
+
+# --- rows on their own -----------------------------------------------------------------------------
+
+MIXED = [
+    SamplingParams(),
+    SamplingParams(temperature=1.0),
+    SamplingParams(temperature=0.4, top_k=3),
+    SamplingParams(temperature=1.0, top_p=0.6),
+    SamplingParams(temperature=2.0, top_k=50, top_p=0.9),
+    SamplingParams(top_k=3, top_p=0.5),
+]
+
+
+def mixed_rows(
+    B: int, V: int, device: str = "cpu", dtype: torch.dtype = torch.float32, seed: int = 0
+) -> tuple[Tensor, list[SamplingParams], list[int], list[int]]:
+    """B rows of logits, parameters, seeds and indices, as `on_host` and `on_device` take them."""
+    params = [MIXED[(b + seed) % len(MIXED)] for b in range(B)]
+    seeds = [SEEDS[b % len(SEEDS)] + seed for b in range(B)]
+    return random_logits(B, V, seed=seed).to(device, dtype), params, seeds, [b + seed for b in range(B)]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("where", [slice(0, 1), slice(17, 18), slice(None)], ids=["first", "one", "all"])
+def test_a_row_that_is_not_finite_has_no_token_and_leaves_the_others_theirs(bad: float, where: slice):
+    logits, *rest = mixed_rows(len(MIXED), 40)
+    expected = on_device(logits, *rest)
+    for b in range(len(MIXED)):
+        broken = logits.clone()
+        broken[b, where] = bad
+        tokens = on_device(broken, *rest)
+        assert tokens == on_host(broken, *rest)
+        assert tokens[:b] + tokens[b + 1 :] == expected[:b] + expected[b + 1 :]
+        assert (tokens[b] == NO_TOKEN) == (bad != -math.inf or where == slice(None))
+        assert (sample_greedy(broken)[b] == NO_TOKEN) == (tokens[b] == NO_TOKEN)
+
+
+def test_a_row_alone_or_in_any_batch_gives_the_same_token():
+    logits, *rest = mixed_rows(24, 1000)
+    together = on_device(logits, *rest)
+    for b in range(24):
+        assert on_device(logits[b : b + 1], *(column[b : b + 1] for column in rest)) == together[b : b + 1]
+
+
+def test_the_logits_and_the_parameters_are_left_as_they_were():
+    logits, params, seeds, indices = mixed_rows(6, 50)
+    tensors = [logits, *stages_for_all(params, logits.device), int64s(seeds), int64s(indices)]
+    before = [tensor.clone() for tensor in tensors]
+    sample_any(*tensors)
+    sample_greedy(logits)
+    assert all(map(torch.equal, tensors, before))
+
+
+def test_a_stage_that_is_off_in_every_row_changes_nothing():
+    logits = random_logits(4, 50)
+    temperature = torch.tensor([0.3, 1.0, 2.0, 5.0], dtype=torch.float64)
+    off = torch.zeros(4, dtype=torch.int64), torch.ones(4, dtype=torch.float64)
+    assert torch.equal(warp(logits, temperature, *off), warp(logits, temperature, None, None))
+
+
+def test_nothing_is_read_back():
+    """Tensors on `meta` have a shape and no numbers: whoever asks for one is refused."""
+    floats, whole = torch.empty(6, dtype=torch.float64, device="meta"), torch.empty(6, dtype=torch.int64)
+    logits, whole = torch.empty(6, 50, device="meta"), whole.to("meta")
+    assert sample_any(logits, floats, whole, floats, whole, whole).shape == (6,)
+    assert sample_greedy(logits).shape == (6,)
+
+
+# --- by statistics ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(temperature=1.0),
+        SamplingParams(temperature=0.5, top_k=6),
+        SamplingParams(temperature=2.0, top_p=0.7),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("numbers", ["of one seed", "of many seeds"])
+def test_tokens_drawn_pass_a_chi_square_test(params: SamplingParams, numbers: str):
+    n, V = 4000, 10
+    logits = random_logits(1, V, scale=1.0)
+    expected = n * warped_probabilities(logits, [params])[0]
+    seeds, indices = torch.arange(n), torch.full([n], 11)
+    streams = (seeds, indices) if numbers == "of many seeds" else (indices, seeds)
+    tensors = warp_tensors([params] * n, logits.device)
+    counts = torch.bincount(sample_any(logits.expand(n, V), *tensors, *streams), minlength=V)
+    possible = expected > 0
+    assert counts[~possible].eq(0).all()
+    chi_square = ((counts - expected)[possible] ** 2 / expected[possible]).sum()
+    assert chi_square < 27.9  # the 99.9th percentile for 9 degrees of freedom
+
+
+# --- on a GPU --------------------------------------------------------------------------------------
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_a_rows_number_is_the_hosts():
+    numbers_at_every_edge("cuda")
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("B", [1, 6, 24, 64])
+@pytest.mark.parametrize("V", [10, 1000, 50257])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_on_a_gpu_tokens_are_the_hosts(B: int, V: int, dtype: torch.dtype):
+    for seed in range(5):
+        rows = mixed_rows(B, V, "cuda", dtype, seed)
+        rows[0][B // 2, V // 2] = [math.nan, math.inf, -math.inf, 0.0, 0.0][seed]
+        assert on_device(*rows) == on_device(*rows, stages_for_all) == on_host(*rows)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("B", [1, 6, 64])
+@pytest.mark.parametrize("V", [1000, 50257])
+@pytest.mark.parametrize("with_stages", [True, False], ids=["all stages", "temperature alone"])
+def test_on_a_gpu_a_captured_sampler_gives_the_tokens_of_any_later_inputs(B: int, V: int, with_stages: bool):
+    def tensors_of(seed: int) -> list[Tensor]:
+        logits, params, seeds, indices = mixed_rows(B, V, "cuda", seed=seed)
+        logits[B // 2, V // 2] = [0.0, math.nan, 0.0, -math.inf, math.inf][seed]
+        stages = stages_for_all(params, logits.device)
+        return [logits, *stages, int64s(seeds, "cuda"), int64s(indices, "cuda")]
+
+    def samplers(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, *streams: Tensor) -> list:
+        stages = (top_k, top_p) if with_stages else (None, None)
+        return [sample_any(logits, temperature, *stages, *streams), sample_greedy(logits)]
+
+    buffers = tensors_of(0)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        samplers(*buffers)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = samplers(*buffers)
+    seen = set()
+    for seed in (1, 2, 3, 4, 0):
+        for buffer, tensor in zip(buffers, tensors_of(seed), strict=True):
+            buffer.copy_(tensor)
+        graph.replay()
+        tokens = [column.tolist() for column in captured]
+        assert tokens == [column.tolist() for column in samplers(*tensors_of(seed))]
+        seen.add(str(tokens))
+    assert len(seen) > 3
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_the_host_does_not_wait():
+    logits, params, seeds, indices = mixed_rows(8, 1000, "cuda")
+    tensors = [*stages_for_all(params, logits.device), int64s(seeds, "cuda"), int64s(indices, "cuda")]
+    sample_any(logits, *tensors)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        sample_any(logits, *tensors)
+        sample_greedy(logits)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

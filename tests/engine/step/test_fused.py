@@ -1,0 +1,458 @@
+"""A fused step against the model it stands for: the same logits, the same tokens, and no padded one."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from threading import Event
+
+import pytest
+import torch
+from helpers import ByteTokenizer, assert_no_block_is_lost, run, tokens_by_request, tokens_of
+from torch import Tensor
+
+from labkit import LADDER, CacheConfig, InferenceEngine, LanguageModel, SamplingParams, SchedulerConfig
+from labkit.engine.step import attention as step_attention
+from labkit.engine.step.attention import AttendAndWrite, SplitAttention
+from labkit.engine.step.device import DeviceStep
+from labkit.engine.step.fused import PLAIN, TRITON, VOCABULARY_MULTIPLE, FusedDeviceStep, FusedKernels
+from labkit.engine.step.graphed import GraphedStep
+from labkit.kernels import checks, paged_attention_append_plain, triton_status
+from labkit.ladder import FUSED_AND_SPLIT
+from labkit.model import GPT2Config
+from labkit.model.checkpoint import random_gpt2
+
+pytestmark = pytest.mark.slow
+
+RUNG_00 = LADDER["00"].options
+EAGER = replace(FUSED_AND_SPLIT, launch="eager")
+PLAIN_OPTIONS = replace(EAGER, attention="plain")
+TRITON_OPTIONS = replace(FUSED_AND_SPLIT, attention="triton")
+
+needs_interpreter = pytest.mark.skipif(
+    triton_status().mode != "interpreter", reason=f"not in the interpreter: {triton_status().reason}"
+)
+
+CONFIGS = {  # vocabularies beside, at and beyond a multiple of 64
+    "2 layers": GPT2Config(
+        vocab_size=100, n_positions=64, n_embd=16, n_layer=2, n_head=2, tie_word_embeddings=False
+    ),
+    "odd sizes": GPT2Config(
+        vocab_size=65, n_positions=33, n_embd=15, n_layer=2, n_head=3, n_inner=37, layer_norm_epsilon=1e-3
+    ),
+    "1 layer, no padding": GPT2Config(vocab_size=128, n_positions=40, n_embd=24, n_layer=1, n_head=1),
+}
+configs = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5,), (1, 2, 3, 4, 5)]
+PARAMS = [
+    SamplingParams(8),
+    SamplingParams(12, temperature=0.9, top_k=30, top_p=0.9, seed=1),
+    SamplingParams(6),
+    SamplingParams(8, temperature=1.5, seed=2),
+]
+
+
+def random_model(config: GPT2Config) -> LanguageModel:
+    """Norms and biases are random, too: as they come, a norm that is left out would not be seen."""
+    gpt2 = random_gpt2(config, seed=0)
+    like = torch.Generator().manual_seed(1)
+    for parameter in gpt2.parameters():
+        if parameter.dim() == 2:
+            parameter.mul_(20)
+        else:
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=like))
+    return LanguageModel("random:fused", gpt2, ByteTokenizer())
+
+
+def below_zero(model: LanguageModel) -> LanguageModel:
+    """Every logit is far below the 0 of a row of zeros."""
+    gpt2 = model.gpt2
+    gpt2.ln_f.weight.mul_(0.1)
+    gpt2.ln_f.bias.copy_(torch.full_like(gpt2.ln_f.bias, 5.0))
+    gpt2.lm_head.weight.copy_(-gpt2.lm_head.weight.abs() - 1)
+    return model
+
+
+def make_engine(model: LanguageModel, options, device: str = "cpu", dtype=None, **scheduler: int):
+    return InferenceEngine(
+        model,
+        options,
+        device=device,
+        dtype=dtype,
+        cache=CacheConfig(block_size=4, prefix_cache=False),
+        scheduler=SchedulerConfig(**{"max_batch_size": 4, "prefill_max_batch_size": 1, **scheduler}),
+    )
+
+
+@dataclass
+class Compared:
+    """The logits of a step: of the kernels, and of the model for the same slots."""
+
+    fused: Tensor
+    expected: Tensor
+
+
+def compare_logits(engine: InferenceEngine) -> list[Compared]:
+    """Every greedy step from now on, beside `GPT2.decode_one_token` with plain attention."""
+    step: FusedDeviceStep = engine.decode_step.launcher
+    assert type(step) is FusedDeviceStep
+    manager, greedy_advance, compared = engine.kv_manager, step.kernels.greedy_advance, []
+
+    def spy(logits: Tensor, slot_mapping: Tensor, last_token_ids: Tensor, context_lens: Tensor) -> Tensor:
+        written = manager.k_cache.clone(), manager.v_cache.clone()
+        attention = AttendAndWrite(manager, paged_attention_append_plain)
+        attention.begin(step.slots, slot_mapping, int(context_lens.max()))
+        positions = context_lens[slot_mapping].clamp(min=0).long()
+        expected = step.gpt2.decode_one_token(last_token_ids[slot_mapping], positions, attention)
+        manager.k_cache.copy_(written[0])
+        manager.v_cache.copy_(written[1])
+        compared.append(Compared(logits.clone(), expected))
+        return greedy_advance(logits, slot_mapping, last_token_ids, context_lens)
+
+    step.kernels = step.kernels._replace(greedy_advance=spy)
+    return compared
+
+
+def assert_logits_are_close(compared: list[Compared], bound: float) -> None:
+    """And a token that differs is a near tie."""
+    assert compared
+    for each in compared:
+        assert each.fused.shape == each.expected.shape
+        fused, expected = each.fused.double(), each.expected.double()
+        assert (fused - expected).abs().max() <= bound
+        largest, second = expected.topk(2).values.unbind(1)
+        differs = fused.argmax(1) != expected.argmax(1)
+        assert (largest - second)[differs].le(bound).all()
+
+
+# --- logits ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(PLAIN_OPTIONS, id="plain"),
+        pytest.param(TRITON_OPTIONS, id="triton", marks=needs_interpreter),
+    ],
+)
+@configs
+def test_logits_of_a_random_model_are_those_of_the_model(config: GPT2Config, options):
+    """In float32 they are rounded elsewhere: by a few millionths of the largest, which is about 10."""
+    engine = make_engine(random_model(config), options)
+    compared = compare_logits(engine)
+    longest = 4 if options == TRITON_OPTIONS else 12  # one step of each size, in the interpreter
+    engine.generate(PROMPTS[:3], [SamplingParams(longest - i) for i in range(3)])
+    assert {len(each.fused) for each in compared} == {1, 2, 3}  # a batch as it shrinks
+    assert_logits_are_close(compared, bound=1e-4)
+    assert max(each.expected.abs().max() for each in compared) > 1
+
+
+def test_logits_of_the_trained_model_are_those_of_the_model(tiny):
+    engine = make_engine(tiny, PLAIN_OPTIONS, dtype=torch.float32)
+    compared = compare_logits(engine)
+    engine.generate(["To be, or not", "O", "Romeo, wherefore"], SamplingParams(10, stop_on_eos=False))
+    assert_logits_are_close(compared, bound=1e-4)
+
+
+def test_a_norm_that_is_put_into_the_wrong_layer_would_be_seen():
+    engine = make_engine(random_model(CONFIGS["2 layers"]), PLAIN_OPTIONS)
+    compared = compare_logits(engine)
+    step = engine.decode_step.launcher
+    step._attn.reverse()
+    engine.generate(PROMPTS[:1], SamplingParams(3))
+    with pytest.raises(AssertionError):
+        assert_logits_are_close(compared, bound=1e-4)
+
+
+# --- tokens ----------------------------------------------------------------------------------------
+
+
+@configs
+def test_tokens_are_those_of_rung_00(config: GPT2Config):
+    model = random_model(config)
+    expected = tokens_of(make_engine(model, RUNG_00).generate(PROMPTS, PARAMS))
+    for options in (PLAIN_OPTIONS, FUSED_AND_SPLIT):
+        engine = make_engine(model, options)
+        assert tokens_of(engine.generate(PROMPTS, PARAMS)) == expected
+        assert_no_block_is_lost(engine)
+
+
+@needs_interpreter
+@configs
+def test_tokens_of_the_kernels_in_the_interpreter_are_those_of_rung_00(config: GPT2Config):
+    model = random_model(config)
+    prompts, params = PROMPTS[:3], [replace(each, max_new_tokens=3) for each in PARAMS[:3]]
+    engine = make_engine(model, TRITON_OPTIONS)
+    expected = tokens_of(make_engine(model, RUNG_00).generate(prompts, params))
+    assert tokens_of(engine.generate(prompts, params)) == expected
+    assert engine.decode_step.slots.context_lens[-1] == -1  # nobody's
+    assert_no_block_is_lost(engine)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(PLAIN_OPTIONS, id="plain"),
+        pytest.param(TRITON_OPTIONS, id="triton", marks=needs_interpreter),
+    ],
+)
+@pytest.mark.parametrize("is_drawn", [False, True], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("vocab_size", [1, 100])
+def test_a_token_that_only_pads_the_vocabulary_is_never_chosen(vocab_size: int, is_drawn: bool, options):
+    """Its logit is 0, and all others are below it."""
+    model = below_zero(random_model(replace(CONFIGS["2 layers"], vocab_size=vocab_size)))
+    params = SamplingParams(2, temperature=5.0 if is_drawn else 0.0, seed=3)
+    prompts = [[0], [0, 0, 0]]
+    engine = make_engine(model, options)
+    seen = [] if is_drawn else compare_logits(engine)
+    made = tokens_of(engine.generate(prompts, params))
+    assert made == tokens_of(make_engine(model, RUNG_00).generate(prompts, params))
+    assert all(0 <= token_id < vocab_size for tokens in made for token_id in tokens)
+    for each in seen:
+        assert each.fused.shape[1] == vocab_size
+        assert (each.fused < 0).all()
+
+
+# --- what a step is made of ------------------------------------------------------------------------
+
+
+@configs
+def test_the_vocabulary_is_padded_with_rows_of_zeros(config: GPT2Config):
+    model = random_model(config)
+    step = make_engine(model, PLAIN_OPTIONS).decode_step.launcher
+    padded, weight = step._lm_head, model.gpt2.lm_head.weight
+    V = config.vocab_size
+    assert len(padded) == -(-V // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
+    assert torch.equal(padded[:V], weight) and not padded[V:].any()
+    assert padded.is_contiguous() and not padded.requires_grad
+
+
+@configs
+def test_the_model_stays_as_it_was(config: GPT2Config):
+    model, untouched = random_model(config), random_model(config)
+    make_engine(model, PLAIN_OPTIONS).generate(PROMPTS, PARAMS)
+    for (name, parameter), other in zip(
+        model.gpt2.named_parameters(), untouched.gpt2.parameters(), strict=True
+    ):
+        assert torch.equal(parameter, other), name
+
+
+@needs_interpreter
+def test_options_pick_the_kernels_or_their_twins():
+    model = random_model(CONFIGS["2 layers"])
+    for options, kernels in ((FUSED_AND_SPLIT, PLAIN), (PLAIN_OPTIONS, PLAIN), (TRITON_OPTIONS, TRITON)):
+        step = make_engine(model, options).decode_step.launcher
+        assert type(step) is FusedDeviceStep
+        assert (step.kernels if kernels is PLAIN else without_workspace(step.kernels)) == kernels
+        assert isinstance(step.attention.attention, SplitAttention) == (kernels is TRITON)
+
+
+def without_workspace(kernels: FusedKernels) -> FusedKernels:
+    return kernels._replace(linear_residual=kernels.linear_residual.func)
+
+
+@needs_interpreter
+def test_no_two_engines_share_a_workspace():
+    """Steps of two engines may run at once, and a workspace is for launches that follow each other."""
+    model = random_model(CONFIGS["2 layers"])
+    engines = [make_engine(model, TRITON_OPTIONS) for _ in range(2)]
+    places, made = [], []
+    for engine in engines:
+        step = engine.decode_step.launcher
+        split_k = step.kernels.linear_residual.keywords["workspace"]
+        split = step.attention.attention._workspace
+        tensors = [*split_k, *vars(split).values()]
+        assert len(tensors) == 5
+        places.append({tensor.data_ptr() for tensor in tensors})
+        made.append(tokens_of(engine.generate(PROMPTS[:1], SamplingParams(2))))
+        assert not split_k.counters.any() and not split.arrived.any()
+    assert not places[0] & places[1]
+    assert made[0] == made[1]
+
+
+@configs
+@pytest.mark.parametrize("is_greedy", [True, False], ids=["greedy", "drawn"])
+def test_a_layer_is_five_calls_and_a_step_has_few_more(config: GPT2Config, is_greedy: bool):
+    engine = make_engine(random_model(config), PLAIN_OPTIONS)
+    step = engine.decode_step.launcher
+    calls = []
+
+    def noted(name: str, function: Callable) -> Callable:
+        def call(*args: object, **kwargs: object) -> object:
+            calls.append((name, kwargs.get("gelu", False)))
+            return function(*args, **kwargs)
+
+        return call
+
+    step.kernels = type(PLAIN)(*(noted(n, f) for n, f in step.kernels._asdict().items()))
+    step.attention.attention = noted("attention", step.attention.attention)
+    engine.generate(PROMPTS[:1], SamplingParams(2, temperature=0.0 if is_greedy else 1.0, seed=1))
+    layer = ["norm_linear", "attention", "linear_residual", "norm_linear", "linear_residual"]
+    assert [name for name, _ in calls] == (
+        ["embed"] + layer * config.n_layer + ["greedy_advance"] * is_greedy
+    )
+    assert [gelu for name, gelu in calls if name == "norm_linear"] == [False, True] * config.n_layer
+
+
+@needs_interpreter
+def test_attention_is_split_by_the_longest_sequence_that_there_can_be(monkeypatch: pytest.MonkeyPatch):
+    """Not by the longest that there is, which a graph could not ask for: here 64 tokens, of which a program
+    takes 32."""
+    asked = []
+    split = step_attention.paged_attention_append_split_triton
+
+    def spy(*args: object) -> Tensor:
+        asked.append(args[-1])
+        return split(*args)
+
+    monkeypatch.setattr(step_attention, "paged_attention_append_split_triton", spy)
+    model = random_model(CONFIGS["2 layers"])
+    made = tokens_of(make_engine(model, TRITON_OPTIONS).generate(PROMPTS[:1], SamplingParams(3)))
+    assert made == tokens_of(make_engine(model, RUNG_00).generate(PROMPTS[:1], SamplingParams(3)))
+    assert asked == [2] * 4  # two steps of two layers
+
+
+def test_the_step_it_stands_for_takes_the_same_arguments():
+    """The tokens of a fused step and of a `DeviceStep` over the same slots."""
+    model = random_model(CONFIGS["2 layers"])
+    made = []
+    for options in (replace(PLAIN_OPTIONS, layer_kernels="separate"), PLAIN_OPTIONS):
+        engine = make_engine(model, options)
+        engine.add_request(PROMPTS[1], SamplingParams(8))
+        engine.step()
+        engine.step()
+        step = engine.decode_step.launcher
+        assert isinstance(step, DeviceStep)
+        lens = engine.scheduler.running[0].session.num_tokens
+        with torch.inference_mode():
+            token_ids = step(3, lens, True)  # padded by nobody's rows
+        assert token_ids.shape == (3,) and step.slots.context_lens[-1] == -1
+        assert step.slots.context_lens[step.slots.slot_mapping[0]] == lens + 1
+        made.append(token_ids[0].item())
+    assert made[0] == made[1]
+
+
+# --- on a GPU --------------------------------------------------------------------------------------
+
+TEXTS = ["To be, or not", "O", "The king is", "Romeo, wherefore art thou", "To be", "My lord,", "What"]
+NUM_TOKENS = 60
+# Of logits up to 17.4, which are 1/64 apart in float16: four such steps. On a CPU, where the plain twins
+# round where kernels do, logits of these texts are one step apart at most.
+HALF_BOUND = 4 / 64
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("max_batch_size", [1, 3, 8])
+def test_on_a_gpu_greedy_tokens_in_float32_are_those_of_rung_00(tiny, max_batch_size: int):
+    params = [SamplingParams(NUM_TOKENS - 5 * i, stop_on_eos=False) for i in range(len(TEXTS))]
+    made = []
+    for options in (RUNG_00, EAGER, FUSED_AND_SPLIT):
+        engine = make_engine(tiny, options, "cuda", torch.float32, max_batch_size=max_batch_size)
+        made.append(tokens_of(engine.generate(TEXTS, params)))
+        assert_no_block_is_lost(engine)
+    assert isinstance(engine.decode_step.launcher, GraphedStep)
+    assert made[1] == made[0]
+    assert made[2] == made[0]
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype, bound", [(torch.float32, 1e-3), (torch.float16, HALF_BOUND)], ids=str)
+def test_on_a_gpu_logits_are_those_of_the_model(tiny, dtype: torch.dtype, bound: float):
+    """Of every step, for the slots as they are; a token that differs is a near tie."""
+    engine = make_engine(tiny, EAGER, "cuda", dtype, max_batch_size=8)
+    assert without_workspace(engine.decode_step.launcher.kernels) == TRITON
+    compared = compare_logits(engine)
+    engine.generate(TEXTS, SamplingParams(NUM_TOKENS, stop_on_eos=False))
+    assert_logits_are_close(compared, bound)
+    assert max(len(each.fused) for each in compared) == len(TEXTS)
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_tokens_in_float16_first_leave_those_of_rung_00_at_a_near_tie(tiny):
+    params = SamplingParams(NUM_TOKENS, stop_on_eos=False)
+    engines = [make_engine(tiny, o, "cuda", torch.float16, max_batch_size=8) for o in (RUNG_00, EAGER)]
+    graphs = make_engine(tiny, FUSED_AND_SPLIT, "cuda", torch.float16, max_batch_size=8)
+    expected, *others = [tokens_of(engine.generate(TEXTS, params)) for engine in (*engines, graphs)]
+    for made in others:
+        for text, tokens, wanted in zip(TEXTS, made, expected, strict=True):
+            assert_leaves_at_a_near_tie(engines[0].model, text, tokens, wanted)
+
+
+def assert_leaves_at_a_near_tie(model: LanguageModel, text: str, tokens: tuple, wanted: tuple) -> None:
+    """Where two requests first differ, both tokens are among the likeliest, `HALF_BOUND` apart at most."""
+    assert len(tokens) == len(wanted)
+    first = next((i for i, pair in enumerate(zip(tokens, wanted, strict=True)) if pair[0] != pair[1]), None)
+    if first is None:
+        return
+    prefix = torch.tensor([[*model.tokenizer.encode(text), *wanted[:first]]], device=model.device)
+    lengths = torch.tensor([prefix.shape[1]], device=model.device)
+    logits = model.gpt2.prefill(prefix, lengths).last_logits[0].float()
+    for token_id in (tokens[first], wanted[first]):
+        assert logits.max() - logits[token_id] <= HALF_BOUND
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("is_drawn", [False, True], ids=["greedy", "drawn"])
+def test_on_a_gpu_a_token_that_only_pads_the_vocabulary_is_never_chosen(is_drawn: bool):
+    config = replace(CONFIGS["2 layers"], vocab_size=100, n_embd=32)
+    model = below_zero(random_model(config))
+    params = SamplingParams(20, temperature=5.0 if is_drawn else 0.0, seed=3)
+    for dtype in (torch.float32, torch.float16):
+        engine = make_engine(model, FUSED_AND_SPLIT, "cuda", dtype)
+        for tokens in tokens_of(engine.generate([[0], [0, 0, 0]], params)):
+            assert all(0 <= token_id < 100 for token_id in tokens)
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_requests_come_and_go_and_have_the_tokens_of_rung_00(tiny):
+    def tokens(options) -> list[tuple[int, ...]]:
+        engine = make_engine(tiny, options, "cuda", torch.float32, max_batch_size=4, decode_first=True)
+        outputs, ids = [], []
+        for i, text in enumerate(TEXTS):
+            ids.append(engine.add_request(text, SamplingParams(10 + 3 * i, stop_on_eos=False)))
+            outputs += engine.step() + engine.step()
+        handed_out = tokens_by_request(outputs + run(engine))
+        return [handed_out[i] for i in ids]
+
+    assert tokens(FUSED_AND_SPLIT) == tokens(RUNG_00)
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_an_engine_is_made_while_another_is_at_work_and_neither_disturbs_the_other(tiny):
+    """Made and used in a second thread, whose warm-up runs are in a stream of their own."""
+    params = SamplingParams(NUM_TOKENS, stop_on_eos=False)
+
+    def make() -> InferenceEngine:
+        return make_engine(tiny, FUSED_AND_SPLIT, "cuda", torch.float32, max_batch_size=8)
+
+    first = make()
+    alone = tokens_of(first.generate(TEXTS, params))
+    is_done, meanwhile = Event(), []
+
+    def make_and_generate() -> list[tuple[int, ...]]:
+        try:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                return [tokens_of(make().generate(TEXTS, params)) for _ in range(3)]
+        finally:
+            is_done.set()
+
+    with ThreadPoolExecutor() as pool:
+        second = pool.submit(make_and_generate)
+        while not is_done.is_set():
+            meanwhile.append(tokens_of(first.generate(TEXTS, params)))
+        assert second.result() == [alone] * 3
+    assert meanwhile == [alone] * len(meanwhile) and len(meanwhile) > 1
+    assert tokens_of(first.generate(TEXTS, params)) == alone  # no count was left
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("number", ["08", "09", "10"])
+def test_on_a_gpu_graphs_are_captured_with_values_checked(tiny, monkeypatch: pytest.MonkeyPatch, number: str):
+    """The warm-up runs look at indices; a capture cannot."""
+    params, options = SamplingParams(20, stop_on_eos=False), LADDER[number].options
+    made = []
+    for is_debug in (False, True):
+        monkeypatch.setattr(checks, "DEBUG", is_debug)
+        engine = make_engine(tiny, options, "cuda", torch.float32)
+        assert isinstance(engine.decode_step.launcher, GraphedStep)
+        made.append(tokens_of(engine.generate(TEXTS, params)))
+    assert made[0] == made[1]

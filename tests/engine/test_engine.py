@@ -1,0 +1,481 @@
+"""The engine: the tokens of a request are its own, whatever happens around it."""
+
+import gc
+import pickle
+import re
+import time
+import weakref
+from dataclasses import replace
+
+import pytest
+import torch
+from helpers import (
+    CONFIG,
+    GREEDY,
+    PARAMS,
+    SEEDED,
+    assert_no_block_is_lost,
+    make_engine,
+    run,
+    small_model,
+    tokens_alone,
+    tokens_by_request,
+    tokens_of,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import labkit
+from labkit import LADDER, CacheConfig, FinishReason, InferenceEngine, SamplingParams, SchedulerConfig
+from labkit.paths import ROOT
+
+PROMPTS = [(1, 2, 3), tuple(range(20, 33)), (7,), tuple(range(40, 49)), (1, 2, 3, 4, 5, 6), (9, 9)]
+EACH_PARAMS = [GREEDY, SEEDED, SamplingParams(5), SamplingParams(3, temperature=1.0, seed=1), GREEDY, SEEDED]
+
+
+def alone(prompts=PROMPTS, params=EACH_PARAMS):
+    return [tokens_alone(prompt, p) for prompt, p in zip(prompts, params, strict=True)]
+
+
+# --- tokens ----------------------------------------------------------------------------------------
+
+
+def test_a_completion_can_be_sent_to_another_process(tiny):
+    """Its text is put together when it is asked for, there too."""
+    engine = InferenceEngine(tiny, device="cpu", cache=CacheConfig(block_size=16))
+    (completion,) = engine.generate(["O Romeo"], GREEDY)
+    received = pickle.loads(pickle.dumps(completion))
+    assert received == completion
+    assert received.text == completion.text == tiny.tokenizer.decode(completion.token_ids) != ""
+
+
+def test_the_models_tokens_depend_on_all_that_came_before():
+    """Else the tests of this file would prove little."""
+    first, other_start, other_end = (
+        tokens_alone(prompt, GREEDY) for prompt in [(1, 2, 3, 4), (5, 2, 3, 4), (1, 2, 3, 5)]
+    )
+    assert len({first, other_start, other_end}) == 3 and len(set(first)) > 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rung", LADDER)
+@pytest.mark.parametrize("prefix_cache", [False, True])
+@pytest.mark.parametrize("decode_first", [False, True])
+def test_tokens_do_not_depend_on_the_batch(rung, decode_first, prefix_cache):
+    engine = make_engine(
+        options=LADDER[rung].options, decode_first=decode_first, prefix_cache=prefix_cache, max_batch_size=4
+    )
+    outputs, request_ids = [], []
+    for prompt, params in zip(PROMPTS, EACH_PARAMS, strict=True):  # one joins at each step
+        request_ids.append(engine.add_request(prompt, params))
+        outputs += engine.step()
+    handed_out = tokens_by_request(outputs + run(engine))
+    assert [handed_out[i] for i in request_ids] == alone()
+    assert_no_block_is_lost(engine)
+
+
+def test_generate_answers_in_the_order_of_the_prompts():
+    engine = make_engine(max_batch_size=2, admission_policy="pack")
+    completions = engine.generate(PROMPTS, EACH_PARAMS)
+    assert tokens_of(completions) == alone()
+    assert [c.prompt_token_ids for c in completions] == PROMPTS
+    assert {c.finish_reason for c in completions} == {FinishReason.LENGTH}
+    assert all(c.error is None for c in completions)
+
+
+def test_generate_of_nothing_is_nothing():
+    assert make_engine().generate([]) == []
+
+
+def test_one_params_serves_all_prompts():
+    assert tokens_of(make_engine().generate(PROMPTS, SEEDED)) == alone(params=[SEEDED] * len(PROMPTS))
+
+
+def test_text_is_a_prompt_too():
+    engine = make_engine()
+    (completion,) = engine.generate(["To be"], GREEDY)
+    assert completion.prompt_token_ids == tuple(b"To be")
+    assert completion.token_ids == tokens_alone(tuple(b"To be"), GREEDY)
+    assert completion.text == bytes(completion.token_ids).decode(errors="replace")
+
+
+def test_without_a_seed_each_request_draws_its_own_tokens():
+    params = SamplingParams(8, temperature=2.0)
+    assert len(set(tokens_of(make_engine().generate([(1, 2)] * 4, params)))) == 4
+
+
+def test_each_token_is_drawn_with_a_number_of_its_own():
+    hot = SamplingParams(20, temperature=1e6, seed=1)  # all tokens are equally likely
+    assert len(set(tokens_alone((1, 2), hot))) > 10
+
+
+@pytest.mark.parametrize("num_tokens", [1, 2, 9, 61])
+def test_exactly_max_new_tokens_are_made(num_tokens):
+    (completion,) = make_engine().generate([(1, 2, 3)], SamplingParams(num_tokens))  # up to 64 positions
+    assert len(completion.token_ids) == num_tokens
+    assert completion.finish_reason is FinishReason.LENGTH
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rung", ["00", "01", "06", "07", "09", "10"])
+def test_a_sequence_may_fill_every_position_though_they_fill_no_whole_number_of_blocks(rung):
+    engine = make_engine(options=LADDER[rung].options, block_size=5)
+    assert tokens_of(engine.generate([(1, 2, 3)], SamplingParams(61))) == [
+        tokens_alone((1, 2, 3), SamplingParams(61))
+    ]
+
+
+@pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS)
+@pytest.mark.parametrize("place", [0, 3, 7])
+def test_a_request_stops_at_the_first_eos_if_asked_to(params, place):
+    tokens = tokens_alone((1, 2, 3), params)
+    eos = tokens[place]
+    first = tokens.index(eos)
+    goes_on = replace(params, stop_on_eos=False)
+    stopped, full = make_engine(small_model(eos)).generate([(1, 2, 3)] * 2, [params, goes_on])
+    assert (stopped.token_ids, stopped.finish_reason) == (tokens[: first + 1], FinishReason.STOP)
+    assert (full.token_ids, full.finish_reason) == (tokens, FinishReason.LENGTH)
+    assert stopped.text == bytes(tokens[:first]).decode(errors="replace")  # the end-of-text token has none
+
+
+# --- step by step ----------------------------------------------------------------------------------
+
+
+def test_prefill_first_lets_the_running_wait_for_a_newcomer():
+    engine = make_engine()
+    old = engine.add_request((1, 2), GREEDY)
+    assert [o.request_id for o in engine.step()] == [old]
+    new = engine.add_request((3, 4), GREEDY)
+    assert [o.request_id for o in engine.step()] == [new]
+    assert [o.request_id for o in engine.step()] == [old, new]
+
+
+def test_decode_first_gives_every_running_request_a_token_each_step():
+    engine = make_engine(decode_first=True, prefill_max_batch_size=1, prefix_cache=False)
+    request_ids = []
+    for _ in range(4):
+        outputs = engine.step()
+        assert [o.request_id for o in outputs] == request_ids
+        request_ids.append(engine.add_request((3, 4), GREEDY))
+        outputs = engine.step()
+        assert [o.request_id for o in outputs] == request_ids
+
+
+def test_step_hands_out_each_token_once_and_the_completion_with_the_last():
+    engine = make_engine()
+    request_id = engine.add_request((1, 2, 3), GREEDY)
+    outputs = run(engine)
+    assert tokens_by_request(outputs) == {request_id: tokens_alone((1, 2, 3), GREEDY)}
+    assert [o.completion is None for o in outputs] == [True] * 7 + [False]
+    assert outputs[-1].completion.token_ids == tokens_alone((1, 2, 3), GREEDY)
+    assert engine.step() == []
+
+
+def test_what_generate_and_stream_made_for_others_is_handed_out_by_step():
+    engine = make_engine()
+    first = engine.add_request(PROMPTS[0], SamplingParams(12))
+    outputs = engine.step()
+    engine.generate([PROMPTS[1]], SamplingParams(3))
+    second = engine.add_request(PROMPTS[2], SEEDED)
+    outputs += engine.step()
+    assert list(engine.stream(PROMPTS[3], SamplingParams(20)))  # both are done before it is
+    assert engine.has_work
+    outputs += run(engine)
+    assert tokens_by_request(outputs) == {
+        first: tokens_alone(PROMPTS[0], SamplingParams(12)),
+        second: tokens_alone(PROMPTS[2], SEEDED),
+    }
+    assert {o.request_id for o in outputs if o.completion} == {first, second}
+    assert not engine.has_work
+
+
+# --- streams ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS)
+def test_the_pieces_of_a_stream_are_the_text(params):
+    params = replace(params, max_new_tokens=50)
+    chunks = list(make_engine().stream("To be", params))
+    completion = chunks[-1].completion
+    assert "".join(chunk.text for chunk in chunks) == completion.text
+    assert sum((chunk.token_ids for chunk in chunks), ()) == completion.token_ids
+    assert completion.token_ids == tokens_alone(tuple(b"To be"), params)
+    assert all(len(chunk.token_ids) == 1 and chunk.completion is None for chunk in chunks[:-1])
+
+
+def test_a_stream_goes_on_from_what_other_steps_made():
+    engine = make_engine()
+    stream = engine.stream((1, 2, 3), GREEDY)
+    chunks = [next(stream)]
+    engine.generate([(5, 6)], SamplingParams(3))
+    chunks.append(next(stream))
+    assert [len(chunk.token_ids) for chunk in chunks] == [1, 3]
+    engine.generate([(5, 6)], GREEDY)  # ends the streamed request, too
+    chunks += stream
+    assert sum((chunk.token_ids for chunk in chunks), ()) == tokens_alone((1, 2, 3), GREEDY)
+    assert "".join(chunk.text for chunk in chunks) == chunks[-1].completion.text
+
+
+@pytest.mark.slow
+def test_leaving_a_stream_early_cancels_and_frees():
+    engine = make_engine(prefix_cache=False)
+    for chunk in engine.stream((1, 2, 3), GREEDY):
+        assert chunk.completion is None
+        break
+    del chunk
+    gc.collect()
+    stats = engine.stats()
+    assert stats.counters.finished == {"cancelled": 1}
+    assert_no_block_is_lost(engine)
+
+
+def test_a_stream_that_is_never_started_queues_nothing():
+    engine = make_engine()
+    engine.stream((1, 2, 3), GREEDY)
+    assert not engine.has_work
+
+
+def test_a_stream_whose_request_is_cancelled_ends_with_the_completion():
+    engine = make_engine()
+    stream = engine.stream((1, 2, 3), GREEDY)
+    tokens = next(stream).token_ids
+    engine.cancel(0)
+    (last,) = stream
+    assert last.completion.finish_reason is FinishReason.CANCELLED
+    assert last.token_ids == () and last.completion.token_ids == tokens
+
+
+# --- cancel ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_steps", [0, 1, 4])
+def test_cancel_returns_what_was_generated_and_frees_the_blocks(num_steps):
+    engine = make_engine(prefix_cache=False)
+    other = engine.add_request(PROMPTS[0], GREEDY)
+    request_id = engine.add_request(PROMPTS[1], GREEDY)
+    outputs = [output for _ in range(num_steps) for output in engine.step()]
+    completion = engine.cancel(request_id)
+    engine.check_integrity()
+    assert completion.finish_reason is FinishReason.CANCELLED
+    assert completion.token_ids == tokens_alone(PROMPTS[1], GREEDY)[:num_steps]
+    outputs += run(engine)
+    assert tokens_by_request(outputs)[other] == tokens_alone(PROMPTS[0], GREEDY)
+    assert tokens_by_request(outputs).get(request_id, ()) == completion.token_ids
+    assert engine.stats().counters.finished == {"cancelled": 1, "length": 1}
+    assert_no_block_is_lost(engine)
+
+
+def test_after_cancel_step_says_nothing_more_of_the_request():
+    engine = make_engine()
+    request_id = engine.add_request(PROMPTS[0], GREEDY)
+    engine.generate([PROMPTS[1]], SamplingParams(3))
+    assert len(engine.cancel(request_id).token_ids) == 3
+    assert not engine.has_work and engine.step() == []
+
+
+# --- small pools -----------------------------------------------------------------------------------
+
+
+def blocks_needed(prompt, params, block_size):
+    return -(-(len(prompt) + params.max_new_tokens - 1) // block_size)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rung", LADDER)
+@pytest.mark.parametrize("prefix_cache", [False, True])
+@pytest.mark.parametrize("decode_first", [False, True])
+def test_preemption_changes_no_token(rung, decode_first, prefix_cache):
+    engine = make_engine(
+        options=LADDER[rung].options,
+        block_size=2,
+        max_blocks_per_layer=max(map(blocks_needed, PROMPTS, EACH_PARAMS, [2] * 6)),
+        decode_first=decode_first,
+        prefix_cache=prefix_cache,
+    )
+    put_back, preempted = engine.scheduler.put_back, []
+    engine.scheduler.put_back = lambda requests: preempted.extend(requests) or put_back(requests)
+    request_ids = [engine.add_request(p, q) for p, q in zip(PROMPTS, EACH_PARAMS, strict=True)]
+    handed_out = tokens_by_request(run(engine))
+    assert [handed_out[i] for i in request_ids] == alone()
+    assert engine.stats().counters.preemptions == len(preempted) > 1
+    assert_no_block_is_lost(engine)
+
+
+def test_the_newest_is_preempted_and_waits_ahead_of_all_others():
+    engine = make_engine(block_size=2, max_blocks_per_layer=7, max_batch_size=3, prefix_cache=False)
+    for _ in range(4):
+        engine.add_request((1, 2, 3), GREEDY)
+    engine.step()
+    assert [r.request_id for r in engine.scheduler.running] == [0, 1, 2]  # 2 blocks each
+    while not engine.stats().counters.preemptions:
+        engine.step()
+    assert [r.request_id for r in engine.scheduler.running] == [0, 1]
+    assert [r.request_id for r in engine.scheduler.waiting] == [2, 3]
+    assert engine.stats().counters.preemptions == 1
+    assert len(next(iter(engine.scheduler.waiting)).output_token_ids) == 2  # what it had is kept
+
+
+@pytest.mark.parametrize("rung", ["00", "06", "10"])
+def test_nobody_is_preempted_and_nothing_evicted_while_there_is_a_block_for_everybody(rung):
+    """Two requests of five blocks each, and a cached prompt of one, in a pool of exactly eleven."""
+    engine = make_engine(options=LADDER[rung].options, block_size=2, max_blocks_per_layer=11)
+    engine.generate([(50, 51)], SamplingParams(1))
+    engine.prefix_cache.insert = lambda *prompt: None
+    for prompt in [(1, 2, 3), (4, 5, 6)]:
+        engine.add_request(prompt, GREEDY)
+    least_free = min(engine.stats().free_blocks for _ in iter(engine.step, []))
+    stats = engine.stats()
+    assert least_free == 0
+    assert (stats.counters.preemptions, stats.prefix_evictions, stats.prefix_entries) == (0, 0, 1)
+
+
+def test_a_newcomer_does_not_take_the_blocks_that_the_running_need_next():
+    engine = make_engine(block_size=2, max_blocks_per_layer=5, prefix_cache=False)
+    engine.add_request((1, 2, 3, 4), SamplingParams(2))
+    engine.step()  # two blocks, both full
+    engine.add_request((5, 6, 7, 8, 9), SamplingParams(2))  # three blocks: as many as are free
+    engine.step()
+    assert [r.request_id for r in engine.scheduler.waiting] == [1]
+    run(engine)
+    assert engine.stats().counters.preemptions == 0
+
+
+def test_cached_prompts_are_evicted_before_anybody_is_preempted():
+    engine = make_engine(block_size=2, max_blocks_per_layer=12)
+    engine.generate([(50, 51, 52), (60, 61, 62), (70, 71)], SamplingParams(1))
+    assert engine.stats().free_blocks == 12 - 5
+    engine.add_request((1, 2, 3), GREEDY)
+    engine.add_request((4, 5, 6), GREEDY)
+    run(engine)
+    stats = engine.stats()
+    assert stats.prefix_evictions > 0 and stats.counters.preemptions == 0
+
+
+def test_evictions_are_still_counted_when_the_prefix_cache_is_empty():
+    engine = make_engine()
+    engine.generate([(1, 2)], GREEDY)
+    engine.prefix_cache.clear()
+    assert engine.stats().prefix_evictions == 1
+
+
+@pytest.mark.slow
+@given(
+    block_size=st.integers(1, 9),
+    prompt_length=st.integers(1, 20),
+    max_new_tokens=st.integers(1, 12),
+    decode_first=st.booleans(),
+)
+@settings(max_examples=40)
+def test_a_pool_as_large_as_one_request_is_enough(block_size, prompt_length, max_new_tokens, decode_first):
+    prompt, params = tuple(range(prompt_length)), SamplingParams(max_new_tokens)
+    engine = make_engine(
+        block_size=block_size,
+        max_blocks_per_layer=blocks_needed(prompt, params, block_size),
+        decode_first=decode_first,
+    )
+    for _ in range(3):  # the second finds what the first one left in the prefix cache
+        request_ids = [engine.add_request(prompt, params) for _ in range(2)]
+        handed_out = tokens_by_request(run(engine, max_steps=6 * max_new_tokens))
+        assert [handed_out[i] for i in request_ids] == [tokens_alone(prompt, params)] * 2
+    assert_no_block_is_lost(engine)
+
+
+# --- what it tells of itself -----------------------------------------------------------------------
+
+
+def test_stats_count_what_was_done():
+    engine = make_engine(max_batch_size=2, prefix_cache=False)
+    for prompt in [(1, 2, 3), (4, 5, 6, 7, 8), (9,)]:
+        engine.add_request(prompt, SamplingParams(3))
+    engine.step()
+    stats = engine.stats()
+    assert (stats.waiting, stats.running) == (1, 2)
+    assert (stats.free_blocks, stats.blocks_per_layer) == (32 - 3, 32)  # 2 sequences of 64 tokens
+    run(engine)
+    stats = engine.stats()
+    assert (stats.waiting, stats.running, stats.free_blocks) == (0, 0, 32)
+    counters = stats.counters
+    assert (counters.steps, counters.decode_steps) == (6, 4)  # prefill, decode twice; and again
+    assert (counters.prefill_tokens, counters.reused_tokens, counters.generated_tokens) == (9, 0, 9)
+    assert (counters.preemptions, counters.finished) == (0, {"length": 3})
+    assert counters.prefill_seconds > 0 and counters.decode_seconds > 0
+    # In each of two layers: six decoded tokens, of which the fifth of the first sequence opens a block.
+    assert stats.append_paths == {"boundary": 2, "in_place": 10}
+
+
+def test_stats_are_a_copy():
+    engine = make_engine()
+    before = engine.stats()
+    engine.generate([(1, 2)], GREEDY)
+    assert before == make_engine().stats() != engine.stats()
+
+
+@pytest.mark.slow
+def test_a_finished_request_is_not_retained():
+    engine = make_engine()
+    engine.add_request((1, 2, 3), GREEDY)
+    engine.generate([(4, 5)], SamplingParams(2))
+    (request,) = map(weakref.ref, engine.scheduler.running)
+    run(engine)
+    gc.collect()
+    assert request() is None
+    assert not (engine._requests or engine._step_requests or engine._outbox)
+
+
+def test_times_are_in_order_and_include_the_queue():
+    engine = make_engine(max_batch_size=1)
+    before = time.perf_counter()
+    first, second = (engine.add_request(p, GREEDY) for p in PROMPTS[:2])
+    added = time.perf_counter()
+    timing = {o.request_id: o.completion.timing for o in run(engine) if o.completion}
+    for t in timing.values():
+        moments = [before, t.arrived, added, t.admitted, *t.tokens, time.perf_counter()]
+        assert moments == sorted(moments)
+        assert len(t.tokens) == GREEDY.max_new_tokens
+    assert timing[second].admitted >= timing[first].tokens[-1]  # so its TTFT has the first one's whole time
+
+
+def test_admitted_is_the_first_admission_also_after_a_preemption():
+    engine = make_engine(block_size=2, max_blocks_per_layer=5, prefix_cache=False)
+    for _ in range(2):
+        engine.add_request((1, 2, 3), GREEDY)
+    timing = [o.completion.timing for o in run(engine) if o.completion]
+    assert engine.stats().counters.preemptions > 0
+    assert all(t.admitted <= t.tokens[0] for t in timing)
+
+
+def test_a_request_that_never_ran_was_never_admitted():
+    engine = make_engine()
+    timing = engine.cancel(engine.add_request((1, 2), GREEDY)).timing
+    assert timing.admitted is None and timing.tokens == ()
+
+
+def test_what_is_not_asked_for_is_as_the_docstrings_say():
+    assert CacheConfig() == CacheConfig(64, None, True, 256)
+    assert SchedulerConfig() == SchedulerConfig(8, 8, 2048, "fifo", 32, False)
+    assert SamplingParams() == SamplingParams(16, 0.0, 0, 1.0, None, True)
+
+
+def test_the_pool_has_room_for_a_full_batch_of_the_longest_sequences_unless_told_otherwise():
+    engine = make_engine(max_batch_size=3, block_size=5)
+    assert engine.kv_manager.max_blocks_per_layer == 3 * 13  # 64 positions
+    assert engine.kv_manager.k_cache.shape == (CONFIG.n_layer, 39, CONFIG.n_head, 5, CONFIG.head_dim)
+
+
+def test_the_model_that_was_handed_in_is_not_changed():
+    engine = InferenceEngine(small_model(), device="cpu", dtype=torch.float64)
+    assert engine.generate([(1, 2, 3)], GREEDY)[0].token_ids == tokens_alone((1, 2, 3), GREEDY)
+    assert (engine.model.dtype, small_model().dtype) == (torch.float64, torch.float32)
+    assert make_engine().model is small_model()  # nothing to convert, so no copy
+
+
+@pytest.mark.slow
+def test_the_readmes_example_runs(capsys):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    exec(readme.split("```python\n")[1].split("```")[0], {})
+    streamed, handed_out = re.fullmatch(r"(.*?)((?:3 \d+\n){8})", capsys.readouterr().out, re.DOTALL).groups()
+    assert streamed  # random text, of any length
+    tokens = labkit.InferenceEngine(labkit.load_model("data/tiny-gpt2"), device="cpu").generate(
+        [[17, 4, 99]], SamplingParams(max_new_tokens=8)
+    )
+    assert [int(line.split()[1]) for line in handed_out.splitlines()] == list(tokens[0].token_ids)

@@ -1,0 +1,206 @@
+"""The engine under random schedules and failures, in pools too small: every request gets its own tokens."""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pytest
+from helpers import ENGINES, Boom, assert_no_block_is_lost, failing, make_engine, tokens_alone, tokens_of
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from labkit import FinishReason, SamplingParams
+from labkit.engine.step.resident import ResidentDecodeStep
+
+pytestmark = pytest.mark.slow
+
+# Many begin with another one, so that the prefix cache has whole and partial hits.
+PROMPTS = st.sampled_from([(1,), (1, 2, 3), (1, 2, 3, 4, 5, 6), (1, 2, 3, 9), (7, 8), tuple(range(20, 30))])
+PARAMS = st.sampled_from(
+    [SamplingParams(1), SamplingParams(4), SamplingParams(9), SamplingParams(6, temperature=1.0, seed=3)]
+)
+LONGEST = 10 + 9 - 1  # tokens in the cache
+ANY = st.integers(0, 99)  # which of the requests or streams there are
+
+# What can fail inside a step: an owner and the name of what is called there.
+PLACES = {
+    "telling the device": lambda engine: telling(engine.decode_step),
+    "the device's work": lambda engine: (engine.decode_step, working(engine.decode_step)),
+    "append at layer k, request b": lambda engine: (engine.kv_manager, "append_token"),
+    "making a block ready": lambda engine: (engine.kv_manager, "allocate_block"),
+    "writing a layer's batch": lambda engine: (engine.kv_manager.kv_write, "write"),
+    "storing a prompt": lambda engine: (engine.kv_manager, "append_prompt"),
+    "looking up a prefix": lambda engine: (engine.prefix_cache, "lookup"),
+    "keeping a prompt": lambda engine: (engine.prefix_cache, "insert"),
+    "sampling": lambda engine: (engine.decode_step, sampling(engine.decode_step)),
+}
+
+
+def telling(step):
+    return (step.slots, "follow") if is_resident(step) else (step.block_tables, "build")
+
+
+def working(step):
+    return "launcher" if is_resident(step) else "attention"
+
+
+def sampling(step):
+    return "launcher" if is_resident(step) else "sample"
+
+
+def is_resident(step):
+    return isinstance(step, ResidentDecodeStep)
+
+
+@dataclass
+class OpenStream:
+    chunks: object
+    expected: tuple[int, ...]
+    received: tuple[int, ...] = ()
+    text: str = ""
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """The model: what each request must get, and what `step` has handed out so far."""
+
+    def __init__(self, options):
+        super().__init__()
+        self.options = options
+        self.expected: dict[int, tuple[int, ...]] = {}
+        self.received: dict[int, tuple[int, ...]] = {}
+        self.live: list[int] = []  # requests added and not ended
+        self.streams: list[OpenStream] = []
+
+    @initialize(
+        block_size=st.integers(1, 6),
+        spare_blocks=st.integers(0, 6),
+        prefix_cache=st.booleans(),
+        max_prefix_entries=st.integers(1, 4),
+        max_batch_size=st.integers(1, 4),
+        prefill_max_batch_size=st.integers(1, 4),
+        prefill_max_tokens=st.integers(1, 20),
+        admission_policy=st.sampled_from(["fifo", "pack"]),
+        pack_window=st.integers(1, 3),
+        decode_first=st.booleans(),
+    )
+    def start(self, block_size, spare_blocks, **policy):
+        num_blocks = -(-LONGEST // block_size) + spare_blocks
+        self.engine = make_engine(
+            options=self.options, block_size=block_size, max_blocks_per_layer=num_blocks, **policy
+        )
+
+    # --- moves -------------------------------------------------------------------------------------
+
+    @rule(prompt=PROMPTS, params=PARAMS)
+    def add(self, prompt, params):
+        request_id = self.engine.add_request(prompt, params)
+        self.expected[request_id] = tokens_alone(prompt, params)
+        self.received[request_id] = ()
+        self.live.append(request_id)
+
+    @rule()
+    def step(self):
+        with suppress(Boom):
+            for request_id, token_id, completion in self.engine.step():
+                assert request_id in self.live
+                self.received[request_id] += (token_id,)
+                if completion:
+                    assert completion.finish_reason is FinishReason.LENGTH
+                    assert completion.token_ids == self.received[request_id]
+                    self.live.remove(request_id)
+
+    @precondition(lambda self: self.engine.stats().waiting + self.engine.stats().running)
+    @rule(which=ANY)
+    def cancel(self, which):
+        unfinished = [r.request_id for r in (*self.engine.scheduler.running, *self.engine.scheduler.waiting)]
+        request_id = unfinished[which % len(unfinished)]
+        completion = self.engine.cancel(request_id)
+        assert completion.finish_reason is FinishReason.CANCELLED
+        if request_id in self.live:  # else it is a stream's
+            assert completion.token_ids[: len(self.received[request_id])] == self.received[request_id]
+            assert self.expected[request_id][: len(completion.token_ids)] == completion.token_ids
+            self.live.remove(request_id)
+            self.received[request_id] = self.expected[request_id]
+
+    @rule(prompts=st.lists(PROMPTS, max_size=4), params=PARAMS)
+    def generate(self, prompts, params):
+        with suppress(Boom):
+            completions = self.engine.generate(prompts, params)
+            assert tokens_of(completions) == [tokens_alone(prompt, params) for prompt in prompts]
+
+    @rule(prompt=PROMPTS, params=PARAMS)
+    def open_stream(self, prompt, params):
+        self.streams.append(OpenStream(self.engine.stream(prompt, params), tokens_alone(prompt, params)))
+
+    @precondition(lambda self: self.streams)
+    @rule(which=ANY, leave=st.booleans())
+    def read_or_leave_a_stream(self, which, leave):
+        stream = self.streams.pop(which % len(self.streams))
+        if leave:
+            return stream.chunks.close()
+        with suppress(Boom):
+            text, token_ids, completion = next(stream.chunks)
+            stream.text += text
+            stream.received += token_ids
+            if completion is None:
+                self.streams.append(stream)
+            else:
+                assert stream.text == completion.text
+                assert stream.received == completion.token_ids
+                cancelled = completion.finish_reason is FinishReason.CANCELLED
+                assert cancelled or stream.received == stream.expected
+            assert stream.expected[: len(stream.received)] == stream.received
+
+    @rule(place=st.sampled_from(sorted(PLACES)), at_call=st.integers(0, 5))
+    def plant_a_failure(self, place, at_call):
+        owner, name = PLACES[place](self.engine)
+        if owner is not None:  # there may be no prefix cache
+            setattr(owner, name, failing(getattr(owner, name), at_call))
+
+    # --- what holds after each move ----------------------------------------------------------------
+
+    @invariant()
+    def every_block_is_accounted_for(self):
+        self.engine.check_integrity()
+
+    @invariant()
+    def who_runs_has_a_session_and_who_waits_has_none(self):
+        scheduler = self.engine.scheduler
+        assert all(request.session is not None for request in scheduler.running)
+        assert all(request.session is None for request in scheduler.waiting)
+        assert len(scheduler.running) <= scheduler.config.max_batch_size
+
+    @invariant()
+    def nobody_overtakes_in_fifo(self):
+        scheduler = self.engine.scheduler
+        if scheduler.config.admission_policy == "fifo":
+            request_ids = [r.request_id for r in (*scheduler.running, *scheduler.waiting)]
+            assert all(first < second for first, second in pairwise(request_ids))
+
+    def teardown(self):
+        for stream in self.streams:
+            stream.chunks.close()
+        for _ in range(1000):
+            if not self.engine.has_work:
+                break
+            self.step()
+            self.engine.check_integrity()
+        assert not self.engine.has_work
+        assert self.received == self.expected and not self.live
+        assert_no_block_is_lost(self.engine)
+
+
+@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+def test_every_request_gets_its_tokens_and_no_block_is_lost(options):
+    run_state_machine_as_test(
+        lambda: EngineMachine(options),
+        settings=settings(max_examples=60, stateful_step_count=40),
+    )

@@ -1,0 +1,182 @@
+"""Text to ids and back, against transformers' tokenizer."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+from labkit.errors import CheckpointError
+from labkit.model.tokenizer import ByteLevelTokenizer, WordTokenizer
+from labkit.paths import ROOT
+
+TINY = ROOT / "data/tiny-gpt2"
+OURS = ByteLevelTokenizer.from_directory(TINY, eos_token_id=0)
+THEIRS = AutoTokenizer.from_pretrained(TINY)
+VOCAB_SIZE = THEIRS.vocab_size
+
+TEXTS = {
+    "plain": "To be, or not to be: that is the question.",
+    "spaces": "  two  spaces\n\n\ttab \r\n and a no-break\u00a0one ",
+    "contractions": "I'll, we've, it's, DON'T",
+    "accents, composed and not": "naïve café, cafe\u0301",
+    "scripts": "Ελληνικά, русский, 日本語, العربية, हिन्दी",
+    "emoji": "🙂👩‍👩‍👧🏽🇫🇷",
+    "digits": "3.14159 1,000,000 ½ ٣",
+    "control characters": "a\x00b\x7f\x1b[0m\u200b\ufeff",
+    "a special token": "before<|endoftext|>after <|endoftext|>",
+    "a replacement character": "\ufffd",
+    "nothing": "",
+}
+
+
+def hf_decode(token_ids: list[int]) -> str:
+    return THEIRS.decode(token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+def assert_tokenizes_like_transformers(text: str) -> None:
+    token_ids = OURS.encode(text)
+    assert token_ids == THEIRS.encode(text, add_special_tokens=False)
+    assert OURS.decode(token_ids) == hf_decode(token_ids)
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_ids_and_text_equal_transformers(text: str):
+    assert_tokenizes_like_transformers(text)
+
+
+@given(st.text())
+def test_ids_and_text_equal_transformers_for_any_text(text: str):
+    assert_tokenizes_like_transformers(text)
+
+
+@given(st.text().filter(lambda text: "<|endoftext|>" not in text))
+def test_text_survives_the_way_there_and_back(text: str):
+    assert OURS.decode(OURS.encode(text)) == text
+
+
+@given(st.lists(st.integers(0, VOCAB_SIZE - 1), max_size=40))
+def test_any_ids_decode_as_transformers_decodes_them(token_ids: list[int]):
+    assert OURS.decode(token_ids) == hf_decode(token_ids)
+
+
+@given(st.text().filter(lambda text: "<|endoftext|>" not in text))
+def test_the_bytes_of_the_tokens_are_the_bytes_of_the_text(text: str):
+    assert b"".join(map(OURS.token_bytes, OURS.encode(text))) == text.encode()
+
+
+def test_every_byte_is_a_token():
+    singles = {token for i in range(VOCAB_SIZE) if len(token := OURS.token_bytes(i)) == 1}
+    assert singles == {bytes([b]) for b in range(256)}
+
+
+def test_a_special_token_has_no_bytes_and_an_id_past_the_vocabulary_is_a_replacement_character():
+    assert OURS.token_bytes(OURS.eos_token_id) == b""
+    assert OURS.decode([*OURS.encode("ab"), VOCAB_SIZE, VOCAB_SIZE + 900]) == "ab\ufffd\ufffd"
+
+
+# --- other files -----------------------------------------------------------------------------------
+
+
+def tokenizer_json() -> dict:
+    return json.loads((TINY / "tokenizer.json").read_text(encoding="utf-8"))
+
+
+def write_tokenizer_json(directory: Path, **changes: object) -> ByteLevelTokenizer:
+    content = json.dumps(tokenizer_json() | changes)
+    (directory / "tokenizer.json").write_text(content, encoding="utf-8")
+    return ByteLevelTokenizer.from_directory(directory, eos_token_id=0)
+
+
+@pytest.fixture(scope="module")
+def older(tmp_path_factory) -> ByteLevelTokenizer:
+    """The shipped tokenizer in GPT-2's older two files."""
+    directory = tmp_path_factory.mktemp("older")
+    bpe = tokenizer_json()["model"]
+    (directory / "vocab.json").write_text(json.dumps(bpe["vocab"]), encoding="utf-8")
+    merges = "\n".join(["#version: 0.2", *map(" ".join, bpe["merges"])])
+    (directory / "merges.txt").write_text(merges + "\n", encoding="utf-8")
+    return ByteLevelTokenizer.from_directory(directory, eos_token_id=0)
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_vocab_json_and_merges_txt_give_the_same_ids_and_text(older: ByteLevelTokenizer, text: str):
+    token_ids = older.encode(text)
+    assert token_ids == OURS.encode(text)
+    assert older.decode(token_ids) == OURS.decode(token_ids)
+    assert older.vocab_size == OURS.vocab_size == VOCAB_SIZE
+
+
+def test_a_prompt_is_neither_cut_nor_padded_whatever_the_file_was_saved_with(tmp_path: Path):
+    cutting = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
+    padding = {
+        "strategy": {"Fixed": 40},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": 0,
+        "pad_type_id": 0,
+        "pad_token": "<|endoftext|>",
+    }
+    tokenizer = write_tokenizer_json(tmp_path, truncation=cutting, padding=padding)
+    for text in TEXTS.values():
+        assert tokenizer.encode(text) == OURS.encode(text)
+
+
+def test_no_special_token_is_put_around_a_prompt(tmp_path: Path):
+    around = tokenizer_json()["post_processor"] | {
+        "single": [
+            {"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}},
+            {"Sequence": {"id": "A", "type_id": 0}},
+        ],
+        "special_tokens": {"<|endoftext|>": {"id": "<|endoftext|>", "ids": [0], "tokens": ["<|endoftext|>"]}},
+    }
+    tokenizer = write_tokenizer_json(tmp_path, post_processor=around)
+    assert tokenizer._backend.encode("ab").ids == [0, *OURS.encode("ab")]
+    assert tokenizer.encode("ab") == OURS.encode("ab")
+
+
+def test_tokens_added_by_a_fine_tune_are_text_unless_they_are_special(tmp_path: Path):
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+    added = [
+        *tokenizer_json()["added_tokens"],
+        plain | {"id": VOCAB_SIZE, "content": "<the user>"},
+        plain | {"id": VOCAB_SIZE + 1, "content": "<tool>", "special": True},
+    ]
+    tokenizer = write_tokenizer_json(tmp_path, added_tokens=added)
+    token_ids = tokenizer.encode("ab<the user>cd<tool>ef")
+    assert {VOCAB_SIZE, VOCAB_SIZE + 1} < set(token_ids)
+    assert tokenizer.decode(token_ids) == "ab<the user>cdef"
+    assert tokenizer.vocab_size == VOCAB_SIZE + 2
+
+
+def test_merges_that_do_not_fit_the_vocabulary_are_damage(tmp_path: Path):
+    (tmp_path / "vocab.json").write_text('{"a": 0, "b": 1}')
+    (tmp_path / "merges.txt").write_text("#version: 0.2\nx y\n")
+    with pytest.raises(CheckpointError, match="damaged"):
+        ByteLevelTokenizer.from_directory(tmp_path, eos_token_id=None)
+
+
+# --- words -----------------------------------------------------------------------------------------
+
+WORDS = WordTokenizer(50257, eos_token_id=50256)
+
+
+@pytest.mark.parametrize(
+    "text, num_tokens", {"Hello": 1, "Hello Hello": 2, " a\n b\tc ": 3, "naïve 🙂": 2, "": 0}.items()
+)
+def test_a_word_is_one_token(text: str, num_tokens: int):
+    token_ids = WORDS.encode(text)
+    assert len(token_ids) == num_tokens
+    assert all(0 <= i < WORDS.vocab_size for i in token_ids)
+
+
+def test_the_same_word_is_the_same_token_in_every_process_and_another_word_is_not():
+    hello = 0xF7D18982 % WORDS.vocab_size  # the CRC-32 of "Hello"
+    assert WORDS.encode("Hello Hello") == [hello, hello]
+    assert WORDS.encode("World") != [hello]
+
+
+def test_word_ids_decode_to_their_numbers_and_the_end_of_text_to_nothing():
+    assert WORDS.decode([7, 50256, 12]) == " w7 w12"

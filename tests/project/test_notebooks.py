@@ -1,0 +1,128 @@
+"""What every notebook promises. nbval compares the outputs; this sees that there is something to compare."""
+
+import dis
+from types import CodeType
+
+import matplotlib.pyplot as plt
+import nbformat
+import pytest
+
+from labkit import lab
+from labkit.ladder import LESSONS
+from labkit.paths import ROOT
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+IGNORED_TAG, IGNORED_LINE = "nbval-ignore-output", "# NBVAL_IGNORE_OUTPUT"
+COMPARED = {"text/plain", "text/html", "text/markdown"}
+
+every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+
+
+def code_cells(path):
+    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+
+
+def is_ignored(cell) -> bool:
+    return IGNORED_TAG in cell.metadata.get("tags", []) or IGNORED_LINE in cell.source.splitlines()
+
+
+def is_compared(cell) -> bool:
+    """Whether nbval compares text of this cell: printed, or displayed with more than a figure's size."""
+    if is_ignored(cell):
+        return False
+    printed = [out for out in cell.outputs if out.output_type == "stream" and out.name == "stdout"]
+    displayed = [out for out in cell.outputs if "data" in out and "image/png" not in out.data]
+    return bool(printed) or any(COMPARED & out.data.keys() for out in displayed)
+
+
+def test_the_lessons_and_the_folder_name_the_same_notebooks():
+    assert [path.name for path in NOTEBOOKS] == [lesson.notebook for lesson in LESSONS.values()]
+
+
+@every_notebook
+def test_enough_of_a_notebook_is_compared(path):
+    cells = code_cells(path)
+    with_output = [cell for cell in cells if cell.outputs]
+    compared = sum(map(is_compared, cells))
+    assert compared >= 12
+    assert sum(map(is_ignored, with_output)) <= 0.4 * len(with_output)
+
+
+@every_notebook
+def test_a_notebook_stores_one_clean_run(path):
+    cells = code_cells(path)
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    for cell in cells:
+        assert not [out for out in cell.outputs if out.output_type == "error"], cell.source
+        assert "execution" not in cell.metadata, "timing metadata is stored"
+        assert not [out for out in cell.outputs if out.get("name") == "stderr"], cell.source
+
+
+@every_notebook
+def test_a_notebook_begins_with_the_bootstrap_and_installs_nothing(path):
+    cells = code_cells(path)
+    assert cells[0].source == f'from labkit import lab\n\nhere = lab.start("{path.name[:2]}")'
+    for cell in cells:
+        first = [line.lstrip()[:1] for line in cell.source.splitlines()]
+        assert "%" not in first and "!" not in first, f"a magic or a shell line: {cell.source}"
+
+
+def names_of(source: str) -> tuple[set[str], set[str]]:
+    """The names that a cell binds, and those that it takes from other cells (or from Python)."""
+    code = compile(source, "cell", "exec")
+    bound, taken = set(), set()
+    for step in dis.get_instructions(code):
+        if step.opname == "STORE_NAME":
+            bound.add(step.argval)
+        elif step.opname == "LOAD_NAME" and step.argval not in bound:
+            taken.add(step.argval)
+    return bound, taken | (globals_of_functions(code) - bound)
+
+
+def globals_of_functions(code: CodeType) -> set[str]:
+    names = set()
+    for inner in filter(lambda constant: isinstance(constant, CodeType), code.co_consts):
+        names |= {step.argval for step in dis.get_instructions(inner) if step.opname == "LOAD_GLOBAL"}
+        names |= globals_of_functions(inner)
+    return names
+
+
+def test_names_are_taken_from_other_cells_unless_they_are_bound_first():
+    assert names_of("a = 1\nb = [a * c for _ in d]\ne += 1") == ({"a", "b", "e"}, {"c", "d", "e"})
+    assert names_of("def f(x):\n    return x + late + g()\nlate = f(1)") == ({"f", "late"}, {"g"})
+
+
+@every_notebook
+def test_a_name_that_cells_share_means_one_thing(path):
+    """Bound in two cells, it would depend on which ran last what a third one shows."""
+    cells = [names_of(cell.source) for cell in code_cells(path)]
+    bound_twice = {
+        name for name in set().union(*(bound for bound, _ in cells)) if sum(name in b for b, _ in cells) > 1
+    }
+    assert bound_twice & set().union(*(taken for _, taken in cells)) == set()
+
+
+@pytest.mark.slow
+def test_the_first_lessons_small_engine_shows_the_same_however_often_a_cell_runs(tiny, capsys):
+    (path,) = [path for path in NOTEBOOKS if path.name.startswith("00")]
+    sources = [cell.source for cell in code_cells(path) if not is_ignored(cell)]
+    (first,) = [i for i, source in enumerate(sources) if "def small_engine" in source]
+    (last,) = [i for i, source in enumerate(sources) if "same      :" in source]
+    here, names = lab.start("00"), {}
+    capsys.readouterr()
+
+    def printed(source: str) -> str:
+        exec(source, names)
+        plt.close("all")
+        return capsys.readouterr().out
+
+    names |= {"here": here, "model": tiny}
+    printed(sources[0])  # imports
+    for source in sources[first : last + 1]:
+        assert printed(source) == printed(source)
+    assert names["ours"] == names["theirs"]
+
+
+@every_notebook
+def test_a_notebook_is_small_enough_to_read_on_the_web(path):
+    assert path.stat().st_size < 1_500_000

@@ -1,0 +1,232 @@
+"""Compile every kernel for GPUs that need not be there, and print what each program takes of them, as JSON.
+
+    python tests/support/compile_kernels.py quick|full
+
+A process of its own, for where there is no GPU labkit turns Triton's interpreter on, and kernels that are
+imported so cannot be compiled. The wrappers are called as the engine calls them, with tensors that have no
+numbers, and Triton stops before the launch: so each kernel is compiled with the constants and the options
+that it has in an engine.
+"""
+
+import json
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import torch
+import triton
+from torch._subclasses import FakeTensorMode
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction, MockTensor
+
+with patch.object(torch.cuda, "is_available", lambda: True):
+    from labkit.kernels import triton_runtime
+from labkit.kernels import decode_ends, fused_linear, kv_append, paged_attention, paged_attention_append
+
+# Bytes of shared memory that a program can have ("opt-in"), by compute capability: CUDA C++ Programming
+# Guide, table "Technical Specifications per Compute Capability". (A multiprocessor has 1 KiB more.)
+SHARED_MEMORY = {
+    80: 163 * 1024,
+    86: 99 * 1024,
+    89: 99 * 1024,
+    90: 227 * 1024,
+    100: 227 * 1024,
+    120: 99 * 1024,
+}
+NATIVE, TIGHTEST = 90, 86  # TILES were measured on the one; on the other they have the least room
+
+MODULES = (decode_ends, fused_linear, kv_append, paged_attention, paged_attention_append)
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+HEAD_SIZES = (64, 80, 128)
+BLOCK_SIZES = (16, 64)
+# Outputs and inputs of products that are not in the table: of GPT-2 XL's layers and of the tiny model's.
+OTHER_PRODUCTS = [(N, K) for E in (1600, 64) for N, K in ((3 * E, E), (4 * E, E), (E, E), (E, 4 * E))]
+
+Case = Callable[[], None]  # calls one wrapper
+
+
+def empty(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="cuda")
+
+
+int32, int64, float32 = (partial(empty, dtype=d) for d in (torch.int32, torch.int64, torch.float32))
+
+
+# --- the wrappers, each with arguments as an engine's -----------------------------------------------
+
+
+def norm_linear(M: int, N: int, K: int, dtype: torch.dtype) -> None:
+    parts = -(-K // 64)  # as many as a `linear_residual` of 64 outputs a program leaves
+    layer = fused_linear.NormLinear(empty(N, K, dtype=dtype), float32(N), float32(N), 1e-5)
+    statistics = fused_linear.RowStatistics(float32(M, parts, 2), 64)
+    fused_linear.norm_linear_triton(empty(M, K, dtype=dtype), statistics, layer, gelu=N == 4 * K)
+
+
+def linear_residual(M: int, N: int, K: int, dtype: torch.dtype) -> None:
+    x, weight, bias, residual = (empty(*shape, dtype=dtype) for shape in ((M, K), (N, K), (N,), (M, N)))
+    fused_linear.linear_residual_triton(x, weight, bias, residual)
+
+
+def attention(form: str, D: int, block_size: int, dtype: torch.dtype, B: int = 8, splits: int = 1) -> None:
+    H, S, M = 12, B + 1, 1024 // block_size
+    query, key, value = empty(B, 3, H, D, dtype=dtype).unbind(1)
+    cache = [empty(100, H, block_size, D, dtype=dtype) for _ in range(2)]
+    if form == "paged":
+        paged_attention.paged_attention_triton(query, key, value, *cache, int32(B, M), int32(B), 1000)
+        return
+    arguments = query, key, value, *cache, int32(S, M), int32(S), int64(B)
+    if form == "append":
+        paged_attention_append.paged_attention_append_triton(*arguments, 1000)
+        return
+    workspace = paged_attention_append.SplitWorkspace(B, H, D, query.device)
+    paged_attention_append.paged_attention_append_split_triton(*arguments, workspace, splits)
+
+
+def append(form: str, D: int, dtype: torch.dtype, B: int = 8, H: int = 12) -> None:
+    cache = [empty(100, H, 64, D, dtype=dtype) for _ in range(2)]
+    _, key, value = empty(B, 3, H, D, dtype=dtype).unbind(1)
+    if form == "indexed":
+        kv_append.kv_append_triton(*cache, key, value, int64(B), int64(B), int64(B))
+    elif form == "full batch":
+        kv_append.kv_append_triton_full_batch(*cache, key, value, int64(B), 5)
+    else:
+        kv_append.kv_append_triton_identity_pos(*cache, key, value, int64(B), int32(B))
+
+
+def ends(dtype: torch.dtype, B: int = 8, E: int = 768, V: int = 50257) -> None:
+    slots = int64(B), int64(B + 1), int32(B + 1)
+    decode_ends.embed_slots_triton(*slots, empty(V, E, dtype=dtype), empty(1024, E, dtype=dtype))
+    decode_ends.greedy_advance_triton(empty(B, V + 47, dtype=dtype).narrow(1, 0, V), *slots)
+
+
+def products(dtype: torch.dtype, sizes: list, rows: list[int] | None = None) -> Iterator[Case]:
+    """Of each size, for each number of rows, or for each that has a tile in the table."""
+    for N, K in sizes:
+        function = linear_residual if N <= K else norm_linear
+        for M in rows or [most for most, _ in fused_linear.TILES[N, K]]:
+            yield partial(function, M, N, K, dtype)
+
+
+def attentions(D: int, dtype: torch.dtype, block_sizes: tuple[int, ...] = (64,)) -> Iterator[Case]:
+    for block_size in block_sizes:  # which are constants of these kernels only
+        for form in ("paged", "append"):
+            yield partial(attention, form, D, block_size, dtype)
+    most = paged_attention_append.MAX_SPLITS
+    for B, splits in ((8, 1), (8, most), (128, 1)):  # the last are more programs than run at once
+        yield partial(attention, "split", D, 64, dtype, B, splits)
+
+
+def appends(D: int, dtype: torch.dtype) -> Iterator[Case]:
+    for form in ("indexed", "full batch", "identity pos"):
+        yield partial(append, form, D, dtype)
+
+
+def full(arch: int) -> Iterator[Case]:
+    """Every kernel, in every precision, with every tile and head size."""
+    for dtype in DTYPES:
+        yield partial(ends, dtype)
+        yield from products(dtype, list(fused_linear.TILES))
+        yield from products(dtype, OTHER_PRODUCTS, rows=[1, 256])
+        for D in HEAD_SIZES:
+            yield from attentions(D, dtype, BLOCK_SIZES)
+            yield from appends(D, dtype)
+
+
+def quick(arch: int) -> Iterator[Case]:
+    """Every kernel, and on the native and the tightest GPU every tile, head size and precision."""
+    yield partial(ends, torch.float16)
+    if arch not in (NATIVE, TIGHTEST):
+        yield from products(torch.float16, [(2304, 768), (768, 3072)], rows=[16])
+        yield partial(attention, "split", 64, 64, torch.float16)
+        return
+    yield from products(torch.float16, list(fused_linear.TILES))
+    for dtype in (torch.bfloat16, torch.float32):
+        yield from products(dtype, [(2304, 768), (768, 3072)], rows=[16])
+    for D, dtype in ((64, torch.float16), (80, torch.bfloat16), (128, torch.float16), (128, torch.float32)):
+        yield from attentions(D, dtype)
+    for D, dtype in zip(HEAD_SIZES, DTYPES, strict=True):
+        yield from appends(D, dtype)
+
+
+# --- compiling, not launching ------------------------------------------------------------------------
+
+
+class TargetDriver:
+    """A GPU for which Triton compiles, and on which nothing runs."""
+
+    def __init__(self, arch: int) -> None:
+        self.arch = arch
+
+    def get_current_device(self) -> int:
+        return self.arch  # kernels are kept by device
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self.arch, 32)
+
+
+def spilled_bytes(compiled: triton.compiler.CompiledKernel) -> int:
+    """What a thread keeps in memory, because it has no registers for it."""
+    (cubin,) = (path for name, path in compiled.metadata_group.items() if name.endswith(".cubin"))
+    command = [knobs.nvidia.cuobjdump.path, "-res-usage", cubin]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    used = dict(re.findall(r"\b(STACK|LOCAL):(\d+)", answer))
+    return int(used["STACK"]) + int(used["LOCAL"])
+
+
+def compile_case(arch: int, case: Case) -> list[dict]:
+    """What its kernels take of such a GPU."""
+    taken, run = [], JITFunction.run
+
+    def compile_only(self: JITFunction, *args: object, grid: object, warmup: bool, **options: object) -> None:
+        dtypes = [MockTensor(a.dtype) if isinstance(a, torch.Tensor) else a for a in args]
+        compiled = run(self, *dtypes, grid=grid, warmup=True, **options)
+        first = args[0]  # of a product, its inputs
+        taken.append(
+            {
+                "arch": arch,
+                "kernel": self.__name__,
+                "case": str(case.args),
+                "blocks": {k: v for k, v in options.items() if k.isupper() or k.startswith("num_")},
+                "inputs": first.shape[-1],
+                "element_size": first.element_size(),
+                "shared": compiled.metadata.shared,
+                "spilled": spilled_bytes(compiled),
+                "early": compiled.metadata.launch_pdl,
+            }
+        )
+
+    driver.set_active(TargetDriver(arch))
+    triton_runtime.early_launch.cache_clear()
+    triton_runtime.shared_memory_of.cache_clear()
+    properties = SimpleNamespace(shared_memory_per_block_optin=SHARED_MEMORY[arch])
+    with (
+        FakeTensorMode(),
+        patch.object(JITFunction, "run", compile_only),
+        patch.object(torch.cuda, "get_device_capability", lambda device=None: divmod(arch, 10)),
+        patch.object(torch.cuda, "get_device_properties", lambda device=None: properties),
+    ):
+        case()
+    return taken
+
+
+def main() -> None:
+    chosen = {"quick": quick, "full": full}[sys.argv[1]]
+    cases = [(arch, case) for arch in SHARED_MEMORY for case in chosen(arch)]
+    with multiprocessing.get_context("fork").Pool(len(os.sched_getaffinity(0))) as pool:
+        taken = [each for made in pool.starmap(compile_case, cases, chunksize=1) for each in made]
+    json.dump(taken, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

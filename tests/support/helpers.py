@@ -1,0 +1,203 @@
+"""Small models, engines and caches for the tests of memory, scheduling and the engine."""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor
+
+from labkit import LADDER, CacheConfig, InferenceEngine, LanguageModel, SamplingParams, SchedulerConfig
+from labkit.engine import Completion, InferenceSession, StepOutput
+from labkit.kvcache import KVBlockManager
+from labkit.ladder import DEVICE_RESIDENT_STATE, OVERLAP
+from labkit.model import GPT2Config
+from labkit.model.checkpoint import random_gpt2
+from labkit.paths import RESULTS
+
+CONFIG = GPT2Config(vocab_size=256, n_positions=64, n_embd=16, n_layer=2, n_head=2, tie_word_embeddings=False)
+GREEDY = SamplingParams(max_new_tokens=8)
+SEEDED = SamplingParams(max_new_tokens=8, temperature=0.8, top_k=40, top_p=0.95, seed=7)
+PARAMS = {"greedy": GREEDY, "seeded": SEEDED}
+
+# Every rung, the append that no rung has, because the one that does is better, and
+# halfway from 06 to 07.
+ENGINES = (
+    {number: rung.options for number, rung in LADDER.items()}
+    | {
+        f"{number}, fast path": replace(LADDER[number].options, kv_append="batched_fast_path")
+        for number in ("02", "05")
+    }
+    | {"shared tables": replace(DEVICE_RESIDENT_STATE, layer_tables="shared")}
+)
+
+
+# Tokens that are read one step behind: rung 10, and with rung 06's parts, which have a table for each layer.
+AHEAD = {"rung 10": OVERLAP, "rung 06's parts": replace(DEVICE_RESIDENT_STATE, readback="one_behind")}
+ahead = pytest.mark.parametrize("options", AHEAD.values(), ids=AHEAD)
+
+
+# The records of measurements; that of the GPU tests has no samples.
+MEASURED = sorted({*RESULTS.glob("*.json")} - {RESULTS / "gpu_tests.json"})
+
+
+class ByteTokenizer:
+    """A token is a byte, so a random model writes many broken characters."""
+
+    vocab_size = 256
+
+    def __init__(self, eos_token_id: int | None = None) -> None:
+        self.eos_token_id = eos_token_id
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return b"" if token_id == self.eos_token_id else bytes([token_id])
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return b"".join(map(self.token_bytes, token_ids)).decode("utf-8", errors="replace")
+
+
+@cache
+def small_model(eos_token_id: int | None = None, config: GPT2Config = CONFIG) -> LanguageModel:
+    """Random weights, large enough for every token to depend on all before it."""
+    gpt2 = random_gpt2(config, seed=0)
+    for parameter in gpt2.parameters():
+        parameter.mul_(20 if parameter.dim() == 2 else 1)
+    return LanguageModel("random:small", gpt2, ByteTokenizer(eos_token_id))
+
+
+def make_engine(model: LanguageModel | None = None, options=None, **settings) -> InferenceEngine:
+    """An engine on the CPU; settings are fields of CacheConfig and SchedulerConfig, mixed."""
+    cache_settings = {k: settings.pop(k) for k in CacheConfig.__dataclass_fields__ if k in settings}
+    rung = {} if options is None else {"options": options}
+    return InferenceEngine(
+        model or small_model(),
+        **rung,
+        device="cpu",
+        cache=CacheConfig(**{"block_size": 4, **cache_settings}),
+        scheduler=SchedulerConfig(**settings),
+    )
+
+
+@cache
+def tokens_alone(prompt: tuple[int, ...], params: SamplingParams) -> tuple[int, ...]:
+    """What a request generates by itself, with nothing cached: the oracle of every batch."""
+    (completion,) = make_engine(prefix_cache=False).generate([prompt], params)
+    return completion.token_ids
+
+
+def tokens_of(completions: Sequence[Completion]) -> list[tuple[int, ...]]:
+    return [completion.token_ids for completion in completions]
+
+
+def run(engine: InferenceEngine, max_steps: int = 500) -> list[StepOutput]:
+    """Step until there is no work, with proof after each step that every block is accounted for."""
+    outputs = []
+    for _ in range(max_steps):
+        if not engine.has_work:
+            return outputs
+        outputs += engine.step()
+        engine.check_integrity()
+    raise AssertionError(f"still at work after {max_steps} steps")
+
+
+def tokens_by_request(outputs: Sequence[StepOutput]) -> dict[int, tuple[int, ...]]:
+    """What `step` handed out, by request, in the order it came."""
+    handed_out: dict[int, tuple[int, ...]] = {}
+    for output in outputs:
+        handed_out[output.request_id] = (*handed_out.get(output.request_id, ()), output.token_id)
+    return handed_out
+
+
+def assert_no_block_is_lost(engine: InferenceEngine) -> None:
+    """Nobody runs: what is not free is in the prefix cache, and comes back with it."""
+    engine.check_integrity()
+    if engine.prefix_cache is not None:
+        engine.prefix_cache.clear()
+    stats = engine.stats()
+    assert (stats.waiting, stats.running, stats.free_blocks) == (0, 0, stats.blocks_per_layer)
+
+
+class Boom(BaseException):
+    """A planted failure: of any kind, so also one like KeyboardInterrupt."""
+
+
+def failing(function: Callable, at_call: int = 0, error: type[BaseException] = Boom) -> Callable:
+    """The function, but its `at_call`-th call fails, once."""
+    calls = iter(range(10**9))
+
+    def wrapper(*args, **kwargs):
+        if next(calls) == at_call:
+            raise error
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+# --- a cache without an engine ---------------------------------------------------------------------
+
+
+def make_manager(kind: type[KVBlockManager] = KVBlockManager, **settings: object) -> KVBlockManager:
+    return kind(
+        **{
+            **{"num_layers": 2, "num_heads": 2, "head_dim": 3, "block_size": 4, "max_blocks_per_layer": 8},
+            **settings,
+        }
+    )
+
+
+def books(manager: KVBlockManager) -> dict:
+    """All that the manager knows of its blocks, as it is now."""
+    return {
+        k: copy.deepcopy(v)
+        for k, v in vars(manager).items()
+        if not isinstance(v, Tensor) and k != "kv_write"  # which has nothing to remember
+    }
+
+
+def kv_numbers(manager: KVBlockManager, first: int, num_tokens: int) -> tuple[Tensor, Tensor]:
+    """Keys and values [L, H, T, D] of tokens `first` and on; no two numbers are the same."""
+    L, _, H, _, D = manager.k_cache.shape
+    numbers = torch.arange(first * 2 * L * H * D, (first + num_tokens) * 2 * L * H * D).float()
+    return numbers.view(num_tokens, 2, L, H, D).permute(1, 2, 3, 0, 4).unbind()
+
+
+def append_tokens(session: InferenceSession, first: int, num_tokens: int = 1) -> None:
+    """Append tokens `first` and on, one at a time, to all layers."""
+    keys, values = kv_numbers(session.kv_manager, first, num_tokens)
+    for t in range(num_tokens):
+        for layer_idx, block_ids in enumerate(session.block_ids_per_layer):
+            session.kv_manager.append_token(
+                layer_idx, block_ids, keys[layer_idx, :, t], values[layer_idx, :, t]
+            )
+        session.num_tokens += 1
+
+
+APPENDS = ["append_token", "append_token_batch_fast_path", "append_token_batch"]
+
+
+def append_batch(append: str, sessions: Sequence[InferenceSession], first: int) -> None:
+    """Append token `first` to the first session, the next to the second and so on, by one of APPENDS."""
+    manager = sessions[0].kv_manager
+    keys, values = kv_numbers(manager, first, len(sessions))
+    for layer_idx in range(manager.num_layers):
+        block_ids_list = [session.block_ids_per_layer[layer_idx] for session in sessions]
+        batch = block_ids_list, keys[layer_idx].transpose(0, 1), values[layer_idx].transpose(0, 1)
+        if append == "append_token":
+            for each in zip(*batch, strict=True):
+                manager.append_token(layer_idx, *each)
+        else:
+            getattr(manager, append)(layer_idx, *batch)
+    for session in sessions:
+        session.num_tokens += 1
+
+
+def holds(session: InferenceSession, *runs: tuple[int, int]) -> bool:
+    """Whether a session's cache holds exactly the tokens of these (first, number) runs."""
+    keys, values = zip(*(kv_numbers(session.kv_manager, *run) for run in runs), strict=True)
+    expected = torch.cat(keys, dim=2), torch.cat(values, dim=2)
+    return all(map(torch.equal, session.dense_kv(), expected))
