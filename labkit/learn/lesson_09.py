@@ -32,7 +32,6 @@ from labkit.model.checkpoint import RANDOM_CONFIGS, random_gpt2
 from labkit.model.tokenizer import WordTokenizer
 from labkit.options import EngineOptions
 from labkit.watch import log_step
-from labkit.watch.launches import Launch
 
 MULTIPROCESSORS = 132  # of an H100
 
@@ -46,21 +45,6 @@ STANDS_FOR = (
     ("norm_linear, GELU", ("layer_norm", "linear", "gelu")),
     ("linear_residual", ("linear", "add")),
 )
-
-
-def layer_of(launches: Sequence[Launch]) -> list[Launch]:
-    """The first layer's, of a step of at least two layers."""
-    names = [launch.name for launch in launches]
-    attention = [i for i, name in enumerate(names) if name == "attention"]
-    first = next(i for i, name in enumerate(names) if name in ("layer_norm", "norm_linear"))
-    return list(launches[first : first + attention[1] - attention[0]])
-
-
-def ends_of(launches: Sequence[Launch], num_layers: int) -> tuple[list[Launch], list[Launch]]:
-    """Before the first layer and behind the last."""
-    first = next(i for i, launch in enumerate(launches) if launch.name in ("layer_norm", "norm_linear"))
-    last = first + num_layers * len(layer_of(launches))
-    return list(launches[:first]), list(launches[last:])
 
 
 def smallest_logit_gap(engines: Sequence[InferenceEngine], prompts: Sequence[Sequence[int]]) -> float:

@@ -112,6 +112,21 @@ def log_step(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> Launc
     return log
 
 
+def layer_of(launches: Sequence[Launch]) -> list[Launch]:
+    """The first layer's, of a step of at least two layers."""
+    names = [launch.name for launch in launches]
+    attention = [i for i, name in enumerate(names) if name == "attention"]
+    first = next(i for i, name in enumerate(names) if name in ("layer_norm", "norm_linear"))
+    return list(launches[first : first + attention[1] - attention[0]])
+
+
+def ends_of(launches: Sequence[Launch], num_layers: int) -> tuple[list[Launch], list[Launch]]:
+    """Before the first layer and behind the last."""
+    first = next(i for i, launch in enumerate(launches) if launch.name in ("layer_norm", "norm_linear"))
+    last = first + num_layers * len(layer_of(launches))
+    return list(launches[:first]), list(launches[last:])
+
+
 def launch_table(launches: Sequence[Launch]) -> pd.DataFrame:
     """A row per launch, numbered from 1."""
     rows = [(launch.name, launch.weights, launch.reads, launch.writes) for launch in launches]

@@ -17,8 +17,6 @@ from labkit.bench import (
     limit,
     parity_table,
     profile_decode_step,
-    steady_decode,
-    time_decode_steps,
     transformers_tokens,
 )
 from labkit.bench.attention_time import time_attention
@@ -27,6 +25,7 @@ from labkit.engine import Timing
 from labkit.model.checkpoint import random_gpt2
 from labkit.model.config import GPT2Config
 from labkit.model.tokenizer import WordTokenizer
+from labkit.watch import steady_decode
 
 
 def completed(request_id: int, arrived: float, admitted: float | None, *tokens: float) -> Completion:
@@ -145,15 +144,6 @@ def test_flops_agree_with_torchs_own_counter(tiny):
     unneeded = 4 * config.n_layer * config.n_embd * (num_tokens * (num_tokens - 1) / 2)
     counted = counter.get_total_flops() - unneeded
     assert forward_flops(config, num_tokens, num_tokens) == pytest.approx(counted, rel=0.01)
-
-
-def test_steady_decode_gives_every_block_back(engine):
-    free = engine.stats().free_blocks
-    with steady_decode(engine, [[1, 2], [3, 4, 5]]) as request_ids:
-        assert len(request_ids) == engine.stats().running == 2
-        assert len(time_decode_steps(engine, 3)) == 3
-        assert {r.session.num_tokens for r in engine.scheduler.running} == {2 + 6, 3 + 6}
-    assert engine.stats().free_blocks == free and not engine.has_work
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import torch
 from helpers import ENGINES, make_engine, small_model
 
 from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams
-from labkit.bench import cost_card, record, steady_prompts
+from labkit.bench import cost_card, record
 from labkit.bench.cost_cards import (
     DEVICE_ROWS,
     HOST_ROWS,
@@ -24,6 +24,7 @@ from labkit.bench.cost_cards import (
     with_paths,
 )
 from labkit.ladder import CUDA_GRAPHS
+from labkit.watch import steady_prompts
 
 L, H, D = 2, small_model().config.n_head, small_model().config.head_dim
 
@@ -170,11 +171,6 @@ def test_only_new_keys_and_values_count_as_written():
 def test_steps_that_meet_a_boundary_make_no_card():
     with pytest.raises(ValueError, match=r"must be alike, but took .*boundary"):
         card_of(2, lengths=(3,), block_size=4)
-
-
-def test_prompts_are_equal_or_ragged_as_asked():
-    assert [len(p) for p in steady_prompts(3, (20,))] == [20, 20, 20]
-    assert [len(p) for p in steady_prompts(4, (20, 23))] == [20, 23, 20, 23]
 
 
 def test_before_and_after_are_shown_with_what_went():

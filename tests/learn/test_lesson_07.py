@@ -11,7 +11,8 @@ from labkit import LADDER, bench
 from labkit.kernels import paged_attention_append_plain, paged_attention_append_triton, triton_status
 from labkit.kvcache import MutableInfoBlockManager, OneTableBlockManager
 from labkit.learn import lesson_07
-from labkit.learn.lesson_07 import COUNTS, HALFWAY, STEPS
+from labkit.learn.lesson_07 import HALFWAY, STEPS
+from labkit.watch.work import COUNTS
 
 CPU = torch.device("cpu")
 BELOW, THIS = LADDER["06"].options, LADDER["07"].options
@@ -38,15 +39,6 @@ def test_the_books_of_a_step_are_as_many_times_less_as_there_are_layers(model):
     assert boundary.loc[COUNTS[5]].tolist() == [8 * LAYERS, 8, 8, f"{LAYERS}"]
     scaled = work.drop([(STEPS[0], COUNTS[4]), (STEPS[0], COUNTS[6]), (STEPS[2], COUNTS[6])])
     assert set(scaled["times less"]) == {f"{LAYERS}"}
-
-
-def test_counting_leaves_the_engine_as_it_was(model):
-    engine = lesson_07.sharing_engine(model, THIS, CPU)
-    with lesson_07.counted_work(engine) as counts:
-        engine.step()
-    before = dict(counts)
-    run(engine)
-    assert dict(counts) == before
 
 
 def test_the_books_hold_less_and_the_pool_is_the_same(model):

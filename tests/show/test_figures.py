@@ -6,21 +6,19 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from helpers import make_engine
 from matplotlib.colors import same_color
 from matplotlib.text import Text
 
-from labkit import SamplingParams, bench, show
+from labkit import bench, show
 from labkit.bench import Comparison, HostTime
 from labkit.ladder import LADDER
-from labkit.show.flights import Flight, Flights
 from labkit.show.host_time import spread
 from labkit.show.idle import StepOnDevice
 from labkit.show.ladder import rung_label
-from labkit.show.rows import reason_of
-from labkit.show.sends import OF_REQUESTS, OF_STEPS, Sends
 from labkit.show.step_kernels import KernelBox
 from labkit.show.style import BLUE, DPI, GREEN, GREY, GREY_INK, ORANGE, RED, WIDE, WIDTH, is_wide
+from labkit.watch.flights import Flight, Flights
+from labkit.watch.sends import OF_REQUESTS, OF_STEPS, Sends
 
 ROUND = (1.0, 1.01, 0.99, 1.0)  # runs about 1 s
 
@@ -424,32 +422,6 @@ def test_a_request_without_a_token_is_no_end_unless_the_end_was_asked_for():
 
 
 # --- block tables --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("kept", "before", "after", "reason"),
-    [
-        (True, [1, 2], [1, 2], "kept"),
-        (True, [1, 2], [1, 3], "stale"),
-        (False, [1, 2], [1, 2], "forgotten"),
-        (False, [1, 2], [1, 2, 3], "boundary"),
-        (False, [1, 2], [1, 3], "copy_on_write"),
-        (False, [1, 2], [1, 4, 3], "changed"),
-        (False, [1, 2], [3, 2], "changed"),
-        (False, [1, 2], [1], "changed"),
-    ],
-)
-def test_a_row_is_made_anew_for_a_reason(kept, before, after, reason):
-    assert reason_of(kept, before, after) == reason
-
-
-def test_watched_rows_are_as_if_nobody_had_watched():
-    engine = make_engine(options=LADDER["01"].options, prefix_cache=False)
-    engine.add_request((1, 2, 3), SamplingParams(8))
-    show.record_rows(engine, 5)  # in the last of which the row is kept
-    (request,) = engine.scheduler.running
-    row = request.session.get_paged_block_table_row_cpu(layer_idx=0, offset=0)
-    assert row.tolist() == request.session.block_ids_per_layer[0] + [0] * (len(row) - 2)
 
 
 def step_sample(*gaps_us, steps=2):
