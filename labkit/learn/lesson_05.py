@@ -13,9 +13,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from labkit.bench import (
@@ -37,7 +34,6 @@ from labkit.kvcache import KVBlockInfo, KVBlockManager, MutableInfoBlockManager,
 from labkit.learn.answers import plain
 from labkit.learn.exercise import Case, Exercise
 from labkit.options import EngineOptions
-from labkit.show.style import GREY, INK, ORANGE, SKY, figure, styled
 from labkit.watch import PlantedError, planted_failure, profiled_by, replaced
 
 # --- what counting one token costs Python ----------------------------------------------------------------
@@ -436,39 +432,6 @@ def queue_figures(sample: Mapping) -> dict[str, float | str]:
         "requests in a step": sample["decoded_tokens"] / sample["decode_steps"],
         "paths": ", ".join(sample["append_paths"]),
     }
-
-
-PART_COLOURS = {"block tables": GREY, "append": ORANGE, "the rest": SKY}
-
-
-@styled
-def draw_step_parts(before: Sequence[HostTime], after: Sequence[HostTime], names: tuple[str, str]) -> Figure:
-    """Two bars a batch size, before and after: a step's parts, in per cent of the step before."""
-    fig, axes = figure(1.3 + 0.62 * len(before))
-    for row, pair in enumerate(zip(before, after, strict=True)):
-        whole = sum(step_parts(pair[0]).values())
-        for place, host in enumerate(pair):
-            _draw_parts(axes, row + 0.36 * place, step_parts(host), whole, names[place])
-    axes.set_yticks(np.arange(len(before)) + 0.18, [f"B = {host.batch_size}" for host in before])
-    axes.set_ylim(len(before) - 0.35, -0.35)
-    axes.set_xlim(0, 100)
-    axes.set_xlabel(f"host time of a step, per cent of rung {names[0]}'s")
-    axes.set_title("Only the append shrinks: the more requests, the more of it goes", pad=24)
-    handles = [Rectangle((0, 0), 1, 1, facecolor=shade, alpha=0.75) for shade in PART_COLOURS.values()]
-    axes.legend(handles, PART_COLOURS, ncols=3, loc="lower left", bbox_to_anchor=(0, 0.98), borderaxespad=0)
-    return fig
-
-
-def _draw_parts(axes: Axes, y: float, parts: Mapping[str, float], whole: float, name: str) -> None:
-    left = 0.0
-    for part, microseconds in parts.items():
-        share = 100 * microseconds / whole
-        axes.barh(y, share, left=left, height=0.32, color=PART_COLOURS[part], alpha=0.75)
-        if share > 8:
-            axes.text(left + share / 2, y, f"{microseconds:,.0f} µs", ha="center", va="center", fontsize=8)
-        left += share
-    text = f"rung {name}: {sum(parts.values()):,.0f} µs"
-    axes.text(1.02, y, text, va="center", fontsize=9, color=INK, transform=axes.get_yaxis_transform())
 
 
 # --- exercises --------------------------------------------------------------------------------------------

@@ -12,9 +12,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from labkit.bench import (
@@ -39,8 +36,8 @@ from labkit.model import GPT2Config, LanguageModel
 from labkit.model.checkpoint import random_gpt2
 from labkit.model.tokenizer import WordTokenizer
 from labkit.options import EngineOptions
-from labkit.show.style import BLUE, GREY, INK, ORANGE, colour, figure, styled
 from labkit.watch import OperatorCounter, PlantedError, count_forwards, count_work, planted_failure
+from labkit.watch.blocks import PoolUse, block_places, pool_use
 from labkit.watch.work import COUNTS
 
 # Between the two rungs: one table, and still two kernels a layer.
@@ -144,12 +141,6 @@ def copied_pool(kind: type[KVBlockManager], num_layers: int = GPT2_LAYERS) -> di
 # --- all layers agree ---------------------------------------------------------------------------------------
 
 
-def layer_indices(engine: InferenceEngine, session: InferenceSession) -> list[tuple[int, ...]]:
-    """The places in the pool that each of a session's tables names, in order."""
-    manager = engine.kv_manager
-    return [tuple(manager.info(i).block_index for i in ids) for ids in session.block_ids_per_layer]
-
-
 def eventful_schedule(engine: InferenceEngine) -> Iterator[None]:
     """Requests that join, share a prompt, copy, are preempted, cancelled and finish; a step each time."""
     generator = np.random.default_rng(0)
@@ -164,22 +155,6 @@ def eventful_schedule(engine: InferenceEngine) -> Iterator[None]:
         engine.step()
         engine.check_integrity()
         yield
-
-
-@dataclass(frozen=True)
-class PoolUse:
-    """One layer's pool after a step."""
-
-    free_blocks: int
-    tokens: int  # in blocks of running requests, a shared block's once for each holder
-    empty_slots: int  # in these blocks, and set aside
-
-
-def pool_use(engine: InferenceEngine) -> PoolUse:
-    sessions = [request.session for request in engine.scheduler.running]
-    tokens = sum(session.num_tokens for session in sessions)
-    held = sum(len(session.block_ids_per_layer[0]) for session in sessions)
-    return PoolUse(engine.kv_manager.num_free_blocks, tokens, held * engine.kv_manager.block_size - tokens)
 
 
 def schedule_engine(
@@ -211,7 +186,7 @@ def run_schedule(engine: InferenceEngine) -> Agreement:
     uses = []
     for _ in eventful_schedule(engine):
         for request in engine.scheduler.running:
-            first, *others = layer_indices(engine, request.session)
+            first, *others = block_places(engine, request.session)
             lists += 1 + len(others)
             different += sum(other != first for other in others)
         uses.append(pool_use(engine))
@@ -223,62 +198,6 @@ def run_schedule(engine: InferenceEngine) -> Agreement:
         "requests ended": sum(stats.counters.finished.values()),
     }
     return Agreement(len(uses), lists, different, events, tuple(uses))
-
-
-@styled
-def draw_tables(engines: Mapping[str, InferenceEngine]) -> Figure:
-    """A panel an engine, by name: each of its tables a row, each block a box with its place in the pool, in
-    the colour of its request."""
-    heights = [max(1.6, 0.8 + 0.6 * engine.kv_manager.num_tables) for engine in engines.values()]
-    fig, panels = figure(0.5 + 0.36 * sum(heights), rows=len(engines), height_ratios=heights, squeeze=False)
-    for axes, (name, engine) in zip(panels[:, 0], engines.items(), strict=True):
-        width = 0
-        for request in engine.scheduler.running:
-            rows = layer_indices(engine, request.session)
-            shade = colour(request.request_id)
-            for table_idx, indices in enumerate(rows):
-                for place, index in enumerate(indices):
-                    box = Rectangle((width + place, table_idx), 0.94, 0.84, facecolor=shade, alpha=0.45, lw=0)
-                    axes.add_patch(box)
-                    middle = (width + place + 0.47, table_idx + 0.42)
-                    axes.text(*middle, str(index), ha="center", va="center", fontsize=8)
-            middle = width + len(rows[0]) / 2
-            axes.text(middle, -0.12, f"request {request.request_id}", ha="center", va="bottom", fontsize=8)
-            width += len(rows[0]) + 0.6
-        num_tables = engine.kv_manager.num_tables
-        labels = [f"layer {i}" for i in range(num_tables)]
-        if num_tables == 1:
-            labels = [f"all {engine.kv_manager.num_layers} layers"]
-        axes.set_yticks(np.arange(num_tables) + 0.42, labels)
-        axes.tick_params(length=0)
-        axes.set_xticks([])
-        axes.set_xlim(0, width)
-        axes.set_ylim(num_tables, -0.5)
-        for side in ("left", "bottom"):
-            axes.spines[side].set_visible(False)
-        axes.set_title(f"{name}: {num_tables} {'list' if num_tables == 1 else 'lists'} of places a request")
-    return fig
-
-
-@styled
-def draw_pool_use(uses: Mapping[str, Sequence[PoolUse]], num_blocks: int, block_size: int) -> Figure:
-    """Free blocks after each step, a line an engine, by name; and the slots set aside and empty."""
-    fig, (top, bottom) = figure(4.2, rows=2, sharex=True)
-    widths, shades, styles = (6, 2), (GREY, BLUE), ("-", "--")
-    for (name, steps), width, shade, style in zip(uses.items(), widths, shades, styles, strict=True):
-        line = {"lw": width, "color": shade, "label": name, "ls": style}
-        top.plot([use.free_blocks for use in steps], **line)
-        bottom.plot([use.empty_slots for use in steps], **line)
-    top.set_ylim(0, num_blocks + 0.5)
-    bottom.set_ylim(bottom=0)
-    top.set_title(f"Blocks free in a layer's pool of {num_blocks}", pad=20)
-    bottom.set_title(f"Slots set aside and empty in a layer (blocks of {block_size})")
-    bottom.set_xlabel("step")
-    top.legend(ncols=len(uses), loc="lower left", bbox_to_anchor=(0, 0.98), borderaxespad=0)
-    for axes in (top, bottom):
-        axes.grid()
-        axes.locator_params(axis="y", integer=True, nbins=6)
-    return fig
 
 
 # --- a reservation that fails, and a step that does --------------------------------------------------------
@@ -380,7 +299,7 @@ def next_step_of(engine: InferenceEngine) -> tuple[list[list[int]], list[int]]:
     sessions = [request.session for request in engine.scheduler.running]
     try:
         manager.reserve_token_batch(0, [session.block_ids_per_layer[0] for session in sessions])
-        rows = [list(layer_indices(engine, session)[0]) for session in sessions]
+        rows = [list(block_places(engine, session)[0]) for session in sessions]
         return rows, [session.num_tokens for session in sessions]
     finally:
         engine.decode_step.undo(sessions)
@@ -495,39 +414,6 @@ def step_parts(host: HostTime) -> dict[str, float]:
     step, follow, reserve = map(np.array, (host.step_seconds, host.tables_seconds, host.append_seconds))
     parts = {"reserve": reserve, "tell the device": follow, "launch and the rest": step - follow - reserve}
     return {name: 1e6 * float(np.median(seconds)) for name, seconds in parts.items()}
-
-
-PART_COLOURS = {"reserve": ORANGE, "tell the device": GREY, "launch and the rest": BLUE}
-
-
-@styled
-def draw_step_parts(groups: Mapping[str, Mapping[str, HostTime]]) -> Figure:
-    """Groups of bars, by name: each engine's step, in parts, in microseconds."""
-    bars = [(group, name, time) for group, times in groups.items() for name, time in times.items()]
-    fig, axes = figure(1.25 + 0.34 * len(bars))
-    longest = max(sum(step_parts(time).values()) for _, _, time in bars)
-    for row, (_, _, time) in enumerate(bars):
-        _draw_parts(axes, row, step_parts(time), longest)
-    axes.set_yticks(range(len(bars)), [f"{group}, {name}" for group, name, _ in bars])
-    axes.invert_yaxis()
-    axes.set_xlabel("host time of a step (microseconds)")
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.set_title("What is left of the host's work in a step", pad=24)
-    handles = [Rectangle((0, 0), 1, 1, facecolor=shade, alpha=0.7) for shade in PART_COLOURS.values()]
-    axes.legend(handles, PART_COLOURS, ncols=3, loc="lower left", bbox_to_anchor=(0, 0.98), borderaxespad=0)
-    return fig
-
-
-def _draw_parts(axes: Axes, row: int, parts: Mapping[str, float], longest: float) -> None:
-    left = 0.0
-    for part, microseconds in parts.items():
-        axes.barh(row, microseconds, left=left, height=0.72, color=PART_COLOURS[part], alpha=0.7)
-        if microseconds > 0.07 * longest:
-            middle = left + microseconds / 2
-            axes.text(middle, row, f"{microseconds:,.0f}", ha="center", va="center", fontsize=8)
-        left += microseconds
-    text = f"{sum(parts.values()):,.0f} µs"
-    axes.text(1.02, row, text, va="center", fontsize=9, color=INK, transform=axes.get_yaxis_transform())
 
 
 def ladder_table(records: Mapping[str, dict], before: str, after: str) -> pd.DataFrame:

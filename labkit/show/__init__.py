@@ -1,14 +1,17 @@
 """What a notebook draws."""
 
 from labkit.show.append_time import draw_append_times
+from labkit.show.block_life import draw_block_lives
 from labkit.show.blocks import blocks_slider, draw_blocks
 from labkit.show.buckets import draw_buckets, draw_captures
 from labkit.show.comparison import draw_before_after, draw_comparison
 from labkit.show.flights import draw_flights
+from labkit.show.host_parts import draw_host_parts, draw_host_shares
 from labkit.show.host_time import draw_host_time
 from labkit.show.idle import draw_idle, steps_on_device
 from labkit.show.ladder import draw_ladder
 from labkit.show.launches import draw_launches
+from labkit.show.layer_tables import draw_pool_use, draw_tables
 from labkit.show.memory import draw_reservation
 from labkit.show.paths import draw_paths
 from labkit.show.peers import draw_peers, draw_step_parts
@@ -40,12 +43,15 @@ __all__ = [
     "draw_append_times",
     "draw_attention_times",
     "draw_before_after",
+    "draw_block_lives",
     "draw_blocks",
     "draw_buckets",
     "draw_captures",
     "draw_comparison",
     "draw_errors",
     "draw_flights",
+    "draw_host_parts",
+    "draw_host_shares",
     "draw_host_time",
     "draw_idle",
     "draw_ladder",
@@ -54,6 +60,7 @@ __all__ = [
     "draw_limit",
     "draw_paths",
     "draw_peers",
+    "draw_pool_use",
     "draw_positions",
     "draw_programs",
     "draw_requests",
@@ -67,6 +74,7 @@ __all__ = [
     "draw_step_kernels",
     "draw_step_parts",
     "draw_step_times",
+    "draw_tables",
     "draw_timeline",
     "draw_write_indices",
     "show_diff",

@@ -1,6 +1,14 @@
 """Looking into a running engine: the only way is `replaced`, and a class says what may be watched."""
 
-from labkit.watch.blocks import BlocksSnapshot, record_steps, snapshot
+from labkit.watch.blocks import (
+    BlocksSnapshot,
+    LayerTables,
+    PoolUse,
+    layer_tables,
+    pool_use,
+    record_steps,
+    snapshot,
+)
 from labkit.watch.calls import profiled_by
 from labkit.watch.capture import CapturedLaunch, ToyGraph, capture, captured_steps
 from labkit.watch.failures import PlantedError, planted_failure
@@ -22,8 +30,10 @@ __all__ = [
     "CapturedLaunch",
     "Flight",
     "Flights",
+    "LayerTables",
     "OperatorCounter",
     "PlantedError",
+    "PoolUse",
     "Positions",
     "Sends",
     "ToyGraph",
@@ -36,10 +46,12 @@ __all__ = [
     "count_work",
     "device_step_of",
     "launch_table",
+    "layer_tables",
     "log_launches",
     "log_step",
     "noting",
     "planted_failure",
+    "pool_use",
     "profiled_by",
     "record_flights",
     "record_inputs",

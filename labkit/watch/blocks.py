@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from labkit.engine import InferenceEngine
+from labkit.engine import InferenceEngine, InferenceSession
 
 
 @dataclass(frozen=True)
@@ -79,3 +79,42 @@ def record_steps(engine: InferenceEngine, num_steps: int) -> list[BlocksSnapshot
         engine.step()
         snapshots.append(snapshot(engine))
     return snapshots
+
+
+@dataclass(frozen=True)
+class LayerTables:
+    """The block tables of an engine's running requests, for each layer or one for all layers."""
+
+    num_layers: int
+    num_tables: int
+    places: dict[int, list[tuple[int, ...]]]  # by request id: for each table, the blocks' places in the pool
+
+
+def layer_tables(engine: InferenceEngine) -> LayerTables:
+    """What the tables of a live engine say now."""
+    manager = engine.kv_manager
+    places = {r.request_id: block_places(engine, r.session) for r in engine.scheduler.running}
+    return LayerTables(manager.num_layers, manager.num_tables, places)
+
+
+def block_places(engine: InferenceEngine, session: InferenceSession) -> list[tuple[int, ...]]:
+    """The places in the pool that each of a session's tables names, in order."""
+    manager = engine.kv_manager
+    return [tuple(manager.info(i).block_index for i in ids) for ids in session.block_ids_per_layer]
+
+
+@dataclass(frozen=True)
+class PoolUse:
+    """One layer's pool after a step."""
+
+    free_blocks: int
+    tokens: int  # in blocks of running requests, a shared block's once for each holder
+    empty_slots: int  # in these blocks, and set aside
+
+
+def pool_use(engine: InferenceEngine) -> PoolUse:
+    """How the first layer's pool of a live engine is used now."""
+    sessions = [request.session for request in engine.scheduler.running]
+    tokens = sum(session.num_tokens for session in sessions)
+    held = sum(len(session.block_ids_per_layer[0]) for session in sessions)
+    return PoolUse(engine.kv_manager.num_free_blocks, tokens, held * engine.kv_manager.block_size - tokens)

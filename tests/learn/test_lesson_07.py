@@ -1,8 +1,5 @@
 """Lesson 07: what it counts, what it lets fail, and what it reads from records."""
 
-from itertools import islice
-
-import matplotlib.pyplot as plt
 import pytest
 import torch
 from helpers import GREEDY, make_engine, run, tokens_by_request
@@ -73,27 +70,6 @@ def test_the_pool_is_used_alike(model):
     use = uses[0][0]  # one request of five tokens, in blocks of four; its prompt's blocks are also cached
     assert (use.tokens, use.empty_slots, use.free_blocks) == (5, 3, 8)
     assert any(u.free_blocks == 0 for u in uses[0])
-
-
-def test_each_table_is_a_row_and_each_block_a_box(model):
-    engines = {name: lesson_07.schedule_engine(model, ENGINES[name], CPU) for name in ("rung 06", "rung 07")}
-    for engine in engines.values():
-        list(islice(lesson_07.eventful_schedule(engine), 10))
-    fig = lesson_07.draw_tables(engines)
-    above, below = ([t.get_text() for t in axes.texts] for axes in fig.axes)
-    numbers = [text for text in below if text.isdigit()]
-    assert numbers and [t for t in above if t.isdigit()].count(numbers[0]) >= LAYERS
-    assert [len(axes.patches) for axes in fig.axes] == [LAYERS * len(numbers), len(numbers)]
-    assert [t.get_text() for t in fig.axes[1].get_yticklabels()] == [f"all {LAYERS} layers"]
-    plt.close(fig)
-
-
-def test_the_pool_is_drawn_a_line_an_engine():
-    uses = [lesson_07.PoolUse(3, 5, 3), lesson_07.PoolUse(2, 8, 0)]
-    fig = lesson_07.draw_pool_use({"a": uses, "b": uses}, 4, 4)
-    assert [line.get_ydata().tolist() for line in fig.axes[0].lines] == [[3, 2], [3, 2]]
-    assert [line.get_ydata().tolist() for line in fig.axes[1].lines] == [[3, 0], [3, 0]]
-    plt.close(fig)
 
 
 # --- what fails --------------------------------------------------------------------------------------
@@ -216,14 +192,9 @@ def host_time(batch_size=8, steps=8, step=10e-6, follow=2e-6, reserve=3e-6):
     return bench.HostTime(batch_size, 12, (step,) * steps, (follow,) * steps, (reserve,) * steps)
 
 
-def test_a_step_s_parts_add_up_and_are_drawn():
+def test_a_step_s_parts_add_up():
     parts = lesson_07.step_parts(host_time())
     assert parts == pytest.approx({"reserve": 3, "tell the device": 2, "launch and the rest": 5})
-    fig = lesson_07.draw_step_parts({"B = 8": {"a": host_time(), "b": host_time(step=20e-6)}})
-    (axes,) = fig.axes
-    assert [p.get_x() + p.get_width() for p in axes.patches[2::3]] == pytest.approx([10, 20])
-    assert [t.get_text() for t in axes.get_yticklabels()] == ["B = 8, a", "B = 8, b"]
-    plt.close(fig)
 
 
 def test_host_times_are_measured_in_turn():

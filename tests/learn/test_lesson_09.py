@@ -14,6 +14,7 @@ from labkit.engine.step.fused import PLAIN, VOCABULARY_MULTIPLE
 from labkit.kernels import triton_status
 from labkit.learn import lesson_09
 from labkit.model.checkpoint import RANDOM_CONFIGS
+from labkit.watch.operators import tensors_of
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8]]
 SEPARATE, FUSED = LADDER["08"].options, LADDER["09"].options
@@ -168,7 +169,7 @@ def test_copied_bytes_are_those_of_a_live_step(engine):
     engine = engine(options=FUSED)
     step, gpt2 = watch.device_step_of(engine), engine.model.gpt2
     own = {p.untyped_storage().data_ptr() for p in gpt2.parameters()}
-    held = lesson_09.tensors_of(list(vars(step).values()))
+    held = tensors_of(list(vars(step).values()))
     copies = [t for t in held if isinstance(t, Tensor) and t.untyped_storage().data_ptr() not in own]
     assert sum(lesson_09.copied_bytes(engine.model.config, itemsize=4).values()) == sum(
         t.nbytes for t in copies

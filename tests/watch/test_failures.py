@@ -37,7 +37,7 @@ def test_a_call_that_does_not_come_never_fails():
 
 
 def test_what_may_not_be_watched_may_not_fail():
-    with pytest.raises(OptionError, match="Worker.rest"), watch.planted_failure(Worker(), "rest"):
+    with pytest.raises(OptionError, match=r"Worker\.rest"), watch.planted_failure(Worker(), "rest"):
         pytest.fail("it was not refused")
 
 

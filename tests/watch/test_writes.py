@@ -55,10 +55,10 @@ def test_a_steady_write_finds_blocks_in_another_order(tiny):
 
 def test_written_indices_are_those_of_every_layer():
     engine = make_engine(options=BELOW, prefix_cache=False)
-    with watch.steady_decode(engine, watch.steady_prompts(3, (5, 6)), max_new_tokens=9):
-        with watch.record_writes(engine) as writes:
-            engine.step()
-            engine.step()
+    steady = watch.steady_decode(engine, watch.steady_prompts(3, (5, 6)), max_new_tokens=9)
+    with steady, watch.record_writes(engine) as writes:
+        engine.step()
+        engine.step()
     tables, again = ([write.table() for write in writes[i : i + 2]] for i in (0, 2))
     assert len(tables) == 2 and tables[0].equals(tables[1])  # two layers
     assert list(tables[0]["batch_idx"]) == [0, 1, 2]
