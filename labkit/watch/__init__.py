@@ -14,7 +14,15 @@ from labkit.watch.capture import CapturedLaunch, ToyGraph, capture, captured_ste
 from labkit.watch.failures import PlantedError, planted_failure
 from labkit.watch.flights import Flight, Flights, record_flights
 from labkit.watch.inputs import record_inputs
-from labkit.watch.launches import count_kernels, device_step_of, launch_table, log_launches, log_step
+from labkit.watch.launches import (
+    count_kernels,
+    device_step_of,
+    ends_of,
+    launch_table,
+    layer_of,
+    log_launches,
+    log_step,
+)
 from labkit.watch.operators import OperatorCounter
 from labkit.watch.paths import record_paths
 from labkit.watch.positions import Positions, record_positions
@@ -45,7 +53,9 @@ __all__ = [
     "count_launches",
     "count_work",
     "device_step_of",
+    "ends_of",
     "launch_table",
+    "layer_of",
     "layer_tables",
     "log_launches",
     "log_step",

@@ -60,7 +60,7 @@ def write_path(before: dict[str, int], after: dict[str, int]) -> str:
 
     Raises ValueError if they took none of WRITES, or more than one.
     """
-    taken = [path for path in WRITES if after.get(path, 0) > before.get(path, 0)]
+    taken = [path for path, count in after.items() if path in WRITES and count > before.get(path, 0)]
     if len(taken) != 1:
         raise ValueError(f"a step took the writes {taken}; it needs one, the same in all layers")
     return taken[0]
