@@ -8,7 +8,7 @@ from helpers import GREEDY, SEEDED, make_engine, tokens_alone
 from labkit import SamplingParams, bench, show, watch
 from labkit.ladder import LADDER
 from labkit.learn import lesson_06
-from labkit.learn.lesson_06 import LateDevice, RoomAfterTheStep
+from labkit.learn.lesson_06 import LateDevice
 from labkit.show.sends import SENT
 
 BELOW, THIS = LADDER["05"].options, LADDER["06"].options
@@ -106,11 +106,12 @@ def test_room_made_before_the_forward_overwrites_nothing():
 def test_room_made_after_it_overwrites_the_first_key_of_block_0():
     engine = prefilled(THIS)
     lesson_06.overwritten(engine)
-    engine.decode_step.launch = RoomAfterTheStep(engine.decode_step).launch
     at_boundary = {}
-    for _ in range(4):
-        held = tuple(r.session.num_tokens for r in engine.scheduler.running)
-        at_boundary[held] = lesson_06.overwritten(engine)
+    with lesson_06.room_after_the_step(engine):
+        for _ in range(4):
+            held = tuple(r.session.num_tokens for r in engine.scheduler.running)
+            at_boundary[held] = lesson_06.overwritten(engine)
+    assert "launch" not in vars(engine.decode_step)
     for held, places in at_boundary.items():
         assert places == ["block 0, slot 0, of request 0"] * any(n % 4 == 0 for n in held)
     engine.check_integrity()  # the books see nothing of it
