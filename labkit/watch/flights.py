@@ -69,7 +69,7 @@ class Flights:
         return range(flight.launched_in, self.calls + 1 if flight.read_in is None else flight.read_in)
 
     def table(self) -> pd.DataFrame:
-        """A line a step."""
+        """A line per step."""
         return pd.DataFrame(
             [
                 {

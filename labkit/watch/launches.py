@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import NamedTuple
 
 import pandas as pd
@@ -79,9 +80,7 @@ def kernels_as_launches(step: DecodeStep | DeviceStep, mode: OperatorMode) -> It
     with ExitStack() as stack:
         for name in ("attention", "kv_append"):
             if callable(vars(owner).get(name)):
-                stack.enter_context(
-                    replaced(owner, name, lambda inner, name=name: mode.as_kernel(name, inner))
-                )
+                stack.enter_context(replaced(owner, name, partial(mode.as_kernel, name)))
         if isinstance(step, FusedDeviceStep):
             stack.enter_context(
                 replaced(step, "kernels", lambda k: FusedKernels(*map(mode.as_kernel, k._fields, k)))

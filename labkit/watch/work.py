@@ -1,7 +1,7 @@
 """What steps ask of the books, the model and the launcher, counted."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from torch import Tensor
@@ -75,7 +75,7 @@ def count_calls_of(owner: object, kinds: dict[str, str]) -> Iterator[Counter[str
     those that are never called are there with 0."""
     counts = Counter(dict.fromkeys(kinds.values(), 0))
 
-    def counting(kind: str):
+    def counting(kind: str) -> Callable[[Callable], Callable]:
         return noting(lambda *_, **__: counts.update([kind]))
 
     with ExitStack() as stack:

@@ -22,17 +22,6 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__") and name not in ALLOWED
 
 
-def methods_of(tree: ast.Module) -> set[str]:
-    """Private names that its classes define."""
-    return {
-        function.name
-        for kind in ast.walk(tree)
-        if isinstance(kind, ast.ClassDef)
-        for function in kind.body
-        if isinstance(function, ast.FunctionDef) and is_private(function.name)
-    }
-
-
 def defined_in(tree: ast.Module) -> set[str]:
     """Private names that a module gives: functions, classes, variables, and attributes of `self`."""
     names = {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.ClassDef)}
@@ -84,21 +73,43 @@ def test_no_module_reaches_for_a_private_name_of_another_package(path):
     assert reached <= DEFINED[package_of(path)]
 
 
-def private_methods(name: str) -> set[str]:
-    """Of the classes of this name in all of labkit, and of their bases."""
-    found: set[str] = set()
-    for tree in MODULES.values():
-        for kind in ast.walk(tree):
-            if isinstance(kind, ast.ClassDef) and kind.name == name:
-                found |= {f.name for f in kind.body if isinstance(f, ast.FunctionDef) and is_private(f.name)}
-                found |= {m for b in kind.bases if isinstance(b, ast.Name) for m in private_methods(b.id)}
-    return found
+def private_methods(kind: ast.ClassDef) -> set[str]:
+    return {f.name for f in kind.body if isinstance(f, ast.FunctionDef) and is_private(f.name)}
+
+
+CLASSES = {
+    kind.name: kind for tree in MODULES.values() for kind in ast.walk(tree) if isinstance(kind, ast.ClassDef)
+}
+
+
+def inherited_methods(name: str) -> set[str]:
+    """Private methods of the class of this name and of its bases, as far as they are labkit's."""
+    if name not in CLASSES:
+        return set()
+    kind = CLASSES[name]
+    bases = [base.id for base in kind.bases if isinstance(base, ast.Name)]
+    return private_methods(kind).union(*map(inherited_methods, bases))
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_no_class_overrides_a_private_method_of_another_package(path):
-    inherited = {name for base in foreign_bases(path, MODULES[path]) for name in private_methods(base)}
-    assert not inherited & methods_of(MODULES[path])
+    own = {
+        name
+        for kind in ast.walk(MODULES[path])
+        if isinstance(kind, ast.ClassDef)
+        for name in private_methods(kind)
+    }
+    assert not own & set().union(*map(inherited_methods, foreign_bases(path, MODULES[path])))
+
+
+def test_only_one_function_sets_what_it_is_told_the_name_of():
+    """`watch.replaced`, which refuses what a class does not declare."""
+    calls = {
+        path: {n.func.id for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+        for path, tree in MODULES.items()
+    }
+    setting = [path.name for path, names in calls.items() if {"setattr", "delattr"} & names]
+    assert setting == ["replaced.py"]
 
 
 FIGURES = [path for path in MODULES if package_of(path) == "show"]
