@@ -250,10 +250,6 @@ class SeedOrderManager(MutableInfoBlockManager):
         self.append_paths["in_place"] += len(last_infos) - num_slow
 
 
-class WriteFailed(RuntimeError):
-    """Raised by a write that did not happen."""
-
-
 def fail_an_append(kind: type[KVBlockManager], failure: str) -> dict[str, object]:
     """Append to two sequences of a small pool so that it fails; what the books say after it.
 
@@ -442,6 +438,10 @@ def append_batch(infos: list[MutableKVBlockInfo], write: Callable[[list[int]], N
     write([info.length for info in infos])
     for info in infos:
         info.length += 1
+
+
+class WriteFailed(RuntimeError):
+    """Raised by a write that did not happen."""
 
 
 class Interrupted(BaseException):
