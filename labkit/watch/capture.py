@@ -49,13 +49,8 @@ class ToyGraph(OperatorMode):
 
     def on_kernel(self, name, function, args, kwargs, out) -> None:
         # A kernel finds lengths on the device, so the numbers that its plain twin takes do not count.
-        self.remember(
-            getattr(function, "__name__", name),
-            lambda *_: function(*args, **kwargs),
-            tensors_of(args),
-            {},
-            out,
-        )
+        name = getattr(function, "__name__", name)
+        self.remember(name, lambda *_: function(*args, **kwargs), tensors_of(args), {}, out)
 
     def remember(self, name: str, function: Callable, args: tuple, kwargs: dict, out: object) -> None:
         self.launches.append(CapturedLaunch(name, function, args, kwargs, tensors_of(out)))
