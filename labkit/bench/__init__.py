@@ -18,7 +18,7 @@ from labkit.bench.metrics import latency_metrics
 from labkit.bench.parity import dense_tokens, parity_table, transformers_tokens
 from labkit.bench.peers import PeerRun, PeerRuns, as_transformers, run_peers
 from labkit.bench.profile import profile_decode_step
-from labkit.bench.steady import steady_decode, steady_prompts, time_decode_steps
+from labkit.bench.step_time import time_decode_steps
 from labkit.bench.workload import Workload
 
 __all__ = [
@@ -42,8 +42,6 @@ __all__ = [
     "parity_table",
     "profile_decode_step",
     "run_peers",
-    "steady_decode",
-    "steady_prompts",
     "step_limit",
     "time_appends",
     "time_decode_steps",

@@ -2,21 +2,17 @@
 
 import inspect
 import json
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import CodeType, FrameType
 
 import torch
 from torch.profiler import profile
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit.bench.limit import synchronize
 from labkit.bench.profile import activities_of
-from labkit.bench.steady import steady_decode
 from labkit.bench.workload import difference
 from labkit.engine import InferenceEngine
 from labkit.kvcache import (
@@ -28,6 +24,7 @@ from labkit.kvcache import (
 )
 from labkit.results.cost_cards import CardKey, CostCard, DeviceCounts, HostCounts
 from labkit.results.files import load_all
+from labkit.watch import OperatorCounter, profiled_by, steady_decode
 
 STEADY_TOKENS = 16  # more than a card's steps take, and few enough to stay within a block
 
@@ -85,31 +82,6 @@ def codes_of(cls: type) -> set[CodeType]:
     """The code of a class's methods and properties."""
     members = [m.fget if isinstance(m, property) else m for m in vars(cls).values()]
     return {m.__code__ for m in members if inspect.isfunction(m)}
-
-
-@contextmanager
-def profiled_by(on_event: Callable[[FrameType, str, object], None]) -> Iterator[None]:
-    previous = sys.getprofile()
-    sys.setprofile(on_event)
-    try:
-        yield
-    finally:
-        sys.setprofile(previous)
-
-
-class OperatorCounter(TorchDispatchMode):
-    """Counts what PyTorch dispatches, and the integer tensors among it that come from Python numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.operators = self.index_tensors = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        self.operators += 1
-        if func is torch.ops.aten.lift_fresh.default:  # how torch.tensor(...) ends
-            self.index_tensors += out.dtype in (torch.int32, torch.int64)
-        return out
 
 
 def count_operators(engine: InferenceEngine) -> tuple[int, int]:

@@ -9,10 +9,10 @@ from torch.profiler import profile
 
 from labkit.bench.limit import synchronize
 from labkit.bench.profile import activities_of
-from labkit.bench.steady import steady_decode
 from labkit.engine import InferenceEngine
 from labkit.errors import OptionError
 from labkit.results.device_time import KernelTime, TracedStep
+from labkit.watch import steady_decode
 
 WARMUP_STEPS = 5  # of the profiler: the first ones pay for its start
 

@@ -3,14 +3,13 @@
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from labkit.bench.limit import synchronize
-from labkit.bench.steady import steady_decode, steady_prompts
 from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
 from labkit.engine.step.graphed import GraphedStep
 from labkit.engine.step.resident import ResidentDecodeStep
@@ -20,6 +19,7 @@ from labkit.model.checkpoint import RANDOM_CONFIGS
 from labkit.model.tokenizer import WordTokenizer
 from labkit.options import EngineOptions
 from labkit.results.host_time import HostTime
+from labkit.watch import replaced, steady_decode, steady_prompts
 
 # GPT-2's 12 layers and 12 heads, but heads of one number: on a CPU the host moves the numbers, too, and
 # that is not what is asked. On a GPU the host's work is the same whatever their size.
@@ -128,23 +128,22 @@ def timed_parts(engine: InferenceEngine) -> Iterator[dict[str, float]]:
     """Seconds that the parts of the decode step take, by part; 0.0 for one that the step had no need of."""
     seconds: dict[str, float] = defaultdict(float)
 
-    def timed(name: str, call: Callable) -> Callable:
-        def wrapper(*args: object) -> object:
-            started = time.perf_counter()
-            result = call(*args)
-            seconds[name] += time.perf_counter() - started
-            return result
+    def timing(part: str) -> Callable[[Callable], Callable]:
+        def wrapper(inner: Callable) -> Callable:
+            def timed(*args: object) -> object:
+                started = time.perf_counter()
+                result = inner(*args)
+                seconds[part] += time.perf_counter() - started
+                return result
+
+            return timed
 
         return wrapper
 
-    parts = parts_of(engine)
-    for part, (owner, name) in parts.items():
-        setattr(owner, name, timed(part, getattr(owner, name)))
-    try:
+    with ExitStack() as stack:
+        for part, (owner, name) in parts_of(engine).items():
+            stack.enter_context(replaced(owner, name, timing(part)))
         yield seconds
-    finally:
-        for owner, name in parts.values():
-            delattr(owner, name)  # the class's own again
 
 
 def parts_of(engine: InferenceEngine) -> dict[str, tuple[object, str]]:

@@ -10,9 +10,9 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from labkit.bench.limit import synchronize
-from labkit.bench.steady import steady_decode
 from labkit.engine import InferenceEngine
 from labkit.results.profiles import Span, StepProfile
+from labkit.watch import steady_decode
 
 # torch 2.13's profiler announces its start and stop on stderr, in the middle of a notebook.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")

@@ -31,6 +31,8 @@ class ReadOneBehind:
     - If step N + 1 needs blocks that are not free, it waits until N was read and the engine has made room.
     """
 
+    watch_points = ("next_tokens",)
+
     def __init__(self, decode_step: ResidentDecodeStep) -> None:
         self.decode_step = decode_step
         self._in_flight: StepInFlight | None = None
@@ -58,7 +60,7 @@ class ReadOneBehind:
             raise
         if self._steady is not None and self._steady.sessions == step.sessions:
             return NextTokens(self._steady.requests, token_ids, self._steady)
-        rows = self._still_running(step, running)
+        rows = self.still_running(step, running)
         return NextTokens([step.requests[b] for b in rows], [token_ids[b] for b in rows])
 
     def defer(self, tokens: NextTokens, eos_token_id: int | None) -> "SteadyBatch | None":
@@ -123,7 +125,7 @@ class ReadOneBehind:
 
     # --- requests that leave, reads that fail ------------------------------------------------------
 
-    def _still_running(self, step: StepInFlight, running: RunningRequests) -> list[int]:
+    def still_running(self, step: StepInFlight, running: RunningRequests) -> list[int]:
         """The step's rows whose tokens are handed out: of requests that did not end or lose their blocks."""
         pairs = zip(step.requests, step.sessions, strict=True)
         return [b for b, (request, session) in enumerate(pairs) if running.get(request) is session]
@@ -153,6 +155,7 @@ def tokens_left(running: RunningRequests, in_flight: Set[InferenceSession] = fro
 class ReadAtOnce:
     """The host waits for each step's tokens before it does anything else (rungs up to 09)."""
 
+    watch_points = ("next_tokens",)
     is_ahead = False
 
     def __init__(self, decode_step: DecodeStep | ResidentDecodeStep) -> None:

@@ -33,8 +33,9 @@ class KVBlockManager:
     free block raises before it changes any record; an append whose write fails is undone by `truncate`.
     """
 
+    watch_points = ("allocate_block", "copy_on_write", "block_infos")
     info_type: type[KVBlockInfo] | type[MutableKVBlockInfo] = KVBlockInfo
-    _block_infos: BlockInfos[BlockInfo]
+    block_infos: BlockInfos[BlockInfo]
 
     def __init__(
         self,
@@ -66,8 +67,8 @@ class KVBlockManager:
         # Appended tokens by how their block was made ready, and batches by how they were written.
         self.append_paths: Counter[str] = Counter()
         self.num_let_go = 0  # how often a holder has released a block, ever
-        self._block_infos = {}
-        self._block_refcounts: dict[int, int] = {}
+        self.block_infos = {}
+        self.block_refcounts: dict[int, int] = {}
         self._freed: list[list[int]] = [[] for _ in range(self.num_tables)]  # indices, last freed first out
         self._num_fresh_used = [0] * self.num_tables  # block indices from here on were never handed out
 
@@ -85,9 +86,10 @@ class KVBlockManager:
     @property
     def num_free_blocks(self) -> int:
         """Free blocks in the layer that has the fewest."""
-        return min(map(self._num_free, range(self.num_tables)))
+        return min(map(self.num_free, range(self.num_tables)))
 
-    def _num_free(self, layer_idx: int) -> int:
+    def num_free(self, layer_idx: int) -> int:
+        """Free blocks in one layer, or in the one table of all layers."""
         return self.max_blocks_per_layer - self._num_fresh_used[layer_idx] + len(self._freed[layer_idx])
 
     def blocks_for(self, num_tokens: int) -> int:
@@ -100,34 +102,34 @@ class KVBlockManager:
 
     def info(self, block_id: int) -> BlockInfo:
         """The record of an allocated block. Raises KeyError for any other id."""
-        return self._block_infos[block_id]
+        return self.block_infos[block_id]
 
     def refcount(self, block_id: int) -> int:
         """How many holders an allocated block has. Raises KeyError for any other id."""
-        return self._block_refcounts[block_id]
+        return self.block_refcounts[block_id]
 
     def num_tokens(self, block_ids: list[int]) -> int:
         """Tokens counted in the blocks of a sequence. Raises KeyError for an id that is not allocated."""
-        return sum(self._block_infos[i].length for i in block_ids)
+        return sum(self.block_infos[i].length for i in block_ids)
 
     def append_takes_block(self, block_ids: list[int]) -> bool:
         """Whether the next token needs a block: a new one, or a copy of a shared, partly filled one."""
         if not block_ids:
             return True
         last_id = block_ids[-1]
-        return self._block_infos[last_id].length == self.block_size or self._block_refcounts[last_id] > 1
+        return self.block_infos[last_id].length == self.block_size or self.block_refcounts[last_id] > 1
 
     def live_slots(self) -> Tensor:
         """Which slots hold a token: [L, N, block_size], True or False."""
         live = torch.zeros((*self.k_cache.shape[:2], self.block_size), dtype=torch.bool)
-        for info in self._block_infos.values():
+        for info in self.block_infos.values():
             live[self.layers_of(info.layer), info.block_index, : info.length] = True
         return live.to(self.k_cache.device)
 
     def dense_kv(self, layer_idx: int, block_ids: list[int]) -> tuple[Tensor, Tensor]:
         """The keys and values of a sequence in one piece, each [H, T, D] (a copy)."""
         indices = torch.tensor(
-            [self._block_infos[i].block_index for i in block_ids], device=self.k_cache.device
+            [self.block_infos[i].block_index for i in block_ids], device=self.k_cache.device
         )
         num_tokens = self.num_tokens(block_ids)
         keys, values = (
@@ -143,11 +145,11 @@ class KVBlockManager:
 
         Raises OutOfBlocksError, with nothing changed, if that takes a block and none is free.
         """
-        last_id = self._ready_block(layer_idx, block_ids)
-        info = self._block_infos[last_id]
+        last_id = self.ready_block(layer_idx, block_ids)
+        info = self.block_infos[last_id]
         self.k_cache[layer_idx, info.block_index, :, info.length] = key_new
         self.v_cache[layer_idx, info.block_index, :, info.length] = value_new
-        self._set_length(last_id, info.length + 1)
+        self.set_length(last_id, info.length + 1)
 
     def append_token_batch_fast_path(
         self, layer_idx: int, block_ids_list: list[list[int]], key_new: Tensor, value_new: Tensor
@@ -158,7 +160,7 @@ class KVBlockManager:
         Raises OutOfBlocksError when no block is free; what was written until then stays, so ask
         `append_takes_block` first or `truncate` after.
         """
-        infos, refcounts = self._block_infos, self._block_refcounts
+        infos, refcounts = self.block_infos, self.block_refcounts
         fast_batch_idx, fast_block_idx, fast_pos, fast_last_ids = [], [], [], []
         slow_batch_idx = []
         for b, block_ids in enumerate(block_ids_list):
@@ -172,10 +174,10 @@ class KVBlockManager:
             fast_pos.append(info.length)
             fast_last_ids.append(last_id)
         if fast_batch_idx:
-            self._write_batch(layer_idx, fast_batch_idx, fast_block_idx, fast_pos, key_new, value_new)
+            self.write_batch(layer_idx, fast_batch_idx, fast_block_idx, fast_pos, key_new, value_new)
             self.append_paths["in_place"] += len(fast_batch_idx)
         for last_id in fast_last_ids:
-            self._set_length(last_id, infos[last_id].length + 1)
+            self.set_length(last_id, infos[last_id].length + 1)
         for b in slow_batch_idx:
             self.append_token(layer_idx, block_ids_list[b], key_new[b], value_new[b])
 
@@ -189,20 +191,20 @@ class KVBlockManager:
         Raises OutOfBlocksError when no block is free: nothing is written then, and `truncate` gives back
         the blocks that were made ready.
         """
-        infos, refcounts = self._block_infos, self._block_refcounts
+        infos, refcounts = self.block_infos, self.block_refcounts
         last_ids, block_idx, pos = [], [], []
         num_slow = 0
         for block_ids in block_ids_list:
             last_id = block_ids[-1] if block_ids else NO_BLOCK
             info = infos.get(last_id)
             if info is None or info.length == self.block_size or refcounts[last_id] > 1:
-                last_id = self._ready_block(layer_idx, block_ids)
+                last_id = self.ready_block(layer_idx, block_ids)
                 info = infos[last_id]
                 num_slow += 1
             last_ids.append(last_id)
             block_idx.append(info.block_index)
             pos.append(info.length)
-        self._write_batch(layer_idx, range(len(last_ids)), block_idx, pos, key_new, value_new)
+        self.write_batch(layer_idx, range(len(last_ids)), block_idx, pos, key_new, value_new)
         self.append_paths["in_place"] += len(last_ids) - num_slow
         for last_id in last_ids:  # after the write: a length is never ahead of the data
             info = infos[last_id]
@@ -225,25 +227,25 @@ class KVBlockManager:
         done = 0
         while done < num_tokens:
             last_id, _ = self._writable_last_block(layer_idx, block_ids)
-            info = self._block_infos[last_id]
+            info = self.block_infos[last_id]
             count = min(self.block_size - info.length, num_tokens - done)
             slots = slice(info.length, info.length + count)
             place = (self.layers_of(layer_idx), info.block_index, slice(None), slots)
             self.k_cache[place] = keys[..., done : done + count, :]
             self.v_cache[place] = values[..., done : done + count, :]
-            self._set_length(last_id, info.length + count)
+            self.set_length(last_id, info.length + count)
             done += count
 
     def share(self, block_ids: list[int]) -> list[int]:
         """Count one more holder of each of these blocks; returns the new holder's own list of ids."""
         for block_id in block_ids:
-            self._block_refcounts[block_id] += 1
+            self.block_refcounts[block_id] += 1
         return list(block_ids)
 
     def free(self, block_ids: list[int]) -> None:
         """Release a sequence's blocks and empty the list; a block becomes free with its last holder."""
         while block_ids:
-            self._deallocate_block(block_ids.pop())
+            self.deallocate_block(block_ids.pop())
 
     def truncate(self, block_ids: list[int], num_tokens: int) -> None:
         """Forget what was appended to a sequence past `num_tokens`: how a failed step is undone.
@@ -254,24 +256,24 @@ class KVBlockManager:
         num_kept = self.blocks_for(num_tokens)
         if num_kept:
             last_id = block_ids[num_kept - 1]
-            info = self._block_infos[last_id]
+            info = self.block_infos[last_id]
             if info.start + info.length > num_tokens:
-                if self._block_refcounts[last_id] > 1:
+                if self.block_refcounts[last_id] > 1:
                     raise ValueError(f"block {last_id} is shared; it cannot be cut at token {num_tokens}")
-                self._set_length(last_id, num_tokens - info.start)
+                self.set_length(last_id, num_tokens - info.start)
         while len(block_ids) > num_kept:
-            self._deallocate_block(block_ids.pop())
+            self.deallocate_block(block_ids.pop())
 
     # --- a block's life ----------------------------------------------------------------------------
 
-    def _ready_block(self, layer_idx: int, block_ids: list[int]) -> int:
+    def ready_block(self, layer_idx: int, block_ids: list[int]) -> int:
         """The id of the block for the next token, made ready; how that was done is counted in
         append_paths."""
         last_id, path = self._writable_last_block(layer_idx, block_ids)
         self.append_paths[path] += 1
         return last_id
 
-    def _write_batch(
+    def write_batch(
         self,
         layer_idx: int,
         batch_idx: Sequence[int],
@@ -280,6 +282,7 @@ class KVBlockManager:
         key_new: Tensor,
         value_new: Tensor,
     ) -> None:
+        """Write rows `batch_idx` of keys and values [B, H, D] to slots `pos` of blocks `block_idx`."""
         path = self.kv_write.write(
             self.k_cache[layer_idx], self.v_cache[layer_idx], key_new, value_new, batch_idx, block_idx, pos
         )
@@ -289,35 +292,36 @@ class KVBlockManager:
         """The id of the block for the next token, with room and no other holder, and how it was made
         ready."""
         if not block_ids:
-            block_ids.append(self._allocate_block(layer_idx, start=0))
+            block_ids.append(self.allocate_block(layer_idx, start=0))
             path = "first"
-        elif (info := self._block_infos[block_ids[-1]]).length == self.block_size:
-            block_ids.append(self._allocate_block(layer_idx, start=info.start + self.block_size))
+        elif (info := self.block_infos[block_ids[-1]]).length == self.block_size:
+            block_ids.append(self.allocate_block(layer_idx, start=info.start + self.block_size))
             path = "boundary"
-        elif self._block_refcounts[block_ids[-1]] > 1:
-            block_ids[-1] = self._copy_on_write(layer_idx, block_ids[-1])
+        elif self.block_refcounts[block_ids[-1]] > 1:
+            block_ids[-1] = self.copy_on_write(layer_idx, block_ids[-1])
             path = "copy_on_write"
         else:
             path = "in_place"
         return block_ids[-1], path
 
-    def _copy_on_write(self, layer_idx: int, block_id: int) -> int:
+    def copy_on_write(self, layer_idx: int, block_id: int) -> int:
         """A private copy of a shared block, which loses one holder."""
-        old = self._block_infos[block_id]
-        new_id = self._allocate_block(layer_idx, start=old.start)
-        new_index = self._block_infos[new_id].block_index
+        old = self.block_infos[block_id]
+        new_id = self.allocate_block(layer_idx, start=old.start)
+        new_index = self.block_infos[new_id].block_index
         layers = self.layers_of(layer_idx)
         try:
             self.k_cache[layers, new_index] = self.k_cache[layers, old.block_index]
             self.v_cache[layers, new_index] = self.v_cache[layers, old.block_index]
         except BaseException:
-            self._deallocate_block(new_id)
+            self.deallocate_block(new_id)
             raise
-        self._set_length(new_id, old.length)
-        self._deallocate_block(block_id)
+        self.set_length(new_id, old.length)
+        self.deallocate_block(block_id)
         return new_id
 
-    def _allocate_block(self, layer_idx: int, start: int) -> int:
+    def allocate_block(self, layer_idx: int, start: int) -> int:
+        """Take a free block for the tokens from position `start` on; its id. Raises OutOfBlocksError."""
         if self._freed[layer_idx]:
             block_index = self._freed[layer_idx].pop()
         elif self._num_fresh_used[layer_idx] < self.max_blocks_per_layer:
@@ -329,21 +333,23 @@ class KVBlockManager:
                 f"{self.block_size} tokens are in use"
             )
         block_id = self.layer_offset(layer_idx) + block_index
-        self._block_infos[block_id] = self.info_type(layer_idx, block_index, start, length=0)
-        self._block_refcounts[block_id] = 1
+        self.block_infos[block_id] = self.info_type(layer_idx, block_index, start, length=0)
+        self.block_refcounts[block_id] = 1
         return block_id
 
-    def _deallocate_block(self, block_id: int) -> None:
+    def deallocate_block(self, block_id: int) -> None:
+        """One holder lets go of a block; the last one gives it back."""
         self.num_let_go += 1
-        self._block_refcounts[block_id] -= 1
-        if self._block_refcounts[block_id] == 0:
-            del self._block_refcounts[block_id]
-            info = self._block_infos.pop(block_id)
+        self.block_refcounts[block_id] -= 1
+        if self.block_refcounts[block_id] == 0:
+            del self.block_refcounts[block_id]
+            info = self.block_infos.pop(block_id)
             self._freed[info.layer].append(info.block_index)
 
-    def _set_length(self, block_id: int, length: int) -> None:
-        info = self._block_infos[block_id]
-        self._block_infos[block_id] = KVBlockInfo(
+    def set_length(self, block_id: int, length: int) -> None:
+        """Book that a block holds `length` tokens."""
+        info = self.block_infos[block_id]
+        self.block_infos[block_id] = KVBlockInfo(
             layer=info.layer, block_index=info.block_index, start=info.start, length=length
         )
 
@@ -360,11 +366,11 @@ class KVBlockManager:
             for layer_idx, block_ids in enumerate(holder.block_ids_per_layer):
                 counted.update(block_ids)
                 self._check_sequence(layer_idx, block_ids, holder.num_tokens)
-        if dict(counted) != self._block_refcounts:
+        if dict(counted) != self.block_refcounts:
             off = {
-                i: (self._block_refcounts.get(i, 0), counted[i])
-                for i in counted.keys() | self._block_refcounts.keys()
-                if self._block_refcounts.get(i, 0) != counted[i]
+                i: (self.block_refcounts.get(i, 0), counted[i])
+                for i in counted.keys() | self.block_refcounts.keys()
+                if self.block_refcounts.get(i, 0) != counted[i]
             }
             raise AssertionError(f"reference counts differ from holders (block: booked, held): {off}")
         for table_idx in range(self.num_tables):
@@ -372,7 +378,7 @@ class KVBlockManager:
 
     def _check_sequence(self, layer_idx: int, block_ids: list[int], num_tokens: int) -> None:
         for place, block_id in enumerate(block_ids):
-            info = self._block_infos.get(block_id)
+            info = self.block_infos.get(block_id)
             if info is None:
                 raise AssertionError(f"block {block_id} is held but not allocated")
             filled = min(self.block_size, num_tokens - place * self.block_size)
@@ -388,7 +394,7 @@ class KVBlockManager:
 
     def _check_pool(self, layer_idx: int) -> None:
         freed = self._freed[layer_idx]
-        used = {i.block_index for i in self._block_infos.values() if i.layer == layer_idx}
+        used = {i.block_index for i in self.block_infos.values() if i.layer == layer_idx}
         if sorted([*freed, *used]) != list(range(self._num_fresh_used[layer_idx])):
             raise AssertionError(
                 f"layer {layer_idx}: used {sorted(used)} and freed {sorted(freed)} blocks do not make up "

@@ -24,6 +24,8 @@ class RowHolder(BlockHolder, Protocol):
 class BlockTables:
     """Block tables that are filled on the host and copied to the device, all layers at once, in each step."""
 
+    watch_points = ("build", "fill")
+
     def __init__(self, kv_manager: KVBlockManager, max_batch_size: int) -> None:
         self.kv_manager = kv_manager
         size = kv_manager.num_layers * max_batch_size * kv_manager.max_blocks_per_seq

@@ -23,6 +23,8 @@ class KVAppend(Protocol):
 class AppendPerToken:
     """One `append_token` for each layer and request: L * B calls per step (the state before write-up 038)."""
 
+    watch_points = ("append",)
+
     def __init__(self, kv_manager: KVBlockManager) -> None:
         self._kv_manager = kv_manager
 
@@ -43,6 +45,8 @@ class AppendPerToken:
 class AppendBatchedFastPath:
     """One call per layer, and one more for each token that needs a block made ready (write-up 038)."""
 
+    watch_points = ("append",)
+
     def __init__(self, kv_manager: KVBlockManager) -> None:
         self._kv_manager = kv_manager
 
@@ -61,6 +65,8 @@ class AppendBatchedFastPath:
 
 class AppendBatched:
     """One call per layer, also where tokens need blocks made ready."""
+
+    watch_points = ("append",)
 
     def __init__(self, kv_manager: KVBlockManager) -> None:
         self._kv_manager = kv_manager

@@ -37,6 +37,8 @@ class KVWrite(Protocol):
 class IndexedWrite:
     """Writes by indexed assignment with three index tensors (write-up 038)."""
 
+    watch_points = ("write",)
+
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
@@ -51,6 +53,8 @@ class IndexedWrite:
 class FullBatchWrite:
     """Writes by one kernel: where the whole batch is at one position, one without batch_idx and pos; else the
     generic one (write-up 061)."""
+
+    watch_points = ("write",)
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

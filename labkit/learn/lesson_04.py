@@ -13,8 +13,6 @@ from torch import Tensor
 
 from labkit import kernels
 from labkit.bench.__main__ import make_parser
-from labkit.bench.cost_cards import OperatorCounter
-from labkit.bench.steady import steady_prompts
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams
 from labkit.kernels.triton_runtime import TritonUnavailableError, check_launchable
 from labkit.kvcache import FullBatchWrite, IdentityPosWrite, IndexedWrite
@@ -24,6 +22,7 @@ from labkit.model import LanguageModel
 from labkit.options import EngineOptions
 from labkit.results import CostCardRecord, counts_table, speedup_interval
 from labkit.show.positions import Positions, record_positions
+from labkit.watch import OperatorCounter, steady_prompts
 
 # --- positions that differ for ever --------------------------------------------------------------------
 
@@ -53,24 +52,6 @@ def watch_positions(
     alone = record_positions(engine, 5)
     arrive(late_lengths)
     return alone.then(record_positions(engine, num_steps - 5))
-
-
-def written_indices(engine: InferenceEngine) -> list[pd.DataFrame]:
-    """Run one step; for each layer, the three indices that its write was given, a row a request."""
-    kv_write = engine.kv_manager.kv_write
-    tables = []
-
-    def write(k_cache, v_cache, key_new, value_new, batch_idx, block_idx, pos) -> str:
-        indices = {"batch_idx": list(batch_idx), "block_idx": list(block_idx), "pos": list(pos)}
-        tables.append(pd.DataFrame(indices).rename_axis("row b"))
-        return type(kv_write).write(kv_write, k_cache, v_cache, key_new, value_new, batch_idx, block_idx, pos)
-
-    kv_write.write = write
-    try:
-        engine.step()
-    finally:
-        del kv_write.write  # the class's own again
-    return tables
 
 
 # --- which write for which batch -----------------------------------------------------------------------

@@ -3,8 +3,8 @@
 import random
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from statistics import median
 from types import FrameType
@@ -13,18 +13,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from labkit.bench import host_engine, in_turn, time_host_steps
-from labkit.bench.cost_cards import profiled_by
 from labkit.engine import InferenceEngine, InferenceSession
 from labkit.errors import OutOfBlocksError
 from labkit.kvcache import KVBlockInfo, KVBlockManager, MutableInfoBlockManager, MutableKVBlockInfo
 from labkit.kvcache.block_manager import NO_BLOCK
-from labkit.kvcache.kv_write import KVWrite
 from labkit.learn.answers import plain
 from labkit.learn.exercise import Case, Exercise
 from labkit.options import EngineOptions
@@ -38,7 +33,7 @@ from labkit.results import (
     speedup,
     speedup_interval,
 )
-from labkit.show.style import BLUE, GREY, INK, ORANGE, SKY, figure, styled
+from labkit.watch import PlantedError, planted_failure, profiled_by, replaced
 
 # --- what counting one token costs Python ----------------------------------------------------------------
 
@@ -104,8 +99,8 @@ def append_work(kind: type[KVBlockManager], batch_size: int) -> dict[str, int]:
     counter = CallCounter()
     with profiled_by(counter):
         manager.append_token_batch(0, sequences, new, new)
-    manager._block_infos = counted = CountedDict(manager._block_infos)
-    manager.append_token_batch(0, sequences, new, new)
+    with replaced(manager, "block_infos", CountedDict) as counted:
+        manager.append_token_batch(0, sequences, new, new)
     return {
         "KVBlockInfo objects created": counter.records,
         "Python functions called": counter.functions,
@@ -136,27 +131,6 @@ def block_life(kind: type[KVBlockManager], num_tokens: int = 64) -> BlockLife:
         records.append(manager.info(block_ids[0]))
         shown.append(records[-1].length)
     return BlockLife(tuple(created), tuple(shown), tuple(record.length for record in records))
-
-
-@styled
-def draw_block_lives(lives: Mapping[str, BlockLife]) -> Figure:
-    """A row a kind of record, by name: each record a box, as long as it was the block's."""
-    fig, axes = figure(0.95 + 0.62 * len(lives))
-    for row, life in enumerate(lives.values()):
-        starts = [t for t in range(len(life.created)) if t == 0 or life.created[t] > life.created[t - 1]]
-        for number, (start, end) in enumerate(zip(starts, [*starts[1:], len(life.created)], strict=True)):
-            shade = (BLUE, SKY)[number % 2]
-            axes.add_patch(Rectangle((start, row - 0.3), end - start, 0.6, facecolor=shade, alpha=0.7, lw=0))
-        text = f"{life.created[-1]} created" if life.created[-1] > 1 else "1 created,\nchanged in place"
-        axes.text(1.02, row, text, va="center", transform=axes.get_yaxis_transform(), weight="bold")
-    num_tokens = max(len(life.created) for life in lives.values())
-    axes.set_xlim(0, num_tokens)
-    axes.set_xticks(range(0, num_tokens + 1, max(1, num_tokens // 8)))
-    axes.set_yticks(range(len(lives)), list(lives))
-    axes.set_ylim(len(lives) - 0.5, -0.5)
-    axes.set_xlabel("tokens appended to the block")
-    axes.set_title("One block's life: each box is the record that describes it for so long")
-    return fig
 
 
 # --- where the time goes: five ways to count up ----------------------------------------------------------
@@ -257,46 +231,22 @@ class SeedOrderManager(MutableInfoBlockManager):
     def append_token_batch(
         self, layer_idx: int, block_ids_list: list[list[int]], key_new: Tensor, value_new: Tensor
     ) -> None:
-        infos, refcounts = self._block_infos, self._block_refcounts
+        infos, refcounts = self.block_infos, self.block_refcounts
         last_infos, block_idx, pos = [], [], []
         num_slow = 0
         for block_ids in block_ids_list:
             last_id = block_ids[-1] if block_ids else NO_BLOCK
             info = infos.get(last_id)
             if info is None or info.length == self.block_size or refcounts[last_id] > 1:
-                last_id = self._ready_block(layer_idx, block_ids)
+                last_id = self.ready_block(layer_idx, block_ids)
                 info = infos[last_id]
                 num_slow += 1
             last_infos.append(info)
             block_idx.append(info.block_index)
             pos.append(info.length)
             info.length += 1  # before the write
-        self._write_batch(layer_idx, range(len(last_infos)), block_idx, pos, key_new, value_new)
+        self.write_batch(layer_idx, range(len(last_infos)), block_idx, pos, key_new, value_new)
         self.append_paths["in_place"] += len(last_infos) - num_slow
-
-
-class WriteFailed(RuntimeError):
-    """Raised by a `FailingWrite`."""
-
-
-class FailingWrite:
-    """In the place of `kv_write`: its `at_call`-th write fails, once, before a byte has moved.
-
-    look: called then; `seen` is what it returned.
-    """
-
-    def __init__(
-        self, kv_write: KVWrite, at_call: int = 0, look: Callable[[], object] = lambda: None
-    ) -> None:
-        self._kv_write, self._calls_left, self._look = kv_write, at_call, look
-        self.seen: object = None
-
-    def write(self, *args: object) -> str:
-        self._calls_left -= 1
-        if self._calls_left == -1:
-            self.seen = self._look()
-            raise WriteFailed("the write did not happen")
-        return self._kv_write.write(*args)
 
 
 def fail_an_append(kind: type[KVBlockManager], failure: str) -> dict[str, object]:
@@ -311,10 +261,9 @@ def fail_an_append(kind: type[KVBlockManager], failure: str) -> dict[str, object
         for _ in range(length):
             append(manager, session.block_ids_per_layer)
             session.num_tokens += 1
-    if failure == "write":
-        manager.kv_write = FailingWrite(manager.kv_write)
     sequences = [session.block_ids_per_layer[0] for session in sessions]
-    with suppress(WriteFailed, OutOfBlocksError):
+    fault = planted_failure(manager.kv_write, "write") if failure == "write" else nullcontext()
+    with suppress(PlantedError, OutOfBlocksError), fault:
         append(manager, sequences)
     try:
         manager.check_integrity(sessions)
@@ -335,10 +284,8 @@ def stored_after_retry(kind: type[KVBlockManager]) -> list[float]:
     block_ids: list[int] = []
     append(manager, [block_ids], 1.0)
     append(manager, [block_ids], 2.0)
-    working, manager.kv_write = manager.kv_write, FailingWrite(manager.kv_write)
-    with suppress(WriteFailed):
+    with suppress(PlantedError), planted_failure(manager.kv_write, "write"):
         append(manager, [block_ids], 3.0)
-    manager.kv_write = working
     append(manager, [block_ids], 3.0)
     return manager.dense_kv(0, block_ids)[0].flatten().tolist()
 
@@ -353,15 +300,13 @@ def fail_a_step(engine: InferenceEngine, at_layer: int) -> tuple[list[int], list
     def booked() -> list[int]:
         return [manager.num_tokens(block_ids) for block_ids in session.block_ids_per_layer]
 
-    working = manager.kv_write
-    manager.kv_write = failing = FailingWrite(working, at_layer, look=booked)
-    try:
+    seen: list[list[int]] = []
+    fault = planted_failure(manager.kv_write, "write", at_layer, look=lambda: seen.append(booked()))
+    with suppress(PlantedError), fault:
         engine.step()
-    except WriteFailed:
-        return failing.seen, booked()
-    finally:
-        manager.kv_write = working
-    raise ValueError(f"the step did not write in layer {at_layer}")
+    if not seen:
+        raise ValueError(f"the step did not write in layer {at_layer}")
+    return seen[0], booked()
 
 
 # --- host time: here, and as recorded ---------------------------------------------------------------------
@@ -469,39 +414,6 @@ def queue_figures(run: Run) -> dict[str, float | str]:
     }
 
 
-PART_COLOURS = {"block tables": GREY, "append": ORANGE, "the rest": SKY}
-
-
-@styled
-def draw_step_parts(before: Sequence[HostTime], after: Sequence[HostTime], names: tuple[str, str]) -> Figure:
-    """Two bars a batch size, before and after: a step's parts, in per cent of the step before."""
-    fig, axes = figure(1.3 + 0.62 * len(before))
-    for row, pair in enumerate(zip(before, after, strict=True)):
-        whole = sum(step_parts(pair[0]).values())
-        for place, host in enumerate(pair):
-            _draw_parts(axes, row + 0.36 * place, step_parts(host), whole, names[place])
-    axes.set_yticks(np.arange(len(before)) + 0.18, [f"B = {host.batch_size}" for host in before])
-    axes.set_ylim(len(before) - 0.35, -0.35)
-    axes.set_xlim(0, 100)
-    axes.set_xlabel(f"host time of a step, per cent of rung {names[0]}'s")
-    axes.set_title("Only the append shrinks: the more requests, the more of it goes", pad=24)
-    handles = [Rectangle((0, 0), 1, 1, facecolor=shade, alpha=0.75) for shade in PART_COLOURS.values()]
-    axes.legend(handles, PART_COLOURS, ncols=3, loc="lower left", bbox_to_anchor=(0, 0.98), borderaxespad=0)
-    return fig
-
-
-def _draw_parts(axes: Axes, y: float, parts: Mapping[str, float], whole: float, name: str) -> None:
-    left = 0.0
-    for part, microseconds in parts.items():
-        share = 100 * microseconds / whole
-        axes.barh(y, share, left=left, height=0.32, color=PART_COLOURS[part], alpha=0.75)
-        if share > 8:
-            axes.text(left + share / 2, y, f"{microseconds:,.0f} µs", ha="center", va="center", fontsize=8)
-        left += share
-    text = f"rung {name}: {sum(parts.values()):,.0f} µs"
-    axes.text(1.02, y, text, va="center", fontsize=9, color=INK, transform=axes.get_yaxis_transform())
-
-
 # --- exercises --------------------------------------------------------------------------------------------
 
 
@@ -510,6 +422,10 @@ def append_batch(infos: list[MutableKVBlockInfo], write: Callable[[list[int]], N
     write([info.length for info in infos])
     for info in infos:
         info.length += 1
+
+
+class WriteFailed(RuntimeError):
+    """Raised by a write that did not happen."""
 
 
 class Interrupted(BaseException):

@@ -3,7 +3,7 @@
 import copy
 import random
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from statistics import median
 from typing import Any
 
@@ -18,52 +18,12 @@ from labkit.engine.sampling.device import NO_TOKEN
 from labkit.engine.step.host import DecodeStep
 from labkit.engine.step.resident import ResidentDecodeStep, StepInFlight
 from labkit.learn.exercise import BrokenContract, Case, Exercise, check_unchanged
-from labkit.learn.lesson_03 import recorded_writes
 from labkit.results import CostCardRecord, HostTimeRecord, StepProfile, counts_table
 from labkit.show.sends import record_sends
+from labkit.watch import PlantedError, planted_failure, record_inputs, replaced
+from labkit.watch.inputs import Told
 
 # --- what rung 05 tells the GPU in a step -------------------------------------------------------------
-
-Told = dict[str, list[int]]  # by what it is; the layers' one after the other
-
-
-def told_by_host(engine: InferenceEngine, num_steps: int) -> list[Told]:
-    """All the numbers that each of `num_steps` decode steps sends, from an engine whose state is the host's.
-
-    Raises ValueError for an engine of rung 06 or above.
-    """
-    step = engine.decode_step
-    if not isinstance(step, DecodeStep):
-        raise ValueError(
-            "an engine whose state is on the device tells it other things; see show.record_sends"
-        )
-    told: list[Told] = []
-    decode, build = step.decode_step_sessions, step.block_tables.build
-
-    def watched_decode(sessions: Sequence, last_token_ids: Sequence[int]) -> torch.Tensor:
-        lengths = [session.num_tokens for session in sessions]
-        now: Told = {"block tables": []}
-        now |= {"context lengths": lengths, "token ids": list(last_token_ids), "positions": lengths}
-        told.append(now)
-        return decode(sessions, last_token_ids)
-
-    def watched_build(sessions: Sequence) -> torch.Tensor:
-        tables = build(sessions)
-        told[-1]["block tables"] = tables.flatten().tolist()
-        return tables
-
-    step.decode_step_sessions, step.block_tables.build = watched_decode, watched_build
-    try:
-        for _ in range(num_steps):
-            with recorded_writes(engine) as writes:
-                engine.step()
-            for write in writes:
-                for name, numbers in write.told.items():
-                    if not isinstance(numbers, int):  # a number is an argument of the kernel
-                        told[-1].setdefault(f"{name} of each layer", []).extend(numbers)
-    finally:
-        del step.decode_step_sessions, step.block_tables.build
-    return told
 
 
 def news(before: Told, now: Told, picked: Sequence[int], block_size: int) -> pd.DataFrame:
@@ -102,7 +62,7 @@ def sent_until_done(engine: InferenceEngine) -> pd.DataFrame:
     steps = []
     while engine.has_work:
         if isinstance(engine.decode_step, DecodeStep):
-            for told in told_by_host(engine, num_steps=1):
+            for told in record_inputs(engine, num_steps=1):
                 tensors = [engine.kv_manager.num_layers if "layer" in name else 1 for name in told]
                 steps.append({"copies": sum(tensors), "numbers": sum(map(len, told.values()))})
         else:
@@ -128,7 +88,7 @@ def copy_costs(profile: StepProfile) -> dict[str, float]:
 def slots_table(engine: InferenceEngine, layer_idx: int = 0) -> pd.DataFrame:
     """What the device holds of each slot, and for comparison what the host has of its request."""
     slots = engine.decode_step.slots
-    of_slot = {slots._slot_of.get(s): (request, s) for request, s in engine.scheduler.running.items()}
+    of_slot = {slots.slot_of.get(s): (request, s) for request, s in engine.scheduler.running.items()}
     rows = {}
     for slot in range(slots.padding_slot + 1):
         rows[slot] = {
@@ -171,6 +131,11 @@ class RoomAfterTheStep:
         return StepInFlight(step, requests, sessions, tokens)
 
 
+def room_after_the_step(engine: InferenceEngine) -> AbstractContextManager:
+    """Inside the block, the engine launches as `RoomAfterTheStep` does."""
+    return replaced(engine.decode_step, "launch", lambda _: RoomAfterTheStep(engine.decode_step).launch)
+
+
 def overwritten(engine: InferenceEngine, layer_idx: int = 0) -> list[str]:
     """Run one step; the places that held a token before it and hold another key after it."""
     manager = engine.kv_manager
@@ -188,19 +153,15 @@ def overwritten(engine: InferenceEngine, layer_idx: int = 0) -> list[str]:
 # --- a step that fails when the device has done its work ----------------------------------------------
 
 
-class ReadbackFailed(RuntimeError):
-    """Raised where the tokens should have set out for the host."""
-
-
 def fail_after_the_device(engine: InferenceEngine, forgets: bool) -> pd.DataFrame:
     """Let the engine's next step fail behind the device's work; the length of each running request
     before it and after it, as the host has it and as the device has it.
 
     forgets: whether the device's state is given up, as the package does.
     """
-    slots, pinned_tokens = engine.decode_step.slots, engine.decode_step.pinned_tokens
+    slots = engine.decode_step.slots
     sessions = {r.request_id: session for r, session in engine.scheduler.running.items()}
-    slot_of = dict(slots._slot_of)
+    slot_of = dict(slots.slot_of)
     lengths = {}
 
     def look(when: str) -> None:
@@ -208,23 +169,14 @@ def fail_after_the_device(engine: InferenceEngine, forgets: bool) -> pd.DataFram
         of_device = {i: int(slots.context_lens[slot_of[session]]) for i, session in sessions.items()}
         lengths[f"device, {when}"] = of_device
 
-    def fail(*_: object) -> None:
-        raise ReadbackFailed("the tokens did not set out")
-
     look("before")
-    pinned_tokens.start_copy = fail
-    if not forgets:
-        slots.forget = lambda _: None
-    try:
-        with suppress(ReadbackFailed):
-            engine.step()
-    finally:
-        del pinned_tokens.start_copy
-        if not forgets:
-            del slots.forget
+    fault = planted_failure(engine.decode_step.pinned_tokens, "start_copy")  # the tokens do not set out
+    forgetting = nullcontext() if forgets else replaced(slots, "forget", lambda _: lambda _: None)
+    with suppress(PlantedError), fault, forgetting:
+        engine.step()
     look("after")
     table = pd.DataFrame(lengths)
-    table["has a slot"] = [session in slots._slot_of for session in sessions.values()]
+    table["has a slot"] = [session in slots.slot_of for session in sessions.values()]
     return table.rename_axis("request")
 
 

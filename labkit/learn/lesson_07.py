@@ -2,9 +2,8 @@
 kernel writes, the recorded figures, and the exercises."""
 
 import random
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
 from statistics import median
@@ -13,13 +12,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from labkit.bench import host_engine, in_turn, time_host_steps
-from labkit.bench.cost_cards import OperatorCounter
 from labkit.engine import CacheConfig, InferenceEngine, InferenceSession, SamplingParams, SchedulerConfig
 from labkit.errors import OutOfBlocksError
 from labkit.kvcache import KVBlockManager, MutableInfoBlockManager, OneTableBlockManager
@@ -30,9 +25,11 @@ from labkit.model import GPT2Config, LanguageModel
 from labkit.model.checkpoint import random_network
 from labkit.model.tokenizer import WordTokenizer
 from labkit.options import EngineOptions
-from labkit.results import Comparison, CostCard, CostCardRecord, HostTime, RunsRecord, counts_table
+from labkit.results import Comparison, CostCard, CostCardRecord, HostTime, counts_table
 from labkit.results.cost_cards import DEVICE_ROWS
-from labkit.show.style import BLUE, GREY, INK, ORANGE, colour, figure, styled
+from labkit.watch import OperatorCounter, PlantedError, count_forwards, count_work, planted_failure
+from labkit.watch.blocks import PoolUse, block_places, pool_use
+from labkit.watch.work import COUNTS
 
 # Between the two rungs: one table, and still two kernels a layer.
 HALFWAY = replace(LADDER["06"].options, layer_tables="shared")
@@ -47,64 +44,6 @@ def small_gpt2(n_layer: int = GPT2_LAYERS, n_positions: int = 64) -> LanguageMod
     config = GPT2Config(256, n_positions, n_embd=96, n_layer=n_layer, n_head=12, tie_word_embeddings=False)
     gpt2 = random_network(config, seed=0)
     return LanguageModel(f"random: {n_layer} narrow layers", gpt2, WordTokenizer(config.vocab_size, None))
-
-
-COUNTS = (
-    "calls of reserve_token_batch",
-    "lists of block ids looked at",
-    "blocks taken, each with record and count",
-    "copies-on-write decided",
-    "bytes of keys and values copied",
-    "rows of block tables sent",
-    "bytes sent to the device",
-)
-
-
-@contextmanager
-def counted_work(engine: InferenceEngine) -> Iterator[Counter[str]]:
-    """What steps of a resident engine ask of the books and send, by `COUNTS`."""
-    manager, slots = engine.kv_manager, engine.decode_step.slots
-    counts: Counter[str] = Counter()
-
-    def on_reserve(_: int, block_ids_list: Sequence[list[int]]) -> None:
-        counts[COUNTS[0]] += 1
-        counts[COUNTS[1]] += len(block_ids_list)
-
-    def on_allocate(*_: int, **__: int) -> None:
-        counts[COUNTS[2]] += 1
-
-    def on_copy(table_idx: int, _: int) -> None:
-        counts[COUNTS[3]] += 1
-        counts[COUNTS[4]] += 2 * manager.k_cache[manager.layers_of(table_idx), :1].nbytes
-
-    def on_rows(sessions: Sequence[InferenceSession]) -> None:
-        counts[COUNTS[5]] += sum(len(session.block_ids_per_layer) for session in sessions)
-
-    def on_send(numbers: Tensor) -> None:
-        counts[COUNTS[6]] += numbers.nbytes
-
-    watched = {
-        (manager, "reserve_token_batch"): on_reserve,
-        (manager, "_allocate_block"): on_allocate,
-        (manager, "_copy_on_write"): on_copy,
-        (slots, "send_rows"): on_rows,
-        (slots._staging, "send"): on_send,
-    }
-    for (owner, name), note in watched.items():
-        setattr(owner, name, _noted(getattr(owner, name), note))
-    try:
-        yield counts
-    finally:
-        for owner, name in watched:
-            delattr(owner, name)  # the class's own again
-
-
-def _noted(method: Callable, note: Callable) -> Callable:
-    def wrapper(*args: object, **kwargs: object) -> object:
-        note(*args, **kwargs)
-        return method(*args, **kwargs)
-
-    return wrapper
 
 
 def sharing_engine(model: LanguageModel, options: EngineOptions, device: torch.device) -> InferenceEngine:
@@ -140,7 +79,7 @@ def step_work(
     for step in STEPS:
         columns = {}
         for name, engine in running.items():
-            with counted_work(engine) as counts:
+            with count_work(engine) as counts:
                 engine.step()
             columns[name] = [counts[count] for count in COUNTS]
         table = pd.DataFrame(columns, index=list(COUNTS))
@@ -158,8 +97,8 @@ def books_of(engine: InferenceEngine) -> dict[str, int]:
         "tokens in the cache": sum(session.num_tokens for session in sessions),
         "lists of block ids": len(lists),
         "block ids in them": sum(map(len, lists)),
-        "block records": len(manager._block_infos),
-        "reference counts": len(manager._block_refcounts),
+        "block records": len(manager.block_infos),
+        "reference counts": len(manager.block_refcounts),
         "numbers in the device's block tables": engine.decode_step.slots.block_tables.numel(),
         "bytes of the pool": manager.k_cache.nbytes + manager.v_cache.nbytes,
     }
@@ -194,12 +133,6 @@ def copied_pool(kind: type[KVBlockManager], num_layers: int = GPT2_LAYERS) -> di
 # --- all layers agree ---------------------------------------------------------------------------------------
 
 
-def layer_indices(engine: InferenceEngine, session: InferenceSession) -> list[tuple[int, ...]]:
-    """The places in the pool that each of a session's tables names, in order."""
-    manager = engine.kv_manager
-    return [tuple(manager.info(i).block_index for i in ids) for ids in session.block_ids_per_layer]
-
-
 def eventful_schedule(engine: InferenceEngine) -> Iterator[None]:
     """Requests that join, share a prompt, copy, are preempted, cancelled and finish; a step each time."""
     generator = np.random.default_rng(0)
@@ -214,22 +147,6 @@ def eventful_schedule(engine: InferenceEngine) -> Iterator[None]:
         engine.step()
         engine.check_integrity()
         yield
-
-
-@dataclass(frozen=True)
-class PoolUse:
-    """One layer's pool after a step."""
-
-    free_blocks: int
-    tokens: int  # in blocks of running requests, a shared block's once for each holder
-    empty_slots: int  # in these blocks, and set aside
-
-
-def pool_use(engine: InferenceEngine) -> PoolUse:
-    sessions = engine.scheduler.running.values()
-    tokens = sum(session.num_tokens for session in sessions)
-    held = sum(len(session.block_ids_per_layer[0]) for session in sessions)
-    return PoolUse(engine.kv_manager.num_free_blocks, tokens, held * engine.kv_manager.block_size - tokens)
 
 
 def schedule_engine(
@@ -261,7 +178,7 @@ def run_schedule(engine: InferenceEngine) -> Agreement:
     uses = []
     for _ in eventful_schedule(engine):
         for session in engine.scheduler.running.values():
-            first, *others = layer_indices(engine, session)
+            first, *others = block_places(engine, session)
             lists += 1 + len(others)
             different += sum(other != first for other in others)
         uses.append(pool_use(engine))
@@ -275,80 +192,7 @@ def run_schedule(engine: InferenceEngine) -> Agreement:
     return Agreement(len(uses), lists, different, events, tuple(uses))
 
 
-@styled
-def draw_tables(engines: Mapping[str, InferenceEngine]) -> Figure:
-    """A panel an engine, by name: each of its tables a row, each block a box with its place in the pool, in
-    the colour of its request."""
-    heights = [max(1.6, 0.8 + 0.6 * engine.kv_manager.num_tables) for engine in engines.values()]
-    fig, panels = figure(0.5 + 0.36 * sum(heights), rows=len(engines), height_ratios=heights, squeeze=False)
-    for axes, (name, engine) in zip(panels[:, 0], engines.items(), strict=True):
-        width = 0
-        for request, session in engine.scheduler.running.items():
-            rows = layer_indices(engine, session)
-            shade = colour(request.request_id)
-            for table_idx, indices in enumerate(rows):
-                for place, index in enumerate(indices):
-                    box = Rectangle((width + place, table_idx), 0.94, 0.84, facecolor=shade, alpha=0.45, lw=0)
-                    axes.add_patch(box)
-                    middle = (width + place + 0.47, table_idx + 0.42)
-                    axes.text(*middle, str(index), ha="center", va="center", fontsize=8)
-            middle = width + len(rows[0]) / 2
-            axes.text(middle, -0.12, f"request {request.request_id}", ha="center", va="bottom", fontsize=8)
-            width += len(rows[0]) + 0.6
-        num_tables = engine.kv_manager.num_tables
-        labels = [f"layer {i}" for i in range(num_tables)]
-        if num_tables == 1:
-            labels = [f"all {engine.kv_manager.num_layers} layers"]
-        axes.set_yticks(np.arange(num_tables) + 0.42, labels)
-        axes.tick_params(length=0)
-        axes.set_xticks([])
-        axes.set_xlim(0, width)
-        axes.set_ylim(num_tables, -0.5)
-        for side in ("left", "bottom"):
-            axes.spines[side].set_visible(False)
-        axes.set_title(f"{name}: {num_tables} {'list' if num_tables == 1 else 'lists'} of places a request")
-    return fig
-
-
-@styled
-def draw_pool_use(uses: Mapping[str, Sequence[PoolUse]], num_blocks: int, block_size: int) -> Figure:
-    """Free blocks after each step, a line an engine, by name; and the slots set aside and empty."""
-    fig, (top, bottom) = figure(4.2, rows=2, sharex=True)
-    widths, shades, styles = (6, 2), (GREY, BLUE), ("-", "--")
-    for (name, steps), width, shade, style in zip(uses.items(), widths, shades, styles, strict=True):
-        line = {"lw": width, "color": shade, "label": name, "ls": style}
-        top.plot([use.free_blocks for use in steps], **line)
-        bottom.plot([use.empty_slots for use in steps], **line)
-    top.set_ylim(0, num_blocks + 0.5)
-    bottom.set_ylim(bottom=0)
-    top.set_title(f"Blocks free in a layer's pool of {num_blocks}", pad=20)
-    bottom.set_title(f"Slots set aside and empty in a layer (blocks of {block_size})")
-    bottom.set_xlabel("step")
-    top.legend(ncols=len(uses), loc="lower left", bbox_to_anchor=(0, 0.98), borderaxespad=0)
-    for axes in (top, bottom):
-        axes.grid()
-        axes.locator_params(axis="y", integer=True, nbins=6)
-    return fig
-
-
 # --- a reservation that fails, and a step that does --------------------------------------------------------
-
-
-@contextmanager
-def counted_forwards(engine: InferenceEngine) -> Iterator[Counter[str]]:
-    """How often the model is asked for a decode step."""
-    gpt2, counts = engine.model.network, Counter()
-    original = gpt2.decode_one_token
-
-    def counted(*args: object) -> Tensor:
-        counts["forward"] += 1
-        return original(*args)
-
-    gpt2.decode_one_token = counted
-    try:
-        yield counts
-    finally:
-        del gpt2.decode_one_token
 
 
 def fail_to_reserve(model: LanguageModel, options: EngineOptions, device: torch.device) -> dict[str, object]:
@@ -371,7 +215,7 @@ def fail_to_reserve(model: LanguageModel, options: EngineOptions, device: torch.
     taken.append_prompt(nothing, nothing)
     holders = [*running.values(), taken]
     free = manager.num_free_blocks
-    with counted_forwards(engine) as counts:
+    with count_forwards(engine) as counts:
         try:
             engine.decode_step.next_tokens(running)
             raised = "nothing"
@@ -387,10 +231,6 @@ def fail_to_reserve(model: LanguageModel, options: EngineOptions, device: torch.
     }
 
 
-class DeviceFailed(RuntimeError):
-    """Raised in the place of a forward."""
-
-
 def fail_the_forward(engine: InferenceEngine) -> dict[str, list[int]]:
     """Let the engine's next decode step fail when the device is asked for it: the tokens that each running
     request is booked with and those that its session counts, then, and after the engine has dealt with it."""
@@ -402,16 +242,9 @@ def fail_the_forward(engine: InferenceEngine) -> dict[str, list[int]]:
         seen[f"booked {when}"] = [manager.num_tokens(s.block_ids_per_layer[0]) for s in sessions]
         seen[f"counted {when}"] = [s.num_tokens for s in sessions]
 
-    def failing(*_: object) -> Tensor:
-        look("when it fails")
-        raise DeviceFailed
-
-    working, step.device_step = step.device_step, failing
-    try:
-        with suppress(DeviceFailed):
-            engine.step()
-    finally:
-        step.device_step = working
+    fault = planted_failure(step, "device_step", look=lambda: look("when it fails"))
+    with suppress(PlantedError), fault:
+        engine.step()
     look("afterwards")
     return seen
 
@@ -458,7 +291,7 @@ def next_step_of(engine: InferenceEngine) -> tuple[list[list[int]], list[int]]:
     sessions = list(engine.scheduler.running.values())
     try:
         manager.reserve_token_batch(0, [session.block_ids_per_layer[0] for session in sessions])
-        rows = [list(layer_indices(engine, session)[0]) for session in sessions]
+        rows = [list(block_places(engine, session)[0]) for session in sessions]
         return rows, [session.num_tokens for session in sessions]
     finally:
         engine.decode_step.undo(sessions)
@@ -576,40 +409,7 @@ def step_parts(host: HostTime) -> dict[str, float]:
     }
 
 
-PART_COLOURS = {"reserve": ORANGE, "tell the device": GREY, "launch and the rest": BLUE}
-
-
-@styled
-def draw_step_parts(groups: Mapping[str, Mapping[str, HostTime]]) -> Figure:
-    """Groups of bars, by name: each engine's step, in parts, in microseconds."""
-    bars = [(group, name, time) for group, times in groups.items() for name, time in times.items()]
-    fig, axes = figure(1.25 + 0.34 * len(bars))
-    longest = max(sum(step_parts(time).values()) for _, _, time in bars)
-    for row, (_, _, time) in enumerate(bars):
-        _draw_parts(axes, row, step_parts(time), longest)
-    axes.set_yticks(range(len(bars)), [f"{group}, {name}" for group, name, _ in bars])
-    axes.invert_yaxis()
-    axes.set_xlabel("host time of a step (microseconds)")
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.set_title("What is left of the host's work in a step", pad=24)
-    handles = [Rectangle((0, 0), 1, 1, facecolor=shade, alpha=0.7) for shade in PART_COLOURS.values()]
-    axes.legend(handles, PART_COLOURS, ncols=3, loc="lower left", bbox_to_anchor=(0, 0.98), borderaxespad=0)
-    return fig
-
-
-def _draw_parts(axes: Axes, row: int, parts: Mapping[str, float], longest: float) -> None:
-    left = 0.0
-    for part, microseconds in parts.items():
-        axes.barh(row, microseconds, left=left, height=0.72, color=PART_COLOURS[part], alpha=0.7)
-        if microseconds > 0.07 * longest:
-            middle = left + microseconds / 2
-            axes.text(middle, row, f"{microseconds:,.0f}", ha="center", va="center", fontsize=8)
-        left += microseconds
-    text = f"{sum(parts.values()):,.0f} µs"
-    axes.text(1.02, row, text, va="center", fontsize=9, color=INK, transform=axes.get_yaxis_transform())
-
-
-def ladder_table(records: Mapping[str, RunsRecord], before: str, after: str) -> pd.DataFrame:
+def ladder_table(records: Mapping[str, dict], before: str, after: str) -> pd.DataFrame:
     """Two rungs in each of some records of `ladder`, by label: medians, and the comparison."""
     rows = {}
     for label, record in records.items():

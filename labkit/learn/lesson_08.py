@@ -1,10 +1,9 @@
 """Lesson 08: a graph to look into, what stands in the way of a capture, padding, records, and exercises."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,138 +11,19 @@ import torch
 from IPython.display import Markdown
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.graphed import WARMUP_RUNS, batch_buckets
-from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.learn.exercise import BrokenContract, Case, Exercise
 from labkit.model import LanguageModel
 from labkit.options import EngineOptions
 from labkit.results import DeviceTimeRecord, RunsRecord, StepProfile
 from labkit.results.profiles import is_inside
+from labkit.watch import CapturedLaunch, ToyGraph, capture, captured_steps, device_step_of
+from labkit.watch.operators import storage, tensors_of
 
 # --- a graph that can be looked into ----------------------------------------------------------------------
-
-
-class Launch(NamedTuple):
-    """One thing that the device was asked for, and the very tensors that it was asked with."""
-
-    name: str
-    function: Callable
-    args: tuple
-    kwargs: dict
-    outputs: tuple[Tensor, ...]
-
-    @property
-    def inputs(self) -> list:
-        """Tensors, and whatever else was said."""
-        return tree_leaves((self.args, self.kwargs))
-
-
-class ToyGraph(TorchDispatchMode):
-    """Remembers every operator that runs inside its `with`, and its tensors; `replay` runs them again.
-
-    As in a CUDA graph, a replay asks no Python of the step what to do. The operators, the shapes, the numbers
-    and the addresses are those of the capture; only what lies at the addresses may be new. Unlike a CUDA
-    graph, the toy does the work while it captures.
-    """
-
-    running: ClassVar["ToyGraph | None"] = None
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.launches: list[Launch] = []
-        self.in_kernel = False
-
-    def __enter__(self) -> "ToyGraph":
-        ToyGraph.running = self
-        return super().__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        ToyGraph.running = None
-        super().__exit__(*error)
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        out = func(*args, **kwargs)
-        if not self.in_kernel and func.namespace != "profiler":
-            self.remember(f"{func.namespace}.{func.overloadpacket.__name__}", func, args, kwargs, out)
-        return out
-
-    def remember(self, name: str, function: Callable, args: tuple, kwargs: dict, out: object) -> None:
-        self.launches.append(Launch(name, function, args, kwargs, tensors_of(out)))
-
-    @torch.inference_mode()
-    def replay(self) -> None:
-        for launch in self.launches:
-            made = tensors_of(launch.function(*launch.args, **launch.kwargs))
-            for remembered, new in zip(launch.outputs, made, strict=True):
-                if remembered.data_ptr() != new.data_ptr():  # neither a view nor in place
-                    remembered.copy_(new)  # to where the next operator looks for it
-
-
-def tensors_of(tree: object) -> tuple[Tensor, ...]:
-    return tuple(leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
-
-
-def as_kernel(function: Callable) -> Callable:
-    """The same function, which a capture remembers as the one launch that it is on a GPU."""
-
-    def launched(*args: object) -> object:
-        graph = ToyGraph.running
-        if graph is None or graph.in_kernel:
-            return function(*args)
-        graph.in_kernel = True
-        try:
-            out = function(*args)
-        finally:
-            graph.in_kernel = False
-        # A kernel finds lengths on the device, so the numbers that its plain twin takes do not count.
-        graph.remember(function.__name__, lambda *_: function(*args), tensors_of(args), {}, out)
-        return out
-
-    return launched
-
-
-@contextmanager
-def kernels_as_launches(step: object) -> Iterator[None]:
-    """Let the attention of a step, and the write behind it, be a launch each, as they are on a GPU."""
-    owner = step.attention if isinstance(step, DeviceStep) else step
-    own = {name: vars(owner)[name] for name in ("attention", "kv_append") if callable(vars(owner).get(name))}
-    for name, function in own.items():
-        setattr(owner, name, as_kernel(function))
-    try:
-        yield
-    finally:
-        for name, function in own.items():
-            setattr(owner, name, function)
-
-
-def capture(
-    device_step: DeviceStep, batch_size: int, is_greedy: bool, *, as_launches: bool = True
-) -> tuple[ToyGraph, Tensor]:
-    """A graph of the step, and where its tokens lie. The slots that are mapped move on, as in any step.
-
-    as_launches: attention is remembered as one launch, as on a GPU, and not by what its plain twin does.
-    """
-    kernels = kernels_as_launches(device_step) if as_launches else nullcontext()
-    with torch.inference_mode(), kernels, ToyGraph() as graph:
-        token_ids = device_step(batch_size, longest_possible(device_step), is_greedy)
-    return graph, token_ids
-
-
-def longest_possible(device_step: DeviceStep) -> int:
-    """The length that a table has room for: what plain attention is told in place of the batch's longest."""
-    return device_step.slots.block_tables.shape[2] * device_step.attention.kv_manager.block_size
-
-
-def device_step_of(engine: InferenceEngine) -> DeviceStep:
-    """What the engine launches kernel by kernel, or has graphs of."""
-    step = engine.decode_step.device_step
-    return step if isinstance(step, DeviceStep) else step.device_step
 
 
 class ToyGraphedStep:
@@ -194,42 +74,6 @@ HOST_READS = (
 )
 
 
-def captured_steps(engine: InferenceEngine, num_steps: int, bucket: int | None = None) -> list[ToyGraph]:
-    """The engine's next steps, each captured as it runs: all that makes a token from the last one.
-
-    With state on the device that is the `DeviceStep`; else it begins with Python's lists, and so does this.
-    bucket: the rows that a batch is padded to, where there is a `DeviceStep`.
-    """
-    step = engine.decode_step
-    if isinstance(step, ResidentDecodeStep):
-        name, device_step = "device_step", device_step_of(engine)
-    else:
-        name, device_step = "next_tokens", None
-    graphs, plain = [], getattr(step, name)
-
-    def captured(*args: object) -> object:
-        if device_step is not None:
-            batch_size, _, is_greedy = args
-            graph, token_ids = capture(device_step, bucket or batch_size, is_greedy)
-            graphs.append(graph)
-            return token_ids[:batch_size]
-        with kernels_as_launches(step), ToyGraph() as graph:
-            token_ids = plain(*args)
-        graphs.append(graph)
-        return token_ids
-
-    setattr(step, name, captured)
-    try:
-        for _ in range(num_steps):
-            engine.step()
-    finally:
-        if device_step is None:
-            del step.next_tokens  # the class's own again
-        else:
-            step.device_step = plain
-    return graphs
-
-
 class Obstacles(NamedTuple):
     """What differs between two captures, or is no business of one. All 0: either can stand for the other."""
 
@@ -274,10 +118,6 @@ def made_by(graph: ToyGraph) -> dict[int, int]:
     return made
 
 
-def storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
 def place(tensor: Tensor, made: Mapping[int, int]) -> tuple[str, int, int]:
     """Where a tensor lies: behind the launch that made its memory, or at an address."""
     origin = storage(tensor)
@@ -285,7 +125,7 @@ def place(tensor: Tensor, made: Mapping[int, int]) -> tuple[str, int, int]:
     return (*where, tensor.storage_offset())
 
 
-def is_host_read(launch: Launch) -> bool:
+def is_host_read(launch: CapturedLaunch) -> bool:
     inputs = tensors_of(launch.inputs)
     by_mask = launch.name == "aten.index" and any(t.dtype == torch.bool for t in inputs[1:])
     to_host = any(t.is_cuda for t in inputs) and any(not t.is_cuda for t in launch.outputs)

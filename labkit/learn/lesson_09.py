@@ -1,8 +1,7 @@
 """Lesson 09: a step's kernels counted, two numbers a row, sums that arrive in any order, a softmax in shares,
 the recorded kernels, and the exercises."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
 from random import Random
 from typing import NamedTuple
@@ -12,14 +11,10 @@ import pandas as pd
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from labkit.bench import steady_decode
 from labkit.bench.limit import step_limit
 from labkit.engine import CacheConfig, InferenceEngine
-from labkit.engine.step.device import DeviceStep
-from labkit.engine.step.fused import PLAIN, TRITON, VOCABULARY_MULTIPLE, FusedDeviceStep, FusedKernels
+from labkit.engine.step.fused import PLAIN, TRITON, VOCABULARY_MULTIPLE, FusedKernels
 from labkit.kernels import (
     SplitWorkspace,
     fold_layer_norm,
@@ -46,14 +41,12 @@ from labkit.results.kernels import (
     group_us,
     slowest_single,
 )
+from labkit.watch import log_step
 
 MULTIPROCESSORS = 132  # of an H100
 
 # --- the kernels of a step, and what passes between them ---------------------------------------------------
 
-# Operators under the names that they are called by, whichever of the two a version of PyTorch dispatches.
-OPERATORS = {"addmm": "linear", "mm": "linear", "native_layer_norm": "layer_norm", "_to_copy": "to"}
-KERNELS_OF = {"greedy_advance": 2}  # of all others, one
 # What each kernel of a fused layer stands for, in order.
 STANDS_FOR = (
     ("norm_linear", ("layer_norm", "linear")),
@@ -64,146 +57,11 @@ STANDS_FOR = (
 )
 
 
-class Launch(NamedTuple):
-    """One thing that the device is asked for, and how many numbers it touches; the cache is left out."""
-
-    name: str
-    weights: int  # of the model
-    reads: int  # what an earlier kernel has written
-    writes: int
-    kernels: int = 1
-
-
-class LaunchLog(TorchDispatchMode):
-    """Remembers each operator that makes or changes memory, which is what a kernel is launched for. A view
-    of memory that is there already needs none."""
-
-    def __init__(self, weights: Sequence[Tensor] = ()) -> None:
-        super().__init__()
-        self.weights = {storage(weight) for weight in weights}
-        self.launches: list[Launch] = []
-        self.products: list[Tensor] = []  # what linear layers made
-        self.in_kernel = False
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        out = func(*args, **kwargs)
-        name = func.overloadpacket.__name__
-        if not self.in_kernel and not name.startswith("empty") and func.namespace == "aten":
-            before = {storage(tensor) for tensor in tensors_of((args, kwargs))}
-            made = [tensor for tensor in tensors_of(out) if storage(tensor) not in before]
-            if made or name.endswith("_"):
-                self.remember(OPERATORS.get(name, name), (args, kwargs), out)
-        return out
-
-    def remember(self, name: str, inputs: object, out: object) -> None:
-        tensors, made = tensors_of(inputs), tensors_of(out)
-        weights = [tensor for tensor in tensors if storage(tensor) in self.weights]
-        numbers = sum(tensor.numel() for tensor in tensors) - (known := sum(w.numel() for w in weights))
-        kernels = KERNELS_OF.get(name, 1)
-        self.launches.append(Launch(name, known, numbers, sum(tensor.numel() for tensor in made), kernels))
-        if name == "linear":
-            self.products += made
-
-    def as_one(self, name: str, function: Callable, num_seen: int | None = None) -> Callable:
-        """The function, remembered as one launch. num_seen: how many of its arguments count as read."""
-
-        def launched(*args: object, **kwargs: object) -> object:
-            self.in_kernel = True
-            try:
-                out = function(*args, **kwargs)
-            finally:
-                self.in_kernel = False
-            self.remember(f"{name}, GELU" if kwargs.get("gelu") else name, args[:num_seen], out)
-            return out
-
-        return launched
-
-
-def tensors_of(tree: object) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
-
-
-def storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
-def device_step_of(engine: InferenceEngine) -> DeviceStep:
-    """What the engine launches kernel by kernel, or has graphs of."""
-    step = engine.decode_step.device_step
-    return step if isinstance(step, DeviceStep) else step.device_step
-
-
-@contextmanager
-def logged(step: DeviceStep) -> Iterator[LaunchLog]:
-    """Log what the step launches; attention and fused kernels as what they are on a GPU, not their twins."""
-    log = LaunchLog(tensors_of((list(step.network.parameters()), *vars(step).values())))
-    own = {"attention": (step.attention, step.attention.attention)}
-    step.attention.attention = log.as_one("attention", step.attention.attention, num_seen=3)
-    if isinstance(step, FusedDeviceStep):
-        own["kernels"] = (step, step.kernels)
-        names = FusedKernels._fields
-        step.kernels = FusedKernels(*map(log.as_one, names, step.kernels))
-    try:
-        with torch.inference_mode(), log:
-            yield log
-    finally:
-        for name, (owner, value) in own.items():
-            setattr(owner, name, value)
-
-
-def step_log(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> LaunchLog:
-    """Of one greedy step of these prompts, kernel by kernel, whatever launches it in the engine."""
-    device_step, launcher = device_step_of(engine), engine.decode_step.device_step
-    logs = []
-
-    def launch(*args: object) -> Tensor:
-        with logged(device_step) as log:
-            logs.append(log)
-            return device_step(*args)
-
-    with steady_decode(engine, prompts):
-        engine.decode_step.device_step = launch
-        try:
-            engine.step()
-        finally:
-            engine.decode_step.device_step = launcher
-    (log,) = logs
-    return log
-
-
-def layer_of(launches: Sequence[Launch]) -> list[Launch]:
-    """The first layer's, of a step of at least two layers."""
-    names = [launch.name for launch in launches]
-    attention = [i for i, name in enumerate(names) if name == "attention"]
-    first = next(i for i, name in enumerate(names) if name in ("layer_norm", "norm_linear"))
-    return list(launches[first : first + attention[1] - attention[0]])
-
-
-def ends_of(launches: Sequence[Launch], num_layers: int) -> tuple[list[Launch], list[Launch]]:
-    """Before the first layer and behind the last."""
-    first = next(i for i, launch in enumerate(launches) if launch.name in ("layer_norm", "norm_linear"))
-    last = first + num_layers * len(layer_of(launches))
-    return list(launches[:first]), list(launches[last:])
-
-
-def launch_table(launches: Sequence[Launch]) -> pd.DataFrame:
-    rows = [(launch.name, launch.weights, launch.reads, launch.writes) for launch in launches]
-    columns = ["kernel", "weights it reads", "other numbers it reads", "numbers it writes"]
-    table = pd.DataFrame(rows, columns=columns)
-    table.index += 1
-    return table
-
-
-def count_kernels(launches: Sequence[Launch]) -> int:
-    return sum(launch.kernels for launch in launches)
-
-
 def smallest_logit_gap(engines: Sequence[InferenceEngine], prompts: Sequence[Sequence[int]]) -> float:
     """Two engines' logits of the same step: the smallest gap between the best two tokens of a row, over the
     largest difference between the engines. Far above 1, no token can change."""
     V = engines[0].model.config.vocab_size
-    one, other = (step_log(engine, prompts).products[-1].flatten(0, -2)[:, :V] for engine in engines)
+    one, other = (log_step(engine, prompts).products[-1].flatten(0, -2)[:, :V] for engine in engines)
     best = one.double().topk(2, dim=1).values
     return float((best[:, 0] - best[:, 1]).min() / (one.double() - other.double()).abs().max())
 

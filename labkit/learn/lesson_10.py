@@ -1,8 +1,8 @@
 """Lesson 10: two workers on one clock, tokens on their way, what breaks, recorded runs, and the exercises."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from random import Random
 from statistics import median
 from types import FrameType
@@ -13,7 +13,6 @@ import pandas as pd
 import torch
 
 from labkit.bench import dense_tokens, transformers_tokens
-from labkit.bench.cost_cards import profiled_by
 from labkit.engine import Completion, InferenceEngine, SamplingParams, StepOutput
 from labkit.engine.overlap import ReadOneBehind
 from labkit.engine.request import RunningRequests
@@ -30,8 +29,8 @@ from labkit.results import (
     speedup,
     speedup_interval,
 )
-from labkit.show import record_flights
 from labkit.show.schedule import Busy
+from labkit.watch import PlantedError, planted_failure, profiled_by, record_flights
 
 # --- two workers on one clock -----------------------------------------------------------------------------
 
@@ -200,34 +199,13 @@ def bookkeeping_calls(engine: InferenceEngine) -> int:
     return calls
 
 
-def count_launches(engine: InferenceEngine, prompts: Sequence[str], params: SamplingParams) -> dict[str, int]:
-    """Serve the prompts: steps launched by a walk over all requests, and those of a steady batch."""
-    step, calls = engine.decode_step, Counter()
-
-    def counting(name: str) -> Callable:
-        launch = getattr(step, name)
-
-        def wrapper(*about: object) -> StepInFlight:
-            calls[name] += 1
-            return launch(*about)
-
-        return wrapper
-
-    step.launch, step.start = counting("launch"), counting("start")
-    try:
-        engine.generate(prompts, params)
-    finally:
-        del step.launch, step.start  # the class's own again
-    return {"walked": calls["launch"], "in a steady batch": calls["start"] - calls["launch"]}
-
-
 # --- what breaks: whose token is it? ----------------------------------------------------------------------
 
 
 class AsksWhoRuns(ReadOneBehind):
     """Gives a token to whoever runs, in whatever session; for demonstration."""
 
-    def _still_running(self, step: StepInFlight, running: RunningRequests) -> list[int]:
+    def still_running(self, step: StepInFlight, running: RunningRequests) -> list[int]:
         """The step's rows whose tokens are handed out: of requests that did not end or lose their blocks."""
         return [b for b, request in enumerate(step.requests) if request in running]
 
@@ -293,33 +271,13 @@ class OneBuffer(PinnedTokens):
 
     def __init__(self, size: int) -> None:
         super().__init__(size, torch.device("cpu"))
-        self._buffers[1] = self._buffers[0]
+        self.buffers[1] = self.buffers[0]
 
 
 def two_steps_in_flight(pinned_tokens: PinnedTokens) -> list[list[int]]:
     """What is read when the copies of two steps were started and then both are read."""
     copies = [pinned_tokens.start_copy(torch.tensor(token_ids)) for token_ids in ([11, 12], [21, 22])]
     return [copy.read() for copy in copies]
-
-
-class Planted(RuntimeError):
-    """A failure made on purpose."""
-
-
-@contextmanager
-def failing_once(owner: object, name: str) -> Iterator[None]:
-    """The next call of the function at `owner.name` fails; then it is as before."""
-    working = getattr(owner, name)
-
-    def fails(*_: object) -> object:
-        setattr(owner, name, working)
-        raise Planted("made to fail")
-
-    setattr(owner, name, fails)
-    try:
-        yield
-    finally:
-        setattr(owner, name, working)
 
 
 def run_with_failure(
@@ -338,7 +296,7 @@ def run_with_failure(
 
     place = {"launch": (engine.decode_step, "device_step"), "read": (TokenCopy, "read")}[what]
     (counted_before, flying_before) = state()
-    with failing_once(*place), suppress(Planted):
+    with suppress(PlantedError), planted_failure(*place):
         outputs += engine.step()
     engine.check_integrity()
     (counted_after, flying_after) = state()

@@ -158,11 +158,6 @@ def test_steps_that_meet_a_boundary_make_no_card():
         card_of(2, lengths=(3,), block_size=4)
 
 
-def test_prompts_are_equal_or_ragged_as_asked():
-    assert [len(p) for p in steady_prompts(3, (20,))] == [20, 20, 20]
-    assert [len(p) for p in steady_prompts(4, (20, 23))] == [20, 23, 20, 23]
-
-
 def test_before_and_after_are_shown_with_what_went():
     before = CostCard(2, {}, HostCounts(21, 12, 525, 9, 100), None)
     after = CostCard(2, {}, HostCounts(9, 12, 400, 3, 100), None)

@@ -55,7 +55,7 @@ A_LAYER = {"append at layer k": (lambda engine: engine.kv_manager, "append_token
 A_RESIDENT_STEP = {
     "reserving in a table": (lambda engine: engine.kv_manager, "reserve_token_batch", 2),
     "telling the device": (lambda engine: engine.decode_step.slots, "update", 2),
-    "telling the device who joined": (lambda engine: engine.decode_step.slots, "_send_states", 1),
+    "telling the device who joined": (lambda engine: engine.decode_step.slots, "send_states", 1),
     "sending rows": (lambda engine: engine.decode_step.slots, "send_rows", 2),
     "the device's work": (lambda engine: engine.decode_step, "device_step", 2),
     "reading the tokens": (lambda engine: TokenCopy, "read", 2),
@@ -117,7 +117,7 @@ def held_by(engine):
     """What each running request has in the cache, and how many blocks are free in each layer."""
     running = engine.scheduler.running
     held = {r.request_id: [kv.tolist() for kv in session.dense_kv()] for r, session in running.items()}
-    return held, [engine.kv_manager._num_free(i) for i in range(engine.kv_manager.num_tables)]
+    return held, [engine.kv_manager.num_free(i) for i in range(engine.kv_manager.num_tables)]
 
 
 @pytest.mark.slow
@@ -134,8 +134,8 @@ def test_when_blocks_run_out_in_the_middle_of_a_step_nothing_of_it_stays(monkeyp
     request_ids = add_all(engine, prompts, [GREEDY] * 4)
     outputs = list(engine.step())
     before = held_by(engine)
-    allocate = failing(engine.kv_manager._allocate_block, at_call, OutOfBlocksError)
-    monkeypatch.setattr(engine.kv_manager, "_allocate_block", allocate)
+    allocate = failing(engine.kv_manager.allocate_block, at_call, OutOfBlocksError)
+    monkeypatch.setattr(engine.kv_manager, "allocate_block", allocate)
     with pytest.raises(OutOfBlocksError):
         engine.step()
     engine.check_integrity()

@@ -35,7 +35,7 @@ PLACES = {
     "telling the device": lambda engine: telling(engine.decode_step),
     "the device's work": lambda engine: (engine.decode_step, working(engine.decode_step)),
     "append at layer k, request b": lambda engine: (engine.kv_manager, "append_token"),
-    "making a block ready": lambda engine: (engine.kv_manager, "_allocate_block"),
+    "making a block ready": lambda engine: (engine.kv_manager, "allocate_block"),
     "writing a layer's batch": lambda engine: (engine.kv_manager.kv_write, "write"),
     "storing a prompt": lambda engine: (engine.kv_manager, "append_prompt"),
     "looking up a prefix": lambda engine: (engine.prefix_cache, "lookup"),

@@ -322,8 +322,8 @@ TEARS = {
     "counting who was passed over": lambda engine: (engine.scheduler, "_count_passed_over"),
     "leaving a queue": lambda engine: (engine.scheduler, "remove"),
     "waiting again": lambda engine: (engine.scheduler, "put_back"),
-    "giving a block back": lambda engine: (engine.kv_manager, "_deallocate_block"),
-    "taking a block": lambda engine: (engine.kv_manager, "_allocate_block"),
+    "giving a block back": lambda engine: (engine.kv_manager, "deallocate_block"),
+    "taking a block": lambda engine: (engine.kv_manager, "allocate_block"),
 }
 
 

@@ -133,7 +133,7 @@ def test_where_blocks_run_out_all_is_as_before_once_it_is_cut_back(kind, lengths
     held = [s.dense_kv() for s in sessions]
     at_call = data.draw(st.integers(0, max(0, taken - 1 - num_forks * manager.num_tables)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(manager, "_allocate_block", failing(manager._allocate_block, at_call, OutOfBlocksError))
+        patch.setattr(manager, "allocate_block", failing(manager.allocate_block, at_call, OutOfBlocksError))
         with pytest.raises(OutOfBlocksError):
             reserve(*sessions)
     for session in sessions:

@@ -121,11 +121,11 @@ def test_a_cached_prompt_is_held_in_one_list():
 
 
 def leak_a_block(manager, session):
-    manager._allocate_block(0, start=0)
+    manager.allocate_block(0, start=0)
 
 
 def lose_a_reference(manager, session):
-    manager._block_refcounts[1] = 2
+    manager.block_refcounts[1] = 2
 
 
 def reserve_and_forget(manager, session):
@@ -133,7 +133,7 @@ def reserve_and_forget(manager, session):
 
 
 def free_a_held_block(manager, session):
-    manager._deallocate_block(1)
+    manager.deallocate_block(1)
 
 
 def free_a_block_in_use(manager, session):
@@ -141,7 +141,7 @@ def free_a_block_in_use(manager, session):
 
 
 def hold_a_block_too_few(manager, session):
-    manager._deallocate_block(session.block_ids_per_layer[0].pop())
+    manager.deallocate_block(session.block_ids_per_layer[0].pop())
 
 
 def hold_blocks_in_the_wrong_order(manager, session):

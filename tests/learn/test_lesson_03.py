@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from labkit import LADDER, CacheConfig, InferenceEngine, bench, kernels, show
+from labkit import LADDER, CacheConfig, InferenceEngine, kernels, show
 from labkit.kernels.triton_runtime import triton
-from labkit.kvcache.kv_write import FullBatchWrite
 from labkit.learn import lesson_03, not_attempted
 from labkit.show.positions import Positions, PositionsStep
 
@@ -15,45 +14,6 @@ from labkit.show.positions import Positions, PositionsStep
 def engine_of(model, rung):
     cache = CacheConfig(block_size=4, prefix_cache=False)
     return InferenceEngine(model, LADDER[rung].options, device="cpu", cache=cache)
-
-
-@pytest.mark.parametrize(
-    ("rung", "lengths", "path", "tensors"),
-    [
-        ("02", (5,), "indexed", ["batch_idx", "block_idx", "pos"]),
-        ("03", (5,), "full_batch", ["block_idx"]),
-        ("03", (5, 6), "generic", ["batch_idx", "block_idx", "pos"]),
-        ("04", (5, 6), "identity_pos", ["block_idx", "pos"]),
-    ],
-)
-def test_recorded_writes_are_those_of_the_step_and_what_reaches_the_kernel(
-    tiny, rung, lengths, path, tensors
-):
-    engine = engine_of(tiny, rung)
-    with bench.steady_decode(engine, bench.steady_prompts(2, lengths), warmup_steps=0):
-        with lesson_03.recorded_writes(engine) as writes:
-            engine.step()
-        engine.step()  # not recorded
-        engine.check_integrity()
-    assert len(writes) == tiny.config.n_layer
-    write = writes[0]
-    assert (write.path, write.batch_idx) == (path, (0, 1))
-    assert write.pos == (1, lengths[-1] % 4)
-    assert [name for name, value in write.told.items() if isinstance(value, tuple)] == tensors
-    assert engine.stats().append_paths[path] == 2 * tiny.config.n_layer
-
-
-def test_the_engines_own_writer_is_back_after_a_failure(tiny):
-    engine = engine_of(tiny, "03")
-    with pytest.raises(RuntimeError, match="on purpose"), lesson_03.recorded_writes(engine):
-        raise RuntimeError("on purpose")
-    assert type(engine.kv_manager.kv_write) is FullBatchWrite
-
-
-def test_a_steady_write_finds_blocks_in_another_order(tiny):
-    write = lesson_03.steady_write(engine_of(tiny, "03"), bench.steady_prompts(3, (1,)))
-    assert (write.path, write.batch_idx, write.pos) == ("full_batch", (0, 1, 2), (1, 1, 1))
-    assert write.block_idx == (2, 1, 0)
 
 
 def test_steps_are_counted_by_path_and_by_whether_the_batch_was_whole():

@@ -7,19 +7,19 @@ import pytest
 import torch
 from helpers import make_engine, small_model
 
-from labkit import SamplingParams, bench, kernels, results, show
+from labkit import SamplingParams, kernels, results
 from labkit.kernels.triton_runtime import TritonUnavailableError
 from labkit.kvcache import IdentityPosWrite
 from labkit.ladder import LADDER, LESSONS
 from labkit.learn import lesson_04 as lesson
 from labkit.paths import ROOT
-from labkit.show.positions import WRITE_COLOURS, write_path
+from labkit.show.positions import WRITE_COLOURS
 
 CPU = torch.device("cpu")
 BELOW, RUNG = LADDER["03"].options, LADDER["04"].options
 
 
-def watch(lengths, options=RUNG, **settings):
+def watched(lengths, options=RUNG, **settings):
     return lesson.watch_positions(small_model(), options, CPU, lengths, **settings)
 
 
@@ -27,7 +27,7 @@ def watch(lengths, options=RUNG, **settings):
 
 
 def test_a_distance_between_two_requests_never_changes():
-    run = watch((3, 4, 6))
+    run = watched((3, 4, 6))
     assert len(run.steps) == 24 and run.num_equal == 0
     for step in run.steps:
         first, second, third = step.slots.values()
@@ -47,48 +47,20 @@ def test_a_distance_between_two_requests_never_changes():
     ],
 )
 def test_positions_decide_about_the_write(lengths, options, path, num_equal):
-    run = watch(lengths, options)
+    run = watched(lengths, options)
     assert {step.path for step in run.steps} == {path}
     assert run.num_equal == num_equal
 
 
 def test_a_late_request_ends_full_batch():
-    run = watch((3, 3), late_lengths=(3,))
+    run = watched((3, 3), late_lengths=(3,))
     assert [step.path for step in run.steps] == ["full_batch"] * 5 + ["identity_pos"] * 19
     assert [len(step.slots) for step in run.steps] == [2] * 5 + [3] * 19
     assert [step.are_equal for step in run.steps] == [True] * 5 + [False] * 19
 
 
-def test_steps_that_only_admit_are_not_counted():
-    engine = make_engine(options=RUNG, block_size=8)
-    engine.add_request([1, 2, 3], SamplingParams(max_new_tokens=9, stop_on_eos=False))
-    assert [step.slots for step in show.record_positions(engine, 2).steps] == [{0: 3}, {0: 4}]
-
-
-def test_recording_needs_work_and_one_write_a_layer():
-    engine = make_engine(options=RUNG, block_size=8)
-    engine.add_request([1, 2, 3], SamplingParams(max_new_tokens=3, stop_on_eos=False))
-    with pytest.raises(ValueError, match="ended after 2 of 5"):
-        show.record_positions(engine, 5)
-    with pytest.raises(ValueError, match=r"writes \[\]"):
-        watch((3, 3), LADDER["00"].options)
-    with pytest.raises(ValueError, match=r"\['generic', 'indexed'\]"):
-        write_path({"in_place": 1}, {"in_place": 3, "generic": 1, "indexed": 1})
-
-
 def test_every_write_of_the_engine_has_a_colour():
     assert set(lesson.FORMS) | {"indexed"} == set(WRITE_COLOURS)
-
-
-def test_written_indices_are_those_of_every_layer():
-    engine = make_engine(options=BELOW, prefix_cache=False)
-    with bench.steady_decode(engine, bench.steady_prompts(3, (5, 6)), max_new_tokens=9):
-        tables = lesson.written_indices(engine)
-        again = lesson.written_indices(engine)
-    assert len(tables) == 2 and tables[0].equals(tables[1])  # two layers
-    assert list(tables[0]["batch_idx"]) == [0, 1, 2]
-    assert list(again[0]["pos"]) == [(pos + 1) % 4 for pos in tables[0]["pos"]]
-    assert "write" not in vars(engine.kv_manager.kv_write)
 
 
 # --- the write and its kernels -------------------------------------------------------------------------

@@ -45,15 +45,6 @@ def test_the_records_of_a_block_s_life(num_tokens):
     assert mutable.kept == (num_tokens,) * num_tokens
 
 
-def test_a_box_is_drawn_for_each_record_in_charge():
-    lives = {"replaced": block_life(KVBlockManager, 8), "mutable": block_life(MutableInfoBlockManager, 8)}
-    fig = lesson_05.draw_block_lives(lives)
-    (axes,) = fig.axes
-    boxes = [(p.get_x(), p.get_width()) for p in axes.patches]
-    assert boxes == [*((float(t), 1) for t in range(8)), (0, 8)]
-    assert [t.get_text().split()[0] for t in axes.texts] == ["9", "1"]
-
-
 @pytest.mark.parametrize("name", lesson_05.FORMS)
 def test_each_way_of_counting_counts(name):
     kind, count_up = lesson_05.FORMS[name]
@@ -214,17 +205,6 @@ def test_the_figures_of_a_recorded_run():
     )
     assert lesson_05.run_figures(run) == {"throughput": 15, "TPOT p99": 1, "ITL p99": 5}
     assert list(lesson_05.queue_figures(run).values()) == [200, 100, 1, 100, 2.7, "in_place, boundary"]
-
-
-def test_the_bars_are_per_cent_of_the_step_before():
-    fig = lesson_05.draw_step_parts(times(8, 64), times(8, 64, each=0.0), ("04", "05"))
-    (axes,) = fig.axes
-    ends = [p.get_x() + p.get_width() for p in axes.patches[2::3]]  # of the last part of each bar
-    assert ends == pytest.approx([100, 100 * 15 / 23, 100, 100 * 15 / 79])
-    assert [t.get_text() for t in axes.texts if t.get_text().startswith("rung 04")] == [
-        "rung 04: 23 µs",
-        "rung 04: 79 µs",
-    ]
 
 
 def test_host_times_are_measured_in_turn():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers import make_engine, small_model
 
-from labkit import SamplingParams, show
+from labkit import SamplingParams, watch
 from labkit.ladder import LADDER
 from labkit.learn import lesson_06, not_attempted
 from labkit.learn.lesson_06 import SEND_ALL, WHAT_IS_SENT
@@ -415,7 +415,7 @@ def test_the_solution_says_what_live_engines_send(options):
         engine.add_request(prompt, SamplingParams(max_new_tokens=3 + i * 7 % 10))
     mapped, kinds = [], set()
     while engine.has_work:
-        sends = show.record_sends(engine, 1)
+        sends = watch.record_sends(engine, 1)
         if sends.steps.empty:
             continue
         (step,) = sends.steps.to_dict("records")

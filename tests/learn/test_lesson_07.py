@@ -1,7 +1,5 @@
 """Lesson 07: what it counts, what it lets fail, and what it reads from records."""
 
-from itertools import islice
-
 import pytest
 import torch
 from helpers import GREEDY, make_engine, run, tokens_by_request
@@ -41,15 +39,6 @@ def test_the_books_of_a_step_are_as_many_times_less_as_there_are_layers(model):
     assert set(scaled["times less"]) == {f"{LAYERS}"}
 
 
-def test_counting_leaves_the_engine_as_it_was(model):
-    engine = lesson_07.sharing_engine(model, THIS, CPU)
-    with lesson_07.counted_work(engine) as counts:
-        engine.step()
-    before = dict(counts)
-    run(engine)
-    assert dict(counts) == before
-
-
 def test_the_books_hold_less_and_the_pool_is_the_same(model):
     books = {}
     for name, options in ENGINES.items():
@@ -82,25 +71,6 @@ def test_the_pool_is_used_alike(model):
     use = uses[0][0]  # one request of five tokens, in blocks of four; its prompt's blocks are also cached
     assert (use.tokens, use.empty_slots, use.free_blocks) == (5, 3, 8)
     assert any(u.free_blocks == 0 for u in uses[0])
-
-
-def test_each_table_is_a_row_and_each_block_a_box(model):
-    engines = {name: lesson_07.schedule_engine(model, ENGINES[name], CPU) for name in ("rung 06", "rung 07")}
-    for engine in engines.values():
-        list(islice(lesson_07.eventful_schedule(engine), 10))
-    fig = lesson_07.draw_tables(engines)
-    above, below = ([t.get_text() for t in axes.texts] for axes in fig.axes)
-    numbers = [text for text in below if text.isdigit()]
-    assert numbers and [t for t in above if t.isdigit()].count(numbers[0]) >= LAYERS
-    assert [len(axes.patches) for axes in fig.axes] == [LAYERS * len(numbers), len(numbers)]
-    assert [t.get_text() for t in fig.axes[1].get_yticklabels()] == [f"all {LAYERS} layers"]
-
-
-def test_the_pool_is_drawn_a_line_an_engine():
-    uses = [lesson_07.PoolUse(3, 5, 3), lesson_07.PoolUse(2, 8, 0)]
-    fig = lesson_07.draw_pool_use({"a": uses, "b": uses}, 4, 4)
-    assert [line.get_ydata().tolist() for line in fig.axes[0].lines] == [[3, 2], [3, 2]]
-    assert [line.get_ydata().tolist() for line in fig.axes[1].lines] == [[3, 0], [3, 0]]
 
 
 # --- what fails --------------------------------------------------------------------------------------

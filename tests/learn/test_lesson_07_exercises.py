@@ -418,9 +418,9 @@ def test_the_blocks_needed_are_those_that_a_reservation_takes(kind, seed):
     lists = [session.block_ids_per_layer[0] for session in sessions]
     sequences = [(s.num_tokens, ids[-1] if ids else None) for s, ids in zip(sessions, lists, strict=True)]
     holders = {i: manager.refcount(i) for ids in lists for i in ids}
-    free = manager._num_free(0)
+    free = manager.num_free(0)
     if kind is KVBlockManager:
         manager.append_token_batch(0, lists, torch.zeros(8, 1, 1), torch.zeros(8, 1, 1))
     else:
         manager.reserve_token_batch(0, lists)
-    assert BLOCKS_NEEDED.solution(sequences, holders, 4) == free - manager._num_free(0)
+    assert BLOCKS_NEEDED.solution(sequences, holders, 4) == free - manager.num_free(0)

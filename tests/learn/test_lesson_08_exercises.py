@@ -501,7 +501,7 @@ def test_the_solution_picks_the_graph_that_the_package_replays():
     for _ in range(100):
         batch = draw_batch(rng)
         step.buckets = batch["buckets"]
-        step._graphs = {(b, g): (Graph((b, g)), torch.zeros(b)) for b in step.buckets for g in (True, False)}
+        step.graphs = {(b, g): (Graph((b, g)), torch.zeros(b)) for b in step.buckets for g in (True, False)}
         size = batch["num_greedy"] + batch["num_drawn"]
         step(size, 0, batch["num_drawn"] == 0)
         bucket, is_greedy, padding = WHICH_GRAPH.solution(**batch)

@@ -5,93 +5,25 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers import GREEDY, make_engine, tokens_alone, tokens_of
+from helpers import make_engine
 from made_records import record_of, traced
 from torch import Tensor
 
-from labkit import LADDER, kernels, show
+from labkit import LADDER, kernels, show, watch
 from labkit.bench import step_limit
 from labkit.engine.step.fused import PLAIN, VOCABULARY_MULTIPLE
 from labkit.kernels import triton_status
 from labkit.learn import lesson_09
-from labkit.learn.lesson_09 import STANDS_FOR, Launch
 from labkit.results import KernelTime, TracedStep
 from labkit.results.attention_time import AttentionTime
 from labkit.results.kernels import GROUPS
+from labkit.watch.operators import tensors_of
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8]]
 SEPARATE, FUSED = LADDER["08"].options, LADDER["09"].options
 
 
 # --- the kernels of a step ------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def launches() -> dict[str, list[Launch]]:
-    logs = {
-        rung: lesson_09.step_log(make_engine(options=LADDER[rung].options), PROMPTS) for rung in ("08", "09")
-    }
-    return {rung: log.launches for rung, log in logs.items()}
-
-
-def test_a_layer_is_ten_kernels_or_five(launches):
-    before, after = (lesson_09.layer_of(launches[rung]) for rung in ("08", "09"))
-    names = [launch.name for launch in before]
-    assert names == [name for _, stands_for in STANDS_FOR for name in stands_for]
-    assert [launch.name for launch in after] == [name for name, _ in STANDS_FOR]
-    assert (len(before), len(after)) == (10, 5)
-
-
-def test_a_fused_step_is_five_kernels_a_layer_and_five_around_them(launches):
-    num_layers = 2
-    assert lesson_09.count_kernels(launches["09"]) == 5 * num_layers + 5
-    first, last = lesson_09.ends_of(launches["09"], num_layers)
-    assert [launch.name for launch in first] == ["embed"]
-    assert [launch.name for launch in last] == ["layer_norm", "linear", "greedy_advance"]
-    assert lesson_09.count_kernels(last) == 4  # two of them choose the token
-
-
-def test_a_row_of_the_log_counts_numbers(launches):
-    B, E = 2, 16
-    norm, qkv, attention, _, add, *_, gelu, _, _ = lesson_09.layer_of(launches["08"])
-    assert norm == Launch("layer_norm", 2 * E, B * E, B * E)
-    assert qkv == Launch("linear", 3 * E * E + 3 * E, B * E, 3 * B * E)
-    assert attention == Launch("attention", 0, 3 * B * E, B * E)
-    assert add == Launch("add", 0, 2 * B * E, B * E)
-    assert gelu == Launch("gelu", 0, 4 * B * E, 4 * B * E)
-
-
-def test_a_fused_row_counts_the_folded_weights(launches):
-    B, E = 2, 16
-    qkv, _, back, *_ = lesson_09.layer_of(launches["09"])
-    assert (qkv.weights, qkv.writes) == (3 * E * E + 2 * 3 * E, 3 * B * E)  # column sums and biases
-    assert (back.weights, back.writes) == (E * E + E, B * E + 2 * B)  # and two numbers a row
-
-
-@pytest.mark.parametrize("options", [SEPARATE, FUSED], ids=["08", "09"])
-def test_a_logged_step_leaves_the_engine_as_it_was(options):
-    engine = make_engine(options=options)
-    step = lesson_09.device_step_of(engine)
-    before = step.attention.attention
-    lesson_09.step_log(engine, PROMPTS)
-    assert step.attention.attention is before
-    if options is FUSED:
-        assert step.kernels is PLAIN
-    assert tokens_of(engine.generate(PROMPTS, GREEDY)) == [tokens_alone(tuple(p), GREEDY) for p in PROMPTS]
-    engine.check_integrity()
-
-
-def test_a_step_that_fails_is_no_longer_logged():
-    engine = make_engine(options=FUSED)
-    step = lesson_09.device_step_of(engine)
-    with pytest.raises(ZeroDivisionError), lesson_09.logged(step):
-        raise ZeroDivisionError
-    assert step.kernels is PLAIN
-
-
-def test_a_table_of_launches_starts_at_one(launches):
-    table = lesson_09.launch_table(lesson_09.layer_of(launches["09"]))
-    assert list(table.index) == [1, 2, 3, 4, 5] and table["kernel"][4] == "norm_linear, GELU"
 
 
 def test_logits_of_both_rungs_are_far_closer_than_their_tokens():
@@ -232,9 +164,9 @@ def test_without_triton_the_twins_stand_for_the_kernels(monkeypatch):
 @pytest.mark.parametrize("engine", [make_engine, lesson_09.small_engine], ids=["even", "odd vocabulary"])
 def test_copied_bytes_are_those_of_a_live_step(engine):
     engine = engine(options=FUSED)
-    step, gpt2 = lesson_09.device_step_of(engine), engine.model.network
+    step, gpt2 = watch.device_step_of(engine), engine.model.network
     own = {p.untyped_storage().data_ptr() for p in gpt2.parameters()}
-    held = lesson_09.tensors_of(list(vars(step).values()))
+    held = tensors_of(list(vars(step).values()))
     copies = [t for t in held if isinstance(t, Tensor) and t.untyped_storage().data_ptr() not in own]
     assert sum(lesson_09.copied_bytes(engine.model.config, itemsize=4).values()) == sum(
         t.nbytes for t in copies

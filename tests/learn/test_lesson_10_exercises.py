@@ -12,7 +12,7 @@ from helpers import make_engine
 from labkit import LADDER, SamplingParams
 from labkit.learn import not_attempted
 from labkit.learn.lesson_10 import DELIVER, GOING, Running, draw_events, draw_running
-from labkit.show import record_flights
+from labkit.watch import record_flights
 
 
 @pytest.mark.slow

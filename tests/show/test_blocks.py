@@ -2,10 +2,9 @@
 
 import matplotlib.pyplot as plt
 import pytest
-import torch
 from figures import shown_texts
 
-from labkit import CacheConfig, InferenceEngine, SamplingParams, show
+from labkit import CacheConfig, InferenceEngine, SamplingParams, show, watch
 from labkit.show.blocks import cell_text
 
 
@@ -21,57 +20,33 @@ def engine(tiny):
     return engine
 
 
-def test_snapshot_shows_sharing_and_then_copies(engine):
-    shared = show.snapshot(engine)
-    assert [s.block_indices for s in shared.sequences] == [(0, 1)] * 3
-    assert (shared.blocks[1].length, shared.blocks[1].refcount) == (1, 3)
-    assert [len(s.tokens) for s in shared.sequences] == [5, 5, 5]  # the last token made is not in the cache
-    engine.step()
-    copied = show.snapshot(engine)
-    assert [s.block_indices for s in copied.sequences] == [(0, 2), (0, 3), (0, 1)]
-    assert [copied.blocks[i].refcount for i in range(4)] == [3, 1, 1, 1]
-    assert copied.table()["tokens in last block"].tolist() == [2, 2, 1]
-    assert copied.table()["tokens"].tolist() == [6, 6, 5]
-
-
-def test_snapshot_is_of_the_layer_asked_for(tiny):
-    """A token in the last layer alone: there, all that follows lies one block further."""
-    engine = InferenceEngine(tiny, device="cpu", cache=CacheConfig(block_size=4, prefix_cache=False))
-    manager, last = engine.kv_manager, tiny.config.n_layer - 1
-    manager.append_token(last, [], *torch.zeros(2, tiny.config.n_head, tiny.config.head_dim))
-    engine.add_request([40, 41, 42, 43, 44], SamplingParams(max_new_tokens=4))
-    engine.step()
-    places = [show.snapshot(engine, layer_idx).sequences[0].block_indices for layer_idx in (0, last)]
-    assert places == [(0, 1), (1, 2)]
-
-
 def test_block_figure_names_every_block(engine):
     engine.step()
-    texts = shown_texts(show.draw_blocks(show.snapshot(engine)))
+    texts = shown_texts(show.draw_blocks(watch.snapshot(engine)))
     assert {"request 1", "request 2", "prefix 0", "0 · held by 3", "15 · free"} <= set(texts)
     assert texts.count("block 0") == 3
 
 
 def test_block_figure_fills_a_block_as_far_as_it_is_filled(engine):
     """Three hold each of two blocks, of four tokens and of one."""
-    _, pool = show.draw_blocks(show.snapshot(engine)).axes
+    _, pool = show.draw_blocks(watch.snapshot(engine)).axes
     stripes = [patch for patch in pool.patches if patch.get_alpha() == 0.6]
     assert [stripe.get_width() for stripe in stripes] == [4, 4, 4, 1, 1, 1]
     assert [stripe.get_height() for stripe in stripes] == pytest.approx([1 / 3] * 6)
 
 
 def test_block_figure_says_which_layer_it_shows(engine):
-    figure = show.draw_blocks(show.snapshot(engine, layer_idx=2))
+    figure = show.draw_blocks(watch.snapshot(engine, layer_idx=2))
     assert figure.axes[1].get_title(loc="left") == "Physical blocks: where it lies in layer 2's pool"
 
 
 def test_blocks_too_large_to_draw_are_refused(tiny):
     with pytest.raises(ValueError, match=r"a block of 64 tokens is too large to draw; .* 16 or less"):
-        show.draw_blocks(show.snapshot(InferenceEngine(tiny, device="cpu")))
+        show.draw_blocks(watch.snapshot(InferenceEngine(tiny, device="cpu")))
 
 
 def test_long_sequences_say_how_many_tokens_are_not_drawn(engine):
-    history = show.record_steps(engine, 20)
+    history = watch.record_steps(engine, 20)
     assert len(history) == 21
     texts = shown_texts(show.draw_blocks(history[-1]))
     drawn = [t for t in texts if t.startswith("+")]
@@ -84,7 +59,7 @@ def test_slider_moves_over_all_steps(engine, monkeypatch):
 
     made = {}
     monkeypatch.setattr(ipywidgets, "interact", lambda show, step: made.update(show=show, slider=step))
-    history = show.record_steps(engine, 3)
+    history = watch.record_steps(engine, 3)
     show.blocks_slider(history)
     assert (made["slider"].value, made["slider"].min, made["slider"].max) == (0, 0, 3)
     for step in range(4):

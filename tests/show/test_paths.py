@@ -4,8 +4,8 @@ import pytest
 from helpers import make_engine
 from matplotlib.colors import same_color
 
-from labkit import LADDER, SamplingParams, show
-from labkit.show.paths import READY_PATHS
+from labkit import LADDER, SamplingParams, show, watch
+from labkit.show.paths import READY_COLOURS
 
 PROMPTS = [[1, 2, 3, 4, 5], [1, 2, 3, 4, 5], [7, 8, 9]]
 
@@ -20,21 +20,8 @@ def engine():
     return engine
 
 
-def test_paths_are_recorded_by_step_and_once_for_all_layers(engine):
-    steps = show.record_paths(engine, 6)
-    none = dict.fromkeys(READY_PATHS, 0)
-    assert steps == [
-        none,  # admission
-        {**none, "copy_on_write": 3},
-        {**none, "in_place": 2, "boundary": 1},
-        {**none, "in_place": 3},
-        {**none, "in_place": 1, "boundary": 2},
-        {**none, "in_place": 3},
-    ]
-
-
 def test_path_figure_stacks_a_bar_a_step_in_the_colours_of_its_legend(engine):
-    steps = show.record_paths(engine, 6)
+    steps = watch.record_paths(engine, 6)
     figure = show.draw_paths({"a run": steps, "again": steps[1:3]})
     panels = figure.axes
     assert [axes.get_title(loc="left") for axes in panels] == ["a run", "again"]
@@ -43,13 +30,13 @@ def test_path_figure_stacks_a_bar_a_step_in_the_colours_of_its_legend(engine):
     tops = [patch.get_y() + patch.get_height() for patch in panels[0].containers[-1]]
     assert tops == [0, 3, 3, 3, 3, 3]
     seen = ["in_place", "boundary", "copy_on_write"]  # no sequence of these began empty
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == [READY_PATHS[p][1] for p in seen]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [READY_COLOURS[p][1] for p in seen]
     for bars, patch in zip(panels[0].containers, figure.legends[0].get_patches(), strict=True):
         assert same_color(bars[0].get_facecolor(), patch.get_facecolor())
 
 
 def test_path_figure_labels_whole_tokens_and_steps(engine):
-    axes = show.draw_paths({"a run": show.record_paths(engine, 6)}).axes[0]
+    axes = show.draw_paths({"a run": watch.record_paths(engine, 6)}).axes[0]
     axes.figure.canvas.draw()
     for axis in (axes.xaxis, axes.yaxis):
         assert all(float(tick).is_integer() for tick in axis.get_ticklocs())

@@ -3,55 +3,10 @@
 import pandas as pd
 import pytest
 from figures import tick_labels, title
-from helpers import make_engine
 from matplotlib.colors import same_color
 
-from labkit import LADDER, SamplingParams, show
-from labkit.show.rows import REASONS, reason_of
-
-
-@pytest.mark.parametrize(
-    ("kept", "before", "after", "reason"),
-    [
-        (True, [1, 2], [1, 2], "kept"),
-        (True, [1, 2], [1, 3], "stale"),
-        (False, [1, 2], [1, 2], "forgotten"),
-        (False, [1, 2], [1, 2, 3], "boundary"),
-        (False, [1, 2], [1, 3], "copy_on_write"),
-        (False, [1, 2], [1, 4, 3], "changed"),
-        (False, [1, 2], [3, 2], "changed"),
-        (False, [1, 2], [1], "changed"),
-    ],
-)
-def test_a_row_is_made_anew_for_a_reason(kept, before, after, reason):
-    assert reason_of(kept, before, after) == reason
-
-
-def test_watched_rows_are_as_if_nobody_had_watched():
-    engine = make_engine(options=LADDER["01"].options, prefix_cache=False)
-    engine.add_request((1, 2, 3), SamplingParams(8))
-    show.record_rows(engine, 5)  # in the last of which the row is kept
-    (session,) = engine.scheduler.running.values()
-    row = session.get_paged_block_table_row_cpu(layer_idx=0, offset=0)
-    assert row.tolist() == session.block_ids_per_layer[0] + [0] * (len(row) - 2)
-
-
-@pytest.mark.parametrize(
-    ("kept", "before", "after", "reason"),
-    [
-        (True, [1, 2], [1, 2], "kept"),
-        (True, [1, 2], [3, 2], "stale"),
-        (False, [1, 2], [1, 2], "forgotten"),
-        (False, [1, 2], [1, 2, 3], "boundary"),
-        (False, [], [3], "boundary"),
-        (False, [1, 2], [1, 3], "copy_on_write"),
-        (False, [1, 2], [3, 4], "changed"),
-        (False, [1, 2, 3], [1], "changed"),
-    ],
-)
-def test_reasons(kept, before, after, reason):
-    assert reason_of(kept, before, after) == reason
-    assert reason in REASONS
+from labkit import show
+from labkit.show.rows import REASONS
 
 
 def sample(rung, gaps_us, **changes):

@@ -19,7 +19,7 @@ PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5, 6), (1, 2, 3, 4), (7,)]
 EACH_PARAMS = [GREEDY, SEEDED, GREEDY, SEEDED, GREEDY]
 EXPECTED = [tokens_alone(prompt, params) for prompt, params in zip(PROMPTS, EACH_PARAMS, strict=True)]
 PLACES = {  # where a step can fail, and in which of its calls
-    "telling the device who runs": (lambda step: step.slots, "_send_mapping", 0),
+    "telling the device who runs": (lambda step: step.slots, "send_mapping", 0),
     "attention in the first layer": (lambda step: step.device_step.attention, "attention", 0),
     "attention in the second layer": (lambda step: step.device_step.attention, "attention", 1),
     "when the device has done it all": (lambda step: step.pinned_tokens, "start_copy", 0),

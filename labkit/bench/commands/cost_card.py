@@ -17,12 +17,12 @@ from labkit.bench.commands.arguments import (
 from labkit.bench.cost_cards import cost_card, engine_key
 from labkit.bench.limit import copy_bandwidth
 from labkit.bench.record import make_record, write_record
-from labkit.bench.steady import steady_prompts
 from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
 from labkit.engine.device import pick_device
 from labkit.ladder import LADDER
 from labkit.model import load_model
 from labkit.results.cost_cards import CostCard, RungCard
+from labkit.watch import steady_prompts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -22,11 +22,11 @@ from labkit.bench.commands.arguments import (
 from labkit.bench.device_time import device_time
 from labkit.bench.limit import copy_bandwidth
 from labkit.bench.record import make_record, write_record
-from labkit.bench.steady import steady_prompts
 from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
 from labkit.engine.device import pick_device
 from labkit.ladder import LADDER
 from labkit.results import TracedStep
+from labkit.watch import steady_prompts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -17,11 +17,12 @@ from labkit.bench.commands.arguments import (
 from labkit.bench.limit import copy_bandwidth, decode_limit
 from labkit.bench.profile import profile_decode_step
 from labkit.bench.record import make_record, write_record
-from labkit.bench.steady import steady_decode, time_decode_steps
+from labkit.bench.step_time import time_decode_steps
 from labkit.bench.workload import difference
 from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
 from labkit.ladder import LADDER
 from labkit.results import ProfiledStep
+from labkit.watch import steady_decode
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

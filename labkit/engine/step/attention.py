@@ -31,6 +31,7 @@ class AttendThenWrite:
     """Paged attention, then a K/V write: two kernels that read index tensors made on the device (rung 06)."""
 
     path = "identity_pos"
+    watch_points = ("attention", "kv_append")
 
     def __init__(
         self,
@@ -75,6 +76,7 @@ class AttendAndWrite:
     """Paged attention and K/V write in one kernel, which reads the slots themselves (rung 07)."""
 
     path = "fused"
+    watch_points = ("attention",)
 
     def __init__(self, kv_manager: MutableInfoBlockManager, attention: PagedAttentionAppend) -> None:
         self.kv_manager = kv_manager

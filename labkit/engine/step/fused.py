@@ -72,6 +72,8 @@ class FusedDeviceStep(DeviceStep):
 
     attention: AttendAndWrite
 
+    watch_points = ("kernels",)
+
     def __init__(
         self, slots: DeviceSlots, network: Network, attention: AttendAndWrite, kernels: FusedKernels
     ) -> None:

@@ -37,7 +37,7 @@ class GraphedStep:
     def __init__(self, device_step: DeviceStep) -> None:
         self.device_step = device_step
         self.buckets = batch_buckets(len(device_step.slots.slot_mapping))
-        self._graphs: dict[tuple[int, bool], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self.graphs: dict[tuple[int, bool], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
         self._pool = torch.cuda.graph_pool_handle()
         # Libraries keep a workspace for each stream. That of the captures must be made while capturing, so
         # that it lies in the graphs' pool: clearing workspaces (torch.compile does) leaves it alone.
@@ -67,12 +67,12 @@ class GraphedStep:
             graph, pool=self._pool, stream=self._capture_stream, capture_error_mode="thread_local"
         ):
             token_ids = self.device_step(bucket, 0, is_greedy)
-        self._graphs[bucket, is_greedy] = graph, token_ids
+        self.graphs[bucket, is_greedy] = graph, token_ids
 
     def __call__(self, batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
         """The next token ids [B], by a replay: those of `DeviceStep`, valid until the next call."""
         bucket = next(size for size in self.buckets if size >= batch_size)
-        graph, token_ids = self._graphs[bucket, is_greedy]
+        graph, token_ids = self.graphs[bucket, is_greedy]
         graph.replay()
         return token_ids[:batch_size]
 

@@ -15,6 +15,8 @@ from labkit.ranges import named_range
 class StepInFlight:
     """A step that was launched, and whose tokens were not read yet. `read` it once, or `cancel` it."""
 
+    watch_points = ("read",)
+
     def __init__(
         self,
         step: "ResidentDecodeStep",
@@ -44,6 +46,8 @@ class StepInFlight:
 
 class ResidentDecodeStep:
     """One token for every running request: reserved on the host, made on the device, read at the end."""
+
+    watch_points = ("launch", "start", "device_step")
 
     def __init__(
         self,

@@ -32,6 +32,8 @@ class DeviceSlots:
     that pad a batch have it, and its context length is -1, so that nothing is stored for them.
     """
 
+    watch_points = ("update", "forget", "send_mapping", "send_states", "send_rows")
+
     def __init__(self, kv_manager: KVBlockManager, max_batch_size: int) -> None:
         self._kv_manager = kv_manager
         device = kv_manager.k_cache.device
@@ -51,11 +53,11 @@ class DeviceSlots:
         self.seeds = zeros(S, dtype=torch.int64)
         self.draws = zeros(S, dtype=torch.int64)  # random numbers drawn so far
         self.slot_mapping = torch.full((max_batch_size,), self.padding_slot, dtype=torch.int64, device=device)
-        self._slot_of: dict[InferenceSession, int] = {}
+        self.slot_of: dict[InferenceSession, int] = {}
         self._free = list(range(max_batch_size))[::-1]
         self._mapped: list[InferenceSession] = []  # the requests of slot_mapping
         self._row_size = 1 + T * M  # numbers per request: the slot, and its row of each table
-        self._staging = PinnedStaging(max_batch_size * max(self._row_size, STATE_SIZE), device)
+        self.staging = PinnedStaging(max_batch_size * max(self._row_size, STATE_SIZE), device)
 
     def update(
         self,
@@ -70,50 +72,51 @@ class DeviceSlots:
         joined: set[int] = set()
         if sessions != self._mapped:
             joined = self._assign(sessions)
-            self._send_mapping(sessions)
-            self._send_states({requests[b]: sessions[b] for b in sorted(joined)})
+            self.send_mapping(sessions)
+            self.send_states({requests[b]: sessions[b] for b in sorted(joined)})
         dirty = sorted(joined.union(*changed))
         if dirty:
             self.send_rows([sessions[b] for b in dirty])
 
     def knows(self, session: InferenceSession) -> bool:
         """Whether the device holds the session's state; else the host must know its last token to send it."""
-        return session in self._slot_of
+        return session in self.slot_of
 
     def forget(self, sessions: Collection[InferenceSession]) -> None:
         """The device may be ahead of these: they join anew at the next step."""
         for session in sessions:
-            if (slot := self._slot_of.pop(session, None)) is not None:
+            if (slot := self.slot_of.pop(session, None)) is not None:
                 self._free.append(slot)
         self._mapped = []
 
     def _assign(self, sessions: list[InferenceSession]) -> set[int]:
         """A slot for each session that has none; slots of those that left are free. Who joined, by place."""
-        gone = self._slot_of.keys() - set(sessions)
+        gone = self.slot_of.keys() - set(sessions)
         self.forget(gone)
-        joined = {b for b, session in enumerate(sessions) if session not in self._slot_of}
+        joined = {b for b, session in enumerate(sessions) if session not in self.slot_of}
         for b in joined:
-            self._slot_of[sessions[b]] = self._free.pop()
+            self.slot_of[sessions[b]] = self._free.pop()
         return joined
 
-    def _send_mapping(self, sessions: list[InferenceSession]) -> None:
+    def send_mapping(self, sessions: list[InferenceSession]) -> None:
+        """Which slot each request of the step has."""
         self._mapped = []  # until it is sent
         slots = torch.full((len(self.slot_mapping),), self.padding_slot, dtype=torch.int64)
-        slots[: len(sessions)] = torch.tensor([self._slot_of[session] for session in sessions])
-        self.slot_mapping.copy_(self._staging.send(slots))
+        slots[: len(sessions)] = torch.tensor([self.slot_of[session] for session in sessions])
+        self.slot_mapping.copy_(self.staging.send(slots))
         self._mapped = sessions
 
-    def _send_states(self, requests: dict[Request, InferenceSession]) -> None:
+    def send_states(self, requests: dict[Request, InferenceSession]) -> None:
         """Everything but the rows, of requests that joined."""
         if not requests:
             return
         numbers = np.array(
-            [(self._slot_of[session], *whole_numbers_of(r, session)) for r, session in requests.items()],
+            [(self.slot_of[session], *whole_numbers_of(r, session)) for r, session in requests.items()],
             dtype=np.int64,
         )
         fractions = np.array([(r.params.temperature, r.params.top_p) for r in requests], dtype=np.float64)
         packed = np.concatenate([numbers.T.ravel(), fractions.T.ravel().view(np.int64)])
-        slots, *columns = self._staging.send(torch.from_numpy(packed)).view(STATE_SIZE, len(requests))
+        slots, *columns = self.staging.send(torch.from_numpy(packed)).view(STATE_SIZE, len(requests))
         for name, column in zip(WHOLE_NUMBERS + FRACTIONS, columns, strict=True):
             state = getattr(self, name)
             state[slots] = column.view(state.dtype) if name in FRACTIONS else column.to(state.dtype)
@@ -122,7 +125,7 @@ class DeviceSlots:
         """Block table rows of sessions that have a slot."""
         T, _, M = self.block_tables.shape
         rows = np.zeros((len(sessions), self._row_size), dtype=np.int64)
-        rows[:, 0] = [self._slot_of[session] for session in sessions]
+        rows[:, 0] = [self.slot_of[session] for session in sessions]
         for table_idx in range(T):
             tables = rows[:, 1 + table_idx * M : 1 + (table_idx + 1) * M]
             for row, session in zip(tables, sessions, strict=True):
@@ -130,7 +133,7 @@ class DeviceSlots:
                 row[: len(block_ids)] = block_ids
             tables -= self._kv_manager.layer_offset(table_idx)
         np.maximum(rows, 0, out=rows)  # where there is no block
-        sent = self._staging.send(torch.from_numpy(rows.ravel())).view(rows.shape)
+        sent = self.staging.send(torch.from_numpy(rows.ravel())).view(rows.shape)
         sent_tables = sent[:, 1:].view(len(sessions), T, M).int()
         self.block_tables[:, sent[:, 0]] = sent_tables.transpose(0, 1)
 

@@ -13,11 +13,13 @@ class PinnedStaging:
     then unless as many copies are under way as there are buffers.
     """
 
+    watch_points = ("send",)
+
     def __init__(self, size: int, device: torch.device) -> None:
         """size: numbers sent at most in one go."""
         self._device = device
         self._is_cuda = device.type == "cuda"
-        self._buffers = [pinned_numbers(size, self._is_cuda) for _ in range(NUM_BUFFERS)]
+        self.buffers = [pinned_numbers(size, self._is_cuda) for _ in range(NUM_BUFFERS)]
         self._copied: list[torch.cuda.Event | None] = [None] * NUM_BUFFERS
         self._turn = 0
 
@@ -26,7 +28,7 @@ class PinnedStaging:
         turn = (self._turn + 1) % NUM_BUFFERS
         if (copied := self._copied[turn]) is not None:
             copied.synchronize()
-        buffer = self._buffers[turn][: len(numbers)]
+        buffer = self.buffers[turn][: len(numbers)]
         buffer.copy_(numbers)
         sent = torch.empty(len(numbers), dtype=torch.int64, device=self._device)
         sent.copy_(buffer, non_blocking=True)
@@ -44,16 +46,18 @@ class PinnedTokens:
     Two pinned buffers take turns.
     """
 
+    watch_points = ("start_copy",)
+
     def __init__(self, size: int, device: torch.device) -> None:
         """size: tokens copied at most in one go."""
         self._is_cuda = device.type == "cuda"
-        self._buffers = [pinned_numbers(size, self._is_cuda) for _ in range(2)]
+        self.buffers = [pinned_numbers(size, self._is_cuda) for _ in range(2)]
         self._turn = 0
 
     def start_copy(self, token_ids: Tensor) -> "TokenCopy":
         """Start the copy of int64 [n]. The one before the last must have been read."""
         turn = 1 - self._turn
-        buffer = self._buffers[turn][: len(token_ids)]
+        buffer = self.buffers[turn][: len(token_ids)]
         buffer.copy_(token_ids, non_blocking=True)
         event = None
         if self._is_cuda:
@@ -66,6 +70,8 @@ class PinnedTokens:
 
 class TokenCopy:
     """Token ids in flight to the host."""
+
+    watch_points = ("read",)
 
     def __init__(self, buffer: Tensor, event: torch.cuda.Event | None) -> None:
         self._buffer = buffer

@@ -103,7 +103,7 @@ def test_each_slot_moves_on_with_its_session(options):
     while engine.has_work:
         engine.step()
         for request, session in engine.scheduler.running.items():
-            if (slot := slots._slot_of.get(session)) is None:
+            if (slot := slots.slot_of.get(session)) is None:
                 continue  # its prefill was this step
             assert slots.context_lens[slot] == session.num_tokens
             assert slots.last_token_ids[slot] == request.output_token_ids[-1]

@@ -64,17 +64,17 @@ class FakeGraph:
 def test_a_step_takes_the_next_larger_graph_and_its_first_tokens(max_batch_size, is_greedy):
     step = object.__new__(GraphedStep)  # which captures nothing, as there is no GPU
     step.buckets = batch_buckets(max_batch_size)
-    step._graphs = {
+    step.graphs = {
         (bucket, greedy): (FakeGraph(), torch.arange(bucket) + 100 * bucket + 10_000 * greedy)
         for bucket in step.buckets
         for greedy in (True, False)
     }
     for batch_size in range(1, max_batch_size + 1):
         bucket = min(b for b in step.buckets if b >= batch_size)
-        before = {key: graph.replays for key, (graph, _) in step._graphs.items()}
+        before = {key: graph.replays for key, (graph, _) in step.graphs.items()}
         tokens = step(batch_size, 5, is_greedy)
         assert tokens.tolist() == [i + 100 * bucket + 10_000 * is_greedy for i in range(batch_size)]
-        after = {key: graph.replays for key, (graph, _) in step._graphs.items()}
+        after = {key: graph.replays for key, (graph, _) in step.graphs.items()}
         assert after == before | {(bucket, is_greedy): before[bucket, is_greedy] + 1}
 
 

@@ -67,13 +67,13 @@ class SpiedSlots(DeviceSlots):
     def __init__(self, *args) -> None:
         super().__init__(*args)
         self.sent: dict[str, list] = {}
-        send = self._staging.send
+        send = self.staging.send
 
         def counted_send(numbers: Tensor) -> Tensor:
             self.sent["copies"] = [*self.sent.get("copies", []), len(numbers)]
             return send(numbers)
 
-        self._staging.send = counted_send
+        self.staging.send = counted_send
 
     def send_rows(self, sessions):
         self.sent["rows"] = list(sessions)
@@ -82,11 +82,11 @@ class SpiedSlots(DeviceSlots):
     def _send_states(self, requests):
         if requests:
             self.sent["states"] = list(requests.values())
-        super()._send_states(requests)
+        super().send_states(requests)
 
     def _send_mapping(self, sessions):
         self.sent["mapping"] = list(sessions)
-        super()._send_mapping(sessions)
+        super().send_mapping(sessions)
 
 
 @dataclass
@@ -107,7 +107,7 @@ class World:
             self.kind, block_size=2, max_blocks_per_layer=400, max_blocks_per_seq=40, device=self.device
         )
         for _ in range(3):
-            self.manager._allocate_block(0, start=0)  # so that a block's id is not its place in every layer
+            self.manager.allocate_block(0, start=0)  # so that a block's id is not its place in every layer
         self.slots = SpiedSlots(self.manager, self.max_batch)
 
     @property
@@ -154,8 +154,8 @@ class World:
         assert self.slots.sent == expected
         assert len(copies) == len(expected)
         self.known, self.mapped = sessions, sessions
-        assert len(self.slots._slot_of) == len(sessions)
-        assert sorted([*self.slots._free, *self.slots._slot_of.values()]) == list(range(self.max_batch))
+        assert len(self.slots.slot_of) == len(sessions)
+        assert sorted([*self.slots._free, *self.slots.slot_of.values()]) == list(range(self.max_batch))
 
     def compute(self) -> None:
         """What a step does on the device: everybody in a slot moves on."""
@@ -343,14 +343,14 @@ def test_others_keep_their_slots_when_one_leaves_and_another_joins(kind):
     world = World(kind)
     sessions = [world.join(4, None, PARAMS[1]) for _ in range(3)]
     world.step()
-    slot_of = dict(world.slots._slot_of)
+    slot_of = dict(world.slots.slot_of)
     world.leave(1)
     newcomer = world.join(5, None, PARAMS[0])
     world.step()
     assert world.slots.sent["states"] == [newcomer]
     left = slot_of.pop(next(s for s in slot_of if s not in world.known))
-    assert world.slots._slot_of == slot_of | {newcomer: left}
-    mapping = [world.slots._slot_of[session] for session in (sessions[0], sessions[2], newcomer)]
+    assert world.slots.slot_of == slot_of | {newcomer: left}
+    mapping = [world.slots.slot_of[session] for session in (sessions[0], sessions[2], newcomer)]
     assert world.slots.slot_mapping.tolist() == mapping
 
 
@@ -378,7 +378,7 @@ def test_who_is_forgotten_joins_anew_and_the_others_stay_known(kind, which):
     world.step()
     forgotten = [sessions[i] for i in which]
     world.slots.forget(forgotten)
-    for slot in {*range(MAX_BATCH)} - {*world.slots._slot_of.values()}:
+    for slot in {*range(MAX_BATCH)} - {*world.slots.slot_of.values()}:
         world.slots.context_lens[slot] = world.slots.last_token_ids[slot] = 99  # the device may be anywhere
     world.known, world.mapped = [s for s in world.known if s not in forgotten], None
     world.step()
@@ -388,7 +388,7 @@ def test_who_is_forgotten_joins_anew_and_the_others_stay_known(kind, which):
 
 
 @kinds
-@pytest.mark.parametrize("fails", ["_send_mapping", "_send_states", "send_rows"])
+@pytest.mark.parametrize("fails", ["send_mapping", "send_states", "send_rows"])
 def test_after_a_follow_that_failed_and_a_forget_the_device_is_told_all(kind, fails, monkeypatch):
     def boom(*_):
         raise KeyboardInterrupt

@@ -81,7 +81,7 @@ def test_a_buffer_is_not_written_again_before_its_copy_is_over(monkeypatch):
 
     def land(event: FakeEvent) -> None:
         """What the copy finds in the buffers by now: its own numbers, and those of the sends after it."""
-        waited.append((event.number, sorted(buffer.tolist() for buffer in staging._buffers)))
+        waited.append((event.number, sorted(buffer.tolist() for buffer in staging.buffers)))
 
     monkeypatch.setattr(staging, "_is_cuda", True)
     monkeypatch.setattr(torch.cuda, "Event", lambda: FakeEvent(land, made))

@@ -1,10 +1,8 @@
 """A steady decode: a fixed batch, every request in the middle of its text."""
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from labkit.bench.limit import synchronize
 from labkit.engine import InferenceEngine, SamplingParams
 
 
@@ -36,15 +34,3 @@ def steady_decode(
     finally:
         for request_id in request_ids:
             engine.cancel(request_id)
-
-
-def time_decode_steps(engine: InferenceEngine, num_steps: int) -> list[float]:
-    """Seconds of each of `num_steps` steps of an engine in `steady_decode`."""
-    seconds = []
-    for _ in range(num_steps):
-        synchronize(engine.device)
-        started = time.perf_counter()
-        engine.step()
-        synchronize(engine.device)
-        seconds.append(time.perf_counter() - started)
-    return seconds
