@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from labkit.bench.workload import Run, Workload
+from labkit.bench.workload import Workload
 from labkit.options import EngineOptions
 from labkit.results.comparison import Comparison
-from labkit.results.runs import total_paths
+from labkit.results.runs import Run, total_paths
 
 ROUNDS = 5
 

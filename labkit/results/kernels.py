@@ -33,7 +33,7 @@ def purpose_of(kernel: KernelTime, num_layers: int = 12) -> str:
 
 
 def short_name(kernel: str) -> str:
-    """Without a C++ kernel's return type, namespaces and arguments."""
+    """A kernel's name without the return type, namespaces and arguments of C++."""
     name = re.sub(r"^void |\(anonymous namespace\)::", "", kernel)
     return re.split(r"[<(]", name)[0].strip().rpartition("::")[2]
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
 from typing import Any, ClassVar, Self
 
@@ -15,6 +15,8 @@ from labkit.results.latency import LatencyMetrics
 from labkit.results.record import WorkloadRecord, of_rung
 from labkit.results.shape import COUNT, NUMBER, POSITIVE, TEXT, TIME, Shape
 
+NUMBERS = ("seconds", "prefill_seconds", "decode_seconds", "decoded_tokens", "decode_steps")
+PER_REQUEST = ("prompt_lens", "new_tokens")
 ROUNDED = ("ttft", "queue_wait", "tpot", "latency")  # of the latencies: recorded to a tenth of a microsecond
 
 
@@ -76,12 +78,12 @@ class Run:
 
     def to_dict(self) -> dict:
         """The raw numbers, for a record; gaps between tokens in microseconds, as `grouped` puts them."""
-        raw = {**asdict(self), "tokens": self.tokens}
-        latency = raw.pop("latency")
-        for name in ROUNDED:
-            raw[name] = [round(seconds, 7) for seconds in latency[name]]
-        raw["itl_us"] = grouped(self.gaps_us, self.new_tokens)
-        return raw
+        rounded = {name: [round(s, 7) for s in getattr(self.latency, name)] for name in ROUNDED}
+        return {
+            **{name: getattr(self, name) for name in (*NUMBERS, *PER_REQUEST, "append_paths", "tokens")},
+            **rounded,
+            "itl_us": grouped(self.gaps_us, self.new_tokens),
+        }
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
@@ -93,12 +95,10 @@ class Run:
             span=raw["seconds"],
             **{name: tuple(raw[name]) for name in ROUNDED},
         )
-        numbers = ("seconds", "prefill_seconds", "decode_seconds", "decoded_tokens", "decode_steps")
         return cls(
-            **{name: raw[name] for name in numbers},
+            **{name: raw[name] for name in NUMBERS},
+            **{name: tuple(raw[name]) for name in PER_REQUEST},
             append_paths=raw["append_paths"],
-            prompt_lens=tuple(raw["prompt_lens"]),
-            new_tokens=tuple(raw["new_tokens"]),
             latency=latency,
         )
 

@@ -253,11 +253,13 @@ SOURCES = sorted({*(ROOT / "labkit").rglob("*.py")} - READERS)
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_record_is_read_through_its_class(path):
     assert keys_read(path.read_text(encoding="utf-8")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_reads_records_through_their_classes(path):
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
