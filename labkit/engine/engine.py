@@ -103,7 +103,7 @@ class InferenceEngine:
         self._next_request_id = 0
         self._counters = EngineCounters()
 
-    # --- its parts, for whoever reads requests' state or changes who runs ----------------------------
+    # --- its parts, for code outside that reads their state or changes who runs -----------------------
 
     @property
     def kv_manager(self) -> KVBlockManager:

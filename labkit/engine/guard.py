@@ -59,7 +59,7 @@ class Guard:
     def __init__(self, engine: Engine) -> None:
         self.is_broken = False
         self.bookkeeping = Bookkeeping()
-        self.name = ANOTHER  # whoever is inside, for those who are not
+        self.name = ANOTHER  # the driver inside, as it is named to others
         # Weak, so that an engine goes when its last user lets go of it, and not at some garbage collection.
         self._engine = weakref.ref(engine)
         self._lock = threading.Lock()
@@ -136,7 +136,7 @@ class Guard:
         if handler is None:
             return
         try:
-            if get_handler(signal.SIGINT) == self._note:  # else somebody inside has chosen another, to stay
+            if get_handler(signal.SIGINT) == self._note:  # else code inside has chosen another, to stay
                 set_handler(signal.SIGINT, handler)
         finally:
             is_interrupted, self._is_interrupted = self._is_interrupted, False

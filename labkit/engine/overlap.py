@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Collection, Sequence, Set
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple, cast
 
 from labkit.engine.request import Request, RunningRequests
 from labkit.engine.session import InferenceSession
@@ -204,7 +204,7 @@ class SteadyBatch:
         ]
         self._counted_by_info = [0] * len(self.requests)
         self._counted_by_sessions = 0
-        self._token_ids: list[Sequence[int]] = []  # not given to the requests yet, a list per step
+        self._token_ids: list[Sequence[int | None]] = []  # not given to the requests yet, a list per step
         self._times: list[float] = []
         self._full_at: dict[int, list[int]] = {}  # launch -> rows whose last block is full by then
         for row, info in enumerate(self._last_infos[0]):
@@ -276,7 +276,7 @@ class SteadyBatch:
 
         A last token at a limit is never among them: none is launched behind it, which ends the batch.
         """
-        if not all_were_made(token_ids) or (self._stops_on_eos and eos_token_id in token_ids):
+        if None in token_ids or (self._stops_on_eos and eos_token_id in token_ids):
             return False
         self._token_ids.append(token_ids)
         self._times.append(time.perf_counter())
@@ -290,7 +290,8 @@ class SteadyBatch:
             session.num_tokens += self._num_launched - self._counted_by_sessions
         self._counted_by_sessions = self._num_launched
         if self._token_ids:
-            for request, token_ids in zip(self.requests, zip(*self._token_ids, strict=True), strict=True):
+            taken = cast("list[Sequence[int]]", self._token_ids)  # `take` keeps no None
+            for request, token_ids in zip(self.requests, zip(*taken, strict=True), strict=True):
                 request.output_token_ids += token_ids
                 request.token_times += self._times
         self._token_ids, self._times = [], []
@@ -300,8 +301,3 @@ class SteadyBatch:
         for infos in self._last_infos:
             infos[row].length += self._num_launched - self._counted_by_info[row]
         self._counted_by_info[row] = self._num_launched
-
-
-def all_were_made(token_ids: Sequence[int | None]) -> TypeGuard[Sequence[int]]:
-    """Whether there is a token for each request: none had logits that are not finite numbers."""
-    return None not in token_ids

@@ -27,7 +27,7 @@ class InferenceSession:
         self.num_tokens = num_tokens
 
     def fork(self) -> "InferenceSession":
-        """A second session on the same blocks; whichever appends first copies a partly filled last one."""
+        """A second session on the same blocks; the first to append copies a partly filled last one."""
         child = InferenceSession(self.kv_manager)
         child._share(self.block_ids_per_layer, self.num_tokens)
         return child

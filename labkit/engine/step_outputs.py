@@ -20,7 +20,7 @@ class StepOutputs(Sequence[StepOutput]):
 
     @property
     def completions(self) -> list[Completion]:
-        """Of the requests that have ended, in the order of their ends."""
+        """The completions of the requests that have ended, in the order of their ends."""
         return list(self._completions.values())
 
     def append(self, request_id: int, token_id: int | None, completion: Completion | None) -> None:
