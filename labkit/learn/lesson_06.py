@@ -19,8 +19,7 @@ from labkit.engine.step.host import DecodeStep
 from labkit.engine.step.resident import ResidentDecodeStep, StepInFlight
 from labkit.learn.exercise import BrokenContract, Case, Exercise, check_unchanged
 from labkit.results import CostCardRecord, HostTimeRecord, StepProfile, counts_table
-from labkit.show.sends import record_sends
-from labkit.watch import PlantedError, planted_failure, record_inputs, replaced
+from labkit.watch import PlantedError, planted_failure, record_inputs, record_sends, replaced
 from labkit.watch.inputs import Told
 
 # --- what rung 05 tells the GPU in a step -------------------------------------------------------------

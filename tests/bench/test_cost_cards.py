@@ -7,12 +7,13 @@ import torch
 from helpers import ENGINES, make_engine, small_model
 
 from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams
-from labkit.bench import cost_card, steady_prompts
+from labkit.bench import cost_card
 from labkit.bench.cost_cards import count_calls, engine_key, read_device_counts, with_paths
 from labkit.bench.record import make_record, write_record
 from labkit.paths import RESULTS
 from labkit.results import CostCard, DeviceCounts, HostCounts, compare_cards, files, load_all
 from labkit.results.cost_cards import DEVICE_ROWS, HOST_ROWS, RungCard
+from labkit.watch import steady_prompts
 
 L, H, D = 2, small_model().config.n_head, small_model().config.head_dim
 

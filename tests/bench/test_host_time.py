@@ -5,8 +5,9 @@ import torch
 from helpers import ENGINES
 
 from labkit import LADDER
-from labkit.bench import host_engine, steady_decode, time_host_steps
+from labkit.bench import host_engine, time_host_steps
 from labkit.bench.host_time import LENGTHS, SHAPE, WARMUP_STEPS
+from labkit.watch import steady_decode
 
 OPTIONS = LADDER["00"].options
 

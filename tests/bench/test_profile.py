@@ -2,8 +2,9 @@
 
 import pytest
 
-from labkit.bench import profile_decode_step, steady_decode
+from labkit.bench import profile_decode_step
 from labkit.bench.profile import short_name
+from labkit.watch import steady_decode
 
 
 @pytest.mark.slow

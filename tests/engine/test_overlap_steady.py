@@ -27,7 +27,7 @@ from labkit import CacheConfig, InferenceEngine, SamplingParams, load_model
 from labkit.engine import Completion, InferenceSession, StepOutput
 from labkit.engine.step.staging import TokenCopy
 from labkit.ladder import OVERLAP, PAGED_ENGINE
-from labkit.show import record_flights
+from labkit.watch import record_flights
 
 PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5, 6), (1, 2, 3, 4), (7,)]
 LONG = 24

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from labkit.bench import HostTime
 from labkit.errors import OutOfBlocksError
 from labkit.kvcache import KVBlockManager
 from labkit.learn.lesson_02 import (
@@ -16,6 +15,7 @@ from labkit.learn.lesson_02 import (
     readable_session,
     reads,
 )
+from labkit.results import HostTime
 
 # --- the caches to read ---------------------------------------------------------------------------------
 

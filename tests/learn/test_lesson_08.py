@@ -11,7 +11,6 @@ from helpers import GREEDY, SEEDED, make_engine, run, small_model, tokens_alone,
 from made_records import record_of, run_of, runs_record, traced
 
 from labkit import LADDER, SamplingParams
-from labkit.bench import StepProfile, steady_decode, steady_prompts
 from labkit.bench.profile import Span
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.graphed import WARMUP_RUNS, batch_buckets
@@ -28,8 +27,9 @@ from labkit.learn.lesson_08 import (
     device_step_of,
     obstacles,
 )
-from labkit.results import amdahl
+from labkit.results import StepProfile, amdahl
 from labkit.show import draw_captures
+from labkit.watch import steady_decode, steady_prompts
 
 BEFORE_06, RESIDENT, BELOW, THIS = (LADDER[n].options for n in ("05", "06", "07", "08"))
 PROMPTS = [(1, 2, 3), (4, 5), tuple(range(6, 14))]

@@ -31,7 +31,8 @@ from labkit.learn.lesson_10 import (
     step_time,
 )
 from labkit.results.comparison import MIN_ROUNDS
-from labkit.show import Flights, draw_idle, draw_schedules
+from labkit.show import draw_idle, draw_schedules
+from labkit.watch import Flights
 
 AT_ONCE, ONE_BEHIND = LADDER["09"].options, LADDER["10"].options
 PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5, 6), (1, 2, 3, 4)]

@@ -11,8 +11,8 @@ import torch
 from labkit import bench
 from labkit.bench.limit import workload_limit
 from labkit.learn import lesson_11, not_attempted
-from labkit.learn.lesson_08 import amdahl
 from labkit.learn.lesson_11 import LIMIT_BYTES, NEXT_RUNG, draw_parts, draw_workload
+from labkit.results import amdahl
 
 
 @pytest.mark.parametrize("exercise", [LIMIT_BYTES, NEXT_RUNG], ids=lambda e: e.name)

@@ -6,7 +6,7 @@ from figures import ROUND, all_texts, comparison, lines, texts, tick_labels, tit
 from matplotlib.colors import same_color
 
 from labkit import show
-from labkit.bench import Comparison
+from labkit.results import Comparison
 from labkit.show.style import BLUE, GREY, GREY_INK, RED
 
 

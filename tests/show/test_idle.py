@@ -6,7 +6,6 @@ from made_records import traced
 from matplotlib.colors import same_color
 
 from labkit import show
-from labkit.show.idle import StepOnDevice
 from labkit.show.style import GREEN, INK, RED
 
 
@@ -18,7 +17,7 @@ def test_an_idle_gpus_steps_say_how_long_they_are_and_how_much_of_them_it_works(
 
 
 def test_rungs_stand_in_a_group_for_each_batch_size():
-    steps = [StepOnDevice(rung, size, 100.0, 50.0) for size in (64, 1) for rung in ("10", "09")]
+    steps = [traced(rung, size, 100.0, 50.0) for size in (64, 1) for rung in ("10", "09")]
     axes = show.draw_idle(steps).axes[0]
     rows = {label.get_text(): y for label, y in zip(axes.get_yticklabels(), axes.get_yticks(), strict=True)}
     names = ["B = 1, rung 09", "B = 1, rung 10", "B = 64, rung 09", "B = 64, rung 10"]
@@ -28,6 +27,6 @@ def test_rungs_stand_in_a_group_for_each_batch_size():
 
 
 def test_a_share_of_five_per_cent_or_more_is_red():
-    steps = [StepOnDevice("09", 1, 100.0, busy) for busy in (95.0,)] + [StepOnDevice("10", 1, 100.0, 96.0)]
+    steps = [traced("09", 1, 100.0, busy) for busy in (95.0,)] + [traced("10", 1, 100.0, 96.0)]
     idle = [text for text in show.draw_idle(steps).axes[0].texts if text.get_text().startswith("idle")]
     assert [text.get_color() for text in idle] == [RED, INK]

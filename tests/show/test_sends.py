@@ -4,7 +4,8 @@ import pandas as pd
 from figures import texts, tick_labels, title
 
 from labkit import show
-from labkit.show.sends import OF_REQUESTS, OF_STEPS, SENT, Sends
+from labkit.show.sends import SENT, Sends
+from labkit.watch.sends import OF_REQUESTS, OF_STEPS
 
 
 def test_sent_numbers_are_written_in_thousands_from_a_thousand_on():

@@ -2,10 +2,13 @@
 
 import pytest
 from figures import shown_texts, tick_labels
+from made_records import traced
 from matplotlib.colors import same_color
 
 from labkit import show
-from labkit.show.step_kernels import KernelBox, StepTime
+from labkit.results.device_time import KernelTime
+from labkit.results.kernels import GROUPS
+from labkit.show.step_kernels import KernelBox
 from labkit.show.style import BLUE, GREY, ORANGE
 
 
@@ -40,21 +43,23 @@ def test_errors_are_drawn_a_line_a_formula():
 
 
 def test_a_step_is_a_bar_of_its_groups_with_a_line_at_its_limit():
-    groups = ["qkv", "mlp", "attention", "norms", "sampling", "other"]
-    steps = {
-        "08": StepTime(dict(zip(groups, (100, 200, 60, 30, 5, 5), strict=True)), 226.0, 123),
-        "09": StepTime(dict(zip(groups, (90, 180, 40, 0, 5, 5), strict=True)), 226.0, 65),
-    }
-    figure = show.draw_step_kernels(steps)
+    kernels = {"gemm": 36, "splitKreduce": 12, "attn": 12, "layer_norm": 25, "add": 24, "argmax": 1}
+
+    def step(rung, *us):
+        times = (KernelTime(name, kernels[name], time) for name, time in zip(kernels, us, strict=True))
+        return traced(rung, 64, 500.0, 400.0, tuple(times))
+
+    steps = {"08": step("08", 100, 200, 60, 30, 5, 5), "09": step("09", 90, 180, 40, 0, 5, 5)}
+    figure = show.draw_step_kernels(steps, {"08": 226.0, "09": 226.0})
     (axes,) = figure.axes
     bars = [(bar.get_x(), bar.get_width()) for bar in axes.patches]
     assert bars[:6] == [(0, 100), (100, 200), (300, 60), (360, 30), (390, 5), (395, 5)]
     assert bars[6:] == [(0, 90), (90, 180), (270, 40), (310, 0), (310, 5), (315, 5)]
     assert [list(line.get_xdata()) for line in axes.lines] == [[226, 226]] * 2
-    assert shown_texts(figure) == ["123 kernels, 400 µs", "65 kernels, 320 µs"]
+    assert shown_texts(figure) == ["110 kernels, 400 µs", "110 kernels, 320 µs"]
     assert tick_labels(axes.yaxis) == ["08", "09"]
     assert axes.get_xlabel() == "microseconds in which the GPU is busy (line: the limit of the step)"
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == groups
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == list(GROUPS)
 
 
 def test_a_layers_kernels_are_coloured_by_what_they_compute():

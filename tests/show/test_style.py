@@ -8,7 +8,7 @@ from figures import TIMES, WAYS, all_texts, comparison, host_times
 from matplotlib.text import Text
 
 from labkit import show
-from labkit.bench import Comparison
+from labkit.results import Comparison
 from labkit.show.style import DPI, WIDTH
 
 

@@ -4,7 +4,7 @@ import matplotlib.pyplot as plt
 import pytest
 from matplotlib.text import Text
 
-from labkit.bench import AppendTime, Comparison, HostTime
+from labkit.results import AppendTime, Comparison, HostTime
 
 
 @pytest.fixture(autouse=True)

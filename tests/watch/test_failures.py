@@ -4,7 +4,7 @@ import pytest
 from helpers import GREEDY, make_engine, tokens_alone
 
 from labkit import LADDER, watch
-from labkit.engine.step.staging import Arriving
+from labkit.engine.step.staging import TokenCopy
 from labkit.errors import OptionError
 
 
@@ -46,7 +46,7 @@ def test_a_read_that_fails_costs_an_engine_no_token(rung):
     engine = make_engine(options=LADDER[rung].options)
     request_id = engine.add_request((1, 2, 3), GREEDY)
     outputs = list(engine.step())
-    with pytest.raises(watch.PlantedError), watch.planted_failure(Arriving, "read"):
+    with pytest.raises(watch.PlantedError), watch.planted_failure(TokenCopy, "read"):
         engine.step()
     engine.check_integrity()
     while engine.has_work:

@@ -50,7 +50,7 @@ def test_watching_changes_nothing_and_is_taken_off():
     engine = prefilled(THIS, params=SEEDED)
     slots = engine.decode_step.slots
     watch.record_sends(engine, 3)
-    assert not {"follow", "send_mapping", "send_states", "send_rows"} & vars(slots).keys()
+    assert not {"update", "send_mapping", "send_states", "send_rows"} & vars(slots).keys()
     assert "send" not in vars(slots.staging)
     made = lesson_06.finish(engine)
     for i, prompt in enumerate(PROMPTS):
