@@ -5,7 +5,7 @@ import pytest
 import torch
 from exercise_helpers import accepted, is_right, refused
 
-from labkit import LADDER, CacheConfig, InferenceEngine, bench, kernels
+from labkit import LADDER, CacheConfig, InferenceEngine, kernels, watch
 from labkit.learn import lesson_03, not_attempted
 from labkit.learn.lesson_03 import OFFSETS, WHICH_PATH, offsets, which_path
 
@@ -305,7 +305,7 @@ def test_the_solution_of_offsets_is_where_the_kernel_stores():
 def test_the_solution_of_which_path_is_what_the_engine_does(tiny, lengths):
     cache = CacheConfig(block_size=4, prefix_cache=False)
     engine = InferenceEngine(tiny, LADDER["03"].options, device="cpu", cache=cache)
-    with bench.steady_decode(engine, bench.steady_prompts(3, lengths), warmup_steps=0):
+    with watch.steady_decode(engine, watch.steady_prompts(3, lengths), warmup_steps=0):
         positions = [s.num_tokens for s in engine.scheduler.running.values()]
         with lesson_03.recorded_writes(engine) as writes:
             engine.step()

@@ -37,12 +37,6 @@ PROMPTS = [(1, 2, 3), (4, 5), tuple(range(6, 14))]
 # --- the toy graph ---------------------------------------------------------------------------------------
 
 
-def test_after_a_capture_that_fails_none_is_running():
-    with pytest.raises(ZeroDivisionError), ToyGraph():
-        raise ZeroDivisionError
-    assert ToyGraph.running is None
-
-
 @pytest.mark.parametrize("max_batch_size", [3, 6])
 def test_an_engine_of_toy_graphs_makes_the_tokens_of_rung_00(max_batch_size):
     engine = make_engine(options=BELOW, max_batch_size=max_batch_size, decode_first=True, prefix_cache=False)

@@ -30,7 +30,7 @@ def test_buckets_are_the_ticks_of_an_axis_that_begins_at_one_request():
     assert list(share.get_xticks()) == [1, 8, 16] and share.get_xlim() == (0.5, 16.5)
     assert [text.get_text() for text in rows.get_legend().get_texts()] == [
         "doubling: 5 sizes",
-        "rows of nobody",
+        "padding rows",
         "requests",
     ]
 

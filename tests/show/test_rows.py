@@ -1,35 +1,11 @@
 """Rows of block tables, why they are made anew, and the times of steps."""
 
 import pandas as pd
-import pytest
 from figures import tick_labels, title
 from matplotlib.colors import same_color
 
 from labkit import show
 from labkit.show.rows import REASONS
-
-
-def sample(rung, gaps_us, **changes):
-    return {
-        "rung": rung,
-        "decode_steps": len(gaps_us[0]),
-        "new_tokens": [len(gaps) + 1 for gaps in gaps_us],
-        "itl_us": [[1, list(gaps)] for gaps in gaps_us],
-        **changes,
-    }
-
-
-def test_step_times_are_medians_over_requests_and_runs():
-    one = sample("01", [[1000, 2000], [1000, 2000], [7000, 2000]])
-    two = sample("01", [[3000, 4000], [3000, 4000]])
-    record = {"samples": [one, sample("00", [[9000, 9000]]), two]}
-    assert show.step_times(record, "01") == [2.0, 3.0]
-
-
-def test_step_times_of_requests_that_came_and_went_are_refused():
-    record = {"samples": [sample("01", [[1000, 2000]], decode_steps=3)]}
-    with pytest.raises(ValueError, match="not every request was decoded in all 3 steps"):
-        show.step_times(record, "01")
 
 
 def test_the_figure_of_step_times_marks_the_steps_after_boundaries():

@@ -133,7 +133,9 @@ def declaring_classes() -> list[type]:
 
 def test_every_watch_point_is_a_public_name_that_is_there():
     kinds = declaring_classes()
-    assert {"DeviceSlots", "KVBlockManager", "DecodeStep", "Launched"} <= {kind.__name__ for kind in kinds}
+    assert {"DeviceSlots", "KVBlockManager", "DecodeStep", "StepInFlight"} <= {
+        kind.__name__ for kind in kinds
+    }
     for kind in kinds:
         for name in vars(kind)["watch_points"]:
             assert not name.startswith("_")
@@ -144,7 +146,7 @@ def test_every_watch_point_is_a_public_name_that_is_there():
 @pytest.mark.parametrize("rung", LADDER)
 def test_after_a_watch_an_engine_has_nothing_of_its_own_more_than_before(rung):
     engine = make_engine(options=LADDER[rung].options, prefix_cache=False)
-    parts = [engine.decode_step, engine.readback, engine.kv_manager, engine.model.gpt2]
+    parts = [engine.decode_step, engine.readback, engine.kv_manager, engine.model.network]
     before = [set(vars(part)) for part in parts]
     engine.add_request([1, 2, 3], labkit.SamplingParams(8, stop_on_eos=False))
     engine.step()

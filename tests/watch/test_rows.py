@@ -96,7 +96,8 @@ def test_rows_forgotten_with_the_same_blocks_are_told_apart(monkeypatch):
 
     def rolled_back_before_the_second():
         if next(steps) == 1:
-            engine.scheduler.running[0].session.roll_back()
+            (session,) = engine.scheduler.running.values()
+            session.roll_back()
         step()
 
     monkeypatch.setattr(engine, "step", rolled_back_before_the_second)
@@ -168,6 +169,6 @@ def test_watched_rows_are_as_if_nobody_had_watched():
     engine = make_engine(options=LADDER["01"].options, prefix_cache=False)
     engine.add_request((1, 2, 3), SamplingParams(8))
     watch.record_rows(engine, 5)  # in the last of which the row is kept
-    (request,) = engine.scheduler.running
-    row = request.session.get_paged_block_table_row_cpu(layer_idx=0, offset=0)
-    assert row.tolist() == request.session.block_ids_per_layer[0] + [0] * (len(row) - 2)
+    (session,) = engine.scheduler.running.values()
+    row = session.get_paged_block_table_row_cpu(layer_idx=0, offset=0)
+    assert row.tolist() == session.block_ids_per_layer[0] + [0] * (len(row) - 2)

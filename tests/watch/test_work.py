@@ -27,9 +27,9 @@ def test_launches_are_counted_by_kind_and_the_engine_is_as_before():
     # 19 launches; the first walks over the requests, and nobody leaves before the end.
     with watch.count_launches(engine) as counts:
         engine.generate(PROMPTS, params)
-    assert counts == {"walked": 1, "in a stretch": 18}
+    assert counts == {"walked": 1, "in a steady batch": 18}
     assert not {"launch", "launch_again"} & set(vars(engine.decode_step))
     engine = make_engine(options=AT_ONCE, prefix_cache=False)
     with watch.count_launches(engine) as counts:
         engine.generate(PROMPTS, params)
-    assert dict(counts) == {"walked": 19, "in a stretch": 0}
+    assert dict(counts) == {"walked": 19, "in a steady batch": 0}

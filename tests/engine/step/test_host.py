@@ -17,12 +17,12 @@ def running(number, params=GREEDY):
         engine.add_request(prompt, params)
     engine.step()
     assert len(engine.scheduler.running) == len(PROMPTS)
-    return engine, list(engine.scheduler.running)
+    return engine, dict(engine.scheduler.running)
 
 
 def held_by(requests):
     """Each request's tokens and bytes in the cache."""
-    return [(r.session.num_tokens, [kv.tolist() for kv in r.session.dense_kv()]) for r in requests]
+    return [(s.num_tokens, [kv.tolist() for kv in s.dense_kv()]) for s in requests.values()]
 
 
 @pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "seeded"])
@@ -30,10 +30,10 @@ def held_by(requests):
 @torch.inference_mode()
 def test_each_request_gets_the_token_that_it_gets_alone(number, params):
     engine, requests = running(number, params)
-    lengths = [request.session.num_tokens for request in requests]
+    lengths = [session.num_tokens for session in requests.values()]
     tokens = engine.decode_step.next_tokens(requests)
     assert tokens == [tokens_alone(prompt, params)[1] for prompt in PROMPTS]
-    assert [request.session.num_tokens for request in requests] == [n + 1 for n in lengths]
+    assert [session.num_tokens for session in requests.values()] == [n + 1 for n in lengths]
 
 
 @pytest.mark.parametrize("number", RUNGS)
@@ -41,10 +41,10 @@ def test_each_request_gets_the_token_that_it_gets_alone(number, params):
 def test_logits_are_those_of_the_model_over_the_whole_sequence(number):
     engine, requests = running(number)
     last = [request.output_token_ids[-1] for request in requests]
-    logits = engine.decode_step.decode_step_sessions([r.session for r in requests], last)
+    logits = engine.decode_step.decode_step_sessions(list(requests.values()), last)
     for request, row in zip(requests, logits, strict=True):
         token_ids = torch.tensor(list(request.token_ids))[None]
-        expected = engine.model.gpt2.prefill(token_ids, torch.tensor([token_ids.shape[1]]))[0]
+        expected = engine.model.network.prefill(token_ids, torch.tensor([token_ids.shape[1]]))[0]
         torch.testing.assert_close(row, expected[0], rtol=1e-4, atol=1e-4)
 
 
@@ -69,7 +69,7 @@ def test_a_step_that_fails_leaves_all_sessions_as_they_were(monkeypatch, number,
 def test_a_row_of_logits_that_are_no_numbers_has_no_token(number):
     engine, requests = running(number)
     _, _, broken, _ = requests
-    for layer_idx, block_ids in enumerate(broken.session.block_ids_per_layer):
+    for layer_idx, block_ids in enumerate(requests[broken].block_ids_per_layer):
         block = engine.kv_manager.info(block_ids[-1]).block_index
         engine.kv_manager.k_cache[layer_idx, block] = torch.nan
     expected = [tokens_alone(prompt, GREEDY)[1] for prompt in PROMPTS]
