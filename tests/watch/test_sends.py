@@ -39,7 +39,8 @@ def test_the_sends_of_a_run():
 def test_a_row_that_is_copied_after_the_join_is_told_apart():
     engine = prefilled(THIS, [(1, 2, 3, 4, 5)])
     watch.record_sends(engine, 1)
-    fork = engine.scheduler.running[0].session.fork()  # somebody else holds the last block now
+    (session,) = engine.scheduler.running.values()
+    fork = session.fork()  # somebody else holds the last block now
     sends = watch.record_sends(engine, 1)
     assert sends.requests[["took", "sent"]].values.tolist() == [["copy_on_write", "copy_on_write"]]
     fork.release()
