@@ -113,10 +113,12 @@ class DeviceSlots:
         )
         fractions = np.array([(r.params.temperature, r.params.top_p) for r in requests], dtype=np.float64)
         packed = np.concatenate([numbers.T.ravel(), fractions.T.ravel().view(np.int64)])
-        slots, *columns = self._staging.send(torch.from_numpy(packed)).view(STATE_SIZE, len(requests))
+        sent = self._staging.send(torch.from_numpy(packed)).view(STATE_SIZE, len(requests))
+        slots, *columns = sent[: -len(FRACTIONS)]
+        columns += sent[-len(FRACTIONS) :].view(torch.float64)
         for name, column in zip(WHOLE_NUMBERS + FRACTIONS, columns, strict=True):
             state = getattr(self, name)
-            state[slots] = column.view(state.dtype) if name in FRACTIONS else column.to(state.dtype)
+            state[slots] = column if column.dtype == state.dtype else column.to(state.dtype)
 
     def send_rows(self, sessions: Sequence[InferenceSession]) -> None:
         """Block table rows of sessions that have a slot."""
