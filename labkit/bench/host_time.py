@@ -35,6 +35,7 @@ class PreparedForward(Network):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
+        self._num_layers = config.num_layers
         self.weight = nn.Parameter(torch.zeros(1))  # which tells the network's device and dtype
         self._qkv: dict[int, Tensor] = {}  # by batch size
 
@@ -50,7 +51,7 @@ class PreparedForward(Network):
             self._qkv[B] = self.weight.new_zeros(B, 1, 3, c.num_heads, c.head_dim)
         # Views of one tensor, as the model makes them.
         query, key, value = self._qkv[B].permute(2, 0, 3, 1, 4)  # each [B, H, 1, D]
-        for layer_idx in range(c.num_layers):
+        for layer_idx in range(self._num_layers):
             attend(layer_idx, query, key, value)
         return self._qkv[B].new_zeros(B, 2)
 

@@ -1,7 +1,7 @@
 """How a decode step begins and ends on the device: slots to embeddings, logits to tokens and back to slots.
 
-B requests, S slots, E embedding, V vocabulary, P positions. A context length below 0 marks the padding
-slot, of rows that fill up a batch: it is read as position 0 and never moves on.
+B requests, S slots, E embedding, V vocabulary, P positions. A context length below 0 marks a padding slot,
+which fills up a batch: it is read as position 0, and its length never changes.
 """
 
 import torch
@@ -11,8 +11,8 @@ from labkit.kernels.checks import check_range, check_tensor
 from labkit.kernels.fused_linear import RowStatistics, row_statistics
 from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
 
-LOGITS_A_PROGRAM = 4096
-NO_TOKEN = -1  # of a row whose logits are not finite numbers
+LOGITS_PER_PROGRAM = 4096
+NO_TOKEN = -1  # the token id of a row whose logits are not finite numbers
 
 # --- slots to embeddings --------------------------------------------------------------------------------
 
@@ -24,7 +24,10 @@ def embed_slots_plain(
     token_table: Tensor,  # [V, E]
     position_table: Tensor,  # [P, E]
 ) -> tuple[Tensor, RowStatistics]:  # [B, E]
-    """The sum of each request's token and position embedding, and its statistics for the first LayerNorm."""
+    """The sum of each request's token and position embedding, and its row statistics for the first LayerNorm.
+
+    Plain PyTorch: the oracle of `embed_slots_triton`. Raises ValueError for arguments that do not fit.
+    """
     check_embed_slots(slot_mapping, last_token_ids, context_lens, token_table, position_table)
     x = token_table[last_token_ids[slot_mapping]] + position_table[context_lens[slot_mapping].clamp(min=0)]
     return x, row_statistics(x, x.shape[1])
@@ -37,7 +40,12 @@ def embed_slots_triton(
     token_table: Tensor,
     position_table: Tensor,
 ) -> tuple[Tensor, RowStatistics]:
-    """The same in one kernel, a program a request."""
+    """Each request's token plus position embedding [B, E] and its row statistics, in one kernel: one program
+    per request.
+
+    Takes what `embed_slots_plain` takes. Raises ValueError for arguments that do not fit, and
+    TritonUnavailableError where no kernel runs.
+    """
     check_embed_slots(slot_mapping, last_token_ids, context_lens, token_table, position_table)
     check_launchable(slot_mapping.device)
     B, E = len(slot_mapping), token_table.shape[1]
@@ -101,7 +109,12 @@ def greedy_advance_plain(
     last_token_ids: Tensor,  # [S] int64
     context_lens: Tensor,  # [S] int32
 ) -> Tensor:  # [B] int64
-    """The likeliest token of each row, or NO_TOKEN; every slot of a request moves on by it."""
+    """The likeliest token of each row, or NO_TOKEN if its logits are not finite.
+
+    Changes the slots in place: the token becomes the last one (0 for NO_TOKEN), and the context length grows
+    by 1, except in padding slots. Plain PyTorch: the oracle of `greedy_advance_triton`. Raises ValueError for
+    arguments that do not fit.
+    """
     check_greedy_advance(logits, slot_mapping, last_token_ids, context_lens)
     largest, token_ids = logits.max(dim=-1)  # NaN and inf, if any, are the row's maximum
     token_ids = token_ids.masked_fill(~largest.isfinite(), NO_TOKEN)
@@ -114,16 +127,21 @@ def greedy_advance_plain(
 def greedy_advance_triton(
     logits: Tensor, slot_mapping: Tensor, last_token_ids: Tensor, context_lens: Tensor
 ) -> Tensor:
-    """The same in two kernels: the best of each piece of a row, then the best of these."""
+    """The likeliest token of each row [B] int64, or NO_TOKEN, with the slots advanced by it in place, in two
+    kernels: the best of each piece of a row, then the best of the pieces.
+
+    Takes what `greedy_advance_plain` takes. Raises ValueError for arguments that do not fit, and
+    TritonUnavailableError where no kernel runs.
+    """
     check_greedy_advance(logits, slot_mapping, last_token_ids, context_lens)
     check_launchable(logits.device)
     B, V = logits.shape
-    num_pieces = triton.cdiv(V, LOGITS_A_PROGRAM)
+    num_pieces = triton.cdiv(V, LOGITS_PER_PROGRAM)
     best = torch.empty(B, num_pieces, dtype=torch.float32, device=logits.device)
     best_ids = torch.empty(B, num_pieces, dtype=torch.int32, device=logits.device)
     token_ids = torch.empty(B, dtype=torch.int64, device=logits.device)
     _best_of_pieces_kernel[(num_pieces, B)](
-        logits, best, best_ids, V, logits.stride(0), BLOCK=LOGITS_A_PROGRAM, **early_launch(logits.device)
+        logits, best, best_ids, V, logits.stride(0), BLOCK=LOGITS_PER_PROGRAM, **early_launch(logits.device)
     )
     _choose_and_advance_kernel[(B,)](
         best,
@@ -224,6 +242,8 @@ def check_greedy_advance(
 
 
 def check_slots(slot_mapping: Tensor, last_token_ids: Tensor, context_lens: Tensor) -> None:
+    """Raises ValueError unless these are int64 [B], int64 [S] and int32 [S] on one device, each
+    contiguous."""
     integers = {"device": slot_mapping.device, "last_stride_is_1": True}
     check_tensor("slot_mapping", slot_mapping, shape=("B",), dtype=torch.int64, **integers)
     check_tensor("last_token_ids", last_token_ids, shape=("S",), dtype=torch.int64, **integers)

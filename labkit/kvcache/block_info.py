@@ -1,4 +1,4 @@
-"""What the manager knows of one block, as a record that is replaced and as one that is changed."""
+"""What a block manager knows of one block: as a record that is replaced, and as one that is changed."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 
 class KVBlockInfo(NamedTuple):
-    """An immutable record: counting one token makes a new one (the state before seed 064)."""
+    """A block's record, immutable: counting one token makes a new record (the state before write-up 064)."""
 
     layer: int
     block_index: int  # the block's place in its layer's pool
@@ -16,7 +16,7 @@ class KVBlockInfo(NamedTuple):
 
 @dataclass(slots=True)
 class MutableKVBlockInfo:
-    """A mutable record without a dict of its own: counting one token adds to `length` (seed 064)."""
+    """A block's record, mutable and with slots: counting one token adds to its `length` (write-up 064)."""
 
     layer: int
     block_index: int
@@ -25,27 +25,39 @@ class MutableKVBlockInfo:
 
 
 class BlockInfo(Protocol):
-    """What both records tell a reader; only the manager that made one may count in it."""
+    """A block's record as anything but its manager sees it: to be read, not changed."""
 
     @property
-    def layer(self) -> int: ...
+    def layer(self) -> int:
+        """The layer, or the table that serves all layers, that the block belongs to."""
+
     @property
-    def block_index(self) -> int: ...
+    def block_index(self) -> int:
+        """The block's place in its layer's pool."""
+
     @property
-    def start(self) -> int: ...
+    def start(self) -> int:
+        """Position of its first token in the sequence."""
+
     @property
-    def length(self) -> int: ...
+    def length(self) -> int:
+        """Tokens written so far."""
 
 
 Info_co = TypeVar("Info_co", bound=BlockInfo, covariant=True)
 
 
 class BlockInfos(Protocol[Info_co]):
-    """Records by block id. A manager puts in what its `info_type` makes, so a manager with a narrower record
-    reads narrower records here."""
+    """The table of records by block id. A manager puts in only what its `info_type` makes, so one with a
+    narrower record type reads that type here."""
 
     def __getitem__(self, block_id: int, /) -> Info_co: ...
     def __setitem__(self, block_id: int, info: Any, /) -> None: ...
-    def get(self, block_id: int, /) -> Info_co | None: ...
-    def pop(self, block_id: int, /) -> Info_co: ...
-    def values(self) -> Iterable[Info_co]: ...
+    def get(self, block_id: int, /) -> Info_co | None:
+        """The block's record; None if it is not allocated."""
+
+    def pop(self, block_id: int, /) -> Info_co:
+        """Take the block's record out. Raises KeyError if it is not allocated."""
+
+    def values(self) -> Iterable[Info_co]:
+        """All records."""

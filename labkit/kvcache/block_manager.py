@@ -1,6 +1,6 @@
 """Memory for keys and values, handed out in blocks of tokens (PagedAttention, Kwon et al., 2023).
 
-Shapes: L layers, N blocks a layer, H heads, D head size, T tokens. Every layer has its own blocks; a
+Shapes: L layers, N blocks per layer, H heads, D head size, T tokens. Every layer has its own blocks; a
 block's global id is layer * max_blocks_per_layer + block_index. (Not so on rung 07 and above: see
 `OneTableBlockManager`.)
 """
@@ -20,17 +20,17 @@ NO_BLOCK = -1  # where a sequence has no last block; never a block's id
 
 
 class BlockHolder(Protocol):
-    """Whoever keeps blocks alive: a session or a prefix entry."""
+    """What keeps blocks alive: a session or an entry of the prefix cache."""
 
     block_ids_per_layer: list[list[int]]
     num_tokens: int
 
 
 class KVBlockManager:
-    """The KV pool and its bookkeeping: which block is free, who shares it, how full it is.
+    """The KV pool and its bookkeeping: which blocks are free, how many holders share one, how full each is.
 
     `k_cache` and `v_cache` are [L, N, H, block_size, D]. Queries change nothing. A command that finds no
-    free block raises before the bookkeeping changes; an append whose write fails is undone by `truncate`.
+    free block raises before it changes any record; an append whose write fails is undone by `truncate`.
     """
 
     info_type: type[KVBlockInfo] | type[MutableKVBlockInfo] = KVBlockInfo
@@ -49,7 +49,9 @@ class KVBlockManager:
         dtype: torch.dtype = torch.float32,
         kv_write: KVWrite | None = None,
     ) -> None:
-        """max_blocks_per_seq: of the longest possible sequence, by default all blocks of a layer.
+        """Allocate the pool, filled with zeros, with every block free.
+
+        max_blocks_per_seq: blocks of the longest possible sequence, by default all blocks of a layer.
         kv_write: how `append_token_batch` writes, by default by indexed assignment.
         """
         self.num_layers = num_layers
@@ -63,7 +65,7 @@ class KVBlockManager:
         self.v_cache = torch.zeros(shape, device=device, dtype=dtype)
         # Appended tokens by how their block was made ready, and batches by how they were written.
         self.append_paths: Counter[str] = Counter()
-        self.num_let_go = 0  # how often a holder has let go of a block, ever
+        self.num_let_go = 0  # how often a holder has released a block, ever
         self._block_infos = {}
         self._block_refcounts: dict[int, int] = {}
         self._freed: list[list[int]] = [[] for _ in range(self.num_tables)]  # indices, last freed first out
@@ -73,16 +75,16 @@ class KVBlockManager:
 
     @staticmethod
     def count_tables(num_layers: int) -> int:
-        """Lists of block ids that a sequence has: one a layer."""
+        """How many lists of block ids a sequence has: one per layer."""
         return num_layers
 
     def layers_of(self, table_idx: int) -> int | slice:
-        """The layers whose blocks a table names, as an index into the pool."""
+        """The layers whose blocks one table names, as an index into the pool's first dimension."""
         return table_idx
 
     @property
     def num_free_blocks(self) -> int:
-        """Free blocks in the layer that has fewest."""
+        """Free blocks in the layer that has the fewest."""
         return min(map(self._num_free, range(self.num_tables)))
 
     def _num_free(self, layer_idx: int) -> int:
@@ -97,12 +99,15 @@ class KVBlockManager:
         return layer_idx * self.max_blocks_per_layer
 
     def info(self, block_id: int) -> BlockInfo:
+        """The record of an allocated block. Raises KeyError for any other id."""
         return self._block_infos[block_id]
 
     def refcount(self, block_id: int) -> int:
+        """How many holders an allocated block has. Raises KeyError for any other id."""
         return self._block_refcounts[block_id]
 
     def num_tokens(self, block_ids: list[int]) -> int:
+        """Tokens counted in the blocks of a sequence. Raises KeyError for an id that is not allocated."""
         return sum(self._block_infos[i].length for i in block_ids)
 
     def append_takes_block(self, block_ids: list[int]) -> bool:
@@ -148,7 +153,7 @@ class KVBlockManager:
         self, layer_idx: int, block_ids_list: list[list[int]], key_new: Tensor, value_new: Tensor
     ) -> None:
         """Write one token's key and value, [B, H, D], behind each of B sequences: in one write where the
-        last block has room and one holder, by `append_token` elsewhere (seed 038).
+        last block has room and one holder, by `append_token` elsewhere (write-up 038).
 
         Raises OutOfBlocksError when no block is free; what was written until then stays, so ask
         `append_takes_block` first or `truncate` after.
@@ -177,8 +182,9 @@ class KVBlockManager:
     def append_token_batch(
         self, layer_idx: int, block_ids_list: list[list[int]], key_new: Tensor, value_new: Tensor
     ) -> None:
-        """The same in one write for all: first every block is made ready, copies included, then all are
-        written. The last holder of a block that others copied writes in place, after the copies.
+        """Write one token's key and value, [B, H, D], behind each of B sequences, all in one write: first
+        every block is made ready, copies included, then all tokens are written. The last holder of a block
+        that others copied writes in place, after the copies.
 
         Raises OutOfBlocksError when no block is free: nothing is written then, and `truncate` gives back
         the blocks that were made ready.
@@ -208,9 +214,9 @@ class KVBlockManager:
             )
 
     def append_prompt(self, layer_idx: int, block_ids: list[int], keys: Tensor, values: Tensor) -> None:
-        """Write many tokens' keys and values, each [H, T, D], behind a sequence, a block at a time.
+        """Write many tokens' keys and values, each [H, T, D], behind a sequence, one block at a time.
 
-        They are [L, H, T, D] where a table serves all layers.
+        keys, values: [L, H, T, D] where a table serves all layers.
 
         Raises OutOfBlocksError when no block is free; what was written until then stays, so ask
         `num_free_blocks` first or `truncate` after.
@@ -229,20 +235,20 @@ class KVBlockManager:
             done += count
 
     def share(self, block_ids: list[int]) -> list[int]:
-        """Another holder of the same blocks: its list of ids."""
+        """Count one more holder of each of these blocks; returns the new holder's own list of ids."""
         for block_id in block_ids:
             self._block_refcounts[block_id] += 1
         return list(block_ids)
 
     def free(self, block_ids: list[int]) -> None:
-        """Let go of a sequence's blocks and empty the list; a block goes back with its last holder."""
+        """Release a sequence's blocks and empty the list; a block becomes free with its last holder."""
         while block_ids:
             self._deallocate_block(block_ids.pop())
 
     def truncate(self, block_ids: list[int], num_tokens: int) -> None:
-        """Forget what was appended past `num_tokens`: how a failed step is undone.
+        """Forget what was appended to a sequence past `num_tokens`: how a failed step is undone.
 
-        Raises ValueError, with nothing changed, if the cut falls inside a block that others see too.
+        Raises ValueError, with nothing changed, if the cut falls inside a block that has other holders.
         """
         num_tokens = min(num_tokens, self.num_tokens(block_ids))
         num_kept = self.blocks_for(num_tokens)
@@ -259,7 +265,8 @@ class KVBlockManager:
     # --- a block's life ----------------------------------------------------------------------------
 
     def _ready_block(self, layer_idx: int, block_ids: list[int]) -> int:
-        """The block for the next token, made ready, and counted by how."""
+        """The id of the block for the next token, made ready; how that was done is counted in
+        append_paths."""
         last_id, path = self._writable_last_block(layer_idx, block_ids)
         self.append_paths[path] += 1
         return last_id
@@ -279,7 +286,8 @@ class KVBlockManager:
         self.append_paths[path] += 1
 
     def _writable_last_block(self, layer_idx: int, block_ids: list[int]) -> tuple[int, str]:
-        """The block for the next token, with room and nobody else to see it, and how it was made ready."""
+        """The id of the block for the next token, with room and no other holder, and how it was made
+        ready."""
         if not block_ids:
             block_ids.append(self._allocate_block(layer_idx, start=0))
             path = "first"
@@ -342,7 +350,7 @@ class KVBlockManager:
     # --- proof -------------------------------------------------------------------------------------
 
     def check_integrity(self, holders: Iterable[BlockHolder]) -> None:
-        """Prove the bookkeeping against everyone who holds blocks. Raises AssertionError naming what is off.
+        """Check every record against all holders of blocks. Raises AssertionError naming what is wrong.
 
         Every block is free or referenced exactly as often as holders name it; every block but a
         holder's last is full; each holder's lengths add up in each layer.

@@ -1,4 +1,4 @@
-"""The manager with records that are changed in place (seed 064)."""
+"""Block managers whose records are changed in place (write-up 064)."""
 
 from torch import Tensor
 
@@ -7,7 +7,7 @@ from labkit.kvcache.block_manager import NO_BLOCK, KVBlockManager
 
 
 class MutableInfoBlockManager(KVBlockManager):
-    """A KVBlockManager whose records count up: no new record and no dictionary write for a token."""
+    """A KVBlockManager whose records count up in place: no new record and no dictionary write per token."""
 
     info_type = MutableKVBlockInfo
     _block_infos: BlockInfos[MutableKVBlockInfo]
@@ -36,8 +36,8 @@ class MutableInfoBlockManager(KVBlockManager):
     def reserve_token_batch(self, table_idx: int, block_ids_list: list[list[int]]) -> list[int]:
         """Make room for one more token behind each of B sequences, and count it, before anything is written.
 
-        Which of the lists changed. Raises OutOfBlocksError when no block is free; what was counted until
-        then stays, so `truncate` after.
+        Returns which of the lists changed. Raises OutOfBlocksError when no block is free; what was counted
+        until then stays, so `truncate` after.
         """
         infos, refcounts = self._block_infos, self._block_refcounts
         changed = []
@@ -61,15 +61,17 @@ class MutableInfoBlockManager(KVBlockManager):
 
 
 class OneTableBlockManager(MutableInfoBlockManager):
-    """One table for all layers: a block id names the same place in every layer's pool (rung 07).
+    """A block manager with one table for all layers: a block id names the same place in every layer's pool
+    (rung 07).
 
-    A sequence has one list of block ids, and what is booked, shared and copied is booked, shared and
-    copied once, for all layers.
+    A sequence has one list of block ids, and blocks are counted, shared and copied once, for all layers.
     """
 
     @staticmethod
     def count_tables(num_layers: int) -> int:
+        """How many lists of block ids a sequence has: one for all layers."""
         return 1
 
     def layers_of(self, table_idx: int) -> slice:
+        """The layers whose blocks one table names, as an index into the pool's first dimension: all."""
         return slice(None)

@@ -49,18 +49,22 @@ class LanguageModel:
 
     @property
     def config(self) -> ModelConfig:
+        """The network's sizes."""
         return self.network.config
 
     @property
     def dtype(self) -> torch.dtype:
+        """The dtype of the network's weights."""
         return self.network.dtype
 
     @property
     def device(self) -> torch.device:
+        """Where the network's weights are."""
         return self.network.device
 
     @property
     def has_random_weights(self) -> bool:
+        """Whether its weights were drawn, not trained: its text means nothing."""
         return self.name.startswith("random:")
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> "LanguageModel":
@@ -101,7 +105,7 @@ def load_model(
 
 
 def check_source(source: object) -> str:
-    """The name of a model. Raises CheckpointError if it can be none, as `check_dtype` and `check_seed` do."""
+    """The name in `source`, a string or a path. Raises CheckpointError if it cannot be a model's."""
     name = os.fspath(source) if isinstance(source, str | os.PathLike) else None
     if not isinstance(name, str) or not name:
         raise CheckpointError(f"source must be a directory, a hub id or a random model, not {shown(source)}")
@@ -111,11 +115,13 @@ def check_source(source: object) -> str:
 
 
 def check_dtype(dtype: object) -> None:
+    """Raises CheckpointError unless weights can have this dtype."""
     if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
         raise CheckpointError(f"dtype must be one of {', '.join(map(str, DTYPES))}, not {shown(dtype)}")
 
 
 def check_seed(seed: object) -> int:
+    """The seed as an int. Raises CheckpointError unless it is a whole number that a torch.Generator takes."""
     number = whole(seed)
     if number is None or number not in SEEDS:
         raise CheckpointError(f"seed must be a whole number of at most 64 bits, not {shown(seed)}")
@@ -123,15 +129,17 @@ def check_seed(seed: object) -> int:
 
 
 def find_directory(name: str) -> Path | None:
-    """The directory of that name, from here or from the project's root."""
+    """The directory of that name, from the working directory or the project's root; None if there is none."""
     try:
         candidates = Path(name).expanduser(), ROOT / name
         return next((path for path in candidates if path.is_dir()), None)
-    except (OSError, RuntimeError):  # a part of the name is too long; "~someone" is nobody here
+    except (OSError, RuntimeError):  # a part of the name is too long; "~someone" has no home here
         return None
 
 
 def random_model(name: str, dtype: torch.dtype, seed: int) -> LanguageModel:
+    """A model named in RANDOM_CONFIGS, with random weights and a tokenizer of words. Raises CheckpointError
+    for another name."""
     config = RANDOM_CONFIGS.get(name.removeprefix("random:"))
     if config is None:
         known = ", ".join(f"random:{n}" for n in RANDOM_CONFIGS)
@@ -159,7 +167,7 @@ def random_network(config: ModelConfig, seed: int) -> Network:
 
 
 class NoInit(TorchFunctionMode):
-    """Leaves out the initialization of what is built inside."""
+    """A context in which modules are built without initializing their weights."""
 
     def __torch_function__(
         self, func: Callable, types: object, args: tuple = (), kwargs: dict | None = None
@@ -180,6 +188,8 @@ def network_without_weights(config: ModelConfig) -> Network:
 
 
 def download(hub_id: str) -> Path:
+    """The folder to which a model of the Hugging Face hub was downloaded. Raises CheckpointError if that
+    failed."""
     from huggingface_hub import snapshot_download
 
     try:
@@ -192,7 +202,10 @@ def download(hub_id: str) -> Path:
 
 
 def load_directory(directory: Path, name: str, dtype: torch.dtype) -> LanguageModel:
-    """Every file is checked before a module is built, and a module is only built of sizes that are stored."""
+    """A model from a directory in Hugging Face's format. Raises CheckpointError naming what does not fit.
+
+    Every file is checked before a module is built, and a module is only built of sizes that are stored.
+    """
     try:
         config = read_config(directory)
         tokenizer = ByteLevelTokenizer.from_directory(directory, config.eos_token_id)
@@ -213,6 +226,8 @@ def load_directory(directory: Path, name: str, dtype: torch.dtype) -> LanguageMo
 
 
 def read_config(directory: Path) -> ModelConfig:
+    """The sizes in a directory's config.json. Raises CheckpointError if it is damaged or of no architecture
+    in `labkit.model.registry`."""
     try:
         raw = read_json(directory / "config.json")
     except ValueError as error:
@@ -232,10 +247,11 @@ class StoredTensor:
     opened: safe_open  # one for all tensors of the file: they share its memory
 
     def read(self) -> Tensor:
+        """Its numbers, on the CPU, in the dtype they are stored in."""
         return self.opened.get_tensor(self.key)
 
     def equals(self, other: "StoredTensor") -> bool:
-        """Whether they hold the same numbers, in whatever dtypes."""
+        """Whether two stored tensors hold the same numbers, in whatever dtypes."""
         return self.shape == other.shape and bool((self.read() == other.read()).all())
 
 
@@ -267,7 +283,7 @@ def read_header(file: Path, names: CheckpointFormat) -> list[StoredTensor]:
         opened = safe_open(file, "pt")  # which checks that offsets, sizes and the file fit together
         keys = opened.keys()
         slices = {key: opened.get_slice(key) for key in keys}
-        with file.open("rb") as raw:  # eight bytes of length and a JSON object, whose keys nobody checked
+        with file.open("rb") as raw:  # eight bytes of length and a JSON object with unchecked keys
             parse_json("its header", raw.read(int.from_bytes(raw.read(8), "little")))
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(f"{file.name} is damaged: {error}") from error
@@ -281,8 +297,8 @@ def read_header(file: Path, names: CheckpointFormat) -> list[StoredTensor]:
 
 
 def check_sizes(config: ModelConfig, stored: dict[str, StoredTensor]) -> None:
-    """Whether each size of config.json is that of a tensor which is there: what is built is then no larger
-    than the files. Raises CheckpointError."""
+    """Raises CheckpointError unless each size of config.json is that of a stored tensor: what is built is
+    then no larger than the files."""
     architecture = ARCHITECTURES[config.model_type]
     names = architecture.checkpoint_format
     for key, shape in architecture.stored_shapes(config).items():
@@ -298,6 +314,7 @@ def check_sizes(config: ModelConfig, stored: dict[str, StoredTensor]) -> None:
 
 
 def check_shape(key: str, tensor: StoredTensor, shape: tuple[int, ...]) -> None:
+    """Raises CheckpointError unless the stored tensor has this shape."""
     if tensor.shape != shape:
         raise CheckpointError(
             f"{key} has shape {list(tensor.shape)}, but config.json says it is {list(shape)}"

@@ -21,8 +21,8 @@ UPCAST = "reorder_and_upcast_attn"
 
 @dataclass(frozen=True)
 class GPT2Config:
-    """Sizes of a GPT-2 (Radford et al., 2019). Field names are Hugging Face's; the engine goes by the neutral
-    ones of `ModelConfig`."""
+    """Sizes of a GPT-2 (Radford et al., 2019). Field names are Hugging Face's; the engine reads the neutral
+    names of `ModelConfig`."""
 
     model_type: ClassVar[str] = "gpt2"
 
@@ -69,27 +69,32 @@ class GPT2Config:
 
     @property
     def num_layers(self) -> int:
+        """Layers: attention and MLP each."""
         return self.n_layer
 
     @property
     def num_heads(self) -> int:
+        """Attention heads per layer."""
         return self.n_head
 
     @property
     def max_positions(self) -> int:
+        """Tokens of the longest sequence."""
         return self.n_positions
 
     @property
     def hidden_size(self) -> int:
+        """Width of the hidden states between layers."""
         return self.n_embd
 
     @property
     def head_dim(self) -> int:
+        """Numbers of a query, key or value in one head."""
         return self.n_embd // self.n_head
 
     @property
     def inner_dim(self) -> int:
-        """Width of the MLP."""
+        """Width of the MLP's hidden layer."""
         return self.n_inner or 4 * self.n_embd
 
     @property
@@ -108,5 +113,6 @@ class GPT2Config:
 
 
 def require(name: str, value: object, is_right: bool, what: str) -> None:
+    """Raises CheckpointError unless `is_right`, with the field's name, its value and `what` it must be."""
     if not is_right:
         raise CheckpointError(f"{name} must be {what}, not {shown(value)}")

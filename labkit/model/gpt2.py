@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 
 class SelfAttention(nn.Module):
+    """Causal multi-head self-attention, with one linear layer for queries, keys and values."""
+
     def __init__(self, config: GPT2Config) -> None:
         super().__init__()
         self.n_head = config.n_head
@@ -26,6 +28,7 @@ class SelfAttention(nn.Module):
         self.c_proj = nn.Linear(config.n_embd, config.n_embd)
 
     def forward(self, x: Tensor, layer_idx: int, attend: Attend) -> Tensor:
+        """Hidden states [B, T, E], after a LayerNorm, to what attention adds to them."""
         B, T, E = x.shape
         qkv = self.c_attn(x).view(B, T, 3, self.n_head, E // self.n_head)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each [B, H, T, D], views of one tensor
@@ -34,16 +37,21 @@ class SelfAttention(nn.Module):
 
 
 class MLP(nn.Module):
+    """Two linear layers with GELU, by its tanh formula, between them."""
+
     def __init__(self, config: GPT2Config) -> None:
         super().__init__()
         self.c_fc = nn.Linear(config.n_embd, config.inner_dim)
         self.c_proj = nn.Linear(config.inner_dim, config.n_embd)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Hidden states [..., E], after a LayerNorm, to what the MLP adds to them."""
         return self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
 
 
 class Block(nn.Module):
+    """One layer: attention, then the MLP, each behind a LayerNorm and added to its input."""
+
     def __init__(self, config: GPT2Config) -> None:
         super().__init__()
         self.ln_1 = nn.LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
@@ -52,10 +60,12 @@ class Block(nn.Module):
         self.mlp = MLP(config)
 
     def forward(self, x: Tensor, layer_idx: int, attend: Attend) -> Tensor:
+        """Hidden states [B, T, E] to those after this layer."""
         x = x + self.attn(self.ln_1(x), layer_idx, attend)
         return x + self.mlp(self.ln_2(x))
 
     def layer_weights(self) -> LayerWeights:
+        """This layer's weights by what they do, not copied."""
         return LayerWeights(
             norm_weights(self.ln_1),
             linear_weights(self.attn.c_attn),
@@ -90,6 +100,7 @@ class GPT2(Network):
         self.tie_weights()
 
     def tie_weights(self) -> None:
+        """Make the head and the token table one tensor, if the config says so."""
         if self.config.tie_word_embeddings:
             self.lm_head.weight = self.wte.weight
 
@@ -102,10 +113,12 @@ class GPT2(Network):
 
     @classmethod
     def read_config(cls, raw: dict[str, Any]) -> GPT2Config:
+        """The sizes in a parsed config.json. Raises CheckpointError for one that is missing or cannot be."""
         return GPT2Config.from_hf(raw)
 
     @classmethod
     def stored_shapes(cls, config: GPT2Config) -> dict[str, tuple[int, ...]]:
+        """Shapes of stored tensors that together hold every size of `config` but the number of layers."""
         return {
             "wte.weight": (config.vocab_size, config.n_embd),
             "wpe.weight": (config.n_positions, config.n_embd),
@@ -113,10 +126,12 @@ class GPT2(Network):
         }
 
     def lookup_tables(self) -> tuple[Tensor, ...]:
+        """The position table, and the token table unless it is the head as well."""
         tied = self.config.tie_word_embeddings  # then the token table is read whole, as the head
         return (self.wpe.weight,) if tied else (self.wpe.weight, self.wte.weight)
 
     def decoder_weights(self) -> DecoderWeights:
+        """The weights as the fused kernels take them, not copied."""
         return DecoderWeights(
             self.wte.weight.detach(),
             self.wpe.weight.detach(),
@@ -157,8 +172,10 @@ class GPT2(Network):
 
 
 def norm_weights(norm: nn.LayerNorm) -> NormWeights:
+    """A LayerNorm's weights, not copied."""
     return NormWeights(norm.weight.detach(), norm.bias.detach(), norm.eps)
 
 
 def linear_weights(linear: nn.Linear) -> LinearWeights:
+    """A linear layer's weights, not copied."""
     return LinearWeights(linear.weight.detach(), linear.bias.detach())

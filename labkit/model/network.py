@@ -32,19 +32,25 @@ class ModelConfig(Protocol):
     model_type: ClassVar[str]  # the architecture's name in config.json, and in `labkit.model.registry`
 
     @property
-    def vocab_size(self) -> int: ...
+    def vocab_size(self) -> int:
+        """Token ids: 0 to vocab_size - 1."""
+
     @property
     def max_positions(self) -> int:
         """Tokens of the longest sequence."""
 
     @property
-    def num_layers(self) -> int: ...
+    def num_layers(self) -> int:
+        """Layers, each with its own keys and values in the cache."""
+
     @property
     def num_heads(self) -> int:
         """Attention heads of a layer: as many for keys and values as for queries."""
 
     @property
-    def head_dim(self) -> int: ...
+    def head_dim(self) -> int:
+        """Numbers of a query, key or value in one head."""
+
     @property
     def hidden_size(self) -> int:
         """Width of the hidden states between layers."""
@@ -62,7 +68,8 @@ class ModelConfig(Protocol):
         """Whether the output layer and the token embeddings are one matrix."""
 
     @property
-    def eos_token_id(self) -> int | None: ...
+    def eos_token_id(self) -> int | None:
+        """The token that ends a text; None if the model has none."""
 
 
 class Prefilled(NamedTuple):
@@ -126,10 +133,12 @@ class Network(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
+        """The dtype of the weights."""
         return next(self.parameters()).dtype
 
     @property
     def device(self) -> torch.device:
+        """Where the weights are."""
         return next(self.parameters()).device
 
     def forward(self, input_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:

@@ -19,7 +19,8 @@ class PastKV(NamedTuple):
 
 
 class CausalAttention:
-    """Attention over the prompt itself; keeps each layer's keys and values for the cache."""
+    """Causal attention of new tokens [B, H, T, D] over themselves; keeps each layer's keys and values for the
+    cache."""
 
     def __init__(self) -> None:
         self.keys: list[Tensor] = []
@@ -32,7 +33,8 @@ class CausalAttention:
 
 
 class PastAttention(CausalAttention):
-    """Attention over cached tokens and the prompt's own."""
+    """Attention of new tokens over cached ones and, causally, over themselves; keeps each layer's new keys
+    and values for the cache."""
 
     def __init__(self, past: PastKV, num_new: int) -> None:
         super().__init__()

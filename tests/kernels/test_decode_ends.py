@@ -58,7 +58,7 @@ ADVANCE = pytest.mark.parametrize(
 def several_programs_a_row(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Rows of these tests are short; those on a GPU are not."""
     if not request.node.get_closest_marker("cuda"):
-        monkeypatch.setattr(decode_ends, "LOGITS_A_PROGRAM", 16)
+        monkeypatch.setattr(decode_ends, "LOGITS_PER_PROGRAM", 16)
 
 
 # --- slots to embeddings ---------------------------------------------------------------------------

@@ -29,9 +29,9 @@ class DeviceStep:
         slots = self.slots
         slot_mapping = slots.slot_mapping[:batch_size]
         self.attention.begin(slots, slot_mapping, max_context_len)
-        input_ids = slots.last_token_ids[slot_mapping]
         positions = slots.context_lens[slot_mapping].clamp(min=0).long()
         with named_range("labkit.model.forward"):
+            input_ids = slots.last_token_ids[slot_mapping]
             logits = self.network.decode_one_token(input_ids, positions, self.attention)
         with named_range("labkit.sample"):
             if is_greedy:
