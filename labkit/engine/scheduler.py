@@ -81,6 +81,7 @@ class OnlineScheduler:
         """
         admitted: list[Admitted] = []
         num_tokens, needed = 0, self._blocks_needed(admitted)
+        self._refused = None
         try:
             for request in self._in_order():
                 num_tokens += request.num_tokens

@@ -116,6 +116,16 @@ def test_a_request_that_was_refused_is_asked_again_when_a_block_comes_back_or_an
     assert admit(scheduler) == ([1, 2] if policy == "fifo" else [2, 1])
 
 
+def test_a_request_that_was_refused_is_asked_again_when_another_has_joined():
+    """It may begin with the other's prompt."""
+    scheduler = scheduler_with(3, 4, num_blocks=6, admission_policy="pack")
+    assert [admit(scheduler) for _ in range(2)] == [[0], []]
+    assert not scheduler.may_admit()
+    scheduler.add(request_of(2, 1))
+    assert admit(scheduler) == [2]
+    assert scheduler.may_admit()
+
+
 # --- first come, first served ----------------------------------------------------------------------
 
 
