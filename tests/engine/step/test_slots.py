@@ -79,12 +79,12 @@ class SpiedSlots(DeviceSlots):
         self.sent["rows"] = list(sessions)
         super().send_rows(sessions)
 
-    def _send_states(self, requests):
+    def send_states(self, requests):
         if requests:
             self.sent["states"] = list(requests.values())
         super().send_states(requests)
 
-    def _send_mapping(self, sessions):
+    def send_mapping(self, sessions):
         self.sent["mapping"] = list(sessions)
         super().send_mapping(sessions)
 
