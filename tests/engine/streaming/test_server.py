@@ -169,6 +169,7 @@ def test_closing_the_server_ends_each_stream_with_an_error_after_what_it_has(str
     with serving(engine, stream_interval=stream_interval) as server:
         hold(server)
         streams = [server.submit(prompt, LONG) for prompt in prompts]
+        wait_for(lambda: engine.stats().waiting == 1)  # the engine has them all
         reading = [start(read_until_error, streams[i]) for i in (0, 2)]
         first = next(streams[1]).token_ids
     rest, error = read_until_error(streams[1])  # what it had is there still

@@ -94,6 +94,7 @@ def test_closing_the_server_ends_each_stream_with_an_error_after_what_it_has(str
     async def close(server):
         hold(server)
         streams = [server.submit_async(prompt, LONG) for prompt in prompts]
+        wait_for(lambda: engine.stats().waiting == 1)  # the engine has them all
         reading = [asyncio.create_task(read_until_error(streams[i])) for i in (0, 2)]
         first = (await anext(streams[1])).token_ids
         server.close()  # on the loop itself
