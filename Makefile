@@ -45,15 +45,16 @@ test-gpu: $(READY)  ## run the tests that need a CUDA GPU, and record how they e
 notebooks: $(READY)  ## execute every notebook on the CPU and store its outputs
 	$(RUN) nbconvert $(EXECUTE) $(NOTEBOOKS)
 
-lint: $(READY)  ## check style and formatting
+lint: $(READY)  ## check style, formatting and types
 	$(RUN) ruff check $(LINTED)
 	$(RUN) ruff format --check $(LINTED)
+	$(RUN) mypy
 
 doctor: $(READY)  ## say what this machine can run, and what to do about what it can't
 	$(RUN) labkit.doctor
 
 clean:  ## remove everything that these goals made
-	rm -rf $(VENV) *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
 
 # Stored outputs are those of a CPU, on any machine.

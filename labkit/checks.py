@@ -1,8 +1,9 @@
-"""What a caller hands in, checked at the door, and how a message shows it."""
+"""Checks of arguments and settings, and how error messages show a value."""
 
 import operator
 import reprlib
 import sys
+from typing import Any, TypeGuard
 
 from labkit.errors import OptionError
 
@@ -18,18 +19,22 @@ class ShortRepr(reprlib.Repr):
         self.maxother = 1000  # so that `shown` sees what is too long, and names the type instead
 
     def repr_int(self, value: int, level: int) -> str:
+        """The number, or how many bits it has if they are more than 128."""
         return repr(value) if value.bit_length() <= 128 else f"a number of {value.bit_length()} bits"
 
     def repr_bytes(self, value: bytes | bytearray, level: int) -> str:
+        """The bytes if they are few, else their type."""
         return repr(value) if len(value) < SHOWN else named(value)
 
     repr_bytearray = repr_bytes
 
     def repr_type(self, value: type, level: int) -> str:
+        """A class by its name."""
         return f"the class {value.__name__}"
 
-    def repr_dict(self, value: object, level: int) -> str:  # reprlib's own sorts all of it
-        return named(value) if value else repr(value)
+    def repr_dict(self, x: object, level: int) -> str:  # reprlib's own sorts all of it
+        """A dict or a set by its type, unless it is empty."""
+        return named(x) if x else repr(x)
 
     repr_set = repr_frozenset = repr_dict
 
@@ -41,16 +46,17 @@ def shown(value: object) -> str:
 
 
 def named(value: object) -> str:
+    """A value in a message by its type alone, such as "an object of type Tensor"."""
     return f"an object of type {type(value).__name__}"
 
 
-def whole(value: object) -> int | None:
+def whole(value: Any) -> int | None:
     """A whole number of any type, NumPy's and torch's too, as int; None for all else, bools included."""
     if type(value) is int:
         return value
     # To torch, one number in a tensor of any shape is an index, and so is a bool.
     is_bool = isinstance(value, bool) or str(getattr(value, "dtype", "")) == "torch.bool"
-    if is_bool or getattr(value, "ndim", 0):
+    if is_bool or bool(getattr(value, "ndim", 0)):
         return None
     try:
         return operator.index(value)
@@ -58,14 +64,16 @@ def whole(value: object) -> int | None:
         return None
 
 
-def is_whole(value: object) -> bool:
-    """Whether it is Python's int: what is kept as a setting."""
+def is_whole(value: object) -> TypeGuard[int]:
+    """Whether the value is of Python's own int type and no bool, as a setting must be."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> bool:
-    """Whether it is Python's int or float, finite, and not beyond what a float holds."""
-    return (is_whole(value) or isinstance(value, float)) and abs(value) <= sys.float_info.max
+    """Whether the value is Python's int or float, finite, and not beyond what a float holds."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= sys.float_info.max
 
 
 def require_kind(name: str, value: object, kind: type, what: str) -> None:
@@ -75,6 +83,7 @@ def require_kind(name: str, value: object, kind: type, what: str) -> None:
 
 
 def require_positive(config: object, *names: str) -> None:
+    """Raises OptionError if one of these attributes of a config is not an int of 1 or more."""
     for name in names:
         value = getattr(config, name)
         if not is_whole(value) or value < 1:
@@ -82,6 +91,7 @@ def require_positive(config: object, *names: str) -> None:
 
 
 def require_bool(config: object, name: str) -> None:
+    """Raises OptionError if this attribute of a config is not True or False."""
     value = getattr(config, name)
     if not isinstance(value, bool):
         raise OptionError(f"{name} must be True or False, not {shown(value)}")

@@ -79,10 +79,12 @@ def try_import(name: str) -> tuple[ModuleType | None, str]:
 
 
 def first_line(error: Exception) -> str:
+    """The first line of an error's message, or the name of its type if it has none."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def python_version() -> Finding:
+    """Whether this Python is new enough."""
     version = platform.python_version()
     if sys.version_info < OLDEST_PYTHON:
         return Finding(
@@ -92,6 +94,7 @@ def python_version() -> Finding:
 
 
 def project() -> Finding:
+    """Whether the whole project is here, or the installed package alone."""
     if not (ROOT / "pyproject.toml").is_file():
         return Finding(
             "labkit", "missing", f"{ROOT} has the package alone", "clone the project, and `make lab` in it"
@@ -121,6 +124,7 @@ def package(requirement: str) -> Finding:
 
 
 def satisfies(version: str, requirement: str) -> bool:
+    """Whether a version is one that a requirement such as "numpy>=2,<3" allows."""
     packaging, _ = try_import("packaging.requirements")
     if packaging is None:
         return True  # cannot tell; `packaging` has its own line
@@ -128,6 +132,7 @@ def satisfies(version: str, requirement: str) -> bool:
 
 
 def torch_build(torch: ModuleType) -> str:
+    """What torch was built for: "CUDA 13.0", "ROCm 6.4" or "CPU"."""
     if torch.version.cuda:
         return f"CUDA {torch.version.cuda}"
     return f"ROCm {torch.version.hip}" if torch.version.hip else "CPU"
@@ -145,6 +150,7 @@ def test_tools() -> Finding:
 
 
 def installed_version(name: str) -> str | None:
+    """The installed version of a package, or None if there is none."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -209,8 +215,10 @@ def driver_version() -> str | None:
 
 
 def first_words(command: list[str]) -> str:
-    """What a program prints, ANSWER_BYTES of it at most. Nothing if there is no such program, it fails, or it
-    takes longer than ANSWER_SECONDS: then it is ended, with whatever it started."""
+    """What a program prints, ANSWER_BYTES of it at most; "" if there is no such program or it fails.
+
+    A program that takes longer than ANSWER_SECONDS is ended, with whatever it started, and gives "" too.
+    """
     try:
         program = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
@@ -236,7 +244,7 @@ def first_words(command: list[str]) -> str:
 
 
 def end(program: subprocess.Popen) -> None:
-    """A program that may have started others: all of them, where there are process groups."""
+    """Kill a program and, where there are process groups, whatever it has started."""
     if hasattr(os, "killpg"):
         with suppress(ProcessLookupError):
             os.killpg(program.pid, signal.SIGKILL)
@@ -256,6 +264,7 @@ def has_nvidia_card() -> bool:
 
 
 def cuda_problem(torch: ModuleType) -> str:
+    """What CUDA says when it is started."""
     try:
         torch.cuda.init()
     except Exception as error:
@@ -292,7 +301,7 @@ def checkpoint(directory: Path) -> Finding:
     try:
         from labkit.model import load_model
 
-        parameters = sum(p.numel() for p in load_model(directory).gpt2.parameters())
+        parameters = sum(p.numel() for p in load_model(directory).network.parameters())
     except Exception as error:
         return Finding(
             what, "missing", first_line(error), f"`git checkout -- {what}`, or clone the project again"
@@ -312,6 +321,7 @@ def nvtx() -> Finding:
 
 
 def profiler(what: str, command: str) -> Finding:
+    """Whether a profiler's command is on PATH."""
     path = shutil.which(command)
     if path is None:
         return Finding(what, "off", f"{command} is not on PATH", "on a GPU: get it from NVIDIA")
@@ -319,6 +329,7 @@ def profiler(what: str, command: str) -> Finding:
 
 
 def machine() -> Finding:
+    """The operating system, the cores that this process may use, and the memory."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     names = getattr(os, "sysconf_names", {})  # Windows has none
     if "SC_PHYS_PAGES" in names:
@@ -361,6 +372,7 @@ def report(findings: list[Finding], width: int = 110) -> str:
 
 
 def main() -> int:
+    """Print the report; the exit status is 1 if something that the lessons need is missing."""
     findings = examine()
     print(report(findings, width=max(80, shutil.get_terminal_size((110, 24)).columns)))
     return int(any(finding.status == "missing" for finding in findings))

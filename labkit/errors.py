@@ -1,4 +1,4 @@
-"""The errors a caller may want to tell apart. Each message says what was wrong and what to do."""
+"""The errors that labkit raises on purpose. Each message says what was wrong and what to do."""
 
 
 class LabkitError(Exception):
@@ -10,11 +10,11 @@ class CheckpointError(LabkitError, ValueError):
 
 
 class RequestError(LabkitError, ValueError):
-    """A request refused at the door: nothing was changed."""
+    """A request that is refused because of its prompt, params or id. Nothing was changed."""
 
 
 class RecordError(LabkitError, ValueError):
-    """A recorded result, or a file of published figures, that is not there or not what it should be."""
+    """A recorded result or a file of published figures that is missing or malformed."""
 
 
 class OutOfBlocksError(LabkitError, RuntimeError):
@@ -22,11 +22,11 @@ class OutOfBlocksError(LabkitError, RuntimeError):
 
 
 class EngineBusyError(LabkitError, RuntimeError):
-    """Another driver is at work with this engine: one has it at a time. Nothing was changed."""
+    """Another thread or server drives this engine, which has one driver at a time. Nothing was changed."""
 
 
 class BrokenEngineError(LabkitError, RuntimeError):
-    """An engine that was stopped in the middle of its books, and does nothing more: build a new one."""
+    """An engine that was stopped in the middle of its bookkeeping, and does nothing more: build a new one."""
 
 
 class OptionError(LabkitError, ValueError):
@@ -34,8 +34,8 @@ class OptionError(LabkitError, ValueError):
 
 
 class OverloadedError(LabkitError, RuntimeError):
-    """The server has as many requests as it takes; try again later. Nothing was changed."""
+    """A streaming server that has `max_inflight_requests` unfinished requests. Nothing was changed."""
 
 
 class StreamError(LabkitError, RuntimeError):
-    """A stream that was cut short, or that cannot begin or be read where it was asked for."""
+    """A stream that was cut short, or that cannot begin or be read where that was tried."""

@@ -1,4 +1,4 @@
-"""Reading JSON that others wrote: whatever is wrong with it is one ValueError that says so."""
+"""Reading JSON files: whatever is wrong with one is a ValueError that says so."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ def read_json(path: Path) -> object:
 
 
 def read_bytes(path: Path) -> bytes:
-    """A regular file's bytes. Raises ValueError for anything else: opening a pipe would wait for ever."""
+    """The bytes of a regular file. Raises ValueError for anything else: a pipe would be waited for."""
     check_regular(path)
     try:
         return path.read_bytes()
@@ -33,7 +33,7 @@ def check_regular(path: Path) -> None:
 
 
 def parse_json(name: str, raw: bytes) -> object:
-    """The value of a text named `name`. A key that is given twice is refused: one of the two is meant."""
+    """The value of JSON in UTF-8. Raises ValueError, naming `name`, for invalid JSON or a repeated key."""
     try:
         return json.loads(raw.decode("utf-8"), object_pairs_hook=unique_keys)
     except RecursionError:
@@ -43,6 +43,7 @@ def parse_json(name: str, raw: bytes) -> object:
 
 
 def unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """A JSON object as dict. Raises ValueError if a key is given twice: only one of the two can be meant."""
     made = dict(pairs)
     if len(made) < len(pairs):
         keys = [key for key, _ in pairs]

@@ -13,7 +13,7 @@ from labkit.threads import use_one_thread
 
 @dataclass(frozen=True)
 class Scale:
-    """How big a lesson's measurements are on this machine."""
+    """How large a lesson's measurements are on a kind of machine: the model and the batch sizes."""
 
     name: str
     model: str  # what is measured; the text of a lesson always comes from the trained model
@@ -26,7 +26,7 @@ GPU_SCALE = Scale("GPU", "random:gpt2", batch_sizes=(1, 8, 64))
 
 @dataclass(frozen=True)
 class Lab:
-    """What a lesson needs to know of where it runs."""
+    """A lesson on this machine: its device and the scale of its measurements."""
 
     lesson: Lesson
     device: torch.device

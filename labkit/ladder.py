@@ -1,4 +1,7 @@
-"""The ladder as data: its rungs, each the rung below with one option changed, and the lessons about them."""
+"""The ladder as data: its rungs, each the rung below with one option changed, and the lessons about them.
+
+The write-ups that the rungs follow are named by number throughout; `WRITE_UPS` has their titles.
+"""
 
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -10,19 +13,22 @@ from labkit.options import EngineOptions
 
 @dataclass(frozen=True)
 class Rung:
-    """One optimization: its number, its lesson's slug, where it comes from, and the engine that has it."""
+    """One optimization: its number and title, the write-up it follows, and the options of its engine.
+
+    write_up: the number of the post, a key of `WRITE_UPS`, or how the rung relates to the posts.
+    """
 
     number: str
     slug: str
     title: str
-    write_up: str  # that it follows
+    write_up: str
     removes: str  # what leaves the hot path
     options: EngineOptions
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """A notebook, and the rung whose engine it is about: the capstone's is the last one."""
+    """A notebook of the course, and the rung whose engine it is about; the capstone's is the last rung."""
 
     number: str
     slug: str
@@ -31,8 +37,22 @@ class Lesson:
 
     @property
     def notebook(self) -> str:
+        """The file name of the lesson's notebook."""
         return f"{self.number}_{self.slug}.ipynb"
 
+
+# The posts that the ladder follows: number and title, in English. They are part of the Chinese series
+# "从零实现 LLM Inference" (LLM inference from scratch), about `roseinfer`, the engine of the public project
+# RoseLLM.
+WRITE_UPS = {
+    "036": "Paged attention block table cache",
+    "037": "Paged attention slot mapping",
+    "038": "Batched KV append fast path",
+    "040": "CUDA graphs for the paged decode",
+    "061": "Triton KV append for the full batch",
+    "062": "Triton KV append, identity-pos",
+    "064": "Mutable KVBlockInfo",
+}
 
 Entry = TypeVar("Entry", Rung, Lesson)
 

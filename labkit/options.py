@@ -1,4 +1,4 @@
-"""What a rung of the ladder is made of."""
+"""The options of an engine: the choices that the rungs of the ladder make."""
 
 from dataclasses import dataclass, fields
 
@@ -31,7 +31,7 @@ NEEDS = (
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """One field a choice; each value names the class that makes it so.
+    """The choices that make an engine, such as a rung of the ladder; each value names the class behind it.
 
     block_tables: how block tables reach the kernel. "rebuilt": `RebuiltBlockTables`; "cached":
         `CachedBlockTables`; "resident": they stay there, in `DeviceSlots`, and so do lengths and last tokens;
@@ -42,15 +42,15 @@ class EngineOptions:
         "identity_pos": `IdentityPosWrite`; "fused": by the attention kernel itself (`AttendAndWrite`).
     block_info: what a block's record is. "replaced": `KVBlockInfo` in a `KVBlockManager`; "mutable":
         `MutableKVBlockInfo` in a `MutableInfoBlockManager`.
-    layer_tables: whose blocks a table names. "per_layer": one layer's; "shared": the same place in every
-        layer (`OneTableBlockManager`).
+    layer_tables: what a block table stands for. "per_layer": the blocks of one layer; "shared": those of all
+        layers, which have the same place in each (`OneTableBlockManager`).
     launch: how the device is asked for a step. "eager": kernel by kernel (`DeviceStep`); "graph": by the
         replay of a CUDA graph (`GraphedStep`), where there is a GPU.
-    layer_kernels: what a layer is made of. "separate": PyTorch's operators; "fused": few kernels that do more
+    layer_kernels: the kernels of a layer. "separate": PyTorch's operators; "fused": few kernels that do more
         each, and attention with its tokens split among programs (`FusedDeviceStep`).
     readback: when a step's tokens are read. "at_once": before anything else (`ReadAtOnce`); "one_behind":
-        when the next step is on its way, with the books of a whole batch kept in one line a step while nobody
-        joins or ends (`ReadOneBehind`, `Stretch`).
+        when the next step is in flight, with the bookkeeping of a whole batch done at once while no request
+        joins or ends (`ReadOneBehind`, `SteadyBatch`).
     attention: which paged attention runs. "plain": PyTorch; "triton": the kernel;
         "auto": the kernel on a CUDA GPU, PyTorch elsewhere. The same on every rung.
     Raises OptionError for a value that is not listed, or that needs another one.

@@ -13,7 +13,10 @@ nvtx_enabled = os.environ.get("LABKIT_NVTX") == "1" and torch.cuda.is_available(
 
 
 def enable_nvtx() -> None:
-    """What LABKIT_NVTX=1 does, from now on. Raises OptionError where there is no CUDA GPU."""
+    """Name ranges for Nsight Systems from now on, as LABKIT_NVTX=1 does.
+
+    Raises OptionError where there is no CUDA GPU.
+    """
     global nvtx_enabled
     if not torch.cuda.is_available():
         raise OptionError("NVTX ranges need a CUDA GPU; leave them out here")
@@ -22,6 +25,7 @@ def enable_nvtx() -> None:
 
 @contextmanager
 def named_range(name: str) -> Iterator[None]:
+    """A context whose time is named in a torch profile and, with LABKIT_NVTX=1, in Nsight Systems."""
     with record_function(name):
         if not nvtx_enabled:
             yield

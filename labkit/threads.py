@@ -8,7 +8,7 @@ VARIABLE = "OMP_NUM_THREADS"
 
 
 def use_one_thread() -> None:
-    """Compute on one thread, unless OMP_NUM_THREADS says how many: then on those.
+    """Have PyTorch compute on one thread, or on OMP_NUM_THREADS threads if that is set.
 
     The models of a CPU are small: more threads wait for each other longer than they compute, and where one
     of them finds no free core, all do, ten times as long and longer.

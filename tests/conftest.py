@@ -14,6 +14,7 @@ import labkit
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from hypothesis import HealthCheck, settings
 
 from labkit.bench.record import current_commit, describe_host
 from labkit.paths import ROOT
+from labkit.results import GpuTests
 
 # A busy machine is no failure.
 settings.register_profile("labkit", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -56,18 +58,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if not torch.cuda.is_available() or not counts.get("passed"):
         terminalreporter.write_line(f"{path} is left as it is: no test has passed on a GPU")
         return
-    record = {
-        "kind": "gpu_tests",
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": current_commit(),
-        "passed": counts["passed"],
-        "failed": counts.get("failed", 0) + counts.get("error", 0),
-        "skipped": counts.get("skipped", 0),
-        "seconds": round(time.monotonic() - config.stash[STARTED]),
-        "num_gpus": torch.cuda.device_count(),
-        "host": {**describe_host(torch.device("cuda")), "transformers": transformers.__version__},
-    }
-    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    tests = GpuTests(
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        commit=current_commit(),
+        passed=counts["passed"],
+        failed=counts.get("failed", 0) + counts.get("error", 0),
+        skipped=counts.get("skipped", 0),
+        seconds=round(time.monotonic() - config.stash[STARTED]),
+        num_gpus=torch.cuda.device_count(),
+        host=replace(describe_host(torch.device("cuda")), transformers=transformers.__version__),
+    )
+    path.write_text(json.dumps(tests.to_dict(), indent=1) + "\n", encoding="utf-8")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

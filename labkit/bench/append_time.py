@@ -2,49 +2,18 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from labkit import kernels
 from labkit.bench.limit import synchronize
 from labkit.kvcache.kv_write import runs_triton
+from labkit.results.append_time import AppendTime
 
 H, D, BLOCK_SIZE, LAYERS = 12, 64, 64, 12  # GPT-2's, written in turn
 BATCH_SIZES = tuple(2**i for i in range(12))  # 1 to 2048
-
-
-@dataclass(frozen=True)
-class AppendTime:
-    """Seconds of one layer's write of `batch_size` requests, a number a measurement."""
-
-    path: str
-    batch_size: int
-    device_seconds: tuple[float, ...]  # on the GPU alone, launched by a replayed CUDA graph; on a CPU, all
-    host_seconds: tuple[float, ...]  # to launch it from Python, checks included
-    num_bytes: int  # new keys and values, read once and written once
-
-    @property
-    def device_us(self) -> float:
-        """Microseconds, the median."""
-        return 1e6 * float(np.median(self.device_seconds))
-
-    @property
-    def rate(self) -> float:
-        """Bytes moved a second."""
-        return self.num_bytes / float(np.median(self.device_seconds))
-
-    def to_dict(self) -> dict:
-        """For a record; `from_dict` is the way back."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, raw: dict) -> "AppendTime":
-        seconds = {name: tuple(raw[name]) for name in ("device_seconds", "host_seconds")}
-        return cls(raw["path"], raw["batch_size"], **seconds, num_bytes=raw["num_bytes"])
 
 
 def append_calls(batch_size: int, device: torch.device) -> tuple[dict[str, list[Callable[[], None]]], int]:

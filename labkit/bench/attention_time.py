@@ -1,10 +1,8 @@
 """How long one layer's attention takes by itself, with one program a request and head and with several."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from functools import partial
 
-import numpy as np
 import torch
 
 from labkit.bench.append_time import BLOCK_SIZE, LAYERS, D, H, launcher, timed
@@ -16,39 +14,9 @@ from labkit.kernels import (
     triton_status,
 )
 from labkit.kvcache import OneTableBlockManager
+from labkit.results.attention_time import ONE_PROGRAM, SPLIT, AttentionTime
 
 MAX_TOKENS = 1024  # of a sequence, GPT-2's
-
-
-@dataclass(frozen=True)
-class AttentionTime:
-    """Seconds of one layer's attention and write, a number a measurement; on a GPU launched by a graph."""
-
-    kernel: str  # "one_program" or "split"
-    batch_size: int
-    context_len: int
-    splits: int
-    seconds: tuple[float, ...]
-    num_bytes: int  # of keys and values in the cache, read once
-
-    @property
-    def us(self) -> float:
-        """Microseconds, the median."""
-        return 1e6 * float(np.median(self.seconds))
-
-    @property
-    def rate(self) -> float:
-        """Bytes of keys and values a second."""
-        return self.num_bytes / float(np.median(self.seconds))
-
-    def to_dict(self) -> dict:
-        """For a record; `from_dict` is the way back."""
-        return {**asdict(self), "us": self.us}
-
-    @classmethod
-    def from_dict(cls, raw: dict) -> "AttentionTime":
-        fields = {name: raw[name] for name in ("kernel", "batch_size", "context_len", "splits", "num_bytes")}
-        return cls(**fields, seconds=tuple(raw["seconds"]))
 
 
 def attention_calls(
@@ -92,10 +60,10 @@ def attention_calls(
         ]
 
     if device.type != "cuda" or triton_status().mode != "native":
-        return {"one_program": (1, calls(paged_attention_append_plain))}
+        return {ONE_PROGRAM: (1, calls(paged_attention_append_plain))}
     return {
-        "one_program": (1, calls(paged_attention_append_triton)),
-        "split": (num_splits(batch_size, H, MAX_TOKENS), calls(SplitAttention(manager, batch_size))),
+        ONE_PROGRAM: (1, calls(paged_attention_append_triton)),
+        SPLIT: (num_splits(batch_size, H, MAX_TOKENS), calls(SplitAttention(manager, batch_size))),
     }
 
 

@@ -1,42 +1,16 @@
-"""Two engines on one workload, run in turn, and whether the difference can be believed.
-
-Runs go A B B A, A B B A, …: whatever drifts evenly over a round falls on both sides alike. Each run is
-divided by the mean of its round, which takes the slower drift out, and the interval of the ratio of medians
-is bootstrapped from those (Efron and Tibshirani, 1993).
-"""
+"""Two engines on one workload, run in turn."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
-import numpy as np
-
-from labkit.bench.workload import Run, Workload
+from labkit.bench.workload import Workload
 from labkit.options import EngineOptions
+from labkit.results.comparison import Comparison
+from labkit.results.runs import Run, total_paths
 
-# Of comparisons of a thing with itself, one or two in a hundred then get a verdict; the tests simulate it.
-# That holds from four rounds on: with two it is about one in twenty, and with one, one in three.
-CONFIDENCE = 0.99
-MIN_ROUNDS = 2  # for a verdict
-TOO_FEW_ROUNDS = f"too few rounds for a verdict ({MIN_ROUNDS} needed)"
-RESAMPLES = 10_000
 ROUNDS = 5
 
 T = TypeVar("T")
-
-
-class Interval(NamedTuple):
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"[{beside_one(self.low)}, {beside_one(self.high)}]"
-
-
-def beside_one(ratio: float) -> str:
-    """A ratio to three decimals, or to as many as show on which side of 1 it lies (at most six)."""
-    texts = (f"{ratio:.{decimals}f}" for decimals in range(3, 7))
-    return next((text for text in texts if float(text) != 1), f"{ratio:.3f}")
 
 
 def in_turn(
@@ -50,91 +24,6 @@ def in_turn(
             results[i].append(measures[i]())
             progress()
     return results
-
-
-def level(before: Sequence[float], after: Sequence[float]) -> np.ndarray:
-    """Both sides' times [2, runs], each divided by the mean of its round of A B B A.
-
-    Raises ValueError unless both have the same number of runs, two a round, all above 0.
-    """
-    if len(before) != len(after) or not before or len(before) % 2:
-        raise ValueError(f"{len(before)} and {len(after)} runs do not make rounds of A B B A")
-    sides = np.array([before, after], dtype=float)
-    if not (sides > 0).all():
-        raise ValueError("a run that took no time, or less, cannot be compared")
-    by_round = np.log(sides).reshape(2, -1, 2)
-    return np.exp(by_round - by_round.mean(axis=(0, 2), keepdims=True)).reshape(2, -1)
-
-
-def speedup(before: Sequence[float], after: Sequence[float]) -> float:
-    """Ratio of the medians of runs made `in_turn`, levelled: above 1 if `after` is faster."""
-    medians = np.median(level(before, after), axis=1)
-    return float(medians[0] / medians[1])
-
-
-def speedup_interval(before: Sequence[float], after: Sequence[float], seed: int = 0) -> Interval:
-    """The bootstrap interval of `speedup`, from resampled runs."""
-    levelled, runs = level(before, after), len(before)
-    picks = np.random.default_rng(seed).integers(0, runs, (2, RESAMPLES, runs))
-    medians = [np.median(side[pick], axis=1) for side, pick in zip(levelled, picks, strict=True)]
-    tail = 50 * (1 - CONFIDENCE)
-    return Interval(*np.percentile(medians[0] / medians[1], [tail, 100 - tail]).tolist())
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Times of runs made in turn: `before` and `after` name the sides, samples are seconds in order."""
-
-    before: str
-    after: str
-    before_samples: tuple[float, ...]
-    after_samples: tuple[float, ...]
-    before_paths: dict[str, int]
-    after_paths: dict[str, int]
-    path: str | None = None  # the path that `after` is about
-
-    @property
-    def speedup(self) -> float:
-        return speedup(self.before_samples, self.after_samples)
-
-    @property
-    def interval(self) -> Interval:
-        return speedup_interval(self.before_samples, self.after_samples)
-
-    @property
-    def verdict(self) -> str:
-        """ "faster" or "slower" if the interval leaves out 1, else "cannot tell".
-
-        `TOO_FEW_ROUNDS` where there are too few to trust the interval.
-        """
-        if len(self.before_samples) < 2 * MIN_ROUNDS:
-            return TOO_FEW_ROUNDS
-        low, high = self.interval
-        return "faster" if low > 1 else "slower" if high < 1 else "cannot tell"
-
-    @property
-    def warning(self) -> str | None:
-        """Said loudly when the path in question never ran."""
-        if self.path is None or self.after_paths.get(self.path):
-            return None
-        return f"WARNING: path {self.path!r} never ran in {self.after!r}: this says nothing about it"
-
-    def __str__(self) -> str:
-        lines = [
-            f"{self.before} -> {self.after}: x{self.speedup:.3f} {self.interval}, {self.verdict}",
-            f"  {self.before}: median {np.median(self.before_samples):.4g} s, paths {self.before_paths}",
-            f"  {self.after}: median {np.median(self.after_samples):.4g} s, paths {self.after_paths}",
-        ]
-        return "\n".join([*lines, *filter(None, [self.warning])])
-
-    def to_dict(self) -> dict:
-        """For a record; `from_dict` is the way back."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, raw: dict) -> "Comparison":
-        samples = {side: tuple(raw[side]) for side in ("before_samples", "after_samples")}
-        return cls(**{**raw, **samples})
 
 
 def compare(
@@ -164,11 +53,3 @@ def compare(
     samples = [tuple(measure(run) for run in runs) for runs in sides]
     paths = [total_paths(runs) for runs in sides]
     return Comparison(*names, *samples, *paths, path)
-
-
-def total_paths(runs: Sequence[Run]) -> dict[str, int]:
-    """How often each path was taken in all runs together."""
-    return {
-        path: sum(run.append_paths.get(path, 0) for run in runs)
-        for path in dict.fromkeys(path for run in runs for path in run.append_paths)
-    }

@@ -2,23 +2,17 @@
 
 import inspect
 import json
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import CodeType, FrameType
 
-import pandas as pd
 import torch
 from torch.profiler import profile
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit.bench.limit import synchronize
 from labkit.bench.profile import activities_of
-from labkit.bench.record import load_records
-from labkit.bench.steady import steady_decode
 from labkit.bench.workload import difference
 from labkit.engine import InferenceEngine
 from labkit.kvcache import (
@@ -28,89 +22,11 @@ from labkit.kvcache import (
     MutableKVBlockInfo,
     OneTableBlockManager,
 )
-from labkit.options import EngineOptions
+from labkit.results.cost_cards import CardKey, CostCard, DeviceCounts, HostCounts
+from labkit.results.files import load_all
+from labkit.watch import OperatorCounter, profiled_by, steady_decode
 
 STEADY_TOKENS = 16  # more than a card's steps take, and few enough to stay within a block
-
-
-@dataclass(frozen=True)
-class HostCounts:
-    """What the host does in one step."""
-
-    manager_calls: int  # calls into the KVBlockManager from outside it
-    kv_block_infos: int  # records of blocks created, of either kind
-    aten_ops: int  # PyTorch operators dispatched
-    index_tensors: int  # integer tensors made from Python numbers
-    kv_bytes_written: int  # of new keys and values, in the pool
-
-
-@dataclass(frozen=True)
-class DeviceCounts:
-    """What the GPU is asked for in one step. `source` says where that was counted."""
-
-    kernels: int
-    h2d_copies: int  # host to device
-    h2d_bytes: int
-    h2d_synchronizing: int  # of the copies, those from pageable memory: the host waits for each
-    d2h_copies: int  # device to host
-    synchronizations: int  # calls in which the host waits for the GPU, those of copies included
-    source: str
-
-
-@dataclass(frozen=True)
-class CostCard:
-    """One steady decode step of `batch_size` requests. device: None where nothing is known of a GPU."""
-
-    batch_size: int
-    append_paths: dict[str, int]
-    host: HostCounts
-    device: DeviceCounts | None
-
-    def column(self) -> dict[str, int | str]:
-        rows = dict(zip(HOST_ROWS, counts_of(self.host), strict=True))
-        if self.device is not None:
-            rows |= zip(DEVICE_ROWS, counts_of(self.device), strict=True)
-        return rows
-
-    @property
-    def caption(self) -> str:
-        """Where the GPU's rows come from."""
-        return f"GPU rows: {self.device.source}" if self.device else "GPU rows: none recorded"
-
-    def table(self) -> pd.DataFrame:
-        """Counts, a row each."""
-        return pd.DataFrame({"one step": self.column()}).rename_axis(columns=self.caption)
-
-    def to_dict(self) -> dict:
-        return asdict(self)
-
-
-HOST_ROWS = (
-    "calls into KVBlockManager",
-    "KVBlockInfo objects created",
-    "aten operators dispatched",
-    "index tensors constructed",
-    "bytes of K/V written",
-)
-DEVICE_ROWS = (
-    "GPU: kernels launched",
-    "GPU: host-to-device copies",
-    "GPU: host-to-device bytes",
-    "GPU: of the copies, synchronizing",
-    "GPU: device-to-host copies",
-    "GPU: the host waits for the GPU",
-)
-
-
-def counts_of(counts: HostCounts | DeviceCounts) -> list[int]:
-    return [value for value in asdict(counts).values() if isinstance(value, int)]
-
-
-def compare_cards(before: CostCard, after: CostCard) -> pd.DataFrame:
-    """Before, after, and what went, row by row."""
-    table = pd.DataFrame({"before": before.column(), "after": after.column()}).dropna().astype(int)
-    table["change"] = table["after"] - table["before"]
-    return table.rename_axis(columns=after.caption)
 
 
 def cost_card(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> CostCard:
@@ -168,31 +84,6 @@ def codes_of(cls: type) -> set[CodeType]:
     return {m.__code__ for m in members if inspect.isfunction(m)}
 
 
-@contextmanager
-def profiled_by(on_event: Callable[[FrameType, str, object], None]) -> Iterator[None]:
-    previous = sys.getprofile()
-    sys.setprofile(on_event)
-    try:
-        yield
-    finally:
-        sys.setprofile(previous)
-
-
-class OperatorCounter(TorchDispatchMode):
-    """Counts what PyTorch dispatches, and the integer tensors among it that come from Python numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.operators = self.index_tensors = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        self.operators += 1
-        if func is torch.ops.aten.lift_fresh.default:  # how torch.tensor(...) ends
-            self.index_tensors += out.dtype in (torch.int32, torch.int64)
-        return out
-
-
 def count_operators(engine: InferenceEngine) -> tuple[int, int]:
     with OperatorCounter() as counter:
         engine.step()
@@ -241,33 +132,16 @@ def read_device_counts(events: Sequence[dict], device: str) -> DeviceCounts:
 # --- recorded cards ------------------------------------------------------------------------------------
 
 
-def card_key(model: str, options: EngineOptions, block_size: int, prompt_lens: Sequence[int]) -> dict:
-    """What a card's counts depend on, beside the kind of machine."""
-    return {
-        "model": model,
-        "options": asdict(options),
-        "block_size": block_size,
-        "prompt_lens": list(prompt_lens),
-    }
-
-
-def engine_key(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> dict:
-    lengths = [len(prompt) for prompt in prompts]
-    return card_key(engine.model.name, engine.options, engine.kv_manager.block_size, lengths)
+def engine_key(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> CardKey:
+    """What a card of these prompts' step depends on, beside the kind of machine."""
+    lengths = tuple(len(prompt) for prompt in prompts)
+    return CardKey(engine.model.name, asdict(engine.options), engine.kv_manager.block_size, lengths)
 
 
 def recorded_device_counts(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> DeviceCounts | None:
     """The counts of the same step from a record; the newest, if there are several; None if there is none."""
     key = engine_key(engine, prompts)
-    for record in sorted(load_records("cost_card").values(), key=lambda r: r["date"], reverse=True):
-        for sample in record["samples"]:
-            if is_key(sample["key"], key) and sample["card"]["device"] is not None:
-                counts = sample["card"]["device"]
-                return DeviceCounts(**{**counts, "source": f"recorded, {counts['source']}"})
-    return None
-
-
-def is_key(recorded: dict, key: dict) -> bool:
-    """Whether they are the same; a record that is older than an option has its default."""
-    options = asdict(EngineOptions(**recorded["options"]))
-    return {**recorded, "options": options} == key
+    records = sorted(load_all("cost_card").values(), key=lambda record: record.date, reverse=True)
+    found = filter(None, (record.device_counts(key) for record in records))
+    counts = next(found, None)
+    return counts and replace(counts, source=f"recorded, {counts.source}")

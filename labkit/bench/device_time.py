@@ -3,52 +3,27 @@
 import json
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from torch.profiler import profile
 
 from labkit.bench.limit import synchronize
 from labkit.bench.profile import activities_of
-from labkit.bench.steady import steady_decode
 from labkit.engine import InferenceEngine
 from labkit.errors import OptionError
+from labkit.results.device_time import KernelTime, TracedStep
+from labkit.watch import steady_decode
 
 WARMUP_STEPS = 5  # of the profiler: the first ones pay for its start
 
 
-class KernelTime(NamedTuple):
-    """A kernel, or a copy, of one step."""
+def device_time(
+    engine: InferenceEngine, rung: str, prompts: Sequence[Sequence[int]], num_steps: int = 30
+) -> TracedStep:
+    """Trace `num_steps` steps of these prompts, all of one length. rung: the engine's, for a record.
 
-    name: str
-    count: float
-    us: float  # all of them together
-
-
-@dataclass(frozen=True)
-class DeviceTime:
-    """A step of `batch_size` requests with `context_len` tokens each: the mean of several, microseconds."""
-
-    batch_size: int
-    context_len: int
-    step_us: float
-    gpu_busy_us: float
-    kernels: tuple[KernelTime, ...]  # those that take longest first
-
-    @property
-    def idle_share(self) -> float:
-        """The part of the step in which the GPU does nothing."""
-        return 1 - self.gpu_busy_us / self.step_us
-
-    def to_dict(self) -> dict:
-        """For a record."""
-        kernels = [kernel._asdict() for kernel in self.kernels]
-        return {**asdict(self), "kernels": kernels, "idle_share": self.idle_share}
-
-
-def device_time(engine: InferenceEngine, prompts: Sequence[Sequence[int]], num_steps: int = 30) -> DeviceTime:
-    """Trace `num_steps` steps of these prompts, all of one length. Raises OptionError without a GPU."""
+    Raises OptionError without a GPU.
+    """
     if engine.device.type != "cuda":
         raise OptionError("the time of kernels is measured on a CUDA GPU; there is none here")
     with steady_decode(engine, prompts, max_new_tokens=2 * WARMUP_STEPS + num_steps + 5):
@@ -61,10 +36,12 @@ def device_time(engine: InferenceEngine, prompts: Sequence[Sequence[int]], num_s
             profiler.export_chrome_trace(str(path))
             events = json.loads(path.read_text())["traceEvents"]
     context_len = len(prompts[0]) + WARMUP_STEPS + num_steps // 2
-    return read_device_time(events, len(prompts), context_len, num_steps)
+    return read_device_time(events, rung, len(prompts), context_len, num_steps)
 
 
-def read_device_time(events: Sequence[dict], batch_size: int, context_len: int, num_steps: int) -> DeviceTime:
+def read_device_time(
+    events: Sequence[dict], rung: str, batch_size: int, context_len: int, num_steps: int
+) -> TracedStep:
     """A Chrome trace's last `num_steps` of WARMUP_STEPS more, each of which ends with copies to the host.
 
     A kernel that is launched early waits inside for the one before it; that time is the other one's. So
@@ -85,7 +62,8 @@ def read_device_time(events: Sequence[dict], batch_size: int, context_len: int, 
         total[1] += max(0.0, end - max(event["ts"], latest))
         latest = max(latest, end)
     kernels = [KernelTime(name, n / num_steps, us / num_steps) for name, (n, us) in totals.items()]
-    return DeviceTime(
+    return TracedStep(
+        rung,
         batch_size,
         context_len,
         (latest - began) / num_steps,

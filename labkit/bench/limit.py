@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from labkit.model import GPT2, GPT2Config
+from labkit.model import ModelConfig, Network
+from labkit.model.checkpoint import RANDOM_CONFIGS, network_without_weights
 
 
 @dataclass(frozen=True)
@@ -31,23 +32,33 @@ class DecodeLimit:
         return self.num_tokens / self.seconds
 
 
-def decode_limit(gpt2: GPT2, context_lens: Sequence[int], bandwidth: float) -> DecodeLimit:
+def decode_limit(network: Network, context_lens: Sequence[int], bandwidth: float) -> DecodeLimit:
     """The limit of a decode step of len(context_lens) requests with that many tokens in the cache each.
 
     Every weight is read once, every live key and value once, and the new ones are written once.
     """
-    itemsize = gpt2.wte.weight.element_size()
+    itemsize = network.dtype.itemsize
     kv_tokens = sum(context_lens) + len(context_lens)
     return DecodeLimit(
         num_tokens=len(context_lens),
-        weight_bytes=decode_weights(gpt2) * itemsize,
-        kv_bytes=gpt2.config.kv_values_per_token * kv_tokens * itemsize,
+        weight_bytes=decode_weights(network) * itemsize,
+        kv_bytes=network.config.kv_values_per_token * kv_tokens * itemsize,
         bandwidth=bandwidth,
     )
 
 
+def on_paper(name: str = "gpt2", dtype: torch.dtype = torch.float16) -> Network:
+    """A model that has sizes and no numbers: enough to compute a limit, and it takes no memory."""
+    return network_without_weights(RANDOM_CONFIGS[name]).to(dtype)
+
+
+def step_limit(batch_size: int, context_len: int, bandwidth: float) -> DecodeLimit:
+    """The limit of a step of GPT-2 in float16, whose requests hold `context_len` tokens each."""
+    return decode_limit(on_paper(), [context_len] * batch_size, bandwidth)
+
+
 def workload_limit(
-    gpt2: GPT2,
+    network: Network,
     prompt_lens: Sequence[int],
     new_tokens: Sequence[int],
     max_batch_size: int,
@@ -57,7 +68,7 @@ def workload_limit(
 
     The batch is taken to be full whenever it can be, so the weights are read as seldom as possible.
     """
-    itemsize = gpt2.wte.weight.element_size()
+    itemsize = network.dtype.itemsize
     steps = [n - 1 for n in new_tokens]
     num_tokens = sum(steps)
     num_steps = max(*steps, -(-num_tokens // max_batch_size))
@@ -65,30 +76,29 @@ def workload_limit(
     kv_tokens = sum(n * p + n * (n - 1) // 2 + n for n, p in zip(steps, prompt_lens, strict=True))
     return DecodeLimit(
         num_tokens=num_tokens,
-        weight_bytes=num_steps * decode_weights(gpt2) * itemsize,
-        kv_bytes=gpt2.config.kv_values_per_token * kv_tokens * itemsize,
+        weight_bytes=num_steps * decode_weights(network) * itemsize,
+        kv_bytes=network.config.kv_values_per_token * kv_tokens * itemsize,
         bandwidth=bandwidth,
     )
 
 
-def decode_weights(gpt2: GPT2) -> int:
-    """Numbers of the model that a decode step reads: all but the position table, where it reads a few rows.
+def decode_weights(network: Network) -> int:
+    """Numbers of the network that a decode step reads: all but the tables of which it reads a few rows.
 
-    The token table counts once: with a tied head it is read whole, as the head.
+    A tied table counts once: it is read whole, as the head.
     """
-    skipped = {gpt2.wpe.weight} if gpt2.config.tie_word_embeddings else {gpt2.wpe.weight, gpt2.wte.weight}
-    return sum(p.numel() for p in gpt2.parameters() if p not in skipped)
+    skipped = set(network.lookup_tables())
+    return sum(p.numel() for p in network.parameters() if p not in skipped)
 
 
-def forward_flops(config: GPT2Config, num_tokens: int, context_len: int) -> float:
+def forward_flops(config: ModelConfig, num_tokens: int, context_len: int) -> float:
     """Arithmetic of one sequence's forward: `num_tokens` new tokens, `context_len` tokens seen by the last.
 
     A multiply and an add for each weight of the matrices and each new token, and for each key and value seen.
     """
-    matrices = config.n_layer * (4 * config.n_embd**2 + 2 * config.n_embd * config.inner_dim)
-    head = config.vocab_size * config.n_embd  # for the last token only
+    head = config.vocab_size * config.hidden_size  # for the last token only
     seen = num_tokens * (context_len - (num_tokens - 1) / 2)
-    return 2.0 * (matrices * num_tokens + head + 2 * config.n_layer * config.n_embd * seen)
+    return 2.0 * (config.num_matrix_weights * num_tokens + head + config.kv_values_per_token * seen)
 
 
 def copy_bandwidth(device: torch.device | str, num_bytes: int | None = None, repeats: int = 9) -> float:

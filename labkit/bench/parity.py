@@ -11,7 +11,7 @@ from labkit.model import LanguageModel
 from labkit.paths import ROOT
 
 if TYPE_CHECKING:
-    from transformers import GPT2LMHeadModel
+    from transformers import PreTrainedModel
 
 
 @torch.inference_mode()
@@ -25,7 +25,7 @@ def dense_tokens(
         for _ in range(num_tokens):
             input_ids = torch.tensor([token_ids], device=model.device)
             lengths = torch.tensor([len(token_ids)], device=model.device)
-            token_ids.append(model.gpt2.prefill(input_ids, lengths).last_logits.argmax().item())
+            token_ids.append(model.network.prefill(input_ids, lengths).last_logits.argmax().item())
         completed.append(tuple(token_ids[len(prompt) :]))
     return completed
 
@@ -73,16 +73,16 @@ def parity_table(
     return pd.DataFrame(rows, index=[repr(prompt[:20]) for prompt in prompts])
 
 
-def transformers_model(model: LanguageModel) -> "GPT2LMHeadModel":
+def transformers_model(model: LanguageModel) -> "PreTrainedModel":
     """The same checkpoint as transformers loads it, without its progress bar."""
-    from transformers import GPT2LMHeadModel
+    from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     directory = ROOT / model.name if (ROOT / model.name).is_dir() else model.name
     bar_was_on = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        reference = GPT2LMHeadModel.from_pretrained(directory, dtype=model.dtype)
+        reference = AutoModelForCausalLM.from_pretrained(directory, dtype=model.dtype)
     finally:
         if bar_was_on:
             logging.enable_progress_bar()

@@ -24,10 +24,9 @@ from labkit.engine import InferenceEngine
 from labkit.engine.device import default_dtype, pick_device
 from labkit.ladder import LADDER
 from labkit.model import LanguageModel
-from labkit.model.checkpoint import CONV1D_WEIGHT
 
 if TYPE_CHECKING:
-    from transformers import GPT2LMHeadModel
+    from transformers import PreTrainedModel
 
 DYNAMIC = "transformers, dynamic cache"
 STATIC = "transformers, static cache"
@@ -84,33 +83,9 @@ def run_labkit(workload: Workload, engine: InferenceEngine) -> PeerRun:
 # --- transformers --------------------------------------------------------------------------------------
 
 
-def as_transformers(model: LanguageModel) -> "GPT2LMHeadModel":
-    """Hugging Face's GPT-2 with a copy of this model's weights, on its device, in its dtype."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    ours = model.config
-    config = GPT2Config(
-        vocab_size=ours.vocab_size,
-        n_positions=ours.n_positions,
-        n_embd=ours.n_embd,
-        n_layer=ours.n_layer,
-        n_head=ours.n_head,
-        n_inner=ours.n_inner,
-        layer_norm_epsilon=ours.layer_norm_epsilon,
-        tie_word_embeddings=ours.tie_word_embeddings,
-        bos_token_id=None,
-        eos_token_id=None,  # a run makes all its tokens, whatever comes
-    )
-    reference = GPT2LMHeadModel(config).to(model.device, model.dtype).eval().requires_grad_(False)
-    weights = {
-        (name if name.startswith("lm_head") else f"transformer.{name}"): (
-            weight.T if CONV1D_WEIGHT.fullmatch(name) else weight
-        )
-        for name, weight in model.gpt2.state_dict().items()
-    }
-    reference.load_state_dict(weights)
-    reference.tie_weights()
-    return reference
+def as_transformers(model: LanguageModel) -> "PreTrainedModel":
+    """Hugging Face's own model with a copy of these weights, on this model's device, in its dtype."""
+    return model.network.as_transformers().to(model.device, model.dtype).requires_grad_(False)
 
 
 class FirstLogits:
@@ -128,7 +103,7 @@ class FirstLogits:
 
 
 def transformers_peer(
-    workload: Workload, reference: "GPT2LMHeadModel", cache_implementation: str | None
+    workload: Workload, reference: "PreTrainedModel", cache_implementation: str | None
 ) -> Peer:
     """`generate`, batch after batch of `max_batch_size` requests. None: its default, the dynamic cache.
 
@@ -139,7 +114,7 @@ def transformers_peer(
 
 
 def run_transformers(
-    workload: Workload, reference: "GPT2LMHeadModel", cache_implementation: str | None
+    workload: Workload, reference: "PreTrainedModel", cache_implementation: str | None
 ) -> PeerRun:
     prompts, size = workload.prompt_ids(), workload.scheduler.max_batch_size
     first, token_ids = FirstLogits(reference.device), []
@@ -181,7 +156,7 @@ def vllm_peer(workload: Workload, directory: Path) -> Peer:
         skip_tokenizer_init=True,
         dtype=str(workload.model.dtype).removeprefix("torch."),
         max_num_seqs=workload.scheduler.max_batch_size,
-        max_model_len=workload.model.config.n_positions,
+        max_model_len=workload.model.config.max_positions,
         enable_prefix_caching=False,
         gpu_memory_utilization=0.4,  # the others' caches are on the same GPU
     )

@@ -3,18 +3,16 @@
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
 
-import pandas as pd
 import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from labkit.bench.limit import synchronize
-from labkit.bench.steady import steady_decode
 from labkit.engine import InferenceEngine
+from labkit.results.profiles import Span, StepProfile
+from labkit.watch import steady_decode
 
 # torch 2.13's profiler announces its start and stop on stderr, in the middle of a notebook.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
@@ -22,64 +20,6 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 RANGE_PREFIX = "labkit."
 STEP_RANGE = "labkit.step"
 TRACED_STEPS = 5
-
-
-class Span(NamedTuple):
-    """A piece of time, in microseconds from the step's start."""
-
-    name: str
-    start: float
-    duration: float
-
-
-@dataclass(frozen=True)
-class StepProfile:
-    """One decode step: the named ranges on the CPU, the operators inside them, and the GPU's kernels."""
-
-    batch_size: int
-    duration: float  # microseconds
-    ranges: tuple[Span, ...]
-    operators: tuple[Span, ...]  # aten operators that no other operator called
-    kernels: tuple[Span, ...]  # empty on a CPU
-
-    @property
-    def gpu_busy(self) -> float:
-        """The part of the step in which a kernel ran, 0 to 1."""
-        return sum(span.duration for span in self.kernels) / self.duration
-
-    def to_dict(self) -> dict:
-        """For a record; `from_dict` is the way back."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, raw: dict) -> "StepProfile":
-        lanes = {
-            lane: tuple(Span(*span) for span in raw[lane]) for lane in ("ranges", "operators", "kernels")
-        }
-        return cls(raw["batch_size"], raw["duration"], **lanes)
-
-    def table(self) -> pd.DataFrame:
-        """Microseconds and share of each named range, in order of time; the rest of the step last."""
-        totals: dict[str, float] = {}
-        for span in self.ranges:
-            totals[span.name] = totals.get(span.name, 0.0) + span.duration
-        totals["(rest of the step)"] = self.duration - sum(totals.values())
-        inside = dict.fromkeys(totals, 0)
-        for op in self.operators:
-            home = next((r.name for r in self.ranges if is_inside(op, r)), "(rest of the step)")
-            inside[home] += 1
-        table = pd.DataFrame(
-            {
-                "microseconds": {n: round(t) for n, t in totals.items()},
-                "% of step": {n: round(100 * t / self.duration, 1) for n, t in totals.items()},
-                "operators": inside,
-            }
-        )
-        return table.loc[list(totals)]
-
-
-def is_inside(inner: Span, outer: Span) -> bool:
-    return outer.start <= inner.start < outer.start + outer.duration
 
 
 def profile_decode_step(engine: InferenceEngine) -> StepProfile:

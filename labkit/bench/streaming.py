@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from labkit.bench.metrics import LatencyMetrics
-from labkit.bench.workload import Run, Workload, make_run
+from labkit.bench.workload import Workload, make_run
 from labkit.engine import AsyncTokenStream, Chunk, Completion, InferenceEngine, StreamingServer, TokenStream
 from labkit.errors import OptionError, OverloadedError
+from labkit.results.latency import LatencyMetrics
+from labkit.results.runs import Run
 
 Stream = TokenStream | AsyncTokenStream
 CONSUMERS = ("threads", "tasks")

@@ -1,50 +1,18 @@
 """A workload: requests that arrive together, and the engine that a run of them gets."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import torch
 
 from labkit.bench.limit import DecodeLimit, workload_limit
-from labkit.bench.metrics import LatencyMetrics, latency_metrics
+from labkit.bench.metrics import latency_metrics
 from labkit.engine import Completion, EngineStats, InferenceEngine, SamplingParams
 from labkit.engine.config import CacheConfig, SchedulerConfig
 from labkit.model import LanguageModel
 from labkit.options import EngineOptions
-
-
-@dataclass(frozen=True)
-class Run:
-    """One run of a workload. Times are in seconds."""
-
-    seconds: float  # from the first arrival to the last token
-    prefill_seconds: float
-    decode_seconds: float
-    decoded_tokens: int  # by decode steps; a request's first token comes from its prefill
-    decode_steps: int
-    append_paths: dict[str, int]
-    prompt_lens: tuple[int, ...]  # of each request, in the order they ended
-    new_tokens: tuple[int, ...]
-    latency: LatencyMetrics
-
-    @property
-    def tokens(self) -> int:
-        """Tokens generated, counted as ids."""
-        return sum(self.new_tokens)
-
-    @property
-    def decode_rate(self) -> float:
-        """Tokens a second of the decode steps alone."""
-        return self.decoded_tokens / self.decode_seconds
-
-    def to_dict(self) -> dict:
-        """The raw numbers, for a record; gaps between tokens in microseconds, as `grouped` puts them."""
-        raw = {**asdict(self), "tokens": self.tokens}
-        latency = raw.pop("latency")
-        for name in ("ttft", "queue_wait", "tpot", "latency"):
-            raw[name] = [round(seconds, 7) for seconds in latency[name]]
-        raw["itl_us"] = grouped([round(1e6 * seconds) for seconds in latency["itl"]], self.new_tokens)
-        return raw
+from labkit.results.latency import LatencyMetrics
+from labkit.results.runs import Run
 
 
 @dataclass(frozen=True)
@@ -105,7 +73,7 @@ class Workload:
     def limit(self, run: Run, bandwidth: float) -> DecodeLimit:
         """The least that decoding this run's tokens can take. bandwidth: bytes a second."""
         return workload_limit(
-            self.model.gpt2, run.prompt_lens, run.new_tokens, self.scheduler.max_batch_size, bandwidth
+            self.model.network, run.prompt_lens, run.new_tokens, self.scheduler.max_batch_size, bandwidth
         )
 
 
@@ -131,29 +99,3 @@ def difference(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
     """How often each path was taken between two readings of its counter."""
     counted = {path: count - before.get(path, 0) for path, count in after.items()}
     return {path: count for path, count in counted.items() if count}
-
-
-def grouped(gaps: Sequence[int], new_tokens: Sequence[int]) -> list[list]:
-    """Gaps of requests one after another -> [how many in a row have the same, theirs], for each such row.
-
-    Requests that are decoded together have the same gaps, token for token. Where a gap is not one between
-    two tokens, because chunks are longer, all are one group.
-    """
-    counts = [count - 1 for count in new_tokens]
-    if sum(counts) != len(gaps):
-        return [[1, list(gaps)]]
-    groups: list[list] = []
-    start = 0
-    for count in counts:
-        own = list(gaps[start : start + count])
-        start += count
-        if groups and groups[-1][1] == own:
-            groups[-1][0] += 1
-        else:
-            groups.append([1, own])
-    return groups
-
-
-def gaps_us(sample: dict) -> list[int]:
-    """All gaps between two tokens of a record's sample, in microseconds, one request after another."""
-    return [gap for count, own in sample["itl_us"] for gap in own * count]

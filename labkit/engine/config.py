@@ -8,9 +8,9 @@ from labkit.errors import OptionError
 
 @dataclass(frozen=True)
 class CacheConfig:
-    """The KV pool.
+    """How large the KV pool is, and whether prompts stay in it.
 
-    block_size: tokens a block.
+    block_size: tokens per block.
     max_blocks_per_layer: blocks in each layer's pool; None: as many as a full batch of the longest
         sequences needs.
     prefix_cache: keep finished prompts' blocks for requests that begin the same.
@@ -29,21 +29,24 @@ class CacheConfig:
         if self.max_blocks_per_layer is not None:
             require_positive(self, "max_blocks_per_layer")
 
-    def blocks_per_layer(self, max_batch_size: int, n_positions: int) -> int:
-        """How many a pool for such batches of such sequences has."""
-        return self.max_blocks_per_layer or max_batch_size * -(-n_positions // self.block_size)
+    def blocks_per_layer(self, max_batch_size: int, max_positions: int) -> int:
+        """Blocks in each layer's pool.
+
+        max_blocks_per_layer if it is given, else enough for max_batch_size sequences of max_positions tokens.
+        """
+        return self.max_blocks_per_layer or max_batch_size * -(-max_positions // self.block_size)
 
 
 @dataclass(frozen=True)
 class SchedulerConfig:
-    """Who runs when.
+    """How many requests run together, and which of those that wait is admitted next.
 
     max_batch_size: requests decoded together at most.
     prefill_max_batch_size: requests admitted in one step at most.
     prefill_max_tokens: prompt tokens computed in one step at most; a prompt that is longer is
         admitted alone.
     admission_policy: "fifo": in order of arrival; "pack": the shortest first among the first
-        `pack_window` that wait. Nobody waits through more than `pack_window` admissions of later arrivals.
+        `pack_window` that wait. No request waits through more than `pack_window` admissions of later ones.
     decode_first: each step decodes all running requests and then admits new ones. Otherwise a step
         that can admit does only that, and the running ones wait for it.
     Raises OptionError for a number that is not a positive int, a policy that is not listed, or no bool.

@@ -10,7 +10,7 @@ import torch
 from labkit.checks import shown
 from labkit.engine.config import CacheConfig, SchedulerConfig
 from labkit.errors import OptionError
-from labkit.model import GPT2Config
+from labkit.model import ModelConfig
 from labkit.model.checkpoint import DTYPES
 from labkit.options import EngineOptions
 
@@ -41,16 +41,20 @@ def pick_device(device: torch.device | str | None) -> torch.device:
 
 
 def current_device(device: torch.device) -> contextlib.AbstractContextManager:
-    """Which GPU is current is each thread's own setting: streams, events, graphs and kernels go there."""
+    """A context in which `device` is the calling thread's current GPU; on the CPU it does nothing.
+
+    The current GPU is where streams, events, graphs and kernels go, and each thread has its own.
+    """
     return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
 def default_dtype(device: torch.device) -> torch.dtype:
+    """What an engine computes in unless it is told otherwise: float16 on a GPU, float32 on the CPU."""
     return torch.float16 if device.type == "cuda" else torch.float32
 
 
 def check_dtype(dtype: torch.dtype, options: EngineOptions) -> torch.dtype:
-    """Raises OptionError if an engine of these options does not compute in it."""
+    """The dtype itself. Raises OptionError if an engine with these options cannot compute in it."""
     if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
         allowed = ", ".join(map(str, DTYPES))
         raise OptionError(f"dtype must be one of {allowed}, or None to choose, not {shown(dtype)}")
@@ -65,17 +69,17 @@ def check_dtype(dtype: torch.dtype, options: EngineOptions) -> torch.dtype:
 def check_room(
     device: torch.device,
     dtype: torch.dtype,
-    config: GPT2Config,
+    config: ModelConfig,
     cache: CacheConfig,
     scheduler: SchedulerConfig,
 ) -> None:
-    """Raises OptionError for sizes that all of the device's memory could not hold.
+    """Raises OptionError for a KV pool or a batch's logits larger than the device's whole memory.
 
     Sizes that pass may still not fit beside what is in memory; torch then says so.
     """
     memory = memory_of(device)
     where = f"{device} has {memory / 2**30:.1f} GiB of memory"
-    num_slots = cache.block_size * cache.blocks_per_layer(scheduler.max_batch_size, config.n_positions)
+    num_slots = cache.block_size * cache.blocks_per_layer(scheduler.max_batch_size, config.max_positions)
     if num_slots * config.kv_values_per_token * dtype.itemsize > memory:
         raise OptionError(
             f"the KV pool is too large: {where}. Lower block_size ({shown(cache.block_size)}) or "
@@ -90,7 +94,7 @@ def check_room(
 
 
 def memory_of(device: torch.device) -> int:
-    """Bytes, used or free; a number that nothing exceeds where the system does not say."""
+    """Bytes of memory that the device has, used or free; sys.maxsize where the system does not say."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     if "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", {}):  # Windows has no sysconf

@@ -11,22 +11,21 @@ import torch
 from torch import Tensor
 
 from labkit.checks import require_kind, shown, whole
-from labkit.engine.admission import Admission, release
 from labkit.engine.config import CacheConfig, SchedulerConfig
 from labkit.engine.device import check_dtype, check_room, current_device, default_dtype, pick_device
 from labkit.engine.guard import Guard
+from labkit.engine.overlap import SteadyBatch
 from labkit.engine.prefill import prefill_sessions
 from labkit.engine.prompt import Prompt, check_params, prompts_with_params, token_ids_of
 from labkit.engine.request import Completion, FinishReason, Request, sample_requests
 from labkit.engine.sampling import SamplingParams
-from labkit.engine.scheduler import OnlineScheduler
+from labkit.engine.scheduler import Admitted, OnlineScheduler
 from labkit.engine.stats import EngineCounters, EngineStats
 from labkit.engine.step.build import build_decode_step, build_kv_manager, build_readback, launch_of
 from labkit.engine.step_outputs import StepOutputs
-from labkit.engine.stretch import Stretch
 from labkit.engine.text_decoder import TextDecoder
 from labkit.errors import BrokenEngineError, EngineBusyError, RequestError
-from labkit.kvcache import KVBlockManager, PrefixCache, PrefixEntry
+from labkit.kvcache import KVBlockManager, PrefixCache
 from labkit.model import LanguageModel
 from labkit.options import EngineOptions
 
@@ -84,7 +83,7 @@ class InferenceEngine:
             options,
             config,
             cache.block_size,
-            cache.blocks_per_layer(scheduler.max_batch_size, config.n_positions),
+            cache.blocks_per_layer(scheduler.max_batch_size, config.max_positions),
             self.device,
             self.dtype,
         )
@@ -92,12 +91,11 @@ class InferenceEngine:
             PrefixCache(self._kv_manager, cache.max_prefix_entries) if cache.prefix_cache else None
         )
         self.decode_step = build_decode_step(
-            options, self.model.gpt2, self._kv_manager, scheduler.max_batch_size
+            options, self.model.network, self._kv_manager, scheduler.max_batch_size
         )
         self.readback = build_readback(options, self.decode_step)
         self.guard = Guard(self)
-        self._scheduler = OnlineScheduler(scheduler)
-        self.admission = Admission(self._scheduler, self._kv_manager, self.prefix_cache, self.readback.settle)
+        self._scheduler = OnlineScheduler(scheduler, self._kv_manager, self.prefix_cache)
         self._requests: dict[int, Request] = {}  # by id, until they end
         self._step_requests: set[int] = set()  # those whose tokens `step` hands out
         self._outbox = StepOutputs()  # made, and not handed out by `step` yet
@@ -105,19 +103,27 @@ class InferenceEngine:
         self._next_request_id = 0
         self._counters = EngineCounters()
 
+    # --- its parts, for code outside that reads their state or changes who runs -----------------------
+
     @property
     def kv_manager(self) -> KVBlockManager:
-        """The pool and its books, up to date."""
-        with self.guard:
-            self.readback.settle()
+        """The pool of blocks, with every length up to date."""
+        self._flush()
         return self._kv_manager
 
     @property
     def scheduler(self) -> OnlineScheduler:
-        """Who waits and who runs, each with books that are up to date."""
-        with self.guard:
-            self.readback.settle()
+        """Who waits and who runs, each with tokens and lengths that are up to date."""
+        self._flush()
         return self._scheduler
+
+    def _flush(self) -> None:
+        """Bring all bookkeeping up to date: a steady batch (rung 10) does its own later.
+
+        The parts' underscored names are for what needs none of it: a decode step's hot path.
+        """
+        with self.guard:
+            self.readback.flush()
 
     # --- requests ----------------------------------------------------------------------------------
 
@@ -136,7 +142,7 @@ class InferenceEngine:
     def check_prompt(self, prompt: Prompt, params: SamplingParams) -> tuple[int, ...]:
         """The prompt's token ids. Raises RequestError if they are not valid or can never fit."""
         max_new_tokens = check_params(params).max_new_tokens
-        vocab_size, limit = self.model.config.vocab_size, self.model.config.n_positions
+        vocab_size, limit = self.model.config.vocab_size, self.model.config.max_positions
         token_ids = token_ids_of(prompt, max_new_tokens, self.model.tokenizer, limit)
         if not token_ids:
             raise RequestError("the prompt is empty; give it at least one token")
@@ -168,7 +174,8 @@ class InferenceEngine:
         Raises RequestError, with nothing changed, for what is not the id of an unfinished request.
         """
         with self.guard:
-            request = self._requests.get(whole(request_id))
+            number = whole(request_id)
+            request = None if number is None else self._requests.get(number)
             if request is None:
                 raise RequestError(
                     f"there is no request {shown(request_id)} here; it may have ended "
@@ -183,6 +190,7 @@ class InferenceEngine:
         return bool(self._requests or self._outbox)
 
     def stats(self) -> EngineStats:
+        """The state of queues and memory now, and the counters so far; nothing is flushed for it."""
         return EngineStats(
             waiting=len(self._scheduler.waiting),
             running=len(self._scheduler.running),
@@ -204,10 +212,7 @@ class InferenceEngine:
         queued = [r.request_id for r in (*scheduler.running, *scheduler.waiting)]
         if sorted(queued) != sorted(self._requests):
             raise AssertionError(f"unfinished requests are {sorted(self._requests)}, but {queued} are queued")
-        if any(r.session is None for r in scheduler.running) or any(r.session for r in scheduler.waiting):
-            raise AssertionError("a request that runs has no session, or one that waits has one")
-        sessions = [request.session for request in scheduler.running]
-        self._kv_manager.check_integrity([*sessions, *(self.prefix_cache or ())])
+        self._kv_manager.check_integrity([*scheduler.running.values(), *(self.prefix_cache or ())])
 
     # --- the ways to drive it ----------------------------------------------------------------------
 
@@ -236,7 +241,7 @@ class InferenceEngine:
                     self.guard.let_interrupts_in()
             finally:
                 self._cancel(requests)
-        return [request.completion for request in requests]
+        return [request.completion for request in requests if request.completion is not None]
 
     def stream(self, prompt: Prompt, params: SamplingParams = SamplingParams()) -> Iterator[Chunk]:
         """Yield a request's text as it is made. Leaving the loop early cancels the request."""
@@ -253,7 +258,7 @@ class InferenceEngine:
                 if request.completion is None:  # another call's step may have ended it
                     with self.guard:
                         self._advance()
-                        self.readback.settle()
+                        self._flush()
                 completion = request.completion
                 new_ids = request.output_token_ids[num_sent:]
                 num_sent += len(new_ids)
@@ -298,86 +303,84 @@ class InferenceEngine:
             self._decode()
             self._prefill()
         elif self._prefill():
-            self._launch_ahead()
+            self._launch_first()
         else:
             self._decode()
 
     def _prefill(self) -> bool:
         """Admit what fits and give each its first token; False if nothing was admitted."""
-        if not self._scheduler.waiting:
+        if not self._scheduler.waiting or not self._scheduler.may_admit():
             return False
         started = time.perf_counter()
-        prefixes = self.admission.admit()
-        if not prefixes:
+        admitted = self.scheduler.admit()
+        if not admitted:
             return False
-        admitted = list(prefixes)
+        requests = [request for request, _, _ in admitted]
         try:
-            held = [request.session.num_tokens for request in admitted]
-            logits = self._prompt_logits(prefixes)
-            token_ids = sample_requests(admitted, logits)
+            held = [session.num_tokens for _, session, _ in admitted]
+            logits = self._prompt_logits(admitted)
+            token_ids = sample_requests(requests, logits)
             self._keep_prompts(admitted, logits, token_ids)
         except BaseException:
-            for request in admitted:
-                release(request)
-            self._scheduler.put_back(admitted)
+            self._scheduler.put_back(requests)
             raise
-        with self.guard.books:
-            for request, reused in zip(admitted, held, strict=True):
+        with self.guard.bookkeeping:
+            for request, reused in zip(requests, held, strict=True):
                 request.admitted = request.admitted or started
                 self._counters.reused_tokens += reused
                 self._counters.prefill_tokens += request.num_tokens - reused
-            self._accept(admitted, token_ids)
+            self._accept(requests, token_ids)
         self._counters.prefill_seconds += time.perf_counter() - started
         return True
 
-    def _prompt_logits(self, prefixes: dict[Request, PrefixEntry | None]) -> Tensor:
+    def _prompt_logits(self, admitted: list[Admitted]) -> Tensor:
         """Logits [B, V] after each prompt: its prefix's if that is the whole prompt, else computed."""
         # A prefix may have been evicted since, to make room for another request; its logits are still right.
-        known = {r: p.last_logits for r, p in prefixes.items() if p and p.num_tokens == r.num_tokens}
-        missing = [r for r in prefixes if r not in known]
-        computed = iter(())
+        known = {r: p.last_logits for r, _, p in admitted if p and p.num_tokens == r.num_tokens}
+        missing = {request: session for request, session, _ in admitted if request not in known}
         if missing:
-            prompts = [r.token_ids for r in missing]
-            computed = iter(prefill_sessions(self.model.gpt2, [r.session for r in missing], prompts))
-        return torch.stack([known[r] if r in known else next(computed) for r in prefixes])
+            prompts = [request.token_ids for request in missing]
+            computed = prefill_sessions(self.model.network, list(missing.values()), prompts)
+            known |= zip(missing, computed, strict=True)
+        return torch.stack([known[request] for request, _, _ in admitted])
 
-    def _keep_prompts(self, admitted: list[Request], logits: Tensor, token_ids: list[int | None]) -> None:
+    def _keep_prompts(self, admitted: list[Admitted], logits: Tensor, token_ids: list[int | None]) -> None:
         if self.prefix_cache is None:
             return
-        for request, row, token_id in zip(admitted, logits, token_ids, strict=True):
+        for (request, session, _), row, token_id in zip(admitted, logits, token_ids, strict=True):
             # A preempted request's output is no prompt, and a prompt whose logits are broken is not kept.
             if not request.output_token_ids and token_id is not None:
-                self.prefix_cache.insert(request.prompt_token_ids, request.session.block_ids_per_layer, row)
+                self.prefix_cache.insert(request.prompt_token_ids, session.block_ids_per_layer, row)
 
     def _decode(self) -> None:
         """One more token for every running request."""
         started = time.perf_counter()
-        if not self.readback.is_ahead:
-            self._counters.preemptions += self.admission.make_room_to_decode()
-        running = list(self._scheduler.running)
+        if not self.readback.is_ahead:  # so nothing is deferred
+            self._counters.preemptions += self._scheduler.make_room_to_decode()
+        running = self._scheduler.running
         if not running:
             self.readback.drop()
             return
-        requests, token_ids, stretch = self.readback.next_tokens(running)
-        with self.guard.books:
+        tokens = self.readback.next_tokens(running)
+        with self.guard.bookkeeping:
             self._counters.decode_steps += 1
-            self._counters.decoded_tokens += len(token_ids) - token_ids.count(None)
-            if stretch is not None and stretch.is_quiet(token_ids, self.model.tokenizer.eos_token_id):
-                self._accept_all(stretch, token_ids)
+            self._counters.decoded_tokens += len(tokens.token_ids) - tokens.token_ids.count(None)
+            steady = self.readback.defer(tokens, self.model.tokenizer.eos_token_id)
+            if steady is not None:
+                self._hand_out_batch(steady, tokens.token_ids)
             else:
-                self.readback.settle()
-                self._accept(requests, token_ids)
-        if not self._scheduler.running:  # a step may be on its way for those who have just ended
+                self._accept(tokens.requests, tokens.token_ids)
+        if not self._scheduler.running:  # a step may be in flight for requests that have just ended
             self.readback.drop()
         self._counters.decode_seconds += time.perf_counter() - started
 
-    def _launch_ahead(self) -> None:
-        """A newcomer's first decode step is on its way while its first token is handed out (rung 10)."""
+    def _launch_first(self) -> None:
+        """A newcomer's first decode step is in flight while its first token is handed out (rung 10)."""
         started = time.perf_counter()
-        self.readback.launch_ahead(self._scheduler.running)
+        self.readback.launch_first(self._scheduler.running)
         self._counters.decode_seconds += time.perf_counter() - started
 
-    def _accept(self, requests: list[Request], token_ids: list[int | None]) -> None:
+    def _accept(self, requests: Sequence[Request], token_ids: Sequence[int | None]) -> None:
         """Give each request its token and end those that are done."""
         now = time.perf_counter()
         for request, token_id in zip(requests, token_ids, strict=True):
@@ -394,21 +397,18 @@ class InferenceEngine:
             else:
                 self._hand_out(request, token_id)
 
-    def _accept_all(self, stretch: Stretch, token_ids: list[int]) -> None:
-        """The same for requests of which none is done, without a word about each."""
-        stretch.take(token_ids, time.perf_counter())
+    def _hand_out_batch(self, steady: SteadyBatch, token_ids: Sequence[int | None]) -> None:
+        """Hand out a steady batch's tokens, which end no request, as a whole."""
         self._counters.generated_tokens += len(token_ids)
         if len(self._step_requests) == len(self._requests):
-            self._outbox.extend(stretch.request_ids, token_ids)
+            self._outbox.extend(steady.request_ids, token_ids)
         elif self._step_requests:
-            for request, token_id in zip(stretch.requests, token_ids, strict=True):
+            for request, token_id in zip(steady.requests, token_ids, strict=True):
                 self._hand_out(request, token_id)
 
     def _finish(self, request: Request, reason: FinishReason, error: str | None = None) -> Completion:
-        with self.guard.books:
-            self.readback.settle()
-            release(request)
-            self._scheduler.remove(request)
+        with self.guard.bookkeeping:
+            self.scheduler.remove(request)
             del self._requests[request.request_id]
             completion = request.complete(reason, self.model.tokenizer, error)
             self._counters.finished[str(reason)] = self._counters.finished.get(str(reason), 0) + 1

@@ -14,8 +14,8 @@ from labkit.errors import BrokenEngineError, EngineBusyError, RequestError
 
 ANOTHER = "another thread"
 BROKEN = (
-    "an error or a second interrupt stopped this engine in the middle of its books, so that its tokens could "
-    "be wrong from here on: build a new engine"
+    "an error or a second interrupt stopped this engine in the middle of its bookkeeping, so that its tokens "
+    "could be wrong from here on: build a new engine"
 )
 
 
@@ -23,10 +23,10 @@ class Engine(Protocol):
     """What is guarded."""
 
     def check_integrity(self) -> None:
-        """Raises if the books do not add up."""
+        """Raises if requests, sessions and blocks do not agree."""
 
 
-class Books:
+class Bookkeeping:
     """The context of a change of which no proof can see the half: an error inside breaks the engine."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Books:
 
 
 class Guard:
-    """The context of every call that changes an engine, or brings its books up to date.
+    """The context of every call that changes an engine, or brings its state up to date.
 
     One thread at a time: a call from another one raises EngineBusyError, with nothing changed. The thread
     that is inside may come in again.
@@ -52,14 +52,14 @@ class Guard:
     over, so that it never meets half a change. A second one does not wait: it goes to the handler at once.
     No other signal waits: what its handler raises can stop a call anywhere.
 
-    After an error inside, the books are proven. If they do not add up, if the error came inside of `books`,
-    or if an interrupt that did not wait was raised, every later call raises BrokenEngineError.
+    After an error inside, the state is proven. If it does not add up, if the error came inside of
+    `bookkeeping`, or if an interrupt that did not wait was raised, every later call raises BrokenEngineError.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.is_broken = False
-        self.books = Books()
-        self.name = ANOTHER  # whoever is inside, for those who are not
+        self.bookkeeping = Bookkeeping()
+        self.name = ANOTHER  # the driver inside, as it is named to others
         # Weak, so that an engine goes when its last user lets go of it, and not at some garbage collection.
         self._engine = weakref.ref(engine)
         self._lock = threading.Lock()
@@ -108,11 +108,12 @@ class Guard:
                 self._leave()
 
     def _examine(self) -> None:
-        if self.books.depth:
+        engine = self._engine()
+        if self.bookkeeping.depth or engine is None:
             self.is_broken = True
-        if not self.is_broken:
+        elif not self.is_broken:
             try:
-                self._engine().check_integrity()
+                engine.check_integrity()
             except BaseException:
                 self.is_broken = True
 
@@ -135,7 +136,7 @@ class Guard:
         if handler is None:
             return
         try:
-            if get_handler(signal.SIGINT) == self._note:  # else somebody inside has chosen another, to stay
+            if get_handler(signal.SIGINT) == self._note:  # else code inside has chosen another, to stay
                 set_handler(signal.SIGINT, handler)
         finally:
             is_interrupted, self._is_interrupted = self._is_interrupted, False

@@ -7,24 +7,26 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from labkit.engine.session import InferenceSession
-from labkit.model import GPT2, PastKV
+from labkit.model import Network, PastKV
 from labkit.ranges import named_range
 
 
 def prefill_sessions(
-    gpt2: GPT2, sessions: Sequence[InferenceSession], prompts: Sequence[Sequence[int]]
+    network: Network, sessions: Sequence[InferenceSession], prompts: Sequence[Sequence[int]]
 ) -> Tensor:
-    """Compute what each session does not hold of its prompt yet; the logits [B, V] after each prompt.
+    """The logits [B, V] after each prompt; its keys and values are computed and stored in its session.
 
-    A session may hold a cached prefix, but must lack at least the last token. If anything fails, all
-    sessions are as before and the error is raised.
+    prompts: token ids, one sequence per session. A session may hold a cached prefix, of which nothing is
+    computed again, but must lack at least the last token. If anything fails, all sessions are as before and
+    the error is raised.
     """
-    device = gpt2.wte.weight.device
+    device = network.device
     new_ids = [torch.tensor(ids[s.num_tokens :]) for s, ids in zip(sessions, prompts, strict=True)]
     lengths = [len(ids) for ids in new_ids]
     input_ids = pad_sequence(new_ids, batch_first=True).to(device)  # [B, T]
     with named_range("labkit.prefill_sessions"):
-        prefilled = gpt2.prefill(input_ids, torch.tensor(lengths, device=device), past_of(sessions, device))
+        past = past_of(sessions, device)
+        prefilled = network.prefill(input_ids, torch.tensor(lengths, device=device), past)
         held = [session.num_tokens for session in sessions]
         try:
             for b, session in enumerate(sessions):
@@ -40,7 +42,7 @@ def prefill_sessions(
 
 
 def past_of(sessions: Sequence[InferenceSession], device: torch.device) -> PastKV | None:
-    """What the sessions hold already, in one padded piece; None if they are all empty."""
+    """The keys and values that the sessions hold, padded to the longest; None if all sessions are empty."""
     lengths = [session.num_tokens for session in sessions]
     if not any(lengths):
         return None

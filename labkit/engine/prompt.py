@@ -1,4 +1,4 @@
-"""From prompts to token ids: whatever is handed in, hardly more is read than the model has positions for."""
+"""From prompts to token ids, reading hardly more of any input than the model has positions for."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set, Sized
 from itertools import islice, repeat
@@ -35,9 +35,10 @@ def token_ids_of(prompt: Prompt, max_new_tokens: int, tokenizer: Tokenizer, limi
 
 
 def encode(text: str, tokenizer: Tokenizer, limit: int) -> tuple[tuple[int, ...], bool]:
-    """The text's token ids, and whether they are all: of a text that is far too long, it is the beginning.
+    """The text's token ids, and whether they are all of them: a text that is far too long is cut.
 
-    A tokenizer takes minutes for some ten million characters.
+    A tokenizer takes minutes for some ten million characters. Raises RequestError for text that is not valid
+    Unicode.
     """
     num_characters = CHARACTERS * limit
     while True:
@@ -54,7 +55,10 @@ def encode(text: str, tokenizer: Tokenizer, limit: int) -> tuple[tuple[int, ...]
 
 
 def as_token_id(value: object) -> int:
-    """A whole number of any type, NumPy's and torch's too, as int. Raises RequestError for anything else."""
+    """A token id as int, from a whole number of any type, NumPy's and torch's too.
+
+    Raises RequestError for anything else.
+    """
     token_id = whole(value)
     if token_id is None:
         raise RequestError(f"token id {shown(value)} is not a whole number")
@@ -64,7 +68,7 @@ def as_token_id(value: object) -> int:
 def check_length(num_tokens: int, max_new_tokens: int, limit: int, is_all: bool = True) -> None:
     """Raises RequestError if the prompt and what is to come are together more than the model's positions.
 
-    is_all: whether the prompt has just these tokens, or more that nobody has counted.
+    is_all: whether num_tokens counts the whole prompt; else it has more tokens, not counted.
     """
     total = num_tokens + max_new_tokens
     if total <= limit:
@@ -80,7 +84,7 @@ def check_length(num_tokens: int, max_new_tokens: int, limit: int, is_all: bool 
 def prompts_with_params(
     prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams]
 ) -> Iterator[tuple[Prompt, SamplingParams]]:
-    """Each prompt with the params that are its own or those of all.
+    """Each prompt with its sampling parameters: its own, or the single ones given for all.
 
     Raises RequestError if the prompts are no list, or if there are more or fewer params.
     """
@@ -98,13 +102,14 @@ def prompts_with_params(
 
 
 def check_params(params: object) -> SamplingParams:
+    """The params themselves. Raises RequestError if they are not SamplingParams."""
     if not isinstance(params, SamplingParams):
         raise RequestError(f"params must be SamplingParams, not {type(params).__name__}")
     return params
 
 
 def size_of(name: str, items: Sized) -> int:
-    """How many items there are. Raises RequestError if they do not say."""
+    """The number of items. Raises RequestError if `len` fails on them."""
     try:
         return len(items)
     except Exception as error:
@@ -112,7 +117,7 @@ def size_of(name: str, items: Sized) -> int:
 
 
 def read(name: str, items: Iterable) -> Iterator:
-    """The items. Raises RequestError where they raise something else."""
+    """Yield the items; any error that iterating them raises becomes a RequestError that names `name`."""
     try:
         yield from items
     except Exception as error:

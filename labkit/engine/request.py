@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -16,6 +16,8 @@ from labkit.model.tokenizer import Tokenizer
 
 
 class FinishReason(StrEnum):
+    """Why a request has ended."""
+
     STOP = "stop"  # the model ended the text
     LENGTH = "length"  # max_new_tokens were made
     CANCELLED = "cancelled"
@@ -23,9 +25,10 @@ class FinishReason(StrEnum):
 
 
 class Timing(NamedTuple):
-    """Moments of a request, in seconds of time.perf_counter().
+    """The moments of a request's life, in seconds of time.perf_counter().
 
-    arrived: handed to the engine; admitted: its first prefill began; tokens: each token was ready.
+    arrived: when it was handed to the engine. admitted: when its first prefill began; None if it never ran.
+    tokens: when each token was ready.
     """
 
     arrived: float
@@ -35,7 +38,7 @@ class Timing(NamedTuple):
 
 @dataclass(frozen=True)
 class Completion:
-    """What became of a request. `token_ids` and `text` are what was generated, without the prompt."""
+    """The outcome of a request. `token_ids` and `text` are what was generated, without the prompt."""
 
     request_id: int
     prompt_token_ids: tuple[int, ...]
@@ -47,12 +50,13 @@ class Completion:
 
     @cached_property
     def text(self) -> str:
-        """Put together when it is first asked for: a step in which many end hands out their tokens sooner."""
+        """The generated text, decoded when it is first asked for."""
+        # Not in the step that ends the request: when many end in it, all tokens are handed out sooner.
         return self.tokenizer.decode(self.token_ids)
 
 
 class StepOutput(NamedTuple):
-    """One token of one request, or its end without one; `completion` comes with the last."""
+    """A token of a request, or its end without one. `completion` is None but for the last."""
 
     request_id: int
     token_id: int | None
@@ -61,13 +65,15 @@ class StepOutput(NamedTuple):
 
 @dataclass(eq=False)
 class Request:
-    """A request in the engine. It waits when `session` is None and runs otherwise."""
+    """A request from its arrival to its end: what was asked for, and what was generated so far.
+
+    What it has in the KV cache while it runs is an `InferenceSession`: see `OnlineScheduler.running`.
+    """
 
     request_id: int
     prompt_token_ids: tuple[int, ...]
     params: SamplingParams
     output_token_ids: list[int] = field(default_factory=list)
-    session: InferenceSession | None = None
     completion: Completion | None = None
     times_passed_over: int = 0  # by "pack" admission
     arrived: float = field(default_factory=time.perf_counter)
@@ -79,7 +85,7 @@ class Request:
         self.seed = random.getrandbits(64) if self.params.seed is None else self.params.seed
 
     def next_uniform(self) -> float:
-        """The random number that decides the next token."""
+        """The random number in [0, 1) that decides the next token."""
         return uniform_number(self.seed, len(self.output_token_ids))
 
     @property
@@ -89,9 +95,11 @@ class Request:
 
     @property
     def num_tokens(self) -> int:
+        """Tokens of prompt and output together."""
         return len(self.prompt_token_ids) + len(self.output_token_ids)
 
     def complete(self, reason: FinishReason, tokenizer: Tokenizer, error: str | None = None) -> Completion:
+        """End the request: make its completion from what was generated so far, keep it and return it."""
         self.completion = Completion(
             self.request_id,
             self.prompt_token_ids,
@@ -104,8 +112,12 @@ class Request:
         return self.completion
 
 
-def sample_requests(requests: Sequence[Request], logits: Tensor) -> list[int | None]:
-    """The next token of each request from its row of logits [B, V]; None if they are not finite numbers."""
+# The running requests, each with its session, in order of admission.
+RunningRequests = Mapping[Request, InferenceSession]
+
+
+def sample_requests(requests: Collection[Request], logits: Tensor) -> list[int | None]:
+    """The next token id of each request from its row of logits [B, V]; None where they are not finite."""
     # A greedy request draws no random number.
     uniforms = [0.0 if r.params.is_greedy else r.next_uniform() for r in requests]
     return sample(logits, [r.params for r in requests], uniforms)

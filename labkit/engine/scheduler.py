@@ -1,73 +1,111 @@
-"""Who is admitted next and in which order they run: policy only, no memory and no tensors."""
+"""Who runs: the order of the queue, the budgets of a step, the memory to run in, and who makes way for it."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 from labkit.engine.config import SchedulerConfig
 from labkit.engine.request import Request
+from labkit.engine.session import InferenceSession
+from labkit.kvcache import KVBlockManager, PrefixCache, PrefixEntry
+
+
+class Admitted(NamedTuple):
+    """A request that joins the running ones, its session, and the cached prompt that it begins with."""
+
+    request: Request
+    session: InferenceSession
+    prefix: PrefixEntry | None
 
 
 class OnlineScheduler:
-    """Continuous batching (Orca, Yu et al., 2022): requests join and leave the batch between steps."""
+    """Continuous batching (Orca, Yu et al., 2022): requests join and leave the batch between steps.
 
-    def __init__(self, config: SchedulerConfig) -> None:
+    A request waits without blocks, or runs with a session that has them.
+    - Order: first come, first served, or the shortest of a window ("pack").
+    - Budgets: requests per batch, requests and prompt tokens per admission.
+    - Fit: there must be blocks for its tokens, and for one more token of each running request. The first
+      request that does not fit ends the admission, so that a big one is not starved by small ones.
+    - Evict: cached prompts make way for a request, and for a decode step.
+    - Preempt: if that is not enough for a decode step, the newest running request waits again.
+    """
+
+    def __init__(
+        self, config: SchedulerConfig, kv_manager: KVBlockManager, prefix_cache: PrefixCache | None
+    ) -> None:
         self.config = config
-        self.waiting: OrderedDict[Request, None] = OrderedDict()  # a queue that anybody can leave at once
-        self.running: list[Request] = []  # in order of admission, the oldest first
+        self.waiting: OrderedDict[Request, None] = OrderedDict()  # a queue that can be left from any place
+        self.running: dict[Request, InferenceSession] = {}  # in order of admission, the oldest first
+        self._kv_manager = kv_manager
+        self._prefix_cache = prefix_cache
+        # Id of the request that did not fit, and how many blocks had been let go of by then. Until one more
+        # is, it does not fit either: running requests take blocks, and give none back.
+        self._refused: tuple[int, int] | None = None
+
+    # --- requests that come and go -----------------------------------------------------------------
 
     def add(self, request: Request) -> None:
+        """Put a request at the end of the queue."""
         self.waiting[request] = None
 
     def remove(self, request: Request) -> None:
+        """Take a request out, wherever it is, and free its blocks."""
         if request in self.waiting:
             del self.waiting[request]
         else:
-            self.running.remove(request)
+            self.running[request].release()
+            del self.running[request]
 
-    def first(self) -> Request | None:
-        """The request that `admit` would ask first; None if nobody waits or the batch is full."""
-        if not self.waiting or len(self.running) >= self.config.max_batch_size:
-            return None
-        return next(iter(self._in_order()))
-
-    def admit(self, claim: Callable[[Request], bool]) -> list[Request]:
-        """Move requests from waiting to running, as policy and budgets allow.
-
-        claim(request) reserves the request's memory and says whether there was enough; the first
-        that does not fit ends the admission, so that a big request is not starved by small ones.
-        If it raises, all wait as before.
-        """
-        admitted: list[Request] = []
-        num_tokens = 0
-        for request in self._in_order():
-            if not self._has_room(admitted, num_tokens + request.num_tokens) or not claim(request):
-                break
-            admitted.append(request)
-            num_tokens += request.num_tokens
-        self._count_passed_over(admitted)
-        for request in admitted:
-            del self.waiting[request]
-        self.running += admitted
-        return admitted
-
-    def put_back(self, requests: Iterable[Request]) -> None:
-        """Undo an admission, or preempt: the requests wait again, ahead of all others, in the order given."""
-        requests = list(requests)
+    def put_back(self, requests: Sequence[Request]) -> None:
+        """Free the blocks of running requests: they wait again, ahead of all others, in the order given."""
         for request in requests:
-            self.running.remove(request)
+            self.remove(request)
         for request in reversed(requests):
             self.waiting[request] = None
             self.waiting.move_to_end(request, last=False)
 
-    def _has_room(self, admitted: list[Request], num_tokens: int) -> bool:
-        return (
-            len(self.running) + len(admitted) < self.config.max_batch_size
-            and len(admitted) < self.config.prefill_max_batch_size
-            and (not admitted or num_tokens <= self.config.prefill_max_tokens)
-        )
+    # --- to join -----------------------------------------------------------------------------------
+
+    def may_admit(self) -> bool:
+        """Whether a request waits that `admit` has not refused already. Reads no session's state."""
+        first = next(iter(self._in_order()), None)
+        if first is None or len(self.running) >= self.config.max_batch_size:
+            return False
+        return self._refused != (first.request_id, self._kv_manager.num_let_go)
+
+    def admit(self) -> list[Admitted]:
+        """Move requests from waiting to running, as order, budgets and memory allow.
+
+        If anything fails, all wait as before and the error is raised.
+        """
+        admitted: list[Admitted] = []
+        num_tokens, needed = 0, self._blocks_needed(admitted)
+        self._refused = None
+        try:
+            for request in self._in_order():
+                num_tokens += request.num_tokens
+                if not self._is_in_budget(len(admitted) + 1, num_tokens):
+                    break
+                prefix = self._prefix_cache.lookup(request.token_ids) if self._prefix_cache else None
+                session = InferenceSession(self._kv_manager, prefix)
+                admitted.append(Admitted(request, session, prefix))
+                needed = self._evict_for(admitted, needed + session.blocks_to_reach(request.num_tokens))
+                if needed > self._kv_manager.num_free_blocks:
+                    self._refuse(admitted.pop(), is_first=not admitted)
+                    break
+        except BaseException:
+            for _, session, _ in admitted:
+                session.release()
+            raise
+        self._count_passed_over(admitted)
+        for request, session, _ in admitted:
+            del self.waiting[request]
+            self.running[request] = session
+        return admitted
 
     def _in_order(self) -> Iterable[Request]:
+        """The waiting requests that may be asked now, in the order of the policy."""
         if self.config.admission_policy == "fifo":
             return self.waiting
         limit = self.config.pack_window
@@ -78,11 +116,78 @@ class OnlineScheduler:
         others = [r for r in window if r.times_passed_over < limit]
         return overdue + sorted(others, key=lambda r: r.num_tokens)
 
-    def _count_passed_over(self, admitted: list[Request]) -> None:
-        """Whoever still waits and came before somebody who was admitted was passed over once more."""
+    def _is_in_budget(self, num_admitted: int, num_tokens: int) -> bool:
+        """Whether so many requests, with so many prompt tokens, may be admitted in one step."""
+        return (
+            len(self.running) + num_admitted <= self.config.max_batch_size
+            and num_admitted <= self.config.prefill_max_batch_size
+            and (num_admitted == 1 or num_tokens <= self.config.prefill_max_tokens)
+        )
+
+    def _evict_for(self, admitted: Sequence[Admitted], needed: int) -> int:
+        """Evict cached prompts until the admitted fit, if that is enough; the blocks that they need then."""
+        if needed <= self._kv_manager.num_free_blocks or not self._would_fit_without_prefixes(admitted):
+            return needed
+        while needed > self._kv_manager.num_free_blocks and self.evict_prefix():
+            needed = self._blocks_needed(admitted)  # a copy-on-write may be needless now
+        return needed
+
+    def _would_fit_without_prefixes(self, admitted: Sequence[Admitted]) -> bool:
+        if not self._prefix_cache:
+            return False
+        free = self._kv_manager.num_free_blocks + self._prefix_cache.num_reclaimable_blocks
+        return sum(session.new_blocks_to_reach(n) for session, n in self._goals(admitted)) <= free
+
+    def _blocks_needed(self, admitted: Sequence[Admitted]) -> int:
+        """Blocks, in each layer, for the running requests to go on and for the admitted ones."""
+        return sum(session.blocks_to_reach(n) for session, n in self._goals(admitted))
+
+    def _goals(self, admitted: Sequence[Admitted]) -> Iterator[tuple[InferenceSession, int]]:
+        """Each session and the tokens that it must have room for."""
+        yield from ((session, session.num_tokens + 1) for session in self.running.values())
+        yield from ((session, request.num_tokens) for request, session, _ in admitted)
+
+    def _refuse(self, refused: Admitted, is_first: bool) -> None:
+        """Undo the admission of a request that does not fit.
+
+        is_first: whether none was admitted before it; else their prompts could be what it begins with.
+        """
+        refused.session.release()
+        if is_first:
+            self._refused = refused.request.request_id, self._kv_manager.num_let_go
+
+    def _count_passed_over(self, admitted: Sequence[Admitted]) -> None:
+        """A request that still waits, and came before one that was admitted, was passed over once more."""
         if not admitted or self.config.admission_policy == "fifo":
             return
-        last_arrival = max(r.request_id for r in admitted)
-        for request in self.waiting.keys() - set(admitted):
+        requests = {request for request, _, _ in admitted}
+        last_arrival = max(request.request_id for request in requests)
+        for request in self.waiting.keys() - requests:
             if request.request_id < last_arrival:
                 request.times_passed_over += 1
+
+    # --- to stay -----------------------------------------------------------------------------------
+
+    def make_room_to_decode(self) -> int:
+        """Evict prefixes, then preempt the newest, until every running request can grow by a token.
+
+        Returns how many were preempted.
+        """
+        num_preempted = 0
+        while self._growth_of_running() > self._kv_manager.num_free_blocks:
+            if not self.evict_prefix():
+                self.preempt_newest()
+                num_preempted += 1
+        return num_preempted
+
+    def evict_prefix(self) -> bool:
+        """Drop the least recently used prompt from the prefix cache; False if none is cached."""
+        return self._prefix_cache is not None and self._prefix_cache.evict_one()
+
+    def preempt_newest(self) -> None:
+        """Free the blocks of the request that was admitted last; it waits again, ahead of all others."""
+        self.put_back([next(reversed(self.running))])
+
+    def _growth_of_running(self) -> int:
+        """Blocks, in each layer, that the next decode step takes."""
+        return sum(session.next_token_takes_block for session in self.running.values())

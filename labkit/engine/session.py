@@ -7,9 +7,9 @@ from labkit.kvcache import KVBlockManager, PrefixEntry
 
 
 class InferenceSession:
-    """The blocks of one running sequence and how many tokens they hold.
+    """A running sequence's place in the KV cache: its blocks and how many tokens they hold.
 
-    block_ids_per_layer: a list of ids for each layer, or a single one where a table serves all layers.
+    block_ids_per_layer: a list of block ids per layer, or a single list where one table serves all layers.
     """
 
     def __init__(self, kv_manager: KVBlockManager, prefix: PrefixEntry | None = None) -> None:
@@ -17,7 +17,7 @@ class InferenceSession:
         self.kv_manager = kv_manager
         self.block_ids_per_layer: list[list[int]] = [[] for _ in range(kv_manager.num_tables)]
         self.num_tokens = 0
-        self._paged_block_table_rows_cpu: tuple[Tensor, ...] | None = None  # [M] a layer, made when asked for
+        self._paged_block_table_rows_cpu: tuple[Tensor, ...] | None = None  # [M] each, made when asked for
         self._paged_block_table_sigs: list[tuple[int, int] | None] = [None] * kv_manager.num_layers
         if prefix is not None:
             self._share(prefix.block_ids_per_layer, prefix.num_tokens)
@@ -27,14 +27,15 @@ class InferenceSession:
         self.num_tokens = num_tokens
 
     def fork(self) -> "InferenceSession":
-        """A second session on the same blocks; the first to append copies the last one."""
+        """A second session on the same blocks; the first to append copies a partly filled last one."""
         child = InferenceSession(self.kv_manager)
         child._share(self.block_ids_per_layer, self.num_tokens)
         return child
 
     @property
     def next_token_takes_block(self) -> bool:
-        # All layers move in step, so the first speaks for all.
+        """Whether one more token needs a free block in each layer: a new one, or a copy of a shared one."""
+        # All layers grow together, so the first speaks for all.
         return self.kv_manager.append_takes_block(self.block_ids_per_layer[0])
 
     def blocks_to_reach(self, num_tokens: int) -> int:
@@ -43,27 +44,30 @@ class InferenceSession:
         return self.new_blocks_to_reach(num_tokens) + copies_last
 
     def new_blocks_to_reach(self, num_tokens: int) -> int:
-        """The same without the copy of a shared last block."""
+        """Free blocks, in each layer, that growing to `num_tokens` takes if the last block is not shared."""
         return self.kv_manager.blocks_for(num_tokens) - len(self.block_ids_per_layer[0])
 
     def _last_is_shared_and_partial(self) -> bool:
         return self.num_tokens % self.kv_manager.block_size > 0 and self.next_token_takes_block
 
     def append_prompt(self, keys: Tensor, values: Tensor) -> None:
-        """Store the keys and values [L, H, T, D] of T tokens."""
+        """Append the keys and values [L, H, T, D] of T tokens.
+
+        Raises OutOfBlocksError when a layer has no free block; `roll_back` then undoes what was appended.
+        """
         for table_idx, block_ids in enumerate(self.block_ids_per_layer):
             layers = self.kv_manager.layers_of(table_idx)
             self.kv_manager.append_prompt(table_idx, block_ids, keys[layers], values[layers])
         self.num_tokens += keys.shape[2]
 
     def dense_kv(self) -> tuple[Tensor, Tensor]:
-        """All keys and all values, each [L, H, T, D] (a copy)."""
+        """The keys and the values of all T tokens, each [L, H, T, D] (a copy)."""
         num_layers, per_layer = self.kv_manager.num_layers, self.block_ids_per_layer
         layers = [self.kv_manager.dense_kv(i, per_layer[i % len(per_layer)]) for i in range(num_layers)]
         return torch.stack([k for k, _ in layers]), torch.stack([v for _, v in layers])
 
     def get_paged_block_table_row_cpu(self, *, layer_idx: int, offset: int) -> Tensor:
-        """The layer's row of the block table, [M] int32 on the CPU, padded with 0 (seed 036).
+        """The layer's row of the block table, [M] int32 on the CPU, padded with 0 (write-up 036).
 
         offset: the global id of the layer's block 0. The row is kept, and made anew when its signature has
         changed: the number of blocks, and the last one's id. That is enough because a session's list only
@@ -83,7 +87,7 @@ class InferenceSession:
         return row
 
     def roll_back(self) -> None:
-        """Forget whatever a failed step appended after the last token counted."""
+        """Free whatever a failed step appended behind the `num_tokens` tokens counted."""
         for block_ids in self.block_ids_per_layer:
             self.kv_manager.truncate(block_ids, self.num_tokens)
         self._forget_rows()
@@ -93,7 +97,7 @@ class InferenceSession:
         self._paged_block_table_sigs = [None] * self.kv_manager.num_layers
 
     def release(self) -> None:
-        """Give all blocks back."""
+        """Free all blocks; the session is empty after it."""
         for block_ids in self.block_ids_per_layer:
             self.kv_manager.free(block_ids)
         self._forget_rows()

@@ -1,11 +1,11 @@
-"""Counters of an engine's life."""
+"""Counters of what an engine has done, and a snapshot of its state."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass
 class EngineCounters:
-    """What the engine has done since it was made."""
+    """Totals since the engine was made: steps, tokens, preemptions, seconds, finished requests."""
 
     steps: int = 0
     prefill_tokens: int = 0  # prompt tokens computed, those computed again after a preemption included
@@ -21,7 +21,7 @@ class EngineCounters:
 
 @dataclass(frozen=True)
 class EngineStats:
-    """The engine now: its queues, its memory, its counters."""
+    """A snapshot of an engine: the lengths of its queues, its free memory, its counters."""
 
     waiting: int
     running: int
@@ -29,7 +29,7 @@ class EngineStats:
     blocks_per_layer: int
     prefix_entries: int
     prefix_evictions: int
-    # Decoded tokens, once for each table of their session, by how their block was made ready; and writes.
+    # Decoded tokens, once per block table of their session, by how their block was made ready; and writes.
     append_paths: dict[str, int]
     launch: str  # how the device is asked for a step, and why not by a graph if that is what the options say
     counters: EngineCounters

@@ -1,7 +1,8 @@
-"""What a step hands out, as columns: a batch of tokens is handed over as a whole."""
+"""What a step hands out, kept as columns: a batch of tokens is added as a whole."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import starmap
+from typing import overload
 
 from labkit.engine.request import Completion, StepOutput
 
@@ -19,21 +20,23 @@ class StepOutputs(Sequence[StepOutput]):
 
     @property
     def completions(self) -> list[Completion]:
-        """Of the requests that have ended, in the order of their ends."""
+        """The completions of the requests that have ended, in the order of their ends."""
         return list(self._completions.values())
 
     def append(self, request_id: int, token_id: int | None, completion: Completion | None) -> None:
+        """Add a request's token, or its end without one; the completion comes with the last."""
         if completion is not None:
             self._completions[len(self.request_ids)] = completion
         self.request_ids.append(request_id)
         self.token_ids.append(token_id)
 
-    def extend(self, request_ids: Sequence[int], token_ids: Sequence[int]) -> None:
-        """A token each of requests that go on."""
+    def extend(self, request_ids: Sequence[int], token_ids: Sequence[int | None]) -> None:
+        """Add one token per request, of requests that go on."""
         self.request_ids += request_ids
         self.token_ids += token_ids
 
     def without(self, request_id: int) -> "StepOutputs":
+        """A copy that lacks one request's outputs."""
         others = StepOutputs()
         for output in self:
             if output.request_id != request_id:
@@ -42,6 +45,12 @@ class StepOutputs(Sequence[StepOutput]):
 
     def __len__(self) -> int:
         return len(self.request_ids)
+
+    @overload
+    def __getitem__(self, place: int) -> StepOutput: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[StepOutput]: ...
 
     def __getitem__(self, place: int | slice) -> StepOutput | list[StepOutput]:
         if isinstance(place, slice):
@@ -52,18 +61,6 @@ class StepOutputs(Sequence[StepOutput]):
     def __iter__(self) -> Iterator[StepOutput]:
         completions = map(self._completions.get, range(len(self)))
         return starmap(StepOutput, zip(self.request_ids, self.token_ids, completions, strict=True))
-
-    def __eq__(self, other: object) -> bool:
-        return list(self) == list(other) if isinstance(other, (StepOutputs, list)) else NotImplemented
-
-    __hash__ = None
-
-    def __add__(self, other: Iterable[StepOutput]) -> "StepOutputs":
-        # No __radd__: it would be asked before a list extends itself by `+=`, which then made a new list.
-        both = StepOutputs()
-        for output in (*self, *other):
-            both.append(*output)
-        return both
 
     def __repr__(self) -> str:
         return repr(list(self))

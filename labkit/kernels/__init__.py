@@ -1,4 +1,4 @@
-"""Kernels, one family a file: a Triton kernel, its checked wrapper, and its plain-PyTorch twin."""
+"""Kernels, one family per file: a Triton kernel, its checked wrapper, and its plain-PyTorch twin."""
 
 from labkit.kernels.decode_ends import (
     embed_slots_plain,

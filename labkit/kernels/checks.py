@@ -5,7 +5,7 @@ import os
 import torch
 from torch import Tensor
 
-DEBUG = os.environ.get("LABKIT_DEBUG") == "1"  # check values, too, at the price of waiting for the GPU
+DEBUG = os.environ.get("LABKIT_DEBUG") == "1"  # check indices' values, too, and wait for the GPU
 
 
 def check_tensor(
@@ -17,9 +17,11 @@ def check_tensor(
     device: torch.device | None = None,
     last_stride_is_1: bool = False,
 ) -> None:
-    """Raises ValueError that names the tensor, what it is and what it should be.
+    """Check one tensor against its contract. Raises ValueError with its name, what it is and what is
+    expected.
 
     shape: a number fixes a dimension, a name ("B") leaves it free.
+    dtype, device: None leaves them free. last_stride_is_1: whether the last dimension must be contiguous.
     """
     fits = tensor.dim() == len(shape) and all(
         isinstance(want, str) or have == want for have, want in zip(tensor.shape, shape, strict=True)
@@ -37,7 +39,7 @@ def check_tensor(
 
 
 def check_range(name: str, indices: Tensor, limit: int) -> None:
-    """Raises ValueError if an index is not in 0 to limit - 1. Only with LABKIT_DEBUG=1: it reads them all.
+    """Raises ValueError if an index is not in 0 to limit - 1. Only with LABKIT_DEBUG=1: it reads every index.
 
     Nothing is read while a CUDA graph is captured: the indices do not exist before it is replayed.
     """

@@ -1,7 +1,7 @@
 """How a decode step begins and ends on the device: slots to embeddings, logits to tokens and back to slots.
 
-B requests, S slots, E embedding, V vocabulary, P positions. A context length below 0 marks the slot of
-nobody, which pads a batch: it is read as position 0 and never moves on.
+B requests, S slots, E embedding, V vocabulary, P positions. A context length below 0 marks a padding slot,
+which fills up a batch: it is read as position 0, and its length never changes.
 """
 
 import torch
@@ -11,8 +11,8 @@ from labkit.kernels.checks import check_range, check_tensor
 from labkit.kernels.fused_linear import RowStatistics, row_statistics
 from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
 
-LOGITS_A_PROGRAM = 4096
-NO_TOKEN = -1  # of a row whose logits are not finite numbers
+LOGITS_PER_PROGRAM = 4096
+NO_TOKEN = -1  # the token id of a row whose logits are not finite numbers
 
 # --- slots to embeddings --------------------------------------------------------------------------------
 
@@ -21,35 +21,47 @@ def embed_slots_plain(
     slot_mapping: Tensor,  # [B] int64
     last_token_ids: Tensor,  # [S] int64
     context_lens: Tensor,  # [S] int32
-    wte: Tensor,  # [V, E]
-    wpe: Tensor,  # [P, E]
+    token_table: Tensor,  # [V, E]
+    position_table: Tensor,  # [P, E]
 ) -> tuple[Tensor, RowStatistics]:  # [B, E]
-    """The sum of each request's token and position embedding, and its statistics for the first LayerNorm."""
-    check_embed_slots(slot_mapping, last_token_ids, context_lens, wte, wpe)
-    x = wte[last_token_ids[slot_mapping]] + wpe[context_lens[slot_mapping].clamp(min=0)]
+    """The sum of each request's token and position embedding, and its row statistics for the first LayerNorm.
+
+    Plain PyTorch: the oracle of `embed_slots_triton`. Raises ValueError for arguments that do not fit.
+    """
+    check_embed_slots(slot_mapping, last_token_ids, context_lens, token_table, position_table)
+    x = token_table[last_token_ids[slot_mapping]] + position_table[context_lens[slot_mapping].clamp(min=0)]
     return x, row_statistics(x, x.shape[1])
 
 
 def embed_slots_triton(
-    slot_mapping: Tensor, last_token_ids: Tensor, context_lens: Tensor, wte: Tensor, wpe: Tensor
+    slot_mapping: Tensor,
+    last_token_ids: Tensor,
+    context_lens: Tensor,
+    token_table: Tensor,
+    position_table: Tensor,
 ) -> tuple[Tensor, RowStatistics]:
-    """The same in one kernel, a program a request."""
-    check_embed_slots(slot_mapping, last_token_ids, context_lens, wte, wpe)
+    """Each request's token plus position embedding [B, E] and its row statistics, in one kernel: one program
+    per request.
+
+    Takes what `embed_slots_plain` takes. Raises ValueError for arguments that do not fit, and
+    TritonUnavailableError where no kernel runs.
+    """
+    check_embed_slots(slot_mapping, last_token_ids, context_lens, token_table, position_table)
     check_launchable(slot_mapping.device)
-    B, E = len(slot_mapping), wte.shape[1]
-    x = torch.empty(B, E, dtype=wte.dtype, device=wte.device)
-    statistics = torch.empty(B, 1, 2, dtype=torch.float32, device=wte.device)
+    B, E = len(slot_mapping), token_table.shape[1]
+    x = torch.empty(B, E, dtype=token_table.dtype, device=token_table.device)
+    statistics = torch.empty(B, 1, 2, dtype=torch.float32, device=token_table.device)
     _embed_slots_kernel[(B,)](
         slot_mapping,
         last_token_ids,
         context_lens,
-        wte,
-        wpe,
+        token_table,
+        position_table,
         x,
         statistics,
         E,
         BLOCK_E=triton.next_power_of_2(E),
-        EARLY=early_launch(wte.device)["EARLY"],  # and no `launch_pdl`: see the kernel
+        EARLY=early_launch(token_table.device)["EARLY"],  # and no `launch_pdl`: see the kernel
     )
     return x, RowStatistics(statistics, E)
 
@@ -59,8 +71,8 @@ def _embed_slots_kernel(
     slot_mapping_ptr,
     last_token_ids_ptr,
     context_lens_ptr,
-    wte_ptr,
-    wpe_ptr,
+    token_table_ptr,
+    position_table_ptr,
     x_ptr,
     statistics_ptr,
     E,
@@ -77,8 +89,8 @@ def _embed_slots_kernel(
     slot = tl.load(slot_mapping_ptr + b)
     token_id = tl.load(last_token_ids_ptr + slot)
     position = tl.maximum(tl.load(context_lens_ptr + slot), 0)
-    token = tl.load(wte_ptr + token_id * E + e, mask=e < E, other=0.0)
-    place = tl.load(wpe_ptr + position.to(tl.int64) * E + e, mask=e < E, other=0.0)
+    token = tl.load(token_table_ptr + token_id * E + e, mask=e < E, other=0.0)
+    place = tl.load(position_table_ptr + position.to(tl.int64) * E + e, mask=e < E, other=0.0)
     x = (token.to(tl.float32) + place.to(tl.float32)).to(x_ptr.dtype.element_ty)
     tl.store(x_ptr + b * E + e, x, mask=e < E)
     stored = x.to(tl.float32)
@@ -97,7 +109,12 @@ def greedy_advance_plain(
     last_token_ids: Tensor,  # [S] int64
     context_lens: Tensor,  # [S] int32
 ) -> Tensor:  # [B] int64
-    """The likeliest token of each row, or NO_TOKEN; every slot of a request moves on by it."""
+    """The likeliest token of each row, or NO_TOKEN if its logits are not finite.
+
+    Changes the slots in place: the token becomes the last one (0 for NO_TOKEN), and the context length grows
+    by 1, except in padding slots. Plain PyTorch: the oracle of `greedy_advance_triton`. Raises ValueError for
+    arguments that do not fit.
+    """
     check_greedy_advance(logits, slot_mapping, last_token_ids, context_lens)
     largest, token_ids = logits.max(dim=-1)  # NaN and inf, if any, are the row's maximum
     token_ids = token_ids.masked_fill(~largest.isfinite(), NO_TOKEN)
@@ -110,16 +127,21 @@ def greedy_advance_plain(
 def greedy_advance_triton(
     logits: Tensor, slot_mapping: Tensor, last_token_ids: Tensor, context_lens: Tensor
 ) -> Tensor:
-    """The same in two kernels: the best of each piece of a row, then the best of these."""
+    """The likeliest token of each row [B] int64, or NO_TOKEN, with the slots advanced by it in place, in two
+    kernels: the best of each piece of a row, then the best of the pieces.
+
+    Takes what `greedy_advance_plain` takes. Raises ValueError for arguments that do not fit, and
+    TritonUnavailableError where no kernel runs.
+    """
     check_greedy_advance(logits, slot_mapping, last_token_ids, context_lens)
     check_launchable(logits.device)
     B, V = logits.shape
-    num_pieces = triton.cdiv(V, LOGITS_A_PROGRAM)
+    num_pieces = triton.cdiv(V, LOGITS_PER_PROGRAM)
     best = torch.empty(B, num_pieces, dtype=torch.float32, device=logits.device)
     best_ids = torch.empty(B, num_pieces, dtype=torch.int32, device=logits.device)
     token_ids = torch.empty(B, dtype=torch.int64, device=logits.device)
     _best_of_pieces_kernel[(num_pieces, B)](
-        logits, best, best_ids, V, logits.stride(0), BLOCK=LOGITS_A_PROGRAM, **early_launch(logits.device)
+        logits, best, best_ids, V, logits.stride(0), BLOCK=LOGITS_PER_PROGRAM, **early_launch(logits.device)
     )
     _choose_and_advance_kernel[(B,)](
         best,
@@ -187,16 +209,26 @@ def _choose_and_advance_kernel(
 
 
 def check_embed_slots(
-    slot_mapping: Tensor, last_token_ids: Tensor, context_lens: Tensor, wte: Tensor, wpe: Tensor
+    slot_mapping: Tensor,
+    last_token_ids: Tensor,
+    context_lens: Tensor,
+    token_table: Tensor,
+    position_table: Tensor,
 ) -> None:
     """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit."""
     check_slots(slot_mapping, last_token_ids, context_lens)
-    check_tensor("wte", wte, shape=("V", "E"), device=slot_mapping.device)
-    check_tensor("wpe", wpe, shape=("P", wte.shape[1]), dtype=wte.dtype, device=slot_mapping.device)
-    for name, weight in (("wte", wte), ("wpe", wpe)):
+    check_tensor("token_table", token_table, shape=("V", "E"), device=slot_mapping.device)
+    check_tensor(
+        "position_table",
+        position_table,
+        shape=("P", token_table.shape[1]),
+        dtype=token_table.dtype,
+        device=slot_mapping.device,
+    )
+    for name, weight in (("token_table", token_table), ("position_table", position_table)):
         if not weight.is_contiguous():
             raise ValueError(f"{name} has strides {weight.stride()}, expected it to be contiguous")
-    check_range("last_token_ids", last_token_ids, len(wte))
+    check_range("last_token_ids", last_token_ids, len(token_table))
 
 
 def check_greedy_advance(
@@ -210,6 +242,8 @@ def check_greedy_advance(
 
 
 def check_slots(slot_mapping: Tensor, last_token_ids: Tensor, context_lens: Tensor) -> None:
+    """Raises ValueError unless these are int64 [B], int64 [S] and int32 [S] on one device, each
+    contiguous."""
     integers = {"device": slot_mapping.device, "last_stride_is_1": True}
     check_tensor("slot_mapping", slot_mapping, shape=("B",), dtype=torch.int64, **integers)
     check_tensor("last_token_ids", last_token_ids, shape=("S",), dtype=torch.int64, **integers)

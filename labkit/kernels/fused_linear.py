@@ -1,6 +1,6 @@
-"""The linear layers of a GPT-2 block, each in one kernel with what stands before or behind it.
+"""The linear layers of a decoder's layer, each in one kernel with what stands before or behind it.
 
-M rows (one new token a request), K inputs, N outputs. With one row or with 256 the weights are read once,
+M rows (one new token per request), K inputs, N outputs. With one row or with 256 the weights are read once,
 and that takes the time: so there are many programs, each with a tile of the result and its share of the
 weights. The normalized rows, and the products before bias, GELU and residual, never reach memory.
 """
@@ -28,7 +28,8 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 
 class Tile(NamedTuple):
-    """A program makes [block_m, block_n] outputs, block_k inputs at a time; split_k programs share a tile."""
+    """How a matrix product is cut: a program makes [block_m, block_n] outputs, block_k inputs at a time, and
+    split_k programs share one such tile."""
 
     block_m: int
     block_n: int
@@ -96,16 +97,18 @@ def tile_of(M: int, N: int, K: int, *, can_split: bool = True) -> Tile:
 
 
 class RowStatistics(NamedTuple):
-    """Of each row's columns, in parts of `width` (the last may have fewer): their mean, and the sum of their
-    squared distances from it. What a LayerNorm has to know of its input; parts are put together as Chan,
-    Golub and LeVeque (1979) do."""
+    """What a LayerNorm has to know of its input: for each row, cut into parts of `width` columns (the last
+    may have fewer), each part's mean and the sum of its squared distances from that mean.
+
+    Parts are combined by the formula of Chan, Golub and LeVeque (1979).
+    """
 
     parts: Tensor  # [M, P, 2] float32
     width: int
 
 
 def row_statistics(x: Tensor, width: int) -> RowStatistics:
-    """Of x [M, K]."""
+    """The statistics of x [M, K] in parts of `width` columns, computed in float32."""
     parts = [part.float() for part in x.split(width, dim=1)]
     means = [part.mean(dim=1) for part in parts]
     squares = [((part - mean[:, None]) ** 2).sum(dim=1) for part, mean in zip(parts, means, strict=True)]
@@ -113,7 +116,8 @@ def row_statistics(x: Tensor, width: int) -> RowStatistics:
 
 
 def mean_and_rstd(statistics: RowStatistics, K: int, eps: float) -> tuple[Tensor, Tensor]:
-    """Mean and reciprocal standard deviation of rows of K columns, each [M]."""
+    """Mean and reciprocal standard deviation, each [M] float32, of rows of K columns; eps is added to the
+    variance."""
     means, squares = statistics.parts.unbind(2)  # [M, P]
     first = torch.arange(means.shape[1], device=means.device) * statistics.width
     counts = (K - first).clamp(max=statistics.width)
@@ -123,7 +127,7 @@ def mean_and_rstd(statistics: RowStatistics, K: int, eps: float) -> tuple[Tensor
 
 
 class NormLinear(NamedTuple):
-    """A LayerNorm and the linear layer behind it, put into one: made once, by `fold_layer_norm`.
+    """A LayerNorm and the linear layer behind it in one, as `fold_layer_norm` makes it once per layer.
 
     linear(layer_norm(x)) is rstd * (x @ weight.T - mean * column_sums) + bias, with the norm's weight and
     bias inside of `weight` and `bias`: nothing has to be normalized before the product.
@@ -142,7 +146,10 @@ def fold_layer_norm(
     weight: Tensor,  # [N, K]
     bias: Tensor | None,  # [N]
 ) -> NormLinear:
-    """A copy of the weight, in its dtype, and two vectors."""
+    """Put a LayerNorm's weight and bias into the linear layer behind it.
+
+    Makes a copy of the linear weight, in its dtype, and two float32 vectors; changes none of its arguments.
+    """
     folded = (weight.float() * norm_weight.float()).to(weight.dtype).contiguous()
     folded_bias = weight.float() @ norm_bias.float()
     if bias is not None:
@@ -156,7 +163,10 @@ def norm_linear_plain(
     layer: NormLinear,
     gelu: bool = False,
 ) -> Tensor:  # [M, N]
-    """linear(layer_norm(x)), then GELU by its tanh formula if asked for."""
+    """linear(layer_norm(x)), with GELU by its tanh formula behind it if asked for.
+
+    Plain PyTorch: the oracle of `norm_linear_triton`. Raises ValueError for arguments that do not fit.
+    """
     check_norm_linear(x, statistics, layer)
     mean, rstd = mean_and_rstd(statistics, x.shape[1], layer.eps)
     product = F.linear(x.float(), layer.weight.float())
@@ -172,7 +182,12 @@ def norm_linear_triton(
     *,
     tile: Tile | None = None,
 ) -> Tensor:
-    """The same in one kernel; all is float32 from the product to the end."""
+    """linear(layer_norm(x)) [M, N], with GELU behind it if asked for, in one kernel; all is float32 from the
+    product to the end.
+
+    Takes what `norm_linear_plain` takes. tile: None picks it by the sizes and the GPU. Raises ValueError for
+    arguments that do not fit, and TritonUnavailableError where no kernel runs.
+    """
     check_norm_linear(x, statistics, layer)
     check_launchable(x.device)
     (M, K), N = x.shape, len(layer.weight)
@@ -300,8 +315,11 @@ def _rows_first(acc, BLOCK_M: tl.constexpr):  # [BLOCK_M, BLOCK_N]
 
 
 class SplitKWorkspace(NamedTuple):
-    """Where programs that share a tile leave their parts. One launch at a time, as in one stream: two at once
-    count each other's parts, add up what is not there yet, and leave a count for all launches after them."""
+    """Where programs that share a tile leave their partial sums.
+
+    For one launch at a time, as in one stream: two at once would count each other's parts, add up what is
+    not there yet, and leave a wrong count for all later launches.
+    """
 
     partials: Tensor  # [at least tiles * split_k * block_m * block_n] float32
     counters: Tensor  # [at least tiles] int32: the parts that have arrived; 0 between launches
@@ -310,7 +328,11 @@ class SplitKWorkspace(NamedTuple):
 def make_split_k_workspace(
     device: torch.device, num_partials: int = 2**21, num_tiles: int = 2**12
 ) -> SplitKWorkspace:
-    """8 MiB unless told otherwise: 256 rows of GPT-2 124M, each sum in 8 parts, need 6."""
+    """A workspace on `device` with its counters at 0.
+
+    num_partials: float32 partial sums it has room for; by default 8 MiB, where 256 rows of GPT-2 124M with
+    each sum in 8 parts need 6. num_tiles: tiles that may be shared in one launch.
+    """
     with torch.inference_mode(False):  # or its counters could not be set outside of inference mode
         return SplitKWorkspace(
             torch.empty(num_partials, dtype=torch.float32, device=device),
@@ -319,6 +341,7 @@ def make_split_k_workspace(
 
 
 def num_partials_of(num_tiles: int, tile: Tile) -> int:
+    """Partial sums of a launch of `num_tiles` tiles, each shared by tile.split_k programs."""
     return num_tiles * tile.split_k * tile.block_m * tile.block_n
 
 
@@ -328,7 +351,10 @@ def linear_residual_plain(
     bias: Tensor | None,  # [N]
     residual: Tensor,  # [M, N]
 ) -> tuple[Tensor, RowStatistics]:  # [M, N]
-    """residual + linear(x), and the statistics of its rows, for the LayerNorm that follows."""
+    """residual + linear(x), and the statistics of its rows for the LayerNorm that follows.
+
+    Plain PyTorch: the oracle of `linear_residual_triton`. Raises ValueError for arguments that do not fit.
+    """
     check_linear_residual(x, weight, bias, residual)
     out = residual + F.linear(x, weight, bias)
     return out, row_statistics(out, out.shape[1])
@@ -343,11 +369,13 @@ def linear_residual_triton(
     tile: Tile | None = None,
     workspace: SplitKWorkspace | None = None,
 ) -> tuple[Tensor, RowStatistics]:
-    """The same in one kernel; the sum is float32 up to its end, where the plain twin rounds twice.
+    """residual + linear(x) [M, N] and the statistics of its rows, in one kernel; the sum is float32 up to its
+    end, where `linear_residual_plain` rounds twice.
 
     With tile.split_k > 1 each program sums a part of the inputs, and the last to arrive adds up the parts,
-    always in the same order: the same arguments give the same bits. workspace: for calls that follow each
-    other; without one, each call makes its own.
+    always in the same order: the same arguments give the same bits. tile: None picks it by the sizes and the
+    GPU. workspace: for calls that follow each other; without one, each call makes its own. Raises ValueError
+    for arguments that do not fit, and TritonUnavailableError where no kernel runs.
     """
     check_linear_residual(x, weight, bias, residual)
     check_launchable(x.device)
@@ -423,7 +451,7 @@ def _linear_residual_kernel(
     in_tile = in_m[:, None] & in_n[None, :]
     x_rows = x_ptr + m[:, None] * x_stride_m
     weight_rows = weight_ptr + n[:, None] * K
-    K_A_PART: tl.constexpr = (K + BLOCK_K * SPLIT_K - 1) // (BLOCK_K * SPLIT_K) * BLOCK_K
+    K_PER_PART: tl.constexpr = (K + BLOCK_K * SPLIT_K - 1) // (BLOCK_K * SPLIT_K) * BLOCK_K
     part = tl.program_id(2)
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
@@ -434,8 +462,8 @@ def _linear_residual_kernel(
     if HAS_BIAS:
         rest += tl.load(bias_ptr + n, mask=in_n, other=0.0).to(tl.float32)[None, :]
     acc = _zeros(BLOCK_M, BLOCK_N)
-    for first in tl.range(0, K_A_PART, BLOCK_K):
-        k = part * K_A_PART + first + tl.arange(0, BLOCK_K)  # a part may end beyond K, or begin there
+    for first in tl.range(0, K_PER_PART, BLOCK_K):
+        k = part * K_PER_PART + first + tl.arange(0, BLOCK_K)  # a part may end beyond K, or begin there
         in_k = k < K
         w = tl.load(weight_rows + k[None, :], mask=in_n[:, None] & in_k[None, :], other=0.0)
         x = tl.load(x_rows + k[None, :], mask=in_m[:, None] & in_k[None, :], other=0.0)
@@ -478,8 +506,11 @@ def _store_with_statistics(out, m, n, in_m, in_n, out_ptr, statistics_ptr, N):
 
 
 def default_tile(x: Tensor, N: int, can_split: bool) -> Tile:
-    """The tile of `tile_of`, which thinks of half precision, and of an H100: of float32, a thread holds
-    fewer, and on other GPUs there may be less room."""
+    """The tile for x [M, K] and N outputs on x's device.
+
+    `tile_of` picks it for half precision on an H100; float32 gets fewer inputs at a time, for a thread's
+    registers hold fewer of them, and a GPU with less shared memory gets what fits into it.
+    """
     tile = tile_of(max(len(x), 1), N, x.shape[1], can_split=can_split)
     if x.element_size() == 4:
         tile = tile._replace(block_k=max(16, tile.block_k // 4))
@@ -487,7 +518,8 @@ def default_tile(x: Tensor, N: int, can_split: bool) -> Tile:
 
 
 def tile_with_room(tile: Tile, element_size: int, room: int) -> Tile:
-    """The tile, cut until it has room in that many bytes: fewer stages, and then fewer inputs per stage."""
+    """The tile, cut until its staged inputs fit into `room` bytes: first fewer stages, then fewer inputs per
+    stage. element_size: bytes of an input."""
     while staged_bytes(tile, element_size) > room and (tile.num_stages > 2 or tile.block_k > 16):
         if tile.num_stages > 2:
             tile = tile._replace(num_stages=tile.num_stages - 1)
@@ -497,18 +529,22 @@ def tile_with_room(tile: Tile, element_size: int, room: int) -> Tile:
 
 
 def staged_bytes(tile: Tile, element_size: int) -> int:
-    """Shared memory for the inputs that are under way while others are multiplied: of all stages but one.
-    (Hopper and data center Blackwell keep the one as well; no tile comes near the 227 KiB that they have.)"""
+    """Bytes of shared memory for the inputs in flight while others are multiplied: those of all stages but
+    one.
+
+    Hopper and data center Blackwell keep the last one as well; no tile comes near the 227 KiB they have.
+    """
     return (tile.num_stages - 1) * (tile.block_m + tile.block_n) * tile.block_k * element_size
 
 
 def must_upcast(dtype: torch.dtype) -> bool:
-    """Triton's interpreter multiplies the bits of a bfloat16, not its value."""
+    """Whether a kernel must convert its inputs to float32 first: Triton's interpreter multiplies the bits of
+    a bfloat16, not its value."""
     return INTERPRETED and dtype == torch.bfloat16
 
 
 def check_tile(tile: Tile, can_split: bool) -> Tile:
-    """Raises ValueError naming the field that no kernel can be compiled for."""
+    """The values as a `Tile`. Raises ValueError naming the field that no kernel can be compiled for."""
     tile = Tile(*tile)
     for name, value in tile._asdict().items():
         is_power_of_2 = value > 0 and value & (value - 1) == 0
@@ -524,7 +560,8 @@ def check_tile(tile: Tile, can_split: bool) -> Tile:
 
 
 def check_workspace(workspace: SplitKWorkspace, device: torch.device, num_tiles: int, tile: Tile) -> None:
-    """Raises ValueError if the parts of a launch have no room in it."""
+    """Raises ValueError if a workspace is elsewhere, or has no room for a launch of `num_tiles` shared
+    tiles."""
     partials, counters = workspace
     contiguous = {"device": device, "last_stride_is_1": True}
     check_tensor("workspace.partials", partials, shape=("P",), dtype=torch.float32, **contiguous)
@@ -563,6 +600,8 @@ def check_linear_residual(x: Tensor, weight: Tensor, bias: Tensor | None, residu
 
 
 def check_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    """Raises ValueError unless x [M, K], weight [N, K] and bias [N] have one floating dtype and one device,
+    the weight is contiguous, and the kernels' 32-bit offsets reach every number."""
     check_tensor("x", x, shape=("M", "K"), last_stride_is_1=True)
     if x.dtype not in FLOATS:
         raise ValueError(f"x is {x.dtype}, expected one of {', '.join(map(str, FLOATS))}")

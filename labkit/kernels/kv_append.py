@@ -1,6 +1,6 @@
-"""Writing one new token a request into the paged cache: B requests, H heads, D head size, N blocks.
+"""Writing one new token per request into the paged cache: B requests, H heads, D head size, N blocks.
 
-Three forms, each narrower than the one before and each told less by the host. Requests that are written
+Three forms, each narrower than the one before, with fewer arguments from the host. Requests that are written
 own their blocks, so no two programs write to the same slot.
 """
 
@@ -22,7 +22,10 @@ def kv_append_plain(
     block_idx: Tensor,  # [F] their blocks
     pos: Tensor,  # [F] the slots in these blocks
 ) -> None:
-    """Indexed assignment: the oracle of the kernels. Index tensors are int32 or int64."""
+    """Write F of the batch's new keys and values by indexed assignment: the oracle of `kv_append_triton`.
+
+    Index tensors are int32 or int64. Raises ValueError for arguments that do not fit.
+    """
     check_kv_append(k_cache_layer, v_cache_layer, key_new, value_new, block_idx, pos, batch_idx)
     batch_idx, block_idx, pos = batch_idx.long(), block_idx.long(), pos.long()
     k_cache_layer[block_idx, :, pos] = key_new[batch_idx]
@@ -38,7 +41,12 @@ def kv_append_triton(
     block_idx: Tensor,
     pos: Tensor,
 ) -> None:
-    """The same in one kernel, the generic one: a program a written request, which goes over its heads."""
+    """Write any F of the batch's new keys and values, at any positions, in one kernel: one program per
+    written request, which loops over its heads.
+
+    Takes what `kv_append_plain` takes. Raises ValueError for arguments that do not fit, and
+    TritonUnavailableError where no kernel runs.
+    """
     check_kv_append(k_cache_layer, v_cache_layer, key_new, value_new, block_idx, pos, batch_idx)
     check_launchable(key_new.device)
     _, H, D = key_new.shape
@@ -105,7 +113,12 @@ def kv_append_full_batch_plain(
     block_idx: Tensor,  # [B]
     pos: int,  # the slot, the same for all
 ) -> None:
-    """Request b goes to slot `pos` of block block_idx[b]."""
+    """Write the whole batch, all requests at one position: request b goes to slot `pos` of block
+    block_idx[b].
+
+    Plain PyTorch: the oracle of `kv_append_triton_full_batch`. Raises ValueError for arguments that do not
+    fit.
+    """
     check_kv_append(k_cache_layer, v_cache_layer, key_new, value_new, block_idx, pos)
     block_idx = block_idx.long()
     k_cache_layer[block_idx, :, pos] = key_new
@@ -120,7 +133,12 @@ def kv_append_triton_full_batch(
     block_idx: Tensor,
     pos: int,
 ) -> None:
-    """The same in one kernel: a program a request and head (061). No batch_idx, and `pos` is a number."""
+    """Write the whole batch, all requests at one position `pos`, in one kernel: one program per request and
+    head (write-up 061).
+
+    Takes what `kv_append_full_batch_plain` takes. Raises ValueError for arguments that do not fit, and
+    TritonUnavailableError where no kernel runs.
+    """
     check_kv_append(k_cache_layer, v_cache_layer, key_new, value_new, block_idx, pos)
     check_launchable(key_new.device)
     B, H, D = key_new.shape
@@ -182,7 +200,12 @@ def kv_append_identity_pos_plain(
     block_idx: Tensor,  # [B]
     pos: Tensor,  # [B]
 ) -> None:
-    """Request b goes to slot pos[b] of block block_idx[b]."""
+    """Write the whole batch, each request at its own position: request b goes to slot pos[b] of block
+    block_idx[b].
+
+    Plain PyTorch: the oracle of `kv_append_triton_identity_pos`. Raises ValueError for arguments that do not
+    fit.
+    """
     check_kv_append(k_cache_layer, v_cache_layer, key_new, value_new, block_idx, pos)
     block_idx, pos = block_idx.long(), pos.long()
     k_cache_layer[block_idx, :, pos] = key_new
@@ -197,7 +220,12 @@ def kv_append_triton_identity_pos(
     block_idx: Tensor,
     pos: Tensor,
 ) -> None:
-    """The same in one kernel: a program a request and head (062). No batch_idx: request b is row b."""
+    """Write the whole batch, each request at its own position, in one kernel: one program per request and
+    head (write-up 062).
+
+    Takes what `kv_append_identity_pos_plain` takes. Raises ValueError for arguments that do not fit, and
+    TritonUnavailableError where no kernel runs.
+    """
     check_kv_append(k_cache_layer, v_cache_layer, key_new, value_new, block_idx, pos)
     check_launchable(key_new.device)
     B, H, D = key_new.shape
@@ -252,7 +280,7 @@ def _kv_append_identity_pos_kernel(
 
 
 def block_d_of(D: int) -> int:
-    """Numbers of a head that one program moves at a time."""
+    """Numbers of a head of D that one program moves at a time: a power of 2."""
     return 128 if D >= 128 else 64
 
 

@@ -1,6 +1,6 @@
 """Attention of one new token over a paged cache (PagedAttention, Kwon et al., 2023).
 
-B requests, H heads, D head size, N blocks in the pool, M blocks a table row.
+B requests, H heads, D head size, N blocks in the pool, M blocks per row of the block table.
 """
 
 from typing import Protocol
@@ -13,6 +13,8 @@ from labkit.kernels.triton_runtime import check_launchable, tl, triton
 
 
 class PagedAttentionFunction(Protocol):
+    """Attention of one new token per request over one layer of a paged cache, which it only reads."""
+
     def __call__(
         self,
         query: Tensor,  # [B, H, D]
@@ -37,7 +39,10 @@ def paged_attention_plain(
     context_lens: Tensor,
     max_context_len: int,
 ) -> Tensor:
-    """Gather every block into one dense piece and attend to it: simple, and the oracle of the kernel."""
+    """Gather every block into one dense piece and attend to it: simple, and the oracle of the kernel.
+
+    Takes and returns what a `PagedAttentionFunction` does. Raises ValueError for arguments that do not fit.
+    """
     check_paged_attention(
         query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens, max_context_len
     )
@@ -69,7 +74,12 @@ def paged_attention_triton(
     context_lens: Tensor,
     max_context_len: int,
 ) -> Tensor:
-    """The same in one kernel that reads the blocks where they lie; query, key and value may be views."""
+    """Attention over a paged cache in one kernel that reads the blocks where they lie: one program per
+    request and head. Query, key and value may be views.
+
+    Takes and returns what a `PagedAttentionFunction` does. Raises ValueError for arguments that do not fit,
+    and TritonUnavailableError where no kernel runs.
+    """
     check_paged_attention(
         query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens, max_context_len
     )
@@ -129,7 +139,7 @@ def _paged_attn_decode_kernel(
     BLOCK_T: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """One program a request and head: a softmax that is corrected as larger scores come (Milakov and
+    """One program per request and head: a softmax that is corrected as larger scores come (Milakov and
     Gimelshein, 2018), begun with the current token and continued block by block."""
     b = tl.program_id(0)
     h = tl.program_id(1)

@@ -1,8 +1,8 @@
 """Attention of one new token that also stores the token's key and value: one kernel where there were two.
 
-B requests, S slots, H heads, D head size, N blocks in the pool, M blocks a table row. What a request needs
-lies in its slot: `slot_mapping` says which. A context length below 0 marks a row that pads the batch: it
-sees its own token alone, and nothing is stored for it.
+B requests, S slots, H heads, D head size, N blocks in the pool, M blocks per row of the block table. What a
+request needs lies in its slot: `slot_mapping` says which. A context length below 0 marks a row that pads the
+batch: it sees its own token alone, and nothing is stored for it.
 """
 
 from typing import Protocol
@@ -15,9 +15,9 @@ from labkit.kernels.paged_attention import paged_attention_plain
 from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
 
 # The split form: tokens that a program, which is one warp, reads at a time, and how many such programs an
-# H100 runs at once (8 on each of its 132 multiprocessors, for their registers). One more would have to wait
-# until another has ended, and all for it. Wider rows than those of a key of 64 in half precision are read
-# fewer at a time: a thread would not have registers enough.
+# H100 runs at once (8 on each of its 132 multiprocessors, limited by their registers). One program more would
+# start only when another has ended, and the whole launch would wait for it. Wider rows than those of a key of
+# 64 in half precision are read fewer at a time: a thread would not have registers enough.
 TOKENS_AT_A_TIME = 32
 BYTES_AT_A_TIME = TOKENS_AT_A_TIME * 64 * 2
 PROGRAMS_AT_ONCE = 1056
@@ -25,6 +25,9 @@ MAX_SPLITS = 16
 
 
 class PagedAttentionAppend(Protocol):
+    """Attention of one new token per request over one layer of a paged cache, which also stores that token's
+    key and value there. Requests are found through their slots."""
+
     def __call__(
         self,
         query: Tensor,  # [B, H, D]
@@ -51,7 +54,10 @@ def paged_attention_append_plain(
     slot_mapping: Tensor,
     max_context_len: int,
 ) -> Tensor:
-    """Attend, then store: the oracle of the kernels."""
+    """Attend, then store the new token's key and value: plain PyTorch, the oracle of both kernels.
+
+    Takes and returns what a `PagedAttentionAppend` does. Raises ValueError for arguments that do not fit.
+    """
     check_paged_attention_append(
         query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens, slot_mapping
     )
@@ -79,7 +85,12 @@ def paged_attention_append_triton(
     slot_mapping: Tensor,
     max_context_len: int,
 ) -> Tensor:
-    """The same in one kernel, a program a request and head; query, key and value may be views."""
+    """Attend and store the new token's key and value in one kernel: one program per request and head. Query,
+    key and value may be views.
+
+    Takes and returns what a `PagedAttentionAppend` does. Raises ValueError for arguments that do not fit, and
+    TritonUnavailableError where no kernel runs.
+    """
     check_paged_attention_append(
         query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens, slot_mapping
     )
@@ -141,7 +152,8 @@ def _paged_attn_append_kernel(
     BLOCK_T: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """The softmax of `_paged_attn_decode_kernel`, and a store of the current token at the end of its row."""
+    """One program per request and head: the softmax of `_paged_attn_decode_kernel`, and a store of the
+    current token at the end of its sequence."""
     b = tl.program_id(0)
     h = tl.program_id(1)
     t = tl.arange(0, BLOCK_T)
@@ -182,11 +194,11 @@ def _paged_attn_append_kernel(
     tl.store(out_ptr + b * out_stride_b + h * out_stride_h + d, out, mask=in_head)
 
 
-# --- split: several programs a request and head ---------------------------------------------------------
+# --- split: several programs per request and head -------------------------------------------------------
 
 
 class SplitWorkspace:
-    """What the programs of the split form leave for each other: partial results, and who has arrived.
+    """What the programs of the split form leave for each other: partial results, and how many have arrived.
 
     For calls in one stream that follow each other; made once, so that a CUDA graph can hold its address.
     """
@@ -199,13 +211,17 @@ class SplitWorkspace:
 
 
 def num_splits(batch_size: int, num_heads: int, max_tokens: int) -> int:
-    """Programs a request and head: as many as run at once, and none without tokens in the longest row."""
+    """Programs per request and head, 1 to MAX_SPLITS: as many as run at once, and no more than there are
+    pieces in the longest sequence of `max_tokens` tokens."""
     at_once = PROGRAMS_AT_ONCE // (batch_size * num_heads)
     return max(1, min(at_once, MAX_SPLITS, -(-max_tokens // TOKENS_AT_A_TIME)))
 
 
 def tokens_at_a_time(num_programs: int, row_bytes: int) -> int:
-    """Of keys of `row_bytes`. Where not all programs run at once, half the tokens, for twice as many do."""
+    """Tokens that a program of the split form reads at a time, a key being `row_bytes` long.
+
+    Where not all of num_programs run at once it is half as many, so that twice as many programs run.
+    """
     tokens = min(TOKENS_AT_A_TIME, max(2, BYTES_AT_A_TIME // row_bytes))
     return tokens if num_programs <= PROGRAMS_AT_ONCE else tokens // 2
 
@@ -222,8 +238,13 @@ def paged_attention_append_split_triton(
     workspace: SplitWorkspace,
     splits: int,
 ) -> Tensor:
-    """The same with `splits` programs a request and head, each over its share of the tokens (Flash-Decoding,
-    Dao et al., 2023). The last of them to arrive puts the shares together, always in the same order."""
+    """Attend and store the new token's key and value with `splits` programs per request and head, each over
+    its share of the tokens (Flash-Decoding, Dao et al., 2023).
+
+    The last program to arrive puts the shares together, always in the same order: the same arguments give the
+    same bits. Tensors are those of a `PagedAttentionAppend`. Raises ValueError for arguments that do not fit
+    or a workspace that is too small, and TritonUnavailableError where no kernel runs.
+    """
     check_paged_attention_append(
         query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens, slot_mapping
     )
@@ -297,7 +318,7 @@ def _load_piece(
     row = block * cache_stride_n + h * cache_stride_h + (token % block_size) * cache_stride_t
     place = row[:, None] + d[None, :]
     mask = live[:, None] & in_head[None, :]
-    # Read once a step: they make room in the cache for what is read again.
+    # Read once per step: they make room in the cache for what is read again.
     keys = tl.load(k_cache_ptr + place, mask=mask, other=0.0, eviction_policy="evict_first")
     values = tl.load(v_cache_ptr + place, mask=mask, other=0.0, eviction_policy="evict_first")
     return keys, values
@@ -480,7 +501,8 @@ def check_paged_attention_append(
 
 
 def check_workspace(workspace: SplitWorkspace, query: Tensor) -> None:
-    """Raises ValueError if the batch's partial results have no room in it."""
+    """Raises ValueError if the workspace is elsewhere, for heads of another size, or too small for query
+    [B, H, D]."""
     B, H, D = query.shape
     partial_out = workspace.partial_out
     if partial_out.device != query.device:

@@ -25,7 +25,8 @@ class TritonUnavailableError(LabkitError, RuntimeError):
 
 @dataclass(frozen=True)
 class TritonStatus:
-    """How Triton kernels run in this process, and why so."""
+    """How Triton kernels run in this process, and why: compiled ("native"), in the interpreter, or not at
+    all."""
 
     mode: Literal["native", "interpreter", "off"]
     reason: str
@@ -162,9 +163,12 @@ def check_triton() -> None:
 
 @functools.cache
 def early_launch(device: "torch.device") -> dict[str, bool]:
-    """Launch options of a kernel that may begin while the one before it ends (programmatic dependent launch,
-    from Hopper on). It has a constant EARLY: if set, it waits for the kernel before, after what does not
-    depend on that one, and lets the one behind it begin."""
+    """Launch options of a kernel that may begin while the one before it ends: programmatic dependent launch,
+    on Hopper and newer GPUs; elsewhere the kernel is launched in order.
+
+    The kernel has a constant EARLY. If it is set, the kernel lets the next one begin, does what does not
+    depend on the one before, and then waits for that.
+    """
     import torch
 
     is_early = not INTERPRETED and torch.cuda.get_device_capability(device) >= (9, 0)
@@ -173,7 +177,7 @@ def early_launch(device: "torch.device") -> dict[str, bool]:
 
 @functools.cache
 def shared_memory_of(device: "torch.device") -> int:
-    """Bytes of shared memory that a program can have there. The interpreter has no limit."""
+    """Bytes of shared memory that a program can have on a device. The interpreter has no limit."""
     import torch
 
     return (

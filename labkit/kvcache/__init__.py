@@ -1,4 +1,4 @@
-"""Memory: the block pool and its books, block tables, and the prefix cache."""
+"""Memory: the KV block pool and its bookkeeping, block tables, and the prefix cache."""
 
 from labkit.kvcache.block_info import KVBlockInfo, MutableKVBlockInfo
 from labkit.kvcache.block_manager import BlockHolder, KVBlockManager

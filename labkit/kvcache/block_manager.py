@@ -1,6 +1,6 @@
 """Memory for keys and values, handed out in blocks of tokens (PagedAttention, Kwon et al., 2023).
 
-Shapes: L layers, N blocks a layer, H heads, D head size, T tokens. Every layer has its own blocks; a
+Shapes: L layers, N blocks per layer, H heads, D head size, T tokens. Every layer has its own blocks; a
 block's global id is layer * max_blocks_per_layer + block_index. (Not so on rung 07 and above: see
 `OneTableBlockManager`.)
 """
@@ -13,25 +13,29 @@ import torch
 from torch import Tensor
 
 from labkit.errors import OutOfBlocksError
-from labkit.kvcache.block_info import KVBlockInfo
+from labkit.kvcache.block_info import BlockInfo, BlockInfos, KVBlockInfo, MutableKVBlockInfo
 from labkit.kvcache.kv_write import IndexedWrite, KVWrite
+
+NO_BLOCK = -1  # where a sequence has no last block; never a block's id
 
 
 class BlockHolder(Protocol):
-    """Whoever keeps blocks alive: a session or a prefix entry."""
+    """What keeps blocks alive: a session or an entry of the prefix cache."""
 
     block_ids_per_layer: list[list[int]]
     num_tokens: int
 
 
 class KVBlockManager:
-    """The KV pool and its books: which block is free, who shares it, how full it is.
+    """The KV pool and its bookkeeping: which blocks are free, how many holders share one, how full each is.
 
     `k_cache` and `v_cache` are [L, N, H, block_size, D]. Queries change nothing. A command that finds no
-    free block raises before it changes the books; an append whose write fails is undone by `truncate`.
+    free block raises before it changes any record; an append whose write fails is undone by `truncate`.
     """
 
-    info_type = KVBlockInfo
+    watch_points = ("allocate_block", "copy_on_write", "block_infos")
+    info_type: type[KVBlockInfo] | type[MutableKVBlockInfo] = KVBlockInfo
+    block_infos: BlockInfos[BlockInfo]
 
     def __init__(
         self,
@@ -46,7 +50,9 @@ class KVBlockManager:
         dtype: torch.dtype = torch.float32,
         kv_write: KVWrite | None = None,
     ) -> None:
-        """max_blocks_per_seq: of the longest possible sequence, by default all blocks of a layer.
+        """Allocate the pool, filled with zeros, with every block free.
+
+        max_blocks_per_seq: blocks of the longest possible sequence, by default all blocks of a layer.
         kv_write: how `append_token_batch` writes, by default by indexed assignment.
         """
         self.num_layers = num_layers
@@ -60,9 +66,9 @@ class KVBlockManager:
         self.v_cache = torch.zeros(shape, device=device, dtype=dtype)
         # Appended tokens by how their block was made ready, and batches by how they were written.
         self.append_paths: Counter[str] = Counter()
-        self.num_let_go = 0  # how often a holder has let go of a block, ever
-        self._block_infos: dict[int, KVBlockInfo] = {}
-        self._block_refcounts: dict[int, int] = {}
+        self.num_let_go = 0  # how often a holder has released a block, ever
+        self.block_infos = {}
+        self.block_refcounts: dict[int, int] = {}
         self._freed: list[list[int]] = [[] for _ in range(self.num_tables)]  # indices, last freed first out
         self._num_fresh_used = [0] * self.num_tables  # block indices from here on were never handed out
 
@@ -70,19 +76,20 @@ class KVBlockManager:
 
     @staticmethod
     def count_tables(num_layers: int) -> int:
-        """Lists of block ids that a sequence has: one a layer."""
+        """How many lists of block ids a sequence has: one per layer."""
         return num_layers
 
     def layers_of(self, table_idx: int) -> int | slice:
-        """The layers whose blocks a table names, as an index into the pool."""
+        """The layers whose blocks one table names, as an index into the pool's first dimension."""
         return table_idx
 
     @property
     def num_free_blocks(self) -> int:
-        """Free blocks in the layer that has fewest."""
-        return min(map(self._num_free, range(self.num_tables)))
+        """Free blocks in the layer that has the fewest."""
+        return min(map(self.num_free, range(self.num_tables)))
 
-    def _num_free(self, layer_idx: int) -> int:
+    def num_free(self, layer_idx: int) -> int:
+        """Free blocks in one layer, or in the one table of all layers."""
         return self.max_blocks_per_layer - self._num_fresh_used[layer_idx] + len(self._freed[layer_idx])
 
     def blocks_for(self, num_tokens: int) -> int:
@@ -93,39 +100,43 @@ class KVBlockManager:
         """The global id of the layer's block 0."""
         return layer_idx * self.max_blocks_per_layer
 
-    def info(self, block_id: int) -> KVBlockInfo:
-        return self._block_infos[block_id]
+    def info(self, block_id: int) -> BlockInfo:
+        """The record of an allocated block. Raises KeyError for any other id."""
+        return self.block_infos[block_id]
 
     def refcount(self, block_id: int) -> int:
-        return self._block_refcounts[block_id]
+        """How many holders an allocated block has. Raises KeyError for any other id."""
+        return self.block_refcounts[block_id]
 
     def num_tokens(self, block_ids: list[int]) -> int:
-        return sum(self._block_infos[i].length for i in block_ids)
+        """Tokens counted in the blocks of a sequence. Raises KeyError for an id that is not allocated."""
+        return sum(self.block_infos[i].length for i in block_ids)
 
     def append_takes_block(self, block_ids: list[int]) -> bool:
         """Whether the next token needs a block: a new one, or a copy of a shared, partly filled one."""
         if not block_ids:
             return True
         last_id = block_ids[-1]
-        return self._block_infos[last_id].length == self.block_size or self._block_refcounts[last_id] > 1
+        return self.block_infos[last_id].length == self.block_size or self.block_refcounts[last_id] > 1
 
     def live_slots(self) -> Tensor:
         """Which slots hold a token: [L, N, block_size], True or False."""
         live = torch.zeros((*self.k_cache.shape[:2], self.block_size), dtype=torch.bool)
-        for info in self._block_infos.values():
+        for info in self.block_infos.values():
             live[self.layers_of(info.layer), info.block_index, : info.length] = True
         return live.to(self.k_cache.device)
 
     def dense_kv(self, layer_idx: int, block_ids: list[int]) -> tuple[Tensor, Tensor]:
         """The keys and values of a sequence in one piece, each [H, T, D] (a copy)."""
         indices = torch.tensor(
-            [self._block_infos[i].block_index for i in block_ids], device=self.k_cache.device
+            [self.block_infos[i].block_index for i in block_ids], device=self.k_cache.device
         )
         num_tokens = self.num_tokens(block_ids)
-        return tuple(
+        keys, values = (
             cache[layer_idx, indices.long()].transpose(0, 1).flatten(1, 2)[:, :num_tokens]
             for cache in (self.k_cache, self.v_cache)
         )
+        return keys, values
 
     # --- commands ----------------------------------------------------------------------------------
 
@@ -134,26 +145,26 @@ class KVBlockManager:
 
         Raises OutOfBlocksError, with nothing changed, if that takes a block and none is free.
         """
-        last_id = self._ready_block(layer_idx, block_ids)
-        info = self._block_infos[last_id]
+        last_id = self.ready_block(layer_idx, block_ids)
+        info = self.block_infos[last_id]
         self.k_cache[layer_idx, info.block_index, :, info.length] = key_new
         self.v_cache[layer_idx, info.block_index, :, info.length] = value_new
-        self._set_length(last_id, info.length + 1)
+        self.set_length(last_id, info.length + 1)
 
     def append_token_batch_fast_path(
         self, layer_idx: int, block_ids_list: list[list[int]], key_new: Tensor, value_new: Tensor
     ) -> None:
         """Write one token's key and value, [B, H, D], behind each of B sequences: in one write where the
-        last block has room and one holder, by `append_token` elsewhere (seed 038).
+        last block has room and one holder, by `append_token` elsewhere (write-up 038).
 
         Raises OutOfBlocksError when no block is free; what was written until then stays, so ask
         `append_takes_block` first or `truncate` after.
         """
-        infos, refcounts = self._block_infos, self._block_refcounts
+        infos, refcounts = self.block_infos, self.block_refcounts
         fast_batch_idx, fast_block_idx, fast_pos, fast_last_ids = [], [], [], []
         slow_batch_idx = []
         for b, block_ids in enumerate(block_ids_list):
-            last_id = block_ids[-1] if block_ids else None
+            last_id = block_ids[-1] if block_ids else NO_BLOCK
             info = infos.get(last_id)
             if info is None or info.length == self.block_size or refcounts[last_id] > 1:
                 slow_batch_idx.append(b)
@@ -163,36 +174,37 @@ class KVBlockManager:
             fast_pos.append(info.length)
             fast_last_ids.append(last_id)
         if fast_batch_idx:
-            self._write_batch(layer_idx, fast_batch_idx, fast_block_idx, fast_pos, key_new, value_new)
+            self.write_batch(layer_idx, fast_batch_idx, fast_block_idx, fast_pos, key_new, value_new)
             self.append_paths["in_place"] += len(fast_batch_idx)
         for last_id in fast_last_ids:
-            self._set_length(last_id, infos[last_id].length + 1)
+            self.set_length(last_id, infos[last_id].length + 1)
         for b in slow_batch_idx:
             self.append_token(layer_idx, block_ids_list[b], key_new[b], value_new[b])
 
     def append_token_batch(
         self, layer_idx: int, block_ids_list: list[list[int]], key_new: Tensor, value_new: Tensor
     ) -> None:
-        """The same in one write for all: first every block is made ready, copies included, then all are
-        written. The last holder of a block that others copied writes in place, after the copies.
+        """Write one token's key and value, [B, H, D], behind each of B sequences, all in one write: first
+        every block is made ready, copies included, then all tokens are written. The last holder of a block
+        that others copied writes in place, after the copies.
 
         Raises OutOfBlocksError when no block is free: nothing is written then, and `truncate` gives back
         the blocks that were made ready.
         """
-        infos, refcounts = self._block_infos, self._block_refcounts
+        infos, refcounts = self.block_infos, self.block_refcounts
         last_ids, block_idx, pos = [], [], []
         num_slow = 0
         for block_ids in block_ids_list:
-            last_id = block_ids[-1] if block_ids else None
+            last_id = block_ids[-1] if block_ids else NO_BLOCK
             info = infos.get(last_id)
             if info is None or info.length == self.block_size or refcounts[last_id] > 1:
-                last_id = self._ready_block(layer_idx, block_ids)
+                last_id = self.ready_block(layer_idx, block_ids)
                 info = infos[last_id]
                 num_slow += 1
             last_ids.append(last_id)
             block_idx.append(info.block_index)
             pos.append(info.length)
-        self._write_batch(layer_idx, range(len(last_ids)), block_idx, pos, key_new, value_new)
+        self.write_batch(layer_idx, range(len(last_ids)), block_idx, pos, key_new, value_new)
         self.append_paths["in_place"] += len(last_ids) - num_slow
         for last_id in last_ids:  # after the write: a length is never ahead of the data
             info = infos[last_id]
@@ -204,9 +216,9 @@ class KVBlockManager:
             )
 
     def append_prompt(self, layer_idx: int, block_ids: list[int], keys: Tensor, values: Tensor) -> None:
-        """Write many tokens' keys and values, each [H, T, D], behind a sequence, a block at a time.
+        """Write many tokens' keys and values, each [H, T, D], behind a sequence, one block at a time.
 
-        They are [L, H, T, D] where a table serves all layers.
+        keys, values: [L, H, T, D] where a table serves all layers.
 
         Raises OutOfBlocksError when no block is free; what was written until then stays, so ask
         `num_free_blocks` first or `truncate` after.
@@ -215,52 +227,53 @@ class KVBlockManager:
         done = 0
         while done < num_tokens:
             last_id, _ = self._writable_last_block(layer_idx, block_ids)
-            info = self._block_infos[last_id]
+            info = self.block_infos[last_id]
             count = min(self.block_size - info.length, num_tokens - done)
             slots = slice(info.length, info.length + count)
             place = (self.layers_of(layer_idx), info.block_index, slice(None), slots)
             self.k_cache[place] = keys[..., done : done + count, :]
             self.v_cache[place] = values[..., done : done + count, :]
-            self._set_length(last_id, info.length + count)
+            self.set_length(last_id, info.length + count)
             done += count
 
     def share(self, block_ids: list[int]) -> list[int]:
-        """Another holder of the same blocks: its list of ids."""
+        """Count one more holder of each of these blocks; returns the new holder's own list of ids."""
         for block_id in block_ids:
-            self._block_refcounts[block_id] += 1
+            self.block_refcounts[block_id] += 1
         return list(block_ids)
 
     def free(self, block_ids: list[int]) -> None:
-        """Let go of a sequence's blocks and empty the list; a block goes back with its last holder."""
+        """Release a sequence's blocks and empty the list; a block becomes free with its last holder."""
         while block_ids:
-            self._deallocate_block(block_ids.pop())
+            self.deallocate_block(block_ids.pop())
 
     def truncate(self, block_ids: list[int], num_tokens: int) -> None:
-        """Forget what was appended past `num_tokens`: how a failed step is undone.
+        """Forget what was appended to a sequence past `num_tokens`: how a failed step is undone.
 
-        Raises ValueError, with nothing changed, if the cut falls inside a block that others see too.
+        Raises ValueError, with nothing changed, if the cut falls inside a block that has other holders.
         """
         num_tokens = min(num_tokens, self.num_tokens(block_ids))
         num_kept = self.blocks_for(num_tokens)
         if num_kept:
             last_id = block_ids[num_kept - 1]
-            info = self._block_infos[last_id]
+            info = self.block_infos[last_id]
             if info.start + info.length > num_tokens:
-                if self._block_refcounts[last_id] > 1:
+                if self.block_refcounts[last_id] > 1:
                     raise ValueError(f"block {last_id} is shared; it cannot be cut at token {num_tokens}")
-                self._set_length(last_id, num_tokens - info.start)
+                self.set_length(last_id, num_tokens - info.start)
         while len(block_ids) > num_kept:
-            self._deallocate_block(block_ids.pop())
+            self.deallocate_block(block_ids.pop())
 
     # --- a block's life ----------------------------------------------------------------------------
 
-    def _ready_block(self, layer_idx: int, block_ids: list[int]) -> int:
-        """The block for the next token, made ready, and counted by how."""
+    def ready_block(self, layer_idx: int, block_ids: list[int]) -> int:
+        """The id of the block for the next token, made ready; how that was done is counted in
+        append_paths."""
         last_id, path = self._writable_last_block(layer_idx, block_ids)
         self.append_paths[path] += 1
         return last_id
 
-    def _write_batch(
+    def write_batch(
         self,
         layer_idx: int,
         batch_idx: Sequence[int],
@@ -269,43 +282,46 @@ class KVBlockManager:
         key_new: Tensor,
         value_new: Tensor,
     ) -> None:
+        """Write rows `batch_idx` of keys and values [B, H, D] to slots `pos` of blocks `block_idx`."""
         path = self.kv_write.write(
             self.k_cache[layer_idx], self.v_cache[layer_idx], key_new, value_new, batch_idx, block_idx, pos
         )
         self.append_paths[path] += 1
 
     def _writable_last_block(self, layer_idx: int, block_ids: list[int]) -> tuple[int, str]:
-        """The block for the next token, with room and nobody else to see it, and how it was made ready."""
+        """The id of the block for the next token, with room and no other holder, and how it was made
+        ready."""
         if not block_ids:
-            block_ids.append(self._allocate_block(layer_idx, start=0))
+            block_ids.append(self.allocate_block(layer_idx, start=0))
             path = "first"
-        elif (info := self._block_infos[block_ids[-1]]).length == self.block_size:
-            block_ids.append(self._allocate_block(layer_idx, start=info.start + self.block_size))
+        elif (info := self.block_infos[block_ids[-1]]).length == self.block_size:
+            block_ids.append(self.allocate_block(layer_idx, start=info.start + self.block_size))
             path = "boundary"
-        elif self._block_refcounts[block_ids[-1]] > 1:
-            block_ids[-1] = self._copy_on_write(layer_idx, block_ids[-1])
+        elif self.block_refcounts[block_ids[-1]] > 1:
+            block_ids[-1] = self.copy_on_write(layer_idx, block_ids[-1])
             path = "copy_on_write"
         else:
             path = "in_place"
         return block_ids[-1], path
 
-    def _copy_on_write(self, layer_idx: int, block_id: int) -> int:
+    def copy_on_write(self, layer_idx: int, block_id: int) -> int:
         """A private copy of a shared block, which loses one holder."""
-        old = self._block_infos[block_id]
-        new_id = self._allocate_block(layer_idx, start=old.start)
-        new_index = self._block_infos[new_id].block_index
+        old = self.block_infos[block_id]
+        new_id = self.allocate_block(layer_idx, start=old.start)
+        new_index = self.block_infos[new_id].block_index
         layers = self.layers_of(layer_idx)
         try:
             self.k_cache[layers, new_index] = self.k_cache[layers, old.block_index]
             self.v_cache[layers, new_index] = self.v_cache[layers, old.block_index]
         except BaseException:
-            self._deallocate_block(new_id)
+            self.deallocate_block(new_id)
             raise
-        self._set_length(new_id, old.length)
-        self._deallocate_block(block_id)
+        self.set_length(new_id, old.length)
+        self.deallocate_block(block_id)
         return new_id
 
-    def _allocate_block(self, layer_idx: int, start: int) -> int:
+    def allocate_block(self, layer_idx: int, start: int) -> int:
+        """Take a free block for the tokens from position `start` on; its id. Raises OutOfBlocksError."""
         if self._freed[layer_idx]:
             block_index = self._freed[layer_idx].pop()
         elif self._num_fresh_used[layer_idx] < self.max_blocks_per_layer:
@@ -317,28 +333,30 @@ class KVBlockManager:
                 f"{self.block_size} tokens are in use"
             )
         block_id = self.layer_offset(layer_idx) + block_index
-        self._block_infos[block_id] = self.info_type(layer_idx, block_index, start, length=0)
-        self._block_refcounts[block_id] = 1
+        self.block_infos[block_id] = self.info_type(layer_idx, block_index, start, length=0)
+        self.block_refcounts[block_id] = 1
         return block_id
 
-    def _deallocate_block(self, block_id: int) -> None:
+    def deallocate_block(self, block_id: int) -> None:
+        """One holder lets go of a block; the last one gives it back."""
         self.num_let_go += 1
-        self._block_refcounts[block_id] -= 1
-        if self._block_refcounts[block_id] == 0:
-            del self._block_refcounts[block_id]
-            info = self._block_infos.pop(block_id)
+        self.block_refcounts[block_id] -= 1
+        if self.block_refcounts[block_id] == 0:
+            del self.block_refcounts[block_id]
+            info = self.block_infos.pop(block_id)
             self._freed[info.layer].append(info.block_index)
 
-    def _set_length(self, block_id: int, length: int) -> None:
-        info = self._block_infos[block_id]
-        self._block_infos[block_id] = KVBlockInfo(
+    def set_length(self, block_id: int, length: int) -> None:
+        """Book that a block holds `length` tokens."""
+        info = self.block_infos[block_id]
+        self.block_infos[block_id] = KVBlockInfo(
             layer=info.layer, block_index=info.block_index, start=info.start, length=length
         )
 
     # --- proof -------------------------------------------------------------------------------------
 
     def check_integrity(self, holders: Iterable[BlockHolder]) -> None:
-        """Prove the books against everyone who holds blocks. Raises AssertionError naming what is off.
+        """Check every record against all holders of blocks. Raises AssertionError naming what is wrong.
 
         Every block is free or referenced exactly as often as holders name it; every block but a
         holder's last is full; each holder's lengths add up in each layer.
@@ -348,11 +366,11 @@ class KVBlockManager:
             for layer_idx, block_ids in enumerate(holder.block_ids_per_layer):
                 counted.update(block_ids)
                 self._check_sequence(layer_idx, block_ids, holder.num_tokens)
-        if dict(counted) != self._block_refcounts:
+        if dict(counted) != self.block_refcounts:
             off = {
-                i: (self._block_refcounts.get(i, 0), counted[i])
-                for i in counted.keys() | self._block_refcounts.keys()
-                if self._block_refcounts.get(i, 0) != counted[i]
+                i: (self.block_refcounts.get(i, 0), counted[i])
+                for i in counted.keys() | self.block_refcounts.keys()
+                if self.block_refcounts.get(i, 0) != counted[i]
             }
             raise AssertionError(f"reference counts differ from holders (block: booked, held): {off}")
         for table_idx in range(self.num_tables):
@@ -360,7 +378,7 @@ class KVBlockManager:
 
     def _check_sequence(self, layer_idx: int, block_ids: list[int], num_tokens: int) -> None:
         for place, block_id in enumerate(block_ids):
-            info = self._block_infos.get(block_id)
+            info = self.block_infos.get(block_id)
             if info is None:
                 raise AssertionError(f"block {block_id} is held but not allocated")
             filled = min(self.block_size, num_tokens - place * self.block_size)
@@ -376,7 +394,7 @@ class KVBlockManager:
 
     def _check_pool(self, layer_idx: int) -> None:
         freed = self._freed[layer_idx]
-        used = {i.block_index for i in self._block_infos.values() if i.layer == layer_idx}
+        used = {i.block_index for i in self.block_infos.values() if i.layer == layer_idx}
         if sorted([*freed, *used]) != list(range(self._num_fresh_used[layer_idx])):
             raise AssertionError(
                 f"layer {layer_idx}: used {sorted(used)} and freed {sorted(freed)} blocks do not make up "

@@ -15,13 +15,16 @@ from labkit.ranges import named_range
 
 
 class RowHolder(BlockHolder, Protocol):
-    """A holder that keeps its rows of the block table."""
+    """A holder of blocks that keeps its rows of the block tables."""
 
-    def get_paged_block_table_row_cpu(self, *, layer_idx: int, offset: int) -> Tensor: ...
+    def get_paged_block_table_row_cpu(self, *, layer_idx: int, offset: int) -> Tensor:
+        """Its row [M] int32 in host memory: block ids less `offset`, padded with 0."""
 
 
 class BlockTables:
-    """Tables filled on the host and copied to the device, all layers at once."""
+    """Block tables that are filled on the host and copied to the device, all layers at once, in each step."""
+
+    watch_points = ("build", "fill")
 
     def __init__(self, kv_manager: KVBlockManager, max_batch_size: int) -> None:
         self.kv_manager = kv_manager
@@ -32,8 +35,8 @@ class BlockTables:
         self._host = torch.zeros(size, dtype=torch.int32, pin_memory=device.type == "cuda")
         self._device = torch.zeros(size, dtype=torch.int32, device=device)
 
-    def build(self, sessions: Sequence[BlockHolder]) -> Tensor:
-        """The tables [L, B, M] on the device, valid until the next call."""
+    def build(self, sessions: Sequence[RowHolder]) -> Tensor:
+        """The tables [L, B, M] of these sessions on the device, valid until the next call."""
         shape = (self.kv_manager.num_layers, len(sessions), self.kv_manager.max_blocks_per_seq)
         size = shape[0] * shape[1] * shape[2]
         block_tables_cpu = self._host[:size].view(shape)
@@ -44,15 +47,17 @@ class BlockTables:
             block_tables.copy_(block_tables_cpu, non_blocking=True)
         return block_tables
 
-    def fill(self, block_tables_cpu: Tensor, sessions: Sequence[BlockHolder]) -> None:
-        """Write every row of [L, B, M]."""
+    def fill(self, block_tables_cpu: Tensor, sessions: Sequence[RowHolder]) -> None:
+        """Write every row of the tables [L, B, M] in host memory. Subclasses say how."""
         raise NotImplementedError
 
 
 class RebuiltBlockTables(BlockTables):
-    """Every row is made anew from Python lists, for each layer and step (the state before seed 036)."""
+    """Block tables whose every row is made anew from Python lists, per layer and step (the state before
+    write-up 036)."""
 
     def fill(self, block_tables_cpu: Tensor, sessions: Sequence[BlockHolder]) -> None:
+        """Write every row of the tables [L, B, M] in host memory, one by one."""
         for layer_idx in range(self.kv_manager.num_layers):
             offset = self.kv_manager.layer_offset(layer_idx)
             rows = []
@@ -63,9 +68,10 @@ class RebuiltBlockTables(BlockTables):
 
 
 class CachedBlockTables(BlockTables):
-    """Every session keeps its rows; a layer's are put together by one `torch.stack` (seed 036)."""
+    """Block tables put together from rows that sessions keep: one `torch.stack` per layer (write-up 036)."""
 
     def fill(self, block_tables_cpu: Tensor, sessions: Sequence[RowHolder]) -> None:
+        """Write every row of the tables [L, B, M] in host memory, a whole layer at once."""
         for layer_idx in range(self.kv_manager.num_layers):
             offset = self.kv_manager.layer_offset(layer_idx)
             rows = [

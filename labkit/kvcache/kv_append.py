@@ -1,4 +1,4 @@
-"""How a decode step's new keys and values reach the cache, in each form: once a layer, or once a token."""
+"""How a decode step's new keys and values reach the cache: by one call per layer, or one per token."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -9,17 +9,21 @@ from labkit.kvcache.block_manager import BlockHolder, KVBlockManager
 
 
 class KVAppend(Protocol):
+    """Appends the new keys and values of a whole decode step, all layers and requests."""
+
     def append(
         self,
         sessions: Sequence[BlockHolder],
         keys: Sequence[Tensor],  # of each layer, [B, H, D]
         values: Sequence[Tensor],
     ) -> None:
-        """Write one token a session."""
+        """Write one token per session behind it. Raises OutOfBlocksError when no block is free."""
 
 
 class AppendPerToken:
-    """One `append_token` for each layer and request: L * B calls a step (the state before seed 038)."""
+    """One `append_token` for each layer and request: L * B calls per step (the state before write-up 038)."""
+
+    watch_points = ("append",)
 
     def __init__(self, kv_manager: KVBlockManager) -> None:
         self._kv_manager = kv_manager
@@ -27,7 +31,7 @@ class AppendPerToken:
     def append(
         self, sessions: Sequence[BlockHolder], keys: Sequence[Tensor], values: Sequence[Tensor]
     ) -> None:
-        """Write one token a session: keys and values hold, for each layer, [B, H, D]."""
+        """Write one token per session: keys and values hold, for each layer, [B, H, D]."""
         for layer_idx in range(self._kv_manager.num_layers):
             for b, session in enumerate(sessions):
                 self._kv_manager.append_token(
@@ -39,7 +43,9 @@ class AppendPerToken:
 
 
 class AppendBatchedFastPath:
-    """One call a layer, and one more for each token that needs a block made ready (seed 038)."""
+    """One call per layer, and one more for each token that needs a block made ready (write-up 038)."""
+
+    watch_points = ("append",)
 
     def __init__(self, kv_manager: KVBlockManager) -> None:
         self._kv_manager = kv_manager
@@ -47,7 +53,7 @@ class AppendBatchedFastPath:
     def append(
         self, sessions: Sequence[BlockHolder], keys: Sequence[Tensor], values: Sequence[Tensor]
     ) -> None:
-        """Write one token a session: keys and values hold, for each layer, [B, H, D]."""
+        """Write one token per session: keys and values hold, for each layer, [B, H, D]."""
         for layer_idx in range(self._kv_manager.num_layers):
             self._kv_manager.append_token_batch_fast_path(
                 layer_idx,
@@ -58,7 +64,9 @@ class AppendBatchedFastPath:
 
 
 class AppendBatched:
-    """One call a layer, whatever its tokens need."""
+    """One call per layer, also where tokens need blocks made ready."""
+
+    watch_points = ("append",)
 
     def __init__(self, kv_manager: KVBlockManager) -> None:
         self._kv_manager = kv_manager
@@ -66,7 +74,7 @@ class AppendBatched:
     def append(
         self, sessions: Sequence[BlockHolder], keys: Sequence[Tensor], values: Sequence[Tensor]
     ) -> None:
-        """Write one token a session: keys and values hold, for each layer, [B, H, D]."""
+        """Write one token per session: keys and values hold, for each layer, [B, H, D]."""
         for layer_idx in range(self._kv_manager.num_layers):
             self._kv_manager.append_token_batch(
                 layer_idx,

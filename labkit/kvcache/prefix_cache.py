@@ -11,7 +11,8 @@ from labkit.kvcache.block_manager import KVBlockManager
 
 @dataclass(frozen=True, eq=False)
 class PrefixEntry:
-    """A whole prompt with its blocks, the last of which may be partly filled, and the logits after it."""
+    """A cached prompt: its token ids, its blocks, of which the last may be partly filled, and the logits
+    after its last token."""
 
     token_ids: tuple[int, ...]
     block_ids_per_layer: list[list[int]]
@@ -19,11 +20,13 @@ class PrefixEntry:
 
     @property
     def num_tokens(self) -> int:
+        """Tokens of the prompt."""
         return len(self.token_ids)
 
 
 class PrefixCache:
-    """Whole prompts by their token ids, the least recently used evicted first."""
+    """Whole prompts by their token ids, with their blocks kept alive; the least recently used is evicted
+    first."""
 
     def __init__(self, kv_manager: KVBlockManager, max_entries: int) -> None:
         self._kv_manager = kv_manager
@@ -69,7 +72,8 @@ class PrefixCache:
         self._lengths[len(key)] += 1
 
     def evict_one(self) -> bool:
-        """Drop the least recently used entry; False if there is none. What sessions share stays theirs."""
+        """Drop the least recently used entry; False if there is none. Blocks that sessions share stay
+        alive."""
         if not self._entries:
             return False
         key, entry = self._entries.popitem(last=False)
@@ -80,5 +84,6 @@ class PrefixCache:
         return True
 
     def clear(self) -> None:
+        """Drop every entry."""
         while self.evict_one():
             pass

@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.bench import host_engine, steady_decode, steady_prompts
+from labkit.bench import host_engine
 from labkit.engine import InferenceSession
 from labkit.kvcache import CachedBlockTables, KVBlockManager, RebuiltBlockTables
 from labkit.kvcache.block_tables import RowHolder
 from labkit.ladder import LADDER
 from labkit.learn.answers import one_line, plain
 from labkit.learn.exercise import BrokenContract, Case, Exercise, answer_of
+from labkit.watch import steady_decode, steady_prompts
 
 Signature = tuple[int, int]  # the number of blocks, and the last one's id
 Move = tuple[str | int, ...]  # an operation's name and its arguments
@@ -331,7 +332,7 @@ def table_times(
     cached, rebuilt = engine.decode_step.block_tables, RebuiltBlockTables(engine.kv_manager, batch_size)
     seconds: list[tuple[float, ...]] = []
     with steady_decode(engine, steady_prompts(batch_size, (8,))):
-        sessions = [request.session for request in engine.scheduler.running]
+        sessions = list(engine.scheduler.running.values())
         for _ in range(repeats):
             started = [time.perf_counter()]
             for tables in (rebuilt, cached):

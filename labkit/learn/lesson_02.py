@@ -11,11 +11,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from labkit.bench import HostTime
 from labkit.engine import InferenceSession
 from labkit.kvcache import KVBlockManager
 from labkit.learn.answers import one_line, plain
 from labkit.learn.exercise import BrokenContract, Case, Exercise, answer_of
+from labkit.results import HostTime
 
 # --- a cache to read: one layer, one head of one number, the keys are the tokens' numbers ---------------
 
@@ -98,16 +98,16 @@ class CopiesAfterTheWrite(KVBlockManager):
         super().__init__(**settings)
         self._postponed: list[tuple[int, int, int]] = []  # layer, from, to
 
-    def _copy_on_write(self, layer_idx: int, block_id: int) -> int:
+    def copy_on_write(self, layer_idx: int, block_id: int) -> int:
         old = self.info(block_id)
-        new_id = self._allocate_block(layer_idx, start=old.start)
-        self._set_length(new_id, old.length)
-        self._deallocate_block(block_id)
+        new_id = self.allocate_block(layer_idx, start=old.start)
+        self.set_length(new_id, old.length)
+        self.deallocate_block(block_id)
         self._postponed.append((layer_idx, old.block_index, self.info(new_id).block_index))
         return new_id
 
-    def _write_batch(self, *arguments: object) -> None:
-        super()._write_batch(*arguments)
+    def write_batch(self, *arguments: object) -> None:
+        super().write_batch(*arguments)
         for layer_idx, source, target in self._postponed:
             for cache in (self.k_cache, self.v_cache):
                 cache[layer_idx, target] = cache[layer_idx, source]

@@ -1,84 +1,14 @@
 """The exercises of lesson 03, and what it counts."""
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch import Tensor
-
-from labkit.bench.steady import steady_decode
-from labkit.engine import InferenceEngine
-from labkit.kvcache.kv_write import KVWrite, is_constant
+from labkit.kvcache.kv_write import is_constant
 from labkit.learn.exercise import Case, Exercise
-from labkit.show.positions import Positions
+from labkit.watch import Positions
 
-# --- what the host tells the GPU -----------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Write:
-    """One layer's write: what the books asked for, and the path it took."""
-
-    batch_idx: tuple[int, ...]
-    block_idx: tuple[int, ...]
-    pos: tuple[int, ...]
-    path: str
-
-    @property
-    def told(self) -> dict[str, tuple[int, ...] | int]:
-        """The indices that reach the kernel on this path: tensors as tuples, arguments as numbers."""
-        if self.path == "full_batch":
-            return {"block_idx": self.block_idx, "pos": self.pos[0]}
-        if self.path == "identity_pos":
-            return {"block_idx": self.block_idx, "pos": self.pos}
-        return {"batch_idx": self.batch_idx, "block_idx": self.block_idx, "pos": self.pos}
-
-
-class RecordedWrite:
-    """Writes as another writer does, and keeps what it was asked for."""
-
-    def __init__(self, kv_write: KVWrite) -> None:
-        self._kv_write = kv_write
-        self.writes: list[Write] = []
-
-    def write(
-        self,
-        k_cache_layer: Tensor,
-        v_cache_layer: Tensor,
-        key_new: Tensor,
-        value_new: Tensor,
-        batch_idx: Sequence[int],
-        block_idx: Sequence[int],
-        pos: Sequence[int],
-    ) -> str:
-        path = self._kv_write.write(
-            k_cache_layer, v_cache_layer, key_new, value_new, batch_idx, block_idx, pos
-        )
-        self.writes.append(Write(tuple(batch_idx), tuple(block_idx), tuple(pos), path))
-        return path
-
-
-@contextmanager
-def recorded_writes(engine: InferenceEngine) -> Iterator[list[Write]]:
-    """The writes that an engine makes inside the block, one a layer and step."""
-    manager = engine.kv_manager
-    original = manager.kv_write
-    manager.kv_write = recorder = RecordedWrite(original)
-    try:
-        yield recorder.writes
-    finally:
-        manager.kv_write = original
-
-
-def steady_write(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> Write:
-    """The first layer's write in a decode step of these prompts, on blocks that were used before."""
-    with steady_decode(engine, prompts):
-        pass  # these give their blocks back, and the last to go back is the first to be used again
-    with steady_decode(engine, prompts, warmup_steps=0), recorded_writes(engine) as writes:
-        engine.step()
-    return writes[0]
+# --- which path ----------------------------------------------------------------------------------------
 
 
 def steps_by_path(run: Positions, batch_size: int) -> dict[str, int]:

@@ -13,9 +13,6 @@ from torch import Tensor
 
 from labkit import kernels
 from labkit.bench.__main__ import make_parser
-from labkit.bench.comparison import speedup_interval
-from labkit.bench.cost_cards import OperatorCounter
-from labkit.bench.steady import steady_prompts
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams
 from labkit.kernels.triton_runtime import TritonUnavailableError, check_launchable
 from labkit.kvcache import FullBatchWrite, IdentityPosWrite, IndexedWrite
@@ -23,7 +20,9 @@ from labkit.kvcache.kv_write import KVWrite
 from labkit.learn.exercise import Case, Exercise
 from labkit.model import LanguageModel
 from labkit.options import EngineOptions
-from labkit.show.positions import Positions, record_positions
+from labkit.results import CostCardRecord, counts_table, speedup_interval
+from labkit.show.positions import Positions
+from labkit.watch import OperatorCounter, record_positions, steady_prompts
 
 # --- positions that differ for ever --------------------------------------------------------------------
 
@@ -53,24 +52,6 @@ def watch_positions(
     alone = record_positions(engine, 5)
     arrive(late_lengths)
     return alone.then(record_positions(engine, num_steps - 5))
-
-
-def written_indices(engine: InferenceEngine) -> list[pd.DataFrame]:
-    """Run one step; for each layer, the three indices that its write was given, a row a request."""
-    kv_write = engine.kv_manager.kv_write
-    tables = []
-
-    def write(k_cache, v_cache, key_new, value_new, batch_idx, block_idx, pos) -> str:
-        indices = {"batch_idx": list(batch_idx), "block_idx": list(block_idx), "pos": list(pos)}
-        tables.append(pd.DataFrame(indices).rename_axis("row b"))
-        return type(kv_write).write(kv_write, k_cache, v_cache, key_new, value_new, batch_idx, block_idx, pos)
-
-    kv_write.write = write
-    try:
-        engine.step()
-    finally:
-        del kv_write.write  # the class's own again
-    return tables
 
 
 # --- which write for which batch -----------------------------------------------------------------------
@@ -200,25 +181,23 @@ def agrees(
 # --- what was counted and published --------------------------------------------------------------------
 
 
+COUNTS = {  # of a card: the words of the table
+    "aten_ops": "PyTorch operators",
+    "index_tensors": "index tensors",
+    "h2d_synchronizing": "synchronizing copies",
+    "synchronizations": "waits for the GPU",
+    "kernels": "kernels",
+}
+
+
 def recorded_counts(
-    record: dict, rungs: Sequence[str], model: str, lengths: Sequence[int], batch_size: int
+    record: CostCardRecord, rungs: Sequence[str], model: str, lengths: Sequence[int], batch_size: int
 ) -> pd.DataFrame:
-    """Of rungs' cost cards in a record: what a step's index tensors cost the host and the GPU."""
-    rows = {}
-    for sample in record["samples"]:
-        key = sample["key"]
-        prompt_lens = [len(prompt) for prompt in steady_prompts(batch_size, lengths)]
-        if sample["rung"] in rungs and key["model"] == model and key["prompt_lens"] == prompt_lens:
-            host, device = sample["card"]["host"], sample["card"]["device"]
-            rows[f"rung {sample['rung']}"] = {
-                "write": next(path for path in sample["card"]["append_paths"] if path != "in_place"),
-                "PyTorch operators": host["aten_ops"],
-                "index tensors": host["index_tensors"],
-                "synchronizing copies": device["h2d_synchronizing"],
-                "waits for the GPU": device["synchronizations"],
-                "kernels": device["kernels"],
-            }
-    return pd.DataFrame(rows)
+    """A column per rung: how its recorded step writes, and what its index tensors cost."""
+    found = record.cards(lengths, model, rungs)
+    cards = {f"rung {rung}": card for (rung, size), card in found.items() if size == batch_size}
+    writes = {n: next(path for path in card.append_paths if path != "in_place") for n, card in cards.items()}
+    return pd.concat([pd.DataFrame(writes, index=["write"]), counts_table(cards, COUNTS)])
 
 
 def parsed(command: str) -> dict[str, object]:

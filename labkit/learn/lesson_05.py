@@ -3,8 +3,8 @@
 import random
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from statistics import median
 from types import FrameType
@@ -13,33 +13,27 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from labkit.bench import (
-    Comparison,
-    HostTime,
-    host_comparison,
-    host_engine,
-    host_times,
-    in_turn,
-    ladder_comparison,
-    speedup_interval,
-    time_host_steps,
-)
-from labkit.bench.comparison import speedup
-from labkit.bench.cost_cards import profiled_by
-from labkit.bench.workload import gaps_us
+from labkit.bench import host_engine, in_turn, time_host_steps
 from labkit.engine import InferenceEngine, InferenceSession
 from labkit.errors import OutOfBlocksError
 from labkit.kvcache import KVBlockInfo, KVBlockManager, MutableInfoBlockManager, MutableKVBlockInfo
-from labkit.kvcache.kv_write import KVWrite
+from labkit.kvcache.block_manager import NO_BLOCK
 from labkit.learn.answers import plain
 from labkit.learn.exercise import Case, Exercise
 from labkit.options import EngineOptions
-from labkit.show.style import BLUE, GREY, INK, ORANGE, SKY, figure, styled
+from labkit.results import (
+    Comparison,
+    HostTime,
+    HostTimeRecord,
+    Run,
+    RunsRecord,
+    amdahl,
+    speedup,
+    speedup_interval,
+)
+from labkit.watch import PlantedError, planted_failure, profiled_by, replaced
 
 # --- what counting one token costs Python ----------------------------------------------------------------
 
@@ -105,8 +99,8 @@ def append_work(kind: type[KVBlockManager], batch_size: int) -> dict[str, int]:
     counter = CallCounter()
     with profiled_by(counter):
         manager.append_token_batch(0, sequences, new, new)
-    manager._block_infos = counted = CountedDict(manager._block_infos)
-    manager.append_token_batch(0, sequences, new, new)
+    with replaced(manager, "block_infos", CountedDict) as counted:
+        manager.append_token_batch(0, sequences, new, new)
     return {
         "KVBlockInfo objects created": counter.records,
         "Python functions called": counter.functions,
@@ -137,27 +131,6 @@ def block_life(kind: type[KVBlockManager], num_tokens: int = 64) -> BlockLife:
         records.append(manager.info(block_ids[0]))
         shown.append(records[-1].length)
     return BlockLife(tuple(created), tuple(shown), tuple(record.length for record in records))
-
-
-@styled
-def draw_block_lives(lives: Mapping[str, BlockLife]) -> Figure:
-    """A row a kind of record, by name: each record a box, as long as it was the block's."""
-    fig, axes = figure(0.95 + 0.62 * len(lives))
-    for row, life in enumerate(lives.values()):
-        starts = [t for t in range(len(life.created)) if t == 0 or life.created[t] > life.created[t - 1]]
-        for number, (start, end) in enumerate(zip(starts, [*starts[1:], len(life.created)], strict=True)):
-            shade = (BLUE, SKY)[number % 2]
-            axes.add_patch(Rectangle((start, row - 0.3), end - start, 0.6, facecolor=shade, alpha=0.7, lw=0))
-        text = f"{life.created[-1]} created" if life.created[-1] > 1 else "1 created,\nchanged in place"
-        axes.text(1.02, row, text, va="center", transform=axes.get_yaxis_transform(), weight="bold")
-    num_tokens = max(len(life.created) for life in lives.values())
-    axes.set_xlim(0, num_tokens)
-    axes.set_xticks(range(0, num_tokens + 1, max(1, num_tokens // 8)))
-    axes.set_yticks(range(len(lives)), list(lives))
-    axes.set_ylim(len(lives) - 0.5, -0.5)
-    axes.set_xlabel("tokens appended to the block")
-    axes.set_title("One block's life: each box is the record that describes it for so long")
-    return fig
 
 
 # --- where the time goes: five ways to count up ----------------------------------------------------------
@@ -258,46 +231,22 @@ class SeedOrderManager(MutableInfoBlockManager):
     def append_token_batch(
         self, layer_idx: int, block_ids_list: list[list[int]], key_new: Tensor, value_new: Tensor
     ) -> None:
-        infos, refcounts = self._block_infos, self._block_refcounts
+        infos, refcounts = self.block_infos, self.block_refcounts
         last_infos, block_idx, pos = [], [], []
         num_slow = 0
         for block_ids in block_ids_list:
-            last_id = block_ids[-1] if block_ids else None
+            last_id = block_ids[-1] if block_ids else NO_BLOCK
             info = infos.get(last_id)
             if info is None or info.length == self.block_size or refcounts[last_id] > 1:
-                last_id = self._ready_block(layer_idx, block_ids)
+                last_id = self.ready_block(layer_idx, block_ids)
                 info = infos[last_id]
                 num_slow += 1
             last_infos.append(info)
             block_idx.append(info.block_index)
             pos.append(info.length)
             info.length += 1  # before the write
-        self._write_batch(layer_idx, range(len(last_infos)), block_idx, pos, key_new, value_new)
+        self.write_batch(layer_idx, range(len(last_infos)), block_idx, pos, key_new, value_new)
         self.append_paths["in_place"] += len(last_infos) - num_slow
-
-
-class WriteFailed(RuntimeError):
-    """Raised by a `FailingWrite`."""
-
-
-class FailingWrite:
-    """In the place of `kv_write`: its `at_call`-th write fails, once, before a byte has moved.
-
-    look: called then; `seen` is what it returned.
-    """
-
-    def __init__(
-        self, kv_write: KVWrite, at_call: int = 0, look: Callable[[], object] = lambda: None
-    ) -> None:
-        self._kv_write, self._calls_left, self._look = kv_write, at_call, look
-        self.seen: object = None
-
-    def write(self, *args: object) -> str:
-        self._calls_left -= 1
-        if self._calls_left == -1:
-            self.seen = self._look()
-            raise WriteFailed("the write did not happen")
-        return self._kv_write.write(*args)
 
 
 def fail_an_append(kind: type[KVBlockManager], failure: str) -> dict[str, object]:
@@ -312,10 +261,9 @@ def fail_an_append(kind: type[KVBlockManager], failure: str) -> dict[str, object
         for _ in range(length):
             append(manager, session.block_ids_per_layer)
             session.num_tokens += 1
-    if failure == "write":
-        manager.kv_write = FailingWrite(manager.kv_write)
     sequences = [session.block_ids_per_layer[0] for session in sessions]
-    with suppress(WriteFailed, OutOfBlocksError):
+    fault = planted_failure(manager.kv_write, "write") if failure == "write" else nullcontext()
+    with suppress(PlantedError, OutOfBlocksError), fault:
         append(manager, sequences)
     try:
         manager.check_integrity(sessions)
@@ -336,10 +284,8 @@ def stored_after_retry(kind: type[KVBlockManager]) -> list[float]:
     block_ids: list[int] = []
     append(manager, [block_ids], 1.0)
     append(manager, [block_ids], 2.0)
-    working, manager.kv_write = manager.kv_write, FailingWrite(manager.kv_write)
-    with suppress(WriteFailed):
+    with suppress(PlantedError), planted_failure(manager.kv_write, "write"):
         append(manager, [block_ids], 3.0)
-    manager.kv_write = working
     append(manager, [block_ids], 3.0)
     return manager.dense_kv(0, block_ids)[0].flatten().tolist()
 
@@ -348,20 +294,19 @@ def fail_a_step(engine: InferenceEngine, at_layer: int) -> tuple[list[int], list
     """Let the engine's next step fail where layer `at_layer` writes. The tokens that the first running
     request is booked with, a number a layer: at the failure, and after the engine has dealt with it.
     """
-    manager, session = engine.kv_manager, engine.scheduler.running[0].session
+    manager = engine.kv_manager
+    session, *_ = engine.scheduler.running.values()
 
     def booked() -> list[int]:
         return [manager.num_tokens(block_ids) for block_ids in session.block_ids_per_layer]
 
-    working = manager.kv_write
-    manager.kv_write = failing = FailingWrite(working, at_layer, look=booked)
-    try:
+    seen: list[list[int]] = []
+    fault = planted_failure(manager.kv_write, "write", at_layer, look=lambda: seen.append(booked()))
+    with suppress(PlantedError), fault:
         engine.step()
-    except WriteFailed:
-        return failing.seen, booked()
-    finally:
-        manager.kv_write = working
-    raise ValueError(f"the step did not write in layer {at_layer}")
+    if not seen:
+        raise ValueError(f"the step did not write in layer {at_layer}")
+    return seen[0], booked()
 
 
 # --- host time: here, and as recorded ---------------------------------------------------------------------
@@ -388,21 +333,11 @@ def compare_host(
     return {"step": compared("step_seconds"), "append": compared("append_seconds")}
 
 
-def append_comparison(record: dict, before: str, after: str, batch_size: int) -> Comparison:
-    """Like `bench.host_comparison`, but of the append alone."""
-
-    def side(rung: str) -> tuple[float, ...]:
-        runs = [s for s in record["samples"] if s["rung"] == rung and s["batch_size"] == batch_size]
-        return tuple(median(run["append_seconds"]) for run in runs)
-
-    return Comparison(before, after, side(before), side(after), {}, {})
-
-
-def host_table(record: dict, before: str, after: str, batch_sizes: Sequence[int]) -> pd.DataFrame:
-    """How many times faster the append and the whole step are, a row a batch size."""
+def host_table(record: HostTimeRecord, before: str, after: str, batch_sizes: Sequence[int]) -> pd.DataFrame:
+    """How many times faster the append and the whole step are, a row per batch size."""
     rows = {}
     for b in batch_sizes:
-        append, step = append_comparison(record, before, after, b), host_comparison(record, before, after, b)
+        append, step = record.append_comparison(before, after, b), record.comparison(before, after, b)
         rows[f"B = {b}"] = {
             "append": f"×{append.speedup:.2f}",
             "append, interval": str(append.interval),
@@ -415,46 +350,40 @@ def host_table(record: dict, before: str, after: str, batch_sizes: Sequence[int]
 
 def step_parts(host: HostTime) -> dict[str, float]:
     """Median microseconds of a step's parts: block tables, append, and the rest."""
-    step, tables, append = map(np.array, (host.step_seconds, host.tables_seconds, host.append_seconds))
-    parts = {"block tables": tables, "append": append, "the rest": step - tables - append}
-    return {name: 1e6 * float(np.median(seconds)) for name, seconds in parts.items()}
+    return {"block tables": host.tables_us, "append": host.append_us, "the rest": host.rest_us}
 
 
 def append_line(times: Sequence[HostTime]) -> tuple[float, float]:
     """The append's microseconds a step as a line in B, by least squares: fixed, and for each request."""
     sizes = [time.batch_size for time in times]
-    per_request, fixed = np.polyfit(sizes, [step_parts(time)["append"] for time in times], 1)
+    per_request, fixed = np.polyfit(sizes, [time.append_us for time in times], 1)
     return float(fixed), float(per_request)
 
 
-def amdahl(parts: Mapping[str, float], part: str, ratio: float) -> float:
-    """How many times faster the whole gets if one part gets `ratio` times faster (Amdahl, 1967)."""
-    whole = sum(parts.values())
-    return whole / (whole - parts[part] + parts[part] / ratio)
-
-
-def amdahl_table(record: dict, before: str, after: str, batch_sizes: Sequence[int]) -> pd.DataFrame:
-    """What the faster append should make of the step, and what it does, a row a batch size."""
-    parts = {time.batch_size: step_parts(time) for time in host_times(record)[before]}
+def amdahl_table(record: HostTimeRecord, before: str, after: str, batch_sizes: Sequence[int]) -> pd.DataFrame:
+    """What the faster append should make of the step, and what it does, a row per batch size."""
     rows = {}
     for b in batch_sizes:
-        ratio = append_comparison(record, before, after, b).speedup
+        parts = step_parts(record.time(before, b))
+        share = parts["append"] / sum(parts.values())
+        ratio = record.append_comparison(before, after, b).speedup
         rows[f"B = {b}"] = {
-            "append, share of the step": f"{parts[b]['append'] / sum(parts[b].values()):.0%}",
+            "append, share of the step": f"{share:.0%}",
             "append": f"×{ratio:.2f}",
-            "step by Amdahl's law": f"×{amdahl(parts[b], 'append', ratio):.2f}",
-            "step as measured": f"×{host_comparison(record, before, after, b).speedup:.2f}",
-            "step if the append took no time": f"×{amdahl(parts[b], 'append', float('inf')):.2f}",
+            "step by Amdahl's law": f"×{amdahl(share, ratio):.2f}",
+            "step as measured": f"×{record.comparison(before, after, b).speedup:.2f}",
+            "step if the append took no time": f"×{amdahl(share, float('inf')):.2f}",
         }
     return pd.DataFrame(rows).T
 
 
-def expected_end_to_end(runs: dict, host: dict, before: str, after: str) -> dict[str, str | float]:
-    """What the append saves without the model (record `host`), off the step with it (record `runs`)."""
-    append = append_comparison(host, before, after, runs["settings"]["max_batch_size"])
+def expected_end_to_end(
+    runs: RunsRecord, host: HostTimeRecord, before: str, after: str
+) -> dict[str, str | float]:
+    """What the append saves without the model (`host`), off the step with it (`runs`)."""
+    append = host.append_comparison(before, after, runs.max_batch_size)
     saved = 1e3 * (median(append.before_samples) - median(append.after_samples))
-    steps = [1e3 * s["decode_seconds"] / s["decode_steps"] for s in runs["samples"] if s["rung"] == before]
-    step, measured = median(steps), ladder_comparison(runs, before, after)
+    step, measured = 1e-3 * runs.step_us(before), runs.comparison(before, after)
     return {
         f"step of rung {before} (ms)": round(step, 2),
         "saved in the append (ms)": round(saved, 2),
@@ -464,58 +393,25 @@ def expected_end_to_end(runs: dict, host: dict, before: str, after: str) -> dict
     }
 
 
-def run_figures(sample: Mapping) -> dict[str, float]:
+def run_figures(run: Run) -> dict[str, float]:
     """The three figures of write-up 064, of one recorded run."""
     return {
-        "throughput": round(sample["tokens"] / sample["seconds"], 2),
-        "TPOT p99": round(1e3 * float(np.percentile(sample["tpot"], 99)), 2),
-        "ITL p99": round(float(np.percentile(gaps_us(sample), 99)) / 1e3, 2),
+        "throughput": round(run.throughput, 2),
+        "TPOT p99": round(1e3 * float(np.percentile(run.latency.tpot, 99)), 2),
+        "ITL p99": round(float(np.percentile(run.gaps_us, 99)) / 1e3, 2),
     }
 
 
-def queue_figures(sample: Mapping) -> dict[str, float | str]:
+def queue_figures(run: Run) -> dict[str, float | str]:
     """Where a recorded run's requests waited: medians in milliseconds, and a step's mean."""
     return {
-        "TTFT p50 (ms)": round(1e3 * median(sample["ttft"]), 1),
-        "of it queue wait (ms)": round(1e3 * median(sample["queue_wait"]), 1),
-        "TPOT p50 (ms)": round(1e3 * median(sample["tpot"]), 2),
-        "a step (ms)": round(1e3 * sample["decode_seconds"] / sample["decode_steps"], 2),
-        "requests in a step": sample["decoded_tokens"] / sample["decode_steps"],
-        "paths": ", ".join(sample["append_paths"]),
+        "TTFT p50 (ms)": round(1e3 * median(run.latency.ttft), 1),
+        "of it queue wait (ms)": round(1e3 * median(run.latency.queue_wait), 1),
+        "TPOT p50 (ms)": round(1e3 * median(run.latency.tpot), 2),
+        "a step (ms)": round(1e-3 * run.step_us, 2),
+        "requests in a step": run.decoded_tokens / run.decode_steps,
+        "paths": ", ".join(run.append_paths),
     }
-
-
-PART_COLOURS = {"block tables": GREY, "append": ORANGE, "the rest": SKY}
-
-
-@styled
-def draw_step_parts(before: Sequence[HostTime], after: Sequence[HostTime], names: tuple[str, str]) -> Figure:
-    """Two bars a batch size, before and after: a step's parts, in per cent of the step before."""
-    fig, axes = figure(1.3 + 0.62 * len(before))
-    for row, pair in enumerate(zip(before, after, strict=True)):
-        whole = sum(step_parts(pair[0]).values())
-        for place, host in enumerate(pair):
-            _draw_parts(axes, row + 0.36 * place, step_parts(host), whole, names[place])
-    axes.set_yticks(np.arange(len(before)) + 0.18, [f"B = {host.batch_size}" for host in before])
-    axes.set_ylim(len(before) - 0.35, -0.35)
-    axes.set_xlim(0, 100)
-    axes.set_xlabel(f"host time of a step, per cent of rung {names[0]}'s")
-    axes.set_title("Only the append shrinks: the more requests, the more of it goes", pad=24)
-    handles = [Rectangle((0, 0), 1, 1, facecolor=shade, alpha=0.75) for shade in PART_COLOURS.values()]
-    axes.legend(handles, PART_COLOURS, ncols=3, loc="lower left", bbox_to_anchor=(0, 0.98), borderaxespad=0)
-    return fig
-
-
-def _draw_parts(axes: Axes, y: float, parts: Mapping[str, float], whole: float, name: str) -> None:
-    left = 0.0
-    for part, microseconds in parts.items():
-        share = 100 * microseconds / whole
-        axes.barh(y, share, left=left, height=0.32, color=PART_COLOURS[part], alpha=0.75)
-        if share > 8:
-            axes.text(left + share / 2, y, f"{microseconds:,.0f} µs", ha="center", va="center", fontsize=8)
-        left += share
-    text = f"rung {name}: {sum(parts.values()):,.0f} µs"
-    axes.text(1.02, y, text, va="center", fontsize=9, color=INK, transform=axes.get_yaxis_transform())
 
 
 # --- exercises --------------------------------------------------------------------------------------------
@@ -526,6 +422,10 @@ def append_batch(infos: list[MutableKVBlockInfo], write: Callable[[list[int]], N
     write([info.length for info in infos])
     for info in infos:
         info.length += 1
+
+
+class WriteFailed(RuntimeError):
+    """Raised by a write that did not happen."""
 
 
 class Interrupted(BaseException):

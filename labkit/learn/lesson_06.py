@@ -2,8 +2,8 @@
 
 import copy
 import random
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from statistics import median
 from typing import Any
 
@@ -11,59 +11,18 @@ import numpy as np
 import pandas as pd
 import torch
 
-from labkit.bench import HostTime, StepProfile, ladder_rates
 from labkit.engine import InferenceEngine, SamplingParams
-from labkit.engine.request import Request
+from labkit.engine.request import RunningRequests
 from labkit.engine.sampling import as_int64, sample, sample_any, uniform_number
 from labkit.engine.sampling.device import NO_TOKEN
 from labkit.engine.step.host import DecodeStep
-from labkit.engine.step.resident import Launched, ResidentDecodeStep
+from labkit.engine.step.resident import ResidentDecodeStep, StepInFlight
 from labkit.learn.exercise import BrokenContract, Case, Exercise, check_unchanged
-from labkit.learn.lesson_03 import recorded_writes
-from labkit.show.sends import record_sends
+from labkit.results import CostCardRecord, HostTimeRecord, StepProfile, counts_table
+from labkit.watch import PlantedError, planted_failure, record_inputs, record_sends, replaced
+from labkit.watch.inputs import Told
 
 # --- what rung 05 tells the GPU in a step -------------------------------------------------------------
-
-Told = dict[str, list[int]]  # by what it is; the layers' one after the other
-
-
-def told_by_host(engine: InferenceEngine, num_steps: int) -> list[Told]:
-    """All the numbers that each of `num_steps` decode steps sends, from an engine whose state is the host's.
-
-    Raises ValueError for an engine of rung 06 or above.
-    """
-    step = engine.decode_step
-    if not isinstance(step, DecodeStep):
-        raise ValueError(
-            "an engine whose state is on the device tells it other things; see show.record_sends"
-        )
-    told: list[Told] = []
-    decode, build = step.decode_step_sessions, step.block_tables.build
-
-    def watched_decode(sessions: Sequence, last_token_ids: Sequence[int]) -> torch.Tensor:
-        lengths = [session.num_tokens for session in sessions]
-        now: Told = {"block tables": []}
-        now |= {"context lengths": lengths, "token ids": list(last_token_ids), "positions": lengths}
-        told.append(now)
-        return decode(sessions, last_token_ids)
-
-    def watched_build(sessions: Sequence) -> torch.Tensor:
-        tables = build(sessions)
-        told[-1]["block tables"] = tables.flatten().tolist()
-        return tables
-
-    step.decode_step_sessions, step.block_tables.build = watched_decode, watched_build
-    try:
-        for _ in range(num_steps):
-            with recorded_writes(engine) as writes:
-                engine.step()
-            for write in writes:
-                for name, numbers in write.told.items():
-                    if not isinstance(numbers, int):  # a number is an argument of the kernel
-                        told[-1].setdefault(f"{name} of each layer", []).extend(numbers)
-    finally:
-        del step.decode_step_sessions, step.block_tables.build
-    return told
 
 
 def news(before: Told, now: Told, picked: Sequence[int], block_size: int) -> pd.DataFrame:
@@ -102,7 +61,7 @@ def sent_until_done(engine: InferenceEngine) -> pd.DataFrame:
     steps = []
     while engine.has_work:
         if isinstance(engine.decode_step, DecodeStep):
-            for told in told_by_host(engine, num_steps=1):
+            for told in record_inputs(engine, num_steps=1):
                 tensors = [engine.kv_manager.num_layers if "layer" in name else 1 for name in told]
                 steps.append({"copies": sum(tensors), "numbers": sum(map(len, told.values()))})
         else:
@@ -126,23 +85,23 @@ def copy_costs(profile: StepProfile) -> dict[str, float]:
 
 
 def slots_table(engine: InferenceEngine, layer_idx: int = 0) -> pd.DataFrame:
-    """What the device holds of each slot, and for comparison what the host's books say of its request."""
+    """What the device holds of each slot, and for comparison what the host has of its request."""
     slots = engine.decode_step.slots
-    of_slot = {slots._slot_of.get(request.session): request for request in engine.scheduler.running}
+    of_slot = {slots.slot_of.get(s): (request, s) for request, s in engine.scheduler.running.items()}
     rows = {}
-    for slot in range(slots.nobody + 1):
-        request = of_slot.get(slot)
+    for slot in range(slots.padding_slot + 1):
         rows[slot] = {
-            "request": "nobody, for padding" if slot == slots.nobody else "",
+            "request": "none: for padding" if slot == slots.padding_slot else "",
             "block table": str(slots.block_tables[layer_idx, slot, :4].tolist())[:-1] + ", ...]",
             "context_lens": int(slots.context_lens[slot]),
             "last_token_ids": int(slots.last_token_ids[slot]),
             "host: tokens, last token": "",
         }
-        if request is not None:
+        if slot in of_slot:
+            request, session = of_slot[slot]
             rows[slot]["request"] = str(request.request_id)
-            books = f"{request.session.num_tokens}, {request.output_token_ids[-1]}"
-            rows[slot]["host: tokens, last token"] = books
+            state = f"{session.num_tokens}, {request.output_token_ids[-1]}"
+            rows[slot]["host: tokens, last token"] = state
     return pd.DataFrame(rows).T.rename_axis("slot")
 
 
@@ -157,18 +116,23 @@ class RoomAfterTheStep:
         self.step = step
         self._changed: list[list[int]] = []
 
-    def launch(self, requests: Sequence[Request]) -> Launched:
-        step, sessions = self.step, [request.session for request in requests]
-        step.slots.follow(requests, self._changed)
+    def launch(self, running: RunningRequests) -> StepInFlight:
+        step, requests, sessions = self.step, list(running), list(running.values())
+        step.slots.update(requests, sessions, self._changed)
         longest = max(session.num_tokens for session in sessions)
-        arriving = step._readback.start(step.launcher(len(sessions), longest, True))
+        tokens = step.pinned_tokens.start_copy(step.device_step(len(sessions), longest, True))
         self._changed = [
             step.kv_manager.reserve_token_batch(i, [session.block_ids_per_layer[i] for session in sessions])
             for i in range(step.kv_manager.num_tables)
         ]
         for session in sessions:
             session.num_tokens += 1
-        return Launched(step, requests, sessions, arriving)
+        return StepInFlight(step, requests, sessions, tokens)
+
+
+def room_after_the_step(engine: InferenceEngine) -> AbstractContextManager:
+    """Inside the block, the engine launches as `RoomAfterTheStep` does."""
+    return replaced(engine.decode_step, "launch", lambda _: RoomAfterTheStep(engine.decode_step).launch)
 
 
 def overwritten(engine: InferenceEngine, layer_idx: int = 0) -> list[str]:
@@ -177,8 +141,8 @@ def overwritten(engine: InferenceEngine, layer_idx: int = 0) -> list[str]:
     live, before = manager.live_slots()[layer_idx], manager.k_cache[layer_idx].clone()
     holders = {
         manager.info(block_id).block_index: request.request_id
-        for request in engine.scheduler.running
-        for block_id in request.session.block_ids_per_layer[layer_idx]
+        for request, session in engine.scheduler.running.items()
+        for block_id in session.block_ids_per_layer[layer_idx]
     }
     engine.step()
     changed = (manager.k_cache[layer_idx] != before).any(dim=3).any(dim=1) & live  # [N, block_size]
@@ -188,19 +152,15 @@ def overwritten(engine: InferenceEngine, layer_idx: int = 0) -> list[str]:
 # --- a step that fails when the device has done its work ----------------------------------------------
 
 
-class ReadbackFailed(RuntimeError):
-    """Raised where the tokens should have set out for the host."""
-
-
 def fail_after_the_device(engine: InferenceEngine, forgets: bool) -> pd.DataFrame:
     """Let the engine's next step fail behind the device's work; the length of each running request
     before it and after it, as the host has it and as the device has it.
 
     forgets: whether the device's state is given up, as the package does.
     """
-    slots, readback = engine.decode_step.slots, engine.decode_step._readback
-    sessions = {r.request_id: r.session for r in engine.scheduler.running}
-    slot_of = dict(slots._slot_of)
+    slots = engine.decode_step.slots
+    sessions = {r.request_id: session for r, session in engine.scheduler.running.items()}
+    slot_of = dict(slots.slot_of)
     lengths = {}
 
     def look(when: str) -> None:
@@ -208,23 +168,14 @@ def fail_after_the_device(engine: InferenceEngine, forgets: bool) -> pd.DataFram
         of_device = {i: int(slots.context_lens[slot_of[session]]) for i, session in sessions.items()}
         lengths[f"device, {when}"] = of_device
 
-    def fail(*_: object) -> None:
-        raise ReadbackFailed("the tokens did not set out")
-
     look("before")
-    readback.start = fail
-    if not forgets:
-        slots.forget = lambda _: None
-    try:
-        with suppress(ReadbackFailed):
-            engine.step()
-    finally:
-        del readback.start
-        if not forgets:
-            del slots.forget
+    fault = planted_failure(engine.decode_step.pinned_tokens, "start_copy")  # the tokens do not set out
+    forgetting = nullcontext() if forgets else replaced(slots, "forget", lambda _: lambda _: None)
+    with suppress(PlantedError), fault, forgetting:
+        engine.step()
     look("after")
     table = pd.DataFrame(lengths)
-    table["has a slot"] = [session in slots._slot_of for session in sessions.values()]
+    table["has a slot"] = [session in slots.slot_of for session in sessions.values()]
     return table.rename_axis("request")
 
 
@@ -403,47 +354,28 @@ COUNTS = {  # of a card: the words of the table
 
 
 def recorded_counts(
-    record: Mapping, rungs: Sequence[str], batch_size: int, lengths: set[int], model: str = "random:gpt2"
+    record: CostCardRecord, rungs: Sequence[str], batch_size: int, lengths: set[int]
 ) -> pd.DataFrame:
-    """COUNTS of a recorded step, a column a rung. lengths: of the prompts."""
-    columns = {}
-    for sample_ in record["samples"]:
-        key = sample_["key"]
-        is_it = (sample_["batch_size"], set(key["prompt_lens"]), key["model"]) == (batch_size, lengths, model)
-        if is_it and sample_["rung"] in rungs:
-            counts = {**sample_["card"]["host"], **sample_["card"]["device"]}
-            columns[f"rung {sample_['rung']}"] = {words: counts[name] for name, words in COUNTS.items()}
-    return pd.DataFrame(columns)[[f"rung {rung}" for rung in rungs]]
+    """COUNTS of GPT-2's recorded step, a column per rung. lengths: of the prompts."""
+    cards = record.cards(lengths)
+    return counts_table({f"rung {rung}": cards[rung, batch_size] for rung in rungs}, COUNTS)
 
 
 PARTS = ("block tables", "append", "the rest")  # of host time: the lanes up to rung 05
 RESIDENT_PARTS = ("tell the device", "make room", "the rest")  # and from rung 06 on
 
 
-def host_parts(
-    times: Mapping[str, Sequence[HostTime]], rungs: Sequence[str], batch_sizes: Sequence[int]
-) -> pd.DataFrame:
+def host_parts(record: HostTimeRecord, rungs: Sequence[str], batch_sizes: Sequence[int]) -> pd.DataFrame:
     """Median microseconds of a step's parts: a row for each rung and part, a column for each batch size."""
     table: dict[str, dict] = {f"B = {b}": {} for b in batch_sizes}
     for rung in rungs:
         names = RESIDENT_PARTS if rung >= "06" else PARTS
-        for time in (time for time in times[rung] if time.batch_size in batch_sizes):
-            step, tables, append = map(
-                np.array, (time.step_seconds, time.tables_seconds, time.append_seconds)
-            )
-            lanes = zip((*names, "a step"), (tables, append, step - tables - append, step), strict=True)
-            medians = {(f"rung {rung}", name): 1e6 * float(np.median(lane)) for name, lane in lanes}
-            table[f"B = {time.batch_size}"] |= medians
+        for b in batch_sizes:
+            time = record.time(rung, b)
+            lanes = (time.tables_us, time.append_us, time.rest_us, time.step_us)
+            for name, us in zip((*names, "a step"), lanes, strict=True):
+                table[f"B = {b}"][f"rung {rung}", name] = us
     return pd.DataFrame(table).round().astype(int).rename_axis(columns="microseconds")
-
-
-def step_us(record: Mapping, rung: str) -> float:
-    """Microseconds of a decode step with the model in it, the median of a record's runs."""
-    if rung not in ladder_rates(record):
-        raise ValueError(f"the record has no rung {rung}")
-    return median(
-        1e6 * s["decode_seconds"] / s["decode_steps"] for s in record["samples"] if s["rung"] == rung
-    )
 
 
 # --- exercises ----------------------------------------------------------------------------------------

@@ -2,9 +2,8 @@
 kernel writes, the recorded figures, and the exercises."""
 
 import random
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
 from statistics import median
@@ -13,23 +12,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from labkit.bench import (
-    Comparison,
-    CostCard,
-    HostTime,
-    host_engine,
-    in_turn,
-    ladder_comparison,
-    ladder_limit,
-    ladder_rates,
-    time_host_steps,
-)
-from labkit.bench.cost_cards import DEVICE_ROWS, OperatorCounter
+from labkit.bench import host_engine, in_turn, time_host_steps
 from labkit.engine import CacheConfig, InferenceEngine, InferenceSession, SamplingParams, SchedulerConfig
 from labkit.errors import OutOfBlocksError
 from labkit.kvcache import KVBlockManager, MutableInfoBlockManager, OneTableBlockManager
@@ -37,10 +22,14 @@ from labkit.ladder import LADDER
 from labkit.learn.answers import one_line
 from labkit.learn.exercise import BrokenContract, Case, Exercise, check_unchanged
 from labkit.model import GPT2Config, LanguageModel
-from labkit.model.checkpoint import random_gpt2
+from labkit.model.checkpoint import random_network
 from labkit.model.tokenizer import WordTokenizer
 from labkit.options import EngineOptions
-from labkit.show.style import BLUE, GREY, INK, ORANGE, colour, figure, styled
+from labkit.results import Comparison, CostCard, CostCardRecord, HostTime, counts_table
+from labkit.results.cost_cards import DEVICE_ROWS
+from labkit.watch import OperatorCounter, PlantedError, count_forwards, count_work, planted_failure
+from labkit.watch.blocks import PoolUse, block_places, pool_use
+from labkit.watch.work import COUNTS
 
 # Between the two rungs: one table, and still two kernels a layer.
 HALFWAY = replace(LADDER["06"].options, layer_tables="shared")
@@ -53,66 +42,8 @@ GPT2_LAYERS = 12
 def small_gpt2(n_layer: int = GPT2_LAYERS, n_positions: int = 64) -> LanguageModel:
     """GPT-2's layers and heads, but narrow and with random weights: a step of it takes no time."""
     config = GPT2Config(256, n_positions, n_embd=96, n_layer=n_layer, n_head=12, tie_word_embeddings=False)
-    gpt2 = random_gpt2(config, seed=0)
+    gpt2 = random_network(config, seed=0)
     return LanguageModel(f"random: {n_layer} narrow layers", gpt2, WordTokenizer(config.vocab_size, None))
-
-
-COUNTS = (
-    "calls of reserve_token_batch",
-    "lists of block ids looked at",
-    "blocks taken, each with record and count",
-    "copies-on-write decided",
-    "bytes of keys and values copied",
-    "rows of block tables sent",
-    "bytes sent to the device",
-)
-
-
-@contextmanager
-def counted_work(engine: InferenceEngine) -> Iterator[Counter[str]]:
-    """What steps of a resident engine ask of the books and send, by `COUNTS`."""
-    manager, slots = engine.kv_manager, engine.decode_step.slots
-    counts: Counter[str] = Counter()
-
-    def on_reserve(_: int, block_ids_list: Sequence[list[int]]) -> None:
-        counts[COUNTS[0]] += 1
-        counts[COUNTS[1]] += len(block_ids_list)
-
-    def on_allocate(*_: int, **__: int) -> None:
-        counts[COUNTS[2]] += 1
-
-    def on_copy(table_idx: int, _: int) -> None:
-        counts[COUNTS[3]] += 1
-        counts[COUNTS[4]] += 2 * manager.k_cache[manager.layers_of(table_idx), :1].nbytes
-
-    def on_rows(sessions: Sequence[InferenceSession]) -> None:
-        counts[COUNTS[5]] += sum(len(session.block_ids_per_layer) for session in sessions)
-
-    def on_send(numbers: Tensor) -> None:
-        counts[COUNTS[6]] += numbers.nbytes
-
-    watched = {
-        (manager, "reserve_token_batch"): on_reserve,
-        (manager, "_allocate_block"): on_allocate,
-        (manager, "_copy_on_write"): on_copy,
-        (slots, "send_rows"): on_rows,
-        (slots._staging, "send"): on_send,
-    }
-    for (owner, name), note in watched.items():
-        setattr(owner, name, _noted(getattr(owner, name), note))
-    try:
-        yield counts
-    finally:
-        for owner, name in watched:
-            delattr(owner, name)  # the class's own again
-
-
-def _noted(method: Callable, note: Callable) -> Callable:
-    def wrapper(*args: object, **kwargs: object) -> object:
-        note(*args, **kwargs)
-        return method(*args, **kwargs)
-
-    return wrapper
 
 
 def sharing_engine(model: LanguageModel, options: EngineOptions, device: torch.device) -> InferenceEngine:
@@ -148,7 +79,7 @@ def step_work(
     for step in STEPS:
         columns = {}
         for name, engine in running.items():
-            with counted_work(engine) as counts:
+            with count_work(engine) as counts:
                 engine.step()
             columns[name] = [counts[count] for count in COUNTS]
         table = pd.DataFrame(columns, index=list(COUNTS))
@@ -160,13 +91,14 @@ def step_work(
 def books_of(engine: InferenceEngine) -> dict[str, int]:
     """What the books hold now, for all running requests together."""
     manager = engine.kv_manager
-    lists = [ids for request in engine.scheduler.running for ids in request.session.block_ids_per_layer]
+    sessions = engine.scheduler.running.values()
+    lists = [ids for session in sessions for ids in session.block_ids_per_layer]
     return {
-        "tokens in the cache": sum(r.session.num_tokens for r in engine.scheduler.running),
+        "tokens in the cache": sum(session.num_tokens for session in sessions),
         "lists of block ids": len(lists),
         "block ids in them": sum(map(len, lists)),
-        "block records": len(manager._block_infos),
-        "reference counts": len(manager._block_refcounts),
+        "block records": len(manager.block_infos),
+        "reference counts": len(manager.block_refcounts),
         "numbers in the device's block tables": engine.decode_step.slots.block_tables.numel(),
         "bytes of the pool": manager.k_cache.nbytes + manager.v_cache.nbytes,
     }
@@ -201,12 +133,6 @@ def copied_pool(kind: type[KVBlockManager], num_layers: int = GPT2_LAYERS) -> di
 # --- all layers agree ---------------------------------------------------------------------------------------
 
 
-def layer_indices(engine: InferenceEngine, session: InferenceSession) -> list[tuple[int, ...]]:
-    """The places in the pool that each of a session's tables names, in order."""
-    manager = engine.kv_manager
-    return [tuple(manager.info(i).block_index for i in ids) for ids in session.block_ids_per_layer]
-
-
 def eventful_schedule(engine: InferenceEngine) -> Iterator[None]:
     """Requests that join, share a prompt, copy, are preempted, cancelled and finish; a step each time."""
     generator = np.random.default_rng(0)
@@ -217,26 +143,10 @@ def eventful_schedule(engine: InferenceEngine) -> Iterator[None]:
             params = SamplingParams(max_new_tokens=int(generator.integers(4, 20)), stop_on_eos=False)
             ids.append(engine.add_request(prompt, params))
         if step == 30 and engine.scheduler.running:
-            engine.cancel(engine.scheduler.running[0].request_id)
+            engine.cancel(next(iter(engine.scheduler.running)).request_id)
         engine.step()
         engine.check_integrity()
         yield
-
-
-@dataclass(frozen=True)
-class PoolUse:
-    """One layer's pool after a step."""
-
-    free_blocks: int
-    tokens: int  # in blocks of running requests, a shared block's once for each holder
-    empty_slots: int  # in these blocks, and set aside
-
-
-def pool_use(engine: InferenceEngine) -> PoolUse:
-    sessions = [request.session for request in engine.scheduler.running]
-    tokens = sum(session.num_tokens for session in sessions)
-    held = sum(len(session.block_ids_per_layer[0]) for session in sessions)
-    return PoolUse(engine.kv_manager.num_free_blocks, tokens, held * engine.kv_manager.block_size - tokens)
 
 
 def schedule_engine(
@@ -267,8 +177,8 @@ def run_schedule(engine: InferenceEngine) -> Agreement:
     lists = different = 0
     uses = []
     for _ in eventful_schedule(engine):
-        for request in engine.scheduler.running:
-            first, *others = layer_indices(engine, request.session)
+        for session in engine.scheduler.running.values():
+            first, *others = block_places(engine, session)
             lists += 1 + len(others)
             different += sum(other != first for other in others)
         uses.append(pool_use(engine))
@@ -282,80 +192,7 @@ def run_schedule(engine: InferenceEngine) -> Agreement:
     return Agreement(len(uses), lists, different, events, tuple(uses))
 
 
-@styled
-def draw_tables(engines: Mapping[str, InferenceEngine]) -> Figure:
-    """A panel an engine, by name: each of its tables a row, each block a box with its place in the pool, in
-    the colour of its request."""
-    heights = [max(1.6, 0.8 + 0.6 * engine.kv_manager.num_tables) for engine in engines.values()]
-    fig, panels = figure(0.5 + 0.36 * sum(heights), rows=len(engines), height_ratios=heights, squeeze=False)
-    for axes, (name, engine) in zip(panels[:, 0], engines.items(), strict=True):
-        width = 0
-        for request in engine.scheduler.running:
-            rows = layer_indices(engine, request.session)
-            shade = colour(request.request_id)
-            for table_idx, indices in enumerate(rows):
-                for place, index in enumerate(indices):
-                    box = Rectangle((width + place, table_idx), 0.94, 0.84, facecolor=shade, alpha=0.45, lw=0)
-                    axes.add_patch(box)
-                    middle = (width + place + 0.47, table_idx + 0.42)
-                    axes.text(*middle, str(index), ha="center", va="center", fontsize=8)
-            middle = width + len(rows[0]) / 2
-            axes.text(middle, -0.12, f"request {request.request_id}", ha="center", va="bottom", fontsize=8)
-            width += len(rows[0]) + 0.6
-        num_tables = engine.kv_manager.num_tables
-        labels = [f"layer {i}" for i in range(num_tables)]
-        if num_tables == 1:
-            labels = [f"all {engine.kv_manager.num_layers} layers"]
-        axes.set_yticks(np.arange(num_tables) + 0.42, labels)
-        axes.tick_params(length=0)
-        axes.set_xticks([])
-        axes.set_xlim(0, width)
-        axes.set_ylim(num_tables, -0.5)
-        for side in ("left", "bottom"):
-            axes.spines[side].set_visible(False)
-        axes.set_title(f"{name}: {num_tables} {'list' if num_tables == 1 else 'lists'} of places a request")
-    return fig
-
-
-@styled
-def draw_pool_use(uses: Mapping[str, Sequence[PoolUse]], num_blocks: int, block_size: int) -> Figure:
-    """Free blocks after each step, a line an engine, by name; and the slots set aside and empty."""
-    fig, (top, bottom) = figure(4.2, rows=2, sharex=True)
-    widths, shades, styles = (6, 2), (GREY, BLUE), ("-", "--")
-    for (name, steps), width, shade, style in zip(uses.items(), widths, shades, styles, strict=True):
-        line = {"lw": width, "color": shade, "label": name, "ls": style}
-        top.plot([use.free_blocks for use in steps], **line)
-        bottom.plot([use.empty_slots for use in steps], **line)
-    top.set_ylim(0, num_blocks + 0.5)
-    bottom.set_ylim(bottom=0)
-    top.set_title(f"Blocks free in a layer's pool of {num_blocks}", pad=20)
-    bottom.set_title(f"Slots set aside and empty in a layer (blocks of {block_size})")
-    bottom.set_xlabel("step")
-    top.legend(ncols=len(uses), loc="lower left", bbox_to_anchor=(0, 0.98), borderaxespad=0)
-    for axes in (top, bottom):
-        axes.grid()
-        axes.locator_params(axis="y", integer=True, nbins=6)
-    return fig
-
-
 # --- a reservation that fails, and a step that does --------------------------------------------------------
-
-
-@contextmanager
-def counted_forwards(engine: InferenceEngine) -> Iterator[Counter[str]]:
-    """How often the model is asked for a decode step."""
-    gpt2, counts = engine.model.gpt2, Counter()
-    original = gpt2.decode_one_token
-
-    def counted(*args: object) -> Tensor:
-        counts["forward"] += 1
-        return original(*args)
-
-    gpt2.decode_one_token = counted
-    try:
-        yield counts
-    finally:
-        del gpt2.decode_one_token
 
 
 def fail_to_reserve(model: LanguageModel, options: EngineOptions, device: torch.device) -> dict[str, object]:
@@ -371,21 +208,21 @@ def fail_to_reserve(model: LanguageModel, options: EngineOptions, device: torch.
     for prompt in ([1, 2, 3, 4], [5, 6, 7, 8]):
         engine.add_request(prompt, SamplingParams(max_new_tokens=8, stop_on_eos=False))
     engine.step()  # the prefill: both blocks are full
-    manager, running = engine.kv_manager, list(engine.scheduler.running)
+    manager, running = engine.kv_manager, engine.scheduler.running
     taken = InferenceSession(manager)  # all but one of the free blocks
     c = model.config
     nothing = torch.zeros(c.n_layer, c.n_head, 4 * (manager.num_free_blocks - 1), c.head_dim, device=device)
     taken.append_prompt(nothing, nothing)
-    holders = [*(request.session for request in running), taken]
+    holders = [*running.values(), taken]
     free = manager.num_free_blocks
-    with counted_forwards(engine) as counts:
+    with count_forwards(engine) as counts:
         try:
             engine.decode_step.next_tokens(running)
             raised = "nothing"
         except OutOfBlocksError:
             raised = "OutOfBlocksError"
     manager.check_integrity(holders)
-    tokens = {manager.num_tokens(ids) for r in running for ids in r.session.block_ids_per_layer}
+    tokens = {manager.num_tokens(ids) for s in running.values() for ids in s.block_ids_per_layer}
     return {
         "raised": raised,
         "forwards thrown away": counts["forward"],
@@ -394,31 +231,20 @@ def fail_to_reserve(model: LanguageModel, options: EngineOptions, device: torch.
     }
 
 
-class DeviceFailed(RuntimeError):
-    """Raised in the place of a forward."""
-
-
 def fail_the_forward(engine: InferenceEngine) -> dict[str, list[int]]:
     """Let the engine's next decode step fail when the device is asked for it: the tokens that each running
     request is booked with and those that its session counts, then, and after the engine has dealt with it."""
     step, manager = engine.decode_step, engine.kv_manager
-    sessions = [request.session for request in engine.scheduler.running]
+    sessions = list(engine.scheduler.running.values())
     seen: dict[str, list[int]] = {}
 
     def look(when: str) -> None:
         seen[f"booked {when}"] = [manager.num_tokens(s.block_ids_per_layer[0]) for s in sessions]
         seen[f"counted {when}"] = [s.num_tokens for s in sessions]
 
-    def failing(*_: object) -> Tensor:
-        look("when it fails")
-        raise DeviceFailed
-
-    working, step.launcher = step.launcher, failing
-    try:
-        with suppress(DeviceFailed):
-            engine.step()
-    finally:
-        step.launcher = working
+    fault = planted_failure(step, "device_step", look=lambda: look("when it fails"))
+    with suppress(PlantedError), fault:
+        engine.step()
     look("afterwards")
     return seen
 
@@ -462,10 +288,10 @@ def conflicts(touched: Sequence[tuple[set[Place], Place]]) -> int:
 def next_step_of(engine: InferenceEngine) -> tuple[list[list[int]], list[int]]:
     """The table rows and lengths that an engine's next step begins with, room for its token included."""
     manager = engine.kv_manager
-    sessions = [request.session for request in engine.scheduler.running]
+    sessions = list(engine.scheduler.running.values())
     try:
         manager.reserve_token_batch(0, [session.block_ids_per_layer[0] for session in sessions])
-        rows = [list(layer_indices(engine, session)[0]) for session in sessions]
+        rows = [list(block_places(engine, session)[0]) for session in sessions]
         return rows, [session.num_tokens for session in sessions]
     finally:
         engine.decode_step.undo(sessions)
@@ -522,33 +348,32 @@ def begin_operators(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -
         engine.add_request(list(prompt), SamplingParams(max_new_tokens=4, stop_on_eos=False))
     engine.step()
     engine.step()
-    slots, attention = engine.decode_step.slots, engine.decode_step.launcher.attention
+    slots, attention = engine.decode_step.slots, engine.decode_step.device_step.attention
     slot_mapping = slots.slot_mapping[: len(prompts)]
     with torch.inference_mode(), OperatorCounter() as counter:
         attention.begin(slots, slot_mapping, max(map(len, prompts)) + 1)
     return counter.operators
 
 
-def recorded_cards(record: dict, rungs: Sequence[str], batch_sizes: Sequence[int]) -> pd.DataFrame:
-    """GPT-2's recorded counts of a step at differing positions, a column a batch size and rung."""
-    names = dict(
-        zip(("kernels", "h2d_copies", "h2d_bytes", "d2h_copies", "synchronizations"), _DEVICE, strict=True)
+CARD_ROWS = {  # of a card: the words of the table
+    "manager_calls": "calls into KVBlockManager",
+    "aten_ops": "aten operators dispatched",
+    **dict(
+        zip(
+            ("kernels", "h2d_copies", "h2d_bytes", "d2h_copies", "synchronizations"),
+            (DEVICE_ROWS[i] for i in (0, 1, 2, 4, 5)),
+            strict=True,
+        )
+    ),
+}
+
+
+def recorded_cards(record: CostCardRecord, rungs: Sequence[str], batch_sizes: Sequence[int]) -> pd.DataFrame:
+    """GPT-2's recorded counts of a step at differing positions, a column per batch size and rung."""
+    cards = record.cards(lengths=(20, 23))
+    return counts_table(
+        {(f"B = {b}", f"rung {n}"): cards[n, b] for b in batch_sizes for n in rungs}, CARD_ROWS
     )
-    columns = {}
-    for sample in record["samples"]:
-        key, card = sample["key"], sample["card"]
-        is_gpt2 = key["model"] == "random:gpt2" and len(set(key["prompt_lens"])) > 1
-        if is_gpt2 and sample["rung"] in rungs and sample["batch_size"] in batch_sizes:
-            host = {
-                "calls into KVBlockManager": card["host"]["manager_calls"],
-                "aten operators dispatched": card["host"]["aten_ops"],
-            }
-            device = {label: card["device"][name] for name, label in names.items()}
-            columns[f"B = {sample['batch_size']}", f"rung {sample['rung']}"] = host | device
-    return pd.DataFrame(dict(sorted(columns.items(), key=lambda c: (int(c[0][0][4:]), c[0][1]))))
-
-
-_DEVICE = tuple(DEVICE_ROWS[i] for i in (0, 1, 2, 4, 5))
 
 
 def host_in_turn(
@@ -577,54 +402,22 @@ def compare_host_times(before: HostTime, after: HostTime, runs: int = 8) -> Comp
 
 def step_parts(host: HostTime) -> dict[str, float]:
     """Median microseconds of a resident step's parts."""
-    step, follow, reserve = map(np.array, (host.step_seconds, host.tables_seconds, host.append_seconds))
-    parts = {"reserve": reserve, "tell the device": follow, "launch and the rest": step - follow - reserve}
-    return {name: 1e6 * float(np.median(seconds)) for name, seconds in parts.items()}
-
-
-PART_COLOURS = {"reserve": ORANGE, "tell the device": GREY, "launch and the rest": BLUE}
-
-
-@styled
-def draw_step_parts(groups: Mapping[str, Mapping[str, HostTime]]) -> Figure:
-    """Groups of bars, by name: each engine's step, in parts, in microseconds."""
-    bars = [(group, name, time) for group, times in groups.items() for name, time in times.items()]
-    fig, axes = figure(1.25 + 0.34 * len(bars))
-    longest = max(sum(step_parts(time).values()) for _, _, time in bars)
-    for row, (_, _, time) in enumerate(bars):
-        _draw_parts(axes, row, step_parts(time), longest)
-    axes.set_yticks(range(len(bars)), [f"{group}, {name}" for group, name, _ in bars])
-    axes.invert_yaxis()
-    axes.set_xlabel("host time of a step (microseconds)")
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.set_title("What is left of the host's work in a step", pad=24)
-    handles = [Rectangle((0, 0), 1, 1, facecolor=shade, alpha=0.7) for shade in PART_COLOURS.values()]
-    axes.legend(handles, PART_COLOURS, ncols=3, loc="lower left", bbox_to_anchor=(0, 0.98), borderaxespad=0)
-    return fig
-
-
-def _draw_parts(axes: Axes, row: int, parts: Mapping[str, float], longest: float) -> None:
-    left = 0.0
-    for part, microseconds in parts.items():
-        axes.barh(row, microseconds, left=left, height=0.72, color=PART_COLOURS[part], alpha=0.7)
-        if microseconds > 0.07 * longest:
-            middle = left + microseconds / 2
-            axes.text(middle, row, f"{microseconds:,.0f}", ha="center", va="center", fontsize=8)
-        left += microseconds
-    text = f"{sum(parts.values()):,.0f} µs"
-    axes.text(1.02, row, text, va="center", fontsize=9, color=INK, transform=axes.get_yaxis_transform())
+    return {
+        "reserve": host.append_us,
+        "tell the device": host.tables_us,
+        "launch and the rest": host.rest_us,
+    }
 
 
 def ladder_table(records: Mapping[str, dict], before: str, after: str) -> pd.DataFrame:
     """Two rungs in each of some records of `ladder`, by label: medians, and the comparison."""
     rows = {}
     for label, record in records.items():
-        rates, limit = ladder_rates(record), ladder_limit(record)
-        compared = ladder_comparison(record, before, after, path="fused")
+        compared = record.comparison(before, after, path="fused")
         rows[label] = {
-            f"rung {before}": f"{median(rates[before]):,.0f}",
-            f"rung {after}": f"{median(rates[after]):,.0f}",
-            "of the limit": f"{100 * median(rates[after]) / limit:.1f} %",
+            f"rung {before}": f"{record.rate(before):,.0f}",
+            f"rung {after}": f"{record.rate(after):,.0f}",
+            "of the limit": f"{100 * record.share_of_limit(after):.1f} %",
             "speed-up": f"×{compared.speedup:.3f}",
             "interval": str(compared.interval),
             "verdict": compared.verdict,

@@ -1,11 +1,9 @@
 """Lesson 08: a graph to look into, what stands in the way of a capture, padding, records, and exercises."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from statistics import median
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,138 +11,19 @@ import torch
 from IPython.display import Markdown
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from labkit.bench import Comparison, StepProfile, ladder_comparison
-from labkit.bench.profile import is_inside
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.graphed import WARMUP_RUNS, batch_buckets
-from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.learn.exercise import BrokenContract, Case, Exercise
 from labkit.model import LanguageModel
 from labkit.options import EngineOptions
+from labkit.results import DeviceTimeRecord, RunsRecord, StepProfile
+from labkit.results.profiles import is_inside
+from labkit.watch import CapturedLaunch, ToyGraph, capture, captured_steps, device_step_of
+from labkit.watch.operators import storage, tensors_of
 
 # --- a graph that can be looked into ----------------------------------------------------------------------
-
-
-class Launch(NamedTuple):
-    """One thing that the device was asked for, and the very tensors that it was asked with."""
-
-    name: str
-    function: Callable
-    args: tuple
-    kwargs: dict
-    outputs: tuple[Tensor, ...]
-
-    @property
-    def inputs(self) -> list:
-        """Tensors, and whatever else was said."""
-        return tree_leaves((self.args, self.kwargs))
-
-
-class ToyGraph(TorchDispatchMode):
-    """Remembers every operator that runs inside its `with`, and its tensors; `replay` runs them again.
-
-    As in a CUDA graph, a replay asks no Python of the step what to do. The operators, the shapes, the numbers
-    and the addresses are those of the capture; only what lies at the addresses may be new. Unlike a CUDA
-    graph, the toy does the work while it captures.
-    """
-
-    running: ClassVar["ToyGraph | None"] = None
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.launches: list[Launch] = []
-        self.in_kernel = False
-
-    def __enter__(self) -> "ToyGraph":
-        ToyGraph.running = self
-        return super().__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        ToyGraph.running = None
-        super().__exit__(*error)
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        out = func(*args, **kwargs)
-        if not self.in_kernel and func.namespace != "profiler":
-            self.remember(f"{func.namespace}.{func.overloadpacket.__name__}", func, args, kwargs, out)
-        return out
-
-    def remember(self, name: str, function: Callable, args: tuple, kwargs: dict, out: object) -> None:
-        self.launches.append(Launch(name, function, args, kwargs, tensors_of(out)))
-
-    @torch.inference_mode()
-    def replay(self) -> None:
-        for launch in self.launches:
-            made = tensors_of(launch.function(*launch.args, **launch.kwargs))
-            for remembered, new in zip(launch.outputs, made, strict=True):
-                if remembered.data_ptr() != new.data_ptr():  # neither a view nor in place
-                    remembered.copy_(new)  # to where the next operator looks for it
-
-
-def tensors_of(tree: object) -> tuple[Tensor, ...]:
-    return tuple(leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
-
-
-def as_kernel(function: Callable) -> Callable:
-    """The same function, which a capture remembers as the one launch that it is on a GPU."""
-
-    def launched(*args: object) -> object:
-        graph = ToyGraph.running
-        if graph is None or graph.in_kernel:
-            return function(*args)
-        graph.in_kernel = True
-        try:
-            out = function(*args)
-        finally:
-            graph.in_kernel = False
-        # A kernel finds lengths on the device, so the numbers that its plain twin takes do not count.
-        graph.remember(function.__name__, lambda *_: function(*args), tensors_of(args), {}, out)
-        return out
-
-    return launched
-
-
-@contextmanager
-def kernels_as_launches(step: object) -> Iterator[None]:
-    """Let the attention of a step, and the write behind it, be a launch each, as they are on a GPU."""
-    owner = step.attention if isinstance(step, DeviceStep) else step
-    own = {name: vars(owner)[name] for name in ("attention", "kv_append") if callable(vars(owner).get(name))}
-    for name, function in own.items():
-        setattr(owner, name, as_kernel(function))
-    try:
-        yield
-    finally:
-        for name, function in own.items():
-            setattr(owner, name, function)
-
-
-def capture(
-    device_step: DeviceStep, batch_size: int, is_greedy: bool, *, as_launches: bool = True
-) -> tuple[ToyGraph, Tensor]:
-    """A graph of the step, and where its tokens lie. The slots that are mapped move on, as in any step.
-
-    as_launches: attention is remembered as one launch, as on a GPU, and not by what its plain twin does.
-    """
-    kernels = kernels_as_launches(device_step) if as_launches else nullcontext()
-    with torch.inference_mode(), kernels, ToyGraph() as graph:
-        token_ids = device_step(batch_size, longest_possible(device_step), is_greedy)
-    return graph, token_ids
-
-
-def longest_possible(device_step: DeviceStep) -> int:
-    """The length that a table has room for: what plain attention is told in place of the batch's longest."""
-    return device_step.slots.block_tables.shape[2] * device_step.attention.kv_manager.block_size
-
-
-def device_step_of(engine: InferenceEngine) -> DeviceStep:
-    """What the engine launches kernel by kernel, or has graphs of."""
-    launcher = engine.decode_step.launcher
-    return launcher if isinstance(launcher, DeviceStep) else launcher.device_step
 
 
 class ToyGraphedStep:
@@ -169,7 +48,7 @@ class ToyGraphedStep:
 
 
 class PaddedStep:
-    """Stands for a `DeviceStep`: the same step with so many rows that the last are nobody's."""
+    """Stands for a `DeviceStep`: the same step with so many rows that the last are padding."""
 
     def __init__(self, device_step: DeviceStep, bucket: int) -> None:
         self.device_step = device_step
@@ -193,42 +72,6 @@ HOST_READS = (
     "aten._unique2",
     "aten.resolve_neg",
 )
-
-
-def captured_steps(engine: InferenceEngine, num_steps: int, bucket: int | None = None) -> list[ToyGraph]:
-    """The engine's next steps, each captured as it runs: all that makes a token from the last one.
-
-    With state on the device that is the `DeviceStep`; else it begins with Python's lists, and so does this.
-    bucket: the rows that a batch is padded to, where there is a `DeviceStep`.
-    """
-    step = engine.decode_step
-    if isinstance(step, ResidentDecodeStep):
-        name, device_step = "launcher", device_step_of(engine)
-    else:
-        name, device_step = "next_tokens", None
-    graphs, plain = [], getattr(step, name)
-
-    def captured(*args: object) -> object:
-        if device_step is not None:
-            batch_size, _, is_greedy = args
-            graph, token_ids = capture(device_step, bucket or batch_size, is_greedy)
-            graphs.append(graph)
-            return token_ids[:batch_size]
-        with kernels_as_launches(step), ToyGraph() as graph:
-            token_ids = plain(*args)
-        graphs.append(graph)
-        return token_ids
-
-    setattr(step, name, captured)
-    try:
-        for _ in range(num_steps):
-            engine.step()
-    finally:
-        if device_step is None:
-            del step.next_tokens  # the class's own again
-        else:
-            step.launcher = plain
-    return graphs
 
 
 class Obstacles(NamedTuple):
@@ -275,10 +118,6 @@ def made_by(graph: ToyGraph) -> dict[int, int]:
     return made
 
 
-def storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
 def place(tensor: Tensor, made: Mapping[int, int]) -> tuple[str, int, int]:
     """Where a tensor lies: behind the launch that made its memory, or at an address."""
     origin = storage(tensor)
@@ -286,7 +125,7 @@ def place(tensor: Tensor, made: Mapping[int, int]) -> tuple[str, int, int]:
     return (*where, tensor.storage_offset())
 
 
-def is_host_read(launch: Launch) -> bool:
+def is_host_read(launch: CapturedLaunch) -> bool:
     inputs = tensors_of(launch.inputs)
     by_mask = launch.name == "aten.index" and any(t.dtype == torch.bool for t in inputs[1:])
     to_host = any(t.is_cuda for t in inputs) and any(not t.is_cuda for t in launch.outputs)
@@ -359,7 +198,7 @@ WALK = (
         "06: lengths on the device",
     ),
     (
-        "logits = self.gpt2.decode_one_token(slots.last_token_ids[slot_mapping], positions, self.attention)",
+        "input_ids = slots.last_token_ids[slot_mapping]",
         "The token is where the last step left it, not in a Python list. In the middle of the layers nobody "
         "takes a block, so nobody can fail to get one: there is room already.",
         "06: last tokens on the device. 07: reserved once, before",
@@ -381,8 +220,8 @@ WALK = (
     ),
     (
         "slots.context_lens[slot_mapping] = torch.where(lens < 0, lens, lens + 1)",
-        "`where`, not `if`: both answers are there, the device picks. A row of nobody (-1) stays one.",
-        "07: rows of nobody, which the fused kernel stores nothing for",
+        "`where`, not `if`: both answers are there, the device picks. A padding row (-1) stays one.",
+        "07: padding rows, which the fused kernel stores nothing for",
     ),
 )
 
@@ -401,7 +240,7 @@ def bucket_of(batch_size: int, buckets: Sequence[int]) -> int:
 
 
 def padded_share(batch_size: int, buckets: Sequence[int]) -> float:
-    """The share of a step's rows that are nobody's, 0 to 1."""
+    """The share of a step's rows that are padding, 0 to 1."""
     return 1 - batch_size / bucket_of(batch_size, buckets)
 
 
@@ -475,7 +314,7 @@ def lazy_captures(
         cache=CacheConfig(block_size=16, prefix_cache=False),
         scheduler=SchedulerConfig(max_batch_size=12, decode_first=True),
     )
-    engine.decode_step.launcher = lazy = LazyGraphs(device_step_of(engine))
+    engine.decode_step.device_step = lazy = LazyGraphs(device_step_of(engine))
     random = Random(8)
     for i in range(num_steps):
         if i < 0.75 * num_steps and random.random() < 0.25:
@@ -497,7 +336,7 @@ def lazy_benchmark(
         cache=CacheConfig(block_size=16, prefix_cache=False),
         scheduler=SchedulerConfig(max_batch_size=12, prefill_max_batch_size=12),
     )
-    engine.decode_step.launcher = lazy = LazyGraphs(device_step_of(engine))
+    engine.decode_step.device_step = lazy = LazyGraphs(device_step_of(engine))
     captures = []
     for _ in range(runs):
         lazy.met.clear()
@@ -546,20 +385,9 @@ def forward_us(profile: StepProfile) -> tuple[float, float, int]:
     return forward.duration, sum(kernel.duration for kernel in inside), len(inside)
 
 
-def amdahl(share: float, ratio: float) -> float:
-    """How many times faster the whole gets if a share of it gets `ratio` times faster (Amdahl, 1967)."""
-    return 1 / (1 - share + share / ratio)
-
-
 def share_replaced(ratio: float) -> float:
     """The share of the whole that went, if all of its gain is that something takes no time any more."""
     return 1 - 1 / ratio
-
-
-def step_us(record: Mapping, rung: str) -> float:
-    """Microseconds of a decode step from a record of `ladder`: of each run the mean, of those the median."""
-    runs = [sample for sample in record["samples"] if sample["rung"] == rung]
-    return 1e6 * median(run["decode_seconds"] / run["decode_steps"] for run in runs)
 
 
 class LaunchBound(NamedTuple):
@@ -579,7 +407,7 @@ class LaunchBound(NamedTuple):
         return self.eager_us / self.gpu_us
 
 
-def launch_model(records: Mapping[int, Mapping], kernels: Mapping[int, int]) -> pd.DataFrame:
+def launch_model(records: Mapping[int, RunsRecord], kernels: Mapping[int, int]) -> pd.DataFrame:
     """Launches times microseconds against what was measured, by batch size.
 
     records: of `ladder` with rungs 07 and 08, by batch size; kernels: of a step. The microseconds of a launch
@@ -587,10 +415,10 @@ def launch_model(records: Mapping[int, Mapping], kernels: Mapping[int, int]) -> 
     step of rung 08 takes.
     """
     smallest = min(records)
-    launch_us = step_us(records[smallest], "07") / kernels[smallest]
+    launch_us = records[smallest].step_us("07") / kernels[smallest]
     rows = {}
     for batch_size, record in sorted(records.items()):
-        eager, graph = step_us(record, "07"), step_us(record, "08")
+        eager, graph = record.step_us("07"), record.step_us("08")
         model = LaunchBound(launch_us * kernels[batch_size], graph)
         rows[f"B = {batch_size}"] = {
             "kernels": kernels[batch_size],
@@ -599,19 +427,13 @@ def launch_model(records: Mapping[int, Mapping], kernels: Mapping[int, int]) -> 
             "of it launches, by the model": f"{model.launch_us / eager:.0%}",
             "rung 08, measured (us)": round(graph),
             "gain, by the model": f"×{model.gain:.2f}",
-            "gain, measured": f"×{ladder_comparison(record, '07', '08').speedup:.2f}",
+            "gain, measured": f"×{record.comparison('07', '08').speedup:.2f}",
         }
     return pd.DataFrame(rows)
 
 
-def gpu_busy_us(record: Mapping, rung: str) -> dict[int, float]:
-    """Microseconds of a step in which a kernel runs, by batch size, from a record of `device-time`."""
-    of_rung = [sample for sample in record["samples"] if sample["rung"] == rung]
-    return {sample["batch_size"]: sample["gpu_busy_us"] for sample in of_rung}
-
-
 def gain_by_context(
-    record: Mapping,
+    record: DeviceTimeRecord,
     launch_us: float,
     bytes_a_token: int,
     batch_sizes: Sequence[int],
@@ -622,32 +444,17 @@ def gain_by_context(
     record: of `device-time`. The GPU's time is a line in the batch size through its two largest batches of
     rung 08, and for longer texts than theirs the cache's bytes at the measured bandwidth are added.
     """
-    busy = gpu_busy_us(record, "08")
-    (low, high), measured_at = sorted(busy)[-2:], record["samples"][0]["context_len"]
+    busy = record.gpu_busy_us("08")
+    (low, high), measured_at = sorted(busy)[-2:], record.samples[0].context_len
     a_request = (busy[high] - busy[low]) / (high - low)
 
     def gain(batch_size: int, context: int) -> str:
         more_bytes = batch_size * (context - measured_at) * bytes_a_token
-        gpu_us = busy[low] + a_request * (batch_size - low) + 1e6 * more_bytes / record["bandwidth"]
+        gpu_us = busy[low] + a_request * (batch_size - low) + 1e6 * more_bytes / record.bandwidth
         return f"×{LaunchBound(launch_us, gpu_us).gain:.2f}"
 
     rows = {c: {f"B = {b}": gain(b, c) for b in batch_sizes} for c in contexts}
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("tokens in each cache")
-
-
-def prefill_share(record: Mapping, rung: str) -> float:
-    """The share of a run that is spent on prompts, the median of the runs."""
-    runs = [sample for sample in record["samples"] if sample["rung"] == rung]
-    return median(run["prefill_seconds"] / run["seconds"] for run in runs)
-
-
-def whole_run_comparison(record: Mapping, before: str, after: str) -> Comparison:
-    """Like `bench.ladder_comparison`, but of whole runs, prompts included."""
-
-    def side(rung: str) -> tuple[float, ...]:
-        return tuple(sample["seconds"] for sample in record["samples"] if sample["rung"] == rung)
-
-    return Comparison(before, after, side(before), side(after), {}, {})
 
 
 # --- exercises --------------------------------------------------------------------------------------------
@@ -655,7 +462,7 @@ def whole_run_comparison(record: Mapping, before: str, after: str) -> Comparison
 
 @dataclass
 class ToySlots:
-    """Of `DeviceSlots`, what a step moves on. The last slot is nobody's."""
+    """Of `DeviceSlots`, what a step moves on. The last slot is for padding."""
 
     context_lens: Tensor
     last_token_ids: Tensor
@@ -709,23 +516,23 @@ def replayed(
     context_lens: Sequence[int],
     batches: Sequence[tuple[Sequence[int], Sequence[int]]],
 ) -> tuple[ToySlots, ToySlots]:
-    """Capture `step` while nobody is there, as the engine does, and replay it for each of some batches.
+    """Capture `step` while no request is there, as the engine does, and replay it for each of some batches.
 
     batches: the slots of a batch, and the token of each. Returns the slots afterwards: what has their names,
     and what lies where they lay before the capture, which is all that a graph and its host share.
     Raises BrokenContract where the host is asked, or the batch is changed.
     """
-    nobody = len(context_lens)
-    slots = ToySlots(torch.full((nobody + 1,), -1), torch.zeros(nobody + 1, dtype=torch.int64))
+    padding_slot = len(context_lens)
+    slots = ToySlots(torch.full((padding_slot + 1,), -1), torch.zeros(padding_slot + 1, dtype=torch.int64))
     captured = ToySlots(slots.context_lens.detach(), slots.last_token_ids.detach())
-    slot_mapping = torch.full((len(batches[0][0]),), nobody)
+    slot_mapping = torch.full((len(batches[0][0]),), padding_slot)
     token_ids = torch.zeros_like(slot_mapping)
     with torch.inference_mode(), StaysOnDevice(), ToyGraph() as graph:
         step(slots, slot_mapping, token_ids)
     if any(map(is_host_read, graph.launches)):
         raise BrokenContract(HOST_IS_ASKED)
-    captured.context_lens[:nobody] = torch.tensor(context_lens)  # the requests join
-    captured.context_lens[nobody], captured.last_token_ids[:] = -1, 0
+    captured.context_lens[:padding_slot] = torch.tensor(context_lens)  # the requests join
+    captured.context_lens[padding_slot], captured.last_token_ids[:] = -1, 0
     for mapped, tokens in batches:
         slot_mapping.copy_(torch.tensor(mapped))
         token_ids.copy_(torch.tensor(tokens))
@@ -745,11 +552,11 @@ def play_move_on(
         now = getattr(slots, name)
         if not isinstance(now, Tensor) or now.data_ptr() != tensor.data_ptr():
             raise BrokenContract(MADE_ANEW.format(name))
-    *last_ids, nobodys = captured.last_token_ids.tolist()
+    *last_ids, of_padding = captured.last_token_ids.tolist()
     return {
         "context_lens": captured.context_lens.tolist(),
-        "last_token_ids, without nobody's": last_ids,
-        "nobody's last token is an index": nobodys >= 0,
+        "last_token_ids, without padding": last_ids,
+        "the padding slot's last token is an index": of_padding >= 0,
     }
 
 
@@ -777,7 +584,7 @@ MOVE_ON = Exercise(
         Case(
             _replays(([0, 1], [7, 9]), lens=[5, 8]),
             {"context_lens": [6, 9, -1]},
-            "Every slot that is mapped moves on by one token, and nobody's, the last one, stays at -1.",
+            "Every slot that is mapped moves on by one token. The padding slot, the last one, stays at -1.",
         ),
         Case(
             _replays(([0, 1], [7, 9]), ([0, 1], [3, 4]), ([0, 1], [5, 6]), lens=[5, 8]),
@@ -786,47 +593,47 @@ MOVE_ON = Exercise(
         ),
         Case(
             _replays(([0, 1], [7, 9]), ([1, 0], [3, 4]), lens=[5, 8]),
-            {"last_token_ids, without nobody's": [4, 3]},
+            {"last_token_ids, without padding": [4, 3]},
             "A slot remembers the token of the row that is mapped to it, and that can change from replay to "
             "replay.",
         ),
         Case(
             _replays(([1, 2, 2], [7, 0, 0]), lens=[5, 8]),
             {"context_lens": [5, 9, -1]},
-            "Rows that pad a batch are mapped to nobody's slot. Whatever is done to it, its length stays -1; "
-            "and slots that are not mapped do not move.",
+            "Rows that pad a batch are mapped to the padding slot. Whatever is done to it, its length stays "
+            "-1; and slots that are not mapped do not move.",
         ),
         Case(
             _replays(([0, 1], [7, 9]), ([2, 1], [3, 4]), lens=[5, 8, 2]),
-            {"context_lens": [6, 10, 3, -1], "last_token_ids, without nobody's": [7, 4, 3]},
+            {"context_lens": [6, 10, 3, -1], "last_token_ids, without padding": [7, 4, 3]},
             "A request whose slot is not mapped this time keeps its length and its last token.",
         ),
         Case(
             _replays(([0, 2], [-1, -1]), lens=[5, 8]),
             {
                 "context_lens": [6, 8, -1],
-                "last_token_ids, without nobody's": [0, 0],
-                "nobody's last token is an index": True,
+                "last_token_ids, without padding": [0, 0],
+                "the padding slot's last token is an index": True,
             },
             "-1 says that there is no token. As a last token it would be an index before the embedding's "
-            "first row, also in nobody's slot: clamp it.",
+            "first row, also in the padding slot: clamp it.",
         ),
         Case(
             _replays(([0], [7]), lens=[0]),
             {"context_lens": [1, -1]},
-            "A length of 0 is that of a request without tokens so far. Nobody's is below 0.",
+            "A length of 0 is that of a request without tokens so far. That of the padding slot is below 0.",
         ),
     ),
     solution=move_on,
     draw=draw_replays,
     drawn_hint="Slots that are mapped, and only those, move on by one token and remember their row's (0 for "
-    "-1), in every replay. Nobody's length stays -1.",
+    "-1), in every replay. The padding slot's length stays -1.",
     play=play_move_on,
 )
 
 
 def which_graph(num_greedy: int, num_drawn: int, buckets: list[int]) -> tuple[int, bool, int]:
-    """The bucket and the family of the graph for a batch, and how many of its rows are nobody's."""
+    """The bucket and the family of the graph for a batch, and how many of its rows are padding."""
     batch_size = num_greedy + num_drawn
     bucket = next(size for size in buckets if size >= batch_size)
     return bucket, num_drawn == 0, bucket - batch_size
@@ -854,7 +661,7 @@ WHICH_GRAPH = Exercise(
             _batch(5, 0, 16),
             (8, True, 3),
             "A graph's rows cannot become more: the bucket is the next larger one, and the rest of its rows "
-            "are nobody's.",
+            "are padding.",
         ),
         Case(
             _batch(17, 0, 64),

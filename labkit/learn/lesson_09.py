@@ -1,8 +1,7 @@
 """Lesson 09: a step's kernels counted, two numbers a row, sums that arrive in any order, a softmax in shares,
 the recorded kernels, and the exercises."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
 from random import Random
 from typing import NamedTuple
@@ -12,13 +11,10 @@ import pandas as pd
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from labkit.bench import DecodeLimit, decode_limit, steady_decode
+from labkit.bench.limit import step_limit
 from labkit.engine import CacheConfig, InferenceEngine
-from labkit.engine.step.device import DeviceStep
-from labkit.engine.step.fused import PLAIN, TRITON, VOCABULARY_MULTIPLE, FusedDeviceStep, FusedKernels
+from labkit.engine.step.fused import PLAIN, TRITON, VOCABULARY_MULTIPLE, FusedKernels
 from labkit.kernels import (
     SplitWorkspace,
     fold_layer_norm,
@@ -31,18 +27,26 @@ from labkit.kernels import (
 from labkit.kernels.fused_linear import mean_and_rstd, row_statistics, tile_of
 from labkit.kernels.paged_attention_append import TOKENS_AT_A_TIME
 from labkit.learn.exercise import Case, Exercise
-from labkit.model import GPT2, GPT2Config, LanguageModel
-from labkit.model.checkpoint import RANDOM_CONFIGS, random_gpt2
+from labkit.model import GPT2Config, LanguageModel
+from labkit.model.checkpoint import RANDOM_CONFIGS, random_network
 from labkit.model.tokenizer import WordTokenizer
 from labkit.options import EngineOptions
+from labkit.results import AttentionTimeRecord, DeviceTimeRecord, TracedStep
+from labkit.results.attention_time import ONE_PROGRAM, SPLIT
+from labkit.results.kernels import (
+    ATTENTION,
+    PRODUCTS,
+    SPLIT_K_SUMS,
+    group_counts,
+    group_us,
+    slowest_single,
+)
+from labkit.watch import log_step
 
 MULTIPROCESSORS = 132  # of an H100
 
 # --- the kernels of a step, and what passes between them ---------------------------------------------------
 
-# Operators under the names that they are called by, whichever of the two a version of PyTorch dispatches.
-OPERATORS = {"addmm": "linear", "mm": "linear", "native_layer_norm": "layer_norm", "_to_copy": "to"}
-KERNELS_OF = {"greedy_advance": 2}  # of all others, one
 # What each kernel of a fused layer stands for, in order.
 STANDS_FOR = (
     ("norm_linear", ("layer_norm", "linear")),
@@ -53,146 +57,11 @@ STANDS_FOR = (
 )
 
 
-class Launch(NamedTuple):
-    """One thing that the device is asked for, and how many numbers it touches; the cache is left out."""
-
-    name: str
-    weights: int  # of the model
-    reads: int  # what an earlier kernel has written
-    writes: int
-    kernels: int = 1
-
-
-class LaunchLog(TorchDispatchMode):
-    """Remembers each operator that makes or changes memory, which is what a kernel is launched for. A view
-    of memory that is there already needs none."""
-
-    def __init__(self, weights: Sequence[Tensor] = ()) -> None:
-        super().__init__()
-        self.weights = {storage(weight) for weight in weights}
-        self.launches: list[Launch] = []
-        self.products: list[Tensor] = []  # what linear layers made
-        self.in_kernel = False
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        out = func(*args, **kwargs)
-        name = func.overloadpacket.__name__
-        if not self.in_kernel and not name.startswith("empty") and func.namespace == "aten":
-            before = {storage(tensor) for tensor in tensors_of((args, kwargs))}
-            made = [tensor for tensor in tensors_of(out) if storage(tensor) not in before]
-            if made or name.endswith("_"):
-                self.remember(OPERATORS.get(name, name), (args, kwargs), out)
-        return out
-
-    def remember(self, name: str, inputs: object, out: object) -> None:
-        tensors, made = tensors_of(inputs), tensors_of(out)
-        weights = [tensor for tensor in tensors if storage(tensor) in self.weights]
-        numbers = sum(tensor.numel() for tensor in tensors) - (known := sum(w.numel() for w in weights))
-        kernels = KERNELS_OF.get(name, 1)
-        self.launches.append(Launch(name, known, numbers, sum(tensor.numel() for tensor in made), kernels))
-        if name == "linear":
-            self.products += made
-
-    def as_one(self, name: str, function: Callable, num_seen: int | None = None) -> Callable:
-        """The function, remembered as one launch. num_seen: how many of its arguments count as read."""
-
-        def launched(*args: object, **kwargs: object) -> object:
-            self.in_kernel = True
-            try:
-                out = function(*args, **kwargs)
-            finally:
-                self.in_kernel = False
-            self.remember(f"{name}, GELU" if kwargs.get("gelu") else name, args[:num_seen], out)
-            return out
-
-        return launched
-
-
-def tensors_of(tree: object) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
-
-
-def storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
-def device_step_of(engine: InferenceEngine) -> DeviceStep:
-    """What the engine launches kernel by kernel, or has graphs of."""
-    launcher = engine.decode_step.launcher
-    return launcher if isinstance(launcher, DeviceStep) else launcher.device_step
-
-
-@contextmanager
-def logged(step: DeviceStep) -> Iterator[LaunchLog]:
-    """Log what the step launches; attention and fused kernels as what they are on a GPU, not their twins."""
-    log = LaunchLog(tensors_of((list(step.gpt2.parameters()), *vars(step).values())))
-    own = {"attention": (step.attention, step.attention.attention)}
-    step.attention.attention = log.as_one("attention", step.attention.attention, num_seen=3)
-    if isinstance(step, FusedDeviceStep):
-        own["kernels"] = (step, step.kernels)
-        names = FusedKernels._fields
-        step.kernels = FusedKernels(*map(log.as_one, names, step.kernels))
-    try:
-        with torch.inference_mode(), log:
-            yield log
-    finally:
-        for name, (owner, value) in own.items():
-            setattr(owner, name, value)
-
-
-def step_log(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> LaunchLog:
-    """Of one greedy step of these prompts, kernel by kernel, whatever launches it in the engine."""
-    device_step, launcher = device_step_of(engine), engine.decode_step.launcher
-    logs = []
-
-    def launch(*args: object) -> Tensor:
-        with logged(device_step) as log:
-            logs.append(log)
-            return device_step(*args)
-
-    with steady_decode(engine, prompts):
-        engine.decode_step.launcher = launch
-        try:
-            engine.step()
-        finally:
-            engine.decode_step.launcher = launcher
-    (log,) = logs
-    return log
-
-
-def layer_of(launches: Sequence[Launch]) -> list[Launch]:
-    """The first layer's, of a step of at least two layers."""
-    names = [launch.name for launch in launches]
-    attention = [i for i, name in enumerate(names) if name == "attention"]
-    first = next(i for i, name in enumerate(names) if name in ("layer_norm", "norm_linear"))
-    return list(launches[first : first + attention[1] - attention[0]])
-
-
-def ends_of(launches: Sequence[Launch], num_layers: int) -> tuple[list[Launch], list[Launch]]:
-    """Before the first layer and behind the last."""
-    first = next(i for i, launch in enumerate(launches) if launch.name in ("layer_norm", "norm_linear"))
-    last = first + num_layers * len(layer_of(launches))
-    return list(launches[:first]), list(launches[last:])
-
-
-def launch_table(launches: Sequence[Launch]) -> pd.DataFrame:
-    rows = [(launch.name, launch.weights, launch.reads, launch.writes) for launch in launches]
-    columns = ["kernel", "weights it reads", "other numbers it reads", "numbers it writes"]
-    table = pd.DataFrame(rows, columns=columns)
-    table.index += 1
-    return table
-
-
-def count_kernels(launches: Sequence[Launch]) -> int:
-    return sum(launch.kernels for launch in launches)
-
-
 def smallest_logit_gap(engines: Sequence[InferenceEngine], prompts: Sequence[Sequence[int]]) -> float:
     """Two engines' logits of the same step: the smallest gap between the best two tokens of a row, over the
     largest difference between the engines. Far above 1, no token can change."""
     V = engines[0].model.config.vocab_size
-    one, other = (step_log(engine, prompts).products[-1].flatten(0, -2)[:, :V] for engine in engines)
+    one, other = (log_step(engine, prompts).products[-1].flatten(0, -2)[:, :V] for engine in engines)
     best = one.double().topk(2, dim=1).values
     return float((best[:, 0] - best[:, 1]).min() / (one.double() - other.double()).abs().max())
 
@@ -213,7 +82,7 @@ def partings(
         if at is None:
             continue
         ids = torch.tensor([[*prompt, *tokens[:at]]], device=model.device)
-        (logits,) = model.gpt2.prefill(ids, torch.tensor([ids.shape[1]], device=model.device)).last_logits
+        (logits,) = model.network.prefill(ids, torch.tensor([ids.shape[1]], device=model.device)).last_logits
         gap = abs(float(logits[tokens[at]] - logits[others[at]]))
         spacing = torch.finfo(dtype).eps * 2.0 ** np.floor(np.log2(abs(float(logits[tokens[at]]))))
         rows.append({"token": at, "gap in float32": gap, "neighbours are apart": float(spacing)})
@@ -287,7 +156,7 @@ def largest_mean(model: LanguageModel, input_ids: Sequence[int]) -> float:
         x = inputs[0].double()
         ratios.append(float((x.mean(-1) / x.std(-1, correction=0)).abs().max()))
 
-    gpt2 = model.gpt2
+    gpt2 = model.network
     hooks = [n.register_forward_pre_hook(look) for block in gpt2.h for n in (block.ln_1, block.ln_2)]
     try:
         ids = torch.tensor([list(input_ids)], device=model.device)
@@ -476,7 +345,7 @@ def small_engine(options: EngineOptions, device: torch.device | str = "cpu") -> 
     config = GPT2Config(
         vocab_size=97, n_positions=64, n_embd=32, n_layer=2, n_head=2, tie_word_embeddings=False
     )
-    gpt2 = random_gpt2(config, seed=0)
+    gpt2 = random_network(config, seed=0)
     for parameter in gpt2.parameters():
         parameter.data.mul_(20 if parameter.dim() == 2 else 1)
     model = LanguageModel("random:small", gpt2, WordTokenizer(config.vocab_size, None))
@@ -505,108 +374,66 @@ def alignment(row_bytes: int, row: int) -> int:
 
 # --- recorded kernels --------------------------------------------------------------------------------------
 
-# By what a kernel's name contains, the first that fits.
-GROUPS = (
-    ("split-K sums", ("splitkreduce", "splitk_reduce")),
-    ("attention", ("attn", "attention", "flash")),
-    ("products", ("linear_kernel", "linear_residual", "gemm", "gemv", "nvjet", "cutlass", "xmma", "cublas")),
-    ("LayerNorm", ("layer_norm", "layernorm")),
-)
-EVERY_LAYER = "add, GELU and other small ones of the layers"
-ENDS = "beginning and end of the step"
-GROUP_NAMES = ("products", "split-K sums", "attention", "LayerNorm", EVERY_LAYER, ENDS)
+
+def recorded_steps(
+    record: DeviceTimeRecord, rungs: Sequence[str] = ("08", "09")
+) -> dict[tuple[int, str], TracedStep]:
+    """Recorded steps by batch size and rung, in order."""
+    of_rungs = {(step.batch_size, rung): step for (rung, _), step in record.steps.items() if rung in rungs}
+    return dict(sorted(of_rungs.items()))
 
 
-def group_of(name: str, count: int, num_layers: int = 12) -> str:
-    """What a recorded kernel is for. One that is neither a product, attention nor a LayerNorm belongs to the
-    layers if there are as many of it as layers, or more."""
-    for group, parts in GROUPS:
-        if any(part in name.lower() for part in parts):
-            return group
-    return EVERY_LAYER if count >= num_layers else ENDS
-
-
-def kernel_samples(record: dict, rungs: Sequence[str] = ("08", "09")) -> dict[tuple[int, str], dict]:
-    """The samples of a record of `decode_kernels` by batch size and rung, in order."""
-    return {
-        (sample["batch_size"], sample["rung"]): sample
-        for sample in sorted(record["samples"], key=lambda s: (s["batch_size"], s["rung"]))
-        if sample["rung"] in rungs
-    }
-
-
-def is_copy(name: str) -> bool:
-    return name.startswith(("Memcpy", "Memset"))
-
-
-def count_recorded(sample: dict) -> int:
-    """Kernels of a recorded step; copies are none."""
-    return round(sum(kernel["count"] for kernel in sample["kernels"] if not is_copy(kernel["name"])))
-
-
-def grouped(sample: dict) -> dict[str, tuple[int, float]]:
-    """Kernels and microseconds of a recorded step, by what they are for; copies take time, and are none."""
-    groups = dict.fromkeys(GROUP_NAMES, (0, 0.0))
-    for kernel in sample["kernels"]:
-        count, us = groups[group := group_of(kernel["name"], kernel["count"])]
-        own = 0 if is_copy(kernel["name"]) else round(kernel["count"])
-        groups[group] = count + own, us + kernel["us"]
-    return groups
-
-
-def share_of_small_ones(sample: dict) -> float:
+def share_of_small_ones(step: TracedStep) -> float:
     """The part of a step's busy time in kernels that are neither a product nor attention."""
-    us = {name: group_us for name, (_, group_us) in grouped(sample).items()}
-    return 1 - (us["products"] + us["attention"]) / sum(us.values())
+    us = group_us(step)
+    return 1 - (us[PRODUCTS] + us[ATTENTION]) / sum(us.values())
 
 
-def kernel_table(record: dict, batch_size: int) -> pd.DataFrame:
+def kernel_table(record: DeviceTimeRecord, batch_size: int) -> pd.DataFrame:
     """Kernels and microseconds by what they are for, both rungs beside each other."""
-    columns = {}
-    for (size, rung), sample in kernel_samples(record).items():
-        if size == batch_size:
-            groups = grouped(sample)
-            columns[f"kernels, {rung}"] = {name: count for name, (count, _) in groups.items()}
-            columns[f"us, {rung}"] = {name: round(us) for name, (_, us) in groups.items()}
-    order = sorted(columns, key=lambda name: name.startswith("us"))
-    table = pd.DataFrame(columns)[order]
+    steps = {rung: step for (size, rung), step in recorded_steps(record).items() if size == batch_size}
+    counts = {f"kernels, {rung}": group_counts(step) for rung, step in steps.items()}
+    times = {
+        f"us, {rung}": {name: round(us) for name, us in group_us(step).items()}
+        for rung, step in steps.items()
+    }
+    table = pd.DataFrame(counts | times)
     table.loc["all"] = table.sum()
     return table.astype(int).rename_axis(columns=f"one step, B = {batch_size}")
 
 
-def step_table(record: dict) -> pd.DataFrame:
+def step_table(record: DeviceTimeRecord) -> pd.DataFrame:
     """Of each recorded step: its kernels, how long the GPU was busy, and the limit."""
     rows = {}
-    for (size, rung), sample in kernel_samples(record).items():
-        limit_us = 1e6 * step_limit(size, sample["context_len"], record["bandwidth"]).seconds
+    for (size, rung), step in recorded_steps(record).items():
+        limit_us = 1e6 * step_limit(size, step.context_len, record.bandwidth).seconds
         rows[f"B = {size}, rung {rung}"] = {
-            "kernels": count_recorded(sample),
-            "GPU busy (us)": round(sample["gpu_busy_us"]),
+            "kernels": step.num_kernels,
+            "GPU busy (us)": round(step.gpu_busy_us),
             "limit (us)": round(limit_us),
-            "limit, % of busy": round(100 * limit_us / sample["gpu_busy_us"], 1),
+            "limit, % of busy": round(100 * limit_us / step.gpu_busy_us, 1),
         }
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def gain_table(record: dict) -> pd.DataFrame:
-    """Microseconds of both rungs by what they are for, the output layer apart, a column a batch size."""
-    samples = kernel_samples(record)
+def gain_table(record: DeviceTimeRecord) -> pd.DataFrame:
+    """Microseconds of both rungs by what they are for, the output layer apart, a column per batch size."""
+    steps = recorded_steps(record)
     columns: dict[str, dict[str, float]] = {}
-    for (size, rung), sample in samples.items():
-        us = {name: group_us for name, (_, group_us) in grouped(sample).items()}
-        _, head = slowest_single(sample)
-        layers = us["products"] + us["split-K sums"] - head
-        rest = sum(us.values()) - layers - head - us["attention"]
+    for (size, rung), step in steps.items():
+        us, head = group_us(step), slowest_single(step).us
+        layers = us[PRODUCTS] + us[SPLIT_K_SUMS] - head
+        rest = sum(us.values()) - layers - head - us[ATTENTION]
         rows = {
             "layers' products": layers,
             "output layer": head,
-            "attention": us["attention"],
+            "attention": us[ATTENTION],
             "the rest": rest,
         }
         column = columns.setdefault(f"B = {size}", {})
         column.update({f"{name}, {rung}": round(value) for name, value in rows.items()})
-    for size in {size for size, _ in samples}:
-        before, after = (samples[size, rung]["gpu_busy_us"] for rung in ("08", "09"))
+    for size in {size for size, _ in steps}:
+        before, after = (steps[size, rung].gpu_busy_us for rung in ("08", "09"))
         columns[f"B = {size}"]["GPU busy, times less"] = round(before / after, 2)
     table = pd.DataFrame(columns)
     parts = [*rows, "GPU busy"]
@@ -614,38 +441,19 @@ def gain_table(record: dict) -> pd.DataFrame:
     return table.loc[order].map("{:g}".format).rename_axis("microseconds, rung")
 
 
-def step_limit(batch_size: int, context_len: int, bandwidth: float) -> DecodeLimit:
-    """The floor of a step of GPT-2 in float16."""
-    return decode_limit(meta_gpt2().half(), [context_len] * batch_size, bandwidth)
-
-
-def meta_gpt2() -> GPT2:
-    """GPT-2 124M without its numbers."""
-    with torch.device("meta"):
-        return GPT2(RANDOM_CONFIGS["gpt2"])
-
-
-def slowest_single(sample: dict) -> tuple[str, float]:
-    """The slowest kernel that runs once in a recorded step, and its microseconds."""
-    once = [(kernel["us"], kernel["name"]) for kernel in sample["kernels"] if round(kernel["count"]) == 1]
-    us, name = max(once)
-    return name, us
-
-
-def attention_table(record: dict) -> pd.DataFrame:
+def attention_table(record: AttentionTimeRecord) -> pd.DataFrame:
     """One layer's attention by itself: microseconds in each form, and what the split one moves."""
-    samples = {(s["kernel"], s["batch_size"], s["context_len"]): s for s in record["samples"]}
+    times = {(time.kernel, time.batch_size, time.context_len): time for time in record.samples}
     rows = {}
-    for (kernel, batch_size, context_len), split in sorted(samples.items(), key=lambda item: item[0][1:]):
-        one = samples.get(("one_program", batch_size, context_len))
-        if kernel == "split" and one is not None:
-            rate = split["num_bytes"] / (split["us"] * 1e-6)
+    for (kernel, batch_size, context_len), split in sorted(times.items(), key=lambda item: item[0][1:]):
+        one = times.get((ONE_PROGRAM, batch_size, context_len))
+        if kernel == SPLIT and one is not None:
             rows[batch_size, context_len] = {
-                "one program (us)": round(one["us"], 1),
-                "split (us)": round(split["us"], 1),
-                "splits": split["splits"],
-                "times faster": round(one["us"] / split["us"], 2),
-                "% of a copy's rate": round(100 * rate / split["copy_bytes_per_second"]),
+                "one program (us)": round(one.us, 1),
+                "split (us)": round(split.us, 1),
+                "splits": split.splits,
+                "times faster": round(one.us / split.us, 2),
+                "% of a copy's rate": round(100 * split.rate / record.bandwidth),
             }
     table = pd.DataFrame.from_dict(rows, orient="index")
     table.index = pd.MultiIndex.from_tuples(table.index, names=["B", "tokens in the cache"])

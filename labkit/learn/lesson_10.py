@@ -1,8 +1,8 @@
 """Lesson 10: two workers on one clock, tokens on their way, what breaks, recorded runs, and the exercises."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from random import Random
 from statistics import median
 from types import FrameType
@@ -12,19 +12,25 @@ import numpy as np
 import pandas as pd
 import torch
 
-from labkit.bench import HostTime, dense_tokens, host_times, ladder_comparison, transformers_tokens
-from labkit.bench.comparison import Comparison, speedup, speedup_interval
-from labkit.bench.cost_cards import profiled_by
-from labkit.bench.workload import gaps_us
+from labkit.bench import dense_tokens, transformers_tokens
 from labkit.engine import Completion, InferenceEngine, SamplingParams, StepOutput
-from labkit.engine.readback import ReadOneBehind
-from labkit.engine.step.resident import Launched
-from labkit.engine.step.staging import Arriving, PinnedReadback
+from labkit.engine.overlap import ReadOneBehind
+from labkit.engine.request import RunningRequests
+from labkit.engine.step.resident import StepInFlight
+from labkit.engine.step.staging import PinnedTokens, TokenCopy
 from labkit.learn.exercise import Case, Exercise
 from labkit.model import LanguageModel
-from labkit.show import record_flights, steps_on_device
-from labkit.show.idle import StepOnDevice
+from labkit.results import (
+    CostCardRecord,
+    DeviceTimeRecord,
+    HostTimeRecord,
+    RunsRecord,
+    TracedStep,
+    speedup,
+    speedup_interval,
+)
 from labkit.show.schedule import Busy
+from labkit.watch import PlantedError, planted_failure, profiled_by, record_flights
 
 # --- two workers on one clock -----------------------------------------------------------------------------
 
@@ -77,20 +83,20 @@ def step_time(work: StepWork, ahead: int = 0, synchronize: bool = False) -> floa
     return handed_out[EVEN_AFTER + 1] - handed_out[EVEN_AFTER]
 
 
-def work_of(step: StepOnDevice) -> StepWork:
+def work_of(step: TracedStep) -> StepWork:
     """A recorded step that was read at once: the GPU's part, and the rest, half before it and half after."""
-    return StepWork(step.waits_us / 2, step.gpu_busy_us, step.waits_us / 2)
+    return StepWork(step.idle_us / 2, step.gpu_busy_us, step.idle_us / 2)
 
 
-def overlap_table(record: dict, before: str, after: str) -> pd.DataFrame:
+def overlap_table(record: DeviceTimeRecord, before: str, after: str) -> pd.DataFrame:
     """What a step takes by a record of idle times: as it was, as the larger of its parts, as it is now."""
-    steps = steps_on_device(record)
+    steps = record.steps
     rows = {}
     for (rung, batch_size), step in steps.items():
         if rung == before and (after, batch_size) in steps:
             rows[f"B = {batch_size}"] = {
                 f"GPU, rung {before}": step.gpu_busy_us,
-                "host (the rest)": step.waits_us,
+                "host (the rest)": step.idle_us,
                 f"step, rung {before}": step.step_us,
                 "the larger part": step_time(work_of(step), ahead=1),
                 f"step, rung {after}": steps[after, batch_size].step_us,
@@ -98,11 +104,11 @@ def overlap_table(record: dict, before: str, after: str) -> pd.DataFrame:
     return pd.DataFrame(rows).T.round().astype(int)
 
 
-def hidden_table(record: dict, host_record: dict, rung: str) -> pd.DataFrame:
+def hidden_table(record: DeviceTimeRecord, host_record: HostTimeRecord, rung: str) -> pd.DataFrame:
     """The host's work in a step beside the GPU's, at the batch sizes that both records have."""
-    steps = steps_on_device(record)
+    steps = record.steps
     rows = {}
-    for host in host_times(host_record)[rung]:
+    for host in host_record.times[rung]:
         if (step := steps.get((rung, host.batch_size))) is not None:
             rows[f"B = {host.batch_size}"] = {
                 "host (us)": round(host.step_us),
@@ -114,10 +120,9 @@ def hidden_table(record: dict, host_record: dict, rung: str) -> pd.DataFrame:
     return pd.DataFrame(rows).T
 
 
-def host_ratio(times: Sequence[HostTime], batch_size: int, over: int) -> float:
+def host_ratio(record: HostTimeRecord, rung: str, batch_size: int, over: int) -> float:
     """A step's host time at one batch size over that at another."""
-    of_size = {time.batch_size: time.step_us for time in times}
-    return of_size[batch_size] / of_size[over]
+    return record.time(rung, batch_size).step_us / record.time(rung, over).step_us
 
 
 # --- requests that stop, leave and come back -------------------------------------------------------------
@@ -175,7 +180,7 @@ def calls_until_tokens(engine: InferenceEngine, joins_after: int, num_tokens: in
     return calls[:num_tokens]
 
 
-# --- steps in a row ---------------------------------------------------------------------------------------
+# --- steady batches ---------------------------------------------------------------------------------------
 
 BOOKKEEPING = ("labkit/engine/", "labkit/kvcache/")
 
@@ -194,42 +199,20 @@ def bookkeeping_calls(engine: InferenceEngine) -> int:
     return calls
 
 
-def count_launches(engine: InferenceEngine, prompts: Sequence[str], params: SamplingParams) -> dict[str, int]:
-    """Serve the prompts: steps that were launched by a walk over all requests, and those of a stretch."""
-    step = engine.decode_step
-    counted = {"walked": 0, "in a stretch": 0}
-
-    def counting(kind: str, launch: Callable) -> Callable:
-        def wrapper(of_whom: object) -> Launched:
-            counted[kind] += 1
-            return launch(of_whom)
-
-        return wrapper
-
-    step.launch = counting("walked", step.launch)
-    step.launch_again = counting("in a stretch", step.launch_again)
-    try:
-        engine.generate(prompts, params)
-    finally:
-        del step.launch, step.launch_again  # the class's own again
-    return counted
-
-
 # --- what breaks: whose token is it? ----------------------------------------------------------------------
 
 
 class AsksWhoRuns(ReadOneBehind):
     """Gives a token to whoever runs, in whatever session; for demonstration."""
 
-    def _still_there(self, flight: Launched) -> list[int]:
-        """Which of its requests, by place, get their token: not who has ended or was preempted since."""
-        return [b for b, request in enumerate(flight.requests) if request.session is not None]
+    def still_running(self, step: StepInFlight, running: RunningRequests) -> list[int]:
+        """The step's rows whose tokens are handed out: of requests that did not end or lose their blocks."""
+        return [b for b, request in enumerate(step.requests) if request in running]
 
 
 def preempt_newest(engine: InferenceEngine) -> None:
     """What the engine does to its newest request when blocks run out."""
-    engine.readback.settle()
-    engine.admission.preempt_newest()
+    engine.scheduler.preempt_newest()
 
 
 def preempted_in_flight(
@@ -283,38 +266,18 @@ def what_is_read(streams: Sequence[Sequence[Access]]) -> Counter[str]:
 # --- what breaks: one buffer, and failures ----------------------------------------------------------------
 
 
-class OneBuffer(PinnedReadback):
-    """Readback without turns; for demonstration."""
+class OneBuffer(PinnedTokens):
+    """Tokens copied without turns; for demonstration."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size, torch.device("cpu"))
-        self._buffers[1] = self._buffers[0]
+        self.buffers[1] = self.buffers[0]
 
 
-def two_steps_on_their_way(readback: PinnedReadback) -> list[list[int]]:
+def two_steps_in_flight(pinned_tokens: PinnedTokens) -> list[list[int]]:
     """What is read when the copies of two steps were started and then both are read."""
-    arriving = [readback.start(torch.tensor(token_ids)) for token_ids in ([11, 12], [21, 22])]
-    return [each.read() for each in arriving]
-
-
-class Planted(RuntimeError):
-    """A failure made on purpose."""
-
-
-@contextmanager
-def failing_once(owner: object, name: str) -> Iterator[None]:
-    """The next call of the function at `owner.name` fails; then it is as before."""
-    working = getattr(owner, name)
-
-    def fails(*_: object) -> object:
-        setattr(owner, name, working)
-        raise Planted("made to fail")
-
-    setattr(owner, name, fails)
-    try:
-        yield
-    finally:
-        setattr(owner, name, working)
+    copies = [pinned_tokens.start_copy(torch.tensor(token_ids)) for token_ids in ([11, 12], [21, 22])]
+    return [copy.read() for copy in copies]
 
 
 def run_with_failure(
@@ -326,17 +289,17 @@ def run_with_failure(
     """
     ids = [engine.add_request(prompt, params) for prompt in prompts]
     outputs = [output for _ in range(after_calls) for output in engine.step()]
-    session = engine.scheduler.running[0].session
+    session, *_ = engine.scheduler.running.values()
 
     def state() -> tuple[int, int]:
         return session.num_tokens, int(engine.readback.is_ahead)
 
-    place = {"launch": (engine.decode_step, "launcher"), "read": (Arriving, "read")}[what]
-    (booked_before, flying_before) = state()
-    with failing_once(*place), suppress(Planted):
+    place = {"launch": (engine.decode_step, "device_step"), "read": (TokenCopy, "read")}[what]
+    (counted_before, flying_before) = state()
+    with suppress(PlantedError), planted_failure(*place):
         outputs += engine.step()
     engine.check_integrity()
-    (booked_after, flying_after) = state()
+    (counted_after, flying_after) = state()
     launches, num_outputs = [], []
     for _ in range(2):
         with record_flights(engine) as watched:
@@ -348,7 +311,7 @@ def run_with_failure(
         outputs += engine.step()
     row = {
         "steps in flight": f"{flying_before} -> {flying_after}",
-        "tokens booked": f"{booked_before} -> {booked_after}",
+        "tokens counted": f"{counted_before} -> {counted_after}",
         "the next two calls launch": launches,
         "and hand out": num_outputs,
     }
@@ -358,24 +321,11 @@ def run_with_failure(
 # --- the recorded runs ------------------------------------------------------------------------------------
 
 
-def whole_comparison(record: dict, before: str, after: str) -> Comparison:
-    """Like `bench.ladder_comparison`, but of the whole run: from the first arrival to the last token."""
-    decoding = ladder_comparison(record, before, after)
-
-    def side(rung: str) -> tuple[float, ...]:
-        return tuple(sample["seconds"] for sample in record["samples"] if sample["rung"] == rung)
-
-    paths = decoding.before_paths, decoding.after_paths
-    return Comparison(before, after, side(before), side(after), *paths)
-
-
-def first_token_table(records: dict[str, dict], before: str, after: str) -> pd.DataFrame:
-    """The median time to the first token, a row a record: milliseconds, and how many times faster."""
+def first_token_table(records: Mapping[str, RunsRecord], before: str, after: str) -> pd.DataFrame:
+    """The median time to the first token, a row per record: milliseconds, and how many times faster."""
     rows = {}
     for label, record in records.items():
-        sides = [
-            [median(s["ttft"]) for s in record["samples"] if s["rung"] == rung] for rung in (before, after)
-        ]
+        sides = [[median(run.latency.ttft) for run in record.runs_of(rung)] for rung in (before, after)]
         rows[label] = {
             f"TTFT p50, rung {before} (ms)": round(1e3 * median(sides[0]), 2),
             f"rung {after} (ms)": round(1e3 * median(sides[1]), 2),
@@ -385,13 +335,13 @@ def first_token_table(records: dict[str, dict], before: str, after: str) -> pd.D
     return pd.DataFrame(rows).T
 
 
-def streaming_table(records: dict[str, dict]) -> pd.DataFrame:
-    """Figures of recorded runs of the streaming command, a row a record: the median of its runs."""
+def streaming_table(records: Mapping[str, RunsRecord]) -> pd.DataFrame:
+    """Figures of recorded runs of the streaming command, a row per record: the median of its runs."""
     rows = {}
     for name, record in records.items():
-        gaps = [np.percentile(gaps_us(run), (50, 99)) / 1e3 for run in record["samples"]]
+        gaps = [np.percentile(run.gaps_us, (50, 99)) / 1e3 for run in record.runs]
         rows[name] = {
-            "tokens/s": f"{median(run['tokens'] / run['seconds'] for run in record['samples']):,.0f}",
+            "tokens/s": f"{median(run.throughput for run in record.runs):,.0f}",
             "ITL p50 (ms)": round(median(p50 for p50, _ in gaps), 2),
             "ITL p99 (ms)": round(median(p99 for _, p99 in gaps), 2),
             "p99 / p50": round(median(p99 / p50 for p50, p99 in gaps), 2),
@@ -400,12 +350,12 @@ def streaming_table(records: dict[str, dict]) -> pd.DataFrame:
     return pd.DataFrame(rows).T
 
 
-def slow_gaps(record: dict) -> pd.DataFrame:
+def slow_gaps(record: RunsRecord) -> pd.DataFrame:
     """Where streams of recorded runs paused for more than twice the median gap of their run: how many, before
-    which token, and for how long. A row a run and token."""
+    which token, and for how long. A row per run and token. All requests of a run make as many tokens."""
     rows = []
-    for number, run in enumerate(record["samples"], start=1):
-        streams = np.array([gaps for count, gaps in run["itl_us"] for _ in range(count)])  # [stream, gap]
+    for number, run in enumerate(record.runs, start=1):
+        streams = np.reshape(run.gaps_us, (len(run.new_tokens), -1))  # [stream, gap]
         slow = streams > 2 * np.median(streams)
         for place in slow.any(axis=0).nonzero()[0]:
             pauses = streams[slow[:, place], place]
@@ -421,26 +371,21 @@ def slow_gaps(record: dict) -> pd.DataFrame:
     return pd.DataFrame(rows).set_index("run")
 
 
-def card_differences(record: dict, before: str, after: str) -> tuple[int, dict[str, list[tuple[int, int]]]]:
+def card_differences(
+    record: CostCardRecord, before: str, after: str
+) -> tuple[int, dict[str, list[tuple[int, int]]]]:
     """How many recorded cost cards both rungs have, and the counts that differ between them, by name."""
-    cards = {(s["rung"], s["key"]["model"], *s["key"]["prompt_lens"]): s["card"] for s in record["samples"]}
+    cards = {(s.rung, s.key.model, s.key.prompt_lens): s.card.counts for s in record.samples}
     num_pairs, different = 0, {}
-    for (rung, *where), card in cards.items():
+    for (rung, *where), counts in cards.items():
         other = cards.get((after, *where))
         if rung != before or other is None:
             continue
         num_pairs += 1
-        for part in ("host", "device"):
-            for name, count in card[part].items():
-                if count != other[part][name]:
-                    different.setdefault(name, []).append((count, other[part][name]))
+        for name, count in counts.items():
+            if count != other[name]:
+                different.setdefault(name, []).append((count, other[name]))
     return num_pairs, different
-
-
-def step_us(record: dict, rung: str) -> float:
-    """Microseconds of a decode step in a record of `ladder`, the median run."""
-    runs = [s for s in record["samples"] if s["rung"] == rung]
-    return median(1e6 * run["decode_seconds"] / run["decode_steps"] for run in runs)
 
 
 # --- exercises --------------------------------------------------------------------------------------------

@@ -1,32 +1,29 @@
 """Lesson 11: the records of all rungs side by side, where the rest of the gap is, and the exercises."""
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from random import Random
-from statistics import median
 
 import pandas as pd
-import torch
 
-from labkit.bench import (
-    Comparison,
-    CostCard,
-    DecodeLimit,
-    decode_limit,
-    host_times,
-    in_turn,
-    ladder_comparison,
-    ladder_limit,
-    ladder_rates,
-)
-from labkit.bench.comparison import total_paths
-from labkit.bench.limit import decode_weights
-from labkit.bench.workload import Run, Workload
+from labkit.bench import DecodeLimit, in_turn
+from labkit.bench.limit import on_paper, step_limit
+from labkit.bench.workload import Workload
 from labkit.ladder import LADDER
 from labkit.learn.exercise import Case, Exercise
-from labkit.model import GPT2
-from labkit.model.checkpoint import RANDOM_CONFIGS
+from labkit.results import (
+    Comparison,
+    CostCard,
+    CostCardRecord,
+    PeersRecord,
+    Run,
+    RunsRecord,
+    TracedStep,
+    counts_table,
+)
+from labkit.results.kernels import ATTENTION, HEAD, LAYERS, part_counts, part_us
+from labkit.results.peers import OURS
+from labkit.results.runs import compared_runs
 
 # --- the ladder -----------------------------------------------------------------------------------------
 
@@ -43,13 +40,11 @@ def changes_table() -> pd.DataFrame:
 
 
 # Of a cost card: what a lesson took away, and its name in a table.
-HOST_COLUMNS = {
+COUNTS = {
     "manager_calls": "calls into the manager",
     "kv_block_infos": "records created",
     "index_tensors": "index tensors",
     "aten_ops": "operators",
-}
-DEVICE_COLUMNS = {
     "kernels": "kernels",
     "h2d_copies": "copies to the GPU",
     "h2d_synchronizing": "of them, waited for",
@@ -57,89 +52,32 @@ DEVICE_COLUMNS = {
 }
 
 
-def steps_table(record: dict) -> pd.DataFrame:
-    """A row a rung of a `ladder` record: its rate, and what it gains over the rung below in the record."""
-    rates, limit = ladder_rates(record), ladder_limit(record)
-    numbers, rows = list(rates), {}
-    for below, number in zip([None, *numbers], numbers, strict=False):
-        rows[number] = {
-            "decode tokens/s": f"{median(rates[number]):,.0f}",
-            "% of limit": f"{100 * median(rates[number]) / limit:.1f}",
-            "over the rung below": "",
-            "interval": "",
-            "verdict": "",
-        }
-        if below is not None:
-            step = ladder_comparison(record, below, number)
-            rows[number] |= {
-                "over the rung below": f"×{step.speedup:.2f}",
-                "interval": str(step.interval),
-                "verdict": step.verdict,
-            }
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("rung")
-
-
-def reached(record: dict, rung: str) -> float:
-    """The share of the limit, in per cent, that a rung of a `ladder` record reaches."""
-    return 100 * median(ladder_rates(record)[rung]) / ladder_limit(record)
-
-
-def prefill_share(record: dict, rung: str) -> float:
-    """Per cent of a run that its prefill takes."""
-    runs = [sample for sample in record["samples"] if sample["rung"] == rung]
-    return 100 * median(run["prefill_seconds"] / run["seconds"] for run in runs)
-
-
-def rates_table(records: Mapping[str, dict]) -> pd.DataFrame:
-    """Decode tokens a second, with their share of the limit: a row a rung, a column a `ladder` record."""
-    cells = {
-        name: {n: f"{median(r):,.0f} ({reached(record, n):.1f} %)" for n, r in ladder_rates(record).items()}
-        for name, record in records.items()
-    }
-    return pd.DataFrame(cells).fillna("").sort_index()
-
-
-def prefill_table(records: Mapping[str, dict], rungs: Sequence[str]) -> pd.DataFrame:
+def prefill_table(records: Mapping[str, RunsRecord], rungs: Sequence[str]) -> pd.DataFrame:
+    """The part of a run that prompts take: a row per rung, a column per record."""
     return pd.DataFrame(
-        {name: {n: f"{prefill_share(record, n):.1f} %" for n in rungs} for name, record in records.items()}
+        {
+            name: {rung: f"{100 * record.prefill_share(rung):.1f} %" for rung in rungs}
+            for name, record in records.items()
+        }
     )
 
 
-def removed_table(record: dict, model: str, batch_size: int, lengths: Sequence[int]) -> pd.DataFrame:
-    """What one decode step did on each rung, from a `cost_card` record: the newest card of each."""
-    rows = {}
-    for sample in record["samples"]:
-        key = sample["key"]
-        if (key["model"], sample["batch_size"]) != (model, batch_size):
-            continue
-        if set(key["prompt_lens"]) == set(lengths):
-            rows[sample["rung"]] = card_row(sample["card"]["host"], sample["card"]["device"])
-    return _cards(rows)
+def removed_table(
+    record: CostCardRecord, model: str, batch_size: int, lengths: Sequence[int]
+) -> pd.DataFrame:
+    """What one decode step did on each rung, by the newest card of each."""
+    found = record.cards(lengths, model)
+    return cards_table({rung: card for (rung, size), card in found.items() if size == batch_size})
+
+
+def cards_table(cards: Mapping[str, CostCard]) -> pd.DataFrame:
+    """A row per rung, in order: of each card, what a lesson took away."""
+    return counts_table(dict(sorted(cards.items())), COUNTS).T.rename_axis("rung")
 
 
 def live_table(cards: Mapping[str, CostCard]) -> pd.DataFrame:
-    """The host's part of cards counted here."""
-    return _cards({rung: card_row(vars(card.host), None) for rung, card in cards.items()})
-
-
-def card_row(host: Mapping[str, int], device: Mapping[str, int] | None) -> dict[str, int]:
-    row = {name: host[field] for field, name in HOST_COLUMNS.items()}
-    if device is not None:
-        row |= {name: device[field] for field, name in DEVICE_COLUMNS.items()}
-    return row
-
-
-def _cards(rows: Mapping[str, Mapping[str, int]]) -> pd.DataFrame:
-    return pd.DataFrame.from_dict(dict(sorted(rows.items())), orient="index").rename_axis("rung")
-
-
-def host_table(record: dict, batch_sizes: Sequence[int]) -> pd.DataFrame:
-    """Microseconds of the host a step, a row a rung, from a record of `host-time`."""
-    rows = {
-        rung: {f"B = {t.batch_size}": round(t.step_us) for t in times if t.batch_size in batch_sizes}
-        for rung, times in host_times(record).items()
-    }
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("rung")
+    """The host's part of cards, whatever is known of a GPU."""
+    return cards_table({rung: replace(card, device=None) for rung, card in cards.items()})
 
 
 # --- here and now ---------------------------------------------------------------------------------------
@@ -158,9 +96,7 @@ def run_every_rung(workload: Workload, rungs: Sequence[str], rounds: int = 2) ->
 
 
 def compared(runs: Mapping[str, Sequence[Run]], before: str, after: str) -> Comparison:
-    sides = [tuple(run.decode_seconds for run in runs[rung]) for rung in (before, after)]
-    paths = [total_paths(runs[rung]) for rung in (before, after)]
-    return Comparison(f"rung {before}", f"rung {after}", *sides, *paths)
+    return compared_runs(runs[before], runs[after], (f"rung {before}", f"rung {after}"))
 
 
 def agreement(table: pd.DataFrame) -> pd.DataFrame:
@@ -175,138 +111,57 @@ def agreement(table: pd.DataFrame) -> pd.DataFrame:
 # --- other engines --------------------------------------------------------------------------------------
 
 
-def peer_rates(record: dict) -> dict[str, list[float]]:
-    """Tokens a second of each whole run, by engine, from a record of `peers`."""
-    rates: dict[str, list[float]] = {}
-    for sample in record["samples"]:
-        rates.setdefault(sample["engine"], []).append(sample["tokens_per_second"])
-    return rates
-
-
-def peer_limit(record: dict) -> float:
-    """The most tokens a second that the bytes allow; the prompts' own work is not in it."""
-    return median(sample["tokens"] / sample["limit_seconds"] for sample in record["samples"])
-
-
-def peer_comparison(record: dict, engine: str, reference: str) -> Comparison:
-    """Whole runs of two engines, made in turn: above 1 if `reference` is faster."""
-
-    def side(name: str) -> tuple[float, ...]:
-        return tuple(sample["seconds"] for sample in record["samples"] if sample["engine"] == name)
-
-    return Comparison(engine, reference, side(engine), side(reference), {}, {})
-
-
-def best_of_ours(record: dict) -> str:
-    """The last rung of the record."""
-    return max(engine for engine in peer_rates(record) if engine.startswith("labkit"))
-
-
-def best_of_theirs(record: dict) -> str:
-    """The fastest engine that is not labkit."""
-    rates = peer_rates(record)
-    return max((e for e in rates if not e.startswith("labkit")), key=lambda e: median(rates[e]))
-
-
-def peer_notes(record: dict) -> dict[str, str]:
+def peer_notes(record: PeersRecord) -> dict[str, str]:
     """For each other engine, how many times faster labkit's last rung is."""
-    ours = best_of_ours(record)
     notes = {}
-    for engine in peer_rates(record):
-        if engine != ours:
-            compared = peer_comparison(record, engine, ours)
+    for engine in record.engines:
+        if engine != record.ours:
+            compared = record.comparison(engine, record.ours)
             low, high = compared.interval
-            notes[engine] = f"{ours}: ×{compared.speedup:.2f} [{low:.2f}, {high:.2f}]"
+            notes[engine] = f"{record.ours}: ×{compared.speedup:.2f} [{low:.2f}, {high:.2f}]"
     return notes
 
 
-def peers_table(record: dict) -> pd.DataFrame:
-    """A row an engine: whole runs, decoding alone, and the wait for the first token."""
-    rows = {}
-    for engine in peer_rates(record):
-        runs = [sample for sample in record["samples"] if sample["engine"] == engine]
-        decode = [r for run in runs if (r := run["decode_tokens_per_second"]) is not None]
-        first = [1e3 * s for run in runs if (s := run["first_token_seconds"]) is not None]
-        rows[engine] = {
-            "tokens/s": f"{median(run['tokens_per_second'] for run in runs):,.0f}",
-            "decode tokens/s": f"{median(decode):,.0f}" if decode else "",
-            "first token (ms)": f"{median(first):.1f}" if first else "",
-            "% of limit": f"{100 * median(run['limit_seconds'] / run['seconds'] for run in runs):.1f}",
-        }
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("engine")
-
-
-def same_tokens_table(records: Mapping[str, dict]) -> pd.DataFrame:
+def same_tokens_table(records: Mapping[str, PeersRecord]) -> pd.DataFrame:
     """For each engine, how many requests had the first engine's tokens, in the worst of its runs."""
-
-    def worst(record: dict, engine: str) -> str:
-        same = min(s["equal_requests"] for s in record["samples"] if s["engine"] == engine)
-        return f"{same} of {record['settings']['num_requests']}"
-
     return pd.DataFrame(
-        {name: {e: worst(record, e) for e in peer_rates(record)} for name, record in records.items()}
+        {
+            name: {e: f"{record.same_tokens(e)} of {record.num_requests}" for e in record.engines}
+            for name, record in records.items()
+        }
     ).fillna("")
 
 
-def slower_rungs(ladder: dict, peers: dict) -> dict[str, str]:
-    """For each other engine, the rungs of a `ladder` record of the same workload that decode more slowly."""
+def slower_rungs(ladder: RunsRecord, peers: PeersRecord) -> dict[str, str]:
+    """For each other engine, the rungs of a record of the same workload that decode more slowly."""
     found = {}
-    for engine in peer_rates(peers):
-        rates = [s["decode_tokens_per_second"] for s in peers["samples"] if s["engine"] == engine]
-        if not engine.startswith("labkit") and None not in rates:
-            slower = [n for n, runs in ladder_rates(ladder).items() if median(runs) < median(rates)]
+    for engine in peers.engines:
+        rate = peers.decode_rate(engine)
+        if not engine.startswith(OURS) and rate is not None:
+            slower = [rung for rung in ladder.rates if ladder.rate(rung) < rate]
             found[engine] = ", ".join(slower) or "none"
     return found
 
 
 # --- what is left of the gap ----------------------------------------------------------------------------
 
-# Of a step on the last rung, by what its kernels' names contain; the first that fits.
-ATTENTION, LAYERS, HEAD = "attention", "matrices of the layers", "matrix of the head"
-REST, IDLE = "everything else", "nothing: the GPU waits"
-KERNELS = (
-    (ATTENTION, ("paged_attn",)),
-    (LAYERS, ("_norm_linear_kernel", "_linear_residual_kernel")),
-    (HEAD, ("gemm", "nvjet", "gemv", "cutlass", "splitK")),
-)
+
+def limit_of(step: TracedStep, bandwidth: float) -> DecodeLimit:
+    """The least that a recorded step of GPT-2 can take."""
+    return step_limit(step.batch_size, step.context_len, bandwidth)
 
 
-def part_of(kernel: str) -> str:
-    found = (part for part, patterns in KERNELS if any(pattern in kernel for pattern in patterns))
-    return next(found, REST)
-
-
-def step_parts(sample: dict) -> dict[str, float]:
-    """Microseconds of a step by what they are spent on, from a `device-time` sample of rung 09 or above."""
-    parts = dict.fromkeys((ATTENTION, LAYERS, HEAD, REST), 0.0)
-    for kernel in sample["kernels"]:
-        parts[part_of(kernel["name"])] += kernel["us"]
-    return parts | {IDLE: sample["step_us"] - sample["gpu_busy_us"]}
-
-
-def on_paper(name: str = "gpt2", dtype: torch.dtype = torch.float16) -> GPT2:
-    """A model that has sizes and no numbers: enough to compute a limit, and it takes no memory."""
-    with torch.device("meta"):
-        return GPT2(RANDOM_CONFIGS[name]).to(dtype)
-
-
-def limit_of(sample: dict, bandwidth: float) -> DecodeLimit:
-    return decode_limit(on_paper(), [sample["context_len"]] * sample["batch_size"], bandwidth)
-
-
-def step_floors(sample: dict, bandwidth: float) -> dict[str, float]:
+def step_floors(step: TracedStep, bandwidth: float) -> dict[str, float]:
     """Microseconds that the bytes of each part take at this bandwidth; their sum is the limit of the step."""
-    gpt2, limit = on_paper(), limit_of(sample, bandwidth)
-    itemsize = gpt2.wte.weight.element_size()
-    head = gpt2.lm_head.weight.numel() * itemsize
-    layers = decode_weights(gpt2) * itemsize - head
-    num_bytes = {ATTENTION: limit.kv_bytes, LAYERS: layers, HEAD: head}
+    gpt2, limit = on_paper(), limit_of(step, bandwidth)
+    head = gpt2.lm_head.weight.numel() * gpt2.wte.weight.element_size()
+    num_bytes = {ATTENTION: limit.kv_bytes, LAYERS: limit.weight_bytes - head, HEAD: head}
     return {part: 1e6 * n / bandwidth for part, n in num_bytes.items()}
 
 
-def gap_table(sample: dict, bandwidth: float) -> pd.DataFrame:
-    """A row a part of the step: what it takes, the least, and its share of what lies between."""
-    parts, floors = step_parts(sample), step_floors(sample, bandwidth)
+def gap_table(step: TracedStep, bandwidth: float) -> pd.DataFrame:
+    """A row per part of the step: what it takes, the least, and its share of what lies between."""
+    parts, floors = part_us(step), step_floors(step, bandwidth)
     gap = sum(parts.values()) - sum(floors.values())
     rows = {
         part: {
@@ -320,57 +175,18 @@ def gap_table(sample: dict, bandwidth: float) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def kernels_table(sample: dict, bandwidth: float) -> pd.DataFrame:
-    """A row a part with a floor: its kernels, and what one of them takes, on average and at least."""
-    floors, counts = step_floors(sample, bandwidth), dict.fromkeys((ATTENTION, LAYERS, HEAD, REST), 0.0)
-    for kernel in sample["kernels"]:
-        counts[part_of(kernel["name"])] += kernel["count"]
-    parts = step_parts(sample)
+def kernels_table(step: TracedStep, bandwidth: float) -> pd.DataFrame:
+    """A row per part with a floor: its kernels, and what one of them takes, on average and at least."""
+    parts, counts = part_us(step), part_counts(step)
     rows = {
         part: {
             "kernels a step": round(counts[part]),
             "us each": round(parts[part] / counts[part], 1),
             "at the limit": round(floor / counts[part], 1),
         }
-        for part, floor in floors.items()
+        for part, floor in step_floors(step, bandwidth).items()
     }
     return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def rest_table(sample: dict, most: int = 8) -> pd.DataFrame:
-    """The kernels that no byte of the limit explains, those that take longest first."""
-    rest = [k for k in sample["kernels"] if part_of(k["name"]) == REST]
-    rows = [(short_name(k["name"]), round(k["count"], 1), round(k["us"], 1)) for k in rest[:most]]
-    return pd.DataFrame(rows, columns=["kernel", "a step", "us"]).set_index("kernel")
-
-
-def idle_table(record: dict, batch_size: int) -> pd.DataFrame:
-    """How long the GPU works and waits in a step, a row a rung."""
-    rows = {
-        sample["rung"]: {
-            "step (us)": round(sample["step_us"]),
-            "GPU at work (us)": round(sample["gpu_busy_us"]),
-            "GPU idle": f"{100 * sample['idle_share']:.0f} %",
-            "kernels and copies": round(sum(kernel["count"] for kernel in sample["kernels"])),
-        }
-        for sample in record["samples"]
-        if sample["batch_size"] == batch_size
-    }
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("rung")
-
-
-def short_name(kernel: str) -> str:
-    """Without a C++ kernel's return type, namespaces and arguments."""
-    name = re.sub(r"^void |\(anonymous namespace\)::", "", kernel)
-    return re.split(r"[<(]", name)[0].strip().rpartition("::")[2]
-
-
-def kernel_sample(record: dict, rung: str, batch_size: int) -> dict:
-    """Raises ValueError if the record has no such step."""
-    for sample in record["samples"]:
-        if (sample["rung"], sample["batch_size"]) == (rung, batch_size):
-            return sample
-    raise ValueError(f"the record has no step of rung {rung} at B = {batch_size}")
 
 
 # --- exercises ------------------------------------------------------------------------------------------

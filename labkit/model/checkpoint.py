@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,8 +19,10 @@ from torch.overrides import TorchFunctionMode
 from labkit.checks import shown, whole
 from labkit.errors import CheckpointError
 from labkit.json_file import check_regular, parse_json, read_json
+from labkit.model.checkpoint_format import CheckpointFormat
 from labkit.model.config import GPT2Config
-from labkit.model.gpt2 import GPT2
+from labkit.model.network import ModelConfig, Network
+from labkit.model.registry import ARCHITECTURES, architecture_of
 from labkit.model.tokenizer import ByteLevelTokenizer, Tokenizer, WordTokenizer
 from labkit.paths import ROOT
 
@@ -30,9 +33,6 @@ RANDOM_CONFIGS = {
 HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 LONGEST_NAME = 4096  # bytes of a path, on Linux
 HUB_FILES = ["config.json", "*.safetensors", "tokenizer.json", "vocab.json", "merges.txt"]
-MASK_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)$")  # causal masks that old checkpoints stored
-LAYER = re.compile(r"h\.(\d+)\.")
-CONV1D_WEIGHT = re.compile(r"h\.\d+\.(attn|mlp)\.\w+\.weight")  # stored [in, out]; nn.Linear has [out, in]
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # of weights and engines
 STORED_DTYPES = ("F16", "BF16", "F32", "F64")  # safetensors' names for them
@@ -41,38 +41,42 @@ SEEDS = range(-(2**63), 2**64)  # what a torch.Generator takes
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """A GPT-2 with its tokenizer and the name it was loaded by."""
+    """A network with its tokenizer and the name it was loaded by."""
 
     name: str
-    gpt2: GPT2
+    network: Network
     tokenizer: Tokenizer
 
     @property
-    def config(self) -> GPT2Config:
-        return self.gpt2.config
+    def config(self) -> ModelConfig:
+        """The network's sizes."""
+        return self.network.config
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.gpt2.wte.weight.dtype
+        """The dtype of the network's weights."""
+        return self.network.dtype
 
     @property
     def device(self) -> torch.device:
-        return self.gpt2.wte.weight.device
+        """Where the network's weights are."""
+        return self.network.device
 
     @property
     def has_random_weights(self) -> bool:
+        """Whether its weights were drawn, not trained: its text means nothing."""
         return self.name.startswith("random:")
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> "LanguageModel":
         """This model on `device` in `dtype`; a copy, unless it is there already."""
         if self.device == torch.empty(0, device=device).device and self.dtype == dtype:
             return self
-        gpt2 = copy.deepcopy(self.gpt2).to(device, dtype)
-        gpt2.tie_weights()
-        return LanguageModel(self.name, gpt2, self.tokenizer)
+        network = copy.deepcopy(self.network).to(device, dtype)
+        network.tie_weights()
+        return LanguageModel(self.name, network, self.tokenizer)
 
     def __repr__(self) -> str:
-        count = sum(p.numel() for p in self.gpt2.parameters())
+        count = sum(p.numel() for p in self.network.parameters())
         size = f"{count / 1e6:.1f} M {'random ' * self.has_random_weights}parameters"
         return f"LanguageModel({self.name}: {size}, {self.dtype}, {self.device})"
 
@@ -80,7 +84,7 @@ class LanguageModel:
 def load_model(
     source: str | os.PathLike[str], dtype: torch.dtype = torch.float32, seed: int = 0
 ) -> LanguageModel:
-    """Load a GPT-2 onto the CPU.
+    """Load a model of an architecture in `labkit.model.registry` onto the CPU.
 
     source: a directory with config.json, *.safetensors and a tokenizer (relative paths are looked up
     from the working directory, then from the project's root); a hub id; or "random:gpt2" or
@@ -101,7 +105,7 @@ def load_model(
 
 
 def check_source(source: object) -> str:
-    """The name of a model. Raises CheckpointError if it can be none, as `check_dtype` and `check_seed` do."""
+    """The name in `source`, a string or a path. Raises CheckpointError if it cannot be a model's."""
     name = os.fspath(source) if isinstance(source, str | os.PathLike) else None
     if not isinstance(name, str) or not name:
         raise CheckpointError(f"source must be a directory, a hub id or a random model, not {shown(source)}")
@@ -111,11 +115,13 @@ def check_source(source: object) -> str:
 
 
 def check_dtype(dtype: object) -> None:
+    """Raises CheckpointError unless weights can have this dtype."""
     if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
         raise CheckpointError(f"dtype must be one of {', '.join(map(str, DTYPES))}, not {shown(dtype)}")
 
 
 def check_seed(seed: object) -> int:
+    """The seed as an int. Raises CheckpointError unless it is a whole number that a torch.Generator takes."""
     number = whole(seed)
     if number is None or number not in SEEDS:
         raise CheckpointError(f"seed must be a whole number of at most 64 bits, not {shown(seed)}")
@@ -123,58 +129,67 @@ def check_seed(seed: object) -> int:
 
 
 def find_directory(name: str) -> Path | None:
-    """The directory of that name, from here or from the project's root."""
+    """The directory of that name, from the working directory or the project's root; None if there is none."""
     try:
         candidates = Path(name).expanduser(), ROOT / name
         return next((path for path in candidates if path.is_dir()), None)
-    except (OSError, RuntimeError):  # a part of the name is too long; "~someone" is nobody here
+    except (OSError, RuntimeError):  # a part of the name is too long; "~someone" has no home here
         return None
 
 
 def random_model(name: str, dtype: torch.dtype, seed: int) -> LanguageModel:
+    """A model named in RANDOM_CONFIGS, with random weights and a tokenizer of words. Raises CheckpointError
+    for another name."""
     config = RANDOM_CONFIGS.get(name.removeprefix("random:"))
     if config is None:
         known = ", ".join(f"random:{n}" for n in RANDOM_CONFIGS)
         raise CheckpointError(f"no random model {name!r}; there are {known}")
-    return LanguageModel(
-        name, random_gpt2(config, seed).to(dtype), WordTokenizer(config.vocab_size, config.eos_token_id)
-    )
+    tokenizer = WordTokenizer(config.vocab_size, config.eos_token_id)
+    return LanguageModel(name, random_network(config, seed).to(dtype), tokenizer)
 
 
-def random_gpt2(config: GPT2Config, seed: int) -> GPT2:
-    """A GPT-2 with GPT-2's own initialization (normal, 0.02; biases 0), the same for the same seed."""
-    gpt2 = gpt2_without_weights(config)
-    gpt2.to_empty(device="cpu")
-    gpt2.tie_weights()
+def random_network(config: ModelConfig, seed: int) -> Network:
+    """The network of a config with GPT-2's initialization (normal, 0.02; norms 1, biases 0), on the CPU, in
+    float32; the same seed gives the same weights."""
+    network = network_without_weights(config)
+    network.to_empty(device="cpu")
+    network.tie_weights()
     generator = torch.Generator().manual_seed(seed)
-    for module in gpt2.modules():
+    for module in network.modules():
         if isinstance(module, nn.LayerNorm):
             nn.init.ones_(module.weight)
             nn.init.zeros_(module.bias)
         elif isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=0.02, generator=generator)
-            if getattr(module, "bias", None) is not None:
+            if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
-    return gpt2.eval().requires_grad_(False)
+    return network.eval().requires_grad_(False)
 
 
 class NoInit(TorchFunctionMode):
-    """Leaves out the initialization of what is built inside."""
+    """A context in which modules are built without initializing their weights."""
 
-    def __torch_function__(self, func: Callable, types: object, args: tuple = (), kwargs: dict | None = None):
+    def __torch_function__(
+        self, func: Callable, types: object, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         if getattr(func, "__module__", None) == "torch.nn.init":
             return None  # a module's `reset_parameters` does not ask
         return func(*args, **(kwargs or {}))
 
 
-def gpt2_without_weights(config: GPT2Config) -> GPT2:
-    """A GPT-2 of shapes alone. Drawing numbers that take no memory is left out: PyTorch has that done in
-    Python, for which it first imports its compiler, and that takes seconds."""
+def network_without_weights(config: ModelConfig) -> Network:
+    """The network of a config, of shapes alone: on PyTorch's meta device.
+
+    Drawing numbers that take no memory is left out: PyTorch has that done in Python, for which it first
+    imports its compiler, and that takes seconds.
+    """
     with torch.device("meta"), NoInit():
-        return GPT2(config)
+        return ARCHITECTURES[config.model_type](config)
 
 
 def download(hub_id: str) -> Path:
+    """The folder to which a model of the Hugging Face hub was downloaded. Raises CheckpointError if that
+    failed."""
     from huggingface_hub import snapshot_download
 
     try:
@@ -187,7 +202,10 @@ def download(hub_id: str) -> Path:
 
 
 def load_directory(directory: Path, name: str, dtype: torch.dtype) -> LanguageModel:
-    """Every file is checked before a module is built, and a module is only built of sizes that are stored."""
+    """A model from a directory in Hugging Face's format. Raises CheckpointError naming what does not fit.
+
+    Every file is checked before a module is built, and a module is only built of sizes that are stored.
+    """
     try:
         config = read_config(directory)
         tokenizer = ByteLevelTokenizer.from_directory(directory, config.eos_token_id)
@@ -196,24 +214,27 @@ def load_directory(directory: Path, name: str, dtype: torch.dtype) -> LanguageMo
                 f"the tokenizer has {tokenizer.vocab_size} entries, ids to {tokenizer.num_ids - 1}, "
                 f"and the model only {config.vocab_size}"
             )
-        stored = read_headers(directory)
+        architecture = ARCHITECTURES[config.model_type]
+        stored = read_headers(directory, architecture.checkpoint_format)
         check_sizes(config, stored)
-        gpt2 = gpt2_without_weights(config)
-        gpt2.load_state_dict(fitted_weights(gpt2, stored, dtype), assign=True)
-        gpt2.tie_weights()
+        network = network_without_weights(config)
+        network.load_state_dict(fitted_weights(network, stored, dtype), assign=True)
+        network.tie_weights()
     except CheckpointError as error:
         raise CheckpointError(f"cannot load {name}: {error}") from error
-    return LanguageModel(name, gpt2.eval().requires_grad_(False), tokenizer)
+    return LanguageModel(name, network.eval().requires_grad_(False), tokenizer)
 
 
-def read_config(directory: Path) -> GPT2Config:
+def read_config(directory: Path) -> ModelConfig:
+    """The sizes in a directory's config.json. Raises CheckpointError if it is damaged or of no architecture
+    in `labkit.model.registry`."""
     try:
         raw = read_json(directory / "config.json")
     except ValueError as error:
         raise CheckpointError(f"{error} (in {directory})") from error
     if not isinstance(raw, dict):
         raise CheckpointError(f"config.json holds a {type(raw).__name__}, not an object")
-    return GPT2Config.from_hf(raw)
+    return architecture_of(raw.get("model_type")).read_config(raw)
 
 
 @dataclass(frozen=True)
@@ -226,17 +247,17 @@ class StoredTensor:
     opened: safe_open  # one for all tensors of the file: they share its memory
 
     def read(self) -> Tensor:
+        """Its numbers, on the CPU, in the dtype they are stored in."""
         return self.opened.get_tensor(self.key)
 
     def equals(self, other: "StoredTensor") -> bool:
-        """Whether they hold the same numbers, in whatever dtypes."""
+        """Whether two stored tensors hold the same numbers, in whatever dtypes."""
         return self.shape == other.shape and bool((self.read() == other.read()).all())
 
 
-def read_headers(directory: Path) -> dict[str, StoredTensor]:
-    """All tensors of the directory's safetensors files, by name, without the head class's prefix and without
-    causal masks. Raises CheckpointError for one that is stored twice and differs, or not in floating point.
-    """
+def read_headers(directory: Path, names: CheckpointFormat) -> dict[str, StoredTensor]:
+    """All weights of the directory's safetensors files, by name, without the format's prefix. Raises
+    CheckpointError for one that is stored twice and differs, or not in floating point."""
     files = sorted(directory.glob("*.safetensors"))
     if not files:
         found = ", ".join(p.name for p in directory.glob("*.bin")) or "no weights at all"
@@ -244,9 +265,9 @@ def read_headers(directory: Path) -> dict[str, StoredTensor]:
             f"no *.safetensors file in {directory} (found {found}); labkit reads no other format"
         )
     stored: dict[str, StoredTensor] = {}
-    for tensor in (tensor for file in files for tensor in read_header(file)):
-        name = tensor.key.removeprefix("transformer.")
-        if MASK_BUFFER.match(name):
+    for tensor in (tensor for file in files for tensor in read_header(file, names)):
+        name = tensor.key.removeprefix(names.prefix)
+        if names.not_weights.match(name):
             continue
         first = stored.setdefault(name, tensor)
         if first is not tensor and not first.equals(tensor):
@@ -255,19 +276,19 @@ def read_headers(directory: Path) -> dict[str, StoredTensor]:
     return stored
 
 
-def read_header(file: Path) -> list[StoredTensor]:
+def read_header(file: Path, names: CheckpointFormat) -> list[StoredTensor]:
     """The tensors of one safetensors file. Raises CheckpointError naming the file and what is wrong."""
     try:
         check_regular(file)
         opened = safe_open(file, "pt")  # which checks that offsets, sizes and the file fit together
         keys = opened.keys()
         slices = {key: opened.get_slice(key) for key in keys}
-        with file.open("rb") as raw:  # eight bytes of length and a JSON object, whose keys nobody checked
+        with file.open("rb") as raw:  # eight bytes of length and a JSON object with unchecked keys
             parse_json("its header", raw.read(int.from_bytes(raw.read(8), "little")))
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(f"{file.name} is damaged: {error}") from error
     for key, part in slices.items():
-        if part.get_dtype() not in STORED_DTYPES and not MASK_BUFFER.search(key):
+        if part.get_dtype() not in STORED_DTYPES and not names.not_weights.search(key):
             allowed = ", ".join(STORED_DTYPES)
             raise CheckpointError(
                 f"{key} has dtype {part.get_dtype()} in {file.name}; weights have {allowed}"
@@ -275,46 +296,50 @@ def read_header(file: Path) -> list[StoredTensor]:
     return [StoredTensor(file, key, tuple(part.get_shape()), opened) for key, part in slices.items()]
 
 
-def check_sizes(config: GPT2Config, stored: dict[str, StoredTensor]) -> None:
-    """Whether each size of config.json is that of a tensor which is there: what is built is then no larger
-    than the files. Raises CheckpointError."""
-    for key, shape in {
-        "wte.weight": (config.vocab_size, config.n_embd),
-        "wpe.weight": (config.n_positions, config.n_embd),
-        "h.0.mlp.c_fc.weight": (config.n_embd, config.inner_dim),
-    }.items():
+def check_sizes(config: ModelConfig, stored: dict[str, StoredTensor]) -> None:
+    """Raises CheckpointError unless each size of config.json is that of a stored tensor: what is built is
+    then no larger than the files."""
+    architecture = ARCHITECTURES[config.model_type]
+    names = architecture.checkpoint_format
+    for key, shape in architecture.stored_shapes(config).items():
         if key not in stored:
             raise CheckpointError(f"missing tensor: {key}")
         check_shape(key, stored[key], shape)
-    num_layers = len({match[1] for match in map(LAYER.match, stored) if match})
-    if config.n_layer > num_layers:
+    num_layers = len({match[1] for match in map(names.layer.match, stored) if match})
+    if config.num_layers > num_layers:
         raise CheckpointError(
-            f"config.json has n_layer = {config.n_layer}, but {num_layers} layers are stored"
+            f"config.json has {names.num_layers_field} = {config.num_layers}, "
+            f"but {num_layers} layers are stored"
         )
 
 
 def check_shape(key: str, tensor: StoredTensor, shape: tuple[int, ...]) -> None:
+    """Raises CheckpointError unless the stored tensor has this shape."""
     if tensor.shape != shape:
         raise CheckpointError(
             f"{key} has shape {list(tensor.shape)}, but config.json says it is {list(shape)}"
         )
 
 
-def fitted_weights(gpt2: GPT2, stored: dict[str, StoredTensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """The state dict of `gpt2` from a checkpoint's tensors. Raises CheckpointError if one does not fit."""
-    expected = {key: tuple(tensor.shape) for key, tensor in gpt2.state_dict().items()}
-    stored = dict(stored)
-    if gpt2.config.tie_word_embeddings:
-        table = stored["wte.weight"]
-        head = stored.setdefault("lm_head.weight", table)
+def fitted_weights(
+    network: Network, stored: dict[str, StoredTensor], dtype: torch.dtype
+) -> dict[str, Tensor]:
+    """The state dict of `network` from a checkpoint's tensors. Raises CheckpointError if one does not fit."""
+    expected = {key: tuple(tensor.shape) for key, tensor in network.state_dict().items()}
+    names, stored = network.checkpoint_format, dict(stored)
+    if network.config.tie_word_embeddings:
+        table = stored[names.token_table]
+        head = stored.setdefault(names.head, table)
         if head is not table and not head.equals(table):
-            raise CheckpointError("lm_head.weight is not wte.weight, but config.json has tie_word_embeddings")
+            raise CheckpointError(
+                f"{names.head} is not {names.token_table}, but config.json has tie_word_embeddings"
+            )
     if missing := expected.keys() - stored.keys():
         raise CheckpointError(f"missing tensor{'s' * (len(missing) > 1)}: {', '.join(sorted(missing))}")
     if unknown := stored.keys() - expected.keys():
         raise CheckpointError(f"unknown tensor{'s' * (len(unknown) > 1)}: {', '.join(sorted(unknown))}")
-    conv1d = {key for key in expected if CONV1D_WEIGHT.fullmatch(key)}
+    transposed = {key for key in expected if names.transposed.fullmatch(key)}
     for key, shape in expected.items():
-        check_shape(key, stored[key], shape[::-1] if key in conv1d else shape)
+        check_shape(key, stored[key], shape[::-1] if key in transposed else shape)
     tensors = {key: stored[key].read() for key in expected}
-    return {key: (t.T if key in conv1d else t).to(dtype).contiguous() for key, t in tensors.items()}
+    return {key: (t.T if key in transposed else t).to(dtype).contiguous() for key, t in tensors.items()}

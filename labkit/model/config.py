@@ -1,6 +1,7 @@
 """The shape of a GPT-2, read from Hugging Face's config.json."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
 
 from labkit.checks import is_number, is_whole, shown
 from labkit.errors import CheckpointError
@@ -9,7 +10,6 @@ LARGEST = 2**31 - 1  # of a size, which kernels hold in 32 bits
 SIZE = f"a whole number from 1 to {LARGEST}"
 # Options of Hugging Face's GPT-2 that would change the arithmetic, and the one value written here.
 FIXED_OPTIONS = {
-    "model_type": ("gpt2",),
     "activation_function": ("gelu_new", "gelu_pytorch_tanh"),  # two names of the same function
     "scale_attn_weights": (True,),
     "scale_attn_by_inverse_layer_idx": (False,),
@@ -21,7 +21,10 @@ UPCAST = "reorder_and_upcast_attn"
 
 @dataclass(frozen=True)
 class GPT2Config:
-    """Sizes of a GPT-2 (Radford et al., 2019). Field names are Hugging Face's."""
+    """Sizes of a GPT-2 (Radford et al., 2019). Field names are Hugging Face's; the engine reads the neutral
+    names of `ModelConfig`."""
+
+    model_type: ClassVar[str] = "gpt2"
 
     vocab_size: int
     n_positions: int
@@ -50,11 +53,10 @@ class GPT2Config:
         require("eos_token_id", eos, is_token, f"one token id, 0 to {self.vocab_size - 1}, or null")
 
     @classmethod
-    def from_hf(cls, raw: dict) -> "GPT2Config":
-        """Read a parsed config.json. Raises CheckpointError for another architecture, a missing size or a
-        value that cannot be."""
+    def from_hf(cls, raw: dict[str, Any]) -> "GPT2Config":
+        """Read a parsed config.json. Raises CheckpointError for a missing size or a value that cannot be."""
         for name, allowed in FIXED_OPTIONS.items():
-            value = raw.get(name, None if name == "model_type" else allowed[0])
+            value = raw.get(name, allowed[0])
             if not any(value == one and type(value) is type(one) for one in allowed):
                 raise CheckpointError(
                     f"config.json has {name} = {shown(value)}; labkit runs {allowed[0]!r} only"
@@ -63,23 +65,54 @@ class GPT2Config:
         missing = [n for n in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head") if n not in raw]
         if missing:
             raise CheckpointError(f"config.json lacks {', '.join(missing)}")
-        return cls(**{name: raw[name] for name in cls.__dataclass_fields__ if name in raw})
+        return cls(**{field.name: raw[field.name] for field in fields(cls) if field.name in raw})
+
+    @property
+    def num_layers(self) -> int:
+        """Layers: attention and MLP each."""
+        return self.n_layer
+
+    @property
+    def num_heads(self) -> int:
+        """Attention heads per layer."""
+        return self.n_head
+
+    @property
+    def max_positions(self) -> int:
+        """Tokens of the longest sequence."""
+        return self.n_positions
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the hidden states between layers."""
+        return self.n_embd
 
     @property
     def head_dim(self) -> int:
+        """Numbers of a query, key or value in one head."""
         return self.n_embd // self.n_head
 
     @property
     def inner_dim(self) -> int:
-        """Width of the MLP."""
+        """Width of the MLP's hidden layer."""
         return self.n_inner or 4 * self.n_embd
+
+    @property
+    def num_matrix_weights(self) -> int:
+        """Weights in the matrices of all layers: queries, keys, values, the projection, and the MLP's two."""
+        return self.n_layer * (4 * self.n_embd**2 + 2 * self.n_embd * self.inner_dim)
 
     @property
     def kv_values_per_token(self) -> int:
         """Numbers that one token adds to the KV cache: a key and a value for each layer and head."""
         return 2 * self.n_layer * self.n_embd
 
+    def with_head_dim(self, head_dim: int) -> "GPT2Config":
+        """These layers and heads, with heads of another size."""
+        return replace(self, n_embd=self.n_head * head_dim)
+
 
 def require(name: str, value: object, is_right: bool, what: str) -> None:
+    """Raises CheckpointError unless `is_right`, with the field's name, its value and `what` it must be."""
     if not is_right:
         raise CheckpointError(f"{name} must be {what}, not {shown(value)}")

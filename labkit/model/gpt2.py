@@ -1,42 +1,26 @@
-"""GPT-2 in plain PyTorch. It knows nothing of paging: how a query sees the past is handed in.
+"""GPT-2 (Radford et al., 2019) in plain PyTorch. Parameter names are Hugging Face's.
 
-Shapes: B batch, T tokens, E embedding, H heads, D head size, L layers, V vocabulary.
+Shapes: B batch, T tokens, E embedding, H heads, D head size.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+import re
+from typing import TYPE_CHECKING, Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from labkit.model.checkpoint_format import CheckpointFormat
 from labkit.model.config import GPT2Config
+from labkit.model.decoder_weights import DecoderWeights, LayerWeights, LinearWeights, NormWeights
+from labkit.model.network import Attend, Network
 
-# Not cuDNN's: it makes a plan for every new shape, in each thread anew, and that takes longer than a prefill.
-PREFILL_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-
-# (layer_idx, query, key, value), each [B, H, T, D] -> [B, H, T, D]
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-
-
-class PastKV(NamedTuple):
-    """Keys and values computed earlier, one row a prompt, padded at the end to a common length P."""
-
-    keys: Tensor  # [L, B, H, P, D]
-    values: Tensor  # [L, B, H, P, D]
-    lengths: Tensor  # [B]
-
-
-class Prefilled(NamedTuple):
-    """What a prefill leaves: the logits after each prompt's last token, and every new key and value."""
-
-    last_logits: Tensor  # [B, V]
-    keys: Tensor  # [L, B, H, T, D]; row b is meaningful up to its length
-    values: Tensor  # [L, B, H, T, D]
+if TYPE_CHECKING:
+    from transformers import GPT2LMHeadModel
 
 
 class SelfAttention(nn.Module):
+    """Causal multi-head self-attention, with one linear layer for queries, keys and values."""
+
     def __init__(self, config: GPT2Config) -> None:
         super().__init__()
         self.n_head = config.n_head
@@ -44,6 +28,7 @@ class SelfAttention(nn.Module):
         self.c_proj = nn.Linear(config.n_embd, config.n_embd)
 
     def forward(self, x: Tensor, layer_idx: int, attend: Attend) -> Tensor:
+        """Hidden states [B, T, E], after a LayerNorm, to what attention adds to them."""
         B, T, E = x.shape
         qkv = self.c_attn(x).view(B, T, 3, self.n_head, E // self.n_head)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each [B, H, T, D], views of one tensor
@@ -52,16 +37,21 @@ class SelfAttention(nn.Module):
 
 
 class MLP(nn.Module):
+    """Two linear layers with GELU, by its tanh formula, between them."""
+
     def __init__(self, config: GPT2Config) -> None:
         super().__init__()
         self.c_fc = nn.Linear(config.n_embd, config.inner_dim)
         self.c_proj = nn.Linear(config.inner_dim, config.n_embd)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Hidden states [..., E], after a LayerNorm, to what the MLP adds to them."""
         return self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
 
 
 class Block(nn.Module):
+    """One layer: attention, then the MLP, each behind a LayerNorm and added to its input."""
+
     def __init__(self, config: GPT2Config) -> None:
         super().__init__()
         self.ln_1 = nn.LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
@@ -70,16 +60,40 @@ class Block(nn.Module):
         self.mlp = MLP(config)
 
     def forward(self, x: Tensor, layer_idx: int, attend: Attend) -> Tensor:
+        """Hidden states [B, T, E] to those after this layer."""
         x = x + self.attn(self.ln_1(x), layer_idx, attend)
         return x + self.mlp(self.ln_2(x))
 
+    def layer_weights(self) -> LayerWeights:
+        """This layer's weights by what they do, not copied."""
+        return LayerWeights(
+            norm_weights(self.ln_1),
+            linear_weights(self.attn.c_attn),
+            linear_weights(self.attn.c_proj),
+            norm_weights(self.ln_2),
+            linear_weights(self.mlp.c_fc),
+            linear_weights(self.mlp.c_proj),
+        )
 
-class GPT2(nn.Module):
-    """The decoder of Radford et al. (2019). Parameter names are Hugging Face's."""
+
+class GPT2(Network):
+    """The decoder of Radford et al. (2019)."""
+
+    config: GPT2Config
+    checkpoint_format = CheckpointFormat(
+        prefix="transformer.",
+        layer=re.compile(r"h\.(\d+)\."),
+        num_layers_field="n_layer",
+        token_table="wte.weight",
+        head="lm_head.weight",
+        transposed=re.compile(r"h\.\d+\.(attn|mlp)\.\w+\.weight"),
+        not_weights=re.compile(r"h\.\d+\.attn\.(bias|masked_bias)$"),  # causal masks
+    )
+
+    watch_points = ("decode_one_token",)
 
     def __init__(self, config: GPT2Config) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.wpe = nn.Embedding(config.n_positions, config.n_embd)
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
@@ -88,6 +102,7 @@ class GPT2(nn.Module):
         self.tie_weights()
 
     def tie_weights(self) -> None:
+        """Make the head and the token table one tensor, if the config says so."""
         if self.config.tie_word_embeddings:
             self.lm_head.weight = self.wte.weight
 
@@ -98,62 +113,71 @@ class GPT2(nn.Module):
             x = block(x, layer_idx, attend)
         return self.ln_f(x)
 
-    @torch.inference_mode()
-    def prefill(self, input_ids: Tensor, lengths: Tensor, past: PastKV | None = None) -> Prefilled:
-        """Run ragged prompts in one batch.
+    @classmethod
+    def read_config(cls, raw: dict[str, Any]) -> GPT2Config:
+        """The sizes in a parsed config.json. Raises CheckpointError for one that is missing or cannot be."""
+        return GPT2Config.from_hf(raw)
 
-        input_ids [B, T] is padded at the end; lengths [B] counts each row's real tokens. Pads stand
-        after every real token, so causal attention never lets a real token see one. With `past`,
-        row b continues after past.lengths[b] tokens whose keys and values are given.
-        """
-        B, T = input_ids.shape
-        positions = torch.arange(T, device=input_ids.device).expand(B, T)
-        if past is not None:
-            positions = positions + past.lengths[:, None]
-        positions = positions.clamp(max=self.config.n_positions - 1)  # pads alone can lie past the end
-        attention = CausalAttention() if past is None else PastAttention(past, T)
-        with sdpa_kernel(PREFILL_BACKENDS):
-            hidden = self(input_ids, positions, attention)
-        last = hidden[torch.arange(B, device=hidden.device), lengths - 1]  # [B, E]
-        return Prefilled(self.lm_head(last), torch.stack(attention.keys), torch.stack(attention.values))
+    @classmethod
+    def stored_shapes(cls, config: GPT2Config) -> dict[str, tuple[int, ...]]:
+        """Shapes of stored tensors that together hold every size of `config` but the number of layers."""
+        return {
+            "wte.weight": (config.vocab_size, config.n_embd),
+            "wpe.weight": (config.n_positions, config.n_embd),
+            "h.0.mlp.c_fc.weight": (config.n_embd, config.inner_dim),
+        }
 
-    @torch.inference_mode()
-    def decode_one_token(self, input_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """Logits [B, V] after one more token each: input_ids [B] at positions [B]."""
-        hidden = self(input_ids[:, None], positions[:, None], attend)  # [B, 1, E]
-        return self.lm_head(hidden[:, 0])
+    def lookup_tables(self) -> tuple[Tensor, ...]:
+        """The position table, and the token table unless it is the head as well."""
+        tied = self.config.tie_word_embeddings  # then the token table is read whole, as the head
+        return (self.wpe.weight,) if tied else (self.wpe.weight, self.wte.weight)
+
+    def decoder_weights(self) -> DecoderWeights:
+        """The weights as the fused kernels take them, not copied."""
+        return DecoderWeights(
+            self.wte.weight.detach(),
+            self.wpe.weight.detach(),
+            tuple(block.layer_weights() for block in self.h if isinstance(block, Block)),  # all of them
+            norm_weights(self.ln_f),
+            self.lm_head.weight.detach(),
+        )
+
+    def as_transformers(self) -> "GPT2LMHeadModel":
+        """Hugging Face's GPT-2 with a copy of these weights, on the CPU, in float32."""
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+        ours = self.config
+        config = GPT2Config(
+            vocab_size=ours.vocab_size,
+            n_positions=ours.n_positions,
+            n_embd=ours.n_embd,
+            n_layer=ours.n_layer,
+            n_head=ours.n_head,
+            n_inner=ours.n_inner,
+            layer_norm_epsilon=ours.layer_norm_epsilon,
+            tie_word_embeddings=ours.tie_word_embeddings,
+            bos_token_id=None,
+            eos_token_id=None,  # a run makes all its tokens, whatever comes
+        )
+        theirs = GPT2LMHeadModel(config).eval().requires_grad_(False)
+        names, stored = self.checkpoint_format, self.state_dict()
+        theirs.load_state_dict(
+            {
+                (name if name == names.head else names.prefix + name): (
+                    weight.T if names.transposed.fullmatch(name) else weight
+                )
+                for name, weight in stored.items()
+            }
+        )
+        theirs.tie_weights()
+        return theirs
 
 
-class CausalAttention:
-    """Attention over the prompt itself; keeps each layer's keys and values for the cache."""
-
-    def __init__(self) -> None:
-        self.keys: list[Tensor] = []
-        self.values: list[Tensor] = []
-
-    def __call__(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        self.keys.append(key)
-        self.values.append(value)
-        return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+def norm_weights(norm: nn.LayerNorm) -> NormWeights:
+    """A LayerNorm's weights, not copied."""
+    return NormWeights(norm.weight.detach(), norm.bias.detach(), norm.eps)
 
 
-class PastAttention(CausalAttention):
-    """Attention over cached tokens and the prompt's own."""
-
-    def __init__(self, past: PastKV, num_new: int) -> None:
-        super().__init__()
-        self.past = past
-        B, P = len(past.lengths), past.keys.shape[3]
-        device = past.lengths.device
-        in_past = torch.arange(P, device=device) < past.lengths[:, None]  # [B, P]
-        causal = torch.ones(num_new, num_new, dtype=torch.bool, device=device).tril()
-        self.visible = torch.cat(
-            [in_past[:, None].expand(B, num_new, P), causal.expand(B, num_new, num_new)], dim=2
-        )[:, None]  # [B, 1, T, P + T]
-
-    def __call__(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        self.keys.append(key)
-        self.values.append(value)
-        all_keys = torch.cat([self.past.keys[layer_idx], key], dim=2)  # [B, H, P + T, D]
-        all_values = torch.cat([self.past.values[layer_idx], value], dim=2)
-        return F.scaled_dot_product_attention(query, all_keys, all_values, attn_mask=self.visible)
+def linear_weights(linear: nn.Linear) -> LinearWeights:
+    """A linear layer's weights, not copied."""
+    return LinearWeights(linear.weight.detach(), linear.bias.detach())

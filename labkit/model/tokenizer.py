@@ -20,19 +20,24 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
 
 
 class Tokenizer(Protocol):
+    """Text to token ids and back."""
+
     vocab_size: int
     eos_token_id: int | None
 
-    def encode(self, text: str) -> list[int]: ...
+    def encode(self, text: str) -> list[int]:
+        """The token ids of a text, without special tokens."""
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes that a token stands for; none for a special token."""
+        """The bytes that a token stands for; no bytes for a special token."""
 
-    def decode(self, token_ids: Sequence[int]) -> str: ...
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of token ids; bytes that are no UTF-8 become the replacement character."""
 
 
 def byte_of_symbol() -> dict[str, int]:
-    """GPT-2 writes each byte as one visible character (Radford et al., 2019); this is the way back."""
+    """The byte of each visible character with which GPT-2's vocabulary writes bytes (Radford et al.,
+    2019)."""
     visible = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     hidden = [b for b in range(256) if b not in visible]
     symbols = {chr(b): b for b in visible}
@@ -40,23 +45,24 @@ def byte_of_symbol() -> dict[str, int]:
 
 
 def read_backend(directory: Path) -> BackendTokenizer:
-    """From tokenizer.json, or vocab.json and merges.txt. Raises ValueError if they are not there, damaged or
-    of another kind than GPT-2's."""
+    """The tokenizer in tokenizer.json, or in vocab.json and merges.txt. Raises ValueError if these are
+    missing, damaged or not a byte-level BPE."""
     file, *pair = (directory / name for name in ("tokenizer.json", "vocab.json", "merges.txt"))
     if is_there(file):
         raw = read_bytes(file)
         check_kind(parse_json(file.name, raw))
         return BackendTokenizer.from_str(raw.decode())
     if all(map(is_there, pair)):
-        check_vocab(read_json(pair[0]))
-        backend = ByteLevelBPETokenizer(*map(str, pair))
+        vocab, merges = pair
+        check_vocab(read_json(vocab))
+        backend = ByteLevelBPETokenizer(str(vocab), str(merges))
         backend.add_special_tokens([AddedToken("<|endoftext|>", special=True)])
         return backend._tokenizer
     raise ValueError("it has no tokenizer: expected tokenizer.json, or vocab.json and merges.txt")
 
 
 def is_there(path: Path) -> bool:
-    """Raises ValueError if something else than a file has that name: see `check_regular`."""
+    """Whether there is a file of that name. Raises ValueError if it is something else than a regular file."""
     if not os.path.lexists(path):
         return False
     check_regular(path)
@@ -93,13 +99,13 @@ def is_byte_level(part: object) -> bool:
     if not isinstance(part, dict):
         return False
     if part.get("type") == "Sequence":
-        steps = next((part[name] for name in ("pretokenizers", "decoders") if name in part), [])
+        steps: object = next((part[name] for name in ("pretokenizers", "decoders") if name in part), [])
         return isinstance(steps, list) and any(map(is_byte_level, steps))
     return part.get("type") == "ByteLevel"
 
 
 class ByteLevelTokenizer:
-    """A byte-level BPE tokenizer: tokenizer.json, or GPT-2's older vocab.json and merges.txt."""
+    """A byte-level BPE tokenizer, as GPT-2 has one."""
 
     def __init__(self, backend: BackendTokenizer, eos_token_id: int | None) -> None:
         self._backend = backend
@@ -112,7 +118,11 @@ class ByteLevelTokenizer:
 
     @classmethod
     def from_directory(cls, directory: Path, eos_token_id: int | None) -> "ByteLevelTokenizer":
-        """Raises CheckpointError if the directory has no tokenizer, or a damaged one or another kind."""
+        """The tokenizer of a checkpoint, from tokenizer.json, or from GPT-2's older vocab.json and
+        merges.txt.
+
+        Raises CheckpointError if the directory has none, a damaged one, or one of another kind.
+        """
         try:
             backend = read_backend(directory)
         except ValueError as error:
@@ -128,9 +138,12 @@ class ByteLevelTokenizer:
         return cls(backend, eos_token_id)
 
     def encode(self, text: str) -> list[int]:
+        """The token ids of a text, without special tokens."""
         return self._backend.encode(text, add_special_tokens=False).ids
 
     def token_bytes(self, token_id: int) -> bytes:
+        """The bytes of a token: no bytes for a special token, the replacement character's for an unused
+        id."""
         if token_id in self._special:
             return b""
         symbols = self._backend.id_to_token(token_id)
@@ -142,11 +155,12 @@ class ByteLevelTokenizer:
             return symbols.encode()
 
     def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of token ids; bytes that are no UTF-8 become the replacement character."""
         return b"".join(map(self.token_bytes, token_ids)).decode("utf-8", errors="replace")
 
 
 class WordTokenizer:
-    """One id a word, by a hash: for random weights, whose text means nothing.
+    """A tokenizer with one id per word, by a hash: for random weights, whose text means nothing.
 
     It keeps what a benchmark needs of a tokenizer: "Hello" is one token and "Hello Hello" two.
     """
@@ -156,10 +170,13 @@ class WordTokenizer:
         self.eos_token_id = eos_token_id
 
     def encode(self, text: str) -> list[int]:
+        """One id per word between white space; two words may have the same id."""
         return [zlib.crc32(word.encode()) % self.vocab_size for word in re.findall(r"\S+", text)]
 
     def token_bytes(self, token_id: int) -> bytes:
+        """A made-up word with the id in it; no bytes for the end token."""
         return b"" if token_id == self.eos_token_id else f" w{token_id}".encode()
 
     def decode(self, token_ids: Sequence[int]) -> str:
+        """The made-up words of token ids, each behind a space."""
         return b"".join(map(self.token_bytes, token_ids)).decode()

@@ -1,29 +1,31 @@
 """What a notebook draws."""
 
 from labkit.show.append_time import draw_append_times
-from labkit.show.blocks import blocks_slider, draw_blocks, record_steps, snapshot
+from labkit.show.block_life import draw_block_lives
+from labkit.show.blocks import blocks_slider, draw_blocks
 from labkit.show.buckets import draw_buckets, draw_captures
 from labkit.show.comparison import draw_before_after, draw_comparison
-from labkit.show.flights import Flights, draw_flights, record_flights
+from labkit.show.flights import draw_flights
+from labkit.show.host_parts import draw_host_parts, draw_host_shares
 from labkit.show.host_time import draw_host_time
-from labkit.show.idle import draw_idle, steps_on_device
+from labkit.show.idle import draw_idle
 from labkit.show.ladder import draw_ladder
 from labkit.show.launches import draw_launches
+from labkit.show.layer_tables import draw_pool_use, draw_tables
 from labkit.show.memory import draw_reservation
-from labkit.show.paths import draw_paths, record_paths
+from labkit.show.paths import draw_paths
 from labkit.show.peers import draw_peers, draw_step_parts
-from labkit.show.positions import draw_positions, record_positions
+from labkit.show.positions import draw_positions
 from labkit.show.requests import draw_requests
 from labkit.show.roofline import RooflinePoint, draw_limit, draw_roofline
-from labkit.show.rows import draw_rows, draw_step_times, record_rows, step_times
+from labkit.show.rows import draw_rows, draw_step_times
 from labkit.show.runs import draw_runs
 from labkit.show.schedule import Busy, draw_schedules
-from labkit.show.sends import draw_sends, record_sends
+from labkit.show.sends import draw_sends
 from labkit.show.source import show_diff, show_source
 from labkit.show.splits import draw_attention_times, draw_programs, draw_shares
 from labkit.show.step_kernels import (
     KernelBox,
-    StepTime,
     draw_errors,
     draw_layer_kernels,
     draw_step_kernels,
@@ -33,20 +35,21 @@ from labkit.show.write_indices import draw_write_indices
 
 __all__ = [
     "Busy",
-    "Flights",
     "KernelBox",
     "RooflinePoint",
-    "StepTime",
     "blocks_slider",
     "draw_append_times",
     "draw_attention_times",
     "draw_before_after",
+    "draw_block_lives",
     "draw_blocks",
     "draw_buckets",
     "draw_captures",
     "draw_comparison",
     "draw_errors",
     "draw_flights",
+    "draw_host_parts",
+    "draw_host_shares",
     "draw_host_time",
     "draw_idle",
     "draw_ladder",
@@ -55,6 +58,7 @@ __all__ = [
     "draw_limit",
     "draw_paths",
     "draw_peers",
+    "draw_pool_use",
     "draw_positions",
     "draw_programs",
     "draw_requests",
@@ -68,17 +72,9 @@ __all__ = [
     "draw_step_kernels",
     "draw_step_parts",
     "draw_step_times",
+    "draw_tables",
     "draw_timeline",
     "draw_write_indices",
-    "record_flights",
-    "record_paths",
-    "record_positions",
-    "record_rows",
-    "record_sends",
-    "record_steps",
     "show_diff",
     "show_source",
-    "snapshot",
-    "step_times",
-    "steps_on_device",
 ]

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from labkit.bench.append_time import AppendTime
+from labkit.results import AppendTime
 from labkit.show.positions import WRITE_COLOURS
 from labkit.show.style import INK, figure, styled
 

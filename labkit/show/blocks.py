@@ -1,85 +1,17 @@
-"""Pictures of the KV cache's blocks, taken from a live engine."""
+"""Pictures of the KV cache's blocks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import matplotlib.pyplot as plt
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from labkit.engine import InferenceEngine
 from labkit.show.style import GREY, INK, PALE, colour, figure, styled
+from labkit.watch.blocks import BlocksSnapshot, SequenceView
 
 CELLS_ACROSS = 25  # tokens that a row of the figure holds
 LARGEST_BLOCK = 16  # what fits beside a sequence's name
-
-
-@dataclass(frozen=True)
-class SequenceView:
-    """A sequence and where one layer keeps it."""
-
-    label: str
-    colour: str
-    tokens: tuple[str, ...]
-    block_indices: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class BlockView:
-    """One block of the pool: how many tokens are in it and how many sequences hold it."""
-
-    length: int
-    refcount: int
-
-
-@dataclass(frozen=True)
-class BlocksSnapshot:
-    """One layer's pool at a moment."""
-
-    layer_idx: int
-    block_size: int
-    num_blocks: int
-    sequences: tuple[SequenceView, ...]
-    blocks: dict[int, BlockView]  # by block index; those not named are free
-
-    def table(self) -> pd.DataFrame:
-        """Each sequence's block table in words."""
-        rows = [
-            {
-                "sequence": s.label,
-                "tokens": len(s.tokens),
-                "block table": str(list(s.block_indices)),
-                "held by": str([self.blocks[i].refcount for i in s.block_indices]),
-                "tokens in last block": self.blocks[s.block_indices[-1]].length,
-            }
-            for s in self.sequences
-        ]
-        return pd.DataFrame(rows).set_index("sequence")
-
-
-def snapshot(engine: InferenceEngine, layer_idx: int = 0) -> BlocksSnapshot:
-    """What layer `layer_idx` of a live engine holds: running requests first, then prefix entries."""
-    decode, manager = engine.model.tokenizer.decode, engine.kv_manager
-    holders = [
-        (f"request {r.request_id}", colour(r.request_id), r.session, r.token_ids)
-        for r in engine.scheduler.running
-    ]
-    entries = engine.prefix_cache or ()
-    holders += [(f"prefix {i}", GREY, entry, entry.token_ids) for i, entry in enumerate(entries)]
-    blocks, sequences = {}, []
-    for label, shade, holder, token_ids in holders:
-        block_ids = holder.block_ids_per_layer[layer_idx]
-        for block_id in block_ids:
-            info = manager.info(block_id)
-            blocks[info.block_index] = BlockView(info.length, manager.refcount(block_id))
-        tokens = tuple(decode([t]) for t in token_ids[: holder.num_tokens])
-        indices = tuple(manager.info(i).block_index for i in block_ids)
-        sequences.append(SequenceView(label, shade, tokens, indices))
-    return BlocksSnapshot(
-        layer_idx, manager.block_size, manager.max_blocks_per_layer, tuple(sequences), blocks
-    )
 
 
 @styled
@@ -126,7 +58,7 @@ def _draw_sequence(axes: Axes, sequence: SequenceView, block_size: int, y: float
             filled = i < len(tokens)
             axes.add_patch(
                 Rectangle(
-                    (x + i, y), 1, 1, facecolor=sequence.colour if filled else "white", alpha=0.35, lw=0
+                    (x + i, y), 1, 1, facecolor=colour_of(sequence) if filled else "white", alpha=0.35, lw=0
                 )
             )
             if filled:
@@ -144,7 +76,7 @@ def _draw_physical(axes: Axes, snap: BlocksSnapshot, index: int, x: float, y: fl
     for stripe, holder in enumerate(holders):  # a shared block shows every holder's colour
         height = 1 / len(holders)
         axes.add_patch(
-            Rectangle((x, y + stripe * height), length, height, facecolor=holder.colour, alpha=0.6, lw=0)
+            Rectangle((x, y + stripe * height), length, height, facecolor=colour_of(holder), alpha=0.6, lw=0)
         )
     shared = len(holders) > 1
     axes.add_patch(
@@ -161,19 +93,15 @@ def _draw_physical(axes: Axes, snap: BlocksSnapshot, index: int, x: float, y: fl
     axes.text(x, y + 1.06, label, va="bottom", fontsize=7, color=INK if holders else GREY)
 
 
+def colour_of(sequence: SequenceView) -> str:
+    """Each request has its own; all entries of the prefix cache share one."""
+    return GREY if sequence.request_id is None else colour(sequence.request_id)
+
+
 def cell_text(token: str) -> str:
     """A token as a cell can show it: blanks and line ends visible, long ones cut."""
     shown = token.replace("\n", "↵").replace(" ", "·")
     return shown if len(shown) <= 5 else shown[:4] + "…"
-
-
-def record_steps(engine: InferenceEngine, num_steps: int) -> list[BlocksSnapshot]:
-    """Run `num_steps` steps; the snapshots before the first and after each. Tokens made are not kept."""
-    snapshots = [snapshot(engine)]
-    for _ in range(num_steps):
-        engine.step()
-        snapshots.append(snapshot(engine))
-    return snapshots
 
 
 def blocks_slider(snapshots: Sequence[BlocksSnapshot]) -> None:

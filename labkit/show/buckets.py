@@ -16,7 +16,7 @@ REASONS = {
 
 @styled
 def draw_buckets(policies: Mapping[str, Sequence[int]], max_batch_size: int) -> Figure:
-    """Above, the rows of a step for each batch size, and in the space between the rows that are nobody's;
+    """Above, the rows of a step for each batch size, and in the space between the rows that are padding;
     below, their share. The first policy is drawn full, others as a thin line.
 
     policies: buckets, rising, by name; the last of each is at least `max_batch_size`.
@@ -31,14 +31,14 @@ def draw_buckets(policies: Mapping[str, Sequence[int]], max_batch_size: int) -> 
         share.step(sizes, lost, where="mid", **line)
         if place == 0:
             rows.fill_between(
-                sizes, sizes, padded, step="mid", color=ORANGE, alpha=0.45, lw=0, label="rows of nobody"
+                sizes, sizes, padded, step="mid", color=ORANGE, alpha=0.45, lw=0, label="padding rows"
             )
             share.fill_between(sizes, 0, lost, step="mid", color=ORANGE, alpha=0.45, lw=0)
     rows.plot(sizes, sizes, color=INK, lw=1, label="requests")
     rows.legend(loc="upper left")
     rows.set_ylabel("rows of the step")
     rows.set_ylim(bottom=0)
-    rows.set_title("A batch takes the next larger graph; the rows between are nobody's")
+    rows.set_title("A batch takes the next larger graph; the rows between are padding")
     share.set_ylabel("padding (%)")
     share.set_ylim(0, 50)
     share.set_xlabel("B: requests decoded together")

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from labkit.bench.comparison import CONFIDENCE, Comparison
+from labkit.results.comparison import CONFIDENCE, Comparison
 from labkit.show.style import BLUE, GREY, GREY_INK, INK, RED, figure, styled
 
 VERDICT_COLOURS = {"faster": BLUE, "slower": RED}  # grey for every other
@@ -19,7 +19,7 @@ def draw_comparison(
 ) -> Figure:
     """A row a comparison, by label: the ratio of medians as a dot, its interval as a bar, and the verdict.
 
-    published: ratios that write-ups state (see `labkit.bench.published`), by label, each a hollow diamond;
+    published: ratios that write-ups state (see `labkit.results.published`), by label, each a hollow diamond;
     they come without an interval. drift: how far such figures move with nothing changed (0.01 is one per
     cent), drawn about them as a bar.
     """

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from labkit.bench.host_time import HostTime, slope_us
+from labkit.results import HostTime, slope_us
 from labkit.show.style import SERIES, colour, figure, is_wide, styled
 
 MARKERS = "os^D"  # another each time the colours begin again

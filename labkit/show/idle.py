@@ -1,48 +1,18 @@
 """How much of a steady decode the GPU has nothing to do."""
 
 from collections.abc import Sequence
-from statistics import median
-from typing import NamedTuple
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from labkit.results import TracedStep
 from labkit.show.style import GREEN, INK, PALE, RED, figure, styled
 
 BAR = 0.72
 
 
-class StepOnDevice(NamedTuple):
-    """A steady step in a trace of the GPU, in microseconds; the median of what was recorded."""
-
-    rung: str
-    batch_size: int
-    step_us: float
-    gpu_busy_us: float
-
-    @property
-    def waits_us(self) -> float:
-        """How long the GPU does nothing."""
-        return self.step_us - self.gpu_busy_us
-
-    @property
-    def idle_share(self) -> float:
-        return self.waits_us / self.step_us
-
-
-def steps_on_device(record: dict) -> dict[tuple[str, int], StepOnDevice]:
-    """The steps of a record of idle times, by rung and batch size."""
-    runs: dict[tuple[str, int], list[dict]] = {}
-    for sample in record["samples"]:
-        runs.setdefault((sample["rung"], sample["batch_size"]), []).append(sample)
-    return {
-        key: StepOnDevice(*key, *(median(run[name] for run in of_key) for name in ("step_us", "gpu_busy_us")))
-        for key, of_key in runs.items()
-    }
-
-
 @styled
-def draw_idle(steps: Sequence[StepOnDevice]) -> Figure:
+def draw_idle(steps: Sequence[TracedStep]) -> Figure:
     """A bar a rung, a group of bars a batch size: the part of a step in which the GPU works."""
     batch_sizes = sorted({step.batch_size for step in steps})
     rungs = sorted({step.rung for step in steps})
@@ -71,5 +41,5 @@ def draw_idle(steps: Sequence[StepOnDevice]) -> Figure:
     return fig
 
 
-def _label(step: StepOnDevice) -> str:
+def _label(step: TracedStep) -> str:
     return f"B = {step.batch_size}, rung {step.rung}"

@@ -7,8 +7,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from labkit.bench.comparison import Comparison
 from labkit.ladder import LADDER
+from labkit.results import Comparison
 from labkit.show.comparison import VERDICT_COLOURS
 from labkit.show.style import GREY, GREY_INK, INK, PALE, figure, is_wide, styled
 

@@ -7,10 +7,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from labkit.results.peers import OURS
 from labkit.show.ladder import LIMIT_NAME
 from labkit.show.style import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, SKY, figure, is_wide, styled
 
-OURS = "labkit"  # engines whose names begin so
 PARTS = (BLUE, ORANGE, GREEN, PURPLE, SKY)
 
 

@@ -1,7 +1,6 @@
 """Where the requests of a batch write, step after step, and which way their batch is written."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
@@ -9,69 +8,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from labkit.bench.workload import difference
-from labkit.engine import InferenceEngine
 from labkit.show.style import BLUE, GREEN, GREY, INK, ORANGE, colour, figure, styled
+from labkit.watch.positions import Positions
 
 # By the counter's name: which of the writes a batch took.
 WRITE_COLOURS = {"indexed": GREY, "generic": ORANGE, "full_batch": GREEN, "identity_pos": BLUE}
 STRIP = 0.16  # of a panel's height: the strip that names the write
-
-
-@dataclass(frozen=True)
-class PositionsStep:
-    """One decode step: the slot of its last block that each request's token went to, and the write taken."""
-
-    slots: dict[int, int]  # by request id
-    path: str
-
-    @property
-    def are_equal(self) -> bool:
-        return len(set(self.slots.values())) == 1
-
-
-@dataclass(frozen=True)
-class Positions:
-    """The decode steps of a run, on blocks of `block_size` tokens."""
-
-    block_size: int
-    steps: tuple[PositionsStep, ...]
-
-    @property
-    def num_equal(self) -> int:
-        """Steps in which all requests write to the same slot."""
-        return sum(step.are_equal for step in self.steps)
-
-    def then(self, later: "Positions") -> "Positions":
-        """This and what came after it."""
-        return Positions(self.block_size, self.steps + later.steps)
-
-
-def record_positions(engine: InferenceEngine, num_steps: int) -> Positions:
-    """Run until `num_steps` more steps have decoded; tokens made are not kept. Steps that admit do not count.
-
-    Raises ValueError if the engine runs out of work, or if it writes token by token, as rungs 00 and 01 do.
-    """
-    block_size = engine.kv_manager.block_size
-    steps = []
-    while len(steps) < num_steps:
-        if not engine.has_work:
-            raise ValueError(f"the requests ended after {len(steps)} of {num_steps} decode steps")
-        before = engine.stats()
-        slots = {r.request_id: r.session.num_tokens % block_size for r in engine.scheduler.running}
-        engine.step()
-        after = engine.stats()
-        if after.counters.decode_steps > before.counters.decode_steps:
-            steps.append(PositionsStep(slots, write_path(before.append_paths, after.append_paths)))
-    return Positions(block_size, tuple(steps))
-
-
-def write_path(before: dict[str, int], after: dict[str, int]) -> str:
-    """The write that the layers of one step took."""
-    taken = [path for path in difference(before, after) if path in WRITE_COLOURS]
-    if len(taken) != 1:
-        raise ValueError(f"a step took the writes {taken}; it needs one, the same in all layers")
-    return taken[0]
 
 
 @styled

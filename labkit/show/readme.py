@@ -1,17 +1,15 @@
 """`python -m labkit.show.readme`: make the README's pictures and tables from the records."""
 
 import hashlib
-import json
 import re
 from pathlib import Path
-from statistics import median
 
 import matplotlib
 from matplotlib.figure import Figure
 
-from labkit.bench import StepProfile, host_times, ladder_comparison, ladder_limit, ladder_rates, load_record
 from labkit.ladder import CAPSTONE, LADDER, LESSONS, Lesson
 from labkit.paths import RESULTS, ROOT
+from labkit.results import ProfileRecord, RunsRecord, load, load_gpu_tests
 from labkit.show.ladder import draw_ladder
 from labkit.show.timeline import draw_timeline
 
@@ -26,12 +24,12 @@ PEER_ENGINES = ("labkit 10", "transformers, static cache", "transformers, dynami
 HOST_BATCH = 128  # requests, of the host time shown
 
 
-def draw_profile(record: dict) -> Figure:
-    return draw_timeline(StepProfile.from_dict(record["samples"][-1]["profile"]))
+def draw_profile(record: ProfileRecord) -> Figure:
+    return draw_timeline(record.largest.profile)
 
 
-def draw_recorded_ladder(record: dict) -> Figure:
-    return draw_ladder(ladder_rates(record), ladder_limit(record))
+def draw_recorded_ladder(record: RunsRecord) -> Figure:
+    return draw_ladder(record.rates, record.limit)
 
 
 PICTURES = {"profile_rung00_h100": draw_profile, "ladder_036_h100": draw_recorded_ladder}  # by record
@@ -47,18 +45,17 @@ def picture(name: str) -> Path:
 
 def ladder_table() -> str:
     """The ladder as a Markdown table: what each rung removes, and what an H100 made of it."""
-    end_to_end, host = load_record("ladder_036_h100"), load_record("host_time_h100")
-    rates, times = ladder_rates(end_to_end), host_times(host)
+    end_to_end, host = load("ladder_036_h100"), load("host_time_h100")
     numbers = list(LADDER)
     lines = [
         "| rung | lesson | what leaves the hot path | decode tokens/s | against the rung below | host time |",
         "| --- | --- | --- | ---: | --- | ---: |",
     ]
     for place, rung in enumerate(LADDER.values()):
-        (at_batch,) = [t for t in times[rung.number] if t.batch_size == HOST_BATCH]
+        at_batch = host.time(rung.number, HOST_BATCH)
         lines.append(
             f"| {rung.number} | {lesson_link(LESSONS[rung.number])} | {first_clause(rung.removes)} "
-            f"| {median(rates[rung.number]):,.0f} "
+            f"| {end_to_end.rate(rung.number):,.0f} "
             f"| {step_from(end_to_end, numbers[place - 1], rung.number) if place else ''} "
             f"| {at_batch.step_us / 1e3:.2f} ms |"
         )
@@ -68,43 +65,35 @@ def ladder_table() -> str:
 
 def peers_table() -> str:
     """Tokens a second of whole runs, labkit's last rung beside other engines on the same H100."""
-    records = [load_record(name) for name in PEER_RECORDS]
     lines = [
         "| requests × tokens | " + " | ".join(PEER_ENGINES) + " |",
         "| --- |" + " ---: |" * len(PEER_ENGINES),
     ]
-    for record in records:
-        settings = record["settings"]
-        rates = {
-            engine: median(s["tokens_per_second"] for s in record["samples"] if s["engine"] == engine)
-            for engine in PEER_ENGINES
-        }
-        shape = f"{settings['num_requests']} × {settings['max_new_tokens']}"
-        lines.append(f"| {shape} | " + " | ".join(f"{rate:,.0f}" for rate in rates.values()) + " |")
+    for record in map(load, PEER_RECORDS):
+        rates = " | ".join(f"{record.rate(engine):,.0f}" for engine in PEER_ENGINES)
+        lines.append(f"| {record.num_requests} × {record.max_new_tokens} | {rates} |")
     return "\n".join(lines)
 
 
 def h200_line() -> str:
     """What the last rung reaches on an H200, and how much of that GPU's limit."""
     reached = []
-    for record in map(load_record, H200_RECORDS):
-        settings, (rung, rates) = record["settings"], list(ladder_rates(record).items())[-1]
-        rate = median(rates)
+    for record in map(load, H200_RECORDS):
+        rung = list(record.rates)[-1]
         reached.append(
-            f"{rate:,.0f} tokens/s with {settings['num_requests']} × {settings['max_new_tokens']} "
-            f"({100 * rate / ladder_limit(record):.0f} % of that GPU's limit)"
+            f"{record.rate(rung):,.0f} tokens/s with {record.num_requests} × {record.max_new_tokens} "
+            f"({100 * record.share_of_limit(rung):.0f} % of that GPU's limit)"
         )
-    return f"On an {record['host']['device']}, rung {rung} decodes {' and '.join(reached)}."
+    return f"On an {record.host.device}, rung {rung} decodes {' and '.join(reached)}."
 
 
 def gpu_tests_line() -> str:
     """How the tests that need a GPU ended when `make test-gpu` last ran them."""
-    record = json.loads((RESULTS / "gpu_tests.json").read_text(encoding="utf-8"))
-    host = record["host"]
+    tests = load_gpu_tests()
     return (
-        f"Last run: {record['passed']:,} passed, {record['failed']} failed, {record['skipped']} skipped in "
-        f"{record['seconds']} s on an {host['device']}, with torch {host['torch']} and Triton "
-        f"{host['triton']}, at commit `{record['commit'][:8]}` ({record['date'][:10]})."
+        f"Last run: {tests.passed:,} passed, {tests.failed} failed, {tests.skipped} skipped in "
+        f"{tests.seconds} s on an {tests.host.device}, with torch {tests.host.torch} and Triton "
+        f"{tests.host.triton}, at commit `{tests.commit[:8]}` ({tests.date[:10]})."
     )
 
 
@@ -116,8 +105,8 @@ def first_clause(text: str) -> str:
     return text.split(":")[0]
 
 
-def step_from(record: dict, below: str, rung: str) -> str:
-    step = ladder_comparison(record, below, rung)
+def step_from(record: RunsRecord, below: str, rung: str) -> str:
+    step = record.comparison(below, rung)
     low, high = step.interval
     return f"×{step.speedup:.3f} ({low:.3f} to {high:.3f}): {step.verdict}"
 
@@ -126,7 +115,7 @@ def main() -> None:
     matplotlib.use("agg")
     for name, draw in PICTURES.items():
         # The record's hash goes into the file, so that a test can tell a picture of older results.
-        draw(load_record(name)).savefig(picture(name), metadata={"Source": record_hash(name)})
+        draw(load(name)).savefig(picture(name), metadata={"Source": record_hash(name)})
     text = README.read_text("utf-8")
     for place, made in (
         (TABLE, ladder_table),

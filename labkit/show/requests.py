@@ -1,17 +1,32 @@
 """The life of requests, from the moments that completions carry."""
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from labkit.engine import Completion
 from labkit.show.style import BLUE, GREY, INK, ORANGE, figure, styled
 
 
+class Timing(Protocol):
+    """Moments in seconds, on one clock."""
+
+    arrived: float
+    admitted: float
+    tokens: Sequence[float]
+
+
+class Timed(Protocol):
+    """What is drawn of a completion."""
+
+    request_id: int
+    timing: Timing
+
+
 @styled
-def draw_requests(completions: Sequence[Completion]) -> Figure:
+def draw_requests(completions: Sequence[Timed]) -> Figure:
     """A row a request: waiting, prefill, and a tick for each token. Milliseconds from the first arrival."""
     fig, axes = figure(0.9 + 0.26 * len(completions))
     origin = min(c.timing.arrived for c in completions)

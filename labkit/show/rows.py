@@ -1,17 +1,12 @@
 """Which rows of the block table were made anew, step by step, and why; and what that does to a step."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
-from torch import Tensor
 
-from labkit.bench.workload import gaps_us
-from labkit.engine import InferenceEngine, InferenceSession
-from labkit.kvcache import CachedBlockTables
 from labkit.show.style import (
     BLUE,
     GREY,
@@ -26,9 +21,7 @@ from labkit.show.style import (
     styled,
 )
 
-MARK = -1  # no block has this number
-COLUMNS = ("step", "request", "layer", "tokens", "blocks", "reason")
-REASONS = {  # the colour and the words of the legend
+REASONS = {  # of `watch.record_rows`: the colour and the words of the legend
     "kept": (PALE, "kept: the blocks are the same"),
     "first": (GREY, "first: there was no row yet"),
     "boundary": (BLUE, "boundary: one more block"),
@@ -39,99 +32,12 @@ REASONS = {  # the colour and the words of the legend
 }
 
 
-class RowWatch:
-    """Tells rows that are made anew from rows that are kept, seen from outside: before a session is asked
-    again, the last entry of the row it gave earlier gets a mark, which a row made anew has lost.
-    """
-
-    def __init__(self) -> None:
-        self._seen: dict[tuple[InferenceSession, int], tuple[Tensor, list[int]]] = {}
-
-    def ask(self, session: InferenceSession, layer_idx: int, offset: int) -> tuple[Tensor, str]:
-        """The session's row as it is, and one of REASONS."""
-        key, block_ids = (session, layer_idx), list(session.block_ids_per_layer[layer_idx])
-        if key not in self._seen:
-            row, reason = session.get_paged_block_table_row_cpu(layer_idx=layer_idx, offset=offset), "first"
-        else:
-            earlier, blocks_then = self._seen[key]
-            last_entry = earlier[-1].item()
-            earlier[-1:].fill_(MARK)
-            row = session.get_paged_block_table_row_cpu(layer_idx=layer_idx, offset=offset)
-            kept = row[-1].item() == MARK
-            if kept:
-                row[-1:].fill_(last_entry)
-            reason = reason_of(kept, blocks_then, block_ids)
-        self._seen[key] = row, block_ids
-        return row, reason
-
-
-def reason_of(kept: bool, before: Sequence[int], after: Sequence[int]) -> str:
-    """Which of REASONS it is when a row was kept, or made anew, while its blocks became others."""
-    if kept:
-        return "kept" if before == after else "stale"
-    if before == after:
-        return "forgotten"
-    if after[:-1] == before:
-        return "boundary"
-    if len(after) == len(before) and after[:-1] == before[:-1]:
-        return "copy_on_write"
-    return "changed"
-
-
-class WatchedSession:
-    """A session as `CachedBlockTables.fill` sees one, which tells of each row that it is asked for."""
-
-    def __init__(
-        self, session: InferenceSession, watch: RowWatch, tell: Callable[[int, str], object]
-    ) -> None:
-        self._session, self._watch, self._tell = session, watch, tell
-
-    def get_paged_block_table_row_cpu(self, *, layer_idx: int, offset: int) -> Tensor:
-        row, reason = self._watch.ask(self._session, layer_idx, offset)
-        self._tell(layer_idx, reason)
-        return row
-
-
-def record_rows(engine: InferenceEngine, num_steps: int) -> pd.DataFrame:
-    """Run `num_steps` steps; a line for each row that a decode step asked for, of every request and layer.
-
-    `tokens` and `blocks` are what the request held when the step began; `reason` is one of REASONS. Tokens
-    made are not kept. A row that was made before the recording began counts as first when it is seen first.
-    Raises ValueError if the engine's sessions keep no rows.
-    """
-    tables = engine.decode_step.block_tables
-    if not isinstance(tables, CachedBlockTables):
-        raise ValueError(f"an engine with block_tables={engine.options.block_tables!r} keeps no rows")
-    watch, lines, fill = RowWatch(), [], tables.fill
-    steps_before = engine.stats().counters.steps
-
-    def watched(session: InferenceSession, step: int, request_id: int) -> WatchedSession:
-        def tell(layer_idx: int, reason: str) -> None:
-            num_blocks = len(session.block_ids_per_layer[layer_idx])
-            lines.append((step, request_id, layer_idx, session.num_tokens, num_blocks, reason))
-
-        return WatchedSession(session, watch, tell)
-
-    def watched_fill(block_tables_cpu: Tensor, sessions: Sequence[InferenceSession]) -> None:
-        step = engine.stats().counters.steps - steps_before
-        ids = {request.session: request.request_id for request in engine.scheduler.running}
-        fill(block_tables_cpu, [watched(session, step, ids[session]) for session in sessions])
-
-    tables.fill = watched_fill
-    try:
-        for _ in range(num_steps):
-            engine.step()
-    finally:
-        del tables.fill  # the class's own again
-    return pd.DataFrame(lines, columns=COLUMNS)
-
-
 @styled
 def draw_rows(rows: pd.DataFrame, layer_idx: int = 0) -> Figure:
     """A row a request, a column a step: whether its row of the block table was made anew, and why. The
     number is that of the tokens it held.
 
-    rows: as `record_rows` gives them. A step that only admitted requests is an empty column.
+    rows: as `watch.record_rows` gives them. A step that only admitted requests is an empty column.
     """
     shown = rows[rows["layer"] == layer_idx]
     requests = sorted(shown["request"].unique())
@@ -153,24 +59,6 @@ def draw_rows(rows: pd.DataFrame, layer_idx: int = 0) -> Figure:
     keys = [Patch(color=REASONS[r][0], alpha=0.8, label=REASONS[r][1]) for r in seen]
     fig.legend(handles=keys, loc="outside lower center", ncols=2)
     return fig
-
-
-def step_times(record: dict, rung: str) -> list[float]:
-    """Milliseconds of each decode step of a rung, from a record of `ladder` or `scheduler`: the median over
-    the runs, and in a run over the requests.
-
-    Raises ValueError unless all requests of a run were decoded together from their first token to the last.
-    """
-    runs = []
-    for sample in record["samples"]:
-        if sample["rung"] != rung:
-            continue
-        num_steps = sample["decode_steps"]
-        if any(new_tokens != num_steps + 1 for new_tokens in sample["new_tokens"]):
-            raise ValueError(f"not every request was decoded in all {num_steps} steps of the run")
-        gaps = np.array(gaps_us(sample)).reshape(len(sample["new_tokens"]), num_steps)
-        runs.append(np.median(gaps, axis=0))
-    return (np.median(runs, axis=0) / 1e3).tolist()
 
 
 @styled

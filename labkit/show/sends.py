@@ -1,22 +1,13 @@
 """What the host sends to a device that keeps the state of each request itself (rung 06 and above)."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
-from torch import Tensor
 
-from labkit.engine import InferenceEngine
-from labkit.engine.request import Request
-from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.show.style import BLUE, GREEN, INK, ORANGE, PALE, PURPLE, figure, styled
+from labkit.watch.sends import Sends
 
-OF_REQUESTS = ("step", "request", "slot", "tokens", "took", "sent")
-OF_STEPS = ("step", "mapping", "states", "rows", "copies", "numbers")
 SENT = {  # of a request, in a step: the colour and the words of the legend
     "nothing": (PALE, "nothing"),
     "boundary": (BLUE, "its row: one more block"),
@@ -24,89 +15,6 @@ SENT = {  # of a request, in a step: the colour and the words of the legend
     "joined": (GREEN, "its row and its state: it joins"),
 }
 MAPPING = (PURPLE, "slot_mapping")
-
-
-@dataclass(frozen=True)
-class Sends:
-    """What was sent in each decode step.
-
-    requests: a line for each request of a step: its slot, the tokens it held when the step began, how the
-    block of its next one was made ready, and what was sent of it, one of SENT. steps: a line a step: whether
-    the mapping was sent, how many states and rows, and all of that in how many copies and numbers.
-    """
-
-    requests: pd.DataFrame
-    steps: pd.DataFrame
-
-
-class SendWatch:
-    """Stands before an engine's `DeviceSlots` and notes what passes."""
-
-    def __init__(self, step: ResidentDecodeStep) -> None:
-        self.slots, self.block_size = step.slots, step.kv_manager.block_size
-        self.requests: list[dict[str, object]] = []
-        self.steps: list[dict[str, object]] = []
-        self.step_number = 0
-        self._sent: dict[str, list] = {}
-        self._inner = {
-            name: getattr(self.slots, name)
-            for name in ("follow", "_send_mapping", "_send_states", "send_rows")
-        }
-        for name in self._inner:
-            setattr(self.slots, name, self._follow if name == "follow" else self._noting(name))
-        self._send_inner = self.slots._staging.send
-        self.slots._staging.send = self._send
-
-    def take_off(self) -> None:
-        for name in self._inner:
-            delattr(self.slots, name)  # the class's own again
-        del self.slots._staging.send
-
-    def _noting(self, name: str) -> Callable[[Sequence], None]:
-        def send(whom: Sequence) -> None:
-            self._sent[name] = list(whom)
-            self._inner[name](whom)
-
-        return send
-
-    def _send(self, numbers: Tensor) -> Tensor:
-        self._sent.setdefault("copies", []).append(len(numbers))
-        return self._send_inner(numbers)
-
-    def _follow(self, requests: Sequence[Request], changed: Sequence[Sequence[int]]) -> None:
-        self._sent = {}
-        self._inner["follow"](requests, changed)
-        states, rows = self._sent.get("_send_states", []), self._sent.get("send_rows", [])
-        copies = self._sent.get("copies", [])
-        counts = ("_send_mapping" in self._sent, len(states), len(rows), len(copies), sum(copies))
-        self.steps.append(dict(zip(OF_STEPS, (self.step_number, *counts), strict=True)))
-        dirty = {place for places in changed for place in places}
-        for place, request in enumerate(requests):
-            session, took = request.session, "in_place"
-            if place in dirty:
-                took = "copy_on_write" if session.num_tokens % self.block_size else "boundary"
-            sent = "joined" if request in states else took if session in rows else "nothing"
-            about = (request.request_id, self.slots._slot_of[session], session.num_tokens, took, sent)
-            self.requests.append(dict(zip(OF_REQUESTS, (self.step_number, *about), strict=True)))
-
-
-def record_sends(engine: InferenceEngine, num_steps: int) -> Sends:
-    """Run `num_steps` steps and note what the device is sent. Tokens made are not kept.
-
-    Raises ValueError if the engine keeps no state on the device.
-    """
-    if not isinstance(engine.decode_step, ResidentDecodeStep):
-        raise ValueError(f"block_tables = {engine.options.block_tables!r} keeps no state on the device")
-    watch = SendWatch(engine.decode_step)
-    try:
-        for number in range(1, num_steps + 1):
-            watch.step_number = number
-            engine.step()
-    finally:
-        watch.take_off()
-    return Sends(
-        pd.DataFrame(watch.requests, columns=OF_REQUESTS), pd.DataFrame(watch.steps, columns=OF_STEPS)
-    )
 
 
 @styled

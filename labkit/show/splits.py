@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from labkit.results.attention_time import ONE_PROGRAM, SPLIT, AttentionTime
 from labkit.show.style import BLUE, GREY, INK, colour, figure, styled
 
 
@@ -75,23 +76,24 @@ def _draw_pieces(axes: Axes, row: int, pieces: Pieces) -> None:
 
 
 @styled
-def draw_attention_times(samples: Sequence[dict]) -> Figure:
-    """Samples of a record of `attention`: one layer's time against the context, and what it moves a second
-    as a share of a copy, a colour a batch size."""
+def draw_attention_times(times: Sequence[AttentionTime], bandwidth: float) -> Figure:
+    """One layer's time against the context, and what it moves per second as a share of the copy `bandwidth`
+    of the device, in bytes per second: a colour per batch size."""
     fig, (top, bottom) = figure(6.2, rows=2, sharex=True)
-    sizes = sorted({sample["batch_size"] for sample in samples})
+    sizes = sorted({time.batch_size for time in times})
     for i, batch_size in enumerate(sizes):
-        for kernel, look in (("one_program", {"ls": "--", "marker": "s"}), ("split", {"marker": "o"})):
-            line = [s for s in samples if (s["batch_size"], s["kernel"]) == (batch_size, kernel)]
-            line.sort(key=lambda sample: sample["context_len"])
-            x = [sample["context_len"] for sample in line]
-            name = "one program" if kernel == "one_program" else "split"
+        for kernel, name, look in (
+            (ONE_PROGRAM, "one program", {"ls": "--", "marker": "s"}),
+            (SPLIT, "split", {"marker": "o"}),
+        ):
+            line = [time for time in times if (time.batch_size, time.kernel) == (batch_size, kernel)]
+            line.sort(key=lambda time: time.context_len)
+            x = [time.context_len for time in line]
             look = {**look, "color": colour(i), "markersize": 5, "label": f"B = {batch_size}, {name}"}
-            top.plot(x, [sample["us"] for sample in line], **look)
-            rates = [s["num_bytes"] / (s["us"] * 1e-6) / s["copy_bytes_per_second"] for s in line]
-            bottom.plot(x, [100 * rate for rate in rates], **look)
+            top.plot(x, [time.us for time in line], **look)
+            bottom.plot(x, [100 * time.rate / bandwidth for time in line], **look)
     bottom.axhline(100, color=INK, lw=1.2, ls=":")
-    lengths = sorted({sample["context_len"] for sample in samples})
+    lengths = sorted({time.context_len for time in times})
     for axes in (top, bottom):
         axes.set_xscale("log", base=2)
         axes.set_xticks(lengths, [f"{length:,}" for length in lengths])

@@ -8,6 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from labkit.results import TracedStep
+from labkit.results.kernels import group_us
 from labkit.show.style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, figure, styled
 
 KERNEL_COLOURS = {"product": BLUE, "attention": ORANGE, "other": GREY}
@@ -61,26 +63,16 @@ def _draw_box(axes: Axes, left: float, row: int, box: KernelBox) -> None:
     axes.text(middle, row + BOX / 2 + 0.03, f"{box.writes:,}", ha="center", va="top", fontsize=8.5)
 
 
-class StepTime(NamedTuple):
-    """A recorded step: microseconds of its kernels by what they are for, and its limit."""
-
-    group_us: Mapping[str, float]
-    limit_us: float
-    num_kernels: int
-
-
 @styled
-def draw_step_kernels(steps: Mapping[str, StepTime]) -> Figure:
-    """A bar a step, by name: its kernels' times one behind the other, by group, and a line at its limit."""
+def draw_step_kernels(steps: Mapping[str, TracedStep], limits_us: Mapping[str, float]) -> Figure:
+    """A bar per step, by name: its kernels' times one behind the other, by group, and a line at its limit."""
     fig, axes = figure(1.5 + 0.5 * len(steps))
-    groups = list(next(iter(steps.values())).group_us)
-    for row, step in enumerate(steps.values()):
+    for row, (name, step) in enumerate(steps.items()):
         left = 0.0
-        for group, shade in zip(groups, GROUP_COLOURS, strict=True):
-            us = step.group_us[group]
+        for (group, us), shade in zip(group_us(step).items(), GROUP_COLOURS, strict=True):
             axes.barh(row, us, BOX, left, color=shade, label=group if row == 0 else None)
             left += us
-        axes.plot([step.limit_us] * 2, [row - 0.42, row + 0.42], color=INK, lw=1.8)
+        axes.plot([limits_us[name]] * 2, [row - 0.42, row + 0.42], color=INK, lw=1.8)
         text = f"{step.num_kernels} kernels, {left:,.0f} µs"
         axes.text(1.02, row, text, va="center", transform=axes.get_yaxis_transform())
     axes.set_yticks(range(len(steps)), list(steps))

@@ -2,7 +2,7 @@
 
 from matplotlib.figure import Figure
 
-from labkit.bench.profile import Span, StepProfile
+from labkit.results.profiles import Span, StepProfile
 from labkit.show.style import INK, PALE, colour, figure, styled
 
 BOX = 0.7  # height of a lane's boxes

@@ -1,22 +1,11 @@
-"""The paired comparison: its order, its interval, its verdicts and its warning."""
+"""Engines compared: the order of runs, and what a run is made with."""
 
-import json
-from dataclasses import replace
-from types import SimpleNamespace
-
-import numpy as np
-import pytest
 from helpers import small_model
 
 from labkit import LADDER, CacheConfig, EngineOptions
-from labkit.bench import Comparison, Interval, Workload, compare, in_turn, speedup_interval
-from labkit.bench.comparison import MIN_ROUNDS, ROUNDS, total_paths
-
-NOTHING = {"before_paths": {}, "after_paths": {}}
-
-
-def comparison(before, after, **changes) -> Comparison:
-    return replace(Comparison("A", "B", tuple(before), tuple(after), {}, {}), **changes)
+from labkit.bench import Workload, compare, in_turn
+from labkit.bench.comparison import ROUNDS
+from labkit.results.comparison import MIN_ROUNDS
 
 
 def test_runs_go_there_and_back_again():
@@ -37,124 +26,6 @@ def test_progress_is_told_of_each_run():
     told = []
     in_turn([lambda: 0, lambda: 0], 3, lambda: told.append(1))
     assert len(told) == 12
-
-
-def test_twice_as_fast_is_faster_and_the_other_way_round_slower():
-    rng = np.random.default_rng(0)
-    slow, fast = 2 * np.exp(rng.normal(0, 0.02, 10)), np.exp(rng.normal(0, 0.02, 10))
-    faster, slower = comparison(slow, fast), comparison(fast, slow)
-    assert faster.verdict == "faster" and slower.verdict == "slower"
-    assert faster.speedup == pytest.approx(2, rel=0.03)
-    assert faster.speedup == pytest.approx(1 / slower.speedup)
-    low, high = faster.interval
-    assert 1.9 < low < 2 < high < 2.1
-
-
-def test_equal_times_cannot_be_told_apart():
-    same = comparison([1.0] * 6, [1.0] * 6)
-    assert same.interval == (1, 1) and same.verdict == "cannot tell"
-
-
-def test_the_interval_is_the_same_for_the_same_samples():
-    rng = np.random.default_rng(1)
-    sides = rng.lognormal(0, 0.1, (2, 10)).tolist()
-    assert speedup_interval(*sides) == speedup_interval(*sides)
-
-
-def test_a_slow_round_and_a_run_that_hangs_do_not_move_the_ratio():
-    """Medians, of times that are divided by their round's."""
-    assert comparison([2, 2, 20, 20, 2, 2], [1, 1, 10, 10, 1, 100]).speedup == pytest.approx(2)
-
-
-def test_noise_that_happens_to_be_the_same_on_both_sides_is_still_noise():
-    """Each side is resampled by itself: that their runs are alike, one by one, is no evidence."""
-    noise = np.exp(np.random.default_rng(5).normal(0, 0.05, 10))
-    low, high = comparison(noise, noise).interval
-    assert 0.9 < low < 0.99 < 1.01 < high < 1.1
-
-
-@pytest.mark.parametrize("drift", [0.0, 0.5, -0.3])
-def test_drift_from_round_to_round_does_not_hide_a_difference(drift):
-    """Five percent faster, on a machine whose speed changes by half between rounds."""
-    rng = np.random.default_rng(2)
-    rounds = np.repeat(1 + drift * rng.random(5), 2)
-    before = rounds * np.exp(rng.normal(0, 0.005, 10))
-    after = 0.95 * rounds * np.exp(rng.normal(0, 0.005, 10))
-    assert comparison(before, after).verdict == "faster"
-
-
-def noisy(kind: str, rng: np.random.Generator, rounds: int = 5) -> np.ndarray:
-    """Times of 4 * rounds runs of one and the same thing."""
-    times = np.exp(rng.normal(0, 0.02, 4 * rounds))
-    if kind == "drift":
-        times *= np.exp(np.cumsum(rng.normal(0, 0.02, 4 * rounds)))
-    if kind == "spikes":
-        times *= 1 + (rng.random(4 * rounds) < 0.12) * rng.exponential(0.3, 4 * rounds)
-    if kind == "steps":
-        times *= np.repeat(np.exp(rng.normal(0, 0.06, rounds)), 4)
-    return times
-
-
-def sides_of(times: np.ndarray) -> tuple[list[float], list[float]]:
-    by_round = times.reshape(-1, 4)
-    return by_round[:, [0, 3]].ravel().tolist(), by_round[:, [1, 2]].ravel().tolist()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["quiet", "drift", "spikes", "steps"])
-def test_the_same_thing_twice_is_rarely_called_different(kind):
-    """Of 150 comparisons of simulated noise, at most 6: the self-test asks for 18 of 20."""
-    rng = np.random.default_rng(3)
-    verdicts = [comparison(*sides_of(noisy(kind, rng))).verdict for _ in range(150)]
-    assert verdicts.count("cannot tell") >= 144
-
-
-@pytest.mark.slow
-def test_a_tenth_is_found_in_every_kind_of_noise():
-    rng = np.random.default_rng(4)
-    for kind in ("quiet", "drift", "steps"):
-        found = 0
-        for _ in range(20):
-            before, after = sides_of(noisy(kind, rng))
-            found += comparison(before, [0.9 * t for t in after]).verdict == "faster"
-        assert found >= 19, kind
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "message"),
-    [
-        ([1.0], [1.0], "1 and 1 runs do not make rounds"),
-        ([1.0, 1.0], [1.0] * 4, "2 and 4 runs"),
-        ([], [], "0 and 0 runs"),
-        ([1.0, 0.0], [1.0, 1.0], "took no time"),
-    ],
-)
-def test_samples_that_make_no_rounds_are_refused(before, after, message):
-    with pytest.raises(ValueError, match=message):
-        speedup_interval(before, after)
-
-
-def test_a_path_that_never_ran_is_said_loudly():
-    """Trap 1: a benchmark that never enters the path it is about proves nothing."""
-    samples = [1.0, 1.1], [1.0, 1.1]
-    never = comparison(*samples, path="full_batch", after_paths={"generic": 8})
-    assert "WARNING: path 'full_batch' never ran in 'B'" in str(never)
-    assert comparison(*samples, path="full_batch", after_paths={"full_batch": 8}).warning is None
-    assert comparison(*samples).warning is None
-
-
-def test_a_comparison_says_what_was_measured_on_both_sides():
-    made = comparison([2.0, 4.0, 2.0, 4.0], [0.5, 1.0, 0.5, 1.0], before_paths={"a": 1}, after_paths={"b": 2})
-    assert str(made).splitlines() == [
-        f"A -> B: x4.000 {made.interval}, faster",
-        "  A: median 3 s, paths {'a': 1}",
-        "  B: median 0.75 s, paths {'b': 2}",
-    ]
-
-
-def test_a_comparison_survives_its_record():
-    made = comparison([1.0, 1.2], [0.9, 1.0], path="boundary", after_paths={"boundary": 3})
-    assert Comparison.from_dict(json.loads(json.dumps(made.to_dict()))) == made
 
 
 def test_engines_are_compared_on_a_workload_with_their_paths_counted():
@@ -185,11 +56,6 @@ def test_what_is_compared_is_what_was_asked_for():
     assert ROUNDS > MIN_ROUNDS  # else no comparison had a verdict
 
 
-def test_paths_of_all_runs_are_added_up_though_a_run_may_lack_one():
-    runs = [SimpleNamespace(append_paths=paths) for paths in ({"a": 1}, {"b": 2}, {"a": 3, "b": 4})]
-    assert total_paths(runs) == {"a": 4, "b": 6}
-
-
 def test_each_run_of_a_comparison_has_a_fresh_engine(monkeypatch):
     made = []
     original = Workload.make_engine
@@ -198,26 +64,3 @@ def test_each_run_of_a_comparison_has_a_fresh_engine(monkeypatch):
     compare(workload, LADDER["00"].options, LADDER["00"].options, rounds=1, warmup_runs=2)
     assert len({id(engine) for engine in made}) == len(made) == 4 + 4
     assert all(engine.stats().counters.generated_tokens == 3 for engine in made)
-
-
-def test_a_single_round_gives_no_verdict():
-    """With two runs a side, a thing compared with itself looks different one time in three."""
-    once = comparison([5.0, 5.2], [1.0, 0.95])
-    assert once.interval.low > 1 and once.verdict == "too few rounds for a verdict (2 needed)"
-    assert (
-        str(once).splitlines()[0] == "A -> B: x5.231 [5.000, 5.474], too few rounds for a verdict (2 needed)"
-    )
-    assert comparison([5.0, 5.2] * 2, [1.0, 0.95] * 2).verdict == "faster"
-
-
-@pytest.mark.parametrize(
-    ("interval", "text"),
-    [
-        ((1.0004, 1.5), "[1.0004, 1.500]"),
-        ((0.9, 0.99996), "[0.900, 0.99996]"),
-        ((1.0, 1.2), "[1.000, 1.200]"),
-        ((1.00000001, 1.2), "[1.000, 1.200]"),
-    ],
-)
-def test_an_interval_shows_on_which_side_of_1_its_ends_lie(interval, text):
-    assert str(Interval(*interval)) == text

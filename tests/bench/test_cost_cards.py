@@ -1,40 +1,27 @@
 """Cost cards: what is counted, against the formulas; and the trace of a GPU step, against its events."""
 
-import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from helpers import ENGINES, make_engine, small_model
 
 from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams
-from labkit.bench import cost_card, record, steady_prompts
-from labkit.bench.cost_cards import (
-    DEVICE_ROWS,
-    HOST_ROWS,
-    CostCard,
-    DeviceCounts,
-    HostCounts,
-    card_key,
-    compare_cards,
-    count_calls,
-    engine_key,
-    is_key,
-    read_device_counts,
-    with_paths,
-)
-from labkit.ladder import CUDA_GRAPHS
+from labkit.bench import cost_card
+from labkit.bench.cost_cards import count_calls, engine_key, read_device_counts, with_paths
+from labkit.bench.record import make_record, write_record
+from labkit.paths import RESULTS
+from labkit.results import CostCard, DeviceCounts, HostCounts, compare_cards, files, load_all
+from labkit.results.cost_cards import DEVICE_ROWS, HOST_ROWS, RungCard
+from labkit.watch import steady_prompts
 
 L, H, D = 2, small_model().config.n_head, small_model().config.head_dim
-
-
-RECORDED = record.RESULTS
 
 
 @pytest.fixture(autouse=True)
 def no_records(tmp_path, monkeypatch):
     """What is counted here is counted here."""
-    monkeypatch.setattr(record, "RESULTS", tmp_path)
+    monkeypatch.setattr(files, "RESULTS", tmp_path)
 
 
 def card_of(batch_size: int, lengths=(3, 5), **settings) -> CostCard:
@@ -172,11 +159,6 @@ def test_steps_that_meet_a_boundary_make_no_card():
         card_of(2, lengths=(3,), block_size=4)
 
 
-def test_prompts_are_equal_or_ragged_as_asked():
-    assert [len(p) for p in steady_prompts(3, (20,))] == [20, 20, 20]
-    assert [len(p) for p in steady_prompts(4, (20, 23))] == [20, 23, 20, 23]
-
-
 def test_before_and_after_are_shown_with_what_went():
     before = CostCard(2, {}, HostCounts(21, 12, 525, 9, 100), None)
     after = CostCard(2, {}, HostCounts(9, 12, 400, 3, 100), None)
@@ -223,34 +205,29 @@ def test_without_a_gpu_the_columns_come_from_the_newest_record_of_the_same_step(
 def write_card_record(path, date, key, kernels):
     host = HostCounts(1, 1, 1, 1, 1)
     card = CostCard(2, {}, host, DeviceCounts(kernels, 2, 1064, 1, 1, 2, "counted on H100"))
-    made = record.make_record(
-        "cost_card",
-        torch.device("cpu"),
-        1e9,
-        {"model": key["model"]},
-        [{"rung": "00", "batch_size": 2, "key": key, "card": card.to_dict()}],
-    )
-    path.write_text(json.dumps({**made, "date": date}))
+    sample = RungCard("00", 2, key, card)
+    made = make_record("cost_card", torch.device("cpu"), 1e9, {"model": key.model}, [sample])
+    write_record(replace(made, date=date), path)
 
 
 def test_the_recorded_cards_are_what_the_source_says(monkeypatch):
     """The same formulas, at the sizes of the records. On the GPU each index tensor is a copy to wait for."""
-    monkeypatch.setattr(record, "RESULTS", RECORDED)
+    monkeypatch.setattr(files, "RESULTS", RESULTS)
     layers = {"data/tiny-gpt2": 6, "random:gpt2": 12}
-    samples = [sample for made in record.load_records("cost_card").values() for sample in made["samples"]]
-    assert {sample["rung"] for sample in samples} >= {"00", "01", "02", "03", "04", "05"}
+    samples = [sample for made in load_all("cost_card").values() for sample in made.samples]
+    assert {sample.rung for sample in samples} >= {"00", "01", "02", "03", "04", "05"}
     for sample in samples:
-        options, lengths = LADDER[sample["rung"]].options, sample["key"]["prompt_lens"]
-        host, device = (sample["card"][side] for side in ("host", "device"))
-        num_layers, B = layers[sample["key"]["model"]], sample["batch_size"]
+        options, lengths = LADDER[sample.rung].options, sample.key.prompt_lens
+        host, device = sample.card.host, sample.card.device
+        num_layers, B = layers[sample.key.model], sample.batch_size
         positions = "equal" if len(set(lengths)) == 1 else "ragged"
         expected = expected_of(options, num_layers, B, positions)
-        assert host["manager_calls"] == expected.manager_calls
-        assert host["kv_block_infos"] == (num_layers * B if options.block_info == "replaced" else 0)
-        assert host["index_tensors"] == expected.index_tensors
-        assert device["h2d_synchronizing"] == expected.synchronizing
+        assert host.manager_calls == expected.manager_calls
+        assert host.kv_block_infos == (num_layers * B if options.block_info == "replaced" else 0)
+        assert host.index_tensors == expected.index_tensors
+        assert device.h2d_synchronizing == expected.synchronizing
         tables = options.block_tables != "resident"  # which sends nothing in a steady step
-        assert device["h2d_copies"] == device["h2d_synchronizing"] + tables
+        assert device.h2d_copies == device.h2d_synchronizing + tables
 
 
 @pytest.mark.cuda
@@ -286,15 +263,3 @@ def test_on_a_gpu_the_copies_are_those_of_the_source(lengths, rung):
         assert device.d2h_copies == 2  # whether the logits are finite, and the tokens
         assert device.kernels > num_layers * (2 if options.kv_append != "per_token" else 2 * B)
     assert device.source.startswith("counted on ")
-
-
-def test_a_record_older_than_an_option_counts_with_the_options_default():
-    options = LADDER["05"].options
-    now = card_key("model", options, 64, [20] * 8)
-    older = {
-        **now,
-        "options": {k: v for k, v in now["options"].items() if k not in ("launch", "layer_tables")},
-    }
-    assert is_key(older, now)
-    assert not is_key(older, card_key("model", CUDA_GRAPHS, 64, [20] * 8))
-    assert not is_key({**older, "prompt_lens": [20] * 64}, now)

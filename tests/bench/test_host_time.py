@@ -1,14 +1,13 @@
 """Host time: what is left when the model is taken out is the same step."""
 
-import json
-
 import pytest
 import torch
 from helpers import ENGINES
 
 from labkit import LADDER
-from labkit.bench import HostTime, host_engine, steady_decode, time_host_steps
+from labkit.bench import host_engine, time_host_steps
 from labkit.bench.host_time import LENGTHS, SHAPE, WARMUP_STEPS
+from labkit.watch import steady_decode
 
 OPTIONS = LADDER["00"].options
 
@@ -23,14 +22,14 @@ def test_the_books_are_kept_as_with_a_model(options):
         engine.check_integrity()
         ahead = options.readback == "one_behind"
         grown = 3 + 1 + ahead  # warmed up by 3
-        assert [r.session.num_tokens for r in engine.scheduler.running] == [8 + grown] * 3
+        assert [s.num_tokens for s in engine.scheduler.running.values()] == [8 + grown] * 3
         written = after.append_paths["in_place"] - before.append_paths["in_place"]
         assert written == engine.kv_manager.num_tables * 3  # one a table and request
     assert after.counters.decoded_tokens - before.counters.decoded_tokens == 3
 
 
 def test_keys_and_values_are_strided_as_the_models_are():
-    from labkit.model.checkpoint import random_gpt2
+    from labkit.model.checkpoint import random_network
     from labkit.model.config import GPT2Config
 
     strides = []
@@ -41,10 +40,10 @@ def test_keys_and_values_are_strided_as_the_models_are():
 
     engine = host_engine(OPTIONS, 2, "cpu")
     ids, lengths = torch.zeros(2, 4, dtype=torch.long), torch.tensor([4, 4])
-    engine.model.gpt2.prefill(ids, lengths)
-    engine.model.gpt2.decode_one_token(ids[:, 0], lengths, attend)
+    engine.model.network.prefill(ids, lengths)
+    engine.model.network.decode_one_token(ids[:, 0], lengths, attend)
     config = GPT2Config(11, 8, SHAPE.n_embd, 1, SHAPE.n_head)
-    random_gpt2(config, 0).decode_one_token(ids[:, 0], lengths, attend)
+    random_network(config, 0).decode_one_token(ids[:, 0], lengths, attend)
     assert len(strides) == SHAPE.n_layer + 1
     assert strides[0] == strides[-1]
 
@@ -64,13 +63,6 @@ def test_timing_leaves_the_engine_as_it_was():
     assert "build" not in vars(engine.decode_step.block_tables)
     assert "append" not in vars(engine.decode_step.kv_append)
     assert not engine.has_work and engine.stats().free_blocks == 2
-
-
-def test_medians_are_in_microseconds():
-    time = HostTime(4, 2, (1e-3, 3e-3, 2e-3), (1e-4,) * 3, (3e-4,) * 3)
-    assert time.step_us == pytest.approx(2000)
-    assert time.layer_us == pytest.approx(200)
-    assert HostTime.from_dict(json.loads(json.dumps(time.to_dict()))) == time
 
 
 def test_more_steps_than_a_block_has_room_for_are_refused():

@@ -1,7 +1,5 @@
 """Peers: that everyone gets the same work, and what is said of one that cannot run."""
 
-import json
-import shlex
 import sys
 import types
 
@@ -10,16 +8,13 @@ import torch
 from helpers import small_model
 
 from labkit import SchedulerConfig, load_model
-from labkit.bench import __main__ as bench_main
 from labkit.bench import peers
-from labkit.bench.commands import peers as command
 from labkit.bench.parity import dense_tokens, transformers_model
 from labkit.bench.workload import Workload
 
 pytestmark = pytest.mark.slow
 
 PROMPTS = ((5, 6, 7, 8, 9), (10,), (11, 12))
-TINY = "--model data/tiny-gpt2 --device cpu --no-prefix-cache --pretok --no-stop-on-eos"
 
 
 def workload(model=None, prompts=PROMPTS, batch_size=2, new_tokens=4):
@@ -61,7 +56,7 @@ def test_a_model_with_a_head_of_its_own_is_converted_too():
     model = small_model()  # whose head is not its token table
     ids = torch.tensor([PROMPTS[0]])
     logits = peers.as_transformers(model)(ids).logits[0, -1]
-    torch.testing.assert_close(logits, model.gpt2.prefill(ids, torch.tensor([5])).last_logits[0])
+    torch.testing.assert_close(logits, model.network.prefill(ids, torch.tensor([5])).last_logits[0])
 
 
 def test_pads_stand_before_a_prompt():
@@ -114,39 +109,6 @@ def test_vllm_runs_where_it_is_installed(monkeypatch):
     run = ran.runs[peers.VLLM][0]
     assert run.token_ids == ((5,) * 4, (10,) * 4, (11,) * 4) and run.first_token_seconds is None
     assert (asked["dtype"], asked["max_num_seqs"]) == ("float32", 2)
-
-
-def test_the_command_prints_a_table_and_writes_a_record(monkeypatch, capsys, tmp_path):
-    path = tmp_path / "peers.json"
-    line = f"peers {TINY} --num-requests 3 --max-batch-size 3 --max-new-tokens 4 --rounds 1 --rungs 05,10"
-    monkeypatch.setattr(sys, "argv", ["bench", *shlex.split(f"{line} --prompt-repeats 1,4 --json {path}")])
-    bench_main.main()
-    said = capsys.readouterr().out
-    assert "labkit 10 is" in said and "Limit of decode" in said
-    assert f"Left out: {peers.VLLM} (not installed here)" in said
-    record = json.loads(path.read_text())
-    assert record["kind"] == "peers" and len(record["samples"]) == 2 * 4
-    assert record["settings"]["left_out"] == {"vllm": "not installed here"}
-    assert record["settings"]["versions"]["transformers"]
-    for sample in record["samples"]:
-        assert sample["tokens"] == 12 and sample["equal_requests"] == 3
-        decode = sample["seconds"] - sample["first_token_seconds"]
-        assert sample["decode_tokens_per_second"] == pytest.approx(9 / decode)
-
-
-def test_runs_that_may_end_early_are_not_compared(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["bench", "peers", "--model", "data/tiny-gpt2"])
-    with pytest.raises(SystemExit):
-        bench_main.main()
-    assert "add --no-stop-on-eos" in capsys.readouterr().err
-
-
-def test_decode_alone_is_told_where_one_batch_holds_everyone():
-    run = peers.PeerRun(3.0, 1.0, ((1, 2, 3), (4, 5, 6)))
-    assert command.decode_rate(run, True) == 2
-    assert command.decode_rate(run, False) is None
-    assert command.decode_rate(peers.PeerRun(3.0, None, run.token_ids), True) is None
-    assert command.decode_rate(peers.PeerRun(3.0, 1.0, ((1,), (2,))), True) is None
 
 
 @pytest.mark.cuda

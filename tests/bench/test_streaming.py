@@ -1,16 +1,12 @@
 """The streaming benchmark: threads and tasks are served the same tokens, and what goes wrong is told."""
 
 import asyncio
-import json
-import shlex
-import sys
 from types import SimpleNamespace
 
 import pytest
 from helpers import Boom, failing, make_engine, small_model
 
 from labkit import CacheConfig, Completion, FinishReason, SamplingParams, SchedulerConfig
-from labkit.bench import __main__ as bench_main
 from labkit.bench.streaming import CONSUMERS, Consumer, Traffic, felt_latency, run_streaming
 from labkit.bench.workload import Workload
 from labkit.engine import Timing
@@ -99,35 +95,3 @@ def test_tasks_are_served_where_an_event_loop_runs_already_as_in_a_notebook():
 def test_consumers_of_another_kind_are_refused():
     with pytest.raises(OptionError, match="consumers must be one of threads, tasks, not 'fibers'"):
         Traffic(consumers="fibers")
-
-
-# --- the command -----------------------------------------------------------------------------------
-
-TINY = (
-    "streaming --model data/tiny-gpt2 --device cpu --no-prefix-cache --pretok --num-requests 3 "
-    "--max-batch-size 2 --no-stop-on-eos --warmup-runs 0 --repeat-runs 1 "
-)
-
-
-def bench(monkeypatch, line: str) -> None:
-    monkeypatch.setattr(sys, "argv", ["bench", *shlex.split(line)])
-    bench_main.main()
-
-
-@pytest.mark.parametrize(("flag", "kind"), [("", "threads"), ("--consumers tasks", "tasks")])
-def test_a_record_tells_who_consumed(monkeypatch, tmp_path, flag, kind):
-    bench(monkeypatch, f"{TINY} --max-new-tokens 5 {flag} --json {tmp_path / 'out.json'}")
-    recorded = json.loads((tmp_path / "out.json").read_text())
-    assert recorded["settings"]["consumers"] == kind
-    assert [sample["new_tokens"] for sample in recorded["samples"]] == [[5, 5, 5]]
-
-
-def test_the_command_says_how_many_requests_it_refused(monkeypatch, capsys):
-    bench(monkeypatch, f"{TINY} --max-new-tokens 30 --consumers tasks --max-inflight-requests 1")
-    assert "Refused for --max-inflight-requests, a run: [2]" in capsys.readouterr().out
-
-
-def test_the_command_refuses_consumers_of_another_kind(monkeypatch, capsys):
-    with pytest.raises(SystemExit) as ended:
-        bench(monkeypatch, f"{TINY} --consumers fibers")
-    assert ended.value.code == 2 and "invalid choice: 'fibers'" in capsys.readouterr().err

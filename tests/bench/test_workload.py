@@ -4,13 +4,11 @@ import json
 
 import pytest
 from helpers import small_model
-from hypothesis import given
-from hypothesis import strategies as st
 
 from labkit import LADDER, CacheConfig, SchedulerConfig
 from labkit.bench import Workload, decode_limit, workload_limit
-from labkit.bench.workload import gaps_us, grouped
 from labkit.errors import RequestError
+from labkit.results import Run
 
 OPTIONS = LADDER["00"].options
 
@@ -125,12 +123,12 @@ def test_a_record_of_a_run_keeps_every_number():
     raw = json.loads(json.dumps(run.to_dict()))
     assert raw["tokens"] == 18 and raw["append_paths"] == run.append_paths
     assert raw["ttft"] == pytest.approx(run.latency.ttft, abs=1e-6)
-    assert gaps_us(raw) == pytest.approx([1e6 * gap for gap in run.latency.itl], abs=1)
+    assert Run.from_dict(raw).gaps_us == pytest.approx([1e6 * gap for gap in run.latency.itl], abs=1)
     assert len(raw["tpot"]) == len(raw["latency"]) == len(raw["queue_wait"]) == 2
 
 
 def test_the_limit_of_a_workload_is_that_of_its_steps():
-    gpt2 = small_model().gpt2
+    gpt2 = small_model().network
     steps = [decode_limit(gpt2, [3 + i, 2 + i], bandwidth=1e9) for i in range(8)]
     whole = workload_limit(gpt2, [3, 2], [9, 9], max_batch_size=2, bandwidth=1e9)
     assert whole.num_tokens == 16
@@ -141,21 +139,21 @@ def test_the_limit_of_a_workload_is_that_of_its_steps():
 def test_a_run_is_held_against_the_limit_of_what_it_did():
     served = workload(scheduler=SchedulerConfig(max_batch_size=1))
     run = served.run(served.make_engine(OPTIONS))
-    gpt2 = served.model.gpt2
+    gpt2 = served.model.network
     expected = workload_limit(gpt2, [3, 2], [9, 9], max_batch_size=1, bandwidth=1e9)
     assert served.limit(run, bandwidth=1e9) == expected
     assert expected != workload_limit(gpt2, [3, 2], [9, 9], max_batch_size=2, bandwidth=1e9)
 
 
 def test_a_smaller_batch_reads_the_weights_more_often():
-    gpt2 = small_model().gpt2
+    gpt2 = small_model().network
     together, apart = (workload_limit(gpt2, [3, 3], [9, 9], size, 1e9) for size in (2, 1))
     assert apart.weight_bytes == 2 * together.weight_bytes
     assert apart.kv_bytes == together.kv_bytes
 
 
 def test_the_limit_follows_what_was_generated():
-    gpt2 = small_model().gpt2
+    gpt2 = small_model().network
     limit = workload_limit(gpt2, [3, 2], [9, 1], max_batch_size=2, bandwidth=1e9)  # the second decodes none
     assert limit.num_bytes == sum(decode_limit(gpt2, [3 + i], 1e9).num_bytes for i in range(8))
 
@@ -174,16 +172,3 @@ def test_the_published_limits_come_out():
     assert burst.tokens_per_second == pytest.approx(226_000, rel=0.02)
     ragged = workload_limit(gpt2, [1, 4] * 64, [128] * 128, 128, bandwidth=3.0e12)
     assert ragged.tokens_per_second == pytest.approx(700_000, rel=0.05)
-
-
-def test_gaps_are_grouped_by_requests_that_have_the_same():
-    assert grouped([5, 6, 5, 6, 7, 8], [3, 3, 3]) == [[2, [5, 6]], [1, [7, 8]]]
-    assert grouped([5, 5, 5], [2, 2, 2]) == [[3, [5]]]
-    assert grouped([5, 6], [3, 1, 1]) == [[1, [5, 6]], [2, []]]
-    assert grouped([5, 6], [9, 9]) == [[1, [5, 6]]]  # chunks, not tokens
-
-
-@given(st.lists(st.lists(st.integers(0, 2), max_size=3), min_size=1, max_size=6))
-def test_no_gap_is_lost_in_groups(gaps):
-    flat = [gap for own in gaps for gap in own]
-    assert gaps_us({"itl_us": grouped(flat, [len(own) + 1 for own in gaps])}) == flat

@@ -168,13 +168,13 @@ def test_step_hands_out_each_token_once_and_the_completion_with_the_last():
     assert tokens_by_request(outputs) == {request_id: tokens_alone((1, 2, 3), GREEDY)}
     assert [o.completion is None for o in outputs] == [True] * 7 + [False]
     assert outputs[-1].completion.token_ids == tokens_alone((1, 2, 3), GREEDY)
-    assert engine.step() == []
+    assert not engine.step()
 
 
 def test_what_generate_and_stream_made_for_others_is_handed_out_by_step():
     engine = make_engine()
     first = engine.add_request(PROMPTS[0], SamplingParams(12))
-    outputs = engine.step()
+    outputs = list(engine.step())
     engine.generate([PROMPTS[1]], SamplingParams(3))
     second = engine.add_request(PROMPTS[2], SEEDED)
     outputs += engine.step()
@@ -270,7 +270,7 @@ def test_after_cancel_step_says_nothing_more_of_the_request():
     request_id = engine.add_request(PROMPTS[0], GREEDY)
     engine.generate([PROMPTS[1]], SamplingParams(3))
     assert len(engine.cancel(request_id).token_ids) == 3
-    assert not engine.has_work and engine.step() == []
+    assert not engine.has_work and not engine.step()
 
 
 # --- small pools -----------------------------------------------------------------------------------
@@ -323,7 +323,7 @@ def test_nobody_is_preempted_and_nothing_evicted_while_there_is_a_block_for_ever
     engine.prefix_cache.insert = lambda *prompt: None
     for prompt in [(1, 2, 3), (4, 5, 6)]:
         engine.add_request(prompt, GREEDY)
-    least_free = min(engine.stats().free_blocks for _ in iter(engine.step, []))
+    least_free = min(engine.stats().free_blocks for _ in iter(lambda: len(engine.step()), 0))
     stats = engine.stats()
     assert least_free == 0
     assert (stats.counters.preemptions, stats.prefix_evictions, stats.prefix_entries) == (0, 0, 1)

@@ -35,7 +35,7 @@ PLACES = {
     "telling the device": lambda engine: telling(engine.decode_step),
     "the device's work": lambda engine: (engine.decode_step, working(engine.decode_step)),
     "append at layer k, request b": lambda engine: (engine.kv_manager, "append_token"),
-    "making a block ready": lambda engine: (engine.kv_manager, "_allocate_block"),
+    "making a block ready": lambda engine: (engine.kv_manager, "allocate_block"),
     "writing a layer's batch": lambda engine: (engine.kv_manager.kv_write, "write"),
     "storing a prompt": lambda engine: (engine.kv_manager, "append_prompt"),
     "looking up a prefix": lambda engine: (engine.prefix_cache, "lookup"),
@@ -45,15 +45,15 @@ PLACES = {
 
 
 def telling(step):
-    return (step.slots, "follow") if is_resident(step) else (step.block_tables, "build")
+    return (step.slots, "update") if is_resident(step) else (step.block_tables, "build")
 
 
 def working(step):
-    return "launcher" if is_resident(step) else "attention"
+    return "device_step" if is_resident(step) else "attention"
 
 
 def sampling(step):
-    return "launcher" if is_resident(step) else "sample"
+    return "device_step" if is_resident(step) else "sample"
 
 
 def is_resident(step):
@@ -172,10 +172,10 @@ class EngineMachine(RuleBasedStateMachine):
         self.engine.check_integrity()
 
     @invariant()
-    def who_runs_has_a_session_and_who_waits_has_none(self):
+    def nobody_runs_and_waits(self):
         scheduler = self.engine.scheduler
-        assert all(request.session is not None for request in scheduler.running)
-        assert all(request.session is None for request in scheduler.waiting)
+        assert not scheduler.running.keys() & scheduler.waiting.keys()
+        assert all(session.num_tokens for session in scheduler.running.values())
         assert len(scheduler.running) <= scheduler.config.max_batch_size
 
     @invariant()

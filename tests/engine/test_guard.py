@@ -312,7 +312,7 @@ def test_a_handler_may_choose_who_gets_the_next_interrupt_and_that_one_waits_too
     assert seen == [("first", False), ("second", False), ("second", False)]
 
 
-# --- an error between a step's tokens and its books --------------------------------------------------------
+# --- an error between a step's tokens and its bookkeeping --------------------------------------------------
 
 TEARS = {
     "giving tokens": lambda engine: (engine, "_accept"),
@@ -322,8 +322,8 @@ TEARS = {
     "counting who was passed over": lambda engine: (engine.scheduler, "_count_passed_over"),
     "leaving a queue": lambda engine: (engine.scheduler, "remove"),
     "waiting again": lambda engine: (engine.scheduler, "put_back"),
-    "giving a block back": lambda engine: (engine.kv_manager, "_deallocate_block"),
-    "taking a block": lambda engine: (engine.kv_manager, "_allocate_block"),
+    "giving a block back": lambda engine: (engine.kv_manager, "deallocate_block"),
+    "taking a block": lambda engine: (engine.kv_manager, "allocate_block"),
 }
 
 
@@ -331,7 +331,9 @@ TEARS = {
 @pytest.mark.parametrize("at_call", [0, 1, 3])
 @pytest.mark.parametrize("place", TEARS)
 @pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
-def test_after_an_error_in_the_books_the_tokens_are_right_or_refused(monkeypatch, options, place, at_call):
+def test_after_an_error_in_the_bookkeeping_the_tokens_are_right_or_refused(
+    monkeypatch, options, place, at_call
+):
     engine = make_engine(options=options, **PRESSED)
     owner, name = TEARS[place](engine)
     monkeypatch.setattr(owner, name, failing(getattr(owner, name), at_call, KeyboardInterrupt))
@@ -451,7 +453,7 @@ def test_a_guard_lets_its_own_thread_in_again_and_leaves_with_the_last():
         with pytest.raises(ZeroDivisionError), guard:
             raise ZeroDivisionError
     assert not guard.is_inside and guarded.num_proofs == 1 and not guard.is_broken
-    with pytest.raises(ZeroDivisionError), guard, guard.books:
+    with pytest.raises(ZeroDivisionError), guard, guard.bookkeeping:
         raise ZeroDivisionError
     with pytest.raises(BrokenEngineError, match=r"build a new engine"), guard:
         pass

@@ -1,18 +1,31 @@
-"""OnlineScheduler: who is admitted, in what order, and that nobody starves. Policy only, no model."""
+"""OnlineScheduler: who is admitted, in what order, and that nobody starves; with a pool, and in an engine."""
 
+from collections import Counter
 from itertools import count
 
 import pytest
+import torch
+from helpers import GREEDY, LADDER, assert_no_block_is_lost, make_engine, run, tokens_alone, tokens_by_request
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from labkit import SamplingParams, SchedulerConfig
-from labkit.engine import OnlineScheduler
+from labkit.engine import InferenceSession, OnlineScheduler
+from labkit.engine import scheduler as scheduler_module
 from labkit.engine.request import Request
+from labkit.kvcache import KVBlockManager
 
 
-def scheduler_with(*prompt_lengths, **settings):
-    scheduler = OnlineScheduler(SchedulerConfig(**settings))
+def make_scheduler(kind=OnlineScheduler, num_blocks=100, **settings):
+    """A scheduler whose blocks have one token each."""
+    manager = KVBlockManager(
+        num_layers=1, num_heads=1, head_dim=1, block_size=1, max_blocks_per_layer=num_blocks
+    )
+    return kind(SchedulerConfig(**settings), manager, None)
+
+
+def scheduler_with(*prompt_lengths, num_blocks=100, **settings):
+    scheduler = make_scheduler(num_blocks=num_blocks, **settings)
     for request_id, length in enumerate(prompt_lengths):
         scheduler.add(request_of(request_id, length))
     return scheduler
@@ -26,8 +39,12 @@ def ids(requests):
     return [request.request_id for request in requests]
 
 
-def always(request):
-    return True
+def admit(scheduler):
+    """The ids of the requests that one admission lets in; their prompts are in the cache then."""
+    admitted = scheduler.admit()
+    for request, session, _ in admitted:
+        session.append_prompt(*torch.zeros(2, 1, 1, request.num_tokens, 1))
+    return ids(request for request, _, _ in admitted)
 
 
 def test_a_request_leaves_a_long_queue_without_being_looked_for():
@@ -42,7 +59,7 @@ def test_a_request_leaves_a_long_queue_without_being_looked_for():
 
         __hash__ = Request.__hash__
 
-    scheduler = OnlineScheduler(SchedulerConfig())
+    scheduler = make_scheduler()
     requests = [Compared(i, (0,), SamplingParams()) for i in range(300)]
     for request in requests:
         scheduler.add(request)
@@ -51,31 +68,62 @@ def test_a_request_leaves_a_long_queue_without_being_looked_for():
     assert not scheduler.waiting and Compared.num_compared < 300
 
 
-def test_a_claim_that_fails_leaves_everybody_waiting():
+def test_an_admission_that_fails_leaves_everybody_waiting(monkeypatch):
     scheduler = scheduler_with(1, 2, 3)
+    sessions = []
 
-    def claim(request):
-        if request.request_id == 1:
-            raise ZeroDivisionError
-        return True
+    class Session(InferenceSession):
+        def __init__(self, *args):
+            super().__init__(*args)
+            sessions.append(self)
+            self.released = 0
 
+        def blocks_to_reach(self, num_tokens):
+            if num_tokens == 2:
+                raise ZeroDivisionError
+            return super().blocks_to_reach(num_tokens)
+
+        def release(self):
+            self.released += 1
+            super().release()
+
+    monkeypatch.setattr(scheduler_module, "InferenceSession", Session)
     with pytest.raises(ZeroDivisionError):
-        scheduler.admit(claim)
+        scheduler.admit()
     assert ids(scheduler.waiting) == [0, 1, 2] and not scheduler.running
+    assert [session.released for session in sessions] == [1, 1]
 
 
-def test_the_first_is_whom_an_admission_asks_first():
-    scheduler = scheduler_with(5, 2, 3, admission_policy="pack", max_batch_size=2)
-    asked = []
-    for _ in range(2):
-        first = scheduler.first()
-        scheduler.admit(lambda request: asked.append(request) or not asked[1:])
-        assert asked.pop(0) is first
-        asked.clear()
-    assert OnlineScheduler(SchedulerConfig()).first() is None
+def test_nothing_may_be_admitted_from_an_empty_queue_or_into_a_full_batch():
+    assert not make_scheduler().may_admit()
     full = scheduler_with(1, 1, max_batch_size=1)
-    full.admit(always)
-    assert full.first() is None
+    assert full.may_admit()
+    assert admit(full) == [0]
+    assert not full.may_admit()
+
+
+@pytest.mark.parametrize("policy", ["fifo", "pack"])
+def test_a_request_that_was_refused_is_asked_again_when_a_block_comes_back_or_another_is_first(policy):
+    scheduler = scheduler_with(3, 4, num_blocks=6, admission_policy=policy)
+    assert admit(scheduler) == [0]
+    assert scheduler.may_admit()  # what did not fit was not the first: it may begin with the other's prompt
+    assert admit(scheduler) == []
+    assert not scheduler.may_admit()
+    scheduler.add(request_of(2, 1))  # under "fifo" it is behind the one that was refused
+    assert scheduler.may_admit() == (policy == "pack")
+    scheduler.remove(next(iter(scheduler.running)))
+    assert scheduler.may_admit()
+    assert admit(scheduler) == ([1, 2] if policy == "fifo" else [2, 1])
+
+
+def test_a_request_that_was_refused_is_asked_again_when_another_has_joined():
+    """It may begin with the other's prompt."""
+    scheduler = scheduler_with(3, 4, num_blocks=6, admission_policy="pack")
+    assert [admit(scheduler) for _ in range(2)] == [[0], []]
+    assert not scheduler.may_admit()
+    scheduler.add(request_of(2, 1))
+    assert admit(scheduler) == [2]
+    assert scheduler.may_admit()
 
 
 # --- first come, first served ----------------------------------------------------------------------
@@ -83,7 +131,7 @@ def test_the_first_is_whom_an_admission_asks_first():
 
 def test_fifo_admits_in_order_of_arrival():
     scheduler = scheduler_with(9, 1, 5)
-    assert ids(scheduler.admit(always)) == ids(scheduler.running) == [0, 1, 2]
+    assert admit(scheduler) == ids(scheduler.running) == [0, 1, 2]
     assert not scheduler.waiting
 
 
@@ -100,42 +148,44 @@ def test_fifo_admits_in_order_of_arrival():
 )
 def test_admission_stays_within_the_budgets(settings, admitted):
     scheduler = scheduler_with(3, 5, 10, 4, 4, **settings)
-    assert [ids(scheduler.admit(always)) for _ in admitted] == admitted
+    assert [admit(scheduler) for _ in admitted] == admitted
 
 
 @pytest.mark.parametrize("policy", ["fifo", "pack"])
 def test_nobody_overtakes_a_request_that_does_not_fit(policy):
-    scheduler = scheduler_with(1, 5, 2, admission_policy=policy)
-    asked = []
-
-    def claim(request):
-        asked.append(request.request_id)
-        return request.num_tokens < 2
-
-    assert ids(scheduler.admit(claim)) == [0]
+    """Under "fifo" the last would fit beside the first; under "pack" it is asked before the second."""
+    scheduler = scheduler_with(1, 5, 2, num_blocks=3 if policy == "fifo" else 2, admission_policy=policy)
+    asked, evict_for = [], scheduler._evict_for
+    scheduler._evict_for = lambda admitted, needed: (
+        asked.append(admitted[-1].request.request_id) or evict_for(admitted, needed)
+    )
+    assert admit(scheduler) == [0]
     assert asked == ([0, 1] if policy == "fifo" else [0, 2])
     assert ids(scheduler.waiting) == [1, 2]
 
 
-def test_a_claim_is_asked_only_of_those_within_the_budgets():
-    asked = []
-    scheduler_with(1, 1, 1, max_batch_size=2).admit(lambda request: asked.append(request) or True)
-    assert ids(asked) == [0, 1]
+def test_a_session_is_made_only_for_those_within_the_budgets(monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        scheduler_module, "InferenceSession", lambda *args: made.append(1) or InferenceSession(*args)
+    )
+    assert admit(scheduler_with(1, 1, 1, max_batch_size=2)) == [0, 1]
+    assert len(made) == 2
 
 
 def test_a_request_can_be_removed_wherever_it_is():
     scheduler = scheduler_with(1, 1, 1, max_batch_size=1)
-    scheduler.admit(always)
-    for request in [next(iter(scheduler.waiting)), scheduler.running[0]]:
+    scheduler.admit()
+    for request in [next(iter(scheduler.waiting)), next(iter(scheduler.running))]:
         scheduler.remove(request)
     assert ids(scheduler.waiting) == [2] and not scheduler.running
 
 
 def test_whoever_is_put_back_goes_ahead_of_all_others_in_the_order_given():
     scheduler = scheduler_with(1, 1, 1, 1, 1, max_batch_size=3)
-    first, second, third = scheduler.admit(always)
+    first, second, third = (request for request, _, _ in scheduler.admit())
     scheduler.put_back([second, third])
-    assert ids(scheduler.waiting) == [1, 2, 3, 4] and scheduler.running == [first]
+    assert ids(scheduler.waiting) == [1, 2, 3, 4] and list(scheduler.running) == [first]
     scheduler.put_back([first])
     assert ids(scheduler.waiting) == [0, 1, 2, 3, 4] and not scheduler.running
 
@@ -145,51 +195,54 @@ def test_whoever_is_put_back_goes_ahead_of_all_others_in_the_order_given():
 
 def test_pack_admits_the_cheapest_in_its_window_first():
     scheduler = scheduler_with(9, 3, 7, 1, admission_policy="pack", pack_window=3, prefill_max_batch_size=2)
-    assert ids(scheduler.admit(always)) == [1, 2]
-    assert ids(scheduler.admit(always)) == [3, 0]
+    assert admit(scheduler) == [1, 2]
+    assert admit(scheduler) == [3, 0]
 
 
 def test_pack_admits_equal_prompts_in_order_of_arrival():
-    assert ids(scheduler_with(2, 2, 2, admission_policy="pack").admit(always)) == [0, 1, 2]
+    assert admit(scheduler_with(2, 2, 2, admission_policy="pack")) == [0, 1, 2]
 
 
 def test_generated_tokens_of_preempted_requests_count_in_the_budget():
     """They are computed again: 3 and 2 tokens, then 4."""
     scheduler = scheduler_with(3, 4, 1, prefill_max_tokens=8)
-    running = scheduler.admit(always)
-    assert ids(running) == [0, 1, 2]
-    running[0].output_token_ids += [1, 2]
+    assert admit(scheduler) == [0, 1, 2]
+    next(iter(scheduler.running)).output_token_ids += [1, 2]
     scheduler.put_back(list(scheduler.running))
-    assert [ids(scheduler.admit(always)) for _ in range(2)] == [[0], [1, 2]]
+    assert [admit(scheduler) for _ in range(2)] == [[0], [1, 2]]
 
 
 def test_pack_counts_only_later_arrivals_as_passing_somebody_over():
     """Two that came before the long one go before it: that makes it no more urgent than the short one."""
     scheduler = scheduler_with(1, 1, 9, 2, admission_policy="pack", pack_window=2, prefill_max_batch_size=1)
-    assert [ids(scheduler.admit(always)) for _ in range(4)] == [[0], [1], [3], [2]]
+    assert [admit(scheduler) for _ in range(4)] == [[0], [1], [3], [2]]
 
 
 def test_pack_counts_generated_tokens_as_part_of_a_preempted_prompt():
     scheduler = scheduler_with(3, 4, admission_policy="pack")
-    preempted = scheduler.admit(always)[0]
-    preempted.output_token_ids += [1, 2]
+    assert admit(scheduler) == [0, 1]
+    next(iter(scheduler.running)).output_token_ids += [1, 2]
     scheduler.put_back(list(scheduler.running))
-    assert ids(scheduler.admit(always)) == [1, 0]
+    assert admit(scheduler) == [1, 0]
 
 
 class CountingScheduler(OnlineScheduler):
-    """Counts by itself how often each request saw a later one admitted."""
+    """Counts by itself how often each request saw a later one admitted. So many fit as `num_fitting` says."""
 
-    def __init__(self, config):
-        super().__init__(config)
+    def __init__(self, *args):
+        super().__init__(*args)
         self.num_passed_over = {}
+        self.num_fitting = 0
 
-    def admit(self, claim):
-        admitted = super().admit(claim)
+    def admit(self):
+        admitted = super().admit()
         for request in self.waiting:
-            if any(request.request_id < other.request_id for other in admitted):
+            if any(request.request_id < other.request.request_id for other in admitted):
                 self.num_passed_over[request] = self.num_passed_over.get(request, 0) + 1
         return admitted
+
+    def _evict_for(self, admitted, needed):
+        return needed if len(admitted) <= self.num_fitting else 10**9
 
 
 ROUNDS = st.lists(
@@ -215,22 +268,115 @@ ROUNDS = st.lists(
 def test_pack_passes_nobody_over_more_often_than_its_window_is_long(
     rounds, window, max_batch_size, prefill_batch
 ):
-    scheduler = CountingScheduler(
-        SchedulerConfig(
-            admission_policy="pack",
-            pack_window=window,
-            max_batch_size=max_batch_size,
-            prefill_max_batch_size=prefill_batch,
-        )
+    scheduler = make_scheduler(
+        CountingScheduler,
+        admission_policy="pack",
+        pack_window=window,
+        max_batch_size=max_batch_size,
+        prefill_max_batch_size=prefill_batch,
     )
     request_ids = count()
     for arriving, num_finished, num_preempted, num_fitting in rounds:
         for length in arriving:
             scheduler.add(request_of(next(request_ids), length))
-        for request in scheduler.running[:num_finished]:
+        for request in list(scheduler.running)[:num_finished]:
             scheduler.remove(request)
-        for request in scheduler.running[::-1][:num_preempted]:
+        for request in list(scheduler.running)[::-1][:num_preempted]:
             scheduler.put_back([request])
-        room = iter(range(num_fitting))
-        scheduler.admit(lambda request, room=room: next(room, None) is not None)
+        scheduler.num_fitting = num_fitting
+        scheduler.admit()
         assert max(scheduler.num_passed_over.values(), default=0) <= window
+
+
+# --- memory, at the price of one look per request, and of none while nothing can have changed ----------
+
+
+def counted(monkeypatch, owner, *names):
+    """How often each of the owner's functions is called from now on."""
+    calls = Counter()
+
+    def counting(name, function):
+        def call(*args, **kwargs):
+            calls[name] += 1
+            return function(*args, **kwargs)
+
+        return call
+
+    for name in names:
+        monkeypatch.setattr(owner, name, counting(name, getattr(owner, name)))
+    return calls
+
+
+@pytest.mark.parametrize("num_requests", [4, 8, 16])
+def test_an_admission_looks_at_each_request_a_few_times_however_many_there_are(monkeypatch, num_requests):
+    engine = make_engine(max_batch_size=32, prefill_max_batch_size=32, prefix_cache=False)
+    for i in range(num_requests):
+        engine.add_request((i, 2, 3), GREEDY)
+    calls = counted(monkeypatch, InferenceSession, "blocks_to_reach")
+    engine.step()
+    assert engine.stats().running == num_requests
+    assert calls["blocks_to_reach"] <= 2 * num_requests
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prefix_cache", [False, True])
+def test_while_a_waiting_request_cannot_fit_steps_go_on_as_if_nobody_waited(monkeypatch, prefix_cache):
+    engine = make_engine(
+        options=LADDER["10"].options, max_blocks_per_layer=16, block_size=4, prefix_cache=prefix_cache
+    )
+    long = SamplingParams(50, stop_on_eos=False)
+    first = engine.add_request((1, 2, 3), long)
+    second = engine.add_request(tuple(range(50, 55)), long)
+    outputs = [output for _ in range(2) for output in engine.step()]
+    assert (engine.stats().running, engine.stats().waiting) == (2, 0)
+    third = engine.add_request(tuple(range(100, 155)), SamplingParams(4))  # needs 14 blocks of 16
+    outputs += engine.step()
+    calls = counted(monkeypatch, engine.decode_step, "launch", "start")
+    for _ in range(12):
+        outputs += engine.step()
+    assert engine.stats().waiting == 1
+    assert calls == {"start": 12}
+    monkeypatch.undo()
+    handed_out = tokens_by_request([*outputs, *run(engine)])
+    assert handed_out[first] == tokens_alone((1, 2, 3), long)
+    assert handed_out[second] == tokens_alone(tuple(range(50, 55)), long)
+    assert handed_out[third] == tokens_alone(tuple(range(100, 155)), SamplingParams(4))
+    assert_no_block_is_lost(engine)
+
+
+def test_a_block_that_comes_back_lets_the_first_in_the_queue_try_again():
+    engine = make_engine(max_blocks_per_layer=4, prefix_cache=False)
+    first = engine.add_request((1, 2, 3, 4, 5, 6, 7, 8, 9), SamplingParams(3))
+    engine.step()
+    second = engine.add_request((1,) * 9, SamplingParams(3))
+    engine.step()
+    assert engine.stats().waiting == 1
+    engine.cancel(first)
+    engine.step()
+    assert (engine.stats().waiting, engine.stats().running) == (0, 1)
+    assert tokens_by_request(run(engine))[second][-1] == tokens_alone((1,) * 9, SamplingParams(3))[-1]
+
+
+def test_whoever_comes_to_the_head_of_the_queue_is_asked_though_nothing_came_back():
+    engine = make_engine(max_blocks_per_layer=6, prefix_cache=False)
+    engine.add_request((1, 2, 3, 4, 5), SamplingParams(3))
+    engine.step()
+    too_big = engine.add_request((1,) * 20, SamplingParams(2))
+    small = engine.add_request((5, 6), SamplingParams(2))
+    engine.step()
+    assert engine.stats().waiting == 2
+    engine.cancel(too_big)
+    engine.step()
+    assert engine.stats().waiting == 0 and small in {r.request_id for r in engine.scheduler.running}
+
+
+def test_a_prompt_that_has_just_been_computed_lets_its_twin_in_without_a_block_coming_back():
+    """The second of two equal prompts does not fit beside the first, but shares its blocks afterwards."""
+    engine = make_engine(max_blocks_per_layer=5, block_size=4)
+    prompt = tuple(range(12))
+    ids = [engine.add_request(prompt, SamplingParams(1)) for _ in range(2)]
+    outputs = list(engine.step())
+    assert (engine.stats().running, engine.stats().waiting) == (0, 1)
+    outputs += run(engine)
+    assert tokens_by_request(outputs) == {i: tokens_alone(prompt, SamplingParams(1)) for i in ids}
+    assert engine.stats().counters.reused_tokens == 12

@@ -58,7 +58,7 @@ ADVANCE = pytest.mark.parametrize(
 def several_programs_a_row(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Rows of these tests are short; those on a GPU are not."""
     if not request.node.get_closest_marker("cuda"):
-        monkeypatch.setattr(decode_ends, "LOGITS_A_PROGRAM", 16)
+        monkeypatch.setattr(decode_ends, "LOGITS_PER_PROGRAM", 16)
 
 
 # --- slots to embeddings ---------------------------------------------------------------------------
@@ -80,8 +80,8 @@ def make_embedding(
         "slot_mapping": numbers(3, 0, 5, 1, dtype=torch.int64),
         "last_token_ids": numbers(8, 2, 7, 0, 4, 6, dtype=torch.int64),
         "context_lens": numbers(3, 0, 4, 11, 9, -1, dtype=torch.int32),
-        "wte": randn(9, E),
-        "wpe": randn(12, E),
+        "token_table": randn(9, E),
+        "position_table": randn(12, E),
     }
 
 
@@ -101,10 +101,10 @@ def test_each_request_is_the_sum_of_its_token_and_its_position(
 ):
     case = make_embedding(E, dtype, device)
     x, statistics = embed(**case)
-    assert (x.shape, x.dtype, x.device) == ((4, E), dtype, case["wte"].device)
+    assert (x.shape, x.dtype, x.device) == ((4, E), dtype, case["token_table"].device)
     pairs = [(0, 11), (8, 3), (6, 0), (2, 0)]  # token and position; nobody's is 0
     for row, (token_id, position) in zip(x, pairs, strict=True):
-        expected = case["wte"][token_id].float() + case["wpe"][position].float()
+        expected = case["token_table"][token_id].float() + case["position_table"][position].float()
         assert torch.equal(row, stored(expected, dtype, embed))
     assert statistics.width == E
     mean, squares = statistics.parts.double().unbind(2)
@@ -129,11 +129,11 @@ def test_the_kernel_makes_the_bits_of_its_twin(device: str, dtype: torch.dtype):
 @EMBED
 def test_statistics_of_embeddings_far_from_0_keep_their_variance(embed: Callable):
     case = make_embedding(20)
-    case["wte"] += 4096
+    case["token_table"] += 4096
     x, statistics = embed(**case)
     squares = x.double().var(1, correction=0) * 20
     torch.testing.assert_close(statistics.parts[:, 0, 1].double(), squares, rtol=1e-4, atol=0)
-    case["wte"].fill_(2.5), case["wpe"].zero_()
+    case["token_table"].fill_(2.5), case["position_table"].zero_()
     assert embed(**case)[1].parts.tolist() == [[[2.5, 0]]] * 4
 
 
@@ -360,17 +360,37 @@ SLOTS = {
     "lengths with gaps": ("context_lens", strided, r"context_lens has strides \(2,\)"),
 }
 WEIGHTS = {
-    "tokens' embeddings of another rank": ("wte", lambda w: w[0], r"wte has shape \[20\], expected \[V, E\]"),
-    "tokens' embeddings elsewhere": ("wte", on_meta, r"wte is on meta, expected"),
-    "tokens' embeddings by column": ("wte", lambda w: w.T.contiguous().T, r"wte has strides \(1, 9\), expec"),
-    "tokens' embeddings of half precision": ("wte", Tensor.half, r"wpe is torch.float32, expected torch.flo"),
-    "positions of another width": ("wpe", lambda w: w[:, 1:], r"wpe has shape \[12, 19\], expected \[P, 20"),
-    "positions of half precision": ("wpe", Tensor.half, r"wpe is torch.float16, expected torch.float32"),
-    "positions elsewhere": ("wpe", on_meta, r"wpe is on meta, expected"),
+    "tokens' embeddings of another rank": (
+        "token_table",
+        lambda w: w[0],
+        r"token_table has shape \[20\], expected \[V, E\]",
+    ),
+    "tokens' embeddings elsewhere": ("token_table", on_meta, r"token_table is on meta, expected"),
+    "tokens' embeddings by column": (
+        "token_table",
+        lambda w: w.T.contiguous().T,
+        r"token_table has strides \(1, 9\), expec",
+    ),
+    "tokens' embeddings of half precision": (
+        "token_table",
+        Tensor.half,
+        r"position_table is torch.float32, expected torch.flo",
+    ),
+    "positions of another width": (
+        "position_table",
+        lambda w: w[:, 1:],
+        r"position_table has shape \[12, 19\], expected \[P, 20",
+    ),
+    "positions of half precision": (
+        "position_table",
+        Tensor.half,
+        r"position_table is torch.float16, expected torch.float32",
+    ),
+    "positions elsewhere": ("position_table", on_meta, r"position_table is on meta, expected"),
     "positions of wider rows": (
-        "wpe",
+        "position_table",
         lambda w: torch.cat([w, w], 1)[:, :20],
-        r"wpe has strides \(40, 1\), expected it to be contiguous",
+        r"position_table has strides \(40, 1\), expected it to be contiguous",
     ),
 }
 LOGITS = {
@@ -469,15 +489,17 @@ def test_on_a_gpu_without_ties_both_twins_have_the_tokens_of_torch(B: int):
 def test_on_a_gpu_embeddings_of_gpt2s_size_are_those_of_the_twin(dtype: torch.dtype):
     B, E, P = 256, 768, 1024
     like = torch.Generator("cuda").manual_seed(0)
-    wte, wpe = (torch.randn(n, E, generator=like, device="cuda").to(dtype) for n in (V, P))
+    token_table, position_table = (torch.randn(n, E, generator=like, device="cuda").to(dtype) for n in (V, P))
     slot_mapping = torch.randperm(B, device="cuda")
     last_token_ids = torch.randint(V, (B + 1,), generator=like, device="cuda")
     last_token_ids[:2] = torch.tensor([0, V - 1])
     context_lens = torch.randint(P, (B + 1,), generator=like, device="cuda").int()
     context_lens[-1] = -1
-    x, statistics = embed_slots_triton(slot_mapping, last_token_ids, context_lens, wte, wpe)
+    x, statistics = embed_slots_triton(
+        slot_mapping, last_token_ids, context_lens, token_table, position_table
+    )
     positions = context_lens[slot_mapping].long()
-    expected = wte[last_token_ids[slot_mapping]] + wpe[positions]
+    expected = token_table[last_token_ids[slot_mapping]] + position_table[positions]
     assert torch.equal(x, expected)
     torch.testing.assert_close(statistics.parts, row_statistics(expected, E).parts, rtol=1e-4, atol=1e-5)
 
@@ -488,10 +510,10 @@ def test_on_a_gpu_a_graph_of_both_ends_goes_on_from_its_own_tokens():
     B, E = 8, 64
     like = torch.Generator("cuda").manual_seed(0)
     table = torch.randn(V, E, generator=like, device="cuda").half()
-    wte, wpe = (torch.randn(n, E, generator=like, device="cuda").half() for n in (V, 128))
+    token_table, position_table = (torch.randn(n, E, generator=like, device="cuda").half() for n in (V, 128))
 
     def step(slots: dict) -> list[Tensor]:
-        x, statistics = embed_slots_triton(*slots.values(), wte, wpe)
+        x, statistics = embed_slots_triton(*slots.values(), token_table, position_table)
         logits = (x @ table.T).float()
         return [x, statistics.parts, greedy_advance_triton(logits, **slots)]
 

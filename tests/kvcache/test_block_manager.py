@@ -192,7 +192,7 @@ def test_a_batch_is_its_tokens_one_by_one(make_manager, append, writer, block_si
 def comparable(manager):
     """The books, whatever the kind of record; of the paths, those of tokens."""
     known = books(manager)
-    records = {i: (r.layer, r.block_index, r.start, r.length) for i, r in known.pop("_block_infos").items()}
+    records = {i: (r.layer, r.block_index, r.start, r.length) for i, r in known.pop("block_infos").items()}
     paths = known.pop("append_paths")
     return known, records, [paths[path] for path in TOKEN_PATHS]
 
@@ -261,8 +261,8 @@ def test_a_batch_that_finds_no_block_halfway_is_undone_by_truncate(make_manager,
     for session in batch:
         session.roll_back()
     manager.check_integrity([*batch, *others])
-    assert manager._num_free(0) == 2 - 1  # the copy of the shared block is kept
-    assert manager._num_free(1) == 2
+    assert manager.num_free(0) == 2 - 1  # the copy of the shared block is kept
+    assert manager.num_free(1) == 2
     assert [holds(s, (10 * i, n)) for i, (s, n) in enumerate(zip(batch, (2, 4, 6, 4), strict=True))] == [
         1
     ] * 4
@@ -536,19 +536,19 @@ def test_blocks_to_reach_is_what_growing_takes(make_manager, block_size, held, g
 
 
 def leak_a_block(manager, session):
-    manager._allocate_block(0, start=0)
+    manager.allocate_block(0, start=0)
 
 
 def lose_a_reference(manager, session):
-    manager._block_refcounts[1] = 2
+    manager.block_refcounts[1] = 2
 
 
 def count_a_token_twice(manager, session):
-    manager._set_length(1, 3)
+    manager.set_length(1, 3)
 
 
 def free_a_held_block(manager, session):
-    manager._deallocate_block(1)
+    manager.deallocate_block(1)
 
 
 def free_a_block_twice(manager, session):
@@ -570,12 +570,12 @@ def free_a_block_in_use(manager, session):
 
 
 def hold_a_block_too_few(manager, session):
-    manager._deallocate_block(session.block_ids_per_layer[0].pop())
+    manager.deallocate_block(session.block_ids_per_layer[0].pop())
 
 
 def hold_an_empty_block_too_many(manager, session):
     append_tokens(session, first=6, num_tokens=2)
-    session.block_ids_per_layer[0].append(manager._allocate_block(0, start=8))
+    session.block_ids_per_layer[0].append(manager.allocate_block(0, start=8))
 
 
 def hold_blocks_in_the_wrong_order(manager, session):

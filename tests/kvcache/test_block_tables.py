@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit import LADDER, SamplingParams
-from labkit.bench.cost_cards import OperatorCounter
 from labkit.engine import InferenceSession
 from labkit.kvcache import CachedBlockTables, RebuiltBlockTables
+from labkit.watch import OperatorCounter
 
 kinds = pytest.mark.parametrize("kind", [RebuiltBlockTables, CachedBlockTables])
 

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from labkit.bench.cost_cards import OperatorCounter
 from labkit.kernels import checks, triton_status
 from labkit.kernels.triton_runtime import TritonStatus
 from labkit.kvcache import FullBatchWrite, IdentityPosWrite, IndexedWrite, kv_write
+from labkit.watch import OperatorCounter
 
 # Kernels run in the interpreter on CPU tensors, or compiled on the GPU's.
 KERNEL_DEVICE = torch.device("cuda" if triton_status().mode == "native" else "cpu")

@@ -117,7 +117,7 @@ class CacheMachine(RuleBasedStateMachine):
         keys, values, numbers = self.new_tokens(len(batch))
         for layer_idx in range(self.manager.num_layers):
             block_ids_list = [session.block_ids_per_layer[layer_idx] for session in batch]
-            free, taken = self.manager._num_free(layer_idx), self.blocks_taken(block_ids_list)
+            free, taken = self.manager.num_free(layer_idx), self.blocks_taken(block_ids_list)
             layer = keys[layer_idx].transpose(0, 1), values[layer_idx].transpose(0, 1)
             if taken > free:
                 before = books(self.manager)
@@ -126,7 +126,7 @@ class CacheMachine(RuleBasedStateMachine):
                 assert len(batch) > 1 or books(self.manager) == before
                 return self.roll_back(*batch)
             self.append_layer(append, layer_idx, block_ids_list, *layer)
-            assert free - self.manager._num_free(layer_idx) == taken
+            assert free - self.manager.num_free(layer_idx) == taken
             if layer_idx == fails_at_layer:
                 return self.roll_back(*batch)
         for session, made in zip(batch, numbers, strict=True):

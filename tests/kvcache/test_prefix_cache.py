@@ -19,7 +19,6 @@ from helpers import (
 
 from labkit import SamplingParams
 from labkit.engine import InferenceSession
-from labkit.engine.admission import release
 from labkit.kvcache import PrefixCache
 
 # --- the cache alone -------------------------------------------------------------------------------
@@ -160,9 +159,8 @@ def test_a_preempted_request_finds_its_prompt_and_computes_its_output_again():
     """What is kept with the prompt decided its first token, which it has already."""
     engine = make_engine()
     request_id = engine.add_request(PROMPT, GREEDY)
-    outputs = engine.step() + engine.step() + engine.step()
+    outputs = [output for _ in range(3) for output in engine.step()]
     (request,) = engine.scheduler.running
-    release(request)
     engine.scheduler.put_back([request])
     assert tokens_by_request(outputs + run(engine)) == {request_id: tokens_alone(PROMPT, GREEDY)}
     counters = engine.stats().counters
@@ -200,7 +198,7 @@ def test_a_whole_hit_outlives_its_entry_evicted_in_the_same_step():
     # The last prompt takes the entries of PROMPT and ELSE. A shorter one that PROMPT begins with stays.
     prompts = [PROMPT, (*ELSE, 1), PROMPT[:9], (7, 7, 7)]
     request_ids = [engine.add_request(prompt, GREEDY) for prompt in prompts]
-    outputs = engine.step()
+    outputs = list(engine.step())
     assert engine.stats().prefix_evictions == 2
     handed_out = tokens_by_request(outputs + run(engine))
     assert [handed_out[i] for i in request_ids] == [tokens_alone(p, GREEDY) for p in prompts]

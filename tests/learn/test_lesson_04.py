@@ -2,34 +2,24 @@
 
 import shlex
 
-import matplotlib.pyplot as plt
 import nbformat
-import numpy as np
 import pytest
 import torch
 from helpers import make_engine, small_model
-from matplotlib.colors import same_color
 
-from labkit import SamplingParams, bench, kernels, show
+from labkit import SamplingParams, kernels, results
 from labkit.kernels.triton_runtime import TritonUnavailableError
 from labkit.kvcache import IdentityPosWrite
 from labkit.ladder import LADDER, LESSONS
 from labkit.learn import lesson_04 as lesson
 from labkit.paths import ROOT
-from labkit.show.positions import WRITE_COLOURS, Positions, PositionsStep, write_path
-from labkit.show.runs import overlap
+from labkit.show.positions import WRITE_COLOURS
 
 CPU = torch.device("cpu")
 BELOW, RUNG = LADDER["03"].options, LADDER["04"].options
 
 
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
-
-
-def watch(lengths, options=RUNG, **settings):
+def watched(lengths, options=RUNG, **settings):
     return lesson.watch_positions(small_model(), options, CPU, lengths, **settings)
 
 
@@ -37,7 +27,7 @@ def watch(lengths, options=RUNG, **settings):
 
 
 def test_a_distance_between_two_requests_never_changes():
-    run = watch((3, 4, 6))
+    run = watched((3, 4, 6))
     assert len(run.steps) == 24 and run.num_equal == 0
     for step in run.steps:
         first, second, third = step.slots.values()
@@ -57,48 +47,20 @@ def test_a_distance_between_two_requests_never_changes():
     ],
 )
 def test_positions_decide_about_the_write(lengths, options, path, num_equal):
-    run = watch(lengths, options)
+    run = watched(lengths, options)
     assert {step.path for step in run.steps} == {path}
     assert run.num_equal == num_equal
 
 
 def test_a_late_request_ends_full_batch():
-    run = watch((3, 3), late_lengths=(3,))
+    run = watched((3, 3), late_lengths=(3,))
     assert [step.path for step in run.steps] == ["full_batch"] * 5 + ["identity_pos"] * 19
     assert [len(step.slots) for step in run.steps] == [2] * 5 + [3] * 19
     assert [step.are_equal for step in run.steps] == [True] * 5 + [False] * 19
 
 
-def test_steps_that_only_admit_are_not_counted():
-    engine = make_engine(options=RUNG, block_size=8)
-    engine.add_request([1, 2, 3], SamplingParams(max_new_tokens=9, stop_on_eos=False))
-    assert [step.slots for step in show.record_positions(engine, 2).steps] == [{0: 3}, {0: 4}]
-
-
-def test_recording_needs_work_and_one_write_a_layer():
-    engine = make_engine(options=RUNG, block_size=8)
-    engine.add_request([1, 2, 3], SamplingParams(max_new_tokens=3, stop_on_eos=False))
-    with pytest.raises(ValueError, match="ended after 2 of 5"):
-        show.record_positions(engine, 5)
-    with pytest.raises(ValueError, match=r"writes \[\]"):
-        watch((3, 3), LADDER["00"].options)
-    with pytest.raises(ValueError, match=r"\['generic', 'indexed'\]"):
-        write_path({"in_place": 1}, {"in_place": 3, "generic": 1, "indexed": 1})
-
-
 def test_every_write_of_the_engine_has_a_colour():
     assert set(lesson.FORMS) | {"indexed"} == set(WRITE_COLOURS)
-
-
-def test_written_indices_are_those_of_every_layer():
-    engine = make_engine(options=BELOW, prefix_cache=False)
-    with bench.steady_decode(engine, bench.steady_prompts(3, (5, 6)), max_new_tokens=9):
-        tables = lesson.written_indices(engine)
-        again = lesson.written_indices(engine)
-    assert len(tables) == 2 and tables[0].equals(tables[1])  # two layers
-    assert list(tables[0]["batch_idx"]) == [0, 1, 2]
-    assert list(again[0]["pos"]) == [(pos + 1) % 4 for pos in tables[0]["pos"]]
-    assert "write" not in vars(engine.kv_manager.kv_write)
 
 
 # --- the write and its kernels -------------------------------------------------------------------------
@@ -179,7 +141,7 @@ def test_rows_in_another_order_go_unnoticed_by_the_books():
 
 
 def test_recorded_counts_pick_model_lengths_and_rungs():
-    record = bench.load_record("cost_cards_h100")
+    record = results.load("cost_cards_h100")
     table = lesson.recorded_counts(record, ["03", "04"], "random:gpt2", (20, 23), 128)
     assert list(table.columns) == ["rung 03", "rung 04"]
     assert list(table.loc["write"]) == ["generic", "identity_pos"]
@@ -189,7 +151,7 @@ def test_recorded_counts_pick_model_lengths_and_rungs():
 
 
 def test_the_published_command_is_read_by_this_parser():
-    said = lesson.parsed(bench.headline("04")["command"])
+    said = lesson.parsed(results.headline("04")["command"])
     assert said["prompt_repeats"] == (1, 4) and said["max_batch_size"] == 128 and said["repeat_runs"] == 3
     assert said["tokenize_workers"] == said["submit_interval_ms"] == 0
     assert not {"rung", "run", "json"} & said.keys()
@@ -212,7 +174,7 @@ def test_relabelled_counts_the_ways(before, after, as_far, ways):
 
 
 def test_relabelled_does_not_depend_on_the_order_of_runs():
-    published = bench.headline("04")
+    published = results.headline("04")
     counted = lesson.relabelled(published["before_runs"], published["after_runs"])
     assert counted == lesson.relabelled(sorted(published["before_runs"]), sorted(published["after_runs"]))
     assert counted == lesson.relabelled(published["after_runs"], published["before_runs"]) == (4, 20)
@@ -243,7 +205,7 @@ def notebook_text():
 
 def test_the_lesson_explains_every_flag_of_the_write_up():
     rows = [line.split("|")[1] for line in notebook_text().splitlines() if line.startswith("| `")]
-    for flag in shlex.split(bench.headline("04")["command"]):
+    for flag in shlex.split(results.headline("04")["command"]):
         assert not flag.startswith("--") or any(f"`{flag}" in row for row in rows), flag
 
 
@@ -253,83 +215,5 @@ def test_the_commands_of_the_lesson_are_read_by_this_parser():
     assert commands
     for command in commands:
         said = lesson.parsed(command.split("labkit.bench ")[1])
-        published = lesson.parsed(bench.headline("04")["command"])
+        published = lesson.parsed(results.headline("04")["command"])
         assert said == published | {"model": "random:gpt2"}
-
-
-# --- figures -------------------------------------------------------------------------------------------
-
-
-def titles(figure):
-    return [axes.get_title(loc="left") for axes in figure.axes]
-
-
-def run_of(*steps):
-    return Positions(4, tuple(PositionsStep(dict(enumerate(slots)), path) for slots, path in steps))
-
-
-TWO_WRITES = run_of(
-    *[((slot, slot), "full_batch") for slot in (1, 2, 3)], ((0, 3), "identity_pos"), ((1, 0), "identity_pos")
-)
-
-
-def test_positions_have_a_panel_a_run_and_its_count_in_the_title():
-    figure = show.draw_positions({"one": TWO_WRITES, "two": run_of(((0, 2), "generic"))})
-    assert titles(figure) == ["one: equal slots in 3 of 5 steps", "two: equal slots in 0 of 1 steps"]
-    assert figure.axes[-1].get_xlabel() == "decode step (strip: how the batch is written)"
-
-
-def test_a_line_ends_with_its_block():
-    (axes,) = show.draw_positions({"one": TWO_WRITES}).axes
-    drawn = [(line.get_xdata().tolist(), line.get_ydata().tolist()) for line in axes.lines]
-    assert drawn == [
-        ([1, 2, 3], [1, 2, 3]),  # request 0, then its next block
-        ([4, 5], [0, 1]),
-        ([1, 2, 3, 4], [1, 2, 3, 3]),
-        ([5], [0]),
-    ]
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["request 0", "request 1"]
-
-
-def test_lines_on_each_other_are_all_seen():
-    (axes,) = show.draw_positions({"one": run_of(*[((slot,) * 3, "full_batch") for slot in range(4)])}).axes
-    widths = [line.get_linewidth() for line in axes.lines]
-    assert widths == sorted(widths, reverse=True) and len(set(widths)) == 3
-
-
-def test_a_request_that_is_not_there_yet_has_no_line():
-    late = Positions(4, (PositionsStep({0: 1}, "full_batch"), PositionsStep({0: 2, 1: 0}, "identity_pos")))
-    (axes,) = show.draw_positions({"late": late}).axes
-    assert np.isnan(axes.lines[1].get_ydata()[0]) and axes.lines[1].get_ydata()[1] == 0
-
-
-def test_the_strip_names_each_stretch_that_has_room():
-    (axes,) = show.draw_positions({"one": TWO_WRITES}).axes
-    assert [text.get_text() for text in axes.texts] == ["full_batch"]  # two steps are too few for a name
-    strips = [(c.get_facecolor()[0][:3], c.get_paths()[0].get_extents()) for c in axes.collections]
-    assert same_color(strips[0][0], WRITE_COLOURS["full_batch"])
-    assert same_color(strips[1][0], WRITE_COLOURS["identity_pos"])
-    assert [(box.x0, box.x1) for _, box in strips] == [(0.5, 3.5), (3.5, 5.5)]
-    assert all(box.y1 < 0 for _, box in strips)  # below the slots
-    assert all(0 <= tick < 4 for tick in axes.get_yticks())
-
-
-def test_runs_overlap_between_the_higher_low_and_the_lower_high():
-    assert overlap((1, 3), (2, 5)) == (2, 3) == overlap((2, 5), (1, 3))
-    assert overlap((1, 2), (2, 3)) == (2, 2)
-    assert overlap((1, 2), (3, 4)) is None is overlap((3, 4), (1, 2))
-
-
-def test_runs_are_dots_with_their_mean_and_their_overlap():
-    figure = show.draw_runs({"a": ((100, 140), (120, 200)), "b": ((1, 2), (3, 4))})
-    first, second = figure.axes
-    assert titles(figure) == ["a: they overlap from 120 to 140", "b: they do not overlap"]
-    dots = [line for line in first.lines if line.get_marker() == "o"]
-    assert [list(line.get_xdata()) for line in dots] == [[100, 140], [120, 200]]
-    means = [line.get_xdata()[0] for line in first.lines if line.get_marker() != "o"]
-    assert means == [120, 160]
-    assert [text.get_text() for text in first.texts] == ["mean 120", "mean 160"]
-    (band,) = first.patches
-    assert (band.get_x(), band.get_x() + band.get_width()) == (120, 140)
-    assert not second.patches
-    assert second.get_xlabel() == "tokens a second (dot: a run; line: their mean)"

@@ -1,11 +1,10 @@
 """Lesson 05: what it counts, what it breaks on purpose, and what it reads from records."""
 
-import matplotlib.pyplot as plt
 import pytest
 import torch
 from helpers import GREEDY, make_engine, run, tokens_alone, tokens_by_request
+from made_records import host_time_of, host_time_record, run_of, runs_record
 
-from labkit import bench
 from labkit.engine.step import build
 from labkit.kvcache import KVBlockInfo, KVBlockManager, MutableInfoBlockManager, MutableKVBlockInfo
 from labkit.ladder import LADDER
@@ -20,6 +19,7 @@ from labkit.learn.lesson_05 import (
     fail_an_append,
     stored_after_retry,
 )
+from labkit.results import HostTime
 
 REPLACED, MUTABLE = LADDER["04"].options, LADDER["05"].options
 both_kinds = pytest.mark.parametrize("kind", [KVBlockManager, MutableInfoBlockManager])
@@ -43,16 +43,6 @@ def test_the_records_of_a_block_s_life(num_tokens):
     assert mutable.created == (1,) * num_tokens
     assert replaced.shown == mutable.shown == replaced.kept == tuple(range(1, num_tokens + 1))
     assert mutable.kept == (num_tokens,) * num_tokens
-
-
-def test_a_box_is_drawn_for_each_record_in_charge():
-    lives = {"replaced": block_life(KVBlockManager, 8), "mutable": block_life(MutableInfoBlockManager, 8)}
-    fig = lesson_05.draw_block_lives(lives)
-    (axes,) = fig.axes
-    boxes = [(p.get_x(), p.get_width()) for p in axes.patches]
-    assert boxes == [*((float(t), 1) for t in range(8)), (0, 8)]
-    assert [t.get_text().split()[0] for t in axes.texts] == ["9", "1"]
-    plt.close(fig)
 
 
 @pytest.mark.parametrize("name", lesson_05.FORMS)
@@ -133,8 +123,8 @@ def test_a_failed_step_is_undone_in_all_layers(monkeypatch, kind, at_layer):
     engine = make_engine(options=MUTABLE, prefix_cache=False)
     prompts = [(1, 2, 3), (4, 5)]
     request_ids = [engine.add_request(p, GREEDY) for p in prompts]
-    outputs = engine.step() + engine.step()
-    held = engine.scheduler.running[0].session.num_tokens
+    outputs = [output for _ in range(2) for output in engine.step()]
+    held = next(iter(engine.scheduler.running.values())).num_tokens
     at_failure, afterwards = fail_a_step(engine, at_layer)
     counted_too_early = at_layer + (kind is SeedOrderManager)
     assert at_failure == [held + 1] * counted_too_early + [held] * (2 - counted_too_early)
@@ -157,30 +147,9 @@ def test_a_step_that_does_not_fail_is_said_so_and_the_write_is_put_back():
 # --- host time ---------------------------------------------------------------------------------------
 
 
-def host_sample(rung, batch_size, step, tables, append):
-    lanes = {"step_seconds": step, "tables_seconds": tables, "append_seconds": append}
-    return {"rung": rung, "batch_size": batch_size, "num_layers": 2, **lanes}
-
-
-def test_the_append_alone_is_compared_by_the_medians_of_runs():
-    record = {
-        "samples": [
-            host_sample("04", 8, [9.0], [9.0], [2.0, 8.0, 2.0]),
-            host_sample("05", 8, [9.0], [9.0], [1.0]),
-            host_sample("05", 8, [9.0], [9.0], [1.0]),
-            host_sample("04", 8, [9.0], [9.0], [2.0]),
-            host_sample("04", 64, [9.0], [9.0], [7.0]),
-        ]
-    }
-    compared = lesson_05.append_comparison(record, "04", "05", 8)
-    assert compared.before_samples == (2, 2) and compared.after_samples == (1, 1)
-    assert compared.speedup == pytest.approx(2)
-
-
 def times(*sizes, fixed=10e-6, each=1e-6):
     return [
-        bench.HostTime(b, 2, (5e-6 + fixed + each * b,) * 3, (2e-6,) * 3, (fixed + each * b,) * 3)
-        for b in sizes
+        HostTime(b, 2, (5e-6 + fixed + each * b,) * 3, (2e-6,) * 3, (fixed + each * b,) * 3) for b in sizes
     ]
 
 
@@ -188,21 +157,19 @@ def test_a_step_s_parts_add_up():
     (host,) = times(8)
     parts = lesson_05.step_parts(host)
     assert parts == pytest.approx({"block tables": 2, "append": 18, "the rest": 3})
-    assert lesson_05.amdahl(parts, "append", 2) == pytest.approx(23 / 14)
-    assert lesson_05.amdahl(parts, "append", 1) == 1
 
 
 def test_the_append_is_a_line_in_the_batch_size():
     assert lesson_05.append_line(times(1, 8, 64)) == pytest.approx((10, 1))
 
 
-HOST_RECORD = {
-    "samples": [
-        host_sample("04", 8, [8.0, 8.0], [2.0, 2.0], [4.0, 4.0]),
-        host_sample("05", 8, [6.0, 6.0], [2.0, 2.0], [2.0, 2.0]),
+HOST_RECORD = host_time_record(
+    [
+        ("04", host_time_of(8, (8.0, 8.0), (2.0, 2.0), (4.0, 4.0))),
+        ("05", host_time_of(8, (6.0, 6.0), (2.0, 2.0), (2.0, 2.0))),
     ]
     * 4
-}
+)
 
 
 def test_the_tables_of_host_time_say_what_the_comparisons_say():
@@ -219,41 +186,25 @@ def test_the_tables_of_host_time_say_what_the_comparisons_say():
 
 
 def test_what_the_append_saves_is_expected_of_the_whole_step():
-    def ran(rung, seconds):
-        return {"rung": rung, "decode_seconds": seconds, "decode_steps": 10, "append_paths": {}}
-
-    runs = {"settings": {"max_batch_size": 8}, "samples": [ran("04", 100.0), ran("05", 80.0)] * 2}
+    runs = runs_record([("04", run_of(100.0)), ("05", run_of(80.0))] * 2, max_batch_size=8)
     row = lesson_05.expected_end_to_end(runs, HOST_RECORD, "04", "05")
     assert list(row.values()) == [10_000, 2_000, "×1.250", "×1.250", "[1.250, 1.250]"]
 
 
 def test_the_figures_of_a_recorded_run():
-    sample = {
-        "tokens": 30,
-        "seconds": 2.0,
-        "tpot": [0.001] * 3,
-        "itl_us": [[3, [5000] * 3]],
-        "ttft": [0.1, 0.3, 0.2],
-        "queue_wait": [0.0, 0.2, 0.1],
-        "decode_seconds": 1.0,
-        "decode_steps": 10,
-        "decoded_tokens": 27,
-        "append_paths": {"in_place": 20, "boundary": 7},
-    }
-    assert lesson_05.run_figures(sample) == {"throughput": 15, "TPOT p99": 1, "ITL p99": 5}
-    assert list(lesson_05.queue_figures(sample).values()) == [200, 100, 1, 100, 2.7, "in_place, boundary"]
-
-
-def test_the_bars_are_per_cent_of_the_step_before():
-    fig = lesson_05.draw_step_parts(times(8, 64), times(8, 64, each=0.0), ("04", "05"))
-    (axes,) = fig.axes
-    ends = [p.get_x() + p.get_width() for p in axes.patches[2::3]]  # of the last part of each bar
-    assert ends == pytest.approx([100, 100 * 15 / 23, 100, 100 * 15 / 79])
-    assert [t.get_text() for t in axes.texts if t.get_text().startswith("rung 04")] == [
-        "rung 04: 23 µs",
-        "rung 04: 79 µs",
-    ]
-    plt.close(fig)
+    run = run_of(
+        1.0,
+        2.0,
+        decoded_tokens=27,
+        append_paths={"in_place": 20, "boundary": 7},
+        new_tokens=(4, 4, 22),
+        gaps_us=[5000] * 9,
+        tpot=(0.001,) * 3,
+        ttft=(0.1, 0.3, 0.2),
+        queue_wait=(0.0, 0.2, 0.1),
+    )
+    assert lesson_05.run_figures(run) == {"throughput": 15, "TPOT p99": 1, "ITL p99": 5}
+    assert list(lesson_05.queue_figures(run).values()) == [200, 100, 1, 100, 2.7, "in_place, boundary"]
 
 
 def test_host_times_are_measured_in_turn():

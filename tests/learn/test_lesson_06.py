@@ -1,14 +1,14 @@
 """Lesson 06: what the device is told, and what breaks without the order it is told in."""
 
-import matplotlib.pyplot as plt
 import pytest
 import torch
 from helpers import GREEDY, SEEDED, make_engine, tokens_alone
+from made_records import host_time_of, host_time_record
 
-from labkit import SamplingParams, bench, show
+from labkit import SamplingParams, results, show, watch
 from labkit.ladder import LADDER
 from labkit.learn import lesson_06
-from labkit.learn.lesson_06 import LateDevice, RoomAfterTheStep
+from labkit.learn.lesson_06 import LateDevice
 from labkit.show.sends import SENT
 
 BELOW, THIS = LADDER["05"].options, LADDER["06"].options
@@ -27,54 +27,15 @@ def prefilled(options, prompts=PROMPTS, params=LONG, **settings):
 # --- what the host tells the device of rung 05 -------------------------------------------------------
 
 
-def test_all_numbers_of_a_step_are_noted():
-    engine = prefilled(BELOW)
-    (told,) = lesson_06.told_by_host(engine, 1)
-    layers, places = engine.kv_manager.num_layers, engine.kv_manager.max_blocks_per_seq
-    assert {name: len(numbers) for name, numbers in told.items()} == {
-        "block tables": layers * len(PROMPTS) * places,
-        "context lengths": 3,
-        "token ids": 3,
-        "positions": 3,
-        "block_idx of each layer": 3 * layers,
-        "pos of each layer": 3 * layers,
-    }
-    assert told["positions"] == [3, 2, 5] and told["pos of each layer"] == [3, 2, 1] * layers
-
-
-def test_noting_changes_nothing_and_is_taken_off():
-    engine = prefilled(BELOW, params=GREEDY)
-    lesson_06.told_by_host(engine, 3)
-    assert not {"decode_step_sessions"} & vars(engine.decode_step).keys()
-    assert "build" not in vars(engine.decode_step.block_tables)
-    made = lesson_06.finish(engine)
-    assert [tokens_alone(p, GREEDY)[-len(made[i]) :] for i, p in enumerate(PROMPTS)] == [
-        tuple(made[i]) for i in range(3)
-    ]
-
-
-def test_equal_positions_are_an_argument_and_no_tensor():
-    engine = prefilled(BELOW, [(1, 2, 3), (4, 5, 6)])
-    (told,) = lesson_06.told_by_host(engine, 1)
-    assert "pos of each layer" not in told
-
-
-def test_an_engine_of_another_kind_is_refused():
-    with pytest.raises(ValueError, match="record_sends"):
-        lesson_06.told_by_host(prefilled(THIS), 1)
-    with pytest.raises(ValueError, match="'cached'"):
-        show.record_sends(prefilled(BELOW), 1)
-
-
 @pytest.mark.parametrize("num_steps", [1, 2, 3, 4, 5, 6])
 def test_what_is_new_is_what_a_block_was_taken_for(num_steps):
     """Of request 1, of two tokens: in the step that begins with 4, and of the others in theirs."""
     engine = prefilled(BELOW)
-    lesson_06.told_by_host(engine, num_steps - 1)
-    held = [r.session.num_tokens for r in engine.scheduler.running]
-    (before,) = lesson_06.told_by_host(engine, 1)
+    watch.record_inputs(engine, num_steps - 1)
+    held = [s.num_tokens for s in engine.scheduler.running.values()]
+    (before,) = watch.record_inputs(engine, 1)
     picked = lesson_06.last_tokens(engine)
-    (now,) = lesson_06.told_by_host(engine, 1)
+    (now,) = watch.record_inputs(engine, 1)
     table = lesson_06.news(before, now, picked, block_size=4)
     layers = engine.kv_manager.num_layers
     assert table.loc["block tables", "new to it"] == layers * sum(n % 4 == 0 for n in held)
@@ -97,8 +58,7 @@ def test_what_is_sent_is_counted_alike_on_both_rungs():
 
 
 def test_the_copies_of_a_recorded_profile():
-    record = bench.load_record("profile_rung02_h100")
-    profile = bench.StepProfile.from_dict(record["samples"][-1]["profile"])
+    profile = results.load("profile_rung02_h100").largest.profile
     costs = lesson_06.copy_costs(profile)
     assert costs["small copies"] == 3 + 3 * 12
     assert costs["us of the GPU, each"] < costs["us from one to the next"]
@@ -107,47 +67,9 @@ def test_the_copies_of_a_recorded_profile():
 # --- what is sent to slots ---------------------------------------------------------------------------
 
 
-def test_the_sends_of_a_run():
-    engine = prefilled(THIS, prefix_cache=True)
-    sends = show.record_sends(engine, 4)
-    by_request = sends.requests.set_index(["request", "step"])
-    assert by_request.loc[0, "sent"].tolist() == ["joined", "boundary", "nothing", "nothing"]
-    assert by_request.loc[1, "sent"].tolist() == ["joined", "nothing", "boundary", "nothing"]
-    assert by_request.loc[2, "sent"].tolist() == ["joined", "nothing", "nothing", "boundary"]
-    assert by_request["took"].tolist()[:3] == ["copy_on_write"] * 3  # the prompts are kept
-    assert sends.steps["mapping"].tolist() == [True, False, False, False]
-    assert sends.steps["states"].tolist() == [3, 0, 0, 0]
-    assert sends.steps["rows"].tolist() == [3, 1, 1, 1]
-    assert sends.steps["copies"].tolist() == [3, 1, 1, 1]
-    row = 1 + 2 * engine.kv_manager.max_blocks_per_seq
-    max_batch = len(engine.decode_step.slots.slot_mapping)
-    assert sends.steps["numbers"].tolist() == [max_batch + 3 * 8 + 3 * row, row, row, row]
-
-
-def test_a_row_that_is_copied_after_the_join_is_told_apart():
-    engine = prefilled(THIS, [(1, 2, 3, 4, 5)])
-    show.record_sends(engine, 1)
-    fork = engine.scheduler.running[0].session.fork()  # somebody else holds the last block now
-    sends = show.record_sends(engine, 1)
-    assert sends.requests[["took", "sent"]].values.tolist() == [["copy_on_write", "copy_on_write"]]
-    fork.release()
-    engine.check_integrity()
-
-
-def test_watching_changes_nothing_and_is_taken_off():
-    engine = prefilled(THIS, params=SEEDED)
-    slots = engine.decode_step.slots
-    show.record_sends(engine, 3)
-    assert not {"follow", "_send_mapping", "_send_states", "send_rows"} & vars(slots).keys()
-    assert "send" not in vars(slots._staging)
-    made = lesson_06.finish(engine)
-    for i, prompt in enumerate(PROMPTS):
-        assert tokens_alone(prompt, SEEDED)[-len(made[i]) :] == tuple(made[i])
-
-
 def test_a_cell_is_drawn_for_each_request_and_step():
     engine = prefilled(THIS, prefix_cache=True)
-    sends = show.record_sends(engine, 3)
+    sends = watch.record_sends(engine, 3)
     fig = show.draw_sends(sends)
     (axes,) = fig.axes
     assert len(axes.patches) == len(sends.requests) + len(sends.steps)
@@ -156,7 +78,6 @@ def test_a_cell_is_drawn_for_each_request_and_step():
     (legend,) = fig.legends
     words = {t.get_text() for t in legend.get_texts()}
     assert words == {SENT[s][1] for s in ("nothing", "boundary", "joined")} | {"slot_mapping"}
-    plt.close(fig)
 
 
 def test_the_device_and_the_host_say_the_same_of_each_slot():
@@ -164,7 +85,7 @@ def test_the_device_and_the_host_say_the_same_of_each_slot():
     for _ in range(3):
         engine.step()
     table = lesson_06.slots_table(engine)
-    assert sorted(table["request"]) == ["", "0", "1", "2", "nobody, for padding"]
+    assert sorted(table["request"]) == ["", "0", "1", "2", "none: for padding"]
     running = table[table["request"].isin(["0", "1", "2"])]
     assert (
         running["context_lens"].astype(str) + ", " + running["last_token_ids"].astype(str)
@@ -183,11 +104,12 @@ def test_room_made_before_the_forward_overwrites_nothing():
 def test_room_made_after_it_overwrites_the_first_key_of_block_0():
     engine = prefilled(THIS)
     lesson_06.overwritten(engine)
-    engine.decode_step.launch = RoomAfterTheStep(engine.decode_step).launch
     at_boundary = {}
-    for _ in range(4):
-        held = tuple(r.session.num_tokens for r in engine.scheduler.running)
-        at_boundary[held] = lesson_06.overwritten(engine)
+    with lesson_06.room_after_the_step(engine):
+        for _ in range(4):
+            held = tuple(s.num_tokens for s in engine.scheduler.running.values())
+            at_boundary[held] = lesson_06.overwritten(engine)
+    assert "launch" not in vars(engine.decode_step)
     for held, places in at_boundary.items():
         assert places == ["block 0, slot 0, of request 0"] * any(n % 4 == 0 for n in held)
     engine.check_integrity()  # the books see nothing of it
@@ -252,7 +174,7 @@ def test_both_samplers_agree_on_every_row():
 
 
 def test_recorded_counts_are_those_of_the_step_asked_for():
-    record = bench.load_record("cost_cards_h100")
+    record = results.load("cost_cards_h100")
     table = lesson_06.recorded_counts(record, ["04", "05"], 64, {20, 23})
     assert list(table) == ["rung 04", "rung 05"]
     assert table.loc["of the copies, synchronizing"].tolist() == [27, 27]
@@ -262,11 +184,9 @@ def test_recorded_counts_are_those_of_the_step_asked_for():
 
 
 def test_the_parts_of_a_step_are_named_by_the_rung():
-    times = {
-        rung: [bench.HostTime(b, 2, (9e-6,) * 3, (2e-6,) * 3, (3e-6,) * 3) for b in (1, 8)]
-        for rung in ("05", "06")
-    }
-    table = lesson_06.host_parts(times, ("05", "06"), (8,))
+    times = [host_time_of(b, (9e-6,) * 3, (2e-6,) * 3, (3e-6,) * 3) for b in (1, 8)]
+    record = host_time_record([(rung, time) for rung in ("05", "06") for time in times])
+    table = lesson_06.host_parts(record, ("05", "06"), (8,))
     assert list(table) == ["B = 8"]
     assert table["B = 8"].to_dict() == {
         ("rung 05", "block tables"): 2,
@@ -278,13 +198,3 @@ def test_the_parts_of_a_step_are_named_by_the_rung():
         ("rung 06", "the rest"): 4,
         ("rung 06", "a step"): 9,
     }
-
-
-def test_microseconds_of_a_recorded_step():
-    def ran(rung, seconds):
-        return {"rung": rung, "decode_seconds": seconds, "decode_steps": 10, "decoded_tokens": 20}
-
-    record = {"samples": [ran("05", 1.0), ran("05", 3.0), ran("05", 2.0), ran("06", 9.0)]}
-    assert lesson_06.step_us(record, "05") == pytest.approx(200_000)
-    with pytest.raises(ValueError, match="no rung 07"):
-        lesson_06.step_us(record, "07")

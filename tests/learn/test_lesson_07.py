@@ -1,17 +1,16 @@
 """Lesson 07: what it counts, what it lets fail, and what it reads from records."""
 
-from itertools import islice
-
-import matplotlib.pyplot as plt
 import pytest
 import torch
 from helpers import GREEDY, make_engine, run, tokens_by_request
+from made_records import card_of, card_record, run_of, runs_record
 
-from labkit import LADDER, bench
+from labkit import LADDER
 from labkit.kernels import paged_attention_append_plain, paged_attention_append_triton, triton_status
 from labkit.kvcache import MutableInfoBlockManager, OneTableBlockManager
 from labkit.learn import lesson_07
 from labkit.learn.lesson_07 import COUNTS, HALFWAY, STEPS
+from labkit.results import CostCard, DeviceCounts, HostCounts, HostTime
 
 CPU = torch.device("cpu")
 BELOW, THIS = LADDER["06"].options, LADDER["07"].options
@@ -38,15 +37,6 @@ def test_the_books_of_a_step_are_as_many_times_less_as_there_are_layers(model):
     assert boundary.loc[COUNTS[5]].tolist() == [8 * LAYERS, 8, 8, f"{LAYERS}"]
     scaled = work.drop([(STEPS[0], COUNTS[4]), (STEPS[0], COUNTS[6]), (STEPS[2], COUNTS[6])])
     assert set(scaled["times less"]) == {f"{LAYERS}"}
-
-
-def test_counting_leaves_the_engine_as_it_was(model):
-    engine = lesson_07.sharing_engine(model, THIS, CPU)
-    with lesson_07.counted_work(engine) as counts:
-        engine.step()
-    before = dict(counts)
-    run(engine)
-    assert dict(counts) == before
 
 
 def test_the_books_hold_less_and_the_pool_is_the_same(model):
@@ -81,27 +71,6 @@ def test_the_pool_is_used_alike(model):
     use = uses[0][0]  # one request of five tokens, in blocks of four; its prompt's blocks are also cached
     assert (use.tokens, use.empty_slots, use.free_blocks) == (5, 3, 8)
     assert any(u.free_blocks == 0 for u in uses[0])
-
-
-def test_each_table_is_a_row_and_each_block_a_box(model):
-    engines = {name: lesson_07.schedule_engine(model, ENGINES[name], CPU) for name in ("rung 06", "rung 07")}
-    for engine in engines.values():
-        list(islice(lesson_07.eventful_schedule(engine), 10))
-    fig = lesson_07.draw_tables(engines)
-    above, below = ([t.get_text() for t in axes.texts] for axes in fig.axes)
-    numbers = [text for text in below if text.isdigit()]
-    assert numbers and [t for t in above if t.isdigit()].count(numbers[0]) >= LAYERS
-    assert [len(axes.patches) for axes in fig.axes] == [LAYERS * len(numbers), len(numbers)]
-    assert [t.get_text() for t in fig.axes[1].get_yticklabels()] == [f"all {LAYERS} layers"]
-    plt.close(fig)
-
-
-def test_the_pool_is_drawn_a_line_an_engine():
-    uses = [lesson_07.PoolUse(3, 5, 3), lesson_07.PoolUse(2, 8, 0)]
-    fig = lesson_07.draw_pool_use({"a": uses, "b": uses}, 4, 4)
-    assert [line.get_ydata().tolist() for line in fig.axes[0].lines] == [[3, 2], [3, 2]]
-    assert [line.get_ydata().tolist() for line in fig.axes[1].lines] == [[3, 0], [3, 0]]
-    plt.close(fig)
 
 
 # --- what fails --------------------------------------------------------------------------------------
@@ -180,9 +149,9 @@ def test_blocks_of_layers_that_look_back_only_so_far(windows, expected):
 
 
 def test_a_card_without_a_gpu_has_dashes_beside_one_that_has_none_missing(model):
-    counts = bench.CostCard(1, {}, bench.cost_cards.HostCounts(5, 0, 7, 0, 9), None)
-    device = bench.cost_cards.DeviceCounts(30, 1, 8, 0, 1, 1, "recorded")
-    both = {"a": bench.CostCard(1, {}, counts.host, device), "b": counts}
+    counts = CostCard(1, {}, HostCounts(5, 0, 7, 0, 9), None)
+    device = DeviceCounts(30, 1, 8, 0, 1, 1, "recorded")
+    both = {"a": CostCard(1, {}, counts.host, device), "b": counts}
     table = lesson_07.cards_table(both)
     assert table.loc["GPU: kernels launched"].tolist() == [30, "–"]
     assert table.loc["aten operators dispatched"].tolist() == [7, 7]
@@ -197,23 +166,15 @@ def test_nothing_is_left_to_prepare_before_the_first_layer(model):
 
 
 def test_recorded_cards_are_gpt2_s_at_differing_positions():
-    def sample(rung, model, lens, kernels):
-        host = {"manager_calls": 1, "aten_ops": 2}
-        counts = ("kernels", "h2d_copies", "h2d_bytes", "d2h_copies", "synchronizations")
-        card = {"host": host, "device": dict.fromkeys(counts, kernels)}
-        return {
-            "rung": rung, "batch_size": 8, "key": {"model": model, "prompt_lens": lens}, "card": card
-        }  # fmt: skip
-
-    record = {
-        "samples": [
-            sample("07", "random:gpt2", [20, 23], 70),
-            sample("06", "random:gpt2", [20, 23], 60),
-            sample("06", "random:gpt2", [20, 20], 1),
-            sample("06", "data/tiny-gpt2", [20, 23], 1),
-            sample("05", "random:gpt2", [20, 23], 1),
+    record = card_record(
+        [
+            ("07", 8, "random:gpt2", (20, 23), card_of(70)),
+            ("06", 8, "random:gpt2", (20, 23), card_of(60)),
+            ("06", 8, "random:gpt2", (20, 20), card_of(1)),
+            ("06", 8, "data/tiny-gpt2", (20, 23), card_of(1)),
+            ("05", 8, "random:gpt2", (20, 23), card_of(1)),
         ]
-    }
+    )
     table = lesson_07.recorded_cards(record, ("06", "07"), (8,))
     assert list(table.columns) == [("B = 8", "rung 06"), ("B = 8", "rung 07")]
     assert table.loc["GPU: kernels launched"].tolist() == [60, 70]
@@ -221,17 +182,12 @@ def test_recorded_cards_are_gpt2_s_at_differing_positions():
 
 
 def host_time(batch_size=8, steps=8, step=10e-6, follow=2e-6, reserve=3e-6):
-    return bench.HostTime(batch_size, 12, (step,) * steps, (follow,) * steps, (reserve,) * steps)
+    return HostTime(batch_size, 12, (step,) * steps, (follow,) * steps, (reserve,) * steps)
 
 
-def test_a_step_s_parts_add_up_and_are_drawn():
+def test_a_step_s_parts_add_up():
     parts = lesson_07.step_parts(host_time())
     assert parts == pytest.approx({"reserve": 3, "tell the device": 2, "launch and the rest": 5})
-    fig = lesson_07.draw_step_parts({"B = 8": {"a": host_time(), "b": host_time(step=20e-6)}})
-    (axes,) = fig.axes
-    assert [p.get_x() + p.get_width() for p in axes.patches[2::3]] == pytest.approx([10, 20])
-    assert [t.get_text() for t in axes.get_yticklabels()] == ["B = 8, a", "B = 8, b"]
-    plt.close(fig)
 
 
 def test_host_times_are_measured_in_turn():
@@ -244,12 +200,10 @@ def test_host_times_are_measured_in_turn():
 
 def test_the_table_of_the_ladder_says_what_the_comparison_says():
     def ran(rung, seconds):
-        return {
-            "rung": rung, "decode_seconds": seconds, "decoded_tokens": 1000, "limit_seconds": 0.1,
-            "append_paths": {"fused": 1},
-        }  # fmt: skip
+        return rung, run_of(seconds, decoded_tokens=1000, append_paths={"fused": 1})
 
-    record = {"samples": [ran("06", 2.0), ran("07", 1.0), ran("07", 1.0), ran("06", 2.0)] * 2}
+    sides = [ran("06", 2.0), ran("07", 1.0), ran("07", 1.0), ran("06", 2.0)]
+    record = runs_record(sides * 2, limit_seconds=0.1)
     (row,) = lesson_07.ladder_table({"a": record}, "06", "07").to_dict("records")
     assert list(row.values()) == ["500", "1,000", "10.0 %", "×2.000", "[2.000, 2.000]", "faster"]
 

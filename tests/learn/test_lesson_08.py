@@ -3,14 +3,14 @@
 import inspect
 from collections import Counter
 from dataclasses import replace
+from itertools import islice
 
-import matplotlib.pyplot as plt
 import pytest
 import torch
 from helpers import GREEDY, SEEDED, make_engine, run, small_model, tokens_alone, tokens_by_request
+from made_records import record_of, run_of, runs_record, traced
 
 from labkit import LADDER, SamplingParams
-from labkit.bench import StepProfile, steady_decode, steady_prompts
 from labkit.bench.profile import Span
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.graphed import WARMUP_RUNS, batch_buckets
@@ -22,72 +22,25 @@ from labkit.learn.lesson_08 import (
     PaddedStep,
     ToyGraph,
     ToyGraphedStep,
-    as_kernel,
     capture,
     captured_steps,
     device_step_of,
     obstacles,
 )
-from labkit.show import draw_buckets, draw_captures, draw_launches
+from labkit.results import StepProfile, amdahl
+from labkit.show import draw_captures
+from labkit.watch import steady_decode, steady_prompts
 
 BEFORE_06, RESIDENT, BELOW, THIS = (LADDER[n].options for n in ("05", "06", "07", "08"))
 PROMPTS = [(1, 2, 3), (4, 5), tuple(range(6, 14))]
 
-
 # --- the toy graph ---------------------------------------------------------------------------------------
-
-
-def test_a_replay_follows_what_lies_at_the_addresses():
-    x, y = torch.arange(4.0), torch.zeros(2)
-    with ToyGraph() as graph:
-        doubled = x.view(2, 2).t() * 2
-        y += doubled.sum(0)
-        best, which = doubled.max(dim=1)
-    x += 10
-    with torch.no_grad():
-        graph.replay()
-    assert doubled.tolist() == [[20, 24], [22, 26]]
-    assert y.tolist() == [2 * 1 + 42, 2 * 5 + 50]  # what the capture added, and the replay
-    assert best.tolist() == [24, 26] and which.tolist() == [1, 1]
-
-
-def test_numbers_and_decisions_of_the_host_are_those_of_the_capture():
-    x, counter = torch.ones(2), [1]
-    with ToyGraph() as graph:
-        y = x + counter[0] if x.sum() < 5 else x - counter[0]
-    counter[0] = 7
-    x.fill_(100)
-    graph.replay()
-    assert y.tolist() == [101, 101]
-
-
-def test_a_kernel_is_one_launch_and_does_its_work_in_a_replay():
-    def twin(x, y, factor):
-        for _ in range(3):
-            x = x * 1
-        y.copy_(x * factor)
-        return x + y
-
-    kernel, x, y = as_kernel(twin), torch.ones(2), torch.zeros(2)
-    assert kernel(x, y, 2).tolist() == [3, 3]  # nothing is captured
-    with ToyGraph() as graph:
-        out = kernel(x, y, 2)
-    assert [launch.name for launch in graph.launches] == ["twin"]
-    x.fill_(5)
-    graph.replay()
-    assert y.tolist() == [10, 10] and out.tolist() == [15, 15]
-
-
-def test_after_a_capture_that_fails_none_is_running():
-    with pytest.raises(ZeroDivisionError), ToyGraph():
-        raise ZeroDivisionError
-    assert ToyGraph.running is None
 
 
 @pytest.mark.parametrize("max_batch_size", [3, 6])
 def test_an_engine_of_toy_graphs_makes_the_tokens_of_rung_00(max_batch_size):
     engine = make_engine(options=BELOW, max_batch_size=max_batch_size, decode_first=True, prefix_cache=False)
-    engine.decode_step.launcher = toy = ToyGraphedStep(device_step_of(engine))
+    engine.decode_step.device_step = toy = ToyGraphedStep(device_step_of(engine))
     assert toy.graphs.keys() == {(b, g) for b in batch_buckets(max_batch_size) for g in (True, False)}
     params = [replace((GREEDY, SEEDED)[i % 2], max_new_tokens=4 + i, seed=i) for i in range(6)]
     each = [(PROMPTS[i % 3], params[i]) for i in range(6)]
@@ -101,7 +54,7 @@ def test_an_engine_of_toy_graphs_makes_the_tokens_of_rung_00(max_batch_size):
     assert any(size < bucket for size, bucket in toy.replays) == (max_batch_size == 6)
 
 
-def test_capturing_changes_nothing_but_nobodys_slot():
+def test_capturing_changes_nothing_but_the_padding_slot():
     engine = make_engine(options=BELOW, max_batch_size=3)
     slots, manager = engine.decode_step.slots, engine.kv_manager
     before = {k: v.clone() for k, v in vars(slots).items() if isinstance(v, torch.Tensor)}
@@ -110,11 +63,11 @@ def test_capturing_changes_nothing_but_nobodys_slot():
     assert torch.equal(manager.k_cache, pool[0]) and torch.equal(manager.v_cache, pool[1])
     for name, was in before.items():
         now = getattr(slots, name)
-        others = ... if name == "slot_mapping" else (..., slice(0, slots.nobody), slice(None))
+        others = ... if name == "slot_mapping" else (..., slice(0, slots.padding_slot), slice(None))
         if name not in ("slot_mapping", "block_tables"):
-            others = slice(0, slots.nobody)
+            others = slice(0, slots.padding_slot)
         assert torch.equal(now[others], was[others]), name
-    assert slots.context_lens[slots.nobody] == -1
+    assert slots.context_lens[slots.padding_slot] == -1
     owner = device_step_of(engine).attention
     assert owner.attention.__name__ == "paged_attention_append_plain"  # as before
 
@@ -176,7 +129,7 @@ def test_a_device_step_is_one_program_whoever_is_in_the_slots(options, params):
         engine.step()
         graphs.append(captured_steps(engine, 7))  # blocks of 4: boundaries are crossed
         engine.step()  # and the engine goes on
-        assert type(engine.decode_step.launcher) is DeviceStep
+        assert type(engine.decode_step.device_step) is DeviceStep
     for first, *others in graphs:
         assert [obstacles(first, other) for other in others] == [(0, 0, 0, 0, 0)] * 6
     # Of another engine, only the addresses are others.
@@ -216,7 +169,7 @@ def test_plain_attention_cannot_be_captured_and_as_a_launch_it_can():
     assert not any(obstacles(*outside))
 
 
-def test_a_row_of_nobody_is_what_rung_06_cannot_have():
+def test_a_padding_row_is_what_rung_06_cannot_have():
     engine = make_engine(options=RESIDENT, max_batch_size=2)
     with pytest.raises((RuntimeError, IndexError), match="-1 is out of bounds"):
         capture(device_step_of(engine), 2, True)
@@ -262,15 +215,15 @@ def test_who_pads_a_step_changes_no_byte():
         engine = make_engine(options=BELOW, max_batch_size=5, prefill_max_batch_size=1, prefix_cache=False)
         for cache in (engine.kv_manager.k_cache, engine.kv_manager.v_cache):
             cache.fill_(torch.nan)
-        engine.decode_step.launcher = PaddedStep(device_step_of(engine), 5)
+        engine.decode_step.device_step = PaddedStep(device_step_of(engine), 5)
         for prompt in [*PROMPTS, (3,), (8, 8)][:num_requests]:
             engine.add_request(prompt, GREEDY)
         while engine.scheduler.waiting:
             engine.step()
         for _ in range(5):
             engine.step()
-        first = engine.scheduler.running[:2]
-        kv = [torch.stack(r.session.dense_kv()) for r in first]
+        first = dict(islice(engine.scheduler.running.items(), 2))
+        kv = [torch.stack(session.dense_kv()) for session in first.values()]
         live = engine.kv_manager.live_slots()[:, :, None, :, None].expand_as(engine.kv_manager.k_cache)
         assert torch.equal(~engine.kv_manager.k_cache.isnan(), live)
         found.append(([r.output_token_ids[:6] for r in first], [b.view(torch.uint8) for b in kv]))
@@ -290,15 +243,6 @@ def test_the_padding_of_choices_of_buckets():
 def test_the_buckets_of_the_lesson_are_those_of_the_package():
     lesson = [lesson_08.bucket_of(size, batch_buckets(128)) for size in range(1, 129)]
     assert lesson == [min(b for b in batch_buckets(128) if b >= size) for size in range(1, 129)]
-
-
-def test_rows_of_nobody_are_the_space_between_the_lines():
-    fig = draw_buckets({"some": [2, 4], "one": [4]}, 4)
-    rows, share = fig.axes
-    steps = {line.get_label(): list(line.get_ydata()) for line in rows.lines}
-    assert steps == {"some: 2 sizes": [2, 2, 4, 4], "one: 1 sizes": [4] * 4, "requests": [1, 2, 3, 4]}
-    assert [list(line.get_ydata()) for line in share.lines] == [[50, 0, 25, 0], [75, 50, 25, 0]]
-    plt.close(fig)
 
 
 # --- the trap --------------------------------------------------------------------------------------------
@@ -364,7 +308,6 @@ def test_captures_are_marked_where_they_happen():
     assert dots == [([1, 2], [1, 2]), ([3], [2])]
     assert [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == ":"] == [2.5]
     assert axes.get_title(loc="left") == "3 of 4 steps wait for a capture"
-    plt.close(fig)
 
 
 # --- records ---------------------------------------------------------------------------------------------
@@ -388,11 +331,11 @@ def test_the_forward_s_launches_and_its_kernels():
 
 
 def test_amdahl_s_law():
-    assert lesson_08.amdahl(0.5, float("inf")) == 2
-    assert lesson_08.amdahl(0.5, 1) == 1
-    assert lesson_08.amdahl(1, 3) == pytest.approx(3)
+    assert amdahl(0.5, float("inf")) == 2
+    assert amdahl(0.5, 1) == 1
+    assert amdahl(1, 3) == pytest.approx(3)
     assert lesson_08.share_replaced(2) == 0.5
-    assert lesson_08.amdahl(lesson_08.share_replaced(1.1), float("inf")) == pytest.approx(1.1)
+    assert amdahl(lesson_08.share_replaced(1.1), float("inf")) == pytest.approx(1.1)
 
 
 def test_the_slower_worker_is_the_step():
@@ -401,20 +344,9 @@ def test_the_slower_worker_is_the_step():
 
 
 def ladder(**step_us):
-    """A record whose steps take so many microseconds, by rung; 10 steps, and prompts take 1 ms."""
-    samples = [
-        {
-            "rung": rung[1:],
-            "decode_seconds": 10e-6 * us,
-            "decode_steps": 10,
-            "prefill_seconds": 1e-3,
-            "seconds": 10e-6 * us + 1e-3,
-            "append_paths": {},
-        }
-        for _ in range(4)
-        for rung, us in step_us.items()
-    ]
-    return {"samples": samples, "bandwidth": 1e9}
+    """A record whose steps take so many microseconds, by rung."""
+    runs = {rung[1:]: run_of(10e-6 * us, decode_steps=10) for rung, us in step_us.items()}
+    return runs_record([*runs.items()] * 4)
 
 
 def test_launches_times_microseconds_against_the_record():
@@ -426,28 +358,11 @@ def test_launches_times_microseconds_against_the_record():
 
 def test_the_gain_is_gone_where_the_gpu_takes_longer_than_the_launches():
     samples = [
-        {"rung": rung, "batch_size": b, "context_len": 10, "gpu_busy_us": 100.0 + us * b}
+        traced(rung, b, 1000.0, 100.0 + us * b, context_len=10)
         for b in (1, 2, 4)
         for rung, us in (("07", 99), ("08", 50))
     ]
-    record = {"samples": samples, "bandwidth": 1e9}  # a token of 1000 bytes takes 1 us
-    assert lesson_08.gpu_busy_us(record, "08") == {1: 150, 2: 200, 4: 300}
+    record = record_of("decode_kernels", samples, bandwidth=1e9)  # a token of 1000 bytes takes 1 us
     table = lesson_08.gain_by_context(record, 600.0, 1000, (2, 4, 20), (10, 110))
     assert table.loc[10].tolist() == ["×3.00", "×2.00", "×1.00"]
     assert table.loc[110].tolist() == ["×1.50", "×1.00", "×1.00"]
-
-
-def test_what_prompts_take_of_a_run():
-    record = ladder(r07=300.0, r08=100.0)
-    assert lesson_08.prefill_share(record, "07") == pytest.approx(0.25)
-    assert lesson_08.prefill_share(record, "08") == pytest.approx(0.5)
-    assert lesson_08.whole_run_comparison(record, "07", "08").speedup == pytest.approx(2)
-
-
-def test_the_two_steps_are_drawn_to_scale():
-    fig = draw_launches(kernels=100, eager_us=1000.0, graph_us=250.0, shown=20)
-    eager, graph = fig.axes
-    assert [len(lane.get_paths()) for lane in eager.collections] == [20, 20]
-    assert [len(lane.get_paths()) for lane in graph.collections] == [1, 80]
-    assert "busy at most 25 %" in eager.get_title(loc="left") and "250 µs" in graph.get_title(loc="left")
-    plt.close(fig)

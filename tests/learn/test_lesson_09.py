@@ -3,98 +3,27 @@
 import itertools
 from dataclasses import replace
 
-import matplotlib.pyplot as plt
 import pytest
 import torch
-from helpers import GREEDY, make_engine, tokens_alone, tokens_of
+from helpers import make_engine
+from made_records import record_of, traced
 from torch import Tensor
 
-from labkit import LADDER, bench, kernels, show
+from labkit import LADDER, kernels, show, watch
+from labkit.bench import step_limit
 from labkit.engine.step.fused import PLAIN, VOCABULARY_MULTIPLE
 from labkit.kernels import triton_status
 from labkit.learn import lesson_09
-from labkit.learn.lesson_09 import STANDS_FOR, Launch
-from labkit.model.checkpoint import RANDOM_CONFIGS
+from labkit.results import KernelTime, TracedStep
+from labkit.results.attention_time import AttentionTime
+from labkit.results.kernels import GROUPS
+from labkit.watch.operators import tensors_of
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8]]
 SEPARATE, FUSED = LADDER["08"].options, LADDER["09"].options
 
 
-@pytest.fixture(autouse=True)
-def no_figure_stays_open():
-    yield
-    plt.close("all")
-
-
 # --- the kernels of a step ------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def launches() -> dict[str, list[Launch]]:
-    logs = {
-        rung: lesson_09.step_log(make_engine(options=LADDER[rung].options), PROMPTS) for rung in ("08", "09")
-    }
-    return {rung: log.launches for rung, log in logs.items()}
-
-
-def test_a_layer_is_ten_kernels_or_five(launches):
-    before, after = (lesson_09.layer_of(launches[rung]) for rung in ("08", "09"))
-    names = [launch.name for launch in before]
-    assert names == [name for _, stands_for in STANDS_FOR for name in stands_for]
-    assert [launch.name for launch in after] == [name for name, _ in STANDS_FOR]
-    assert (len(before), len(after)) == (10, 5)
-
-
-def test_a_fused_step_is_five_kernels_a_layer_and_five_around_them(launches):
-    num_layers = 2
-    assert lesson_09.count_kernels(launches["09"]) == 5 * num_layers + 5
-    first, last = lesson_09.ends_of(launches["09"], num_layers)
-    assert [launch.name for launch in first] == ["embed"]
-    assert [launch.name for launch in last] == ["layer_norm", "linear", "greedy_advance"]
-    assert lesson_09.count_kernels(last) == 4  # two of them choose the token
-
-
-def test_a_row_of_the_log_counts_numbers(launches):
-    B, E = 2, 16
-    norm, qkv, attention, _, add, *_, gelu, _, _ = lesson_09.layer_of(launches["08"])
-    assert norm == Launch("layer_norm", 2 * E, B * E, B * E)
-    assert qkv == Launch("linear", 3 * E * E + 3 * E, B * E, 3 * B * E)
-    assert attention == Launch("attention", 0, 3 * B * E, B * E)
-    assert add == Launch("add", 0, 2 * B * E, B * E)
-    assert gelu == Launch("gelu", 0, 4 * B * E, 4 * B * E)
-
-
-def test_a_fused_row_counts_the_folded_weights(launches):
-    B, E = 2, 16
-    qkv, _, back, *_ = lesson_09.layer_of(launches["09"])
-    assert (qkv.weights, qkv.writes) == (3 * E * E + 2 * 3 * E, 3 * B * E)  # column sums and biases
-    assert (back.weights, back.writes) == (E * E + E, B * E + 2 * B)  # and two numbers a row
-
-
-@pytest.mark.parametrize("options", [SEPARATE, FUSED], ids=["08", "09"])
-def test_a_logged_step_leaves_the_engine_as_it_was(options):
-    engine = make_engine(options=options)
-    step = lesson_09.device_step_of(engine)
-    before = step.attention.attention
-    lesson_09.step_log(engine, PROMPTS)
-    assert step.attention.attention is before
-    if options is FUSED:
-        assert step.kernels is PLAIN
-    assert tokens_of(engine.generate(PROMPTS, GREEDY)) == [tokens_alone(tuple(p), GREEDY) for p in PROMPTS]
-    engine.check_integrity()
-
-
-def test_a_step_that_fails_is_no_longer_logged():
-    engine = make_engine(options=FUSED)
-    step = lesson_09.device_step_of(engine)
-    with pytest.raises(ZeroDivisionError), lesson_09.logged(step):
-        raise ZeroDivisionError
-    assert step.kernels is PLAIN
-
-
-def test_a_table_of_launches_starts_at_one(launches):
-    table = lesson_09.launch_table(lesson_09.layer_of(launches["09"]))
-    assert list(table.index) == [1, 2, 3, 4, 5] and table["kernel"][4] == "norm_linear, GELU"
 
 
 def test_logits_of_both_rungs_are_far_closer_than_their_tokens():
@@ -104,7 +33,7 @@ def test_logits_of_both_rungs_are_far_closer_than_their_tokens():
 
 def test_a_parting_is_where_tokens_first_differ():
     model = lesson_09.small_engine(SEPARATE).model
-    (logits,) = model.gpt2.prefill(torch.tensor([[1, 2, 3, 7]]), torch.tensor([4])).last_logits
+    (logits,) = model.network.prefill(torch.tensor([[1, 2, 3, 7]]), torch.tensor([4])).last_logits
     best, second = logits.topk(2)[1].tolist()
     found = lesson_09.partings(
         model, [[1, 2, 3], [4]], [[7, best, 5], [1, 2]], [[7, second, 6], [1, 2]], torch.float16
@@ -137,9 +66,9 @@ def test_the_largest_mean_is_seen_before_every_layer_norm():
     ids = [1, 2, 3, 4]
     usual = lesson_09.largest_mean(engine.model, ids)
     with torch.no_grad():
-        engine.model.gpt2.wte.weight.add_(1000.0)
+        engine.model.network.wte.weight.add_(1000.0)
     assert usual < 10 < lesson_09.largest_mean(engine.model, ids)
-    assert not engine.model.gpt2.h[0].ln_1._forward_pre_hooks
+    assert not engine.model.network.h[0].ln_1._forward_pre_hooks
 
 
 # --- many programs, one sum -----------------------------------------------------------------------------
@@ -235,9 +164,9 @@ def test_without_triton_the_twins_stand_for_the_kernels(monkeypatch):
 @pytest.mark.parametrize("engine", [make_engine, lesson_09.small_engine], ids=["even", "odd vocabulary"])
 def test_copied_bytes_are_those_of_a_live_step(engine):
     engine = engine(options=FUSED)
-    step, gpt2 = lesson_09.device_step_of(engine), engine.model.gpt2
+    step, gpt2 = watch.device_step_of(engine), engine.model.network
     own = {p.untyped_storage().data_ptr() for p in gpt2.parameters()}
-    held = lesson_09.tensors_of(list(vars(step).values()))
+    held = tensors_of(list(vars(step).values()))
     copies = [t for t in held if isinstance(t, Tensor) and t.untyped_storage().data_ptr() not in own]
     assert sum(lesson_09.copied_bytes(engine.model.config, itemsize=4).values()) == sum(
         t.nbytes for t in copies
@@ -253,10 +182,9 @@ def test_alignment():
 # --- records --------------------------------------------------------------------------------------------
 
 
-def sample(rung: str, batch_size: int, step_us: float, **counts_and_us: tuple[int, float]) -> dict:
-    listed = [{"name": n, "count": count, "us": us} for n, (count, us) in counts_and_us.items()]
-    step = {"step_us": step_us, "gpu_busy_us": 0.9 * step_us, "idle_share": 0.1, "kernels": listed}
-    return {"rung": rung, "batch_size": batch_size, "context_len": 100, **step}
+def step_of(rung: str, batch_size: int, step_us: float, **counts_and_us: tuple[int, float]) -> TracedStep:
+    kernels = tuple(KernelTime(name, count, us) for name, (count, us) in counts_and_us.items())
+    return traced(rung, batch_size, step_us, 0.9 * step_us, kernels)
 
 
 SEPARATE_KERNELS = {
@@ -277,41 +205,29 @@ FUSED_KERNELS = {
     "_best_of_pieces_kernel": (1.0, 3.0),
     "Memcpy DtoH (Device -> Pinned)": (1.0, 2.0),
 }
-RECORD = {
-    "samples": [
-        sample("09", 64, 150.0, **FUSED_KERNELS),
-        sample("08", 64, 400.0, **SEPARATE_KERNELS),
-        sample("08", 1, 300.0, **SEPARATE_KERNELS),
-        sample("05", 1, 900.0, **SEPARATE_KERNELS),
-    ]
-}
-
-
-def test_kernels_are_grouped_by_what_they_are_for():
-    products, reductions, attention, norm, small, ends = lesson_09.grouped(RECORD["samples"][1]).values()
-    assert products == (37, 130.0)
-    assert reductions == (12, 24.0)
-    assert attention == (12, 60.0)
-    assert norm == (25, 50.0)
-    assert small == (36, 60.0)
-    assert ends == (1, 9.0)
-    assert lesson_09.grouped(RECORD["samples"][0])["products"] == (49, 135.0)
+STEPS = [
+    step_of("09", 64, 150.0, **FUSED_KERNELS),
+    step_of("08", 64, 400.0, **SEPARATE_KERNELS),
+    step_of("08", 1, 300.0, **SEPARATE_KERNELS),
+    step_of("05", 1, 900.0, **SEPARATE_KERNELS),
+]
+RECORD = record_of("decode_kernels", STEPS, bandwidth=3e12)
 
 
 def test_a_step_of_kernels_as_tables():
-    steps = lesson_09.kernel_samples(RECORD)
+    steps = lesson_09.recorded_steps(RECORD)
     assert list(steps) == [(1, "08"), (64, "08"), (64, "09")]
     table = lesson_09.kernel_table(RECORD, 64)
     assert list(table.columns) == ["kernels, 08", "kernels, 09", "us, 08", "us, 09"]
     assert list(table.loc["all"]) == [123, 62, 333, 170]
-    whole = lesson_09.step_table({**RECORD, "bandwidth": 3e12}).loc["B = 64, rung 09"]
+    whole = lesson_09.step_table(RECORD).loc["B = 64, rung 09"]
     assert (whole["kernels"], whole["GPU busy (us)"]) == (62, 135)
-    limit_us = 1e6 * lesson_09.step_limit(64, 100, 3e12).seconds
+    limit_us = 1e6 * step_limit(64, 100, 3e12).seconds
     assert whole["limit, % of busy"] == round(100 * limit_us / 135, 1)
 
 
 def test_what_each_part_of_a_step_gained():
-    record = {"samples": [s for s in RECORD["samples"] if s["batch_size"] == 64]}
+    record = record_of("decode_kernels", [step for step in STEPS if step.batch_size == 64])
     table = lesson_09.gain_table(record)["B = 64"]
     assert list(table.index) == [
         *(f"{part}, {rung}" for part in ("layers' products", "output layer") for rung in ("08", "09")),
@@ -319,36 +235,19 @@ def test_what_each_part_of_a_step_gained():
         "GPU busy, times less",
     ]
     assert list(table) == ["124", "110", "30", "25", "60", "30", "119", "5", "2.67"]
-    assert lesson_09.share_of_small_ones(RECORD["samples"][1]) == pytest.approx(143 / 333)
+    assert lesson_09.share_of_small_ones(STEPS[1]) == pytest.approx(143 / 333)
 
 
-def test_the_limit_is_that_of_gpt2_in_half_precision():
-    limit = lesson_09.step_limit(2, 10, bandwidth=1.0)
-    parameters = sum(p.numel() for p in lesson_09.meta_gpt2().parameters())
-    assert limit.weight_bytes == 2 * (parameters - 1024 * 768)
-    assert limit.kv_bytes == 2 * RANDOM_CONFIGS["gpt2"].kv_values_per_token * 22
-
-
-def test_the_slowest_kernel_that_runs_once():
-    assert lesson_09.slowest_single(RECORD["samples"][1]) == (
-        "void cutlass::Kernel2<cutlass_80_tensorop>",
-        30.0,
-    )
-
-
-def attention_sample(kernel: str, context_len: int, us: float) -> dict:
-    sizes = {"batch_size": 8, "context_len": context_len, "splits": 11 if kernel == "split" else 1}
-    return {"kernel": kernel, **sizes, "us": us, "num_bytes": 3e6, "copy_bytes_per_second": 3e12}
-
-
-ATTENTION = {
-    "samples": [
-        attention_sample(kernel, length, us)
+ATTENTION = record_of(
+    "attention",
+    [
+        AttentionTime(kernel, 8, length, 11 if kernel == "split" else 1, (1e-6 * us,), 3_000_000)
         for kernel, length, us in (
             ("one_program", 900, 10.0), ("split", 900, 2.0), ("one_program", 100, 4.0), ("split", 100, 4.0)
         )
-    ]
-}  # fmt: skip
+    ],
+    bandwidth=3e12,
+)  # fmt: skip
 
 
 def test_attention_alone_as_a_table():
@@ -364,36 +263,13 @@ def texts(figure) -> str:
     return " ".join(text.get_text() for axes in figure.axes for text in axes.texts)
 
 
-def test_a_layer_is_drawn_box_by_box():
-    rows = {
-        "below": [show.KernelBox("layer_norm", 1, 10), show.KernelBox("linear", 1, 30)],
-        "here": [show.KernelBox("norm_linear", 2, 30)],
-    }
-    figure = show.draw_layer_kernels(rows)
-    (axes,) = figure.axes
-    assert [patch.get_width() for patch in axes.patches] == pytest.approx([0.92, 0.92, 1.92])
-    assert "norm_linear" in texts(figure) and "30" in texts(figure)
-
-
 def test_steps_are_drawn_with_their_limit():
-    times = {
-        f"{rung} {size}": show.StepTime({g: us for g, (_, us) in lesson_09.grouped(s).items()}, 80.0, 9)
-        for (size, rung), s in lesson_09.kernel_samples(RECORD).items()
-    }
-    figure = show.draw_step_kernels(times)
+    steps = {f"{step.rung} {step.batch_size}": step for step in STEPS[:3]}
+    figure = show.draw_step_kernels(steps, dict.fromkeys(steps, 80.0))
     (axes,) = figure.axes
-    assert len(axes.patches) == 3 * len(lesson_09.GROUP_NAMES)
+    assert len(axes.patches) == 3 * len(GROUPS)
     assert [line.get_xdata()[0] for line in axes.lines] == [80.0, 80.0, 80.0]
-    assert "9 kernels, 333 µs" in texts(figure) and "9 kernels, 170 µs" in texts(figure)
-
-
-def test_errors_are_drawn_a_line_a_formula():
-    figure = show.draw_errors(
-        {"one": {"a": [1e-3, 1.0], "b": [0.0, 1e-3]}, "two": {"a": [1, 1]}}, [1, 10], 0.5
-    )
-    first, second = figure.axes
-    assert (len(first.lines), len(second.lines)) == (3, 2)
-    assert min(first.lines[1].get_ydata()) == 1e-8  # an error of 0 has a place on a logarithmic axis
+    assert "123 kernels, 333 µs" in texts(figure) and "62 kernels, 170 µs" in texts(figure)
 
 
 def test_programs_and_shares_are_drawn():
@@ -410,14 +286,7 @@ def test_programs_and_shares_are_drawn():
 
 @pytest.mark.slow
 def test_attention_times_are_drawn_a_line_a_kernel_and_batch():
-    top, bottom = show.draw_attention_times(ATTENTION["samples"]).axes
+    top, bottom = show.draw_attention_times(ATTENTION.samples, ATTENTION.bandwidth).axes
     one, split = top.lines
-    assert (list(one.get_xdata()), list(split.get_ydata())) == ([100, 900], [4.0, 2.0])
+    assert list(one.get_xdata()) == [100, 900] and list(split.get_ydata()) == pytest.approx([4.0, 2.0])
     assert list(bottom.lines[1].get_ydata()) == pytest.approx([25.0, 50.0])
-
-
-def test_the_notebooks_records_are_of_the_format_above():
-    for name, keys in (("decode_kernels_h100", RECORD), ("attention_h100", ATTENTION)):
-        if not (bench.record.RESULTS / f"{name}.json").exists():
-            pytest.skip(f"{name} is not recorded yet")
-        assert keys["samples"][0].keys() <= bench.load_record(name)["samples"][0].keys()

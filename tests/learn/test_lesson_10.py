@@ -2,18 +2,25 @@
 
 from itertools import pairwise
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
-from helpers import GREEDY, assert_no_block_is_lost, make_engine, small_model, tokens_alone
+from helpers import GREEDY, assert_no_block_is_lost, make_engine, tokens_alone
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from made_records import (
+    card_of,
+    card_record,
+    host_time_of,
+    host_time_record,
+    record_of,
+    run_of,
+    runs_record,
+    traced,
+)
 
 from labkit import LADDER, SamplingParams
-from labkit.bench import host_times
-from labkit.bench.comparison import MIN_ROUNDS
-from labkit.engine.step.staging import PinnedReadback
+from labkit.engine.step.staging import PinnedTokens
 from labkit.learn import lesson_10
 from labkit.learn.lesson_10 import (
     Access,
@@ -23,7 +30,9 @@ from labkit.learn.lesson_10 import (
     simulate,
     step_time,
 )
-from labkit.show import Flights, draw_flights, draw_idle, draw_schedules, record_flights, steps_on_device
+from labkit.results.comparison import MIN_ROUNDS
+from labkit.show import draw_idle, draw_schedules
+from labkit.watch import Flights
 
 AT_ONCE, ONE_BEHIND = LADDER["09"].options, LADDER["10"].options
 PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5, 6), (1, 2, 3, 4)]
@@ -79,91 +88,9 @@ def test_the_schedules_are_drawn_on_one_clock():
     assert [axes.get_title(loc="left") for axes in fig.axes] == ["a: a note", "b"]
     boxes = [patch for patch in second.patches if patch.get_x() or patch.get_width() < 900]
     assert max(patch.get_x() + patch.get_width() for patch in boxes) <= 900
-    plt.close(fig)
 
 
 # --- what is on its way ------------------------------------------------------------------------------
-
-
-def watched_run(options, each_params, model=None, **settings):
-    engine = make_engine(model, options=options, prefix_cache=False, **settings)
-    ids = [engine.add_request(*each) for each in zip(PROMPTS, each_params, strict=False)]
-    outputs = []
-    with record_flights(engine) as watched:
-        while engine.has_work:
-            outputs += engine.step()
-    assert_no_block_is_lost(engine)
-    tokens = [tuple(o.token_id for o in outputs if o.request_id == i) for i in ids]
-    return watched, tokens
-
-
-def test_read_at_once_launches_what_is_handed_out():
-    watched, _ = watched_run(AT_ONCE, [GREEDY] * 4)
-    assert watched.tokens_launched == watched.tokens_handed_out == 4 * 7  # the first comes from the prefill
-    assert [(f.launched_in, f.read_in) for f in watched.flights] == [(i, i) for i in range(1, 8)]
-    assert watched.most_in_flight == 1
-    assert watched.calls_that_waited == list(range(1, 8))
-
-
-def test_a_stop_at_a_length_launches_nothing_in_vain():
-    each = [SamplingParams(n, stop_on_eos=False) for n in (1, 2, 5, 8)]
-    watched, _ = watched_run(ONE_BEHIND, each)
-    assert watched.tokens_launched == watched.tokens_handed_out == sum(n - 1 for n in (1, 2, 5, 8))
-    # In call 0, which is the prefill's, the first.
-    assert [(f.launched_in, f.read_in) for f in watched.flights] == [(i - 1, i) for i in range(1, 8)]
-    assert watched.most_in_flight == 2
-    assert watched.calls_that_waited == [7]
-
-
-def test_a_text_that_ends_wastes_one_token():
-    eos = tokens_alone(PROMPTS[0], GREEDY)[3]
-    model = small_model(eos_token_id=eos)
-    watched, tokens = watched_run(ONE_BEHIND, [GREEDY] * 4, model)
-    at_once, expected = watched_run(AT_ONCE, [GREEDY] * 4, model)
-    assert tokens == expected
-    ended = sum(made[-1] == eos and len(made) < 8 for made in tokens)
-    assert ended and watched.tokens_to_nobody == ended and at_once.tokens_to_nobody == 0
-    read = [flight for flight in watched.flights if flight.read_in]
-    (flight,) = (f for f in read if 0 in f.request_ids and f.token_ids[0] == eos and 0 in f.handed_to)
-    assert 0 in watched.flights[flight.number].to_nobody  # the next one
-    fig = draw_flights(watched, ends=eos)
-    (axes,) = fig.axes
-    assert len(axes.patches) == watched.tokens_launched
-    said = [text.get_text() for text in axes.texts]
-    assert (said.count("end"), said.count("×")) == (ended, ended)
-    plt.close(fig)
-
-
-def test_the_table_of_flights():
-    watched, _ = watched_run(ONE_BEHIND, [SamplingParams(3, stop_on_eos=False)] * 2)
-    rows = watched.table().to_dict("records")
-    assert [list(row.values()) for row in rows] == [[0, 1, "0 1", "-"], [1, 2, "0 1", "-"]]
-
-
-def test_a_pool_too_small_makes_the_following_step_wait():
-    each = [SamplingParams(12, stop_on_eos=False)] * 4
-    watched, tokens = watched_run(ONE_BEHIND, each, max_blocks_per_layer=8)
-    assert tokens == [tokens_alone(prompt, each[0]) for prompt in PROMPTS]
-    assert watched.tokens_to_nobody == 0
-    waited = watched.calls_that_waited
-    assert len(waited) > 1
-    for call in waited:
-        assert not [f for f in watched.flights if f.launched_in == call and f.read_in != call]
-
-
-def test_only_steps_that_are_launched_can_be_watched():
-    with (
-        pytest.raises(ValueError, match="rung 06"),
-        record_flights(make_engine(options=LADDER["05"].options)),
-    ):
-        pass
-
-
-def test_the_watch_ends():
-    engine = make_engine(options=ONE_BEHIND)
-    with record_flights(engine):
-        assert "start" in vars(engine.decode_step)
-    assert "start" not in vars(engine.decode_step) and "next_tokens" not in vars(engine.readback)
 
 
 def test_nothing_was_watched():
@@ -243,28 +170,19 @@ def test_bookkeeping_grows_with_the_batch_on_rung_09_and_not_on_rung_10():
     assert four_more == 2 * two_more > 0
 
 
-def test_launches_are_counted_by_kind_and_the_engine_is_as_before():
-    params = SamplingParams(20, stop_on_eos=False)
-    engine = make_engine(options=ONE_BEHIND, prefix_cache=False)
-    # 19 launches; the first walks over the requests, and nobody leaves before the end.
-    assert lesson_10.count_launches(engine, PROMPTS, params) == {"walked": 1, "in a stretch": 18}
-    assert not {"launch", "launch_again"} & set(vars(engine.decode_step))
-    engine = make_engine(options=AT_ONCE, prefix_cache=False)
-    assert lesson_10.count_launches(engine, PROMPTS, params) == {"walked": 19, "in a stretch": 0}
-
-
 def test_the_streaming_table_has_the_median_of_the_runs():
-    def run(seconds: float, *gaps: int) -> dict:
-        return {"tokens": 100, "seconds": seconds, "itl_us": [[2, list(gaps)]]}
+    def run(seconds: float, *gaps: int):
+        return "10", run_of(seconds=seconds, new_tokens=(50, 50), gaps_us=gaps * 2)
 
-    record = {"samples": [run(1.0, *[1000] * 98, 3000, 3000), run(2.0, 2000), run(4.0, 4000)]}
+    record = runs_record([run(1.0, *[1000] * 98, 3000, 3000), run(2.0, 2000), run(4.0, 4000)])
     (row,) = lesson_10.streaming_table({"a": record}).to_dict("records")
     assert row == {"tokens/s": "50", "ITL p50 (ms)": 2.0, "ITL p99 (ms)": 3.0, "p99 / p50": 1.0, "runs": 3}
 
 
 def test_slow_gaps_are_those_of_more_than_twice_the_median():
-    gaps = [[2, [1000, 1000, 2001, 1000]], [1, [1000, 2000, 4000, 1000]]]
-    (row,) = lesson_10.slow_gaps({"samples": [{"itl_us": gaps}]}).reset_index().to_dict("records")
+    gaps = [1000, 1000, 2001, 1000] * 2 + [1000, 2000, 4000, 1000]
+    record = runs_record([("10", run_of(new_tokens=(5, 5, 5), gaps_us=gaps))])
+    (row,) = lesson_10.slow_gaps(record).reset_index().to_dict("records")
     assert row == {
         "run": 1,
         "before token": "4 of 5",
@@ -285,21 +203,21 @@ def test_one_stream_has_one_order_and_two_have_some_that_are_wrong():
 
 
 def test_two_buffers_hold_two_steps_and_one_does_not():
-    right = PinnedReadback(2, torch.device("cpu"))
-    assert lesson_10.two_steps_on_their_way(right) == [[11, 12], [21, 22]]
-    assert lesson_10.two_steps_on_their_way(OneBuffer(2)) == [[21, 22], [21, 22]]
+    right = PinnedTokens(2, torch.device("cpu"))
+    assert lesson_10.two_steps_in_flight(right) == [[11, 12], [21, 22]]
+    assert lesson_10.two_steps_in_flight(OneBuffer(2)) == [[21, 22], [21, 22]]
 
 
 @pytest.mark.parametrize(
-    ("what", "in_flight", "booked", "launches"),
+    ("what", "in_flight", "counted", "launches"),
     [("launch", "1 -> 1", 0, [0, 2]), ("read", "1 -> 0", -1, [2, 1])],
 )
-def test_what_a_failure_leaves(what, in_flight, booked, launches):
+def test_what_a_failure_leaves(what, in_flight, counted, launches):
     engine = make_engine(options=ONE_BEHIND, prefix_cache=False)
     row, tokens = lesson_10.run_with_failure(engine, PROMPTS, GREEDY, what)
     assert tokens == [tokens_alone(prompt, GREEDY) for prompt in PROMPTS]
-    before, after = map(int, row["tokens booked"].split(" -> "))
-    assert after - before == booked
+    before, after = map(int, row["tokens counted"].split(" -> "))
+    assert after - before == counted
     assert row["steps in flight"] == in_flight
     assert row["the next two calls launch"] == launches and row["and hand out"] == [4, 4]
     assert_no_block_is_lost(engine)
@@ -308,20 +226,21 @@ def test_what_a_failure_leaves(what, in_flight, booked, launches):
 # --- the recorded runs -------------------------------------------------------------------------------
 
 
-def idle_record(*samples):
-    names = ("rung", "batch_size", "step_us", "gpu_busy_us")
-    return {"samples": [dict(zip(names, sample, strict=True)) for sample in samples]}
-
-
-IDLE = idle_record(
-    ("09", 1, 200.0, 100.0), ("09", 64, 800.0, 500.0), ("09", 64, 802.0, 500.0), ("10", 64, 510.0, 500.0)
+IDLE = record_of(
+    "decode_kernels",
+    [
+        traced("09", 1, 200.0, 100.0),
+        traced("09", 64, 800.0, 500.0),
+        traced("09", 64, 802.0, 500.0),
+        traced("10", 64, 510.0, 500.0),
+    ],
 )
 
 
 def test_idle_times_by_rung_and_batch_size():
-    steps = steps_on_device(IDLE)
-    assert steps["09", 64] == ("09", 64, 801, 500)
-    assert steps["09", 1].idle_share == 0.5 and steps["09", 1].waits_us == 100
+    steps = IDLE.steps
+    assert steps["09", 64] == traced("09", 64, 801, 500)
+    assert steps["09", 1].idle_share == 0.5 and steps["09", 1].idle_us == 100
     work = lesson_10.work_of(steps["09", 64])
     assert (work.gpu, work.host) == (500, 301)
     fig = draw_idle(list(steps.values()))
@@ -336,7 +255,6 @@ def test_idle_times_by_rung_and_batch_size():
         "idle 37.6 %",
         "idle 2.0 %",
     ]
-    plt.close(fig)
 
 
 def test_a_step_is_expected_to_take_the_larger_part():
@@ -344,52 +262,29 @@ def test_a_step_is_expected_to_take_the_larger_part():
     assert list(row.values()) == [500, 301, 801, 500, 510]
 
 
-def host_sample(rung, batch_size, step):
-    lanes = {"step_seconds": step, "tables_seconds": step, "append_seconds": step}
-    return {"rung": rung, "batch_size": batch_size, "num_layers": 2, **lanes}
-
-
-HOST = {"samples": [host_sample("10", 64, [250e-6] * 3), host_sample("10", 128, [600e-6] * 3)]}
+HOST = host_time_record([("10", host_time_of(64, [250e-6] * 3)), ("10", host_time_of(128, [600e-6] * 3))])
 
 
 def test_the_host_is_hidden_while_it_is_shorter():
     (row,) = lesson_10.hidden_table(IDLE, HOST, "10").to_dict("records")
     assert list(row.values()) == [250, 500, 50, True, 2.0]
-    assert lesson_10.host_ratio(host_times(HOST)["10"], 128, over=64) == pytest.approx(2.4)
+    assert lesson_10.host_ratio(HOST, "10", 128, over=64) == pytest.approx(2.4)
 
 
-def ladder_sample(rung, decode, whole, ttft):
-    return {
-        "rung": rung,
-        "decode_seconds": decode,
-        "decode_steps": 10,
-        "seconds": whole,
-        "ttft": [ttft] * 3,
-        "append_paths": {"fused": 1},
-    }
-
-
-LADDER_RECORD = {
-    "samples": [ladder_sample("09", 2.0, 3.0, 0.1), ladder_sample("10", 1.0, 2.0, 0.2)] * 2 * MIN_ROUNDS
-}
-
-
-def test_whole_runs_and_first_tokens_are_compared():
-    compared = lesson_10.whole_comparison(LADDER_RECORD, "09", "10")
-    assert compared.speedup == pytest.approx(1.5) and compared.verdict == "faster"
-    assert lesson_10.step_us(LADDER_RECORD, "10") == pytest.approx(1e5)
-    table = lesson_10.first_token_table({"here": LADDER_RECORD}, "09", "10")
+def test_first_tokens_are_compared():
+    runs = [("09", run_of(ttft=(0.1,) * 3)), ("10", run_of(ttft=(0.2,) * 3))]
+    record = runs_record(runs * 2 * MIN_ROUNDS)
+    table = lesson_10.first_token_table({"here": record}, "09", "10")
     (row,) = table.to_dict("records")
     assert list(row.values()) == [100, 200, "×0.500", "[0.500, 0.500]"]
 
 
-def card_sample(rung, batch_size, kernels):
-    card = {"host": {"aten_ops": 7}, "device": {"kernels": kernels, "source": "here"}}
-    return {"rung": rung, "key": {"model": "m", "prompt_lens": [3] * batch_size}, "card": card}
-
-
 def test_the_cards_that_both_rungs_have_are_compared():
-    samples = [card_sample("09", 1, 5), card_sample("09", 2, 5), card_sample("10", 1, 5)]
-    assert lesson_10.card_differences({"samples": samples}, "09", "10") == (1, {})
-    samples += [card_sample("10", 2, 6), card_sample("08", 2, 9)]
-    assert lesson_10.card_differences({"samples": samples}, "09", "10") == (2, {"kernels": [(5, 6)]})
+    cards = [
+        ("09", 1, "m", (3,), card_of(5)),
+        ("09", 2, "m", (3, 3), card_of(5)),
+        ("10", 1, "m", (3,), card_of(5)),
+    ]
+    assert lesson_10.card_differences(card_record(cards), "09", "10") == (1, {})
+    cards += [("10", 2, "m", (3, 3), card_of(6)), ("08", 2, "m", (3, 3), card_of(9))]
+    assert lesson_10.card_differences(card_record(cards), "09", "10") == (2, {"kernels": [(5, 6)]})

@@ -1,46 +1,29 @@
 """Lesson 11: reading the records side by side, and the parts of a step."""
 
-import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
-import torch
+from made_records import card_of, card_record, record_of, run_of, runs_record, traced
 
-from labkit import LADDER, SchedulerConfig, bench, load_model, show
+from labkit import LADDER, SchedulerConfig, load_model, show
 from labkit.bench.limit import decode_limit
 from labkit.bench.workload import Workload
 from labkit.learn import lesson_11
+from labkit.results import CostCard, HostCounts, KernelTime
+from labkit.results.kernels import ATTENTION, HEAD, IDLE, part_us
+from labkit.results.peers import PeerSample
 
 # --- records ------------------------------------------------------------------------------------------
 
 
-def ladder_sample(rung, seconds):
-    return {
-        "rung": rung,
-        "decode_seconds": seconds,
-        "decoded_tokens": 100,
-        "prefill_seconds": 0.5,
-        "seconds": seconds + 0.5,
-        "limit_seconds": 0.25,
-        "append_paths": {},
-    }
+def ladder(**seconds: float):
+    """Four runs of each rung that decode 100 tokens in so many seconds, after half a second of prompts."""
+    runs = {rung[1:]: run_of(s, s + 0.5, prefill_seconds=0.5) for rung, s in seconds.items()}
+    return runs_record([*runs.items()] * 4, limit_seconds=0.25)
 
 
-LADDER_RECORD = {"samples": [ladder_sample("00", 4.0)] * 4 + [ladder_sample("01", 1.0)] * 4}
-
-
-def test_the_steps_of_a_ladder():
-    table = lesson_11.steps_table(LADDER_RECORD)
-    assert list(table.loc["00"]) == ["25", "6.2", "", "", ""]
-    assert list(table.loc["01"]) == ["100", "25.0", "×4.00", "[4.000, 4.000]", "faster"]
-    assert lesson_11.reached(LADDER_RECORD, "01") == pytest.approx(25)
-    assert lesson_11.prefill_share(LADDER_RECORD, "01") == pytest.approx(100 / 3)
-
-
-def test_rungs_of_several_workloads_in_one_table():
-    later = {"samples": [ladder_sample("01", 2.0)]}
-    rates = lesson_11.rates_table({"a": LADDER_RECORD, "b": later})
-    assert rates.to_dict("list") == {"a": ["25 (6.2 %)", "100 (25.0 %)"], "b": ["", "50 (12.5 %)"]}
-    assert lesson_11.prefill_table({"b": later}, ["01"]).loc["01", "b"] == "20.0 %"
+def test_what_prompts_take_in_several_workloads():
+    table = lesson_11.prefill_table({"a": ladder(r01=1.0), "b": ladder(r01=2.0)}, ["01"])
+    assert list(table.loc["01"]) == ["33.3 %", "20.0 %"]
 
 
 def test_what_changed_from_rung_to_rung():
@@ -52,53 +35,33 @@ def test_what_changed_from_rung_to_rung():
     assert table.loc["01", "after"] == "036"
 
 
-def card(rung, model, lens, kernels):
-    host = dict.fromkeys((*lesson_11.HOST_COLUMNS, "kv_bytes_written"), 1)
-    device = {**dict.fromkeys(lesson_11.DEVICE_COLUMNS, 2), "kernels": kernels}
-    key = {"model": model, "prompt_lens": lens}
-    return {"rung": rung, "batch_size": 2, "key": key, "card": {"host": host, "device": device}}
-
-
 def test_what_each_rung_removed_comes_from_the_cards_asked_for():
-    record = {
-        "samples": [
-            card("01", "m", [20, 23], 7),
-            card("00", "m", [20, 23], 9),
-            card("00", "m", [20, 20], 1),
-            card("00", "other", [20, 23], 1),
+    record = card_record(
+        [
+            ("01", 2, "m", (20, 23), card_of(7, index_tensors=1)),
+            ("00", 2, "m", (20, 23), card_of(9, index_tensors=1)),
+            ("00", 2, "m", (20, 20), card_of(1)),
+            ("00", 2, "other", (20, 23), card_of(1)),
         ]
-    }
+    )
     table = lesson_11.removed_table(record, "m", 2, (20, 23))
     assert list(table.index) == ["00", "01"] and list(table["kernels"]) == [9, 7]
     assert table.loc["00", "index tensors"] == 1
-
-
-def test_host_times_by_rung_and_batch_size():
-    lanes = {"num_layers": 2, "tables_seconds": [0.0], "append_seconds": [0.0]}
-    samples = [{"rung": "00", "batch_size": b, "step_seconds": [b * 1e-6] * 3, **lanes} for b in (1, 8, 64)]
-    table = lesson_11.host_table({"samples": samples}, (8, 64))
-    assert table.to_dict("index") == {"00": {"B = 8": 8, "B = 64": 64}}
 
 
 # --- peers --------------------------------------------------------------------------------------------
 
 
 def peer_sample(engine, seconds, first=0.5, decode=10.0):
-    return {
-        "engine": engine,
-        "seconds": seconds,
-        "first_token_seconds": first,
-        "tokens": 100,
-        "tokens_per_second": 100 / seconds,
-        "decode_tokens_per_second": decode,
-        "equal_requests": 3,
-        "limit_seconds": 0.5,
-    }
+    return PeerSample(engine, seconds, first, 100, decode, equal_requests=3, limit_seconds=0.5)
 
 
-PEERS = {
-    "settings": {"num_requests": 4},
-    "samples": [
+def peers_record(*samples):
+    return record_of("peers", samples, num_requests=4)
+
+
+PEERS = peers_record(
+    *(
         peer_sample(engine, seconds, first, decode)
         for engine, seconds, first, decode in (
             ("labkit 00", 8.0, 0.5, 10.0),
@@ -107,24 +70,13 @@ PEERS = {
             ("vllm", 2.0, None, None),
         )
         for _ in range(4)
-    ],
-}
+    )
+)
 
 
 def test_peers_are_compared_with_our_last_rung():
-    assert lesson_11.best_of_ours(PEERS) == "labkit 10"
-    assert lesson_11.best_of_theirs(PEERS) == "vllm"
-    assert lesson_11.peer_rates(PEERS)["vllm"] == [50] * 4
-    assert lesson_11.peer_limit(PEERS) == 200
-    assert lesson_11.peer_comparison(PEERS, "vllm", "labkit 10").speedup == pytest.approx(2)
     notes = lesson_11.peer_notes(PEERS)
     assert notes["transformers"] == "labkit 10: ×4.00 [4.00, 4.00]" and "labkit 10" not in notes
-
-
-def test_the_table_of_peers():
-    table = lesson_11.peers_table(PEERS)
-    assert list(table.loc["labkit 10"]) == ["100", "10", "500.0", "50.0"]
-    assert list(table.loc["vllm"]) == ["50", "", "", "25.0"]
 
 
 def test_whose_tokens_a_peer_made():
@@ -133,108 +85,66 @@ def test_whose_tokens_a_peer_made():
 
 
 def test_rungs_that_another_engine_is_ahead_of():
-    peers = {
-        "samples": [peer_sample("transformers", 4.0, decode=30.0), peer_sample("other", 9.0, decode=9.0)]
-    }
-    assert lesson_11.slower_rungs(LADDER_RECORD, peers) == {"transformers": "00", "other": "none"}
-    assert lesson_11.slower_rungs(LADDER_RECORD, PEERS) == {"transformers": "none"}
+    peers = peers_record(peer_sample("transformers", 4.0, decode=30.0), peer_sample("other", 9.0, decode=9.0))
+    assert lesson_11.slower_rungs(ladder(r00=4.0, r01=1.0), peers) == {"transformers": "00", "other": "none"}
+    assert lesson_11.slower_rungs(ladder(r00=4.0, r01=1.0), PEERS) == {"transformers": "none"}
 
 
 def test_peers_are_drawn_from_the_slowest_to_the_limit():
-    fig = show.draw_peers(lesson_11.peer_rates(PEERS), 400, lesson_11.peer_notes(PEERS))
+    fig = show.draw_peers(PEERS.rates, 400, lesson_11.peer_notes(PEERS))
     (axes,) = fig.axes
     labels = [label.get_text() for label in axes.get_yticklabels()]
     assert labels == ["labkit 00", "transformers", "vllm", "labkit 10", "the hardware's limit"]
     assert axes.get_xscale() == "log"
     assert "labkit 10: ×2.00 [2.00, 2.00]" in [text.get_text() for text in axes.texts]
-    plt.close(fig)
-
-
-def test_near_rates_are_drawn_from_zero():
-    fig = show.draw_peers({"a": [10.0, 11.0], "b": [12.0]})
-    (axes,) = fig.axes
-    assert axes.get_xscale() == "linear" and axes.get_xlim()[0] == 0
-    plt.close(fig)
 
 
 # --- the rest of the gap ------------------------------------------------------------------------------
 
-STEP = {
-    "rung": "10",
-    "batch_size": 2,
-    "context_len": 9,
-    "step_us": 100.0,
-    "gpu_busy_us": 95.0,
-    "kernels": [
-        {"name": "_split_paged_attn_append_kernel", "count": 12, "us": 20.0},
-        {"name": "_norm_linear_kernel", "count": 24, "us": 30.0},
-        {"name": "_linear_residual_kernel", "count": 24, "us": 10.0},
-        {"name": "nvjet_hsh_64x8", "count": 1, "us": 25.0},
-        {"name": "void at::native::layer_norm(float*)", "count": 1, "us": 7.0},
-        {"name": "Memcpy DtoH (Device -> Pinned)", "count": 1, "us": 3.0},
-    ],
-}
+STEP = traced(
+    "10",
+    2,
+    100.0,
+    95.0,
+    (
+        KernelTime("_split_paged_attn_append_kernel", 12, 20.0),
+        KernelTime("_norm_linear_kernel", 24, 30.0),
+        KernelTime("_linear_residual_kernel", 24, 10.0),
+        KernelTime("nvjet_hsh_64x8", 1, 25.0),
+        KernelTime("void at::native::layer_norm(float*)", 1, 7.0),
+        KernelTime("Memcpy DtoH (Device -> Pinned)", 1, 3.0),
+    ),
+    context_len=9,
+)
 BANDWIDTH = 2e12
-
-
-def test_a_step_s_parts_are_the_whole_step():
-    parts = lesson_11.step_parts(STEP)
-    assert list(parts.values()) == [20, 40, 25, 10, 5]
-    assert sum(parts.values()) == STEP["step_us"]
 
 
 @pytest.mark.slow
 def test_the_floors_are_the_limit_of_the_step():
     floors = lesson_11.step_floors(STEP, BANDWIDTH)
-    limit = decode_limit(load_model("random:gpt2").gpt2.half(), [9, 9], BANDWIDTH)
+    limit = decode_limit(load_model("random:gpt2").network.half(), [9, 9], BANDWIDTH)
     assert sum(floors.values()) == pytest.approx(1e6 * limit.seconds)
-    assert floors[lesson_11.ATTENTION] == pytest.approx(1e6 * limit.kv_bytes / BANDWIDTH)
+    assert floors[ATTENTION] == pytest.approx(1e6 * limit.kv_bytes / BANDWIDTH)
 
 
 def test_the_gap_is_shared_out():
     table = lesson_11.gap_table(STEP, BANDWIDTH)
     assert sum(table["% of the gap"].astype(float)) == pytest.approx(100, abs=2)
-    assert table.loc[lesson_11.IDLE, "at the limit"] == 0
-    assert list(lesson_11.rest_table(STEP).index) == ["layer_norm", "Memcpy DtoH"]
+    assert table.loc[IDLE, "at the limit"] == 0
 
 
 def test_what_one_kernel_takes():
     table = lesson_11.kernels_table(STEP, BANDWIDTH)
     assert list(table["kernels a step"]) == [12, 48, 1]
-    assert table.loc[lesson_11.HEAD, "us each"] == 25.0
-
-
-@pytest.mark.parametrize(
-    ("kernel", "short"),
-    [
-        ("void at::native::(anonymous namespace)::norm<float, 2>(int, float*)", "norm"),
-        ("_embed_slots_kernel", "_embed_slots_kernel"),
-        ("Memcpy DtoH (Device -> Pinned)", "Memcpy DtoH"),
-    ],
-)
-def test_kernels_have_short_names(kernel, short):
-    assert lesson_11.short_name(kernel) == short
-
-
-def test_idle_time_by_rung():
-    record = {"samples": [{**STEP, "idle_share": 0.05}, {**STEP, "batch_size": 64, "idle_share": 0.5}]}
-    assert list(lesson_11.idle_table(record, 2).loc["10"]) == [100, 95, "5 %", 63]
-
-
-def test_a_step_is_found_by_its_rung_and_batch():
-    record = {"samples": [STEP]}
-    assert lesson_11.kernel_sample(record, "10", 2) is STEP
-    with pytest.raises(ValueError, match="no step of rung 10 at B = 3"):
-        lesson_11.kernel_sample(record, "10", 3)
+    assert table.loc[HEAD, "us each"] == 25.0
 
 
 def test_the_parts_are_drawn_over_their_floors():
-    both = lesson_11.step_parts(STEP), lesson_11.step_floors(STEP, BANDWIDTH)
+    both = part_us(STEP), lesson_11.step_floors(STEP, BANDWIDTH)
     fig = show.draw_step_parts({"B = 2": both})
     (axes,) = fig.axes
     assert [t.get_text() for t in axes.get_yticklabels()] == ["B = 2, measured", "B = 2, at the limit"]
     assert axes.texts[0].get_text().strip() == "100 µs"
-    plt.close(fig)
 
 
 # --- here and now -------------------------------------------------------------------------------------
@@ -257,7 +167,7 @@ def test_agreement_is_told_by_engine():
 
 
 def test_the_live_table_has_a_row_a_rung():
-    engine_cards = {"05": bench.CostCard(1, {}, bench.cost_cards.HostCounts(1, 2, 3, 4, 5), None)}
+    engine_cards = {"05": CostCard(1, {}, HostCounts(1, 2, 3, 4, 5), None)}
     table = lesson_11.live_table(engine_cards)
     assert table.loc["05"].to_dict() == {
         "calls into the manager": 1,
@@ -265,8 +175,3 @@ def test_the_live_table_has_a_row_a_rung():
         "index tensors": 4,
         "operators": 3,
     }
-
-
-def test_a_model_on_paper_takes_no_memory():
-    gpt2 = lesson_11.on_paper()
-    assert gpt2.wte.weight.is_meta and gpt2.wte.weight.dtype == torch.float16

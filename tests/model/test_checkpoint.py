@@ -15,7 +15,7 @@ from torch import Tensor
 from labkit import load_model
 from labkit.errors import CheckpointError
 from labkit.model import GPT2Config
-from labkit.model.checkpoint import random_gpt2
+from labkit.model.checkpoint import random_network
 
 VOCAB_SIZE = 300
 
@@ -199,7 +199,7 @@ def test_a_proxy_that_breaks_down_is_told_like_any_lack_of_network(monkeypatch):
 
 
 def assert_same_weights(checkpoint: Path, other: Path) -> None:
-    a, b = (load_model(directory).gpt2.state_dict() for directory in (checkpoint, other))
+    a, b = (load_model(directory).network.state_dict() for directory in (checkpoint, other))
     assert a.keys() == b.keys()
     assert all(torch.equal(a[key], b[key]) for key in a)
 
@@ -263,17 +263,17 @@ def test_nothing_is_ever_unpickled(checkpoint: Path, sound: Path, tmp_path: Path
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_weights_come_in_the_dtype_asked_for_and_tied(sound: Path, dtype: torch.dtype):
     model = load_model(sound, dtype=dtype)
-    assert {tensor.dtype for tensor in model.gpt2.state_dict().values()} == {dtype} == {model.dtype}
-    assert model.gpt2.lm_head.weight is model.gpt2.wte.weight
-    assert not any(parameter.requires_grad for parameter in model.gpt2.parameters())
-    assert not model.gpt2.training
+    assert {tensor.dtype for tensor in model.network.state_dict().values()} == {dtype} == {model.dtype}
+    assert model.network.lm_head.weight is model.network.wte.weight
+    assert not any(parameter.requires_grad for parameter in model.network.parameters())
+    assert not model.network.training
 
 
 def test_a_relative_path_is_found_from_anywhere(tmp_path: Path, monkeypatch, tiny):
     monkeypatch.chdir(tmp_path)
     model = load_model("data/tiny-gpt2")
     assert model.name == "data/tiny-gpt2"
-    assert torch.equal(model.gpt2.wte.weight, tiny.gpt2.wte.weight)
+    assert torch.equal(model.network.wte.weight, tiny.network.wte.weight)
 
 
 def test_moving_copies_and_stays_tied_and_not_moving_copies_nothing(sound: Path):
@@ -281,8 +281,8 @@ def test_moving_copies_and_stays_tied_and_not_moving_copies_nothing(sound: Path)
     assert model.to("cpu", torch.float32) is model
     half = model.to("cpu", torch.float16)
     assert (half.dtype, model.dtype, half.name) == (torch.float16, torch.float32, model.name)
-    assert half.gpt2.lm_head.weight is half.gpt2.wte.weight
-    assert model.gpt2.lm_head.weight is model.gpt2.wte.weight
+    assert half.network.lm_head.weight is half.network.wte.weight
+    assert model.network.lm_head.weight is model.network.wte.weight
 
 
 # --- random weights --------------------------------------------------------------------------------
@@ -291,7 +291,7 @@ def test_moving_copies_and_stays_tied_and_not_moving_copies_nothing(sound: Path)
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_seed_gives_the_same_random_weights_and_another_seed_others(tied: bool):
     config = GPT2Config(97, 16, 12, 2, 3, tie_word_embeddings=tied)
-    first, again, other = (random_gpt2(config, seed).state_dict() for seed in (7, 7, 8))
+    first, again, other = (random_network(config, seed).state_dict() for seed in (7, 7, 8))
     assert all(torch.equal(first[key], again[key]) for key in first)
     drawn = [key for key in first if key.endswith("weight") and "ln_" not in key]
     assert len(drawn) == 11
@@ -302,13 +302,13 @@ def test_a_seed_gives_the_same_random_weights_and_another_seed_others(tied: bool
 @pytest.mark.slow
 def test_random_gpt2_has_the_size_of_gpt2_and_says_that_it_is_random():
     model = load_model("random:gpt2", dtype=torch.bfloat16)
-    assert sum(parameter.numel() for parameter in model.gpt2.parameters()) == 124_439_808
+    assert sum(parameter.numel() for parameter in model.network.parameters()) == 124_439_808
     assert model.config == GPT2Config(50257, 1024, 768, 12, 12, eos_token_id=50256)
     assert model.has_random_weights
     assert repr(model) == "LanguageModel(random:gpt2: 124.4 M random parameters, torch.bfloat16, cpu)"
-    assert abs(model.gpt2.wte.weight.float().std().item() - 0.02) < 1e-4
-    assert model.gpt2.h[11].ln_2.weight.eq(1).all()
-    assert model.gpt2.h[11].attn.c_attn.bias.eq(0).all()
+    assert abs(model.network.wte.weight.float().std().item() - 0.02) < 1e-4
+    assert model.network.h[11].ln_2.weight.eq(1).all()
+    assert model.network.h[11].attn.c_attn.bias.eq(0).all()
 
 
 def test_a_trained_model_does_not_say_that_it_is_random(tiny):

@@ -1,6 +1,7 @@
 """What every notebook promises. nbval compares the outputs; this sees that there is something to compare."""
 
 import dis
+import re
 from types import CodeType
 
 import matplotlib.pyplot as plt
@@ -37,6 +38,14 @@ def is_compared(cell) -> bool:
 
 def test_the_lessons_and_the_folder_name_the_same_notebooks():
     assert [path.name for path in NOTEBOOKS] == [lesson.notebook for lesson in LESSONS.values()]
+
+
+@every_notebook
+def test_a_file_that_a_notebook_names_is_there(path):
+    """Of the sources: what a reader may want to open."""
+    cells = nbformat.read(path, as_version=4).cells
+    named = re.findall(r"\b(?:tests|labkit|data)/[\w./-]+\.\w+", "\n".join(cell.source for cell in cells))
+    assert not [name for name in named if not (ROOT / name).exists()]
 
 
 @every_notebook

@@ -1,13 +1,11 @@
 """What the README shows is what was recorded."""
 
-import json
-
 import pytest
 from PIL import Image
 
-from labkit.bench import load_record
 from labkit.ladder import LESSONS
 from labkit.paths import ROOT
+from labkit.results import load, load_gpu_tests
 from labkit.show import readme
 
 TEXT = readme.README.read_text(encoding="utf-8")
@@ -27,14 +25,14 @@ def test_the_peers_table_is_that_of_the_records():
 def test_the_line_about_the_h200_is_that_of_its_records():
     """If it is not: `python -m labkit.show.readme`."""
     assert readme.H200.findall(TEXT) == [readme.h200_line()]
-    assert all("H200" in load_record(name)["host"]["device"] for name in readme.H200_RECORDS)
+    assert all("H200" in load(name).host.device for name in readme.H200_RECORDS)
 
 
 def test_the_line_about_the_gpu_tests_is_that_of_their_record():
     """If it is not: `python -m labkit.show.readme`. The record itself comes from `make test-gpu`."""
     assert readme.GPU_TESTS.findall(TEXT) == [readme.gpu_tests_line()]
-    record = json.loads((readme.RESULTS / "gpu_tests.json").read_text(encoding="utf-8"))
-    assert record["failed"] == 0 and record["passed"] > 100
+    tests = load_gpu_tests()
+    assert tests.failed == 0 and tests.passed > 100
 
 
 @pytest.mark.parametrize("name", readme.PICTURES)
@@ -53,7 +51,7 @@ def test_every_rung_has_its_row_with_its_figures():
 
 
 def test_a_steps_verdict_comes_with_its_interval():
-    said = readme.step_from(load_record("ladder_036_h100"), "01", "02")
+    said = readme.step_from(load("ladder_036_h100"), "01", "02")
     factor, low, high = (float(part.strip("×(): ")) for part in said.split(":")[0].replace("to", "").split())
     assert low < factor < high and low > 2.0  # batched append: at least twice as fast, and the interval too
     assert said.endswith("faster")
@@ -61,7 +59,7 @@ def test_a_steps_verdict_comes_with_its_interval():
 
 def test_the_sentence_after_the_table_is_about_the_record():
     """The words beside the table name the workload; the record must be of it."""
-    settings = load_record("ladder_036_h100")["settings"]
-    assert (settings["num_requests"], settings["max_new_tokens"], settings["max_batch_size"]) == (64, 512, 64)
-    assert settings["model"] == "random:gpt2" and "64 requests of 512 tokens in a batch of 64" in TEXT
-    assert "H100" in load_record("ladder_036_h100")["host"]["device"]
+    record = load("ladder_036_h100")
+    assert (record.num_requests, record.max_new_tokens, record.max_batch_size) == (64, 512, 64)
+    assert record.model == "random:gpt2" and "64 requests of 512 tokens in a batch of 64" in TEXT
+    assert "H100" in record.host.device

@@ -14,7 +14,7 @@ from labkit.engine import Completion, InferenceSession, StepOutput
 from labkit.kvcache import KVBlockManager
 from labkit.ladder import DEVICE_RESIDENT_STATE, OVERLAP
 from labkit.model import GPT2Config
-from labkit.model.checkpoint import random_gpt2
+from labkit.model.checkpoint import random_network
 from labkit.paths import RESULTS
 
 CONFIG = GPT2Config(vocab_size=256, n_positions=64, n_embd=16, n_layer=2, n_head=2, tie_word_embeddings=False)
@@ -64,7 +64,7 @@ class ByteTokenizer:
 @cache
 def small_model(eos_token_id: int | None = None, config: GPT2Config = CONFIG) -> LanguageModel:
     """Random weights, large enough for every token to depend on all before it."""
-    gpt2 = random_gpt2(config, seed=0)
+    gpt2 = random_network(config, seed=0)
     for parameter in gpt2.parameters():
         parameter.mul_(20 if parameter.dim() == 2 else 1)
     return LanguageModel("random:small", gpt2, ByteTokenizer(eos_token_id))

@@ -1,5 +1,6 @@
 """What the tests of streaming share: a server, an engine that steps when it is told to, nobody who hangs."""
 
+import random
 import signal
 import threading
 import time
@@ -13,6 +14,7 @@ from helpers import GREEDY, SEEDED, assert_no_block_is_lost, make_engine, tokens
 
 from labkit import SamplingParams
 from labkit.engine import StreamingServer
+from labkit.errors import RequestError, StreamError
 
 TIMEOUT = 600  # seconds; nothing here takes ten on a machine that is not busy
 LONG = SamplingParams(50)
@@ -115,3 +117,22 @@ def cpu_seconds(thread) -> float:
 
 def tokens_in(chunks):
     return sum((chunk.token_ids for chunk in chunks), ())
+
+
+def read(stream, pause=0.0):
+    """All chunks of a stream, read at random moments."""
+    chunks = []
+    for chunk in stream:
+        chunks.append(chunk)
+        time.sleep(random.random() * pause)
+    return chunks
+
+
+def read_until_error(stream):
+    """The tokens of a stream that is cut short, and its error."""
+    token_ids = []
+    with pytest.raises((StreamError, RequestError)) as caught:
+        for chunk in stream:
+            assert chunk.completion is None
+            token_ids += chunk.token_ids
+    return tuple(token_ids), caught.value

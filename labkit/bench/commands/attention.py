@@ -8,7 +8,7 @@ import argparse
 import pandas as pd
 from tqdm import tqdm
 
-from labkit.bench.attention_time import MAX_TOKENS, AttentionTime, time_attention
+from labkit.bench.attention_time import MAX_TOKENS, time_attention
 from labkit.bench.commands.arguments import (
     add_device_arguments,
     batch,
@@ -20,6 +20,7 @@ from labkit.bench.commands.arguments import (
 from labkit.bench.limit import copy_bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.engine.device import pick_device
+from labkit.results import AttentionTime
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,8 +45,7 @@ def run(args: argparse.Namespace) -> None:
     print(attention_table(times, bandwidth).to_string())
     if args.json:
         settings = {**settings_of(args), "model": "none, a layer of GPT-2's"}
-        samples = [{**time.to_dict(), "copy_bytes_per_second": bandwidth} for time in times]
-        write_record(make_record("attention", device, bandwidth, settings, samples), args.json)
+        write_record(make_record("attention", device, bandwidth, settings, times), args.json)
 
 
 def attention_table(times: list[AttentionTime], bandwidth: float) -> pd.DataFrame:

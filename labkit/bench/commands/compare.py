@@ -21,10 +21,11 @@ from labkit.bench.commands.arguments import (
     settings_of,
     workload_of,
 )
-from labkit.bench.comparison import ROUNDS, Comparison, compare
+from labkit.bench.comparison import ROUNDS, compare
 from labkit.bench.limit import copy_bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.ladder import LADDER
+from labkit.results.comparison import ComparedWorkload, Comparison
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +69,7 @@ def run(args: argparse.Namespace) -> None:
     if args.self_test:
         report_self_test(comparisons)
     if args.json:
-        samples = [{"comparison": c.to_dict(), "limit_seconds": limit.seconds} for c in comparisons]
+        samples = [ComparedWorkload(comparison, limit.seconds) for comparison in comparisons]
         record = make_record("comparison", workload.device, bandwidth, settings_of(args), samples)
         write_record(record, args.json)
 

@@ -14,14 +14,15 @@ from labkit.bench.commands.arguments import (
     list_of,
     settings_of,
 )
-from labkit.bench.cost_cards import CostCard, cost_card, engine_key
+from labkit.bench.cost_cards import cost_card, engine_key
 from labkit.bench.limit import copy_bandwidth
 from labkit.bench.record import make_record, write_record
-from labkit.bench.steady import steady_prompts
 from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
 from labkit.engine.device import pick_device
 from labkit.ladder import LADDER
 from labkit.model import load_model
+from labkit.results.cost_cards import CostCard, RungCard
+from labkit.watch import steady_prompts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,8 +57,7 @@ def run(args: argparse.Namespace) -> None:
             )
             prompts = steady_prompts(batch_size, lengths)
             card = cost_card(engine, prompts)
-            key = engine_key(engine, prompts)
-            samples.append({"rung": rung, "batch_size": batch_size, "key": key, "card": card.to_dict()})
+            samples.append(RungCard(rung, batch_size, engine_key(engine, prompts), card))
             cards[name, rung, batch_size, ",".join(map(str, lengths))] = card
     print(card_table(cards).to_string())
     if args.json:

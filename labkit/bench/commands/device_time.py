@@ -19,13 +19,14 @@ from labkit.bench.commands.arguments import (
     positive,
     settings_of,
 )
-from labkit.bench.device_time import DeviceTime, device_time
+from labkit.bench.device_time import device_time
 from labkit.bench.limit import copy_bandwidth
 from labkit.bench.record import make_record, write_record
-from labkit.bench.steady import steady_prompts
 from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
 from labkit.engine.device import pick_device
 from labkit.ladder import LADDER
+from labkit.results import TracedStep
+from labkit.watch import steady_prompts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,12 +53,12 @@ def run(args: argparse.Namespace) -> None:
                 cache=CacheConfig(prefix_cache=False),
                 scheduler=SchedulerConfig(batch_size, batch_size, batch_size * args.context),
             )
-            made = device_time(engine, prompts, args.steps)
+            made = device_time(engine, rung, prompts, args.steps)
             print(
                 f"\nrung {rung}, B = {batch_size}: {made.step_us:.0f} us a step, idle {made.idle_share:.1%}"
             )
             print(kernel_table(made).to_string())
-            samples.append({"rung": rung, **made.to_dict()})
+            samples.append(made)
     if args.json:
         settings = settings_of(args)
         write_record(
@@ -65,7 +66,7 @@ def run(args: argparse.Namespace) -> None:
         )
 
 
-def kernel_table(made: DeviceTime) -> pd.DataFrame:
+def kernel_table(made: TracedStep) -> pd.DataFrame:
     """A kernel a row, the longest first."""
     rows = [(k.name[:70], round(k.count, 1), round(k.us, 1)) for k in made.kernels[:12]]
     return pd.DataFrame(rows, columns=["kernel", "a step", "us"]).set_index("kernel")

@@ -21,11 +21,12 @@ from labkit.bench.commands.arguments import (
     settings_of,
 )
 from labkit.bench.comparison import in_turn
-from labkit.bench.host_time import BATCH_SIZES, LENGTHS, HostTime, host_engine, time_host_steps
+from labkit.bench.host_time import BATCH_SIZES, LENGTHS, host_engine, time_host_steps
 from labkit.bench.limit import copy_bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.engine.device import pick_device
 from labkit.ladder import LADDER
+from labkit.results.host_time import HostTime, RungHostTime
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
     print(host_table(times).to_string())
     if args.json:
         settings = {**settings_of(args), "model": "none, GPT-2's layers"}
-        samples = [{"rung": rung, **time.to_dict()} for rung, made in times.items() for time in made]
+        samples = [RungHostTime(rung, time) for rung, made in times.items() for time in made]
         record = make_record("host_time", device, copy_bandwidth(device), settings, samples)
         write_record(record, args.json)
 

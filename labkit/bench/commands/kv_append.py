@@ -9,11 +9,12 @@ import argparse
 import pandas as pd
 from tqdm import tqdm
 
-from labkit.bench.append_time import BATCH_SIZES, AppendTime, time_appends
+from labkit.bench.append_time import BATCH_SIZES, time_appends
 from labkit.bench.commands.arguments import add_device_arguments, batch, list_of, positive, settings_of
 from labkit.bench.limit import copy_bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.engine.device import pick_device
+from labkit.results import AppendTime
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,8 +32,7 @@ def run(args: argparse.Namespace) -> None:
     print(append_table(times, bandwidth).to_string())
     if args.json:
         settings = {**settings_of(args), "model": "none, a layer of GPT-2's"}
-        samples = [time.to_dict() for time in times]
-        write_record(make_record("kv_append", device, bandwidth, settings, samples), args.json)
+        write_record(make_record("kv_append", device, bandwidth, settings, times), args.json)
 
 
 def append_table(times: list[AppendTime], bandwidth: float) -> pd.DataFrame:

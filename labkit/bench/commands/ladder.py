@@ -7,7 +7,6 @@ import argparse
 import re
 from functools import partial
 from itertools import pairwise
-from statistics import median
 
 import pandas as pd
 from tqdm import tqdm
@@ -22,12 +21,14 @@ from labkit.bench.commands.arguments import (
     workload_of,
 )
 from labkit.bench.commands.scheduler import run_sample
-from labkit.bench.comparison import Comparison, in_turn, total_paths
+from labkit.bench.comparison import in_turn
 from labkit.bench.limit import copy_bandwidth
-from labkit.bench.record import describe_host, make_record, write_record
-from labkit.bench.workload import Run, Workload
+from labkit.bench.record import make_record, write_record
+from labkit.bench.workload import Workload
 from labkit.ladder import LADDER
 from labkit.paths import RESULTS
+from labkit.results import Run, RunsRecord
+from labkit.results.runs import total_paths
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,10 +46,10 @@ def run(args: argparse.Namespace) -> None:
     print(
         f"{workload.model}, {len(workload.prompts)} requests, batches of {workload.scheduler.max_batch_size}"
     )
-    print(ladder_table(workload, runs, bandwidth).to_string())
     samples = [run_sample(rung, workload, run, bandwidth) for rung, made in runs.items() for run in made]
     record = make_record("ladder", workload.device, bandwidth, settings_of(args), samples)
-    path = args.json or RESULTS / f"ladder_{slug(describe_host(workload.device)['device'])}.json"
+    print(ladder_table(record).to_string())
+    path = args.json or RESULTS / f"ladder_{slug(record.host.device)}.json"
     write_record(record, path)
     print(f"Record: {path}")
 
@@ -68,20 +69,20 @@ def run_rungs(workload: Workload, rungs: tuple[str, ...], rounds: int) -> dict[s
     return dict(zip(rungs, made, strict=True))
 
 
-def ladder_table(workload: Workload, runs: dict[str, list[Run]], bandwidth: float) -> pd.DataFrame:
-    rows = {}
-    for rung, made in runs.items():
-        reached = median(workload.limit(run, bandwidth).seconds / run.decode_seconds for run in made)
-        rows[rung] = {
+def ladder_table(record: RunsRecord) -> pd.DataFrame:
+    rungs = list(record.rates)
+    rows = {
+        rung: {
             "title": LADDER[rung].title,
-            "decode tokens/s": f"{median(run.decode_rate for run in made):,.0f}",
-            "% of limit": f"{100 * reached:.1f}",
+            "decode tokens/s": f"{record.rate(rung):,.0f}",
+            "% of limit": f"{100 * record.share_of_limit(rung):.1f}",
             "against the rung before": "",
-            "append paths": total_paths(made),
+            "append paths": total_paths(record.runs_of(rung)),
         }
-    for below, rung in pairwise(runs):
-        sides = [tuple(run.decode_seconds for run in runs[r]) for r in (below, rung)]
-        step = Comparison(below, rung, *sides, total_paths(runs[below]), total_paths(runs[rung]))
+        for rung in rungs
+    }
+    for below, rung in pairwise(rungs):
+        step = record.comparison(below, rung)
         rows[rung]["against the rung before"] = f"x{step.speedup:.3f} {step.interval} {step.verdict}"
     return pd.DataFrame.from_dict(rows, orient="index")
 

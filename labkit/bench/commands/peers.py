@@ -7,9 +7,7 @@ told where one batch holds all requests.
 """
 
 import argparse
-from statistics import median
 
-import pandas as pd
 from tqdm import tqdm
 
 from labkit.bench.commands.arguments import (
@@ -21,13 +19,13 @@ from labkit.bench.commands.arguments import (
     workload_of,
 )
 from labkit.bench.commands.ladder import slug
-from labkit.bench.comparison import Comparison
 from labkit.bench.limit import DecodeLimit, copy_bandwidth, workload_limit
 from labkit.bench.peers import PeerRun, PeerRuns, run_peers
-from labkit.bench.record import describe_host, make_record, write_record
+from labkit.bench.record import make_record, write_record
 from labkit.bench.workload import Workload
 from labkit.errors import OptionError
 from labkit.paths import RESULTS
+from labkit.results.peers import PeerSample
 
 RUNGS = ("00", "05", "08", "09", "10")
 
@@ -52,10 +50,6 @@ def run(args: argparse.Namespace) -> None:
     print(
         f"{workload.model}, {len(workload.prompts)} requests, batches of {workload.scheduler.max_batch_size}"
     )
-    print(peers_table(ran, limit, f"labkit {args.rungs[-1]}", one_batch(workload)).to_string())
-    print(f"Limit of decode: {limit.tokens_per_second:,.0f} tokens/s at {bandwidth / 1e9:,.0f} GB/s")
-    for name, reason in ran.left_out.items():
-        print(f"Left out: {name} ({reason})")
     settings = {
         **settings_of(args),
         "left_out": ran.left_out,
@@ -67,8 +61,13 @@ def run(args: argparse.Namespace) -> None:
         for name, runs in ran.runs.items()
         for made in runs
     ]
-    path = args.json or RESULTS / f"peers_{slug(describe_host(workload.device)['device'])}.json"
-    write_record(make_record("peers", workload.device, bandwidth, settings, samples), path)
+    record = make_record("peers", workload.device, bandwidth, settings, samples)
+    print(record.table().join(record.comparison_table(f"labkit {args.rungs[-1]}")).to_string())
+    print(f"Limit of decode: {limit.tokens_per_second:,.0f} tokens/s at {bandwidth / 1e9:,.0f} GB/s")
+    for name, reason in ran.left_out.items():
+        print(f"Left out: {name} ({reason})")
+    path = args.json or RESULTS / f"peers_{slug(record.host.device)}.json"
+    write_record(record, path)
     print(f"Record: {path}")
 
 
@@ -76,7 +75,7 @@ def limit_of(workload: Workload, bandwidth: float) -> DecodeLimit:
     """Of decoding every request's tokens but the first, which its prefill makes."""
     lengths = [len(prompt) for prompt in workload.prompt_ids()]
     made = [workload.max_new_tokens] * len(lengths)
-    return workload_limit(workload.model.gpt2, lengths, made, workload.scheduler.max_batch_size, bandwidth)
+    return workload_limit(workload.model.network, lengths, made, workload.scheduler.max_batch_size, bandwidth)
 
 
 def one_batch(workload: Workload) -> bool:
@@ -90,36 +89,16 @@ def decode_rate(run: PeerRun, in_one_batch: bool) -> float | None:
     return (run.tokens - len(run.token_ids)) / (run.seconds - run.first_token_seconds)
 
 
-def peer_sample(name: str, run: PeerRun, ran: PeerRuns, limit: DecodeLimit, in_one_batch: bool) -> dict:
-    return {
-        "engine": name,
-        "seconds": run.seconds,
-        "first_token_seconds": run.first_token_seconds,
-        "tokens": run.tokens,
-        "tokens_per_second": run.tokens_per_second,
-        "decode_tokens_per_second": decode_rate(run, in_one_batch),
-        "equal_requests": ran.equal_requests(run),
-        "limit_seconds": limit.seconds,
-    }
-
-
-def peers_table(ran: PeerRuns, limit: DecodeLimit, reference: str, in_one_batch: bool) -> pd.DataFrame:
-    """A row an engine. reference: the engine that the others' whole runs are compared with."""
-    rows = {}
-    seconds = {name: tuple(run.seconds for run in runs) for name, runs in ran.runs.items()}
-    for name, runs in ran.runs.items():
-        decode = [rate for run in runs if (rate := decode_rate(run, in_one_batch)) is not None]
-        against = Comparison(name, reference, seconds[name], seconds[reference], {}, {})
-        rows[name] = {
-            "tokens/s": f"{median(run.tokens_per_second for run in runs):,.0f}",
-            "decode tokens/s": f"{median(decode):,.0f}" if decode else "",
-            "% of limit": f"{100 * limit.seconds / median(seconds[name]):.1f}",
-            f"{reference} is": f"x{against.speedup:.2f} {against.interval} {against.verdict}"
-            if name != reference
-            else "",
-            f"same tokens, of {ran.requests}": min(map(ran.equal_requests, runs)),
-        }
-    return pd.DataFrame.from_dict(rows, orient="index")
+def peer_sample(name: str, run: PeerRun, ran: PeerRuns, limit: DecodeLimit, in_one_batch: bool) -> PeerSample:
+    return PeerSample(
+        engine=name,
+        seconds=run.seconds,
+        first_token_seconds=run.first_token_seconds,
+        tokens=run.tokens,
+        decode_tokens_per_second=decode_rate(run, in_one_batch),
+        equal_requests=ran.equal_requests(run),
+        limit_seconds=limit.seconds,
+    )
 
 
 def peer_versions() -> dict[str, str]:

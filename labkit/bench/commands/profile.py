@@ -1,7 +1,6 @@
 """profile: where a decode step's time goes, and how far that is from the limit."""
 
 import argparse
-from statistics import median
 
 from tqdm import tqdm
 
@@ -18,10 +17,12 @@ from labkit.bench.commands.arguments import (
 from labkit.bench.limit import copy_bandwidth, decode_limit
 from labkit.bench.profile import profile_decode_step
 from labkit.bench.record import make_record, write_record
-from labkit.bench.steady import steady_decode, time_decode_steps
+from labkit.bench.step_time import time_decode_steps
 from labkit.bench.workload import difference
 from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
 from labkit.ladder import LADDER
+from labkit.results import ProfiledStep
+from labkit.watch import steady_decode
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,33 +55,33 @@ def run(args: argparse.Namespace) -> None:
         write_record(record, args.json)
 
 
-def measure(engine: InferenceEngine, batch_size: int, args: argparse.Namespace, bandwidth: float) -> dict:
+def measure(
+    engine: InferenceEngine, batch_size: int, args: argparse.Namespace, bandwidth: float
+) -> ProfiledStep:
     """Raw step times, the paths taken while they were made, and one profiled step."""
     prompts = [[i % engine.model.config.vocab_size for i in range(args.context)]] * batch_size
     with steady_decode(engine, prompts):
         paths_before = engine.stats().append_paths
-        context_lens = [r.session.num_tokens + args.steps // 2 for r in engine.scheduler.running]
+        context_lens = [s.num_tokens + args.steps // 2 for s in engine.scheduler.running.values()]
         step_seconds = time_decode_steps(engine, args.steps)
         append_paths = difference(paths_before, engine.stats().append_paths)
         profile = profile_decode_step(engine)
-    return {
-        "rung": args.rung,
-        "batch_size": batch_size,
-        "step_seconds": step_seconds,
-        "append_paths": append_paths,
-        "limit_seconds": decode_limit(engine.model.gpt2, context_lens, bandwidth).seconds,
-        "profile": profile.to_dict(),
-    }
-
-
-def report(sample: dict) -> None:
-    """Print one batch size: its step, its limit, and the share of each named range."""
-    step, profile = median(sample["step_seconds"]), sample["profile"]
-    rate = sample["batch_size"] / step
-    print(
-        f"\nB = {sample['batch_size']}: step {1e3 * step:.2f} ms, {rate:,.0f} tokens/s, "
-        f"{100 * sample['limit_seconds'] / step:.1f} % of the limit ({1e3 * sample['limit_seconds']:.3f} ms)"
+    return ProfiledStep(
+        rung=args.rung,
+        batch_size=batch_size,
+        step_seconds=tuple(step_seconds),
+        append_paths=append_paths,
+        limit_seconds=decode_limit(engine.model.network, context_lens, bandwidth).seconds,
+        profile=profile,
     )
-    for name in dict.fromkeys(name for name, _, _ in profile["ranges"]):
-        share = sum(duration for n, _, duration in profile["ranges"] if n == name) / profile["duration"]
+
+
+def report(sample: ProfiledStep) -> None:
+    """Print one batch size: its step, its limit, and the share of each named range."""
+    step, limit = sample.median_seconds, sample.limit_seconds
+    print(
+        f"\nB = {sample.batch_size}: step {1e3 * step:.2f} ms, {sample.batch_size / step:,.0f} tokens/s, "
+        f"{100 * limit / step:.1f} % of the limit ({1e3 * limit:.3f} ms)"
+    )
+    for name, share in sample.profile.range_shares().items():
         print(f"  {name:<50} {100 * share:5.1f} % of the profiled step")

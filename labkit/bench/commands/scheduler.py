@@ -21,13 +21,13 @@ from labkit.bench.commands.arguments import (
     settings_of,
     workload_of,
 )
-from labkit.bench.comparison import total_paths
 from labkit.bench.limit import copy_bandwidth
 from labkit.bench.profile import write_trace
 from labkit.bench.record import make_record, write_record
-from labkit.bench.workload import Run, Workload
+from labkit.bench.workload import Workload
 from labkit.engine import InferenceEngine
 from labkit.ladder import LADDER
+from labkit.results.runs import Run, RungRun, total_paths
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,7 +76,7 @@ def print_summary(runs: Sequence[Run], args: argparse.Namespace) -> None:
     line("Total time", "s", 6, lambda run: run.seconds)
     if all(run.decoded_tokens for run in runs):
         line("Throughput(completion,decode)", "tokens/s", 2, lambda run: run.decode_rate)
-    line("Throughput(completion,total)", "tokens/s", 2, lambda run: run.tokens / run.seconds)
+    line("Throughput(completion,total)", "tokens/s", 2, lambda run: run.throughput)
     line("TTFT", "ms", 2, lambda run: 1e3 * median(run.latency.ttft))
     if all(run.latency.tpot for run in runs):
         line("TPOT", "ms/token", 2, lambda run: 1e3 * median(run.latency.tpot))
@@ -117,6 +117,5 @@ def finish(
         print(f"Trace of five decode steps: {path}")
 
 
-def run_sample(rung: str, workload: Workload, run: Run, bandwidth: float) -> dict:
-    limit = workload.limit(run, bandwidth)
-    return {"rung": rung, **run.to_dict(), "limit_seconds": limit.seconds}
+def run_sample(rung: str, workload: Workload, run: Run, bandwidth: float) -> RungRun:
+    return RungRun(rung, run, workload.limit(run, bandwidth).seconds)

@@ -22,11 +22,11 @@ from labkit.bench.commands.arguments import (
 )
 from labkit.bench.commands.scheduler import finish, print_limit, repeat
 from labkit.bench.limit import copy_bandwidth
-from labkit.bench.metrics import PERCENTILES
 from labkit.bench.streaming import CONSUMERS, Traffic, run_streaming
-from labkit.bench.workload import Run
 from labkit.errors import OptionError
 from labkit.ladder import LADDER
+from labkit.results.latency import PERCENTILES
+from labkit.results.runs import Run
 
 AN_HOUR, MOST_THREADS = 3_600_000, 10_000
 
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> None:
     print("=== streaming summary ===")
     for number, made in enumerate(runs, start=1):
         print(
-            f"run{number} Throughput: {made.tokens / made.seconds:.2f} tokens/s | "
+            f"run{number} Throughput: {made.throughput:.2f} tokens/s | "
             f"TPOT p50: {1e3 * np.median(made.latency.tpot or [np.nan]):.2f} ms/token"
         )
     print_summary(runs)
@@ -103,7 +103,7 @@ def print_summary(runs: Sequence[Run]) -> None:
         print(f"{name} {names}: {'/'.join(values)} {unit}")
 
     latencies = [made.latency for made in runs]
-    mean = np.mean([made.tokens / made.seconds for made in runs])
+    mean = np.mean([made.throughput for made in runs])
     print(f"avg  Throughput: {mean:.2f} tokens/s")
     print(f"Completion tokens a run: {[made.tokens for made in runs]}")
     line("TTFT", "ms", [t for m in latencies for t in m.ttft])

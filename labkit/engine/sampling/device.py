@@ -16,7 +16,7 @@ from labkit.kernels.decode_ends import NO_TOKEN  # where the host's `sample` say
 
 
 def sample_greedy(logits: Tensor) -> Tensor:
-    """The likeliest token [B] int64 of each row of logits [B, V]."""
+    """The likeliest token [B] int64 of each row of logits [B, V]; NO_TOKEN where they are not finite."""
     token_ids, is_finite = likeliest(logits)
     return token_ids.masked_fill(~is_finite, NO_TOKEN)
 
@@ -44,10 +44,10 @@ def sample_any(
 
 
 def uniform_numbers(seeds: Tensor, indices: Tensor) -> Tensor:
-    """[B] float64 in [0, 1): for each row, `uniform_number` of its seed and index, both [B] int64.
+    """One random number per row, [B] float64 in [0, 1): `uniform_number` of its seed and index.
 
-    A seed's 64 bits are its `as_int64`. Integers wrap at 64 bits, as SplitMix64 (Steele et al., 2014)
-    wants them to; only the shifts mind that int64 has a sign.
+    seeds, indices: [B] int64; a seed's 64 bits are its `as_int64`. Integers wrap at 64 bits, as SplitMix64
+    (Steele et al., 2014) wants them to; only the shifts mind that int64 has a sign.
     """
     step, first, second = map(as_int64, SPLITMIX64)
 
@@ -66,5 +66,5 @@ def as_int64(seed: int) -> int:
 
 
 def shifted_right(z: Tensor, bits: int) -> Tensor:
-    """Zeros come in from the left; `>>` alone brings in copies of the sign."""
+    """A logical right shift of int64: zeros come in from the left, while `>>` repeats the sign."""
     return z >> bits & 2 ** (64 - bits) - 1

@@ -16,11 +16,14 @@ def likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def warp(logits: Tensor, temperature: Tensor, top_k: Tensor | None, top_p: Tensor | None) -> Tensor:
-    """What each row [B, V] is drawn from, float32: temperature, then top-k, then top-p.
+    """The probabilities [B, V] float32 that tokens are drawn from: temperature, then top-k, then top-p.
 
-    temperature: [B] float64, as Python holds it; 0, which nothing is drawn at, counts as the smallest.
+    logits: [B, V].
+
+    temperature: [B] float64, as Python holds it; 0, at which no token is drawn, counts as the smallest.
     top_k: [B] int64, 0 for a row without; None leaves the stage out for all rows.
-    top_p: [B] float64, for 1 - top_p to be rounded once; 1 for a row without; None as for top_k.
+    top_p: [B] float64, for 1 - top_p to be rounded once; 1 for a row without; None leaves the stage out for
+        all rows.
     As in transformers, top-k keeps ties with the k-th token, and top-p keeps the token that crosses p.
     A row of logits with NaN or with an infinite maximum gives NaN, and changes no other row.
     """
@@ -44,9 +47,10 @@ def warp(logits: Tensor, temperature: Tensor, top_k: Tensor | None, top_p: Tenso
 
 
 def pick(probabilities: Tensor, uniforms: Tensor) -> Tensor:
-    """The token [B] of each row [B, V] whose cumulated probability passes the row's number in [0, 1).
+    """Draw a token per row: the first whose cumulated probability passes the row's random number.
 
-    uniforms: [B] float64. A row of NaN gives V, which is no token.
+    probabilities: [B, V]. uniforms: [B] float64 in [0, 1). Returns ids [B]; a row of NaN gives V, which is no
+    token.
     """
     cumulated = probabilities.double().cumsum(dim=-1)
     # right=True: the first token whose cumulated probability is above u, so never one of probability 0

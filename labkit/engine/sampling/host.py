@@ -52,14 +52,14 @@ def sample(logits: Tensor, params: Sequence[SamplingParams], uniforms: Sequence[
 
 
 def warped_probabilities(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """What each row [B, V] is drawn from."""
+    """The probabilities [B, V] float32 that each row's token is drawn from, after its params."""
     return warp(logits, *warp_tensors(params, logits.device))
 
 
 def warp_tensors(
     params: Sequence[SamplingParams], device: torch.device
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Temperature, top_k and top_p of each row as `warp` takes them; None for what is off in every row."""
+    """Temperature, top_k and top_p as `warp` takes them, each [B]; None for what is off in every row."""
     temperature = torch.tensor([float(p.temperature) for p in params], dtype=torch.float64, device=device)
     top_k = top_p = None
     if any(p.top_k for p in params):
@@ -70,6 +70,6 @@ def warp_tensors(
 
 
 def draw(probabilities: Tensor, uniforms: Sequence[float]) -> list[int]:
-    """The token of each row [B, V] at which the cumulated probability passes the row's number in [0, 1)."""
+    """Draw one token id per row of probabilities [B, V], by the row's random number in [0, 1)."""
     u = torch.tensor(uniforms, dtype=torch.float64, device=probabilities.device)
     return pick(probabilities, u).tolist()

@@ -1,4 +1,4 @@
-"""What a request asks of sampling."""
+"""How a request wants its tokens picked, and when to stop."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from labkit.errors import RequestError
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How one request is continued.
+    """How a request's tokens are picked, and when it ends.
 
     max_new_tokens: tokens to generate at most.
     temperature: 0 takes the likeliest token; otherwise logits are divided by it.
@@ -46,4 +46,5 @@ class SamplingParams:
 
     @property
     def is_greedy(self) -> bool:
+        """Whether the likeliest token is always taken, so that no random number is drawn."""
         return self.temperature == 0

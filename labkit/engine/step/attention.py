@@ -1,4 +1,4 @@
-"""How a layer attends on the device, and stores its new key and value (rung 06 and above)."""
+"""Attention in a device-resident step, with the write of the new keys and values (rung 06 and above)."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -17,20 +17,21 @@ from labkit.kvcache import KVBlockManager, MutableInfoBlockManager
 
 
 class LayerAttention(Protocol):
-    """Attends in one layer and stores the new key and value there."""
+    """Attends in one layer at a time and stores its new keys and values in the cache."""
 
     path: str  # the name that its writes are counted by
 
     def begin(self, slots: DeviceSlots, slot_mapping: Tensor, max_context_len: int) -> None:
-        """Before the first layer of a step."""
+        """Prepare for a step, before its first layer. slot_mapping: [B], the slot of each request."""
 
     def __call__(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor: ...
 
 
 class AttendThenWrite:
-    """Paged attention, then a write: two kernels, told by index tensors that the device makes itself."""
+    """Paged attention, then a K/V write: two kernels that read index tensors made on the device (rung 06)."""
 
     path = "identity_pos"
+    watch_points = ("attention", "kv_append")
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class AttendThenWrite:
         self.kv_append = kv_append
 
     def begin(self, slots: DeviceSlots, slot_mapping: Tensor, max_context_len: int) -> None:
+        """Gather the step's block tables, lengths and write positions from the slots, for all layers."""
         self._block_tables = slots.block_tables[:, slot_mapping]  # [T, B, M]
         self._context_lens = slots.context_lens[slot_mapping]  # [B]
         self._max_context_len = max_context_len
@@ -71,15 +73,17 @@ class AttendThenWrite:
 
 
 class AttendAndWrite:
-    """Paged attention that stores the new key and value as it goes: one kernel (rung 07)."""
+    """Paged attention and K/V write in one kernel, which reads the slots themselves (rung 07)."""
 
     path = "fused"
+    watch_points = ("attention",)
 
     def __init__(self, kv_manager: MutableInfoBlockManager, attention: PagedAttentionAppend) -> None:
         self.kv_manager = kv_manager
         self.attention = attention
 
     def begin(self, slots: DeviceSlots, slot_mapping: Tensor, max_context_len: int) -> None:
+        """Keep the slots and their mapping for the step's kernels, which look up all else themselves."""
         self._slots, self._slot_mapping, self._max_context_len = slots, slot_mapping, max_context_len
 
     def __call__(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -87,7 +91,10 @@ class AttendAndWrite:
         return self.attend_heads(layer_idx, query, key, value)[:, :, None]
 
     def attend_heads(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """The same of [B, H, D]."""
+        """Attend in one layer and write its new keys and values.
+
+        query, key, value: [B, H, D], as is the result.
+        """
         slots = self._slots
         return self.attention(
             query,
@@ -103,7 +110,10 @@ class AttendAndWrite:
 
 
 class SplitAttention:
-    """`paged_attention_append_split_triton` with a workspace, and as many splits as fill the GPU."""
+    """Paged attention with each request's tokens split among as many programs as fill the GPU (rung 09).
+
+    It is `paged_attention_append_split_triton` with a workspace of its own.
+    """
 
     def __init__(self, kv_manager: KVBlockManager, max_batch_size: int) -> None:
         _, _, num_heads, block_size, head_dim = kv_manager.k_cache.shape

@@ -1,9 +1,11 @@
-"""From a rung's options to the classes that make it so."""
+"""Builds the parts of an engine that its options choose: KV manager, decode step, readback."""
+
+from collections.abc import Callable
 
 import torch
 
-from labkit.engine.readback import ReadAtOnce, ReadOneBehind
-from labkit.engine.step.attention import AttendAndWrite, AttendThenWrite, LayerAttention, SplitAttention
+from labkit.engine.overlap import ReadAtOnce, ReadOneBehind
+from labkit.engine.step.attention import AttendAndWrite, AttendThenWrite, SplitAttention
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.fused import PLAIN, FusedDeviceStep, triton_kernels
 from labkit.engine.step.graphed import GraphedStep
@@ -26,48 +28,58 @@ from labkit.kvcache import (
     AppendBatched,
     AppendBatchedFastPath,
     AppendPerToken,
+    BlockTables,
     CachedBlockTables,
     FullBatchWrite,
     IdentityPosWrite,
     IndexedWrite,
+    KVAppend,
     KVBlockManager,
     MutableInfoBlockManager,
     OneTableBlockManager,
     RebuiltBlockTables,
 )
-from labkit.model import GPT2, GPT2Config
+from labkit.kvcache.kv_write import KVWrite
+from labkit.model import ModelConfig, Network
 from labkit.options import EngineOptions
 
 # What a `DecodeStep` is put together from; a `ResidentDecodeStep` has other parts.
-BLOCK_TABLES = {"rebuilt": RebuiltBlockTables, "cached": CachedBlockTables}
-KV_APPEND = {
+BLOCK_TABLES: dict[str, type[BlockTables]] = {"rebuilt": RebuiltBlockTables, "cached": CachedBlockTables}
+KV_APPEND: dict[str, Callable[[KVBlockManager], KVAppend]] = {
     "per_token": AppendPerToken,
     "batched_fast_path": AppendBatchedFastPath,
     "batched": AppendBatched,
 }
-KV_WRITE = {"indexed": IndexedWrite, "full_batch": FullBatchWrite, "identity_pos": IdentityPosWrite}
-READBACK = {"at_once": ReadAtOnce, "one_behind": ReadOneBehind}
+KV_WRITE: dict[str, Callable[[torch.device], KVWrite]] = {
+    "indexed": IndexedWrite,
+    "full_batch": FullBatchWrite,
+    "identity_pos": IdentityPosWrite,
+}
 BLOCK_INFO = {"replaced": KVBlockManager, "mutable": MutableInfoBlockManager}
 
 
 def build_kv_manager(
     options: EngineOptions,
-    config: GPT2Config,
+    config: ModelConfig,
     block_size: int,
     max_blocks_per_layer: int,
     device: torch.device,
     dtype: torch.dtype,
 ) -> KVBlockManager:
+    """An empty KV pool for the model, its bookkeeping as the options say.
+
+    block_size: in tokens. max_blocks_per_layer: blocks in each layer's pool.
+    """
     is_shared = options.layer_tables == "shared"
     manager = OneTableBlockManager if is_shared else BLOCK_INFO[options.block_info]
     kv_write = KV_WRITE.get(options.kv_write)  # "fused" is not the manager's
     return manager(
-        num_layers=config.n_layer,
-        num_heads=config.n_head,
+        num_layers=config.num_layers,
+        num_heads=config.num_heads,
         head_dim=config.head_dim,
         block_size=block_size,
         max_blocks_per_layer=max_blocks_per_layer,
-        max_blocks_per_seq=-(-config.n_positions // block_size),
+        max_blocks_per_seq=-(-config.max_positions // block_size),
         device=device,
         dtype=dtype,
         kv_write=kv_write(device) if kv_write else None,
@@ -75,12 +87,14 @@ def build_kv_manager(
 
 
 def build_decode_step(
-    options: EngineOptions, gpt2: GPT2, kv_manager: KVBlockManager, max_batch_size: int
+    options: EngineOptions, network: Network, kv_manager: KVBlockManager, max_batch_size: int
 ) -> DecodeStep | ResidentDecodeStep:
+    """The step that makes one more token for each running request, put together as the options say."""
     if options.block_tables == "resident":
-        return build_resident_step(options, gpt2, kv_manager, max_batch_size)
+        assert isinstance(kv_manager, MutableInfoBlockManager), "NEEDS asks for block_info = 'mutable'"
+        return build_resident_step(options, network, kv_manager, max_batch_size)
     return DecodeStep(
-        gpt2,
+        network,
         kv_manager,
         BLOCK_TABLES[options.block_tables](kv_manager, max_batch_size),
         KV_APPEND[options.kv_append](kv_manager),
@@ -91,55 +105,74 @@ def build_decode_step(
 def build_readback(
     options: EngineOptions, decode_step: DecodeStep | ResidentDecodeStep
 ) -> ReadAtOnce | ReadOneBehind:
-    return READBACK[options.readback](decode_step)
+    """The way in which tokens are read that the options choose."""
+    if options.readback == "at_once":
+        return ReadAtOnce(decode_step)
+    assert isinstance(decode_step, ResidentDecodeStep), "NEEDS asks for block_tables = 'resident'"
+    return ReadOneBehind(decode_step)
 
 
 def build_resident_step(
-    options: EngineOptions, gpt2: GPT2, kv_manager: KVBlockManager, max_batch_size: int
+    options: EngineOptions, network: Network, kv_manager: MutableInfoBlockManager, max_batch_size: int
 ) -> ResidentDecodeStep:
-    """Raises OptionError for graphs of an attention that cannot be captured."""
+    """A step whose state stays on the device, launched as the options say.
+
+    Raises OptionError for graphs of an attention that cannot be captured, and for fused kernels of a network
+    that does other arithmetic.
+    """
     device = kv_manager.k_cache.device
-    slots = DeviceSlots(kv_manager, max_batch_size)
-    attention = layer_attention(options, kv_manager, max_batch_size)
-    if options.layer_kernels == "fused":
-        on_triton = attention.attention is not paged_attention_append_plain
-        kernels = triton_kernels(device) if on_triton else PLAIN
-        device_step = FusedDeviceStep(slots, gpt2, attention, kernels)
-    else:
-        device_step = DeviceStep(slots, gpt2, attention)
+    on_triton = pick_attention(options.attention, device.type) is paged_attention_triton
     is_graph = options.launch == "graph" and device.type == "cuda"  # elsewhere, its plain form
-    if is_graph and attention.attention is paged_attention_append_plain:
+    if is_graph and not on_triton:
         raise OptionError("launch = 'graph' cannot capture plain attention; it needs attention = 'triton'")
-    launcher = GraphedStep(device_step) if is_graph else device_step
-    return ResidentDecodeStep(kv_manager, slots, launcher, attention.path)
+    slots = DeviceSlots(kv_manager, max_batch_size)
+    device_step = build_device_step(options, network, kv_manager, slots, on_triton)
+    path = device_step.attention.path
+    return ResidentDecodeStep(kv_manager, slots, GraphedStep(device_step) if is_graph else device_step, path)
+
+
+def build_device_step(
+    options: EngineOptions,
+    network: Network,
+    kv_manager: MutableInfoBlockManager,
+    slots: DeviceSlots,
+    on_triton: bool,
+) -> DeviceStep:
+    """The device's work of a step.
+
+    on_triton: in Triton kernels where there are any, else in plain PyTorch.
+    """
+    if options.kv_write != "fused":
+        return DeviceStep(slots, network, attend_then_write(kv_manager, on_triton))
+    if options.layer_kernels != "fused":
+        kernel = paged_attention_append_triton if on_triton else paged_attention_append_plain
+        return DeviceStep(slots, network, AttendAndWrite(kv_manager, kernel))
+    if not on_triton:
+        attention = AttendAndWrite(kv_manager, paged_attention_append_plain)
+        return FusedDeviceStep(slots, network, attention, PLAIN)
+    attention = AttendAndWrite(kv_manager, SplitAttention(kv_manager, len(slots.slot_mapping)))
+    return FusedDeviceStep(slots, network, attention, triton_kernels(kv_manager.k_cache.device))
+
+
+def attend_then_write(kv_manager: MutableInfoBlockManager, on_triton: bool) -> AttendThenWrite:
+    """Attention and K/V write as two kernels: of Triton, or their plain twins."""
+    if on_triton:
+        return AttendThenWrite(kv_manager, paged_attention_triton, kv_append_triton_identity_pos)
+    return AttendThenWrite(kv_manager, paged_attention_plain, kv_append_identity_pos_plain)
 
 
 def launch_of(options: EngineOptions, decode_step: DecodeStep | ResidentDecodeStep) -> str:
-    """How a step is launched; where graphs cannot be had, with the reason."""
-    if isinstance(decode_step, ResidentDecodeStep) and isinstance(decode_step.launcher, GraphedStep):
+    """How a step is launched, "graph" or "eager"; where graphs cannot be had, with the reason."""
+    if isinstance(decode_step, ResidentDecodeStep) and isinstance(decode_step.device_step, GraphedStep):
         return "graph"
     return "eager: graphs need a CUDA GPU" if options.launch == "graph" else "eager"
 
 
-def layer_attention(
-    options: EngineOptions, kv_manager: KVBlockManager, max_batch_size: int
-) -> LayerAttention:
-    is_triton = pick_attention(options.attention, kv_manager.k_cache.device.type) is paged_attention_triton
-    if options.kv_write != "fused":
-        return AttendThenWrite(
-            kv_manager,
-            paged_attention_triton if is_triton else paged_attention_plain,
-            kv_append_triton_identity_pos if is_triton else kv_append_identity_pos_plain,
-        )
-    if not is_triton:
-        return AttendAndWrite(kv_manager, paged_attention_append_plain)
-    if options.layer_kernels == "fused":
-        return AttendAndWrite(kv_manager, SplitAttention(kv_manager, max_batch_size))
-    return AttendAndWrite(kv_manager, paged_attention_append_triton)
-
-
 def pick_attention(choice: str, device_type: str) -> PagedAttentionFunction:
-    """Raises TritonUnavailableError if the kernel is asked for where it cannot run."""
+    """The paged attention that "auto", "plain" or "triton" means on such a device.
+
+    Raises TritonUnavailableError if the kernel is asked for where it cannot run.
+    """
     if choice == "auto":
         choice = "triton" if device_type == "cuda" and triton_status().mode == "native" else "plain"
     if choice == "plain":

@@ -1,4 +1,4 @@
-"""The device's work of a step in few kernels (rung 09): five a layer, and five around them."""
+"""The device's part of a decode step in few kernels (rung 09): five per layer, and five around them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from labkit.engine.step.attention import AttendAndWrite
 from labkit.engine.step.device import DeviceStep
@@ -25,14 +25,14 @@ from labkit.kernels import (
     norm_linear_triton,
 )
 from labkit.kernels.fused_linear import make_split_k_workspace
-from labkit.model import GPT2
+from labkit.model import LinearWeights, Network, NormWeights
 from labkit.ranges import named_range
 
 VOCABULARY_MULTIPLE = 64  # a product whose sides are multiples of it is several times faster than one odd one
 
 
 class FusedKernels(NamedTuple):
-    """The kernels of a fused step, or their plain twins."""
+    """The four kernels that a fused step is made of, as Triton kernels or as their plain-PyTorch twins."""
 
     embed: Callable[..., tuple[Tensor, RowStatistics]]
     norm_linear: Callable[..., Tensor]
@@ -45,28 +45,55 @@ TRITON = FusedKernels(embed_slots_triton, norm_linear_triton, linear_residual_tr
 
 
 def triton_kernels(device: torch.device) -> FusedKernels:
-    """`TRITON` with a workspace, made once: a graph remembers its address. One engine's alone, for steps of
-    two engines may run at once."""
+    """The Triton kernels of a fused step, with a split-K workspace on the device.
+
+    It is made once, because a CUDA graph remembers its address, and for one engine, because the steps of two
+    engines may run at once.
+    """
     workspace = make_split_k_workspace(device)
     return TRITON._replace(linear_residual=partial(linear_residual_triton, workspace=workspace))
 
 
+class FusedLayer(NamedTuple):
+    """What the kernels of one layer read: two copies with the norm put in, and two of the model's own."""
+
+    qkv: NormLinear
+    attention_out: LinearWeights
+    mlp_in: NormLinear
+    mlp_out: LinearWeights
+
+
 class FusedDeviceStep(DeviceStep):
-    """A `DeviceStep` in which LayerNorm, bias, GELU, residual and the moving on of slots are parts of kernels
-    that run anyway, and in which the vocabulary is padded to a size that the hardware likes."""
+    """A `DeviceStep` in few kernels (rung 09).
+
+    LayerNorm, bias, GELU, residual and the slots' advance are parts of kernels that run anyway, and the
+    vocabulary is padded to a size that the hardware likes.
+    """
+
+    attention: AttendAndWrite
+
+    watch_points = ("kernels",)
 
     def __init__(
-        self, slots: DeviceSlots, gpt2: GPT2, attention: AttendAndWrite, kernels: FusedKernels
+        self, slots: DeviceSlots, network: Network, attention: AttendAndWrite, kernels: FusedKernels
     ) -> None:
-        super().__init__(slots, gpt2, attention)
+        super().__init__(slots, network, attention)
         self.kernels = kernels
-        # Copies of these weights, with the LayerNorm before them put in.
-        self._attn = [folded(block.ln_1, block.attn.c_attn) for block in gpt2.h]
-        self._fc = [folded(block.ln_2, block.mlp.c_fc) for block in gpt2.h]
-        weight = gpt2.lm_head.weight.detach()
-        self._lm_head = F.pad(
-            weight, (0, 0, 0, -len(weight) % VOCABULARY_MULTIPLE)
-        )  # a copy with rows of zeros
+        weights = network.decoder_weights()
+        self._tables = weights.token_table, weights.position_table
+        self._layers = [
+            FusedLayer(
+                folded(layer.attention_norm, layer.qkv),
+                layer.attention_out,
+                folded(layer.mlp_norm, layer.mlp_in),
+                layer.mlp_out,
+            )
+            for layer in weights.layers
+        ]
+        self._final_norm = weights.final_norm
+        self._num_heads, self._vocab_size = network.config.num_heads, len(weights.head)
+        # A copy with rows of zeros behind it.
+        self._head = F.pad(weights.head, (0, 0, 0, -len(weights.head) % VOCABULARY_MULTIPLE))
 
     def __call__(self, batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
         slots = self.slots
@@ -82,25 +109,22 @@ class FusedDeviceStep(DeviceStep):
             return self.draw_and_advance(logits, slot_mapping)
 
     def _logits(self, slot_mapping: Tensor) -> Tensor:
-        slots, gpt2, kernels = self.slots, self.gpt2, self.kernels
+        slots, kernels = self.slots, self.kernels
         x, statistics = kernels.embed(
-            slot_mapping, slots.last_token_ids, slots.context_lens, gpt2.wte.weight, gpt2.wpe.weight
+            slot_mapping, slots.last_token_ids, slots.context_lens, *self._tables
         )  # [B, E]
         B, E = x.shape
-        for layer_idx, block in enumerate(gpt2.h):
-            qkv = kernels.norm_linear(x, statistics, self._attn[layer_idx])
-            query, key, value = qkv.view(B, 3, block.attn.n_head, -1).unbind(1)  # each [B, H, D]
+        for layer_idx, layer in enumerate(self._layers):
+            qkv = kernels.norm_linear(x, statistics, layer.qkv)
+            query, key, value = qkv.view(B, 3, self._num_heads, -1).unbind(1)  # each [B, H, D]
             attended = self.attention.attend_heads(layer_idx, query, key, value).view(B, E)
-            c_proj = block.attn.c_proj
-            x, statistics = kernels.linear_residual(attended, c_proj.weight, c_proj.bias, x)
-            inner = kernels.norm_linear(x, statistics, self._fc[layer_idx], gelu=True)
-            c_proj = block.mlp.c_proj
-            x, statistics = kernels.linear_residual(inner, c_proj.weight, c_proj.bias, x)
-        hidden = F.layer_norm(x, x.shape[1:], gpt2.ln_f.weight, gpt2.ln_f.bias, gpt2.ln_f.eps)
-        return F.linear(hidden, self._lm_head)[:, : gpt2.config.vocab_size]
+            x, statistics = kernels.linear_residual(attended, *layer.attention_out, x)
+            inner = kernels.norm_linear(x, statistics, layer.mlp_in, gelu=True)
+            x, statistics = kernels.linear_residual(inner, *layer.mlp_out, x)
+        hidden = F.layer_norm(x, x.shape[1:], *self._final_norm)
+        return F.linear(hidden, self._head)[:, : self._vocab_size]
 
 
-def folded(norm: nn.LayerNorm, linear: nn.Linear) -> NormLinear:
-    return fold_layer_norm(
-        norm.weight.detach(), norm.bias.detach(), norm.eps, linear.weight.detach(), linear.bias.detach()
-    )
+def folded(norm: NormWeights, linear: LinearWeights) -> NormLinear:
+    """The product behind a LayerNorm, with the norm's weight and bias put into copies of its own."""
+    return fold_layer_norm(*norm, *linear)

@@ -1,4 +1,4 @@
-"""The device's work of a step as CUDA graphs (rung 08): recorded once, then launched as a whole."""
+"""The device's part of a decode step as CUDA graphs (rung 08): captured once, then replayed as a whole."""
 
 import gc
 import time
@@ -15,7 +15,7 @@ WARMUP_RUNS = 2  # of a step before it is captured: kernels are compiled and wor
 
 
 def batch_buckets(max_batch_size: int) -> list[int]:
-    """Batch sizes that have a graph, rising: a step takes the next larger, padded with nobody's rows.
+    """The batch sizes that have a graph, rising: a step takes the next larger one and pads it.
 
     1, 2, 4, 8, 16, and from there on at most half as much again.
     """
@@ -28,7 +28,7 @@ def batch_buckets(max_batch_size: int) -> list[int]:
 
 
 class GraphedStep:
-    """Stands for a `DeviceStep`: two graphs a bucket, one for greedy batches and one that can draw.
+    """A `DeviceStep` captured in CUDA graphs: two per bucket, one for greedy batches and one that can draw.
 
     All are captured when the engine is made, never in the middle of serving; they share one memory pool,
     because no two of them run at once.
@@ -37,10 +37,10 @@ class GraphedStep:
     def __init__(self, device_step: DeviceStep) -> None:
         self.device_step = device_step
         self.buckets = batch_buckets(len(device_step.slots.slot_mapping))
-        self._graphs: dict[tuple[int, bool], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self.graphs: dict[tuple[int, bool], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
         self._pool = torch.cuda.graph_pool_handle()
         # Libraries keep a workspace for each stream. That of the captures must be made while capturing, so
-        # that it lies in the graphs' pool: whoever clears workspaces (torch.compile does) leaves it alone.
+        # that it lies in the graphs' pool: clearing workspaces (torch.compile does) leaves it alone.
         self._warmup_stream, self._capture_stream = torch.cuda.Stream(), torch.cuda.Stream()
         torch._C._cuda_clearCublasWorkspaces()
         torch.cuda.empty_cache()  # as a capture does, which would count against what it takes
@@ -50,12 +50,12 @@ class GraphedStep:
             for bucket in tqdm(self.buckets[::-1], "capturing CUDA graphs", leave=False, disable=None):
                 for is_greedy in (False, True):
                     self._capture(bucket, is_greedy)
-        torch._C._cuda_clearCublasWorkspaces()  # nobody else's work may use that of the graphs
+        torch._C._cuda_clearCublasWorkspaces()  # no other work may use that of the graphs
         self.capture_seconds = time.perf_counter() - started
         self.memory_bytes = torch.cuda.memory_reserved() - reserved
 
     def _capture(self, bucket: int, is_greedy: bool) -> None:
-        """Nobody is mapped yet, so a run changes nothing but the slot of nobody."""
+        """Record one graph. No request has a slot yet, so a run changes nothing but the padding slot."""
         self._warmup_stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._warmup_stream):
             for _ in range(WARMUP_RUNS):
@@ -67,19 +67,22 @@ class GraphedStep:
             graph, pool=self._pool, stream=self._capture_stream, capture_error_mode="thread_local"
         ):
             token_ids = self.device_step(bucket, 0, is_greedy)
-        self._graphs[bucket, is_greedy] = graph, token_ids
+        self.graphs[bucket, is_greedy] = graph, token_ids
 
     def __call__(self, batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
-        """As `DeviceStep`; the tokens are valid until the next call."""
+        """The next token ids [B], by a replay: those of `DeviceStep`, valid until the next call."""
         bucket = next(size for size in self.buckets if size >= batch_size)
-        graph, token_ids = self._graphs[bucket, is_greedy]
+        graph, token_ids = self.graphs[bucket, is_greedy]
         graph.replay()
         return token_ids[:batch_size]
 
 
 @contextmanager
 def garbage_collected_before() -> Iterator[None]:
-    """And not inside: an engine, with its graphs, that goes in the middle of another's capture spoils it."""
+    """A context without garbage collection, which is done before it.
+
+    An engine that is collected, with its graphs, in the middle of another engine's capture would spoil that.
+    """
     gc.collect()
     was_enabled = gc.isenabled()
     gc.disable()

@@ -1,20 +1,20 @@
-"""One token for every running session: block tables, forward, append."""
+"""A decode step driven by the host (rungs 00 to 05): block tables, forward, append, sampling."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from labkit.engine.request import Request, sample_requests
+from labkit.engine.request import RunningRequests, sample_requests
 from labkit.engine.session import InferenceSession
 from labkit.kernels import PagedAttentionFunction
 from labkit.kvcache import BlockTables, KVAppend, KVBlockManager
-from labkit.model import GPT2
+from labkit.model import Network
 from labkit.ranges import named_range
 
 
 class PagedDecodeAttention:
-    """The attention of a decode step, for the model to call layer by layer.
+    """The attention of a decode step, which the model calls once per layer.
 
     A layer's query sees the cache through the block table, and its own key and value, which are kept
     here until the step appends them.
@@ -32,7 +32,7 @@ class PagedDecodeAttention:
         self._block_tables = block_tables
         self._max_context_len = max(context_lens)
         self._context_lens = torch.tensor(context_lens, dtype=torch.int32, device=block_tables.device)
-        self.keys: list[Tensor] = []  # a layer each, [B, H, D]
+        self.keys: list[Tensor] = []  # one per layer, [B, H, D]
         self.values: list[Tensor] = []
 
     def __call__(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -53,19 +53,20 @@ class PagedDecodeAttention:
 
 
 class DecodeStep:
-    """The parts that a rung chose, put together."""
+    """A decode step whose state lives on the host: the parts that a rung chose, put together."""
 
+    watch_points = ("decode_step_sessions", "next_tokens", "attention")
     sample = staticmethod(sample_requests)
 
     def __init__(
         self,
-        gpt2: GPT2,
+        network: Network,
         kv_manager: KVBlockManager,
         block_tables: BlockTables,
         kv_append: KVAppend,
         attention: PagedAttentionFunction,
     ) -> None:
-        self.gpt2 = gpt2
+        self.network = network
         self.kv_manager = kv_manager
         self.block_tables = block_tables
         self.kv_append = kv_append
@@ -87,7 +88,7 @@ class DecodeStep:
             input_ids = torch.tensor(last_token_ids, device=device)  # [B]
             positions = torch.tensor(context_lens, device=device)  # [B]
             with named_range("labkit.model.forward"):
-                logits = self.gpt2.decode_one_token(input_ids, positions, attention)
+                logits = self.network.decode_one_token(input_ids, positions, attention)
             with named_range("labkit.kv.append_token"):
                 self.kv_append.append(sessions, attention.keys, attention.values)
         except BaseException:
@@ -98,13 +99,16 @@ class DecodeStep:
             session.num_tokens += 1
         return logits
 
-    def next_tokens(self, requests: Sequence[Request]) -> list[int | None]:
-        """One token for each request, by `decode_step_sessions` and the host's sampler; None where the logits
-        are not finite numbers. If anything fails, all are as before and the error is raised."""
-        sessions = [request.session for request in requests]
-        logits = self.decode_step_sessions(sessions, [request.output_token_ids[-1] for request in requests])
+    def next_tokens(self, running: RunningRequests) -> list[int | None]:
+        """One token per request, by `decode_step_sessions` and the host's sampler; None where the logits are
+        not finite numbers.
+
+        If anything fails, all are as before and the error is raised.
+        """
+        sessions = list(running.values())
+        logits = self.decode_step_sessions(sessions, [request.output_token_ids[-1] for request in running])
         try:
-            return self.sample(requests, logits)
+            return self.sample(running, logits)
         except BaseException:
             for session in sessions:
                 session.num_tokens -= 1

@@ -4,40 +4,41 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from labkit.engine.request import Request
+from labkit.engine.request import Request, RunningRequests
 from labkit.engine.session import InferenceSession
 from labkit.engine.step.slots import DeviceSlots
-from labkit.engine.step.staging import Arriving, PinnedReadback
-from labkit.engine.stretch import Stretch
+from labkit.engine.step.staging import PinnedTokens, TokenCopy
 from labkit.kvcache import MutableInfoBlockManager
 from labkit.ranges import named_range
 
 
-class Launched:
-    """A step on its way: whose tokens are coming. `read` is called at most once, or `cancel` undoes it."""
+class StepInFlight:
+    """A step that was launched, and whose tokens were not read yet. `read` it once, or `cancel` it."""
+
+    watch_points = ("read",)
 
     def __init__(
         self,
         step: "ResidentDecodeStep",
-        requests: Sequence[Request],
+        requests: list[Request],
         sessions: list[InferenceSession],
-        arriving: Arriving,
+        tokens: TokenCopy,
     ) -> None:
-        """sessions: those of the requests, which they may have lost by the time it is read."""
+        """sessions: those of the requests at the launch. A request may have lost its own when it is read."""
         self.requests = requests
         self.sessions = sessions
         self._step = step
-        self._arriving = arriving
+        self._tokens = tokens
 
-    def read(self) -> list[int | None]:
+    def read(self) -> Sequence[int | None]:
         """Wait for the tokens; None for a request whose logits are not finite numbers."""
-        token_ids = self._arriving.read()
+        token_ids = self._tokens.read()
         return token_ids if min(token_ids) >= 0 else [None if i < 0 else i for i in token_ids]
 
-    def cancel(self) -> None:
-        """As if it had not been launched, for those who still run."""
+    def cancel(self, running: RunningRequests) -> None:
+        """Undo the launch for the requests that still run: their sessions are as before it."""
         pairs = zip(self.requests, self.sessions, strict=True)
-        sessions = [session for request, session in pairs if request.session is session]
+        sessions = [session for request, session in pairs if running.get(request) is session]
         for session in sessions:
             session.num_tokens -= 1
         self._step.undo(sessions)
@@ -46,36 +47,41 @@ class Launched:
 class ResidentDecodeStep:
     """One token for every running request: reserved on the host, made on the device, read at the end."""
 
+    watch_points = ("launch", "start", "device_step")
+
     def __init__(
         self,
         kv_manager: MutableInfoBlockManager,
         slots: DeviceSlots,
-        launcher: Callable[[int, int, bool], Tensor],
+        device_step: Callable[[int, int, bool], Tensor],
         path: str,
     ) -> None:
-        """launcher: a `DeviceStep`, or what stands for one. path: how keys and values are written."""
+        """device_step: a `DeviceStep`, or a `GraphedStep` of one. path: how keys and values are written."""
         self.kv_manager = kv_manager
         self.slots = slots
-        self.launcher = launcher
+        self.device_step = device_step
         self.path = path
-        self._readback = PinnedReadback(len(slots.slot_mapping), kv_manager.k_cache.device)
+        self.pinned_tokens = PinnedTokens(len(slots.slot_mapping), kv_manager.k_cache.device)
 
-    def next_tokens(self, requests: Sequence[Request]) -> list[int | None]:
-        """As `DecodeStep.next_tokens`. If anything fails, all are as before and the error is raised."""
-        launched = self.launch(requests)
+    def next_tokens(self, running: RunningRequests) -> Sequence[int | None]:
+        """One token per request; None where its logits are not finite numbers.
+
+        If anything fails, all are as before and the error is raised.
+        """
+        step = self.launch(running)
         try:
-            return launched.read()
+            return step.read()
         except BaseException:
-            launched.cancel()
+            step.cancel(running)
             raise
 
-    def launch(self, requests: Sequence[Request]) -> Launched:
+    def launch(self, running: RunningRequests) -> StepInFlight:
         """Have the device make each request's next token. Every session grows by one token.
 
         Room is made for the whole batch before the device is asked for anything. If anything
         fails, all sessions are as before and the error is raised.
         """
-        sessions = [request.session for request in requests]
+        requests, sessions = list(running), list(running.values())
         try:
             with named_range("labkit.kv.reserve"):
                 changed = [
@@ -84,48 +90,36 @@ class ResidentDecodeStep:
                     )
                     for table_idx in range(self.kv_manager.num_tables)
                 ]
-            with named_range("labkit.slots.follow"):
-                self.slots.follow(requests, changed)
+            with named_range("labkit.slots.update"):
+                self.slots.update(requests, sessions, changed)
             longest = max(session.num_tokens for session in sessions)
             is_greedy = all(request.params.is_greedy for request in requests)
-            launched = self.start(requests, sessions, longest, is_greedy)
+            step = self.start(requests, sessions, longest, is_greedy)
         except BaseException:
             self.undo(sessions)
             raise
         for session in sessions:
             session.num_tokens += 1
-        return launched
-
-    def launch_again(self, stretch: Stretch) -> Launched:
-        """The same for the requests of a stretch, whose books it keeps. If it fails, the stretch is over."""
-        try:
-            with named_range("labkit.kv.reserve"):
-                changed = stretch.make_room()
-            if changed:
-                self.slots.send_rows(changed)
-            launched = self.start(stretch.requests, stretch.sessions, stretch.longest, stretch.is_greedy)
-        except BaseException:
-            stretch.settle()
-            self.undo(stretch.sessions)
-            raise
-        stretch.launched()
-        return launched
+        return step
 
     def start(
         self,
-        requests: Sequence[Request],
+        requests: list[Request],
         sessions: list[InferenceSession],
         longest: int,
         is_greedy: bool,
-    ) -> Launched:
-        """Launch it and the copy of its tokens: what all launches have in common."""
-        token_ids = self.launcher(len(sessions), longest, is_greedy)
-        arriving = self._readback.start(token_ids)
+    ) -> StepInFlight:
+        """Launch a step that has its blocks, and behind it the copy of its tokens to the host.
+
+        longest: tokens in the cache of the longest sequence. is_greedy: whether no request draws.
+        """
+        token_ids = self.device_step(len(sessions), longest, is_greedy)
+        tokens = self.pinned_tokens.start_copy(token_ids)
         self.kv_manager.append_paths[self.path] += self.kv_manager.num_layers
-        return Launched(self, requests, sessions, arriving)
+        return StepInFlight(self, requests, sessions, tokens)
 
     def undo(self, sessions: Sequence[InferenceSession]) -> None:
-        """Bring the books back to what the sessions count; the device is told anew at the next step."""
+        """Cut blocks back to the sessions' lengths; the device is told of all anew at the next step."""
         self.slots.forget(sessions)
         for session in sessions:
             session.roll_back()

@@ -1,9 +1,9 @@
-"""Numbers on their way to the GPU."""
+"""Numbers in flight between host and GPU, in pinned memory."""
 
 import torch
 from torch import Tensor
 
-NUM_BUFFERS = 4  # a step in which somebody joins sends three times, behind a step that may still run
+NUM_BUFFERS = 4  # a step in which a request joins sends three times, behind a step that may still run
 
 
 class PinnedStaging:
@@ -13,11 +13,13 @@ class PinnedStaging:
     then unless as many copies are under way as there are buffers.
     """
 
+    watch_points = ("send",)
+
     def __init__(self, size: int, device: torch.device) -> None:
         """size: numbers sent at most in one go."""
         self._device = device
         self._is_cuda = device.type == "cuda"
-        self._buffers = [pinned_numbers(size, self._is_cuda) for _ in range(NUM_BUFFERS)]
+        self.buffers = [pinned_numbers(size, self._is_cuda) for _ in range(NUM_BUFFERS)]
         self._copied: list[torch.cuda.Event | None] = [None] * NUM_BUFFERS
         self._turn = 0
 
@@ -26,7 +28,7 @@ class PinnedStaging:
         turn = (self._turn + 1) % NUM_BUFFERS
         if (copied := self._copied[turn]) is not None:
             copied.synchronize()
-        buffer = self._buffers[turn][: len(numbers)]
+        buffer = self.buffers[turn][: len(numbers)]
         buffer.copy_(numbers)
         sent = torch.empty(len(numbers), dtype=torch.int64, device=self._device)
         sent.copy_(buffer, non_blocking=True)
@@ -34,34 +36,42 @@ class PinnedStaging:
             event = torch.cuda.Event()
             event.record()
             self._copied[turn] = event
-        self._turn = turn  # only now: of a copy that failed to start nobody knows when it is over
+        self._turn = turn  # only now: when a copy that failed to start is over cannot be known
         return sent
 
 
-class PinnedReadback:
-    """Token ids on their way back, waited for only when they are read. Two buffers take turns."""
+class PinnedTokens:
+    """Copies a step's token ids to the host, which waits for them only when it reads them.
+
+    Two pinned buffers take turns.
+    """
+
+    watch_points = ("start_copy",)
 
     def __init__(self, size: int, device: torch.device) -> None:
+        """size: tokens copied at most in one go."""
         self._is_cuda = device.type == "cuda"
-        self._buffers = [pinned_numbers(size, self._is_cuda) for _ in range(2)]
+        self.buffers = [pinned_numbers(size, self._is_cuda) for _ in range(2)]
         self._turn = 0
 
-    def start(self, token_ids: Tensor) -> "Arriving":
+    def start_copy(self, token_ids: Tensor) -> "TokenCopy":
         """Start the copy of int64 [n]. The one before the last must have been read."""
         turn = 1 - self._turn
-        buffer = self._buffers[turn][: len(token_ids)]
+        buffer = self.buffers[turn][: len(token_ids)]
         buffer.copy_(token_ids, non_blocking=True)
         event = None
         if self._is_cuda:
             event = torch.cuda.Event()
             event.record()
-        arriving = Arriving(buffer, event)
-        self._turn = turn  # only now: a start that failed must not make the next one write over unread tokens
-        return arriving
+        copy = TokenCopy(buffer, event)
+        self._turn = turn  # only now: a copy that failed must not make the next one write over unread tokens
+        return copy
 
 
-class Arriving:
-    """Numbers that may not be here yet."""
+class TokenCopy:
+    """Token ids in flight to the host."""
+
+    watch_points = ("read",)
 
     def __init__(self, buffer: Tensor, event: torch.cuda.Event | None) -> None:
         self._buffer = buffer

@@ -1,43 +1,40 @@
 """Many consumers, one engine: a worker thread steps it and each request's tokens go to their own stream."""
 
 import asyncio
-import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
 from labkit.checks import is_whole, require_kind, require_positive, shown
 from labkit.engine.engine import InferenceEngine
 from labkit.engine.prompt import Prompt
 from labkit.engine.sampling import SamplingParams
-from labkit.engine.streaming.stream import AsyncTokenStream, Stream, TokenStream
-from labkit.engine.streaming.worker import Submission, Worker
+from labkit.engine.streaming.stream import AsyncTokenStream, TokenStream
+from labkit.engine.streaming.worker import Item, Submission, Worker
 from labkit.errors import OptionError, StreamError
-
-AnyStream = TypeVar("AnyStream", bound=Stream)
 
 
 class StreamingServer:
     """Serves any number of threads and event loops from one engine, which one worker thread drives.
 
-    Many requests are read best from one event loop, a task each (`submit_async`): the worker then wakes one
-    thread a step. With a thread each (`submit`) it wakes all of them, and they wait for each other's turn
-    to run Python.
+    Many requests are read best from one event loop, one task per request (`submit_async`): the worker then
+    wakes one thread per step. With one thread per request (`submit`) it wakes all of them, and they wait for
+    each other's turn to run Python.
 
-    engine: the server's alone until it is closed; calls that would change it raise EngineBusyError.
+    engine: belongs to the server until that is closed; calls that would change it raise EngineBusyError.
     max_inflight_requests: unfinished requests at most; `submit` refuses more. None: no limit. A request
         counts until the engine is done with it, whether or not its consumer has read it all.
-    stream_interval: tokens in a chunk; the last has what is left.
-    tokenize_workers: threads that turn text into tokens. 0: whoever submits does so.
+    stream_interval: tokens per chunk; the last has what is left.
+    tokenize_workers: threads that turn text into tokens. 0: the thread that submits does so.
 
     Requests reach the engine in the order in which they were submitted; with tokenize_workers, in the
     order in which their tokens are ready. If a step of the engine fails, every unfinished stream raises
     StreamError, and the server goes on with new requests.
 
     Raises OptionError for a value out of range or an engine that has unfinished requests, and
-    EngineBusyError for one that somebody drives already.
+    EngineBusyError for one that another thread or server drives already.
     """
 
     def __init__(
@@ -79,12 +76,14 @@ class StreamingServer:
         StreamError if the server is closed, and RequestError if the request can never run; a text that
         tokenize_workers take raises its RequestError from the stream.
         """
-        return self._open(TokenStream, Submission(SimpleQueue()), prompt, params)
+        submission = Submission(SimpleQueue[Item]())
+        self._queue(submission, prompt, params)
+        return TokenStream(self, self.engine.model.tokenizer, self._worker, submission)
 
     def submit_async(self, prompt: Prompt, params: SamplingParams = SamplingParams()) -> AsyncTokenStream:
-        """The same for a consumer on the event loop that runs in this thread; nothing here is awaited.
+        """Queue a request for a consumer on the event loop that runs in this thread; nothing here is awaited.
 
-        Raises what `submit` does, and StreamError where no event loop runs.
+        prompt: text or token ids. Raises what `submit` does, and StreamError where no event loop runs.
         """
         try:
             loop = asyncio.get_running_loop()
@@ -92,19 +91,19 @@ class StreamingServer:
             raise StreamError(
                 "no event loop runs in this thread: call submit_async in a coroutine, or use submit"
             ) from None
-        return self._open(AsyncTokenStream, Submission(asyncio.Queue(), loop), prompt, params)
+        submission = Submission(asyncio.Queue[Item](), loop)
+        self._queue(submission, prompt, params)
+        return AsyncTokenStream(self, self.engine.model.tokenizer, self._worker, submission)
 
-    def _open(
-        self, kind: type[AnyStream], submission: Submission, prompt: Prompt, params: SamplingParams
-    ) -> AnyStream:
-        submitted = time.perf_counter()
+    def _queue(self, submission: Submission, prompt: Prompt, params: SamplingParams) -> None:
+        """Hand a request to the worker: its text is turned into tokens by the pool, or here."""
         worker = self._worker
-        in_background = self._pool is not None and isinstance(prompt, str)
+        pool = self._pool if isinstance(prompt, str) else None
         with worker.lock:  # so that closing the pool is before all of this or after it
             worker.register(submission, self.max_inflight_requests)
-            if in_background:
-                self._pool.submit(worker.tokenize, submission, prompt, params)
-        if not in_background:
+            if pool is not None:
+                pool.submit(worker.tokenize, submission, prompt, params)
+        if pool is None:
             try:
                 # It only reads what never changes, so the worker may be in the middle of a step.
                 token_ids = self.engine.check_prompt(prompt, params)
@@ -112,10 +111,9 @@ class StreamingServer:
                 worker.forget(submission)
                 raise
             worker.ask(worker.add, submission, token_ids, params)
-        return kind(self, self.engine.model.tokenizer, worker, submission, submitted)
 
     def close(self) -> None:
-        """Cancel what is unfinished and end the worker; waits for the step it is in. Again: nothing.
+        """Cancel what is unfinished and end the worker, after the step it is in. A second call does nothing.
 
         A stream that is cut short gives what it has and then raises StreamError. Called on an event loop,
         it holds the loop up until that step has ended.

@@ -1,19 +1,20 @@
-"""What one consumer reads: a request's tokens as they are made."""
+"""The stream of one request's tokens that a consumer reads, in a thread or on an event loop."""
 
 import asyncio
 import weakref
+from queue import SimpleQueue
 from types import TracebackType
-from typing import Self
+from typing import Generic, Self
 
 from labkit.engine.engine import Chunk
-from labkit.engine.streaming.worker import Item, Submission, Worker
+from labkit.engine.streaming.worker import Item, Queue, Submission, Worker
 from labkit.engine.text_decoder import TextDecoder
 from labkit.errors import StreamError
 from labkit.model.tokenizer import Tokenizer
 
 
-class Stream:
-    """A request's tokens as they are made, for one consumer: what both kinds of stream have in common.
+class Stream(Generic[Queue]):
+    """A request's tokens as they are made, for one consumer; base of `TokenStream` and `AsyncTokenStream`.
 
     The last chunk carries the completion. Text is decoded when its chunk is taken, in the consumer's
     thread. Iterating raises StreamError if the request was cut short and RequestError if it was refused,
@@ -24,10 +25,10 @@ class Stream:
     """
 
     def __init__(
-        self, server: object, tokenizer: Tokenizer, worker: Worker, submission: Submission, submitted: float
+        self, server: object, tokenizer: Tokenizer, worker: Worker, submission: Submission[Queue]
     ) -> None:
-        self.submitted = submitted
-        self._server = server  # lives as long as somebody reads
+        self.submitted = submission.submitted
+        self._server = server  # lives as long as a stream is read
         self._queue = submission.queue
         self._loop = submission.loop
         self._decoder = TextDecoder(tokenizer)
@@ -49,7 +50,7 @@ class Stream:
 
     def _chunk(self, item: Item) -> Chunk | None:
         """What an item of the queue holds; None if the stream was closed meanwhile. Raises an error in it."""
-        if self._ended:
+        if item is None or self._ended:
             return None
         if isinstance(item, BaseException):
             self._cancel.detach()
@@ -64,8 +65,11 @@ class Stream:
         return Chunk(text, token_ids, completion)
 
 
-class TokenStream(Stream):
-    """An iterator of `Chunk`, for a thread; another may close it."""
+class TokenStream(Stream[SimpleQueue[Item]]):
+    """An iterator of a request's `Chunk`s, for one thread; another thread may close it.
+
+    Iterating raises StreamError if the request was cut short and RequestError if it was refused.
+    """
 
     def __iter__(self) -> Self:
         return self
@@ -85,8 +89,8 @@ class TokenStream(Stream):
         self.close()
 
 
-class AsyncTokenStream(Stream):
-    """An asynchronous iterator of `Chunk`, for a task of the event loop that it was made on.
+class AsyncTokenStream(Stream[asyncio.Queue[Item]]):
+    """An asynchronous iterator of a request's `Chunk`s, for a task of the event loop that it was made on.
 
     It may be used on that loop only; StreamError on another. If a task is cancelled while it waits for a
     chunk, be it by a timeout, that closes the stream. A loop that is closed cancels its requests.

@@ -1,4 +1,4 @@
-"""The thread that drives a streaming server's engine, and its ways to those who read."""
+"""The thread that drives a streaming server's engine and hands each token to its consumer."""
 
 import asyncio
 import contextlib
@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
+from typing import Generic, TypeVar
 
 from labkit.engine.engine import InferenceEngine
 from labkit.engine.prompt import Prompt
@@ -25,15 +26,19 @@ MOST_READ = 256  # of what was asked for, between two steps
 LET_OTHERS_RUN = 1e-5  # seconds; with what the system adds, as long as a thread takes to wake
 
 
-@dataclass(eq=False, slots=True)
-class Submission:
-    """What the worker knows of a request. It knows nothing of the stream, so that one can be dropped."""
+Queue = TypeVar("Queue", bound=SimpleQueue[Item] | asyncio.Queue[Item])
 
-    queue: SimpleQueue[Item] | asyncio.Queue[Item]  # to the consumer
-    loop: asyncio.AbstractEventLoop | None = None  # whose thread alone may touch the queue; None: any may
+
+@dataclass(eq=False, slots=True)
+class Submission(Generic[Queue]):
+    """What the worker knows of a request. It does not refer to the stream, so a stream can be dropped."""
+
+    queue: Queue  # to the consumer
+    loop: asyncio.AbstractEventLoop | None = None  # only its thread may touch the queue; None: any thread may
     request_id: int | None = None  # once the engine has it
     unsent: list[int] = field(default_factory=list)  # tokens of the next chunk
     num_sent: int = 0
+    submitted: float = field(default_factory=time.perf_counter)
 
 
 class Worker:
@@ -61,17 +66,24 @@ class Worker:
         self._has_engine: Future[None] = Future()
 
     def start(self) -> None:
+        """Start the thread and wait until it has the engine.
+
+        Raises EngineBusyError or BrokenEngineError if it cannot have it.
+        """
         try:
             self.thread.start()
             self._has_engine.result()
-        except BaseException:  # refused; or interrupted, and then nobody else would ever stop it
+        except BaseException:  # refused; or interrupted, and then no one else would ever stop it
             self.stop()
             raise
 
     # --- called by any thread ----------------------------------------------------------------------
 
     def register(self, submission: Submission, limit: int | None) -> None:
-        """Room for one more request. Raises OverloadedError if there is none, StreamError if closed."""
+        """Count a request as unfinished.
+
+        Raises OverloadedError if `limit` requests are unfinished, StreamError if the server is closed.
+        """
         with self.lock:
             if self._closed:
                 raise StreamError("the server is closed and takes no more requests; start a new one")
@@ -83,15 +95,16 @@ class Worker:
             self._unfinished.add(submission)
 
     def forget(self, submission: Submission) -> None:
-        """Give a request's room back."""
+        """Count a request as finished, so that another one may be submitted."""
         with self.lock:
             self._unfinished.discard(submission)
 
     def ask(self, function: Callable[..., None], *args: object) -> None:
-        """Have the worker call the function."""
+        """Have the worker's thread call `function(*args)` between two steps."""
         self._inbox.put(partial(function, *args))
 
     def tokenize(self, submission: Submission, prompt: Prompt, params: SamplingParams) -> None:
+        """Turn a prompt into token ids, for the worker's thread to add or, if it is refused, to end."""
         try:
             token_ids = self._engine.check_prompt(prompt, params)
         except BaseException as error:
@@ -100,7 +113,7 @@ class Worker:
             self.ask(self.add, submission, token_ids, params)
 
     def stop(self) -> None:
-        """End everything and wait for the thread."""
+        """Cancel every request, end the thread and wait for it."""
         with self.lock:
             self._closed = True
         self._quitting = True
@@ -125,7 +138,7 @@ class Worker:
             while self._read_inbox():
                 self._step()
                 self._deliver()
-        except BaseException as error:  # not a step, but what mends one: the engine cannot be trusted
+        except BaseException as error:  # a failed step that could not be undone: the engine is broken
             cause = error
         self._end_all(cause)
         self._deliver()
@@ -133,7 +146,7 @@ class Worker:
     def _read_inbox(self) -> bool:
         """Do what was asked for, and sleep while no request runs; False when it is time to quit.
 
-        However much is asked for, those who run get their next tokens.
+        However much is asked for, running requests get their next tokens.
         """
         num_read = 0
         while not self._quitting and not (self._running and (self._inbox.empty() or num_read >= MOST_READ)):
@@ -143,6 +156,7 @@ class Worker:
         return not self._quitting
 
     def add(self, submission: Submission, token_ids: tuple[int, ...], params: SamplingParams) -> None:
+        """Queue a submission's request in the engine; if that fails, its stream raises the error."""
         if submission not in self._unfinished:  # cancelled before it came here
             return
         try:
@@ -153,11 +167,13 @@ class Worker:
             self._running[submission.request_id] = submission
 
     def cancel(self, submission: Submission) -> None:
-        if submission.request_id in self._running:
+        """Cancel a submission's request, if the engine has it, and let another one take its place."""
+        request_id = submission.request_id
+        if request_id is not None and request_id in self._running:
             # A request that ended in a step that failed cannot be cancelled; the next step hands out its end.
             with contextlib.suppress(RequestError):
-                self._engine.cancel(submission.request_id)
-                del self._running[submission.request_id]
+                self._engine.cancel(request_id)
+                del self._running[request_id]
         self.forget(submission)
 
     def _step(self) -> None:
@@ -184,12 +200,12 @@ class Worker:
 
     def _fail_running(self, error: BaseException) -> None:
         """A step failed: cancel what is in the engine, and tell each consumer."""
-        for submission in list(self._running.values()):
+        for request_id, submission in list(self._running.items()):
             try:
-                token_ids = self._engine.cancel(submission.request_id).token_ids
+                token_ids = self._engine.cancel(request_id).token_ids
             except RequestError:  # it ended in this very step, and the next one hands out its end
                 continue
-            del self._running[submission.request_id]
+            del self._running[request_id]
             self._cut_short(
                 submission, token_ids[submission.num_sent :], "a step of the engine failed", error
             )
@@ -207,7 +223,7 @@ class Worker:
         self._end(submission, error)
 
     def _end(self, submission: Submission, last: Item) -> None:
-        # In this order: whoever has the last item may submit again at once.
+        # In this order: a consumer that has the last item may submit again at once.
         self.forget(submission)
         self._send(submission, last)
 
@@ -226,7 +242,7 @@ class Worker:
             loop, items = self._outgoing.popitem()
             try:
                 loop.call_soon_threadsafe(put_each, items)
-            except RuntimeError:  # the loop is closed: nobody listens there any more
+            except RuntimeError:  # the loop is closed, and its consumers with it
                 for submission, _ in items:
                     self.cancel(submission)
         # A loop wakes too slowly to catch Python's lock when this thread is done with it for microseconds,
@@ -240,7 +256,7 @@ class Worker:
             unfinished = list(self._unfinished)
         what = "the server was closed" if cause is None else "the server broke down"
         for submission in unfinished:
-            unsent = submission.unsent
+            unsent: Sequence[int] = submission.unsent
             if submission.request_id is not None:
                 with contextlib.suppress(BaseException):
                     unsent = self._engine.cancel(submission.request_id).token_ids[submission.num_sent :]
@@ -249,6 +265,6 @@ class Worker:
 
 
 def put_each(items: Sequence[tuple[Submission, Item]]) -> None:
-    """Called by the event loop that the items are for."""
+    """Put each item into its submission's queue; called by the event loop that the items are for."""
     for submission, item in items:
         submission.queue.put_nowait(item)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
+from sampling_helpers import random_logits
 from torch import Tensor
 
 from labkit import SamplingParams
@@ -38,10 +39,6 @@ SEEDS = [
     0x9E3779B97F4A7C15,
 ]
 INDICES = [0, 1, 2, 1023, 2**31 - 1, 2**40]
-
-
-def random_logits(*shape: int, scale: float = 3.0, seed: int = 0) -> Tensor:
-    return scale * torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def int64s(numbers: Sequence[int], device: str = "cpu") -> Tensor:

@@ -19,7 +19,7 @@ from labkit.engine.step.graphed import GraphedStep
 from labkit.kernels import checks, paged_attention_append_plain, triton_status
 from labkit.ladder import FUSED_AND_SPLIT
 from labkit.model import GPT2Config
-from labkit.model.checkpoint import random_gpt2
+from labkit.model.checkpoint import random_network
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +53,7 @@ PARAMS = [
 
 def random_model(config: GPT2Config) -> LanguageModel:
     """Norms and biases are random, too: as they come, a norm that is left out would not be seen."""
-    gpt2 = random_gpt2(config, seed=0)
+    gpt2 = random_network(config, seed=0)
     like = torch.Generator().manual_seed(1)
     for parameter in gpt2.parameters():
         if parameter.dim() == 2:
@@ -65,7 +65,7 @@ def random_model(config: GPT2Config) -> LanguageModel:
 
 def below_zero(model: LanguageModel) -> LanguageModel:
     """Every logit is far below the 0 of a row of zeros."""
-    gpt2 = model.gpt2
+    gpt2 = model.network
     gpt2.ln_f.weight.mul_(0.1)
     gpt2.ln_f.bias.copy_(torch.full_like(gpt2.ln_f.bias, 5.0))
     gpt2.lm_head.weight.copy_(-gpt2.lm_head.weight.abs() - 1)
@@ -93,7 +93,7 @@ class Compared:
 
 def compare_logits(engine: InferenceEngine) -> list[Compared]:
     """Every greedy step from now on, beside `GPT2.decode_one_token` with plain attention."""
-    step: FusedDeviceStep = engine.decode_step.launcher
+    step: FusedDeviceStep = engine.decode_step.device_step
     assert type(step) is FusedDeviceStep
     manager, greedy_advance, compared = engine.kv_manager, step.kernels.greedy_advance, []
 
@@ -102,7 +102,7 @@ def compare_logits(engine: InferenceEngine) -> list[Compared]:
         attention = AttendAndWrite(manager, paged_attention_append_plain)
         attention.begin(step.slots, slot_mapping, int(context_lens.max()))
         positions = context_lens[slot_mapping].clamp(min=0).long()
-        expected = step.gpt2.decode_one_token(last_token_ids[slot_mapping], positions, attention)
+        expected = step.network.decode_one_token(last_token_ids[slot_mapping], positions, attention)
         manager.k_cache.copy_(written[0])
         manager.v_cache.copy_(written[1])
         compared.append(Compared(logits.clone(), expected))
@@ -156,8 +156,8 @@ def test_logits_of_the_trained_model_are_those_of_the_model(tiny):
 def test_a_norm_that_is_put_into_the_wrong_layer_would_be_seen():
     engine = make_engine(random_model(CONFIGS["2 layers"]), PLAIN_OPTIONS)
     compared = compare_logits(engine)
-    step = engine.decode_step.launcher
-    step._attn.reverse()
+    step = engine.decode_step.device_step
+    step._layers.reverse()
     engine.generate(PROMPTS[:1], SamplingParams(3))
     with pytest.raises(AssertionError):
         assert_logits_are_close(compared, bound=1e-4)
@@ -184,7 +184,7 @@ def test_tokens_of_the_kernels_in_the_interpreter_are_those_of_rung_00(config: G
     engine = make_engine(model, TRITON_OPTIONS)
     expected = tokens_of(make_engine(model, RUNG_00).generate(prompts, params))
     assert tokens_of(engine.generate(prompts, params)) == expected
-    assert engine.decode_step.slots.context_lens[-1] == -1  # nobody's
+    assert engine.decode_step.slots.context_lens[-1] == -1  # the padding slot's
     assert_no_block_is_lost(engine)
 
 
@@ -218,8 +218,8 @@ def test_a_token_that_only_pads_the_vocabulary_is_never_chosen(vocab_size: int, 
 @configs
 def test_the_vocabulary_is_padded_with_rows_of_zeros(config: GPT2Config):
     model = random_model(config)
-    step = make_engine(model, PLAIN_OPTIONS).decode_step.launcher
-    padded, weight = step._lm_head, model.gpt2.lm_head.weight
+    step = make_engine(model, PLAIN_OPTIONS).decode_step.device_step
+    padded, weight = step._head, model.network.lm_head.weight
     V = config.vocab_size
     assert len(padded) == -(-V // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
     assert torch.equal(padded[:V], weight) and not padded[V:].any()
@@ -231,7 +231,7 @@ def test_the_model_stays_as_it_was(config: GPT2Config):
     model, untouched = random_model(config), random_model(config)
     make_engine(model, PLAIN_OPTIONS).generate(PROMPTS, PARAMS)
     for (name, parameter), other in zip(
-        model.gpt2.named_parameters(), untouched.gpt2.parameters(), strict=True
+        model.network.named_parameters(), untouched.network.parameters(), strict=True
     ):
         assert torch.equal(parameter, other), name
 
@@ -240,7 +240,7 @@ def test_the_model_stays_as_it_was(config: GPT2Config):
 def test_options_pick_the_kernels_or_their_twins():
     model = random_model(CONFIGS["2 layers"])
     for options, kernels in ((FUSED_AND_SPLIT, PLAIN), (PLAIN_OPTIONS, PLAIN), (TRITON_OPTIONS, TRITON)):
-        step = make_engine(model, options).decode_step.launcher
+        step = make_engine(model, options).decode_step.device_step
         assert type(step) is FusedDeviceStep
         assert (step.kernels if kernels is PLAIN else without_workspace(step.kernels)) == kernels
         assert isinstance(step.attention.attention, SplitAttention) == (kernels is TRITON)
@@ -257,7 +257,7 @@ def test_no_two_engines_share_a_workspace():
     engines = [make_engine(model, TRITON_OPTIONS) for _ in range(2)]
     places, made = [], []
     for engine in engines:
-        step = engine.decode_step.launcher
+        step = engine.decode_step.device_step
         split_k = step.kernels.linear_residual.keywords["workspace"]
         split = step.attention.attention._workspace
         tensors = [*split_k, *vars(split).values()]
@@ -273,7 +273,7 @@ def test_no_two_engines_share_a_workspace():
 @pytest.mark.parametrize("is_greedy", [True, False], ids=["greedy", "drawn"])
 def test_a_layer_is_five_calls_and_a_step_has_few_more(config: GPT2Config, is_greedy: bool):
     engine = make_engine(random_model(config), PLAIN_OPTIONS)
-    step = engine.decode_step.launcher
+    step = engine.decode_step.device_step
     calls = []
 
     def noted(name: str, function: Callable) -> Callable:
@@ -320,11 +320,11 @@ def test_the_step_it_stands_for_takes_the_same_arguments():
         engine.add_request(PROMPTS[1], SamplingParams(8))
         engine.step()
         engine.step()
-        step = engine.decode_step.launcher
+        step = engine.decode_step.device_step
         assert isinstance(step, DeviceStep)
-        lens = engine.scheduler.running[0].session.num_tokens
+        lens = next(iter(engine.scheduler.running.values())).num_tokens
         with torch.inference_mode():
-            token_ids = step(3, lens, True)  # padded by nobody's rows
+            token_ids = step(3, lens, True)  # filled up with padding rows
         assert token_ids.shape == (3,) and step.slots.context_lens[-1] == -1
         assert step.slots.context_lens[step.slots.slot_mapping[0]] == lens + 1
         made.append(token_ids[0].item())
@@ -349,7 +349,7 @@ def test_on_a_gpu_greedy_tokens_in_float32_are_those_of_rung_00(tiny, max_batch_
         engine = make_engine(tiny, options, "cuda", torch.float32, max_batch_size=max_batch_size)
         made.append(tokens_of(engine.generate(TEXTS, params)))
         assert_no_block_is_lost(engine)
-    assert isinstance(engine.decode_step.launcher, GraphedStep)
+    assert isinstance(engine.decode_step.device_step, GraphedStep)
     assert made[1] == made[0]
     assert made[2] == made[0]
 
@@ -359,7 +359,7 @@ def test_on_a_gpu_greedy_tokens_in_float32_are_those_of_rung_00(tiny, max_batch_
 def test_on_a_gpu_logits_are_those_of_the_model(tiny, dtype: torch.dtype, bound: float):
     """Of every step, for the slots as they are; a token that differs is a near tie."""
     engine = make_engine(tiny, EAGER, "cuda", dtype, max_batch_size=8)
-    assert without_workspace(engine.decode_step.launcher.kernels) == TRITON
+    assert without_workspace(engine.decode_step.device_step.kernels) == TRITON
     compared = compare_logits(engine)
     engine.generate(TEXTS, SamplingParams(NUM_TOKENS, stop_on_eos=False))
     assert_logits_are_close(compared, bound)
@@ -385,7 +385,7 @@ def assert_leaves_at_a_near_tie(model: LanguageModel, text: str, tokens: tuple, 
         return
     prefix = torch.tensor([[*model.tokenizer.encode(text), *wanted[:first]]], device=model.device)
     lengths = torch.tensor([prefix.shape[1]], device=model.device)
-    logits = model.gpt2.prefill(prefix, lengths).last_logits[0].float()
+    logits = model.network.prefill(prefix, lengths).last_logits[0].float()
     for token_id in (tokens[first], wanted[first]):
         assert logits.max() - logits[token_id] <= HALF_BOUND
 
@@ -409,7 +409,7 @@ def test_on_a_gpu_requests_come_and_go_and_have_the_tokens_of_rung_00(tiny):
         outputs, ids = [], []
         for i, text in enumerate(TEXTS):
             ids.append(engine.add_request(text, SamplingParams(10 + 3 * i, stop_on_eos=False)))
-            outputs += engine.step() + engine.step()
+            outputs += [output for _ in range(2) for output in engine.step()]
         handed_out = tokens_by_request(outputs + run(engine))
         return [handed_out[i] for i in ids]
 
@@ -453,6 +453,6 @@ def test_on_a_gpu_graphs_are_captured_with_values_checked(tiny, monkeypatch: pyt
     for is_debug in (False, True):
         monkeypatch.setattr(checks, "DEBUG", is_debug)
         engine = make_engine(tiny, options, "cuda", torch.float32)
-        assert isinstance(engine.decode_step.launcher, GraphedStep)
+        assert isinstance(engine.decode_step.device_step, GraphedStep)
         made.append(tokens_of(engine.generate(TEXTS, params)))
     assert made[0] == made[1]

@@ -1,187 +1,23 @@
 """Numbers on their way to the device and back, and what the device knows of each running request."""
 
 import random
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
 import torch
+from devices import CPU, CUDA, busy_gpu
 from helpers import kv_numbers, make_manager
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reservations import kinds
 from torch import Tensor
 
 from labkit import SamplingParams
 from labkit.engine import InferenceSession
-from labkit.engine.request import Request
+from labkit.engine.request import Request, RunningRequests
 from labkit.engine.sampling import as_int64
 from labkit.engine.step.slots import DeviceSlots
-from labkit.engine.step.staging import NUM_BUFFERS, PinnedReadback, PinnedStaging
 from labkit.kvcache import MutableInfoBlockManager, OneTableBlockManager
-
-CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-kinds = pytest.mark.parametrize("kind", [MutableInfoBlockManager, OneTableBlockManager])
-
-
-# --- there and back --------------------------------------------------------------------------------
-
-EDGES = [0, 1, -1, 2**31, -(2**31), 2**53 + 1, 2**63 - 1, -(2**63)]
-
-
-def assert_numbers_arrive(device: torch.device) -> None:
-    staging = PinnedStaging(8, device)
-    for numbers in (EDGES, [7], [], EDGES[::-1], [1, 2, 3]):
-        sent = staging.send(torch.tensor(numbers, dtype=torch.int64))
-        assert (sent.dtype, sent.device.type, sent.tolist()) == (torch.int64, device.type, numbers)
-
-
-def test_what_is_sent_arrives_whatever_was_sent_before():
-    assert_numbers_arrive(CPU)
-
-
-def test_what_arrived_stays_and_what_was_sent_is_the_callers_again():
-    staging = PinnedStaging(3, CPU)
-    numbers = torch.tensor([1, 2, 3])
-    first = staging.send(numbers)
-    numbers.fill_(9)
-    sent = [staging.send(torch.full((3,), i)) for i in range(5)]
-    assert first.tolist() == [1, 2, 3]
-    assert [s.tolist() for s in sent] == [[i] * 3 for i in range(5)]
-    assert numbers.tolist() == [9, 9, 9]
-
-
-def test_the_bits_of_fractions_can_be_sent():
-    fractions = torch.tensor([0.1, -0.0, 5e-324, 1.7976931348623157e308], dtype=torch.float64)
-    sent = PinnedStaging(4, CPU).send(fractions.view(torch.int64)).view(torch.float64)
-    assert [f.hex() for f in sent.tolist()] == [f.hex() for f in fractions.tolist()]
-
-
-def test_more_numbers_than_there_is_room_for_are_not_cut_silently():
-    staging = PinnedStaging(3, CPU)
-    with pytest.raises(RuntimeError):
-        staging.send(torch.arange(4))
-    assert staging.send(torch.arange(3)).tolist() == [0, 1, 2]
-
-
-def test_numbers_are_read_as_they_were_when_they_set_out():
-    readback = PinnedReadback(4, CPU)
-    token_ids = torch.tensor([5, -1, 2**40])
-    first = readback.start(token_ids)
-    token_ids.fill_(0)
-    second = readback.start(torch.tensor([7, 8, 9, 10]))  # before the first is read
-    assert first.read() == [5, -1, 2**40]
-    assert second.read() == [7, 8, 9, 10]
-    assert second.read() == [7, 8, 9, 10]
-    assert readback.start(torch.tensor([1])).read() == [1]
-    assert all(type(number) is int for number in second.read())
-
-
-class FakeEvent:
-    """A point in a stream that is reached when somebody waits for it; what then happens is `arrive`'s."""
-
-    def __init__(self, arrive: Callable[["FakeEvent"], None], made: list["FakeEvent"]) -> None:
-        self.arrive, self.number = arrive, len(made)
-        made.append(self)
-
-    def record(self) -> None:
-        pass
-
-    def synchronize(self) -> None:
-        self.arrive(self)
-
-
-def test_a_buffer_is_not_written_again_before_its_copy_is_over(monkeypatch):
-    """Trap 5, as a GPU would see it that copies only when it is waited for."""
-    staging, made, waited = PinnedStaging(2, CPU), [], []
-
-    def arrive(event: FakeEvent) -> None:
-        """What the copy finds in the buffers by now: its own numbers, and those of the sends after it."""
-        waited.append((event.number, sorted(buffer.tolist() for buffer in staging._buffers)))
-
-    monkeypatch.setattr(staging, "_is_cuda", True)
-    monkeypatch.setattr(torch.cuda, "Event", lambda: FakeEvent(arrive, made))
-    for i in range(NUM_BUFFERS + 3):
-        staging.send(torch.full((2,), i))
-    assert waited == [(i, [[i + k] * 2 for k in range(NUM_BUFFERS)]) for i in range(3)]
-
-
-def test_a_join_behind_a_step_that_still_runs_waits_for_no_copy(monkeypatch):
-    """It sends three times: who runs, their state, their rows."""
-    staging, made, waited = PinnedStaging(2, CPU), [], []
-    monkeypatch.setattr(staging, "_is_cuda", True)
-    monkeypatch.setattr(torch.cuda, "Event", lambda: FakeEvent(waited.append, made))
-    for i in range(3):
-        staging.send(torch.full((2,), i))
-    assert waited == []
-
-
-def test_numbers_are_read_when_their_copy_is_over(monkeypatch):
-    readback, made = PinnedReadback(3, CPU), []
-    landing = {0: [5, 6, 7], 1: [8, 9]}
-
-    def arrive(event: FakeEvent) -> None:
-        arriving[event.number]._buffer.copy_(torch.tensor(landing[event.number]))
-
-    monkeypatch.setattr(readback, "_is_cuda", True)
-    monkeypatch.setattr(torch.cuda, "Event", lambda: FakeEvent(arrive, made))
-    arriving = [readback.start(torch.full((len(numbers),), -7)) for numbers in landing.values()]
-    assert [each.read() for each in arriving] == list(landing.values())
-
-
-def busy_gpu() -> None:
-    """For some tens of milliseconds: what is asked for next cannot be done yet when the call returns."""
-    torch.cuda._sleep(50_000_000)
-
-
-@pytest.mark.cuda
-def test_on_a_gpu_what_is_sent_arrives():
-    assert_numbers_arrive(CUDA)
-
-
-@pytest.mark.cuda
-def test_on_a_gpu_what_is_sent_arrives_though_nobody_waits_between_two_sends():
-    """Trap 5: a buffer may not be written again while its copy is on its way."""
-    staging = PinnedStaging(100_000, CUDA)
-    busy_gpu()
-    sent = [staging.send(torch.full((100_000,), i)) for i in range(12)]
-    for i, numbers in enumerate(sent):
-        assert (numbers == i).all(), i
-
-
-@pytest.mark.cuda
-def test_on_a_gpu_two_copies_are_under_way_without_the_host_waiting():
-    numbers = [torch.full((1000,), i) for i in range(2)]
-    earlier = PinnedStaging(1000, CUDA)
-    for n in [earlier.send(n) for n in numbers]:
-        assert n.is_cuda  # its memory is there to be used again, once it is let go of
-    del n
-    staging = PinnedStaging(1000, CUDA)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        busy_gpu()
-        sent = [staging.send(n) for n in numbers]
-        is_busy = not torch.cuda.current_stream().query()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert is_busy
-    assert [n.unique().tolist() for n in sent] == [[0], [1]]
-
-
-@pytest.mark.cuda
-def test_on_a_gpu_numbers_are_read_as_they_were_when_they_set_out():
-    readback = PinnedReadback(100_000, CUDA)
-    token_ids = torch.empty(100_000, dtype=torch.int64, device=CUDA).fill_(0)  # that kernel is loaded now
-    torch.cuda.synchronize()
-    busy_gpu()
-    token_ids.fill_(1)
-    first = readback.start(token_ids)
-    token_ids.fill_(2)
-    second = readback.start(token_ids[:10])
-    token_ids.fill_(3)
-    assert not torch.cuda.current_stream().query()
-    assert set(first.read()) == {1}
-    assert second.read() == [2] * 10
-
 
 # --- the slots -------------------------------------------------------------------------------------
 
@@ -203,16 +39,16 @@ def row_of(session: InferenceSession, table_idx: int) -> list[int]:
     return places + [0] * (manager.max_blocks_per_seq - len(places))
 
 
-def assert_device_knows(slots: DeviceSlots, requests: Sequence[Request]) -> None:
-    """All that a step of these requests reads is what their sessions say, and nobody is nobody still."""
+def assert_device_knows(slots: DeviceSlots, running: RunningRequests) -> None:
+    """All that a step of these requests reads is what the sessions say; the padding slot is unchanged."""
     mapping = slots.slot_mapping.tolist()
-    used, padding = mapping[: len(requests)], mapping[len(requests) :]
+    used, padding = mapping[: len(running)], mapping[len(running) :]
     assert len({*used}) == len(used)
-    assert all(0 <= slot < slots.nobody for slot in used)
-    assert set(padding) <= {slots.nobody}
-    assert slots.context_lens[slots.nobody] == -1
-    for slot, request in zip(used, requests, strict=True):
-        params, session = request.params, request.session
+    assert all(0 <= slot < slots.padding_slot for slot in used)
+    assert set(padding) <= {slots.padding_slot}
+    assert slots.context_lens[slots.padding_slot] == -1
+    for slot, (request, session) in zip(used, running.items(), strict=True):
+        params = request.params
         for table_idx, table in enumerate(slots.block_tables):
             assert table[slot].tolist() == row_of(session, table_idx)
         assert slots.context_lens[slot] == session.num_tokens
@@ -231,26 +67,26 @@ class SpiedSlots(DeviceSlots):
     def __init__(self, *args) -> None:
         super().__init__(*args)
         self.sent: dict[str, list] = {}
-        send = self._staging.send
+        send = self.staging.send
 
         def counted_send(numbers: Tensor) -> Tensor:
             self.sent["copies"] = [*self.sent.get("copies", []), len(numbers)]
             return send(numbers)
 
-        self._staging.send = counted_send
+        self.staging.send = counted_send
 
     def send_rows(self, sessions):
         self.sent["rows"] = list(sessions)
         super().send_rows(sessions)
 
-    def _send_states(self, requests):
+    def send_states(self, requests):
         if requests:
-            self.sent["states"] = [request.session for request in requests]
-        super()._send_states(requests)
+            self.sent["states"] = list(requests.values())
+        super().send_states(requests)
 
-    def _send_mapping(self, sessions):
+    def send_mapping(self, sessions):
         self.sent["mapping"] = list(sessions)
-        super()._send_mapping(sessions)
+        super().send_mapping(sessions)
 
 
 @dataclass
@@ -261,7 +97,7 @@ class World:
     device: torch.device = CPU
     max_batch: int = MAX_BATCH
     looks: bool = True  # at the device, which waits for it
-    running: list[Request] = field(default_factory=list)
+    running: dict[Request, InferenceSession] = field(default_factory=dict)
     known: list[InferenceSession] = field(default_factory=list)  # whom the device has in a slot
     mapped: list[InferenceSession] | None = None
     made: int = 0
@@ -271,41 +107,43 @@ class World:
             self.kind, block_size=2, max_blocks_per_layer=400, max_blocks_per_seq=40, device=self.device
         )
         for _ in range(3):
-            self.manager._allocate_block(0, start=0)  # so that a block's id is not its place in every layer
+            self.manager.allocate_block(0, start=0)  # so that a block's id is not its place in every layer
         self.slots = SpiedSlots(self.manager, self.max_batch)
 
-    def join(self, num_tokens: int, like: int | None, params: SamplingParams) -> Request:
-        """A request of `num_tokens` tokens, or one that shares all blocks with a running one."""
+    @property
+    def sessions(self) -> list[InferenceSession]:
+        return list(self.running.values())
+
+    def join(self, num_tokens: int, like: int | None, params: SamplingParams) -> InferenceSession:
+        """The session of a new request: of `num_tokens` tokens, or sharing all blocks with another one."""
         self.made += 1
         request = Request(self.made, (1, 2, 3), params)
         request.output_token_ids += [self.made * 100 + i for i in range(1 + num_tokens % 3)]
         if like is not None and self.running:
-            request.session = self.running[like % len(self.running)].session.fork()
+            session = self.sessions[like % len(self.running)].fork()
         else:
-            request.session = InferenceSession(self.manager)
-            request.session.append_prompt(
-                *(t.to(self.device) for t in kv_numbers(self.manager, 0, num_tokens))
-            )
-        self.running.append(request)
-        return request
+            session = InferenceSession(self.manager)
+            session.append_prompt(*(t.to(self.device) for t in kv_numbers(self.manager, 0, num_tokens)))
+        self.running[request] = session
+        return session
 
     def leave(self, which: int) -> None:
-        self.running.pop(which % len(self.running)).session.release()
+        self.running.pop(list(self.running)[which % len(self.running)]).release()
 
     def reserve(self) -> list[list[int]]:
         return [
-            self.manager.reserve_token_batch(i, [r.session.block_ids_per_layer[i] for r in self.running])
+            self.manager.reserve_token_batch(i, [s.block_ids_per_layer[i] for s in self.sessions])
             for i in range(self.manager.num_tables)
         ]
 
-    def follow(self) -> None:
+    def update(self) -> None:
         """Reserve and tell the device: it then knows all, and was sent what it could not know and no more."""
-        before = [[row_of(r.session, i) for i in range(self.manager.num_tables)] for r in self.running]
+        before = [[row_of(s, i) for i in range(self.manager.num_tables)] for s in self.sessions]
         changed = self.reserve()
-        after = [[row_of(r.session, i) for i in range(self.manager.num_tables)] for r in self.running]
+        after = [[row_of(s, i) for i in range(self.manager.num_tables)] for s in self.sessions]
         self.slots.sent = {}
-        self.slots.follow(self.running, changed)
-        sessions = [r.session for r in self.running]
+        sessions = self.sessions
+        self.slots.update(list(self.running), sessions, changed)
         joined = [s for s in sessions if s not in self.known]
         dirty = [s for s, b, a in zip(sessions, before, after, strict=True) if s in joined or b != a]
         expected = {"rows": dirty, "states": joined}
@@ -316,8 +154,8 @@ class World:
         assert self.slots.sent == expected
         assert len(copies) == len(expected)
         self.known, self.mapped = sessions, sessions
-        assert len(self.slots._slot_of) == len(sessions)
-        assert sorted([*self.slots._free, *self.slots._slot_of.values()]) == list(range(self.max_batch))
+        assert len(self.slots.slot_of) == len(sessions)
+        assert sorted([*self.slots._free, *self.slots.slot_of.values()]) == list(range(self.max_batch))
 
     def compute(self) -> None:
         """What a step does on the device: everybody in a slot moves on."""
@@ -333,19 +171,19 @@ class World:
         """fails: None, or "before" or "after" the device has done its work."""
         if not self.running:
             return
-        self.follow()
+        self.update()
         if self.looks:
             assert_device_knows(self.slots, self.running)
         if fails != "before":
             self.compute()
         if fails:
-            self.slots.forget([r.session for r in self.running])
+            self.slots.forget(self.sessions)
             self.known, self.mapped = [], None
-            for request in self.running:
-                request.session.roll_back()
+            for session in self.sessions:
+                session.roll_back()
             return
-        for b, request in enumerate(self.running):
-            request.session.num_tokens += 1
+        for b, (request, session) in enumerate(self.running.items()):
+            session.num_tokens += 1
             request.output_token_ids.append(self.made * 1000 + b)
 
 
@@ -376,7 +214,8 @@ def play(world: World, moves: list[tuple]) -> None:
             world.leave(*how)
         elif what == "reorder" and world.running:
             which = how[0] % len(world.running)
-            world.running = world.running[which:] + world.running[:which]
+            running = list(world.running.items())
+            world.running = dict(running[which:] + running[:which])
         elif what == "step":
             world.step()
         elif what == "fail":
@@ -422,14 +261,14 @@ def test_through_a_long_life_no_slot_is_lost(kind):
 def test_a_whole_batch_can_join_though_its_rows_are_short(kind):
     """One block a sequence: what is sent of a request beside its row is more than the row."""
     manager = make_manager(kind, num_layers=1, block_size=64, max_blocks_per_seq=1)
-    slots, requests = DeviceSlots(manager, 3), []
+    slots, running = DeviceSlots(manager, 3), {}
     for i in range(3):
-        requests.append(Request(i, (1, 2, 3), PARAMS[i]))
-        requests[-1].output_token_ids.append(i)
-        requests[-1].session = InferenceSession(manager)
-        requests[-1].session.append_prompt(*kv_numbers(manager, 0, 5 + i))
-    slots.follow(requests, [[]])
-    assert_device_knows(slots, requests)
+        request, session = Request(i, (1, 2, 3), PARAMS[i]), InferenceSession(manager)
+        request.output_token_ids.append(i)
+        session.append_prompt(*kv_numbers(manager, 0, 5 + i))
+        running[request] = session
+    slots.update(list(running), list(running.values()), [[]])
+    assert_device_knows(slots, running)
 
 
 @kinds
@@ -451,23 +290,23 @@ def test_of_rows_only_the_changed_are_sent(kind):
     first, second, third = (world.join(n, None, PARAMS[0]) for n in (2, 3, 4))
     world.step()  # to 3, 4 and 5 tokens in blocks of two
     world.step()
-    assert world.slots.sent == {"rows": [second.session]}
+    assert world.slots.sent == {"rows": [second]}
     world.step()
-    assert world.slots.sent == {"rows": [first.session, third.session]}
+    assert world.slots.sent == {"rows": [first, third]}
 
 
 @pytest.mark.parametrize("table_idx", [0, 1])
 def test_a_list_that_changed_in_any_one_table_is_sent(table_idx):
     world = World(MutableInfoBlockManager)
-    requests = [world.join(3, None, PARAMS[0]) for _ in range(3)]
+    sessions = [world.join(3, None, PARAMS[0]) for _ in range(3)]
     world.step()
     world.step()
     world.slots.sent = {}
     changed = [[], []]
     changed[table_idx] = [1]
-    world.slots.follow(world.running, changed)
+    world.slots.update(list(world.running), world.sessions, changed)
     world.slots.sent.pop("copies")
-    assert world.slots.sent == {"rows": [requests[1].session]}
+    assert world.slots.sent == {"rows": [sessions[1]]}
 
 
 @kinds
@@ -476,11 +315,11 @@ def test_a_copy_on_write_is_a_changed_row_of_one_sharer_alone(kind):
     first = world.join(3, None, PARAMS[0])
     world.step()  # the token goes into the second of two slots
     world.step()
-    assert first.session.num_tokens == 5  # half a block is filled
+    assert first.num_tokens == 5  # half a block is filled
     second = world.join(0, 0, PARAMS[0])
-    world.follow()  # the first copies its last block; the second, the last holder, writes in place
-    assert world.slots.sent["rows"] == [first.session, second.session]
-    assert world.slots.sent["states"] == [second.session]
+    world.update()  # the first copies its last block; the second, the last holder, writes in place
+    assert world.slots.sent["rows"] == [first, second]
+    assert world.slots.sent["states"] == [second]
     rows = [world.slots.block_tables[0, slot].tolist() for slot in world.slots.slot_mapping[:2].tolist()]
     assert rows[0][:2] == rows[1][:2] and rows[0][2] != rows[1][2]
 
@@ -502,44 +341,44 @@ def test_a_whole_batch_may_be_replaced_by_another_in_one_step(kind):
 @kinds
 def test_others_keep_their_slots_when_one_leaves_and_another_joins(kind):
     world = World(kind)
-    requests = [world.join(4, None, PARAMS[1]) for _ in range(3)]
+    sessions = [world.join(4, None, PARAMS[1]) for _ in range(3)]
     world.step()
-    slot_of = dict(world.slots._slot_of)
+    slot_of = dict(world.slots.slot_of)
     world.leave(1)
     newcomer = world.join(5, None, PARAMS[0])
     world.step()
-    assert world.slots.sent["states"] == [newcomer.session]
+    assert world.slots.sent["states"] == [newcomer]
     left = slot_of.pop(next(s for s in slot_of if s not in world.known))
-    assert world.slots._slot_of == slot_of | {newcomer.session: left}
-    mapping = [world.slots._slot_of[r.session] for r in (requests[0], requests[2], newcomer)]
+    assert world.slots.slot_of == slot_of | {newcomer: left}
+    mapping = [world.slots.slot_of[session] for session in (sessions[0], sessions[2], newcomer)]
     assert world.slots.slot_mapping.tolist() == mapping
 
 
 @kinds
 def test_who_is_preempted_and_comes_back_is_somebody_new(kind):
     world = World(kind)
-    request, other = world.join(5, None, PARAMS[1]), world.join(2, None, PARAMS[0])
+    world.join(5, None, PARAMS[1])
+    other = world.join(2, None, PARAMS[0])
     world.step()
-    world.running.remove(request)
-    request.session.release()
+    request = next(iter(world.running))
+    world.running.pop(request).release()
     world.step()
-    request.session = InferenceSession(world.manager)
-    request.session.append_prompt(*kv_numbers(world.manager, 0, 6))
-    world.running.append(request)
+    world.running[request] = session = InferenceSession(world.manager)
+    session.append_prompt(*kv_numbers(world.manager, 0, 6))
     world.step()
-    assert world.slots.sent["states"] == [request.session]
-    assert other.session.num_tokens == 5
+    assert world.slots.sent["states"] == [session]
+    assert other.num_tokens == 5
 
 
 @kinds
 @pytest.mark.parametrize("which", [[], [0], [1], [0, 1]], ids=str)
 def test_who_is_forgotten_joins_anew_and_the_others_stay_known(kind, which):
     world = World(kind)
-    requests = [world.join(4, None, PARAMS[1]), world.join(3, None, PARAMS[0])]
+    sessions = [world.join(4, None, PARAMS[1]), world.join(3, None, PARAMS[0])]
     world.step()
-    forgotten = [requests[i].session for i in which]
+    forgotten = [sessions[i] for i in which]
     world.slots.forget(forgotten)
-    for slot in {*range(MAX_BATCH)} - {*world.slots._slot_of.values()}:
+    for slot in {*range(MAX_BATCH)} - {*world.slots.slot_of.values()}:
         world.slots.context_lens[slot] = world.slots.last_token_ids[slot] = 99  # the device may be anywhere
     world.known, world.mapped = [s for s in world.known if s not in forgotten], None
     world.step()
@@ -549,7 +388,7 @@ def test_who_is_forgotten_joins_anew_and_the_others_stay_known(kind, which):
 
 
 @kinds
-@pytest.mark.parametrize("fails", ["_send_mapping", "_send_states", "send_rows"])
+@pytest.mark.parametrize("fails", ["send_mapping", "send_states", "send_rows"])
 def test_after_a_follow_that_failed_and_a_forget_the_device_is_told_all(kind, fails, monkeypatch):
     def boom(*_):
         raise KeyboardInterrupt
@@ -561,11 +400,11 @@ def test_after_a_follow_that_failed_and_a_forget_the_device_is_told_all(kind, fa
     with monkeypatch.context() as patch:
         patch.setattr(world.slots, fails, boom)
         with pytest.raises(KeyboardInterrupt):
-            world.slots.follow(world.running, world.reserve())
-    world.slots.forget([r.session for r in world.running])
+            world.slots.update(list(world.running), world.sessions, world.reserve())
+    world.slots.forget(world.sessions)
     world.known, world.mapped = [], None
-    for request in world.running:
-        request.session.roll_back()
+    for session in world.sessions:
+        session.roll_back()
     for _ in range(3):
         world.step()
 
@@ -577,17 +416,17 @@ def test_a_batch_of_one_is_enough():
     world.leave(0)
     world.join(1, None, PARAMS[0])
     world.step()
-    assert world.slots.nobody == 1
+    assert world.slots.padding_slot == 1
     assert world.slots.slot_mapping.tolist() == [0]
 
 
 @kinds
-def test_before_anybody_joins_every_row_is_nobodys(kind):
+def test_before_anybody_joins_every_row_is_padding(kind):
     slots = World(kind).slots
-    assert slots.slot_mapping.tolist() == [slots.nobody] * MAX_BATCH
-    assert slots.context_lens[slots.nobody] == -1
+    assert slots.slot_mapping.tolist() == [slots.padding_slot] * MAX_BATCH
+    assert slots.context_lens[slots.padding_slot] == -1
     assert not slots.block_tables.any()
-    assert slots.temperatures[slots.nobody] == 0  # so that nothing is drawn for it
+    assert slots.temperatures[slots.padding_slot] == 0  # so that nothing is drawn for it
     num_tables = slots.block_tables.shape[0]
     assert num_tables == (1 if kind is OneTableBlockManager else 2)
 
@@ -628,15 +467,15 @@ def test_on_a_gpu_the_device_knows_it_though_nobody_waits_between_two_steps(kind
                 world.join(step % 7, None, PARAMS[step % len(PARAMS)])
             if device == CUDA and step % 8 == 0:
                 busy_gpu()
-            world.follow()
+            world.update()
             slots, mapping = world.slots, world.slots.slot_mapping.clone()
             snapshots.append(
                 {name: tensor[mapping] for name, tensor in vars(slots).items() if is_state(name, tensor)}
                 | {"block_tables": slots.block_tables[:, mapping]}
             )
             world.compute()
-            for b, request in enumerate(world.running):
-                request.session.num_tokens += 1
+            for b, (request, session) in enumerate(world.running.items()):
+                session.num_tokens += 1
                 request.output_token_ids.append(world.made * 1000 + b)
         return snapshots
 
@@ -648,14 +487,3 @@ def test_on_a_gpu_the_device_knows_it_though_nobody_waits_between_two_steps(kind
         assert len(cpu) >= 7
         for name in cpu:
             assert torch.equal(gpu[name].cpu(), cpu[name]), (step, name)
-
-
-def test_a_send_that_fails_leaves_the_next_ones_their_buffers():
-    """The buffer of a copy that nobody knows the end of is not the one after the next."""
-    staging = PinnedStaging(4, torch.device("cpu"))
-    staging.send(torch.tensor([1]))
-    turn = staging._turn
-    with pytest.raises(RuntimeError):
-        staging.send(torch.arange(5))  # more than there is room for
-    assert staging._turn == turn
-    assert staging.send(torch.tensor([7, 8])).tolist() == [7, 8]

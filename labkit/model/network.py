@@ -1,0 +1,174 @@
+"""What an engine needs of a language model, whatever its architecture.
+
+A `Network` knows nothing of paging: how a query sees the past is handed in, as an `Attend`.
+Shapes: B batch, T tokens, E embedding, H heads, D head size, L layers, V vocabulary.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from labkit.errors import OptionError
+from labkit.model.checkpoint_format import CheckpointFormat
+from labkit.model.decoder_weights import DecoderWeights
+from labkit.model.prefill_attention import CausalAttention, PastAttention, PastKV
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+# Not cuDNN's: it makes a plan for every new shape, in each thread anew, and that takes longer than a prefill.
+PREFILL_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+# (layer_idx, query, key, value), each [B, H, T, D] -> [B, H, T, D]
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+
+
+class ModelConfig(Protocol):
+    """The sizes of a decoder-only language model, by names that every architecture's config has."""
+
+    model_type: ClassVar[str]  # the architecture's name in config.json, and in `labkit.model.registry`
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids: 0 to vocab_size - 1."""
+
+    @property
+    def max_positions(self) -> int:
+        """Tokens of the longest sequence."""
+
+    @property
+    def num_layers(self) -> int:
+        """Layers, each with its own keys and values in the cache."""
+
+    @property
+    def num_heads(self) -> int:
+        """Attention heads of a layer: as many for keys and values as for queries."""
+
+    @property
+    def head_dim(self) -> int:
+        """Numbers of a query, key or value in one head."""
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the hidden states between layers."""
+
+    @property
+    def num_matrix_weights(self) -> int:
+        """Weights in the matrices of all layers: each is multiplied with every token's hidden state."""
+
+    @property
+    def kv_values_per_token(self) -> int:
+        """Numbers that one token adds to the KV cache: a key and a value for each layer and head."""
+
+    @property
+    def tie_word_embeddings(self) -> bool:
+        """Whether the output layer and the token embeddings are one matrix."""
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The token that ends a text; None if the model has none."""
+
+
+class Prefilled(NamedTuple):
+    """What a prefill leaves: the logits after each prompt's last token, and every new key and value."""
+
+    last_logits: Tensor  # [B, V]
+    keys: Tensor  # [L, B, H, T, D]; row b is meaningful up to its length
+    values: Tensor  # [L, B, H, T, D]
+
+
+class Network(nn.Module):
+    """A decoder-only language model: the base of every architecture in `labkit.model.registry`.
+
+    An architecture gives `forward`, `lm_head` and `lookup_tables`, reads its config.json (`read_config`), and
+    says how its weights are stored (`checkpoint_format`, `stored_shapes`). With `decoder_weights` it also
+    runs on the rungs whose layers are fused kernels.
+    """
+
+    checkpoint_format: ClassVar[CheckpointFormat]
+    config: ModelConfig
+    lm_head: nn.Linear  # [V, E], no bias
+
+    def __init__(self, config: Any) -> None:
+        """config: the architecture's own `ModelConfig`."""
+        super().__init__()
+        self.config = config
+
+    @classmethod
+    def read_config(cls, raw: dict[str, Any]) -> ModelConfig:
+        """The sizes in a parsed config.json. Raises CheckpointError for one that is missing or cannot be."""
+        raise NotImplementedError
+
+    @classmethod
+    def stored_shapes(cls, config: Any) -> dict[str, tuple[int, ...]]:
+        """Shapes of stored tensors that together hold every size of `config` but the number of layers."""
+        raise NotImplementedError
+
+    def tie_weights(self) -> None:
+        """Make one tensor of those that are tied; needed after weights were moved or replaced."""
+
+    def lookup_tables(self) -> tuple[Tensor, ...]:
+        """The parameters of which a decode step reads single rows, and never all."""
+        raise NotImplementedError
+
+    def decoder_weights(self) -> DecoderWeights:
+        """The weights as the fused kernels take them, not copied.
+
+        Raises OptionError if the architecture does other arithmetic than theirs.
+        """
+        raise OptionError(
+            f"layer_kernels = 'fused' (rungs from 09 on) does not fit {type(self).__name__}: its layers are "
+            "not those of the fused kernels. Choose layer_kernels = 'separate'"
+        )
+
+    def as_transformers(self) -> "PreTrainedModel":
+        """Hugging Face's own model with a copy of these weights, on the CPU, in float32.
+
+        Raises OptionError if this architecture has no way there.
+        """
+        raise OptionError(f"{type(self).__name__} cannot be made a model of transformers")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the weights."""
+        return next(self.parameters()).dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    def forward(self, input_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """Hidden states [B, T, E], ready for `lm_head`, of tokens [B, T] at positions [B, T].
+
+        attend: called once per layer, in their order.
+        """
+        raise NotImplementedError
+
+    @torch.inference_mode()
+    def prefill(self, input_ids: Tensor, lengths: Tensor, past: PastKV | None = None) -> Prefilled:
+        """Run ragged prompts in one batch.
+
+        input_ids [B, T] is padded at the end; lengths [B] counts each row's real tokens. Pads stand
+        after every real token, so causal attention never lets a real token see one. With `past`,
+        row b continues after past.lengths[b] tokens whose keys and values are given.
+        """
+        B, T = input_ids.shape
+        positions = torch.arange(T, device=input_ids.device).expand(B, T)
+        if past is not None:
+            positions = positions + past.lengths[:, None]
+        positions = positions.clamp(max=self.config.max_positions - 1)  # pads alone can lie past the end
+        attention = CausalAttention() if past is None else PastAttention(past, T)
+        with sdpa_kernel(PREFILL_BACKENDS):
+            hidden = self(input_ids, positions, attention)
+        last = hidden[torch.arange(B, device=hidden.device), lengths - 1]  # [B, E]
+        return Prefilled(self.lm_head(last), torch.stack(attention.keys), torch.stack(attention.values))
+
+    @torch.inference_mode()
+    def decode_one_token(self, input_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """Logits [B, V] after one more token per sequence: input_ids [B] at positions [B]."""
+        hidden = self(input_ids[:, None], positions[:, None], attend)  # [B, 1, E]
+        return self.lm_head(hidden[:, 0])

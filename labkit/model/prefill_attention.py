@@ -1,0 +1,55 @@
+"""Attention of a prefill: causal over the prompts' own tokens, and over what was cached before them.
+
+Shapes: B batch, T new tokens, P past tokens, H heads, D head size, L layers.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class PastKV(NamedTuple):
+    """Keys and values computed earlier, one row per prompt, padded at the end to a common length P."""
+
+    keys: Tensor  # [L, B, H, P, D]
+    values: Tensor  # [L, B, H, P, D]
+    lengths: Tensor  # [B]
+
+
+class CausalAttention:
+    """Causal attention of new tokens [B, H, T, D] over themselves; keeps each layer's keys and values for the
+    cache."""
+
+    def __init__(self) -> None:
+        self.keys: list[Tensor] = []
+        self.values: list[Tensor] = []
+
+    def __call__(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        self.keys.append(key)
+        self.values.append(value)
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+
+class PastAttention(CausalAttention):
+    """Attention of new tokens over cached ones and, causally, over themselves; keeps each layer's new keys
+    and values for the cache."""
+
+    def __init__(self, past: PastKV, num_new: int) -> None:
+        super().__init__()
+        self.past = past
+        B, P = len(past.lengths), past.keys.shape[3]
+        device = past.lengths.device
+        in_past = torch.arange(P, device=device) < past.lengths[:, None]  # [B, P]
+        causal = torch.ones(num_new, num_new, dtype=torch.bool, device=device).tril()
+        self.visible = torch.cat(
+            [in_past[:, None].expand(B, num_new, P), causal.expand(B, num_new, num_new)], dim=2
+        )[:, None]  # [B, 1, T, P + T]
+
+    def __call__(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        self.keys.append(key)
+        self.values.append(value)
+        all_keys = torch.cat([self.past.keys[layer_idx], key], dim=2)  # [B, H, P + T, D]
+        all_values = torch.cat([self.past.values[layer_idx], value], dim=2)
+        return F.scaled_dot_product_attention(query, all_keys, all_values, attn_mask=self.visible)

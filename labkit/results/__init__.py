@@ -1,0 +1,75 @@
+"""Reading: recorded runs and published figures, as one class per kind, and the tables made from them."""
+
+from labkit.results.append_time import AppendTime, AppendTimeRecord
+from labkit.results.attention_time import AttentionTime, AttentionTimeRecord
+from labkit.results.comparison import (
+    Comparison,
+    ComparisonRecord,
+    Interval,
+    amdahl,
+    speedup,
+    speedup_interval,
+)
+from labkit.results.cost_cards import (
+    CostCard,
+    CostCardRecord,
+    DeviceCounts,
+    HostCounts,
+    compare_cards,
+    counts_table,
+)
+from labkit.results.device_time import DeviceTimeRecord, KernelTime, TracedStep
+from labkit.results.files import KINDS, load, load_all, table
+from labkit.results.gpu_tests import GpuTests, load_gpu_tests
+from labkit.results.host_time import HostTime, HostTimeRecord, slope_us
+from labkit.results.latency import LatencyMetrics
+from labkit.results.peers import PeersRecord
+from labkit.results.profiles import ProfiledStep, ProfileRecord, StepProfile
+from labkit.results.published import headline, noise_floor, published_figures, series_drift
+from labkit.results.record import Host, Record
+from labkit.results.runs import Run, RunsRecord, rates_table
+
+__all__ = [
+    "KINDS",
+    "AppendTime",
+    "AppendTimeRecord",
+    "AttentionTime",
+    "AttentionTimeRecord",
+    "Comparison",
+    "ComparisonRecord",
+    "CostCard",
+    "CostCardRecord",
+    "DeviceCounts",
+    "DeviceTimeRecord",
+    "GpuTests",
+    "Host",
+    "HostCounts",
+    "HostTime",
+    "HostTimeRecord",
+    "Interval",
+    "KernelTime",
+    "LatencyMetrics",
+    "PeersRecord",
+    "ProfileRecord",
+    "ProfiledStep",
+    "Record",
+    "Run",
+    "RunsRecord",
+    "StepProfile",
+    "TracedStep",
+    "amdahl",
+    "compare_cards",
+    "counts_table",
+    "headline",
+    "load",
+    "load_all",
+    "load_gpu_tests",
+    "noise_floor",
+    "published_figures",
+    "rates_table",
+    "series_drift",
+    "slope_us",
+    "speedup",
+    "speedup_interval",
+    "table",
+]

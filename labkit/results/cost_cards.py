@@ -1,0 +1,198 @@
+"""What one decode step does, counted: cost cards, and what they are looked up by."""
+
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Self
+
+import pandas as pd
+
+from labkit.options import EngineOptions
+from labkit.results.record import Record
+from labkit.results.shape import COUNT, TEXT, OrNull, Shape
+
+
+@dataclass(frozen=True)
+class HostCounts:
+    """What the host does in one step."""
+
+    manager_calls: int  # calls into the KVBlockManager from outside it
+    kv_block_infos: int  # records of blocks created, of either kind
+    aten_ops: int  # PyTorch operators dispatched
+    index_tensors: int  # integer tensors made from Python numbers
+    kv_bytes_written: int  # of new keys and values, in the pool
+
+
+@dataclass(frozen=True)
+class DeviceCounts:
+    """What the GPU is asked for in one step. `source` says where that was counted."""
+
+    kernels: int
+    h2d_copies: int  # host to device
+    h2d_bytes: int
+    h2d_synchronizing: int  # of the copies, those from pageable memory: the host waits for each
+    d2h_copies: int  # device to host
+    synchronizations: int  # calls in which the host waits for the GPU, those of copies included
+    source: str
+
+
+@dataclass(frozen=True)
+class CostCard:
+    """One steady decode step of `batch_size` requests. device: None where nothing is known of a GPU."""
+
+    batch_size: int
+    append_paths: dict[str, int]
+    host: HostCounts
+    device: DeviceCounts | None
+
+    def column(self) -> dict[str, int | str]:
+        rows = dict(zip(HOST_ROWS, counts_of(self.host), strict=True))
+        if self.device is not None:
+            rows |= zip(DEVICE_ROWS, counts_of(self.device), strict=True)
+        return rows
+
+    @property
+    def caption(self) -> str:
+        """Where the GPU's rows come from."""
+        return f"GPU rows: {self.device.source}" if self.device else "GPU rows: none recorded"
+
+    def table(self) -> pd.DataFrame:
+        """Counts, a row each."""
+        return pd.DataFrame({"one step": self.column()}).rename_axis(columns=self.caption)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """All counts by their name, "aten_ops"; those of the GPU where they are known."""
+        both = asdict(self.host) | (asdict(self.device) if self.device else {})
+        return {name: count for name, count in both.items() if isinstance(count, int)}
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
+        """A card from `dataclasses.asdict`'s form."""
+        host = HostCounts(**{name: raw["host"][name] for name in HostCounts.__dataclass_fields__})
+        known = raw["device"]
+        device = known and DeviceCounts(**{name: known[name] for name in DeviceCounts.__dataclass_fields__})
+        return cls(raw["batch_size"], raw["append_paths"], host, device)
+
+
+HOST_ROWS = (
+    "calls into KVBlockManager",
+    "KVBlockInfo objects created",
+    "aten operators dispatched",
+    "index tensors constructed",
+    "bytes of K/V written",
+)
+DEVICE_ROWS = (
+    "GPU: kernels launched",
+    "GPU: host-to-device copies",
+    "GPU: host-to-device bytes",
+    "GPU: of the copies, synchronizing",
+    "GPU: device-to-host copies",
+    "GPU: the host waits for the GPU",
+)
+
+
+def counts_of(counts: HostCounts | DeviceCounts) -> list[int]:
+    return [value for value in asdict(counts).values() if isinstance(value, int)]
+
+
+def compare_cards(before: CostCard, after: CostCard) -> pd.DataFrame:
+    """Before, after, and what went, row by row."""
+    table = pd.DataFrame({"before": before.column(), "after": after.column()}).dropna().astype(int)
+    table["change"] = table["after"] - table["before"]
+    return table.rename_axis(columns=after.caption)
+
+
+def counts_table(cards: Mapping[Hashable, CostCard], rows: Mapping[str, str]) -> pd.DataFrame:
+    """A column per card, by name. rows: of each count that is shown, by its name, the words of its row; one
+    that no card knows is left out."""
+    columns = {
+        name: {words: counts[count] for count, words in rows.items() if count in counts}
+        for name, counts in ((name, card.counts) for name, card in cards.items())
+    }
+    return pd.DataFrame(columns)
+
+
+@dataclass(frozen=True)
+class CardKey:
+    """What a card's counts depend on, beside the kind of machine.
+
+    options: as they were recorded; a record that is older than an option does not name it.
+    """
+
+    model: str
+    options: Mapping[str, str]
+    block_size: int
+    prompt_lens: tuple[int, ...]
+
+    def is_same(self, other: "CardKey") -> bool:
+        """Whether both are of the same step; an option that is not named has its default."""
+        return self._complete() == other._complete()
+
+    def _complete(self) -> tuple:
+        return self.model, EngineOptions(**self.options), self.block_size, self.prompt_lens
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
+        return cls(raw["model"], raw["options"], raw["block_size"], tuple(raw["prompt_lens"]))
+
+
+@dataclass(frozen=True)
+class RungCard:
+    """A card that was counted on a rung."""
+
+    rung: str
+    batch_size: int
+    key: CardKey
+    card: CostCard
+
+    SHAPE: ClassVar[Shape] = {
+        "rung": TEXT,
+        "batch_size": COUNT,
+        "key": {"model": TEXT, "options": {str: TEXT}, "block_size": COUNT, "prompt_lens": [COUNT]},
+        "card": {
+            "batch_size": COUNT,
+            "append_paths": {str: COUNT},
+            "host": dict.fromkeys(HostCounts.__dataclass_fields__, COUNT),
+            "device": OrNull(dict.fromkeys(DeviceCounts.__dataclass_fields__, COUNT) | {"source": TEXT}),
+        },
+    }
+
+    def to_dict(self) -> dict:
+        """For a record; `from_dict` is the way back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
+        return cls(
+            raw["rung"],
+            raw["batch_size"],
+            CardKey.from_dict(raw["key"]),
+            CostCard.from_dict(raw["card"]),
+        )
+
+
+@dataclass(frozen=True)
+class CostCardRecord(Record):
+    """A record of `cost-card`."""
+
+    SAMPLE: ClassVar[type] = RungCard
+
+    def cards(
+        self, lengths: Collection[int], model: str = "random:gpt2", rungs: Sequence[str] | None = None
+    ) -> dict[tuple[str, int], CostCard]:
+        """Cards by rung and batch size, in the record's order; of equals the last.
+
+        lengths: of the prompts, which took them in turn. rungs: by default all.
+        """
+        return {
+            (sample.rung, sample.batch_size): sample.card
+            for sample in self.samples
+            if sample.key.model == model
+            and set(sample.key.prompt_lens) == set(lengths)
+            and (rungs is None or sample.rung in rungs)
+        }
+
+    def device_counts(self, key: CardKey) -> DeviceCounts | None:
+        """What a step of this key asks of the GPU; None if the record does not know."""
+        found = (s.card.device for s in self.samples if s.card.device is not None and s.key.is_same(key))
+        return next(found, None)

@@ -1,0 +1,121 @@
+"""What the GPU does in a steady decode step, kernel by kernel, and how long it does nothing."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from statistics import median
+from typing import Any, ClassVar, NamedTuple, Self
+
+import pandas as pd
+
+from labkit.errors import RecordError
+from labkit.results.record import Record, of_rung
+from labkit.results.shape import COUNT, NUMBER, POSITIVE, TEXT, TIME, Shape
+
+
+class KernelTime(NamedTuple):
+    """A kernel, or a copy, of one step."""
+
+    name: str
+    count: float
+    us: float  # all of them together
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether it is no kernel: a copy, or memory that is set."""
+        return self.name.startswith(("Memcpy", "Memset"))
+
+
+@dataclass(frozen=True)
+class TracedStep:
+    """A step of `batch_size` requests with `context_len` tokens each: the mean of several, microseconds."""
+
+    rung: str
+    batch_size: int
+    context_len: int
+    step_us: float
+    gpu_busy_us: float
+    kernels: tuple[KernelTime, ...]  # those that take longest first
+
+    SHAPE: ClassVar[Shape] = {
+        "rung": TEXT,
+        "batch_size": COUNT,
+        "context_len": COUNT,
+        "step_us": POSITIVE,
+        "gpu_busy_us": TIME,
+        "idle_share": NUMBER,
+        "kernels": [{"name": TEXT, "count": NUMBER, "us": TIME}],
+    }
+
+    @property
+    def idle_us(self) -> float:
+        """How long the GPU does nothing."""
+        return self.step_us - self.gpu_busy_us
+
+    @property
+    def idle_share(self) -> float:
+        """The part of the step in which the GPU does nothing."""
+        return 1 - self.gpu_busy_us / self.step_us
+
+    @property
+    def num_kernels(self) -> int:
+        """Kernels per step; copies are none."""
+        return round(sum(kernel.count for kernel in self.kernels if not kernel.is_copy))
+
+    def to_dict(self) -> dict:
+        """For a record; `from_dict` is the way back."""
+        kernels = [kernel._asdict() for kernel in self.kernels]
+        return {**asdict(self), "kernels": kernels, "idle_share": self.idle_share}
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
+        fields = ("rung", "batch_size", "context_len", "step_us", "gpu_busy_us")
+        kernels = tuple(KernelTime(k["name"], k["count"], k["us"]) for k in raw["kernels"])
+        return cls(**{name: raw[name] for name in fields}, kernels=kernels)
+
+
+@dataclass(frozen=True)
+class DeviceTimeRecord(Record):
+    """A record of `device-time`."""
+
+    SAMPLE: ClassVar[type] = TracedStep
+
+    @property
+    def steps(self) -> dict[tuple[str, int], TracedStep]:
+        """Steps by rung and batch size. One that was traced several times has the medians of its times, and
+        the first trace's kernels."""
+        traced: dict[tuple[str, int], list[TracedStep]] = {}
+        for step in self.samples:
+            traced.setdefault((step.rung, step.batch_size), []).append(step)
+        return {
+            key: replace(
+                steps[0],
+                step_us=median(step.step_us for step in steps),
+                gpu_busy_us=median(step.gpu_busy_us for step in steps),
+            )
+            for key, steps in traced.items()
+        }
+
+    def step(self, rung: str, batch_size: int) -> TracedStep:
+        """The step of a rung at a batch size. Raises RecordError if the record has none."""
+        if (step := self.steps.get((rung, batch_size))) is None:
+            raise RecordError(f"the record has no step of rung {rung} at B = {batch_size}")
+        return step
+
+    def gpu_busy_us(self, rung: str) -> dict[int, float]:
+        """Microseconds of the GPU's work per step, by batch size. Raises RecordError for an unknown rung."""
+        of_rung(self.samples, rung)
+        return {size: step.gpu_busy_us for (number, size), step in self.steps.items() if number == rung}
+
+    def table(self, batch_size: int) -> pd.DataFrame:
+        """How long the GPU works and waits per step, a row per rung."""
+        rows = {
+            rung: {
+                "step (us)": round(step.step_us),
+                "GPU at work (us)": round(step.gpu_busy_us),
+                "GPU idle": f"{100 * step.idle_share:.0f} %",
+                "kernels and copies": round(sum(kernel.count for kernel in step.kernels)),
+            }
+            for (rung, size), step in self.steps.items()
+            if size == batch_size
+        }
+        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("rung")

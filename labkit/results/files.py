@@ -1,0 +1,107 @@
+"""Records as files under data/results: found, checked, and read as the class of their kind."""
+
+import re
+from pathlib import Path
+
+import pandas as pd
+
+from labkit.checks import shown
+from labkit.errors import RecordError
+from labkit.json_file import read_json
+from labkit.paths import RESULTS
+from labkit.results.append_time import AppendTimeRecord
+from labkit.results.attention_time import AttentionTimeRecord
+from labkit.results.comparison import ComparisonRecord
+from labkit.results.cost_cards import CostCardRecord
+from labkit.results.device_time import DeviceTimeRecord
+from labkit.results.host_time import HostTimeRecord
+from labkit.results.peers import PeersRecord
+from labkit.results.profiles import ProfileRecord
+from labkit.results.record import RECORD, Record
+from labkit.results.runs import RunsRecord
+from labkit.results.shape import check_shape
+
+KINDS: dict[str, type[Record]] = {
+    "profile": ProfileRecord,
+    "cost_card": CostCardRecord,
+    "host_time": HostTimeRecord,
+    "kv_append": AppendTimeRecord,
+    "attention": AttentionTimeRecord,
+    "decode_kernels": DeviceTimeRecord,
+    "comparison": ComparisonRecord,
+    "scheduler": RunsRecord,
+    "streaming": RunsRecord,
+    "ladder": RunsRecord,
+    "peers": PeersRecord,
+}
+
+
+def load(name: str) -> Record:
+    """The record `name`.json of data/results, as the class of its kind. Raises RecordError if there is none,
+    or if it is not what a record is."""
+    path = RESULTS / f"{name}.json"
+    if not isinstance(name, str) or not name or path.parent != RESULTS or "\0" in name:
+        raise RecordError(f"{shown(name)} is no name of a record: it is that of a file, without .json")
+    raw = read_record(path)
+    check_record(name, raw)
+    return KINDS[raw["kind"]].from_dict(raw)
+
+
+def load_all(kind: str) -> dict[str, Record]:
+    """All records of a kind under data/results, by name; your own are among them once you made them."""
+    paths = sorted(RESULTS.glob("*.json"))
+    return {path.stem: load(path.stem) for path in paths if kind_of(path) == kind}
+
+
+def table(kind: str) -> pd.DataFrame:
+    """The samples of all records of a kind, a row each, with the device, commit and model they belong to."""
+    return pd.DataFrame(
+        [
+            {
+                "record": name,
+                "device": record.host.device,
+                "date": record.date,
+                "commit": record.commit[:8],
+                "model": record.model,
+                "bandwidth": record.bandwidth,
+                **sample,
+            }
+            for name, record in load_all(kind).items()
+            for sample in record.to_dict()["samples"]
+        ]
+    )
+
+
+def check_record(name: str, raw: object) -> None:
+    """Raises RecordError saying what the record lacks, or which part of it is not what readers expect."""
+    name = f"record {name}"
+    check_shape(name, raw, RECORD)
+    if raw["kind"] not in KINDS:
+        raise RecordError(f"{name} is of no known kind: {shown(raw['kind'])}")
+    if not raw["samples"]:
+        raise RecordError(f"{name} has no samples")
+    kind = KINDS[raw["kind"]]
+    check_shape(name, raw["settings"], kind.SETTINGS, "settings")
+    for i, sample in enumerate(raw["samples"]):
+        check_shape(name, sample, kind.SAMPLE.SHAPE, f"sample {i}")
+
+
+def read_record(path: Path) -> object:
+    """What the file holds, unchecked. Raises RecordError naming the file if it cannot be read."""
+    try:
+        return read_json(path)
+    except ValueError as error:
+        raise RecordError(f"{error} (in {path.parent})") from error
+
+
+def kind_of(path: Path) -> object:
+    """The kind of a record, by which it is found. It comes first, so that megabytes of other kinds need not
+    be read; a record that was put in another order is read whole."""
+    if path.is_file():  # else reading it says what it is
+        with path.open("rb") as file:
+            first = re.match(rb'\s*{\s*"kind"\s*:\s*"(\w+)"', file.read(100))
+        if first:
+            return first[1].decode()
+    record = read_record(path)
+    check_shape(f"record {path.stem}", record, {})
+    return record.get("kind")

@@ -1,0 +1,160 @@
+"""What a decode step costs the host, with the model taken out."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import reduce
+from statistics import median
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import pandas as pd
+
+from labkit.errors import RecordError
+from labkit.results.comparison import Comparison
+from labkit.results.record import Record, of_rung
+from labkit.results.shape import COUNT, POSITIVE, TEXT, TIME, Shape
+
+
+@dataclass(frozen=True)
+class HostTime:
+    """Seconds of steps of `batch_size` requests, one number per step. Nothing waits for the GPU."""
+
+    batch_size: int
+    num_layers: int
+    step_seconds: tuple[float, ...]
+    tables_seconds: tuple[float, ...]  # of it: making the block tables, or telling the device's slots
+    append_seconds: tuple[float, ...]  # of it: storing keys and values, or making room for them
+
+    @property
+    def step_us(self) -> float:
+        """Microseconds per step, the median."""
+        return 1e6 * float(np.median(self.step_seconds))
+
+    @property
+    def tables_us(self) -> float:
+        """Microseconds of making the block tables, or of telling the device's slots: the median step."""
+        return 1e6 * float(np.median(self.tables_seconds))
+
+    @property
+    def append_us(self) -> float:
+        """Microseconds of storing keys and values, or of making room for them: the median step."""
+        return 1e6 * float(np.median(self.append_seconds))
+
+    @property
+    def rest_us(self) -> float:
+        """Microseconds of a step that are neither tables nor append, the median."""
+        step, tables, append = map(np.array, (self.step_seconds, self.tables_seconds, self.append_seconds))
+        return 1e6 * float(np.median(step - tables - append))
+
+    @property
+    def layer_us(self) -> float:
+        """Microseconds of tables and append per layer, the median."""
+        per_layer = np.add(self.tables_seconds, self.append_seconds) / self.num_layers
+        return 1e6 * float(np.median(per_layer))
+
+    def with_steps_of(self, other: "HostTime") -> "HostTime":
+        """The steps of two runs of the same batch size together."""
+        return HostTime(
+            self.batch_size,
+            self.num_layers,
+            self.step_seconds + other.step_seconds,
+            self.tables_seconds + other.tables_seconds,
+            self.append_seconds + other.append_seconds,
+        )
+
+    def to_dict(self) -> dict:
+        """For a record; `from_dict` is the way back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
+        lanes = {lane: tuple(raw[lane]) for lane in ("step_seconds", "tables_seconds", "append_seconds")}
+        return cls(raw["batch_size"], raw["num_layers"], **lanes)
+
+
+def slope_us(times: Sequence[HostTime]) -> float | None:
+    """Microseconds that one more request adds to a step: least squares over the larger half of the batch
+    sizes, where the fixed cost of a step no longer hides it. None with fewer than two sizes there.
+    """
+    ordered = sorted(times, key=lambda time: time.batch_size)
+    larger = ordered[len(ordered) // 2 :] if len(ordered) > 2 else ordered
+    if len(larger) < 2:
+        return None
+    return float(np.polyfit([t.batch_size for t in larger], [t.step_us for t in larger], 1)[0])
+
+
+@dataclass(frozen=True)
+class RungHostTime:
+    """One run's host times on a rung."""
+
+    rung: str
+    time: HostTime
+
+    SHAPE: ClassVar[Shape] = {
+        "rung": TEXT,
+        "batch_size": COUNT,
+        "num_layers": POSITIVE,
+        "step_seconds": [TIME, ...],
+        "tables_seconds": [TIME, ...],
+        "append_seconds": [TIME, ...],
+    }
+
+    def to_dict(self) -> dict:
+        return {"rung": self.rung, **self.time.to_dict()}
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
+        return cls(raw["rung"], HostTime.from_dict(raw))
+
+
+@dataclass(frozen=True)
+class HostTimeRecord(Record):
+    """A record of `host-time`. What is asked of a rung or a batch size that it has not raises RecordError."""
+
+    SAMPLE: ClassVar[type] = RungHostTime
+
+    @property
+    def times(self) -> dict[str, list[HostTime]]:
+        """Host times by rung, one per batch size, the runs' steps together."""
+        runs: dict[str, dict[int, list[HostTime]]] = {}
+        for sample in self.samples:
+            runs.setdefault(sample.rung, {}).setdefault(sample.time.batch_size, []).append(sample.time)
+        return {
+            rung: [reduce(HostTime.with_steps_of, of_size) for of_size in by_size.values()]
+            for rung, by_size in runs.items()
+        }
+
+    def runs_of(self, rung: str, batch_size: int) -> list[HostTime]:
+        """Host times of a rung at a batch size, one per run, in the order of the record."""
+        runs = [s.time for s in of_rung(self.samples, rung) if s.time.batch_size == batch_size]
+        if not runs:
+            raise RecordError(f"the record has no runs of rung {rung} with batch size {batch_size}")
+        return runs
+
+    def time(self, rung: str, batch_size: int) -> HostTime:
+        """Host times of a rung at a batch size, the steps of all runs together."""
+        return reduce(HostTime.with_steps_of, self.runs_of(rung, batch_size))
+
+    def comparison(self, before: str, after: str, batch_size: int) -> Comparison:
+        """Two rungs' host times of a step: of each run, the median step."""
+        return self._comparison(before, after, batch_size, lambda run: run.step_seconds)
+
+    def append_comparison(self, before: str, after: str, batch_size: int) -> Comparison:
+        """Two rungs' host times of the append alone: of each run, the median step."""
+        return self._comparison(before, after, batch_size, lambda run: run.append_seconds)
+
+    def _comparison(
+        self, before: str, after: str, batch_size: int, lane: Callable[[HostTime], tuple[float, ...]]
+    ) -> Comparison:
+        def side(rung: str) -> tuple[float, ...]:
+            return tuple(median(lane(run)) for run in self.runs_of(rung, batch_size))
+
+        return Comparison(before, after, side(before), side(after), {}, {})
+
+    def table(self, batch_sizes: Sequence[int]) -> pd.DataFrame:
+        """Microseconds per step: a row per rung, a column per batch size."""
+        rows = {
+            rung: {f"B = {t.batch_size}": round(t.step_us) for t in times if t.batch_size in batch_sizes}
+            for rung, times in self.times.items()
+        }
+        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("rung")

@@ -1,0 +1,108 @@
+"""What the kernels of a recorded step are for, told by their names."""
+
+import re
+from collections.abc import Callable, Sequence
+
+import pandas as pd
+
+from labkit.results.device_time import KernelTime, TracedStep
+
+ATTENTION, LAYER_NORM = "attention", "LayerNorm"
+FUSED_PRODUCTS = "fused products"  # labkit's own, a matrix product with what stands before or after it
+LIBRARY_PRODUCTS = "library products"  # cuBLAS and its like
+SPLIT_K_SUMS = "split-K sums"  # what adds up a product whose terms were split
+EVERY_LAYER = "add, GELU and other small ones of the layers"
+ENDS = "beginning and end of the step"
+# By what a name contains, in lower case; the first that fits.
+NAMES = (
+    (SPLIT_K_SUMS, ("splitkreduce", "splitk_reduce")),
+    (ATTENTION, ("attn", "attention", "flash")),
+    (FUSED_PRODUCTS, ("linear_kernel", "linear_residual")),
+    (LIBRARY_PRODUCTS, ("gemm", "gemv", "nvjet", "cutlass", "xmma", "cublas")),
+    (LAYER_NORM, ("layer_norm", "layernorm")),
+)
+
+
+def purpose_of(kernel: KernelTime, num_layers: int = 12) -> str:
+    """What a kernel is for. One whose name says nothing belongs to the layers if there are as many of it as
+    layers, or more, and else to the ends of the step."""
+    for purpose, parts in NAMES:
+        if any(part in kernel.name.lower() for part in parts):
+            return purpose
+    return EVERY_LAYER if kernel.count >= num_layers else ENDS
+
+
+def short_name(kernel: str) -> str:
+    """A kernel's name without the return type, namespaces and arguments of C++."""
+    name = re.sub(r"^void |\(anonymous namespace\)::", "", kernel)
+    return re.split(r"[<(]", name)[0].strip().rpartition("::")[2]
+
+
+def sums(
+    step: TracedStep,
+    names: Sequence[str],
+    name_of: Callable[[KernelTime], str],
+    value_of: Callable[[KernelTime], float],
+) -> dict[str, float]:
+    """A number of a step's kernels and copies, added up by name; 0 for a name that none has."""
+    totals = dict.fromkeys(names, 0)
+    for kernel in step.kernels:
+        totals[name_of(kernel)] += value_of(kernel)
+    return totals
+
+
+# --- on every rung --------------------------------------------------------------------------------------
+
+PRODUCTS = "products"
+GROUPS = (PRODUCTS, SPLIT_K_SUMS, ATTENTION, LAYER_NORM, EVERY_LAYER, ENDS)
+
+
+def group_of(kernel: KernelTime) -> str:
+    """One of GROUPS: the purpose, with all matrix products together."""
+    purpose = purpose_of(kernel)
+    return PRODUCTS if purpose in (FUSED_PRODUCTS, LIBRARY_PRODUCTS) else purpose
+
+
+def group_us(step: TracedStep) -> dict[str, float]:
+    """Microseconds of a step's kernels and copies, by group."""
+    return sums(step, GROUPS, group_of, lambda kernel: kernel.us)
+
+
+def group_counts(step: TracedStep) -> dict[str, int]:
+    """A step's kernels by group; copies are none."""
+    return sums(step, GROUPS, group_of, lambda kernel: 0 if kernel.is_copy else round(kernel.count))
+
+
+def slowest_single(step: TracedStep) -> KernelTime:
+    """The slowest kernel that runs once per step: GPT-2's output layer, whose matrix is the largest."""
+    return max((k for k in step.kernels if round(k.count) == 1), key=lambda kernel: (kernel.us, kernel.name))
+
+
+# --- where labkit's own kernels compute the layers' products (rung 09 and above) --------------------------
+
+LAYERS, HEAD = "matrices of the layers", "matrix of the head"
+REST, IDLE = "everything else", "nothing: the GPU waits"
+PARTS = (ATTENTION, LAYERS, HEAD, REST)
+PART_OF = {ATTENTION: ATTENTION, FUSED_PRODUCTS: LAYERS, LIBRARY_PRODUCTS: HEAD, SPLIT_K_SUMS: HEAD}
+
+
+def part_of(kernel: KernelTime) -> str:
+    """One of PARTS: a product of the library's is that of the head."""
+    return PART_OF.get(purpose_of(kernel), REST)
+
+
+def part_us(step: TracedStep) -> dict[str, float]:
+    """Microseconds of a step by what they are spent on: PARTS, and IDLE."""
+    return sums(step, PARTS, part_of, lambda kernel: kernel.us) | {IDLE: step.idle_us}
+
+
+def part_counts(step: TracedStep) -> dict[str, float]:
+    """Kernels and copies of a step, by part."""
+    return sums(step, PARTS, part_of, lambda kernel: kernel.count)
+
+
+def rest_table(step: TracedStep, most: int = 8) -> pd.DataFrame:
+    """The kernels that no byte of the limit explains, those that take longest first."""
+    rest = [kernel for kernel in step.kernels if part_of(kernel) == REST]
+    rows = [(short_name(k.name), round(k.count, 1), round(k.us, 1)) for k in rest[:most]]
+    return pd.DataFrame(rows, columns=["kernel", "a step", "us"]).set_index("kernel")

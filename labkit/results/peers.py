@@ -1,0 +1,157 @@
+"""The same requests through labkit and through other people's engines, as recorded."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any, ClassVar, Self
+
+import pandas as pd
+
+from labkit.errors import RecordError
+from labkit.results.comparison import Comparison
+from labkit.results.record import WorkloadRecord
+from labkit.results.shape import COUNT, POSITIVE, TEXT, TIME, OrNull, Shape
+
+OURS = "labkit"  # engines whose names begin so
+
+
+@dataclass(frozen=True)
+class PeerSample:
+    """A run of an engine, timed from outside. Times are in seconds; what is not known is None."""
+
+    engine: str
+    seconds: float
+    first_token_seconds: float | None  # to the first batch's first tokens
+    tokens: int
+    decode_tokens_per_second: float | None  # after the first tokens, where one batch holds all requests
+    equal_requests: int  # that got the tokens of the record's first run
+    limit_seconds: float
+
+    SHAPE: ClassVar[Shape] = {
+        "engine": TEXT,
+        "seconds": POSITIVE,
+        "first_token_seconds": OrNull(TIME),
+        "tokens": COUNT,
+        "tokens_per_second": POSITIVE,
+        "equal_requests": COUNT,
+        "limit_seconds": TIME,
+    }
+
+    @property
+    def tokens_per_second(self) -> float:
+        """The rate of the whole run, prefill and all."""
+        return self.tokens / self.seconds
+
+    def to_dict(self) -> dict:
+        """For a record; `from_dict` is the way back."""
+        return {**asdict(self), "tokens_per_second": self.tokens_per_second}
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
+        return cls(
+            raw["engine"],
+            raw["seconds"],
+            raw["first_token_seconds"],
+            raw["tokens"],
+            raw.get("decode_tokens_per_second"),
+            raw["equal_requests"],
+            raw["limit_seconds"],
+        )
+
+
+@dataclass(frozen=True)
+class PeersRecord(WorkloadRecord):
+    """A record of `peers`. What is asked of an engine that it has no runs of raises RecordError."""
+
+    SAMPLE: ClassVar[type] = PeerSample
+
+    @property
+    def engines(self) -> list[str]:
+        """The engines that ran, by name, in the order of the record."""
+        return list(dict.fromkeys(sample.engine for sample in self.samples))
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """Engines that were meant to run, and why they did not."""
+        return self.settings["left_out"]
+
+    @property
+    def static_cache_compiled(self) -> bool:
+        """Whether transformers compiled its forward for the static cache."""
+        return self.settings["static_cache_compiled"]
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The other engines' versions, by package."""
+        return self.settings["versions"]
+
+    def runs_of(self, engine: str) -> list[PeerSample]:
+        """An engine's runs, in the order of the record. Raises RecordError if there are none."""
+        if runs := [sample for sample in self.samples if sample.engine == engine]:
+            return runs
+        raise RecordError(f"the record has no runs of {engine!r}; it has {', '.join(self.engines)}")
+
+    @property
+    def rates(self) -> dict[str, list[float]]:
+        """Tokens per second of each whole run, by engine."""
+        return {e: [run.tokens_per_second for run in self.runs_of(e)] for e in self.engines}
+
+    def rate(self, engine: str) -> float:
+        """An engine's tokens per second of whole runs, the median."""
+        return median(run.tokens_per_second for run in self.runs_of(engine))
+
+    def decode_rate(self, engine: str) -> float | None:
+        """An engine's tokens per second after the first tokens, the median; None where no run knows it."""
+        rates = [run.decode_tokens_per_second for run in self.runs_of(engine)]
+        known = [rate for rate in rates if rate is not None]
+        return median(known) if known else None
+
+    @property
+    def limit(self) -> float:
+        """The most tokens per second that the bytes allow; the prompts' own work is not in it."""
+        return median(sample.tokens / sample.limit_seconds for sample in self.samples)
+
+    def comparison(self, engine: str, reference: str) -> Comparison:
+        """Whole runs of two engines, made in turn: above 1 if `reference` is faster."""
+        sides = [tuple(run.seconds for run in self.runs_of(name)) for name in (engine, reference)]
+        return Comparison(engine, reference, *sides, {}, {})
+
+    @property
+    def ours(self) -> str:
+        """labkit's last rung."""
+        return max(engine for engine in self.engines if engine.startswith(OURS))
+
+    @property
+    def theirs(self) -> str:
+        """The fastest engine that is not labkit."""
+        return max((e for e in self.engines if not e.startswith(OURS)), key=self.rate)
+
+    def same_tokens(self, engine: str) -> int:
+        """How many requests had the tokens of the record's first run, in the worst of the engine's runs."""
+        return min(run.equal_requests for run in self.runs_of(engine))
+
+    def table(self) -> pd.DataFrame:
+        """A row per engine: whole runs, decoding alone, and the wait for the first token."""
+        rows = {}
+        for engine in self.engines:
+            runs, decode = self.runs_of(engine), self.decode_rate(engine)
+            first = [1e3 * s for run in runs if (s := run.first_token_seconds) is not None]
+            rows[engine] = {
+                "tokens/s": f"{self.rate(engine):,.0f}",
+                "decode tokens/s": f"{decode:,.0f}" if decode else "",
+                "first token (ms)": f"{median(first):.1f}" if first else "",
+                "% of limit": f"{100 * median(run.limit_seconds / run.seconds for run in runs):.1f}",
+            }
+        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("engine")
+
+    def comparison_table(self, reference: str) -> pd.DataFrame:
+        """A row per engine: how much faster whole runs of `reference` are, and whose tokens are the same."""
+        rows = {}
+        for engine in self.engines:
+            against = self.comparison(engine, reference)
+            said = f"x{against.speedup:.2f} {against.interval} {against.verdict}"
+            rows[engine] = {
+                f"{reference} is": said if engine != reference else "",
+                f"same tokens, of {self.num_requests}": self.same_tokens(engine),
+            }
+        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("engine")

@@ -1,0 +1,149 @@
+"""What every record has: where it comes from, the settings of the command that made it, and its samples."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Protocol, Self, TypeVar
+
+from labkit.errors import RecordError
+from labkit.results.shape import COUNT, POSITIVE, TEXT, OrNull, Shape
+
+RECORD = {
+    "kind": TEXT,
+    "date": TEXT,
+    "commit": TEXT,
+    "command": TEXT,
+    "host": {
+        "device": TEXT,
+        "driver": OrNull(TEXT),
+        "cpu": TEXT,
+        "cpu_cores": OrNull(COUNT),
+        "python": TEXT,
+        "torch": TEXT,
+        "triton": OrNull(TEXT),
+    },
+    "bandwidth": POSITIVE,
+    "settings": {"model": TEXT},
+    "samples": [{}],
+}
+
+
+@dataclass(frozen=True)
+class Host:
+    """The machine and the versions behind a figure. What it has not, or was not asked for, is None."""
+
+    device: str
+    driver: str | None
+    cpu: str
+    cpu_cores: int | None
+    python: str
+    torch: str
+    triton: str | None
+    threads: int | None = None  # of PyTorch's on the CPU; older records do not say
+    transformers: str | None = None  # said where the tests are recorded
+
+    def to_dict(self) -> dict[str, str | int | None]:
+        """JSON's form. A field that a record need not have is left out where it is None."""
+        raw = asdict(self)
+        return {name: value for name, value in raw.items() if name in RECORD["host"] or value is not None}
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
+        """A host from JSON that was checked."""
+        known = {name: raw[name] for name in cls.__dataclass_fields__ if name in raw}
+        return cls(**known)
+
+
+class Sample(Protocol):
+    """One thing measured, in raw numbers."""
+
+    SHAPE: ClassVar[Shape]  # of its JSON, which `from_dict` relies on
+
+    def to_dict(self) -> dict: ...
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> "Sample": ...
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a command measured, with all that is needed to judge it. A subclass for each form of samples.
+
+    bandwidth: of a copy on the device, in bytes per second. settings: the command's flags, and what else it
+    was told.
+    """
+
+    kind: str
+    date: str
+    commit: str
+    command: str
+    host: Host
+    bandwidth: float
+    settings: Mapping[str, Any]
+    samples: tuple
+
+    SAMPLE: ClassVar[type]  # a Sample
+    SETTINGS: ClassVar[Shape] = {}
+
+    @property
+    def model(self) -> str:
+        """What was measured; of a kernel by itself that there was none."""
+        return self.settings["model"]
+
+    def to_dict(self) -> dict:
+        """JSON's form. The kind comes first: by it a record is found."""
+        return {
+            "kind": self.kind,
+            "date": self.date,
+            "commit": self.commit,
+            "command": self.command,
+            "host": self.host.to_dict(),
+            "bandwidth": self.bandwidth,
+            "settings": dict(self.settings),
+            "samples": [sample.to_dict() for sample in self.samples],
+        }
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
+        """A record from JSON that was checked."""
+        about = {name: raw[name] for name in ("kind", "date", "commit", "command", "bandwidth", "settings")}
+        samples = tuple(cls.SAMPLE.from_dict(sample) for sample in raw["samples"])
+        return cls(**about, host=Host.from_dict(raw["host"]), samples=samples)
+
+
+@dataclass(frozen=True)
+class WorkloadRecord(Record):
+    """A record of requests served together."""
+
+    SETTINGS: ClassVar[Shape] = {"num_requests": COUNT, "max_new_tokens": COUNT, "max_batch_size": COUNT}
+
+    @property
+    def num_requests(self) -> int:
+        """Requests of the workload."""
+        return self.settings["num_requests"]
+
+    @property
+    def max_new_tokens(self) -> int:
+        """Tokens that each request makes, at most."""
+        return self.settings["max_new_tokens"]
+
+    @property
+    def max_batch_size(self) -> int:
+        """Requests decoded together, at most."""
+        return self.settings["max_batch_size"]
+
+
+class OnRung(Protocol):
+    """A sample that was measured on a rung."""
+
+    rung: str
+
+
+S = TypeVar("S", bound=OnRung)
+
+
+def of_rung(samples: Sequence[S], rung: str) -> list[S]:
+    """The samples of a rung. Raises RecordError naming the rungs there are if there are none of this one."""
+    if found := [sample for sample in samples if sample.rung == rung]:
+        return found
+    known = ", ".join(dict.fromkeys(sample.rung for sample in samples))
+    raise RecordError(f"the record has no runs of rung {rung!r}; it has {known}")

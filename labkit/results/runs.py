@@ -1,0 +1,274 @@
+"""Runs of a workload, rung by rung: what `ladder`, `scheduler` and `streaming` record."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import pandas as pd
+
+from labkit.errors import RecordError
+from labkit.results.comparison import Comparison
+from labkit.results.latency import LatencyMetrics
+from labkit.results.record import WorkloadRecord, of_rung
+from labkit.results.shape import COUNT, NUMBER, POSITIVE, TEXT, TIME, Shape
+
+NUMBERS = ("seconds", "prefill_seconds", "decode_seconds", "decoded_tokens", "decode_steps")
+PER_REQUEST = ("prompt_lens", "new_tokens")
+ROUNDED = ("ttft", "queue_wait", "tpot", "latency")  # of the latencies: recorded to a tenth of a microsecond
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a workload. Times are in seconds."""
+
+    seconds: float  # from the first arrival to the last token
+    prefill_seconds: float
+    decode_seconds: float
+    decoded_tokens: int  # by decode steps; a request's first token comes from its prefill
+    decode_steps: int
+    append_paths: dict[str, int]
+    prompt_lens: tuple[int, ...]  # of each request, in the order they ended
+    new_tokens: tuple[int, ...]
+    latency: LatencyMetrics
+
+    @property
+    def tokens(self) -> int:
+        """Tokens generated, counted as ids."""
+        return sum(self.new_tokens)
+
+    @property
+    def throughput(self) -> float:
+        """Tokens per second of the whole run."""
+        return self.tokens / self.seconds
+
+    @property
+    def decode_rate(self) -> float:
+        """Tokens per second of the decode steps alone. Raises RecordError if none was decoded."""
+        if not self.decode_seconds:
+            raise RecordError("a run of the record decoded nothing, so it has no rate")
+        return self.decoded_tokens / self.decode_seconds
+
+    @property
+    def step_us(self) -> float:
+        """Microseconds per decode step, the mean."""
+        return 1e6 * self.decode_seconds / self.decode_steps
+
+    @property
+    def prefill_share(self) -> float:
+        """The part of the run that prompts take, 0 to 1."""
+        return self.prefill_seconds / self.seconds
+
+    @property
+    def gaps_us(self) -> list[int]:
+        """All gaps between two tokens in microseconds, one request after another."""
+        return [round(1e6 * seconds) for seconds in self.latency.itl]
+
+    def step_times_ms(self) -> list[float]:
+        """Milliseconds of each decode step, the median over the requests.
+
+        Raises RecordError unless all were decoded together from their first token to the last.
+        """
+        if any(new_tokens != self.decode_steps + 1 for new_tokens in self.new_tokens):
+            raise RecordError(f"not every request was decoded in all {self.decode_steps} steps of the run")
+        gaps = np.reshape(self.gaps_us, (len(self.new_tokens), self.decode_steps))
+        return (np.median(gaps, axis=0) / 1e3).tolist()
+
+    def to_dict(self) -> dict:
+        """The raw numbers, for a record; gaps between tokens in microseconds, as `grouped` puts them."""
+        rounded = {name: [round(s, 7) for s in getattr(self.latency, name)] for name in ROUNDED}
+        return {
+            **{name: getattr(self, name) for name in (*NUMBERS, *PER_REQUEST, "append_paths", "tokens")},
+            **rounded,
+            "itl_us": grouped(self.gaps_us, self.new_tokens),
+        }
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
+        """A run from `to_dict`'s form, with what else a sample has beside it."""
+        gaps = tuple(seconds for n, us in raw["itl_us"] for seconds in [gap / 1e6 for gap in us] * n)
+        latency = LatencyMetrics(
+            itl=gaps,
+            tokens=raw["tokens"],
+            span=raw["seconds"],
+            **{name: tuple(raw[name]) for name in ROUNDED},
+        )
+        return cls(
+            **{name: raw[name] for name in NUMBERS},
+            **{name: tuple(raw[name]) for name in PER_REQUEST},
+            append_paths=raw["append_paths"],
+            latency=latency,
+        )
+
+
+@dataclass(frozen=True)
+class RungRun:
+    """A run on a rung. limit_seconds: the least that decoding its tokens can take on its device."""
+
+    rung: str
+    run: Run
+    limit_seconds: float
+
+    SHAPE: ClassVar[Shape] = {
+        "rung": TEXT,
+        "seconds": POSITIVE,
+        "prefill_seconds": TIME,
+        "decode_seconds": TIME,  # 0 where nothing was decoded
+        "tokens": COUNT,
+        "decoded_tokens": COUNT,
+        "decode_steps": COUNT,
+        "append_paths": {str: COUNT},
+        "prompt_lens": [COUNT],
+        "new_tokens": [COUNT],
+        "ttft": [TIME],
+        "queue_wait": [TIME],
+        "tpot": [TIME],
+        "latency": [TIME],
+        "itl_us": [(COUNT, [NUMBER])],
+        "limit_seconds": TIME,
+    }
+
+    @property
+    def limit_rate(self) -> float:
+        """The most tokens per second that decoding can reach. Raises RecordError if none was decoded."""
+        if not self.limit_seconds:
+            raise RecordError("a run of the record decoded nothing, so it has no rate")
+        return self.run.decoded_tokens / self.limit_seconds
+
+    def to_dict(self) -> dict:
+        """For a record; `from_dict` is the way back."""
+        return {"rung": self.rung, **self.run.to_dict(), "limit_seconds": self.limit_seconds}
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
+        return cls(raw["rung"], Run.from_dict(raw), raw["limit_seconds"])
+
+
+@dataclass(frozen=True)
+class RunsRecord(WorkloadRecord):
+    """A record of `ladder`, `scheduler` or `streaming`.
+
+    What is asked of a rung that it has no runs of raises RecordError.
+    """
+
+    SAMPLE: ClassVar[type] = RungRun
+
+    @property
+    def runs(self) -> list[Run]:
+        """All runs, in the order of the record."""
+        return [sample.run for sample in self.samples]
+
+    def runs_of(self, rung: str) -> list[Run]:
+        """A rung's runs, in the order of the record. Raises RecordError if there are none."""
+        return [sample.run for sample in of_rung(self.samples, rung)]
+
+    @property
+    def rates(self) -> dict[str, list[float]]:
+        """Decode tokens per second of each run, by rung. Raises RecordError if a run decoded nothing."""
+        rates: dict[str, list[float]] = {}
+        for sample in self.samples:
+            rates.setdefault(sample.rung, []).append(sample.run.decode_rate)
+        return rates
+
+    def rate(self, rung: str) -> float:
+        """A rung's decode tokens per second, the median run."""
+        return median(run.decode_rate for run in self.runs_of(rung))
+
+    @property
+    def limit(self) -> float:
+        """The most decode tokens per second that the device allows for this workload."""
+        return median(sample.limit_rate for sample in self.samples)
+
+    def share_of_limit(self, rung: str) -> float:
+        """A rung's decode rate over the most that the device allows, 0 to 1."""
+        return self.rate(rung) / self.limit
+
+    def step_us(self, rung: str) -> float:
+        """Microseconds per decode step: of each run the mean, of those the median."""
+        return median(run.step_us for run in self.runs_of(rung))
+
+    def step_times_ms(self, rung: str) -> list[float]:
+        """Milliseconds of each decode step, the median over the runs and, in a run, over the requests.
+
+        Raises RecordError unless all requests were decoded together from their first token to the last.
+        """
+        return np.median([run.step_times_ms() for run in self.runs_of(rung)], axis=0).tolist()
+
+    def prefill_share(self, rung: str) -> float:
+        """The part of a run that prompts take, 0 to 1: the median run."""
+        return median(run.prefill_share for run in self.runs_of(rung))
+
+    def comparison(self, before: str, after: str, path: str | None = None) -> Comparison:
+        """Two rungs' decode times. path: what `after` is about; the comparison warns if it never ran."""
+        return compared_runs(self.runs_of(before), self.runs_of(after), (before, after), path)
+
+    def whole_run_comparison(self, before: str, after: str) -> Comparison:
+        """Two rungs' times from the first arrival to the last token, prompts included."""
+        sides = [tuple(run.seconds for run in self.runs_of(rung)) for rung in (before, after)]
+        paths = [total_paths(self.runs_of(rung)) for rung in (before, after)]
+        return Comparison(before, after, *sides, *paths)
+
+    def table(self) -> pd.DataFrame:
+        """A row per rung: its decode rate, and what it gains over the rung above it in the table."""
+        rungs, rows = list(self.rates), {}
+        for below, rung in zip([None, *rungs], rungs, strict=False):
+            rows[rung] = {
+                "decode tokens/s": f"{self.rate(rung):,.0f}",
+                "% of limit": f"{100 * self.share_of_limit(rung):.1f}",
+                "over the rung below": "",
+                "interval": "",
+                "verdict": "",
+            }
+            if below is not None:
+                step = self.comparison(below, rung)
+                rows[rung] |= {
+                    "over the rung below": f"×{step.speedup:.2f}",
+                    "interval": str(step.interval),
+                    "verdict": step.verdict,
+                }
+        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("rung")
+
+
+def compared_runs(
+    before: Sequence[Run], after: Sequence[Run], names: tuple[str, str], path: str | None = None
+) -> Comparison:
+    """The decode times of two sides' runs, made in turn. path: what `after` is about."""
+    seconds = [tuple(run.decode_seconds for run in runs) for runs in (before, after)]
+    return Comparison(*names, *seconds, total_paths(before), total_paths(after), path)
+
+
+def total_paths(runs: Sequence[Run]) -> dict[str, int]:
+    """How often each path was taken in all runs together."""
+    return dict(sum((Counter(run.append_paths) for run in runs), Counter()))
+
+
+def rates_table(records: Mapping[str, RunsRecord]) -> pd.DataFrame:
+    """Decode tokens per second, with their share of the limit: a row per rung, a column per record."""
+    cells = {
+        name: {n: f"{record.rate(n):,.0f} ({100 * record.share_of_limit(n):.1f} %)" for n in record.rates}
+        for name, record in records.items()
+    }
+    return pd.DataFrame(cells).fillna("").sort_index()
+
+
+def grouped(gaps: Sequence[int], new_tokens: Sequence[int]) -> list[list]:
+    """Gaps of requests one after another -> [how many in a row have the same, theirs], for each such row.
+
+    Requests that are decoded together have the same gaps, token for token. Where a gap is not one between
+    two tokens, because chunks are longer, all are one group.
+    """
+    counts = [count - 1 for count in new_tokens]
+    if sum(counts) != len(gaps):
+        return [[1, list(gaps)]]
+    groups: list[list] = []
+    start = 0
+    for count in counts:
+        own = list(gaps[start : start + count])
+        start += count
+        if groups and groups[-1][1] == own:
+            groups[-1][0] += 1
+        else:
+            groups.append([1, own])
+    return groups

@@ -1,0 +1,80 @@
+"""Looking into a running engine: the only way is `replaced`, and a class says what may be watched."""
+
+from labkit.watch.blocks import (
+    BlocksSnapshot,
+    LayerTables,
+    PoolUse,
+    layer_tables,
+    pool_use,
+    record_steps,
+    snapshot,
+)
+from labkit.watch.calls import profiled_by
+from labkit.watch.capture import CapturedLaunch, ToyGraph, capture, captured_steps
+from labkit.watch.failures import PlantedError, planted_failure
+from labkit.watch.flights import Flight, Flights, record_flights
+from labkit.watch.inputs import record_inputs
+from labkit.watch.launches import (
+    count_kernels,
+    device_step_of,
+    ends_of,
+    launch_table,
+    layer_of,
+    log_launches,
+    log_step,
+)
+from labkit.watch.operators import OperatorCounter
+from labkit.watch.paths import record_paths
+from labkit.watch.positions import Positions, record_positions
+from labkit.watch.replaced import noting, replaced, watch_points_of
+from labkit.watch.rows import record_rows
+from labkit.watch.sends import Sends, record_sends
+from labkit.watch.steady import steady_decode, steady_prompts
+from labkit.watch.work import count_forwards, count_launches, count_work
+from labkit.watch.writes import Write, record_writes, steady_write
+
+__all__ = [
+    "BlocksSnapshot",
+    "CapturedLaunch",
+    "Flight",
+    "Flights",
+    "LayerTables",
+    "OperatorCounter",
+    "PlantedError",
+    "PoolUse",
+    "Positions",
+    "Sends",
+    "ToyGraph",
+    "Write",
+    "capture",
+    "captured_steps",
+    "count_forwards",
+    "count_kernels",
+    "count_launches",
+    "count_work",
+    "device_step_of",
+    "ends_of",
+    "launch_table",
+    "layer_of",
+    "layer_tables",
+    "log_launches",
+    "log_step",
+    "noting",
+    "planted_failure",
+    "pool_use",
+    "profiled_by",
+    "record_flights",
+    "record_inputs",
+    "record_paths",
+    "record_positions",
+    "record_rows",
+    "record_sends",
+    "record_steps",
+    "record_writes",
+    "replaced",
+    "snapshot",
+    "steady_decode",
+    "steady_prompts",
+    "steady_write",
+    "watch_points_of",
+]

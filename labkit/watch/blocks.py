@@ -1,0 +1,121 @@
+"""Which blocks of the KV cache hold what, taken from a live engine."""
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from labkit.engine import InferenceEngine, InferenceSession
+
+
+@dataclass(frozen=True)
+class SequenceView:
+    """A sequence and where one layer keeps it."""
+
+    label: str
+    request_id: int | None  # None: it is an entry of the prefix cache
+    tokens: tuple[str, ...]
+    block_indices: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class BlockView:
+    """One block of the pool: how many tokens are in it and how many sequences hold it."""
+
+    length: int
+    refcount: int
+
+
+@dataclass(frozen=True)
+class BlocksSnapshot:
+    """One layer's pool at a moment."""
+
+    layer_idx: int
+    block_size: int
+    num_blocks: int
+    sequences: tuple[SequenceView, ...]
+    blocks: dict[int, BlockView]  # by block index; those not named are free
+
+    def table(self) -> pd.DataFrame:
+        """Each sequence's block table in words."""
+        rows = [
+            {
+                "sequence": s.label,
+                "tokens": len(s.tokens),
+                "block table": str(list(s.block_indices)),
+                "held by": str([self.blocks[i].refcount for i in s.block_indices]),
+                "tokens in last block": self.blocks[s.block_indices[-1]].length,
+            }
+            for s in self.sequences
+        ]
+        return pd.DataFrame(rows).set_index("sequence")
+
+
+def snapshot(engine: InferenceEngine, layer_idx: int = 0) -> BlocksSnapshot:
+    """What layer `layer_idx` of a live engine holds: running requests first, then prefix entries."""
+    decode, manager = engine.model.tokenizer.decode, engine.kv_manager
+    holders = [
+        (f"request {r.request_id}", r.request_id, session, r.token_ids)
+        for r, session in engine.scheduler.running.items()
+    ]
+    entries = engine.prefix_cache or ()
+    holders += [(f"prefix {i}", None, entry, entry.token_ids) for i, entry in enumerate(entries)]
+    blocks, sequences = {}, []
+    for label, request_id, holder, token_ids in holders:
+        block_ids = holder.block_ids_per_layer[layer_idx]
+        for block_id in block_ids:
+            info = manager.info(block_id)
+            blocks[info.block_index] = BlockView(info.length, manager.refcount(block_id))
+        tokens = tuple(decode([t]) for t in token_ids[: holder.num_tokens])
+        indices = tuple(manager.info(i).block_index for i in block_ids)
+        sequences.append(SequenceView(label, request_id, tokens, indices))
+    return BlocksSnapshot(
+        layer_idx, manager.block_size, manager.max_blocks_per_layer, tuple(sequences), blocks
+    )
+
+
+def record_steps(engine: InferenceEngine, num_steps: int) -> list[BlocksSnapshot]:
+    """Run `num_steps` steps; the snapshots before the first and after each. Tokens made are not kept."""
+    snapshots = [snapshot(engine)]
+    for _ in range(num_steps):
+        engine.step()
+        snapshots.append(snapshot(engine))
+    return snapshots
+
+
+@dataclass(frozen=True)
+class LayerTables:
+    """The block tables of an engine's running requests, for each layer or one for all layers."""
+
+    num_layers: int
+    num_tables: int
+    places: dict[int, list[tuple[int, ...]]]  # by request id: for each table, the blocks' places in the pool
+
+
+def layer_tables(engine: InferenceEngine) -> LayerTables:
+    """What the tables of a live engine say now."""
+    manager = engine.kv_manager
+    places = {r.request_id: block_places(engine, s) for r, s in engine.scheduler.running.items()}
+    return LayerTables(manager.num_layers, manager.num_tables, places)
+
+
+def block_places(engine: InferenceEngine, session: InferenceSession) -> list[tuple[int, ...]]:
+    """The places in the pool that each of a session's tables names, in order."""
+    manager = engine.kv_manager
+    return [tuple(manager.info(i).block_index for i in ids) for ids in session.block_ids_per_layer]
+
+
+@dataclass(frozen=True)
+class PoolUse:
+    """One layer's pool after a step."""
+
+    free_blocks: int
+    tokens: int  # in blocks of running requests, a shared block's once for each holder
+    empty_slots: int  # in these blocks, and set aside
+
+
+def pool_use(engine: InferenceEngine) -> PoolUse:
+    """How the first layer's pool of a live engine is used now."""
+    sessions = engine.scheduler.running.values()
+    tokens = sum(session.num_tokens for session in sessions)
+    held = sum(len(session.block_ids_per_layer[0]) for session in sessions)
+    return PoolUse(engine.kv_manager.num_free_blocks, tokens, held * engine.kv_manager.block_size - tokens)

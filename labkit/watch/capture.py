@@ -1,0 +1,119 @@
+"""A step's operators, captured as they run and replayed without the Python around them."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from labkit.engine import InferenceEngine
+from labkit.engine.step.device import DeviceStep
+from labkit.engine.step.resident import ResidentDecodeStep
+from labkit.watch.launches import device_step_of, kernels_as_launches
+from labkit.watch.operators import OperatorMode, tensors_of
+from labkit.watch.replaced import replaced
+
+
+class CapturedLaunch(NamedTuple):
+    """One thing that the device was asked for, and the very tensors that it was asked with."""
+
+    name: str
+    function: Callable
+    args: tuple
+    kwargs: dict
+    outputs: tuple[Tensor, ...]
+
+    @property
+    def inputs(self) -> list:
+        """Tensors, and whatever else was said."""
+        return tree_leaves((self.args, self.kwargs))
+
+
+class ToyGraph(OperatorMode):
+    """Remembers every operator that runs inside its `with`, and its tensors; `replay` runs them again.
+
+    As in a CUDA graph, a replay asks no Python of the step what to do. The operators, the shapes, the numbers
+    and the addresses are those of the capture; only what lies at the addresses may be new. Unlike a CUDA
+    graph, the toy does the work while it captures.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.launches: list[CapturedLaunch] = []
+
+    def on_operator(self, func, args, kwargs, out) -> None:
+        if func.namespace != "profiler":
+            self.remember(f"{func.namespace}.{func.overloadpacket.__name__}", func, args, kwargs, out)
+
+    def on_kernel(self, name, function, args, kwargs, out) -> None:
+        # A kernel finds lengths on the device, so the numbers that its plain twin takes do not count.
+        name = getattr(function, "__name__", name)
+        self.remember(name, lambda *_: function(*args, **kwargs), tensors_of(args), {}, out)
+
+    def remember(self, name: str, function: Callable, args: tuple, kwargs: dict, out: object) -> None:
+        self.launches.append(CapturedLaunch(name, function, args, kwargs, tensors_of(out)))
+
+    @torch.inference_mode()
+    def replay(self) -> None:
+        for launch in self.launches:
+            made = tensors_of(launch.function(*launch.args, **launch.kwargs))
+            for remembered, new in zip(launch.outputs, made, strict=True):
+                if remembered.data_ptr() != new.data_ptr():  # neither a view nor in place
+                    remembered.copy_(new)  # to where the next operator looks for it
+
+
+def capture(
+    device_step: DeviceStep, batch_size: int, is_greedy: bool, *, as_launches: bool = True
+) -> tuple[ToyGraph, Tensor]:
+    """A graph of the step, and where its tokens lie. The slots that are mapped move on, as in any step.
+
+    as_launches: attention is remembered as one launch, as on a GPU, and not by what its plain twin does.
+    """
+    graph = ToyGraph()
+    kernels = kernels_as_launches(device_step, graph) if as_launches else nullcontext()
+    with torch.inference_mode(), kernels, graph:
+        token_ids = device_step(batch_size, longest_possible(device_step), is_greedy)
+    return graph, token_ids
+
+
+def longest_possible(device_step: DeviceStep) -> int:
+    """The length that a table has room for: what plain attention is told in place of the batch's longest."""
+    return device_step.slots.block_tables.shape[2] * device_step.attention.kv_manager.block_size
+
+
+def captured_steps(engine: InferenceEngine, num_steps: int, bucket: int | None = None) -> list[ToyGraph]:
+    """The engine's next steps, each captured as it runs: all that makes a token from the last one.
+
+    With state on the device that is the `DeviceStep`; else it begins with Python's lists, and so does this.
+    bucket: the rows that a batch is padded to, where there is a `DeviceStep`.
+    """
+    step, graphs = engine.decode_step, []
+
+    def capturing_device_step(_: Callable) -> Callable:
+        def capturing(batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
+            graph, token_ids = capture(device_step_of_engine, bucket or batch_size, is_greedy)
+            graphs.append(graph)
+            return token_ids[:batch_size]
+
+        return capturing
+
+    def capturing_whole_step(inner: Callable) -> Callable:
+        def next_tokens(*args: object) -> object:
+            with kernels_as_launches(step, graph := ToyGraph()), graph:
+                token_ids = inner(*args)
+            graphs.append(graph)
+            return token_ids
+
+        return next_tokens
+
+    if isinstance(step, ResidentDecodeStep):
+        device_step_of_engine = device_step_of(engine)
+        capturing = replaced(step, "device_step", capturing_device_step)
+    else:
+        capturing = replaced(step, "next_tokens", capturing_whole_step)
+    with capturing:
+        for _ in range(num_steps):
+            engine.step()
+    return graphs

@@ -1,0 +1,135 @@
+"""Steps in flight: what was launched, when it was read, and who got the tokens."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from labkit.engine import InferenceEngine
+from labkit.engine.overlap import NextTokens
+from labkit.engine.request import Request, RunningRequests
+from labkit.engine.step.resident import ResidentDecodeStep, StepInFlight
+from labkit.watch.replaced import replaced
+
+
+@dataclass
+class Flight:
+    """A step that was launched. Calls are numbered from 1: those in which the engine decodes."""
+
+    number: int  # from 1
+    launched_in: int  # the call
+    request_ids: list[int]
+    read_in: int | None = None  # None: never read
+    token_ids: list[int | None] = field(default_factory=list)  # what was read, in the requests' order
+    handed_to: set[int] = field(default_factory=set)
+
+    @property
+    def to_nobody(self) -> list[int]:
+        """The requests whose token nobody gets."""
+        return [request_id for request_id in self.request_ids if request_id not in self.handed_to]
+
+
+@dataclass
+class Flights:
+    """All steps that an engine launched while it was watched, in order, and how many times it decoded."""
+
+    flights: list[Flight] = field(default_factory=list)
+    calls: int = 0
+
+    @property
+    def tokens_launched(self) -> int:
+        return sum(len(flight.request_ids) for flight in self.flights)
+
+    @property
+    def tokens_handed_out(self) -> int:
+        return sum(len(flight.handed_to) for flight in self.flights)
+
+    @property
+    def tokens_to_nobody(self) -> int:
+        return self.tokens_launched - self.tokens_handed_out
+
+    @property
+    def most_in_flight(self) -> int:
+        """Steps that had been launched and not read, at most, at the end of a call's launches."""
+        return max(
+            sum(f.launched_in <= call and (f.read_in is None or f.read_in >= call) for f in self.flights)
+            for call in range(1, self.calls + 1)
+        )
+
+    @property
+    def calls_that_waited(self) -> list[int]:
+        """The calls that read a step and had none behind it."""
+        ahead = {flight.read_in for flight in self.flights} - {None}
+        behind = {call for f in self.flights for call in self._calls_on_board(f)}
+        return sorted(ahead - behind)
+
+    def _calls_on_board(self, flight: Flight) -> range:
+        """The calls that ended with this step in flight."""
+        return range(flight.launched_in, self.calls + 1 if flight.read_in is None else flight.read_in)
+
+    def table(self) -> pd.DataFrame:
+        """A line per step."""
+        return pd.DataFrame(
+            [
+                {
+                    "step": flight.number,
+                    "launched in call": flight.launched_in,
+                    "read in call": "-" if flight.read_in is None else flight.read_in,
+                    "requests": names(flight.request_ids),
+                    "tokens to nobody": names(flight.to_nobody),
+                }
+                for flight in self.flights
+            ]
+        ).set_index("step")
+
+
+def names(request_ids: Sequence[int]) -> str:
+    return " ".join(map(str, request_ids)) or "-"
+
+
+@contextmanager
+def record_flights(engine: InferenceEngine) -> Iterator[Flights]:
+    """Watch what the engine launches and reads. Raises ValueError for one whose steps are not launched."""
+    step = engine.decode_step
+    if not isinstance(step, ResidentDecodeStep):
+        raise ValueError("this rung's steps are not launched and read apart; take rung 06 or above")
+    watched = Flights()
+
+    def noting_start(inner: Callable[..., StepInFlight]) -> Callable[..., StepInFlight]:
+        def start(requests: Sequence[Request], *about: object) -> StepInFlight:
+            step_in_flight = inner(requests, *about)
+            ids = [request.request_id for request in requests]
+            flight = Flight(len(watched.flights) + 1, watched.calls, ids)
+            watched.flights.append(flight)
+            stack.enter_context(replaced(step_in_flight, "read", noting_read(flight)))
+            return step_in_flight
+
+        return start
+
+    def noting_read(flight: Flight) -> Callable:
+        def wrapper(inner: Callable[[], list[int | None]]) -> Callable[[], list[int | None]]:
+            def read() -> list[int | None]:
+                flight.token_ids = inner()
+                flight.read_in = watched.calls
+                return flight.token_ids
+
+            return read
+
+        return wrapper
+
+    def noting_tokens(inner: Callable[..., NextTokens]) -> Callable[..., NextTokens]:
+        def next_tokens(running: RunningRequests) -> NextTokens:
+            watched.calls += 1
+            made = inner(running)
+            for flight in watched.flights:  # the one that was read, unless it was launched before
+                if flight.read_in == watched.calls:
+                    flight.handed_to = {request.request_id for request in made.requests}
+            return made
+
+        return next_tokens
+
+    with ExitStack() as stack:
+        stack.enter_context(replaced(step, "start", noting_start))
+        stack.enter_context(replaced(engine.readback, "next_tokens", noting_tokens))
+        yield watched

@@ -1,0 +1,140 @@
+"""What a decode step on the device launches, kernel by kernel, and how many numbers each kernel touches."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import NamedTuple
+
+import pandas as pd
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from labkit.engine import InferenceEngine
+from labkit.engine.step.device import DeviceStep
+from labkit.engine.step.fused import FusedDeviceStep, FusedKernels
+from labkit.engine.step.host import DecodeStep
+from labkit.watch.operators import OperatorMode, storage, tensors_of
+from labkit.watch.replaced import replaced
+from labkit.watch.steady import steady_decode
+
+# Operators under the names that they are called by, whichever of the two a version of PyTorch dispatches.
+OPERATORS = {"addmm": "linear", "mm": "linear", "native_layer_norm": "layer_norm", "_to_copy": "to"}
+KERNELS_OF = {"greedy_advance": 2}  # of all others, one
+NUM_READ = {"attention": 3}  # how many of a kernel's arguments count as read; the cache does not
+
+
+class Launch(NamedTuple):
+    """One thing that the device is asked for, and how many numbers it touches; the cache is left out."""
+
+    name: str
+    weights: int  # of the model
+    reads: int  # what an earlier kernel has written
+    writes: int
+    kernels: int = 1
+
+
+class LaunchLog(OperatorMode):
+    """Remembers each operator that makes or changes memory, which is what a kernel is launched for. A view
+    of memory that is there already needs none."""
+
+    def __init__(self, weights: Sequence[Tensor] = ()) -> None:
+        super().__init__()
+        self.weights = {storage(weight) for weight in weights}
+        self.launches: list[Launch] = []
+        self.products: list[Tensor] = []  # what linear layers made
+
+    def on_operator(self, func: OpOverload, args: tuple, kwargs: dict, out: object) -> None:
+        name = func.overloadpacket.__name__
+        if name.startswith("empty") or func.namespace != "aten":
+            return
+        before = {storage(tensor) for tensor in tensors_of((args, kwargs))}
+        made = [tensor for tensor in tensors_of(out) if storage(tensor) not in before]
+        if made or name.endswith("_"):
+            self.remember(OPERATORS.get(name, name), (args, kwargs), out)
+
+    def on_kernel(self, name: str, function: Callable, args: tuple, kwargs: dict, out: object) -> None:
+        self.remember(f"{name}, GELU" if kwargs.get("gelu") else name, args[: NUM_READ.get(name)], out)
+
+    def remember(self, name: str, inputs: object, out: object) -> None:
+        tensors, made = tensors_of(inputs), tensors_of(out)
+        weights = [tensor for tensor in tensors if storage(tensor) in self.weights]
+        numbers = sum(tensor.numel() for tensor in tensors) - (known := sum(w.numel() for w in weights))
+        kernels = KERNELS_OF.get(name, 1)
+        self.launches.append(Launch(name, known, numbers, sum(tensor.numel() for tensor in made), kernels))
+        if name == "linear":
+            self.products += made
+
+
+def device_step_of(engine: InferenceEngine) -> DeviceStep:
+    """What the engine launches kernel by kernel, or has graphs of."""
+    step = engine.decode_step.device_step
+    return step if isinstance(step, DeviceStep) else step.device_step
+
+
+@contextmanager
+def kernels_as_launches(step: DecodeStep | DeviceStep, mode: OperatorMode) -> Iterator[None]:
+    """Inside the block, the mode is told of a step's attention, of the write behind it and of fused kernels
+    as one launch each, as they are on a GPU, and not of what their plain twins do."""
+    owner = step.attention if isinstance(step, DeviceStep) else step
+    with ExitStack() as stack:
+        for name in ("attention", "kv_append"):
+            if callable(vars(owner).get(name)):
+                stack.enter_context(replaced(owner, name, partial(mode.as_kernel, name)))
+        if isinstance(step, FusedDeviceStep):
+            stack.enter_context(
+                replaced(step, "kernels", lambda k: FusedKernels(*map(mode.as_kernel, k._fields, k)))
+            )
+        yield
+
+
+@contextmanager
+def log_launches(step: DeviceStep) -> Iterator[LaunchLog]:
+    """Log what the step launches inside the block."""
+    log = LaunchLog(tensors_of((list(step.network.parameters()), *vars(step).values())))
+    with kernels_as_launches(step, log), torch.inference_mode(), log:
+        yield log
+
+
+def log_step(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> LaunchLog:
+    """One greedy step of these prompts, kernel by kernel, whatever launches it in the engine."""
+    device_step, logs = device_step_of(engine), []
+
+    def launch(*args: object) -> Tensor:
+        with log_launches(device_step) as log:
+            logs.append(log)
+            return device_step(*args)
+
+    with steady_decode(engine, prompts), replaced(engine.decode_step, "device_step", lambda _: launch):
+        engine.step()
+    (log,) = logs
+    return log
+
+
+def layer_of(launches: Sequence[Launch]) -> list[Launch]:
+    """The first layer's, of a step of at least two layers."""
+    names = [launch.name for launch in launches]
+    attention = [i for i, name in enumerate(names) if name == "attention"]
+    first = next(i for i, name in enumerate(names) if name in ("layer_norm", "norm_linear"))
+    return list(launches[first : first + attention[1] - attention[0]])
+
+
+def ends_of(launches: Sequence[Launch], num_layers: int) -> tuple[list[Launch], list[Launch]]:
+    """Before the first layer and behind the last."""
+    first = next(i for i, launch in enumerate(launches) if launch.name in ("layer_norm", "norm_linear"))
+    last = first + num_layers * len(layer_of(launches))
+    return list(launches[:first]), list(launches[last:])
+
+
+def launch_table(launches: Sequence[Launch]) -> pd.DataFrame:
+    """A row per launch, numbered from 1."""
+    rows = [(launch.name, launch.weights, launch.reads, launch.writes) for launch in launches]
+    columns = ["kernel", "weights it reads", "other numbers it reads", "numbers it writes"]
+    table = pd.DataFrame(rows, columns=columns)
+    table.index += 1
+    return table
+
+
+def count_kernels(launches: Sequence[Launch]) -> int:
+    """Kernels in all; a launch can be of two."""
+    return sum(launch.kernels for launch in launches)

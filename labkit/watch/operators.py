@@ -1,0 +1,70 @@
+"""The operators that PyTorch dispatches, and functions that count as a single one, as kernels do on a GPU."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class OperatorMode(TorchDispatchMode):
+    """Is told of every operator that runs inside its `with`, by `on_operator`; but where a function from
+    `as_kernel` is called, of that one call alone, by `on_kernel`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._in_kernel = False
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        if not self._in_kernel:
+            self.on_operator(func, args, kwargs, out)
+        return out
+
+    def as_kernel(self, name: str, function: Callable) -> Callable:
+        """The function, which counts as one launch: what it dispatches itself is not told of."""
+
+        def launched(*args: object, **kwargs: object) -> object:
+            if self._in_kernel:
+                return function(*args, **kwargs)
+            self._in_kernel = True
+            try:
+                out = function(*args, **kwargs)
+            finally:
+                self._in_kernel = False
+            self.on_kernel(name, function, args, kwargs, out)
+            return out
+
+        return launched
+
+    def on_operator(self, func: OpOverload, args: tuple, kwargs: dict, out: object) -> None:
+        """An operator has run."""
+
+    def on_kernel(self, name: str, function: Callable, args: tuple, kwargs: dict, out: object) -> None:
+        """A function from `as_kernel` has run."""
+
+
+class OperatorCounter(OperatorMode):
+    """Counts what PyTorch dispatches, and the integer tensors among it that come from Python numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators = self.index_tensors = 0
+
+    def on_operator(self, func: OpOverload, args: tuple, kwargs: dict, out: object) -> None:
+        self.operators += 1
+        if func is torch.ops.aten.lift_fresh.default:  # how torch.tensor(...) ends
+            self.index_tensors += out.dtype in (torch.int32, torch.int64)
+
+
+def tensors_of(tree: object) -> tuple[Tensor, ...]:
+    """The tensors among whatever is nested in `tree`, in order."""
+    return tuple(leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
+
+
+def storage(tensor: Tensor) -> int:
+    """The address of the memory that a tensor, or the tensor that it is a view of, lies in."""
+    return tensor.untyped_storage().data_ptr()

@@ -1,0 +1,25 @@
+"""How the block of each decoded token was made ready, step by step."""
+
+from labkit.engine import InferenceEngine
+
+READY_PATHS = ("in_place", "boundary", "copy_on_write", "first")  # by the names of the engine's counter
+
+
+def record_paths(engine: InferenceEngine, num_steps: int) -> list[dict[str, int]]:
+    """Run `num_steps` steps; for each, how many of its tokens took each path. Tokens made are not kept.
+
+    All layers move in step, so a token is counted once, not once a layer.
+    """
+    steps = []
+    before = engine.stats().append_paths
+    for _ in range(num_steps):
+        engine.step()
+        after = engine.stats().append_paths
+        steps.append(
+            {
+                path: (after.get(path, 0) - before.get(path, 0)) // engine.kv_manager.num_tables
+                for path in READY_PATHS
+            }
+        )
+        before = after
+    return steps

@@ -1,0 +1,102 @@
+"""Which rows of the block table were made anew, step by step, and why."""
+
+from collections.abc import Callable, Sequence
+
+import pandas as pd
+from torch import Tensor
+
+from labkit.engine import InferenceEngine, InferenceSession
+from labkit.kvcache import CachedBlockTables
+from labkit.watch.replaced import replaced
+
+MARK = -1  # no block has this number
+COLUMNS = ("step", "request", "layer", "tokens", "blocks", "reason")
+
+
+class RowWatch:
+    """Tells rows that are made anew from rows that are kept, seen from outside: before a session is asked
+    again, the last entry of the row it gave earlier gets a mark, which a row made anew has lost.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[InferenceSession, int], tuple[Tensor, list[int]]] = {}
+
+    def ask(self, session: InferenceSession, layer_idx: int, offset: int) -> tuple[Tensor, str]:
+        """The session's row as it is, and why it was made or kept, as `reason_of` says."""
+        key, block_ids = (session, layer_idx), list(session.block_ids_per_layer[layer_idx])
+        if key not in self._seen:
+            row, reason = session.get_paged_block_table_row_cpu(layer_idx=layer_idx, offset=offset), "first"
+        else:
+            earlier, blocks_then = self._seen[key]
+            last_entry = earlier[-1].item()
+            earlier[-1:].fill_(MARK)
+            row = session.get_paged_block_table_row_cpu(layer_idx=layer_idx, offset=offset)
+            kept = row[-1].item() == MARK
+            if kept:
+                row[-1:].fill_(last_entry)
+            reason = reason_of(kept, blocks_then, block_ids)
+        self._seen[key] = row, block_ids
+        return row, reason
+
+
+def reason_of(kept: bool, before: Sequence[int], after: Sequence[int]) -> str:
+    """Why a row was kept, or made anew, while its blocks became others: "kept", "stale" (kept although they
+    changed), "forgotten" (made anew although they did not), "boundary", "copy_on_write" or "changed".
+    """
+    if kept:
+        return "kept" if before == after else "stale"
+    if before == after:
+        return "forgotten"
+    if after[:-1] == before:
+        return "boundary"
+    if len(after) == len(before) and after[:-1] == before[:-1]:
+        return "copy_on_write"
+    return "changed"
+
+
+class WatchedSession:
+    """A session as `CachedBlockTables.fill` sees one, which tells of each row that it is asked for."""
+
+    def __init__(
+        self, session: InferenceSession, watch: RowWatch, tell: Callable[[int, str], object]
+    ) -> None:
+        self._session, self._watch, self._tell = session, watch, tell
+
+    def get_paged_block_table_row_cpu(self, *, layer_idx: int, offset: int) -> Tensor:
+        row, reason = self._watch.ask(self._session, layer_idx, offset)
+        self._tell(layer_idx, reason)
+        return row
+
+
+def record_rows(engine: InferenceEngine, num_steps: int) -> pd.DataFrame:
+    """Run `num_steps` steps; a line for each row that a decode step asked for, of every request and layer.
+
+    `tokens` and `blocks` are what the request held when the step began; `reason` is "first" or what
+    `reason_of` says. Tokens made are not kept. A row that was made before the recording began counts as first
+    when it is seen first. Raises ValueError if the engine's sessions keep no rows.
+    """
+    tables = engine.decode_step.block_tables
+    if not isinstance(tables, CachedBlockTables):
+        raise ValueError(f"an engine with block_tables={engine.options.block_tables!r} keeps no rows")
+    watch, lines = RowWatch(), []
+    steps_before = engine.stats().counters.steps
+
+    def watched(session: InferenceSession, step: int, request_id: int) -> WatchedSession:
+        def tell(layer_idx: int, reason: str) -> None:
+            num_blocks = len(session.block_ids_per_layer[layer_idx])
+            lines.append((step, request_id, layer_idx, session.num_tokens, num_blocks, reason))
+
+        return WatchedSession(session, watch, tell)
+
+    def filling(inner: Callable) -> Callable:
+        def fill(block_tables_cpu: Tensor, sessions: Sequence[InferenceSession]) -> None:
+            step = engine.stats().counters.steps - steps_before
+            ids = {session: r.request_id for r, session in engine.scheduler.running.items()}
+            inner(block_tables_cpu, [watched(session, step, ids[session]) for session in sessions])
+
+        return fill
+
+    with replaced(tables, "fill", filling):
+        for _ in range(num_steps):
+            engine.step()
+    return pd.DataFrame(lines, columns=COLUMNS)

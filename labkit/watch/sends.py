@@ -1,0 +1,111 @@
+"""What the host sends to a device that keeps the state of each request itself (rung 06 and above)."""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import pandas as pd
+from torch import Tensor
+
+from labkit.engine import InferenceEngine, InferenceSession
+from labkit.engine.request import Request
+from labkit.engine.step.resident import ResidentDecodeStep
+from labkit.watch.replaced import noting, replaced
+
+OF_REQUESTS = ("step", "request", "slot", "tokens", "took", "sent")
+OF_STEPS = ("step", "mapping", "states", "rows", "copies", "numbers")
+
+
+@dataclass(frozen=True)
+class Sends:
+    """What was sent in each decode step.
+
+    requests: a line for each request of a step: its slot, the tokens it held when the step began, how the
+    block of its next one was made ready, and what was sent of it: "nothing", "boundary", "copy_on_write" or
+    "joined". steps: a line per step: whether the mapping was sent, how many states and rows, and all of that
+    in how many copies and numbers.
+    """
+
+    requests: pd.DataFrame
+    steps: pd.DataFrame
+
+
+class SendWatch:
+    """Notes, step by step, how a `DeviceSlots` is updated and what it sends."""
+
+    def __init__(self, step: ResidentDecodeStep) -> None:
+        self.slots, self.block_size = step.slots, step.kv_manager.block_size
+        self.requests: list[dict[str, object]] = []
+        self.steps: list[dict[str, object]] = []
+        self.step_number = 0
+        self._sent: dict[str, list] = {}
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for name in ("send_mapping", "send_states", "send_rows"):
+                stack.enter_context(replaced(self.slots, name, noting(self._keep(name))))
+            stack.enter_context(replaced(self.slots.staging, "send", noting(self._count)))
+            stack.enter_context(replaced(self.slots, "update", self._updating))
+            yield
+
+    def _keep(self, name: str) -> Callable[[Collection], None]:
+        def keep(sent: Collection) -> None:
+            self._sent[name] = list(sent)
+
+        return keep
+
+    def _count(self, numbers: Tensor) -> None:
+        self._sent.setdefault("copies", []).append(len(numbers))
+
+    def _updating(self, inner: Callable) -> Callable:
+        def update(
+            requests: Sequence[Request],
+            sessions: list[InferenceSession],
+            changed: Sequence[Sequence[int]],
+        ) -> None:
+            self._sent = {}
+            inner(requests, sessions, changed)
+            self._note_step()
+            self._note_requests(requests, sessions, changed)
+
+        return update
+
+    def _note_step(self) -> None:
+        states, rows = self._sent.get("send_states", []), self._sent.get("send_rows", [])
+        copies = self._sent.get("copies", [])
+        counts = ("send_mapping" in self._sent, len(states), len(rows), len(copies), sum(copies))
+        self.steps.append(dict(zip(OF_STEPS, (self.step_number, *counts), strict=True)))
+
+    def _note_requests(
+        self,
+        requests: Sequence[Request],
+        sessions: Sequence[InferenceSession],
+        changed: Sequence[Sequence[int]],
+    ) -> None:
+        states, rows = self._sent.get("send_states", []), self._sent.get("send_rows", [])
+        dirty = {place for places in changed for place in places}
+        for place, (request, session) in enumerate(zip(requests, sessions, strict=True)):
+            took = "in_place"
+            if place in dirty:
+                took = "copy_on_write" if session.num_tokens % self.block_size else "boundary"
+            sent = "joined" if request in states else took if session in rows else "nothing"
+            about = (request.request_id, self.slots.slot_of[session], session.num_tokens, took, sent)
+            self.requests.append(dict(zip(OF_REQUESTS, (self.step_number, *about), strict=True)))
+
+
+def record_sends(engine: InferenceEngine, num_steps: int) -> Sends:
+    """Run `num_steps` steps and note what the device is sent. Tokens made are not kept.
+
+    Raises ValueError if the engine keeps no state on the device.
+    """
+    if not isinstance(engine.decode_step, ResidentDecodeStep):
+        raise ValueError(f"block_tables = {engine.options.block_tables!r} keeps no state on the device")
+    watch = SendWatch(engine.decode_step)
+    with watch.watching():
+        for number in range(1, num_steps + 1):
+            watch.step_number = number
+            engine.step()
+    return Sends(
+        pd.DataFrame(watch.requests, columns=OF_REQUESTS), pd.DataFrame(watch.steps, columns=OF_STEPS)
+    )

@@ -1,0 +1,92 @@
+"""What steps ask of the block manager, the model and the device, counted."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from torch import Tensor
+
+from labkit.engine import InferenceEngine, InferenceSession
+from labkit.watch.replaced import noting, replaced
+
+COUNTS = (
+    "calls of reserve_token_batch",
+    "lists of block ids looked at",
+    "blocks taken, each with record and count",
+    "copies-on-write decided",
+    "bytes of keys and values copied",
+    "rows of block tables sent",
+    "bytes sent to the device",
+)
+
+
+@contextmanager
+def count_work(engine: InferenceEngine) -> Iterator[Counter[str]]:
+    """What steps of a resident engine ask of the block manager and send inside the block, by `COUNTS`."""
+    manager, slots = engine.kv_manager, engine.decode_step.slots
+    counts: Counter[str] = Counter()
+
+    def on_reserve(_: int, block_ids_list: Sequence[list[int]]) -> None:
+        counts[COUNTS[0]] += 1
+        counts[COUNTS[1]] += len(block_ids_list)
+
+    def on_allocate(*_: int, **__: int) -> None:
+        counts[COUNTS[2]] += 1
+
+    def on_copy(table_idx: int, _: int) -> None:
+        counts[COUNTS[3]] += 1
+        counts[COUNTS[4]] += 2 * manager.k_cache[manager.layers_of(table_idx), :1].nbytes
+
+    def on_rows(sessions: Sequence[InferenceSession]) -> None:
+        counts[COUNTS[5]] += sum(len(session.block_ids_per_layer) for session in sessions)
+
+    def on_send(numbers: Tensor) -> None:
+        counts[COUNTS[6]] += numbers.nbytes
+
+    with (
+        replaced(manager, "reserve_token_batch", noting(on_reserve)),
+        replaced(manager, "allocate_block", noting(on_allocate)),
+        replaced(manager, "copy_on_write", noting(on_copy)),
+        replaced(slots, "send_rows", noting(on_rows)),
+        replaced(slots.staging, "send", noting(on_send)),
+    ):
+        yield counts
+
+
+@contextmanager
+def count_forwards(engine: InferenceEngine) -> Iterator[Counter[str]]:
+    """How often the model is asked for a decode step inside the block, under "forward"."""
+    with count_calls_of(engine.model.network, {"decode_one_token": "forward"}) as counts:
+        yield counts
+
+
+@contextmanager
+def count_launches(engine: InferenceEngine) -> Iterator[Counter[str]]:
+    """How many steps a resident engine launches inside the block: "walked", by a walk over all requests, and
+    those of a steady batch."""
+    step, counts = engine.decode_step, Counter({"walked": 0, "in a steady batch": 0})
+
+    def on_launch(*_: object) -> None:
+        counts["walked"] += 1
+        counts["in a steady batch"] -= 1  # its own start is none
+
+    def on_start(*_: object) -> None:
+        counts["in a steady batch"] += 1
+
+    with replaced(step, "launch", noting(on_launch)), replaced(step, "start", noting(on_start)):
+        yield counts
+
+
+@contextmanager
+def count_calls_of(owner: object, kinds: dict[str, str]) -> Iterator[Counter[str]]:
+    """Calls of the owner's watch points inside the block. kinds: by watch point, the name to count it under;
+    those that are never called are there with 0."""
+    counts = Counter(dict.fromkeys(kinds.values(), 0))
+
+    def counting(kind: str) -> Callable[[Callable], Callable]:
+        return noting(lambda *_, **__: counts.update([kind]))
+
+    with ExitStack() as stack:
+        for name, kind in kinds.items():
+            stack.enter_context(replaced(owner, name, counting(kind)))
+        yield counts

@@ -1,0 +1,70 @@
+"""What the books ask of each write of keys and values, on rungs whose host says where they go (up to 05)."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pandas as pd
+from torch import Tensor
+
+from labkit.engine import InferenceEngine
+from labkit.watch.replaced import replaced
+from labkit.watch.steady import steady_decode
+
+
+@dataclass(frozen=True)
+class Write:
+    """One layer's write: what the books asked for, and the path it took."""
+
+    batch_idx: tuple[int, ...]
+    block_idx: tuple[int, ...]
+    pos: tuple[int, ...]
+    path: str
+
+    @property
+    def told(self) -> dict[str, tuple[int, ...] | int]:
+        """The indices that reach the kernel on this path: tensors as tuples, arguments as numbers."""
+        if self.path == "full_batch":
+            return {"block_idx": self.block_idx, "pos": self.pos[0]}
+        if self.path == "identity_pos":
+            return {"block_idx": self.block_idx, "pos": self.pos}
+        return {"batch_idx": self.batch_idx, "block_idx": self.block_idx, "pos": self.pos}
+
+    def table(self) -> pd.DataFrame:
+        """The three indices that the write was given, a row per request."""
+        indices = {"batch_idx": self.batch_idx, "block_idx": self.block_idx, "pos": self.pos}
+        return pd.DataFrame(indices).rename_axis("row b")
+
+
+@contextmanager
+def record_writes(engine: InferenceEngine) -> Iterator[list[Write]]:
+    """The writes that an engine makes inside the block, one per layer and step."""
+    writes: list[Write] = []
+
+    def recording(inner: Callable[..., str]) -> Callable[..., str]:
+        def write(
+            k_cache_layer: Tensor,
+            v_cache_layer: Tensor,
+            key_new: Tensor,
+            value_new: Tensor,
+            batch_idx: Sequence[int],
+            block_idx: Sequence[int],
+            pos: Sequence[int],
+        ) -> str:
+            path = inner(k_cache_layer, v_cache_layer, key_new, value_new, batch_idx, block_idx, pos)
+            writes.append(Write(tuple(batch_idx), tuple(block_idx), tuple(pos), path))
+            return path
+
+        return write
+
+    with replaced(engine.kv_manager.kv_write, "write", recording):
+        yield writes
+
+
+def steady_write(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> Write:
+    """The first layer's write in a decode step of these prompts, on blocks that were used before."""
+    with steady_decode(engine, prompts):
+        pass  # these give their blocks back, and the last to go back is the first to be used again
+    with steady_decode(engine, prompts, warmup_steps=0), record_writes(engine) as writes:
+        engine.step()
+    return writes[0]

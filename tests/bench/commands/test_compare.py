@@ -1,0 +1,50 @@
+"""`compare`: two rungs, a verdict, and the instrument tested on itself."""
+
+import json
+import re
+
+import pytest
+from bench_commands import TINY, bench, refusal
+
+from labkit.bench import __main__ as bench_main
+
+pytestmark = pytest.mark.slow
+
+
+def test_compare_is_about_the_last_rung_and_the_one_below_it():
+    args = bench_main.make_parser().parse_args(["compare"])
+    assert (args.before, args.after) == ("09", "10")
+
+
+def test_compare_prints_a_verdict_and_warns_of_a_path_that_never_ran(monkeypatch, capsys, tmp_path):
+    out = tmp_path / "out.json"
+    line = f"compare {TINY} --max-new-tokens 4 --no-stop-on-eos --rounds 1 --json {out}"
+    bench(monkeypatch, f"{line} --before 00 --after 00,attention=plain --path copy_on_write")
+    printed = capsys.readouterr().out
+    assert re.search(r"00 -> 00,attention=plain: x\d+\.\d+ \[.*\], too few rounds for a verdict", printed)
+    assert "WARNING: path 'copy_on_write' never ran" in printed
+    assert re.search(r"Limit of decode: .* s at .* GB/s; reached \d+\.\d %", printed)
+    (sample,) = json.loads(out.read_text())["samples"]
+    assert len(sample["comparison"]["before_samples"]) == 2 and sample["limit_seconds"] > 0
+
+
+def test_the_instrument_can_be_tested_on_itself(monkeypatch, capsys):
+    line = f"compare {TINY} --max-new-tokens 3 --no-stop-on-eos --self-test 2"
+    bench(monkeypatch, f"{line} --rounds 1")
+    too_few = "A/A self-test, 2 comparisons: 2 'too few rounds for a verdict (2 needed)'"
+    assert capsys.readouterr().out.splitlines()[-1] == too_few
+    bench(monkeypatch, f"{line} --rounds 2")
+    last = capsys.readouterr().out.splitlines()[-1]
+    verdicts = re.findall(r"(\d) '(cannot tell|faster|slower)'", last)
+    assert last.startswith("A/A self-test, 2 comparisons: ") and sum(int(n) for n, _ in verdicts) == 2
+
+
+# --- refusals --------------------------------------------------------------------------------------
+
+
+def test_a_triton_kernel_without_triton_is_refused(monkeypatch, capsys):
+    from labkit.kernels import triton_runtime
+
+    monkeypatch.setattr(triton_runtime, "STATUS", triton_runtime.TritonStatus("off", "there is none here"))
+    line = f"compare {TINY} --max-new-tokens 3 --after 00,attention=triton"
+    assert "there is none here. The plain PyTorch path needs no Triton" in refusal(monkeypatch, capsys, line)

@@ -1,0 +1,48 @@
+"""`peers`: a table, a record, and decode by itself where it can be told."""
+
+import json
+import shlex
+import sys
+
+import pytest
+
+from labkit.bench import __main__ as bench_main
+from labkit.bench import peers
+from labkit.bench.commands import peers as command
+
+pytestmark = pytest.mark.slow
+
+TINY = "--model data/tiny-gpt2 --device cpu --no-prefix-cache --pretok --no-stop-on-eos"
+
+
+def test_the_command_prints_a_table_and_writes_a_record(monkeypatch, capsys, tmp_path):
+    path = tmp_path / "peers.json"
+    line = f"peers {TINY} --num-requests 3 --max-batch-size 3 --max-new-tokens 4 --rounds 1 --rungs 05,10"
+    monkeypatch.setattr(sys, "argv", ["bench", *shlex.split(f"{line} --prompt-repeats 1,4 --json {path}")])
+    bench_main.main()
+    said = capsys.readouterr().out
+    assert "labkit 10 is" in said and "Limit of decode" in said
+    assert f"Left out: {peers.VLLM} (not installed here)" in said
+    record = json.loads(path.read_text())
+    assert record["kind"] == "peers" and len(record["samples"]) == 2 * 4
+    assert record["settings"]["left_out"] == {"vllm": "not installed here"}
+    assert record["settings"]["versions"]["transformers"]
+    for sample in record["samples"]:
+        assert sample["tokens"] == 12 and sample["equal_requests"] == 3
+        decode = sample["seconds"] - sample["first_token_seconds"]
+        assert sample["decode_tokens_per_second"] == pytest.approx(9 / decode)
+
+
+def test_runs_that_may_end_early_are_not_compared(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["bench", "peers", "--model", "data/tiny-gpt2"])
+    with pytest.raises(SystemExit):
+        bench_main.main()
+    assert "add --no-stop-on-eos" in capsys.readouterr().err
+
+
+def test_decode_alone_is_told_where_one_batch_holds_everyone():
+    run = peers.PeerRun(3.0, 1.0, ((1, 2, 3), (4, 5, 6)))
+    assert command.decode_rate(run, True) == 2
+    assert command.decode_rate(run, False) is None
+    assert command.decode_rate(peers.PeerRun(3.0, None, run.token_ids), True) is None
+    assert command.decode_rate(peers.PeerRun(3.0, 1.0, ((1,), (2,))), True) is None

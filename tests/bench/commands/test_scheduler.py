@@ -1,0 +1,66 @@
+"""`scheduler`: the write-ups' lines, a record, a trace."""
+
+import json
+import re
+
+import pytest
+from bench_commands import NUMBER, TINY, bench, refusal
+
+from labkit.results.files import check_record
+
+pytestmark = pytest.mark.slow
+
+SCHEDULER_LINES = rf"""=== online summary ===
+Warmup runs: 1
+Measured runs: 2
+Decode time p50/mean: {NUMBER}/{NUMBER} s
+Total time p50/mean: {NUMBER}/{NUMBER} s
+Throughput\(completion,decode\) p50/mean: {NUMBER}/{NUMBER} tokens/s
+Throughput\(completion,total\) p50/mean: {NUMBER}/{NUMBER} tokens/s
+TTFT p50/mean: {NUMBER}/{NUMBER} ms
+TPOT p50/mean: {NUMBER}/{NUMBER} ms/token
+Latency p50/mean: {NUMBER}/{NUMBER} ms
+"""
+# Of two runs of 12 decoded tokens, in 6 layers: each run decodes two requests, then the third, 4 steps each.
+APPEND_PATHS = {
+    "00": "{'in_place': 144}",
+    "02": "{'indexed': 96, 'in_place': 144}",
+    "05": "{'full_batch': 96, 'in_place': 144}",
+}
+
+
+@pytest.mark.parametrize(("rung", "append_paths"), APPEND_PATHS.items())
+def test_scheduler_prints_the_seeds_lines_and_writes_a_record(
+    monkeypatch, capsys, tmp_path, rung, append_paths
+):
+    out = tmp_path / "out.json"
+    line = (
+        f"scheduler {TINY} --max-new-tokens 5 --no-stop-on-eos --warmup-runs 1 --repeat-runs 2 --json {out}"
+    )
+    bench(monkeypatch, f"{line} --rung {rung}")
+    printed = capsys.readouterr()
+    assert re.search(SCHEDULER_LINES, printed.out)
+    assert f"Append paths, all measured runs: {append_paths}" in printed.out
+    assert "reached" in printed.out and "tokens" in printed.err  # the limit; a progress bar
+    recorded = json.loads(out.read_text())
+    check_record("out", recorded)
+    assert [sample["tokens"] for sample in recorded["samples"]] == [15, 15]
+    assert [sample["decoded_tokens"] for sample in recorded["samples"]] == [12, 12]
+    assert recorded["settings"]["num_requests"] == 3 and recorded["settings"]["rung"] == rung
+
+
+def test_a_trace_of_the_decode_is_written(monkeypatch, capsys, tmp_path):
+    line = (
+        f"scheduler {TINY} --max-new-tokens 3 --warmup-runs 0 --repeat-runs 1 --profile {tmp_path / 'traces'}"
+    )
+    bench(monkeypatch, line + " --rung 00")
+    events = json.loads((tmp_path / "traces" / "scheduler_rung00.json").read_text())["traceEvents"]
+    assert sum(event.get("name") == "labkit.model.forward" for event in events) == 5
+
+
+# --- refusals --------------------------------------------------------------------------------------
+
+
+def test_nvtx_without_a_gpu_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert "NVTX ranges need a CUDA GPU" in refusal(monkeypatch, capsys, f"scheduler {TINY} --nvtx")

@@ -1,0 +1,82 @@
+"""`streaming`: the write-ups' lines, a record, refusals, chunks, consumers."""
+
+import json
+import re
+
+import pytest
+from bench_commands import NUMBER, TINY, bench
+
+from labkit.results import Run
+from labkit.results.files import check_record
+
+pytestmark = pytest.mark.slow
+
+STREAMING_LINES = rf"""=== streaming summary ===
+run1 Throughput: {NUMBER} tokens/s \| TPOT p50: {NUMBER} ms/token
+run2 Throughput: {NUMBER} tokens/s \| TPOT p50: {NUMBER} ms/token
+avg  Throughput: {NUMBER} tokens/s
+Completion tokens a run: \[15, 15\]
+TTFT p50/p90/p95/p99: {NUMBER}/{NUMBER}/{NUMBER}/{NUMBER} ms
+  Queue wait p50/p90/p95/p99: {NUMBER}/{NUMBER}/{NUMBER}/{NUMBER} ms
+  Prefill->first token p50/p90/p95/p99: {NUMBER}/{NUMBER}/{NUMBER}/{NUMBER} ms
+TPOT p50/p90/p95/p99: {NUMBER}/{NUMBER}/{NUMBER}/{NUMBER} ms/token
+ITL p50/p90/p95/p99: {NUMBER}/{NUMBER}/{NUMBER}/{NUMBER} ms
+Latency p50/p90/p95/p99: {NUMBER}/{NUMBER}/{NUMBER}/{NUMBER} ms
+"""
+
+
+def test_streaming_prints_the_seeds_lines_and_writes_a_record(monkeypatch, capsys, tmp_path):
+    out = tmp_path / "out.json"
+    line = (
+        f"streaming {TINY} --max-new-tokens 5 --no-stop-on-eos --warmup-runs 0 --repeat-runs 2 --json {out}"
+    )
+    bench(monkeypatch, line)
+    assert re.search(STREAMING_LINES, capsys.readouterr().out)
+    recorded = json.loads(out.read_text())
+    check_record("out", recorded)
+    assert [sample["new_tokens"] for sample in recorded["samples"]] == [[5, 5, 5]] * 2
+    assert [len(Run.from_dict(sample).gaps_us) for sample in recorded["samples"]] == [12, 12]
+
+
+def test_streaming_says_how_many_it_refused(monkeypatch, capsys):
+    line = f"streaming {TINY} --max-new-tokens 30 --no-stop-on-eos --warmup-runs 0 --repeat-runs 1 "
+    bench(monkeypatch, line + "--max-inflight-requests 1")
+    printed = capsys.readouterr().out
+    assert "Refused for --max-inflight-requests, a run: [2]" in printed
+    assert "Completion tokens a run: [30]" in printed
+
+
+def test_streaming_hands_out_chunks_of_the_interval_asked_for(monkeypatch, tmp_path):
+    out = tmp_path / "out.json"
+    line = (
+        f"streaming {TINY} --max-new-tokens 7 --no-stop-on-eos --warmup-runs 0 --repeat-runs 1 --json {out}"
+    )
+    bench(monkeypatch, line + " --stream-interval 3 --tokenize-workers 2 --submit-interval-ms 1")
+    (sample,) = json.loads(out.read_text())["samples"]
+    assert sample["new_tokens"] == [7, 7, 7]
+    assert len(Run.from_dict(sample).gaps_us) == 3 * 2  # chunks of 3, 3 and 1
+
+
+LINE = (
+    "streaming --model data/tiny-gpt2 --device cpu --no-prefix-cache --pretok --num-requests 3 "
+    "--max-batch-size 2 --no-stop-on-eos --warmup-runs 0 --repeat-runs 1 "
+)
+
+
+@pytest.mark.parametrize(("flag", "kind"), [("", "threads"), ("--consumers tasks", "tasks")])
+def test_a_record_tells_who_consumed(monkeypatch, tmp_path, flag, kind):
+    bench(monkeypatch, f"{LINE} --max-new-tokens 5 {flag} --json {tmp_path / 'out.json'}")
+    recorded = json.loads((tmp_path / "out.json").read_text())
+    assert recorded["settings"]["consumers"] == kind
+    assert [sample["new_tokens"] for sample in recorded["samples"]] == [[5, 5, 5]]
+
+
+def test_the_command_says_how_many_requests_it_refused(monkeypatch, capsys):
+    bench(monkeypatch, f"{LINE} --max-new-tokens 30 --consumers tasks --max-inflight-requests 1")
+    assert "Refused for --max-inflight-requests, a run: [2]" in capsys.readouterr().out
+
+
+def test_the_command_refuses_consumers_of_another_kind(monkeypatch, capsys):
+    with pytest.raises(SystemExit) as ended:
+        bench(monkeypatch, f"{LINE} --consumers fibers")
+    assert ended.value.code == 2 and "invalid choice: 'fibers'" in capsys.readouterr().err

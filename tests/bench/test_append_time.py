@@ -1,0 +1,51 @@
+"""The K/V write by itself: every path writes the same tokens, and times become rates."""
+
+import pytest
+import torch
+
+from labkit.bench.append_time import BLOCK_SIZE, LAYERS, AppendTime, D, H, append_calls, time_appends
+
+CPU = torch.device("cpu")
+PATHS = ["indexed", "generic", "full_batch", "identity_pos"]
+
+
+def test_every_path_writes_the_same_tokens_once_per_layer():
+    caches = {}
+    for path in PATHS:
+        torch.manual_seed(0)
+        calls, _ = append_calls(3, CPU)
+        assert list(calls) == PATHS and len(calls[path]) == LAYERS
+        for call in calls[path]:
+            call()
+        caches[path] = [call.args[:2] for call in calls[path]]
+    for k_cache, v_cache in caches["indexed"]:
+        assert k_cache.shape == v_cache.shape == (3, H, BLOCK_SIZE, D)
+        written = k_cache.flatten(3).any(dim=3).any(dim=1)  # [B, block_size]
+        assert written.nonzero().tolist() == [[b, 5] for b in range(3)]
+    for path in PATHS[1:]:
+        for pair, expected in zip(caches[path], caches["indexed"], strict=True):
+            assert all(map(torch.equal, pair, expected)), path
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_a_write_reads_and_writes_a_key_and_a_value_of_each_request(batch_size):
+    _, num_bytes = append_calls(batch_size, CPU)
+    assert num_bytes == 2 * 2 * batch_size * 12 * 64 * 4  # GPT-2's heads, in float32
+
+
+def test_each_path_is_measured_as_often_as_asked_for():
+    times = time_appends(2, CPU, repeats=3, rounds=1)
+    assert [(time.path, time.batch_size) for time in times] == [(path, 2) for path in PATHS]
+    assert all(len(time.device_seconds) == len(time.host_seconds) == 3 for time in times)
+    assert all(seconds > 0 for time in times for seconds in time.device_seconds + time.host_seconds)
+
+
+def test_the_median_is_what_a_time_is_in_microseconds_and_what_its_rate_is_of():
+    time = AppendTime("indexed", 8, (3e-6, 9e-6, 4e-6), (1e-5,) * 3, num_bytes=1000)
+    assert time.device_us == pytest.approx(4)
+    assert time.rate == pytest.approx(1000 / 4e-6)
+
+
+def test_a_time_survives_its_record():
+    time = AppendTime("generic", 8, (3e-6, 9e-6), (1e-5, 2e-5), num_bytes=1000)
+    assert AppendTime.from_dict(time.to_dict()) == time

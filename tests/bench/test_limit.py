@@ -1,0 +1,63 @@
+"""The hardware's limit: bytes and operations counted, bandwidth measured."""
+
+import pytest
+import torch
+
+from labkit.bench import copy_bandwidth, decode_limit, forward_flops, limit, on_paper, step_limit
+from labkit.model.checkpoint import RANDOM_CONFIGS, random_network
+from labkit.model.config import GPT2Config
+
+
+def test_limit_counts_weights_once_and_every_live_token():
+    config = GPT2Config(vocab_size=11, n_positions=7, n_embd=4, n_layer=2, n_head=2)
+    gpt2 = random_network(config, seed=0)
+    a_layer = 4 * 12 + 12 + 4 * 4 + 4 + 4 * 16 + 16 + 16 * 4 + 4 + 4 * 4
+    limit = decode_limit(gpt2, [5, 3], bandwidth=100.0)
+    assert limit.weight_bytes == 4 * (11 * 4 + 2 * a_layer + 8)
+    assert limit.kv_bytes == 4 * 2 * 2 * 4 * (5 + 3 + 2)
+    assert limit.seconds == pytest.approx((limit.weight_bytes + limit.kv_bytes) / 100)
+    assert limit.tokens_per_second == pytest.approx(2 / limit.seconds)
+
+
+@pytest.mark.parametrize("num_bytes", [1000, 4096])
+def test_bandwidth_counts_the_bytes_read_and_the_bytes_written(monkeypatch, num_bytes):
+    monkeypatch.setattr(limit, "fastest_seconds", lambda run, device, repeats: run() is None or 0.5)
+    assert copy_bandwidth("cpu", num_bytes) == 2 * num_bytes / 0.5
+
+
+def test_limit_reads_an_untied_head_but_not_the_table():
+    tied = GPT2Config(vocab_size=11, n_positions=7, n_embd=4, n_layer=2, n_head=2)
+    untied = GPT2Config(11, 7, 4, 2, 2, tie_word_embeddings=False)
+    weights = [decode_limit(random_network(c, 0), [1], 1.0).weight_bytes for c in (tied, untied)]
+    assert weights[0] == weights[1]
+
+
+def test_limit_of_gpt2_is_the_published_one():
+    """LINEAGE: 64 x 512 tokens, B = 64, about 226,000 tokens/s on an H100 that copies 3.0 TB/s."""
+    limit = decode_limit(on_paper(), [256] * 64, bandwidth=3.0e12)
+    assert limit.tokens_per_second == pytest.approx(226_000, rel=0.02)
+    assert step_limit(64, 256, bandwidth=3.0e12) == limit
+
+
+def test_flops_agree_with_torchs_own_counter(tiny):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    config, num_tokens = tiny.config, 6
+    with FlopCounterMode(display=False) as counter:
+        tiny.network.prefill(torch.arange(num_tokens)[None], torch.tensor([num_tokens]))
+    # torch counts the square of attention scores, of which the causal half is needed
+    unneeded = 4 * config.n_layer * config.n_embd * (num_tokens * (num_tokens - 1) / 2)
+    counted = counter.get_total_flops() - unneeded
+    assert forward_flops(config, num_tokens, num_tokens) == pytest.approx(counted, rel=0.01)
+
+
+def test_the_limit_of_a_step_is_that_of_gpt2_in_half_precision():
+    limit = step_limit(2, 10, bandwidth=1.0)
+    parameters = sum(p.numel() for p in on_paper().parameters())
+    assert limit.weight_bytes == 2 * (parameters - 1024 * 768)
+    assert limit.kv_bytes == 2 * RANDOM_CONFIGS["gpt2"].kv_values_per_token * 22
+
+
+def test_a_model_on_paper_takes_no_memory():
+    gpt2 = on_paper()
+    assert gpt2.wte.weight.is_meta and gpt2.wte.weight.dtype == torch.float16

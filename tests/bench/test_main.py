@@ -1,0 +1,122 @@
+"""`python -m labkit.bench`: the write-ups' command lines, defaults, help, and what is refused."""
+
+import shlex
+import subprocess
+import sys
+
+import pytest
+from bench_commands import TINY, bench, refusal
+
+from labkit import LADDER
+from labkit.bench import __main__ as bench_main
+from labkit.paths import ROOT
+
+pytestmark = pytest.mark.slow
+
+SEED_036 = """scheduler --hf-model-id gpt2 --device cuda
+  --prompt "Hello" --num-requests 64 --max-new-tokens 512
+  --mode online --max-batch-size 64 --no-stop-on-eos --no-prefix-cache --pretok
+  --warmup-runs 1 --repeat-runs 3 --paged-attn"""
+SEED_062 = """streaming --hf-model-id gpt2 --device cuda --prompt 'Hello' --prompt-repeats '1,4'
+  --pretok --tokenize-workers 0 --num-requests 128 --max-new-tokens 128 --submit-interval-ms 0
+  --max-batch-size 128 --prefill-max-batch-size 128 --prefill-admission-policy fifo
+  --paged-attn --no-prefix-cache --no-stop-on-eos --warmup-runs 1 --repeat-runs 3"""
+SEED_064 = """streaming --prompt "Hello" --prompt-repeats "1,4" --pretok --num-requests 128
+  --max-new-tokens 128 --no-stop-on-eos --no-prefix-cache --paged-attn --warmup-runs 1 --repeat-runs 3"""
+OTHER_FLAGS = """--decode-first --prefill-max-tokens 64 --prefill-admission-policy pack
+  --max-active-requests 4 --nvtx --profile traces --rung 00 --json out.json --seed 3"""
+STREAMING_FLAGS = (
+    "--max-inflight-requests 9 --stream-interval 2 --submit-interval-ms 0.5 --tokenize-workers 2"
+)
+
+
+@pytest.mark.parametrize("line", [SEED_036, SEED_062, SEED_064], ids=["036", "062", "064"])
+def test_the_seeds_command_lines_are_understood_as_they_stand(line):
+    args = bench_main.make_parser().parse_args(shlex.split(line))
+    assert args.num_requests in (64, 128) and args.max_new_tokens in (512, 128)
+    assert args.no_stop_on_eos and args.no_prefix_cache and args.pretok
+    assert (args.warmup_runs, args.repeat_runs) == (1, 3)
+
+
+def test_the_seeds_defaults_hold():
+    args = bench_main.make_parser().parse_args(shlex.split(SEED_064))
+    assert args.max_batch_size == 8 and args.prompt_repeats == (1, 4)
+    assert args.model == "random:gpt2"
+
+
+@pytest.mark.parametrize("line", [f"scheduler {OTHER_FLAGS}", f"streaming {OTHER_FLAGS} {STREAMING_FLAGS}"])
+def test_every_flag_is_there(line):
+    args = bench_main.make_parser().parse_args(shlex.split(line))
+    assert args.decode_first and args.prefill_admission_policy == "pack" and args.max_active_requests == 4
+
+
+@pytest.mark.parametrize("command", ["scheduler", "streaming"])
+def test_the_last_rung_runs_unless_another_is_asked_for(command):
+    assert bench_main.make_parser().parse_args([command]).rung == "10"
+
+
+@pytest.mark.parametrize("command", ["ladder", "host-time", "cost-card", "device-time"])
+def test_a_command_for_all_rungs_measures_no_engine_twice(command):
+    rungs = bench_main.make_parser().parse_args([command]).rungs
+    assert rungs == tuple(LADDER) and len({LADDER[number].options for number in rungs}) == len(rungs)
+
+
+# --- refusals --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("scheduler --num-requests 0", "'0' is not a whole number of 1 or more"),
+        ("scheduler --warmup-runs -1", "'-1' is not a whole number of 0 or more"),
+        ("scheduler --prompt-repeats 1,x", "'x' is not a whole number"),
+        ("scheduler --mode offline", "invalid choice: 'offline'"),
+        ("scheduler --rung 99", "invalid choice: '99'"),
+        ("streaming --submit-interval-ms -1", "'-1' is not a time of 0 ms or more"),
+        ("ladder --rungs 00,99", "there is no rung '99'"),
+        ("compare --before 00,attention=magic", "attention = 'magic' is not an option"),
+        ("compare --after 00,colour=red", "'colour' is not an option; there are attention"),
+        ("scheduler --model data/nowhere/at/all", "there is no directory data/nowhere/at/all"),
+        (f"scheduler {TINY} --max-new-tokens 5000", "the model has 1024 positions: shorten one by"),
+        (f"scheduler {TINY} --prompt ''", "the prompt is empty"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_what_to_change(monkeypatch, capsys, line, message):
+    assert message in refusal(monkeypatch, capsys, line)
+
+
+@pytest.mark.parametrize("command", ["scheduler", "streaming", "ladder", "compare", "profile", "host-time"])
+def test_cuda_without_a_gpu_is_refused(monkeypatch, capsys, command):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert "device 'cuda' needs a CUDA GPU" in refusal(monkeypatch, capsys, f"{command} --device cuda")
+
+
+@pytest.mark.parametrize("command", bench_main.COMMANDS)
+def test_help_explains_each_command(monkeypatch, capsys, command):
+    with pytest.raises(SystemExit) as ended:
+        bench(monkeypatch, f"{command} --help")
+    assert ended.value.code == 0 and "--json" in capsys.readouterr().out
+
+
+def test_help_says_where_figures_differ_from_the_seeds(monkeypatch, capsys):
+    for command in ("scheduler", "streaming"):
+        with pytest.raises(SystemExit):
+            bench(monkeypatch, f"{command} --help")
+        said = " ".join(capsys.readouterr().out.split())
+        assert "means something else than" in said and "counted as ids" in said
+
+
+def test_the_module_runs_as_a_command():
+    ran = subprocess.run(
+        [sys.executable, "-m", "labkit.bench", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert all(command in ran.stdout for command in bench_main.COMMANDS)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("line", [SEED_036, SEED_062, SEED_064], ids=["036", "062", "064"])
+def test_the_seeds_command_lines_run_on_a_gpu(monkeypatch, capsys, line):
+    """As they stand, but for the weights and the length, which take minutes."""
+    tail = " --hf-model-id random:gpt2 --max-new-tokens 4 --warmup-runs 0 --repeat-runs 1"
+    bench(monkeypatch, line + tail)
+    assert "summary ===" in capsys.readouterr().out

@@ -1,0 +1,29 @@
+"""Parity: the dense reference and transformers make the engine's tokens."""
+
+import pytest
+
+from labkit import InferenceEngine
+from labkit.bench import dense_tokens, parity_table, transformers_tokens
+
+
+def test_dense_reference_and_transformers_agree(tiny):
+    prompts = [[40, 41, 42], [7]]
+    dense = dense_tokens(tiny, prompts, 8)
+    assert dense == transformers_tokens(tiny, prompts, 8)
+    assert [len(tokens) for tokens in dense] == [8, 8]
+
+
+@pytest.mark.slow
+def test_parity_is_said_prompt_by_prompt(tiny):
+    from labkit import LADDER
+
+    engines = {name: InferenceEngine(tiny, LADDER[name].options, device="cpu") for name in ("00", "05")}
+    table = parity_table(engines, ["To be", "O"], 6)
+    assert list(table.columns) == ["00 = dense", "00 = transformers", "05 = dense", "05 = transformers"]
+    assert list(table.index) == ["'To be'", "'O'"] and table.all().all()
+
+
+def test_parity_is_denied_where_a_token_differs(tiny, monkeypatch):
+    monkeypatch.setattr("labkit.bench.parity.dense_tokens", lambda *args: [(1, 2, 3), (4, 5, 6)])
+    table = parity_table({"engine": InferenceEngine(tiny, device="cpu")}, ["To be", "O"], 3)
+    assert not table["engine = dense"].any() and table["engine = transformers"].all()

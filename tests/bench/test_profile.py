@@ -1,0 +1,37 @@
+"""A profiled step: its ranges, its operators, its record."""
+
+import pytest
+
+from labkit.bench import profile_decode_step
+from labkit.bench.profile import short_name
+from labkit.watch import steady_decode
+
+
+@pytest.mark.slow
+def test_profile_has_the_seeds_ranges_in_order_and_adds_up(engine):
+    with steady_decode(engine, [[1, 2], [3, 4, 5]]):
+        profile = profile_decode_step(engine)
+    assert [span.name for span in profile.ranges] == [
+        "labkit.decode_step_sessions.build_block_tables",
+        "labkit.decode_step_sessions.h2d_block_tables",
+        "labkit.model.forward",
+        "labkit.kv.append_token",
+    ]
+    table = profile.table()
+    assert table["% of step"].sum() == pytest.approx(100, abs=0.5)
+    assert table["operators"].sum() == len(profile.operators)
+    append = engine.model.config.n_layer * 2
+    assert table.loc["labkit.kv.append_token", "operators"] >= 2 * append  # a key and a value each
+    assert profile.batch_size == 2 and profile.kernels == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("void at::(anonymous namespace)::norm_kernel<c10::Half>(int, float)", "at::anonymous::norm_kernel"),
+        ("_paged_attn_decode_kernel", "_paged_attn_decode_kernel"),
+        ("Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD"),
+    ],
+)  # fmt: skip
+def test_kernel_names_are_short(name, short):
+    assert short_name(name) == short

@@ -1,0 +1,167 @@
+"""From probabilities to a token: against transformers' warpers, by statistics, and at every edge."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sampling_helpers import LAST_UNIFORM, kept, logits_of, random_logits, sampled
+from torch import Tensor
+from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+from labkit import SamplingParams
+from labkit.engine.sampling import sample, uniform_number, warped_probabilities
+from labkit.engine.sampling.host import draw
+
+COMBINATIONS = [
+    SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p)
+    for temperature, top_k, top_p in itertools.product(
+        (0.1, 0.7, 1.0, 1.3, 5.0),
+        (0, 1, 2, 40, 299, 300, 10_000),
+        (1.0, 0.999, 0.9, 0.5, 0.1, 1e-9),
+    )
+]
+
+# --- warping ---------------------------------------------------------------------------------------
+
+
+def hf_probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
+    """One row [V] as `transformers.generate` warps it."""
+    scores = TemperatureLogitsWarper(params.temperature)(None, logits[None])
+    if params.top_k:
+        scores = TopKLogitsWarper(params.top_k)(None, scores)
+    if params.top_p < 1:
+        scores = TopPLogitsWarper(params.top_p)(None, scores)
+    return scores.softmax(dim=-1)[0]
+
+
+def assert_like_transformers(logits: Tensor, params: list[SamplingParams]) -> None:
+    expected = torch.stack([hf_probabilities(row, p) for row, p in zip(logits, params, strict=True)])
+    actual = warped_probabilities(logits, params)
+    assert torch.equal(actual == 0, expected == 0)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-7)
+
+
+def test_one_batch_of_all_combinations_equals_transformers():
+    assert_like_transformers(random_logits(len(COMBINATIONS), 300), COMBINATIONS)
+
+
+@pytest.mark.parametrize("params", COMBINATIONS[::17], ids=str)
+def test_a_batch_of_one_combination_equals_transformers(params: SamplingParams):
+    assert_like_transformers(random_logits(5, 300, seed=1), [params] * 5)
+
+
+@pytest.mark.parametrize("top_p", [0.1, 0.2, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95])
+def test_where_all_tokens_tie_top_p_cuts_exactly_where_transformers_does(top_p: float):
+    for num_tokens in range(1, 41):
+        assert_like_transformers(torch.zeros(1, num_tokens), [sampled(top_p=top_p)])
+
+
+@pytest.mark.parametrize(
+    "top_p, tokens",
+    {0.45: [0], 0.55: [0, 1], 0.75: [0, 1], 0.85: [0, 1, 2], 0.97: [0, 1, 2, 3], 1e-12: [0]}.items(),
+)
+def test_top_p_keeps_the_token_that_crosses_p(top_p: float, tokens: list[int]):
+    assert kept(logits_of(0.5, 0.3, 0.15, 0.05), top_p=top_p) == tokens
+
+
+def test_top_k_keeps_ties_with_the_kth_token():
+    assert kept(logits_of(0.1, 0.2, 0.2, 0.5), top_k=2) == [1, 2, 3]
+
+
+def test_top_p_counts_only_what_top_k_left():
+    assert kept(logits_of(0.4, 0.3, 0.2, 0.1), top_k=2, top_p=0.56) == [0]  # 4/7 of what is left
+    assert kept(logits_of(0.4, 0.3, 0.2, 0.1), top_p=0.56) == [0, 1]
+
+
+def test_a_neighbour_with_top_k_or_top_p_changes_no_row():
+    logits = random_logits(3, 50)
+    params = [sampled(), sampled(top_k=3), sampled(top_p=0.4)]
+    together = warped_probabilities(logits, params)
+    for b in range(3):
+        assert torch.equal(together[b], warped_probabilities(logits[b : b + 1], params[b : b + 1])[0])
+    assert (together[0] > 0).all()
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 1e-30, 1e-40, 5e-324])
+def test_the_tiniest_temperature_takes_the_likeliest_token(temperature: float):
+    logits = random_logits(4, 30, scale=100)
+    for u in (0.0, 0.5, LAST_UNIFORM):
+        tokens = sample(logits, [SamplingParams(temperature=temperature)] * 4, [u] * 4)
+        assert tokens == logits.argmax(dim=-1).tolist()
+
+
+@pytest.mark.parametrize("temperature", [1e30, 1.7e308])
+def test_the_largest_temperature_makes_all_tokens_alike(temperature: float):
+    probabilities = warped_probabilities(random_logits(1, 8), [SamplingParams(temperature=temperature)])
+    torch.testing.assert_close(probabilities, torch.full((1, 8), 1 / 8))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_logits_are_warped_in_float32(dtype: torch.dtype):
+    logits = random_logits(4, 50).to(dtype)
+    params = [sampled(), sampled(temperature=0.3), sampled(top_k=5), sampled(top_p=0.8)]
+    assert torch.equal(warped_probabilities(logits, params), warped_probabilities(logits.float(), params))
+
+
+# --- drawing ---------------------------------------------------------------------------------------
+
+
+def counts_of(tokens: list[int], V: int) -> Tensor:
+    return torch.bincount(torch.tensor(tokens), minlength=V).double()
+
+
+DRAWN_LIKE = [sampled(), sampled(temperature=0.5, top_k=6), sampled(temperature=2.0, top_p=0.7)]
+
+
+@pytest.mark.parametrize("params", DRAWN_LIKE, ids=str)
+def test_evenly_spaced_numbers_draw_each_token_as_often_as_its_probability_says(params: SamplingParams):
+    n, V = 5000, 10
+    probabilities = warped_probabilities(random_logits(1, V, scale=1.0), [params])
+    counts = counts_of(draw(probabilities.expand(n, V), [(i + 0.5) / n for i in range(n)]), V)
+    assert (counts - n * probabilities[0]).abs().max() <= 1 + 1e-3
+
+
+@pytest.mark.parametrize("params", DRAWN_LIKE, ids=str)
+def test_a_seeds_own_numbers_pass_a_chi_square_test(params: SamplingParams):
+    n, V = 20_000, 10
+    logits = random_logits(1, V, scale=1.0)
+    expected = n * warped_probabilities(logits, [params])[0]
+    tokens = sample(logits.expand(n, V), [params] * n, [uniform_number(11, i) for i in range(n)])
+    counts, possible = counts_of(tokens, V), expected > 0
+    assert counts[~possible].eq(0).all()
+    chi_square = ((counts - expected)[possible] ** 2 / expected[possible]).sum()
+    assert chi_square < 27.9  # the 99.9th percentile for 9 degrees of freedom
+
+
+@given(
+    st.lists(st.sampled_from([0.0, 0.0, 1e-30, 1e-9, 0.1, 1.0, 3.0]), min_size=1, max_size=30).filter(any),
+    st.floats(0, 1, exclude_max=True) | st.sampled_from([0.0, 2**-53, LAST_UNIFORM]),
+)
+def test_a_token_of_probability_0_is_never_drawn(weights: list[float], u: float):
+    probabilities = torch.tensor([weights]) / sum(weights)
+    (token,) = draw(probabilities, [u])
+    assert probabilities[0, token] > 0
+
+
+@pytest.mark.parametrize("u, token", [(0.0, 1), (0.4999, 1), (0.5, 3), (LAST_UNIFORM, 3)])
+def test_a_number_on_a_boundary_belongs_to_the_token_above(u: float, token: int):
+    assert draw(torch.tensor([[0.0, 0.5, 0.0, 0.5, 0.0]]), [u]) == [token]
+
+
+def test_a_token_too_unlikely_for_a_float32_sum_still_has_its_share():
+    small = 2**-26  # 0.5 + small is 0.5 in float32
+    probabilities = torch.tensor([[0.5, small, small, 0.5]])
+    places = [0.5 + small / 2, 0.5 + 3 * small / 2]
+    assert draw(probabilities.expand(2, 4), [place / (1 + 2 * small) for place in places]) == [1, 2]
+
+
+@pytest.mark.slow
+def test_masked_tokens_are_never_drawn_from_a_whole_vocabulary():
+    logits = random_logits(1, 50257, scale=1.0)
+    n = 40
+    for params in (sampled(top_k=3), sampled(top_p=0.01), sampled(top_k=50, top_p=0.5)):
+        allowed = set(kept(logits, top_k=params.top_k, top_p=params.top_p))
+        uniforms = [0.0, LAST_UNIFORM, *(uniform_number(0, i) for i in range(n - 2))]
+        assert set(sample(logits.expand(n, -1), [params] * n, uniforms)) <= allowed

@@ -1,0 +1,42 @@
+"""How a layer attends and writes: writes are counted, unused slots are not read, the kernels agree."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from helpers import CONFIG, GREEDY, SEEDED, assert_no_block_is_lost, make_engine, tokens_alone, tokens_of
+from resident_helpers import EACH_PARAMS, EXPECTED, PROMPTS, all_resident
+from triton_marks import needs_triton
+
+
+@all_resident
+def test_every_layers_writes_are_counted(options):
+    engine = make_engine(options=options, max_batch_size=4, prefix_cache=False)
+    engine.generate(PROMPTS, EACH_PARAMS)
+    stats = engine.stats()
+    assert stats.append_paths[options.kv_write] == stats.counters.decode_steps * CONFIG.n_layer
+    taken = sum(stats.append_paths[path] for path in ("in_place", "boundary"))
+    assert taken == stats.counters.decoded_tokens * engine.kv_manager.num_tables
+
+
+@all_resident
+def test_what_lies_in_slots_that_no_token_is_in_is_never_read(options):
+    engine = make_engine(options=options)
+    engine.kv_manager.k_cache.fill_(torch.nan)
+    engine.kv_manager.v_cache.fill_(torch.inf)
+    assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
+    assert engine.kv_manager.k_cache.isnan().any()
+
+
+@pytest.mark.slow
+@needs_triton
+@all_resident
+def test_with_triton_attention_in_the_interpreter_the_tokens_are_those_of_rung_00(options):
+    if torch.cuda.is_available():
+        pytest.skip("kernels are compiled for the GPU here")
+    params = [replace(each, max_new_tokens=4) for each in (GREEDY, SEEDED)]
+    engine = make_engine(options=replace(options, attention="triton"))
+    prompts = [PROMPTS[1], PROMPTS[0]]  # the first meets a boundary
+    expected = [tokens_alone(*each) for each in zip(prompts, params, strict=True)]
+    assert tokens_of(engine.generate(prompts, params)) == expected
+    assert_no_block_is_lost(engine)

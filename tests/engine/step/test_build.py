@@ -1,0 +1,144 @@
+"""From options to classes, and what cannot be built."""
+
+from dataclasses import fields, replace
+
+import pytest
+from helpers import ENGINES, make_engine, tokens_of
+from resident_helpers import EACH_PARAMS, EXPECTED, PROMPTS, gpu_engine
+from triton_marks import needs_triton
+
+from labkit import LADDER, EngineOptions, InferenceEngine, SamplingParams, SchedulerConfig
+from labkit.engine.overlap import ReadAtOnce, ReadOneBehind
+from labkit.engine.step import build
+from labkit.engine.step.attention import AttendAndWrite, AttendThenWrite, SplitAttention
+from labkit.engine.step.build import BLOCK_INFO, BLOCK_TABLES, KV_APPEND, KV_WRITE
+from labkit.engine.step.device import DeviceStep
+from labkit.engine.step.fused import TRITON, FusedDeviceStep
+from labkit.engine.step.graphed import GraphedStep
+from labkit.engine.step.resident import ResidentDecodeStep
+from labkit.engine.step.slots import DeviceSlots
+from labkit.errors import OptionError
+from labkit.kernels import (
+    kv_append_triton_identity_pos,
+    paged_attention_append_triton,
+    paged_attention_plain,
+    paged_attention_triton,
+)
+from labkit.kernels.triton_runtime import TritonStatus
+from labkit.kvcache import OneTableBlockManager
+from labkit.ladder import CUDA_GRAPHS, ONE_TABLE
+from labkit.options import CHOICES
+
+
+def test_every_option_has_its_choices_and_every_choice_its_class():
+    assert {field.name for field in fields(EngineOptions)} == set(CHOICES)
+    classes = {
+        "block_tables": BLOCK_TABLES | {"resident": DeviceSlots},
+        "kv_append": KV_APPEND,
+        "kv_write": KV_WRITE | {"fused": AttendAndWrite},
+        "block_info": BLOCK_INFO,
+        "layer_tables": {"per_layer": None, "shared": OneTableBlockManager},  # per_layer: by block_info
+        "launch": {"eager": DeviceStep, "graph": GraphedStep},
+        "layer_kernels": {"separate": None, "fused": FusedDeviceStep},  # separate: PyTorch's
+        "readback": {"at_once": ReadAtOnce, "one_behind": ReadOneBehind},
+    }
+    assert set(classes) == set(CHOICES) - {"attention"}  # which is a function
+    for name, by_choice in classes.items():
+        assert tuple(by_choice) == CHOICES[name]
+        assert len(set(by_choice.values())) == len(by_choice)
+        assert all(f"`{cls.__name__}`" in EngineOptions.__doc__ for cls in by_choice.values() if cls)
+    assert all(field.default in CHOICES[field.name] for field in fields(EngineOptions))
+
+
+@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+def test_an_engine_is_made_of_the_classes_that_its_options_name(options):
+    engine = make_engine(options=options)
+    step, manager = engine.decode_step, engine.kv_manager
+    if options.layer_tables == "shared":
+        assert type(manager) is OneTableBlockManager
+    else:
+        assert type(manager) is BLOCK_INFO[options.block_info]
+    assert type(engine.readback) is (ReadAtOnce if options.readback == "at_once" else ReadOneBehind)
+    if options.block_tables == "resident":
+        assert type(step) is ResidentDecodeStep and type(step.slots) is DeviceSlots
+        attention = AttendAndWrite if options.kv_write == "fused" else AttendThenWrite
+        device_step = FusedDeviceStep if options.layer_kernels == "fused" else DeviceStep
+        assert type(step.device_step) is device_step and type(step.device_step.attention) is attention
+    else:
+        assert type(step.block_tables) is BLOCK_TABLES[options.block_tables]
+        assert type(step.kv_append) is KV_APPEND[options.kv_append]
+        assert type(manager.kv_write) is KV_WRITE[options.kv_write]
+
+
+@needs_triton
+@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+def test_with_triton_attention_every_part_that_has_a_kernel_is_one(options):
+    """Its plain twin would make the same tokens."""
+    step = make_engine(options=replace(options, attention="triton")).decode_step
+    if options.block_tables != "resident":
+        assert step.attention is paged_attention_triton
+        return
+    attention = step.device_step.attention
+    if options.kv_write != "fused":
+        assert attention.attention is paged_attention_triton
+        assert attention.kv_append is kv_append_triton_identity_pos
+    elif options.layer_kernels == "fused":
+        kernels = step.device_step.kernels  # one of them with the engine's own workspace
+        kernels = kernels._replace(linear_residual=kernels.linear_residual.func)
+        assert isinstance(attention.attention, SplitAttention) and kernels == TRITON
+    else:
+        assert attention.attention is paged_attention_append_triton
+
+
+@pytest.mark.parametrize(
+    ("device", "mode", "expected"),
+    [
+        ("cuda", "native", paged_attention_triton),
+        ("cuda", "off", paged_attention_plain),
+        ("cpu", "native", paged_attention_plain),
+        ("cpu", "interpreter", paged_attention_plain),
+    ],
+)
+def test_attention_is_the_kernel_where_it_is_compiled_unless_told_otherwise(
+    monkeypatch, device, mode, expected
+):
+    monkeypatch.setattr(build, "triton_status", lambda: TritonStatus(mode, "a test"))
+    monkeypatch.setattr(build, "require_triton", lambda: None)  # whatever this machine has
+    assert build.pick_attention("auto", device) is expected
+    assert build.pick_attention("plain", device) is paged_attention_plain
+
+
+# --- graphs ----------------------------------------------------------------------------------------
+
+
+def test_without_a_gpu_graphs_are_the_step_itself():
+    engine = make_engine(options=CUDA_GRAPHS)
+    assert type(engine.decode_step.device_step) is DeviceStep
+    plain = make_engine(options=replace(CUDA_GRAPHS, attention="plain"))
+    assert type(plain.decode_step.device_step) is DeviceStep
+    assert tokens_of(plain.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
+
+
+# --- on a GPU --------------------------------------------------------------------------------------
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_graphs_of_plain_attention_are_refused(tiny):
+    with pytest.raises(OptionError, match=r"launch = 'graph' .* needs attention = 'triton'"):
+        gpu_engine(tiny, replace(CUDA_GRAPHS, attention="plain"), max_batch_size=4)
+    engine = gpu_engine(tiny, replace(ONE_TABLE, attention="plain"), max_batch_size=4)  # these can run
+    assert len(engine.generate([[1, 2, 3]], SamplingParams(4, stop_on_eos=False))[0].token_ids) == 4
+
+
+@pytest.mark.parametrize(
+    ("rung", "launch"),
+    [("00", "eager"), ("07", "eager"), ("08", "eager: graphs need a CUDA GPU")],
+)
+def test_an_engine_says_how_it_launches_and_why_not_by_graphs(rung, launch):
+    assert make_engine(options=LADDER[rung].options).stats().launch == launch
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_an_engine_says_that_it_launches_graphs(tiny):
+    engine = InferenceEngine(tiny, CUDA_GRAPHS, device="cuda", scheduler=SchedulerConfig(2))
+    assert engine.stats().launch == "graph"

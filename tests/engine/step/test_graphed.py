@@ -1,0 +1,358 @@
+"""CUDA graphs: their buckets, what is captured and when, padding, and their tokens on a GPU."""
+
+import gc
+import weakref
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+import torch
+from helpers import (
+    GREEDY,
+    SEEDED,
+    assert_no_block_is_lost,
+    make_engine,
+    run,
+    tokens_alone,
+    tokens_by_request,
+    tokens_of,
+)
+from resident_helpers import EACH_PARAMS, FUSED_WRITE, PROMPTS, RUNG_00, gpu_engine, workload
+from triton_marks import needs_triton
+
+from labkit import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
+from labkit.engine.step import graphed
+from labkit.engine.step.device import DeviceStep
+from labkit.engine.step.graphed import GraphedStep, batch_buckets, garbage_collected_before
+from labkit.ladder import CUDA_GRAPHS, DEVICE_RESIDENT_STATE, ONE_TABLE
+
+# --- graphs ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_batch_size", [*range(1, 70), 96, 97, 128, 200, 256, 1000])
+def test_buckets_rise_to_the_largest_batch_and_pad_little(max_batch_size):
+    buckets = batch_buckets(max_batch_size)
+    assert buckets == sorted(set(buckets))
+    assert buckets[0] == 1 and buckets[-1] == max_batch_size
+    pairs = list(pairwise(buckets))
+    assert all(larger <= 2 * smaller for smaller, larger in pairs)
+    assert all(2 * larger <= 3 * smaller for smaller, larger in pairs if smaller >= 16)
+    assert set(buckets) >= {size for size in (1, 2, 4, 8) if size <= max_batch_size}
+    assert len(buckets) <= 4 + 2 * max_batch_size.bit_length()
+
+
+@pytest.mark.parametrize(
+    ("max_batch_size", "buckets"),
+    [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (8, [1, 2, 4, 8]), (9, [1, 2, 4, 8, 9]), (16, [1, 2, 4, 8, 16])],
+)
+def test_the_buckets_of_small_engines(max_batch_size, buckets):
+    assert batch_buckets(max_batch_size) == buckets
+
+
+class FakeGraph:
+    def __init__(self):
+        self.replays = 0
+
+    def replay(self):
+        self.replays += 1
+
+
+@pytest.mark.parametrize("is_greedy", [True, False])
+@pytest.mark.parametrize("max_batch_size", [1, 7, 20])
+def test_a_step_takes_the_next_larger_graph_and_its_first_tokens(max_batch_size, is_greedy):
+    step = object.__new__(GraphedStep)  # which captures nothing, as there is no GPU
+    step.buckets = batch_buckets(max_batch_size)
+    step.graphs = {
+        (bucket, greedy): (FakeGraph(), torch.arange(bucket) + 100 * bucket + 10_000 * greedy)
+        for bucket in step.buckets
+        for greedy in (True, False)
+    }
+    for batch_size in range(1, max_batch_size + 1):
+        bucket = min(b for b in step.buckets if b >= batch_size)
+        before = {key: graph.replays for key, (graph, _) in step.graphs.items()}
+        tokens = step(batch_size, 5, is_greedy)
+        assert tokens.tolist() == [i + 100 * bucket + 10_000 * is_greedy for i in range(batch_size)]
+        after = {key: graph.replays for key, (graph, _) in step.graphs.items()}
+        assert after == before | {(bucket, is_greedy): before[bucket, is_greedy] + 1}
+
+
+class FakeCuda:
+    """What `GraphedStep` asks of torch.cuda, counted: while `graph` is open, a graph is being captured."""
+
+    def __init__(self):
+        self.is_capturing = False
+
+    @contextmanager
+    def graph(self, graph, pool, stream, capture_error_mode):
+        assert capture_error_mode == "thread_local"  # another thread may go on with another engine
+        self.is_capturing = True
+        yield
+        self.is_capturing = False
+
+    def memory_reserved(self):
+        return 0
+
+    def stream(self, stream):
+        return nullcontext()
+
+    def Stream(self):
+        return SimpleNamespace(wait_stream=lambda other: None)
+
+    current_stream, CUDAGraph = Stream, FakeGraph
+    graph_pool_handle = empty_cache = lambda self: None
+
+
+@pytest.mark.slow
+def test_all_graphs_are_captured_when_the_step_is_made_and_none_in_the_middle_of_serving(monkeypatch):
+    """Trap 10: two a bucket, each after a run that compiles what there is to compile."""
+    cuda, runs = FakeCuda(), []
+    stub = SimpleNamespace(
+        cuda=cuda,
+        _C=SimpleNamespace(_cuda_clearCublasWorkspaces=lambda: None),
+        inference_mode=torch.inference_mode,
+    )
+    monkeypatch.setattr(graphed, "torch", stub)
+
+    def device_step(batch_size, max_context_len, is_greedy):
+        runs.append((batch_size, is_greedy, cuda.is_capturing))
+        return torch.arange(batch_size)
+
+    device_step.slots = SimpleNamespace(slot_mapping=range(10))
+    step = GraphedStep(device_step)
+    captured = [(size, greedy) for size, greedy, is_capturing in runs if is_capturing]
+    assert sorted(captured) == [(size, greedy) for size in (1, 2, 4, 8, 10) for greedy in (False, True)]
+    for size, greedy in captured:
+        assert runs.index((size, greedy, False)) < runs.index((size, greedy, True))
+    del runs[:]
+    for batch_size in range(1, 11):
+        for is_greedy in (True, False):
+            assert step(batch_size, 64, is_greedy).tolist() == list(range(batch_size))
+    assert not runs
+
+
+def pad_steps(engine: InferenceEngine) -> list[tuple[int, int]]:
+    """What graphs do, without graphs: each step is one of the next larger bucket. Batch and bucket, noted."""
+    device_step = engine.decode_step.device_step
+    buckets = batch_buckets(len(engine.decode_step.slots.slot_mapping))
+    noted = []
+
+    def padded(batch_size, max_context_len, is_greedy):
+        bucket = next(size for size in buckets if size >= batch_size)
+        noted.append((batch_size, bucket))
+        return device_step(bucket, max_context_len, is_greedy)[:batch_size]
+
+    engine.decode_step.device_step = padded
+    return noted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attention", ["plain", pytest.param("triton", marks=needs_triton)])
+@pytest.mark.parametrize("options", FUSED_WRITE.values(), ids=FUSED_WRITE)
+def test_padding_a_batch_changes_no_token_and_no_byte_of_anybody(options, attention):
+    if attention == "triton" and torch.cuda.is_available():
+        pytest.skip("kernels are compiled for the GPU here")
+    engine = make_engine(options=replace(options, attention=attention), max_batch_size=7, prefix_cache=False)
+    manager, slots = engine.kv_manager, engine.decode_step.slots
+    for cache in (manager.k_cache, manager.v_cache):
+        cache.fill_(torch.nan)
+    noted = pad_steps(engine)
+    n = 3 if attention == "triton" else 8  # tokens: the interpreter takes its time
+    params = [replace(each, max_new_tokens=n - max(0, i - 2)) for i, each in enumerate(EACH_PARAMS)]
+    ids = [engine.add_request(*each) for each in zip(PROMPTS, params, strict=True)]
+    outputs = []
+    while engine.has_work:
+        outputs += engine.step()
+        engine.check_integrity()
+        live = manager.live_slots()[:, :, None, :, None]
+        for cache in (manager.k_cache, manager.v_cache):
+            assert not (cache.isnan() & live).any()
+            assert cache[:, manager._num_fresh_used[0] :].isnan().all()  # blocks that nobody was given
+        assert slots.context_lens[slots.padding_slot] == -1
+    handed_out = tokens_by_request(outputs)
+    assert [handed_out[i] for i in ids] == [tokens_alone(*e) for e in zip(PROMPTS, params, strict=True)]
+    assert (5, 7) in noted if attention == "plain" else noted
+    assert any(batch < bucket for batch, bucket in noted)
+
+
+@pytest.mark.parametrize("options", FUSED_WRITE.values(), ids=FUSED_WRITE)
+def test_requests_join_and_leave_padded_batches(options):
+    each = [
+        (PROMPTS[i % 5], replace(SEEDED if i % 3 else GREEDY, max_new_tokens=2 + i % 7, seed=i))
+        for i in range(14)
+    ]
+    engine = make_engine(options=options, max_batch_size=6, decode_first=True, max_blocks_per_layer=14)
+    noted = pad_steps(engine)
+    outputs, ids = [], []
+    for i, e in enumerate(each):
+        ids.append(engine.add_request(*e))
+        if i % 2:
+            outputs += engine.step()
+    handed_out = tokens_by_request(outputs + run(engine))
+    assert [handed_out[i] for i in ids] == [tokens_alone(*e) for e in each]
+    assert {bucket for batch, bucket in noted if batch < bucket} >= {4}
+    assert_no_block_is_lost(engine)
+
+
+# --- on a GPU --------------------------------------------------------------------------------------
+
+
+@pytest.mark.cuda
+@needs_triton
+@pytest.mark.parametrize("is_drawn", [False, True], ids=["greedy", "drawn"])
+@pytest.mark.parametrize(("num_requests", "max_batch_size"), [(3, 8), (5, 5), (7, 7), (13, 20), (21, 40)])
+def test_on_a_gpu_graphs_make_the_tokens_of_the_step_itself(tiny, num_requests, max_batch_size, is_drawn):
+    """Batches of every size down to one: most are padded."""
+    prompts, params = workload(tiny, num_requests, is_drawn)
+    made = {}
+    for name, options in ("eager", ONE_TABLE), ("graphs", CUDA_GRAPHS):
+        engine = gpu_engine(tiny, options, max_batch_size=max_batch_size)
+        made[name] = tokens_of(engine.generate(prompts, params))
+        assert_no_block_is_lost(engine)
+        device_step = engine.decode_step.device_step
+        assert type(device_step) is (GraphedStep if name == "graphs" else DeviceStep)
+        assert engine.decode_step.slots.context_lens[max_batch_size] == -1
+    assert made["graphs"] == made["eager"]
+    assert set(range(1, num_requests + 1)) - set(device_step.buckets)  # some were padded
+
+
+@pytest.mark.cuda
+@needs_triton
+@pytest.mark.parametrize("max_batch_size", [4, 8])
+def test_on_a_gpu_greedy_tokens_of_rungs_06_07_and_08_are_those_of_rung_00(tiny, max_batch_size):
+    prompts, params = workload(tiny, 7)
+    expected = tokens_of(gpu_engine(tiny, RUNG_00, max_batch_size=max_batch_size).generate(prompts, params))
+    for options in (DEVICE_RESIDENT_STATE, ONE_TABLE, CUDA_GRAPHS):
+        engine = gpu_engine(tiny, options, max_batch_size=max_batch_size)
+        assert tokens_of(engine.generate(prompts, params)) == expected, options
+        assert tokens_of(engine.generate(prompts, params)) == expected, options  # from cached prompts
+        assert engine.stats().append_paths["copy_on_write"] > 0
+        assert_no_block_is_lost(engine)
+
+
+@pytest.mark.cuda
+@needs_triton
+def test_on_a_gpu_graphs_are_captured_when_the_engine_is_made_and_never_again(tiny, monkeypatch):
+    """Trap 10."""
+    captures = []
+    capture_begin = torch.cuda.CUDAGraph.capture_begin
+
+    def noted(graph, *args, **kwargs):
+        captures.append(graph)
+        return capture_begin(graph, *args, **kwargs)
+
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", noted)
+    engine = gpu_engine(tiny, CUDA_GRAPHS, max_batch_size=10, block_size=4)
+    device_step = engine.decode_step.device_step
+    num_captured = len(captures)
+    assert num_captured == 2 * len(device_step.buckets)  # for greedy batches and for those that can draw
+    prompts, params = workload(tiny, 10, is_drawn=True)
+    engine.generate(prompts, params)
+    long = SamplingParams(tiny.config.n_positions - len(prompts[0]), stop_on_eos=False)
+    engine.generate([prompts[0]], long)  # up to the last position: every block there can be
+    assert len(captures) == num_captured
+
+
+@pytest.mark.cuda
+@needs_triton
+def test_on_a_gpu_graphs_say_what_memory_they_took(tiny):
+    device_step = gpu_engine(tiny, CUDA_GRAPHS, max_batch_size=8).decode_step.device_step
+    assert isinstance(device_step.memory_bytes, int)
+    assert 0 < device_step.memory_bytes < 2**32
+    assert device_step.capture_seconds > 0
+    let_go_of = torch.empty(2**32, dtype=torch.uint8, device="cuda")
+    del let_go_of  # PyTorch keeps it, until a capture gives it back to the GPU
+    again = gpu_engine(tiny, CUDA_GRAPHS, max_batch_size=8).decode_step.device_step
+    assert 0 < again.memory_bytes < 2**32
+
+
+@pytest.mark.cuda
+@needs_triton
+def test_on_a_gpu_capturing_writes_nothing_to_the_cache(tiny):
+    engine = gpu_engine(tiny, CUDA_GRAPHS, max_batch_size=8)
+    assert not engine.kv_manager.k_cache.any() and not engine.kv_manager.v_cache.any()
+    slots = engine.decode_step.slots
+    assert slots.context_lens.tolist() == [0] * slots.padding_slot + [-1]
+    assert slots.slot_mapping.tolist() == [slots.padding_slot] * 8
+
+
+@pytest.mark.cuda
+@needs_triton
+def test_on_a_gpu_two_engines_with_graphs_do_not_disturb_each_other(tiny):
+    prompts, params = workload(tiny, 6, is_drawn=True)
+    alone = [
+        tokens_of(gpu_engine(tiny, CUDA_GRAPHS, max_batch_size=6).generate(p, s))
+        for p, s in ((prompts, params), (prompts[::-1], params))
+    ]
+    engines = [gpu_engine(tiny, CUDA_GRAPHS, max_batch_size=6) for _ in range(2)]
+    ids = [
+        [engine.add_request(*each) for each in zip(p, params, strict=True)]
+        for engine, p in zip(engines, (prompts, prompts[::-1]), strict=True)
+    ]
+    outputs = [[], []]
+    while any(engine.has_work for engine in engines):
+        for engine, its_outputs in zip(engines, outputs, strict=True):
+            if engine.has_work:
+                its_outputs += engine.step()
+    for its_outputs, its_ids, expected in zip(outputs, ids, alone, strict=True):
+        handed_out = tokens_by_request(its_outputs)
+        assert [handed_out[i] for i in its_ids] == expected
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_graphs_keep_their_workspace_when_others_clear_theirs(tiny):
+    """torch.compile's graphs clear the libraries' workspaces; ours must not have lain among them."""
+    engine = InferenceEngine(
+        tiny, CUDA_GRAPHS, device="cuda", cache=CacheConfig(prefix_cache=False), scheduler=SchedulerConfig(64)
+    )
+    prompts = [[i + 1, 2, 3] for i in range(64)]
+    expected = tokens_of(engine.generate(prompts, GREEDY))
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    garbage = [torch.full((2**24,), torch.nan, device="cuda") for _ in range(4)]
+    assert tokens_of(engine.generate(prompts, GREEDY)) == expected
+    assert all(part.isnan().all() for part in garbage)  # nor did they write there
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_engines_that_wait_for_garbage_collection_spoil_no_capture(tiny):
+    expected = None
+    thresholds = gc.get_threshold()
+    try:
+        for _ in range(3):
+            engine = gpu_engine(tiny, CUDA_GRAPHS, max_batch_size=6)
+            tokens = tokens_of(engine.generate([[1, 2, 3], [5]], GREEDY))
+            assert tokens == (expected or tokens)
+            expected = tokens
+            cycle = [engine]
+            cycle.append(cycle)
+            gc.set_threshold(1)  # a collection at nearly every line from now on
+            del engine, cycle
+    finally:
+        gc.set_threshold(*thresholds)
+
+
+@pytest.mark.slow
+def test_garbage_is_collected_before_captures_and_not_inside():
+    """Whatever the thresholds are, and again afterwards."""
+    cycle = Cycle()
+    gone = weakref.ref(cycle)
+    del cycle
+    with garbage_collected_before():
+        assert gone() is None and not gc.isenabled()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with garbage_collected_before():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+class Cycle:
+    """An object that only a garbage collection finds."""
+
+    def __init__(self):
+        self.me = self

@@ -1,0 +1,177 @@
+"""Numbers on their way to the GPU and back: no buffer is written over."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from devices import CPU, CUDA, busy_gpu
+
+from labkit.engine.step.staging import NUM_BUFFERS, PinnedStaging, PinnedTokens
+
+# --- there and back --------------------------------------------------------------------------------
+
+EDGES = [0, 1, -1, 2**31, -(2**31), 2**53 + 1, 2**63 - 1, -(2**63)]
+
+
+def assert_numbers_arrive(device: torch.device) -> None:
+    staging = PinnedStaging(8, device)
+    for numbers in (EDGES, [7], [], EDGES[::-1], [1, 2, 3]):
+        sent = staging.send(torch.tensor(numbers, dtype=torch.int64))
+        assert (sent.dtype, sent.device.type, sent.tolist()) == (torch.int64, device.type, numbers)
+
+
+def test_what_is_sent_arrives_whatever_was_sent_before():
+    assert_numbers_arrive(CPU)
+
+
+def test_what_arrived_stays_and_what_was_sent_is_the_callers_again():
+    staging = PinnedStaging(3, CPU)
+    numbers = torch.tensor([1, 2, 3])
+    first = staging.send(numbers)
+    numbers.fill_(9)
+    sent = [staging.send(torch.full((3,), i)) for i in range(5)]
+    assert first.tolist() == [1, 2, 3]
+    assert [s.tolist() for s in sent] == [[i] * 3 for i in range(5)]
+    assert numbers.tolist() == [9, 9, 9]
+
+
+def test_the_bits_of_fractions_can_be_sent():
+    fractions = torch.tensor([0.1, -0.0, 5e-324, 1.7976931348623157e308], dtype=torch.float64)
+    sent = PinnedStaging(4, CPU).send(fractions.view(torch.int64)).view(torch.float64)
+    assert [f.hex() for f in sent.tolist()] == [f.hex() for f in fractions.tolist()]
+
+
+def test_more_numbers_than_there_is_room_for_are_not_cut_silently():
+    staging = PinnedStaging(3, CPU)
+    with pytest.raises(RuntimeError):
+        staging.send(torch.arange(4))
+    assert staging.send(torch.arange(3)).tolist() == [0, 1, 2]
+
+
+def test_numbers_are_read_as_they_were_when_they_set_out():
+    pinned_tokens = PinnedTokens(4, CPU)
+    token_ids = torch.tensor([5, -1, 2**40])
+    first = pinned_tokens.start_copy(token_ids)
+    token_ids.fill_(0)
+    second = pinned_tokens.start_copy(torch.tensor([7, 8, 9, 10]))  # before the first is read
+    assert first.read() == [5, -1, 2**40]
+    assert second.read() == [7, 8, 9, 10]
+    assert second.read() == [7, 8, 9, 10]
+    assert pinned_tokens.start_copy(torch.tensor([1])).read() == [1]
+    assert all(type(number) is int for number in second.read())
+
+
+class FakeEvent:
+    """A point in a stream that is reached when somebody waits for it; what then happens is `arrive`'s."""
+
+    def __init__(self, arrive: Callable[["FakeEvent"], None], made: list["FakeEvent"]) -> None:
+        self.arrive, self.number = arrive, len(made)
+        made.append(self)
+
+    def record(self) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        self.arrive(self)
+
+
+def test_a_buffer_is_not_written_again_before_its_copy_is_over(monkeypatch):
+    """Trap 5, as a GPU would see it that copies only when it is waited for."""
+    staging, made, waited = PinnedStaging(2, CPU), [], []
+
+    def land(event: FakeEvent) -> None:
+        """What the copy finds in the buffers by now: its own numbers, and those of the sends after it."""
+        waited.append((event.number, sorted(buffer.tolist() for buffer in staging.buffers)))
+
+    monkeypatch.setattr(staging, "_is_cuda", True)
+    monkeypatch.setattr(torch.cuda, "Event", lambda: FakeEvent(land, made))
+    for i in range(NUM_BUFFERS + 3):
+        staging.send(torch.full((2,), i))
+    assert waited == [(i, [[i + k] * 2 for k in range(NUM_BUFFERS)]) for i in range(3)]
+
+
+def test_a_join_behind_a_step_that_still_runs_waits_for_no_copy(monkeypatch):
+    """It sends three times: who runs, their state, their rows."""
+    staging, made, waited = PinnedStaging(2, CPU), [], []
+    monkeypatch.setattr(staging, "_is_cuda", True)
+    monkeypatch.setattr(torch.cuda, "Event", lambda: FakeEvent(waited.append, made))
+    for i in range(3):
+        staging.send(torch.full((2,), i))
+    assert waited == []
+
+
+def test_numbers_are_read_when_their_copy_is_over(monkeypatch):
+    pinned_tokens, made = PinnedTokens(3, CPU), []
+    landing = {0: [5, 6, 7], 1: [8, 9]}
+
+    def land(event: FakeEvent) -> None:
+        copies[event.number]._buffer.copy_(torch.tensor(landing[event.number]))
+
+    monkeypatch.setattr(pinned_tokens, "_is_cuda", True)
+    monkeypatch.setattr(torch.cuda, "Event", lambda: FakeEvent(land, made))
+    copies = [pinned_tokens.start_copy(torch.full((len(numbers),), -7)) for numbers in landing.values()]
+    assert [copy.read() for copy in copies] == list(landing.values())
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_what_is_sent_arrives():
+    assert_numbers_arrive(CUDA)
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_what_is_sent_arrives_though_nobody_waits_between_two_sends():
+    """Trap 5: a buffer may not be written again while its copy is on its way."""
+    staging = PinnedStaging(100_000, CUDA)
+    busy_gpu()
+    sent = [staging.send(torch.full((100_000,), i)) for i in range(12)]
+    for i, numbers in enumerate(sent):
+        assert (numbers == i).all(), i
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_two_copies_are_under_way_without_the_host_waiting():
+    numbers = [torch.full((1000,), i) for i in range(2)]
+    earlier = PinnedStaging(1000, CUDA)
+    for n in [earlier.send(n) for n in numbers]:
+        assert n.is_cuda  # its memory is there to be used again, once it is let go of
+    del n
+    staging = PinnedStaging(1000, CUDA)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        busy_gpu()
+        sent = [staging.send(n) for n in numbers]
+        is_busy = not torch.cuda.current_stream().query()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert is_busy
+    assert [n.unique().tolist() for n in sent] == [[0], [1]]
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_numbers_are_read_as_they_were_when_they_set_out():
+    pinned_tokens = PinnedTokens(100_000, CUDA)
+    token_ids = torch.empty(100_000, dtype=torch.int64, device=CUDA).fill_(0)  # that kernel is loaded now
+    torch.cuda.synchronize()
+    busy_gpu()
+    token_ids.fill_(1)
+    first = pinned_tokens.start_copy(token_ids)
+    token_ids.fill_(2)
+    second = pinned_tokens.start_copy(token_ids[:10])
+    token_ids.fill_(3)
+    assert not torch.cuda.current_stream().query()
+    assert set(first.read()) == {1}
+    assert second.read() == [2] * 10
+
+
+# --- on a GPU --------------------------------------------------------------------------------------
+
+
+def test_a_send_that_fails_leaves_the_next_ones_their_buffers():
+    """The buffer of a copy that nobody knows the end of is not the one after the next."""
+    staging = PinnedStaging(4, torch.device("cpu"))
+    staging.send(torch.tensor([1]))
+    turn = staging._turn
+    with pytest.raises(RuntimeError):
+        staging.send(torch.arange(5))  # more than there is room for
+    assert staging._turn == turn
+    assert staging.send(torch.tensor([7, 8])).tolist() == [7, 8]

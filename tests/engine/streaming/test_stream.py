@@ -1,0 +1,194 @@
+"""Streams: each consumer gets the tokens of its own request, and one that leaves cancels it."""
+
+import gc
+import threading
+import time
+
+import pytest
+import torch
+from helpers import GREEDY, SEEDED, make_engine, tokens_alone, tokens_of
+from streaming_helpers import (
+    EACH_PARAMS,
+    EXPECTED,
+    LONG,
+    PROMPTS,
+    TIMEOUT,
+    Gate,
+    read,
+    serving,
+    start,
+    tokens_in,
+    wait_for,
+)
+
+from labkit import FinishReason, SamplingParams
+from labkit.engine import request as request_module
+
+# --- tokens ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tokenize_workers", [0, 2])
+@pytest.mark.parametrize("stream_interval", [1, 3])
+@pytest.mark.parametrize("decode_first", [False, True])
+def test_each_consumer_gets_the_tokens_of_its_own_request(decode_first, stream_interval, tokenize_workers):
+    engine = make_engine(decode_first=decode_first, max_batch_size=4, max_blocks_per_layer=12)
+    prompts = [bytes(prompt).decode() for prompt in PROMPTS] if tokenize_workers else PROMPTS
+    with serving(engine, stream_interval=stream_interval, tokenize_workers=tokenize_workers) as server:
+        streams = [server.submit(*each) for each in zip(prompts * 3, EACH_PARAMS * 3, strict=True)]
+        read_by_each = [
+            each.result(TIMEOUT)
+            for each in [start(read, stream, 0.004 * (i % 3)) for i, stream in enumerate(streams)]
+        ]
+    for chunks, expected, prompt in zip(read_by_each, EXPECTED * 3, PROMPTS * 3, strict=True):
+        *others, last = chunks
+        assert tokens_in(chunks) == last.completion.token_ids == expected
+        assert "".join(chunk.text for chunk in chunks) == last.completion.text
+        assert last.completion.prompt_token_ids == prompt
+        assert [len(c.token_ids) for c in others] == [stream_interval] * (
+            (len(expected) - 1) // stream_interval
+        )
+        assert all(chunk.completion is None for chunk in others)
+    assert engine.stats().counters.finished == {"length": 18}
+
+
+def test_the_tokens_are_those_of_generate():
+    prompts = ["To be", "or not", "to be"]
+    generated = tokens_of(make_engine().generate(prompts, SEEDED))
+    with serving() as server:
+        streams = [server.submit(prompt, SEEDED) for prompt in prompts]
+        assert [tokens_in(read(stream)) for stream in streams] == generated
+
+
+@pytest.mark.parametrize(
+    ("stream_interval", "texts"),
+    [
+        (1, ["a", "", "é", "", "", "", "🙂", "", "\ufffd"]),
+        (3, ["aé", "", "🙂\ufffd"]),
+        (4, ["aé", "🙂", "\ufffd"]),
+        (99, ["aé🙂\ufffd"]),
+    ],
+)
+def test_text_comes_in_whole_characters(monkeypatch, stream_interval, texts):
+    script = iter("aé🙂日".encode()[:9])  # ends in the middle of the last character
+    monkeypatch.setattr(request_module, "sample", lambda *_: [next(script)])
+    with serving(stream_interval=stream_interval) as server:
+        chunks = read(server.submit((1, 2, 3), SamplingParams(9)))
+    assert [chunk.text for chunk in chunks] == texts
+    assert chunks[-1].completion.text == "aé🙂\ufffd"
+
+
+def test_a_request_that_goes_wrong_by_itself_ends_with_its_completion(monkeypatch):
+    sample = request_module.sample
+
+    def broken(logits, *args):
+        if len(logits) == 2:  # they decode together
+            logits[1, 3] = torch.nan
+        return sample(logits, *args)
+
+    monkeypatch.setattr(request_module, "sample", broken)
+    engine = make_engine()
+    gate = Gate(engine)
+    with serving(engine) as server:
+        good, bad = gate.submit_all(server.submit, [(1, 2, 3), (5, 6)], [LONG] * 2)
+        gate.allow()
+        *chunks, last = read(bad)
+        assert tokens_in(chunks) == tokens_alone((5, 6), LONG)[:1] and last.token_ids == ()
+        assert last.completion.finish_reason is FinishReason.ERROR
+        assert last.completion.error == "the model's logits are not finite numbers"
+        assert tokens_in(read(good)) == tokens_alone((1, 2, 3), LONG)
+
+
+# --- consumers that go away ------------------------------------------------------------------------
+
+
+def by_close(streams):
+    stream = streams.pop()
+    next(stream)
+    stream.close()
+    assert list(stream) == []
+    stream.close()
+
+
+def by_with(streams):
+    with pytest.raises(ZeroDivisionError), streams[0] as stream:
+        next(stream)
+        raise ZeroDivisionError
+    assert list(stream) == []
+
+
+def by_leaving_the_loop(streams):
+    for chunk in streams.pop():
+        assert len(chunk.token_ids) == 1
+        break
+
+
+def by_garbage_collection(streams):
+    next(streams[0])
+    streams.append(streams)
+
+
+def before_the_first_token(streams):
+    streams.clear()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "leave", [by_close, by_with, by_leaving_the_loop, by_garbage_collection, before_the_first_token]
+)
+def test_a_consumer_that_leaves_cancels_its_request_and_no_other(leave):
+    engine = make_engine(prefix_cache=False)
+    gate = Gate(engine)
+    with serving(engine) as server:
+        first, *streams = gate.submit_all(server.submit, [(5, 6), (1, 2, 3)], [GREEDY, LONG])
+        gate.allow(3)  # two prefills and a decode step
+        leave(streams)
+        del streams
+        gc.collect()
+        second = server.submit((7, 8), SEEDED)
+        gate.allow()
+        assert tokens_in(read(first)) == tokens_alone((5, 6), GREEDY)
+        assert tokens_in(read(second)) == tokens_alone((7, 8), SEEDED)
+        stats = engine.stats()
+        assert stats.counters.finished == {"cancelled": 1, "length": 2}
+        assert stats.free_blocks == stats.blocks_per_layer
+    engine.check_integrity()
+
+
+def test_closing_a_stream_wakes_the_consumer_that_waits():
+    engine = make_engine()
+    gate = Gate(engine)
+    with serving(engine) as server:
+        stream = server.submit((1, 2, 3), LONG)
+        reading = start(read, stream)
+        time.sleep(0.02)
+        stream.close()
+        assert reading.result(TIMEOUT) == []  # before the engine has made a step
+        gate.allow()
+    assert engine.stats().counters.finished == {"cancelled": 1}
+
+
+def test_after_its_end_a_stream_stays_ended_and_closing_does_nothing():
+    with serving() as server:
+        with server.submit((1, 2, 3), GREEDY) as stream:
+            assert tokens_in(read(stream)) == tokens_alone((1, 2, 3), GREEDY)
+            assert list(stream) == []
+        stream.close()
+        assert list(stream) == []
+        del stream
+        read(server.submit((5, 6), GREEDY))  # the worker has done all that it was asked for
+    assert server.engine.stats().counters.finished == {"length": 2}
+
+
+def test_a_stream_closed_while_it_is_tokenized_never_reaches_the_engine(monkeypatch):
+    engine = make_engine()
+    check_prompt, go_on = engine.check_prompt, threading.Event()
+    monkeypatch.setattr(engine, "check_prompt", lambda *args: (go_on.wait(TIMEOUT), check_prompt(*args))[1])
+    with serving(engine, tokenize_workers=1, max_inflight_requests=1) as server:
+        server.submit("To be", LONG).close()
+        wait_for(lambda: not server._worker._unfinished)  # there is room again before the tokens are ready
+        stream = server.submit("or not", GREEDY)
+        go_on.set()
+        (completion,) = [chunk.completion for chunk in read(stream) if chunk.completion]
+    assert completion.request_id == 0
+    assert engine.stats().counters.finished == {"length": 1}

@@ -1,0 +1,203 @@
+"""The worker and event loops: one delivery per step, steps that fail, and which thread does what."""
+
+import asyncio
+import random
+import threading
+import time
+
+import pytest
+from async_helpers import read, read_until_error, submit_and_read_all
+from helpers import Boom, failing, make_engine, tokens_alone
+from streaming_helpers import (
+    EACH_PARAMS,
+    EXPECTED,
+    LONG,
+    PROMPTS,
+    TIMEOUT,
+    Gate,
+    cpu_seconds,
+    labkit_threads,
+    serving,
+    start,
+    tokens_in,
+    wait_for,
+)
+
+from labkit import SamplingParams
+from labkit.engine.streaming import worker as streaming_worker
+from labkit.errors import OverloadedError, StreamError
+
+# --- tokens ----------------------------------------------------------------------------------------
+
+
+def test_two_loops_and_threads_are_served_at_once():
+    def read_by_thread(server, prompt, params):
+        return tokens_in(list(server.submit(prompt, params)))
+
+    with serving() as server:
+        loops = [
+            start(lambda: asyncio.run(submit_and_read_all(server, PROMPTS, EACH_PARAMS))) for _ in range(2)
+        ]
+        threads = [start(read_by_thread, server, *each) for each in zip(PROMPTS, EACH_PARAMS, strict=True)]
+        for loop in loops:
+            assert [tokens_in(chunks) for chunks in loop.result(TIMEOUT)] == EXPECTED
+        assert [thread.result(TIMEOUT) for thread in threads] == EXPECTED
+    assert server.engine.stats().counters.finished == {"length": 18}
+
+
+@pytest.mark.parametrize(("stream_interval", "sizes"), [(1, [1, 2] + [3] * 8), (4, [3, 3, 3])])
+def test_a_loop_is_woken_once_a_step_with_all_its_tokens(stream_interval, sizes):
+    engine = make_engine()
+    gate = Gate(engine)
+
+    async def count_deliveries(server):
+        loop, delivered = asyncio.get_running_loop(), []
+        call = loop.call_soon_threadsafe
+
+        def noting(function, items):
+            delivered.append(len(items))
+            return call(function, items)
+
+        loop.call_soon_threadsafe = noting
+        prompts = [(1, 2, 3), (5, 6), (7,)]
+        streams = gate.submit_all(server.submit_async, prompts, [SamplingParams(9)] * 3)
+        gate.allow()
+        read_by_each = await asyncio.gather(*map(read, streams))
+        assert [tokens_in(chunks) for chunks in read_by_each] == [
+            tokens_alone(prompt, SamplingParams(9)) for prompt in prompts
+        ]
+        return delivered
+
+    with serving(engine, stream_interval=stream_interval) as server:
+        delivered = asyncio.run(count_deliveries(server))
+    if stream_interval == 1:
+        assert len(delivered) == engine.stats().counters.steps
+    assert delivered == sizes
+
+
+def test_a_loop_that_is_busy_holds_nobody_up_and_gets_its_tokens_later():
+    with serving() as server:
+
+        async def block():
+            stream = server.submit_async((1, 2, 3), LONG)
+            for _ in range(2):  # no task of this loop runs meanwhile
+                assert tokens_in(list(server.submit((5, 6), LONG))) == tokens_alone((5, 6), LONG)
+            return await read(stream)
+
+        chunks = asyncio.run(block())
+    assert tokens_in(chunks) == tokens_alone((1, 2, 3), LONG)
+    assert [len(chunk.token_ids) for chunk in chunks] == [1] * 50
+
+
+# --- steps that fail -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream_interval", [1, 3])
+def test_when_a_step_fails_each_task_is_told_after_its_tokens(monkeypatch, stream_interval):
+    engine = make_engine(prefix_cache=False)
+    step = engine.decode_step
+    monkeypatch.setattr(step, "decode_step_sessions", failing(step.decode_step_sessions, 1))
+    gate = Gate(engine)
+    prompts = [(1, 2, 3), (5, 6), (7,)]
+
+    async def read_all(server):
+        streams = gate.submit_all(server.submit_async, prompts, [LONG] * 3)
+        gate.allow()  # two prefills, a decode step, and one that fails
+        told = await asyncio.gather(*map(read_until_error, streams))
+        for stream, (_, error) in zip(streams, told, strict=True):  # it is no end, however often one asks
+            with pytest.raises(StreamError) as again:
+                await anext(stream)
+            assert again.value is error
+        return told, await read(server.submit_async((1, 2, 3), LONG))
+
+    with serving(engine, stream_interval=stream_interval, max_inflight_requests=3) as server:
+        told, chunks = asyncio.run(read_all(server))
+    for prompt, (token_ids, error) in zip(prompts, told, strict=True):
+        assert token_ids == tokens_alone(prompt, LONG)[:2]
+        assert str(error) == "a step of the engine failed when this request had 2 tokens: Boom()"
+        assert isinstance(error.__cause__, Boom)
+    assert tokens_in(chunks) == tokens_alone((1, 2, 3), LONG)
+    assert engine.stats().counters.finished == {"cancelled": 3, "length": 1}
+
+
+def test_when_not_even_cancelling_works_no_task_is_left_waiting(monkeypatch):
+    def broken(request_id):
+        raise ZeroDivisionError
+
+    engine = make_engine()
+    prompts = [(1, 2, 3), (5, 6)]
+    gate = Gate(engine)
+
+    async def read_all(server):
+        streams = gate.submit_all(server.submit_async, prompts, [LONG] * 2)
+        monkeypatch.setattr(engine, "cancel", broken)
+        monkeypatch.setattr(engine.decode_step, "decode_step_sessions", failing(print))
+        gate.allow()
+        return await asyncio.gather(*map(read_until_error, streams))
+
+    with serving(engine) as server:
+        for prompt, (token_ids, error) in zip(prompts, asyncio.run(read_all(server)), strict=True):
+            assert token_ids == tokens_alone(prompt, LONG)[:1]
+            assert str(error) == "the server broke down when this request had 1 token: ZeroDivisionError()"
+        monkeypatch.undo()
+        wait_for(lambda: not labkit_threads())  # then the engine is anybody's again
+        for request_id in (0, 1):
+            engine.cancel(request_id)
+
+
+# --- threads ---------------------------------------------------------------------------------------
+
+
+def test_queues_are_filled_in_the_loops_thread(monkeypatch):
+    seen = set()
+    put_each = streaming_worker.put_each
+
+    def noting(items):
+        seen.add(threading.get_ident())
+        put_each(items)
+
+    monkeypatch.setattr(streaming_worker, "put_each", noting)
+    with serving() as server:
+        asyncio.run(submit_and_read_all(server, PROMPTS, EACH_PARAMS))
+    assert seen == {threading.get_ident()}
+
+
+def test_a_worker_with_nothing_to_do_sleeps():
+    with serving() as server:
+        asyncio.run(submit_and_read_all(server, PROMPTS, EACH_PARAMS))
+        steps, cpu = server.engine.stats().counters.steps, cpu_seconds(server._worker.thread)
+        time.sleep(0.2)
+        assert cpu_seconds(server._worker.thread) - cpu < 0.1
+        assert server.engine.stats().counters.steps == steps
+
+
+def test_many_tasks_submit_read_and_leave_at_random():
+    engine = make_engine(max_batch_size=4, max_blocks_per_layer=14, decode_first=True)
+
+    async def client(server, number):
+        dice = random.Random(number)
+        for _ in range(8):
+            which = dice.randrange(len(PROMPTS))
+            try:
+                stream = server.submit_async(PROMPTS[which], EACH_PARAMS[which])
+            except OverloadedError:
+                await asyncio.sleep(0.002)
+                continue
+            leaves_after = dice.choice([0, 1, 3, 99])
+            received = ()
+            while leaves_after and (chunk := await anext(stream, None)):
+                received += chunk.token_ids
+                leaves_after -= 1
+            assert received == EXPECTED[which][: len(received)]
+            assert leaves_after < 50 or received == EXPECTED[which]
+            if dice.random() < 0.5:
+                stream.close()
+
+    async def all_clients(server):
+        await asyncio.gather(*(client(server, number) for number in range(8)))
+
+    with serving(engine, max_inflight_requests=6, stream_interval=2) as server:
+        asyncio.run(all_clients(server))
+        wait_for(lambda: not server._worker._unfinished)
+        wait_for(lambda: not engine.has_work)
+        assert sum(engine.stats().counters.finished.values()) > 8

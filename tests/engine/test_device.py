@@ -1,0 +1,190 @@
+"""Devices, dtypes and sizes: what this machine has is taken, all else is refused by name."""
+
+import contextlib
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from bad_values import HUGE, refused, refused_by_name
+from helpers import CONFIG, GREEDY, make_engine, small_model, tokens_alone
+
+from labkit import LADDER, CacheConfig, InferenceEngine, SchedulerConfig
+from labkit.engine import device
+from labkit.engine import device as device_module
+from labkit.engine.device import (
+    check_dtype,
+    check_room,
+    current_device,
+    default_dtype,
+    memory_of,
+    pick_device,
+)
+from labkit.errors import OptionError
+
+# --- devices and dtypes ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", LADDER)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.complex64, torch.float8_e4m3fn, float, "float32", 0])
+def test_every_rung_refuses_what_it_does_not_compute_in(number, dtype):
+    with refused_by_name(OptionError, "dtype"):
+        InferenceEngine(small_model(), LADDER[number].options, device="cpu", dtype=dtype)
+
+
+@pytest.mark.parametrize("number", LADDER)
+def test_float64_is_refused_where_a_rung_has_kernels_for_less(number):
+    arguments = (small_model(), LADDER[number].options)
+    if number >= "09":
+        with refused(OptionError, "dtype = torch.float64 needs layer_kernels = 'separate'"):
+            InferenceEngine(*arguments, device="cpu", dtype=torch.float64)
+    else:
+        engine = InferenceEngine(*arguments, device="cpu", dtype=torch.float64)
+        (completion,) = engine.generate([(1, 2, 3)], GREEDY)
+        assert completion.token_ids == tokens_alone((1, 2, 3), GREEDY)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("number", ["00", "05", "10"])
+def test_the_other_floats_run(number, dtype):
+    engine = InferenceEngine(small_model(), LADDER[number].options, device="cpu", dtype=dtype)
+    assert (engine.dtype, engine.model.dtype) == (dtype, dtype)
+    assert len(engine.generate([(1, 2, 3)], GREEDY)[0].token_ids) == 8
+
+
+@pytest.mark.parametrize(
+    "name", ["cpu", "cpu:0", torch.device("cpu"), torch.device("cpu", 0), np.str_("cpu")]
+)
+def test_the_cpu_has_these_names(name):
+    assert pick_device(name) == torch.device("cpu")
+
+
+@pytest.fixture
+def two_gpus(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch, "empty", lambda _, device: SimpleNamespace(device=torch.device(device)))
+
+
+@pytest.mark.parametrize(
+    "name", ["cuda:2", "cuda:9", "cuda:256", "cuda:300", "cuda:9999", torch.device("cuda", 2)]
+)
+def test_a_gpu_past_the_last_is_refused(two_gpus, name):
+    """Also an index that torch wraps around: its "cuda:256" is the first GPU."""
+    with refused(OptionError, f"device '{name}' is not on this machine: .* 'cuda:0' to 'cuda:1'"):
+        pick_device(name)
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda:0", "cuda:1", torch.device("cuda"), torch.device("cuda", 1)])
+def test_a_gpu_that_is_there_is_taken(two_gpus, name):
+    assert pick_device(name) == torch.device(name)
+    assert pick_device(None) == torch.device("cuda")
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda:0", "cuda:7", torch.device("cuda", 1)])
+def test_a_gpu_is_refused_where_there_is_none(monkeypatch, name):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with refused(OptionError, f"device '{name}' needs a CUDA GPU"):
+        pick_device(name)
+
+
+# --- sizes -----------------------------------------------------------------------------------------
+
+TOO_LARGE = [
+    pytest.param(name, sizes, id=f"{name} {len(str(min(value, 10**99)))} digits{label}")
+    for value in (10**13, 2**62, 2**63, 10**30, HUGE)
+    for name, sizes, label in (
+        ("block_size", {"cache": CacheConfig(block_size=value)}, ""),
+        ("max_blocks_per_layer", {"cache": CacheConfig(max_blocks_per_layer=value)}, ""),
+        ("max_batch_size", {"scheduler": SchedulerConfig(value)}, ""),
+        (
+            "max_batch_size",
+            {"scheduler": SchedulerConfig(value), "cache": CacheConfig(max_blocks_per_layer=4)},
+            ", few blocks",
+        ),
+    )
+]
+
+
+@pytest.mark.parametrize("number", ["00", "10"])
+@pytest.mark.parametrize(("name", "sizes"), TOO_LARGE)
+def test_what_no_memory_can_hold_is_refused_by_name(name, sizes, number):
+    with refused(OptionError, rf"of memory\. Lower .*\b{name}\b"):
+        InferenceEngine(small_model(), LADDER[number].options, device="cpu", **sizes)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_the_pool_may_be_as_large_as_the_memory_and_no_larger(monkeypatch, dtype):
+    num_bytes = 5 * 4 * CONFIG.kv_values_per_token * dtype.itemsize  # five blocks of four tokens
+    monkeypatch.setattr(device, "memory_of", lambda _: num_bytes)
+
+    def make(num_blocks):
+        cache, scheduler = CacheConfig(4, num_blocks), SchedulerConfig(1)
+        return InferenceEngine(small_model(), device="cpu", dtype=dtype, cache=cache, scheduler=scheduler)
+
+    assert make(5).stats().blocks_per_layer == 5
+    with refused(OptionError, r"KV pool is too large: .* max_blocks_per_layer \(6; "):
+        make(6)
+
+
+def test_the_logits_of_a_batch_may_be_as_large_as_the_memory_and_no_larger(monkeypatch):
+    monkeypatch.setattr(device, "memory_of", lambda _: 12 * CONFIG.vocab_size * 4)
+    make_engine(max_blocks_per_layer=4, max_batch_size=12)
+    with refused(OptionError, r"logits of a full batch .* Lower max_batch_size \(13\)"):
+        make_engine(max_blocks_per_layer=4, max_batch_size=13)
+
+
+def test_a_system_that_does_not_say_its_memory_limits_nothing(monkeypatch):
+    monkeypatch.delattr(device.os, "sysconf_names")
+    assert device.memory_of(torch.device("cpu")) >= 2**62
+
+
+def test_cuda_without_a_gpu_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(OptionError, match=r"device 'cuda' needs a CUDA GPU .* labkit\.doctor"):
+        InferenceEngine(small_model(), device="cuda")
+    assert InferenceEngine(small_model()).device == torch.device("cpu")
+
+
+CPU = torch.device("cpu")
+
+
+def test_an_engine_computes_in_16_bits_on_a_gpu_and_in_32_on_the_cpu():
+    assert default_dtype(torch.device("cuda", 1)) == torch.float16
+    assert default_dtype(CPU) == torch.float32
+
+
+def test_only_a_gpu_is_made_the_current_one(monkeypatch):
+    made = []
+    monkeypatch.setattr(torch.cuda, "device", lambda device: made.append(device) or contextlib.nullcontext())
+    with current_device(CPU):
+        assert made == []
+    with current_device(torch.device("cuda", 1)):
+        assert made == [torch.device("cuda", 1)]
+
+
+def test_64_bits_are_for_rungs_whose_kernels_compute_in_them():
+    assert check_dtype(torch.float64, LADDER["08"].options) == torch.float64
+    assert check_dtype(torch.bfloat16, LADDER["09"].options) == torch.bfloat16
+    with pytest.raises(OptionError, match="needs layer_kernels = 'separate'"):
+        check_dtype(torch.float64, LADDER["09"].options)
+
+
+def test_a_pool_may_fill_the_memory_to_the_last_byte(monkeypatch):
+    """Keys and values of 2 layers of 16 numbers each, 4 bytes each, for 8 blocks of 4 tokens."""
+    needed = 2 * 2 * 16 * 4 * 8 * 4
+    cache, scheduler = CacheConfig(block_size=4, max_blocks_per_layer=8), SchedulerConfig(max_batch_size=1)
+    monkeypatch.setattr(device_module, "memory_of", lambda device: needed)
+    check_room(CPU, torch.float32, CONFIG, cache, scheduler)
+    monkeypatch.setattr(device_module, "memory_of", lambda device: needed - 1)
+    with pytest.raises(OptionError, match="the KV pool is too large: cpu has"):
+        check_room(CPU, torch.float32, CONFIG, cache, scheduler)
+
+
+def test_a_gpu_says_its_memory_itself(monkeypatch):
+    class Properties:
+        total_memory = 80 * 2**30
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
+    assert memory_of(torch.device("cuda", 0)) == 80 * 2**30
+    assert memory_of(CPU) > 2**20

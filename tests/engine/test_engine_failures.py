@@ -1,0 +1,264 @@
+"""When something inside a step fails: no token and no block is lost, and everybody goes on."""
+
+import pytest
+import torch
+from helpers import (
+    ENGINES,
+    GREEDY,
+    SEEDED,
+    Boom,
+    assert_no_block_is_lost,
+    failing,
+    make_engine,
+    run,
+    tokens_alone,
+    tokens_by_request,
+    tokens_of,
+)
+
+from labkit import LADDER, FinishReason
+from labkit.engine import InferenceSession
+from labkit.engine import engine as engine_module
+from labkit.engine import prefill as prefill_module
+from labkit.engine import request as request_module
+from labkit.engine.step.staging import TokenCopy
+from labkit.errors import OutOfBlocksError
+
+PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5, 6), (1, 2, 3, 4), (7,)]
+EACH_PARAMS = [GREEDY, SEEDED, GREEDY, SEEDED, GREEDY]
+EXPECTED = [tokens_alone(prompt, params) for prompt, params in zip(PROMPTS, EACH_PARAMS, strict=True)]
+
+
+def add_all(engine, prompts, each_params):
+    return [engine.add_request(*each) for each in zip(prompts, each_params, strict=True)]
+
+
+# --- a step that raises ----------------------------------------------------------------------------
+
+# Where it can fail: the object and the name that is called there, and how many of its calls to try.
+PLACES = {
+    "building the block tables": (lambda engine: engine.decode_step.block_tables, "build", 2),
+    "attention in the forward": (lambda engine: engine.decode_step, "attention", 3),
+    "append at layer k, request b": (lambda engine: engine.kv_manager, "append_token", 6),
+    "sampling": (lambda engine: request_module, "sample", 2),
+    "prefill": (lambda engine: engine_module, "prefill_sessions", 1),
+    "reading a prefix": (lambda engine: prefill_module, "past_of", 1),
+    "storing a prompt": (lambda engine: engine.kv_manager, "append_prompt", 4),
+    "looking up a prefix": (lambda engine: engine.prefix_cache, "lookup", 2),
+    "keeping a prompt": (lambda engine: engine.prefix_cache, "insert", 2),
+}
+# And what is not the same on other rungs.
+A_ROW = {"a row of the block tables": (lambda engine: InferenceSession, "get_paged_block_table_row_cpu", 2)}
+A_WRITE = {"writing a layer's batch": (lambda engine: engine.kv_manager.kv_write, "write", 2)}
+A_TOKEN = {"append at layer k, request b": PLACES["append at layer k, request b"]}
+A_LAYER = {"append at layer k": (lambda engine: engine.kv_manager, "append_token_batch", 2)}
+A_RESIDENT_STEP = {
+    "reserving in a table": (lambda engine: engine.kv_manager, "reserve_token_batch", 2),
+    "telling the device": (lambda engine: engine.decode_step.slots, "update", 2),
+    "telling the device who joined": (lambda engine: engine.decode_step.slots, "send_states", 1),
+    "sending rows": (lambda engine: engine.decode_step.slots, "send_rows", 2),
+    "the device's work": (lambda engine: engine.decode_step, "device_step", 2),
+    "reading the tokens": (lambda engine: TokenCopy, "read", 2),
+}
+APPENDING = {"per_token": A_TOKEN, "batched": A_LAYER | A_WRITE, "batched_fast_path": A_WRITE | A_TOKEN}
+
+
+def places_of(options):
+    if options == LADDER["00"].options:
+        return PLACES
+    if options.block_tables == "resident":
+        return A_RESIDENT_STEP
+    return APPENDING[options.kv_append] | (A_ROW if options.block_tables == "cached" else {})
+
+
+PLANTS = [
+    pytest.param(
+        options,
+        *target,
+        at_call,
+        {"prefix_cache": prefix_cache, "decode_first": decode_first},
+        id=f"{name}, {place}, call {at_call}{', cache' * prefix_cache}{', decode first' * decode_first}",
+    )
+    for name, options in ENGINES.items()
+    for place, (*target, num_calls) in places_of(options).items()
+    for at_call in range(num_calls)
+    for prefix_cache in (False, True)
+    for decode_first in (False, True)
+    if prefix_cache or target[1] not in ("lookup", "insert")
+    if name == "00" or not decode_first  # the order of a step is the same on every rung
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("options", "owner", "name", "at_call", "settings"), PLANTS)
+def test_after_a_failed_step_everybody_goes_on(monkeypatch, options, owner, name, at_call, settings):
+    engine = make_engine(options=options, **settings)
+    request_ids = add_all(engine, PROMPTS[:3], EACH_PARAMS[:3])
+    outputs = [output for _ in range(2) for output in engine.step()]
+    request_ids += add_all(engine, PROMPTS[3:], EACH_PARAMS[3:])
+
+    monkeypatch.setattr(owner(engine), name, failing(getattr(owner(engine), name), at_call))
+    with pytest.raises(Boom):
+        for _ in range(4):
+            free_blocks = engine.stats().free_blocks
+            outputs += engine.step()
+    engine.check_integrity()
+    if not any(settings.values()):  # else the step's decode is done, and copies-on-write are kept
+        # With a step ahead, what was reserved for it before comes back, too.
+        assert engine.stats().free_blocks >= free_blocks
+        assert engine.stats().free_blocks == free_blocks or options.readback == "one_behind"
+
+    handed_out = tokens_by_request(outputs + run(engine))
+    assert [handed_out[i] for i in request_ids] == EXPECTED
+    assert_no_block_is_lost(engine)
+
+
+def held_by(engine):
+    """What each running request has in the cache, and how many blocks are free in each layer."""
+    running = engine.scheduler.running
+    held = {r.request_id: [kv.tolist() for kv in session.dense_kv()] for r, session in running.items()}
+    return held, [engine.kv_manager.num_free(i) for i in range(engine.kv_manager.num_tables)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at_call", range(6))
+@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+def test_when_blocks_run_out_in_the_middle_of_a_step_nothing_of_it_stays(monkeypatch, options, at_call):
+    """Three of four requests take a block in each of two layers; for one of the six there is none. (Where one
+    table serves both layers, for one of three.)"""
+    # decode_first: no step is launched behind the prefill
+    engine = make_engine(options=options, prefix_cache=False, decode_first=True)
+    if at_call >= 3 * engine.kv_manager.num_tables:
+        pytest.skip("one table serves both layers")
+    prompts = [(1, 2, 3, 4), (5, 6), (7, 8, 9, 10), tuple(range(20, 28))]
+    request_ids = add_all(engine, prompts, [GREEDY] * 4)
+    outputs = list(engine.step())
+    before = held_by(engine)
+    allocate = failing(engine.kv_manager.allocate_block, at_call, OutOfBlocksError)
+    monkeypatch.setattr(engine.kv_manager, "allocate_block", allocate)
+    with pytest.raises(OutOfBlocksError):
+        engine.step()
+    engine.check_integrity()
+    assert held_by(engine) == before
+    handed_out = tokens_by_request(outputs + run(engine))
+    assert [handed_out[i] for i in request_ids] == [tokens_alone(prompt, GREEDY) for prompt in prompts]
+    assert_no_block_is_lost(engine)
+
+
+def test_what_was_decoded_before_the_prefill_failed_is_handed_out_later(monkeypatch):
+    engine = make_engine(decode_first=True)
+    first = engine.add_request((1, 2, 3), GREEDY)
+    outputs = list(engine.step())
+    second = engine.add_request((4, 5), GREEDY)
+    monkeypatch.setattr(engine_module, "prefill_sessions", failing(engine_module.prefill_sessions))
+    with pytest.raises(Boom):
+        engine.step()
+    later = list(engine.step())
+    assert [o.request_id for o in later] == [first, first, second]
+    handed_out = tokens_by_request(outputs + later + run(engine))
+    assert handed_out == {first: tokens_alone((1, 2, 3), GREEDY), second: tokens_alone((4, 5), GREEDY)}
+
+
+def test_requests_admitted_in_a_failed_step_keep_their_place_in_the_queue(monkeypatch):
+    engine = make_engine(max_batch_size=2)
+    request_ids = add_all(engine, PROMPTS, EACH_PARAMS)
+    monkeypatch.setattr(engine_module, "prefill_sessions", failing(engine_module.prefill_sessions))
+    with pytest.raises(Boom):
+        engine.step()
+    assert [r.request_id for r in engine.scheduler.waiting] == request_ids
+    assert not engine.scheduler.running
+
+
+@pytest.mark.parametrize("at_call", range(4))
+def test_a_prefill_that_fails_leaves_the_sessions_as_they_were(monkeypatch, at_call):
+    engine = make_engine()
+    engine.generate([(1, 2, 3)], GREEDY)
+    prefix = engine.prefix_cache.lookup((1, 2, 3))
+    sessions = [InferenceSession(engine.kv_manager, held) for held in (prefix, None)]
+    monkeypatch.setattr(engine.kv_manager, "append_prompt", failing(engine.kv_manager.append_prompt, at_call))
+    with pytest.raises(Boom):
+        prefill_module.prefill_sessions(engine.model.network, sessions, [(1, 2, 3, 4, 5), (6, 7)])
+    assert [session.num_tokens for session in sessions] == [3, 0]
+    engine.kv_manager.check_integrity([*sessions, prefix])
+
+
+@pytest.mark.parametrize("at_call", [0, 4])
+def test_generate_cancels_its_own_requests_when_a_step_fails_and_no_others(monkeypatch, at_call):
+    engine = make_engine(prefix_cache=False)
+    other = engine.add_request(PROMPTS[0], GREEDY)
+    monkeypatch.setattr(request_module, "sample", failing(request_module.sample, at_call))
+    with pytest.raises(Boom):
+        engine.generate(PROMPTS[1:], EACH_PARAMS[1:])
+    assert engine.stats().counters.finished == {"cancelled": 4}
+    assert tokens_by_request(run(engine)) == {other: EXPECTED[0]}
+    assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
+    assert_no_block_is_lost(engine)
+
+
+def test_a_stream_cancels_its_request_when_a_step_fails_and_no_others(monkeypatch):
+    engine = make_engine(prefix_cache=False)
+    other = engine.add_request(PROMPTS[0], GREEDY)
+    stream = engine.stream(PROMPTS[1], SEEDED)
+    next(stream)
+    monkeypatch.setattr(request_module, "sample", failing(request_module.sample))
+    with pytest.raises(Boom):
+        next(stream)
+    assert engine.stats().counters.finished == {"cancelled": 1}
+    assert tokens_by_request(run(engine)) == {other: EXPECTED[0]}
+    assert_no_block_is_lost(engine)
+
+
+# --- logits that are no numbers --------------------------------------------------------------------
+
+
+def break_logits(monkeypatch, at_call, row, number):
+    """In the `at_call`-th sampling, one logit of one row becomes `number`."""
+    sample, calls = request_module.sample, iter(range(1000))
+
+    def broken(logits, *args):
+        if next(calls) == at_call:
+            logits[row, 3] = number
+        return sample(logits, *args)
+
+    monkeypatch.setattr(request_module, "sample", broken)
+
+
+@pytest.mark.parametrize("number", [torch.nan, torch.inf])
+@pytest.mark.parametrize("num_made", [0, 1, 4])
+@pytest.mark.parametrize("broken", [0, 1, 2])
+def test_broken_logits_end_only_their_own_request(monkeypatch, broken, num_made, number):
+    engine = make_engine()
+    break_logits(monkeypatch, num_made, broken, number)
+    request_ids = add_all(engine, PROMPTS[:3], EACH_PARAMS[:3])
+    outputs = run(engine)
+    completions = {o.request_id: o.completion for o in outputs if o.completion}
+    failed = completions.pop(request_ids[broken])
+    assert failed.finish_reason is FinishReason.ERROR
+    assert failed.error == "the model's logits are not finite numbers"
+    assert failed.token_ids == EXPECTED[broken][:num_made]
+    assert failed.text == bytes(failed.token_ids).decode(errors="replace")
+    assert [o.token_id for o in outputs if o.completion is failed] == [None]
+    others = [i for i in range(3) if i != broken]
+    assert [completions[request_ids[i]].token_ids for i in others] == [EXPECTED[i] for i in others]
+    counters = engine.stats().counters
+    assert counters.finished == {"error": 1, "length": 2}
+    assert counters.generated_tokens == 2 * 8 + num_made
+    assert counters.decoded_tokens == 2 * 7 + max(0, num_made - 1)  # a token that is none is not counted
+    assert_no_block_is_lost(engine)
+
+
+def test_a_prompt_with_broken_logits_is_not_kept(monkeypatch):
+    engine = make_engine()
+    break_logits(monkeypatch, 0, 0, torch.nan)
+    assert engine.generate([PROMPTS[0]], GREEDY)[0].finish_reason is FinishReason.ERROR
+    assert engine.stats().prefix_entries == 0
+    assert tokens_of(engine.generate([PROMPTS[0]], GREEDY)) == EXPECTED[:1]
+
+
+def test_a_stream_tells_of_broken_logits_in_its_last_piece(monkeypatch):
+    engine = make_engine()
+    break_logits(monkeypatch, 3, 0, torch.nan)
+    *chunks, last = engine.stream(PROMPTS[0], GREEDY)
+    assert len(chunks) == 3 and last.token_ids == ()
+    assert last.completion.finish_reason is FinishReason.ERROR
+    assert "".join(c.text for c in [*chunks, last]) == last.completion.text

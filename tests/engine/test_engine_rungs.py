@@ -1,0 +1,234 @@
+"""What holds on every rung: the same tokens as below, and the same keys and values in the cache."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from helpers import CONFIG, ENGINES, SEEDED, assert_no_block_is_lost, make_engine, small_model, tokens_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labkit import LADDER, InferenceEngine, SamplingParams
+from labkit.bench import dense_tokens, transformers_tokens
+
+pytestmark = pytest.mark.slow
+
+engines = pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+RUNG_00 = LADDER["00"].options
+
+# --- the trained model -----------------------------------------------------------------------------
+
+RAGGED = ["To be, or not", "O", "The king is", "Romeo, wherefore art thou", "To be"]
+NUM_TOKENS = 20
+
+
+@pytest.fixture(scope="module")
+def ragged(tiny) -> list[list[int]]:
+    """Prompts of many lengths; two of them come twice."""
+    prompts = [tiny.tokenizer.encode(text) for text in RAGGED]
+    return [*prompts, prompts[0], prompts[3]]
+
+
+@pytest.fixture(scope="module")
+def greedy_tokens(tiny, ragged) -> list[tuple[int, ...]]:
+    dense = dense_tokens(tiny, ragged, NUM_TOKENS)
+    assert dense == transformers_tokens(tiny, ragged, NUM_TOKENS)
+    return dense
+
+
+def trained_engine(tiny, options) -> InferenceEngine:
+    """Small blocks, and each prompt admitted by itself, so that the second of two finds the first."""
+    return make_engine(tiny, options, block_size=4, max_batch_size=8, prefill_max_batch_size=1)
+
+
+@engines
+def test_greedy_tokens_are_those_of_the_dense_model_and_of_transformers(tiny, ragged, greedy_tokens, options):
+    engine = trained_engine(tiny, options)
+    params = SamplingParams(NUM_TOKENS, stop_on_eos=False)
+    assert tokens_of(engine.generate(ragged, params)) == greedy_tokens
+    paths = engine.stats().append_paths
+    assert paths["boundary"] > 0 and paths["copy_on_write"] > 0 and paths["in_place"] > 0
+    assert_no_block_is_lost(engine)
+
+
+@pytest.fixture(scope="module")
+def sampled_tokens(tiny, ragged) -> list[tuple[int, ...]]:
+    return sampled(tiny, ragged, RUNG_00)
+
+
+def sampled(tiny, prompts, options) -> list[tuple[int, ...]]:
+    each = [
+        SamplingParams(8 + 2 * i, temperature=0.7 + 0.1 * i, top_k=50, top_p=0.95, seed=i, stop_on_eos=False)
+        for i in range(len(prompts))
+    ]
+    return tokens_of(trained_engine(tiny, options).generate(prompts, each))
+
+
+@engines
+def test_sampled_tokens_of_a_seed_are_those_of_rung_00(tiny, ragged, sampled_tokens, options):
+    assert sampled(tiny, ragged, options) == sampled_tokens
+    assert sampled_tokens[0] != sampled_tokens[5][:8]  # the same prompt, another seed
+
+
+# --- random models, schedules and pools ------------------------------------------------------------
+
+
+SHAPES = {  # layers, heads and head size
+    "1, 1, 8": replace(CONFIG, n_layer=1, n_head=1, n_embd=8),
+    "2, 2, 8": CONFIG,
+    "3, 2, 5": replace(CONFIG, n_layer=3, n_embd=10),
+}
+PROMPTS = [(1, 2, 3), (1, 2, 3), (1, 2, 3, 4, 5, 6), tuple(range(20, 31)), (7,), (1, 2, 3, 9)]
+LONGEST = 11 + 9 - 1  # tokens in the cache
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A request, the step in which it comes, and after how many more it is cancelled if it has not ended."""
+
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    at: int = 0
+    stays: int = 99
+
+
+def trace(engine: InferenceEngine, arrivals: list[Arrival]) -> list:
+    """After each step: what was handed out, and all keys and values of each running request, as bytes.
+
+    An engine that is a step ahead hands out in other steps, and its cache holds more: of it, what each
+    request was handed out, and how it ended.
+    """
+    due: dict[int, list[int]] = {}  # requests by the step in which they are cancelled
+    steps = []
+    while engine.has_work or len(steps) <= max(a.at for a in arrivals):
+        assert len(steps) < 300
+        for arrival in arrivals:
+            if arrival.at == len(steps):
+                request_id = engine.add_request(arrival.prompt, arrival.params)
+                due.setdefault(arrival.at + arrival.stays, []).append(request_id)
+        live = {r.request_id for r in (*engine.scheduler.running, *engine.scheduler.waiting)}
+        for request_id in live.intersection(due.get(len(steps), ())):
+            engine.cancel(request_id)
+        outputs = [(o.request_id, o.token_id, o.completion is None) for o in engine.step()]
+        engine.check_integrity()
+        running = {r.request_id: s.dense_kv() for r, s in engine.scheduler.running.items()}
+        cached = {i: [t.numpy().tobytes() for t in kv] for i, kv in running.items()}
+        steps.append((outputs, cached))
+    return steps
+
+
+def by_request(steps: list) -> dict[int, list]:
+    """What each request was handed out: of those that nobody cancelled."""
+    handed_out: dict[int, list] = {}
+    for outputs, _ in steps:
+        for request_id, token_id, goes_on in outputs:
+            handed_out.setdefault(request_id, []).append((token_id, goes_on))
+    return {i: tokens for i, tokens in handed_out.items() if not tokens[-1][1]}
+
+
+ARRIVALS = st.builds(
+    Arrival,
+    prompt=st.sampled_from(PROMPTS),
+    params=st.sampled_from([SamplingParams(1), SamplingParams(6), SamplingParams(9), SEEDED]),
+    at=st.integers(0, 6),
+    stays=st.sampled_from([3, 99, 99]),
+)
+SETTINGS = st.fixed_dictionaries(
+    {
+        "block_size": st.integers(1, 5),
+        "prefix_cache": st.sampled_from([True, True, False]),
+        "max_prefix_entries": st.integers(1, 3),
+        "max_batch_size": st.integers(2, 6),
+        "prefill_max_batch_size": st.integers(1, 6),
+        "decode_first": st.booleans(),
+    }
+)
+
+
+@given(
+    shape=st.sampled_from(sorted(SHAPES)),
+    arrivals=st.lists(ARRIVALS, min_size=1, max_size=7),
+    engine_settings=SETTINGS,
+    spare_blocks=st.integers(0, 6) | st.just(100),
+)
+@settings(max_examples=25)
+def test_every_step_leaves_the_same_tokens_and_bytes_as_on_rung_00(
+    shape, arrivals, engine_settings, spare_blocks
+):
+    model = small_model(config=SHAPES[shape])
+    num_blocks = -(-LONGEST // engine_settings["block_size"]) + spare_blocks
+    traces = {
+        name: trace(make_engine(model, options, max_blocks_per_layer=num_blocks, **engine_settings), arrivals)
+        for name, options in ENGINES.items()
+    }
+    for name, options in ENGINES.items():
+        if options.readback == "at_once":
+            assert_same(traces[name], traces["00"], options)
+    ended, expected = by_request(traces["10"]), by_request(traces["00"])
+    # Who is cancelled at a step may have ended before it on one engine, and not yet on the other.
+    common = ended.keys() & expected.keys()
+    assert {i: ended[i] for i in common} == {i: expected[i] for i in common}
+    assert common >= {i for i, arrival in enumerate(in_order(arrivals)) if arrival.stays == 99}
+
+
+def assert_same(steps: list, expected: list, options) -> None:
+    """The same tokens in the same steps, and the same bytes; where layers are fused, numbers are rounded
+    elsewhere, so there the cache is close."""
+    if options.layer_kernels == "separate":
+        assert steps == expected
+        return
+    assert [outputs for outputs, _ in steps] == [outputs for outputs, _ in expected]
+    for (_, cached), (_, wanted) in zip(steps, expected, strict=True):
+        assert cached.keys() == wanted.keys()
+        for request_id, kv in cached.items():
+            for have, want in zip(kv, wanted[request_id], strict=True):
+                have, want = (np.frombuffer(numbers, dtype=np.float32) for numbers in (have, want))
+                np.testing.assert_allclose(have, want, rtol=1e-4, atol=1e-4)
+
+
+def in_order(arrivals: list[Arrival]) -> list[Arrival]:
+    """As requests are numbered."""
+    return sorted(arrivals, key=lambda arrival: arrival.at)
+
+
+# One schedule in which everything happens: how it can be seen that the paths were taken.
+BUSY = [
+    Arrival((1, 2, 3), SamplingParams(9)),
+    Arrival((1, 2, 3), SamplingParams(9)),
+    Arrival((1, 2, 3), SEEDED),
+    Arrival(tuple(range(20, 31)), SamplingParams(6), at=1, stays=3),
+    Arrival((1, 2, 3, 9), SEEDED, at=2),
+    Arrival((7,), SamplingParams(1), at=3),
+    Arrival((7, 8, 9, 10), SamplingParams(9), at=3),
+]
+WRITES = {
+    ("per_token", "indexed"): set(),
+    ("batched", "indexed"): {"indexed"},
+    ("batched", "full_batch"): {"full_batch", "generic"},
+    ("batched", "identity_pos"): {"full_batch", "identity_pos"},
+    ("batched_fast_path", "indexed"): {"indexed"},
+    # Blocks of 2: where two positions differ, one request meets a boundary and is not on the fast path.
+    ("batched_fast_path", "identity_pos"): {"full_batch", "generic"},
+}
+
+
+@engines
+def test_a_schedule_in_which_everything_happens_is_the_same_and_takes_the_rungs_paths(options):
+    """Copies, boundaries, a preemption, evictions and a cancellation; each way to write."""
+    made = {}
+    for name, each in ("rung 00", RUNG_00), ("this one", options):
+        engine = make_engine(None, each, block_size=2, max_blocks_per_layer=17, prefill_max_batch_size=1)
+        made[name] = trace(engine, BUSY)
+    if options.readback == "at_once":
+        assert_same(made["this one"], made["rung 00"], options)
+    else:
+        assert by_request(made["this one"]) == by_request(made["rung 00"])
+    stats = engine.stats()
+    paths = stats.append_paths
+    assert paths["copy_on_write"] > 0 and paths["boundary"] > 0 and paths["in_place"] > 0
+    assert stats.counters.preemptions > 0 and stats.prefix_evictions > 0
+    assert stats.counters.finished == {"length": 6, "cancelled": 1}
+    written = set(paths) - {"copy_on_write", "boundary", "in_place"}
+    is_resident = options.block_tables == "resident"
+    assert written == ({options.kv_write} if is_resident else WRITES[options.kv_append, options.kv_write])
+    assert_no_block_is_lost(engine)

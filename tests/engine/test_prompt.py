@@ -1,0 +1,261 @@
+"""Prompts and their parameters: what is none is refused, and nothing is queued."""
+
+import array
+import collections
+import itertools
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from bad_values import (
+    BAD_PARAMS,
+    BAD_PROMPTS,
+    ENDLESS,
+    JUNK,
+    BreaksAfterOne,
+    BrokenList,
+    Made,
+    NeverRead,
+    Uncounted,
+    fresh,
+    refused,
+    without,
+)
+from helpers import CONFIG, GREEDY, SEEDED, ByteTokenizer, make_engine, tokens_alone
+from streaming_helpers import nobody_waits_for_ever  # noqa: F401  (an autouse fixture)
+
+from labkit.engine.prompt import check_length, encode, prompts_with_params, read, size_of, token_ids_of
+from labkit.errors import RequestError
+
+# --- prompts ---------------------------------------------------------------------------------------
+
+WAYS = {
+    "add_request": lambda engine, prompt: engine.add_request(prompt, GREEDY),
+    "generate": lambda engine, prompt: engine.generate([[1], prompt, [2]], GREEDY),
+    "stream": lambda engine, prompt: engine.stream(prompt, GREEDY),
+}
+
+
+@pytest.fixture
+def engine():
+    """An engine with a request that waits; at the end, it must be the one that it was."""
+    engine = make_engine()
+    engine.add_request((1, 2, 3), GREEDY)
+    before = engine.stats()
+    yield engine
+    assert engine.stats() == before and engine.has_work
+    engine.check_integrity()
+    assert engine.add_request((7,), GREEDY) == 1  # no id was given away
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("prompt", BAD_PROMPTS.values(), ids=BAD_PROMPTS)
+def test_what_is_no_prompt_is_refused_and_nothing_is_queued(engine, prompt, way):
+    with refused(RequestError, "prompt|token id"):
+        way(engine, fresh(prompt))
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("prompt", ENDLESS.values(), ids=ENDLESS)
+def test_a_prompt_far_too_long_is_refused_without_reading_it(engine, prompt, way):
+    with refused(RequestError, r"prompt has \d+ tokens.* the model has 64 positions: shorten"):
+        way(engine, fresh(prompt))
+
+
+def test_of_a_generator_no_more_is_read_than_the_model_has_positions(engine):
+    ids = itertools.count()
+    with refused(RequestError, "has 64 tokens or more .* together 72 or more; .* by 8 or more"):
+        engine.add_request(ids, GREEDY)
+    assert next(ids) <= CONFIG.n_positions + 1
+
+
+def test_of_a_text_far_too_long_the_beginning_is_encoded(monkeypatch, engine):
+    lengths = []
+
+    def encode(self, text):
+        lengths.append(len(text))
+        return [97] * (len(text) // 20)  # longer tokens than it expects
+
+    monkeypatch.setattr(ByteTokenizer, "encode", encode)
+    with refused(RequestError, "the prompt has .* tokens or more and max_new_tokens is 8, tog"):
+        engine.add_request("a" * 10**6, GREEDY)
+    assert sum(lengths) < 10**4
+
+
+def test_a_text_of_few_tokens_may_be_long(monkeypatch):
+    monkeypatch.setattr(ByteTokenizer, "encode", lambda self, text: [97] * len(text.split()))
+    engine = make_engine()
+    (completion,) = engine.generate(["a" * 10**5 + " b" * 10], GREEDY)
+    assert completion.prompt_token_ids == (97,) * 11
+
+
+GOOD_PROMPTS = {
+    "a tuple": (1, 2, 3),
+    "a range": range(1, 4),
+    "a generator": Made(lambda: (i for i in (1, 2, 3))),
+    "a map": Made(lambda: map(int, "123")),
+    "a deque": collections.deque([1, 2, 3]),
+    "an array of the array module": array.array("q", [1, 2, 3]),
+    "values of a dict": {"a": 1, "b": 2, "c": 3}.values(),
+    "a UserList": collections.UserList([1, 2, 3]),
+    "a tensor": torch.tensor([1, 2, 3], dtype=torch.int16),
+    "an array of objects": np.array([1, 2, 3], dtype=object),
+    "a view": np.arange(6)[1:4],
+    "numbers of four kinds": [np.uint8(1), torch.tensor(2), 3],
+    "0-d arrays": [np.array(1), np.array(2), np.array(3)],
+    "text": "\x01\x02\x03",
+    "NumPy's text": np.str_("\x01\x02\x03"),
+}
+
+
+@pytest.mark.parametrize("prompt", GOOD_PROMPTS.values(), ids=GOOD_PROMPTS)
+def test_whole_numbers_in_their_order_are_a_prompt(prompt):
+    (completion,) = make_engine().generate([fresh(prompt)], GREEDY)
+    assert completion.prompt_token_ids == (1, 2, 3)
+    assert completion.token_ids == tokens_alone((1, 2, 3), GREEDY)
+
+
+BAD_PROMPT_LISTS = without(JUNK, "a list", "a list of a list") | {
+    "None": None,
+    "an iterator": iter([[1], [2]]),
+    "a generator of prompts": ([i] for i in (1, 2)),
+    "endless": itertools.repeat([1]),
+    "prompts by name": {"a": [1], "b": [2]},
+    "names of prompts": {"a": [1]}.keys(),
+    "a set of texts": {"To", "be"},
+    "a bytearray": bytearray(b"To be"),
+    "a memoryview": memoryview(b"To be"),
+    "ids": [1, 2, 3],
+    "a range": range(10**8),
+    "a 0-d tensor": torch.tensor(3),
+    "a 3-D tensor": torch.ones(2, 2, 2, dtype=torch.int64),
+    "prompts that raise": BrokenList([[1], [2]]),
+    "prompts that raise later": BreaksAfterOne([[1], [2]]),
+    "text": "To be",
+}
+
+
+@pytest.mark.parametrize("prompts", BAD_PROMPT_LISTS.values(), ids=BAD_PROMPT_LISTS)
+def test_what_is_no_list_of_prompts_is_refused(engine, prompts):
+    with refused(RequestError, "prompt"):
+        engine.generate(prompts, GREEDY)
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor, collections.deque])
+def test_prompts_may_be_rows(kind):
+    completions = make_engine().generate(kind([[1, 2, 3], [4, 5, 6]]), GREEDY)
+    assert [c.prompt_token_ids for c in completions] == [(1, 2, 3), (4, 5, 6)]
+
+
+@pytest.mark.parametrize("params", BAD_PARAMS.values(), ids=BAD_PARAMS)
+@pytest.mark.parametrize(
+    "way",
+    [
+        lambda engine, params: engine.add_request([1], params),
+        lambda engine, params: engine.stream([1], params),
+        lambda engine, params: engine.generate([[1], [2], [3]], params),
+        lambda engine, params: engine.generate([[1], [2]], [GREEDY, params]),
+    ],
+    ids=["add_request", "stream", "generate", "generate, one of two"],
+)
+def test_params_of_another_kind_are_refused(engine, params, way):
+    with refused(RequestError, "params must be SamplingParams|but .* SamplingParams"):
+        way(engine, params)
+
+
+@pytest.mark.parametrize("params", [None, "x", {}, 5])
+def test_params_of_no_prompt_are_checked_too(engine, params):
+    with refused(RequestError, "params must be SamplingParams|0 prompts but 1 SamplingParams"):
+        engine.generate([], params)
+    assert engine.generate([], GREEDY) == engine.generate([], []) == []
+
+
+@pytest.mark.parametrize(
+    ("prompts", "params"),
+    [([[1]], Uncounted([GREEDY])), (Uncounted([[1]]), [GREEDY]), ([[1]], BrokenList([GREEDY]))],
+)
+def test_params_that_raise_are_refused(engine, prompts, params):
+    with refused(RequestError, "^(prompts|params) cannot be read: RuntimeError"):
+        engine.generate(prompts, params)
+
+
+def test_params_far_more_than_prompts_are_not_read(engine):
+    with refused(RequestError, "there are 1 prompts but 1000000000000 SamplingParams"):
+        engine.generate([[1]], NeverRead())
+
+
+# --- cancel ----------------------------------------------------------------------------------------
+
+NO_ID = without(JUNK, "a 0-d array") | {
+    "None": None,
+    "a float that equals it": 0.0,
+    "a bool that equals it": False,
+    "NumPy's bool": np.False_,
+    "torch's bool": torch.tensor(False),
+    "text of it": "0",
+    "it in a list": [0],
+    "it in a tensor": torch.tensor([0]),
+    "complex": 0j,
+    "Decimal": Decimal(0),
+    "Fraction": Fraction(0),
+    "negative": -1,
+    "another": 1,
+}
+
+
+@pytest.mark.parametrize("request_id", NO_ID.values(), ids=NO_ID)
+def test_cancelling_what_is_no_request_is_refused(engine, request_id):
+    with refused(RequestError, "there is no request .* here; .*request_id is the whole"):
+        engine.cancel(request_id)
+
+
+@pytest.mark.parametrize("kind", [int, np.int64, np.uint8, torch.tensor])
+def test_an_id_may_be_a_whole_number_of_any_type(kind):
+    engine = make_engine()
+    assert engine.cancel(kind(engine.add_request([1], GREEDY))).request_id == 0
+    assert not engine.has_work
+
+
+TOKENIZER = ByteTokenizer()
+
+
+def test_a_text_is_encoded_and_a_list_is_taken_as_it_is():
+    assert token_ids_of("To be", 3, TOKENIZER, limit=8) == (84, 111, 32, 98, 101)
+    assert token_ids_of(iter([3, 1, 2]), 3, TOKENIZER, limit=8) == (3, 1, 2)
+
+
+def test_a_text_is_encoded_as_far_as_it_must_be_read():
+    """16 characters for each position, doubled until there are more tokens than twice the positions."""
+    assert encode("a" * 64, TOKENIZER, limit=4) == ((97,) * 64, True)
+    assert encode("a" * 65, TOKENIZER, limit=4) == ((97,) * 64, False)
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "is_all", "said"), [(6, True, "together 9;"), (6, False, "9 or more;")]
+)
+def test_a_prompt_that_is_too_long_is_refused_with_by_how_much(num_tokens, is_all, said):
+    check_length(5, 3, limit=8)
+    with pytest.raises(RequestError, match=said) as refused:
+        check_length(num_tokens, 3, limit=8, is_all=is_all)
+    assert str(refused.value).endswith("shorten one by 1" + ("" if is_all else " or more"))
+
+
+def test_params_are_given_for_all_prompts_or_for_each():
+    assert list(prompts_with_params(["a", "b"], GREEDY)) == [("a", GREEDY), ("b", GREEDY)]
+    assert list(prompts_with_params(["a", "b"], [GREEDY, SEEDED])) == [("a", GREEDY), ("b", SEEDED)]
+    with pytest.raises(RequestError, match="there are 2 prompts but 1 SamplingParams"):
+        prompts_with_params(["a", "b"], [GREEDY])
+
+
+def test_what_raises_while_it_is_read_is_refused_by_name():
+    def broken():
+        yield 1
+        raise ZeroDivisionError("half way")
+
+    items = read("the prompt", broken())
+    assert next(items) == 1
+    with pytest.raises(RequestError, match="the prompt cannot be read: ZeroDivisionError"):
+        next(items)
+    assert size_of("prompts", "abc") == 3

@@ -1,0 +1,66 @@
+"""What a step hands out: a sequence of `StepOutput`, of one driver's requests alone."""
+
+from dataclasses import replace
+
+import pytest
+from helpers import GREEDY, make_engine, run, tokens_by_request
+
+from labkit.engine import StepOutput, StepOutputs
+from labkit.ladder import OVERLAP
+
+PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5, 6)]
+
+
+def alone(prompt, params):
+    (completion,) = make_engine(prefix_cache=False).generate([prompt], params)
+    return completion
+
+
+def test_outputs_are_a_sequence_of_step_outputs():
+    outputs = StepOutputs()
+    assert not outputs and list(outputs) == [] and outputs.completions == []
+    end = alone(PROMPTS[0], GREEDY)
+    outputs.extend([1, 2], [10, 20])
+    outputs.append(1, 11, end)
+    outputs.append(2, None, None)
+    expected = [
+        StepOutput(1, 10, None),
+        StepOutput(2, 20, None),
+        StepOutput(1, 11, end),
+        StepOutput(2, None, None),
+    ]
+    assert list(outputs) == expected and outputs
+    assert len(outputs) == 4 and [outputs[i] for i in range(-4, 4)] == expected * 2
+    assert outputs[1:3] == expected[1:3] and outputs[::-1] == expected[::-1]
+    assert outputs.completions == [end]
+    assert outputs.request_ids == [1, 2, 1, 2] and outputs.token_ids == [10, 20, 11, None]
+    assert repr(outputs) == repr(expected)
+    with pytest.raises(IndexError):
+        outputs[4]
+    without_1, without_2 = outputs.without(1), outputs.without(2)
+    assert list(without_1) == [expected[1], expected[3]] and without_1.completions == []
+    assert list(without_2) == [expected[0], expected[2]] and without_2.completions == [end]
+    assert list(outputs) == expected  # as before
+
+
+def test_a_list_extends_itself_by_outputs_so_whoever_holds_it_sees_them():
+    engine = make_engine()
+    engine.add_request(PROMPTS[0], GREEDY)
+    alias = gathered = []
+    while engine.has_work:
+        gathered += engine.step()
+    assert gathered is alias and len(alias) == GREEDY.max_new_tokens
+
+
+def test_a_driver_gets_the_tokens_of_its_own_requests_alone():
+    """`generate` and `stream` go on with whatever `step` has, and leave it in the outbox."""
+    engine = make_engine(options=OVERLAP, prefix_cache=False)
+    mine = engine.add_request(PROMPTS[0], replace(GREEDY, max_new_tokens=24))
+    expected = alone(PROMPTS[0], replace(GREEDY, max_new_tokens=24)).token_ids
+    outputs = [output for _ in range(3) for output in engine.step()]
+    (completion,) = engine.generate([PROMPTS[1]], GREEDY)
+    assert completion.token_ids == alone(PROMPTS[1], GREEDY).token_ids
+    streamed = [i for chunk in engine.stream(PROMPTS[2], GREEDY) for i in chunk.token_ids]
+    assert tuple(streamed) == alone(PROMPTS[2], GREEDY).token_ids
+    outputs += run(engine)
+    assert tokens_by_request(outputs) == {mine: expected}

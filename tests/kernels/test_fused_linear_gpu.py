@@ -1,0 +1,140 @@
+"""The fused linear kernels on a GPU: at full size, in graphs, and many times in a row."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from fused_linear_cases import (
+    assert_is_layer_norm_then_linear,
+    assert_is_linear_and_residual,
+    dtypes,
+    fold,
+    make_case,
+    residual_arguments,
+    tensors_of,
+)
+from torch import Tensor
+
+from labkit.kernels import (
+    fused_linear,
+    linear_residual_triton,
+    norm_linear_triton,
+)
+from labkit.kernels.fused_linear import (
+    TILES,
+    make_split_k_workspace,
+    row_statistics,
+    tile_of,
+)
+
+BATCHES = [1, 8, 64, 128, 256]
+
+
+@pytest.mark.cuda
+@dtypes
+@pytest.mark.parametrize("M", [*BATCHES, 17, 100])
+@pytest.mark.parametrize("N, K", TILES, ids=str)
+def test_on_a_gpu_it_is_its_definition_at_full_size(N: int, K: int, M: int, dtype: torch.dtype):
+    case = make_case(M, N, K, dtype, "cuda")
+    if N == 768:
+        assert_is_linear_and_residual(linear_residual_triton, case)
+    else:  # in the parts that the layer before leaves
+        width = tile_of(M, 768, K).block_n
+        assert_is_layer_norm_then_linear(norm_linear_triton, case, width, gelu=N == 3072)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("M", BATCHES)
+@pytest.mark.parametrize("K", [768, 3072])
+def test_on_a_gpu_the_same_arguments_give_the_same_bits(K: int, M: int):
+    arguments = residual_arguments(make_case(M, 768, K, torch.float16, "cuda"))
+    arguments["workspace"] = make_split_k_workspace(torch.device("cuda"))
+    assert tile_of(M, 768, 3072).split_k > 1
+    expected = tensors_of(linear_residual_triton(**arguments))
+    for _ in range(200):
+        assert all(map(torch.equal, tensors_of(linear_residual_triton(**arguments)), expected))
+    assert not arguments["workspace"].counters.any()
+
+
+class Layer:
+    """The linear layers of a GPT-2 block and of the next one's beginning, with nothing between them: each
+    kernel reads what the one before it has just written."""
+
+    def __init__(self, M: int, dtype: torch.dtype) -> None:
+        sizes = {"qkv": (2304, 768), "attn": (768, 768), "fc": (3072, 768), "proj": (768, 3072)}
+        cases = {
+            name: make_case(M, N, K, dtype, "cuda", seed) for seed, (name, (N, K)) in enumerate(sizes.items())
+        }
+        self.x = cases["qkv"]["x"]
+        self.qkv, self.fc = fold(cases["qkv"]), fold(cases["fc"])
+        self.attn, self.proj = ((cases[name]["weight"], cases[name]["bias"]) for name in ("attn", "proj"))
+        self.workspace = make_split_k_workspace(torch.device("cuda"))
+
+    def __call__(self) -> list[Tensor]:
+        """Everything that a kernel made, in order."""
+        qkv = norm_linear_triton(self.x, row_statistics(self.x, 768), self.qkv)
+        x, first = linear_residual_triton(qkv[:, :768], *self.attn, self.x, workspace=self.workspace)
+        inner = norm_linear_triton(x, first, self.fc, gelu=True)
+        y, second = linear_residual_triton(inner, *self.proj, x, workspace=self.workspace)
+        last = norm_linear_triton(y, second, self.qkv)
+        return [qkv, x, first.parts, inner, y, second.parts, last]
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("M", BATCHES)
+def test_on_a_gpu_a_graph_of_a_chain_replayed_gives_the_bits_of_the_chain(
+    monkeypatch: pytest.MonkeyPatch, M: int, dtype: torch.dtype
+):
+    """A kernel that begins before the one in front of it has ended reads nothing of it too early: not in a
+    graph, not without, and the same as where every kernel waits for the whole of the one before."""
+    layer = Layer(M, dtype)
+    layer()  # compiled
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        replayed = layer()
+    like = torch.Generator("cuda").manual_seed(1)
+    seen = set()
+    for _ in range(50):
+        layer.x.copy_(torch.randn(layer.x.shape, generator=like, device="cuda"))
+        eager = layer()
+        with monkeypatch.context() as patch:
+            patch.setattr(fused_linear, "early_launch", lambda device: {"EARLY": False})
+            one_by_one = layer()
+        for tensor in replayed:
+            tensor.fill_(torch.nan)
+        graph.replay()
+        for made in (replayed, eager):
+            assert all(map(torch.equal, made, one_by_one))
+        seen.add(replayed[-1].float().sum().item())
+    assert len(seen) == 50
+    assert not layer.workspace.counters.any()
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("M", BATCHES)
+def test_on_a_gpu_many_replays_in_a_row_race_with_nobody(M: int):
+    """Each begins on what the last one left, and nothing waits between them."""
+    layer = Layer(M, torch.float16)
+
+    def move_on() -> list[Tensor]:
+        made = layer()
+        layer.x.copy_(F.layer_norm(made[4].float(), (768,)))  # else numbers grow without end
+        return made
+
+    start = layer.x.clone()
+    move_on()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        move_on()
+    layer.x.copy_(start)
+    for _ in range(50):
+        graph.replay()
+    replayed = layer.x.clone()
+    layer.x.copy_(start)
+    for _ in range(50):
+        move_on()
+        torch.cuda.synchronize()
+    assert torch.equal(replayed, layer.x)
+    assert replayed.isfinite().all() and not torch.equal(replayed, start)

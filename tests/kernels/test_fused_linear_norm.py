@@ -1,0 +1,192 @@
+"""A LayerNorm put into the linear layer behind it: statistics, folding, and the product with its GELU."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from fused_linear_cases import (
+    EPS,
+    NORM_LINEAR,
+    assert_are_statistics_of,
+    assert_is_layer_norm_then_linear,
+    devices,
+    double,
+    dtypes,
+    fold,
+    layer_norm_then_linear,
+    make_case,
+    needs_triton,
+    norm_arguments,
+    small,
+    unit_of_storing,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labkit.kernels import (
+    norm_linear_triton,
+)
+from labkit.kernels.fused_linear import (
+    Tile,
+    mean_and_rstd,
+    row_statistics,
+)
+
+# Weights stand on the left of the product, or rows; K in one piece, or in many.
+TILED = {
+    "default": None,
+    "weights left": Tile(16, 16, 32, 1, 4, 3),
+    "weights left, in one piece": Tile(32, 64, 128, 1, 4, 2),
+    "rows left": Tile(64, 16, 16, 1, 4, 3),
+}
+tiled = pytest.mark.parametrize("tile", TILED.values(), ids=TILED)
+WIDTHS = {
+    "one part": 70,
+    "wider than a row": 128,
+    "equal parts": 35,
+    "a last part that is shorter": 16,
+    "a last part of one": 23,
+    "a part a number": 1,
+}
+widths = pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+
+# --- what a LayerNorm has to know of its input -----------------------------------------------------
+
+
+@widths
+@dtypes
+def test_statistics_of_parts_are_those_of_the_row(dtype: torch.dtype, width: int):
+    x = make_case(M=5, K=70, dtype=dtype)["x"]
+    statistics = row_statistics(x, width)
+    assert statistics.width == width
+    assert_are_statistics_of(x, statistics)
+
+
+@settings(max_examples=100)
+@given(st.integers(1, 4), st.integers(1, 90), st.integers(1, 100), st.sampled_from([0.0, 1.0, -300.0]))
+def test_parts_of_any_width_are_put_together(M: int, K: int, width: int, mean: float):
+    x = make_case(M=M, K=K)["x"] + mean
+    means, rstd = mean_and_rstd(row_statistics(x, width), K, EPS)
+    variance = x.double().var(1, correction=0)
+    torch.testing.assert_close(means.double(), x.double().mean(1), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(rstd.double(), (variance + EPS).rsqrt(), rtol=1e-3, atol=0)
+
+
+@widths
+@pytest.mark.parametrize("value", [0.0, 2.5, -4096.0])
+def test_a_row_of_equal_numbers_has_no_variance(value: float, width: int):
+    x = torch.full((2, 70), value)
+    statistics = row_statistics(x, width)
+    assert (statistics.parts[:, :, 0] == value).all() and (statistics.parts[:, :, 1] == 0).all()
+    mean, rstd = mean_and_rstd(statistics, 70, EPS)
+    assert (mean == value).all()
+    torch.testing.assert_close(rstd, torch.full((2,), EPS**-0.5))
+
+
+# --- a LayerNorm put into the layer behind it ------------------------------------------------------
+
+
+@dtypes
+@pytest.mark.parametrize("has_bias", [True, False], ids=["with bias", "without"])
+def test_a_folded_layer_has_the_norm_in_its_weights(dtype: torch.dtype, has_bias: bool):
+    case = make_case(dtype=dtype) | ({} if has_bias else {"bias": None})
+    layer, a = fold(case), double(case)
+    assert torch.equal(layer.weight, (case["weight"].float() * case["norm_weight"].float()).to(dtype))
+    assert layer.weight.is_contiguous() and layer.eps == EPS
+    assert layer.column_sums.dtype == layer.bias.dtype == torch.float32
+    # Of the weight as it is stored: else the mean would not go where weights were rounded.
+    torch.testing.assert_close(layer.column_sums.double(), layer.weight.double().sum(1), rtol=0, atol=1e-5)
+    expected = a["weight"] @ a["norm_bias"] + (a["bias"] if has_bias else 0)
+    torch.testing.assert_close(layer.bias.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_folding_leaves_norm_and_layer_as_they_were():
+    case, before = make_case(), make_case()
+    layer = fold(case)
+    for tensor in (layer.weight, layer.column_sums, layer.bias):
+        tensor.fill_(torch.nan)  # a copy
+    for name, value in case.items():
+        assert torch.equal(value, before[name]), name
+
+
+@pytest.mark.slow
+@dtypes
+@small
+@devices
+@pytest.mark.parametrize("gelu", [False, True], ids=["linear", "gelu"])
+@pytest.mark.parametrize("function", NORM_LINEAR)
+def test_it_is_layer_norm_then_linear(
+    function: Callable, gelu: bool, device: str, sizes: tuple[int, int, int], dtype: torch.dtype
+):
+    assert_is_layer_norm_then_linear(function, make_case(*sizes, dtype, device), gelu=gelu)
+
+
+@pytest.mark.slow
+@needs_triton
+@tiled
+@devices
+@pytest.mark.parametrize("sizes", [(3, 33, 75), (65, 17, 130)], ids=str)
+def test_norm_linear_is_the_same_in_any_tile(device: str, sizes: tuple, tile: Tile | None):
+    case = make_case(*sizes, device=device)
+    assert_is_layer_norm_then_linear(norm_linear_triton, case, width=32, gelu=True, tile=tile)
+
+
+@widths
+@devices
+@pytest.mark.parametrize("function", NORM_LINEAR)
+def test_norm_linear_takes_statistics_in_parts_of_any_width(function: Callable, device: str, width: int):
+    case = make_case(17, 20, 70, device=device)
+    case["x"] += torch.linspace(-3, 3, 70, device=device)  # parts of other means
+    assert_is_layer_norm_then_linear(function, case, width)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [None, 16], ids=["one part", "parts"])
+@pytest.mark.parametrize("K", [40, 300], ids=["one block", "more than one"])
+@devices
+@pytest.mark.parametrize("function", NORM_LINEAR)
+def test_rows_of_a_large_mean_keep_their_variance(function: Callable, device: str, K: int, width: int | None):
+    """As the mean of the squares less the square of the mean, in float32, it would be off by 1 in 1."""
+    case = make_case(K=K, device=device)
+    case["x"] += 4096
+    assert_is_layer_norm_then_linear(function, case, width)
+    out = function(
+        **norm_arguments(case, width)
+    ).double()  # tighter than the bound, which grows with the mean
+    torch.testing.assert_close(out, layer_norm_then_linear(case), rtol=3e-3, atol=1e-2)
+
+
+@pytest.mark.slow
+@dtypes
+@pytest.mark.parametrize("width", [None, 16], ids=["one part", "parts"])
+@pytest.mark.parametrize("value", [2.5, -96.0])
+@pytest.mark.parametrize("function", NORM_LINEAR)
+def test_rows_of_equal_numbers_are_the_bias_of_the_norm(
+    function: Callable, value: float, width: int | None, dtype: torch.dtype
+):
+    case = make_case(dtype=dtype)
+    case["x"][1].fill_(value)
+    assert_is_layer_norm_then_linear(function, case, width)
+    out = function(**norm_arguments(case, width))[1]
+    a = double(case)
+    expected = a["weight"] @ a["norm_bias"] + a["bias"]
+    # The mean is taken off a sum in float32, and what that leaves is divided by sqrt(eps).
+    rtol = unit_of_storing(dtype)
+    torch.testing.assert_close(out.double(), expected, rtol=rtol, atol=1e-5 + 1e-3 * abs(value))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy, in the interpreter
+@devices
+@pytest.mark.parametrize("function", NORM_LINEAR)
+def test_gelu_of_large_numbers_does_not_overflow(function: Callable, device: str):
+    case = make_case(device=device)
+    case["bias"][:4] = torch.tensor([-1e4, -100.0, 100.0, 1e4])
+    assert_is_layer_norm_then_linear(function, case, gelu=True)
+
+
+@needs_triton
+def test_a_product_behind_a_layer_norm_is_not_split():
+    arguments = norm_arguments(make_case())
+    with pytest.raises(ValueError, match=r"^tile.split_k is 2, but a product behind a LayerNorm is not spli"):
+        norm_linear_triton(**arguments, tile=Tile(16, 16, 16, 2, 4, 2))

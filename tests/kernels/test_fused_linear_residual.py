@@ -1,0 +1,174 @@
+"""A linear layer and the residual behind it: tiles shared by programs, their workspace, the statistics."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from fused_linear_cases import (
+    KERNEL_DEVICE,
+    LINEAR_RESIDUAL,
+    assert_is_linear_and_residual,
+    devices,
+    dtypes,
+    layer_norm_then_linear,
+    make_case,
+    needs_triton,
+    norm_arguments,
+    norm_linear_bound,
+    residual_arguments,
+    small,
+)
+
+from labkit.kernels import (
+    fused_linear,
+    linear_residual_triton,
+    norm_linear_plain,
+    norm_linear_triton,
+)
+from labkit.kernels.fused_linear import (
+    SplitKWorkspace,
+    Tile,
+    make_split_k_workspace,
+    row_statistics,
+    tile_of,
+)
+
+
+@pytest.mark.slow
+@dtypes
+@small
+@devices
+@pytest.mark.parametrize("function", LINEAR_RESIDUAL)
+def test_it_is_linear_and_residual(
+    function: Callable, device: str, sizes: tuple[int, int, int], dtype: torch.dtype
+):
+    assert_is_linear_and_residual(function, make_case(*sizes, dtype, device))
+
+
+@pytest.mark.slow
+@needs_triton
+@devices
+@pytest.mark.parametrize("split_k", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "block_m, block_n, dtype",
+    [(16, 32, torch.float16), (64, 32, torch.float32), (32, 16, torch.bfloat16)],
+    ids=str,
+)
+def test_a_tile_may_be_shared(block_m: int, block_n: int, split_k: int, device: str, dtype: torch.dtype):
+    """K is five blocks: the parts are not of one size, and of four, one is empty."""
+    workspace = make_split_k_workspace(torch.device(device), num_partials=2**14, num_tiles=16)
+    workspace.partials.fill_(torch.nan)
+    case = make_case(17, 40, 75, dtype, device)
+    tile = Tile(block_m, block_n, 16, split_k, 4, 2)
+    for _ in range(2):
+        statistics = assert_is_linear_and_residual(
+            linear_residual_triton, case, tile=tile, workspace=workspace
+        )
+        assert statistics.width == block_n
+        assert not workspace.counters.any()  # it can be launched again
+
+
+@pytest.mark.slow
+@needs_triton
+@dtypes
+@devices
+@pytest.mark.parametrize("block_n", [16, 64])
+@pytest.mark.parametrize("N", [1, 33, 64])
+def test_statistics_are_those_of_what_is_stored_whatever_the_tile(
+    N: int, block_n: int, device: str, dtype: torch.dtype
+):
+    """Rows of a mean far from 0: of what is summed, and not stored, they would be others."""
+    case = make_case(5, N, 40, dtype, device)
+    case["residual"] += 100
+    tile = Tile(16, block_n, 16, 2, 4, 2)
+    out, statistics = linear_residual_triton(**residual_arguments(case), tile=tile)
+    expected = row_statistics(out, block_n)
+    assert statistics.width == expected.width == block_n
+    torch.testing.assert_close(statistics.parts, expected.parts, rtol=1e-5, atol=1e-5)
+    # And a LayerNorm that is told them is that of the row.
+    behind = make_case(5, 20, N, dtype, device) | {"x": out}
+    arguments = norm_arguments(behind) | {"statistics": statistics}
+    for function in (norm_linear_plain, norm_linear_triton):
+        off = (function(**arguments).double() - layer_norm_then_linear(behind)).abs()
+        assert (off <= norm_linear_bound(behind)).all()
+
+
+@needs_triton
+@devices
+def test_parts_are_added_in_their_order(device: str):
+    """1e8 and -1e8 first, then 1: in any other order the 1 is lost."""
+    arguments = residual_arguments(make_case(1, 16, 48, device=device))
+    x, weight, bias, residual = arguments.values()
+    weight.zero_(), bias.zero_(), residual.zero_(), x.fill_(1)
+    weight[:, 0], weight[:, 16], weight[:, 32] = 1e8, -1e8, 1
+    out, statistics = linear_residual_triton(**arguments, tile=Tile(16, 16, 16, 3, 4, 2))
+    assert (out == 1).all()
+    assert statistics.parts.tolist() == [[[1, 0]]]
+
+
+@needs_triton
+def test_without_a_workspace_each_call_makes_its_own_and_no_larger_than_needed(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    made = []
+
+    def spy(device: torch.device, num_partials: int, num_tiles: int) -> SplitKWorkspace:
+        made.append(make_split_k_workspace(device, num_partials, num_tiles))
+        return made[-1]
+
+    monkeypatch.setattr(fused_linear, "make_split_k_workspace", spy)
+    tile = tile_of(5, 20, 200)
+    assert tile.split_k > 1
+    for _ in range(2):
+        assert_is_linear_and_residual(linear_residual_triton, make_case(5, 20, 200))
+    first, second = made
+    assert len(first.counters) == 1 and not first.counters.any()  # one tile
+    assert len(first.partials) == tile.split_k * tile.block_m * tile.block_n
+    assert first.counters.data_ptr() != second.counters.data_ptr()
+
+
+@needs_triton
+def test_a_call_with_a_workspace_makes_none(monkeypatch: pytest.MonkeyPatch):
+    workspace = make_split_k_workspace(torch.device(KERNEL_DEVICE))
+    monkeypatch.delattr(fused_linear, "make_split_k_workspace")
+    assert_is_linear_and_residual(linear_residual_triton, make_case(5, 20, 200), workspace=workspace)
+
+
+@needs_triton
+def test_counters_are_cleared_if_a_launch_is_interrupted(monkeypatch: pytest.MonkeyPatch):
+    workspace = make_split_k_workspace(torch.device(KERNEL_DEVICE), num_partials=2**12, num_tiles=4)
+
+    class Interrupted:
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable:
+            def launch(*args: object, **kwargs: object) -> None:
+                workspace.counters[0] += 1
+                raise KeyboardInterrupt
+
+            return launch
+
+    case = make_case()
+    options = {"tile": Tile(16, 16, 16, 2, 4, 2), "workspace": workspace}
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(fused_linear, "_linear_residual_kernel", Interrupted())
+        linear_residual_triton(**residual_arguments(case), **options)
+    assert not workspace.counters.any()
+    assert_is_linear_and_residual(linear_residual_triton, case, **options)
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    "sizes, message",
+    [
+        (
+            {"num_partials": 1000},
+            r"workspace.partials has room for 1000, but .* needs 3072: .* num_tiles=6\)",
+        ),
+        ({"num_tiles": 5}, r"workspace.counters has room for 5, but .* needs 6"),
+    ],
+    ids=["partials", "counters"],
+)
+def test_a_workspace_too_small_is_refused(sizes: dict, message: str):
+    arguments = residual_arguments(make_case(M=17))
+    workspace = make_split_k_workspace(torch.device(KERNEL_DEVICE), **sizes)
+    with pytest.raises(ValueError, match=f"^{message}"):
+        linear_residual_triton(**arguments, tile=Tile(16, 16, 16, 2, 4, 2), workspace=workspace)

@@ -1,0 +1,121 @@
+"""Attention that stores as it goes, split among programs: how many, over which tokens, with one workspace."""
+
+import numpy as np
+import pytest
+import torch
+from attention_append_cases import (
+    KERNEL_DEVICE,
+    MOST_SPLITS,
+    NOBODY,
+    assert_attends_and_stores,
+    bits,
+    make_case,
+    needs_triton,
+    split_in,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labkit.kernels import (
+    SplitWorkspace,
+    num_splits,
+    paged_attention_append,
+    paged_attention_append_triton,
+    triton_status,
+)
+
+if triton_status().mode == "interpreter":
+    from triton.runtime.interpreter import InterpreterBuilder
+
+pytestmark = pytest.mark.slow
+
+needs_interpreter = pytest.mark.skipif(
+    triton_status().mode != "interpreter", reason=f"not in the interpreter: {triton_status().reason}"
+)
+
+
+@needs_triton
+@pytest.mark.parametrize("splits", [1, 2, 3, 4, 5, MOST_SPLITS])
+def test_in_any_number_of_programs_it_is_the_one_kernel(splits: int):
+    """Also in more than there are pieces of tokens: then some have nothing but a share of 0. (Which of them
+    counts the current token makes no difference, as long as it is one and not each: the sum is the same.)"""
+    one, split = (make_case([200, 63, NOBODY], H=1, D=20, block_size=16) for _ in range(2))
+    expected = paged_attention_append_triton(**one.arguments)
+    out = assert_attends_and_stores(split_in(splits), split)
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+    assert torch.equal(bits(split.k_pool), bits(one.k_pool))
+
+
+@needs_triton
+def test_a_workspace_serves_one_call_after_the_other_whatever_their_size():
+    """Made for a large batch, as an engine does it; what one call leaves is nothing to the next."""
+    workspace = SplitWorkspace(6, 3, 8, torch.device(KERNEL_DEVICE))
+    for splits, lens, H in [(5, [70, 140], 2), (2, [9], 3), (7, [130, NOBODY], 1), (3, [0], 1)]:
+        for _ in range(2):
+            assert_attends_and_stores(split_in(splits, workspace), make_case(lens, H=H))
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 64, 2000])
+@pytest.mark.parametrize("num_heads", [1, 12])
+@pytest.mark.parametrize("max_tokens", [0, 1, 100, 1024])
+def test_the_number_of_splits_is_one_that_a_kernel_takes(batch_size: int, num_heads: int, max_tokens: int):
+    splits = num_splits(batch_size, num_heads, max_tokens)
+    assert isinstance(splits, int)
+    assert 1 <= splits <= min(MOST_SPLITS, max(1, max_tokens))
+
+
+def test_every_piece_of_the_longest_row_has_a_program_while_there_are_enough():
+    """Also the last, in which there may be a single token."""
+    for tokens, splits in ((32, 1), (33, 2), (64, 2), (65, 3), (500, 16), (1024, 16)):
+        assert num_splits(1, 12, tokens) == splits
+    assert [num_splits(B, 12, 1024) for B in (5, 6, 8, 16, 44, 64)] == [16, 14, 11, 5, 2, 1]
+
+
+@pytest.mark.parametrize(
+    "row_bytes, at_once, else_", [(2, 32, 16), (128, 32, 16), (256, 16, 8), (512, 8, 4), (2**20, 2, 1)]
+)
+def test_of_wide_rows_fewer_tokens_are_read_at_a_time(row_bytes: int, at_once: int, else_: int):
+    """128 bytes is a head of 64 in half precision."""
+    most = paged_attention_append.PROGRAMS_AT_ONCE
+    assert paged_attention_append.tokens_at_a_time(most, row_bytes) == at_once
+    assert paged_attention_append.tokens_at_a_time(most + 1, row_bytes) == else_
+
+
+@needs_interpreter
+@pytest.mark.parametrize("splits", [1, 3])
+def test_the_table_is_not_read_beside_its_rows(splits: int, monkeypatch: pytest.MonkeyPatch):
+    """Not after the last, which is that of the rows that pad: what is there would not be used, but it may be
+    nobody's memory. Rows have one block here, and every piece of 32 tokens goes beyond it."""
+    case = make_case([3, NOBODY], H=1, block_size=16)
+    table = case.arguments["block_table"]
+    beside = 64  # numbers on each side
+    memory = torch.zeros(table.numel() + 2 * beside, dtype=torch.int32)
+    case.arguments["block_table"] = memory[beside:-beside].view(table.shape).copy_(table)
+    places, load = [], InterpreterBuilder.create_masked_load
+
+    def spy(self, pointers, mask, *rest):
+        places.extend((pointers.data[mask.data].astype(np.int64) - memory.data_ptr()).ravel().tolist())
+        return load(self, pointers, mask, *rest)
+
+    monkeypatch.setattr(InterpreterBuilder, "create_masked_load", spy)
+    assert_attends_and_stores(split_in(splits), case)
+    read = {place // 4 for place in places if 0 <= place < 4 * len(memory)}
+    assert read and beside <= min(read) and max(read) < len(memory) - beside
+
+
+SIZES = st.tuples(st.integers(1, 500), st.integers(1, 32), st.integers(0, 5000))
+
+
+@given(SIZES, st.integers(1, 500), st.integers(1, 5000))
+def test_more_rows_are_split_less_and_more_tokens_more(sizes: tuple, rows: int, tokens: int):
+    batch_size, num_heads, max_tokens = sizes
+    splits = num_splits(*sizes)
+    assert num_splits(batch_size + rows, num_heads, max_tokens) <= splits
+    assert num_splits(batch_size, num_heads + rows, max_tokens) <= splits
+    assert num_splits(batch_size, num_heads, max_tokens + tokens) >= splits
+
+
+def test_a_batch_that_fills_any_gpu_is_not_split_and_one_long_request_is():
+    assert num_splits(10**6, 12, 1024) == 1
+    assert num_splits(1, 12, 1024) > 1
+    assert num_splits(1, 12, 0) == num_splits(1, 12, 1) == 1

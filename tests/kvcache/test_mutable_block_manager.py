@@ -1,0 +1,159 @@
+"""Room for a token before there is one: made in place, behind a boundary, in a copy, or not at all."""
+
+import pytest
+import torch
+from helpers import books, failing, holds, kv_numbers, make_manager
+from hypothesis import given
+from hypothesis import strategies as st
+from reservations import count, kinds, prompted, reserve
+
+from labkit.errors import OutOfBlocksError
+from labkit.kvcache import MutableInfoBlockManager, PrefixCache
+
+
+@kinds
+def test_room_is_made_in_place_behind_a_boundary_and_in_a_copy(kind):
+    manager = make_manager(kind)
+    in_place, full, alone, empty = (prompted(manager, 100 * i, n) for i, n in enumerate((3, 4, 6, 0)))
+    other = alone.fork()
+    bytes_before = manager.k_cache.clone(), manager.v_cache.clone()
+    before = [list(s.block_ids_per_layer[-1]) for s in (in_place, full, alone, other, empty)]
+    changed = reserve(in_place, full, alone, other, empty)
+    assert changed == [[1, 2, 4]] * manager.num_tables
+    after = [s.block_ids_per_layer[-1] for s in (in_place, full, alone, other, empty)]
+    assert after[0] == before[0] and after[3] == before[3]  # the last holder of a block keeps it
+    assert after[1][:-1] == before[1] and after[2][:-1] == before[2][:-1]
+    assert after[2][-1] not in before[2]
+    lengths = [[manager.info(i).length for i in ids] for ids in after]
+    assert lengths == [[4], [4, 1], [4, 3], [4, 3], [1]]
+    assert [manager.info(ids[-1]).start for ids in after] == [0, 4, 4, 4, 0]
+    paths = {
+        name: n * manager.num_tables for name, n in [("boundary", 1), ("copy_on_write", 1), ("first", 1)]
+    }
+    assert manager.append_paths == paths | {"in_place": 2 * manager.num_tables}
+    count(in_place, full, alone, other, empty)
+    manager.check_integrity([in_place, full, alone, other, empty])
+    # Of bytes, only the copy's are new: the two tokens that its block had.
+    copy = manager.info(after[2][-1]).block_index
+    for cache, was in zip((manager.k_cache, manager.v_cache), bytes_before, strict=True):
+        different = (cache != was).flatten(2).any(dim=2)  # [L, N]
+        assert {n for _, n in different.nonzero().tolist()} <= {copy} | {
+            manager.info(s.block_ids_per_layer[0][-1]).block_index for s in (alone,)
+        }
+    for session in (alone, other):
+        keys, _ = session.dense_kv()
+        expected, _ = kv_numbers(manager, 200, 6)
+        assert torch.equal(keys[:, :, :6], expected)
+
+
+@kinds
+def test_a_full_block_that_others_hold_is_not_copied(kind):
+    manager = make_manager(kind)
+    first = prompted(manager, 0, 4)
+    second = first.fork()
+    assert reserve(first, second) == [[0, 1]] * manager.num_tables
+    assert manager.append_paths == {"boundary": 2 * manager.num_tables, "in_place": 0}
+    assert manager.refcount(first.block_ids_per_layer[0][0]) == 2
+    count(first, second)
+    manager.check_integrity([first, second])
+
+
+@kinds
+def test_a_prompt_that_is_kept_is_copied_once_and_then_grown_in_place(kind):
+    manager = make_manager(kind)
+    session = prompted(manager, 0, 5)
+    cache = PrefixCache(manager, 2)
+    cache.insert((1, 2, 3, 4, 5), session.block_ids_per_layer, torch.zeros(1))
+    changed = []
+    for _ in range(4):
+        changed.append(reserve(session))
+        count(session)
+        manager.check_integrity([session, *cache])
+    yes, no = [[0]] * manager.num_tables, [[]] * manager.num_tables
+    assert changed == [yes, no, no, yes]  # the copy, and the next block
+
+
+@kinds
+def test_no_rows_is_no_change(kind):
+    manager = make_manager(kind)
+    assert manager.reserve_token_batch(0, []) == []
+    assert manager.num_free_blocks == 8
+
+
+@pytest.mark.slow
+@given(
+    block_size=st.integers(1, 5),
+    lengths=st.lists(st.integers(0, 7), min_size=1, max_size=4),
+    forked=st.lists(st.integers(0, 9), max_size=4),
+    data=st.data(),
+)
+def test_what_is_booked_is_what_an_append_books(block_size, lengths, forked, data):
+    """Rung 05's books: the same blocks of the same lengths, whoever shares them, and the same changes."""
+    sizes = {"block_size": block_size, "max_blocks_per_layer": 80}
+    managers = [make_manager(MutableInfoBlockManager, **sizes) for _ in range(2)]
+    each = []
+    for manager in managers:
+        sessions = [prompted(manager, 100 * i, length) for i, length in enumerate(lengths)]
+        for which in forked:
+            sessions.append(sessions[which % len(sessions)].fork())
+        each.append(sessions)
+    batches = st.lists(st.integers(0, len(each[0]) - 1), min_size=1, unique=True)
+    for batch in data.draw(st.lists(batches, min_size=1, max_size=4)):
+        appended, reserved = ([sessions[i] for i in batch] for sessions in each)
+        before = [[list(ids) for ids in s.block_ids_per_layer] for s in reserved]
+        new = torch.zeros(len(batch), 2, 3)
+        for layer_idx in range(2):
+            ids = [s.block_ids_per_layer[layer_idx] for s in appended]
+            managers[0].append_token_batch(layer_idx, ids, new, new)
+        changed = reserve(*reserved)
+        for layer_idx in range(2):
+            now = [s.block_ids_per_layer[layer_idx] for s in reserved]
+            was = [ids[layer_idx] for ids in before]
+            assert changed[layer_idx] == [b for b in range(len(batch)) if now[b] != was[b]]
+        count(*appended, *reserved)
+    expected, actual = (books(manager) for manager in managers)
+    del expected["append_paths"]["indexed"]
+    assert actual == expected
+    managers[1].check_integrity(each[1])
+
+
+@pytest.mark.slow
+@kinds
+@given(
+    lengths=st.lists(st.integers(0, 6), min_size=1, max_size=4), num_forks=st.integers(0, 2), data=st.data()
+)
+def test_where_blocks_run_out_all_is_as_before_once_it_is_cut_back(kind, lengths, num_forks, data):
+    """In whichever table and for whichever request; a private copy of a shared block may stay."""
+    manager = make_manager(kind, max_blocks_per_layer=30)
+    sessions = [prompted(manager, 100 * i, length) for i, length in enumerate(lengths)]
+    sessions += [sessions[i % len(sessions)].fork() for i in range(num_forks)]
+    taken = sum(s.next_token_takes_block for s in sessions) * manager.num_tables
+    if not taken:
+        return
+    held = [s.dense_kv() for s in sessions]
+    at_call = data.draw(st.integers(0, max(0, taken - 1 - num_forks * manager.num_tables)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manager, "allocate_block", failing(manager.allocate_block, at_call, OutOfBlocksError))
+        with pytest.raises(OutOfBlocksError):
+            reserve(*sessions)
+    for session in sessions:
+        session.roll_back()
+    manager.check_integrity(sessions)
+    for session, kv in zip(sessions, held, strict=True):
+        assert all(map(torch.equal, session.dense_kv(), kv))
+    reserve(*sessions)
+    count(*sessions)
+    manager.check_integrity(sessions)
+
+
+@kinds
+def test_the_pool_that_is_used_up_says_so_and_gives_nothing_away(kind):
+    manager = make_manager(kind, max_blocks_per_layer=3)
+    sessions = [prompted(manager, 0, 4), prompted(manager, 50, 4)]
+    with pytest.raises(OutOfBlocksError, match="no free block: all 3 blocks of 4 tokens are in use"):
+        reserve(*sessions)
+    for session in sessions:
+        session.roll_back()
+    manager.check_integrity(sessions)
+    assert manager.num_free_blocks == 1
+    assert holds(sessions[0], (0, 4)) and holds(sessions[1], (50, 4))

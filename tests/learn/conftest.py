@@ -1,0 +1,3 @@
+"""No figure stays open."""
+
+from figures import close_figures  # noqa: F401  (an autouse fixture)

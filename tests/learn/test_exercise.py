@@ -1,0 +1,159 @@
+"""A grader never raises, and says what is wrong."""
+
+import functools
+import re
+import statistics
+import sys
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+
+from labkit.learn import BrokenContract, Case, Exercise, not_attempted
+from labkit.learn.exercise import EndlessLoop, answer_of, limited_lines
+from labkit.learn.lesson_00 import LOCATE
+
+
+def test_a_crash_in_an_attempt_is_told():
+    verdict = LOCATE.grade(lambda position, block_table, block_size: block_table[99])
+    assert "raised IndexError" in verdict
+
+
+def test_an_attempt_that_changes_its_arguments_spoils_no_case():
+    def eats_the_table(position, block_table, block_size):
+        block_table.clear()
+        return None
+
+    assert "changed its argument block_table to []" in LOCATE.grade(eats_the_table)
+    assert LOCATE.grade(LOCATE.solution).endswith("right, all 6 cases.")
+
+
+def add(numbers, more):
+    return [a + b for a, b in zip(numbers, more, strict=True)]
+
+
+def two_lists(rng):
+    size = rng.randrange(5)
+    return {name: [rng.randrange(9) for _ in range(size)] for name in ("numbers", "more")}
+
+
+ADD = Exercise(
+    "add",
+    (
+        Case({"numbers": [1], "more": [2]}, [3], "Add them one by one."),
+        Case({"numbers": [0.1, 5], "more": [0.2, 5]}, [0.3, 10], "All of them."),
+    ),
+    add,
+    two_lists,
+    "Each number has its own partner.",
+)
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        lambda numbers, more: tuple(add(numbers, more)),
+        lambda numbers, more: np.array(numbers) + np.array(more),
+        lambda numbers, more: torch.tensor(numbers) + torch.tensor(more),
+        lambda numbers, more: [np.float64(x) for x in add(numbers, more)],
+        functools.partial(add),
+    ],
+)
+def test_a_right_answer_is_right_in_any_clothes(attempt):
+    assert ADD.grade(attempt) == "add: right, all 2 cases."
+
+
+def changes_its_argument(numbers, more):
+    for i, b in enumerate(more):
+        numbers[i] += b
+    return numbers
+
+
+def never_ends(numbers, more):
+    while True:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("attempt", "sentence"),
+    [
+        (None, "add: expected a function, not None."),
+        (3, "add: expected a function, not 3."),
+        pytest.param(10**5000, "add: expected a function, not a number of 16610 bits.", id="huge"),
+        (
+            lambda numbers, more: None,
+            "gave None, expected [3]. (A function without `return` gives None.) Add",
+        ),
+        (lambda numbers, more: {3}, "gave {3}, a set, where a list or a tuple was expected [3]. Add them"),
+        (lambda numbers, more: (x for x in [3]), "a generator, where a list or a tuple was expected [3]."),
+        (lambda numbers, more: "3", "gave '3', a str, where a list"),
+        (lambda numbers, more: np.array([[3]]), "gave array([[3]]), expected [3]. Add them one by one."),
+        (lambda numbers, more: [numbers[0] + more[0]], "(1 of 2 cases passed)"),
+        (
+            lambda numbers, more: [*add(numbers, more)[:2], *[0] * (len(more) - 2)],
+            "own partner. (all 2 cases",
+        ),
+        (changes_its_argument, "changed its argument numbers to [3]. Leave what you are given as it is."),
+        (never_ends, "has run 1,000,000 lines without an end. Is there a loop that never stops?"),
+        (lambda numbers, more: 1 / 0, "raised ZeroDivisionError: division by zero. (0 of 2 cases passed)"),
+        (lambda numbers, more: sys.exit(1), "raised SystemExit: 1."),
+        (lambda numbers, more: ADD.solution(numbers), "raised TypeError: add() missing 1 required"),
+        (lambda numbers: numbers, "raised TypeError"),
+    ],
+)
+def test_whatever_an_attempt_does_its_verdict_is_a_sentence(attempt, sentence):
+    assert sentence in ADD.grade(attempt)
+
+
+def test_an_attempt_that_is_half_written_is_not_attempted_yet():
+    def half(numbers, more):
+        return add(numbers, more) if len(numbers) in (1, 2) else not_attempted()
+
+    assert ADD.grade(half) == "add: not attempted yet."
+
+
+def test_lines_of_installed_packages_are_no_endless_loop():
+    with limited_lines(100):
+        assert statistics.fmean(Fraction(n) for n in range(50)) == 24.5
+    with pytest.raises(EndlessLoop), limited_lines(100):
+        never_ends([], [])
+
+
+def test_the_first_random_call_that_fails_is_a_short_one():
+    verdict = ADD.grade(lambda numbers, more: [*add(numbers, more)[:2], *more[2:]])
+    assert re.search(r"\(numbers=\[\d, \d, \d\], more=\[\d, \d, \d\]\) gave", verdict)
+
+
+def test_the_readers_own_interrupt_is_not_caught():
+    def interrupted(numbers, more):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ADD.grade(interrupted)
+
+
+def test_an_argument_that_is_changed_in_play_is_told():
+    def played(attempt, numbers, more):
+        return {"the sum": answer_of(attempt, numbers=numbers, more=more)}
+
+    case = Case({"numbers": [1], "more": [2]}, {"the sum": [3]}, "Add them.")
+    exercise = Exercise("add", (case,), None, play=played)
+    assert exercise.grade(add) == "add: right, all 1 cases."
+    verdict = "add: with numbers=[1], more=[2], it changed its argument numbers to [3]."
+    assert exercise.grade(changes_its_argument).startswith(verdict)
+
+
+def test_an_exercise_that_is_played_is_told_by_what_was_seen():
+    def played(attempt, balls):
+        box = list(balls)
+        attempt(box)
+        if len(box) > 5:
+            raise BrokenContract("the box holds five balls.")
+        return {"the box": box, "how many": len(box)}
+
+    exercise = Exercise("put", (Case({"balls": [1]}, {"the box": [1, 2]}, "Put a 2 in."),), None, play=played)
+    assert exercise.grade(lambda box: box.append(2)) == "put: right, all 1 cases."
+    wrong = "put: with balls=[1], the box: [1], expected [1, 2]. Put a 2 in. (0 of 1 cases passed)"
+    assert exercise.grade(lambda box: None) == wrong
+    assert "with balls=[1], the box holds five balls." in exercise.grade(lambda box: box.extend(range(9)))

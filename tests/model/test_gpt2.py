@@ -1,0 +1,251 @@
+"""labkit's GPT-2 against transformers', and against itself: padded, continued, a token at a time."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import GPT2LMHeadModel
+
+from labkit import InferenceEngine, LanguageModel, SamplingParams, load_model
+from labkit.model import GPT2, GPT2Config, PastKV
+from labkit.model.prefill_attention import CausalAttention
+
+# (vocab_size, n_positions, n_embd, n_layer, n_head, the rest)
+SHAPES = {
+    "head size 12, odd vocabulary": (97, 64, 48, 2, 4, {}),
+    "one layer, one head": (1003, 48, 40, 1, 1, {}),
+    "untied head": (257, 64, 64, 3, 8, {"tie_word_embeddings": False}),
+    "narrow MLP": (97, 80, 36, 2, 3, {"n_inner": 50}),
+    "wide MLP, untied head": (1003, 64, 60, 2, 5, {"n_inner": 301, "tie_word_embeddings": False}),
+    "five layers, head size 7": (2048, 96, 42, 5, 6, {}),
+    "another epsilon": (500, 64, 32, 2, 2, {"layer_norm_epsilon": 1e-3}),
+    "the other name of the same gelu": (97, 64, 32, 2, 2, {"activation_function": "gelu_pytorch_tanh"}),
+}
+LENGTHS = [7, 1, 19, 12]
+
+
+class Pair(NamedTuple):
+    """One checkpoint, loaded by labkit and by transformers."""
+
+    model: LanguageModel
+    hf: GPT2LMHeadModel
+
+    @property
+    def network(self) -> GPT2:
+        return self.model.network
+
+
+@pytest.fixture(scope="module", params=["shipped", *SHAPES])
+def pair(request, tmp_path_factory, random_hf, save_checkpoint, tiny, tiny_hf) -> Pair:
+    if request.param == "shipped":
+        return Pair(tiny, tiny_hf)
+    vocab_size, n_positions, n_embd, n_layer, n_head, rest = SHAPES[request.param]
+    hf = random_hf(
+        vocab_size=vocab_size, n_positions=n_positions, n_embd=n_embd, n_layer=n_layer, n_head=n_head, **rest
+    )
+    return Pair(load_model(save_checkpoint(hf, tmp_path_factory.mktemp("checkpoint"))), hf)
+
+
+def random_prompts(gpt2: GPT2, lengths: Sequence[int] = LENGTHS) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randint(gpt2.config.vocab_size, (n,), generator=generator) for n in lengths]
+
+
+def prefill_ragged(gpt2: GPT2, prompts: list[Tensor], pad_id: int = 0, past: PastKV | None = None):
+    lengths = torch.tensor([len(p) for p in prompts])
+    return gpt2.prefill(pad_sequence(prompts, batch_first=True, padding_value=pad_id), lengths, past)
+
+
+@torch.inference_mode()
+def all_logits(gpt2: GPT2, input_ids: Tensor) -> Tensor:
+    """Logits [B, T, V] after every token of [B, T], without the cache."""
+    positions = torch.arange(input_ids.shape[1]).expand_as(input_ids)
+    return gpt2.lm_head(gpt2(input_ids, positions, CausalAttention()))
+
+
+def assert_near(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_logits_equal_transformers_at_every_position(pair: Pair):
+    input_ids = torch.stack(random_prompts(pair.network, [33, 33, 33]))
+    with torch.inference_mode():
+        expected = pair.hf(input_ids).logits
+    assert_near(all_logits(pair.network, input_ids), expected)
+
+
+@pytest.mark.slow
+def test_logits_equal_transformers_at_the_last_position_there_is(tiny: LanguageModel, tiny_hf):
+    (prompt,) = random_prompts(tiny.network, [tiny.config.n_positions])
+    with torch.inference_mode():
+        expected = tiny_hf(prompt[None]).logits[:, -1]
+    assert_near(prefill_ragged(tiny.network, [prompt]).last_logits, expected)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_tied_head_is_the_embedding_itself(tied: bool):
+    gpt2 = GPT2(GPT2Config(97, 16, 12, 1, 3, tie_word_embeddings=tied))
+    assert (gpt2.lm_head.weight is gpt2.wte.weight) == tied
+
+
+def test_a_padded_row_gives_the_logits_of_its_prompt_alone(pair: Pair):
+    prompts = random_prompts(pair.network)
+    together = prefill_ragged(pair.network, prompts)
+    for b, prompt in enumerate(prompts):
+        alone = prefill_ragged(pair.network, [prompt])
+        assert_near(together.last_logits[b], alone.last_logits[0])
+        assert_near(together.last_logits[b], all_logits(pair.network, prompt[None])[0, -1])
+        for many, one in ((together.keys, alone.keys), (together.values, alone.values)):
+            assert_near(many[:, b, :, : len(prompt)], one[:, 0])
+
+
+def test_pad_ids_change_nothing(pair: Pair):
+    prompts = random_prompts(pair.network)
+    zeros, others = (prefill_ragged(pair.network, prompts, pad_id) for pad_id in (0, 96))
+    assert torch.equal(zeros.last_logits, others.last_logits)
+    for b, prompt in enumerate(prompts):
+        written = (slice(None), b, slice(None), slice(len(prompt)))
+        assert torch.equal(zeros.keys[written], others.keys[written])
+        assert torch.equal(zeros.values[written], others.values[written])
+
+
+def padded_past(gpt2: GPT2, prefixes: list[Tensor], filler: float) -> PastKV:
+    """The prefixes' keys and values, `filler` where a row has none."""
+    config = gpt2.config
+    longest = max(map(len, prefixes))
+    shape = (config.n_layer, len(prefixes), config.n_head, longest, config.head_dim)
+    past = PastKV(
+        torch.full(shape, filler), torch.full(shape, filler), torch.tensor([len(p) for p in prefixes])
+    )
+    for b, prefix in enumerate(prefixes):
+        if len(prefix):
+            computed = prefill_ragged(gpt2, [prefix])
+            past.keys[:, b, :, : len(prefix)] = computed.keys[:, 0]
+            past.values[:, b, :, : len(prefix)] = computed.values[:, 0]
+    return past
+
+
+def test_every_row_starts_at_position_0_or_where_its_past_ends(tiny: LanguageModel):
+    prompts = random_prompts(tiny.network, [3, 5])
+    past = padded_past(tiny.network, [prompts[0][:0], prompts[1]], filler=0.0)
+    seen: list[Tensor] = []
+    with tiny.network.wpe.register_forward_pre_hook(lambda _, args: seen.append(args[0])):
+        prefill_ragged(tiny.network, prompts)
+        prefill_ragged(tiny.network, prompts, past=past)
+    assert [positions.tolist() for positions in seen] == [
+        [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4]],
+        [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]],
+    ]
+
+
+@pytest.mark.parametrize("held", [[0, 0, 18, 5], [6, 0, 1, 11], [3, 0, 9, 6]])
+def test_a_prefill_that_continues_equals_one_of_the_whole(pair: Pair, held: list[int]):
+    prompts = random_prompts(pair.network)
+    past = padded_past(pair.network, [p[:n] for p, n in zip(prompts, held, strict=True)], filler=100.0)
+    whole = prefill_ragged(pair.network, prompts)
+    rest = prefill_ragged(pair.network, [p[n:] for p, n in zip(prompts, held, strict=True)], past=past)
+    assert_near(rest.last_logits, whole.last_logits)
+    for b, (prompt, n) in enumerate(zip(prompts, held, strict=True)):
+        assert_near(rest.keys[:, b, :, : len(prompt) - n], whole.keys[:, b, :, n : len(prompt)])
+        assert_near(rest.values[:, b, :, : len(prompt) - n], whole.values[:, b, :, n : len(prompt)])
+
+
+@pytest.mark.parametrize("has_past", [False, True])
+def test_a_prefill_keeps_to_attention_that_makes_no_plan_for_each_shape(
+    tiny: LanguageModel, monkeypatch: pytest.MonkeyPatch, has_past: bool
+):
+    """cuDNN's does, in each thread anew. What others may use is as before."""
+    seen = []
+    attention = torch.nn.functional.scaled_dot_product_attention
+
+    def spy(*args: Tensor, **kwargs: object) -> Tensor:
+        seen.append(torch.backends.cuda.cudnn_sdp_enabled())
+        return attention(*args, **kwargs)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", spy)
+    input_ids, lengths = torch.tensor([[1, 2, 3]]), torch.tensor([3])
+    past = None
+    if has_past:
+        held = tiny.network.prefill(input_ids, lengths)
+        past = PastKV(held.keys, held.values, lengths)
+        seen.clear()
+    tiny.network.prefill(input_ids, lengths, past)
+    assert seen == [False] * tiny.config.n_layer
+    assert torch.backends.cuda.cudnn_sdp_enabled()
+
+
+@pytest.mark.slow
+def test_pads_past_the_last_position_do_no_harm(pair: Pair):
+    n = pair.network.config.n_positions
+    long, short = random_prompts(pair.network, [n, 9])
+    past = padded_past(pair.network, [long[: n - 1], short[:0]], filler=0.0)
+    rest = prefill_ragged(pair.network, [long[n - 1 :], short], past=past)
+    assert_near(rest.last_logits[0], prefill_ragged(pair.network, [long]).last_logits[0])
+    assert_near(rest.last_logits[1], prefill_ragged(pair.network, [short]).last_logits[0])
+
+
+def test_one_token_at_a_time_gives_the_logits_of_the_whole_forward(pair: Pair):
+    input_ids = torch.stack(random_prompts(pair.network, [13, 13]))
+    keys: dict[int, list[Tensor]] = {}  # by layer
+    values: dict[int, list[Tensor]] = {}
+
+    def attend_densely(layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        past_keys, past_values = keys.setdefault(layer_idx, []), values.setdefault(layer_idx, [])
+        past_keys.append(key)
+        past_values.append(value)
+        scores = query @ torch.cat(past_keys, dim=2).mT / key.shape[-1] ** 0.5  # [B, H, 1, T]
+        return scores.softmax(dim=-1) @ torch.cat(past_values, dim=2)
+
+    steps = [
+        pair.network.decode_one_token(input_ids[:, t], torch.full((2,), t), attend_densely)
+        for t in range(input_ids.shape[1])
+    ]
+    assert_near(torch.stack(steps, dim=1), all_logits(pair.network, input_ids))
+
+
+# --- greedy tokens ---------------------------------------------------------------------------------
+
+NUM_NEW = 64
+PROMPT_LENGTHS = [5, 1, 11, 3, 64, 2, 17, 8]
+
+
+def hf_greedy(hf: GPT2LMHeadModel, prompt: Tensor) -> list[int]:
+    """What `transformers.generate` makes of one prompt."""
+    out = hf.generate(prompt[None], attention_mask=torch.ones_like(prompt)[None], do_sample=False)
+    return out[0, len(prompt) :].tolist()
+
+
+@pytest.fixture(scope="module")
+def greedy_case(request, tmp_path_factory, random_hf, save_checkpoint, tiny, tiny_hf) -> Callable:
+    """A model, 8 ragged prompts and NUM_NEW tokens of transformers for each, end of text or not."""
+    model, hf = tiny, tiny_hf
+    if request.param == "random":
+        hf = random_hf(vocab_size=1003, n_positions=160, n_embd=60, n_layer=3, n_head=5)
+        model = load_model(save_checkpoint(hf, tmp_path_factory.mktemp("greedy")))
+    prompts = random_prompts(model.network, PROMPT_LENGTHS)
+    if request.param == "shipped":
+        text = model.tokenizer.encode("To be, or not to be: once upon a time, there was a little girl. ") * 4
+        prompts = [torch.tensor(text[start : start + n]) for start, n in enumerate(PROMPT_LENGTHS)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hf.generation_config, "eos_token_id", None)
+        patch.setattr(hf.generation_config, "pad_token_id", 0)
+        patch.setattr(hf.generation_config, "max_new_tokens", NUM_NEW)
+        return model, prompts, [hf_greedy(hf, prompt) for prompt in prompts]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch_size", [1, 3, 8])
+@pytest.mark.parametrize("greedy_case", ["shipped", "random"], indirect=True)
+def test_greedy_tokens_of_a_ragged_batch_equal_transformers_generate(greedy_case, batch_size: int):
+    model, prompts, expected = greedy_case
+    engine = InferenceEngine(model, device="cpu")
+    completions = engine.generate(
+        [prompt.tolist() for prompt in prompts[:batch_size]],
+        SamplingParams(max_new_tokens=NUM_NEW, stop_on_eos=False),
+    )
+    assert [list(c.token_ids) for c in completions] == expected[:batch_size]
+    assert {len(c.token_ids) for c in completions} == {NUM_NEW}

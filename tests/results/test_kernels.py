@@ -1,0 +1,102 @@
+"""What kernels are for, told by their names; the names are those of recorded steps."""
+
+import pytest
+from made_records import traced
+
+from labkit.results import KernelTime, load, load_all
+from labkit.results.kernels import (
+    ATTENTION,
+    FUSED_PRODUCTS,
+    GROUPS,
+    HEAD,
+    IDLE,
+    LAYERS,
+    PARTS,
+    PRODUCTS,
+    REST,
+    SPLIT_K_SUMS,
+    group_counts,
+    group_us,
+    part_counts,
+    part_us,
+    purpose_of,
+    rest_table,
+    short_name,
+    slowest_single,
+)
+
+
+def step_of(**counts_and_us: tuple[int, float]):
+    kernels = tuple(KernelTime(name, count, us) for name, (count, us) in counts_and_us.items())
+    return traced("10", 64, 400.0, sum(kernel.us for kernel in kernels), kernels)
+
+
+SEPARATE = step_of(
+    **{
+        "nvjet_hsh_64x8_TNT": (36, 100.0),
+        "void cublasLt::splitKreduce_kernel<32, 16>": (12, 24.0),
+        "_paged_attn_append_kernel": (12, 60.0),
+        "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::Half>": (25, 50.0),
+        "void at::native::vectorized_elementwise_kernel<4, CUDAFunctor_add>": (24, 40.0),
+        "void at::native::vectorized_elementwise_kernel<4, GeluCUDAKernelImpl>": (12, 20.0),
+        "void cutlass::Kernel2<cutlass_80_tensorop>": (1, 30.0),
+        "void at::native::reduce_kernel<512, 1>": (1, 9.0),
+    }
+)
+FUSED = step_of(
+    **{
+        "_split_paged_attn_append_kernel": (12, 20.0),
+        "_norm_linear_kernel": (24, 30.0),
+        "_linear_residual_kernel": (24, 10.0),
+        "nvjet_hsh_64x8": (1, 25.0),
+        "void at::native::layer_norm(float*)": (1, 7.0),
+        "Memcpy DtoH (Device -> Pinned)": (1, 3.0),
+    }
+)
+
+
+def test_kernels_are_grouped_by_what_they_are_for():
+    assert tuple(group_us(SEPARATE)) == tuple(group_counts(SEPARATE)) == GROUPS
+    assert list(group_counts(SEPARATE).values()) == [37, 12, 12, 25, 36, 1]
+    assert list(group_us(SEPARATE).values()) == [130, 24, 60, 50, 60, 9]
+    assert group_counts(FUSED)[PRODUCTS] == 49 and group_us(FUSED)[PRODUCTS] == 65
+    assert sum(group_counts(FUSED).values()) == FUSED.num_kernels  # a copy takes time, and is none
+
+
+def test_the_slowest_kernel_that_runs_once():
+    assert slowest_single(SEPARATE) == ("void cutlass::Kernel2<cutlass_80_tensorop>", 1, 30.0)
+
+
+def test_a_step_s_parts_are_the_whole_step():
+    assert part_us(FUSED) == {ATTENTION: 20, LAYERS: 40, HEAD: 25, REST: 10, IDLE: 305}
+    assert sum(part_us(FUSED).values()) == FUSED.step_us
+    assert part_counts(FUSED) == {ATTENTION: 12, LAYERS: 48, HEAD: 1, REST: 2}
+    assert list(rest_table(FUSED).index) == ["layer_norm", "Memcpy DtoH"]
+
+
+def test_every_recorded_step_s_kernels_add_up_to_its_busy_time():
+    for record in load_all("decode_kernels").values():
+        for step in record.samples:
+            assert sum(group_us(step).values()) == pytest.approx(step.gpu_busy_us)
+            assert sum(part_us(step)[part] for part in PARTS) == pytest.approx(step.gpu_busy_us)
+
+
+def test_a_recorded_layer_has_two_fused_products_before_and_two_after_its_attention():
+    step = load("idle_h100").step("10", 64)
+    counts = {}
+    for kernel in step.kernels:
+        counts[purpose_of(kernel)] = counts.get(purpose_of(kernel), 0) + round(kernel.count)
+    assert counts[FUSED_PRODUCTS] == 4 * 12 and counts[ATTENTION] % 12 == 0
+    assert SPLIT_K_SUMS not in counts
+
+
+@pytest.mark.parametrize(
+    ("kernel", "short"),
+    [
+        ("void at::native::(anonymous namespace)::norm<float, 2>(int, float*)", "norm"),
+        ("_embed_slots_kernel", "_embed_slots_kernel"),
+        ("Memcpy DtoH (Device -> Pinned)", "Memcpy DtoH"),
+    ],
+)
+def test_kernels_have_short_names(kernel, short):
+    assert short_name(kernel) == short

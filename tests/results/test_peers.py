@@ -1,0 +1,68 @@
+"""Engines side by side, as recorded."""
+
+import json
+
+import pytest
+from made_records import record_of
+
+from labkit.errors import RecordError
+from labkit.results.peers import PeerSample
+
+
+def sample(engine: str, seconds: float, first: float | None = 0.5, decode: float | None = 10.0) -> PeerSample:
+    return PeerSample(engine, seconds, first, 100, decode, equal_requests=3, limit_seconds=0.5)
+
+
+PEERS = record_of(
+    "peers",
+    [
+        sample(engine, seconds, first, decode)
+        for engine, seconds, first, decode in (
+            ("labkit 00", 8.0, 0.5, 10.0),
+            ("labkit 10", 1.0, 0.5, 10.0),
+            ("transformers", 4.0, 0.5, 10.0),
+            ("vllm", 2.0, None, None),
+        )
+        for _ in range(4)
+    ],
+    num_requests=4,
+    left_out={"sglang": "not installed here"},
+    static_cache_compiled=True,
+    versions={"transformers": "5"},
+)
+
+
+def test_engines_are_ours_or_theirs():
+    assert PEERS.engines == ["labkit 00", "labkit 10", "transformers", "vllm"]
+    assert (PEERS.ours, PEERS.theirs) == ("labkit 10", "vllm")
+    assert (PEERS.rates["vllm"], PEERS.rate("vllm")) == ([50] * 4, 50)
+    assert (PEERS.decode_rate("transformers"), PEERS.decode_rate("vllm")) == (10, None)
+    assert PEERS.limit == 200
+    assert PEERS.comparison("vllm", "labkit 10").speedup == pytest.approx(2)
+    assert PEERS.same_tokens("vllm") == 3
+    with pytest.raises(RecordError, match="no runs of 'sglang'; it has labkit 00, "):
+        PEERS.rate("sglang")
+
+
+def test_what_the_settings_say():
+    assert PEERS.left_out == {"sglang": "not installed here"} and PEERS.versions == {"transformers": "5"}
+    assert PEERS.static_cache_compiled is True and PEERS.num_requests == 4
+
+
+def test_the_table_of_peers():
+    table = PEERS.table()
+    assert list(table.loc["labkit 10"]) == ["100", "10", "500.0", "50.0"]
+    assert list(table.loc["vllm"]) == ["50", "", "", "25.0"]
+
+
+def test_the_table_against_one_of_them():
+    table = PEERS.comparison_table("labkit 10")
+    assert list(table) == ["labkit 10 is", "same tokens, of 4"]
+    assert list(table.loc["vllm"]) == ["x2.00 [2.000, 2.000] faster", 3]
+    assert list(table.loc["labkit 10"]) == ["", 3]
+
+
+def test_a_sample_survives_its_record():
+    for made in (sample("labkit 00", 8.0), sample("vllm", 2.0, None, None)):
+        raw = json.loads(json.dumps(made.to_dict()))
+        assert raw["tokens_per_second"] == 100 / made.seconds and PeerSample.from_dict(raw) == made

@@ -1,0 +1,111 @@
+"""Runs of a workload, and what a record of them says of its rungs."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_records import run_of, runs_record
+
+from labkit.errors import RecordError
+from labkit.results import Run, rates_table
+from labkit.results.runs import compared_runs, grouped, total_paths
+
+
+def ladder(**seconds: float):
+    """Four runs of each rung that decode 100 tokens in so many seconds, after half a second of prompts."""
+    runs = {rung[1:]: run_of(s, s + 0.5, prefill_seconds=0.5) for rung, s in seconds.items()}
+    return runs_record([*runs.items()] * 4, limit_seconds=0.25)
+
+
+def test_recorded_runs_are_rates_by_rung():
+    record = runs_record([("00", run_of(2.0)), ("01", run_of(1.0)), ("00", run_of(4.0))], limit_seconds=0.5)
+    assert record.rates == {"00": [50.0, 25.0], "01": [100.0]}
+    assert (record.limit, record.rate("00"), record.share_of_limit("01")) == (200, 37.5, 0.5)
+
+
+def test_two_rungs_of_a_ladder_are_compared_run_by_run():
+    sides = (("00", 2.0), ("01", 1.0), ("01", 1.1), ("00", 2.2))
+    record = runs_record([(rung, run_of(s, append_paths={"in_place": 2})) for rung, s in sides])
+    made = record.comparison("00", "01", path="boundary")
+    assert (made.before_samples, made.after_samples) == ((2.0, 2.2), (1.0, 1.1))
+    assert made.after_paths == {"in_place": 4} and "never ran" in made.warning
+
+
+def test_whole_runs_are_compared_with_their_prompts():
+    compared = ladder(r07=2.5, r08=1.0).whole_run_comparison("07", "08")
+    assert compared.before_samples == (3.0,) * 4 and compared.speedup == pytest.approx(2)
+
+
+def test_a_step_is_the_mean_of_its_run_and_the_median_of_the_runs():
+    runs = [("05", run_of(s, decode_steps=10)) for s in (1.0, 3.0, 2.0)]
+    record = runs_record([*runs, ("06", run_of(9.0))])
+    assert record.step_us("05") == pytest.approx(200_000)
+    with pytest.raises(RecordError, match="no runs of rung '07'; it has 05, 06"):
+        record.step_us("07")
+
+
+def test_what_prompts_take_of_a_run():
+    record = ladder(r07=1.5, r08=0.5)
+    assert record.prefill_share("07") == pytest.approx(0.25)
+    assert record.prefill_share("08") == pytest.approx(0.5)
+
+
+def test_the_steps_of_a_ladder():
+    table = ladder(r00=4.0, r01=1.0).table()
+    assert list(table.loc["00"]) == ["25", "6.2", "", "", ""]
+    assert list(table.loc["01"]) == ["100", "25.0", "×4.00", "[4.000, 4.000]", "faster"]
+
+
+def test_rungs_of_several_workloads_in_one_table():
+    rates = rates_table({"a": ladder(r00=4.0, r01=1.0), "b": ladder(r01=2.0)})
+    assert rates.to_dict("list") == {"a": ["25 (6.2 %)", "100 (25.0 %)"], "b": ["", "50 (12.5 %)"]}
+
+
+def stepped(*gaps_us: list[int]) -> Run:
+    """A run of two decode steps, with the gaps of each request."""
+    new_tokens = tuple(len(own) + 1 for own in gaps_us)
+    return run_of(decode_steps=2, new_tokens=new_tokens, gaps_us=[gap for own in gaps_us for gap in own])
+
+
+def test_step_times_are_medians_over_runs():
+    record = runs_record([("01", stepped([first, 2000])) for first in (1000, 3000, 9000)])
+    assert record.step_times_ms("01") == [3.0, 2.0]
+
+
+def test_step_times_need_every_request_in_every_step():
+    with pytest.raises(ValueError, match="not every request was decoded in all 2 steps"):
+        runs_record([("01", stepped([1000, 2000], [1000]))]).step_times_ms("01")
+
+
+def test_paths_of_all_runs_are_added_up_though_a_run_may_lack_one():
+    runs = [run_of(append_paths=paths) for paths in ({"a": 1}, {"b": 2}, {"a": 3, "b": 4})]
+    assert total_paths(runs) == {"a": 4, "b": 6} and total_paths([]) == {}
+
+
+def test_sides_are_compared_by_their_names():
+    compared = compared_runs([run_of(2.0)] * 2, [run_of(1.0)] * 2, ("old", "new"))
+    assert (compared.before, compared.after, compared.speedup) == ("old", "new", pytest.approx(2))
+
+
+def test_a_run_survives_its_record():
+    run = run_of(
+        1.5, 2.0, new_tokens=(3, 2), gaps_us=(1000, 2001, 7), ttft=(0.1, 0.25), append_paths={"in_place": 3}
+    )
+    raw = json.loads(json.dumps(run.to_dict()))
+    assert raw["tokens"] == 5 and raw["itl_us"] == [[1, [1000, 2001]], [1, [7]]]
+    assert Run.from_dict(raw) == run and run.gaps_us == [1000, 2001, 7]
+
+
+def test_gaps_are_grouped_by_requests_that_have_the_same():
+    assert grouped([5, 6, 5, 6, 7, 8], [3, 3, 3]) == [[2, [5, 6]], [1, [7, 8]]]
+    assert grouped([5, 5, 5], [2, 2, 2]) == [[3, [5]]]
+    assert grouped([5, 6], [3, 1, 1]) == [[1, [5, 6]], [2, []]]
+    assert grouped([5, 6], [9, 9]) == [[1, [5, 6]]]  # chunks, not tokens
+
+
+@given(st.lists(st.lists(st.integers(0, 2), max_size=3), min_size=1, max_size=6))
+def test_no_gap_is_lost_in_groups(gaps):
+    flat = [gap for own in gaps for gap in own]
+    groups = grouped(flat, [len(own) + 1 for own in gaps])
+    assert [gap for count, own in groups for gap in own * count] == flat

@@ -1,0 +1,66 @@
+"""One look: width, style, and text that is neither cut off nor written over."""
+
+from itertools import combinations
+
+import matplotlib.pyplot as plt
+import pytest
+from figures import TIMES, WAYS, all_texts, comparison, host_times
+from matplotlib.text import Text
+
+from labkit import show
+from labkit.results import Comparison
+from labkit.show.style import DPI, WIDTH
+
+
+def twelve_rungs():
+    names = [f"{i:02d} A rung with a title as long as they get" for i in range(12)]
+    return {name: [1000 * 1.5**i, 1010 * 1.5**i] * 2 for i, name in enumerate(names)}
+
+
+FIGURES = {
+    "comparison": lambda: show.draw_comparison(
+        {f"recorded: a device with a long name, {i}": comparison(1 + i / 10) for i in range(11)},
+        {"write-up 064, throughput": 1.026},
+        0.0265,
+    ),
+    "before_after": lambda: show.draw_before_after(comparison(1.1), tokens=10_000_000),
+    "one_round": lambda: show.draw_comparison(
+        {"a device with a long name": Comparison("old", "new", (5.0, 5.2), (1.0, 0.95), {}, {})}
+    ),
+    "ladder": lambda: show.draw_ladder(twelve_rungs(), 480_000, "Twelve rungs"),
+    "host_time": lambda: show.draw_host_time({f"{i:02d}": host_times(900, 1 + i / 9) for i in range(12)}),
+    "append_times": lambda: show.draw_append_times(TIMES, 3e12),
+    "write_indices": lambda: show.draw_write_indices(WAYS),
+    "many_requests": lambda: show.draw_write_indices(
+        {"sixteen": {"block_idx": range(1000, 1016), "pos": 63}}
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FIGURES)
+def test_nothing_is_cut_off_or_written_over(name):
+    figure = FIGURES[name]()
+    assert (figure.get_figwidth(), figure.dpi) == (WIDTH, DPI)
+    figure.canvas.draw()
+    # Of an annotation only the text, not its line.
+    areas = [(text.get_text(), Text.get_window_extent(text)) for text in all_texts(figure)]
+    width, height = figure.canvas.get_width_height()
+    for text, area in areas:
+        inside = min(area.x0, area.y0) > -1 and area.x1 < width + 1 and area.y1 < height + 1
+        assert inside, f"{text!r} leaves the picture"
+    for (text, area), (other_text, other) in combinations(areas, 2):
+        # Lines of text may touch: what a font keeps free above and below belongs to its area.
+        assert not area.padded(0, -2).overlaps(other), f"{text!r} is written over {other_text!r}"
+
+
+def test_figures_are_as_wide_as_the_house_says():
+    figure = show.draw_limit([8], [0.1], [0.4], "a device")
+    assert 880 <= figure.get_figwidth() * figure.dpi <= 920
+    assert figure.get_figwidth() == WIDTH and figure.dpi == DPI
+
+
+def test_drawing_leaves_the_readers_own_style_alone():
+    before = plt.rcParams["axes.titleweight"]
+    show.draw_limit([8], [0.1], [0.4], "a device")
+    assert plt.rcParams["axes.titleweight"] == before != "bold"

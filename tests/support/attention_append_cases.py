@@ -1,0 +1,243 @@
+"""Cases for attention that stores as it goes, and what it is compared with: dense attention in float64.
+
+Every slot of the pools that holds no token is NaN, the new token's own among them, so whatever reads one is
+found out. Whole pools are compared bit by bit, so whatever is written beside its slot is, too.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from labkit.kernels import (
+    SplitWorkspace,
+    paged_attention_append,
+    paged_attention_append_plain,
+    paged_attention_append_split_triton,
+    paged_attention_append_triton,
+    triton_status,
+)
+
+# Kernels run in the interpreter on CPU tensors, or compiled on the GPU's.
+KERNEL_DEVICE = "cuda" if triton_status().mode == "native" else "cpu"
+# Half precision: one unit in the last place of the result, because the interpreter cuts bfloat16 off.
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 2**-10, torch.bfloat16: 2**-7}
+BITS = {torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}
+NOBODY = -1  # as a context length: a row that pads the batch
+MOST_SPLITS = paged_attention_append.MAX_SPLITS
+
+needs_triton = pytest.mark.skipif(triton_status().mode == "off", reason=triton_status().reason)
+dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+
+
+class Case(NamedTuple):
+    """The arguments of one call, by name; the pools they are a layer of; and what is expected of the call."""
+
+    arguments: dict[str, Tensor | int]
+    k_pool: Tensor  # [L, N, H, block_size, D]
+    v_pool: Tensor
+    context_lens: list[int]  # of each request, NOBODY for a row that pads
+    places: list[tuple[int, int, int]]  # request, block and slot of each new token
+    keys: list[Tensor]  # of each request, [T, H, D]
+    values: list[Tensor]
+
+
+def make_case(
+    context_lens: list[int],
+    H: int = 2,
+    D: int = 8,
+    block_size: int = 4,
+    dtype: torch.dtype = torch.float32,
+    device: str = KERNEL_DEVICE,
+    num_blocks: int | None = None,
+    num_layers: int = 3,
+    spare_slots: int = 2,
+) -> Case:
+    """Random requests in any slots, their blocks in any order, at the far end of a larger pool.
+
+    Keys and values are as the model makes them, views of one tensor; the table is one of two; the rows that
+    pad share the last slot. Slots that nobody is in look as if somebody were.
+    """
+    generator = torch.Generator(device).manual_seed(0)
+    B = len(context_lens)
+
+    def randn(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, device=device).to(dtype)
+
+    def permutation(n: int) -> Tensor:
+        return torch.randperm(n, generator=generator, device=device)
+
+    needed = [0 if n == NOBODY else n // block_size + 1 for n in context_lens]  # the new token's included
+    N = num_blocks or sum(needed) + 1
+    blocks_of = (N - 1 - permutation(sum(needed))).split(needed)
+    S, M = B + spare_slots + 1, max(1, *needed)
+    slot_mapping = permutation(S - 1)[:B]
+    tables = torch.full((2, S, M), N, dtype=torch.int32, device=device)  # there is no such block
+    tables[:, S - 1] = 0
+    lens = torch.full((S,), M * block_size - 1, dtype=torch.int32, device=device)
+    lens[S - 1] = NOBODY
+    k_pool, v_pool = (
+        torch.full((num_layers, N, H, block_size, D), torch.nan, dtype=dtype, device=device) for _ in range(2)
+    )
+    keys, values = ([randn(max(n, 0), H, D) for n in context_lens] for _ in range(2))
+    layer, places = num_layers // 2, []
+    for b, n in enumerate(context_lens):
+        if n == NOBODY:
+            slot_mapping[b] = S - 1
+            continue
+        tables[1, slot_mapping[b]] = 0
+        tables[1, slot_mapping[b], : needed[b]] = blocks_of[b].int()
+        lens[slot_mapping[b]] = n
+        t = torch.arange(n, device=device)
+        block, pos = blocks_of[b][t // block_size], t % block_size
+        k_pool[layer, block, :, pos] = keys[b]
+        v_pool[layer, block, :, pos] = values[b]
+        places.append((b, int(blocks_of[b][-1]), n % block_size))
+    query, key_new, value_new = randn(B, 1, 3, H, D).permute(2, 0, 3, 1, 4)[:, :, :, 0]  # [B, H, D] each
+    arguments = {
+        "query": query,
+        "key_new": key_new,
+        "value_new": value_new,
+        "k_cache_layer": k_pool[layer],
+        "v_cache_layer": v_pool[layer],
+        "block_table": tables[1],
+        "context_lens": lens,
+        "slot_mapping": torch.cat([slot_mapping, slot_mapping])[:B],
+        "max_context_len": max(0, *context_lens),
+    }
+    return Case(arguments, k_pool, v_pool, context_lens, places, keys, values)
+
+
+def bits(tensor: Tensor) -> Tensor:
+    return tensor.view(BITS[tensor.dtype])
+
+
+def workspace_for(arguments: dict) -> SplitWorkspace:
+    """As small as it may be, and what lies in it is no number."""
+    query = arguments["query"]
+    workspace = SplitWorkspace(*query.shape, query.device)
+    workspace.partial_out.fill_(torch.nan)
+    workspace.partial_softmax.fill_(torch.nan)
+    return workspace
+
+
+def split_in(splits: int, workspace: SplitWorkspace | None = None) -> Callable[..., Tensor]:
+    """The split form as one of `PagedAttentionAppend`; after each call, nobody has arrived for the next."""
+
+    def attention(max_context_len: int, **arguments: Tensor) -> Tensor:
+        space = workspace or workspace_for(arguments)
+        out = paged_attention_append_split_triton(**arguments, workspace=space, splits=splits)
+        assert not space.arrived.any()
+        return out
+
+    return attention
+
+
+KERNELS = {
+    "triton": paged_attention_append_triton,
+    "in 3": split_in(3),
+}
+PLAIN = pytest.param(paged_attention_append_plain, id="plain")
+TRITON = [pytest.param(attention, id=name, marks=needs_triton) for name, attention in KERNELS.items()]
+each_form = pytest.mark.parametrize("attention", [PLAIN, *TRITON])
+
+
+def dense_attention(case: Case) -> Tensor:
+    """The definition, a request at a time, in float64: [B, H, D]. A row that pads sees itself alone."""
+    rows = []
+    for b, query in enumerate(case.arguments["query"].double()):  # [H, D]
+        keys = torch.cat([case.keys[b], case.arguments["key_new"][b : b + 1]]).double()  # [T + 1, H, D]
+        values = torch.cat([case.values[b], case.arguments["value_new"][b : b + 1]]).double()
+        scores = torch.einsum("hd,thd->ht", query, keys) / query.shape[-1] ** 0.5
+        rows.append(torch.einsum("ht,thd->hd", scores.softmax(dim=-1), values))
+    return torch.stack(rows)
+
+
+def pools_after(case: Case) -> tuple[Tensor, Tensor]:
+    """The bits of both pools with each new token in its slot."""
+    after = []
+    for pool, name in ((case.k_pool, "key_new"), (case.v_pool, "value_new")):
+        expected = bits(pool).clone()
+        for b, block, pos in case.places:
+            for h in range(pool.shape[2]):
+                expected[len(pool) // 2, block, h, pos] = bits(case.arguments[name][b, h])
+        after.append(expected)
+    return tuple(after)
+
+
+def assert_attends_and_stores(attention: Callable[..., Tensor], case: Case) -> Tensor:
+    """It is dense attention, each new token is in its slot, and nothing else in the pools has changed."""
+    query, expected_pools = case.arguments["query"], pools_after(case)
+    out = attention(**case.arguments)
+    assert (out.shape, out.dtype, out.device) == (query.shape, query.dtype, query.device)
+    tolerance = TOLERANCE[out.dtype]
+    torch.testing.assert_close(out.double(), dense_attention(case), rtol=tolerance, atol=tolerance)
+    for pool, expected in zip((case.k_pool, case.v_pool), expected_pools, strict=True):
+        assert torch.equal(bits(pool), expected)
+    return out
+
+
+def permuted(tensor: Tensor, order: Sequence[int]) -> Tensor:
+    """The same values, laid out in memory in another order of dimensions."""
+    back = torch.tensor(order).argsort().tolist()
+    return tensor.permute(*order).contiguous().permute(*back)
+
+
+def far_case(device: str, dtype: torch.dtype = torch.float16) -> Case:
+    """Trap 11. A block begins at number 2**32, which an index of 32 bits takes for 0, others beyond it, and
+    their table has near ones between. Memory is only reserved: of 8.6 GB a few pages are touched."""
+    H, D, block_size, far = 2, 64, 64, 2**18
+    try:
+        pool = torch.empty(far + 4, 2, H, block_size, D, dtype=dtype, device=device)
+    except RuntimeError as error:  # out of memory on a GPU is one, too
+        pytest.skip(f"8.6 GB could not be reserved: {error}")
+    pool[:4] = torch.nan  # what an index of 32 bits would find
+    generator = torch.Generator(device).manual_seed(0)
+    assert pool.stride(0) * far == 2**32
+    blocks_of = [[far + 2, 1, far + 3], [far], [0, far + 1]]
+    context_lens = [150, 20, 64]
+    B, S = len(blocks_of), 5
+    slot_mapping = torch.tensor([3, 0, 2], device=device)
+    table = torch.zeros(S, 3, dtype=torch.int32, device=device)
+    lens = torch.full((S,), NOBODY, dtype=torch.int32, device=device)
+    keys, values, places = [], [], []
+    for b, (blocks, n) in enumerate(zip(blocks_of, context_lens, strict=True)):
+        table[slot_mapping[b], : len(blocks)] = torch.tensor(blocks, dtype=torch.int32, device=device)
+        lens[slot_mapping[b]] = n
+        pool[blocks] = torch.nan
+        for half, made in enumerate((keys, values)):
+            made.append(torch.randn(n, H, D, generator=generator, device=device).to(dtype))
+            for t in range(n):
+                pool[blocks[t // block_size], half, :, t % block_size] = made[-1][t]
+        places.append((b, blocks[n // block_size], n % block_size))
+    query, key_new, value_new = torch.randn(3, B, H, D, generator=generator, device=device).to(dtype)
+    k_layer, v_layer = pool.unbind(1)
+    arguments = {
+        "query": query,
+        "key_new": key_new,
+        "value_new": value_new,
+        "k_cache_layer": k_layer,
+        "v_cache_layer": v_layer,
+        "block_table": table,
+        "context_lens": lens,
+        "slot_mapping": slot_mapping,
+        "max_context_len": max(context_lens),
+    }
+    return Case(arguments, k_layer, v_layer, context_lens, places, keys, values)
+
+
+def assert_far_places_are_found(attention: Callable, device: str) -> None:
+    case = far_case(device)
+    used = [*range(4), *range(2**18, 2**18 + 4)]
+    layers = {"key_new": case.k_pool, "value_new": case.v_pool}
+    expected = {name: bits(layer[used]).clone() for name, layer in layers.items()}
+    for b, block, pos in case.places:
+        for name in layers:
+            expected[name][used.index(block), :, pos] = bits(case.arguments[name][b])
+    out = attention(**case.arguments)
+    tolerance = TOLERANCE[out.dtype]
+    torch.testing.assert_close(out.double(), dense_attention(case), rtol=tolerance, atol=tolerance)
+    for name, layer in layers.items():
+        assert torch.equal(bits(layer[used]), expected[name])

@@ -1,0 +1,208 @@
+"""Tables of wrong values, each for every argument that it is wrong for."""
+
+import collections
+import itertools
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from helpers import Boom
+
+from labkit import SamplingParams
+
+HUGE = 10**5000  # Python refuses to write so many digits
+
+
+class Broken:
+    """A value whose own code raises."""
+
+    def __repr__(self):
+        raise RuntimeError("repr fails")
+
+    def __index__(self):
+        raise RuntimeError("index fails")
+
+    def __hash__(self):
+        raise RuntimeError("hash fails")
+
+    def __eq__(self, other):
+        raise RuntimeError("eq fails")
+
+
+class BrokenList(list):
+    def __iter__(self):
+        raise RuntimeError("iter fails")
+
+
+class BreaksAfterOne(list):
+    def __iter__(self):
+        yield self[0]
+        raise RuntimeError("the second fails")
+
+
+class Uncounted(list):
+    def __len__(self):
+        raise RuntimeError("len fails")
+
+
+class Made:
+    """A generator can be read once, so a table has what makes it."""
+
+    def __init__(self, make):
+        self.make = make
+
+
+class NeverRead(collections.abc.Sequence):
+    """Longer than any model; whoever reads it fails the test."""
+
+    def __len__(self):
+        return 10**12
+
+    def __getitem__(self, index):
+        raise Boom
+
+    def __iter__(self):
+        raise Boom
+
+
+# What is no argument of any kind; each table adds what looks almost right for its own.
+JUNK = {
+    "a number": 5,
+    "a float": 1.5,
+    "infinity": float("inf"),
+    "a huge number": HUGE,
+    "text": "x",
+    "bytes": b"x",
+    "a list": [],
+    "a list of a list": [[1]],
+    "a tuple": (1, "x"),
+    "a dict": {"a": 1},
+    "a set": {1},
+    "an array": np.array([1, 2]),
+    "a 0-d array": np.array(3),
+    "a tensor": torch.tensor([1, 2]),
+    "an object": object(),
+    "a class": int,
+    "a function": len,
+    "a generator": (i for i in ()),
+    "what raises": Broken(),
+    "megabytes of text": "x" * 10**7,
+    "megabytes of bytes": b"x" * 10**7,
+}
+
+
+def without(table, *labels):
+    return {label: value for label, value in table.items() if label not in labels}
+
+
+def rows(**cases):
+    """Parameters (name, value), a row each, from one table of values for each name."""
+    return [
+        pytest.param(name, value, id=f"{name}: {label}")
+        for name, table in cases.items()
+        for label, value in table.items()
+    ]
+
+
+@contextmanager
+def refused(error, match):
+    """The error whose message, a line, says what is wrong."""
+    with pytest.raises(error, match=match) as refusal:
+        yield
+    message = str(refusal.value)
+    assert len(message) < 400 and "\n" not in message
+
+
+def refused_by_name(error, name):
+    return refused(error, rf"\b{name}\b")
+
+
+NO_SIZE = without(JUNK, "a number", "a huge number") | {
+    "zero": 0,
+    "a negative number": -1,
+    "a huge negative number": -HUGE,
+    "True": True,
+    "text of a number": "8",
+    "a whole float": 8.0,
+    "NumPy's number": np.int64(8),
+    "torch's number": torch.tensor(8),
+}
+NO_BOOL = JUNK | {
+    "None": None,
+    "0": 0,
+    "1": 1,
+    "'no'": "no",
+    "'false'": "false",
+    "NumPy's": np.False_,
+    "torch's": torch.tensor(True),
+    "many": np.array([True, False]),
+}
+NO_CHOICE = JUNK | {
+    "None": None,
+    "no text": "",
+    "the wrong case": "FIFO",
+    "an array of choices": np.array(["fifo", "auto"]),
+    "a list of choices": ["fifo", "auto"],
+}
+NO_RUNG = JUNK | {"None": None, "a number of a rung": 5, "no text": "", "one digit": "5", "past": "12"}
+BAD_PROMPTS = without(JUNK, "text", "an array", "a tensor") | {
+    "None": None,
+    "True": True,
+    "bytearray": bytearray(b"x"),
+    "memoryview": memoryview(b"xy"),
+    "a dict of ids": {1: 2},
+    "keys of a dict": {1: 2}.keys(),
+    "an OrderedDict": collections.OrderedDict({1: 2}),
+    "a UserDict": collections.UserDict({1: 2}),
+    "a Counter": collections.Counter([1, 2]),
+    "a frozenset": frozenset({1}),
+    "a 0-d tensor": torch.tensor(3),
+    "a 2-D array": np.array([[1, 2]]),
+    "a column": torch.tensor([[1], [2]]),
+    "no rows": np.empty((0, 3), int),
+    "floats": [1.0],
+    "an array of floats": np.array([1.0, 2.0]),
+    "a tensor of bools": torch.tensor([True, False]),
+    "an array of bools": np.array([True]),
+    "a tensor of complex numbers": torch.tensor([1j]),
+    "tensors of one number": [torch.tensor([1]), torch.tensor([2])],
+    "arrays of one number": [np.array([1])],
+    "a masked array": np.ma.array([1, 2], mask=[False, True]),
+    "dates": np.array(["2024-01-01"], dtype="datetime64[D]"),
+    "a meta tensor": torch.ones(3, dtype=torch.int64, device="meta"),
+    "a huge id": [HUGE],
+    "a huge negative id": [-HUGE],
+    "an id that raises": [1, Broken()],
+    "ids that raise": BrokenList([1, 2]),
+    "ids that raise later": BreaksAfterOne([1, 2]),
+    "a length that raises": Uncounted([1, 2]),
+    "a generator that raises": Made(lambda: (1 // (2 - i) for i in range(1, 9))),
+    "the class": list,
+    "a file": open(__file__, "rb"),  # noqa: SIM115  (never read)
+    "an engine": SimpleNamespace(prompt=[1]),
+}
+ENDLESS = {
+    "a range": range(10**8),
+    "a longer range": range(10**15),
+    "count": Made(itertools.count),
+    "repeat": Made(lambda: itertools.repeat(1)),
+    "cycle": Made(lambda: itertools.cycle([1, 2])),
+    "a long array": np.zeros(10**6, np.int64),
+    "a long tensor": torch.zeros(10**6, dtype=torch.int64),
+    "a view without memory": torch.zeros(1, dtype=torch.int64).expand(10**15),
+    "an array without memory": np.broadcast_to(np.int64(1), 10**15),
+    "a long deque": collections.deque([1]) * 1000,
+    "never read": NeverRead(),
+    "a million letters": "a" * 10**6,
+    "a million spaces": " " * 10**6,
+    "a million words": "To be " * 10**6,
+}
+
+
+def fresh(prompt):
+    return prompt.make() if isinstance(prompt, Made) else prompt
+
+
+BAD_PARAMS = JUNK | {"None": None, "the class": SamplingParams, "a dict of fields": {"max_new_tokens": 3}}

@@ -1,0 +1,26 @@
+"""What the tests of `python -m labkit.bench` share."""
+
+import shlex
+import sys
+
+import pytest
+
+from labkit.bench import __main__ as bench_main
+
+TINY = "--model data/tiny-gpt2 --device cpu --no-prefix-cache --pretok --num-requests 3 --max-batch-size 2"
+
+
+def bench(monkeypatch, line: str) -> None:
+    """Run a command line in this process."""
+    monkeypatch.setattr(sys, "argv", ["bench", *shlex.split(line)])
+    bench_main.main()
+
+
+def refusal(monkeypatch, capsys, line: str) -> str:
+    with pytest.raises(SystemExit) as ended:
+        bench(monkeypatch, line)
+    assert ended.value.code == 2
+    return capsys.readouterr().err
+
+
+NUMBER = r"\d+\.\d+"

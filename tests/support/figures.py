@@ -1,0 +1,86 @@
+"""What figures show, read back; and made-up measurements to draw."""
+
+import matplotlib.pyplot as plt
+import pytest
+from matplotlib.text import Text
+
+from labkit.results import AppendTime, Comparison, HostTime
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    """No figure stays open; for a folder's conftest."""
+    yield
+    plt.close("all")
+
+
+ROUND = (1.0, 1.01, 0.99, 1.0)  # runs about 1 s
+
+
+def comparison(speedup, path=None, spread=1.0):
+    """Four runs of 8 s before; after it, runs that are `speedup` times as fast."""
+    runs = [8 * (1 + spread * (run - 1)) for run in ROUND]
+    after = tuple(run / speedup for run in runs)
+    return Comparison("old", "new", tuple(runs), after, {"generic": 9}, {"generic": 9}, path)
+
+
+def host_times(fixed_us, request_us, sizes=(1, 8, 32, 64, 128, 256)):
+    """Times of a rung whose steps take exactly so much, and so much more a request."""
+    return [
+        HostTime(size, 12, (1e-6 * (fixed_us + request_us * size),) * 3, (0.0,) * 3, (0.0,) * 3)
+        for size in sizes
+    ]
+
+
+def texts(figure):
+    return [text.get_text() for text in figure.axes[0].texts]
+
+
+def title(figure):
+    return figure.axes[0].get_title(loc="left")
+
+
+def tick_labels(axis):
+    return [label.get_text().replace("\n", " ") for label in axis.get_ticklabels()]
+
+
+def all_texts(figure):
+    """Every text that is seen: the title and the labels of ticks in view among them."""
+    unseen = set()
+    for axes in figure.axes:
+        for i, axis in enumerate((axes.xaxis, axes.yaxis)):
+            low, high = sorted(axis.get_view_interval())
+            ticks = axis.get_ticklabels()
+            unseen |= {t for t in ticks if not axes.axison or not low <= t.get_position()[i] <= high}
+    return [t for t in figure.findobj(Text) if t.get_text() and t.get_visible() and t not in unseen]
+
+
+def lines(figure, marker):
+    return [line for line in figure.axes[0].lines if line.get_marker() == marker]
+
+
+def shown_texts(figure) -> list[str]:
+    return [text.get_text() for axes in figure.axes for text in axes.texts]
+
+
+def append_times(path, microseconds, sizes=(1, 32, 2048)):
+    return [
+        AppendTime(path, size, (1e-6 * us,) * 3, (5e-5,) * 3, num_bytes=6144 * size)
+        for size, us in zip(sizes, microseconds, strict=True)
+    ]
+
+
+TIMES = [
+    *append_times("indexed", (14, 15, 37))[::-1],
+    *append_times("generic", (3, 3, 11)),
+    *append_times("full_batch", (1.2, 1.4, 16)),
+    *append_times("identity_pos", (1.2, 1.5, 16)),
+]
+WAYS = {
+    "before": {"batch_idx": (0, 1, 2), "block_idx": (7, 3, 5), "pos": (20, 20, 20)},
+    "after": {"block_idx": (7, 3, 5), "pos": 20},
+}
+
+
+def titles(figure):
+    return [axes.get_title(loc="left") for axes in figure.axes]

@@ -1,0 +1,201 @@
+"""Cases for the fused linear kernels, and what they are compared with: the definition in float64."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from labkit.kernels import (
+    NormLinear,
+    RowStatistics,
+    fold_layer_norm,
+    fused_linear,
+    linear_residual_plain,
+    linear_residual_triton,
+    norm_linear_plain,
+    norm_linear_triton,
+    triton_status,
+)
+from labkit.kernels.fused_linear import (
+    mean_and_rstd,
+    row_statistics,
+)
+
+# Kernels run in the interpreter on CPU tensors, or compiled on the GPU's.
+NATIVE = triton_status().mode == "native"
+KERNEL_DEVICE = "cuda" if NATIVE else "cpu"
+# Half precision: a few units in the last place, for the twins round after every step.
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 2**-8, torch.bfloat16: 2**-5}
+UNIT = {torch.float32: 2**-24, torch.float16: 2**-11, torch.bfloat16: 2**-8}  # of rounding to nearest
+EPS = 1e-5
+
+needs_triton = pytest.mark.skipif(triton_status().mode == "off", reason=triton_status().reason)
+dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+# The same cases once more on a GPU, for `pytest -m cuda`.
+devices = pytest.mark.parametrize(
+    "device",
+    [
+        pytest.param("cpu", marks=pytest.mark.skipif(NATIVE, reason="kernels are compiled for the GPU here")),
+        pytest.param("cuda", marks=pytest.mark.cuda),
+    ],
+)
+NORM_LINEAR = [
+    pytest.param(norm_linear_plain, id="plain"),
+    pytest.param(norm_linear_triton, id="triton", marks=needs_triton),
+]
+LINEAR_RESIDUAL = [
+    pytest.param(linear_residual_plain, id="plain"),
+    pytest.param(linear_residual_triton, id="triton", marks=needs_triton),
+]
+
+
+def randn(*shape: int, like: torch.Generator, dtype: torch.dtype) -> Tensor:
+    return torch.randn(*shape, generator=like, device=like.device).to(dtype)
+
+
+def make_case(
+    M: int = 3,
+    N: int = 33,
+    K: int = 40,
+    dtype: torch.dtype = torch.float32,
+    device: str = KERNEL_DEVICE,
+    seed: int = 0,
+) -> dict[str, Tensor]:
+    """Input, parameters and residual, by name. Results are of about the size of 1."""
+    like = torch.Generator(device).manual_seed(seed)
+    return {
+        "x": randn(M, K, like=like, dtype=dtype),
+        "norm_weight": randn(K, like=like, dtype=dtype),
+        "norm_bias": randn(K, like=like, dtype=dtype),
+        "weight": (randn(N, K, like=like, dtype=torch.float32) * K**-0.5).to(dtype),
+        "bias": randn(N, like=like, dtype=dtype),
+        "residual": randn(M, N, like=like, dtype=dtype),
+    }
+
+
+def fold(case: dict) -> NormLinear:
+    return fold_layer_norm(case["norm_weight"], case["norm_bias"], EPS, case["weight"], case["bias"])
+
+
+def norm_arguments(case: dict, width: int | None = None) -> dict:
+    """Of a norm_linear, by name; parts of `width`, or one part."""
+    x = case["x"]
+    return {"x": x, "statistics": row_statistics(x, width or x.shape[1]), "layer": fold(case)}
+
+
+def residual_arguments(case: dict) -> dict:
+    return {name: case[name] for name in ("x", "weight", "bias", "residual")}
+
+
+def double(case: dict) -> dict:
+    return {name: value.double() if isinstance(value, Tensor) else value for name, value in case.items()}
+
+
+def layer_norm_then_linear(case: dict) -> Tensor:
+    """In float64: [M, N]."""
+    a = double(case)
+    normed = F.layer_norm(a["x"], a["x"].shape[1:], a["norm_weight"], a["norm_bias"], EPS)
+    return F.linear(normed, a["weight"], a["bias"])
+
+
+def norm_linear_bound(case: dict) -> Tensor:
+    """How far off a norm_linear may be, number by number: [M, N] float64.
+
+    The weight with the norm's in it is rounded once to x's dtype, and so is the result; a float32 sum of K
+    products, taken before the mean is taken off, is off by less than 4 * sqrt(K) units of the sum of their
+    sizes, as good as surely (Higham and Mary, 2019), and what follows the sum (rsqrt, tanh) by less than 16.
+    The last factor: GELU's slope is below 1.13, and terms of second order.
+    """
+    a, unit = double(case), UNIT[case["x"].dtype]
+    x, K = a["x"], a["x"].shape[1]
+    mean = x.mean(1, keepdim=True)
+    rstd = ((x - mean).square().mean(1, keepdim=True) + EPS).rsqrt()
+    folded = (a["weight"] * a["norm_weight"]).abs()
+    rounded_weight = unit * ((x - mean) * rstd).abs() @ folded.T
+    sizes = rstd * ((x.abs() + mean.abs()) @ folded.T) + (a["weight"] * a["norm_bias"]).abs().sum(1)
+    if a["bias"] is not None:
+        sizes = sizes + a["bias"].abs()
+    summed = (4 * K**0.5 + 16) * UNIT[torch.float32] * sizes
+    stored = unit_of_storing(case["x"].dtype) * layer_norm_then_linear(case).abs()
+    return 1.2 * (rounded_weight + summed + stored)
+
+
+def unit_of_storing(dtype: torch.dtype) -> float:
+    """Triton's interpreter cuts a bfloat16 off, where a GPU rounds it to the nearest."""
+    return (2 if fused_linear.must_upcast(dtype) else 1) * UNIT[dtype]
+
+
+def assert_is_layer_norm_then_linear(
+    function: Callable, case: dict, width: int | None = None, gelu: bool = False, **options: object
+) -> None:
+    x, weight = case["x"], case["weight"]
+    out = function(**norm_arguments(case, width), gelu=gelu, **options)
+    assert (out.shape, out.dtype, out.device) == ((len(x), len(weight)), x.dtype, x.device)
+    expected = layer_norm_then_linear(case)
+    expected = F.gelu(expected, approximate="tanh") if gelu else expected
+    off = (out.double() - expected).abs()
+    assert (off <= norm_linear_bound(case)).all(), (off / norm_linear_bound(case)).max()
+
+
+def assert_is_linear_and_residual(function: Callable, case: dict, **options: object) -> RowStatistics:
+    x, weight = case["x"], case["weight"]
+    out, statistics = function(**residual_arguments(case), **options)
+    assert (out.shape, out.dtype, out.device) == ((len(x), len(weight)), x.dtype, x.device)
+    a, tolerance = double(case), TOLERANCE[x.dtype]
+    expected = F.linear(a["x"], a["weight"], a["bias"]) + a["residual"]
+    torch.testing.assert_close(out.double(), expected, rtol=tolerance, atol=tolerance)
+    assert_are_statistics_of(out, statistics)
+    return statistics
+
+
+def assert_are_statistics_of(x: Tensor, statistics: RowStatistics) -> None:
+    """Part by part, and put together: those of x as it is stored, in float64."""
+    K, (parts, width) = x.shape[1], statistics
+    assert (parts.shape, parts.dtype) == ((len(x), -(-K // width), 2), torch.float32)
+    assert parts.device == x.device and parts.is_contiguous()
+    pieces = x.double().split(width, dim=1)
+    means = torch.stack([piece.mean(1) for piece in pieces], 1)
+    squares = torch.stack([piece.var(1, correction=0) * piece.shape[1] for piece in pieces], 1)
+    expected = torch.stack([means, squares], 2)
+    torch.testing.assert_close(parts.double(), expected, rtol=1e-5, atol=1e-5)
+    mean, rstd = mean_and_rstd(statistics, K, EPS)
+    variance = x.double().var(1, correction=0)
+    torch.testing.assert_close(mean.double(), x.double().mean(1), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(rstd.double(), (variance + EPS).rsqrt(), rtol=1e-4, atol=0)
+
+
+SMALL = {
+    "one row": (1, 20, 24),
+    "one of everything": (1, 1, 1),
+    "three rows": (3, 16, 32),
+    "no multiple of anything": (17, 33, 75),
+    "two blocks of rows and one more": (33, 19, 40),
+    "more rows than the widest block": (65, 17, 70),
+    "one output": (5, 1, 64),
+    "the tiny model's": (4, 48, 64),
+}
+small = pytest.mark.parametrize("sizes", SMALL.values(), ids=SMALL)
+
+EACH = [
+    pytest.param(parameter.values[0], id=f"{name}-{parameter.id}", marks=parameter.marks)
+    for name, pair in (("norm_linear", NORM_LINEAR), ("linear_residual", LINEAR_RESIDUAL))
+    for parameter in pair
+]
+TRITON = [
+    pytest.param(norm_linear_triton, id="norm_linear", marks=needs_triton),
+    pytest.param(linear_residual_triton, id="linear_residual", marks=needs_triton),
+]
+
+
+def is_norm(function: Callable) -> bool:
+    return function in (norm_linear_plain, norm_linear_triton)
+
+
+def arguments_of(function: Callable, case: dict) -> dict:
+    return norm_arguments(case) if is_norm(function) else residual_arguments(case)
+
+
+def tensors_of(result: Tensor | tuple[Tensor, RowStatistics]) -> list[Tensor]:
+    return [result] if isinstance(result, Tensor) else [result[0], result[1].parts]

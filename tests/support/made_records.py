@@ -1,0 +1,106 @@
+"""Records in memory, whose samples say only what a test is about."""
+
+from collections.abc import Iterable
+
+from labkit.results import (
+    KINDS,
+    CostCard,
+    DeviceCounts,
+    Host,
+    HostCounts,
+    HostTime,
+    LatencyMetrics,
+    Record,
+    Run,
+    RunsRecord,
+    TracedStep,
+)
+from labkit.results.cost_cards import CardKey, RungCard
+from labkit.results.host_time import RungHostTime
+from labkit.results.runs import RungRun
+
+HOST = Host("a GPU", None, "a CPU", 8, "3.11", "2.9", None)
+
+
+def record_of(kind: str, samples: Iterable, bandwidth: float = 1e9, **settings: object) -> Record:
+    """A record of that kind."""
+    about = {"date": "2026-01-01T00:00:00+00:00", "commit": "0" * 40, "command": "python -m labkit.bench"}
+    settings = {"model": "none", **settings}
+    return KINDS[kind](
+        kind=kind, host=HOST, bandwidth=bandwidth, settings=settings, samples=tuple(samples), **about
+    )
+
+
+def run_of(
+    decode_seconds: float = 1.0,
+    seconds: float = 1.0,
+    prefill_seconds: float = 0.0,
+    decoded_tokens: int = 100,
+    decode_steps: int = 10,
+    append_paths: dict[str, int] | None = None,
+    new_tokens: tuple[int, ...] = (1,),
+    gaps_us: Iterable[int] = (),
+    **latencies: tuple[float, ...],
+) -> Run:
+    """A run; latencies: seconds of each request, by name, "ttft"."""
+    felt = {"ttft": (), "queue_wait": (), "tpot": (), "latency": (), **latencies}
+    itl = tuple(gap / 1e6 for gap in gaps_us)
+    return Run(
+        seconds,
+        prefill_seconds,
+        decode_seconds,
+        decoded_tokens,
+        decode_steps,
+        append_paths or {},
+        (1,) * len(new_tokens),
+        new_tokens,
+        LatencyMetrics(**felt, itl=itl, tokens=sum(new_tokens), span=seconds),
+    )
+
+
+def runs_record(
+    runs: Iterable[tuple[str, Run]], limit_seconds: float = 0.5, kind: str = "ladder", **settings: object
+) -> RunsRecord:
+    """A record of runs, each with its rung."""
+    return record_of(kind, [RungRun(rung, run, limit_seconds) for rung, run in runs], **settings)
+
+
+def host_time_of(
+    batch_size: int = 8,
+    step: Iterable[float] = (1.0,),
+    tables: Iterable[float] = (0.1,),
+    append: Iterable[float] = (0.1,),
+    num_layers: int = 2,
+) -> HostTime:
+    return HostTime(batch_size, num_layers, tuple(step), tuple(tables), tuple(append))
+
+
+def host_time_record(times: Iterable[tuple[str, HostTime]]) -> Record:
+    """A record of host times, each with its rung."""
+    return record_of("host_time", [RungHostTime(rung, time) for rung, time in times])
+
+
+def card_of(kernels: int | None = None, **counts: int) -> CostCard:
+    """A card whose host counts are those given and else 0; with kernels, of a GPU, too."""
+    host = HostCounts(**dict.fromkeys(HostCounts.__dataclass_fields__, 0) | counts)
+    device = None if kernels is None else DeviceCounts(kernels, 2, 1064, 1, 1, 2, "counted on a GPU")
+    return CostCard(1, {}, host, device)
+
+
+def card_record(cards: Iterable[tuple[str, int, str, tuple[int, ...], CostCard]]) -> Record:
+    """A record of cards: of each its rung, batch size, model, the lengths of its prompts, and itself."""
+    return record_of(
+        "cost_card",
+        [RungCard(rung, B, CardKey(model, {}, 64, lengths), card) for rung, B, model, lengths, card in cards],
+    )
+
+
+def traced(
+    rung: str,
+    batch_size: int,
+    step_us: float,
+    gpu_busy_us: float,
+    kernels: tuple = (),
+    context_len: int = 100,
+) -> TracedStep:
+    return TracedStep(rung, batch_size, context_len, step_us, gpu_busy_us, kernels)

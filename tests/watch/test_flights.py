@@ -1,0 +1,93 @@
+"""Steps in flight: what was launched, what was read, and who got the tokens."""
+
+import matplotlib.pyplot as plt
+import pytest
+from helpers import GREEDY, assert_no_block_is_lost, make_engine, small_model, tokens_alone
+
+from labkit import LADDER, SamplingParams
+from labkit.show import draw_flights
+from labkit.watch import record_flights
+
+AT_ONCE, ONE_BEHIND = LADDER["09"].options, LADDER["10"].options
+PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5, 6), (1, 2, 3, 4)]
+
+
+def watched_run(options, each_params, model=None, **settings):
+    engine = make_engine(model, options=options, prefix_cache=False, **settings)
+    ids = [engine.add_request(*each) for each in zip(PROMPTS, each_params, strict=False)]
+    outputs = []
+    with record_flights(engine) as watched:
+        while engine.has_work:
+            outputs += engine.step()
+    assert_no_block_is_lost(engine)
+    tokens = [tuple(o.token_id for o in outputs if o.request_id == i) for i in ids]
+    return watched, tokens
+
+
+def test_read_at_once_launches_what_is_handed_out():
+    watched, _ = watched_run(AT_ONCE, [GREEDY] * 4)
+    assert watched.tokens_launched == watched.tokens_handed_out == 4 * 7  # the first comes from the prefill
+    assert [(f.launched_in, f.read_in) for f in watched.flights] == [(i, i) for i in range(1, 8)]
+    assert watched.most_in_flight == 1
+    assert watched.calls_that_waited == list(range(1, 8))
+
+
+def test_a_stop_at_a_length_launches_nothing_in_vain():
+    each = [SamplingParams(n, stop_on_eos=False) for n in (1, 2, 5, 8)]
+    watched, _ = watched_run(ONE_BEHIND, each)
+    assert watched.tokens_launched == watched.tokens_handed_out == sum(n - 1 for n in (1, 2, 5, 8))
+    # In call 0, which is the prefill's, the first.
+    assert [(f.launched_in, f.read_in) for f in watched.flights] == [(i - 1, i) for i in range(1, 8)]
+    assert watched.most_in_flight == 2
+    assert watched.calls_that_waited == [7]
+
+
+def test_a_text_that_ends_wastes_one_token():
+    eos = tokens_alone(PROMPTS[0], GREEDY)[3]
+    model = small_model(eos_token_id=eos)
+    watched, tokens = watched_run(ONE_BEHIND, [GREEDY] * 4, model)
+    at_once, expected = watched_run(AT_ONCE, [GREEDY] * 4, model)
+    assert tokens == expected
+    ended = sum(made[-1] == eos and len(made) < 8 for made in tokens)
+    assert ended and watched.tokens_to_nobody == ended and at_once.tokens_to_nobody == 0
+    read = [flight for flight in watched.flights if flight.read_in]
+    (flight,) = (f for f in read if 0 in f.request_ids and f.token_ids[0] == eos and 0 in f.handed_to)
+    assert 0 in watched.flights[flight.number].to_nobody  # the next one
+    fig = draw_flights(watched, ends=eos)
+    (axes,) = fig.axes
+    assert len(axes.patches) == watched.tokens_launched
+    said = [text.get_text() for text in axes.texts]
+    assert (said.count("end"), said.count("×")) == (ended, ended)
+    plt.close(fig)
+
+
+def test_the_table_of_flights():
+    watched, _ = watched_run(ONE_BEHIND, [SamplingParams(3, stop_on_eos=False)] * 2)
+    rows = watched.table().to_dict("records")
+    assert [list(row.values()) for row in rows] == [[0, 1, "0 1", "-"], [1, 2, "0 1", "-"]]
+
+
+def test_a_pool_too_small_makes_the_following_step_wait():
+    each = [SamplingParams(12, stop_on_eos=False)] * 4
+    watched, tokens = watched_run(ONE_BEHIND, each, max_blocks_per_layer=8)
+    assert tokens == [tokens_alone(prompt, each[0]) for prompt in PROMPTS]
+    assert watched.tokens_to_nobody == 0
+    waited = watched.calls_that_waited
+    assert len(waited) > 1
+    for call in waited:
+        assert not [f for f in watched.flights if f.launched_in == call and f.read_in != call]
+
+
+def test_only_steps_that_are_launched_can_be_watched():
+    with (
+        pytest.raises(ValueError, match="rung 06"),
+        record_flights(make_engine(options=LADDER["05"].options)),
+    ):
+        pass
+
+
+def test_the_watch_ends():
+    engine = make_engine(options=ONE_BEHIND)
+    with record_flights(engine):
+        assert "start" in vars(engine.decode_step)
+    assert "start" not in vars(engine.decode_step) and "next_tokens" not in vars(engine.readback)

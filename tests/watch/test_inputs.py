@@ -1,0 +1,56 @@
+"""What the host tells the GPU of rung 05."""
+
+import pytest
+from helpers import GREEDY, make_engine, tokens_alone
+
+from labkit import LADDER, SamplingParams, watch
+from labkit.learn import lesson_06
+
+BELOW, THIS = LADDER["05"].options, LADDER["06"].options
+PROMPTS = [(1, 2, 3), (4, 5), (6, 7, 8, 9, 10)]
+LONG = SamplingParams(max_new_tokens=20)
+
+
+def prefilled(options, prompts=PROMPTS, params=LONG, **settings):
+    engine = make_engine(options=options, **{"prefix_cache": False, **settings})
+    for prompt in prompts:
+        engine.add_request(prompt, params)
+    engine.step()
+    return engine
+
+
+def test_all_numbers_of_a_step_are_noted():
+    engine = prefilled(BELOW)
+    (told,) = watch.record_inputs(engine, 1)
+    layers, places = engine.kv_manager.num_layers, engine.kv_manager.max_blocks_per_seq
+    assert {name: len(numbers) for name, numbers in told.items()} == {
+        "block tables": layers * len(PROMPTS) * places,
+        "context lengths": 3,
+        "token ids": 3,
+        "positions": 3,
+        "block_idx of each layer": 3 * layers,
+        "pos of each layer": 3 * layers,
+    }
+    assert told["positions"] == [3, 2, 5] and told["pos of each layer"] == [3, 2, 1] * layers
+
+
+def test_noting_changes_nothing_and_is_taken_off():
+    engine = prefilled(BELOW, params=GREEDY)
+    watch.record_inputs(engine, 3)
+    assert not {"decode_step_sessions"} & vars(engine.decode_step).keys()
+    assert "build" not in vars(engine.decode_step.block_tables)
+    made = lesson_06.finish(engine)
+    assert [tokens_alone(p, GREEDY)[-len(made[i]) :] for i, p in enumerate(PROMPTS)] == [
+        tuple(made[i]) for i in range(3)
+    ]
+
+
+def test_equal_positions_are_an_argument_and_no_tensor():
+    engine = prefilled(BELOW, [(1, 2, 3), (4, 5, 6)])
+    (told,) = watch.record_inputs(engine, 1)
+    assert "pos of each layer" not in told
+
+
+def test_an_engine_of_another_kind_is_refused():
+    with pytest.raises(ValueError, match="record_sends"):
+        watch.record_inputs(prefilled(THIS), 1)

@@ -1,0 +1,78 @@
+"""What a step launches, kernel by kernel."""
+
+import pytest
+from helpers import GREEDY, make_engine, tokens_alone, tokens_of
+
+from labkit import LADDER, watch
+from labkit.engine.step.fused import PLAIN
+from labkit.learn.lesson_09 import STANDS_FOR
+from labkit.watch.launches import Launch, ends_of, layer_of
+
+PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8]]
+SEPARATE, FUSED = LADDER["08"].options, LADDER["09"].options
+
+
+@pytest.fixture(scope="module")
+def launches() -> dict[str, list[Launch]]:
+    logs = {rung: watch.log_step(make_engine(options=LADDER[rung].options), PROMPTS) for rung in ("08", "09")}
+    return {rung: log.launches for rung, log in logs.items()}
+
+
+def test_a_layer_is_ten_kernels_or_five(launches):
+    before, after = (layer_of(launches[rung]) for rung in ("08", "09"))
+    names = [launch.name for launch in before]
+    assert names == [name for _, stands_for in STANDS_FOR for name in stands_for]
+    assert [launch.name for launch in after] == [name for name, _ in STANDS_FOR]
+    assert (len(before), len(after)) == (10, 5)
+
+
+def test_a_fused_step_is_five_kernels_a_layer_and_five_around_them(launches):
+    num_layers = 2
+    assert watch.count_kernels(launches["09"]) == 5 * num_layers + 5
+    first, last = ends_of(launches["09"], num_layers)
+    assert [launch.name for launch in first] == ["embed"]
+    assert [launch.name for launch in last] == ["layer_norm", "linear", "greedy_advance"]
+    assert watch.count_kernels(last) == 4  # two of them choose the token
+
+
+def test_a_row_of_the_log_counts_numbers(launches):
+    B, E = 2, 16
+    norm, qkv, attention, _, add, *_, gelu, _, _ = layer_of(launches["08"])
+    assert norm == Launch("layer_norm", 2 * E, B * E, B * E)
+    assert qkv == Launch("linear", 3 * E * E + 3 * E, B * E, 3 * B * E)
+    assert attention == Launch("attention", 0, 3 * B * E, B * E)
+    assert add == Launch("add", 0, 2 * B * E, B * E)
+    assert gelu == Launch("gelu", 0, 4 * B * E, 4 * B * E)
+
+
+def test_a_fused_row_counts_the_folded_weights(launches):
+    B, E = 2, 16
+    qkv, _, back, *_ = layer_of(launches["09"])
+    assert (qkv.weights, qkv.writes) == (3 * E * E + 2 * 3 * E, 3 * B * E)  # column sums and biases
+    assert (back.weights, back.writes) == (E * E + E, B * E + 2 * B)  # and two numbers a row
+
+
+@pytest.mark.parametrize("options", [SEPARATE, FUSED], ids=["08", "09"])
+def test_a_logged_step_leaves_the_engine_as_it_was(options):
+    engine = make_engine(options=options)
+    step = watch.device_step_of(engine)
+    before = step.attention.attention
+    watch.log_step(engine, PROMPTS)
+    assert step.attention.attention is before
+    if options is FUSED:
+        assert step.kernels is PLAIN
+    assert tokens_of(engine.generate(PROMPTS, GREEDY)) == [tokens_alone(tuple(p), GREEDY) for p in PROMPTS]
+    engine.check_integrity()
+
+
+def test_a_step_that_fails_is_no_longer_logged():
+    engine = make_engine(options=FUSED)
+    step = watch.device_step_of(engine)
+    with pytest.raises(ZeroDivisionError), watch.log_launches(step):
+        raise ZeroDivisionError
+    assert step.kernels is PLAIN
+
+
+def test_a_table_of_launches_starts_at_one(launches):
+    table = watch.launch_table(layer_of(launches["09"]))
+    assert list(table.index) == [1, 2, 3, 4, 5] and table["kernel"][4] == "norm_linear, GELU"

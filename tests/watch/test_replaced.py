@@ -1,0 +1,161 @@
+"""What stands in for a part of an engine, and that the part is back afterwards."""
+
+import importlib
+import inspect
+import pkgutil
+
+import pytest
+from helpers import make_engine
+
+import labkit
+from labkit import LADDER, watch
+from labkit.errors import LabkitError, OptionError
+
+
+class Base:
+    watch_points = ("greet", "part")
+
+    def __init__(self):
+        self.part = "the part"
+
+    def greet(self, name):
+        return f"hello {name}"
+
+    def hidden(self):
+        return "hidden"
+
+
+class Derived(Base):
+    watch_points = ("more",)
+
+    def more(self):
+        return "more"
+
+
+def louder(inner):
+    return lambda *args: inner(*args).upper()
+
+
+def test_inside_the_block_the_stand_in_is_called_and_afterwards_the_class_s_own():
+    owner = Base()
+    with watch.replaced(owner, "greet", louder):
+        assert owner.greet("you") == "HELLO YOU" and Base().greet("you") == "hello you"
+    assert owner.greet("you") == "hello you" and "greet" not in vars(owner)
+
+
+def test_what_an_instance_has_of_its_own_is_there_again():
+    owner = Base()
+    owner.greet = own = lambda name: f"hi {name}"
+    with watch.replaced(owner, "greet", louder):
+        assert owner.greet("you") == "HI YOU"
+    assert owner.greet is own
+    with watch.replaced(owner, "part", lambda inner: [inner]) as stand_in:
+        assert owner.part is stand_in == ["the part"]
+    assert owner.part == "the part"
+
+
+def test_all_is_back_after_an_error():
+    owner = Base()
+    with pytest.raises(ZeroDivisionError), watch.replaced(owner, "greet", louder):
+        raise ZeroDivisionError
+    assert vars(owner) == {"part": "the part"}
+
+
+def test_nested_stand_ins_wrap_each_other_and_go_in_turn():
+    owner = Base()
+    with watch.replaced(owner, "greet", louder):
+        with watch.replaced(owner, "greet", lambda inner: lambda name: f"<{inner(name)}>"):
+            assert owner.greet("you") == "<HELLO YOU>"
+        assert owner.greet("you") == "HELLO YOU"
+    assert owner.greet("you") == "hello you" and "greet" not in vars(owner)
+
+
+def test_in_a_class_it_is_replaced_for_all_instances():
+    own, owner = vars(Base)["greet"], Base()
+    with watch.replaced(Base, "greet", louder):
+        assert Base.greet(owner, "you") == owner.greet("you") == "HELLO YOU" == Derived().greet("you")
+    assert vars(Base)["greet"] is own and owner.greet("you") == "hello you"
+
+
+def test_in_a_subclass_it_is_inherited_again_afterwards():
+    with watch.replaced(Derived, "greet", louder):
+        assert Derived().greet("you") == "HELLO YOU" and Base().greet("you") == "hello you"
+    assert "greet" not in vars(Derived) and Derived().greet("you") == "hello you"
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "message"),
+    [
+        (Base(), "hidden", "Base.hidden cannot be watched: it lets greet, part be watched"),
+        (Base(), "no_such", "Base.no_such cannot be watched"),
+        (Base, "more", "Base.more cannot be watched"),
+        (object(), "hash", "object.hash cannot be watched: it has no watch points"),
+    ],
+)
+def test_what_is_not_declared_is_refused(owner, name, message):
+    with pytest.raises(OptionError, match=message) as refused, watch.replaced(owner, name, pytest.fail):
+        pytest.fail("it was not refused")
+    assert isinstance(refused.value, LabkitError)
+
+
+def test_a_subclass_adds_to_what_its_bases_declare():
+    assert watch.watch_points_of(Derived) == watch.watch_points_of(Derived()) == ["greet", "more", "part"]
+
+
+def test_a_stand_in_that_cannot_be_made_leaves_all_as_it_was():
+    owner = Base()
+    with pytest.raises(ZeroDivisionError), watch.replaced(owner, "greet", lambda inner: 1 / 0):
+        pytest.fail("there is no stand-in")
+    assert "greet" not in vars(owner)
+
+
+def test_a_note_is_made_before_the_call():
+    owner, noted = Base(), []
+    with watch.replaced(owner, "greet", watch.noting(lambda name: noted.append(name))):
+        assert owner.greet("you") == "hello you"
+        assert owner.greet(name="me") == "hello me"
+    assert noted == ["you", "me"]
+
+
+# --- what the package declares -------------------------------------------------------------------------
+
+
+def declaring_classes() -> list[type]:
+    names = [m.name for m in pkgutil.walk_packages(labkit.__path__, "labkit.") if "__main__" not in m.name]
+    modules = [importlib.import_module(name) for name in names]
+    return [
+        kind
+        for module in modules
+        for kind in vars(module).values()
+        if isinstance(kind, type) and kind.__module__ == module.__name__ and "watch_points" in vars(kind)
+    ]
+
+
+def test_every_watch_point_is_a_public_name_that_is_there():
+    kinds = declaring_classes()
+    assert {"DeviceSlots", "KVBlockManager", "DecodeStep", "StepInFlight"} <= {
+        kind.__name__ for kind in kinds
+    }
+    for kind in kinds:
+        for name in vars(kind)["watch_points"]:
+            assert not name.startswith("_")
+            is_there = hasattr(kind, name) or f"self.{name}" in inspect.getsource(kind.__init__)
+            assert is_there, f"{kind.__name__}.{name}"
+
+
+@pytest.mark.parametrize("rung", LADDER)
+def test_after_a_watch_an_engine_has_nothing_of_its_own_more_than_before(rung):
+    engine = make_engine(options=LADDER[rung].options, prefix_cache=False)
+    parts = [engine.decode_step, engine.readback, engine.kv_manager, engine.model.network]
+    before = [set(vars(part)) for part in parts]
+    engine.add_request([1, 2, 3], labkit.SamplingParams(8, stop_on_eos=False))
+    engine.step()
+    with watch.count_forwards(engine):
+        engine.step()
+    if rung < "06":
+        watch.record_inputs(engine, 1)
+    else:
+        watch.record_sends(engine, 1)
+        with watch.record_flights(engine), watch.count_work(engine), watch.count_launches(engine):
+            engine.step()
+    assert [set(vars(part)) for part in parts] == before

@@ -1,0 +1,174 @@
+"""Rows of the block table: which are kept, which are made anew, and why."""
+
+import pytest
+from helpers import make_engine, make_manager
+
+from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig, show, watch
+from labkit.learn import lesson_01
+from labkit.show.rows import REASONS
+from labkit.watch.rows import RowWatch, reason_of
+
+CACHED = LADDER["01"].options
+
+
+@pytest.fixture
+def watched(tiny):
+    """Two requests that share a cached prompt, one whose prompt fills its block, and one that waits."""
+    engine = InferenceEngine(
+        tiny,
+        CACHED,
+        device="cpu",
+        cache=CacheConfig(block_size=4, max_blocks_per_layer=40),
+        scheduler=SchedulerConfig(max_batch_size=3),
+    )
+    engine.generate([[5] * 5], SamplingParams(1))
+    for prompt, num_tokens in (([5] * 5, 12), ([5] * 5, 12), ([6] * 4, 7), ([7] * 3, 12)):
+        engine.add_request(prompt, SamplingParams(num_tokens, stop_on_eos=False))
+    return engine
+
+
+def reasons_by_request(rows, layer_idx=0):
+    of_layer = rows[rows["layer"] == layer_idx]
+    return {request: group["reason"].tolist() for request, group in of_layer.groupby("request")}
+
+
+def test_rows_change_at_first_at_boundaries_and_once_by_copy_on_write(watched):
+    rows = watch.record_rows(watched, 14)
+    kept = ["kept"] * 3
+    of_sharers = ["first", "copy_on_write", *kept[:2], "boundary", *kept, "boundary", *kept[:2]]
+    assert reasons_by_request(rows)[1] == reasons_by_request(rows)[2] == of_sharers
+    assert reasons_by_request(rows)[3] == ["first", "boundary", *kept, "boundary"]
+    assert reasons_by_request(rows)[4][:3] == ["first", "copy_on_write", "boundary"]
+    for layer_idx in range(6):
+        assert reasons_by_request(rows, layer_idx) == reasons_by_request(rows)
+    of_first = rows[(rows["request"] == 1) & (rows["layer"] == 0)]
+    assert of_first["tokens"].tolist() == list(range(5, 16))
+    assert of_first["blocks"].tolist() == [2] * 4 + [3] * 4 + [4] * 3
+    assert of_first["step"].tolist()[0] == 2  # the first step only admitted
+    watched.check_integrity()
+
+
+def test_the_watch_counts_the_rows_that_are_really_made(watched, monkeypatch):
+    """A row made anew is an index tensor, as a cost card counts them; a step makes three others."""
+    counts, step = [], watched.step
+
+    def counted_step():
+        with watch.OperatorCounter() as counter:
+            step()
+        counts.append(counter.index_tensors)
+
+    monkeypatch.setattr(watched, "step", counted_step)
+    rows = watch.record_rows(watched, 14)
+    made_anew = rows[rows["reason"] != "kept"].groupby("step").size()
+    for number in rows["step"].unique():
+        assert counts[number - 1] == 3 + made_anew.get(number, 0)
+
+
+def test_watching_changes_no_token_and_leaves_nothing_behind():
+    made = []
+    for is_watched in (True, False):
+        engine = make_engine(options=CACHED)
+        for length in (5, 6):
+            engine.add_request([9] * length, SamplingParams(30, stop_on_eos=False))
+        if is_watched:
+            watch.record_rows(engine, 12)
+            assert "fill" not in vars(engine.decode_step.block_tables)
+        else:
+            for _ in range(12):
+                engine.step()
+        made.append([request.output_token_ids for request in engine.scheduler.running])
+    assert made[0] == made[1] and len(made[0][0]) == 12
+
+
+def test_a_row_full_to_its_last_entry_is_watched_and_left_as_it_was():
+    engine = make_engine(options=CACHED)  # 64 positions, 16 blocks of 4
+    engine.add_request([1] * 58, SamplingParams(6, stop_on_eos=False))
+    rows = watch.record_rows(engine, 6)
+    assert reasons_by_request(rows)[0] == ["first", "copy_on_write", "kept", "boundary", "kept"]
+    assert rows["blocks"].max() == 16
+
+
+def test_rows_forgotten_with_the_same_blocks_are_told_apart(monkeypatch):
+    engine = make_engine(options=CACHED, prefix_cache=False)
+    engine.add_request([1, 2, 3], SamplingParams(9, stop_on_eos=False))
+    engine.step()
+    steps, step = iter(range(100)), engine.step
+
+    def rolled_back_before_the_second():
+        if next(steps) == 1:
+            (session,) = engine.scheduler.running.values()
+            session.roll_back()
+        step()
+
+    monkeypatch.setattr(engine, "step", rolled_back_before_the_second)
+    rows = watch.record_rows(engine, 4)
+    assert reasons_by_request(rows)[0] == ["first", "forgotten", "boundary", "kept"]
+
+
+def test_a_stale_row_is_called_so():
+    session = lesson_01.session_on(make_manager(num_layers=1, max_blocks_per_layer=10), [3, 7, 5])
+    row_watch = RowWatch()
+    assert row_watch.ask(session, 0, 0)[1] == "first"
+    session.block_ids_per_layer[0][1] = 9
+    assert row_watch.ask(session, 0, 0)[1] == "stale"
+
+
+@pytest.mark.parametrize(
+    ("kept", "before", "after", "reason"),
+    [
+        (True, [1, 2], [1, 2], "kept"),
+        (True, [1, 2], [3, 2], "stale"),
+        (False, [1, 2], [1, 2], "forgotten"),
+        (False, [1, 2], [1, 2, 3], "boundary"),
+        (False, [], [3], "boundary"),
+        (False, [1, 2], [1, 3], "copy_on_write"),
+        (False, [1, 2], [3, 4], "changed"),
+        (False, [1, 2, 3], [1], "changed"),
+    ],
+)
+def test_reasons(kept, before, after, reason):
+    assert reason_of(kept, before, after) == reason
+    assert reason in REASONS
+
+
+def test_an_engine_that_keeps_no_rows_is_refused():
+    with pytest.raises(ValueError, match="block_tables='rebuilt' keeps no rows"):
+        watch.record_rows(make_engine(options=LADDER["00"].options), 1)
+
+
+def test_the_figure_of_rows_has_a_cell_a_step_and_names_what_occurs(watched):
+    rows = watch.record_rows(watched, 14)
+    figure = show.draw_rows(rows, layer_idx=2)
+    axes = figure.axes[0]
+    assert len(axes.patches) == len(rows[rows["layer"] == 2]) == len(axes.texts)
+    assert [text.get_text() for text in axes.texts][:3] == ["5", "5", "4"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == [f"request {i}" for i in range(1, 5)]
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert legend == [REASONS[r][1] for r in ("kept", "first", "boundary", "copy_on_write")]
+    assert "layer 2" in axes.get_title(loc="left")
+
+
+@pytest.mark.parametrize(
+    ("kept", "before", "after", "reason"),
+    [
+        (True, [1, 2], [1, 2], "kept"),
+        (True, [1, 2], [1, 3], "stale"),
+        (False, [1, 2], [1, 2], "forgotten"),
+        (False, [1, 2], [1, 2, 3], "boundary"),
+        (False, [1, 2], [1, 3], "copy_on_write"),
+        (False, [1, 2], [1, 4, 3], "changed"),
+        (False, [1, 2], [3, 2], "changed"),
+        (False, [1, 2], [1], "changed"),
+    ],
+)
+def test_a_row_is_made_anew_for_a_reason(kept, before, after, reason):
+    assert reason_of(kept, before, after) == reason
+
+
+def test_watched_rows_are_as_if_nobody_had_watched():
+    engine = make_engine(options=LADDER["01"].options, prefix_cache=False)
+    engine.add_request((1, 2, 3), SamplingParams(8))
+    watch.record_rows(engine, 5)  # in the last of which the row is kept
+    (session,) = engine.scheduler.running.values()
+    row = session.get_paged_block_table_row_cpu(layer_idx=0, offset=0)
+    assert row.tolist() == session.block_ids_per_layer[0] + [0] * (len(row) - 2)

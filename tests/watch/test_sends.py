@@ -1,0 +1,63 @@
+"""What the host sends to a device that keeps the state of each request."""
+
+import pytest
+from helpers import SEEDED, make_engine, tokens_alone
+
+from labkit import LADDER, SamplingParams, watch
+from labkit.learn import lesson_06
+
+BELOW, THIS = LADDER["05"].options, LADDER["06"].options
+PROMPTS = [(1, 2, 3), (4, 5), (6, 7, 8, 9, 10)]
+LONG = SamplingParams(max_new_tokens=20)
+
+
+def prefilled(options, prompts=PROMPTS, params=LONG, **settings):
+    engine = make_engine(options=options, **{"prefix_cache": False, **settings})
+    for prompt in prompts:
+        engine.add_request(prompt, params)
+    engine.step()
+    return engine
+
+
+def test_the_sends_of_a_run():
+    engine = prefilled(THIS, prefix_cache=True)
+    sends = watch.record_sends(engine, 4)
+    by_request = sends.requests.set_index(["request", "step"])
+    assert by_request.loc[0, "sent"].tolist() == ["joined", "boundary", "nothing", "nothing"]
+    assert by_request.loc[1, "sent"].tolist() == ["joined", "nothing", "boundary", "nothing"]
+    assert by_request.loc[2, "sent"].tolist() == ["joined", "nothing", "nothing", "boundary"]
+    assert by_request["took"].tolist()[:3] == ["copy_on_write"] * 3  # the prompts are kept
+    assert sends.steps["mapping"].tolist() == [True, False, False, False]
+    assert sends.steps["states"].tolist() == [3, 0, 0, 0]
+    assert sends.steps["rows"].tolist() == [3, 1, 1, 1]
+    assert sends.steps["copies"].tolist() == [3, 1, 1, 1]
+    row = 1 + 2 * engine.kv_manager.max_blocks_per_seq
+    max_batch = len(engine.decode_step.slots.slot_mapping)
+    assert sends.steps["numbers"].tolist() == [max_batch + 3 * 8 + 3 * row, row, row, row]
+
+
+def test_a_row_that_is_copied_after_the_join_is_told_apart():
+    engine = prefilled(THIS, [(1, 2, 3, 4, 5)])
+    watch.record_sends(engine, 1)
+    (session,) = engine.scheduler.running.values()
+    fork = session.fork()  # somebody else holds the last block now
+    sends = watch.record_sends(engine, 1)
+    assert sends.requests[["took", "sent"]].values.tolist() == [["copy_on_write", "copy_on_write"]]
+    fork.release()
+    engine.check_integrity()
+
+
+def test_watching_changes_nothing_and_is_taken_off():
+    engine = prefilled(THIS, params=SEEDED)
+    slots = engine.decode_step.slots
+    watch.record_sends(engine, 3)
+    assert not {"update", "send_mapping", "send_states", "send_rows"} & vars(slots).keys()
+    assert "send" not in vars(slots.staging)
+    made = lesson_06.finish(engine)
+    for i, prompt in enumerate(PROMPTS):
+        assert tokens_alone(prompt, SEEDED)[-len(made[i]) :] == tuple(made[i])
+
+
+def test_an_engine_of_another_kind_is_refused():
+    with pytest.raises(ValueError, match="'cached'"):
+        watch.record_sends(prefilled(BELOW), 1)

@@ -1,0 +1,66 @@
+"""What each write of keys and values was asked for."""
+
+import pytest
+from helpers import make_engine
+
+from labkit import LADDER, CacheConfig, InferenceEngine, watch
+from labkit.kvcache import FullBatchWrite
+
+BELOW = LADDER["03"].options
+
+
+def engine_of(model, rung):
+    cache = CacheConfig(block_size=4, prefix_cache=False)
+    return InferenceEngine(model, LADDER[rung].options, device="cpu", cache=cache)
+
+
+@pytest.mark.parametrize(
+    ("rung", "lengths", "path", "tensors"),
+    [
+        ("02", (5,), "indexed", ["batch_idx", "block_idx", "pos"]),
+        ("03", (5,), "full_batch", ["block_idx"]),
+        ("03", (5, 6), "generic", ["batch_idx", "block_idx", "pos"]),
+        ("04", (5, 6), "identity_pos", ["block_idx", "pos"]),
+    ],
+)
+def test_recorded_writes_are_those_of_the_step_and_what_reaches_the_kernel(
+    tiny, rung, lengths, path, tensors
+):
+    engine = engine_of(tiny, rung)
+    with watch.steady_decode(engine, watch.steady_prompts(2, lengths), warmup_steps=0):
+        with watch.record_writes(engine) as writes:
+            engine.step()
+        engine.step()  # not recorded
+        engine.check_integrity()
+    assert len(writes) == tiny.config.n_layer
+    write = writes[0]
+    assert (write.path, write.batch_idx) == (path, (0, 1))
+    assert write.pos == (1, lengths[-1] % 4)
+    assert [name for name, value in write.told.items() if isinstance(value, tuple)] == tensors
+    assert engine.stats().append_paths[path] == 2 * tiny.config.n_layer
+
+
+def test_the_engines_own_writer_is_back_after_a_failure(tiny):
+    engine = engine_of(tiny, "03")
+    with pytest.raises(RuntimeError, match="on purpose"), watch.record_writes(engine):
+        raise RuntimeError("on purpose")
+    assert type(engine.kv_manager.kv_write) is FullBatchWrite
+
+
+def test_a_steady_write_finds_blocks_in_another_order(tiny):
+    write = watch.steady_write(engine_of(tiny, "03"), watch.steady_prompts(3, (1,)))
+    assert (write.path, write.batch_idx, write.pos) == ("full_batch", (0, 1, 2), (1, 1, 1))
+    assert write.block_idx == (2, 1, 0)
+
+
+def test_written_indices_are_those_of_every_layer():
+    engine = make_engine(options=BELOW, prefix_cache=False)
+    steady = watch.steady_decode(engine, watch.steady_prompts(3, (5, 6)), max_new_tokens=9)
+    with steady, watch.record_writes(engine) as writes:
+        engine.step()
+        engine.step()
+    tables, again = ([write.table() for write in writes[i : i + 2]] for i in (0, 2))
+    assert len(tables) == 2 and tables[0].equals(tables[1])  # two layers
+    assert list(tables[0]["batch_idx"]) == [0, 1, 2]
+    assert list(again[0]["pos"]) == [(pos + 1) % 4 for pos in tables[0]["pos"]]
+    assert "write" not in vars(engine.kv_manager.kv_write)
