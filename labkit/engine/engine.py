@@ -4,7 +4,7 @@ import contextlib
 import copy
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from labkit.engine.config import CacheConfig, SchedulerConfig
 from labkit.engine.device import check_dtype, check_room, current_device, default_dtype, pick_device
 from labkit.engine.guard import Guard
 from labkit.engine.overlap import SteadyBatch
+from labkit.engine.parts import NO_PARTS, Part, Parts
 from labkit.engine.prefill import prefill_sessions
 from labkit.engine.prompt import Prompt, check_params, prompts_with_params, token_ids_of
 from labkit.engine.request import Completion, FinishReason, Request, sample_requests
@@ -44,7 +45,8 @@ class InferenceEngine:
     model: from `load_model`. options: a rung's, such as LADDER["05"].options; rung 00's by default.
     device: "cpu", "cuda" or one GPU, "cuda:1"; None picks CUDA where there is a GPU. dtype: torch.float32,
     float16, bfloat16 or, below rung 09, float64; None is float32 on the CPU and float16 on a GPU. cache and
-    scheduler: memory and policy, the same on every rung.
+    scheduler: memory and policy, the same on every rung. parts: by the name of an option, your own class or
+    function in place of the one that the option's value names, as in {"block_tables": MyBlockTables}.
 
     Raises OptionError for an argument that is something else, or larger than the device's memory.
     If a step fails, it raises; no token and no block is lost, and every request can go on. An interrupt
@@ -59,6 +61,7 @@ class InferenceEngine:
         *,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        parts: Mapping[str, Part] = NO_PARTS,
         cache: CacheConfig = CacheConfig(),
         scheduler: SchedulerConfig = SchedulerConfig(),
     ) -> None:
@@ -71,16 +74,16 @@ class InferenceEngine:
         check_room(self.device, self.dtype, model.config, cache, scheduler)
         self._on_device = current_device(self.device)
         with self._on_device:
-            self._build(model, options, cache, scheduler)
+            self._build(model, Parts(options, parts), cache, scheduler)
 
     def _build(
-        self, model: LanguageModel, options: EngineOptions, cache: CacheConfig, scheduler: SchedulerConfig
+        self, model: LanguageModel, parts: Parts, cache: CacheConfig, scheduler: SchedulerConfig
     ) -> None:
-        self.options = options
+        self.options = parts.options
         self.model = model.to(self.device, self.dtype)
         config = model.config
         self._kv_manager = build_kv_manager(
-            options,
+            parts,
             config,
             cache.block_size,
             cache.blocks_per_layer(scheduler.max_batch_size, config.max_positions),
@@ -91,9 +94,10 @@ class InferenceEngine:
             PrefixCache(self._kv_manager, cache.max_prefix_entries) if cache.prefix_cache else None
         )
         self.decode_step = build_decode_step(
-            options, self.model.network, self._kv_manager, scheduler.max_batch_size
+            parts, self.model.network, self._kv_manager, scheduler.max_batch_size
         )
-        self.readback = build_readback(options, self.decode_step)
+        self.readback = build_readback(parts, self.decode_step)
+        parts.check_all_are_used()
         self.guard = Guard(self)
         self._scheduler = OnlineScheduler(scheduler, self._kv_manager, self.prefix_cache)
         self._requests: dict[int, Request] = {}  # by id, until they end

@@ -13,7 +13,7 @@ from labkit.learn.answers import one_line
 from labkit.learn.exercise import BrokenContract, Unattempted
 from labkit.learn.schedule import Invariant, Schedule
 from labkit.model import GPT2Config, LanguageModel, load_model
-from labkit.model.checkpoint import random_gpt2
+from labkit.model.checkpoint import random_network
 from labkit.model.tokenizer import WordTokenizer
 from labkit.options import EngineOptions
 
@@ -104,7 +104,7 @@ def small_model() -> LanguageModel:
     config = GPT2Config(
         vocab_size=97, n_positions=64, n_embd=32, n_layer=2, n_head=2, tie_word_embeddings=False
     )
-    gpt2 = random_gpt2(config, seed=0)
+    gpt2 = random_network(config, seed=0)
     for parameter in gpt2.parameters():
         parameter.data.mul_(20 if parameter.dim() == 2 else 1)
     return LanguageModel("random:small", gpt2, WordTokenizer(config.vocab_size, None))

@@ -5,7 +5,6 @@ import torch
 from helpers import GREEDY, make_engine, run, tokens_alone, tokens_by_request
 from made_records import host_time_of, host_time_record, run_of, runs_record
 
-from labkit.engine.step import build
 from labkit.kvcache import KVBlockInfo, KVBlockManager, MutableInfoBlockManager, MutableKVBlockInfo
 from labkit.ladder import LADDER
 from labkit.learn import lesson_05
@@ -105,11 +104,10 @@ def test_a_retry_leaves_a_hole_under_the_seed_s_order_only():
     assert stored_after_retry(SeedOrderManager) == [1, 2, LEFT_BEHIND, 3]
 
 
-def test_the_seed_s_order_is_right_as_long_as_nothing_fails(monkeypatch):
+def test_the_seed_s_order_is_right_as_long_as_nothing_fails():
     """What is shown to break is the order, and nothing else."""
     prompts = [(1, 2, 3), (4, 5), (6, 7, 8, 9), (1, 2, 3)]
-    monkeypatch.setitem(build.BLOCK_INFO, "mutable", SeedOrderManager)
-    engine = make_engine(options=MUTABLE)
+    engine = make_engine(options=MUTABLE, parts={"block_info": SeedOrderManager})
     completions = engine.generate(prompts, GREEDY)
     assert [c.token_ids for c in completions] == [tokens_alone(p, GREEDY) for p in prompts]
     engine.check_integrity()
@@ -117,10 +115,9 @@ def test_the_seed_s_order_is_right_as_long_as_nothing_fails(monkeypatch):
 
 @pytest.mark.parametrize("kind", [MutableInfoBlockManager, SeedOrderManager])
 @pytest.mark.parametrize("at_layer", [0, 1])
-def test_a_failed_step_is_undone_in_all_layers(monkeypatch, kind, at_layer):
+def test_a_failed_step_is_undone_in_all_layers(kind, at_layer):
     """The order makes one call whole; a step of many layers takes the roll-back, whatever the order."""
-    monkeypatch.setitem(build.BLOCK_INFO, "mutable", kind)
-    engine = make_engine(options=MUTABLE, prefix_cache=False)
+    engine = make_engine(options=MUTABLE, parts={"block_info": kind}, prefix_cache=False)
     prompts = [(1, 2, 3), (4, 5)]
     request_ids = [engine.add_request(p, GREEDY) for p in prompts]
     outputs = [output for _ in range(2) for output in engine.step()]

@@ -70,7 +70,7 @@ def small_model(eos_token_id: int | None = None, config: GPT2Config = CONFIG) ->
     return LanguageModel("random:small", gpt2, ByteTokenizer(eos_token_id))
 
 
-def make_engine(model: LanguageModel | None = None, options=None, **settings) -> InferenceEngine:
+def make_engine(model: LanguageModel | None = None, options=None, parts=None, **settings) -> InferenceEngine:
     """An engine on the CPU; settings are fields of CacheConfig and SchedulerConfig, mixed."""
     cache_settings = {k: settings.pop(k) for k in CacheConfig.__dataclass_fields__ if k in settings}
     rung = {} if options is None else {"options": options}
@@ -78,6 +78,7 @@ def make_engine(model: LanguageModel | None = None, options=None, **settings) ->
         model or small_model(),
         **rung,
         device="cpu",
+        parts=parts or {},
         cache=CacheConfig(**{"block_size": 4, **cache_settings}),
         scheduler=SchedulerConfig(**settings),
     )

@@ -1,19 +1,19 @@
 """Builds the parts of an engine that its options choose: KV manager, decode step, readback."""
 
-from collections.abc import Callable
-
 import torch
 
 from labkit.engine.overlap import ReadAtOnce, ReadOneBehind
+from labkit.engine.parts import Parts
 from labkit.engine.step.attention import AttendAndWrite, AttendThenWrite, SplitAttention
 from labkit.engine.step.device import DeviceStep
-from labkit.engine.step.fused import PLAIN, FusedDeviceStep, triton_kernels
+from labkit.engine.step.fused import PLAIN, triton_kernels
 from labkit.engine.step.graphed import GraphedStep
 from labkit.engine.step.host import DecodeStep
 from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.engine.step.slots import DeviceSlots
 from labkit.errors import OptionError
 from labkit.kernels import (
+    PagedAttentionAppend,
     PagedAttentionFunction,
     kv_append_identity_pos_plain,
     kv_append_triton_identity_pos,
@@ -24,42 +24,13 @@ from labkit.kernels import (
     require_triton,
     triton_status,
 )
-from labkit.kvcache import (
-    AppendBatched,
-    AppendBatchedFastPath,
-    AppendPerToken,
-    BlockTables,
-    CachedBlockTables,
-    FullBatchWrite,
-    IdentityPosWrite,
-    IndexedWrite,
-    KVAppend,
-    KVBlockManager,
-    MutableInfoBlockManager,
-    OneTableBlockManager,
-    RebuiltBlockTables,
-)
-from labkit.kvcache.kv_write import KVWrite
+from labkit.kvcache import KVBlockManager, MutableInfoBlockManager
 from labkit.model import ModelConfig, Network
 from labkit.options import EngineOptions
 
-# What a `DecodeStep` is put together from; a `ResidentDecodeStep` has other parts.
-BLOCK_TABLES: dict[str, type[BlockTables]] = {"rebuilt": RebuiltBlockTables, "cached": CachedBlockTables}
-KV_APPEND: dict[str, Callable[[KVBlockManager], KVAppend]] = {
-    "per_token": AppendPerToken,
-    "batched_fast_path": AppendBatchedFastPath,
-    "batched": AppendBatched,
-}
-KV_WRITE: dict[str, Callable[[torch.device], KVWrite]] = {
-    "indexed": IndexedWrite,
-    "full_batch": FullBatchWrite,
-    "identity_pos": IdentityPosWrite,
-}
-BLOCK_INFO = {"replaced": KVBlockManager, "mutable": MutableInfoBlockManager}
-
 
 def build_kv_manager(
-    options: EngineOptions,
+    parts: Parts,
     config: ModelConfig,
     block_size: int,
     max_blocks_per_layer: int,
@@ -70,9 +41,8 @@ def build_kv_manager(
 
     block_size: in tokens. max_blocks_per_layer: blocks in each layer's pool.
     """
-    is_shared = options.layer_tables == "shared"
-    manager = OneTableBlockManager if is_shared else BLOCK_INFO[options.block_info]
-    kv_write = KV_WRITE.get(options.kv_write)  # "fused" is not the manager's
+    options = parts.options
+    manager = parts["layer_tables" if options.layer_tables == "shared" else "block_info"]
     return manager(
         num_layers=config.num_layers,
         num_heads=config.num_heads,
@@ -82,57 +52,53 @@ def build_kv_manager(
         max_blocks_per_seq=-(-config.max_positions // block_size),
         device=device,
         dtype=dtype,
-        kv_write=kv_write(device) if kv_write else None,
+        kv_write=None if options.kv_write == "fused" else parts["kv_write"](device),
     )
 
 
 def build_decode_step(
-    options: EngineOptions, network: Network, kv_manager: KVBlockManager, max_batch_size: int
+    parts: Parts, network: Network, kv_manager: KVBlockManager, max_batch_size: int
 ) -> DecodeStep | ResidentDecodeStep:
     """The step that makes one more token for each running request, put together as the options say."""
-    if options.block_tables == "resident":
+    if parts.options.block_tables == "resident":
         assert isinstance(kv_manager, MutableInfoBlockManager), "NEEDS asks for block_info = 'mutable'"
-        return build_resident_step(options, network, kv_manager, max_batch_size)
+        return build_resident_step(parts, network, kv_manager, max_batch_size)
     return DecodeStep(
         network,
         kv_manager,
-        BLOCK_TABLES[options.block_tables](kv_manager, max_batch_size),
-        KV_APPEND[options.kv_append](kv_manager),
-        pick_attention(options.attention, kv_manager.k_cache.device.type),
+        parts["block_tables"](kv_manager, max_batch_size),
+        parts["kv_append"](kv_manager),
+        pick_attention(parts.options.attention, kv_manager.k_cache.device.type),
     )
 
 
-def build_readback(
-    options: EngineOptions, decode_step: DecodeStep | ResidentDecodeStep
-) -> ReadAtOnce | ReadOneBehind:
+def build_readback(parts: Parts, decode_step: DecodeStep | ResidentDecodeStep) -> ReadAtOnce | ReadOneBehind:
     """The way in which tokens are read that the options choose."""
-    if options.readback == "at_once":
-        return ReadAtOnce(decode_step)
-    assert isinstance(decode_step, ResidentDecodeStep), "NEEDS asks for block_tables = 'resident'"
-    return ReadOneBehind(decode_step)
+    return parts["readback"](decode_step)
 
 
 def build_resident_step(
-    options: EngineOptions, network: Network, kv_manager: MutableInfoBlockManager, max_batch_size: int
+    parts: Parts, network: Network, kv_manager: MutableInfoBlockManager, max_batch_size: int
 ) -> ResidentDecodeStep:
     """A step whose state stays on the device, launched as the options say.
 
     Raises OptionError for graphs of an attention that cannot be captured, and for fused kernels of a network
     that does other arithmetic.
     """
-    device = kv_manager.k_cache.device
+    device, options = kv_manager.k_cache.device, parts.options
     on_triton = pick_attention(options.attention, device.type) is paged_attention_triton
-    is_graph = options.launch == "graph" and device.type == "cuda"  # elsewhere, its plain form
-    if is_graph and not on_triton:
+    # Where there are no graphs, their plain form; the caller's own launch knows what it needs.
+    is_graph = options.launch == "graph" and (device.type == "cuda" or parts.own("launch") is not None)
+    if is_graph and device.type == "cuda" and not on_triton:
         raise OptionError("launch = 'graph' cannot capture plain attention; it needs attention = 'triton'")
-    slots = DeviceSlots(kv_manager, max_batch_size)
-    device_step = build_device_step(options, network, kv_manager, slots, on_triton)
-    path = device_step.attention.path
-    return ResidentDecodeStep(kv_manager, slots, GraphedStep(device_step) if is_graph else device_step, path)
+    slots = parts["block_tables"](kv_manager, max_batch_size)
+    device_step = build_device_step(parts, network, kv_manager, slots, on_triton)
+    launched = parts["launch"](device_step) if is_graph else device_step
+    return ResidentDecodeStep(kv_manager, slots, launched, device_step.attention.path)
 
 
 def build_device_step(
-    options: EngineOptions,
+    parts: Parts,
     network: Network,
     kv_manager: MutableInfoBlockManager,
     slots: DeviceSlots,
@@ -142,16 +108,20 @@ def build_device_step(
 
     on_triton: in Triton kernels where there are any, else in plain PyTorch.
     """
-    if options.kv_write != "fused":
-        return DeviceStep(slots, network, attend_then_write(kv_manager, on_triton))
-    if options.layer_kernels != "fused":
-        kernel = paged_attention_append_triton if on_triton else paged_attention_append_plain
-        return DeviceStep(slots, network, AttendAndWrite(kv_manager, kernel))
-    if not on_triton:
-        attention = AttendAndWrite(kv_manager, paged_attention_append_plain)
-        return FusedDeviceStep(slots, network, attention, PLAIN)
-    attention = AttendAndWrite(kv_manager, SplitAttention(kv_manager, len(slots.slot_mapping)))
-    return FusedDeviceStep(slots, network, attention, triton_kernels(kv_manager.k_cache.device))
+    device_step = parts["layer_kernels"]
+    if parts.options.kv_write != "fused":
+        return device_step(slots, network, attend_then_write(kv_manager, on_triton))
+    is_fused = parts.options.layer_kernels == "fused"
+    kernel: PagedAttentionAppend = (
+        paged_attention_append_triton if on_triton else paged_attention_append_plain
+    )
+    if is_fused and on_triton:
+        kernel = SplitAttention(kv_manager, len(slots.slot_mapping))
+    attention = AttendAndWrite(kv_manager, parts.own("kv_write") or kernel)
+    if not is_fused:
+        return device_step(slots, network, attention)
+    kernels = triton_kernels(kv_manager.k_cache.device) if on_triton else PLAIN
+    return device_step(slots, network, attention, kernels)
 
 
 def attend_then_write(kv_manager: MutableInfoBlockManager, on_triton: bool) -> AttendThenWrite:

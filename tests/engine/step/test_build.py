@@ -8,13 +8,11 @@ from resident_helpers import EACH_PARAMS, EXPECTED, PROMPTS, gpu_engine
 from triton_marks import needs_triton
 
 from labkit import LADDER, EngineOptions, InferenceEngine, SamplingParams, SchedulerConfig
-from labkit.engine.overlap import ReadAtOnce, ReadOneBehind
+from labkit.engine.parts import PARTS
 from labkit.engine.step import build
 from labkit.engine.step.attention import AttendAndWrite, AttendThenWrite, SplitAttention
-from labkit.engine.step.build import BLOCK_INFO, BLOCK_TABLES, KV_APPEND, KV_WRITE
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.fused import TRITON, FusedDeviceStep
-from labkit.engine.step.graphed import GraphedStep
 from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.engine.step.slots import DeviceSlots
 from labkit.errors import OptionError
@@ -32,19 +30,15 @@ from labkit.options import CHOICES
 
 def test_every_option_has_its_choices_and_every_choice_its_class():
     assert {field.name for field in fields(EngineOptions)} == set(CHOICES)
-    classes = {
-        "block_tables": BLOCK_TABLES | {"resident": DeviceSlots},
-        "kv_append": KV_APPEND,
-        "kv_write": KV_WRITE | {"fused": AttendAndWrite},
-        "block_info": BLOCK_INFO,
-        "layer_tables": {"per_layer": None, "shared": OneTableBlockManager},  # per_layer: by block_info
-        "launch": {"eager": DeviceStep, "graph": GraphedStep},
-        "layer_kernels": {"separate": None, "fused": FusedDeviceStep},  # separate: PyTorch's
-        "readback": {"at_once": ReadAtOnce, "one_behind": ReadOneBehind},
+    elsewhere = {
+        "kv_write": {"fused": AttendAndWrite},  # with a function
+        "layer_tables": {"per_layer": None},  # by block_info
+        "launch": {"eager": DeviceStep},
     }
-    assert set(classes) == set(CHOICES) - {"attention"}  # which is a function
-    for name, by_choice in classes.items():
-        assert tuple(by_choice) == CHOICES[name]
+    assert set(PARTS) == set(CHOICES) - {"attention"}  # which is a function
+    for name, parts in PARTS.items():
+        by_choice = {choice: (parts | elsewhere.get(name, {}))[choice] for choice in CHOICES[name]}
+        assert len(by_choice) == len(parts) + len(elsewhere.get(name, {}))
         assert len(set(by_choice.values())) == len(by_choice)
         assert all(f"`{cls.__name__}`" in EngineOptions.__doc__ for cls in by_choice.values() if cls)
     assert all(field.default in CHOICES[field.name] for field in fields(EngineOptions))
@@ -57,17 +51,17 @@ def test_an_engine_is_made_of_the_classes_that_its_options_name(options):
     if options.layer_tables == "shared":
         assert type(manager) is OneTableBlockManager
     else:
-        assert type(manager) is BLOCK_INFO[options.block_info]
-    assert type(engine.readback) is (ReadAtOnce if options.readback == "at_once" else ReadOneBehind)
+        assert type(manager) is PARTS["block_info"][options.block_info]
+    assert type(engine.readback) is PARTS["readback"][options.readback]
     if options.block_tables == "resident":
         assert type(step) is ResidentDecodeStep and type(step.slots) is DeviceSlots
         attention = AttendAndWrite if options.kv_write == "fused" else AttendThenWrite
         device_step = FusedDeviceStep if options.layer_kernels == "fused" else DeviceStep
         assert type(step.device_step) is device_step and type(step.device_step.attention) is attention
     else:
-        assert type(step.block_tables) is BLOCK_TABLES[options.block_tables]
-        assert type(step.kv_append) is KV_APPEND[options.kv_append]
-        assert type(manager.kv_write) is KV_WRITE[options.kv_write]
+        assert type(step.block_tables) is PARTS["block_tables"][options.block_tables]
+        assert type(step.kv_append) is PARTS["kv_append"][options.kv_append]
+        assert type(manager.kv_write) is PARTS["kv_write"][options.kv_write]
 
 
 @needs_triton

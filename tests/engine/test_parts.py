@@ -1,0 +1,102 @@
+"""Parts of the caller's own in an engine: used where the option says, refused where nothing needs them."""
+
+import pytest
+from helpers import GREEDY, make_engine, tokens_alone, tokens_of
+
+from labkit import LADDER
+from labkit.engine.overlap import ReadOneBehind
+from labkit.engine.parts import PARTS
+from labkit.engine.step.device import DeviceStep
+from labkit.engine.step.fused import FusedDeviceStep
+from labkit.engine.step.slots import DeviceSlots
+from labkit.errors import OptionError
+from labkit.kernels import paged_attention_append_plain
+from labkit.kvcache import (
+    AppendBatched,
+    CachedBlockTables,
+    IdentityPosWrite,
+    MutableInfoBlockManager,
+    OneTableBlockManager,
+)
+
+PROMPTS = [(1, 2, 3), (4, 5), tuple(range(20, 30)), (1, 2, 3)]
+# By rung: the options that it has a use for, each with the package's own part or a likeness of it.
+OWN = {
+    "01": {"block_tables": CachedBlockTables},
+    "02": {"kv_append": AppendBatched},
+    "04": {"kv_write": IdentityPosWrite},
+    "05": {"block_info": MutableInfoBlockManager},
+    "06": {"block_tables": DeviceSlots, "block_info": MutableInfoBlockManager, "layer_kernels": DeviceStep},
+    "07": {"layer_tables": OneTableBlockManager, "kv_write": paged_attention_append_plain},
+    "08": {"launch": lambda device_step: device_step},
+    "09": {"layer_kernels": FusedDeviceStep, "kv_write": paged_attention_append_plain},
+    "10": {"readback": ReadOneBehind},
+}
+CASES = [(rung, option) for rung, parts in OWN.items() for option in parts]
+
+
+class Called:
+    """A part that counts how often it is asked to make something, or to do it."""
+
+    def __init__(self, part) -> None:
+        self.part, self.calls = part, 0
+
+    def __call__(self, *args, **kwargs):
+        self.calls += 1
+        return self.part(*args, **kwargs)
+
+
+@pytest.mark.parametrize(("rung", "option"), CASES)
+def test_a_part_of_ones_own_makes_what_the_package_would_make(rung, option):
+    own = Called(OWN[rung][option])
+    engine = make_engine(options=LADDER[rung].options, parts={option: own})
+    assert tokens_of(engine.generate(PROMPTS, GREEDY)) == [tokens_alone(p, GREEDY) for p in PROMPTS]
+    engine.check_integrity()
+    is_asked_per_layer = own.part is paged_attention_append_plain
+    assert own.calls > 8 if is_asked_per_layer else own.calls == 1
+
+
+def test_parts_of_several_options_go_into_one_engine():
+    parts = {"block_tables": Called(CachedBlockTables), "kv_append": Called(AppendBatched)}
+    engine = make_engine(options=LADDER["02"].options, parts=parts)
+    assert [part.calls for part in parts.values()] == [1, 1]
+    assert type(engine.decode_step.kv_append) is AppendBatched
+
+
+@pytest.mark.parametrize(
+    ("rung", "parts", "message"),
+    [
+        (
+            "01",
+            {"tables": CachedBlockTables},
+            "'tables' is no option with a part; choose from block_tables, kv_",
+        ),
+        ("01", {"attention": print}, "'attention' is no option with a part"),
+        ("01", {"block_tables": 5}, "the part for block_tables must be a class or a function, not 5"),
+        ("01", {"launch": print}, "of these options has no use for a launch: launch = 'eager'"),
+        (
+            "01",
+            {"layer_tables": OneTableBlockManager},
+            "no use for a layer_tables: layer_tables = 'per_layer'",
+        ),
+        ("06", {"kv_append": AppendBatched}, "no use for a kv_append: kv_append = 'batched'"),
+        ("07", {"block_info": MutableInfoBlockManager}, "no use for a block_info: block_info = 'mutable'"),
+    ],
+)
+def test_a_part_that_nothing_would_use_is_refused(rung, parts, message):
+    with pytest.raises(OptionError, match=message):
+        make_engine(options=LADDER[rung].options, parts=parts)
+
+
+def test_what_a_part_raises_when_it_is_made_passes_through():
+    class Broken:
+        def __init__(self, kv_manager) -> None:  # one argument is missing
+            pass
+
+    with pytest.raises(TypeError, match="takes 2 positional arguments but 3 were given"):
+        make_engine(options=LADDER["01"].options, parts={"block_tables": Broken})
+
+
+def test_every_part_of_the_package_is_made_by_the_value_of_its_option():
+    assert PARTS["block_tables"]["resident"] is DeviceSlots
+    assert all(callable(part) for parts in PARTS.values() for part in parts.values())
