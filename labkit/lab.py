@@ -3,12 +3,22 @@
 import platform
 from dataclasses import dataclass
 
+import pandas as pd
 import torch
 
+from labkit.bench import cost_card
+from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
+from labkit.engine.parts import Part
+from labkit.errors import OptionError
 from labkit.kernels import triton_status
 from labkit.ladder import LADDER, LESSONS, Lesson, Rung
+from labkit.learn.gate import Report
+from labkit.learn.gates import GATES
+from labkit.learn.kept import Kept, keep, kept
+from labkit.learn.measured import BELOW, PACKAGE, YOURS, Measured, measure_host
 from labkit.model import LanguageModel, load_model
 from labkit.threads import use_one_thread
+from labkit.watch import steady_prompts
 
 
 @dataclass(frozen=True)
@@ -45,6 +55,68 @@ class Lab:
     def trained_model(self) -> LanguageModel:
         """The shipped GPT-2, which has read Shakespeare."""
         return load_model("data/tiny-gpt2")
+
+    # --- your own part of the rung ---------------------------------------------------------------------
+
+    def build(
+        self,
+        *,
+        model: LanguageModel | None = None,
+        dtype: torch.dtype | None = None,
+        cache: CacheConfig = CacheConfig(),
+        scheduler: SchedulerConfig = SchedulerConfig(),
+        **parts: Part,
+    ) -> InferenceEngine:
+        """An engine of this lesson's rung with your parts: `here.build(block_tables=MyBlockTables)`.
+
+        model: the trained one by default. Raises OptionError for a part that the rung has no use for.
+        """
+        return InferenceEngine(
+            model or self.trained_model(),
+            self.rung.options,
+            device=self.device,
+            dtype=dtype,
+            parts=parts,
+            cache=cache,
+            scheduler=scheduler,
+        )
+
+    def check(self, **parts: Part) -> Report:
+        """Whether the engine with your parts still is this rung's: the first contract that it breaks, if any.
+
+        Raises OptionError in a lesson that has no gate, and for a part that its gate does not prove.
+        """
+        number, gate = self.lesson.number, GATES.get(self.lesson.number)
+        if gate is None:
+            raise OptionError(f"lesson {number} has no gate; those that have: {', '.join(GATES)}")
+        if set(parts) != {gate.part}:
+            raise OptionError(f"lesson {number} proves {gate.part}: here.check({gate.part}=...)")
+        return gate.check(lambda model, **settings: self.build(model=model, **settings, **parts))
+
+    def card(self, batch_size: int = 8, **parts: Part) -> pd.DataFrame:
+        """What a steady step does, counted: the rung below, your engine, and the package's."""
+        model, cache = self.trained_model(), CacheConfig(prefix_cache=False)
+        engines = {
+            BELOW: InferenceEngine(model, self.below.options, device=self.device, cache=cache),
+            YOURS: self.build(model=model, cache=cache, **parts),
+            PACKAGE: self.build(model=model, cache=cache),
+        }
+        prompts = steady_prompts(batch_size, lengths=(20,))
+        return pd.DataFrame({name: cost_card(e, prompts).column() for name, e in engines.items()})
+
+    def measure(self, batch_size: int = 64, rounds: int = 5, **parts: Part) -> Measured:
+        """Host time of a step, the model taken out: the rung below, your engine, the package's, in turn."""
+        return measure_host(self.below, self.rung, parts, batch_size, self.device, rounds)
+
+    def keep(self, **parts: Part) -> list[Kept]:
+        """Write your parts' sources to notebooks/mine/, for later lessons. Nothing there runs by itself."""
+        return [keep(self.lesson.number, option, part) for option, part in parts.items()]
+
+    def kept(self) -> list[Kept]:
+        """All parts that you have kept, of every lesson."""
+        return kept()
+
+    # --- models ------------------------------------------------------------------------------------------
 
     def measured_model(self) -> LanguageModel:
         """The model that this machine's measurements use."""

@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from labkit.bench.limit import synchronize
 from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
+from labkit.engine.parts import NO_PARTS, Part
 from labkit.engine.step.graphed import GraphedStep
 from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.errors import OptionError
@@ -61,9 +62,14 @@ def no_attention(query: Tensor, *_: object) -> Tensor:
 
 
 def host_engine(
-    options: EngineOptions, batch_size: int, device: torch.device | str | None = None
+    options: EngineOptions,
+    batch_size: int,
+    device: torch.device | str | None = None,
+    parts: Mapping[str, Part] = NO_PARTS,
 ) -> InferenceEngine:
     """An engine of GPT-2's layers, for one batch size, with the model and its attention taken out.
+
+    parts: as `InferenceEngine` takes them.
 
     What a layer's kernels are made of is then no question; a graph is captured of what is left.
     """
@@ -75,6 +81,7 @@ def host_engine(
         replace(options, launch="eager", layer_kernels="separate"),
         device=device,
         dtype=torch.float16,
+        parts=parts,
         cache=CacheConfig(BLOCK_SIZE, max_blocks_per_layer=batch_size, prefix_cache=False),
         scheduler=SchedulerConfig(
             max_batch_size=batch_size,

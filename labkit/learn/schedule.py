@@ -110,10 +110,11 @@ class Schedule:
         self._ended(request_id, completion.token_ids, len(completion.token_ids))
 
     def _preempt(self) -> None:
-        running = self.engine.scheduler.running  # brought up to date
-        if running:
-            self._moves.append(f"request {running[-1].request_id} is preempted")
-            self.engine.admission.preempt_newest()
+        scheduler = self.engine.scheduler
+        if scheduler.running:
+            newest = list(scheduler.running)[-1]
+            self._moves.append(f"request {newest.request_id} is preempted")
+            scheduler.preempt_newest()
 
     def _ended(self, request_id: int, token_ids: tuple[int, ...], num_tokens: int) -> None:
         wanted = self._wanted.pop(request_id)[:num_tokens]

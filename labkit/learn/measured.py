@@ -1,0 +1,59 @@
+"""What the reader's part costs: the rung below, the reader's engine and the package's, in turn."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import pandas as pd
+
+from labkit.bench import host_engine, in_turn, time_host_steps
+from labkit.engine.parts import Part
+from labkit.ladder import Rung
+from labkit.results import Comparison
+
+BELOW, YOURS, PACKAGE = "the rung below", "yours", "the package's"
+NUM_STEPS = 12  # of a run
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Host time of a decode step of `batch_size` requests, the model taken out, of three engines.
+
+    seconds: by BELOW, YOURS and PACKAGE, the median step of each run; the runs were made in turn.
+    """
+
+    batch_size: int
+    seconds: Mapping[str, Sequence[float]]
+
+    def compared(self, name: str) -> Comparison:
+        """How much faster than the rung below one of the other two is."""
+        before, after = (tuple(self.seconds[side]) for side in (BELOW, name))
+        return Comparison(BELOW, name, before, after, {}, {})
+
+    def table(self) -> pd.DataFrame:
+        """A row per engine: microseconds of a step, and the ratio to the rung below with its verdict."""
+        rows = {
+            name: {"host us per step": round(1e6 * median(seconds)), **self._verdict(name)}
+            for name, seconds in self.seconds.items()
+        }
+        return pd.DataFrame(rows).T
+
+    def _verdict(self, name: str) -> dict[str, str]:
+        if name == BELOW:
+            return {"times as fast": "", "verdict": ""}
+        compared = self.compared(name)
+        return {"times as fast": f"×{compared.speedup:.2f} {compared.interval}", "verdict": compared.verdict}
+
+
+def measure_host(
+    below: Rung, rung: Rung, parts: Mapping[str, Part], batch_size: int, device: object, rounds: int
+) -> Measured:
+    """Time the three engines in turn, there and back again in each round."""
+    engines = {
+        BELOW: host_engine(below.options, batch_size, device),
+        YOURS: host_engine(rung.options, batch_size, device, parts),
+        PACKAGE: host_engine(rung.options, batch_size, device),
+    }
+    runs = in_turn([lambda e=e: time_host_steps(e, NUM_STEPS) for e in engines.values()], rounds)
+    medians = [[median(run.step_seconds) for run in side] for side in runs]
+    return Measured(batch_size, dict(zip(engines, medians, strict=True)))

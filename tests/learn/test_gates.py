@@ -1,0 +1,175 @@
+"""The gates: the package's part passes, and plausible wrong ones are refused by what they break."""
+
+import re
+
+import pytest
+import torch
+
+from labkit import lab
+from labkit.errors import OptionError
+from labkit.kvcache import CachedBlockTables, RebuiltBlockTables
+from labkit.kvcache.block_tables import BlockTables
+from labkit.learn import not_attempted
+from labkit.learn.gates import GATES
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def lesson_01():
+    return lab.start("01")
+
+
+# --- 01: tables with cached rows ---------------------------------------------------------------------------
+
+
+class Rows(BlockTables):
+    """Keeps a row per layer and session, and makes it anew when its signature has changed."""
+
+    def __init__(self, kv_manager, max_batch_size):
+        super().__init__(kv_manager, max_batch_size)
+        self.rows = {}
+
+    def key(self, session, row, layer_idx):
+        return session, layer_idx
+
+    def signature(self, block_ids):
+        return len(block_ids), block_ids[-1]
+
+    def physical(self, block_ids, layer_idx):
+        return [block_id - self.kv_manager.layer_offset(layer_idx) for block_id in block_ids]
+
+    def padded(self, physical, before):
+        return physical + [0] * (self.kv_manager.max_blocks_per_seq - len(physical))
+
+    def fill(self, block_tables_cpu, sessions):
+        for layer_idx in range(self.kv_manager.num_layers):
+            for b, session in enumerate(sessions):
+                block_tables_cpu[layer_idx, b] = self.row(session, b, layer_idx)
+
+    def row(self, session, b, layer_idx):
+        block_ids, key = session.block_ids_per_layer[layer_idx], self.key(session, b, layer_idx)
+        signature, row = self.rows.get(key, (None, None))
+        if signature != self.signature(block_ids):
+            row = torch.tensor(self.padded(self.physical(block_ids, layer_idx), row), dtype=torch.int32)
+            self.rows[key] = self.signature(block_ids), row
+        return row
+
+
+class NumberOfBlocksAlone(Rows):
+    def signature(self, block_ids):
+        return len(block_ids)
+
+
+class NeverMadeAnew(Rows):
+    def signature(self, block_ids):
+        return "made"
+
+
+class FirstBlockAlone(Rows):
+    def signature(self, block_ids):
+        return block_ids[0]
+
+
+class KeyedByPlaceInTheBatch(Rows):
+    def key(self, session, row, layer_idx):
+        return row, layer_idx
+
+    def signature(self, block_ids):
+        return len(block_ids)
+
+
+class GlobalIds(Rows):
+    def physical(self, block_ids, layer_idx):
+        return list(block_ids)
+
+
+class OffsetOfLayerZero(Rows):
+    def physical(self, block_ids, layer_idx):
+        return [block_id - self.kv_manager.layer_offset(0) for block_id in block_ids]
+
+
+class WithoutTheLastBlock(Rows):
+    def physical(self, block_ids, layer_idx):
+        return super().physical(block_ids, layer_idx)[: max(1, len(block_ids) - 1)]
+
+
+class OneStepLate(Rows):
+    """Hands out the row that it had, and makes the new one for the next time."""
+
+    def row(self, session, b, layer_idx):
+        _, before = self.rows.get(self.key(session, b, layer_idx), (None, None))
+        row = super().row(session, b, layer_idx)
+        return row if before is None else before
+
+
+class FirstRequestAlone(Rows):
+    def fill(self, block_tables_cpu, sessions):
+        super().fill(block_tables_cpu, sessions[:1])
+
+
+class Unwritten(BlockTables):
+    def fill(self, block_tables_cpu, sessions):
+        not_attempted()
+
+
+class Misspelled(BlockTables):
+    def fill(self, block_tables_cpu, sessions):
+        for session in sessions:
+            session.blocks_per_layer[0]
+
+
+class OtherArguments(BlockTables):
+    def __init__(self, kv_manager):
+        super().__init__(kv_manager, 8)
+
+
+NAMES_ANOTHER = (
+    r"block_tables breaks a contract\. a row names the blocks that its request holds now: layer \d, re"
+)
+WRONG = {
+    NumberOfBlocksAlone: NAMES_ANOTHER,
+    NeverMadeAnew: NAMES_ANOTHER,
+    FirstBlockAlone: NAMES_ANOTHER,
+    KeyedByPlaceInTheBatch: NAMES_ANOTHER,
+    GlobalIds: r"holds now: layer 1, request 0 \(row 0\), place 0 names block 12, expected 0\. A row must be",
+    OffsetOfLayerZero: r"layer 1, request 0 \(row 0\), place 0 names block 12, expected 0",
+    WithoutTheLastBlock: r"place 1 names block 0, expected \d",
+    OneStepLate: NAMES_ANOTHER,
+    FirstRequestAlone: r"\(row 1\), place 0 names block \d+, expected \d+",
+    Unwritten: r"^block_tables: not attempted yet\.$",
+    Misspelled: r"raised AttributeError: .*blocks_per_layer.*, at `session\.blocks_per_layer\[0\]`",
+    OtherArguments: "raised TypeError: .*takes 2 positional arguments but 3 were given",
+}
+RIGHT = (CachedBlockTables, RebuiltBlockTables, Rows)
+
+
+@pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
+def test_a_wrong_part_is_refused_by_the_contract_that_it_breaks(lesson_01, part):
+    report = lesson_01.check(block_tables=part)
+    assert not report.ok and re.search(WRONG[part], report.text), report
+
+
+@pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
+def test_a_right_part_passes_in_whatever_clothes(lesson_01, part):
+    report = lesson_01.check(block_tables=part)
+    assert report.ok and report.text.startswith("block_tables: right."), report
+
+
+def test_a_report_tells_the_moves_that_led_there(lesson_01):
+    text = lesson_01.check(block_tables=NumberOfBlocksAlone).text
+    assert "(After " in text and "a step" in text and "joins with" in text
+
+
+def test_a_gate_proves_its_own_part_and_no_other(lesson_01):
+    with pytest.raises(
+        OptionError, match=r"lesson 01 proves block_tables: here\.check\(block_tables=\.\.\.\)"
+    ):
+        lesson_01.check(kv_append=CachedBlockTables)
+    with pytest.raises(OptionError, match="lesson 01 proves block_tables"):
+        lesson_01.check()
+
+
+def test_a_lesson_without_a_gate_says_which_have_one():
+    with pytest.raises(OptionError, match=f"lesson 11 has no gate; those that have: {', '.join(GATES)}"):
+        lab.start("11").check(block_tables=CachedBlockTables)
