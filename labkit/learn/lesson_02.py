@@ -77,7 +77,7 @@ def reads(session: InferenceSession) -> list[int]:
     return keys.flatten().int().tolist()
 
 
-def books(sessions: Mapping[str, InferenceSession]) -> pd.DataFrame:
+def session_table(sessions: Mapping[str, InferenceSession]) -> pd.DataFrame:
     """A row a session: its blocks, how many tokens the manager books in them, and which they are."""
     rows = {
         name: {

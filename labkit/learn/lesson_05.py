@@ -225,7 +225,7 @@ def bytes_of_a_record(kind: type[Record], count: int = 1000) -> int:
 # --- counted before the write, or after it ----------------------------------------------------------------
 
 
-class SeedOrderManager(MutableInfoBlockManager):
+class CountsBeforeTheWrite(MutableInfoBlockManager):
     """Counts a length up while it collects, before the write, as write-up 064 does; for demonstration."""
 
     def append_token_batch(
@@ -267,11 +267,11 @@ def fail_an_append(kind: type[KVBlockManager], failure: str) -> dict[str, object
         append(manager, sequences)
     try:
         manager.check_integrity(sessions)
-        books = "whole"
+        state = "whole"
     except AssertionError:
-        books = "off: a length is ahead of the data"
+        state = "off: a length is ahead of the data"
     counted = [manager.num_tokens(block_ids) for block_ids in sequences]
-    return {"written": list(lengths), "counted": counted, "books": books}
+    return {"written": list(lengths), "counted": counted, "bookkeeping": state}
 
 
 LEFT_BEHIND = 99.0  # what another request's token left in a slot

@@ -88,7 +88,7 @@ def step_work(
     return pd.concat(tables)[lambda rows: rows[first] > 0]
 
 
-def books_of(engine: InferenceEngine) -> dict[str, int]:
+def manager_state(engine: InferenceEngine) -> dict[str, int]:
     """What the books hold now, for all running requests together."""
     manager = engine.kv_manager
     sessions = engine.scheduler.running.values()

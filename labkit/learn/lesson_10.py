@@ -613,12 +613,10 @@ class Running(NamedTuple):
     session: int
 
 
-def going(running: Sequence[Running], on_their_way: set[int]) -> list[str]:
-    """Who is launched again, before the step in flight is read. on_their_way: the sessions in that step."""
+def going(running: Sequence[Running], in_flight: set[int]) -> list[str]:
+    """Who is launched again, before the step in flight is read. in_flight: the sessions in that step."""
     return [
-        request.name
-        for request in running
-        if request.made + (request.session in on_their_way) < request.limit
+        request.name for request in running if request.made + (request.session in in_flight) < request.limit
     ]
 
 
@@ -631,7 +629,7 @@ def draw_running(rng: Random) -> dict[str, object]:
         made = rng.choice([limit - 1, max(limit - 2, 0), rng.randrange(limit)])
         running.append(Running(name, made, limit, sessions.pop()))
     known = [request.session for request in running] + sessions
-    return {"running": running, "on_their_way": set(rng.sample(known, rng.randint(0, len(known))))}
+    return {"running": running, "in_flight": set(rng.sample(known, rng.randint(0, len(known))))}
 
 
 A, B, C = Running("A", 3, 8, 1), Running("B", 7, 8, 2), Running("C", 1, 8, 3)
@@ -640,32 +638,32 @@ GOING = Exercise(
     "going",
     (
         Case(
-            {"running": [A, C], "on_their_way": {1, 3}},
+            {"running": [A, C], "in_flight": {1, 3}},
             ["A", "C"],
             "Both have room for the token on its way and for another one.",
         ),
         Case(
-            {"running": [A, B, C], "on_their_way": {1, 2, 3}},
+            {"running": [A, B, C], "in_flight": {1, 2, 3}},
             ["A", "C"],
             "B's last token is on its way. That is known in advance: nothing must be launched behind it.",
         ),
         Case(
-            {"running": [B, C], "on_their_way": {1, 3}},
+            {"running": [B, C], "in_flight": {1, 3}},
             ["B", "C"],
             "B has joined since and is not in the step in flight: its last token is still to be launched.",
         ),
         Case(
-            {"running": [B._replace(session=9)], "on_their_way": {2}},
+            {"running": [B._replace(session=9)], "in_flight": {2}},
             ["B"],
             "B was preempted and came back in session 9. The token on its way is of session 2, and not B's.",
         ),
         Case(
-            {"running": [C, A], "on_their_way": {1, 3}},
+            {"running": [C, A], "in_flight": {1, 3}},
             ["C", "A"],
             "The order is that of the running requests: it is the order of the batch.",
         ),
         Case(
-            {"running": [B, Running("D", 0, 1, 4)], "on_their_way": {2, 4}},
+            {"running": [B, Running("D", 0, 1, 4)], "in_flight": {2, 4}},
             [],
             "All have their last token on its way, so nobody is launched.",
         ),
