@@ -19,9 +19,11 @@ MAPPING = (PURPLE, "slot_mapping")
 
 @styled
 def draw_sends(sends: Sends) -> Figure:
-    """A row a request and a column a step: what was sent of it; in a cell its slot, and a c where its last
-    block was copied. Above, whether the mapping was sent; below, the numbers in all. A step that only
-    admitted requests is an empty column.
+    """Draw what the host sends to the device, a row per request and a column per step: what was sent for the
+    request; in the cell its slot, and a c where its last block was copied.
+
+    The row above says whether the slot mapping was sent, the row below how many numbers were sent in all. A
+    step that only admitted requests is an empty column.
     """
     requests = sorted(sends.requests["request"].unique())
     labels = ["slot_mapping", *(f"request {request}" for request in requests), "numbers sent"]
