@@ -15,6 +15,7 @@ from labkit.learn.answers import difference, one_line
 
 NUM_DRAWN = 100  # random calls that an attempt is compared on
 MOST_LINES = 1_000_000  # of an attempt, in one call; the longest right one runs a few thousand
+# Where code lies that is not the attempt's: lines of it are not counted.
 INSTALLED = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<frozen ")
 
 

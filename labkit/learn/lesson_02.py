@@ -248,7 +248,7 @@ def plan(
     return copies + writes
 
 
-OPERANDS = {"copy": ("from_block", "to_block"), "write": ("b", "block", "slot")}
+OPERANDS = {"copy": ("from_block", "to_block"), "write": ("b", "block", "slot")}  # by operation
 EMPTY = "empty"  # a slot that was never written
 Pool = dict[int, list[int | str]]  # by block: the token in each slot
 

@@ -58,7 +58,7 @@ def watch_positions(
 # --- which write for which batch -----------------------------------------------------------------------
 
 BATCH = 4
-BATCHES = {
+BATCHES = {  # (whole batch?, equal positions?): the requests that are written, and their slots
     ("yes", "yes"): (range(BATCH), [5] * BATCH),
     ("yes", "no"): (range(BATCH), [5, 0, 7, 2]),
     ("no", "yes"): ([0, 1, 3], [5, 5, 5]),

@@ -182,6 +182,7 @@ def count_in_place(_: dict[int, Record], __: list[int], records: list[Record]) -
         info.length += 1
 
 
+# Ways to count one token up: the class of the records, and the function that counts.
 FORMS: dict[str, tuple[type[Record], CountUp]] = {
     "new record, stored (rung 04)": (KVBlockInfo, replace_and_store),
     "new record, not stored": (KVBlockInfo, replace_only),
@@ -450,6 +451,7 @@ class Interrupted(BaseException):
     """Raised by a write that the reader interrupts; like KeyboardInterrupt, it is no Exception."""
 
 
+# What a write can raise, by name.
 FAILURES: dict[str, type[BaseException]] = {"WriteFailed": WriteFailed, "Interrupted": Interrupted}
 
 

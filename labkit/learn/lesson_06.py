@@ -282,6 +282,7 @@ def send_all(messages: list[list[int]], buffers: Buffers, copy: Callable[[list[i
         copied[turn] = copy(buffers[turn], len(numbers))
 
 
+# Ways to send messages through pinned buffers, by name.
 STAGINGS: dict[str, SendAll] = {
     "one buffer, nobody waits": one_buffer,
     "two buffers, nobody waits": two_without_waiting,
@@ -308,7 +309,7 @@ def messages_spoilt(num_messages: int, late_by: Sequence[int | None]) -> pd.Data
 
 # --- sampling -----------------------------------------------------------------------------------------
 
-MANNERS = {
+MANNERS = {  # of sampling, by name: the settings of `SamplingParams`
     "greedy": {},
     "temperature": {"temperature": 0.8},
     "top-k": {"temperature": 1.0, "top_k": 20},

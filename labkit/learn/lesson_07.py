@@ -66,6 +66,7 @@ def sharing_engine(model: LanguageModel, options: EngineOptions, device: torch.d
     return engine
 
 
+# The decode steps of `step_work`, in order.
 STEPS = ("eight join, each copies the shared block", "nothing changes", "each needs a new block")
 
 
@@ -473,18 +474,18 @@ def play_append_all_layers(
     after, given = before.clone(), {name: tensor.clone() for name, tensor in arguments.items()}
     attempt(k_cache=after, **given)
     check_unchanged(given, arguments)
-    whose = keys_written(before, after, arguments["keys"])
+    found = keys_written(before, after, arguments["keys"])
     right = {
         (row[n // block_size], n % block_size)
         for row, n in zip(block_table, context_lens, strict=True)
         if n >= 0
     }
-    if erased := [place for place, key in whose.items() if key == NO_KEY and place not in right]:
+    if erased := [place for place, key in found.items() if key == NO_KEY and place not in right]:
         raise BrokenContract(
             f"it overwrote {one_line(str(erased))}, each a (block, slot), with numbers that are no new key. "
             "Other tokens' keys lie there: write the new keys, and nothing else."
         )
-    return {"the places written, as (block, slot)": sorted(whose), "whose keys are where": whose}
+    return {"the places written, as (block, slot)": sorted(found), "whose keys are where": found}
 
 
 NO_KEY = "a mixture"

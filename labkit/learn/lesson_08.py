@@ -519,6 +519,7 @@ class StaysOnDevice(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+# Verdicts on attempts that could not be captured and replayed.
 HOST_IS_ASKED = (
     "your function lets the host ask what a tensor holds. A capture cannot wait for an answer: no "
     "`.item()`, `.tolist()`, `.cpu()` or `int()`, no `print`, no `if` or `for` over what a tensor holds, and "

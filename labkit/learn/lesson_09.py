@@ -47,7 +47,7 @@ MULTIPROCESSORS = 132  # of an H100
 
 # --- the kernels of a step, and what passes between them ---------------------------------------------------
 
-# What each kernel of a fused layer stands for, in order.
+# The kernels of a fused layer, in order, each with the operations that it replaces.
 STANDS_FOR = (
     ("norm_linear", ("layer_norm", "linear")),
     ("attention", ("attention",)),

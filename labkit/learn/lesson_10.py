@@ -189,6 +189,7 @@ def calls_until_tokens(engine: InferenceEngine, joins_after: int, num_tokens: in
 
 # --- steady batches ---------------------------------------------------------------------------------------
 
+# Folders of the functions that `bookkeeping_calls` counts.
 BOOKKEEPING = ("labkit/engine/", "labkit/kvcache/")
 
 

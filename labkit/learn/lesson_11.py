@@ -29,7 +29,8 @@ from labkit.results.runs import compared_runs
 
 
 def changes_table() -> pd.DataFrame:
-    """A row per rung: the options that differ from the rung below, and what it removes."""
+    """A row per rung: its title, the options that differ from the rung below, and the write-up that it
+    follows."""
     rows, below = {}, None
     for number, rung in LADDER.items():
         now = asdict(rung.options)

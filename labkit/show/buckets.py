@@ -8,7 +8,7 @@ from matplotlib.ticker import MaxNLocator
 
 from labkit.show.style import BLUE, GREY, INK, ORANGE, RED, figure, styled
 
-REASONS = {
+REASONS = {  # by why a step captures: the colour and the words of the legend
     "size": (ORANGE, "this batch size is new"),
     "table": (RED, "its graph was dropped: the table grew"),
 }

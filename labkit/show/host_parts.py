@@ -9,7 +9,7 @@ from matplotlib.patches import Rectangle
 
 from labkit.show.style import BLUE, GREY, INK, ORANGE, SKY, figure, styled
 
-COLOURS = {  # of the parts by name, on rungs up to 05, and from rung 07 on
+COLOURS = {  # by the part's name, on rungs up to 05, and from rung 07 on
     "block tables": GREY,
     "append": ORANGE,
     "the rest": SKY,

@@ -21,7 +21,7 @@ from labkit.show.style import (
     styled,
 )
 
-REASONS = {  # of `watch.record_rows`: the colour and the words of the legend
+REASONS = {  # by the reason that `watch.record_rows` gives: the colour and the words of the legend
     "kept": (PALE, "kept: the blocks are the same"),
     "first": (GREY, "first: there was no row yet"),
     "boundary": (BLUE, "boundary: one more block"),

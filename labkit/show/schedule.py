@@ -20,7 +20,7 @@ class Busy(NamedTuple):
     end: float
 
 
-WORK = {  # the colours, of even and odd steps, and the words of the legend
+WORK = {  # by the kind of work: its colours, in even and odd steps, and the words of the legend
     "launch": ((BLUE, BLUE), "host: make room, launch"),
     "accept": ((ORANGE, ORANGE), "host: read, end requests, hand out"),
     "gpu": ((GREEN, "#7FCEB9"), "GPU: the step itself"),

@@ -8,7 +8,7 @@ from matplotlib.ticker import MaxNLocator
 from labkit.show.style import BLUE, GREEN, INK, ORANGE, PALE, PURPLE, figure, styled
 from labkit.watch.sends import Sends
 
-SENT = {  # of a request, in a step: the colour and the words of the legend
+SENT = {  # by what a step sends for a request: the colour and the words of the legend
     "nothing": (PALE, "nothing"),
     "boundary": (BLUE, "its row: one more block"),
     "copy_on_write": (ORANGE, "its row: its last block is a copy now"),

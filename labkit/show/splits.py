@@ -48,7 +48,7 @@ def draw_programs(
     return fig
 
 
-# The first token, the number of tokens and the program of each piece.
+# (first token, number of tokens, program) of each piece
 Pieces = Sequence[tuple[int, int, int]]
 
 

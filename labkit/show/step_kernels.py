@@ -13,6 +13,7 @@ from labkit.results import TracedStep
 from labkit.results.kernels import group_us
 from labkit.show.style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, figure, styled
 
+# By the kind of a kernel; and, in order, those of the groups of `results.kernels`.
 KERNEL_COLOURS = {"product": BLUE, "attention": ORANGE, "other": GREY}
 GROUP_COLOURS = (BLUE, SKY, ORANGE, GREEN, PURPLE, GREY)
 BOX = 0.62  # height of a kernel's box, or a step's bar

@@ -10,7 +10,7 @@ from labkit.show.style import BLUE, INK, PALE, figure, styled
 
 INDICES = ("batch_idx", "block_idx", "pos")
 MOST_REQUESTS = 16  # with more, a cell is too narrow for its number
-Told = Mapping[str, Sequence[int] | int]
+Told = Mapping[str, Sequence[int] | int]  # by the index's name: a tensor's numbers, or one number
 
 
 @styled
