@@ -54,7 +54,7 @@ WRITE_UPS = {
     "064": "Mutable KVBlockInfo",
 }
 
-Entry = TypeVar("Entry", Rung, Lesson)
+Entry = TypeVar("Entry", bound=Rung | Lesson)
 
 
 class Numbered(dict[str, Entry]):

@@ -6,7 +6,7 @@ from typing import TypeVar
 from labkit.bench.workload import Workload
 from labkit.options import EngineOptions
 from labkit.results.comparison import Comparison
-from labkit.results.runs import Run, total_paths
+from labkit.results.runs import Run, compared_runs
 
 ROUNDS = 5
 
@@ -50,6 +50,4 @@ def compare(
     for options in (before, after) * warmup_runs:
         run_with(options)
     sides = in_turn([lambda: run_with(before), lambda: run_with(after)], rounds, progress)
-    samples = [tuple(measure(run) for run in runs) for runs in sides]
-    paths = [total_paths(runs) for runs in sides]
-    return Comparison(*names, *samples, *paths, path)
+    return compared_runs(*sides, names, path, measure)

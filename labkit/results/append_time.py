@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from labkit.results.record import Record
+from labkit.results.record import Record, Sample
 from labkit.results.shape import COUNT, POSITIVE, TEXT, Shape
 
 
@@ -57,4 +57,6 @@ class AppendTime:
 class AppendTimeRecord(Record):
     """A record of `kv-append`."""
 
-    SAMPLE: ClassVar[type] = AppendTime
+    samples: tuple[AppendTime, ...]
+
+    SAMPLE: ClassVar[type[Sample]] = AppendTime

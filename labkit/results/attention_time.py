@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from labkit.results.record import Record
+from labkit.results.record import Record, Sample
 from labkit.results.shape import COUNT, POSITIVE, TEXT, Shape
 
 ONE_PROGRAM, SPLIT = "one_program", "split"  # kernels
@@ -58,7 +58,9 @@ class AttentionTime:
 class AttentionTimeRecord(Record):
     """A record of `attention`. On disk each sample repeats the copy bandwidth."""
 
-    SAMPLE: ClassVar[type] = AttentionTime
+    samples: tuple[AttentionTime, ...]
+
+    SAMPLE: ClassVar[type[Sample]] = AttentionTime
 
     def to_dict(self) -> dict:
         raw = super().to_dict()

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from labkit.results.record import WorkloadRecord
+from labkit.results.record import Sample, WorkloadRecord
 from labkit.results.shape import COUNT, POSITIVE, TEXT, TIME, OrNull, Shape
 
 # Of comparisons of a thing with itself, one or two in a hundred then get a verdict; the tests simulate it.
@@ -159,4 +159,6 @@ class ComparedWorkload:
 class ComparisonRecord(WorkloadRecord):
     """A record of `compare`."""
 
-    SAMPLE: ClassVar[type] = ComparedWorkload
+    samples: tuple[ComparedWorkload, ...]
+
+    SAMPLE: ClassVar[type[Sample]] = ComparedWorkload

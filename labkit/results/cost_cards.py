@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 import pandas as pd
 
 from labkit.options import EngineOptions
-from labkit.results.record import Record
+from labkit.results.record import Record, Sample
 from labkit.results.shape import COUNT, TEXT, OrNull, Shape
 
 
@@ -44,7 +44,7 @@ class CostCard:
     host: HostCounts
     device: DeviceCounts | None
 
-    def column(self) -> dict[str, int | str]:
+    def column(self) -> dict[str, int]:
         rows = dict(zip(HOST_ROWS, counts_of(self.host), strict=True))
         if self.device is not None:
             rows |= zip(DEVICE_ROWS, counts_of(self.device), strict=True)
@@ -175,7 +175,9 @@ class RungCard:
 class CostCardRecord(Record):
     """A record of `cost-card`."""
 
-    SAMPLE: ClassVar[type] = RungCard
+    samples: tuple[RungCard, ...]
+
+    SAMPLE: ClassVar[type[Sample]] = RungCard
 
     def cards(
         self, lengths: Collection[int], model: str = "random:gpt2", rungs: Sequence[str] | None = None

@@ -3,16 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from statistics import median
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import pandas as pd
 
 from labkit.errors import RecordError
-from labkit.results.record import Record, of_rung
+from labkit.results.record import Record, Sample, of_rung
 from labkit.results.shape import COUNT, NUMBER, POSITIVE, TEXT, TIME, Shape
 
 
-class KernelTime(NamedTuple):
+@dataclass(frozen=True)
+class KernelTime:
     """A kernel, or a copy, of one step."""
 
     name: str
@@ -63,8 +64,7 @@ class TracedStep:
 
     def to_dict(self) -> dict:
         """For a record; `from_dict` is the way back."""
-        kernels = [kernel._asdict() for kernel in self.kernels]
-        return {**asdict(self), "kernels": kernels, "idle_share": self.idle_share}
+        return {**asdict(self), "idle_share": self.idle_share}
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
@@ -77,7 +77,9 @@ class TracedStep:
 class DeviceTimeRecord(Record):
     """A record of `device-time`."""
 
-    SAMPLE: ClassVar[type] = TracedStep
+    samples: tuple[TracedStep, ...]
+
+    SAMPLE: ClassVar[type[Sample]] = TracedStep
 
     @property
     def steps(self) -> dict[tuple[str, int], TracedStep]:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 from labkit.paths import RESULTS
 from labkit.results.files import read_record
-from labkit.results.record import RECORD, Host
+from labkit.results.record import HOST, Host
 from labkit.results.shape import COUNT, TEXT, TIME, Shape, check_shape
 
 KIND = "gpu_tests"
@@ -27,7 +27,7 @@ class GpuTests:
     num_gpus: int
     host: Host
 
-    SHAPE: ClassVar[Shape] = {
+    SHAPE: ClassVar[dict[str, Shape]] = {
         "date": TEXT,
         "commit": TEXT,
         "passed": COUNT,
@@ -35,7 +35,7 @@ class GpuTests:
         "skipped": COUNT,
         "seconds": TIME,
         "num_gpus": COUNT,
-        "host": RECORD["host"],
+        "host": HOST,
     }
 
     def to_dict(self) -> dict:

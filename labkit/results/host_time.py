@@ -11,7 +11,7 @@ import pandas as pd
 
 from labkit.errors import RecordError
 from labkit.results.comparison import Comparison
-from labkit.results.record import Record, of_rung
+from labkit.results.record import Record, Sample, of_rung
 from labkit.results.shape import COUNT, POSITIVE, TEXT, TIME, Shape
 
 
@@ -111,7 +111,9 @@ class RungHostTime:
 class HostTimeRecord(Record):
     """A record of `host-time`. What is asked of a rung or a batch size that it has not raises RecordError."""
 
-    SAMPLE: ClassVar[type] = RungHostTime
+    samples: tuple[RungHostTime, ...]
+
+    SAMPLE: ClassVar[type[Sample]] = RungHostTime
 
     @property
     def times(self) -> dict[str, list[HostTime]]:

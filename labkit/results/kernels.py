@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import pandas as pd
 
@@ -38,14 +39,17 @@ def short_name(kernel: str) -> str:
     return re.split(r"[<(]", name)[0].strip().rpartition("::")[2]
 
 
+N = TypeVar("N", int, float)
+
+
 def sums(
     step: TracedStep,
     names: Sequence[str],
     name_of: Callable[[KernelTime], str],
-    value_of: Callable[[KernelTime], float],
-) -> dict[str, float]:
+    value_of: Callable[[KernelTime], N],
+) -> dict[str, N]:
     """A number of a step's kernels and copies, added up by name; 0 for a name that none has."""
-    totals = dict.fromkeys(names, 0)
+    totals: dict[str, N] = dict.fromkeys(names, 0)
     for kernel in step.kernels:
         totals[name_of(kernel)] += value_of(kernel)
     return totals

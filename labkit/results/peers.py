@@ -9,7 +9,7 @@ import pandas as pd
 
 from labkit.errors import RecordError
 from labkit.results.comparison import Comparison
-from labkit.results.record import WorkloadRecord
+from labkit.results.record import Sample, WorkloadRecord
 from labkit.results.shape import COUNT, POSITIVE, TEXT, TIME, OrNull, Shape
 
 OURS = "labkit"  # engines whose names begin so
@@ -63,7 +63,9 @@ class PeerSample:
 class PeersRecord(WorkloadRecord):
     """A record of `peers`. What is asked of an engine that it has no runs of raises RecordError."""
 
-    SAMPLE: ClassVar[type] = PeerSample
+    samples: tuple[PeerSample, ...]
+
+    SAMPLE: ClassVar[type[Sample]] = PeerSample
 
     @property
     def engines(self) -> list[str]:
@@ -113,8 +115,8 @@ class PeersRecord(WorkloadRecord):
 
     def comparison(self, engine: str, reference: str) -> Comparison:
         """Whole runs of two engines, made in turn: above 1 if `reference` is faster."""
-        sides = [tuple(run.seconds for run in self.runs_of(name)) for name in (engine, reference)]
-        return Comparison(engine, reference, *sides, {}, {})
+        theirs, ours = (tuple(run.seconds for run in self.runs_of(name)) for name in (engine, reference))
+        return Comparison(engine, reference, theirs, ours, {}, {})
 
     @property
     def ours(self) -> str:

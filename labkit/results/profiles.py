@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import pandas as pd
 
-from labkit.results.record import Record
+from labkit.results.record import Record, Sample
 from labkit.results.shape import COUNT, NUMBER, POSITIVE, TEXT, Shape
 
 SPANS = [(TEXT, NUMBER, NUMBER)]
@@ -132,7 +132,9 @@ class ProfiledStep:
 class ProfileRecord(Record):
     """A record of `profile`: a sample per batch size."""
 
-    SAMPLE: ClassVar[type] = ProfiledStep
+    samples: tuple[ProfiledStep, ...]
+
+    SAMPLE: ClassVar[type[Sample]] = ProfiledStep
 
     @property
     def largest(self) -> ProfiledStep:

@@ -7,20 +7,21 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar
 from labkit.errors import RecordError
 from labkit.results.shape import COUNT, POSITIVE, TEXT, OrNull, Shape
 
-RECORD = {
+HOST: dict[str, Shape] = {
+    "device": TEXT,
+    "driver": OrNull(TEXT),
+    "cpu": TEXT,
+    "cpu_cores": OrNull(COUNT),
+    "python": TEXT,
+    "torch": TEXT,
+    "triton": OrNull(TEXT),
+}
+RECORD: dict[str, Shape] = {
     "kind": TEXT,
     "date": TEXT,
     "commit": TEXT,
     "command": TEXT,
-    "host": {
-        "device": TEXT,
-        "driver": OrNull(TEXT),
-        "cpu": TEXT,
-        "cpu_cores": OrNull(COUNT),
-        "python": TEXT,
-        "torch": TEXT,
-        "triton": OrNull(TEXT),
-    },
+    "host": HOST,
     "bandwidth": POSITIVE,
     "settings": {"model": TEXT},
     "samples": [{}],
@@ -44,7 +45,7 @@ class Host:
     def to_dict(self) -> dict[str, str | int | None]:
         """JSON's form. A field that a record need not have is left out where it is None."""
         raw = asdict(self)
-        return {name: value for name, value in raw.items() if name in RECORD["host"] or value is not None}
+        return {name: value for name, value in raw.items() if name in HOST or value is not None}
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
@@ -79,9 +80,9 @@ class Record:
     host: Host
     bandwidth: float
     settings: Mapping[str, Any]
-    samples: tuple
+    samples: tuple[Sample, ...]
 
-    SAMPLE: ClassVar[type]  # a Sample
+    SAMPLE: ClassVar[type[Sample]]  # the class of `samples`
     SETTINGS: ClassVar[Shape] = {}
 
     @property
@@ -135,7 +136,9 @@ class WorkloadRecord(Record):
 class OnRung(Protocol):
     """A sample that was measured on a rung."""
 
-    rung: str
+    @property
+    def rung(self) -> str:
+        """The rung's number, "00"."""
 
 
 S = TypeVar("S", bound=OnRung)

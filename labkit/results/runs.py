@@ -1,7 +1,7 @@
 """Runs of a workload, rung by rung: what `ladder`, `scheduler` and `streaming` record."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, ClassVar, Self
@@ -12,7 +12,7 @@ import pandas as pd
 from labkit.errors import RecordError
 from labkit.results.comparison import Comparison
 from labkit.results.latency import LatencyMetrics
-from labkit.results.record import WorkloadRecord, of_rung
+from labkit.results.record import Sample, WorkloadRecord, of_rung
 from labkit.results.shape import COUNT, NUMBER, POSITIVE, TEXT, TIME, Shape
 
 NUMBERS = ("seconds", "prefill_seconds", "decode_seconds", "decoded_tokens", "decode_steps")
@@ -95,12 +95,9 @@ class Run:
             span=raw["seconds"],
             **{name: tuple(raw[name]) for name in ROUNDED},
         )
-        return cls(
-            **{name: raw[name] for name in NUMBERS},
-            **{name: tuple(raw[name]) for name in PER_REQUEST},
-            append_paths=raw["append_paths"],
-            latency=latency,
-        )
+        fields: dict[str, Any] = {name: raw[name] for name in NUMBERS}
+        fields |= {name: tuple(raw[name]) for name in PER_REQUEST}
+        return cls(**fields, append_paths=raw["append_paths"], latency=latency)
 
 
 @dataclass(frozen=True)
@@ -153,7 +150,9 @@ class RunsRecord(WorkloadRecord):
     What is asked of a rung that it has no runs of raises RecordError.
     """
 
-    SAMPLE: ClassVar[type] = RungRun
+    samples: tuple[RungRun, ...]
+
+    SAMPLE: ClassVar[type[Sample]] = RungRun
 
     @property
     def runs(self) -> list[Run]:
@@ -206,9 +205,8 @@ class RunsRecord(WorkloadRecord):
 
     def whole_run_comparison(self, before: str, after: str) -> Comparison:
         """Two rungs' times from the first arrival to the last token, prompts included."""
-        sides = [tuple(run.seconds for run in self.runs_of(rung)) for rung in (before, after)]
-        paths = [total_paths(self.runs_of(rung)) for rung in (before, after)]
-        return Comparison(before, after, *sides, *paths)
+        runs = self.runs_of(before), self.runs_of(after)
+        return compared_runs(*runs, (before, after), measure=lambda run: run.seconds)
 
     def table(self) -> pd.DataFrame:
         """A row per rung: its decode rate, and what it gains over the rung above it in the table."""
@@ -232,11 +230,16 @@ class RunsRecord(WorkloadRecord):
 
 
 def compared_runs(
-    before: Sequence[Run], after: Sequence[Run], names: tuple[str, str], path: str | None = None
+    before: Sequence[Run],
+    after: Sequence[Run],
+    names: tuple[str, str],
+    path: str | None = None,
+    measure: Callable[[Run], float] = lambda run: run.decode_seconds,
 ) -> Comparison:
-    """The decode times of two sides' runs, made in turn. path: what `after` is about."""
-    seconds = [tuple(run.decode_seconds for run in runs) for runs in (before, after)]
-    return Comparison(*names, *seconds, total_paths(before), total_paths(after), path)
+    """Two sides' runs, made in turn. path: what `after` is about. measure: the time that is compared, in
+    seconds; decoding by default."""
+    before_samples, after_samples = (tuple(measure(run) for run in runs) for runs in (before, after))
+    return Comparison(*names, before_samples, after_samples, total_paths(before), total_paths(after), path)
 
 
 def total_paths(runs: Sequence[Run]) -> dict[str, int]:

@@ -1,10 +1,12 @@
 """Which blocks of the KV cache hold what, taken from a live engine."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
 from labkit.engine import InferenceEngine, InferenceSession
+from labkit.kvcache.prefix_cache import PrefixEntry
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class BlocksSnapshot:
 def snapshot(engine: InferenceEngine, layer_idx: int = 0) -> BlocksSnapshot:
     """What layer `layer_idx` of a live engine holds: running requests first, then prefix entries."""
     decode, manager = engine.model.tokenizer.decode, engine.kv_manager
-    holders = [
+    holders: list[tuple[str, int | None, InferenceSession | PrefixEntry, Sequence[int]]] = [
         (f"request {r.request_id}", r.request_id, session, r.token_ids)
         for r, session in engine.scheduler.running.items()
     ]

@@ -1,15 +1,17 @@
 """A step's operators, captured as they run and replayed without the Python around them."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
 from labkit.engine import InferenceEngine
 from labkit.engine.step.device import DeviceStep
+from labkit.engine.step.host import DecodeStep
 from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.watch.launches import device_step_of, kernels_as_launches
 from labkit.watch.operators import OperatorMode, tensors_of
@@ -43,11 +45,11 @@ class ToyGraph(OperatorMode):
         super().__init__()
         self.launches: list[CapturedLaunch] = []
 
-    def on_operator(self, func, args, kwargs, out) -> None:
+    def on_operator(self, func: OpOverload, args: tuple, kwargs: dict, out: object) -> None:
         if func.namespace != "profiler":
             self.remember(f"{func.namespace}.{func.overloadpacket.__name__}", func, args, kwargs, out)
 
-    def on_kernel(self, name, function, args, kwargs, out) -> None:
+    def on_kernel(self, name: str, function: Callable, args: tuple, kwargs: dict, out: object) -> None:
         # A kernel finds lengths on the device, so the numbers that its plain twin takes do not count.
         name = getattr(function, "__name__", name)
         self.remember(name, lambda *_: function(*args, **kwargs), tensors_of(args), {}, out)
@@ -89,17 +91,38 @@ def captured_steps(engine: InferenceEngine, num_steps: int, bucket: int | None =
     With state on the device that is the `DeviceStep`; else it begins with Python's lists, and so does this.
     bucket: the rows that a batch is padded to, where there is a `DeviceStep`.
     """
-    step, graphs = engine.decode_step, []
+    step = engine.decode_step
+    graphs: list[ToyGraph] = []
+    if isinstance(step, ResidentDecodeStep):
+        capturing = capturing_device_steps(step, device_step_of(engine), bucket, graphs)
+    else:
+        capturing = capturing_host_steps(step, graphs)
+    with capturing:
+        for _ in range(num_steps):
+            engine.step()
+    return graphs
 
-    def capturing_device_step(_: Callable) -> Callable:
-        def capturing(batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
-            graph, token_ids = capture(device_step_of_engine, bucket or batch_size, is_greedy)
+
+def capturing_device_steps(
+    step: ResidentDecodeStep, device_step: DeviceStep, bucket: int | None, graphs: list[ToyGraph]
+) -> AbstractContextManager:
+    """Inside the block, each launch of the device's step is captured and added to `graphs`."""
+
+    def wrapper(_: Callable) -> Callable:
+        def launch(batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
+            graph, token_ids = capture(device_step, bucket or batch_size, is_greedy)
             graphs.append(graph)
             return token_ids[:batch_size]
 
-        return capturing
+        return launch
 
-    def capturing_whole_step(inner: Callable) -> Callable:
+    return replaced(step, "device_step", wrapper)
+
+
+def capturing_host_steps(step: DecodeStep, graphs: list[ToyGraph]) -> AbstractContextManager:
+    """Inside the block, each step that begins on the host is captured whole and added to `graphs`."""
+
+    def wrapper(inner: Callable) -> Callable:
         def next_tokens(*args: object) -> object:
             with kernels_as_launches(step, graph := ToyGraph()), graph:
                 token_ids = inner(*args)
@@ -108,12 +131,4 @@ def captured_steps(engine: InferenceEngine, num_steps: int, bucket: int | None =
 
         return next_tokens
 
-    if isinstance(step, ResidentDecodeStep):
-        device_step_of_engine = device_step_of(engine)
-        capturing = replaced(step, "device_step", capturing_device_step)
-    else:
-        capturing = replaced(step, "next_tokens", capturing_whole_step)
-    with capturing:
-        for _ in range(num_steps):
-            engine.step()
-    return graphs
+    return replaced(step, "next_tokens", wrapper)

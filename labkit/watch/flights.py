@@ -60,7 +60,7 @@ class Flights:
     @property
     def calls_that_waited(self) -> list[int]:
         """The calls that read a step and had none behind it."""
-        ahead = {flight.read_in for flight in self.flights} - {None}
+        ahead = {flight.read_in for flight in self.flights if flight.read_in is not None}
         behind = {call for f in self.flights for call in self._calls_on_board(f)}
         return sorted(ahead - behind)
 

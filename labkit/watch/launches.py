@@ -14,6 +14,7 @@ from labkit.engine import InferenceEngine
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.fused import FusedDeviceStep, FusedKernels
 from labkit.engine.step.host import DecodeStep
+from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.watch.operators import OperatorMode, storage, tensors_of
 from labkit.watch.replaced import replaced
 from labkit.watch.steady import steady_decode
@@ -67,9 +68,16 @@ class LaunchLog(OperatorMode):
 
 
 def device_step_of(engine: InferenceEngine) -> DeviceStep:
-    """What the engine launches kernel by kernel, or has graphs of."""
-    step = engine.decode_step.device_step
-    return step if isinstance(step, DeviceStep) else step.device_step
+    """What the engine launches kernel by kernel, or has graphs of.
+
+    Raises ValueError for an engine that has no such step (up to rung 05), or another in its place.
+    """
+    step = engine.decode_step
+    launched = step.device_step if isinstance(step, ResidentDecodeStep) else step
+    device_step = getattr(launched, "device_step", launched)  # of what has graphs of one
+    if not isinstance(device_step, DeviceStep):
+        raise ValueError("this engine has no step on the device; take rung 06 or above")
+    return device_step
 
 
 @contextmanager
@@ -100,10 +108,10 @@ def log_step(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> Launc
     """One greedy step of these prompts, kernel by kernel, whatever launches it in the engine."""
     device_step, logs = device_step_of(engine), []
 
-    def launch(*args: object) -> Tensor:
+    def launch(batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
         with log_launches(device_step) as log:
             logs.append(log)
-            return device_step(*args)
+            return device_step(batch_size, max_context_len, is_greedy)
 
     with steady_decode(engine, prompts), replaced(engine.decode_step, "device_step", lambda _: launch):
         engine.step()

@@ -1,6 +1,6 @@
 """The operators that PyTorch dispatches, and functions that count as a single one, as kernels do on a GPU."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -17,7 +17,9 @@ class OperatorMode(TorchDispatchMode):
         super().__init__()
         self._in_kernel = False
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Sequence[type], args: tuple = (), kwargs: dict | None = None
+    ) -> object:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         if not self._in_kernel:
@@ -57,7 +59,7 @@ class OperatorCounter(OperatorMode):
     def on_operator(self, func: OpOverload, args: tuple, kwargs: dict, out: object) -> None:
         self.operators += 1
         if func is torch.ops.aten.lift_fresh.default:  # how torch.tensor(...) ends
-            self.index_tensors += out.dtype in (torch.int32, torch.int64)
+            self.index_tensors += sum(made.dtype in (torch.int32, torch.int64) for made in tensors_of(out))
 
 
 def tensors_of(tree: object) -> tuple[Tensor, ...]:

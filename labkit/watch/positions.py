@@ -42,7 +42,7 @@ def record_positions(engine: InferenceEngine, num_steps: int) -> Positions:
     Raises ValueError if the engine runs out of work, or if it writes token by token, as rungs 00 and 01 do.
     """
     block_size = engine.kv_manager.block_size
-    steps = []
+    steps: list[PositionsStep] = []
     while len(steps) < num_steps:
         if not engine.has_work:
             raise ValueError(f"the requests ended after {len(steps)} of {num_steps} decode steps")

@@ -6,6 +6,7 @@ import pandas as pd
 from torch import Tensor
 
 from labkit.engine import InferenceEngine, InferenceSession
+from labkit.engine.step.host import DecodeStep
 from labkit.kvcache import CachedBlockTables
 from labkit.watch.replaced import replaced
 
@@ -75,7 +76,8 @@ def record_rows(engine: InferenceEngine, num_steps: int) -> pd.DataFrame:
     `reason_of` says. Tokens made are not kept. A row that was made before the recording began counts as first
     when it is seen first. Raises ValueError if the engine's sessions keep no rows.
     """
-    tables = engine.decode_step.block_tables
+    step = engine.decode_step
+    tables = step.block_tables if isinstance(step, DecodeStep) else None
     if not isinstance(tables, CachedBlockTables):
         raise ValueError(f"an engine with block_tables={engine.options.block_tables!r} keeps no rows")
     watch, lines = RowWatch(), []

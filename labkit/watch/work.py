@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from torch import Tensor
 
 from labkit.engine import InferenceEngine, InferenceSession
+from labkit.watch.launches import device_step_of
 from labkit.watch.replaced import noting, replaced
 
 COUNTS = (
@@ -22,8 +23,11 @@ COUNTS = (
 
 @contextmanager
 def count_work(engine: InferenceEngine) -> Iterator[Counter[str]]:
-    """What steps of a resident engine ask of the block manager and send inside the block, by `COUNTS`."""
-    manager, slots = engine.kv_manager, engine.decode_step.slots
+    """Count what an engine's steps ask of the block manager and send inside the block, by `COUNTS`.
+
+    Raises ValueError for an engine that keeps no state on the device (up to rung 05).
+    """
+    manager, slots = engine.kv_manager, device_step_of(engine).slots
     counts: Counter[str] = Counter()
 
     def on_reserve(_: int, block_ids_list: Sequence[list[int]]) -> None:

@@ -64,7 +64,7 @@ def test_kernels_are_grouped_by_what_they_are_for():
 
 
 def test_the_slowest_kernel_that_runs_once():
-    assert slowest_single(SEPARATE) == ("void cutlass::Kernel2<cutlass_80_tensorop>", 1, 30.0)
+    assert slowest_single(SEPARATE) == KernelTime("void cutlass::Kernel2<cutlass_80_tensorop>", 1, 30.0)
 
 
 def test_a_step_s_parts_are_the_whole_step():
