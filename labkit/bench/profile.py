@@ -1,7 +1,6 @@
 """Where the time of a decode step goes, from the torch profiler."""
 
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from labkit.bench.limit import synchronize
 from labkit.engine import InferenceEngine
+from labkit.results.kernels import qualified_name
 from labkit.results.profiles import Span, StepProfile
 from labkit.watch import steady_decode
 
@@ -49,7 +49,9 @@ def read_profile(events: Sequence, batch_size: int) -> StepProfile:
     def spans(chosen: Sequence) -> tuple[Span, ...]:
         made = [
             Span(
-                short_name(e.name), round(e.time_range.start - origin, 1), round(e.time_range.elapsed_us(), 1)
+                qualified_name(e.name),
+                round(e.time_range.start - origin, 1),
+                round(e.time_range.elapsed_us(), 1),
             )
             for e in chosen
         ]
@@ -62,13 +64,6 @@ def read_profile(events: Sequence, batch_size: int) -> StepProfile:
         operators=spans([e for e in on_cpu if e.name.startswith("aten::") and not is_operator(e.cpu_parent)]),
         kernels=spans([e for e in on_gpu if not e.name.startswith(RANGE_PREFIX)]),
     )
-
-
-def short_name(name: str) -> str:
-    """A kernel's name without its return type, template and parameters, which can fill a page."""
-    return re.split(r"[<(]", name.removeprefix("void ").replace("(anonymous namespace)", "anonymous"))[
-        0
-    ].strip()
 
 
 def is_operator(event: object | None) -> bool:

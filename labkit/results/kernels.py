@@ -33,10 +33,16 @@ def purpose_of(kernel: KernelTime, num_layers: int = 12) -> str:
     return EVERY_LAYER if kernel.count >= num_layers else ENDS
 
 
+def qualified_name(kernel: str) -> str:
+    """A kernel's name with its C++ namespaces, without return type, template and parameters, which can fill
+    a page."""
+    name = kernel.removeprefix("void ").replace("(anonymous namespace)", "anonymous")
+    return re.split(r"[<(]", name)[0].strip()
+
+
 def short_name(kernel: str) -> str:
-    """A kernel's name without the return type, namespaces and arguments of C++."""
-    name = re.sub(r"^void |\(anonymous namespace\)::", "", kernel)
-    return re.split(r"[<(]", name)[0].strip().rpartition("::")[2]
+    """A kernel's name without return type, namespaces, template and parameters of C++."""
+    return qualified_name(kernel).rpartition("::")[2]
 
 
 N = TypeVar("N", int, float)

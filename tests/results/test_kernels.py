@@ -20,6 +20,7 @@ from labkit.results.kernels import (
     part_counts,
     part_us,
     purpose_of,
+    qualified_name,
     rest_table,
     short_name,
     slowest_single,
@@ -91,12 +92,12 @@ def test_a_recorded_layer_has_two_fused_products_before_and_two_after_its_attent
 
 
 @pytest.mark.parametrize(
-    ("kernel", "short"),
+    ("kernel", "qualified", "short"),
     [
-        ("void at::native::(anonymous namespace)::norm<float, 2>(int, float*)", "norm"),
-        ("_embed_slots_kernel", "_embed_slots_kernel"),
-        ("Memcpy DtoH (Device -> Pinned)", "Memcpy DtoH"),
+        ("void at::(anonymous namespace)::norm<c10::Half>(int, float)", "at::anonymous::norm", "norm"),
+        ("_embed_slots_kernel", "_embed_slots_kernel", "_embed_slots_kernel"),
+        ("Memcpy DtoH (Device -> Pinned)", "Memcpy DtoH", "Memcpy DtoH"),
     ],
 )
-def test_kernels_have_short_names(kernel, short):
-    assert short_name(kernel) == short
+def test_kernels_have_qualified_and_short_names(kernel, qualified, short):
+    assert (qualified_name(kernel), short_name(kernel)) == (qualified, short)
