@@ -23,7 +23,7 @@ TRACED_STEPS = 5
 
 
 def profile_decode_step(engine: InferenceEngine) -> StepProfile:
-    """Profile one step of an engine in `steady_decode`."""
+    """Profile one decode step of an engine that is in `watch.steady_decode`."""
     batch_size = len(engine.scheduler.running)
     with profile(activities=activities_of(engine.device), acc_events=True) as profiler:
         engine.step()  # not read: it pays for setting the profiler up
@@ -35,11 +35,13 @@ def profile_decode_step(engine: InferenceEngine) -> StepProfile:
 
 
 def activities_of(device: torch.device) -> list[ProfilerActivity]:
+    """What the profiler records on this device: the CPU, and a GPU's kernels."""
     on_gpu = [ProfilerActivity.CUDA] if device.type == "cuda" else []
     return [ProfilerActivity.CPU, *on_gpu]
 
 
 def read_profile(events: Sequence, batch_size: int) -> StepProfile:
+    """A step's profile from the profiler's events, among which the range STEP_RANGE marks the step."""
     step = next(e for e in events if e.name == STEP_RANGE and e.device_type == DeviceType.CPU)
     origin = step.time_range.start
     in_step = [e for e in events if e.time_range.start >= origin and e is not step]
@@ -67,11 +69,12 @@ def read_profile(events: Sequence, batch_size: int) -> StepProfile:
 
 
 def is_operator(event: object | None) -> bool:
+    """Whether an event of the profiler is an aten operator; None is none."""
     return event is not None and event.name.startswith("aten::")
 
 
 def write_trace(engine: InferenceEngine, prompts: Sequence[Sequence[int]], path: Path) -> None:
-    """A Chrome trace of TRACED_STEPS steady decode steps of these prompts."""
+    """Write a Chrome trace of TRACED_STEPS steady decode steps of these prompts to `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with (
         steady_decode(engine, prompts, max_new_tokens=TRACED_STEPS + 10),

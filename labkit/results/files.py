@@ -66,13 +66,16 @@ def load(name: str, kind: type[Record] = Record) -> Record:
 
 
 def load_all(kind: str) -> dict[str, Record]:
-    """All records of a kind under data/results, by name; your own are among them once you made them."""
+    """All records of a kind ("ladder") under data/results, by name, your own among them.
+
+    Raises RecordError if a file cannot be read or is not what a record is.
+    """
     paths = sorted(RESULTS.glob("*.json"))
     return {path.stem: load(path.stem) for path in paths if kind_of(path) == kind}
 
 
 def table(kind: str) -> pd.DataFrame:
-    """The samples of all records of a kind, a row each, with the device, commit and model they belong to."""
+    """The samples of all records of a kind: a row per sample, with the record's device, commit and model."""
     return pd.DataFrame(
         [
             {
@@ -91,7 +94,7 @@ def table(kind: str) -> pd.DataFrame:
 
 
 def check_record(name: str, raw: Any) -> None:
-    """Raises RecordError saying what the record lacks, or which part of it is not what readers expect."""
+    """Raises RecordError saying what a record lacks, or which part of it is not what readers expect."""
     name = f"record {name}"
     check_shape(name, raw, RECORD)
     if raw["kind"] not in KINDS:

@@ -14,7 +14,7 @@ from labkit.errors import RecordError
 
 @dataclass(frozen=True)
 class Kind:
-    """A value without parts. name: as it stands in an error."""
+    """The shape of a value without parts. name: what an error calls it. is_one: whether a value has it."""
 
     name: str
     is_one: Callable[[object], bool]
@@ -22,7 +22,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class OrNull:
-    """null, or a value of that shape."""
+    """The shape of null, or of a value of the given shape."""
 
     shape: "Shape"
 
@@ -38,7 +38,7 @@ Shape = Kind | OrNull | list | tuple | dict
 
 
 def check_shape(name: str, value: object, shape: Shape, where: str = "") -> None:
-    """Raises RecordError saying which part of `name`, at `where`, is missing or not what it must be."""
+    """Raises RecordError unless `value`, at `where` in `name`, has the shape; it says which part has not."""
     if isinstance(shape, Kind):
         if not shape.is_one(value):
             raise misfit(name, where, value, shape.name)

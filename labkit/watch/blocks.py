@@ -11,10 +11,10 @@ from labkit.kvcache.prefix_cache import PrefixEntry
 
 @dataclass(frozen=True)
 class SequenceView:
-    """A sequence and where one layer keeps it."""
+    """A request or prefix-cache entry, its tokens, and the blocks in which one layer keeps them."""
 
     label: str
-    request_id: int | None  # None: it is an entry of the prefix cache
+    request_id: int | None  # None for an entry of the prefix cache
     tokens: tuple[str, ...]
     block_indices: tuple[int, ...]
 
@@ -29,16 +29,16 @@ class BlockView:
 
 @dataclass(frozen=True)
 class BlocksSnapshot:
-    """One layer's pool at a moment."""
+    """One layer's pool at one moment: its sequences, and its blocks that are in use."""
 
     layer_idx: int
     block_size: int
     num_blocks: int
     sequences: tuple[SequenceView, ...]
-    blocks: dict[int, BlockView]  # by block index; those not named are free
+    blocks: dict[int, BlockView]  # by block index; all others are free
 
     def table(self) -> pd.DataFrame:
-        """Each sequence's block table in words."""
+        """The block tables as a table of text: a row per sequence."""
         rows = [
             {
                 "sequence": s.label,
@@ -76,7 +76,7 @@ def snapshot(engine: InferenceEngine, layer_idx: int = 0) -> BlocksSnapshot:
 
 
 def record_steps(engine: InferenceEngine, num_steps: int) -> list[BlocksSnapshot]:
-    """Run `num_steps` steps; the snapshots before the first and after each. Tokens made are not kept."""
+    """Run `num_steps` steps; snapshots before the first and after each. Tokens are not kept."""
     snapshots = [snapshot(engine)]
     for _ in range(num_steps):
         engine.step()
@@ -94,7 +94,7 @@ class LayerTables:
 
 
 def layer_tables(engine: InferenceEngine) -> LayerTables:
-    """What the tables of a live engine say now."""
+    """The block tables of a live engine's running requests, as they are now."""
     manager = engine.kv_manager
     places = {r.request_id: block_places(engine, s) for r, s in engine.scheduler.running.items()}
     return LayerTables(manager.num_layers, manager.num_tables, places)
@@ -108,7 +108,7 @@ def block_places(engine: InferenceEngine, session: InferenceSession) -> list[tup
 
 @dataclass(frozen=True)
 class PoolUse:
-    """One layer's pool after a step."""
+    """How one layer's pool is used after a step: free blocks, tokens, and slots that hold none."""
 
     free_blocks: int
     tokens: int  # in blocks of running requests, a shared block's once for each holder

@@ -19,7 +19,7 @@ from labkit.watch.replaced import replaced
 
 
 class CapturedLaunch(NamedTuple):
-    """One thing that the device was asked for, and the very tensors that it was asked with."""
+    """A kernel or operator that was launched, with the very tensors that it was given and those it made."""
 
     name: str
     function: Callable
@@ -29,7 +29,7 @@ class CapturedLaunch(NamedTuple):
 
     @property
     def inputs(self) -> list:
-        """Tensors, and whatever else was said."""
+        """All arguments, flattened: tensors, numbers and the like."""
         return tree_leaves((self.args, self.kwargs))
 
 
@@ -46,19 +46,23 @@ class ToyGraph(OperatorMode):
         self.launches: list[CapturedLaunch] = []
 
     def on_operator(self, func: OpOverload, args: tuple, kwargs: dict, out: object) -> None:
+        """Remember an operator; the profiler's are none."""
         if func.namespace != "profiler":
             self.remember(f"{func.namespace}.{func.overloadpacket.__name__}", func, args, kwargs, out)
 
     def on_kernel(self, name: str, function: Callable, args: tuple, kwargs: dict, out: object) -> None:
+        """Remember a function from `as_kernel` as one launch."""
         # A kernel finds lengths on the device, so the numbers that its plain twin takes do not count.
         name = getattr(function, "__name__", name)
         self.remember(name, lambda *_: function(*args, **kwargs), tensors_of(args), {}, out)
 
     def remember(self, name: str, function: Callable, args: tuple, kwargs: dict, out: object) -> None:
+        """Add a launch of `function`, which replaying calls again."""
         self.launches.append(CapturedLaunch(name, function, args, kwargs, tensors_of(out)))
 
     @torch.inference_mode()
     def replay(self) -> None:
+        """Run all that was remembered once more, in order, with results at the addresses of the capture."""
         for launch in self.launches:
             made = tensors_of(launch.function(*launch.args, **launch.kwargs))
             for remembered, new in zip(launch.outputs, made, strict=True):
@@ -69,7 +73,9 @@ class ToyGraph(OperatorMode):
 def capture(
     device_step: DeviceStep, batch_size: int, is_greedy: bool, *, as_launches: bool = True
 ) -> tuple[ToyGraph, Tensor]:
-    """A graph of the step, and where its tokens lie. The slots that are mapped move on, as in any step.
+    """Capture a step of `batch_size` requests: the graph, and the tensor [B] that its tokens lie in.
+
+    The slots that are mapped advance, as in any step.
 
     as_launches: attention is remembered as one launch, as on a GPU, and not by what its plain twin does.
     """
@@ -81,15 +87,15 @@ def capture(
 
 
 def longest_possible(device_step: DeviceStep) -> int:
-    """The length that a table has room for: what plain attention is told in place of the batch's longest."""
+    """The most tokens that a block table has room for, which plain attention takes as the longest context."""
     return device_step.slots.block_tables.shape[2] * device_step.attention.kv_manager.block_size
 
 
 def captured_steps(engine: InferenceEngine, num_steps: int, bucket: int | None = None) -> list[ToyGraph]:
-    """The engine's next steps, each captured as it runs: all that makes a token from the last one.
+    """Run `num_steps` steps of the engine, and capture each: all that makes a token from the last one.
 
-    With state on the device that is the `DeviceStep`; else it begins with Python's lists, and so does this.
-    bucket: the rows that a batch is padded to, where there is a `DeviceStep`.
+    With state on the device that is the `DeviceStep`; on lower rungs it begins with Python's lists.
+    bucket: the number of rows that a batch is padded to, where there is a `DeviceStep`.
     """
     step = engine.decode_step
     graphs: list[ToyGraph] = []

@@ -9,13 +9,14 @@ WRITES = ("indexed", "generic", "full_batch", "identity_pos")  # by the names of
 
 @dataclass(frozen=True)
 class PositionsStep:
-    """One decode step: the slot of its last block that each request's token went to, and the write taken."""
+    """One decode step: the slot in its last block that each request's token went to, and the write used."""
 
     slots: dict[int, int]  # by request id
     path: str
 
     @property
     def are_equal(self) -> bool:
+        """Whether all requests write to the same slot of their blocks."""
         return len(set(self.slots.values())) == 1
 
 
@@ -32,7 +33,7 @@ class Positions:
         return sum(step.are_equal for step in self.steps)
 
     def then(self, later: "Positions") -> "Positions":
-        """This and what came after it."""
+        """These steps followed by those of `later`, from the same engine."""
         return Positions(self.block_size, self.steps + later.steps)
 
 
