@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from labkit.ladder import CAPSTONE, LADDER, LESSONS, Lesson
 from labkit.paths import RESULTS, ROOT
-from labkit.results import ProfileRecord, RunsRecord, load, load_gpu_tests
+from labkit.results import HostTimeRecord, ProfileRecord, RunsRecord, load, load_gpu_tests
 from labkit.show.ladder import draw_ladder
 from labkit.show.timeline import draw_timeline
 
@@ -50,7 +50,7 @@ def picture(name: str) -> Path:
 
 def ladder_table() -> str:
     """A Markdown table with a row per rung: what it removes, and what an H100 made of it."""
-    end_to_end, host = load("ladder_036_h100"), load("host_time_h100")
+    end_to_end, host = load("ladder_036_h100", RunsRecord), load("host_time_h100", HostTimeRecord)
     numbers = list(LADDER)
     lines = [
         "| rung | lesson | what leaves the hot path | decode tokens/s | against the rung below | host time |",
