@@ -69,7 +69,7 @@ def is_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Whether the value is Python's int or float, finite, and not beyond what a float holds."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False

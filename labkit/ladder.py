@@ -42,8 +42,8 @@ class Lesson:
 
 
 # The posts that the ladder follows: number and title, in English. They are part of the Chinese series
-# "从零实现 LLM Inference" (LLM inference from scratch), about `roseinfer`, the engine of the public project
-# RoseLLM.
+# "从零实现 LLM Inference" (LLM inference from scratch, https://www.wineandchord.com), about `roseinfer`, the
+# engine of the public project RoseLLM.
 WRITE_UPS = {
     "036": "Paged attention block table cache",
     "037": "Paged attention slot mapping",
@@ -54,7 +54,7 @@ WRITE_UPS = {
     "064": "Mutable KVBlockInfo",
 }
 
-Entry = TypeVar("Entry", Rung, Lesson)
+Entry = TypeVar("Entry", bound=Rung | Lesson)
 
 
 class Numbered(dict[str, Entry]):

@@ -38,6 +38,7 @@ COMMANDS = {
 
 
 def make_parser() -> argparse.ArgumentParser:
+    """The command line: a subcommand per module of `labkit.bench.commands`, with its docstring as help."""
     parser = argparse.ArgumentParser(prog="python -m labkit.bench")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
@@ -49,6 +50,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
+    """Run the command of the command line; an error of labkit's is one line, with exit status 2."""
     parser = make_parser()
     args = parser.parse_args()
     try:

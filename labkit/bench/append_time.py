@@ -17,7 +17,7 @@ BATCH_SIZES = tuple(2**i for i in range(12))  # 1 to 2048
 
 
 def append_calls(batch_size: int, device: torch.device) -> tuple[dict[str, list[Callable[[], None]]], int]:
-    """For each path one call a layer, all writing the same tokens; and the bytes that a call moves."""
+    """By path, one call per layer, all writing the same tokens; and the bytes that one call moves."""
     dtype = torch.float16 if device.type == "cuda" else torch.float32
     k_cache, v_cache = (
         torch.zeros(LAYERS, batch_size, H, BLOCK_SIZE, D, device=device, dtype=dtype) for _ in range(2)
@@ -53,7 +53,10 @@ def append_calls(batch_size: int, device: torch.device) -> tuple[dict[str, list[
 def time_appends(
     batch_size: int, device: torch.device, repeats: int = 15, rounds: int = 10
 ) -> list[AppendTime]:
-    """Time every path at one batch size, in turn: `repeats` measurements of `rounds` times all layers."""
+    """Time every form of the write at one batch size, in turn.
+
+    There are `repeats` measurements of each, over `rounds` times all layers.
+    """
     paths, num_bytes = append_calls(batch_size, device)
     launches = {path: launcher(calls, device, rounds) for path, calls in paths.items()}
     per_call = rounds * LAYERS
@@ -70,7 +73,7 @@ def time_appends(
 
 
 def launcher(calls: list[Callable[[], None]], device: torch.device, rounds: int) -> Callable[[], object]:
-    """Runs all calls `rounds` times; on a GPU from a CUDA graph, so that Python is not in the way."""
+    """A function that makes all calls `rounds` times; on a GPU it replays them from a CUDA graph."""
 
     def run_all() -> None:
         for _ in range(rounds):
@@ -88,7 +91,7 @@ def launcher(calls: list[Callable[[], None]], device: torch.device, rounds: int)
 
 
 def timed(launch: Callable[[], object], device: torch.device) -> float:
-    """Seconds; on a GPU between two events on its stream."""
+    """Seconds that a launch takes; on a GPU between two events on its stream."""
     if device.type != "cuda":
         started = time.perf_counter()
         launch()
@@ -102,6 +105,7 @@ def timed(launch: Callable[[], object], device: torch.device) -> float:
 
 
 def time_launches(calls: list[Callable[[], None]], device: torch.device) -> float:
+    """Seconds that the host takes to make all calls, without waiting for what they launch on a GPU."""
     synchronize(device)
     started = time.perf_counter()
     for call in calls:

@@ -1,4 +1,4 @@
-"""How long one layer's attention takes by itself, with one program a request and head and with several."""
+"""How long one layer's attention takes by itself, with one program per request and head and with several."""
 
 from collections.abc import Callable
 from functools import partial
@@ -22,7 +22,7 @@ MAX_TOKENS = 1024  # of a sequence, GPT-2's
 def attention_calls(
     batch_size: int, context_len: int, device: torch.device
 ) -> dict[str, tuple[int, list[Callable[[], object]]]]:
-    """For each kernel its splits and one call a layer. Without a GPU there is only the plain one."""
+    """By kernel: programs per request and head, and a call per layer; without a GPU only the plain kernel."""
     dtype = torch.float16 if device.type == "cuda" else torch.float32
     blocks_per_seq = MAX_TOKENS // BLOCK_SIZE
     manager = OneTableBlockManager(
@@ -71,7 +71,10 @@ def attention_calls(
 def time_attention(
     batch_size: int, context_len: int, device: torch.device, repeats: int = 15, rounds: int = 5
 ) -> list[AttentionTime]:
-    """Time each kernel in turn: `repeats` measurements of `rounds` times all layers."""
+    """Time each kernel of attention and K/V write in turn.
+
+    There are `repeats` measurements of each, over `rounds` times all layers.
+    """
     made = attention_calls(batch_size, context_len, device)
     launches = {kernel: launcher(calls, device, rounds) for kernel, (_, calls) in made.items()}
     seconds: dict[str, list[float]] = {kernel: [] for kernel in made}

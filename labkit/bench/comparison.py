@@ -6,7 +6,7 @@ from typing import TypeVar
 from labkit.bench.workload import Workload
 from labkit.options import EngineOptions
 from labkit.results.comparison import Comparison
-from labkit.results.runs import Run, total_paths
+from labkit.results.runs import Run, compared_runs
 
 ROUNDS = 5
 
@@ -16,7 +16,10 @@ T = TypeVar("T")
 def in_turn(
     measures: Sequence[Callable[[], T]], rounds: int, progress: Callable[[], object] = lambda: None
 ) -> list[list[T]]:
-    """Call each measure twice a round, there and back again: A B B A. Its results, in order, for each."""
+    """Call each measure twice per round, there and back again: A B B A. For each its results, in order.
+
+    progress: called after each call.
+    """
     results: list[list[T]] = [[] for _ in measures]
     for _ in range(rounds):
         there = range(len(measures))
@@ -40,8 +43,8 @@ def compare(
 ) -> Comparison:
     """Compare two engines on one workload, each run with a fresh engine.
 
-    path: what `after` is about; the comparison warns if it never ran. measure: the time compared, of a
-    run; decoding by default. progress: called after each of the 4 * rounds runs.
+    path: what `after` is about; the comparison warns if it never ran. measure: the time of a
+    run to compare, in seconds; decoding by default. progress: called after each of the 4 * rounds runs.
     """
 
     def run_with(options: EngineOptions) -> Run:
@@ -50,6 +53,4 @@ def compare(
     for options in (before, after) * warmup_runs:
         run_with(options)
     sides = in_turn([lambda: run_with(before), lambda: run_with(after)], rounds, progress)
-    samples = [tuple(measure(run) for run in runs) for runs in sides]
-    paths = [total_paths(runs) for runs in sides]
-    return Comparison(*names, *samples, *paths, path)
+    return compared_runs(*sides, names, path, measure)

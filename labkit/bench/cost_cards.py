@@ -1,4 +1,4 @@
-"""What one decode step does, counted while it runs. No clock: the same on every run of a kind of machine."""
+"""What one decode step does, counted while it runs. No clock: every run on a kind of machine counts alike."""
 
 import inspect
 import json
@@ -30,7 +30,7 @@ STEADY_TOKENS = 16  # more than a card's steps take, and few enough to stay with
 
 
 def cost_card(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> CostCard:
-    """Count a steady step of these prompts, several times over: one step for each way of counting.
+    """Count what a steady decode step of these prompts does, with one step for each way of counting.
 
     Without a GPU, the device's counts are those recorded on one for the same model, options and prompts.
     Raises ValueError if the steps differ, because one of them meets a block boundary.
@@ -50,6 +50,7 @@ def cost_card(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> Cost
 def with_paths(
     engine: InferenceEngine, count: Callable[[InferenceEngine], object]
 ) -> tuple[dict[str, int], object]:
+    """What `count` returns, behind how often each append path ran in the steps that it ran."""
     before = engine.stats().append_paths
     counted = count(engine)
     return difference(before, engine.stats().append_paths), counted
@@ -59,7 +60,7 @@ def with_paths(
 
 
 def count_calls(engine: InferenceEngine) -> tuple[int, int]:
-    """Calls into the manager from outside it, and records created, as the interpreter reports its calls."""
+    """Run a step; count calls into the block manager from outside it, and the block records it creates."""
     managers = (KVBlockManager, MutableInfoBlockManager, OneTableBlockManager)
     methods = {code for manager in managers for code in codes_of(manager)}
     inside = {inspect.getsourcefile(manager) for manager in managers}
@@ -85,13 +86,17 @@ def codes_of(cls: type) -> set[CodeType]:
 
 
 def count_operators(engine: InferenceEngine) -> tuple[int, int]:
+    """Run a step; count the PyTorch operators dispatched, and integer tensors made from Python numbers."""
     with OperatorCounter() as counter:
         engine.step()
     return counter.operators, counter.index_tensors
 
 
 def count_kv_bytes(engine: InferenceEngine) -> int:
-    """Slots that hold no token are filled with NaN before the step; what is a number then, was written."""
+    """Run a step; count the bytes of new keys and values.
+
+    Slots that hold no token are filled with NaN before the step; what is a number after it was written.
+    """
     manager = engine.kv_manager
     free = ~manager.live_slots()[:, :, None, :, None]  # [L, N, 1, block_size, 1]
     caches = (manager.k_cache, manager.v_cache)
@@ -102,6 +107,7 @@ def count_kv_bytes(engine: InferenceEngine) -> int:
 
 
 def count_on_device(engine: InferenceEngine) -> DeviceCounts:
+    """Run a step on a GPU; count what the GPU is asked for, from the profiler's trace."""
     with profile(activities=activities_of(engine.device), acc_events=True) as profiler:
         engine.step()
         synchronize(engine.device)
@@ -113,7 +119,10 @@ def count_on_device(engine: InferenceEngine) -> DeviceCounts:
 
 
 def read_device_counts(events: Sequence[dict], device: str) -> DeviceCounts:
-    """Count a step's Chrome trace that ends with a synchronization of its own, which is not the step's."""
+    """Count the events of a step's Chrome trace. device: the GPU's name.
+
+    The trace ends with a synchronization that is not the step's, and does not count.
+    """
     h2d = [e for e in events if e.get("cat") == "gpu_memcpy" and "HtoD" in e["name"]]
     d2h = [e for e in events if e.get("cat") == "gpu_memcpy" and "DtoH" in e["name"]]
     waits = [e for e in events if e.get("cat") == "cuda_runtime" and "Synchronize" in e["name"]]
@@ -133,13 +142,13 @@ def read_device_counts(events: Sequence[dict], device: str) -> DeviceCounts:
 
 
 def engine_key(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> CardKey:
-    """What a card of these prompts' step depends on, beside the kind of machine."""
+    """The key of a card of these prompts' step: what its counts depend on, beside the kind of machine."""
     lengths = tuple(len(prompt) for prompt in prompts)
     return CardKey(engine.model.name, asdict(engine.options), engine.kv_manager.block_size, lengths)
 
 
 def recorded_device_counts(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> DeviceCounts | None:
-    """The counts of the same step from a record; the newest, if there are several; None if there is none."""
+    """A GPU's counts of this step from the newest record that has them; None if no record does."""
     key = engine_key(engine, prompts)
     records = sorted(load_all("cost_card").values(), key=lambda record: record.date, reverse=True)
     found = filter(None, (record.device_counts(key) for record in records))

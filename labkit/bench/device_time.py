@@ -20,7 +20,7 @@ WARMUP_STEPS = 5  # of the profiler: the first ones pay for its start
 def device_time(
     engine: InferenceEngine, rung: str, prompts: Sequence[Sequence[int]], num_steps: int = 30
 ) -> TracedStep:
-    """Trace `num_steps` steps of these prompts, all of one length. rung: the engine's, for a record.
+    """Trace `num_steps` decode steps of these prompts, which have one length. rung: the engine's.
 
     Raises OptionError without a GPU.
     """
@@ -42,10 +42,10 @@ def device_time(
 def read_device_time(
     events: Sequence[dict], rung: str, batch_size: int, context_len: int, num_steps: int
 ) -> TracedStep:
-    """A Chrome trace's last `num_steps` of WARMUP_STEPS more, each of which ends with copies to the host.
+    """The mean of the last `num_steps` steps of a Chrome trace.
 
-    A kernel that is launched early waits inside for the one before it; that time is the other one's. So
-    a kernel's time is counted from where the one before it ends.
+    events: of WARMUP_STEPS + `num_steps` steps, each of which ends with copies to the host. A kernel that is
+    launched early waits inside for the one before it, so its time is counted from where that one ends.
     """
     on_device = sorted(
         (e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")), key=lambda e: e["ts"]

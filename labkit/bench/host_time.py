@@ -32,7 +32,7 @@ BATCH_SIZES = (1, 8, 32, 64, 128, 256)
 
 
 class PreparedForward(Network):
-    """In the model's place: hands back keys, values and logits that are there already."""
+    """A network without work: it hands back keys, values and logits that are there already."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
@@ -41,12 +41,14 @@ class PreparedForward(Network):
         self._qkv: dict[int, Tensor] = {}  # by batch size
 
     def prefill(self, input_ids: Tensor, lengths: Tensor, past: PastKV | None = None) -> Prefilled:
+        """Zero logits [B, 2], and zero keys and values [L, B, H, T, D] for prompts [B, T]."""
         B, T = input_ids.shape
         c, weight = self.config, self.weight
         kv = weight.new_zeros(c.num_layers, B, c.num_heads, T, c.head_dim)
         return Prefilled(weight.new_zeros(B, 2), kv, kv)
 
     def decode_one_token(self, input_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """Zero logits [B, 2], after `attend` in every layer with the same query, key and value."""
         c, B = self.config, len(input_ids)
         if B not in self._qkv:
             self._qkv[B] = self.weight.new_zeros(B, 1, 3, c.num_heads, c.head_dim)
@@ -58,6 +60,7 @@ class PreparedForward(Network):
 
 
 def no_attention(query: Tensor, *_: object) -> Tensor:
+    """Stands for attention, and returns the query."""
     return query
 
 
@@ -67,11 +70,11 @@ def host_engine(
     device: torch.device | str | None = None,
     parts: Mapping[str, Part] = NO_PARTS,
 ) -> InferenceEngine:
-    """An engine of GPT-2's layers, for one batch size, with the model and its attention taken out.
+    """An engine with GPT-2's layers for one batch size, without the model's work and attention's.
 
     parts: as `InferenceEngine` takes them.
 
-    What a layer's kernels are made of is then no question; a graph is captured of what is left.
+    Whether a layer's kernels are fused no longer matters; with CUDA graphs, what is left is captured.
     """
     model = LanguageModel(
         "GPT-2's layers, no model", PreparedForward(SHAPE), WordTokenizer(SHAPE.vocab_size, None)
@@ -133,7 +136,7 @@ def time_host_steps(
 
 @contextmanager
 def timed_parts(engine: InferenceEngine) -> Iterator[dict[str, float]]:
-    """Seconds that the parts of the decode step take, by part; 0.0 for one that the step had no need of."""
+    """Inside the block, add up the seconds that parts of the decode step take, by part of `parts_of`."""
     seconds: dict[str, float] = defaultdict(float)
 
     def timing(part: str) -> Callable[[Callable], Callable]:
@@ -155,7 +158,11 @@ def timed_parts(engine: InferenceEngine) -> Iterator[dict[str, float]]:
 
 
 def parts_of(engine: InferenceEngine) -> dict[str, tuple[object, str]]:
-    """What makes the block tables, and what makes room for new keys and values and has them written."""
+    """The object and method to time, by part.
+
+    "tables" makes block tables or updates the device's slots; "append" makes room for new keys and values or
+    has them written.
+    """
     step = engine.decode_step
     if isinstance(step, ResidentDecodeStep):
         return {"tables": (step.slots, "update"), "append": (engine.kv_manager, "reserve_token_batch")}

@@ -12,7 +12,7 @@ from labkit.model.checkpoint import RANDOM_CONFIGS, network_without_weights
 
 @dataclass(frozen=True)
 class DecodeLimit:
-    """The floor of a decode, one step or many, on a device that moves `bandwidth` bytes a second."""
+    """The least time of one decode step or many, on a device that moves `bandwidth` bytes per second."""
 
     num_tokens: int
     weight_bytes: int
@@ -21,19 +21,22 @@ class DecodeLimit:
 
     @property
     def num_bytes(self) -> int:
+        """Bytes that decoding must move: weights, keys and values."""
         return self.weight_bytes + self.kv_bytes
 
     @property
     def seconds(self) -> float:
+        """The least time that moving these bytes takes."""
         return self.num_bytes / self.bandwidth
 
     @property
     def tokens_per_second(self) -> float:
+        """The most tokens per second that bandwidth allows."""
         return self.num_tokens / self.seconds
 
 
 def decode_limit(network: Network, context_lens: Sequence[int], bandwidth: float) -> DecodeLimit:
-    """The limit of a decode step of len(context_lens) requests with that many tokens in the cache each.
+    """The limit of one decode step of requests that have `context_lens` tokens in the cache.
 
     Every weight is read once, every live key and value once, and the new ones are written once.
     """
@@ -53,7 +56,10 @@ def on_paper(name: str = "gpt2", dtype: torch.dtype = torch.float16) -> Network:
 
 
 def step_limit(batch_size: int, context_len: int, bandwidth: float) -> DecodeLimit:
-    """The limit of a step of GPT-2 in float16, whose requests hold `context_len` tokens each."""
+    """The limit of a decode step of GPT-2 in float16, whose requests hold `context_len` tokens each.
+
+    bandwidth: in bytes per second.
+    """
     return decode_limit(on_paper(), [context_len] * batch_size, bandwidth)
 
 
@@ -64,7 +70,7 @@ def workload_limit(
     max_batch_size: int,
     bandwidth: float,
 ) -> DecodeLimit:
-    """The limit of decoding these requests' new tokens; the first of each comes from its prefill.
+    """The limit of decoding requests' new tokens; the first token of each comes from its prefill.
 
     The batch is taken to be full whenever it can be, so the weights are read as seldom as possible.
     """
@@ -83,7 +89,7 @@ def workload_limit(
 
 
 def decode_weights(network: Network) -> int:
-    """Numbers of the network that a decode step reads: all but the tables of which it reads a few rows.
+    """How many weights a decode step reads: all but those of tables of which it reads a few rows.
 
     A tied table counts once: it is read whole, as the head.
     """
@@ -92,7 +98,7 @@ def decode_weights(network: Network) -> int:
 
 
 def forward_flops(config: ModelConfig, num_tokens: int, context_len: int) -> float:
-    """Arithmetic of one sequence's forward: `num_tokens` new tokens, `context_len` tokens seen by the last.
+    """FLOP of one sequence's forward pass: `num_tokens` new tokens, the last of which sees `context_len`.
 
     A multiply and an add for each weight of the matrices and each new token, and for each key and value seen.
     """
@@ -102,7 +108,7 @@ def forward_flops(config: ModelConfig, num_tokens: int, context_len: int) -> flo
 
 
 def copy_bandwidth(device: torch.device | str, num_bytes: int | None = None, repeats: int = 9) -> float:
-    """Bytes a second (read plus written) of a large device-to-device copy, the fastest of `repeats`.
+    """Bytes per second (read plus written) of a large device-to-device copy, the fastest of `repeats`.
 
     num_bytes: the size of the copy; None: large enough to miss the caches (128 MB; 1 GB on a GPU).
     """
@@ -116,7 +122,7 @@ def copy_bandwidth(device: torch.device | str, num_bytes: int | None = None, rep
 def matmul_rate(
     device: torch.device | str, dtype: torch.dtype, size: int | None = None, repeats: int = 9
 ) -> float:
-    """FLOP a second of a square matrix product on random data, the fastest of `repeats`."""
+    """FLOP per second of a square matrix product on random data, the fastest of `repeats`."""
     device = torch.device(device)
     size = size or (8192 if device.type == "cuda" else 1024)
     a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
@@ -124,7 +130,10 @@ def matmul_rate(
 
 
 def fastest_seconds(run: Callable[[], object], device: torch.device, repeats: int) -> float:
-    """Seconds of `run`, synchronized, after two runs to warm up. Noise only ever hides a ceiling."""
+    """Seconds of the fastest of `repeats` runs, synchronized, after two to warm up.
+
+    The fastest, because noise only ever hides a ceiling.
+    """
 
     def timed() -> float:
         synchronize(device)
@@ -138,5 +147,6 @@ def fastest_seconds(run: Callable[[], object], device: torch.device, repeats: in
 
 
 def synchronize(device: torch.device) -> None:
+    """Wait until a GPU has done all that it was asked for; a CPU always has."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -1,4 +1,4 @@
-"""What users of the engine felt, from the moments that completions carry."""
+"""Latency metrics of requests, from the times that their completions carry."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -8,7 +8,7 @@ from labkit.results.latency import LatencyMetrics
 
 
 def latency_metrics(completions: Sequence[Completion]) -> LatencyMetrics:
-    """Metrics of requests served together. Raises ValueError if one of them made no token."""
+    """Latency metrics of requests served together. Raises ValueError if one of them made no token."""
     timings = [completion.timing for completion in completions]
     for completion, timing in zip(completions, timings, strict=True):
         if not timing.tokens:

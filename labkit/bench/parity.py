@@ -1,4 +1,4 @@
-"""Two other ways to the same greedy tokens: without any cache, and through transformers."""
+"""Two other ways to an engine's greedy tokens: without any cache, and through transformers."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def dense_tokens(
     model: LanguageModel, prompts: Sequence[Sequence[int]], num_tokens: int
 ) -> list[tuple[int, ...]]:
-    """Greedy tokens with no KV cache: the whole text is computed again for every token."""
+    """Each prompt's next `num_tokens` greedy tokens with no KV cache: each recomputes the whole text."""
     completed = []
     for prompt in prompts:
         token_ids = list(prompt)
@@ -33,7 +33,7 @@ def dense_tokens(
 def transformers_tokens(
     model: LanguageModel, prompts: Sequence[Sequence[int]], num_tokens: int
 ) -> list[tuple[int, ...]]:
-    """Greedy tokens of transformers' own GPT-2 and `generate`, one prompt at a time."""
+    """Each prompt's next `num_tokens` greedy tokens by transformers' own GPT-2, one prompt at a time."""
     reference = transformers_model(model)
     reference.generation_config.eos_token_id = None  # go on for num_tokens, whatever comes
     completed = []
@@ -74,7 +74,7 @@ def parity_table(
 
 
 def transformers_model(model: LanguageModel) -> "PreTrainedModel":
-    """The same checkpoint as transformers loads it, without its progress bar."""
+    """The model's checkpoint, loaded by transformers in its dtype and on its device, with no progress bar."""
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 

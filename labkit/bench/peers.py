@@ -1,4 +1,4 @@
-"""The same requests through labkit and through other people's engines, with the same weights.
+"""One workload through labkit and through other engines, its peers, with the same weights.
 
 A peer is given token ids and gives token ids back; it is timed from outside, by one clock, from the moment
 it has the requests until it has handed over every token.
@@ -49,7 +49,7 @@ class PeerRun:
 
     @property
     def tokens_per_second(self) -> float:
-        """Of the whole run, prefill and all."""
+        """Tokens per second of the whole run, prefill included."""
         return self.tokens / self.seconds
 
 
@@ -60,11 +60,12 @@ Peer = Callable[[], PeerRun]
 
 
 def labkit_peer(workload: Workload, rung: str) -> Peer:
-    """An engine of this rung, the same for all runs; the prefix cache is emptied before each."""
+    """labkit at a rung, with one engine for all runs; its prefix cache is emptied before each."""
     return partial(run_labkit, workload, workload.make_engine(LADDER[rung].options))
 
 
 def run_labkit(workload: Workload, engine: InferenceEngine) -> PeerRun:
+    """Serve the workload with `engine.step()` in a loop, timed from token ids to token ids."""
     if engine.prefix_cache is not None:
         engine.prefix_cache.clear()
     first_tokens, token_ids = None, {}
@@ -84,7 +85,7 @@ def run_labkit(workload: Workload, engine: InferenceEngine) -> PeerRun:
 
 
 def as_transformers(model: LanguageModel) -> "PreTrainedModel":
-    """Hugging Face's own model with a copy of these weights, on this model's device, in its dtype."""
+    """transformers' own model with a copy of this model's weights, on its device and in its dtype."""
     return model.network.as_transformers().to(model.device, model.dtype).requires_grad_(False)
 
 
@@ -105,10 +106,10 @@ class FirstLogits:
 def transformers_peer(
     workload: Workload, reference: "PreTrainedModel", cache_implementation: str | None
 ) -> Peer:
-    """`generate`, batch after batch of `max_batch_size` requests. None: its default, the dynamic cache.
+    """transformers' `generate`, batch after batch of `max_batch_size` requests.
 
-    With "static" the cache has its full size from the start; on a GPU transformers then compiles the forward
-    and replays it as a CUDA graph.
+    cache_implementation: None for its default, the dynamic cache. With "static" the cache has its full size
+    from the start; on a GPU transformers then compiles the forward and replays it as a CUDA graph.
     """
     return partial(run_transformers, workload, reference, cache_implementation)
 
@@ -116,6 +117,7 @@ def transformers_peer(
 def run_transformers(
     workload: Workload, reference: "PreTrainedModel", cache_implementation: str | None
 ) -> PeerRun:
+    """Serve the workload with transformers' `generate`, one batch after another, timed from ids to ids."""
     prompts, size = workload.prompt_ids(), workload.scheduler.max_batch_size
     first, token_ids = FirstLogits(reference.device), []
     started = time.perf_counter()
@@ -136,7 +138,7 @@ def run_transformers(
 
 
 def left_padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Prompts [B, T] with pads before the shorter ones, and a mask of what is no pad."""
+    """Prompts [B, T] with padding before the shorter ones, and a mask [B, T] that is 0 on padding."""
     longest = max(map(len, prompts))
     pads = [longest - len(prompt) for prompt in prompts]
     ids = [[0] * n + list(prompt) for n, prompt in zip(pads, prompts, strict=True)]
@@ -187,7 +189,7 @@ class PeerRuns:
     requests: int
 
     def equal_requests(self, run: PeerRun) -> int:
-        """Requests that got the tokens which the first engine's first run gave them."""
+        """How many requests got the tokens that the first engine's first run gave them."""
         expected = next(iter(self.runs.values()))[0].token_ids
         return sum(map(tuple.__eq__, run.token_ids, expected))
 
@@ -241,7 +243,7 @@ def run_peers(
 
 @contextmanager
 def quiet_transformers():
-    """Its progress bars and its advice off, and afterwards as they were."""
+    """Inside the block, transformers shows no progress bars and no warnings."""
     from transformers.utils import logging
 
     level, bar_was_on = logging.get_verbosity(), logging.is_progress_bar_enabled()

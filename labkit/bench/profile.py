@@ -1,7 +1,6 @@
 """Where the time of a decode step goes, from the torch profiler."""
 
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from labkit.bench.limit import synchronize
 from labkit.engine import InferenceEngine
+from labkit.results.kernels import qualified_name
 from labkit.results.profiles import Span, StepProfile
 from labkit.watch import steady_decode
 
@@ -23,7 +23,7 @@ TRACED_STEPS = 5
 
 
 def profile_decode_step(engine: InferenceEngine) -> StepProfile:
-    """Profile one step of an engine in `steady_decode`."""
+    """Profile one decode step of an engine that is in `watch.steady_decode`."""
     batch_size = len(engine.scheduler.running)
     with profile(activities=activities_of(engine.device), acc_events=True) as profiler:
         engine.step()  # not read: it pays for setting the profiler up
@@ -35,11 +35,13 @@ def profile_decode_step(engine: InferenceEngine) -> StepProfile:
 
 
 def activities_of(device: torch.device) -> list[ProfilerActivity]:
+    """What the profiler records on this device: the CPU, and a GPU's kernels."""
     on_gpu = [ProfilerActivity.CUDA] if device.type == "cuda" else []
     return [ProfilerActivity.CPU, *on_gpu]
 
 
 def read_profile(events: Sequence, batch_size: int) -> StepProfile:
+    """A step's profile from the profiler's events, among which the range STEP_RANGE marks the step."""
     step = next(e for e in events if e.name == STEP_RANGE and e.device_type == DeviceType.CPU)
     origin = step.time_range.start
     in_step = [e for e in events if e.time_range.start >= origin and e is not step]
@@ -49,7 +51,9 @@ def read_profile(events: Sequence, batch_size: int) -> StepProfile:
     def spans(chosen: Sequence) -> tuple[Span, ...]:
         made = [
             Span(
-                short_name(e.name), round(e.time_range.start - origin, 1), round(e.time_range.elapsed_us(), 1)
+                qualified_name(e.name),
+                round(e.time_range.start - origin, 1),
+                round(e.time_range.elapsed_us(), 1),
             )
             for e in chosen
         ]
@@ -64,19 +68,13 @@ def read_profile(events: Sequence, batch_size: int) -> StepProfile:
     )
 
 
-def short_name(name: str) -> str:
-    """A kernel's name without its return type, template and parameters, which can fill a page."""
-    return re.split(r"[<(]", name.removeprefix("void ").replace("(anonymous namespace)", "anonymous"))[
-        0
-    ].strip()
-
-
 def is_operator(event: object | None) -> bool:
+    """Whether an event of the profiler is an aten operator; None is none."""
     return event is not None and event.name.startswith("aten::")
 
 
 def write_trace(engine: InferenceEngine, prompts: Sequence[Sequence[int]], path: Path) -> None:
-    """A Chrome trace of TRACED_STEPS steady decode steps of these prompts."""
+    """Write a Chrome trace of TRACED_STEPS steady decode steps of these prompts to `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with (
         steady_decode(engine, prompts, max_new_tokens=TRACED_STEPS + 10),

@@ -19,7 +19,7 @@ from labkit.results.record import Host, Record, Sample
 
 
 def describe_host(device: torch.device) -> Host:
-    """The machine and the versions behind a figure."""
+    """This machine and the versions that run on it, for a record."""
     try:
         from triton import __version__ as triton_version
     except ImportError:  # there is none for Windows and macOS
@@ -38,6 +38,7 @@ def describe_host(device: torch.device) -> Host:
 
 
 def cpu_name() -> str:
+    """The CPU's model name, as far as the system says."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     return next(
@@ -46,7 +47,7 @@ def cpu_name() -> str:
 
 
 def current_commit() -> str:
-    """The commit that runs: LABKIT_COMMIT where the code was copied without its history, else git's."""
+    """The commit of this code: LABKIT_COMMIT where the code was copied without its history, else git's."""
     if commit := os.environ.get("LABKIT_COMMIT"):
         return commit
     git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
@@ -58,8 +59,8 @@ def make_record(
 ) -> Record:
     """A record of the command that runs now.
 
-    bandwidth: of a copy on the device, in bytes per second. samples: raw measurements, one for each thing
-    measured. Raises RecordError if one is not what its kind needs.
+    bandwidth: bytes per second of a copy on the device. samples: raw measurements, one per thing measured.
+    Raises RecordError if one is not what its kind needs.
     """
     record = KINDS[kind](
         kind=kind,
@@ -76,5 +77,6 @@ def make_record(
 
 
 def write_record(record: Record, path: Path) -> None:
+    """Write a record as JSON, and make the directories above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record.to_dict()) + "\n", encoding="utf-8")

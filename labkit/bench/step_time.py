@@ -7,7 +7,7 @@ from labkit.engine import InferenceEngine
 
 
 def time_decode_steps(engine: InferenceEngine, num_steps: int) -> list[float]:
-    """Seconds of each of `num_steps` steps of an engine in `watch.steady_decode`."""
+    """Seconds of each of `num_steps` decode steps of an engine in `watch.steady_decode`, synchronized."""
     seconds = []
     for _ in range(num_steps):
         synchronize(engine.device)

@@ -1,4 +1,4 @@
-"""A workload served as a server does it: a worker thread drives the engine, each request has its consumer."""
+"""A workload served by a streaming server: a worker thread drives the engine, each request has a consumer."""
 
 import asyncio
 import gc
@@ -20,10 +20,10 @@ CONSUMERS = ("threads", "tasks")
 
 @dataclass(frozen=True)
 class Traffic:
-    """How requests come and how their tokens go.
+    """How requests arrive and how their tokens are consumed.
 
-    submit_interval: seconds between arrivals. consumers: one a request, "threads" or, all on one event
-    loop, "tasks". The others are `StreamingServer`'s. Raises OptionError if there are no such consumers.
+    submit_interval: seconds between arrivals. consumers: "threads", one per request, or "tasks", one per
+    request on one event loop. The other fields are `StreamingServer`'s. Raises OptionError for others.
     """
 
     submit_interval: float = 0.0
@@ -47,10 +47,12 @@ class Consumer:
     completion: Completion | None = None
 
     def read(self) -> None:
+        """Read a `TokenStream` to its end. Raises what ended the stream early."""
         for chunk in self.stream:
             self._take(chunk)
 
     async def read_async(self) -> None:
+        """Read an `AsyncTokenStream` to its end. Raises what ended the stream early."""
         async for chunk in self.stream:
             self._take(chunk)
 
@@ -62,6 +64,7 @@ class Consumer:
 
     @property
     def num_tokens(self) -> int:
+        """How many tokens the completed request made."""
         return len(self.completion.token_ids)
 
 
@@ -71,7 +74,8 @@ def run_streaming(
     traffic: Traffic = Traffic(),
     progress: Callable[[int], object] = lambda tokens: None,
 ) -> tuple[Run, int]:
-    """Serve the workload; the run, timed by the consumers, and how many requests were refused.
+    """Serve the workload through a `StreamingServer`: the run, timed by its consumers, and how many requests
+    were refused.
 
     progress: called with the tokens of each chunk, from the consumers' threads.
     Raises whatever ended a consumer's stream early, and ValueError if every request was refused.
@@ -97,7 +101,10 @@ def run_streaming(
 def read_by_threads(
     server: StreamingServer, workload: Workload, submit_interval: float, progress: Callable[[int], object]
 ) -> list[Consumer]:
-    """Serve each request that is not refused to a thread of its own, and close the server; the consumers."""
+    """Serve each request that is not refused to a thread of its own, then close the server.
+
+    submit_interval: seconds. Returns the consumers, in order of arrival.
+    """
     consumers, reading = [], []
     # On an error the server closes first, which ends the streams that the pool's threads read.
     with ThreadPoolExecutor(len(workload.prompts)) as pool, server:
@@ -114,7 +121,10 @@ def read_by_threads(
 def read_by_tasks(
     server: StreamingServer, workload: Workload, submit_interval: float, progress: Callable[[int], object]
 ) -> list[Consumer]:
-    """The same with a task each, all on one event loop."""
+    """Serve each request that is not refused to a task, all on one event loop, then close the server.
+
+    submit_interval: seconds. Returns the consumers, in order of arrival.
+    """
 
     async def read_all() -> list[Consumer]:
         consumers, reading = [], []
@@ -134,7 +144,7 @@ def read_by_tasks(
 def arrivals(
     submit: Callable[..., Stream], workload: Workload, progress: Callable[[int], object]
 ) -> Iterator[Consumer | None]:
-    """Submit one request after another: the consumer of each, None if it was refused."""
+    """Submit one request after another; yields the consumer of each, None for one that was refused."""
     for prompt in workload.prompts:
         try:
             stream = submit(prompt, workload.params)
@@ -145,7 +155,7 @@ def arrivals(
 
 
 def felt_latency(consumers: list[Consumer]) -> LatencyMetrics:
-    """Latency from `submit` on, at the moments when consumers had their tokens.
+    """Latency metrics from `submit` on, by the times at which consumers had their tokens.
 
     ITL: the gaps between chunks, which are single tokens unless the stream interval is larger.
     """

@@ -19,7 +19,7 @@ from labkit.results.runs import Run
 class Workload:
     """Prompts (text, or token ids) that arrive together, and how they are served.
 
-    stop_on_eos: whether a request may end before `max_new_tokens`; runs are alike only if it may not.
+    stop_on_eos: whether a request may end before `max_new_tokens`; runs are comparable only if not.
     """
 
     model: LanguageModel
@@ -32,6 +32,7 @@ class Workload:
 
     @property
     def params(self) -> SamplingParams:
+        """The sampling parameters of every request: greedy."""
         return SamplingParams(self.max_new_tokens, stop_on_eos=self.stop_on_eos)
 
     def make_engine(self, options: EngineOptions) -> InferenceEngine:
@@ -53,6 +54,7 @@ class Workload:
         return engine
 
     def prompt_ids(self) -> list[Sequence[int]]:
+        """The prompts as token ids."""
         encode = self.model.tokenizer.encode
         return [encode(prompt) if isinstance(prompt, str) else prompt for prompt in self.prompts]
 
@@ -71,7 +73,7 @@ class Workload:
         return make_run(before, engine.stats(), completions, latency_metrics(completions))
 
     def limit(self, run: Run, bandwidth: float) -> DecodeLimit:
-        """The least that decoding this run's tokens can take. bandwidth: bytes a second."""
+        """The least that decoding this run's tokens can take. bandwidth: bytes per second."""
         return workload_limit(
             self.model.network, run.prompt_lens, run.new_tokens, self.scheduler.max_batch_size, bandwidth
         )
@@ -80,7 +82,7 @@ class Workload:
 def make_run(
     before: EngineStats, after: EngineStats, completions: Sequence[Completion], latency: LatencyMetrics
 ) -> Run:
-    """A run from the engine's counters before and after it, and what its users felt."""
+    """A run from the engine's counters before and after it, its completions and their latency."""
     counted = {
         name: getattr(after.counters, name) - getattr(before.counters, name)
         for name in ("prefill_seconds", "decode_seconds", "decoded_tokens", "decode_steps")
@@ -96,6 +98,6 @@ def make_run(
 
 
 def difference(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
-    """How often each path was taken between two readings of its counter."""
+    """How often each append path ran between two readings of the engine's counter; those that ran."""
     counted = {path: count - before.get(path, 0) for path, count in after.items()}
     return {path: count for path, count in counted.items() if count}

@@ -7,7 +7,7 @@ block's global id is layer * max_blocks_per_layer + block_index. (Not so on rung
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ class KVBlockManager:
     free block raises before it changes any record; an append whose write fails is undone by `truncate`.
     """
 
-    watch_points = ("allocate_block", "copy_on_write", "block_infos")
+    watch_points: ClassVar[tuple[str, ...]] = ("allocate_block", "copy_on_write", "block_infos")
     info_type: type[KVBlockInfo] | type[MutableKVBlockInfo] = KVBlockInfo
     block_infos: BlockInfos[BlockInfo]
 

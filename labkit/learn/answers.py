@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 TOLERANCE = 1e-5  # of floats: a sum in another order, or in float32, is right, too
-LONGEST = 400  # characters that a sentence shows of a value
+LONGEST = 400  # characters of a value in a sentence
 
 
 def difference(answer: Any, expected: Any) -> str:
@@ -34,7 +34,7 @@ def difference(answer: Any, expected: Any) -> str:
 
 
 def one_line(text: str) -> str:
-    """For a sentence: without line breaks, and cut if it is long."""
+    """A text for a sentence: without line breaks, and cut after LONGEST characters."""
     text = " ".join(text.split())
     return text if len(text) <= LONGEST else text[:LONGEST] + "..."
 

@@ -14,7 +14,8 @@ from labkit.checks import shown
 from labkit.learn.answers import difference, one_line
 
 NUM_DRAWN = 100  # random calls that an attempt is compared on
-MOST_LINES = 1_000_000  # that an attempt may run in one call; the longest right one runs a few thousand
+MOST_LINES = 1_000_000  # of an attempt, in one call; the longest right one runs a few thousand
+# Where code lies that is not the attempt's: lines of it are not counted.
 INSTALLED = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<frozen ")
 
 
@@ -27,7 +28,7 @@ class BrokenContract(Exception):
 
 
 class EndlessLoop(BaseException):
-    """Raised in an attempt that has run MOST_LINES lines. No `except Exception` stops it."""
+    """Raised inside an attempt that has run MOST_LINES lines. No `except Exception` stops it."""
 
 
 def not_attempted() -> None:
@@ -133,7 +134,8 @@ class Exercise:
 
 
 def answer_of(attempt: Callable, /, **arguments: Any) -> Any:
-    """What the attempt answers. Raises BrokenContract if it changes what it is given. For a `play`, too."""
+    """What the attempt answers to these arguments. Raises BrokenContract if it changes one of them. An
+    exercise's `play` calls it, too."""
     given = copy.deepcopy(arguments)
     answer = attempt(**given)
     check_unchanged(given, arguments)
@@ -141,7 +143,7 @@ def answer_of(attempt: Callable, /, **arguments: Any) -> Any:
 
 
 def check_unchanged(given: dict[str, Any], before: dict[str, Any]) -> None:
-    """Raises BrokenContract naming the argument that a call has changed."""
+    """Raise BrokenContract, naming the argument, if a call has changed one of those it was given."""
     for name, value in before.items():
         if difference(given[name], value):
             now = one_line(repr(given[name]))
@@ -152,7 +154,7 @@ def check_unchanged(given: dict[str, Any], before: dict[str, Any]) -> None:
 
 @contextmanager
 def limited_lines(most_lines: int) -> Iterator[None]:
-    """Raise EndlessLoop in what runs inside after so many lines of Python: no clock decides.
+    """Raise EndlessLoop inside the block after so many lines of Python: no clock decides.
 
     Lines of installed packages do not count: the first call of one may import millions of them. Where a
     debugger traces already, it keeps its place, and there is no limit.

@@ -12,7 +12,7 @@ def locate(position: int, block_table: list[int], block_size: int) -> tuple[int,
 
 
 def blocks_taken(num_tokens: int, last_is_shared: bool, block_size: int) -> int:
-    """Free blocks that one more token takes, 0 or 1, behind a sequence of `num_tokens`."""
+    """How many free blocks, 0 or 1, one more token behind a sequence of `num_tokens` takes."""
     if num_tokens % block_size == 0:
         return 1  # a boundary: the last block is full, or there is none yet
     return int(last_is_shared)  # copy-on-write
@@ -23,7 +23,7 @@ BLOCK_SIZES = (1, 2, 3, 4, 12, 16, 64)
 
 
 def draw_position(rng: random.Random) -> dict[str, Any]:
-    """Anywhere in a text of whole blocks, or at an edge of one."""
+    """Draw arguments of `locate`: a position anywhere in a text of whole blocks, often at an edge of one."""
     block_size = rng.choice(BLOCK_SIZES)
     block_table = rng.sample(range(20), rng.randint(1, 5))
     position = block_size * rng.randrange(len(block_table))
@@ -32,7 +32,8 @@ def draw_position(rng: random.Random) -> dict[str, Any]:
 
 
 def draw_sequence(rng: random.Random) -> dict[str, Any]:
-    """Of whole blocks as often as not; one without a block shares none."""
+    """Draw arguments of `blocks_taken`: about half of the sequences end with a full block or are empty; an
+    empty one shares no block."""
     block_size = rng.choice(BLOCK_SIZES)
     num_tokens = block_size * rng.randrange(9) + rng.choice((0, rng.randrange(block_size)))
     return {

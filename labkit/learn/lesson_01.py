@@ -1,4 +1,4 @@
-"""The exercises of lesson 01, and what it breaks on purpose."""
+"""Lesson 01: the exercises on signatures of rows, what breaks them on purpose, and what the tables cost."""
 
 import random
 import time
@@ -19,18 +19,19 @@ from labkit.learn.exercise import BrokenContract, Case, Exercise, answer_of
 from labkit.watch import steady_decode, steady_prompts
 
 Signature = tuple[int, int]  # the number of blocks, and the last one's id
-Move = tuple[str | int, ...]  # an operation's name and its arguments
-OPERATIONS = {  # by name: how many numbers follow it
+Move = tuple[str | int, ...]  # the name of an operation and its arguments
+OPERATIONS = {  # by name: how many arguments it has
     "append": 1,
     "replace_last": 1,
     "replace": 2,
     "truncate": 1,
 }
-NUM_BLOCKS = 10  # of the pool that moves are played on
+NUM_BLOCKS = 10  # in the pool on which the moves are played
 
 
 def signature_of(block_ids: Sequence[int]) -> Signature:
-    """What a session compares to know whether its row still stands."""
+    """The number of blocks and the last one's id (-1 without blocks), which a session compares to know
+    whether its row of the block table is still right."""
     return len(block_ids), block_ids[-1] if block_ids else -1
 
 
@@ -38,13 +39,14 @@ def signature_of(block_ids: Sequence[int]) -> Signature:
 
 
 def must_be_made_anew(signature: Signature | None, block_ids: list[int]) -> bool:
-    """Whether a row must be made anew. signature: from when it was made; None if it never was."""
+    """Whether a row must be made anew. signature: of the blocks when the row was made; None if it never
+    was."""
     return signature_of(block_ids) != signature
 
 
 def draw_row(rng: random.Random) -> dict[str, Any]:
-    """A list of blocks, and the signature of what it may have been before: the same, longer, shorter, empty,
-    with another block, or never asked for."""
+    """Draw arguments of `must_be_made_anew`: a list of blocks, and the signature of what it may have been
+    before: equal, longer, shorter, empty, with another block, or never asked for."""
     new_id, *block_ids = rng.sample(range(10), rng.randint(1, 6))
     *rest, last_id = block_ids or [new_id]
     before = rng.choice(
@@ -132,8 +134,8 @@ MUST_BE_MADE_ANEW = Exercise(
 
 
 def make_moves(block_ids: list[int], moves: Any) -> None:
-    """Make the moves, in place; they and their list can be any sequences. Raises BrokenContract at the first
-    that cannot be made."""
+    """Make the moves on the list of blocks, in place. They and their list can be any sequences. Raises
+    BrokenContract at the first that cannot be made."""
     given = plain(moves)
     if not isinstance(given, tuple) or any(isinstance(item, str) for item in given):
         raise BrokenContract("Return a list of operations, such as [('append', 9)], even of one.")
@@ -171,21 +173,23 @@ def _make(block_ids: list[int], move: Any) -> None:
 
 
 def session_on(manager: KVBlockManager, block_ids: Sequence[int]) -> InferenceSession:
-    """A session that names these blocks; they hold nothing."""
+    """A session that names these blocks without holding them: the manager's reference counts stay as they
+    are."""
     session = InferenceSession(manager)
     session.block_ids_per_layer[0].extend(block_ids)
     return session
 
 
 def row_of(session: InferenceSession) -> list[int]:
-    """The blocks that attention would read: the row's beginning, as the session has it now."""
+    """The block ids that attention would read: the beginning of the session's row in the block table, as long
+    as its list of blocks."""
     row = session.get_paged_block_table_row_cpu(layer_idx=0, offset=0)
     return row[: len(session.block_ids_per_layer[0])].tolist()
 
 
 def play_moves(attempt: Callable, block_ids: list[int], free_ids: list[int]) -> dict[str, list[int]]:
-    """Make the attempt's moves on a session's list: the row that attention reads then. Raises BrokenContract
-    if they cannot be made, or if that row is right."""
+    """Make the attempt's moves on a session's list, and return the row that attention reads after them.
+    Raises BrokenContract if a move cannot be made, or if that row is right."""
     moves = answer_of(attempt, block_ids=block_ids, free_ids=free_ids)
     try:
         return {"the row that attention reads": stale_row(block_ids, moves)}
@@ -194,8 +198,8 @@ def play_moves(attempt: Callable, block_ids: list[int], free_ids: list[int]) -> 
 
 
 def stale_row(block_ids: list[int], moves: Any) -> list[int]:
-    """The row after the moves, by the cache that runs. It is asked for before them, too, as two decode steps
-    would. Raises BrokenContract if it is not stale."""
+    """The row after the moves, by the package's block table cache; it is asked for before them, too, as two
+    decode steps would. Raises BrokenContract if the row is not stale."""
     manager = KVBlockManager(
         num_layers=1, num_heads=1, head_dim=1, block_size=4, max_blocks_per_layer=NUM_BLOCKS
     )
@@ -219,23 +223,27 @@ def stale_row(block_ids: list[int], moves: Any) -> list[int]:
 
 
 def break_the_row(block_ids: list[int], free_ids: list[int]) -> list[Move]:
-    """A block that is not the last is replaced; neither the number nor the last id shows it."""
+    """Moves that make a row stale: replace a block that is not the last, which neither the number of blocks
+    nor the last id shows."""
     return [("replace", 0, free_ids[0])]
 
 
 def break_the_row_by_shrinking(block_ids: list[int], free_ids: list[int]) -> list[Move]:
-    """The other way: shrink by two blocks, and grow again to the same number and the same last id."""
+    """Moves that make a row stale: shrink by two blocks, and grow again to the same number of blocks and the
+    same last id."""
     return [("truncate", len(block_ids) - 2), ("append", free_ids[0]), ("append", block_ids[-1])]
 
 
 def draw_list(rng: random.Random) -> dict[str, Any]:
+    """Draw arguments of `break_the_row`: a list of 2 to 6 blocks of the pool, and the free ones."""
     ids = rng.sample(range(NUM_BLOCKS), NUM_BLOCKS)
     length = rng.randint(2, 6)
     return {"block_ids": ids[:length], "free_ids": ids[length:]}
 
 
 def list_to_break(*block_ids: int) -> Case:
-    """The row must be what it was, for it is stale; whoever breaks that is told by `play_moves`."""
+    """A case of `break_the_row` on these blocks. The row must read as before the moves, that is, be stale; if
+    it is not, `play_moves` says so, and the case needs no hint."""
     free_ids = [i for i in range(NUM_BLOCKS) if i not in block_ids]
     stale = {"the row that attention reads": list(block_ids)}
     return Case({"block_ids": list(block_ids), "free_ids": free_ids}, stale, "")
@@ -254,13 +262,15 @@ BREAK_THE_ROW = Exercise(
 
 
 class NumberOnlyBlockTables(CachedBlockTables):
-    """Wrong on purpose: a row is made anew only when the *number* of blocks has changed."""
+    """A block table cache that is wrong on purpose: it makes a row anew only when the *number* of blocks has
+    changed."""
 
     def __init__(self, kv_manager: KVBlockManager, max_batch_size: int) -> None:
         super().__init__(kv_manager, max_batch_size)
         self._rows: dict[tuple[RowHolder, int], list[int]] = {}
 
     def fill(self, block_tables_cpu: Tensor, sessions: Sequence[RowHolder]) -> None:
+        """Fill the tables [L, B, M] with the sessions' rows, made anew or kept."""
         block_tables_cpu.zero_()
         for layer_idx in range(self.kv_manager.num_layers):
             offset = self.kv_manager.layer_offset(layer_idx)
@@ -274,10 +284,10 @@ class NumberOnlyBlockTables(CachedBlockTables):
 
 
 def cut_and_regrow(forget_rows: bool) -> tuple[list[int], list[int]]:
-    """Exercise 2 with blocks that the manager handed out: a sequence's blocks and its row, after it shrank
-    by two blocks and grew by two again, while other sequences came and went.
+    """Exercise 2 with blocks that the manager hands out: a sequence shrinks by two blocks and grows by two
+    again, while other sequences come and go. Returns its blocks and its row.
 
-    forget_rows: shrink as the engine does, by `InferenceSession.roll_back`; or by `truncate` alone.
+    forget_rows: shrink as the engine does, by `InferenceSession.roll_back`; else by `truncate` alone.
     """
     # A block holds one token, so tokens are blocks.
     manager = KVBlockManager(num_layers=1, num_heads=1, head_dim=1, block_size=1, max_blocks_per_layer=8)
@@ -325,9 +335,8 @@ def rows_arrived(num_layers: int, num_buffers: int) -> int:
 def table_times(
     device: torch.device | str, batch_size: int = 64, repeats: int = 15
 ) -> tuple[float, float, float]:
-    """Microseconds of making the tables of GPT-2's layers for a steady batch, medians: from lists, as rung
-    00 does; by this rung with every row kept; and by this rung with every row made anew.
-    """
+    """Median microseconds of making the block tables of GPT-2's layers for a steady batch: from lists, as
+    rung 00 does; by rung 01 with every row kept; and by rung 01 with every row made anew."""
     engine = host_engine(LADDER["01"].options, batch_size, device)
     cached, rebuilt = engine.decode_step.block_tables, RebuiltBlockTables(engine.kv_manager, batch_size)
     seconds: list[tuple[float, ...]] = []

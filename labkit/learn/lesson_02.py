@@ -1,4 +1,4 @@
-"""The exercises of lesson 02, and the small caches whose every number can be read."""
+"""Lesson 02: the exercises, and caches so small that each of their numbers can be read."""
 
 import random
 from collections import Counter
@@ -23,7 +23,8 @@ from labkit.results import HostTime
 def readable_manager(
     num_blocks: int, kind: type[KVBlockManager] = KVBlockManager, device: torch.device | str = "cpu"
 ) -> KVBlockManager:
-    """A pool of blocks of 4 tokens."""
+    """A block manager of one layer and one head of one number, with blocks of 4 tokens: a token's key is its
+    number."""
     return kind(
         num_layers=1,
         num_heads=1,
@@ -35,6 +36,7 @@ def readable_manager(
 
 
 def readable_session(manager: KVBlockManager, prompt: Sequence[int]) -> InferenceSession:
+    """A session with this prompt in a readable cache: the key and the value of each token are its number."""
     session = InferenceSession(manager)
     numbers = torch.tensor(prompt, dtype=torch.float32, device=manager.k_cache.device)
     numbers = numbers.view(1, 1, -1, 1)  # [L, H, T, D]
@@ -43,11 +45,12 @@ def readable_session(manager: KVBlockManager, prompt: Sequence[int]) -> Inferenc
 
 
 def new_token(number: int, device: torch.device) -> Tensor:
+    """The key or value [H, D] = [1, 1] of a token of a readable cache: its number."""
     return torch.full((1, 1), float(number), device=device)  # [H, D]
 
 
 def append_one_by_one(sessions: Sequence[InferenceSession], tokens: Sequence[int]) -> None:
-    """A token behind each session by its own `append_token`."""
+    """Append a token behind each session of a readable cache, one call of `append_token` per session."""
     manager = sessions[0].kv_manager
     for session, number in zip(sessions, tokens, strict=True):
         token = new_token(number, manager.k_cache.device)
@@ -58,7 +61,7 @@ def append_one_by_one(sessions: Sequence[InferenceSession], tokens: Sequence[int
 def append_in_one_call(
     sessions: Sequence[InferenceSession], tokens: Sequence[int], method: str = "append_token_batch"
 ) -> None:
-    """The same by one call of the manager's `method`."""
+    """Append a token behind each session of a readable cache by one call of the manager's `method`."""
     manager = sessions[0].kv_manager
     batch = torch.stack([new_token(number, manager.k_cache.device) for number in tokens])  # [B, H, D]
     getattr(manager, method)(0, [session.block_ids_per_layer[0] for session in sessions], batch, batch)
@@ -66,19 +69,20 @@ def append_in_one_call(
 
 
 def count_up(sessions: Sequence[InferenceSession]) -> None:
-    """What the decode step does when all layers are written."""
+    """Count the new token in each session, as the decode step does when all layers are written."""
     for session in sessions:
         session.num_tokens += 1
 
 
 def reads(session: InferenceSession) -> list[int]:
-    """The tokens' numbers that attention would find behind a session's block table."""
+    """The numbers of the tokens that attention would find behind a session's block table."""
     keys, _ = session.dense_kv()
     return keys.flatten().int().tolist()
 
 
-def books(sessions: Mapping[str, InferenceSession]) -> pd.DataFrame:
-    """A row a session: its blocks, how many tokens the manager books in them, and which they are."""
+def session_table(sessions: Mapping[str, InferenceSession]) -> pd.DataFrame:
+    """A row per session, by name: its blocks, the tokens that the manager counts in them and that the session
+    counts, and the numbers that attention reads."""
     rows = {
         name: {
             "blocks": str(session.block_ids_per_layer[0]),
@@ -92,13 +96,16 @@ def books(sessions: Mapping[str, InferenceSession]) -> pd.DataFrame:
 
 
 class CopiesAfterTheWrite(KVBlockManager):
-    """Wrong on purpose: `append_token_batch` books a copy-on-write at once, but moves its bytes last."""
+    """A manager that is wrong on purpose: `append_token_batch` records a copy-on-write at once, but moves its
+    bytes after the write."""
 
     def __init__(self, **settings: object) -> None:
         super().__init__(**settings)
         self._postponed: list[tuple[int, int, int]] = []  # layer, from, to
 
     def copy_on_write(self, layer_idx: int, block_id: int) -> int:
+        """Give the sequence a block of its own in place of a shared one, and put off moving the bytes.
+        Returns the new block's id."""
         old = self.info(block_id)
         new_id = self.allocate_block(layer_idx, start=old.start)
         self.set_length(new_id, old.length)
@@ -107,6 +114,7 @@ class CopiesAfterTheWrite(KVBlockManager):
         return new_id
 
     def write_batch(self, *arguments: object) -> None:
+        """Write the batch, and then move the bytes of the copies that were put off."""
         super().write_batch(*arguments)
         for layer_idx, source, target in self._postponed:
             for cache in (self.k_cache, self.v_cache):
@@ -118,8 +126,10 @@ class CopiesAfterTheWrite(KVBlockManager):
 
 
 def crossover(before: Sequence[HostTime], after: Sequence[HostTime]) -> float | None:
-    """The batch size from which `after` costs the host less, where the straight lines between the measured
-    sizes meet; None if they do not. Both are of the same sizes.
+    """The batch size from which `after` costs the host less than `before`: where the straight lines between
+    the measured sizes cross; None if they do not.
+
+    Both were measured at the same batch sizes, in any order.
     """
 
     def by_size(times: Sequence[HostTime]) -> list[HostTime]:
@@ -140,9 +150,10 @@ def crossover(before: Sequence[HostTime], after: Sequence[HostTime]) -> float | 
 def split_fast_slow(
     lengths: Sequence[int], holders: Sequence[int], block_size: int
 ) -> tuple[list[int], list[int]]:
-    """Which requests of a batch take the fast path, and which do not, by their places in it.
+    """The requests of a batch that take the fast path, and those that do not, by their places in it.
 
-    lengths: tokens in each request's last block, 0 if it has none. holders: of that block, 0 if it has none.
+    lengths: tokens in each request's last block, 0 if it has none. holders: how many hold that block, 0 if
+    there is none.
     """
     fast, slow = [], []
     for b, (length, num_holders) in enumerate(zip(lengths, holders, strict=True)):
@@ -151,7 +162,8 @@ def split_fast_slow(
 
 
 def draw_lengths(rng: random.Random) -> dict[str, Any]:
-    """A batch of any size, none too; of its blocks many are full, shared or both."""
+    """Draw arguments of `split_fast_slow`: a batch of any size, an empty one too; many of its blocks are
+    full, shared or both."""
     block_size = rng.choice((1, 2, 3, 4, 16, 64))
     num_full = block_size * rng.randrange(2)
     lengths = [
@@ -236,8 +248,8 @@ def plan(
     return copies + writes
 
 
-OPERANDS = {"copy": ("from_block", "to_block"), "write": ("b", "block", "slot")}
-EMPTY = "empty"  # a slot that nobody has written
+OPERANDS = {"copy": ("from_block", "to_block"), "write": ("b", "block", "slot")}  # by operation
+EMPTY = "empty"  # a slot that was never written
 Pool = dict[int, list[int | str]]  # by block: the token in each slot
 
 
@@ -249,12 +261,12 @@ def play_plan(
     free: list[int],
     block_size: int,
 ) -> dict[str, Any]:
-    """Carry out an attempt's plan on a pool that can be read, and say what it did.
+    """Carry out an attempt's plan on a readable pool, and return what it did, by name.
 
-    The tokens in the cache are 1, 2, 3 and so on; request A's new one is 100, B's 200. Seen are: what each
-    request reads in its last block, and in the new one if it took one; what those outside the batch find in
-    a block that they hold; the blocks taken; and how many were copied. Raises BrokenContract if the plan
-    cannot be carried out as copies and one write.
+    The tokens in the cache are 1, 2, 3 and so on; request A's new one is 100, B's 200. Looked at are: what
+    each request reads in its last block, and in the new one if it took one; what holders outside the batch
+    find in their block; the blocks taken; and how many were copied. Raises BrokenContract if the plan cannot
+    be carried out as copies and one write.
     """
     answer = answer_of(
         attempt, last_blocks=last_blocks, lengths=lengths, holders=holders, free=free, block_size=block_size
@@ -282,12 +294,15 @@ def play_plan(
 
 
 def letter(b: int) -> str:
+    """The name of request b: A, B, C, ..."""
     return ascii_uppercase[b]
 
 
 def pool_before(
     last_blocks: Sequence[int | None], lengths: Sequence[int], free: Sequence[int], block_size: int
 ) -> Pool:
+    """The pool before a plan is carried out: the tokens 1, 2, 3, ... in the last blocks, and empty free
+    blocks."""
     pool: Pool = {block: [EMPTY] * block_size for block in free}
     tokens = count(1)
     for block, length in zip(last_blocks, lengths, strict=True):
@@ -299,8 +314,8 @@ def pool_before(
 def copies_and_writes(
     answer: Any, num_requests: int, pool: Pool
 ) -> tuple[list[tuple[int, int]], dict[int, tuple[int, int]]]:
-    """A plan's copies, and by request the block and the slot of its write. The plan and its operations can be
-    any sequences. Raises BrokenContract if it is not some copies and then one write of all new tokens."""
+    """The copies of a plan, and the block and slot of each request's write. The plan and its operations can
+    be any sequences. Raises BrokenContract if it is not some copies and then one write of all new tokens."""
     operations = plain(answer)
     if not isinstance(operations, tuple) or any(isinstance(item, str) for item in operations):
         raise BrokenContract("Return a list of operations, such as [('write', 0, 7, 2)], even of one.")
@@ -325,6 +340,8 @@ def copies_and_writes(
 
 
 def checked_operation(operation: Any, num_requests: int, pool: Pool) -> tuple:
+    """The operation of a plan, as it is. Raises BrokenContract if its name, its operands or the places that
+    they name do not exist."""
     name, *operands = operation if isinstance(operation, tuple) and operation else (operation,)
     names = OPERANDS.get(name) if isinstance(name, str) else None
     if names is None:
@@ -344,7 +361,8 @@ def checked_operation(operation: Any, num_requests: int, pool: Pool) -> tuple:
 
 
 def check_alone(b: int, place: tuple[int, int], writes: Mapping[int, tuple[int, int]]) -> None:
-    """One write a request, and one request a slot."""
+    """Raise BrokenContract if request b is written twice, or if another request is written to the same
+    (block, slot)."""
     if b in writes:
         raise BrokenContract(f"{letter(b)}, request {b}, has one new token, and two writes.")
     for other, taken in writes.items():
@@ -356,7 +374,8 @@ def check_alone(b: int, place: tuple[int, int], writes: Mapping[int, tuple[int, 
 
 
 def draw_sharers(rng: random.Random) -> dict[str, Any]:
-    """Families that share a last block, some with a member outside the batch, all mixed."""
+    """Draw arguments of `plan`: groups of requests that share a last block, some with a holder outside the
+    batch, in any order."""
     block_size = rng.choice((1, 2, 3, 4, 16))
     numbers = rng.sample(range(40), 40)
     requests = []
@@ -387,7 +406,7 @@ def sharers(
     hint: str,
     block_size: int = 4,
 ) -> Case:
-    """A case of `plan` with blocks 3, 5, 1 and 8 to take, in this order."""
+    """A case of `plan` with the free blocks 3, 5, 1 and 8, to be taken in this order."""
     arguments = {"last_blocks": last_blocks, "lengths": lengths, "holders": holders, "free": [3, 5, 1, 8]}
     return Case({**arguments, "block_size": block_size}, seen, hint)
 

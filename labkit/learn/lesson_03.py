@@ -1,4 +1,4 @@
-"""The exercises of lesson 03, and what it counts."""
+"""Lesson 03: the exercises, and what its cells count and compute."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -12,8 +12,8 @@ from labkit.watch import Positions
 
 
 def steps_by_path(run: Positions, batch_size: int) -> dict[str, int]:
-    """How many decode steps took the full-batch path, how many the generic one, and how many of the first
-    had the whole batch."""
+    """How many decode steps there were, how many took the full-batch path, how many of those had the whole
+    batch, and how many took the generic path."""
     full = [step for step in run.steps if step.path == "full_batch"]
     return {
         "decode steps": len(run.steps),
@@ -27,12 +27,14 @@ def steps_by_path(run: Positions, batch_size: int) -> dict[str, int]:
 
 
 def python_of(kernel: Callable) -> Callable:
-    """The Python function under `@triton.jit`, whose source can be shown."""
-    return getattr(kernel, "fn", kernel)  # without Triton the decorator leaves the function as it is
+    """The Python function under `@triton.jit`, with a source that can be shown; a kernel without Triton is
+    returned as it is."""
+    return getattr(kernel, "fn", kernel)  # without Triton the decorator returns the function
 
 
 def compiled_for(argument: int) -> str:
-    """What Triton compiles a kernel for, of a whole number that `do_not_specialize` does not name."""
+    """What Triton compiles a kernel for when it gets this whole number in an argument that
+    `do_not_specialize` does not name."""
     if argument == 1:
         return "1"
     return "a multiple of 16" if argument % 16 == 0 else "any number"
@@ -42,14 +44,16 @@ def compiled_for(argument: int) -> str:
 
 
 def first_block_past_int32(numbers_a_block: int) -> int:
-    """The lowest block index whose offset, in numbers from the pool's start, is no int32."""
+    """The lowest block index whose offset, counted in numbers from the pool's start, does not fit into an
+    int32."""
     return -(-(2**31) // numbers_a_block)
 
 
 def pool_past_int32(num_pointers: int, H: int, D: int, block_size: int = 64) -> dict[str, int | float]:
-    """The memory, all in all, of 16-bit keys and values with that many blocks behind each pointer.
+    """How large a cache of 16-bit keys and values is when offsets in it no longer fit into an int32, in all.
 
-    num_pointers: how many the cache has for keys, and for values: one a layer, or one for all layers.
+    num_pointers: how many pointers the cache has for keys, and as many for values: one per layer, or one for
+    all layers. Each has that many blocks behind it.
     """
     numbers = H * block_size * D
     block = first_block_past_int32(numbers)
@@ -68,7 +72,8 @@ def offsets(
     D: int,
     BLOCK_D: int,
 ) -> list[int]:
-    """Where in a layer's cache [N, H, block_size, D] one program of the full-batch kernel stores."""
+    """The offsets in a layer's cache [N, H, block_size, D] at which one program of the full-batch kernel
+    stores."""
     b, h, chunk = program
     stride_n, stride_h, stride_t = strides
     start = block_idx[b] * stride_n + h * stride_h + pos * stride_t
@@ -76,13 +81,15 @@ def offsets(
 
 
 def which_path(batch_size: int, positions: Sequence[int], block_size: int) -> str:
-    """The path of `FullBatchWrite` for tokens at these positions of their texts, out of a batch."""
+    """The path that `FullBatchWrite` takes, "full_batch" or "generic", for tokens at these positions in their
+    texts, out of a batch of `batch_size`."""
     slots = [position % block_size for position in positions]
     return "full_batch" if len(slots) == batch_size and is_constant(slots) else "generic"
 
 
 def draw_program(rng: random.Random) -> dict[str, Any]:
-    """Of a pool whose heads or whose slots lie together, with or without unused numbers between them."""
+    """Draw arguments of `offsets`: a pool in which the numbers of a head or of a slot lie together, with or
+    without unused numbers between them."""
     H, block_size, D = rng.randint(1, 3), rng.choice((1, 3, 4, 16)), rng.choice((1, 3, 4, 6, 8))
     BLOCK_D = rng.choice((1, 2, 4, 8, 16))
     inner = D + rng.choice((0, 0, 2))
@@ -102,7 +109,8 @@ def draw_program(rng: random.Random) -> dict[str, Any]:
 
 
 def draw_batch(rng: random.Random) -> dict[str, Any]:
-    """Equal slots in any blocks; or one slot, or some, that differ; or requests that are not written."""
+    """Draw arguments of `which_path`: equal slots in any blocks; or one slot, or some, that differ; or a part
+    of the batch."""
     batch_size, block_size = rng.choice((1, 2, 3, 4, 6)), rng.choice((1, 3, 4, 16, 64))
     slot = rng.choice((0, block_size - 1, rng.randrange(block_size)))
     positions = [slot + block_size * rng.randrange(4) for _ in range(batch_size)]

@@ -1,4 +1,4 @@
-"""Lesson 04: its exercises, and what its cells compute."""
+"""Lesson 04: the exercises, and what its cells compute."""
 
 import random
 import shlex
@@ -36,7 +36,8 @@ def watch_positions(
     num_steps: int = 24,
     block_size: int = 8,
 ) -> Positions:
-    """Where requests with prompts of these lengths write; those of `late_lengths` come after five steps."""
+    """Record where requests with prompts of these lengths write; requests with prompts of `late_lengths` join
+    after five steps."""
     engine = InferenceEngine(
         model, options, device=device, cache=CacheConfig(block_size=block_size, prefix_cache=False)
     )
@@ -57,7 +58,7 @@ def watch_positions(
 # --- which write for which batch -----------------------------------------------------------------------
 
 BATCH = 4
-BATCHES = {
+BATCHES = {  # (whole batch?, equal positions?): the requests that are written, and their slots
     ("yes", "yes"): (range(BATCH), [5] * BATCH),
     ("yes", "no"): (range(BATCH), [5, 0, 7, 2]),
     ("no", "yes"): ([0, 1, 3], [5, 5, 5]),
@@ -67,7 +68,8 @@ WRITES = {"rung 02": IndexedWrite, "rung 03": FullBatchWrite, "rung 04": Identit
 
 
 def dispatch_table(device: torch.device) -> pd.DataFrame:
-    """Each rung's write given four kinds of batches: the path it took, and the index tensors it made."""
+    """A table of four kinds of batches: for the write of each rung, the path that it took and how many index
+    tensors it made."""
     rows = []
     for (whole, equal), (batch_idx, pos) in BATCHES.items():
         row = {"whole batch?": whole, "equal positions?": equal}
@@ -81,6 +83,7 @@ def dispatch_table(device: torch.device) -> pd.DataFrame:
 def written_by(
     write: KVWrite, batch_idx: Sequence[int], pos: Sequence[int], device: torch.device
 ) -> tuple[str, int]:
+    """Write a batch of tokens, and return the path taken and how many index tensors were made."""
     k_cache, v_cache = torch.zeros(2, BATCH, 2, 8, 64, device=device)  # [N, H, block_size, D] each
     key_new, value_new = torch.ones(2, BATCH, 2, 64, device=device)
     with OperatorCounter() as counter:
@@ -93,7 +96,7 @@ def written_by(
 REQUESTS, HEADS, BLOCK_SIZE = 5, 3, 8
 WHOLE = list(range(REQUESTS))
 LAST = BLOCK_SIZE - 1
-SCENES = {  # which requests, and their slots
+SCENES = {  # by name: the requests that are written, and their slots
     "all in the first slot": (WHOLE, [0] * REQUESTS),
     "all in the last slot": (WHOLE, [LAST] * REQUESTS),
     "first, last and between": (WHOLE, [0, LAST, 3, 0, LAST]),
@@ -102,7 +105,8 @@ SCENES = {  # which requests, and their slots
 
 
 def three_forms(device: torch.device) -> tuple[str, dict[str, Callable]]:
-    """What can run on this device, in words, and the three writes: Triton's kernels or their plain twins."""
+    """The three forms of the write that can run on this device, by name: Triton's kernels or their plain
+    twins; and before them, in words, which of the two."""
     try:
         check_launchable(device)
     except TritonUnavailableError as error:
@@ -125,9 +129,10 @@ FORMS = ("generic", "full_batch", "identity_pos")
 
 
 def kernel_agreement(device: torch.device) -> pd.DataFrame:
-    """For each scene and each form that it allows: whether all bytes of the pool are indexed assignment's.
+    """Whether each form of the write leaves exactly the bytes in the pool that indexed assignment leaves: a
+    row per scene, a column per form; "-" where the form does not serve the scene.
 
-    In 16 and 32 bits, and for heads that one program moves at once and heads that take two.
+    Compared in 16 and 32 bits, and for heads that one program moves at once and heads that take two.
     """
     _, forms = three_forms(device)
     setups = [(dtype, D) for dtype in (torch.float16, torch.float32) for D in (64, 80)]
@@ -144,7 +149,7 @@ def kernel_agreement(device: torch.device) -> pd.DataFrame:
 
 
 def fits(form: str, batch_idx: Sequence[int], pos: Sequence[int]) -> bool:
-    """Whether a form may be given such a batch."""
+    """Whether a form of the write may be given a batch of these requests and slots."""
     whole, equal = len(batch_idx) == REQUESTS, len(set(pos)) == 1
     return {"generic": True, "full_batch": whole and equal, "identity_pos": whole}[form]
 
@@ -158,12 +163,14 @@ def agrees(
     D: int,
     device: torch.device,
 ) -> bool:
+    """Whether a form of the write leaves the same bytes in a pool as indexed assignment; what lies in other
+    slots must stay."""
     generator = torch.Generator().manual_seed(0)
 
     def numbers(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator).to(device, dtype)
 
-    pool = numbers(2, 2 * REQUESTS, HEADS, BLOCK_SIZE, D)  # what lies in other slots must stay
+    pool = numbers(2, 2 * REQUESTS, HEADS, BLOCK_SIZE, D)  # other slots must keep what lies in them
     key_new, value_new = numbers(2, REQUESTS, HEADS, D)
     blocks = torch.randperm(2 * REQUESTS, generator=generator)[: len(batch_idx)]  # each its own
     idx_t, blk_t, pos_t = (torch.as_tensor(i, dtype=torch.int32).to(device) for i in (batch_idx, blocks, pos))
@@ -181,7 +188,7 @@ def agrees(
 # --- what was counted and published --------------------------------------------------------------------
 
 
-COUNTS = {  # of a card: the words of the table
+COUNTS = {  # counts of a cost card: their words in a table
     "aten_ops": "PyTorch operators",
     "index_tensors": "index tensors",
     "h2d_synchronizing": "synchronizing copies",
@@ -193,7 +200,8 @@ COUNTS = {  # of a card: the words of the table
 def recorded_counts(
     record: CostCardRecord, rungs: Sequence[str], model: str, lengths: Sequence[int], batch_size: int
 ) -> pd.DataFrame:
-    """A column per rung: how its recorded step writes, and what its index tensors cost."""
+    """A table of recorded decode steps, a column per rung: the write taken, and COUNTS of what its index
+    tensors cost."""
     found = record.cards(lengths, model, rungs)
     cards = {f"rung {rung}": card for (rung, size), card in found.items() if size == batch_size}
     writes = {n: next(path for path in card.append_paths if path != "in_place") for n, card in cards.items()}
@@ -201,9 +209,8 @@ def recorded_counts(
 
 
 def parsed(command: str) -> dict[str, object]:
-    """A benchmark's command line as this package's own parser reads it: what it sets, without the rung, of
-    which write-ups know nothing. Exits on a flag that the parser does not know.
-    """
+    """The settings of a benchmark's command line, as this package's own parser reads it; without the rung,
+    which write-ups do not have. Exits on a flag that the parser does not know."""
     arguments = vars(make_parser().parse_args(shlex.split(command)))
     left_out = ("run", "rung")
     # A 0 is a setting, too, and equals False.
@@ -211,9 +218,9 @@ def parsed(command: str) -> dict[str, object]:
 
 
 def relabelled(before: Sequence[float], after: Sequence[float]) -> tuple[int, int]:
-    """An exact permutation test (Fisher, 1935): of all ways to call some of these runs `after`, how many set
-    the means at least as far apart as the true labels do, in either direction; and how many ways there are.
-    """
+    """An exact permutation test (Fisher, 1935): in how many of all ways to call some of these runs `after`
+    the means lie at least as far apart, in either direction, as with the true labels; and how many ways there
+    are."""
     runs = [*before, *after]
 
     def apart(picked: Sequence[int]) -> float:
@@ -226,15 +233,15 @@ def relabelled(before: Sequence[float], after: Sequence[float]) -> tuple[int, in
 
 
 def spread(*sides: Sequence[float]) -> float:
-    """How far runs of one kind scatter: their standard deviation over their mean, pooled over the sides."""
+    """How far runs of one kind scatter: the standard deviation over the mean, pooled over the sides."""
     variances = [np.var(runs, ddof=1) / np.mean(runs) ** 2 for runs in sides]
     return float(np.sqrt(np.mean(variances)))
 
 
 def detected(runs: int, spread: float, gain: float, experiments: int = 50, seed: int = 0) -> float:
-    """The share of made-up comparisons that come out "faster" or "slower".
+    """The share of simulated comparisons that come out "faster" or "slower".
 
-    Each has `runs` runs a side that scatter by `spread`, and a true speed-up of 1 + gain.
+    Each has `runs` runs per side that scatter by `spread`, and a true speed-up of 1 + gain.
     """
     generator = np.random.default_rng(seed)
     found = 0
@@ -249,19 +256,21 @@ def detected(runs: int, spread: float, gain: float, experiments: int = 50, seed:
 
 
 def dispatch(num_written: int, batch_size: int, positions: list[int]) -> str:
-    """How `num_written` requests of a batch, at these slots of their last blocks, are written."""
+    """The write of `num_written` requests of a batch, at these slots of their last blocks: "generic",
+    "full_batch" or "identity_pos"."""
     if num_written < batch_size:
         return "generic"
     return "full_batch" if len(set(positions)) == 1 else "identity_pos"
 
 
 def is_identity(batch_idx: list[int], batch_size: int) -> bool:
-    """Whether row b of the new keys and values is request b's, for all b of the batch."""
+    """Whether row b of the new keys and values is request b's, for every b of the batch."""
     return batch_idx == list(range(batch_size))
 
 
 def draw_dispatch(rng: random.Random) -> dict[str, Any]:
-    """A batch, whole or not, whose slots are all equal, or some apart: by one, or by a block's length."""
+    """Draw arguments of `dispatch`: a batch, whole or not, with equal slots, or with some that differ: by
+    one, or by a block's length."""
     batch_size = rng.randint(1, 6)
     num_written = rng.choice((batch_size, batch_size, rng.randint(1, batch_size)))
     slot, apart = rng.choice((0, 20, 100)), rng.choice((1, 8, 64))
@@ -329,7 +338,7 @@ DISPATCH = Exercise(
 
 
 def draw_is_identity(rng: random.Random) -> dict[str, Any]:
-    """The identity of a batch, or a list that is nearly it."""
+    """Draw arguments of `is_identity`: the identity of a batch, or a list that is nearly the identity."""
     batch_size = rng.randint(1, 6)
     rows = list(range(batch_size))
     b = rng.randrange(batch_size)

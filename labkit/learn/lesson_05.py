@@ -39,20 +39,22 @@ from labkit.watch import PlantedError, planted_failure, profiled_by, replaced
 
 
 class NoWrite:
-    """In the place of `kv_write`: nothing is written, so that only the books are seen."""
+    """A K/V write that writes nothing, so that only the manager's bookkeeping is seen."""
 
     def write(self, *_: object) -> str:
+        """Write nothing; the path is "none"."""
         return "none"
 
 
 def tiny_manager(kind: type[KVBlockManager], **settings: object) -> KVBlockManager:
-    """One layer, one head, heads of one number: a token's key is a number."""
+    """A manager of one layer and one head of one number, so that a token's key is a number; with two blocks
+    of 4 tokens unless `settings` says otherwise."""
     sizes = {"num_layers": 1, "num_heads": 1, "head_dim": 1, "block_size": 4, "max_blocks_per_layer": 2}
     return kind(**{**sizes, **settings})
 
 
 def append(manager: KVBlockManager, sequences: Sequence[list[int]], number: float = 0.0) -> None:
-    """One token behind each sequence; its key and its value are `number`."""
+    """Append one token behind each sequence; its key and its value are `number`."""
     new = torch.full((len(sequences), 1, 1), number)
     manager.append_token_batch(0, list(sequences), new, new)
 
@@ -72,7 +74,7 @@ class CallCounter:
 
 
 class CountedDict(dict):
-    """A dictionary that counts how often it is read and written."""
+    """A dictionary that counts how often an item is read and written."""
 
     reads = writes = 0
 
@@ -81,6 +83,7 @@ class CountedDict(dict):
         return super().__getitem__(key)
 
     def get(self, key: int, default: object = None) -> object:
+        """The item, or `default`; counted as a read."""
         self.reads += 1
         return super().get(key, default)
 
@@ -90,8 +93,8 @@ class CountedDict(dict):
 
 
 def append_work(kind: type[KVBlockManager], batch_size: int) -> dict[str, int]:
-    """What one `append_token_batch` of `batch_size` tokens asks of Python, the write left out; every block
-    has room."""
+    """What one `append_token_batch` of `batch_size` tokens asks of Python, by name: records, function calls,
+    reads and writes of the records. Every block has room, and the write itself is left out."""
     manager = tiny_manager(kind, max_blocks_per_layer=batch_size, kv_write=NoWrite())
     sequences: list[list[int]] = [[] for _ in range(batch_size)]
     append(manager, sequences)
@@ -111,7 +114,8 @@ def append_work(kind: type[KVBlockManager], batch_size: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class BlockLife:
-    """A block as it fills, token by token, seen by somebody who keeps each record shown to them."""
+    """What records say of one block as it fills, token by token, to a holder that keeps each record it is
+    shown."""
 
     created: tuple[int, ...]  # records made so far, after each token
     shown: tuple[int, ...]  # the length that the record said at the time
@@ -119,7 +123,7 @@ class BlockLife:
 
 
 def block_life(kind: type[KVBlockManager], num_tokens: int = 64) -> BlockLife:
-    """Fill one block of `num_tokens` tokens, and watch."""
+    """Fill one block of `num_tokens` tokens, and keep each record that describes it."""
     manager = tiny_manager(kind, block_size=num_tokens, kv_write=NoWrite())
     block_ids: list[int] = []
     created, shown, records = [], [], []
@@ -137,7 +141,7 @@ def block_life(kind: type[KVBlockManager], num_tokens: int = 64) -> BlockLife:
 
 
 class PlainKVBlockInfo:
-    """A mutable record as one writes it first: its fields are kept by name, and any name will do."""
+    """A mutable record without slots, as one writes it first: its fields are kept in a dictionary."""
 
     def __init__(self, layer: int, block_index: int, start: int, length: int) -> None:
         self.layer = layer
@@ -151,6 +155,7 @@ CountUp = Callable[[dict[int, Record], list[int], list[Record]], None]
 
 
 def replace_and_store(infos: dict[int, KVBlockInfo], ids: list[int], _: list[KVBlockInfo]) -> None:
+    """Count one token in each block: a new record, stored under the block's id."""
     for i in ids:
         info = infos[i]
         infos[i] = KVBlockInfo(
@@ -159,21 +164,25 @@ def replace_and_store(infos: dict[int, KVBlockInfo], ids: list[int], _: list[KVB
 
 
 def replace_only(infos: dict[int, KVBlockInfo], ids: list[int], _: list[KVBlockInfo]) -> None:
+    """Count one token in each block: a new record, not stored."""
     for i in ids:
         info = infos[i]
         KVBlockInfo(layer=info.layer, block_index=info.block_index, start=info.start, length=info.length + 1)
 
 
 def count_looked_up(infos: dict[int, MutableKVBlockInfo], ids: list[int], _: list[Record]) -> None:
+    """Count one token in each block: in place, in the record looked up by the block's id."""
     for i in ids:
         infos[i].length += 1
 
 
 def count_in_place(_: dict[int, Record], __: list[int], records: list[Record]) -> None:
+    """Count one token in each block: in place, in the record at hand."""
     for info in records:
         info.length += 1
 
 
+# Ways to count one token up: the class of the records, and the function that counts.
 FORMS: dict[str, tuple[type[Record], CountUp]] = {
     "new record, stored (rung 04)": (KVBlockInfo, replace_and_store),
     "new record, not stored": (KVBlockInfo, replace_only),
@@ -184,7 +193,7 @@ FORMS: dict[str, tuple[type[Record], CountUp]] = {
 
 
 def time_form(kind: type[Record], count_up: CountUp, num_blocks: int = 128, num_tokens: int = 64) -> float:
-    """Seconds to count one token, over `num_tokens` in each of `num_blocks` blocks."""
+    """Seconds to count one token in one block, as a mean over `num_tokens` in each of `num_blocks` blocks."""
     records = [kind(layer=0, block_index=i, start=0, length=0) for i in range(num_blocks)]
     infos, ids = dict(enumerate(records)), list(range(num_blocks))
     started = time.perf_counter()
@@ -194,9 +203,10 @@ def time_form(kind: type[Record], count_up: CountUp, num_blocks: int = 128, num_
 
 
 def time_forms(rounds: int = 25) -> pd.DataFrame:
-    """All forms in turn: the median nanoseconds to count one token, and the ratio to the first."""
+    """A row per form of counting, all timed in turn: the median nanoseconds per token, and how many times
+    faster it is than the first."""
     measures = [lambda form=form: time_form(*form) for form in FORMS.values()]
-    in_turn(measures, 1)  # warm: the interpreter adapts to what it runs often
+    in_turn(measures, 1)  # warm-up: the interpreter adapts to code that runs often
     first, *others = sides = in_turn(measures, rounds)
     ratios = [1.0, *(speedup(first, side) for side in others)]
     intervals = ["", *(str(speedup_interval(first, side)) for side in others)]
@@ -211,7 +221,7 @@ def time_forms(rounds: int = 25) -> pd.DataFrame:
 
 
 def bytes_of_a_record(kind: type[Record], count: int = 1000) -> int:
-    """What one record takes, itself and what it keeps its fields in."""
+    """Bytes that one record takes, with what it keeps its fields in."""
     records: list[Record | None] = [None] * count
     tracemalloc.start()
     try:
@@ -225,8 +235,9 @@ def bytes_of_a_record(kind: type[Record], count: int = 1000) -> int:
 # --- counted before the write, or after it ----------------------------------------------------------------
 
 
-class SeedOrderManager(MutableInfoBlockManager):
-    """Counts a length up while it collects, before the write, as write-up 064 does; for demonstration."""
+class CountsBeforeTheWrite(MutableInfoBlockManager):
+    """A manager that counts a length up while it collects, before the write, as write-up 064 does; for
+    demonstration."""
 
     def append_token_batch(
         self, layer_idx: int, block_ids_list: list[list[int]], key_new: Tensor, value_new: Tensor
@@ -250,9 +261,10 @@ class SeedOrderManager(MutableInfoBlockManager):
 
 
 def fail_an_append(kind: type[KVBlockManager], failure: str) -> dict[str, object]:
-    """Append to two sequences of a small pool so that it fails; what the books say after it.
+    """Let an append to two sequences of a small pool fail, and return what the manager counts after it.
 
-    failure: "write", or "pool", in which the second sequence needs a block and none is free.
+    failure: "write", or "pool", in which the second sequence needs a block and none is free. Returned are the
+    lengths "written" and "counted", and whether the "bookkeeping" is whole.
     """
     manager = tiny_manager(kind)
     lengths = {"write": (2, 2), "pool": (2, 4)}[failure]
@@ -267,18 +279,19 @@ def fail_an_append(kind: type[KVBlockManager], failure: str) -> dict[str, object
         append(manager, sequences)
     try:
         manager.check_integrity(sessions)
-        books = "whole"
+        state = "whole"
     except AssertionError:
-        books = "off: a length is ahead of the data"
+        state = "off: a length is ahead of the data"
     counted = [manager.num_tokens(block_ids) for block_ids in sequences]
-    return {"written": list(lengths), "counted": counted, "books": books}
+    return {"written": list(lengths), "counted": counted, "bookkeeping": state}
 
 
 LEFT_BEHIND = 99.0  # what another request's token left in a slot
 
 
 def stored_after_retry(kind: type[KVBlockManager]) -> list[float]:
-    """A sequence's keys after tokens 1 and 2, a write of 3 that fails, and 3 once more, with no clean-up."""
+    """The keys that a sequence reads after tokens 1 and 2, a write of 3 that fails, and 3 once more, with no
+    clean-up between them."""
     manager = tiny_manager(kind)
     manager.k_cache.fill_(LEFT_BEHIND)
     block_ids: list[int] = []
@@ -291,22 +304,25 @@ def stored_after_retry(kind: type[KVBlockManager]) -> list[float]:
 
 
 def fail_a_step(engine: InferenceEngine, at_layer: int) -> tuple[list[int], list[int]]:
-    """Let the engine's next step fail where layer `at_layer` writes. The tokens that the first running
-    request is booked with, a number a layer: at the failure, and after the engine has dealt with it.
+    """Let the engine's next step fail where layer `at_layer` writes. Returns the tokens that the manager
+    counts for the first running request, a number per layer: at the failure, and after the engine has handled
+    it.
+
+    Raises ValueError if the step does not write in that layer.
     """
     manager = engine.kv_manager
     session, *_ = engine.scheduler.running.values()
 
-    def booked() -> list[int]:
+    def counted() -> list[int]:
         return [manager.num_tokens(block_ids) for block_ids in session.block_ids_per_layer]
 
     seen: list[list[int]] = []
-    fault = planted_failure(manager.kv_write, "write", at_layer, look=lambda: seen.append(booked()))
+    fault = planted_failure(manager.kv_write, "write", at_layer, look=lambda: seen.append(counted()))
     with suppress(PlantedError), fault:
         engine.step()
     if not seen:
         raise ValueError(f"the step did not write in layer {at_layer}")
-    return seen[0], booked()
+    return seen[0], counted()
 
 
 # --- host time: here, and as recorded ---------------------------------------------------------------------
@@ -320,7 +336,8 @@ def compare_host(
     rounds: int = 4,
     num_steps: int = 12,
 ) -> dict[str, Comparison]:
-    """Host time of the whole step and of its append, measured now, in turn; of each run, the median step."""
+    """Two engines' host time of a whole step and of its append, measured now, in turn; a sample is the median
+    step of a run."""
     engines = [host_engine(options, batch_size, device) for options in (before, after)]
     measures = [lambda e=engine: time_host_steps(e, num_steps) for engine in engines]
     in_turn(measures, 1)
@@ -334,7 +351,7 @@ def compare_host(
 
 
 def host_table(record: HostTimeRecord, before: str, after: str, batch_sizes: Sequence[int]) -> pd.DataFrame:
-    """How many times faster the append and the whole step are, a row per batch size."""
+    """How many times faster the append and the whole step are in a record, a row per batch size."""
     rows = {}
     for b in batch_sizes:
         append, step = record.append_comparison(before, after, b), record.comparison(before, after, b)
@@ -349,19 +366,21 @@ def host_table(record: HostTimeRecord, before: str, after: str, batch_sizes: Seq
 
 
 def step_parts(host: HostTime) -> dict[str, float]:
-    """Median microseconds of a step's parts: block tables, append, and the rest."""
+    """Median microseconds of a step's parts on the host: block tables, append, and the rest."""
     return {"block tables": host.tables_us, "append": host.append_us, "the rest": host.rest_us}
 
 
 def append_line(times: Sequence[HostTime]) -> tuple[float, float]:
-    """The append's microseconds a step as a line in B, by least squares: fixed, and for each request."""
+    """The append's microseconds per step as a line in the batch size, by least squares: (fixed, per
+    request)."""
     sizes = [time.batch_size for time in times]
     per_request, fixed = np.polyfit(sizes, [time.append_us for time in times], 1)
     return float(fixed), float(per_request)
 
 
 def amdahl_table(record: HostTimeRecord, before: str, after: str, batch_sizes: Sequence[int]) -> pd.DataFrame:
-    """What the faster append should make of the step, and what it does, a row per batch size."""
+    """What the faster append should make of the step by Amdahl's law, and what was measured, a row per batch
+    size."""
     rows = {}
     for b in batch_sizes:
         parts = step_parts(record.time(before, b))
@@ -394,7 +413,7 @@ def expected_end_to_end(
 
 
 def run_figures(run: Run) -> dict[str, float]:
-    """The three figures of write-up 064, of one recorded run."""
+    """The three figures that write-up 064 states, of one recorded run."""
     return {
         "throughput": round(run.throughput, 2),
         "TPOT p99": round(1e3 * float(np.percentile(run.latency.tpot, 99)), 2),
@@ -403,7 +422,7 @@ def run_figures(run: Run) -> dict[str, float]:
 
 
 def queue_figures(run: Run) -> dict[str, float | str]:
-    """Where a recorded run's requests waited: medians in milliseconds, and a step's mean."""
+    """Where the requests of a recorded run waited: medians in milliseconds, and a step's mean."""
     return {
         "TTFT p50 (ms)": round(1e3 * median(run.latency.ttft), 1),
         "of it queue wait (ms)": round(1e3 * median(run.latency.queue_wait), 1),
@@ -418,7 +437,7 @@ def queue_figures(run: Run) -> dict[str, float | str]:
 
 
 def append_batch(infos: list[MutableKVBlockInfo], write: Callable[[list[int]], None]) -> None:
-    """Write one token behind each block, in one write, and count them: after the write."""
+    """Write one token behind each block, all in one write, and count the tokens after it."""
     write([info.length for info in infos])
     for info in infos:
         info.length += 1
@@ -429,17 +448,18 @@ class WriteFailed(RuntimeError):
 
 
 class Interrupted(BaseException):
-    """Like KeyboardInterrupt, which is no Exception."""
+    """Raised by a write that the reader interrupts; like KeyboardInterrupt, it is no Exception."""
 
 
+# What a write can raise, by name.
 FAILURES: dict[str, type[BaseException]] = {"WriteFailed": WriteFailed, "Interrupted": Interrupted}
 
 
 def play_append_batch(
     attempt: Callable, starts: list[int], lengths: list[int], write_raises: str | None
 ) -> dict[str, Any]:
-    """Call the attempt on the records of blocks that start and are as long as said, with a write that works
-    or raises one of FAILURES."""
+    """Call the attempt on the records of blocks with these starts and lengths, and return what it did, by
+    name. `write_raises`: None for a write that works, or the name of one of FAILURES."""
     infos = [
         MutableKVBlockInfo(layer=0, block_index=i, start=start, length=length)
         for i, (start, length) in enumerate(zip(starts, lengths, strict=True))
@@ -467,6 +487,8 @@ def play_append_batch(
 
 
 def draw_append_batch(rng: random.Random) -> dict[str, Any]:
+    """Draw arguments of `append_batch`: up to 6 blocks of 64 tokens, some empty or nearly full, and a write
+    that works or fails."""
     size = rng.randint(1, 6)
     return {
         "starts": [64 * rng.randrange(4) for _ in range(size)],
@@ -551,7 +573,7 @@ APPEND_BATCH = Exercise(
 def records_created(
     block_info: str, num_layers: int, in_place: int, boundary: int, copy_on_write: int
 ) -> int:
-    """Records that a decode step creates, by how many requests take each path."""
+    """How many block records a decode step creates, by how many requests take each path of the append."""
     made_ready = boundary + copy_on_write  # each is a new block, which has a record in any case
     if block_info == "mutable":
         return num_layers * made_ready
@@ -565,6 +587,8 @@ def _step_of(block_info: str, num_layers: int, *requests: int) -> dict[str, obje
 
 
 def draw_records_created(rng: random.Random) -> dict[str, Any]:
+    """Draw arguments of `records_created`: a kind of record, a number of layers, and how many requests take
+    each path."""
     requests = [rng.choice((0, 1, rng.randint(2, 64))) for _ in range(3)]
     return _step_of(rng.choice(("replaced", "mutable")), rng.choice((1, 2, 12, 48)), *requests)
 

@@ -1,4 +1,5 @@
-"""Lesson 06: what the device is told, what it is not told, what breaks the order, and the exercises."""
+"""Lesson 06: the numbers that the device is told, or knows already; what breaks their order; and the
+exercises."""
 
 import copy
 import random
@@ -26,9 +27,9 @@ from labkit.watch.inputs import Told
 
 
 def news(before: Told, now: Told, picked: Sequence[int], block_size: int) -> pd.DataFrame:
-    """What of a step's numbers a device could have known: a row for each kind of them.
+    """How many of the numbers that a step tells the device it could have known, a row per kind of number.
 
-    before: what it was told a step earlier, of the same requests. picked: the tokens it made then.
+    before: what the device was told a step earlier, of the same requests. picked: the tokens it made then.
     """
     rows = {}
     for name, numbers in now.items():
@@ -52,12 +53,13 @@ def news(before: Told, now: Told, picked: Sequence[int], block_size: int) -> pd.
 
 
 def last_tokens(engine: InferenceEngine) -> list[int]:
-    """The token that each running request made last."""
+    """The newest token of each running request."""
     return [request.output_token_ids[-1] for request in engine.scheduler.running]
 
 
 def sent_until_done(engine: InferenceEngine) -> pd.DataFrame:
-    """Run an engine of any rung to its end: copies and numbers that the host sends, a row a decode step."""
+    """Run an engine of any rung until no work is left: copies and numbers that the host sends, a row per
+    decode step."""
     steps = []
     while engine.has_work:
         if isinstance(engine.decode_step, DecodeStep):
@@ -70,8 +72,8 @@ def sent_until_done(engine: InferenceEngine) -> pd.DataFrame:
 
 
 def copy_costs(profile: StepProfile) -> dict[str, float]:
-    """The small copies of a profiled step: how long each keeps the GPU, and how far apart two of them begin
-    that the host makes one right after the other."""
+    """The small host-to-device copies of a profiled step: how many, the median time of one on the GPU, and
+    the median time from the start of one to that of the next."""
     copies = sorted((k for k in profile.kernels if k.name.startswith("Memcpy HtoD")), key=lambda k: k.start)
     small = copies[1:]  # the first is the block tables'
     return {
@@ -85,7 +87,8 @@ def copy_costs(profile: StepProfile) -> dict[str, float]:
 
 
 def slots_table(engine: InferenceEngine, layer_idx: int = 0) -> pd.DataFrame:
-    """What the device holds of each slot, and for comparison what the host has of its request."""
+    """A row per slot: what the device holds of it in layer `layer_idx`, and what the host knows of its
+    request."""
     slots = engine.decode_step.slots
     of_slot = {slots.slot_of.get(s): (request, s) for request, s in engine.scheduler.running.items()}
     rows = {}
@@ -109,14 +112,15 @@ def slots_table(engine: InferenceEngine, layer_idx: int = 0) -> pd.DataFrame:
 
 
 class RoomAfterTheStep:
-    """Launches steps with their room made where rung 05 makes it, after the forward; the device hears of it
-    in the next step. For demonstration: a write at a boundary then has no block."""
+    """Launches steps, but makes room after the forward, where rung 05 makes it, and tells the device in the
+    next step; for demonstration. A write at a block's boundary then has no block."""
 
     def __init__(self, step: ResidentDecodeStep) -> None:
         self.step = step
         self._changed: list[list[int]] = []
 
     def launch(self, running: RunningRequests) -> StepInFlight:
+        """Launch a step, and make room for its tokens behind it."""
         step, requests, sessions = self.step, list(running), list(running.values())
         step.slots.update(requests, sessions, self._changed)
         longest = max(session.num_tokens for session in sessions)
@@ -131,12 +135,13 @@ class RoomAfterTheStep:
 
 
 def room_after_the_step(engine: InferenceEngine) -> AbstractContextManager:
-    """Inside the block, the engine launches as `RoomAfterTheStep` does."""
+    """A context in which the engine launches as `RoomAfterTheStep` does."""
     return replaced(engine.decode_step, "launch", lambda _: RoomAfterTheStep(engine.decode_step).launch)
 
 
 def overwritten(engine: InferenceEngine, layer_idx: int = 0) -> list[str]:
-    """Run one step; the places that held a token before it and hold another key after it."""
+    """Run one step, and list the places of a layer that held a token before it and hold another key after
+    it."""
     manager = engine.kv_manager
     live, before = manager.live_slots()[layer_idx], manager.k_cache[layer_idx].clone()
     holders = {
@@ -153,8 +158,8 @@ def overwritten(engine: InferenceEngine, layer_idx: int = 0) -> list[str]:
 
 
 def fail_after_the_device(engine: InferenceEngine, forgets: bool) -> pd.DataFrame:
-    """Let the engine's next step fail behind the device's work; the length of each running request
-    before it and after it, as the host has it and as the device has it.
+    """Let the engine's next step fail after the device has done its work. Returns the length of each running
+    request before the step and after it, as the host has it and as the device has it.
 
     forgets: whether the device's state is given up, as the package does.
     """
@@ -169,7 +174,7 @@ def fail_after_the_device(engine: InferenceEngine, forgets: bool) -> pd.DataFram
         lengths[f"device, {when}"] = of_device
 
     look("before")
-    fault = planted_failure(engine.decode_step.pinned_tokens, "start_copy")  # the tokens do not set out
+    fault = planted_failure(engine.decode_step.pinned_tokens, "start_copy")  # the tokens are not copied
     forgetting = nullcontext() if forgets else replaced(slots, "forget", lambda _: lambda _: None)
     with suppress(PlantedError), fault, forgetting:
         engine.step()
@@ -180,7 +185,7 @@ def fail_after_the_device(engine: InferenceEngine, forgets: bool) -> pd.DataFram
 
 
 def finish(engine: InferenceEngine) -> dict[int, list[int]]:
-    """Step until there is no work left; the tokens handed out, by request."""
+    """Step until there is no work left. Returns the tokens handed out, by request id."""
     tokens: dict[int, list[int]] = {}
     while engine.has_work:
         for output in engine.step():
@@ -192,33 +197,35 @@ def finish(engine: InferenceEngine) -> dict[int, list[int]]:
 
 
 class Copy:
-    """A copy that was asked for. `wait` returns when it has been made, and all before it."""
+    """An asynchronous copy of a `LateDevice`."""
 
     def __init__(self, device: "LateDevice", buffer: list[int], num_numbers: int, number: int) -> None:
         self._device, self._buffer, self._num_numbers, self.number = device, buffer, num_numbers, number
 
     def wait(self) -> None:
+        """Return when this copy has been made, and all copies before it."""
         self._device.run_until(self)
 
     def read_buffer(self) -> list[int]:
+        """The numbers that lie in the buffer now."""
         return self._buffer[: self._num_numbers]
 
 
 class LateDevice:
-    """A device whose asynchronous copies read their buffers late, in the order they were asked for.
+    """A device whose asynchronous copies read their buffers late, in the order in which they were asked for.
 
-    late_by: how many copies may be under way; one more has the oldest run. 0: each runs at once; None: as
-    late as they may, when somebody waits.
+    late_by: how many copies may be under way; asking for one more runs the oldest. 0: each runs at once;
+    None: as late as possible, when it is waited for.
     """
 
     def __init__(self, late_by: int | None = None) -> None:
         self._late_by = late_by
         self._under_way: list[Copy] = []
         self.arrived: list[list[int]] = []
-        self.waited: list[int] = []  # for which copies, by number, if they were under way still
+        self.waited: list[int] = []  # the numbers of the copies that were still under way when waited for
 
     def copy(self, buffer: list[int], num_numbers: int) -> Copy:
-        """Ask for the first `num_numbers` of a buffer. The call returns at once."""
+        """Ask for a copy of the first `num_numbers` of a buffer. The call returns at once."""
         copy = Copy(self, buffer, num_numbers, len(self.arrived) + len(self._under_way))
         self._under_way.append(copy)
         while self._late_by is not None and len(self._under_way) > self._late_by:
@@ -226,12 +233,14 @@ class LateDevice:
         return copy
 
     def run_until(self, copy: Copy) -> None:
+        """Run copies, oldest first, until this one has been made."""
         if copy in self._under_way:
             self.waited.append(copy.number)
         while copy in self._under_way:
             self._run_oldest()
 
     def finish(self) -> None:
+        """Run all copies that are under way."""
         while self._under_way:
             self._run_oldest()
 
@@ -244,7 +253,8 @@ SendAll = Callable[[list[list[int]], Buffers, Callable[[list[int], int], Copy]],
 
 
 def one_buffer(messages: list[list[int]], buffers: Buffers, copy: Callable[[list[int], int], Copy]) -> None:
-    """As the public code that the write-ups describe: the same buffer for all."""
+    """Send all messages from one buffer without waiting for its copies, as the public code does that the
+    write-ups describe."""
     for numbers in messages:
         buffers[0][: len(numbers)] = numbers
         copy(buffers[0], len(numbers))
@@ -253,6 +263,7 @@ def one_buffer(messages: list[list[int]], buffers: Buffers, copy: Callable[[list
 def two_without_waiting(
     messages: list[list[int]], buffers: Buffers, copy: Callable[[list[int], int], Copy]
 ) -> None:
+    """Send all messages from two buffers in turn, without waiting for their copies."""
     for i, numbers in enumerate(messages):
         buffer = buffers[i % 2]
         buffer[: len(numbers)] = numbers
@@ -260,7 +271,8 @@ def two_without_waiting(
 
 
 def send_all(messages: list[list[int]], buffers: Buffers, copy: Callable[[list[int], int], Copy]) -> None:
-    """As `PinnedStaging.send`, with two buffers: before one is written again, its copy is waited for."""
+    """Send all messages from two buffers in turn, as `PinnedStaging.send` does: before a buffer is written
+    again, its copy is waited for."""
     copied: list[Copy | None] = [None, None]
     for i, numbers in enumerate(messages):
         turn = i % 2
@@ -270,6 +282,7 @@ def send_all(messages: list[list[int]], buffers: Buffers, copy: Callable[[list[i
         copied[turn] = copy(buffers[turn], len(numbers))
 
 
+# Ways to send messages through pinned buffers, by name.
 STAGINGS: dict[str, SendAll] = {
     "one buffer, nobody waits": one_buffer,
     "two buffers, nobody waits": two_without_waiting,
@@ -278,7 +291,8 @@ STAGINGS: dict[str, SendAll] = {
 
 
 def messages_spoilt(num_messages: int, late_by: Sequence[int | None]) -> pd.DataFrame:
-    """How many of `num_messages` arrive wrong, by staging and by how late the copies run."""
+    """How many of `num_messages` arrive wrong, a row per way of staging, a column per lateness of the
+    copies."""
     messages = [[i] for i in range(num_messages)]
     table = {}
     for lateness in late_by:
@@ -295,7 +309,7 @@ def messages_spoilt(num_messages: int, late_by: Sequence[int | None]) -> pd.Data
 
 # --- sampling -----------------------------------------------------------------------------------------
 
-MANNERS = {
+MANNERS = {  # of sampling, by name: the settings of `SamplingParams`
     "greedy": {},
     "temperature": {"temperature": 0.8},
     "top-k": {"temperature": 1.0, "top_k": 20},
@@ -305,14 +319,14 @@ MANNERS = {
 
 
 def sampled_both_ways(device: torch.device, rows_each: int = 50, vocab_size: int = 300) -> pd.DataFrame:
-    """Tokens of random logits by the host's sampler and by the device's: all manners in one batch, and in
-    each a row whose logits are broken."""
+    """Compare the tokens that the host's sampler and the device's draw from random logits, a row per manner
+    of sampling. All manners are in one batch, and each has a row of logits with a NaN."""
     names = [name for name in MANNERS for _ in range(rows_each)]
     params = [SamplingParams(seed=7 * b - 99, **MANNERS[name]) for b, name in enumerate(names)]
     generator = torch.Generator().manual_seed(0)
     logits = 3 * torch.randn(len(names), vocab_size, generator=generator).to(device)
     logits[::rows_each, 5] = torch.nan
-    places = [b % 40 for b in range(len(names))]  # how many numbers each has drawn
+    places = [b % 40 for b in range(len(names))]  # how many numbers each row has drawn
     uniforms = [uniform_number(p.seed, i) for p, i in zip(params, places, strict=True)]
     on_host = sample(logits, params, uniforms)
 
@@ -341,7 +355,7 @@ def sampled_both_ways(device: torch.device, rows_each: int = 50, vocab_size: int
 
 # --- records ------------------------------------------------------------------------------------------
 
-COUNTS = {  # of a card: the words of the table
+COUNTS = {  # counts of a cost card: their words in a table
     "index_tensors": "index tensors constructed",
     "h2d_copies": "host-to-device copies",
     "h2d_bytes": "host-to-device bytes",
@@ -356,17 +370,17 @@ COUNTS = {  # of a card: the words of the table
 def recorded_counts(
     record: CostCardRecord, rungs: Sequence[str], batch_size: int, lengths: set[int]
 ) -> pd.DataFrame:
-    """COUNTS of GPT-2's recorded step, a column per rung. lengths: of the prompts."""
+    """COUNTS of GPT-2's recorded decode step, a column per rung. lengths: of the prompts."""
     cards = record.cards(lengths)
     return counts_table({f"rung {rung}": cards[rung, batch_size] for rung in rungs}, COUNTS)
 
 
-PARTS = ("block tables", "append", "the rest")  # of host time: the lanes up to rung 05
-RESIDENT_PARTS = ("tell the device", "make room", "the rest")  # and from rung 06 on
+PARTS = ("block tables", "append", "the rest")  # of the host's step, up to rung 05
+RESIDENT_PARTS = ("tell the device", "make room", "the rest")  # of the host's step, from rung 06 on
 
 
 def host_parts(record: HostTimeRecord, rungs: Sequence[str], batch_sizes: Sequence[int]) -> pd.DataFrame:
-    """Median microseconds of a step's parts: a row for each rung and part, a column for each batch size."""
+    """Median microseconds of a step's parts on the host, a row per rung and part, a column per batch size."""
     table: dict[str, dict] = {f"B = {b}": {} for b in batch_sizes}
     for rung in rungs:
         names = RESIDENT_PARTS if rung >= "06" else PARTS
@@ -385,7 +399,8 @@ DEVICES = {"late": None, "one behind": 1, "prompt": 0}  # by how many copies may
 
 
 def play_send_all(attempt: SendAll, messages: list[list[int]], device: str) -> dict[str, Any]:
-    """Call the attempt with two buffers and one of DEVICES; its late one copies as late as it may."""
+    """Call the attempt with two buffers and one of DEVICES, and return what arrives and which copies were
+    waited for. Raises BrokenContract if it copies from anything but the two buffers as they are."""
     late_device = LateDevice(DEVICES[device])
     longest = max(map(len, messages))
     pinned = [[-1] * longest, [-1] * longest]
@@ -417,6 +432,7 @@ def play_send_all(attempt: SendAll, messages: list[list[int]], device: str) -> d
 
 
 def draw_send_all(rng: random.Random) -> dict[str, Any]:
+    """Draw arguments of `send_all`: up to 12 messages of up to 4 numbers, and a device."""
     messages = [[rng.randrange(100) for _ in range(rng.randint(1, 4))] for _ in range(rng.randint(1, 12))]
     return {"messages": messages, "device": rng.choice(("late", *DEVICES))}
 
@@ -475,8 +491,8 @@ SEND_ALL = Exercise(
 
 
 def what_is_sent(mapped: list[str], running: list[str], changed: list[int]) -> dict[str, object]:
-    """What a step sends. mapped: whom `slot_mapping` names; running: this step's requests; changed: the
-    places in `running` whose list of blocks has changed."""
+    """What a step sends to the device. mapped: the requests that `slot_mapping` names; running: this step's
+    requests; changed: the places in `running` of the requests with a changed list of blocks."""
     joined = [name for name in running if name not in mapped]
     dirty = [name for place, name in enumerate(running) if place in changed or name in joined]
     return {"mapping": running != mapped, "states": joined, "rows": dirty}
@@ -491,7 +507,8 @@ def _step_of(mapped: str, running: str, *changed: int) -> dict[str, object]:
 
 
 def draw_what_is_sent(rng: random.Random) -> dict[str, Any]:
-    """Some leave, some join, some trade places, and some lists of blocks change."""
+    """Draw arguments of `what_is_sent`: some requests leave, join or trade places, and some lists of blocks
+    change."""
     names = rng.sample("ABCDEFG", 7)
     mapped = names[: rng.randrange(5)]
     running = [name for name in mapped if rng.random() < rng.choice((0.5, 1))]

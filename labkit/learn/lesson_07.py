@@ -1,5 +1,5 @@
-"""Lesson 07: the books of one table and of one a layer, what a failed reservation leaves, who reads what a
-kernel writes, the recorded figures, and the exercises."""
+"""Lesson 07: the bookkeeping with one table and with one per layer, failed reservations and steps, the places
+that a kernel's programs read and write, recorded figures, and the exercises."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,24 +31,25 @@ from labkit.watch import OperatorCounter, PlantedError, count_forwards, count_wo
 from labkit.watch.blocks import PoolUse, block_places, pool_use
 from labkit.watch.work import COUNTS
 
-# Between the two rungs: one table, and still two kernels a layer.
+# Between the two rungs: one table, and still two kernels per layer.
 HALFWAY = replace(LADDER["06"].options, layer_tables="shared")
 GPT2_LAYERS = 12
 
 
-# --- a model of GPT-2's depth, and what a step asks of the books -------------------------------------------
+# --- a model of GPT-2's depth, and what a step asks of the block manager -----------------------------------
 
 
 def small_gpt2(n_layer: int = GPT2_LAYERS, n_positions: int = 64) -> LanguageModel:
-    """GPT-2's layers and heads, but narrow and with random weights: a step of it takes no time."""
+    """A model with GPT-2's layers and heads, but narrow and with random weights, so that a step takes little
+    time."""
     config = GPT2Config(256, n_positions, n_embd=96, n_layer=n_layer, n_head=12, tie_word_embeddings=False)
     gpt2 = random_network(config, seed=0)
     return LanguageModel(f"random: {n_layer} narrow layers", gpt2, WordTokenizer(config.vocab_size, None))
 
 
 def sharing_engine(model: LanguageModel, options: EngineOptions, device: torch.device) -> InferenceEngine:
-    """Eight requests about to decode for the first time: they share their prompt's two blocks with the prefix
-    cache, the last of them half full."""
+    """An engine with eight requests about to decode for the first time: they share the two blocks of their
+    prompt with the prefix cache, and the second block is half full."""
     engine = InferenceEngine(
         model,
         options,
@@ -65,14 +66,15 @@ def sharing_engine(model: LanguageModel, options: EngineOptions, device: torch.d
     return engine
 
 
+# The decode steps of `step_work`, in order.
 STEPS = ("eight join, each copies the shared block", "nothing changes", "each needs a new block")
 
 
 def step_work(
     model: LanguageModel, engines: Mapping[str, EngineOptions], device: torch.device
 ) -> pd.DataFrame:
-    """Three decode steps of `sharing_engine` in a row: what each asks of each engine's books, and the first
-    engine's over the last's."""
+    """What three decode steps of `sharing_engine` in a row ask of the block manager and the device, a row per
+    step and kind of work, a column per engine; and the first engine's count over the last's."""
     first, *_, last = engines
     tables = {}
     running = {name: sharing_engine(model, options, device) for name, options in engines.items()}
@@ -88,8 +90,8 @@ def step_work(
     return pd.concat(tables)[lambda rows: rows[first] > 0]
 
 
-def books_of(engine: InferenceEngine) -> dict[str, int]:
-    """What the books hold now, for all running requests together."""
+def manager_state(engine: InferenceEngine) -> dict[str, int]:
+    """How much the block manager and the device hold now, for all running requests together, by name."""
     manager = engine.kv_manager
     sessions = engine.scheduler.running.values()
     lists = [ids for session in sessions for ids in session.block_ids_per_layer]
@@ -108,7 +110,8 @@ MANAGERS = {"rung 06": MutableInfoBlockManager, "rung 07": OneTableBlockManager}
 
 
 def copied_pool(kind: type[KVBlockManager], num_layers: int = GPT2_LAYERS) -> dict[str, int]:
-    """One token behind a session whose half full block another shares: what the copy-on-write takes."""
+    """What a copy-on-write takes, when a session appends behind a half-full block that it shares: calls,
+    operators, and in how many layers the copy is right."""
     manager = kind(num_layers=num_layers, num_heads=2, head_dim=4, block_size=4, max_blocks_per_layer=4)
     numbers = torch.arange(num_layers * 2 * 2 * 4.0).view(num_layers, 2, 2, 4)  # [L, H, T, D]
     first = InferenceSession(manager)
@@ -134,7 +137,8 @@ def copied_pool(kind: type[KVBlockManager], num_layers: int = GPT2_LAYERS) -> di
 
 
 def eventful_schedule(engine: InferenceEngine) -> Iterator[None]:
-    """Requests that join, share a prompt, copy, are preempted, cancelled and finish; a step each time."""
+    """A generator that runs one step at a time, while requests join, share a prompt, copy, are preempted,
+    cancelled and finish. Checks the engine's integrity after each."""
     generator = np.random.default_rng(0)
     ids: list[int] = []
     for step in range(60):
@@ -152,6 +156,8 @@ def eventful_schedule(engine: InferenceEngine) -> Iterator[None]:
 def schedule_engine(
     model: LanguageModel, options: EngineOptions, device: torch.device, max_blocks: int = 10
 ) -> InferenceEngine:
+    """An engine for `eventful_schedule`: batches of 4, and `max_blocks` blocks of 4 tokens per layer, few
+    enough that requests are preempted."""
     return InferenceEngine(
         model,
         options,
@@ -164,16 +170,18 @@ def schedule_engine(
 
 @dataclass(frozen=True)
 class Agreement:
-    """A run of `eventful_schedule`: whether layers ever differed, and what happened in it."""
+    """What a run of `eventful_schedule` showed: whether the tables of different layers ever differed, and
+    what happened in it."""
 
     steps: int
-    lists: int  # of block ids looked at, of all requests and steps
-    different: int  # of them, those that name other places than layer 0's
+    lists: int  # lists of block ids looked at, over all requests and steps
+    different: int  # lists that name other places than layer 0's
     events: dict[str, int]
     uses: tuple[PoolUse, ...]
 
 
 def run_schedule(engine: InferenceEngine) -> Agreement:
+    """Run `eventful_schedule` to its end, and compare the tables of all layers after each step."""
     lists = different = 0
     uses = []
     for _ in eventful_schedule(engine):
@@ -196,8 +204,8 @@ def run_schedule(engine: InferenceEngine) -> Agreement:
 
 
 def fail_to_reserve(model: LanguageModel, options: EngineOptions, device: torch.device) -> dict[str, object]:
-    """A decode step of two requests for which one block is missing, asked for behind the engine's back: the
-    engine makes room first. What the failed step cost and left."""
+    """What a decode step of two requests costs and leaves behind when one block is missing. The step is asked
+    for without the engine, which would make room first."""
     engine = InferenceEngine(
         model,
         options,
@@ -232,8 +240,9 @@ def fail_to_reserve(model: LanguageModel, options: EngineOptions, device: torch.
 
 
 def fail_the_forward(engine: InferenceEngine) -> dict[str, list[int]]:
-    """Let the engine's next decode step fail when the device is asked for it: the tokens that each running
-    request is booked with and those that its session counts, then, and after the engine has dealt with it."""
+    """Let the engine's next decode step fail when the device is asked for it. Returns the tokens that the
+    manager counts for each running request, and those that its session counts: at the failure, and after the
+    engine has handled it."""
     step, manager = engine.decode_step, engine.kv_manager
     sessions = list(engine.scheduler.running.values())
     seen: dict[str, list[int]] = {}
@@ -250,7 +259,8 @@ def fail_the_forward(engine: InferenceEngine) -> dict[str, list[int]]:
 
 
 def copies_on_write(engine: InferenceEngine, prompt: Sequence[int], new_tokens: int) -> int:
-    """Copies-on-write, a table, of eight requests for one cached prompt that each ask for so many tokens."""
+    """Copies-on-write per table when eight requests decode `new_tokens` tokens each behind one cached
+    prompt."""
     params = SamplingParams(max_new_tokens=new_tokens, stop_on_eos=False)
     engine.generate([prompt], replace(params, max_new_tokens=1))
     before = engine.stats().append_paths.get("copy_on_write", 0)
@@ -267,7 +277,7 @@ Place = tuple[int, int]  # a block and a slot in it
 def places_touched(
     tables: Sequence[Sequence[int]], context_lens: Sequence[int], block_size: int
 ) -> list[tuple[set[Place], Place]]:
-    """What the program of each request reads of a head's cache, and the place that it writes."""
+    """The places of a head's cache that the program of each request reads, and the place that it writes."""
     touched = []
     for row, length in zip(tables, context_lens, strict=True):
         places = [(row[t // block_size], t % block_size) for t in range(length + 1)]
@@ -276,7 +286,7 @@ def places_touched(
 
 
 def conflicts(touched: Sequence[tuple[set[Place], Place]]) -> int:
-    """Places written by one program and read or written by another."""
+    """How many places are written by one program and read or written by another."""
     return sum(
         place in reads or place == written
         for i, (_, place) in enumerate(touched)
@@ -286,7 +296,8 @@ def conflicts(touched: Sequence[tuple[set[Place], Place]]) -> int:
 
 
 def next_step_of(engine: InferenceEngine) -> tuple[list[list[int]], list[int]]:
-    """The table rows and lengths that an engine's next step begins with, room for its token included."""
+    """The table rows and lengths with which an engine's next step begins, room for its tokens included. The
+    engine is left as it was."""
     manager = engine.kv_manager
     sessions = list(engine.scheduler.running.values())
     try:
@@ -298,8 +309,8 @@ def next_step_of(engine: InferenceEngine) -> tuple[list[list[int]], list[int]]:
 
 
 def attention_case(device: torch.device, head_size: int = 6) -> dict[str, Tensor | int]:
-    """Arguments of `paged_attention_append_triton`: four rows, the last one padding; an empty context, one
-    that ends with a block, and one in the middle of a block. Slots that hold no token are NaN."""
+    """Arguments of `paged_attention_append_triton`: four rows, the last one padding; the contexts end at a
+    boundary of a block, in the middle of a block, and one is empty. Slots that hold no token are NaN."""
     generator = torch.Generator().manual_seed(0)
     N, H, block_size, lens = 6, 2, 4, [5, 8, 0, -1]
     tables = [[4, 1, 0], [2, 5, 0], [3, 0, 0], [0, 0, 0]]
@@ -320,9 +331,9 @@ def attention_case(device: torch.device, head_size: int = 6) -> dict[str, Tensor
 
 
 def blocks_by_window(windows: Sequence[int | None], num_tokens: int, block_size: int) -> tuple[int, int]:
-    """Blocks that a sequence needs in a model whose layers look back only so far (None: to the beginning; 0:
-    not at all, they use another layer's keys and values), summed over the layers: with a table for each
-    layer, and with one table for all."""
+    """Blocks that a sequence needs in a model whose layers see only a window of tokens, summed over the
+    layers: with a table per layer, and with one table for all layers. A window of None is the whole text; of
+    0, a layer that uses another layer's keys and values."""
     each = []
     for window in windows:
         first = 0 if window is None else max(0, num_tokens - window) // block_size
@@ -334,7 +345,7 @@ def blocks_by_window(windows: Sequence[int | None], num_tokens: int, block_size:
 
 
 def cards_table(cards: Mapping[str, CostCard]) -> pd.DataFrame:
-    """A column a card, by name; – where nothing was counted on a GPU."""
+    """A column per cost card, by name; – where nothing was counted on a GPU."""
     table = pd.DataFrame({name: card.column() for name, card in cards.items()})
     shown = table.astype(object).where(table.notna(), "–")
     for name in shown:
@@ -343,7 +354,7 @@ def cards_table(cards: Mapping[str, CostCard]) -> pd.DataFrame:
 
 
 def begin_operators(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> int:
-    """Operators that the step's attention dispatches before the first layer."""
+    """Operators that the attention of a decode step dispatches before the first layer."""
     for prompt in prompts:
         engine.add_request(list(prompt), SamplingParams(max_new_tokens=4, stop_on_eos=False))
     engine.step()
@@ -355,7 +366,7 @@ def begin_operators(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -
     return counter.operators
 
 
-CARD_ROWS = {  # of a card: the words of the table
+CARD_ROWS = {  # counts of a cost card: their words in a table
     "manager_calls": "calls into KVBlockManager",
     "aten_ops": "aten operators dispatched",
     **dict(
@@ -369,7 +380,8 @@ CARD_ROWS = {  # of a card: the words of the table
 
 
 def recorded_cards(record: CostCardRecord, rungs: Sequence[str], batch_sizes: Sequence[int]) -> pd.DataFrame:
-    """GPT-2's recorded counts of a step at differing positions, a column per batch size and rung."""
+    """Counts of GPT-2's recorded decode step, with requests at differing positions, a column per batch size
+    and rung."""
     cards = record.cards(lengths=(20, 23))
     return counts_table(
         {(f"B = {b}", f"rung {n}"): cards[n, b] for b in batch_sizes for n in rungs}, CARD_ROWS
@@ -383,7 +395,7 @@ def host_in_turn(
     rounds: int = 4,
     num_steps: int = 12,
 ) -> dict[str, HostTime]:
-    """Host time of each engine, measured now, in turn: the steps of all runs together."""
+    """Host time of each engine, measured now, in turn: the steps of all its runs together."""
     made = [host_engine(options, batch_size, device) for options in engines.values()]
     measures = [lambda e=engine: time_host_steps(e, num_steps) for engine in made]
     in_turn(measures, 1)
@@ -392,7 +404,8 @@ def host_in_turn(
 
 
 def compare_host_times(before: HostTime, after: HostTime, runs: int = 8) -> Comparison:
-    """Two results of `host_in_turn` with so many runs: of each run, the median step."""
+    """Compare two results of `host_in_turn`; a sample is the median step of one of the `runs` runs of a
+    side."""
     sides = [
         tuple(median(part) for part in np.array_split(np.array(time.step_seconds), runs))
         for time in (before, after)
@@ -401,7 +414,8 @@ def compare_host_times(before: HostTime, after: HostTime, runs: int = 8) -> Comp
 
 
 def step_parts(host: HostTime) -> dict[str, float]:
-    """Median microseconds of a resident step's parts."""
+    """Median microseconds of a resident decode step's parts on the host: reserve, tell the device, launch and
+    the rest."""
     return {
         "reserve": host.append_us,
         "tell the device": host.tables_us,
@@ -410,7 +424,8 @@ def step_parts(host: HostTime) -> dict[str, float]:
 
 
 def ladder_table(records: Mapping[str, dict], before: str, after: str) -> pd.DataFrame:
-    """Two rungs in each of some records of `ladder`, by label: medians, and the comparison."""
+    """Two rungs in each of some records of `ladder`, a row per record, by label: median decode tokens per
+    second, and how they compare."""
     rows = {}
     for label, record in records.items():
         compared = record.comparison(before, after, path="fused")
@@ -434,7 +449,8 @@ def append_all_layers(
     context_lens: Tensor,  # [B]
     keys: Tensor,  # [L, B, H, D]
 ) -> None:
-    """Write each request's new key behind its tokens, in all layers; rows of length -1 are padding."""
+    """Write each request's new key behind its tokens, in all layers; rows of length -1 are padding, and
+    nothing is written for them."""
     block_size = k_cache.shape[3]
     b = (context_lens >= 0).nonzero()[:, 0]
     block, pos = block_table[b, context_lens[b] // block_size], context_lens[b] % block_size
@@ -445,7 +461,8 @@ def append_all_layers(
 def play_append_all_layers(
     attempt: Callable, block_table: list[list[int]], context_lens: list[int], block_size: int
 ) -> dict[str, Any]:
-    """Call the attempt on a pool full of other tokens' keys, and look at all that it has changed."""
+    """Call the attempt on a pool full of other tokens' keys, and return the places that it wrote and the
+    request whose key lies at each. Raises BrokenContract if it overwrites other tokens."""
     L, N, H, D, B = 3, 2 + max(map(max, block_table)), 2, 5, len(block_table)
     generator = torch.Generator().manual_seed(0)
     before = torch.randn(L, N, H, block_size, D, generator=generator)
@@ -457,25 +474,26 @@ def play_append_all_layers(
     after, given = before.clone(), {name: tensor.clone() for name, tensor in arguments.items()}
     attempt(k_cache=after, **given)
     check_unchanged(given, arguments)
-    whose = keys_written(before, after, arguments["keys"])
+    found = keys_written(before, after, arguments["keys"])
     right = {
         (row[n // block_size], n % block_size)
         for row, n in zip(block_table, context_lens, strict=True)
         if n >= 0
     }
-    if erased := [place for place, key in whose.items() if key == NO_KEY and place not in right]:
+    if erased := [place for place, key in found.items() if key == NO_KEY and place not in right]:
         raise BrokenContract(
             f"it overwrote {one_line(str(erased))}, each a (block, slot), with numbers that are no new key. "
             "Other tokens' keys lie there: write the new keys, and nothing else."
         )
-    return {"the places written, as (block, slot)": sorted(whose), "whose keys are where": whose}
+    return {"the places written, as (block, slot)": sorted(found), "whose keys are where": found}
 
 
 NO_KEY = "a mixture"
 
 
 def keys_written(before: Tensor, after: Tensor, keys: Tensor) -> dict[tuple[int, int], str]:
-    """Each (block, slot) of a pool [L, N, H, block_size, D] that has changed, and whose key is there now."""
+    """The request whose key lies at each changed (block, slot) of a pool [L, N, H, block_size, D], in words.
+    keys: the new ones, [L, B, H, D]."""
     places = (before != after).any(4).any(2).any(0).nonzero()  # [P, 2]
     blocks, slots = places.unbind(1)
     written = after.permute(1, 3, 0, 2, 4)[blocks, slots]  # [P, L, H, D]
@@ -484,7 +502,8 @@ def keys_written(before: Tensor, after: Tensor, keys: Tensor) -> dict[tuple[int,
 
 
 def _whose(is_key: list[list[bool]]) -> str:
-    """is_key: by request and layer, whether it is its key that lies at a place."""
+    """The request whose key lies at a place, in words. is_key: [B][L], whether a layer has the request's key
+    there."""
     for b, layers in enumerate(is_key):
         if any(layers):
             where = [layer for layer, its_key in enumerate(layers) if its_key]
@@ -493,7 +512,8 @@ def _whose(is_key: list[list[bool]]) -> str:
 
 
 def draw_append_all_layers(rng: random.Random) -> dict[str, Any]:
-    """Requests of up to three blocks, at their ends and between, with rows of padding anywhere."""
+    """Draw arguments of `append_all_layers`: requests of up to three blocks, which end at a boundary or
+    between, with padding rows anywhere."""
     block_size, free_blocks = rng.choice((1, 2, 4, 8)), rng.sample(range(14), 14)
     block_table, context_lens = [], []
     for _ in range(rng.randint(1, 4)):
@@ -561,20 +581,21 @@ APPEND_ALL_LAYERS = Exercise(
 
 
 def blocks_needed(sequences: list[tuple[int, int | None]], holders: dict[int, int], block_size: int) -> int:
-    """Free blocks that one more token behind each sequence takes from the pool, in order."""
+    """How many free blocks one more token behind each sequence takes from the pool, in order."""
     holders = dict(holders)
     needed = 0
     for num_tokens, last_block in sequences:
         if num_tokens % block_size == 0:  # empty, or its last block is full
             needed += 1
-        elif holders[last_block] > 1:  # copied; whoever is left alone with it writes in place
+        elif holders[last_block] > 1:  # copied; the last holder writes in place
             holders[last_block] -= 1
             needed += 1
     return needed
 
 
 def draw_blocks_needed(rng: random.Random) -> dict[str, Any]:
-    """Sequences that share last blocks with each other, with others, or with nobody, in any order."""
+    """Draw arguments of `blocks_needed`: sequences that share their last blocks with each other, with others,
+    or not at all, in any order."""
     block_size = rng.choice((1, 2, 4, 8))
     sequences, holders = [], {}
     for block in rng.sample(range(12), rng.randint(1, 3)):

@@ -1,4 +1,5 @@
-"""Lesson 08: a graph to look into, what stands in the way of a capture, padding, records, and exercises."""
+"""Lesson 08: captures that can be looked into, what stands in their way, padding, recorded figures, and the
+exercises."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,8 @@ from labkit.watch.operators import storage, tensors_of
 
 
 class ToyGraphedStep:
-    """`GraphedStep` with toy graphs: all are captured when it is made, and then replayed."""
+    """A `GraphedStep` made of toy graphs: all of them are captured when it is made, and replayed
+    afterwards."""
 
     def __init__(self, device_step: DeviceStep) -> None:
         self.device_step = device_step
@@ -48,7 +50,8 @@ class ToyGraphedStep:
 
 
 class PaddedStep:
-    """Stands for a `DeviceStep`: the same step with so many rows that the last are padding."""
+    """Stands for a `DeviceStep` and runs it with `bucket` rows, of which those behind the batch are
+    padding."""
 
     def __init__(self, device_step: DeviceStep, bucket: int) -> None:
         self.device_step = device_step
@@ -60,8 +63,8 @@ class PaddedStep:
 
 # --- what stands in the way of a capture ------------------------------------------------------------------
 
-# What an operator is called that the host waits for: a number asked for, a shape that depends on contents,
-# a tensor made a Python list.
+# Operators that the host waits for: they read a number, have a shape that depends on contents, or make a
+# Python list of a tensor.
 HOST_READS = (
     "aten.item",
     "aten._local_scalar_dense",
@@ -75,17 +78,18 @@ HOST_READS = (
 
 
 class Obstacles(NamedTuple):
-    """What differs between two captures, or is no business of one. All 0: either can stand for the other."""
+    """How one captured step differs from another, and what does not belong in a capture, as counts. All 0:
+    either graph can stand for the other."""
 
     other_operators: int  # the sequences differ; nothing behind that is compared
-    other_shapes: int  # of a tensor
+    other_shapes: int  # tensors of another shape, stride or type
     other_numbers: int  # told by the host, and part of the graph
     other_addresses: int  # tensors that lie elsewhere, of those that no launch made
-    host_reads: int  # of the first: the host waits for an answer
+    host_reads: int  # launches of the first that the host waits for
 
 
 def obstacles(first: ToyGraph, second: ToyGraph) -> Obstacles:
-    """Why the first could not be replayed in place of the second."""
+    """Why the first captured step could not be replayed in place of the second."""
     names = [[launch.name for launch in graph.launches] for graph in (first, second)]
     is_other = names[0] != names[1]
     made = [made_by(graph) for graph in (first, second)]
@@ -110,7 +114,8 @@ def obstacles(first: ToyGraph, second: ToyGraph) -> Obstacles:
 
 
 def made_by(graph: ToyGraph) -> dict[int, int]:
-    """The launch that made each piece of memory, by its address; what was there before is not in it."""
+    """The number of the launch that made each piece of memory, by its address; memory that was there before
+    the graph is not in it."""
     made, before = {}, set()
     for number, launch in enumerate(graph.launches):
         before |= {storage(t) for t in tensors_of(launch.inputs)} - made.keys()
@@ -119,13 +124,16 @@ def made_by(graph: ToyGraph) -> dict[int, int]:
 
 
 def place(tensor: Tensor, made: Mapping[int, int]) -> tuple[str, int, int]:
-    """Where a tensor lies: behind the launch that made its memory, or at an address."""
+    """Where a tensor lies: ("made", number of the launch that made its memory, offset) or ("address", its
+    address, offset)."""
     origin = storage(tensor)
     where = ("made", made[origin]) if origin in made else ("address", origin)
     return (*where, tensor.storage_offset())
 
 
 def is_host_read(launch: CapturedLaunch) -> bool:
+    """Whether the host waits for what this launch computes: a number, a shape that depends on contents, or a
+    copy to the host."""
     inputs = tensors_of(launch.inputs)
     by_mask = launch.name == "aten.index" and any(t.dtype == torch.bool for t in inputs[1:])
     to_host = any(t.is_cuda for t in inputs) and any(not t.is_cuda for t in launch.outputs)
@@ -133,7 +141,8 @@ def is_host_read(launch: CapturedLaunch) -> bool:
 
 
 def obstacle_table(steps: Mapping[str, Sequence[ToyGraph]]) -> pd.DataFrame:
-    """The first of some captures against each of the others, a column a kind of step; the most is shown."""
+    """What stands in the way of replaying a captured step, a column per kind of step, by name: the first of
+    its captures against each of the others, of which the highest counts are shown."""
     columns = {}
     for name, (first, *others) in steps.items():
         found = [obstacles(first, other) for other in others]
@@ -145,8 +154,8 @@ def obstacle_table(steps: Mapping[str, Sequence[ToyGraph]]) -> pd.DataFrame:
 
 
 def replayed_tokens(engine: InferenceEngine, num_steps: int) -> list[list[int]]:
-    """Capture the engine's next step and replay it, without the engine: the tokens of each replay, a list a
-    step, those of the capture first. For steps in which nobody needs another block."""
+    """Capture the engine's next step and replay it, without the engine. Returns the tokens of each of
+    `num_steps` steps, those of the capture first. For steps in which no request needs another block."""
     (graph,) = captured_steps(engine, 1)
     likeliest = next(launch for launch in graph.launches[::-1] if launch.name == "aten.max").outputs[1]
     tokens = [likeliest.tolist()]
@@ -157,7 +166,8 @@ def replayed_tokens(engine: InferenceEngine, num_steps: int) -> list[list[int]]:
 
 
 def launch_list(graph: ToyGraph, first: int = 14) -> pd.DataFrame:
-    """What a graph begins with: for each launch, the shapes of what it reads and makes, and their origin."""
+    """The first launches of a graph, a row each: the shapes of what it reads and makes, and the launch that
+    made what it reads."""
     made = made_by(graph)
     rows = []
     for launch in graph.launches[:first]:
@@ -178,7 +188,7 @@ def _shapes(tensors: Iterable[Tensor]) -> str:
     return " ".join(str(list(tensor.shape)) for tensor in tensors)
 
 
-# Every line of `DeviceStep` that a capture has something to say to; a test finds each in the source.
+# Lines of `DeviceStep` of which a capture asks something; a test finds each in the source.
 WALK = (
     (
         "slot_mapping = slots.slot_mapping[:batch_size]",
@@ -227,7 +237,7 @@ WALK = (
 
 
 def walk_through() -> Markdown:
-    """`DeviceStep`, line by line: what a capture asks of it, and which rung saw to that."""
+    """A Markdown table of lines of `DeviceStep`: what a capture asks of each, and which rung provided it."""
     head = "| line of `DeviceStep` | what a capture makes of it | who saw to it |\n| --- | --- | --- |"
     return Markdown("\n".join([head, *(f"| `{line}` | {why} | {who} |" for line, why, who in WALK)]))
 
@@ -236,16 +246,18 @@ def walk_through() -> Markdown:
 
 
 def bucket_of(batch_size: int, buckets: Sequence[int]) -> int:
+    """The smallest of the buckets that the batch fits. buckets: in rising order."""
     return next(size for size in buckets if size >= batch_size)
 
 
 def padded_share(batch_size: int, buckets: Sequence[int]) -> float:
-    """The share of a step's rows that are padding, 0 to 1."""
+    """The share of a step's rows that are padding, 0 to 1, for a batch in its bucket."""
     return 1 - batch_size / bucket_of(batch_size, buckets)
 
 
 def padding_table(policies: Mapping[str, Sequence[int]], max_batch_size: int) -> pd.DataFrame:
-    """What choices of buckets cost: graphs to capture, and padding over all batch sizes."""
+    """What choices of buckets cost, a row per policy, by name: graphs to capture, and padding over all batch
+    sizes."""
     rows = {}
     for name, buckets in policies.items():
         shares = {b: padded_share(b, buckets) for b in range(1, max_batch_size + 1)}
@@ -261,7 +273,7 @@ def padding_table(policies: Mapping[str, Sequence[int]], max_batch_size: int) ->
 
 
 def powers_of_two(max_batch_size: int) -> list[int]:
-    """1, 2, 4, ... and the largest batch."""
+    """Buckets of 1, 2, 4, ... and `max_batch_size` itself."""
     return sorted(
         {*(2**i for i in range(max_batch_size.bit_length()) if 2**i < max_batch_size), max_batch_size}
     )
@@ -271,7 +283,7 @@ def powers_of_two(max_batch_size: int) -> list[int]:
 
 
 class Met(NamedTuple):
-    """A step of `LazyGraphs`."""
+    """A step that `LazyGraphs` ran, and whether it had to capture a graph for it."""
 
     batch_size: int
     columns: int  # of the block table that it needs
@@ -279,8 +291,9 @@ class Met(NamedTuple):
 
 
 class LazyGraphs:
-    """Stands for a `DeviceStep`, as the public engine had it: a graph an exact batch size, captured when it
-    is first met, and all of them dropped when the block table grows. It only counts what it would capture."""
+    """Stands for a `DeviceStep` with graphs as the public engine had them: one for each exact batch size,
+    captured when the size is first met; all are dropped when the block table grows. It only counts what it
+    would capture."""
 
     def __init__(self, device_step: DeviceStep) -> None:
         self.device_step = device_step
@@ -306,7 +319,7 @@ class LazyGraphs:
 def lazy_captures(
     model: LanguageModel, options: EngineOptions, device: torch.device, num_steps: int = 150
 ) -> list[Met]:
-    """Serve requests that come and go, always the same ones, with `LazyGraphs`."""
+    """Serve requests that come and go, the same ones in each call, with `LazyGraphs`. Returns its steps."""
     engine = InferenceEngine(
         model,
         options,
@@ -328,7 +341,7 @@ def lazy_captures(
 def lazy_benchmark(
     model: LanguageModel, options: EngineOptions, device: torch.device, runs: int = 2
 ) -> list[int]:
-    """Captures that `LazyGraphs` makes in each run of a benchmark: equal requests, all to the end."""
+    """How many captures `LazyGraphs` makes in each run of a benchmark: equal requests, served to the end."""
     engine = InferenceEngine(
         model,
         options,
@@ -346,7 +359,8 @@ def lazy_benchmark(
 
 
 def capture_costs(met: Sequence[Met], max_batch_size: int) -> pd.DataFrame:
-    """Captures, and the runs of a step that they take, in the middle of serving and before."""
+    """How many captures there are, before serving and during it, and how often a step is run for those during
+    it; a row for each time to capture."""
     captured = sum(bool(step.reason) for step in met)
     at_start = 2 * len(batch_buckets(max_batch_size))
     runs = WARMUP_RUNS + 1
@@ -364,7 +378,8 @@ def capture_costs(met: Sequence[Met], max_batch_size: int) -> pd.DataFrame:
 
 
 def forward_table(profiles: Sequence[StepProfile]) -> pd.DataFrame:
-    """The model's forward in profiled steps: what the host takes to launch it, and the GPU to run it."""
+    """The model's forward in profiled steps, a column per quantity and a row per batch size: kernels, and
+    microseconds that the host takes to launch them and the GPU to run them."""
     rows = {}
     for profile in profiles:
         host_us, gpu_us, kernels = forward_us(profile)
@@ -379,40 +394,44 @@ def forward_table(profiles: Sequence[StepProfile]) -> pd.DataFrame:
 
 
 def forward_us(profile: StepProfile) -> tuple[float, float, int]:
-    """Microseconds of the model's forward on the host, those of its kernels, and how many there are."""
+    """The model's forward in a profiled step: microseconds on the host, microseconds of its kernels, and how
+    many kernels."""
     (forward,) = [span for span in profile.ranges if span.name == "labkit.model.forward"]
     inside = [k for k in profile.kernels if is_inside(k, forward)]
     return forward.duration, sum(kernel.duration for kernel in inside), len(inside)
 
 
 def share_replaced(ratio: float) -> float:
-    """The share of the whole that went, if all of its gain is that something takes no time any more."""
+    """The share of the whole that was removed, if a gain of `ratio` comes only from something that takes no
+    time any more."""
     return 1 - 1 / ratio
 
 
 class LaunchBound(NamedTuple):
-    """A step in two numbers: what the host takes to launch it, and what the GPU takes to run it."""
+    """A model of a decode step: the microseconds that the host takes to launch it, and that the GPU takes to
+    run it."""
 
     launch_us: float
     gpu_us: float
 
     @property
     def eager_us(self) -> float:
-        """They work side by side, so the slower one is the step."""
+        """The step's microseconds without a graph: host and GPU work at the same time, so the slower of the
+        two."""
         return max(self.launch_us, self.gpu_us)
 
     @property
     def gain(self) -> float:
-        """The most that a graph can make of it."""
+        """The most times faster that a graph can make the step."""
         return self.eager_us / self.gpu_us
 
 
 def launch_model(records: Mapping[int, RunsRecord], kernels: Mapping[int, int]) -> pd.DataFrame:
-    """Launches times microseconds against what was measured, by batch size.
+    """Launches times microseconds per launch beside the measured steps, a column per batch size.
 
-    records: of `ladder` with rungs 07 and 08, by batch size; kernels: of a step. The microseconds of a launch
-    are those of the smallest batch, and are held against the others. What the GPU takes is at most what a
-    step of rung 08 takes.
+    records: of `ladder` with rungs 07 and 08, by batch size; kernels: of a step. The microseconds per launch
+    are those of the smallest batch, and are held against the others. The GPU takes at most as long as a step
+    of rung 08.
     """
     smallest = min(records)
     launch_us = records[smallest].step_us("07") / kernels[smallest]
@@ -439,10 +458,11 @@ def gain_by_context(
     batch_sizes: Sequence[int],
     contexts: Sequence[int],
 ) -> pd.DataFrame:
-    """What a graph can gain at most as batches and texts grow, a row a length of each cached text.
+    """The most that a graph can gain as batches and texts grow, a column per batch size and a row per number
+    of cached tokens of each request.
 
-    record: of `device-time`. The GPU's time is a line in the batch size through its two largest batches of
-    rung 08, and for longer texts than theirs the cache's bytes at the measured bandwidth are added.
+    record: of `device-time`. The GPU's time is a line in the batch size through the two largest batches of
+    rung 08; for longer texts than theirs, the time for the cache's bytes at the measured bandwidth is added.
     """
     busy = record.gpu_busy_us("08")
     (low, high), measured_at = sorted(busy)[-2:], record.samples[0].context_len
@@ -462,7 +482,8 @@ def gain_by_context(
 
 @dataclass
 class ToySlots:
-    """Of `DeviceSlots`, what a step moves on. The last slot is for padding."""
+    """The two tensors of `DeviceSlots` that a step advances, [num_slots + 1] each. The last slot is for
+    padding."""
 
     context_lens: Tensor
     last_token_ids: Tensor
@@ -477,14 +498,16 @@ def moves_on_once(slots: ToySlots, slot_mapping: Tensor, token_ids: Tensor) -> N
 
 
 def move_on(slots: ToySlots, slot_mapping: Tensor, token_ids: Tensor) -> None:
-    """`DeviceStep.advance`: in place, and with nothing asked of the host."""
+    """Advance the mapped slots by a token each, as `DeviceStep.advance` does: in place, and without asking
+    the device for anything."""
     lens = slots.context_lens[slot_mapping]
     slots.last_token_ids[slot_mapping] = token_ids.clamp(min=0)
     slots.context_lens[slot_mapping] = torch.where(lens < 0, lens, lens + 1)
 
 
 class StaysOnDevice(TorchFunctionMode):
-    """Refuses copies to the host. On a CPU they are no operator, so that no capture would notice them."""
+    """A mode that raises BrokenContract for copies to the host. On a CPU they are no operator, so that no
+    capture would notice them."""
 
     copies = (Tensor.cpu, Tensor.numpy, Tensor.__array__, Tensor.__repr__)
 
@@ -496,6 +519,7 @@ class StaysOnDevice(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+# Verdicts on attempts that could not be captured and replayed.
 HOST_IS_ASKED = (
     "your function lets the host ask what a tensor holds. A capture cannot wait for an answer: no "
     "`.item()`, `.tolist()`, `.cpu()` or `int()`, no `print`, no `if` or `for` over what a tensor holds, and "
@@ -516,11 +540,11 @@ def replayed(
     context_lens: Sequence[int],
     batches: Sequence[tuple[Sequence[int], Sequence[int]]],
 ) -> tuple[ToySlots, ToySlots]:
-    """Capture `step` while no request is there, as the engine does, and replay it for each of some batches.
+    """Capture `step` while there are no requests, as the engine does, and replay it for each of some batches.
 
-    batches: the slots of a batch, and the token of each. Returns the slots afterwards: what has their names,
-    and what lies where they lay before the capture, which is all that a graph and its host share.
-    Raises BrokenContract where the host is asked, or the batch is changed.
+    batches: (slots, token ids) of each, in rows of equal number. Returns the slots afterwards twice: the
+    tensors that now have the slots' names, and those at the addresses of the capture, which are all that a
+    graph and its host share. Raises BrokenContract if the host is asked, or the batch is changed.
     """
     padding_slot = len(context_lens)
     slots = ToySlots(torch.full((padding_slot + 1,), -1), torch.zeros(padding_slot + 1, dtype=torch.int64))
@@ -546,7 +570,8 @@ def replayed(
 def play_move_on(
     attempt: Callable, context_lens: Sequence[int], batches: Sequence[tuple[Sequence[int], Sequence[int]]]
 ) -> dict[str, object]:
-    """What a graph of the attempt leaves at the addresses of the slots."""
+    """What a graph of the attempt leaves at the slots' addresses, by name. Raises BrokenContract if it leaves
+    other tensors under the slots' names."""
     slots, captured = replayed(attempt, context_lens, batches)
     for name, tensor in vars(captured).items():
         now = getattr(slots, name)
@@ -561,7 +586,8 @@ def play_move_on(
 
 
 def draw_replays(rng: Random) -> dict[str, object]:
-    """Requests in some of the slots, and batches of some of them, padded to the same number of rows."""
+    """Draw arguments of `move_on`: requests in some of the slots, and batches of some of them, padded to the
+    same number of rows."""
     num_slots = rng.randint(1, 6)
     num_rows = rng.randint(1, num_slots + 1)
     running = rng.sample(range(num_slots), rng.randint(1, num_slots))
@@ -633,14 +659,16 @@ MOVE_ON = Exercise(
 
 
 def which_graph(num_greedy: int, num_drawn: int, buckets: list[int]) -> tuple[int, bool, int]:
-    """The bucket and the family of the graph for a batch, and how many of its rows are padding."""
+    """The bucket of a batch, whether its graph is of the greedy family, and how many of the rows are
+    padding."""
     batch_size = num_greedy + num_drawn
     bucket = next(size for size in buckets if size >= batch_size)
     return bucket, num_drawn == 0, bucket - batch_size
 
 
 def draw_batch(rng: Random) -> dict[str, object]:
-    """A batch of either kind or both, and the engine's buckets or any others that it fits."""
+    """Draw arguments of `which_graph`: a batch with greedy requests, sampled ones or both, and the engine's
+    buckets or any others that it fits."""
     largest = rng.randint(1, 128)
     some = rng.sample(range(1, largest + 1), min(largest, 5))
     buckets = rng.choice([batch_buckets(largest), powers_of_two(largest), sorted({*some, largest})])

@@ -1,5 +1,5 @@
-"""Lesson 09: a step's kernels counted, two numbers a row, sums that arrive in any order, a softmax in shares,
-the recorded kernels, and the exercises."""
+"""Lesson 09: the kernels of a step, LayerNorm in two numbers per row, sums that arrive in any order, a
+softmax in shares, recorded kernels, and the exercises."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -47,7 +47,7 @@ MULTIPROCESSORS = 132  # of an H100
 
 # --- the kernels of a step, and what passes between them ---------------------------------------------------
 
-# What each kernel of a fused layer stands for, in order.
+# The kernels of a fused layer, in order, each with the operations that it replaces.
 STANDS_FOR = (
     ("norm_linear", ("layer_norm", "linear")),
     ("attention", ("attention",)),
@@ -58,8 +58,8 @@ STANDS_FOR = (
 
 
 def smallest_logit_gap(engines: Sequence[InferenceEngine], prompts: Sequence[Sequence[int]]) -> float:
-    """Two engines' logits of the same step: the smallest gap between the best two tokens of a row, over the
-    largest difference between the engines. Far above 1, no token can change."""
+    """The smallest gap between the logits of the best two tokens of a row, over the largest difference
+    between two engines' logits of the same step. Far above 1, no token can change."""
     V = engines[0].model.config.vocab_size
     one, other = (log_step(engine, prompts).products[-1].flatten(0, -2)[:, :V] for engine in engines)
     best = one.double().topk(2, dim=1).values
@@ -74,8 +74,8 @@ def partings(
     other: Sequence[Sequence[int]],
     dtype: torch.dtype,
 ) -> pd.DataFrame:
-    """Where two engines' tokens first differ, a row a prompt: the gap between the two tokens' logits in the
-    model's own precision, and the distance of neighbouring numbers of `dtype` there."""
+    """Where two engines' tokens first differ, a row per prompt: the gap between the two tokens' logits in the
+    model's own precision, and the distance between neighbouring numbers of `dtype` there."""
     rows = []
     for prompt, tokens, others in zip(prompts, one, other, strict=True):
         at = next((i for i, pair in enumerate(zip(tokens, others, strict=True)) if pair[0] != pair[1]), None)
@@ -93,13 +93,14 @@ def partings(
 
 
 def rows_like(ratio: float, num_rows: int = 16, K: int = 768, seed: int = 0) -> Tensor:
-    """Rows of standard deviation 1 whose mean is `ratio`: [num_rows, K] float64."""
+    """Random rows of standard deviation 1 and mean `ratio`: [num_rows, K] float64."""
     numbers = np.random.default_rng(seed).standard_normal((num_rows, K))
     return torch.from_numpy(numbers) + ratio
 
 
 def variance_errors(ratios: Sequence[float]) -> pd.DataFrame:
-    """Relative error of a float32 variance, the worst of some rows, by how it is computed."""
+    """Relative error of a float32 variance, the worst of some rows: a row per mean in standard deviations, a
+    column per formula."""
     rows = {}
     for ratio in ratios:
         x = rows_like(ratio).float()
@@ -116,7 +117,8 @@ def variance_errors(ratios: Sequence[float]) -> pd.DataFrame:
 
 
 def fold_errors(ratios: Sequence[float], N: int = 64) -> pd.DataFrame:
-    """Error of a LayerNorm and a linear layer in float16, over the size of the result, by how it is done.
+    """Relative error of a LayerNorm and a linear layer in float16: a row per mean in standard deviations, a
+    column per way to compute them.
 
     All products are summed in float32, as a GPU does.
     """
@@ -148,8 +150,8 @@ def fold_errors(ratios: Sequence[float], N: int = 64) -> pd.DataFrame:
 
 @torch.inference_mode()
 def largest_mean(model: LanguageModel, input_ids: Sequence[int]) -> float:
-    """The mean of a row before a LayerNorm, in standard deviations and without its sign: the largest that
-    the model has in this text."""
+    """The largest absolute mean of a row before a LayerNorm, in its standard deviations, that the model has
+    in this text."""
     ratios: list[float] = []
 
     def look(_: object, inputs: tuple[Tensor, ...]) -> None:
@@ -171,7 +173,8 @@ def largest_mean(model: LanguageModel, input_ids: Sequence[int]) -> float:
 
 
 def product_table(batch_sizes: Sequence[int], config: GPT2Config = RANDOM_CONFIGS["gpt2"]) -> pd.DataFrame:
-    """Programs of each product of a layer: how many there are, and by how many a tile is shared."""
+    """Programs of each matrix product of a layer, a column per batch size: how many tiles there are, and by
+    how many programs each is shared."""
     E, inner = config.n_embd, config.inner_dim
     products = {
         "qkv (norm_linear)": (3 * E, E),
@@ -191,15 +194,16 @@ def product_table(batch_sizes: Sequence[int], config: GPT2Config = RANDOM_CONFIG
 
 
 class Sums(NamedTuple):
-    """How many different float32 results the same parts gave."""
+    """How many different float32 results the same parts gave, for two ways to add them."""
 
     added_on_arrival: int
     added_by_the_last: int
 
 
 def sums_of_arrivals(num_parts: int, num_runs: int, seed: int = 0) -> Sums:
-    """Programs arrive in an order of chance. Each adds its part to the result at once, as an atomic addition
-    of floats would; or each stores it, and whoever comes last adds up all, from the first part on."""
+    """Add up the same parts many times, as programs that arrive in random order. Either each adds its part on
+    arrival, as an atomic addition of floats would; or each stores its part, and the last program adds up all
+    of them, from the first part on."""
     rng = np.random.default_rng(seed)
     parts = rng.integers(-(2**20), 2**20, num_parts).astype(np.float32) / np.float32(7)
     at_once, by_last = set(), set()
@@ -215,6 +219,7 @@ def sums_of_arrivals(num_parts: int, num_runs: int, seed: int = 0) -> Sums:
 
 
 def add_up(parts: Sequence[np.float32]) -> np.float32:
+    """The float32 sum of the parts, added in this order."""
     total = np.float32(0)
     for part in parts:
         total = np.float32(total + part)
@@ -227,9 +232,9 @@ def add_up(parts: Sequence[np.float32]) -> np.float32:
 def pieces_of(
     context_len: int, splits: int, by_turns: bool, max_tokens: int = 1024
 ) -> list[tuple[int, int, int]]:
-    """The pieces that one request's tokens are read in: first token, number of tokens, and which program.
+    """The pieces in which one request's tokens are read: (first token, number of tokens, program) each.
 
-    by_turns: a program takes every splits-th piece, as the kernel does; else each has one stretch of the
+    by_turns: a program takes every splits-th piece, as the kernel does; else it has a contiguous share of the
     longest context that there can be.
     """
     pieces = []
@@ -240,7 +245,7 @@ def pieces_of(
 
 
 def split_table(batch_sizes: Sequence[int], num_heads: int = 12, max_tokens: int = 1024) -> pd.DataFrame:
-    """Programs of attention in one layer, one a request and head or several."""
+    """Programs of one layer's attention, a column per batch size: one per request and head, and split."""
     splits = [num_splits(B, num_heads, max_tokens) for B in batch_sizes]
     rows = {
         "one program a request and head": [B * num_heads for B in batch_sizes],
@@ -252,8 +257,8 @@ def split_table(batch_sizes: Sequence[int], num_heads: int = 12, max_tokens: int
 
 
 def split_of_a_run(batch_size: int, context_lens: Sequence[int], num_heads: int = 12) -> dict[str, float]:
-    """What splitting does in a run whose sequences grow through these lengths: programs of a row, and how
-    many of them have tokens to read."""
+    """What splitting does in a run with sequences of these lengths, step by step: programs per request and
+    head, how many of them have tokens to read, and in how many steps it is only one."""
     splits = num_splits(batch_size, num_heads, RANDOM_CONFIGS["gpt2"].n_positions)
     at_work = [len({program for *_, program in pieces_of(n, splits, by_turns=True)}) for n in context_lens]
     return {
@@ -266,7 +271,8 @@ def split_of_a_run(batch_size: int, context_lens: Sequence[int], num_heads: int 
 def attention_case(
     lengths: Sequence[int], device: torch.device | str = "cpu", H: int = 2, D: int = 16, block_size: int = 16
 ) -> dict[str, Tensor]:
-    """Arguments of one layer's attention for requests with so many tokens in the cache, by name."""
+    """Arguments of one layer's attention, by name, for requests with so many tokens in the cache; random
+    numbers, the same in each call."""
     generator = torch.Generator().manual_seed(0)
     B = len(lengths)
     M = max(lengths) // block_size + 1
@@ -284,14 +290,16 @@ def attention_case(
 
 
 class Attended(NamedTuple):
+    """What attention computes, [B, H, D], and the layer's caches after it."""
+
     out: Tensor
     k_cache: Tensor
     v_cache: Tensor
 
 
 def attend(case: Mapping[str, Tensor], splits: int | None = None) -> Attended:
-    """Run attention on a copy of the cache. splits: None for the plain twin; where Triton cannot run, it
-    stands for the kernel, too."""
+    """Run attention on a copy of the cache. splits: programs per request and head; None for the plain twin,
+    which also stands for the kernel where Triton cannot run."""
     caches = {name: case[name].clone() for name in ("k_cache_layer", "v_cache_layer")}
     arguments = {**case, **caches}
     if splits is None or triton_status().mode == "off":
@@ -307,7 +315,7 @@ def attend(case: Mapping[str, Tensor], splits: int | None = None) -> Attended:
 
 
 def fused_kernels() -> FusedKernels:
-    """The Triton kernels, or where they cannot run their plain twins."""
+    """The fused Triton kernels, or their plain twins where Triton cannot run."""
     return PLAIN if triton_status().mode == "off" else TRITON
 
 
@@ -324,7 +332,7 @@ class SmallLayer(NamedTuple):
 
 
 def small_layer(device: torch.device | str = "cpu", M: int = 3, K: int = 48, N: int = 64) -> SmallLayer:
-    """In float32, results of about the size of 1."""
+    """Rows and weights in float32 for which all results are about 1 in size; the same in each call."""
     generator = torch.Generator().manual_seed(0)
     randn = partial(torch.randn, generator=generator)
     tensors = (
@@ -340,8 +348,8 @@ def small_layer(device: torch.device | str = "cpu", M: int = 3, K: int = 48, N: 
 
 
 def small_engine(options: EngineOptions, device: torch.device | str = "cpu") -> InferenceEngine:
-    """Of a model with random weights, so small that Triton's interpreter is done with a step at once; its
-    vocabulary is odd, as GPT-2's is."""
+    """An engine with a model of random weights, so small that Triton's interpreter runs a step in little
+    time; its vocabulary size is odd, as GPT-2's is."""
     config = GPT2Config(
         vocab_size=97, n_positions=64, n_embd=32, n_layer=2, n_head=2, tie_word_embeddings=False
     )
@@ -355,7 +363,7 @@ def small_engine(options: EngineOptions, device: torch.device | str = "cpu") -> 
 
 
 def copied_bytes(config: GPT2Config, itemsize: int = 2) -> dict[str, int]:
-    """What a `FusedDeviceStep` keeps beside the model's own weights."""
+    """Bytes that a `FusedDeviceStep` keeps beside the model's own weights."""
     E, inner = config.n_embd, config.inner_dim
     outputs = 3 * E + inner  # of the two linear layers behind a LayerNorm
     rows = -(-config.vocab_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
@@ -367,7 +375,7 @@ def copied_bytes(config: GPT2Config, itemsize: int = 2) -> dict[str, int]:
 
 
 def alignment(row_bytes: int, row: int) -> int:
-    """The largest power of 2 that divides the address of a row, up to 128, if row 0 lies at address 0."""
+    """The largest power of 2, up to 128, that divides the address of a row, if row 0 lies at address 0."""
     start = row * row_bytes
     return min(128, start & -start) if start else 128
 
@@ -378,19 +386,19 @@ def alignment(row_bytes: int, row: int) -> int:
 def recorded_steps(
     record: DeviceTimeRecord, rungs: Sequence[str] = ("08", "09")
 ) -> dict[tuple[int, str], TracedStep]:
-    """Recorded steps by batch size and rung, in order."""
+    """The recorded steps of these rungs by (batch size, rung), in order."""
     of_rungs = {(step.batch_size, rung): step for (rung, _), step in record.steps.items() if rung in rungs}
     return dict(sorted(of_rungs.items()))
 
 
 def share_of_small_ones(step: TracedStep) -> float:
-    """The part of a step's busy time in kernels that are neither a product nor attention."""
+    """The share of a step's GPU time in kernels that are neither a matrix product nor attention."""
     us = group_us(step)
     return 1 - (us[PRODUCTS] + us[ATTENTION]) / sum(us.values())
 
 
 def kernel_table(record: DeviceTimeRecord, batch_size: int) -> pd.DataFrame:
-    """Kernels and microseconds by what they are for, both rungs beside each other."""
+    """Kernels and microseconds of a recorded step by what they are for, both rungs beside each other."""
     steps = {rung: step for (size, rung), step in recorded_steps(record).items() if size == batch_size}
     counts = {f"kernels, {rung}": group_counts(step) for rung, step in steps.items()}
     times = {
@@ -403,7 +411,7 @@ def kernel_table(record: DeviceTimeRecord, batch_size: int) -> pd.DataFrame:
 
 
 def step_table(record: DeviceTimeRecord) -> pd.DataFrame:
-    """Of each recorded step: its kernels, how long the GPU was busy, and the limit."""
+    """A row per recorded step: how many kernels it has, how long the GPU was busy, and the limit."""
     rows = {}
     for (size, rung), step in recorded_steps(record).items():
         limit_us = 1e6 * step_limit(size, step.context_len, record.bandwidth).seconds
@@ -417,7 +425,8 @@ def step_table(record: DeviceTimeRecord) -> pd.DataFrame:
 
 
 def gain_table(record: DeviceTimeRecord) -> pd.DataFrame:
-    """Microseconds of both rungs by what they are for, the output layer apart, a column per batch size."""
+    """Microseconds of both rungs' steps by what they are for, the output layer apart, a column per batch
+    size."""
     steps = recorded_steps(record)
     columns: dict[str, dict[str, float]] = {}
     for (size, rung), step in steps.items():
@@ -442,7 +451,8 @@ def gain_table(record: DeviceTimeRecord) -> pd.DataFrame:
 
 
 def attention_table(record: AttentionTimeRecord) -> pd.DataFrame:
-    """One layer's attention by itself: microseconds in each form, and what the split one moves."""
+    """One layer's attention by itself, as recorded: microseconds in each form, and the bytes that the split
+    form moves."""
     times = {(time.kernel, time.batch_size, time.context_len): time for time in record.samples}
     rows = {}
     for (kernel, batch_size, context_len), split in sorted(times.items(), key=lambda item: item[0][1:]):
@@ -464,7 +474,8 @@ def attention_table(record: AttentionTimeRecord) -> pd.DataFrame:
 
 
 def merge(parts: list[tuple[float, float, list[float]]]) -> list[float]:
-    """Attention's output from the partial softmaxes (largest, total, acc) of its shares of tokens, base 2."""
+    """Attention's output from the partial softmaxes of its shares of tokens: (largest, total, acc) each, with
+    base 2."""
     all_largest = max(largest for largest, _, _ in parts)
     shares = [2.0 ** (largest - all_largest) for largest, _, _ in parts]
     total = sum(share * part_total for share, (_, part_total, _) in zip(shares, parts, strict=True))
@@ -473,7 +484,7 @@ def merge(parts: list[tuple[float, float, list[float]]]) -> list[float]:
 
 
 def partial_softmax(scores: Tensor, values: Tensor) -> tuple[float, float, list[float]]:
-    """(largest, total, acc) of some tokens: scores [T] and values [T, D]."""
+    """The partial softmax (largest, total, acc) of some tokens, with base 2: scores [T] and values [T, D]."""
     scores = scores.double() / np.log(2)  # e to the x is 2 to the x / log(2)
     if len(scores) == 0:
         return float("-inf"), 0.0, [0.0] * values.shape[1]
@@ -485,7 +496,8 @@ EMPTY = (float("-inf"), 0.0, [0.0, 0.0])
 
 
 def draw_parts(rng: Random) -> dict[str, object]:
-    """Shares of no token and of several, near each other and so far apart that some count for nothing."""
+    """Draw arguments of `merge`: shares with no token and with several; their scores are near each other, or
+    so far apart that some shares count for nothing."""
     spread = rng.choice([0, 2, 20, 3000])
     middle = rng.choice([0, -2000, 2000])
     head_size = rng.randint(1, 3)
@@ -568,7 +580,8 @@ MERGE = Exercise(
 def fold(
     norm_weight: list[float], norm_bias: list[float], weight: list[list[float]], bias: list[float] | None
 ) -> tuple[list[list[float]], list[float], list[float]]:
-    """`fold_layer_norm` of lists: the folded weight, its column sums and the folded bias."""
+    """The folded weight, its column sums and the folded bias of a LayerNorm and the linear layer behind it:
+    `fold_layer_norm` of lists."""
     folded = [[w * g for w, g in zip(row, norm_weight, strict=True)] for row in weight]
     folded_bias = [sum(w * b for w, b in zip(row, norm_bias, strict=True)) for row in weight]
     if bias is not None:
@@ -577,7 +590,8 @@ def fold(
 
 
 def draw_layer(rng: Random) -> dict[str, object]:
-    """A LayerNorm and the linear layer behind it, of any shape, with a bias or without."""
+    """Draw arguments of `fold`: a LayerNorm and the linear layer behind it, of any shape, with a bias or
+    without."""
     num_outputs, num_inputs = rng.randint(1, 4), rng.randint(1, 4)
 
     def numbers(size: int) -> list[float]:

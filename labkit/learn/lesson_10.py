@@ -1,4 +1,4 @@
-"""Lesson 10: two workers on one clock, tokens on their way, what breaks, recorded runs, and the exercises."""
+"""Lesson 10: host and GPU on one clock, tokens in flight, what breaks, recorded runs, and the exercises."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,15 +32,15 @@ from labkit.results import (
 from labkit.show.schedule import Busy
 from labkit.watch import PlantedError, planted_failure, profiled_by, record_flights
 
-# --- two workers on one clock -----------------------------------------------------------------------------
+# --- host and GPU on one clock ----------------------------------------------------------------------------
 
 
-EVEN_AFTER = 200  # steps; further behind, it takes a while until the slower of the two decides
+EVEN_AFTER = 200  # steps: with more of them ahead, the slower of the two decides only after a while
 
 
 class StepWork(NamedTuple):
-    """What a step takes, in microseconds: of the host before the GPU can begin, of the GPU, and of the host
-    once the tokens are here."""
+    """What one step takes, in microseconds: of the host before the GPU can begin, of the GPU, and of the host
+    after the tokens have arrived."""
 
     launch: float
     gpu: float
@@ -48,6 +48,7 @@ class StepWork(NamedTuple):
 
     @property
     def host(self) -> float:
+        """Microseconds of the host in all."""
         return self.launch + self.accept
 
 
@@ -77,19 +78,22 @@ def simulate(work: StepWork, num_steps: int, ahead: int = 0, synchronize: bool =
 
 
 def step_time(work: StepWork, ahead: int = 0, synchronize: bool = False) -> float:
-    """Microseconds from the tokens of one step to those of the next, once it runs evenly."""
+    """Microseconds from the tokens of one step to those of the next in the simulation, once it runs
+    evenly."""
     schedule = simulate(work, EVEN_AFTER + 10, ahead, synchronize)
     handed_out = [busy.end for busy in schedule if busy.work == "accept"]
     return handed_out[EVEN_AFTER + 1] - handed_out[EVEN_AFTER]
 
 
 def work_of(step: TracedStep) -> StepWork:
-    """A recorded step that was read at once: the GPU's part, and the rest, half before it and half after."""
+    """The work of a recorded step that was read at once: the GPU's part as measured, and the rest as the
+    host's, half before it and half after it."""
     return StepWork(step.idle_us / 2, step.gpu_busy_us, step.idle_us / 2)
 
 
 def overlap_table(record: DeviceTimeRecord, before: str, after: str) -> pd.DataFrame:
-    """What a step takes by a record of idle times: as it was, as the larger of its parts, as it is now."""
+    """Microseconds of recorded steps, a row per batch size: the two parts and the step of rung `before`, the
+    larger part alone, and the step of rung `after`."""
     steps = record.steps
     rows = {}
     for (rung, batch_size), step in steps.items():
@@ -105,7 +109,7 @@ def overlap_table(record: DeviceTimeRecord, before: str, after: str) -> pd.DataF
 
 
 def hidden_table(record: DeviceTimeRecord, host_record: HostTimeRecord, rung: str) -> pd.DataFrame:
-    """The host's work in a step beside the GPU's, at the batch sizes that both records have."""
+    """The host's work in a step beside the GPU's, a row for each batch size that both records have."""
     steps = record.steps
     rows = {}
     for host in host_record.times[rung]:
@@ -121,7 +125,7 @@ def hidden_table(record: DeviceTimeRecord, host_record: HostTimeRecord, rung: st
 
 
 def host_ratio(record: HostTimeRecord, rung: str, batch_size: int, over: int) -> float:
-    """A step's host time at one batch size over that at another."""
+    """A rung's host time per step at one batch size, over its host time at the batch size `over`."""
     return record.time(rung, batch_size).step_us / record.time(rung, over).step_us
 
 
@@ -129,7 +133,7 @@ def host_ratio(record: HostTimeRecord, rung: str, batch_size: int, over: int) ->
 
 
 def until_end(token_ids: Sequence[int], eos_token_id: int) -> tuple[int, ...]:
-    """Tokens up to the one that ends the text, that one included; all of them if none does."""
+    """The tokens up to the first one that ends the text, that one included; all of them if none does."""
     token_ids = tuple(token_ids)
     if eos_token_id not in token_ids:
         return token_ids
@@ -139,7 +143,8 @@ def until_end(token_ids: Sequence[int], eos_token_id: int) -> tuple[int, ...]:
 def expected_tokens(
     model: LanguageModel, prompts: Sequence[str], num_tokens: int
 ) -> dict[str, list[tuple[int, ...]]]:
-    """What each prompt's request has to get, by the reference that says so: no later than the text's end."""
+    """The tokens that each prompt's request has to get, by reference: up to `num_tokens`, but no more after
+    the end of the text."""
     ids = [model.tokenizer.encode(prompt) for prompt in prompts]
     eos = model.tokenizer.eos_token_id
     references = {"dense": dense_tokens, "transformers": transformers_tokens}
@@ -152,7 +157,8 @@ def expected_tokens(
 def run_with_cancellations(
     engine: InferenceEngine, prompts: Sequence[str], params: SamplingParams, cancel_in: dict[int, int]
 ) -> list[Completion]:
-    """Serve the prompts, but cancel request `i` after call `cancel_in[i]` of `step`; all completions."""
+    """Serve the prompts, but cancel request `i` after call `cancel_in[i]` of `step`. Returns all completions,
+    in the order of the prompts."""
     ids = [engine.add_request(prompt, params) for prompt in prompts]
     done: dict[int, Completion] = {}
     calls = 0
@@ -167,7 +173,8 @@ def run_with_cancellations(
 
 
 def calls_until_tokens(engine: InferenceEngine, joins_after: int, num_tokens: int = 3) -> list[int]:
-    """A request joins others that decode: how many calls of `step` after it came each of its tokens."""
+    """Let a request join others that decode. Returns, for each of its first tokens, in which call of `step`
+    after the request it was handed out."""
     params = SamplingParams(max_new_tokens=24, stop_on_eos=False)
     for _ in range(2):
         engine.add_request([1, 2, 3], params)
@@ -182,11 +189,12 @@ def calls_until_tokens(engine: InferenceEngine, joins_after: int, num_tokens: in
 
 # --- steady batches ---------------------------------------------------------------------------------------
 
+# Folders of the functions that `bookkeeping_calls` counts.
 BOOKKEEPING = ("labkit/engine/", "labkit/kvcache/")
 
 
 def bookkeeping_calls(engine: InferenceEngine) -> int:
-    """Functions of the engine and its cache that one step calls. (Comprehensions are none.)"""
+    """How many Python functions of the engine and its cache one step calls, without comprehensions."""
     calls = 0
 
     def on_event(frame: FrameType, event: str, _: object) -> None:
@@ -203,7 +211,8 @@ def bookkeeping_calls(engine: InferenceEngine) -> int:
 
 
 class AsksWhoRuns(ReadOneBehind):
-    """Gives a token to whoever runs, in whatever session; for demonstration."""
+    """A readback that is wrong on purpose: it gives a token to its request if that runs, in whatever session;
+    for demonstration."""
 
     def still_running(self, step: StepInFlight, running: RunningRequests) -> list[int]:
         """The step's rows whose tokens are handed out: of requests that did not end or lose their blocks."""
@@ -211,14 +220,15 @@ class AsksWhoRuns(ReadOneBehind):
 
 
 def preempt_newest(engine: InferenceEngine) -> None:
-    """What the engine does to its newest request when blocks run out."""
+    """Preempt the newest running request, as the engine does when blocks run out."""
     engine.scheduler.preempt_newest()
 
 
 def preempted_in_flight(
     engine: InferenceEngine, prompts: Sequence[str], num_tokens: int, after_calls: int = 4
 ) -> list[tuple[int, ...]]:
-    """Tokens of the requests, of which the newest is preempted while a token of it is on its way."""
+    """Serve the prompts; the newest request is preempted while a token of it is in flight. Returns each
+    request's tokens."""
     params = SamplingParams(num_tokens, stop_on_eos=False)
     ids = [engine.add_request(prompt, params) for prompt in prompts]
     outputs: list[StepOutput] = []
@@ -234,14 +244,14 @@ def preempted_in_flight(
 
 
 class Access(NamedTuple):
-    """One slot of a block, written or read on the GPU."""
+    """A write or a read of one slot of a block on the GPU, and the request that it is for."""
 
     who: str
     verb: str  # "writes" or "reads"
 
 
 def orders(streams: Sequence[Sequence[Access]]) -> Iterator[tuple[Access, ...]]:
-    """Every order that a GPU may take: within a stream as launched, between streams any."""
+    """Every order in which a GPU may run the accesses: within a stream as launched, between streams any."""
     if not any(streams):
         yield ()
     for i, stream in enumerate(streams):
@@ -251,7 +261,7 @@ def orders(streams: Sequence[Sequence[Access]]) -> Iterator[tuple[Access, ...]]:
 
 
 def what_is_read(streams: Sequence[Sequence[Access]]) -> Counter[str]:
-    """Whose number the one read of the slot finds, in how many of the orders."""
+    """In how many of the possible orders the one read of the slot finds each request's number."""
     found: Counter[str] = Counter()
     for order in orders(streams):
         slot = "nobody"
@@ -267,7 +277,7 @@ def what_is_read(streams: Sequence[Sequence[Access]]) -> Counter[str]:
 
 
 class OneBuffer(PinnedTokens):
-    """Tokens copied without turns; for demonstration."""
+    """A `PinnedTokens` that is wrong on purpose: the copies of all steps share one buffer."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size, torch.device("cpu"))
@@ -275,7 +285,7 @@ class OneBuffer(PinnedTokens):
 
 
 def two_steps_in_flight(pinned_tokens: PinnedTokens) -> list[list[int]]:
-    """What is read when the copies of two steps were started and then both are read."""
+    """What is read when the copies of two steps are started before either is read."""
     copies = [pinned_tokens.start_copy(torch.tensor(token_ids)) for token_ids in ([11, 12], [21, 22])]
     return [copy.read() for copy in copies]
 
@@ -283,9 +293,11 @@ def two_steps_in_flight(pinned_tokens: PinnedTokens) -> list[list[int]]:
 def run_with_failure(
     engine: InferenceEngine, prompts: Sequence[str], params: SamplingParams, what: str, after_calls: int = 3
 ) -> tuple[dict[str, object], list[tuple[int, ...]]]:
-    """Serve the prompts; once, the launch of the following step fails, or the read of the one in flight.
+    """Serve the prompts while one call fails: the launch of the following step, or the read of the one in
+    flight.
 
-    what: "launch" or "read". Returns what the engine was like before and after, and everybody's tokens.
+    what: "launch" or "read". Returns the engine's state before and after the failure, and the tokens of each
+    request.
     """
     ids = [engine.add_request(prompt, params) for prompt in prompts]
     outputs = [output for _ in range(after_calls) for output in engine.step()]
@@ -322,7 +334,8 @@ def run_with_failure(
 
 
 def first_token_table(records: Mapping[str, RunsRecord], before: str, after: str) -> pd.DataFrame:
-    """The median time to the first token, a row per record: milliseconds, and how many times faster."""
+    """The median time to the first token, a row per record: milliseconds on both rungs, and how many times
+    faster."""
     rows = {}
     for label, record in records.items():
         sides = [[median(run.latency.ttft) for run in record.runs_of(rung)] for rung in (before, after)]
@@ -336,7 +349,7 @@ def first_token_table(records: Mapping[str, RunsRecord], before: str, after: str
 
 
 def streaming_table(records: Mapping[str, RunsRecord]) -> pd.DataFrame:
-    """Figures of recorded runs of the streaming command, a row per record: the median of its runs."""
+    """Figures of recorded runs of the streaming command, a row per record, by name: medians over its runs."""
     rows = {}
     for name, record in records.items():
         gaps = [np.percentile(run.gaps_us, (50, 99)) / 1e3 for run in record.runs]
@@ -351,8 +364,9 @@ def streaming_table(records: Mapping[str, RunsRecord]) -> pd.DataFrame:
 
 
 def slow_gaps(record: RunsRecord) -> pd.DataFrame:
-    """Where streams of recorded runs paused for more than twice the median gap of their run: how many, before
-    which token, and for how long. A row per run and token. All requests of a run make as many tokens."""
+    """Where the streams of recorded runs paused for more than twice the median gap of their run, a row per
+    run and token: how many streams, before which token, and for how long. All requests of a run must have
+    made equally many tokens."""
     rows = []
     for number, run in enumerate(record.runs, start=1):
         streams = np.reshape(run.gaps_us, (len(run.new_tokens), -1))  # [stream, gap]
@@ -374,7 +388,8 @@ def slow_gaps(record: RunsRecord) -> pd.DataFrame:
 def card_differences(
     record: CostCardRecord, before: str, after: str
 ) -> tuple[int, dict[str, list[tuple[int, int]]]]:
-    """How many recorded cost cards both rungs have, and the counts that differ between them, by name."""
+    """How many recorded cost cards both rungs have, and for each count that differs, by name, the pairs
+    (before, after)."""
     cards = {(s.rung, s.key.model, s.key.prompt_lens): s.card.counts for s in record.samples}
     num_pairs, different = 0, {}
     for (rung, *where), counts in cards.items():
@@ -392,7 +407,8 @@ def card_differences(
 
 
 def deliver(events: Sequence[tuple], eos: int) -> dict[str, list[int]]:
-    """Which tokens reach whom."""
+    """The tokens that each request gets, by name. events: of an engine, in order; eos: the token id that ends
+    a text."""
     sessions: dict[str, int | None] = {}
     launched: list[list[tuple[str, int | None]]] = []
     reached: dict[str, list[int]] = {}
@@ -415,7 +431,8 @@ def deliver(events: Sequence[tuple], eos: int) -> dict[str, list[int]]:
 
 
 def draw_events(rng: Random) -> dict[str, object]:
-    """An engine's life: it admits, launches, reads up to three steps behind, cancels and preempts."""
+    """Draw arguments of `deliver`: the events of an engine that admits, launches, reads up to three steps
+    behind, cancels and preempts."""
     eos = rng.choice([0, 9])
     sessions = rng.sample(range(1, 100), 40)  # in no order: they are names, too
     events, running, preempted, launched = [], {}, [], []
@@ -605,7 +622,7 @@ DELIVER = Exercise(
 
 
 class Running(NamedTuple):
-    """A request that runs: tokens handed out so far, and at most, and its session."""
+    """A running request: how many tokens it was handed, how many it may have at most, and its session."""
 
     name: str
     made: int
@@ -613,17 +630,17 @@ class Running(NamedTuple):
     session: int
 
 
-def going(running: Sequence[Running], on_their_way: set[int]) -> list[str]:
-    """Who is launched again, before the step in flight is read. on_their_way: the sessions in that step."""
+def going(running: Sequence[Running], in_flight: set[int]) -> list[str]:
+    """The names of the requests that are launched again, before the step in flight is read. in_flight: the
+    sessions in that step."""
     return [
-        request.name
-        for request in running
-        if request.made + (request.session in on_their_way) < request.limit
+        request.name for request in running if request.made + (request.session in in_flight) < request.limit
     ]
 
 
 def draw_running(rng: Random) -> dict[str, object]:
-    """Requests near their limits and far from them; sessions on their way to them, and to nobody any more."""
+    """Draw arguments of `going`: requests near their limits and far from them, and sessions in flight, some
+    of requests that left."""
     sessions = rng.sample(range(1, 30), 8)
     running = []
     for name in rng.sample("ABCDEF", rng.randint(0, 6)):
@@ -631,7 +648,7 @@ def draw_running(rng: Random) -> dict[str, object]:
         made = rng.choice([limit - 1, max(limit - 2, 0), rng.randrange(limit)])
         running.append(Running(name, made, limit, sessions.pop()))
     known = [request.session for request in running] + sessions
-    return {"running": running, "on_their_way": set(rng.sample(known, rng.randint(0, len(known))))}
+    return {"running": running, "in_flight": set(rng.sample(known, rng.randint(0, len(known))))}
 
 
 A, B, C = Running("A", 3, 8, 1), Running("B", 7, 8, 2), Running("C", 1, 8, 3)
@@ -640,32 +657,32 @@ GOING = Exercise(
     "going",
     (
         Case(
-            {"running": [A, C], "on_their_way": {1, 3}},
+            {"running": [A, C], "in_flight": {1, 3}},
             ["A", "C"],
             "Both have room for the token on its way and for another one.",
         ),
         Case(
-            {"running": [A, B, C], "on_their_way": {1, 2, 3}},
+            {"running": [A, B, C], "in_flight": {1, 2, 3}},
             ["A", "C"],
             "B's last token is on its way. That is known in advance: nothing must be launched behind it.",
         ),
         Case(
-            {"running": [B, C], "on_their_way": {1, 3}},
+            {"running": [B, C], "in_flight": {1, 3}},
             ["B", "C"],
             "B has joined since and is not in the step in flight: its last token is still to be launched.",
         ),
         Case(
-            {"running": [B._replace(session=9)], "on_their_way": {2}},
+            {"running": [B._replace(session=9)], "in_flight": {2}},
             ["B"],
             "B was preempted and came back in session 9. The token on its way is of session 2, and not B's.",
         ),
         Case(
-            {"running": [C, A], "on_their_way": {1, 3}},
+            {"running": [C, A], "in_flight": {1, 3}},
             ["C", "A"],
             "The order is that of the running requests: it is the order of the batch.",
         ),
         Case(
-            {"running": [B, Running("D", 0, 1, 4)], "on_their_way": {2, 4}},
+            {"running": [B, Running("D", 0, 1, 4)], "in_flight": {2, 4}},
             [],
             "All have their last token on its way, so nobody is launched.",
         ),

@@ -29,7 +29,8 @@ from labkit.results.runs import compared_runs
 
 
 def changes_table() -> pd.DataFrame:
-    """A row a rung: the options that differ from the rung below, and what went."""
+    """A row per rung: its title, the options that differ from the rung below, and the write-up that it
+    follows."""
     rows, below = {}, None
     for number, rung in LADDER.items():
         now = asdict(rung.options)
@@ -39,7 +40,7 @@ def changes_table() -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
-# Of a cost card: what a lesson took away, and its name in a table.
+# Counts of a cost card that a lesson removed: their names in a table.
 COUNTS = {
     "manager_calls": "calls into the manager",
     "kv_block_infos": "records created",
@@ -53,7 +54,7 @@ COUNTS = {
 
 
 def prefill_table(records: Mapping[str, RunsRecord], rungs: Sequence[str]) -> pd.DataFrame:
-    """The part of a run that prompts take: a row per rung, a column per record."""
+    """The share of a run that the prefill of its prompts takes: a row per rung, a column per record."""
     return pd.DataFrame(
         {
             name: {rung: f"{100 * record.prefill_share(rung):.1f} %" for rung in rungs}
@@ -65,18 +66,19 @@ def prefill_table(records: Mapping[str, RunsRecord], rungs: Sequence[str]) -> pd
 def removed_table(
     record: CostCardRecord, model: str, batch_size: int, lengths: Sequence[int]
 ) -> pd.DataFrame:
-    """What one decode step did on each rung, by the newest card of each."""
+    """What one decode step does on each rung, by the newest recorded cost card of each: a row per rung, a
+    column for each count that a lesson removed."""
     found = record.cards(lengths, model)
     return cards_table({rung: card for (rung, size), card in found.items() if size == batch_size})
 
 
 def cards_table(cards: Mapping[str, CostCard]) -> pd.DataFrame:
-    """A row per rung, in order: of each card, what a lesson took away."""
+    """A row per rung, in order: of its cost card, the counts that a lesson removed."""
     return counts_table(dict(sorted(cards.items())), COUNTS).T.rename_axis("rung")
 
 
 def live_table(cards: Mapping[str, CostCard]) -> pd.DataFrame:
-    """The host's part of cards, whatever is known of a GPU."""
+    """A row per rung: the host's counts of cost cards made here, without those of a GPU."""
     return cards_table({rung: replace(card, device=None) for rung, card in cards.items()})
 
 
@@ -84,7 +86,8 @@ def live_table(cards: Mapping[str, CostCard]) -> pd.DataFrame:
 
 
 def run_every_rung(workload: Workload, rungs: Sequence[str], rounds: int = 2) -> dict[str, list[Run]]:
-    """Runs of each rung, in turn, with a fresh engine each and a warm-up before them."""
+    """Runs of each rung, by its number, made in turn, with a fresh engine for each and a warm-up before
+    them."""
 
     def run_once(rung: str) -> Run:
         return workload.run(workload.make_engine(LADDER[rung].options))
@@ -96,11 +99,12 @@ def run_every_rung(workload: Workload, rungs: Sequence[str], rounds: int = 2) ->
 
 
 def compared(runs: Mapping[str, Sequence[Run]], before: str, after: str) -> Comparison:
+    """Compare the runs of two rungs."""
     return compared_runs(runs[before], runs[after], (f"rung {before}", f"rung {after}"))
 
 
 def agreement(table: pd.DataFrame) -> pd.DataFrame:
-    """A parity table with a row an engine: of how many prompts it has a reference's tokens."""
+    """A parity table as a row per engine: for how many prompts it has the tokens of each reference."""
     rows: dict[str, dict[str, str]] = {}
     for column in table:
         engine, _, reference = column.rpartition(" = ")
@@ -112,7 +116,7 @@ def agreement(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def peer_notes(record: PeersRecord) -> dict[str, str]:
-    """For each other engine, how many times faster labkit's last rung is."""
+    """For each other engine, by name, how many times faster labkit's last rung is, with the interval."""
     notes = {}
     for engine in record.engines:
         if engine != record.ours:
@@ -123,7 +127,8 @@ def peer_notes(record: PeersRecord) -> dict[str, str]:
 
 
 def same_tokens_table(records: Mapping[str, PeersRecord]) -> pd.DataFrame:
-    """For each engine, how many requests had the first engine's tokens, in the worst of its runs."""
+    """A row per engine, a column per record: how many requests had the first engine's tokens, in the worst of
+    its runs."""
     return pd.DataFrame(
         {
             name: {e: f"{record.same_tokens(e)} of {record.num_requests}" for e in record.engines}
@@ -133,7 +138,8 @@ def same_tokens_table(records: Mapping[str, PeersRecord]) -> pd.DataFrame:
 
 
 def slower_rungs(ladder: RunsRecord, peers: PeersRecord) -> dict[str, str]:
-    """For each other engine, the rungs of a record of the same workload that decode more slowly."""
+    """For each other engine, by name, the rungs that decode more slowly than it does in a record of the same
+    workload."""
     found = {}
     for engine in peers.engines:
         rate = peers.decode_rate(engine)
@@ -147,12 +153,13 @@ def slower_rungs(ladder: RunsRecord, peers: PeersRecord) -> dict[str, str]:
 
 
 def limit_of(step: TracedStep, bandwidth: float) -> DecodeLimit:
-    """The least that a recorded step of GPT-2 can take."""
+    """The least time that a recorded step of GPT-2 can take at this bandwidth, in bytes per second."""
     return step_limit(step.batch_size, step.context_len, bandwidth)
 
 
 def step_floors(step: TracedStep, bandwidth: float) -> dict[str, float]:
-    """Microseconds that the bytes of each part take at this bandwidth; their sum is the limit of the step."""
+    """Microseconds that the bytes of each part of a step take at this bandwidth, in bytes per second; their
+    sum is the limit of the step."""
     gpt2, limit = on_paper(), limit_of(step, bandwidth)
     head = gpt2.lm_head.weight.numel() * gpt2.wte.weight.element_size()
     num_bytes = {ATTENTION: limit.kv_bytes, LAYERS: limit.weight_bytes - head, HEAD: head}
@@ -160,7 +167,8 @@ def step_floors(step: TracedStep, bandwidth: float) -> dict[str, float]:
 
 
 def gap_table(step: TracedStep, bandwidth: float) -> pd.DataFrame:
-    """A row per part of the step: what it takes, the least, and its share of what lies between."""
+    """A row per part of a recorded step: its microseconds, the least that it could take, and its share of the
+    gap between the two."""
     parts, floors = part_us(step), step_floors(step, bandwidth)
     gap = sum(parts.values()) - sum(floors.values())
     rows = {
@@ -176,7 +184,8 @@ def gap_table(step: TracedStep, bandwidth: float) -> pd.DataFrame:
 
 
 def kernels_table(step: TracedStep, bandwidth: float) -> pd.DataFrame:
-    """A row per part with a floor: its kernels, and what one of them takes, on average and at least."""
+    """A row per part with a floor: how many kernels it has in a step, and the microseconds of one, on average
+    and at least."""
     parts, counts = part_us(step), part_counts(step)
     rows = {
         part: {
@@ -200,11 +209,11 @@ def limit_bytes(
     prompt_len: int,
     new_tokens: int,
 ) -> int:
-    """Bytes that decoding equal requests must move, with everything read as seldom as possible."""
+    """Bytes that decoding equal requests must move at least, with everything read as seldom as possible."""
     steps = new_tokens - 1  # the prefill makes the first token
     # Requests may take turns, so all batches but the last can be full; none is twice in one.
     batches = max(steps, -(-num_requests * steps // max_batch_size))
-    weights = batches * weight_bytes  # once a step, whoever is in the batch
+    weights = batches * weight_bytes  # once per step, for the whole batch
     # Step i, counted from 0, reads the prompt and i tokens, and writes one.
     kv_tokens = num_requests * sum(prompt_len + i + 1 for i in range(steps))
     return weights + kv_tokens * kv_bytes_per_token
@@ -216,7 +225,8 @@ def _workload(*numbers: int) -> dict[str, int]:
 
 
 def draw_workload(rng: Random) -> dict[str, int]:
-    """Fewer requests than a batch holds, as many, and more, of which the last batch may not be full."""
+    """Draw arguments of `limit_bytes`: fewer requests than a batch holds, as many, or more, of which the last
+    batch may not be full."""
     max_batch_size = rng.randint(1, 64)
     num_requests = rng.choice(
         [rng.randint(1, max_batch_size), max_batch_size, max_batch_size + 1, rng.randint(1, 200)]
@@ -293,7 +303,8 @@ LIMIT_BYTES = Exercise(
 
 
 def next_rung(parts: dict[str, float], floors: dict[str, float]) -> tuple[str | None, float]:
-    """The part of a step with the most to gain, and how many times faster the step is without that gap."""
+    """The part of a step with the most to gain (None if no part is above its floor), and how many times
+    faster the step is without that gap."""
     gaps = {part: us - floors.get(part, 0.0) for part, us in parts.items()}
     part = max(gaps, key=gaps.get)
     if gaps[part] <= 0:
@@ -303,7 +314,8 @@ def next_rung(parts: dict[str, float], floors: dict[str, float]) -> tuple[str | 
 
 
 def draw_parts(rng: Random) -> dict[str, dict[str, float]]:
-    """Parts above their floors, at them and below, and without any; one gap is the widest."""
+    """Draw arguments of `next_rung`: parts above their floors, at them and below, and without any; one gap is
+    the widest."""
     names = rng.sample(["attention", "matrices", "head", "sampling", "idle", "other"], rng.randint(2, 6))
     gaps = rng.sample([0, 1, 2.5, 4, 7, 12, 20, 33], len(names))
     if rng.random() < 0.2:

@@ -33,6 +33,7 @@ class Prediction:
 
 
 def verdict_of(guess: float, actual: float) -> str:
+    """How near a guess came to the actual number, in words: right, within a factor of 2, or how far off."""
     if guess > 0 and actual > 0:
         ratio = max(guess / actual, actual / guess)
         return "within a factor of 2" if ratio <= 2 else f"off by a factor of {ratio:,.3g}"

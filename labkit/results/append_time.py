@@ -6,13 +6,16 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from labkit.results.record import Record
+from labkit.results.record import Record, Sample
 from labkit.results.shape import COUNT, POSITIVE, TEXT, Shape
 
 
 @dataclass(frozen=True)
 class AppendTime:
-    """Seconds of one layer's write of `batch_size` requests, one number per measurement."""
+    """Seconds that one layer's write of new keys and values takes for `batch_size` requests, by measurement.
+
+    path: the form of the write, such as "full_batch".
+    """
 
     path: str
     batch_size: int
@@ -30,12 +33,12 @@ class AppendTime:
 
     @property
     def device_us(self) -> float:
-        """Microseconds on the GPU, the median."""
+        """Microseconds of the write on the GPU, the median; on a CPU, all of the call."""
         return 1e6 * float(np.median(self.device_seconds))
 
     @property
     def host_us(self) -> float:
-        """Microseconds to launch it, the median."""
+        """Microseconds that the host takes to launch the write, the median."""
         return 1e6 * float(np.median(self.host_seconds))
 
     @property
@@ -44,17 +47,20 @@ class AppendTime:
         return self.num_bytes / float(np.median(self.device_seconds))
 
     def to_dict(self) -> dict:
-        """For a record; `from_dict` is the way back."""
+        """The JSON form, in which a record holds it; `from_dict` reads it."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
+        """A measurement from its JSON form, checked before against `SHAPE`."""
         seconds = {name: tuple(raw[name]) for name in ("device_seconds", "host_seconds")}
         return cls(raw["path"], raw["batch_size"], **seconds, num_bytes=raw["num_bytes"])
 
 
 @dataclass(frozen=True)
 class AppendTimeRecord(Record):
-    """A record of `kv-append`."""
+    """What `python -m labkit.bench kv-append` recorded: an AppendTime per path and batch size."""
 
-    SAMPLE: ClassVar[type] = AppendTime
+    samples: tuple[AppendTime, ...]
+
+    SAMPLE: ClassVar[type[Sample]] = AppendTime

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from labkit.results.record import Record
+from labkit.results.record import Record, Sample
 from labkit.results.shape import COUNT, POSITIVE, TEXT, Shape
 
 ONE_PROGRAM, SPLIT = "one_program", "split"  # kernels
@@ -14,7 +14,11 @@ ONE_PROGRAM, SPLIT = "one_program", "split"  # kernels
 
 @dataclass(frozen=True)
 class AttentionTime:
-    """Seconds of one layer's attention and write, one per measurement; on a GPU launched by a graph."""
+    """Seconds that one layer's attention and K/V write take, by measurement; on a GPU launched by a graph.
+
+    Each of `batch_size` requests has `context_len` tokens in the cache; `splits` programs work per request
+    and head.
+    """
 
     kernel: str  # ONE_PROGRAM or SPLIT
     batch_size: int
@@ -36,31 +40,38 @@ class AttentionTime:
 
     @property
     def us(self) -> float:
-        """Microseconds, the median."""
+        """Microseconds of the attention and the write, the median."""
         return 1e6 * float(np.median(self.seconds))
 
     @property
     def rate(self) -> float:
-        """Bytes of keys and values per second."""
+        """Bytes of keys and values read per second, at the median."""
         return self.num_bytes / float(np.median(self.seconds))
 
     def to_dict(self) -> dict:
-        """For a record; `from_dict` is the way back."""
+        """The JSON form, in which a record holds it; `from_dict` reads it."""
         return {**asdict(self), "us": self.us}
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
+        """A measurement from its JSON form, checked before against `SHAPE`."""
         fields = {name: raw[name] for name in ("kernel", "batch_size", "context_len", "splits", "num_bytes")}
         return cls(**fields, seconds=tuple(raw["seconds"]))
 
 
 @dataclass(frozen=True)
 class AttentionTimeRecord(Record):
-    """A record of `attention`. On disk each sample repeats the copy bandwidth."""
+    """What `python -m labkit.bench attention` recorded: an AttentionTime per kernel, batch size and length.
 
-    SAMPLE: ClassVar[type] = AttentionTime
+    In JSON each sample repeats the copy bandwidth.
+    """
+
+    samples: tuple[AttentionTime, ...]
+
+    SAMPLE: ClassVar[type[Sample]] = AttentionTime
 
     def to_dict(self) -> dict:
+        """The JSON form of the record, with the copy bandwidth in each sample."""
         raw = super().to_dict()
         for sample in raw["samples"]:
             sample["copy_bytes_per_second"] = self.bandwidth

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from labkit.results.record import WorkloadRecord
+from labkit.results.record import Sample, WorkloadRecord
 from labkit.results.shape import COUNT, POSITIVE, TEXT, TIME, OrNull, Shape
 
 # Of comparisons of a thing with itself, one or two in a hundred then get a verdict; the tests simulate it.
@@ -23,6 +23,8 @@ RESAMPLES = 10_000
 
 
 class Interval(NamedTuple):
+    """The ends of a confidence interval of a ratio."""
+
     low: float
     high: float
 
@@ -39,7 +41,7 @@ def beside_one(ratio: float) -> str:
 def level(before: Sequence[float], after: Sequence[float]) -> np.ndarray:
     """Both sides' times [2, runs], each divided by the mean of its round of A B B A.
 
-    Raises ValueError unless both have the same number of runs, two a round, all above 0.
+    Raises ValueError unless both have the same number of runs, two per round, all above 0.
     """
     if len(before) != len(after) or not before or len(before) % 2:
         raise ValueError(f"{len(before)} and {len(after)} runs do not make rounds of A B B A")
@@ -51,13 +53,16 @@ def level(before: Sequence[float], after: Sequence[float]) -> np.ndarray:
 
 
 def speedup(before: Sequence[float], after: Sequence[float]) -> float:
-    """Ratio of the medians of runs made `in_turn`, levelled: above 1 if `after` is faster."""
+    """Ratio of the medians of two sides' runs, made in turn and levelled: above 1 if `after` is faster.
+
+    Raises ValueError for runs that `level` refuses.
+    """
     medians = np.median(level(before, after), axis=1)
     return float(medians[0] / medians[1])
 
 
 def speedup_interval(before: Sequence[float], after: Sequence[float], seed: int = 0) -> Interval:
-    """The bootstrap interval of `speedup`, from resampled runs."""
+    """The bootstrap interval of `speedup` at the confidence `CONFIDENCE`, from resampled runs."""
     levelled, runs = level(before, after), len(before)
     picks = np.random.default_rng(seed).integers(0, runs, (2, RESAMPLES, runs))
     medians = [np.median(side[pick], axis=1) for side, pick in zip(levelled, picks, strict=True)]
@@ -67,7 +72,10 @@ def speedup_interval(before: Sequence[float], after: Sequence[float], seed: int 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Times of runs made in turn: `before` and `after` name the sides, samples are seconds in order."""
+    """Times of two sides' runs, made in turn.
+
+    before, after: the sides' names. Samples are seconds, in order; paths say how often each append path ran.
+    """
 
     before: str
     after: str
@@ -79,10 +87,12 @@ class Comparison:
 
     @property
     def speedup(self) -> float:
+        """How many times faster `after` is: the ratio of the medians, levelled by round."""
         return speedup(self.before_samples, self.after_samples)
 
     @property
     def interval(self) -> Interval:
+        """The bootstrap interval of `speedup`, at the confidence `CONFIDENCE`."""
         return speedup_interval(self.before_samples, self.after_samples)
 
     @property
@@ -98,7 +108,7 @@ class Comparison:
 
     @property
     def warning(self) -> str | None:
-        """Said loudly when the path in question never ran."""
+        """A warning if `path` never ran in `after`, for then the comparison does not test it; else None."""
         if self.path is None or self.after_paths.get(self.path):
             return None
         return f"WARNING: path {self.path!r} never ran in {self.after!r}: this says nothing about it"
@@ -112,11 +122,12 @@ class Comparison:
         return "\n".join([*lines, *filter(None, [self.warning])])
 
     def to_dict(self) -> dict:
-        """For a record; `from_dict` is the way back."""
+        """The JSON form, in which a record holds it; `from_dict` reads it."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, raw: dict) -> "Comparison":
+        """A comparison from its JSON form, checked before."""
         samples = {side: tuple(raw[side]) for side in ("before_samples", "after_samples")}
         return cls(**{**raw, **samples})
 
@@ -128,7 +139,7 @@ def amdahl(share: float, ratio: float) -> float:
 
 @dataclass(frozen=True)
 class ComparedWorkload:
-    """A comparison of decoding, and the least that decoding these requests can take, in seconds."""
+    """A comparison of decode times. limit_seconds: the least that decoding these requests can take."""
 
     comparison: Comparison
     limit_seconds: float
@@ -147,16 +158,19 @@ class ComparedWorkload:
     }
 
     def to_dict(self) -> dict:
-        """For a record; `from_dict` is the way back."""
+        """The JSON form, in which a record holds it; `from_dict` reads it."""
         return {"comparison": self.comparison.to_dict(), "limit_seconds": self.limit_seconds}
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
+        """A sample from its JSON form, checked before against `SHAPE`."""
         return cls(Comparison.from_dict(raw["comparison"]), raw["limit_seconds"])
 
 
 @dataclass(frozen=True)
 class ComparisonRecord(WorkloadRecord):
-    """A record of `compare`."""
+    """What `python -m labkit.bench compare` recorded: one ComparedWorkload, or several of a self-test."""
 
-    SAMPLE: ClassVar[type] = ComparedWorkload
+    samples: tuple[ComparedWorkload, ...]
+
+    SAMPLE: ClassVar[type[Sample]] = ComparedWorkload

@@ -1,4 +1,4 @@
-"""What one decode step does, counted: cost cards, and what they are looked up by."""
+"""Cost cards: what one decode step does, counted, and the key by which a recorded card is found."""
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -7,13 +7,13 @@ from typing import Any, ClassVar, Self
 import pandas as pd
 
 from labkit.options import EngineOptions
-from labkit.results.record import Record
+from labkit.results.record import Record, Sample
 from labkit.results.shape import COUNT, TEXT, OrNull, Shape
 
 
 @dataclass(frozen=True)
 class HostCounts:
-    """What the host does in one step."""
+    """Counts of what the host does in one decode step."""
 
     manager_calls: int  # calls into the KVBlockManager from outside it
     kv_block_infos: int  # records of blocks created, of either kind
@@ -24,7 +24,7 @@ class HostCounts:
 
 @dataclass(frozen=True)
 class DeviceCounts:
-    """What the GPU is asked for in one step. `source` says where that was counted."""
+    """Counts of what the GPU is asked for in one decode step. source: where they were counted."""
 
     kernels: int
     h2d_copies: int  # host to device
@@ -37,14 +37,15 @@ class DeviceCounts:
 
 @dataclass(frozen=True)
 class CostCard:
-    """One steady decode step of `batch_size` requests. device: None where nothing is known of a GPU."""
+    """Counts of one steady decode step of `batch_size` requests. device: None where no GPU's are known."""
 
     batch_size: int
     append_paths: dict[str, int]
     host: HostCounts
     device: DeviceCounts | None
 
-    def column(self) -> dict[str, int | str]:
+    def column(self) -> dict[str, int]:
+        """The counts by the words of a table's rows; those of the GPU where they are known."""
         rows = dict(zip(HOST_ROWS, counts_of(self.host), strict=True))
         if self.device is not None:
             rows |= zip(DEVICE_ROWS, counts_of(self.device), strict=True)
@@ -56,7 +57,7 @@ class CostCard:
         return f"GPU rows: {self.device.source}" if self.device else "GPU rows: none recorded"
 
     def table(self) -> pd.DataFrame:
-        """Counts, a row each."""
+        """The card as a table: a row per count."""
         return pd.DataFrame({"one step": self.column()}).rename_axis(columns=self.caption)
 
     @property
@@ -67,7 +68,7 @@ class CostCard:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """A card from `dataclasses.asdict`'s form."""
+        """A card from its JSON form, as `dataclasses.asdict` makes it, checked before."""
         host = HostCounts(**{name: raw["host"][name] for name in HostCounts.__dataclass_fields__})
         known = raw["device"]
         device = known and DeviceCounts(**{name: known[name] for name in DeviceCounts.__dataclass_fields__})
@@ -92,19 +93,23 @@ DEVICE_ROWS = (
 
 
 def counts_of(counts: HostCounts | DeviceCounts) -> list[int]:
+    """The counts alone, in the order of the fields, without the text that says where they come from."""
     return [value for value in asdict(counts).values() if isinstance(value, int)]
 
 
 def compare_cards(before: CostCard, after: CostCard) -> pd.DataFrame:
-    """Before, after, and what went, row by row."""
+    """Two cards side by side, a row per count that both have, and the difference `after` - `before`."""
     table = pd.DataFrame({"before": before.column(), "after": after.column()}).dropna().astype(int)
     table["change"] = table["after"] - table["before"]
     return table.rename_axis(columns=after.caption)
 
 
 def counts_table(cards: Mapping[Hashable, CostCard], rows: Mapping[str, str]) -> pd.DataFrame:
-    """A column per card, by name. rows: of each count that is shown, by its name, the words of its row; one
-    that no card knows is left out."""
+    """Cards side by side, a column per card.
+
+    rows: the counts to show, from a count's name ("aten_ops") to the words of its row; a count that no card
+    has is left out.
+    """
     columns = {
         name: {words: counts[count] for count, words in rows.items() if count in counts}
         for name, counts in ((name, card.counts) for name, card in cards.items())
@@ -125,7 +130,7 @@ class CardKey:
     prompt_lens: tuple[int, ...]
 
     def is_same(self, other: "CardKey") -> bool:
-        """Whether both are of the same step; an option that is not named has its default."""
+        """Whether two keys name the same step; an option that is not named has its default."""
         return self._complete() == other._complete()
 
     def _complete(self) -> tuple:
@@ -133,12 +138,13 @@ class CardKey:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
+        """A key from its JSON form, checked before."""
         return cls(raw["model"], raw["options"], raw["block_size"], tuple(raw["prompt_lens"]))
 
 
 @dataclass(frozen=True)
 class RungCard:
-    """A card that was counted on a rung."""
+    """A cost card that was counted on a rung, with the key it is found by."""
 
     rung: str
     batch_size: int
@@ -158,11 +164,12 @@ class RungCard:
     }
 
     def to_dict(self) -> dict:
-        """For a record; `from_dict` is the way back."""
+        """The JSON form, in which a record holds it; `from_dict` reads it."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
+        """A sample from its JSON form, checked before against `SHAPE`."""
         return cls(
             raw["rung"],
             raw["batch_size"],
@@ -173,16 +180,18 @@ class RungCard:
 
 @dataclass(frozen=True)
 class CostCardRecord(Record):
-    """A record of `cost-card`."""
+    """What `python -m labkit.bench cost-card` recorded: cards by rung, model, batch size and prompts."""
 
-    SAMPLE: ClassVar[type] = RungCard
+    samples: tuple[RungCard, ...]
+
+    SAMPLE: ClassVar[type[Sample]] = RungCard
 
     def cards(
         self, lengths: Collection[int], model: str = "random:gpt2", rungs: Sequence[str] | None = None
     ) -> dict[tuple[str, int], CostCard]:
-        """Cards by rung and batch size, in the record's order; of equals the last.
+        """Cards by (rung, batch size), in the record's order; where several fit, the last.
 
-        lengths: of the prompts, which took them in turn. rungs: by default all.
+        lengths: the token counts of the prompts, which took them in turn. rungs: by default all.
         """
         return {
             (sample.rung, sample.batch_size): sample.card
@@ -193,6 +202,6 @@ class CostCardRecord(Record):
         }
 
     def device_counts(self, key: CardKey) -> DeviceCounts | None:
-        """What a step of this key asks of the GPU; None if the record does not know."""
+        """What the GPU is asked for in a step with this key; None if no card of the record says."""
         found = (s.card.device for s in self.samples if s.card.device is not None and s.key.is_same(key))
         return next(found, None)

@@ -3,31 +3,38 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from statistics import median
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import pandas as pd
 
 from labkit.errors import RecordError
-from labkit.results.record import Record, of_rung
+from labkit.results.record import Record, Sample, of_rung
 from labkit.results.shape import COUNT, NUMBER, POSITIVE, TEXT, TIME, Shape
 
 
-class KernelTime(NamedTuple):
-    """A kernel, or a copy, of one step."""
+@dataclass(frozen=True)
+class KernelTime:
+    """A kernel or a copy of one decode step: how often it runs per step, and the time it takes in all.
+
+    Of several steps the means, so `count` need not be whole.
+    """
 
     name: str
     count: float
-    us: float  # all of them together
+    us: float  # microseconds of all its runs in a step
 
     @property
     def is_copy(self) -> bool:
-        """Whether it is no kernel: a copy, or memory that is set."""
+        """Whether this is a copy, or memory that is set, and no kernel."""
         return self.name.startswith(("Memcpy", "Memset"))
 
 
 @dataclass(frozen=True)
 class TracedStep:
-    """A step of `batch_size` requests with `context_len` tokens each: the mean of several, microseconds."""
+    """A traced decode step of `batch_size` requests with `context_len` tokens each.
+
+    Times are in microseconds, the mean of several steps.
+    """
 
     rung: str
     batch_size: int
@@ -48,26 +55,26 @@ class TracedStep:
 
     @property
     def idle_us(self) -> float:
-        """How long the GPU does nothing."""
+        """Microseconds of the step in which the GPU does nothing."""
         return self.step_us - self.gpu_busy_us
 
     @property
     def idle_share(self) -> float:
-        """The part of the step in which the GPU does nothing."""
+        """The part of the step in which the GPU does nothing, 0 to 1."""
         return 1 - self.gpu_busy_us / self.step_us
 
     @property
     def num_kernels(self) -> int:
-        """Kernels per step; copies are none."""
+        """Kernels per step, rounded; copies do not count."""
         return round(sum(kernel.count for kernel in self.kernels if not kernel.is_copy))
 
     def to_dict(self) -> dict:
-        """For a record; `from_dict` is the way back."""
-        kernels = [kernel._asdict() for kernel in self.kernels]
-        return {**asdict(self), "kernels": kernels, "idle_share": self.idle_share}
+        """The JSON form, in which a record holds it; `from_dict` reads it."""
+        return {**asdict(self), "idle_share": self.idle_share}
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
+        """A step from its JSON form, checked before against `SHAPE`."""
         fields = ("rung", "batch_size", "context_len", "step_us", "gpu_busy_us")
         kernels = tuple(KernelTime(k["name"], k["count"], k["us"]) for k in raw["kernels"])
         return cls(**{name: raw[name] for name in fields}, kernels=kernels)
@@ -75,13 +82,15 @@ class TracedStep:
 
 @dataclass(frozen=True)
 class DeviceTimeRecord(Record):
-    """A record of `device-time`."""
+    """What `python -m labkit.bench device-time` recorded: traced steps by rung and batch size."""
 
-    SAMPLE: ClassVar[type] = TracedStep
+    samples: tuple[TracedStep, ...]
+
+    SAMPLE: ClassVar[type[Sample]] = TracedStep
 
     @property
     def steps(self) -> dict[tuple[str, int], TracedStep]:
-        """Steps by rung and batch size. One that was traced several times has the medians of its times, and
+        """Steps by (rung, batch size). A step that was traced several times has the medians of its times, and
         the first trace's kernels."""
         traced: dict[tuple[str, int], list[TracedStep]] = {}
         for step in self.samples:
@@ -107,7 +116,7 @@ class DeviceTimeRecord(Record):
         return {size: step.gpu_busy_us for (number, size), step in self.steps.items() if number == rung}
 
     def table(self, batch_size: int) -> pd.DataFrame:
-        """How long the GPU works and waits per step, a row per rung."""
+        """How long the GPU works and waits per step at this batch size: a row per rung."""
         rows = {
             rung: {
                 "step (us)": round(step.step_us),

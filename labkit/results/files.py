@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any, TypeVar, overload
 
 import pandas as pd
 
@@ -36,25 +37,45 @@ KINDS: dict[str, type[Record]] = {
 }
 
 
-def load(name: str) -> Record:
-    """The record `name`.json of data/results, as the class of its kind. Raises RecordError if there is none,
-    or if it is not what a record is."""
+R = TypeVar("R", bound=Record)
+
+
+@overload
+def load(name: str) -> Record: ...
+
+
+@overload
+def load(name: str, kind: type[R]) -> R: ...
+
+
+def load(name: str, kind: type[Record] = Record) -> Record:
+    """The record `name`.json of data/results, as the class of its kind.
+
+    kind: the class that it must have, such as RunsRecord, for readers who know what they look for. Raises
+    RecordError if there is no such record, if it is not what a record is, or if it is of another class.
+    """
     path = RESULTS / f"{name}.json"
     if not isinstance(name, str) or not name or path.parent != RESULTS or "\0" in name:
         raise RecordError(f"{shown(name)} is no name of a record: it is that of a file, without .json")
     raw = read_record(path)
     check_record(name, raw)
-    return KINDS[raw["kind"]].from_dict(raw)
+    record = KINDS[raw["kind"]].from_dict(raw)
+    if not isinstance(record, kind):
+        raise RecordError(f"record {name} is of kind {record.kind}, not a {kind.__name__}")
+    return record
 
 
 def load_all(kind: str) -> dict[str, Record]:
-    """All records of a kind under data/results, by name; your own are among them once you made them."""
+    """All records of a kind ("ladder") under data/results, by name, your own among them.
+
+    Raises RecordError if a file cannot be read or is not what a record is.
+    """
     paths = sorted(RESULTS.glob("*.json"))
     return {path.stem: load(path.stem) for path in paths if kind_of(path) == kind}
 
 
 def table(kind: str) -> pd.DataFrame:
-    """The samples of all records of a kind, a row each, with the device, commit and model they belong to."""
+    """The samples of all records of a kind: a row per sample, with the record's device, commit and model."""
     return pd.DataFrame(
         [
             {
@@ -72,8 +93,8 @@ def table(kind: str) -> pd.DataFrame:
     )
 
 
-def check_record(name: str, raw: object) -> None:
-    """Raises RecordError saying what the record lacks, or which part of it is not what readers expect."""
+def check_record(name: str, raw: Any) -> None:
+    """Raises RecordError saying what a record lacks, or which part of it is not what readers expect."""
     name = f"record {name}"
     check_shape(name, raw, RECORD)
     if raw["kind"] not in KINDS:
@@ -86,7 +107,7 @@ def check_record(name: str, raw: object) -> None:
         check_shape(name, sample, kind.SAMPLE.SHAPE, f"sample {i}")
 
 
-def read_record(path: Path) -> object:
+def read_record(path: Path) -> Any:
     """What the file holds, unchecked. Raises RecordError naming the file if it cannot be read."""
     try:
         return read_json(path)
@@ -94,7 +115,7 @@ def read_record(path: Path) -> object:
         raise RecordError(f"{error} (in {path.parent})") from error
 
 
-def kind_of(path: Path) -> object:
+def kind_of(path: Path) -> Any:
     """The kind of a record, by which it is found. It comes first, so that megabytes of other kinds need not
     be read; a record that was put in another order is read whole."""
     if path.is_file():  # else reading it says what it is

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 from labkit.paths import RESULTS
 from labkit.results.files import read_record
-from labkit.results.record import RECORD, Host
+from labkit.results.record import HOST, Host
 from labkit.results.shape import COUNT, TEXT, TIME, Shape, check_shape
 
 KIND = "gpu_tests"
@@ -16,7 +16,7 @@ GPU_TESTS = RESULTS / f"{KIND}.json"
 
 @dataclass(frozen=True)
 class GpuTests:
-    """Counts of tests, and the machine they ran on."""
+    """How many of the GPU tests passed, failed and were skipped, and the machine they ran on."""
 
     date: str
     commit: str
@@ -27,7 +27,7 @@ class GpuTests:
     num_gpus: int
     host: Host
 
-    SHAPE: ClassVar[Shape] = {
+    SHAPE: ClassVar[dict[str, Shape]] = {
         "date": TEXT,
         "commit": TEXT,
         "passed": COUNT,
@@ -35,21 +35,22 @@ class GpuTests:
         "skipped": COUNT,
         "seconds": TIME,
         "num_gpus": COUNT,
-        "host": RECORD["host"],
+        "host": HOST,
     }
 
     def to_dict(self) -> dict:
-        """JSON's form."""
+        """The JSON form; `from_dict` reads it."""
         return {"kind": KIND, **asdict(self), "host": self.host.to_dict()}
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
+        """The outcome from its JSON form, checked before against `SHAPE`."""
         fields = {name: raw[name] for name in cls.SHAPE}
         return cls(**{**fields, "host": Host.from_dict(raw["host"])})
 
 
 def load_gpu_tests(path: Path = GPU_TESTS) -> GpuTests:
-    """Raises RecordError naming the file if it is not there or not what it should be."""
+    """The outcome in a file. Raises RecordError naming the file if it is missing or not such a record."""
     raw = read_record(path)
     check_shape(path.name, raw, GpuTests.SHAPE)
     return GpuTests.from_dict(raw)

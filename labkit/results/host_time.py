@@ -11,19 +11,22 @@ import pandas as pd
 
 from labkit.errors import RecordError
 from labkit.results.comparison import Comparison
-from labkit.results.record import Record, of_rung
+from labkit.results.record import Record, Sample, of_rung
 from labkit.results.shape import COUNT, POSITIVE, TEXT, TIME, Shape
 
 
 @dataclass(frozen=True)
 class HostTime:
-    """Seconds of steps of `batch_size` requests, one number per step. Nothing waits for the GPU."""
+    """Seconds that the host takes per decode step of `batch_size` requests, a number per step.
+
+    Nothing in them waits for the GPU. A step's time includes that for block tables and that for the append.
+    """
 
     batch_size: int
     num_layers: int
     step_seconds: tuple[float, ...]
-    tables_seconds: tuple[float, ...]  # of it: making the block tables, or telling the device's slots
-    append_seconds: tuple[float, ...]  # of it: storing keys and values, or making room for them
+    tables_seconds: tuple[float, ...]  # for block tables: making them, or updating the device's slots
+    append_seconds: tuple[float, ...]  # for the append: storing keys and values, or making room for them
 
     @property
     def step_us(self) -> float:
@@ -32,28 +35,28 @@ class HostTime:
 
     @property
     def tables_us(self) -> float:
-        """Microseconds of making the block tables, or of telling the device's slots: the median step."""
+        """Microseconds per step of making block tables, or of updating the device's slots: the median."""
         return 1e6 * float(np.median(self.tables_seconds))
 
     @property
     def append_us(self) -> float:
-        """Microseconds of storing keys and values, or of making room for them: the median step."""
+        """Microseconds per step of storing keys and values, or of making room for them: the median."""
         return 1e6 * float(np.median(self.append_seconds))
 
     @property
     def rest_us(self) -> float:
-        """Microseconds of a step that are neither tables nor append, the median."""
+        """Microseconds per step that are neither tables nor append, the median."""
         step, tables, append = map(np.array, (self.step_seconds, self.tables_seconds, self.append_seconds))
         return 1e6 * float(np.median(step - tables - append))
 
     @property
     def layer_us(self) -> float:
-        """Microseconds of tables and append per layer, the median."""
+        """Microseconds of tables and append per layer and step, the median."""
         per_layer = np.add(self.tables_seconds, self.append_seconds) / self.num_layers
         return 1e6 * float(np.median(per_layer))
 
     def with_steps_of(self, other: "HostTime") -> "HostTime":
-        """The steps of two runs of the same batch size together."""
+        """Host times with the steps of both: `other` is a run of the same batch size."""
         return HostTime(
             self.batch_size,
             self.num_layers,
@@ -63,11 +66,12 @@ class HostTime:
         )
 
     def to_dict(self) -> dict:
-        """For a record; `from_dict` is the way back."""
+        """The JSON form, in which a record holds it; `from_dict` reads it."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
+        """Host times from their JSON form, checked before."""
         lanes = {lane: tuple(raw[lane]) for lane in ("step_seconds", "tables_seconds", "append_seconds")}
         return cls(raw["batch_size"], raw["num_layers"], **lanes)
 
@@ -85,7 +89,7 @@ def slope_us(times: Sequence[HostTime]) -> float | None:
 
 @dataclass(frozen=True)
 class RungHostTime:
-    """One run's host times on a rung."""
+    """The host times of one run on a rung: a sample of a HostTimeRecord."""
 
     rung: str
     time: HostTime
@@ -100,22 +104,29 @@ class RungHostTime:
     }
 
     def to_dict(self) -> dict:
+        """The JSON form, in which a record holds it; `from_dict` reads it."""
         return {"rung": self.rung, **self.time.to_dict()}
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
+        """A sample from its JSON form, checked before against `SHAPE`."""
         return cls(raw["rung"], HostTime.from_dict(raw))
 
 
 @dataclass(frozen=True)
 class HostTimeRecord(Record):
-    """A record of `host-time`. What is asked of a rung or a batch size that it has not raises RecordError."""
+    """What `python -m labkit.bench host-time` recorded: host times by rung and batch size.
 
-    SAMPLE: ClassVar[type] = RungHostTime
+    Methods raise RecordError for a rung or a batch size that the record does not have.
+    """
+
+    samples: tuple[RungHostTime, ...]
+
+    SAMPLE: ClassVar[type[Sample]] = RungHostTime
 
     @property
     def times(self) -> dict[str, list[HostTime]]:
-        """Host times by rung, one per batch size, the runs' steps together."""
+        """Host times by rung, one per batch size, with the steps of all its runs."""
         runs: dict[str, dict[int, list[HostTime]]] = {}
         for sample in self.samples:
             runs.setdefault(sample.rung, {}).setdefault(sample.time.batch_size, []).append(sample.time)
@@ -136,11 +147,11 @@ class HostTimeRecord(Record):
         return reduce(HostTime.with_steps_of, self.runs_of(rung, batch_size))
 
     def comparison(self, before: str, after: str, batch_size: int) -> Comparison:
-        """Two rungs' host times of a step: of each run, the median step."""
+        """Compare two rungs' host times per step, taking the median step of each run."""
         return self._comparison(before, after, batch_size, lambda run: run.step_seconds)
 
     def append_comparison(self, before: str, after: str, batch_size: int) -> Comparison:
-        """Two rungs' host times of the append alone: of each run, the median step."""
+        """Compare two rungs' host times of the append alone, taking the median step of each run."""
         return self._comparison(before, after, batch_size, lambda run: run.append_seconds)
 
     def _comparison(

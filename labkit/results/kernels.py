@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import pandas as pd
 
@@ -24,28 +25,43 @@ NAMES = (
 
 
 def purpose_of(kernel: KernelTime, num_layers: int = 12) -> str:
-    """What a kernel is for. One whose name says nothing belongs to the layers if there are as many of it as
-    layers, or more, and else to the ends of the step."""
+    """What a kernel is for, told by its name.
+
+    A kernel whose name says nothing belongs to the layers if it runs at least once per layer, and else to the
+    ends of the step.
+    """
     for purpose, parts in NAMES:
         if any(part in kernel.name.lower() for part in parts):
             return purpose
     return EVERY_LAYER if kernel.count >= num_layers else ENDS
 
 
+def qualified_name(kernel: str) -> str:
+    """A kernel's name with its C++ namespaces, without return type, template and parameters, which can fill
+    a page."""
+    name = kernel.removeprefix("void ").replace("(anonymous namespace)", "anonymous")
+    return re.split(r"[<(]", name)[0].strip()
+
+
 def short_name(kernel: str) -> str:
-    """A kernel's name without the return type, namespaces and arguments of C++."""
-    name = re.sub(r"^void |\(anonymous namespace\)::", "", kernel)
-    return re.split(r"[<(]", name)[0].strip().rpartition("::")[2]
+    """A kernel's name without return type, namespaces, template and parameters of C++."""
+    return qualified_name(kernel).rpartition("::")[2]
+
+
+N = TypeVar("N", int, float)
 
 
 def sums(
     step: TracedStep,
     names: Sequence[str],
     name_of: Callable[[KernelTime], str],
-    value_of: Callable[[KernelTime], float],
-) -> dict[str, float]:
-    """A number of a step's kernels and copies, added up by name; 0 for a name that none has."""
-    totals = dict.fromkeys(names, 0)
+    value_of: Callable[[KernelTime], N],
+) -> dict[str, N]:
+    """Sums over a step's kernels and copies: `value_of` each, by `name_of` it; 0 for a name that none has.
+
+    names: all names that `name_of` can give, in the order of the result.
+    """
+    totals: dict[str, N] = dict.fromkeys(names, 0)
     for kernel in step.kernels:
         totals[name_of(kernel)] += value_of(kernel)
     return totals
@@ -58,7 +74,7 @@ GROUPS = (PRODUCTS, SPLIT_K_SUMS, ATTENTION, LAYER_NORM, EVERY_LAYER, ENDS)
 
 
 def group_of(kernel: KernelTime) -> str:
-    """One of GROUPS: the purpose, with all matrix products together."""
+    """The group of a kernel, one of GROUPS: its purpose, with all matrix products together."""
     purpose = purpose_of(kernel)
     return PRODUCTS if purpose in (FUSED_PRODUCTS, LIBRARY_PRODUCTS) else purpose
 
@@ -69,7 +85,7 @@ def group_us(step: TracedStep) -> dict[str, float]:
 
 
 def group_counts(step: TracedStep) -> dict[str, int]:
-    """A step's kernels by group; copies are none."""
+    """How many kernels of a step are in each group; copies do not count."""
     return sums(step, GROUPS, group_of, lambda kernel: 0 if kernel.is_copy else round(kernel.count))
 
 
@@ -87,22 +103,23 @@ PART_OF = {ATTENTION: ATTENTION, FUSED_PRODUCTS: LAYERS, LIBRARY_PRODUCTS: HEAD,
 
 
 def part_of(kernel: KernelTime) -> str:
-    """One of PARTS: a product of the library's is that of the head."""
+    """The part of a step that a kernel belongs to, one of PARTS: a library's matrix product is the head's."""
     return PART_OF.get(purpose_of(kernel), REST)
 
 
 def part_us(step: TracedStep) -> dict[str, float]:
-    """Microseconds of a step by what they are spent on: PARTS, and IDLE."""
+    """Microseconds of a step by what they are spent on: each of PARTS, and IDLE."""
     return sums(step, PARTS, part_of, lambda kernel: kernel.us) | {IDLE: step.idle_us}
 
 
 def part_counts(step: TracedStep) -> dict[str, float]:
-    """Kernels and copies of a step, by part."""
+    """How many kernels and copies of a step belong to each of PARTS."""
     return sums(step, PARTS, part_of, lambda kernel: kernel.count)
 
 
 def rest_table(step: TracedStep, most: int = 8) -> pd.DataFrame:
-    """The kernels that no byte of the limit explains, those that take longest first."""
+    """The kernels of the part REST, which no byte of the limit explains: the `most` that take longest, a row
+    per kernel."""
     rest = [kernel for kernel in step.kernels if part_of(kernel) == REST]
     rows = [(short_name(k.name), round(k.count, 1), round(k.us, 1)) for k in rest[:most]]
     return pd.DataFrame(rows, columns=["kernel", "a step", "us"]).set_index("kernel")

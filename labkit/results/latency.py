@@ -1,4 +1,4 @@
-"""What a user of the engine feels.
+"""Latency metrics: what a user of the engine feels.
 
 TTFT  time to first token: from arrival, so waiting in the queue counts.
 TPOT  time per output token: from the first token to the last, over the tokens between.
@@ -16,7 +16,7 @@ PERCENTILES = (50, 90, 95, 99)
 
 @dataclass(frozen=True)
 class LatencyMetrics:
-    """Seconds, one number per request (gaps: one per pair of neighbouring tokens)."""
+    """What users of an engine feel, in seconds: a number per request, and the gaps between its tokens."""
 
     ttft: tuple[float, ...]
     queue_wait: tuple[float, ...]  # the part of TTFT before the prefill began
@@ -32,7 +32,7 @@ class LatencyMetrics:
         return self.tokens / self.span
 
     def table(self) -> pd.DataFrame:
-        """Percentiles in milliseconds."""
+        """Percentiles of each metric in milliseconds: a row per metric, a column per percentile."""
         rows = {
             "TTFT": self.ttft,
             "  of it queue wait": self.queue_wait,

@@ -1,4 +1,4 @@
-"""The same requests through labkit and through other people's engines, as recorded."""
+"""Recorded runs of one workload through labkit and through other engines."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -9,7 +9,7 @@ import pandas as pd
 
 from labkit.errors import RecordError
 from labkit.results.comparison import Comparison
-from labkit.results.record import WorkloadRecord
+from labkit.results.record import Sample, WorkloadRecord
 from labkit.results.shape import COUNT, POSITIVE, TEXT, TIME, OrNull, Shape
 
 OURS = "labkit"  # engines whose names begin so
@@ -17,14 +17,14 @@ OURS = "labkit"  # engines whose names begin so
 
 @dataclass(frozen=True)
 class PeerSample:
-    """A run of an engine, timed from outside. Times are in seconds; what is not known is None."""
+    """A run of the workload through one engine, timed from outside, in seconds; what is not known is None."""
 
     engine: str
     seconds: float
     first_token_seconds: float | None  # to the first batch's first tokens
     tokens: int
     decode_tokens_per_second: float | None  # after the first tokens, where one batch holds all requests
-    equal_requests: int  # that got the tokens of the record's first run
+    equal_requests: int  # requests that got the tokens of the record's first run
     limit_seconds: float
 
     SHAPE: ClassVar[Shape] = {
@@ -39,15 +39,16 @@ class PeerSample:
 
     @property
     def tokens_per_second(self) -> float:
-        """The rate of the whole run, prefill and all."""
+        """Tokens per second of the whole run, prefill included."""
         return self.tokens / self.seconds
 
     def to_dict(self) -> dict:
-        """For a record; `from_dict` is the way back."""
+        """The JSON form, in which a record holds it; `from_dict` reads it."""
         return {**asdict(self), "tokens_per_second": self.tokens_per_second}
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
+        """A run from its JSON form, checked before against `SHAPE`."""
         return cls(
             raw["engine"],
             raw["seconds"],
@@ -61,9 +62,14 @@ class PeerSample:
 
 @dataclass(frozen=True)
 class PeersRecord(WorkloadRecord):
-    """A record of `peers`. What is asked of an engine that it has no runs of raises RecordError."""
+    """What `python -m labkit.bench peers` recorded: runs by engine.
 
-    SAMPLE: ClassVar[type] = PeerSample
+    Methods raise RecordError for an engine that the record has no runs of.
+    """
+
+    samples: tuple[PeerSample, ...]
+
+    SAMPLE: ClassVar[type[Sample]] = PeerSample
 
     @property
     def engines(self) -> list[str]:
@@ -72,7 +78,7 @@ class PeersRecord(WorkloadRecord):
 
     @property
     def left_out(self) -> dict[str, str]:
-        """Engines that were meant to run, and why they did not."""
+        """Engines that were meant to run, by name, with the reason why they did not."""
         return self.settings["left_out"]
 
     @property
@@ -108,22 +114,22 @@ class PeersRecord(WorkloadRecord):
 
     @property
     def limit(self) -> float:
-        """The most tokens per second that the bytes allow; the prompts' own work is not in it."""
+        """The most tokens per second that memory bandwidth allows, counting no work for the prompts."""
         return median(sample.tokens / sample.limit_seconds for sample in self.samples)
 
     def comparison(self, engine: str, reference: str) -> Comparison:
-        """Whole runs of two engines, made in turn: above 1 if `reference` is faster."""
-        sides = [tuple(run.seconds for run in self.runs_of(name)) for name in (engine, reference)]
-        return Comparison(engine, reference, *sides, {}, {})
+        """Compare whole runs of two engines, made in turn: a speedup above 1 means `reference` is faster."""
+        theirs, ours = (tuple(run.seconds for run in self.runs_of(name)) for name in (engine, reference))
+        return Comparison(engine, reference, theirs, ours, {}, {})
 
     @property
     def ours(self) -> str:
-        """labkit's last rung."""
+        """The name of labkit's last rung in the record, such as "labkit 10"."""
         return max(engine for engine in self.engines if engine.startswith(OURS))
 
     @property
     def theirs(self) -> str:
-        """The fastest engine that is not labkit."""
+        """The name of the fastest engine that is not labkit."""
         return max((e for e in self.engines if not e.startswith(OURS)), key=self.rate)
 
     def same_tokens(self, engine: str) -> int:
@@ -145,7 +151,8 @@ class PeersRecord(WorkloadRecord):
         return pd.DataFrame.from_dict(rows, orient="index").rename_axis("engine")
 
     def comparison_table(self, reference: str) -> pd.DataFrame:
-        """A row per engine: how much faster whole runs of `reference` are, and whose tokens are the same."""
+        """A row per engine: how much faster whole runs of `reference` are, and how many requests get equal
+        tokens."""
         rows = {}
         for engine in self.engines:
             against = self.comparison(engine, reference)

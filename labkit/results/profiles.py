@@ -7,14 +7,14 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import pandas as pd
 
-from labkit.results.record import Record
+from labkit.results.record import Record, Sample
 from labkit.results.shape import COUNT, NUMBER, POSITIVE, TEXT, Shape
 
 SPANS = [(TEXT, NUMBER, NUMBER)]
 
 
 class Span(NamedTuple):
-    """A piece of time, in microseconds from the step's start."""
+    """A named piece of time in a step, in microseconds; it starts at `start` from the step's start."""
 
     name: str
     start: float
@@ -23,7 +23,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class StepProfile:
-    """One decode step: the named ranges on the CPU, the operators inside them, and the GPU's kernels."""
+    """A profiled decode step: named ranges on the CPU, the operators inside them, and the GPU's kernels."""
 
     batch_size: int
     duration: float  # microseconds
@@ -37,11 +37,12 @@ class StepProfile:
         return sum(span.duration for span in self.kernels) / self.duration
 
     def to_dict(self) -> dict:
-        """For a record; `from_dict` is the way back."""
+        """The JSON form, in which a record holds it; `from_dict` reads it."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, raw: dict) -> "StepProfile":
+        """A profile from its JSON form, checked before."""
         lanes = {
             lane: tuple(Span(*span) for span in raw[lane]) for lane in ("ranges", "operators", "kernels")
         }
@@ -55,7 +56,8 @@ class StepProfile:
         return {name: total / self.duration for name, total in totals.items()}
 
     def table(self) -> pd.DataFrame:
-        """Microseconds and share of each named range, in order of time; the rest of the step last."""
+        """A row per named range, in order of time, and one for the rest of the step: microseconds, share and
+        operators."""
         totals: dict[str, float] = {}
         for span in self.ranges:
             totals[span.name] = totals.get(span.name, 0.0) + span.duration
@@ -75,14 +77,15 @@ class StepProfile:
 
 
 def is_inside(inner: Span, outer: Span) -> bool:
+    """Whether `inner` begins within `outer`."""
     return outer.start <= inner.start < outer.start + outer.duration
 
 
 @dataclass(frozen=True)
 class ProfiledStep:
-    """Steps of `batch_size` requests that were timed, in seconds, and one more that was profiled.
+    """Timed decode steps of `batch_size` requests, in seconds, and one more that was profiled.
 
-    append_paths: of the timed steps together. limit_seconds: the least that such a step can take.
+    append_paths: how often each ran in the timed steps. limit_seconds: the least that such a step can take.
     """
 
     rung: str
@@ -113,11 +116,12 @@ class ProfiledStep:
         return median(self.step_seconds)
 
     def to_dict(self) -> dict:
-        """For a record; `from_dict` is the way back."""
+        """The JSON form, in which a record holds it; `from_dict` reads it."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
+        """A sample from its JSON form, checked before against `SHAPE`."""
         return cls(
             raw["rung"],
             raw["batch_size"],
@@ -130,9 +134,11 @@ class ProfiledStep:
 
 @dataclass(frozen=True)
 class ProfileRecord(Record):
-    """A record of `profile`: a sample per batch size."""
+    """What `python -m labkit.bench profile` recorded: a ProfiledStep per batch size."""
 
-    SAMPLE: ClassVar[type] = ProfiledStep
+    samples: tuple[ProfiledStep, ...]
+
+    SAMPLE: ClassVar[type[Sample]] = ProfiledStep
 
     @property
     def largest(self) -> ProfiledStep:

@@ -1,6 +1,6 @@
 """The figures that the series' write-ups published, and how far they drift between posts.
 
-data/published.json has an entry a post with its figures. Figures of the same command in neighbouring posts
+data/published.json has an entry per post with its figures. Figures of the same command in neighbouring posts
 measure the same code twice: one post's `after` is the next one's `before`. What lies between the two is
 drift, and no published difference smaller than that says anything.
 """
@@ -40,7 +40,7 @@ ROUNDING = 0.0051  # averages are published with two decimals
 
 
 def published_figures(path: Path = PUBLISHED) -> pd.DataFrame:
-    """Every published figure, a row each.
+    """All published figures, a row per figure.
 
     `ratio` is above 1 if `after` is better, whatever the metric. Rungs are None for posts that no rung
     follows, `command` where its flags are not known, the runs where only their average is.
@@ -67,7 +67,7 @@ def headline(rung: str) -> pd.Series:
 
 
 def series_drift(figures: pd.DataFrame | None = None) -> pd.DataFrame:
-    """One post's `after` beside the next post's `before`, a row for each pair with the same command.
+    """A post's `after` beside the next post's `before`: a row per pair of figures of the same command.
 
     Posts are neighbours if their numbers are: a post between them may have changed the code. `drift` is
     before / after - 1. figures: as from `published_figures`, by default those.
@@ -83,7 +83,10 @@ def series_drift(figures: pd.DataFrame | None = None) -> pd.DataFrame:
 
 
 def noise_floor(figures: pd.DataFrame | None = None) -> float:
-    """The largest drift between neighbouring posts, without its sign: 0.01 is one per cent."""
+    """The largest drift between neighbouring posts, without its sign: 0.01 is one per cent.
+
+    figures: as from `published_figures`, by default those.
+    """
     return float(series_drift(figures)["drift"].abs().max())
 
 

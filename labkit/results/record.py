@@ -7,20 +7,21 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar
 from labkit.errors import RecordError
 from labkit.results.shape import COUNT, POSITIVE, TEXT, OrNull, Shape
 
-RECORD = {
+HOST: dict[str, Shape] = {
+    "device": TEXT,
+    "driver": OrNull(TEXT),
+    "cpu": TEXT,
+    "cpu_cores": OrNull(COUNT),
+    "python": TEXT,
+    "torch": TEXT,
+    "triton": OrNull(TEXT),
+}
+RECORD: dict[str, Shape] = {
     "kind": TEXT,
     "date": TEXT,
     "commit": TEXT,
     "command": TEXT,
-    "host": {
-        "device": TEXT,
-        "driver": OrNull(TEXT),
-        "cpu": TEXT,
-        "cpu_cores": OrNull(COUNT),
-        "python": TEXT,
-        "torch": TEXT,
-        "triton": OrNull(TEXT),
-    },
+    "host": HOST,
     "bandwidth": POSITIVE,
     "settings": {"model": TEXT},
     "samples": [{}],
@@ -29,7 +30,7 @@ RECORD = {
 
 @dataclass(frozen=True)
 class Host:
-    """The machine and the versions behind a figure. What it has not, or was not asked for, is None."""
+    """The machine and the versions that a figure was measured with; None for what a machine does not have."""
 
     device: str
     driver: str | None
@@ -42,34 +43,36 @@ class Host:
     transformers: str | None = None  # said where the tests are recorded
 
     def to_dict(self) -> dict[str, str | int | None]:
-        """JSON's form. A field that a record need not have is left out where it is None."""
+        """The JSON form. A field that a record need not have is left out where it is None."""
         raw = asdict(self)
-        return {name: value for name, value in raw.items() if name in RECORD["host"] or value is not None}
+        return {name: value for name, value in raw.items() if name in HOST or value is not None}
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """A host from JSON that was checked."""
+        """A host from its JSON form, checked before."""
         known = {name: raw[name] for name in cls.__dataclass_fields__ if name in raw}
         return cls(**known)
 
 
 class Sample(Protocol):
-    """One thing measured, in raw numbers."""
+    """One thing that a record measured, in raw numbers."""
 
-    SHAPE: ClassVar[Shape]  # of its JSON, which `from_dict` relies on
+    SHAPE: ClassVar[Shape]  # what its JSON form must have, which `from_dict` relies on
 
-    def to_dict(self) -> dict: ...
+    def to_dict(self) -> dict:
+        """The JSON form, in which a record holds the sample."""
 
     @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> "Sample": ...
+    def from_dict(cls, raw: Mapping[str, Any]) -> "Sample":
+        """A sample from its JSON form, checked before against `SHAPE`."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """What a command measured, with all that is needed to judge it. A subclass for each form of samples.
+    """What a command measured, with all that is needed to judge it. There is a subclass per kind of sample.
 
-    bandwidth: of a copy on the device, in bytes per second. settings: the command's flags, and what else it
-    was told.
+    bandwidth: bytes per second of a copy on the device. settings: the command's flags, and what else it was
+    told.
     """
 
     kind: str
@@ -79,18 +82,18 @@ class Record:
     host: Host
     bandwidth: float
     settings: Mapping[str, Any]
-    samples: tuple
+    samples: tuple[Sample, ...]
 
-    SAMPLE: ClassVar[type]  # a Sample
+    SAMPLE: ClassVar[type[Sample]]  # the class of `samples`
     SETTINGS: ClassVar[Shape] = {}
 
     @property
     def model(self) -> str:
-        """What was measured; of a kernel by itself that there was none."""
+        """The name of the model that was measured; for a kernel alone, text that says there was none."""
         return self.settings["model"]
 
     def to_dict(self) -> dict:
-        """JSON's form. The kind comes first: by it a record is found."""
+        """The JSON form. The kind comes first: by it a record is found."""
         return {
             "kind": self.kind,
             "date": self.date,
@@ -104,7 +107,7 @@ class Record:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """A record from JSON that was checked."""
+        """A record from its JSON form, checked before by `check_record`."""
         about = {name: raw[name] for name in ("kind", "date", "commit", "command", "bandwidth", "settings")}
         samples = tuple(cls.SAMPLE.from_dict(sample) for sample in raw["samples"])
         return cls(**about, host=Host.from_dict(raw["host"]), samples=samples)
@@ -112,37 +115,39 @@ class Record:
 
 @dataclass(frozen=True)
 class WorkloadRecord(Record):
-    """A record of requests served together."""
+    """A record of a workload: requests that are served together."""
 
     SETTINGS: ClassVar[Shape] = {"num_requests": COUNT, "max_new_tokens": COUNT, "max_batch_size": COUNT}
 
     @property
     def num_requests(self) -> int:
-        """Requests of the workload."""
+        """How many requests the workload has."""
         return self.settings["num_requests"]
 
     @property
     def max_new_tokens(self) -> int:
-        """Tokens that each request makes, at most."""
+        """The most tokens that a request makes."""
         return self.settings["max_new_tokens"]
 
     @property
     def max_batch_size(self) -> int:
-        """Requests decoded together, at most."""
+        """The most requests that are decoded together."""
         return self.settings["max_batch_size"]
 
 
 class OnRung(Protocol):
     """A sample that was measured on a rung."""
 
-    rung: str
+    @property
+    def rung(self) -> str:
+        """The rung's number, "00"."""
 
 
 S = TypeVar("S", bound=OnRung)
 
 
 def of_rung(samples: Sequence[S], rung: str) -> list[S]:
-    """The samples of a rung. Raises RecordError naming the rungs there are if there are none of this one."""
+    """The samples of a rung, in order. Raises RecordError naming the rungs there are if it has none."""
     if found := [sample for sample in samples if sample.rung == rung]:
         return found
     known = ", ".join(dict.fromkeys(sample.rung for sample in samples))

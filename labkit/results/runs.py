@@ -1,7 +1,7 @@
 """Runs of a workload, rung by rung: what `ladder`, `scheduler` and `streaming` record."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, ClassVar, Self
@@ -12,7 +12,7 @@ import pandas as pd
 from labkit.errors import RecordError
 from labkit.results.comparison import Comparison
 from labkit.results.latency import LatencyMetrics
-from labkit.results.record import WorkloadRecord, of_rung
+from labkit.results.record import Sample, WorkloadRecord, of_rung
 from labkit.results.shape import COUNT, NUMBER, POSITIVE, TEXT, TIME, Shape
 
 NUMBERS = ("seconds", "prefill_seconds", "decode_seconds", "decoded_tokens", "decode_steps")
@@ -22,16 +22,16 @@ ROUNDED = ("ttft", "queue_wait", "tpot", "latency")  # of the latencies: recorde
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a workload. Times are in seconds."""
+    """One run of a workload through an engine. Times are in seconds."""
 
     seconds: float  # from the first arrival to the last token
     prefill_seconds: float
     decode_seconds: float
     decoded_tokens: int  # by decode steps; a request's first token comes from its prefill
     decode_steps: int
-    append_paths: dict[str, int]
+    append_paths: dict[str, int]  # how often each ran
     prompt_lens: tuple[int, ...]  # of each request, in the order they ended
-    new_tokens: tuple[int, ...]
+    new_tokens: tuple[int, ...]  # tokens that each request made
     latency: LatencyMetrics
 
     @property
@@ -53,12 +53,12 @@ class Run:
 
     @property
     def step_us(self) -> float:
-        """Microseconds per decode step, the mean."""
+        """Microseconds per decode step, the mean of the run."""
         return 1e6 * self.decode_seconds / self.decode_steps
 
     @property
     def prefill_share(self) -> float:
-        """The part of the run that prompts take, 0 to 1."""
+        """The part of the run's time that prompts take, 0 to 1."""
         return self.prefill_seconds / self.seconds
 
     @property
@@ -77,7 +77,7 @@ class Run:
         return (np.median(gaps, axis=0) / 1e3).tolist()
 
     def to_dict(self) -> dict:
-        """The raw numbers, for a record; gaps between tokens in microseconds, as `grouped` puts them."""
+        """The JSON form: raw numbers, and the gaps between tokens in microseconds, as `grouped` puts them."""
         rounded = {name: [round(s, 7) for s in getattr(self.latency, name)] for name in ROUNDED}
         return {
             **{name: getattr(self, name) for name in (*NUMBERS, *PER_REQUEST, "append_paths", "tokens")},
@@ -87,7 +87,7 @@ class Run:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """A run from `to_dict`'s form, with what else a sample has beside it."""
+        """A run from its JSON form, as `to_dict` makes it; other keys beside it are ignored."""
         gaps = tuple(seconds for n, us in raw["itl_us"] for seconds in [gap / 1e6 for gap in us] * n)
         latency = LatencyMetrics(
             itl=gaps,
@@ -95,17 +95,14 @@ class Run:
             span=raw["seconds"],
             **{name: tuple(raw[name]) for name in ROUNDED},
         )
-        return cls(
-            **{name: raw[name] for name in NUMBERS},
-            **{name: tuple(raw[name]) for name in PER_REQUEST},
-            append_paths=raw["append_paths"],
-            latency=latency,
-        )
+        fields: dict[str, Any] = {name: raw[name] for name in NUMBERS}
+        fields |= {name: tuple(raw[name]) for name in PER_REQUEST}
+        return cls(**fields, append_paths=raw["append_paths"], latency=latency)
 
 
 @dataclass(frozen=True)
 class RungRun:
-    """A run on a rung. limit_seconds: the least that decoding its tokens can take on its device."""
+    """A workload's run on a rung. limit_seconds: the least that decoding its tokens can take there."""
 
     rung: str
     run: Run
@@ -138,22 +135,25 @@ class RungRun:
         return self.run.decoded_tokens / self.limit_seconds
 
     def to_dict(self) -> dict:
-        """For a record; `from_dict` is the way back."""
+        """The JSON form, in which a record holds it; `from_dict` reads it."""
         return {"rung": self.rung, **self.run.to_dict(), "limit_seconds": self.limit_seconds}
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
+        """A sample from its JSON form, checked before against `SHAPE`."""
         return cls(raw["rung"], Run.from_dict(raw), raw["limit_seconds"])
 
 
 @dataclass(frozen=True)
 class RunsRecord(WorkloadRecord):
-    """A record of `ladder`, `scheduler` or `streaming`.
+    """What `ladder`, `scheduler` or `streaming` of `python -m labkit.bench` recorded: runs by rung.
 
-    What is asked of a rung that it has no runs of raises RecordError.
+    Methods raise RecordError for a rung that the record has no runs of.
     """
 
-    SAMPLE: ClassVar[type] = RungRun
+    samples: tuple[RungRun, ...]
+
+    SAMPLE: ClassVar[type[Sample]] = RungRun
 
     @property
     def runs(self) -> list[Run]:
@@ -186,7 +186,7 @@ class RunsRecord(WorkloadRecord):
         return self.rate(rung) / self.limit
 
     def step_us(self, rung: str) -> float:
-        """Microseconds per decode step: of each run the mean, of those the median."""
+        """A rung's microseconds per decode step: the median of the runs' means."""
         return median(run.step_us for run in self.runs_of(rung))
 
     def step_times_ms(self, rung: str) -> list[float]:
@@ -197,18 +197,17 @@ class RunsRecord(WorkloadRecord):
         return np.median([run.step_times_ms() for run in self.runs_of(rung)], axis=0).tolist()
 
     def prefill_share(self, rung: str) -> float:
-        """The part of a run that prompts take, 0 to 1: the median run."""
+        """The part of a rung's runs that prompts take, 0 to 1: the median."""
         return median(run.prefill_share for run in self.runs_of(rung))
 
     def comparison(self, before: str, after: str, path: str | None = None) -> Comparison:
-        """Two rungs' decode times. path: what `after` is about; the comparison warns if it never ran."""
+        """Compare two rungs' decode times. path: what `after` is about; a warning says if it never ran."""
         return compared_runs(self.runs_of(before), self.runs_of(after), (before, after), path)
 
     def whole_run_comparison(self, before: str, after: str) -> Comparison:
-        """Two rungs' times from the first arrival to the last token, prompts included."""
-        sides = [tuple(run.seconds for run in self.runs_of(rung)) for rung in (before, after)]
-        paths = [total_paths(self.runs_of(rung)) for rung in (before, after)]
-        return Comparison(before, after, *sides, *paths)
+        """Compare two rungs' times from the first arrival to the last token, prompts included."""
+        runs = self.runs_of(before), self.runs_of(after)
+        return compared_runs(*runs, (before, after), measure=lambda run: run.seconds)
 
     def table(self) -> pd.DataFrame:
         """A row per rung: its decode rate, and what it gains over the rung above it in the table."""
@@ -232,15 +231,23 @@ class RunsRecord(WorkloadRecord):
 
 
 def compared_runs(
-    before: Sequence[Run], after: Sequence[Run], names: tuple[str, str], path: str | None = None
+    before: Sequence[Run],
+    after: Sequence[Run],
+    names: tuple[str, str],
+    path: str | None = None,
+    measure: Callable[[Run], float] = lambda run: run.decode_seconds,
 ) -> Comparison:
-    """The decode times of two sides' runs, made in turn. path: what `after` is about."""
-    seconds = [tuple(run.decode_seconds for run in runs) for runs in (before, after)]
-    return Comparison(*names, *seconds, total_paths(before), total_paths(after), path)
+    """Compare two sides' runs, made in turn.
+
+    path: what `after` is about; the comparison warns if it never ran. measure: the time to compare, in
+    seconds; decoding by default.
+    """
+    before_samples, after_samples = (tuple(measure(run) for run in runs) for runs in (before, after))
+    return Comparison(*names, before_samples, after_samples, total_paths(before), total_paths(after), path)
 
 
 def total_paths(runs: Sequence[Run]) -> dict[str, int]:
-    """How often each path was taken in all runs together."""
+    """How often each append path ran in all runs together."""
     return dict(sum((Counter(run.append_paths) for run in runs), Counter()))
 
 
@@ -254,7 +261,7 @@ def rates_table(records: Mapping[str, RunsRecord]) -> pd.DataFrame:
 
 
 def grouped(gaps: Sequence[int], new_tokens: Sequence[int]) -> list[list]:
-    """Gaps of requests one after another -> [how many in a row have the same, theirs], for each such row.
+    """Group requests' gaps, one after another: [neighbours with equal gaps, their gaps] per group.
 
     Requests that are decoded together have the same gaps, token for token. Where a gap is not one between
     two tokens, because chunks are longer, all are one group.

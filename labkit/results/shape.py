@@ -14,7 +14,7 @@ from labkit.errors import RecordError
 
 @dataclass(frozen=True)
 class Kind:
-    """A value without parts. name: as it stands in an error."""
+    """The shape of a value without parts. name: what an error calls it. is_one: whether a value has it."""
 
     name: str
     is_one: Callable[[object], bool]
@@ -22,7 +22,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class OrNull:
-    """null, or a value of that shape."""
+    """The shape of null, or of a value of the given shape."""
 
     shape: "Shape"
 
@@ -38,26 +38,30 @@ Shape = Kind | OrNull | list | tuple | dict
 
 
 def check_shape(name: str, value: object, shape: Shape, where: str = "") -> None:
-    """Raises RecordError saying which part of `name`, at `where`, is missing or not what it must be."""
+    """Raises RecordError unless `value`, at `where` in `name`, has the shape; it says which part has not."""
     if isinstance(shape, Kind):
-        expect(name, where, value, shape.is_one(value), shape.name)
+        if not shape.is_one(value):
+            raise misfit(name, where, value, shape.name)
     elif isinstance(shape, OrNull):
         if value is not None:
             check_shape(name, value, shape.shape, where)
     elif isinstance(shape, list):
         item_shape, *at_least_one = shape
-        expect(name, where, value, isinstance(value, list | tuple), "a list")
-        expect(name, where, value, value or not at_least_one, "a list that is not empty")
+        if not isinstance(value, list | tuple):
+            raise misfit(name, where, value, "a list")
+        if at_least_one and not value:
+            raise misfit(name, where, value, "a list that is not empty")
         for i, item in enumerate(value):
             if not (isinstance(item_shape, Kind) and item_shape.is_one(item)):  # no path where none is needed
                 check_shape(name, item, item_shape, f"{where}[{i}]")
     elif isinstance(shape, tuple):
-        fits = isinstance(value, list | tuple) and len(value) == len(shape)
-        expect(name, where, value, fits, f"a list of {len(shape)}")
+        if not isinstance(value, list | tuple) or len(value) != len(shape):
+            raise misfit(name, where, value, f"a list of {len(shape)}")
         for i, (item, kind) in enumerate(zip(value, shape, strict=True)):
             check_shape(name, item, kind, f"{where}[{i}]")
     else:
-        expect(name, where, value, isinstance(value, dict), "an object")
+        if not isinstance(value, dict):
+            raise misfit(name, where, value, "an object")
         keys = value if str in shape else shape
         if missing := [key for key in keys if key not in value]:
             raise RecordError(f"{name} lacks {', '.join(missing)}{where and f' in {where}'}")
@@ -65,6 +69,6 @@ def check_shape(name: str, value: object, shape: Shape, where: str = "") -> None
             check_shape(name, value[key], shape[str if str in shape else key], f"{where}.{key}".strip("."))
 
 
-def expect(name: str, where: str, value: object, is_right: object, what: str) -> None:
-    if not is_right:
-        raise RecordError(f"{name}: {where or 'what it holds'} must be {what}, not {shown(value)}")
+def misfit(name: str, where: str, value: object, what: str) -> RecordError:
+    """The error that says what the value at `where` must be, and what it is."""
+    return RecordError(f"{name}: {where or 'what it holds'} must be {what}, not {shown(value)}")

@@ -1,4 +1,4 @@
-"""What a notebook draws."""
+"""Figures, and the source of what runs, as a notebook shows them."""
 
 from labkit.show.append_time import draw_append_times
 from labkit.show.block_life import draw_block_lives

@@ -15,8 +15,10 @@ MARKERS = {"indexed": "s", "generic": "^", "full_batch": "o", "identity_pos": "x
 
 @styled
 def draw_append_times(times: Sequence[AppendTime], bandwidth: float) -> Figure:
-    """Two panels, a line a path: the time of one layer's write against B, and the bytes it moves a second
-    beside the copy `bandwidth` of the device, in bytes a second. Both axes are logarithmic.
+    """Draw what one layer's K/V write costs against the batch size B, a line per path of the write.
+
+    Above, the microseconds of a write; below, the bytes that it moves per second, beside `bandwidth`, the
+    bytes per second of a large copy on the same device. Both axes are logarithmic.
     """
     fig, (top, bottom) = figure(6.8, rows=2, sharex=True)
     for path in dict.fromkeys(time.path for time in times):

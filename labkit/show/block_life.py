@@ -10,9 +10,10 @@ from labkit.show.style import BLUE, SKY, figure, styled
 
 @styled
 def draw_block_lives(lives: Mapping[str, Sequence[int]]) -> Figure:
-    """A row per kind of record, by name: each record a box, as long as it was the block's.
+    """Draw how many records describe one block of the cache as it fills, a row per kind of record, by name.
 
-    lives: how many records had been made, after each token that was appended.
+    Each record is a box, as long as it described the block. lives: for each kind, how many records had been
+    made after each appended token.
     """
     fig, axes = figure(0.95 + 0.62 * len(lives))
     for row, created in enumerate(lives.values()):

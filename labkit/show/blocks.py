@@ -10,16 +10,16 @@ from matplotlib.patches import Rectangle
 from labkit.show.style import GREY, INK, PALE, colour, figure, styled
 from labkit.watch.blocks import BlocksSnapshot, SequenceView
 
-CELLS_ACROSS = 25  # tokens that a row of the figure holds
-LARGEST_BLOCK = 16  # what fits beside a sequence's name
+CELLS_ACROSS = 25  # tokens in a row of the figure
+LARGEST_BLOCK = 16  # tokens that fit beside a sequence's name
 
 
 @styled
 def draw_blocks(snap: BlocksSnapshot, title: str = "") -> Figure:
-    """Above: each sequence's tokens in their logical blocks, with the physical block's number.
-    Below: the pool, each block in the colours of those who hold it.
+    """Draw the blocks of a KV cache: above, each sequence's tokens in their logical blocks, with the number
+    of the physical block; below, the pool, each block in the colours of the sequences that hold it.
 
-    Raises ValueError for blocks too large to draw.
+    Raises ValueError for blocks of more than LARGEST_BLOCK tokens, which are too large to draw.
     """
     if snap.block_size > LARGEST_BLOCK:
         raise ValueError(
@@ -94,18 +94,20 @@ def _draw_physical(axes: Axes, snap: BlocksSnapshot, index: int, x: float, y: fl
 
 
 def colour_of(sequence: SequenceView) -> str:
-    """Each request has its own; all entries of the prefix cache share one."""
+    """The colour of a sequence: one per request; all entries of the prefix cache are grey."""
     return GREY if sequence.request_id is None else colour(sequence.request_id)
 
 
 def cell_text(token: str) -> str:
-    """A token as a cell can show it: blanks and line ends visible, long ones cut."""
+    """The text of a token for a narrow cell: blanks and line ends are made visible, and more than 5
+    characters cut."""
     shown = token.replace("\n", "↵").replace(" ", "·")
     return shown if len(shown) <= 5 else shown[:4] + "…"
 
 
 def blocks_slider(snapshots: Sequence[BlocksSnapshot]) -> None:
-    """The same figure with a slider over the snapshots, for JupyterLab."""
+    """Show `draw_blocks` of one of the snapshots, with a slider that picks the step. Needs JupyterLab and
+    ipywidgets."""
     from ipywidgets import IntSlider, interact
 
     def show(step: int) -> None:

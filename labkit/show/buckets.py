@@ -8,7 +8,7 @@ from matplotlib.ticker import MaxNLocator
 
 from labkit.show.style import BLUE, GREY, INK, ORANGE, RED, figure, styled
 
-REASONS = {
+REASONS = {  # by why a step captures: the colour and the words of the legend
     "size": (ORANGE, "this batch size is new"),
     "table": (RED, "its graph was dropped: the table grew"),
 }
@@ -16,10 +16,11 @@ REASONS = {
 
 @styled
 def draw_buckets(policies: Mapping[str, Sequence[int]], max_batch_size: int) -> Figure:
-    """Above, the rows of a step for each batch size, and in the space between the rows that are padding;
-    below, their share. The first policy is drawn full, others as a thin line.
+    """Draw what padding batches to buckets costs: above, the rows of a step against the batch size, below,
+    the share of them that is padding, in per cent.
 
-    policies: buckets, rising, by name; the last of each is at least `max_batch_size`.
+    The first policy is a full line with its padding shaded, the others are thin lines. policies: by name, the
+    buckets in rising order; the last bucket of each is at least `max_batch_size`.
     """
     fig, (rows, share) = figure(5.2, rows=2, sharex=True, height_ratios=(3, 2))
     sizes = range(1, max_batch_size + 1)
@@ -52,10 +53,10 @@ def draw_buckets(policies: Mapping[str, Sequence[int]], max_batch_size: int) -> 
 
 @styled
 def draw_captures(batch_sizes: Sequence[int], columns: Sequence[int], reasons: Sequence[str]) -> Figure:
-    """Step by step: the batch, and where a graph would be captured before the step can run.
+    """Draw the batch size of each step, and mark the steps before which a CUDA graph has to be captured.
 
-    columns: of the block table, at each step. reasons: why a step captures, one of REASONS; "" where it
-    does not.
+    All three sequences have an item per step. columns: how many columns the block table has. reasons: why the
+    step captures, a key of REASONS, or "" where it does not.
     """
     fig, axes = figure(3.6)
     steps = range(1, len(batch_sizes) + 1)

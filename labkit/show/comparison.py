@@ -17,11 +17,12 @@ VERDICT_COLOURS = {"faster": BLUE, "slower": RED}  # grey for every other
 def draw_comparison(
     comparisons: Mapping[str, Comparison], published: Mapping[str, float] | None = None, drift: float = 0.0
 ) -> Figure:
-    """A row a comparison, by label: the ratio of medians as a dot, its interval as a bar, and the verdict.
+    """Draw comparisons by label, a row per comparison: the ratio of the medians as a dot, its interval as a
+    bar, and the verdict in words.
 
-    published: ratios that write-ups state (see `labkit.results.published`), by label, each a hollow diamond;
-    they come without an interval. drift: how far such figures move with nothing changed (0.01 is one per
-    cent), drawn about them as a bar.
+    published: ratios that write-ups state (see `labkit.results.published`), by label, each a hollow diamond
+    without an interval. drift: how far such figures move with nothing changed (0.01 is one per cent), drawn
+    about the diamonds as a bar.
     """
     published = published or {}
     labels = [*comparisons, *published]
@@ -77,7 +78,7 @@ def _text_colour(comparison: Comparison) -> str:
 
 
 def _verdict(comparison: Comparison) -> str:
-    """In words; a comparison whose path never ran has none."""
+    """The verdict in words; a comparison whose path never ran has none, and says so."""
     return f"{comparison.path!r} never ran" if comparison.warning else comparison.verdict
 
 
@@ -89,11 +90,12 @@ def _ratio(comparison: Comparison) -> str:
 def draw_before_after(
     comparison: Comparison, quantity: str = "decoding", tokens: int | None = None
 ) -> Figure:
-    """Before and after: each run a dot, in order from top to bottom, and a bar of their median.
+    """Draw one comparison's runs before and after: each run a dot, in order from top to bottom, and a bar to
+    their median.
 
-    The line on `after` is the ratio's interval, seen from the median of `before`: the ratio is taken round by
-    round, so that it can differ a little from that of the bars. quantity: what was timed. tokens: made by a
-    run; with it the axis is in tokens a second, without it in seconds.
+    The line on `after` is the interval of the ratio, taken from the median of `before`. The ratio is taken
+    round by round, so that it can differ a little from that of the bars. quantity: what was timed. tokens:
+    how many a run made; with it the axis is in tokens per second, without it in seconds per run.
     """
     fig, axes = figure(2.4)
     for row, side in enumerate(("before", "after")):
@@ -126,5 +128,5 @@ def draw_before_after(
 
 
 def _shown(seconds: float | Sequence[float], tokens: int | None) -> np.ndarray:
-    """Seconds as they are, or the rate of `tokens` in that time."""
+    """`seconds` as they are where `tokens` is None; else the rate in tokens per second."""
     return tokens / np.asarray(seconds) if tokens else np.asarray(seconds)

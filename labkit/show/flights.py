@@ -1,4 +1,4 @@
-"""Steps in flight: whose tokens they make, and who gets them."""
+"""Steps in flight: the requests for which each makes a token, and the tokens that are handed out."""
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,7 +12,8 @@ BOX = 0.8
 
 @styled
 def draw_flights(watched: Flights, ends: int | None = None, title: str = "") -> Figure:
-    """A column a step, a row a request: a box where its token was on board, hollow if nobody got it.
+    """Draw the steps that an engine launched, a column per step and a row per request: a box where the step
+    made a token for the request, hollow if that token was thrown away.
 
     ends: the token id that ends a text; its box says so.
     """

@@ -9,7 +9,7 @@ from matplotlib.patches import Rectangle
 
 from labkit.show.style import BLUE, GREY, INK, ORANGE, SKY, figure, styled
 
-COLOURS = {  # of the parts by name, on rungs up to 05, and from rung 07 on
+COLOURS = {  # by the part's name, on rungs up to 05, and from rung 07 on
     "block tables": GREY,
     "append": ORANGE,
     "the rest": SKY,
@@ -22,9 +22,10 @@ Parts = Mapping[str, float]  # microseconds, in the order of the bar
 
 @styled
 def draw_host_shares(pairs: Mapping[str, tuple[Parts, Parts]], names: tuple[str, str]) -> Figure:
-    """Two bars per row, by label: a step's parts before and after, in per cent of the step before.
+    """Draw the host time of decode steps in parts, two bars per pair, by label: a step before and a step
+    after, both in per cent of the step before.
 
-    names: the two rungs.
+    pairs: for each label, the parts before and after, in microseconds. names: of the two rungs.
     """
     fig, axes = figure(1.3 + 0.62 * len(pairs))
     for row, pair in enumerate(pairs.values()):
@@ -54,7 +55,8 @@ def _draw_shares(axes: Axes, y: float, parts: Parts, whole: float, name: str) ->
 
 @styled
 def draw_host_parts(groups: Mapping[str, Mapping[str, Parts]]) -> Figure:
-    """Groups of bars, by name: each engine's step, in parts, in microseconds."""
+    """Draw the host time of decode steps in microseconds: a group of bars per label, a bar per engine, by
+    name, in parts."""
     bars = [(f"{group}, {name}", parts) for group, each in groups.items() for name, parts in each.items()]
     fig, axes = figure(1.25 + 0.34 * len(bars))
     longest = max(sum(parts.values()) for _, parts in bars)

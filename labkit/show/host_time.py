@@ -10,15 +10,16 @@ from matplotlib.ticker import LogLocator
 from labkit.results import HostTime, slope_us
 from labkit.show.style import SERIES, colour, figure, is_wide, styled
 
-MARKERS = "os^D"  # another each time the colours begin again
+MARKERS = "os^D"  # the next one each time the colours begin again
 LABEL_HEIGHT = 0.17  # inches that a label's line needs
 
 
 @styled
 def draw_host_time(series: Mapping[str, Sequence[HostTime]]) -> Figure:
-    """Median host time of a decode step against B, a line a rung, by name, with what a request adds.
+    """Draw the median host time of a decode step against the batch size B: a line per rung, by name, labelled
+    with the microseconds that one more request adds.
 
-    The times of a rung are of at least one batch size, in any order.
+    series: for each rung, times at one batch size or more, in any order.
     """
     fig, axes = figure(max(3.6, 1.2 + 1.2 * LABEL_HEIGHT * len(series)))
     everything = [time.step_us for times in series.values() for time in times]
@@ -59,7 +60,8 @@ def _scale_axes(axes: Axes, batch_sizes: Sequence[int], heights: Sequence[float]
 
 
 def _write_at_line_ends(axes: Axes, ends: Sequence[tuple[str, tuple[float, float], str]]) -> None:
-    """Each line's label to the right of its end; moved apart, and joined to it, where ends are close."""
+    """Write each line's label to the right of its end; where ends are close, the labels are moved apart and
+    joined to them."""
     to_axes = axes.transData + axes.transAxes.inverted()
     heights = [to_axes.transform(end)[1] for _, end, _ in ends]
     gap = LABEL_HEIGHT / (axes.figure.get_figheight() - 1.0)
@@ -75,7 +77,8 @@ def _write_at_line_ends(axes: Axes, ends: Sequence[tuple[str, tuple[float, float
 
 
 def spread(heights: Sequence[float], gap: float) -> list[float]:
-    """Heights between 0 and 1, in the same order, but at least `gap` apart, moved as little as that takes."""
+    """Heights between 0 and 1, in the same order, moved apart as little as it takes to be at least `gap` from
+    each other."""
     groups: list[list[float]] = []  # labels that touch: where each would have the lowest of all labels
     rising = sorted(range(len(heights)), key=heights.__getitem__)
     for rank, i in enumerate(rising):

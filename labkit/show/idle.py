@@ -1,4 +1,4 @@
-"""How much of a steady decode the GPU has nothing to do."""
+"""The share of a steady decode in which the GPU has nothing to do."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,8 @@ BAR = 0.72
 
 @styled
 def draw_idle(steps: Sequence[TracedStep]) -> Figure:
-    """A bar a rung, a group of bars a batch size: the part of a step in which the GPU works."""
+    """Draw the share of each recorded step in which the GPU works: a group of bars per batch size, a bar per
+    rung."""
     batch_sizes = sorted({step.batch_size for step in steps})
     rungs = sorted({step.rung for step in steps})
     fig, axes = figure(1.3 + (0.28 * len(rungs) + 0.14) * len(batch_sizes))

@@ -18,13 +18,14 @@ LIMIT_NAME = "the hardware's limit"
 
 @styled
 def draw_ladder(rates: Mapping[str, Sequence[float]], limit: float | None = None, title: str = "") -> Figure:
-    """Decode tokens a second of the rungs, in order: each run a dot, a box from the median of the rung below
-    to the rung's own, and the factor between them with drift taken out, as `Comparison` has it.
+    """Draw the decode tokens per second of the rungs, in order: each run a dot, a box from the median of the
+    rung below to the rung's own, and the factor between them with drift taken out, as `Comparison` has it.
 
-    The box is blue or red where a comparison with the rung below says faster or slower, and else grey.
-    rates: the runs of each rung, by its number ("03"), made in turn; of two rungs whose runs make no rounds,
-    the factor is the ratio of their medians, and grey. limit: the most tokens a second that the hardware
-    allows. title: by default, the factor gained over all rungs and how near the last comes to the limit.
+    The box is blue or red where a comparison with the rung below says faster or slower, and grey otherwise.
+    rates: tokens per second of the runs of each rung, by its number ("03"), made in turn; where the runs of
+    two rungs make no rounds, the factor is the ratio of their medians, and grey. limit: the most tokens per
+    second that the hardware allows. title: by default, the factor gained over all rungs and how near the last
+    comes to the limit.
     """
     medians = {number: float(np.median(runs)) for number, runs in rates.items()}
     everything = [rate for runs in rates.values() for rate in runs] + [limit] * bool(limit)
@@ -58,7 +59,8 @@ def draw_ladder(rates: Mapping[str, Sequence[float]], limit: float | None = None
 def _draw_step(
     axes: Axes, row: int, start: float, below_runs: Sequence[float], runs: Sequence[float]
 ) -> None:
-    """A rung: pale up to where both it and the rung below reach, then a box of what it gains or loses."""
+    """Draw a rung: pale up to where both it and the rung below reach, then a box of what it gains or
+    loses."""
     rate, below = float(np.median(runs)), float(np.median(below_runs)) if row else start
     factor, colour = _compare(below_runs, runs)
     both = min(below, rate)
@@ -110,13 +112,15 @@ def _write_beside(axes: Axes, row: int, rate: float, limit: float | None) -> Non
 
 
 def rung_label(number: str) -> str:
-    """ "00 An honest paged engine", in lines that fit beside a figure; another name as it is."""
+    """The label of a rung beside a figure: of "00", its number and title on lines that fit. A name that is no
+    rung's is returned as it is."""
     title = f"{number} {LADDER[number].title}" if number in LADDER else number
     return textwrap.fill(title, 26)
 
 
 def ladder_title(medians: Mapping[str, float], limit: float | None) -> str:
-    """The factor from the first rung to the last, and the last one's share of the limit."""
+    """A title in words: the factor from the first median to the last, and the last one's share of the
+    limit."""
     numbers, rates = list(medians), list(medians.values())
     reached = f"{100 * rates[-1] / limit:.1f} % of the limit" if limit else ""
     if len(numbers) == 1:

@@ -6,16 +6,18 @@ from matplotlib.figure import Figure
 
 from labkit.show.style import BLUE, ORANGE, figure, styled
 
-HEIGHT = 0.62  # of a lane's boxes
+HEIGHT = 0.62  # height of a lane's boxes
 LANES = {"host": 1, "GPU": 0}
 
 
 @styled
 def draw_launches(kernels: int, eager_us: float, graph_us: float, shown: int = 30) -> Figure:
-    """The beginning of two steps of the same kernels above each other: one by one, and as a graph.
+    """Draw the beginning of a decode step twice, to scale: its kernels launched one by one, and as one CUDA
+    graph.
 
-    eager_us, graph_us: what each step took as a whole. Drawn as if all launches took the same time, and all
-    kernels: what the figure says is in the sums. shown: how many launches there is room for.
+    kernels: how many the step has. eager_us, graph_us: microseconds that each of the two steps took as a
+    whole. All launches are drawn as if they took the same time, and so are all kernels: only the sums are
+    measured. shown: how many launches are drawn.
     """
     fig, (eager, graph) = figure(3.5, rows=2, sharex=True)
     launch, kernel = eager_us / kernels, graph_us / kernels

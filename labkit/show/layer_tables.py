@@ -12,8 +12,8 @@ from labkit.watch.blocks import LayerTables, PoolUse
 
 @styled
 def draw_tables(tables: Mapping[str, LayerTables]) -> Figure:
-    """A panel per engine, by name: each of its tables a row, each block a box with its place in the pool, in
-    the colour of its request."""
+    """Draw the block tables of all layers, a panel per engine, by name, and a row per table: each block is a
+    box with its place in the pool, in the colour of its request."""
     heights = [max(1.6, 0.8 + 0.6 * shown.num_tables) for shown in tables.values()]
     fig, panels = figure(0.5 + 0.36 * sum(heights), rows=len(tables), height_ratios=heights, squeeze=False)
     for axes, (name, shown) in zip(panels[:, 0], tables.items(), strict=True):
@@ -46,7 +46,8 @@ def draw_tables(tables: Mapping[str, LayerTables]) -> Figure:
 
 @styled
 def draw_pool_use(uses: Mapping[str, Sequence[PoolUse]], num_blocks: int, block_size: int) -> Figure:
-    """Free blocks after each step, a line per engine, by name; and the slots set aside and empty."""
+    """Draw the use of a pool of `num_blocks` blocks after each step, a line per engine, by name: the free
+    blocks, and the slots that are set aside and empty."""
     fig, (top, bottom) = figure(4.2, rows=2, sharex=True)
     widths, shades, styles = (6, 2), (GREY, BLUE), ("-", "--")
     for (name, steps), width, shade, style in zip(uses.items(), widths, shades, styles, strict=True):

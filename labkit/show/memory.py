@@ -10,7 +10,8 @@ from labkit.show.style import BLUE, PALE, RED, figure, styled
 
 @styled
 def draw_reservation(lengths: Sequence[int], max_length: int, block_size: int) -> Figure:
-    """Slots set aside for sequences of these lengths: one row of `max_length` each, or blocks."""
+    """Draw the slots that are set aside for sequences of these lengths: contiguous, a row of `max_length`
+    slots per sequence, or paged, in blocks."""
     fig, axes = figure(2.6)
     used = np.array(lengths)
     paged = -(-used // block_size) * block_size

@@ -8,7 +8,7 @@ from matplotlib.ticker import MaxNLocator
 
 from labkit.show.style import BLUE, GREEN, ORANGE, RED, figure, styled
 
-# By the counter's name: the colour and the words of the legend, the commonest at the bottom of a bar.
+# By the path's name: the colour and the words of the legend, the commonest at the bottom of a bar.
 READY_COLOURS = {
     "in_place": (BLUE, "in place: room and one holder"),
     "boundary": (ORANGE, "boundary: a new block"),
@@ -19,7 +19,8 @@ READY_COLOURS = {
 
 @styled
 def draw_paths(runs: Mapping[str, Sequence[Mapping[str, int]]]) -> Figure:
-    """A panel a run, by its title, and in it a bar a step: its tokens, stacked by the path they took.
+    """Draw the path that each decoded token took, a panel per run, by its title, and a bar per step: its
+    tokens, stacked by path.
 
     runs: as `record_paths` gives them. A step that only admitted requests has no bar.
     """

@@ -21,9 +21,10 @@ def draw_peers(
     notes: Mapping[str, str] | None = None,
     title: str = "",
 ) -> Figure:
-    """Tokens a second of engines, by name: each run a dot, the median a line.
+    """Draw the tokens per second of engines, a row per engine, by name: each run a dot, the median a line.
 
-    limit: the most that the hardware allows. notes: what to write at the right of an engine's row.
+    limit: the most tokens per second that the hardware allows. notes: text at the right of an engine's row,
+    by name.
     """
     notes = notes or {}
     names = sorted(rates, key=lambda name: float(np.median(rates[name])))
@@ -61,7 +62,7 @@ def draw_peers(
 
 
 def _write_columns(axes, row: int, rate: str, note: str) -> None:
-    """The rate, and the note, in columns to the right."""
+    """Write the rate and the note in columns to the right of a row."""
     for text, points, side in ((rate, 55, "right"), (note, 70, "left")):
         axes.annotate(
             text,
@@ -76,9 +77,11 @@ def _write_columns(axes, row: int, rate: str, note: str) -> None:
 
 @styled
 def draw_step_parts(steps: Mapping[str, tuple[Mapping[str, float], Mapping[str, float]]]) -> Figure:
-    """Steps by name ("B = 64"), each two bars: what its parts take, and the least that they could.
+    """Draw what decode steps are made of, two bars per step, by name ("B = 64"): what its parts take, and the
+    least that they could take.
 
-    A step is (parts, floors), microseconds by name; a part without a floor could be nothing at all.
+    steps: (parts, floors) for each, microseconds by the part's name; a part without a floor could take no
+    time at all.
     """
     names = list(dict.fromkeys(part for parts, _ in steps.values() for part in parts))
     colours = dict(zip(names, [*PARTS, GREY, INK], strict=False))

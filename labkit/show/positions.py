@@ -11,14 +11,15 @@ from matplotlib.ticker import MaxNLocator
 from labkit.show.style import BLUE, GREEN, GREY, INK, ORANGE, colour, figure, styled
 from labkit.watch.positions import Positions
 
-# By the counter's name: which of the writes a batch took.
+# By the name of the write's counter.
 WRITE_COLOURS = {"indexed": GREY, "generic": ORANGE, "full_batch": GREEN, "identity_pos": BLUE}
 STRIP = 0.16  # of a panel's height: the strip that names the write
 
 
 @styled
 def draw_positions(runs: Mapping[str, Positions]) -> Figure:
-    """A panel a run, by its title: each request's slot against the step, and below it the write taken.
+    """Draw where the requests of a batch write, a panel per run, by its title: each request's slot against
+    the step, and in a strip below it which of the writes was taken.
 
     Where lines lie on each other, the earlier request's is the wider one.
     """
@@ -58,7 +59,7 @@ def _draw_slots(axes: Axes, run: Positions) -> None:
 
 
 def _draw_strip(axes: Axes, run: Positions) -> None:
-    """A box for each stretch of steps with one write, under the slots."""
+    """Draw a box under the slots for each group of consecutive steps with the same write."""
     span = run.block_size - 1
     height = STRIP * span
     bottom = -0.12 * span - height

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from labkit.ladder import CAPSTONE, LADDER, LESSONS, Lesson
 from labkit.paths import RESULTS, ROOT
-from labkit.results import ProfileRecord, RunsRecord, load, load_gpu_tests
+from labkit.results import HostTimeRecord, ProfileRecord, RunsRecord, load, load_gpu_tests
 from labkit.show.ladder import draw_ladder
 from labkit.show.timeline import draw_timeline
 
@@ -21,14 +21,16 @@ H200 = re.compile(r"(?<=<!-- h200 -->\n).*?(?=\n<!-- /h200 -->)", re.DOTALL)
 H200_RECORDS = ("ladder_036_h200", "ladder_062_device_h200")
 PEER_RECORDS = ("peers_036_h100", "peers_062_h100", "peers_single_h100")
 PEER_ENGINES = ("labkit 10", "transformers, static cache", "transformers, dynamic cache")
-HOST_BATCH = 128  # requests, of the host time shown
+HOST_BATCH = 128  # the batch size of the host time shown
 
 
 def draw_profile(record: ProfileRecord) -> Figure:
+    """Draw the timeline of the record's step with the largest batch."""
     return draw_timeline(record.largest.profile)
 
 
 def draw_recorded_ladder(record: RunsRecord) -> Figure:
+    """Draw the rungs of a recorded ladder, with the limit of its hardware."""
     return draw_ladder(record.rates, record.limit)
 
 
@@ -36,16 +38,19 @@ PICTURES = {"profile_rung00_h100": draw_profile, "ladder_036_h100": draw_recorde
 
 
 def record_hash(name: str) -> str:
+    """The SHA-256 of a record's file, in hexadecimal: a picture carries that of the record it was made
+    from."""
     return hashlib.sha256((RESULTS / f"{name}.json").read_bytes()).hexdigest()
 
 
 def picture(name: str) -> Path:
+    """The path of the picture that is made from a record."""
     return RESULTS / f"{name}.png"
 
 
 def ladder_table() -> str:
-    """The ladder as a Markdown table: what each rung removes, and what an H100 made of it."""
-    end_to_end, host = load("ladder_036_h100"), load("host_time_h100")
+    """A Markdown table with a row per rung: what it removes, and what an H100 made of it."""
+    end_to_end, host = load("ladder_036_h100", RunsRecord), load("host_time_h100", HostTimeRecord)
     numbers = list(LADDER)
     lines = [
         "| rung | lesson | what leaves the hot path | decode tokens/s | against the rung below | host time |",
@@ -64,7 +69,8 @@ def ladder_table() -> str:
 
 
 def peers_table() -> str:
-    """Tokens a second of whole runs, labkit's last rung beside other engines on the same H100."""
+    """A Markdown table of tokens per second in whole runs: labkit's last rung beside other engines on the
+    same H100."""
     lines = [
         "| requests × tokens | " + " | ".join(PEER_ENGINES) + " |",
         "| --- |" + " ---: |" * len(PEER_ENGINES),
@@ -76,7 +82,7 @@ def peers_table() -> str:
 
 
 def h200_line() -> str:
-    """What the last rung reaches on an H200, and how much of that GPU's limit."""
+    """A sentence: what the last rung reaches on an H200, and what share of that GPU's limit that is."""
     reached = []
     for record in map(load, H200_RECORDS):
         rung = list(record.rates)[-1]
@@ -88,7 +94,7 @@ def h200_line() -> str:
 
 
 def gpu_tests_line() -> str:
-    """How the tests that need a GPU ended when `make test-gpu` last ran them."""
+    """A sentence: how the tests that need a GPU ended when `make test-gpu` last ran them."""
     tests = load_gpu_tests()
     return (
         f"Last run: {tests.passed:,} passed, {tests.failed} failed, {tests.skipped} skipped in "
@@ -98,20 +104,24 @@ def gpu_tests_line() -> str:
 
 
 def lesson_link(lesson: Lesson) -> str:
+    """A Markdown link to a lesson's notebook, by its title."""
     return f"[{lesson.title}](notebooks/{lesson.notebook})"
 
 
 def first_clause(text: str) -> str:
+    """The text before the first colon, or all of it."""
     return text.split(":")[0]
 
 
 def step_from(record: RunsRecord, below: str, rung: str) -> str:
+    """A rung against the one below in words: the speed-up, its interval and the verdict."""
     step = record.comparison(below, rung)
     low, high = step.interval
     return f"×{step.speedup:.3f} ({low:.3f} to {high:.3f}): {step.verdict}"
 
 
 def main() -> None:
+    """Make the README's pictures, and write its tables and sentences between their markers."""
     matplotlib.use("agg")
     for name, draw in PICTURES.items():
         # The record's hash goes into the file, so that a test can tell a picture of older results.

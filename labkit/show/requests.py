@@ -1,4 +1,4 @@
-"""The life of requests, from the moments that completions carry."""
+"""The life of requests on the clock, from the moments that completions carry."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -11,7 +11,7 @@ from labkit.show.style import BLUE, GREY, INK, ORANGE, figure, styled
 
 
 class Timing(Protocol):
-    """Moments in seconds, on one clock."""
+    """The moments of a request, in seconds on one clock: arrival, admission, and each of its tokens."""
 
     arrived: float
     admitted: float
@@ -19,7 +19,7 @@ class Timing(Protocol):
 
 
 class Timed(Protocol):
-    """What is drawn of a completion."""
+    """A completion as `draw_requests` needs it: the id of the request and its moments."""
 
     request_id: int
     timing: Timing
@@ -27,7 +27,8 @@ class Timed(Protocol):
 
 @styled
 def draw_requests(completions: Sequence[Timed]) -> Figure:
-    """A row a request: waiting, prefill, and a tick for each token. Milliseconds from the first arrival."""
+    """Draw the life of requests, a row per request: queue wait, prefill, decode, and a tick per token. The
+    axis is in milliseconds from the first arrival."""
     fig, axes = figure(0.9 + 0.26 * len(completions))
     origin = min(c.timing.arrived for c in completions)
     for row, completion in enumerate(completions):

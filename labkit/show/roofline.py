@@ -11,7 +11,8 @@ from labkit.show.style import BLUE, GREY, INK, PALE, colour, figure, styled
 
 @dataclass(frozen=True)
 class RooflinePoint:
-    """A measured piece of work."""
+    """A measured piece of work: its floating-point operations, the bytes that it moves, and the seconds that
+    it took."""
 
     label: str
     flops: float
@@ -20,16 +21,22 @@ class RooflinePoint:
 
     @property
     def intensity(self) -> float:
+        """Arithmetic intensity, in FLOP per byte moved."""
         return self.flops / self.bytes
 
     @property
     def rate(self) -> float:
+        """Floating-point operations per second."""
         return self.flops / self.seconds
 
 
 @styled
 def draw_roofline(points: Sequence[RooflinePoint], bandwidth: float, peak: float) -> Figure:
-    """Rate against intensity. bandwidth: bytes a second; peak: FLOP a second, both measured."""
+    """Draw measured work under the device's roofline: FLOP per second against FLOP per byte, on logarithmic
+    axes.
+
+    bandwidth: bytes per second; peak: FLOP per second; both measured.
+    """
     fig, axes = figure(4.2)
     ridge = peak / bandwidth
     low = min([p.intensity for p in points] + [ridge]) / 4
@@ -59,7 +66,11 @@ def draw_roofline(points: Sequence[RooflinePoint], bandwidth: float, peak: float
 def draw_limit(
     batch_sizes: Sequence[int], limit_seconds: Sequence[float], step_seconds: Sequence[float], device: str
 ) -> Figure:
-    """Decode throughput measured, beside the most that the measured bandwidth allows, for each batch size."""
+    """Draw the measured decode throughput beside the most that the measured bandwidth allows, for each batch
+    size.
+
+    limit_seconds, step_seconds: for each batch size, the least time of a decode step and its measured time.
+    """
     fig, axes = figure(0.9 + 0.65 * len(batch_sizes))
     rows, sizes = np.arange(len(batch_sizes)), np.array(batch_sizes)
     allowed, reached = sizes / limit_seconds, sizes / step_seconds

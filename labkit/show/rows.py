@@ -1,4 +1,4 @@
-"""Which rows of the block table were made anew, step by step, and why; and what that does to a step."""
+"""The rows of the block table that were made anew, step by step, and why; and what that does to a step."""
 
 from collections.abc import Mapping, Sequence
 
@@ -21,7 +21,7 @@ from labkit.show.style import (
     styled,
 )
 
-REASONS = {  # of `watch.record_rows`: the colour and the words of the legend
+REASONS = {  # by the reason that `watch.record_rows` gives: the colour and the words of the legend
     "kept": (PALE, "kept: the blocks are the same"),
     "first": (GREY, "first: there was no row yet"),
     "boundary": (BLUE, "boundary: one more block"),
@@ -34,8 +34,8 @@ REASONS = {  # of `watch.record_rows`: the colour and the words of the legend
 
 @styled
 def draw_rows(rows: pd.DataFrame, layer_idx: int = 0) -> Figure:
-    """A row a request, a column a step: whether its row of the block table was made anew, and why. The
-    number is that of the tokens it held.
+    """Draw one layer's rows of the block table, a row per request and a column per step: whether the row was
+    made anew, and why; in the cell, the tokens in the cache when the step began.
 
     rows: as `watch.record_rows` gives them. A step that only admitted requests is an empty column.
     """
@@ -63,7 +63,8 @@ def draw_rows(rows: pd.DataFrame, layer_idx: int = 0) -> Figure:
 
 @styled
 def draw_step_times(series: Mapping[str, Sequence[float]], mark_every: int) -> Figure:
-    """A line a rung, by name: milliseconds of each decode step. Every `mark_every` steps has a mark below."""
+    """Draw the milliseconds of each decode step, a line per rung, by name. There is a mark below every
+    `mark_every` steps."""
     fig, axes = figure(3.2)
     for i, (name, times) in enumerate(series.items()):
         axes.plot(range(1, len(times) + 1), times, color=colour(i), lw=1, label=name)

@@ -14,9 +14,10 @@ Sides = tuple[Sequence[float], Sequence[float]]
 
 @styled
 def draw_runs(pairs: Mapping[str, Sides], unit: str = "tokens a second") -> Figure:
-    """A panel a pair of sides, by its title: each run a dot, each mean a line, and where the ranges overlap.
+    """Draw single runs before and after, a panel per pair, by its title: each run a dot, each side's mean a
+    line, and the range that both sides cover.
 
-    pairs: the runs before and the runs after.
+    pairs: for each title, the figures of the runs before and of the runs after, in `unit`.
     """
     fig, panels = figure(0.4 + 1.45 * len(pairs), rows=len(pairs), squeeze=False)
     for axes, (title, sides) in zip(panels[:, 0], pairs.items(), strict=True):
@@ -38,7 +39,8 @@ def draw_runs(pairs: Mapping[str, Sides], unit: str = "tokens a second") -> Figu
 
 
 def overlap(before: Sequence[float], after: Sequence[float]) -> tuple[float, float] | None:
-    """The stretch that both sides' ranges cover; None if every run of one side is above all of the other."""
+    """The interval that the ranges of both sides cover; None if every run of one side is above every run of
+    the other."""
     low, high = max(min(before), min(after)), min(max(before), max(after))
     return (low, high) if low <= high else None
 

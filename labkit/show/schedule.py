@@ -1,4 +1,4 @@
-"""Who works when: the host and the GPU, step by step."""
+"""The host and the GPU on one clock: what each of them works on, step by step."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from labkit.show.style import BLUE, GREEN, INK, ORANGE, PALE, figure, styled
 
 
 class Busy(NamedTuple):
-    """A piece of work of one step: `start` to `end`, in microseconds."""
+    """A piece of work of one step, on the host or on the GPU: from `start` to `end`, in microseconds."""
 
     lane: str  # "host" or "GPU"
     work: str  # one of WORK
@@ -20,7 +20,7 @@ class Busy(NamedTuple):
     end: float
 
 
-WORK = {  # the colours, of even and odd steps, and the words of the legend
+WORK = {  # by the kind of work: its colours, in even and odd steps, and the words of the legend
     "launch": ((BLUE, BLUE), "host: make room, launch"),
     "accept": ((ORANGE, ORANGE), "host: read, end requests, hand out"),
     "gpu": ((GREEN, "#7FCEB9"), "GPU: the step itself"),
@@ -33,9 +33,10 @@ BOX = 0.8
 def draw_schedules(
     schedules: Mapping[str, Sequence[Busy]], notes: Mapping[str, str] | None = None, end: float | None = None
 ) -> Figure:
-    """A pair of lanes a schedule, by name, all on one clock; each box has its step's number.
+    """Draw when the host and the GPU work, two lanes per schedule, by name, all on one clock; each box has
+    its step's number.
 
-    notes: a line for a schedule, under its name. end: where the clock ends, in microseconds.
+    notes: a line of text under a schedule's name. end: where the clock ends, in microseconds.
     """
     fig, all_axes = figure(0.9 + 1.25 * len(schedules), len(schedules), sharex=True, squeeze=False)
     end = end or max(busy.end for schedule in schedules.values() for busy in schedule)

@@ -8,7 +8,7 @@ from matplotlib.ticker import MaxNLocator
 from labkit.show.style import BLUE, GREEN, INK, ORANGE, PALE, PURPLE, figure, styled
 from labkit.watch.sends import Sends
 
-SENT = {  # of a request, in a step: the colour and the words of the legend
+SENT = {  # by what a step sends for a request: the colour and the words of the legend
     "nothing": (PALE, "nothing"),
     "boundary": (BLUE, "its row: one more block"),
     "copy_on_write": (ORANGE, "its row: its last block is a copy now"),
@@ -19,9 +19,11 @@ MAPPING = (PURPLE, "slot_mapping")
 
 @styled
 def draw_sends(sends: Sends) -> Figure:
-    """A row a request and a column a step: what was sent of it; in a cell its slot, and a c where its last
-    block was copied. Above, whether the mapping was sent; below, the numbers in all. A step that only
-    admitted requests is an empty column.
+    """Draw what the host sends to the device, a row per request and a column per step: what was sent for the
+    request; in the cell its slot, and a c where its last block was copied.
+
+    The row above says whether the slot mapping was sent, the row below how many numbers were sent in all. A
+    step that only admitted requests is an empty column.
     """
     requests = sorted(sends.requests["request"].unique())
     labels = ["slot_mapping", *(f"request {request}" for request in requests), "numbers sent"]

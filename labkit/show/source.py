@@ -10,12 +10,14 @@ from labkit.paths import ROOT
 
 
 def show_source(*objects: object) -> Markdown:
-    """Functions, methods or classes of the package as they stand in it, each under its file's name."""
+    """The source of functions, methods or classes of the package, as Markdown, each under the name of its
+    file."""
     return Markdown("\n".join(_fenced(obj) for obj in objects))
 
 
 def show_diff(before: object, after: object) -> Markdown:
-    """What changes from one function, method or class of the package to another, line by line."""
+    """The source of one function, method or class of the package and what changes to another, line by line,
+    as Markdown."""
     lines = difflib.unified_diff(
         _source(before).splitlines(), _source(after).splitlines(), n=100, lineterm=""
     )

@@ -1,4 +1,5 @@
-"""Attention with its tokens split among programs: how many there are, who reads what, how long it takes."""
+"""Attention with its tokens split among programs: how many programs there are, which tokens each reads, and
+how long it takes."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,7 +14,11 @@ from labkit.show.style import BLUE, GREY, INK, colour, figure, styled
 def draw_programs(
     batch_sizes: Sequence[int], num_heads: int, splits: Sequence[int], multiprocessors: int
 ) -> Figure:
-    """Programs of one layer's attention against the batch size: one a request and head, and split."""
+    """Draw the programs of one layer's attention against the batch size: one program per request and head,
+    and split.
+
+    splits: programs per request and head, for each batch size. multiprocessors: of the GPU, as a line.
+    """
     fig, axes = figure(3.6)
     one = [B * num_heads for B in batch_sizes]
     split = [rows * s for rows, s in zip(one, splits, strict=True)]
@@ -43,13 +48,14 @@ def draw_programs(
     return fig
 
 
-# The first token, the number of tokens and the program of each piece.
+# (first token, number of tokens, program) of each piece
 Pieces = Sequence[tuple[int, int, int]]
 
 
 @styled
 def draw_shares(ways: Mapping[str, Mapping[str, Pieces]]) -> Figure:
-    """A panel for each way to split, a row a request, by name: its tokens in pieces, coloured by program."""
+    """Draw how tokens are split among programs, a panel per way to split and a row per request, by name: its
+    tokens in pieces, coloured by program."""
     num_rows = sum(len(requests) for requests in ways.values())
     fig, all_axes = figure(1.0 + 0.5 * num_rows, rows=len(ways), sharex=True)
     for axes, (way, requests) in zip(all_axes, ways.items(), strict=True):
@@ -77,8 +83,11 @@ def _draw_pieces(axes: Axes, row: int, pieces: Pieces) -> None:
 
 @styled
 def draw_attention_times(times: Sequence[AttentionTime], bandwidth: float) -> Figure:
-    """One layer's time against the context, and what it moves per second as a share of the copy `bandwidth`
-    of the device, in bytes per second: a colour per batch size."""
+    """Draw one layer's attention against the context length, a colour per batch size: above its time, below
+    the bytes that it moves per second.
+
+    bandwidth: bytes per second of a large copy on the device, of which the lower panel shows the per cent.
+    """
     fig, (top, bottom) = figure(6.2, rows=2, sharex=True)
     sizes = sorted({time.batch_size for time in times})
     for i, batch_size in enumerate(sizes):

@@ -1,4 +1,5 @@
-"""The kernels of a layer and of a step: what each stands for, and where the time of a recorded step goes."""
+"""The kernels of a layer and of a step: the operations that each replaces, and where the time of a recorded
+step goes."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -12,13 +13,15 @@ from labkit.results import TracedStep
 from labkit.results.kernels import group_us
 from labkit.show.style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, figure, styled
 
+# By the kind of a kernel; and, in order, those of the groups of `results.kernels`.
 KERNEL_COLOURS = {"product": BLUE, "attention": ORANGE, "other": GREY}
 GROUP_COLOURS = (BLUE, SKY, ORANGE, GREEN, PURPLE, GREY)
 BOX = 0.62  # height of a kernel's box, or a step's bar
 
 
 class KernelBox(NamedTuple):
-    """A kernel of a layer: `spans` kernels of the row above are in it, and it writes so many numbers."""
+    """A kernel of a layer: how many kernels of the row above it replaces (`spans`), and how many numbers it
+    writes to memory."""
 
     name: str
     spans: int
@@ -26,14 +29,15 @@ class KernelBox(NamedTuple):
 
     @property
     def kind(self) -> str:
+        """ "product", "attention" or "other", by the kernel's name: a key of KERNEL_COLOURS."""
         is_product = "linear" in self.name
         return "product" if is_product else "attention" if "attention" in self.name else "other"
 
 
 @styled
 def draw_layer_kernels(rows: Mapping[str, Sequence[KernelBox]]) -> Figure:
-    """A row of boxes for each way to compute a layer, by name, in order; under a box the numbers that it
-    writes to memory."""
+    """Draw the kernels of one layer, a row of boxes for each way to compute it, by name, in order; under a
+    box, how many numbers it writes to memory."""
     fig, axes = figure(0.75 + 0.95 * len(rows))
     for row, boxes in enumerate(rows.values()):
         left = 0
@@ -65,7 +69,11 @@ def _draw_box(axes: Axes, left: float, row: int, box: KernelBox) -> None:
 
 @styled
 def draw_step_kernels(steps: Mapping[str, TracedStep], limits_us: Mapping[str, float]) -> Figure:
-    """A bar per step, by name: its kernels' times one behind the other, by group, and a line at its limit."""
+    """Draw the GPU time of recorded steps, a bar per step, by name: its kernels' times one after the other,
+    by group, and a line at its limit.
+
+    limits_us: the least microseconds that each step could take, by name.
+    """
     fig, axes = figure(1.5 + 0.5 * len(steps))
     for row, (name, step) in enumerate(steps.items()):
         left = 0.0
@@ -89,9 +97,10 @@ def draw_step_kernels(steps: Mapping[str, TracedStep], limits_us: Mapping[str, f
 def draw_errors(
     panels: Mapping[str, Mapping[str, Sequence[float]]], x: Sequence[float], seen: float
 ) -> Figure:
-    """Errors against the mean of a row in standard deviations: a panel each, by title, a line a formula.
+    """Draw relative errors against the mean of a row in its standard deviations, a panel per table, by title,
+    and a line per formula, by name.
 
-    seen: the largest such mean that was met in a model, as a line across all panels.
+    x: the means. seen: the largest mean that was met in a trained model, as a line across all panels.
     """
     fig, all_axes = figure(2.9 * len(panels), rows=len(panels), sharex=True)
     for axes, (title, lines) in zip(np.atleast_1d(all_axes), panels.items(), strict=True):

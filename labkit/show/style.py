@@ -40,7 +40,8 @@ Draw = TypeVar("Draw", bound=Callable[..., Figure])
 
 
 def styled(draw: Draw) -> Draw:
-    """A function that draws a figure, drawing it in the house's style and leaving the reader's own alone."""
+    """Decorate a function that draws a figure: it draws in the package's style, and the reader's own settings
+    of matplotlib stay as they are."""
 
     @wraps(draw)
     def in_style(*args, **kwargs) -> Figure:
@@ -51,11 +52,13 @@ def styled(draw: Draw) -> Draw:
 
 
 def figure(height: float, rows: int = 1, **subplot_options) -> tuple[Figure, Axes]:
-    """A figure of the house's width, `height` inches high; the axes of `rows` panels one above the other."""
+    """A new figure of the package's width, `height` inches high, and the axes of its `rows` panels, one below
+    the other."""
     return plt.subplots(rows, figsize=(WIDTH, height), layout="constrained", **subplot_options)
 
 
 def colour(index: int) -> str:
+    """The colour of the series with this index; colours repeat after SERIES is used up."""
     return SERIES[index % len(SERIES)]
 
 

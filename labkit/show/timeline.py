@@ -1,4 +1,4 @@
-"""A profiled step on the clock."""
+"""A profiled decode step on the clock."""
 
 from matplotlib.figure import Figure
 
@@ -10,7 +10,8 @@ BOX = 0.7  # height of a lane's boxes
 
 @styled
 def draw_timeline(profile: StepProfile) -> Figure:
-    """One step: the named ranges, the operators that Python called, and, on a GPU, its kernels."""
+    """Draw one profiled step on the clock, a lane each: the named ranges, the operators that Python called,
+    and, on a GPU, its kernels."""
     lanes = ["named ranges", "PyTorch operators"]
     if profile.kernels:
         lanes.append(f"GPU kernels\n(busy {100 * profile.gpu_busy:.0f} %)")
@@ -32,4 +33,5 @@ def draw_timeline(profile: StepProfile) -> Figure:
 
 
 def bars(spans: tuple[Span, ...] | list[Span]) -> list[tuple[float, float]]:
+    """(start, duration) of each span in milliseconds, as `broken_barh` takes them."""
     return [(span.start / 1e3, span.duration / 1e3) for span in spans]

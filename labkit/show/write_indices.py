@@ -10,16 +10,17 @@ from labkit.show.style import BLUE, INK, PALE, figure, styled
 
 INDICES = ("batch_idx", "block_idx", "pos")
 MOST_REQUESTS = 16  # with more, a cell is too narrow for its number
-Told = Mapping[str, Sequence[int] | int]
+Told = Mapping[str, Sequence[int] | int]  # by the index's name: a tensor's numbers, or one number
 
 
 @styled
 def draw_write_indices(ways: Mapping[str, Told]) -> Figure:
-    """A group a way of writing, by its title: each index as a strip with a cell a request.
+    """Draw what the host tells the GPU about one layer's write, a group per way of writing, by its title:
+    each index is a strip with a cell per request.
 
-    ways: for each, the indices that the host tells, by name: a list is a tensor that is copied to the GPU, a
-    number is an argument of the kernel, and what is missing the kernel knows by itself. Raises ValueError
-    for a batch too large to draw.
+    ways: for each way, the indices that the host tells, by name: a list is a tensor that is copied to the
+    GPU, a number is an argument of the kernel, and what is missing the kernel knows by itself. Raises
+    ValueError for a batch of more than MOST_REQUESTS requests.
     """
     batch_size = max(len(value) for told in ways.values() for value in told.values() if is_tensor(value))
     if batch_size > MOST_REQUESTS:
@@ -41,6 +42,7 @@ def draw_write_indices(ways: Mapping[str, Told]) -> Figure:
 
 
 def is_tensor(value: Sequence[int] | int) -> bool:
+    """Whether an index is told as a tensor: a list of numbers, not one number."""
     return not isinstance(value, int)
 
 

@@ -1,18 +1,20 @@
 """Which blocks of the KV cache hold what, taken from a live engine."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
 from labkit.engine import InferenceEngine, InferenceSession
+from labkit.kvcache.prefix_cache import PrefixEntry
 
 
 @dataclass(frozen=True)
 class SequenceView:
-    """A sequence and where one layer keeps it."""
+    """A request or prefix-cache entry, its tokens, and the blocks in which one layer keeps them."""
 
     label: str
-    request_id: int | None  # None: it is an entry of the prefix cache
+    request_id: int | None  # None for an entry of the prefix cache
     tokens: tuple[str, ...]
     block_indices: tuple[int, ...]
 
@@ -27,16 +29,16 @@ class BlockView:
 
 @dataclass(frozen=True)
 class BlocksSnapshot:
-    """One layer's pool at a moment."""
+    """One layer's pool at one moment: its sequences, and its blocks that are in use."""
 
     layer_idx: int
     block_size: int
     num_blocks: int
     sequences: tuple[SequenceView, ...]
-    blocks: dict[int, BlockView]  # by block index; those not named are free
+    blocks: dict[int, BlockView]  # by block index; all others are free
 
     def table(self) -> pd.DataFrame:
-        """Each sequence's block table in words."""
+        """The block tables as a table of text: a row per sequence."""
         rows = [
             {
                 "sequence": s.label,
@@ -53,7 +55,7 @@ class BlocksSnapshot:
 def snapshot(engine: InferenceEngine, layer_idx: int = 0) -> BlocksSnapshot:
     """What layer `layer_idx` of a live engine holds: running requests first, then prefix entries."""
     decode, manager = engine.model.tokenizer.decode, engine.kv_manager
-    holders = [
+    holders: list[tuple[str, int | None, InferenceSession | PrefixEntry, Sequence[int]]] = [
         (f"request {r.request_id}", r.request_id, session, r.token_ids)
         for r, session in engine.scheduler.running.items()
     ]
@@ -74,7 +76,7 @@ def snapshot(engine: InferenceEngine, layer_idx: int = 0) -> BlocksSnapshot:
 
 
 def record_steps(engine: InferenceEngine, num_steps: int) -> list[BlocksSnapshot]:
-    """Run `num_steps` steps; the snapshots before the first and after each. Tokens made are not kept."""
+    """Run `num_steps` steps; snapshots before the first and after each. Tokens are not kept."""
     snapshots = [snapshot(engine)]
     for _ in range(num_steps):
         engine.step()
@@ -92,7 +94,7 @@ class LayerTables:
 
 
 def layer_tables(engine: InferenceEngine) -> LayerTables:
-    """What the tables of a live engine say now."""
+    """The block tables of a live engine's running requests, as they are now."""
     manager = engine.kv_manager
     places = {r.request_id: block_places(engine, s) for r, s in engine.scheduler.running.items()}
     return LayerTables(manager.num_layers, manager.num_tables, places)
@@ -106,7 +108,7 @@ def block_places(engine: InferenceEngine, session: InferenceSession) -> list[tup
 
 @dataclass(frozen=True)
 class PoolUse:
-    """One layer's pool after a step."""
+    """How one layer's pool is used after a step: free blocks, tokens, and slots that hold none."""
 
     free_blocks: int
     tokens: int  # in blocks of running requests, a shared block's once for each holder

@@ -8,7 +8,7 @@ from types import FrameType
 
 @contextmanager
 def profiled_by(on_event: Callable[[FrameType, str, object], None]) -> Iterator[None]:
-    """Inside the block, `on_event` hears of every call and return: see `sys.setprofile`."""
+    """Inside the block, `on_event` is called at every Python call and return, as by `sys.setprofile`."""
     previous = sys.getprofile()
     sys.setprofile(on_event)
     try:

@@ -1,15 +1,17 @@
 """A step's operators, captured as they run and replayed without the Python around them."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
 from labkit.engine import InferenceEngine
 from labkit.engine.step.device import DeviceStep
+from labkit.engine.step.host import DecodeStep
 from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.watch.launches import device_step_of, kernels_as_launches
 from labkit.watch.operators import OperatorMode, tensors_of
@@ -17,7 +19,7 @@ from labkit.watch.replaced import replaced
 
 
 class CapturedLaunch(NamedTuple):
-    """One thing that the device was asked for, and the very tensors that it was asked with."""
+    """A kernel or operator that was launched, with the very tensors that it was given and those it made."""
 
     name: str
     function: Callable
@@ -27,7 +29,7 @@ class CapturedLaunch(NamedTuple):
 
     @property
     def inputs(self) -> list:
-        """Tensors, and whatever else was said."""
+        """All arguments, flattened: tensors, numbers and the like."""
         return tree_leaves((self.args, self.kwargs))
 
 
@@ -43,20 +45,24 @@ class ToyGraph(OperatorMode):
         super().__init__()
         self.launches: list[CapturedLaunch] = []
 
-    def on_operator(self, func, args, kwargs, out) -> None:
+    def on_operator(self, func: OpOverload, args: tuple, kwargs: dict, out: object) -> None:
+        """Remember an operator; the profiler's are none."""
         if func.namespace != "profiler":
             self.remember(f"{func.namespace}.{func.overloadpacket.__name__}", func, args, kwargs, out)
 
-    def on_kernel(self, name, function, args, kwargs, out) -> None:
+    def on_kernel(self, name: str, function: Callable, args: tuple, kwargs: dict, out: object) -> None:
+        """Remember a function from `as_kernel` as one launch."""
         # A kernel finds lengths on the device, so the numbers that its plain twin takes do not count.
         name = getattr(function, "__name__", name)
         self.remember(name, lambda *_: function(*args, **kwargs), tensors_of(args), {}, out)
 
     def remember(self, name: str, function: Callable, args: tuple, kwargs: dict, out: object) -> None:
+        """Add a launch of `function`, which replaying calls again."""
         self.launches.append(CapturedLaunch(name, function, args, kwargs, tensors_of(out)))
 
     @torch.inference_mode()
     def replay(self) -> None:
+        """Run all that was remembered once more, in order, with results at the addresses of the capture."""
         for launch in self.launches:
             made = tensors_of(launch.function(*launch.args, **launch.kwargs))
             for remembered, new in zip(launch.outputs, made, strict=True):
@@ -67,7 +73,9 @@ class ToyGraph(OperatorMode):
 def capture(
     device_step: DeviceStep, batch_size: int, is_greedy: bool, *, as_launches: bool = True
 ) -> tuple[ToyGraph, Tensor]:
-    """A graph of the step, and where its tokens lie. The slots that are mapped move on, as in any step.
+    """Capture a step of `batch_size` requests: the graph, and the tensor [B] that its tokens lie in.
+
+    The slots that are mapped advance, as in any step.
 
     as_launches: attention is remembered as one launch, as on a GPU, and not by what its plain twin does.
     """
@@ -79,27 +87,48 @@ def capture(
 
 
 def longest_possible(device_step: DeviceStep) -> int:
-    """The length that a table has room for: what plain attention is told in place of the batch's longest."""
+    """The most tokens that a block table has room for, which plain attention takes as the longest context."""
     return device_step.slots.block_tables.shape[2] * device_step.attention.kv_manager.block_size
 
 
 def captured_steps(engine: InferenceEngine, num_steps: int, bucket: int | None = None) -> list[ToyGraph]:
-    """The engine's next steps, each captured as it runs: all that makes a token from the last one.
+    """Run `num_steps` steps of the engine, and capture each: all that makes a token from the last one.
 
-    With state on the device that is the `DeviceStep`; else it begins with Python's lists, and so does this.
-    bucket: the rows that a batch is padded to, where there is a `DeviceStep`.
+    With state on the device that is the `DeviceStep`; on lower rungs it begins with Python's lists.
+    bucket: the number of rows that a batch is padded to, where there is a `DeviceStep`.
     """
-    step, graphs = engine.decode_step, []
+    step = engine.decode_step
+    graphs: list[ToyGraph] = []
+    if isinstance(step, ResidentDecodeStep):
+        capturing = capturing_device_steps(step, device_step_of(engine), bucket, graphs)
+    else:
+        capturing = capturing_host_steps(step, graphs)
+    with capturing:
+        for _ in range(num_steps):
+            engine.step()
+    return graphs
 
-    def capturing_device_step(_: Callable) -> Callable:
-        def capturing(batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
-            graph, token_ids = capture(device_step_of_engine, bucket or batch_size, is_greedy)
+
+def capturing_device_steps(
+    step: ResidentDecodeStep, device_step: DeviceStep, bucket: int | None, graphs: list[ToyGraph]
+) -> AbstractContextManager:
+    """Inside the block, each launch of the device's step is captured and added to `graphs`."""
+
+    def wrapper(_: Callable) -> Callable:
+        def launch(batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
+            graph, token_ids = capture(device_step, bucket or batch_size, is_greedy)
             graphs.append(graph)
             return token_ids[:batch_size]
 
-        return capturing
+        return launch
 
-    def capturing_whole_step(inner: Callable) -> Callable:
+    return replaced(step, "device_step", wrapper)
+
+
+def capturing_host_steps(step: DecodeStep, graphs: list[ToyGraph]) -> AbstractContextManager:
+    """Inside the block, each step that begins on the host is captured whole and added to `graphs`."""
+
+    def wrapper(inner: Callable) -> Callable:
         def next_tokens(*args: object) -> object:
             with kernels_as_launches(step, graph := ToyGraph()), graph:
                 token_ids = inner(*args)
@@ -108,12 +137,4 @@ def captured_steps(engine: InferenceEngine, num_steps: int, bucket: int | None =
 
         return next_tokens
 
-    if isinstance(step, ResidentDecodeStep):
-        device_step_of_engine = device_step_of(engine)
-        capturing = replaced(step, "device_step", capturing_device_step)
-    else:
-        capturing = replaced(step, "next_tokens", capturing_whole_step)
-    with capturing:
-        for _ in range(num_steps):
-            engine.step()
-    return graphs
+    return replaced(step, "next_tokens", wrapper)

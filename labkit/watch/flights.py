@@ -1,4 +1,4 @@
-"""Steps in flight: what was launched, when it was read, and who got the tokens."""
+"""Steps in flight: what was launched, when it was read, and which requests got the tokens."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,10 +15,10 @@ from labkit.watch.replaced import replaced
 
 @dataclass
 class Flight:
-    """A step that was launched. Calls are numbered from 1: those in which the engine decodes."""
+    """A step that was launched, and in which calls. Calls in which the engine decodes are numbered from 1."""
 
-    number: int  # from 1
-    launched_in: int  # the call
+    number: int  # of the step, from 1
+    launched_in: int  # number of the call
     request_ids: list[int]
     read_in: int | None = None  # None: never read
     token_ids: list[int | None] = field(default_factory=list)  # what was read, in the requests' order
@@ -26,7 +26,7 @@ class Flight:
 
     @property
     def to_nobody(self) -> list[int]:
-        """The requests whose token nobody gets."""
+        """The requests that the step made a token for and that did not get it."""
         return [request_id for request_id in self.request_ids if request_id not in self.handed_to]
 
 
@@ -39,14 +39,17 @@ class Flights:
 
     @property
     def tokens_launched(self) -> int:
+        """How many tokens the launched steps make: one per step and request."""
         return sum(len(flight.request_ids) for flight in self.flights)
 
     @property
     def tokens_handed_out(self) -> int:
+        """How many tokens of the launched steps were handed to their requests."""
         return sum(len(flight.handed_to) for flight in self.flights)
 
     @property
     def tokens_to_nobody(self) -> int:
+        """How many tokens of the launched steps no request got."""
         return self.tokens_launched - self.tokens_handed_out
 
     @property
@@ -59,8 +62,8 @@ class Flights:
 
     @property
     def calls_that_waited(self) -> list[int]:
-        """The calls that read a step and had none behind it."""
-        ahead = {flight.read_in for flight in self.flights} - {None}
+        """The calls that read a step while no later step was in flight, so that the device had to wait."""
+        ahead = {flight.read_in for flight in self.flights if flight.read_in is not None}
         behind = {call for f in self.flights for call in self._calls_on_board(f)}
         return sorted(ahead - behind)
 
@@ -69,7 +72,7 @@ class Flights:
         return range(flight.launched_in, self.calls + 1 if flight.read_in is None else flight.read_in)
 
     def table(self) -> pd.DataFrame:
-        """A line per step."""
+        """The steps as a table: a row per step."""
         return pd.DataFrame(
             [
                 {
@@ -85,12 +88,16 @@ class Flights:
 
 
 def names(request_ids: Sequence[int]) -> str:
+    """Request ids in one cell of a table; "-" for none."""
     return " ".join(map(str, request_ids)) or "-"
 
 
 @contextmanager
 def record_flights(engine: InferenceEngine) -> Iterator[Flights]:
-    """Watch what the engine launches and reads. Raises ValueError for one whose steps are not launched."""
+    """Record the steps that an engine launches and reads inside the block.
+
+    Raises ValueError for an engine whose steps are not launched and read apart (up to rung 05).
+    """
     step = engine.decode_step
     if not isinstance(step, ResidentDecodeStep):
         raise ValueError("this rung's steps are not launched and read apart; take rung 06 or above")

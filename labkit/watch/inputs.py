@@ -9,11 +9,11 @@ from labkit.engine.step.host import DecodeStep
 from labkit.watch.replaced import noting, replaced
 from labkit.watch.writes import record_writes
 
-Told = dict[str, list[int]]  # by what it is; the layers' one after the other
+Told = dict[str, list[int]]  # numbers by what they are; those of the layers one after the other
 
 
 def record_inputs(engine: InferenceEngine, num_steps: int) -> list[Told]:
-    """All the numbers that each of `num_steps` decode steps sends, from an engine whose state is the host's.
+    """Run `num_steps` decode steps of an engine whose state is the host's; all numbers that each step sends.
 
     Raises ValueError for an engine of rung 06 or above.
     """

@@ -14,6 +14,7 @@ from labkit.engine import InferenceEngine
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.fused import FusedDeviceStep, FusedKernels
 from labkit.engine.step.host import DecodeStep
+from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.watch.operators import OperatorMode, storage, tensors_of
 from labkit.watch.replaced import replaced
 from labkit.watch.steady import steady_decode
@@ -25,11 +26,11 @@ NUM_READ = {"attention": 3}  # how many of a kernel's arguments count as read; t
 
 
 class Launch(NamedTuple):
-    """One thing that the device is asked for, and how many numbers it touches; the cache is left out."""
+    """A launch, and how many numbers it reads and writes; those in the KV cache are left out."""
 
     name: str
-    weights: int  # of the model
-    reads: int  # what an earlier kernel has written
+    weights: int  # numbers of the model that it reads
+    reads: int  # other numbers that it reads, which an earlier kernel has written
     writes: int
     kernels: int = 1
 
@@ -45,6 +46,7 @@ class LaunchLog(OperatorMode):
         self.products: list[Tensor] = []  # what linear layers made
 
     def on_operator(self, func: OpOverload, args: tuple, kwargs: dict, out: object) -> None:
+        """Remember an operator of PyTorch's own unless it only makes a view or reserves memory."""
         name = func.overloadpacket.__name__
         if name.startswith("empty") or func.namespace != "aten":
             return
@@ -54,9 +56,11 @@ class LaunchLog(OperatorMode):
             self.remember(OPERATORS.get(name, name), (args, kwargs), out)
 
     def on_kernel(self, name: str, function: Callable, args: tuple, kwargs: dict, out: object) -> None:
+        """Remember a function from `as_kernel` as one launch."""
         self.remember(f"{name}, GELU" if kwargs.get("gelu") else name, args[: NUM_READ.get(name)], out)
 
     def remember(self, name: str, inputs: object, out: object) -> None:
+        """Add a launch, counting the numbers in the tensors of `inputs` and `out`."""
         tensors, made = tensors_of(inputs), tensors_of(out)
         weights = [tensor for tensor in tensors if storage(tensor) in self.weights]
         numbers = sum(tensor.numel() for tensor in tensors) - (known := sum(w.numel() for w in weights))
@@ -67,9 +71,16 @@ class LaunchLog(OperatorMode):
 
 
 def device_step_of(engine: InferenceEngine) -> DeviceStep:
-    """What the engine launches kernel by kernel, or has graphs of."""
-    step = engine.decode_step.device_step
-    return step if isinstance(step, DeviceStep) else step.device_step
+    """The `DeviceStep` that the engine launches kernel by kernel, or has graphs of.
+
+    Raises ValueError for an engine that has no such step (up to rung 05), or another in its place.
+    """
+    step = engine.decode_step
+    launched = step.device_step if isinstance(step, ResidentDecodeStep) else step
+    device_step = getattr(launched, "device_step", launched)  # of what has graphs of one
+    if not isinstance(device_step, DeviceStep):
+        raise ValueError("this engine has no step on the device; take rung 06 or above")
+    return device_step
 
 
 @contextmanager
@@ -90,20 +101,20 @@ def kernels_as_launches(step: DecodeStep | DeviceStep, mode: OperatorMode) -> It
 
 @contextmanager
 def log_launches(step: DeviceStep) -> Iterator[LaunchLog]:
-    """Log what the step launches inside the block."""
+    """Inside the block, log what the step launches."""
     log = LaunchLog(tensors_of((list(step.network.parameters()), *vars(step).values())))
     with kernels_as_launches(step, log), torch.inference_mode(), log:
         yield log
 
 
 def log_step(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> LaunchLog:
-    """One greedy step of these prompts, kernel by kernel, whatever launches it in the engine."""
+    """Log one greedy decode step of these prompts, kernel by kernel, even if the engine replays graphs."""
     device_step, logs = device_step_of(engine), []
 
-    def launch(*args: object) -> Tensor:
+    def launch(batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
         with log_launches(device_step) as log:
             logs.append(log)
-            return device_step(*args)
+            return device_step(batch_size, max_context_len, is_greedy)
 
     with steady_decode(engine, prompts), replaced(engine.decode_step, "device_step", lambda _: launch):
         engine.step()
@@ -112,7 +123,7 @@ def log_step(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> Launc
 
 
 def layer_of(launches: Sequence[Launch]) -> list[Launch]:
-    """The first layer's, of a step of at least two layers."""
+    """The launches of the first layer, from those of a step of at least two layers."""
     names = [launch.name for launch in launches]
     attention = [i for i, name in enumerate(names) if name == "attention"]
     first = next(i for i, name in enumerate(names) if name in ("layer_norm", "norm_linear"))
@@ -120,14 +131,14 @@ def layer_of(launches: Sequence[Launch]) -> list[Launch]:
 
 
 def ends_of(launches: Sequence[Launch], num_layers: int) -> tuple[list[Launch], list[Launch]]:
-    """Before the first layer and behind the last."""
+    """The launches of a step before its first layer, and those behind its last."""
     first = next(i for i, launch in enumerate(launches) if launch.name in ("layer_norm", "norm_linear"))
     last = first + num_layers * len(layer_of(launches))
     return list(launches[:first]), list(launches[last:])
 
 
 def launch_table(launches: Sequence[Launch]) -> pd.DataFrame:
-    """A row per launch, numbered from 1."""
+    """Launches as a table: a row per launch, numbered from 1."""
     rows = [(launch.name, launch.weights, launch.reads, launch.writes) for launch in launches]
     columns = ["kernel", "weights it reads", "other numbers it reads", "numbers it writes"]
     table = pd.DataFrame(rows, columns=columns)
@@ -136,5 +147,5 @@ def launch_table(launches: Sequence[Launch]) -> pd.DataFrame:
 
 
 def count_kernels(launches: Sequence[Launch]) -> int:
-    """Kernels in all; a launch can be of two."""
+    """How many kernels the launches are in all; a launch can be of two."""
     return sum(launch.kernels for launch in launches)

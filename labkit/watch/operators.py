@@ -1,6 +1,6 @@
 """The operators that PyTorch dispatches, and functions that count as a single one, as kernels do on a GPU."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -10,14 +10,19 @@ from torch.utils._pytree import tree_leaves
 
 
 class OperatorMode(TorchDispatchMode):
-    """Is told of every operator that runs inside its `with`, by `on_operator`; but where a function from
-    `as_kernel` is called, of that one call alone, by `on_kernel`."""
+    """A dispatch mode that calls `on_operator` for every operator that runs inside its `with`.
+
+    A call of a function from `as_kernel` counts as one launch: it calls `on_kernel`, and the operators
+    inside it do not call `on_operator`.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._in_kernel = False
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Sequence[type], args: tuple = (), kwargs: dict | None = None
+    ) -> object:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         if not self._in_kernel:
@@ -25,7 +30,7 @@ class OperatorMode(TorchDispatchMode):
         return out
 
     def as_kernel(self, name: str, function: Callable) -> Callable:
-        """The function, which counts as one launch: what it dispatches itself is not told of."""
+        """Wrap a function so that a call of it counts as one launch, whatever operators it dispatches."""
 
         def launched(*args: object, **kwargs: object) -> object:
             if self._in_kernel:
@@ -41,10 +46,10 @@ class OperatorMode(TorchDispatchMode):
         return launched
 
     def on_operator(self, func: OpOverload, args: tuple, kwargs: dict, out: object) -> None:
-        """An operator has run."""
+        """Called after an operator has run, with its arguments and its result."""
 
     def on_kernel(self, name: str, function: Callable, args: tuple, kwargs: dict, out: object) -> None:
-        """A function from `as_kernel` has run."""
+        """Called after a function from `as_kernel` has run, with its arguments and its result."""
 
 
 class OperatorCounter(OperatorMode):
@@ -55,9 +60,10 @@ class OperatorCounter(OperatorMode):
         self.operators = self.index_tensors = 0
 
     def on_operator(self, func: OpOverload, args: tuple, kwargs: dict, out: object) -> None:
+        """Count an operator, and the integer tensors that it makes from Python numbers."""
         self.operators += 1
         if func is torch.ops.aten.lift_fresh.default:  # how torch.tensor(...) ends
-            self.index_tensors += out.dtype in (torch.int32, torch.int64)
+            self.index_tensors += sum(made.dtype in (torch.int32, torch.int64) for made in tensors_of(out))
 
 
 def tensors_of(tree: object) -> tuple[Tensor, ...]:
@@ -66,5 +72,5 @@ def tensors_of(tree: object) -> tuple[Tensor, ...]:
 
 
 def storage(tensor: Tensor) -> int:
-    """The address of the memory that a tensor, or the tensor that it is a view of, lies in."""
+    """The address of the memory that a tensor lies in; a view has that of its base."""
     return tensor.untyped_storage().data_ptr()

@@ -6,9 +6,9 @@ READY_PATHS = ("in_place", "boundary", "copy_on_write", "first")  # by the names
 
 
 def record_paths(engine: InferenceEngine, num_steps: int) -> list[dict[str, int]]:
-    """Run `num_steps` steps; for each, how many of its tokens took each path. Tokens made are not kept.
+    """Run `num_steps` steps; for each step, how many tokens took each of READY_PATHS. Tokens are not kept.
 
-    All layers move in step, so a token is counted once, not once a layer.
+    All layers move in step, so a token is counted once, not once per layer.
     """
     steps = []
     before = engine.stats().append_paths

@@ -9,13 +9,14 @@ WRITES = ("indexed", "generic", "full_batch", "identity_pos")  # by the names of
 
 @dataclass(frozen=True)
 class PositionsStep:
-    """One decode step: the slot of its last block that each request's token went to, and the write taken."""
+    """One decode step: the slot in its last block that each request's token went to, and the write used."""
 
     slots: dict[int, int]  # by request id
     path: str
 
     @property
     def are_equal(self) -> bool:
+        """Whether all requests write to the same slot of their blocks."""
         return len(set(self.slots.values())) == 1
 
 
@@ -32,7 +33,7 @@ class Positions:
         return sum(step.are_equal for step in self.steps)
 
     def then(self, later: "Positions") -> "Positions":
-        """This and what came after it."""
+        """These steps followed by those of `later`, from the same engine."""
         return Positions(self.block_size, self.steps + later.steps)
 
 
@@ -42,7 +43,7 @@ def record_positions(engine: InferenceEngine, num_steps: int) -> Positions:
     Raises ValueError if the engine runs out of work, or if it writes token by token, as rungs 00 and 01 do.
     """
     block_size = engine.kv_manager.block_size
-    steps = []
+    steps: list[PositionsStep] = []
     while len(steps) < num_steps:
         if not engine.has_work:
             raise ValueError(f"the requests ended after {len(steps)} of {num_steps} decode steps")

@@ -6,6 +6,7 @@ import pandas as pd
 from torch import Tensor
 
 from labkit.engine import InferenceEngine, InferenceSession
+from labkit.engine.step.host import DecodeStep
 from labkit.kvcache import CachedBlockTables
 from labkit.watch.replaced import replaced
 
@@ -55,7 +56,7 @@ def reason_of(kept: bool, before: Sequence[int], after: Sequence[int]) -> str:
 
 
 class WatchedSession:
-    """A session as `CachedBlockTables.fill` sees one, which tells of each row that it is asked for."""
+    """Stands for a session in `CachedBlockTables.fill`, and tells of each row that it is asked for."""
 
     def __init__(
         self, session: InferenceSession, watch: RowWatch, tell: Callable[[int, str], object]
@@ -63,19 +64,21 @@ class WatchedSession:
         self._session, self._watch, self._tell = session, watch, tell
 
     def get_paged_block_table_row_cpu(self, *, layer_idx: int, offset: int) -> Tensor:
+        """The session's row of the block table, telling why it was made or kept."""
         row, reason = self._watch.ask(self._session, layer_idx, offset)
         self._tell(layer_idx, reason)
         return row
 
 
 def record_rows(engine: InferenceEngine, num_steps: int) -> pd.DataFrame:
-    """Run `num_steps` steps; a line for each row that a decode step asked for, of every request and layer.
+    """Run `num_steps` steps; a line per row that a decode step asked for, for every request and layer.
 
     `tokens` and `blocks` are what the request held when the step began; `reason` is "first" or what
     `reason_of` says. Tokens made are not kept. A row that was made before the recording began counts as first
     when it is seen first. Raises ValueError if the engine's sessions keep no rows.
     """
-    tables = engine.decode_step.block_tables
+    step = engine.decode_step
+    tables = step.block_tables if isinstance(step, DecodeStep) else None
     if not isinstance(tables, CachedBlockTables):
         raise ValueError(f"an engine with block_tables={engine.options.block_tables!r} keeps no rows")
     watch, lines = RowWatch(), []

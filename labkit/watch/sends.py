@@ -20,10 +20,10 @@ OF_STEPS = ("step", "mapping", "states", "rows", "copies", "numbers")
 class Sends:
     """What was sent in each decode step.
 
-    requests: a line for each request of a step: its slot, the tokens it held when the step began, how the
-    block of its next one was made ready, and what was sent of it: "nothing", "boundary", "copy_on_write" or
-    "joined". steps: a line per step: whether the mapping was sent, how many states and rows, and all of that
-    in how many copies and numbers.
+    requests: a line per request and step: its slot, the tokens it held when the step began, how the
+    block of its next token was made ready, and what was sent for it: "nothing", "boundary", "copy_on_write"
+    or "joined". steps: a line per step: whether the mapping was sent, how many states and rows, and how many
+    copies and numbers that took.
     """
 
     requests: pd.DataFrame
@@ -42,6 +42,7 @@ class SendWatch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
+        """Inside the block, note every update of the slots and all that it sends."""
         with ExitStack() as stack:
             for name in ("send_mapping", "send_states", "send_rows"):
                 stack.enter_context(replaced(self.slots, name, noting(self._keep(name))))

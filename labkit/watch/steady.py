@@ -7,7 +7,8 @@ from labkit.engine import InferenceEngine, SamplingParams
 
 
 def steady_prompts(batch_size: int, lengths: Sequence[int]) -> list[list[int]]:
-    """Prompts of these lengths in turn. A single length makes all positions equal."""
+    """Prompts for `batch_size` requests, as token ids, of these lengths in turn; one length makes positions
+    equal."""
     return [list(range(1, 1 + lengths[b % len(lengths)])) for b in range(batch_size)]
 
 
@@ -18,9 +19,10 @@ def steady_decode(
     warmup_steps: int = 3,
     max_new_tokens: int | None = None,
 ) -> Iterator[list[int]]:
-    """Hold `engine` in a steady decode of these prompts; the requests' ids. They are cancelled at the end.
+    """Inside the block, hold `engine` in a steady decode of these prompts; its value is the requests' ids.
 
-    max_new_tokens: for how long it can go on; None: until the model has no position left.
+    They are cancelled at the end. max_new_tokens: how many tokens each can make; None: until the model has no
+    position left.
     """
     room = engine.model.config.max_positions - max(map(len, prompts))
     params = SamplingParams(max_new_tokens=max_new_tokens or room, stop_on_eos=False)

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from torch import Tensor
 
 from labkit.engine import InferenceEngine, InferenceSession
+from labkit.watch.launches import device_step_of
 from labkit.watch.replaced import noting, replaced
 
 COUNTS = (
@@ -22,8 +23,11 @@ COUNTS = (
 
 @contextmanager
 def count_work(engine: InferenceEngine) -> Iterator[Counter[str]]:
-    """What steps of a resident engine ask of the block manager and send inside the block, by `COUNTS`."""
-    manager, slots = engine.kv_manager, engine.decode_step.slots
+    """Count what an engine's steps ask of the block manager and send inside the block, by `COUNTS`.
+
+    Raises ValueError for an engine that keeps no state on the device (up to rung 05).
+    """
+    manager, slots = engine.kv_manager, device_step_of(engine).slots
     counts: Counter[str] = Counter()
 
     def on_reserve(_: int, block_ids_list: Sequence[list[int]]) -> None:
@@ -55,15 +59,17 @@ def count_work(engine: InferenceEngine) -> Iterator[Counter[str]]:
 
 @contextmanager
 def count_forwards(engine: InferenceEngine) -> Iterator[Counter[str]]:
-    """How often the model is asked for a decode step inside the block, under "forward"."""
+    """Count how often the model is asked for a decode step inside the block, under "forward"."""
     with count_calls_of(engine.model.network, {"decode_one_token": "forward"}) as counts:
         yield counts
 
 
 @contextmanager
 def count_launches(engine: InferenceEngine) -> Iterator[Counter[str]]:
-    """How many steps a resident engine launches inside the block: "walked", by a walk over all requests, and
-    those of a steady batch."""
+    """Count the steps that an engine of rung 06 or above launches inside the block.
+
+    "walked": by a walk over all requests. "in a steady batch": without one.
+    """
     step, counts = engine.decode_step, Counter({"walked": 0, "in a steady batch": 0})
 
     def on_launch(*_: object) -> None:
@@ -79,8 +85,11 @@ def count_launches(engine: InferenceEngine) -> Iterator[Counter[str]]:
 
 @contextmanager
 def count_calls_of(owner: object, kinds: dict[str, str]) -> Iterator[Counter[str]]:
-    """Calls of the owner's watch points inside the block. kinds: by watch point, the name to count it under;
-    those that are never called are there with 0."""
+    """Count the calls of the owner's watch points inside the block.
+
+    kinds: the name to count each watch point under; a name that is never called has 0. Raises OptionError if
+    the owner has no such watch point.
+    """
     counts = Counter(dict.fromkeys(kinds.values(), 0))
 
     def counting(kind: str) -> Callable[[Callable], Callable]:

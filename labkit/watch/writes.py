@@ -1,4 +1,4 @@
-"""What the books ask of each write of keys and values, on rungs whose host says where they go (up to 05)."""
+"""What the bookkeeping asks of each K/V write, on rungs whose host says where it goes (up to 05)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from labkit.watch.steady import steady_decode
 
 @dataclass(frozen=True)
 class Write:
-    """One layer's write: what the books asked for, and the path it took."""
+    """One layer's K/V write: the batch index, block and position of each request, and the path it took."""
 
     batch_idx: tuple[int, ...]
     block_idx: tuple[int, ...]
@@ -38,7 +38,7 @@ class Write:
 
 @contextmanager
 def record_writes(engine: InferenceEngine) -> Iterator[list[Write]]:
-    """The writes that an engine makes inside the block, one per layer and step."""
+    """Record the K/V writes that an engine makes inside the block, one per layer and step."""
     writes: list[Write] = []
 
     def recording(inner: Callable[..., str]) -> Callable[..., str]:

@@ -3,7 +3,6 @@
 import pytest
 
 from labkit.bench import profile_decode_step
-from labkit.bench.profile import short_name
 from labkit.watch import steady_decode
 
 
@@ -23,15 +22,3 @@ def test_profile_has_the_seeds_ranges_in_order_and_adds_up(engine):
     append = engine.model.config.n_layer * 2
     assert table.loc["labkit.kv.append_token", "operators"] >= 2 * append  # a key and a value each
     assert profile.batch_size == 2 and profile.kernels == ()
-
-
-@pytest.mark.parametrize(
-    ("name", "short"),
-    [
-        ("void at::(anonymous namespace)::norm_kernel<c10::Half>(int, float)", "at::anonymous::norm_kernel"),
-        ("_paged_attn_decode_kernel", "_paged_attn_decode_kernel"),
-        ("Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD"),
-    ],
-)  # fmt: skip
-def test_kernel_names_are_short(name, short):
-    assert short_name(name) == short

@@ -5,7 +5,7 @@ from functools import partial
 import helpers
 import pytest
 import torch
-from helpers import APPENDS, append_batch, append_tokens, books, holds, kv_numbers
+from helpers import APPENDS, append_batch, append_tokens, holds, kv_numbers, manager_state
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -191,7 +191,7 @@ def test_a_batch_is_its_tokens_one_by_one(make_manager, append, writer, block_si
 
 def comparable(manager):
     """The books, whatever the kind of record; of the paths, those of tokens."""
-    known = books(manager)
+    known = manager_state(manager)
     records = {i: (r.layer, r.block_index, r.start, r.length) for i, r in known.pop("block_infos").items()}
     paths = known.pop("append_paths")
     return known, records, [paths[path] for path in TOKEN_PATHS]
@@ -390,9 +390,9 @@ def test_truncate_past_the_end_changes_nothing(make_manager, num_tokens):
     manager = make_manager()
     session = InferenceSession(manager)
     append_tokens(session, first=0, num_tokens=6)
-    before = books(manager)
+    before = manager_state(manager)
     manager.truncate(session.block_ids_per_layer[0], num_tokens)
-    assert books(manager) == before
+    assert manager_state(manager) == before
 
 
 def test_truncate_refuses_to_cut_a_block_that_others_see(make_manager):
@@ -400,10 +400,10 @@ def test_truncate_refuses_to_cut_a_block_that_others_see(make_manager):
     first = InferenceSession(manager)
     append_tokens(first, first=0, num_tokens=6)
     second = first.fork()
-    before = books(manager)
+    before = manager_state(manager)
     with pytest.raises(ValueError, match="block 1 is shared; it cannot be cut at token 5"):
         manager.truncate(second.block_ids_per_layer[0], 5)
-    assert books(manager) == before
+    assert manager_state(manager) == before
     manager.truncate(second.block_ids_per_layer[0], 4)  # at a block's end nothing is cut
     assert second.block_ids_per_layer[0] == [0]
 
@@ -433,10 +433,10 @@ def test_out_of_blocks_leaves_the_books_unchanged(make_manager, prepare):
     manager = make_manager()
     session = prepare(manager)
     block_ids = list(session.block_ids_per_layer[1])
-    before = books(manager)
+    before = manager_state(manager)
     with pytest.raises(OutOfBlocksError, match="layer 1 has no free block: all 8 blocks of 4 tokens"):
         manager.append_token(1, session.block_ids_per_layer[1], torch.zeros(2, 3), torch.zeros(2, 3))
-    assert books(manager) == before
+    assert manager_state(manager) == before
     assert session.block_ids_per_layer[1] == block_ids
 
 

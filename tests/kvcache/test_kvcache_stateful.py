@@ -4,7 +4,7 @@ from collections import Counter, OrderedDict
 
 import pytest
 import torch
-from helpers import APPENDS, books, kv_numbers, make_manager
+from helpers import APPENDS, kv_numbers, make_manager, manager_state
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -120,10 +120,10 @@ class CacheMachine(RuleBasedStateMachine):
             free, taken = self.manager.num_free(layer_idx), self.blocks_taken(block_ids_list)
             layer = keys[layer_idx].transpose(0, 1), values[layer_idx].transpose(0, 1)
             if taken > free:
-                before = books(self.manager)
+                before = manager_state(self.manager)
                 with pytest.raises(OutOfBlocksError):
                     self.append_layer(append, layer_idx, block_ids_list, *layer)
-                assert len(batch) > 1 or books(self.manager) == before
+                assert len(batch) > 1 or manager_state(self.manager) == before
                 return self.roll_back(*batch)
             self.append_layer(append, layer_idx, block_ids_list, *layer)
             assert free - self.manager.num_free(layer_idx) == taken
@@ -185,10 +185,10 @@ class CacheMachine(RuleBasedStateMachine):
             ids for ids in session.block_ids_per_layer if is_cut and self.manager.refcount(ids[tail]) > 1
         ]
         for block_ids in shared:
-            before = books(self.manager)
+            before = manager_state(self.manager)
             with pytest.raises(ValueError, match="is shared"):
                 self.manager.truncate(block_ids, num_tokens)
-            assert books(self.manager) == before
+            assert manager_state(self.manager) == before
         if not shared:
             self.numbers[session] = self.numbers[session][:num_tokens]
             self.token_ids[session] = self.token_ids[session][:num_tokens]

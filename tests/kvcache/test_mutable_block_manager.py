@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import books, failing, holds, kv_numbers, make_manager
+from helpers import failing, holds, kv_numbers, make_manager, manager_state
 from hypothesis import given
 from hypothesis import strategies as st
 from reservations import count, kinds, prompted, reserve
@@ -111,7 +111,7 @@ def test_what_is_booked_is_what_an_append_books(block_size, lengths, forked, dat
             was = [ids[layer_idx] for ids in before]
             assert changed[layer_idx] == [b for b in range(len(batch)) if now[b] != was[b]]
         count(*appended, *reserved)
-    expected, actual = (books(manager) for manager in managers)
+    expected, actual = (manager_state(manager) for manager in managers)
     del expected["append_paths"]["indexed"]
     assert actual == expected
     managers[1].check_integrity(each[1])

@@ -9,11 +9,11 @@ from labkit.learn.lesson_02 import (
     CopiesAfterTheWrite,
     append_in_one_call,
     append_one_by_one,
-    books,
     crossover,
     readable_manager,
     readable_session,
     reads,
+    session_table,
 )
 from labkit.results import HostTime
 
@@ -59,7 +59,7 @@ def test_the_books_after_a_pool_ran_out_and_after_rolling_back(method, booked):
     with pytest.raises(OutOfBlocksError):
         append_in_one_call(sessions, [91, 92, 93], method)
     names = dict(zip("ABC", sessions, strict=True))
-    table = books(names)
+    table = session_table(names)
     assert table["tokens booked"].tolist() == booked
     assert table["tokens the session counts"].tolist() == [3, 4, 4]
     assert table["blocks"].tolist() == ["[0]", "[1, 3]", "[2]"]
@@ -67,7 +67,7 @@ def test_the_books_after_a_pool_ran_out_and_after_rolling_back(method, booked):
         session.roll_back()
     manager.check_integrity(sessions)
     assert manager.num_free_blocks == 1
-    assert books(names)["reads"].tolist() == ["[1, 2, 3]", "[4, 5, 6, 7]", "[8, 9, 10, 11]"]
+    assert session_table(names)["reads"].tolist() == ["[1, 2, 3]", "[4, 5, 6, 7]", "[8, 9, 10, 11]"]
 
 
 # --- the crossover --------------------------------------------------------------------------------------

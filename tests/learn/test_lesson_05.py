@@ -10,8 +10,8 @@ from labkit.ladder import LADDER
 from labkit.learn import lesson_05
 from labkit.learn.lesson_05 import (
     LEFT_BEHIND,
+    CountsBeforeTheWrite,
     PlainKVBlockInfo,
-    SeedOrderManager,
     append_work,
     block_life,
     fail_a_step,
@@ -89,31 +89,31 @@ def test_slots_take_less_memory_than_a_dict():
 @pytest.mark.parametrize("failure", ["write", "pool"])
 def test_a_failed_append_leaves_the_package_s_books_whole(kind, failure):
     after = fail_an_append(kind, failure)
-    assert after["books"] == "whole" and after["counted"] == after["written"]
+    assert after["bookkeeping"] == "whole" and after["counted"] == after["written"]
 
 
 @pytest.mark.parametrize(("failure", "counted"), [("write", [3, 3]), ("pool", [3, 4])])
-def test_the_seed_s_order_counts_what_was_not_written(failure, counted):
-    after = fail_an_append(SeedOrderManager, failure)
-    assert after["books"].startswith("off") and after["counted"] == counted
+def test_the_write_up_s_order_counts_what_was_not_written(failure, counted):
+    after = fail_an_append(CountsBeforeTheWrite, failure)
+    assert after["bookkeeping"].startswith("off") and after["counted"] == counted
 
 
-def test_a_retry_leaves_a_hole_under_the_seed_s_order_only():
+def test_a_retry_leaves_a_hole_under_the_write_up_s_order_only():
     assert stored_after_retry(KVBlockManager) == [1, 2, 3]
     assert stored_after_retry(MutableInfoBlockManager) == [1, 2, 3]
-    assert stored_after_retry(SeedOrderManager) == [1, 2, LEFT_BEHIND, 3]
+    assert stored_after_retry(CountsBeforeTheWrite) == [1, 2, LEFT_BEHIND, 3]
 
 
-def test_the_seed_s_order_is_right_as_long_as_nothing_fails():
+def test_the_write_up_s_order_is_right_as_long_as_nothing_fails():
     """What is shown to break is the order, and nothing else."""
     prompts = [(1, 2, 3), (4, 5), (6, 7, 8, 9), (1, 2, 3)]
-    engine = make_engine(options=MUTABLE, parts={"block_info": SeedOrderManager})
+    engine = make_engine(options=MUTABLE, parts={"block_info": CountsBeforeTheWrite})
     completions = engine.generate(prompts, GREEDY)
     assert [c.token_ids for c in completions] == [tokens_alone(p, GREEDY) for p in prompts]
     engine.check_integrity()
 
 
-@pytest.mark.parametrize("kind", [MutableInfoBlockManager, SeedOrderManager])
+@pytest.mark.parametrize("kind", [MutableInfoBlockManager, CountsBeforeTheWrite])
 @pytest.mark.parametrize("at_layer", [0, 1])
 def test_a_failed_step_is_undone_in_all_layers(kind, at_layer):
     """The order makes one call whole; a step of many layers takes the roll-back, whatever the order."""
@@ -123,7 +123,7 @@ def test_a_failed_step_is_undone_in_all_layers(kind, at_layer):
     outputs = [output for _ in range(2) for output in engine.step()]
     held = next(iter(engine.scheduler.running.values())).num_tokens
     at_failure, afterwards = fail_a_step(engine, at_layer)
-    counted_too_early = at_layer + (kind is SeedOrderManager)
+    counted_too_early = at_layer + (kind is CountsBeforeTheWrite)
     assert at_failure == [held + 1] * counted_too_early + [held] * (2 - counted_too_early)
     assert afterwards == [held, held]
     engine.check_integrity()

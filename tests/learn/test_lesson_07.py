@@ -40,14 +40,14 @@ def test_the_books_of_a_step_are_as_many_times_less_as_there_are_layers(model):
 
 
 def test_the_books_hold_less_and_the_pool_is_the_same(model):
-    books = {}
+    states = {}
     for name, options in ENGINES.items():
         engine = lesson_07.sharing_engine(model, options, CPU)
         engine.step()
-        books[name] = lesson_07.books_of(engine)
-    for what, size in books["rung 07"].items():
+        states[name] = lesson_07.manager_state(engine)
+    for what, size in states["rung 07"].items():
         times = 1 if what in ("tokens in the cache", "bytes of the pool") else LAYERS
-        assert (books["rung 06"][what], books["halfway"][what]) == (times * size, size)
+        assert (states["rung 06"][what], states["halfway"][what]) == (times * size, size)
 
 
 def test_one_copy_serves_all_layers():

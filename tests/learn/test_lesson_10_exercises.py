@@ -232,45 +232,45 @@ def test_random_events_preempt_behind_a_token_and_with_one_on_its_way():
 
 
 def goes(rule):
-    return lambda running, on_their_way: [r.name for r in running if rule(r, on_their_way)]
+    return lambda running, in_flight: [r.name for r in running if rule(r, in_flight)]
 
 
-def knows_no_sessions(running, on_their_way):
+def knows_no_sessions(running, in_flight):
     known = {"A": 1, "B": 2, "C": 3, "D": 4}
-    return [r.name for r in running if r.made + (known.get(r.name) in on_their_way) < r.limit]
+    return [r.name for r in running if r.made + (known.get(r.name) in in_flight) < r.limit]
 
 
-def by_place(running, on_their_way):
+def by_place(running, in_flight):
     """Takes the sessions for those of the requests, in order."""
-    pairs = zip(running, [*on_their_way, *[None] * len(running)], strict=False)
+    pairs = zip(running, [*in_flight, *[None] * len(running)], strict=False)
     return [r.name for r, session in pairs if r.made + (session is not None) < r.limit]
 
 
-def takes_them_off(running, on_their_way):
+def takes_them_off(running, in_flight):
     names = []
     for r in running:
-        if r.made + (r.session in on_their_way) < r.limit:
+        if r.made + (r.session in in_flight) < r.limit:
             names.append(r.name)
-        on_their_way.discard(r.session)
+        in_flight.discard(r.session)
     return names
 
 
-def sorted_going(running, on_their_way):
-    return sorted(GOING.solution(running, on_their_way))
+def sorted_going(running, in_flight):
+    return sorted(GOING.solution(running, in_flight))
 
 
-def newest_first(running, on_their_way):
-    return GOING.solution(running, on_their_way)[::-1]
+def newest_first(running, in_flight):
+    return GOING.solution(running, in_flight)[::-1]
 
 
-def none_if_nobody(running, on_their_way):
-    return GOING.solution(running, on_their_way) or None
+def none_if_nobody(running, in_flight):
+    return GOING.solution(running, in_flight) or None
 
 
-def those_in_flight_first(running, on_their_way):
-    names = GOING.solution(running, on_their_way)
+def those_in_flight_first(running, in_flight):
+    names = GOING.solution(running, in_flight)
     session = {r.name: r.session for r in running}
-    return sorted(names, key=lambda name: session[name] not in on_their_way)
+    return sorted(names, key=lambda name: session[name] not in in_flight)
 
 
 KNOWN = "known in advance"
@@ -304,16 +304,16 @@ WRONG_GOINGS = {
     "none if nobody": (none_if_nobody, "nobody is launched"),
     "a set": (lambda **given: set(GOING.solution(**given)), "where a list or a tuple was expected"),
     "a string": (lambda **given: ", ".join(GOING.solution(**given)), "where a list or a tuple was expected"),
-    "requests": (lambda running, on_their_way: running, "Both have room"),
-    "sessions": (lambda running, on_their_way: [r.session for r in running], "Both have room"),
-    "yes and no": (lambda running, on_their_way: [r.made + 1 < r.limit for r in running], "Both have room"),
+    "requests": (lambda running, in_flight: running, "Both have room"),
+    "sessions": (lambda running, in_flight: [r.session for r in running], "Both have room"),
+    "yes and no": (lambda running, in_flight: [r.made + 1 < r.limit for r in running], "Both have room"),
     "a filter": (
-        lambda running, on_their_way: (r.name for r in running),
+        lambda running, in_flight: (r.name for r in running),
         "where a list or a tuple was expected",
     ),
-    "takes them off": (takes_them_off, "changed its argument on_their_way to set()"),
-    "too far": (lambda running, on_their_way: running[99], "raised IndexError"),
-    "nothing": (lambda running, on_their_way: None, "A function without `return` gives None"),
+    "takes them off": (takes_them_off, "changed its argument in_flight to set()"),
+    "too far": (lambda running, in_flight: running[99], "raised IndexError"),
+    "nothing": (lambda running, in_flight: None, "A function without `return` gives None"),
 }
 
 
@@ -322,10 +322,10 @@ def test_whom_else_to_launch_is_refused_in_the_contract_s_words(attempt, words):
     assert words in GOING.grade(attempt)
 
 
-def by_loop(running, on_their_way):
+def by_loop(running, in_flight):
     names = []
     for name, made, limit, session in running:
-        if session in on_their_way:
+        if session in in_flight:
             made += 1
         if limit > made:
             names += [name]
@@ -347,12 +347,12 @@ def test_who_goes_on_is_right_in_any_clothes(attempt):
     assert GOING.grade(attempt) == f"going: right, all {len(GOING.cases)} cases."
 
 
-def test_random_requests_are_at_their_limits_and_others_are_on_their_way():
+def test_random_requests_are_at_their_limits_and_others_are_in_flight():
     rng = random.Random(0)
     drawn = [draw_running(rng) for _ in range(100)]
-    ends = [(r.made + 1 == r.limit, r.session in d["on_their_way"]) for d in drawn for r in d["running"]]
+    ends = [(r.made + 1 == r.limit, r.session in d["in_flight"]) for d in drawn for r in d["running"]]
     assert {ends.count((last, flies)) > 20 for last in (True, False) for flies in (True, False)} == {True}
-    assert any(d["on_their_way"] - {r.session for r in d["running"]} for d in drawn)
+    assert any(d["in_flight"] - {r.session for r in d["running"]} for d in drawn)
     assert any(not d["running"] for d in drawn)
 
 
@@ -376,9 +376,9 @@ def test_the_rule_is_the_one_that_the_engine_follows():
         if engine.stats().counters.decode_steps == steps_before:
             continue  # an admission
         if in_flight is None:  # then the first launch is of everybody
-            on_their_way = {request.session for request in state}
+            sessions = {request.session for request in state}
             assert watched.flights.pop(0).request_ids == [r.name for r in state]
         else:
-            on_their_way = {id(session) for session in in_flight.sessions}
-        expected = GOING.solution(state, on_their_way)
+            sessions = {id(session) for session in in_flight.sessions}
+        expected = GOING.solution(state, sessions)
         assert [f.request_ids for f in watched.flights] == ([expected] if expected else [])

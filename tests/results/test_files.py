@@ -12,7 +12,18 @@ from helpers import MEASURED
 from labkit.bench.record import make_record, write_record
 from labkit.errors import RecordError
 from labkit.paths import ROOT
-from labkit.results import KINDS, GpuTests, HostTime, HostTimeRecord, Record, files, load, load_all, table
+from labkit.results import (
+    KINDS,
+    GpuTests,
+    HostTime,
+    HostTimeRecord,
+    Record,
+    RunsRecord,
+    files,
+    load,
+    load_all,
+    table,
+)
 from labkit.results.files import check_record
 from labkit.results.host_time import RungHostTime
 from labkit.results.record import RECORD
@@ -135,6 +146,14 @@ def test_a_record_is_read_as_the_class_of_its_kind(folder):
     assert load("mine") == made and isinstance(made, HostTimeRecord)
     assert (made.kind, made.model) == ("host_time", "none")
     assert made.time("00", 2).step_seconds == (1.0, 2.0)
+
+
+def test_a_record_of_another_class_than_asked_for_is_refused(folder):
+    made = host_time_record()
+    write_record(made, folder / "mine.json")
+    assert load("mine", HostTimeRecord) == made
+    with pytest.raises(RecordError, match="record mine is of kind host_time, not a RunsRecord"):
+        load("mine", RunsRecord)
 
 
 def test_results_are_rows_of_samples_with_their_machine(folder):

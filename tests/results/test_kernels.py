@@ -20,6 +20,7 @@ from labkit.results.kernels import (
     part_counts,
     part_us,
     purpose_of,
+    qualified_name,
     rest_table,
     short_name,
     slowest_single,
@@ -64,7 +65,7 @@ def test_kernels_are_grouped_by_what_they_are_for():
 
 
 def test_the_slowest_kernel_that_runs_once():
-    assert slowest_single(SEPARATE) == ("void cutlass::Kernel2<cutlass_80_tensorop>", 1, 30.0)
+    assert slowest_single(SEPARATE) == KernelTime("void cutlass::Kernel2<cutlass_80_tensorop>", 1, 30.0)
 
 
 def test_a_step_s_parts_are_the_whole_step():
@@ -91,12 +92,12 @@ def test_a_recorded_layer_has_two_fused_products_before_and_two_after_its_attent
 
 
 @pytest.mark.parametrize(
-    ("kernel", "short"),
+    ("kernel", "qualified", "short"),
     [
-        ("void at::native::(anonymous namespace)::norm<float, 2>(int, float*)", "norm"),
-        ("_embed_slots_kernel", "_embed_slots_kernel"),
-        ("Memcpy DtoH (Device -> Pinned)", "Memcpy DtoH"),
+        ("void at::(anonymous namespace)::norm<c10::Half>(int, float)", "at::anonymous::norm", "norm"),
+        ("_embed_slots_kernel", "_embed_slots_kernel", "_embed_slots_kernel"),
+        ("Memcpy DtoH (Device -> Pinned)", "Memcpy DtoH", "Memcpy DtoH"),
     ],
 )
-def test_kernels_have_short_names(kernel, short):
-    assert short_name(kernel) == short
+def test_kernels_have_qualified_and_short_names(kernel, qualified, short):
+    assert (qualified_name(kernel), short_name(kernel)) == (qualified, short)

@@ -151,7 +151,7 @@ def make_manager(kind: type[KVBlockManager] = KVBlockManager, **settings: object
     )
 
 
-def books(manager: KVBlockManager) -> dict:
+def manager_state(manager: KVBlockManager) -> dict:
     """All that the manager knows of its blocks, as it is now."""
     return {
         k: copy.deepcopy(v)

@@ -65,6 +65,14 @@ def test_a_logged_step_leaves_the_engine_as_it_was(options):
     engine.check_integrity()
 
 
+def test_an_engine_without_a_step_on_the_device_is_refused():
+    engine = make_engine(options=LADDER["05"].options)
+    with pytest.raises(ValueError, match="no step on the device; take rung 06"):
+        watch.device_step_of(engine)
+    with pytest.raises(ValueError, match="no step on the device"), watch.count_work(engine):
+        pass
+
+
 def test_a_step_that_fails_is_no_longer_logged():
     engine = make_engine(options=FUSED)
     step = watch.device_step_of(engine)

@@ -131,9 +131,10 @@ def test_reasons(kept, before, after, reason):
     assert reason in REASONS
 
 
-def test_an_engine_that_keeps_no_rows_is_refused():
-    with pytest.raises(ValueError, match="block_tables='rebuilt' keeps no rows"):
-        watch.record_rows(make_engine(options=LADDER["00"].options), 1)
+@pytest.mark.parametrize(("rung", "block_tables"), [("00", "rebuilt"), ("06", "resident")])
+def test_an_engine_that_keeps_no_rows_is_refused(rung, block_tables):
+    with pytest.raises(ValueError, match=f"block_tables='{block_tables}' keeps no rows"):
+        watch.record_rows(make_engine(options=LADDER[rung].options), 1)
 
 
 def test_the_figure_of_rows_has_a_cell_a_step_and_names_what_occurs(watched):

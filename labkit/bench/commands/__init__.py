@@ -1,1 +1,1 @@
-"""`python -m labkit.bench COMMAND`, a command a file."""
+"""`python -m labkit.bench COMMAND`, a command per file."""

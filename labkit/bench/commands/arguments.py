@@ -25,6 +25,7 @@ MOST, MOST_AT_ONCE, LONGEST, MOST_TOKENS = 1_000_000, 65_536, 10_000, 1_000_000_
 
 
 def add_common_arguments(parser: argparse.ArgumentParser, model: str = "random:gpt2") -> None:
+    """Add --model and --seed, --device and --json."""
     parser.add_argument(
         "--model", "--hf-model-id", default=model, help=f"directory, hub id or random:gpt2 (default {model})"
     )
@@ -33,22 +34,25 @@ def add_common_arguments(parser: argparse.ArgumentParser, model: str = "random:g
 
 
 def add_device_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add --device and --json."""
     parser.add_argument("--device", help="cpu, cuda, cuda:1, ...; the best there is by default")
     parser.add_argument("--json", type=target_file, metavar="FILE", help="write a record to this file")
 
 
 def add_rung_argument(parser: argparse.ArgumentParser) -> None:
+    """Add --rung, by default the last."""
     parser.add_argument("--rung", default=list(LADDER)[-1], choices=list(LADDER), help="the last by default")
 
 
 def add_rungs_argument(parser: argparse.ArgumentParser) -> None:
+    """Add --rungs, by default all."""
     parser.add_argument(
         "--rungs", type=rung_list, default=tuple(LADDER), help="comma-separated (default: all)"
     )
 
 
 def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
-    """The requests of a benchmark and who is served when."""
+    """Add the flags of a workload: its requests, and the order in which they are served."""
     add = parser.add_argument
     add("--prompt", type=utf8, default="Hello", help="text of the prompts")
     add(
@@ -83,6 +87,7 @@ def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the numbers of runs, and what is traced beside them."""
     add = parser.add_argument
     add("--warmup-runs", type=natural, default=1, help="runs that are not measured")
     add("--repeat-runs", type=positive, default=3, help="measured runs")
@@ -97,6 +102,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_rounds_argument(parser: argparse.ArgumentParser, default: int) -> None:
+    """Add --rounds."""
     parser.add_argument(
         "--rounds", type=positive, default=default, help=f"each runs every side twice (default {default})"
     )
@@ -106,6 +112,8 @@ def add_rounds_argument(parser: argparse.ArgumentParser, default: int) -> None:
 
 
 def whole_number(at_least: int, at_most: int) -> Callable[[str], int]:
+    """The type of a flag that takes a whole number in this range, both ends included."""
+
     def convert(text: str) -> int:
         if at_least <= (value := as_int(text)) <= at_most:
             return value
@@ -116,7 +124,7 @@ def whole_number(at_least: int, at_most: int) -> Callable[[str], int]:
 
 
 def as_int(text: str) -> float:
-    """The number, or one that is no whole number and in no range; 64 bits have 20 digits."""
+    """The whole number in a text; NaN, which is in no range, for other texts and for 30 digits or more."""
     try:
         return int(text) if len(text) < 30 else nan
     except ValueError:
@@ -124,6 +132,7 @@ def as_int(text: str) -> float:
 
 
 def list_of(convert: Callable[[str], int]) -> Callable[[str], tuple[int, ...]]:
+    """The type of a flag that takes numbers separated by commas, each of the type `convert`."""
     return lambda text: tuple(map(convert, text.split(",")))
 
 
@@ -135,7 +144,7 @@ num_tokens = whole_number(1, MOST_TOKENS)
 
 
 def utf8(text: str) -> str:
-    """Text as the terminal hands it over, which may be any bytes."""
+    """The text itself. Raises ArgumentTypeError if what the terminal hands over is not valid UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -144,6 +153,7 @@ def utf8(text: str) -> str:
 
 
 def seed(text: str) -> int:
+    """The type of a flag that takes the seed of random weights."""
     try:
         return check_seed(as_int(text))
     except CheckpointError:
@@ -151,19 +161,22 @@ def seed(text: str) -> int:
 
 
 def target_file(text: str) -> Path:
-    """Where a file can be written: tried before anything is measured, and nothing is left behind."""
+    """The type of a flag that takes a file to write. Writing is tried at once, and leaves nothing behind."""
     try_writing(text, Path(utf8(text)))
     return Path(text)
 
 
 def target_directory(text: str) -> Path:
-    """The same for files in a directory, which need not be there yet."""
+    """The type of a flag that takes a directory to write in. Writing is tried at once, as for a file."""
     try_writing(text, Path(utf8(text)) / f".labkit-{os.getpid()}")
     return Path(text)
 
 
 def try_writing(text: str, path: Path) -> None:
-    """Make a file, with the directories above it, and take away what was not there before."""
+    """Make a file and the directories above it, then remove what was not there before.
+
+    Raises ArgumentTypeError, showing `text`, if that fails.
+    """
     path = Path(os.path.realpath(path))
     was_there = os.path.lexists(path)
     try:
@@ -181,6 +194,7 @@ def try_writing(text: str, path: Path) -> None:
 
 
 def rung_list(text: str) -> tuple[str, ...]:
+    """The type of a flag that takes numbers of rungs separated by commas, each once."""
     numbers = tuple(text.split(","))
     if unknown := [number for number in numbers if number not in LADDER]:
         known = ", ".join(LADDER)
@@ -207,13 +221,13 @@ def rung_options(text: str) -> EngineOptions:
 
 
 def model_of(args: argparse.Namespace) -> LanguageModel:
-    """The model on its device, converted once for all engines of the command."""
+    """The model that the flags name, on its device and in its dtype, once for all engines of the command."""
     device = pick_device(args.device)
     return load_model(args.model, seed=args.seed).to(device, default_dtype(device))
 
 
 def workload_of(args: argparse.Namespace) -> Workload:
-    """Raises LabkitError if the model, the device or the policy cannot be had."""
+    """The workload that the flags describe. Raises LabkitError if model, device or policy cannot be had."""
     if getattr(args, "nvtx", False):
         ranges.enable_nvtx()
     model = model_of(args)
@@ -241,12 +255,13 @@ def workload_of(args: argparse.Namespace) -> Workload:
 
 
 def settings_of(args: argparse.Namespace) -> dict:
-    """The flags, for a record."""
+    """The values of the flags, for a record."""
     kept = {name: value for name, value in vars(args).items() if name not in ("run", "json")}
     return {name: plain(value) for name, value in kept.items()}
 
 
 def plain(value: object) -> object:
+    """A flag's value in a form that JSON has."""
     return str(value) if isinstance(value, Path | EngineOptions) else value
 
 

@@ -24,6 +24,7 @@ from labkit.results import AttentionTime
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
     add_device_arguments(parser)
     parser.add_argument("--batch-sizes", type=list_of(batch), default=(1, 8, 64, 128), help="requests")
     parser.add_argument(
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    """Time one layer's attention at each batch size and length; print a table, and write a record."""
     device = pick_device(args.device)
     bandwidth = copy_bandwidth(device)
     sizes = [(b, t) for b in args.batch_sizes for t in args.contexts]
@@ -49,7 +51,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def attention_table(times: list[AttentionTime], bandwidth: float) -> pd.DataFrame:
-    """A size and kernel a row: microseconds, and what part of copy bandwidth is reached."""
+    """A row per size and kernel: microseconds, and what part of copy bandwidth is reached."""
     rows = [
         (t.batch_size, t.context_len, t.kernel, t.splits, round(t.us, 2), round(100 * t.rate / bandwidth, 1))
         for t in times

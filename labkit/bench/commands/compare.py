@@ -29,6 +29,7 @@ from labkit.results.comparison import ComparedWorkload, Comparison
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
     *_, below, last = next(iter(LADDER)), *LADDER
     add_common_arguments(parser)
     add_workload_arguments(parser)
@@ -42,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    """Compare two sets of options on one workload, print the verdict and the limit, and write a record."""
     before, after = rung_options(args.before), rung_options(args.before if args.self_test else args.after)
     require_decoding(args)
     workload = workload_of(args)
@@ -75,6 +77,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def report_self_test(comparisons: list[Comparison]) -> None:
+    """Print how often each verdict was given in comparisons of a side with itself."""
     verdicts = Counter(comparison.verdict for comparison in comparisons)
     counts = ", ".join(f"{count} {verdict!r}" for verdict, count in verdicts.most_common())
     print(f"A/A self-test, {len(comparisons)} comparisons: {counts}")

@@ -26,6 +26,7 @@ from labkit.watch import steady_prompts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
     add_device_arguments(parser)
     add_rungs_argument(parser)
     add = parser.add_argument
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    """Count a steady step for each rung, model, batch size and set of prompts; print and record the cards."""
     device = pick_device(args.device)
     samples, cards = [], {}
     for name in args.models:
@@ -67,7 +69,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def card_table(cards: dict[tuple, CostCard]) -> pd.DataFrame:
-    """A card a row."""
+    """A row per card."""
     table = pd.DataFrame([card.column() for card in cards.values()])
     table.index = pd.MultiIndex.from_tuples(cards, names=["model", "rung", "B", "prompts"])
     return table

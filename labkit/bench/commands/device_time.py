@@ -30,6 +30,7 @@ from labkit.watch import steady_prompts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
     add_common_arguments(parser)
     add_rungs_argument(parser)
     parser.add_argument(
@@ -40,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    """Trace each rung at each batch size, print its kernels, and write a record if asked for."""
     device = pick_device(args.device)
     model = model_of(args)
     samples = []
@@ -67,6 +69,6 @@ def run(args: argparse.Namespace) -> None:
 
 
 def kernel_table(made: TracedStep) -> pd.DataFrame:
-    """A kernel a row, the longest first."""
+    """The twelve kernels of a step that take longest: a row per kernel."""
     rows = [(k.name[:70], round(k.count, 1), round(k.us, 1)) for k in made.kernels[:12]]
     return pd.DataFrame(rows, columns=["kernel", "a step", "us"]).set_index("kernel")

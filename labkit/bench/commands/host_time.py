@@ -30,6 +30,7 @@ from labkit.results.host_time import HostTime, RungHostTime
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
     add_device_arguments(parser)
     add_rungs_argument(parser)
     add_rounds_argument(parser, 3)
@@ -46,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    """Time the host's part of a step for each rung and batch size; print a table and write a record."""
     device = pick_device(args.device)
     times: dict[str, list[HostTime]] = {rung: [] for rung in args.rungs}
     for batch_size in tqdm(args.batch_sizes, desc="batch sizes"):
@@ -62,6 +64,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def one_run(rung: str, batch_size: int, device: torch.device, args: argparse.Namespace) -> HostTime:
+    """Host times of one run on a rung, with a fresh engine."""
     engine = host_engine(LADDER[rung].options, batch_size, device)
     return time_host_steps(engine, args.steps, args.prompt_lengths)
 
@@ -70,7 +73,8 @@ PARTS = {"step": attrgetter("step_us"), "tables + append, a layer": attrgetter("
 
 
 def host_table(times: dict[str, Sequence[HostTime]]) -> pd.DataFrame:
-    """Rungs by batch size: a step, and a layer's part of making tables and appending."""
+    """Microseconds, the median: per rung a row for a step and one for tables and append per layer; a column
+    per batch size."""
     rows = {}
     for rung, made in times.items():
         sizes = dict.fromkeys(t.batch_size for t in made)

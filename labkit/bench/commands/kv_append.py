@@ -18,6 +18,7 @@ from labkit.results import AppendTime
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
     add_device_arguments(parser)
     parser.add_argument(
         "--batch-sizes", type=list_of(batch), default=BATCH_SIZES, help="requests written together"
@@ -26,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    """Time each form of the K/V write at each batch size, print a table, and write a record if asked for."""
     device = pick_device(args.device)
     bandwidth = copy_bandwidth(device)
     times = [made for b in tqdm(args.batch_sizes, desc="B") for made in time_appends(b, device, args.repeats)]
@@ -36,7 +38,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def append_table(times: list[AppendTime], bandwidth: float) -> pd.DataFrame:
-    """A batch size a row: microseconds of each path, and the rate of the fastest."""
+    """A row per batch size: microseconds of each path, and the rate of the fastest."""
     rows = {}
     for time in times:
         row = rows.setdefault(time.batch_size, {})

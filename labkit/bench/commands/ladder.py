@@ -32,6 +32,7 @@ from labkit.results.runs import total_paths
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
     add_common_arguments(parser)
     add_rungs_argument(parser)
     add_workload_arguments(parser)
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    """Run each rung in turn, print a table, and write a record. Raises OptionError if nothing is decoded."""
     require_decoding(args)
     workload = workload_of(args)
     bandwidth = copy_bandwidth(workload.device)
@@ -55,7 +57,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def run_rungs(workload: Workload, rungs: tuple[str, ...], rounds: int) -> dict[str, list[Run]]:
-    """Runs of each rung with a fresh engine each, after one warm-up run each."""
+    """The runs of each rung, made in turn after a warm-up run per rung; every run has a fresh engine."""
     with tqdm(total=len(rungs) * (1 + 2 * rounds), unit=" runs") as bar:
 
         def run_once(rung: str) -> Run:
@@ -70,6 +72,7 @@ def run_rungs(workload: Workload, rungs: tuple[str, ...], rounds: int) -> dict[s
 
 
 def ladder_table(record: RunsRecord) -> pd.DataFrame:
+    """A row per rung: its decode rate, share of the limit, and the comparison with the rung before it."""
     rungs = list(record.rates)
     rows = {
         rung: {
@@ -88,4 +91,5 @@ def ladder_table(record: RunsRecord) -> pd.DataFrame:
 
 
 def slug(text: str) -> str:
+    """A text as a part of a file's name."""
     return re.sub(r"\W+", "_", text).strip("_").lower()

@@ -31,6 +31,7 @@ RUNGS = ("00", "05", "08", "09", "10")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
     add_common_arguments(parser)
     parser.add_argument(
         "--rungs", type=rung_list, default=RUNGS, help=f"comma-separated (default: {','.join(RUNGS)})"
@@ -40,6 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    """Run labkit's rungs and the other engines in turn, print a table, and write a record.
+
+    Raises OptionError unless all requests make the same number of tokens.
+    """
     if not args.no_stop_on_eos:
         raise OptionError("peers compares runs of equal length: add --no-stop-on-eos")
     workload = workload_of(args)
@@ -72,24 +77,26 @@ def run(args: argparse.Namespace) -> None:
 
 
 def limit_of(workload: Workload, bandwidth: float) -> DecodeLimit:
-    """Of decoding every request's tokens but the first, which its prefill makes."""
+    """The limit of decoding the workload: each request's tokens but the first, which its prefill makes."""
     lengths = [len(prompt) for prompt in workload.prompt_ids()]
     made = [workload.max_new_tokens] * len(lengths)
     return workload_limit(workload.model.network, lengths, made, workload.scheduler.max_batch_size, bandwidth)
 
 
 def one_batch(workload: Workload) -> bool:
+    """Whether all requests of the workload are decoded together."""
     return len(workload.prompts) <= workload.scheduler.max_batch_size
 
 
 def decode_rate(run: PeerRun, in_one_batch: bool) -> float | None:
-    """Tokens a second after the first tokens; None where some requests were still waiting then."""
+    """Tokens per second after the first tokens; None where requests still waited then, or none is known."""
     if run.first_token_seconds is None or not in_one_batch or run.tokens == len(run.token_ids):
         return None
     return (run.tokens - len(run.token_ids)) / (run.seconds - run.first_token_seconds)
 
 
 def peer_sample(name: str, run: PeerRun, ran: PeerRuns, limit: DecodeLimit, in_one_batch: bool) -> PeerSample:
+    """A run of the engine `name` as a record holds it."""
     return PeerSample(
         engine=name,
         seconds=run.seconds,
@@ -102,7 +109,7 @@ def peer_sample(name: str, run: PeerRun, ran: PeerRuns, limit: DecodeLimit, in_o
 
 
 def peer_versions() -> dict[str, str]:
-    """Of the peers' packages that are installed."""
+    """The versions of the peers' packages that are installed, by package."""
     from importlib.metadata import PackageNotFoundError, version
 
     found = {}

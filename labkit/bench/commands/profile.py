@@ -26,6 +26,7 @@ from labkit.watch import steady_decode
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
     add_common_arguments(parser)
     add_rung_argument(parser)
     parser.add_argument(
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    """Time and profile a rung's decode step at each batch size, print reports, and write a record."""
     engine = InferenceEngine(
         model_of(args),
         LADDER[args.rung].options,
@@ -58,7 +60,7 @@ def run(args: argparse.Namespace) -> None:
 def measure(
     engine: InferenceEngine, batch_size: int, args: argparse.Namespace, bandwidth: float
 ) -> ProfiledStep:
-    """Raw step times, the paths taken while they were made, and one profiled step."""
+    """Time and profile decode steps at one batch size: step times, append paths, and one profiled step."""
     prompts = [[i % engine.model.config.vocab_size for i in range(args.context)]] * batch_size
     with steady_decode(engine, prompts):
         paths_before = engine.stats().append_paths
@@ -77,7 +79,7 @@ def measure(
 
 
 def report(sample: ProfiledStep) -> None:
-    """Print one batch size: its step, its limit, and the share of each named range."""
+    """Print a batch size's step time, its limit, and the share of each named range."""
     step, limit = sample.median_seconds, sample.limit_seconds
     print(
         f"\nB = {sample.batch_size}: step {1e3 * step:.2f} ms, {sample.batch_size / step:,.0f} tokens/s, "

@@ -31,6 +31,7 @@ from labkit.results.runs import Run, RungRun, total_paths
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
     add_common_arguments(parser)
     add_rung_argument(parser)
     add_workload_arguments(parser)
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    """Run the workload on a rung several times and print a summary; write what was asked for."""
     workload = workload_of(args)
     engine = workload.make_engine(LADDER[args.rung].options)
     bandwidth = copy_bandwidth(engine.device)
@@ -54,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
 def repeat(
     args: argparse.Namespace, workload: Workload, run_once: Callable[[Callable[[int], object]], Run]
 ) -> list[Run]:
-    """Warm-up runs and measured runs, with one progress bar; the measured ones."""
+    """Make the warm-up runs and the measured runs, with one progress bar; return the measured ones."""
     count = args.warmup_runs + args.repeat_runs
     total = count * len(workload.prompts) * workload.max_new_tokens
     with tqdm(total=total, unit=" tokens", desc=f"{args.warmup_runs} + {args.repeat_runs} runs") as bar:
@@ -63,7 +65,7 @@ def repeat(
 
 
 def print_summary(runs: Sequence[Run], args: argparse.Namespace) -> None:
-    """The seeds' lines."""
+    """Print the lines of the seeds' summary."""
 
     def line(name: str, unit: str, digits: int, value: Callable[[Run], float]) -> None:
         values = [value(run) for run in runs]
@@ -84,7 +86,7 @@ def print_summary(runs: Sequence[Run], args: argparse.Namespace) -> None:
 
 
 def print_limit(workload: Workload, runs: Sequence[Run], bandwidth: float) -> None:
-    """What ran, and how far the decode is from what the device allows."""
+    """Print which append paths ran, and how near decoding comes to what the device allows."""
     print(f"Append paths, all measured runs: {total_paths(runs)}")
     if not all(run.decoded_tokens for run in runs):
         print("Limit of decode: some run decoded nothing")
@@ -105,7 +107,7 @@ def finish(
     runs: Sequence[Run],
     bandwidth: float,
 ) -> None:
-    """The record and the trace, if they are asked for."""
+    """Write the record and the trace, if they are asked for."""
     if args.json:
         samples = [run_sample(args.rung, workload, run, bandwidth) for run in runs]
         write_record(make_record(kind, engine.device, bandwidth, settings_of(args), samples), args.json)
@@ -118,4 +120,5 @@ def finish(
 
 
 def run_sample(rung: str, workload: Workload, run: Run, bandwidth: float) -> RungRun:
+    """A run as a record holds it, with its limit at this bandwidth in bytes per second."""
     return RungRun(rung, run, workload.limit(run, bandwidth).seconds)

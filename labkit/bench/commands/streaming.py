@@ -32,6 +32,7 @@ AN_HOUR, MOST_THREADS = 3_600_000, 10_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
     add_common_arguments(parser)
     add_rung_argument(parser)
     add_workload_arguments(parser)
@@ -50,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def milliseconds(text: str) -> float:
+    """The type of a flag that takes a time of an hour at most."""
     try:
         value = float(text)
     except ValueError:
@@ -60,6 +62,10 @@ def milliseconds(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> None:
+    """Serve the workload on a rung several times and print a summary; write what was asked for.
+
+    Raises OptionError for more threads than MOST_THREADS.
+    """
     if args.consumers == "threads" and args.num_requests > MOST_THREADS:
         raise OptionError(f"a thread per request is for {MOST_THREADS:,} at most: add --consumers tasks")
     workload = workload_of(args)
@@ -95,7 +101,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def print_summary(runs: Sequence[Run]) -> None:
-    """The seeds' lines."""
+    """Print the lines of the seeds' summary."""
     names = "/".join(f"p{p}" for p in PERCENTILES)
 
     def line(name: str, unit: str, samples: list[float]) -> None:

@@ -20,6 +20,7 @@ class LayerAttention(Protocol):
     """Attends in one layer at a time and stores its new keys and values in the cache."""
 
     path: str  # the name that its writes are counted by
+    kv_manager: MutableInfoBlockManager  # whose pool it reads and writes
 
     def begin(self, slots: DeviceSlots, slot_mapping: Tensor, max_context_len: int) -> None:
         """Prepare for a step, before its first layer. slot_mapping: [B], the slot of each request."""
