@@ -307,6 +307,6 @@ def test_the_solution_of_which_path_is_what_the_engine_does(tiny, lengths):
     engine = InferenceEngine(tiny, LADDER["03"].options, device="cpu", cache=cache)
     with watch.steady_decode(engine, watch.steady_prompts(3, lengths), warmup_steps=0):
         positions = [s.num_tokens for s in engine.scheduler.running.values()]
-        with lesson_03.recorded_writes(engine) as writes:
+        with watch.record_writes(engine) as writes:
             engine.step()
     assert {write.path for write in writes} == {lesson_03.which_path(3, positions, 4)}
