@@ -116,7 +116,7 @@ def whole_number(at_least: int, at_most: int) -> Callable[[str], int]:
 
     def convert(text: str) -> int:
         if at_least <= (value := as_int(text)) <= at_most:
-            return value
+            return int(value)
         said = f"{shown(text)} is not a whole number of {at_least} or more"
         raise argparse.ArgumentTypeError(f"{said}, {at_most:,} at most")
 

@@ -7,7 +7,7 @@ and in its two parts; tokens are counted as ids; ITL pools the gaps of all reque
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> None:
     )
     refused = []
 
-    def run_once(progress) -> Run:
+    def run_once(progress: Callable[[int], object]) -> Run:
         made, num_refused = run_streaming(workload, engine, traffic, progress)
         refused.append(num_refused)
         return made
