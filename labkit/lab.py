@@ -12,8 +12,7 @@ from labkit.engine.parts import Part
 from labkit.errors import OptionError
 from labkit.kernels import triton_status
 from labkit.ladder import LADDER, LESSONS, Lesson, Rung
-from labkit.learn.gate import Report
-from labkit.learn.gates import GATES
+from labkit.learn.gates import GATES, Report
 from labkit.learn.kept import Kept, keep, kept
 from labkit.learn.measured import BELOW, PACKAGE, YOURS, Measured, measure_host
 from labkit.model import LanguageModel, load_model

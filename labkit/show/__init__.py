@@ -12,6 +12,7 @@ from labkit.show.idle import draw_idle
 from labkit.show.ladder import draw_ladder
 from labkit.show.launches import draw_launches
 from labkit.show.layer_tables import draw_pool_use, draw_tables
+from labkit.show.measured import draw_measured
 from labkit.show.memory import draw_reservation
 from labkit.show.paths import draw_paths
 from labkit.show.peers import draw_peers, draw_step_parts

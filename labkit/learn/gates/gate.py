@@ -11,7 +11,7 @@ from labkit.checks import shown
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.learn.answers import one_line
 from labkit.learn.exercise import BrokenContract, Unattempted
-from labkit.learn.schedule import Invariant, Schedule
+from labkit.learn.gates.schedule import Invariant, Schedule
 from labkit.model import GPT2Config, LanguageModel, load_model
 from labkit.model.checkpoint import random_network
 from labkit.model.tokenizer import WordTokenizer
@@ -20,7 +20,7 @@ from labkit.options import EngineOptions
 TEXTS = ("To be, or not to be", "O", "KING HENRY VI:\nWhat news from Warwick?", "To be, or not to be")
 NUM_TOKENS = 24  # of each text
 SEEDS = (0, 1, 2)  # of the schedules
-NUM_MOVES = 60  # of a schedule
+NUM_MOVES = 80  # of a schedule
 PACKAGE_PARTS = "labkit/"
 
 # An engine of the rung, with the reader's part: build(model, cache=..., scheduler=...)

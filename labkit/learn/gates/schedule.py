@@ -51,9 +51,9 @@ class Schedule:
         Raises BrokenContract that tells what was off first, and the moves that led there. What the engine
         raises passes through.
         """
-        moves = [self._join, self._step, self._step, self._step, self._step, self._cancel, self._preempt]
+        moves = [*[self._join] * 2, *[self._step] * 6, self._cancel, self._preempt]
         for _ in range(num_moves):
-            self._prove_after(self._rng.choice(moves))
+            self._prove_after(self._rng.choice(moves) if self.engine.has_work else self._join)
         while self.engine.has_work:
             self._prove_after(self._step)
         if self._wanted:

@@ -1,4 +1,4 @@
-"""The gates: the package's part passes, and plausible wrong ones are refused by what they break."""
+"""Lesson 01's gate: cached block tables pass, and plausible wrong ones are refused by what they break."""
 
 import re
 
@@ -6,21 +6,16 @@ import pytest
 import torch
 
 from labkit import lab
-from labkit.errors import OptionError
 from labkit.kvcache import CachedBlockTables, RebuiltBlockTables
 from labkit.kvcache.block_tables import BlockTables
 from labkit.learn import not_attempted
-from labkit.learn.gates import GATES
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def lesson_01():
+def here():
     return lab.start("01")
-
-
-# --- 01: tables with cached rows ---------------------------------------------------------------------------
 
 
 class Rows(BlockTables):
@@ -145,31 +140,17 @@ RIGHT = (CachedBlockTables, RebuiltBlockTables, Rows)
 
 
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
-def test_a_wrong_part_is_refused_by_the_contract_that_it_breaks(lesson_01, part):
-    report = lesson_01.check(block_tables=part)
+def test_a_wrong_part_is_refused_by_the_contract_that_it_breaks(here, part):
+    report = here.check(block_tables=part)
     assert not report.ok and re.search(WRONG[part], report.text), report
 
 
 @pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
-def test_a_right_part_passes_in_whatever_clothes(lesson_01, part):
-    report = lesson_01.check(block_tables=part)
+def test_a_right_part_passes_in_whatever_clothes(here, part):
+    report = here.check(block_tables=part)
     assert report.ok and report.text.startswith("block_tables: right."), report
 
 
-def test_a_report_tells_the_moves_that_led_there(lesson_01):
-    text = lesson_01.check(block_tables=NumberOfBlocksAlone).text
+def test_a_report_tells_the_moves_that_led_there(here):
+    text = here.check(block_tables=NumberOfBlocksAlone).text
     assert "(After " in text and "a step" in text and "joins with" in text
-
-
-def test_a_gate_proves_its_own_part_and_no_other(lesson_01):
-    with pytest.raises(
-        OptionError, match=r"lesson 01 proves block_tables: here\.check\(block_tables=\.\.\.\)"
-    ):
-        lesson_01.check(kv_append=CachedBlockTables)
-    with pytest.raises(OptionError, match="lesson 01 proves block_tables"):
-        lesson_01.check()
-
-
-def test_a_lesson_without_a_gate_says_which_have_one():
-    with pytest.raises(OptionError, match=f"lesson 11 has no gate; those that have: {', '.join(GATES)}"):
-        lab.start("11").check(block_tables=CachedBlockTables)

@@ -1,14 +1,12 @@
-"""The gate of each lesson whose part the reader writes."""
+"""Lesson 01: block tables whose rows are cached."""
 
 import torch
 
 from labkit.engine import InferenceEngine
 from labkit.kvcache import RebuiltBlockTables
 from labkit.ladder import LADDER
-from labkit.learn.gate import Gate
-from labkit.learn.schedule import Invariant
-
-# --- 01: tables with cached rows ---------------------------------------------------------------------------
+from labkit.learn.gates.gate import Gate
+from labkit.learn.gates.schedule import Invariant
 
 
 def stale_entry(engine: InferenceEngine) -> str:
@@ -39,4 +37,4 @@ FRESH_ROWS = Invariant(
     "the list is another session's.",
 )
 
-GATES = {"01": Gate("block_tables", LADDER["00"].options, (FRESH_ROWS,))}
+GATE = Gate("block_tables", LADDER["00"].options, (FRESH_ROWS,))

@@ -1,0 +1,110 @@
+"""A gate: what it proves and in which order, and reports that name what broke without ever raising."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from labkit import LADDER, InferenceEngine, lab
+from labkit.errors import OptionError
+from labkit.kvcache import CachedBlockTables
+from labkit.learn.gates import GATES, Gate
+from labkit.learn.gates.gate import raised, texts_of, transformers_texts
+from labkit.learn.gates.schedule import Invariant
+
+RUNG_01 = LADDER["01"].options
+build = partial(InferenceEngine, options=RUNG_01, device="cpu")
+
+
+def engine_of(model, **settings):
+    return build(model, **settings)
+
+
+def test_the_references_are_the_same_text():
+    assert texts_of(LADDER["00"].options) == transformers_texts()
+
+
+@pytest.mark.slow
+def test_an_engine_that_holds_passes():
+    report = Gate("block_tables", LADDER["00"].options).check(engine_of)
+    assert report.ok
+    assert repr(report) == "block_tables: right. 3 random schedules, the rung below's text and transformers'."
+
+
+def test_an_invariant_that_is_off_is_told_with_its_hint_and_the_moves():
+    crowded = Invariant(
+        "at most one request runs",
+        lambda engine: "two run." if len(engine.scheduler.running) > 1 else "",
+        "One is enough.",
+    )
+    report = Gate("block_tables", LADDER["00"].options, (crowded,)).check(engine_of)
+    assert not report.ok
+    assert report.text.startswith(
+        "block_tables breaks a contract. at most one request runs: two run. One is enough."
+    )
+    assert report.text.endswith("a step.)")
+
+
+def test_a_lost_block_is_told():
+    def leaks(model, **settings):
+        engine = engine_of(model, **settings)
+        free = engine.kv_manager.free
+        engine.kv_manager.free = lambda block_ids: free(block_ids[:-1])
+        return engine
+
+    text = Gate("block_tables", LADDER["00"].options).check(leaks).text
+    assert "breaks a contract. every block is accounted for: reference counts differ from holders" in text
+
+
+def test_a_wrong_token_is_told_with_the_one_expected():
+    def off_by_one(model, **settings):
+        engine = engine_of(model, **settings)
+        sample = engine.decode_step.sample
+        engine.decode_step.sample = lambda *about: [(token + 1) % 97 for token in sample(*about)]
+        return engine
+
+    text = Gate("block_tables", LADDER["00"].options).check(off_by_one).text
+    assert (
+        "breaks a contract. tokens: new token 1 of request" in text
+        and "what it gets when it is alone" in text
+    )
+
+
+def test_text_that_goes_on_differently_is_told_in_words():
+    def other_text(model, **settings):
+        engine = engine_of(model, **settings)
+        if model.config.vocab_size > 97:  # the trained model
+            sample = engine.decode_step.sample
+            engine.decode_step.sample = lambda *about: [token ^ 1 for token in sample(*about)]
+        return engine
+
+    text = Gate("block_tables", LADDER["00"].options).check(other_text).text
+    assert "text: new token 1 after 'To be, or not to be' is" in text and "on the rung below" in text
+
+
+def test_an_error_names_the_line_of_the_readers_that_raised_it():
+    def broken(model, **settings):
+        return torch.zeros(2) @ torch.zeros(3)
+
+    report = Gate("block_tables", LADDER["00"].options).check(broken)
+    assert not report.ok and report.text.startswith("block_tables raised RuntimeError: ")
+    assert report.text.endswith(", at `return torch.zeros(2) @ torch.zeros(3)`")
+
+
+def test_an_error_without_a_line_is_told_all_the_same():
+    assert raised(ValueError("odd\n  number")) == "raised ValueError: odd number"
+
+
+@pytest.mark.parametrize("number", GATES)
+def test_a_gate_proves_its_own_part_and_no_other(number):
+    here, part = lab.start(number), GATES[number].part
+    other = "readback" if part == "kv_append" else "kv_append"
+    with pytest.raises(OptionError, match=rf"lesson {number} proves {part}: here\.check\({part}=\.\.\.\)"):
+        here.check(**{other: CachedBlockTables})
+    with pytest.raises(OptionError, match=f"lesson {number} proves {part}"):
+        here.check()
+
+
+def test_a_lesson_without_a_gate_says_which_have_one():
+    with pytest.raises(OptionError, match=f"lesson 11 has no gate; those that have: {', '.join(GATES)}"):
+        lab.start("11").check(block_tables=CachedBlockTables)

@@ -1,0 +1,38 @@
+"""Random schedules: what moves they make, and that what goes wrong is told."""
+
+import pytest
+from helpers import make_engine, tokens_alone
+
+from labkit import LADDER
+from labkit.learn.exercise import BrokenContract
+from labkit.learn.gates.gate import NUM_MOVES, SEEDS
+from labkit.learn.gates.schedule import Schedule
+
+
+@pytest.mark.parametrize("rung", ["00", "05", "06", "10"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_schedule_meets_everything_that_can_happen_and_ends_with_no_work(rung, seed):
+    engine = make_engine(options=LADDER[rung].options, max_blocks_per_layer=12, max_batch_size=4)
+    Schedule(engine, tokens_alone, (), seed).play(NUM_MOVES)
+    stats = engine.stats()
+    assert not engine.has_work
+    assert stats.counters.finished["cancelled"] > 0 and stats.counters.finished["length"] > 3
+    assert stats.append_paths["boundary"] > 0 and stats.append_paths["copy_on_write"] > 0
+    assert stats.counters.reused_tokens > 0
+
+
+def test_the_same_seed_makes_the_same_moves():
+    def finished(seed):
+        engine = make_engine(options=LADDER["05"].options, max_blocks_per_layer=12)
+        Schedule(engine, tokens_alone, (), seed).play(40)
+        return engine.stats().counters.steps, engine.stats().append_paths
+
+    assert finished(1) == finished(1) != finished(2)
+
+
+def test_a_request_that_never_ends_is_told(monkeypatch):
+    engine = make_engine()
+    step = engine.step
+    monkeypatch.setattr(engine, "step", lambda: step() and [])  # its tokens are lost
+    with pytest.raises(BrokenContract, match=r"requests \[.*\] never ended"):
+        Schedule(engine, tokens_alone, (), 0).play(5)
