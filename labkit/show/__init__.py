@@ -57,6 +57,7 @@ __all__ = [
     "draw_launches",
     "draw_layer_kernels",
     "draw_limit",
+    "draw_measured",
     "draw_paths",
     "draw_peers",
     "draw_pool_use",
