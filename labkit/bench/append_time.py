@@ -1,7 +1,7 @@
 """How long the K/V write of one layer takes by itself, in each of its forms."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -60,8 +60,8 @@ def time_appends(
     paths, num_bytes = append_calls(batch_size, device)
     launches = {path: launcher(calls, device, rounds) for path, calls in paths.items()}
     per_call = rounds * LAYERS
-    on_device = {path: [] for path in paths}
-    on_host = {path: [] for path in paths}
+    on_device: dict[str, list[float]] = {path: [] for path in paths}
+    on_host: dict[str, list[float]] = {path: [] for path in paths}
     for _ in range(repeats):
         for path, calls in paths.items():
             on_device[path].append(timed(launches[path], device) / per_call)
@@ -72,7 +72,9 @@ def time_appends(
     ]
 
 
-def launcher(calls: list[Callable[[], None]], device: torch.device, rounds: int) -> Callable[[], object]:
+def launcher(
+    calls: Sequence[Callable[[], object]], device: torch.device, rounds: int
+) -> Callable[[], object]:
     """A function that makes all calls `rounds` times; on a GPU it replays them from a CUDA graph."""
 
     def run_all() -> None:

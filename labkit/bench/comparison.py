@@ -52,5 +52,6 @@ def compare(
 
     for options in (before, after) * warmup_runs:
         run_with(options)
-    sides = in_turn([lambda: run_with(before), lambda: run_with(after)], rounds, progress)
-    return compared_runs(*sides, names, path, measure)
+    measures = [lambda: run_with(before), lambda: run_with(after)]
+    before_runs, after_runs = in_turn(measures, rounds, progress)
+    return compared_runs(before_runs, after_runs, names, path, measure)

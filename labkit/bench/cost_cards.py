@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import CodeType, FrameType
+from typing import TypeVar
 
 import torch
 from torch.profiler import profile
@@ -37,19 +38,24 @@ def cost_card(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> Cost
     """
     with steady_decode(engine, prompts, max_new_tokens=STEADY_TOKENS):
         paths, (calls, infos) = with_paths(engine, count_calls)
-        counted = [with_paths(engine, count) for count in (count_operators, count_kv_bytes)]
+        ops_paths, (ops, index_tensors) = with_paths(engine, count_operators)
+        bytes_paths, kv_bytes = with_paths(engine, count_kv_bytes)
+        others = [ops_paths, bytes_paths]
+        device: DeviceCounts | None
         if engine.device.type == "cuda":
-            counted.append(with_paths(engine, count_on_device))
-    if any(others != paths for others, _ in counted):
-        raise ValueError(f"the steps of a card must be alike, but took {paths} and {[p for p, _ in counted]}")
-    (_, (ops, index_tensors)), (_, kv_bytes), *on_device = counted
-    device = on_device[0][1] if on_device else recorded_device_counts(engine, prompts)
+            device_paths, device = with_paths(engine, count_on_device)
+            others.append(device_paths)
+        else:
+            device = recorded_device_counts(engine, prompts)
+    if any(other != paths for other in others):
+        raise ValueError(f"the steps of a card must be alike, but took {paths} and {others}")
     return CostCard(len(prompts), paths, HostCounts(calls, infos, ops, index_tensors, kv_bytes), device)
 
 
-def with_paths(
-    engine: InferenceEngine, count: Callable[[InferenceEngine], object]
-) -> tuple[dict[str, int], object]:
+T = TypeVar("T")
+
+
+def with_paths(engine: InferenceEngine, count: Callable[[InferenceEngine], T]) -> tuple[dict[str, int], T]:
     """What `count` returns, behind how often each append path ran in the steps that it ran."""
     before = engine.stats().append_paths
     counted = count(engine)
@@ -71,7 +77,8 @@ def count_calls(engine: InferenceEngine) -> tuple[int, int]:
         nonlocal calls, infos
         if event != "call":
             return
-        calls += frame.f_code in methods and frame.f_back.f_code.co_filename not in inside
+        caller = frame.f_back
+        calls += frame.f_code in methods and caller is not None and caller.f_code.co_filename not in inside
         infos += frame.f_code in constructors
 
     with profiled_by(on_event):

@@ -25,7 +25,7 @@ def dense_tokens(
         for _ in range(num_tokens):
             input_ids = torch.tensor([token_ids], device=model.device)
             lengths = torch.tensor([len(token_ids)], device=model.device)
-            token_ids.append(model.network.prefill(input_ids, lengths).last_logits.argmax().item())
+            token_ids.append(int(model.network.prefill(input_ids, lengths).last_logits.argmax()))
         completed.append(tuple(token_ids[len(prompt) :]))
     return completed
 

@@ -5,7 +5,7 @@ it has the requests until it has handed over every token.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -242,7 +242,7 @@ def run_peers(
 
 
 @contextmanager
-def quiet_transformers():
+def quiet_transformers() -> Iterator[None]:
     """Inside the block, transformers shows no progress bars and no warnings."""
     from transformers.utils import logging
 

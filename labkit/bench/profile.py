@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 from torch.autograd import DeviceType
+from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile
 
 from labkit.bench.limit import synchronize
@@ -68,7 +69,7 @@ def read_profile(events: Sequence, batch_size: int) -> StepProfile:
     )
 
 
-def is_operator(event: object | None) -> bool:
+def is_operator(event: FunctionEvent | None) -> bool:
     """Whether an event of the profiler is an aten operator; None is none."""
     return event is not None and event.name.startswith("aten::")
 

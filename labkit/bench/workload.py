@@ -23,7 +23,7 @@ class Workload:
     """
 
     model: LanguageModel
-    prompts: tuple[str, ...] | tuple[tuple[int, ...], ...]
+    prompts: tuple[str | tuple[int, ...], ...]
     max_new_tokens: int
     stop_on_eos: bool = False
     device: torch.device | str | None = None

@@ -45,13 +45,13 @@ def load(name: str) -> Record: ...
 
 
 @overload
-def load(name: str, kind: type[R]) -> R: ...
+def load(name: str, record_class: type[R]) -> R: ...
 
 
-def load(name: str, kind: type[Record] = Record) -> Record:
+def load(name: str, record_class: type[Record] = Record) -> Record:
     """The record `name`.json of data/results, as the class of its kind.
 
-    kind: the class that it must have, such as RunsRecord, for readers who know what they look for. Raises
+    record_class: the class that it must have, such as RunsRecord, for code that needs its methods. Raises
     RecordError if there is no such record, if it is not what a record is, or if it is of another class.
     """
     path = RESULTS / f"{name}.json"
@@ -60,8 +60,8 @@ def load(name: str, kind: type[Record] = Record) -> Record:
     raw = read_record(path)
     check_record(name, raw)
     record = KINDS[raw["kind"]].from_dict(raw)
-    if not isinstance(record, kind):
-        raise RecordError(f"record {name} is of kind {record.kind}, not a {kind.__name__}")
+    if not isinstance(record, record_class):
+        raise RecordError(f"record {name} is of kind {record.kind}, not a {record_class.__name__}")
     return record
 
 

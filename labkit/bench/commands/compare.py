@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> None:
             )
             for _ in range(repeats)
         ]
-    bandwidth = copy_bandwidth(workload.device)
+    bandwidth = copy_bandwidth(workload.model.device)
     limit = workload.limit(workload.run(workload.make_engine(after)), bandwidth)
     for comparison in comparisons:
         print(comparison)
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> None:
         report_self_test(comparisons)
     if args.json:
         samples = [ComparedWorkload(comparison, limit.seconds) for comparison in comparisons]
-        record = make_record("comparison", workload.device, bandwidth, settings_of(args), samples)
+        record = make_record("comparison", workload.model.device, bandwidth, settings_of(args), samples)
         write_record(record, args.json)
 
 

@@ -1,7 +1,7 @@
 """host-time: what a decode step costs the host with the model taken out, for each rung and batch size."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from statistics import median
@@ -72,7 +72,7 @@ def one_run(rung: str, batch_size: int, device: torch.device, args: argparse.Nam
 PARTS = {"step": attrgetter("step_us"), "tables + append, a layer": attrgetter("layer_us")}
 
 
-def host_table(times: dict[str, Sequence[HostTime]]) -> pd.DataFrame:
+def host_table(times: Mapping[str, Sequence[HostTime]]) -> pd.DataFrame:
     """Microseconds, the median: per rung a row for a step and one for tables and append per layer; a column
     per batch size."""
     rows = {}

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> None:
 
 def append_table(times: list[AppendTime], bandwidth: float) -> pd.DataFrame:
     """A row per batch size: microseconds of each path, and the rate of the fastest."""
-    rows = {}
+    rows: dict[int, dict[str, float]] = {}
     for time in times:
         row = rows.setdefault(time.batch_size, {})
         row[f"{time.path} (us)"] = round(time.device_us, 2)

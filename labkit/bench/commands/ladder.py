@@ -43,13 +43,13 @@ def run(args: argparse.Namespace) -> None:
     """Run each rung in turn, print a table, and write a record. Raises OptionError if nothing is decoded."""
     require_decoding(args)
     workload = workload_of(args)
-    bandwidth = copy_bandwidth(workload.device)
+    bandwidth = copy_bandwidth(workload.model.device)
     runs = run_rungs(workload, args.rungs, args.rounds)
     print(
         f"{workload.model}, {len(workload.prompts)} requests, batches of {workload.scheduler.max_batch_size}"
     )
     samples = [run_sample(rung, workload, run, bandwidth) for rung, made in runs.items() for run in made]
-    record = make_record("ladder", workload.device, bandwidth, settings_of(args), samples)
+    record = make_record("ladder", workload.model.device, bandwidth, settings_of(args), samples)
     print(ladder_table(record).to_string())
     path = args.json or RESULTS / f"ladder_{slug(record.host.device)}.json"
     write_record(record, path)

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> None:
     if not args.no_stop_on_eos:
         raise OptionError("peers compares runs of equal length: add --no-stop-on-eos")
     workload = workload_of(args)
-    bandwidth = copy_bandwidth(workload.device)
+    bandwidth = copy_bandwidth(workload.model.device)
     limit = limit_of(workload, bandwidth)
     with tqdm(unit=" runs") as bar:
         ran = run_peers(workload, args.rungs, args.rounds, bar.update)
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> None:
         for name, runs in ran.runs.items()
         for made in runs
     ]
-    record = make_record("peers", workload.device, bandwidth, settings, samples)
+    record = make_record("peers", workload.model.device, bandwidth, settings, samples)
     print(record.table().join(record.comparison_table(f"labkit {args.rungs[-1]}")).to_string())
     print(f"Limit of decode: {limit.tokens_per_second:,.0f} tokens/s at {bandwidth / 1e9:,.0f} GB/s")
     for name, reason in ran.left_out.items():
