@@ -61,6 +61,9 @@ def test_text_comes_from_the_trained_model_and_measurements_from_that_of_the_sca
 class Mine(RebuiltBlockTables):
     """A likeness of the rung below's part."""
 
+    def fill(self, block_tables_cpu, sessions):
+        super().fill(block_tables_cpu, sessions)
+
 
 @pytest.fixture(scope="module")
 def here():
