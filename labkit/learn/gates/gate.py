@@ -25,6 +25,7 @@ PACKAGE_PARTS = "labkit/"
 
 # An engine of the rung, with the reader's part: build(model, cache=..., scheduler=...)
 Build = Callable[..., InferenceEngine]
+Trial = Callable[[Build], None]  # raises BrokenContract
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,9 @@ class Report:
 
 @dataclass(frozen=True)
 class Gate:
-    """What a part must hold, the plainest first: it can be built; under random schedules the invariants hold,
-    every block is accounted for and every request gets its tokens; text goes on as on the rung below and in
-    transformers.
+    """What a part must hold, the plainest first: it can be built, and the lesson's own trials find nothing;
+    under random schedules the invariants hold, every block is accounted for and every request gets its
+    tokens; text goes on as on the rung below and in transformers.
 
     below: the options of the rung below. part: the option whose part the reader writes.
     """
@@ -50,11 +51,16 @@ class Gate:
     part: str
     below: EngineOptions
     invariants: tuple[Invariant, ...] = ()
+    trials: tuple[Trial, ...] = ()
 
     def check(self, build: Build) -> Report:
         """Prove an engine's part. It never raises, but for an interrupt."""
-        trials = (self._schedules, self._same_text_as_below, self._same_text_as_transformers)
-        for trial in trials:
+        for trial in (
+            *self.trials,
+            self._schedules,
+            self._same_text_as_below,
+            self._same_text_as_transformers,
+        ):
             try:
                 trial(build)
             except Unattempted:
@@ -72,6 +78,7 @@ class Gate:
         for seed in SEEDS:
             engine = build(
                 small_model(),
+                dtype=torch.float32,
                 cache=CacheConfig(block_size=4, max_blocks_per_layer=12, max_prefix_entries=3),
                 scheduler=SchedulerConfig(max_batch_size=4, decode_first=bool(seed % 2)),
             )

@@ -1,0 +1,116 @@
+"""Lesson 05: records of blocks that are counted up in place."""
+
+import torch
+
+from labkit.engine import InferenceEngine
+from labkit.ladder import LADDER
+from labkit.learn.exercise import BrokenContract
+from labkit.learn.gates.appends import failed_write, own_slots, started
+from labkit.learn.gates.cached import wrong_number, wrong_record
+from labkit.learn.gates.gate import Build, Gate
+from labkit.learn.gates.schedule import Invariant
+from labkit.watch import replaced
+
+TRUE_RECORDS = Invariant(
+    "a block's record says where it is, where it begins and how full it is",
+    wrong_record,
+    "Every block has a record of its own, a copy's too, and each token is counted once, after its write.",
+)
+STORED = Invariant(
+    "the cache holds each token's own key and value",
+    wrong_number,
+    "Take block and slot from the record of the block that was made ready, before it is counted up.",
+)
+
+
+def counted_in_place(build: Build) -> None:
+    """No record is replaced and no entry of the table is written when a length changes."""
+    engine = started(build)
+    manager = engine.kv_manager
+    name = "a record is counted up in place"
+    session, *_ = engine.scheduler.running.values()
+    for layer_idx, (block_id, *_) in enumerate(session.block_ids_per_layer):
+        before = manager.info(block_id)
+        manager.set_length(block_id, before.length)
+        if (now := manager.info(block_id)) is not before:
+            raise BrokenContract(
+                f"{name}: `set_length` of block {block_id} (layer {layer_idx}) put another record into the "
+                f"table, {now}, expected the one that was there. Set its `length`."
+            )
+    while takes_block(engine):
+        engine.step()
+    infos = dict(manager.block_infos)
+    with replaced(manager, "block_infos", NotedWrites) as noted:
+        engine.step()
+    for block_id, info in infos.items():
+        if manager.info(block_id) is not info:
+            raise BrokenContract(
+                f"{name}: in a step whose last blocks all have room, block {block_id} got another record, "
+                f"{manager.info(block_id)}, expected the one that was there, counted up. Change its `length`."
+            )
+    if noted.written:
+        raise BrokenContract(
+            f"{name}: in a step whose last blocks all have room, the table of records was written for blocks "
+            f"{noted.written}, expected for none. The table has the record already: change its `length`."
+        )
+
+
+class NotedWrites(dict):
+    """A table of records that notes which of its entries are written."""
+
+    def __init__(self, infos: dict) -> None:
+        super().__init__(infos)
+        self.written: list[int] = []
+
+    def __setitem__(self, block_id: int, info: object) -> None:
+        self.written.append(block_id)
+        super().__setitem__(block_id, info)
+
+
+def takes_block(engine: InferenceEngine) -> bool:
+    """Whether a request's next token needs a block."""
+    return any(session.next_token_takes_block for session in engine.scheduler.running.values())
+
+
+@torch.inference_mode()
+def reserved(build: Build) -> None:
+    """`reserve_token_batch`, where there is one, makes room and counts as the package's does, and `truncate`
+    undoes it.
+    """
+    engine = started(build)
+    if not hasattr(engine.kv_manager, "reserve_token_batch"):
+        return
+    twin = started(
+        lambda model, **settings: InferenceEngine(
+            model, LADDER["05"].options, device=engine.device, **settings
+        )
+    )
+    for table_idx in range(engine.kv_manager.num_tables):
+        sides = []
+        for side in (engine, twin):
+            lists = [s.block_ids_per_layer[table_idx] for s in side.scheduler.running.values()]
+            changed = side.kv_manager.reserve_token_batch(table_idx, lists)
+            sides.append((list(changed), [side.kv_manager.num_tokens(ids) for ids in lists]))
+        (changed, counted), (expected_changed, expected) = sides
+        name = "`reserve_token_batch` makes room for one token per request, and counts it"
+        if counted != expected:
+            raise BrokenContract(
+                f"{name}: layer {table_idx} counts {counted} tokens of the requests, expected {expected}. "
+                "Make the last block ready, then count one token more in its record."
+            )
+        if changed != expected_changed:
+            raise BrokenContract(
+                f"{name}: layer {table_idx}'s lists {changed} were said to have changed, expected "
+                f"{expected_changed}. A list changes when its last block is new or a copy."
+            )
+    for session in engine.scheduler.running.values():
+        session.roll_back()
+    engine.check_integrity()
+
+
+GATE = Gate(
+    "block_info",
+    LADDER["04"].options,
+    invariants=(TRUE_RECORDS, STORED),
+    trials=(own_slots, failed_write, counted_in_place, reserved),
+)
