@@ -11,6 +11,7 @@ from torch import Tensor
 from labkit.engine import CacheConfig, InferenceEngine, InferenceSession, SamplingParams
 from labkit.engine.request import Request
 from labkit.learn.exercise import BrokenContract
+from labkit.learn.gates.cached import TRUE_RECORDS
 from labkit.learn.gates.gate import Build, small_model
 from labkit.watch import PlantedError, planted_failure, replaced
 
@@ -36,7 +37,7 @@ def started(build: Build) -> InferenceEngine:
 
 def own_slots(build: Build) -> None:
     """Every write goes to the slot behind a request's last token, in a block that no other request holds; a
-    step in which each last block has room writes once per layer.
+    step in which each last block has room writes once per layer; records are true after it.
     """
     engine = started(build)
     manager = engine.kv_manager
@@ -54,6 +55,8 @@ def own_slots(build: Build) -> None:
                     "room, expected 1. Collect the block and slot of each request, then write them all by "
                     "one `write_batch`."
                 )
+        if wrong := TRUE_RECORDS.off(engine):
+            raise BrokenContract(f"{TRUE_RECORDS.name}: {wrong} {TRUE_RECORDS.hint}")
 
 
 def _watched(
@@ -75,9 +78,9 @@ def _watched(
         counts = len(batch_idx), len(block_idx), len(pos)
         if len(set(counts)) > 1 or not set(batch_idx) <= set(range(len(running))):
             raise BrokenContract(
-                f"a write names rows of the batch, each with block and slot: layer {layer_idx} was written with "
-                f"batch_idx {list(batch_idx)}, block_idx {list(block_idx)} and pos {list(pos)}, expected one "
-                f"of each for some of the rows 0 to {len(running) - 1}."
+                f"a write names rows of the batch, each with block and slot: layer {layer_idx} was written "
+                f"with batch_idx {list(batch_idx)}, block_idx {list(block_idx)} and pos {list(pos)}, "
+                f"expected one of each for some of the rows 0 to {len(running) - 1}."
             )
         for b, block_index, slot in zip(batch_idx, block_idx, pos, strict=True):
             request, session = running[b]

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from labkit.engine import InferenceEngine
 from labkit.kvcache import BlockHolder
+from labkit.learn.gates.schedule import Invariant
 from labkit.model import Network
 
 TOLERANCE = 1e-3  # of keys and values, which a prefill and a decode step sum in another order
@@ -118,3 +119,16 @@ def whose(found: Tensor, engine: InferenceEngine) -> str:
 def numbers_in(found: Tensor, count: int = 2) -> Sequence[float]:
     """The first numbers of a tensor, short."""
     return [round(number, 2) for number in found.flatten()[:count].tolist()]
+
+
+TRUE_RECORDS = Invariant(
+    "a block's record says where it is, where it begins and how full it is",
+    wrong_record,
+    "Every block has a record of its own, a copy's too; each token is counted once, in every layer, after "
+    "its write.",
+)
+STORED = Invariant(
+    "the cache holds each token's own key and value",
+    wrong_number,
+    "Row b of a layer's keys and of its values goes behind request b's last token, in that layer.",
+)

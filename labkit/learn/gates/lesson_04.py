@@ -1,9 +1,9 @@
 """Lesson 04: one kernel for the whole batch at differing positions."""
 
 from labkit.ladder import LADDER
+from labkit.learn.gates.cached import STORED, TRUE_RECORDS
 from labkit.learn.gates.gate import Gate
-from labkit.learn.gates.lesson_02 import COUNTED_ONCE, STORED
-from labkit.learn.gates.writes import far_blocks, right_slots
+from labkit.learn.gates.writes import far_blocks, few_indices, right_slots
 
 
 def path_of(is_whole: bool, is_constant: bool) -> str:
@@ -16,6 +16,6 @@ def path_of(is_whole: bool, is_constant: bool) -> str:
 GATE = Gate(
     "kv_write",
     LADDER["03"].options,
-    invariants=(COUNTED_ONCE, STORED),
-    trials=(right_slots(path_of), far_blocks),
+    invariants=(TRUE_RECORDS, STORED),
+    trials=(right_slots(path_of), few_indices, far_blocks),
 )

@@ -6,21 +6,9 @@ from labkit.engine import InferenceEngine
 from labkit.ladder import LADDER
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.appends import failed_write, own_slots, started
-from labkit.learn.gates.cached import wrong_number, wrong_record
+from labkit.learn.gates.cached import STORED, TRUE_RECORDS
 from labkit.learn.gates.gate import Build, Gate
-from labkit.learn.gates.schedule import Invariant
 from labkit.watch import replaced
-
-TRUE_RECORDS = Invariant(
-    "a block's record says where it is, where it begins and how full it is",
-    wrong_record,
-    "Every block has a record of its own, a copy's too, and each token is counted once, after its write.",
-)
-STORED = Invariant(
-    "the cache holds each token's own key and value",
-    wrong_number,
-    "Take block and slot from the record of the block that was made ready, before it is counted up.",
-)
 
 
 def counted_in_place(build: Build) -> None:
