@@ -107,12 +107,17 @@ def _wrong_slot(session: InferenceSession, layer_idx: int, block_index: int, slo
             f"block {block_id} was written while it had {holders} holders, expected 1. `ready_block` copies "
             "a block that others hold, before the write."
         )
-    block_ids = session.block_ids_per_layer[layer_idx]
-    expected = session.num_tokens % manager.block_size, block_ids[-1] if block_ids else None
-    if (slot, block_id) != expected:
+    last_id = session.block_ids_per_layer[layer_idx][-1]
+    if (recorded := manager.info(last_id).block_index) != (own := last_id - manager.layer_offset(layer_idx)):
         return (
-            f"slot {slot} of block {block_id} was written, expected slot {expected[0]} of block "
-            f"{expected[1]}. Row b of the keys, block b and slot b belong to one request."
+            f"the record of block {last_id} has block_index {recorded}, expected {own}. Every block has a "
+            "record of its own, a copy's too."
+        )
+    if (slot, block_id) != (own_slot := session.num_tokens % manager.block_size, last_id):
+        return (
+            f"slot {slot} of block {block_id} was written, expected slot {own_slot} of block {last_id}. The "
+            "slot is the number of tokens in the request's last block, a copy's too; row b, block b and slot "
+            "b belong to one request."
         )
     return ""
 

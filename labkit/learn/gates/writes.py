@@ -168,8 +168,8 @@ def few_indices(build: Build) -> None:
         if made.count > INDEX_TENSORS.get(path, made.count):
             raise BrokenContract(
                 f"no index is sent that the path does not need: {case}, {made.count} index tensors were "
-                f"made, expected at most {INDEX_TENSORS[path]} on the path {path!r}, once for keys and values. "
-                f"{HINTS[path]}"
+                f"made, expected at most {INDEX_TENSORS[path]} on the path {path!r}, once for keys and "
+                f"values. {HINTS[path]}"
             )
 
 

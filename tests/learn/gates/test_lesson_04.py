@@ -59,7 +59,7 @@ class SubsetAtOnePosition(ThreeWays):
 
 class FirstPositionForAll(ThreeWays):
     def identity(self, caches, new, block_idx, pos):
-        super().identity(caches, new, block_idx, pos[:1].expand_as(pos))
+        super().identity(caches, new, block_idx, pos[:1].repeat(len(pos)))
 
 
 class PositionsRising(ThreeWays):
@@ -151,7 +151,7 @@ WRONG = {
     OneRequestIsNoBatch: PATH + r"\[0\] of a batch of 1 .* returned 'identity_pos', expected 'full_batch'",
     IndexOfTheBatch: "no index is sent that the path does not need: with requests "
     + DIFFERING
-    + "3 index tensors were made, expected at most 2 on the path 'identity_pos'.* batch_idx is 0, 1, 2, … and",
+    + "3 index tensors were made, expected at most 2 on the path 'identity_pos'.* batch_idx is 0, 1, 2, …",
     AlwaysGeneric: PATH + r".* `write` returned 'generic', expected 'full_batch'",
     FullBatchWrite: PATH
     + DIFFERING
