@@ -150,9 +150,16 @@ def failed_write(build: Build) -> None:
                         f"tokens for request {request.request_id}, expected {session.num_tokens}. Count "
                         "after the write: a length is never ahead of the data."
                     )
-        for session in sessions:
-            session.roll_back()
+    undo(engine)
+
+
+def undo(engine: InferenceEngine) -> None:
+    """Take back what was made ready, and counted, behind the running requests' tokens. Raises BrokenContract
+    if anything of it stays.
+    """
+    for session in engine.scheduler.running.values():
+        session.roll_back()
     try:
         engine.check_integrity()
     except AssertionError as error:
-        raise BrokenContract(f"a failed step is undone: {error}.") from error
+        raise BrokenContract(f"a failed step can be undone: {error}.") from error

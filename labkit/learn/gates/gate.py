@@ -10,7 +10,7 @@ import torch
 from labkit.checks import shown
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.learn.answers import one_line
-from labkit.learn.exercise import BrokenContract, Unattempted
+from labkit.learn.exercise import INSTALLED, BrokenContract, Unattempted
 from labkit.learn.gates.schedule import Invariant, Schedule
 from labkit.model import GPT2Config, LanguageModel, load_model
 from labkit.model.checkpoint import random_network
@@ -95,9 +95,15 @@ class Gate:
 
 
 def raised(error: Exception) -> str:
-    """An error of the reader's code in a sentence, with the line where it came from."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if PACKAGE_PARTS not in f.filename]
-    line = f", at `{frames[-1].line}`" if frames and frames[-1].line else ""
+    """An error of the reader's code in a sentence, with the line of theirs where it came from."""
+    links: list[BaseException] = [error]
+    while cause := links[-1].__cause__:  # Triton's interpreter raises its own error from a kernel's
+        links.append(cause)
+    frames = [frame for link in links for frame in traceback.extract_tb(link.__traceback__)]
+    lines = [
+        f.line for f in frames if PACKAGE_PARTS not in f.filename and not f.filename.startswith(INSTALLED)
+    ]
+    line = f", at `{lines[-1]}`" if lines and lines[-1] else ""
     return f"raised {type(error).__name__}: {one_line(str(error))}{line}"
 
 

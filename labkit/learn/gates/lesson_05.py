@@ -5,7 +5,7 @@ import torch
 from labkit.engine import InferenceEngine
 from labkit.ladder import LADDER
 from labkit.learn.exercise import BrokenContract
-from labkit.learn.gates.appends import failed_write, own_slots, started
+from labkit.learn.gates.appends import failed_write, own_slots, started, undo
 from labkit.learn.gates.cached import STORED, TRUE_RECORDS
 from labkit.learn.gates.gate import Build, Gate, small_model
 from labkit.watch import replaced
@@ -110,9 +110,7 @@ def reserved(build: Build) -> None:
                 f"{name}: layer {table_idx}'s lists {changed} were said to have changed, expected "
                 f"{expected_changed}. A list changes when its last block is new or a copy."
             )
-    for session in engine.scheduler.running.values():
-        session.roll_back()
-    engine.check_integrity()
+    undo(engine)
 
 
 GATE = Gate(

@@ -176,6 +176,16 @@ class NeverFullBatch(Kernels):
         return False
 
 
+@triton.jit
+def misspelled_kernel(cache_ptr):
+    tl.store(cache_ptr + tl.program_idx(0), 0.0)
+
+
+class Misspelled(Kernels):
+    def launch(self, cache, new, block_idx, pos):
+        misspelled_kernel[(1,)](cache)
+
+
 class Unwritten(Kernels):
     def launch(self, *arguments):
         not_attempted()
@@ -210,6 +220,7 @@ WRONG = {
     NeverFullBatch: PATH + r".* `write` returned 'generic', expected 'full_batch'",
     IndexedWrite: PATH + r".* `write` returned 'indexed', expected 'full_batch'",
     IdentityPosWrite: PATH + r".* `write` returned 'identity_pos', expected 'generic'",
+    Misspelled: r"raised \w+Error: .*program_idx",
     Unwritten: r"^kv_write: not attempted yet\.$",
 }
 
