@@ -10,7 +10,7 @@ import torch
 from labkit.checks import shown
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.learn.answers import one_line
-from labkit.learn.exercise import BrokenContract, Unattempted
+from labkit.learn.exercise import INSTALLED, BrokenContract, Unattempted
 from labkit.learn.gates.schedule import Invariant, Schedule
 from labkit.model import GPT2Config, LanguageModel, load_model
 from labkit.model.checkpoint import random_network
@@ -25,6 +25,7 @@ PACKAGE_PARTS = "labkit/"
 
 # An engine of the rung, with the reader's part: build(model, cache=..., scheduler=...)
 Build = Callable[..., InferenceEngine]
+Trial = Callable[[Build], None]  # raises BrokenContract
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,9 @@ class Report:
 
 @dataclass(frozen=True)
 class Gate:
-    """What a part must hold, the plainest first: it can be built; under random schedules the invariants hold,
-    every block is accounted for and every request gets its tokens; text goes on as on the rung below and in
-    transformers.
+    """What a part must hold, the plainest first: it can be built, and the lesson's own trials find nothing;
+    under random schedules the invariants hold, every block is accounted for and every request gets its
+    tokens; text goes on as on the rung below and in transformers.
 
     below: the options of the rung below. part: the option whose part the reader writes.
     """
@@ -50,11 +51,16 @@ class Gate:
     part: str
     below: EngineOptions
     invariants: tuple[Invariant, ...] = ()
+    trials: tuple[Trial, ...] = ()
 
     def check(self, build: Build) -> Report:
         """Prove an engine's part. It never raises, but for an interrupt."""
-        trials = (self._schedules, self._same_text_as_below, self._same_text_as_transformers)
-        for trial in trials:
+        for trial in (
+            *self.trials,
+            self._schedules,
+            self._same_text_as_below,
+            self._same_text_as_transformers,
+        ):
             try:
                 trial(build)
             except Unattempted:
@@ -72,6 +78,7 @@ class Gate:
         for seed in SEEDS:
             engine = build(
                 small_model(),
+                dtype=torch.float32,
                 cache=CacheConfig(block_size=4, max_blocks_per_layer=12, max_prefix_entries=3),
                 scheduler=SchedulerConfig(max_batch_size=4, decode_first=bool(seed % 2)),
             )
@@ -88,9 +95,15 @@ class Gate:
 
 
 def raised(error: Exception) -> str:
-    """An error of the reader's code in a sentence, with the line where it came from."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if PACKAGE_PARTS not in f.filename]
-    line = f", at `{frames[-1].line}`" if frames and frames[-1].line else ""
+    """An error of the reader's code in a sentence, with the line of theirs where it came from."""
+    links: list[BaseException] = [error]
+    while cause := links[-1].__cause__:  # Triton's interpreter raises its own error from a kernel's
+        links.append(cause)
+    frames = [frame for link in links for frame in traceback.extract_tb(link.__traceback__)]
+    lines = [
+        f.line for f in frames if PACKAGE_PARTS not in f.filename and not f.filename.startswith(INSTALLED)
+    ]
+    line = f", at `{lines[-1]}`" if lines and lines[-1] else ""
     return f"raised {type(error).__name__}: {one_line(str(error))}{line}"
 
 

@@ -8,8 +8,9 @@ import torch
 from labkit import LADDER, InferenceEngine, lab
 from labkit.errors import OptionError
 from labkit.kvcache import CachedBlockTables
+from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates import GATES, Gate
-from labkit.learn.gates.gate import raised, texts_of, transformers_texts
+from labkit.learn.gates.gate import raised, small_model, texts_of, transformers_texts
 from labkit.learn.gates.schedule import Invariant
 
 RUNG_01 = LADDER["01"].options
@@ -89,6 +90,33 @@ def test_an_error_names_the_line_of_the_readers_that_raised_it():
     report = Gate("block_tables", LADDER["00"].options).check(broken)
     assert not report.ok and report.text.startswith("block_tables raised RuntimeError: ")
     assert report.text.endswith(", at `return torch.zeros(2) @ torch.zeros(3)`")
+
+
+def test_an_error_inside_an_installed_package_names_the_readers_line_too():
+    def broken(model, **settings):
+        return torch.nn.Linear(2, "three")
+
+    text = Gate("block_tables", LADDER["00"].options).check(broken).text
+    assert text.endswith(', at `return torch.nn.Linear(2, "three")`')
+
+
+def test_an_error_that_another_one_caused_names_the_line_of_the_first():
+    def broken(model, **settings):
+        try:
+            return settings["missing"]
+        except KeyError as error:
+            raise RuntimeError("wrapped") from error
+
+    text = Gate("block_tables", LADDER["00"].options).check(broken).text
+    assert text == 'block_tables raised RuntimeError: wrapped, at `return settings["missing"]`'
+
+
+def test_a_lessons_own_trials_come_first_and_are_told():
+    def refuses(build):
+        raise BrokenContract(f"two heads: {build(small_model()).model.config.num_heads}, expected 3.")
+
+    gate = Gate("block_tables", LADDER["00"].options, trials=(refuses,))
+    assert gate.check(engine_of).text == "block_tables breaks a contract. two heads: 2, expected 3."
 
 
 def test_an_error_without_a_line_is_told_all_the_same():

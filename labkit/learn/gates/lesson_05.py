@@ -1,0 +1,121 @@
+"""Lesson 05: records of blocks that are counted up in place."""
+
+import torch
+
+from labkit.engine import InferenceEngine
+from labkit.ladder import LADDER
+from labkit.learn.exercise import BrokenContract
+from labkit.learn.gates.appends import failed_write, own_slots, started, undo
+from labkit.learn.gates.cached import STORED, TRUE_RECORDS
+from labkit.learn.gates.gate import Build, Gate, small_model
+from labkit.watch import replaced
+
+NAME = "a record is counted up in place"
+
+
+def mutable_records(build: Build) -> None:
+    """A record's length can be set, and `set_length` sets it in the record that is there."""
+    info_type = build(small_model()).kv_manager.info_type
+    record = info_type(0, 0, 0, 0)
+    try:
+        record.length = 1
+    except AttributeError:
+        raise BrokenContract(
+            f"{NAME}: the length of a {info_type.__name__}, which is the manager's `info_type`, cannot be "
+            "set, expected a record that can be changed."
+        ) from None
+    engine = started(build)
+    manager = engine.kv_manager
+    session, *_ = engine.scheduler.running.values()
+    for layer_idx, (block_id, *_) in enumerate(session.block_ids_per_layer):
+        before = manager.info(block_id)
+        manager.set_length(block_id, before.length)
+        if (now := manager.info(block_id)) is not before:
+            raise BrokenContract(
+                f"{NAME}: `set_length` of block {block_id} (layer {layer_idx}) put another record into the "
+                f"table, {now}, expected the one that was there. Set its `length`."
+            )
+
+
+def counted_in_place(build: Build) -> None:
+    """A step in which no token needs a block makes no record and writes no entry of the table of records."""
+    engine = started(build)
+    manager = engine.kv_manager
+    while takes_block(engine):
+        engine.step()
+    infos = dict(manager.block_infos)
+    with replaced(manager, "block_infos", NotedWrites) as noted:
+        engine.step()
+    step = "in a step in which each last block had room"
+    for block_id, info in infos.items():
+        # In the table of this step, and in the one that is back: the manager may have kept it elsewhere.
+        for now in (noted[block_id], manager.info(block_id)):
+            if now is not info:
+                raise BrokenContract(
+                    f"{NAME}: {step}, block {block_id} (layer {info.layer}) got another record, {now}, "
+                    "expected the one that was there, counted up. Change its `length`."
+                )
+    if noted.written:
+        raise BrokenContract(
+            f"{NAME}: {step}, the table of records was written for the blocks {noted.written}, expected for "
+            "none. The table has the record already: change its `length`."
+        )
+
+
+class NotedWrites(dict):
+    """A table of records that notes which of its entries are written."""
+
+    def __init__(self, infos: dict) -> None:
+        super().__init__(infos)
+        self.written: list[int] = []
+
+    def __setitem__(self, block_id: int, info: object) -> None:
+        self.written.append(block_id)
+        super().__setitem__(block_id, info)
+
+
+def takes_block(engine: InferenceEngine) -> bool:
+    """Whether a request's next token needs a block."""
+    return any(session.next_token_takes_block for session in engine.scheduler.running.values())
+
+
+@torch.inference_mode()
+def reserved(build: Build) -> None:
+    """`reserve_token_batch`, where there is one, makes room and counts as the package's does, and `truncate`
+    undoes it.
+    """
+    engine = started(build)
+    if not hasattr(engine.kv_manager, "reserve_token_batch"):
+        return
+    twin = started(
+        lambda model, **settings: InferenceEngine(
+            model, LADDER["05"].options, device=engine.device, **settings
+        )
+    )
+    for table_idx in range(engine.kv_manager.num_tables):
+        sides = []
+        for side in (engine, twin):
+            lists = [s.block_ids_per_layer[table_idx] for s in side.scheduler.running.values()]
+            changed = side.kv_manager.reserve_token_batch(table_idx, lists)
+            sides.append((list(changed), [side.kv_manager.num_tokens(ids) for ids in lists]))
+        (changed, counted), (expected_changed, expected) = sides
+        name = "`reserve_token_batch` makes room for one token per request, and counts it"
+        if counted != expected:
+            raise BrokenContract(
+                f"{name}: layer {table_idx} counts {counted} tokens of the requests, expected {expected}. "
+                "Make the last block ready, then count one token more in its record."
+            )
+        if changed != expected_changed:
+            raise BrokenContract(
+                f"{name}: layer {table_idx}'s lists {changed} were said to have changed, expected "
+                f"{expected_changed}. A list changes when its last block is new or a copy."
+            )
+    undo(engine)
+
+
+GATE = Gate(
+    "block_info",
+    LADDER["04"].options,
+    invariants=(TRUE_RECORDS, STORED),
+    trials=(mutable_records, own_slots, failed_write, counted_in_place, reserved),
+)
