@@ -1,4 +1,5 @@
-"""Lesson 01: the exercises on signatures of rows, what breaks them on purpose, and what the tables cost."""
+"""Lesson 01: the exercises on signatures of rows, counting rows, what breaks them on purpose, and what tables
+cost."""
 
 import random
 import time
@@ -10,12 +11,13 @@ import torch
 from torch import Tensor
 
 from labkit.bench import host_engine
-from labkit.engine import InferenceSession
+from labkit.engine import InferenceEngine, InferenceSession
 from labkit.kvcache import CachedBlockTables, KVBlockManager, RebuiltBlockTables
 from labkit.kvcache.block_tables import RowHolder
 from labkit.ladder import LADDER
 from labkit.learn.answers import one_line, plain
 from labkit.learn.exercise import BrokenContract, Case, Exercise, answer_of
+from labkit.learn.gates.gate import raised
 from labkit.watch import steady_decode, steady_prompts
 
 Signature = tuple[int, int]  # the number of blocks, and the last one's id
@@ -256,6 +258,25 @@ BREAK_THE_ROW = Exercise(
     draw=draw_list,
     play=play_moves,
 )
+
+
+# --- what the lesson counts ----------------------------------------------------------------------------
+
+
+def rows_made(engine: InferenceEngine, num_steps: int = 128) -> str:
+    """Decode 8 requests for `num_steps` steps; how many rows the engine's block tables made, of how many that
+    they handed out. The block tables are a reader's, and count the rows that they make in `num_made`.
+    """
+    tables, asked = engine.decode_step.block_tables, 0
+    try:
+        with steady_decode(engine, steady_prompts(8, lengths=(20, 23))) as request_ids:
+            before = tables.num_made
+            for _ in range(num_steps):
+                engine.step()
+                asked += engine.kv_manager.num_layers * len(request_ids)
+    except Exception as error:  # whatever the reader's code raises
+        return f"rows made: not counted, because the engine {raised(error)}"
+    return f"rows made: {tables.num_made - before} of {asked}"
 
 
 # --- what the lesson breaks ----------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from labkit.paths import ROOT
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 IGNORED_TAG, IGNORED_LINE = "nbval-ignore-output", "# NBVAL_IGNORE_OUTPUT"
+DEEPER = "# Deeper"  # the heading at which a lesson's core ends
 COMPARED = {"text/plain", "text/html", "text/markdown"}
 
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
@@ -21,6 +22,24 @@ every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem
 
 def code_cells(path):
     return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+
+
+def core_of(path):
+    """The cells before the heading "Deeper"; none in a lesson that has no such heading."""
+    cells = nbformat.read(path, as_version=4).cells
+    ends = [i for i, cell in enumerate(cells) if cell.source.splitlines()[:1] == [DEEPER]]
+    return cells[: ends[0]] if ends else []
+
+
+WITH_A_CORE = [path for path in NOTEBOOKS if core_of(path)]
+
+
+def figures_and_tables_of(cell) -> int:
+    """How many a cell shows: a table is one in Markdown, or an output with rows in HTML."""
+    if cell.cell_type == "markdown":
+        return len(re.findall(r"^\|[ :|-]+\|$", cell.source, re.MULTILINE))
+    data = [out.data for out in cell.outputs if "data" in out]
+    return sum("image/png" in shown or "<table" in shown.get("text/html", "") for shown in data)
 
 
 def is_ignored(cell) -> bool:
@@ -46,6 +65,23 @@ def test_a_file_that_a_notebook_names_is_there(path):
     cells = nbformat.read(path, as_version=4).cells
     named = re.findall(r"\b(?:tests|labkit|data)/[\w./-]+\.\w+", "\n".join(cell.source for cell in cells))
     assert not [name for name in named if not (ROOT / name).exists()]
+
+
+@pytest.mark.parametrize("path", WITH_A_CORE, ids=lambda p: p.stem)
+def test_a_core_is_short(path):
+    cells = core_of(path)
+    words = sum(len(cell.source.split()) for cell in cells if cell.cell_type == "markdown")
+    assert words <= 1800
+    assert sum(cell.cell_type == "code" for cell in cells) <= 24
+    assert sum(map(figures_and_tables_of, cells)) <= 5
+
+
+@pytest.mark.parametrize("path", WITH_A_CORE, ids=lambda p: p.stem)
+def test_what_is_below_a_core_is_one_section_that_begins_collapsed(path):
+    below = nbformat.read(path, as_version=4).cells[len(core_of(path)) :]
+    assert below[0].metadata == {"jp-MarkdownHeadingCollapsed": True}
+    texts = [cell.source for cell in below[1:] if cell.cell_type == "markdown"]
+    assert not [text for text in texts if text.startswith("# ")]  # which would end the section
 
 
 @every_notebook

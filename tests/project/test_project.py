@@ -317,6 +317,14 @@ def test_types_are_checked_in_the_lower_half_of_the_package():
 # --- stored notebooks ----------------------------------------------------------------------------------
 
 
+KEPT_METADATA = {"tags", "jupyter", "jp-MarkdownHeadingCollapsed"}  # as the Makefile's masks
+
+
+def test_make_notebooks_keeps_the_metadata_that_a_stored_notebook_may_have():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert set(re.findall(r"preserve_cell_metadata_mask=(\S+)", makefile)) == KEPT_METADATA
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_stored_notebook_changes_only_when_its_cells_do(path):
     """What differs from run to run or between machines is not stored: `make notebooks` sees to it."""
@@ -324,4 +332,4 @@ def test_a_stored_notebook_changes_only_when_its_cells_do(path):
     assert set(notebook["metadata"]) == {"kernelspec"}
     assert notebook["metadata"]["kernelspec"]["name"] == "python3"
     for cell in notebook["cells"]:
-        assert set(cell["metadata"]) <= {"tags", "jupyter"}, f"cell {cell['id']}"
+        assert set(cell["metadata"]) <= KEPT_METADATA, f"cell {cell['id']}"
