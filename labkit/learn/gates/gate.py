@@ -2,6 +2,7 @@
 
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import cache
 
@@ -11,7 +12,7 @@ from labkit.checks import shown
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.learn.answers import one_line
 from labkit.learn.exercise import BrokenContract, Unattempted
-from labkit.learn.gates.schedule import Invariant, Schedule
+from labkit.learn.gates.schedule import GREEDY, Invariant, Schedule
 from labkit.model import GPT2Config, LanguageModel, load_model
 from labkit.model.checkpoint import random_network
 from labkit.model.tokenizer import WordTokenizer
@@ -21,10 +22,13 @@ TEXTS = ("To be, or not to be", "O", "KING HENRY VI:\nWhat news from Warwick?", 
 NUM_TOKENS = 24  # of each text
 SEEDS = (0, 1, 2)  # of the schedules
 NUM_MOVES = 80  # of a schedule
+EOS = 66  # ends a text of the small model, in its middle, for a request that stops on it
 PACKAGE_PARTS = "labkit/"
 
 # An engine of the rung, with the reader's part: build(model, cache=..., scheduler=...)
 Build = Callable[..., InferenceEngine]
+# Inside the block, a broken contract is raised from wherever an engine breaks it.
+Watch = Callable[[InferenceEngine], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True)
@@ -44,17 +48,22 @@ class Gate:
     every block is accounted for and every request gets its tokens; text goes on as on the rung below and in
     transformers.
 
-    below: the options of the rung below. part: the option whose part the reader writes.
+    below: the options of the rung below. part: the option whose part the reader writes. watches: what looks
+    into the engine while a schedule is played. samplings: of the schedules' requests, in turn. trials: the
+    lesson's own, before all others; each raises BrokenContract.
     """
 
     part: str
     below: EngineOptions
     invariants: tuple[Invariant, ...] = ()
+    watches: tuple[Watch, ...] = ()
+    samplings: tuple[SamplingParams, ...] = (GREEDY,)
+    trials: tuple[Callable[[Build], None], ...] = ()
 
     def check(self, build: Build) -> Report:
         """Prove an engine's part. It never raises, but for an interrupt."""
-        trials = (self._schedules, self._same_text_as_below, self._same_text_as_transformers)
-        for trial in trials:
+        texts = (self._same_text_as_below, self._same_text_as_transformers)
+        for trial in (*self.trials, self._schedules, *texts):
             try:
                 trial(build)
             except Unattempted:
@@ -75,7 +84,11 @@ class Gate:
                 cache=CacheConfig(block_size=4, max_blocks_per_layer=12, max_prefix_entries=3),
                 scheduler=SchedulerConfig(max_batch_size=4, decode_first=bool(seed % 2)),
             )
-            Schedule(engine, self._alone, self.invariants, seed).play(NUM_MOVES)
+            schedule = Schedule(engine, self._alone, self.invariants, seed, self.samplings)
+            with ExitStack() as stack:
+                for watch in self.watches:
+                    stack.enter_context(watch(engine))
+                schedule.play(NUM_MOVES)
 
     def _alone(self, prompt: tuple[int, ...], params: SamplingParams) -> tuple[int, ...]:
         return tokens_alone(self.below, prompt, params)
@@ -107,7 +120,7 @@ def small_model() -> LanguageModel:
     gpt2 = random_network(config, seed=0)
     for parameter in gpt2.parameters():
         parameter.data.mul_(20 if parameter.dim() == 2 else 1)
-    return LanguageModel("random:small", gpt2, WordTokenizer(config.vocab_size, None))
+    return LanguageModel("random:small", gpt2, WordTokenizer(config.vocab_size, EOS))
 
 
 @cache

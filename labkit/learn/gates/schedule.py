@@ -2,14 +2,20 @@
 
 import random
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import NamedTuple
 
 from labkit.engine import InferenceEngine, SamplingParams
+from labkit.engine.step.resident import ResidentDecodeStep
+from labkit.engine.step.staging import TokenCopy
 from labkit.learn.exercise import BrokenContract
+from labkit.watch.failures import PlantedError, planted_failure
 
 # Several begin with another one, so that blocks are shared, wholly and in part, and copied.
 PROMPTS = ((1,), (1, 2, 3), (1, 2, 3, 4, 5, 6), (1, 2, 3, 9), (7, 8), tuple(range(20, 30)))
 LENGTHS = (1, 4, 9, 14)  # new tokens of a request
+GREEDY = SamplingParams(stop_on_eos=False)
 LAST_MOVES = 6  # that a report tells
 
 Expected = Callable[[tuple[int, ...], SamplingParams], tuple[int, ...]]
@@ -31,43 +37,59 @@ class Schedule:
     """Random moves on one engine, the same for the same seed.
 
     expected: the tokens that a prompt gets with some parameters when it is alone. invariants: asked after
-    each move, in this order; then the blocks are counted.
+    each move, in this order; then the blocks are counted. samplings: how requests are sampled, in turn; each
+    gets a length of its own. Where state lies on the device, some steps are made to fail on their way.
     """
 
     def __init__(
-        self, engine: InferenceEngine, expected: Expected, invariants: Sequence[Invariant], seed: int
+        self,
+        engine: InferenceEngine,
+        expected: Expected,
+        invariants: Sequence[Invariant],
+        seed: int,
+        samplings: Sequence[SamplingParams] = (GREEDY,),
     ) -> None:
         self.engine = engine
         self.expected = expected
         self.invariants = invariants
+        self.samplings = samplings
         self._rng = random.Random(seed)
         self._moves: list[str] = []
+        self._num_joined = 0
         self._wanted: dict[int, tuple[int, ...]] = {}  # tokens of each unfinished request, by id
         self._received: dict[int, int] = {}  # how many of them were handed out
 
     def play(self, num_moves: int) -> None:
         """Make the moves, then step until all requests have ended.
 
-        Raises BrokenContract that tells what was off first, and the moves that led there. What the engine
-        raises passes through.
+        Raises BrokenContract that tells what was off first, and the moves that led there. What else the
+        engine raises passes through.
         """
+        try:
+            self._play(num_moves)
+        except BrokenContract as broken:
+            raise BrokenContract(f"{broken}{self._told()}") from broken
+
+    def _play(self, num_moves: int) -> None:
         moves = [*[self._join] * 2, *[self._step] * 6, self._cancel, self._preempt]
+        if isinstance(self.engine.decode_step, ResidentDecodeStep):
+            moves += [self._fail_to_launch, self._fail_to_read]
         for _ in range(num_moves):
             self._prove_after(self._rng.choice(moves) if self.engine.has_work else self._join)
         while self.engine.has_work:
             self._prove_after(self._step)
         if self._wanted:
-            raise BrokenContract(f"requests {sorted(self._wanted)} never ended.{self._told()}")
+            raise BrokenContract(f"requests {sorted(self._wanted)} never ended.")
 
     def _prove_after(self, move: Callable[[], None]) -> None:
         move()
         for name, off, hint in self.invariants:
             if wrong := off(self.engine):
-                raise BrokenContract(f"{name}: {wrong} {hint}{self._told()}")
+                raise BrokenContract(f"{name}: {wrong} {hint}")
         try:
             self.engine.check_integrity()
         except AssertionError as error:
-            raise BrokenContract(f"every block is accounted for: {error}.{self._told()}") from error
+            raise BrokenContract(f"every block is accounted for: {error}.") from error
 
     def _told(self) -> str:
         earlier = len(self._moves) - LAST_MOVES
@@ -78,7 +100,9 @@ class Schedule:
 
     def _join(self) -> None:
         prompt, length = self._rng.choice(PROMPTS), self._rng.choice(LENGTHS)
-        params = SamplingParams(length, stop_on_eos=False)
+        sampling = self.samplings[self._num_joined % len(self.samplings)]
+        self._num_joined += 1
+        params = replace(sampling, max_new_tokens=length)
         request_id = self.engine.add_request(prompt, params)
         self._wanted[request_id] = self.expected(prompt, params)
         self._received[request_id] = 0
@@ -86,16 +110,27 @@ class Schedule:
 
     def _step(self) -> None:
         self._moves.append("a step")
+        self._advance()
+
+    def _fail_to_launch(self) -> None:
+        self._moves.append("a step, whose launch fails at its end")
+        with suppress(PlantedError), planted_failure(self.engine.decode_step.pinned_tokens, "start_copy"):
+            self._advance()
+
+    def _fail_to_read(self) -> None:
+        self._moves.append("a step, whose tokens cannot be read")
+        with suppress(PlantedError), planted_failure(TokenCopy, "read"):
+            self._advance()
+
+    def _advance(self) -> None:
         for request_id, token_id, completion in self.engine.step():
             if request_id not in self._wanted:
-                raise BrokenContract(
-                    f"request {request_id} got token {token_id} after its end.{self._told()}"
-                )
+                raise BrokenContract(f"request {request_id} got token {token_id} after its end.")
             wanted, place = self._wanted[request_id], self._received[request_id]
             if token_id != wanted[place]:
                 raise BrokenContract(
                     f"tokens: new token {place} of request {request_id} is {token_id}, expected "
-                    f"{wanted[place]}: what it gets when it is alone.{self._told()}"
+                    f"{wanted[place]}: what it gets when it is alone."
                 )
             self._received[request_id] += 1
             if completion:
@@ -121,5 +156,4 @@ class Schedule:
         if token_ids != wanted:
             raise BrokenContract(
                 f"tokens: request {request_id} ended with {list(token_ids)}, expected {list(wanted)}."
-                f"{self._told()}"
             )
