@@ -131,12 +131,17 @@ class Launches:
 
     def _starting(self, inner: Callable) -> Callable:
         def start(requests: list[Request], sessions: list[InferenceSession], *about: object) -> object:
-            self._check_nothing_hidden_was_sent()
+            needless = self._sent_though_hidden()
             self._restore()
             mapping = check_mapping(self.slots, requests)
             for request, session, slot in zip(requests, sessions, mapping, strict=True):
                 check_state(self.slots, request, session, slot)
             self._check_who_is_known(sessions)
+            if needless:
+                raise BrokenContract(
+                    f"only what changed is sent: {needless}, where nothing had changed. In a steady step "
+                    "nothing is sent at all."
+                )
             self._slot_of = dict(zip(sessions, mapping, strict=True))
             self._request_of = dict(zip(sessions, requests, strict=True))
             self._last = sessions
@@ -178,17 +183,15 @@ class Launches:
         self._hidden.append((name, whose, there, there.clone()))
         there.fill_(UNTOUCHED)
 
-    def _check_nothing_hidden_was_sent(self) -> None:
+    def _sent_though_hidden(self) -> str:
         for name, whose, there, _ in self._hidden:
             if (there != UNTOUCHED).any():
-                raise BrokenContract(
-                    f"only what changed is sent: {name} was sent for {whose}, where nothing had changed. In "
-                    "a steady step nothing is sent at all."
-                )
+                return f"{name} was sent for {whose}"
+        return ""
 
     def _restore(self) -> None:
         for _, _, there, before in self._hidden:
-            there.copy_(before)
+            there.copy_(before.where(there == UNTOUCHED, there))  # what was sent stays
         self._hidden = []
 
 
