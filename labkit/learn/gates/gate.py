@@ -11,7 +11,7 @@ import torch
 from labkit.checks import shown
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.learn.answers import one_line
-from labkit.learn.exercise import BrokenContract, Unattempted
+from labkit.learn.exercise import INSTALLED, BrokenContract, Unattempted
 from labkit.learn.gates.schedule import GREEDY, Invariant, Schedule
 from labkit.model import GPT2Config, LanguageModel, load_model
 from labkit.model.checkpoint import random_network
@@ -62,8 +62,7 @@ class Gate:
 
     def check(self, build: Build) -> Report:
         """Prove an engine's part. It never raises, but for an interrupt."""
-        texts = (self._same_text_as_below, self._same_text_as_transformers)
-        for trial in (*self.trials, self._schedules, *texts):
+        for trial in (*self.trials, self._schedules, self._same_text):
             try:
                 trial(build)
             except Unattempted:
@@ -81,6 +80,7 @@ class Gate:
         for seed in SEEDS:
             engine = build(
                 small_model(),
+                dtype=torch.float32,
                 cache=CacheConfig(block_size=4, max_blocks_per_layer=12, max_prefix_entries=3),
                 scheduler=SchedulerConfig(max_batch_size=4, decode_first=bool(seed % 2)),
             )
@@ -93,17 +93,23 @@ class Gate:
     def _alone(self, prompt: tuple[int, ...], params: SamplingParams) -> tuple[int, ...]:
         return tokens_alone(self.below, prompt, params)
 
-    def _same_text_as_below(self, build: Build) -> None:
-        _compare_texts(build, "on the rung below", texts_of(self.below))
-
-    def _same_text_as_transformers(self, build: Build) -> None:
-        _compare_texts(build, "in transformers", transformers_texts())
+    def _same_text(self, build: Build) -> None:
+        engine = build(
+            trained_model(),
+            dtype=torch.float32,
+            cache=CacheConfig(block_size=4),
+            scheduler=SchedulerConfig(max_batch_size=len(TEXTS)),
+        )
+        made = _texts(engine)
+        _compare_texts(made, texts_of(self.below), "on the rung below")
+        _compare_texts(made, transformers_texts(), "in transformers")
 
 
 def raised(error: Exception) -> str:
     """An error of the reader's code in a sentence, with the line where it came from."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if PACKAGE_PARTS not in f.filename]
-    line = f", at `{frames[-1].line}`" if frames and frames[-1].line else ""
+    files = [(f.filename, f.line) for f in traceback.extract_tb(error.__traceback__)]
+    lines = [line for name, line in files if PACKAGE_PARTS not in name and not name.startswith(INSTALLED)]
+    line = f", at `{lines[-1]}`" if lines and lines[-1] else ""
     return f"raised {type(error).__name__}: {one_line(str(error))}{line}"
 
 
@@ -157,13 +163,14 @@ def _texts(engine: InferenceEngine) -> tuple[tuple[int, ...], ...]:
     return tuple(completion.token_ids for completion in completions)
 
 
-def _compare_texts(build: Build, where: str, expected: Sequence[tuple[int, ...]]) -> None:
-    engine = build(trained_model(), dtype=torch.float32, cache=CacheConfig(block_size=4))
-    decode = engine.model.tokenizer.decode
-    for text, made, wanted in zip(TEXTS, _texts(engine), expected, strict=True):
-        place = next((i for i, pair in enumerate(zip(made, wanted, strict=True)) if len(set(pair)) > 1), None)
+def _compare_texts(
+    made: Sequence[tuple[int, ...]], expected: Sequence[tuple[int, ...]], where: str
+) -> None:
+    decode = trained_model().tokenizer.decode
+    for text, tokens, wanted in zip(TEXTS, made, expected, strict=True):
+        place = next((i for i, pair in enumerate(zip(tokens, wanted, strict=True)) if len(set(pair)) > 1), None)
         if place is not None:
             raise BrokenContract(
-                f"text: new token {place} after {shown(text)} is {made[place]}, but {wanted[place]} {where}: "
-                f"{decode(made)!r}, expected {decode(wanted)!r}."
+                f"text: new token {place} after {shown(text)} is {tokens[place]}, but {wanted[place]} {where}: "
+                f"{decode(tokens)!r}, expected {decode(wanted)!r}."
             )
