@@ -1,8 +1,13 @@
 """What a part that the reader writes must hold, and how that is proven: a gate per lesson."""
 
-from labkit.learn.gates import lesson_01, lesson_06, lesson_08
+from labkit.learn.gates import lesson_01, lesson_06, lesson_08, lesson_10
 from labkit.learn.gates.gate import Gate, Report
 
-GATES: dict[str, Gate] = {"01": lesson_01.GATE, "06": lesson_06.GATE, "08": lesson_08.GATE}  # by the lesson's number
+GATES: dict[str, Gate] = {  # by the lesson's number
+    "01": lesson_01.GATE,
+    "06": lesson_06.GATE,
+    "08": lesson_08.GATE,
+    "10": lesson_10.GATE,
+}
 
 __all__ = ["GATES", "Gate", "Report"]

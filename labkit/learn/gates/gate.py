@@ -27,8 +27,9 @@ PACKAGE_PARTS = "labkit/"
 
 # An engine of the rung, with the reader's part: build(model, cache=..., scheduler=...)
 Build = Callable[..., InferenceEngine]
-# Inside the block, a broken contract is raised from wherever an engine breaks it.
-Watch = Callable[[InferenceEngine], AbstractContextManager[object]]
+# Inside the block, a broken contract is raised from wherever an engine breaks it; its value are invariants
+# that hold between two moves.
+Watch = Callable[[InferenceEngine], AbstractContextManager[Sequence[Invariant]]]
 
 
 @dataclass(frozen=True)
@@ -84,11 +85,10 @@ class Gate:
                 cache=CacheConfig(block_size=4, max_blocks_per_layer=12, max_prefix_entries=3),
                 scheduler=SchedulerConfig(max_batch_size=4, decode_first=bool(seed % 2)),
             )
-            schedule = Schedule(engine, self._alone, self.invariants, seed, self.samplings)
             with ExitStack() as stack:
-                for watch in self.watches:
-                    stack.enter_context(watch(engine))
-                schedule.play(NUM_MOVES)
+                watched = [i for watch in self.watches for i in stack.enter_context(watch(engine))]
+                invariants = (*self.invariants, *watched)
+                Schedule(engine, self._alone, invariants, seed, self.samplings).play(NUM_MOVES)
 
     def _alone(self, prompt: tuple[int, ...], params: SamplingParams) -> tuple[int, ...]:
         return tokens_alone(self.below, prompt, params)

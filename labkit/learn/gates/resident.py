@@ -196,10 +196,10 @@ class Launches:
 
 
 @contextmanager
-def launches_proven(engine: InferenceEngine) -> Iterator[None]:
+def launches_proven(engine: InferenceEngine) -> Iterator[tuple[()]]:
     """Inside the block, every launch of the engine's is proven as `Launches` says."""
     with Launches(engine).watching(engine):
-        yield
+        yield ()
 
 
 def wrong_padding(engine: InferenceEngine) -> str:

@@ -119,14 +119,14 @@ class SameStep:
 
 
 @contextmanager
-def steps_proven(engine: InferenceEngine) -> Iterator[None]:
+def steps_proven(engine: InferenceEngine) -> Iterator[tuple[()]]:
     """Inside the block, every step of the engine's is proven as `SameStep` says."""
     with replaced(engine.decode_step, "device_step", SameStep(engine).launching):
-        yield
+        yield ()
 
 
 @contextmanager
-def replays_proven(engine: InferenceEngine) -> Iterator[None]:
+def replays_proven(engine: InferenceEngine) -> Iterator[tuple[()]]:
     """Inside the block, no step may ask Python for the model's forward: it is a replay of a capture."""
     num_forwards = 0
 
@@ -153,4 +153,4 @@ def replays_proven(engine: InferenceEngine) -> Iterator[None]:
         replaced(engine.model.network, "decode_one_token", noting(count)),
         replaced(engine.decode_step, "device_step", launching),
     ):
-        yield
+        yield ()

@@ -1,12 +1,12 @@
 """Random schedules: requests join, share prompts, are cancelled and preempted, and each move is proven."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from labkit.engine import InferenceEngine, SamplingParams
+from labkit.engine import InferenceEngine, SamplingParams, StepOutput
 from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.engine.step.staging import TokenCopy
 from labkit.learn.exercise import BrokenContract
@@ -81,8 +81,8 @@ class Schedule:
         if self._wanted:
             raise BrokenContract(f"requests {sorted(self._wanted)} never ended.")
 
-    def _prove_after(self, move: Callable[[], None]) -> None:
-        move()
+    def _prove_after(self, move: Callable[[], Iterable[StepOutput] | None]) -> None:
+        handed_out = move() or ()
         for name, off, hint in self.invariants:
             if wrong := off(self.engine):
                 raise BrokenContract(f"{name}: {wrong} {hint}")
@@ -90,6 +90,7 @@ class Schedule:
             self.engine.check_integrity()
         except AssertionError as error:
             raise BrokenContract(f"every block is accounted for: {error}.") from error
+        self._check(handed_out)
 
     def _told(self) -> str:
         earlier = len(self._moves) - LAST_MOVES
@@ -108,33 +109,21 @@ class Schedule:
         self._received[request_id] = 0
         self._moves.append(f"request {request_id} joins with {len(prompt)} tokens, for {length}")
 
-    def _step(self) -> None:
+    def _step(self) -> Iterable[StepOutput]:
         self._moves.append("a step")
-        self._advance()
+        return self.engine.step()
 
-    def _fail_to_launch(self) -> None:
+    def _fail_to_launch(self) -> Iterable[StepOutput]:
         self._moves.append("a step, whose launch fails at its end")
         with suppress(PlantedError), planted_failure(self.engine.decode_step.pinned_tokens, "start_copy"):
-            self._advance()
+            return self.engine.step()
+        return ()
 
-    def _fail_to_read(self) -> None:
+    def _fail_to_read(self) -> Iterable[StepOutput]:
         self._moves.append("a step, whose tokens cannot be read")
         with suppress(PlantedError), planted_failure(TokenCopy, "read"):
-            self._advance()
-
-    def _advance(self) -> None:
-        for request_id, token_id, completion in self.engine.step():
-            if request_id not in self._wanted:
-                raise BrokenContract(f"request {request_id} got token {token_id} after its end.")
-            wanted, place = self._wanted[request_id], self._received[request_id]
-            if token_id != wanted[place]:
-                raise BrokenContract(
-                    f"tokens: new token {place} of request {request_id} is {token_id}, expected "
-                    f"{wanted[place]}: what it gets when it is alone."
-                )
-            self._received[request_id] += 1
-            if completion:
-                self._ended(request_id, completion.token_ids, len(wanted))
+            return self.engine.step()
+        return ()
 
     def _cancel(self) -> None:
         if not self._wanted:
@@ -150,6 +139,22 @@ class Schedule:
             newest = list(scheduler.running)[-1]
             self._moves.append(f"request {newest.request_id} is preempted")
             scheduler.preempt_newest()
+
+    # --- tokens ------------------------------------------------------------------------------------
+
+    def _check(self, handed_out: Iterable[StepOutput]) -> None:
+        for request_id, token_id, completion in handed_out:
+            if request_id not in self._wanted:
+                raise BrokenContract(f"request {request_id} got token {token_id} after its end.")
+            wanted, place = self._wanted[request_id], self._received[request_id]
+            if token_id != wanted[place]:
+                raise BrokenContract(
+                    f"tokens: new token {place} of request {request_id} is {token_id}, expected "
+                    f"{wanted[place]}: what it gets when it is alone."
+                )
+            self._received[request_id] += 1
+            if completion:
+                self._ended(request_id, completion.token_ids, len(wanted))
 
     def _ended(self, request_id: int, token_ids: tuple[int, ...], num_tokens: int) -> None:
         wanted = self._wanted.pop(request_id)[:num_tokens]
