@@ -85,8 +85,9 @@ class InFlight:
         if len(ahead) == MOST_IN_FLIGHT:
             numbers = " and ".join(str(earlier.number) for earlier in ahead)
             raise BrokenContract(
-                f"at most two steps are in flight: step {launched.number} is launched, and steps {numbers} "
-                "were not read. Two buffers take turns for the tokens: read the older step first."
+                f"at most two steps are in flight: step {launched.number} is launched, and somebody still waits "
+                f"for steps {numbers}. Two buffers take turns for the tokens: read the older step first, and "
+                "drop none that a running request is in."
             )
         for request, session in zip(requests, sessions, strict=True):
             account = self._accounts.setdefault(session, Account(request, len(request.output_token_ids)))

@@ -16,6 +16,7 @@ from labkit.watch.failures import PlantedError, planted_failure
 PROMPTS = ((1,), (1, 2, 3), (1, 2, 3, 4, 5, 6), (1, 2, 3, 9), (7, 8), tuple(range(20, 30)))
 LENGTHS = (1, 4, 9, 14)  # new tokens of a request
 GREEDY = SamplingParams(stop_on_eos=False)
+STEPS_UNPROVEN = 5  # in a row, because a proof flushes what an engine does later (rung 10)
 LAST_MOVES = 6  # that a report tells
 
 Expected = Callable[[tuple[int, ...], SamplingParams], tuple[int, ...]]
@@ -38,7 +39,8 @@ class Schedule:
 
     expected: the tokens that a prompt gets with some parameters when it is alone. invariants: asked after
     each move, in this order; then the blocks are counted. samplings: how requests are sampled, in turn; each
-    gets a length of its own. Where state lies on the device, some steps are made to fail on their way.
+    gets a length of its own. Where state lies on the device, some steps are made to fail on their way, and
+    some are not proven one by one.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class Schedule:
     def _play(self, num_moves: int) -> None:
         moves = [*[self._join] * 2, *[self._step] * 6, self._cancel, self._preempt]
         if isinstance(self.engine.decode_step, ResidentDecodeStep):
-            moves += [self._fail_to_launch, self._fail_to_read]
+            moves += [self._some_steps, self._some_steps, self._fail_to_launch, self._fail_to_read]
         for _ in range(num_moves):
             self._prove_after(self._rng.choice(moves) if self.engine.has_work else self._join)
         while self.engine.has_work:
@@ -112,6 +114,10 @@ class Schedule:
     def _step(self) -> Iterable[StepOutput]:
         self._moves.append("a step")
         return self.engine.step()
+
+    def _some_steps(self) -> Iterable[StepOutput]:
+        self._moves.append(f"{STEPS_UNPROVEN} steps")
+        return [output for _ in range(STEPS_UNPROVEN) for output in self.engine.step()]
 
     def _fail_to_launch(self) -> Iterable[StepOutput]:
         self._moves.append("a step, whose launch fails at its end")
