@@ -51,7 +51,7 @@ class Gate:
 
     below: the options of the rung below. part: the option whose part the reader writes. watches: what looks
     into the engine while a schedule is played. samplings: of the schedules' requests, in turn. trials: the
-    lesson's own, before all others; each raises BrokenContract.
+    lesson's own, behind all others; each raises BrokenContract.
     """
 
     part: str
@@ -63,7 +63,7 @@ class Gate:
 
     def check(self, build: Build) -> Report:
         """Prove an engine's part. It never raises, but for an interrupt."""
-        for trial in (*self.trials, self._schedules, self._same_text):
+        for trial in (self._schedules, self._same_text, *self.trials):
             try:
                 trial(build)
             except Unattempted:

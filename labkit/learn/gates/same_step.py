@@ -40,12 +40,13 @@ class SameStep:
             expected = self._state()
             self._put_back(before)
             made = inner(batch_size, max_context_len, is_greedy)
-            self._check_tokens(made, tokens)
+            self._check_shape(made, tokens)
             self._check_addresses()
-            for name in OF_THE_SLOTS:
-                self._check_slots(name, expected[name])
             for name in OF_THE_POOL:
                 self._check_pool(name, expected[name])
+            self._check_tokens(made, tokens)
+            for name in OF_THE_SLOTS:
+                self._check_slots(name, expected[name])
             return made
 
         return launch
@@ -71,13 +72,15 @@ class SameStep:
 
     # --- what is the same ------------------------------------------------------------------------------
 
-    def _check_tokens(self, made: Tensor, expected: Tensor) -> None:
+    def _check_shape(self, made: Tensor, expected: Tensor) -> None:
         if not isinstance(made, Tensor) or made.shape != expected.shape:
             there = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
             raise BrokenContract(
                 f"a step makes a token per request: it made {there} for a batch of {len(expected)}, expected "
                 f"{tuple(expected.shape)}. Rows that pad a batch are nobody's, and each request has its own."
             )
+
+    def _check_tokens(self, made: Tensor, expected: Tensor) -> None:
         for row in (made != expected).nonzero()[:, 0].tolist():
             whose = self._whose(self.slots.slot_mapping[row].item())
             raise BrokenContract(
@@ -112,9 +115,9 @@ class SameStep:
         for layer_idx, block, _, place, _ in (~torch.isclose(there, expected, **CLOSE)).nonzero().tolist():
             raise BrokenContract(
                 f"a step writes a key and a value per request and layer, and nothing else: {name} of layer "
-                f"{layer_idx}, block {block}, place {place} is not what the plain step leaves there. The new "
-                "token's place is its context length: block context_len // block_size of the row, place "
-                "context_len % block_size."
+                f"{layer_idx}, block {block}, place {place} is not what the plain step leaves there. Either "
+                "the new token's place is another (block context_len // block_size of its row, place "
+                "context_len % block_size), or what is computed in front of this layer's attention is."
             )
 
 
