@@ -2,6 +2,7 @@
 
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import cache
 
@@ -11,7 +12,7 @@ from labkit.checks import shown
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.learn.answers import one_line
 from labkit.learn.exercise import INSTALLED, BrokenContract, Unattempted
-from labkit.learn.gates.schedule import Invariant, Schedule
+from labkit.learn.gates.schedule import GREEDY, Invariant, Schedule
 from labkit.model import GPT2Config, LanguageModel, load_model
 from labkit.model.checkpoint import random_network
 from labkit.model.tokenizer import WordTokenizer
@@ -21,11 +22,15 @@ TEXTS = ("To be, or not to be", "O", "KING HENRY VI:\nWhat news from Warwick?", 
 NUM_TOKENS = 24  # of each text
 SEEDS = (0, 1, 2)  # of the schedules
 NUM_MOVES = 80  # of a schedule
+EOS = 66  # ends a text of the small model, in its middle, for a request that stops on it
 PACKAGE_PARTS = "labkit/"
 
 # An engine of the rung, with the reader's part: build(model, cache=..., scheduler=...)
 Build = Callable[..., InferenceEngine]
 Trial = Callable[[Build], None]  # raises BrokenContract
+# Inside the block, a broken contract is raised from wherever an engine breaks it; its value are invariants
+# that hold between two moves.
+Watch = Callable[[InferenceEngine], AbstractContextManager[Sequence[Invariant]]]
 
 
 @dataclass(frozen=True)
@@ -45,22 +50,21 @@ class Gate:
     under random schedules the invariants hold, every block is accounted for and every request gets its
     tokens; text goes on as on the rung below and in transformers.
 
-    below: the options of the rung below. part: the option whose part the reader writes.
+    below: the options of the rung below. part: the option whose part the reader writes. watches: what looks
+    into the engine while a schedule is played. samplings: of the schedules' requests, in turn. trials: the
+    lesson's own.
     """
 
     part: str
     below: EngineOptions
     invariants: tuple[Invariant, ...] = ()
+    watches: tuple[Watch, ...] = ()
+    samplings: tuple[SamplingParams, ...] = (GREEDY,)
     trials: tuple[Trial, ...] = ()
 
     def check(self, build: Build) -> Report:
         """Prove an engine's part. It never raises, but for an interrupt."""
-        for trial in (
-            *self.trials,
-            self._schedules,
-            self._same_text_as_below,
-            self._same_text_as_transformers,
-        ):
+        for trial in (*self.trials, self._schedules, self._same_text):
             try:
                 trial(build)
             except Unattempted:
@@ -82,16 +86,24 @@ class Gate:
                 cache=CacheConfig(block_size=4, max_blocks_per_layer=12, max_prefix_entries=3),
                 scheduler=SchedulerConfig(max_batch_size=4, decode_first=bool(seed % 2)),
             )
-            Schedule(engine, self._alone, self.invariants, seed).play(NUM_MOVES)
+            with ExitStack() as stack:
+                watched = [i for watch in self.watches for i in stack.enter_context(watch(engine))]
+                invariants = (*self.invariants, *watched)
+                Schedule(engine, self._alone, invariants, seed, self.samplings).play(NUM_MOVES)
 
     def _alone(self, prompt: tuple[int, ...], params: SamplingParams) -> tuple[int, ...]:
         return tokens_alone(self.below, prompt, params)
 
-    def _same_text_as_below(self, build: Build) -> None:
-        _compare_texts(build, "on the rung below", texts_of(self.below))
-
-    def _same_text_as_transformers(self, build: Build) -> None:
-        _compare_texts(build, "in transformers", transformers_texts())
+    def _same_text(self, build: Build) -> None:
+        engine = build(
+            trained_model(),
+            dtype=torch.float32,
+            cache=CacheConfig(block_size=4),
+            scheduler=SchedulerConfig(max_batch_size=len(TEXTS)),
+        )
+        made = _texts(engine)
+        _compare_texts(made, texts_of(self.below), "on the rung below")
+        _compare_texts(made, transformers_texts(), "in transformers")
 
 
 def raised(error: Exception) -> str:
@@ -120,7 +132,7 @@ def small_model() -> LanguageModel:
     gpt2 = random_network(config, seed=0)
     for parameter in gpt2.parameters():
         parameter.data.mul_(20 if parameter.dim() == 2 else 1)
-    return LanguageModel("random:small", gpt2, WordTokenizer(config.vocab_size, None))
+    return LanguageModel("random:small", gpt2, WordTokenizer(config.vocab_size, EOS))
 
 
 @cache
@@ -157,13 +169,14 @@ def _texts(engine: InferenceEngine) -> tuple[tuple[int, ...], ...]:
     return tuple(completion.token_ids for completion in completions)
 
 
-def _compare_texts(build: Build, where: str, expected: Sequence[tuple[int, ...]]) -> None:
-    engine = build(trained_model(), dtype=torch.float32, cache=CacheConfig(block_size=4))
-    decode = engine.model.tokenizer.decode
-    for text, made, wanted in zip(TEXTS, _texts(engine), expected, strict=True):
-        place = next((i for i, pair in enumerate(zip(made, wanted, strict=True)) if len(set(pair)) > 1), None)
+def _compare_texts(made: Sequence[tuple[int, ...]], expected: Sequence[tuple[int, ...]], where: str) -> None:
+    decode = trained_model().tokenizer.decode
+    for text, tokens, wanted in zip(TEXTS, made, expected, strict=True):
+        place = next(
+            (i for i, pair in enumerate(zip(tokens, wanted, strict=True)) if len(set(pair)) > 1), None
+        )
         if place is not None:
             raise BrokenContract(
-                f"text: new token {place} after {shown(text)} is {made[place]}, but {wanted[place]} {where}: "
-                f"{decode(made)!r}, expected {decode(wanted)!r}."
+                f"text: new token {place} after {shown(text)} is {tokens[place]}, but {wanted[place]} {where}: "
+                f"{decode(tokens)!r}, expected {decode(wanted)!r}."
             )

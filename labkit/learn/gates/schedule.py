@@ -1,15 +1,22 @@
 """Random schedules: requests join, share prompts, are cancelled and preempted, and each move is proven."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import NamedTuple
 
-from labkit.engine import InferenceEngine, SamplingParams
+from labkit.engine import InferenceEngine, SamplingParams, StepOutput
+from labkit.engine.step.resident import ResidentDecodeStep
+from labkit.engine.step.staging import TokenCopy
 from labkit.learn.exercise import BrokenContract
+from labkit.watch.failures import PlantedError, planted_failure
 
 # Several begin with another one, so that blocks are shared, wholly and in part, and copied.
 PROMPTS = ((1,), (1, 2, 3), (1, 2, 3, 4, 5, 6), (1, 2, 3, 9), (7, 8), tuple(range(20, 30)))
 LENGTHS = (1, 4, 9, 14)  # new tokens of a request
+GREEDY = SamplingParams(stop_on_eos=False)
+STEPS_UNPROVEN = 5  # in a row, because a proof flushes what an engine does later (rung 10)
 LAST_MOVES = 6  # that a report tells
 
 Expected = Callable[[tuple[int, ...], SamplingParams], tuple[int, ...]]
@@ -31,43 +38,61 @@ class Schedule:
     """Random moves on one engine, the same for the same seed.
 
     expected: the tokens that a prompt gets with some parameters when it is alone. invariants: asked after
-    each move, in this order; then the blocks are counted.
+    each move, in this order; then the blocks are counted. samplings: how requests are sampled, in turn; each
+    gets a length of its own. Where state lies on the device, some steps are made to fail on their way, and
+    some are not proven one by one.
     """
 
     def __init__(
-        self, engine: InferenceEngine, expected: Expected, invariants: Sequence[Invariant], seed: int
+        self,
+        engine: InferenceEngine,
+        expected: Expected,
+        invariants: Sequence[Invariant],
+        seed: int,
+        samplings: Sequence[SamplingParams] = (GREEDY,),
     ) -> None:
         self.engine = engine
         self.expected = expected
         self.invariants = invariants
+        self.samplings = samplings
         self._rng = random.Random(seed)
         self._moves: list[str] = []
+        self._num_joined = 0
         self._wanted: dict[int, tuple[int, ...]] = {}  # tokens of each unfinished request, by id
         self._received: dict[int, int] = {}  # how many of them were handed out
 
     def play(self, num_moves: int) -> None:
         """Make the moves, then step until all requests have ended.
 
-        Raises BrokenContract that tells what was off first, and the moves that led there. What the engine
-        raises passes through.
+        Raises BrokenContract that tells what was off first, and the moves that led there. What else the
+        engine raises passes through.
         """
+        try:
+            self._play(num_moves)
+        except BrokenContract as broken:
+            raise BrokenContract(f"{broken}{self._told()}") from broken
+
+    def _play(self, num_moves: int) -> None:
         moves = [*[self._join] * 2, *[self._step] * 6, self._cancel, self._preempt]
+        if isinstance(self.engine.decode_step, ResidentDecodeStep):
+            moves += [self._some_steps, self._some_steps, self._fail_to_launch, self._fail_to_read]
         for _ in range(num_moves):
             self._prove_after(self._rng.choice(moves) if self.engine.has_work else self._join)
         while self.engine.has_work:
             self._prove_after(self._step)
         if self._wanted:
-            raise BrokenContract(f"requests {sorted(self._wanted)} never ended.{self._told()}")
+            raise BrokenContract(f"requests {sorted(self._wanted)} never ended.")
 
-    def _prove_after(self, move: Callable[[], None]) -> None:
-        move()
+    def _prove_after(self, move: Callable[[], Iterable[StepOutput] | None]) -> None:
+        handed_out = move() or ()
         for name, off, hint in self.invariants:
             if wrong := off(self.engine):
-                raise BrokenContract(f"{name}: {wrong} {hint}{self._told()}")
+                raise BrokenContract(f"{name}: {wrong} {hint}")
         try:
             self.engine.check_integrity()
         except AssertionError as error:
-            raise BrokenContract(f"every block is accounted for: {error}.{self._told()}") from error
+            raise BrokenContract(f"every block is accounted for: {error}.") from error
+        self._check(handed_out)
 
     def _told(self) -> str:
         earlier = len(self._moves) - LAST_MOVES
@@ -78,28 +103,33 @@ class Schedule:
 
     def _join(self) -> None:
         prompt, length = self._rng.choice(PROMPTS), self._rng.choice(LENGTHS)
-        params = SamplingParams(length, stop_on_eos=False)
+        sampling = self.samplings[self._num_joined % len(self.samplings)]
+        self._num_joined += 1
+        params = replace(sampling, max_new_tokens=length)
         request_id = self.engine.add_request(prompt, params)
         self._wanted[request_id] = self.expected(prompt, params)
         self._received[request_id] = 0
         self._moves.append(f"request {request_id} joins with {len(prompt)} tokens, for {length}")
 
-    def _step(self) -> None:
+    def _step(self) -> Iterable[StepOutput]:
         self._moves.append("a step")
-        for request_id, token_id, completion in self.engine.step():
-            if request_id not in self._wanted:
-                raise BrokenContract(
-                    f"request {request_id} got token {token_id} after its end.{self._told()}"
-                )
-            wanted, place = self._wanted[request_id], self._received[request_id]
-            if token_id != wanted[place]:
-                raise BrokenContract(
-                    f"tokens: new token {place} of request {request_id} is {token_id}, expected "
-                    f"{wanted[place]}: what it gets when it is alone.{self._told()}"
-                )
-            self._received[request_id] += 1
-            if completion:
-                self._ended(request_id, completion.token_ids, len(wanted))
+        return self.engine.step()
+
+    def _some_steps(self) -> Iterable[StepOutput]:
+        self._moves.append(f"{STEPS_UNPROVEN} steps")
+        return [output for _ in range(STEPS_UNPROVEN) for output in self.engine.step()]
+
+    def _fail_to_launch(self) -> Iterable[StepOutput]:
+        self._moves.append("a step, whose launch fails at its end")
+        with suppress(PlantedError), planted_failure(self.engine.decode_step.pinned_tokens, "start_copy"):
+            return self.engine.step()
+        return ()
+
+    def _fail_to_read(self) -> Iterable[StepOutput]:
+        self._moves.append("a step, whose tokens cannot be read")
+        with suppress(PlantedError), planted_failure(TokenCopy, "read"):
+            return self.engine.step()
+        return ()
 
     def _cancel(self) -> None:
         if not self._wanted:
@@ -116,10 +146,25 @@ class Schedule:
             self._moves.append(f"request {newest.request_id} is preempted")
             scheduler.preempt_newest()
 
+    # --- tokens ------------------------------------------------------------------------------------
+
+    def _check(self, handed_out: Iterable[StepOutput]) -> None:
+        for request_id, token_id, completion in handed_out:
+            if request_id not in self._wanted:
+                raise BrokenContract(f"request {request_id} got token {token_id} after its end.")
+            wanted, place = self._wanted[request_id], self._received[request_id]
+            if token_id != wanted[place]:
+                raise BrokenContract(
+                    f"tokens: new token {place} of request {request_id} is {token_id}, expected "
+                    f"{wanted[place]}: what it gets when it is alone."
+                )
+            self._received[request_id] += 1
+            if completion:
+                self._ended(request_id, completion.token_ids, len(wanted))
+
     def _ended(self, request_id: int, token_ids: tuple[int, ...], num_tokens: int) -> None:
         wanted = self._wanted.pop(request_id)[:num_tokens]
         if token_ids != wanted:
             raise BrokenContract(
                 f"tokens: request {request_id} ended with {list(token_ids)}, expected {list(wanted)}."
-                f"{self._told()}"
             )

@@ -1,0 +1,251 @@
+"""Steps in flight: each is launched for somebody, read once, and its tokens go where they belong."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+from labkit.engine import InferenceEngine, InferenceSession
+from labkit.engine.request import Request
+from labkit.engine.step.resident import StepInFlight
+from labkit.learn.exercise import BrokenContract
+from labkit.learn.gates.schedule import Invariant
+from labkit.watch.replaced import replaced
+
+MOST_IN_FLIGHT = 2  # the step that is read next, and the one behind it
+
+
+@dataclass(eq=False)
+class Launched:
+    """A step that was launched: its number, from 1, and for whom."""
+
+    number: int
+    requests: Sequence[Request]
+    sessions: Sequence[InferenceSession]
+
+
+@dataclass(eq=False)
+class Account:
+    """Of one session: the tokens that its request had at the first launch, how many steps were launched for
+    it and not undone, and the tokens of those that were read."""
+
+    request: Request
+    num_first: int
+    num_launched: int = 0
+    token_ids: list[int | None] = field(default_factory=list)
+
+    @property
+    def num_left(self) -> int:
+        """How many more may be launched before the request reaches its limit."""
+        return self.request.params.max_new_tokens - self.num_first - self.num_launched
+
+
+class InFlight:
+    """Proves in each launch and each read that it is due, and keeps account of every session's tokens."""
+
+    def __init__(self, engine: InferenceEngine) -> None:
+        self.engine = engine
+        self._unread: list[Launched] = []  # the oldest first
+        self._num_launched = 0
+        self._accounts: dict[InferenceSession, Account] = {}
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Inside the block, launches and reads are proven."""
+        with ExitStack() as stack:
+
+            def starting(inner: Callable[..., StepInFlight]) -> Callable[..., StepInFlight]:
+                def start(
+                    requests: Sequence[Request], sessions: Sequence[InferenceSession], *about: object
+                ) -> StepInFlight:
+                    launched = self._launching(requests, sessions)
+                    step = inner(requests, sessions, *about)
+                    self._has_launched(launched)
+                    stack.enter_context(replaced(step, "read", self._reading(launched)))
+                    return step
+
+                return start
+
+            stack.enter_context(replaced(self.engine.decode_step, "start", starting))
+            yield
+
+    def _is_running(self, launched: Launched) -> bool:
+        """Whether somebody waits for the step's tokens."""
+        running = self.engine._scheduler.running
+        pairs = zip(launched.requests, launched.sessions, strict=True)
+        return any(running.get(request) is session for request, session in pairs)
+
+    def _awaited(self) -> list[Launched]:
+        return [launched for launched in self._unread if self._is_running(launched)]
+
+    # --- launches --------------------------------------------------------------------------------------
+
+    def _launching(self, requests: Sequence[Request], sessions: Sequence[InferenceSession]) -> Launched:
+        launched = Launched(self._num_launched + 1, requests, sessions)
+        ahead = self._awaited()
+        if len(ahead) == MOST_IN_FLIGHT:
+            numbers = " and ".join(str(earlier.number) for earlier in ahead)
+            raise BrokenContract(
+                f"at most two steps are in flight: step {launched.number} is launched, and somebody still waits "
+                f"for steps {numbers}. Two buffers take turns for the tokens: read the older step first, and "
+                "drop none that a running request is in."
+            )
+        for request, session in zip(requests, sessions, strict=True):
+            account = self._accounts.setdefault(session, Account(request, len(request.output_token_ids)))
+            if account.num_left <= 0:
+                raise BrokenContract(
+                    f"a limit launches nothing in vain: step {launched.number} is launched for request "
+                    f"{request.request_id}, whose last token of {request.params.max_new_tokens} is made or "
+                    "in flight already. Count the token in flight to its session."
+                )
+        return launched
+
+    def _has_launched(self, launched: Launched) -> None:
+        self._num_launched += 1
+        self._unread.append(launched)
+        for session in launched.sessions:
+            self._accounts[session].num_launched += 1
+
+    # --- reads -----------------------------------------------------------------------------------------
+
+    def _reading(self, launched: Launched) -> Callable:
+        def wrapper(inner: Callable[[], Sequence[int | None]]) -> Callable[[], Sequence[int | None]]:
+            def read() -> Sequence[int | None]:
+                self._check_read_is_due(launched)
+                try:
+                    token_ids = inner()
+                except BaseException:
+                    self._undo_from(launched)
+                    raise
+                self._unread = self._unread[self._unread.index(launched) + 1 :]
+                for session, token_id in zip(launched.sessions, token_ids, strict=True):
+                    self._accounts[session].token_ids.append(token_id)
+                return token_ids
+
+            return read
+
+        return wrapper
+
+    def _check_read_is_due(self, launched: Launched) -> None:
+        number = launched.number
+        if launched not in self._unread:
+            raise BrokenContract(
+                f"a step is read once: step {number} is read again, or was undone or passed over. Let go of a "
+                "step when it was read."
+            )
+        for earlier in self._unread[: self._unread.index(launched)]:
+            if self._is_running(earlier):
+                raise BrokenContract(
+                    f"every step is read, in the order of the launches: step {number} is read, but step "
+                    f"{earlier.number}, for {names(earlier.requests)}, never was, and its tokens are lost. "
+                    "The device is past them: who joins must not cost the others the step in flight."
+                )
+        if launched is self._unread[-1] and self._could_launch(launched):
+            raise BrokenContract(
+                f"the next step is launched before this one is read: step {number} is read with nothing "
+                "behind it, and there are tokens to make and blocks for them. The GPU would wait for the host."
+            )
+
+    def _could_launch(self, launched: Launched) -> bool:
+        """Whether a step could be in flight behind this one, for certain."""
+        running = self.engine._scheduler.running
+        knows = self.engine.decode_step.slots.knows
+        accounts = [self._accounts.get(session) for session in running.values()]
+        return (
+            any(account is None or account.num_left > 0 for account in accounts)
+            and len(running) <= self.engine._kv_manager.num_free_blocks
+            and all(knows(s) for s in launched.sessions if s in running.values())
+        )
+
+    def _undo_from(self, launched: Launched) -> None:
+        """A step that cannot be read is undone, and what is behind it, which was computed from its tokens."""
+        place = self._unread.index(launched)
+        for undone in self._unread[place:]:
+            for session in undone.sessions:
+                self._accounts[session].num_launched -= 1
+        self._unread = self._unread[:place]
+
+    # --- between two moves -----------------------------------------------------------------------------
+
+    def invariants(self) -> tuple[Invariant, ...]:
+        """What holds between two moves, when the engine has flushed."""
+        return (
+            Invariant(
+                "a token goes once, and to the session that it was launched for",
+                self._misdelivered,
+                "A step's tokens are in the order of its requests. Hand out those whose request still runs in "
+                "the session of the launch, and after a flush every request has its own.",
+            ),
+            Invariant(
+                "who has ended gets nothing more",
+                self._after_the_end,
+                "What was in flight to a request that ended is discarded.",
+            ),
+            Invariant(
+                "after a flush the host has counted every launch",
+                self._miscounted,
+                "A launch makes its sessions longer by one token, on the host and on the device.",
+            ),
+            Invariant(
+                "is_ahead says whether a step is in flight",
+                self._not_as_is_ahead_says,
+                "While it is, no request may be preempted to make room.",
+            ),
+        )
+
+    def _misdelivered(self, engine: InferenceEngine) -> str:
+        for request, session in engine.scheduler.running.items():
+            account = self._accounts.get(session)
+            if account is None:
+                continue
+            got, made = request.output_token_ids[account.num_first :], account.token_ids
+            if got != made:
+                return (
+                    f"request {request.request_id} has {got} behind its first {account.num_first}, but the "
+                    f"steps of its session that were read made {made}."
+                )
+        return ""
+
+    def _after_the_end(self, engine: InferenceEngine) -> str:
+        for request in {account.request for account in self._accounts.values()}:
+            if request.completion and len(request.output_token_ids) > len(request.completion.token_ids):
+                more = request.output_token_ids[len(request.completion.token_ids) :]
+                return f"request {request.request_id} ended and got {more}."
+        return ""
+
+    def _miscounted(self, engine: InferenceEngine) -> str:
+        slots = engine.decode_step.slots
+        for request, session in engine.scheduler.running.items():
+            in_flight = sum(session in launched.sessions for launched in self._unread)
+            expected = request.num_tokens - 1 + in_flight
+            there = {"its session": session.num_tokens}
+            if slots.knows(session):
+                there["the device"] = slots.context_lens[slots.slot_of[session]].item()
+            for who, num_tokens in there.items():
+                if num_tokens != expected:
+                    return (
+                        f"request {request.request_id} has {request.num_tokens} tokens, of which the last is "
+                        f"not in the cache, and {in_flight} in flight; {who} counts {num_tokens}, expected "
+                        f"{expected}."
+                    )
+        return ""
+
+    def _not_as_is_ahead_says(self, engine: InferenceEngine) -> str:
+        says, awaited = engine.readback.is_ahead, self._awaited()
+        if awaited and not says:
+            return f"it is {says}, and step {awaited[0].number} for {names(awaited[0].requests)} is."
+        return f"it is {says}, and none is." if says and not self._unread else ""
+
+
+def names(requests: Sequence[Request]) -> str:
+    """The requests, in words."""
+    ids = [str(request.request_id) for request in requests]
+    return f"request {ids[0]}" if len(ids) == 1 else f"requests {', '.join(ids)}"
+
+
+@contextmanager
+def flights_proven(engine: InferenceEngine) -> Iterator[Sequence[Invariant]]:
+    """Inside the block, every launch and every read is proven as `InFlight` says; the value is what holds
+    between two moves."""
+    in_flight = InFlight(engine)
+    with in_flight.watching():
+        yield in_flight.invariants()

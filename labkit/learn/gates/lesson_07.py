@@ -1,0 +1,81 @@
+"""Lesson 07: one table of blocks for all layers."""
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from labkit.engine import InferenceEngine, InferenceSession
+from labkit.engine.prefill import prefill_sessions
+from labkit.kvcache import KVBlockManager
+from labkit.ladder import LADDER
+from labkit.learn.gates.gate import Gate, small_model
+from labkit.learn.gates.resident import MIXED
+from labkit.learn.gates.same_step import CLOSE, steps_proven
+from labkit.learn.gates.schedule import Invariant
+
+
+def more_than_one_table(engine: InferenceEngine) -> str:
+    """How many tables of blocks there are, if there is not a single one."""
+    num_tables = engine.kv_manager.num_tables
+    if num_tables != 1:
+        return f"there are {num_tables} tables, expected 1."
+    for request, session in engine.scheduler.running.items():
+        if len(session.block_ids_per_layer) != 1:
+            num_lists = len(session.block_ids_per_layer)
+            return f"request {request.request_id} has {num_lists} lists of blocks, expected 1."
+    return ""
+
+
+@cache
+@torch.inference_mode()
+def keys_and_values(token_ids: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """What the small model's cache must hold of these tokens, each [L, H, T, D]: a prefill of all of them."""
+    model = small_model()
+    config = model.config
+    manager = KVBlockManager(
+        num_layers=config.num_layers,
+        num_heads=config.num_heads,
+        head_dim=config.head_dim,
+        block_size=config.max_positions,
+        max_blocks_per_layer=1,
+    )
+    session = InferenceSession(manager)
+    prefill_sessions(model.network, [session], [token_ids])
+    return session.dense_kv()
+
+
+def wrong_layer(engine: InferenceEngine) -> str:
+    """The first place of a request's keys or values that is not its token's, with layer and block."""
+    block_size = engine.kv_manager.block_size
+    for request, session in engine.scheduler.running.items():
+        there, expected = session.dense_kv(), keys_and_values(request.token_ids[: session.num_tokens])
+        for name, numbers, wanted in zip(("keys", "values"), there, expected, strict=True):
+            if numbers.shape != wanted.shape:
+                return (
+                    f"request {request.request_id} has {name} of the shape {tuple(numbers.shape)}, expected "
+                    f"{tuple(wanted.shape)}: [L, H, T, D]."
+                )
+            is_wrong = ~torch.isclose(numbers.cpu().float(), wanted, **CLOSE).all(dim=3).all(dim=1)  # [L, T]
+            for layer_idx, token in is_wrong.nonzero().tolist():
+                return (
+                    f"the {name} of token {token} of request {request.request_id} (block "
+                    f"{session.block_ids_per_layer[0][token // block_size]}, place {token % block_size}) are "
+                    f"another's in layer {layer_idx}."
+                )
+    return ""
+
+
+ONE_TABLE = Invariant(
+    "one table serves all layers",
+    more_than_one_table,
+    "count_tables says how many lists of blocks a sequence has, whatever the number of layers.",
+)
+EVERY_LAYER = Invariant(
+    "every layer has the keys and values of every token",
+    wrong_layer,
+    "A block id names a place in all layers: what is stored or copied there is stored or copied in each, and "
+    "a block that has another holder is not written to.",
+)
+
+GATE = Gate("layer_tables", LADDER["06"].options, (ONE_TABLE, EVERY_LAYER), (steps_proven,), MIXED)

@@ -1,0 +1,210 @@
+"""What holds where each request's state lies on the device (rung 06 and above), looked at in every launch."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from torch import Tensor
+
+from labkit.engine import InferenceEngine, InferenceSession, SamplingParams
+from labkit.engine.request import Request, RunningRequests
+from labkit.engine.sampling import as_int64
+from labkit.engine.step.slots import LARGEST_TOP_K, DeviceSlots
+from labkit.learn.exercise import BrokenContract
+from labkit.watch.replaced import replaced
+
+# Requests of a schedule: a stale temperature, seed or number of draws makes other tokens.
+MIXED = (
+    SamplingParams(stop_on_eos=False),
+    SamplingParams(temperature=0.8, top_p=0.9, seed=3, stop_on_eos=False),
+    SamplingParams(stop_on_eos=False),
+    SamplingParams(temperature=1.2, top_k=5, seed=2**40, stop_on_eos=False),
+)
+OF_A_SLOT = ("context_lens", "last_token_ids", "temperatures", "top_ks", "top_ps", "seeds", "draws")
+UNTOUCHED = -9  # stands in what must not be sent
+
+
+def on_host(request: Request, session: InferenceSession) -> dict[str, int | float]:
+    """What a slot must hold of a request when its step is launched, by tensor, as the host knows it.
+
+    Of a greedy request only what its step looks at.
+    """
+    params = request.params
+    state: dict[str, int | float] = {
+        "context_lens": session.num_tokens,
+        "last_token_ids": request.output_token_ids[-1],
+        "temperatures": params.temperature,
+    }
+    if not params.is_greedy:
+        state |= {
+            "top_ks": min(params.top_k, LARGEST_TOP_K),
+            "top_ps": params.top_p,
+            "seeds": as_int64(request.seed),
+            "draws": len(request.output_token_ids),
+        }
+    return state
+
+
+def check_mapping(slots: DeviceSlots, requests: Sequence[Request]) -> list[int]:
+    """The slot of each request of a step. Raises BrokenContract if two share one, or a row has none."""
+    padding_slot = len(slots.slot_mapping)
+    mapping = slots.slot_mapping.tolist()
+    slot_of: dict[int, Request] = {}
+    for row, (slot, request) in enumerate(zip(mapping, requests, strict=False)):
+        if not 0 <= slot < padding_slot:
+            raise BrokenContract(
+                f"a row names its request's slot: slot_mapping[{row}] is {slot} for request "
+                f"{request.request_id}, expected one of 0 to {padding_slot - 1}. The mapping must be sent "
+                "when the requests of the step are not those of the last."
+            )
+        if slot in slot_of:
+            raise BrokenContract(
+                f"a slot is one request's: slot {slot} has request {slot_of[slot].request_id} and request "
+                f"{request.request_id} (row {row}). Give out what is free, and nothing else."
+            )
+        slot_of[slot] = request
+    for row, slot in enumerate(mapping[len(requests) :], start=len(requests)):
+        if slot != padding_slot:
+            raise BrokenContract(
+                f"rows behind the batch are padding: slot_mapping[{row}] is {slot} in a step of "
+                f"{len(requests)} requests, expected the padding slot, {padding_slot}. Whoever left has no "
+                "row any more."
+            )
+    return mapping[: len(requests)]
+
+
+def check_state(slots: DeviceSlots, request: Request, session: InferenceSession, slot: int) -> None:
+    """Raise BrokenContract if a slot is not what the host knows of its request."""
+    manager = session.kv_manager
+    for name, expected in on_host(request, session).items():
+        there = getattr(slots, name)[slot].item()
+        if there != expected:
+            raise BrokenContract(
+                f"a slot is what the host knows: {name}[{slot}] is {there} for request {request.request_id}, "
+                f"expected {expected}. Send it when the request joins, and once more after a step that was "
+                "undone; between the two the device counts by itself."
+            )
+    for table_idx, block_ids in enumerate(session.block_ids_per_layer):
+        row = slots.block_tables[table_idx, slot].tolist()
+        for place, (there, block_id) in enumerate(zip(row, block_ids, strict=False)):
+            expected = block_id - manager.layer_offset(table_idx)
+            if there != expected:
+                raise BrokenContract(
+                    f"a row names the blocks that its request holds now: table {table_idx}, request "
+                    f"{request.request_id} (slot {slot}), place {place} names block {there}, expected "
+                    f"{expected}. Send the row before the launch: who joined, and who is in `changed`. A "
+                    "block's number counts from the first of its own table."
+                )
+
+
+class Launches:
+    """Proves, in each launch of a step, that the device knows what the host knows, and that it was told
+    nothing that it knew.
+
+    What the device knows already is hidden while the slots are updated: what is there again was sent.
+    """
+
+    def __init__(self, engine: InferenceEngine) -> None:
+        self.slots: DeviceSlots = engine.decode_step.slots
+        self._slot_of: dict[InferenceSession, int] = {}  # of the last launch
+        self._request_of: dict[InferenceSession, Request] = {}
+        self._last: list[InferenceSession] = []  # the sessions of the last launch that was not undone
+        self._hidden: list[tuple[str, str, Tensor, Tensor]] = []  # what, whose, a view, what was in it
+
+    @contextmanager
+    def watching(self, engine: InferenceEngine) -> Iterator[None]:
+        """Inside the block, every launch is proven."""
+        with (
+            replaced(engine.decode_step, "launch", self._launching),
+            replaced(engine.decode_step, "start", self._starting),
+        ):
+            yield
+
+    def _launching(self, inner: Callable) -> Callable:
+        def launch(running: RunningRequests) -> object:
+            self._hide(running)
+            try:
+                return inner(running)
+            finally:
+                self._restore()
+
+        return launch
+
+    def _starting(self, inner: Callable) -> Callable:
+        def start(requests: list[Request], sessions: list[InferenceSession], *about: object) -> object:
+            needless = self._sent_though_hidden()
+            self._restore()
+            mapping = check_mapping(self.slots, requests)
+            for request, session, slot in zip(requests, sessions, mapping, strict=True):
+                check_state(self.slots, request, session, slot)
+            self._check_who_is_known(sessions)
+            if needless:
+                raise BrokenContract(
+                    f"only what changed is sent: {needless}, where nothing had changed. In a steady step "
+                    "nothing is sent at all."
+                )
+            self._slot_of = dict(zip(sessions, mapping, strict=True))
+            self._request_of = dict(zip(sessions, requests, strict=True))
+            self._last = sessions
+            return inner(requests, sessions, *about)
+
+        return start
+
+    def _check_who_is_known(self, sessions: list[InferenceSession]) -> None:
+        for session in sessions:
+            if not self.slots.knows(session):
+                raise BrokenContract(
+                    "the device knows whom it runs: knows() is False for a session of the step that is "
+                    "launched. It is True from the update on, until the session leaves or is forgotten."
+                )
+        for session in self._slot_of.keys() - set(sessions):
+            if self.slots.knows(session):
+                raise BrokenContract(
+                    f"slots of those who left are free again: request "
+                    f"{self._request_of[session].request_id} has left and still has slot "
+                    f"{self._slot_of[session]}. Take the slots of all who are not in the step before you "
+                    "give any out."
+                )
+
+    # --- what must not be sent -------------------------------------------------------------------------
+
+    def _hide(self, running: RunningRequests) -> None:
+        sessions = list(running.values())
+        known = {s: slot for s, slot in self._slot_of.items() if s in sessions and self.slots.knows(s)}
+        for session, slot in known.items():
+            whose = f"request {self._request_of[session].request_id} (slot {slot})"
+            for name in OF_A_SLOT:
+                self._hide_one(name, whose, getattr(self.slots, name)[slot])
+            if not session.next_token_takes_block:
+                self._hide_one("block_tables", whose, self.slots.block_tables[:, slot])
+        if sessions == self._last and len(known) == len(sessions):
+            self._hide_one("slot_mapping", "the same requests", self.slots.slot_mapping)
+
+    def _hide_one(self, name: str, whose: str, there: Tensor) -> None:
+        self._hidden.append((name, whose, there, there.clone()))
+        there.fill_(UNTOUCHED)
+
+    def _sent_though_hidden(self) -> str:
+        for name, whose, there, _ in self._hidden:
+            if (there != UNTOUCHED).any():
+                return f"{name} was sent for {whose}"
+        return ""
+
+    def _restore(self) -> None:
+        for _, _, there, before in self._hidden:
+            there.copy_(before.where(there == UNTOUCHED, there))  # what was sent stays
+        self._hidden = []
+
+
+@contextmanager
+def launches_proven(engine: InferenceEngine) -> Iterator[tuple[()]]:
+    """Inside the block, every launch of the engine's is proven as `Launches` says."""
+    with Launches(engine).watching(engine):
+        yield ()
+
+
+def wrong_padding(engine: InferenceEngine) -> str:
+    """The length of the padding slot, if it is not what it always is."""
+    slots = engine.decode_step.slots
+    padding_slot = len(slots.slot_mapping)
+    there = slots.context_lens[padding_slot].item()
+    return "" if there == -1 else f"context_lens[{padding_slot}] is {there}, expected -1."

@@ -1,0 +1,296 @@
+"""Lesson 06's gate: slots that follow the host pass, and plausible wrong ones are refused by what they break."""
+
+import re
+
+import pytest
+import torch
+
+from labkit import lab
+from labkit.engine.step.slots import DeviceSlots, whole_numbers_of
+from labkit.learn import not_attempted
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def here():
+    return lab.start("06")
+
+
+class OneByOne:
+    """Slots without staging: every number is assigned by itself."""
+
+    def __init__(self, kv_manager, max_batch_size):
+        T, M, S = kv_manager.num_tables, kv_manager.max_blocks_per_seq, max_batch_size + 1
+        self.kv_manager, self.padding_slot = kv_manager, max_batch_size
+        self.block_tables = torch.zeros(T, S, M, dtype=torch.int32)
+        self.context_lens = torch.zeros(S, dtype=torch.int32)
+        self.context_lens[max_batch_size] = -1
+        self.last_token_ids, self.top_ks, self.seeds, self.draws = torch.zeros(4, S, dtype=torch.int64)
+        self.temperatures = torch.zeros(S, dtype=torch.float64)
+        self.top_ps = torch.ones(S, dtype=torch.float64)
+        self.slot_mapping = torch.full((max_batch_size,), max_batch_size)
+        self.slot_of, self.mapped = {}, []
+
+    def update(self, requests, sessions, changed):
+        self.let_go([session for session in self.slot_of if session not in sessions])
+        joined = [b for b, session in enumerate(sessions) if session not in self.slot_of]
+        for b in joined:
+            self.slot_of[sessions[b]] = self.free_slot()
+            self.send_state(requests[b], sessions[b])
+        if sessions != self.mapped:
+            self.send_mapping(sessions)
+        self.send_rows([sessions[b] for b in self.dirty(joined, changed)])
+
+    def dirty(self, joined, changed):
+        return sorted({*joined}.union(*changed))
+
+    def free_slot(self):
+        return next(slot for slot in range(self.padding_slot) if slot not in self.slot_of.values())
+
+    def knows(self, session):
+        return session in self.slot_of
+
+    def let_go(self, sessions):
+        self.forget(sessions)
+
+    def forget(self, sessions):
+        for session in sessions:
+            self.slot_of.pop(session, None)
+            self.mapped = []
+
+    def send_mapping(self, sessions):
+        self.slot_mapping.fill_(self.padding_slot)
+        self.slot_mapping[: len(sessions)] = torch.tensor([self.slot_of[s] for s in sessions])
+        self.mapped = sessions
+
+    def send_state(self, request, session):
+        slot = self.slot_of[session]
+        for name, number in self.state(request, session).items():
+            getattr(self, name)[slot] = number
+
+    def state(self, request, session):
+        names = ("context_lens", "last_token_ids", "top_ks", "seeds", "draws")
+        return {
+            **dict(zip(names, whole_numbers_of(request, session), strict=True)),
+            "temperatures": request.params.temperature,
+            "top_ps": request.params.top_p,
+        }
+
+    def send_rows(self, sessions):
+        for session in sessions:
+            for table_idx, block_ids in enumerate(session.block_ids_per_layer):
+                row = torch.tensor(block_ids) - self.offset(table_idx)
+                self.block_tables[table_idx, self.slot_of[session], : len(row)] = row
+
+    def offset(self, table_idx):
+        return self.kv_manager.layer_offset(table_idx)
+
+
+class RowsOneStepLate(OneByOne):
+    due = ()
+
+    def dirty(self, joined, changed):
+        before, self.due = self.due, set().union(*changed).difference(joined)
+        return sorted({*joined, *(b for b in before if b < len(self.slot_of))})
+
+
+class RowsOfThoseWhoJoinAlone(OneByOne):
+    def dirty(self, joined, changed):
+        return joined
+
+
+class WithoutCopiedBlocks(OneByOne):
+    """Looks at the number of blocks, which a copy-on-write does not change."""
+
+    def update(self, requests, sessions, changed):
+        self.sessions = sessions
+        super().update(requests, sessions, changed)
+
+    def send_rows(self, sessions):
+        counts = self.__dict__.setdefault("counts", {})
+        grown = [s for s in sessions if counts.get(s) != len(s.block_ids_per_layer[0])]
+        counts.update({s: len(s.block_ids_per_layer[0]) for s in grown})
+        super().send_rows(grown)
+
+
+class FirstTableAlone(OneByOne):
+    def send_rows(self, sessions):
+        for session in sessions:
+            row = torch.tensor(session.block_ids_per_layer[0])
+            self.block_tables[0, self.slot_of[session], : len(row)] = row
+
+
+class GlobalIds(OneByOne):
+    def offset(self, table_idx):
+        return 0
+
+
+class Stale(OneByOne):
+    """Sends all of a newcomer's state but one number."""
+
+    name = ""
+
+    def state(self, request, session):
+        state = super().state(request, session)
+        del state[self.name]
+        return state
+
+
+class StaleTemperature(Stale):
+    name = "temperatures"
+
+
+class StaleSeed(Stale):
+    name = "seeds"
+
+
+class StaleDraws(Stale):
+    name = "draws"
+
+
+class StaleToken(Stale):
+    name = "last_token_ids"
+
+
+class LengthOfTheWholeText(OneByOne):
+    """Counts the last token, whose key and value are not in the cache yet."""
+
+    def state(self, request, session):
+        return super().state(request, session) | {"context_lens": request.num_tokens}
+
+
+class KeepsSlots(OneByOne):
+    """Takes no slot back, and gives out whichever comes next."""
+
+    def let_go(self, sessions):
+        pass
+
+    def free_slot(self):
+        return len(self.slot_of) % self.padding_slot
+
+
+class SharesSlots(OneByOne):
+    def free_slot(self):
+        return (len(self.slot_of) + 1) // 2
+
+
+class ForgetsNothing(OneByOne):
+    """Knows those who left, and takes those of a step that failed for up to date."""
+
+    def let_go(self, sessions):
+        super().forget(sessions)
+
+    def forget(self, sessions):
+        pass
+
+
+class MappingOfNewcomersAlone(OneByOne):
+    """Sends the mapping when somebody joins, and not when somebody leaves."""
+
+    def send_mapping(self, sessions):
+        if {*sessions} - {*self.__dict__.setdefault("seen", set())}:
+            super().send_mapping(sessions)
+        self.seen |= {*sessions}
+
+
+class LeavesTheRowsBehind(OneByOne):
+    def send_mapping(self, sessions):
+        self.slot_mapping[: len(sessions)] = torch.tensor([self.slot_of[s] for s in sessions])
+        self.mapped = sessions
+
+
+class SendsAllInEveryStep(OneByOne):
+    def update(self, requests, sessions, changed):
+        self.forget(list(self.slot_of))
+        super().update(requests, sessions, changed)
+
+
+class AllRowsWhenOneHasChanged(OneByOne):
+    def dirty(self, joined, changed):
+        return range(len(self.slot_of)) if any(changed) else joined
+
+
+class MappingInEveryStep(OneByOne):
+    def update(self, requests, sessions, changed):
+        super().update(requests, sessions, changed)
+        self.send_mapping(sessions)
+
+
+class SendsTokens(OneByOne):
+    """Sends the last token of each request, which the device has made itself."""
+
+    def update(self, requests, sessions, changed):
+        super().update(requests, sessions, changed)
+        for request, session in zip(requests, sessions, strict=True):
+            self.last_token_ids[self.slot_of[session]] = request.output_token_ids[-1]
+
+
+class PaddingOfLengthZero(OneByOne):
+    def __init__(self, kv_manager, max_batch_size):
+        super().__init__(kv_manager, max_batch_size)
+        self.context_lens.zero_()
+
+
+class Unwritten(OneByOne):
+    def update(self, requests, sessions, changed):
+        not_attempted()
+
+
+class Misspelled(OneByOne):
+    def update(self, requests, sessions, changed):
+        sessions[0].num_token + 1
+
+
+ROW = (
+    r"a row names the blocks that its request holds now: table \d, request \d+ \(slot \d\), place \d+ names "
+)
+STATE = r"a slot is what the host knows: {}\[\d\] is \S+ for request \d+, expected \S+\. Send it when"
+SENT = r"only what changed is sent: {} was sent for {}, where nothing had changed"
+WRONG = {
+    RowsOneStepLate: ROW,
+    RowsOfThoseWhoJoinAlone: ROW,
+    WithoutCopiedBlocks: ROW,
+    FirstTableAlone: r"holds now: table 1, request 0 \(slot 0\), place \d names block 0, expected \d+\.",
+    GlobalIds: r"table 1, request 0 \(slot 0\), place 0 names block 12, expected 0\.",
+    StaleTemperature: STATE.format("temperatures"),
+    StaleSeed: STATE.format("seeds"),
+    StaleDraws: STATE.format("draws"),
+    StaleToken: STATE.format("last_token_ids"),
+    LengthOfTheWholeText: STATE.format("context_lens"),
+    KeepsSlots: r"slots of those who left are free again: request \d+ has left and still has slot \d",
+    SharesSlots: r"a slot is one request's: slot \d has request \d+ and request \d+ \(row \d\)",
+    ForgetsNothing: STATE.format("context_lens"),
+    MappingOfNewcomersAlone: r"rows behind the batch are padding: slot_mapping\[\d\] is \d in a step of \d",
+    LeavesTheRowsBehind: r"rows behind the batch are padding: slot_mapping\[\d\] is \d in a step of \d",
+    SendsAllInEveryStep: SENT.format("context_lens", r"request \d+ \(slot \d\)"),
+    AllRowsWhenOneHasChanged: SENT.format("block_tables", r"request \d+ \(slot \d\)"),
+    MappingInEveryStep: SENT.format("slot_mapping", "the same requests"),
+    SendsTokens: SENT.format("last_token_ids", r"request \d+ \(slot \d\)"),
+    PaddingOfLengthZero: r"the padding slot stays empty: context_lens\[4\] is 0, expected -1\. Nothing is",
+    Unwritten: r"^block_tables: not attempted yet\.$",
+    Misspelled: r"raised AttributeError: .*num_token.*, at `sessions\[0\]\.num_token \+ 1`",
+}
+
+
+class WithAnotherOrder(DeviceSlots):
+    """Gives out the slots from the last."""
+
+    def __init__(self, kv_manager, max_batch_size):
+        super().__init__(kv_manager, max_batch_size)
+        self._free.reverse()
+
+
+RIGHT = (DeviceSlots, WithAnotherOrder, OneByOne)
+
+
+@pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
+def test_a_wrong_part_is_refused_by_the_contract_that_it_breaks(here, part):
+    report = here.check(block_tables=part)
+    assert not report.ok and re.search(WRONG[part], report.text), report
+
+
+@pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
+def test_a_right_part_passes_in_whatever_clothes(here, part):
+    report = here.check(block_tables=part)
+    assert report.ok and report.text.startswith("block_tables: right."), report
