@@ -177,6 +177,6 @@ def _compare_texts(made: Sequence[tuple[int, ...]], expected: Sequence[tuple[int
         )
         if place is not None:
             raise BrokenContract(
-                f"text: new token {place} after {shown(text)} is {tokens[place]}, but {wanted[place]} {where}: "
-                f"{decode(tokens)!r}, expected {decode(wanted)!r}."
+                f"text: new token {place} after {shown(text)} is {tokens[place]}, but {wanted[place]} "
+                f"{where}: {decode(tokens)!r}, expected {decode(wanted)!r}."
             )
