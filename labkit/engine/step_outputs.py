@@ -8,7 +8,7 @@ from labkit.engine.request import Completion, StepOutput
 
 
 class StepOutputs(Sequence[StepOutput]):
-    """A sequence of `StepOutput`, each made when it is asked for.
+    """A sequence of `StepOutput`, each made when it is asked for. To compare or to add them, make a list.
 
     request_ids, token_ids: of all outputs, in their order.
     """

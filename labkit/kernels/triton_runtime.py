@@ -114,7 +114,6 @@ except Exception as error:  # missing or broken: either way the lessons go on in
     IMPORT_ERROR = error
     INTERPRETED = INTERPRETS = False
 
-HAS_TRITON = IMPORT_ERROR is None
 STATUS = status_of(IMPORT_ERROR, HAS_CUDA_GPU, INTERPRETED, INTERPRETS)
 
 

@@ -27,7 +27,9 @@ FIGURE = {
     "after_runs": OrNull([NUMBER, ...]),
 }
 POST = {
-    "seed": Kind("the number of a post, as text", lambda value: isinstance(value, str) and value.isdecimal()),
+    "write_up": Kind(
+        "the number of a post, as text", lambda value: isinstance(value, str) and value.isdecimal()
+    ),
     "rung_before": OrNull(TEXT),
     "rung_after": OrNull(TEXT),
     "workload": TEXT,
@@ -73,12 +75,12 @@ def series_drift(figures: pd.DataFrame | None = None) -> pd.DataFrame:
     before / after - 1. figures: as from `published_figures`, by default those.
     """
     figures = published_figures() if figures is None else figures
-    known = figures.dropna(subset="command").assign(number=lambda table: table["seed"].astype(int))
+    known = figures.dropna(subset="command").assign(number=lambda table: table["write_up"].astype(int))
     same = ["command", "metric", "statistic"]
-    earlier = known[[*same, "number", "seed", "after"]].assign(number=known["number"] + 1)
-    pairs = earlier.merge(known[[*same, "number", "seed", "before"]], on=[*same, "number"])
+    earlier = known[[*same, "number", "write_up", "after"]].assign(number=known["number"] + 1)
+    pairs = earlier.merge(known[[*same, "number", "write_up", "before"]], on=[*same, "number"])
     pairs["drift"] = pairs["before"] / pairs["after"] - 1
-    named = pairs.rename(columns={"seed_x": "after_of", "seed_y": "before_of"})
+    named = pairs.rename(columns={"write_up_x": "after_of", "write_up_y": "before_of"})
     return named[["after_of", "before_of", "metric", "after", "before", "drift"]]
 
 
@@ -92,13 +94,13 @@ def noise_floor(figures: pd.DataFrame | None = None) -> float:
 
 def _rows(post: dict) -> list[dict]:
     """A row for each figure of a post, checked."""
-    name = f"post {post.get('seed', '?')}"
+    name = f"post {post.get('write_up', '?')}"
     check_shape(name, post, POST)
     if (post["rung_before"] is None) != (post["rung_after"] is None):
         raise RecordError(f"{name} has one rung; it needs the one before and the one after, or none")
     if not post["figures"]:
         raise RecordError(f"{name} has no figures")
-    about = {key: post[key] for key in ("seed", "rung_before", "rung_after")}
+    about = {key: post[key] for key in ("write_up", "rung_before", "rung_after")}
     origin = {key: post[key] for key in ("workload", "command", "hardware", "source")}
     for figure in post["figures"]:
         _check_figure(f"{name}, {figure.get('metric', '?')} ({figure.get('statistic', '?')})", figure)

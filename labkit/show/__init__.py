@@ -4,7 +4,7 @@ from labkit.show.append_time import draw_append_times
 from labkit.show.block_life import draw_block_lives
 from labkit.show.blocks import blocks_slider, draw_blocks
 from labkit.show.buckets import draw_buckets, draw_captures
-from labkit.show.comparison import draw_before_after, draw_comparison
+from labkit.show.comparison import draw_comparison
 from labkit.show.flights import draw_flights
 from labkit.show.host_parts import draw_host_parts, draw_host_shares
 from labkit.show.host_time import draw_host_time
@@ -41,7 +41,6 @@ __all__ = [
     "blocks_slider",
     "draw_append_times",
     "draw_attention_times",
-    "draw_before_after",
     "draw_block_lives",
     "draw_blocks",
     "draw_buckets",

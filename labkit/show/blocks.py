@@ -1,6 +1,9 @@
 """Pictures of the KV cache's blocks."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -8,7 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from labkit.show.style import GREY, INK, PALE, colour, figure, styled
-from labkit.watch.blocks import BlocksSnapshot, SequenceView
+
+if TYPE_CHECKING:  # what is drawn; the engine that it was seen in is not needed
+    from labkit.watch.blocks import BlocksSnapshot, SequenceView
 
 CELLS_ACROSS = 25  # tokens in a row of the figure
 LARGEST_BLOCK = 16  # tokens that fit beside a sequence's name

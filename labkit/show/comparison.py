@@ -1,9 +1,8 @@
 """Before and after, and whether the difference can be believed."""
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -84,49 +83,3 @@ def _verdict(comparison: Comparison) -> str:
 
 def _ratio(comparison: Comparison) -> str:
     return f"×{comparison.speedup:.3f} {comparison.interval}"
-
-
-@styled
-def draw_before_after(
-    comparison: Comparison, quantity: str = "decoding", tokens: int | None = None
-) -> Figure:
-    """Draw one comparison's runs before and after: each run a dot, in order from top to bottom, and a bar to
-    their median.
-
-    The line on `after` is the interval of the ratio, taken from the median of `before`. The ratio is taken
-    round by round, so that it can differ a little from that of the bars. quantity: what was timed. tokens:
-    how many a run made; with it the axis is in tokens per second, without it in seconds per run.
-    """
-    fig, axes = figure(2.4)
-    for row, side in enumerate(("before", "after")):
-        samples = getattr(comparison, f"{side}_samples")
-        middle = _shown(np.median(samples), tokens)
-        axes.barh(row, middle, height=0.6, color=_colour(comparison) if row else GREY, alpha=0.45)
-        axes.plot(
-            _shown(samples, tokens),
-            row + np.linspace(-0.2, 0.2, len(samples)),
-            "o",
-            color=INK,
-            markersize=3.5,
-            alpha=0.7,
-        )
-        text = f"{middle:,.0f} tokens/s" if tokens else f"{middle:.4g} s"
-        axes.text(1.02, row, text, va="center", transform=axes.get_yaxis_transform())
-    before = np.median(comparison.before_samples)
-    axes.axvline(_shown(before, tokens), color=INK, lw=1, ls=":")
-    interval = _shown(before / np.array(comparison.interval), tokens)
-    axes.plot(interval, [1, 1], color=INK, lw=2, marker="|", markersize=12)
-    axes.set_yticks([0, 1], [textwrap.fill(name, 26) for name in (comparison.before, comparison.after)])
-    axes.invert_yaxis()
-    axes.xaxis.set_major_formatter("{x:,g}")
-    unit = "tokens a second" if tokens else "seconds a run"
-    axes.set_xlabel(
-        f"{quantity}, {unit} (dot: a run; line: {100 * CONFIDENCE:.0f} % interval, drift taken out)"
-    )
-    axes.set_title(f"{_ratio(comparison)}: {_verdict(comparison)}", color=_text_colour(comparison))
-    return fig
-
-
-def _shown(seconds: float | Sequence[float], tokens: int | None) -> np.ndarray:
-    """`seconds` as they are where `tokens` is None; else the rate in tokens per second."""
-    return tokens / np.asarray(seconds) if tokens else np.asarray(seconds)

@@ -1,11 +1,17 @@
 """Steps in flight: the requests for which each makes a token, and the tokens that are handed out."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from labkit.show.style import BLUE, INK, ORANGE, PALE, RED, figure, styled
-from labkit.watch.flights import Flights
+
+if TYPE_CHECKING:  # what is drawn; the engine that it was seen in is not needed
+    from labkit.watch.flights import Flights
 
 BOX = 0.8
 

@@ -1,13 +1,18 @@
 """The block tables of all layers beside each other, and how the pool behind them is used."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from labkit.show.style import BLUE, GREY, colour, figure, styled
-from labkit.watch.blocks import LayerTables, PoolUse
+
+if TYPE_CHECKING:  # what is drawn; the engine that it was seen in is not needed
+    from labkit.watch.blocks import LayerTables, PoolUse
 
 
 @styled

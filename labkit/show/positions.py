@@ -1,7 +1,10 @@
 """Where the requests of a batch write, step after step, and which way their batch is written."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -9,7 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from labkit.show.style import BLUE, GREEN, GREY, INK, ORANGE, colour, figure, styled
-from labkit.watch.positions import Positions
+
+if TYPE_CHECKING:  # what is drawn; the engine that it was seen in is not needed
+    from labkit.watch.positions import Positions
 
 # By the name of the write's counter.
 WRITE_COLOURS = {"indexed": GREY, "generic": ORANGE, "full_batch": GREEN, "identity_pos": BLUE}

@@ -1,12 +1,18 @@
 """What the host sends to a device that keeps the state of each request itself (rung 06 and above)."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from labkit.show.style import BLUE, GREEN, INK, ORANGE, PALE, PURPLE, figure, styled
-from labkit.watch.sends import Sends
+
+if TYPE_CHECKING:  # what is drawn; the engine that it was seen in is not needed
+    from labkit.watch.sends import Sends
 
 SENT = {  # by what a step sends for a request: the colour and the words of the legend
     "nothing": (PALE, "nothing"),

@@ -21,7 +21,7 @@ from labkit.kernels.triton_runtime import (
 
 pytestmark = pytest.mark.slow
 
-needs_triton = pytest.mark.skipif(not triton_runtime.HAS_TRITON, reason="Triton is not installed")
+needs_triton = pytest.mark.skipif(triton_runtime.IMPORT_ERROR is not None, reason="Triton is not installed")
 needs_interpreter = pytest.mark.skipif(
     not triton_runtime.INTERPRETS, reason="Triton is not installed, or its interpreter fails with this NumPy"
 )

@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,3 +53,14 @@ def test_the_engine_and_the_kernels_are_among_the_sources():
 @pytest.mark.parametrize("path", SOURCES)
 def test_only_the_model_and_the_lessons_know_gpt2(path):
     assert gpt2_names(Path(ROOT / path).read_text(encoding="utf-8")) == set()
+
+
+def test_drawing_needs_no_engine():
+    """Not by way of another module either: what is drawn was recorded, or read from a file."""
+    code = (
+        "import sys, labkit.show\n"
+        "engines = [m for m in sys.modules if m.startswith(('labkit.engine', 'labkit.watch', 'labkit.bench'))]\n"
+        "assert not engines, engines"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stderr

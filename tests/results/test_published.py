@@ -70,8 +70,8 @@ def figures():
     return published_figures()
 
 
-def one(figures, seed, metric, statistic=None):
-    rows = figures[(figures["seed"] == seed) & (figures["metric"] == metric)]
+def one(figures, write_up, metric, statistic=None):
+    rows = figures[(figures["write_up"] == write_up) & (figures["metric"] == metric)]
     rows = rows if statistic is None else rows[rows["statistic"] == statistic]
     assert len(rows) == 1
     return rows.iloc[0]
@@ -82,33 +82,33 @@ def test_nothing_is_published_but_what_these_tests_know(figures):
     assert len(figures) == known == 41
 
 
-@pytest.mark.parametrize(("seed", "metric"), SCHEDULER_FIGURES)
-def test_figures_of_036_and_038(figures, seed, metric):
-    before, after = SCHEDULER_FIGURES[seed, metric]
+@pytest.mark.parametrize(("write_up", "metric"), SCHEDULER_FIGURES)
+def test_figures_of_036_and_038(figures, write_up, metric):
+    before, after = SCHEDULER_FIGURES[write_up, metric]
     for i, statistic in enumerate(("p50", "mean")):
-        row = one(figures, seed, metric, statistic)
+        row = one(figures, write_up, metric, statistic)
         assert (row["before"], row["after"]) == (before[i], after[i])
         assert (row["before_runs"], row["after_runs"]) == (None, None)
 
 
-@pytest.mark.parametrize(("seed", "metric"), STREAMING_FIGURES)
-def test_figures_of_062_and_064_with_their_runs(figures, seed, metric):
-    (before_runs, before), (after_runs, after) = STREAMING_FIGURES[seed, metric]
-    row = one(figures, seed, metric)
+@pytest.mark.parametrize(("write_up", "metric"), STREAMING_FIGURES)
+def test_figures_of_062_and_064_with_their_runs(figures, write_up, metric):
+    (before_runs, before), (after_runs, after) = STREAMING_FIGURES[write_up, metric]
+    row = one(figures, write_up, metric)
     assert (row["before"], row["after"]) == (before, after)
     assert (row["before_runs"], row["after_runs"]) == (before_runs, after_runs)
 
 
-@pytest.mark.parametrize(("seed", "metric"), HISTORY_FIGURES)
-def test_figures_of_the_posts_between(figures, seed, metric):
-    row = one(figures, seed, metric)
-    assert (row["before"], row["after"]) == HISTORY_FIGURES[seed, metric]
+@pytest.mark.parametrize(("write_up", "metric"), HISTORY_FIGURES)
+def test_figures_of_the_posts_between(figures, write_up, metric):
+    row = one(figures, write_up, metric)
+    assert (row["before"], row["after"]) == HISTORY_FIGURES[write_up, metric]
     assert row["source"].startswith("public history of the lineage")
 
 
 def test_which_rung_follows_which_post(figures):
-    posts = figures.drop_duplicates("seed").set_index("seed")
-    rungs = {seed: (row["rung_before"], row["rung_after"]) for seed, row in posts.iterrows()}
+    posts = figures.drop_duplicates("write_up").set_index("write_up")
+    rungs = {write_up: (row["rung_before"], row["rung_after"]) for write_up, row in posts.iterrows()}
     assert rungs == {
         "036": ("00", "01"),
         "037": (None, None),
@@ -123,11 +123,11 @@ def test_which_rung_follows_which_post(figures):
 
 
 @pytest.mark.parametrize(
-    ("seed", "as_published"),
+    ("write_up", "as_published"),
     [("036", SCHEDULER_036), ("038", SCHEDULER_036), ("062", STREAMING_062), ("064", STREAMING_064)],
 )
-def test_commands_are_the_write_ups(figures, seed, as_published):
-    (command,) = figures[figures["seed"] == seed]["command"].unique()
+def test_commands_are_the_write_ups(figures, write_up, as_published):
+    (command,) = figures[figures["write_up"] == write_up]["command"].unique()
     assert command == as_published.replace('"', "").replace("'", "")
 
 
@@ -138,15 +138,15 @@ def test_published_commands_are_understood_here(figures):
 
 def test_a_command_whose_flags_are_not_known_is_not_made_up(figures):
     unknown = figures[[command is None for command in figures["command"]]]
-    assert set(unknown["seed"]) == {"042", "061"}
+    assert set(unknown["write_up"]) == {"042", "061"}
 
 
 @pytest.mark.parametrize(
-    ("seed", "metric", "gain"),
+    ("write_up", "metric", "gain"),
     [("038", "decode throughput", 2.31), ("062", "throughput", 1.0152), ("064", "throughput", 1.0262)],
 )
-def test_ratios_are_the_ones_the_write_ups_state(figures, seed, metric, gain):
-    row = one(figures, seed, metric, "mean")
+def test_ratios_are_the_ones_the_write_ups_state(figures, write_up, metric, gain):
+    row = one(figures, write_up, metric, "mean")
     assert round(row["ratio"], len(str(gain)) - 2) == gain
 
 
@@ -161,7 +161,7 @@ def test_a_ratio_above_1_is_better_also_where_less_is(figures):
 
 
 @pytest.mark.parametrize(
-    ("rung", "seed", "before", "after"),
+    ("rung", "write_up", "before", "after"),
     [
         ("01", "036", 4191.55, 4295.69),
         ("02", "038", 4289.33, 9923.19),
@@ -170,9 +170,14 @@ def test_a_ratio_above_1_is_better_also_where_less_is(figures):
         ("05", "064", 2100.24, 2155.23),
     ],
 )
-def test_headline_of_a_rung_is_its_write_ups_throughput(rung, seed, before, after):
+def test_headline_of_a_rung_is_its_write_ups_throughput(rung, write_up, before, after):
     row = headline(rung)
-    assert (row["seed"], row["before"], row["after"], row["unit"]) == (seed, before, after, "tokens/s")
+    assert (row["write_up"], row["before"], row["after"], row["unit"]) == (
+        write_up,
+        before,
+        after,
+        "tokens/s",
+    )
 
 
 def test_a_rung_without_a_write_up_has_no_headline():
@@ -198,15 +203,15 @@ def test_most_claims_of_the_series_are_below_its_noise_floor(figures):
 
 
 def test_drift_is_computed_from_the_figures(figures):
-    only_036_and_037 = figures[figures["seed"].isin(["036", "037"])].copy()
-    only_036_and_037.loc[only_036_and_037["seed"] == "037", "before"] = 2 * 4295.69
+    only_036_and_037 = figures[figures["write_up"].isin(["036", "037"])].copy()
+    only_036_and_037.loc[only_036_and_037["write_up"] == "037", "before"] = 2 * 4295.69
     assert noise_floor(only_036_and_037) == 1.0
 
 
 @pytest.mark.parametrize("commands", [("scheduler", "scheduler --cuda-graph"), (None, None)])
 def test_posts_are_compared_only_where_their_commands_are_known_and_the_same(figures, commands):
-    pair = figures[figures["seed"].isin(["036", "037"])].copy()
-    pair["command"] = pair["seed"].map(dict(zip(("036", "037"), commands, strict=True)))
+    pair = figures[figures["write_up"].isin(["036", "037"])].copy()
+    pair["command"] = pair["write_up"].map(dict(zip(("036", "037"), commands, strict=True)))
     assert series_drift(pair).empty
 
 
@@ -227,7 +232,7 @@ def set_figure(**values):
     ("change", "message"),
     [
         (lambda post: post.pop("source"), "post 036 lacks source"),
-        (lambda post: post.pop("seed"), "post [?] lacks seed"),
+        (lambda post: post.pop("write_up"), "post [?] lacks write_up"),
         (lambda post: post.update(figures=[]), "post 036 has no figures"),
         (lambda post: post.update(rung_before=None), "post 036 has one rung; it needs the one before"),
         (lambda post: post["figures"][0].pop("unit"), r"post 036, decode throughput \(mean\) lacks unit"),

@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from figures import ROUND, all_texts, comparison, lines, texts, tick_labels, title
+from figures import comparison, lines, texts, tick_labels, title
 from matplotlib.colors import same_color
 
 from labkit import show
-from labkit.results import Comparison
 from labkit.show.style import BLUE, GREY, GREY_INK, RED
 
 
@@ -29,17 +28,6 @@ def test_comparison_is_coloured_by_its_verdict():
     assert all(same_color(d.get_color(), c) for d, c in zip(dots, (BLUE, GREY, RED), strict=True))
     verdicts = figure.axes[0].texts[::2]
     assert [text.get_color() for text in verdicts] == [BLUE, GREY_INK, RED]
-
-
-def test_a_single_round_is_grey_and_says_that_it_is_too_few():
-    once = Comparison("old", "new", (5.0, 5.2), (1.0, 0.95), {}, {})
-    figure = show.draw_comparison({"here": once})
-    assert once.interval.low > 1 and texts(figure)[0] == "too few rounds for a verdict (2 needed)"
-    (dot,), (bar,) = lines(figure, "o"), [line for line in figure.axes[0].lines if line.get_linewidth() == 8]
-    assert same_color(dot.get_color(), GREY) and same_color(bar.get_color(), GREY)
-    figure = show.draw_before_after(once)
-    assert title(figure) == f"×{once.speedup:.3f} {once.interval}: too few rounds for a verdict (2 needed)"
-    assert all(same_color(box.get_facecolor()[:3], GREY) for box in figure.axes[0].patches)
 
 
 def test_comparison_says_which_side_is_faster():
@@ -75,46 +63,3 @@ def test_a_path_that_never_ran_takes_the_verdicts_place():
     assert figure.axes[0].texts[0].get_color() == RED
     (dot,) = lines(figure, "o")
     assert same_color(dot.get_color(), GREY)
-
-
-def test_before_and_after_in_seconds():
-    figure = show.draw_before_after(comparison(2.0), "host time")
-    axes = figure.axes[0]
-    assert [bar.get_width() for bar in axes.patches] == [8.0, 4.0]
-    shades = [bar.get_facecolor()[:3] for bar in axes.patches]
-    assert all(same_color(shade, colour) for shade, colour in zip(shades, (GREY, BLUE), strict=True))
-    before, after = lines(figure, "o")
-    np.testing.assert_allclose(before.get_xdata(), [8.0, 8.08, 7.92, 8.0])
-    np.testing.assert_allclose(after.get_xdata(), [4.0, 4.04, 3.96, 4.0])
-    assert texts(figure) == ["8 s", "4 s"]
-    assert axes.get_xlabel() == "host time, seconds a run (dot: a run; line: 99 % interval, drift taken out)"
-    assert tick_labels(axes.yaxis) == ["old", "new"]
-    assert title(figure) == f"×2.000 {comparison(2.0).interval}: faster"
-
-
-def test_before_and_after_in_tokens_a_second():
-    figure = show.draw_before_after(comparison(2.0), tokens=32_000)
-    assert [bar.get_width() for bar in figure.axes[0].patches] == [4000, 8000]
-    assert texts(figure) == ["4,000 tokens/s", "8,000 tokens/s"]
-    np.testing.assert_allclose(lines(figure, "o")[0].get_xdata(), 32_000 / (8 * np.array(ROUND)))
-    assert figure.axes[0].get_xlabel().startswith("decoding, tokens a second")
-
-
-@pytest.mark.parametrize("tokens", [None, 32_000])
-def test_the_interval_on_after_crosses_befores_median_if_it_cannot_tell(tokens):
-    for speedup, crosses in ((1.0, True), (2.0, False)):
-        compared = comparison(speedup)
-        figure = show.draw_before_after(compared, tokens=tokens)
-        (interval,) = lines(figure, "|")
-        seconds = 8 / np.array(compared.interval)
-        np.testing.assert_allclose(interval.get_xdata(), tokens / seconds if tokens else seconds)
-        (median,) = [line for line in figure.axes[0].lines if line.get_linestyle() == ":"]
-        low, high = sorted(interval.get_xdata())
-        assert (low <= median.get_xdata()[0] <= high) == crosses
-
-
-def test_before_and_after_of_a_path_that_never_ran_warns():
-    figure = show.draw_before_after(comparison(2.0, path="identity_pos"))
-    assert title(figure).endswith("'identity_pos' never ran")
-    (written,) = [text for text in all_texts(figure) if text.get_text() == title(figure)]
-    assert written.get_color() == RED

@@ -23,7 +23,6 @@ FIGURES = {
         {"write-up 064, throughput": 1.026},
         0.0265,
     ),
-    "before_after": lambda: show.draw_before_after(comparison(1.1), tokens=10_000_000),
     "one_round": lambda: show.draw_comparison(
         {"a device with a long name": Comparison("old", "new", (5.0, 5.2), (1.0, 0.95), {}, {})}
     ),

@@ -1,4 +1,4 @@
-"""Flags that several commands share, named as in the seeds, and what becomes of them."""
+"""Flags that several commands share, named as in the write-ups, and what becomes of them."""
 
 import argparse
 import errno
@@ -83,7 +83,7 @@ def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
         "the smaller of this and --max-batch-size counts",
     )
     add("--no-prefix-cache", action="store_true", help="compute every prompt, even one just computed")
-    add("--paged-attn", action="store_true", help="for the seeds' command lines: it is always on here")
+    add("--paged-attn", action="store_true", help="for the write-ups' command lines: it is always on here")
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,6 +1,6 @@
 """scheduler: requests that are there at once, `engine.step()` in a loop until all are done.
 
-The summary has the seeds' lines. Where a figure means something else than theirs:
+The summary has the write-ups' lines. Where a figure means something else than theirs:
 first tokens come from the prefill, so decode throughput leaves them out (theirs counts them in the decode
 time's tokens); TTFT runs from a request's arrival, so it includes the wait in the queue (theirs is the
 prefill alone); tokens are counted as ids, never by encoding text again; decode time is the sum of the
@@ -65,7 +65,7 @@ def repeat(
 
 
 def print_summary(runs: Sequence[Run], args: argparse.Namespace) -> None:
-    """Print the lines of the seeds' summary."""
+    """Print the lines of the write-ups' summary."""
 
     def line(name: str, unit: str, digits: int, value: Callable[[Run], float]) -> None:
         values = [value(run) for run in runs]

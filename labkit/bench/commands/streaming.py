@@ -1,6 +1,6 @@
 """streaming: a worker thread drives the engine, and each request has a consumer: a thread or an asyncio task.
 
-Where a figure means something else than the seeds': every moment is the consumer's, when it has the token
+Where a figure means something else than the write-ups': every moment is the consumer's, when it has the token
 in hand, not the worker's; TTFT runs from submission, tokenizing and queueing included, and is shown whole
 and in its two parts; tokens are counted as ids; ITL pools the gaps of all requests (between chunks, if
 --stream-interval is more than 1). Percentiles pool the requests of all measured runs.
@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def print_summary(runs: Sequence[Run]) -> None:
-    """Print the lines of the seeds' summary."""
+    """Print the lines of the write-ups' summary."""
     names = "/".join(f"p{p}" for p in PERCENTILES)
 
     def line(name: str, unit: str, samples: list[float]) -> None:
