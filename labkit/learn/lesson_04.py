@@ -21,8 +21,7 @@ from labkit.learn.exercise import Case, Exercise
 from labkit.model import LanguageModel
 from labkit.options import EngineOptions
 from labkit.results import CostCardRecord, counts_table, speedup_interval
-from labkit.show.positions import Positions
-from labkit.watch import OperatorCounter, record_positions, steady_prompts
+from labkit.watch import OperatorCounter, Positions, record_positions, steady_prompts
 
 # --- positions that differ for ever --------------------------------------------------------------------
 

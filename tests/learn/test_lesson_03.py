@@ -6,7 +6,7 @@ import torch
 from labkit import LADDER, CacheConfig, InferenceEngine, kernels, show
 from labkit.kernels.triton_runtime import triton
 from labkit.learn import lesson_03, not_attempted
-from labkit.show.positions import Positions
+from labkit.watch import Positions
 from labkit.watch.positions import PositionsStep
 
 # --- what it counts ------------------------------------------------------------------------------------

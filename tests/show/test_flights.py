@@ -4,9 +4,8 @@ from figures import texts, tick_labels, title
 from matplotlib.colors import same_color
 
 from labkit import show
-from labkit.show.flights import Flights
 from labkit.show.style import BLUE, ORANGE, PALE
-from labkit.watch import Flight
+from labkit.watch import Flight, Flights
 
 
 def test_a_request_without_a_token_is_no_end_unless_the_end_was_asked_for():

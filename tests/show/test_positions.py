@@ -5,7 +5,8 @@ from figures import titles
 from matplotlib.colors import same_color
 
 from labkit import show
-from labkit.show.positions import WRITE_COLOURS, Positions
+from labkit.show.positions import WRITE_COLOURS
+from labkit.watch import Positions
 from labkit.watch.positions import PositionsStep
 
 

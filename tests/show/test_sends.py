@@ -4,7 +4,8 @@ import pandas as pd
 from figures import texts, tick_labels, title
 
 from labkit import show
-from labkit.show.sends import SENT, Sends
+from labkit.show.sends import SENT
+from labkit.watch import Sends
 from labkit.watch.sends import OF_REQUESTS, OF_STEPS
 
 
