@@ -1,7 +1,10 @@
 """The first cell of every notebook: `from labkit import lab; here = lab.start("00")`."""
 
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import pandas as pd
 import torch
@@ -70,15 +73,13 @@ class Lab:
 
         model: the trained one by default. Raises OptionError for a part that the rung has no use for.
         """
-        return InferenceEngine(
-            model or self.trained_model(),
-            self.rung.options,
-            device=self.device,
-            dtype=dtype,
-            parts=parts,
-            cache=cache,
-            scheduler=scheduler,
-        )
+        return self._engine(parts, model, dtype=dtype, cache=cache, scheduler=scheduler)
+
+    def _engine(
+        self, parts: Mapping[str, Part], model: LanguageModel | None = None, **settings: Any
+    ) -> InferenceEngine:
+        model = model or self.trained_model()
+        return InferenceEngine(model, self.rung.options, device=self.device, parts=parts, **settings)
 
     def check(self, **parts: Part) -> Report:
         """Whether the engine with your parts still is this rung's: the first contract that it breaks, if any.
@@ -90,15 +91,15 @@ class Lab:
             raise OptionError(f"lesson {number} has no gate; those that have: {', '.join(GATES)}")
         if set(parts) != {gate.part}:
             raise OptionError(f"lesson {number} proves {gate.part}: here.check({gate.part}=...)")
-        return gate.check(lambda model, **settings: self.build(model=model, **settings, **parts))
+        return gate.check(partial(self._engine, parts))
 
     def card(self, batch_size: int = 8, **parts: Part) -> pd.DataFrame:
         """What a steady step does, counted: the rung below, your engine, and the package's."""
         model, cache = self.trained_model(), CacheConfig(prefix_cache=False)
         engines = {
             BELOW: InferenceEngine(model, self.below.options, device=self.device, cache=cache),
-            YOURS: self.build(model=model, cache=cache, **parts),
-            PACKAGE: self.build(model=model, cache=cache),
+            YOURS: self._engine(parts, model, cache=cache),
+            PACKAGE: self._engine({}, model, cache=cache),
         }
         prompts = steady_prompts(batch_size, lengths=(20,))
         return pd.DataFrame({name: cost_card(e, prompts).column() for name, e in engines.items()})

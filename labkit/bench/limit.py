@@ -26,7 +26,7 @@ class DecodeLimit:
 
     @property
     def seconds(self) -> float:
-        """The least time that moving these bytes takes."""
+        """The least seconds that decoding can take: its bytes over the bandwidth."""
         return self.num_bytes / self.bandwidth
 
     @property

@@ -347,7 +347,7 @@ class KVBlockManager:
             self._freed[info.layer].append(info.block_index)
 
     def set_length(self, block_id: int, length: int) -> None:
-        """Book that a block holds `length` tokens."""
+        """Record that a block holds `length` tokens."""
         info = self.block_infos[block_id]
         self.block_infos[block_id] = KVBlockInfo(
             layer=info.layer, block_index=info.block_index, start=info.start, length=length

@@ -33,7 +33,7 @@ class Positions:
         return sum(step.are_equal for step in self.steps)
 
     def then(self, later: "Positions") -> "Positions":
-        """These steps followed by those of `later`, from the same engine."""
+        """The steps of this run followed by those of `later`, a run of the same engine."""
         return Positions(self.block_size, self.steps + later.steps)
 
 

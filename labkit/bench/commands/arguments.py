@@ -64,7 +64,7 @@ def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--pretok", action="store_true", help="tokenize the prompts before the clock starts")
     add("--num-requests", type=positive, default=16)
-    add("--max-new-tokens", type=positive, default=64, help="tokens a request")
+    add("--max-new-tokens", type=positive, default=64, help="tokens per request")
     add("--no-stop-on-eos", action="store_true", help="every request makes all its tokens")
     add("--max-batch-size", type=batch, default=8, help="requests decoded together at most (default 8)")
     add("--prefill-max-batch-size", type=batch, help="requests admitted in one step; as --max-batch-size")

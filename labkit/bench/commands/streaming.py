@@ -42,12 +42,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tokenize-workers",
         type=whole_number(0, 256),
         default=0,
-        help="threads that tokenize; 0: whoever submits does",
+        help="threads that tokenize; 0: the thread that submits",
     )
     add("--submit-interval-ms", type=milliseconds, default=0.0, help="between arrivals; 0: all at once")
     add("--max-inflight-requests", type=positive, help="unfinished requests at most; more are refused")
     add("--stream-interval", type=positive, default=1, help="tokens in a chunk")
-    add("--consumers", choices=CONSUMERS, default="threads", help="one a request; tasks share one event loop")
+    add(
+        "--consumers",
+        choices=CONSUMERS,
+        default="threads",
+        help="one per request; tasks share a loop",
+    )
 
 
 def milliseconds(text: str) -> float:
