@@ -163,12 +163,12 @@ def _texts(engine: InferenceEngine) -> tuple[tuple[int, ...], ...]:
     return tuple(completion.token_ids for completion in completions)
 
 
-def _compare_texts(
-    made: Sequence[tuple[int, ...]], expected: Sequence[tuple[int, ...]], where: str
-) -> None:
+def _compare_texts(made: Sequence[tuple[int, ...]], expected: Sequence[tuple[int, ...]], where: str) -> None:
     decode = trained_model().tokenizer.decode
     for text, tokens, wanted in zip(TEXTS, made, expected, strict=True):
-        place = next((i for i, pair in enumerate(zip(tokens, wanted, strict=True)) if len(set(pair)) > 1), None)
+        place = next(
+            (i for i, pair in enumerate(zip(tokens, wanted, strict=True)) if len(set(pair)) > 1), None
+        )
         if place is not None:
             raise BrokenContract(
                 f"text: new token {place} after {shown(text)} is {tokens[place]}, but {wanted[place]} {where}: "

@@ -145,7 +145,9 @@ def unwritten(device_step):
     not_attempted()
 
 
-PER_REQUEST = r"launch breaks a contract\. a step makes a token per request: it made {} for a batch of {}, exp"
+PER_REQUEST = (
+    r"launch breaks a contract\. a step makes a token per request: it made {} for a batch of {}, exp"
+)
 WRONG = {
     WholeBucket: PER_REQUEST.format(r"\(4,\)", 3),
     BucketBelow: PER_REQUEST.format(r"\(2,\)", 3),
@@ -159,7 +161,7 @@ WRONG = {
     PaddedInANewTensor: r"slots\.slot_mapping is a new tensor, at another address",
     TokensOfTheCapture: r"a step makes the plain step's tokens: row 0 of \d \(request \d+\) is token",
     ShortContext: r"^launch raised RuntimeError: The size of tensor a .*, at `graph\.replay\(\)`$",
-    WarmedUpInEveryStep: r"a step makes the plain step's tokens: row 0 of \d \(request \d+\) is token",
+    WarmedUpInEveryStep: r"a key and a value per request and layer, and nothing else: k_cache of layer 0, block",
     NoGraphOfFour: r"^launch raised ValueError: min\(\).* at `return min\(size for size, _ in self\.graphs",
     unwritten: r"^launch: not attempted yet\.$",
 }
