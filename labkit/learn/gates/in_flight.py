@@ -85,9 +85,9 @@ class InFlight:
         if len(ahead) == MOST_IN_FLIGHT:
             numbers = " and ".join(str(earlier.number) for earlier in ahead)
             raise BrokenContract(
-                f"at most two steps are in flight: step {launched.number} is launched, and somebody still waits "
-                f"for steps {numbers}. Two buffers take turns for the tokens: read the older step first, and "
-                "drop none that a running request is in."
+                f"at most two steps are in flight: step {launched.number} is launched, and somebody still "
+                f"waits for steps {numbers}. Two buffers take turns for the tokens: read the older "
+                "step first, and drop none that a running request is in."
             )
         for request, session in zip(requests, sessions, strict=True):
             account = self._accounts.setdefault(session, Account(request, len(request.output_token_ids)))
@@ -129,8 +129,8 @@ class InFlight:
         number = launched.number
         if launched not in self._unread:
             raise BrokenContract(
-                f"a step is read once: step {number} is read again, or was undone or passed over. Let go of a "
-                "step when it was read."
+                f"a step is read once: step {number} is read again, or was undone or passed over. Let go of "
+                "a step when it was read."
             )
         for earlier in self._unread[: self._unread.index(launched)]:
             if self._is_running(earlier):
@@ -142,7 +142,8 @@ class InFlight:
         if launched is self._unread[-1] and self._could_launch(launched):
             raise BrokenContract(
                 f"the next step is launched before this one is read: step {number} is read with nothing "
-                "behind it, and there are tokens to make and blocks for them. The GPU would wait for the host."
+                "behind it, and there are tokens to make and blocks for them. The GPU would wait for the "
+                "host."
             )
 
     def _could_launch(self, launched: Launched) -> bool:
@@ -172,8 +173,8 @@ class InFlight:
             Invariant(
                 "a token goes once, and to the session that it was launched for",
                 self._misdelivered,
-                "A step's tokens are in the order of its requests. Hand out those whose request still runs in "
-                "the session of the launch, and after a flush every request has its own.",
+                "A step's tokens are in the order of its requests. Hand out those whose request still runs "
+                "in the session of the launch, and after a flush every request has its own.",
             ),
             Invariant(
                 "who has ended gets nothing more",

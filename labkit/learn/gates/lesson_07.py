@@ -72,8 +72,8 @@ def wrong_layer(engine: InferenceEngine) -> str:
 
 @contextmanager
 def reservations_proven(engine: InferenceEngine) -> Iterator[tuple[()]]:
-    """Inside the block, each reservation must make room for one token per sequence, in a block of its own, and
-    tell which lists it changed."""
+    """Inside the block, each reservation must make room for one token per sequence, in a block of its own,
+    and tell which lists it changed."""
     manager = engine.kv_manager
 
     def reserving(inner: Callable[..., list[int]]) -> Callable[..., list[int]]:
@@ -84,9 +84,9 @@ def reservations_proven(engine: InferenceEngine) -> Iterator[tuple[()]]:
                 check_reserved(manager, place, block_ids, num_tokens)
                 if (place in told) != (block_ids != held):
                     raise BrokenContract(
-                        f"a reservation tells which lists changed: sequence {place} had the blocks {held} and "
-                        f"has {block_ids}, but {told} is returned. A block that was replaced by its copy is a "
-                        "change, too: the device must be told."
+                        f"a reservation tells which lists changed: sequence {place} had the blocks {held} "
+                        f"and has {block_ids}, but {told} is returned. A block that was replaced by its copy "
+                        "is a change, too: the device must be told."
                     )
             return told
 
@@ -101,8 +101,9 @@ def check_reserved(manager: KVBlockManager, place: int, block_ids: list[int], nu
     counted = manager.num_tokens(block_ids)
     if counted != num_tokens + 1:
         raise BrokenContract(
-            f"a reservation counts one token: sequence {place} had {num_tokens} in its blocks and has {counted}, "
-            f"expected {num_tokens + 1}. A token has the same place in every layer, so it counts once."
+            f"a reservation counts one token: sequence {place} had {num_tokens} in its blocks and has "
+            f"{counted}, expected {num_tokens + 1}. A token has the same place in every layer, so it counts "
+            "once."
         )
     if manager.refcount(block_ids[-1]) != 1:
         raise BrokenContract(

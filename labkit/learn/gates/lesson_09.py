@@ -17,7 +17,7 @@ PER_LAYER, AROUND = 5, 5  # kernels, at most
 
 
 def few_kernels(build: Build) -> None:
-    """Raise BrokenContract if a greedy step launches more kernels than five per layer and five around them."""
+    """Raise BrokenContract if a greedy step is more kernels than five per layer and five around them."""
     engine: InferenceEngine = build(
         small_model(), dtype=torch.float32, cache=CacheConfig(block_size=4, prefix_cache=False)
     )
@@ -28,9 +28,9 @@ def few_kernels(build: Build) -> None:
         names = Counter(launch.name for launch in launches).most_common()
         told = ", ".join(f"{name} {times}" for name, times in names)
         raise BrokenContract(
-            f"a step is few kernels: {count} for {num_layers} layers, at most {most}, five per layer and five "
-            f"around them. Launched were: {told}. What a kernel can do on its way, such as norm, bias, GELU "
-            "and residual, has no launch of its own. (FusedDeviceStep's `kernels` count as one each.)"
+            f"a step is few kernels: {count} for {num_layers} layers, at most {most}, five per layer and "
+            f"five around them. Launched were: {told}. What a kernel can do on its way, such as norm, bias, "
+            "GELU and residual, has no launch of its own. (FusedDeviceStep's `kernels` count as one each.)"
         )
 
 

@@ -1,4 +1,5 @@
-"""A device's step beside its plain twin: whatever launches it, and in however few kernels, it does the same."""
+"""A device's step beside its plain twin: however it is launched, and in however few kernels, it does the
+same."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -100,14 +101,14 @@ class SameStep:
     def _check_slots(self, name: str, expected: Tensor) -> None:
         there = getattr(self.slots, name)
         wrong = there != expected
-        if name not in ("context_lens", "slot_mapping"):
-            wrong[..., self.slots.padding_slot] = False  # nobody's
+        if name in OF_A_SLOT and name != "context_lens":
+            wrong[self.slots.padding_slot] = False  # nobody's
         for place in wrong.nonzero().tolist():
             whose = f" ({self._whose(place[0])})" if name in OF_A_SLOT else ""
             raise BrokenContract(
                 f"a step moves its requests on by one token, and nobody else: {name}{place}{whose} is "
-                f"{there[tuple(place)].item()} after it, expected {expected[tuple(place)].item()}. A row that "
-                "pads the batch has the padding slot; only a step that draws counts draws."
+                f"{there[tuple(place)].item()} after it, expected {expected[tuple(place)].item()}. A row "
+                "that pads the batch has the padding slot; only a step that draws counts draws."
             )
 
     def _check_pool(self, name: str, expected: Tensor) -> None:

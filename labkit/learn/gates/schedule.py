@@ -89,7 +89,8 @@ class Schedule:
         handed_out = move() or ()
         if self.engine.guard.is_broken:
             raise BrokenContract(
-                "a step that fails leaves all as it was before: after this one not every block is accounted for."
+                "a step that fails leaves all as it was before: after this one not every block is accounted "
+                "for."
             )
         for name, off, hint in self.invariants:
             if wrong := off(self.engine):

@@ -1,4 +1,4 @@
-"""Lesson 06's gate: slots that follow the host pass, and plausible wrong ones are refused by what they break."""
+"""Lesson 06's gate: slots that follow the host pass, and wrong ones are refused by what they break."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Lesson 10's gate: tokens read one step behind pass, and plausible wrong ways are refused by what they break."""
+"""Lesson 10's gate: tokens read one step behind pass, and wrong ways are refused by what they break."""
 
 import re
 
@@ -212,7 +212,7 @@ WRONG = {
     ToThoseWhoHaveEnded: r"who has ended gets nothing more: request \d+ ended and got \[\d+\]\. What was in",
     NeverFlushes: GOES,
     FlushesTokensAlone: r"after a flush the host has counted every launch: request \d+ has \d+ tokens, of",
-    BehindTheLimit: r"a limit launches nothing in vain: step \d+ is launched for request \d+, whose last token",
+    BehindTheLimit: r"a limit launches nothing in vain: step \d+ is launched for request \d+, whose last",
     DropsWhenSomebodyJoins: DROPPED,
     ThreeInFlight: DROPPED,
     ReadsTheNewest: r"step 2 is read, but step 1, for requests 0, 1, never was, and its tokens are lost",
