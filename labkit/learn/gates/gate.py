@@ -172,9 +172,8 @@ def _texts(engine: InferenceEngine) -> tuple[tuple[int, ...], ...]:
 def _compare_texts(made: Sequence[tuple[int, ...]], expected: Sequence[tuple[int, ...]], where: str) -> None:
     decode = trained_model().tokenizer.decode
     for text, tokens, wanted in zip(TEXTS, made, expected, strict=True):
-        place = next(
-            (i for i, pair in enumerate(zip(tokens, wanted, strict=True)) if len(set(pair)) > 1), None
-        )
+        pairs = enumerate(zip(tokens, wanted, strict=True))
+        place = next((i for i, (token, other) in pairs if token != other), None)
         if place is not None:
             raise BrokenContract(
                 f"text: new token {place} after {shown(text)} is {tokens[place]}, but {wanted[place]} "

@@ -85,9 +85,9 @@ class InFlight:
         if len(ahead) == MOST_IN_FLIGHT:
             numbers = " and ".join(str(earlier.number) for earlier in ahead)
             raise BrokenContract(
-                f"at most two steps are in flight: step {launched.number} is launched, and steps {numbers} "
-                "are still waited for. Two buffers take turns for the tokens: read the older step first, and "
-                "drop none that a running request is in."
+                f"at most two steps are in flight: step {launched.number} is launched, and somebody still "
+                f"waits for steps {numbers}. Two buffers take turns for the tokens: read the older "
+                "step first, and drop none that a running request is in."
             )
         for request, session in zip(requests, sessions, strict=True):
             account = self._accounts.setdefault(session, Account(request, len(request.output_token_ids)))
@@ -142,7 +142,8 @@ class InFlight:
         if launched is self._unread[-1] and self._could_launch(launched):
             raise BrokenContract(
                 f"the next step is launched before this one is read: step {number} is read with nothing "
-                "behind it, and there are tokens to make and blocks for them. The GPU would wait."
+                "behind it, and there are tokens to make and blocks for them. The GPU would wait for the "
+                "host."
             )
 
     def _could_launch(self, launched: Launched) -> bool:

@@ -1,5 +1,7 @@
 """Lesson 07: one table of blocks for all layers."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 
 import torch
@@ -9,10 +11,12 @@ from labkit.engine import InferenceEngine, InferenceSession
 from labkit.engine.prefill import prefill_sessions
 from labkit.kvcache import KVBlockManager
 from labkit.ladder import LADDER
+from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Gate, small_model
 from labkit.learn.gates.resident import MIXED
 from labkit.learn.gates.same_step import CLOSE, steps_proven
 from labkit.learn.gates.schedule import Invariant
+from labkit.watch.replaced import replaced
 
 
 def more_than_one_table(engine: InferenceEngine) -> str:
@@ -66,6 +70,48 @@ def wrong_layer(engine: InferenceEngine) -> str:
     return ""
 
 
+@contextmanager
+def reservations_proven(engine: InferenceEngine) -> Iterator[tuple[()]]:
+    """Inside the block, each reservation must make room for one token per sequence, in a block of its own,
+    and tell which lists it changed."""
+    manager = engine.kv_manager
+
+    def reserving(inner: Callable[..., list[int]]) -> Callable[..., list[int]]:
+        def reserve(table_idx: int, block_ids_list: list[list[int]]) -> list[int]:
+            before = [(list(block_ids), manager.num_tokens(block_ids)) for block_ids in block_ids_list]
+            told = inner(table_idx, block_ids_list)
+            for place, (block_ids, (held, num_tokens)) in enumerate(zip(block_ids_list, before, strict=True)):
+                check_reserved(manager, place, block_ids, num_tokens)
+                if (place in told) != (block_ids != held):
+                    raise BrokenContract(
+                        f"a reservation tells which lists changed: sequence {place} had the blocks {held} "
+                        f"and has {block_ids}, but {told} is returned. A block that was replaced by its copy "
+                        "is a change, too: the device must be told."
+                    )
+            return told
+
+        return reserve
+
+    with replaced(manager, "reserve_token_batch", reserving):
+        yield ()
+
+
+def check_reserved(manager: KVBlockManager, place: int, block_ids: list[int], num_tokens: int) -> None:
+    """Raise BrokenContract if a sequence of `num_tokens` has no room for one more, counted once."""
+    counted = manager.num_tokens(block_ids)
+    if counted != num_tokens + 1:
+        raise BrokenContract(
+            f"a reservation counts one token: sequence {place} had {num_tokens} in its blocks and has "
+            f"{counted}, expected {num_tokens + 1}. A token has the same place in every layer, so it counts "
+            "once."
+        )
+    if manager.refcount(block_ids[-1]) != 1:
+        raise BrokenContract(
+            f"a reserved block has one holder: the last block of sequence {place}, {block_ids[-1]}, has "
+            f"{manager.refcount(block_ids[-1])}. Who appends to a shared block needs a copy first."
+        )
+
+
 ONE_TABLE = Invariant(
     "one table serves all layers",
     more_than_one_table,
@@ -78,4 +124,10 @@ EVERY_LAYER = Invariant(
     "a block that has another holder is not written to.",
 )
 
-GATE = Gate("layer_tables", LADDER["06"].options, (ONE_TABLE, EVERY_LAYER), (steps_proven,), MIXED)
+GATE = Gate(
+    "layer_tables",
+    LADDER["06"].options,
+    (ONE_TABLE, EVERY_LAYER),
+    (reservations_proven, steps_proven),
+    MIXED,
+)

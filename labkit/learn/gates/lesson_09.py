@@ -17,7 +17,7 @@ PER_LAYER, AROUND = 5, 5  # kernels, at most
 
 
 def few_kernels(build: Build) -> None:
-    """Raise BrokenContract if a greedy step launches more than five kernels per layer, and five around."""
+    """Raise BrokenContract if a greedy step is more kernels than five per layer and five around them."""
     engine: InferenceEngine = build(
         small_model(), dtype=torch.float32, cache=CacheConfig(block_size=4, prefix_cache=False)
     )

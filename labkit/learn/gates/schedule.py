@@ -69,8 +69,10 @@ class Schedule:
         """
         try:
             self._play(num_moves)
-        except BrokenContract as broken:
-            raise BrokenContract(f"{broken}{self._told()}") from broken
+        except Exception as error:
+            if broken := broken_behind(error):
+                raise BrokenContract(f"{broken}{self._told()}") from error
+            raise
 
     def _play(self, num_moves: int) -> None:
         moves = [*[self._join] * 2, *[self._step] * 6, self._cancel, self._preempt]
@@ -85,6 +87,11 @@ class Schedule:
 
     def _prove_after(self, move: Callable[[], Iterable[StepOutput] | None]) -> None:
         handed_out = move() or ()
+        if self.engine.guard.is_broken:
+            raise BrokenContract(
+                "a step that fails leaves all as it was before: after this one not every block is accounted "
+                "for."
+            )
         for name, off, hint in self.invariants:
             if wrong := off(self.engine):
                 raise BrokenContract(f"{name}: {wrong} {hint}")
@@ -168,3 +175,10 @@ class Schedule:
             raise BrokenContract(
                 f"tokens: request {request_id} ended with {list(token_ids)}, expected {list(wanted)}."
             )
+
+
+def broken_behind(error: BaseException | None) -> BrokenContract | None:
+    """The broken contract that an error is, or that it came behind: undoing a step may fail, too."""
+    while error is not None and not isinstance(error, BrokenContract):
+        error = error.__context__
+    return error

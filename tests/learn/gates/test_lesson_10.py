@@ -199,7 +199,9 @@ class Unwritten(OneBehind):
 GOES = (
     r"a token goes once, and to the session that it was launched for: request \d+ has \[.*\] behind its first"
 )
-DROPPED = r"at most two steps are in flight: step \d+ is launched, and steps \d+ and \d+ are"
+DROPPED = (
+    r"at most two steps are in flight: step \d+ is launched, and somebody still waits for steps \d+ and \d+"
+)
 WRONG = {
     ReadAtOnce: r"the next step is launched before this one is read: step 1 is read with nothing behind it",
     HandsOutTwice: r"who has ended gets nothing more: request \d+ ended and got \[\d+\]\. What was in",

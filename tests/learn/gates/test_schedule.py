@@ -3,10 +3,11 @@
 import pytest
 from helpers import make_engine, tokens_alone
 
-from labkit import LADDER
+from labkit import LADDER, SamplingParams
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import NUM_MOVES, SEEDS
-from labkit.learn.gates.schedule import Schedule
+from labkit.learn.gates.schedule import GREEDY, Schedule, broken_behind
+from labkit.watch import PlantedError
 
 
 @pytest.mark.parametrize("rung", ["00", "05", "06", "10"])
@@ -36,3 +37,41 @@ def test_a_request_that_never_ends_is_told(monkeypatch):
     monkeypatch.setattr(engine, "step", lambda: step() and [])  # its tokens are lost
     with pytest.raises(BrokenContract, match=r"requests \[.*\] never ended"):
         Schedule(engine, tokens_alone, (), 0).play(5)
+
+
+@pytest.mark.parametrize(("rung", "fails"), [("05", False), ("06", True), ("10", True)])
+def test_where_state_lies_on_the_device_some_steps_fail(rung, fails, monkeypatch):
+    engine = make_engine(options=LADDER[rung].options, max_blocks_per_layer=12, max_batch_size=4)
+    step, failed = engine.step, []
+
+    def noting_failures():
+        try:
+            return step()
+        except PlantedError as error:
+            failed.append(str(error))
+            raise
+
+    monkeypatch.setattr(engine, "step", noting_failures)
+    Schedule(engine, tokens_alone, (), 0).play(NUM_MOVES)
+    assert {*failed} == ({"start_copy was made to fail", "read was made to fail"} if fails else set())
+
+
+def test_requests_are_sampled_in_turn():
+    drawing, seen = SamplingParams(temperature=0.8, seed=3, stop_on_eos=False), []
+
+    def expected(prompt, params):
+        seen.append(params.temperature)
+        return tokens_alone(prompt, params)
+
+    Schedule(make_engine(), expected, (), 0, (GREEDY, drawing)).play(30)
+    assert len(seen) > 3 and seen == [0.0, 0.8] * (len(seen) // 2) + [0.0] * (len(seen) % 2)
+
+
+def test_a_contract_is_found_behind_the_error_that_followed_it():
+    with pytest.raises(ValueError) as raised:
+        try:
+            raise BrokenContract("two share a slot.")
+        finally:
+            raise ValueError("nothing to undo")
+    assert str(broken_behind(raised.value)) == "two share a slot."
+    assert broken_behind(ValueError("by itself")) is None
