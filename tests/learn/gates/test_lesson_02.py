@@ -189,7 +189,7 @@ WRONG = {
     LastRowSkipped: RECORD + "request 3 holds 1 blocks for 5 tokens, expected 2 of 4 slots",
     CountedTwice: RECORD + r"request 0, block \d+ \(place 1\): length is 4, expected 3\. .* counted once",
     NeverCounted: RECORD + r"request 0, block \d+ \(place 1\): length is 2, expected 3",
-    SlowRowsNumberedAmongThemselves: OWN + r"0 \(row 0\): slot \d of block \d+ was written, expected slot",
+    SlowRowsNumberedAmongThemselves: OWN + r"\d \(row \d\): slot \d of block \d+ was written, expected slot",
     RowsReversed: OWN,
     LastBlocksInOrder: OWN,
     AppendPerToken: ONE_WRITE + "layer 0 was written 0 times by `kv_write` in a step of 4 requests",
