@@ -10,12 +10,13 @@ from torch import Tensor
 
 from labkit.engine import CacheConfig, InferenceEngine, InferenceSession, SamplingParams
 from labkit.engine.request import Request
+from labkit.engine.step.host import DecodeStep
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.cached import TRUE_RECORDS
 from labkit.learn.gates.gate import Build, small_model
 from labkit.watch import PlantedError, planted_failure, replaced
 
-# In blocks of 4: two that share a partly filled block, one whose block is nearly full, one that is full.
+# In blocks of 4: two that share a partly filled block, one with room for a token, one whose block is full.
 PROMPTS = ((1, 2, 3, 4, 5, 6), (1, 2, 3, 4, 5, 6), (7, 8, 9), (1, 2, 3, 4))
 NUM_TOKENS = 10  # of each: every last block is filled, and another after it
 
@@ -27,8 +28,7 @@ def started(build: Build) -> InferenceEngine:
     engine = build(small_model(), dtype=torch.float32, cache=CacheConfig(block_size=4))
     for prompt in PROMPTS:
         engine.add_request(prompt, SamplingParams(NUM_TOKENS, stop_on_eos=False))
-    while engine.scheduler.waiting:
-        engine.step()
+        engine.step()  # one at a time, so that a prompt finds those before it in the cache
     return engine
 
 
@@ -130,14 +130,17 @@ def failed_write(build: Build) -> None:
     undone.
     """
     engine = started(build)
+    engine.step()  # by now some last blocks have room, and one has none
     manager, running = engine.kv_manager, list(engine.scheduler.running.items())
     sessions = [session for _, session in running]
     _, _, num_heads, _, head_dim = manager.k_cache.shape
+    step = engine.decode_step
+    assert isinstance(step, DecodeStep), "rungs 02 and 05 keep their state on the host"
     new = [manager.k_cache.new_zeros(len(sessions), num_heads, head_dim)] * manager.num_layers
     name = "a token is counted when it is written"
     with torch.inference_mode():
         with suppress(PlantedError), planted_failure(manager.kv_write, "write"):
-            engine.decode_step.kv_append.append(sessions, new, new)
+            step.kv_append.append(sessions, new, new)
             raise BrokenContract(
                 f"{name}: layer 0's write raised, and the append did not. Let the error through: the engine "
                 "must learn of it to undo the step."

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from labkit.engine import InferenceEngine
-from labkit.kvcache import BlockHolder
+from labkit.engine import InferenceEngine, InferenceSession
+from labkit.kvcache import PrefixEntry
 from labkit.learn.gates.schedule import Invariant
 from labkit.model import Network
 
@@ -19,7 +19,7 @@ class Held(NamedTuple):
     """Blocks of the cache, by whom, and of which tokens."""
 
     name: str
-    holder: BlockHolder
+    holder: InferenceSession | PrefixEntry
     token_ids: tuple[int, ...]
 
 

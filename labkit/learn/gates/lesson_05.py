@@ -1,5 +1,7 @@
 """Lesson 05: records of blocks that are counted up in place."""
 
+from typing import Any
+
 import torch
 
 from labkit.engine import InferenceEngine
@@ -16,7 +18,7 @@ NAME = "a record is counted up in place"
 def mutable_records(build: Build) -> None:
     """A record's length can be set, and `set_length` sets it in the record that is there."""
     info_type = build(small_model()).kv_manager.info_type
-    record = info_type(0, 0, 0, 0)
+    record: Any = info_type(0, 0, 0, 0)
     try:
         record.length = 1
     except AttributeError:
@@ -43,9 +45,10 @@ def counted_in_place(build: Build) -> None:
     manager = engine.kv_manager
     while takes_block(engine):
         engine.step()
-    infos = dict(manager.block_infos)
+    infos = {i: manager.info(i) for i in block_ids_of(engine)}
     with replaced(manager, "block_infos", NotedWrites) as noted:
         engine.step()
+    assert isinstance(noted, NotedWrites)
     step = "in a step in which each last block had room"
     for block_id, info in infos.items():
         # In the table of this step, and in the one that is back: the manager may have kept it elsewhere.
@@ -74,6 +77,12 @@ class NotedWrites(dict):
         super().__setitem__(block_id, info)
 
 
+def block_ids_of(engine: InferenceEngine) -> list[int]:
+    """The blocks of the running requests, in all layers."""
+    sessions = engine.scheduler.running.values()
+    return [i for session in sessions for block_ids in session.block_ids_per_layer for i in block_ids]
+
+
 def takes_block(engine: InferenceEngine) -> bool:
     """Whether a request's next token needs a block."""
     return any(session.next_token_takes_block for session in engine.scheduler.running.values())
@@ -96,7 +105,8 @@ def reserved(build: Build) -> None:
         sides = []
         for side in (engine, twin):
             lists = [s.block_ids_per_layer[table_idx] for s in side.scheduler.running.values()]
-            changed = side.kv_manager.reserve_token_batch(table_idx, lists)
+            manager: Any = side.kv_manager
+            changed = manager.reserve_token_batch(table_idx, lists)
             sides.append((list(changed), [side.kv_manager.num_tokens(ids) for ids in lists]))
         (changed, counted), (expected_changed, expected) = sides
         name = "`reserve_token_batch` makes room for one token per request, and counts it"

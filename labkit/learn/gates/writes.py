@@ -60,6 +60,7 @@ CASES = (
     Case(3, 3, 20, (0, 1, 2), (2, 1, 0), (3, 3, 3)),  # heads of no power of 2
     Case(3, 3, 20, (0, 1, 2), (2, 1, 0), (1, 0, 2)),
     Case(3, 3, 20, (0, 2), (5, 1), (1, 0)),
+    Case(3, 3, 20, (1, 2), (5, 1), (2, 2)),
     Case(2, 1, 80, (0, 1), (0, 5), (1, 1)),
     Case(2, 1, 80, (0, 1), (0, 5), (1, 2)),
     Case(2, 1, 192, (0, 1), (0, 5), (0, 0)),  # more than a program may want to move at a time
@@ -164,7 +165,7 @@ def few_indices(build: Build) -> None:
         )
         new = torch.ones(2, case.batch_size, case.num_heads, case.head_dim, device=device)
         with IndexTensors() as made:
-            path = kv_write.write(k_layer, v_layer, *new, *case.indices)
+            path = kv_write.write(k_layer, v_layer, new[0], new[1], *case.indices)
         if made.count > INDEX_TENSORS.get(path, made.count):
             raise BrokenContract(
                 f"no index is sent that the path does not need: {case}, {made.count} index tensors were "
@@ -213,7 +214,7 @@ def far_blocks(build: Build) -> None:
         for block in (0, *case.block_idx):
             pool[block] = 0
         new = torch.full((2, case.batch_size, H, D), 7, dtype=torch.uint8, device=device)
-        kv_write.write(k_layer, v_layer, *new, *case.indices)
+        kv_write.write(k_layer, v_layer, new[0], new[1], *case.indices)
         if not (pool[far, :, :, case.pos[0]] == 7).all():
             at = "in block 0" if pool[0].any() else "not there"
             raise BrokenContract(
