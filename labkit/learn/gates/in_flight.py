@@ -43,7 +43,9 @@ class InFlight:
     """Proves in each launch and each read that it is due, and keeps account of every session's tokens."""
 
     def __init__(self, engine: InferenceEngine) -> None:
-        self.engine = engine
+        self.decode_step = engine.decode_step
+        # Kept, because the engine flushes when it is asked for them.
+        self.scheduler, self.kv_manager = engine.scheduler, engine.kv_manager
         self._unread: list[Launched] = []  # the oldest first
         self._num_launched = 0
         self._accounts: dict[InferenceSession, Account] = {}
@@ -65,12 +67,12 @@ class InFlight:
 
                 return start
 
-            stack.enter_context(replaced(self.engine.decode_step, "start", starting))
+            stack.enter_context(replaced(self.decode_step, "start", starting))
             yield
 
     def _is_running(self, launched: Launched) -> bool:
         """Whether somebody waits for the step's tokens."""
-        running = self.engine._scheduler.running
+        running = self.scheduler.running
         pairs = zip(launched.requests, launched.sessions, strict=True)
         return any(running.get(request) is session for request, session in pairs)
 
@@ -148,12 +150,12 @@ class InFlight:
 
     def _could_launch(self, launched: Launched) -> bool:
         """Whether a step could be in flight behind this one, for certain."""
-        running = self.engine._scheduler.running
-        knows = self.engine.decode_step.slots.knows
+        running = self.scheduler.running
+        knows = self.decode_step.slots.knows
         accounts = [self._accounts.get(session) for session in running.values()]
         return (
             any(account is None or account.num_left > 0 for account in accounts)
-            and len(running) <= self.engine._kv_manager.num_free_blocks
+            and len(running) <= self.kv_manager.num_free_blocks
             and all(knows(s) for s in launched.sessions if s in running.values())
         )
 

@@ -24,8 +24,8 @@ class SameStep:
     launches it, and proves that tokens, slots, keys and values are the same afterwards."""
 
     def __init__(self, engine: InferenceEngine) -> None:
-        self.engine = engine
-        self.kv_manager = engine.kv_manager
+        # Kept, because the engine flushes when it is asked for them.
+        self.scheduler, self.kv_manager = engine.scheduler, engine.kv_manager
         self.slots = engine.decode_step.slots
         attention = AttendAndWrite(self.kv_manager, paged_attention_append_plain)
         self.plain = DeviceStep(self.slots, engine.model.network, attention)
@@ -65,7 +65,7 @@ class SameStep:
     def _whose(self, slot: int) -> str:
         """The request of a slot, in words."""
         for session, its_slot in self.slots.slot_of.items():
-            for request, its_session in self.engine._scheduler.running.items():
+            for request, its_session in self.scheduler.running.items():
                 if session is its_session and slot == its_slot:
                     return f"request {request.request_id}"
         return "the padding slot" if slot == self.slots.padding_slot else "a free slot"

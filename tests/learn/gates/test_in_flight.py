@@ -1,0 +1,48 @@
+"""The account of launches and reads: what is due, and what each session was made."""
+
+import pytest
+from helpers import make_engine
+
+from labkit import LADDER, SamplingParams
+from labkit.engine.request import Request
+from labkit.learn.exercise import BrokenContract
+from labkit.learn.gates.in_flight import Account, flights_proven, names
+
+REQUEST = Request(4, (1,), SamplingParams(max_new_tokens=5))
+
+
+def test_what_is_left_to_launch_counts_what_was_launched():
+    assert Account(REQUEST, num_first=1, num_launched=2).num_left == 2
+
+
+def test_requests_are_named_in_words():
+    assert names([REQUEST]) == "request 4" and names([REQUEST, REQUEST]) == "requests 4, 4"
+
+
+def test_the_package_s_flights_hold_and_its_invariants_too():
+    engine = make_engine(options=LADDER["10"].options)
+    engine.add_request((1, 2, 3), SamplingParams(9, stop_on_eos=False))
+    with flights_proven(engine) as invariants:
+        while engine.has_work:
+            engine.step()
+            assert [i.off(engine) for i in invariants] == ["", "", "", ""]
+    assert len(invariants) == 4
+
+
+def test_a_token_that_its_session_did_not_get_is_told():
+    engine = make_engine(options=LADDER["10"].options)
+    engine.add_request((1, 2, 3), SamplingParams(9, stop_on_eos=False))
+    with flights_proven(engine) as (delivered, *_):
+        for _ in range(3):
+            engine.step()
+        (request,) = engine.scheduler.running
+        made = request.output_token_ids.pop()
+        assert delivered.off(engine).endswith(f"{made}].") and "request 0 has [" in delivered.off(engine)
+
+
+def test_a_step_that_is_read_with_nothing_behind_it_is_told():
+    engine = make_engine(options=LADDER["09"].options)
+    engine.add_request((1, 2, 3), SamplingParams(9))
+    engine.step()
+    with flights_proven(engine), pytest.raises(BrokenContract, match="step 1 is read with nothing behind it"):
+        engine.step()
