@@ -52,7 +52,7 @@ class Gate:
 
     below: the options of the rung below. part: the option whose part the reader writes. watches: what looks
     into the engine while a schedule is played. samplings: of the schedules' requests, in turn. trials: the
-    lesson's own.
+    lesson's own, made first. costs: trials of what a right engine may not cost, made last.
     """
 
     part: str
@@ -61,10 +61,11 @@ class Gate:
     watches: tuple[Watch, ...] = ()
     samplings: tuple[SamplingParams, ...] = (GREEDY,)
     trials: tuple[Trial, ...] = ()
+    costs: tuple[Trial, ...] = ()
 
     def check(self, build: Build) -> Report:
         """Prove an engine's part. It never raises, but for an interrupt."""
-        for trial in (*self.trials, self._schedules, self._same_text):
+        for trial in (*self.trials, self._schedules, self._same_text, *self.costs):
             try:
                 trial(build)
             except Unattempted:

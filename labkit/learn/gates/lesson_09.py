@@ -34,4 +34,6 @@ def few_kernels(build: Build) -> None:
         )
 
 
-GATE = Gate("layer_kernels", LADDER["08"].options, (), (steps_proven,), MIXED, (few_kernels,))
+GATE = Gate(
+    "layer_kernels", LADDER["08"].options, watches=(steps_proven,), samplings=MIXED, costs=(few_kernels,)
+)
