@@ -103,10 +103,6 @@ class RowsOfThoseWhoJoinAlone(OneByOne):
 class WithoutCopiedBlocks(OneByOne):
     """Looks at the number of blocks, which a copy-on-write does not change."""
 
-    def update(self, requests, sessions, changed):
-        self.sessions = sessions
-        super().update(requests, sessions, changed)
-
     def send_rows(self, sessions):
         counts = self.__dict__.setdefault("counts", {})
         grown = [s for s in sessions if counts.get(s) != len(s.block_ids_per_layer[0])]
@@ -189,7 +185,7 @@ class MappingOfNewcomersAlone(OneByOne):
     """Sends the mapping when somebody joins, and not when somebody leaves."""
 
     def send_mapping(self, sessions):
-        if {*sessions} - {*self.__dict__.setdefault("seen", set())}:
+        if {*sessions} - self.__dict__.setdefault("seen", set()):
             super().send_mapping(sessions)
         self.seen |= {*sessions}
 
