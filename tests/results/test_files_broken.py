@@ -319,7 +319,7 @@ BAD_PUBLISHED = {
     "a number for a post": (b"[1]", "[0] must be an object, not 1"),
     "null for a post": (b"[null]", "[0] must be an object, not None"),
     "a list for a post": (b"[[]]", "[0] must be an object, not []"),
-    "an empty post": (b"[{}]", "post ? lacks seed"),
+    "an empty post": (b"[{}]", "post ? lacks write_up"),
 }
 
 
@@ -337,7 +337,7 @@ def test_published_figures_that_are_no_file_are_named_and_not_opened(tmp_path, m
 
 
 BAD_POSTS = [
-    *(((0, "seed"), value) for value in [None, 36, "x", "", "3.6", "-1", [], True]),
+    *(((0, "write_up"), value) for value in [None, 36, "x", "", "3.6", "-1", [], True]),
     *(((0, key), value) for key in ("workload", "hardware", "source") for value in NO_TEXT),
     *(
         ((0, key), value)
