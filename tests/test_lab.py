@@ -78,6 +78,7 @@ def test_an_engine_is_built_with_a_part_of_the_readers(here, tiny):
     assert type(here.build().decode_step.block_tables) is CachedBlockTables
 
 
+@pytest.mark.slow
 def test_a_card_has_the_rung_below_the_readers_engine_and_the_packages(here):
     card = here.card(batch_size=2, block_tables=Mine)
     assert list(card) == ["the rung below", "yours", "the package's"]

@@ -40,6 +40,7 @@ def alone(prompts=PROMPTS, params=EACH_PARAMS):
 # --- tokens ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_completion_can_be_sent_to_another_process(tiny):
     """Its text is put together when it is asked for, there too."""
     engine = InferenceEngine(tiny, device="cpu", cache=CacheConfig(block_size=16))

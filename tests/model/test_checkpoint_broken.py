@@ -542,6 +542,7 @@ BAD_TOKENIZERS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("change", "message"), BAD_TOKENIZERS.values(), ids=BAD_TOKENIZERS)
 def test_a_tokenizer_of_another_kind_is_refused_by_what_makes_it_one(
     monkeypatch, directory: Path, change, message

@@ -55,6 +55,7 @@ def test_only_the_model_and_the_lessons_know_gpt2(path):
     assert gpt2_names(Path(ROOT / path).read_text(encoding="utf-8")) == set()
 
 
+@pytest.mark.slow
 def test_drawing_needs_no_engine():
     """Not by way of another module either: what is drawn was recorded, or read from a file."""
     code = (

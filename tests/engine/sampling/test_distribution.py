@@ -135,6 +135,7 @@ def test_a_seeds_own_numbers_pass_a_chi_square_test(params: SamplingParams):
     assert chi_square < 27.9  # the 99.9th percentile for 9 degrees of freedom
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.sampled_from([0.0, 0.0, 1e-30, 1e-9, 0.1, 1.0, 3.0]), min_size=1, max_size=30).filter(any),
     st.floats(0, 1, exclude_max=True) | st.sampled_from([0.0, 2**-53, LAST_UNIFORM]),

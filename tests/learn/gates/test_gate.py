@@ -21,6 +21,7 @@ def engine_of(model, **settings):
     return build(model, **settings)
 
 
+@pytest.mark.slow
 def test_the_references_are_the_same_text():
     assert texts_of(LADDER["00"].options) == transformers_texts()
 
@@ -71,6 +72,7 @@ def test_a_wrong_token_is_told_with_the_one_expected():
     )
 
 
+@pytest.mark.slow
 def test_text_that_goes_on_differently_is_told_in_words():
     def other_text(model, **settings):
         engine = engine_of(model, **settings)

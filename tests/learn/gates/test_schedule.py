@@ -10,6 +10,7 @@ from labkit.learn.gates.schedule import GREEDY, Schedule, broken_behind
 from labkit.watch import PlantedError
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rung", ["00", "05", "06", "10"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_schedule_meets_everything_that_can_happen_and_ends_with_no_work(rung, seed):
@@ -39,6 +40,7 @@ def test_a_request_that_never_ends_is_told(monkeypatch):
         Schedule(engine, tokens_alone, (), 0).play(5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rung", "fails"), [("05", False), ("06", True), ("10", True)])
 def test_where_state_lies_on_the_device_some_steps_fail(rung, fails, monkeypatch):
     engine = make_engine(options=LADDER[rung].options, max_blocks_per_layer=12, max_batch_size=4)
