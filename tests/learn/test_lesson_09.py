@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from helpers import make_engine
-from made_records import record_of, traced
+from made_records import SEPARATE_KERNELS, record_of, traced
 from torch import Tensor
 
 from labkit import LADDER, kernels, show, watch
@@ -187,16 +187,6 @@ def step_of(rung: str, batch_size: int, step_us: float, **counts_and_us: tuple[i
     return traced(rung, batch_size, step_us, 0.9 * step_us, kernels)
 
 
-SEPARATE_KERNELS = {
-    "nvjet_hsh_64x8_TNT": (36, 100.0),
-    "void cublasLt::splitKreduce_kernel<32, 16>": (12, 24.0),
-    "_paged_attn_append_kernel": (12, 60.0),
-    "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::Half>": (25, 50.0),
-    "void at::native::vectorized_elementwise_kernel<4, CUDAFunctor_add>": (24, 40.0),
-    "void at::native::vectorized_elementwise_kernel<4, GeluCUDAKernelImpl>": (12, 20.0),
-    "void cutlass::Kernel2<cutlass_80_tensorop>": (1, 30.0),
-    "void at::native::reduce_kernel<512, 1>": (1, 9.0),
-}
 FUSED_KERNELS = {
     "_norm_linear_kernel": (24, 60.0),
     "_linear_residual_kernel": (24, 50.0),

@@ -14,7 +14,7 @@ from labkit.paths import ROOT
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 IGNORED_TAG, IGNORED_LINE = "nbval-ignore-output", "# NBVAL_IGNORE_OUTPUT"
-DEEPER = "# Deeper"  # the heading at which a lesson's core ends
+DEEPER = "## Deeper"  # the heading at which a lesson's core ends
 COMPARED = {"text/plain", "text/html", "text/markdown"}
 
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)

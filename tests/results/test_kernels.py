@@ -1,7 +1,7 @@
 """What kernels are for, told by their names; the names are those of recorded steps."""
 
 import pytest
-from made_records import traced
+from made_records import SEPARATE_KERNELS, traced
 
 from labkit.results import KernelTime, load, load_all
 from labkit.results.kernels import (
@@ -32,18 +32,7 @@ def step_of(**counts_and_us: tuple[int, float]):
     return traced("10", 64, 400.0, sum(kernel.us for kernel in kernels), kernels)
 
 
-SEPARATE = step_of(
-    **{
-        "nvjet_hsh_64x8_TNT": (36, 100.0),
-        "void cublasLt::splitKreduce_kernel<32, 16>": (12, 24.0),
-        "_paged_attn_append_kernel": (12, 60.0),
-        "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::Half>": (25, 50.0),
-        "void at::native::vectorized_elementwise_kernel<4, CUDAFunctor_add>": (24, 40.0),
-        "void at::native::vectorized_elementwise_kernel<4, GeluCUDAKernelImpl>": (12, 20.0),
-        "void cutlass::Kernel2<cutlass_80_tensorop>": (1, 30.0),
-        "void at::native::reduce_kernel<512, 1>": (1, 9.0),
-    }
-)
+SEPARATE = step_of(**SEPARATE_KERNELS)
 FUSED = step_of(
     **{
         "_split_paged_attn_append_kernel": (12, 20.0),

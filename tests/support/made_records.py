@@ -104,3 +104,16 @@ def traced(
     context_len: int = 100,
 ) -> TracedStep:
     return TracedStep(rung, batch_size, context_len, step_us, gpu_busy_us, kernels)
+
+
+# Kernels of a step whose layers are PyTorch's operators: how many, and their microseconds.
+SEPARATE_KERNELS = {
+    "nvjet_hsh_64x8_TNT": (36, 100.0),
+    "void cublasLt::splitKreduce_kernel<32, 16>": (12, 24.0),
+    "_paged_attn_append_kernel": (12, 60.0),
+    "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::Half>": (25, 50.0),
+    "void at::native::vectorized_elementwise_kernel<4, CUDAFunctor_add>": (24, 40.0),
+    "void at::native::vectorized_elementwise_kernel<4, GeluCUDAKernelImpl>": (12, 20.0),
+    "void cutlass::Kernel2<cutlass_80_tensorop>": (1, 30.0),
+    "void at::native::reduce_kernel<512, 1>": (1, 9.0),
+}
