@@ -24,27 +24,30 @@ EXECUTE := --to notebook --execute --inplace \
   --ClearMetadataPreprocessor.preserve_cell_metadata_mask=jp-MarkdownHeadingCollapsed \
   --ClearMetadataPreprocessor.preserve_nb_metadata_mask=kernelspec
 
-.PHONY: help lab test test-fast test-gpu notebooks lint doctor clean
+.PHONY: help lab test test-fast test-gpu test-browser notebooks lint doctor clean
 .DEFAULT_GOAL := help
 
 help:  ## list the goals
-	@sed -n 's/^\([a-z-]*\):.*##/\1	/p' Makefile | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*##/\1	/p' Makefile | expand -t 16
 
-lab: $(READY)  ## open JupyterLab on the notebooks; LAB_ARGS="--no-browser --port 8899" passes options on
-	$(RUN) jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) --LabApp.default_url=/lab/tree/notebooks $(LAB_ARGS)
+lab: $(READY)  ## open JupyterLab on your copies of the notebooks; LAB_ARGS="--no-browser --port 8899" passes options on
+	$(RUN) labkit $(LAB_ARGS)
 
 test: $(READY)  ## run all tests, and every notebook against its stored outputs, on the CPU
 	$(RUN) pytest tests $(NOTEBOOKS) --nbval --nbval-current-env \
 	  --nbval-cell-timeout=$(CELL_TIMEOUT) --nbval-kernel-startup-timeout=$(KERNEL_TIMEOUT)
 
 test-fast: $(READY)  ## run the tests on the CPU without the slow ones, and no notebook: under a minute
-	$(RUN) pytest -m 'not cuda and not full_compile and not slow' $(TEST_ARGS)
+	$(RUN) pytest -m 'not cuda and not full_compile and not browser and not slow' $(TEST_ARGS)
 
 test-gpu: $(READY)  ## run the tests that need a CUDA GPU, and record how they end; TEST_ARGS="-n 8" where pytest-xdist is
 	$(RUN) pytest -m cuda --record data/results/gpu_tests.json $(TEST_ARGS)
 
+test-browser: $(READY)  ## run every notebook in JupyterLab, in headless Chromium; SCREENSHOTS=folder keeps pictures
+	$(RUN) pytest -m browser tests/browser $(TEST_ARGS)
+
 notebooks: $(READY)  ## execute every notebook on the CPU and store its outputs
-	$(RUN) nbconvert $(EXECUTE) $(NOTEBOOKS)
+	LABKIT_MINE=$$(mktemp -d) $(RUN) nbconvert $(EXECUTE) $(NOTEBOOKS)
 
 lint: $(READY)  ## check style, formatting and types
 	$(RUN) ruff check $(LINTED)
@@ -59,10 +62,10 @@ clean:  ## remove everything that these goals made
 	find . \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
 
 # Stored outputs are those of a CPU, on any machine.
-test test-fast notebooks: export CUDA_VISIBLE_DEVICES :=
+test test-fast test-browser notebooks: export CUDA_VISIBLE_DEVICES :=
 
 # More threads than free cores make small models slow; your own OMP_NUM_THREADS stands.
-test test-fast notebooks: export OMP_NUM_THREADS ?= 1
+test test-fast test-browser notebooks: export OMP_NUM_THREADS ?= 1
 
 # Made last, so that an interrupted installation is taken up again.
 $(READY): pyproject.toml

@@ -1,24 +1,33 @@
-"""The first cell of every notebook: `from labkit import lab; here = lab.start("00")`."""
+"""The first cell of every notebook: `from labkit import lab`, and `here = lab.start("00")` in a lesson,
+`here = lab.begin("before_00")` on a page that comes before one."""
 
 import platform
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import pandas as pd
 import torch
+from matplotlib.figure import Figure
 
 from labkit.bench import cost_card
+from labkit.bench.cost_cards import counts_of_alike
+from labkit.bench.host_time import LENGTHS
 from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
 from labkit.engine.parts import Part
 from labkit.errors import OptionError
 from labkit.kernels import triton_status
-from labkit.ladder import LADDER, LESSONS, Lesson, Rung
-from labkit.learn.gates import GATES, Report
-from labkit.learn.kept import Kept, keep, kept
+from labkit.ladder import CAPSTONE, LADDER, LESSONS, PAGES, Lesson, Page, Rung, all_pages
+from labkit.learn.gates import Report
+from labkit.learn.kept import Kept, is_written, keep, kept
+from labkit.learn.lessons import GATES
 from labkit.learn.measured import BELOW, PACKAGE, YOURS, Measured, measure_host
+from labkit.learn.prediction import Prediction, factor_off
+from labkit.learn.progress import LessonProgress, note_gate
+from labkit.learn.progress import progress as noted
 from labkit.model import LanguageModel, load_model
+from labkit.show import ProgressRow, draw_progress
 from labkit.threads import use_one_thread
 from labkit.watch import steady_prompts
 
@@ -58,6 +67,10 @@ class Lab:
         """The shipped GPT-2, which has read Shakespeare."""
         return load_model("data/tiny-gpt2")
 
+    def predict(self, question: str, unit: str, guess: float | None = None) -> Prediction:
+        """A question about a number; write your guess down before the next cell scores it."""
+        return Prediction(question, unit, guess, self.lesson.number)
+
     # --- your own part of the rung ---------------------------------------------------------------------
 
     def build(
@@ -84,29 +97,54 @@ class Lab:
     def check(self, **parts: Part) -> Report:
         """Whether the engine with your parts still is this rung's: the first contract that it breaks, if any.
 
+        A pass is noted in your progress, for each part in which no gap is left.
         Raises OptionError in a lesson that has no gate, and for a part that its gate does not prove.
         """
         number, gate = self.lesson.number, GATES.get(self.lesson.number)
         if gate is None:
             raise OptionError(f"lesson {number} has no gate; those that have: {', '.join(GATES)}")
-        if set(parts) != {gate.part}:
-            raise OptionError(f"lesson {number} proves {gate.part}: here.check({gate.part}=...)")
-        return gate.check(partial(self._engine, parts))
+        if not parts or not parts.keys() <= set(gate.parts):
+            named = " or ".join(gate.parts)
+            raise OptionError(f"lesson {number} proves {named}: here.check({gate.parts[0]}=...)")
+        report = gate.check(partial(self._engine, parts), *parts)
+        for option, part in parts.items():
+            if report.ok and is_written(part):
+                note_gate(number, option)
+        return report
 
-    def card(self, batch_size: int = 8, **parts: Part) -> pd.DataFrame:
-        """What a steady step does, counted: the rung below, your engine, and the package's."""
+    def card(self, batch_size: int = 8, lengths: Sequence[int] = (20,), **parts: Part) -> pd.DataFrame:
+        """What a steady step does, counted: the rung below, your engine, and the package's.
+
+        lengths: of the prompts, in turn; a single one makes all positions equal. Without a GPU its rows are
+        recorded ones. Yours are those of the engine that asks PyTorch for as much.
+        """
         model, cache = self.trained_model(), CacheConfig(prefix_cache=False)
         engines = {
             BELOW: InferenceEngine(model, self.below.options, device=self.device, cache=cache),
             YOURS: self._engine(parts, model, cache=cache),
             PACKAGE: self._engine({}, model, cache=cache),
         }
-        prompts = steady_prompts(batch_size, lengths=(20,))
-        return pd.DataFrame({name: cost_card(e, prompts).column() for name, e in engines.items()})
+        prompts = steady_prompts(batch_size, lengths)
+        cards = {name: cost_card(engine, prompts) for name, engine in engines.items()}
+        if self.device.type != "cuda":
+            device = counts_of_alike(cards[YOURS], (cards[BELOW], cards[PACKAGE]))
+            cards[YOURS] = replace(cards[YOURS], device=device)
+        columns = {name: card.column() for name, card in cards.items()}
+        return pd.DataFrame(
+            {
+                name: {row: column.get(row, "not recorded") for row in columns[PACKAGE]}
+                for name, column in columns.items()
+            }
+        )
 
-    def measure(self, batch_size: int = 64, rounds: int = 5, **parts: Part) -> Measured:
-        """Host time of a step, the model taken out: the rung below, your engine, the package's, in turn."""
-        return measure_host(self.below, self.rung, parts, batch_size, self.device, rounds)
+    def measure(
+        self, batch_size: int = 64, rounds: int = 5, lengths: Sequence[int] = LENGTHS, **parts: Part
+    ) -> Measured:
+        """Host time of a step, the model taken out: the rung below, your engine, the package's, in turn.
+
+        lengths: of the prompts, in turn; a single one makes all positions equal.
+        """
+        return measure_host(self.below, self.rung, parts, batch_size, self.device, rounds, lengths)
 
     def keep(self, **parts: Part) -> list[Kept]:
         """Write your parts' sources to notebooks/mine/, for later lessons. Nothing there runs by itself."""
@@ -123,6 +161,18 @@ class Lab:
         return load_model(self.scale.model)
 
 
+@dataclass(frozen=True)
+class Desk:
+    """A page on this machine: its device. It is about no rung, so there is nothing to build or to measure."""
+
+    page: Page
+    device: torch.device
+
+    def predict(self, question: str, unit: str, guess: float | None = None) -> Prediction:
+        """A question about a number; write your guess down before the next cell scores it."""
+        return Prediction(question, unit, guess, self.page.number)
+
+
 def start(number: str) -> Lab:
     """Begin lesson `number`: say where it runs and at what scale.
 
@@ -130,9 +180,26 @@ def start(number: str) -> Lab:
     Raises OptionError for a number that no lesson has.
     """
     lesson = LESSONS[number]
+    device = _say_where(f"Lesson {lesson.number}: {lesson.title}")
+    scale = GPU_SCALE if device.type == "cuda" else CPU_SCALE
+    batches = ", ".join(map(str, scale.batch_sizes))
+    print(f"scale    {scale.name}: measurements use {scale.model}, batches of {batches}")
+    return Lab(lesson, device, scale)
+
+
+def begin(number: str) -> Desk:
+    """Begin the page `number`, such as "before_00": say where it runs.
+
+    Without a GPU PyTorch computes on one thread from here on, unless OMP_NUM_THREADS is set.
+    Raises OptionError for a number that no page has.
+    """
+    page = PAGES[number]
+    return Desk(page, _say_where(f"Before lesson {number.removeprefix('before_')}: {page.title}"))
+
+
+def _say_where(title: str) -> torch.device:
+    """Print a notebook's title and where it runs; the device that it uses."""
     on_gpu = torch.cuda.is_available()
-    scale = GPU_SCALE if on_gpu else CPU_SCALE
-    device = torch.device("cuda" if on_gpu else "cpu")
     status = triton_status()
     if on_gpu:
         name = torch.cuda.get_device_name()
@@ -140,10 +207,28 @@ def start(number: str) -> Lab:
         use_one_thread()
         threads = torch.get_num_threads()
         name = f"{platform.machine()} CPU, {threads} {'thread' if threads == 1 else 'threads'}"
-    print(f"Lesson {lesson.number}: {lesson.title}")
+    print(title)
     print(f"device   {name}")
     print(f"versions Python {platform.python_version()}, torch {torch.__version__}")
     print(f"Triton   {status.mode}: {status.reason}")
-    batches = ", ".join(map(str, scale.batch_sizes))
-    print(f"scale    {scale.name}: measurements use {scale.model}, batches of {batches}")
-    return Lab(lesson, device, scale)
+    return torch.device("cuda" if on_gpu else "cpu")
+
+
+def progress() -> Figure:
+    """Draw what you have done: gates passed, and how far off your predictions were, in all lessons so far.
+
+    It is stored in notebooks/mine/, so it survives a restart. Raises OptionError if that file is broken.
+    """
+    done = noted()
+    return draw_progress([progress_row(page, done.get(page.number)) for page in all_pages()])
+
+
+def progress_row(page: Page, done: LessonProgress | None) -> ProgressRow:
+    """A page's line in the figure; `done` is None where nothing was done."""
+    done = done or LessonProgress()
+    has_gate = page.number in GATES or page == CAPSTONE
+    return ProgressRow(
+        f"{page.number.replace('_', ' ')} {page.title}",
+        bool(done.gates) if has_gate else None,
+        tuple(factor_off(guess.guess, guess.actual) for guess in done.guesses.values()),
+    )

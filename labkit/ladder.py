@@ -1,4 +1,5 @@
-"""The ladder as data: its rungs, each the rung below with one option changed, and the lessons about them.
+"""The ladder as data: its rungs, each the rung below with one option changed, the lessons about them, and the
+pages that come before some of these.
 
 The write-ups that the rungs follow are named by number throughout; `WRITE_UPS` has their titles.
 """
@@ -27,18 +28,24 @@ class Rung:
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """A notebook of the course, and the rung whose engine it is about; the capstone's is the last rung."""
+class Page:
+    """A notebook of the course. One that is no lesson has no rung: it explains what a lesson builds on."""
 
     number: str
     slug: str
     title: str
-    rung: Rung
 
     @property
     def notebook(self) -> str:
-        """The file name of the lesson's notebook."""
+        """The notebook's file name."""
         return f"{self.number}_{self.slug}.ipynb"
+
+
+@dataclass(frozen=True)
+class Lesson(Page):
+    """A page about a rung and its engine; the capstone's is the last rung."""
+
+    rung: Rung
 
 
 # The posts that the ladder follows: number and title, in English. They are part of the Chinese series
@@ -54,11 +61,11 @@ WRITE_UPS = {
     "064": "Mutable KVBlockInfo",
 }
 
-Entry = TypeVar("Entry", bound=Rung | Lesson)
+Entry = TypeVar("Entry", bound=Rung | Page)
 
 
 class Numbered(dict[str, Entry]):
-    """Rungs or lessons by number ("00"), in order. Raises OptionError for a number that none has."""
+    """Rungs, lessons or pages by number ("00"), in order. Raises OptionError for a number that none has."""
 
     def __init__(self, noun: str, *entries: Entry) -> None:
         super().__init__({entry.number: entry for entry in entries})
@@ -184,3 +191,16 @@ CAPSTONE = Lesson("11", "complete_engine", "The complete engine", rung=list(LADD
 LESSONS = Numbered(
     "lesson", *(Lesson(rung.number, rung.slug, rung.title, rung) for rung in LADDER.values()), CAPSTONE
 )
+
+# Before a lesson, and named after it: what that lesson takes for granted of a GPU.
+PAGES = Numbered(
+    "page",
+    Page("before_00", "how_a_cpu_drives_a_gpu", "How a CPU drives a GPU"),
+    Page("before_03", "how_a_gpu_runs_a_kernel", "How a GPU runs a kernel"),
+)
+
+
+def all_pages() -> list[Page]:
+    """Every notebook of the course, in the order in which they are read: a page comes before its lesson."""
+    pages = (*PAGES.values(), *LESSONS.values())  # sorting is stable
+    return sorted(pages, key=lambda page: page.number.removeprefix("before_"))

@@ -4,14 +4,17 @@ labkit is imported first: it turns Triton's interpreter on, and transformers' GP
 """
 
 import os
+import tempfile
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test depends on the network
+os.environ["LABKIT_MINE"] = tempfile.mkdtemp()  # no test, and no notebook under test, sees what a reader kept
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in lessons; before torch reads it
 
 import labkit
 
 # isort: split
 import json
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -47,6 +50,10 @@ def pytest_configure(config: pytest.Config) -> None:
         import dead_kernels
 
         dead_kernels.install()
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(os.environ["LABKIT_MINE"], ignore_errors=True)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -4,12 +4,18 @@ import pytest
 import torch
 from bad_values import NO_RUNG, refused
 
-from labkit import LADDER, CacheConfig, SchedulerConfig, lab
+from labkit import LADDER, CacheConfig, SchedulerConfig, lab, paths
 from labkit.errors import OptionError
-from labkit.kvcache import CachedBlockTables, RebuiltBlockTables
+from labkit.kvcache import (
+    AppendBatched,
+    AppendPerToken,
+    CachedBlockTables,
+    FullBatchWrite,
+    RebuiltBlockTables,
+)
 from labkit.lab import CPU_SCALE, GPU_SCALE, Lab
-from labkit.ladder import LESSONS
-from labkit.learn import kept
+from labkit.ladder import LESSONS, PAGES, all_pages
+from labkit.learn.progress import LessonProgress, note_gate, progress
 
 
 @pytest.mark.parametrize("number", NO_RUNG.values(), ids=NO_RUNG)
@@ -45,6 +51,25 @@ def test_with_a_gpu_a_lesson_measures_a_larger_model_there(monkeypatch, capsys):
     assert printed[1] == "device   some GPU"
     assert printed[-1] == "scale    GPU: measurements use random:gpt2, batches of 1, 8, 64"
     assert (here.device, here.scale) == (torch.device("cuda"), GPU_SCALE)
+
+
+def test_a_page_begins_with_where_it_runs_and_has_no_rung(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    here = lab.begin("before_00")
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "Before lesson 00: How a CPU drives a GPU"
+    assert [line.split()[0] for line in printed[1:]] == ["device", "versions", "Triton"]
+    assert (here.page, here.device) == (PAGES["before_00"], torch.device("cpu"))
+    assert here.predict("How many", "kernels", guess=3).lesson == "before_00"
+    assert not hasattr(here, "rung")
+
+
+def test_a_lesson_is_no_page_and_a_page_is_no_lesson(capsys):
+    with refused(OptionError, "there is no page '00'; there are before_00, before_03, as text"):
+        lab.begin("00")
+    with refused(OptionError, "there is no lesson 'before_00'; there are 00, .*"):
+        lab.start("before_00")
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("scale", [CPU_SCALE, GPU_SCALE], ids=lambda scale: scale.name)
@@ -86,6 +111,36 @@ def test_a_card_has_the_rung_below_the_readers_engine_and_the_packages(here):
     assert tensors[0] == tensors[1] == tensors[2] + here.trained_model().config.num_layers
 
 
+@pytest.mark.slow
+def test_without_a_gpu_a_part_has_the_gpus_counts_of_the_engine_that_it_is_like():
+    class PerToken(AppendPerToken):
+        pass
+
+    class AskingMore(AppendBatched):
+        def append(self, sessions, keys, values):
+            super().append(sessions, [key + 0 for key in keys], values)
+
+    here = lab.start("02")
+    for part, like in ((PerToken, "the rung below"), (AppendBatched, "the package's")):
+        card = here.card(kv_append=part)
+        assert card["yours"].equals(card[like]) and "GPU: kernels launched" in card.index
+    alone = here.card(kv_append=AskingMore)
+    assert alone.loc["GPU: kernels launched", "yours"] == "not recorded"
+
+
+def test_a_card_and_a_measurement_can_be_of_prompts_of_differing_lengths(monkeypatch):
+    here, asked = lab.start("04"), []
+    tensors = [
+        here.card(4, lengths, kv_write=FullBatchWrite).loc["index tensors constructed"].tolist()
+        for lengths in ((20,), (20, 23))
+    ]
+    assert tensors == [[9, 9, 9], [21, 21, 15]]
+    monkeypatch.setattr(lab, "measure_host", lambda *arguments: asked.append(arguments))
+    here.measure(8, 2, lengths=(8, 11), kv_write=FullBatchWrite)
+    here.measure(8, 2, kv_write=FullBatchWrite)
+    assert [arguments[-1] for arguments in asked] == [(8, 11), (8,)]
+
+
 def test_the_three_engines_are_measured(here):
     measured = here.measure(batch_size=2, rounds=1, block_tables=Mine)
     assert list(measured.seconds) == ["the rung below", "yours", "the package's"]
@@ -93,8 +148,34 @@ def test_the_three_engines_are_measured(here):
 
 
 def test_parts_are_kept_by_lesson_and_option(here, tmp_path, monkeypatch):
-    monkeypatch.setattr(kept, "MINE", tmp_path / "mine")
+    monkeypatch.setattr(paths, "MINE", tmp_path / "mine")
     assert here.kept() == []
     (part,) = here.keep(block_tables=Mine)
     assert (part.lesson, part.option, part.path.name) == ("01", "block_tables", "lesson_01_block_tables.py")
     assert here.kept() == [part] and "class Mine(RebuiltBlockTables):" in part.source
+
+
+def test_progress_has_a_line_per_lesson_and_what_was_done(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "MINE", tmp_path / "mine")
+    lab.start("01").predict("Rows", "rows", 24).score(12)
+    note_gate("02", "kv_append")
+    lab.begin("before_03").predict("Waves", "", 3).score(1)
+    rows = {page.number: lab.progress_row(page, progress().get(page.number)) for page in all_pages()}
+    assert [rows[number].passed for number in ("before_00", "00", "01", "02", "03")] == [
+        None,
+        False,
+        False,
+        True,
+        False,
+    ]
+    assert {n: row.factors for n, row in rows.items() if row.factors} == {"01": (2.0,), "before_03": (3.0,)}
+    assert len(lab.progress().axes) == 2
+
+
+def test_a_gate_is_noted_for_a_part_of_the_readers_alone(here, tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "MINE", tmp_path / "mine")
+    assert here.check(block_tables=CachedBlockTables).ok
+    assert progress() == {}
+    monkeypatch.setattr(lab, "is_written", lambda part: True)
+    assert here.check(block_tables=CachedBlockTables).ok
+    assert progress() == {"01": LessonProgress(("block_tables",))}

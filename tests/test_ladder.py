@@ -11,7 +11,7 @@ from helpers import small_model
 
 from labkit import LADDER, EngineOptions, InferenceEngine
 from labkit.errors import OptionError
-from labkit.ladder import CAPSTONE, LESSONS, WRITE_UPS
+from labkit.ladder import CAPSTONE, LESSONS, PAGES, WRITE_UPS, all_pages
 from labkit.paths import ROOT
 
 
@@ -33,6 +33,11 @@ def test_the_capstone_is_a_lesson_and_no_rung():
     assert list(LESSONS) == [*LADDER, CAPSTONE.number] == [f"{i:02}" for i in range(len(LESSONS))]
     assert CAPSTONE.rung is list(LADDER.values())[-1]
     assert CAPSTONE.notebook == "11_complete_engine.ipynb"
+
+
+def test_a_page_is_named_after_the_lesson_that_it_comes_before():
+    assert all(number.removeprefix("before_") in LESSONS for number in PAGES)
+    assert PAGES["before_00"].notebook == "before_00_how_a_cpu_drives_a_gpu.ipynb"
 
 
 def test_each_rung_says_what_it_is():
@@ -78,3 +83,9 @@ def test_what_is_no_rung_is_refused(number):
 def test_a_rung_is_found_by_its_number():
     assert [LADDER[number].number for number in LADDER] == list(LADDER)
     assert LADDER[np.str_("05")] is LADDER["05"] is LADDER.get("05")
+
+
+def test_a_page_is_read_before_its_lesson():
+    numbers = [page.number for page in all_pages()]
+    assert numbers[:6] == ["before_00", "00", "01", "02", "before_03", "03"]
+    assert len(numbers) == len(set(numbers)) == len(LESSONS) + len(PAGES)

@@ -3,6 +3,7 @@
 import inspect
 import json
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,13 +17,7 @@ from labkit.bench.limit import synchronize
 from labkit.bench.profile import activities_of
 from labkit.bench.workload import difference
 from labkit.engine import InferenceEngine
-from labkit.kvcache import (
-    KVBlockInfo,
-    KVBlockManager,
-    MutableInfoBlockManager,
-    MutableKVBlockInfo,
-    OneTableBlockManager,
-)
+from labkit.kvcache import KVBlockInfo, KVBlockManager
 from labkit.results.cost_cards import CardKey, CostCard, DeviceCounts, HostCounts
 from labkit.results.files import load_all
 from labkit.watch import OperatorCounter, profiled_by, steady_decode
@@ -67,23 +62,26 @@ def with_paths(engine: InferenceEngine, count: Callable[[InferenceEngine], T]) -
 
 def count_calls(engine: InferenceEngine) -> tuple[int, int]:
     """Run a step; count calls into the block manager from outside it, and the block records it creates."""
-    managers = (KVBlockManager, MutableInfoBlockManager, OneTableBlockManager)
-    methods = {code for manager in managers for code in codes_of(manager)}
-    inside = {inspect.getsourcefile(manager) for manager in managers}
-    constructors = {KVBlockInfo.__new__.__code__, MutableKVBlockInfo.__init__.__code__}
-    calls = infos = 0
+    called: Counter[tuple[CodeType, str]] = Counter()  # what is called, and the file that it is called from
 
     def on_event(frame: FrameType, event: str, _: object) -> None:
-        nonlocal calls, infos
-        if event != "call":
-            return
-        caller = frame.f_back
-        calls += frame.f_code in methods and caller is not None and caller.f_code.co_filename not in inside
-        infos += frame.f_code in constructors
+        if event == "call" and frame.f_back is not None:
+            called[frame.f_code, frame.f_back.f_code.co_filename] += 1
 
     with profiled_by(on_event):
         engine.step()
-    return calls, infos
+    manager = engine.kv_manager  # asked for after the step: it flushes what an engine has put off
+    methods = {code for cls in type(manager).__mro__[:-1] for code in codes_of(cls)}
+    inside, constructors = {code.co_filename for code in methods}, constructors_of(manager)
+    calls = sum(n for (code, caller), n in called.items() if code in methods and caller not in inside)
+    return calls, sum(n for (code, _), n in called.items() if code in constructors)
+
+
+def constructors_of(manager: KVBlockManager) -> set[CodeType]:
+    """The code that makes a block's record: of the manager's own kind, and the immutable one."""
+    replaced = vars(KVBlockInfo)["_make"].__func__  # what `_replace` calls
+    makers = [KVBlockInfo.__new__, replaced, manager.info_type.__new__, manager.info_type.__init__]
+    return {maker.__code__ for maker in makers if inspect.isfunction(maker)}
 
 
 def codes_of(cls: type) -> set[CodeType]:
@@ -161,3 +159,14 @@ def recorded_device_counts(engine: InferenceEngine, prompts: Sequence[Sequence[i
     found = filter(None, (record.device_counts(key) for record in records))
     counts = next(found, None)
     return counts and replace(counts, source=f"recorded, {counts.source}")
+
+
+def counts_of_alike(card: CostCard, others: Sequence[CostCard]) -> DeviceCounts | None:
+    """The device's counts for a step of which none were recorded: those of the cards whose host asks PyTorch
+    for as much. None if there is no such card, or if these differ."""
+
+    def asked(host: HostCounts) -> tuple[int, ...]:
+        return host.aten_ops, host.index_tensors, host.kv_bytes_written
+
+    alike = [other.device for other in others if asked(other.host) == asked(card.host)]
+    return alike[0] if alike and all(device == alike[0] for device in alike) else None

@@ -20,7 +20,7 @@ from labkit.model.checkpoint import RANDOM_CONFIGS
 from labkit.model.tokenizer import WordTokenizer
 from labkit.options import EngineOptions
 from labkit.results.host_time import HostTime
-from labkit.watch import replaced, steady_decode, steady_prompts
+from labkit.watch import LaunchRecorder, replaced, steady_decode, steady_prompts
 
 # GPT-2's 12 layers and 12 heads, but heads of one number: on a CPU the host moves the numbers, too, and
 # that is not what is asked. On a GPU the host's work is the same whatever their size.
@@ -74,8 +74,11 @@ def host_engine(
 
     parts: as `InferenceEngine` takes them.
 
-    Whether a layer's kernels are fused no longer matters; with CUDA graphs, what is left is captured.
+    Whether a layer's kernels are fused no longer matters. With CUDA graphs, what is left is captured. A toy
+    graph of the caller's `launch` holds nothing on a CPU: what a replay goes through is not the host's work.
     """
+    own = dict(parts)
+    launch = own.pop("launch", None) if options.launch == "graph" else None
     model = LanguageModel(
         "GPT-2's layers, no model", PreparedForward(SHAPE), WordTokenizer(SHAPE.vocab_size, None)
     )
@@ -84,7 +87,7 @@ def host_engine(
         replace(options, launch="eager", layer_kernels="separate"),
         device=device,
         dtype=torch.float16,
-        parts=parts,
+        parts=own,
         cache=CacheConfig(BLOCK_SIZE, max_blocks_per_layer=batch_size, prefix_cache=False),
         scheduler=SchedulerConfig(
             max_batch_size=batch_size,
@@ -96,7 +99,10 @@ def host_engine(
     if isinstance(step, ResidentDecodeStep):
         step.device_step.attention.attention = no_attention
         if options.launch == "graph" and engine.device.type == "cuda":
-            step.device_step = GraphedStep(step.device_step)
+            step.device_step = (launch or GraphedStep)(step.device_step)
+        elif launch is not None:
+            with replaced(LaunchRecorder, "remember", lambda _: lambda *about: None):
+                step.device_step = launch(step.device_step)
     else:
         step.attention = no_attention
     return engine

@@ -44,7 +44,7 @@ def decode_limit(network: Network, context_lens: Sequence[int], bandwidth: float
     kv_tokens = sum(context_lens) + len(context_lens)
     return DecodeLimit(
         num_tokens=len(context_lens),
-        weight_bytes=decode_weights(network) * itemsize,
+        weight_bytes=decode_weight_bytes(network),
         kv_bytes=network.config.kv_values_per_token * kv_tokens * itemsize,
         bandwidth=bandwidth,
     )
@@ -82,19 +82,20 @@ def workload_limit(
     kv_tokens = sum(n * p + n * (n - 1) // 2 + n for n, p in zip(steps, prompt_lens, strict=True))
     return DecodeLimit(
         num_tokens=num_tokens,
-        weight_bytes=num_steps * decode_weights(network) * itemsize,
+        weight_bytes=num_steps * decode_weight_bytes(network),
         kv_bytes=network.config.kv_values_per_token * kv_tokens * itemsize,
         bandwidth=bandwidth,
     )
 
 
-def decode_weights(network: Network) -> int:
-    """How many weights a decode step reads: all but those of tables of which it reads a few rows.
+def decode_weight_bytes(network: Network) -> int:
+    """Bytes of weights that a decode step reads: all but those of tables of which it reads a few rows.
 
-    A tied table counts once: it is read whole, as the head.
+    A tied table counts once: it is read whole, as the head. Weights that are no parameters, such as int8
+    ones with their scales, are buffers, and count with their own size.
     """
     skipped = set(network.lookup_tables())
-    return sum(p.numel() for p in network.parameters() if p not in skipped)
+    return sum(w.nbytes for w in (*network.parameters(), *network.buffers()) if w not in skipped)
 
 
 def forward_flops(config: ModelConfig, num_tokens: int, context_len: int) -> float:

@@ -58,7 +58,7 @@ class Parts:
         self.options = options
         self._own = dict(own)
         self._unused = set(own)
-        names = [field.name for field in fields(options) if field.name != "attention"]
+        names = [field.name for field in fields(options)]
         for name, part in own.items():
             if name not in names:
                 raise OptionError(f"{shown(name)} is no option with a part; choose from {', '.join(names)}")
@@ -77,5 +77,7 @@ class Parts:
     def check_all_are_used(self) -> None:
         """Raises OptionError for a part that the engine, which is built by now, has no use for."""
         for name in sorted(self._unused):
-            value = getattr(self.options, name)
-            raise OptionError(f"an engine of these options has no use for a {name}: {name} = {value!r}")
+            value, article = getattr(self.options, name), "an" if name == "attention" else "a"
+            raise OptionError(
+                f"an engine of these options has no use for {article} {name}: {name} = {value!r}"
+            )

@@ -3,7 +3,13 @@
 from labkit.kvcache.block_info import KVBlockInfo, MutableKVBlockInfo
 from labkit.kvcache.block_manager import BlockHolder, KVBlockManager
 from labkit.kvcache.block_tables import BlockTables, CachedBlockTables, RebuiltBlockTables
-from labkit.kvcache.kv_append import AppendBatched, AppendBatchedFastPath, AppendPerToken, KVAppend
+from labkit.kvcache.kv_append import (
+    AppendBatched,
+    AppendBatchedFastPath,
+    AppendPerToken,
+    KVAppend,
+    LayerAppend,
+)
 from labkit.kvcache.kv_write import FullBatchWrite, IdentityPosWrite, IndexedWrite
 from labkit.kvcache.mutable_block_manager import MutableInfoBlockManager, OneTableBlockManager
 from labkit.kvcache.prefix_cache import PrefixCache, PrefixEntry
@@ -21,6 +27,7 @@ __all__ = [
     "KVAppend",
     "KVBlockInfo",
     "KVBlockManager",
+    "LayerAppend",
     "MutableInfoBlockManager",
     "MutableKVBlockInfo",
     "OneTableBlockManager",

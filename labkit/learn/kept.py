@@ -12,10 +12,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from labkit import paths
 from labkit.errors import OptionError
-from labkit.paths import MINE
 
 CONSTANTS = (bool, int, float, str, type(None))
+MODULE = "mine_"  # the beginning of the name of a module that was read from a file
+GAP_MARK = "# your lines here"  # stands in a skeleton above what the reader replaces
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Kept:
 
     def load(self) -> Any:
         """Run the file and return its part. What the reader's code raises passes through."""
-        spec = importlib.util.spec_from_file_location(f"mine_{self.path.stem}", self.path)
+        spec = importlib.util.spec_from_file_location(f"{MODULE}{self.path.stem}", self.path)
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module  # where inspect and Triton look for its source
         spec.loader.exec_module(module)
@@ -64,8 +66,8 @@ def keep(lesson: str, option: str, part: Callable) -> Kept:
             "",
         ]
     )
-    MINE.mkdir(exist_ok=True)
-    path = MINE / f"lesson_{lesson}_{option}.py"
+    paths.MINE.mkdir(exist_ok=True)
+    path = paths.MINE / f"lesson_{lesson}_{option}.py"
     path.write_text(text, encoding="utf-8")
     return Kept(lesson, option, path)
 
@@ -74,8 +76,19 @@ def kept() -> list[Kept]:
     """All parts that were kept, in the order of their lessons."""
     return [
         Kept(path.stem.split("_")[1], path.stem.split("_", 2)[2], path)
-        for path in sorted(MINE.glob("lesson_??_*.py"))
+        for path in sorted(paths.MINE.glob("lesson_??_*.py"))
     ]
+
+
+def is_written(part: Callable) -> bool:
+    """Whether a part is the reader's own, with no gap left in any of its sources."""
+    pieces = _Pieces()
+    try:
+        pieces.add(part)
+    except OptionError:
+        return False
+    is_readers = part.__module__ == "__main__" or part.__module__.startswith(MODULE)
+    return is_readers and not any(GAP_MARK in source for source in pieces.sources)
 
 
 class _Pieces:
@@ -147,7 +160,9 @@ def definition_of(part: Any) -> tuple[str, dict[str, Any]]:
             source = "\n".join(lines.splitlines()[first - 1 : node.end_lineno])
             function = next(f for f in functions if hasattr(f, "__globals__"))
             return textwrap.dedent(source), function.__globals__
-    raise OptionError(f"the source of {part.__name__} cannot be found")
+    raise OptionError(
+        f"the source of {part.__name__} cannot be found; write a class without methods inside of its user"
+    )
 
 
 def _holds(node: ast.AST, line: int) -> bool:

@@ -7,6 +7,7 @@ from statistics import median
 import pandas as pd
 
 from labkit.bench import host_engine, in_turn, time_host_steps
+from labkit.bench.host_time import LENGTHS
 from labkit.engine.parts import Part
 from labkit.ladder import Rung
 from labkit.results import Comparison
@@ -46,14 +47,23 @@ class Measured:
 
 
 def measure_host(
-    below: Rung, rung: Rung, parts: Mapping[str, Part], batch_size: int, device: object, rounds: int
+    below: Rung,
+    rung: Rung,
+    parts: Mapping[str, Part],
+    batch_size: int,
+    device: object,
+    rounds: int,
+    lengths: Sequence[int] = LENGTHS,
 ) -> Measured:
-    """Time the three engines in turn, there and back again in each round."""
+    """Time the three engines in turn, there and back again in each round.
+
+    lengths: of the prompts, in turn; a single one makes all positions equal.
+    """
     engines = {
         BELOW: host_engine(below.options, batch_size, device),
         YOURS: host_engine(rung.options, batch_size, device, parts),
         PACKAGE: host_engine(rung.options, batch_size, device),
     }
-    runs = in_turn([lambda e=e: time_host_steps(e, NUM_STEPS) for e in engines.values()], rounds)
+    runs = in_turn([lambda e=e: time_host_steps(e, NUM_STEPS, lengths) for e in engines.values()], rounds)
     medians = [[median(run.step_seconds) for run in side] for side in runs]
     return Measured(batch_size, dict(zip(engines, medians, strict=True)))

@@ -4,15 +4,20 @@ import math
 from dataclasses import dataclass
 
 from labkit.checks import shown
+from labkit.learn.progress import note_guess
 
 
 @dataclass
 class Prediction:
-    """A question about a number, and the reader's guess; None is a question left open."""
+    """A question about a number, and the reader's guess; None is a question left open.
+
+    lesson: the number of the lesson that asks, in whose progress the score is noted; None notes nothing.
+    """
 
     question: str
     unit: str
     guess: float | None = None
+    lesson: str | None = None
 
     def score(self, actual: float) -> str:
         """How near the guess came, in a sentence. It never raises.
@@ -29,15 +34,22 @@ class Prediction:
             guess = math.nan
         if not math.isfinite(guess):
             return f"{measured} Your guess, {shown(self.guess)}, is no number; put one where it says guess=."
+        if self.lesson is not None:
+            note_guess(self.lesson, self.question, guess, float(actual))
         return f"{measured} You said {guess:,.4g}: {verdict_of(guess, actual)}."
 
 
 def verdict_of(guess: float, actual: float) -> str:
     """How near a guess came to the actual number, in words: right, within a factor of 2, or how far off."""
+    factor = factor_off(guess, actual)
     if guess > 0 and actual > 0:
-        ratio = max(guess / actual, actual / guess)
-        return "within a factor of 2" if ratio <= 2 else f"off by a factor of {ratio:,.3g}"
-    apart = abs(guess - actual)
-    if apart <= 0.1 * max(abs(guess), abs(actual)):
-        return "right"
-    return f"off by {apart:,.4g}"
+        return "within a factor of 2" if factor <= 2 else f"off by a factor of {factor:,.3g}"
+    return "right" if factor == 1 else f"off by {abs(guess - actual):,.4g}"
+
+
+def factor_off(guess: float, actual: float) -> float:
+    """By which factor a guess is off, 1 or more. Where there is none, because a number is 0 or below, 1 for a
+    guess within a tenth of the larger size, and infinity for any other."""
+    if guess > 0 and actual > 0:
+        return max(guess / actual, actual / guess)
+    return 1.0 if abs(guess - actual) <= 0.1 * max(abs(guess), abs(actual)) else math.inf

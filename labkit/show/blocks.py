@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from labkit.show.sliders import sliders
 from labkit.show.style import GREY, INK, PALE, colour, figure, styled
 
 if TYPE_CHECKING:  # what is drawn; the engine that it was seen in is not needed
@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # what is drawn; the engine that it was seen in is not needed
 
 CELLS_ACROSS = 25  # tokens in a row of the figure
 LARGEST_BLOCK = 16  # tokens that fit beside a sequence's name
+LONGEST_TEXT = 6  # characters of a token in its cell
 
 
 @styled
@@ -67,7 +68,9 @@ def _draw_sequence(axes: Axes, sequence: SequenceView, block_size: int, y: float
                 )
             )
             if filled:
-                axes.text(x + i + 0.5, y + 0.5, cell_text(tokens[i]), ha="center", va="center", fontsize=6.5)
+                text = cell_text(tokens[i])
+                size = 6.5 if len(text) < LONGEST_TEXT else 5.5
+                axes.text(x + i + 0.5, y + 0.5, text, ha="center", va="center", fontsize=size)
         axes.add_patch(Rectangle((x, y), block_size, 1, fill=False, edgecolor=INK, lw=0.9))
         number = f"block {sequence.block_indices[place]}"
         axes.text(x + block_size / 2, y + 1.04, number, ha="center", va="bottom", fontsize=7, color=INK)
@@ -104,19 +107,17 @@ def colour_of(sequence: SequenceView) -> str:
 
 
 def cell_text(token: str) -> str:
-    """The text of a token for a narrow cell: blanks and line ends are made visible, and more than 5
-    characters cut."""
+    """The text of a token for a narrow cell: blanks and line ends are made visible, and more than
+    LONGEST_TEXT characters cut."""
     shown = token.replace("\n", "↵").replace(" ", "·")
-    return shown if len(shown) <= 5 else shown[:4] + "…"
+    return shown if len(shown) <= LONGEST_TEXT else shown[: LONGEST_TEXT - 1] + "…"
 
 
 def blocks_slider(snapshots: Sequence[BlocksSnapshot]) -> None:
     """Show `draw_blocks` of one of the snapshots, with a slider that picks the step. Needs JupyterLab and
     ipywidgets."""
-    from ipywidgets import IntSlider, interact
 
-    def show(step: int) -> None:
+    def draw(step: int) -> None:
         draw_blocks(snapshots[step], f"Step {step} of {len(snapshots) - 1}")
-        plt.show()
 
-    interact(show, step=IntSlider(value=0, min=0, max=len(snapshots) - 1, continuous_update=False))
+    sliders(draw, step=range(len(snapshots)))

@@ -28,7 +28,7 @@ def draw_buckets(policies: Mapping[str, Sequence[int]], max_batch_size: int) -> 
         padded = [next(bucket for bucket in buckets if bucket >= size) for size in sizes]
         lost = [100 * (1 - size / bucket) for size, bucket in zip(sizes, padded, strict=True)]
         line = {"color": BLUE, "lw": 2} if place == 0 else {"color": GREY, "lw": 1.2, "ls": "--"}
-        rows.step(sizes, padded, where="mid", label=f"{name}: {len(buckets)} sizes", **line)
+        rows.step(sizes, padded, where="mid", label=f"{name}: {2 * len(buckets)} graphs", **line)
         share.step(sizes, lost, where="mid", **line)
         if place == 0:
             rows.fill_between(
@@ -44,11 +44,20 @@ def draw_buckets(policies: Mapping[str, Sequence[int]], max_batch_size: int) -> 
     share.set_ylim(0, 50)
     share.set_xlabel("B: requests decoded together")
     first = next(iter(policies.values()))
-    share.set_xticks([size for size in first if size == 1 or size >= 8])
+    share.set_xticks(_apart([size for size in first if size == 1 or size >= 8], max_batch_size / 28))
     share.set_xlim(0.5, max_batch_size + 0.5)
     for axes in (rows, share):
         axes.grid(axis="y")
     return fig
+
+
+def _apart(sizes: Sequence[int], distance: float) -> list[int]:
+    """Sizes whose numbers have room beside each other, from the largest down."""
+    kept: list[int] = []
+    for size in reversed(sizes):
+        if not kept or kept[-1] - size >= distance:
+            kept.append(size)
+    return kept[::-1]
 
 
 @styled

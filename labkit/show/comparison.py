@@ -5,9 +5,10 @@ from collections.abc import Mapping
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from labkit.results.comparison import CONFIDENCE, Comparison
-from labkit.show.style import BLUE, GREY, GREY_INK, INK, RED, figure, styled
+from labkit.show.style import BLUE, GREY, GREY_INK, INK, RED, figure, is_wide, styled
 
 VERDICT_COLOURS = {"faster": BLUE, "slower": RED}  # grey for every other
 
@@ -21,7 +22,7 @@ def draw_comparison(
 
     published: ratios that write-ups state (see `labkit.results.published`), by label, each a hollow diamond
     without an interval. drift: how far such figures move with nothing changed (0.01 is one per cent), drawn
-    about the diamonds as a bar.
+    about the diamonds as a bar. Where ratios lie far apart, the axis is logarithmic.
     """
     published = published or {}
     labels = [*comparisons, *published]
@@ -34,7 +35,12 @@ def draw_comparison(
     axes.set_yticks(range(len(labels)), [textwrap.fill(label, 26) for label in labels])
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.margins(x=0.1)
-    axes.locator_params(axis="x", nbins=6)
+    if is_wide([*published.values(), *(end for c in comparisons.values() for end in c.interval)]):
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.minorticks_off()
+    else:
+        axes.locator_params(axis="x", nbins=6)
     axes.xaxis.set_major_formatter("×{x:g}")
     axes.grid(axis="x")
     axes.set_xlabel(f"speed-up: time before / time after, medians (bar: {100 * CONFIDENCE:.0f} % interval)")

@@ -11,23 +11,23 @@ LANES = {"host": 1, "GPU": 0}
 
 
 @styled
-def draw_launches(kernels: int, eager_us: float, graph_us: float, shown: int = 30) -> Figure:
+def draw_launches(kernels: int, eager_us: float, graph_us: float, gpu_us: float, shown: int = 30) -> Figure:
     """Draw the beginning of a decode step twice, to scale: its kernels launched one by one, and as one CUDA
     graph.
 
     kernels: how many the step has. eager_us, graph_us: microseconds that each of the two steps took as a
-    whole. All launches are drawn as if they took the same time, and so are all kernels: only the sums are
-    measured. shown: how many launches are drawn.
+    whole; gpu_us: of them, the kernels' own. All launches are drawn as if they took the same time, and so are
+    all kernels: only the sums are measured. shown: how many launches are drawn.
     """
     fig, (eager, graph) = figure(3.5, rows=2, sharex=True)
-    launch, kernel = eager_us / kernels, graph_us / kernels
+    launch, kernel = eager_us / kernels, gpu_us / kernels
     end = min(shown, kernels) * launch
     starts = launch * np.arange(min(shown, kernels))
     _draw_lane(eager, "host", starts, 0.85 * launch, ORANGE)
     _draw_lane(eager, "GPU", starts + 0.85 * launch, min(kernel, launch), BLUE)
-    busy = min(1.0, graph_us / eager_us)
+    busy = min(1.0, gpu_us / eager_us)
     eager.set_title(
-        f"Launched one by one: {kernels} kernels in {eager_us:,.0f} µs, GPU busy at most {100 * busy:.0f} %"
+        f"Launched one by one: {kernels} kernels in {eager_us:,.0f} µs, GPU busy {100 * busy:.0f} %"
     )
     _draw_lane(graph, "host", np.array([0.0]), launch, ORANGE)
     starts = kernel * np.arange(kernels)

@@ -12,11 +12,15 @@ from labkit.show.style import GREY, GREY_INK, INK, figure, styled
 
 @styled
 def draw_measured(
-    seconds: Mapping[str, Sequence[float]], comparisons: Mapping[str, Comparison], batch_size: int
+    seconds: Mapping[str, Sequence[float]],
+    comparisons: Mapping[str, Comparison],
+    batch_size: int,
+    what: str = "host time",
 ) -> Figure:
     """A bar per engine, by name: the median step, each run a dot; beside it the ratio to the first one.
 
-    comparisons: by name, with the first engine; a bar is grey where the two cannot be told apart.
+    comparisons: by name, with the first engine; a bar is grey where the two cannot be told apart. what: was
+    measured of a step.
     """
     fig, axes = figure(1.1 + 0.62 * len(seconds))
     for row, (name, runs) in enumerate(seconds.items()):
@@ -36,6 +40,6 @@ def draw_measured(
     axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.grid(axis="x")
-    axes.set_xlabel(f"host time per decode step of {batch_size} requests, the model taken out (microseconds)")
+    axes.set_xlabel(f"{what} per decode step of {batch_size} requests, the model taken out (microseconds)")
     axes.set_title("Before and after, on this machine")
     return fig

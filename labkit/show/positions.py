@@ -34,7 +34,7 @@ def draw_positions(runs: Mapping[str, Positions]) -> Figure:
         _draw_strip(axes, run)
         axes.set_title(f"{title}: equal slots in {run.num_equal} of {len(run.steps)} steps")
         axes.set_ylabel("slot")
-        axes.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, steps=[1, 2, 4, 8, 10]))
         axes.set_yticks([tick for tick in axes.get_yticks() if 0 <= tick < run.block_size])
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(axis="y")

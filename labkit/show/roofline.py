@@ -81,7 +81,7 @@ def draw_limit(
     axes.set_yticks(rows, [f"B = {size}" for size in batch_sizes])
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.invert_yaxis()
-    axes.set_xlabel("decode tokens a second")
+    axes.set_xlabel("decode tokens per second")
     axes.set_title(f"How far this engine is from what the memory allows: {device}")
     axes.legend(loc="upper right")
     return fig

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
@@ -26,7 +27,7 @@ MAPPING = (PURPLE, "slot_mapping")
 @styled
 def draw_sends(sends: Sends) -> Figure:
     """Draw what the host sends to the device, a row per request and a column per step: what was sent for the
-    request; in the cell its slot, and a c where its last block was copied.
+    request; in the cell, where anything was, its slot, and a c where its last block was copied.
 
     The row above says whether the slot mapping was sent, the row below how many numbers were sent in all. A
     step that only admitted requests is an empty column.
@@ -36,6 +37,7 @@ def draw_sends(sends: Sends) -> Figure:
     fig, axes = figure(1.5 + 0.34 * len(labels))
     for line in sends.requests.itertuples():
         text = f"{line.slot} c" if line.took == "copy_on_write" else f"{line.slot}"
+        text = "" if line.sent == "nothing" else text
         _draw_cell(axes, line.step, 1 + requests.index(line.request), SENT[line.sent][0], text)
     for line in sends.steps.itertuples():
         _draw_cell(axes, line.step, 0, MAPPING[0] if line.mapping else PALE, "")
@@ -47,10 +49,12 @@ def draw_sends(sends: Sends) -> Figure:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.tick_params(left=False)
     axes.spines["left"].set_visible(False)
-    axes.set_xlabel("step (in a cell: the request's slot; c: its last block was copied)")
-    axes.set_title("What the host tells the device, step by step")
+    axes.set_xlabel("step (in a cell: the request's slot)")
+    axes.set_title("What the host sends to the device, step by step")
     seen = [SENT[sent] for sent in SENT if sent in set(sends.requests["sent"])]
     keys = [Patch(color=shade, alpha=0.8, label=words) for shade, words in (*seen, MAPPING)]
+    if "copy_on_write" in set(sends.requests["took"]):
+        keys.append(Line2D([], [], color=INK, marker="$c$", lw=0, label="its last block was copied"))
     fig.legend(handles=keys, loc="outside lower center", ncols=2)
     return fig
 

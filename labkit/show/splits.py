@@ -12,29 +12,28 @@ from labkit.show.style import BLUE, GREY, INK, colour, figure, styled
 
 @styled
 def draw_programs(
-    batch_sizes: Sequence[int], num_heads: int, splits: Sequence[int], multiprocessors: int
+    batch_sizes: Sequence[int], num_heads: int, splits: Sequence[int], multiprocessors: int, at_once: int
 ) -> Figure:
     """Draw the programs of one layer's attention against the batch size: one program per request and head,
     and split.
 
-    splits: programs per request and head, for each batch size. multiprocessors: of the GPU, as a line.
+    splits: programs per request and head, for each batch size. multiprocessors: of the GPU, as a line, and so
+    is how many programs it runs at once.
     """
     fig, axes = figure(3.6)
     one = [B * num_heads for B in batch_sizes]
     split = [rows * s for rows, s in zip(one, splits, strict=True)]
-    axes.plot(batch_sizes, one, color=GREY, marker="s", label="one program a request and head")
-    axes.plot(batch_sizes, split, color=BLUE, marker="o", label="split (with how many each)")
+    axes.plot(batch_sizes, one, color=GREY, marker="s", label="one program per request and head")
+    axes.plot(batch_sizes, split, color=BLUE, marker="o", label="split (× how many per request and head)")
     for B, programs, s in zip(batch_sizes, split, splits, strict=True):
         axes.annotate(f"× {s}", (B, programs), xytext=(0, 7), textcoords="offset points", ha="center")
-    axes.axhline(multiprocessors, color=INK, lw=1.2, ls="--")
-    axes.annotate(
-        f"{multiprocessors} multiprocessors: below, some have nothing to do",
-        (max(batch_sizes), multiprocessors),
-        xytext=(0, -4),
-        textcoords="offset points",
-        ha="right",
-        va="top",
-    )
+    for programs, B, side, text in (
+        (multiprocessors, max(batch_sizes), "right", "multiprocessors: below, some have nothing to do"),
+        (at_once, min(batch_sizes), "left", "run at once"),
+    ):
+        axes.axhline(programs, color=INK, lw=1.2, ls="--")
+        place = {"xytext": (0, -4), "textcoords": "offset points", "va": "top"}
+        axes.annotate(f"{programs:,} {text}", (B, programs), ha=side, **place)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.set_xticks(batch_sizes, [str(B) for B in batch_sizes])
@@ -64,11 +63,7 @@ def draw_shares(ways: Mapping[str, Mapping[str, Pieces]]) -> Figure:
         axes.set_yticks(range(len(requests)), list(requests))
         axes.set_ylim(len(requests) - 0.5, -0.5)
         axes.set_title(way)
-    programs = sorted({program for r in ways.values() for p in r.values() for _, _, program in p})
-    handles = [axes.bar(0, 0, color=colour(program), alpha=0.75) for program in programs]
-    axes.set_xlabel("tokens in the cache")
-    names = [f"program {program}" for program in programs]
-    fig.legend(handles, names, loc="outside lower center", ncols=len(programs))
+    axes.set_xlabel("tokens in the cache (in each piece, the number of the program that reads it)")
     return fig
 
 
@@ -76,8 +71,9 @@ def _draw_pieces(axes: Axes, row: int, pieces: Pieces) -> None:
     totals: dict[int, int] = {}
     for first, count, program in pieces:
         axes.barh(row, count, 0.6, first, color=colour(program), alpha=0.75, edgecolor="white", lw=0.6)
+        axes.text(first + count / 2, row, str(program), ha="center", va="center", fontsize=6.5)
         totals[program] = totals.get(program, 0) + count
-    text = f"{len(totals)} at work, at most {max(totals.values())} tokens"
+    text = f"{len(totals)} at work,\nat most {max(totals.values())} tokens"
     axes.text(1.02, row, text, va="center", transform=axes.get_yaxis_transform())
 
 
@@ -92,8 +88,8 @@ def draw_attention_times(times: Sequence[AttentionTime], bandwidth: float) -> Fi
     sizes = sorted({time.batch_size for time in times})
     for i, batch_size in enumerate(sizes):
         for kernel, name, look in (
-            (ONE_PROGRAM, "one program", {"ls": "--", "marker": "s"}),
-            (SPLIT, "split", {"marker": "o"}),
+            (ONE_PROGRAM, "rung 07's kernel", {"ls": "--", "marker": "s"}),
+            (SPLIT, "rung 09's kernel", {"marker": "o"}),
         ):
             line = [time for time in times if (time.batch_size, time.kernel) == (batch_size, kernel)]
             line.sort(key=lambda time: time.context_len)

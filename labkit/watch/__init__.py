@@ -1,5 +1,6 @@
 """Looking into a running engine: the only way is `replaced`, and a class says what may be watched."""
 
+from labkit.watch.accesses import KernelRun, record_accesses
 from labkit.watch.blocks import (
     BlocksSnapshot,
     LayerTables,
@@ -10,7 +11,14 @@ from labkit.watch.blocks import (
     snapshot,
 )
 from labkit.watch.calls import profiled_by
-from labkit.watch.capture import CapturedLaunch, ToyGraph, capture, captured_steps
+from labkit.watch.capture import (
+    CapturedLaunch,
+    LaunchRecorder,
+    ToyGraph,
+    capture,
+    captured_steps,
+    recorded_step,
+)
 from labkit.watch.failures import PlantedError, planted_failure
 from labkit.watch.flights import Flight, Flights, record_flights
 from labkit.watch.inputs import record_inputs
@@ -38,6 +46,8 @@ __all__ = [
     "CapturedLaunch",
     "Flight",
     "Flights",
+    "KernelRun",
+    "LaunchRecorder",
     "LayerTables",
     "OperatorCounter",
     "PlantedError",
@@ -63,6 +73,7 @@ __all__ = [
     "planted_failure",
     "pool_use",
     "profiled_by",
+    "record_accesses",
     "record_flights",
     "record_inputs",
     "record_paths",
@@ -71,6 +82,7 @@ __all__ = [
     "record_sends",
     "record_steps",
     "record_writes",
+    "recorded_step",
     "replaced",
     "snapshot",
     "steady_decode",

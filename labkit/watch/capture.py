@@ -32,14 +32,18 @@ class CapturedLaunch(NamedTuple):
         """All arguments, flattened: tensors, numbers and the like."""
         return tree_leaves((self.args, self.kwargs))
 
+    def run(self) -> tuple[Tensor, ...]:
+        """Launch it once more, with the same arguments; the tensors that it gives back this time."""
+        return tensors_of(self.function(*self.args, **self.kwargs))
 
-class ToyGraph(OperatorMode):
-    """Remembers every operator that runs inside its `with`, and its tensors; `replay` runs them again.
 
-    As in a CUDA graph, a replay asks no Python of the step what to do. The operators, the shapes, the numbers
-    and the addresses are those of the capture; only what lies at the addresses may be new. Unlike a CUDA
-    graph, the toy does the work while it captures.
+class LaunchRecorder(OperatorMode):
+    """Remembers every operator that runs inside its `with`, in order, in `launches`.
+
+    The operators do their work while they are remembered.
     """
+
+    watch_points = ("remember",)
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,12 +64,20 @@ class ToyGraph(OperatorMode):
         """Add a launch of `function`, which replaying calls again."""
         self.launches.append(CapturedLaunch(name, function, args, kwargs, tensors_of(out)))
 
+
+class ToyGraph(LaunchRecorder):
+    """Remembers every operator that runs inside its `with`, and its tensors; `replay` runs them again.
+
+    As in a CUDA graph, a replay asks no Python of the step what to do. The operators, the shapes, the numbers
+    and the addresses are those of the capture; only what lies at the addresses may be new. Unlike a CUDA
+    graph, the toy does the work while it captures.
+    """
+
     @torch.inference_mode()
     def replay(self) -> None:
         """Run all that was remembered once more, in order, with results at the addresses of the capture."""
         for launch in self.launches:
-            made = tensors_of(launch.function(*launch.args, **launch.kwargs))
-            for remembered, new in zip(launch.outputs, made, strict=True):
+            for remembered, new in zip(launch.outputs, launch.run(), strict=True):
                 if remembered.data_ptr() != new.data_ptr():  # neither a view nor in place
                     remembered.copy_(new)  # to where the next operator looks for it
 
@@ -80,10 +92,21 @@ def capture(
     as_launches: attention is remembered as one launch, as on a GPU, and not by what its plain twin does.
     """
     graph = ToyGraph()
-    kernels = kernels_as_launches(device_step, graph) if as_launches else nullcontext()
-    with torch.inference_mode(), kernels, graph:
-        token_ids = device_step(batch_size, longest_possible(device_step), is_greedy)
-    return graph, token_ids
+    return graph, recorded_step(device_step, batch_size, is_greedy, graph, as_launches=as_launches)
+
+
+def recorded_step(
+    device_step: DeviceStep,
+    batch_size: int,
+    is_greedy: bool,
+    recorder: LaunchRecorder,
+    *,
+    as_launches: bool = True,
+) -> Tensor:
+    """Run a step as `capture` does, and let `recorder` remember it. Returns the step's tokens [B]."""
+    kernels = kernels_as_launches(device_step, recorder) if as_launches else nullcontext()
+    with torch.inference_mode(), kernels, recorder:
+        return device_step(batch_size, longest_possible(device_step), is_greedy)
 
 
 def longest_possible(device_step: DeviceStep) -> int:

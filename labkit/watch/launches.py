@@ -56,15 +56,17 @@ class LaunchLog(OperatorMode):
             self.remember(OPERATORS.get(name, name), (args, kwargs), out)
 
     def on_kernel(self, name: str, function: Callable, args: tuple, kwargs: dict, out: object) -> None:
-        """Remember a function from `as_kernel` as one launch."""
-        self.remember(f"{name}, GELU" if kwargs.get("gelu") else name, args[: NUM_READ.get(name)], out)
+        """Remember a function from `as_kernel` as one launch, of as many kernels as it says."""
+        kernels = getattr(function, "num_kernels", KERNELS_OF.get(name, 1))
+        self.remember(
+            f"{name}, GELU" if kwargs.get("gelu") else name, args[: NUM_READ.get(name)], out, kernels
+        )
 
-    def remember(self, name: str, inputs: object, out: object) -> None:
+    def remember(self, name: str, inputs: object, out: object, kernels: int = 1) -> None:
         """Add a launch, counting the numbers in the tensors of `inputs` and `out`."""
         tensors, made = tensors_of(inputs), tensors_of(out)
         weights = [tensor for tensor in tensors if storage(tensor) in self.weights]
         numbers = sum(tensor.numel() for tensor in tensors) - (known := sum(w.numel() for w in weights))
-        kernels = KERNELS_OF.get(name, 1)
         self.launches.append(Launch(name, known, numbers, sum(tensor.numel() for tensor in made), kernels))
         if name == "linear":
             self.products += made

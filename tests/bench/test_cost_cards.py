@@ -4,14 +4,21 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from helpers import ENGINES, make_engine, small_model
+from helpers import ENGINES, make_engine, measured, small_model
 
 from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams
 from labkit.bench import cost_card
-from labkit.bench.cost_cards import count_calls, engine_key, read_device_counts, with_paths
+from labkit.bench.cost_cards import (
+    count_calls,
+    counts_of_alike,
+    engine_key,
+    read_device_counts,
+    with_paths,
+)
 from labkit.bench.record import make_record, write_record
+from labkit.kvcache import KVBlockManager
 from labkit.paths import RESULTS
-from labkit.results import CostCard, DeviceCounts, HostCounts, compare_cards, files, load_all
+from labkit.results import CostCard, DeviceCounts, HostCounts, compare_cards, files
 from labkit.results.cost_cards import DEVICE_ROWS, HOST_ROWS, RungCard
 from labkit.watch import steady_prompts
 
@@ -125,6 +132,47 @@ def test_records_and_calls_are_counted_for_either_kind_of_manager(rung, records)
     assert paths["in_place"] == 3 * L and infos == 3 * L * records["in_place"]
 
 
+def test_a_record_that_replaces_another_is_counted_however_it_is_made(monkeypatch):
+    def set_length(manager, block_id, length):
+        manager.block_infos[block_id] = manager.block_infos[block_id]._replace(length=length)
+
+    monkeypatch.setattr(KVBlockManager, "set_length", set_length)
+    engine = make_engine(options=LADDER["00"].options, block_size=8, prefix_cache=False)
+    for _ in range(2):
+        engine.add_request((1, 2, 3), SamplingParams(4))
+    engine.step()
+    _, infos = count_calls(engine)
+    assert infos == 2 * L
+
+
+@dataclass
+class OwnRecord:
+    layer: int
+    block_index: int
+    start: int
+    length: int
+
+
+class ReplacesOwnRecords(KVBlockManager):
+    """A caller's manager that makes a record of its own class for each token."""
+
+    info_type = OwnRecord
+
+    def set_length(self, block_id, length):
+        self.block_infos[block_id] = replace(self.block_infos[block_id], length=length)
+
+    def append_token_batch(self, *args):
+        self.append_token_batch_fast_path(*args)
+
+
+def test_records_and_calls_of_a_caller_s_own_manager_are_counted():
+    settings = {"block_size": 32, "prefix_cache": False, "options": LADDER["05"].options}
+    engine = make_engine(**settings, parts={"block_info": ReplacesOwnRecords})
+    card, package = cost_card(engine, steady_prompts(3, (4,))), card_of(3, (4,), **settings)
+    assert (card.host.kv_block_infos, package.host.kv_block_infos) == (3 * L, 0)
+    assert card.host.manager_calls == package.host.manager_calls
+
+
 def test_operators_of_a_batched_append_are_as_many_for_any_batch():
     for rung in ("02", "03", "04", "05"):
         few, many = (card_of(B, (4,), options=LADDER[rung].options).host.aten_ops for B in (2, 7))
@@ -214,7 +262,7 @@ def test_the_recorded_cards_are_what_the_source_says(monkeypatch):
     """The same formulas, at the sizes of the records. On the GPU each index tensor is a copy to wait for."""
     monkeypatch.setattr(files, "RESULTS", RESULTS)
     layers = {"data/tiny-gpt2": 6, "random:gpt2": 12}
-    samples = [sample for made in load_all("cost_card").values() for sample in made.samples]
+    samples = [sample for record in measured("cost_card") for sample in record.samples]
     assert {sample.rung for sample in samples} >= {"00", "01", "02", "03", "04", "05"}
     for sample in samples:
         options, lengths = LADDER[sample.rung].options, sample.key.prompt_lens
@@ -263,3 +311,15 @@ def test_on_a_gpu_the_copies_are_those_of_the_source(lengths, rung):
         assert device.d2h_copies == 2  # whether the logits are finite, and the tokens
         assert device.kernels > num_layers * (2 if options.kv_append != "per_token" else 2 * B)
     assert device.source.startswith("counted on ")
+
+
+def test_a_step_that_was_never_recorded_has_the_counts_of_one_that_asks_for_as_much():
+    def card(manager_calls, aten_ops, kernels):
+        device = DeviceCounts(kernels, 1, 1, 1, 1, 1, "made up")
+        return CostCard(1, {}, HostCounts(manager_calls, 1, aten_ops, 1, 1), device)
+
+    below, package = card(9, 90, 9), card(1, 10, 1)
+    assert counts_of_alike(card(5, 90, 0), (below, package)) == below.device
+    assert counts_of_alike(card(5, 10, 0), (below, package)) == package.device
+    assert counts_of_alike(card(5, 50, 0), (below, package)) is None
+    assert counts_of_alike(card(5, 90, 0), (below, card(1, 90, 1))) is None

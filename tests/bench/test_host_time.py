@@ -6,8 +6,10 @@ from helpers import ENGINES
 
 from labkit import LADDER
 from labkit.bench import host_engine, time_host_steps
-from labkit.bench.host_time import LENGTHS, SHAPE, WARMUP_STEPS
-from labkit.watch import steady_decode
+from labkit.bench.host_time import LENGTHS, SHAPE, WARMUP_STEPS, no_attention
+from labkit.engine.step.device import DeviceStep
+from labkit.errors import OptionError
+from labkit.watch import capture, steady_decode
 
 OPTIONS = LADDER["00"].options
 
@@ -69,6 +71,39 @@ def test_more_steps_than_a_block_has_room_for_are_refused():
     room = 64 - max(LENGTHS) - WARMUP_STEPS
     with pytest.raises(ValueError, match=f"{room + 1} steps do not fit; a block has room for {room}"):
         time_host_steps(host_engine(OPTIONS, 1, "cpu"), room + 1)
+
+
+class OneGraph:
+    """A launch of the caller's own: a toy graph of two greedy requests."""
+
+    def __init__(self, device_step):
+        self.device_step, self.replays = device_step, 0
+        self.graph, self.token_ids = capture(device_step, 2, True)
+
+    def __call__(self, batch_size, max_context_len, is_greedy):
+        self.graph.replay()
+        self.replays += 1
+        return self.token_ids
+
+
+def test_a_toy_graph_of_the_caller_s_launch_holds_nothing():
+    engine = host_engine(LADDER["08"].options, 2, "cpu", {"launch": OneGraph})
+    launch = engine.decode_step.device_step
+    assert launch.graph.launches == [] and launch.device_step.attention.attention is no_attention
+    time_host_steps(engine, num_steps=4)
+    assert launch.replays == WARMUP_STEPS + 4
+    assert capture(launch.device_step, 2, True)[0].launches  # as before
+
+
+def test_a_launch_that_replays_nothing_is_timed_kernel_by_kernel():
+    engine = host_engine(LADDER["08"].options, 2, "cpu", {"launch": lambda device_step: device_step})
+    assert type(engine.decode_step.device_step) is DeviceStep
+    assert engine.decode_step.device_step.attention.attention is no_attention
+
+
+def test_a_launch_is_refused_where_nothing_is_captured():
+    with pytest.raises(OptionError, match="no use for a launch"):
+        host_engine(LADDER["07"].options, 2, "cpu", {"launch": OneGraph})
 
 
 @pytest.mark.cuda

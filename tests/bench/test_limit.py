@@ -32,6 +32,13 @@ def test_limit_reads_an_untied_head_but_not_the_table():
     assert weights[0] == weights[1]
 
 
+def test_weights_that_are_buffers_count_with_their_own_size():
+    gpt2 = random_network(GPT2Config(11, 7, 4, 2, 2), seed=0)
+    before = limit.decode_weight_bytes(gpt2)
+    gpt2.register_buffer("in_8_bits", torch.zeros(5, 3, dtype=torch.int8))
+    assert limit.decode_weight_bytes(gpt2) == before + 15
+
+
 def test_limit_of_gpt2_is_the_published_one():
     """LINEAGE: 64 x 512 tokens, B = 64, about 226,000 tokens/s on an H100 that copies 3.0 TB/s."""
     limit = decode_limit(on_paper(), [256] * 64, bandwidth=3.0e12)

@@ -318,6 +318,7 @@ def test_a_steady_step_calls_the_same_functions_for_few_and_for_many(params):
         "ResidentDecodeStep.",
         "StepInFlight.",
         "DeviceSlots.",
+        "SlotState.",
     )
     counted = [
         {

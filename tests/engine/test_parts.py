@@ -10,7 +10,7 @@ from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.fused import FusedDeviceStep
 from labkit.engine.step.slots import DeviceSlots
 from labkit.errors import OptionError
-from labkit.kernels import paged_attention_append_plain
+from labkit.kernels import paged_attention_append_plain, paged_attention_plain
 from labkit.kvcache import (
     AppendBatched,
     CachedBlockTables,
@@ -22,16 +22,18 @@ from labkit.kvcache import (
 PROMPTS = [(1, 2, 3), (4, 5), tuple(range(20, 30)), (1, 2, 3)]
 # By rung: the options that it has a use for, each with the package's own part or a likeness of it.
 OWN = {
+    "00": {"attention": paged_attention_plain},
     "01": {"block_tables": CachedBlockTables},
     "02": {"kv_append": AppendBatched},
     "04": {"kv_write": IdentityPosWrite},
-    "05": {"block_info": MutableInfoBlockManager},
+    "05": {"block_info": MutableInfoBlockManager, "attention": paged_attention_plain},
     "06": {"block_tables": DeviceSlots, "block_info": MutableInfoBlockManager, "layer_kernels": DeviceStep},
     "07": {"layer_tables": OneTableBlockManager, "kv_write": paged_attention_append_plain},
     "08": {"launch": lambda device_step: device_step},
     "09": {"layer_kernels": FusedDeviceStep, "kv_write": paged_attention_append_plain},
     "10": {"readback": ReadOneBehind},
 }
+ASKED_PER_LAYER = (paged_attention_plain, paged_attention_append_plain)  # functions, called in every step
 CASES = [(rung, option) for rung, parts in OWN.items() for option in parts]
 
 
@@ -52,8 +54,7 @@ def test_a_part_of_ones_own_makes_what_the_package_would_make(rung, option):
     engine = make_engine(options=LADDER[rung].options, parts={option: own})
     assert tokens_of(engine.generate(PROMPTS, GREEDY)) == [tokens_alone(p, GREEDY) for p in PROMPTS]
     engine.check_integrity()
-    is_asked_per_layer = own.part is paged_attention_append_plain
-    assert own.calls > 8 if is_asked_per_layer else own.calls == 1
+    assert own.calls > 8 if own.part in ASKED_PER_LAYER else own.calls == 1
 
 
 def test_parts_of_several_options_go_into_one_engine():
@@ -71,7 +72,8 @@ def test_parts_of_several_options_go_into_one_engine():
             {"tables": CachedBlockTables},
             "'tables' is no option with a part; choose from block_tables, kv_",
         ),
-        ("01", {"attention": print}, "'attention' is no option with a part"),
+        ("01", {"attention": 5}, "the part for attention must be a class or a function, not 5"),
+        ("06", {"attention": print}, "of these options has no use for an attention: attention = 'auto'"),
         ("01", {"block_tables": 5}, "the part for block_tables must be a class or a function, not 5"),
         ("01", {"launch": print}, "of these options has no use for a launch: launch = 'eager'"),
         (

@@ -12,7 +12,7 @@ import torch
 
 from labkit.learn import BrokenContract, Case, Exercise, not_attempted
 from labkit.learn.exercise import EndlessLoop, answer_of, limited_lines
-from labkit.learn.lesson_00 import LOCATE
+from labkit.learn.lesson_00.exercises import LOCATE
 
 
 def test_a_crash_in_an_attempt_is_told():

@@ -3,9 +3,11 @@
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
+from labkit import paths
 from labkit.errors import OptionError
+from labkit.kvcache import CachedBlockTables
 from labkit.learn import kept
-from labkit.learn.kept import keep
+from labkit.learn.kept import is_written, keep
 
 CELLS = (
     "import math\nimport torch as t\nfrom collections import deque as queue",
@@ -23,6 +25,10 @@ class Mine(BlockTables):
     "class Leans(BlockTables):\n    def fill(self, out, sessions):\n        ran.append(out)",
     "class Empty(BlockTables):\n    pass",
     "def times(x):\n    return wider(x) * 2",
+    "from dataclasses import dataclass\n@dataclass\nclass Row:\n    width: int",
+    "class WithRow(BlockTables):\n    def fill(self, out, sessions):\n        return Row(3)",
+    "class Gap(BlockTables):\n    def fill(self, out, sessions):\n        # your lines here\n        pass",
+    "class OnAGap(Gap):\n    def row(self):\n        return 1",
 )
 FILE = '''"""My block_tables, from lesson 01."""
 
@@ -62,7 +68,7 @@ def notebook():
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(kept, "MINE", tmp_path / "mine")
+    monkeypatch.setattr(paths, "MINE", tmp_path / "mine")
     return tmp_path / "mine"
 
 
@@ -115,6 +121,7 @@ def test_reading_what_was_kept_runs_nothing(folder):
     [
         ("Leans", "uses ran, a list of the notebook, which cannot be kept: make it inside of the part"),
         ("Empty", "has no source: hand over a function, or a class with methods"),
+        ("WithRow", "source of Row cannot be found; write a class without methods inside of its user"),
     ],
 )
 def test_what_cannot_be_kept_is_refused_and_what_was_kept_stays(notebook, name, words):
@@ -142,3 +149,14 @@ def test_a_triton_kernel_is_kept_with_the_function_that_launches_it(folder):
     part = keep("03", "kv_write", shell.user_ns["launch"])
     assert "@triton.jit\ndef one_more(x, N: tl.constexpr):" in part.source
     assert "import triton.language as tl" in part.source.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("name", "written"), [("Mine", True), ("Gap", False), ("OnAGap", False), ("Leans", False)]
+)
+def test_a_part_is_written_once_no_gap_is_left_in_it_or_below_it(notebook, name, written):
+    assert is_written(notebook[name]) is written
+
+
+def test_the_packages_own_part_is_not_the_readers():
+    assert not is_written(CachedBlockTables)

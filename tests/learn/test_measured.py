@@ -1,5 +1,7 @@
 """Three engines beside each other: who is compared with whom, and what the table says."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from labkit import LADDER
@@ -34,3 +36,15 @@ def test_the_three_engines_are_timed_in_turn_and_yours_has_your_part():
     assert list(measured.seconds) == [BELOW, YOURS, PACKAGE]
     assert [len(runs) for runs in measured.seconds.values()] == [4, 4, 4]
     assert len(made) == 1 and measured.batch_size == 2
+
+
+def test_prompts_can_be_of_differing_lengths(monkeypatch):
+    asked = []
+
+    def timed(engine, num_steps, lengths):
+        asked.append(lengths)
+        return SimpleNamespace(step_seconds=[1e-3])
+
+    monkeypatch.setattr("labkit.learn.measured.time_host_steps", timed)
+    measure_host(LADDER["03"], LADDER["04"], {}, 2, "cpu", 1, lengths=(8, 11))
+    assert asked == [(8, 11)] * 6

@@ -1,10 +1,13 @@
 """Predictions are scored by their factor, and whatever is guessed is a sentence."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
 from labkit.learn import Prediction
+from labkit.learn.prediction import factor_off
 
 
 @pytest.mark.parametrize(
@@ -49,3 +52,19 @@ def test_any_guess_is_scored_where_there_is_no_factor_too(guess, actual, verdict
 )
 def test_a_factor_of_two_is_right_and_more_is_not(guess, verdict):
     assert verdict in Prediction("Calls", "calls", guess).score(48)
+
+
+@pytest.mark.parametrize(
+    ("guess", "actual", "factor"),
+    [
+        (24, 48, 2),
+        (48, 24, 2),
+        (48, 48, 1),
+        (0, 0, 1),
+        (-1.5, -1.581, 1),
+        (0, 48, math.inf),
+        (-3, 3, math.inf),
+    ],
+)
+def test_the_factor_by_which_a_guess_is_off(guess, actual, factor):
+    assert factor_off(guess, actual) == factor

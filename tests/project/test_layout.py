@@ -6,7 +6,7 @@ from pathlib import Path
 from labkit.paths import ROOT
 
 TESTS, PACKAGE = ROOT / "tests", ROOT / "labkit"
-ELSEWHERE = ("project", "support")  # folders about the project itself, and of what tests share
+ELSEWHERE = ("browser", "project", "support")  # about the project itself, and what tests share
 
 MODULES = {
     path.relative_to(PACKAGE).with_suffix("").as_posix()

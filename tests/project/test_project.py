@@ -15,8 +15,8 @@ from packaging.requirements import Requirement
 from labkit.paths import ROOT
 
 TOP_LEVEL = {
-    *("README.md", "CONTRIBUTING.md", "LICENSE", "CITATION.cff", "Makefile", "environment.yml"),
-    *("pyproject.toml", ".ci", ".github", ".gitignore", ".pre-commit-config.yaml"),
+    *("README.md", "CONTRIBUTING.md", "GLOSSARY.md", "LICENSE", "CITATION.cff", "Makefile"),
+    *("environment.yml", "pyproject.toml", ".ci", ".github", ".gitignore", ".pre-commit-config.yaml"),
     *("notebooks", "labkit", "data", "tests"),
 }
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
@@ -66,7 +66,7 @@ def test_the_citation_is_of_this_version():
 
 def test_an_installed_package_says_that_it_is_typed():
     assert (ROOT / "labkit/py.typed").read_bytes() == b""
-    assert TOOL["setuptools"]["package-data"] == {"labkit": ["py.typed"]}
+    assert TOOL["setuptools"]["package-data"] == {"labkit": ["py.typed", "jupyter/**/*.json"]}
 
 
 # --- CONTRIBUTING.md -----------------------------------------------------------------------------------
@@ -175,7 +175,8 @@ INSTALL = ["-m venv .venv", "-m pip install --disable-pip-version-check -e .[tes
 @needs_make
 def test_make_alone_lists_every_goal(tmp_path):
     listed = {line.split()[0] for line in make(tmp_path).stdout.splitlines()}
-    assert listed == {"help", "lab", "test", "test-fast", "test-gpu", "notebooks", "lint", "doctor", "clean"}
+    tests = {"test", "test-fast", "test-gpu", "test-browser"}
+    assert listed == tests | {"help", "lab", "notebooks", "lint", "doctor", "clean"}
 
 
 @needs_make
@@ -265,7 +266,13 @@ def test_clean_leaves_the_sources(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("failing", "ran", "status"), [("none", "lint test", 0), ("lint", "lint", 2), ("test", "lint test", 2)]
+    ("failing", "ran", "status"),
+    [
+        ("none", "lint test test-browser", 0),
+        ("lint", "lint", 2),
+        ("test", "lint test test-browser", 2),
+        ("test-browser", "lint test test-browser", 2),
+    ],
 )
 def test_ci_lints_then_tests_and_passes_failure_on(tmp_path, failing, ran, status):
     (tmp_path / ".ci").mkdir()
@@ -275,7 +282,7 @@ def test_ci_lints_then_tests_and_passes_failure_on(tmp_path, failing, ran, statu
     fake_make.chmod(0o755)
     answer = subprocess.run([script], env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
     assert answer.returncode == status
-    assert (tmp_path / "goals").read_text().split() == ran.split()
+    assert sorted((tmp_path / "goals").read_text().split()) == ran.split()  # the tests run side by side
 
 
 def test_the_workflow_runs_ci_on_the_oldest_python_a_newer_one_and_without_triton():

@@ -1,9 +1,10 @@
 """What kernels are for, told by their names; the names are those of recorded steps."""
 
 import pytest
+from helpers import measured
 from made_records import SEPARATE_KERNELS, traced
 
-from labkit.results import KernelTime, load, load_all
+from labkit.results import KernelTime, load
 from labkit.results.kernels import (
     ATTENTION,
     FUSED_PRODUCTS,
@@ -65,7 +66,7 @@ def test_a_step_s_parts_are_the_whole_step():
 
 
 def test_every_recorded_step_s_kernels_add_up_to_its_busy_time():
-    for record in load_all("decode_kernels").values():
+    for record in measured("decode_kernels"):
         for step in record.samples:
             assert sum(group_us(step).values()) == pytest.approx(step.gpu_busy_us)
             assert sum(part_us(step)[part] for part in PARTS) == pytest.approx(step.gpu_busy_us)

@@ -19,7 +19,7 @@ def test_rows_of_nobody_are_the_space_between_the_lines():
     fig = draw_buckets({"some": [2, 4], "one": [4]}, 4)
     rows, share = fig.axes
     steps = {line.get_label(): list(line.get_ydata()) for line in rows.lines}
-    assert steps == {"some: 2 sizes": [2, 2, 4, 4], "one: 1 sizes": [4] * 4, "requests": [1, 2, 3, 4]}
+    assert steps == {"some: 4 graphs": [2, 2, 4, 4], "one: 2 graphs": [4] * 4, "requests": [1, 2, 3, 4]}
     assert [list(line.get_ydata()) for line in share.lines] == [[50, 0, 25, 0], [75, 50, 25, 0]]
 
 
@@ -29,7 +29,7 @@ def test_buckets_are_the_ticks_of_an_axis_that_begins_at_one_request():
     assert share.get_xlabel() == "B: requests decoded together"
     assert list(share.get_xticks()) == [1, 8, 16] and share.get_xlim() == (0.5, 16.5)
     assert [text.get_text() for text in rows.get_legend().get_texts()] == [
-        "doubling: 5 sizes",
+        "doubling: 10 graphs",
         "padding rows",
         "requests",
     ]

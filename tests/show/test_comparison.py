@@ -40,6 +40,13 @@ def test_comparison_says_which_side_is_faster():
     assert title(figure) == "Right of 1: faster. Left of 1: slower. A bar across 1 cannot tell"
 
 
+@pytest.mark.parametrize(("ratio", "scale"), [(0.5, "linear"), (0.1, "log")])
+def test_ratios_that_lie_far_apart_have_a_logarithmic_axis(ratio, scale):
+    axes = show.draw_comparison({"a": comparison(ratio), "b": comparison(3.0)}).axes[0]
+    assert axes.get_xscale() == scale
+    assert all(label.startswith("×") for label in tick_labels(axes.xaxis) if label)
+
+
 def test_published_ratios_are_hollow_diamonds_with_the_series_drift():
     figure = show.draw_comparison({"here": comparison(1.5)}, {"write-up 036": 1.025}, drift=0.02)
     (diamond,) = lines(figure, "D")

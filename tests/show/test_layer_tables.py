@@ -1,9 +1,9 @@
-"""Block tables beside each other, and the pool behind them."""
+"""Block tables beside each other."""
 
 import matplotlib.pyplot as plt
 
 from labkit import show
-from labkit.watch import LayerTables, PoolUse
+from labkit.watch import LayerTables
 
 
 def test_each_table_is_a_row_and_each_block_a_box():
@@ -22,9 +22,8 @@ def test_each_table_is_a_row_and_each_block_a_box():
     plt.close(fig)
 
 
-def test_the_pool_is_drawn_a_line_an_engine():
-    uses = [PoolUse(3, 5, 3), PoolUse(2, 8, 0)]
-    fig = show.draw_pool_use({"a": uses, "b": uses}, 4, 4)
-    assert [line.get_ydata().tolist() for line in fig.axes[0].lines] == [[3, 2], [3, 2]]
-    assert [line.get_ydata().tolist() for line in fig.axes[1].lines] == [[3, 0], [3, 0]]
+def test_what_requests_share_has_a_border():
+    fig = show.draw_tables({"shared": LayerTables(2, 1, {0: [(4, 2)], 1: [(4,)]})})
+    borders = [box.get_xy() for box in fig.axes[0].patches if not box.get_fill()]
+    assert len(borders) == 2 and len(fig.axes[0].patches) == 3 + 2
     plt.close(fig)

@@ -24,3 +24,9 @@ def test_each_engine_is_a_bar_in_the_colour_of_its_verdict():
     texts = shown_texts(figure)
     assert "cannot tell" in texts and "faster" in texts
     assert "of 64 requests" in axes.get_xlabel() and "microseconds" in axes.get_xlabel()
+
+
+def test_the_axis_names_another_time_than_the_hosts():
+    figure = draw_measured(MADE_UP.seconds, {}, MADE_UP.batch_size, "time, with a played GPU,")
+    (axes,) = figure.axes
+    assert axes.get_xlabel().startswith("time, with a played GPU, per decode step of 64 requests")

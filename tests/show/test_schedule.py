@@ -55,8 +55,27 @@ def test_schedules_share_a_clock_that_ends_where_it_is_told_to():
     assert legend == [*host, "GPU: the step itself", "waits"]
 
 
+def test_the_legend_has_other_words_for_other_work():
+    figure = show.draw_schedules({"a": AT_ONCE[1:2]}, words={"gpu": "GPU: runs a kernel"})
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["GPU: runs a kernel", "waits"]
+    assert same_color(figure.legends[0].get_patches()[0].get_facecolor(), GREEN)
+
+
 def test_a_box_too_narrow_for_a_number_has_none():
     (axes,) = show.draw_schedules(
         {"a": [Busy("host", "launch", 7, 0, 10), Busy("GPU", "gpu", 8, 10, 1000)]}
     ).axes
     assert [text.get_text() for text in axes.texts] == ["8"]
+
+
+def test_boxes_of_a_lane_that_overlap_stand_one_below_the_other():
+    """So a GPU that runs two kernels at once can be seen. Rounding is no overlap."""
+    spans = [(0, 50), (20, 70), (50, 90), (80, 100)]
+    (axes,) = show.draw_schedules({"a": [Busy("GPU", "gpu", i, *span) for i, span in enumerate(spans)]}).axes
+    upper, lower = pytest.approx(0.8), pytest.approx(1.2)
+    assert [box[2] for box in boxes(axes)[2:]] == [upper, lower, upper, lower]
+    assert [text.get_position()[1] for text in axes.texts] == [upper, lower, upper, lower]
+
+    after = [Busy("GPU", "gpu", 0, 0, 0.3), Busy("GPU", "gpu", 1, 0.1 + 0.2 - 1e-9, 1)]
+    (axes,) = show.draw_schedules({"a": after}).axes
+    assert [box[2] for box in boxes(axes)[2:]] == [pytest.approx(1)] * 2

@@ -2,8 +2,9 @@
 
 import pandas as pd
 from figures import texts, tick_labels, title
+from prefilled_engines import THIS, prefilled
 
-from labkit import show
+from labkit import show, watch
 from labkit.show.sends import SENT
 from labkit.watch import Sends
 from labkit.watch.sends import OF_REQUESTS, OF_STEPS
@@ -28,9 +29,23 @@ def test_a_cell_names_the_slot_and_what_was_sent_of_its_request():
     cells = {text.get_position(): text.get_text() for text in axes.texts}
     assert cells == {
         **{(1, 0): "", (1, 1): "0", (1, 2): "1", (1, 3): "40"},
-        **{(2, 0): "", (2, 1): "0 c", (2, 2): "1", (2, 3): "5"},
+        **{(2, 0): "", (2, 1): "0 c", (2, 2): "", (2, 3): "5"},
     }
-    assert title(figure) == "What the host tells the device, step by step"
+    assert title(figure) == "What the host sends to the device, step by step"
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
     kinds = ["nothing", "copy_on_write", "joined"]
-    assert legend == [*(SENT[kind][1] for kind in kinds), "slot_mapping"]
+    assert legend == [*(SENT[kind][1] for kind in kinds), "slot_mapping", "its last block was copied"]
+
+
+def test_a_cell_is_drawn_for_each_request_and_step():
+    engine = prefilled(THIS, prefix_cache=True)
+    sends = watch.record_sends(engine, 3)
+    fig = show.draw_sends(sends)
+    (axes,) = fig.axes
+    assert len(axes.patches) == len(sends.requests) + len(sends.steps)
+    texts = [t.get_text() for t in axes.texts]
+    assert texts.count("0 c") == 1 and texts.count("0") == 1 and "2 c" in texts
+    (legend,) = fig.legends
+    words = {t.get_text() for t in legend.get_texts()}
+    sent = {SENT[s][1] for s in ("nothing", "boundary", "joined")}
+    assert words == sent | {"slot_mapping", "its last block was copied"}

@@ -1,8 +1,14 @@
 """The package's source and its differences, as a reader sees them."""
 
+import re
+
+import pytest
+
 from labkit import show
+from labkit.kernels import kv_append
 from labkit.kvcache import CachedBlockTables, RebuiltBlockTables
 from labkit.paths import ROOT
+from labkit.show.source import Diff
 
 
 def test_source_is_the_packages_own():
@@ -17,12 +23,75 @@ def test_source_of_a_decorated_function_is_its_own():
     assert shown.startswith("`labkit/show/roofline.py`\n```python\n@styled\ndef draw_limit(")
 
 
-def test_a_diff_goes_from_the_first_to_the_second():
-    shown = show.show_diff(RebuiltBlockTables.fill, CachedBlockTables.fill).data
-    path = "labkit/kvcache/block_tables.py"
-    names, *body = shown.splitlines()
-    assert names == f"`RebuiltBlockTables.fill` in `{path}` → `CachedBlockTables.fill` in `{path}`"
-    assert (body[0], body[-1]) == ("```diff", "```")
+def test_source_of_a_kernel_is_its_own():
+    shown = show.show_source(kv_append._kv_append_full_batch_kernel).data
+    assert shown.startswith("`labkit/kernels/kv_append.py`\n```python\n@triton.jit")
+    assert "tl.program_id(2)" in shown
+
+
+PATH = "labkit/kvcache/block_tables.py"
+
+
+def test_a_diff_as_text_goes_from_the_first_to_the_second():
+    names, *body = repr(show.show_diff(RebuiltBlockTables.fill, CachedBlockTables.fill)).splitlines()
+    assert names == f"RebuiltBlockTables.fill in {PATH} → CachedBlockTables.fill in {PATH}"
     assert "-        rows = []" in body
+    assert "     for layer_idx in range(self.kv_manager.num_layers):" in body
     assert "+        torch.stack(rows, out=block_tables_cpu[layer_idx])" in body
-    assert not [line for line in body if line.startswith(("+++", "@@"))]
+    assert body.index("-        rows = []") < body.index("+        rows = [")
+
+
+def diff(before, after):
+    return Diff((("A.f", "a.py"), ("B<int>", "b.py")), before.splitlines(), after.splitlines())
+
+
+def without_styles(shown):
+    """What is left where styles and classes are taken away, as on GitHub."""
+    return re.sub(r' style="[^"]*"|</?span[^>]*>', "", shown)
+
+
+def test_changed_words_are_marked_in_both_lines_and_the_rest_is_left():
+    shown = diff("def f(x):\n    return x + 1", "def f(x):\n    return y + 1")._repr_html_()
+    assert without_styles(shown) == (
+        "<code>A.f</code> in <code>a.py</code> → <code>B&lt;int&gt;</code> in <code>b.py</code>\n"
+        "<pre> def f(x):\n-    return <del>x</del> + 1\n+    return <ins>y</ins> + 1\n</pre>"
+    )
+
+
+def test_a_marked_piece_ends_with_its_line_and_code_stays_code():
+    before, after = "a = f(b < 1,\n      rows, c)", "a = f(d & 2,\n      rows, e)\ng = 3"
+    shown = without_styles(diff(before, after)._repr_html_())
+    assert "-a = f(<del>b &lt; 1</del>,\n-      rows, <del>c)</del>\n" in shown
+    assert "+a = f(<ins>d &amp; 2</ins>,\n+      rows, <ins>e)</ins>\n+<ins>g = 3</ins>\n" in shown
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lines"),
+    [
+        (
+            "rows = []",
+            "torch.stack(rows, out=tables[layer])",
+            "-rows = []\n+torch.stack(rows, out=tables[layer])\n",
+        ),
+        ("a\nb", "a", " a\n-b\n"),
+        ("a", "a\n\nb", " a\n+\n+b\n"),
+        ("a", "a", " a\n"),
+    ],
+    ids=["nothing in common", "only removed", "only added", "no change"],
+)
+def test_lines_that_have_no_counterpart_are_not_marked(before, after, lines):
+    assert f"<pre>{lines}</pre>" in without_styles(diff(before, after)._repr_html_())
+
+
+def test_both_kinds_of_line_have_their_colour_and_none_is_wrapped():
+    shown = show.show_diff(RebuiltBlockTables.fill, CachedBlockTables.fill)._repr_html_()
+    assert "white-space:pre;" in shown
+    for sign, colour in (("-", "248,81,73"), ("+", "46,160,67")):
+        assert f'<span style="display:block; background:rgba({colour},0.15)">{sign}' in shown
+
+
+def test_a_diff_of_kernels_is_that_of_their_functions():
+    kernels = kv_append._kv_append_full_batch_kernel, kv_append._kv_append_identity_pos_kernel
+    names, *body = repr(show.show_diff(*kernels)).splitlines()
+    assert names.endswith("→ _kv_append_identity_pos_kernel in labkit/kernels/kv_append.py")
+    assert {"-    pos,", "+    pos_ptr,", "     D,"} <= set(body)

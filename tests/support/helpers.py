@@ -1,9 +1,12 @@
 """Small models, engines and caches for the tests of memory, scheduling and the engine."""
 
 import copy
+import subprocess
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +18,9 @@ from labkit.kvcache import KVBlockManager
 from labkit.ladder import DEVICE_RESIDENT_STATE, OVERLAP
 from labkit.model import GPT2Config
 from labkit.model.checkpoint import random_network
-from labkit.paths import RESULTS
+from labkit.paths import ROOT
+from labkit.results import Record, load
+from labkit.results.files import kind_of
 
 CONFIG = GPT2Config(vocab_size=256, n_positions=64, n_embd=16, n_layer=2, n_head=2, tie_word_embeddings=False)
 GREEDY = SamplingParams(max_new_tokens=8)
@@ -39,8 +44,24 @@ AHEAD = {"rung 10": OVERLAP, "rung 06's parts": replace(DEVICE_RESIDENT_STATE, r
 ahead = pytest.mark.parametrize("options", AHEAD.values(), ids=AHEAD)
 
 
+def tracked(folder: str, pattern: str) -> list[Path]:
+    """Files of the project that git has, not those that a reader made; where git is not, all there are."""
+    with suppress(OSError):
+        git = subprocess.run(["git", "ls-files", folder], cwd=ROOT, capture_output=True, text=True)
+        if names := git.stdout.splitlines():
+            return sorted(ROOT / name for name in names if Path(name).match(pattern))
+    return sorted((ROOT / folder).glob(pattern))
+
+
 # The records of measurements; that of the GPU tests has no samples.
-MEASURED = sorted({*RESULTS.glob("*.json")} - {RESULTS / "gpu_tests.json"})
+MEASURED = [path for path in tracked("data/results", "*.json") if path.stem != "gpu_tests"]
+
+
+def measured(kind: str) -> list[Record]:
+    """All records of a kind that the project has."""
+    records = [load(path.stem) for path in MEASURED if kind_of(path) == kind]
+    assert records
+    return records
 
 
 class ByteTokenizer:

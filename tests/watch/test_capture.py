@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from helpers import make_engine
 
-from labkit.watch import ToyGraph
+from labkit import LADDER
+from labkit.watch import LaunchRecorder, ToyGraph, capture, device_step_of, recorded_step
 
 
 def test_a_replay_follows_what_lies_at_the_addresses():
@@ -56,3 +58,23 @@ def test_a_kernel_that_fails_is_no_launch_and_others_still_are():
         torch.ones(2).add(1)
     assert "aten.add" in [launch.name for launch in graph.launches]
     assert "fails" not in [launch.name for launch in graph.launches]
+
+
+def test_a_launch_runs_again_on_the_same_tensors_and_leaves_the_first_result_alone():
+    x = torch.ones(2)
+    with LaunchRecorder() as recorder:
+        doubled = x * 2
+        x += 1
+    multiply, add = recorder.launches
+    (made,) = multiply.run()
+    assert made.tolist() == [4, 4] and doubled.tolist() == [2, 2]
+    assert add.run()[0].data_ptr() == x.data_ptr() and x.tolist() == [3, 3]
+
+
+def test_any_recorder_can_be_told_of_a_step():
+    step = device_step_of(make_engine(options=LADDER["07"].options, max_batch_size=2))
+    recorder = LaunchRecorder()
+    token_ids = recorded_step(step, 2, True, recorder)
+    graph, _ = capture(step, 2, True)
+    assert token_ids.shape == (2,)
+    assert [launch.name for launch in recorder.launches] == [launch.name for launch in graph.launches]

@@ -1,22 +1,11 @@
 """What the host tells the GPU of rung 05."""
 
 import pytest
-from helpers import GREEDY, make_engine, tokens_alone
+from helpers import GREEDY, tokens_alone
+from prefilled_engines import BELOW, PROMPTS, THIS, prefilled
 
-from labkit import LADDER, SamplingParams, watch
-from labkit.learn import lesson_06
-
-BELOW, THIS = LADDER["05"].options, LADDER["06"].options
-PROMPTS = [(1, 2, 3), (4, 5), (6, 7, 8, 9, 10)]
-LONG = SamplingParams(max_new_tokens=20)
-
-
-def prefilled(options, prompts=PROMPTS, params=LONG, **settings):
-    engine = make_engine(options=options, **{"prefix_cache": False, **settings})
-    for prompt in prompts:
-        engine.add_request(prompt, params)
-    engine.step()
-    return engine
+from labkit import watch
+from labkit.learn.lesson_06 import traps
 
 
 def test_all_numbers_of_a_step_are_noted():
@@ -39,7 +28,7 @@ def test_noting_changes_nothing_and_is_taken_off():
     watch.record_inputs(engine, 3)
     assert not {"decode_step_sessions"} & vars(engine.decode_step).keys()
     assert "build" not in vars(engine.decode_step.block_tables)
-    made = lesson_06.finish(engine)
+    made = traps.finish(engine)
     assert [tokens_alone(p, GREEDY)[-len(made[i]) :] for i, p in enumerate(PROMPTS)] == [
         tuple(made[i]) for i in range(3)
     ]

@@ -5,7 +5,7 @@ from helpers import GREEDY, make_engine, tokens_alone, tokens_of
 
 from labkit import LADDER, watch
 from labkit.engine.step.fused import PLAIN
-from labkit.learn.lesson_09 import STANDS_FOR
+from labkit.learn.lesson_09.fused_layer import STANDS_FOR
 from labkit.watch.launches import Launch, ends_of, layer_of
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8]]

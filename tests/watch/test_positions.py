@@ -5,7 +5,7 @@ import torch
 from helpers import make_engine, small_model
 
 from labkit import LADDER, SamplingParams, watch
-from labkit.learn import lesson_04
+from labkit.learn.lesson_04.positions import watch_positions
 from labkit.watch.positions import write_path
 
 RUNG = LADDER["04"].options
@@ -23,6 +23,6 @@ def test_recording_needs_work_and_one_write_a_layer():
     with pytest.raises(ValueError, match="ended after 2 of 5"):
         watch.record_positions(engine, 5)
     with pytest.raises(ValueError, match=r"writes \[\]"):
-        lesson_04.watch_positions(small_model(), LADDER["00"].options, torch.device("cpu"), (3, 3))
+        watch_positions(small_model(), LADDER["00"].options, torch.device("cpu"), (3, 3))
     with pytest.raises(ValueError, match=r"\['generic', 'indexed'\]"):
         write_path({"in_place": 1}, {"in_place": 3, "generic": 1, "indexed": 1})

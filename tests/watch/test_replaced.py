@@ -133,9 +133,7 @@ def declaring_classes() -> list[type]:
 
 def test_every_watch_point_is_a_public_name_that_is_there():
     kinds = declaring_classes()
-    assert {"DeviceSlots", "KVBlockManager", "DecodeStep", "StepInFlight"} <= {
-        kind.__name__ for kind in kinds
-    }
+    assert {"SlotState", "KVBlockManager", "DecodeStep", "StepInFlight"} <= {kind.__name__ for kind in kinds}
     for kind in kinds:
         for name in vars(kind)["watch_points"]:
             assert not name.startswith("_")

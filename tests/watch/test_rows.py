@@ -4,7 +4,7 @@ import pytest
 from helpers import make_engine, make_manager
 
 from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig, show, watch
-from labkit.learn import lesson_01
+from labkit.learn.lesson_01 import exercises
 from labkit.show.rows import REASONS
 from labkit.watch.rows import RowWatch, reason_of
 
@@ -106,7 +106,7 @@ def test_rows_forgotten_with_the_same_blocks_are_told_apart(monkeypatch):
 
 
 def test_a_stale_row_is_called_so():
-    session = lesson_01.session_on(make_manager(num_layers=1, max_blocks_per_layer=10), [3, 7, 5])
+    session = exercises.session_on(make_manager(num_layers=1, max_blocks_per_layer=10), [3, 7, 5])
     row_watch = RowWatch()
     assert row_watch.ask(session, 0, 0)[1] == "first"
     session.block_ids_per_layer[0][1] = 9

@@ -1,22 +1,11 @@
 """What the host sends to a device that keeps the state of each request."""
 
 import pytest
-from helpers import SEEDED, make_engine, tokens_alone
+from helpers import SEEDED, tokens_alone
+from prefilled_engines import BELOW, PROMPTS, THIS, prefilled
 
-from labkit import LADDER, SamplingParams, watch
-from labkit.learn import lesson_06
-
-BELOW, THIS = LADDER["05"].options, LADDER["06"].options
-PROMPTS = [(1, 2, 3), (4, 5), (6, 7, 8, 9, 10)]
-LONG = SamplingParams(max_new_tokens=20)
-
-
-def prefilled(options, prompts=PROMPTS, params=LONG, **settings):
-    engine = make_engine(options=options, **{"prefix_cache": False, **settings})
-    for prompt in prompts:
-        engine.add_request(prompt, params)
-    engine.step()
-    return engine
+from labkit import watch
+from labkit.learn.lesson_06 import traps
 
 
 def test_the_sends_of_a_run():
@@ -53,7 +42,7 @@ def test_watching_changes_nothing_and_is_taken_off():
     watch.record_sends(engine, 3)
     assert not {"update", "send_mapping", "send_states", "send_rows"} & vars(slots).keys()
     assert "send" not in vars(slots.staging)
-    made = lesson_06.finish(engine)
+    made = traps.finish(engine)
     for i, prompt in enumerate(PROMPTS):
         assert tokens_alone(prompt, SEEDED)[-len(made[i]) :] == tuple(made[i])
 

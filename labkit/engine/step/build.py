@@ -68,7 +68,7 @@ def build_decode_step(
         kv_manager,
         parts["block_tables"](kv_manager, max_batch_size),
         parts["kv_append"](kv_manager),
-        pick_attention(parts.options.attention, kv_manager.k_cache.device.type),
+        parts.own("attention") or pick_attention(parts.options.attention, kv_manager.k_cache.device.type),
     )
 
 

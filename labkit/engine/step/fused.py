@@ -72,7 +72,7 @@ class FusedDeviceStep(DeviceStep):
 
     attention: AttendAndWrite
 
-    watch_points = ("kernels",)
+    watch_points = ("kernels", "layer")
 
     def __init__(
         self, slots: DeviceSlots, network: Network, attention: AttendAndWrite, kernels: FusedKernels
@@ -81,7 +81,7 @@ class FusedDeviceStep(DeviceStep):
         self.kernels = kernels
         weights = network.decoder_weights()
         self._tables = weights.token_table, weights.position_table
-        self._layers = [
+        self.layers = [
             FusedLayer(
                 folded(layer.attention_norm, layer.qkv),
                 layer.attention_out,
@@ -109,20 +109,28 @@ class FusedDeviceStep(DeviceStep):
             return self.draw_and_advance(logits, slot_mapping)
 
     def _logits(self, slot_mapping: Tensor) -> Tensor:
-        slots, kernels = self.slots, self.kernels
-        x, statistics = kernels.embed(
+        slots = self.slots
+        x, statistics = self.kernels.embed(
             slot_mapping, slots.last_token_ids, slots.context_lens, *self._tables
         )  # [B, E]
-        B, E = x.shape
-        for layer_idx, layer in enumerate(self._layers):
-            qkv = kernels.norm_linear(x, statistics, layer.qkv)
-            query, key, value = qkv.view(B, 3, self._num_heads, -1).unbind(1)  # each [B, H, D]
-            attended = self.attention.attend_heads(layer_idx, query, key, value).view(B, E)
-            x, statistics = kernels.linear_residual(attended, *layer.attention_out, x)
-            inner = kernels.norm_linear(x, statistics, layer.mlp_in, gelu=True)
-            x, statistics = kernels.linear_residual(inner, *layer.mlp_out, x)
+        for layer_idx in range(len(self.layers)):
+            x, statistics = self.layer(layer_idx, x, statistics)
         hidden = F.layer_norm(x, x.shape[1:], *self._final_norm)
         return F.linear(hidden, self._head)[:, : self._vocab_size]
+
+    def layer(self, layer_idx: int, x: Tensor, statistics: RowStatistics) -> tuple[Tensor, RowStatistics]:
+        """One layer's output for its input x [B, E], each with the statistics of its rows."""
+        layer, kernels = self.layers[layer_idx], self.kernels
+        attended = self.attend(layer_idx, kernels.norm_linear(x, statistics, layer.qkv))
+        x, statistics = kernels.linear_residual(attended, *layer.attention_out, x)
+        inner = kernels.norm_linear(x, statistics, layer.mlp_in, gelu=True)
+        return kernels.linear_residual(inner, *layer.mlp_out, x)
+
+    def attend(self, layer_idx: int, qkv: Tensor) -> Tensor:
+        """Attention [B, E] of one layer for its queries, keys and values [B, 3 * E], which are stored."""
+        B = len(qkv)
+        query, key, value = qkv.view(B, 3, self._num_heads, -1).unbind(1)  # each [B, H, D]
+        return self.attention.attend_heads(layer_idx, query, key, value).view(B, -1)
 
 
 def folded(norm: NormWeights, linear: LinearWeights) -> NormLinear:

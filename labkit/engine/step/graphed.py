@@ -2,7 +2,7 @@
 
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -11,7 +11,9 @@ from tqdm import tqdm
 
 from labkit.engine.step.device import DeviceStep
 
-WARMUP_RUNS = 2  # of a step before it is captured: kernels are compiled and workspaces made
+WARMUP_RUNS = 2  # of a step before it is captured: kernels are compiled, libraries prepare what they keep
+
+CapturedStep = tuple[torch.cuda.CUDAGraph, Tensor]  # a graph, and the token ids [B] that a replay leaves
 
 
 def batch_buckets(max_batch_size: int) -> list[int]:
@@ -37,37 +39,15 @@ class GraphedStep:
     def __init__(self, device_step: DeviceStep) -> None:
         self.device_step = device_step
         self.buckets = batch_buckets(len(device_step.slots.slot_mapping))
-        self.graphs: dict[tuple[int, bool], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
-        self._pool = torch.cuda.graph_pool_handle()
-        # Libraries keep a workspace for each stream. That of the captures must be made while capturing, so
-        # that it lies in the graphs' pool: clearing workspaces (torch.compile does) leaves it alone.
-        self._warmup_stream, self._capture_stream = torch.cuda.Stream(), torch.cuda.Stream()
-        torch._C._cuda_clearCublasWorkspaces()
-        torch.cuda.empty_cache()  # as a capture does, which would count against what it takes
-        reserved, started = torch.cuda.memory_reserved(), time.perf_counter()
-        with torch.inference_mode(), garbage_collected_before():
+        self.graphs: dict[tuple[int, bool], CapturedStep] = {}
+        with cuda_captures(device_step) as capture:
+            reserved, started = torch.cuda.memory_reserved(), time.perf_counter()
             # The largest first, so that the smaller find the memory that they need in its pool.
             for bucket in tqdm(self.buckets[::-1], "capturing CUDA graphs", leave=False, disable=None):
                 for is_greedy in (False, True):
-                    self._capture(bucket, is_greedy)
-        torch._C._cuda_clearCublasWorkspaces()  # no other work may use that of the graphs
+                    self.graphs[bucket, is_greedy] = capture(bucket, is_greedy)
         self.capture_seconds = time.perf_counter() - started
         self.memory_bytes = torch.cuda.memory_reserved() - reserved
-
-    def _capture(self, bucket: int, is_greedy: bool) -> None:
-        """Record one graph. No request has a slot yet, so a run changes nothing but the padding slot."""
-        self._warmup_stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._warmup_stream):
-            for _ in range(WARMUP_RUNS):
-                self.device_step(bucket, 0, is_greedy)
-        torch.cuda.current_stream().wait_stream(self._warmup_stream)
-        graph = torch.cuda.CUDAGraph()
-        # "thread_local": other threads may go on meanwhile, with the steps of another engine for example.
-        with torch.cuda.graph(
-            graph, pool=self._pool, stream=self._capture_stream, capture_error_mode="thread_local"
-        ):
-            token_ids = self.device_step(bucket, 0, is_greedy)
-        self.graphs[bucket, is_greedy] = graph, token_ids
 
     def __call__(self, batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
         """The next token ids [B], by a replay: those of `DeviceStep`, valid until the next call."""
@@ -75,6 +55,38 @@ class GraphedStep:
         graph, token_ids = self.graphs[bucket, is_greedy]
         graph.replay()
         return token_ids[:batch_size]
+
+
+@contextmanager
+def cuda_captures(device_step: DeviceStep) -> Iterator[Callable[[int, bool], CapturedStep]]:
+    """Inside the block, its value captures a step of so many rows: `capture(bucket, is_greedy)`.
+
+    All captures share a memory pool, so no two of the graphs may run at once. No request may have a slot yet:
+    then a run changes nothing but the padding slot.
+    """
+    pool, warmup, capturing = torch.cuda.graph_pool_handle(), torch.cuda.Stream(), torch.cuda.Stream()
+
+    def capture(bucket: int, is_greedy: bool) -> CapturedStep:
+        warmup.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(warmup):
+            for _ in range(WARMUP_RUNS):
+                device_step(bucket, 0, is_greedy)
+        torch.cuda.current_stream().wait_stream(warmup)
+        graph = torch.cuda.CUDAGraph()
+        # "thread_local": other threads may go on meanwhile, with the steps of another engine for example.
+        with torch.cuda.graph(graph, pool=pool, stream=capturing, capture_error_mode="thread_local"):
+            token_ids = device_step(bucket, 0, is_greedy)
+        return graph, token_ids
+
+    # Libraries keep a workspace for each stream. That of the captures must be made while capturing, so that
+    # it lies in the graphs' pool: clearing workspaces (torch.compile does) leaves it alone.
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()  # as a capture does, which would count against what it takes
+    try:
+        with torch.inference_mode(), garbage_collected_before():
+            yield capture
+    finally:
+        torch._C._cuda_clearCublasWorkspaces()  # no other work may use that of the graphs
 
 
 @contextmanager

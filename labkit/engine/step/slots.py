@@ -18,18 +18,18 @@ from labkit.kvcache import KVBlockManager
 LARGEST_TOP_K = 2**31  # larger than any vocabulary
 
 # What the host sends when a request joins, beside its row: the slot, then a number for each of these tensors
-# of `DeviceSlots`. All travel as int64, fractions by their bits.
+# of `SlotState`. All travel as int64, fractions by their bits.
 WHOLE_NUMBERS = ("context_lens", "last_token_ids", "top_ks", "seeds", "draws")
 FRACTIONS = ("temperatures", "top_ps")
 STATE_SIZE = 1 + len(WHOLE_NUMBERS) + len(FRACTIONS)  # numbers per request
 
 
-class DeviceSlots:
-    """Block tables, lengths, last tokens and sampling state, resident on the device.
+class SlotState:
+    """Block tables, lengths, last tokens and sampling state, resident on the device, and how they are sent.
 
-    `slot_mapping` [B] says which slot each request of the step has. The host sends what the device cannot
-    know: who joined, and rows whose blocks changed. The slot after the last is the `padding_slot`: rows
-    that pad a batch have it, and its context length is -1, so that nothing is stored for them.
+    `slot_mapping` [B] says which slot each request of the step has, `slot_of` which one each session has. The
+    slot after the last is the `padding_slot`: rows that pad a batch have it, and its context length is -1, so
+    that nothing is stored for them. A subclass says by `update` and `forget` what is sent when.
     """
 
     watch_points = ("update", "forget", "send_mapping", "send_states", "send_rows")
@@ -54,8 +54,7 @@ class DeviceSlots:
         self.draws = zeros(S, dtype=torch.int64)  # random numbers drawn so far
         self.slot_mapping = torch.full((max_batch_size,), self.padding_slot, dtype=torch.int64, device=device)
         self.slot_of: dict[InferenceSession, int] = {}
-        self._free = list(range(max_batch_size))[::-1]
-        self._mapped: list[InferenceSession] = []  # the requests of slot_mapping
+        self.mapped: list[InferenceSession] = []  # the requests of slot_mapping
         self._row_size = 1 + T * M  # numbers per request: the slot, and its row of each table
         self.staging = PinnedStaging(max_batch_size * max(self._row_size, STATE_SIZE), device)
 
@@ -67,44 +66,25 @@ class DeviceSlots:
     ) -> None:
         """Make the device's state that of a step of these requests, each with its session.
 
-        changed: for each table, the requests (by place) whose list of blocks has changed.
+        changed: for each table, the requests (by place) whose list of blocks has changed. Subclasses say how.
         """
-        joined: set[int] = set()
-        if sessions != self._mapped:
-            joined = self._assign(sessions)
-            self.send_mapping(sessions)
-            self.send_states({requests[b]: sessions[b] for b in sorted(joined)})
-        dirty = sorted(joined.union(*changed))
-        if dirty:
-            self.send_rows([sessions[b] for b in dirty])
+        raise NotImplementedError
+
+    def forget(self, sessions: Collection[InferenceSession]) -> None:
+        """The device may be ahead of these: they join anew at the next step. Subclasses say how."""
+        raise NotImplementedError
 
     def knows(self, session: InferenceSession) -> bool:
         """Whether the device holds the session's state; else the host must know its last token to send it."""
         return session in self.slot_of
 
-    def forget(self, sessions: Collection[InferenceSession]) -> None:
-        """The device may be ahead of these: they join anew at the next step."""
-        for session in sessions:
-            if (slot := self.slot_of.pop(session, None)) is not None:
-                self._free.append(slot)
-        self._mapped = []
-
-    def _assign(self, sessions: list[InferenceSession]) -> set[int]:
-        """A slot for each session that has none; slots of those that left are free. Who joined, by place."""
-        gone = self.slot_of.keys() - set(sessions)
-        self.forget(gone)
-        joined = {b for b, session in enumerate(sessions) if session not in self.slot_of}
-        for b in joined:
-            self.slot_of[sessions[b]] = self._free.pop()
-        return joined
-
     def send_mapping(self, sessions: list[InferenceSession]) -> None:
         """Which slot each request of the step has."""
-        self._mapped = []  # until it is sent
+        self.mapped = []  # until it is sent
         slots = torch.full((len(self.slot_mapping),), self.padding_slot, dtype=torch.int64)
         slots[: len(sessions)] = torch.tensor([self.slot_of[session] for session in sessions])
         self.slot_mapping.copy_(self.staging.send(slots))
-        self._mapped = sessions
+        self.mapped = sessions
 
     def send_states(self, requests: dict[Request, InferenceSession]) -> None:
         """Everything but the rows, of requests that joined."""
@@ -138,6 +118,49 @@ class DeviceSlots:
         sent = self.staging.send(torch.from_numpy(rows.ravel())).view(rows.shape)
         sent_tables = sent[:, 1:].view(len(sessions), T, M).int()
         self.block_tables[:, sent[:, 0]] = sent_tables.transpose(0, 1)
+
+
+class DeviceSlots(SlotState):
+    """Slots that are sent what the device cannot know: who joined, and rows whose blocks changed."""
+
+    def __init__(self, kv_manager: KVBlockManager, max_batch_size: int) -> None:
+        super().__init__(kv_manager, max_batch_size)
+        self._free = list(range(max_batch_size))[::-1]
+
+    def update(
+        self,
+        requests: Sequence[Request],
+        sessions: list[InferenceSession],
+        changed: Sequence[Sequence[int]],
+    ) -> None:
+        """Make the device's state that of a step of these requests, each with its session.
+
+        changed: for each table, the requests (by place) whose list of blocks has changed.
+        """
+        joined: set[int] = set()
+        if sessions != self.mapped:
+            joined = self._assign(sessions)
+            self.send_mapping(sessions)
+            self.send_states({requests[b]: sessions[b] for b in sorted(joined)})
+        dirty = sorted(joined.union(*changed))
+        if dirty:
+            self.send_rows([sessions[b] for b in dirty])
+
+    def forget(self, sessions: Collection[InferenceSession]) -> None:
+        """The device may be ahead of these: they join anew at the next step."""
+        for session in sessions:
+            if (slot := self.slot_of.pop(session, None)) is not None:
+                self._free.append(slot)
+        self.mapped = []
+
+    def _assign(self, sessions: list[InferenceSession]) -> set[int]:
+        """A slot for each session that has none; slots of those that left are free. Who joined, by place."""
+        gone = self.slot_of.keys() - set(sessions)
+        self.forget(gone)
+        joined = {b for b, session in enumerate(sessions) if session not in self.slot_of}
+        for b in joined:
+            self.slot_of[sessions[b]] = self._free.pop()
+        return joined
 
 
 def whole_numbers_of(request: Request, session: InferenceSession) -> tuple[int, ...]:

@@ -50,10 +50,10 @@ def own_slots(build: Build) -> None:
         for layer_idx in range(manager.num_layers):
             if not takes_block and num_written[layer_idx] != 1:
                 raise BrokenContract(
-                    f"one write per layer and step: layer {layer_idx} was written {num_written[layer_idx]} "
-                    f"times by `kv_write` in a step of {len(running)} requests whose last blocks all have "
-                    "room, expected 1. Collect the block and slot of each request, then write them all by "
-                    "one `write_batch`."
+                    f"one write per layer and step: layer {layer_idx} had {num_written[layer_idx]} batched "
+                    f"writes in a step of {len(running)} requests whose last blocks all have room, expected "
+                    "1. Collect the block and slot of each request, then write them all by one "
+                    "`write_batch`."
                 )
         if wrong := TRUE_RECORDS.off(engine):
             raise BrokenContract(f"{TRUE_RECORDS.name}: {wrong} {TRUE_RECORDS.hint}")
@@ -75,14 +75,15 @@ def _watched(
     ) -> str:
         layer_idx = (k_cache_layer.storage_offset() // manager.k_cache.stride(0)) % manager.num_layers
         num_written[layer_idx] += 1
-        counts = len(batch_idx), len(block_idx), len(pos)
-        if len(set(counts)) > 1 or not set(batch_idx) <= set(range(len(running))):
+        rows, blocks, slots = (list(map(int, indices)) for indices in (batch_idx, block_idx, pos))
+        counts = len(rows), len(blocks), len(slots)
+        if len(set(counts)) > 1 or not set(rows) <= set(range(len(running))):
             raise BrokenContract(
                 f"a write names rows of the batch, each with block and slot: layer {layer_idx} was written "
-                f"with batch_idx {list(batch_idx)}, block_idx {list(block_idx)} and pos {list(pos)}, "
+                f"with batch_idx {rows}, block_idx {blocks} and pos {slots}, "
                 f"expected one of each for some of the rows 0 to {len(running) - 1}."
             )
-        for b, block_index, slot in zip(batch_idx, block_idx, pos, strict=True):
+        for b, block_index, slot in zip(rows, blocks, slots, strict=True):
             request, session = running[b]
             if wrong := _wrong_slot(session, layer_idx, block_index, slot):
                 raise BrokenContract(
@@ -96,28 +97,37 @@ def _watched(
 
 def _wrong_slot(session: InferenceSession, layer_idx: int, block_index: int, slot: int) -> str:
     manager = session.kv_manager
-    block_id = manager.layer_offset(layer_idx) + block_index
-    if slot >= manager.block_size:
+    offset = manager.layer_offset(layer_idx)
+    block_id = offset + block_index
+    last_id = session.block_ids_per_layer[layer_idx][-1]
+    own_slot = session.num_tokens % manager.block_size  # 0 where a new block begins
+    if slot >= manager.block_size and not own_slot:
         return (
             f"slot {slot} of block {block_id} was written, but a block has slots 0 to "
             f"{manager.block_size - 1}. Behind a full block a new one begins: `ready_block` takes it."
         )
-    if (holders := manager.block_refcounts.get(block_id, 0)) != 1:
+    holders = manager.block_refcounts.get(block_id, 0)
+    if not holders:
+        return (
+            f"block_idx {block_index} of this layer was written, which has no holder, expected "
+            f"{last_id - offset}. A block's id counts through all layers; `block_idx` has the `block_index` "
+            "of its record, its place in the layer."
+        )
+    if holders > 1:
         return (
             f"block {block_id} was written while it had {holders} holders, expected 1. `ready_block` copies "
             "a block that others hold, before the write."
         )
-    last_id = session.block_ids_per_layer[layer_idx][-1]
-    if (recorded := manager.info(last_id).block_index) != (own := last_id - manager.layer_offset(layer_idx)):
+    if (recorded := manager.info(last_id).block_index) != (own := last_id - offset):
         return (
             f"the record of block {last_id} has block_index {recorded}, expected {own}. Every block has a "
             "record of its own, a copy's too."
         )
-    if (slot, block_id) != (own_slot := session.num_tokens % manager.block_size, last_id):
+    if (slot, block_id) != (own_slot, last_id):
         return (
             f"slot {slot} of block {block_id} was written, expected slot {own_slot} of block {last_id}. The "
-            "slot is the number of tokens in the request's last block, a copy's too; row b, block b and slot "
-            "b belong to one request."
+            "slot is the number of tokens in the request's last block before this one is counted; row b, "
+            "block b and slot b belong to one request."
         )
     return ""
 

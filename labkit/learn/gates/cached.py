@@ -34,6 +34,10 @@ def held_by(engine: InferenceEngine) -> Iterator[Held]:
 # --- records ------------------------------------------------------------------------------------------
 
 
+def _blocks(count: int) -> str:
+    return f"{count} block{'s' * (count != 1)}"
+
+
 def wrong_record(engine: InferenceEngine) -> str:
     """The first block whose record does not say what its place in a sequence makes of it."""
     manager = engine.kv_manager
@@ -41,7 +45,7 @@ def wrong_record(engine: InferenceEngine) -> str:
         for layer_idx, block_ids in enumerate(holder.block_ids_per_layer):
             if len(block_ids) != manager.blocks_for(holder.num_tokens):
                 return (
-                    f"layer {layer_idx}, {name} holds {len(block_ids)} blocks for {holder.num_tokens} "
+                    f"layer {layer_idx}, {name} holds {_blocks(len(block_ids))} for {holder.num_tokens} "
                     f"tokens, expected {manager.blocks_for(holder.num_tokens)} of {manager.block_size} slots."
                 )
             for place, block_id in enumerate(block_ids):
@@ -130,5 +134,6 @@ TRUE_RECORDS = Invariant(
 STORED = Invariant(
     "the cache holds each token's own key and value",
     wrong_number,
-    "Row b of a layer's keys and of its values goes behind request b's last token, in that layer.",
+    "Row b of a layer's keys and of its values goes behind request b's last token, in that layer. What is in "
+    "a block is copied before the write, not after.",
 )

@@ -1,10 +1,10 @@
 """A rung's gate: whether an engine with the reader's part in it still is that engine."""
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import torch
 
@@ -19,7 +19,7 @@ from labkit.model.tokenizer import WordTokenizer
 from labkit.options import EngineOptions
 
 TEXTS = ("To be, or not to be", "O", "KING HENRY VI:\nWhat news from Warwick?", "To be, or not to be")
-NUM_TOKENS = 24  # of each text
+NUM_TOKENS = 24  # of each text, at most
 SEEDS = (0, 1, 2)  # of the schedules
 NUM_MOVES = 80  # of a schedule
 EOS = 66  # ends a text of the small model, in its middle, for a request that stops on it
@@ -50,33 +50,33 @@ class Gate:
     under random schedules the invariants hold, every block is accounted for and every request gets its
     tokens; text goes on as on the rung below and in transformers.
 
-    below: the options of the rung below. part: the option whose part the reader writes. watches: what looks
-    into the engine while a schedule is played. samplings: of the schedules' requests, in turn. trials: the
-    lesson's own, made first. costs: trials of what a right engine may not cost, made last.
+    parts: the options whose parts the reader writes. below: the options of the rung below; below_name: what a
+    report calls it. watches: what looks into the engine while a schedule is played. samplings: of the
+    schedules' requests, in turn. trials: the lesson's own, made first. costs: trials of what a right engine
+    may not cost, made last. num_tokens: of each text that is compared, at most NUM_TOKENS; few where a kernel
+    of the reader's is interpreted.
     """
 
-    part: str
+    parts: tuple[str, ...]
     below: EngineOptions
     invariants: tuple[Invariant, ...] = ()
     watches: tuple[Watch, ...] = ()
     samplings: tuple[SamplingParams, ...] = (GREEDY,)
     trials: tuple[Trial, ...] = ()
     costs: tuple[Trial, ...] = ()
+    num_tokens: int = NUM_TOKENS
+    below_name: str = "the rung below"
 
-    def check(self, build: Build) -> Report:
-        """Prove an engine's part. It never raises, but for an interrupt."""
-        for trial in (*self.trials, self._schedules, self._same_text, *self.costs):
-            try:
-                trial(build)
-            except Unattempted:
-                return Report(False, f"{self.part}: not attempted yet.")
-            except BrokenContract as broken:
-                return Report(False, f"{self.part} breaks a contract. {broken}")
-            except Exception as error:
-                return Report(False, f"{self.part} {raised(error)}")
-        return Report(
-            True,
-            f"{self.part}: right. {len(SEEDS)} random schedules, the rung below's text and transformers'.",
+    def check(self, build: Build, *own: str) -> Report:
+        """Prove an engine's part, or parts. It never raises, but for an interrupt.
+
+        own: those of `parts` that are the reader's in this engine, for the report; by default all.
+        """
+        trials = (*self.trials, self._schedules, self._same_text, *self.costs)
+        return proven(
+            " with ".join(own or self.parts),
+            [partial(trial, build) for trial in trials],
+            f"{len(SEEDS)} random schedules, {self.below_name}'s text and transformers'.",
         )
 
     def _schedules(self, build: Build) -> None:
@@ -102,22 +102,39 @@ class Gate:
             cache=CacheConfig(block_size=4),
             scheduler=SchedulerConfig(max_batch_size=len(TEXTS)),
         )
-        made = _texts(engine)
-        _compare_texts(made, texts_of(self.below), "on the rung below")
+        made = _texts(engine, self.num_tokens)
+        _compare_texts(made, texts_of(self.below), f"on {self.below_name}")
         _compare_texts(made, transformers_texts(), "in transformers")
+
+
+def proven(noun: str, trials: Iterable[Callable[[], None]], proof: str) -> Report:
+    """What the reader's part, called `noun`, is said to be: right, with what was looked at, or the first
+    contract that a trial found broken. It never raises, but for an interrupt."""
+    for trial in trials:
+        try:
+            trial()
+        except Unattempted:
+            return Report(False, f"{noun}: not attempted yet.")
+        except BrokenContract as broken:
+            return Report(False, f"{noun} breaks a contract. {broken}")
+        except Exception as error:
+            return Report(False, f"{noun} {raised(error)}")
+    return Report(True, f"{noun}: right. {proof}")
 
 
 def raised(error: Exception) -> str:
     """An error of the reader's code in a sentence, with the line of theirs where it came from."""
     links: list[BaseException] = [error]
-    while cause := links[-1].__cause__:  # Triton's interpreter raises its own error from a kernel's
+    while cause := links[-1].__cause__:  # Triton's interpreter wraps a kernel's error in one of its own
         links.append(cause)
     frames = [frame for link in links for frame in traceback.extract_tb(link.__traceback__)]
     lines = [
         f.line for f in frames if PACKAGE_PARTS not in f.filename and not f.filename.startswith(INSTALLED)
     ]
     line = f", at `{lines[-1]}`" if lines and lines[-1] else ""
-    return f"raised {type(error).__name__}: {one_line(str(error))}{line}"
+    told = next((link for link in links if type(link).__name__ != "InterpreterError"), error)
+    message = one_line(str(told))
+    return f"raised {type(told).__name__}{f': {message}' if message else ''}{line}"
 
 
 # --- what is compared with -----------------------------------------------------------------------------
@@ -154,7 +171,7 @@ def tokens_alone(options: EngineOptions, prompt: tuple[int, ...], params: Sampli
 @cache
 def texts_of(options: EngineOptions) -> tuple[tuple[int, ...], ...]:
     """How the trained model goes on with TEXTS."""
-    return _texts(InferenceEngine(trained_model(), options, device="cpu", dtype=torch.float32))
+    return _texts(InferenceEngine(trained_model(), options, device="cpu", dtype=torch.float32), NUM_TOKENS)
 
 
 @cache
@@ -165,14 +182,15 @@ def transformers_texts() -> tuple[tuple[int, ...], ...]:
     return tuple(transformers_tokens(model, [model.tokenizer.encode(text) for text in TEXTS], NUM_TOKENS))
 
 
-def _texts(engine: InferenceEngine) -> tuple[tuple[int, ...], ...]:
-    completions = engine.generate(TEXTS, SamplingParams(NUM_TOKENS, stop_on_eos=False))
+def _texts(engine: InferenceEngine, num_tokens: int) -> tuple[tuple[int, ...], ...]:
+    completions = engine.generate(TEXTS, SamplingParams(num_tokens, stop_on_eos=False))
     return tuple(completion.token_ids for completion in completions)
 
 
 def _compare_texts(made: Sequence[tuple[int, ...]], expected: Sequence[tuple[int, ...]], where: str) -> None:
     decode = trained_model().tokenizer.decode
-    for text, tokens, wanted in zip(TEXTS, made, expected, strict=True):
+    for text, tokens, all_wanted in zip(TEXTS, made, expected, strict=True):
+        wanted = all_wanted[: len(tokens)]
         pairs = enumerate(zip(tokens, wanted, strict=True))
         place = next((i for i, (token, other) in pairs if token != other), None)
         if place is not None:

@@ -99,7 +99,18 @@ class InFlight:
                     f"{request.request_id}, whose last token of {request.params.max_new_tokens} is made or "
                     "in flight already. Count the token in flight to its session."
                 )
+        self._check_nobody_is_left_out(launched)
         return launched
+
+    def _check_nobody_is_left_out(self, launched: Launched) -> None:
+        for request, session in self.scheduler.running.items():
+            account = self._accounts.get(session) or Account(request, len(request.output_token_ids))
+            if session not in launched.sessions and account.num_left > 0:
+                raise BrokenContract(
+                    f"whoever has a token to make is launched: step {launched.number} is launched without "
+                    f"request {request.request_id}, which may make {account.num_left} more behind what is "
+                    "made and in flight. A token in flight counts for the session that it was launched for."
+                )
 
     def _has_launched(self, launched: Launched) -> None:
         self._num_launched += 1

@@ -1,16 +1,17 @@
 """What holds where each request's state lies on the device (rung 06 and above), looked at in every launch."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 
 from torch import Tensor
 
 from labkit.engine import InferenceEngine, InferenceSession, SamplingParams
 from labkit.engine.request import Request, RunningRequests
 from labkit.engine.sampling import as_int64
-from labkit.engine.step.slots import LARGEST_TOP_K, DeviceSlots
+from labkit.engine.step.slots import LARGEST_TOP_K, SlotState
 from labkit.learn.exercise import BrokenContract
-from labkit.watch.replaced import replaced
+from labkit.watch.replaced import noting, replaced
 
 # Requests of a schedule: a stale temperature, seed or number of draws makes other tokens.
 MIXED = (
@@ -20,6 +21,8 @@ MIXED = (
     SamplingParams(temperature=1.2, top_k=5, seed=2**40, stop_on_eos=False),
 )
 OF_A_SLOT = ("context_lens", "last_token_ids", "temperatures", "top_ks", "top_ps", "seeds", "draws")
+SENT_ONCE = (*OF_A_SLOT, "block_tables", "slot_mapping")  # not sent again while it is as the device has it
+SENDS = ("send_mapping", "send_states", "send_rows")
 UNTOUCHED = -9  # stands in what must not be sent
 
 
@@ -44,7 +47,7 @@ def on_host(request: Request, session: InferenceSession) -> dict[str, int | floa
     return state
 
 
-def check_mapping(slots: DeviceSlots, requests: Sequence[Request]) -> list[int]:
+def check_mapping(slots: SlotState, requests: Sequence[Request]) -> list[int]:
     """The slot of each request of a step. Raises BrokenContract if two share one, or a row has none."""
     padding_slot = len(slots.slot_mapping)
     mapping = slots.slot_mapping.tolist()
@@ -72,7 +75,7 @@ def check_mapping(slots: DeviceSlots, requests: Sequence[Request]) -> list[int]:
     return mapping[: len(requests)]
 
 
-def check_state(slots: DeviceSlots, request: Request, session: InferenceSession, slot: int) -> None:
+def check_state(slots: SlotState, request: Request, session: InferenceSession, slot: int) -> None:
     """Raise BrokenContract if a slot is not what the host knows of its request."""
     manager = session.kv_manager
     for name, expected in on_host(request, session).items():
@@ -97,30 +100,36 @@ def check_state(slots: DeviceSlots, request: Request, session: InferenceSession,
 
 
 class Launches:
-    """Proves, in each launch of a step, that the device knows what the host knows, and that it was told
-    nothing that it knew.
+    """Proves, in each launch of a step, that the device knows what the host knows, and that of `sent_once`,
+    some names of SENT_ONCE, it was told nothing that it knew.
 
     What the device knows already is hidden while the slots are updated: what is there again was sent.
     """
 
-    def __init__(self, engine: InferenceEngine) -> None:
-        self.slots: DeviceSlots = engine.decode_step.slots
+    def __init__(self, engine: InferenceEngine, sent_once: Collection[str] = SENT_ONCE) -> None:
+        self.slots: SlotState = engine.decode_step.slots
+        self._sent_once = sent_once
         self._slot_of: dict[InferenceSession, int] = {}  # of the last launch
         self._request_of: dict[InferenceSession, Request] = {}
+        self._known: dict[InferenceSession, int] = {}  # of them, those that the device knew before this one
+        self._launched: dict[object, Request] = {}  # by session, those of this launch
         self._last: list[InferenceSession] = []  # the sessions of the last launch that was not undone
         self._hidden: list[tuple[str, str, Tensor, Tensor]] = []  # what, whose, a view, what was in it
 
     @contextmanager
     def watching(self, engine: InferenceEngine) -> Iterator[None]:
         """Inside the block, every launch is proven."""
-        with (
-            replaced(engine.decode_step, "launch", self._launching),
-            replaced(engine.decode_step, "start", self._starting),
-        ):
+        with ExitStack() as stack:
+            stack.enter_context(replaced(engine.decode_step, "launch", self._launching))
+            stack.enter_context(replaced(engine.decode_step, "start", self._starting))
+            for name in SENDS if isinstance(self.slots, SlotState) else ():
+                checked = noting(partial(self._check_whom, name))
+                stack.enter_context(replaced(self.slots, name, checked))
             yield
 
     def _launching(self, inner: Callable) -> Callable:
         def launch(running: RunningRequests) -> object:
+            self._launched = {session: request for request, session in running.items()}
             self._hide(running)
             try:
                 return inner(running)
@@ -134,6 +143,7 @@ class Launches:
             needless = self._sent_though_hidden()
             self._restore()
             mapping = check_mapping(self.slots, requests)
+            self._check_slots_are_kept(dict(zip(sessions, mapping, strict=True)))
             for request, session, slot in zip(requests, sessions, mapping, strict=True):
                 check_state(self.slots, request, session, slot)
             self._check_who_is_known(sessions)
@@ -148,6 +158,36 @@ class Launches:
             return inner(requests, sessions, *about)
 
         return start
+
+    def _check_whom(self, name: str, whom: Collection[object]) -> None:
+        """Whether each of those that are sent is a session of the launch, has a slot, and comes once."""
+        sessions = list(whom.values() if isinstance(whom, dict) else whom)
+        for place, session in enumerate(sessions):
+            if session not in self._launched:
+                raise BrokenContract(
+                    f"sessions of the step are sent: {name} got a {type(session).__name__}, expected sessions"
+                    f"{', as the values of a dictionary' if name == 'send_states' else ''}."
+                )
+            who = f"request {self._launched[session].request_id}"
+            if session not in self.slots.slot_of:
+                raise BrokenContract(
+                    f"who is sent has a slot: {name} was called for {who}, which has none in slot_of. Every "
+                    "session of the step gets one first."
+                )
+            if session in sessions[:place]:
+                raise BrokenContract(
+                    f"what is sent goes once: {name} was called for {who} twice in one call. Who joins may "
+                    "have changed, too, and a list of blocks changes in each table."
+                )
+
+    def _check_slots_are_kept(self, slot_of: dict[InferenceSession, int]) -> None:
+        for session, slot in self._known.items():
+            if slot_of[session] != slot:
+                raise BrokenContract(
+                    f"a request keeps its slot: request {self._request_of[session].request_id} had slot "
+                    f"{slot} in the last step and has slot {slot_of[session]} now. Who is known stays where "
+                    "it is, whoever joins or leaves: else all that is there would have to be sent again."
+                )
 
     def _check_who_is_known(self, sessions: list[InferenceSession]) -> None:
         for session in sessions:
@@ -170,6 +210,7 @@ class Launches:
     def _hide(self, running: RunningRequests) -> None:
         sessions = list(running.values())
         known = {s: slot for s, slot in self._slot_of.items() if s in sessions and self.slots.knows(s)}
+        self._known = known
         for session, slot in known.items():
             whose = f"request {self._request_of[session].request_id} (slot {slot})"
             for name in OF_A_SLOT:
@@ -180,8 +221,9 @@ class Launches:
             self._hide_one("slot_mapping", "the same requests", self.slots.slot_mapping)
 
     def _hide_one(self, name: str, whose: str, there: Tensor) -> None:
-        self._hidden.append((name, whose, there, there.clone()))
-        there.fill_(UNTOUCHED)
+        if name in self._sent_once:
+            self._hidden.append((name, whose, there, there.clone()))
+            there.fill_(UNTOUCHED)
 
     def _sent_though_hidden(self) -> str:
         for name, whose, there, _ in self._hidden:
@@ -196,9 +238,9 @@ class Launches:
 
 
 @contextmanager
-def launches_proven(engine: InferenceEngine) -> Iterator[tuple[()]]:
+def launches_proven(engine: InferenceEngine, sent_once: Collection[str] = SENT_ONCE) -> Iterator[tuple[()]]:
     """Inside the block, every launch of the engine's is proven as `Launches` says."""
-    with Launches(engine).watching(engine):
+    with Launches(engine, sent_once).watching(engine):
         yield ()
 
 

@@ -14,7 +14,8 @@ from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.resident import OF_A_SLOT
 from labkit.watch.replaced import noting, replaced
 
-OF_THE_SLOTS = (*OF_A_SLOT, "slot_mapping", "block_tables")
+ONLY_READ = ("slot_mapping", "block_tables")
+OF_THE_SLOTS = (*ONLY_READ, *OF_A_SLOT)
 OF_THE_POOL = ("k_cache", "v_cache")
 CLOSE = {"rtol": 1e-3, "atol": 1e-4}  # keys and values; a product of more rows may add in another order
 
@@ -41,11 +42,14 @@ class SameStep:
             self._put_back(before)
             made = inner(batch_size, max_context_len, is_greedy)
             self._check_shape(made, tokens)
+            self._check_it_ran(before)
             self._check_addresses()
+            for name in ONLY_READ:
+                self._check_slots(name, expected[name])
             for name in OF_THE_POOL:
                 self._check_pool(name, expected[name])
             self._check_tokens(made, tokens)
-            for name in OF_THE_SLOTS:
+            for name in OF_A_SLOT:
                 self._check_slots(name, expected[name])
             return made
 
@@ -77,7 +81,15 @@ class SameStep:
             there = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
             raise BrokenContract(
                 f"a step makes a token per request: it made {there} for a batch of {len(expected)}, expected "
-                f"{tuple(expected.shape)}. Rows that pad a batch are nobody's, and each request has its own."
+                f"{tuple(expected.shape)}. Rows that pad a batch belong to no request, and each request "
+                "has its own."
+            )
+
+    def _check_it_ran(self, before: dict[str, Tensor]) -> None:
+        if all(torch.equal(tensor, before[name]) for name, tensor in self._tensors().items()):
+            raise BrokenContract(
+                "a step runs on the device: lengths, last tokens, keys and values are all as they were "
+                "before it. What makes the tokens was not launched, or not on the engine's own tensors."
             )
 
     def _check_tokens(self, made: Tensor, expected: Tensor) -> None:
@@ -86,7 +98,8 @@ class SameStep:
             raise BrokenContract(
                 f"a step makes the plain step's tokens: row {row} of {len(expected)} ({whose}) is token "
                 f"{made[row].item()}, expected {expected[row].item()}. They are made anew in each step, from "
-                "the slots as they are then, and drawn where the request draws."
+                "the slots as they are then, and drawn where the request draws. A replay leaves them where "
+                "its capture did."
             )
 
     def _check_addresses(self) -> None:

@@ -34,6 +34,13 @@ class Invariant(NamedTuple):
     hint: str
 
 
+def prove(engine: InferenceEngine, invariants: Iterable[Invariant]) -> None:
+    """Raise BrokenContract that tells what is off, if an invariant does not hold."""
+    for name, off, hint in invariants:
+        if wrong := off(engine):
+            raise BrokenContract(f"{name}: {wrong} {hint}")
+
+
 class Schedule:
     """Random moves on one engine, the same for the same seed.
 
@@ -92,9 +99,7 @@ class Schedule:
                 "a step that fails leaves all as it was before: after this one not every block is accounted "
                 "for."
             )
-        for name, off, hint in self.invariants:
-            if wrong := off(self.engine):
-                raise BrokenContract(f"{name}: {wrong} {hint}")
+        prove(self.engine, self.invariants)
         try:
             self.engine.check_integrity()
         except AssertionError as error:

@@ -1,6 +1,7 @@
 """Trials of what writes a batch's keys and values into their slots: every number of a pool, compared."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
@@ -9,8 +10,10 @@ from torch._ops import OpOverload
 
 from labkit.kvcache.kv_write import KVWrite, is_constant
 from labkit.learn.answers import one_line
-from labkit.learn.exercise import BrokenContract
-from labkit.learn.gates.gate import Build, Trial, small_model
+from labkit.learn.exercise import BrokenContract, Unattempted
+from labkit.learn.gates.gate import Build, Trial, raised, small_model
+from labkit.learn.gates.kernel_hints import kernel_hint
+from labkit.watch.accesses import WRITE, KernelRun, Stray, record_accesses
 from labkit.watch.operators import OperatorMode, tensors_of
 
 NUM_LAYERS, NUM_BLOCKS, BLOCK_SIZE = 3, 6, 4
@@ -66,6 +69,15 @@ CASES = (
     Case(2, 1, 192, (0, 1), (0, 5), (0, 0)),  # more than a program may want to move at a time
 )
 
+PAIRS = (  # writes of one part, one after the other
+    (Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (2, 0, 1)), Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (3, 1, 2))),
+    (Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (2, 0, 1)), Case(3, 2, 16, (0, 1, 2), (5, 1, 2), (2, 0, 1))),
+    (Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (2, 0, 1)), Case(3, 2, 16, (0, 1, 2), (4, 3, 2), (2, 0, 1))),
+    (Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (2, 0, 1)), Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (2, 3, 1))),
+    (Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (1, 1, 1)), Case(3, 2, 16, (0, 1, 2), (4, 3, 2), (1, 1, 1))),
+    (Case(4, 2, 16, (0, 2), (4, 1), (1, 2)), Case(4, 2, 16, (1, 2), (4, 1), (1, 2))),
+)
+
 
 def right_slots(path_of: PathOf) -> Trial:
     """A trial: each key and value is in its slot, all others are as they were, and the path is the right
@@ -77,7 +89,35 @@ def right_slots(path_of: PathOf) -> Trial:
     def trial(build: Build) -> None:
         kv_write, device = _built(build)
         for case in CASES:
-            _try(kv_write, case, path_of(case.is_whole, is_constant(case.pos)), device)
+            path = path_of(case.is_whole, is_constant(case.pos))
+            _try(kv_write, case, path, device)
+            if device.type == "cuda":  # and now that it is known to be harmless, compiled
+                _try(kv_write, case, path, device, recorded=False)
+
+    return trial
+
+
+def right_again(path_of: PathOf) -> Trial:
+    """A trial: a second write, which differs from the first in one of its lists, goes where its own lists
+    say; what was kept of the first must not be used for it. A wrong first write is left to `right_slots`.
+
+    path_of: as `right_slots` takes it.
+    """
+
+    def trial(build: Build) -> None:
+        kv_write, device = _built(build)
+        for first, second in PAIRS:
+            try:
+                _try(kv_write, first, path_of(first.is_whole, is_constant(first.pos)), device)
+            except BrokenContract:
+                return
+            try:
+                _try(kv_write, second, path_of(second.is_whole, is_constant(second.pos)), device)
+            except BrokenContract as broken:
+                raise BrokenContract(
+                    "a write goes by its own lists, and by none that was kept of another: after a write to "
+                    f"slots {list(first.pos)} of blocks {list(first.block_idx)}, {broken}"
+                ) from broken
 
     return trial
 
@@ -88,29 +128,51 @@ def _built(build: Build) -> tuple[KVWrite, torch.device]:
 
 
 @torch.inference_mode()
-def _try(kv_write: KVWrite, case: Case, expected_path: str, device: torch.device) -> None:
+def _try(
+    kv_write: KVWrite, case: Case, expected_path: str, device: torch.device, recorded: bool = True
+) -> None:
+    """Raises BrokenContract for the first thing about a write that is off. recorded: kernels are interpreted,
+    each access is looked at, and none that runs out of memory is made."""
     like = torch.Generator().manual_seed(0)
     shape = (NUM_LAYERS, NUM_BLOCKS, case.num_heads, BLOCK_SIZE, case.head_dim)
     before = [torch.randn(shape, generator=like).to(device) for _ in range(2)]
     k_cache, v_cache = (pool.clone() for pool in before)
     new = _laid_out_by_a_model(case, like).to(device)  # [B, 3, H, D]
-    key_new, value_new = new[:, 1], new[:, 2]
-    path = kv_write.write(k_cache[LAYER], v_cache[LAYER], key_new, value_new, *case.indices)
-    _compare("key", k_cache, before[0], key_new, case)
-    _compare("value", v_cache, before[1], value_new, case)
-    if path != expected_path:
-        raise BrokenContract(
-            f"the path is told: {case}, `write` returned {one_line(repr(path))}, expected "
-            f"{expected_path!r}. {HINTS[expected_path]}"
-        )
+    key_new, value_new = new[:, 1], _side_by_side(new[:, 2])  # of different strides
+    with record_accesses() if recorded else nullcontext([]) as runs:
+        try:
+            path = kv_write.write(k_cache[LAYER], v_cache[LAYER], key_new, value_new, *case.indices)
+        except Unattempted:
+            raise
+        except Exception as error:  # whatever the reader's code raises
+            hint = kernel_hint(error) or ("" if case.is_whole else f" {PART}")
+            raise BrokenContract(
+                f"every write can be made: {case}, `write` {raised(error)}.{hint}"
+            ) from error
+    strays = [(run, stray) for run in runs for stray in run.strays()]
+    for run, stray in strays:
+        if stray.kind == WRITE:  # which explains what is not in its slot
+            raise _told(run, stray, case)
+    other_path = "" if path == expected_path else _other_path(path, expected_path)
+    _compare("key", k_cache, before[0], key_new, case, other_path)
+    _compare("value", v_cache, before[1], value_new, case, other_path)
+    for run, stray in strays:
+        raise _told(run, stray, case)
+    if other_path:
+        raise BrokenContract(f"the path is told: {case}, {other_path}")
 
 
+def _other_path(path: object, expected: str) -> str:
+    return f"`write` returned {one_line(repr(path))}, expected {expected!r}. {HINTS[expected]}"
+
+
+PART = "Here a part of the batch is written: it has more rows than the lists have entries."
 HINTS = {
-    "full_batch": "Where the whole batch is at one position, blocks alone differ: batch_idx is 0, 1, 2, … "
-    "and the position is a number.",
+    "full_batch": "Where the whole batch is written to one slot, blocks alone differ: batch_idx is 0, 1, "
+    "2, … (a `range`, which equals no list), and the slot is a number.",
     "identity_pos": "Where the whole batch is written, batch_idx is 0, 1, 2, … and need not be sent; "
-    "positions differ.",
-    "generic": "Here the kernel needs the batch, the blocks and the positions.",
+    "slots differ.",
+    "generic": "Here the kernel needs the rows of the batch, the blocks and the slots.",
 }
 
 
@@ -121,8 +183,15 @@ def _laid_out_by_a_model(case: Case, like: torch.Generator) -> Tensor:
     return torch.randn(count + SLACK, generator=like)[:count].view(shape)
 
 
-def _compare(noun: str, pool: Tensor, before: Tensor, new: Tensor, case: Case) -> None:
-    """Raises BrokenContract for the first number of a pool [L, N, H, block_size, D] that is off."""
+def _side_by_side(new: Tensor) -> Tensor:
+    """The same numbers [B, H, D], those of two requests side by side, with memory of ours behind the last."""
+    copy = new.new_zeros(new.numel() + SLACK)[: new.numel()].view(new.shape)
+    return copy.copy_(new)
+
+
+def _compare(noun: str, pool: Tensor, before: Tensor, new: Tensor, case: Case, other_path: str) -> None:
+    """Raises BrokenContract for the first number of a pool [L, N, H, block_size, D] that is off. other_path:
+    what to say of a path that is not the right one; empty if it is."""
     expected = before.clone()
     owners = {}
     for b, block, slot in zip(case.batch_idx, case.block_idx, case.pos, strict=True):
@@ -136,19 +205,47 @@ def _compare(noun: str, pool: Tensor, before: Tensor, new: Tensor, case: Case) -
     place = (layer_idx, block, head, slot, d)
     there, wanted, was = (float(numbers[place]) for numbers in (pool, expected, before))
     owner = owners.get((layer_idx, block, slot))
-    where = f"layer {layer_idx - LAYER:+}, " if layer_idx != LAYER else ""
-    at = f"{where}slot {slot} of block {block}, head {head}, number {d} of {case.head_dim}"
+    at = f"{_place(place)} of {case.head_dim}"
     if owner is None:
+        why = MASK if case.is_whole else f"{PART} What is not named is left alone."
         raise BrokenContract(
             f"no slot is touched but those that are named: {case}, the {noun} in {at}, was {was:.3f} and is "
-            f"{there:.3f} now, expected no change. Past a head's last number comes the next slot: a mask "
-            "keeps a block of numbers inside of the head. A request that is not named is left alone."
+            f"{there:.3f} now, expected no change. {why}"
         )
     untouched = " (nothing was written)" if there == was else ""
+    elsewhere = ((pool == wanted) & (before != wanted)).nonzero().tolist()
+    went = f" (it went to {_place(elsewhere[0])})" if elsewhere else ""
     raise BrokenContract(
         f"each named request's {noun} is in its slot: {case}, the {noun} of request {owner} in {at}, is "
-        f"{there:.3f}{untouched}, expected {wanted:.3f}. The i-th of batch_idx, block_idx and pos belong "
-        "together; keys and values have strides of their own."
+        f"{there:.3f}{untouched}, expected {wanted:.3f}{went}. "
+        + (other_path or (EVERY_HEAD if head and untouched else ENTRIES))
+    )
+
+
+MASK = (
+    "Past a head's last number comes the next slot: a mask keeps a block of numbers inside of the head. A "
+    "request that is not named is left alone."
+)
+ENTRIES = (
+    "The i-th of batch_idx, block_idx and pos belong together; keys and values have strides of their own."
+)
+EVERY_HEAD = "Every head is written: by a program of its own, or by one that goes over all of them."
+
+
+def _place(index: Sequence[int]) -> str:
+    layer_idx, block, head, slot, d = index
+    where = f"layer {layer_idx - LAYER:+}, " if layer_idx != LAYER else ""
+    return f"{where}slot {slot} of block {block}, head {head}, number {d}"
+
+
+def _told(run: KernelRun, stray: Stray, case: Case) -> BrokenContract:
+    """An access that met no element of its tensor, as a sentence."""
+    tensor = f"{stray.tensor}, {list(run.layouts[stray.tensor].shape)}"
+    return BrokenContract(
+        f"a kernel touches the elements of its tensors and nothing else: {case}, program {stray.program} of "
+        f"{run.kernel} {stray.kind}s {stray.offset:,} numbers from the first of {tensor}, where no element "
+        f"of it is; the grid is {run.grid}. A mask stops the lanes past a head's end, of a load as of a "
+        "store; and each index goes with its own stride."
     )
 
 
@@ -214,7 +311,8 @@ def far_blocks(build: Build) -> None:
         for block in (0, *case.block_idx):
             pool[block] = 0
         new = torch.full((2, case.batch_size, H, D), 7, dtype=torch.uint8, device=device)
-        kv_write.write(k_layer, v_layer, new[0], new[1], *case.indices)
+        with record_accesses() if device.type == "cpu" else nullcontext():  # nothing outside is touched
+            kv_write.write(k_layer, v_layer, new[0], new[1], *case.indices)
         if not (pool[far, :, :, case.pos[0]] == 7).all():
             at = "in block 0" if pool[0].any() else "not there"
             raise BrokenContract(

@@ -157,7 +157,7 @@ def test_a_norm_that_is_put_into_the_wrong_layer_would_be_seen():
     engine = make_engine(random_model(CONFIGS["2 layers"]), PLAIN_OPTIONS)
     compared = compare_logits(engine)
     step = engine.decode_step.device_step
-    step._layers.reverse()
+    step.layers.reverse()
     engine.generate(PROMPTS[:1], SamplingParams(3))
     with pytest.raises(AssertionError):
         assert_logits_are_close(compared, bound=1e-4)

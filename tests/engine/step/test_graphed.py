@@ -132,6 +132,21 @@ def test_all_graphs_are_captured_when_the_step_is_made_and_none_in_the_middle_of
     assert not runs
 
 
+def test_workspaces_are_cleared_before_captures_and_behind_them_even_where_one_fails(monkeypatch):
+    """Or later work would use what lies in the pool of graphs that are gone."""
+    cleared = []
+    stub = SimpleNamespace(
+        cuda=FakeCuda(),
+        _C=SimpleNamespace(_cuda_clearCublasWorkspaces=lambda: cleared.append(gc.isenabled())),
+        inference_mode=torch.inference_mode,
+    )
+    monkeypatch.setattr(graphed, "torch", stub)
+    with pytest.raises(ZeroDivisionError), graphed.cuda_captures(lambda *about: 1 / 0) as capture:
+        assert cleared == [True] and not gc.isenabled()
+        capture(2, True)
+    assert cleared == [True, True] and gc.isenabled()
+
+
 def pad_steps(engine: InferenceEngine) -> list[tuple[int, int]]:
     """What graphs do, without graphs: each step is one of the next larger bucket. Batch and bucket, noted."""
     device_step = engine.decode_step.device_step

@@ -5,11 +5,9 @@ from functools import partial
 import pytest
 import torch
 
-from labkit import LADDER, InferenceEngine, lab
-from labkit.errors import OptionError
-from labkit.kvcache import CachedBlockTables
+from labkit import LADDER, InferenceEngine
 from labkit.learn.exercise import BrokenContract
-from labkit.learn.gates import GATES, Gate
+from labkit.learn.gates import Gate
 from labkit.learn.gates.gate import raised, small_model, texts_of, transformers_texts
 from labkit.learn.gates.schedule import Invariant
 
@@ -28,9 +26,18 @@ def test_the_references_are_the_same_text():
 
 @pytest.mark.slow
 def test_an_engine_that_holds_passes():
-    report = Gate("block_tables", LADDER["00"].options).check(engine_of)
+    report = Gate(("block_tables",), LADDER["00"].options).check(engine_of)
     assert report.ok
     assert repr(report) == "block_tables: right. 3 random schedules, the rung below's text and transformers'."
+
+
+def test_of_several_parts_a_report_names_those_that_are_the_readers():
+    def broken(model, **settings):
+        raise BrokenContract("Refused.")
+
+    gate = Gate(("layer_tables", "kv_write"), LADDER["06"].options)
+    assert gate.check(broken).text == "layer_tables with kv_write breaks a contract. Refused."
+    assert gate.check(broken, "kv_write").text == "kv_write breaks a contract. Refused."
 
 
 def test_an_invariant_that_is_off_is_told_with_its_hint_and_the_moves():
@@ -39,7 +46,7 @@ def test_an_invariant_that_is_off_is_told_with_its_hint_and_the_moves():
         lambda engine: "two run." if len(engine.scheduler.running) > 1 else "",
         "One is enough.",
     )
-    report = Gate("block_tables", LADDER["00"].options, (crowded,)).check(engine_of)
+    report = Gate(("block_tables",), LADDER["00"].options, (crowded,)).check(engine_of)
     assert not report.ok
     assert report.text.startswith(
         "block_tables breaks a contract. at most one request runs: two run. One is enough."
@@ -54,7 +61,7 @@ def test_a_lost_block_is_told():
         engine.kv_manager.free = lambda block_ids: free(block_ids[:-1])
         return engine
 
-    text = Gate("block_tables", LADDER["00"].options).check(leaks).text
+    text = Gate(("block_tables",), LADDER["00"].options).check(leaks).text
     assert "breaks a contract. every block is accounted for: reference counts differ from holders" in text
 
 
@@ -65,7 +72,7 @@ def test_a_wrong_token_is_told_with_the_one_expected():
         engine.decode_step.sample = lambda *about: [(token + 1) % 97 for token in sample(*about)]
         return engine
 
-    text = Gate("block_tables", LADDER["00"].options).check(off_by_one).text
+    text = Gate(("block_tables",), LADDER["00"].options).check(off_by_one).text
     assert (
         "breaks a contract. tokens: new token 1 of request" in text
         and "what it gets when it is alone" in text
@@ -81,7 +88,7 @@ def test_text_that_goes_on_differently_is_told_in_words():
             engine.decode_step.sample = lambda *about: [token ^ 1 for token in sample(*about)]
         return engine
 
-    text = Gate("block_tables", LADDER["00"].options).check(other_text).text
+    text = Gate(("block_tables",), LADDER["00"].options).check(other_text).text
     assert "text: new token 1 after 'To be, or not to be' is" in text and "on the rung below" in text
 
 
@@ -89,7 +96,7 @@ def test_an_error_names_the_line_of_the_readers_that_raised_it():
     def broken(model, **settings):
         return torch.zeros(2) @ torch.zeros(3)
 
-    report = Gate("block_tables", LADDER["00"].options).check(broken)
+    report = Gate(("block_tables",), LADDER["00"].options).check(broken)
     assert not report.ok and report.text.startswith("block_tables raised RuntimeError: ")
     assert report.text.endswith(", at `return torch.zeros(2) @ torch.zeros(3)`")
 
@@ -98,7 +105,7 @@ def test_an_error_inside_an_installed_package_names_the_readers_line_too():
     def broken(model, **settings):
         return torch.nn.Linear(2, "three")
 
-    text = Gate("block_tables", LADDER["00"].options).check(broken).text
+    text = Gate(("block_tables",), LADDER["00"].options).check(broken).text
     assert text.endswith(', at `return torch.nn.Linear(2, "three")`')
 
 
@@ -109,7 +116,7 @@ def test_an_error_that_another_one_caused_names_the_line_of_the_first():
         except KeyError as error:
             raise RuntimeError("wrapped") from error
 
-    text = Gate("block_tables", LADDER["00"].options).check(broken).text
+    text = Gate(("block_tables",), LADDER["00"].options).check(broken).text
     assert text == 'block_tables raised RuntimeError: wrapped, at `return settings["missing"]`'
 
 
@@ -117,24 +124,23 @@ def test_a_lessons_own_trials_come_first_and_are_told():
     def refuses(build):
         raise BrokenContract(f"two heads: {build(small_model()).model.config.num_heads}, expected 3.")
 
-    gate = Gate("block_tables", LADDER["00"].options, trials=(refuses,))
+    gate = Gate(("block_tables",), LADDER["00"].options, trials=(refuses,))
     assert gate.check(engine_of).text == "block_tables breaks a contract. two heads: 2, expected 3."
 
 
 def test_an_error_without_a_line_is_told_all_the_same():
     assert raised(ValueError("odd\n  number")) == "raised ValueError: odd number"
+    assert raised(StopIteration()) == "raised StopIteration"
 
 
-@pytest.mark.parametrize("number", GATES)
-def test_a_gate_proves_its_own_part_and_no_other(number):
-    here, part = lab.start(number), GATES[number].part
-    other = "readback" if part == "kv_append" else "kv_append"
-    with pytest.raises(OptionError, match=rf"lesson {number} proves {part}: here\.check\({part}=\.\.\.\)"):
-        here.check(**{other: CachedBlockTables})
-    with pytest.raises(OptionError, match=f"lesson {number} proves {part}"):
-        here.check()
+def test_a_kernels_error_is_told_without_the_interpreters_wrapping():
+    class InterpreterError(Exception):
+        pass
 
-
-def test_a_lesson_without_a_gate_says_which_have_one():
-    with pytest.raises(OptionError, match=f"lesson 11 has no gate; those that have: {', '.join(GATES)}"):
-        lab.start("11").check(block_tables=CachedBlockTables)
+    try:
+        try:
+            raise ValueError("shapes differ")
+        except ValueError as error:
+            raise InterpreterError(repr(error)) from error
+    except InterpreterError as wrapped:
+        assert raised(wrapped) == 'raised ValueError: shapes differ, at `raise ValueError("shapes differ")`'

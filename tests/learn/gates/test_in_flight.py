@@ -46,3 +46,14 @@ def test_a_step_that_is_read_with_nothing_behind_it_is_told():
     engine.step()
     with flights_proven(engine), pytest.raises(BrokenContract, match="step 1 is read with nothing behind it"):
         engine.step()
+
+
+def test_a_request_that_is_left_out_of_a_launch_is_told():
+    engine = make_engine(options=LADDER["09"].options)
+    for _ in range(2):
+        engine.add_request((1, 2, 3), SamplingParams(9, stop_on_eos=False))
+    engine.step()
+    first = dict([*engine.scheduler.running.items()][:1])
+    told = "step 1 is launched without request 1, which may make 8 more"
+    with flights_proven(engine), pytest.raises(BrokenContract, match=told):
+        engine.decode_step.launch(first)

@@ -1,6 +1,7 @@
 """A step beside its plain twin: the package's are the same, and what differs is told with its place."""
 
 import pytest
+import torch
 from helpers import make_engine
 
 from labkit import LADDER, SamplingParams
@@ -54,6 +55,16 @@ def test_what_differs_is_told_with_its_place(engine):
             engine.step()
         engine.decode_step.slots.draws.zero_()
         pool.v_cache[1, 2, 0, 3, 0] = 0
+
+
+def test_a_step_that_changes_nothing_is_told(engine):
+    tokens = torch.zeros(1, dtype=torch.int64)
+    with (
+        replaced(engine.decode_step, "device_step", lambda _: lambda *about: tokens),
+        steps_proven(engine),
+        pytest.raises(BrokenContract, match=r"a step runs on the device: .* all as they were before it"),
+    ):
+        engine.step()
 
 
 def test_a_forward_that_python_runs_is_no_replay(engine):

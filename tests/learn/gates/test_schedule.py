@@ -6,7 +6,7 @@ from helpers import make_engine, tokens_alone
 from labkit import LADDER, SamplingParams
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import NUM_MOVES, SEEDS
-from labkit.learn.gates.schedule import GREEDY, Schedule, broken_behind
+from labkit.learn.gates.schedule import GREEDY, Invariant, Schedule, broken_behind, prove
 from labkit.watch import PlantedError
 
 
@@ -77,3 +77,11 @@ def test_a_contract_is_found_behind_the_error_that_followed_it():
             raise ValueError("nothing to undo")
     assert str(broken_behind(raised.value)) == "two share a slot."
     assert broken_behind(ValueError("by itself")) is None
+
+
+def test_the_first_invariant_that_is_off_is_told_with_its_hint():
+    holds = Invariant("this holds", lambda engine: "", "No hint.")
+    is_off = Invariant("that holds", lambda engine: "row 3 is 4, expected 5.", "Look at row 3.")
+    prove(make_engine(), (holds,))
+    with pytest.raises(BrokenContract, match=r"^that holds: row 3 is 4, expected 5\. Look at row 3\.$"):
+        prove(make_engine(), (holds, is_off, holds))

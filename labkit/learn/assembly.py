@@ -1,0 +1,100 @@
+"""An engine of any rung from the parts that the reader kept, with the package's where none is kept."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import pandas as pd
+import torch
+
+from labkit.engine import InferenceEngine
+from labkit.engine.parts import Part
+from labkit.ladder import LADDER
+from labkit.learn.gates import Report
+from labkit.learn.kept import Kept
+from labkit.learn.lessons import GATES
+from labkit.model import LanguageModel
+
+# By option, the first rung whose decode step no longer asks for its part, although the value has stayed.
+RETIRED = {"attention": "06", "kv_append": "06", "kv_write": "06", "block_info": "07"}
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """Kept parts, and the engines that they make. Nothing of the reader's runs before an engine is built."""
+
+    kept: Sequence[Kept]
+    _loaded: dict[Kept, Part] = field(default_factory=dict, repr=False, compare=False)
+
+    # --- queries: nothing is run ---------------------------------------------------------------------------
+
+    def kept_on(self, number: str) -> dict[str, Kept]:
+        """By option, the kept parts that an engine of this rung is built from: of each lesson's own part the
+        newest whose value of the option the rung still has."""
+        found = {}
+        for kept in sorted(self.kept, key=lambda kept: kept.lesson):
+            if kept.lesson <= number and _is_lessons_own(kept) and _is_used(kept, number):
+                found[kept.option] = kept
+        return found
+
+    def table(self) -> pd.DataFrame:
+        """A row per rung: what it changed, and which parts of its engine are yours."""
+        rows, below = {}, None
+        for number, rung in LADDER.items():
+            now = asdict(rung.options)
+            changed = [f"{n}: {now[n]}" for n in now if below and now[n] != below[n]]
+            mine = [f"{option} (lesson {kept.lesson})" for option, kept in self.kept_on(number).items()]
+            rows[number] = {
+                "rung": rung.title,
+                "what changed": ", ".join(changed),
+                "yours": ", ".join(mine) or "(the package's)",
+            }
+            below = now
+        return pd.DataFrame.from_dict(rows, orient="index")
+
+    # --- engines -------------------------------------------------------------------------------------------
+
+    def parts_on(self, number: str) -> dict[str, Part]:
+        """The parts themselves, by option. What the reader's files raise passes through."""
+        return {option: self._load(kept) for option, kept in self.kept_on(number).items()}
+
+    def engine(
+        self, number: str, model: LanguageModel, *, device: torch.device | str | None = None, **settings: Any
+    ) -> InferenceEngine:
+        """An engine of this rung; settings: as `InferenceEngine` takes them."""
+        options, parts = LADDER[number].options, self.parts_on(number)
+        return InferenceEngine(model, options, device=device, parts=parts, **settings)
+
+    def proven(self, device: torch.device | str) -> tuple["Assembly", Mapping[Kept, Report]]:
+        """The assembly of the parts that pass, and what the gates say.
+
+        Part by part, from the lowest rung up: the lesson's gate on an engine of the lesson's rung, which has
+        the new part and all before it that passed. It never raises, but for an interrupt.
+        """
+        reports: dict[Kept, Report] = {}
+        passed = Assembly((), self._loaded)
+        for kept in filter(_is_lessons_own, sorted(self.kept, key=lambda kept: kept.lesson)):
+            candidate = Assembly((*passed.kept, kept), self._loaded)
+
+            def build(model: LanguageModel, **settings: Any) -> InferenceEngine:
+                return candidate.engine(kept.lesson, model, device=device, **settings)  # noqa: B023
+
+            reports[kept] = GATES[kept.lesson].check(build)
+            if reports[kept].ok:
+                passed = candidate
+        return passed, reports
+
+    def _load(self, kept: Kept) -> Part:
+        if kept not in self._loaded:  # a class is one thing, however many engines have it
+            self._loaded[kept] = kept.load()
+        return self._loaded[kept]
+
+
+def _is_lessons_own(kept: Kept) -> bool:
+    gate = GATES.get(kept.lesson)
+    return gate is not None and kept.option in gate.parts
+
+
+def _is_used(kept: Kept, number: str) -> bool:
+    value, own_value = (getattr(LADDER[n].options, kept.option) for n in (number, kept.lesson))
+    return value == own_value and number < RETIRED.get(kept.option, "99")

@@ -1,0 +1,1 @@
+"""Before lesson 00: how a CPU drives a GPU."""

@@ -1,0 +1,78 @@
+"""A chain of small kernels: when the host launches each of them, and when the GPU runs it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from labkit.show.schedule import Busy
+
+# When each kernel begins, from when its launch is done (microseconds) and what a kernel takes.
+Begins = Callable[[Sequence[float], float], Sequence[float]]
+
+WORDS = {"launch": "host: launches a kernel", "gpu": "GPU: runs the kernel of that number"}
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A step of `kernels` equal kernels, each of which needs the one before.
+
+    host_us, gpu_us: microseconds that a launch takes the host, and a kernel the GPU. read_back: the host
+    reads a number of each step's last kernel before it goes on. The copy of that number takes no time here,
+    and the queue between the two has no end.
+    """
+
+    kernels: int
+    host_us: float
+    gpu_us: float
+    read_back: bool = False
+
+    @property
+    def step_us(self) -> float:
+        """Microseconds from the end of one step to the end of the next."""
+        slower = max(self.host_us, self.gpu_us)
+        if self.read_back:
+            return self.host_us + (self.kernels - 1) * slower + self.gpu_us
+        return self.kernels * slower
+
+    @property
+    def host_share(self) -> float:
+        """The part of a step in which the host launches, 0 to 1."""
+        return self.kernels * self.host_us / self.step_us
+
+    @property
+    def gpu_share(self) -> float:
+        """The part of a step in which the GPU runs a kernel, 0 to 1."""
+        return self.kernels * self.gpu_us / self.step_us
+
+    def __str__(self) -> str:
+        return (
+            f"{self.step_us:,.0f} µs per step, host busy {100 * self.host_share:.0f} %, "
+            f"GPU {100 * self.gpu_share:.0f} %"
+        )
+
+
+def kernel_begins(issued: Sequence[float], gpu_us: float) -> list[float]:
+    """When each kernel of a stream begins: after its launch, and after the kernel before it."""
+    begins: list[float] = []
+    for launched in issued:
+        free = begins[-1] + gpu_us if begins else 0.0
+        begins.append(max(launched, free))
+    return begins
+
+
+def schedule(chain: Chain, num_steps: int, begins: Begins = kernel_begins) -> list[Busy]:
+    """What the host and the GPU do in the first steps of a chain; kernels are numbered through.
+
+    begins: says when each kernel begins, for those launched so far.
+    """
+    issued: list[float] = []
+    host = 0.0
+    for _ in range(num_steps):
+        for _ in range(chain.kernels):
+            host += chain.host_us
+            issued.append(host)
+        if chain.read_back:
+            host = max(host, begins(issued, chain.gpu_us)[-1] + chain.gpu_us)
+    launches = [Busy("host", "launch", i, end - chain.host_us, end) for i, end in enumerate(issued)]
+    starts = begins(issued, chain.gpu_us)
+    kernels = [Busy("GPU", "gpu", i, start, start + chain.gpu_us) for i, start in enumerate(starts)]
+    return [*launches, *kernels]

@@ -1,0 +1,1 @@
+"""Before lesson 03: how a GPU runs a kernel."""

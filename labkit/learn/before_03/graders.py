@@ -1,0 +1,228 @@
+"""The graders of the page before lesson 03: what a kernel of the reader's loads, stores and computes."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.checks import shown
+from labkit.kernels.triton_runtime import triton_status
+from labkit.learn.before_03.record import Access, record
+from labkit.learn.exercise import MOST_LINES, BrokenContract, EndlessLoop, Unattempted, limited_lines
+from labkit.learn.gates.gate import raised
+from labkit.learn.gates.kernel_hints import kernel_hint
+
+GUARD = 64  # numbers before and behind a tensor, when Triton itself runs the kernel
+OFF = (
+    "Where the mask is off, `tl.load` gives anything (here nan), and what is computed from that is anything, "
+    "too. Its argument `other` says what to put there."
+)
+UNTOUCHED = -77.0  # in `out` and around it, before a kernel runs
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a kernel: how many programs, on which numbers, and what must be in `out` afterwards."""
+
+    what: str  # in words
+    num_programs: int
+    x: Tensor  # flat
+    constants: Mapping[str, int]
+    expected: Tensor
+
+    def record(self, kernel: Any, out: Tensor | None = None) -> list[Access]:
+        """What each program loads and stores. out: where the numbers go; thrown away by default."""
+        out = torch.empty_like(self.expected) if out is None else out
+        return record(kernel, (self.num_programs,), {"x": self.x.clone(), "out": out}, self.constants)
+
+
+@dataclass(frozen=True)
+class KernelExercise:
+    """A kernel for the reader to write: kernel(x_ptr, out_ptr, *constants).
+
+    A launch is recorded by hand first, so that what is wrong can be told by program and place; then Triton
+    runs it, where it can.
+    """
+
+    name: str
+    launches: tuple[Launch, ...]
+    hint: str  # for a number that is wrong
+
+    def grade(self, kernel: Any) -> str:
+        """One line: right, or the first contract that a launch breaks. It never raises."""
+        if not isinstance(getattr(kernel, "fn", kernel), FunctionType):
+            return f"{self.name}: expected a kernel, a function with `@triton.jit`, not {shown(kernel)}."
+        for launch in self.launches:
+            try:
+                with limited_lines(MOST_LINES):
+                    self._check(kernel, launch)
+            except Unattempted:
+                return f"{self.name}: not attempted yet."
+            except BrokenContract as broken:
+                return f"{self.name}: wrong. With {launch.what}, {broken}"
+            except EndlessLoop:
+                return f"{self.name}: wrong. With {launch.what}, a program does not end. Is there a loop?"
+            except Exception as error:
+                return f"{self.name}: wrong. With {launch.what}, it {raised(error)}.{kernel_hint(error)}"
+        return f"{self.name}: right, all {len(self.launches)} launches."
+
+    def _check(self, kernel: Any, launch: Launch) -> None:
+        out = torch.full_like(launch.expected, UNTOUCHED)
+        accesses = launch.record(kernel, out)
+        sizes = {"x": len(launch.x), "out": len(out)}
+        stores = [access for access in accesses if access.kind == "store"]
+        _check_ends(stores, sizes)
+        _check_stored_once(stores, len(out))
+        self._check_numbers(out, launch)
+        _check_ends([access for access in accesses if access.kind == "load"], sizes)
+        if triton_status().mode != "off":
+            if not hasattr(kernel, "fn"):
+                raise BrokenContract("Triton cannot launch it: a kernel has `@triton.jit` above its `def`.")
+            self._check_numbers(run(kernel, launch), launch)
+
+    def _check_numbers(self, out: Tensor, launch: Launch) -> None:
+        wrong = (~torch.isclose(out, launch.expected)).nonzero().flatten().tolist()
+        if wrong:
+            place = wrong[0]
+            found, wanted = float(out[place]), float(launch.expected[place])
+            raise BrokenContract(
+                f"out[{place}] is {found:g}, expected {wanted:g} ({len(wrong)} of {len(out)} are wrong). "
+                f"{OFF if math.isnan(found) else self.hint}"
+            )
+
+
+def run(kernel: Any, launch: Launch) -> Tensor:
+    """Launch a kernel by Triton, on tensors with memory of ours around them, and return `out`. Raises
+    BrokenContract for a number that was stored outside of it."""
+    device = "cuda" if triton_status().mode == "native" else "cpu"
+    x, out = (
+        torch.full((count + 2 * GUARD,), UNTOUCHED, device=device)
+        for count in (len(launch.x), len(launch.expected))
+    )
+    inside_x, inside_out = x[GUARD:-GUARD], out[GUARD:-GUARD]
+    inside_x.copy_(launch.x)
+    kernel[(launch.num_programs,)](inside_x, inside_out, *launch.constants.values())
+    around = torch.cat([out[:GUARD], out[-GUARD:]])
+    if (around != UNTOUCHED).any():
+        raise BrokenContract("Triton's run stored outside of `out`.")
+    return inside_out.cpu()
+
+
+def _check_ends(accesses: list[Access], sizes: Mapping[str, int]) -> None:
+    for kind, program, tensor, places in accesses:
+        size = sizes[tensor]
+        beyond = [place for place in places if not 0 <= place < size]
+        if beyond:
+            does, harm = (
+                ("stores", "overwrites what belongs to others")
+                if kind == "store"
+                else ("loads", "reads anything, or is stopped with an illegal address")
+            )
+            raise BrokenContract(
+                f"program {program[0]} {does} {_named(tensor, beyond)}, but {tensor} ends with "
+                f"{tensor}[{size - 1}]. A GPU then {harm}. The mask must be off for these."
+            )
+
+
+def _check_stored_once(stores: list[Access], size: int) -> None:
+    owners: dict[int, list[int]] = {place: [] for place in range(size)}
+    for _, program, tensor, places in stores:
+        for place in places if tensor == "out" else ():
+            owners[place].append(program[0])
+    for place, programs in owners.items():
+        if len(programs) > 1:
+            told = ", ".join(map(str, programs))
+            raise BrokenContract(
+                f"out[{place}] is stored {len(programs)} times, by the programs {told}: each program has "
+                "numbers of its own, and `tl.program_id(0)` says which program it is."
+            )
+    missing = [place for place, programs in owners.items() if not programs]
+    if missing:
+        raise BrokenContract(
+            f"no program stores {_named('out', missing)}. Together they must cover all {size} numbers."
+        )
+
+
+def _named(tensor: str, places: list[int]) -> str:
+    first = ", ".join(f"{tensor}[{place}]" for place in places[:3])
+    return f"{first} and {len(places) - 3} more" if len(places) > 3 else first
+
+
+# --- x + 1 -------------------------------------------------------------------------------------------------
+
+
+def add_one_launch(n: int, block: int) -> Launch:
+    """x + 1 on n numbers, `block` of them per program."""
+    num_programs = -(-n // block)
+    x = torch.arange(n, dtype=torch.float32) * 3
+    what = f"{n} numbers and {num_programs} program{'s' * (num_programs > 1)} of {block}"
+    return Launch(what, num_programs, x, {"n": n, "BLOCK": block}, x + 1)
+
+
+PLUS_ONE = "Each number of out is the number of x in the same place, plus 1."
+ADD_ONE_WHOLE = KernelExercise(
+    "add_one",
+    tuple(add_one_launch(n, block) for n, block in ((4, 4), (12, 4), (64, 16), (8, 8))),
+    PLUS_ONE,
+)
+ADD_ONE = KernelExercise(
+    "add_one",
+    tuple(add_one_launch(n, block) for n, block in ((12, 4), (10, 4), (1, 4), (4, 8), (100, 32), (33, 32))),
+    PLUS_ONE,
+)
+
+# --- rows of a matrix --------------------------------------------------------------------------------------
+
+SHAPES = ((4, 4, 4, 2, 4), (4, 8, 8, 4, 8), (4, 3, 3, 2, 4), (4, 4, 6, 2, 4), (5, 6, 8, 2, 8))
+
+
+def rows_launch(values: Tensor, expected: Tensor, stride: int, block_rows: int, block_columns: int) -> Launch:
+    """A launch on a matrix [rows, columns] whose rows begin `stride` numbers apart; between them lie others.
+
+    expected: a number per row.
+    """
+    rows, columns = values.shape
+    matrix = torch.full((rows, stride), 1000.0)
+    matrix[:, :columns] = values
+    num_programs = -(-rows // block_rows)
+    what = (
+        f"{rows} rows of {columns} numbers, {stride} apart, and {num_programs} "
+        f"program{'s' * (num_programs > 1)} of {block_rows} rows"
+    )
+    constants = {
+        "num_rows": rows,
+        "num_columns": columns,
+        "stride": stride,
+        "BLOCK_ROWS": block_rows,
+        "BLOCK_COLUMNS": block_columns,
+    }
+    return Launch(what, num_programs, matrix.flatten(), constants, expected)
+
+
+def row_sums_launch(rows: int, columns: int, stride: int, block_rows: int, block_columns: int) -> Launch:
+    """The sums of the rows of 1, 2, 3, ..."""
+    values = 1 + torch.arange(rows * columns, dtype=torch.float32).view(rows, columns)
+    return rows_launch(values, values.sum(1), stride, block_rows, block_columns)
+
+
+def row_maxes_launch(rows: int, columns: int, stride: int, block_rows: int, block_columns: int) -> Launch:
+    """The largest numbers of the rows of -1, -2, -3, ..."""
+    values = -1 - torch.arange(rows * columns, dtype=torch.float32).view(rows, columns)
+    return rows_launch(values, values.amax(1), stride, block_rows, block_columns)
+
+
+ROW = "A row begins `stride` numbers behind the row above, and has `num_columns` numbers"
+ROW_SUMS = KernelExercise(
+    "row_sums",
+    tuple(row_sums_launch(*shape) for shape in SHAPES),
+    f"{ROW}; what is not in the row must count as 0.",
+)
+ROW_MAXES = KernelExercise(
+    "row_maxes",
+    tuple(row_maxes_launch(*shape) for shape in SHAPES),
+    f"{ROW}; what is not in the row must never be the largest.",
+)

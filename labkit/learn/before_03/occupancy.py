@@ -1,0 +1,93 @@
+"""How many programs of a kernel a GPU holds at a time, and what that means for its memory."""
+
+from dataclasses import dataclass
+
+THREADS = 32  # of a warp
+REGISTER_UNIT = 256  # registers are handed out to a warp in pieces of so many
+
+
+@dataclass(frozen=True)
+class GPU:
+    """Limits of a GPU; all but the first, the L2 cache and the memory are those of one multiprocessor."""
+
+    name: str
+    multiprocessors: int
+    registers: int  # of 32 bits
+    shared_kb: int
+    reserved_kb: int  # of shared memory, for each program
+    warps: int
+    programs: int
+    l2_mb: int
+    memory_gb: int
+
+
+# Of compute capability 9.0: NVIDIA's Hopper Tuning Guide, section "Occupancy" and "Unified Shared
+# Memory/L1/Texture Cache", and the CUDA C++ Programming Guide, table "Technical Specifications per Compute
+# Capability" (https://docs.nvidia.com/cuda/hopper-tuning-guide/). Of the H100 with SXM5: NVIDIA's white paper
+# "H100 Tensor Core GPU Architecture".
+H100 = GPU(
+    "H100",
+    multiprocessors=132,
+    registers=65_536,
+    shared_kb=228,
+    reserved_kb=1,
+    warps=64,
+    programs=32,
+    l2_mb=50,
+    memory_gb=80,
+)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A launch: how many programs, and what each takes of its multiprocessor while it runs.
+
+    registers: per thread.
+    """
+
+    programs: int
+    warps: int = 4
+    registers: int = 32
+    shared_kb: int = 0
+
+    def room(self, gpu: GPU = H100) -> dict[str, int]:
+        """How many of these programs a multiprocessor holds, as far as each of its limits goes."""
+        per_warp = -(-THREADS * self.registers // REGISTER_UNIT) * REGISTER_UNIT
+        return {
+            "programs": gpu.programs,
+            "warps": gpu.warps // self.warps,
+            "registers": gpu.registers // (self.warps * per_warp),
+            "shared memory": gpu.shared_kb // (self.shared_kb + gpu.reserved_kb),
+        }
+
+    def fit(self, gpu: GPU = H100) -> int:
+        """How many of these programs a multiprocessor holds at a time; 0 if one takes more than there is."""
+        return min(self.room(gpu).values())
+
+    def occupancy(self, gpu: GPU = H100) -> float:
+        """The warps that a full multiprocessor holds, as a part of those that it could hold, 0 to 1."""
+        return self.fit(gpu) * self.warps / gpu.warps
+
+    def waves(self, gpu: GPU = H100) -> list[list[int]]:
+        """How many programs run on each multiprocessor, a list per wave: as if all programs took the same
+        time, so that the next ones begin when all are done. Raises ValueError if not even one fits."""
+        fit, left = self.fit(gpu), self.programs
+        if not fit:
+            raise ValueError(f"no program fits: {self.room(gpu)}")
+        waves = []
+        while left:
+            now = min(left, fit * gpu.multiprocessors)
+            share, more = divmod(now, gpu.multiprocessors)
+            waves.append([share + (i < more) for i in range(gpu.multiprocessors)])
+            left -= now
+        return waves
+
+    def busy_share(self, gpu: GPU = H100) -> float:
+        """The places for programs that are taken, of those of all waves, 0 to 1."""
+        return self.programs / (len(self.waves(gpu)) * self.fit(gpu) * gpu.multiprocessors)
+
+
+def bytes_in_flight(bandwidth: float, latency_ns: float) -> float:
+    """Bytes that must be on their way at a time, so that a memory which answers after `latency_ns` delivers
+    `bandwidth` bytes per second: Little's law."""
+    return bandwidth * latency_ns * 1e-9

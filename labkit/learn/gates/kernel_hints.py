@@ -1,0 +1,19 @@
+"""What to do about an error that Triton raises from a kernel of the reader's: a sentence."""
+
+HINTS = {  # by what the error's text has in it
+    "ambiguous": "Two masks are joined by `&`, with brackets around each.",  # torch, of a mask as one truth
+    "arange's arguments must be": "`tl.arange` takes constants alone: what differs from program to program "
+    "is added to its row.",
+    "must match the size of tensor": "A column, `[:, None]`, and a row, `[None, :]`, make a rectangle.",
+    "has no attribute 'scalar'": "A kernel is launched with its grid in square brackets: "
+    "`kernel[grid](...)`.",  # Triton's interpreter
+    "outside of the scope of a kernel": "A kernel is launched with its grid in square brackets: "
+    "`kernel[grid](...)`.",  # Triton's compiler
+    "Unsupported ptr type": "`tl.load` and `tl.store` take a pointer; a number that a kernel is given is "
+    "used as it is.",
+}
+
+
+def kernel_hint(error: Exception) -> str:
+    """What helps against an error of a kernel, with a space before it; empty if nothing is known."""
+    return next((f" {hint}" for text, hint in HINTS.items() if text in str(error)), "")

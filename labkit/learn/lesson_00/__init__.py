@@ -1,0 +1,1 @@
+"""Lesson 00: an honest paged engine."""

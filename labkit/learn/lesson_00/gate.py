@@ -1,0 +1,181 @@
+"""Lesson 00: attention over a paged cache."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from labkit.engine.step.host import DecodeStep
+from labkit.kernels import PagedAttentionFunction
+from labkit.ladder import LADDER
+from labkit.learn.exercise import BrokenContract
+from labkit.learn.gates.gate import Build, Gate, small_model
+from labkit.learn.lesson_00.probe import (
+    BLOCK_SIZE,
+    CONTEXT_LENS,
+    NUM_SLOTS,
+    TABLES,
+    Probe,
+    make_probe,
+    place_of,
+    slots_of,
+    token_in,
+)
+from labkit.learn.lesson_00.suspects import SUSPECTS, by_hand
+
+TOLERANCE = 1e-4  # of a weight: a sum in another order is right, too
+LARGE = 200  # times the query: without subtracting the largest score, exp() of the others is infinite
+
+
+# --- trials --------------------------------------------------------------------------------------------
+
+
+def reads_its_own_tokens(build: Build) -> None:
+    """Attention of three requests over a cache in which every weight can be read from the result."""
+    attention, probe = part_of(build)
+    out, expected = called(attention, probe), by_hand(probe)
+    wrong = first_wrong(out, expected)
+    if wrong is None:
+        return
+    for told, attend in SUSPECTS:
+        if first_wrong(out, attend(probe)) is None:
+            raise BrokenContract(told.format(D=probe.query.shape[2]))
+    b, h = wrong
+    raise BrokenContract(next(complaints(b, h, out[b, h], expected[b, h])))
+
+
+def ignores_empty_slots(build: Build) -> None:
+    """The same with NaN in all slots that hold no token."""
+    attention, probe = part_of(build)
+    if wrong := first_wrong(called(attention, probe.with_nan()), by_hand(probe)):
+        b, h = wrong
+        raise BrokenContract(
+            f"a slot without a token may hold anything: request {b}, head {h}: with NaN in the empty slots "
+            "the result is another. A weight of 0 is not enough, because 0 times NaN is NaN: leave such "
+            "values out, or put 0 in their place."
+        )
+
+
+def survives_large_scores(build: Build) -> None:
+    """The same with a query so large that exp() of a score is infinite."""
+    attention, probe = part_of(build)
+    large = replace(probe, query=LARGE * probe.query)
+    out, expected = called(attention, large), by_hand(large)
+    if wrong := first_wrong(out, expected):
+        b, h = wrong
+        mark = int(expected[b, h].argmax())
+        raise BrokenContract(
+            f"large scores are right, too: request {b}, head {h}: with a query {LARGE} times as long the "
+            f"largest weight is {out[b, h, mark]:.3f}, expected {expected[b, h, mark]:.3f}. exp() of a large "
+            "score is infinite: subtract the text's largest score from all of them first. The weights stay "
+            "the same."
+        )
+
+
+def part_of(build: Build) -> tuple[PagedAttentionFunction, Probe]:
+    """The reader's attention, and a probe where its engine computes."""
+    engine = build(small_model(), dtype=torch.float32)
+    assert isinstance(engine.decode_step, DecodeStep), "rung 00 keeps its state on the host"
+    return engine.decode_step.attention, make_probe(engine.device)
+
+
+def called(attention: PagedAttentionFunction, probe: Probe) -> Tensor:
+    """The attention's result. Raises BrokenContract if it is no tensor as expected, or if an argument was
+    changed."""
+    given = probe.copy()
+    with torch.inference_mode():
+        out = attention(*vars(given).values())
+    for name, before in vars(probe).items():
+        if isinstance(before, Tensor) and not torch.equal(
+            getattr(given, name).nan_to_num(), before.nan_to_num()
+        ):
+            raise BrokenContract(
+                f"attention only reads: it changed its argument {name}. The engine appends the new keys and "
+                "values later."
+            )
+    shape = tuple(probe.query.shape)
+    if not isinstance(out, Tensor) or tuple(out.shape) != shape or out.dtype != probe.query.dtype:
+        what = f"{list(out.shape)} {out.dtype}" if isinstance(out, Tensor) else type(out).__name__
+        raise BrokenContract(
+            f"the result is like the query, [B, H, D], here {list(shape)} {probe.query.dtype}. It is {what}."
+        )
+    return out
+
+
+def first_wrong(out: Tensor, expected: Tensor) -> tuple[int, int] | None:
+    """The first request and head whose result differs; NaN differs from all."""
+    wrong = ~((out - expected).abs() <= TOLERANCE).all(dim=2)
+    return tuple(wrong.nonzero()[0].tolist()) if wrong.any() else None
+
+
+# --- what is wrong ---------------------------------------------------------------------------------------
+
+
+def complaints(b: int, h: int, found: Tensor, expected: Tensor) -> Iterator[str]:
+    """What is wrong with the weights of a request and head, [D] each, the plainest first."""
+    who = f"request {b}, head {h}"
+    own, held = NUM_SLOTS + b, slots_of(b)
+    strangers = [
+        mark for mark in (found.abs() > TOLERANCE).nonzero()[:, 0].tolist() if mark not in (*held, own)
+    ]
+    if strangers:
+        yield stranger(b, who, strangers, found)
+    if found[own] == 0:
+        yield (
+            f"the new token sees itself: {who}: its own token has weight 0, expected {expected[own]:.3f}. "
+            "Its key and value are not in the cache yet: they come as key_new and value_new."
+        )
+    for token, mark in enumerate(held):
+        if found[mark] == 0:
+            yield (
+                f"every token of the text takes part: {who}: token {token} ({place_of(mark)}) has weight 0, "
+                f"expected {expected[mark]:.3f}. A text of {len(held)} tokens has the positions 0 to "
+                f"{len(held) - 1}. A block is [H, block_size, D]: its heads come before its slots."
+            )
+    if abs(found.sum() - 1) > TOLERANCE or found.min() < 0:
+        yield (
+            f"weights are a softmax, none is below 0 and they add up to 1: {who}: they add up to "
+            f"{found.sum():.3f}, and the least is {found.min():.3f}. Divide by the sum over this request's "
+            "tokens. What is masked has the score -inf before the softmax, so that it adds nothing to the "
+            "sum."
+        )
+    mark = int((found - expected).abs().argmax())
+    token = "its own token" if mark == own else f"token {held.index(mark)} ({place_of(mark)})"
+    yield (
+        f"a weight is the softmax of query · key / √D: {who}: {token} has weight {found[mark]:.3f}, expected "
+        f"{expected[mark]:.3f}."
+    )
+
+
+def stranger(b: int, who: str, strangers: list[int], found: Tensor) -> str:
+    """A slot that a request has no business with, and the contract that says so."""
+    mark = strangers[0]
+    if mark >= NUM_SLOTS:
+        return (
+            f"the new token sees itself: {who}: {place_of(mark)} has weight {found[mark]:.3f}, expected 0. "
+            f"Row {b} of key_new and value_new is request {b}'s."
+        )
+    has = f"{place_of(mark)}, which holds {token_in(mark)}, has weight {found[mark]:.3f}, expected 0."
+    if mark // BLOCK_SIZE in TABLES[b]:
+        return (
+            f"a text ends at its context length: {who}: {has} Request {b} has {CONTEXT_LENS[b]} tokens in "
+            f"the cache, positions 0 to {CONTEXT_LENS[b] - 1}; the rest of its last block holds none of them."
+        )
+    if all(abs(found[slot]) > TOLERANCE for slot in slots_of(b)):
+        return (
+            f"a text ends at its context length: {who}: {has} Its text is shorter than the longest one. What "
+            "its row of the table has behind its last block is padding, and 0 is a block like any other."
+        )
+    return (
+        f"a token is read from the block that its request's row of the table names: {who}: {has} Row {b} of "
+        f"the table begins with {list(TABLES[b])}: position 0 is in slot 0 of block {TABLES[b][0]}."
+    )
+
+
+GATE = Gate(
+    ("attention",),
+    LADDER["00"].options,
+    trials=(reads_its_own_tokens, ignores_empty_slots, survives_large_scores),
+    below_name="the plain engine",
+)

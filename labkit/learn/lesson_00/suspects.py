@@ -1,0 +1,91 @@
+"""Lesson 00: what a wrong attention may have done, each computed, so that its result can be recognized."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from torch import Tensor
+
+from labkit.learn.lesson_00.pieces import paged_attention
+from labkit.learn.lesson_00.probe import Probe
+
+
+class Suspect(NamedTuple):
+    """A mistake: the sentences that tell it, and the attention [B, H, D] that it makes of a probe."""
+
+    told: str  # {D} stands for the size of a head
+    attend: Callable[[Probe], Tensor]
+
+
+def by_hand(probe: Probe) -> Tensor:
+    """The right attention of a probe, [B, H, D]."""
+    return paged_attention()(**vars(probe))
+
+
+def over_root_of_length(probe: Probe) -> Tensor:
+    """The attention whose scores are divided by the root of the number of tokens."""
+    return paged_attention(weights=lambda query, keys: (keys @ query / len(keys) ** 0.5).softmax(0))(
+        **vars(probe)
+    )
+
+
+def scaled(probe: Probe, factor: float) -> Tensor:
+    """The attention whose scores are multiplied by a factor too many."""
+    return by_hand(replace(probe, query=factor * probe.query))
+
+
+def of_one_head(probe: Probe, *names: str) -> Tensor:
+    """The attention in which all heads have head 0's part of these tensors."""
+    tensors = {name: getattr(probe, name) for name in names}
+    return by_hand(replace(probe, **{name: t[:, :1].expand_as(t) for name, t in tensors.items()}))
+
+
+SCALE = "a score is query · key / √D: "
+OWN = "the new token has a key and a value of its own: "
+SUSPECTS = (
+    Suspect(
+        SCALE + "the scores were not divided by √D. D is the size of a head, {D} here.",
+        lambda probe: scaled(probe, probe.query.shape[2] ** 0.5),
+    ),
+    Suspect(
+        SCALE + "the scores were divided by D, which is {D} here, in place of its square root.",
+        lambda probe: scaled(probe, probe.query.shape[2] ** -0.5),
+    ),
+    Suspect(
+        SCALE + "the scores were divided by the root of the number of tokens. D is the size of a head, {D}.",
+        over_root_of_length,
+    ),
+    Suspect(
+        SCALE
+        + "all tokens of a text have the same weight. How well its key fits the query decides a weight.",
+        lambda probe: scaled(probe, 0),
+    ),
+    Suspect(
+        "values are added up: keys were. A key decides how much its token counts; its value is added.",
+        lambda probe: by_hand(replace(probe, value_new=probe.key_new, v_cache_layer=probe.k_cache_layer)),
+    ),
+    Suspect(
+        "a score compares the query with a key: it was compared with the value.",
+        lambda probe: by_hand(replace(probe, key_new=probe.value_new, k_cache_layer=probe.v_cache_layer)),
+    ),
+    Suspect(
+        OWN + "its key stands for its value. Behind the values of the text comes value_new.",
+        lambda probe: by_hand(replace(probe, value_new=probe.key_new)),
+    ),
+    Suspect(
+        OWN + "its value stands for its key. Behind the keys of the text comes key_new.",
+        lambda probe: by_hand(replace(probe, key_new=probe.value_new)),
+    ),
+    Suspect(
+        "each head has its own keys: head 0's were used for all.",
+        lambda probe: of_one_head(probe, "key_new", "k_cache_layer"),
+    ),
+    Suspect(
+        "each head has its own query: head 0's was used for all.",
+        lambda probe: of_one_head(probe, "query"),
+    ),
+    Suspect(
+        "each head has its own result: the last head's is in the place of all. Write out[b, h], not out[b].",
+        lambda probe: by_hand(probe)[:, -1:].expand_as(probe.query),
+    ),
+)

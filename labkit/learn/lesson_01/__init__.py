@@ -1,0 +1,1 @@
+"""Lesson 01: block-table cache."""

@@ -1,0 +1,249 @@
+"""Lesson 01: the exercises on signatures of rows, and on moves that make a row stale."""
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from labkit.engine import InferenceSession
+from labkit.kvcache import KVBlockManager
+from labkit.learn.answers import one_line, plain
+from labkit.learn.exercise import BrokenContract, Case, Exercise, answer_of
+
+Signature = tuple[int, int]  # the number of blocks, and the last one's id
+Move = tuple[str | int, ...]  # the name of an operation and its arguments
+OPERATIONS = {  # by name: how many arguments it has
+    "append": 1,
+    "replace_last": 1,
+    "replace": 2,
+    "truncate": 1,
+}
+NUM_BLOCKS = 10  # in the pool on which the moves are played
+
+
+def signature_of(block_ids: Sequence[int]) -> Signature:
+    """The number of blocks and the last one's id (-1 without blocks), which a session compares to know
+    whether its row of the block table is still right."""
+    return len(block_ids), block_ids[-1] if block_ids else -1
+
+
+# --- exercise 1 ----------------------------------------------------------------------------------------
+
+
+def must_be_made_anew(signature: Signature | None, block_ids: list[int]) -> bool:
+    """Whether a row must be made anew. signature: of the blocks when the row was made; None if it never
+    was."""
+    return signature_of(block_ids) != signature
+
+
+def draw_row(rng: random.Random) -> dict[str, Any]:
+    """Draw arguments of `must_be_made_anew`: a list of blocks, and the signature of what it may have been
+    before: equal, longer, shorter, empty, with another block, or never asked for."""
+    new_id, *block_ids = rng.sample(range(10), rng.randint(1, 6))
+    *rest, last_id = block_ids or [new_id]
+    before = rng.choice(
+        (
+            block_ids,
+            block_ids[:-1],
+            block_ids[-1:],
+            block_ids[::-1],
+            [*block_ids, new_id],
+            [*rest, new_id],
+            [new_id, *rest[1:], last_id],
+            [new_id, *rest, last_id],
+            [*rest[1:], last_id],
+            [],
+            None,
+        )
+    )
+    return {"signature": None if before is None else signature_of(before), "block_ids": block_ids}
+
+
+MUST_BE_MADE_ANEW = Exercise(
+    name="must_be_made_anew",
+    cases=(
+        Case(
+            {"signature": (2, 7), "block_ids": [3, 7]},
+            False,
+            "The token went into the last block, which had room: the same two blocks, so the row stands.",
+        ),
+        Case(
+            {"signature": (2, 7), "block_ids": [3, 7, 9]},
+            True,
+            "The last block was full and another was added: the row lacks block 9.",
+        ),
+        Case(
+            {"signature": (2, 7), "block_ids": [3, 9]},
+            True,
+            "Copy-on-write: as many blocks as before, but the last one is now a copy, block 9. The number "
+            "of blocks alone does not show it.",
+        ),
+        Case(
+            {"signature": (3, 5), "block_ids": [3, 5]},
+            True,
+            "The list was cut to one block and grew by block 5: the same last id, but fewer blocks. The "
+            "number of blocks is half of the signature.",
+        ),
+        Case(
+            {"signature": None, "block_ids": [3, 7]},
+            True,
+            "None: this row was never made, or was forgotten. Nothing in it can be used.",
+        ),
+        Case(
+            {"signature": (0, -1), "block_ids": []},
+            False,
+            "A session without blocks has no last id; its signature is (0, -1), and its row of zeros stands.",
+        ),
+        Case(
+            {"signature": (2, 7), "block_ids": []},
+            True,
+            "The list was emptied: its signature is now (0, -1), and was (2, 7).",
+        ),
+        Case(
+            {"signature": (2, 7), "block_ids": [3, 1]},
+            True,
+            "Copy-on-write takes any free block, so that the copy's id can be less than the old one's.",
+        ),
+        Case(
+            {"signature": (2, 7), "block_ids": [7, 3]},
+            True,
+            "Two blocks as before, and block 7 is one of them, but no longer the last: only the last counts.",
+        ),
+        Case(
+            {"signature": (2, 0), "block_ids": [9, 0]},
+            False,
+            "The last block is block 0, a block like any other, and not the largest: the row stands.",
+        ),
+    ),
+    solution=must_be_made_anew,
+    draw=draw_row,
+    drawn_hint="The row stands if the number of blocks and the last id are both as the signature has them; "
+    "without a block they are 0 and -1.",
+)
+
+
+# --- exercise 2 ----------------------------------------------------------------------------------------
+
+
+def make_moves(block_ids: list[int], moves: Any) -> None:
+    """Make the moves on the list of blocks, in place. They and their list can be any sequences. Raises
+    BrokenContract at the first that cannot be made."""
+    given = plain(moves)
+    if not isinstance(given, tuple) or any(isinstance(item, str) for item in given):
+        raise BrokenContract("Return a list of operations, such as [('append', 9)], even of one.")
+    for number, move in enumerate(given, start=1):
+        try:
+            _make(block_ids, move)
+        except BrokenContract as broken:
+            raise BrokenContract(f"Operation {number}: {broken}") from None
+
+
+def _make(block_ids: list[int], move: Any) -> None:
+    name, *numbers = move if isinstance(move, tuple) and move else (move,)
+    known = OPERATIONS.get(name) if isinstance(name, str) else None
+    if known is None:
+        raise BrokenContract(f"{move!r} is none of the operations {', '.join(OPERATIONS)}.")
+    if len(numbers) != known or not all(type(n) is int for n in numbers):
+        raise BrokenContract(f"{name!r} takes {known} whole number{'s' * (known > 1)}, but this is {move!r}.")
+    if name == "truncate":
+        if not 0 <= numbers[0] <= len(block_ids):
+            raise BrokenContract(f"{block_ids} cannot be cut to {numbers[0]} blocks.")
+        del block_ids[numbers[0] :]
+        return
+    *place, new_id = numbers
+    if not 0 <= new_id < NUM_BLOCKS:
+        raise BrokenContract(f"there is no block {new_id}; the pool has blocks 0 to {NUM_BLOCKS - 1}.")
+    if new_id in block_ids:
+        raise BrokenContract(f"block {new_id} is in {block_ids} already; a sequence holds a block once.")
+    if name == "append":
+        block_ids.append(new_id)
+        return
+    index = place[0] if place else len(block_ids) - 1
+    if not 0 <= index < len(block_ids):
+        raise BrokenContract(f"{block_ids} has no block at place {index}.")
+    block_ids[index] = new_id
+
+
+def session_on(manager: KVBlockManager, block_ids: Sequence[int]) -> InferenceSession:
+    """A session that names these blocks without holding them: the manager's reference counts stay as they
+    are."""
+    session = InferenceSession(manager)
+    session.block_ids_per_layer[0].extend(block_ids)
+    return session
+
+
+def row_of(session: InferenceSession) -> list[int]:
+    """The block ids that attention would read: the beginning of the session's row in the block table, as long
+    as its list of blocks."""
+    row = session.get_paged_block_table_row_cpu(layer_idx=0, offset=0)
+    return row[: len(session.block_ids_per_layer[0])].tolist()
+
+
+def play_moves(attempt: Callable, block_ids: list[int], free_ids: list[int]) -> dict[str, list[int]]:
+    """Make the attempt's moves on a session's list, and return the row that attention reads after them.
+    Raises BrokenContract if a move cannot be made, or if that row is right."""
+    moves = answer_of(attempt, block_ids=block_ids, free_ids=free_ids)
+    try:
+        return {"the row that attention reads": stale_row(block_ids, moves)}
+    except BrokenContract as broken:
+        raise BrokenContract(f"gave {one_line(repr(moves))}. {broken}") from None
+
+
+def stale_row(block_ids: list[int], moves: Any) -> list[int]:
+    """The row after the moves, by the package's block table cache; it is asked for before them, too, as two
+    decode steps would. Raises BrokenContract if the row is not stale."""
+    manager = KVBlockManager(
+        num_layers=1, num_heads=1, head_dim=1, block_size=4, max_blocks_per_layer=NUM_BLOCKS
+    )
+    session = session_on(manager, block_ids)
+    row_of(session)
+    now = session.block_ids_per_layer[0]
+    make_moves(now, moves)
+    row = row_of(session)
+    before, after = signature_of(block_ids), signature_of(now)
+    if before != after:
+        raise BrokenContract(
+            f"The signature changed from {before} to {after}, so the row was made anew and is right: "
+            f"{row}. The number of blocks and the last id must both end as they began."
+        )
+    if row == now:
+        raise BrokenContract(
+            f"The signature is the same, {after}, but so is the list, {now}: the row is not stale. "
+            "Some block before the last must be another one."
+        )
+    return row
+
+
+def break_the_row(block_ids: list[int], free_ids: list[int]) -> list[Move]:
+    """Moves that make a row stale: replace a block that is not the last, which neither the number of blocks
+    nor the last id shows."""
+    return [("replace", 0, free_ids[0])]
+
+
+def break_the_row_by_shrinking(block_ids: list[int], free_ids: list[int]) -> list[Move]:
+    """Moves that make a row stale: shrink by two blocks, and grow again to the same number of blocks and the
+    same last id."""
+    return [("truncate", len(block_ids) - 2), ("append", free_ids[0]), ("append", block_ids[-1])]
+
+
+def draw_list(rng: random.Random) -> dict[str, Any]:
+    """Draw arguments of `break_the_row`: a list of 2 to 6 blocks of the pool, and the free ones."""
+    ids = rng.sample(range(NUM_BLOCKS), NUM_BLOCKS)
+    length = rng.randint(2, 6)
+    return {"block_ids": ids[:length], "free_ids": ids[length:]}
+
+
+def list_to_break(*block_ids: int) -> Case:
+    """A case of `break_the_row` on these blocks. The row must read as before the moves, that is, be stale; if
+    it is not, `play_moves` says so, and the case needs no hint."""
+    free_ids = [i for i in range(NUM_BLOCKS) if i not in block_ids]
+    stale = {"the row that attention reads": list(block_ids)}
+    return Case({"block_ids": list(block_ids), "free_ids": free_ids}, stale, "")
+
+
+BREAK_THE_ROW = Exercise(
+    name="break_the_row",
+    cases=(list_to_break(3, 7, 5), list_to_break(2, 0, 1, 6), list_to_break(4, 8)),
+    solution=break_the_row,
+    draw=draw_list,
+    play=play_moves,
+)

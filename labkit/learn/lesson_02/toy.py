@@ -1,0 +1,108 @@
+"""Lesson 02: caches so small that each of their numbers can be read, and appends that run on them."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import pandas as pd
+import torch
+
+from labkit.engine import InferenceSession
+from labkit.engine.parts import Part
+from labkit.kvcache import KVBlockManager
+from labkit.show import PoolFrame
+from labkit.watch import replaced
+
+
+def readable_manager(num_blocks: int, device: torch.device | str = "cpu") -> KVBlockManager:
+    """A block manager of one layer and one head of one number, with blocks of 4 tokens: a token's key is its
+    number."""
+    return KVBlockManager(
+        num_layers=1,
+        num_heads=1,
+        head_dim=1,
+        block_size=4,
+        max_blocks_per_layer=num_blocks,
+        device=device,
+    )
+
+
+def readable_session(manager: KVBlockManager, prompt: Sequence[int]) -> InferenceSession:
+    """A session with this prompt in a readable cache: the key and the value of each token are its number."""
+    session = InferenceSession(manager)
+    numbers = torch.tensor(prompt, dtype=torch.float32, device=manager.k_cache.device)
+    numbers = numbers.view(1, 1, -1, 1)  # [L, H, T, D]
+    session.append_prompt(numbers, numbers)
+    return session
+
+
+def two_sharers(device: torch.device | str = "cpu") -> list[InferenceSession]:
+    """Two sessions that share a block with tokens 1 and 2, in a readable cache of three blocks."""
+    first = readable_session(readable_manager(3, device), [1, 2])
+    return [first, first.fork()]
+
+
+def append_step(part: Part, sessions: Sequence[InferenceSession], tokens: Sequence[int]) -> None:
+    """Append a token behind each session of a readable cache, as a decode step does by this kv_append part.
+
+    What the part raises passes through, and no session has counted its token then.
+    """
+    manager = sessions[0].kv_manager
+    new = torch.tensor(tokens, dtype=torch.float32, device=manager.k_cache.device).view(-1, 1, 1)  # [B, H, D]
+    part(manager).append(sessions, [new], [new])
+    for session in sessions:
+        session.num_tokens += 1
+
+
+def reads(session: InferenceSession) -> list[int]:
+    """The numbers of the tokens that attention would find behind a session's block table."""
+    keys, _ = session.dense_kv()
+    return keys.flatten().int().tolist()
+
+
+def session_table(sessions: Mapping[str, InferenceSession]) -> pd.DataFrame:
+    """A row per session, by name: its blocks, the tokens that the manager counts in them and that the session
+    counts, and the numbers that attention reads."""
+    rows = {
+        name: {
+            "blocks": str(session.block_ids_per_layer[0]),
+            "tokens in the records": session.kv_manager.num_tokens(session.block_ids_per_layer[0]),
+            "tokens the session counts": session.num_tokens,
+            "reads": str(reads(session)),
+        }
+        for name, session in sessions.items()
+    }
+    return pd.DataFrame(rows).T
+
+
+# --- what happens to the pool, moment by moment ----------------------------------------------------------
+
+
+def moments_of(part: Part) -> list[PoolFrame]:
+    """Two sharers, A and B, append tokens 10 and 20 by a part: the pool before, on both sides of each write,
+    and at the end."""
+    sessions = two_sharers()
+    manager = sessions[0].kv_manager
+    frames = [frame_of("before", sessions)]
+
+    def framing(inner: Callable) -> Callable:
+        def framed(*arguments: object) -> object:
+            frames.append(frame_of("blocks are ready", sessions))
+            path = inner(*arguments)
+            frames.append(frame_of("after the write", sessions))
+            return path
+
+        return framed
+
+    with replaced(manager.kv_write, "write", framing):
+        append_step(part, sessions, [10, 20])
+    return [*frames, frame_of("at the end", sessions)]
+
+
+def frame_of(title: str, sessions: Sequence[InferenceSession]) -> PoolFrame:
+    """A readable cache of at most two blocks in use, and which of the sessions A and B hold each."""
+    manager = sessions[0].kv_manager
+    slots = manager.k_cache[0, :2, 0, :, 0].int().tolist()  # of [L, N, H, block_size, D]
+    holders = tuple(
+        "".join(n for n, s in zip("AB", sessions, strict=True) if block in s.block_ids_per_layer[0])
+        for block in range(2)
+    )
+    return PoolFrame(title, tuple(map(tuple, slots)), holders)

@@ -1,0 +1,1 @@
+"""Lesson 03: Triton full-batch append."""

@@ -1,0 +1,60 @@
+"""Lesson 03: one layer's write, small enough to draw each number, and what a part launches for it."""
+
+from collections.abc import Sequence
+
+import torch
+
+from labkit.engine.parts import Part
+from labkit.kernels import kv_append_triton, kv_append_triton_full_batch
+from labkit.kvcache import FullBatchWrite
+from labkit.learn.gates.gate import raised
+from labkit.watch import KernelRun, record_accesses
+
+N, H, BLOCK_SIZE, D = 5, 2, 4, 6  # blocks, heads, slots, numbers in a head
+BLOCKS = (3, 0, 2)  # of the three requests
+DIMENSIONS = {  # by how many a tensor has
+    4: ("block", "head", "slot", "d"),
+    3: ("request", "head", "d"),
+    1: ("request",),
+}
+
+
+class TritonWrite(FullBatchWrite):
+    """The package's write by its kernels, in Triton's interpreter too."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self._full_batch, self._generic = kv_append_triton_full_batch, kv_append_triton
+
+
+def runs_of(part: Part, slots: Sequence[int], device: torch.device | str = "cpu") -> list[KernelRun]:
+    """What a part for `kv_write` launches to write three requests to these slots of BLOCKS: each launch, with
+    what its programs read and write."""
+    generator = torch.Generator().manual_seed(0)
+    k_cache, v_cache = torch.zeros(2, N, H, BLOCK_SIZE, D, device=device)
+    qkv = torch.randn(len(BLOCKS), 3, H, D, generator=generator).to(device)  # as the model makes them
+    with record_accesses() as runs:
+        part(torch.device(device)).write(
+            k_cache, v_cache, qkv[:, 1], qkv[:, 2], range(len(BLOCKS)), list(BLOCKS), list(slots)
+        )
+    return runs
+
+
+def launched(part: Part, slots: Sequence[int], device: torch.device | str = "cpu") -> str:
+    """How many kernels, of how many programs, a part launches for the toy's write."""
+    try:
+        runs = runs_of(part, slots, device)
+    except Exception as error:  # whatever the reader's code raises
+        return f"kernels launched for the toy's write: not counted, because it {raised(error)}"
+    grids = " and ".join(f"{len(run.programs)} programs, grid {run.grid}" for run in runs)
+    return f"kernels launched for the toy's write: {len(runs)}" + (f" ({grids})" if runs else "")
+
+
+def drawn(run: KernelRun) -> dict[str, tuple[str, ...]]:
+    """The tensors of a launch to draw, with the names of their dimensions; values lie as keys do and are
+    left out."""
+    return {
+        name: DIMENSIONS[len(layout.shape)]
+        for name, layout in run.layouts.items()
+        if not name.startswith("v") and run.touched(name)
+    }

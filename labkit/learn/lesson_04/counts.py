@@ -1,0 +1,39 @@
+"""Lesson 04: what a step's index tensors cost, counted here and recorded on a GPU."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from labkit.bench.cost_cards import count_operators
+from labkit.engine import InferenceEngine
+from labkit.results import CostCardRecord, counts_table
+from labkit.watch import steady_decode, steady_prompts
+
+PROMPTS = (8, (20, 23))  # requests, and the lengths of their prompts in turn
+
+
+def index_tensors_of(engine: InferenceEngine) -> str:
+    """How many index tensors a steady decode step of PROMPTS makes on this engine, as a sentence."""
+    with steady_decode(engine, steady_prompts(*PROMPTS)):
+        _, count = count_operators(engine)
+    return f"index tensors in a step: {count}"
+
+
+COUNTS = {  # counts of a cost card: their words in a table
+    "aten_ops": "PyTorch operators",
+    "index_tensors": "index tensors",
+    "h2d_synchronizing": "synchronizing copies",
+    "synchronizations": "waits for the GPU",
+    "kernels": "kernels",
+}
+
+
+def recorded_counts(
+    record: CostCardRecord, rungs: Sequence[str], model: str, lengths: Sequence[int], batch_size: int
+) -> pd.DataFrame:
+    """A table of recorded decode steps, a column per rung: the write taken, and COUNTS of what its index
+    tensors cost."""
+    found = record.cards(lengths, model, rungs)
+    cards = {f"rung {rung}": card for (rung, size), card in found.items() if size == batch_size}
+    writes = {n: next(path for path in card.append_paths if path != "in_place") for n, card in cards.items()}
+    return pd.concat([pd.DataFrame(writes, index=["write"]), counts_table(cards, COUNTS)])

@@ -1,0 +1,1 @@
+"""Lesson 05: records of blocks that count in place."""

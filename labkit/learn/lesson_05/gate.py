@@ -1,0 +1,213 @@
+"""Lesson 05: what a manager must hold whose records are counted up in place."""
+
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from labkit.engine import InferenceEngine
+from labkit.ladder import LADDER
+from labkit.learn.exercise import BrokenContract
+from labkit.learn.gates.appends import failed_write, own_slots, started, undo
+from labkit.learn.gates.cached import STORED, TRUE_RECORDS
+from labkit.learn.gates.gate import Build, Gate, raised, small_model
+from labkit.watch import replaced
+
+NAME = "a record is counted up in place"
+FIELDS = ("layer", "block_index", "start", "length")
+
+
+def mutable_records(build: Build) -> None:
+    """A record is made from four numbers, its length can be set, and nothing but its fields; `set_length`
+    sets the length in the record that is there.
+    """
+    _fields(build(small_model()).kv_manager.info_type)
+    engine = started(build)
+    manager = engine.kv_manager
+    session, *_ = engine.scheduler.running.values()
+    for layer_idx, (block_id, *_) in enumerate(session.block_ids_per_layer):
+        before = manager.info(block_id)
+        length = before.length
+        manager.set_length(block_id, length)
+        if (now := manager.info(block_id)) is not before:
+            raise BrokenContract(
+                f"{NAME}: `set_length` of block {block_id} (layer {layer_idx}) put another record into the "
+                f"table, {now}, expected the one that was there. Set its `length`."
+            )
+        if now.length != length:
+            raise BrokenContract(
+                f"{NAME}: `set_length({block_id}, {length})` made the length {now.length}, expected "
+                f"{length}. The second argument is the new length, not what is added."
+            )
+
+
+def _fields(info_type: Any) -> None:
+    numbers = dict(zip(FIELDS, (1, 2, 3, 4), strict=True))
+    name = f"a record of class {info_type.__name__}, the manager's `info_type`,"
+    try:
+        record = info_type(1, 2, 3, length=4)
+    except TypeError as error:
+        raise BrokenContract(
+            f"a record has four fields: {name} cannot be made from 1, 2, 3 and length=4 ({error}). Its "
+            f"fields are {', '.join(FIELDS)}, in this order."
+        ) from None
+    for field, number in numbers.items():
+        if (found := getattr(record, field, None)) != number:
+            raise BrokenContract(
+                f"a record has four fields: {name} made from 1, 2, 3 and length=4 has {field} = {found}, "
+                f"expected {number}. Its fields are {', '.join(FIELDS)}, in this order."
+            )
+    if record != info_type(**numbers):
+        raise BrokenContract(
+            f"records are compared by their numbers: {name} made twice from 1, 2, 3, 4 is not equal to the "
+            "other one, expected two equal records. `check_integrity` compares them. A dataclass is compared "
+            "so."
+        )
+    try:
+        record.length = 5
+    except AttributeError:
+        raise BrokenContract(
+            f"{NAME}: {name} has a length that cannot be set, expected one that can. Make `info_type` a "
+            "class whose fields can be assigned."
+        ) from None
+    with suppress(AttributeError):
+        record.lenght = 6
+        raise BrokenContract(
+            f"a record has four fields: {name} let a fifth be set, the misspelt `lenght`, and its length is "
+            f"still {record.length}, expected AttributeError. Give it slots: `@dataclass(slots=True)`."
+        )
+
+
+def counted_in_place(build: Build) -> None:
+    """A step in which no token needs a block makes no record and writes no entry of the table of records."""
+    engine = started(build)
+    manager = engine.kv_manager
+    while takes_block(engine):
+        engine.step()
+    infos = {i: manager.info(i) for i in block_ids_of(engine)}
+    with replaced(manager, "block_infos", NotedWrites) as noted:
+        engine.step()
+    assert isinstance(noted, NotedWrites)
+    step = "in a step in which each last block had room"
+    for block_id, info in infos.items():
+        # In the table of this step, and in the one that is back: the manager may have kept it elsewhere.
+        for now in (noted[block_id], manager.info(block_id)):
+            if now is not info:
+                raise BrokenContract(
+                    f"{NAME}: {step}, block {block_id} (layer {info.layer}) got another record, {now}, "
+                    "expected the one that was there, counted up. Change its `length`."
+                )
+    if noted.written:
+        raise BrokenContract(
+            f"{NAME}: {step}, the table of records was written for the blocks {noted.written}, expected for "
+            "none. The table has the record already: change its `length`."
+        )
+
+
+class NotedWrites(dict):
+    """A table of records that notes which of its entries are written."""
+
+    def __init__(self, infos: dict) -> None:
+        super().__init__(infos)
+        self.written: list[int] = []
+
+    def __setitem__(self, block_id: int, info: object) -> None:
+        self.written.append(block_id)
+        super().__setitem__(block_id, info)
+
+
+def block_ids_of(engine: InferenceEngine) -> list[int]:
+    """The blocks of the running requests, in all layers."""
+    sessions = engine.scheduler.running.values()
+    return [i for session in sessions for block_ids in session.block_ids_per_layer for i in block_ids]
+
+
+def takes_block(engine: InferenceEngine) -> bool:
+    """Whether a request's next token needs a block."""
+    return any(session.next_token_takes_block for session in engine.scheduler.running.values())
+
+
+def counted_paths(build: Build) -> None:
+    """Each appended token is counted once in `append_paths`, by how its block was made ready."""
+    engine = started(build)
+    num_layers = engine.kv_manager.num_layers
+    while engine.has_work:
+        num_tokens, before = num_layers * len(engine.scheduler.running), made_ready(engine)
+        engine.step()
+        if (counted := made_ready(engine) - before) != num_tokens:
+            raise BrokenContract(
+                f"`append_paths` counts how each token's block was made ready: a step that appended "
+                f"{num_tokens} tokens, in {num_layers} layers, counted {counted}, expected {num_tokens}. "
+                '`ready_block` counts those that it makes ready; count the others as "in_place".'
+            )
+
+
+def made_ready(engine: InferenceEngine) -> int:
+    """Tokens counted so far by how their block was made ready."""
+    paths = engine.stats().append_paths
+    return sum(paths.get(path, 0) for path in ("first", "boundary", "copy_on_write", "in_place"))
+
+
+@torch.inference_mode()
+def first_token(build: Build) -> None:
+    """A token behind an empty sequence starts its first block."""
+    manager = build(small_model()).kv_manager
+    _, _, num_heads, _, head_dim = manager.k_cache.shape
+    new = manager.k_cache.new_zeros(1, num_heads, head_dim)
+    block_ids: list[int] = []
+    name = "a sequence may be empty: "
+    try:
+        manager.append_token_batch(0, [block_ids], new, new)
+    except IndexError as error:
+        raise BrokenContract(
+            f"{name}a token was appended behind an empty list of blocks, and it {raised(error)}. There is no "
+            "last block yet; `ready_block` starts the first one."
+        ) from error
+    if (counted := [manager.info(i).length for i in block_ids]) != [1]:
+        raise BrokenContract(
+            f"{name}after a token was appended behind an empty list, its blocks count {counted} tokens, "
+            "expected [1]. `ready_block` starts the first block."
+        )
+
+
+@torch.inference_mode()
+def reserved(build: Build) -> None:
+    """`reserve_token_batch`, where there is one, makes room and counts as the package's does, and `truncate`
+    undoes it.
+    """
+    engine = started(build)
+    if not hasattr(engine.kv_manager, "reserve_token_batch"):
+        return
+    twin = started(
+        lambda model, **settings: InferenceEngine(
+            model, LADDER["05"].options, device=engine.device, **settings
+        )
+    )
+    for table_idx in range(engine.kv_manager.num_tables):
+        sides = []
+        for side in (engine, twin):
+            lists = [s.block_ids_per_layer[table_idx] for s in side.scheduler.running.values()]
+            manager: Any = side.kv_manager
+            changed = manager.reserve_token_batch(table_idx, lists)
+            sides.append((list(changed), [side.kv_manager.num_tokens(ids) for ids in lists]))
+        (changed, counted), (expected_changed, expected) = sides
+        name = "`reserve_token_batch` makes room for one token per request, and counts it"
+        if counted != expected:
+            raise BrokenContract(
+                f"{name}: layer {table_idx} counts {counted} tokens of the requests, expected {expected}. "
+                "Make the last block ready, then count one token more in its record."
+            )
+        if changed != expected_changed:
+            raise BrokenContract(
+                f"{name}: layer {table_idx}'s lists {changed} were said to have changed, expected "
+                f"{expected_changed}. A list changes when its last block is new or a copy."
+            )
+    undo(engine)
+
+
+GATE = Gate(
+    ("block_info",),
+    LADDER["04"].options,
+    invariants=(TRUE_RECORDS, STORED),
+    trials=(mutable_records, own_slots, failed_write, counted_in_place, counted_paths, first_token, reserved),
+)

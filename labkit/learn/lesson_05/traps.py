@@ -1,0 +1,114 @@
+"""Lesson 05: managers that are wrong on purpose, and what failures leave behind."""
+
+from contextlib import nullcontext, suppress
+
+from torch import Tensor
+
+from labkit.engine import InferenceEngine, InferenceSession
+from labkit.errors import OutOfBlocksError
+from labkit.kvcache import KVBlockManager, MutableInfoBlockManager
+from labkit.kvcache.block_manager import NO_BLOCK
+from labkit.learn.lesson_05.work import append, tiny_manager
+from labkit.watch import PlantedError, planted_failure
+
+
+class SharesTheRecord(MutableInfoBlockManager):
+    """A manager that is wrong on purpose: a copy of a block takes over the record of the block that it was
+    copied from, and two blocks have one record."""
+
+    def copy_on_write(self, layer_idx: int, block_id: int) -> int:
+        info = self.block_infos[block_id]
+        new_id = super().copy_on_write(layer_idx, block_id)
+        info.block_index = self.block_infos[new_id].block_index
+        self.block_infos[new_id] = info
+        return new_id
+
+
+class CountsBeforeTheWrite(MutableInfoBlockManager):
+    """A manager that counts a length up while it collects, before the write, as write-up 064 does; for
+    demonstration."""
+
+    def append_token_batch(
+        self, layer_idx: int, block_ids_list: list[list[int]], key_new: Tensor, value_new: Tensor
+    ) -> None:
+        infos, refcounts = self.block_infos, self.block_refcounts
+        last_infos, block_idx, pos = [], [], []
+        num_slow = 0
+        for block_ids in block_ids_list:
+            last_id = block_ids[-1] if block_ids else NO_BLOCK
+            info = infos.get(last_id)
+            if info is None or info.length == self.block_size or refcounts[last_id] > 1:
+                last_id = self.ready_block(layer_idx, block_ids)
+                info = infos[last_id]
+                num_slow += 1
+            last_infos.append(info)
+            block_idx.append(info.block_index)
+            pos.append(info.length)
+            info.length += 1  # before the write
+        self.write_batch(layer_idx, range(len(last_infos)), block_idx, pos, key_new, value_new)
+        self.append_paths["in_place"] += len(last_infos) - num_slow
+
+
+def fail_an_append(kind: type[KVBlockManager], failure: str) -> dict[str, object]:
+    """Let an append to two sequences of a small pool fail, and return what the manager counts after it.
+
+    failure: "write", or "pool", in which the second sequence needs a block and none is free. Returned are the
+    lengths "written" and "counted", and whether the "bookkeeping" is whole.
+    """
+    manager = tiny_manager(kind)
+    lengths = {"write": (2, 2), "pool": (2, 4)}[failure]
+    sessions = [InferenceSession(manager) for _ in lengths]
+    for session, length in zip(sessions, lengths, strict=True):
+        for _ in range(length):
+            append(manager, session.block_ids_per_layer)
+            session.num_tokens += 1
+    sequences = [session.block_ids_per_layer[0] for session in sessions]
+    fault = planted_failure(manager.kv_write, "write") if failure == "write" else nullcontext()
+    with suppress(PlantedError, OutOfBlocksError), fault:
+        append(manager, sequences)
+    try:
+        manager.check_integrity(sessions)
+        state = "whole"
+    except AssertionError:
+        state = "off: a length is ahead of the data"
+    counted = [manager.num_tokens(block_ids) for block_ids in sequences]
+    return {"written": list(lengths), "counted": counted, "bookkeeping": state}
+
+
+LEFT_BEHIND = 99.0  # what another request's token left in a slot
+
+
+def stored_after_retry(kind: type[KVBlockManager]) -> list[float]:
+    """The keys that a sequence reads after tokens 1 and 2, a write of 3 that fails, and 3 once more, with no
+    clean-up between them."""
+    manager = tiny_manager(kind)
+    manager.k_cache.fill_(LEFT_BEHIND)
+    block_ids: list[int] = []
+    append(manager, [block_ids], 1.0)
+    append(manager, [block_ids], 2.0)
+    with suppress(PlantedError), planted_failure(manager.kv_write, "write"):
+        append(manager, [block_ids], 3.0)
+    append(manager, [block_ids], 3.0)
+    return manager.dense_kv(0, block_ids)[0].flatten().tolist()
+
+
+def fail_a_step(engine: InferenceEngine, at_layer: int) -> tuple[list[int], list[int]]:
+    """Let the engine's next step fail where layer `at_layer` writes. Returns the tokens that the manager
+    counts for the first running request, a number per layer: at the failure, and after the engine has handled
+    it.
+
+    Raises ValueError if the step does not write in that layer.
+    """
+    manager = engine.kv_manager
+    session, *_ = engine.scheduler.running.values()
+
+    def counted() -> list[int]:
+        return [manager.num_tokens(block_ids) for block_ids in session.block_ids_per_layer]
+
+    seen: list[list[int]] = []
+    fault = planted_failure(manager.kv_write, "write", at_layer, look=lambda: seen.append(counted()))
+    with suppress(PlantedError), fault:
+        engine.step()
+    if not seen:
+        raise ValueError(f"the step did not write in layer {at_layer}")
+    return seen[0], counted()

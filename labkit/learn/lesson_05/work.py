@@ -1,0 +1,124 @@
+"""Lesson 05: what counting one token asks of Python, counted while it runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import CodeType, FrameType
+
+import torch
+
+from labkit.bench.cost_cards import constructors_of
+from labkit.kvcache import KVBlockManager
+from labkit.learn.gates.gate import raised
+from labkit.watch import profiled_by, replaced
+
+INLINED = ("<listcomp>", "<dictcomp>", "<setcomp>")  # calls up to Python 3.11, and none from 3.12 on
+
+
+class NoWrite:
+    """A K/V write that writes nothing, so that only the manager's bookkeeping is seen."""
+
+    def write(self, *_: object) -> str:
+        """Write nothing; the path is "none"."""
+        return "none"
+
+
+def tiny_manager(kind: type[KVBlockManager], **settings: object) -> KVBlockManager:
+    """A manager of one layer and one head of one number, so that a token's key is a number; with two blocks
+    of 4 tokens unless `settings` says otherwise."""
+    sizes = {"num_layers": 1, "num_heads": 1, "head_dim": 1, "block_size": 4, "max_blocks_per_layer": 2}
+    return kind(**{**sizes, **settings})
+
+
+def append(manager: KVBlockManager, sequences: Sequence[list[int]], number: float = 0.0) -> None:
+    """Append one token behind each sequence; its key and its value are `number`."""
+    new = torch.full((len(sequences), 1, 1), number)
+    manager.append_token_batch(0, list(sequences), new, new)
+
+
+class CallCounter:
+    """Counts the Python functions that are called, and the records made among them.
+
+    constructors: code that makes a record.
+    """
+
+    def __init__(self, constructors: set[CodeType]) -> None:
+        self._constructors = constructors
+        self.functions = self.records = 0
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_name not in INLINED:
+            self.functions += 1
+            self.records += frame.f_code in self._constructors
+
+
+class CountedDict(dict):
+    """A dictionary that counts how often an item is read and written."""
+
+    reads = writes = 0
+
+    def __getitem__(self, key: int) -> object:
+        self.reads += 1
+        return super().__getitem__(key)
+
+    def get(self, key: int, default: object = None) -> object:
+        """The item, or `default`; counted as a read."""
+        self.reads += 1
+        return super().get(key, default)
+
+    def __setitem__(self, key: int, value: object) -> None:
+        self.writes += 1
+        super().__setitem__(key, value)
+
+
+def append_work(kind: type[KVBlockManager], batch_size: int) -> dict[str, int]:
+    """What one `append_token_batch` of `batch_size` tokens asks of Python, by name: records, function calls,
+    reads and writes of the table of records. Every block has room, and the write itself is left out."""
+    manager = tiny_manager(kind, max_blocks_per_layer=batch_size, kv_write=NoWrite())
+    sequences: list[list[int]] = [[] for _ in range(batch_size)]
+    append(manager, sequences)
+    new = torch.zeros(batch_size, 1, 1)
+    counter = CallCounter(constructors_of(manager))
+    with profiled_by(counter):
+        manager.append_token_batch(0, sequences, new, new)
+    with replaced(manager, "block_infos", CountedDict) as counted:
+        manager.append_token_batch(0, sequences, new, new)
+    return {
+        "records": counter.records,
+        "calls": counter.functions,
+        "reads of the table": counted.reads,
+        "writes to it": counted.writes,
+    }
+
+
+def work_of(kind: type[KVBlockManager], batch_size: int = 64) -> str:
+    """`append_work` in a line, for a manager that may be a reader's: it never raises."""
+    try:
+        counts = append_work(kind, batch_size)
+    except Exception as error:  # whatever the reader's code raises
+        return f"an append of {batch_size} tokens: not counted, because it {raised(error)}"
+    return f"an append of {batch_size} tokens: " + ", ".join(f"{n} {name}" for name, n in counts.items())
+
+
+@dataclass(frozen=True)
+class BlockLife:
+    """What records say of one block as it fills, token by token, to a holder that keeps each record it is
+    shown."""
+
+    created: tuple[int, ...]  # records made so far, after each token
+    shown: tuple[int, ...]  # the length that the record said at the time
+    kept: tuple[int, ...]  # what the same records say at the end
+
+
+def block_life(kind: type[KVBlockManager], num_tokens: int = 64) -> BlockLife:
+    """Fill one block of `num_tokens` tokens, and keep each record that describes it."""
+    manager = tiny_manager(kind, block_size=num_tokens, kv_write=NoWrite())
+    block_ids: list[int] = []
+    created, shown, records = [], [], []
+    counter = CallCounter(constructors_of(manager))
+    for _ in range(num_tokens):
+        with profiled_by(counter):
+            append(manager, [block_ids])
+        created.append(counter.records)
+        records.append(manager.info(block_ids[0]))
+        shown.append(records[-1].length)
+    return BlockLife(tuple(created), tuple(shown), tuple(record.length for record in records))

@@ -1,0 +1,51 @@
+"""Lesson 06: where two requests' tokens are written, in a pool that is small enough to be read."""
+
+from torch import Tensor
+
+from labkit.engine import InferenceEngine, InferenceSession, SamplingParams
+from labkit.show import PoolFrame
+from labkit.watch import noting, replaced
+
+NUM_BLOCKS = 4  # that are drawn
+PROMPTS = {"A": (5, 6, 7), "B": (8, 9)}
+FIRST = {"A": 1, "B": 11}  # the number of a request's first token; the others count on
+OWNERS = {FIRST[name] + i: name for name in PROMPTS for i in range(10)}
+
+
+def boundary_frames(engine: InferenceEngine) -> list[PoolFrame]:
+    """Layer 0's pool of an engine with blocks of 4 tokens that decodes A and B: when A's first block is full,
+    and after each of the next two steps, in which first A and then B write to a second block.
+
+    A token is drawn where the device wrote it, by the block and the place that it looked up itself.
+    """
+    for prompt in PROMPTS.values():
+        engine.add_request(prompt, SamplingParams(8, stop_on_eos=False))
+    engine.step()  # the prefill
+    manager, sessions = engine.kv_manager, dict(zip(PROMPTS, engine.scheduler.running.values(), strict=True))
+    slots = [[0] * manager.block_size for _ in range(NUM_BLOCKS)]
+    for name, session in sessions.items():
+        for i in range(session.num_tokens):
+            block = session.block_ids_per_layer[0][i // manager.block_size]
+            slots[block][i % manager.block_size] = FIRST[name] + i
+
+    def note(
+        k_cache: Tensor, v_cache: Tensor, key: Tensor, value: Tensor, block_idx: Tensor, pos: Tensor
+    ) -> None:
+        if k_cache.data_ptr() == manager.k_cache.data_ptr():  # layer 0's
+            for name, block, slot in zip(sessions, block_idx.tolist(), pos.tolist(), strict=True):
+                slots[block][slot] = FIRST[name] + sessions[name].num_tokens
+
+    frames = []
+    with replaced(engine.decode_step.device_step.attention, "kv_append", noting(note)):
+        for title in ("A's block is full", "A's fifth token", "B's fifth token"):
+            engine.step()
+            frames.append(_frame(title, slots, sessions))
+    return frames
+
+
+def _frame(title: str, slots: list[list[int]], sessions: dict[str, InferenceSession]) -> PoolFrame:
+    holders = tuple(
+        "".join(name for name, session in sessions.items() if block in session.block_ids_per_layer[0])
+        for block in range(NUM_BLOCKS)
+    )
+    return PoolFrame(title, tuple(map(tuple, slots)), holders)

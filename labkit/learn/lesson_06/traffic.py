@@ -1,0 +1,69 @@
+"""Lesson 06: the numbers that the host sends, and those of them that the device could have known."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from labkit.engine import InferenceEngine
+from labkit.engine.step.host import DecodeStep
+from labkit.learn.gates.gate import raised
+from labkit.watch import record_inputs, record_sends, steady_decode, steady_prompts
+from labkit.watch.inputs import Told
+
+
+def what_is_new(before: Told, now: Told, picked: Sequence[int], block_size: int) -> pd.DataFrame:
+    """How many of the numbers that a step sends the device could have known, a row per kind of number.
+
+    before: what was sent a step earlier, of the same requests. picked: the tokens that the device made then.
+    """
+    rows = {}
+    for name, numbers in now.items():
+        new = np.array(numbers)
+        if name == "token ids":
+            made = new == np.array(picked)
+            counts = {"its own tokens": made.sum(), "new to the GPU": (~made).sum()}
+        else:
+            old = np.array(before[name])
+            same = new == old
+            next_one = ~same & ((new == old + 1) | ((new == 0) & (old == block_size - 1)))
+            if "block" in name:  # a block's number is no count
+                next_one[:] = False
+            counts = {"as before": same.sum(), "one more": next_one.sum()}
+            counts["new to the GPU"] = len(new) - sum(counts.values())
+        rows[name] = {"numbers": len(new), **counts}
+    columns = ["numbers", "as before", "one more", "its own tokens", "new to the GPU"]
+    table = pd.DataFrame(rows).T.reindex(columns=columns).fillna(0).astype(int)
+    table.loc["all"] = table.sum()
+    return table
+
+
+def last_tokens(engine: InferenceEngine) -> list[int]:
+    """The newest token of each running request."""
+    return [request.output_token_ids[-1] for request in engine.scheduler.running]
+
+
+def sent_until_done(engine: InferenceEngine) -> pd.DataFrame:
+    """Run an engine of any rung until no work is left: copies and numbers that the host sends, a row per
+    decode step."""
+    steps = []
+    while engine.has_work:
+        if isinstance(engine.decode_step, DecodeStep):
+            for told in record_inputs(engine, num_steps=1):
+                tensors = [engine.kv_manager.num_layers if "layer" in name else 1 for name in told]
+                steps.append({"copies": sum(tensors), "numbers": sum(map(len, told.values()))})
+        else:
+            steps += record_sends(engine, num_steps=1).steps[["copies", "numbers"]].to_dict("records")
+    return pd.DataFrame(steps)
+
+
+def steady_traffic(engine: InferenceEngine, num_steps: int = 128) -> str:
+    """Decode 8 requests for `num_steps` steps on an engine whose slots may be a reader's; how many copies the
+    host sent, in how many of the steps, and how many numbers."""
+    try:
+        with steady_decode(engine, steady_prompts(8, lengths=(20, 23))):
+            steps = record_sends(engine, num_steps).steps
+    except Exception as error:  # whatever the reader's code raises
+        return f"sent: not counted, because the engine {raised(error)}"
+    copies, numbers, sending = steps["copies"].sum(), steps["numbers"].sum(), (steps["copies"] > 0).sum()
+    return f"sent in {sending} of {num_steps} steps: {copies} copies, {numbers:,} numbers"

@@ -1,0 +1,1 @@
+"""Lesson 07: one table for all layers."""

@@ -1,0 +1,93 @@
+"""Lesson 07: what the reader's attention kernel is made of: its loop over the past, and its launch."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.kernels.paged_attention_append import check_paged_attention_append
+from labkit.kernels.triton_runtime import check_launchable, tl, triton
+
+
+@triton.jit
+def attend(
+    query,
+    key,
+    value,
+    length,
+    row_ptr,
+    h,
+    k_cache_ptr,
+    v_cache_ptr,
+    stride_n,
+    D: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+):
+    """One head's attention [D] of a new token: to itself, and to the `length` tokens before it, by block."""
+    t, d = tl.arange(0, BLOCK_SIZE), tl.arange(0, D)
+    query = query.to(tl.float32) * D**-0.5
+    largest = tl.sum(query * key.to(tl.float32), axis=0)  # the largest score so far: the token's own
+    total = tl.exp(largest - largest)  # of exp(score - largest) so far: 1
+    acc = value.to(tl.float32)
+    for start in range(0, length, BLOCK_SIZE):
+        block = tl.load(row_ptr + start // BLOCK_SIZE).to(tl.int64)
+        place = block * stride_n + (h * BLOCK_SIZE + t[:, None]) * D + d[None, :]
+        is_past = start + t < length
+        keys = tl.load(k_cache_ptr + place, mask=is_past[:, None], other=0.0).to(tl.float32)
+        values = tl.load(v_cache_ptr + place, mask=is_past[:, None], other=0.0).to(tl.float32)
+        scores = tl.where(is_past, tl.sum(query[None, :] * keys, axis=1), float("-inf"))
+        new_largest = tl.maximum(largest, tl.max(scores, axis=0))
+        correction = tl.exp(largest - new_largest)
+        weights = tl.exp(scores - new_largest)
+        acc = acc * correction + tl.sum(weights[:, None] * values, axis=0)
+        total = total * correction + tl.sum(weights, axis=0)
+        largest = new_largest
+    return acc / total
+
+
+def launch(
+    kernel: Any,
+    query: Tensor,
+    key_new: Tensor,
+    value_new: Tensor,
+    k_cache_layer: Tensor,
+    v_cache_layer: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+    slot_mapping: Tensor,
+    max_context_len: int,
+) -> Tensor:
+    """Launch the reader's kernel, one program per request and head, and return its output [B, H, D].
+
+    Takes, after the kernel, what a `PagedAttentionAppend` does. Block size and head size are powers of 2.
+    Raises ValueError for arguments that do not fit, and TritonUnavailableError where no kernel runs.
+    """
+    check_paged_attention_append(
+        query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens, slot_mapping
+    )
+    check_launchable(query.device)
+    for name, tensor in (("key_new", key_new), ("value_new", value_new)):
+        if tensor.stride() != query.stride():
+            raise ValueError(f"{name} has strides {tensor.stride()}, query {query.stride()}")
+    B, H, D = query.shape
+    block_size = k_cache_layer.shape[2]
+    if k_cache_layer.stride()[1:] != (block_size * D, D, 1):
+        raise ValueError(f"k_cache_layer has strides {k_cache_layer.stride()}, expected a block in one piece")
+    out = torch.empty_like(query, memory_format=torch.contiguous_format)
+    kernel[(B, H)](
+        query,
+        key_new,
+        value_new,
+        *query.stride()[:2],
+        k_cache_layer,
+        v_cache_layer,
+        k_cache_layer.stride(0),
+        block_table,
+        block_table.stride(0),
+        context_lens,
+        slot_mapping,
+        out,
+        D=D,
+        BLOCK_SIZE=block_size,
+    )
+    return out

@@ -1,0 +1,233 @@
+"""Lesson 07: its exercises."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.learn.answers import one_line
+from labkit.learn.exercise import BrokenContract, Case, Exercise, check_unchanged
+
+
+def append_all_layers(
+    k_cache: Tensor,  # [L, N, H, block_size, D]
+    block_table: Tensor,  # [B, M]
+    context_lens: Tensor,  # [B]
+    keys: Tensor,  # [L, B, H, D]
+) -> None:
+    """Write each request's new key behind its tokens, in all layers; rows of length -1 are padding, and
+    nothing is written for them."""
+    block_size = k_cache.shape[3]
+    b = (context_lens >= 0).nonzero()[:, 0]
+    block, pos = block_table[b, context_lens[b] // block_size], context_lens[b] % block_size
+    for layer, layer_keys in zip(k_cache, keys, strict=True):
+        layer[block, :, pos] = layer_keys[b]
+
+
+def play_append_all_layers(
+    attempt: Callable, block_table: list[list[int]], context_lens: list[int], block_size: int
+) -> dict[str, Any]:
+    """Call the attempt on a pool full of other tokens' keys, and return the places that it wrote and the
+    request whose key lies at each. Raises BrokenContract if it overwrites other tokens."""
+    L, N, H, D, B = 3, 2 + max(map(max, block_table)), 2, 5, len(block_table)
+    generator = torch.Generator().manual_seed(0)
+    before = torch.randn(L, N, H, block_size, D, generator=generator)
+    arguments = {
+        "block_table": torch.tensor(block_table),
+        "context_lens": torch.tensor(context_lens),
+        "keys": torch.randn(L, B, H, D, generator=generator),
+    }
+    after, given = before.clone(), {name: tensor.clone() for name, tensor in arguments.items()}
+    attempt(k_cache=after, **given)
+    check_unchanged(given, arguments)
+    found = keys_written(before, after, arguments["keys"])
+    right = {
+        (row[n // block_size], n % block_size)
+        for row, n in zip(block_table, context_lens, strict=True)
+        if n >= 0
+    }
+    if erased := [place for place, key in found.items() if key == NO_KEY and place not in right]:
+        raise BrokenContract(
+            f"it overwrote {one_line(str(erased))}, each a (block, slot), with numbers that are no new key. "
+            "Other tokens' keys lie there: write the new keys, and nothing else."
+        )
+    return {"the places written, as (block, slot)": sorted(found), "whose keys are where": found}
+
+
+NO_KEY = "a mixture"
+
+
+def keys_written(before: Tensor, after: Tensor, keys: Tensor) -> dict[tuple[int, int], str]:
+    """The request whose key lies at each changed (block, slot) of a pool [L, N, H, block_size, D], in words.
+    keys: the new ones, [L, B, H, D]."""
+    places = (before != after).any(4).any(2).any(0).nonzero()  # [P, 2]
+    blocks, slots = places.unbind(1)
+    written = after.permute(1, 3, 0, 2, 4)[blocks, slots]  # [P, L, H, D]
+    is_key = written[:, None].isclose(keys.transpose(0, 1)).flatten(3).all(3)  # [P, B, L]
+    return {tuple(p): _whose(k) for p, k in zip(places.tolist(), is_key.tolist(), strict=True)}
+
+
+def _whose(is_key: list[list[bool]]) -> str:
+    """The request whose key lies at a place, in words. is_key: [B][L], whether a layer has the request's key
+    there."""
+    for b, layers in enumerate(is_key):
+        if any(layers):
+            where = [layer for layer, its_key in enumerate(layers) if its_key]
+            return f"request {b}" if all(layers) else f"request {b}, in layers {where} only"
+    return NO_KEY
+
+
+def draw_append_all_layers(rng: random.Random) -> dict[str, Any]:
+    """Draw arguments of `append_all_layers`: requests of up to three blocks, which end at a boundary or
+    between, with padding rows anywhere."""
+    block_size, free_blocks = rng.choice((1, 2, 4, 8)), rng.sample(range(14), 14)
+    block_table, context_lens = [], []
+    for _ in range(rng.randint(1, 4)):
+        longest = 3 * block_size - 1
+        at_an_end = block_size * rng.randint(0, 3) - 1  # the last slot of a block; -1 is padding
+        length = rng.choice((at_an_end, min(at_an_end + 1, longest), rng.randint(0, longest)))
+        used = [free_blocks.pop() for _ in range(length // block_size + 1)]
+        block_table.append(used + [0] * (3 - len(used)))
+        context_lens.append(length)
+    return _call(block_table, context_lens, block_size)
+
+
+def _call(block_table: list[list[int]], context_lens: list[int], block_size: int = 4) -> dict[str, Any]:
+    return {"block_table": block_table, "context_lens": context_lens, "block_size": block_size}
+
+
+_PLACES, _WHOSE = "the places written, as (block, slot)", "whose keys are where"
+
+APPEND_ALL_LAYERS = Exercise(
+    name="append_all_layers",
+    cases=(
+        Case(
+            _call([[2, 0]], [1]),
+            {_PLACES: [(2, 1)]},
+            "Token number 1 (the second) goes to slot 1 of the first block that the row names, in `k_cache` "
+            "itself.",
+        ),
+        Case(
+            _call([[2, 0]], [1]),
+            {_WHOSE: {(2, 1): "request 0"}},
+            "One table serves all layers: the block lies at the same place in each, and each gets its own "
+            "key, with all its heads.",
+        ),
+        Case(
+            _call([[2, 5]], [4]),
+            {_PLACES: [(5, 0)]},
+            "With 4 tokens in blocks of 4 the first block is full: the new token opens the row's second one.",
+        ),
+        Case(
+            _call([[2, 5]], [4], block_size=8),
+            {_PLACES: [(2, 4)]},
+            "Blocks are not always of 4 slots: the shape of `k_cache` says of how many.",
+        ),
+        Case(
+            _call([[2, 0], [1, 3], [4, 0]], [1, 6, 0]),
+            {_WHOSE: {(2, 1): "request 0", (3, 2): "request 1", (4, 0): "request 2"}},
+            "Each request has its own row, length and key, and each layer and head its own piece of the key.",
+        ),
+        Case(
+            _call([[2, 0], [0, 0]], [3, -1]),
+            {_PLACES: [(2, 3)]},
+            "A length of -1 is a row that pads the batch. Nothing is stored for it; block 0 is somebody's.",
+        ),
+        Case(
+            _call([[2, 0], [0, 0], [1, 3]], [3, -1, 6]),
+            {_WHOSE: {(2, 3): "request 0", (3, 2): "request 2"}},
+            "Padding may lie between two requests: leave that row out, and go on with the next.",
+        ),
+    ),
+    solution=append_all_layers,
+    draw=draw_append_all_layers,
+    drawn_hint="A request's new key goes behind its tokens, in each layer, and nothing else is written.",
+    play=play_append_all_layers,
+)
+
+
+def blocks_needed(sequences: list[tuple[int, int | None]], holders: dict[int, int], block_size: int) -> int:
+    """How many free blocks one more token behind each sequence takes from the pool, in order."""
+    holders = dict(holders)
+    needed = 0
+    for num_tokens, last_block in sequences:
+        if num_tokens % block_size == 0:  # empty, or its last block is full
+            needed += 1
+        elif holders[last_block] > 1:  # copied; the last holder writes in place
+            holders[last_block] -= 1
+            needed += 1
+    return needed
+
+
+def draw_blocks_needed(rng: random.Random) -> dict[str, Any]:
+    """Draw arguments of `blocks_needed`: sequences that share their last blocks with each other, with others,
+    or not at all, in any order."""
+    block_size = rng.choice((1, 2, 4, 8))
+    sequences, holders = [], {}
+    for block in rng.sample(range(12), rng.randint(1, 3)):
+        num_tokens = rng.choice((0, block_size, 2 * block_size, rng.randint(1, 3 * block_size)))
+        sharers = rng.choice((1, 1, 2, 3))
+        sequences += [(num_tokens, block if num_tokens else None)] * sharers
+        if num_tokens:
+            holders[block] = sharers + rng.choice((0, 0, 1, 2))
+    rng.shuffle(sequences)
+    return {"sequences": sequences, "holders": holders, "block_size": block_size}
+
+
+BLOCKS_NEEDED = Exercise(
+    name="blocks_needed",
+    cases=(
+        Case(
+            {"sequences": [(5, 7), (6, 2)], "holders": {7: 1, 2: 1}, "block_size": 4},
+            0,
+            "There is room in both last blocks, and nobody else holds them.",
+        ),
+        Case(
+            {"sequences": [(8, 7), (6, 2)], "holders": {7: 1, 2: 1}, "block_size": 4},
+            1,
+            "A full last block needs a new one behind it: one, as a block is taken in all layers at once.",
+        ),
+        Case(
+            {"sequences": [(0, None)], "holders": {}, "block_size": 4},
+            1,
+            "A sequence without tokens has no block yet.",
+        ),
+        Case(
+            {"sequences": [(6, 2)], "holders": {2: 2}, "block_size": 4},
+            1,
+            "Somebody else holds the block, too (say, the prefix cache): it is copied before it is written.",
+        ),
+        Case(
+            {"sequences": [(8, 7), (8, 7)], "holders": {7: 2}, "block_size": 4},
+            2,
+            "A full block is not written again, so sharing it needs no copy; each sequence opens a new one.",
+        ),
+        Case(
+            {"sequences": [(6, 2), (6, 2)], "holders": {2: 2}, "block_size": 4},
+            1,
+            "The first copies and lets go. Then the second is the only holder and writes in place. (The "
+            "engine would count both, to be on the safe side; here count what is taken.)",
+        ),
+        Case(
+            {"sequences": [(6, 2), (6, 2)], "holders": {2: 3}, "block_size": 4},
+            2,
+            "Somebody who does not write in this step holds it, too, so both copy.",
+        ),
+        Case(
+            {"sequences": [(6, 0)], "holders": {0: 2}, "block_size": 4},
+            1,
+            "0 is the id of a block. Only None says that there is none.",
+        ),
+        Case(
+            {"sequences": [(6, 2)], "holders": {2: 1}, "block_size": 2},
+            1,
+            "Blocks are not always of 4 tokens: this last block is full.",
+        ),
+    ),
+    solution=blocks_needed,
+    draw=draw_blocks_needed,
+    drawn_hint="A sequence takes a block if it has none, if its last is full, or if others still hold its "
+    "last when its turn comes.",
+)

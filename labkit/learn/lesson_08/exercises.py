@@ -1,0 +1,257 @@
+"""Lesson 08's exercises: slots that a graph can move on, and buckets for a load."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from numbers import Integral
+from random import Random
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from labkit.checks import shown
+from labkit.learn.exercise import BrokenContract, Case, Exercise, answer_of
+from labkit.learn.lesson_08.obstacles import is_host_read
+from labkit.learn.lesson_08.padding import bucket_of
+from labkit.watch import ToyGraph
+
+
+@dataclass
+class ToySlots:
+    """The two tensors of `DeviceSlots` that a step advances, [num_slots + 1] each. The last slot is for
+    padding."""
+
+    context_lens: Tensor
+    last_token_ids: Tensor
+
+
+def moves_on_once(slots: ToySlots, slot_mapping: Tensor, token_ids: Tensor) -> None:
+    """Right whenever it is called, and wrong when it is replayed."""
+    lens = slots.context_lens.clone()
+    lens[slot_mapping] += lens[slot_mapping] >= 0
+    slots.context_lens = lens
+    slots.last_token_ids[slot_mapping] = token_ids.clamp(min=0)
+
+
+def move_on(slots: ToySlots, slot_mapping: Tensor, token_ids: Tensor) -> None:
+    """Advance the mapped slots by a token each, as `DeviceStep.advance` does: in place, and without asking
+    the device for anything."""
+    lens = slots.context_lens[slot_mapping]
+    slots.last_token_ids[slot_mapping] = token_ids.clamp(min=0)
+    slots.context_lens[slot_mapping] = torch.where(lens < 0, lens, lens + 1)
+
+
+class StaysOnDevice(TorchFunctionMode):
+    """A mode that raises BrokenContract for copies to the host. On a CPU they are no operator, so that no
+    capture would notice them."""
+
+    copies = (Tensor.cpu, Tensor.numpy, Tensor.__array__, Tensor.__repr__)
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        to_host = any(isinstance(said, str) and said == "cpu" for said in (*args, *kwargs.values()))
+        if func in self.copies or (func is Tensor.to and to_host):
+            raise BrokenContract(HOST_IS_ASKED)
+        return func(*args, **kwargs)
+
+
+# Verdicts on attempts that could not be captured and replayed.
+HOST_IS_ASKED = (
+    "your function lets the host ask what a tensor holds. A capture cannot wait for an answer: no "
+    "`.item()`, `.tolist()`, `.cpu()` or `int()`, no `print`, no `if` or `for` over what a tensor holds, and "
+    "no elements picked by a mask, since their number is a question, too."
+)
+MADE_ANEW = (
+    "your function leaves another tensor in slots.{}. A graph reads and writes at the addresses of the "
+    "capture: a tensor that is made anew and given the old one's name is not where the next replay looks. "
+    "Write in place."
+)
+INPUT_IS_CHANGED = (
+    "your function changes {}, which is read again after it. Write to the slots and to nothing else."
+)
+
+
+def replayed(
+    step: Callable[[ToySlots, Tensor, Tensor], object],
+    context_lens: Sequence[int],
+    batches: Sequence[tuple[Sequence[int], Sequence[int]]],
+) -> tuple[ToySlots, ToySlots]:
+    """Capture `step` while there are no requests, as the engine does, and replay it for each of some batches.
+
+    batches: (slots, token ids) of each, in rows of equal number. Returns the slots afterwards twice: the
+    tensors that now have the slots' names, and those at the addresses of the capture, which are all that a
+    graph and its host share. Raises BrokenContract if the host is asked, or the batch is changed.
+    """
+    padding_slot = len(context_lens)
+    slots = ToySlots(torch.full((padding_slot + 1,), -1), torch.zeros(padding_slot + 1, dtype=torch.int64))
+    captured = ToySlots(slots.context_lens.detach(), slots.last_token_ids.detach())
+    slot_mapping = torch.full((len(batches[0][0]),), padding_slot)
+    token_ids = torch.zeros_like(slot_mapping)
+    with torch.inference_mode(), StaysOnDevice(), ToyGraph() as graph:
+        step(slots, slot_mapping, token_ids)
+    if any(map(is_host_read, graph.launches)):
+        raise BrokenContract(HOST_IS_ASKED)
+    captured.context_lens[:padding_slot] = torch.tensor(context_lens)  # the requests join
+    captured.context_lens[padding_slot], captured.last_token_ids[:] = -1, 0
+    for mapped, tokens in batches:
+        slot_mapping.copy_(torch.tensor(mapped))
+        token_ids.copy_(torch.tensor(tokens))
+        graph.replay()
+        for name, told, now in (("slot_mapping", mapped, slot_mapping), ("token_ids", tokens, token_ids)):
+            if now.tolist() != list(told):
+                raise BrokenContract(INPUT_IS_CHANGED.format(name))
+    return slots, captured
+
+
+def play_move_on(
+    attempt: Callable, context_lens: Sequence[int], batches: Sequence[tuple[Sequence[int], Sequence[int]]]
+) -> dict[str, object]:
+    """What a graph of the attempt leaves at the slots' addresses, by name. Raises BrokenContract if it leaves
+    other tensors under the slots' names."""
+    slots, captured = replayed(attempt, context_lens, batches)
+    for name, tensor in vars(captured).items():
+        now = getattr(slots, name)
+        if not isinstance(now, Tensor) or now.data_ptr() != tensor.data_ptr():
+            raise BrokenContract(MADE_ANEW.format(name))
+    *last_ids, of_padding = captured.last_token_ids.tolist()
+    return {
+        "context_lens": captured.context_lens.tolist(),
+        "last_token_ids, without padding": last_ids,
+        "the padding slot's last token is an index": of_padding >= 0,
+    }
+
+
+def draw_replays(rng: Random) -> dict[str, object]:
+    """Draw arguments of `move_on`: requests in some of the slots, and batches of some of them, padded to the
+    same number of rows."""
+    num_slots = rng.randint(1, 6)
+    num_rows = rng.randint(1, num_slots + 1)
+    running = rng.sample(range(num_slots), rng.randint(1, num_slots))
+    batches = []
+    for _ in range(rng.randint(1, 4)):
+        mapped = rng.sample(running, rng.randint(1, min(num_rows, len(running))))
+        mapped += [num_slots] * (num_rows - len(mapped))
+        batches.append((mapped, [rng.choice([-1, 0, rng.randint(1, 50256)]) for _ in mapped]))
+    lens = [rng.choice([0, rng.randint(1, 1023)]) if slot in running else -1 for slot in range(num_slots)]
+    return {"context_lens": lens, "batches": batches}
+
+
+def _replays(*batches: tuple[list[int], list[int]], lens: list[int]) -> dict[str, object]:
+    return {"context_lens": lens, "batches": list(batches)}
+
+
+MOVE_ON = Exercise(
+    name="move_on",
+    cases=(
+        Case(
+            _replays(([0, 1], [7, 9]), lens=[5, 8]),
+            {"context_lens": [6, 9, -1]},
+            "Every slot that is mapped moves on by one token. The padding slot, the last one, stays at -1.",
+        ),
+        Case(
+            _replays(([0, 1], [7, 9]), ([0, 1], [3, 4]), ([0, 1], [5, 6]), lens=[5, 8]),
+            {"context_lens": [8, 11, -1]},
+            "Three replays are three tokens: each goes on from what the one before has written.",
+        ),
+        Case(
+            _replays(([0, 1], [7, 9]), ([1, 0], [3, 4]), lens=[5, 8]),
+            {"last_token_ids, without padding": [4, 3]},
+            "A slot remembers the token of the row that is mapped to it, and that can change from replay to "
+            "replay.",
+        ),
+        Case(
+            _replays(([1, 2, 2], [7, 0, 0]), lens=[5, 8]),
+            {"context_lens": [5, 9, -1]},
+            "Rows that pad a batch are mapped to the padding slot. Whatever is done to it, its length stays "
+            "-1; and slots that are not mapped do not move.",
+        ),
+        Case(
+            _replays(([0, 1], [7, 9]), ([2, 1], [3, 4]), lens=[5, 8, 2]),
+            {"context_lens": [6, 10, 3, -1], "last_token_ids, without padding": [7, 4, 3]},
+            "A request whose slot is not mapped this time keeps its length and its last token.",
+        ),
+        Case(
+            _replays(([0, 2], [-1, -1]), lens=[5, 8]),
+            {
+                "context_lens": [6, 8, -1],
+                "last_token_ids, without padding": [0, 0],
+                "the padding slot's last token is an index": True,
+            },
+            "-1 says that there is no token. As a last token it would be an index before the embedding's "
+            "first row, also in the padding slot: clamp it.",
+        ),
+        Case(
+            _replays(([0], [7]), lens=[0]),
+            {"context_lens": [1, -1]},
+            "A length of 0 is that of a request without tokens so far. That of the padding slot is below 0.",
+        ),
+    ),
+    solution=move_on,
+    draw=draw_replays,
+    drawn_hint="Slots that are mapped, and only those, move on by one token and remember their row's (0 for "
+    "-1), in every replay. The padding slot's length stays -1.",
+    play=play_move_on,
+)
+
+
+def choose_sizes(load: dict[int, int], num_sizes: int) -> list[int]:
+    """The at most `num_sizes` buckets that pad the fewest rows. load: steps, by their batch size."""
+    *smaller, largest = sorted(load)  # a bucket between two batch sizes pads more than the lower of them
+    num_smaller = min(num_sizes - 1, len(smaller))
+    choices = ([*chosen, largest] for chosen in combinations(smaller, num_smaller))
+    return min(choices, key=lambda sizes: rows_padded(load, sizes))
+
+
+def rows_padded(load: Mapping[int, int], sizes: Sequence[int]) -> int:
+    """How many rows of all the steps of a load are padding."""
+    return sum(steps * (bucket_of(size, sizes) - size) for size, steps in load.items())
+
+
+def play_choose_sizes(attempt: Callable, load: dict[int, int], num_sizes: int) -> dict[str, object]:
+    """The rows that the attempt's buckets pad. Raises BrokenContract for what are no buckets of the load."""
+    answer = answer_of(attempt, load=load, num_sizes=num_sizes)
+    if isinstance(answer, np.ndarray | Tensor):
+        answer = answer.tolist()
+    if not isinstance(answer, list | tuple | set) or not all(isinstance(n, Integral) for n in answer):
+        raise BrokenContract(
+            f"your function gives {shown(answer)}, where a list of whole numbers is expected."
+        )
+    sizes = sorted(set(map(int, answer)))
+    if not sizes or sizes[-1] < max(load):
+        raise BrokenContract(
+            f"the buckets {sizes} have no room for a batch of {max(load)}. The largest batch needs a "
+            "graph, too."
+        )
+    if len(sizes) > num_sizes:
+        raise BrokenContract(f"{sizes} are {len(sizes)} buckets, at most {num_sizes} are allowed.")
+    return {"rows that are padding": rows_padded(load, sizes)}
+
+
+def draw_load(rng: Random) -> dict[str, object]:
+    """Draw arguments of `choose_sizes`: up to seven batch sizes, each with its number of steps."""
+    batch_sizes = rng.sample(range(1, 65), rng.randint(1, 7))
+    return {"load": {size: rng.randint(1, 50) for size in batch_sizes}, "num_sizes": rng.randint(1, 4)}
+
+
+def _load(load: dict[int, int], num_sizes: int, padded: int, hint: str) -> Case:
+    return Case({"load": load, "num_sizes": num_sizes}, {"rows that are padding": padded}, hint)
+
+
+CHOOSE_SIZES = Exercise(
+    name="choose_sizes",
+    cases=(
+        _load({8: 10}, 1, 0, "A bucket that a batch fits exactly pads nothing."),
+        _load({3: 10, 8: 10}, 2, 0, "With a bucket for each batch size of the load nothing is padded."),
+        _load({3: 10, 8: 10}, 1, 50, "A single bucket has to hold the largest batch."),
+        _load({1: 5, 2: 5, 9: 5, 10: 5}, 2, 10, "Batch sizes that are near each other can share a bucket."),
+        _load({4: 1, 6: 1, 8: 100, 9: 1}, 2, 6, "A row of padding counts once per step: weigh by the steps."),
+        _load({5: 3}, 4, 0, "There may be fewer buckets than are allowed."),
+    ),
+    solution=choose_sizes,
+    draw=draw_load,
+    drawn_hint="Of all choices of at most `num_sizes` buckets with room for the largest batch, the one that "
+    "pads the fewest rows, each counted once per step.",
+    play=play_choose_sizes,
+)

@@ -1,0 +1,88 @@
+"""Lesson 08: whether a reader's replay runs a captured step again."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
+from labkit.ladder import LADDER
+from labkit.learn.exercise import BrokenContract, Unattempted
+from labkit.learn.gates import Report
+from labkit.learn.gates.gate import raised, small_model
+from labkit.watch import (
+    CapturedLaunch,
+    LaunchRecorder,
+    ToyGraph,
+    device_step_of,
+    recorded_step,
+    steady_decode,
+)
+
+PROMPTS = ((1, 2, 3), (7, 8))
+NUM_REPLAYS = 4
+
+
+def check_replay(graph_type: Callable[[], LaunchRecorder]) -> Report:
+    """Capture a step of two rows while there is no request, and replay it for two requests.
+
+    Whatever each launch makes must be in the tensors of the capture afterwards. It never raises, but for an
+    interrupt.
+    """
+    launches, expected, tokens = played(ToyGraph)
+    try:
+        _, made, _ = played(graph_type)
+        compare(launches, made, expected)
+    except Unattempted:
+        return Report(False, "replay: not attempted yet.")
+    except BrokenContract as broken:
+        return Report(False, f"replay breaks a contract. {broken}")
+    except Exception as error:
+        return Report(False, f"replay {raised(error)}")
+    return Report(True, f"replay: right. {NUM_REPLAYS} replays gave two requests the tokens {tokens}.")
+
+
+Outputs = list[list[Tensor]]  # of each launch
+
+
+@torch.inference_mode()
+def played(
+    graph_type: Callable[[], LaunchRecorder],
+) -> tuple[list[CapturedLaunch], list[Outputs], list[list[int]]]:
+    """The launches of a capture, their outputs after each replay, and the tokens of each replay."""
+    engine = InferenceEngine(
+        small_model(),
+        LADDER["07"].options,
+        device="cpu",
+        dtype=torch.float32,
+        cache=CacheConfig(block_size=16, prefix_cache=False),
+        scheduler=SchedulerConfig(max_batch_size=2),
+    )
+    graph = graph_type()
+    token_ids = recorded_step(device_step_of(engine), 2, True, graph)
+    launches, after, tokens = list(graph.launches), [], []
+    with steady_decode(engine, PROMPTS, max_new_tokens=9):
+        for _ in range(NUM_REPLAYS):
+            graph.replay()
+            after.append([[output.clone() for output in launch.outputs] for launch in launches])
+            tokens.append(token_ids.tolist())
+    return launches, after, tokens
+
+
+def compare(launches: list[CapturedLaunch], made: list[Outputs], expected: list[Outputs]) -> None:
+    """Raise BrokenContract that names the first launch whose outputs are not as expected, and a place."""
+    for replay, (those, wanted) in enumerate(zip(made, expected, strict=True), start=1):
+        for number, launch in enumerate(launches):
+            for nth, (there, right) in enumerate(zip(those[number], wanted[number], strict=True)):
+                which = (
+                    f"its output {nth} of {len(wanted[number])}" if len(wanted[number]) > 1 else "its output"
+                )
+                for place in (there != right).nonzero().tolist():
+                    raise BrokenContract(
+                        "what a launch makes lies where the capture left it: after replay "
+                        f"{replay}, launch {number} ({launch.name.removeprefix('aten.')}) has "
+                        f"{there[tuple(place)].item():.4g} at place {place} of {which}, expected "
+                        f"{right[tuple(place)].item():.4g}. The launches behind it read at the addresses of "
+                        "the capture. Run each launch once, in order, and copy what it gives back to the "
+                        "tensors in its `outputs`."
+                    )

@@ -1,0 +1,120 @@
+"""Lesson 09: a layer's kernels, an engine small enough for Triton's interpreter, and where tokens part."""
+
+import inspect
+import textwrap
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+
+from labkit.engine import CacheConfig, InferenceEngine
+from labkit.engine.step.fused import PLAIN, TRITON, VOCABULARY_MULTIPLE, FusedKernels
+from labkit.kernels import triton_status
+from labkit.learn.lesson_09.splits import SplitThenMerge
+from labkit.learn.lesson_09.tiles import launch_norm_linear
+from labkit.model import GPT2Config, LanguageModel
+from labkit.model.checkpoint import random_network
+from labkit.model.tokenizer import WordTokenizer
+from labkit.options import EngineOptions
+from labkit.watch import log_step
+from labkit.watch.launches import device_step_of
+
+# The kernels of a fused layer, in order, each with the operations that it replaces.
+STANDS_FOR = (
+    ("norm_linear", ("layer_norm", "linear")),
+    ("attention", ("attention",)),
+    ("linear_residual", ("linear", "add")),
+    ("norm_linear, GELU", ("layer_norm", "linear", "gelu")),
+    ("linear_residual", ("linear", "add")),
+)
+
+
+def whose_kernels(engine: InferenceEngine) -> str:
+    """Which of a fused step's two kernels of this lesson are the reader's, in a sentence."""
+    step = device_step_of(engine)
+    norm_linear, attention = step.kernels.norm_linear, step.attention.attention
+    mine = {
+        "norm_linear": getattr(norm_linear, "func", None) is launch_norm_linear,
+        "merge": isinstance(attention, SplitThenMerge),
+    }
+    return ", ".join(f"{name}: {'yours' if is_mine else 'not yours'}" for name, is_mine in mine.items())
+
+
+def smallest_logit_gap(engines: Sequence[InferenceEngine], prompts: Sequence[Sequence[int]]) -> float:
+    """The smallest gap between the logits of the best two tokens of a row, over the largest difference
+    between two engines' logits of the same step. Far above 1, no token can change."""
+    V = engines[0].model.config.vocab_size
+    one, other = (log_step(engine, prompts).products[-1].flatten(0, -2)[:, :V] for engine in engines)
+    best = one.double().topk(2, dim=1).values
+    return float((best[:, 0] - best[:, 1]).min() / (one.double() - other.double()).abs().max())
+
+
+@torch.inference_mode()
+def partings(
+    model: LanguageModel,
+    prompts: Sequence[Sequence[int]],
+    one: Sequence[Sequence[int]],
+    other: Sequence[Sequence[int]],
+    dtype: torch.dtype,
+) -> pd.DataFrame:
+    """Where two engines' tokens first differ, a row per prompt: the gap between the two tokens' logits in the
+    model's own precision, and the distance between neighbouring numbers of `dtype` there."""
+    rows = []
+    for prompt, tokens, others in zip(prompts, one, other, strict=True):
+        at = next((i for i, pair in enumerate(zip(tokens, others, strict=True)) if pair[0] != pair[1]), None)
+        if at is None:
+            continue
+        ids = torch.tensor([[*prompt, *tokens[:at]]], device=model.device)
+        (logits,) = model.network.prefill(ids, torch.tensor([ids.shape[1]], device=model.device)).last_logits
+        gap = abs(float(logits[tokens[at]] - logits[others[at]]))
+        spacing = torch.finfo(dtype).eps * 2.0 ** np.floor(np.log2(abs(float(logits[tokens[at]]))))
+        rows.append({"token": at, "gap in float32": gap, "neighbours are apart": float(spacing)})
+    return pd.DataFrame(rows, columns=["token", "gap in float32", "neighbours are apart"])
+
+
+def fused_kernels() -> FusedKernels:
+    """The fused Triton kernels, or their plain twins where Triton cannot run."""
+    return PLAIN if triton_status().mode == "off" else TRITON
+
+
+def small_engine(options: EngineOptions, device: torch.device | str = "cpu") -> InferenceEngine:
+    """An engine with a model of random weights, so small that Triton's interpreter runs a step in little
+    time; its vocabulary size is odd, as GPT-2's is."""
+    config = GPT2Config(
+        vocab_size=97, n_positions=64, n_embd=32, n_layer=2, n_head=2, tie_word_embeddings=False
+    )
+    gpt2 = random_network(config, seed=0)
+    for parameter in gpt2.parameters():
+        parameter.data.mul_(20 if parameter.dim() == 2 else 1)
+    model = LanguageModel("random:small", gpt2, WordTokenizer(config.vocab_size, None))
+    return InferenceEngine(
+        model, options, device=device, dtype=torch.float32, cache=CacheConfig(8, 16, prefix_cache=False)
+    )
+
+
+def copied_bytes(config: GPT2Config, itemsize: int = 2) -> dict[str, int]:
+    """Bytes that a `FusedDeviceStep` keeps beside the model's own weights."""
+    E, inner = config.n_embd, config.inner_dim
+    outputs = 3 * E + inner  # of the two linear layers behind a LayerNorm
+    rows = -(-config.vocab_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
+    return {
+        "weights with a LayerNorm put in": config.n_layer * outputs * E * itemsize,
+        "column sums and biases, float32": config.n_layer * outputs * 2 * 4,
+        "output layer, padded": rows * E * itemsize,
+    }
+
+
+def alignment(row_bytes: int, row: int) -> int:
+    """The largest power of 2, up to 128, that divides the address of a row, if row 0 lies at address 0."""
+    start = row * row_bytes
+    return min(128, start & -start) if start else 128
+
+
+def excerpt(kernel: Callable, begins: str, ends: str) -> str:
+    """The lines of a Triton kernel's source from the first that contains `begins` to the next that contains
+    `ends`."""
+    lines = inspect.getsource(getattr(kernel, "fn", kernel)).splitlines()
+    first = next(i for i, line in enumerate(lines) if begins in line)
+    last = next(i for i, line in enumerate(lines) if i > first and ends in line)
+    return textwrap.dedent("\n".join(lines[first : last + 1]))

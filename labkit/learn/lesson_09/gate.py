@@ -1,0 +1,89 @@
+"""Lesson 09: a layer in few kernels."""
+
+from collections import Counter
+from contextlib import ExitStack
+
+import torch
+
+from labkit.engine import CacheConfig, InferenceEngine
+from labkit.engine.step.fused import FusedDeviceStep, FusedKernels
+from labkit.ladder import LADDER
+from labkit.learn.exercise import BrokenContract, Unattempted
+from labkit.learn.gates.gate import Build, Gate, small_model
+from labkit.learn.gates.resident import MIXED
+from labkit.learn.gates.same_step import steps_proven
+from labkit.learn.lesson_09.proofs import (
+    attention_proven,
+    layer_proven,
+    linear_residual_proven,
+    norm_linear_proven,
+)
+from labkit.watch.launches import count_kernels, device_step_of, log_step
+from labkit.watch.replaced import replaced
+from labkit.watch.steady import steady_decode, steady_prompts
+
+PROMPTS = ((1, 2, 3), (7, 8))  # of the step whose kernels are counted
+PER_LAYER, AROUND = 5, 5  # kernels, at most
+LONG_AND_SHORT = (3, 9, 20, 50)  # tokens of the prompts of the step whose kernels are compared
+
+
+def right_kernels(build: Build) -> None:
+    """Raise BrokenContract for a kernel of a step that is not what its plain twin is, whichever way the step
+    is launched. Whatever else is wrong is left to the schedules."""
+    engine: InferenceEngine = build(
+        small_model(), dtype=torch.float32, cache=CacheConfig(block_size=4, prefix_cache=False)
+    )
+    step = device_step_of(engine)
+    try:
+        with ExitStack() as stack:
+            if isinstance(step, FusedDeviceStep):
+                stack.enter_context(replaced(step, "kernels", _with_proofs))
+                stack.enter_context(replaced(step, "layer", layer_proven(step)))
+            stack.enter_context(replaced(step.attention, "attention", attention_proven))
+            # Not a graph of it, which was captured before.
+            stack.enter_context(replaced(engine.decode_step, "device_step", lambda _: step))
+            stack.enter_context(steady_decode(engine, steady_prompts(4, LONG_AND_SHORT), warmup_steps=1))
+    except (BrokenContract, Unattempted):
+        raise
+    except Exception:
+        return
+
+
+def _with_proofs(kernels: FusedKernels) -> FusedKernels:
+    return kernels._replace(
+        norm_linear=norm_linear_proven(kernels.norm_linear),
+        linear_residual=linear_residual_proven(kernels.linear_residual),
+    )
+
+
+def few_kernels(build: Build) -> None:
+    """Raise BrokenContract if a greedy step is more kernels than five per layer and five around them.
+
+    Attention counts as one, even if it is a kernel for parts and one that merges them.
+    """
+    engine: InferenceEngine = build(
+        small_model(), dtype=torch.float32, cache=CacheConfig(block_size=4, prefix_cache=False)
+    )
+    launches = log_step(engine, PROMPTS).launches
+    num_layers = engine.model.config.num_layers
+    as_one = [launch._replace(kernels=1) if launch.name == "attention" else launch for launch in launches]
+    count, most = count_kernels(as_one), PER_LAYER * num_layers + AROUND
+    if count > most:
+        names = Counter(launch.name for launch in launches).most_common()
+        told = ", ".join(f"{name} {times}" for name, times in names)
+        raise BrokenContract(
+            f"a step is few kernels: {count} for {num_layers} layers, at most {most}, five per layer and "
+            f"five around them. Launched were: {told}. What a kernel can do on its way, such as norm, bias, "
+            "GELU and residual, has no launch of its own. (Attention counts as one, and so does each of "
+            "FusedDeviceStep's `kernels`.)"
+        )
+
+
+GATE = Gate(
+    ("layer_kernels",),
+    LADDER["08"].options,
+    watches=(steps_proven,),
+    samplings=MIXED,
+    trials=(right_kernels,),
+    costs=(few_kernels,),
+)

@@ -1,0 +1,258 @@
+"""Lesson 09: what each of the reader's kernels must compute, number by number."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from labkit.engine.step.fused import FusedDeviceStep
+from labkit.kernels import (
+    NormLinear,
+    RowStatistics,
+    fold_layer_norm,
+    linear_residual_plain,
+    norm_linear_plain,
+    paged_attention_append_plain,
+    require_triton,
+)
+from labkit.kernels.fused_linear import mean_and_rstd, row_statistics
+from labkit.learn.exercise import BrokenContract
+from labkit.learn.gates.gate import Report, proven
+from labkit.learn.lesson_09.splits import launch_merge, merge_plain
+from labkit.learn.lesson_09.steps import layer_in_ten
+from labkit.learn.lesson_09.tiles import TILE, launch_norm_linear, launch_product
+
+CLOSE = 1e-3  # of a number of size 1: sums in another order are right, too; rounded inputs are not
+
+PRODUCT = "a product's number is the sum of a row of x times a row of the weight, over all inputs"
+NORM_LINEAR = "norm_linear is linear(layer_norm(x))"
+MERGE = "merged, the parts are one softmax over all tokens"
+LAYER = "a layer is attention and MLP, each added to what came in"
+ATTENTION = "attention is one softmax over all of a request's tokens"
+
+
+def check_numbers(
+    contract: str, where: str, made: Tensor, expected: Tensor, hint: str, noun: str = "row"
+) -> None:
+    """Raise BrokenContract for the first number of a matrix that is not close to the expected one."""
+    close = torch.isclose(made.double(), expected.double(), rtol=CLOSE, atol=CLOSE)
+    for row, column in (~close).nonzero().tolist()[:1]:
+        raise BrokenContract(
+            f"{contract}: {where}, {noun} {row} of {len(made)}, number {column} of {made.shape[1]} is "
+            f"{made[row, column].item():.4f}, expected {expected[row, column].item():.4f}. {hint}"
+        )
+
+
+def _device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _numbers(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator).to(_device())
+
+
+# --- a product in tiles ---------------------------------------------------------------------------------
+
+PRODUCT_CASES = (  # (M, N, K), and what may be wrong there
+    (
+        (3, 5, 7),
+        "A tile of x is [rows, inputs] and one of the weight [outputs, inputs]: transpose the second.",
+    ),
+    ((16, 128, 64), "One program makes all of this: rows, columns and inputs fill its tile."),
+    ((20, 200, 150), "A program reads {BLOCK_K} inputs at a time: add each round's product to `acc`."),
+)
+
+
+def check_product(kernel: Any) -> Report:
+    """Whether a kernel multiplies matrices, in tiles that are full and in such that are not."""
+    return proven("product", [partial(_prove_product, kernel)], f"{len(PRODUCT_CASES)} shapes, each number.")
+
+
+def _prove_product(kernel: Any) -> None:
+    require_triton()
+    for (M, N, K), hint in PRODUCT_CASES:
+        x, weight = _numbers(M, K), _numbers(N, K, seed=1)
+        expected = (x.double() @ weight.double().T).float()
+        made = launch_product(kernel, x, weight)
+        where = f"with x [{M}, {K}] and a weight [{N}, {K}]"
+        check_numbers(PRODUCT, where, made, expected, hint.format(**TILE))
+
+
+# --- LayerNorm and linear layer -------------------------------------------------------------------------
+
+
+class Rows(NamedTuple):
+    """Rows that go into a LayerNorm, how their statistics are cut, and what may be wrong there."""
+
+    words: str
+    x: Tensor
+    width: int  # columns of a part
+    gelu: bool
+    hint: str
+
+
+def _rows() -> Iterator[Rows]:
+    normal = _numbers(3, 40)
+    normal = (normal - normal.mean(1, keepdim=True)) / normal.std(1, correction=0, keepdim=True)
+    yield Rows(
+        "rows of mean 0 and variance 1",
+        normal,
+        40,
+        False,
+        "Here it is the product of step 1 and the folded bias.",
+    )
+    yield Rows(
+        "rows of mean 0 and variance 9", 3 * normal, 40, False,
+        "The whole sum is multiplied by 1 / sqrt(variance + eps), and the bias is not.",
+    )  # fmt: skip
+    yield Rows(
+        "rows of mean 2", normal + 2, 40, False,
+        "The mean is in every column of a row, so the product has it once for each: mean times column_sums.",
+    )  # fmt: skip
+    yield Rows("a GELU behind", 2 * normal + 1, 40, True, "GELU comes last.")
+    yield Rows(
+        "3 parts per row, the last one shorter", _numbers(20, 40) + torch.arange(40, device=_device()) / 9,
+        16, False,
+        "Parts differ in their means: weigh each mean with its count, and add to the squares, for each part, "
+        "its count times its mean's squared distance from the whole row's.",
+    )  # fmt: skip
+    yield Rows(
+        "rows whose mean is 3,000 times their deviation, in 3 parts", normal + 3000, 16, False,
+        "The variance comes from squared distances from the mean. The mean of the squares less the square of "
+        "the mean leaves no digit here.",
+    )  # fmt: skip
+
+
+def _layer_of(K: int, N: int = 200) -> NormLinear:
+    norm = 1 + 0.2 * _numbers(K, seed=1), 0.2 * _numbers(K, seed=2)
+    return fold_layer_norm(*norm, 1e-5, _numbers(N, K, seed=3) * K**-0.5, _numbers(N, seed=4))
+
+
+def check_norm_linear(kernel: Any) -> Report:
+    """Whether a kernel is a LayerNorm and a linear layer, for rows of any mean and variance."""
+    prove = partial(_prove_norm_linear, kernel)
+    return proven("norm_linear", [prove], f"{len(list(_rows()))} kinds of rows, each number.")
+
+
+def _prove_norm_linear(kernel: Any) -> None:
+    require_triton()
+    for words, x, width, gelu, hint in _rows():
+        layer = _layer_of(x.shape[1])
+        product = F.layer_norm(x.double(), x.shape[1:], eps=layer.eps) @ layer.weight.double().T + layer.bias
+        expected = F.gelu(product, approximate="tanh") if gelu else product
+        made = launch_norm_linear(kernel, x, row_statistics(x, width), layer, gelu, tile=TILE)
+        far = 15 if x.abs().max() > 500 else 1  # a mean of 3,000 takes digits from any product in float32
+        check_numbers(NORM_LINEAR, f"with {words}", made / far, expected / far, hint)
+
+
+# --- a merge of parts -----------------------------------------------------------------------------------
+
+EMPTY = float("-inf")
+MERGE_CASES = (  # the largest score of each part, of one row, and what may be wrong there
+    ((0.5,), "Of one part, it is acc / total."),
+    ((1.0, 1.0), "Add up the accs and the totals of all parts, and divide once, at the end."),
+    ((1.0, 2.0), "Each part counts from its own largest score: exp(largest - the largest of all) brings its "
+                 "acc and its total to a common one."),
+    ((0.0, 3.0, 1.0, 2.0, -1.0), "All parts count, wherever the largest score is."),
+    ((200.0, 199.0, 198.0), "exp(200) is no float32: take the largest away before, never after."),
+    ((-200.0, -201.0), "All scores may be far below 0: count from the largest of them, not from 0."),
+    ((2.0, EMPTY, EMPTY), "A program without tokens leaves -inf, 0 and zeros: its weight must be 0."),
+    ((EMPTY, 1.0, 4.0), "The first part may be the empty one: compare with the largest of all."),
+)  # fmt: skip
+
+
+def check_merge(kernel: Any) -> Report:
+    """Whether a kernel merges partial softmaxes, of any number of parts, some without a token."""
+    return proven(
+        "merge", [partial(_prove_merge, kernel)], f"{len(MERGE_CASES)} kinds of parts, each number."
+    )
+
+
+def _prove_merge(kernel: Any) -> None:
+    require_triton()
+    for numbers, hint in MERGE_CASES:
+        largest = torch.tensor([numbers, numbers[::-1]], device=_device())  # two rows
+        totals = 1 + _numbers(*largest.shape).abs()
+        accs = 3 * _numbers(*largest.shape, 20, seed=1)
+        empty = largest == EMPTY
+        totals[empty], accs[empty] = 0.0, 0.0
+        expected = merge_plain(largest.double(), totals.double(), accs.double())
+        made = launch_merge(kernel, largest, totals, accs)
+        where = f"with parts whose largest scores are {list(numbers)} (in row 1 the other way round)"
+        check_numbers(MERGE, where, made, expected, hint)
+
+
+# --- in an engine's step --------------------------------------------------------------------------------
+
+
+def norm_linear_proven(inner: Callable) -> Callable:
+    """A step's `norm_linear` that is compared with its plain twin in every call."""
+
+    def norm_linear(x: Tensor, statistics: RowStatistics, layer: NormLinear, gelu: bool = False) -> Tensor:
+        made = inner(x, statistics, layer, gelu=gelu)
+        expected = norm_linear_plain(x, statistics, layer, gelu)
+        hint = "Its kernel alone is proven by `check_norm_linear`."
+        check_numbers(NORM_LINEAR, f"in a step, for {len(layer.weight)} outputs", made, expected, hint)
+        return made
+
+    return norm_linear
+
+
+def linear_residual_proven(inner: Callable) -> Callable:
+    """A step's `linear_residual` that is compared with its plain twin in every call."""
+
+    def linear_residual(
+        x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor
+    ) -> tuple[Tensor, RowStatistics]:
+        made, statistics = inner(x, weight, bias, residual)
+        expected, theirs = linear_residual_plain(x, weight, bias, residual)
+        contract, where = "linear_residual is residual + linear(x)", f"in a step, for {x.shape[1]} inputs"
+        check_numbers(contract, where, made, expected, "The bias and the residual belong to it.")
+        pairs = [torch.stack(mean_and_rstd(s, made.shape[1], 1e-5), 1) for s in (statistics, theirs)]
+        contract = "linear_residual tells the mean and the deviation of the rows that it stored"
+        check_numbers(contract, where, *pairs, "Number 0 is the mean, number 1 the reciprocal deviation.")
+        return made, statistics
+
+    return linear_residual
+
+
+def attention_proven(inner: Callable) -> Callable:
+    """A step's attention that is compared with its plain twin in every call."""
+
+    def attention(*arguments: Any) -> Tensor:
+        query, key, value, k_cache, v_cache, *others = arguments
+        expected = paged_attention_append_plain(query, key, value, k_cache.clone(), v_cache.clone(), *others)
+        made = inner(*arguments)
+        _, context_lens, slot_mapping, _ = others
+        lengths = context_lens[slot_mapping].tolist()
+        where = f"in a step whose requests have {lengths} tokens in the cache"
+        hint = "Every program's part counts, and from its own largest score."
+        check_numbers(ATTENTION, where, made.flatten(1), expected.flatten(1), hint, "request")
+        return made
+
+    return attention
+
+
+def layer_proven(step: FusedDeviceStep) -> Callable[[Callable], Callable]:
+    """What makes of a step's `layer` one that is compared with PyTorch's operators in every call."""
+    weights = step.network.decoder_weights().layers
+
+    def proven_layer(inner: Callable) -> Callable:
+        def layer(layer_idx: int, x: Tensor, statistics: RowStatistics) -> tuple[Tensor, RowStatistics]:
+            expected = layer_in_ten(step, weights[layer_idx], layer_idx, x)
+            made, statistics = inner(layer_idx, x, statistics)
+            hint = (
+                "Each half is a norm_linear, what is between, and a linear_residual whose residual is x as "
+                "it came into that half; GELU belongs to the second half. Statistics are those of the x that "
+                "they came with."
+            )
+            check_numbers(LAYER, f"layer {layer_idx}", made, expected, hint, "request")
+            return made, statistics
+
+        return layer
+
+    return proven_layer

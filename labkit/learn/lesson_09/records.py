@@ -1,0 +1,104 @@
+"""Lesson 09: recorded steps and recorded attention, as tables."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from labkit.bench.limit import step_limit
+from labkit.results import AttentionTimeRecord, DeviceTimeRecord, TracedStep
+from labkit.results.attention_time import ONE_PROGRAM, SPLIT
+from labkit.results.kernels import (
+    ATTENTION,
+    PRODUCTS,
+    SPLIT_K_SUMS,
+    group_counts,
+    group_us,
+    slowest_single,
+)
+
+
+def recorded_steps(
+    record: DeviceTimeRecord, rungs: Sequence[str] = ("08", "09")
+) -> dict[tuple[int, str], TracedStep]:
+    """The recorded steps of these rungs by (batch size, rung), in order."""
+    of_rungs = {(step.batch_size, rung): step for (rung, _), step in record.steps.items() if rung in rungs}
+    return dict(sorted(of_rungs.items()))
+
+
+def share_of_small_ones(step: TracedStep) -> float:
+    """The share of a step's GPU time in kernels that are neither a matrix product nor attention."""
+    us = group_us(step)
+    return 1 - (us[PRODUCTS] + us[ATTENTION]) / sum(us.values())
+
+
+def kernel_table(record: DeviceTimeRecord, batch_size: int) -> pd.DataFrame:
+    """Kernels and microseconds of a recorded step by what they are for, both rungs beside each other."""
+    steps = {rung: step for (size, rung), step in recorded_steps(record).items() if size == batch_size}
+    counts = {f"kernels, {rung}": group_counts(step) for rung, step in steps.items()}
+    times = {
+        f"us, {rung}": {name: round(us) for name, us in group_us(step).items()}
+        for rung, step in steps.items()
+    }
+    table = pd.DataFrame(counts | times)
+    table.loc["all"] = table.sum()
+    return table.astype(int).rename_axis(columns=f"one step, B = {batch_size}")
+
+
+def step_table(record: DeviceTimeRecord) -> pd.DataFrame:
+    """A row per recorded step: how many kernels it has, how long the GPU was busy, and the limit."""
+    rows = {}
+    for (size, rung), step in recorded_steps(record).items():
+        limit_us = 1e6 * step_limit(size, step.context_len, record.bandwidth).seconds
+        rows[f"B = {size}, rung {rung}"] = {
+            "kernels": step.num_kernels,
+            "GPU busy (us)": round(step.gpu_busy_us),
+            "limit (us)": round(limit_us),
+            "limit, % of busy": round(100 * limit_us / step.gpu_busy_us, 1),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def gain_table(record: DeviceTimeRecord) -> pd.DataFrame:
+    """Microseconds of both rungs' steps by what they are for, the output layer apart, a column per batch
+    size."""
+    steps = recorded_steps(record)
+    columns: dict[str, dict[str, float]] = {}
+    for (size, rung), step in steps.items():
+        us, head = group_us(step), slowest_single(step).us
+        layers = us[PRODUCTS] + us[SPLIT_K_SUMS] - head
+        rest = sum(us.values()) - layers - head - us[ATTENTION]
+        rows = {
+            "layers' products": layers,
+            "output layer": head,
+            "attention": us[ATTENTION],
+            "the rest": rest,
+        }
+        column = columns.setdefault(f"B = {size}", {})
+        column.update({f"{name}, {rung}": round(value) for name, value in rows.items()})
+    for size in {size for size, _ in steps}:
+        before, after = (steps[size, rung].gpu_busy_us for rung in ("08", "09"))
+        columns[f"B = {size}"]["GPU busy, times less"] = round(before / after, 2)
+    table = pd.DataFrame(columns)
+    parts = [*rows, "GPU busy"]
+    order = sorted(table.index, key=lambda name: parts.index(name.split(",")[0]))
+    return table.loc[order].map("{:g}".format).rename_axis("microseconds, rung")
+
+
+def attention_table(record: AttentionTimeRecord) -> pd.DataFrame:
+    """One layer's attention by itself, as recorded: microseconds in each form, and the bytes that the split
+    form moves."""
+    times = {(time.kernel, time.batch_size, time.context_len): time for time in record.samples}
+    rows = {}
+    for (kernel, batch_size, context_len), split in sorted(times.items(), key=lambda item: item[0][1:]):
+        one = times.get((ONE_PROGRAM, batch_size, context_len))
+        if kernel == SPLIT and one is not None:
+            rows[batch_size, context_len] = {
+                "rung 07's kernel (us)": round(one.us, 1),
+                "rung 09's kernel (us)": round(split.us, 1),
+                "splits": split.splits,
+                "times faster": round(one.us / split.us, 2),
+                "% of a copy's rate": round(100 * split.rate / record.bandwidth),
+            }
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    table.index = pd.MultiIndex.from_tuples(table.index, names=["B", "tokens in the cache"])
+    return table

@@ -1,0 +1,118 @@
+"""Lesson 10: what a reader's readback is made from, and what it does with four requests."""
+
+from collections.abc import Sequence, Set
+
+from labkit.engine import InferenceEngine, InferenceSession, SamplingParams
+from labkit.engine.overlap import NextTokens, ReadOneBehind, tokens_left
+from labkit.engine.request import Request, RunningRequests
+from labkit.engine.step.resident import ResidentDecodeStep, StepInFlight
+from labkit.learn.gates.gate import raised
+from labkit.watch import Flights, record_flights
+
+PROMPTS = ("To be, or not to be", "O", "JULIET:\n", "Exit")  # the model ends all of them but the first
+LIMITS = (3, 40, 40, 40)  # new tokens of each
+
+
+class OneInFlight:
+    """Room for one step in flight, and what any readback does with it. It defers no bookkeeping.
+
+    A subclass says when to launch and when to read, in `next_tokens`. Whose tokens are handed out and who is
+    launched again is decided as in the package, until a subclass decides it.
+    """
+
+    watch_points = ("next_tokens",)
+
+    def __init__(self, decode_step: ResidentDecodeStep) -> None:
+        self.decode_step = decode_step
+        self.in_flight: StepInFlight | None = None  # launched and not read
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether a step was launched whose tokens have not been read."""
+        return self.in_flight is not None
+
+    # --- decided by a subclass -------------------------------------------------------------------------
+
+    def next_tokens(self, running: RunningRequests) -> NextTokens:
+        """Launch and read: the tokens to hand out now, as `ReadOneBehind.next_tokens`. A subclass has it."""
+        raise NotImplementedError
+
+    still_running = ReadOneBehind.still_running
+
+    def going_on(
+        self, running: RunningRequests, in_flight: Set[InferenceSession]
+    ) -> dict[Request, InferenceSession]:
+        """The requests that have a token to make behind the one in flight, with their sessions."""
+        num_left = tokens_left(running, in_flight)
+        pairs = zip(running.items(), num_left, strict=True)
+        return {request: session for (request, session), left in pairs if left > 0}
+
+    # --- the rest --------------------------------------------------------------------------------------
+
+    def launch_behind(self, step: StepInFlight, running: RunningRequests) -> StepInFlight | None:
+        """Launch the next step, while `step` has not been read.
+
+        None if no request goes on, or blocks are missing, or the device needs a token that only `step` has.
+        """
+        in_flight = set(step.sessions)
+        going_on = self.going_on(running, in_flight)
+        sessions = going_on.values()
+        has_room = (
+            sum(s.next_token_takes_block for s in sessions) <= self.decode_step.kv_manager.num_free_blocks
+        )
+        is_known = all(self.decode_step.slots.knows(s) for s in sessions if s in in_flight)
+        return self.decode_step.launch(going_on) if going_on and has_room and is_known else None
+
+    def read(self, step: StepInFlight, running: RunningRequests) -> Sequence[int | None]:
+        """Wait for the step's tokens. If that fails, it is undone, and so is the step behind it."""
+        try:
+            return step.read()
+        except BaseException:
+            behind, self.in_flight = self.in_flight, None
+            for undone in {step, behind} - {None}:
+                undone.cancel(running)
+            raise
+
+    def hand_out(
+        self, step: StepInFlight, token_ids: Sequence[int | None], running: RunningRequests
+    ) -> NextTokens:
+        """The requests that get their tokens, and the tokens."""
+        rows = self.still_running(step, running)
+        return NextTokens([step.requests[row] for row in rows], [token_ids[row] for row in rows])
+
+    def drop(self) -> None:
+        """Discard the step in flight: no request runs any more."""
+        self.in_flight = None
+
+    def launch_first(self, running: RunningRequests) -> None:
+        """Nothing is launched behind a prefill."""
+
+    def defer(self, tokens: NextTokens, eos_token_id: int | None) -> None:
+        """No bookkeeping is done later."""
+
+    def flush(self) -> None:
+        """Nothing was deferred."""
+
+
+def fly(engine: InferenceEngine) -> Flights:
+    """Serve the four prompts up to their limits, and watch the steps."""
+    for prompt, limit in zip(PROMPTS, LIMITS, strict=True):
+        engine.add_request(prompt, SamplingParams(max_new_tokens=limit))
+    with record_flights(engine) as watched:
+        while engine.has_work:
+            engine.step()
+    return watched
+
+
+def flown(engine: InferenceEngine) -> str:
+    """How many steps the four prompts take, how many were launched a call before they were read, or never
+    read, and how many tokens were made for nobody: one line, whatever the reader's part does."""
+    try:
+        watched = fly(engine)
+    except Exception as error:  # whatever the reader's code raises
+        return f"four requests: the engine {raised(error)}"
+    ahead = sum(flight.read_in != flight.launched_in for flight in watched.flights)
+    return (
+        f"four requests: {len(watched.flights)} steps, launched ahead: {ahead}; "
+        f"tokens for nobody: {watched.tokens_to_nobody}"
+    )

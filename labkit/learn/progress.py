@@ -1,0 +1,91 @@
+"""How far the reader has come: gates passed and predictions made, in a file beside the parts they keep."""
+
+import json
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from labkit import paths
+from labkit.errors import OptionError
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A prediction that was scored: the last guess, and what was measured then."""
+
+    guess: float
+    actual: float
+
+
+@dataclass(frozen=True)
+class LessonProgress:
+    """What the reader has done in a lesson: the options whose gate a part of theirs passed, and their guesses
+    by question."""
+
+    gates: tuple[str, ...] = ()
+    guesses: Mapping[str, Guess] = field(default_factory=dict)
+
+
+def progress_file() -> Path:
+    """Where progress is stored, in the folder of the reader's own parts."""
+    return paths.MINE / "progress.json"
+
+
+def progress() -> dict[str, LessonProgress]:
+    """What was done, by the lesson's number; a lesson in which nothing was done is missing.
+
+    Raises OptionError for a file that cannot be read; nothing is written.
+    """
+    path = progress_file()
+    if not path.exists():
+        return {}
+    try:
+        lessons = json.loads(path.read_text(encoding="utf-8"))
+        return {number: _lesson(entry) for number, entry in lessons.items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise OptionError(
+            f"{path.name} in {path.parent.name}/ cannot be read ({type(error).__name__}: {error}); "
+            "delete it to start anew"
+        ) from error
+
+
+def note_gate(lesson: str, option: str) -> None:
+    """A part of the reader's passed the lesson's gate."""
+
+    def with_gate(done: LessonProgress) -> LessonProgress:
+        return replace(done, gates=tuple(dict.fromkeys([*done.gates, option])))
+
+    _note(lesson, with_gate)
+
+
+def note_guess(lesson: str, question: str, guess: float, actual: float) -> None:
+    """A prediction was scored; the same question's earlier guess is replaced."""
+
+    def with_guess(done: LessonProgress) -> LessonProgress:
+        return replace(done, guesses={**done.guesses, question: Guess(guess, actual)})
+
+    _note(lesson, with_guess)
+
+
+def _note(lesson: str, change: Callable[[LessonProgress], LessonProgress]) -> None:
+    """Store a lesson's change. Where that is not possible, warn and go on: no cell fails for it."""
+    path = progress_file()
+    try:
+        lessons = progress()
+        lessons[lesson] = change(lessons.get(lesson, LessonProgress()))
+        path.parent.mkdir(exist_ok=True)
+        written = path.with_suffix(".new")
+        text = json.dumps({number: asdict(done) for number, done in sorted(lessons.items())}, indent=1)
+        written.write_text(text + "\n", encoding="utf-8")
+        written.replace(path)
+    except (OSError, OptionError) as error:
+        warnings.warn(f"your progress is not stored: {error}", stacklevel=3)
+
+
+def _lesson(entry: Mapping) -> LessonProgress:
+    guesses = {
+        question: Guess(float(guess["guess"]), float(guess["actual"]))
+        for question, guess in entry["guesses"].items()
+    }
+    return LessonProgress(tuple(map(str, entry["gates"])), guesses)

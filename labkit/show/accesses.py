@@ -1,0 +1,163 @@
+"""What each program of a kernel reads and writes: a cell per number, in the colour of the program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from math import prod
+from typing import TYPE_CHECKING
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+
+from labkit.show.style import GREY, INK, RED, SERIES, figure, styled
+
+if TYPE_CHECKING:  # what is drawn; the interpreter that it was seen in is not needed
+    from labkit.watch.accesses import KernelRun, Layout, Program
+
+MOST_COLUMNS, MOST_ROWS = 64, 48  # of a tensor; with more, a cell is too small to be seen
+ROW = 0.17  # inches
+READ_ALPHA = 0.35  # what is read is pale
+WRITE = "write"
+COLOURS = tuple(shade for shade in SERIES if shade != RED)  # of programs; red is what should not be
+MOST_TOLD = 3  # lines about accesses that met nothing of their tensor
+Touches = dict[tuple[int, ...], list[tuple[str, "Program"]]]  # by the index of a number
+
+
+@styled
+def draw_accesses(
+    run: KernelRun,
+    tensors: Mapping[str, Sequence[str]] | None = None,
+    programs: Sequence[Program] | None = None,
+    title: str = "",
+) -> Figure:
+    """Draw the numbers that each program of a launch reads (pale) and writes (full), a panel per tensor.
+
+    tensors: those to draw, by the kernel's names, with the names of their dimensions; by default all that are
+    accessed. programs: those that get a colour; by default all, and others are grey. A number that several
+    programs read has a slice per program; one that several write is red, with a cross. Accesses that meet
+    no element of their tensor are told in red below it. Raises ValueError for a tensor too large to draw.
+    """
+    tensors = tensors or {access.tensor: () for access in run.accesses}
+    panels = [_Panel(run, name, dims) for name, dims in tensors.items()]
+    programs = run.programs if programs is None else programs
+    colours = {program: COLOURS[i % len(COLOURS)] for i, program in enumerate(programs)}
+    if not panels:
+        panels = [_Panel(run, name, ()) for name in run.layouts]
+    heights = [ROW * panel.num_rows + 0.48 + 0.17 * len(panel.strays) for panel in panels]
+    fig, axes = figure(0.62 + sum(heights), rows=len(panels), squeeze=False, height_ratios=heights)
+    num_columns = max(panel.num_columns for panel in panels)
+    for panel, place in zip(panels, axes[:, 0], strict=True):
+        panel.draw(place, colours)
+        place.set_xlim(-0.1, num_columns + 0.1)
+    many = "" if len(run.programs) == 1 else "s"
+    axes[0, 0].set_title(title or f"{run.kernel}: {len(run.programs)} program{many}", pad=22)
+    _draw_legend(axes[0, 0], colours)
+    return fig
+
+
+class _Panel:
+    """A tensor as a grid of cells: its last dimensions go across, the others down."""
+
+    def __init__(self, run: KernelRun, name: str, dims: Sequence[str]) -> None:
+        layout = run.layouts[name]
+        self.name, self.shape = name, layout.shape or (1,)
+        self.dims = tuple(dims) or tuple(f"dimension {i}" for i in range(len(self.shape)))
+        self.touches, self.strays = _sorted_out(run, name, layout)
+        across = 2 if len(self.shape) > 2 and prod(self.shape[-2:]) <= MOST_COLUMNS else 1
+        self.down, self.across = self.shape[:-across], self.shape[-across:]
+        self.num_rows, self.num_columns = prod(self.down), prod(self.across)
+        if self.num_rows > MOST_ROWS or self.num_columns > MOST_COLUMNS:
+            raise ValueError(
+                f"{name}, {list(self.shape)}, is too large to draw: at most {MOST_ROWS} rows of "
+                f"{MOST_COLUMNS} numbers"
+            )
+
+    @property
+    def ink(self) -> str:
+        """Of what is said below the panel."""
+        return RED if self.strays else INK
+
+    def draw(self, axes: Axes, colours: Mapping[Program, str]) -> None:
+        places = product(product(*map(range, self.down)), product(*map(range, self.across)))
+        for i, (row, column) in enumerate(places):
+            y, x = divmod(i, self.num_columns)
+            _draw_cell(axes, x, y, self.touches.get(row + column, []), colours)
+        group = self.across[-1]
+        for x in range(0, self.num_columns + 1, group):
+            axes.plot([x, x], [0, self.num_rows], color=INK, lw=0.9)
+        axes.set_ylim(self.num_rows + 0.1, -0.1)
+        axes.set_yticks(
+            [y + 0.5 for y in range(self.num_rows)],
+            [", ".join(map(str, index)) for index in product(*map(range, self.down))],
+            fontsize=7,
+        )
+        label = f"{self.name}\n{', '.join(self.dims[: len(self.down)])}".strip()
+        axes.set_ylabel(label, fontsize=8, rotation=0, ha="right", va="center")
+        if len(self.across) == 2:
+            ticks = {(i + 0.5) * group: f"{self.dims[-2]} {i}" for i in range(self.across[0])}
+        else:
+            ticks = {i + 0.5: str(i) for i in range(group)}
+        axes.set_xticks(list(ticks), list(ticks.values()), fontsize=7)
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+        label = f"{self.dims[-1]}: 0 to {group - 1}" if len(self.across) == 2 else self.dims[-1]
+        axes.set_xlabel("\n".join([label, *self.strays]), loc="left", fontsize=8, color=self.ink)
+
+
+def _sorted_out(run: KernelRun, name: str, layout: Layout) -> tuple[Touches, list[str]]:
+    """What was accessed of a tensor, by index, and in words what met none of its elements."""
+    touches: Touches = {}
+    strays: dict[tuple[Program, str], list[int]] = {}
+    for offset, kind, program in run.touched(name):
+        index = layout.index_of(offset)
+        if index is None:
+            strays.setdefault((program, kind), []).append(offset)
+        elif (kind, program) not in (found := touches.setdefault(index or (0,), [])):
+            found.append((kind, program))
+    told = [
+        f"program {program} {kind}s outside of it: {min(offsets):,} to {max(offsets):,} from its first number"
+        for (program, kind), offsets in strays.items()
+    ]
+    most = MOST_TOLD - 1
+    return touches, told if len(told) <= MOST_TOLD else [*told[:most], f"and {len(told) - most} more like it"]
+
+
+def _draw_cell(
+    axes: Axes, x: int, y: int, touches: list[tuple[str, Program]], colours: Mapping[Program, str]
+) -> None:
+    writers = dict.fromkeys(program for kind, program in touches if kind == WRITE)
+    shown = list(writers or dict.fromkeys(program for _, program in touches))
+    if len(writers) > 1:
+        axes.add_patch(Rectangle((x, y), 1, 1, facecolor=RED, lw=0))
+        axes.text(x + 0.5, y + 0.55, "×", ha="center", va="center", fontsize=8, color="white", weight="bold")
+    else:
+        for slot, program in enumerate(shown):
+            height = 1 / len(shown)
+            place, shade = (x, y + slot * height), colours.get(program, GREY)
+            alpha = 1 if writers else READ_ALPHA
+            axes.add_patch(Rectangle(place, 1, height, facecolor=shade, alpha=alpha, lw=0))
+    axes.add_patch(Rectangle((x, y), 1, 1, fill=False, edgecolor="#CCCCCC", lw=0.5))
+
+
+def _draw_legend(axes: Axes, colours: Mapping[Program, str]) -> None:
+    """The colours of programs, if they tell them apart, and what pale and full mean."""
+    programs = colours if len(colours) <= len(COLOURS) else {}
+    patches = [Patch(facecolor=shade, label=str(program)) for program, shade in programs.items()]
+    if patches:
+        patches[0].set_label(f"program {patches[0].get_label()}")
+    patches += [
+        Patch(facecolor=INK, alpha=READ_ALPHA, label="read"),
+        Patch(facecolor=INK, label="written"),
+    ]
+    axes.legend(
+        handles=patches,
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=len(patches),
+        fontsize=7.5,
+        handlelength=1,
+        columnspacing=1,
+        borderaxespad=0.2,
+    )

@@ -1,0 +1,47 @@
+"""A figure that the reader changes by sliders."""
+
+from collections.abc import Callable, Sequence
+from io import BytesIO
+from typing import Any
+
+import matplotlib.pyplot as plt
+
+
+def sliders(draw: Callable[..., Any], **values: Sequence[Any]) -> None:
+    """Show the figure of `draw`, with a slider for each of its arguments; each begins at its first value.
+
+    values: by the argument's name, what it may be. Needs JupyterLab and ipywidgets; where a page is only
+    read, show one figure of `draw` beside it.
+    """
+    from IPython.display import display
+    from ipywidgets import Image, SelectionSlider, VBox
+
+    chosen = {
+        name: SelectionSlider(
+            options=list(options),
+            description=name.replace("_", " "),
+            continuous_update=False,
+            style={"description_width": "initial"},
+        )
+        for name, options in values.items()
+    }
+    # Not an Output widget, which `interact` draws into: where a notebook is executed by nbclient, the message
+    # that such a widget makes it send can hide a reply that it waits for, and then it waits for ever.
+    picture = Image(format="png")
+
+    def redraw(_: object = None) -> None:
+        draw(**{name: slider.value for name, slider in chosen.items()})
+        picture.value = png_of_current_figure()
+
+    for slider in chosen.values():
+        slider.observe(redraw, names="value")
+    redraw()
+    display(VBox([*chosen.values(), picture]))
+
+
+def png_of_current_figure() -> bytes:
+    """pyplot's current figure as a picture; it is closed."""
+    buffer = BytesIO()
+    plt.gcf().savefig(buffer, format="png", bbox_inches="tight")
+    plt.close()
+    return buffer.getvalue()

@@ -1,0 +1,95 @@
+"""Host and GPU on one clock: the figures of the page, the formula of a step, and what always holds."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labkit.learn.before_00.chain import WORDS, Chain, kernel_begins, schedule
+from labkit.show.schedule import WORK
+
+times = st.integers(1, 30)
+chains = st.builds(Chain, st.integers(1, 9), times, times, st.booleans())
+
+
+def lane(made, name):
+    return [(busy.start, busy.end) for busy in made if busy.lane == name]
+
+
+@pytest.mark.parametrize(
+    ("chain", "host", "gpu", "step_us", "words"),
+    [
+        (
+            Chain(3, 5, 2),
+            [(0, 5), (5, 10), (10, 15)],
+            [(5, 7), (10, 12), (15, 17)],
+            15,
+            "15 µs per step, host busy 100 %, GPU 40 %",
+        ),
+        (
+            Chain(3, 2, 5),
+            [(0, 2), (2, 4), (4, 6)],
+            [(2, 7), (7, 12), (12, 17)],
+            15,
+            "15 µs per step, host busy 40 %, GPU 100 %",
+        ),
+        (
+            Chain(3, 4, 4, read_back=True),
+            [(0, 4), (4, 8), (8, 12)],
+            [(4, 8), (8, 12), (12, 16)],
+            16,
+            "16 µs per step, host busy 75 %, GPU 75 %",
+        ),
+    ],
+    ids=["slow host", "slow GPU", "read back"],
+)
+def test_a_step_on_the_clock(chain, host, gpu, step_us, words):
+    made = schedule(chain, 1)
+    assert (lane(made, "host"), lane(made, "GPU")) == (host, gpu)
+    assert (chain.step_us, str(chain)) == (step_us, words)
+
+
+def test_with_a_read_back_the_next_step_is_launched_when_the_last_kernel_has_ended():
+    made = schedule(Chain(2, 5, 3, read_back=True), 2)
+    assert lane(made, "host") == [(0, 5), (5, 10), (13, 18), (18, 23)]
+    assert lane(made, "GPU") == [(5, 8), (10, 13), (18, 21), (23, 26)]
+    assert [busy.step for busy in made] == [0, 1, 2, 3] * 2
+
+
+def test_the_legend_has_words_for_each_kind_of_work_that_is_drawn():
+    assert {busy.work for busy in schedule(Chain(1, 1, 1), 1)} == WORDS.keys() <= WORK.keys()
+
+
+def test_the_readers_own_function_makes_the_schedule():
+    as_launched = schedule(Chain(3, 2, 5), 1, begins=lambda issued, gpu_us: issued)
+    assert lane(as_launched, "GPU") == [(2, 7), (4, 9), (6, 11)]
+
+
+@given(chains, st.integers(2, 5))
+def test_a_step_takes_what_the_formula_says(chain, num_steps):
+    ends = [busy.end for busy in schedule(chain, num_steps) if busy.lane == "GPU"][
+        chain.kernels - 1 :: chain.kernels
+    ]
+    assert {after - before for before, after in pairwise(ends)} == {chain.step_us}
+
+
+@given(chains, st.integers(1, 4))
+def test_a_kernel_waits_for_its_launch_and_for_the_kernel_before_it_and_no_longer(chain, num_steps):
+    made = schedule(chain, num_steps)
+    launched = [end for _, end in lane(made, "host")]
+    kernels = lane(made, "GPU")
+    ends = [0, *(end for _, end in kernels)]
+    assert [start for start, _ in kernels] == [max(both) for both in zip(launched, ends, strict=False)]
+    assert all(end <= start for (_, end), (start, _) in pairwise(lane(made, "host")))
+
+
+@given(chains)
+def test_shares_are_parts_of_a_step(chain):
+    assert 0 < chain.host_share <= 1 and 0 < chain.gpu_share <= 1
+    if not chain.read_back:
+        assert max(chain.host_share, chain.gpu_share) == pytest.approx(1)
+
+
+def test_no_launch_no_kernel():
+    assert kernel_begins([], 5) == []

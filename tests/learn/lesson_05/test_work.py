@@ -1,0 +1,75 @@
+"""Lesson 05's counts: what an append asks of Python, and the records of a block's life."""
+
+import re
+
+import pytest
+
+from labkit.kvcache import KVBlockInfo, KVBlockManager, MutableInfoBlockManager
+from labkit.learn.lesson_05.work import append_work, block_life, work_of
+
+
+@pytest.mark.parametrize("batch_size", [1, 7])
+def test_a_replaced_record_costs_an_object_a_read_and_a_write_more_for_each_token(batch_size):
+    replaced, mutable = (append_work(k, batch_size) for k in (KVBlockManager, MutableInfoBlockManager))
+    assert {row: replaced[row] - mutable[row] for row in mutable} == dict.fromkeys(mutable, batch_size)
+    assert mutable["records"] == mutable["writes to it"] == 0
+    assert mutable["reads of the table"] == batch_size
+
+
+@pytest.mark.parametrize("num_tokens", [1, 5, 64])
+def test_the_records_of_a_block_s_life(num_tokens):
+    replaced, mutable = (block_life(k, num_tokens) for k in (KVBlockManager, MutableInfoBlockManager))
+    assert replaced.created == tuple(range(2, num_tokens + 2))  # one that says 0, and one for each token
+    assert mutable.created == (1,) * num_tokens
+    assert replaced.shown == mutable.shown == replaced.kept == tuple(range(1, num_tokens + 1))
+    assert mutable.kept == (num_tokens,) * num_tokens
+
+
+class CountsInAComprehension(MutableInfoBlockManager):
+    """With a list made in a comprehension, which is a call of its own up to Python 3.11 only."""
+
+    def append_token_batch(self, layer_idx, block_ids_list, key_new, value_new):
+        infos = [self.block_infos[block_ids[-1]] for block_ids in block_ids_list if block_ids]
+        assert {info.layer for info in infos} <= {layer_idx}
+        super().append_token_batch(layer_idx, block_ids_list, key_new, value_new)
+
+
+def test_the_work_of_an_append_is_told_in_a_line_which_is_the_same_on_every_python():
+    told = "an append of 3 tokens: 0 records, 5 calls, 3 reads of the table, 0 writes to it"
+    assert work_of(MutableInfoBlockManager, 3) == told
+    told = "an append of 3 tokens: 3 records, 8 calls, 6 reads of the table, 3 writes to it"
+    assert work_of(KVBlockManager, 3) == told
+    assert re.search("0 records, 6 calls, 6 reads", work_of(CountsInAComprehension, 3))
+
+
+class OwnRecord(KVBlockInfo):
+    """A record of a caller's that is made in its own way."""
+
+    def __new__(cls, *numbers, **named):
+        return super().__new__(cls, *numbers, **named)
+
+
+class ReplacesOwnRecords(KVBlockManager):
+    info_type = OwnRecord
+
+    def append_token_batch(self, layer_idx, block_ids_list, key_new, value_new):
+        for block_ids in block_ids_list:
+            info = self.block_infos[self.ready_block(layer_idx, block_ids)]
+            self.block_infos[block_ids[-1]] = OwnRecord(*info[:3], length=info.length + 1)
+
+
+def test_records_of_a_caller_s_own_class_are_counted():
+    assert append_work(ReplacesOwnRecords, 3)["records"] >= 3
+    assert block_life(ReplacesOwnRecords, 4).shown == (1, 2, 3, 4)
+
+
+class Raises(KVBlockManager):
+    def append_token_batch(self, *_):
+        raise RuntimeError("not written yet")
+
+
+def test_an_append_that_raises_is_not_counted():
+    assert re.search(
+        "^an append of 64 tokens: not counted, because it raised RuntimeError: not written yet",
+        work_of(Raises),
+    )

@@ -1,0 +1,383 @@
+"""Lesson 06's gate: slots that follow the host pass, and wrong ones are refused by what they break."""
+
+import re
+
+import pytest
+import torch
+
+from labkit import lab
+from labkit.engine.step.slots import DeviceSlots, whole_numbers_of
+from labkit.learn import not_attempted
+from labkit.learn.lesson_06.gate import check_step
+from labkit.learn.lesson_06.traps import LateRows
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def here():
+    return lab.start("06")
+
+
+class OneByOne:
+    """Slots without staging: every number is assigned by itself."""
+
+    def __init__(self, kv_manager, max_batch_size):
+        T, M, S = kv_manager.num_tables, kv_manager.max_blocks_per_seq, max_batch_size + 1
+        self.kv_manager, self.padding_slot = kv_manager, max_batch_size
+        self.block_tables = torch.zeros(T, S, M, dtype=torch.int32)
+        self.context_lens = torch.zeros(S, dtype=torch.int32)
+        self.context_lens[max_batch_size] = -1
+        self.last_token_ids, self.top_ks, self.seeds, self.draws = torch.zeros(4, S, dtype=torch.int64)
+        self.temperatures = torch.zeros(S, dtype=torch.float64)
+        self.top_ps = torch.ones(S, dtype=torch.float64)
+        self.slot_mapping = torch.full((max_batch_size,), max_batch_size)
+        self.slot_of, self.mapped = {}, []
+
+    def update(self, requests, sessions, changed):
+        self.let_go([session for session in self.slot_of if session not in sessions])
+        joined = [b for b, session in enumerate(sessions) if session not in self.slot_of]
+        for b in joined:
+            self.slot_of[sessions[b]] = self.free_slot()
+            self.send_state(requests[b], sessions[b])
+        if sessions != self.mapped:
+            self.send_mapping(sessions)
+        self.send_rows([sessions[b] for b in self.dirty(joined, changed)])
+
+    def dirty(self, joined, changed):
+        return sorted({*joined}.union(*changed))
+
+    def free_slot(self):
+        return next(slot for slot in range(self.padding_slot) if slot not in self.slot_of.values())
+
+    def knows(self, session):
+        return session in self.slot_of
+
+    def let_go(self, sessions):
+        self.forget(sessions)
+
+    def forget(self, sessions):
+        for session in sessions:
+            self.slot_of.pop(session, None)
+            self.mapped = []
+
+    def send_mapping(self, sessions):
+        self.slot_mapping.fill_(self.padding_slot)
+        self.slot_mapping[: len(sessions)] = torch.tensor([self.slot_of[s] for s in sessions])
+        self.mapped = sessions
+
+    def send_state(self, request, session):
+        slot = self.slot_of[session]
+        for name, number in self.state(request, session).items():
+            getattr(self, name)[slot] = number
+
+    def state(self, request, session):
+        names = ("context_lens", "last_token_ids", "top_ks", "seeds", "draws")
+        return {
+            **dict(zip(names, whole_numbers_of(request, session), strict=True)),
+            "temperatures": request.params.temperature,
+            "top_ps": request.params.top_p,
+        }
+
+    def send_rows(self, sessions):
+        for session in sessions:
+            for table_idx, block_ids in enumerate(session.block_ids_per_layer):
+                row = torch.tensor(block_ids) - self.offset(table_idx)
+                self.block_tables[table_idx, self.slot_of[session], : len(row)] = row
+
+    def offset(self, table_idx):
+        return self.kv_manager.layer_offset(table_idx)
+
+
+class RowsOneStepLate(OneByOne):
+    due = ()
+
+    def dirty(self, joined, changed):
+        before, self.due = self.due, set().union(*changed).difference(joined)
+        return sorted({*joined, *(b for b in before if b < len(self.slot_of))})
+
+
+class RowsOfThoseWhoJoinAlone(OneByOne):
+    def dirty(self, joined, changed):
+        return joined
+
+
+class WithoutCopiedBlocks(OneByOne):
+    """Looks at the number of blocks, which a copy-on-write does not change."""
+
+    def send_rows(self, sessions):
+        counts = self.__dict__.setdefault("counts", {})
+        grown = [s for s in sessions if counts.get(s) != len(s.block_ids_per_layer[0])]
+        counts.update({s: len(s.block_ids_per_layer[0]) for s in grown})
+        super().send_rows(grown)
+
+
+class FirstTableAlone(OneByOne):
+    def send_rows(self, sessions):
+        for session in sessions:
+            row = torch.tensor(session.block_ids_per_layer[0])
+            self.block_tables[0, self.slot_of[session], : len(row)] = row
+
+
+class GlobalIds(OneByOne):
+    def offset(self, table_idx):
+        return 0
+
+
+class Stale(OneByOne):
+    """Sends all of a newcomer's state but one number."""
+
+    name = ""
+
+    def state(self, request, session):
+        state = super().state(request, session)
+        del state[self.name]
+        return state
+
+
+class StaleTemperature(Stale):
+    name = "temperatures"
+
+
+class StaleSeed(Stale):
+    name = "seeds"
+
+
+class StaleDraws(Stale):
+    name = "draws"
+
+
+class StaleToken(Stale):
+    name = "last_token_ids"
+
+
+class LengthOfTheWholeText(OneByOne):
+    """Counts the last token, whose key and value are not in the cache yet."""
+
+    def state(self, request, session):
+        return super().state(request, session) | {"context_lens": request.num_tokens}
+
+
+class KeepsSlots(OneByOne):
+    """Takes no slot back, and gives out whichever comes next."""
+
+    def let_go(self, sessions):
+        pass
+
+    def free_slot(self):
+        return len(self.slot_of) % self.padding_slot
+
+
+class SharesSlots(OneByOne):
+    def free_slot(self):
+        return (len(self.slot_of) + 1) // 2
+
+
+class MovesUp(OneByOne):
+    """A request's slot is its place in the batch; who is moved is sent anew, state and row."""
+
+    def update(self, requests, sessions, changed):
+        if sessions != self.mapped:
+            self.slot_of = {}
+        super().update(requests, sessions, changed)
+
+
+class ForgetsNothing(OneByOne):
+    """Knows those who left, and takes those of a step that failed for up to date."""
+
+    def let_go(self, sessions):
+        super().forget(sessions)
+
+    def forget(self, sessions):
+        pass
+
+
+class MappingOfNewcomersAlone(OneByOne):
+    """Sends the mapping when somebody joins, and not when somebody leaves."""
+
+    def send_mapping(self, sessions):
+        if {*sessions} - self.__dict__.setdefault("seen", set()):
+            super().send_mapping(sessions)
+        self.seen |= {*sessions}
+
+
+class LeavesTheRowsBehind(OneByOne):
+    def send_mapping(self, sessions):
+        self.slot_mapping[: len(sessions)] = torch.tensor([self.slot_of[s] for s in sessions])
+        self.mapped = sessions
+
+
+class SendsAllInEveryStep(OneByOne):
+    def update(self, requests, sessions, changed):
+        self.forget(list(self.slot_of))
+        super().update(requests, sessions, changed)
+
+
+class AllRowsWhenOneHasChanged(OneByOne):
+    def dirty(self, joined, changed):
+        return range(len(self.slot_of)) if any(changed) else joined
+
+
+class MappingInEveryStep(OneByOne):
+    def update(self, requests, sessions, changed):
+        super().update(requests, sessions, changed)
+        self.send_mapping(sessions)
+
+
+class SendsTokens(OneByOne):
+    """Sends the last token of each request, which the device has made itself."""
+
+    def update(self, requests, sessions, changed):
+        super().update(requests, sessions, changed)
+        for request, session in zip(requests, sessions, strict=True):
+            self.last_token_ids[self.slot_of[session]] = request.output_token_ids[-1]
+
+
+class PaddingOfLengthZero(OneByOne):
+    def __init__(self, kv_manager, max_batch_size):
+        super().__init__(kv_manager, max_batch_size)
+        self.context_lens.zero_()
+
+
+class RowsByLength(DeviceSlots):
+    """Takes a length that 4 divides for a boundary, whatever the size of a block, and knows no copies."""
+
+    def update(self, requests, sessions, changed):
+        super().update(requests, sessions, [[b for b, s in enumerate(sessions) if s.num_tokens % 4 == 0]])
+
+
+class RowsTwice(DeviceSlots):
+    def update(self, requests, sessions, changed):
+        super().update(requests, sessions, [()])
+        rows = [sessions[b] for places in changed for b in places]
+        if rows:
+            self.send_rows(rows)
+
+
+class MappingBeforeTheSlots(DeviceSlots):
+    def update(self, requests, sessions, changed):
+        self.send_mapping(sessions)
+        super().update(requests, sessions, changed)
+
+
+class StatesTheOtherWayRound(DeviceSlots):
+    def update(self, requests, sessions, changed):
+        if sessions != self.mapped:
+            self.send_states(dict(zip(sessions, requests, strict=True)))
+        super().update(requests, sessions, changed)
+
+
+class Unwritten(OneByOne):
+    def update(self, requests, sessions, changed):
+        not_attempted()
+
+
+class Misspelled(OneByOne):
+    def update(self, requests, sessions, changed):
+        sessions[0].num_token + 1
+
+
+ROW = (
+    r"a row names the blocks that its request holds now: table \d, request \d+ \(slot \d\), place \d+ names "
+)
+STATE = r"a slot is what the host knows: {}\[\d\] is \S+ for request \d+, expected \S+\. Send it when"
+SENT = r"only what changed is sent: {} was sent for {}, where nothing had changed"
+WRONG = {
+    RowsOneStepLate: ROW,
+    RowsOfThoseWhoJoinAlone: ROW,
+    WithoutCopiedBlocks: ROW,
+    FirstTableAlone: r"holds now: table 1, request 0 \(slot 0\), place \d names block 0, expected \d+\.",
+    GlobalIds: r"table 1, request 0 \(slot 0\), place 0 names block 16, expected 0\.",
+    StaleTemperature: STATE.format("temperatures"),
+    StaleSeed: STATE.format("seeds"),
+    StaleDraws: STATE.format("draws"),
+    StaleToken: STATE.format("last_token_ids"),
+    LengthOfTheWholeText: STATE.format("context_lens"),
+    KeepsSlots: r"slots of those who left are free again: request \d+ has left and still has slot \d",
+    SharesSlots: r"a slot is one request's: slot \d has request \d+ and request \d+ \(row \d\)",
+    RowsByLength: SENT.format("block_tables", r"request \d+ \(slot \d\)"),
+    RowsTwice: r"what is sent goes once: send_rows was called for request \d+ twice in one call\. Who joins",
+    MappingBeforeTheSlots: r"who is sent has a slot: send_mapping was called for request \d+, which has none",
+    StatesTheOtherWayRound: r"send_states got a Request, expected sessions, as the values of a dictionary\.",
+    MovesUp: r"a request keeps its slot: request \d+ had slot \d in the last step and has slot \d now\. Who",
+    LateRows: ROW,
+    ForgetsNothing: STATE.format("context_lens"),
+    MappingOfNewcomersAlone: r"rows behind the batch are padding: slot_mapping\[\d\] is \d in a step of \d",
+    LeavesTheRowsBehind: r"rows behind the batch are padding: slot_mapping\[\d\] is \d in a step of \d",
+    SendsAllInEveryStep: SENT.format("context_lens", r"request \d+ \(slot \d\)"),
+    AllRowsWhenOneHasChanged: SENT.format("block_tables", r"request \d+ \(slot \d\)"),
+    MappingInEveryStep: SENT.format("slot_mapping", "the same requests"),
+    SendsTokens: SENT.format("last_token_ids", r"request \d+ \(slot \d\)"),
+    PaddingOfLengthZero: r"the padding slot stays empty: context_lens\[4\] is 0, expected -1\. Nothing is",
+    Unwritten: r"^block_tables: not attempted yet\.$",
+    Misspelled: r"raised AttributeError: .*num_token.*, at `sessions\[0\]\.num_token \+ 1`",
+}
+
+
+class WithAnotherOrder(DeviceSlots):
+    """Gives out the slots from the last."""
+
+    def __init__(self, kv_manager, max_batch_size):
+        super().__init__(kv_manager, max_batch_size)
+        self._free.reverse()
+
+
+RIGHT = (DeviceSlots, WithAnotherOrder, OneByOne)
+
+
+@pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
+def test_a_wrong_part_is_refused_by_the_contract_that_it_breaks(here, part):
+    report = here.check(block_tables=part)
+    assert not report.ok and re.search(WRONG[part], report.text), report
+
+
+@pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
+def test_a_right_part_passes_in_whatever_clothes(here, part):
+    report = here.check(block_tables=part)
+    assert report.ok and report.text.startswith("block_tables: right."), report
+
+
+# --- the steps before the whole part -----------------------------------------------------------------
+
+
+class AllButTheSlots(OneByOne):
+    """Sends everything in every step, to slots that stay."""
+
+    def update(self, requests, sessions, changed):
+        self.mapped = []
+        for request, session in zip(requests, sessions, strict=True):
+            if session in self.slot_of:
+                self.send_state(request, session)
+        super().update(requests, sessions, [range(len(sessions))])
+
+
+class AllButTheRows(AllButTheSlots):
+    def update(self, requests, sessions, changed):
+        self.mapped = []
+        for request, session in zip(requests, sessions, strict=True):
+            if session in self.slot_of:
+                self.send_state(request, session)
+        OneByOne.update(self, requests, sessions, changed)
+
+
+@pytest.mark.parametrize(
+    ("number", "part"), [(1, AllButTheSlots), (1, AllButTheRows), (2, AllButTheRows), (2, OneByOne)]
+)
+def test_a_step_lets_be_sent_what_a_later_one_saves(here, number, part):
+    assert check_step(number, here.build, part).text.startswith("block_tables: right.")
+
+
+WRONG_STEPS = [
+    (1, MovesUp, WRONG[MovesUp]),
+    (1, SharesSlots, WRONG[SharesSlots]),
+    (1, KeepsSlots, WRONG[KeepsSlots]),
+    (2, AllButTheSlots, SENT.format("block_tables", r"request \d+ \(slot \d\)")),
+    (2, RowsOfThoseWhoJoinAlone, ROW),
+    (2, WithoutCopiedBlocks, ROW),
+]
+
+
+@pytest.mark.parametrize(("number", "part", "told"), WRONG_STEPS)
+def test_a_step_refuses_what_it_is_about(here, number, part, told):
+    report = check_step(number, here.build, part)
+    assert not report.ok and re.search(f"^block_tables breaks a contract. {told}", report.text), report

@@ -1,0 +1,206 @@
+"""Lesson 08's gate: steps that are replayed pass, and plausible wrong ones are refused by what they break."""
+
+import re
+
+import pytest
+import torch
+
+from labkit import lab
+from labkit.learn import not_attempted
+from labkit.learn.lesson_08.graphs import ToyGraphedStep
+from labkit.learn.lesson_08.traps import LengthsMadeAnew
+from labkit.watch import ToyGraph, capture
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def here():
+    return lab.start("08")
+
+
+class Graphs:
+    """A graph per batch size, greedy and not; all are captured here."""
+
+    def __init__(self, device_step):
+        self.device_step, self.slots = device_step, device_step.slots
+        self.max_batch_size = len(self.slots.slot_mapping)
+        self.graphs = {key: self.captured(*key) for size in self.sizes() for key in self.kinds(size)}
+
+    def sizes(self):
+        return range(1, self.max_batch_size + 1)
+
+    def kinds(self, size):
+        return (size, False), (size, True)
+
+    def captured(self, size, is_greedy):
+        return capture(self.device_step, size, is_greedy)
+
+    def size_for(self, batch_size):
+        return min(size for size, _ in self.graphs if size >= batch_size)
+
+    def __call__(self, batch_size, max_context_len, is_greedy):
+        graph, token_ids = self.graphs[self.size_for(batch_size), is_greedy]
+        graph.replay()
+        return token_ids[:batch_size]
+
+
+class PowersOfTwo(Graphs):
+    def sizes(self):
+        return [2**i for i in range(10) if 2**i < self.max_batch_size] + [self.max_batch_size]
+
+
+class WholeBucket(PowersOfTwo):
+    def __call__(self, batch_size, max_context_len, is_greedy):
+        graph, token_ids = self.graphs[self.size_for(batch_size), is_greedy]
+        graph.replay()
+        return token_ids
+
+
+class BucketBelow(PowersOfTwo):
+    def size_for(self, batch_size):
+        return max(size for size, _ in self.graphs if size <= batch_size)
+
+
+class OneRowForAll(PowersOfTwo):
+    def sizes(self):
+        return [1]
+
+    def size_for(self, batch_size):
+        return 1
+
+
+class GreedyForAll(PowersOfTwo):
+    def __call__(self, batch_size, max_context_len, is_greedy):
+        return super().__call__(batch_size, max_context_len, True)
+
+
+class DrawingForAll(PowersOfTwo):
+    def __call__(self, batch_size, max_context_len, is_greedy):
+        return super().__call__(batch_size, max_context_len, False)
+
+
+class CapturedWhenMet(PowersOfTwo):
+    def sizes(self):
+        return []
+
+    def __call__(self, batch_size, max_context_len, is_greedy):
+        if (batch_size, is_greedy) not in self.graphs:
+            self.graphs[batch_size, is_greedy] = self.captured(batch_size, is_greedy)
+        graph, token_ids = self.graphs[batch_size, is_greedy]
+        graph.replay()
+        return token_ids
+
+
+class PaddedWithSlotZero(PowersOfTwo):
+    def __call__(self, batch_size, max_context_len, is_greedy):
+        self.slots.slot_mapping[batch_size:] = 0
+        return super().__call__(batch_size, max_context_len, is_greedy)
+
+
+class PaddedInANewTensor(PowersOfTwo):
+    def __call__(self, batch_size, max_context_len, is_greedy):
+        padding = torch.full((self.max_batch_size - batch_size,), self.slots.padding_slot)
+        self.slots.slot_mapping = torch.cat([self.slots.slot_mapping[:batch_size], padding])
+        return super().__call__(batch_size, max_context_len, is_greedy)
+
+
+class TokensOfTheCapture(PowersOfTwo):
+    """Keeps a copy of the tokens, which no replay writes to."""
+
+    def captured(self, size, is_greedy):
+        graph, token_ids = super().captured(size, is_greedy)
+        return graph, token_ids.clone()
+
+
+class ShortContext(PowersOfTwo):
+    """Captures as many tokens of context as there are at first: none."""
+
+    def captured(self, size, is_greedy):
+        with torch.inference_mode(), ToyGraph() as graph:
+            token_ids = self.device_step(size, 0, is_greedy)
+        return graph, token_ids
+
+
+class WarmedUpInEveryStep(PowersOfTwo):
+    def __call__(self, batch_size, max_context_len, is_greedy):
+        self.graphs[self.size_for(batch_size), is_greedy][0].replay()
+        return super().__call__(batch_size, max_context_len, is_greedy)
+
+
+class ListOfTokens(PowersOfTwo):
+    def __call__(self, batch_size, max_context_len, is_greedy):
+        return super().__call__(batch_size, max_context_len, is_greedy).tolist()
+
+
+class NoGraphOfFour(PowersOfTwo):
+    def sizes(self):
+        return [1, 2]
+
+
+class OnlyPowersOfTwo(Graphs):
+    """Forgets that the largest batch may be no power of two."""
+
+    def sizes(self):
+        return [2**i for i in range(10) if 2**i <= self.max_batch_size]
+
+
+class GreedyAlone(PowersOfTwo):
+    def kinds(self, size):
+        return ((size, True),)
+
+
+class NeverReplayed(PowersOfTwo):
+    def __call__(self, batch_size, max_context_len, is_greedy):
+        _, token_ids = self.graphs[self.size_for(batch_size), is_greedy]
+        return token_ids[:batch_size]
+
+
+def kernel_by_kernel(device_step):
+    return device_step
+
+
+def unwritten(device_step):
+    not_attempted()
+
+
+PER_REQUEST = (
+    r"launch breaks a contract\. a step makes a token per request: it made {} for a batch of {}, exp"
+)
+WRONG = {
+    WholeBucket: PER_REQUEST.format(r"\(6,\)", 5),
+    BucketBelow: PER_REQUEST.format(r"\(4,\)", 5),
+    OneRowForAll: PER_REQUEST.format(r"\(1,\)", 6),
+    ListOfTokens: PER_REQUEST.format("list", r"\d"),
+    GreedyForAll: r"row 0 of 6 \(request 6\) is token \d+, expected \d+\. .* drawn where the request draws\.",
+    DrawingForAll: r"moves its requests on .*: draws\[\d\] \(request \d+\) is \d+ after it, expected \d+\.",
+    CapturedWhenMet: r"a step is a replay: the forward was run from Python for a \w+ batch of \d",
+    kernel_by_kernel: r"a step is a replay: the forward was run from Python for a \w+ batch of \d while",
+    PaddedWithSlotZero: r"and nobody else: slot_mapping\[\d\] is 0 after it, expected 6\. A row that pads",
+    PaddedInANewTensor: r"slots\.slot_mapping is a new tensor, at another address",
+    TokensOfTheCapture: r"a step makes the plain step's tokens: row 0 of \d \(request \d+\) is token",
+    ShortContext: r"^launch raised RuntimeError: The size of tensor a .*, at `graph\.replay\(\)`$",
+    WarmedUpInEveryStep: r"a value per request and layer, and nothing else: k_cache of layer 0, block",
+    NoGraphOfFour: r"every batch has a graph: a greedy batch of 6, in an engine for 6, raised ValueError: "
+    r"min\(\).* at `return min\(size for size, _ in self\.graphs.* as many rows as the engine has slots",
+    GreedyAlone: r"every batch has a graph: a drawing batch of 6, in an engine for 6, raised KeyError: .*"
+    r"at `graph, token_ids = self\.graphs.*Greedy batches and those that draw need a graph each",
+    OnlyPowersOfTwo: r"every batch has a graph: a greedy batch of 6, in an engine for 6, raised ValueError",
+    NeverReplayed: r"a step runs on the device: lengths, last tokens, keys and values are all as they were "
+    r"before it\. What makes the tokens was not launched",
+    LengthsMadeAnew: r"slots\.context_lens is a new tensor, at another address\. What was captured reads the",
+    unwritten: r"^launch: not attempted yet\.$",
+}
+RIGHT = (ToyGraphedStep, PowersOfTwo)
+
+
+@pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
+def test_a_wrong_part_is_refused_by_the_contract_that_it_breaks(here, part):
+    report = here.check(launch=part)
+    assert not report.ok and re.search(WRONG[part], report.text), report
+
+
+@pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
+def test_a_right_part_passes_in_whatever_clothes(here, part):
+    report = here.check(launch=part)
+    assert report.ok and report.text.startswith("launch: right."), report

@@ -1,0 +1,98 @@
+"""Lesson 08: what a capture is on this machine, steps of toy graphs, and steps that are padded."""
+
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+import torch
+from helpers import GREEDY, SEEDED, make_engine, run, tokens_alone, tokens_by_request
+
+from labkit import LADDER
+from labkit.engine.step.graphed import batch_buckets
+from labkit.learn.lesson_08.graphs import PaddedStep, ToyGraphedStep, capturing
+from labkit.watch import ToyGraph, device_step_of
+
+BELOW = LADDER["07"].options
+PROMPTS = [(1, 2, 3), (4, 5), tuple(range(6, 14))]
+
+
+def test_without_a_gpu_a_capture_is_a_toy_whose_tokens_lie_where_a_replay_leaves_them():
+    engine = make_engine(options=BELOW, max_batch_size=3)
+    with capturing(device_step_of(engine), ToyGraph) as capture:
+        graph, token_ids = capture(2, True)
+        other, _ = capture(2, False)
+    assert type(graph) is type(other) is ToyGraph and len(other.launches) > len(graph.launches)
+    engine.add_request((1, 2, 3), GREEDY)
+    made = [output.token_id for _ in range(2) for output in engine.step()]
+    expected = list(tokens_alone((1, 2, 3), GREEDY))
+    assert made == expected[: len(made)]
+    for token_id in expected[len(made) : len(made) + 2]:
+        graph.replay()
+        assert token_ids[0] == token_id
+
+
+@pytest.mark.parametrize("size", [0, 4])
+def test_a_capture_of_rows_that_the_engine_has_no_slots_for_is_an_error(size):
+    engine = make_engine(options=BELOW, max_batch_size=3)
+    with (
+        capturing(device_step_of(engine), ToyGraph) as capture,
+        pytest.raises(ValueError, match=f"a graph of {size} rows, but max_batch_size is 3"),
+    ):
+        capture(size, True)
+
+
+@pytest.mark.parametrize("max_batch_size", [3, 6])
+def test_an_engine_of_toy_graphs_makes_the_tokens_of_rung_00(max_batch_size):
+    engine = make_engine(options=BELOW, max_batch_size=max_batch_size, decode_first=True, prefix_cache=False)
+    engine.decode_step.device_step = toy = ToyGraphedStep(device_step_of(engine))
+    assert toy.graphs.keys() == {(b, g) for b in batch_buckets(max_batch_size) for g in (True, False)}
+    params = [replace((GREEDY, SEEDED)[i % 2], max_new_tokens=4 + i, seed=i) for i in range(6)]
+    each = [(PROMPTS[i % 3], params[i]) for i in range(6)]
+    ids, outputs = [], []
+    for one in each:
+        ids.append(engine.add_request(*one))
+        outputs += engine.step()
+    handed_out = tokens_by_request(outputs + run(engine))
+    assert [handed_out[i] for i in ids] == [tokens_alone(*one) for one in each]
+    assert all(bucket == min(b for b in toy.buckets if b >= size) for size, bucket in toy.replays)
+    assert any(size < bucket for size, bucket in toy.replays) == (max_batch_size == 6)
+
+
+def test_capturing_changes_nothing_but_the_padding_slot():
+    engine = make_engine(options=BELOW, max_batch_size=3)
+    slots, manager = engine.decode_step.slots, engine.kv_manager
+    before = {k: v.clone() for k, v in vars(slots).items() if isinstance(v, torch.Tensor)}
+    pool = manager.k_cache.clone(), manager.v_cache.clone()
+    ToyGraphedStep(device_step_of(engine))
+    assert torch.equal(manager.k_cache, pool[0]) and torch.equal(manager.v_cache, pool[1])
+    for name, was in before.items():
+        now = getattr(slots, name)
+        others = ... if name == "slot_mapping" else (..., slice(0, slots.padding_slot), slice(None))
+        if name not in ("slot_mapping", "block_tables"):
+            others = slice(0, slots.padding_slot)
+        assert torch.equal(now[others], was[others]), name
+    assert slots.context_lens[slots.padding_slot] == -1
+    owner = device_step_of(engine).attention
+    assert owner.attention.__name__ == "paged_attention_append_plain"  # as before
+
+
+def test_who_pads_a_step_changes_no_byte():
+    found = []
+    for num_requests in (2, 5):
+        engine = make_engine(options=BELOW, max_batch_size=5, prefill_max_batch_size=1, prefix_cache=False)
+        for cache in (engine.kv_manager.k_cache, engine.kv_manager.v_cache):
+            cache.fill_(torch.nan)
+        engine.decode_step.device_step = PaddedStep(device_step_of(engine), 5)
+        for prompt in [*PROMPTS, (3,), (8, 8)][:num_requests]:
+            engine.add_request(prompt, GREEDY)
+        while engine.scheduler.waiting:
+            engine.step()
+        for _ in range(5):
+            engine.step()
+        first = dict(islice(engine.scheduler.running.items(), 2))
+        kv = [torch.stack(session.dense_kv()) for session in first.values()]
+        live = engine.kv_manager.live_slots()[:, :, None, :, None].expand_as(engine.kv_manager.k_cache)
+        assert torch.equal(~engine.kv_manager.k_cache.isnan(), live)
+        found.append(([r.output_token_ids[:6] for r in first], [b.view(torch.uint8) for b in kv]))
+    assert found[0][0] == found[1][0]
+    assert all(map(torch.equal, found[0][1], found[1][1]))

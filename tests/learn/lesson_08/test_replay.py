@@ -1,0 +1,106 @@
+"""Lesson 08's first step: a replay that leaves results elsewhere is refused with the place."""
+
+import pytest
+
+from labkit.learn import not_attempted
+from labkit.learn.lesson_08.replay import check_replay
+from labkit.watch import LaunchRecorder, ToyGraph
+
+
+class RunsOnly(LaunchRecorder):
+    def replay(self):
+        for launch in self.launches:
+            launch.run()
+
+
+class CopiesEverything(LaunchRecorder):
+    def replay(self):
+        for launch in self.launches:
+            for output, made in zip(launch.outputs, launch.run(), strict=True):
+                output.copy_(made)
+
+
+class RemembersTheNew(LaunchRecorder):
+    """As if a name were an address."""
+
+    def replay(self):
+        self.launches = [launch._replace(outputs=launch.run()) for launch in self.launches]
+
+
+class Backwards(CopiesEverything):
+    def replay(self):
+        self.launches.reverse()
+        super().replay()
+        self.launches.reverse()
+
+
+class TheFirstOutputAlone(LaunchRecorder):
+    def replay(self):
+        for launch in self.launches:
+            for output, made in list(zip(launch.outputs, launch.run(), strict=True))[:1]:
+                output.copy_(made)
+
+
+class TheLastLaunchAlone(LaunchRecorder):
+    def replay(self):
+        for launch in self.launches:
+            made = launch.run()
+        launch.outputs[0].copy_(made[0])
+
+
+class LeavesOutTheFirst(CopiesEverything):
+    def replay(self):
+        for launch in self.launches[5:]:
+            for output, made in zip(launch.outputs, launch.run(), strict=True):
+                output.copy_(made)
+
+
+class CopiesTheOldOver(LaunchRecorder):
+    def replay(self):
+        for launch in self.launches:
+            for output, made in zip(launch.outputs, launch.run(), strict=True):
+                made.copy_(output)
+
+
+class Assigns(LaunchRecorder):
+    def replay(self):
+        for launch in self.launches:
+            launch.outputs = launch.run()
+
+
+class Nothing(LaunchRecorder):
+    def replay(self):
+        pass
+
+
+class Unwritten(LaunchRecorder):
+    def replay(self):
+        not_attempted()
+
+
+LIES = "what a launch makes lies where the capture left it: after replay 1, launch {} has {} at place"
+WRONG = {
+    RunsOnly: LIES.format("1 (index)", -1),
+    RemembersTheNew: LIES.format("1 (index)", -1),
+    Backwards: LIES.format("1 (index)", -1),
+    TheFirstOutputAlone: " of its output 1 of 2, expected ",
+    TheLastLaunchAlone: LIES.format("1 (index)", -1),
+    LeavesOutTheFirst: LIES.format("1 (index)", -1),
+    CopiesTheOldOver: LIES.format("1 (index)", -1),
+    Nothing: "Run each launch once, in order, and copy what it gives back to the tensors in its `outputs`",
+    Assigns: "replay raised AttributeError: ",
+    LaunchRecorder: "object has no attribute 'replay'",
+    Unwritten: "replay: not attempted yet.",
+}
+
+
+@pytest.mark.parametrize("graph", WRONG, ids=lambda graph: graph.__name__)
+def test_a_wrong_replay_is_refused_with_the_launch_and_the_place(graph):
+    report = check_replay(graph)
+    assert not report.ok and WRONG[graph] in report.text, report
+
+
+@pytest.mark.parametrize("graph", [ToyGraph, CopiesEverything])
+def test_a_replay_that_brings_results_to_their_addresses_is_right(graph):
+    report = check_replay(graph)
+    assert report.ok and report.text.startswith("replay: right. 4 replays gave two requests the tokens [[")

@@ -1,0 +1,269 @@
+"""Lesson 09's gate: fused steps pass, and plausible wrong ones are refused by what they break."""
+
+import re
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from labkit import lab
+from labkit.engine.step.attention import AttendAndWrite
+from labkit.engine.step.device import DeviceStep
+from labkit.engine.step.fused import FusedDeviceStep
+from labkit.kernels.fused_linear import row_statistics
+from labkit.learn import not_attempted
+from labkit.learn.lesson_09.splits import SplitThenMerge, merge_plain
+from labkit.learn.lesson_09.steps import ForgetsAPart
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def here():
+    return lab.start("09")
+
+
+class InOneLoop(FusedDeviceStep):
+    """The step as a loop over layers whose pieces can be got wrong one by one."""
+
+    def _logits(self, slot_mapping):
+        slots = self.slots
+        x, statistics = self.kernels.embed(
+            slot_mapping, slots.last_token_ids, slots.context_lens, *self._tables
+        )
+        for layer_idx, layer in enumerate(self.layers):
+            attended = self.attend(layer_idx, self.kernels.norm_linear(x, statistics, layer.qkv))
+            x, statistics = self.behind_attention(attended, layer, x, statistics)
+            x, statistics = self.mlp(layer, x, statistics)
+        return self.cut(F.linear(self.normed(x), self._head))
+
+    def behind_attention(self, attended, layer, x, statistics):
+        return self.kernels.linear_residual(attended, *layer.attention_out, x)
+
+    def mlp(self, layer, x, statistics):
+        inner = self.kernels.norm_linear(x, statistics, layer.mlp_in, gelu=True)
+        return self.kernels.linear_residual(inner, *layer.mlp_out, x)
+
+    def normed(self, x):
+        return F.layer_norm(x, x.shape[1:], *self._final_norm)
+
+    def cut(self, logits):
+        return logits[:, : self._vocab_size]
+
+
+class Separate(FusedDeviceStep):
+    """PyTorch's operators, as on the rung below."""
+
+    __call__ = DeviceStep.__call__
+
+
+class NormByItself(InOneLoop):
+    def mlp(self, layer, x, statistics):
+        copied = x + 0  # one launch more per layer
+        return super().mlp(layer, copied, statistics)
+
+
+class WithoutGelu(InOneLoop):
+    def mlp(self, layer, x, statistics):
+        inner = self.kernels.norm_linear(x, statistics, layer.mlp_in)
+        return self.kernels.linear_residual(inner, *layer.mlp_out, x)
+
+
+class WithoutResidual(InOneLoop):
+    def behind_attention(self, attended, layer, x, statistics):
+        return self.kernels.linear_residual(attended, *layer.attention_out, torch.zeros_like(x))
+
+
+class StatisticsOfBefore(InOneLoop):
+    def behind_attention(self, attended, layer, x, statistics):
+        return super().behind_attention(attended, layer, x, statistics)[0], statistics
+
+
+class OrderOfKeyAndValue(InOneLoop):
+    def attend(self, layer_idx, qkv):
+        query, key, value = qkv.chunk(3, dim=1)
+        return super().attend(layer_idx, torch.cat([query, value, key], dim=1))
+
+
+class OneLayersCache(InOneLoop):
+    def attend(self, layer_idx, qkv):
+        return super().attend(0, qkv)
+
+
+class WithoutFinalNorm(InOneLoop):
+    def normed(self, x):
+        return x
+
+
+class PaddedVocabulary(InOneLoop):
+    """Leaves the rows of zeros in the head's logits: among them are the likeliest."""
+
+    def cut(self, logits):
+        return logits
+
+
+class AlwaysGreedy(InOneLoop):
+    def __call__(self, batch_size, max_context_len, is_greedy):
+        return super().__call__(batch_size, max_context_len, True)
+
+
+class DoesNotAdvance(InOneLoop):
+    def advance(self, token_ids, slot_mapping):
+        return token_ids
+
+
+class AllRows(InOneLoop):
+    def __call__(self, batch_size, max_context_len, is_greedy):
+        return super().__call__(len(self.slots.slot_mapping), max_context_len, is_greedy)
+
+
+class ReadsBack(InOneLoop):
+    """Makes a list of the tokens on the host."""
+
+    def __call__(self, batch_size, max_context_len, is_greedy):
+        return super().__call__(batch_size, max_context_len, is_greedy).tolist()
+
+
+class WithKernels(FusedDeviceStep):
+    """The package's step with other kernels; the class says which."""
+
+    def __init__(self, slots, network, attention, kernels):
+        attention = AttendAndWrite(attention.kv_manager, self.attention_of(attention.attention))
+        super().__init__(slots, network, attention, self.kernels_of(kernels))
+
+    def attention_of(self, attention):
+        return attention
+
+    def kernels_of(self, kernels):
+        return kernels
+
+
+class Merges(WithKernels):
+    def attention_of(self, attention):
+        return SplitThenMerge(merge_plain)
+
+
+class FirstPartAlone(WithKernels):
+    def attention_of(self, attention):
+        return SplitThenMerge(lambda largest, totals, accs: accs[:, 0] / totals[:, :1])
+
+
+class AddsPartsUnweighed(WithKernels):
+    def attention_of(self, attention):
+        return SplitThenMerge(lambda largest, totals, accs: accs.sum(1) / totals.sum(1, keepdim=True))
+
+
+class NewTokenUnseen(WithKernels):
+    """Gives the new token a value of zeros."""
+
+    def attention_of(self, attention):
+        def attend(query, key, value, *others):
+            attention(query, key, value, *others)
+            return attention(
+                query, key, torch.zeros_like(value), *(t.clone() for t in others[:-1]), others[-1]
+            )
+
+        return attend
+
+
+class NormWithoutDeviation(WithKernels):
+    def kernels_of(self, kernels):
+        def norm_linear(x, statistics, layer, gelu=False):
+            parts = statistics.parts.clone()
+            parts[..., 1] = x.shape[1] / parts.shape[1]  # a variance of 1
+            return kernels.norm_linear(x, statistics._replace(parts=parts), layer, gelu=gelu)
+
+        return kernels._replace(norm_linear=norm_linear)
+
+
+class StatisticsOfTheResidual(WithKernels):
+    def kernels_of(self, kernels):
+        def linear_residual(x, weight, bias, residual):
+            out, _ = kernels.linear_residual(x, weight, bias, residual)
+            return out, row_statistics(residual, residual.shape[1])
+
+        return kernels._replace(linear_residual=linear_residual)
+
+
+class ForgetsTheBias(WithKernels):
+    def kernels_of(self, kernels):
+        def linear_residual(x, weight, bias, residual):
+            return kernels.linear_residual(x, weight, torch.zeros_like(bias) + 1, residual)
+
+        return kernels._replace(linear_residual=linear_residual)
+
+
+class OldResidual(FusedDeviceStep):
+    """Adds the MLP to the layer's input, and not to what attention made of it."""
+
+    def layer(self, layer_idx, x, statistics):
+        layer, kernels = self.layers[layer_idx], self.kernels
+        attended = self.attend(layer_idx, kernels.norm_linear(x, statistics, layer.qkv))
+        between, statistics = kernels.linear_residual(attended, *layer.attention_out, x)
+        inner = kernels.norm_linear(between, statistics, layer.mlp_in, gelu=True)
+        return kernels.linear_residual(inner, *layer.mlp_out, x)
+
+
+class AttentionAlone(FusedDeviceStep):
+    def layer(self, layer_idx, x, statistics):
+        attended = self.attend(layer_idx, self.kernels.norm_linear(x, statistics, self.layers[layer_idx].qkv))
+        return self.kernels.linear_residual(attended, *self.layers[layer_idx].attention_out, x)
+
+
+class Unwritten(InOneLoop):
+    def mlp(self, layer, x, statistics):
+        not_attempted()
+
+
+class Misspelled(InOneLoop):
+    def mlp(self, layer, x, statistics):
+        return layer.mlp(x)
+
+
+LEAVES = (
+    r"a step writes a key and a value per request .*: {}_cache of layer {}, block \d+, place \d is not what"
+)
+TOKENS = r"a step makes the plain step's tokens: row \d of \d \(request \d+\) is token \d+, expected"
+SOFTMAX = (
+    r"attention is one softmax over all of a request's tokens: in a step whose requests have "
+    r"\[3, 9, 20, 50\] tokens in the cache, request {} of 4, .* Every program's part counts"
+)
+WRONG = {
+    FirstPartAlone: SOFTMAX.format(r"\d"),
+    AddsPartsUnweighed: SOFTMAX.format(r"\d"),
+    ForgetsAPart: SOFTMAX.format(3),
+    NewTokenUnseen: SOFTMAX.format(0),
+    NormWithoutDeviation: r"norm_linear is linear\(layer_norm\(x\)\): in a step, for 96 outputs, row 0 of 4",
+    StatisticsOfTheResidual: r"linear_residual tells the mean and the deviation .*row 0 of 4, number [01] of",
+    ForgetsTheBias: r"linear_residual is residual \+ linear\(x\): in a step, for 32 inputs, row 0 of 4",
+    OldResidual: r"a layer is attention and MLP, .*: layer 0, request 0 of 4, .* as it came into that half",
+    AttentionAlone: r"a layer is attention and MLP, each added to what came in: layer 0, request 0 of 4",
+    Separate: r"a step is few kernels: 40 for 2 layers, at most 15, .* Launched were: linear 9, add 6, ",
+    NormByItself: r"a step is few kernels: 17 for 2 layers, at most 15, .* Launched were: .*add 2",
+    WithoutGelu: LEAVES.format("k", 1),
+    WithoutResidual: LEAVES.format("k", 1),
+    StatisticsOfBefore: LEAVES.format("k", 1),
+    OrderOfKeyAndValue: LEAVES.format("k", 0),
+    OneLayersCache: LEAVES.format("k", 0),
+    WithoutFinalNorm: TOKENS,
+    PaddedVocabulary: TOKENS,
+    AlwaysGreedy: r"a step m.*\(request \d+\) is .*expected",
+    DoesNotAdvance: r"moves its requests on .*: context_lens\[\d\] \(request \d+\) is \d+ after",
+    AllRows: r"a step makes a token per request: it made \(4,\) for a batch of \d",
+    ReadsBack: r"a step makes a token per request: it made list for a batch of \d",
+    Unwritten: r"^layer_kernels: not attempted yet\.$",
+    Misspelled: r"raised AttributeError: .*mlp.*, at `return layer\.mlp\(x\)`",
+}
+RIGHT = (FusedDeviceStep, InOneLoop, Merges)
+
+
+@pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
+def test_a_wrong_part_is_refused_by_the_contract_that_it_breaks(here, part):
+    report = here.check(layer_kernels=part)
+    assert not report.ok and re.search(WRONG[part], report.text), report
+
+
+@pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
+def test_a_right_part_passes_in_whatever_clothes(here, part):
+    report = here.check(layer_kernels=part)
+    assert report.ok and report.text.startswith("layer_kernels: right."), report

@@ -1,0 +1,245 @@
+"""Lesson 09's checkers: right kernels pass, and wrong ones are refused by what they compute wrongly."""
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+
+from labkit.kernels import triton_runtime, triton_status
+from labkit.kernels.triton_runtime import tl, triton
+from labkit.learn.exercise import BrokenContract
+from labkit.learn.lesson_09 import proofs
+from labkit.learn.lesson_09.proofs import check_merge, check_norm_linear, check_product
+from labkit.learn.lesson_09.tiles import gelu, load_parts, load_tile, store_tile
+
+pytestmark = pytest.mark.slow
+
+
+class With:
+    """A kernel launched with one more constant: what is wrong in it."""
+
+    def __init__(self, kernel, wrong):
+        self.kernel, self.wrong = kernel, wrong
+
+    def __getitem__(self, grid):
+        return lambda *args, **kwargs: self.kernel[grid](*args, **kwargs, WRONG=self.wrong)
+
+
+# --- a product in tiles ----------------------------------------------------------------------------------
+
+
+@triton.jit
+def product(
+    x_ptr, weight_ptr, out_ptr, M, N, K,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, WRONG: tl.constexpr = "",
+):  # fmt: skip
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    if WRONG == "program":
+        n = tl.arange(0, BLOCK_N)
+    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for first in range(0, K, BLOCK_K):
+        k = first + tl.arange(0, BLOCK_K)
+        x = load_tile(x_ptr, m, k, M, K)
+        w = load_tile(weight_ptr, n, k, N, K)
+        if WRONG == "last round":
+            acc = tl.dot(x, tl.trans(w))
+        elif WRONG == "not transposed":
+            acc = tl.dot(x, w, acc)
+        elif WRONG == "acc twice":
+            acc += tl.dot(x, tl.trans(w), acc)
+        elif WRONG == "nothing":
+            acc += 0.0
+        elif WRONG != "first round" or first == 0:
+            acc = tl.dot(x, tl.trans(w), acc)
+    store_tile(out_ptr, m, n, M, N, acc)
+
+
+ROUNDS = r"with x \[20, 150\] .* A program reads 64 inputs at a time: add each round's product"
+WRONG_PRODUCTS = {
+    "nothing": r"with x \[3, 7\] and a weight \[5, 7\], row 0 of 3, number 0 of 5 is 0\.0000, .* transpose",
+    "not transposed": r"raised .*at `acc = tl\.dot\(x, w, acc\)`",
+    "last round": ROUNDS,
+    "first round": ROUNDS,
+    "acc twice": ROUNDS,
+    "program": r"with x \[20, 150\] .* number 128 of 200 is ",
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_PRODUCTS)
+def test_a_wrong_product_is_refused(wrong):
+    report = check_product(With(product, wrong))
+    assert not report.ok and re.search(WRONG_PRODUCTS[wrong], report.text), report
+
+
+def test_a_right_product():
+    assert check_product(product).text == "product: right. 3 shapes, each number."
+
+
+# --- LayerNorm and linear layer --------------------------------------------------------------------------
+
+
+@triton.jit
+def norm_linear(
+    x_ptr, parts_ptr, weight_ptr, column_sums_ptr, bias_ptr, out_ptr, eps, M, N, K, num_parts, width,
+    GELU: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, WRONG: tl.constexpr = "",
+):  # fmt: skip
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    squares_of_x = tl.zeros([BLOCK_M], tl.float32)
+    for first in range(0, K, BLOCK_K):
+        k = first + tl.arange(0, BLOCK_K)
+        x = load_tile(x_ptr, m, k, M, K)
+        squares_of_x += tl.sum(x * x, axis=1)
+        acc = tl.dot(x, tl.trans(load_tile(weight_ptr, n, k, N, K)), acc)
+    sums = tl.load(column_sums_ptr + n, mask=n < N, other=0.0)[None, :]
+    bias = tl.load(bias_ptr + n, mask=n < N, other=0.0)[None, :]
+    means, squares, counts = load_parts(parts_ptr, m, M, K, num_parts, width, BLOCK_P)
+    mean = tl.sum(means * counts, axis=1) / K
+    if WRONG == "mean of means":
+        mean = tl.sum(means, axis=1) / num_parts
+    apart = means - mean[:, None]
+    variance = tl.sum(squares + counts * apart * apart, axis=1) / K
+    if WRONG == "squares alone":
+        variance = tl.sum(squares, axis=1) / K
+    elif WRONG == "not squared":
+        variance = tl.sum(squares + counts * apart, axis=1) / K
+    elif WRONG == "not counted":
+        variance = tl.sum(squares + apart * apart, axis=1) / K
+    elif WRONG == "sum of squares":
+        variance = tl.sum(squares + counts * apart * apart, axis=1)
+    elif WRONG == "well-known formula":
+        variance = tl.maximum(squares_of_x / K - mean * mean, 0.0)
+    rstd = tl.rsqrt(variance + eps)[:, None]
+    out = rstd * (acc - mean[:, None] * sums) + bias
+    if WRONG == "no rstd":
+        out = acc - mean[:, None] * sums + bias
+    elif WRONG == "bias, too":
+        out = rstd * (acc - mean[:, None] * sums + bias)
+    elif WRONG == "no sums":
+        out = rstd * (acc - mean[:, None]) + bias
+    elif WRONG == "no mean":
+        out = rstd * acc + bias
+    elif WRONG == "no bias":
+        out = rstd * (acc - mean[:, None] * sums)
+    if GELU and WRONG != "no GELU":
+        out = gelu(out)
+    store_tile(out_ptr, m, n, M, N, out)
+
+
+WRONG_NORM_LINEARS = {
+    "no bias": "rows of mean 0 and variance 1, .* Here it is the product of step 1 and the folded bias",
+    "sum of squares": "rows of mean 0 and variance 1, ",
+    "bias, too": "rows of mean 0 and variance 9, .* and the bias is not",
+    "no rstd": r"rows of mean 0 and variance 9, .* multiplied by 1 / sqrt\(variance \+ eps\)",
+    "no mean": "rows of mean 2, .* The mean is in every column of a row",
+    "no sums": "rows of mean 2, .* mean times column_sums",
+    "no GELU": "a GELU behind, .* GELU comes last",
+    "squares alone": "3 parts per row, .* for each part, its count times",
+    "not squared": "3 parts per row, .* squared distance from the whole row's",
+    "not counted": "3 parts per row, .* its count times",
+    "mean of means": "3 parts per row, .* weigh each mean with its count",
+    "well-known formula": "rows whose mean is 3,000 times .* less the square of the mean leaves no digit",
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_NORM_LINEARS)
+def test_a_wrong_norm_linear_is_refused(wrong):
+    report = check_norm_linear(With(norm_linear, wrong))
+    assert not report.ok and re.search(WRONG_NORM_LINEARS[wrong], report.text), report
+
+
+def test_a_right_norm_linear():
+    assert check_norm_linear(norm_linear).text == "norm_linear: right. 6 kinds of rows, each number."
+
+
+# --- a merge of parts ------------------------------------------------------------------------------------
+
+
+@triton.jit
+def merge(
+    largest_ptr, totals_ptr, accs_ptr, out_ptr, num_parts, D,
+    BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr, WRONG: tl.constexpr = "",
+):  # fmt: skip
+    row = tl.program_id(0)
+    if WRONG == "row":
+        row = 0
+    s, d = tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_D)
+    in_parts = s < num_parts
+    if WRONG == "forgets the last":
+        in_parts = (s == 0) | (s < num_parts - 1)
+    largest = tl.load(largest_ptr + row * num_parts + s, mask=in_parts, other=float("-inf"))
+    totals = tl.load(totals_ptr + row * num_parts + s, mask=in_parts, other=0.0)
+    accs = load_tile(accs_ptr + row * num_parts * D, s, d, num_parts, D)
+    top = tl.max(largest, axis=0)
+    if WRONG == "from 0":
+        top = tl.maximum(top, 0.0)
+    elif WRONG == "from the first":
+        top = tl.sum(tl.where(s == 0, largest, 0.0), axis=0)
+    elif WRONG == "the score itself":
+        top = 0.0
+    weights = tl.exp(largest - top)
+    if WRONG == "first alone":
+        weights = tl.where(s == 0, 1.0, 0.0)
+    elif WRONG == "not weighed":
+        weights = tl.where(in_parts, 1.0, 0.0)
+    elif WRONG == "base 2":
+        weights = tl.exp2(largest - top)
+    total = tl.sum(weights * totals, axis=0)
+    if WRONG == "acc alone":
+        total = tl.sum(totals, axis=0)
+    out = tl.sum(weights[:, None] * accs, axis=0) / total
+    if WRONG == "average":
+        out = tl.sum(accs / totals[:, None], axis=0) / num_parts
+    elif WRONG == "weighed outputs":
+        out = tl.sum(weights[:, None] * (accs / totals[:, None]), axis=0) / tl.sum(weights, axis=0)
+    tl.store(out_ptr + tl.program_id(0) * D + d, out, mask=d < D)
+
+
+WEIGHED = r"\[1\.0, 2\.0\] .* Each part counts from its own largest score"
+ADDED = r"\[1\.0, 1\.0\] .* Add up the accs and the totals of all parts, and divide once"
+WRONG_MERGES = {
+    "first alone": ADDED,
+    "forgets the last": ADDED,
+    "average": ADDED,
+    "weighed outputs": ADDED,
+    "not weighed": WEIGHED,
+    "acc alone": WEIGHED,
+    "base 2": WEIGHED,
+    "row": r"\[0\.5\] .* row 1 of 2, number 0 of 20 is ",
+    "the score itself": r"\[200\.0, .* take the largest away before",
+    "from 0": r"\[-200\.0, .* number 0 of 20 is nan, .* count from the largest of them, not from 0",
+    "from the first": r"number 0 of 20 is nan, .*",
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_MERGES)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_wrong_merge_is_refused(wrong):
+    report = check_merge(With(merge, wrong))
+    assert not report.ok and re.search(WRONG_MERGES[wrong], report.text), report
+
+
+def test_a_right_merge():
+    assert check_merge(merge).text == "merge: right. 8 kinds of parts, each number."
+
+
+# --- one number, and where nothing runs ------------------------------------------------------------------
+
+
+def test_the_first_number_that_is_off_is_told():
+    made, expected = torch.zeros(2, 3), torch.zeros(2, 3)
+    proofs.check_numbers("it holds", "here", made, expected, "Hint.")
+    made[1, 2] = 0.5
+    with pytest.raises(BrokenContract, match=r"^it holds: here, row 1 of 2, number 2 of 3 is 0\.5000, exp"):
+        proofs.check_numbers("it holds", "here", made, expected, "Hint.")
+
+
+def test_nothing_is_right_where_no_kernel_runs(monkeypatch):
+    monkeypatch.setattr(triton_runtime, "STATUS", replace(triton_status(), mode="off"))
+    for check, kernel in ((check_product, product), (check_norm_linear, norm_linear), (check_merge, merge)):
+        report = check(kernel)
+        assert not report.ok and "raised TritonUnavailableError" in report.text

@@ -1,0 +1,49 @@
+"""Lesson 09: attention in parts, in plain PyTorch and as a kernel, and the merge."""
+
+import pytest
+import torch
+
+from labkit.kernels import paged_attention_append_plain
+from labkit.learn.lesson_09 import splits
+from labkit.learn.lesson_09.programs import attention_case
+
+
+@pytest.mark.parametrize("scale", [1, 100, 3000])
+@pytest.mark.parametrize("shares", [1, 3, 40])
+def test_partial_softmaxes_merge_into_the_whole(shares, scale):
+    generator = torch.Generator().manual_seed(0)
+    scores = scale * torch.randn(30, generator=generator, dtype=torch.float64)
+    values = torch.randn(30, 2, generator=generator, dtype=torch.float64)
+    owner = torch.arange(30) % shares
+    parts = [splits.partial_softmax(scores[owner == i], values[owner == i]) for i in range(shares)]
+    largest, totals, accs = (torch.stack(numbers)[None] for numbers in zip(*parts, strict=True))
+    torch.testing.assert_close(splits.merge_plain(largest, totals, accs)[0], scores.softmax(0) @ values)
+
+
+LENGTHS = (0, 3, 8, 37, 100)
+
+
+def test_split_attention_is_attention_and_stores_the_new_token():
+    case = attention_case(LENGTHS)
+    case["context_lens"][1] = -1  # pads the batch: nothing is stored for it
+    mine, plain = ({name: t.clone() for name, t in case.items()} for _ in range(2))
+    out = splits.SplitThenMerge(splits.merge_plain)(*mine.values(), max_context_len=100)
+    expected = paged_attention_append_plain(**plain, max_context_len=100)
+    torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
+    for name in ("k_cache_layer", "v_cache_layer"):
+        assert torch.equal(mine[name], plain[name]) and not torch.equal(mine[name], case[name])
+
+
+@pytest.mark.slow
+def test_the_kernel_makes_the_parts_of_its_plain_twin():
+    case = attention_case(LENGTHS)
+    mine, plain = ({name: t.clone() for name, t in case.items()} for _ in range(2))
+    parts = splits.partial_softmaxes_triton(**mine)
+    expected = splits.partial_softmaxes_plain(**plain, max_context_len=100)
+    for part, wanted in zip(parts, expected, strict=True):
+        torch.testing.assert_close(part, wanted, atol=1e-5, rtol=1e-5)
+    largest, totals, _ = parts
+    assert [int((row > float("-inf")).sum()) for row in largest.view(5, 2, 4)[:, 0]] == [1, 1, 1, 4, 4]
+    assert torch.equal(totals == 0, largest == float("-inf"))
+    for name in ("k_cache_layer", "v_cache_layer"):
+        assert torch.equal(mine[name], plain[name])

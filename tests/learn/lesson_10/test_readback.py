@@ -1,0 +1,66 @@
+"""What a reader's readback is made from: right as soon as a subclass says when to launch and when to read."""
+
+from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams
+from labkit.engine.overlap import ReadAtOnce
+from labkit.learn.lesson_10.readback import LIMITS, PROMPTS, OneInFlight, flown, fly
+from labkit.watch import record_flights
+
+ONE_BEHIND = LADDER["10"].options
+
+
+class Behind(OneInFlight):
+    def next_tokens(self, running):
+        step = self.in_flight = self.in_flight or self.decode_step.launch(running)
+        self.in_flight = self.launch_behind(step, running)
+        return self.hand_out(step, self.read(step, running), running)
+
+
+class AtOnce(OneInFlight):
+    def next_tokens(self, running):
+        step = self.decode_step.launch(running)
+        return self.hand_out(step, self.read(step, running), running)
+
+
+class Unwritten(OneInFlight):
+    pass
+
+
+def engine_of(tiny, part, **settings):
+    return InferenceEngine(tiny, ONE_BEHIND, device="cpu", parts={"readback": part}, **settings)
+
+
+def test_one_behind_makes_a_token_for_nobody_where_a_text_ends_and_none_at_a_limit(tiny):
+    watched = fly(engine_of(tiny, Behind))
+    in_vain = sorted(i for flight in watched.flights for i in flight.to_nobody)
+    assert in_vain == [1, 2, 3] and watched.most_in_flight == 2
+    assert len(watched.flights[0].request_ids) == len(LIMITS)
+
+
+def test_a_line_says_how_the_four_requests_went(tiny):
+    lines = [flown(engine_of(tiny, part)) for part in (Behind, AtOnce, ReadAtOnce)]
+    assert lines == [
+        "four requests: 20 steps, launched ahead: 19; tokens for nobody: 3",
+        "four requests: 19 steps, launched ahead: 0; tokens for nobody: 0",
+        "four requests: 19 steps, launched ahead: 0; tokens for nobody: 0",
+    ]
+    assert flown(engine_of(tiny, Unwritten)).endswith("the engine raised NotImplementedError")
+
+
+def test_where_blocks_are_missing_the_next_step_waits_until_room_was_made(tiny):
+    """Four requests in a pool that is too small for all of them."""
+    made = {}
+    for part in (Behind, AtOnce):
+        engine = engine_of(tiny, part, cache=CacheConfig(4, max_blocks_per_layer=18, prefix_cache=False))
+        for prompt in PROMPTS:
+            engine.add_request(prompt, SamplingParams(24, stop_on_eos=False))
+        outputs = []
+        with record_flights(engine) as watched:
+            while engine.has_work:
+                outputs += engine.step()
+        assert engine.stats().counters.preemptions == 2
+        engine.check_integrity()
+        made[part] = [[o.token_id for o in outputs if o.request_id == i] for i in range(len(PROMPTS))]
+        waits = len(watched.calls_that_waited)
+        # Behind: twice for blocks, when two end together, and at the end.
+        assert waits == (4 if part is Behind else watched.calls)
+    assert made[Behind] == made[AtOnce]

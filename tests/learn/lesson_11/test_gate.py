@@ -1,0 +1,252 @@
+"""Lesson 11's gates: weights in 8 bits pass, and plausible wrong ones are refused by what they break."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from labkit.learn import not_attempted
+from labkit.learn.lesson_11 import gate
+from labkit.learn.lesson_11.gate import check_layer, check_model, check_quantize, logits_off
+from labkit.learn.lesson_11.int8 import Int8Linear, SignlessLinear, int8_model, quantize, signless
+from labkit.learn.progress import progress
+
+# --- a matrix -----------------------------------------------------------------------------------------
+
+
+def by_scale(scale_of, round_of=torch.round, dtype=torch.int8):
+    def rounded(weight):
+        scale = scale_of(weight)
+        scale = torch.where(scale == 0, 1, scale)
+        return round_of(weight / scale).to(dtype), scale
+
+    return rounded
+
+
+def largest(weight):
+    return weight.abs().amax(1, keepdim=True)
+
+
+def in_place(weight):
+    numbers, scale = quantize(weight)
+    weight.div_(scale)
+    return numbers, scale
+
+
+def zeros_by_zero(weight):
+    scale = largest(weight) / 127
+    return (weight / scale).round().to(torch.int8), scale
+
+
+def halved(weight):
+    numbers, scale = quantize(weight)
+    return (numbers // 2).to(torch.int8), 2 * scale
+
+
+WRONG_MATRICES = {
+    "the skeleton": (lambda w: (w, torch.ones_like(w[:, :1])), "8 bits: of a drawn matrix they are torch.f"),
+    "uint8": (by_scale(lambda w: largest(w) / 127, dtype=torch.uint8), "torch.uint8, expected torch.int8"),
+    "int16": (by_scale(lambda w: largest(w) / 127, dtype=torch.int16), "torch.int16, expected torch.int8"),
+    "one scale for all": (lambda w: by_scale(lambda w: (w.abs().max() / 127).expand(len(w), 1))(w), "half a"),
+    "one scale, one number": (by_scale(lambda w: w.abs().max() / 127), "one scale per row"),
+    "a scale per column": (by_scale(lambda w: w.abs().amax(0, keepdim=True) / 127), "one scale per row"),
+    "a flat scale": (lambda w: (quantize(w)[0], quantize(w)[1][:, 0]), "(6,), expected (6, 8) and (6, 1)"),
+    "without the sign": (signless, "whatever its sign, becomes 127"),
+    "cut, not rounded": (by_scale(lambda w: largest(w) / 127, torch.trunc), "rounded to the nearest"),
+    "rounded down": (by_scale(lambda w: largest(w) / 127, torch.floor), "rounded to the nearest"),
+    "128 steps": (by_scale(lambda w: largest(w) / 128), "the others are rounded to the nearest"),
+    "7 bits": (halved, "half a scale of its row at most"),
+    "the scale upside down": (lambda w: (quantize(w)[0], 1 / quantize(w)[1]), "half a scale of its row"),
+    "in place": (in_place, "changed in place"),
+    "numbers alone": (lambda w: quantize(w)[0], "expected two tensors"),
+    "nothing": (lambda w: None, "gave None, expected two tensors"),
+    "an error": (lambda w: w.nothing, "raised AttributeError"),
+}
+RIGHT_MATRICES = {
+    "the package's": quantize,
+    "a list": lambda w: list(quantize(w)),
+    "with zero as the scale of zeros": zeros_by_zero,
+    "in float32": lambda w: quantize(w.float()),
+    "clamped": lambda w: (
+        (w / (largest(w) / 127).clamp(min=1e-7)).round().clamp(-127, 127).to(torch.int8),
+        (largest(w) / 127).clamp(min=1e-7),
+    ),
+    "row by row": lambda w: tuple(map(torch.cat, zip(*[quantize(row[None]) for row in w], strict=True))),
+}
+
+
+@pytest.mark.parametrize(("attempt", "words"), WRONG_MATRICES.values(), ids=WRONG_MATRICES)
+def test_a_wrong_rounding_is_refused(attempt, words):
+    report = check_quantize(attempt)
+    assert not report.ok and words in report.text
+    assert report.text.startswith("quantize ")
+
+
+@pytest.mark.parametrize("attempt", RIGHT_MATRICES.values(), ids=RIGHT_MATRICES)
+def test_a_right_rounding_passes(attempt):
+    report = check_quantize(attempt)
+    assert report.ok, report.text
+    assert report.text == "quantize: right. 6 matrices, every weight within half a scale of its row."
+
+
+def test_an_empty_rounding_is_not_attempted():
+    assert check_quantize(lambda w: not_attempted()).text == "quantize: not attempted yet."
+
+
+# --- a layer ------------------------------------------------------------------------------------------
+
+
+class Layer(Int8Linear):
+    """The package's layer, whose product is another one."""
+
+    @property
+    def weight(self):
+        return self.numbers.float() * self.scale.float()
+
+
+class WithoutScale(Layer):
+    def forward(self, x):
+        return F.linear(x, self.numbers.to(x.dtype), self.bias)
+
+
+class ScaledInputs(Layer):
+    def forward(self, x):
+        scales = self.scale.to(x.dtype).T
+        x = x * scales if self.scale.shape[0] == x.shape[-1] else x * scales.mean()
+        return F.linear(x, self.numbers.to(x.dtype), self.bias)
+
+
+class ScaledBias(Layer):
+    def forward(self, x):
+        return F.linear(x, self.numbers.to(x.dtype), self.bias) * self.scale.to(x.dtype).T
+
+
+class WithoutBias(Layer):
+    def forward(self, x):
+        return F.linear(x, self.weight.to(x.dtype))
+
+
+class BiasTwice(Layer):
+    def forward(self, x):
+        return super().forward(x) + (0 if self.bias is None else self.bias)
+
+
+class InFloat32(Layer):
+    def forward(self, x):
+        return F.linear(x.float(), self.weight, None if self.bias is None else self.bias.float())
+
+
+class KeepsTheOldLayer(Layer):
+    def __init__(self, linear):
+        super().__init__(linear)
+        self.old = linear
+
+
+class KeepsFloats(Layer):
+    def __init__(self, linear):
+        super().__init__(linear)
+        self.register_buffer("floats", self.weight)
+
+
+class PlainAttributes(nn.Module):
+    def __init__(self, linear):
+        super().__init__()
+        self.numbers, self.scale = quantize(linear.weight.detach())
+        self.bias = linear.bias
+
+    def forward(self, x):
+        return F.linear(x, self.numbers.to(x.dtype) * self.scale.to(x.dtype), self.bias)
+
+
+class OnlyRows(Layer):
+    def forward(self, x):
+        return super().forward(x.flatten(0, -2))
+
+
+WRONG_LAYERS = {
+    "the old layer": (lambda linear: linear, "None of its tensors is torch.int8: fill in step 1 first"),
+    "without the scale": (WithoutScale, "Row o of the numbers times scale o makes output o"),
+    "scaled inputs": (ScaledInputs, "Row o of the numbers times scale o"),
+    "a scaled bias": (ScaledBias, "the bias is added once, and has no scale"),
+    "no bias": (WithoutBias, "output [0, 0] is"),
+    "the bias twice": (BiasTwice, "the bias is added once"),
+    "another dtype": (InFloat32, "in torch.float32, expected (2, 5, 6) in torch.float16"),
+    "both layers": (KeepsTheOldLayer, "Keep neither the old layer nor its matrix"),
+    "floats beside it": (KeepsFloats, "8 bits per weight are held"),
+    "plain attributes": (PlainAttributes, "Use `register_buffer`"),
+    "another shape": (OnlyRows, "it is (10, 6) in torch.float16, expected (2, 5, 6)"),
+    "signless": (SignlessLinear, "a product is that of the rounded weights"),
+    "no layer": (lambda linear: None, "a layer is an nn.Module: a layer of 8 to 6 is None"),
+}
+
+
+class ScaledOutputs(Layer):
+    def forward(self, x):
+        out = F.linear(x, self.numbers.to(x.dtype)) * self.scale.to(x.dtype).T
+        return out if self.bias is None else out + self.bias
+
+
+class ByEinsum(Layer):
+    def forward(self, x):
+        out = torch.einsum("...i,oi->...o", x, self.weight.to(x.dtype))
+        return out if self.bias is None else out + self.bias
+
+
+RIGHT_LAYERS = {"the package's": Int8Linear, "scaled outputs": ScaledOutputs, "an einsum": ByEinsum}
+
+
+@pytest.mark.parametrize(("attempt", "words"), WRONG_LAYERS.values(), ids=WRONG_LAYERS)
+def test_a_wrong_layer_is_refused(attempt, words):
+    report = check_layer(attempt)
+    assert not report.ok and words in report.text
+
+
+@pytest.mark.parametrize("attempt", RIGHT_LAYERS.values(), ids=RIGHT_LAYERS)
+def test_a_right_layer_passes(attempt):
+    report = check_layer(attempt)
+    assert report.ok, report.text
+    assert report.text.startswith("layer: right. 3 layers: ")
+
+    # --- a model in an engine -----------------------------------------------------------------------------
+
+    def forward(self, x):
+        return super().forward(x) + 0.01 * torch.rand(())
+
+
+class DependsOnTheBatch(Int8Linear):
+    """Off by a little where more than one request is computed."""
+
+    def forward(self, x):
+        return super().forward(x) + (2.0 if len(x) > 1 else 0) * torch.arange(self.numbers.shape[0])
+
+
+@pytest.mark.slow
+def test_a_right_model_passes_and_says_what_it_holds():
+    report = check_model(Int8Linear)
+    assert report.ok, report.text
+    assert report.text.startswith("model: right. 1.03 bytes per weight; logits are off by 0.5 % of ")
+    assert not progress().get("11")  # the package's own is no progress of the reader's
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("attempt", "words"),
+    [
+        (lambda linear: linear, "reads 3.62 bytes per weight of its matrices, expected at most 1.05"),
+        (KeepsFloats, "8 bits per weight are held"),
+        (SignlessLinear, "logits stay near: after 'To be, or not to be' they are off by 14.3 %"),
+        (WithoutScale, "logits stay near"),
+        (DependsOnTheBatch, "the engine's tokens are the model's: new token"),
+        (lambda linear: not_attempted(), "model: not attempted yet."),
+        (lambda linear: linear.nothing, "model raised AttributeError"),
+    ],
+)
+def test_a_wrong_model_is_refused(attempt, words):
+    report = check_model(attempt)
+    assert not report.ok and words in report.text
+
+
+def test_logits_are_off_by_a_share_of_their_spread(tiny):
+    assert logits_off(tiny, tiny, "O") == 0
+    rounded = int8_model(tiny, Int8Linear)
+    assert 0.001 < logits_off(tiny, rounded, "O") < gate.OF_LOGITS / 2

@@ -1,0 +1,139 @@
+"""The reader's engine: which kept part serves on which rung, and that parts are proven together."""
+
+import pytest
+from helpers import make_engine, small_model
+
+from labkit import LADDER, paths
+from labkit.engine.parts import PARTS
+from labkit.errors import OptionError
+from labkit.kvcache import CachedBlockTables
+from labkit.learn.assembly import RETIRED, Assembly
+from labkit.learn.kept import kept
+from labkit.learn.lessons import GATES
+
+# By lesson and option: a file whose part is the package's, under the reader's name.
+FILES = {
+    ("01", "block_tables"): "from labkit.kvcache import CachedBlockTables as Base",
+    ("02", "kv_append"): "from labkit.kvcache import AppendBatched as Base",
+    ("03", "kv_write"): "from labkit.kvcache import FullBatchWrite as Base",
+    ("04", "kv_write"): "from labkit.kvcache import IdentityPosWrite as Base",
+    ("05", "block_info"): "from labkit.kvcache import MutableInfoBlockManager as Base",
+    ("06", "block_tables"): "from labkit.engine.step.slots import DeviceSlots as Base",
+    ("07", "layer_tables"): "from labkit.kvcache import OneTableBlockManager as Base",
+    ("10", "readback"): "from labkit.engine.overlap import ReadOneBehind as Base",
+}
+# On which rungs each of them serves.
+SERVES = {
+    ("00", "attention"): "00 01 02 03 04 05",
+    ("01", "block_tables"): "01 02 03 04 05",
+    ("02", "kv_append"): "02 03 04 05",
+    ("03", "kv_write"): "03",
+    ("04", "kv_write"): "04 05",
+    ("05", "block_info"): "05 06",
+    ("06", "block_tables"): "06 07 08 09 10",
+    ("07", "layer_tables"): "07 08 09 10",
+    ("10", "readback"): "10",
+}
+
+
+def write(lesson: str, option: str, text: str) -> None:
+    (paths.MINE / f"lesson_{lesson}_{option}.py").write_text(text)
+
+
+@pytest.fixture
+def mine(monkeypatch, tmp_path):
+    """All parts kept, and two files that are no lesson's part."""
+    monkeypatch.setattr(paths, "MINE", tmp_path)
+    write(
+        "00",
+        "attention",
+        "from labkit.kernels import paged_attention_plain\n\nPART = 'paged_attention_plain'\n",
+    )
+    for (lesson, option), line in FILES.items():
+        write(lesson, option, f'{line}\n\n\nclass Mine(Base):\n    pass\n\n\nPART = "Mine"\n')
+    write("11", "weights", "raise RuntimeError('this was run')\n")
+    write("02", "block_tables", "raise RuntimeError('this was run')\n")
+    return Assembly(kept())
+
+
+@pytest.mark.parametrize("number", LADDER)
+def test_a_part_serves_until_a_later_rung_puts_something_else_in_its_place(mine, number):
+    found = {(part.lesson, option) for option, part in mine.kept_on(number).items()}
+    assert found == {part for part, rungs in SERVES.items() if number in rungs.split()}
+
+
+def test_nothing_runs_before_an_engine_is_built(monkeypatch, tmp_path):
+    monkeypatch.setattr(paths, "MINE", tmp_path)
+    write("01", "block_tables", "raise RuntimeError('this was run')\n")
+    mine = Assembly(kept())
+    assert mine.table().loc["01", "yours"] == "block_tables (lesson 01)"
+    assert mine.table().loc["06", "yours"] == "(the package's)"
+    with pytest.raises(RuntimeError, match="this was run"):
+        mine.engine("01", small_model(), device="cpu")
+
+
+def test_the_table_says_what_each_rung_changed(mine):
+    table = mine.table()
+    assert list(table.index) == list(LADDER)
+    assert table.loc["07", "what changed"] == "kv_write: fused, layer_tables: shared"
+    assert table.loc["00", "what changed"] == "" and table.loc["00", "yours"] == "attention (lesson 00)"
+    assert table.loc["05", "yours"] == (
+        "attention (lesson 00), block_tables (lesson 01), kv_append (lesson 02), kv_write (lesson 04), "
+        "block_info (lesson 05)"
+    )
+
+
+@pytest.mark.parametrize("number", ["05", "06", "10"])
+def test_an_engine_is_built_of_the_kept_parts(mine, number):
+    engine = mine.engine(number, small_model(), device="cpu")
+    assert type(engine.kv_manager).__module__.startswith("mine_lesson_")
+    tables = engine.decode_step.block_tables if number == "05" else engine.decode_step.slots
+    assert type(tables).__name__ == "Mine"
+    assert engine.options == LADDER[number].options
+    assert mine.parts_on(number) == mine.parts_on(number)  # a file is run once
+
+
+@pytest.mark.parametrize("option", ["kv_append", "block_info"])
+def test_a_retired_part_is_one_that_the_rung_has_no_use_for(option):
+    first = RETIRED[option]
+    last = f"{int(first) - 1:02}"
+    for number, is_used in ((last, True), (first, False)):
+        options = LADDER[number].options
+        part = {option: PARTS[option][getattr(options, option)]}
+        if is_used:
+            make_engine(options=options, parts=part)
+        else:
+            with pytest.raises(OptionError, match=f"no use for a {option}"):
+                make_engine(options=options, parts=part)
+
+
+def test_every_gates_part_has_a_rung_to_serve_on(mine):
+    assert {option for _, option in SERVES} == {
+        part for n, gate in GATES.items() if n not in ("08", "09") for part in gate.parts
+    }
+
+
+@pytest.mark.slow
+def test_parts_are_proven_together_and_those_that_fail_are_left_out(monkeypatch, tmp_path):
+    monkeypatch.setattr(paths, "MINE", tmp_path)
+    stale = (
+        "from labkit.learn.lesson_01.tables import NumberOnlyBlockTables\n\n\n"
+        'PART = "NumberOnlyBlockTables"\n'
+    )
+    write("01", "block_tables", stale)
+    write("02", "kv_append", "from labkit.kvcache import AppendBatched\n\nPART = 'AppendBatched'\n")
+    write("05", "block_info", "import nothing_of_this_name\n")
+    passed, reports = Assembly(kept()).proven("cpu")
+    assert [part.option for part in passed.kept] == ["kv_append"]
+    told = {part.lesson: report.text for part, report in reports.items()}
+    assert told["01"].startswith("block_tables breaks a contract. a row names the blocks")
+    assert told["02"].startswith("kv_append: right.")
+    assert "raised ModuleNotFoundError" in told["05"]
+
+
+def test_with_nothing_kept_there_is_nothing_to_prove():
+    passed, reports = Assembly(()).proven("cpu")
+    assert passed.kept == () and reports == {}
+    assert isinstance(
+        passed.engine("01", small_model(), device="cpu").decode_step.block_tables, CachedBlockTables
+    )

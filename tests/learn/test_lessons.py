@@ -1,0 +1,46 @@
+"""Each lesson has its own gate, and `check` asks for that gate's part."""
+
+import pytest
+
+from labkit import lab
+from labkit.errors import OptionError
+from labkit.kvcache import CachedBlockTables
+from labkit.learn.gates import Gate, Report
+from labkit.learn.lessons import GATES
+
+
+@pytest.mark.parametrize("number", GATES)
+def test_a_gate_proves_its_own_parts_and_no_other(number):
+    here, parts = lab.start(number), GATES[number].parts
+    other = "readback" if "kv_append" in parts else "kv_append"
+    refused = rf"lesson {number} proves {' or '.join(parts)}: here\.check\({parts[0]}=\.\.\.\)"
+    for named in ([], [other], [parts[0], other]):
+        with pytest.raises(OptionError, match=refused):
+            here.check(**dict.fromkeys(named, CachedBlockTables))
+
+
+class Mine:
+    """A likeness of a part of the reader's."""
+
+
+@pytest.mark.parametrize("own", [("layer_tables",), ("kv_write",), ("layer_tables", "kv_write")])
+def test_of_several_parts_a_gate_proves_each_or_all_and_notes_them(own, monkeypatch):
+    noted = []
+    report = Report(True, "right")
+    monkeypatch.setattr(Gate, "check", lambda gate, build, *named: report if named == own else None)
+    monkeypatch.setattr(lab, "note_gate", lambda number, option: noted.append((number, option)))
+    monkeypatch.setattr(lab, "is_written", lambda part: part is Mine)
+    here = lab.start("07")
+    assert here.check(**dict.fromkeys(own, Mine)) is report and noted == [("07", option) for option in own]
+    first, *rest = own
+    assert here.check(**{first: Unwritten}, **dict.fromkeys(rest, Mine)) is report  # a gap is left in one
+    assert noted[len(own) :] == [("07", option) for option in rest]
+
+
+class Unwritten:
+    """A likeness of a part with a gap."""
+
+
+def test_a_lesson_without_a_gate_says_which_have_one():
+    with pytest.raises(OptionError, match=f"lesson 11 has no gate; those that have: {', '.join(GATES)}"):
+        lab.start("11").check(block_tables=CachedBlockTables)

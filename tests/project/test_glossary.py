@@ -1,0 +1,64 @@
+"""The glossary: in order, each term with the notebook that introduces it, and no link to a missing term."""
+
+import re
+from itertools import pairwise
+
+import nbformat
+import pytest
+
+from labkit.paths import ROOT
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+GLOSSARY = (ROOT / "GLOSSARY.md").read_text(encoding="utf-8")
+ENTRIES = dict(re.findall(r"^### (.+)\n\n((?:(?!^#).*\n)+)", GLOSSARY, re.MULTILINE))
+TERMS = re.findall(r"^#{2,} (.+)$", GLOSSARY, re.MULTILINE)
+MOST_WORDS = 60  # of a definition: one to three plain sentences
+
+
+def anchor(heading: str) -> str:
+    """What follows the # in a link to a heading, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+ANCHORS = {anchor(term) for term in TERMS}
+
+
+def test_an_anchor_is_that_of_github():
+    headings = ["KV cache", "Amdahl's law", "Host-to-device copy", "p50/p99"]
+    assert [anchor(heading) for heading in headings] == [
+        "kv-cache",
+        "amdahls-law",
+        "host-to-device-copy",
+        "p50p99",
+    ]
+
+
+def test_terms_are_in_alphabetical_order_and_each_is_there_once():
+    assert list(ENTRIES) == TERMS and len(TERMS) > 100
+    assert all(before.casefold() < after.casefold() for before, after in pairwise(TERMS))
+    assert len(ANCHORS) == len(TERMS)
+
+
+@pytest.mark.parametrize("term", ENTRIES)
+def test_a_term_is_explained_shortly_and_has_its_notebook(term):
+    definition, *rest = ENTRIES[term].strip().split("\n\n")
+    assert definition.endswith((".", ")")) and len(definition.split()) <= MOST_WORDS
+    (introduced,) = [paragraph for paragraph in rest if paragraph.startswith("Introduced in [")]
+    (notebook,) = re.findall(r"\]\((notebooks/[^)#]+\.ipynb)\)", introduced)
+    assert (ROOT / notebook).is_file()
+
+
+def test_terms_link_to_terms():
+    assert set(re.findall(r"\]\(#([^)]+)\)", GLOSSARY)) <= ANCHORS
+
+
+@pytest.mark.parametrize(
+    "path", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *NOTEBOOKS], ids=lambda path: path.stem
+)
+def test_a_link_to_the_glossary_finds_its_term(path):
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        text = "\n".join(cell.source for cell in nbformat.reads(text, as_version=4).cells)
+    links = re.findall(r"\]\(([^)]*GLOSSARY\.md)(?:#([^)]*))?\)", text)
+    assert {term for _, term in links if term} <= ANCHORS
+    assert all((path.parent / file).resolve() == ROOT / "GLOSSARY.md" for file, _ in links)

@@ -1,0 +1,54 @@
+"""A notebook's skeletons, and the lines that its hints put into their gaps."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import nbformat
+from IPython.core.interactiveshell import InteractiveShell
+
+from labkit.learn.kept import GAP_MARK
+
+GAP = re.compile(rf"^ *{GAP_MARK}\n.*$", re.MULTILINE)  # with the line that it stands above
+HINT = re.compile(r"<details>.*?</details>", re.DOTALL)
+PYTHON = re.compile(r"```python\n(.*?)\n```", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A cell with gaps, and the pieces of code that the collapsed hints below it hold, one per gap."""
+
+    skeleton: str
+    pieces: tuple[str, ...]
+
+    @property
+    def solved(self) -> str:
+        """The cell with its gaps filled."""
+        assert len(GAP.findall(self.skeleton)) == len(self.pieces), "not one piece per gap"
+        rest = iter(self.pieces)
+        return GAP.sub(lambda _: next(rest), self.skeleton)
+
+
+def steps_of(notebook: Path) -> list[Step]:
+    """The notebook's cells with gaps, in order."""
+    cells = nbformat.read(notebook, as_version=4).cells
+    return [
+        Step(
+            cell.source, tuple(piece for hint in HINT.findall(below.source) for piece in PYTHON.findall(hint))
+        )
+        for cell, below in pairwise(cells)
+        if cell.cell_type == "code" and GAP.search(cell.source)
+    ]
+
+
+def solved(notebook: Path) -> tuple[InteractiveShell, Iterator[None]]:
+    """A shell in which the notebook's first two cells have run, the bootstrap and the imports, and the steps
+    to come: each `next` runs one more, with its gaps filled. Step cells need no other cells than these."""
+    cells = nbformat.read(notebook, as_version=4).cells
+    sources = [cell.source for cell in cells if cell.cell_type == "code"]
+    shell = InteractiveShell()
+    for source in sources[:2]:
+        shell.run_cell(source).raise_error()
+    return shell, (shell.run_cell(step.solved).raise_error() for step in steps_of(notebook))

@@ -1,0 +1,139 @@
+"""The reader's own copies: made once, renewed while nobody has written in them, and then left alone."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from labkit import copies, paths
+from labkit.copies import make_copies, told
+from labkit.paths import ROOT
+
+LESSON = "01_lesson.ipynb"
+
+
+@pytest.fixture
+def project(monkeypatch, tmp_path):
+    """A project of one notebook."""
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    monkeypatch.setattr(paths, "MINE", tmp_path / "notebooks/mine")
+    (tmp_path / "notebooks").mkdir()
+    write(tmp_path / "notebooks" / LESSON, "print(1)")
+    return tmp_path
+
+
+def write(
+    path, code, text="Every term is in the [glossary](../GLOSSARY.md#host), see [02](02_b.ipynb).", **metadata
+):
+    cells = [
+        {"cell_type": "markdown", "id": "a", "metadata": {}, "source": [text]},
+        {
+            "cell_type": "code",
+            "id": "b",
+            "metadata": {},
+            "source": [code],
+            "outputs": [],
+            "execution_count": 1,
+        },
+    ]
+    path.write_text(json.dumps({"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}))
+
+
+def read(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def edit(path, change):
+    notebook = read(path)
+    change(notebook)
+    path.write_text(json.dumps(notebook))
+
+
+def run_and_save(notebook):
+    """What JupyterLab leaves of a run: outputs and metadata."""
+    output = {"output_type": "stream", "name": "stdout", "text": ["1"]}
+    notebook["cells"][1] |= {"execution_count": 7, "outputs": [output], "metadata": {"execution": {}}}
+    notebook["metadata"]["language_info"] = {"name": "python"}
+
+
+def write_in_it(notebook):
+    notebook["cells"][1]["source"] = ["print(2)\n", "print(3)"]
+
+
+def test_a_copy_is_the_notebook_and_its_links_lead_to_the_same_files(project):
+    assert make_copies() == []
+    copy = read(paths.MINE / LESSON)
+    assert copy["cells"][0]["source"] == [
+        "Every term is in the [glossary](../../GLOSSARY.md#host), see [02](02_b.ipynb)."
+    ]
+    original = read(project / "notebooks" / LESSON)
+    assert copy["cells"][1:] == original["cells"][1:]
+    assert [path.name for path in paths.MINE.iterdir()] == [LESSON]
+
+
+def test_what_the_reader_did_stays_while_the_notebook_does(project):
+    make_copies()
+    for change in (run_and_save, write_in_it):
+        edit(paths.MINE / LESSON, change)
+        before = (paths.MINE / LESSON).read_bytes()
+        assert make_copies() == []
+        assert (paths.MINE / LESSON).read_bytes() == before
+
+
+def test_a_changed_notebook_is_copied_again_unless_the_reader_has_written_in_the_copy(project):
+    copy, original = paths.MINE / LESSON, project / "notebooks" / LESSON
+    make_copies()
+    edit(copy, run_and_save)
+    write(original, "print('new')")
+    assert make_copies() == []
+    assert read(copy)["cells"][1]["source"] == ["print('new')"]
+
+    edit(copy, write_in_it)
+    write(original, "print('newer')")
+    before = copy.read_bytes()
+    assert make_copies() == [LESSON]
+    assert copy.read_bytes() == before
+    copy.rename(paths.MINE / "my 01.ipynb")
+    assert make_copies() == []
+    assert read(copy)["cells"][1]["source"] == ["print('newer')"]
+
+
+def test_a_notebook_that_only_ran_again_is_not_news(project):
+    make_copies()
+    edit(paths.MINE / LESSON, write_in_it)
+    edit(project / "notebooks" / LESSON, run_and_save)
+    assert make_copies() == []
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no JSON", "[]", "{}", '{"cells": 5, "metadata": {}}', '{"metadata": []}']
+)
+def test_a_file_that_is_no_notebook_is_left_alone(project, text):
+    paths.MINE.mkdir()
+    (paths.MINE / LESSON).write_text(text)
+    assert make_copies() == [LESSON]
+    assert (paths.MINE / LESSON).read_text() == text
+
+
+def test_the_sentence_about_what_was_left_names_it_and_what_to_do():
+    assert told([]) == ""
+    assert told([LESSON]).startswith(f"{LESSON} is newer now.") and "rename or delete yours" in told([LESSON])
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(project):
+    paths.MINE.write_text("in the way")
+    with pytest.raises(OSError):
+        make_copies()
+
+
+def test_the_command_copies_every_notebook(tmp_path):
+    environment = os.environ | {"LABKIT_MINE": str(tmp_path / "mine")}
+    command = [sys.executable, "-m", copies.__name__]
+    answer = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    assert answer.stdout == f"Your notebooks are in {tmp_path / 'mine'}\n"
+    names = {path.name for path in (ROOT / "notebooks").glob("*.ipynb")}
+    assert {path.name for path in (tmp_path / "mine").iterdir()} == names
+    links = "".join(path.read_text(encoding="utf-8") for path in (tmp_path / "mine").iterdir())
+    assert "](../../GLOSSARY.md" in links and "](../GLOSSARY.md" not in links
