@@ -26,7 +26,7 @@ CHROMIUM_ARGS = [
     "--disable-sync",
 ]
 TOKEN = "labkit-browser-test"
-CELL_SECONDS = 600  # a busy machine is no failure
+CELL_SECONDS = 1200  # for all cells of a notebook; a busy machine is no failure
 
 # In the browser: the notebook that is shown, its cells, and what they printed.
 PANEL = "const panel = window.jupyterapp.shell.currentWidget;"
@@ -35,6 +35,14 @@ TEXT_OF = """
   const failed = out => out.output_type === 'error';
   const said = out => failed(out) ? `${out.ename}: ${out.evalue}` : [out.text ?? ''].flat().join('');
   const textOf = cell => outs(cell).map(said).join('');"""
+# A kernel that has died, of too little memory for one, never answers.
+IN_TIME = f"""
+  const inTime = work => Promise.race([work, new Promise((_, fail) => {{
+    setTimeout(() => fail(new Error('no end within {CELL_SECONDS} s')), 1000 * {CELL_SECONDS});
+    panel.sessionContext.statusChanged.connect((_, status) => {{
+      if (['dead', 'autorestarting'].includes(status)) fail(new Error('the kernel has died'));
+    }});
+  }})]);"""
 
 
 @contextmanager
@@ -90,19 +98,19 @@ class OpenNotebook:
     def run_all(self) -> None:
         """Restart the kernel and run all cells, as the menu does."""
         self.page.evaluate(
-            f"""async () => {{ {PANEL}
-              await panel.sessionContext.restartKernel();
-              await window.jupyterapp.commands.execute('notebook:run-all-cells'); }}"""
+            f"""async () => {{ {PANEL} {IN_TIME}
+              await inTime(panel.sessionContext.restartKernel());
+              await inTime(window.jupyterapp.commands.execute('notebook:run-all-cells')); }}"""
         )
 
     def run(self, index: int, source: str | None = None) -> str:
         """Run a code cell, after its source was replaced; what it printed."""
         return self.page.evaluate(
-            f"""async ([index, source]) => {{ {PANEL} {TEXT_OF}
+            f"""async ([index, source]) => {{ {PANEL} {TEXT_OF} {IN_TIME}
               panel.content.activeCellIndex = index;
               panel.content.deselectAll();
               if (source !== null) panel.content.activeCell.model.sharedModel.setSource(source);
-              await window.jupyterapp.commands.execute('notebook:run-cell');
+              await inTime(window.jupyterapp.commands.execute('notebook:run-cell'));
               return textOf(panel.content.activeCell.model); }}""",
             [index, source],
         )
@@ -139,5 +147,7 @@ def opened(browser: object, address: str, notebook: str | None = None) -> Iterat
             f"async () => {{ {PANEL} await panel.context.ready; await panel.sessionContext.ready; }}"
         )
         yield OpenNotebook(page)
+        # A kernel outlives its page, and fourteen of them are more than a machine's memory.
+        page.evaluate(f"async () => {{ {PANEL} await panel.sessionContext.shutdown(); }}")
     finally:
         context.close()
