@@ -19,12 +19,13 @@ from labkit.bench.parity import dense_tokens, parity_table, transformers_tokens
 from labkit.bench.peers import PeerRun, PeerRuns, as_transformers, run_peers
 from labkit.bench.profile import profile_decode_step
 from labkit.bench.step_time import time_decode_steps
-from labkit.bench.workload import Workload
+from labkit.bench.workload import Request, Workload
 
 __all__ = [
     "DecodeLimit",
     "PeerRun",
     "PeerRuns",
+    "Request",
     "Workload",
     "as_transformers",
     "compare",

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from labkit.bench.comparison import in_turn
 from labkit.bench.limit import synchronize
-from labkit.bench.workload import Workload
+from labkit.bench.workload import Request, Workload
 from labkit.engine import InferenceEngine
 from labkit.engine.device import default_dtype, pick_device
 from labkit.ladder import LADDER
@@ -70,7 +70,8 @@ def run_labkit(workload: Workload, engine: InferenceEngine) -> PeerRun:
         engine.prefix_cache.clear()
     first_tokens, token_ids = None, {}
     started = time.perf_counter()
-    request_ids = [engine.add_request(prompt, workload.params) for prompt in workload.prompt_ids()]
+    asked = zip(workload.prompt_ids(), workload.requests, strict=True)
+    request_ids = [engine.add_request(prompt, request.params) for prompt, request in asked]
     while engine.has_work:
         for output in engine.step():
             if first_tokens is None:
@@ -117,24 +118,43 @@ def transformers_peer(
 def run_transformers(
     workload: Workload, reference: "PreTrainedModel", cache_implementation: str | None
 ) -> PeerRun:
-    """Serve the workload with transformers' `generate`, one batch after another, timed from ids to ids."""
+    """Serve the workload with transformers' `generate`, one batch after another, timed from ids to ids.
+
+    A batch goes on until its longest request is done; what others made beyond their own end is not counted.
+    If one of its requests draws, all do.
+    """
     prompts, size = workload.prompt_ids(), workload.scheduler.max_batch_size
     first, token_ids = FirstLogits(reference.device), []
     started = time.perf_counter()
     for i in range(0, len(prompts), size):
         input_ids, attention_mask = left_padded(prompts[i : i + size], reference.device)
+        lengths = workload.max_new_tokens[i : i + size]
         out = reference.generate(
             input_ids,
             attention_mask=attention_mask,
-            max_new_tokens=workload.max_new_tokens,
-            do_sample=False,
+            max_new_tokens=max(lengths),
             pad_token_id=0,
             cache_implementation=cache_implementation,
             logits_processor=[first],
+            **transformers_sampling(workload.requests[i : i + size]),
         )
-        token_ids += map(tuple, out[:, input_ids.shape[1] :].tolist())
+        made = out[:, input_ids.shape[1] :].tolist()
+        token_ids += [tuple(ids[:length]) for ids, length in zip(made, lengths, strict=True)]
     ended = time.perf_counter()
     return PeerRun(ended - started, first.seen_at - started, tuple(token_ids))
+
+
+def transformers_sampling(requests: Sequence[Request]) -> dict[str, bool | float | int]:
+    """How transformers picks the tokens of a batch: as the first of its requests that draws, or greedily."""
+    for params in (request.params for request in requests):
+        if not params.is_greedy:
+            return {
+                "do_sample": True,
+                "temperature": params.temperature,
+                "top_k": params.top_k,
+                "top_p": params.top_p,
+            }
+    return {"do_sample": False}
 
 
 def left_padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
@@ -159,12 +179,21 @@ def vllm_peer(workload: Workload, directory: Path) -> Peer:
         dtype=str(workload.model.dtype).removeprefix("torch."),
         max_num_seqs=workload.scheduler.max_batch_size,
         max_model_len=workload.model.config.max_positions,
-        enable_prefix_caching=False,
+        enable_prefix_caching=workload.cache.prefix_cache,
         gpu_memory_utilization=0.4,  # the others' caches are on the same GPU
     )
-    params = SamplingParams(
-        temperature=0.0, max_tokens=workload.max_new_tokens, ignore_eos=True, detokenize=False
-    )
+    params = [
+        SamplingParams(
+            temperature=asked.temperature,
+            top_k=asked.top_k or -1,
+            top_p=asked.top_p,
+            seed=asked.seed,
+            max_tokens=asked.max_new_tokens,
+            ignore_eos=True,
+            detokenize=False,
+        )
+        for asked in (request.params for request in workload.requests)
+    ]
     prompts = [{"prompt_token_ids": list(prompt)} for prompt in workload.prompt_ids()]
 
     def run() -> PeerRun:
@@ -204,7 +233,9 @@ def run_peers(
 
     Each has its warm-up first: compiling and capturing are no part of a run. A peer that fails there is left
     out, with its reason; a rung that fails raises. progress: called after each run, warm-ups too.
+    Raises OptionError unless all requests are there at the start.
     """
+    workload.require_all_at_once()
     device = pick_device(workload.device)
     workload = replace(workload, model=workload.model.to(device, default_dtype(device)), device=device)
     peers: dict[str, Peer] = {}
@@ -238,7 +269,7 @@ def run_peers(
             progress()
         made = in_turn(list(peers.values()), rounds, progress)
         compiled = hasattr(reference, "_compiled_call")
-    return PeerRuns(dict(zip(peers, made, strict=True)), left_out, compiled, len(workload.prompts))
+    return PeerRuns(dict(zip(peers, made, strict=True)), left_out, compiled, len(workload.requests))
 
 
 @contextmanager

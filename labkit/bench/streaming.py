@@ -3,12 +3,12 @@
 import asyncio
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from labkit.bench.workload import Workload, make_run
+from labkit.bench.workload import Request, Workload, make_run
 from labkit.engine import AsyncTokenStream, Chunk, Completion, InferenceEngine, StreamingServer, TokenStream
 from labkit.errors import OptionError, OverloadedError
 from labkit.results.latency import LatencyMetrics
@@ -20,13 +20,12 @@ CONSUMERS = ("threads", "tasks")
 
 @dataclass(frozen=True)
 class Traffic:
-    """How requests arrive and how their tokens are consumed.
+    """How a workload's requests are taken in and their tokens consumed.
 
-    submit_interval: seconds between arrivals. consumers: "threads", one per request, or "tasks", one per
-    request on one event loop. The other fields are `StreamingServer`'s. Raises OptionError for others.
+    consumers: "threads", one per request, or "tasks", one per request on one event loop. The other fields
+    are `StreamingServer`'s. Raises OptionError for others.
     """
 
-    submit_interval: float = 0.0
     max_inflight_requests: int | None = None
     stream_interval: int = 1
     tokenize_workers: int = 0
@@ -91,48 +90,52 @@ def run_streaming(
     )
     gc.collect()  # or what was left before is cleared away in the middle of it: all streams wait for that
     read = read_by_tasks if traffic.consumers == "tasks" else read_by_threads
-    consumers = read(server, workload, traffic.submit_interval, progress)
+    consumers = read(server, workload, progress)
     if not consumers:
         raise ValueError("every request was refused")
     run = make_run(before, engine.stats(), [c.completion for c in consumers], felt_latency(consumers))
-    return run, len(workload.prompts) - len(consumers)
+    return run, len(workload.requests) - len(consumers)
 
 
 def read_by_threads(
-    server: StreamingServer, workload: Workload, submit_interval: float, progress: Callable[[int], object]
+    server: StreamingServer, workload: Workload, progress: Callable[[int], object]
 ) -> list[Consumer]:
     """Serve each request that is not refused to a thread of its own, then close the server.
 
-    submit_interval: seconds. Returns the consumers, in order of arrival.
+    Returns the consumers, in order of arrival.
     """
     consumers, reading = [], []
     # On an error the server closes first, which ends the streams that the pool's threads read.
-    with ThreadPoolExecutor(len(workload.prompts)) as pool, server:
-        for consumer in arrivals(server.submit, workload, progress):
+    with ThreadPoolExecutor(len(workload.requests)) as pool, server:
+        started = time.perf_counter()
+        for request in workload.requests:
+            time.sleep(max(0.0, started + request.arrives_at - time.perf_counter()))
+            consumer = submitted(server.submit, request, progress)
             if consumer is not None:
                 consumers.append(consumer)
                 reading.append(pool.submit(consumer.read))
-            time.sleep(submit_interval)
         for each in reading:
             each.result()
     return consumers
 
 
 def read_by_tasks(
-    server: StreamingServer, workload: Workload, submit_interval: float, progress: Callable[[int], object]
+    server: StreamingServer, workload: Workload, progress: Callable[[int], object]
 ) -> list[Consumer]:
     """Serve each request that is not refused to a task, all on one event loop, then close the server.
 
-    submit_interval: seconds. Returns the consumers, in order of arrival.
+    Returns the consumers, in order of arrival.
     """
 
     async def read_all() -> list[Consumer]:
         consumers, reading = [], []
-        for consumer in arrivals(server.submit_async, workload, progress):
+        started = time.perf_counter()
+        for request in workload.requests:
+            await asyncio.sleep(max(0.0, started + request.arrives_at - time.perf_counter()))
+            consumer = submitted(server.submit_async, request, progress)
             if consumer is not None:
                 consumers.append(consumer)
                 reading.append(asyncio.create_task(consumer.read_async()))
-            await asyncio.sleep(submit_interval)
         await asyncio.gather(*reading)
         return consumers
 
@@ -141,17 +144,14 @@ def read_by_tasks(
         return pool.submit(asyncio.run, read_all()).result()
 
 
-def arrivals(
-    submit: Callable[..., Stream], workload: Workload, progress: Callable[[int], object]
-) -> Iterator[Consumer | None]:
-    """Submit one request after another; yields the consumer of each, None for one that was refused."""
-    for prompt in workload.prompts:
-        try:
-            stream = submit(prompt, workload.params)
-        except OverloadedError:  # counted: the caller reports it
-            yield None
-        else:
-            yield Consumer(stream, progress)
+def submitted(
+    submit: Callable[..., Stream], request: Request, progress: Callable[[int], object]
+) -> Consumer | None:
+    """Submit a request; its consumer, or None if it was refused."""
+    try:
+        return Consumer(submit(request.prompt, request.params), progress)
+    except OverloadedError:  # counted: the caller reports it
+        return None
 
 
 def felt_latency(consumers: list[Consumer]) -> LatencyMetrics:

@@ -1,4 +1,4 @@
-"""A workload: requests that arrive together, and the engine that a run of them gets."""
+"""A workload: requests, and the engine that a run of them gets."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -9,6 +9,7 @@ from labkit.bench.limit import DecodeLimit, workload_limit
 from labkit.bench.metrics import latency_metrics
 from labkit.engine import Completion, EngineStats, InferenceEngine, SamplingParams
 from labkit.engine.config import CacheConfig, SchedulerConfig
+from labkit.errors import OptionError
 from labkit.model import LanguageModel
 from labkit.options import EngineOptions
 from labkit.results.latency import LatencyMetrics
@@ -16,61 +17,96 @@ from labkit.results.runs import Run
 
 
 @dataclass(frozen=True)
-class Workload:
-    """Prompts (text, or token ids) that arrive together, and how they are served.
+class Request:
+    """What one client asks for: a prompt, as text or as token ids, and how its tokens are picked.
 
-    stop_on_eos: whether a request may end before `max_new_tokens`; runs are comparable only if not.
+    arrives_at: seconds after the workload's start.
     """
 
+    prompt: str | tuple[int, ...]
+    params: SamplingParams
+    arrives_at: float = 0.0
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Requests, in order of arrival, and how they are served."""
+
     model: LanguageModel
-    prompts: tuple[str | tuple[int, ...], ...]
-    max_new_tokens: int
-    stop_on_eos: bool = False
+    requests: tuple[Request, ...]
     device: torch.device | str | None = None
     scheduler: SchedulerConfig = SchedulerConfig()
     cache: CacheConfig = CacheConfig(prefix_cache=False)
 
+    @classmethod
+    def alike(
+        cls,
+        model: LanguageModel,
+        prompts: Sequence[str | tuple[int, ...]],
+        max_new_tokens: int,
+        *,
+        stop_on_eos: bool = False,
+        device: torch.device | str | None = None,
+        scheduler: SchedulerConfig = SchedulerConfig(),
+        cache: CacheConfig = CacheConfig(prefix_cache=False),
+    ) -> "Workload":
+        """Greedy requests that arrive together and make equally many tokens.
+
+        stop_on_eos: whether a request may end earlier; runs are comparable only if not.
+        """
+        params = SamplingParams(max_new_tokens, stop_on_eos=stop_on_eos)
+        return cls(model, tuple(Request(prompt, params) for prompt in prompts), device, scheduler, cache)
+
     @property
-    def params(self) -> SamplingParams:
-        """The sampling parameters of every request: greedy."""
-        return SamplingParams(self.max_new_tokens, stop_on_eos=self.stop_on_eos)
+    def max_new_tokens(self) -> tuple[int, ...]:
+        """The most tokens that each request makes."""
+        return tuple(request.params.max_new_tokens for request in self.requests)
 
     def make_engine(self, options: EngineOptions) -> InferenceEngine:
         """A fresh engine with an empty cache, as large as this workload needs.
 
         Raises OptionError or RequestError if the engine or a request cannot be had.
         """
-        longest = max(map(len, self.prompt_ids())) + self.max_new_tokens
+        longest = max(map(sum, zip(map(len, self.prompt_ids()), self.max_new_tokens, strict=True)))
         blocks_per_request = -(-longest // self.cache.block_size)
-        batch_size = min(len(self.prompts), self.scheduler.max_batch_size)
+        batch_size = min(len(self.requests), self.scheduler.max_batch_size)
         cache = self.cache
         if not cache.prefix_cache and cache.max_blocks_per_layer is None:
             cache = replace(cache, max_blocks_per_layer=batch_size * blocks_per_request)
         engine = InferenceEngine(
             self.model, options, device=self.device, cache=cache, scheduler=self.scheduler
         )
-        for prompt in self.prompts:
-            engine.check_prompt(prompt, self.params)
+        for request in self.requests:
+            engine.check_prompt(request.prompt, request.params)
         return engine
 
     def prompt_ids(self) -> list[Sequence[int]]:
         """The prompts as token ids."""
-        encode = self.model.tokenizer.encode
-        return [encode(prompt) if isinstance(prompt, str) else prompt for prompt in self.prompts]
+        encode, prompts = self.model.tokenizer.encode, [request.prompt for request in self.requests]
+        return [encode(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
 
     def run(self, engine: InferenceEngine, progress: Callable[[int], object] = lambda tokens: None) -> Run:
-        """Serve the requests, `engine.step()` in a loop. progress: called with the tokens of each step."""
+        """Serve the requests, `engine.step()` in a loop. progress: called with the tokens of each step.
+
+        Raises OptionError unless all requests are there at the start.
+        """
+        self.require_all_at_once()
         if engine.prefix_cache is not None:
             engine.prefix_cache.clear()  # or the warm-up's prompts would be found there
         before = engine.stats()
-        for prompt in self.prompts:
-            engine.add_request(prompt, self.params)
+        for request in self.requests:
+            engine.add_request(request.prompt, request.params)
         completions = []
         while engine.has_work:
             outputs = engine.step()
             completions += outputs.completions
             progress(len(outputs))
         return make_run(before, engine.stats(), completions, latency_metrics(completions))
+
+    def require_all_at_once(self) -> None:
+        """Raises OptionError if a request arrives later than the start, where nothing waits for it."""
+        if any(request.arrives_at for request in self.requests):
+            raise OptionError("requests that arrive one after another are served by `streaming` only")
 
     def limit(self, run: Run, bandwidth: float) -> DecodeLimit:
         """The least that decoding this run's tokens can take. bandwidth: bytes per second."""

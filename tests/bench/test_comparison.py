@@ -30,7 +30,9 @@ def test_progress_is_told_of_each_run():
 
 def test_engines_are_compared_on_a_workload_with_their_paths_counted():
     model = small_model()
-    workload = Workload(model, ((1, 2, 3), (4, 5)), 9, device="cpu", cache=CacheConfig(4, prefix_cache=False))
+    workload = Workload.alike(
+        model, ((1, 2, 3), (4, 5)), 9, device="cpu", cache=CacheConfig(4, prefix_cache=False)
+    )
     options, told = LADDER["00"].options, []
     made = compare(
         workload,
@@ -49,7 +51,7 @@ def test_engines_are_compared_on_a_workload_with_their_paths_counted():
 
 
 def test_what_is_compared_is_what_was_asked_for():
-    workload = Workload(small_model(), ((1, 2),), 3, device="cpu")
+    workload = Workload.alike(small_model(), ((1, 2),), 3, device="cpu")
     options = LADDER["00"].options
     made = compare(workload, options, options, measure=lambda run: 100.0 + run.tokens)
     assert made.before_samples == made.after_samples == (103.0,) * 2 * ROUNDS
@@ -60,7 +62,7 @@ def test_each_run_of_a_comparison_has_a_fresh_engine(monkeypatch):
     made = []
     original = Workload.make_engine
     monkeypatch.setattr(Workload, "make_engine", lambda *args: made.append(original(*args)) or made[-1])
-    workload = Workload(small_model(), ((1, 2),), 3, device="cpu")
+    workload = Workload.alike(small_model(), ((1, 2),), 3, device="cpu")
     compare(workload, LADDER["00"].options, LADDER["00"].options, rounds=1, warmup_runs=2)
     assert len({id(engine) for engine in made}) == len(made) == 4 + 4
     assert all(engine.stats().counters.generated_tokens == 3 for engine in made)

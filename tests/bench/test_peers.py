@@ -2,15 +2,16 @@
 
 import sys
 import types
+from dataclasses import replace
 
 import pytest
 import torch
 from helpers import small_model
 
-from labkit import SchedulerConfig, load_model
+from labkit import SamplingParams, SchedulerConfig, load_model
 from labkit.bench import peers
 from labkit.bench.parity import dense_tokens, transformers_model
-from labkit.bench.workload import Workload
+from labkit.bench.workload import Request, Workload
 
 pytestmark = pytest.mark.slow
 
@@ -18,7 +19,7 @@ PROMPTS = ((5, 6, 7, 8, 9), (10,), (11, 12))
 
 
 def workload(model=None, prompts=PROMPTS, batch_size=2, new_tokens=4):
-    return Workload(
+    return Workload.alike(
         model or load_model("data/tiny-gpt2"),
         prompts,
         new_tokens,
@@ -43,6 +44,31 @@ def test_everyone_makes_the_same_tokens():
         assert run.token_ids == expected, name
         assert run.tokens == 12 and 0 < run.first_token_seconds < run.seconds
         assert run.tokens_per_second == 12 / run.seconds
+
+
+def test_requests_of_unequal_length_get_what_they_asked_for_and_no_more():
+    """transformers goes on until the longest of a batch is done: the rest is cut off, and not counted."""
+    asked = [SamplingParams(n, stop_on_eos=False) for n in (2, 5, 3)]
+    requests = tuple(map(Request, PROMPTS, asked))
+    work = replace(workload(), requests=requests)
+    with peers.quiet_transformers():
+        reference = peers.as_transformers(work.model)
+        made = peers.labkit_peer(work, "10")(), peers.transformers_peer(work, reference, None)()
+    alike = dense_tokens(work.model, PROMPTS, 5)
+    expected = tuple(ids[: params.max_new_tokens] for ids, params in zip(alike, asked, strict=True))
+    assert [run.token_ids for run in made] == [expected, expected]
+    assert made[1].tokens == 10
+
+
+def test_transformers_draws_where_one_of_a_batch_does():
+    greedy, drawing = SamplingParams(4), SamplingParams(4, temperature=0.8, top_p=0.95, top_k=7)
+    assert peers.transformers_sampling([Request("a", greedy)] * 2) == {"do_sample": False}
+    assert peers.transformers_sampling([Request("a", greedy), Request("a", drawing)]) == {
+        "do_sample": True,
+        "temperature": 0.8,
+        "top_k": 7,
+        "top_p": 0.95,
+    }
 
 
 def test_the_converted_model_is_what_transformers_loads_itself():
@@ -97,7 +123,10 @@ def test_vllm_runs_where_it_is_installed(monkeypatch):
 
         def generate(self, prompts, params, use_tqdm):
             ids = [prompt["prompt_token_ids"] for prompt in prompts]
-            made = [types.SimpleNamespace(token_ids=[p[0]] * params.max_tokens) for p in ids]
+            made = [
+                types.SimpleNamespace(token_ids=[p[0]] * wish.max_tokens)
+                for p, wish in zip(ids, params, strict=True)
+            ]
             return [types.SimpleNamespace(outputs=[m]) for m in made]
 
     module = types.ModuleType("vllm")
@@ -113,7 +142,7 @@ def test_vllm_runs_where_it_is_installed(monkeypatch):
 
 @pytest.mark.cuda
 def test_on_a_gpu_the_static_cache_is_compiled():
-    work = Workload(load_model("data/tiny-gpt2"), PROMPTS, 8, device="cuda")
+    work = Workload.alike(load_model("data/tiny-gpt2"), PROMPTS, 8, device="cuda")
     ran = peers.run_peers(work, ("00", "10"), rounds=1)
     assert ran.compiled or peers.STATIC in ran.left_out
     assert peers.DYNAMIC in ran.runs

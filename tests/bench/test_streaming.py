@@ -20,7 +20,7 @@ PROMPTS = ((1, 2, 3), (5, 6), (7,), (9, 9))
 
 
 def workload(**settings):
-    return Workload(
+    return Workload.alike(
         small_model(),
         **{"prompts": PROMPTS, "max_new_tokens": 9, "device": "cpu", **settings},
         scheduler=SchedulerConfig(max_batch_size=4),
@@ -58,7 +58,7 @@ def test_latency_is_the_consumers_not_the_engines():
 
 def test_tokens_come_in_chunks_of_the_interval_asked_for(consumers):
     work = workload(prompts=("ab", "cde"))
-    traffic = Traffic(0.001, stream_interval=4, tokenize_workers=2, consumers=consumers)
+    traffic = Traffic(stream_interval=4, tokenize_workers=2, consumers=consumers)
     run, _ = run_streaming(work, work.make_engine(LADDER["10"].options), traffic)
     assert run.new_tokens == (9, 9)
     assert len(run.latency.itl) == 2 * 2  # chunks of 4, 4 and 1

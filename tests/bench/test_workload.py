@@ -15,7 +15,7 @@ OPTIONS = LADDER["00"].options
 
 def workload(prompts=((1, 2, 3), (4, 5)), max_new_tokens=9, **changes) -> Workload:
     settings = {"device": "cpu", "cache": CacheConfig(4, prefix_cache=False), **changes}
-    return Workload(small_model(), tuple(prompts), max_new_tokens, **settings)
+    return Workload.alike(small_model(), prompts, max_new_tokens, **settings)
 
 
 def test_first_tokens_belong_to_the_prefill():
@@ -106,13 +106,14 @@ def test_more_tokens_than_positions_are_refused_before_anything_runs():
 
 def test_stopping_early_is_off_unless_asked_for():
     model = small_model()
-    everything = Workload(model, ((1, 2, 3),), 20, device="cpu")
-    assert not everything.params.stop_on_eos
+    everything = Workload.alike(model, ((1, 2, 3),), 20, device="cpu")
+    params = everything.requests[0].params
+    assert not params.stop_on_eos
     engine = everything.make_engine(OPTIONS)
-    first = engine.generate([(1, 2, 3)], everything.params)[0].token_ids[4]
+    first = engine.generate([(1, 2, 3)], params)[0].token_ids[4]
     stopping = small_model(eos_token_id=first)
     for stop_on_eos, tokens in ((False, 20), (True, None)):
-        served = Workload(stopping, ((1, 2, 3),), 20, stop_on_eos=stop_on_eos, device="cpu")
+        served = Workload.alike(stopping, ((1, 2, 3),), 20, stop_on_eos=stop_on_eos, device="cpu")
         run = served.run(served.make_engine(OPTIONS))
         assert run.tokens == tokens if tokens else run.tokens <= 5
 

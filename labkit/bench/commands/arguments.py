@@ -3,16 +3,18 @@
 import argparse
 import errno
 import os
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import fields, replace
 from math import nan
 from pathlib import Path
 
 from labkit import ranges
-from labkit.bench.workload import Workload
+from labkit.bench.loads import ALIKE, LOADS, Asked, make_load
+from labkit.bench.workload import Request, Workload
 from labkit.checks import shown
-from labkit.engine import CacheConfig, SchedulerConfig
+from labkit.engine import CacheConfig, SamplingParams, SchedulerConfig
 from labkit.engine.device import default_dtype, pick_device
 from labkit.errors import CheckpointError, OptionError
 from labkit.ladder import LADDER
@@ -62,6 +64,14 @@ def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N,N,...",
         help="how often each request in turn repeats the prompt; 1,4 makes half of them longer",
     )
+    add(
+        "--load",
+        choices=LOADS,
+        default=ALIKE,
+        help="what the requests ask for: alike, as the other flags say; or changed as labkit/bench/loads.py "
+        "says, with random prompts where their lengths differ (default alike)",
+    )
+    add("--rate", type=rate, help="arrivals per second, with --load arrivals")
     add("--pretok", action="store_true", help="tokenize the prompts before the clock starts")
     add("--num-requests", type=positive, default=16)
     add("--max-new-tokens", type=positive, default=64, help="tokens per request")
@@ -141,6 +151,17 @@ natural = whole_number(0, MOST)
 batch = whole_number(1, MOST_AT_ONCE)
 length = whole_number(1, LONGEST)  # of a prompt, in tokens or repeats
 num_tokens = whole_number(1, MOST_TOKENS)
+
+
+def rate(text: str) -> float:
+    """The type of a flag that takes a number per second."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = nan
+    if not 1e-3 <= value <= MOST:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a number from 0.001 to {MOST:,}")
+    return value
 
 
 def utf8(text: str) -> str:
@@ -227,31 +248,42 @@ def model_of(args: argparse.Namespace) -> LanguageModel:
 
 
 def workload_of(args: argparse.Namespace) -> Workload:
-    """The workload that the flags describe. Raises LabkitError if model, device or policy cannot be had."""
+    """The workload that the flags describe. Raises LabkitError if model, device, policy or load cannot be
+    had."""
     if getattr(args, "nvtx", False):
         ranges.enable_nvtx()
     model = model_of(args)
-    repeats = [args.prompt_repeats[i % len(args.prompt_repeats)] for i in range(args.num_requests)]
-    text_of = {n: " ".join([args.prompt] * n) for n in set(repeats)}
-    ids_of = {n: tuple(model.tokenizer.encode(text)) for n, text in text_of.items()}
-    texts, ids = (tuple(of[n] for n in repeats) for of in (text_of, ids_of))
+    asked = Asked(alike_requests(args, model), model.config, args.seed, args.rate)
+    requests = make_load(args.load, asked)
     batch_size = min(args.max_batch_size, args.max_active_requests or args.max_batch_size)
     scheduler = SchedulerConfig(
         max_batch_size=batch_size,
         prefill_max_batch_size=args.prefill_max_batch_size or batch_size,
-        prefill_max_tokens=args.prefill_max_tokens or max(1, sum(map(len, ids))),
+        prefill_max_tokens=args.prefill_max_tokens or num_prompt_tokens(model, requests),
         admission_policy=args.prefill_admission_policy,
         decode_first=args.decode_first,
     )
-    return Workload(
-        model=model,
-        prompts=ids if args.pretok else texts,
-        max_new_tokens=args.max_new_tokens,
-        stop_on_eos=not args.no_stop_on_eos,
-        device=model.device,
-        scheduler=scheduler,
-        cache=CacheConfig(prefix_cache=not args.no_prefix_cache),
-    )
+    cache = CacheConfig(prefix_cache=not args.no_prefix_cache)
+    return Workload(model, requests, model.device, scheduler, cache)
+
+
+def alike_requests(args: argparse.Namespace, model: LanguageModel) -> tuple[Request, ...]:
+    """The requests that the flags describe before a load changes them; of each length there is one text."""
+    repeats = [args.prompt_repeats[i % len(args.prompt_repeats)] for i in range(args.num_requests)]
+    prompts: dict[int, str | tuple[int, ...]] = {n: " ".join([args.prompt] * n) for n in set(repeats)}
+    if args.pretok:
+        prompts = {n: tuple(model.tokenizer.encode(text)) for n, text in prompts.items()}
+    params = SamplingParams(args.max_new_tokens, stop_on_eos=not args.no_stop_on_eos)
+    request_of = {n: Request(prompt, params) for n, prompt in prompts.items()}
+    return tuple(request_of[n] for n in repeats)
+
+
+def num_prompt_tokens(model: LanguageModel, requests: Sequence[Request]) -> int:
+    """Tokens of all prompts together, 1 at least."""
+    counts = Counter(request.prompt for request in requests)
+    encode = model.tokenizer.encode
+    lengths = {p: len(encode(p)) if isinstance(p, str) else len(p) for p in counts}
+    return max(1, sum(lengths[prompt] * count for prompt, count in counts.items()))
 
 
 def settings_of(args: argparse.Namespace) -> dict:

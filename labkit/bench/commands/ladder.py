@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> None:
     bandwidth = copy_bandwidth(workload.model.device)
     runs = run_rungs(workload, args.rungs, args.rounds)
     print(
-        f"{workload.model}, {len(workload.prompts)} requests, batches of {workload.scheduler.max_batch_size}"
+        f"{workload.model}, {len(workload.requests)} requests, batches of {workload.scheduler.max_batch_size}"
     )
     samples = [run_sample(rung, workload, run, bandwidth) for rung, made in runs.items() for run in made]
     record = make_record("ladder", workload.model.device, bandwidth, settings_of(args), samples)

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
     with tqdm(unit=" runs") as bar:
         ran = run_peers(workload, args.rungs, args.rounds, bar.update)
     print(
-        f"{workload.model}, {len(workload.prompts)} requests, batches of {workload.scheduler.max_batch_size}"
+        f"{workload.model}, {len(workload.requests)} requests, batches of {workload.scheduler.max_batch_size}"
     )
     settings = {
         **settings_of(args),
@@ -79,13 +79,13 @@ def run(args: argparse.Namespace) -> None:
 def limit_of(workload: Workload, bandwidth: float) -> DecodeLimit:
     """The limit of decoding the workload: each request's tokens but the first, which its prefill makes."""
     lengths = [len(prompt) for prompt in workload.prompt_ids()]
-    made = [workload.max_new_tokens] * len(lengths)
+    made = workload.max_new_tokens
     return workload_limit(workload.model.network, lengths, made, workload.scheduler.max_batch_size, bandwidth)
 
 
 def one_batch(workload: Workload) -> bool:
     """Whether all requests of the workload are decoded together."""
-    return len(workload.prompts) <= workload.scheduler.max_batch_size
+    return len(workload.requests) <= workload.scheduler.max_batch_size
 
 
 def decode_rate(run: PeerRun, in_one_batch: bool) -> float | None:

@@ -58,7 +58,7 @@ def repeat(
 ) -> list[Run]:
     """Make the warm-up runs and the measured runs, with one progress bar; return the measured ones."""
     count = args.warmup_runs + args.repeat_runs
-    total = count * len(workload.prompts) * workload.max_new_tokens
+    total = count * sum(workload.max_new_tokens)
     with tqdm(total=total, unit=" tokens", desc=f"{args.warmup_runs} + {args.repeat_runs} runs") as bar:
         runs = [run_once(bar.update) for _ in range(count)]
     return runs[args.warmup_runs :]

@@ -8,6 +8,7 @@ and in its two parts; tokens are counted as ids; ITL pools the gaps of all reque
 
 import argparse
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from labkit.bench.commands.arguments import (
 from labkit.bench.commands.scheduler import finish, print_limit, repeat
 from labkit.bench.limit import copy_bandwidth
 from labkit.bench.streaming import CONSUMERS, Traffic, run_streaming
+from labkit.bench.workload import Workload
 from labkit.errors import OptionError
 from labkit.ladder import LADDER
 from labkit.results.latency import PERCENTILES
@@ -73,11 +75,10 @@ def run(args: argparse.Namespace) -> None:
     """
     if args.consumers == "threads" and args.num_requests > MOST_THREADS:
         raise OptionError(f"a thread per request is for {MOST_THREADS:,} at most: add --consumers tasks")
-    workload = workload_of(args)
+    workload = spaced(workload_of(args), args.submit_interval_ms / 1e3)
     engine = workload.make_engine(LADDER[args.rung].options)
     bandwidth = copy_bandwidth(engine.device)
     traffic = Traffic(
-        submit_interval=args.submit_interval_ms / 1e3,
         max_inflight_requests=args.max_inflight_requests,
         stream_interval=args.stream_interval,
         tokenize_workers=args.tokenize_workers,
@@ -103,6 +104,19 @@ def run(args: argparse.Namespace) -> None:
         print(f"Refused for --max-inflight-requests, a run: {refused[args.warmup_runs :]}")
     print_limit(workload, runs, bandwidth)
     finish("streaming", args, workload, engine, runs, bandwidth)
+
+
+def spaced(workload: Workload, interval: float) -> Workload:
+    """The workload, each request `interval` seconds after the one before.
+
+    Raises OptionError if its load says already when requests arrive.
+    """
+    if not interval:
+        return workload
+    if any(request.arrives_at for request in workload.requests):
+        raise OptionError("--submit-interval-ms and --load arrivals both say when requests arrive: give one")
+    arrivals = (replace(request, arrives_at=i * interval) for i, request in enumerate(workload.requests))
+    return replace(workload, requests=tuple(arrivals))
 
 
 def print_summary(runs: Sequence[Run]) -> None:

@@ -126,7 +126,8 @@ def compare_models(
     scheduler = SchedulerConfig(max_batch_size=num_requests)
     prompts = ((1, 2, 3),) * num_requests
     works = [
-        Workload(model, prompts, new_tokens, device=device, scheduler=scheduler) for model in (before, after)
+        Workload.alike(model, prompts, new_tokens, device=device, scheduler=scheduler)
+        for model in (before, after)
     ]
     measures = [lambda work=work: work.run(work.make_engine(OPTIONS)) for work in works]
     for measure in measures:

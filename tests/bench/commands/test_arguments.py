@@ -12,6 +12,7 @@ import torch
 from labkit.bench import __main__ as bench_main
 from labkit.bench.commands import arguments, scheduler
 from labkit.ladder import LADDER
+from labkit.model.checkpoint import RANDOM_CONFIGS
 
 ALL = tuple(bench_main.COMMANDS)
 WITH_MODEL = ("profile", "device-time", "compare", "scheduler", "streaming", "ladder", "peers")
@@ -106,6 +107,19 @@ def test_a_seed_beyond_64_bits_is_refused(parser, capsys, command, value):
     assert "is not a whole number of 64 bits" in assert_refused(parser, capsys, command, "--seed", value)
 
 
+@pytest.mark.parametrize("value", ["", "x", "0", "-1", "nan", "inf", "1e9", LONG])
+@pytest.mark.parametrize("command", WITH_WORKLOAD)
+def test_a_rate_that_is_none_is_refused(parser, capsys, command, value):
+    assert "is not a number from 0.001 to 1,000,000" in assert_refused(
+        parser, capsys, command, "--rate", value
+    )
+
+
+@pytest.mark.parametrize("command", WITH_WORKLOAD)
+def test_a_load_that_is_not_there_is_refused(parser, capsys, command):
+    assert "invalid choice: 'heavy'" in assert_refused(parser, capsys, command, "--load", "heavy")
+
+
 @pytest.mark.parametrize("value", [0, -1, 2**64 - 1, -(2**63)])
 def test_a_seed_of_64_bits_is_taken(parser, value):
     assert parser.parse_args(["scheduler", f"--seed={value}"]).seed == value
@@ -117,6 +131,7 @@ def test_prompts_of_a_length_are_made_once_whatever_their_number(monkeypatch, pa
 
     class Model:
         device = torch.device("cpu")
+        config = RANDOM_CONFIGS["gpt2"]
 
         class tokenizer:
             @staticmethod
@@ -128,7 +143,7 @@ def test_prompts_of_a_length_are_made_once_whatever_their_number(monkeypatch, pa
     args = parser.parse_args(["scheduler", "--num-requests=5", "--prompt-repeats=1,3", "--prompt=a"])
     workload = arguments.workload_of(args)
     assert sorted(encoded) == ["a", "a a a"]
-    assert workload.prompts == ("a", "a a a", "a", "a a a", "a")
+    assert [request.prompt for request in workload.requests] == ["a", "a a a", "a", "a a a", "a"]
     assert workload.scheduler.prefill_max_tokens == 1 + 3 + 1 + 3 + 1
 
 

@@ -4,8 +4,11 @@ import json
 import re
 
 import pytest
-from bench_commands import NUMBER, TINY, bench
+from bench_commands import NUMBER, TINY, bench, refusal
 
+from labkit import SamplingParams, load_model
+from labkit.bench.loads import Asked, make_load
+from labkit.bench.workload import Request
 from labkit.results import Run
 from labkit.results.files import check_record
 
@@ -80,3 +83,24 @@ def test_the_command_refuses_consumers_of_another_kind(monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         bench(monkeypatch, f"{LINE} --consumers fibers")
     assert ended.value.code == 2 and "invalid choice: 'fibers'" in capsys.readouterr().err
+
+
+def test_requests_arrive_when_the_load_says(monkeypatch, capsys, tmp_path):
+    """Three requests, the last of them a second after the first or so: nobody is served before it comes."""
+    out = tmp_path / "out.json"
+    bench(monkeypatch, f"{LINE} --max-new-tokens 2 --load arrivals --rate 2 --json {out}")
+    recorded = json.loads(out.read_text())
+    (sample,) = recorded["samples"]
+    assert (recorded["settings"]["load"], recorded["settings"]["rate"]) == ("arrivals", 2.0)
+    asked = Asked((Request("", SamplingParams(2)),) * 3, load_model("data/tiny-gpt2").config, rate=2.0)
+    last = make_load("arrivals", asked)[-1].arrives_at
+    assert last > 0.1 and sample["seconds"] > last
+
+
+def test_two_ways_to_say_when_requests_arrive_are_refused(monkeypatch, capsys):
+    said = refusal(monkeypatch, capsys, f"{LINE} --load arrivals --rate 2 --submit-interval-ms 5")
+    assert "--submit-interval-ms and --load arrivals both say when requests arrive" in said
+
+
+def test_arrivals_need_a_rate(monkeypatch, capsys):
+    assert "arrivals need --rate" in refusal(monkeypatch, capsys, f"{LINE} --load arrivals")

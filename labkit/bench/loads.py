@@ -1,0 +1,147 @@
+"""Loads: what clients ask for, by name and seeded.
+
+The write-ups' load, requests that are alike, greedy and short, hides the weak spots of an engine: rows that
+draw, rows of unequal length, prompts that take longer than their answers, requests that come while others are
+served, and prompts that begin alike. Lengths are those of a model of 1,024 positions; for another they are
+larger or smaller in proportion.
+"""
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from labkit.bench.workload import Request
+from labkit.engine import SamplingParams
+from labkit.errors import OptionError
+from labkit.model import ModelConfig
+
+ALIKE = "alike"
+RAGGED_PROMPT, LONGEST_PROMPT, HEAVY_PROMPT, SYSTEM_PROMPT, QUESTION = 100, 800, 512, 512, 32  # tokens
+SPREAD = 1.0  # of the logarithm of ragged lengths: a third of them is beyond 0.4 to 2.7 times the median
+TEMPERATURE, TOP_P = 0.8, 0.95
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a load is made from.
+
+    alike: the requests that the flags describe, which some loads change and others are only as many as.
+    rate: arrivals per second, the mean; None where nothing was said of it.
+    """
+
+    alike: tuple[Request, ...]
+    model: ModelConfig
+    seed: int = 0
+    rate: float | None = None
+
+    def length(self, tokens: int) -> int:
+        """A length in tokens, of a model of 1,024 positions, for this one."""
+        return max(1, tokens * self.model.max_positions // 1024)
+
+    def numbers(self) -> random.Random:
+        """The load's numbers, anew: the same for the same seed."""
+        return random.Random(self.seed)
+
+    def prompt(self, numbers: random.Random, length: int) -> tuple[int, ...]:
+        """Random token ids."""
+        return tuple(numbers.randrange(self.model.vocab_size) for _ in range(length))
+
+
+def alike(asked: Asked) -> tuple[Request, ...]:
+    """The write-ups' load: prompts from the flags, greedy, equally many new tokens, all at once."""
+    return asked.alike
+
+
+def sampled(asked: Asked) -> tuple[Request, ...]:
+    """The requests that are alike, each with temperature 0.8, top-p 0.95 and a seed of its own."""
+    return tuple(drawing(request, asked.seed + i) for i, request in enumerate(asked.alike))
+
+
+def one_sampled(asked: Asked) -> tuple[Request, ...]:
+    """The requests that are alike, of which the first alone draws."""
+    first, *others = asked.alike
+    return (drawing(first, asked.seed), *others)
+
+
+def ragged(asked: Asked) -> tuple[Request, ...]:
+    """Lognormal lengths: prompts of 100 tokens in the median and 800 at most, answers of half the most new
+    tokens in the median."""
+    numbers = asked.numbers()
+    return tuple(
+        replace(
+            request,
+            prompt=asked.prompt(
+                numbers, lognormal(numbers, asked.length(RAGGED_PROMPT), asked.length(LONGEST_PROMPT))
+            ),
+            params=answer_of(request, lognormal(numbers, (most + 1) // 2, most)),
+        )
+        for request in asked.alike
+        for most in [request.params.max_new_tokens]
+    )
+
+
+def prompt_heavy(asked: Asked) -> tuple[Request, ...]:
+    """Prompts of 512 tokens, each another."""
+    numbers = asked.numbers()
+    length = asked.length(HEAVY_PROMPT)
+    return tuple(replace(request, prompt=asked.prompt(numbers, length)) for request in asked.alike)
+
+
+def arrivals(asked: Asked) -> tuple[Request, ...]:
+    """The ragged requests, which come one after another as a Poisson process of the rate asked for."""
+    if asked.rate is None:
+        raise OptionError("arrivals need --rate, the requests per second")
+    numbers, requests, now = random.Random(asked.seed + 1), [], 0.0
+    for request in ragged(asked):
+        requests.append(replace(request, arrives_at=now))
+        now += numbers.expovariate(asked.rate)
+    return tuple(requests)
+
+
+def shared_prefix(asked: Asked) -> tuple[Request, ...]:
+    """Questions of 32 tokens, each another, behind one system prompt of 512."""
+    numbers = asked.numbers()
+    system = asked.prompt(numbers, asked.length(SYSTEM_PROMPT))
+    question = asked.length(QUESTION)
+    return tuple(replace(request, prompt=system + asked.prompt(numbers, question)) for request in asked.alike)
+
+
+LOADS: dict[str, Callable[[Asked], tuple[Request, ...]]] = {
+    ALIKE: alike,
+    "sampled": sampled,
+    "one-sampled": one_sampled,
+    "ragged": ragged,
+    "prompt-heavy": prompt_heavy,
+    "arrivals": arrivals,
+    "shared-prefix": shared_prefix,
+}
+
+
+def make_load(name: str, asked: Asked) -> tuple[Request, ...]:
+    """The requests of a load, one for each that was asked for.
+
+    Raises OptionError for a name that is not in LOADS, for arrivals without a rate and for a rate without
+    arrivals.
+    """
+    if name not in LOADS:
+        raise OptionError(f"there is no load {name!r}; there are {', '.join(LOADS)}")
+    if asked.rate is not None and name != "arrivals":
+        raise OptionError("--rate is for --load arrivals")
+    return LOADS[name](asked)
+
+
+def drawing(request: Request, seed: int) -> Request:
+    """A request as it was, but its tokens are drawn."""
+    params = replace(request.params, temperature=TEMPERATURE, top_p=TOP_P, seed=seed)
+    return replace(request, params=params)
+
+
+def answer_of(request: Request, max_new_tokens: int) -> SamplingParams:
+    """A request's parameters, for another number of new tokens."""
+    return replace(request.params, max_new_tokens=max_new_tokens)
+
+
+def lognormal(numbers: random.Random, median: int, at_most: int) -> int:
+    """A random length from 1 to `at_most`, what is beyond moved to the end."""
+    return min(at_most, max(1, round(numbers.lognormvariate(math.log(median), SPREAD))))
