@@ -29,6 +29,8 @@ from labkit.paths import ROOT
 RANDOM_CONFIGS = {
     "gpt2": GPT2Config(50257, 1024, 768, 12, 12, eos_token_id=50256),
     "gpt2-medium": GPT2Config(50257, 1024, 1024, 24, 16, eos_token_id=50256),
+    "gpt2-large": GPT2Config(50257, 1024, 1280, 36, 20, eos_token_id=50256),
+    "gpt2-xl": GPT2Config(50257, 1024, 1600, 48, 25, eos_token_id=50256),
 }
 HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 LONGEST_NAME = 4096  # bytes of a path, on Linux
@@ -87,8 +89,8 @@ def load_model(
     """Load a model of an architecture in `labkit.model.registry` onto the CPU.
 
     source: a directory with config.json, *.safetensors and a tokenizer (relative paths are looked up
-    from the working directory, then from the project's root); a hub id; or "random:gpt2" or
-    "random:gpt2-medium", whose weights are drawn with `seed`, a whole number of 64 bits.
+    from the working directory, then from the project's root); a hub id; or "random:" and a name of
+    RANDOM_CONFIGS, such as "random:gpt2", whose weights are drawn with `seed`, a whole number of 64 bits.
     dtype: of the weights: torch.float16, bfloat16, float32 or float64.
     Raises CheckpointError naming what is missing or does not fit, before any weight is read.
     """

@@ -15,7 +15,7 @@ from torch import Tensor
 from labkit import load_model
 from labkit.errors import CheckpointError
 from labkit.model import GPT2Config
-from labkit.model.checkpoint import random_network
+from labkit.model.checkpoint import RANDOM_CONFIGS, network_without_weights, random_network
 
 VOCAB_SIZE = 300
 
@@ -145,7 +145,7 @@ def test_the_error_names_the_directory_and_the_culprit(checkpoint: Path, damage,
 @pytest.mark.parametrize(
     "source, culprits",
     {
-        "random:gpt9": ["'random:gpt9'", "random:gpt2, random:gpt2-medium"],
+        "random:gpt9": ["'random:gpt9'", "random:gpt2, random:gpt2-medium, random:gpt2-large, random:gpt2-xl"],
         "no/such/directory": ["no/such/directory"],
         "/no/such/directory": ["/no/such/directory"],
         Path("data/nowhere"): ["data/nowhere"],
@@ -315,3 +315,13 @@ def test_a_trained_model_does_not_say_that_it_is_random(tiny):
     assert not tiny.has_random_weights
     assert "random" not in repr(tiny)
     assert repr(tiny).startswith("LanguageModel(data/tiny-gpt2: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [("gpt2", 124.4), ("gpt2-medium", 354.8), ("gpt2-large", 774.0), ("gpt2-xl", 1557.6)],
+)
+def test_a_random_model_has_the_size_of_the_one_it_is_named_for(name, millions):
+    """The published sizes, in which the head is the token table."""
+    network = network_without_weights(RANDOM_CONFIGS[name])
+    assert round(sum(w.numel() for w in network.parameters()) / 1e6, 1) == millions
