@@ -145,7 +145,10 @@ def test_the_error_names_the_directory_and_the_culprit(checkpoint: Path, damage,
 @pytest.mark.parametrize(
     "source, culprits",
     {
-        "random:gpt9": ["'random:gpt9'", "random:gpt2, random:gpt2-medium, random:gpt2-large, random:gpt2-xl"],
+        "random:gpt9": [
+            "'random:gpt9'",
+            "random:gpt2, random:gpt2-medium, random:gpt2-large, random:gpt2-xl",
+        ],
         "no/such/directory": ["no/such/directory"],
         "/no/such/directory": ["/no/such/directory"],
         Path("data/nowhere"): ["data/nowhere"],
