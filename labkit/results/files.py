@@ -83,7 +83,7 @@ def table(kind: str) -> pd.DataFrame:
         [
             {
                 "record": name,
-                "device": record.host.device,
+                "device": record.host.machine,
                 "date": record.date,
                 "commit": record.commit[:8],
                 "model": record.model,

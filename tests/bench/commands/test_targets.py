@@ -165,9 +165,7 @@ def test_a_place_that_cannot_be_written_is_refused_with_a_way_out(results, monke
     ],
     ids=["ladder", "peers", "host-time"],
 )
-def test_nothing_is_measured_where_the_record_has_no_place(
-    results, monkeypatch, capsys, command, line, first
-):
+def test_nothing_is_measured_before_the_place_is_tried(results, monkeypatch, capsys, command, line, first):
     results.write_text("in the way")
     monkeypatch.setattr(command, first, None)
     said = refusal(monkeypatch, capsys, line)
@@ -192,6 +190,5 @@ def test_of_a_kind_that_nothing_draws_only_the_place_is_said(tmp_path, capsys):
 
 
 def test_the_notebook_has_what_the_commands_name():
-    assert "### Every machine, yours among them" in (paths.ROOT / targets.DRAWN_IN).read_text(
-        encoding="utf-8"
-    )
+    notebook = (paths.ROOT / targets.DRAWN_IN).read_text(encoding="utf-8")
+    assert "### Every machine, yours among them" in notebook
