@@ -11,6 +11,7 @@ from pathlib import Path
 
 from labkit import paths
 from labkit.copies import make_copies, told
+from labkit.errors import ProjectError
 
 SETTINGS = paths.ROOT / "labkit" / "jupyter"  # defaults, below what the reader has set
 FIRST_LAYOUT = SETTINGS / "first_layout.json"
@@ -19,6 +20,10 @@ DEFAULT_LAYOUT = "default-37a8.jupyterlab-workspace"  # JupyterLab's name for th
 
 def main() -> int:
     """Make the copies and start JupyterLab; the exit status is JupyterLab's."""
+    try:
+        paths.require_project()
+    except ProjectError as error:
+        sys.exit(str(error))
     config_path = filter(None, [os.environ.get("JUPYTER_CONFIG_PATH"), str(SETTINGS)])
     environment = os.environ | {"JUPYTER_CONFIG_PATH": os.pathsep.join(config_path)}
     try:

@@ -5,12 +5,14 @@
 
 import hashlib
 import json
+import sys
 from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
 
 from labkit import paths
+from labkit.errors import ProjectError
 
 MADE_FROM = "labkit_made_from"  # metadata of a copy: the digest of its cells as they were when it was made
 
@@ -70,6 +72,10 @@ def told(left: list[str]) -> str:
 
 def main() -> None:
     """Make the copies and say where they are."""
+    try:
+        paths.require_project()
+    except ProjectError as error:
+        sys.exit(str(error))
     left = make_copies()
     print(f"Your notebooks are in {paths.MINE}\n{told(left)}", end="")
 

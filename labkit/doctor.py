@@ -25,7 +25,8 @@ from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[1]
 PCI_DEVICES = Path("/sys/bus/pci/devices")
-OLDEST_PYTHON = (3, 11)
+OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)  # the newest that is tried with every change
+OLDEST_GPU = (8, 0)  # compute capability: Triton compiles for no older one
 NVIDIA_VENDOR, DISPLAY_CLASS = "0x10de", "0x03"  # PCI's numbers; 0x0300 is a VGA and 0x0302 a 3D controller
 REINSTALL = "`make lab`, or `pip install -e .`"
 ANSWER_SECONDS, ANSWER_BYTES = 5, 4096  # of another program: more is no answer
@@ -84,11 +85,19 @@ def first_line(error: Exception) -> str:
 
 
 def python_version() -> Finding:
-    """Whether this Python is new enough."""
+    """Whether this Python is new enough, and none that nobody has tried."""
     version = platform.python_version()
     if sys.version_info < OLDEST_PYTHON:
         return Finding(
             "Python", "missing", f"{version} is too old", "3.11 or newer: `make lab PYTHON=python3.12`"
+        )
+    if sys.version_info[:2] > NEWEST_PYTHON:
+        newest = ".".join(map(str, NEWEST_PYTHON))
+        return Finding(
+            "Python",
+            "ok",
+            f"{version}, newer than the newest that labkit is tested with, {newest}",
+            f"if a package does not install: `make lab PYTHON=python{newest}`",
         )
     return Finding("Python", "ok", version)
 
@@ -158,13 +167,24 @@ def installed_version(name: str) -> str | None:
 
 
 def gpu() -> Finding:
-    """The CUDA GPU that torch can use, or which of the things between torch and a GPU is not there."""
+    """The CUDA GPU that torch can use, or which of the things between torch and a GPU is not there.
+
+    "missing" for a GPU that is too old: while it is in sight, lessons would use it.
+    """
     torch, _ = try_import("torch")
     if torch is None:
         return Finding("CUDA GPU", "off", NEEDS_TORCH)
     if not torch.cuda.is_available():
         return Finding("CUDA GPU", "off", *why_no_gpu(torch))
     properties = torch.cuda.get_device_properties(0)
+    if (properties.major, properties.minor) < OLDEST_GPU:
+        return Finding(
+            "CUDA GPU",
+            "missing",
+            f"{properties.name} is too old: its compute capability is {properties.major}.{properties.minor}, "
+            f"and Triton needs {'.'.join(map(str, OLDEST_GPU))} or newer (an A100, an RTX 30, or later)",
+            "hide it, then every lesson runs on the CPU: `CUDA_VISIBLE_DEVICES= make lab`",
+        )
     try:
         torch.ones(1, device="cuda").add_(1).item()
     except Exception as error:

@@ -17,6 +17,10 @@ class RecordError(LabkitError, ValueError):
     """A recorded result or a file of published figures that is missing or malformed."""
 
 
+class ProjectError(LabkitError, RuntimeError):
+    """A notebook, model or record of the project is asked of a package that was installed without it."""
+
+
 class OutOfBlocksError(LabkitError, RuntimeError):
     """The KV pool has no free block left."""
 

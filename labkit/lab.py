@@ -27,6 +27,7 @@ from labkit.learn.prediction import Prediction, factor_off
 from labkit.learn.progress import LessonProgress, note_gate
 from labkit.learn.progress import progress as noted
 from labkit.model import LanguageModel, load_model
+from labkit.paths import require_project
 from labkit.show import ProgressRow, draw_progress
 from labkit.threads import use_one_thread
 from labkit.watch import steady_prompts
@@ -177,7 +178,7 @@ def start(number: str) -> Lab:
     """Begin lesson `number`: say where it runs and at what scale.
 
     Without a GPU PyTorch computes on one thread from here on, unless OMP_NUM_THREADS is set.
-    Raises OptionError for a number that no lesson has.
+    Raises OptionError for a number that no lesson has, ProjectError for a package without its project.
     """
     lesson = LESSONS[number]
     device = _say_where(f"Lesson {lesson.number}: {lesson.title}")
@@ -191,7 +192,7 @@ def begin(number: str) -> Desk:
     """Begin the page `number`, such as "before_00": say where it runs.
 
     Without a GPU PyTorch computes on one thread from here on, unless OMP_NUM_THREADS is set.
-    Raises OptionError for a number that no page has.
+    Raises OptionError for a number that no page has, ProjectError for a package without its project.
     """
     page = PAGES[number]
     return Desk(page, _say_where(f"Before lesson {number.removeprefix('before_')}: {page.title}"))
@@ -199,6 +200,7 @@ def begin(number: str) -> Desk:
 
 def _say_where(title: str) -> torch.device:
     """Print a notebook's title and where it runs; the device that it uses."""
+    require_project()
     on_gpu = torch.cuda.is_available()
     status = triton_status()
     if on_gpu:

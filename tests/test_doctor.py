@@ -12,15 +12,16 @@ import pytest
 from labkit import doctor
 from labkit.doctor import ROOT, Finding
 
+H100 = SimpleNamespace(name="NVIDIA H100", total_memory=80 * 2**30, major=9, minor=0)
 
-def fake_torch(*, available=False, built=True, fails_with=None):
-    """As much of torch as the doctor looks at: one H100, if `available`."""
+
+def fake_torch(*, available=False, built=True, fails_with=None, card=H100):
+    """As much of torch as the doctor looks at: one H100, or another card, if `available`."""
 
     def fail(*args, **kwargs):
         raise RuntimeError(fails_with)
 
     tensor = SimpleNamespace(add_=lambda x: SimpleNamespace(item=lambda: 2.0))
-    h100 = SimpleNamespace(name="NVIDIA H100", total_memory=80 * 2**30, major=9, minor=0)
     return SimpleNamespace(
         __version__="2.13.0",
         version=SimpleNamespace(cuda="13.0" if built else None, hip=None),
@@ -28,7 +29,7 @@ def fake_torch(*, available=False, built=True, fails_with=None):
         cuda=SimpleNamespace(
             is_available=lambda: available,
             init=fail,
-            get_device_properties=lambda index: h100,
+            get_device_properties=lambda index: card,
             device_count=lambda: 1,
         ),
         ones=fail if fails_with else lambda *args, **kwargs: tensor,
@@ -55,6 +56,50 @@ def test_a_gpu_that_works(on_machine):
     assert on_machine(fake_torch(available=True), driver="580.1", card=True) == Finding(
         "CUDA GPU", "ok", "NVIDIA H100, 80 GiB, compute capability 9.0, driver 580.1"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "status"),
+    [
+        ("Tesla T4", (7, 5), "missing"),
+        ("Tesla V100-SXM2-16GB", (7, 0), "missing"),
+        ("NVIDIA A100-SXM4-40GB", (8, 0), "ok"),
+        ("NVIDIA GeForce RTX 3060", (8, 6), "ok"),
+        ("NVIDIA B200", (10, 0), "ok"),
+    ],
+)
+def test_a_gpu_that_triton_does_not_compile_for(on_machine, name, capability, status):
+    card = SimpleNamespace(name=name, total_memory=2**34, major=capability[0], minor=capability[1])
+    finding = on_machine(fake_torch(available=True, card=card), driver="580.1", card=True)
+    assert finding.status == status and finding.detail.startswith(name)
+    too_old = "too old: its compute capability is {}.{}, and Triton needs 8.0 or newer".format(*capability)
+    assert (too_old in finding.detail) is (status == "missing")
+    assert ("CUDA_VISIBLE_DEVICES= make lab" in finding.remedy) is (status == "missing")
+
+
+@pytest.mark.parametrize(
+    ("version", "status", "said", "remedy"),
+    [
+        ((3, 10, 14), "missing", "3.10.14 is too old", "3.11 or newer: `make lab PYTHON=python3.12`"),
+        ((3, 11, 0), "ok", "3.11.0", ""),
+        ((3, 13, 9), "ok", "3.13.9", ""),
+        (
+            (3, 14, 0),
+            "ok",
+            "3.14.0, newer than the newest that labkit is tested with, 3.13",
+            "if a package does not install: `make lab PYTHON=python3.13`",
+        ),
+    ],
+)
+def test_pythons(monkeypatch, version, status, said, remedy):
+    monkeypatch.setattr(doctor.sys, "version_info", (*version, "final", 0))
+    monkeypatch.setattr(doctor.platform, "python_version", lambda: ".".join(map(str, version)))
+    assert doctor.python_version() == Finding("Python", status, said, remedy)
+
+
+def test_the_newest_python_is_one_that_ci_runs():
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
+    assert ".".join(map(str, doctor.NEWEST_PYTHON)) in workflow
 
 
 @pytest.mark.parametrize("built", [True, False])

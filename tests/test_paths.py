@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 import labkit
+from labkit import paths
+from labkit.errors import ProjectError
 from labkit.paths import RESULTS, ROOT
 
 
@@ -10,3 +14,14 @@ def test_the_root_holds_the_package_and_the_records():
     assert Path(labkit.__file__).parent.parent == ROOT and ROOT.is_absolute()
     assert (ROOT / "pyproject.toml").is_file() and RESULTS.parent == ROOT / "data"
     assert list(RESULTS.glob("*.json"))
+
+
+def test_a_package_without_its_project_is_noticed_and_the_way_out_is_said(monkeypatch, tmp_path):
+    assert paths.has_project() and paths.require_project() is None
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    assert not paths.has_project()
+    with pytest.raises(ProjectError) as raised:
+        paths.require_project()
+    said = str(raised.value)
+    assert said.startswith(f"labkit was installed without its project: {tmp_path} has the package alone")
+    assert "Clone the project with git" in said and said.endswith("`pip install -e .`")

@@ -18,10 +18,11 @@ from labkit.bench.profile import activities_of
 from labkit.bench.workload import difference
 from labkit.engine import InferenceEngine
 from labkit.kvcache import KVBlockInfo, KVBlockManager
+from labkit.results import CostCardRecord, files
 from labkit.results.cost_cards import CardKey, CostCard, DeviceCounts, HostCounts
-from labkit.results.files import load_all
 from labkit.watch import OperatorCounter, profiled_by, steady_decode
 
+RECORDED = "cost_cards_h100"  # and no record of a reader's: a lesson shows the same on every CPU
 STEADY_TOKENS = 16  # more than a card's steps take, and few enough to stay within a block
 
 
@@ -153,11 +154,10 @@ def engine_key(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> Car
 
 
 def recorded_device_counts(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> DeviceCounts | None:
-    """A GPU's counts of this step from the newest record that has them; None if no record does."""
-    key = engine_key(engine, prompts)
-    records = sorted(load_all("cost_card").values(), key=lambda record: record.date, reverse=True)
-    found = filter(None, (record.device_counts(key) for record in records))
-    counts = next(found, None)
+    """A GPU's counts of this step from the record `RECORDED`; None if it has none, or is not here."""
+    if not (files.RESULTS / f"{RECORDED}.json").exists():
+        return None
+    counts = files.load(RECORDED, CostCardRecord).device_counts(engine_key(engine, prompts))
     return counts and replace(counts, source=f"recorded, {counts.source}")
 
 

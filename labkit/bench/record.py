@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -12,10 +13,12 @@ from pathlib import Path
 
 import torch
 
-from labkit.doctor import driver_version
-from labkit.paths import ROOT
+from labkit.doctor import driver_version, first_words
+from labkit.paths import ROOT, has_project
 from labkit.results.files import KINDS, check_record
 from labkit.results.record import Host, Record, Sample
+
+CPUINFO = Path("/proc/cpuinfo")  # Linux's
 
 
 def describe_host(device: torch.device) -> Host:
@@ -24,10 +27,9 @@ def describe_host(device: torch.device) -> Host:
         from triton import __version__ as triton_version
     except ImportError:  # there is none for Windows and macOS
         triton_version = None
-    on_gpu = device.type == "cuda"
     return Host(
-        device=torch.cuda.get_device_name(device) if on_gpu else platform.machine(),
-        driver=driver_version() if on_gpu else None,
+        device=device_name(device),
+        driver=driver_version() if device.type == "cuda" else None,
         cpu=cpu_name(),
         cpu_cores=os.cpu_count(),
         python=platform.python_version(),
@@ -37,19 +39,29 @@ def describe_host(device: torch.device) -> Host:
     )
 
 
+def device_name(device: torch.device) -> str:
+    """The model of a GPU, or of the CPU."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
+
+
 def cpu_name() -> str:
-    """The CPU's model name, as far as the system says."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    return next(
-        (line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor()
-    )
+    """The CPU's model name, as far as the system says; else the kind of machine, such as "aarch64"."""
+    if CPUINFO.exists():
+        named = re.search(r"^model name\s*:\s*(\S.*)", CPUINFO.read_text(errors="replace"), re.MULTILINE)
+    else:
+        named = re.search(r"(\S.*)", first_words(["sysctl", "-n", "machdep.cpu.brand_string"]))  # of macOS
+    return named[1].strip() if named else platform.processor() or platform.machine()
 
 
 def current_commit() -> str:
-    """The commit of this code: LABKIT_COMMIT where the code was copied without its history, else git's."""
+    """The commit of this code: LABKIT_COMMIT where the code was copied without its history, else git's.
+
+    "unknown" for a package that was installed without its project, for it may lie in another one's.
+    """
     if commit := os.environ.get("LABKIT_COMMIT"):
         return commit
+    if not has_project():
+        return "unknown"
     git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     return git.stdout.strip() if git.returncode == 0 else "unknown"
 

@@ -24,7 +24,7 @@ from labkit.model.config import GPT2Config
 from labkit.model.network import ModelConfig, Network
 from labkit.model.registry import ARCHITECTURES, architecture_of
 from labkit.model.tokenizer import ByteLevelTokenizer, Tokenizer, WordTokenizer
-from labkit.paths import ROOT
+from labkit.paths import ROOT, require_project
 
 RANDOM_CONFIGS = {
     "gpt2": GPT2Config(50257, 1024, 768, 12, 12, eos_token_id=50256),
@@ -92,7 +92,8 @@ def load_model(
     from the working directory, then from the project's root); a hub id; or "random:" and a name of
     RANDOM_CONFIGS, such as "random:gpt2", whose weights are drawn with `seed`, a whole number of 64 bits.
     dtype: of the weights: torch.float16, bfloat16, float32 or float64.
-    Raises CheckpointError naming what is missing or does not fit, before any weight is read.
+    Raises CheckpointError naming what is missing or does not fit, before any weight is read, and ProjectError
+    for a model of the project in a package that was installed without it.
     """
     name = check_source(source)
     check_dtype(dtype)
@@ -101,6 +102,8 @@ def load_model(
         return random_model(name, dtype, seed)
     if directory := find_directory(name):
         return load_directory(directory, name, dtype)
+    if Path(name).parts[:1] == ("data",):  # the project's own
+        require_project()
     if isinstance(source, os.PathLike) or not HUB_ID.fullmatch(name):
         raise CheckpointError(f"there is no directory {name}")
     return load_directory(download(name), name, dtype)

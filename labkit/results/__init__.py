@@ -23,6 +23,7 @@ from labkit.results.files import KINDS, load, load_all, table
 from labkit.results.gpu_tests import GpuTests, load_gpu_tests
 from labkit.results.host_time import HostTime, HostTimeRecord, slope_us
 from labkit.results.latency import LatencyMetrics
+from labkit.results.machines import host_time_lines, ladder_lines
 from labkit.results.peers import PeersRecord
 from labkit.results.profiles import ProfiledStep, ProfileRecord, StepProfile
 from labkit.results.published import headline, noise_floor, published_figures, series_drift
@@ -61,6 +62,8 @@ __all__ = [
     "compare_cards",
     "counts_table",
     "headline",
+    "host_time_lines",
+    "ladder_lines",
     "load",
     "load_all",
     "load_gpu_tests",

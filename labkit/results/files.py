@@ -9,7 +9,7 @@ import pandas as pd
 from labkit.checks import shown
 from labkit.errors import RecordError
 from labkit.json_file import read_json
-from labkit.paths import RESULTS
+from labkit.paths import RESULTS, ROOT, require_project
 from labkit.results.append_time import AppendTimeRecord
 from labkit.results.attention_time import AttentionTimeRecord
 from labkit.results.comparison import ComparisonRecord
@@ -52,7 +52,8 @@ def load(name: str, record_class: type[Record] = Record) -> Record:
     """The record `name`.json of data/results, as the class of its kind.
 
     record_class: the class that it must have, such as RunsRecord, for code that needs its methods. Raises
-    RecordError if there is no such record, if it is not what a record is, or if it is of another class.
+    RecordError if there is no such record, if it is not what a record is, or if it is of another class, and
+    ProjectError for a package that was installed without its records.
     """
     path = RESULTS / f"{name}.json"
     if not isinstance(name, str) or not name or path.parent != RESULTS or "\0" in name:
@@ -68,8 +69,10 @@ def load(name: str, record_class: type[Record] = Record) -> Record:
 def load_all(kind: str) -> dict[str, Record]:
     """All records of a kind ("ladder") under data/results, by name, your own among them.
 
-    Raises RecordError if a file cannot be read or is not what a record is.
+    Raises RecordError if a file cannot be read or is not what a record is, and ProjectError for a package
+    that was installed without its records.
     """
+    require_project()
     paths = sorted(RESULTS.glob("*.json"))
     return {path.stem: load(path.stem) for path in paths if kind_of(path) == kind}
 
@@ -80,7 +83,7 @@ def table(kind: str) -> pd.DataFrame:
         [
             {
                 "record": name,
-                "device": record.host.device,
+                "device": record.host.machine,
                 "date": record.date,
                 "commit": record.commit[:8],
                 "model": record.model,
@@ -108,7 +111,12 @@ def check_record(name: str, raw: Any) -> None:
 
 
 def read_record(path: Path) -> Any:
-    """What the file holds, unchecked. Raises RecordError naming the file if it cannot be read."""
+    """What the file holds, unchecked. Raises RecordError naming the file if it cannot be read.
+
+    ProjectError, if it would be the project's, which is not here.
+    """
+    if path.is_relative_to(ROOT):
+        require_project()
     try:
         return read_json(path)
     except ValueError as error:

@@ -16,6 +16,7 @@ HOST: dict[str, Shape] = {
     "torch": TEXT,
     "triton": OrNull(TEXT),
 }
+KINDS_OF_CPU = ("x86_64", "AMD64", "aarch64", "arm64")
 RECORD: dict[str, Shape] = {
     "kind": TEXT,
     "date": TEXT,
@@ -30,7 +31,10 @@ RECORD: dict[str, Shape] = {
 
 @dataclass(frozen=True)
 class Host:
-    """The machine and the versions that a figure was measured with; None for what a machine does not have."""
+    """The machine and the versions that a figure was measured with; None for what a machine does not have.
+
+    device: the model of the GPU, or of the CPU if that was measured.
+    """
 
     device: str
     driver: str | None
@@ -41,6 +45,11 @@ class Host:
     triton: str | None
     threads: int | None = None  # of PyTorch's on the CPU; older records do not say
     transformers: str | None = None  # said where the tests are recorded
+
+    @property
+    def machine(self) -> str:
+        """The model of the GPU or CPU that was measured: older records name a CPU by its kind alone."""
+        return self.cpu if self.device in KINDS_OF_CPU else self.device
 
     def to_dict(self) -> dict[str, str | int | None]:
         """The JSON form. A field that a record need not have is left out where it is None."""

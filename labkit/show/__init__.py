@@ -14,6 +14,7 @@ from labkit.show.idle import draw_idle
 from labkit.show.ladder import draw_ladder
 from labkit.show.launches import draw_launches
 from labkit.show.layer_tables import draw_tables
+from labkit.show.machines import draw_machines
 from labkit.show.measured import draw_measured
 from labkit.show.memory import draw_reservation
 from labkit.show.occupancy import draw_multiprocessor, draw_occupancy
@@ -69,6 +70,7 @@ __all__ = [
     "draw_launches",
     "draw_layer_kernels",
     "draw_limit",
+    "draw_machines",
     "draw_measured",
     "draw_multiprocessor",
     "draw_occupancy",

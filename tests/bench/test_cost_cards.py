@@ -9,6 +9,7 @@ from helpers import ENGINES, make_engine, measured, small_model
 from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams
 from labkit.bench import cost_card
 from labkit.bench.cost_cards import (
+    RECORDED,
     count_calls,
     counts_of_alike,
     engine_key,
@@ -237,14 +238,14 @@ def test_a_gpu_trace_is_counted():
     assert counts == DeviceCounts(2, 2, 1064, 1, 1, 2, "counted on H100")
 
 
-def test_without_a_gpu_the_columns_come_from_the_newest_record_of_the_same_step(tmp_path):
+def test_without_a_gpu_the_columns_come_from_the_record_of_the_same_step_and_no_readers(tmp_path):
     engine = make_engine(max_batch_size=8, block_size=32, prefix_cache=False)
     prompts = steady_prompts(2, (3, 5))
     assert cost_card(engine, prompts).device is None
-    for name, date, kernels in (("old", "2026-01-01", 5), ("new", "2026-02-01", 7)):
+    for name, date, kernels in ((RECORDED, "2026-01-01", 5), ("cost_cards_mine", "2026-02-01", 7)):
         write_card_record(tmp_path / f"{name}.json", date, engine_key(engine, prompts), kernels)
     card = cost_card(engine, prompts)
-    assert card.device == DeviceCounts(kernels, 2, 1064, 1, 1, 2, "recorded, counted on H100")
+    assert card.device == DeviceCounts(5, 2, 1064, 1, 1, 2, "recorded, counted on H100")
     assert list(card.column()) == [*HOST_ROWS, *DEVICE_ROWS]
     assert "recorded, counted on H100" in card.table().columns.name
     assert cost_card(engine, steady_prompts(2, (3,))).device is None  # another step

@@ -1,5 +1,7 @@
 """`python -m labkit.bench`: the write-ups' command lines, defaults, help, and what is refused."""
 
+import argparse
+import re
 import shlex
 import subprocess
 import sys
@@ -96,6 +98,29 @@ def test_help_explains_each_command(monkeypatch, capsys, command):
     with pytest.raises(SystemExit) as ended:
         bench(monkeypatch, f"{command} --help")
     assert ended.value.code == 0 and "--json" in capsys.readouterr().out
+
+
+def options_of(command: str) -> list[argparse.Action]:
+    """A command's options, without -h."""
+    (commands,) = [a for a in bench_main.make_parser()._actions if isinstance(a, argparse._SubParsersAction)]
+    return [action for action in commands.choices[command]._actions if action.dest != "help"]
+
+
+@pytest.mark.parametrize("command", bench_main.COMMANDS)
+def test_help_explains_every_option_and_says_its_default(monkeypatch, capsys, command):
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit):
+        bench(monkeypatch, f"{command} --help")
+    said = " ".join(capsys.readouterr().out.split())
+    for option in options_of(command):
+        assert option.help, option.option_strings
+        if option.nargs == 0:  # a switch, which is off
+            assert option.default is False
+        elif option.default is None:  # what that means is said in words
+            assert re.search(r"\(default: [^)]+\)$", option.help), option.option_strings
+        else:
+            assert option.help % {"default": option.default} in said
+            assert "(default: " in option.help and str(option.default) in option.help % vars(option)
 
 
 def test_help_says_where_figures_differ_from_the_seeds(monkeypatch, capsys):

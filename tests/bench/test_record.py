@@ -1,12 +1,15 @@
 """Records as they are written: with machine, commit and command, and complete or not at all."""
 
+import os
 import re
+import sys
 
 import pytest
 import torch
 from made_records import run_of
 
-from labkit.bench.record import current_commit, make_record
+from labkit.bench import record
+from labkit.bench.record import current_commit, describe_host, make_record
 from labkit.errors import RecordError
 from labkit.results import HostTime, Record
 from labkit.results.host_time import RungHostTime
@@ -28,6 +31,39 @@ def test_a_record_names_its_machine_commit_and_command(monkeypatch):
     assert made.date.endswith("+00:00") and made.bandwidth == 2e9
 
 
+CPUINFO = "processor : 0\nmodel name\t: AMD EPYC 7B13\nflags : a b\nmodel name\t: another\n"
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "name"),
+    [
+        (CPUINFO.encode(), "AMD EPYC 7B13"),
+        (b"processor : 0\nFeatures : fp asimd\n", "aarch64"),  # ARM's Linux names no model
+        (b"model name :   \n", "aarch64"),
+        (b"\xff\xfe\nmodel name : CPU \xff\n", "CPU \ufffd"),
+        (b"", "aarch64"),
+    ],
+)
+def test_a_cpu_is_called_as_linux_calls_it(monkeypatch, tmp_path, cpuinfo, name):
+    (tmp_path / "cpuinfo").write_bytes(cpuinfo)
+    monkeypatch.setattr(record, "CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(record.platform, "processor", lambda: "")
+    monkeypatch.setattr(record.platform, "machine", lambda: "aarch64")
+    assert record.cpu_name() == name
+    assert describe_host(CPU).device == describe_host(CPU).machine == name
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands for sysctl")
+@pytest.mark.parametrize(("script", "name"), [("echo Apple M3 Pro", "Apple M3 Pro"), ("exit 1", "arm")])
+def test_a_cpu_is_called_as_macos_calls_it(monkeypatch, tmp_path, script, name):
+    (tmp_path / "sysctl").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "sysctl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.defpath}")
+    monkeypatch.setattr(record, "CPUINFO", tmp_path / "none")
+    monkeypatch.setattr(record.platform, "processor", lambda: "arm")
+    assert record.cpu_name() == name
+
+
 def test_nothing_incomplete_is_written():
     with pytest.raises(RecordError, match=r"to be written lacks num_requests, .* in settings"):
         make_record("ladder", CPU, 1e9, {"model": "x"}, [RungRun("00", run_of(), 0.5)])
@@ -41,3 +77,5 @@ def test_the_commit_is_the_one_that_is_said_or_that_git_knows(monkeypatch):
     assert current_commit() == "abc"
     monkeypatch.delenv("LABKIT_COMMIT")
     assert re.fullmatch(r"[0-9a-f]{40}|unknown", current_commit())
+    monkeypatch.setattr(record, "has_project", lambda: False)  # the folder may lie in another repository
+    assert current_commit() == "unknown"

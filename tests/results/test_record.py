@@ -25,6 +25,12 @@ def test_a_host_leaves_out_what_a_record_need_not_say():
     assert Host.from_dict(told.to_dict()) == told and Host.from_dict(HOST.to_dict()) == HOST
 
 
+def test_a_machine_is_called_by_its_model():
+    assert HOST.machine == "a GPU"
+    assert replace(HOST, device="Apple M3", cpu="Apple M3").machine == "Apple M3"
+    assert replace(HOST, device="x86_64").machine == "a CPU"  # as older records have it
+
+
 def test_a_record_s_kind_comes_first():
     assert next(iter(record_of("decode_kernels", [traced("10", 1, 2.0, 1.0)]).to_dict())) == "kind"
 

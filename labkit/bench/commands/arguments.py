@@ -1,16 +1,14 @@
 """Flags that several commands share, named as in the write-ups, and what becomes of them."""
 
 import argparse
-import errno
-import os
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from math import nan
 from pathlib import Path
 
 from labkit import ranges
+from labkit.bench.commands.targets import target_directory, target_file, utf8
 from labkit.bench.loads import ALIKE, LOADS, Asked, make_load
 from labkit.bench.workload import Request, Workload
 from labkit.checks import shown
@@ -21,76 +19,136 @@ from labkit.ladder import LADDER
 from labkit.model import LanguageModel, load_model
 from labkit.model.checkpoint import check_seed
 from labkit.options import EngineOptions
+from labkit.results.comparison import MIN_ROUNDS
 
 # More of something than any machine gets through, so that a slip of the hand is no hour of waiting.
 MOST, MOST_AT_ONCE, LONGEST, MOST_TOKENS = 1_000_000, 65_536, 10_000, 1_000_000_000
 
+# Where a record goes without --json.
+NO_RECORD, OWN_RECORD = "none is written", "one in data/results, named after this machine"
 
-def add_common_arguments(parser: argparse.ArgumentParser, model: str = "random:gpt2") -> None:
-    """Add --model and --seed, --device and --json."""
-    parser.add_argument(
-        "--model", "--hf-model-id", default=model, help=f"directory, hub id or random:gpt2 (default {model})"
+
+# Defaults of lists are text, as on a command line: so `--help` shows them as they are written.
+
+
+def add_common_arguments(
+    parser: argparse.ArgumentParser, model: str = "random:gpt2", record: str = NO_RECORD
+) -> None:
+    """Add --model and --seed, --device and --json; `record` says where a record goes without the latter."""
+    add = parser.add_argument
+    add(
+        "--model",
+        "--hf-model-id",
+        default=model,
+        metavar="MODEL",
+        help="directory, hub id or random:gpt2 (default: %(default)s)",
     )
-    parser.add_argument("--seed", type=seed, default=0, help="of random weights (default 0)")
-    add_device_arguments(parser)
+    add("--seed", type=seed, default=0, metavar="N", help="of random weights (default: %(default)s)")
+    add_device_arguments(parser, record)
 
 
-def add_device_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add --device and --json."""
-    parser.add_argument("--device", help="cpu, cuda, cuda:1, ...; the best there is by default")
-    parser.add_argument("--json", type=target_file, metavar="FILE", help="write a record to this file")
+def add_device_arguments(parser: argparse.ArgumentParser, record: str = NO_RECORD) -> None:
+    """Add --device and --json; `record` says where a record goes without the latter."""
+    add = parser.add_argument
+    add("--device", help="cpu, cuda, cuda:1, ... (default: the best there is)")
+    add("--json", type=target_file, metavar="FILE", help=f"write a record to this file (default: {record})")
 
 
 def add_rung_argument(parser: argparse.ArgumentParser) -> None:
     """Add --rung, by default the last."""
-    parser.add_argument("--rung", default=list(LADDER)[-1], choices=list(LADDER), help="the last by default")
+    last = list(LADDER)[-1]
+    parser.add_argument(
+        "--rung", default=last, choices=list(LADDER), help="that runs (default: the last, %(default)s)"
+    )
 
 
-def add_rungs_argument(parser: argparse.ArgumentParser) -> None:
+def add_rungs_argument(parser: argparse.ArgumentParser, rungs: Iterable[str] = LADDER) -> None:
     """Add --rungs, by default all."""
     parser.add_argument(
-        "--rungs", type=rung_list, default=tuple(LADDER), help="comma-separated (default: all)"
+        "--rungs",
+        type=rung_list,
+        default=",".join(rungs),
+        metavar="RUNG,RUNG,...",
+        help="that run (default: %(default)s)",
+    )
+
+
+def add_batch_sizes_argument(parser: argparse.ArgumentParser, batch_sizes: Iterable[int], what: str) -> None:
+    """Add --batch-sizes; `what` they count."""
+    parser.add_argument(
+        "--batch-sizes",
+        type=list_of(batch),
+        default=",".join(map(str, batch_sizes)),
+        metavar="N,N,...",
+        help=f"{what} (default: %(default)s)",
+    )
+
+
+def add_count_argument(parser: argparse.ArgumentParser, flag: str, default: int, what: str) -> None:
+    """Add a flag that takes a number of something, 1 or more; `what` it counts."""
+    parser.add_argument(
+        flag, type=positive, default=default, metavar="N", help=f"{what} (default: %(default)s)"
     )
 
 
 def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of a workload: its requests, and the order in which they are served."""
     add = parser.add_argument
-    add("--prompt", type=utf8, default="Hello", help="text of the prompts")
+    add("--prompt", type=utf8, default="Hello", metavar="TEXT", help="of the prompts (default: %(default)s)")
     add(
         "--prompt-repeats",
         type=list_of(length),
-        default=(1,),
+        default="1",
         metavar="N,N,...",
-        help="how often each request in turn repeats the prompt; 1,4 makes half of them longer",
+        help="how often each request in turn repeats the prompt; 1,4 makes half of them longer "
+        "(default: %(default)s)",
     )
     add(
         "--load",
         choices=LOADS,
         default=ALIKE,
         help="what the requests ask for: alike, as the other flags say; or changed as labkit/bench/loads.py "
-        "says, with random prompts where their lengths differ (default alike)",
+        "says, with random prompts where their lengths differ (default: %(default)s)",
     )
-    add("--rate", type=rate, help="arrivals per second, with --load arrivals")
+    add(
+        "--rate", type=rate, metavar="R", help="arrivals per second (default: none; --load arrivals needs it)"
+    )
     add("--pretok", action="store_true", help="tokenize the prompts before the clock starts")
-    add("--num-requests", type=positive, default=16)
-    add("--max-new-tokens", type=positive, default=64, help="tokens per request")
+    add_count_argument(parser, "--num-requests", 16, "requests")
+    add_count_argument(parser, "--max-new-tokens", 64, "tokens per request")
     add("--no-stop-on-eos", action="store_true", help="every request makes all its tokens")
-    add("--max-batch-size", type=batch, default=8, help="requests decoded together at most (default 8)")
-    add("--prefill-max-batch-size", type=batch, help="requests admitted in one step; as --max-batch-size")
-    add("--prefill-max-tokens", type=num_tokens, help="prompt tokens admitted in one step (default: all)")
+    add(
+        "--max-batch-size",
+        type=batch,
+        default=8,
+        metavar="N",
+        help="requests decoded together at most (default: %(default)s)",
+    )
+    add(
+        "--prefill-max-batch-size",
+        type=batch,
+        metavar="N",
+        help="requests admitted in one step (default: as --max-batch-size)",
+    )
+    add(
+        "--prefill-max-tokens",
+        type=num_tokens,
+        metavar="N",
+        help="prompt tokens admitted in one step (default: all)",
+    )
     add(
         "--prefill-admission-policy",
         choices=("fifo", "pack"),
         default="fifo",
-        help="in order of arrival, or the shortest prompts of a window first",
+        help="in order of arrival, or the shortest prompts of a window first (default: %(default)s)",
     )
     add("--decode-first", action="store_true", help="each step decodes before it admits")
     add(
         "--max-active-requests",
         type=batch,
+        metavar="N",
         help="requests that hold cache memory at most; this engine decodes all of them in each step, so "
-        "the smaller of this and --max-batch-size counts",
+        "the smaller of this and --max-batch-size counts (default: as --max-batch-size)",
     )
     add("--no-prefix-cache", action="store_true", help="compute every prompt, even one just computed")
     add("--paged-attn", action="store_true", help="for the write-ups' command lines: it is always on here")
@@ -99,23 +157,28 @@ def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the numbers of runs, and what is traced beside them."""
     add = parser.add_argument
-    add("--warmup-runs", type=natural, default=1, help="runs that are not measured")
-    add("--repeat-runs", type=positive, default=3, help="measured runs")
+    add(
+        "--warmup-runs",
+        type=natural,
+        default=1,
+        metavar="N",
+        help="runs that are not measured (default: %(default)s)",
+    )
+    add_count_argument(parser, "--repeat-runs", 3, "measured runs")
     add("--nvtx", action="store_true", help="name the ranges of a step for Nsight Systems (CUDA only)")
     add(
         "--profile",
         type=target_directory,
         metavar="DIR",
         help="after the measured runs, write a trace of five decode steps to DIR, for chrome://tracing "
-        "or ui.perfetto.dev",
+        "or ui.perfetto.dev (default: none is written)",
     )
 
 
 def add_rounds_argument(parser: argparse.ArgumentParser, default: int) -> None:
     """Add --rounds."""
-    parser.add_argument(
-        "--rounds", type=positive, default=default, help=f"each runs every side twice (default {default})"
-    )
+    what = f"each runs every side twice; a comparison takes {MIN_ROUNDS}"
+    add_count_argument(parser, "--rounds", default, what)
 
 
 # --- from text -----------------------------------------------------------------------------------------
@@ -164,54 +227,12 @@ def rate(text: str) -> float:
     return value
 
 
-def utf8(text: str) -> str:
-    """The text itself. Raises ArgumentTypeError if what the terminal hands over is not valid UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise argparse.ArgumentTypeError(f"{shown(text)} is not valid UTF-8") from None
-    return text
-
-
 def seed(text: str) -> int:
     """The type of a flag that takes the seed of random weights."""
     try:
         return check_seed(as_int(text))
     except CheckpointError:
         raise argparse.ArgumentTypeError(f"{shown(text)} is not a whole number of 64 bits") from None
-
-
-def target_file(text: str) -> Path:
-    """The type of a flag that takes a file to write. Writing is tried at once, and leaves nothing behind."""
-    try_writing(text, Path(utf8(text)))
-    return Path(text)
-
-
-def target_directory(text: str) -> Path:
-    """The type of a flag that takes a directory to write in. Writing is tried at once, as for a file."""
-    try_writing(text, Path(utf8(text)) / f".labkit-{os.getpid()}")
-    return Path(text)
-
-
-def try_writing(text: str, path: Path) -> None:
-    """Make a file and the directories above it, then remove what was not there before.
-
-    Raises ArgumentTypeError, showing `text`, if that fails.
-    """
-    path = Path(os.path.realpath(path))
-    was_there = os.path.lexists(path)
-    try:
-        if not text or (was_there and not path.is_file()):
-            raise OSError(errno.EINVAL, "there can be no file")
-        with ExitStack() as made:
-            for folder in reversed([folder for folder in path.parents if not folder.exists()]):
-                folder.mkdir()
-                made.callback(folder.rmdir)
-            path.open("ab").close()  # which leaves a file that was there as it is
-            if not was_there:
-                made.callback(path.unlink)
-    except OSError as error:
-        raise argparse.ArgumentTypeError(f"cannot write {shown(text)}: {error.strerror}") from None
 
 
 def rung_list(text: str) -> tuple[str, ...]:

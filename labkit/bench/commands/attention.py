@@ -10,10 +10,10 @@ from tqdm import tqdm
 
 from labkit.bench.attention_time import MAX_TOKENS, time_attention
 from labkit.bench.commands.arguments import (
+    add_batch_sizes_argument,
+    add_count_argument,
     add_device_arguments,
-    batch,
     list_of,
-    positive,
     settings_of,
     whole_number,
 )
@@ -26,14 +26,15 @@ from labkit.results import AttentionTime
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
     add_device_arguments(parser)
-    parser.add_argument("--batch-sizes", type=list_of(batch), default=(1, 8, 64, 128), help="requests")
+    add_batch_sizes_argument(parser, (1, 8, 64, 128), "requests")
     parser.add_argument(
         "--contexts",
         type=list_of(whole_number(1, MAX_TOKENS - 1)),
-        default=(64, 256, 900),
-        help="tokens in the cache",
+        default="64,256,900",
+        metavar="N,N,...",
+        help="tokens of each request in the cache (default: %(default)s)",
     )
-    parser.add_argument("--repeats", type=positive, default=15, help="measurements of each")
+    add_count_argument(parser, "--repeats", 15, "measurements of each size and kernel")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -2,7 +2,7 @@
 
 --before and --after take a rung and changes to its options: 00, or 00,attention=plain.
 --self-test N compares --before with itself N times: all but about one in a hundred must be "cannot tell".
-One round gives no verdict.
+One round is too few for a verdict.
 """
 
 import argparse
@@ -34,11 +34,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_common_arguments(parser)
     add_workload_arguments(parser)
     add_rounds_argument(parser, ROUNDS)
-    parser.add_argument("--before", default=below, metavar="RUNG[,OPTION=VALUE,...]")
-    parser.add_argument("--after", default=last, metavar="RUNG[,OPTION=VALUE,...]")
-    parser.add_argument("--path", help="the append path that --after is about; warns if it never ran")
-    parser.add_argument(
-        "--self-test", type=positive, metavar="N", help="compare --before with itself N times"
+    add = parser.add_argument
+    side = {"metavar": "RUNG[,OPTION=VALUE,...]", "help": "this side's options (default: %(default)s)"}
+    add("--before", default=below, **side)
+    add("--after", default=last, **side)
+    add(
+        "--path",
+        help="the append path that --after is about, one of those that the output names, such as in_place; "
+        "warns if it never ran (default: none)",
+    )
+    add(
+        "--self-test",
+        type=positive,
+        metavar="N",
+        help="compare --before with itself N times (default: with --after, once)",
     )
 
 

@@ -7,9 +7,9 @@ import pandas as pd
 from tqdm import tqdm
 
 from labkit.bench.commands.arguments import (
+    add_batch_sizes_argument,
     add_device_arguments,
     add_rungs_argument,
-    batch,
     length,
     list_of,
     settings_of,
@@ -30,14 +30,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device_arguments(parser)
     add_rungs_argument(parser)
     add = parser.add_argument
-    add("--models", type=lambda text: tuple(text.split(",")), default=("data/tiny-gpt2", "random:gpt2"))
-    add("--batch-sizes", type=list_of(batch), default=(8, 64, 128), help="requests decoded together")
+    add(
+        "--models",
+        type=lambda text: tuple(text.split(",")),
+        default="data/tiny-gpt2,random:gpt2",
+        metavar="MODEL,MODEL,...",
+        help="each a directory, a hub id or random:gpt2 (default: %(default)s)",
+    )
+    add_batch_sizes_argument(parser, (8, 64, 128), "requests decoded together")
     add(
         "--prompt-lengths",
         type=lambda text: tuple(map(list_of(length), text.split(":"))),
-        default=((20,), (20, 23)),
+        default="20:20,23",
+        metavar="N,N,...:...",
         help="tokens of the prompts, in turn: 20 makes all positions equal, 20,23 does not; sets "
-        "are separated by colons (default 20:20,23)",
+        "are separated by colons (default: %(default)s)",
     )
 
 

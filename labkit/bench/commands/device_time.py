@@ -10,13 +10,12 @@ import pandas as pd
 from tqdm import tqdm
 
 from labkit.bench.commands.arguments import (
+    add_batch_sizes_argument,
     add_common_arguments,
+    add_count_argument,
     add_rungs_argument,
-    batch,
     length,
-    list_of,
     model_of,
-    positive,
     settings_of,
 )
 from labkit.bench.device_time import device_time
@@ -33,11 +32,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
     add_common_arguments(parser)
     add_rungs_argument(parser)
+    add_batch_sizes_argument(parser, (1, 8, 64), "requests decoded together")
     parser.add_argument(
-        "--batch-sizes", type=list_of(batch), default=(1, 8, 64), help="requests decoded together"
+        "--context",
+        type=length,
+        default=256,
+        metavar="N",
+        help="tokens that each request holds (default: %(default)s)",
     )
-    parser.add_argument("--context", type=length, default=256, help="tokens that each request holds")
-    parser.add_argument("--steps", type=positive, default=30, help="steps that are averaged")
+    add_count_argument(parser, "--steps", 30, "steps that are averaged")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -11,19 +11,21 @@ import torch
 from tqdm import tqdm
 
 from labkit.bench.commands.arguments import (
+    OWN_RECORD,
+    add_batch_sizes_argument,
+    add_count_argument,
     add_device_arguments,
     add_rounds_argument,
     add_rungs_argument,
-    batch,
     length,
     list_of,
-    positive,
     settings_of,
 )
+from labkit.bench.commands.targets import own_target, write_own
 from labkit.bench.comparison import in_turn
 from labkit.bench.host_time import BATCH_SIZES, LENGTHS, host_engine, time_host_steps
 from labkit.bench.limit import copy_bandwidth
-from labkit.bench.record import make_record, write_record
+from labkit.bench.record import make_record
 from labkit.engine.device import pick_device
 from labkit.ladder import LADDER
 from labkit.results.host_time import HostTime, RungHostTime
@@ -31,24 +33,24 @@ from labkit.results.host_time import HostTime, RungHostTime
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
-    add_device_arguments(parser)
+    add_device_arguments(parser, OWN_RECORD)
     add_rungs_argument(parser)
     add_rounds_argument(parser, 3)
-    parser.add_argument(
-        "--batch-sizes", type=list_of(batch), default=BATCH_SIZES, help="requests decoded together"
-    )
+    add_batch_sizes_argument(parser, BATCH_SIZES, "requests decoded together")
     parser.add_argument(
         "--prompt-lengths",
         type=list_of(length),
-        default=LENGTHS,
-        help="in turn; one makes all positions equal",
+        default=",".join(map(str, LENGTHS)),
+        metavar="N,N,...",
+        help="tokens of the prompts, in turn; one makes all positions equal (default: %(default)s)",
     )
-    parser.add_argument("--steps", type=positive, default=40, help="steps timed in each of the runs")
+    add_count_argument(parser, "--steps", 40, "steps timed in each of the runs")
 
 
 def run(args: argparse.Namespace) -> None:
     """Time the host's part of a step for each rung and batch size; print a table and write a record."""
     device = pick_device(args.device)
+    path = own_target(args, "host_time", device)
     times: dict[str, list[HostTime]] = {rung: [] for rung in args.rungs}
     for batch_size in tqdm(args.batch_sizes, desc="batch sizes"):
         measures = [partial(one_run, rung, batch_size, device, args) for rung in args.rungs]
@@ -56,11 +58,9 @@ def run(args: argparse.Namespace) -> None:
             times[rung] += made
     print("GPT-2's layers, no model: microseconds of a step, the median")
     print(host_table(times).to_string())
-    if args.json:
-        settings = {**settings_of(args), "model": "none, GPT-2's layers"}
-        samples = [RungHostTime(rung, time) for rung, made in times.items() for time in made]
-        record = make_record("host_time", device, copy_bandwidth(device), settings, samples)
-        write_record(record, args.json)
+    settings = {**settings_of(args), "model": "none, GPT-2's layers"}
+    samples = [RungHostTime(rung, time) for rung, made in times.items() for time in made]
+    write_own(make_record("host_time", device, copy_bandwidth(device), settings, samples), path)
 
 
 def one_run(rung: str, batch_size: int, device: torch.device, args: argparse.Namespace) -> HostTime:

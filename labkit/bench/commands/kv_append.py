@@ -10,7 +10,12 @@ import pandas as pd
 from tqdm import tqdm
 
 from labkit.bench.append_time import BATCH_SIZES, time_appends
-from labkit.bench.commands.arguments import add_device_arguments, batch, list_of, positive, settings_of
+from labkit.bench.commands.arguments import (
+    add_batch_sizes_argument,
+    add_count_argument,
+    add_device_arguments,
+    settings_of,
+)
 from labkit.bench.limit import copy_bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.engine.device import pick_device
@@ -20,10 +25,8 @@ from labkit.results import AppendTime
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
     add_device_arguments(parser)
-    parser.add_argument(
-        "--batch-sizes", type=list_of(batch), default=BATCH_SIZES, help="requests written together"
-    )
-    parser.add_argument("--repeats", type=positive, default=15, help="measurements of each form and size")
+    add_batch_sizes_argument(parser, BATCH_SIZES, "requests written together")
+    add_count_argument(parser, "--repeats", 15, "measurements of each form and size")
 
 
 def run(args: argparse.Namespace) -> None:

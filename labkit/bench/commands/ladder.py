@@ -4,7 +4,6 @@ A round runs every rung twice: 00 01 … 01 00. Each rung is compared with the o
 """
 
 import argparse
-import re
 from functools import partial
 from itertools import pairwise
 
@@ -12,6 +11,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from labkit.bench.commands.arguments import (
+    OWN_RECORD,
     add_common_arguments,
     add_rounds_argument,
     add_rungs_argument,
@@ -21,19 +21,25 @@ from labkit.bench.commands.arguments import (
     workload_of,
 )
 from labkit.bench.commands.scheduler import run_sample
+from labkit.bench.commands.targets import own_target, write_own
 from labkit.bench.comparison import in_turn
 from labkit.bench.limit import copy_bandwidth
-from labkit.bench.record import make_record, write_record
+from labkit.bench.record import make_record
 from labkit.bench.workload import Workload
+from labkit.engine.device import pick_device
 from labkit.ladder import LADDER
-from labkit.paths import RESULTS
 from labkit.results import Run, RunsRecord
 from labkit.results.runs import total_paths
+
+ON_A_CPU = (
+    "On a CPU most of a step is the model's arithmetic, which few rungs change, so expect *cannot tell*: "
+    "what the rungs take off the host's time shows in `python -m labkit.bench host-time`."
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
-    add_common_arguments(parser)
+    add_common_arguments(parser, record=OWN_RECORD)
     add_rungs_argument(parser)
     add_workload_arguments(parser)
     add_rounds_argument(parser, 3)
@@ -42,6 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Run each rung in turn, print a table, and write a record. Raises OptionError if nothing is decoded."""
     require_decoding(args)
+    device = pick_device(args.device)
+    path = own_target(args, "ladder", device)
+    if device.type == "cpu":
+        print(ON_A_CPU)
     workload = workload_of(args)
     bandwidth = copy_bandwidth(workload.model.device)
     runs = run_rungs(workload, args.rungs, args.rounds)
@@ -51,9 +61,7 @@ def run(args: argparse.Namespace) -> None:
     samples = [run_sample(rung, workload, run, bandwidth) for rung, made in runs.items() for run in made]
     record = make_record("ladder", workload.model.device, bandwidth, settings_of(args), samples)
     print(ladder_table(record).to_string())
-    path = args.json or RESULTS / f"ladder_{slug(record.host.device)}.json"
-    write_record(record, path)
-    print(f"Record: {path}")
+    write_own(record, path)
 
 
 def run_rungs(workload: Workload, rungs: tuple[str, ...], rounds: int) -> dict[str, list[Run]]:
@@ -88,8 +96,3 @@ def ladder_table(record: RunsRecord) -> pd.DataFrame:
         step = record.comparison(below, rung)
         rows[rung]["against the rung before"] = f"x{step.speedup:.3f} {step.interval} {step.verdict}"
     return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def slug(text: str) -> str:
-    """A text as a part of a file's name."""
-    return re.sub(r"\W+", "_", text).strip("_").lower()

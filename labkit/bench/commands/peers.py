@@ -11,20 +11,21 @@ import argparse
 from tqdm import tqdm
 
 from labkit.bench.commands.arguments import (
+    OWN_RECORD,
     add_common_arguments,
     add_rounds_argument,
+    add_rungs_argument,
     add_workload_arguments,
-    rung_list,
     settings_of,
     workload_of,
 )
-from labkit.bench.commands.ladder import slug
+from labkit.bench.commands.targets import own_target, write_own
 from labkit.bench.limit import DecodeLimit, copy_bandwidth, workload_limit
 from labkit.bench.peers import PeerRun, PeerRuns, run_peers
-from labkit.bench.record import make_record, write_record
+from labkit.bench.record import make_record
 from labkit.bench.workload import Workload
+from labkit.engine.device import pick_device
 from labkit.errors import OptionError
-from labkit.paths import RESULTS
 from labkit.results.peers import PeerSample
 
 RUNGS = ("00", "05", "08", "09", "10")
@@ -32,10 +33,8 @@ RUNGS = ("00", "05", "08", "09", "10")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
-    add_common_arguments(parser)
-    parser.add_argument(
-        "--rungs", type=rung_list, default=RUNGS, help=f"comma-separated (default: {','.join(RUNGS)})"
-    )
+    add_common_arguments(parser, record=OWN_RECORD)
+    add_rungs_argument(parser, RUNGS)
     add_workload_arguments(parser)
     add_rounds_argument(parser, 3)
 
@@ -47,6 +46,7 @@ def run(args: argparse.Namespace) -> None:
     """
     if not args.no_stop_on_eos:
         raise OptionError("peers compares runs of equal length: add --no-stop-on-eos")
+    path = own_target(args, "peers", pick_device(args.device))
     workload = workload_of(args)
     bandwidth = copy_bandwidth(workload.model.device)
     limit = limit_of(workload, bandwidth)
@@ -71,9 +71,7 @@ def run(args: argparse.Namespace) -> None:
     print(f"Limit of decode: {limit.tokens_per_second:,.0f} tokens/s at {bandwidth / 1e9:,.0f} GB/s")
     for name, reason in ran.left_out.items():
         print(f"Left out: {name} ({reason})")
-    path = args.json or RESULTS / f"peers_{slug(record.host.device)}.json"
-    write_record(record, path)
-    print(f"Record: {path}")
+    write_own(record, path)
 
 
 def limit_of(workload: Workload, bandwidth: float) -> DecodeLimit:

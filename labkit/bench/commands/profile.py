@@ -5,13 +5,12 @@ import argparse
 from tqdm import tqdm
 
 from labkit.bench.commands.arguments import (
+    add_batch_sizes_argument,
     add_common_arguments,
+    add_count_argument,
     add_rung_argument,
-    batch,
     length,
-    list_of,
     model_of,
-    positive,
     settings_of,
 )
 from labkit.bench.limit import copy_bandwidth, decode_limit
@@ -29,11 +28,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
     add_common_arguments(parser)
     add_rung_argument(parser)
+    add_batch_sizes_argument(parser, (1, 8, 64), "requests decoded together")
     parser.add_argument(
-        "--batch-sizes", type=list_of(batch), default=(1, 8, 64), help="requests decoded together"
+        "--context",
+        type=length,
+        default=256,
+        metavar="N",
+        help="tokens of each prompt (default: %(default)s)",
     )
-    parser.add_argument("--context", type=length, default=256, help="tokens of each prompt")
-    parser.add_argument("--steps", type=positive, default=30, help="decode steps timed for each batch size")
+    add_count_argument(parser, "--steps", 30, "decode steps timed for each batch size")
 
 
 def run(args: argparse.Namespace) -> None:

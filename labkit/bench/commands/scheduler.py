@@ -37,7 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_workload_arguments(parser)
     add_run_arguments(parser)
     parser.add_argument(
-        "--mode", choices=("online",), default="online", help="requests join and leave the batch at any step"
+        "--mode",
+        choices=("online",),
+        default="online",
+        help="requests join and leave the batch at any step (default: %(default)s, the only one)",
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from labkit.bench.commands.arguments import (
     add_common_arguments,
+    add_count_argument,
     add_run_arguments,
     add_rung_argument,
     add_workload_arguments,
@@ -44,16 +45,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tokenize-workers",
         type=whole_number(0, 256),
         default=0,
-        help="threads that tokenize; 0: the thread that submits",
+        metavar="N",
+        help="threads that tokenize; 0: the thread that submits (default: %(default)s)",
     )
-    add("--submit-interval-ms", type=milliseconds, default=0.0, help="between arrivals; 0: all at once")
-    add("--max-inflight-requests", type=positive, help="unfinished requests at most; more are refused")
-    add("--stream-interval", type=positive, default=1, help="tokens in a chunk")
+    add(
+        "--submit-interval-ms",
+        type=milliseconds,
+        default=0.0,
+        metavar="MS",
+        help="between arrivals; 0: all at once (default: %(default)s)",
+    )
+    add(
+        "--max-inflight-requests",
+        type=positive,
+        metavar="N",
+        help="unfinished requests at most; more are refused (default: any number)",
+    )
+    add_count_argument(parser, "--stream-interval", 1, "tokens in a chunk")
     add(
         "--consumers",
         choices=CONSUMERS,
         default="threads",
-        help="one per request; tasks share a loop",
+        help="one per request; tasks share a loop (default: %(default)s)",
     )
 
 

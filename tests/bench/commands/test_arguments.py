@@ -3,11 +3,10 @@
 import os
 import shlex
 import sys
-from argparse import ArgumentTypeError
-from pathlib import Path
 
 import pytest
 import torch
+from bench_commands import assert_refused, refusal
 
 from labkit.bench import __main__ as bench_main
 from labkit.bench.commands import arguments, scheduler
@@ -23,22 +22,6 @@ LONG, HUGE = "9" * 5000, "99999999999999999999"
 @pytest.fixture(scope="module")
 def parser():
     return bench_main.make_parser()
-
-
-def refusal(parser, capsys, *words: str) -> str:
-    """What the parser says of a command line that it refuses: `argument NAME: ...`."""
-    with pytest.raises(SystemExit) as ended:
-        parser.parse_args(words)
-    assert ended.value.code == 2
-    said = capsys.readouterr().err.strip().splitlines()[-1]
-    assert len(said) < 400
-    return said
-
-
-def assert_refused(parser, capsys, command: str, flag: str, value: str) -> str:
-    said = refusal(parser, capsys, command, f"{flag}={value}")
-    assert f"argument {flag}" in said
-    return said
 
 
 # --- numbers ---------------------------------------------------------------------------------------
@@ -170,109 +153,7 @@ def test_rungs_in_any_order_are_taken(parser, rungs):
     assert parser.parse_args(["ladder", "--rungs", ",".join(rungs)]).rungs == rungs
 
 
-# --- where results go ------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    (tmp_path / "file").write_text("kept")
-    (tmp_path / "folder").mkdir()
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    (tmp_path / "to_a_folder").symlink_to(tmp_path / "folder")
-    return tmp_path
-
-
-NO_FILES = [
-    "",
-    "folder",
-    ".",
-    "..",
-    "/",
-    "file/x",
-    "file/x/y",
-    "a" * 300,
-    "new/" + "a" * 300,
-    "a" * 300 + "/x",
-]
-NO_FILES += [
-    "pipe",
-    "pipe/x",
-    "loop",
-    "loop/x",
-    "to_a_folder",
-    "\udcff",
-    "/dev/full",
-    "/dev/null",
-    "/dev/null/x",
-]
-NO_FILES += ["/proc/x/y", "/proc/x"]
-NO_FOLDERS = ["", "file", "file/x", "a" * 300, "new/" + "a" * 300, "pipe", "loop", "\udcff", "/dev/full"]
-NO_FOLDERS += ["/dev/null/x", "/proc/x/y", "/proc/x"]
-
-
-def contents(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
-
-
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="the paths are Linux's")
-@pytest.mark.parametrize("target", NO_FILES, ids=lambda t: t[:20])
-@pytest.mark.parametrize("command", ["scheduler", "kv-append", "ladder"])
-def test_a_record_that_could_not_be_written_is_refused_before_the_run(
-    parser, capsys, place, command, target, monkeypatch
-):
-    monkeypatch.chdir(place)
-    before = contents(place)
-    assert_refused(parser, capsys, command, "--json", target)
-    assert contents(place) == before and (place / "file").read_text() == "kept"
-
-
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="the paths are Linux's")
-@pytest.mark.parametrize("target", NO_FOLDERS, ids=lambda t: t[:20])
-def test_a_trace_that_could_not_be_written_is_refused_before_the_run(
-    parser, capsys, place, target, monkeypatch
-):
-    monkeypatch.chdir(place)
-    before = contents(place)
-    assert_refused(parser, capsys, "scheduler", "--profile", target)
-    assert contents(place) == before
-
-
-@pytest.mark.parametrize(
-    ("flag", "target"),
-    [
-        ("--json", t)
-        for t in ("new.json", "file", "folder/new.json", "a/b/c/new.json", "to_a_folder/x", "./x y.json")
-    ]
-    + [("--profile", t) for t in ("folder", "new", "a/b/c", "to_a_folder", ".")],
-)
-def test_where_results_can_go_is_tried_and_nothing_is_left_behind(parser, place, flag, target, monkeypatch):
-    monkeypatch.chdir(place)
-    before, touched = contents(place), (place / "file").stat().st_mtime_ns
-    args = parser.parse_args(["scheduler", flag, target])
-    assert Path(target) in (args.json, args.profile)
-    assert contents(place) == before
-    assert ((place / "file").stat().st_mtime_ns, (place / "file").read_text()) == (touched, "kept")
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="nothing is forbidden to root")
-def test_a_file_that_may_not_be_written_is_refused(place):
-    (place / "file").chmod(0o400)
-    (place / "folder").chmod(0o500)
-    for target in ("file", "folder/x"):
-        with pytest.raises(ArgumentTypeError, match="Permission denied"):
-            arguments.target_file(str(place / target))
-
-
 # --- what only the command can tell ----------------------------------------------------------------
-
-
-def ended(monkeypatch, capsys, line: str) -> str:
-    monkeypatch.setattr(sys, "argv", ["bench", *shlex.split(line)])
-    with pytest.raises(SystemExit) as end:
-        bench_main.main()
-    assert end.value.code == 2
-    return capsys.readouterr().err
 
 
 TINY = "--model data/tiny-gpt2 --device cpu"
@@ -293,7 +174,7 @@ BAD_LINES = {
 
 @pytest.mark.parametrize(("line", "message"), BAD_LINES.items(), ids=lambda x: x[:40])
 def test_what_a_command_cannot_do_is_one_sentence(monkeypatch, capsys, line, message):
-    said = ended(monkeypatch, capsys, line)
+    said = refusal(monkeypatch, capsys, line)
     assert message in said and "Traceback" not in said
 
 
@@ -305,7 +186,7 @@ NO_DEVICES += ["cuda:x", "cuda:-1", "cuda:0:0", "cuda:1.0", "cuda 0", "cuda,cpu"
 @pytest.mark.parametrize("device", NO_DEVICES, ids=lambda d: repr(d)[:20])
 @pytest.mark.parametrize("command", ALL)
 def test_a_device_that_is_neither_cpu_nor_cuda_is_refused(monkeypatch, capsys, command, device):
-    said = ended(monkeypatch, capsys, f"{command} {shlex.quote(f'--device={device}')}")
+    said = refusal(monkeypatch, capsys, f"{command} {shlex.quote(f'--device={device}')}")
     assert "error: device must be 'cpu', 'cuda', or a GPU such as 'cuda:0', not " in said
     assert "Traceback" not in said and len(said) < 400
 
@@ -313,7 +194,7 @@ def test_a_device_that_is_neither_cpu_nor_cuda_is_refused(monkeypatch, capsys, c
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    said = ended(monkeypatch, capsys, "scheduler --device cuda:2")
+    said = refusal(monkeypatch, capsys, "scheduler --device cuda:2")
     assert "device 'cuda:2' is not on this machine: its GPUs are 'cuda:0' to 'cuda:1'" in said
 
 
@@ -328,4 +209,4 @@ def test_the_commands_know_a_device_by_the_names_that_the_engine_knows(monkeypat
 
 def test_nothing_is_loaded_before_the_targets_are_tried(monkeypatch, capsys):
     monkeypatch.setattr(scheduler, "workload_of", None)
-    assert "argument --json" in ended(monkeypatch, capsys, f"scheduler {TINY} --json /")
+    assert "argument --json" in refusal(monkeypatch, capsys, f"scheduler {TINY} --json /")

@@ -1,0 +1,97 @@
+"""Where results go: files and folders that a flag names, and the record of the reader's own machine."""
+
+import argparse
+import errno
+import os
+import re
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+
+from labkit import paths
+from labkit.bench.record import device_name, write_record
+from labkit.checks import shown
+from labkit.errors import OptionError, ProjectError
+from labkit.results import Record
+
+DRAWN_IN = "notebooks/11_complete_engine.ipynb"
+DRAWN = ("ladder", "host_time")  # kinds of which it draws every record
+LONGEST_SLUG = 60
+
+
+def utf8(text: str) -> str:
+    """The text itself. Raises ArgumentTypeError if what the terminal hands over is not valid UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not valid UTF-8") from None
+    return text
+
+
+def target_file(text: str) -> Path:
+    """The type of a flag that takes a file to write. Writing is tried at once, and leaves nothing behind."""
+    try_writing(text, Path(utf8(text)))
+    return Path(text)
+
+
+def target_directory(text: str) -> Path:
+    """The type of a flag that takes a directory to write in. Writing is tried at once, as for a file."""
+    try_writing(text, Path(utf8(text)) / f".labkit-{os.getpid()}")
+    return Path(text)
+
+
+def try_writing(text: str, path: Path) -> None:
+    """Make a file and the directories above it, then remove what was not there before.
+
+    Raises ArgumentTypeError, showing `text`, if that fails.
+    """
+    path = Path(os.path.realpath(path))
+    was_there = os.path.lexists(path)
+    try:
+        if not text or (was_there and not path.is_file()):
+            raise OSError(errno.EINVAL, "there can be no file")
+        with ExitStack() as made:
+            for folder in reversed([folder for folder in path.parents if not folder.exists()]):
+                folder.mkdir()
+                made.callback(folder.rmdir)
+            path.open("ab").close()  # which leaves a file that was there as it is
+            if not was_there:
+                made.callback(path.unlink)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"cannot write {shown(text)}: {error.strerror}") from None
+
+
+# --- the record of this machine --------------------------------------------------------------------------
+
+
+def own_target(args: argparse.Namespace, kind: str, device: torch.device) -> Path:
+    """The file that --json names, or one in data/results, named after the kind and the machine.
+
+    Writing to the latter is tried, and leaves nothing behind. Raises OptionError if it fails, before anything
+    was measured.
+    """
+    if args.json:
+        return args.json
+    path = paths.RESULTS / f"{kind}_{slug(device_name(device))}.json"
+    try:
+        paths.require_project()
+        try_writing(str(path), path)
+    except (ProjectError, argparse.ArgumentTypeError) as error:
+        raise OptionError(f"{error}. Name a file with --json") from None
+    return path
+
+
+def slug(text: str) -> str:
+    """A text as a part of a file's name: small letters and digits, with underscores between."""
+    without_marks = re.sub(r"\((r|tm|c)\)", " ", text.lower())
+    return re.sub(r"[^a-z0-9]+", "_", without_marks)[:LONGEST_SLUG].strip("_") or "unknown"
+
+
+def write_own(record: Record, path: Path) -> None:
+    """Write a record, and say where it is and what draws it."""
+    write_record(record, path)
+    print(f"Record: {path}")
+    if record.kind in DRAWN:
+        here = "" if path.resolve().parent == paths.RESULTS else " Put it into data/results first."
+        print(f"To see it: run {DRAWN_IN}; *Every machine, yours among them* draws it.{here}")

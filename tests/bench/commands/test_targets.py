@@ -1,0 +1,194 @@
+"""Where results go: what cannot be written is refused before anything is measured."""
+
+import os
+from argparse import ArgumentTypeError, Namespace
+from pathlib import Path
+
+import pytest
+import torch
+from bench_commands import TINY, assert_refused, bench, refusal
+from made_records import record_of
+
+from labkit import paths
+from labkit.bench import __main__ as bench_main
+from labkit.bench.commands import host_time, ladder, peers, targets
+from labkit.errors import OptionError
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def parser():
+    return bench_main.make_parser()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "file").write_text("kept")
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "to_a_folder").symlink_to(tmp_path / "folder")
+    return tmp_path
+
+
+NO_FILES = [
+    "",
+    "folder",
+    ".",
+    "..",
+    "/",
+    "file/x",
+    "file/x/y",
+    "a" * 300,
+    "new/" + "a" * 300,
+    "a" * 300 + "/x",
+]
+NO_FILES += [
+    "pipe",
+    "pipe/x",
+    "loop",
+    "loop/x",
+    "to_a_folder",
+    "\udcff",
+    "/dev/full",
+    "/dev/null",
+    "/dev/null/x",
+]
+NO_FILES += ["/proc/x/y", "/proc/x"]
+NO_FOLDERS = ["", "file", "file/x", "a" * 300, "new/" + "a" * 300, "pipe", "loop", "\udcff", "/dev/full"]
+NO_FOLDERS += ["/dev/null/x", "/proc/x/y", "/proc/x"]
+
+
+def contents(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="the paths are Linux's")
+@pytest.mark.parametrize("target", NO_FILES, ids=lambda t: t[:20])
+@pytest.mark.parametrize("command", ["scheduler", "kv-append", "ladder"])
+def test_a_record_that_could_not_be_written_is_refused_before_the_run(
+    parser, capsys, place, command, target, monkeypatch
+):
+    monkeypatch.chdir(place)
+    before = contents(place)
+    assert_refused(parser, capsys, command, "--json", target)
+    assert contents(place) == before and (place / "file").read_text() == "kept"
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="the paths are Linux's")
+@pytest.mark.parametrize("target", NO_FOLDERS, ids=lambda t: t[:20])
+def test_a_trace_that_could_not_be_written_is_refused_before_the_run(
+    parser, capsys, place, target, monkeypatch
+):
+    monkeypatch.chdir(place)
+    before = contents(place)
+    assert_refused(parser, capsys, "scheduler", "--profile", target)
+    assert contents(place) == before
+
+
+@pytest.mark.parametrize(
+    ("flag", "target"),
+    [
+        ("--json", t)
+        for t in ("new.json", "file", "folder/new.json", "a/b/c/new.json", "to_a_folder/x", "./x y.json")
+    ]
+    + [("--profile", t) for t in ("folder", "new", "a/b/c", "to_a_folder", ".")],
+)
+def test_where_results_can_go_is_tried_and_nothing_is_left_behind(parser, place, flag, target, monkeypatch):
+    monkeypatch.chdir(place)
+    before, touched = contents(place), (place / "file").stat().st_mtime_ns
+    args = parser.parse_args(["scheduler", flag, target])
+    assert Path(target) in (args.json, args.profile)
+    assert contents(place) == before
+    assert ((place / "file").stat().st_mtime_ns, (place / "file").read_text()) == (touched, "kept")
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="nothing is forbidden to root")
+def test_a_file_that_may_not_be_written_is_refused(place):
+    (place / "file").chmod(0o400)
+    (place / "folder").chmod(0o500)
+    for target in ("file", "folder/x"):
+        with pytest.raises(ArgumentTypeError, match="Permission denied"):
+            targets.target_file(str(place / target))
+
+
+# --- the record of this machine --------------------------------------------------------------------
+
+
+@pytest.fixture
+def results(monkeypatch, tmp_path) -> Path:
+    """data/results, empty; the machine's CPU is of a well-known kind."""
+    monkeypatch.setattr(paths, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(targets, "device_name", lambda device: "Intel(R) Core(TM) i7-1185G7 @ 3.00GHz")
+    return tmp_path / "results"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Intel(R) Core(TM) i7-1185G7 @ 3.00GHz", "intel_core_i7_1185g7_3_00ghz"),
+        ("NVIDIA H100 80GB HBM3", "nvidia_h100_80gb_hbm3"),
+        ("Apple M3 Pro", "apple_m3_pro"),
+        ("x86_64", "x86_64"),
+        ("../../etc/passwd\0", "etc_passwd"),
+        ("龙芯", "unknown"),
+        ("", "unknown"),
+        ("a b" * 99, ("a_b" * 20)),
+    ],
+)
+def test_a_slug_is_safe_in_any_file_system(name, expected):
+    assert targets.slug(name) == expected
+
+
+def test_a_record_is_named_after_its_machine_unless_a_file_is_named(results):
+    path = targets.own_target(Namespace(json=None), "ladder", CPU)
+    assert path == results / "ladder_intel_core_i7_1185g7_3_00ghz.json" and not results.exists()
+    assert targets.own_target(Namespace(json=Path("x.json")), "ladder", CPU) == Path("x.json")
+
+
+def test_a_place_that_cannot_be_written_is_refused_with_a_way_out(results, monkeypatch):
+    results.write_text("in the way")
+    with pytest.raises(OptionError, match=r"cannot write .*: Not a directory. Name a file with --json"):
+        targets.own_target(Namespace(json=None), "ladder", CPU)
+    monkeypatch.setattr(paths, "ROOT", results)
+    with pytest.raises(OptionError, match=r"installed without its project: .* Name a file with --json"):
+        targets.own_target(Namespace(json=None), "ladder", CPU)
+
+
+@pytest.mark.parametrize(
+    ("command", "line", "first"),
+    [
+        (ladder, f"ladder {TINY}", "workload_of"),
+        (peers, f"peers {TINY} --no-stop-on-eos", "workload_of"),
+        (host_time, "host-time --device cpu", "in_turn"),
+    ],
+    ids=["ladder", "peers", "host-time"],
+)
+def test_nothing_is_measured_before_the_place_is_tried(results, monkeypatch, capsys, command, line, first):
+    results.write_text("in the way")
+    monkeypatch.setattr(command, first, None)
+    said = refusal(monkeypatch, capsys, line)
+    assert "error: cannot write" in said and len(said.splitlines()) == 1
+
+
+def test_a_command_ends_by_saying_where_its_record_is_and_what_draws_it(results, monkeypatch, capsys):
+    line = "host-time --device cpu --rungs 10 --batch-sizes 1 --steps 2 --rounds 1"
+    bench(monkeypatch, line)
+    *_, record, seen = capsys.readouterr().out.splitlines()
+    path = results / "host_time_intel_core_i7_1185g7_3_00ghz.json"
+    assert path.is_file() and record == f"Record: {path}"
+    assert seen.startswith(f"To see it: run {targets.DRAWN_IN};") and seen.endswith("draws it.")
+    assert (paths.ROOT / targets.DRAWN_IN).is_file()
+    bench(monkeypatch, f"{line} --json {results}/../other.json")
+    assert capsys.readouterr().out.endswith("draws it. Put it into data/results first.\n")
+
+
+def test_of_a_kind_that_nothing_draws_only_the_place_is_said(tmp_path, capsys):
+    targets.write_own(record_of("peers", []), tmp_path / "peers.json")
+    assert capsys.readouterr().out == f"Record: {tmp_path / 'peers.json'}\n"
+
+
+def test_the_notebook_has_what_the_commands_name():
+    notebook = (paths.ROOT / targets.DRAWN_IN).read_text(encoding="utf-8")
+    assert "### Every machine, yours among them" in notebook

@@ -1,0 +1,82 @@
+"""The package as a wheel installs it, without the project: it imports, says what it lacks, writes nothing."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from labkit.paths import ROOT
+
+pytestmark = pytest.mark.slow
+
+WITHOUT = "labkit was installed without its project: "
+NEEDS_THE_PROJECT = {
+    "a lesson": "from labkit import lab; lab.start('00')",
+    "a page": "from labkit import lab; lab.begin('before_00')",
+    "its model": "import labkit; labkit.load_model('data/tiny-gpt2')",
+    "a record": "from labkit import results; results.load('ladder_036_h100')",
+    "all records": "from labkit import results; results.table('ladder')",
+    "published figures": "from labkit import results; results.published_figures()",
+    "the README's tables": "from labkit.show import readme; readme.main()",
+}
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """What setuptools puts into a wheel: Python files, py.typed and JupyterLab's settings."""
+    folder = tmp_path_factory.mktemp("site-packages")
+    shutil.copytree(ROOT / "labkit", folder / "labkit", ignore=shutil.ignore_patterns("__pycache__"))
+    yield folder
+    assert os.listdir(folder) == ["labkit"]  # whatever was tried
+
+
+def python(folder, tmp_path, *arguments: str) -> subprocess.CompletedProcess:
+    environment = {name: value for name, value in os.environ.items() if name != "LABKIT_COMMIT"}
+    environment |= {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+
+
+def test_every_module_imports(installed, tmp_path):
+    code = (
+        "import importlib, pkgutil, labkit\n"
+        "for module in pkgutil.walk_packages(labkit.__path__, 'labkit.'):\n"
+        "    importlib.import_module(module.name)\n"
+        "print(labkit.__file__)"
+    )
+    answer = python(installed, tmp_path, "-c", code)
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.strip() == str(installed / "labkit" / "__init__.py")
+
+
+@pytest.mark.parametrize("code", NEEDS_THE_PROJECT.values(), ids=NEEDS_THE_PROJECT)
+def test_what_needs_the_project_says_so_and_how_to_get_it(installed, tmp_path, code):
+    last = python(installed, tmp_path, "-c", code).stderr.splitlines()[-1]
+    assert last.startswith(f"labkit.errors.ProjectError: {WITHOUT}{installed}")
+    assert last.endswith("Clone the project with git, and in the clone run `make lab`, or `pip install -e .`")
+
+
+@pytest.mark.parametrize("module", ["labkit", "labkit.copies"])
+def test_there_are_no_notebooks_to_open(installed, tmp_path, module):
+    answer = python(installed, tmp_path, "-m", module)
+    assert answer.returncode == 1 and answer.stderr.startswith(WITHOUT)
+    assert len(answer.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["ladder", "peers --no-stop-on-eos", "host-time"])
+def test_a_benchmark_asks_where_its_record_may_go(installed, tmp_path, command):
+    answer = python(installed, tmp_path, "-m", "labkit.bench", *command.split(), "--device", "cpu")
+    assert answer.returncode == 2
+    (line,) = answer.stderr.splitlines()
+    assert re.search(rf"error: {WITHOUT}.*\. Name a file with --json", line)
+
+
+def test_a_benchmark_writes_where_it_is_told_to(installed, tmp_path):
+    flags = "--device cpu --rungs 00 --batch-sizes 1 --steps 2 --rounds 1 --json here/mine.json"
+    answer = python(installed, tmp_path, "-m", "labkit.bench", "host-time", *flags.split())
+    assert answer.returncode == 0, answer.stderr
+    assert '"commit": "unknown"' in (tmp_path / "here/mine.json").read_text()
+    assert os.listdir(tmp_path) == ["here"]

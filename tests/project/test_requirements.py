@@ -1,0 +1,93 @@
+"""What the project needs is declared, in pyproject.toml and in environment.yml alike."""
+
+import ast
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from labkit.paths import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+ENVIRONMENT = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))["dependencies"]
+
+WHERE_INSTALLED = {"vllm"}  # measured beside labkit where somebody has it
+# What a command line starts, and no line of code imports; and what `labkit.doctor` imports by its name.
+STARTED = {"jupyterlab", "ipykernel", "nbconvert", "pytest", "ruff", "mypy", "packaging"}
+
+
+def by_name(requirements: list[str]) -> dict[str, Requirement]:
+    parsed = {canonicalize_name(r.name): r for r in map(Requirement, requirements)}
+    assert len(parsed) == len(requirements), "a requirement is listed twice"
+    return parsed
+
+
+RUNTIME = by_name(PROJECT["dependencies"])
+TEST = by_name(PROJECT["optional-dependencies"]["test"])
+
+
+def imported_by(source: str) -> set[str]:
+    """The first part of every module that a source imports, here or in a function, or by `importorskip`."""
+    modules = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            modules.add(node.module)
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "importorskip":
+            modules.add(node.args[0].value)
+    return {module.split(".")[0] for module in modules}
+
+
+def packages_of(folder: str) -> set[str]:
+    """The packages that the code in a folder imports, by the names by which they are installed."""
+    ours = {"labkit", *(path.stem for path in (ROOT / "tests/support").glob("*.py"))}
+    sources = (ROOT / folder).rglob("*.py")
+    modules = set().union(*(imported_by(path.read_text(encoding="utf-8")) for path in sources))
+    distributions = packages_distributions()  # a package that is not installed here has its module's name
+    return {
+        canonicalize_name(distributions.get(module, [module])[0])
+        for module in modules - ours - set(sys.stdlib_module_names) - WHERE_INSTALLED
+    }
+
+
+def test_every_way_to_import_is_seen():
+    source = "import a.b, c\nfrom d.e import f\nfrom . import g\ndef h():\n    from i import j\n"
+    assert imported_by(source + "pytest.importorskip('k.l')") == {"a", "c", "d", "i", "k"}
+
+
+@pytest.mark.parametrize("folder", ["labkit", "data"])
+def test_what_the_package_imports_is_declared(folder):
+    assert packages_of(folder) <= set(RUNTIME)
+
+
+def test_what_the_tests_import_is_declared():
+    assert packages_of("tests") <= {*RUNTIME, *TEST}
+
+
+def test_what_is_declared_is_imported_or_started():
+    assert set(RUNTIME) <= packages_of("labkit") | STARTED
+    assert set(TEST) <= packages_of("tests") | STARTED
+
+
+def test_environment_asks_for_what_pyproject_asks_for():
+    (from_pip,) = [entry["pip"] for entry in ENVIRONMENT if isinstance(entry, dict)]
+    *requirements, labkit = from_pip
+    assert labkit == "-e ."
+    # Requirements are equal if name, bounds and marker are, however they are spelled.
+    assert by_name(requirements) == RUNTIME | TEST
+
+
+def test_environment_leaves_only_python_and_pip_to_conda():
+    from_conda = [entry for entry in ENVIRONMENT if isinstance(entry, str)]
+    assert from_conda == [f"python{PROJECT['requires-python']}", "pip"]
+
+
+def test_a_requirement_has_bounds_on_both_sides():
+    """But `packaging`, whose versions are years."""
+    for name, requirement in (RUNTIME | TEST).items():
+        assert {s.operator for s in requirement.specifier} == ({">="} if name == "packaging" else {">=", "<"})
