@@ -39,7 +39,7 @@ def draw_blocks(snap: BlocksSnapshot, title: str = "") -> Figure:
     for row, sequence in enumerate(snap.sequences):
         _draw_sequence(top, sequence, snap.block_size, -1.5 * row)
     top.set_title(title or "Logical blocks: what each sequence sees")
-    bottom.set_title(f"Physical blocks: where it lies in layer {snap.layer_idx}'s pool")
+    bottom.set_title(f"Physical blocks: layer {snap.layer_idx}'s pool")
     for index in range(snap.num_blocks):
         x, y = (index % per_row) * (snap.block_size + 1), -1.7 * (index // per_row)
         _draw_physical(bottom, snap, index, x, y)

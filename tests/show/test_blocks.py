@@ -38,7 +38,7 @@ def test_block_figure_fills_a_block_as_far_as_it_is_filled(engine):
 
 def test_block_figure_says_which_layer_it_shows(engine):
     figure = show.draw_blocks(watch.snapshot(engine, layer_idx=2))
-    assert figure.axes[1].get_title(loc="left") == "Physical blocks: where it lies in layer 2's pool"
+    assert figure.axes[1].get_title(loc="left") == "Physical blocks: layer 2's pool"
 
 
 def test_blocks_too_large_to_draw_are_refused(tiny):

@@ -49,7 +49,8 @@ LOCATE = Exercise(
         Case(
             {"position": 0, "block_table": TABLE, "block_size": 4},
             (7, 0),
-            "Position 0 is slot 0 of the first block. Return two numbers: the physical block, then the slot.",
+            "Position 0 is slot 0 of the first block, and the table says that this is block 7. Return two "
+            "numbers: the physical block, then the slot.",
         ),
         Case(
             {"position": 3, "block_table": TABLE, "block_size": 4},

@@ -130,21 +130,34 @@ def complaints(b: int, h: int, found: Tensor, expected: Tensor) -> Iterator[str]
         if found[mark] == 0:
             yield (
                 f"every token of the text takes part: {who}: token {token} ({place_of(mark)}) has weight 0, "
-                f"expected {expected[mark]:.3f}. A text of {len(held)} tokens has the positions 0 to "
-                f"{len(held) - 1}. A block is [H, block_size, D]: its heads come before its slots."
+                f"expected {expected[mark]:.3f}. {why_missing(found, expected, len(held))}"
             )
-    if abs(found.sum() - 1) > TOLERANCE or found.min() < 0:
+    if found.min() < 0:
         yield (
-            f"weights are a softmax, none is below 0 and they add up to 1: {who}: they add up to "
-            f"{found.sum():.3f}, and the least is {found.min():.3f}. Divide by the sum over this request's "
-            "tokens. What is masked has the score -inf before the softmax, so that it adds nothing to the "
-            "sum."
+            f"weights are a softmax, none is below 0: {who}: the least is {found.min():.3f}. Take exp() of "
+            "each score, and divide by their sum."
+        )
+    if abs(found.sum() - 1) > TOLERANCE:
+        yield (
+            f"weights are a softmax, they add up to 1: {who}: they add up to {found.sum():.3f}. Divide by "
+            "the sum over this request's tokens. What is masked has the score -inf before the softmax, so "
+            "that it adds nothing to the sum."
         )
     mark = int((found - expected).abs().argmax())
     token = "its own token" if mark == own else f"token {held.index(mark)} ({place_of(mark)})"
     yield (
         f"a weight is the softmax of query · key / √D: {who}: {token} has weight {found[mark]:.3f}, expected "
-        f"{expected[mark]:.3f}."
+        f"{expected[mark]:.3f}. Weight i is that of key i, and goes with value i."
+    )
+
+
+def why_missing(found: Tensor, expected: Tensor, num_tokens: int) -> str:
+    """Why tokens of a text have no weight: if the others' weights are in proportion, they were left out."""
+    left = expected.where(found != 0, 0)
+    if (found - left / left.sum()).abs().max() <= TOLERANCE:
+        return f"A text of {num_tokens} tokens has the positions 0 to {num_tokens - 1}: none may be cut off."
+    return (
+        "The others' weights are wrong, too. A block is [H, block_size, D]: its heads come before its slots."
     )
 
 

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 BLOCK_SIZE, NUM_BLOCKS = 4, 7
-# By request: its blocks, and its tokens in the cache. Nobody holds blocks 2 and 6.
+# By request: its blocks, and its tokens in the cache. Nobody holds blocks 2 and 6. The longest text ends
+# within a block, so that its length is not the number of columns; the shortest fills its block.
 TABLES = ((3, 5), (4, 1), (0,))
-CONTEXT_LENS = (6, 8, 3)
+CONTEXT_LENS = (6, 7, 4)
 ROW_LENGTH = 3  # of the block table; a row is padded with 0, which is request 2's block
 NUM_HEADS, HEAD_DIM = 2, 32
 NUM_SLOTS = NUM_BLOCKS * BLOCK_SIZE

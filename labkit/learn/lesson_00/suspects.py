@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from labkit.learn.lesson_00.pieces import paged_attention
+from labkit.learn.lesson_00.pieces import Weights, paged_attention
 from labkit.learn.lesson_00.probe import Probe
 
 
@@ -22,11 +22,27 @@ def by_hand(probe: Probe) -> Tensor:
     return paged_attention()(**vars(probe))
 
 
-def over_root_of_length(probe: Probe) -> Tensor:
-    """The attention whose scores are divided by the root of the number of tokens."""
-    return paged_attention(weights=lambda query, keys: (keys @ query / len(keys) ** 0.5).softmax(0))(
-        **vars(probe)
-    )
+def with_weights(probe: Probe, weights: Weights) -> Tensor:
+    """The attention whose weights these are."""
+    return paged_attention(weights=weights)(**vars(probe))
+
+
+def over_root_of_length(query: Tensor, keys: Tensor) -> Tensor:
+    """Weights [T] whose scores are divided by the root of the number of tokens."""
+    return (keys @ query / len(keys) ** 0.5).softmax(0)
+
+
+def without_exp(query: Tensor, keys: Tensor) -> Tensor:
+    """Weights [T] that are scores divided by their sum."""
+    scores = keys @ query
+    return scores / scores.sum()
+
+
+def without_exp_below_the_largest(query: Tensor, keys: Tensor) -> Tensor:
+    """The same, of what is left when the largest score is subtracted."""
+    scores = keys @ query
+    below = scores - scores.max()
+    return below / below.sum()
 
 
 def scaled(probe: Probe, factor: float) -> Tensor:
@@ -41,6 +57,7 @@ def of_one_head(probe: Probe, *names: str) -> Tensor:
 
 
 SCALE = "a score is query · key / √D: "
+SOFTMAX = "weights are a softmax: exp() was forgotten. "
 OWN = "the new token has a key and a value of its own: "
 SUSPECTS = (
     Suspect(
@@ -53,12 +70,24 @@ SUSPECTS = (
     ),
     Suspect(
         SCALE + "the scores were divided by the root of the number of tokens. D is the size of a head, {D}.",
-        over_root_of_length,
+        lambda probe: with_weights(probe, over_root_of_length),
+    ),
+    Suspect(
+        SCALE + "the scores were multiplied by √D, not divided. D is the size of a head, {D} here.",
+        lambda probe: scaled(probe, probe.query.shape[2]),
     ),
     Suspect(
         SCALE
         + "all tokens of a text have the same weight. How well its key fits the query decides a weight.",
         lambda probe: scaled(probe, 0),
+    ),
+    Suspect(
+        SOFTMAX + "The scores were divided by their sum: take exp() of each first.",
+        lambda probe: with_weights(probe, without_exp),
+    ),
+    Suspect(
+        SOFTMAX + "When the largest score is subtracted, take exp() of each, and then divide by the sum.",
+        lambda probe: with_weights(probe, without_exp_below_the_largest),
     ),
     Suspect(
         "values are added up: keys were. A key decides how much its token counts; its value is added.",

@@ -13,6 +13,7 @@ from labkit.learn import not_attempted
 from labkit.learn.gates.gate import Gate
 from labkit.learn.lesson_00.gate import GATE
 from labkit.learn.lesson_00.pieces import contiguous_gather, gather, paged_attention, weights
+from labkit.learn.lesson_00.suspects import without_exp, without_exp_below_the_largest
 
 pytestmark = pytest.mark.slow
 
@@ -82,6 +83,19 @@ class WithoutAMask(AtOnce):
         return torch.ones(len(context_lens), num_columns, dtype=torch.bool, device=context_lens.device)
 
 
+class FirstLengthForAll(AtOnce):
+    def visible(self, num_columns, context_lens):
+        return super().visible(num_columns, context_lens[:1].expand_as(context_lens))
+
+
+class LastByTheLongest(AtOnce):
+    """Looks for the new token behind the longest text, and not behind its last block."""
+
+    def visible(self, num_columns, context_lens):
+        columns = torch.arange(num_columns, device=context_lens.device)
+        return (columns < context_lens[:, None]) | (columns == context_lens.max())
+
+
 class ZerosInTheSoftmax(AtOnce):
     def masked(self, scores, visible):
         return scores * visible[:, None]
@@ -118,6 +132,11 @@ class DividedByD(AtOnce):
 class ScaledTwiceAsMuch(AtOnce):
     def scores(self, query, keys):
         return 2 * super().scores(query, keys)
+
+
+class MultipliedByTheRoot(AtOnce):
+    def scores(self, query, keys):
+        return super().scores(query, keys) * query.shape[2]
 
 
 class PlaceForBlock(AtOnce):
@@ -245,22 +264,33 @@ TOKENS_FIRST = paged_attention(gather=lambda *args: gather(*args).transpose(0, 1
 ALL_BLOCKS = paged_attention(
     gather=lambda cache, row, num_tokens: gather(cache, row, -(-num_tokens // 4) * 4)
 )
+WITHOUT_EXP = paged_attention(weights=without_exp)
+BELOW_THE_LARGEST = paged_attention(weights=without_exp_below_the_largest)
+ROLLED = paged_attention(weights=lambda query, keys: weights(query, keys).roll(1))
 OVER_LENGTH = paged_attention(weights=lambda query, keys: (keys @ query / len(keys) ** 0.5).softmax(0))
 WEIGHT_PER_NUMBER = paged_attention(weights=lambda query, keys: (keys * query).softmax(0))
 WRONG = {
     MissesItsOwnToken(): r"the new token sees itself: request 0, head 0: its own token has weight 0, exp",
     OneSlotTooMany(): r"a text ends at its context length: request 0, head 0: slot 2 of block 5, which "
     r"holds no token, has weight 0\.\d+, expected 0\. Request 0 has 6 tokens in the cache, positions 0 to 5",
-    OneSlotTooFew(): r"every token of the text takes part: request 0, head 0: token 5 \(slot 1 of block 5\)",
+    OneSlotTooFew(): r"every token of the text takes part: request 0, head 0: token 5 \(slot 1 of block 5\) "
+    r"has weight 0, expected 0\.\d+\. A text of 6 tokens has the positions 0 to 5: none may be cut off\.$",
+    FirstLengthForAll(): r"request 1, head 0: token 6 \(slot 2 of block 1\) has weight 0, .* be cut off\.$",
+    LastByTheLongest(): r"a text ends at its context length: request 0, head 0: slot 3 of block 5, which",
     WithoutAMask(): r"a text ends at its context length: request 0, head 0: slot 2 of block 5",
     LongestAlone(): r"a text ends at its context length: request 0, head 0: slot 2 of block 5",
-    ZerosInTheSoftmax(): r"weights are a softmax, .* add up to 0\.\d+, and .* score -inf before the softmax",
-    MaskedAfterTheSoftmax(): r"weights are a softmax, .* they add up to 0\.\d+, and",
-    SoftmaxOverHeads(): r"weights are a softmax, .* they add up to \d\.\d+, and",
-    WithoutASoftmax(): r"weights are a softmax, .* and the least is -\d\.\d+",
+    ZerosInTheSoftmax(): r"weights are a softmax, .* add up to 0\.\d+\. .* score -inf before the softmax",
+    MaskedAfterTheSoftmax(): r"weights are a softmax, .* they add up to 0\.\d+\. Divide",
+    SoftmaxOverHeads(): r"weights are a softmax, .* they add up to \d\.\d+\. Divide",
+    WithoutASoftmax(): r"softmax, none is below 0: request 0, head 0: the least is -\d\.\d+\. Take exp",
+    WITHOUT_EXP: r"weights are a softmax: exp\(\) was forgotten\. The scores were divided by their sum",
+    BELOW_THE_LARGEST: r"softmax: exp\(\) was forgotten\. When the largest score is subtracted, take exp",
+    MultipliedByTheRoot(): r"a score is .*: the scores were multiplied by √D, not divided\. D is .*, 32 here",
     ScaleForgotten(): r"a score is query · key / √D: the scores were not divided by √D\. D is .*, 32 here",
     DividedByD(): r"a score is query · key / √D: the scores were divided by D, which is 32 here",
-    ScaledTwiceAsMuch(): r"a weight is the softmax of query · key / √D: request 0, head 0: .* has weight 0\.",
+    ScaledTwiceAsMuch(): r"a weight is the softmax of query · key / √D: request 0, head 0: .* weight 0\.\d+, "
+    r"expected 0\.\d+\. Weight i is that of key i, and goes with value i\.$",
+    ROLLED: r"a weight is the softmax of .* goes with value i\.$",
     EQUAL: r"a score is query · key / √D: all tokens of a text have the same weight",
     PlaceForBlock(): r"row of the table names: request 0, head 0: slot 0 of block 0, which holds token 0 "
     r"of request 2, has weight 0\.\d+, expected 0\. Row 0 of the table begins with \[3, 5\]",
@@ -268,7 +298,8 @@ WRONG = {
     FirstRowForAll(): r"table names: request 1, head 0: slot 0 of block 3, which holds token 0 of request 0",
     RowsReversed(): r"table names: request 0, head 0: slot 0 of block 0, which holds token 0 of request 2",
     SortedTable(): r"table names: request 0, head 0: slot 0 of block 0, which holds",
-    BlocksAsTheyLie(): r"token 4 \(slot 0 of block 5\) has weight 0, .* A block is \[H, block_size, D\]",
+    BlocksAsTheyLie(): r"token 4 \(slot 0 of block 5\) has weight 0, .* others' weights are wrong, too\. "
+    r"A block is \[H, block_size, D\]",
     NanOfEmptySlots(): r"a slot without a token may hold anything: request 0, head 0: with NaN in the empty",
     WithoutTheLargest(): r"large scores are right, too: .* the largest weight is nan, expected \d\.\d+\. exp",
     KeysAddedUp(): r"values are added up: keys were\.",
