@@ -1,4 +1,4 @@
-"""The project's own files: layout, environments, Makefile, CI, stored notebooks."""
+"""The project's own files: layout, Makefile, CI, stored notebooks."""
 
 import json
 import os
@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from packaging.requirements import Requirement
 
 from labkit.paths import ROOT
 
 TOP_LEVEL = {
     *("README.md", "CONTRIBUTING.md", "GLOSSARY.md", "LICENSE", "CITATION.cff", "Makefile"),
-    *("environment.yml", "pyproject.toml", ".ci", ".github", ".gitignore", ".pre-commit-config.yaml"),
+    *("environment.yml", "pyproject.toml", ".binder", ".ci", ".github", ".gitignore", ".pre-commit-config.yaml"),
     *("notebooks", "labkit", "data", "tests"),
 }
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
@@ -28,8 +27,6 @@ CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 def read_yaml(name: str) -> dict:
     return yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
 
-
-ENVIRONMENT = read_yaml("environment.yml")["dependencies"]
 
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
@@ -109,30 +106,6 @@ def test_every_goal_that_contributing_names_is_one(tmp_path):
 def test_contributing_links_to_headings_of_its_own(anchor):
     headings = re.findall(r"^#+ (.*)$", CONTRIBUTING, re.MULTILINE)
     assert anchor in [heading.lower().replace(" ", "-") for heading in headings]
-
-
-# --- requirements --------------------------------------------------------------------------------------
-
-
-def by_name(requirements: list[str]) -> dict[str, Requirement]:
-    parsed = {requirement.name: requirement for requirement in map(Requirement, requirements)}
-    assert len(parsed) == len(requirements), "a requirement is listed twice"
-    return parsed
-
-
-def test_environment_asks_for_what_pyproject_asks_for():
-    (from_pip,) = [entry["pip"] for entry in ENVIRONMENT if isinstance(entry, dict)]
-    *requirements, labkit = from_pip
-    assert labkit == "-e ."
-    # Requirements are equal if name, bounds and marker are, however they are spelled.
-    assert by_name(requirements) == by_name(
-        PROJECT["dependencies"] + PROJECT["optional-dependencies"]["test"]
-    )
-
-
-def test_environment_leaves_only_python_and_pip_to_conda():
-    from_conda = [entry for entry in ENVIRONMENT if isinstance(entry, str)]
-    assert from_conda == [f"python{PROJECT['requires-python']}", "pip"]
 
 
 # --- the Makefile --------------------------------------------------------------------------------------
