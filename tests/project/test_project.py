@@ -15,7 +15,15 @@ from labkit.paths import ROOT
 
 TOP_LEVEL = {
     *("README.md", "CONTRIBUTING.md", "GLOSSARY.md", "LICENSE", "CITATION.cff", "Makefile"),
-    *("environment.yml", "pyproject.toml", ".ci", ".github", ".gitignore", ".pre-commit-config.yaml"),
+    *(
+        "environment.yml",
+        "pyproject.toml",
+        ".binder",
+        ".ci",
+        ".github",
+        ".gitignore",
+        ".pre-commit-config.yaml",
+    ),
     *("notebooks", "labkit", "data", "tests"),
 }
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))

@@ -1,4 +1,4 @@
-"""What the project needs is declared, in pyproject.toml and in environment.yml alike."""
+"""What the project needs is declared in pyproject.toml."""
 
 import ast
 import sys
@@ -6,14 +6,12 @@ import tomllib
 from importlib.metadata import packages_distributions
 
 import pytest
-import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from labkit.paths import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-ENVIRONMENT = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))["dependencies"]
 
 WHERE_INSTALLED = {"vllm"}  # measured beside labkit where somebody has it
 # What a command line starts, and no line of code imports; and what `labkit.doctor` imports by its name.
@@ -72,19 +70,6 @@ def test_what_the_tests_import_is_declared():
 def test_what_is_declared_is_imported_or_started():
     assert set(RUNTIME) <= packages_of("labkit") | STARTED
     assert set(TEST) <= packages_of("tests") | STARTED
-
-
-def test_environment_asks_for_what_pyproject_asks_for():
-    (from_pip,) = [entry["pip"] for entry in ENVIRONMENT if isinstance(entry, dict)]
-    *requirements, labkit = from_pip
-    assert labkit == "-e ."
-    # Requirements are equal if name, bounds and marker are, however they are spelled.
-    assert by_name(requirements) == RUNTIME | TEST
-
-
-def test_environment_leaves_only_python_and_pip_to_conda():
-    from_conda = [entry for entry in ENVIRONMENT if isinstance(entry, str)]
-    assert from_conda == [f"python{PROJECT['requires-python']}", "pip"]
 
 
 def test_a_requirement_has_bounds_on_both_sides():

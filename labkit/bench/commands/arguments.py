@@ -111,7 +111,10 @@ def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
         "says, with random prompts where their lengths differ (default: %(default)s)",
     )
     add(
-        "--rate", type=rate, metavar="R", help="arrivals per second (default: none; --load arrivals needs it)"
+        "--rate",
+        type=rate,
+        metavar="R",
+        help="arrivals per second, which --load arrivals needs (default: none)",
     )
     add("--pretok", action="store_true", help="tokenize the prompts before the clock starts")
     add_count_argument(parser, "--num-requests", 16, "requests")
