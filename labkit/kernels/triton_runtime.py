@@ -7,10 +7,10 @@ tensors. Where Triton cannot be had, kernel files still import: see `AbsentTrito
 """
 
 import functools
-import importlib.metadata
 import os
 import sys
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from labkit.errors import LabkitError
@@ -58,31 +58,25 @@ def has_cuda_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def can_interpret(triton_version: str, numpy_version: str) -> bool:
-    """Whether Triton's interpreter runs with this NumPy. Before 3.7 a loop up to a loaded number, such as
-    attention's over the context, fails with NumPy 2.4 and newer (Triton's issue 9171)."""
+def mend_loops(interpreter: ModuleType) -> None:
+    """Let Triton's interpreter, `triton.runtime.interpreter`, loop up to a number that a kernel was given or
+    has loaded. Such a number is an array of one, of which NumPy 2.4 and newer make no int, and Triton before
+    3.7 asks for one (its issue 9171)."""
+    patch_tensor = interpreter._patch_lang_tensor
 
-    def major_minor(version: str) -> tuple[int, ...]:
-        return tuple(int(part) for part in version.split(".")[:2])
+    def patch_lang_tensor(tensor: type, scope: Any) -> None:
+        patch_tensor(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
-    return major_minor(triton_version) >= (3, 7) or major_minor(numpy_version) < (2, 4)
+    interpreter._patch_lang_tensor = patch_lang_tensor
 
 
-def status_of(
-    import_error: Exception | None, has_gpu: bool, interpreted: bool, interprets: bool = True
-) -> TritonStatus:
-    """The rule behind `triton_status`. interpreted: Triton was imported with its interpreter on;
-    interprets: the interpreter works here, as `can_interpret` says."""
+def status_of(import_error: Exception | None, has_gpu: bool, interpreted: bool) -> TritonStatus:
+    """The rule behind `triton_status`. interpreted: Triton was imported with its interpreter on."""
     if isinstance(import_error, ModuleNotFoundError) and import_error.name == "triton":
         return TritonStatus("off", "Triton is not installed")
     if import_error is not None:
         return TritonStatus("off", f"Triton does not import: {type(import_error).__name__}: {import_error}")
-    if interpreted and not interprets:
-        return TritonStatus(
-            "off",
-            "this Triton's interpreter does not work with this NumPy: install Triton 3.7 or newer, or NumPy "
-            "older than 2.4",
-        )
     if interpreted and has_gpu:
         return TritonStatus("interpreter", "TRITON_INTERPRET is set, though there is a CUDA GPU")
     if interpreted:
@@ -106,15 +100,18 @@ try:
     import triton
     import triton.language as tl
 
+    if triton.__version__.startswith("3.6."):
+        from triton.runtime import interpreter
+
+        mend_loops(interpreter)  # on a GPU, too: `labkit.watch.record_accesses` interprets there
     IMPORT_ERROR = None
     INTERPRETED = not isinstance(tl.sum, triton.JITFunction)
-    INTERPRETS = can_interpret(triton.__version__, importlib.metadata.version("numpy"))
 except Exception as error:  # missing or broken: either way the lessons go on in plain PyTorch
     triton = tl = AbsentTriton()
     IMPORT_ERROR = error
-    INTERPRETED = INTERPRETS = False
+    INTERPRETED = False
 
-STATUS = status_of(IMPORT_ERROR, HAS_CUDA_GPU, INTERPRETED, INTERPRETS)
+STATUS = status_of(IMPORT_ERROR, HAS_CUDA_GPU, INTERPRETED)
 
 
 def triton_status() -> TritonStatus:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,70 +12,16 @@ from labkit.learn.answers import one_line
 from labkit.learn.exercise import BrokenContract, Unattempted
 from labkit.learn.gates.gate import Build, Trial, raised, small_model
 from labkit.learn.gates.kernel_hints import kernel_hint
+from labkit.learn.gates.write_cases import BLOCK_SIZE, CASES, FAR_CASES, NUM_BLOCKS, PAIRS, Case
 from labkit.watch.accesses import WRITE, KernelRun, Stray, record_accesses
 from labkit.watch.operators import OperatorMode, tensors_of
 
-NUM_LAYERS, NUM_BLOCKS, BLOCK_SIZE = 3, 6, 4
+NUM_LAYERS = 3
 LAYER = 1  # that is written; whatever runs over its end is seen in the next one
 SLACK = 256  # numbers behind the last key, so that a load without a mask meets memory of ours
 INDEX_TENSORS = {"full_batch": 1, "identity_pos": 2}  # that a path needs
 
 PathOf = Callable[[bool, bool], str]  # (whether the whole batch is written, whether all are at one position)
-
-
-class Case(NamedTuple):
-    """A write: which of B requests, with how many heads of which size, to which slots of which blocks."""
-
-    batch_size: int
-    num_heads: int
-    head_dim: int
-    batch_idx: tuple[int, ...]
-    block_idx: tuple[int, ...]
-    pos: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return (
-            f"with requests {list(self.batch_idx)} of a batch of {self.batch_size} (heads: {self.num_heads} "
-            f"of {self.head_dim}) to slots {list(self.pos)} of blocks {list(self.block_idx)}"
-        )
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether every request of the batch is written."""
-        return len(self.batch_idx) == self.batch_size
-
-    @property
-    def indices(self) -> tuple[Sequence[int], list[int], list[int]]:
-        """What `write` is given, as the block manager gives it."""
-        batch_idx = range(self.batch_size) if self.is_whole else list(self.batch_idx)
-        return batch_idx, list(self.block_idx), list(self.pos)
-
-
-CASES = (
-    Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (2, 2, 2)),
-    Case(1, 2, 16, (0,), (3,), (0,)),
-    Case(2, 2, 16, (0, 1), (1, 0), (3, 1)),
-    Case(3, 2, 16, (0, 1, 2), (5, 1, 2), (2, 0, 2)),  # the first and the last are at one position
-    Case(4, 2, 16, (0, 1, 2, 3), (3, 1, 2, 0), (1, 1, 1, 0)),
-    Case(4, 2, 16, (0, 2, 3), (5, 0, 2), (1, 1, 1)),
-    Case(4, 2, 16, (1, 3), (5, 0), (3, 0)),
-    Case(3, 3, 20, (0, 1, 2), (2, 1, 0), (3, 3, 3)),  # heads of no power of 2
-    Case(3, 3, 20, (0, 1, 2), (2, 1, 0), (1, 0, 2)),
-    Case(3, 3, 20, (0, 2), (5, 1), (1, 0)),
-    Case(3, 3, 20, (1, 2), (5, 1), (2, 2)),
-    Case(2, 1, 80, (0, 1), (0, 5), (1, 1)),
-    Case(2, 1, 80, (0, 1), (0, 5), (1, 2)),
-    Case(2, 1, 192, (0, 1), (0, 5), (0, 0)),  # more than a program may want to move at a time
-)
-
-PAIRS = (  # writes of one part, one after the other
-    (Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (2, 0, 1)), Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (3, 1, 2))),
-    (Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (2, 0, 1)), Case(3, 2, 16, (0, 1, 2), (5, 1, 2), (2, 0, 1))),
-    (Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (2, 0, 1)), Case(3, 2, 16, (0, 1, 2), (4, 3, 2), (2, 0, 1))),
-    (Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (2, 0, 1)), Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (2, 3, 1))),
-    (Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (1, 1, 1)), Case(3, 2, 16, (0, 1, 2), (4, 3, 2), (1, 1, 1))),
-    (Case(4, 2, 16, (0, 2), (4, 1), (1, 2)), Case(4, 2, 16, (1, 2), (4, 1), (1, 2))),
-)
 
 
 def right_slots(path_of: PathOf) -> Trial:
@@ -116,7 +61,8 @@ def right_again(path_of: PathOf) -> Trial:
             except BrokenContract as broken:
                 raise BrokenContract(
                     "a write goes by its own lists, and by none that was kept of another: after a write to "
-                    f"slots {list(first.pos)} of blocks {list(first.block_idx)}, {broken}"
+                    f"slots {list(first.pos)} of blocks {list(first.block_idx)}, "
+                    f"{str(broken).removesuffix(ENTRIES)}{KEPT}"
                 ) from broken
 
     return trial
@@ -151,28 +97,30 @@ def _try(
             ) from error
     strays = [(run, stray) for run in runs for stray in run.strays()]
     for run, stray in strays:
-        if stray.kind == WRITE:  # which explains what is not in its slot
+        if stray.kind == WRITE or _is_index(run, stray):  # which explains what is not in its slot
             raise _told(run, stray, case)
-    other_path = "" if path == expected_path else _other_path(path, expected_path)
+    other_path = "" if path == expected_path else _other_path(case, path, expected_path)
     _compare("key", k_cache, before[0], key_new, case, other_path)
     _compare("value", v_cache, before[1], value_new, case, other_path)
     for run, stray in strays:
         raise _told(run, stray, case)
     if other_path:
-        raise BrokenContract(f"the path is told: {case}, {other_path}")
+        raise BrokenContract(f"the path is told: {other_path} Tried {case}.")
 
 
-def _other_path(path: object, expected: str) -> str:
-    return f"`write` returned {one_line(repr(path))}, expected {expected!r}. {HINTS[expected]}"
+def _other_path(case: Case, path: object, expected: str) -> str:
+    name = "Return the path's name. " if path is None else ""
+    returned = f"`write` returned {one_line(repr(path))}, expected {expected!r}"
+    return f"{case.kind}, and {returned}. {name}{HINTS[expected]}"
 
 
 PART = "Here a part of the batch is written: it has more rows than the lists have entries."
 HINTS = {
-    "full_batch": "Where the whole batch is written to one slot, blocks alone differ: batch_idx is 0, 1, "
-    "2, … (a `range`, which equals no list), and the slot is a number.",
-    "identity_pos": "Where the whole batch is written, batch_idx is 0, 1, 2, … and need not be sent; "
-    "slots differ.",
-    "generic": "Here the kernel needs the rows of the batch, the blocks and the slots.",
+    "full_batch": "There, blocks alone differ: batch_idx is 0, 1, 2, … (a `range`, which equals no list), "
+    "and the slot is a number.",
+    "identity_pos": "There, blocks and slots differ: batch_idx is 0, 1, 2, … (a `range`, which equals no "
+    "list) and need not be sent.",
+    "generic": "There, the kernel needs the rows of the batch, the blocks and the slots.",
 }
 
 
@@ -212,13 +160,15 @@ def _compare(noun: str, pool: Tensor, before: Tensor, new: Tensor, case: Case, o
             f"no slot is touched but those that are named: {case}, the {noun} in {at}, was {was:.3f} and is "
             f"{there:.3f} now, expected no change. {why}"
         )
-    untouched = " (nothing was written)" if there == was else ""
+    is_untouched = there == was
+    found = " (nothing was written)" if is_untouched else _whose(new, there)
     elsewhere = ((pool == wanted) & (before != wanted)).nonzero().tolist()
     went = f" (it went to {_place(elsewhere[0])})" if elsewhere else ""
     raise BrokenContract(
         f"each named request's {noun} is in its slot: {case}, the {noun} of request {owner} in {at}, is "
-        f"{there:.3f}{untouched}, expected {wanted:.3f}{went}. "
-        + (other_path or (EVERY_HEAD if head and untouched else ENTRIES))
+        f"{there:.3f}{found}, expected {wanted:.3f}{went}. "
+        + (f"The path is wrong, too: {other_path}" if other_path else "")
+        + ("" if other_path else EVERY_HEAD if head and is_untouched else ENTRIES)
     )
 
 
@@ -229,7 +179,14 @@ MASK = (
 ENTRIES = (
     "The i-th of batch_idx, block_idx and pos belong together; keys and values have strides of their own."
 )
+KEPT = "A kept tensor is handed out for a list that equals its own, and for no other."
 EVERY_HEAD = "Every head is written: by a program of its own, or by one that goes over all of them."
+
+
+def _whose(new: Tensor, number: float) -> str:
+    """Whose number of the new ones [B, H, D] was found, in brackets; empty if it is none of theirs."""
+    places = (new == number).nonzero().tolist()
+    return " (that of request {}, head {}, number {})".format(*places[0]) if places else ""
 
 
 def _place(index: Sequence[int]) -> str:
@@ -238,15 +195,25 @@ def _place(index: Sequence[int]) -> str:
     return f"{where}slot {slot} of block {block}, head {head}, number {d}"
 
 
+def _is_index(run: KernelRun, stray: Stray) -> bool:
+    return len(run.layouts[stray.tensor].shape) == 1
+
+
 def _told(run: KernelRun, stray: Stray, case: Case) -> BrokenContract:
     """An access that met no element of its tensor, as a sentence."""
     tensor = f"{stray.tensor}, {list(run.layouts[stray.tensor].shape)}"
     return BrokenContract(
         f"a kernel touches the elements of its tensors and nothing else: {case}, program {stray.program} of "
         f"{run.kernel} {stray.kind}s {stray.offset:,} numbers from the first of {tensor}, where no element "
-        f"of it is; the grid is {run.grid}. A mask stops the lanes past a head's end, of a load as of a "
-        "store; and each index goes with its own stride."
+        f"of it is; the grid is {run.grid}. {ONE_EACH if _is_index(run, stray) else LANES}"
     )
+
+
+ONE_EACH = "The grid's first axis has a program for each entry of an index tensor, and no more."
+LANES = (
+    "A mask stops the lanes past a head's end, of a load as of a store; and each index goes with its own "
+    "stride."
+)
 
 
 # --- what is sent ---------------------------------------------------------------------------------------
@@ -285,12 +252,6 @@ class IndexTensors(OperatorMode):
 
 
 # --- far away -------------------------------------------------------------------------------------------
-
-FAR_CASES = (
-    Case(1, 2, 64, (0,), (2**18,), (5,)),
-    Case(2, 2, 64, (0, 1), (2**18, 1), (5, 0)),
-    Case(3, 2, 64, (1,), (2**18,), (5,)),
-)
 
 
 @torch.inference_mode()

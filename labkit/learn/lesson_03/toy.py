@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 
 import torch
+from torch._ops import OpOverload
 
 from labkit.engine.parts import Part
 from labkit.kernels import kv_append_triton, kv_append_triton_full_batch
 from labkit.kvcache import FullBatchWrite
 from labkit.learn.gates.gate import raised
 from labkit.watch import KernelRun, record_accesses
+from labkit.watch.operators import OperatorMode
 
 N, H, BLOCK_SIZE, D = 5, 2, 4, 6  # blocks, heads, slots, numbers in a head
 BLOCKS = (3, 0, 2)  # of the three requests
@@ -41,13 +43,29 @@ def runs_of(part: Part, slots: Sequence[int], device: torch.device | str = "cpu"
 
 
 def launched(part: Part, slots: Sequence[int], device: torch.device | str = "cpu") -> str:
-    """How many kernels, of how many programs, a part launches for the toy's write."""
+    """How many kernels, of how many programs, a part launches for the toy's write, and whether a plain twin
+    wrote beside them."""
     try:
-        runs = runs_of(part, slots, device)
+        with _IndexedAssignments() as plain:
+            runs = runs_of(part, slots, device)
     except Exception as error:  # whatever the reader's code raises
         return f"kernels launched for the toy's write: not counted, because it {raised(error)}"
     grids = " and ".join(f"{len(run.programs)} programs, grid {run.grid}" for run in runs)
-    return f"kernels launched for the toy's write: {len(runs)}" + (f" ({grids})" if runs else "")
+    told = f"kernels launched for the toy's write: {len(runs)}" + (f" ({grids})" if runs else "")
+    too = "; the plain twin wrote, too: leave the call of `super()` out"
+    return told + (too if runs and plain.count else "")
+
+
+class _IndexedAssignments(OperatorMode):
+    """Counts indexed assignments, which is how a plain twin writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def on_operator(self, func: OpOverload, args: tuple, kwargs: dict, out: object) -> None:
+        """Count an indexed assignment."""
+        self.count += func is torch.ops.aten.index_put_.default
 
 
 def drawn(run: KernelRun) -> dict[str, tuple[str, ...]]:

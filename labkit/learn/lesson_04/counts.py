@@ -6,6 +6,7 @@ import pandas as pd
 
 from labkit.bench.cost_cards import count_operators
 from labkit.engine import InferenceEngine
+from labkit.learn.gates.gate import raised
 from labkit.results import CostCardRecord, counts_table
 from labkit.watch import steady_decode, steady_prompts
 
@@ -13,9 +14,13 @@ PROMPTS = (8, (20, 23))  # requests, and the lengths of their prompts in turn
 
 
 def index_tensors_of(engine: InferenceEngine) -> str:
-    """How many index tensors a steady decode step of PROMPTS makes on this engine, as a sentence."""
-    with steady_decode(engine, steady_prompts(*PROMPTS)):
-        _, count = count_operators(engine)
+    """How many index tensors a steady decode step of PROMPTS makes on this engine, as a sentence; also why
+    they were not counted."""
+    try:
+        with steady_decode(engine, steady_prompts(*PROMPTS)):
+            _, count = count_operators(engine)
+    except Exception as error:  # whatever the reader's code raises
+        return f"index tensors in a step: not counted, because the engine {raised(error)}"
     return f"index tensors in a step: {count}"
 
 

@@ -253,7 +253,7 @@ class Unwritten(Kernels):
 
 IN_ITS_SLOT = "each named request's key is in its slot: with requests "
 NO_OTHER = "no slot is touched but those that are named: with requests "
-PATH = "the path is told: with requests "
+PATH = "the path is told: (the whole batch goes to |a part of the batch is )"
 WRONG = {
     WithoutMask: NO_OTHER
     + r"\[0, 1, 2\] of a batch of 3 \(heads: 3 of 20\) .* expected no change. Past a head's",
@@ -285,8 +285,7 @@ WRONG = {
     + r".* head 1, number 0 of 16, is .* \(nothing was written\), .* Every head is written",
     GenericReadsByBatchNotByRow: IN_ITS_SLOT
     + r"\[0, 2, 3\] of a batch of 4 .* the key of request [23] in slot 1",
-    OtherName: PATH
-    + r".* `write` returned 'full', expected 'full_batch'\. Where the whole batch is written to one slot",
+    OtherName: PATH + r".* `write` returned 'full', expected 'full_batch'\. There, blocks alone differ",
     NoName: PATH + r".* `write` returned None, expected 'full_batch'",
     IndicesForAll: r"no index is sent that the path does not need: .* 2 index tensors were made, .* most 1",
     NeverFullBatch: PATH + r".* `write` returned 'generic', expected 'full_batch'",

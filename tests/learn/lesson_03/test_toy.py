@@ -29,6 +29,18 @@ def test_values_are_not_drawn_and_dimensions_have_names():
     }
 
 
+def test_a_plain_twin_beside_a_kernel_is_told():
+    class Both(TritonWrite):
+        def write(self, *arguments):
+            FullBatchWrite.write(FullBatchWrite(self._device), *arguments)
+            return super().write(*arguments)
+
+    assert launched(Both, (1, 1, 1)) == (
+        "kernels launched for the toy's write: 1 (6 programs, grid (3, 2, 1)); the plain twin wrote, too: "
+        "leave the call of `super()` out"
+    )
+
+
 def test_what_launches_nothing_and_what_raises_is_told():
     class Raises(FullBatchWrite):
         def write(self, *arguments):

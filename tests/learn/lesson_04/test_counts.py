@@ -14,6 +14,17 @@ def test_a_steps_index_tensors_are_counted(part, count):
     assert not engine.has_work
 
 
+def test_what_raises_is_not_counted_and_says_why():
+    class Raises(FullBatchWrite):
+        def write(self, *arguments):
+            raise TypeError("blocks is a list")
+
+    told = index_tensors_of(lab.start("04").build(kv_write=Raises))
+    assert told.startswith(
+        "index tensors in a step: not counted, because the engine raised TypeError: blocks is a list, at "
+    )
+
+
 def test_recorded_counts_pick_model_lengths_and_rungs():
     record = results.load("cost_cards_h100")
     table = recorded_counts(record, ["03", "04"], "random:gpt2", (20, 23), 128)

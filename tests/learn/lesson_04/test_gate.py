@@ -130,13 +130,27 @@ class FirstTwoPositions(ThreeWays):
         return len(batch_idx) == batch_size > 1 and pos[0] != pos[1]
 
 
-class NoName(ThreeWays):
+class FallsThrough(ThreeWays):
     """Writes, and then lets the rung below write and answer."""
 
     def write(self, k_cache_layer, v_cache_layer, key_new, value_new, batch_idx, block_idx, pos):
         super().write(k_cache_layer, v_cache_layer, key_new, value_new, batch_idx, block_idx, pos)
         to = k_cache_layer, v_cache_layer, key_new, value_new
         return FullBatchWrite.write(self, *to, batch_idx, block_idx, pos)
+
+
+class NoName(ThreeWays):
+    """Does not hand on what the path is called."""
+
+    def write(self, *arguments):
+        super().write(*arguments)
+
+
+class PrefixTakenForAll(ThreeWays):
+    """Asks whether the rows are 0, 1, 2, …, and not whether these are all."""
+
+    def takes_identity(self, batch_idx, pos, batch_size):
+        return list(batch_idx) == list(range(len(batch_idx))) and len(set(pos)) > 1
 
 
 class ListsForTensors(ThreeWays):
@@ -182,6 +196,19 @@ class KeptByTheFirst(Keeps):
 class KeptBySum(Keeps):
     def key(self, name, numbers):
         return name, len(numbers), sum(numbers)
+
+
+class KeptByTheSameNumbers(Keeps):
+    """Forgets that the order of the numbers says which request they are for."""
+
+    def __init__(self, device):
+        super().__init__(device)
+        self.last = {}
+
+    def index(self, name, numbers):
+        if sorted(self.last.get(name, ())) != sorted(numbers):
+            self.last[name], self.kept[name] = numbers, self.tensor(numbers)
+        return self.kept[name]
 
 
 class SlotsKeptByBlocks(Keeps):
@@ -263,6 +290,16 @@ class KernelWithGridTurned(Kernel):
         return key.shape[1], key.shape[0]
 
 
+class KernelForEachBlock(Kernel):
+    def grid(self, key):
+        return 6, key.shape[1]
+
+
+class KernelOfHeadsInOnePlace(Kernel):
+    def strides(self, cache):
+        return {"stride_h": 0}
+
+
 class KernelOfOneHead(Kernel):
     def grid(self, key):
         return key.shape[0], 1
@@ -274,7 +311,8 @@ class Unwritten(ThreeWays):
 
 
 IN_ITS_SLOT = "each named request's key is in its slot: with requests "
-PATH = "the path is told: with requests "
+ONE_SLOT = "the path is told: the whole batch goes to one slot, and "
+OTHER_SLOTS = "the path is told: the whole batch goes to slots that differ, and "
 KEPT = (
     r"a write goes by its own lists, and by none that was kept of another: after a write to slots "
     r"\[2, 0, 1\] of blocks \[4, 1, 2\], each named request's key is in its slot: .* "
@@ -293,23 +331,30 @@ WRONG = {
     BlockAndSlotSwapped: IN_ITS_SLOT + DIFFERING + r"the key of request \d in slot \d",
     RowsByBlock: IN_ITS_SLOT
     + DIFFERING
-    + r"the key of request \d in slot \d .* The i-th of batch_idx, block",
+    + r"the key of request 1 in slot 1 .* \(that of request 0, head 0, number 0\), .* The i-th of batch_idx",
     ValuesForgotten: "each named request's value is in its slot: with requests " + DIFFERING,
     LastRowForgotten: IN_ITS_SLOT
     + DIFFERING
     + r"the key of request 1 in slot 1 of block 0, .* \(nothing was",
-    FullBatchAlwaysIdentity: PATH + r".* `write` returned 'identity_pos', expected 'full_batch'\. Where the",
-    OneRequestIsNoBatch: PATH + r"\[0\] of a batch of 1 .* returned 'identity_pos', expected 'full_batch'",
+    FullBatchAlwaysIdentity: ONE_SLOT
+    + r"`write` returned 'identity_pos', expected 'full_batch'\. There, blocks alone differ: .* Tried with",
+    OneRequestIsNoBatch: ONE_SLOT
+    + r"`write` returned 'identity_pos', expected 'full_batch'.* Tried with requests \[0\] of a batch of 1 ",
     IndexOfTheBatch: "no index is sent that the path does not need: with requests "
     + DIFFERING
     + "3 index tensors were made, expected at most 2 on the path 'identity_pos'.* batch_idx is 0, 1, 2, …",
-    AlwaysGeneric: PATH + r".* `write` returned 'generic', expected 'full_batch'",
-    FullBatchWrite: PATH
-    + DIFFERING
-    + "`write` returned 'generic', expected 'identity_pos'.* need not be sent",
-    IndexedWrite: PATH + r".* `write` returned 'indexed', expected 'full_batch'",
-    FirstTwoPositions: PATH + r"\[0, 1, 2, 3\] .* slots \[1, 1, 1, 0\] .* 'generic', expected 'identity_pos'",
-    NoName: PATH + DIFFERING + "`write` returned 'generic', expected 'identity_pos'",
+    AlwaysGeneric: ONE_SLOT + "`write` returned 'generic', expected 'full_batch'",
+    FullBatchWrite: OTHER_SLOTS
+    + "`write` returned 'generic', expected 'identity_pos'.* need not be sent.* Tried with requests "
+    + DIFFERING.removesuffix(", ")
+    + r"\.",
+    IndexedWrite: ONE_SLOT + "`write` returned 'indexed', expected 'full_batch'",
+    FirstTwoPositions: OTHER_SLOTS
+    + r".* 'generic', expected 'identity_pos'.* \[0, 1, 2, 3\] .* slots \[1, 1, 1, 0\]",
+    FallsThrough: OTHER_SLOTS + "`write` returned 'generic', expected 'identity_pos'",
+    NoName: ONE_SLOT + r"`write` returned None, expected 'full_batch'\. Return the path's name\. There",
+    PrefixTakenForAll: r"every write can be made: with requests \[0, 1\] of a batch of 4 .* ValueError: .* "
+    "a part of the batch is written",
     ListsForTensors: r"every write can be made: .* TypeError: blocks is a list, expected an index tensor",
     KeptByNameAlone: KEPT + r"the key of request 1 in slot 1 of block 1, .* \(it went to slot 0 of block 1",
     KeptByTheFirst: KEPT
@@ -317,6 +362,8 @@ WRONG = {
     KeptBySum: KEPT
     + r".* to slots \[2, 3, 1\] of blocks \[4, 1, 2\], the key of request 1 in slot 3 of block 1",
     SlotsKeptByBlocks: KEPT + "the key of request 1 in slot 1 of block 1",
+    KeptByTheSameNumbers: KEPT
+    + r".* to slots \[0, 2, 1\] of blocks \[4, 1, 2\], .* A kept tensor is handed out for a list that equals",
     KernelWithTheFirstSlot: IN_ITS_SLOT
     + DIFFERING
     + r"the key of request 1 in slot 1 of block 0, .* \(it went to slot 3 of block 0",
@@ -325,6 +372,11 @@ WRONG = {
     KernelWithStridesSwapped: IN_ITS_SLOT + DIFFERING + "the key of request 1 in slot 1 of block 0, head 0",
     KernelWithGridTurned: r"a kernel touches the elements of its tensors and nothing else: .* program "
     r"\(0, 2\) of identity_pos_kernel writes .* the grid is \(2, 3\)",
+    KernelForEachBlock: r"a kernel touches the elements of its tensors and nothing else: .* program \(2, 0\) "
+    r"of identity_pos_kernel reads 2 numbers .* of blocks_ptr, .* a program for each entry of an index",
+    KernelOfHeadsInOnePlace: IN_ITS_SLOT
+    + DIFFERING
+    + r"the key of request 1 in slot 1 of block 0, head 0, .* \(that of request 1, head 1, number 0\)",
     KernelOfOneHead: IN_ITS_SLOT + DIFFERING + r"the key of request 1 in slot 1 of block 0, head 1, number 0",
     Unwritten: r"^kv_write: not attempted yet\.$",
 }

@@ -1,0 +1,78 @@
+"""The writes that the trials of `writes` try."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from labkit.kvcache.kv_write import is_constant
+
+NUM_BLOCKS, BLOCK_SIZE = 6, 4  # of the pool that CASES and PAIRS write to
+
+
+class Case(NamedTuple):
+    """A write: which of B requests, with how many heads of which size, to which slots of which blocks."""
+
+    batch_size: int
+    num_heads: int
+    head_dim: int
+    batch_idx: tuple[int, ...]
+    block_idx: tuple[int, ...]
+    pos: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"with requests {list(self.batch_idx)} of a batch of {self.batch_size} (heads: {self.num_heads} "
+            f"of {self.head_dim}) to slots {list(self.pos)} of blocks {list(self.block_idx)}"
+        )
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every request of the batch is written."""
+        return len(self.batch_idx) == self.batch_size
+
+    @property
+    def kind(self) -> str:
+        """Which of the three kinds of writes this is, in words."""
+        if not self.is_whole:
+            return "a part of the batch is written"
+        return f"the whole batch goes to {'one slot' if is_constant(self.pos) else 'slots that differ'}"
+
+    @property
+    def indices(self) -> tuple[Sequence[int], list[int], list[int]]:
+        """What `write` is given, as the block manager gives it."""
+        batch_idx = range(self.batch_size) if self.is_whole else list(self.batch_idx)
+        return batch_idx, list(self.block_idx), list(self.pos)
+
+
+CASES = (
+    Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (2, 2, 2)),
+    Case(1, 2, 16, (0,), (3,), (0,)),
+    Case(2, 2, 16, (0, 1), (1, 0), (3, 1)),
+    Case(3, 2, 16, (0, 1, 2), (5, 1, 2), (2, 0, 2)),  # the first and the last are at one position
+    Case(4, 2, 16, (0, 1, 2, 3), (3, 1, 2, 0), (1, 1, 1, 0)),
+    Case(4, 2, 16, (0, 2, 3), (5, 0, 2), (1, 1, 1)),
+    Case(4, 2, 16, (1, 3), (5, 0), (3, 0)),
+    Case(4, 2, 16, (0, 1), (5, 0), (3, 0)),  # as far as it goes, the identity
+    Case(3, 3, 20, (0, 1, 2), (2, 1, 0), (3, 3, 3)),  # heads of no power of 2
+    Case(3, 3, 20, (0, 1, 2), (2, 1, 0), (1, 0, 2)),
+    Case(3, 3, 20, (0, 2), (5, 1), (1, 0)),
+    Case(3, 3, 20, (1, 2), (5, 1), (2, 2)),
+    Case(2, 1, 80, (0, 1), (0, 5), (1, 1)),
+    Case(2, 1, 80, (0, 1), (0, 5), (1, 2)),
+    Case(2, 1, 192, (0, 1), (0, 5), (0, 0)),  # more than a program may want to move at a time
+)
+
+PAIRS = (  # writes of one part, one after the other
+    (Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (2, 0, 1)), Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (3, 1, 2))),
+    (Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (2, 0, 1)), Case(3, 2, 16, (0, 1, 2), (5, 1, 2), (2, 0, 1))),
+    (Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (2, 0, 1)), Case(3, 2, 16, (0, 1, 2), (4, 3, 2), (2, 0, 1))),
+    (Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (2, 0, 1)), Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (2, 3, 1))),
+    (Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (2, 0, 1)), Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (0, 2, 1))),
+    (Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (1, 1, 1)), Case(3, 2, 16, (0, 1, 2), (4, 3, 2), (1, 1, 1))),
+    (Case(4, 2, 16, (0, 2), (4, 1), (1, 2)), Case(4, 2, 16, (1, 2), (4, 1), (1, 2))),
+)
+
+FAR_CASES = (  # writes to a block past the 2**32nd number of a larger pool
+    Case(1, 2, 64, (0,), (2**18,), (5,)),
+    Case(2, 2, 64, (0, 1), (2**18, 1), (5, 0)),
+    Case(3, 2, 64, (1,), (2**18,), (5,)),
+)
