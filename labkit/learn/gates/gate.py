@@ -133,7 +133,8 @@ def raised(error: Exception) -> str:
     ]
     line = f", at `{lines[-1]}`" if lines and lines[-1] else ""
     told = next((link for link in links if type(link).__name__ != "InterpreterError"), error)
-    message = one_line(str(told))
+    key = told.args[:1] if isinstance(told, KeyError) else ()
+    message = shown(*key) if key else one_line(str(told))  # a key's repr may be long
     return f"raised {type(told).__name__}{f': {message}' if message else ''}{line}"
 
 

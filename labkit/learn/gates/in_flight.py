@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from labkit.engine import InferenceEngine, InferenceSession
 from labkit.engine.request import Request
@@ -23,20 +24,36 @@ class Launched:
     sessions: Sequence[InferenceSession]
 
 
+@dataclass(frozen=True)
+class Made:
+    """A token that was read: of which step and which row of it."""
+
+    token_id: int | None
+    step: int
+    row: int
+
+    def __str__(self) -> str:
+        return f"row {self.row} of step {self.step}"
+
+
 @dataclass(eq=False)
 class Account:
     """Of one session: the tokens that its request had at the first launch, how many steps were launched for
-    it and not undone, and the tokens of those that were read."""
+    it and not undone, and what those that were read have made."""
 
     request: Request
     num_first: int
     num_launched: int = 0
-    token_ids: list[int | None] = field(default_factory=list)
+    made: list[Made] = field(default_factory=list)
 
     @property
     def num_left(self) -> int:
         """How many more may be launched before the request reaches its limit."""
         return self.request.params.max_new_tokens - self.num_first - self.num_launched
+
+    def newest(self, token_id: int | None) -> Made | None:
+        """Where such a token was made last; None if it never was."""
+        return next((made for made in reversed(self.made) if made.token_id == token_id), None)
 
 
 class InFlight:
@@ -89,15 +106,16 @@ class InFlight:
             raise BrokenContract(
                 f"at most two steps are in flight: step {launched.number} is launched, and somebody still "
                 f"waits for steps {numbers}. Two buffers take turns for the tokens: read the older "
-                "step first, and drop none that a running request is in."
+                "step first, keep the other in `self.in_flight`, and drop none that a running request is in."
             )
         for request, session in zip(requests, sessions, strict=True):
             account = self._accounts.setdefault(session, Account(request, len(request.output_token_ids)))
             if account.num_left <= 0:
                 raise BrokenContract(
-                    f"a limit launches nothing in vain: step {launched.number} is launched for request "
+                    f"a limit counts the token in flight: step {launched.number} is launched for request "
                     f"{request.request_id}, whose last token of {request.params.max_new_tokens} is made or "
-                    "in flight already. Count the token in flight to its session."
+                    "in flight already. Behind a step launch by `launch_behind`, which takes those that "
+                    "`going_on` returns."
                 )
         self._check_nobody_is_left_out(launched)
         return launched
@@ -109,7 +127,7 @@ class InFlight:
                 raise BrokenContract(
                     f"whoever has a token to make is launched: step {launched.number} is launched without "
                     f"request {request.request_id}, which may make {account.num_left} more behind what is "
-                    "made and in flight. A token in flight counts for the session that it was launched for."
+                    "made and in flight. In `going_on`, a token in flight counts for its session alone."
                 )
 
     def _has_launched(self, launched: Launched) -> None:
@@ -130,8 +148,9 @@ class InFlight:
                     self._undo_from(launched)
                     raise
                 self._unread = self._unread[self._unread.index(launched) + 1 :]
-                for session, token_id in zip(launched.sessions, token_ids, strict=True):
-                    self._accounts[session].token_ids.append(token_id)
+                pairs = zip(launched.sessions, token_ids, strict=True)
+                for row, (session, token_id) in enumerate(pairs):
+                    self._accounts[session].made.append(Made(token_id, launched.number, row))
                 return token_ids
 
             return read
@@ -150,13 +169,13 @@ class InFlight:
                 raise BrokenContract(
                     f"every step is read, in the order of the launches: step {number} is read, but step "
                     f"{earlier.number}, for {names(earlier.requests)}, never was, and its tokens are lost. "
-                    "The device is past them: who joins must not cost the others the step in flight."
+                    "Read the older step, and keep the newer one in `self.in_flight` for the next call."
                 )
         if launched is self._unread[-1] and self._could_launch(launched):
             raise BrokenContract(
                 f"the next step is launched before this one is read: step {number} is read with nothing "
                 "behind it, and there are tokens to make and blocks for them. The GPU would wait for the "
-                "host."
+                "host. First launch whoever has a token to make (`going_on`) by `launch_behind`, then read."
             )
 
     def _could_launch(self, launched: Launched) -> bool:
@@ -184,40 +203,60 @@ class InFlight:
         """What holds between two moves, when the engine has flushed."""
         return (
             Invariant(
-                "a token goes once, and to the session that it was launched for",
+                "a token goes to the session that it was launched for, or to nobody",
                 self._misdelivered,
-                "A step's tokens are in the order of its requests. Hand out those whose request still runs "
-                "in the session of the launch, and after a flush every request has its own.",
+                "`still_running` says which rows of a step are handed out.",
             ),
             Invariant(
                 "who has ended gets nothing more",
                 self._after_the_end,
-                "What was in flight to a request that ended is discarded.",
+                "What is in flight to a request that has ended is for nobody: `still_running` leaves it out.",
             ),
             Invariant(
                 "after a flush the host has counted every launch",
                 self._miscounted,
-                "A launch makes its sessions longer by one token, on the host and on the device.",
+                "A launch makes its sessions longer by one token, on the host and on the device. A step that "
+                "cannot be read is undone: `self.read` does it.",
             ),
             Invariant(
                 "is_ahead says whether a step is in flight",
                 self._not_as_is_ahead_says,
-                "While it is, no request may be preempted to make room.",
+                "It is whether `self.in_flight` holds one. Keep there what is launched and not read, and "
+                "None if nothing is.",
             ),
         )
 
     def _misdelivered(self, engine: InferenceEngine) -> str:
         for request, session in engine.scheduler.running.items():
-            account = self._accounts.get(session)
-            if account is None:
+            if (account := self._accounts.get(session)) is None:
                 continue
-            got, made = request.output_token_ids[account.num_first :], account.token_ids
-            if got != made:
-                return (
-                    f"request {request.request_id} has {got} behind its first {account.num_first}, but the "
-                    f"steps of its session that were read made {made}."
-                )
+            pairs = zip_longest(request.output_token_ids[account.num_first :], account.made)
+            for place, (got, made) in enumerate(pairs, start=account.num_first):
+                if made is None:
+                    return (
+                        f"new token {place} of request {request.request_id} is {got}, expected none so far. "
+                        f"{self._whence(account, got)}"
+                    )
+                if got != made.token_id:
+                    is_got = "missing" if got is None else got
+                    return (
+                        f"new token {place} of request {request.request_id} is {is_got}, expected "
+                        f"{made.token_id}, from {made}: the request still runs in the session of that launch."
+                    )
         return ""
+
+    def _whence(self, account: Account, token_id: int | None) -> str:
+        """Where a token comes from that is too many for the account's session, in a sentence."""
+        request = account.request
+        for other in reversed(self._accounts.values()):
+            if other.request is request and other is not account and (made := other.newest(token_id)):
+                return (
+                    f"It is from {made}, which was launched for an earlier session of request "
+                    f"{request.request_id}: it was preempted, and has come back in a new one."
+                )
+        if made := account.newest(token_id):
+            return f"It is from {made}, and was handed out before."
+        return f"No step made it for request {request.request_id}."
 
     def _after_the_end(self, engine: InferenceEngine) -> str:
         for request in {account.request for account in self._accounts.values()}:
@@ -246,8 +285,10 @@ class InFlight:
     def _not_as_is_ahead_says(self, engine: InferenceEngine) -> str:
         says, awaited = engine.readback.is_ahead, self._awaited()
         if awaited and not says:
-            return f"it is {says}, and step {awaited[0].number} for {names(awaited[0].requests)} is."
-        return f"it is {says}, and none is." if says and not self._unread else ""
+            return (
+                f"it is {says}, and step {awaited[0].number} for {names(awaited[0].requests)} is in flight."
+            )
+        return f"it is {says}, and no step is in flight." if says and not self._unread else ""
 
 
 def names(requests: Sequence[Request]) -> str:

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import torch
 
+from labkit.checks import shown
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams
+from labkit.engine.overlap import NextTokens
 from labkit.ladder import LADDER
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Build, Gate, small_model
@@ -38,6 +40,17 @@ def small_engine(
         yield engine, step
 
 
+def tokens_are_returned(build: Build) -> None:
+    """Raise BrokenContract if `next_tokens` returns something that the engine cannot hand out."""
+    with small_engine(build, (9, 9)) as (engine, _):
+        made = engine.readback.next_tokens(engine.scheduler.running)
+    if not isinstance(made, NextTokens):
+        raise BrokenContract(
+            f"next_tokens returns the tokens that are handed out: it returned {shown(made)}, expected what "
+            "`self.hand_out` makes, a NextTokens."
+        )
+
+
 def a_newcomer_has_one_token_to_make(build: Build) -> None:
     """Raise BrokenContract if a request that has joined behind a launch waits for others."""
     with small_engine(build, (14,)) as (engine, step):
@@ -59,9 +72,9 @@ def a_launch_fails_behind_a_step(build: Build) -> None:
             step()
         if not engine.readback.is_ahead:
             raise BrokenContract(
-                "a launch that fails leaves the step before it in flight: step 1 was launched, the launch of "
+                "a step stays in flight if the launch behind it fails: step 1 was launched, the launch of "
                 "step 2 failed, and is_ahead is False, expected True. The tokens of step 1 are lost. Keep a "
-                "step before you launch the next."
+                "step in `self.in_flight` before you launch the next."
             )
 
 
@@ -70,5 +83,5 @@ GATE = Gate(
     LADDER["09"].options,
     watches=(flights_proven,),
     samplings=ENDING,
-    trials=(a_newcomer_has_one_token_to_make, a_launch_fails_behind_a_step),
+    trials=(tokens_are_returned, a_newcomer_has_one_token_to_make, a_launch_fails_behind_a_step),
 )

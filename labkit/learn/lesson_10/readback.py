@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence, Set
 
+from labkit.checks import shown, whole
 from labkit.engine import InferenceEngine, InferenceSession, SamplingParams
 from labkit.engine.overlap import NextTokens, ReadOneBehind, tokens_left
 from labkit.engine.request import Request, RunningRequests
@@ -11,6 +12,7 @@ from labkit.watch import Flights, record_flights
 
 PROMPTS = ("To be, or not to be", "O", "JULIET:\n", "Exit")  # the model ends all of them but the first
 LIMITS = (3, 40, 40, 40)  # new tokens of each
+MOST_CALLS = 2 * max(LIMITS)  # of `engine.step()`; a readback that hands nothing out would never be done
 
 
 class OneInFlight:
@@ -55,7 +57,9 @@ class OneInFlight:
         None if no request goes on, or blocks are missing, or the device needs a token that only `step` has.
         """
         in_flight = set(step.sessions)
-        going_on = self.going_on(running, in_flight)
+        going_on = self.going_on(dict(running), in_flight)  # a copy: who is taken out of it runs on
+        if not isinstance(going_on, dict):
+            raise TypeError(f"going_on returns a dict like running, not {shown(going_on)}")
         sessions = going_on.values()
         has_room = (
             sum(s.next_token_takes_block for s in sessions) <= self.decode_step.kv_manager.num_free_blocks
@@ -77,7 +81,12 @@ class OneInFlight:
         self, step: StepInFlight, token_ids: Sequence[int | None], running: RunningRequests
     ) -> NextTokens:
         """The requests that get their tokens, and the tokens."""
-        rows = self.still_running(step, running)
+        rows, num_rows = self.still_running(step, running), len(step.requests)
+        for row in rows:
+            if whole(row) not in range(num_rows):
+                raise TypeError(
+                    f"still_running returns numbers of rows, 0 to {num_rows - 1}, not {shown(row)}"
+                )
         return NextTokens([step.requests[row] for row in rows], [token_ids[row] for row in rows])
 
     def drop(self) -> None:
@@ -95,12 +104,13 @@ class OneInFlight:
 
 
 def fly(engine: InferenceEngine) -> Flights:
-    """Serve the four prompts up to their limits, and watch the steps."""
+    """Serve the four prompts up to their limits, by MOST_CALLS calls at most, and watch the steps."""
     for prompt, limit in zip(PROMPTS, LIMITS, strict=True):
         engine.add_request(prompt, SamplingParams(max_new_tokens=limit))
     with record_flights(engine) as watched:
-        while engine.has_work:
-            engine.step()
+        for _ in range(MOST_CALLS):
+            if engine.has_work:
+                engine.step()
     return watched
 
 
@@ -112,7 +122,8 @@ def flown(engine: InferenceEngine) -> str:
     except Exception as error:  # whatever the reader's code raises
         return f"four requests: the engine {raised(error)}"
     ahead = sum(flight.read_in != flight.launched_in for flight in watched.flights)
+    unfinished = f"not done after {MOST_CALLS} calls, " if engine.has_work else ""
     return (
-        f"four requests: {len(watched.flights)} steps, launched ahead: {ahead}; "
+        f"four requests: {unfinished}{len(watched.flights)} steps, launched ahead: {ahead}; "
         f"tokens for nobody: {watched.tokens_to_nobody}"
     )

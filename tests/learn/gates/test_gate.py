@@ -133,6 +133,11 @@ def test_an_error_without_a_line_is_told_all_the_same():
     assert raised(StopIteration()) == "raised StopIteration"
 
 
+def test_a_key_that_is_missing_is_told_by_its_type_where_its_repr_is_long():
+    assert raised(KeyError("a")) == "raised KeyError: 'a'" and raised(KeyError()) == "raised KeyError"
+    assert raised(KeyError(("x" * 30,) * 30)) == "raised KeyError: an object of type tuple"
+
+
 def test_a_kernels_error_is_told_without_the_interpreters_wrapping():
     class InterpreterError(Exception):
         pass

@@ -1,5 +1,7 @@
 """The account of launches and reads: what is due, and what each session was made."""
 
+from contextlib import contextmanager
+
 import pytest
 from helpers import make_engine
 
@@ -29,15 +31,55 @@ def test_the_package_s_flights_hold_and_its_invariants_too():
     assert len(invariants) == 4
 
 
-def test_a_token_that_its_session_did_not_get_is_told():
+@contextmanager
+def served(num_steps):
+    """A request after so many steps, its own list of tokens, and what is off with who got them."""
     engine = make_engine(options=LADDER["10"].options)
     engine.add_request((1, 2, 3), SamplingParams(9, stop_on_eos=False))
     with flights_proven(engine) as (delivered, *_):
-        for _ in range(3):
+        for _ in range(num_steps):
             engine.step()
         (request,) = engine.scheduler.running
-        made = request.output_token_ids.pop()
-        assert delivered.off(engine).endswith(f"{made}].") and "request 0 has [" in delivered.off(engine)
+        yield engine, request.output_token_ids, lambda: delivered.off(engine)
+
+
+def test_a_token_that_its_session_did_not_get_is_told():
+    with served(4) as (_, tokens, off):
+        made = tokens.pop(2)
+        tokens.insert(2, made + 1)
+        assert off().startswith(
+            f"new token 2 of request 0 is {made + 1}, expected {made}, from row 0 of step 2:"
+        )
+        del tokens[2:]
+        assert off().startswith(
+            f"new token 2 of request 0 is missing, expected {made}, from row 0 of step 2:"
+        )
+
+
+def test_a_token_that_a_session_got_twice_or_from_nowhere_is_told():
+    with served(4) as (_, tokens, off):
+        assert not off()
+        tokens.append(tokens[1])
+        assert off() == (
+            f"new token {len(tokens) - 1} of request 0 is {tokens[1]}, expected none so far. It is from "
+            "row 0 of step 1, and was handed out before."
+        )
+        tokens[-1] = -1
+        assert off().endswith("is -1, expected none so far. No step made it for request 0.")
+
+
+def test_a_token_that_an_earlier_session_made_is_told():
+    with served(4) as (engine, tokens, off):
+        old = tokens[1]
+        engine.scheduler.preempt_newest()
+        for _ in range(3):
+            engine.step()
+        assert not off()
+        tokens.append(old)
+        assert off().endswith(
+            f"is {old}, expected none so far. It is from row 0 of step 1, which was launched for an earlier "
+            "session of request 0: it was preempted, and has come back in a new one."
+        )
 
 
 def test_a_step_that_is_read_with_nothing_behind_it_is_told():

@@ -193,6 +193,11 @@ class WithoutRoom(OneBehind):
         return True
 
 
+class ReturnsNothing(OneBehind):
+    def handed_out(self, step, token_ids, running):
+        pass
+
+
 class Unwritten(OneBehind):
     def next_tokens(self, running):
         not_attempted()
@@ -242,6 +247,25 @@ class ThoseWhoHaveNotEnded(Made):
         return [row for row, request in enumerate(step.requests) if request.completion is None]
 
 
+class TakesWhoDoesNotRunForRunning(Made):
+    def still_running(self, step, running):
+        return [b for b, request in enumerate(step.requests) if running[request] is step.sessions[b]]
+
+
+class ReadsPastTheUndoing(Made):
+    def next_tokens(self, running):
+        step = self.in_flight = self.in_flight or self.decode_step.launch(running)
+        self.in_flight = self.launch_behind(step, running)
+        return self.hand_out(step, step.read(), running)
+
+
+class ForgetsWhatItLaunched(Made):
+    def next_tokens(self, running):
+        step = self.decode_step.launch(running)
+        self.launch_behind(step, running)
+        return self.hand_out(step, self.read(step, running), running)
+
+
 class AsksForSessionsAmongRequests(Made):
     def still_running(self, step, running):
         return [row for row, session in enumerate(step.sessions) if session in running]
@@ -250,6 +274,16 @@ class AsksForSessionsAmongRequests(Made):
 class RequestsForRows(Made):
     def still_running(self, step, running):
         return [request for request in step.requests if request in running]
+
+
+class TruthForRows(Made):
+    def still_running(self, step, running):
+        return [request in running for request in step.requests]
+
+
+class ListsWhoGoesOn(Made):
+    def going_on(self, running, in_flight):
+        return list(super().going_on(running, in_flight))
 
 
 def going_on_by(rule):
@@ -287,6 +321,15 @@ class NewestFirst(Made):
         return dict(reversed(super().going_on(running, in_flight).items()))
 
 
+class TakesAwayWhoIsDone(Made):
+    """A right part: the dict that it is given is its own."""
+
+    def going_on(self, running, in_flight):
+        for request in running.keys() - super().going_on(running, in_flight).keys():
+            del running[request]
+        return running
+
+
 class BySession(Made):
     """A right part."""
 
@@ -295,48 +338,61 @@ class BySession(Made):
         return [row for row, session in enumerate(step.sessions) if session in sessions]
 
 
-GOES = (
-    r"a token goes once, and to the session that it was launched for: request \d+ has \[.*\] behind its first"
+GOES = r"a token goes to the session that it was launched for, or to nobody: new token \d+ of request \d+ is "
+TO_A_NEW_SESSION = (
+    rf"{GOES}\d+, expected none so far\. It is from row 1 of step \d+, which was launched for an earlier "
+    r"session of request \d+: it was preempted, .* `still_running` says which rows of a step are handed out\."
+)
+MISSING = rf"{GOES}missing, expected \d+, from row \d of step \d+: the request still runs in the session of"
+AT_A_LIMIT = (
+    r"a limit counts the token in flight: step 6 is launched for request 1, whose last token of 2 is made or "
+    r"in flight already\. .*`going_on`"
 )
 DROPPED = (
     r"at most two steps are in flight: step \d+ is launched, and somebody still waits for steps \d+ and \d+"
 )
 WRONG = {
     ReadAtOnce: r"the next step is launched before this one is read: step 1 is read with nothing behind it",
-    HandsOutTwice: r"who has ended gets nothing more: request \d+ ended and got \[\d+\]\. What was in",
+    HandsOutTwice: r"who has ended gets nothing more: request \d+ ended and got \[\d+\]\. What is",
     ReadsAgain: r"a step is read once: step \d is read again, or was undone or passed over\. Let go of",
-    KeepsWhatItHasRead: r"is_ahead says whether a step is in flight: it is True, and none is\.",
+    KeepsWhatItHasRead: r"is_ahead says whether a step is in flight: it is True, and no step is in",
     ToWhoeverRuns: GOES,
-    ToTheNewSession: GOES,
-    ToThoseWhoHaveEnded: r"who has ended gets nothing more: request \d+ ended and got \[\d+\]\. What was in",
+    ToTheNewSession: TO_A_NEW_SESSION,
+    ToThoseWhoHaveEnded: r"who has ended gets nothing more: request \d+ ended and got \[\d+\]\. What is",
     NeverFlushes: GOES,
     FlushesTokensAlone: r"after a flush the host has counted every launch: request \d+ has \d+ tokens, of",
-    BehindTheLimit: r"a limit launches nothing in vain: step \d+ is launched for request \d+, whose last",
+    BehindTheLimit: AT_A_LIMIT,
     DropsWhenSomebodyJoins: DROPPED,
     ThreeInFlight: DROPPED,
-    ReadsTheNewest: r"step 2 is read, but step 1, for request 0, never was, and its tokens are lost",
+    ReadsTheNewest: r"step 2 is read, but step 1, for request 0, never was, .* Read the older step",
     LaunchesFirstAnyway: DROPPED,
     KeepsWhatCannotBeRead: r"after a flush the host has counted every launch: request \d+ has \d+ tokens, of",
-    NeverAhead: r"is_ahead says whether a step is in flight: it is False, and step 2 for request 0 is\.",
-    AlwaysAhead: r"is_ahead says whether a step is in flight: it is True, and none is\.",
+    NeverAhead: r"is_ahead says whether a step is in flight: it is False, and step 2 for request 0 is in",
+    AlwaysAhead: r"is_ahead says whether a step is in flight: it is True, and no step is in",
     WithoutRoom: r"^readback raised OutOfBlocksError: .*, at `return self\.decode_step\.launch\(going\)`$",
     Unwritten: r"^readback: not attempted yet\.$",
-    AsksWhoRuns: GOES,
-    ForgetsTheStepIfALaunchFails: r"leaves the step before it in flight: .* is_ahead is False, expected True",
-    ReadsBeforeItLaunches: r"the next step is launched before this one is read: step 1 is read with nothing",
-    LaunchesEverybody: r"a limit launches nothing in vain: step 6 is launched for request 1, whose last",
-    AllRows: GOES,
-    ThoseWhoHaveNotEnded: GOES,
-    AsksForSessionsAmongRequests: GOES,
-    RequestsForRows: r"^readback raised TypeError: list indices must be integers or slices, not Request",
-    COUNTS_NOTHING_IN_FLIGHT: r"a limit launches nothing in vain: step 6 is launched for request 1",
+    AsksWhoRuns: TO_A_NEW_SESSION,
+    ForgetsTheStepIfALaunchFails: r"a step stays in flight if the launch behind it fails: .* Keep a step in",
+    ReadsBeforeItLaunches: r"the next step is launched before this one is read: .* First launch whoever",
+    LaunchesEverybody: AT_A_LIMIT,
+    AllRows: TO_A_NEW_SESSION,
+    ThoseWhoHaveNotEnded: TO_A_NEW_SESSION,
+    AsksForSessionsAmongRequests: MISSING,
+    RequestsForRows: r"^readback raised TypeError: still_running returns numbers of rows, 0 to 0, not an",
+    COUNTS_NOTHING_IN_FLIGHT: AT_A_LIMIT,
     COUNTS_ONE_FOR_ALL: r"whoever has a token to make is launched: step 5 is launched without request 1",
-    ASKS_FOR_REQUESTS: r"a limit launches nothing in vain: step 6 is launched for request 1",
-    ONE_TOO_MANY: r"a limit launches nothing in vain: step 6 is launched for request 1",
+    ASKS_FOR_REQUESTS: AT_A_LIMIT,
+    ONE_TOO_MANY: AT_A_LIMIT,
     ONLY_WHO_FLIES: r"whoever has a token to make is launched: step 5 is launched without request 1",
     COUNTS_THE_PROMPT: r"whoever has a token to make is launched: step 5 is launched without request 1",
+    TruthForRows: r"^readback raised TypeError: still_running returns numbers of rows, 0 to 0, not True",
+    ListsWhoGoesOn: r"^readback raised TypeError: going_on returns a dict like running, not an object",
+    TakesWhoDoesNotRunForRunning: r"^readback raised KeyError: an object of type Request, at `return",
+    ReadsPastTheUndoing: r"after a flush the host has counted every launch: .* `self\.read` does it\.",
+    ForgetsWhatItLaunched: r"is_ahead says whether a step is in flight: it is False, .* Keep there what is",
+    ReturnsNothing: r"next_tokens returns the tokens that are handed out: it returned None, expected",
 }
-RIGHT = (ReadOneBehind, OneBehind, Made, NewestFirst, BySession)
+RIGHT = (ReadOneBehind, OneBehind, Made, NewestFirst, TakesAwayWhoIsDone, BySession)
 
 
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)

@@ -21,6 +21,11 @@ class AtOnce(OneInFlight):
         return self.hand_out(step, self.read(step, running), running)
 
 
+class ToNobody(Behind):
+    def still_running(self, step, running):
+        return []
+
+
 class Unwritten(OneInFlight):
     pass
 
@@ -44,6 +49,11 @@ def test_a_line_says_how_the_four_requests_went(tiny):
         "four requests: 19 steps, launched ahead: 0; tokens for nobody: 0",
     ]
     assert flown(engine_of(tiny, Unwritten)).endswith("the engine raised NotImplementedError")
+
+
+def test_who_hands_nothing_out_is_stopped(tiny):
+    line = "four requests: not done after 80 calls, 80 steps, launched ahead: 79; tokens for nobody: 320"
+    assert flown(engine_of(tiny, ToNobody)) == line
 
 
 def test_where_blocks_are_missing_the_next_step_waits_until_room_was_made(tiny):
