@@ -114,7 +114,7 @@ def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
         "--rate",
         type=rate,
         metavar="R",
-        help="arrivals per second, which --load arrivals needs (default: none)",
+        help="arrivals per second, for --load arrivals (default: none)",
     )
     add("--pretok", action="store_true", help="tokenize the prompts before the clock starts")
     add_count_argument(parser, "--num-requests", 16, "requests")
