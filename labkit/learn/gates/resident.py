@@ -143,6 +143,7 @@ class Launches:
             needless = self._sent_though_hidden()
             self._restore()
             mapping = check_mapping(self.slots, requests)
+            self._check_mapping_is_new(sessions, mapping)
             self._check_slots_are_kept(dict(zip(sessions, mapping, strict=True)))
             for request, session, slot in zip(requests, sessions, mapping, strict=True):
                 check_state(self.slots, request, session, slot)
@@ -172,12 +173,22 @@ class Launches:
             if session not in self.slots.slot_of:
                 raise BrokenContract(
                     f"who is sent has a slot: {name} was called for {who}, which has none in slot_of. Every "
-                    "session of the step gets one first."
+                    "session of the step gets one first, and a new one after it was forgotten."
                 )
             if session in sessions[:place]:
                 raise BrokenContract(
                     f"what is sent goes once: {name} was called for {who} twice in one call. Who joins may "
                     "have changed, too, and a list of blocks changes in each table."
+                )
+
+    def _check_mapping_is_new(self, sessions: list[InferenceSession], mapping: list[int]) -> None:
+        for row, (session, slot) in enumerate(zip(sessions, mapping, strict=True)):
+            given = self.slots.slot_of.get(session, slot)
+            if given != slot:
+                raise BrokenContract(
+                    f"a row names its request's slot: slot_mapping[{row}] is {slot} for request "
+                    f"{self._launched[session].request_id}, which has slot {given} in slot_of. The mapping "
+                    "must be sent when the requests of the step are not those of the last."
                 )
 
     def _check_slots_are_kept(self, slot_of: dict[InferenceSession, int]) -> None:

@@ -182,6 +182,11 @@ NEXT_PLACES = Exercise(
             [(0, 0)],
             "Here a block has 3 places, so that 6 tokens fill two blocks.",
         ),
+        Case(
+            _places_of([0]) | {"context_lens": [0, 3, 4, -1]},
+            [(7, 0)],
+            "Slot 0 has no token yet, and its first one goes into its first block. Only -1 is for padding.",
+        ),
     ),
     solution=next_places,
     draw=draw_next_places,

@@ -1,17 +1,18 @@
 """Lesson 06: slots on the device that follow what the host knows."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 
-from labkit.engine import CacheConfig, InferenceEngine, SamplingParams
+from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine.parts import Part
 from labkit.ladder import LADDER
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates import Gate, Report
-from labkit.learn.gates.gate import Build, small_model
+from labkit.learn.gates.gate import Build, raised, small_model
 from labkit.learn.gates.resident import MIXED, SENT_ONCE, launches_proven, wrong_padding
 from labkit.learn.gates.schedule import Invariant, broken_behind
 
@@ -22,31 +23,67 @@ EMPTY_PADDING = Invariant(
 )
 
 
+def engine_of(build: Build, *num_new: int) -> InferenceEngine:
+    """An engine with two slots, and a request of 3 tokens, for each of `num_new` with so many new tokens."""
+    cache = CacheConfig(block_size=8, max_blocks_per_layer=16, prefix_cache=False)
+    two_slots = SchedulerConfig(max_batch_size=2)
+    engine = build(small_model(), dtype=torch.float32, cache=cache, scheduler=two_slots)
+    for number, num_tokens in enumerate(num_new):
+        engine.add_request((number, 2, 3), SamplingParams(max_new_tokens=num_tokens, stop_on_eos=False))
+    return engine
+
+
+@contextmanager
+def told(story: str) -> Iterator[None]:
+    """A context in which a broken contract is told with the moves that led there."""
+    try:
+        yield
+    except Exception as error:
+        if broken := broken_behind(error):
+            raise BrokenContract(f"{broken} (In this: {story}.)") from error
+        raise
+
+
 def copied_in_the_middle(build: Build, sent_once: Collection[str]) -> None:
     """A last block that is shared and copied when its request has long joined: the row must be sent then.
 
     In the engine's own schedules only the end of a prompt is shared, so that the copy falls on the join.
     """
-    cache = CacheConfig(block_size=8, max_blocks_per_layer=16, prefix_cache=False)
-    engine = build(small_model(), dtype=torch.float32, cache=cache)
-    engine.add_request((1, 2, 3), SamplingParams(max_new_tokens=12, stop_on_eos=False))
-    try:
-        with launches_proven(engine, sent_once):
-            for _ in range(4):
-                engine.step()
-            (session,) = engine.scheduler.running.values()
-            fork = session.fork()
+    engine = engine_of(build, 12)
+    story = (
+        "one request joins, with blocks of 8; 4 steps; its last block is shared and must be copied; steps to "
+        "its end"
+    )
+    with told(story), launches_proven(engine, sent_once):
+        for _ in range(4):
             engine.step()
-            fork.release()
+        (session,) = engine.scheduler.running.values()
+        fork = session.fork()
+        engine.step()
+        fork.release()
+        while engine.has_work:
+            engine.step()
+
+
+def taken_over(build: Build, sent_once: Collection[str]) -> None:
+    """A request that takes the place of another in a full batch: there is a slot for it only if that of the
+    other is free by then. A schedule's batch is hardly ever full."""
+    engine = engine_of(build, 4, 9, 4)
+    story = "two requests join, which takes both slots; 3 steps; one of them ends and a third joins"
+    with told(story), launches_proven(engine, sent_once):
+        for _ in range(3):
+            engine.step()
+        try:
             while engine.has_work:
                 engine.step()
-    except Exception as error:
-        if broken := broken_behind(error):
+        except Exception as error:
+            if broken_behind(error):
+                raise
             raise BrokenContract(
-                f"{broken} (In this: one request joins, with blocks of 8; 4 steps; its last block is shared "
-                "and must be copied; steps to its end.)"
+                "slots of those who left are free again: where all slots were taken, the engine "
+                f"{raised(error)}. Take the slots of all who are not in the step before you look for "
+                "free ones."
             ) from error
-        raise
 
 
 def gate_of(sent_once: Collection[str]) -> Gate:
@@ -57,7 +94,7 @@ def gate_of(sent_once: Collection[str]) -> Gate:
         (EMPTY_PADDING,),
         (partial(launches_proven, sent_once=sent_once),),
         MIXED,
-        (partial(copied_in_the_middle, sent_once=sent_once),),
+        tuple(partial(trial, sent_once=sent_once) for trial in (copied_in_the_middle, taken_over)),
     )
 
 

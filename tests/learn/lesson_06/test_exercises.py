@@ -323,7 +323,7 @@ WRONG_PLACES = {
     ),
     "an empty slot is for padding": (
         each_row(lambda t, n, s, b, size: None if n[s] <= 0 else (t[s][n[s] // size], n[s] % size)),
-        "not a random one",
+        "Only -1 is for padding",
     ),
     "counts the tokens up": (counts_up, "changed its argument context_lens to [7, 3, 4, -1]"),
     "never ends": (never_ends, "without an end"),

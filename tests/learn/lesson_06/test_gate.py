@@ -168,6 +168,36 @@ class KeepsSlots(OneByOne):
         return len(self.slot_of) % self.padding_slot
 
 
+class LooksForSlotsTooEarly(OneByOne):
+    """Gives slots out before those of who left are taken back: there is none in a full batch."""
+
+    def update(self, requests, sessions, changed):
+        free = [slot for slot in range(self.padding_slot) if slot not in self.slot_of.values()]
+        for b in (b for b, session in enumerate(sessions) if session not in self.slot_of):
+            self.slot_of[sessions[b]] = free.pop()
+            self.send_state(requests[b], sessions[b])
+            self.send_rows([sessions[b]])
+        super().update(requests, sessions, changed)
+
+
+class MappingByNumber(DeviceSlots):
+    """Sends the mapping when the batch has another size."""
+
+    def send_mapping(self, sessions):
+        if len(sessions) != self.__dict__.get("size"):
+            super().send_mapping(sessions)
+        self.size = len(sessions)
+
+
+class KeepsTheMapping(DeviceSlots):
+    """Forgets a session's slot, but not that it was mapped."""
+
+    def forget(self, sessions):
+        mapped = self.mapped
+        super().forget(sessions)
+        self.mapped = mapped
+
+
 class SharesSlots(OneByOne):
     def free_slot(self):
         return (len(self.slot_of) + 1) // 2
@@ -295,6 +325,10 @@ WRONG = {
     LengthOfTheWholeText: STATE.format("context_lens"),
     KeepsSlots: r"slots of those who left are free again: request \d+ has left and still has slot \d",
     SharesSlots: r"a slot is one request's: slot \d has request \d+ and request \d+ \(row \d\)",
+    LooksForSlotsTooEarly: r"slots of those who left are free again: where all slots were taken, the engine "
+    r"raised IndexError: pop from empty list, at `.*free\.pop\(\)`\. Take the slots of all .*\(In this: two",
+    MappingByNumber: r"slot_mapping\[\d\] is \d for request \d+, which has slot \d in slot_of\. The mapping",
+    KeepsTheMapping: r"send_rows was called for request \d+, which has none in slot_of\..* was forgotten\.",
     RowsByLength: SENT.format("block_tables", r"request \d+ \(slot \d\)"),
     RowsTwice: r"what is sent goes once: send_rows was called for request \d+ twice in one call\. Who joins",
     MappingBeforeTheSlots: r"who is sent has a slot: send_mapping was called for request \d+, which has none",
