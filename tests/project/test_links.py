@@ -1,0 +1,60 @@
+"""Links: each page leads to its neighbours, and a link to a file of the project finds it."""
+
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from labkit.ladder import LESSONS, PAGES
+from labkit.paths import ROOT
+
+TEXTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("notebooks/*.ipynb"), ROOT / "data/tiny-gpt2/README.md"])
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def links_of(path: Path) -> list[str]:
+    """Where the links of a text, or of a notebook's Markdown, lead to."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        cells = nbformat.reads(text, as_version=4).cells
+        text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    return LINK.findall(text)
+
+
+def files_of(path: Path) -> list[Path]:
+    """The files of the project that a text links to."""
+    links = [link.split("#")[0] for link in links_of(path) if not re.match("https?://|mailto:", link)]
+    return [(path.parent / link).resolve() for link in links if link]
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
+def test_a_linked_file_is_there(path):
+    assert [file for file in files_of(path) if not (file.exists() and file.is_relative_to(ROOT))] == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), list(pairwise(LESSONS.values())), ids=lambda lesson: lesson.number
+)
+def test_neighbouring_lessons_link_to_each_other(before, after):
+    notebooks = ROOT / "notebooks"
+    assert notebooks / after.notebook in files_of(notebooks / before.notebook)
+    assert notebooks / before.notebook in files_of(notebooks / after.notebook)
+
+
+@pytest.mark.parametrize("page", list(PAGES.values()), ids=lambda page: page.number)
+def test_a_page_leads_to_its_lesson(page):
+    lesson = LESSONS[page.number.removeprefix("before_")]
+    assert ROOT / "notebooks" / lesson.notebook in files_of(ROOT / "notebooks" / page.notebook)
+
+
+def test_the_readme_leads_to_every_page():
+    named = {ROOT / "notebooks" / page.notebook for page in (*PAGES.values(), *LESSONS.values())}
+    assert named <= set(files_of(ROOT / "README.md"))
+
+
+@pytest.mark.parametrize("lesson", list(LESSONS.values()), ids=lambda lesson: lesson.number)
+def test_a_lesson_leads_to_what_others_have_written(lesson):
+    outside = [link for link in links_of(ROOT / "notebooks" / lesson.notebook) if link.startswith("https://")]
+    assert len(set(outside)) >= 2
