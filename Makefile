@@ -6,6 +6,7 @@ TEST_ARGS ?=
 VENV := .venv
 RUN := $(VENV)/bin/python -m
 READY := $(VENV)/.ready
+BOOK := $(VENV)/book# the book's own: it needs no PyTorch, and its builder has other bounds
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 LINTED := labkit tests data
 CELL_TIMEOUT := 1800# seconds; a cell that takes a minute may take ten times as long on a busy machine
@@ -24,7 +25,7 @@ EXECUTE := --to notebook --execute --inplace \
   --ClearMetadataPreprocessor.preserve_cell_metadata_mask=jp-MarkdownHeadingCollapsed \
   --ClearMetadataPreprocessor.preserve_nb_metadata_mask=kernelspec
 
-.PHONY: help lab test test-fast test-gpu test-browser notebooks lint doctor clean
+.PHONY: help lab test test-fast test-gpu test-browser notebooks book lint doctor clean
 .DEFAULT_GOAL := help
 
 help:  ## list the goals
@@ -49,6 +50,10 @@ test-browser: $(READY)  ## run every notebook in JupyterLab, in headless Chromiu
 notebooks: $(READY)  ## execute every notebook on the CPU and store its outputs
 	LABKIT_MINE=$$(mktemp -d) $(RUN) nbconvert $(EXECUTE) $(NOTEBOOKS)
 
+book: $(BOOK)/.ready  ## build a site of all pages from their stored outputs, in book/_build/html
+	$(BOOK)/bin/python -c 'from jupyter_book.cli.main import main; main()' build . \
+	  --config book/_config.yml --toc book/_toc.yml --path-output book --warningiserror --keep-going
+
 lint: $(READY)  ## check style, formatting and types
 	$(RUN) ruff check $(LINTED)
 	$(RUN) ruff format --check $(LINTED)
@@ -58,7 +63,7 @@ doctor: $(READY)  ## say what this machine can run, and what to do about what it
 	$(RUN) labkit.doctor
 
 clean:  ## remove everything that these goals made
-	rm -rf $(VENV) *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) book/_build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
 
 # Stored outputs are those of a CPU, on any machine.
@@ -74,4 +79,9 @@ $(READY): pyproject.toml
 	    'Name another: make lab PYTHON=python3.12' >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) pip install --disable-pip-version-check -e '.[test]'
+	touch $@
+
+$(BOOK)/.ready: book/requirements.txt
+	$(PYTHON) -m venv $(BOOK)
+	$(BOOK)/bin/python -m pip install --disable-pip-version-check -r book/requirements.txt
 	touch $@

@@ -1,5 +1,7 @@
 """`python -m labkit`: JupyterLab on the reader's own copies of the notebooks. Arguments are JupyterLab's.
 
+Started by a JupyterHub, it is the reader's server there.
+
 The first time it shows the first notebook and its table of contents; later what was open the last time.
 """
 
@@ -35,7 +37,8 @@ def main() -> int:
         opened = ["--LabApp.default_url=/lab/tree/notebooks"]
     root = [] if getattr(os, "geteuid", lambda: 1)() else ["--allow-root"]
     place = f"--ServerApp.root_dir={paths.ROOT}"
-    return run([sys.executable, "-m", "jupyterlab", place, *opened, *root, *sys.argv[1:]], environment)
+    server = "jupyterhub.singleuser" if "JUPYTERHUB_API_TOKEN" in os.environ else "jupyterlab"
+    return run([sys.executable, "-m", server, place, *opened, *root, *sys.argv[1:]], environment)
 
 
 def layouts() -> Path:

@@ -17,14 +17,15 @@ def started(monkeypatch, tmp_path):
     """A function: run `python -m labkit` with arguments; arguments and environment that JupyterLab gets."""
     monkeypatch.setattr(paths, "MINE", tmp_path / "mine")
     monkeypatch.delenv("JUPYTER_CONFIG_PATH", raising=False)
+    monkeypatch.delenv("JUPYTERHUB_API_TOKEN", raising=False)
 
-    def start(*arguments):
+    def start(*arguments, server="jupyterlab"):
         calls = []
         monkeypatch.setattr(labkit_main, "run", lambda *call: calls.append(call) or 0)
         monkeypatch.setattr(sys, "argv", ["labkit", *arguments])
         assert labkit_main.main() == 0
         ((command, environment),) = calls
-        assert command[:3] == [sys.executable, "-m", "jupyterlab"]
+        assert command[:3] == [sys.executable, "-m", server]
         return command[3:], environment
 
     return start
@@ -40,6 +41,12 @@ def test_jupyterlab_opens_on_the_project_with_the_readers_copies_and_layout(star
     (layout,) = layouts.iterdir()
     assert layout.read_bytes() == labkit_main.FIRST_LAYOUT.read_bytes()
     assert capsys.readouterr().out == f"Your notebooks are in {paths.MINE}\n"
+
+
+def test_a_jupyterhub_gets_a_server_of_its_own_kind(started, monkeypatch):
+    monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "secret")
+    arguments, _ = started(server="jupyterhub.singleuser")
+    assert arguments[0] == f"--ServerApp.root_dir={ROOT}"
 
 
 def test_what_was_open_the_last_time_stays(started):

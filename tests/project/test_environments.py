@@ -29,7 +29,7 @@ def test_pip_installs_what_pyproject_asks_for():
 
 
 def test_binder_installs_the_lessons_for_a_machine_without_a_gpu():
-    """The path begins at the file's own folder. It begins with a dot, so repo2docker copies all files first."""
+    """The path begins at the file's folder, and with a dot: so repo2docker copies all files first."""
     index, labkit = dependencies(BINDER)[1]
     assert index == "--extra-index-url <address>"
     assert labkit == "-e .." and (ROOT / BINDER).parent.parent == ROOT

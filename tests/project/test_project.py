@@ -14,7 +14,8 @@ import yaml
 from labkit.paths import ROOT
 
 TOP_LEVEL = {
-    *("README.md", "CONTRIBUTING.md", "GLOSSARY.md", "LICENSE", "CITATION.cff", "Makefile"),
+    *("README.md", "CONTRIBUTING.md", "GLOSSARY.md", "CLASSES.md", "CHANGELOG.md", "LICENSE", "CITATION.cff"),
+    *("Makefile", "Dockerfile", ".dockerignore", ".gitattributes"),
     *(
         "environment.yml",
         "pyproject.toml",
@@ -24,7 +25,7 @@ TOP_LEVEL = {
         ".gitignore",
         ".pre-commit-config.yaml",
     ),
-    *("notebooks", "labkit", "data", "tests"),
+    *("notebooks", "labkit", "data", "tests", "book"),
 }
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -55,6 +56,7 @@ def test_the_top_level_is_complete(name):
 def test_license():
     text = (ROOT / "LICENSE").read_text(encoding="utf-8")
     assert text.startswith("MIT License\n\nCopyright (c) 2026 labkit contributors\n")
+    assert "\nText, figures and recorded results of this project are under the same license.\n" in text
     assert PROJECT["license"] == "MIT"
 
 
@@ -124,7 +126,7 @@ FAKE_PYTHON = """#!/bin/sh
 echo "$*" >> calls
 case "$1 $2" in
   "-c "*) exit {version_check} ;;
-  "-m venv") mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
+  "-m venv") mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
   "-m pip") exit {pip} ;;
 esac
 """
@@ -135,7 +137,7 @@ def make(directory: Path, *goals: str, version_check: int = 0, pip: int = 0) -> 
     for name in ("Makefile", "pyproject.toml"):
         if not (directory / name).exists():
             shutil.copy(ROOT / name, directory)
-    for python in {directory / "fake-python", *directory.glob(".venv/bin/python")}:
+    for python in {directory / "fake-python", *directory.glob(".venv/**/bin/python")}:
         python.write_text(FAKE_PYTHON.format(version_check=version_check, pip=pip))
         python.chmod(0o755)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
@@ -157,7 +159,7 @@ INSTALL = ["-m venv .venv", "-m pip install --disable-pip-version-check -e .[tes
 def test_make_alone_lists_every_goal(tmp_path):
     listed = {line.split()[0] for line in make(tmp_path).stdout.splitlines()}
     tests = {"test", "test-fast", "test-gpu", "test-browser"}
-    assert listed == tests | {"help", "lab", "notebooks", "lint", "doctor", "clean"}
+    assert listed == tests | {"help", "lab", "notebooks", "book", "lint", "doctor", "clean"}
 
 
 @needs_make
