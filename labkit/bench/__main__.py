@@ -10,6 +10,7 @@ from labkit.bench.commands import (
     compare,
     cost_card,
     device_time,
+    faults,
     host_time,
     kv_append,
     ladder,
@@ -34,6 +35,7 @@ COMMANDS = {
     "streaming": streaming,
     "ladder": ladder,
     "peers": peers,
+    "faults": faults,
 }
 
 
