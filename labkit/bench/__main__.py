@@ -11,6 +11,7 @@ from labkit.bench.commands import (
     cost_card,
     device_time,
     faults,
+    flood,
     host_time,
     kv_append,
     ladder,
@@ -36,6 +37,7 @@ COMMANDS = {
     "ladder": ladder,
     "peers": peers,
     "faults": faults,
+    "flood": flood,
 }
 
 

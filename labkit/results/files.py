@@ -16,6 +16,7 @@ from labkit.results.comparison import ComparisonRecord
 from labkit.results.cost_cards import CostCardRecord
 from labkit.results.device_time import DeviceTimeRecord
 from labkit.results.faults import FaultsRecord
+from labkit.results.flood import FloodRecord
 from labkit.results.host_time import HostTimeRecord
 from labkit.results.peers import PeersRecord
 from labkit.results.profiles import ProfileRecord
@@ -36,6 +37,7 @@ KINDS: dict[str, type[Record]] = {
     "ladder": RunsRecord,
     "peers": PeersRecord,
     "faults": FaultsRecord,
+    "flood": FloodRecord,
 }
 
 
