@@ -17,7 +17,7 @@ from labkit.bench.faults import assert_nothing_is_held
 from labkit.engine import CacheConfig, FinishReason, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine.stats import EngineStats
 from labkit.engine.streaming import AsyncTokenStream, StreamingServer
-from labkit.errors import RequestError
+from labkit.errors import OptionError, RequestError
 from labkit.model import LanguageModel
 from labkit.model.small import VOCAB_SIZE, small_model
 from labkit.options import EngineOptions
@@ -81,8 +81,16 @@ def flood_engine(
     device: str = "cpu",
     room_for: int = ROOM_FOR,
 ) -> InferenceEngine:
-    """An engine whose pool has the blocks of `room_for` requests of average size. policy: of admission."""
+    """An engine whose pool has the blocks of `room_for` requests of average size. policy: of admission.
+
+    Raises OptionError if a request is longer than the model takes.
+    """
     sizes = [len(w.prompt) + w.params.max_new_tokens for w in wishes if w.kind != "impossible"]
+    if max(sizes) > MAX_POSITIONS:
+        raise OptionError(
+            f"a request can have {max(sizes)} tokens, and the flood's model takes {MAX_POSITIONS}: shorten "
+            "prompts or new tokens"
+        )
     longest = -(-max(sizes) // BLOCK_SIZE)
     return InferenceEngine(
         model_on(device),

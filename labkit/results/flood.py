@@ -98,7 +98,12 @@ class FloodRecord(Record):
     samples: tuple[FloodRun, ...]
 
     SAMPLE: ClassVar[type[Sample]] = FloodRun
-    SETTINGS: ClassVar[Shape] = {"room_for": COUNT, "pack_window": COUNT}
+    SETTINGS: ClassVar[Shape] = {
+        "room_for": COUNT,
+        "pack_window": COUNT,
+        "longest_prompt": COUNT,
+        "max_new_tokens": COUNT,
+    }
 
     @property
     def room_for(self) -> int:
@@ -109,6 +114,16 @@ class FloodRecord(Record):
     def pack_window(self) -> int:
         """The most admissions of later ones that a request waits through, under the policy "pack"."""
         return self.settings["pack_window"]
+
+    @property
+    def longest_prompt(self) -> int:
+        """The most tokens of a prompt that is not refused."""
+        return self.settings["longest_prompt"]
+
+    @property
+    def max_new_tokens(self) -> int:
+        """The most tokens that a request makes."""
+        return self.settings["max_new_tokens"]
 
     def runs_of(self, rung: str) -> list[FloodRun]:
         """The floods of a rung. Raises RecordError if there is none."""

@@ -1,4 +1,4 @@
-"""Whatever fails in a step: what goes on has its tokens, nothing is lost, and the engine says if it is over."""
+"""Whatever fails in a step: who goes on has all tokens, nothing is lost, and the engine says if it is over."""
 
 import random
 

@@ -9,6 +9,7 @@ import pytest
 from labkit import LADDER
 from labkit.bench import flood
 from labkit.bench.flood import PACK_WINDOW, Flood, draw_wishes, flood_engine
+from labkit.errors import OptionError
 
 pytestmark = pytest.mark.slow
 
@@ -65,6 +66,12 @@ def test_wishes_are_of_every_kind_and_the_same_for_the_same_seed():
     assert max(wish.params.max_new_tokens for wish in wishes) > 280
     assert all(0 <= wish.after < wish.params.max_new_tokens for wish in wishes)
     assert len({wish.prompt[:20] for wish in possible}) < 0.9 * len(possible)  # some begin alike
+
+
+def test_requests_that_are_longer_than_the_model_takes_are_refused():
+    wishes = draw_wishes(random.Random(0), 300, 2000, 20)
+    with pytest.raises(OptionError, match="the flood's model takes 1216: shorten"):
+        flood_engine(LADDER["10"].options, wishes, "fifo")
 
 
 def test_a_flood_that_is_served_wrongly_is_noticed(monkeypatch):

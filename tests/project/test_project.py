@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from labkit.paths import ROOT
 
 TOP_LEVEL = {
-    *("README.md", "CONTRIBUTING.md", "GLOSSARY.md", "LICENSE", "CITATION.cff", "Makefile"),
+    *("README.md", "CONTRIBUTING.md", "GLOSSARY.md", "RELIABILITY.md", "LICENSE", "CITATION.cff", "Makefile"),
     *("environment.yml", "pyproject.toml", ".ci", ".github", ".gitignore", ".pre-commit-config.yaml"),
     *("notebooks", "labkit", "data", "tests"),
 }

@@ -119,8 +119,8 @@ def check_faults(recorded, sample):
 
 def check_flood(recorded, sample):
     """Every request has ended, those compared as alone, and no promise was broken."""
-    assert sum(sample["ended"].values()) == recorded["settings"]["num_requests"] >= 1000
-    assert sample["checked"] == sample["equal"] > 20
+    assert sum(sample["ended"].values()) == recorded["settings"]["num_requests"]
+    assert sample["checked"] == sample["equal"] > 3
     assert sample["peak_blocks"] <= sample["num_blocks"] and sample["nearest_to_bound"] <= 1
     assert (
         sample["most_passed_over"]
