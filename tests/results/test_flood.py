@@ -6,7 +6,6 @@ from made_records import record_of
 from labkit.errors import RecordError
 from labkit.results.flood import FloodRecord, FloodRun
 
-
 SETTINGS = {"room_for": 40, "pack_window": 16, "longest_prompt": 900, "max_new_tokens": 300}
 
 

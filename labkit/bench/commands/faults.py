@@ -20,7 +20,8 @@ from labkit.bench.commands.arguments import (
     positive,
     settings_of,
 )
-from labkit.bench.faults import Outcome, draw_schedule, points_called, run_schedule
+from labkit.bench.fault_schedules import draw_schedule
+from labkit.bench.faults import Outcome, points_called, run_schedule
 from labkit.bench.limit import copy_bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.engine.device import pick_device
