@@ -1,4 +1,4 @@
-"""A server under load: it starts and closes among its clients, steps fail, readers are slow; nothing is lost."""
+"""A server under load: it starts and closes among its clients, steps fail, readers are slow."""
 
 import asyncio
 import random
@@ -80,8 +80,8 @@ def loop_clients(server: StreamingServer, seed: int) -> list[str]:
             outcomes.append(judge(which, received, is_complete))
 
     async def both() -> list[str]:
-        made = await asyncio.gather(client(random.Random(seed)), client(random.Random(seed + 1)))
-        return sum(made, [])
+        first, second = await asyncio.gather(client(random.Random(seed)), client(random.Random(seed + 1)))
+        return first + second
 
     return asyncio.run(both())
 
