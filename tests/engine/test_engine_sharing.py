@@ -38,7 +38,7 @@ def test_what_is_shared_is_never_written_and_a_hit_gives_the_tokens_of_a_miss(op
         for output in engine.step():
             received[output.request_id] += (output.token_id,)
         after = shared_numbers(engine)
-        # Still shared with as many tokens: then it is the same block, for its last holder alone may add to it.
+        # Still shared, with as many tokens: only a last holder may add to a block.
         for block_id in before.keys() & after.keys():
             if before[block_id].shape == after[block_id].shape:
                 num_shared += 1
