@@ -10,6 +10,8 @@ from labkit.bench.commands import (
     compare,
     cost_card,
     device_time,
+    faults,
+    flood,
     host_time,
     kv_append,
     ladder,
@@ -34,6 +36,8 @@ COMMANDS = {
     "streaming": streaming,
     "ladder": ladder,
     "peers": peers,
+    "faults": faults,
+    "flood": flood,
 }
 
 

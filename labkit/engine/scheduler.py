@@ -31,7 +31,7 @@ class OnlineScheduler:
     - Preempt: if that is not enough for a decode step, the newest running request waits again.
     """
 
-    watch_points = ("make_room_to_decode",)
+    watch_points = ("add", "admit", "make_room_to_decode")
 
     def __init__(
         self, config: SchedulerConfig, kv_manager: KVBlockManager, prefix_cache: PrefixCache | None

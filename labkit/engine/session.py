@@ -12,6 +12,8 @@ class InferenceSession:
     block_ids_per_layer: a list of block ids per layer, or a single list where one table serves all layers.
     """
 
+    watch_points = ("append_prompt",)
+
     def __init__(self, kv_manager: KVBlockManager, prefix: PrefixEntry | None = None) -> None:
         """An empty session, or one that begins with the shared blocks of a cached prompt."""
         self.kv_manager = kv_manager

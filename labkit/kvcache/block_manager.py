@@ -33,7 +33,10 @@ class KVBlockManager:
     free block raises before it changes any record; an append whose write fails is undone by `truncate`.
     """
 
-    watch_points: ClassVar[tuple[str, ...]] = ("allocate_block", "copy_on_write", "block_infos")
+    watch_points: ClassVar[tuple[str, ...]] = (
+        *("allocate_block", "copy_on_write", "block_infos"),
+        *("append_token", "append_token_batch", "append_prompt", "write_batch"),
+    )
     info_type: type[KVBlockInfo] | type[MutableKVBlockInfo] = KVBlockInfo
     block_infos: BlockInfos[BlockInfo]
 

@@ -28,6 +28,8 @@ class PrefixCache:
     """Whole prompts by their token ids, with their blocks kept alive; the least recently used is evicted
     first."""
 
+    watch_points = ("lookup", "insert", "evict_one")
+
     def __init__(self, kv_manager: KVBlockManager, max_entries: int) -> None:
         self._kv_manager = kv_manager
         self._max_entries = max_entries

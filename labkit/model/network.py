@@ -89,6 +89,7 @@ class Network(nn.Module):
     """
 
     checkpoint_format: ClassVar[CheckpointFormat]
+    watch_points: ClassVar[tuple[str, ...]] = ("prefill",)
     config: ModelConfig
     lm_head: nn.Linear  # [V, E], no bias
 

@@ -15,6 +15,8 @@ from labkit.results.attention_time import AttentionTimeRecord
 from labkit.results.comparison import ComparisonRecord
 from labkit.results.cost_cards import CostCardRecord
 from labkit.results.device_time import DeviceTimeRecord
+from labkit.results.faults import FaultsRecord
+from labkit.results.flood import FloodRecord
 from labkit.results.host_time import HostTimeRecord
 from labkit.results.peers import PeersRecord
 from labkit.results.profiles import ProfileRecord
@@ -34,6 +36,8 @@ KINDS: dict[str, type[Record]] = {
     "streaming": RunsRecord,
     "ladder": RunsRecord,
     "peers": PeersRecord,
+    "faults": FaultsRecord,
+    "flood": FloodRecord,
 }
 
 

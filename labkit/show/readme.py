@@ -1,4 +1,5 @@
-"""`python -m labkit.show.readme`: make the README's pictures and tables from the records."""
+"""`python -m labkit.show.readme`: make the README's pictures and tables, and RELIABILITY.md's, from the
+records."""
 
 import hashlib
 import re
@@ -10,6 +11,7 @@ from matplotlib.figure import Figure
 from labkit.ladder import CAPSTONE, LADDER, LESSONS, Lesson
 from labkit.paths import RESULTS, ROOT
 from labkit.results import HostTimeRecord, ProfileRecord, RunsRecord, load, load_gpu_tests
+from labkit.show import reliability
 from labkit.show.ladder import draw_ladder
 from labkit.show.timeline import draw_timeline
 
@@ -121,7 +123,7 @@ def step_from(record: RunsRecord, below: str, rung: str) -> str:
 
 
 def main() -> None:
-    """Make the README's pictures, and write its tables and sentences between their markers."""
+    """Make the README's pictures, and write the tables and sentences of both files between their markers."""
     matplotlib.use("agg")
     for name, draw in PICTURES.items():
         # The record's hash goes into the file, so that a test can tell a picture of older results.
@@ -135,6 +137,7 @@ def main() -> None:
     ):
         text = place.sub(lambda _, made=made: made(), text)
     README.write_text(text, encoding="utf-8")
+    reliability.fill()
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ from labkit.watch.capture import (
     captured_steps,
     recorded_step,
 )
-from labkit.watch.failures import PlantedError, planted_failure
+from labkit.watch.failures import PlantedError, planted_failure, planted_nan
+from labkit.watch.fault_points import FaultPoint, fault_points
 from labkit.watch.flights import Flight, Flights, record_flights
 from labkit.watch.inputs import record_inputs
 from labkit.watch.launches import (
@@ -38,12 +39,14 @@ from labkit.watch.replaced import noting, replaced, watch_points_of
 from labkit.watch.rows import record_rows
 from labkit.watch.sends import Sends, record_sends
 from labkit.watch.steady import steady_decode, steady_prompts
+from labkit.watch.waits import Waits, record_waits
 from labkit.watch.work import count_forwards, count_launches, count_work
 from labkit.watch.writes import Write, record_writes, steady_write
 
 __all__ = [
     "BlocksSnapshot",
     "CapturedLaunch",
+    "FaultPoint",
     "Flight",
     "Flights",
     "KernelRun",
@@ -55,6 +58,7 @@ __all__ = [
     "Positions",
     "Sends",
     "ToyGraph",
+    "Waits",
     "Write",
     "capture",
     "captured_steps",
@@ -64,6 +68,7 @@ __all__ = [
     "count_work",
     "device_step_of",
     "ends_of",
+    "fault_points",
     "launch_table",
     "layer_of",
     "layer_tables",
@@ -71,6 +76,7 @@ __all__ = [
     "log_step",
     "noting",
     "planted_failure",
+    "planted_nan",
     "pool_use",
     "profiled_by",
     "record_accesses",
@@ -81,6 +87,7 @@ __all__ = [
     "record_rows",
     "record_sends",
     "record_steps",
+    "record_waits",
     "record_writes",
     "recorded_step",
     "replaced",

@@ -2,6 +2,10 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from labkit.watch.replaced import replaced
 
@@ -12,25 +16,67 @@ class PlantedError(RuntimeError):
 
 @contextmanager
 def planted_failure(
-    owner: object, name: str, at_call: int = 0, look: Callable[[], object] = lambda: None
+    owner: object,
+    name: str,
+    at_call: int = 0,
+    look: Callable[[], object] = lambda: None,
+    *,
+    error: Callable[[str], BaseException] = PlantedError,
+    num_calls: float = 1,
+    is_behind: bool = False,
 ) -> Iterator[None]:
     """Inside the block, the call of `owner.name` with the number `at_call`, from 0, raises PlantedError in
     place of working, and all others work.
 
-    look: called just before it raises. Raises OptionError if the owner does not let `name` be watched.
+    look: called just before it raises. error: makes what is raised instead, from a message. num_calls: so
+    many calls fail in a row, math.inf for all from there on. is_behind: they raise when they have done their
+    work. Raises OptionError if the owner does not let `name` be watched.
     """
     calls = 0
 
-    def failing_once(inner: Callable) -> Callable:
+    def failing(inner: Callable) -> Callable:
         def call(*args: object, **kwargs: object) -> object:
             nonlocal calls
             calls += 1
-            if calls - 1 == at_call:
+            fails = at_call < calls <= at_call + num_calls
+            if fails and not is_behind:
                 look()
-                raise PlantedError(f"{name} was made to fail")
-            return inner(*args, **kwargs)
+                raise error(f"{name} was made to fail")
+            made = inner(*args, **kwargs)
+            if fails:
+                look()
+                raise error(f"{name} was made to fail, its work done")
+            return made
 
         return call
 
-    with replaced(owner, name, failing_once):
+    with replaced(owner, name, failing):
+        yield
+
+
+@contextmanager
+def planted_nan(
+    owner: object, name: str, at_call: int = 0, row: int = 0, look: Callable[[], object] = lambda: None
+) -> Iterator[None]:
+    """Inside the block, the call of `owner.name` with the number `at_call` gives NaN for one request.
+
+    owner.name: gives a tensor [B, ...] with a row per request. row: of the request, counted round from 0.
+    look: called just before. Raises OptionError if the owner does not let `name` be watched.
+    """
+    calls = 0
+
+    def breaking(inner: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def call(*args: Any, **kwargs: Any) -> Tensor:
+            nonlocal calls
+            calls += 1
+            made = inner(*args, **kwargs)
+            if calls - 1 == at_call:
+                look()
+                made = made.clone()
+                made[row % len(made)] = torch.nan
+            return made
+
+        return call
+
+    with replaced(owner, name, breaking):
         yield

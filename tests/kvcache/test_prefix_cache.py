@@ -1,5 +1,7 @@
 """The prefix cache: what is found, what is evicted, and that the tokens never change by it."""
 
+import sys
+
 import pytest
 import torch
 from helpers import (
@@ -58,6 +60,23 @@ def test_lookup_finds_the_longest_cached_prompt_that_this_one_begins_with(prompt
     assert (entry and entry.token_ids) == found
     if found:
         assert entry.last_logits.tolist() == [len(found)]
+
+
+MODULUS = sys.hash_info.modulus  # whole numbers that differ by it have the same hash
+
+
+def test_prompts_whose_hashes_are_the_same_never_mix():
+    """What is looked up is the text itself; a hash only says where to look."""
+    prompts = [(1, 2, 3), (1 + MODULUS, 2, 3), (1, 2 + MODULUS, 3), (1, 2, 3 + MODULUS)]
+    assert len({hash(prompt) for prompt in prompts}) == 1 and len(set(prompts)) == 4
+    manager, prefix_cache = cache_of(*prompts[:2])
+    assert prefix_cache.lookup(prompts[2]) is None and prefix_cache.lookup(prompts[3]) is None
+    held = [prefix_cache.lookup((*prompt, 7)) for prompt in prompts[:2]]
+    assert [entry.token_ids for entry in held] == prompts[:2]
+    assert held[0].block_ids_per_layer != held[1].block_ids_per_layer
+    prefix_cache.evict_one()
+    assert prefix_cache.lookup(prompts[0]) is None and prefix_cache.lookup(prompts[1]) is held[1]
+    manager.check_integrity([held[1]])
 
 
 def test_the_least_recently_used_prompt_goes_first():

@@ -14,8 +14,8 @@ import yaml
 from labkit.paths import ROOT
 
 TOP_LEVEL = {
-    *("README.md", "CONTRIBUTING.md", "GLOSSARY.md", "CLASSES.md", "CHANGELOG.md", "LICENSE", "CITATION.cff"),
-    *("Makefile", "Dockerfile", ".dockerignore", ".gitattributes"),
+    *("README.md", "CONTRIBUTING.md", "GLOSSARY.md", "CLASSES.md", "RELIABILITY.md", "CHANGELOG.md"),
+    *("LICENSE", "CITATION.cff", "Makefile", "Dockerfile", ".dockerignore", ".gitattributes"),
     *(
         "environment.yml",
         "pyproject.toml",

@@ -110,7 +110,28 @@ def check_decode_kernels(recorded, sample):
     assert sample["idle_share"] == pytest.approx(1 - sample["gpu_busy_us"] / sample["step_us"])
 
 
+def check_faults(recorded, sample):
+    """Faults came at most of the points, and no schedule fell."""
+    assert sample["schedules"] == recorded["settings"]["schedules"] and sample["fell"] == []
+    assert len({fault.split(", ")[0] for fault in sample["fired"]}) > 0.9 * sample["num_points"]
+    assert {"length", "cancelled"} <= set(sample["ended"])
+
+
+def check_flood(recorded, sample):
+    """Every request has ended, those compared as alone, and no promise was broken."""
+    assert sum(sample["ended"].values()) == recorded["settings"]["num_requests"]
+    assert sample["checked"] == sample["equal"] > 3
+    assert sample["peak_blocks"] <= sample["num_blocks"] and sample["nearest_to_bound"] <= 1
+    assert (
+        sample["most_passed_over"]
+        <= {"fifo": 0, "pack": recorded["settings"]["pack_window"]}[sample["policy"]]
+    )
+    assert sample["preemptions"] > 0 and len(sample["memory"]) == recorded["settings"]["num_requests"] // 100
+
+
 CHECKS = {
+    "faults": check_faults,
+    "flood": check_flood,
     "attention": check_attention,
     "decode_kernels": check_decode_kernels,
     "kv_append": check_append,

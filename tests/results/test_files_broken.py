@@ -19,6 +19,8 @@ SMALLEST = {  # a shipped record of each kind
     "comparison": "comparison_attention_h100",
     "cost_card": "cost_cards_h100",
     "decode_kernels": "idle_h100",
+    "faults": "faults_cpu",
+    "flood": "flood_fifo_cpu",
     "host_time": "host_time_ragged_h100",
     "kv_append": "kv_append_h100",
     "ladder": "ladder_single_h100",

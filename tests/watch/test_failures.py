@@ -1,6 +1,9 @@
 """A failure made on purpose: the call that was asked for, and no other."""
 
+import math
+
 import pytest
+import torch
 from helpers import GREEDY, make_engine, tokens_alone
 
 from labkit import LADDER, watch
@@ -39,6 +42,56 @@ def test_a_call_that_does_not_come_never_fails():
 def test_what_may_not_be_watched_may_not_fail():
     with pytest.raises(OptionError, match=r"Worker\.rest"), watch.planted_failure(Worker(), "rest"):
         pytest.fail("it was not refused")
+
+
+def outcomes(worker, num_calls):
+    """What each of so many calls made, or the text of its error."""
+    made = []
+    for number in range(num_calls):
+        try:
+            made.append(worker.work(number))
+        except MemoryError as error:
+            made.append(str(error))
+    return made
+
+
+def test_several_calls_fail_in_a_row_with_the_error_that_was_asked_for():
+    fault = {"at_call": 1, "error": MemoryError}
+    with watch.planted_failure(worker := Worker(), "work", num_calls=2, **fault):
+        assert outcomes(worker, 4) == [0, *["work was made to fail"] * 2, 3]
+    with watch.planted_failure(worker := Worker(), "work", num_calls=math.inf, **fault):
+        assert outcomes(worker, 4) == [0, *["work was made to fail"] * 3]
+
+
+def test_a_call_that_fails_behind_its_work_has_done_it():
+    done = []
+
+    class Noting(Worker):
+        def work(self, number):
+            done.append(number)
+            return number
+
+    with watch.planted_failure(worker := Noting(), "work", at_call=1, error=MemoryError, is_behind=True):
+        assert outcomes(worker, 3) == [0, "work was made to fail, its work done", 2]
+    assert done == [0, 1, 2]
+
+
+class Rows:
+    watch_points = ("work",)
+    numbers = torch.ones(3, 2)
+
+    def work(self):
+        return self.numbers
+
+
+@pytest.mark.parametrize("row", [1, 4])
+def test_one_request_gets_numbers_that_are_none(row):
+    rows, looks = Rows(), []
+    with watch.planted_nan(rows, "work", at_call=1, row=row, look=lambda: looks.append(1)):
+        made = [rows.work() for _ in range(3)]
+    assert made[0].isfinite().all() and made[2].isfinite().all() and looks == [1]
+    assert made[1].isnan().tolist() == [[False] * 2, [True] * 2, [False] * 2]
+    assert rows.numbers.isfinite().all()  # what works on is its own
 
 
 @pytest.mark.parametrize("rung", ["06", "10"])

@@ -1,5 +1,7 @@
 """The device's part of a decode step, launched kernel by kernel (rung 06)."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -15,6 +17,8 @@ class DeviceStep:
 
     No number is read back to decide what runs next, so a CUDA graph can capture it.
     """
+
+    watch_points: ClassVar[tuple[str, ...]] = ("draw_and_advance", "advance")
 
     def __init__(self, slots: DeviceSlots, network: Network, attention: LayerAttention) -> None:
         self.slots = slots

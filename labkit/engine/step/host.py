@@ -55,7 +55,7 @@ class PagedDecodeAttention:
 class DecodeStep:
     """A decode step whose state lives on the host: the parts that a rung chose, put together."""
 
-    watch_points = ("decode_step_sessions", "next_tokens", "attention")
+    watch_points = ("decode_step_sessions", "next_tokens", "attention", "sample")
     sample = staticmethod(sample_requests)
 
     def __init__(

@@ -1,0 +1,100 @@
+"""faults: random schedules of requests, with a failure in the middle of each; counts of what became of them.
+
+Every schedule is a small engine with too few blocks, whose requests join, end, are cancelled, share prompts
+and are preempted, and in which one or two calls fail. A schedule that falls is printed with its seed:
+--only runs that one again, and shows where it fell.
+"""
+
+import argparse
+import random
+import time
+from collections import Counter
+
+import torch
+from tqdm import tqdm
+
+from labkit.bench.commands.arguments import (
+    add_device_arguments,
+    add_rungs_argument,
+    natural,
+    positive,
+    settings_of,
+)
+from labkit.bench.fault_schedules import draw_schedule
+from labkit.bench.faults import Outcome, points_called, run_schedule
+from labkit.bench.limit import copy_bandwidth
+from labkit.bench.record import make_record, write_record
+from labkit.engine.device import pick_device
+from labkit.ladder import LADDER
+from labkit.results.faults import RungFaults
+
+NAME = "random:small"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
+    add_device_arguments(parser)
+    add_rungs_argument(parser)
+    parser.add_argument("--schedules", type=positive, default=100, help="of each rung (default 100)")
+    parser.add_argument("--seed", type=natural, default=0, help="of all schedules (default 0)")
+    parser.add_argument("--only", type=natural, help="run the schedule with this number alone")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run the schedules of each rung, print what became of them, and write a record."""
+    device = pick_device(args.device)
+    if args.only is not None:
+        for rung in args.rungs:
+            print(run_numbered(rung, args.seed, args.only, str(device)))
+        return
+    samples = [faults_of(rung, args.schedules, args.seed, device) for rung in args.rungs]
+    for sample in samples:
+        print(
+            f"rung {sample.rung}: {sample.schedules:,} schedules, {sum(sample.fired.values()):,} faults at "
+            f"{sample.num_points} points, {sample.failed_steps:,} failed steps, {len(sample.fell)} fell"
+        )
+        print(*sample.fell, sep="\n", end="\n" * bool(sample.fell))
+    if args.json:
+        settings = {**settings_of(args), "model": NAME}
+        write_record(make_record("faults", device, copy_bandwidth(device), settings, samples), args.json)
+
+
+def run_numbered(rung: str, seed: int, number: int, device: str) -> Outcome:
+    """What became of a rung's schedule with this number; drawn from it alone, so that it can be run again."""
+    options = LADDER[rung].options
+    dice = random.Random(f"{seed} {rung} {number}")
+    return run_schedule(options, draw_schedule(dice, points_called(options)), device)
+
+
+def faults_of(rung: str, num_schedules: int, seed: int, device: torch.device) -> RungFaults:
+    """What became of so many schedules of a rung."""
+    started = time.process_time()
+    fired: Counter[str] = Counter()
+    ended: Counter[str] = Counter()
+    failed_steps = preemptions = gave_up = 0
+    fell = []
+    for number in tqdm(range(num_schedules), f"rung {rung}", leave=False, disable=None):
+        try:
+            outcome = run_numbered(rung, seed, number, str(device))
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and not error.args:  # it is yours, and not a planted one
+                raise
+            fell.append(f"--rungs {rung} --seed {seed} --only {number}: {error!r}")
+            continue
+        fired.update(outcome.fired)
+        ended.update(outcome.ended)
+        failed_steps += outcome.failed_steps
+        preemptions += outcome.preemptions
+        gave_up += outcome.said_it_cannot_go_on
+    return RungFaults(
+        rung,
+        len(points_called(LADDER[rung].options)),
+        num_schedules,
+        dict(fired.most_common()),
+        failed_steps,
+        preemptions,
+        dict(ended.most_common()),
+        gave_up,
+        tuple(fell),
+        time.process_time() - started,
+    )

@@ -1,0 +1,82 @@
+"""flood: far more requests than the pool has blocks for; what became of them, and what it cost.
+
+Requests of random shapes, of which some begin alike, some are cancelled, some can never run, and some of
+whose readers go away. An assertion fails if one ends otherwise than it was asked to, if a block is lost, or
+if one waits longer than the policy allows.
+"""
+
+import argparse
+import random
+
+import torch
+from tqdm import tqdm
+
+from labkit.bench.commands.arguments import (
+    add_device_arguments,
+    add_rungs_argument,
+    length,
+    natural,
+    positive,
+    settings_of,
+)
+from labkit.bench.flood import (
+    AT_ONCE,
+    LONGEST_PROMPT,
+    MOST_NEW_TOKENS,
+    PACK_WINDOW,
+    ROOM_FOR,
+    Flood,
+    draw_wishes,
+    flood_engine,
+)
+from labkit.bench.limit import copy_bandwidth
+from labkit.bench.record import make_record, write_record
+from labkit.engine.device import pick_device
+from labkit.ladder import LADDER
+from labkit.results.flood import FloodRun
+
+POLICIES = ("fifo", "pack")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
+    add_device_arguments(parser)
+    add_rungs_argument(parser)
+    add = parser.add_argument
+    add("--policy", choices=POLICIES, help="of admission (default: both, one after the other)")
+    add("--num-requests", type=positive, default=10_000, help="of each flood (default 10,000)")
+    add("--at-once", type=positive, default=AT_ONCE, help=f"clients (default {AT_ONCE})")
+    add("--longest-prompt", type=length, default=LONGEST_PROMPT, help=f"tokens (default {LONGEST_PROMPT})")
+    add("--max-new-tokens", type=length, default=MOST_NEW_TOKENS, help=f"(default {MOST_NEW_TOKENS})")
+    add("--seed", type=natural, default=0, help="of all requests (default 0)")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Flood an engine of each rung under each policy; print what became of it and write a record."""
+    device = pick_device(args.device)
+    policies = POLICIES if args.policy is None else (args.policy,)
+    samples = [flooded(rung, policy, args, device) for rung in args.rungs for policy in policies]
+    if args.json:
+        settings = {**settings_of(args), "model": "random:small"}
+        settings |= {"room_for": ROOM_FOR, "pack_window": PACK_WINDOW}
+        write_record(make_record("flood", device, copy_bandwidth(device), settings, samples), args.json)
+
+
+def flooded(rung: str, policy: str, args: argparse.Namespace, device: torch.device) -> FloodRun:
+    """One flood, and a few lines about it."""
+    dice = random.Random(args.seed)
+    wishes = draw_wishes(dice, args.num_requests, args.longest_prompt, args.max_new_tokens)
+    engine = flood_engine(LADDER[rung].options, wishes, policy, str(device))
+    with tqdm(total=len(wishes), desc=f"rung {rung}, {policy}", unit=" requests", disable=None) as bar:
+        made = Flood(engine, wishes, args.at_once).run(rung, lambda ended: bar.update(ended - bar.n))
+    ended = ", ".join(f"{count:,} {how}" for how, count in sorted(made.ended.items()))
+    print(f"rung {rung}, {policy}: {made.num_ended:,} requests: {ended}; {made.seconds:.0f} s")
+    print(
+        f"  {made.tokens_per_second:,.0f} tokens/s, {made.preemptions:,} preemptions, {made.peak_blocks:,} "
+        f"of {made.num_blocks:,} blocks, {made.equal} of {made.checked} as alone"
+    )
+    print(
+        f"  longest wait {made.longest_wait:,} steps, {made.nearest_to_bound:.1%} of its bound; passed over "
+        f"{made.most_passed_over} times at most; memory x{made.memory_growth:.3f} since the 1,000th"
+    )
+    return made

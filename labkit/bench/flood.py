@@ -1,0 +1,234 @@
+"""A flood: far more requests than the pool has blocks for, and what must hold of every one of them."""
+
+import asyncio
+import random
+import resource
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from labkit.bench.faults import assert_nothing_is_held
+from labkit.engine import CacheConfig, FinishReason, InferenceEngine, SamplingParams, SchedulerConfig
+from labkit.engine.stats import EngineStats
+from labkit.engine.streaming import AsyncTokenStream, StreamingServer
+from labkit.errors import OptionError, RequestError
+from labkit.model import LanguageModel
+from labkit.model.small import VOCAB_SIZE, small_model
+from labkit.options import EngineOptions
+from labkit.results.flood import SAMPLED_EVERY, FloodRun
+from labkit.watch.waits import Waits, record_waits
+
+LONGEST_PROMPT, MOST_NEW_TOKENS = 900, 300
+MAX_POSITIONS = 1216  # of the model: the longest request, in whole blocks
+BLOCK_SIZE = 16
+ROOM_FOR = 40  # requests of average size, whose blocks the pool has
+AT_ONCE = 400  # clients
+MAX_BATCH_SIZE, PACK_WINDOW = 64, 16
+NUM_SHARED = 8  # texts with which prompts begin
+STREAM_INTERVAL = 4  # tokens in a chunk
+CHECK_EVERY = 20  # of so many requests, one's tokens are compared with those that it gets alone
+WISHES = {"all": 80, "cancel": 10, "leave": 5, "impossible": 5}  # each with its weight
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a client asks for, and when it has enough.
+
+    kind: "all" reads to the end, "cancel" closes the stream after so many tokens, "leave" drops it without a
+    word, "impossible" asks for what no engine of this model has room for.
+    """
+
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    kind: str
+    after: int
+
+
+def draw_wishes(dice: random.Random, num: int, longest_prompt: int, most_new_tokens: int) -> list[Wish]:
+    """Wishes of random shapes: most prompts are short, some long; three in ten begin as others do."""
+    shared = [draw_tokens(dice, max(1, longest_prompt * (i + 1) // 40)) for i in range(NUM_SHARED)]
+    kinds, weights = zip(*WISHES.items(), strict=True)
+    wishes = []
+    for _ in range(num):
+        length = 1 + int(longest_prompt * dice.random() ** 2)
+        beginning = dice.choice(shared) if dice.random() < 0.3 else ()
+        prompt = (beginning + draw_tokens(dice, length))[:length]
+        kind = dice.choices(kinds, weights)[0]
+        if kind == "impossible":
+            prompt = draw_tokens(dice, 2 * MAX_POSITIONS)
+        num_new = 1 + int(most_new_tokens * dice.random() ** 1.5)
+        temperature = 0.0 if dice.random() < 0.8 else 1.0
+        params = SamplingParams(num_new, temperature, top_k=40, seed=dice.randrange(100))
+        wishes.append(Wish(prompt, params, kind, after=dice.randrange(num_new)))
+    return wishes
+
+
+def draw_tokens(dice: random.Random, length: int) -> tuple[int, ...]:
+    """So many random token ids."""
+    return tuple(dice.choices(range(VOCAB_SIZE), k=length))
+
+
+def flood_engine(
+    options: EngineOptions,
+    wishes: Sequence[Wish],
+    policy: str,
+    device: str = "cpu",
+    room_for: int = ROOM_FOR,
+) -> InferenceEngine:
+    """An engine whose pool has the blocks of `room_for` requests of average size. policy: of admission.
+
+    Raises OptionError if a request is longer than the model takes.
+    """
+    sizes = [len(w.prompt) + w.params.max_new_tokens for w in wishes if w.kind != "impossible"]
+    if max(sizes) > MAX_POSITIONS:
+        raise OptionError(
+            f"a request can have {max(sizes)} tokens, and the flood's model takes {MAX_POSITIONS}: shorten "
+            "prompts or new tokens"
+        )
+    longest = -(-max(sizes) // BLOCK_SIZE)
+    return InferenceEngine(
+        model_on(device),
+        options,
+        device=device,
+        dtype=torch.float32,
+        cache=CacheConfig(BLOCK_SIZE, max(longest, room_for * sum(sizes) // len(sizes) // BLOCK_SIZE)),
+        scheduler=SchedulerConfig(
+            max_batch_size=MAX_BATCH_SIZE, admission_policy=policy, pack_window=PACK_WINDOW
+        ),
+    )
+
+
+class Flood:
+    """All wishes through one engine and one server, from `at_once` clients on one event loop.
+
+    Raises AssertionError for what must never be: an end that was not asked for, a block that is lost, a wait
+    beyond its bound.
+    """
+
+    def __init__(self, engine: InferenceEngine, wishes: Sequence[Wish], at_once: int = AT_ONCE) -> None:
+        self.engine = engine
+        self.at_once = at_once
+        self._wishes = deque(enumerate(wishes))
+        self._read_to_the_end: list[tuple[Wish, tuple[int, ...]]] = []  # to be compared
+        self._ended: Counter[str] = Counter()
+        self._peak_blocks = 0
+        self._memory: list[int] = []
+
+    def run(self, rung: str, progress: Callable[[int], object] = lambda num_ended: None) -> FloodRun:
+        """Serve all clients. rung: the engine's. progress: called with the number of requests that have
+        ended, whenever one has."""
+        before, started = self.engine.stats(), time.perf_counter()
+        with record_waits(self.engine) as waits:
+            with StreamingServer(self.engine, stream_interval=STREAM_INTERVAL) as server:
+                asyncio.run(self._serve(server, progress))
+            after, seconds = self.engine.stats(), time.perf_counter() - started
+        assert waits.nearest_to_bound <= 1, "a request has waited too long"
+        assert_nothing_is_held(self.engine)
+        return self._counted(rung, before, after, seconds, waits)
+
+    async def _serve(self, server: StreamingServer, progress: Callable[[int], object]) -> None:
+        async with asyncio.TaskGroup() as clients:
+            for _ in range(self.at_once):
+                clients.create_task(self._client(server, progress))
+        while self.engine.has_work:  # the worker cancels for those who left
+            await asyncio.sleep(0.001)
+
+    async def _client(self, server: StreamingServer, progress: Callable[[int], object]) -> None:
+        """Ask for one wish after the other, as long as there are any."""
+        while self._wishes:
+            number, wish = self._wishes.popleft()
+            try:
+                stream = server.submit_async(wish.prompt, wish.params)
+            except RequestError:
+                assert wish.kind == "impossible", "refused without reason"
+                self._ended["refused"] += 1
+            else:
+                assert wish.kind != "impossible", "taken, although it can never run"
+                self._ended[await self._read(stream, number, wish)] += 1
+                del stream  # who leaves without a word drops it
+            self._look()
+            progress(sum(self._ended.values()))
+
+    async def _read(self, stream: AsyncTokenStream, number: int, wish: Wish) -> str:
+        """Read as much as was wished; how that ended."""
+        token_ids: list[int] = []
+        async for chunk in stream:
+            token_ids += chunk.token_ids
+            if chunk.completion is not None:
+                assert chunk.completion.finish_reason is FinishReason.LENGTH, chunk.completion
+                assert chunk.completion.token_ids == tuple(token_ids), "lost or doubled tokens"
+                assert len(token_ids) == wish.params.max_new_tokens
+                if number % CHECK_EVERY == 0 and wish.params.is_greedy:
+                    self._read_to_the_end.append((wish, tuple(token_ids)))
+                return "length"
+            if wish.kind == "cancel" and len(token_ids) >= wish.after:
+                stream.close()
+                return "cancelled"
+            if wish.kind == "leave" and len(token_ids) >= wish.after:
+                return "left"
+        raise AssertionError("a stream has ended without its completion")
+
+    def _look(self) -> None:
+        stats = self.engine.stats()
+        self._peak_blocks = max(self._peak_blocks, stats.blocks_per_layer - stats.free_blocks)
+        if sum(self._ended.values()) % SAMPLED_EVERY == 0:
+            self._memory.append(resident_bytes())
+
+    def _counted(
+        self, rung: str, before: EngineStats, after: EngineStats, seconds: float, waits: Waits
+    ) -> FloodRun:
+        counted = {
+            name: getattr(after.counters, name) - getattr(before.counters, name)
+            for name in ("steps", "generated_tokens", "prefill_tokens", "reused_tokens", "preemptions")
+        }
+        device = str(self.engine.device)
+        return FloodRun(
+            rung,
+            self.engine.scheduler.config.admission_policy,
+            dict(self._ended),
+            checked=len(self._read_to_the_end),
+            equal=sum(alone(w.prompt, w.params, device) == made for w, made in self._read_to_the_end),
+            seconds=seconds,
+            prefix_evictions=after.prefix_evictions - before.prefix_evictions,
+            num_blocks=after.blocks_per_layer,
+            peak_blocks=self._peak_blocks,
+            peak_waiting=waits.most_waiting,
+            longest_wait=waits.longest,
+            nearest_to_bound=waits.nearest_to_bound,
+            most_passed_over=waits.most_passed_over,
+            memory=tuple(self._memory),
+            **counted,
+        )
+
+
+@cache
+def model_on(device: str) -> LanguageModel:
+    """The model of all floods."""
+    return small_model(MAX_POSITIONS).to(device, torch.float32)
+
+
+def alone(prompt: tuple[int, ...], params: SamplingParams, device: str) -> tuple[int, ...]:
+    """What a request gets by itself on rung 00, with nothing cached."""
+    engine = InferenceEngine(
+        model_on(device),
+        device=device,
+        dtype=torch.float32,
+        cache=CacheConfig(BLOCK_SIZE, prefix_cache=False),
+        scheduler=SchedulerConfig(1),
+    )
+    return engine.generate([prompt], params)[0].token_ids
+
+
+def resident_bytes() -> int:
+    """Memory of this process now; where the system does not say that, the most that it ever was."""
+    statm = Path("/proc/self/statm")
+    if statm.exists():
+        return int(statm.read_text().split()[1]) * resource.getpagesize()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak

@@ -1,0 +1,79 @@
+"""The figures of RELIABILITY.md, from the records of the last full runs."""
+
+import re
+from collections import Counter
+
+from labkit.paths import ROOT
+from labkit.results import load
+from labkit.results.faults import FaultsRecord
+from labkit.results.flood import FloodRecord, FloodRun
+
+RELIABILITY = ROOT / "RELIABILITY.md"
+FAULTS = re.compile(r"(?<=<!-- faults -->\n).*?(?=\n<!-- /faults -->)", re.DOTALL)
+FLOODS = re.compile(r"(?<=<!-- floods -->\n).*?(?=\n<!-- /floods -->)", re.DOTALL)
+FAULTS_RECORD = "faults_cpu"
+FLOOD_RECORDS = ("flood_fifo_cpu", "flood_pack_cpu", "flood_long_cpu")
+
+
+def faults_text() -> str:
+    """A sentence about all schedules, and a Markdown table with a row per rung."""
+    record = load(FAULTS_RECORD, FaultsRecord)
+    ended = record.ended
+    points = {fault.split(", ")[0] for sample in record.samples for fault in sample.fired}
+    lines = [
+        f"{record.num_schedules:,} schedules from seed {record.seed}: {record.num_fired:,} calls were made "
+        f"to fail, at {len(points)} points. {ended['length']:,} requests ended complete, "
+        f"{ended['cancelled']:,} were cancelled, {ended['error']:,} had numbers that are none. The engine "
+        f"said {record.num_gave_up:,} times that it cannot go on. **{record.num_fell} schedules fell.** "
+        f"{made_at(record)}",
+        "",
+        "| rung | schedules | fault points | calls that failed | steps that failed | preemptions | fell |",
+        "| --- |" + " ---: |" * 6,
+    ]
+    lines += [
+        f"| {s.rung} | {s.schedules:,} | {s.num_points} | {sum(s.fired.values()):,} | {s.failed_steps:,} "
+        f"| {s.preemptions:,} | {len(s.fell)} |"
+        for s in record.samples
+    ]
+    return "\n".join(lines)
+
+
+def floods_text() -> str:
+    """A Markdown table with a row per flood, and where they were made."""
+    records = [load(name, FloodRecord) for name in FLOOD_RECORDS]
+    lines = [
+        "| rung, policy | requests | ended, cancelled or left, refused | prompt, new tokens up to | tokens/s "
+        "| preemptions | blocks used at most | longest wait | passed over | as alone | memory |",
+        "| --- | ---: | --- | --- |" + " ---: |" * 7,
+    ]
+    lines += [flood_row(record, sample) for record in records for sample in record.samples]
+    return "\n".join([*lines, "", made_at(records[-1])])
+
+
+def flood_row(record: FloodRecord, flood: FloodRun) -> str:
+    """The row of one flood."""
+    ended = Counter(flood.ended)
+    return (
+        f"| {flood.rung}, {flood.policy} | {flood.num_ended:,} "
+        f"| {ended['length']:,}, {ended['cancelled'] + ended['left']:,}, {ended['refused']:,} "
+        f"| {record.longest_prompt}, {record.max_new_tokens} | {flood.tokens_per_second:,.0f} "
+        f"| {flood.preemptions:,} | {flood.peak_blocks:,} of {flood.num_blocks:,} "
+        f"| {flood.longest_wait:,} steps | {flood.most_passed_over} | {flood.equal} of {flood.checked} "
+        f"| ×{flood.memory_growth:.3f} |"
+    )
+
+
+def made_at(record: FaultsRecord | FloodRecord) -> str:
+    """Where and when a record was made."""
+    return (
+        f"Run on {record.host.cpu_cores} cores of an {record.host.cpu}, with torch {record.host.torch}, at "
+        f"commit `{record.commit[:8]}` ({record.date[:10]})."
+    )
+
+
+def fill() -> None:
+    """Write the figures between their markers."""
+    text = RELIABILITY.read_text("utf-8")
+    for place, made in ((FAULTS, faults_text), (FLOODS, floods_text)):
+        text = place.sub(lambda _, made=made: made(), text)
+    RELIABILITY.write_text(text, encoding="utf-8")

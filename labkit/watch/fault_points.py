@@ -1,0 +1,36 @@
+"""Where a step can fail: every call of an engine's parts that may be watched."""
+
+from labkit.engine import InferenceEngine, InferenceSession
+from labkit.engine.step.resident import ResidentDecodeStep, StepInFlight
+from labkit.engine.step.staging import TokenCopy
+from labkit.watch.launches import device_step_of
+from labkit.watch.replaced import watch_points_of
+
+FaultPoint = tuple[object, str]  # an owner, and the name of what is called there, as `replaced` takes them
+
+
+def fault_points(engine: InferenceEngine) -> dict[str, FaultPoint]:
+    """The calls in an engine's steps that can be made to fail, by class and name ("BlockTables.build").
+
+    A watch point that a class declares is here without being listed. What `planted_failure` takes.
+    """
+    return {
+        f"{(owner if isinstance(owner, type) else type(owner)).__name__}.{name}": (owner, name)
+        for owner in parts_of(engine)
+        for name in watch_points_of(owner)
+        if callable(getattr(owner, name))
+    }
+
+
+def parts_of(engine: InferenceEngine) -> list[object]:
+    """Everything that works in the engine's steps; a class where a step makes its instances."""
+    step, manager = engine.decode_step, engine.kv_manager
+    parts = [engine.scheduler, engine.prefix_cache, engine.model.network, engine.readback, InferenceSession]
+    parts += [manager, manager.kv_write, step]
+    if isinstance(step, ResidentDecodeStep):
+        device_step = device_step_of(engine)
+        parts += [step.slots, step.slots.staging, device_step, device_step.attention]
+        parts += [step.pinned_tokens, StepInFlight, TokenCopy]
+    else:
+        parts += [step.block_tables, step.kv_append]
+    return [part for part in parts if part is not None]

@@ -1,0 +1,126 @@
+"""Whatever fails in a step, nothing is lost: who goes on has all tokens, or the engine says it is over."""
+
+import random
+
+import pytest
+from helpers import Boom
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labkit import LADDER, InferenceEngine
+from labkit.bench import faults
+from labkit.bench.fault_schedules import ERRORS, Fault, Schedule, draw_schedule
+from labkit.bench.faults import points_called, run_schedule
+from labkit.engine import CacheConfig, InferenceSession, SchedulerConfig
+from labkit.engine.step.slots import DeviceSlots
+from labkit.kvcache import PrefixCache
+from labkit.watch import PlantedError
+
+pytestmark = pytest.mark.slow
+
+SCHEDULES = 45  # of each rung: some 500 in all. `python -m labkit.bench faults` runs any number.
+
+
+@pytest.mark.parametrize("rung", LADDER)
+def test_nothing_is_lost_whatever_fails(rung):
+    options = LADDER[rung].options
+
+    @settings(max_examples=SCHEDULES)
+    @given(st.randoms(use_true_random=False))
+    def holds(dice):
+        run_schedule(options, draw_schedule(dice, points_called(options)))
+
+    holds()
+
+
+# --- a schedule ------------------------------------------------------------------------------------
+
+
+def schedule_of(*drawn: Fault, moves=(("add", 8), ("add", 13), *[("step", 0)] * 4)) -> Schedule:
+    cache = CacheConfig(4, max_blocks_per_layer=8)
+    return Schedule(cache, SchedulerConfig(max_batch_size=2), tuple(moves), drawn)
+
+
+def fault_at(point: str, harm: str = "in its place", error=PlantedError, at_call: int = 0) -> Fault:
+    return Fault(point, move=2, at_call=at_call, harm=harm, error=error, row=0)
+
+
+def test_without_a_fault_every_request_ends_as_it_was_asked_to():
+    outcome = run_schedule(LADDER["10"].options, schedule_of())
+    assert outcome.fired == [] and outcome.ended == {"length": 2} and outcome.failed_steps == 0
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_step_that_fails_once_costs_nobody_anything(error):
+    outcome = run_schedule(LADDER["10"].options, schedule_of(fault_at("TokenCopy.read", error=error)))
+    assert outcome.fired == ["TokenCopy.read, in its place"]
+    assert outcome.ended == {"length": 2} and outcome.failed_steps == 1
+
+
+@pytest.mark.parametrize("rung", ["00", "10"])
+def test_when_the_device_is_gone_nobody_ends_as_if_all_was_well(rung):
+    point = {"00": "DecodeStep.attention", "10": "ResidentDecodeStep.device_step"}[rung]
+    outcome = run_schedule(LADDER[rung].options, schedule_of(fault_at(point, "from there on")))
+    assert outcome.ended == {"cancelled": 2} and outcome.failed_steps == faults.PATIENCE
+    assert not outcome.said_it_cannot_go_on  # the device is back, and so is the engine
+
+
+@pytest.mark.parametrize("rung", ["00", "06", "07", "10"])
+def test_numbers_that_are_none_end_only_their_own_request_and_poison_no_block(rung):
+    (point,) = {p for p in points_called(LADDER[rung].options) if p.endswith(".attention")}
+    outcome = run_schedule(LADDER[rung].options, schedule_of(fault_at(point, "no numbers")))
+    assert outcome.fired == [f"{point}, no numbers"] and outcome.ended == {"error": 1, "length": 1}
+
+
+def test_what_cannot_be_undone_the_engine_says():
+    # The launch asks for nobody to be forgotten; undoing it does, and that fails, too.
+    planted = fault_at("ResidentDecodeStep.device_step"), fault_at("DeviceSlots.forget", at_call=1)
+    outcome = run_schedule(LADDER["10"].options, schedule_of(*planted))
+    assert outcome.said_it_cannot_go_on and outcome.ended == {}
+
+
+# --- an engine that is wrong does not get by -------------------------------------------------------
+
+
+def falls(rung: str, num_schedules: int = 60) -> bool:
+    """Whether one of so many schedules notices that something is wrong."""
+    options = LADDER[rung].options
+    for seed in range(num_schedules):
+        try:
+            run_schedule(options, draw_schedule(random.Random(seed), points_called(options)))
+        except (AssertionError, KeyError, ValueError):
+            return True
+    return False
+
+
+def nothing(*_: object) -> None:
+    pass
+
+
+WRONG = {
+    "a failed step is not undone": ("02", InferenceSession, "roll_back", nothing),
+    "a failed step does not tell the device": ("06", DeviceSlots, "forget", nothing),
+    "an evicted prompt keeps its blocks": (
+        "05",
+        PrefixCache,
+        "evict_one",
+        lambda cache: bool(cache._entries.popitem()),
+    ),
+    "a cancelled request is not counted as ended": ("00", InferenceEngine, "cancel", nothing),
+}
+
+
+@pytest.mark.parametrize(("rung", "owner", "name", "stand_in"), WRONG.values(), ids=WRONG)
+def test_an_engine_that_loses_something_is_noticed(monkeypatch, rung, owner, name, stand_in):
+    points_called(LADDER[rung].options)  # of a sound engine
+    monkeypatch.setattr(owner, name, stand_in)
+    assert falls(rung)
+
+
+def test_a_step_that_fails_by_itself_is_noticed(monkeypatch):
+    def fails(*_: object) -> None:
+        raise Boom
+
+    monkeypatch.setattr(InferenceEngine, "step", fails)
+    with pytest.raises(AssertionError):
+        run_schedule(LADDER["00"].options, schedule_of())

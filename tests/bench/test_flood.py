@@ -1,0 +1,80 @@
+"""A small flood: every request ends as it was asked to, waits no longer than it may, and nothing piles up."""
+
+import gc
+import random
+import tracemalloc
+
+import pytest
+
+from labkit import LADDER
+from labkit.bench import flood
+from labkit.bench.flood import PACK_WINDOW, Flood, draw_wishes, flood_engine
+from labkit.errors import OptionError
+
+pytestmark = pytest.mark.slow
+
+NUM, LONGEST, MOST_NEW, CLIENTS = 200, 60, 20, 80
+
+
+def flooded(rung: str, policy: str, progress=lambda num_ended: None):
+    wishes = draw_wishes(random.Random(5), NUM, LONGEST, MOST_NEW)
+    engine = flood_engine(LADDER[rung].options, wishes, policy, room_for=12)
+    return wishes, Flood(engine, wishes, CLIENTS).run(rung, progress)
+
+
+@pytest.mark.parametrize(
+    ("rung", "policy", "most_passed_over"),
+    [("00", "fifo", 0), ("05", "pack", PACK_WINDOW), ("07", "fifo", 0), ("10", "pack", PACK_WINDOW)],
+)
+def test_in_a_flood_every_request_ends_as_it_was_asked_to(rung, policy, most_passed_over):
+    wishes, made = flooded(rung, policy)
+    kinds = [wish.kind for wish in wishes]
+    assert made.ended["refused"] == kinds.count("impossible") and made.num_ended == NUM
+    assert made.ended["length"] >= kinds.count("all")  # a client may have read all before it had enough
+    assert made.ended["cancelled"] <= kinds.count("cancel") and made.ended["left"] <= kinds.count("leave")
+    assert made.checked == made.equal > 3
+    # Nobody waits for more than those before them; a later one comes first as often as the policy allows.
+    assert made.nearest_to_bound <= 1 and made.most_passed_over <= most_passed_over
+    assert made.peak_waiting > 30 and made.longest_wait > 30  # it was a flood
+    assert made.peak_blocks <= made.num_blocks and made.preemptions > 0
+
+
+def test_a_flood_leaves_nothing_behind():
+    """What is allocated when a third has ended is as much as at the end, but for what is being served."""
+    seen = []
+
+    def look(num_ended):
+        if num_ended in (NUM // 2, NUM):
+            gc.collect()
+            seen.append(tracemalloc.get_traced_memory()[0])
+
+    tracemalloc.start()
+    try:
+        flooded("10", "fifo", look)
+    finally:
+        tracemalloc.stop()
+    half, end = seen
+    assert end < half + 100_000  # bytes; a completion kept for each request would be more
+
+
+def test_wishes_are_of_every_kind_and_the_same_for_the_same_seed():
+    wishes = draw_wishes(random.Random(0), 500, 900, 300)
+    assert wishes == draw_wishes(random.Random(0), 500, 900, 300)
+    assert {wish.kind for wish in wishes} == set(flood.WISHES)
+    possible = [wish for wish in wishes if wish.kind != "impossible"]
+    assert max(len(wish.prompt) for wish in possible) > 800 and min(len(wish.prompt) for wish in possible) < 5
+    assert max(wish.params.max_new_tokens for wish in wishes) > 280
+    assert all(0 <= wish.after < wish.params.max_new_tokens for wish in wishes)
+    assert len({wish.prompt[:20] for wish in possible}) < 0.9 * len(possible)  # some begin alike
+
+
+def test_requests_that_are_longer_than_the_model_takes_are_refused():
+    wishes = draw_wishes(random.Random(0), 300, 2000, 20)
+    with pytest.raises(OptionError, match="the flood's model takes 1216: shorten"):
+        flood_engine(LADDER["10"].options, wishes, "fifo")
+
+
+def test_a_flood_that_is_served_wrongly_is_noticed(monkeypatch):
+    monkeypatch.setattr(flood, "alone", lambda *_: (0,))
+    _, made = flooded("10", "fifo")
+    assert made.equal == 0 < made.checked

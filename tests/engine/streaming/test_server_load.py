@@ -1,0 +1,162 @@
+"""A server under load: it starts and closes among its clients, steps fail, readers are slow."""
+
+import asyncio
+import random
+import time
+
+import pytest
+from helpers import ENGINES, GREEDY, assert_no_block_is_lost, make_engine, tokens_alone
+from streaming_helpers import (
+    EACH_PARAMS,
+    EXPECTED,
+    LONG,
+    PROMPTS,
+    TIMEOUT,
+    labkit_threads,
+    read,
+    serving,
+    start,
+    tokens_in,
+    wait_for,
+)
+
+from labkit import SamplingParams
+from labkit.engine import StreamingServer
+from labkit.errors import LabkitError, OverloadedError, StreamError
+from labkit.watch import PlantedError, fault_points, planted_failure
+
+pytestmark = pytest.mark.slow
+
+RUNGS = ("00", "05", "07", "10")
+
+
+def judge(which: int, token_ids: tuple[int, ...], is_complete: bool) -> str:
+    """A stream gives its request's tokens, each once and in order; all of them, or it says why not."""
+    assert token_ids == EXPECTED[which][: len(token_ids)], "lost or doubled tokens"
+    assert not is_complete or token_ids == EXPECTED[which]
+    return "complete" if is_complete else "cut short"
+
+
+def thread_client(server: StreamingServer, seed: int) -> list[str]:
+    """Asks again and again until the server is closed; reads at random moments, and sometimes leaves."""
+    dice, outcomes = random.Random(seed), []
+    while True:
+        which, received, is_complete = dice.randrange(len(PROMPTS)), (), False
+        leaves_after = dice.choice([1, 2, 99, 99])
+        try:
+            with server.submit(PROMPTS[which], EACH_PARAMS[which]) as stream:
+                for _, chunk in zip(range(leaves_after), stream, strict=False):
+                    received += chunk.token_ids
+                    is_complete = chunk.completion is not None
+                    time.sleep(dice.choice([0, 0, 0.002]))
+        except OverloadedError:
+            time.sleep(0.001)
+            continue
+        except StreamError as error:
+            assert "closed" in str(error) and not is_complete
+            return [*outcomes, judge(which, received, False)]
+        outcomes.append(judge(which, received, is_complete))
+
+
+def loop_clients(server: StreamingServer, seed: int) -> list[str]:
+    """Two tasks of one event loop that ask again and again until the server is closed."""
+
+    async def client(dice: random.Random) -> list[str]:
+        outcomes = []
+        while True:
+            which, received, is_complete = dice.randrange(len(PROMPTS)), (), False
+            try:
+                async with server.submit_async(PROMPTS[which], EACH_PARAMS[which]) as stream:
+                    async for chunk in stream:
+                        received += chunk.token_ids
+                        is_complete = chunk.completion is not None
+                        await asyncio.sleep(dice.choice([0, 0, 0.002]))
+            except OverloadedError:
+                await asyncio.sleep(0.001)
+                continue
+            except StreamError as error:
+                assert "closed" in str(error) and not is_complete
+                return [*outcomes, judge(which, received, False)]
+            outcomes.append(judge(which, received, is_complete))
+
+    async def both() -> list[str]:
+        first, second = await asyncio.gather(client(random.Random(seed)), client(random.Random(seed + 1)))
+        return first + second
+
+    return asyncio.run(both())
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_a_server_is_closed_and_another_started_in_the_middle_of_everything(rung):
+    """Threads and tasks, slow ones and ones that leave: each gets its tokens once, or is told."""
+    engine = make_engine(options=ENGINES[rung], max_batch_size=4, max_blocks_per_layer=14)
+    outcomes = []
+    for round_number in range(3):
+        server = StreamingServer(engine, max_inflight_requests=6, stream_interval=2)
+        clients = [start(thread_client, server, 10 * round_number + i) for i in range(4)]
+        clients.append(start(loop_clients, server, 10 * round_number + 7))
+        steps = engine.stats().counters.steps
+        wait_for(lambda steps=steps: engine.stats().counters.steps > steps + 25)
+        closing = [start(server.close) for _ in range(2)]
+        for each in closing:
+            each.result(TIMEOUT)
+        for each in clients:
+            outcomes += each.result(TIMEOUT)
+        assert labkit_threads() == []
+        assert_no_block_is_lost(engine)
+    assert outcomes.count("complete") > 5
+    assert engine.generate([(1, 2, 3)], GREEDY)[0].token_ids == tokens_alone((1, 2, 3), GREEDY)
+
+
+def test_a_consumer_that_does_not_read_keeps_no_more_than_its_own_tokens():
+    """A stream's queue is bounded by its request: a chunk for each `stream_interval` tokens."""
+    with serving(make_engine(), stream_interval=3) as server:
+        stream = server.submit((1, 2, 3), SamplingParams(50))
+        others = [tokens_in(read(server.submit((5, 6), LONG))) for _ in range(3)]
+        wait_for(lambda: not server.engine.has_work)
+        assert stream._queue.qsize() == -(-50 // 3)
+        assert others == [tokens_alone((5, 6), LONG)] * 3  # and it held nobody up
+        assert tokens_in(read(stream)) == tokens_alone((1, 2, 3), SamplingParams(50))
+
+
+# --- steps that fail -------------------------------------------------------------------------------
+
+# Where: a block's allocation, storing a prompt, the device's work, the sampler, reading the tokens.
+POINTS = {
+    "00": ["allocate_block", "append_prompt", "attention", "sample", "append"],
+    "05": ["allocate_block", "prefill", "write", "next_tokens", "build"],
+    "07": ["reserve_token_batch", "prefill", "attention", "advance", "read"],
+    "10": ["reserve_token_batch", "insert", "device_step", "start_copy", "read"],
+}
+
+
+def tokens_until_the_end(stream) -> tuple[tuple[int, ...], LabkitError | None]:
+    """What a stream gives, and the error that it ends with, if it does."""
+    received = ()
+    try:
+        for chunk in stream:
+            received += chunk.token_ids
+    except StreamError as error:
+        return received, error
+    return received, None
+
+
+@pytest.mark.parametrize(("rung", "name"), [(rung, name) for rung in RUNGS for name in POINTS[rung]])
+def test_a_step_that_fails_reaches_each_stream_as_an_error_and_the_server_goes_on(rung, name):
+    engine = make_engine(options=ENGINES[rung], max_batch_size=4)
+    owner, name = next(at for point, at in fault_points(engine).items() if point.split(".")[1] == name)
+    fired = []
+    with (
+        planted_failure(owner, name, at_call=4, look=lambda: fired.append(1)),
+        serving(engine) as server,
+    ):
+        for _ in range(3):
+            streams = [server.submit(*each) for each in zip(PROMPTS, EACH_PARAMS, strict=True)]
+            reading = [start(tokens_until_the_end, stream) for stream in streams]
+            made = [each.result(TIMEOUT) for each in reading]
+            for which, (received, error) in enumerate(made):
+                judge(which, received, is_complete=error is None)
+                assert error is None or isinstance(error.__cause__, PlantedError)
+        assert fired == [1] and not any(
+            error for _, error in made
+        )  # the last round is served as if nothing was

@@ -1,0 +1,54 @@
+"""RELIABILITY.md: its figures are those of the records, and what it names is there."""
+
+import re
+
+import pytest
+
+from labkit.paths import ROOT
+from labkit.results import load
+from labkit.results.faults import FaultsRecord
+from labkit.results.flood import FloodRecord
+from labkit.show import reliability
+
+TEXT = reliability.RELIABILITY.read_text(encoding="utf-8")
+TESTS = sorted(set(re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", TEXT)))
+LINKS = sorted(set(re.findall(r"\]\(([^)#]+)\)", TEXT)))
+PROMISES = [line for line in TEXT.splitlines() if re.match(r"\| \d+ \|", line)]
+
+
+def test_the_figures_of_the_faults_are_those_of_the_record():
+    """If not: `python -m labkit.show.readme`."""
+    assert reliability.FAULTS.findall(TEXT) == [reliability.faults_text()]
+    record = load(reliability.FAULTS_RECORD, FaultsRecord)
+    assert record.num_fell == 0 and "**0 schedules fell.**" in TEXT
+    assert len(reliability.faults_text().splitlines()) == 4 + len(record.samples)
+
+
+def test_the_figures_of_the_floods_are_those_of_the_records():
+    """If not: `python -m labkit.show.readme`."""
+    assert reliability.FLOODS.findall(TEXT) == [reliability.floods_text()]
+    records = [load(name, FloodRecord) for name in reliability.FLOOD_RECORDS]
+    assert {sample.policy for record in records for sample in record.samples} == {"fifo", "pack"}
+
+
+@pytest.mark.parametrize(("path", "name"), TESTS)
+def test_every_test_that_is_named_is_there(path, name):
+    source = (ROOT / path).read_text(encoding="utf-8")
+    assert not name or f"def {name}(" in source
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_every_link_leads_somewhere(link):
+    assert (ROOT / link).exists()
+
+
+def test_every_promise_names_its_tests():
+    assert len(PROMISES) > 10 and [p.split("|")[1].strip() for p in PROMISES] == [
+        str(i + 1) for i in range(len(PROMISES))
+    ]
+    assert all("`tests/" in promise for promise in PROMISES)
+
+
+@pytest.mark.parametrize("record", [reliability.FAULTS_RECORD, *reliability.FLOOD_RECORDS])
+def test_the_records_are_linked(record):
+    assert f"data/results/{record}.json" in LINKS
