@@ -27,7 +27,7 @@ from labkit.learn.prediction import Prediction, factor_off
 from labkit.learn.progress import LessonProgress, note_gate
 from labkit.learn.progress import progress as noted
 from labkit.model import LanguageModel, load_model
-from labkit.show import ProgressRow, draw_progress
+from labkit.show import ProgressRow, draw_progress, show_thousands
 from labkit.threads import use_one_thread
 from labkit.watch import steady_prompts
 
@@ -198,7 +198,9 @@ def begin(number: str) -> Desk:
 
 
 def _say_where(title: str) -> torch.device:
-    """Print a notebook's title and where it runs; the device that it uses."""
+    """Print a notebook's title and where it runs, and have its tables shown as in the lessons; the device that
+    it uses."""
+    show_thousands()
     on_gpu = torch.cuda.is_available()
     status = triton_status()
     if on_gpu:

@@ -49,10 +49,11 @@ class Diff:
     after: Sequence[str]
 
     def __repr__(self) -> str:
-        lines = [" → ".join(f"{name} in {path}" for name, path in self.names)]
-        for same, before, after in self._parts():
+        before, after = (f"{name} in {path}" for name, path in self.names)
+        lines = [before, f"→ {after}"]
+        for same, removed, added in self._parts():
             lines += [f" {line}" for line in same]
-            lines += [f"-{line}" for line in before] + [f"+{line}" for line in after]
+            lines += [f"-{line}" for line in removed] + [f"+{line}" for line in added]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:

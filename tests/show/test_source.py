@@ -33,8 +33,9 @@ PATH = "labkit/kvcache/block_tables.py"
 
 
 def test_a_diff_as_text_goes_from_the_first_to_the_second():
-    names, *body = repr(show.show_diff(RebuiltBlockTables.fill, CachedBlockTables.fill)).splitlines()
-    assert names == f"RebuiltBlockTables.fill in {PATH} → CachedBlockTables.fill in {PATH}"
+    before, after, *body = repr(show.show_diff(RebuiltBlockTables.fill, CachedBlockTables.fill)).splitlines()
+    assert before == f"RebuiltBlockTables.fill in {PATH}"
+    assert after == f"→ CachedBlockTables.fill in {PATH}"
     assert "-        rows = []" in body
     assert "     for layer_idx in range(self.kv_manager.num_layers):" in body
     assert "+        torch.stack(rows, out=block_tables_cpu[layer_idx])" in body
@@ -92,6 +93,6 @@ def test_both_kinds_of_line_have_their_colour_and_none_is_wrapped():
 
 def test_a_diff_of_kernels_is_that_of_their_functions():
     kernels = kv_append._kv_append_full_batch_kernel, kv_append._kv_append_identity_pos_kernel
-    names, *body = repr(show.show_diff(*kernels)).splitlines()
-    assert names.endswith("→ _kv_append_identity_pos_kernel in labkit/kernels/kv_append.py")
+    _, after, *body = repr(show.show_diff(*kernels)).splitlines()
+    assert after == "→ _kv_append_identity_pos_kernel in labkit/kernels/kv_append.py"
     assert {"-    pos,", "+    pos_ptr,", "     D,"} <= set(body)
