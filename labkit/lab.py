@@ -198,7 +198,7 @@ def begin(number: str) -> Desk:
 
 
 def _say_where(title: str) -> torch.device:
-    """Print a notebook's title and where it runs, and have its tables shown as in the lessons; the device that
+    """Print a notebook's title and where it runs, and have its tables shown with separators; the device that
     it uses."""
     show_thousands()
     on_gpu = torch.cuda.is_available()

@@ -13,7 +13,6 @@ class Verdict(str):
 
 
 def wrapped(text: str) -> str:
-    """The text in lines of at most WIDTH characters, all but the first set in. A longer word is not broken."""
-    return textwrap.fill(
-        text, WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
-    )
+    """The text in lines of at most WIDTH characters, all but the first set in. No word is broken."""
+    whole_words = {"break_long_words": False, "break_on_hyphens": False}
+    return textwrap.fill(text, WIDTH, subsequent_indent="    ", **whole_words)

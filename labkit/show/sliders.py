@@ -37,7 +37,7 @@ def sliders(draw: Callable[..., Any], **values: Sequence[Any]) -> None:
         slider.observe(redraw, names="value")
     redraw()
     box = VBox([*chosen.values(), picture])
-    words = f"Sliders ({', '.join(values)}): run this cell in JupyterLab. The figure above is one of theirs."
+    words = f"Sliders ({', '.join(values)}): run this cell in JupyterLab to move them."
     display(box._repr_mimebundle_() | {"text/plain": words}, raw=True)
 
 

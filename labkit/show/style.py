@@ -70,10 +70,8 @@ def alt_text(fig: Figure) -> str:
 def figure(height: float, rows: int = 1, **subplot_options) -> tuple[Figure, Axes]:
     """A new figure of the package's width, `height` inches high, and the axes of its `rows` panels, one below
     the other."""
-    size = (WIDTH, height)
-    return plt.subplots(
-        rows, FigureClass=DescribedFigure, figsize=size, layout="constrained", **subplot_options
-    )
+    look = {"FigureClass": DescribedFigure, "figsize": (WIDTH, height), "layout": "constrained"}
+    return plt.subplots(rows, **look, **subplot_options)
 
 
 def colour(index: int) -> str:

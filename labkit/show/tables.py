@@ -22,8 +22,8 @@ def show_thousands() -> None:
 
 
 def with_thousands(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table as it is shown: numbers of 1,000 and more, in columns and in labels, are text with separators;
-    the rest of the table is as it was."""
+    """The table as it is shown: numbers of 1,000 and more, in columns and in labels, are text with
+    separators; the rest of the table is as it was."""
     shown = frame.copy()
     for place in range(frame.shape[1]):
         column = frame.iloc[:, place]
