@@ -1,7 +1,7 @@
 """Tables with thousands separators."""
 
 import re
-from numbers import Integral
+from numbers import Real
 from typing import Any
 
 import pandas as pd
@@ -41,7 +41,7 @@ def _separated_floats(column: pd.Series) -> list[str]:
 
 
 def _is_large(value: Any) -> bool:
-    return isinstance(value, Integral) and abs(int(value)) >= 1000
+    return isinstance(value, Real) and abs(value) >= 1000
 
 
 def _text(value: Any) -> Any:

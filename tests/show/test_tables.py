@@ -13,14 +13,14 @@ def test_large_numbers_are_separated_and_the_rest_is_as_it_was():
     frame = pd.DataFrame(
         {
             "whole": [98304, -1234, 999],
-            "mixed": [np.int64(12288), "1234", None],
+            "mixed": [np.int64(12288), "1234", 4890.9],
             "true": [True, False, True],
             "small": [1.5, 2.25, 999.0],
         }
     )
     shown = show.with_thousands(frame)
     assert shown["whole"].tolist() == ["98,304", "-1,234", 999]
-    assert shown["mixed"].tolist() == ["12,288", "1234", None]
+    assert shown["mixed"].tolist() == ["12,288", "1234", "4,890.9"]
     pd.testing.assert_frame_equal(shown[["true", "small"]], frame[["true", "small"]])
     assert frame["whole"].tolist() == [98304, -1234, 999]
 
