@@ -28,7 +28,7 @@ from labkit.learn.progress import LessonProgress, note_gate
 from labkit.learn.progress import progress as noted
 from labkit.model import LanguageModel, load_model
 from labkit.paths import require_project
-from labkit.show import ProgressRow, draw_progress
+from labkit.show import ProgressRow, draw_progress, show_thousands
 from labkit.threads import use_one_thread
 from labkit.watch import steady_prompts
 
@@ -199,8 +199,10 @@ def begin(number: str) -> Desk:
 
 
 def _say_where(title: str) -> torch.device:
-    """Print a notebook's title and where it runs; the device that it uses."""
+    """Print a notebook's title and where it runs, and have its tables shown with separators; the device that
+    it uses."""
     require_project()
+    show_thousands()
     on_gpu = torch.cuda.is_available()
     status = triton_status()
     if on_gpu:

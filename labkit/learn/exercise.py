@@ -12,6 +12,7 @@ from typing import Any
 
 from labkit.checks import shown
 from labkit.learn.answers import difference, one_line
+from labkit.learn.verdict import Verdict
 
 NUM_DRAWN = 100  # random calls that an attempt is compared on
 MOST_LINES = 1_000_000  # of an attempt, in one call; the longest right one runs a few thousand
@@ -67,14 +68,14 @@ class Exercise:
     drawn_hint: str = ""
     play: Callable[..., dict[str, Any]] | None = None
 
-    def grade(self, attempt: Callable) -> str:
-        """One line: not attempted, right, or the first case that fails and why. It never raises."""
+    def grade(self, attempt: Callable) -> Verdict:
+        """Not attempted, right, or the first case that fails and why. It never raises."""
         if not callable(attempt):
-            return f"{self.name}: expected a function, not {shown(attempt)}."
+            return Verdict(f"{self.name}: expected a function, not {shown(attempt)}.")
         try:
-            return f"{self.name}: {self._verdict(attempt)}"
+            return Verdict(f"{self.name}: {self._verdict(attempt)}")
         except Unattempted:
-            return f"{self.name}: not attempted yet."
+            return Verdict(f"{self.name}: not attempted yet.")
 
     def _verdict(self, attempt: Callable) -> str:
         num_cases = len(self.cases)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from labkit.checks import shown
 from labkit.learn.progress import note_guess
+from labkit.learn.verdict import Verdict
 
 
 @dataclass
@@ -19,24 +20,26 @@ class Prediction:
     guess: float | None = None
     lesson: str | None = None
 
-    def score(self, actual: float) -> str:
+    def score(self, actual: float) -> Verdict:
         """How near the guess came, in a sentence. It never raises.
 
         Right means within a factor of 2: this is about orders of magnitude. Where there is no factor,
         because a number is 0 or below, right means within a tenth of the larger size.
         """
-        measured = f"{self.question}: {actual:,.4g} {self.unit}."
+        return Verdict(f"{self.question}: {actual:,.4g} {self.unit}. {self._compared(actual)}")
+
+    def _compared(self, actual: float) -> str:
         if self.guess is None:
-            return f"{measured} You made no prediction; put a number where it says guess=None and run again."
+            return "You made no prediction; put a number where it says guess=None and run again."
         try:
             guess = float(self.guess)
         except Exception:  # whatever the guess's own code raises
             guess = math.nan
         if not math.isfinite(guess):
-            return f"{measured} Your guess, {shown(self.guess)}, is no number; put one where it says guess=."
+            return f"Your guess, {shown(self.guess)}, is no number; put one where it says guess=."
         if self.lesson is not None:
             note_guess(self.lesson, self.question, guess, float(actual))
-        return f"{measured} You said {guess:,.4g}: {verdict_of(guess, actual)}."
+        return f"You said {guess:,.4g}: {verdict_of(guess, actual)}."
 
 
 def verdict_of(guess: float, actual: float) -> str:

@@ -7,6 +7,7 @@ from labkit.results.comparison import (
     ComparisonRecord,
     Interval,
     amdahl,
+    paths_in_words,
     speedup,
     speedup_interval,
 )
@@ -68,6 +69,7 @@ __all__ = [
     "load_all",
     "load_gpu_tests",
     "noise_floor",
+    "paths_in_words",
     "published_figures",
     "rates_table",
     "series_drift",

@@ -116,8 +116,10 @@ class Comparison:
     def __str__(self) -> str:
         lines = [
             f"{self.before} -> {self.after}: x{self.speedup:.3f} {self.interval}, {self.verdict}",
-            f"  {self.before}: median {np.median(self.before_samples):.4g} s, paths {self.before_paths}",
-            f"  {self.after}: median {np.median(self.after_samples):.4g} s, paths {self.after_paths}",
+            f"  {self.before}: median {np.median(self.before_samples):.4g} s, "
+            f"paths: {paths_in_words(self.before_paths)}",
+            f"  {self.after}: median {np.median(self.after_samples):.4g} s, "
+            f"paths: {paths_in_words(self.after_paths)}",
         ]
         return "\n".join([*lines, *filter(None, [self.warning])])
 
@@ -130,6 +132,11 @@ class Comparison:
         """A comparison from its JSON form, checked before."""
         samples = {side: tuple(raw[side]) for side in ("before_samples", "after_samples")}
         return cls(**{**raw, **samples})
+
+
+def paths_in_words(paths: Mapping[str, int]) -> str:
+    """How often each append path ran: "1,536 in_place, 64 boundary"."""
+    return ", ".join(f"{count:,} {name}" for name, count in paths.items()) or "none"
 
 
 def amdahl(share: float, ratio: float) -> float:

@@ -40,6 +40,7 @@ from labkit.show.step_kernels import (
     draw_layer_kernels,
     draw_step_kernels,
 )
+from labkit.show.tables import show_thousands, with_thousands
 from labkit.show.timeline import draw_timeline
 from labkit.show.weights import draw_weights
 from labkit.show.write_indices import draw_write_indices
@@ -100,5 +101,7 @@ __all__ = [
     "draw_write_indices",
     "show_diff",
     "show_source",
+    "show_thousands",
     "sliders",
+    "with_thousands",
 ]

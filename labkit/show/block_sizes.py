@@ -20,9 +20,9 @@ class BlockSize(Protocol):
 def draw_block_sizes(sizes: Sequence[BlockSize], chosen: int) -> Figure:
     """Draw the share of empty slots and the length of a row of the block table over the size of a
     block, and mark one of the sizes, `chosen`."""
-    fig, axes = figure(2.9, ncols=2, sharex=True)
-    xs = [size.block_size for size in sizes]
     (mark,) = (size for size in sizes if size.block_size == chosen)
+    xs = [size.block_size for size in sizes]
+    fig, axes = figure(2.9, ncols=2, sharex=True)
     panels = (
         ([100 * size.share for size in sizes], 100 * mark.share, BLUE, "{:.0f} % empty"),
         ([size.row_entries for size in sizes], mark.row_entries, ORANGE, "{} entries"),

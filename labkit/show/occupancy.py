@@ -32,8 +32,10 @@ def draw_multiprocessor(gpu: GPU) -> Figure:
         axes.add_patch(Rectangle((x + 0.08, y + 0.08), 0.84, 0.84, facecolor=shade, alpha=0.7, lw=0))
     _box(axes, (0, -1.1), 12, 1.0, BLUE, f"L2 cache, {gpu.l2_mb} MB")
     _box(axes, (0, -2.6), 12, 1.4, GREY, f"memory, {gpu.memory_gb} GB")
-    axes.text(0, 12.5, f"{gpu.name}: {gpu.multiprocessors} multiprocessors", weight="bold", va="center")
-    axes.text(14, 12.5, "One of them", weight="bold", va="center")
+    titles = f"{gpu.name}: {gpu.multiprocessors} multiprocessors", "One of them"
+    fig.set_label(". ".join(titles))
+    for x, title in zip((0, 14), titles, strict=True):
+        axes.text(x, 12.5, title, weight="bold", va="center")
     for corner in (0.0, 12.0):  # from the small square to the large one
         axes.plot([12, 14], [11 + corner / 12, corner - 0.1], color=ORANGE, lw=1)
     axes.add_patch(Rectangle((14, -0.1), 13.4, 12.1, fill=False, edgecolor=ORANGE, lw=2))

@@ -36,11 +36,11 @@ def draw_places(accesses: Sequence[Access], shapes: Mapping[str, tuple[int, int]
         raise ValueError(f"{right - left} numbers are too many for a row; the most is {MOST_CELLS}")
     height = sum(rows.values()) + 1.3 * len(shapes)
     fig, axes = figure(0.55 + 0.3 * height)
+    titles = {name: f"{name}: {_done(accesses, name)}" for name in shapes}
+    fig.set_label("What each program touches. " + ". ".join(titles.values()))
     top = 0.0
     for name, shape in shapes.items():
-        kinds = {access.kind for access in accesses if access.tensor == name}
-        done = " and ".join(DONE[kind] for kind in sorted(kinds)) or "left alone"
-        axes.text(0, top - 0.55, f"{name}: {done}", weight="bold", va="center", color=INK)
+        axes.text(0, top - 0.55, titles[name], weight="bold", va="center", color=INK)
         _draw_tensor(axes, top - 1.1, shape, touched[name])
         top -= rows[name] + 1.3
     programs = sorted({access.program for access in accesses})
@@ -53,6 +53,12 @@ def draw_places(accesses: Sequence[Access], shapes: Mapping[str, tuple[int, int]
     axes.set_ylim(top, 0)
     axes.axis("off")
     return fig
+
+
+def _done(accesses: Sequence[Access], tensor: str) -> str:
+    """What programs do with a tensor, in words."""
+    kinds = {access.kind for access in accesses if access.tensor == tensor}
+    return " and ".join(DONE[kind] for kind in sorted(kinds)) or "left alone"
 
 
 def _touched(accesses: Sequence[Access], tensor: str) -> dict[int, list[int]]:

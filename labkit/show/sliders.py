@@ -11,7 +11,7 @@ def sliders(draw: Callable[..., Any], **values: Sequence[Any]) -> None:
     """Show the figure of `draw`, with a slider for each of its arguments; each begins at its first value.
 
     values: by the argument's name, what it may be. Needs JupyterLab and ipywidgets; where a page is only
-    read, show one figure of `draw` beside it.
+    read, a line of words stands in their place: show one figure of `draw` above them.
     """
     from IPython.display import display
     from ipywidgets import Image, SelectionSlider, VBox
@@ -36,7 +36,9 @@ def sliders(draw: Callable[..., Any], **values: Sequence[Any]) -> None:
     for slider in chosen.values():
         slider.observe(redraw, names="value")
     redraw()
-    display(VBox([*chosen.values(), picture]))
+    box = VBox([*chosen.values(), picture])
+    words = f"Sliders ({', '.join(values)}): run this cell in JupyterLab to move them."
+    display(box._repr_mimebundle_() | {"text/plain": words}, raw=True)
 
 
 def png_of_current_figure() -> bytes:

@@ -16,10 +16,10 @@ ALIKE = 0.5  # of two pieces of code: where they have less in common, marks woul
 WORDS, NOT_A_WORD = re.compile(r"\w+|\s+|."), re.compile(r"\W")
 CODE = "font-size:12px; line-height:1.4; white-space:pre; overflow-x:auto"  # a line is not wrapped
 # Colours for a light ground and a dark one. Where styles are taken away, as on GitHub, lines keep their
-# signs, and changed words are struck out or underlined.
+# signs, and changed words are bold: a tag that no sanitizer refuses.
 RED, GREEN = "248,81,73", "46,160,67"
 LINE = "display:block; background:rgba({},0.15)"
-WORD = "text-decoration:none; background:rgba({},0.4)"
+WORD = "background:rgba({},0.4)"
 
 
 def show_source(*objects: object) -> Markdown:
@@ -49,10 +49,11 @@ class Diff:
     after: Sequence[str]
 
     def __repr__(self) -> str:
-        lines = [" → ".join(f"{name} in {path}" for name, path in self.names)]
-        for same, before, after in self._parts():
+        before, after = (f"{name} in {path}" for name, path in self.names)
+        lines = [before, f"→ {after}"]
+        for same, removed, added in self._parts():
             lines += [f" {line}" for line in same]
-            lines += [f"-{line}" for line in before] + [f"+{line}" for line in after]
+            lines += [f"-{line}" for line in removed] + [f"+{line}" for line in added]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -86,15 +87,15 @@ def _marked(before: str, after: str) -> tuple[list[str], list[str]]:
     removed, added = "", ""
     for kind, a, a_end, b, b_end in matcher.get_opcodes():
         old, new = "".join(sides[0][a:a_end]), "".join(sides[1][b:b_end])
-        removed += escape(old) if kind == "equal" else _with_tag(old, "del", RED)
-        added += escape(new) if kind == "equal" else _with_tag(new, "ins", GREEN)
+        removed += escape(old) if kind == "equal" else _bold(old, RED)
+        added += escape(new) if kind == "equal" else _bold(new, GREEN)
     return removed.splitlines(), added.splitlines()
 
 
-def _with_tag(code: str, tag: str, colour: str) -> str:
-    """HTML in which what a line of code holds, but not the space around it, is in a tag."""
-    opened = f'<{tag} style="{WORD.format(colour)}">'
-    return re.sub(r"\S(?:.*\S)?", lambda found: f"{opened}{escape(found[0])}</{tag}>", code)
+def _bold(code: str, colour: str) -> str:
+    """HTML in which what a line of code holds, but not the space around it, is marked."""
+    opened = f'<b style="{WORD.format(colour)}">'
+    return re.sub(r"\S(?:.*\S)?", lambda found: f"{opened}{escape(found[0])}</b>", code)
 
 
 def _fenced(obj: object) -> str:

@@ -51,10 +51,27 @@ def styled(draw: Draw) -> Draw:
     return in_style
 
 
+class DescribedFigure(Figure):
+    """A figure whose picture, in a notebook, has its titles as alternative text."""
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> tuple[dict, dict]:
+        """What IPython asks for: no further form of the figure, and the metadata of its picture."""
+        return {}, {"image/png": {"alt": alt_text(self)}}
+
+
+def alt_text(fig: Figure) -> str:
+    """What a figure shows, for who does not see it: its label, or the titles of its panels, from the top."""
+    if fig.get_label():
+        return fig.get_label()
+    titles = [axes.get_title(loc) for axes in fig.axes for loc in ("left", "center", "right")]
+    return ". ".join(dict.fromkeys(" ".join(title.split()) for title in titles if title))
+
+
 def figure(height: float, rows: int = 1, **subplot_options) -> tuple[Figure, Axes]:
     """A new figure of the package's width, `height` inches high, and the axes of its `rows` panels, one below
     the other."""
-    return plt.subplots(rows, figsize=(WIDTH, height), layout="constrained", **subplot_options)
+    look = {"FigureClass": DescribedFigure, "figsize": (WIDTH, height), "layout": "constrained"}
+    return plt.subplots(rows, **look, **subplot_options)
 
 
 def colour(index: int) -> str:

@@ -28,11 +28,11 @@ def draw_write_indices(ways: Mapping[str, Told]) -> Figure:
     rows_each = len(INDICES) + 1.4  # with the title
     height = rows_each * len(ways)
     fig, axes = figure(0.2 + 0.27 * height)
-    for group, (title, told) in enumerate(ways.items()):
+    titles = [f"{way}: {_num_tensors(told)}" for way, told in ways.items()]
+    fig.set_label(". ".join(titles))
+    for group, (title, told) in enumerate(zip(titles, ways.values(), strict=True)):
         top = -rows_each * group
-        num_tensors = sum(map(is_tensor, told.values()))
-        plural = "" if num_tensors == 1 else "s"
-        axes.text(0, top, f"{title}: {num_tensors} index tensor{plural}", weight="bold", va="center")
+        axes.text(0, top, title, weight="bold", va="center")
         for row, name in enumerate(INDICES, start=1):
             _draw_index(axes, top - row, name, told.get(name), batch_size)
     axes.set_xlim(-1.8, batch_size + 5.6)
@@ -44,6 +44,11 @@ def draw_write_indices(ways: Mapping[str, Told]) -> Figure:
 def is_tensor(value: Sequence[int] | int) -> bool:
     """Whether an index is told as a tensor: a list of numbers, not one number."""
     return not isinstance(value, int)
+
+
+def _num_tensors(told: Told) -> str:
+    number = sum(map(is_tensor, told.values()))
+    return f"{number} index tensor{'' if number == 1 else 's'}"
 
 
 def _draw_index(axes: Axes, y: float, name: str, value: Sequence[int] | int | None, batch_size: int) -> None:

@@ -17,6 +17,9 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 IGNORED_TAG, IGNORED_LINE = "nbval-ignore-output", "# NBVAL_IGNORE_OUTPUT"
 DEEPER = "## Deeper"  # the heading at which a lesson's core ends
 COMPARED = {"text/plain", "text/html", "text/markdown"}
+LONGEST_LINE = 100  # characters that are printed; JupyterLab breaks longer lines inside a word
+LONGEST_CODE = 111  # of source in a diff, with its sign; a reader sees that as HTML, which is not broken
+SLIDERS = "application/vnd.jupyter.widget-view+json"
 
 
 class Budget(NamedTuple):
@@ -125,6 +128,44 @@ def test_a_notebook_stores_one_clean_run(path):
         assert not [out for out in cell.outputs if out.output_type == "error"], cell.source
         assert "execution" not in cell.metadata, "timing metadata is stored"
         assert not [out for out in cell.outputs if out.get("name") == "stderr"], cell.source
+
+
+def shown_by(path):
+    """All that a notebook's cells display: forms by their type, and their metadata."""
+    return [out for cell in code_cells(path) for out in cell.outputs if "data" in out]
+
+
+@every_notebook
+def test_no_printed_line_is_too_long_for_the_screen(path):
+    printed = [out.text for cell in code_cells(path) for out in cell.outputs if out.output_type == "stream"]
+    plain = [out.data["text/plain"] for out in shown_by(path) if "text/html" not in out.data]
+    code = [out.data["text/plain"] for out in shown_by(path) if "text/html" in out.data]
+    lines = [line for text in (*printed, *plain) for line in text.splitlines()]
+    assert not [line for line in lines if len(line) > LONGEST_LINE]
+    assert not [line for text in code for line in text.splitlines() if len(line) > LONGEST_CODE]
+
+
+@every_notebook
+def test_each_picture_says_what_it_shows_to_who_does_not_see_it(path):
+    pictures = [out for out in shown_by(path) if "image/png" in out.data]
+    said = [out.metadata.get("image/png", {}).get("alt", "") for out in pictures]
+    assert pictures and all(len(words.split()) > 1 and ".png" not in words for words in said), said
+
+
+@every_notebook
+def test_sliders_leave_words_and_a_picture_above_where_nothing_runs(path):
+    pictures = 0
+    for out in shown_by(path):
+        pictures += "image/png" in out.data
+        if SLIDERS in out.data:
+            assert pictures and out.data["text/plain"].startswith("Sliders ("), out.data["text/plain"]
+
+
+@every_notebook
+def test_large_numbers_in_tables_have_separators(path):
+    tables = [out.data["text/html"] for out in shown_by(path) if "<table" in out.data.get("text/html", "")]
+    cells = [cell for table in tables for cell in re.findall(r"<t[dh]>(.*?)</t[dh]>", table)]
+    assert not [cell for cell in cells if re.fullmatch(r"-?\d{4,}(\.\d+)?", cell)]
 
 
 @every_notebook

@@ -121,8 +121,8 @@ def test_a_comparison_says_what_was_measured_on_both_sides():
     made = comparison([2.0, 4.0, 2.0, 4.0], [0.5, 1.0, 0.5, 1.0], before_paths={"a": 1}, after_paths={"b": 2})
     assert str(made).splitlines() == [
         f"A -> B: x4.000 {made.interval}, faster",
-        "  A: median 3 s, paths {'a': 1}",
-        "  B: median 0.75 s, paths {'b': 2}",
+        "  A: median 3 s, paths: 1 a",
+        "  B: median 0.75 s, paths: 2 b",
     ]
 
 

@@ -42,7 +42,7 @@ def test_the_smallest_limit_is_orange_and_each_wave_is_a_row():
 
 def test_many_waves_are_counted_and_not_all_drawn():
     kernel = Kernel(10_000, warps=4, registers=128)
-    bottom = show.draw_occupancy(kernel.room(), kernel.waves(), "").axes[1]
+    bottom = show.draw_occupancy(kernel.room(), kernel.waves(), "10,000 programs").axes[1]
     assert len(tick_labels(bottom.yaxis)) == 6 and "13 more waves are not drawn" in bottom.get_xlabel()
 
 

@@ -3,13 +3,16 @@
 import IPython.display
 import ipywidgets
 import matplotlib.pyplot as plt
+from ipywidgets import VBox
 
 from labkit.show import sliders
 
 
 def test_a_figure_is_drawn_for_what_the_sliders_say(monkeypatch):
     shown, drawn = [], []
-    monkeypatch.setattr(IPython.display, "display", shown.append)
+    monkeypatch.setattr(IPython.display, "display", lambda forms, raw: shown.append(forms))
+    boxes = []
+    monkeypatch.setattr(ipywidgets, "VBox", lambda children: boxes.append(VBox(children)) or boxes[-1])
 
     def draw(**chosen):
         drawn.append(chosen)
@@ -17,7 +20,9 @@ def test_a_figure_is_drawn_for_what_the_sliders_say(monkeypatch):
 
     sliders(draw, block_size=(4, 16, 64), share=range(3))
     assert drawn == [{"block_size": 4, "share": 0}]
-    (box,) = shown
+    (box,), (forms,) = boxes, shown
+    assert forms["application/vnd.jupyter.widget-view+json"]["model_id"] == box.model_id
+    assert forms["text/plain"].startswith("Sliders (block_size, share): run this cell")
     block_size, share, picture = box.children
     assert (block_size.description, share.description) == ("block size", "share")
     first = bytes(picture.value)
@@ -34,5 +39,5 @@ def test_no_output_widget_is_made_whose_messages_could_stop_a_run(monkeypatch):
         raise AssertionError("an Output widget")
 
     monkeypatch.setattr(ipywidgets, "Output", refused)
-    monkeypatch.setattr(IPython.display, "display", lambda _: None)
+    monkeypatch.setattr(IPython.display, "display", lambda *_, **__: None)
     sliders(lambda step: plt.figure(), step=range(2))

@@ -5,11 +5,13 @@ from itertools import combinations
 import matplotlib.pyplot as plt
 import pytest
 from figures import TIMES, WAYS, all_texts, comparison, host_times
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.pylabtools import select_figure_formats
 from matplotlib.text import Text
 
 from labkit import show
 from labkit.results import Comparison
-from labkit.show.style import DPI, WIDTH
+from labkit.show.style import DPI, WIDTH, alt_text, figure
 
 
 def twelve_rungs():
@@ -63,3 +65,22 @@ def test_drawing_leaves_the_readers_own_style_alone():
     before = plt.rcParams["axes.titleweight"]
     show.draw_limit([8], [0.1], [0.4], "a device")
     assert plt.rcParams["axes.titleweight"] == before != "bold"
+
+
+def test_a_figure_says_its_titles_once_each_and_in_order():
+    fig, (top, middle, bottom) = figure(3, rows=3)
+    top.set_title("Blocks of\n4 tokens", loc="left")
+    middle.set_title("Rows")
+    bottom.set_title("Rows")
+    assert alt_text(fig) == "Blocks of 4 tokens. Rows"
+    fig.set_label("Blocks, and rows")
+    assert alt_text(fig) == "Blocks, and rows"
+
+
+def test_a_notebook_stores_what_a_figure_says_with_its_picture():
+    formatter = InteractiveShell().display_formatter
+    select_figure_formats(formatter.parent, {"png"})
+    fig, axes = figure(1)
+    axes.set_title("All is well")
+    forms, metadata = formatter.format(fig)
+    assert forms["image/png"] and metadata == {"image/png": {"alt": "All is well"}}

@@ -5,13 +5,16 @@ import pytest
 from matplotlib.text import Text
 
 from labkit.results import AppendTime, Comparison, HostTime
+from labkit.show.style import DescribedFigure, alt_text
 
 
 @pytest.fixture(autouse=True)
 def close_figures():
-    """No figure stays open; for a folder's conftest."""
+    """No figure stays open, and the package's own each say what they show; for a folder's conftest."""
     yield
+    drawn = [plt.figure(number) for number in plt.get_fignums()]
     plt.close("all")
+    assert all(alt_text(fig) for fig in drawn if isinstance(fig, DescribedFigure))
 
 
 ROUND = (1.0, 1.01, 0.99, 1.0)  # runs about 1 s

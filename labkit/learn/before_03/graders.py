@@ -15,6 +15,7 @@ from labkit.learn.before_03.record import Access, record
 from labkit.learn.exercise import MOST_LINES, BrokenContract, EndlessLoop, Unattempted, limited_lines
 from labkit.learn.gates.gate import raised
 from labkit.learn.gates.kernel_hints import kernel_hint
+from labkit.learn.verdict import Verdict
 
 GUARD = 64  # numbers before and behind a tensor, when Triton itself runs the kernel
 OFF = (
@@ -52,23 +53,26 @@ class KernelExercise:
     launches: tuple[Launch, ...]
     hint: str  # for a number that is wrong
 
-    def grade(self, kernel: Any) -> str:
-        """One line: right, or the first contract that a launch breaks. It never raises."""
+    def grade(self, kernel: Any) -> Verdict:
+        """Right, or the first contract that a launch breaks. It never raises."""
+        return Verdict(f"{self.name}: {self._verdict(kernel)}")
+
+    def _verdict(self, kernel: Any) -> str:
         if not isinstance(getattr(kernel, "fn", kernel), FunctionType):
-            return f"{self.name}: expected a kernel, a function with `@triton.jit`, not {shown(kernel)}."
+            return f"expected a kernel, a function with `@triton.jit`, not {shown(kernel)}."
         for launch in self.launches:
             try:
                 with limited_lines(MOST_LINES):
                     self._check(kernel, launch)
             except Unattempted:
-                return f"{self.name}: not attempted yet."
+                return "not attempted yet."
             except BrokenContract as broken:
-                return f"{self.name}: wrong. With {launch.what}, {broken}"
+                return f"wrong. With {launch.what}, {broken}"
             except EndlessLoop:
-                return f"{self.name}: wrong. With {launch.what}, a program does not end. Is there a loop?"
+                return f"wrong. With {launch.what}, a program does not end. Is there a loop?"
             except Exception as error:
-                return f"{self.name}: wrong. With {launch.what}, it {raised(error)}.{kernel_hint(error)}"
-        return f"{self.name}: right, all {len(self.launches)} launches."
+                return f"wrong. With {launch.what}, it {raised(error)}.{kernel_hint(error)}"
+        return f"right, all {len(self.launches)} launches."
 
     def _check(self, kernel: Any, launch: Launch) -> None:
         out = torch.full_like(launch.expected, UNTOUCHED)

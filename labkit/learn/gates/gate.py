@@ -13,6 +13,7 @@ from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, Schedule
 from labkit.learn.answers import one_line
 from labkit.learn.exercise import INSTALLED, BrokenContract, Unattempted
 from labkit.learn.gates.schedule import GREEDY, Invariant, Schedule
+from labkit.learn.verdict import wrapped
 from labkit.model import GPT2Config, LanguageModel, load_model
 from labkit.model.checkpoint import random_network
 from labkit.model.tokenizer import WordTokenizer
@@ -41,7 +42,7 @@ class Report:
     text: str
 
     def __repr__(self) -> str:
-        return self.text
+        return wrapped(self.text)
 
 
 @dataclass(frozen=True)

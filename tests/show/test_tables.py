@@ -1,0 +1,69 @@
+"""Thousands separators: in columns, in labels, and nowhere else."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from labkit import show
+from labkit.show import tables
+
+
+def test_large_numbers_are_separated_and_the_rest_is_as_it_was():
+    frame = pd.DataFrame(
+        {
+            "whole": [98304, -1234, 999],
+            "mixed": [np.int64(12288), "1234", 4890.9],
+            "true": [True, False, True],
+            "small": [1.5, 2.25, 999.0],
+        }
+    )
+    shown = show.with_thousands(frame)
+    assert shown["whole"].tolist() == ["98,304", "-1,234", 999]
+    assert shown["mixed"].tolist() == ["12,288", "1234", "4,890.9"]
+    pd.testing.assert_frame_equal(shown[["true", "small"]], frame[["true", "small"]])
+    assert frame["whole"].tolist() == [98304, -1234, 999]
+
+
+def test_a_column_of_fractions_keeps_its_decimals():
+    shown = show.with_thousands(pd.DataFrame({"tokens/s": [4295.69, np.nan, -10621.0, 1.5, np.inf]}))
+    assert shown["tokens/s"].tolist() == ["4,295.69", "NaN", "-10,621.00", "1.50", "inf"]
+
+
+@pytest.mark.parametrize("numbers", [[1e12, 1e-9], [1000.0, 1e-9]])
+def test_a_column_that_pandas_shows_by_exponents_stays_so(numbers):
+    shown = show.with_thousands(pd.DataFrame({"n": numbers}))
+    assert shown["n"].tolist() == [f"{n:.6e}" for n in numbers]
+
+
+def test_labels_are_separated_at_every_level_and_keep_their_names():
+    columns = pd.MultiIndex.from_tuples([("rung 01", 128), ("rung 01", 2048)], names=["rung", "requests"])
+    frame = pd.DataFrame([[1, 2], [3, 4]], index=pd.Index([64, 1024], name="tokens"), columns=columns)
+    shown = show.with_thousands(frame)
+    assert shown.columns.tolist() == [("rung 01", 128), ("rung 01", "2,048")]
+    assert shown.index.tolist() == [64, "1,024"]
+    assert (*shown.columns.names, shown.index.name) == ("rung", "requests", "tokens")
+
+
+def test_columns_of_the_same_name_and_tables_without_rows_are_shown_too():
+    shown = show.with_thousands(pd.DataFrame([[1, 2000]], columns=["a", "a"]))
+    assert shown.to_numpy().tolist() == [[1, "2,000"]]
+    empty = pd.DataFrame({"a": []})
+    pd.testing.assert_frame_equal(show.with_thousands(empty), empty)
+
+
+def test_a_notebook_shows_its_tables_so_in_both_forms(monkeypatch):
+    shell = InteractiveShell()
+    monkeypatch.setattr(tables, "get_ipython", lambda: shell)
+    show.show_thousands()
+    frame = pd.DataFrame({"bytes": [98304, 7]}, index=["written", "read"])
+    forms, _ = shell.display_formatter.format(frame)
+    assert forms["text/plain"].splitlines() == ["          bytes", "written  98,304", "read          7"]
+    assert "<td>98,304</td>" in forms["text/html"] and "<td>7</td>" in forms["text/html"]
+    assert frame["bytes"].tolist() == [98304, 7]
+
+
+def test_outside_of_a_notebook_nothing_changes(monkeypatch):
+    monkeypatch.setattr(tables, "get_ipython", lambda: None)
+    show.show_thousands()
+    assert str(pd.DataFrame({"bytes": [98304]})).endswith("98304")
