@@ -98,7 +98,7 @@ class Lab:
     def check(self, **parts: Part) -> Report:
         """Whether the engine with your parts still is this rung's: the first contract that it breaks, if any.
 
-        A pass is noted in your progress, for each part in which no gap is left.
+        A pass is noted in your progress, for each part in which no gap is left; it says how many are.
         Raises OptionError in a lesson that has no gate, and for a part that its gate does not prove.
         """
         number, gate = self.lesson.number, GATES.get(self.lesson.number)
@@ -111,7 +111,7 @@ class Lab:
         for option, part in parts.items():
             if report.ok and is_written(part):
                 note_gate(number, option)
-        return report
+        return report.with_gaps_of(*parts.values())
 
     def card(self, batch_size: int = 8, lengths: Sequence[int] = (20,), **parts: Part) -> pd.DataFrame:
         """What a steady step does, counted: the rung below, your engine, and the package's.

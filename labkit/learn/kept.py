@@ -82,13 +82,23 @@ def kept() -> list[Kept]:
 
 def is_written(part: Callable) -> bool:
     """Whether a part is the reader's own, with no gap left in any of its sources."""
-    pieces = _Pieces()
     try:
-        pieces.add(part)
+        gaps = num_gaps(part)
     except OptionError:
         return False
     is_readers = part.__module__ == "__main__" or part.__module__.startswith(MODULE)
-    return is_readers and not any(GAP_MARK in source for source in pieces.sources)
+    return is_readers and gaps == 0
+
+
+def num_gaps(*parts: Callable) -> int:
+    """How many gaps are left in parts and in what they use of the notebook, each counted once.
+
+    Raises OptionError for a part whose source cannot be found.
+    """
+    pieces = _Pieces()
+    for part in parts:
+        pieces.add(part)
+    return sum(source.count(GAP_MARK) for source in dict.fromkeys(pieces.sources))
 
 
 class _Pieces:

@@ -7,7 +7,7 @@ from labkit import paths
 from labkit.errors import OptionError
 from labkit.kvcache import CachedBlockTables
 from labkit.learn import kept
-from labkit.learn.kept import is_written, keep
+from labkit.learn.kept import is_written, keep, num_gaps
 
 CELLS = (
     "import math\nimport torch as t\nfrom collections import deque as queue",
@@ -156,6 +156,13 @@ def test_a_triton_kernel_is_kept_with_the_function_that_launches_it(folder):
 )
 def test_a_part_is_written_once_no_gap_is_left_in_it_or_below_it(notebook, name, written):
     assert is_written(notebook[name]) is written
+
+
+@pytest.mark.parametrize(
+    ("names", "gaps"), [(("Mine",), 0), (("Gap",), 1), (("OnAGap",), 1), (("Gap", "OnAGap"), 1)]
+)
+def test_a_gap_is_counted_once_whatever_uses_it(notebook, names, gaps):
+    assert num_gaps(*(notebook[name] for name in names)) == gaps
 
 
 def test_the_packages_own_part_is_not_the_readers():

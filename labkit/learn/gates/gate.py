@@ -3,16 +3,18 @@
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import torch
 
 from labkit.checks import shown
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
+from labkit.errors import OptionError
 from labkit.learn.answers import one_line
 from labkit.learn.exercise import INSTALLED, BrokenContract, Unattempted
 from labkit.learn.gates.schedule import GREEDY, Invariant, Schedule
+from labkit.learn.kept import GAP_MARK, num_gaps
 from labkit.learn.verdict import wrapped
 from labkit.model import GPT2Config, LanguageModel, load_model
 from labkit.model.checkpoint import random_network
@@ -36,13 +38,29 @@ Watch = Callable[[InferenceEngine], AbstractContextManager[Sequence[Invariant]]]
 
 @dataclass(frozen=True)
 class Report:
-    """What a gate says: whether the part passed, and that it did, or the first contract that it broke."""
+    """What a gate says: whether the part passed, and that it did, or the first contract that it broke.
+
+    num_gaps: how many gaps a part that passed still has.
+    """
 
     ok: bool
     text: str
+    num_gaps: int = 0
+
+    def with_gaps_of(self, *parts: Callable) -> "Report":
+        """The report; of a pass with how many gaps these parts have left, where their sources are found."""
+        if not self.ok:
+            return self
+        try:
+            return replace(self, num_gaps=num_gaps(*parts))
+        except OptionError:
+            return self
 
     def __repr__(self) -> str:
-        return wrapped(self.text)
+        if not self.num_gaps:
+            return wrapped(self.text)
+        gaps = "1 gap is" if self.num_gaps == 1 else f"{self.num_gaps} gaps are"
+        return f"{wrapped(self.text)}\n{gaps} left: replace `{GAP_MARK}` and the line below it."
 
 
 @dataclass(frozen=True)

@@ -200,7 +200,7 @@ def check_model(make_layer: MakeLayer) -> Report:
     report = _report("model", partial(_trial_of_model, make_layer))
     if report.ok and is_written(make_layer):
         note_gate("11", "weights")
-    return report
+    return report.with_gaps_of(make_layer)
 
 
 def _trial_of_model(make_layer: MakeLayer) -> str:

@@ -7,8 +7,8 @@ import torch
 
 from labkit import LADDER, InferenceEngine
 from labkit.learn.exercise import BrokenContract
-from labkit.learn.gates import Gate
-from labkit.learn.gates.gate import raised, small_model, texts_of, transformers_texts
+from labkit.learn.gates import Gate, gate
+from labkit.learn.gates.gate import Report, raised, small_model, texts_of, transformers_texts
 from labkit.learn.gates.schedule import Invariant
 
 RUNG_01 = LADDER["01"].options
@@ -149,3 +149,16 @@ def test_a_kernels_error_is_told_without_the_interpreters_wrapping():
             raise InterpreterError(repr(error)) from error
     except InterpreterError as wrapped:
         assert raised(wrapped) == 'raised ValueError: shapes differ, at `raise ValueError("shapes differ")`'
+
+
+def test_a_pass_says_how_many_gaps_are_left(monkeypatch):
+    """A skeleton passes, too, for it works as the rung below; and so does a part whose comment stayed."""
+    for gaps, said in ((0, "right."), (1, "1 gap is left: replace"), (2, "2 gaps are left: replace")):
+        monkeypatch.setattr(gate, "num_gaps", lambda *parts, gaps=gaps: gaps)
+        lines = repr(Report(True, "tables: right.").with_gaps_of(print)).splitlines()
+        assert said in lines[-1] and len(lines) == (1 if gaps == 0 else 2)
+        assert repr(Report(False, "tables: wrong.").with_gaps_of(print)) == "tables: wrong."
+
+
+def test_a_part_without_a_source_has_no_gaps_to_count():
+    assert repr(Report(True, "tables: right.").with_gaps_of(len)) == "tables: right."
