@@ -3,7 +3,7 @@ FROM python:3.12-slim
 RUN useradd --create-home --uid 1000 reader
 WORKDIR /labkit
 COPY . .
-RUN pip install --no-cache-dir --extra-index-url <address> -e . "jupyterhub>=5,<6" \
+RUN pip install --no-cache-dir --extra-index-url <address> -e . "jupyterhub>=6,<7" \
  && mkdir -p notebooks/mine && chown reader notebooks/mine
 USER reader
 ENV OMP_NUM_THREADS=1
