@@ -14,6 +14,9 @@ MODULES = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*
 ALLOWED = {"_replace", "_asdict", "_fields", "_C", "_cuda_clearCublasWorkspaces", "_tokenizer"}
 
 
+NAMED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
 def package_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0]
 
@@ -24,7 +27,7 @@ def is_private(name: str) -> bool:
 
 def defined_in(tree: ast.Module) -> set[str]:
     """Private names that a module gives: functions, classes, variables, and attributes of `self`."""
-    names = {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    names = {n.name for n in ast.walk(tree) if isinstance(n, NAMED)}
     names |= {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     names |= {
         n.attr

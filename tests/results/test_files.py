@@ -40,7 +40,8 @@ def test_records_say_where_they_come_from_and_keep_raw_samples(path):
     assert json.loads(json.dumps(record.to_dict())) == recorded
     assert recorded["command"].startswith("python -m labkit.bench ")
     assert len(recorded["commit"]) == 40
-    assert recorded["bandwidth"] > 1e9
+    # A machine that is busy counts as well as an idle one.
+    assert recorded["bandwidth"] > (0 if recorded["kind"] in ("faults", "flood") else 1e9)
     assert "/" not in recorded["host"]["device"]
     for sample in recorded["samples"]:
         CHECKS[recorded["kind"]](recorded, sample)
