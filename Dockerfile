@@ -3,7 +3,9 @@ FROM python:3.12-slim
 RUN useradd --create-home --uid 1000 reader
 WORKDIR /labkit
 COPY . .
-RUN pip install --no-cache-dir --extra-index-url <address> -e . "jupyterhub>=6,<7" \
+# Where pip finds PyTorch's CPU build; without it the image has CUDA in it, too.
+ARG PIP_EXTRA_INDEX_URL
+RUN pip install --no-cache-dir -e . "jupyterhub>=6,<7" \
  && mkdir -p notebooks/mine && chown reader notebooks/mine
 USER reader
 ENV OMP_NUM_THREADS=1
