@@ -96,7 +96,7 @@ def falls(rung: str, num_schedules: int = 60) -> bool:
     for seed in range(num_schedules):
         try:
             run_schedule(options, draw_schedule(random.Random(seed), points_called(options)))
-        except (AssertionError, KeyError, ValueError):
+        except Exception:  # as the command counts it
             return True
     return False
 
