@@ -114,9 +114,15 @@ class Trial:
     # --- moves -------------------------------------------------------------------------------------
 
     def add(self, number: int) -> None:
-        """A new request."""
+        """A new request. If that fails, there is none."""
         prompt, params = which_request(number)
-        request_id = self.engine.add_request(prompt, params)
+        try:
+            request_id = self.engine.add_request(prompt, params)
+        except BrokenEngineError:
+            raise
+        except BaseException as error:
+            self._failed(error)
+            return
         self.expected[request_id], self.received[request_id] = self._alone(prompt, params), ()
 
     def step(self, _: int = 0) -> None:
@@ -184,7 +190,7 @@ class Trial:
         return [request.request_id for request in (*scheduler.running, *scheduler.waiting)]
 
     def _failed(self, error: BaseException) -> None:
-        """A step has failed: by a fault that came, and as that one said."""
+        """A call has failed: by a fault that came, and as that one said."""
         assert self.outcome.fired and isinstance(error, ERRORS) and "was made to fail" in str(error), error
         self.outcome.failed_steps += 1
         self.failures_in_a_row += 1

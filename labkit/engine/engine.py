@@ -168,8 +168,8 @@ class InferenceEngine:
     def _enqueue(self, token_ids: tuple[int, ...], params: SamplingParams) -> Request:
         request = Request(self._next_request_id, token_ids, params)
         self._next_request_id += 1
+        self._scheduler.add(request)  # first: if that fails, there is no such request
         self._requests[request.request_id] = request
-        self._scheduler.add(request)
         return request
 
     def cancel(self, request_id: int) -> Completion:

@@ -13,7 +13,7 @@ from labkit.show import reliability
 TEXT = reliability.RELIABILITY.read_text(encoding="utf-8")
 TESTS = sorted(set(re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", TEXT)))
 LINKS = sorted(set(re.findall(r"\]\(([^)#]+)\)", TEXT)))
-PROMISES = [line for line in TEXT.splitlines() if re.match(r"\| \d+ \|", line)]
+PROMISES = re.findall(r"^\| \d+ \|.*", TEXT.split("## Faults")[0], re.MULTILINE)
 
 
 def test_the_figures_of_the_faults_are_those_of_the_record():

@@ -147,7 +147,7 @@ def test_a_step_that_fails_reaches_each_stream_as_an_error_and_the_server_goes_o
     owner, name = next(at for point, at in fault_points(engine).items() if point.split(".")[1] == name)
     fired = []
     with (
-        planted_failure(owner, name, at_call=4, look=lambda: fired.append(1)),
+        planted_failure(owner, name, at_call=1, look=lambda: fired.append(1)),
         serving(engine) as server,
     ):
         for _ in range(3):
