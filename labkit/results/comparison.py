@@ -114,13 +114,13 @@ class Comparison:
         return f"WARNING: path {self.path!r} never ran in {self.after!r}: this says nothing about it"
 
     def __str__(self) -> str:
-        lines = [
-            f"{self.before} -> {self.after}: x{self.speedup:.3f} {self.interval}, {self.verdict}",
-            f"  {self.before}: median {np.median(self.before_samples):.4g} s, "
-            f"paths: {paths_in_words(self.before_paths)}",
-            f"  {self.after}: median {np.median(self.after_samples):.4g} s, "
-            f"paths: {paths_in_words(self.after_paths)}",
-        ]
+        lines = [f"{self.before} -> {self.after}: x{self.speedup:.3f} {self.interval}, {self.verdict}"]
+        for name, samples, paths in (
+            (self.before, self.before_samples, self.before_paths),
+            (self.after, self.after_samples, self.after_paths),
+        ):
+            took = f", paths: {paths_in_words(paths)}" if paths else ""
+            lines.append(f"  {name}: median {np.median(samples):.4g} s{took}")
         return "\n".join([*lines, *filter(None, [self.warning])])
 
     def to_dict(self) -> dict:
@@ -136,7 +136,7 @@ class Comparison:
 
 def paths_in_words(paths: Mapping[str, int]) -> str:
     """How often each append path ran: "1,536 in_place, 64 boundary"."""
-    return ", ".join(f"{count:,} {name}" for name, count in paths.items()) or "none"
+    return ", ".join(f"{count:,} {name}" for name, count in paths.items())
 
 
 def amdahl(share: float, ratio: float) -> float:

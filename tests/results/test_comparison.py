@@ -118,11 +118,13 @@ def test_a_path_that_never_ran_is_said_loudly():
 
 
 def test_a_comparison_says_what_was_measured_on_both_sides():
-    made = comparison([2.0, 4.0, 2.0, 4.0], [0.5, 1.0, 0.5, 1.0], before_paths={"a": 1}, after_paths={"b": 2})
+    made = comparison(
+        [2.0, 4.0, 2.0, 4.0], [0.5, 1.0, 0.5, 1.0], after_paths={"in_place": 1536, "boundary": 64}
+    )
     assert str(made).splitlines() == [
         f"A -> B: x4.000 {made.interval}, faster",
-        "  A: median 3 s, paths: 1 a",
-        "  B: median 0.75 s, paths: 2 b",
+        "  A: median 3 s",
+        "  B: median 0.75 s, paths: 1,536 in_place, 64 boundary",
     ]
 
 
