@@ -4,6 +4,7 @@ import ast
 import builtins
 import importlib.util
 import linecache
+import symtable
 import sys
 import textwrap
 from collections.abc import Callable
@@ -147,9 +148,16 @@ def _is_in_module(value: Any, module: str | None, name: str | None) -> bool:
 
 
 def _names_used(source: str) -> list[str]:
-    """Names that a source reads, in order, without Python's own."""
-    loads = (node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name))
-    return [name for name in dict.fromkeys(loads) if not hasattr(builtins, name)]
+    """Names that a source takes from around it, in order, without Python's own; its own variables are none,
+    whatever the notebook calls by the same name."""
+    tables, taken = [symtable.symtable(source, "part", "exec")], set()
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        read = [symbol for symbol in table.get_symbols() if symbol.is_referenced()]
+        taken |= {s.get_name() for s in read if s.is_global() or table.get_type() == "module"}
+    names = (node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name))
+    return [name for name in dict.fromkeys(names) if name in taken and not hasattr(builtins, name)]
 
 
 def definition_of(part: Any) -> tuple[str, dict[str, Any]]:

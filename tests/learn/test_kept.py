@@ -28,6 +28,8 @@ class Mine(BlockTables):
     "from dataclasses import dataclass\n@dataclass\nclass Row:\n    width: int",
     "class WithRow(BlockTables):\n    def fill(self, out, sessions):\n        return Row(3)",
     "class Gap(BlockTables):\n    def fill(self, out, sessions):\n        # your lines here\n        pass",
+    "class NamesAlike(BlockTables):\n    def fill(self, out, ran):\n        unused = [WIDTH for t in ran]\n"
+    "        return [ran, unused]",
     "class OnAGap(Gap):\n    def row(self):\n        return 1",
 )
 FILE = '''"""My block_tables, from lesson 01."""
@@ -77,6 +79,14 @@ def test_a_part_is_kept_with_what_it_uses_and_nothing_else(notebook, folder):
     assert part.source == FILE
     assert part.path == folder / "lesson_01_block_tables.py"
     assert repr(part) == "block_tables of lesson 01, in mine/lesson_01_block_tables.py"
+
+
+def test_a_parts_own_variables_may_be_called_as_something_of_the_notebook(notebook):
+    """Which cannot be kept, or need not: `ran` is a list there, `t` is torch, `unused` a function."""
+    part = keep("01", "block_tables", notebook["NamesAlike"])
+    assert part.load().fill(None, None, [1, 2]) == [[1, 2], [7, 7]]
+    assert is_written(notebook["NamesAlike"])
+    assert "WIDTH = 7" in part.source and "torch" not in part.source and "def unused" not in part.source
 
 
 def test_a_part_that_was_kept_works_without_its_notebook(notebook):
