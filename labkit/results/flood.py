@@ -42,7 +42,7 @@ class FloodRun:
     most_passed_over: int
     memory: tuple[int, ...]
 
-    SHAPE: ClassVar[Shape] = {
+    SHAPE: ClassVar[dict[str, Shape]] = {
         "rung": TEXT,
         "policy": TEXT,
         "ended": {str: COUNT},
