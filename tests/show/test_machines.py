@@ -24,7 +24,7 @@ def test_each_record_is_a_line_over_its_rungs_and_the_last_is_thick():
 
 
 def test_more_records_than_colours_are_told_apart_by_their_markers():
-    figure = show.draw_machines({str(i): {"00": 1.0 + i} for i in range(len(SERIES) + 2)}, "")
+    figure = show.draw_machines({str(i): {"00": 1.0 + i} for i in range(len(SERIES) + 2)}, "", "Machines")
     assert len({(line.get_color(), line.get_marker()) for line in figure.axes[0].lines}) == len(SERIES) + 2
 
 
@@ -35,7 +35,7 @@ def test_no_record_is_refused():
 
 @pytest.mark.parametrize("lines", [ladder_lines, host_time_lines])
 def test_every_record_that_is_here_is_drawn_and_its_name_is_within_the_figure(lines):
-    figure = show.draw_machines(lines(), "")
+    figure = show.draw_machines(lines(), "", "Machines")
     figure.canvas.draw()
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == list(lines())
