@@ -42,7 +42,7 @@ class FloodRun:
     most_passed_over: int
     memory: tuple[int, ...]
 
-    SHAPE: ClassVar[dict[str, Shape]] = {
+    SHAPE: ClassVar[Shape] = {
         "rung": TEXT,
         "policy": TEXT,
         "ended": {str: COUNT},
@@ -87,7 +87,7 @@ class FloodRun:
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
         """A sample from its JSON form, checked before against `SHAPE`."""
-        fields = {name: raw[name] for name in cls.SHAPE}
+        fields = {name: raw[name] for name in cls.__dataclass_fields__ if name in raw}
         return cls(**{**fields, "memory": tuple(raw["memory"])})
 
 

@@ -25,7 +25,13 @@ def fault_points(engine: InferenceEngine) -> dict[str, FaultPoint]:
 def parts_of(engine: InferenceEngine) -> list[object]:
     """Everything that works in the engine's steps; a class where a step makes its instances."""
     step, manager = engine.decode_step, engine.kv_manager
-    parts = [engine.scheduler, engine.prefix_cache, engine.model.network, engine.readback, InferenceSession]
+    parts: list[object] = [
+        engine.scheduler,
+        engine.prefix_cache,
+        engine.model.network,
+        engine.readback,
+        InferenceSession,
+    ]
     parts += [manager, manager.kv_write, step]
     if isinstance(step, ResidentDecodeStep):
         device_step = device_step_of(engine)
