@@ -48,6 +48,7 @@ IN_TIME = f"""
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
     """Serve a copy of the project from `folder` as `make lab` does; the address of JupyterLab."""
+    shutil.copy(ROOT / "pyproject.toml", folder)
     for name in ("labkit", "data", "notebooks"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("mine", "__pycache__"))
     with socket.socket() as probe:

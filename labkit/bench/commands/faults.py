@@ -35,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
     add_device_arguments(parser)
     add_rungs_argument(parser)
-    parser.add_argument("--schedules", type=positive, default=100, help="of each rung (default 100)")
-    parser.add_argument("--seed", type=natural, default=0, help="of all schedules (default 0)")
+    parser.add_argument("--schedules", type=positive, default=100, help="of each rung (default: %(default)s)")
+    parser.add_argument("--seed", type=natural, default=0, help="of all schedules (default: %(default)s)")
     parser.add_argument("--only", type=natural, help="run the schedule with this number alone")
 
 

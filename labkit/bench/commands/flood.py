@@ -44,11 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_rungs_argument(parser)
     add = parser.add_argument
     add("--policy", choices=POLICIES, help="of admission (default: both, one after the other)")
-    add("--num-requests", type=positive, default=10_000, help="of each flood (default 10,000)")
+    add("--num-requests", type=positive, default=10_000, help="of each flood (default: %(default)s)")
     add("--at-once", type=positive, default=AT_ONCE, help=f"clients (default {AT_ONCE})")
     add("--longest-prompt", type=length, default=LONGEST_PROMPT, help=f"tokens (default {LONGEST_PROMPT})")
     add("--max-new-tokens", type=length, default=MOST_NEW_TOKENS, help=f"(default {MOST_NEW_TOKENS})")
-    add("--seed", type=natural, default=0, help="of all requests (default 0)")
+    add("--seed", type=natural, default=0, help="of all requests (default: %(default)s)")
 
 
 def run(args: argparse.Namespace) -> None:
