@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_rungs_argument(parser)
     parser.add_argument("--schedules", type=positive, default=100, help="of each rung (default: %(default)s)")
     parser.add_argument("--seed", type=natural, default=0, help="of all schedules (default: %(default)s)")
-    parser.add_argument("--only", type=natural, help="run the schedule with this number alone")
+    parser.add_argument("--only", type=natural, help="run the schedule with this number alone (default: all)")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -45,9 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--policy", choices=POLICIES, help="of admission (default: both, one after the other)")
     add("--num-requests", type=positive, default=10_000, help="of each flood (default: %(default)s)")
-    add("--at-once", type=positive, default=AT_ONCE, help=f"clients (default {AT_ONCE})")
-    add("--longest-prompt", type=length, default=LONGEST_PROMPT, help=f"tokens (default {LONGEST_PROMPT})")
-    add("--max-new-tokens", type=length, default=MOST_NEW_TOKENS, help=f"(default {MOST_NEW_TOKENS})")
+    add("--at-once", type=positive, default=AT_ONCE, help="clients (default: %(default)s)")
+    add("--longest-prompt", type=length, default=LONGEST_PROMPT, help="tokens (default: %(default)s)")
+    add("--max-new-tokens", type=length, default=MOST_NEW_TOKENS, help="of a request (default: %(default)s)")
     add("--seed", type=natural, default=0, help="of all requests (default: %(default)s)")
 
 
