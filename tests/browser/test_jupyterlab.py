@@ -18,7 +18,7 @@ NOTEBOOKS = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
 NEVER_ANEW = """
         kept = self.kept.setdefault(session, {})
         return kept.setdefault(layer_idx, self.make_row(block_ids, offset))"""
-FIGURE = ".widget-interact img"  # one that a slider changes
+FIGURE = "img.widget-image"  # one that a slider changes
 SCREENSHOTS = os.environ.get("SCREENSHOTS")  # a folder, for whoever wants to look
 
 
