@@ -101,6 +101,7 @@ class OpenNotebook:
         self.page.evaluate(
             f"""async () => {{ {PANEL} {IN_TIME}
               await inTime(panel.sessionContext.restartKernel());
+              await inTime(panel.sessionContext.session.kernel.info);
               await inTime(window.jupyterapp.commands.execute('notebook:run-all-cells')); }}"""
         )
 
@@ -144,8 +145,10 @@ def opened(browser: object, address: str, notebook: str | None = None) -> Iterat
     try:
         page.goto(f"{address}/lab/{place}?token={TOKEN}{'&reset' if notebook else ''}")
         page.wait_for_selector(".jp-NotebookPanel .jp-Cell")
+        # A restart while the server still greets a new kernel loses what the page sends after it.
         page.evaluate(
-            f"async () => {{ {PANEL} await panel.context.ready; await panel.sessionContext.ready; }}"
+            f"""async () => {{ {PANEL} {IN_TIME} await panel.context.ready; await panel.sessionContext.ready;
+              await inTime(panel.sessionContext.session.kernel.info); }}"""
         )
         yield OpenNotebook(page)
         # A kernel outlives its page, and fourteen of them are more than a machine's memory.
