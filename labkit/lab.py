@@ -148,8 +148,13 @@ class Lab:
         return measure_host(self.below, self.rung, parts, batch_size, self.device, rounds, lengths)
 
     def keep(self, **parts: Part) -> list[Kept]:
-        """Write your parts' sources to notebooks/mine/, for later lessons. Nothing there runs by itself."""
-        return [keep(self.lesson.number, option, part) for option, part in parts.items()]
+        """Write your parts' sources to notebooks/mine/, for later lessons, and print what the gate says of
+        them: what it refuses is kept as well. Nothing there runs by itself."""
+        number = self.lesson.number
+        written = [keep(number, option, part) for option, part in parts.items()]
+        if number in GATES and parts.keys() <= set(GATES[number].parts):
+            print(self.check(**parts))
+        return written
 
     def kept(self) -> list[Kept]:
         """All parts that you have kept, of every lesson."""

@@ -90,6 +90,13 @@ class Mine(RebuiltBlockTables):
         super().fill(block_tables_cpu, sessions)
 
 
+class AllZero(RebuiltBlockTables):
+    """Names block 0 for every request."""
+
+    def fill(self, block_tables_cpu, sessions):
+        block_tables_cpu.zero_()
+
+
 @pytest.fixture(scope="module")
 def here():
     return lab.start("01")
@@ -147,12 +154,22 @@ def test_the_three_engines_are_measured(here):
     assert measured.batch_size == 2 and all(len(runs) == 2 for runs in measured.seconds.values())
 
 
-def test_parts_are_kept_by_lesson_and_option(here, tmp_path, monkeypatch):
+def test_parts_are_kept_by_lesson_and_option_and_what_the_gate_says_is_told(
+    here, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr(paths, "MINE", tmp_path / "mine")
     assert here.kept() == []
     (part,) = here.keep(block_tables=Mine)
+    assert capsys.readouterr().out.startswith("block_tables: right.")
     assert (part.lesson, part.option, part.path.name) == ("01", "block_tables", "lesson_01_block_tables.py")
     assert here.kept() == [part] and "class Mine(RebuiltBlockTables):" in part.source
+
+
+def test_a_part_that_its_gate_refuses_is_kept_and_that_is_told(here, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(paths, "MINE", tmp_path / "mine")
+    (part,) = here.keep(block_tables=AllZero)
+    assert capsys.readouterr().out.startswith("block_tables breaks a contract: a row names the blocks")
+    assert here.kept() == [part]
 
 
 def test_progress_has_a_line_per_lesson_and_what_was_done(tmp_path, monkeypatch):

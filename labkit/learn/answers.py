@@ -2,6 +2,7 @@
 
 import math
 import numbers
+import re
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
@@ -34,8 +35,8 @@ def difference(answer: Any, expected: Any) -> str:
 
 
 def one_line(text: str) -> str:
-    """A text for a sentence: without line breaks, and cut after LONGEST characters."""
-    text = " ".join(text.split())
+    """A text for a sentence: without line breaks and addresses of objects, cut after LONGEST characters."""
+    text = " ".join(re.sub(r" at 0x[0-9a-f]+", "", text).split())
     return text if len(text) <= LONGEST else text[:LONGEST] + "..."
 
 

@@ -89,7 +89,7 @@ def test_a_prediction_is_scored_and_a_part_is_judged_wrong_and_then_right(browse
         place = place_of(code, step.skeleton)
         assert lesson.run(place).startswith("block_tables: right.")
         wrong = re.sub(r" +# your lines here\n.*", NEVER_ANEW, step.skeleton, count=1)
-        assert lesson.run(place, wrong).startswith("block_tables breaks a contract. ")
+        assert lesson.run(place, wrong).startswith("block_tables breaks a contract: ")
         assert lesson.run(place, step.solved).startswith("block_tables: right.")
 
 

@@ -126,7 +126,7 @@ def test_parts_are_proven_together_and_those_that_fail_are_left_out(monkeypatch,
     passed, reports = Assembly(kept()).proven("cpu")
     assert [part.option for part in passed.kept] == ["kv_append"]
     told = {part.lesson: report.text for part, report in reports.items()}
-    assert told["01"].startswith("block_tables breaks a contract. a row names the blocks")
+    assert told["01"].startswith("block_tables breaks a contract: a row names the blocks")
     assert told["02"].startswith("kv_append: right.")
     assert "raised ModuleNotFoundError" in told["05"]
 

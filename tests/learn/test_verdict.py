@@ -5,7 +5,7 @@ from labkit.learn.exercise import Case, Exercise
 from labkit.learn.gates import Report
 from labkit.learn.verdict import WIDTH, Verdict, wrapped
 
-LONG = "block_tables breaks a contract. " + "a row names the blocks that its request holds now, " * 6
+LONG = "block_tables breaks a contract: " + "a row names the blocks that its request holds now, " * 6
 
 
 def test_a_printed_verdict_has_short_lines_that_hang_below_the_first(capsys):

@@ -6,6 +6,7 @@ from itertools import pairwise
 import nbformat
 import pytest
 
+from labkit.ladder import all_pages
 from labkit.paths import ROOT
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -48,6 +49,23 @@ def test_a_term_is_explained_shortly_and_has_its_notebook(term):
     assert (ROOT / notebook).is_file()
 
 
+def links_of(path):
+    """Each link of a page to the glossary, as (file, term)."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        text = "\n".join(cell.source for cell in nbformat.reads(text, as_version=4).cells)
+    return re.findall(r"\]\(([^)]*GLOSSARY\.md)(?:#([^)]*))?\)", text)
+
+
+def test_a_term_is_introduced_by_the_first_notebook_that_links_to_it():
+    first: dict[str, str] = {}
+    for page in all_pages():
+        for _, term in filter(lambda link: link[1], links_of(ROOT / "notebooks" / page.notebook)):
+            first.setdefault(term, f"notebooks/{page.notebook}")
+    introduced = {term: re.search(r"Introduced in \[.+?\]\((.+?)\)", ENTRIES[term])[1] for term in TERMS}
+    assert {anchor(term): notebook for term, notebook in introduced.items()} == first
+
+
 def test_terms_link_to_terms():
     assert set(re.findall(r"\]\(#([^)]+)\)", GLOSSARY)) <= ANCHORS
 
@@ -56,9 +74,6 @@ def test_terms_link_to_terms():
     "path", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *NOTEBOOKS], ids=lambda path: path.stem
 )
 def test_a_link_to_the_glossary_finds_its_term(path):
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".ipynb":
-        text = "\n".join(cell.source for cell in nbformat.reads(text, as_version=4).cells)
-    links = re.findall(r"\]\(([^)]*GLOSSARY\.md)(?:#([^)]*))?\)", text)
+    links = links_of(path)
     assert {term for _, term in links if term} <= ANCHORS
     assert all((path.parent / file).resolve() == ROOT / "GLOSSARY.md" for file, _ in links)

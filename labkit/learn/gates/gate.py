@@ -47,6 +47,11 @@ class Report:
     text: str
     num_gaps: int = 0
 
+    @classmethod
+    def broken(cls, noun: str, contract: BrokenContract) -> "Report":
+        """That the part called `noun` breaks a contract, and which."""
+        return cls(False, f"{noun} breaks a contract: {contract}")
+
     def with_gaps_of(self, *parts: Callable) -> "Report":
         """The report; of a pass with how many gaps these parts have left, where their sources are found."""
         if not self.ok:
@@ -135,7 +140,7 @@ def proven(noun: str, trials: Iterable[Callable[[], None]], proof: str) -> Repor
         except Unattempted:
             return Report(False, f"{noun}: not attempted yet.")
         except BrokenContract as broken:
-            return Report(False, f"{noun} breaks a contract. {broken}")
+            return Report.broken(noun, broken)
         except Exception as error:
             return Report(False, f"{noun} {raised(error)}")
     return Report(True, f"{noun}: right. {proof}")
@@ -153,7 +158,7 @@ def raised(error: Exception) -> str:
     line = f", at `{lines[-1]}`" if lines and lines[-1] else ""
     told = next((link for link in links if type(link).__name__ != "InterpreterError"), error)
     key = told.args[:1] if isinstance(told, KeyError) else ()
-    message = shown(*key) if key else one_line(str(told))  # a key's repr may be long
+    message = one_line(shown(*key) if key else str(told))  # a key's repr may be long
     return f"raised {type(told).__name__}{f': {message}' if message else ''}{line}"
 
 

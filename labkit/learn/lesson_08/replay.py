@@ -36,7 +36,7 @@ def check_replay(graph_type: Callable[[], LaunchRecorder]) -> Report:
     except Unattempted:
         return Report(False, "replay: not attempted yet.")
     except BrokenContract as broken:
-        return Report(False, f"replay breaks a contract. {broken}")
+        return Report.broken("replay", broken)
     except Exception as error:
         return Report(False, f"replay {raised(error)}")
     return Report(True, f"replay: right. {NUM_REPLAYS} replays gave two requests the tokens {tokens}.")

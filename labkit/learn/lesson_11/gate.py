@@ -46,7 +46,7 @@ def _report(noun: str, trial: Callable[[], str]) -> Report:
     except Unattempted:
         return Report(False, f"{noun}: not attempted yet.")
     except BrokenContract as broken:
-        return Report(False, f"{noun} breaks a contract. {broken}")
+        return Report.broken(noun, broken)
     except Exception as error:
         return Report(False, f"{noun} {raised(error)}")
 

@@ -36,8 +36,8 @@ def test_of_several_parts_a_report_names_those_that_are_the_readers():
         raise BrokenContract("Refused.")
 
     gate = Gate(("layer_tables", "kv_write"), LADDER["06"].options)
-    assert gate.check(broken).text == "layer_tables with kv_write breaks a contract. Refused."
-    assert gate.check(broken, "kv_write").text == "kv_write breaks a contract. Refused."
+    assert gate.check(broken).text == "layer_tables with kv_write breaks a contract: Refused."
+    assert gate.check(broken, "kv_write").text == "kv_write breaks a contract: Refused."
 
 
 def test_an_invariant_that_is_off_is_told_with_its_hint_and_the_moves():
@@ -49,7 +49,7 @@ def test_an_invariant_that_is_off_is_told_with_its_hint_and_the_moves():
     report = Gate(("block_tables",), LADDER["00"].options, (crowded,)).check(engine_of)
     assert not report.ok
     assert report.text.startswith(
-        "block_tables breaks a contract. at most one request runs: two run. One is enough."
+        "block_tables breaks a contract: at most one request runs: two run. One is enough."
     )
     assert report.text.endswith("a step.)")
 
@@ -62,7 +62,7 @@ def test_a_lost_block_is_told():
         return engine
 
     text = Gate(("block_tables",), LADDER["00"].options).check(leaks).text
-    assert "breaks a contract. every block is accounted for: reference counts differ from holders" in text
+    assert "breaks a contract: every block is accounted for: reference counts differ from holders" in text
 
 
 def test_a_wrong_token_is_told_with_the_one_expected():
@@ -74,7 +74,7 @@ def test_a_wrong_token_is_told_with_the_one_expected():
 
     text = Gate(("block_tables",), LADDER["00"].options).check(off_by_one).text
     assert (
-        "breaks a contract. tokens: new token 1 of request" in text
+        "breaks a contract: tokens: new token 1 of request" in text
         and "what it gets when it is alone" in text
     )
 
@@ -125,7 +125,7 @@ def test_a_lessons_own_trials_come_first_and_are_told():
         raise BrokenContract(f"two heads: {build(small_model()).model.config.num_heads}, expected 3.")
 
     gate = Gate(("block_tables",), LADDER["00"].options, trials=(refuses,))
-    assert gate.check(engine_of).text == "block_tables breaks a contract. two heads: 2, expected 3."
+    assert gate.check(engine_of).text == "block_tables breaks a contract: two heads: 2, expected 3."
 
 
 def test_an_error_without_a_line_is_told_all_the_same():

@@ -120,7 +120,7 @@ class OtherArguments(BlockTables):
 
 
 NAMES_ANOTHER = (
-    r"block_tables breaks a contract\. a row names the blocks that its request holds now: layer \d, re"
+    r"block_tables breaks a contract: a row names the blocks that its request holds now: layer \d, re"
 )
 WRONG = {
     NumberOfBlocksAlone: NAMES_ANOTHER,

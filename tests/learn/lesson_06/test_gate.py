@@ -414,4 +414,4 @@ WRONG_STEPS = [
 @pytest.mark.parametrize(("number", "part", "told"), WRONG_STEPS)
 def test_a_step_refuses_what_it_is_about(here, number, part, told):
     report = check_step(number, here.build, part)
-    assert not report.ok and re.search(f"^block_tables breaks a contract. {told}", report.text), report
+    assert not report.ok and re.search(f"^block_tables breaks a contract: {told}", report.text), report

@@ -268,7 +268,7 @@ needs_triton = pytest.mark.skipif(triton_status().mode == "off", reason=triton_s
 @pytest.mark.parametrize("wrong", WRONG_KERNELS)
 def test_a_wrong_kernel_is_refused_by_the_contract_that_it_breaks(here, wrong):
     report = here.check(kv_write=WrongKernel(wrong))
-    assert not report.ok and report.text.startswith("kv_write breaks a contract. ")
+    assert not report.ok and report.text.startswith("kv_write breaks a contract: ")
     assert re.search(WRONG_KERNELS[wrong], report.text), report
 
 

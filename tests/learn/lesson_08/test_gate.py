@@ -164,9 +164,7 @@ def unwritten(device_step):
     not_attempted()
 
 
-PER_REQUEST = (
-    r"launch breaks a contract\. a step makes a token per request: it made {} for a batch of {}, exp"
-)
+PER_REQUEST = r"launch breaks a contract: a step makes a token per request: it made {} for a batch of {}, exp"
 WRONG = {
     WholeBucket: PER_REQUEST.format(r"\(6,\)", 5),
     BucketBelow: PER_REQUEST.format(r"\(4,\)", 5),

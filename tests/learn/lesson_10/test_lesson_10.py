@@ -41,11 +41,11 @@ def test_unfilled_it_reads_at_once_and_each_gap_alone_has_its_own_symptom(capsys
     }.items():
         shell.run_cell(skeleton).raise_error()
         refused[name] = capsys.readouterr().out
-    assert refused["rows"].startswith("readback breaks a contract. a token goes to the session that")
+    assert refused["rows"].startswith("readback breaks a contract: a token goes to the session that")
     assert "tokens for nobody: 1" in refused["rows"]
-    assert refused["going"].startswith("readback breaks a contract. a limit counts the token in flight")
+    assert refused["going"].startswith("readback breaks a contract: a limit counts the token in flight")
     assert "tokens for nobody: 4" in refused["going"]
     shell.run_cell(first.skeleton).raise_error()
     verdict, *_, line = capsys.readouterr().out.splitlines()
-    assert verdict.startswith("readback breaks a contract. the next step is launched before this one is read")
+    assert verdict.startswith("readback breaks a contract: the next step is launched before this one is read")
     assert line == "four requests: 19 steps, launched ahead: 0; tokens for nobody: 0"

@@ -34,4 +34,4 @@ def test_a_skeleton_runs_and_says_what_is_missing(step, capsys):
         shell.run_cell(skeleton.skeleton).raise_error()
         if skeleton == step:
             break
-    assert re.match(r"\w+ breaks a contract\. .*8 bits", capsys.readouterr().out)
+    assert re.match(r"\w+ breaks a contract: .*8 bits", capsys.readouterr().out)
