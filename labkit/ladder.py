@@ -172,7 +172,7 @@ LADDER = Numbered(
         slug="fused_and_split",
         title="Fused layers, split attention",
         write_up="beyond the write-ups",
-        removes="kernels that only pass numbers on, and multiprocessors without work: five kernels a layer",
+        removes="kernels that only pass numbers on, and multiprocessors without work: five kernels per layer",
         options=FUSED_AND_SPLIT,
     ),
     Rung(

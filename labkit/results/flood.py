@@ -71,7 +71,7 @@ class FloodRun:
 
     @property
     def tokens_per_second(self) -> float:
-        """Generated tokens a second of the whole run, prompts included."""
+        """Generated tokens per second of the whole run, prompts included."""
         return self.generated_tokens / self.seconds
 
     @property

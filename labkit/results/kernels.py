@@ -122,4 +122,4 @@ def rest_table(step: TracedStep, most: int = 8) -> pd.DataFrame:
     per kernel."""
     rest = [kernel for kernel in step.kernels if part_of(kernel) == REST]
     rows = [(short_name(k.name), round(k.count, 1), round(k.us, 1)) for k in rest[:most]]
-    return pd.DataFrame(rows, columns=["kernel", "a step", "us"]).set_index("kernel")
+    return pd.DataFrame(rows, columns=["kernel", "per step", "us"]).set_index("kernel")

@@ -38,7 +38,7 @@ def draw_append_times(times: Sequence[AppendTime], bandwidth: float) -> Figure:
     for axes in (top, bottom):
         _scale_axes(axes, sorted({time.batch_size for time in times}))
     top.set_ylabel("microseconds")
-    bottom.set_ylabel("GB a second")
+    bottom.set_ylabel("GB per second")
     bottom.set_xlabel("B: requests written together")
     top.set_title("One layer's write: where a line is flat, more requests cost nothing")
     best = max(times, key=lambda time: time.rate)

@@ -49,7 +49,7 @@ def draw_ladder(rates: Mapping[str, Sequence[float]], limit: float | None = None
         axes.locator_params(axis="x", nbins=6)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel(
-        f"decode tokens a second, each dot a run{' (logarithmic axis)' if start else ''}\n"
+        f"decode tokens per second, each dot a run{' (logarithmic axis)' if start else ''}\n"
         "blue: faster than the rung below; red: slower; grey: cannot tell"
     )
     axes.set_title(title or ladder_title(medians, limit))

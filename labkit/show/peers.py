@@ -56,7 +56,7 @@ def draw_peers(
     else:
         axes.locator_params(axis="x", nbins=4)
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.set_xlabel(f"tokens a second, each dot a run{' (logarithmic axis)' if on_log_axis else ''}")
+    axes.set_xlabel(f"tokens per second, each dot a run{' (logarithmic axis)' if on_log_axis else ''}")
     axes.set_title(title or "The same requests, weights and number of tokens")
     return fig
 

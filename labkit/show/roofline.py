@@ -55,7 +55,7 @@ def draw_roofline(points: Sequence[RooflinePoint], bandwidth: float, peak: float
         axes.plot(point.intensity, point.rate / 1e9, "o", color=colour(i), markersize=9, label=label)
     axes.grid(which="major")
     axes.set_xlabel("arithmetic intensity (FLOP a byte moved)")
-    axes.set_ylabel("GFLOP a second")
+    axes.set_ylabel("GFLOP per second")
     axes.set_ylim(top=peak / 1e9 * 2.2)
     axes.set_title("Under the slope: bound by memory. Under the flat roof: bound by arithmetic")
     axes.legend(loc="lower right")

@@ -13,7 +13,7 @@ Sides = tuple[Sequence[float], Sequence[float]]
 
 
 @styled
-def draw_runs(pairs: Mapping[str, Sides], unit: str = "tokens a second") -> Figure:
+def draw_runs(pairs: Mapping[str, Sides], unit: str = "tokens per second") -> Figure:
     """Draw single runs before and after, a panel per pair, by its title: each run a dot, each side's mean a
     line, and the range that both sides cover.
 

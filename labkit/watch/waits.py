@@ -15,7 +15,7 @@ from labkit.watch.replaced import noting, replaced
 class Wait:
     """A request that was not admitted yet.
 
-    bound: the steps after which those ahead of it have made all their tokens, at one token a step.
+    bound: the steps after which those ahead of it have made all their tokens, at one token per step.
     """
 
     arrived: int  # the step

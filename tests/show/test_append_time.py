@@ -17,7 +17,7 @@ def test_append_times_have_a_line_a_path_in_both_panels():
         assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
     assert list(top.lines[0].get_ydata()) == pytest.approx([14, 15, 37])
     assert list(bottom.lines[2].get_ydata()) == pytest.approx([5.12, 140.4, 786.4], rel=1e-3)
-    assert (top.get_ylabel(), bottom.get_ylabel()) == ("microseconds", "GB a second")
+    assert (top.get_ylabel(), bottom.get_ylabel()) == ("microseconds", "GB per second")
     assert [label.get_text() for label in bottom.get_xticklabels()] == ["1", "32", "2048"]
 
 

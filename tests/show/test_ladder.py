@@ -28,7 +28,7 @@ def test_ladder_draws_what_each_rung_adds():
     assert texts(figure) == ["1,000 tokens/s", "×2.50", "2,500 tokens/s", "×0.80", "2,000 tokens/s"]
     assert title(figure) == "Rung a to c: ×2.0"
     scale, legend = figure.axes[0].get_xlabel().split("\n")
-    assert scale == "decode tokens a second, each dot a run"
+    assert scale == "decode tokens per second, each dot a run"
     assert legend == "blue: faster than the rung below; red: slower; grey: cannot tell"
 
 

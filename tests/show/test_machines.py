@@ -11,14 +11,14 @@ LINES = {"H100": {"00": 100.0, "10": 9000.0}, "mine": {"00": 5.0, "02": 7.0, "10
 
 
 def test_each_record_is_a_line_over_its_rungs_and_the_last_is_thick():
-    figure = show.draw_machines(LINES, "tokens a second", "All of them")
+    figure = show.draw_machines(LINES, "tokens per second", "All of them")
     (axes,) = figure.axes
     assert tick_labels(axes.xaxis) == ["00", "02", "10"] and axes.get_yscale() == "log"
     h100, mine = axes.lines
     assert (list(h100.get_xdata()), list(h100.get_ydata())) == ([0, 2], [100.0, 9000.0])
     assert (list(mine.get_xdata()), list(mine.get_ydata())) == ([0, 1, 2], [5.0, 7.0, 8.0])
     assert mine.get_linewidth() > h100.get_linewidth()
-    assert (axes.get_ylabel(), title(figure)) == ("tokens a second", "All of them")
+    assert (axes.get_ylabel(), title(figure)) == ("tokens per second", "All of them")
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["H100", "mine"]
 

@@ -29,4 +29,4 @@ def test_runs_are_dots_with_their_mean_and_their_overlap():
     (band,) = first.patches
     assert (band.get_x(), band.get_x() + band.get_width()) == (120, 140)
     assert not second.patches
-    assert second.get_xlabel() == "tokens a second (dot: a run; line: their mean)"
+    assert second.get_xlabel() == "tokens per second (dot: a run; line: their mean)"

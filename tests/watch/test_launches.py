@@ -49,7 +49,7 @@ def test_a_fused_row_counts_the_folded_weights(launches):
     B, E = 2, 16
     qkv, _, back, *_ = layer_of(launches["09"])
     assert (qkv.weights, qkv.writes) == (3 * E * E + 2 * 3 * E, 3 * B * E)  # column sums and biases
-    assert (back.weights, back.writes) == (E * E + E, B * E + 2 * B)  # and two numbers a row
+    assert (back.weights, back.writes) == (E * E + E, B * E + 2 * B)  # and two numbers per row
 
 
 @pytest.mark.parametrize("options", [SEPARATE, FUSED], ids=["08", "09"])

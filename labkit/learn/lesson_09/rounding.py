@@ -62,7 +62,7 @@ def fold_errors(ratios: Sequence[float], N: int = 64) -> pd.DataFrame:
                 x, statistics, unrounded
             ),
             "LayerNorm, rounded, then the product": (normed.float() @ weight.float().T).half(),
-            "the product, then two numbers a row (rung 09)": norm_linear_plain(x, statistics, layer),
+            "the product, then two numbers per row (rung 09)": norm_linear_plain(x, statistics, layer),
         }
         size = exact.square().mean().sqrt()
         rows[ratio] = {n: float((o.double() - exact).square().mean().sqrt() / size) for n, o in forms.items()}
