@@ -2,6 +2,7 @@
 records."""
 
 import hashlib
+import json
 import re
 from pathlib import Path
 
@@ -20,6 +21,8 @@ TABLE = re.compile(r"(?<=<!-- ladder -->\n).*?(?=\n<!-- /ladder -->)", re.DOTALL
 PEERS = re.compile(r"(?<=<!-- peers -->\n).*?(?=\n<!-- /peers -->)", re.DOTALL)
 GPU_TESTS = re.compile(r"(?<=<!-- gpu tests -->\n).*?(?=\n<!-- /gpu tests -->)", re.DOTALL)
 H200 = re.compile(r"(?<=<!-- h200 -->\n).*?(?=\n<!-- /h200 -->)", re.DOTALL)
+INSTALLATION = re.compile(r"(?<=<!-- installation -->\n).*?(?=\n<!-- /installation -->)", re.DOTALL)
+INSTALLED = ROOT / "data" / "installation.json"  # measured once per build of PyTorch, on Linux
 H200_RECORDS = ("ladder_036_h200", "ladder_062_device_h200")
 PEER_RECORDS = ("peers_036_h100", "peers_062_h100", "peers_single_h100")
 PEER_ENGINES = ("labkit 10", "transformers, static cache", "transformers, dynamic cache")
@@ -95,6 +98,20 @@ def h200_line() -> str:
     return f"On an {record.host.device}, rung {rung} decodes {' and '.join(reached)}."
 
 
+def installation_line() -> str:
+    """A sentence: the disk and the minutes that an installation took, with either build of PyTorch."""
+    builds = json.loads(INSTALLED.read_text("utf-8"))
+    took = {
+        name: f"{build['gigabytes']} GB of disk (torch {build['torch']}, {build['minutes']} minutes "
+        f"on {build['machine']}, {build['date']})"
+        for name, build in builds.items()
+    }
+    return (
+        f"PyTorch is most of the installation. On Linux it comes with CUDA: {took['cuda']}. PyTorch's CPU "
+        f"build makes it {took['cpu']}."
+    )
+
+
 def gpu_tests_line() -> str:
     """A sentence: how the tests that need a GPU ended when `make test-gpu` last ran them."""
     tests = load_gpu_tests()
@@ -130,6 +147,7 @@ def main() -> None:
         draw(load(name)).savefig(picture(name), metadata={"Source": record_hash(name)})
     text = README.read_text("utf-8")
     for place, made in (
+        (INSTALLATION, installation_line),
         (TABLE, ladder_table),
         (H200, h200_line),
         (PEERS, peers_table),

@@ -28,6 +28,11 @@ def test_the_line_about_the_h200_is_that_of_its_records():
     assert all("H200" in load(name).host.device for name in readme.H200_RECORDS)
 
 
+def test_the_line_about_the_installation_is_what_was_measured():
+    """If it is not: `python -m labkit.show.readme`."""
+    assert readme.INSTALLATION.findall(TEXT) == [readme.installation_line()]
+
+
 def test_the_line_about_the_gpu_tests_is_that_of_their_record():
     """If it is not: `python -m labkit.show.readme`. The record itself comes from `make test-gpu`."""
     assert readme.GPU_TESTS.findall(TEXT) == [readme.gpu_tests_line()]

@@ -1,7 +1,8 @@
 """Which numbers each program of a small Triton kernel loads and stores: its Python function, run by hand.
 
-Triton's own interpreter does not say this, and where a kernel is compiled, nothing does. So the function is
-called once per program with another `tl`, which has the same names and writes down each access.
+`labkit.watch.record_accesses` sees the same in Triton's interpreter. This needs no Triton, which Windows and
+macOS do not have: the function is called once per program with another `tl`, which has the same names and
+writes down each access.
 """
 
 import types
