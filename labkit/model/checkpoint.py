@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from labkit.checks import shown, whole
+from labkit.checks import as_name, listed, quoted, shown, whole
 from labkit.errors import CheckpointError
 from labkit.json_file import check_regular, parse_json, read_json
 from labkit.model.checkpoint_format import CheckpointFormat
@@ -276,8 +276,8 @@ def read_headers(directory: Path, names: CheckpointFormat) -> dict[str, StoredTe
             continue
         first = stored.setdefault(name, tensor)
         if first is not tensor and not first.equals(tensor):
-            places = " and ".join(f"as {t.key} in {t.file.name}" for t in (first, tensor))
-            raise CheckpointError(f"{name} is stored twice, with other numbers: {places}")
+            places = " and ".join(f"as {as_name(t.key)} in {as_name(t.file.name)}" for t in (first, tensor))
+            raise CheckpointError(f"{as_name(name)} is stored twice, with other numbers: {places}")
     return stored
 
 
@@ -291,12 +291,12 @@ def read_header(file: Path, names: CheckpointFormat) -> list[StoredTensor]:
         with file.open("rb") as raw:  # eight bytes of length and a JSON object with unchecked keys
             parse_json("its header", raw.read(int.from_bytes(raw.read(8), "little")))
     except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(f"{file.name} is damaged: {error}") from error
+        raise CheckpointError(f"{as_name(file.name)} is damaged: {quoted(error)}") from error
     for key, part in slices.items():
         if part.get_dtype() not in STORED_DTYPES and not names.not_weights.search(key):
             allowed = ", ".join(STORED_DTYPES)
             raise CheckpointError(
-                f"{key} has dtype {part.get_dtype()} in {file.name}; weights have {allowed}"
+                f"{as_name(key)} has dtype {part.get_dtype()} in {as_name(file.name)}; weights have {allowed}"
             )
     return [StoredTensor(file, key, tuple(part.get_shape()), opened) for key, part in slices.items()]
 
@@ -322,7 +322,7 @@ def check_shape(key: str, tensor: StoredTensor, shape: tuple[int, ...]) -> None:
     """Raises CheckpointError unless the stored tensor has this shape."""
     if tensor.shape != shape:
         raise CheckpointError(
-            f"{key} has shape {list(tensor.shape)}, but config.json says it is {list(shape)}"
+            f"{key} has shape {shown(list(tensor.shape))}, but config.json says it is {list(shape)}"
         )
 
 
@@ -340,9 +340,9 @@ def fitted_weights(
                 f"{names.head} is not {names.token_table}, but config.json has tie_word_embeddings"
             )
     if missing := expected.keys() - stored.keys():
-        raise CheckpointError(f"missing tensor{'s' * (len(missing) > 1)}: {', '.join(sorted(missing))}")
+        raise CheckpointError(f"missing tensor{'s' * (len(missing) > 1)}: {listed(missing)}")
     if unknown := stored.keys() - expected.keys():
-        raise CheckpointError(f"unknown tensor{'s' * (len(unknown) > 1)}: {', '.join(sorted(unknown))}")
+        raise CheckpointError(f"unknown tensor{'s' * (len(unknown) > 1)}: {listed(unknown)}")
     transposed = {key for key in expected if names.transposed.fullmatch(key)}
     for key, shape in expected.items():
         check_shape(key, stored[key], shape[::-1] if key in transposed else shape)

@@ -17,6 +17,7 @@ from labkit.results.cost_cards import CostCardRecord
 from labkit.results.device_time import DeviceTimeRecord
 from labkit.results.faults import FaultsRecord
 from labkit.results.flood import FloodRecord
+from labkit.results.fuzz import FuzzRecord
 from labkit.results.host_time import HostTimeRecord
 from labkit.results.peers import PeersRecord
 from labkit.results.profiles import ProfileRecord
@@ -38,6 +39,7 @@ KINDS: dict[str, type[Record]] = {
     "peers": PeersRecord,
     "faults": FaultsRecord,
     "flood": FloodRecord,
+    "fuzz": FuzzRecord,
 }
 
 
@@ -62,12 +64,17 @@ def load(name: str, record_class: type[Record] = Record) -> Record:
     path = RESULTS / f"{name}.json"
     if not isinstance(name, str) or not name or path.parent != RESULTS or "\0" in name:
         raise RecordError(f"{shown(name)} is no name of a record: it is that of a file, without .json")
-    raw = read_record(path)
-    check_record(name, raw)
-    record = KINDS[raw["kind"]].from_dict(raw)
+    record = load_file(path)
     if not isinstance(record, record_class):
         raise RecordError(f"record {name} is of kind {record.kind}, not a {record_class.__name__}")
     return record
+
+
+def load_file(path: Path) -> Record:
+    """The record in a file, as the class of its kind. Raises RecordError if it is not what a record is."""
+    raw = read_record(path)
+    check_record(path.stem, raw)
+    return KINDS[raw["kind"]].from_dict(raw)
 
 
 def load_all(kind: str) -> dict[str, Record]:
