@@ -103,6 +103,12 @@ def require_kind(name: str, value: object, kind: type, what: str) -> None:
         raise OptionError(f"{name} must be {what}, not {shown(value)}")
 
 
+def require_count(name: str, value: object, most: int) -> None:
+    """Raises OptionError if the argument is not an int from 1 to `most`."""
+    if not is_whole(value) or not 1 <= value <= most:
+        raise OptionError(f"{name} must be a whole number from 1 to {most:,}, not {shown(value)}")
+
+
 def require_positive(config: object, *names: str) -> None:
     """Raises OptionError if one of these attributes of a config is not an int of 1 or more."""
     for name in names:

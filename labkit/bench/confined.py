@@ -7,8 +7,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from labkit.threads import use_one_thread
-
 STATM = Path("/proc/self/statm")  # Linux's: pages of address space, and of memory
 START = 120  # seconds that a process may take until it is ready
 Argument, Result = TypeVar("Argument"), TypeVar("Result")
@@ -77,7 +75,6 @@ class Confined(Generic[Argument, Result]):
 
 def serve(connection: Connection, function: Callable, memory: int) -> None:
     """Answer every argument with what the function returns, and with the error that it raised, in words."""
-    use_one_thread()
     bound_memory(memory)
     connection.send((None, ""))
     with suppress(EOFError):  # whoever asks has gone

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from labkit.model import load_model
 from labkit.model.small import save_small_checkpoint
 from labkit.results.files import KINDS, kind_of, load_file
 from labkit.results.published import PUBLISHED, published_figures
+from labkit.threads import use_one_thread
 
 LONGEST_MESSAGE = 1000  # characters; a line
 RECORD = "record.json"
@@ -59,6 +60,7 @@ class Judged:
 def judge(case: Case) -> Judged:
     """Have the case's files read. Raises what no reader should: an error that is not labkit's, or that takes
     more than a line to say what is wrong."""
+    use_one_thread()  # in a process of its own, too
     name, files, _ = draw(case)
     error = None
     with tempfile.TemporaryDirectory() as folder:
@@ -144,8 +146,8 @@ def records() -> tuple[bytes, ...]:
     """The smallest record of each kind, with two samples at most."""
     found = sorted(paths.RESULTS.glob("*.json"), key=lambda path: path.stat().st_size, reverse=True)
     smallest = {kind: path for path in found if (kind := kind_of(path)) in KINDS}
-    read = [json.loads(path.read_bytes()) for path in smallest.values()]
-    return tuple(json.dumps({**raw, "samples": raw["samples"][:2]}).encode() for raw in read)
+    read = map(load_file, smallest.values())
+    return tuple(json.dumps(replace(one, samples=one.samples[:2]).to_dict()).encode() for one in read)
 
 
 def sound_record(dice: random.Random) -> dict[str, bytes]:

@@ -12,13 +12,14 @@ from labkit.results.shape import COUNT, TEXT, TIME, Shape
 class FuzzedTarget:
     """The cases of one thing that reads files, counted together: a sample of a FuzzRecord.
 
-    read: cases whose files were read. refused: cases by the name of the error that refused their files. fell:
+    read: cases whose files were read. errors: cases by the name of the error that
+    refused their files. fell:
     each case in which anything else came, with what it was. cpu_seconds: of all cases; slowest: of one.
     """
 
     target: str
     read: int
-    refused: Mapping[str, int]
+    errors: Mapping[str, int]
     fell: tuple[str, ...]
     cpu_seconds: float
     slowest: float
@@ -26,7 +27,7 @@ class FuzzedTarget:
     SHAPE: ClassVar[Shape] = {
         "target": TEXT,
         "read": COUNT,
-        "refused": {str: COUNT},
+        "errors": {str: COUNT},
         "fell": [TEXT],
         "cpu_seconds": TIME,
         "slowest": TIME,
@@ -35,7 +36,7 @@ class FuzzedTarget:
     @property
     def num_refused(self) -> int:
         """Cases whose files were refused."""
-        return sum(self.refused.values())
+        return sum(self.errors.values())
 
     @property
     def num_cases(self) -> int:
