@@ -35,6 +35,9 @@ RANDOM_CONFIGS = {
 HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 LONGEST_NAME = 4096  # bytes of a path, on Linux
 HUB_FILES = ["config.json", "*.safetensors", "tokenizer.json", "vocab.json", "merges.txt"]
+HUB_SNAPSHOTS = (
+    "snapshots"  # of the hub's cache: folders of links to the files in the folder `blobs` beside it
+)
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # of weights and engines
 STORED_DTYPES = ("F16", "BF16", "F32", "F64")  # safetensors' names for them
@@ -92,6 +95,7 @@ def load_model(
     from the working directory, then from the project's root); a hub id; or "random:" and a name of
     RANDOM_CONFIGS, such as "random:gpt2", whose weights are drawn with `seed`, a whole number of 64 bits.
     dtype: of the weights: torch.float16, bfloat16, float32 or float64.
+    The network is asked for a hub id alone. No pickled file is read and no code of a checkpoint runs.
     Raises CheckpointError naming what is missing or does not fit, before any weight is read, and ProjectError
     for a model of the project in a package that was installed without it.
     """
@@ -212,6 +216,7 @@ def load_directory(directory: Path, name: str, dtype: torch.dtype) -> LanguageMo
     Every file is checked before a module is built, and a module is only built of sizes that are stored.
     """
     try:
+        check_links(directory)
         config = read_config(directory)
         tokenizer = ByteLevelTokenizer.from_directory(directory, config.eos_token_id)
         if tokenizer.num_ids > config.vocab_size:
@@ -228,6 +233,22 @@ def load_directory(directory: Path, name: str, dtype: torch.dtype) -> LanguageMo
     except CheckpointError as error:
         raise CheckpointError(f"cannot load {name}: {error}") from error
     return LanguageModel(name, network.eval().requires_grad_(False), tokenizer)
+
+
+def check_links(directory: Path) -> None:
+    """Raises CheckpointError for a file that is read and is a link out of the directory.
+
+    Who shares a checkpoint does not choose which of the reader's other files are opened. In the hub's cache,
+    links may lead to anywhere in the model's own folder there.
+    """
+    place = Path(os.path.realpath(directory))
+    root = place.parents[1] if place.parent.name == HUB_SNAPSHOTS else place
+    for file in (file for pattern in HUB_FILES for file in sorted(directory.glob(pattern))):
+        if file.is_file() and not Path(os.path.realpath(file)).is_relative_to(root):
+            raise CheckpointError(
+                f"{as_name(file.name)} is a link out of the model's folder, and is not followed: "
+                "copy the file itself"
+            )
 
 
 def read_config(directory: Path) -> ModelConfig:

@@ -61,9 +61,9 @@ def load(name: str, record_class: type[Record] = Record) -> Record:
     RecordError if there is no such record, if it is not what a record is, or if it is of another class, and
     ProjectError for a package that was installed without its records.
     """
-    path = RESULTS / f"{name}.json"
-    if not isinstance(name, str) or not name or path.parent != RESULTS or "\0" in name:
+    if not isinstance(name, str) or not name or "\0" in name or Path(f"{name}.json").name != f"{name}.json":
         raise RecordError(f"{shown(name)} is no name of a record: it is that of a file, without .json")
+    path = RESULTS / f"{name}.json"
     record = load_file(path)
     if not isinstance(record, record_class):
         raise RecordError(f"record {name} is of kind {record.kind}, not a {record_class.__name__}")

@@ -121,7 +121,14 @@ class PeersRecord(WorkloadRecord):
 
     @property
     def limit(self) -> float:
-        """The most tokens per second that memory bandwidth allows, counting no work for the prompts."""
+        """The most tokens per second that memory bandwidth allows, counting no work for the prompts.
+
+        Raises RecordError if a run decoded nothing.
+        """
+        if not all(sample.limit_seconds for sample in self.samples):
+            raise RecordError(
+                "a run of the record decoded nothing, so limit_seconds is 0 and there is no limit"
+            )
         return median(sample.tokens / sample.limit_seconds for sample in self.samples)
 
     def comparison(self, engine: str, reference: str) -> Comparison:

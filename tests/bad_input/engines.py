@@ -72,7 +72,7 @@ PARTS = without(JUNK, "a dict", "a list", "a set") | {
     "a part that is no function": {"block_tables": 5},
     "a part by its name": {"block_tables": "cached"},
     "a list of pairs": [("block_tables", CacheConfig)],
-    "what the options do not use": {"readback": CacheConfig, "launch": CacheConfig},
+    "what the options do not use": {"launch": CacheConfig},
 }
 
 

@@ -69,6 +69,12 @@ def test_a_sample_survives_its_record():
         assert raw["tokens_per_second"] == 100 / made.seconds and PeerSample.from_dict(raw) == made
 
 
+def test_where_nothing_was_decoded_there_is_no_limit():
+    samples = (replace(PEERS.samples[0], limit_seconds=0.0), *PEERS.samples[1:])
+    with pytest.raises(RecordError, match="limit_seconds is 0"):
+        replace(PEERS, samples=samples).limit  # noqa: B018
+
+
 def test_where_nobody_else_ran_there_is_no_fastest_of_them():
     ours = [s for s in PEERS.samples if s.engine.startswith("labkit")]
     theirs = [s for s in PEERS.samples if not s.engine.startswith("labkit")]

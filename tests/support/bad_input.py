@@ -3,7 +3,9 @@
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,6 @@ class World:
         self.engine.add_request((1, 2, 3), GREEDY)
         self.server = StreamingServer(make_engine(), max_inflight_requests=3)
         self.folder = folder
-        self.printed: Callable[[], str] = str  # what the case has printed so far
 
     def state(self) -> tuple:
         """All that a refused call must not change."""
@@ -35,6 +36,21 @@ class World:
             *(self.engine.stats(), self.server.engine.stats(), len(labkit_threads())),
             *(files_below(self.folder), files_below(paths.MINE), sorted(os.environ), Path.cwd()),
         )
+
+    @contextmanager
+    def place(self) -> Iterator[Path]:
+        """A folder for damaged files, which is taken away with them."""
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            yield Path(folder)
+
+    @contextmanager
+    def untouched(self, folder: Path) -> Iterator[None]:
+        """Nothing inside of the block changes a file there."""
+        before = files_below(folder)
+        try:
+            yield
+        finally:
+            assert files_below(folder) == before
 
     def close(self) -> None:
         self.server.close()
