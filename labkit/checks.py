@@ -3,11 +3,14 @@
 import operator
 import reprlib
 import sys
+from collections.abc import Collection
 from typing import Any, TypeGuard
 
 from labkit.errors import OptionError
 
 SHOWN = 60  # characters of a value in a message
+QUOTED = 300  # characters of another library's message
+NAMED = 5  # names of a list of them
 
 
 class ShortRepr(reprlib.Repr):
@@ -50,6 +53,24 @@ def named(value: object) -> str:
     return f"an object of type {type(value).__name__}"
 
 
+def quoted(error: object) -> str:
+    """What somebody else's error says, in a message: in one line, and cut where it is long."""
+    text = " ".join(str(error).split())
+    text = text if len(text) <= QUOTED else f"{text[:QUOTED]}..."
+    return text.encode(errors="backslashreplace").decode()
+
+
+def listed(names: Collection[str]) -> str:
+    """Names out of a file, in a message: in order, the first of them where they are many."""
+    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+    return ", ".join(map(as_name, sorted(names)[:NAMED])) + more
+
+
+def as_name(name: str) -> str:
+    """A name out of a file, in a message: without quotes, if a terminal can show it as it is."""
+    return name if name.isprintable() and len(name) <= SHOWN else shown(name)
+
+
 def whole(value: Any) -> int | None:
     """A whole number of any type, NumPy's and torch's too, as int; None for all else, bools included."""
     if type(value) is int:
@@ -80,6 +101,12 @@ def require_kind(name: str, value: object, kind: type, what: str) -> None:
     """Raises OptionError if the argument is not an instance of `kind`; `what` says what to give."""
     if not isinstance(value, kind):
         raise OptionError(f"{name} must be {what}, not {shown(value)}")
+
+
+def require_count(name: str, value: object, most: int) -> None:
+    """Raises OptionError if the argument is not an int from 1 to `most`."""
+    if not is_whole(value) or not 1 <= value <= most:
+        raise OptionError(f"{name} must be a whole number from 1 to {most:,}, not {shown(value)}")
 
 
 def require_positive(config: object, *names: str) -> None:

@@ -6,6 +6,7 @@ own modules, are imported inside the checks: a missing or broken one becomes a l
 
 from __future__ import annotations  # an older Python must get far enough to be told that it is too old
 
+import argparse
 import importlib
 import importlib.metadata
 import os
@@ -393,6 +394,8 @@ def report(findings: list[Finding], width: int = 110) -> str:
 
 def main() -> int:
     """Print the report; the exit status is 1 if something that the lessons need is missing."""
+    what = "Say what this machine can run, and what to do about what it can't."
+    argparse.ArgumentParser(prog="python -m labkit.doctor", description=what).parse_args()
     findings = examine()
     print(report(findings, width=max(80, shutil.get_terminal_size((110, 24)).columns)))
     return int(any(finding.status == "missing" for finding in findings))

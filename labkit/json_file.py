@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from labkit.checks import shown
+from labkit.checks import quoted, shown
 
 
 def read_json(path: Path) -> object:
@@ -39,7 +39,7 @@ def parse_json(name: str, raw: bytes) -> object:
     except RecursionError:
         raise ValueError(f"{name} is nested too deep") from None
     except ValueError as error:
-        raise ValueError(f"{name} is not valid JSON: {error}") from None
+        raise ValueError(f"{name} is not valid JSON: {quoted(error)}") from None
 
 
 def unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -47,5 +47,5 @@ def unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
     made = dict(pairs)
     if len(made) < len(pairs):
         keys = [key for key, _ in pairs]
-        raise ValueError(f"{next(key for key in keys if keys.count(key) > 1)!r} is given twice")
+        raise ValueError(f"{shown(next(key for key in keys if keys.count(key) > 1))} is given twice")
     return made

@@ -14,13 +14,14 @@ from matplotlib.figure import Figure
 from labkit.bench import cost_card
 from labkit.bench.cost_cards import counts_of_alike
 from labkit.bench.host_time import LENGTHS
+from labkit.checks import require_count, shown
 from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
 from labkit.engine.parts import Part
 from labkit.errors import OptionError
 from labkit.kernels import triton_status
 from labkit.ladder import CAPSTONE, LADDER, LESSONS, PAGES, Lesson, Page, Rung, all_pages
 from labkit.learn.gates import Report
-from labkit.learn.kept import Kept, is_written, keep, kept
+from labkit.learn.kept import Kept, is_written, keep_all, kept
 from labkit.learn.lessons import GATES
 from labkit.learn.measured import BELOW, PACKAGE, YOURS, Measured, measure_host
 from labkit.learn.prediction import Prediction, factor_off
@@ -41,6 +42,8 @@ class Scale:
     model: str  # what is measured; the text of a lesson always comes from the trained model
     batch_sizes: tuple[int, ...]
 
+
+MOST = 4096  # of requests in a batch, of a prompt's tokens, of rounds: a slip of the hand takes no hour
 
 CPU_SCALE = Scale("CPU", "data/tiny-gpt2", batch_sizes=(1, 4, 16))
 GPU_SCALE = Scale("GPU", "random:gpt2", batch_sizes=(1, 8, 64))
@@ -117,8 +120,10 @@ class Lab:
         """What a steady step does, counted: the rung below, your engine, and the package's.
 
         lengths: of the prompts, in turn; a single one makes all positions equal. Without a GPU its rows are
-        recorded ones. Yours are those of the engine that asks PyTorch for as much.
+        recorded ones. Yours are those of the engine that asks PyTorch for as much. Raises OptionError for an
+        argument that is something else.
         """
+        check_batch(batch_size, lengths)
         model, cache = self.trained_model(), CacheConfig(prefix_cache=False)
         engines = {
             BELOW: InferenceEngine(model, self.below.options, device=self.device, cache=cache),
@@ -143,15 +148,21 @@ class Lab:
     ) -> Measured:
         """Host time of a step, the model taken out: the rung below, your engine, the package's, in turn.
 
-        lengths: of the prompts, in turn; a single one makes all positions equal.
+        lengths: of the prompts, in turn; a single one makes all positions equal. Raises OptionError for an
+        argument that is something else, or beyond what a block of the timed engine holds.
         """
+        check_batch(batch_size, lengths)
+        require_count("rounds", rounds, MOST)
         return measure_host(self.below, self.rung, parts, batch_size, self.device, rounds, lengths)
 
     def keep(self, **parts: Part) -> list[Kept]:
         """Write your parts' sources to notebooks/mine/, for later lessons, and print what the gate says of
-        them: what it refuses is kept as well. Nothing there runs by itself."""
+        them: what it refuses is kept as well. Nothing there runs by itself.
+
+        Raises OptionError, with nothing written, if one of them cannot be kept.
+        """
         number = self.lesson.number
-        written = [keep(number, option, part) for option, part in parts.items()]
+        written = keep_all(number, parts)
         if number in GATES and parts.keys() <= set(GATES[number].parts):
             print(self.check(**parts))
         return written
@@ -177,6 +188,15 @@ class Desk:
     def predict(self, question: str, unit: str, guess: float | None = None) -> Prediction:
         """A question about a number; write your guess down before the next cell scores it."""
         return Prediction(question, unit, guess, self.page.number)
+
+
+def check_batch(batch_size: object, lengths: object) -> None:
+    """Raises OptionError unless a batch can have this size, and prompts these lengths."""
+    require_count("batch_size", batch_size, MOST)
+    if not isinstance(lengths, Sequence) or isinstance(lengths, str | bytes) or not lengths:
+        raise OptionError(f"lengths must be a list of prompts' lengths, not {shown(lengths)}")
+    for length in lengths:
+        require_count("each of lengths", length, MOST)
 
 
 def start(number: str) -> Lab:

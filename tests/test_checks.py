@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit import LADDER, CacheConfig, SamplingParams
-from labkit.checks import shown
+from labkit.checks import listed, quoted, shown
 from labkit.engine.device import pick_device
 from labkit.errors import LabkitError
 
@@ -61,3 +61,22 @@ def test_whatever_is_handed_in_is_taken_or_refused_by_name(value):
 @given(ANYTHING)
 def test_a_value_is_shown_in_a_short_line(value):
     assert 0 < len(shown(value)) <= 80 and "\n" not in shown(value)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ValueError("one\n two"), "one two"),
+        (ValueError("x" * 5000), "x" * 300 + "..."),
+        (ValueError("\ud800"), "\\ud800"),
+        ("", ""),
+    ],
+)
+def test_what_another_library_says_is_a_line(error, said):
+    assert quoted(error) == said
+
+
+def test_names_out_of_a_file_are_listed_as_they_are_if_they_can_be_shown():
+    assert listed({"b", "a"}) == "a, b"
+    assert listed(["a\nb"]) == "'a\\nb'" and len(listed(["x" * 1000])) < 100
+    assert listed([f"{n:02}" for n in range(12)]) == "00, 01, 02, 03, 04 and 7 more"

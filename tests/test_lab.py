@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from bad_values import NO_RUNG, refused
 
 from labkit import LADDER, CacheConfig, SchedulerConfig, lab, paths
 from labkit.errors import OptionError
@@ -18,10 +17,9 @@ from labkit.ladder import LESSONS, PAGES, all_pages
 from labkit.learn.progress import LessonProgress, note_gate, progress
 
 
-@pytest.mark.parametrize("number", NO_RUNG.values(), ids=NO_RUNG)
-def test_what_is_no_lesson_is_refused(number, capsys):
-    with refused(OptionError, "there is no lesson .*; there are 00, 01, .* 11, as text"):
-        lab.start(number)
+def test_what_is_no_lesson_is_refused_before_anything_is_printed(capsys):
+    with pytest.raises(OptionError, match=r"there is no lesson '12'; there are 00, 01, .* 11, as text"):
+        lab.start("12")
     assert capsys.readouterr().out == ""
 
 
@@ -65,9 +63,9 @@ def test_a_page_begins_with_where_it_runs_and_has_no_rung(monkeypatch, capsys):
 
 
 def test_a_lesson_is_no_page_and_a_page_is_no_lesson(capsys):
-    with refused(OptionError, "there is no page '00'; there are before_00, before_03, as text"):
+    with pytest.raises(OptionError, match="there is no page '00'; there are before_00, before_03, as text"):
         lab.begin("00")
-    with refused(OptionError, "there is no lesson 'before_00'; there are 00, .*"):
+    with pytest.raises(OptionError, match=r"there is no lesson 'before_00'; there are 00, "):
         lab.start("before_00")
     assert capsys.readouterr().out == ""
 

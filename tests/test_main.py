@@ -5,6 +5,7 @@ import os
 import sys
 
 import pytest
+from jupyterlab.labapp import LabApp
 
 from labkit import __main__ as labkit_main
 from labkit import paths
@@ -87,3 +88,45 @@ def test_the_copies_that_were_left_are_named(started, monkeypatch, capsys):
     monkeypatch.setattr(labkit_main, "make_copies", lambda: paths.MINE.mkdir() or ["01_lesson.ipynb"])
     started()
     assert "01_lesson.ipynb is newer now." in capsys.readouterr().out
+
+
+@pytest.fixture
+def server(started, monkeypatch, tmp_path):
+    """A function: the server that JupyterLab makes of our arguments and our settings, before it starts."""
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "none"))  # the reader's own
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
+    monkeypatch.delenv("JUPYTER_TOKEN", raising=False)
+
+    def make(*arguments):
+        given, environment = started(*arguments)
+        monkeypatch.setenv("JUPYTER_CONFIG_PATH", environment["JUPYTER_CONFIG_PATH"])
+        app = LabApp.serverapp_class()
+        app.load_config_file()
+        app.parse_command_line(given)
+        app.identity_provider = app.identity_provider_class(parent=app, log=app.log)
+        return app
+
+    return make
+
+
+def test_jupyterlab_listens_on_this_machine_alone_and_asks_for_its_token(server):
+    app = server("--no-browser")
+    assert app.ip == "localhost" and not app.allow_remote_access and not app.allow_origin
+    assert not app.disable_check_xsrf
+    identity = app.identity_provider
+    assert len(identity.token) >= 32 and identity.token_generated and identity.auth_enabled
+
+
+def test_our_settings_open_nothing():
+    """What lies beside them would be a server's configuration, too: there is none."""
+    files = sorted(p.relative_to(labkit_main.SETTINGS).as_posix() for p in labkit_main.SETTINGS.rglob("*.*"))
+    assert files == ["first_layout.json", "labconfig/default_setting_overrides.json"]
+
+
+def test_no_argument_of_ours_is_about_ports_or_passwords(started):
+    ours = ("--ServerApp.root_dir=", "--LabApp.default_url=", "--allow-root")
+    assert all(argument.startswith(ours) for argument in started()[0])
+
+
+def test_what_the_reader_asks_for_comes_last_and_holds(server):
+    assert server("--ip=0.0.0.0").ip == "0.0.0.0"

@@ -4,7 +4,6 @@ import re
 from dataclasses import FrozenInstanceError
 
 import pytest
-from bad_values import NO_CHOICE, refused_by_name, rows
 
 from labkit import LADDER, EngineOptions
 from labkit.errors import OptionError
@@ -33,12 +32,3 @@ def test_an_option_says_which_other_it_needs(changes, message):
 def test_options_cannot_be_changed_under_an_engine():
     with pytest.raises(FrozenInstanceError):
         LADDER["00"].options.block_tables = "rebuilt"
-
-
-OPTIONS = tuple(EngineOptions.__dataclass_fields__)
-
-
-@pytest.mark.parametrize(("name", "value"), rows(**dict.fromkeys(OPTIONS, NO_CHOICE)))
-def test_a_wrong_option_is_refused_by_name(name, value):
-    with refused_by_name(OptionError, name):
-        EngineOptions(**{name: value})

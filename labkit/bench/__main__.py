@@ -12,6 +12,7 @@ from labkit.bench.commands import (
     device_time,
     faults,
     flood,
+    fuzz,
     host_time,
     kv_append,
     ladder,
@@ -38,6 +39,7 @@ COMMANDS = {
     "peers": peers,
     "faults": faults,
     "flood": flood,
+    "fuzz": fuzz,
 }
 
 

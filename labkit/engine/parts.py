@@ -5,7 +5,7 @@ from dataclasses import fields
 from types import MappingProxyType
 from typing import Any
 
-from labkit.checks import shown
+from labkit.checks import require_kind, shown
 from labkit.engine.overlap import ReadAtOnce, ReadOneBehind
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.fused import FusedDeviceStep
@@ -51,10 +51,12 @@ class Parts:
     """The parts that an engine of some options is built from.
 
     own: by the name of an option, what takes the place of the part that the option's value names, and is
-    called as that one is. Raises OptionError for a name that is no such option and for what is no callable.
+    called as that one is. Raises OptionError for what is no mapping, for a name that is no such option, and
+    for a part that is no callable.
     """
 
     def __init__(self, options: EngineOptions, own: Mapping[str, Part]) -> None:
+        require_kind("parts", own, Mapping, "a dict from the name of an option to your part for it")
         self.options = options
         self._own = dict(own)
         self._unused = set(own)

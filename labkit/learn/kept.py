@@ -7,13 +7,14 @@ import linecache
 import symtable
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from labkit import paths
+from labkit.checks import shown
 from labkit.errors import OptionError
 
 CONSTANTS = (bool, int, float, str, type(None))
@@ -51,12 +52,35 @@ class Kept:
 def keep(lesson: str, option: str, part: Callable) -> Kept:
     """Write a part's source, with what it uses of the notebook, to a file of its own.
 
-    Raises OptionError, with nothing written, for a part whose source cannot be found, or which uses something
-    of the notebook that cannot be written down.
+    Raises OptionError, with nothing written, for an option whose name can be none of a file's, for a part
+    whose source cannot be found, or which uses something of the notebook that cannot be written down.
     """
+    (made,) = keep_all(lesson, {option: part})
+    return made
+
+
+def keep_all(lesson: str, parts: Mapping[str, Callable]) -> list[Kept]:
+    """Keep several parts, by option: all of them, or, where one cannot be kept, none. Raises what `keep`
+    does."""
+    texts = {option: text_of(lesson, option, part) for option, part in parts.items()}
+    if texts:
+        paths.MINE.mkdir(exist_ok=True)
+    made = [Kept(lesson, option, paths.MINE / f"lesson_{lesson}_{option}.py") for option in texts]
+    for part in made:
+        part.path.write_text(texts[part.option], encoding="utf-8")
+    return made
+
+
+def text_of(lesson: str, option: str, part: Callable) -> str:
+    """The text of the file in which a part is kept. Raises what `keep` does."""
+    if not isinstance(option, str) or not option.isidentifier():
+        raise OptionError(f"a part cannot be kept as {shown(option)}: give it the name of its option")
     pieces = _Pieces()
-    name = pieces.add(part)
-    text = "\n".join(
+    try:
+        name = pieces.add(part)
+    except OptionError as error:
+        raise OptionError(f"{option} cannot be kept: {error}") from error
+    return "\n".join(
         [
             f'"""My {option}, from lesson {lesson}."""',
             "",
@@ -67,10 +91,6 @@ def keep(lesson: str, option: str, part: Callable) -> Kept:
             "",
         ]
     )
-    paths.MINE.mkdir(exist_ok=True)
-    path = paths.MINE / f"lesson_{lesson}_{option}.py"
-    path.write_text(text, encoding="utf-8")
-    return Kept(lesson, option, path)
 
 
 def kept() -> list[Kept]:
@@ -169,7 +189,7 @@ def definition_of(part: Any) -> tuple[str, dict[str, Any]]:
     functions = [part, *vars(part).values()] if isinstance(part, type) else [part]
     code = next((f.__code__ for f in functions if hasattr(f, "__code__")), None)
     if code is None:
-        raise OptionError(f"{part!r} has no source: hand over a function, or a class with methods")
+        raise OptionError(f"{shown(part)} has no source: hand over a function, or a class with methods")
     lines = "".join(linecache.getlines(code.co_filename))
     kinds = (ast.ClassDef, ast.FunctionDef)
     for node in ast.walk(ast.parse(lines)):

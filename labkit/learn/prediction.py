@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from labkit.checks import shown
+from labkit.checks import require_kind, shown
 from labkit.learn.progress import note_guess
 from labkit.learn.verdict import Verdict
 
@@ -20,26 +20,39 @@ class Prediction:
     guess: float | None = None
     lesson: str | None = None
 
+    def __post_init__(self) -> None:
+        """Raises OptionError for a question or a unit that is no text; any guess is a guess."""
+        require_kind("question", self.question, str, "text")
+        require_kind("unit", self.unit, str, "text")
+
     def score(self, actual: float) -> Verdict:
         """How near the guess came, in a sentence. It never raises.
 
         Right means within a factor of 2: this is about orders of magnitude. Where there is no factor,
         because a number is 0 or below, right means within a tenth of the larger size.
         """
-        return Verdict(f"{self.question}: {actual:,.4g} {self.unit}. {self._compared(actual)}")
+        measured = as_number(actual)
+        if not math.isfinite(measured):
+            return Verdict(f"{self.question}: {shown(actual)} is no number, so nothing can be compared.")
+        return Verdict(f"{self.question}: {measured:,.4g} {self.unit}. {self._compared(measured)}")
 
     def _compared(self, actual: float) -> str:
         if self.guess is None:
             return "You made no prediction; put a number where it says guess=None and run again."
-        try:
-            guess = float(self.guess)
-        except Exception:  # whatever the guess's own code raises
-            guess = math.nan
+        guess = as_number(self.guess)
         if not math.isfinite(guess):
             return f"Your guess, {shown(self.guess)}, is no number; put one where it says guess=."
         if self.lesson is not None:
-            note_guess(self.lesson, self.question, guess, float(actual))
+            note_guess(self.lesson, self.question, guess, actual)
         return f"You said {guess:,.4g}: {verdict_of(guess, actual)}."
+
+
+def as_number(value: object) -> float:
+    """A value as float; NaN for what is no number."""
+    try:
+        return float(value)
+    except Exception:  # whatever the value's own code raises
+        return math.nan
 
 
 def verdict_of(guess: float, actual: float) -> str:

@@ -7,7 +7,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from labkit import paths
-from labkit.errors import OptionError
+from labkit.errors import OptionError, RecordError
+from labkit.json_file import read_json
+from labkit.results.shape import NUMBER, TEXT, Shape, check_shape
+
+# What the file holds, by the lesson's number.
+LESSONS: Shape = {str: {"gates": [TEXT], "guesses": {str: {"guess": NUMBER, "actual": NUMBER}}}}
 
 
 @dataclass(frozen=True)
@@ -41,13 +46,13 @@ def progress() -> dict[str, LessonProgress]:
     if not path.exists():
         return {}
     try:
-        lessons = json.loads(path.read_text(encoding="utf-8"))
-        return {number: _lesson(entry) for number, entry in lessons.items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        lessons = read_json(path)
+        check_shape("it", lessons, LESSONS)
+    except (ValueError, RecordError) as error:
         raise OptionError(
-            f"{path.name} in {path.parent.name}/ cannot be read ({type(error).__name__}: {error}); "
-            "delete it to start anew"
+            f"{path.name} in {path.parent.name}/ cannot be read ({error}); delete it to start anew"
         ) from error
+    return {number: _lesson(entry) for number, entry in lessons.items()}
 
 
 def note_gate(lesson: str, option: str) -> None:
@@ -88,4 +93,4 @@ def _lesson(entry: Mapping) -> LessonProgress:
         question: Guess(float(guess["guess"]), float(guess["actual"]))
         for question, guess in entry["guesses"].items()
     }
-    return LessonProgress(tuple(map(str, entry["gates"])), guesses)
+    return LessonProgress(tuple(entry["gates"]), guesses)

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from labkit.checks import shown, whole
+from labkit.checks import as_name, listed, quoted, shown, whole
 from labkit.errors import CheckpointError
 from labkit.json_file import check_regular, parse_json, read_json
 from labkit.model.checkpoint_format import CheckpointFormat
@@ -35,6 +35,9 @@ RANDOM_CONFIGS = {
 HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 LONGEST_NAME = 4096  # bytes of a path, on Linux
 HUB_FILES = ["config.json", "*.safetensors", "tokenizer.json", "vocab.json", "merges.txt"]
+HUB_SNAPSHOTS = (
+    "snapshots"  # of the hub's cache: folders of links to the files in the folder `blobs` beside it
+)
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # of weights and engines
 STORED_DTYPES = ("F16", "BF16", "F32", "F64")  # safetensors' names for them
@@ -92,6 +95,7 @@ def load_model(
     from the working directory, then from the project's root); a hub id; or "random:" and a name of
     RANDOM_CONFIGS, such as "random:gpt2", whose weights are drawn with `seed`, a whole number of 64 bits.
     dtype: of the weights: torch.float16, bfloat16, float32 or float64.
+    The network is asked for a hub id alone. No pickled file is read and no code of a checkpoint runs.
     Raises CheckpointError naming what is missing or does not fit, before any weight is read, and ProjectError
     for a model of the project in a package that was installed without it.
     """
@@ -212,6 +216,7 @@ def load_directory(directory: Path, name: str, dtype: torch.dtype) -> LanguageMo
     Every file is checked before a module is built, and a module is only built of sizes that are stored.
     """
     try:
+        check_links(directory)
         config = read_config(directory)
         tokenizer = ByteLevelTokenizer.from_directory(directory, config.eos_token_id)
         if tokenizer.num_ids > config.vocab_size:
@@ -228,6 +233,22 @@ def load_directory(directory: Path, name: str, dtype: torch.dtype) -> LanguageMo
     except CheckpointError as error:
         raise CheckpointError(f"cannot load {name}: {error}") from error
     return LanguageModel(name, network.eval().requires_grad_(False), tokenizer)
+
+
+def check_links(directory: Path) -> None:
+    """Raises CheckpointError for a file that is read and is a link out of the directory.
+
+    Who shares a checkpoint does not choose which of the reader's other files are opened. In the hub's cache,
+    links may lead to anywhere in the model's own folder there.
+    """
+    place = Path(os.path.realpath(directory))
+    root = place.parents[1] if place.parent.name == HUB_SNAPSHOTS else place
+    for file in (file for pattern in HUB_FILES for file in sorted(directory.glob(pattern))):
+        if file.is_file() and not Path(os.path.realpath(file)).is_relative_to(root):
+            raise CheckpointError(
+                f"{as_name(file.name)} is a link out of the model's folder, and is not followed: "
+                "copy the file itself"
+            )
 
 
 def read_config(directory: Path) -> ModelConfig:
@@ -276,8 +297,8 @@ def read_headers(directory: Path, names: CheckpointFormat) -> dict[str, StoredTe
             continue
         first = stored.setdefault(name, tensor)
         if first is not tensor and not first.equals(tensor):
-            places = " and ".join(f"as {t.key} in {t.file.name}" for t in (first, tensor))
-            raise CheckpointError(f"{name} is stored twice, with other numbers: {places}")
+            places = " and ".join(f"as {as_name(t.key)} in {as_name(t.file.name)}" for t in (first, tensor))
+            raise CheckpointError(f"{as_name(name)} is stored twice, with other numbers: {places}")
     return stored
 
 
@@ -291,12 +312,12 @@ def read_header(file: Path, names: CheckpointFormat) -> list[StoredTensor]:
         with file.open("rb") as raw:  # eight bytes of length and a JSON object with unchecked keys
             parse_json("its header", raw.read(int.from_bytes(raw.read(8), "little")))
     except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(f"{file.name} is damaged: {error}") from error
+        raise CheckpointError(f"{as_name(file.name)} is damaged: {quoted(error)}") from error
     for key, part in slices.items():
         if part.get_dtype() not in STORED_DTYPES and not names.not_weights.search(key):
             allowed = ", ".join(STORED_DTYPES)
             raise CheckpointError(
-                f"{key} has dtype {part.get_dtype()} in {file.name}; weights have {allowed}"
+                f"{as_name(key)} has dtype {part.get_dtype()} in {as_name(file.name)}; weights have {allowed}"
             )
     return [StoredTensor(file, key, tuple(part.get_shape()), opened) for key, part in slices.items()]
 
@@ -322,7 +343,7 @@ def check_shape(key: str, tensor: StoredTensor, shape: tuple[int, ...]) -> None:
     """Raises CheckpointError unless the stored tensor has this shape."""
     if tensor.shape != shape:
         raise CheckpointError(
-            f"{key} has shape {list(tensor.shape)}, but config.json says it is {list(shape)}"
+            f"{key} has shape {shown(list(tensor.shape))}, but config.json says it is {list(shape)}"
         )
 
 
@@ -340,9 +361,9 @@ def fitted_weights(
                 f"{names.head} is not {names.token_table}, but config.json has tie_word_embeddings"
             )
     if missing := expected.keys() - stored.keys():
-        raise CheckpointError(f"missing tensor{'s' * (len(missing) > 1)}: {', '.join(sorted(missing))}")
+        raise CheckpointError(f"missing tensor{'s' * (len(missing) > 1)}: {listed(missing)}")
     if unknown := stored.keys() - expected.keys():
-        raise CheckpointError(f"unknown tensor{'s' * (len(unknown) > 1)}: {', '.join(sorted(unknown))}")
+        raise CheckpointError(f"unknown tensor{'s' * (len(unknown) > 1)}: {listed(unknown)}")
     transposed = {key for key in expected if names.transposed.fullmatch(key)}
     for key, shape in expected.items():
         check_shape(key, stored[key], shape[::-1] if key in transposed else shape)

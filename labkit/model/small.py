@@ -1,10 +1,14 @@
 """A model that is made for tests: small, fast, and with no token that does not depend on all before it."""
 
+import json
+from pathlib import Path
+
 import torch
+from safetensors.torch import save_file
 
 from labkit.model.checkpoint import LanguageModel, random_network
 from labkit.model.config import GPT2Config
-from labkit.model.tokenizer import WordTokenizer
+from labkit.model.tokenizer import WordTokenizer, byte_of_symbol
 
 VOCAB_SIZE = 256
 SPREAD = 20  # times the usual initialization, at which attention looks at every token
@@ -21,3 +25,36 @@ def small_model(max_positions: int = 64, seed: int = 0) -> LanguageModel:
         for parameter in network.parameters():
             parameter.mul_(SPREAD if parameter.dim() == 2 else 1)
     return LanguageModel("random:small", network, WordTokenizer(VOCAB_SIZE, None))
+
+
+def save_small_checkpoint(directory: Path) -> None:
+    """Write a small model as a checkpoint in Hugging Face's format, with both kinds of tokenizer files.
+
+    Its tokens are the bytes, three pairs of letters, and the end of text.
+    """
+    pairs = ["t h", "th e", "T o"]
+    tokens = [*byte_of_symbol(), *(pair.replace(" ", "") for pair in pairs), "<|endoftext|>"]
+    vocab = {token: token_id for token_id, token in enumerate(tokens)}
+    config = GPT2Config(len(vocab), 32, 16, 2, 2, tie_word_embeddings=False, eos_token_id=len(vocab) - 1)
+    network = random_network(config, seed=0)
+    names = network.checkpoint_format
+    stored = {
+        (name if name == names.head else names.prefix + name): (
+            weight.T if names.transposed.fullmatch(name) else weight
+        ).contiguous()
+        for name, weight in network.state_dict().items()
+    }
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    model = {"type": "BPE", "vocab": vocab, "merges": [pair.split() for pair in pairs]}
+    end = {"id": vocab[tokens[-1]], "content": tokens[-1], "special": True}
+    end |= dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    parts = {"added_tokens": [end], "pre_tokenizer": byte_level, "decoder": byte_level, "model": model}
+    texts = {
+        "config.json": json.dumps({"model_type": config.model_type, **vars(config)}),
+        "tokenizer.json": json.dumps({"version": "1.0", **parts}),
+        "vocab.json": json.dumps(vocab),
+        "merges.txt": "\n".join(["#version: 0.2", *pairs]) + "\n",
+    }
+    for name, text in texts.items():
+        (directory / name).write_text(text, encoding="utf-8")
+    save_file(stored, directory / "model.safetensors")

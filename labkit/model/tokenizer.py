@@ -12,7 +12,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as BackendTokenizer
 from tokenizers.implementations import ByteLevelBPETokenizer
 
-from labkit.checks import is_whole, shown
+from labkit.checks import is_whole, quoted, shown
 from labkit.errors import CheckpointError
 from labkit.json_file import check_regular, parse_json, read_bytes, read_json
 
@@ -128,7 +128,7 @@ class ByteLevelTokenizer:
         except ValueError as error:
             raise CheckpointError(f"the tokenizer in {directory} cannot be used: {error}") from error
         except Exception as error:  # tokenizers raises nothing narrower
-            raise CheckpointError(f"the tokenizer in {directory} is damaged: {error}") from error
+            raise CheckpointError(f"the tokenizer in {directory} is damaged: {quoted(error)}") from error
         ids = Counter(backend.get_vocab(with_added_tokens=True).values())
         if doubled := [token_id for token_id, count in ids.items() if count > 1]:
             raise CheckpointError(f"the tokenizer in {directory} has two tokens with the id {doubled[0]}")

@@ -130,8 +130,9 @@ class Comparison:
     @classmethod
     def from_dict(cls, raw: dict) -> "Comparison":
         """A comparison from its JSON form, checked before."""
+        known = {name: raw[name] for name in cls.__dataclass_fields__ if name in raw}
         samples = {side: tuple(raw[side]) for side in ("before_samples", "after_samples")}
-        return cls(**{**raw, **samples})
+        return cls(**{**known, **samples})
 
 
 def paths_in_words(paths: Mapping[str, int]) -> str:

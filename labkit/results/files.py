@@ -17,6 +17,7 @@ from labkit.results.cost_cards import CostCardRecord
 from labkit.results.device_time import DeviceTimeRecord
 from labkit.results.faults import FaultsRecord
 from labkit.results.flood import FloodRecord
+from labkit.results.fuzz import FuzzRecord
 from labkit.results.host_time import HostTimeRecord
 from labkit.results.peers import PeersRecord
 from labkit.results.profiles import ProfileRecord
@@ -38,6 +39,7 @@ KINDS: dict[str, type[Record]] = {
     "peers": PeersRecord,
     "faults": FaultsRecord,
     "flood": FloodRecord,
+    "fuzz": FuzzRecord,
 }
 
 
@@ -59,15 +61,20 @@ def load(name: str, record_class: type[Record] = Record) -> Record:
     RecordError if there is no such record, if it is not what a record is, or if it is of another class, and
     ProjectError for a package that was installed without its records.
     """
-    path = RESULTS / f"{name}.json"
-    if not isinstance(name, str) or not name or path.parent != RESULTS or "\0" in name:
+    if not isinstance(name, str) or not name or "\0" in name or Path(f"{name}.json").name != f"{name}.json":
         raise RecordError(f"{shown(name)} is no name of a record: it is that of a file, without .json")
-    raw = read_record(path)
-    check_record(name, raw)
-    record = KINDS[raw["kind"]].from_dict(raw)
+    path = RESULTS / f"{name}.json"
+    record = load_file(path)
     if not isinstance(record, record_class):
         raise RecordError(f"record {name} is of kind {record.kind}, not a {record_class.__name__}")
     return record
+
+
+def load_file(path: Path) -> Record:
+    """The record in a file, as the class of its kind. Raises RecordError if it is not what a record is."""
+    raw = read_record(path)
+    check_record(path.stem, raw)
+    return KINDS[raw["kind"]].from_dict(raw)
 
 
 def load_all(kind: str) -> dict[str, Record]:

@@ -10,7 +10,7 @@ import pandas as pd
 from labkit.errors import RecordError
 from labkit.results.comparison import Comparison
 from labkit.results.record import Sample, WorkloadRecord
-from labkit.results.shape import COUNT, POSITIVE, TEXT, TIME, OrNull, Shape
+from labkit.results.shape import COUNT, FLAG, POSITIVE, TEXT, TIME, OrNull, Shape
 
 OURS = "labkit"  # engines whose names begin so
 
@@ -33,6 +33,7 @@ class PeerSample:
         "first_token_seconds": OrNull(TIME),
         "tokens": COUNT,
         "tokens_per_second": POSITIVE,
+        "decode_tokens_per_second": OrNull(TIME),
         "equal_requests": COUNT,
         "limit_seconds": TIME,
     }
@@ -64,12 +65,18 @@ class PeerSample:
 class PeersRecord(WorkloadRecord):
     """What `python -m labkit.bench peers` recorded: runs by engine.
 
-    Methods raise RecordError for an engine that the record has no runs of.
+    Methods and properties raise RecordError for an engine that the record has no runs of.
     """
 
     samples: tuple[PeerSample, ...]
 
     SAMPLE: ClassVar[type[Sample]] = PeerSample
+    SETTINGS: ClassVar[dict[str, Shape]] = {
+        **WorkloadRecord.SETTINGS,
+        "left_out": {str: TEXT},
+        "static_cache_compiled": OrNull(FLAG),
+        "versions": {str: TEXT},
+    }
 
     @property
     def engines(self) -> list[str]:
@@ -114,7 +121,14 @@ class PeersRecord(WorkloadRecord):
 
     @property
     def limit(self) -> float:
-        """The most tokens per second that memory bandwidth allows, counting no work for the prompts."""
+        """The most tokens per second that memory bandwidth allows, counting no work for the prompts.
+
+        Raises RecordError if a run decoded nothing.
+        """
+        if not all(sample.limit_seconds for sample in self.samples):
+            raise RecordError(
+                "a run of the record decoded nothing, so limit_seconds is 0 and there is no limit"
+            )
         return median(sample.tokens / sample.limit_seconds for sample in self.samples)
 
     def comparison(self, engine: str, reference: str) -> Comparison:
@@ -125,12 +139,19 @@ class PeersRecord(WorkloadRecord):
     @property
     def ours(self) -> str:
         """The name of labkit's last rung in the record, such as "labkit 10"."""
-        return max(engine for engine in self.engines if engine.startswith(OURS))
+        return max(self._engines_of(ours=True))
 
     @property
     def theirs(self) -> str:
         """The name of the fastest engine that is not labkit."""
-        return max((e for e in self.engines if not e.startswith(OURS)), key=self.rate)
+        return max(self._engines_of(ours=False), key=self.rate)
+
+    def _engines_of(self, ours: bool) -> list[str]:
+        """The engines that are labkit, or those that are not. Raises RecordError if the record has none."""
+        if found := [engine for engine in self.engines if engine.startswith(OURS) == ours]:
+            return found
+        whose = OURS if ours else "another engine"
+        raise RecordError(f"the record has no runs of {whose}; it has {', '.join(self.engines)}")
 
     def same_tokens(self, engine: str) -> int:
         """How many requests had the tokens of the record's first run, in the worst of the engine's runs."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from labkit.checks import as_name, shown
 from labkit.errors import RecordError
 from labkit.paths import ROOT
 from labkit.results.files import read_record
@@ -94,7 +95,7 @@ def noise_floor(figures: pd.DataFrame | None = None) -> float:
 
 def _rows(post: dict) -> list[dict]:
     """A row for each figure of a post, checked."""
-    name = f"post {post.get('write_up', '?')}"
+    name = f"post {in_words(post, 'write_up')}"
     check_shape(name, post, POST)
     if (post["rung_before"] is None) != (post["rung_after"] is None):
         raise RecordError(f"{name} has one rung; it needs the one before and the one after, or none")
@@ -103,8 +104,15 @@ def _rows(post: dict) -> list[dict]:
     about = {key: post[key] for key in ("write_up", "rung_before", "rung_after")}
     origin = {key: post[key] for key in ("workload", "command", "hardware", "source")}
     for figure in post["figures"]:
-        _check_figure(f"{name}, {figure.get('metric', '?')} ({figure.get('statistic', '?')})", figure)
+        about_figure = f"{in_words(figure, 'metric')} ({in_words(figure, 'statistic')})"
+        _check_figure(f"{name}, {about_figure}", figure)
     return [{**about, **{key: figure[key] for key in FIGURE}, **origin} for figure in post["figures"]]
+
+
+def in_words(entry: dict, key: str) -> str:
+    """What an entry that is not checked yet has there, for a message; "?" if nothing."""
+    value = entry.get(key, "?")
+    return as_name(value) if isinstance(value, str) else shown(value)
 
 
 def _check_figure(name: str, figure: dict) -> None:

@@ -126,7 +126,11 @@ class Record:
 class WorkloadRecord(Record):
     """A record of a workload: requests that are served together."""
 
-    SETTINGS: ClassVar[Shape] = {"num_requests": COUNT, "max_new_tokens": COUNT, "max_batch_size": COUNT}
+    SETTINGS: ClassVar[dict[str, Shape]] = {
+        "num_requests": COUNT,
+        "max_new_tokens": COUNT,
+        "max_batch_size": COUNT,
+    }
 
     @property
     def num_requests(self) -> int:

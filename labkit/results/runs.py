@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import pandas as pd
 
+from labkit.checks import shown
 from labkit.errors import RecordError
 from labkit.results.comparison import Comparison
 from labkit.results.latency import LatencyMetrics
@@ -87,7 +88,11 @@ class Run:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """A run from its JSON form, as `to_dict` makes it; other keys beside it are ignored."""
+        """A run from its JSON form, as `to_dict` makes it; other keys beside it are ignored.
+
+        Raises RecordError if the gaps are not those between its tokens.
+        """
+        check_groups(raw["itl_us"], raw["new_tokens"])
         gaps = tuple(seconds for n, us in raw["itl_us"] for seconds in [gap / 1e6 for gap in us] * n)
         latency = LatencyMetrics(
             itl=gaps,
@@ -279,3 +284,21 @@ def grouped(gaps: Sequence[int], new_tokens: Sequence[int]) -> list[list]:
         else:
             groups.append([1, own])
     return groups
+
+
+def check_groups(groups: Sequence[Sequence], new_tokens: Sequence[int]) -> None:
+    """Raises RecordError unless `grouped` can have made the groups: a number in a file is no reason to make a
+    list of that length."""
+    if len(groups) == 1 and groups[0][0] == 1:  # gaps between chunks
+        return
+    start = 0
+    for count, gaps in groups:
+        its = new_tokens[start : start + count]
+        if len(its) != count or any(num_tokens != len(gaps) + 1 for num_tokens in its):
+            raise RecordError(
+                f"itl_us of a run has {shown(count)} requests with {len(gaps)} gaps between tokens where "
+                f"new_tokens has {shown(list(its))}"
+            )
+        start += count
+    if start != len(new_tokens):
+        raise RecordError(f"itl_us of a run has {start} requests, but new_tokens has {len(new_tokens)}")

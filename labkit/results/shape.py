@@ -8,7 +8,7 @@ be any; or a dictionary with the shape of each key that must be there.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from labkit.checks import is_number, is_whole, shown
+from labkit.checks import is_number, is_whole, quoted, shown
 from labkit.errors import RecordError
 
 
@@ -64,11 +64,11 @@ def check_shape(name: str, value: object, shape: Shape, where: str = "") -> None
             raise misfit(name, where, value, "an object")
         keys = value if str in shape else shape
         if missing := [key for key in keys if key not in value]:
-            raise RecordError(f"{name} lacks {', '.join(missing)}{where and f' in {where}'}")
+            raise RecordError(f"{name} lacks {', '.join(missing)}{where and f' in {quoted(where)}'}")
         for key in keys:
             check_shape(name, value[key], shape[str if str in shape else key], f"{where}.{key}".strip("."))
 
 
 def misfit(name: str, where: str, value: object, what: str) -> RecordError:
     """The error that says what the value at `where` must be, and what it is."""
-    return RecordError(f"{name}: {where or 'what it holds'} must be {what}, not {shown(value)}")
+    return RecordError(f"{name}: {quoted(where) or 'what it holds'} must be {what}, not {shown(value)}")

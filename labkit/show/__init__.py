@@ -79,7 +79,6 @@ __all__ = [
     "draw_peers",
     "draw_places",
     "draw_pool_frames",
-    "draw_pool_use",
     "draw_positions",
     "draw_programs",
     "draw_progress",

@@ -7,12 +7,16 @@ from labkit.paths import ROOT
 from labkit.results import load
 from labkit.results.faults import FaultsRecord
 from labkit.results.flood import FloodRecord, FloodRun
+from labkit.results.fuzz import FuzzRecord
+from labkit.results.record import Record
 
 RELIABILITY = ROOT / "RELIABILITY.md"
 FAULTS = re.compile(r"(?<=<!-- faults -->\n).*?(?=\n<!-- /faults -->)", re.DOTALL)
 FLOODS = re.compile(r"(?<=<!-- floods -->\n).*?(?=\n<!-- /floods -->)", re.DOTALL)
+FUZZ = re.compile(r"(?<=<!-- fuzz -->\n).*?(?=\n<!-- /fuzz -->)", re.DOTALL)
 FAULTS_RECORD = "faults_cpu"
 FLOOD_RECORDS = ("flood_fifo_cpu", "flood_pack_cpu", "flood_long_cpu")
+FUZZ_RECORD = "fuzz_cpu"
 
 
 def faults_text() -> str:
@@ -63,7 +67,26 @@ def flood_row(record: FloodRecord, flood: FloodRun) -> str:
     )
 
 
-def made_at(record: FaultsRecord | FloodRecord) -> str:
+def fuzz_text() -> str:
+    """A sentence about all damaged files, and a Markdown table with a row per target."""
+    record = load(FUZZ_RECORD, FuzzRecord)
+    lines = [
+        f"{record.num_cases:,} cases from seed {record.seed}, of which the slowest took "
+        f"{record.slowest:.2f} s. **{record.num_fell} cases fell.** The memory of the process was at the end "
+        f"×{record.memory_growth:.3f} of that after the first thousand cases. {made_at(record)}",
+        "",
+        "| files | cases | read | refused | slowest | fell |",
+        "| --- |" + " ---: |" * 5,
+    ]
+    lines += [
+        f"| {s.target} | {s.num_cases:,} | {s.read:,} | {s.num_refused:,} | {s.slowest:.2f} s "
+        f"| {len(s.fell)} |"
+        for s in record.samples
+    ]
+    return "\n".join(lines)
+
+
+def made_at(record: Record) -> str:
     """Where and when a record was made."""
     return (
         f"Run on {record.host.cpu_cores} cores of an {record.host.cpu}, with torch {record.host.torch}, at "
@@ -74,6 +97,6 @@ def made_at(record: FaultsRecord | FloodRecord) -> str:
 def fill() -> None:
     """Write the figures between their markers."""
     text = RELIABILITY.read_text("utf-8")
-    for place, made in ((FAULTS, faults_text), (FLOODS, floods_text)):
+    for place, made in ((FAULTS, faults_text), (FLOODS, floods_text), (FUZZ, fuzz_text)):
         text = place.sub(lambda _, made=made: made(), text)
     RELIABILITY.write_text(text, encoding="utf-8")

@@ -10,6 +10,8 @@ from html import escape
 
 from IPython.display import Markdown
 
+from labkit.checks import shown
+from labkit.errors import OptionError
 from labkit.paths import ROOT
 
 ALIKE = 0.5  # of two pieces of code: where they have less in common, marks would be on almost all words
@@ -24,14 +26,16 @@ WORD = "background:rgba({},0.4)"
 
 def show_source(*objects: object) -> Markdown:
     """The source of functions, methods, classes or Triton kernels of the package, as Markdown, each under the
-    name of its file."""
+    name of its file. Raises OptionError for what has no source."""
     return Markdown("\n".join(_fenced(getattr(obj, "fn", obj)) for obj in objects))
 
 
 def show_diff(before: object, after: object) -> "Diff":
     """The source of one function, method, class or Triton kernel of the package and what changes to another,
-    line by line."""
+    line by line. Raises OptionError for what has no source."""
     before, after = (getattr(obj, "fn", obj) for obj in (before, after))
+    for obj in (before, after):
+        _source(obj)
     names = tuple((obj.__qualname__, _path(obj)) for obj in (before, after))
     return Diff(names, _source(before).splitlines(), _source(after).splitlines())
 
@@ -99,11 +103,17 @@ def _bold(code: str, colour: str) -> str:
 
 
 def _fenced(obj: object) -> str:
-    return f"`{_path(obj)}`\n```python\n{_source(obj)}\n```"
+    source = _source(obj)
+    return f"`{_path(obj)}`\n```python\n{source}\n```"
 
 
 def _source(obj: object) -> str:
-    return textwrap.dedent(inspect.getsource(obj)).rstrip()
+    try:
+        return textwrap.dedent(inspect.getsource(obj)).rstrip()
+    except (TypeError, OSError):
+        raise OptionError(
+            f"{shown(obj)} has no source: hand over a function, a method, a class or a kernel"
+        ) from None
 
 
 def _path(obj: object) -> str:

@@ -3,25 +3,18 @@
 import array
 import collections
 import itertools
-from decimal import Decimal
-from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
 from bad_values import (
-    BAD_PARAMS,
-    BAD_PROMPTS,
     ENDLESS,
-    JUNK,
-    BreaksAfterOne,
     BrokenList,
     Made,
     NeverRead,
     Uncounted,
     fresh,
     refused,
-    without,
 )
 from helpers import CONFIG, GREEDY, SEEDED, ByteTokenizer, make_engine, tokens_alone
 from streaming_helpers import nobody_waits_for_ever  # noqa: F401  (an autouse fixture)
@@ -48,13 +41,6 @@ def engine():
     assert engine.stats() == before and engine.has_work
     engine.check_integrity()
     assert engine.add_request((7,), GREEDY) == 1  # no id was given away
-
-
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-@pytest.mark.parametrize("prompt", BAD_PROMPTS.values(), ids=BAD_PROMPTS)
-def test_what_is_no_prompt_is_refused_and_nothing_is_queued(engine, prompt, way):
-    with refused(RequestError, "prompt|token id"):
-        way(engine, fresh(prompt))
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
@@ -117,52 +103,10 @@ def test_whole_numbers_in_their_order_are_a_prompt(prompt):
     assert completion.token_ids == tokens_alone((1, 2, 3), GREEDY)
 
 
-BAD_PROMPT_LISTS = without(JUNK, "a list", "a list of a list") | {
-    "None": None,
-    "an iterator": iter([[1], [2]]),
-    "a generator of prompts": ([i] for i in (1, 2)),
-    "endless": itertools.repeat([1]),
-    "prompts by name": {"a": [1], "b": [2]},
-    "names of prompts": {"a": [1]}.keys(),
-    "a set of texts": {"To", "be"},
-    "a bytearray": bytearray(b"To be"),
-    "a memoryview": memoryview(b"To be"),
-    "ids": [1, 2, 3],
-    "a range": range(10**8),
-    "a 0-d tensor": torch.tensor(3),
-    "a 3-D tensor": torch.ones(2, 2, 2, dtype=torch.int64),
-    "prompts that raise": BrokenList([[1], [2]]),
-    "prompts that raise later": BreaksAfterOne([[1], [2]]),
-    "text": "To be",
-}
-
-
-@pytest.mark.parametrize("prompts", BAD_PROMPT_LISTS.values(), ids=BAD_PROMPT_LISTS)
-def test_what_is_no_list_of_prompts_is_refused(engine, prompts):
-    with refused(RequestError, "prompt"):
-        engine.generate(prompts, GREEDY)
-
-
 @pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor, collections.deque])
 def test_prompts_may_be_rows(kind):
     completions = make_engine().generate(kind([[1, 2, 3], [4, 5, 6]]), GREEDY)
     assert [c.prompt_token_ids for c in completions] == [(1, 2, 3), (4, 5, 6)]
-
-
-@pytest.mark.parametrize("params", BAD_PARAMS.values(), ids=BAD_PARAMS)
-@pytest.mark.parametrize(
-    "way",
-    [
-        lambda engine, params: engine.add_request([1], params),
-        lambda engine, params: engine.stream([1], params),
-        lambda engine, params: engine.generate([[1], [2], [3]], params),
-        lambda engine, params: engine.generate([[1], [2]], [GREEDY, params]),
-    ],
-    ids=["add_request", "stream", "generate", "generate, one of two"],
-)
-def test_params_of_another_kind_are_refused(engine, params, way):
-    with refused(RequestError, "params must be SamplingParams|but .* SamplingParams"):
-        way(engine, params)
 
 
 @pytest.mark.parametrize("params", [None, "x", {}, 5])
@@ -187,28 +131,6 @@ def test_params_far_more_than_prompts_are_not_read(engine):
 
 
 # --- cancel ----------------------------------------------------------------------------------------
-
-NO_ID = without(JUNK, "a 0-d array") | {
-    "None": None,
-    "a float that equals it": 0.0,
-    "a bool that equals it": False,
-    "NumPy's bool": np.False_,
-    "torch's bool": torch.tensor(False),
-    "text of it": "0",
-    "it in a list": [0],
-    "it in a tensor": torch.tensor([0]),
-    "complex": 0j,
-    "Decimal": Decimal(0),
-    "Fraction": Fraction(0),
-    "negative": -1,
-    "another": 1,
-}
-
-
-@pytest.mark.parametrize("request_id", NO_ID.values(), ids=NO_ID)
-def test_cancelling_what_is_no_request_is_refused(engine, request_id):
-    with refused(RequestError, "there is no request .* here; .*request_id is the whole"):
-        engine.cancel(request_id)
 
 
 @pytest.mark.parametrize("kind", [int, np.int64, np.uint8, torch.tensor])

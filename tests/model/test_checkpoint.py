@@ -118,7 +118,7 @@ DAMAGE = {
         ["wte.weight", f"[{VOCAB_SIZE + 1}, 16]", f"[{VOCAB_SIZE}, 16]"],
     ),
     "a tensor unknown": (with_tensor("score.weight", 2, 16), ["unknown tensor: score.weight"]),
-    "a layer too many": (edit_config(n_layer=1), ["unknown tensors", "h.1.ln_1.weight"]),
+    "a layer too many": (edit_config(n_layer=1), ["unknown tensors", "h.1.attn.c_attn.bias"]),
     "no tokenizer": (remove("tokenizer.json"), ["no tokenizer", "tokenizer.json", "vocab.json"]),
     "a damaged tokenizer": (cut_in_half("tokenizer.json"), ["tokenizer.json is not valid JSON"]),
     "another kind of tokenizer": (not_byte_level, ["byte-level BPE"]),

@@ -470,9 +470,51 @@ def test_what_is_no_regular_file_is_not_opened(directory: Path, name, make):
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_link_to_a_file_is_followed_as_the_hubs_cache_has_it(directory: Path, tmp_path: Path, name):
-    blob = (directory / name).rename(tmp_path / "blob")
-    (directory / name).symlink_to(blob)
+    snapshot = tmp_path / "models--a--b" / "snapshots" / "0123"
+    shutil.copytree(directory, snapshot)
+    blobs = snapshot.parents[1] / "blobs"
+    blobs.mkdir()
+    (snapshot / name).rename(blobs / "blob")
+    (snapshot / name).symlink_to("../../blobs/blob")
+    assert load_model(snapshot).config.n_layer == L
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_link_inside_of_the_directory_is_followed(directory: Path, name):
+    (directory / name).rename(directory / "kept")
+    (directory / name).symlink_to("kept")
     assert load_model(directory).config.n_layer == L
+
+
+@pytest.mark.parametrize("name", [*FILES, "more.safetensors", "vocab.json", "merges.txt"])
+@pytest.mark.parametrize("where", ["absolute", "relative", "by another link"])
+def test_a_link_out_of_the_directory_is_not_followed(monkeypatch, directory: Path, tmp_path, name, where):
+    """Not even if a sound file is there: nothing outside is opened."""
+    monkeypatch.setattr(checkpoint, "read_json", None)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / name).write_bytes((directory / name).read_bytes() if (directory / name).exists() else b"{}")
+    (directory / name).unlink(missing_ok=True)
+    if where == "by another link":
+        (directory / "here").symlink_to(outside)
+    place = {"absolute": outside, "relative": Path("../outside"), "by another link": Path("here")}[where]
+    (directory / name).symlink_to(place / name)
+    assert f"{name} is a link out of the model's folder, and is not followed" in refusal(directory)
+
+
+def test_a_directory_that_is_a_link_itself_is_where_it_leads(directory: Path, tmp_path):
+    (tmp_path / "link").symlink_to(directory)
+    assert load_model(tmp_path / "link").config.n_layer == L
+
+
+@pytest.mark.parametrize("listed", ["../outside.safetensors", "/etc/passwd", "model.safetensors"])
+def test_an_index_file_leads_nowhere(directory: Path, tmp_path, listed):
+    """Its weight_map is not read: the files of the directory say themselves which tensors they hold."""
+    save_file({"transformer.wpe.weight": torch.zeros(P, E)}, tmp_path / "outside.safetensors")
+    index = {"metadata": {}, "weight_map": {"transformer.wpe.weight": listed}}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+    loaded = load_model(directory).network.wpe.weight
+    assert torch.equal(loaded, weights()["transformer.wpe.weight"])
 
 
 @pytest.mark.parametrize("make", NO_FILES.values(), ids=NO_FILES)

@@ -159,3 +159,8 @@ def test_an_interval_shows_on_which_side_of_1_its_ends_lie(interval, text):
 def test_the_whole_gets_faster_by_a_part():
     assert amdahl(18 / 23, 2) == pytest.approx(23 / 14)
     assert amdahl(0.5, 1) == 1 and amdahl(0.5, float("inf")) == 2
+
+
+def test_a_key_that_a_comparison_does_not_know_is_ignored():
+    made = comparison([5.0, 5.2], [1.0, 0.95])
+    assert Comparison.from_dict({**made.to_dict(), "colour": "red"}) == made

@@ -130,9 +130,18 @@ def check_flood(recorded, sample):
     assert sample["preemptions"] > 0 and len(sample["memory"]) == recorded["settings"]["num_requests"] // 100
 
 
+def check_fuzz(recorded, sample):
+    """Files were read and refused, none of them with another error than their reader's, and no case fell."""
+    error = "CheckpointError" if sample["target"].startswith("checkpoint") else "RecordError"
+    assert sample["fell"] == [] and set(sample["errors"]) == {error}
+    assert min(sample["read"], sample["errors"][error]) > 100
+    assert sample["slowest"] < recorded["settings"]["limit_seconds"]
+
+
 CHECKS = {
     "faults": check_faults,
     "flood": check_flood,
+    "fuzz": check_fuzz,
     "attention": check_attention,
     "decode_kernels": check_decode_kernels,
     "kv_append": check_append,

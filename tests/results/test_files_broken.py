@@ -21,6 +21,7 @@ SMALLEST = {  # a shipped record of each kind
     "decode_kernels": "idle_h100",
     "faults": "faults_cpu",
     "flood": "flood_fifo_cpu",
+    "fuzz": "fuzz_cpu",
     "host_time": "host_time_ragged_h100",
     "kv_append": "kv_append_h100",
     "ladder": "ladder_single_h100",

@@ -1,6 +1,7 @@
 """Engines side by side, as recorded."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from made_records import record_of
@@ -66,3 +67,18 @@ def test_a_sample_survives_its_record():
     for made in (sample("labkit 00", 8.0), sample("vllm", 2.0, None, None)):
         raw = json.loads(json.dumps(made.to_dict()))
         assert raw["tokens_per_second"] == 100 / made.seconds and PeerSample.from_dict(raw) == made
+
+
+def test_where_nothing_was_decoded_there_is_no_limit():
+    samples = (replace(PEERS.samples[0], limit_seconds=0.0), *PEERS.samples[1:])
+    with pytest.raises(RecordError, match="limit_seconds is 0"):
+        replace(PEERS, samples=samples).limit  # noqa: B018
+
+
+def test_where_nobody_else_ran_there_is_no_fastest_of_them():
+    ours = [s for s in PEERS.samples if s.engine.startswith("labkit")]
+    theirs = [s for s in PEERS.samples if not s.engine.startswith("labkit")]
+    with pytest.raises(RecordError, match=r"no runs of another engine; it has labkit 00, labkit 10"):
+        replace(PEERS, samples=tuple(ours)).theirs  # noqa: B018
+    with pytest.raises(RecordError, match=r"no runs of labkit; it has transformers, vllm"):
+        replace(PEERS, samples=tuple(theirs)).ours  # noqa: B018

@@ -9,7 +9,7 @@ from made_records import run_of, runs_record
 
 from labkit.errors import RecordError
 from labkit.results import Run, rates_table
-from labkit.results.runs import compared_runs, grouped, total_paths
+from labkit.results.runs import check_groups, compared_runs, grouped, total_paths
 
 
 def ladder(**seconds: float):
@@ -109,3 +109,21 @@ def test_no_gap_is_lost_in_groups(gaps):
     flat = [gap for own in gaps for gap in own]
     groups = grouped(flat, [len(own) + 1 for own in gaps])
     assert [gap for count, own in groups for gap in own * count] == flat
+
+
+@pytest.mark.parametrize(
+    ("groups", "new_tokens"),
+    [
+        ([[10**30, [5]]], [2, 2]),
+        ([[2**31, []]], [1]),
+        ([[2, [5]]], [2]),
+        ([[1, [5]], [1, [5]]], [2]),
+        ([[2, [5]]], [2, 3]),
+        ([[2, [5]]], [2, 2, 2]),
+        ([], [2]),
+    ],
+)
+def test_groups_that_are_not_those_of_the_tokens_are_refused_before_they_are_written_out(groups, new_tokens):
+    with pytest.raises(RecordError, match=r"itl_us of a run .* new_tokens has") as error:
+        check_groups(groups, new_tokens)
+    assert len(str(error.value)) < 200

@@ -8,6 +8,7 @@ from labkit.paths import ROOT
 from labkit.results import load
 from labkit.results.faults import FaultsRecord
 from labkit.results.flood import FloodRecord
+from labkit.results.fuzz import FuzzRecord
 from labkit.show import reliability
 
 TEXT = reliability.RELIABILITY.read_text(encoding="utf-8")
@@ -31,6 +32,15 @@ def test_the_figures_of_the_floods_are_those_of_the_records():
     assert {sample.policy for record in records for sample in record.samples} == {"fifo", "pack"}
 
 
+def test_the_figures_of_the_damaged_files_are_those_of_the_record():
+    """If not: `python -m labkit.show.readme`."""
+    assert reliability.FUZZ.findall(TEXT) == [reliability.fuzz_text()]
+    record = load(reliability.FUZZ_RECORD, FuzzRecord)
+    assert record.num_fell == 0 and "**0 cases fell.**" in TEXT
+    assert len(reliability.fuzz_text().splitlines()) == 4 + len(record.samples)
+    assert record.memory_growth < 1.1
+
+
 @pytest.mark.parametrize(("path", "name"), TESTS)
 def test_every_test_that_is_named_is_there(path, name):
     source = (ROOT / path).read_text(encoding="utf-8")
@@ -49,6 +59,8 @@ def test_every_promise_names_its_tests():
     assert all("`tests/" in promise for promise in PROMISES)
 
 
-@pytest.mark.parametrize("record", [reliability.FAULTS_RECORD, *reliability.FLOOD_RECORDS])
+@pytest.mark.parametrize(
+    "record", [reliability.FAULTS_RECORD, *reliability.FLOOD_RECORDS, reliability.FUZZ_RECORD]
+)
 def test_the_records_are_linked(record):
     assert f"data/results/{record}.json" in LINKS

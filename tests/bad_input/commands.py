@@ -1,0 +1,136 @@
+"""Command lines of `python -m labkit.bench` and `python -m labkit.doctor`: the flag is named, and nothing is
+measured, loaded or written."""
+
+import os
+import shlex
+from unittest import mock
+
+from bad_input import lines_of
+
+from labkit import doctor
+from labkit.bench import __main__ as bench
+from labkit.paths import ROOT
+
+HUGE, LONG, NO_UTF8 = "99999999999999999999", "9" * 5000, os.fsdecode(b"\xff")
+NO_COUNT = ("0", "-1", "1.5", "x", "", "1e3", "0x10", "nan", "inf", "True", "None", HUGE, LONG, NO_UTF8)
+SOME = ("0", "x", "", "1.5", HUGE)  # for flags of the same kind
+NO_NATURAL = ("-1", "1.5", "x", "", HUGE)
+NO_LIST = ("0", "1,x", "1,,2", "1,", ",", "", "1;2", "-1", HUGE)
+NO_RATE = ("", "x", "0", "-1", "nan", "inf", "1e9", LONG)
+NO_RUNGS = ("", "00,00", "00,", "99", "00,99", "0", "00 01", "[]", "a" * 999)
+NO_DEVICE = ("''", "banana", "meta", "mps", "0", "-1", "CPU", "cpu:7", "cuda:", "cuda:x", "cuda:-1", NO_UTF8)
+NO_TARGET = ("", "/", ".", "/dev/null/x", "/proc/x/y", "a" * 300, f"{ROOT}/pyproject.toml/x", NO_UTF8)
+ALL = "profile cost-card host-time kv-append attention device-time compare scheduler streaming ladder peers"
+ALL = (*ALL.split(), "faults", "flood", "fuzz")
+TINY = "--model data/tiny-gpt2 --device cpu"
+
+FLAGS = [  # command, flag, values
+    ("streaming", "--num-requests", NO_COUNT),
+    ("streaming", "--max-new-tokens", SOME),
+    ("streaming", "--max-batch-size", (*SOME, "65537")),
+    ("streaming", "--prefill-max-batch-size", SOME),
+    ("streaming", "--max-active-requests", SOME),
+    ("streaming", "--prefill-max-tokens", SOME),
+    ("streaming", "--prompt-repeats", (*NO_LIST, "300000000")),
+    ("streaming", "--repeat-runs", SOME),
+    ("streaming", "--warmup-runs", NO_NATURAL),
+    ("streaming", "--stream-interval", SOME),
+    ("streaming", "--max-inflight-requests", SOME),
+    ("streaming", "--tokenize-workers", (*NO_NATURAL, "257")),
+    ("streaming", "--submit-interval-ms", ("-1", "nan", "inf", "x", "", "1e300")),
+    ("streaming", "--consumers", ("fibers", "", "Threads")),
+    ("scheduler", "--mode", ("offline", "")),
+    ("scheduler", "--rung", ("99", "", "0", "5", "00,01")),
+    ("scheduler", "--seed", ("x", "", "1.5", str(2**64), str(-(2**63) - 1), LONG)),
+    ("scheduler", "--rate", NO_RATE),
+    ("scheduler", "--load", ("heavy", "", "Alike")),
+    ("scheduler", "--prompt", (NO_UTF8, os.fsdecode(b"Hello \xff"), os.fsdecode(b"\xed\xa0\x80"))),
+    ("scheduler", "--prefill-admission-policy", ("lifo", "", "FIFO")),
+    ("scheduler", "--json", NO_TARGET),
+    ("scheduler", "--profile", ("", "/dev/null/x", "/proc/x/y", f"{ROOT}/pyproject.toml", NO_UTF8)),
+    ("profile", "--batch-sizes", NO_LIST),
+    ("profile", "--context", (*SOME, "10001")),
+    ("profile", "--steps", SOME),
+    ("cost-card", "--rungs", NO_RUNGS),
+    ("cost-card", "--prompt-lengths", ("0", "20:", ":20", "20:x", "20,20:10001", "")),
+    ("host-time", "--rounds", SOME),
+    ("host-time", "--prompt-lengths", NO_LIST),
+    ("host-time", "--steps", SOME),
+    ("kv-append", "--repeats", SOME),
+    ("kv-append", "--batch-sizes", ("65537", "x")),
+    ("attention", "--contexts", ("0", "1024", "64,5000", "64,", "", HUGE)),
+    ("attention", "--repeats", SOME),
+    ("device-time", "--context", SOME),
+    ("compare", "--self-test", SOME),
+    ("compare", "--rounds", SOME),
+    ("ladder", "--rungs", NO_RUNGS),
+    ("peers", "--rungs", ("99", "")),
+    ("faults", "--schedules", SOME),
+    ("faults", "--seed", NO_NATURAL),
+    ("faults", "--only", NO_NATURAL),
+    ("flood", "--policy", ("lifo", "")),
+    ("flood", "--num-requests", SOME),
+    ("flood", "--at-once", SOME),
+    ("flood", "--longest-prompt", SOME),
+    ("flood", "--max-new-tokens", SOME),
+    ("fuzz", "--seconds", SOME),
+    ("fuzz", "--cases", SOME),
+    ("fuzz", "--seed", NO_NATURAL),
+    ("fuzz", "--only", NO_NATURAL),
+    *((command, "--json", ("/", "")) for command in ALL if command != "scheduler"),
+]
+LINES = [  # what only the command as a whole can tell
+    *((f"scheduler --device={device}", "device must be 'cpu', 'cuda', or a GPU") for device in NO_DEVICE),
+    *((f"{command} --device banana", "device must be 'cpu', 'cuda', or a GPU") for command in ALL),
+    *((f"{command} --colour red", "--colour") for command in ALL),
+    *((f"{command} --json", "--json") for command in ALL),
+    ("", "COMMAND"),
+    ("schedule", "COMMAND.*'schedule'"),
+    ("''", "COMMAND"),
+    ("scheduler extra", "extra"),
+    ("scheduler --device cpu --model ~no-such-user", "no directory ~no-such-user"),
+    (f"scheduler --device cpu --model {'a' * 5000}", "source is no directory and no hub id"),
+    ("scheduler --device cpu --model ''", "source must be a directory"),
+    ("scheduler --device cpu --model random:", "no random model 'random:'"),
+    ("scheduler --device cpu --model data/nowhere/at/all", "no directory data/nowhere/at/all"),
+    ("scheduler --device cpu --model /dev/null", "no directory /dev/null"),
+    ("cost-card --device cpu --models ,", "source must be a directory"),
+    ("host-time --device cpu --rungs 00 --batch-sizes 1 --steps 1000", "1000 steps do not fit"),
+    ("host-time --device cpu --rungs 00 --batch-sizes 1 --prompt-lengths 64", "steps do not fit"),
+    (f"streaming {TINY} --num-requests 10001", "a thread per request is for 10,000 at most"),
+    (f"ladder {TINY} --max-new-tokens 1", "--max-new-tokens 1 decodes nothing"),
+    (f"compare {TINY} --max-new-tokens 1", "--max-new-tokens 1 decodes nothing"),
+    (f"scheduler {TINY} --max-new-tokens 5000", "max_new_tokens is 5000"),
+    (f"scheduler {TINY} --prompt ''", "the prompt is empty"),
+    ("compare --before 00,attention=magic", "attention = 'magic'"),
+    ("compare --before 00,attention", "attention = ''"),
+    ("compare --after 00,colour=red", "'colour' is not an option"),
+    ("compare --after 99", "no rung '99'"),
+    ("compare --before ''", "no rung ''"),
+    (f"scheduler {TINY} --load arrivals", "rate|streaming"),
+]
+DOCTOR = [("--colour red", "--colour"), ("here", "here"), ("--json x", "--json")]
+PARSER = bench.make_parser()
+
+
+def main() -> None:
+    """The commands' own, with a parser that is made once for all lines."""
+    with mock.patch.object(bench, "make_parser", lambda: PARSER):
+        bench.main()
+
+
+CASES = [
+    *lines_of(
+        main,
+        "python -m labkit.bench",
+        [
+            *(
+                (f"{c} {shlex.quote(f'{flag}={value}')}", f"argument {flag}")
+                for c, flag, values in FLAGS
+                for value in values
+            ),
+            *LINES,
+        ],
+    ),
+    *lines_of(doctor.main, "python -m labkit.doctor", DOCTOR),
+]

@@ -1,0 +1,197 @@
+"""What a notebook calls: lessons and pages, the reader's own parts, predictions, progress, sources."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from bad_input import BadInput, World, arguments_of, values_of
+from bad_values import JUNK, NO_RUNG, NO_SIZE, without
+
+from labkit import lab, paths
+from labkit.errors import OptionError
+from labkit.ladder import LADDER, LESSONS, PAGES
+from labkit.learn.kept import keep
+from labkit.learn.progress import progress
+from labkit.show import show_diff, show_source
+
+HERE = lab.Lab(LESSONS["01"], torch.device("cpu"), lab.CPU_SCALE)
+FIRST = lab.Lab(LESSONS["00"], torch.device("cpu"), lab.CPU_SCALE)
+LAST = lab.Lab(LESSONS["11"], torch.device("cpu"), lab.CPU_SCALE)
+DESK = lab.Desk(PAGES["before_00"], torch.device("cpu"))
+DATA = []
+
+
+def uses_data() -> list:
+    return DATA
+
+
+NO_PART = without(JUNK, "a class", "a function") | {"None": None, "its name": "CachedBlockTables"}
+NO_SOURCE = without(JUNK, "a generator") | {"None": None, "a lambda": lambda: 1}
+NO_TEXT = without(JUNK, "text", "megabytes of text") | {"None": None, "True": True}
+NO_LENGTHS = without(JUNK, "a list of a list", "a tuple") | {
+    "None": None,
+    "zero": [0],
+    "negative": [20, -1],
+    "a float": [1.5],
+    "text of a number": ["20"],
+    "True": [True],
+    "None among them": [20, None],
+    "too long": [10**9],
+    "huge": [10**30],
+    "NaN": [math.nan],
+    "in a list": [[20]],
+}
+NO_COUNT = NO_SIZE | {"None": None, "10**9": 10**9}
+NAMES = {
+    "another option": {"colour": uses_data},
+    "no part": {},
+    "one that another lesson proves": {"kv_append": uses_data},
+}
+FILE_NAMES = {"a path": "../x", "a path from the root": "/tmp/x", "no text": "", "a number": 5, "None": None}
+FILE_NAMES |= {"a NUL": "a\0b", "spaces": "a b", "a line": "a\nb"}
+
+PROGRESS = {
+    "empty": b"",
+    "cut": b'{"00": {"ga',
+    "no UTF-8": b"\xff",
+    "nested": b"[" * 100_000,
+    "a key twice": b'{"00": {"gates": [], "guesses": {}}, "00": {"gates": [], "guesses": {}}}',
+    **{
+        what: json.dumps(raw).encode()
+        for what, raw in {
+            "a list": [],
+            "null": None,
+            "a number": 5,
+            "a lesson that is a number": {"00": 5},
+            "a lesson that is null": {"00": None},
+            "an empty lesson": {"00": {}},
+            "gates that are text": {"00": {"gates": "abc", "guesses": {}}},
+            "gates that are numbers": {"00": {"gates": [5], "guesses": {}}},
+            "guesses that are a list": {"00": {"gates": [], "guesses": []}},
+            "a guess that is a number": {"00": {"gates": [], "guesses": {"q": 5}}},
+            "a guess that is text": {"00": {"gates": [], "guesses": {"q": {"guess": "x", "actual": 1}}}},
+            "a guess that is NaN": {"00": {"gates": [], "guesses": {"q": {"guess": math.nan, "actual": 1}}}},
+            "a guess without an answer": {"00": {"gates": [], "guesses": {"q": {"guess": 1}}}},
+        }.items()
+    },
+}
+NO_FILES = {
+    "a folder": Path.mkdir,
+    "a link to a device": lambda path: path.symlink_to("/dev/zero"),
+}
+
+
+def read_progress(world: World, make: Callable[[Path], object]) -> None:
+    """Read progress that `make` has made."""
+    with world.place() as folder:
+        before, paths.MINE = paths.MINE, folder
+        try:
+            make(folder / "progress.json")
+            with world.untouched(folder):
+                progress()
+        finally:
+            paths.MINE = before
+
+
+CASES = [
+    *values_of("lab.start", "there is no lesson", lambda _, bad: lab.start(bad), NO_RUNG, OptionError),
+    *values_of("lab.begin", "there is no page", lambda _, bad: lab.begin(bad), NO_RUNG, OptionError),
+    *values_of(
+        "here.below",
+        "there is no rung",
+        lambda _, bad: bad.below,
+        {"in the first lesson": FIRST},
+        OptionError,
+    ),
+    *values_of(
+        "here.build",
+        "part for block_tables",
+        lambda _, bad: HERE.build(block_tables=bad),
+        NO_PART,
+        OptionError,
+    ),
+    *arguments_of(
+        "here.build",
+        lambda _, **bad: HERE.build(**bad),
+        {
+            "model": {"a path": "data/tiny-gpt2", "a number": 5, "a class": int},
+            "cache": {"None": None, "a number": 8, "a dict": {"block_size": 8}},
+            "scheduler": {"None": None, "a number": 8, "the ladder": LADDER},
+            "dtype": {"text": "float32", "integers": torch.int8},
+            "colour": {"a function": uses_data},
+        },
+        OptionError,
+    ),
+    *values_of("here.check", "proves block_tables", lambda _, bad: HERE.check(**bad), NAMES, OptionError),
+    *values_of("here.check", "has no gate", lambda _, bad: LAST.check(**bad), NAMES, OptionError),
+    *values_of(
+        "here.keep", "block_tables", lambda _, bad: HERE.keep(block_tables=bad), NO_SOURCE, OptionError
+    ),
+    *values_of(
+        "here.keep, two",
+        "block_tables",
+        lambda _, bad: HERE.keep(kv_append=lab.check_batch, block_tables=bad),
+        {"a number": 5, "data of the notebook": uses_data},
+        OptionError,
+    ),
+    *values_of(
+        "keep, option",
+        "cannot be kept as",
+        lambda _, bad: keep("01", bad, lab.check_batch),
+        FILE_NAMES,
+        OptionError,
+    ),
+    *arguments_of(
+        "here.card",
+        lambda _, **bad: HERE.card(**bad),
+        {"batch_size": NO_COUNT, "lengths": NO_LENGTHS},
+        OptionError,
+    ),
+    *arguments_of(
+        "here.measure",
+        lambda _, **bad: HERE.measure(**bad),
+        {"batch_size": NO_COUNT, "rounds": NO_COUNT, "lengths": NO_LENGTHS},
+        OptionError,
+    ),
+    *arguments_of(
+        "here.predict",
+        lambda _, **bad: HERE.predict(**({"question": "q", "unit": "us"} | bad)),
+        {"question": NO_TEXT, "unit": NO_TEXT},
+        OptionError,
+    ),
+    *arguments_of(
+        "desk.predict",
+        lambda _, **bad: DESK.predict(**({"question": "q", "unit": "us"} | bad)),
+        {"question": {"None": None, "a number": 5}, "unit": {"None": None, "a list": []}},
+        OptionError,
+    ),
+    *(
+        BadInput(
+            "progress",
+            "progress.json",
+            what,
+            lambda world, make=make: read_progress(world, make),
+            OptionError,
+        )
+        for what, make in (
+            *((what, lambda path, raw=raw: path.write_bytes(raw)) for what, raw in PROGRESS.items()),
+            *NO_FILES.items(),
+        )
+    ),
+    *values_of(
+        "show_source",
+        "has no source",
+        lambda _, bad: show_source(bad),
+        without(NO_SOURCE, "a lambda"),
+        OptionError,
+    ),
+    *values_of(
+        "show_diff",
+        "has no source",
+        lambda _, bad: show_diff(uses_data, bad),
+        without(NO_SOURCE, "a lambda"),
+        OptionError,
+    ),
+]

@@ -1,0 +1,75 @@
+"""Sampling parameters, the engine's options, and the configs of cache and scheduler."""
+
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import torch
+from bad_input import arguments_of, values_of
+from bad_values import HUGE, JUNK, NO_BOOL, NO_CHOICE, NO_RUNG, NO_SIZE, without
+
+from labkit import LADDER, CacheConfig, EngineOptions, SamplingParams, SchedulerConfig
+from labkit.errors import OptionError, RequestError
+from labkit.ladder import LESSONS, PAGES
+
+NO_NUMBER = without(JUNK, "a number", "a float") | {
+    "None": None,
+    "True": True,
+    "NaN": float("nan"),
+    "minus infinity": float("-inf"),
+    "a negative number": -1,
+    "just below zero": -1e-9,
+    "a huge negative number": -HUGE,
+    "text of a number": "0.5",
+    "complex": 1j,
+    "Decimal": Decimal("0.5"),
+    "Fraction": Fraction(1, 2),
+    "NumPy's float32": np.float32(0.5),
+    "torch's number": torch.tensor(0.5),
+}
+SAMPLING = {
+    "max_new_tokens": NO_SIZE | {"None": None, "NaN": float("nan")},
+    "temperature": NO_NUMBER,
+    "top_p": NO_NUMBER | {"zero": 0, "above one": 1.0001},
+    "top_k": without(NO_SIZE, "zero") | {"None": None},
+    "seed": without(NO_SIZE, "zero", "a negative number", "a huge negative number"),
+    "stop_on_eos": NO_BOOL,
+}
+CACHE = dict.fromkeys(("block_size", "max_blocks_per_layer", "max_prefix_entries"), NO_SIZE)
+SCHEDULER = dict.fromkeys(
+    ("max_batch_size", "prefill_max_batch_size", "prefill_max_tokens", "pack_window"), NO_SIZE
+)
+FEW = {"None": None, "no text": "", "True": True, "another option's": "auto ", "a list": ["rebuilt"]}
+NOT_WITHOUT = {
+    "block_tables = 'resident'": {"block_tables": "resident"},
+    "block_tables = 'resident', mutable": {"block_tables": "resident", "block_info": "mutable"},
+    "layer_tables = 'shared'": {"layer_tables": "shared"},
+    "kv_write = 'fused'": {"kv_write": "fused"},
+    "launch = 'graph'": {"launch": "graph"},
+    "layer_kernels = 'fused'": {"layer_kernels": "fused"},
+    "readback = 'one_behind'": {"readback": "one_behind"},
+}
+CASES = [
+    *arguments_of("SamplingParams", lambda _, **bad: SamplingParams(**bad), SAMPLING, RequestError),
+    *arguments_of(
+        "CacheConfig", lambda _, **bad: CacheConfig(**bad), CACHE | {"prefix_cache": NO_BOOL}, OptionError
+    ),
+    *arguments_of(
+        "SchedulerConfig",
+        lambda _, **bad: SchedulerConfig(**bad),
+        SCHEDULER | {"decode_first": NO_BOOL, "admission_policy": NO_CHOICE},
+        OptionError,
+    ),
+    *arguments_of(
+        "EngineOptions",
+        lambda _, **bad: EngineOptions(**bad),
+        dict.fromkeys(EngineOptions.__dataclass_fields__, FEW) | {"attention": NO_CHOICE},
+        OptionError,
+    ),
+    *values_of(
+        "EngineOptions", r" needs \w+ = ", lambda _, bad: EngineOptions(**bad), NOT_WITHOUT, OptionError
+    ),
+    *values_of("LADDER", "there is no rung .* as text", lambda _, bad: LADDER[bad], NO_RUNG, OptionError),
+    *values_of("LESSONS", "there is no lesson .* as text", lambda _, bad: LESSONS[bad], NO_RUNG, OptionError),
+    *values_of("PAGES", "there is no page .* as text", lambda _, bad: PAGES[bad], NO_RUNG, OptionError),
+]
