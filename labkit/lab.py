@@ -163,7 +163,7 @@ class Lab:
         """
         number = self.lesson.number
         written = keep_all(number, parts)
-        if number in GATES and parts.keys() <= set(GATES[number].parts):
+        if parts and number in GATES and parts.keys() <= set(GATES[number].parts):
             print(self.check(**parts))
         return written
 
