@@ -18,8 +18,8 @@ class Stream(Generic[Queue]):
 
     The last chunk carries the completion. Text is decoded when its chunk is taken, in the consumer's
     thread. Iterating raises StreamError if the request was cut short and RequestError if it was refused,
-    after the tokens that there were, and again if asked again; so it does what decoding raises. Closing or dropping the stream cancels the
-    request; the worker does so before its next step.
+    after the tokens that there were, and again if asked again; so it does what decoding raises. Closing
+    or dropping the stream cancels the request; the worker does so before its next step.
 
     submitted: the moment when the request was submitted, in seconds of time.perf_counter().
     """
