@@ -181,7 +181,9 @@ def test_closing_the_server_ends_each_stream_with_an_error_after_what_it_has(str
         assert str(error).startswith(message) and error.__cause__ is None
     assert [0 < len(token_ids) < 50 for token_ids, _ in told] == [True, True, False]
     assert len(first) == stream_interval
-    assert engine.stats().counters.finished == {"cancelled": 3}
+    counters = engine.stats().counters
+    assert sum(len(token_ids) for token_ids, _ in told) == counters.generated_tokens  # not one is lost
+    assert counters.finished == {"cancelled": 3}
 
 
 def test_closing_the_server_ends_streams_that_are_still_tokenized(monkeypatch):
