@@ -16,11 +16,19 @@ from labkit.watch.fault_points import FaultPoint
 # Many begin with another one, so that the prefix cache has whole and partial hits.
 PROMPTS = ((1,), (1, 2, 3), (1, 2, 3, 4, 5, 6), (1, 2, 3, 9), (7, 8), tuple(range(20, 30)))
 PARAMS = (
-    *(SamplingParams(1), SamplingParams(4), SamplingParams(9)),
-    SamplingParams(6, temperature=1.0, top_k=40, top_p=0.95, seed=3),
+    *(SamplingParams(1), SamplingParams(3), SamplingParams(7)),
+    SamplingParams(5, temperature=1.0, top_k=40, top_p=0.95, seed=3),
 )
 LONGEST = max(map(len, PROMPTS)) + max(p.max_new_tokens for p in PARAMS) - 1  # tokens in the cache
-MOVES = {"add": 4, "step": 8, "cancel": 1, "open": 1, "read": 2, "leave": 1}  # each with its weight
+MOVES = {
+    "add": 4,
+    "step": 8,
+    "cancel": 1,
+    "open": 1,
+    "read": 2,
+    "leave": 1,
+    "throw": 1,
+}  # each with its weight
 
 ERRORS: tuple[Callable[[str], BaseException], ...] = (
     *(PlantedError, OutOfBlocksError, torch.OutOfMemoryError),
@@ -101,7 +109,7 @@ def draw_schedule(dice: random.Random, points: Sequence[str]) -> Schedule:
     )
     names, weights = zip(*MOVES.items(), strict=True)
     moves = [("add", dice.randrange(100)) for _ in range(2)]
-    moves += [(dice.choices(names, weights)[0], dice.randrange(100)) for _ in range(dice.randint(4, 24))]
+    moves += [(dice.choices(names, weights)[0], dice.randrange(100)) for _ in range(dice.randint(4, 16))]
     if not cache.prefix_cache:
         points = [point for point in points if not point.startswith("PrefixCache.")]
     faults = [draw_fault(dice, points, len(moves)) for _ in range(dice.choice([1, 1, 2]))] if points else []

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
@@ -11,7 +11,6 @@ import torch
 
 from labkit.bench.fault_schedules import (
     ERRORS,
-    PARAMS,
     PROMPTS,
     Fault,
     Schedule,
@@ -23,6 +22,7 @@ from labkit.errors import BrokenEngineError
 from labkit.model import LanguageModel
 from labkit.model.small import small_model
 from labkit.options import EngineOptions
+from labkit.watch.failures import PlantedError
 from labkit.watch.fault_points import fault_points
 from labkit.watch.replaced import noting, replaced
 
@@ -179,6 +179,17 @@ class Trial:
         if self.streams:
             self.streams.pop(number % len(self.streams)).leave()
 
+    def throw(self, number: int) -> None:
+        """The reader of a stream raises in the middle of it, and gets its own error back."""
+        if self.streams:
+            error = PlantedError("the reader has failed")
+            try:
+                self.streams.pop(number % len(self.streams)).chunks.throw(error)
+            except PlantedError as raised:
+                assert raised is error
+            else:
+                raise AssertionError("a reader's error was swallowed")
+
     # --- what must hold ----------------------------------------------------------------------------
 
     def _alone(self, prompt: tuple[int, ...], params: SamplingParams) -> tuple[int, ...]:
@@ -216,7 +227,7 @@ class Trial:
 
     def _serves_a_full_batch(self) -> None:
         """Nothing that a batch needs, such as a slot for each request, was lost."""
-        prompts, params = [PROMPTS[1]] * self.schedule.scheduler.max_batch_size, PARAMS[1]
+        prompts, params = [PROMPTS[1]] * self.schedule.scheduler.max_batch_size, SamplingParams(2)
         made = [completion.token_ids for completion in self.engine.generate(prompts, params)]
         assert made == [self._alone(prompts[0], params)] * len(prompts), "what failed before has left a trace"
 
@@ -237,7 +248,7 @@ class Trial:
 class OpenStream:
     """A stream, the tokens that it must give, and those that it gave so far."""
 
-    chunks: Iterator[Chunk]
+    chunks: Generator[Chunk]
     expected: tuple[int, ...]
     received: tuple[int, ...] = ()
 
@@ -276,7 +287,7 @@ def alone(prompt: tuple[int, ...], params: SamplingParams, device: str) -> tuple
 
 
 @cache
-def points_called(options: EngineOptions, num_schedules: int = 16) -> tuple[str, ...]:
+def points_called(options: EngineOptions, num_schedules: int = 8) -> tuple[str, ...]:
     """The fault points that undisturbed schedules on an engine of these options come by."""
     called: Counter[str] = Counter()
     for seed in range(num_schedules):

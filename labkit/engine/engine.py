@@ -54,6 +54,9 @@ class InferenceEngine:
     raises EngineBusyError. See `Guard`.
     """
 
+    watch_points = ("sample",)
+    sample = staticmethod(sample_requests)  # a prompt's first token, on every rung
+
     def __init__(
         self,
         model: LanguageModel,
@@ -323,7 +326,7 @@ class InferenceEngine:
         try:
             held = [session.num_tokens for _, session, _ in admitted]
             logits = self._prompt_logits(admitted)
-            token_ids = sample_requests(requests, logits)
+            token_ids = self.sample(requests, logits)
             self._keep_prompts(admitted, logits, token_ids)
         except BaseException:
             self._scheduler.put_back(requests)

@@ -26,6 +26,7 @@ def parts_of(engine: InferenceEngine) -> list[object]:
     """Everything that works in the engine's steps; a class where a step makes its instances."""
     step, manager = engine.decode_step, engine.kv_manager
     parts: list[object] = [
+        engine,
         engine.scheduler,
         engine.prefix_cache,
         engine.model.network,

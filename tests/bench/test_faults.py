@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from labkit import LADDER, InferenceEngine
 from labkit.bench import faults
 from labkit.bench.fault_schedules import ERRORS, Fault, Schedule, draw_schedule
-from labkit.bench.faults import points_called, run_schedule
+from labkit.bench.faults import Trial, points_called, run_schedule
 from labkit.engine import CacheConfig, InferenceSession, SchedulerConfig
 from labkit.engine.step.slots import DeviceSlots
 from labkit.kvcache import PrefixCache
@@ -18,7 +18,7 @@ from labkit.watch import PlantedError
 
 pytestmark = pytest.mark.slow
 
-SCHEDULES = 40  # of each rung: 440 in all. `python -m labkit.bench faults` runs any number.
+SCHEDULES = 46  # of each rung: 506 in all. `python -m labkit.bench faults` runs any number.
 
 
 @pytest.mark.parametrize("rung", LADDER)
@@ -31,6 +31,26 @@ def test_nothing_is_lost_whatever_fails(rung):
         run_schedule(options, draw_schedule(dice, points_called(options)))
 
     holds()
+
+
+# The append and the forward of other rungs, which a rung's classes have from those that they extend.
+OF_OTHER_RUNGS = {
+    *("append_token", "append_token_batch", "write_batch", "write"),
+    *("reserve_token_batch", "decode_one_token"),
+}
+
+
+@pytest.mark.parametrize("rung", LADDER)
+def test_schedules_come_by_every_fault_point_that_is_no_other_rungs(rung):
+    options = LADDER[rung].options
+    points, called = Trial(options, schedule_of()).points, points_called(options)
+    assert {point.split(".")[1] for point in points.keys() - set(called)} <= OF_OTHER_RUNGS
+    assert "InferenceEngine.sample" in called
+
+
+def test_what_one_rung_does_not_come_by_another_one_does():
+    called = {point.split(".")[1] for rung in LADDER for point in points_called(LADDER[rung].options)}
+    assert called >= OF_OTHER_RUNGS
 
 
 # --- a schedule ------------------------------------------------------------------------------------
@@ -70,6 +90,23 @@ def test_numbers_that_are_none_end_only_their_own_request_and_poison_no_block(ru
     (point,) = {p for p in points_called(LADDER[rung].options) if p.endswith(".attention")}
     outcome = run_schedule(LADDER[rung].options, schedule_of(fault_at(point, "no numbers")))
     assert outcome.fired == [f"{point}, no numbers"] and outcome.ended == {"error": 1, "length": 1}
+
+
+@pytest.mark.parametrize("rung", ["00", "10"])
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_first_token_that_cannot_be_drawn_costs_nobody_anything(rung, error):
+    planted = fault_at("InferenceEngine.sample", "behind its work", error)
+    outcome = run_schedule(LADDER[rung].options, schedule_of(planted))
+    assert outcome.fired == ["InferenceEngine.sample, behind its work"]
+    assert outcome.ended == {"length": 2} and outcome.failed_steps == 1
+
+
+@pytest.mark.parametrize("rung", ["00", "10"])
+def test_a_reader_that_raises_ends_its_own_request_alone(rung):
+    moves = ("add", 8), ("open", 13), ("read", 0), ("throw", 0), *[("step", 0)] * 4
+    trial = Trial(LADDER[rung].options, schedule_of(moves=moves))
+    assert trial.run().ended == {"length": 1}
+    assert trial.engine.stats().counters.finished == {"length": 1 + 2, "cancelled": 1}  # and a full batch
 
 
 @pytest.mark.parametrize("rung", ["00", "10"])

@@ -15,7 +15,6 @@ THINGS = {
     "storing a prompt": {"append_prompt"},
     "attention": {"attention"},
     "the append": {"append", "kv_append", "attention"},  # one kernel from rung 07 on
-    "the sampler": {"sample", "advance"},
     "telling the device where blocks are": {"build", "send_rows"},
     "reading the tokens": {"read", "next_tokens"},
     "admission": {"admit"},
@@ -27,6 +26,15 @@ THINGS = {
 @pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
 def test_every_rung_has_a_point_for_each_thing_that_can_fail(options, thing):
     assert THINGS[thing] & {point.split(".")[1] for point in fault_points(make_engine(options=options))}
+
+
+@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+def test_the_sampler_can_fail_at_a_first_token_and_at_the_others(options):
+    """The first is drawn on the host on every rung; the others there, or on the device."""
+    points = fault_points(make_engine(options=options))
+    assert "InferenceEngine.sample" in points
+    on_device = [point for point in points if point.endswith((".advance", ".draw_and_advance"))]
+    assert len(on_device) == (0 if "DecodeStep.sample" in points else 2)
 
 
 @pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)

@@ -18,8 +18,8 @@ class Stream(Generic[Queue]):
 
     The last chunk carries the completion. Text is decoded when its chunk is taken, in the consumer's
     thread. Iterating raises StreamError if the request was cut short and RequestError if it was refused,
-    after the tokens that there were, and again if asked again. Closing or dropping the stream cancels the
-    request; the worker does so before its next step.
+    after the tokens that there were, and again if asked again; so it does what decoding raises. Closing
+    or dropping the stream cancels the request; the worker does so before its next step.
 
     submitted: the moment when the request was submitted, in seconds of time.perf_counter().
     """
@@ -57,11 +57,17 @@ class Stream(Generic[Queue]):
             self._error = item
             raise item
         token_ids, completion = item
-        text = self._decoder.push(token_ids)
+        try:
+            text = self._decoder.push(token_ids)
+            if completion is not None:
+                text += self._decoder.finish()
+        except BaseException as error:  # a chunk is lost, so no later one may look as if all was well
+            self._cancel()
+            self._error = error
+            raise
         if completion is not None:
             self._ended = True
             self._cancel.detach()
-            text += self._decoder.finish()
         return Chunk(text, token_ids, completion)
 
 

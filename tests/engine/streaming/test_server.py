@@ -181,19 +181,34 @@ def test_closing_the_server_ends_each_stream_with_an_error_after_what_it_has(str
         assert str(error).startswith(message) and error.__cause__ is None
     assert [0 < len(token_ids) < 50 for token_ids, _ in told] == [True, True, False]
     assert len(first) == stream_interval
-    assert engine.stats().counters.finished == {"cancelled": 3}
+    counters = engine.stats().counters
+    assert sum(len(token_ids) for token_ids, _ in told) == counters.generated_tokens  # not one is lost
+    assert counters.finished == {"cancelled": 3}
 
 
 def test_closing_the_server_ends_streams_that_are_still_tokenized(monkeypatch):
-    engine = make_engine()
-    check_prompt, go_on = engine.check_prompt, threading.Event()
-    monkeypatch.setattr(engine, "check_prompt", lambda *args: (go_on.wait(TIMEOUT), check_prompt(*args))[1])
+    """What waits for its turn to be tokenized is not: it would hold up the end."""
+    engine, begun, go_on = make_engine(), [], threading.Event()
+
+    def check_prompt(*args):
+        begun.append(args)
+        go_on.wait(TIMEOUT)
+
+    def shut_down(**how):
+        shutdown(wait=False, **how)
+        go_on.set()
+        shutdown()
+
+    monkeypatch.setattr(engine, "check_prompt", check_prompt)
     with serving(engine, tokenize_workers=1) as server:
+        shutdown = server._pool.shutdown
+        monkeypatch.setattr(server._pool, "shutdown", shut_down)
         streams = [server.submit("To be", GREEDY) for _ in range(3)]
+        wait_for(lambda: begun)
         closing = start(server.close)
         told = [start(read_until_error, stream).result(TIMEOUT) for stream in streams]
-        go_on.set()
         closing.result(TIMEOUT)
+        assert len(begun) == 1
     assert all(t == () and "the server was closed" in str(e) for t, e in told)
 
 

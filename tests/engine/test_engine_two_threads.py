@@ -1,0 +1,72 @@
+"""Two engines at once, each with a thread of its own: nothing that one does changes the other's tokens."""
+
+import threading
+
+import pytest
+import torch
+from devices import CPU, CUDA
+from helpers import ENGINES, GREEDY, SEEDED, small_model, tokens_of
+from streaming_helpers import TIMEOUT, labkit_threads, start, tokens_in
+
+from labkit import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
+from labkit.engine import StreamingServer
+
+pytestmark = pytest.mark.slow
+
+devices = pytest.mark.parametrize("device", [CPU, pytest.param(CUDA, marks=pytest.mark.cuda)], ids=str)
+rungs = pytest.mark.parametrize("rung", ENGINES)
+# One's prompts begin with the other's, and are not the same.
+PROMPTS = [[(1, 2, 3), (5, 6), (1, 2, 3, 4, 5)], [(1, 2, 3, 9), (5, 6), (8,)]]
+EACH_PARAMS = [GREEDY, SEEDED, SamplingParams(24)]
+
+
+def engine_of(rung: str, device: torch.device) -> InferenceEngine:
+    """Both have the same weights: the very same tensors."""
+    return InferenceEngine(
+        small_model(),
+        ENGINES[rung],
+        device=device,
+        dtype=torch.float32,
+        cache=CacheConfig(block_size=4, max_blocks_per_layer=12),
+        scheduler=SchedulerConfig(max_batch_size=3),
+    )
+
+
+def alone(rung: str, device: torch.device) -> list[list[tuple[int, ...]]]:
+    """What each of the two gives when the other one does nothing."""
+    return [tokens_of(engine_of(rung, device).generate(prompts, EACH_PARAMS)) for prompts in PROMPTS]
+
+
+@devices
+@rungs
+def test_two_engines_in_two_threads_give_the_tokens_that_each_gives_alone(rung, device):
+    expected, both_are_there = alone(rung, device), threading.Barrier(2)
+    engines = [engine_of(rung, device) for _ in PROMPTS]
+
+    def generate(which):
+        both_are_there.wait(TIMEOUT)
+        return [tokens_of(engines[which].generate(PROMPTS[which], EACH_PARAMS)) for _ in range(4)]
+
+    generating = [start(generate, which) for which in range(2)]
+    assert [each.result(TIMEOUT) for each in generating] == [[tokens] * 4 for tokens in expected]
+    for engine in engines:
+        engine.check_integrity()
+
+
+@devices
+@pytest.mark.parametrize("rung", ["00", "05", "07", "10"])
+def test_two_servers_at_once_give_the_tokens_that_each_engine_gives_alone(rung, device):
+    expected = alone(rung, device)
+    servers = [StreamingServer(engine_of(rung, device)) for _ in PROMPTS]
+    try:
+        streams = [
+            [server.submit(*each) for each in zip(prompts, EACH_PARAMS, strict=True)]
+            for server, prompts in zip(servers, PROMPTS, strict=True)
+        ]
+        reading = [[start(list, stream) for stream in its_streams] for its_streams in streams]
+        made = [[tokens_in(each.result(TIMEOUT)) for each in its_reading] for its_reading in reading]
+    finally:
+        for server in servers:
+            server.close()
+    assert made == expected
+    assert labkit_threads() == []
