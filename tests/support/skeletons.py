@@ -1,15 +1,23 @@
 """A notebook's skeletons, and the lines that its hints put into their gaps."""
 
+import io
 import re
+import tempfile
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import nbformat
 from IPython.core.interactiveshell import InteractiveShell
 
+from labkit import paths
 from labkit.learn.kept import GAP_MARK
+from labkit.learn.progress import LessonProgress, progress
 
 GAP = re.compile(rf"^ *{GAP_MARK}\n.*$", re.MULTILINE)  # with the line that it stands above
 HINT = re.compile(r"<details>.*?</details>", re.DOTALL)
@@ -52,3 +60,33 @@ def solved(notebook: Path) -> tuple[InteractiveShell, Iterator[None]]:
     for source in sources[:2]:
         shell.run_cell(source).raise_error()
     return shell, (shell.run_cell(step.solved).raise_error() for step in steps_of(notebook))
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A notebook whose steps have all run with their gaps filled: its names, what each step printed, and what
+    was noted of it in a reader's progress."""
+
+    names: dict[str, Any]
+    printed: tuple[str, ...]
+    noted: dict[str, LessonProgress]
+
+    @property
+    def last_lines(self) -> list[str]:
+        """The last line that each step printed."""
+        return [text.splitlines()[-1] for text in self.printed]
+
+
+@cache  # gates take their time
+def filled(notebook: Path) -> Filled:
+    """The notebook with every step solved."""
+    printed = []
+    with tempfile.TemporaryDirectory() as mine, patch.object(paths, "MINE", Path(mine)):
+        with redirect_stdout(io.StringIO()):
+            shell, steps = solved(notebook)
+        while True:
+            with redirect_stdout(io.StringIO()) as out:
+                if next(steps, steps) is steps:
+                    break
+            printed.append(out.getvalue())
+        return Filled(shell.user_ns, tuple(printed), progress())

@@ -4,30 +4,31 @@ import inspect
 import re
 
 import pytest
-from skeletons import solved, steps_of
+from skeletons import filled, solved, steps_of
 
 from labkit import lab, paths
 from labkit.kernels import paged_attention_plain
+from labkit.learn.kept import keep
 from labkit.learn.lesson_00 import pieces
-from labkit.learn.progress import LessonProgress, progress
+from labkit.learn.progress import LessonProgress
 from labkit.paths import ROOT
 
 NOTEBOOK = ROOT / "notebooks/00_paged_engine.ipynb"
 
 
 @pytest.mark.slow
-def test_each_step_is_right_and_the_part_can_be_kept(capsys, monkeypatch, tmp_path):
+def test_each_step_is_right_and_the_part_can_be_kept(monkeypatch, tmp_path):
     monkeypatch.setattr(paths, "MINE", tmp_path / "mine")
-    shell, steps = solved(NOTEBOOK)
-    capsys.readouterr()
-    printed = [capsys.readouterr().out.splitlines() for _ in steps]
-    assert all(lines[0].startswith("attention: right.") for lines in printed)
-    loops, at_once = (int(re.search(r"([\d,]+)$", p[-1])[1].replace(",", "")) for p in printed[-2:])
+    lesson = filled(NOTEBOOK)
+    assert all(text.startswith("attention: right.") for text in lesson.printed)
+    loops, at_once = (
+        int(re.search(r"([\d,]+)$", line)[1].replace(",", "")) for line in lesson.last_lines[-2:]
+    )
     assert loops > 4 * at_once
-    assert progress() == {"00": LessonProgress(("attention",))}  # noted for the reader's own function
+    assert lesson.noted == {"00": LessonProgress(("attention",))}  # noted for the reader's own function
 
     here = lab.start("00")
-    (mine,) = here.keep(attention=shell.user_ns["my_loops"])
+    mine = keep("00", "attention", lesson.names["my_loops"])
     part = mine.load()
     assert part.__module__ != "__main__" and here.check(attention=part).ok
     assert "def my_gather" in mine.source and "def my_weights" in mine.source

@@ -3,26 +3,26 @@
 import inspect
 
 import pytest
-from skeletons import solved, steps_of
+from skeletons import filled, steps_of
 
 from labkit import lab, paths
 from labkit.engine import InferenceSession
 from labkit.kvcache import CachedBlockTables
+from labkit.learn.kept import keep
 from labkit.paths import ROOT
 
 NOTEBOOK = ROOT / "notebooks/01_block_table_cache.ipynb"
 
 
 @pytest.mark.slow
-def test_each_step_makes_few_rows_and_the_part_can_be_kept(capsys, monkeypatch, tmp_path):
-    shell, steps = solved(NOTEBOOK)
-    for index_tensors, _ in zip((9, 9, 3), steps, strict=True):
-        last = capsys.readouterr().out.splitlines()[-1]
-        assert last == f"rows made: 96 of 6144; index tensors in a step: {index_tensors}"
+def test_each_step_makes_few_rows_and_the_part_can_be_kept(monkeypatch, tmp_path):
+    lesson = filled(NOTEBOOK)
+    made = "rows made: 96 of 6144; index tensors in a step: "
+    assert lesson.last_lines == [f"{made}{index_tensors}" for index_tensors in (9, 9, 3)]
 
     monkeypatch.setattr(paths, "MINE", tmp_path / "mine")
     here = lab.start("01")
-    (mine,) = here.keep(block_tables=shell.user_ns["MyBlockTables"])
+    mine = keep("01", "block_tables", lesson.names["MyBlockTables"])
     part = mine.load()
     assert part.__module__ != "__main__" and here.check(block_tables=part).ok
     card = here.card(block_tables=part)

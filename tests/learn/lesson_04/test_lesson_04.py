@@ -5,12 +5,13 @@ import shlex
 
 import nbformat
 import pytest
-from skeletons import solved, steps_of
+from skeletons import filled, steps_of
 from triton_marks import needs_triton
 
 from labkit import lab, paths, results
 from labkit.bench.__main__ import make_parser
 from labkit.kernels.kv_append import _kv_append_identity_pos_kernel
+from labkit.learn.kept import keep
 from labkit.learn.lesson_03.toy import runs_of
 from labkit.learn.lesson_04.counts import index_tensors_of
 from labkit.paths import ROOT
@@ -20,10 +21,9 @@ NOTEBOOK = ROOT / "notebooks/04_identity_pos.ipynb"
 
 @pytest.mark.slow
 @needs_triton
-def test_each_step_reaches_its_count_and_the_part_can_be_kept(capsys, monkeypatch, tmp_path):
-    shell, steps = solved(NOTEBOOK)
-    lines = [capsys.readouterr().out.splitlines()[-1] for _ in steps]
-    assert lines == [
+def test_each_step_reaches_its_count_and_the_part_can_be_kept(monkeypatch, tmp_path):
+    lesson = filled(NOTEBOOK)
+    assert lesson.last_lines == [
         "index tensors in a step: 15",
         "kernels launched for the toy's write: 1 (6 programs, grid (3, 2))",
         "index tensors in a step: 4",
@@ -31,14 +31,14 @@ def test_each_step_reaches_its_count_and_the_part_can_be_kept(capsys, monkeypatc
 
     monkeypatch.setattr(paths, "MINE", tmp_path / "mine")
     here = lab.start("04")
-    (mine,) = here.keep(kv_write=shell.user_ns["MyWrite"])
+    mine = keep("04", "kv_write", lesson.names["MyWrite"])
     part = mine.load()
     assert part.__module__ != "__main__" and here.check(kv_write=part).ok
-    assert index_tensors_of(here.build(kv_write=part)) == lines[-1]
+    assert index_tensors_of(here.build(kv_write=part)) == lesson.last_lines[-1]
     (run,) = runs_of(part, (1, 3, 2))
     assert run.strays() == []
 
-    card = here.card(lengths=(20, 23), kv_write=shell.user_ns["MyRule"])
+    card = here.card(lengths=(20, 23), kv_write=lesson.names["MyRule"])
     assert card["yours"].equals(card["the package's"])
     assert not card["yours"].equals(card["the rung below"])
 

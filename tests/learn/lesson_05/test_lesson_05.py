@@ -3,22 +3,20 @@
 import inspect
 
 import pytest
-from skeletons import solved, steps_of
+from skeletons import filled, steps_of
 
 from labkit import lab, paths
 from labkit.kvcache import MutableInfoBlockManager
+from labkit.learn.kept import keep
 from labkit.paths import ROOT
 
 NOTEBOOK = ROOT / "notebooks/05_mutable_kv_block_info.ipynb"
 
 
 @pytest.mark.slow
-def test_each_step_costs_what_the_text_says_and_the_part_can_be_kept(capsys, monkeypatch, tmp_path):
-    shell, steps = solved(NOTEBOOK)
-    told = []
-    for _ in steps:
-        told.append(capsys.readouterr().out.splitlines()[-1].removeprefix("an append of 64 tokens: "))
-    assert told == [
+def test_each_step_costs_what_the_text_says_and_the_part_can_be_kept(monkeypatch, tmp_path):
+    lesson = filled(NOTEBOOK)
+    assert [line.removeprefix("an append of 64 tokens: ") for line in lesson.last_lines] == [
         "0 records, 72 calls, 192 reads of the table, 0 writes to it",
         "0 records, 135 calls, 128 reads of the table, 0 writes to it",
         "0 records, 7 calls, 64 reads of the table, 0 writes to it",
@@ -26,7 +24,7 @@ def test_each_step_costs_what_the_text_says_and_the_part_can_be_kept(capsys, mon
 
     monkeypatch.setattr(paths, "MINE", tmp_path / "mine")
     here = lab.start("05")
-    (mine,) = here.keep(block_info=shell.user_ns["MyBlockManager"])
+    mine = keep("05", "block_info", lesson.names["MyBlockManager"])
     part = mine.load()
     assert part.__module__ != "__main__" and here.check(block_info=part).ok
     card = here.card(block_info=part)

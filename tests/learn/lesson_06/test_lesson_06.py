@@ -1,9 +1,10 @@
 """Lesson 06's build steps: the count that says a step is done, and a part that can be kept."""
 
 import pytest
-from skeletons import solved, steps_of
+from skeletons import filled, solved, steps_of
 
 from labkit import lab, paths
+from labkit.learn.kept import keep
 from labkit.paths import ROOT
 
 NOTEBOOK = ROOT / "notebooks/06_device_resident_state.ipynb"
@@ -15,14 +16,13 @@ SENT = [  # in steps of 128: of 8 requests, all numbers; rows at 4 boundaries; n
 
 
 @pytest.mark.slow
-def test_each_step_sends_less_and_the_part_can_be_kept(capsys, monkeypatch, tmp_path):
-    shell, steps = solved(NOTEBOOK)
-    sent = [capsys.readouterr().out.splitlines()[-1] for _ in steps]
-    assert sent == SENT
+def test_each_step_sends_less_and_the_part_can_be_kept(monkeypatch, tmp_path):
+    lesson = filled(NOTEBOOK)
+    assert lesson.last_lines == SENT
 
     monkeypatch.setattr(paths, "MINE", tmp_path / "mine")
     here = lab.start("06")
-    (mine,) = here.keep(block_tables=shell.user_ns["MySlots"])
+    mine = keep("06", "block_tables", lesson.names["MySlots"])
     part = mine.load()
     assert part.__module__ != "__main__" and here.check(block_tables=part).ok
     card = here.card(block_tables=part)

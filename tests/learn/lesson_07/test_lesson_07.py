@@ -3,11 +3,12 @@
 import inspect
 
 import pytest
-from skeletons import solved, steps_of
+from skeletons import filled, steps_of
 
 from labkit import lab, paths
 from labkit.kernels import triton_status
 from labkit.kvcache import OneTableBlockManager
+from labkit.learn.kept import keep_all
 from labkit.learn.lesson_07.places import record_attention
 from labkit.paths import ROOT
 
@@ -16,15 +17,10 @@ NOTEBOOK = ROOT / "notebooks/07_one_table_for_all_layers.ipynb"
 
 @pytest.mark.slow
 @pytest.mark.skipif(triton_status().mode == "off", reason=triton_status().reason)
-def test_the_steps_count_one_reservation_and_the_kernel_stores_and_both_can_be_kept(
-    capsys, monkeypatch, tmp_path
-):
-    shell, steps = solved(NOTEBOOK)
-    next(steps)
-    assert capsys.readouterr().out.endswith("called 1 times in a step of 8 requests, 8 lists looked at\n")
-    for _ in steps:
-        pass
-    mine = {"layer_tables": shell.user_ns["MyReservation"], "kv_write": shell.user_ns["my_attention"]}
+def test_the_steps_count_one_reservation_and_the_kernel_stores_and_both_can_be_kept(monkeypatch, tmp_path):
+    lesson = filled(NOTEBOOK)
+    assert lesson.last_lines[0].endswith("called 1 times in a step of 8 requests, 8 lists looked at")
+    mine = {"layer_tables": lesson.names["MyReservation"], "kv_write": lesson.names["my_attention"]}
     run = record_attention(mine["kv_write"], [[0, 2], [0, 3]], [6, 6], num_blocks=4)
     keys = run.layouts["k_cache_ptr"]
     stored = {keys.index_of(o)[:3] for o, kind, _ in run.touched("k_cache_ptr") if kind == "write"}
@@ -32,7 +28,7 @@ def test_the_steps_count_one_reservation_and_the_kernel_stores_and_both_can_be_k
 
     monkeypatch.setattr(paths, "MINE", tmp_path / "mine")
     here = lab.start("07")
-    tables, kernel = (kept.load() for kept in here.keep(**mine))
+    tables, kernel = (kept.load() for kept in keep_all("07", mine))
     assert here.check(layer_tables=tables).ok
     loaded = record_attention(kernel, [[0, 2], [0, 3]], [6, 6], num_blocks=4)
     assert loaded.accesses == run.accesses

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from skeletons import solved, steps_of
+from skeletons import filled, steps_of
 
 from labkit import SamplingParams, SchedulerConfig, lab, paths
+from labkit.learn.kept import keep
 from labkit.learn.lesson_08.padding import padding_of
 from labkit.learn.measured import YOURS
 from labkit.paths import ROOT
@@ -16,10 +17,7 @@ NOTEBOOK = ROOT / "notebooks/08_cuda_graphs.ipynb"
 @pytest.fixture(scope="module")
 def written():
     """The notebook's names, with every gap filled."""
-    shell, steps = solved(NOTEBOOK)
-    for _ in steps:
-        pass
-    return shell.user_ns
+    return filled(NOTEBOOK).names
 
 
 @pytest.mark.slow
@@ -38,7 +36,7 @@ def test_the_hints_buckets_are_the_packages(written):
 def test_the_part_can_be_kept_and_measured(written, monkeypatch, tmp_path):
     monkeypatch.setattr(paths, "MINE", tmp_path / "mine")
     here = lab.start("08")
-    (mine,) = here.keep(launch=written["MyGraphedStep"])
+    mine = keep("08", "launch", written["MyGraphedStep"])
     part = mine.load()
     assert part.__module__ != "__main__" and here.check(launch=part).ok
     assert here.measure(batch_size=2, rounds=1, launch=part).seconds[YOURS]

@@ -1,9 +1,10 @@
 """Lesson 10's build steps: the counts that say a step is done, and a part that can be kept."""
 
 import pytest
-from skeletons import solved, steps_of
+from skeletons import filled, solved, steps_of
 
 from labkit import lab, paths
+from labkit.learn.kept import keep
 from labkit.learn.lesson_10.played_gpu import measure_played
 from labkit.paths import ROOT
 
@@ -12,14 +13,13 @@ DONE = "four requests: 20 steps, launched ahead: 19; tokens for nobody: 3"
 
 
 @pytest.mark.slow
-def test_each_step_is_right_and_done_and_the_part_can_be_kept(capsys, monkeypatch, tmp_path):
-    shell, steps = solved(NOTEBOOK)
-    for _ in steps:
-        assert capsys.readouterr().out.splitlines()[-1] == DONE
+def test_each_step_is_right_and_done_and_the_part_can_be_kept(monkeypatch, tmp_path):
+    lesson = filled(NOTEBOOK)
+    assert set(lesson.last_lines) == {DONE}
 
     monkeypatch.setattr(paths, "MINE", tmp_path / "mine")
     here = lab.start("10")
-    (mine,) = here.keep(readback=shell.user_ns["MyReadback"])
+    mine = keep("10", "readback", lesson.names["MyReadback"])
     part = mine.load()
     assert part.__module__ != "__main__" and here.check(readback=part).ok
     card = here.card(readback=part)
