@@ -11,6 +11,8 @@ NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 LINTED := labkit tests data
 CELL_TIMEOUT := 1800# seconds; a cell that takes a minute may take ten times as long on a busy machine
 KERNEL_TIMEOUT := 600# seconds until a kernel answers
+# Two tests at a time; a file's tests, and a notebook's cells, one after another.
+IN_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
 # Beside its outputs a notebook keeps nothing that differs between runs or machines: no execution times,
 # Python version or widget state, and no stream cut in pieces.
@@ -35,7 +37,7 @@ lab: $(READY)  ## open JupyterLab on your copies of the notebooks; LAB_ARGS="--n
 	$(RUN) labkit $(LAB_ARGS)
 
 test: $(READY)  ## run all tests, and every notebook against its stored outputs, on the CPU
-	$(RUN) pytest tests $(NOTEBOOKS) --nbval --nbval-current-env \
+	$(RUN) pytest tests $(NOTEBOOKS) $(IN_PARALLEL) --nbval --nbval-current-env \
 	  --nbval-cell-timeout=$(CELL_TIMEOUT) --nbval-kernel-startup-timeout=$(KERNEL_TIMEOUT)
 
 test-fast: $(READY)  ## run the tests on the CPU without the slow ones, and no notebook: under a minute

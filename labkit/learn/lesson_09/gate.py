@@ -86,4 +86,5 @@ GATE = Gate(
     samplings=MIXED,
     trials=(right_kernels,),
     costs=(few_kernels,),
+    num_tokens=6,
 )
