@@ -102,7 +102,7 @@ SOURCES = [
 ]
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda s: repr(s)[:30])
+@pytest.mark.parametrize("source", SOURCES, ids=lambda s: repr(s).split(" at 0x")[0][:30])
 def test_a_source_that_can_be_none_is_refused_by_name(source):
     message = refusal(source)
     assert message.startswith("source ") and len(message) < 200
