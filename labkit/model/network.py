@@ -15,12 +15,14 @@ from labkit.errors import OptionError
 from labkit.model.checkpoint_format import CheckpointFormat
 from labkit.model.decoder_weights import DecoderWeights
 from labkit.model.prefill_attention import CausalAttention, PastAttention, PastKV
+from labkit.model.shared_context import SharedContext
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 # Not cuDNN's: it makes a plan for every new shape, in each thread anew, and that takes longer than a prefill.
 PREFILL_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+PREFILL_ATTENTION = SharedContext(lambda: sdpa_kernel(PREFILL_BACKENDS))  # PyTorch's choice is the process's
 
 # (layer_idx, query, key, value), each [B, H, T, D] -> [B, H, T, D]
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -163,7 +165,7 @@ class Network(nn.Module):
             positions = positions + past.lengths[:, None]
         positions = positions.clamp(max=self.config.max_positions - 1)  # pads alone can lie past the end
         attention = CausalAttention() if past is None else PastAttention(past, T)
-        with sdpa_kernel(PREFILL_BACKENDS):
+        with PREFILL_ATTENTION:
             hidden = self(input_ids, positions, attention)
         last = hidden[torch.arange(B, device=hidden.device), lengths - 1]  # [B, E]
         return Prefilled(self.lm_head(last), torch.stack(attention.keys), torch.stack(attention.values))

@@ -2,7 +2,6 @@
 records."""
 
 import hashlib
-import json
 import re
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from matplotlib.figure import Figure
 from labkit.ladder import CAPSTONE, LADDER, LESSONS, Lesson
 from labkit.paths import RESULTS, ROOT
 from labkit.results import HostTimeRecord, ProfileRecord, RunsRecord, load, load_gpu_tests
+from labkit.results.installation import load_installations
 from labkit.show import reliability
 from labkit.show.ladder import draw_ladder
 from labkit.show.timeline import draw_timeline
@@ -22,7 +22,6 @@ PEERS = re.compile(r"(?<=<!-- peers -->\n).*?(?=\n<!-- /peers -->)", re.DOTALL)
 GPU_TESTS = re.compile(r"(?<=<!-- gpu tests -->\n).*?(?=\n<!-- /gpu tests -->)", re.DOTALL)
 H200 = re.compile(r"(?<=<!-- h200 -->\n).*?(?=\n<!-- /h200 -->)", re.DOTALL)
 INSTALLATION = re.compile(r"(?<=<!-- installation -->\n).*?(?=\n<!-- /installation -->)", re.DOTALL)
-INSTALLED = ROOT / "data" / "installation.json"  # measured once per build of PyTorch, on Linux
 H200_RECORDS = ("ladder_036_h200", "ladder_062_device_h200")
 PEER_RECORDS = ("peers_036_h100", "peers_062_h100", "peers_single_h100")
 PEER_ENGINES = ("labkit 10", "transformers, static cache", "transformers, dynamic cache")
@@ -100,15 +99,10 @@ def h200_line() -> str:
 
 def installation_line() -> str:
     """A sentence: the disk and the minutes that an installation took, with either build of PyTorch."""
-    builds = json.loads(INSTALLED.read_text("utf-8"))
-    took = {
-        name: f"{build['gigabytes']} GB of disk (torch {build['torch']}, {build['minutes']} minutes "
-        f"on {build['machine']}, {build['date']})"
-        for name, build in builds.items()
-    }
+    cuda, cpu = load_installations()
     return (
-        f"PyTorch is most of the installation. On Linux it comes with CUDA: {took['cuda']}. PyTorch's CPU "
-        f"build makes it {took['cpu']}."
+        f"PyTorch is most of the installation. On Linux it comes with CUDA: {cuda}. PyTorch's CPU build "
+        f"makes it {cpu}."
     )
 
 

@@ -1,0 +1,34 @@
+"""A setting of the whole process that threads need at once."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from threading import Lock
+from types import TracebackType
+
+
+class SharedContext:
+    """A context that the first thread to come enters and the last one to go leaves.
+
+    Entered by each thread for itself, one would give back what it had found of another, for good.
+    make: a new context, to be entered.
+    """
+
+    def __init__(self, make: Callable[[], AbstractContextManager[object]]) -> None:
+        self._make = make
+        self._lock = Lock()
+        self._num_inside = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._num_inside == 0:
+                self._held = self._make()
+                self._held.__enter__()
+            self._num_inside += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._num_inside -= 1
+            if self._num_inside == 0:
+                self._held.__exit__(None, None, None)
