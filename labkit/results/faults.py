@@ -2,15 +2,15 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import ClassVar
 
-from labkit.results.record import Record, Sample
+from labkit.results.record import PlainSample, Record, Sample
 from labkit.results.shape import COUNT, TEXT, TIME, Shape
 
 
 @dataclass(frozen=True)
-class RungFaults:
+class RungFaults(PlainSample):
     """The schedules of one rung, counted together: a sample of a FaultsRecord.
 
     fired: how often each fault came, by where and how. ended: requests by how they ended. gave_up:
@@ -41,16 +41,6 @@ class RungFaults:
         "fell": [TEXT],
         "cpu_seconds": TIME,
     }
-
-    def to_dict(self) -> dict:
-        """The JSON form, in which a record holds it; `from_dict` reads it."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """A sample from its JSON form, checked before against `SHAPE`."""
-        fields = {name: raw[name] for name in cls.__dataclass_fields__ if name in raw}
-        return cls(**{**fields, "fell": tuple(raw["fell"])})
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 """What became of a flood: far more requests than the pool has blocks for."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import ClassVar
 
-from labkit.results.record import Record, Sample, of_rung
+from labkit.results.record import PlainSample, Record, Sample, of_rung
 from labkit.results.shape import COUNT, TEXT, TIME, Shape
 
 SAMPLED_EVERY = 100  # requests, of memory
@@ -12,7 +12,7 @@ SETTLED = 1000  # requests after which memory is flat
 
 
 @dataclass(frozen=True)
-class FloodRun:
+class FloodRun(PlainSample):
     """One flood through one engine: a sample of a FloodRecord.
 
     ended: requests by how they ended: "length", "cancelled", "left", "refused". checked: of how many the
@@ -79,16 +79,6 @@ class FloodRun:
         """Memory at the end beside that after the first thousand requests; 1 where there are no more."""
         settled = self.memory[SETTLED // SAMPLED_EVERY - 1 :]
         return settled[-1] / settled[0] if settled else 1.0
-
-    def to_dict(self) -> dict:
-        """The JSON form, in which a record holds it; `from_dict` reads it."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """A sample from its JSON form, checked before against `SHAPE`."""
-        fields = {name: raw[name] for name in cls.__dataclass_fields__ if name in raw}
-        return cls(**{**fields, "memory": tuple(raw["memory"])})
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,19 @@
 """What became of damaged files."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import ClassVar
 
-from labkit.results.record import Record, Sample
+from labkit.results.record import PlainSample, Record, Sample
 from labkit.results.shape import COUNT, TEXT, TIME, Shape
 
 
 @dataclass(frozen=True)
-class FuzzedTarget:
+class FuzzedTarget(PlainSample):
     """The cases of one thing that reads files, counted together: a sample of a FuzzRecord.
 
-    read: cases whose files were read. errors: cases by the name of the error that
-    refused their files. fell:
-    each case in which anything else came, with what it was. cpu_seconds: of all cases; slowest: of one.
+    read: cases whose files were read. errors: cases by the name of the error that refused their files.
+    fell: each case in which anything else came, with what it was. cpu_seconds: of all cases; slowest: of one.
     """
 
     target: str
@@ -42,16 +41,6 @@ class FuzzedTarget:
     def num_cases(self) -> int:
         """Cases, however they ended."""
         return self.read + self.num_refused + len(self.fell)
-
-    def to_dict(self) -> dict:
-        """The JSON form, in which a record holds it; `from_dict` reads it."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """A sample from its JSON form, checked before against `SHAPE`."""
-        fields = {name: raw[name] for name in cls.__dataclass_fields__ if name in raw}
-        return cls(**{**fields, "fell": tuple(raw["fell"])})
 
 
 @dataclass(frozen=True)

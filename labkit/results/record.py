@@ -76,6 +76,22 @@ class Sample(Protocol):
         """A sample from its JSON form, checked before against `SHAPE`."""
 
 
+class PlainSample:
+    """The JSON form of a sample that is a dataclass of numbers, texts, tuples and dictionaries of them."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def to_dict(self) -> dict:
+        """The JSON form, in which a record holds it; `from_dict` reads it."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
+        """A sample from its JSON form, checked before against its `SHAPE`; other keys are ignored."""
+        known = {name: raw[name] for name in cls.__dataclass_fields__ if name in raw}
+        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in known.items()})
+
+
 @dataclass(frozen=True)
 class Record:
     """What a command measured, with all that is needed to judge it. There is a subclass per kind of sample.

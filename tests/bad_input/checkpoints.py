@@ -1,14 +1,13 @@
 """Checkpoints: what is asked for, and the files of a directory, each broken in its own way."""
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 from bad_input import BadInput, World, values_of
-from bad_values import JUNK, without
+from bad_values import JUNK, NO_FILES, without
 from safetensors.torch import load_file, save_file
 
 from labkit import load_model
@@ -138,13 +137,6 @@ CONTENTS = {
     "a key twice": b'{"n_layer": 2, "n_layer": 3}',
     "a number of 5,000 digits": b'{"n_layer": ' + b"9" * 5000 + b"}",
     "an empty object": b"{}",
-}
-NO_FILES = {
-    "a folder": Path.mkdir,
-    "a pipe": os.mkfifo,
-    "a link to nothing": lambda path: path.symlink_to("nowhere"),
-    "a link to itself": lambda path: path.symlink_to(path.name),
-    "a link to a device": lambda path: path.symlink_to("/dev/zero"),
 }
 FILES = ("config.json", "model.safetensors", "tokenizer.json")
 WPE = "transformer.wpe.weight"

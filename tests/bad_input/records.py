@@ -1,13 +1,12 @@
 """Records, published figures and the outcome of the GPU tests, as readers find them on the disk."""
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
 from bad_input import BadInput, World, values_of
-from bad_values import JUNK, without
+from bad_values import JUNK, NO_FILES, without
 from made_records import record_of
 
 from labkit.errors import RecordError
@@ -38,13 +37,6 @@ CONTENTS = {
     "text": b'"flood"',
     "null": b"null",
     "NaN": b"NaN",
-}
-NO_FILES = {
-    "a folder": Path.mkdir,
-    "a pipe": os.mkfifo,
-    "a link to nothing": lambda path: path.symlink_to("nowhere"),
-    "a link to itself": lambda path: path.symlink_to(path.name),
-    "a link to a device": lambda path: path.symlink_to("/dev/zero"),
 }
 NO_TEXT = (None, 5, True, [1], {"a": 1})
 NO_NUMBER = (None, "x", True, [1], {"a": 1}, NAN, INF, -1.0)

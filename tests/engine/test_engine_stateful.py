@@ -202,5 +202,5 @@ class EngineMachine(RuleBasedStateMachine):
 def test_every_request_gets_its_tokens_and_no_block_is_lost(options):
     run_state_machine_as_test(
         lambda: EngineMachine(options),
-        settings=settings(max_examples=25, stateful_step_count=40),
+        settings=settings(max_examples=60, stateful_step_count=40),
     )

@@ -328,7 +328,7 @@ TEARS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("at_call", [0, 3])
+@pytest.mark.parametrize("at_call", [0, 1, 3])
 @pytest.mark.parametrize("place", TEARS)
 @pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
 def test_after_an_error_in_the_bookkeeping_the_tokens_are_right_or_refused(

@@ -2,7 +2,9 @@
 
 import collections
 import itertools
+import os
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +14,13 @@ from helpers import Boom
 
 from labkit import SamplingParams
 
+NO_FILES = {  # what stands at a file's path in its place
+    "a folder": Path.mkdir,
+    "a pipe": os.mkfifo,
+    "a link to nothing": lambda path: path.symlink_to("nowhere"),
+    "a link to itself": lambda path: path.symlink_to(path.name),
+    "a link to a device": lambda path: path.symlink_to("/dev/zero"),
+}
 HUGE = 10**5000  # Python refuses to write so many digits
 
 

@@ -14,7 +14,7 @@ from helpers import GREEDY, SEEDED, assert_no_block_is_lost, make_engine, tokens
 
 from labkit import SamplingParams
 from labkit.engine import StreamingServer
-from labkit.errors import RequestError, StreamError
+from labkit.errors import LabkitError, RequestError, StreamError
 
 TIMEOUT = 600  # seconds; nothing here takes ten on a machine that is not busy
 LONG = SamplingParams(50)
@@ -136,3 +136,14 @@ def read_until_error(stream):
             assert chunk.completion is None
             token_ids += chunk.token_ids
     return tuple(token_ids), caught.value
+
+
+def tokens_until_the_end(stream) -> tuple[tuple[int, ...], LabkitError | None]:
+    """What a stream gives, and the error that it ends with, if it does."""
+    received = ()
+    try:
+        for chunk in stream:
+            received += chunk.token_ids
+    except StreamError as error:
+        return received, error
+    return received, None

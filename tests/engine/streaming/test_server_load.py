@@ -17,12 +17,13 @@ from streaming_helpers import (
     serving,
     start,
     tokens_in,
+    tokens_until_the_end,
     wait_for,
 )
 
 from labkit import SamplingParams
 from labkit.engine import StreamingServer
-from labkit.errors import LabkitError, OverloadedError, StreamError
+from labkit.errors import OverloadedError, StreamError
 from labkit.watch import PlantedError, fault_points, planted_failure
 
 pytestmark = pytest.mark.slow
@@ -128,17 +129,6 @@ POINTS = {
     "07": ["reserve_token_batch", "prefill", "attention", "advance", "read"],
     "10": ["reserve_token_batch", "insert", "device_step", "start_copy", "read"],
 }
-
-
-def tokens_until_the_end(stream) -> tuple[tuple[int, ...], LabkitError | None]:
-    """What a stream gives, and the error that it ends with, if it does."""
-    received = ()
-    try:
-        for chunk in stream:
-            received += chunk.token_ids
-    except StreamError as error:
-        return received, error
-    return received, None
 
 
 @pytest.mark.parametrize(("rung", "name"), [(rung, name) for rung in RUNGS for name in POINTS[rung]])

@@ -16,23 +16,13 @@ from streaming_helpers import (
     serving,
     start,
     tokens_in,
+    tokens_until_the_end,
 )
 
 from labkit.engine import StreamingServer
 from labkit.errors import StreamError
 
 # --- the worker dies between two steps -------------------------------------------------------------
-
-
-def until_the_end(stream):
-    """What a stream gives, and the error that it ends with, if it does."""
-    received = ()
-    try:
-        for chunk in stream:
-            received += chunk.token_ids
-    except StreamError as error:
-        return received, error
-    return received, None
 
 
 async def until_the_end_async(stream):
@@ -47,7 +37,7 @@ async def until_the_end_async(stream):
 
 def read_by_threads(server, gate, go_on):
     streams = gate.submit_all(server.submit, PROMPTS, EACH_PARAMS)
-    reading = [start(until_the_end, stream) for stream in streams]
+    reading = [start(tokens_until_the_end, stream) for stream in streams]
     go_on()
     return [each.result(TIMEOUT) for each in reading]
 

@@ -76,14 +76,16 @@ def test_capturing_changes_nothing_but_the_padding_slot():
     assert owner.attention.__name__ == "paged_attention_append_plain"  # as before
 
 
-def test_who_pads_a_step_changes_nothing_for_the_others():
+def test_who_pads_a_step_changes_no_byte():
+    """The others' texts are the shorter ones: a wider table would be summed in another order, which some CPUs
+    round otherwise."""
     found = []
     for num_requests in (2, 5):
         engine = make_engine(options=BELOW, max_batch_size=5, prefill_max_batch_size=1, prefix_cache=False)
         for cache in (engine.kv_manager.k_cache, engine.kv_manager.v_cache):
             cache.fill_(torch.nan)
         engine.decode_step.device_step = PaddedStep(device_step_of(engine), 5)
-        for prompt in [*PROMPTS, (3,), (8, 8)][:num_requests]:
+        for prompt in [*PROMPTS[:2], (9,), (3,), (8, 8)][:num_requests]:
             engine.add_request(prompt, GREEDY)
         while engine.scheduler.waiting:
             engine.step()
@@ -93,7 +95,6 @@ def test_who_pads_a_step_changes_nothing_for_the_others():
         kv = [torch.stack(session.dense_kv()) for session in first.values()]
         live = engine.kv_manager.live_slots()[:, :, None, :, None].expand_as(engine.kv_manager.k_cache)
         assert torch.equal(~engine.kv_manager.k_cache.isnan(), live)
-        found.append(([r.output_token_ids[:6] for r in first], kv))
+        found.append(([r.output_token_ids[:6] for r in first], [b.view(torch.uint8) for b in kv]))
     assert found[0][0] == found[1][0]
-    # Not to the last bit: a wider table sums in another order, and some CPUs round that differently.
-    torch.testing.assert_close(found[0][1], found[1][1], rtol=0, atol=1e-5)
+    assert all(map(torch.equal, found[0][1], found[1][1]))
