@@ -18,14 +18,15 @@ from labkit.engine import CacheConfig, FinishReason, InferenceEngine, SamplingPa
 from labkit.engine.stats import EngineStats
 from labkit.engine.streaming import AsyncTokenStream, StreamingServer
 from labkit.errors import OptionError, RequestError
-from labkit.model import LanguageModel
+from labkit.model import LanguageModel, load_model
 from labkit.model.small import VOCAB_SIZE, small_model
 from labkit.options import EngineOptions
 from labkit.results.flood import SAMPLED_EVERY, FloodRun
 from labkit.watch.waits import Waits, record_waits
 
 LONGEST_PROMPT, MOST_NEW_TOKENS = 900, 300
-MAX_POSITIONS = 1216  # of the model: the longest request, in whole blocks
+SMALL = "random:small"  # the model of a CPU
+MAX_POSITIONS = 1216  # of the small model: the longest request, in whole blocks
 BLOCK_SIZE = 16
 ROOM_FOR = 40  # requests of average size, whose blocks the pool has
 AT_ONCE = 400  # clients
@@ -50,8 +51,17 @@ class Wish:
     after: int
 
 
-def draw_wishes(dice: random.Random, num: int, longest_prompt: int, most_new_tokens: int) -> list[Wish]:
-    """Wishes of random shapes: most prompts are short, some long; three in ten begin as others do."""
+def draw_wishes(
+    dice: random.Random,
+    num: int,
+    longest_prompt: int,
+    most_new_tokens: int,
+    max_positions: int = MAX_POSITIONS,
+) -> list[Wish]:
+    """Wishes of random shapes: most prompts are short, some long; three in ten begin as others do.
+
+    max_positions: of the model. A text that would be longer asks for fewer new tokens.
+    """
     shared = [draw_tokens(dice, max(1, longest_prompt * (i + 1) // 40)) for i in range(NUM_SHARED)]
     kinds, weights = zip(*WISHES.items(), strict=True)
     wishes = []
@@ -61,10 +71,10 @@ def draw_wishes(dice: random.Random, num: int, longest_prompt: int, most_new_tok
         prompt = (beginning + draw_tokens(dice, length))[:length]
         kind = dice.choices(kinds, weights)[0]
         if kind == "impossible":
-            prompt = draw_tokens(dice, 2 * MAX_POSITIONS)
-        num_new = 1 + int(most_new_tokens * dice.random() ** 1.5)
+            prompt = draw_tokens(dice, 2 * max_positions)
+        num_new = min(1 + int(most_new_tokens * dice.random() ** 1.5), max(1, max_positions - length))
         temperature = 0.0 if dice.random() < 0.8 else 1.0
-        params = SamplingParams(num_new, temperature, top_k=40, seed=dice.randrange(100))
+        params = SamplingParams(num_new, temperature, top_k=40, seed=dice.randrange(100), stop_on_eos=False)
         wishes.append(Wish(prompt, params, kind, after=dice.randrange(num_new)))
     return wishes
 
@@ -80,20 +90,25 @@ def flood_engine(
     policy: str,
     device: str = "cpu",
     room_for: int = ROOM_FOR,
+    model: str = SMALL,
 ) -> InferenceEngine:
-    """An engine whose pool has the blocks of `room_for` requests of average size. policy: of admission.
+    """An engine whose pool has the blocks of `room_for` requests of average size, in float32.
+
+    policy: of admission. model: "random:small", or what load_model takes.
 
     Raises OptionError if a request is longer than the model takes.
     """
     sizes = [len(w.prompt) + w.params.max_new_tokens for w in wishes if w.kind != "impossible"]
-    if max(sizes) > MAX_POSITIONS:
+    language_model = model_on(model, device)
+    max_positions = language_model.config.max_positions
+    if max(sizes) > max_positions:
         raise OptionError(
-            f"a request can have {max(sizes)} tokens, and the flood's model takes {MAX_POSITIONS}: shorten "
+            f"a request can have {max(sizes)} tokens, and the flood's model takes {max_positions}: shorten "
             "prompts or new tokens"
         )
     longest = -(-max(sizes) // BLOCK_SIZE)
     return InferenceEngine(
-        model_on(device),
+        language_model,
         options,
         device=device,
         dtype=torch.float32,
@@ -111,9 +126,16 @@ class Flood:
     beyond its bound.
     """
 
-    def __init__(self, engine: InferenceEngine, wishes: Sequence[Wish], at_once: int = AT_ONCE) -> None:
+    def __init__(
+        self,
+        engine: InferenceEngine,
+        wishes: Sequence[Wish],
+        at_once: int = AT_ONCE,
+        check_every: int = CHECK_EVERY,
+    ) -> None:
         self.engine = engine
         self.at_once = at_once
+        self.check_every = check_every
         self._wishes = deque(enumerate(wishes))
         self._read_to_the_end: list[tuple[Wish, tuple[int, ...]]] = []  # to be compared
         self._ended: Counter[str] = Counter()
@@ -164,7 +186,7 @@ class Flood:
                 assert chunk.completion.finish_reason is FinishReason.LENGTH, chunk.completion
                 assert chunk.completion.token_ids == tuple(token_ids), "lost or doubled tokens"
                 assert len(token_ids) == wish.params.max_new_tokens
-                if number % CHECK_EVERY == 0 and wish.params.is_greedy:
+                if number % self.check_every == 0 and wish.params.is_greedy:
                     self._read_to_the_end.append((wish, tuple(token_ids)))
                 return "length"
             if wish.kind == "cancel" and len(token_ids) >= wish.after:
@@ -178,7 +200,7 @@ class Flood:
         stats = self.engine.stats()
         self._peak_blocks = max(self._peak_blocks, stats.blocks_per_layer - stats.free_blocks)
         if sum(self._ended.values()) % SAMPLED_EVERY == 0:
-            self._memory.append(resident_bytes())
+            self._memory.append(bytes_held(self.engine.device))
 
     def _counted(
         self, rung: str, before: EngineStats, after: EngineStats, seconds: float, waits: Waits
@@ -187,13 +209,13 @@ class Flood:
             name: getattr(after.counters, name) - getattr(before.counters, name)
             for name in ("steps", "generated_tokens", "prefill_tokens", "reused_tokens", "preemptions")
         }
-        device = str(self.engine.device)
+        model, device = self.engine.model.name, str(self.engine.device)
         return FloodRun(
             rung,
             self.engine.scheduler.config.admission_policy,
             dict(self._ended),
             checked=len(self._read_to_the_end),
-            equal=sum(alone(w.prompt, w.params, device) == made for w, made in self._read_to_the_end),
+            equal=sum(alone(w.prompt, w.params, model, device) == made for w, made in self._read_to_the_end),
             seconds=seconds,
             prefix_evictions=after.prefix_evictions - before.prefix_evictions,
             num_blocks=after.blocks_per_layer,
@@ -208,21 +230,27 @@ class Flood:
 
 
 @cache
-def model_on(device: str) -> LanguageModel:
-    """The model of all floods."""
-    return small_model(MAX_POSITIONS).to(device, torch.float32)
+def model_on(name: str, device: str) -> LanguageModel:
+    """A model for floods, in float32."""
+    model = small_model(MAX_POSITIONS) if name == SMALL else load_model(name)
+    return model.to(device, torch.float32)
 
 
-def alone(prompt: tuple[int, ...], params: SamplingParams, device: str) -> tuple[int, ...]:
+def alone(prompt: tuple[int, ...], params: SamplingParams, model: str, device: str) -> tuple[int, ...]:
     """What a request gets by itself on rung 00, with nothing cached."""
     engine = InferenceEngine(
-        model_on(device),
+        model_on(model, device),
         device=device,
         dtype=torch.float32,
         cache=CacheConfig(BLOCK_SIZE, prefix_cache=False),
         scheduler=SchedulerConfig(1),
     )
     return engine.generate([prompt], params)[0].token_ids
+
+
+def bytes_held(device: torch.device) -> int:
+    """Memory of this process now, and of a GPU what PyTorch has taken of it."""
+    return resident_bytes() + (torch.cuda.memory_reserved(device) if device.type == "cuda" else 0)
 
 
 def resident_bytes() -> int:

@@ -6,9 +6,12 @@ and are preempted, and in which one or two calls fail. A schedule that falls is 
 """
 
 import argparse
+import multiprocessing
 import random
 import time
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
 import torch
 from tqdm import tqdm
@@ -37,6 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_rungs_argument(parser)
     parser.add_argument("--schedules", type=positive, default=100, help="of each rung (default: %(default)s)")
     parser.add_argument("--seed", type=natural, default=0, help="of all schedules (default: %(default)s)")
+    parser.add_argument(
+        "--processes", type=positive, default=1, help="rungs at a time (default: %(default)s)"
+    )
     parser.add_argument("--only", type=natural, help="run the schedule with this number alone (default: all)")
 
 
@@ -47,7 +53,13 @@ def run(args: argparse.Namespace) -> None:
         for rung in args.rungs:
             print(run_numbered(rung, args.seed, args.only, str(device)))
         return
-    samples = [faults_of(rung, args.schedules, args.seed, device) for rung in args.rungs]
+    of_rung = partial(faults_of, num_schedules=args.schedules, seed=args.seed, device=device)
+    if args.processes == 1:
+        samples = list(map(of_rung, args.rungs))
+    else:
+        fresh = multiprocessing.get_context("spawn")  # a process that was forked has no CUDA
+        with ProcessPoolExecutor(args.processes, fresh) as pool:
+            samples = list(pool.map(of_rung, args.rungs))
     for sample in samples:
         print(
             f"rung {sample.rung}: {sample.schedules:,} schedules, {sum(sample.fired.values()):,} faults at "

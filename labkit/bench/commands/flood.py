@@ -21,13 +21,16 @@ from labkit.bench.commands.arguments import (
 )
 from labkit.bench.flood import (
     AT_ONCE,
+    CHECK_EVERY,
     LONGEST_PROMPT,
     MOST_NEW_TOKENS,
     PACK_WINDOW,
     ROOM_FOR,
+    SMALL,
     Flood,
     draw_wishes,
     flood_engine,
+    model_on,
 )
 from labkit.bench.limit import copy_bandwidth
 from labkit.bench.record import make_record, write_record
@@ -43,11 +46,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device_arguments(parser)
     add_rungs_argument(parser)
     add = parser.add_argument
+    add("--model", default=SMALL, help="directory, hub id or random model (default: %(default)s)")
     add("--policy", choices=POLICIES, help="of admission (default: both, one after the other)")
     add("--num-requests", type=positive, default=10_000, help="of each flood (default: %(default)s)")
     add("--at-once", type=positive, default=AT_ONCE, help="clients (default: %(default)s)")
     add("--longest-prompt", type=length, default=LONGEST_PROMPT, help="tokens (default: %(default)s)")
     add("--max-new-tokens", type=length, default=MOST_NEW_TOKENS, help="of a request (default: %(default)s)")
+    checked = "compare the tokens of one request in so many with those it gets alone (default: %(default)s)"
+    add("--check-every", type=positive, default=CHECK_EVERY, metavar="N", help=checked)
     add("--seed", type=natural, default=0, help="of all requests (default: %(default)s)")
 
 
@@ -57,18 +63,20 @@ def run(args: argparse.Namespace) -> None:
     policies = POLICIES if args.policy is None else (args.policy,)
     samples = [flooded(rung, policy, args, device) for rung in args.rungs for policy in policies]
     if args.json:
-        settings = {**settings_of(args), "model": "random:small"}
-        settings |= {"room_for": ROOM_FOR, "pack_window": PACK_WINDOW}
+        settings = {**settings_of(args), "room_for": ROOM_FOR, "pack_window": PACK_WINDOW}
         write_record(make_record("flood", device, copy_bandwidth(device), settings, samples), args.json)
 
 
 def flooded(rung: str, policy: str, args: argparse.Namespace, device: torch.device) -> FloodRun:
     """One flood, and a few lines about it."""
     dice = random.Random(args.seed)
-    wishes = draw_wishes(dice, args.num_requests, args.longest_prompt, args.max_new_tokens)
-    engine = flood_engine(LADDER[rung].options, wishes, policy, str(device))
+    max_positions = model_on(args.model, str(device)).config.max_positions
+    wishes = draw_wishes(dice, args.num_requests, args.longest_prompt, args.max_new_tokens, max_positions)
+    engine = flood_engine(LADDER[rung].options, wishes, policy, str(device), model=args.model)
     with tqdm(total=len(wishes), desc=f"rung {rung}, {policy}", unit=" requests", disable=None) as bar:
-        made = Flood(engine, wishes, args.at_once).run(rung, lambda ended: bar.update(ended - bar.n))
+        made = Flood(engine, wishes, args.at_once, args.check_every).run(
+            rung, lambda ended: bar.update(ended - bar.n)
+        )
     ended = ", ".join(f"{count:,} {how}" for how, count in sorted(made.ended.items()))
     print(f"rung {rung}, {policy}: {made.num_ended:,} requests: {ended}; {made.seconds:.0f} s")
     print(
