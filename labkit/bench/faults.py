@@ -67,6 +67,9 @@ class Trial:
             scheduler=schedule.scheduler,
         )
         self.points = fault_points(self.engine)  # before one is planted that hides another
+        for move, number in schedule.moves:  # before one is planted in a part that all engines share
+            if move in ("add", "open"):
+                self._alone(*which_request(number))
         self.expected: dict[int, tuple[int, ...]] = {}
         self.received: dict[int, tuple[int, ...]] = {}  # of requests that have not ended
         self.streams: list[OpenStream] = []
