@@ -22,9 +22,10 @@ from labkit.model.tokenizer import WordTokenizer
 from labkit.options import EngineOptions
 
 TEXTS = ("To be, or not to be", "O", "KING HENRY VI:\nWhat news from Warwick?", "To be, or not to be")
-NUM_TOKENS = 24  # of each text, at most
+NUM_TOKENS = 24  # of each text
 SEEDS = (0, 1, 2)  # of the schedules
 NUM_MOVES = 80  # of a schedule
+FEW_TOKENS, FEW_MOVES = 3, 25  # where a kernel of the reader's is interpreted
 EOS = 66  # ends a text of the small model, in its middle, for a request that stops on it
 PACKAGE_PARTS = "labkit/"
 
@@ -77,8 +78,8 @@ class Gate:
     parts: the options whose parts the reader writes. below: the options of the rung below; below_name: what a
     report calls it. watches: what looks into the engine while a schedule is played. samplings: of the
     schedules' requests, in turn. trials: the lesson's own, made first. costs: trials of what a right engine
-    may not cost, made last. num_tokens: of each text that is compared, at most NUM_TOKENS; few where a kernel
-    of the reader's is interpreted.
+    may not cost, made last. interpreted: those of `parts` that are attention or linear kernels. A CPU
+    interprets them, a program at a time, so schedules and texts are short where one of them is the reader's.
     """
 
     parts: tuple[str, ...]
@@ -88,7 +89,7 @@ class Gate:
     samplings: tuple[SamplingParams, ...] = (GREEDY,)
     trials: tuple[Trial, ...] = ()
     costs: tuple[Trial, ...] = ()
-    num_tokens: int = NUM_TOKENS
+    interpreted: tuple[str, ...] = ()
     below_name: str = "the rung below"
 
     def check(self, build: Build, *own: str) -> Report:
@@ -96,14 +97,19 @@ class Gate:
 
         own: those of `parts` that are the reader's in this engine, for the report; by default all.
         """
-        trials = (*self.trials, self._schedules, self._same_text, *self.costs)
+        parts = own or self.parts
+        is_slow = bool({*parts} & {*self.interpreted})
+        num_moves, num_tokens = (FEW_MOVES, FEW_TOKENS) if is_slow else (NUM_MOVES, NUM_TOKENS)
+        schedules = partial(self._schedules, num_moves=num_moves)
+        same_text = partial(self._same_text, num_tokens=num_tokens)
+        trials = (*self.trials, schedules, same_text, *self.costs)
         return proven(
-            " with ".join(own or self.parts),
+            " with ".join(parts),
             [partial(trial, build) for trial in trials],
             f"{len(SEEDS)} random schedules, {self.below_name}'s text and transformers'.",
         )
 
-    def _schedules(self, build: Build) -> None:
+    def _schedules(self, build: Build, num_moves: int) -> None:
         for seed in SEEDS:
             engine = build(
                 small_model(),
@@ -114,19 +120,19 @@ class Gate:
             with ExitStack() as stack:
                 watched = [i for watch in self.watches for i in stack.enter_context(watch(engine))]
                 invariants = (*self.invariants, *watched)
-                Schedule(engine, self._alone, invariants, seed, self.samplings).play(NUM_MOVES)
+                Schedule(engine, self._alone, invariants, seed, self.samplings).play(num_moves)
 
     def _alone(self, prompt: tuple[int, ...], params: SamplingParams) -> tuple[int, ...]:
         return tokens_alone(self.below, prompt, params)
 
-    def _same_text(self, build: Build) -> None:
+    def _same_text(self, build: Build, num_tokens: int) -> None:
         engine = build(
             trained_model(),
             dtype=torch.float32,
             cache=CacheConfig(block_size=4),
             scheduler=SchedulerConfig(max_batch_size=len(TEXTS)),
         )
-        made = _texts(engine, self.num_tokens)
+        made = _texts(engine, num_tokens)
         _compare_texts(made, texts_of(self.below), f"on {self.below_name}")
         _compare_texts(made, transformers_texts(), "in transformers")
 

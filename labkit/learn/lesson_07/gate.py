@@ -172,5 +172,5 @@ GATE = Gate(
     (reservations_proven, steps_proven),
     MIXED,
     trials=(all_layers, right_places, far_block),
-    num_tokens=6,
+    interpreted=("kv_write",),
 )

@@ -86,5 +86,5 @@ GATE = Gate(
     samplings=MIXED,
     trials=(right_kernels,),
     costs=(few_kernels,),
-    num_tokens=6,
+    interpreted=("layer_kernels",),
 )

@@ -40,6 +40,17 @@ def test_of_several_parts_a_report_names_those_that_are_the_readers():
     assert gate.check(broken, "kv_write").text == "kv_write breaks a contract: Refused."
 
 
+def test_schedules_and_texts_are_short_only_where_the_interpreted_part_is_the_readers(monkeypatch):
+    played, compared = [], []
+    monkeypatch.setattr(Gate, "_schedules", lambda self, build, num_moves: played.append(num_moves))
+    monkeypatch.setattr(Gate, "_same_text", lambda self, build, num_tokens: compared.append(num_tokens))
+    both = Gate(("layer_tables", "kv_write"), LADDER["06"].options, interpreted=("kv_write",))
+    for own in ((), ("kv_write",), ("layer_tables",)):
+        both.check(engine_of, *own)
+    assert played == [gate.FEW_MOVES, gate.FEW_MOVES, gate.NUM_MOVES] == [25, 25, 80]
+    assert compared == [gate.FEW_TOKENS, gate.FEW_TOKENS, gate.NUM_TOKENS] == [3, 3, 24]
+
+
 def test_an_invariant_that_is_off_is_told_with_its_hint_and_the_moves():
     crowded = Invariant(
         "at most one request runs",
