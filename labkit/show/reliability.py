@@ -14,14 +14,18 @@ RELIABILITY = ROOT / "RELIABILITY.md"
 FAULTS = re.compile(r"(?<=<!-- faults -->\n).*?(?=\n<!-- /faults -->)", re.DOTALL)
 FLOODS = re.compile(r"(?<=<!-- floods -->\n).*?(?=\n<!-- /floods -->)", re.DOTALL)
 FUZZ = re.compile(r"(?<=<!-- fuzz -->\n).*?(?=\n<!-- /fuzz -->)", re.DOTALL)
-FAULTS_RECORD = "faults_cpu"
-FLOOD_RECORDS = ("flood_fifo_cpu", "flood_pack_cpu", "flood_long_cpu")
+FAULTS_RECORDS = ("faults_cpu", "faults_h100")
+FLOOD_RECORDS = ("flood_fifo_cpu", "flood_pack_cpu")
 FUZZ_RECORD = "fuzz_cpu"
 
 
 def faults_text() -> str:
-    """A sentence about all schedules, and a Markdown table with a row per rung."""
-    record = load(FAULTS_RECORD, FaultsRecord)
+    """For each record a few sentences about all schedules, and a Markdown table with a row per rung."""
+    return "\n\n".join(faults_of(load(name, FaultsRecord)) for name in FAULTS_RECORDS)
+
+
+def faults_of(record: FaultsRecord) -> str:
+    """A few sentences about a record's schedules, and a Markdown table with a row per rung."""
     ended = record.ended
     points = {fault.split(", ")[0] for sample in record.samples for fault in sample.fired}
     lines = [
@@ -46,18 +50,21 @@ def floods_text() -> str:
     """A Markdown table with a row per flood, and where they were made."""
     records = [load(name, FloodRecord) for name in FLOOD_RECORDS]
     lines = [
-        "| rung, policy | requests | ended, cancelled or left, refused | prompt, new tokens up to | tokens/s "
-        "| preemptions | blocks used at most | longest wait | passed over | as alone | memory |",
-        "| --- | ---: | --- | --- |" + " ---: |" * 7,
+        "| device, model | rung, policy | requests | ended, cancelled or left, refused "
+        "| prompt, new tokens up to | tokens/s | preemptions | blocks used at most | longest wait "
+        "| passed over | as alone | memory |",
+        "| --- | --- | ---: | --- | --- |" + " ---: |" * 7,
     ]
     lines += [flood_row(record, sample) for record in records for sample in record.samples]
-    return "\n".join([*lines, "", made_at(records[-1])])
+    lines += ["", *dict.fromkeys(map(made_at, records))]
+    return "\n".join(lines)
 
 
 def flood_row(record: FloodRecord, flood: FloodRun) -> str:
     """The row of one flood."""
     ended = Counter(flood.ended)
     return (
+        f"| {record.settings['device']}, `{record.settings['model']}` "
         f"| {flood.rung}, {flood.policy} | {flood.num_ended:,} "
         f"| {ended['length']:,}, {ended['cancelled'] + ended['left']:,}, {ended['refused']:,} "
         f"| {record.longest_prompt}, {record.max_new_tokens} | {flood.tokens_per_second:,.0f} "
@@ -88,8 +95,10 @@ def fuzz_text() -> str:
 
 def made_at(record: Record) -> str:
     """Where and when a record was made."""
+    host = record.host
+    cores = f"{host.cpu_cores} cores of an {host.cpu}"
     return (
-        f"Run on {record.host.cpu_cores} cores of an {record.host.cpu}, with torch {record.host.torch}, at "
+        f"Run on {cores if host.driver is None else f'one {host.device}'}, with torch {host.torch}, at "
         f"commit `{record.commit[:8]}` ({record.date[:10]})."
     )
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from labkit import LADDER, InferenceEngine
 from labkit.bench import faults
-from labkit.bench.fault_schedules import ERRORS, Fault, Schedule, draw_schedule
+from labkit.bench.fault_schedules import ERRORS, Fault, Schedule, draw_schedule, which_request
 from labkit.bench.faults import Trial, points_called, run_schedule
 from labkit.engine import CacheConfig, InferenceSession, SchedulerConfig
 from labkit.engine.step.slots import DeviceSlots
@@ -31,6 +31,26 @@ def test_nothing_is_lost_whatever_fails(rung):
         run_schedule(options, draw_schedule(dice, points_called(options)))
 
     holds()
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("rung", LADDER)
+def test_on_a_gpu_nothing_is_lost_whatever_fails(rung):
+    options = LADDER[rung].options
+    points = points_called(options)
+    for seed in range(12):
+        run_schedule(options, draw_schedule(random.Random(seed), points), "cuda")
+
+
+def test_what_a_request_gets_alone_is_made_before_anything_fails():
+    """Some fault points are of parts that all engines share: the model, and the class of sessions."""
+    options = LADDER["01"].options
+    prompt, params = which_request(8)
+    fault = Fault("GPT2.prefill", move=0, at_call=0, harm="in its place", error=ERRORS[0], row=0)
+    faults.alone.cache_clear()
+    outcome = run_schedule(options, schedule_of(fault))
+    assert outcome.fired == ["GPT2.prefill, in its place"] and outcome.failed_steps == 1
+    assert len(faults.alone(prompt, params, "cpu")) == params.max_new_tokens
 
 
 # The append and the forward of other rungs, which a rung's classes have from those that they extend.

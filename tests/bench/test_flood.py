@@ -16,9 +16,9 @@ pytestmark = pytest.mark.slow
 NUM, LONGEST, MOST_NEW, CLIENTS = 200, 60, 20, 80
 
 
-def flooded(rung: str, policy: str, progress=lambda num_ended: None):
+def flooded(rung: str, policy: str, progress=lambda num_ended: None, device="cpu"):
     wishes = draw_wishes(random.Random(5), NUM, LONGEST, MOST_NEW)
-    engine = flood_engine(LADDER[rung].options, wishes, policy, room_for=12)
+    engine = flood_engine(LADDER[rung].options, wishes, policy, device, room_for=12)
     return wishes, Flood(engine, wishes, CLIENTS).run(rung, progress)
 
 
@@ -27,7 +27,17 @@ def flooded(rung: str, policy: str, progress=lambda num_ended: None):
     [("00", "fifo", 0), ("05", "pack", PACK_WINDOW), ("07", "fifo", 0), ("10", "pack", PACK_WINDOW)],
 )
 def test_in_a_flood_every_request_ends_as_it_was_asked_to(rung, policy, most_passed_over):
-    wishes, made = flooded(rung, policy)
+    assert_ended_as_asked(*flooded(rung, policy), most_passed_over)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize(("policy", "most_passed_over"), [("fifo", 0), ("pack", PACK_WINDOW)])
+@pytest.mark.parametrize("rung", ["05", "08", "10"])
+def test_on_a_gpu_every_request_of_a_flood_ends_as_it_was_asked_to(rung, policy, most_passed_over):
+    assert_ended_as_asked(*flooded(rung, policy, device="cuda"), most_passed_over)
+
+
+def assert_ended_as_asked(wishes, made, most_passed_over):
     kinds = [wish.kind for wish in wishes]
     assert made.ended["refused"] == kinds.count("impossible") and made.num_ended == NUM
     assert made.ended["length"] >= kinds.count("all")  # a client may have read all before it had enough
@@ -61,11 +71,19 @@ def test_wishes_are_of_every_kind_and_the_same_for_the_same_seed():
     wishes = draw_wishes(random.Random(0), 500, 900, 300)
     assert wishes == draw_wishes(random.Random(0), 500, 900, 300)
     assert {wish.kind for wish in wishes} == set(flood.WISHES)
+    assert not any(wish.params.stop_on_eos for wish in wishes)
     possible = [wish for wish in wishes if wish.kind != "impossible"]
     assert max(len(wish.prompt) for wish in possible) > 800 and min(len(wish.prompt) for wish in possible) < 5
     assert max(wish.params.max_new_tokens for wish in wishes) > 280
     assert all(0 <= wish.after < wish.params.max_new_tokens for wish in wishes)
     assert len({wish.prompt[:20] for wish in possible}) < 0.9 * len(possible)  # some begin alike
+
+
+def test_no_wish_is_longer_than_the_model_takes():
+    wishes = draw_wishes(random.Random(0), 500, 900, 300, max_positions=1024)
+    sizes = [len(wish.prompt) + wish.params.max_new_tokens for wish in wishes if wish.kind != "impossible"]
+    assert max(sizes) == 1024
+    assert all(len(wish.prompt) == 2048 for wish in wishes if wish.kind == "impossible")
 
 
 def test_requests_that_are_longer_than_the_model_takes_are_refused():
