@@ -78,8 +78,8 @@ class Gate:
     parts: the options whose parts the reader writes. below: the options of the rung below; below_name: what a
     report calls it. watches: what looks into the engine while a schedule is played. samplings: of the
     schedules' requests, in turn. trials: the lesson's own, made first. costs: trials of what a right engine
-    may not cost, made last. interpreted: those of `parts` that are attention or linear kernels. A CPU
-    interprets them, a program at a time, so schedules and texts are short where one of them is the reader's.
+    may not cost, made last. interpreted: those of `parts` that are kernels. A CPU interprets them, a
+    program at a time, so schedules and texts are short where one of them is the reader's.
     """
 
     parts: tuple[str, ...]

@@ -16,4 +16,5 @@ GATE = Gate(
     LADDER["02"].options,
     invariants=(TRUE_RECORDS, STORED),
     trials=(right_slots(path_of), few_indices, far_blocks),
+    interpreted=("kv_write",),
 )

@@ -18,4 +18,5 @@ GATE = Gate(
     LADDER["03"].options,
     invariants=(TRUE_RECORDS, STORED),
     trials=(right_again(path_of), right_slots(path_of), few_indices, far_blocks),
+    interpreted=("kv_write",),
 )
