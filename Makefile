@@ -46,8 +46,8 @@ test-fast: $(READY)  ## run the tests on the CPU without the slow ones, and no n
 test-gpu: $(READY)  ## run the tests that need a CUDA GPU, and record how they end; TEST_ARGS="-n 8" where pytest-xdist is
 	$(RUN) pytest -m cuda --record data/results/gpu_tests.json $(TEST_ARGS)
 
-test-browser: $(READY)  ## run every notebook in JupyterLab, in headless Chromium; SCREENSHOTS=folder keeps pictures
-	$(RUN) pytest -m browser tests/browser $(TEST_ARGS)
+test-browser: $(READY)  ## run every notebook in JupyterLab, in headless Chromium, two at a time; SCREENSHOTS=folder keeps pictures
+	$(RUN) pytest -m browser tests/browser -n 2 $(TEST_ARGS)
 
 notebooks: $(READY)  ## execute every notebook on the CPU and store its outputs
 	LABKIT_MINE=$$(mktemp -d) $(RUN) nbconvert $(EXECUTE) $(NOTEBOOKS)
