@@ -14,7 +14,8 @@ from typing import NamedTuple, Protocol
 from labkit.kernels.tiles import ENOUGH_PROGRAMS, ROWS, Tile, has_workspace, num_programs, staged_bytes
 
 STAGES = (3, 4, 5, 6)
-AT_ONCE = 32  # tiles that are compiled together
+AT_ONCE = 16  # tiles that are compiled together
+NEAREST = 24  # so many are tried before stages and warps are varied, and the others behind that
 FINALISTS, FINAL_ROUNDS = 3, 7  # the fastest are timed again, in turn with today's tile
 GAIN = 1.02  # by less than that, today's tile stays: noise must not change tiles
 FIRST_ROWS = (64, 16, 128, 256)  # in which order numbers of rows are worth measuring
@@ -80,18 +81,19 @@ class Search:
 
 
 class Found(NamedTuple):
-    """The tile that was fastest for a case, today's if it is as good, and seconds of a launch with each."""
+    """The tile that was fastest for a case, today's if it is as good; with each, seconds of a launch, again
+    and again, in turn."""
 
     case: Case
-    today_seconds: float
+    today_seconds: tuple[float, ...]
     tile: Tile
-    seconds: float
+    seconds: tuple[float, ...]
     num_tried: int  # tiles beside today's
 
     @property
     def gain(self) -> float:
-        """Today's time over the found tile's."""
-        return self.today_seconds / self.seconds
+        """Today's time over the found tile's, both the median."""
+        return median(self.today_seconds) / median(self.seconds)
 
 
 # --- which tiles ----------------------------------------------------------------------------------------
@@ -119,7 +121,7 @@ def candidates(case: Case, room: int, element_size: int) -> list[Tile]:
         t
         for t in fits
         if num_programs(t, rows, N) >= enough
-        and (t.split_k == 1 or num_programs(t, rows, N) <= 4 * ENOUGH_PROGRAMS)
+        and (t.split_k == 1 or num_programs(t, rows, N) <= 3 * ENOUGH_PROGRAMS)
     ]
     return sorted(kept, key=lambda tile: (distance(tile, today), tile))
 
@@ -173,7 +175,7 @@ def search_tiles(
     found = []
     for rows in dict.fromkeys(case.rows for case in cases):
         searches = list(begin([case for case in cases if case.rows == rows], bench, until, clock))
-        for tiles_of in (first_tiles, next_tiles):
+        for tiles_of in (nearest_tiles, variants_of_fastest, all_tiles):
             turns = [[(search, tile) for tile in tiles_of(search, bench)] for search in searches]
             queue = [turn for turn in chain.from_iterable(zip_longest(*turns)) if turn is not None]
             try_all(queue, bench, until, clock, progress)
@@ -191,12 +193,17 @@ def begin(
             yield Search(case, Trial(measure(), today, measure))
 
 
-def first_tiles(search: Search, bench: TileBench) -> list[Tile]:
+def nearest_tiles(search: Search, bench: TileBench) -> list[Tile]:
+    """The blocks that are most like today's."""
+    return all_tiles(search, bench)[:NEAREST]
+
+
+def all_tiles(search: Search, bench: TileBench) -> list[Tile]:
     """All blocks that are worth a try."""
     return candidates(search.case, bench.room, bench.element_size)
 
 
-def next_tiles(search: Search, bench: TileBench) -> list[Tile]:
+def variants_of_fastest(search: Search, bench: TileBench) -> list[Tile]:
     """What the fastest blocks, and today's, can be with other stages and warps."""
     fastest = [*search.best, search.today]
     made = [tile for trial in fastest for tile in variants(trial.tile, bench.room, bench.element_size)]
@@ -240,9 +247,9 @@ def tried(bench: TileBench, case: Case, tile: Tile) -> Trial | None:
 def settle(search: Search) -> Found:
     """Time the fastest tiles and today's again, in turn; today's stays unless it is clearly slower."""
     trials = [search.today, *search.best]
-    times = [[trial.measure() for trial in trials] for _ in range(FINAL_ROUNDS)]
-    today, *others = [median(column) for column in zip(*times, strict=True)]
-    seconds, tile = min(zip(others, [trial.tile for trial in search.best], strict=True))
-    if today < GAIN * seconds:
-        seconds, tile = today, search.case.today
-    return Found(search.case, today, tile, seconds, len(search.tried))
+    rounds = [[trial.measure() for trial in trials] for _ in range(FINAL_ROUNDS)]
+    today, *others = zip(*rounds, strict=True)
+    seconds, fastest = min(zip(others, search.best, strict=True), key=lambda pair: median(pair[0]))
+    if median(today) < GAIN * median(seconds):
+        seconds, fastest = today, search.today
+    return Found(search.case, today, fastest.tile, seconds, len(search.tried))

@@ -6,13 +6,14 @@ tune` writes it.
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from labkit import paths
+from labkit.checks import shown
 from labkit.errors import RecordError
 from labkit.json_file import read_json
 from labkit.kernels.tiles import NOTHING_MEASURED, ROWS, MeasuredTiles, Tile, check_tile, has_workspace
@@ -30,14 +31,14 @@ DTYPES = {name_of(dtype): dtype for dtype in (torch.float16, torch.bfloat16, tor
 
 
 class TimedTile(NamedTuple):
-    """A tile, and the microseconds that a launch takes with it."""
+    """What a file has of a product [rows, K] x [K, N]: its tile, and the microseconds of a launch."""
 
+    N: int
+    K: int
+    dtype: str  # of the numbers that were measured
+    rows: int  # one of ROWS
     tile: Tile
     us: float
-
-
-# By (N, K, name of a dtype): by the most rows, of `ROWS`, the tile.
-TileTable = dict[tuple[int, int, str], dict[int, TimedTile]]
 
 
 def table_path(device: torch.device) -> Path:
@@ -56,50 +57,32 @@ def tiles_for(device: torch.device, dtype: torch.dtype) -> MeasuredTiles:
     return measured_tiles(read_table(table_path(device)), dtype)
 
 
-def measured_tiles(table: TileTable, dtype: torch.dtype) -> MeasuredTiles:
+def measured_tiles(table: Iterable[TimedTile], dtype: torch.dtype) -> MeasuredTiles:
     """What a table has for numbers of the size of `dtype`'s."""
-    return {
-        (N, K): {most_rows: timed.tile for most_rows, timed in by_rows.items()}
-        for (N, K, name), by_rows in table.items()
-        if DTYPES[name].itemsize == dtype.itemsize
-    }
+    measured: dict[tuple[int, int], dict[int, Tile]] = {}
+    for timed in table:
+        if DTYPES[timed.dtype].itemsize == dtype.itemsize:
+            measured.setdefault((timed.N, timed.K), {})[timed.rows] = timed.tile
+    return measured
 
 
-def keep_table(path: Path, new: TileTable) -> None:
-    """Write tiles to a file, over those that it has for the same product and number of rows.
+def keep_table(path: Path, new: Iterable[TimedTile]) -> None:
+    """Write tiles to a file, over those that it has for the same product, dtype and number of rows.
 
     Raises RecordError for a file that is damaged, and OSError if it cannot be written.
     """
-    table = read_table(path)
-    for product, by_rows in new.items():
-        table[product] = dict(sorted((table.get(product, {}) | by_rows).items()))
+    kept = {timed[:4]: timed for timed in [*read_table(path), *new]}
     path.parent.mkdir(parents=True, exist_ok=True)
     written = path.with_suffix(f".{os.getpid()}")
-    written.write_text(json.dumps(as_json(table), indent=1) + "\n", encoding="utf-8")
+    raw = {"tiles": [timed._asdict() for _, timed in sorted(kept.items())]}
+    written.write_text(json.dumps(raw) + "\n", encoding="utf-8")
     written.replace(path)  # an engine reads the one or the other, never a part
 
 
-def as_json(table: TileTable) -> dict[str, object]:
-    """The JSON form of a table."""
-    return {
-        "products": [
-            {
-                "N": N,
-                "K": K,
-                "dtype": dtype,
-                "tiles": [
-                    {"rows": rows, "tile": timed.tile, "us": timed.us} for rows, timed in tiles.items()
-                ],
-            }
-            for (N, K, dtype), tiles in table.items()
-        ]
-    }
-
-
-def read_table(path: Path) -> TileTable:
+def read_table(path: Path) -> list[TimedTile]:
     """The table in a file; an empty one if there is no file. Raises RecordError if it is damaged."""
     if not os.path.lexists(path):
-        return {}
+        return []
     try:
         return from_json(path.name, read_json(path))
     except ValueError as error:  # RecordErrors among them
@@ -109,37 +92,29 @@ def read_table(path: Path) -> TileTable:
         ) from None
 
 
-def from_json(name: str, raw: Any) -> TileTable:
+def from_json(name: str, raw: Any) -> list[TimedTile]:
     """The table of a JSON form. Raises ValueError saying what is wrong in the file `name`."""
     from labkit.results.shape import COUNT, POSITIVE, TEXT, check_shape  # pandas behind it takes a while
 
-    tile = {"rows": COUNT, "tile": (COUNT,) * len(Tile._fields), "us": POSITIVE}
-    check_shape(name, raw, {"products": [{"N": COUNT, "K": COUNT, "dtype": TEXT, "tiles": [tile]}]})
-    return {
-        product_of(name, product): timed_tiles(name, product["N"], product["tiles"])
-        for product in raw["products"]
-    }
+    tile = (COUNT,) * len(Tile._fields)
+    shape = {"N": COUNT, "K": COUNT, "dtype": TEXT, "rows": COUNT, "tile": tile, "us": POSITIVE}
+    check_shape(name, raw, {"tiles": [shape]})
+    table = []
+    for values in raw["tiles"]:
+        timed = TimedTile(**{field: values[field] for field in shape})
+        table.append(check_timed(name, timed._replace(tile=Tile(*timed.tile))))
+    return table
 
 
-def product_of(name: str, raw: Mapping[str, Any]) -> tuple[int, int, str]:
-    """The key of a product in a table. Raises ValueError for a dtype that no kernel takes."""
-    if raw["dtype"] not in DTYPES:
-        raise ValueError(f"{name}: dtype must be one of {', '.join(DTYPES)}, not {raw['dtype'][:40]!r}")
-    return raw["N"], raw["K"], raw["dtype"]
-
-
-def timed_tiles(name: str, N: int, raw: Sequence[Mapping[str, Any]]) -> dict[int, TimedTile]:
-    """The tiles of a product with N outputs. Raises ValueError for one that an engine cannot take."""
-    made = {}
-    for each in raw:
-        rows, tile = each["rows"], Tile(*each["tile"])
-        if rows not in ROWS:
-            raise ValueError(f"{name}: rows must be one of {', '.join(map(str, ROWS))}, not {rows}")
-        if any(value > most for value, most in zip(tile, MOST, strict=True)):
-            raise ValueError(f"{name}: {tile} is larger than {MOST}")
-        if not has_workspace(check_tile(tile, can_split=True), rows, N):
-            raise ValueError(
-                f"{name}: {tile} with {rows} rows and {N} outputs has more parts than there is room for"
-            )
-        made[rows] = TimedTile(tile, each["us"])
-    return made
+def check_timed(name: str, timed: TimedTile) -> TimedTile:
+    """The entry itself. Raises ValueError if no engine can take it."""
+    tile = timed.tile
+    if timed.dtype not in DTYPES:
+        raise ValueError(f"{name}: dtype must be one of {', '.join(DTYPES)}, not {shown(timed.dtype)}")
+    if timed.rows not in ROWS:
+        raise ValueError(f"{name}: rows must be one of {', '.join(map(str, ROWS))}, not {shown(timed.rows)}")
+    if any(value > most for value, most in zip(tile, MOST, strict=True)):
+        raise ValueError(f"{name}: {shown(tuple(tile))} is larger than {tuple(MOST)}, the largest tile")
+    if not has_workspace(check_tile(tile, can_split=True), timed.rows, timed.N):
+        raise ValueError(f"{name}: {tile} has more parts than there is room for")
+    return timed

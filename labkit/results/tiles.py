@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import pandas as pd
 
 from labkit.results.record import PlainSample, Record, Sample
@@ -15,8 +16,8 @@ TILE = (COUNT,) * 6  # block_m, block_n, block_k, split_k, num_warps, num_stages
 class TunedTile(PlainSample):
     """The fastest tile of a product [rows, K] x [K, N]: a sample of a TilesRecord.
 
-    today: the tile that was taken before; if it was as fast, `tile` is the same. us: microseconds of a
-    launch, its weights out of the cache. num_tried: tiles beside today's.
+    today: the tile that was taken before; if it was as fast, `tile` is the same. seconds: of a launch whose
+    weights are not in the GPU's cache, by measurement. num_tried: tiles beside today's.
     """
 
     product: str
@@ -24,9 +25,9 @@ class TunedTile(PlainSample):
     K: int
     rows: int
     today: tuple[int, ...]
-    today_us: float
+    today_seconds: tuple[float, ...]
     tile: tuple[int, ...]
-    us: float
+    seconds: tuple[float, ...]
     num_tried: int
 
     SHAPE: ClassVar[Shape] = {
@@ -35,11 +36,21 @@ class TunedTile(PlainSample):
         "K": COUNT,
         "rows": COUNT,
         "today": TILE,
-        "today_us": POSITIVE,
+        "today_seconds": [POSITIVE, ...],
         "tile": TILE,
-        "us": POSITIVE,
+        "seconds": [POSITIVE, ...],
         "num_tried": COUNT,
     }
+
+    @property
+    def today_us(self) -> float:
+        """Microseconds of a launch with today's tile, the median."""
+        return 1e6 * float(np.median(self.today_seconds))
+
+    @property
+    def us(self) -> float:
+        """Microseconds of a launch with the fastest tile, the median."""
+        return 1e6 * float(np.median(self.seconds))
 
     @property
     def gain(self) -> float:

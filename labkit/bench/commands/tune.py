@@ -6,6 +6,7 @@ deleting it brings back labkit's own tiles. What there is no time for stays as i
 
 import argparse
 from pathlib import Path
+from statistics import median
 
 import torch
 from tqdm import tqdm
@@ -19,7 +20,7 @@ from labkit.bench.tiles import Case, Found, Product, rows_up_to, search_tiles
 from labkit.engine.device import default_dtype, pick_device
 from labkit.errors import OptionError
 from labkit.kernels import triton_status
-from labkit.kernels.tile_tables import TileTable, TimedTile, keep_table, name_of, table_path, tiles_for
+from labkit.kernels.tile_tables import TimedTile, keep_table, name_of, table_path, tiles_for
 from labkit.kernels.tiles import MeasuredTiles, chosen_tile, tile_with_room
 from labkit.model import load_model
 from labkit.results.tiles import TunedTile, tiles_table
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> None:
     print_found(cases, found)
     if not found:
         return
-    keep_table(path, table_of(found, name_of(dtype)))
+    keep_table(path, [timed_tile(each, dtype) for each in found])
     print(f"Kept: {path}. An engine takes them when it is made, and `engine.stats().tiles` says so.")
     if args.json:
         settings = {**settings_of(args), "dtype": name_of(dtype)}
@@ -110,16 +111,14 @@ def sample_of(found: Found) -> TunedTile:
         product.K,
         rows,
         tuple(today),
-        1e6 * found.today_seconds,
+        found.today_seconds,
         tuple(found.tile),
-        1e6 * found.seconds,
+        found.seconds,
         found.num_tried,
     )
 
 
-def table_of(found: list[Found], dtype: str) -> TileTable:
+def timed_tile(found: Found, dtype: torch.dtype) -> TimedTile:
     """What was found as the user's file holds it."""
-    table: TileTable = {}
-    for (product, rows, _), _, tile, seconds, _ in found:
-        table.setdefault((product.N, product.K, dtype), {})[rows] = TimedTile(tile, 1e6 * seconds)
-    return table
+    (_, N, K, _), rows, _ = found.case
+    return TimedTile(N, K, name_of(dtype), rows, found.tile, 1e6 * median(found.seconds))

@@ -152,7 +152,7 @@ def test_an_engine_takes_the_measured_tiles_that_are_there_when_it_is_made(monke
     options = replace(FUSED_AND_SPLIT, attention="triton")
     before = make_engine(options=options)
     E = before.model.config.hidden_size
-    tile = Tile(16, 16, 16, 1, 4, 2)
+    tile = Tile(32, 32, 32, 1, 4, 2)
     measured = {(3 * E, E): {16: tile}, (E, E): {16: tile._replace(split_k=2)}}
     monkeypatch.setattr(build, "tiles_for", lambda device, dtype: measured)
     engine, taken = make_engine(options=options), []
