@@ -25,7 +25,7 @@ from labkit.kernels import (
 )
 from labkit.kernels.fused_linear import make_split_k_workspace, mean_and_rstd, row_statistics
 from labkit.kernels.tiles import ROWS, Tile
-from labkit.kernels.triton_runtime import shared_memory_of
+from labkit.kernels.triton_runtime import check_triton, shared_memory_of
 from labkit.model import LanguageModel
 
 WIDTH = 64  # columns of a part of the statistics that a product behind a LayerNorm reads
@@ -95,6 +95,7 @@ class GpuTileBench:
         self.room, self.element_size = shared_memory_of(device), dtype.itemsize
         self._workspace = make_split_k_workspace(device)
         self._inputs = cache(partial(make_inputs, device=device, dtype=dtype))
+        check_triton()  # which sets itself up in its first launch, and not for several threads at once
         self._threads = ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1))
 
     def compile(self, tries: Sequence[tuple[Case, Tile]], until: float) -> list[tuple[Case, Tile]]:

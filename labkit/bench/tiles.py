@@ -114,7 +114,7 @@ def candidates(case: Case, room: int, element_size: int) -> list[Tile]:
         if block_m <= max(16, rows) and block_n <= up(N) and (block_k <= up(K) or block_k == 64)
         if split_k == 1 or split_k * block_k <= K
     ]
-    fits = [t for t in made if staged_bytes(t, element_size) <= room and has_workspace(t, rows, N)]
+    fits = [t for t in made if has_room(t, room, element_size) and has_workspace(t, rows, N)]
     most = max((num_programs(t, rows, N) for t in fits), default=0)
     enough = min(ENOUGH_PROGRAMS // 2, most)
     kept = [
@@ -135,7 +135,12 @@ def with_stages(tile: Tile, K: int, room: int, element_size: int) -> Tile:
     """A tile with warps for its size, and four stages, or three where four have no room."""
     is_large = tile.block_m * tile.block_n >= 8192 or (tile.block_k == 256 and tile.block_m >= 32)
     tile = tile._replace(num_warps=8 if is_large else 4)
-    return tile if staged_bytes(tile, element_size) <= room else tile._replace(num_stages=3)
+    return tile if has_room(tile, room, element_size) else tile._replace(num_stages=3)
+
+
+def has_room(tile: Tile, room: int, element_size: int) -> bool:
+    """Whether all stages fit into `room` bytes: a GPU may keep the one that is multiplied, too."""
+    return staged_bytes(tile._replace(num_stages=tile.num_stages + 1), element_size) <= room
 
 
 def distance(tile: Tile, other: Tile) -> float:
@@ -146,7 +151,7 @@ def distance(tile: Tile, other: Tile) -> float:
 def variants(tile: Tile, room: int, element_size: int) -> list[Tile]:
     """The same blocks with other numbers of stages and warps that fit."""
     made = [tile._replace(num_stages=stages, num_warps=warps) for warps in (4, 8) for stages in STAGES]
-    return [other for other in made if other != tile and staged_bytes(other, element_size) <= room]
+    return [other for other in made if other != tile and has_room(other, room, element_size)]
 
 
 def rows_up_to(max_batch_size: int) -> list[int]:
