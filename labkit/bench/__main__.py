@@ -20,6 +20,7 @@ from labkit.bench.commands import (
     profile,
     scheduler,
     streaming,
+    tune,
 )
 from labkit.engine.device import current_device, pick_device
 from labkit.errors import LabkitError
@@ -40,6 +41,7 @@ COMMANDS = {
     "faults": faults,
     "flood": flood,
     "fuzz": fuzz,
+    "tune": tune,
 }
 
 

@@ -22,7 +22,7 @@ from labkit.engine.request import Completion, FinishReason, Request, sample_requ
 from labkit.engine.sampling import SamplingParams
 from labkit.engine.scheduler import Admitted, OnlineScheduler
 from labkit.engine.stats import EngineCounters, EngineStats
-from labkit.engine.step.build import build_decode_step, build_kv_manager, build_readback, launch_of
+from labkit.engine.step.build import build_decode_step, build_kv_manager, build_readback, launch_of, tiles_of
 from labkit.engine.step_outputs import StepOutputs
 from labkit.engine.text_decoder import TextDecoder
 from labkit.errors import BrokenEngineError, EngineBusyError, RequestError
@@ -48,7 +48,8 @@ class InferenceEngine:
     scheduler: memory and policy, the same on every rung. parts: by the name of an option, your own class or
     function in place of the one that the option's value names, as in {"block_tables": MyBlockTables}.
 
-    Raises OptionError for an argument that is something else, or larger than the device's memory.
+    Raises OptionError for an argument that is something else, or larger than the device's memory, and
+    RecordError if the file of tiles measured on the GPU is damaged.
     If a step fails, it raises; no token and no block is lost, and every request can go on. An interrupt
     (KeyboardInterrupt) comes behind the step that it meets. One driver at a time: a second thread's call
     raises EngineBusyError. See `Guard`.
@@ -99,6 +100,7 @@ class InferenceEngine:
         self.decode_step = build_decode_step(
             parts, self.model.network, self._kv_manager, scheduler.max_batch_size
         )
+        self._tiles = tiles_of(self.decode_step)
         self.readback = build_readback(parts, self.decode_step)
         parts.check_all_are_used()
         self.guard = Guard(self)
@@ -207,6 +209,7 @@ class InferenceEngine:
             prefix_evictions=0 if self.prefix_cache is None else self.prefix_cache.num_evicted,
             append_paths=dict(self._kv_manager.append_paths),
             launch=launch_of(self.options, self.decode_step),
+            tiles=self._tiles,
             counters=copy.deepcopy(self._counters),
         )
 

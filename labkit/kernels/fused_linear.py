@@ -12,85 +12,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from labkit.kernels.checks import check_tensor
-from labkit.kernels.triton_runtime import (
-    INTERPRETED,
-    check_launchable,
-    early_launch,
-    shared_memory_of,
-    tl,
-    triton,
+from labkit.kernels.tiles import (
+    NOTHING_MEASURED,
+    NUM_PARTIALS,
+    NUM_SHARED_TILES,
+    MeasuredTiles,
+    Tile,
+    check_tile,
+    default_tile,
+    num_partials_of,
 )
+from labkit.kernels.triton_runtime import INTERPRETED, check_launchable, early_launch, tl, triton
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
-
-
-# --- how a product is cut into programs -----------------------------------------------------------------
-
-
-class Tile(NamedTuple):
-    """How a matrix product is cut: a program makes [block_m, block_n] outputs, block_k inputs at a time, and
-    split_k programs share one such tile."""
-
-    block_m: int
-    block_n: int
-    block_k: int
-    split_k: int
-    num_warps: int
-    num_stages: int
-
-
-ENOUGH_PROGRAMS = 100  # of an H100's 132 multiprocessors: with fewer, the weights come too slowly
-
-# (N, K) of GPT-2 124M: (the most rows, their tile), from few rows to many; measured on an H100.
-TILES: dict[tuple[int, int], tuple[tuple[int, Tile], ...]] = {
-    (2304, 768): (  # queries, keys and values, after the first LayerNorm
-        (16, Tile(16, 64, 128, 1, 4, 6)),
-        (64, Tile(16, 64, 128, 1, 4, 5)),
-        (128, Tile(64, 64, 128, 1, 4, 4)),
-        (256, Tile(64, 128, 128, 1, 8, 3)),
-    ),
-    (3072, 768): (  # the first half of the MLP, after the second LayerNorm
-        (16, Tile(16, 64, 128, 1, 4, 6)),
-        (64, Tile(32, 64, 256, 1, 8, 3)),
-        (128, Tile(64, 64, 128, 1, 4, 4)),
-        (256, Tile(64, 128, 128, 1, 8, 3)),
-    ),
-    (768, 768): (  # attention's output projection
-        (16, Tile(16, 16, 256, 1, 4, 4)),
-        (64, Tile(64, 32, 128, 1, 4, 4)),
-        (256, Tile(64, 64, 128, 1, 4, 4)),
-    ),
-    (768, 3072): (  # the second half of the MLP
-        (16, Tile(16, 64, 128, 6, 4, 4)),
-        (64, Tile(64, 32, 128, 6, 4, 4)),
-        (128, Tile(64, 32, 128, 2, 4, 5)),
-        (256, Tile(64, 64, 128, 2, 4, 4)),
-    ),
-}
-
-
-def tile_of(M: int, N: int, K: int, *, can_split: bool = True) -> Tile:
-    """The tile of a product [M, K] x [K, N]: from the table, else the widest that makes enough programs.
-
-    can_split: whether several programs may share a tile, each with a part of the inputs.
-    """
-    for most_rows, tile in TILES.get((N, K), ()):
-        if most_rows >= M and (can_split or tile.split_k == 1):
-            return tile
-    block_m = next((block_m for block_m in (16, 32) if block_m >= M), 64)
-    block_k = min(128, max(16, 1 << (K - 1).bit_length()))  # a power of 2
-    num_blocks_k = -(-K // block_k)
-    num_stages = min(4, num_blocks_k + 1)
-
-    def programs(block_n: int) -> int:
-        return -(-M // block_m) * -(-N // block_n)
-
-    for block_n in (64, 32):
-        if programs(block_n) >= ENOUGH_PROGRAMS:
-            return Tile(block_m, block_n, block_k, 1, 4, num_stages)
-    block_n = 32 if can_split and num_blocks_k > 1 else 16
-    split_k = min(-(-ENOUGH_PROGRAMS // programs(block_n)), num_blocks_k, 8) if can_split else 1
-    return Tile(block_m, block_n, block_k, split_k, 4, num_stages)
 
 
 # --- LayerNorm, linear, GELU ----------------------------------------------------------------------------
@@ -181,17 +115,19 @@ def norm_linear_triton(
     gelu: bool = False,
     *,
     tile: Tile | None = None,
+    measured: MeasuredTiles = NOTHING_MEASURED,
 ) -> Tensor:
     """linear(layer_norm(x)) [M, N], with GELU behind it if asked for, in one kernel; all is float32 from the
     product to the end.
 
-    Takes what `norm_linear_plain` takes. tile: None picks it by the sizes and the GPU. Raises ValueError for
-    arguments that do not fit, and TritonUnavailableError where no kernel runs.
+    Takes what `norm_linear_plain` takes. tile: None picks it by the sizes and the GPU, from `measured` where
+    that has one. Raises ValueError for arguments that do not fit, and TritonUnavailableError where no kernel
+    runs.
     """
     check_norm_linear(x, statistics, layer)
     check_launchable(x.device)
     (M, K), N = x.shape, len(layer.weight)
-    tile = check_tile(tile or default_tile(x, N, can_split=False), can_split=False)
+    tile = check_tile(tile or default_tile(x, N, measured, can_split=False), can_split=False)
     num_parts = statistics.parts.shape[1]
     out = torch.empty(M, N, dtype=x.dtype, device=x.device)
     _norm_linear_kernel[(triton.cdiv(M, tile.block_m), triton.cdiv(N, tile.block_n))](
@@ -326,7 +262,7 @@ class SplitKWorkspace(NamedTuple):
 
 
 def make_split_k_workspace(
-    device: torch.device, num_partials: int = 2**21, num_tiles: int = 2**12
+    device: torch.device, num_partials: int = NUM_PARTIALS, num_tiles: int = NUM_SHARED_TILES
 ) -> SplitKWorkspace:
     """A workspace on `device` with its counters at 0.
 
@@ -338,11 +274,6 @@ def make_split_k_workspace(
             torch.empty(num_partials, dtype=torch.float32, device=device),
             torch.zeros(num_tiles, dtype=torch.int32, device=device),
         )
-
-
-def num_partials_of(num_tiles: int, tile: Tile) -> int:
-    """Partial sums of a launch of `num_tiles` tiles, each shared by tile.split_k programs."""
-    return num_tiles * tile.split_k * tile.block_m * tile.block_n
 
 
 def linear_residual_plain(
@@ -367,6 +298,7 @@ def linear_residual_triton(
     residual: Tensor,
     *,
     tile: Tile | None = None,
+    measured: MeasuredTiles = NOTHING_MEASURED,
     workspace: SplitKWorkspace | None = None,
 ) -> tuple[Tensor, RowStatistics]:
     """residual + linear(x) [M, N] and the statistics of its rows, in one kernel; the sum is float32 up to its
@@ -374,13 +306,14 @@ def linear_residual_triton(
 
     With tile.split_k > 1 each program sums a part of the inputs, and the last to arrive adds up the parts,
     always in the same order: the same arguments give the same bits. tile: None picks it by the sizes and the
-    GPU. workspace: for calls that follow each other; without one, each call makes its own. Raises ValueError
-    for arguments that do not fit, and TritonUnavailableError where no kernel runs.
+    GPU, from `measured` where that has one. workspace: for calls that follow each other; without one, each
+    call makes its own. Raises ValueError for arguments that do not fit, and TritonUnavailableError where no
+    kernel runs.
     """
     check_linear_residual(x, weight, bias, residual)
     check_launchable(x.device)
     (M, K), N = x.shape, len(weight)
-    tile = check_tile(tile or default_tile(x, N, can_split=True), can_split=True)
+    tile = check_tile(tile or default_tile(x, N, measured, can_split=True), can_split=True)
     grid = (triton.cdiv(M, tile.block_m), triton.cdiv(N, tile.block_n), tile.split_k)
     partials = counters = None
     if tile.split_k > 1:
@@ -505,58 +438,10 @@ def _store_with_statistics(out, m, n, in_m, in_n, out_ptr, statistics_ptr, N):
 # --- what all of them rely on ---------------------------------------------------------------------------
 
 
-def default_tile(x: Tensor, N: int, can_split: bool) -> Tile:
-    """The tile for x [M, K] and N outputs on x's device.
-
-    `tile_of` picks it for half precision on an H100; float32 gets fewer inputs at a time, for a thread's
-    registers hold fewer of them, and a GPU with less shared memory gets what fits into it.
-    """
-    tile = tile_of(max(len(x), 1), N, x.shape[1], can_split=can_split)
-    if x.element_size() == 4:
-        tile = tile._replace(block_k=max(16, tile.block_k // 4))
-    return tile_with_room(tile, x.element_size(), shared_memory_of(x.device))
-
-
-def tile_with_room(tile: Tile, element_size: int, room: int) -> Tile:
-    """The tile, cut until its staged inputs fit into `room` bytes: first fewer stages, then fewer inputs per
-    stage. element_size: bytes of an input."""
-    while staged_bytes(tile, element_size) > room and (tile.num_stages > 2 or tile.block_k > 16):
-        if tile.num_stages > 2:
-            tile = tile._replace(num_stages=tile.num_stages - 1)
-        else:
-            tile = tile._replace(block_k=tile.block_k // 2)
-    return tile
-
-
-def staged_bytes(tile: Tile, element_size: int) -> int:
-    """Bytes of shared memory for the inputs in flight while others are multiplied: those of all stages but
-    one.
-
-    Hopper and data center Blackwell keep the last one as well; no tile comes near the 227 KiB they have.
-    """
-    return (tile.num_stages - 1) * (tile.block_m + tile.block_n) * tile.block_k * element_size
-
-
 def must_upcast(dtype: torch.dtype) -> bool:
     """Whether a kernel must convert its inputs to float32 first: Triton's interpreter multiplies the bits of
     a bfloat16, not its value."""
     return INTERPRETED and dtype == torch.bfloat16
-
-
-def check_tile(tile: Tile, can_split: bool) -> Tile:
-    """The values as a `Tile`. Raises ValueError naming the field that no kernel can be compiled for."""
-    tile = Tile(*tile)
-    for name, value in tile._asdict().items():
-        is_power_of_2 = value > 0 and value & (value - 1) == 0
-        if name.startswith("block_") and not (is_power_of_2 and value >= 16):
-            raise ValueError(f"tile.{name} is {value}, expected a power of 2, at least 16")
-        if name == "num_warps" and not is_power_of_2:
-            raise ValueError(f"tile.num_warps is {value}, expected a power of 2")
-        if value < 1:
-            raise ValueError(f"tile.{name} is {value}, expected at least 1")
-    if tile.split_k > 1 and not can_split:
-        raise ValueError(f"tile.split_k is {tile.split_k}, but a product behind a LayerNorm is not split")
-    return tile
 
 
 def check_workspace(workspace: SplitKWorkspace, device: torch.device, num_tiles: int, tile: Tile) -> None:

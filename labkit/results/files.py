@@ -24,6 +24,7 @@ from labkit.results.profiles import ProfileRecord
 from labkit.results.record import RECORD, Record
 from labkit.results.runs import RunsRecord
 from labkit.results.shape import check_shape
+from labkit.results.tiles import TilesRecord
 
 KINDS: dict[str, type[Record]] = {
     "profile": ProfileRecord,
@@ -40,6 +41,7 @@ KINDS: dict[str, type[Record]] = {
     "faults": FaultsRecord,
     "flood": FloodRecord,
     "fuzz": FuzzRecord,
+    "tiles": TilesRecord,
 }
 
 

@@ -21,7 +21,7 @@ NO_RUNGS = ("", "00,00", "00,", "99", "00,99", "0", "00 01", "[]", "a" * 999)
 NO_DEVICE = ("''", "banana", "meta", "mps", "0", "-1", "CPU", "cpu:7", "cuda:", "cuda:x", "cuda:-1", NO_UTF8)
 NO_TARGET = ("", "/", ".", "/dev/null/x", "/proc/x/y", "a" * 300, f"{ROOT}/pyproject.toml/x", NO_UTF8)
 ALL = "profile cost-card host-time kv-append attention device-time compare scheduler streaming ladder peers"
-ALL = (*ALL.split(), "faults", "flood", "fuzz")
+ALL = (*ALL.split(), "faults", "flood", "fuzz", "tune")
 TINY = "--model data/tiny-gpt2 --device cpu"
 
 FLAGS = [  # command, flag, values
@@ -77,6 +77,8 @@ FLAGS = [  # command, flag, values
     ("fuzz", "--cases", SOME),
     ("fuzz", "--seed", NO_NATURAL),
     ("fuzz", "--only", NO_NATURAL),
+    ("tune", "--seconds", SOME),
+    ("tune", "--max-batch-size", (*SOME, "65537")),
     *((command, "--json", ("/", "")) for command in ALL if command != "scheduler"),
 ]
 LINES = [  # what only the command as a whole can tell
@@ -108,6 +110,7 @@ LINES = [  # what only the command as a whole can tell
     ("compare --after 99", "no rung '99'"),
     ("compare --before ''", "no rung ''"),
     (f"scheduler {TINY} --load arrivals", "rate|streaming"),
+    (f"tune {TINY}", "tiles are measured on a CUDA GPU with Triton: this command has no use on the CPU"),
 ]
 DOCTOR = [("--colour red", "--colour"), ("here", "here"), ("--json x", "--json")]
 PARSER = bench.make_parser()

@@ -20,9 +20,7 @@ from fused_linear_cases import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit.kernels.fused_linear import (
-    Tile,
-)
+from labkit.kernels.tiles import Tile
 
 
 def assert_is_its_definition(function: Callable, case: dict, **options: object) -> None:

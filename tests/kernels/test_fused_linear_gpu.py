@@ -19,12 +19,8 @@ from labkit.kernels import (
     linear_residual_triton,
     norm_linear_triton,
 )
-from labkit.kernels.fused_linear import (
-    TILES,
-    make_split_k_workspace,
-    row_statistics,
-    tile_of,
-)
+from labkit.kernels.fused_linear import make_split_k_workspace, row_statistics
+from labkit.kernels.tiles import TILES, tile_of
 
 BATCHES = [1, 8, 64, 128, 256]
 

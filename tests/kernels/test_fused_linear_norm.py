@@ -26,11 +26,8 @@ from hypothesis import strategies as st
 from labkit.kernels import (
     norm_linear_triton,
 )
-from labkit.kernels.fused_linear import (
-    Tile,
-    mean_and_rstd,
-    row_statistics,
-)
+from labkit.kernels.fused_linear import mean_and_rstd, row_statistics
+from labkit.kernels.tiles import Tile
 
 # Weights stand on the left of the product, or rows; K in one piece, or in many.
 TILED = {

@@ -21,9 +21,7 @@ from labkit.kernels import (
     NormLinear,
     RowStatistics,
 )
-from labkit.kernels.fused_linear import (
-    Tile,
-)
+from labkit.kernels.tiles import Tile
 
 
 def strided(tensor: Tensor) -> Tensor:

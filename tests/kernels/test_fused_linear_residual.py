@@ -25,13 +25,8 @@ from labkit.kernels import (
     norm_linear_plain,
     norm_linear_triton,
 )
-from labkit.kernels.fused_linear import (
-    SplitKWorkspace,
-    Tile,
-    make_split_k_workspace,
-    row_statistics,
-    tile_of,
-)
+from labkit.kernels.fused_linear import SplitKWorkspace, make_split_k_workspace, row_statistics
+from labkit.kernels.tiles import Tile, tile_of
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 
 from compile_kernels import MODULES, NATIVE, SHARED_MEMORY, TIGHTEST
 
-from labkit.kernels.fused_linear import TILES, Tile, staged_bytes, tile_with_room
+from labkit.kernels.tiles import TILES, Tile, staged_bytes, tile_with_room
 from labkit.paths import ROOT
 
 pytestmark = pytest.mark.slow

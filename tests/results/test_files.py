@@ -138,7 +138,15 @@ def check_fuzz(recorded, sample):
     assert sample["slowest"] < recorded["settings"]["limit_seconds"]
 
 
+def check_tiles(recorded, sample):
+    """Today's tile stays, or another is clearly faster."""
+    today, best = np.median(sample["today_seconds"]), np.median(sample["seconds"])
+    assert sample["tile"] == sample["today"] or today > 1.02 * best
+    assert sample["num_tried"] > 0 and len(sample["seconds"]) == len(sample["today_seconds"])
+
+
 CHECKS = {
+    "tiles": check_tiles,
     "faults": check_faults,
     "flood": check_flood,
     "fuzz": check_fuzz,

@@ -29,7 +29,14 @@ from triton.runtime.jit import JITFunction, MockTensor
 
 with patch.object(torch.cuda, "is_available", lambda: True):
     from labkit.kernels import triton_runtime
-from labkit.kernels import decode_ends, fused_linear, kv_append, paged_attention, paged_attention_append
+from labkit.kernels import (
+    decode_ends,
+    fused_linear,
+    kv_append,
+    paged_attention,
+    paged_attention_append,
+    tiles,
+)
 
 # Bytes of shared memory that a program can have ("opt-in"), by compute capability: CUDA C++ Programming
 # Guide, table "Technical Specifications per Compute Capability". (A multiprocessor has 1 KiB more.)
@@ -111,7 +118,7 @@ def products(dtype: torch.dtype, sizes: list, rows: list[int] | None = None) -> 
     """Of each size, for each number of rows, or for each that has a tile in the table."""
     for N, K in sizes:
         function = linear_residual if N <= K else norm_linear
-        for M in rows or [most for most, _ in fused_linear.TILES[N, K]]:
+        for M in rows or [most for most, _ in tiles.TILES[N, K]]:
             yield partial(function, M, N, K, dtype)
 
 
@@ -133,7 +140,7 @@ def full(arch: int) -> Iterator[Case]:
     """Every kernel, in every precision, with every tile and head size."""
     for dtype in DTYPES:
         yield partial(ends, dtype)
-        yield from products(dtype, list(fused_linear.TILES))
+        yield from products(dtype, list(tiles.TILES))
         yield from products(dtype, OTHER_PRODUCTS, rows=[1, 256])
         for D in HEAD_SIZES:
             yield from attentions(D, dtype, BLOCK_SIZES)
@@ -147,7 +154,7 @@ def quick(arch: int) -> Iterator[Case]:
         yield from products(torch.float16, [(2304, 768), (768, 3072)], rows=[16])
         yield partial(attention, "split", 64, 64, torch.float16)
         return
-    yield from products(torch.float16, list(fused_linear.TILES))
+    yield from products(torch.float16, list(tiles.TILES))
     for dtype in (torch.bfloat16, torch.float32):
         yield from products(dtype, [(2304, 768), (768, 3072)], rows=[16])
     for D, dtype in ((64, torch.float16), (80, torch.bfloat16), (128, torch.float16), (128, torch.float32)):

@@ -3,7 +3,6 @@
 import argparse
 import errno
 import os
-import re
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from labkit.results import Record
 
 DRAWN_IN = "notebooks/11_complete_engine.ipynb"
 DRAWN = ("ladder", "host_time")  # kinds of which it draws every record
-LONGEST_SLUG = 60
 
 
 def utf8(text: str) -> str:
@@ -73,19 +71,13 @@ def own_target(args: argparse.Namespace, kind: str, device: torch.device) -> Pat
     """
     if args.json:
         return args.json
-    path = paths.RESULTS / f"{kind}_{slug(device_name(device))}.json"
+    path = paths.RESULTS / f"{kind}_{paths.slug(device_name(device))}.json"
     try:
         paths.require_project()
         try_writing(str(path), path)
     except (ProjectError, argparse.ArgumentTypeError) as error:
         raise OptionError(f"{error}. Name a file with --json") from None
     return path
-
-
-def slug(text: str) -> str:
-    """A text as a part of a file's name: small letters and digits, with underscores between."""
-    without_marks = re.sub(r"\((r|tm|c)\)", " ", text.lower())
-    return re.sub(r"[^a-z0-9]+", "_", without_marks)[:LONGEST_SLUG].strip("_") or "unknown"
 
 
 def write_own(record: Record, path: Path) -> None:

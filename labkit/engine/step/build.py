@@ -1,12 +1,13 @@
 """Builds the parts of an engine that its options choose: KV manager, decode step, readback."""
 
 import torch
+from torch import Tensor
 
 from labkit.engine.overlap import ReadAtOnce, ReadOneBehind
 from labkit.engine.parts import Parts
 from labkit.engine.step.attention import AttendAndWrite, AttendThenWrite, SplitAttention
 from labkit.engine.step.device import DeviceStep
-from labkit.engine.step.fused import PLAIN, triton_kernels
+from labkit.engine.step.fused import PLAIN, FusedDeviceStep, FusedKernels, triton_kernels
 from labkit.engine.step.graphed import GraphedStep
 from labkit.engine.step.host import DecodeStep
 from labkit.engine.step.resident import ResidentDecodeStep
@@ -24,6 +25,7 @@ from labkit.kernels import (
     require_triton,
     triton_status,
 )
+from labkit.kernels.tile_tables import tiles_for
 from labkit.kvcache import KVBlockManager, MutableInfoBlockManager
 from labkit.model import ModelConfig, Network
 from labkit.options import EngineOptions
@@ -120,8 +122,13 @@ def build_device_step(
     attention = AttendAndWrite(kv_manager, parts.own("kv_write") or kernel)
     if not is_fused:
         return device_step(slots, network, attention)
-    kernels = triton_kernels(kv_manager.k_cache.device) if on_triton else PLAIN
-    return device_step(slots, network, attention, kernels)
+    return device_step(slots, network, attention, fused_kernels(kv_manager.k_cache, on_triton))
+
+
+def fused_kernels(like: Tensor, on_triton: bool) -> FusedKernels:
+    """The kernels of a fused step for numbers as `like` has them; those of Triton with the tiles that were
+    measured on its GPU. Raises RecordError if their file is damaged."""
+    return triton_kernels(like.device, tiles_for(like.device, like.dtype)) if on_triton else PLAIN
 
 
 def attend_then_write(kv_manager: MutableInfoBlockManager, on_triton: bool) -> AttendThenWrite:
@@ -136,6 +143,15 @@ def launch_of(options: EngineOptions, decode_step: DecodeStep | ResidentDecodeSt
     if isinstance(decode_step, ResidentDecodeStep) and isinstance(decode_step.device_step, GraphedStep):
         return "graph"
     return "eager: graphs need a CUDA GPU" if options.launch == "graph" else "eager"
+
+
+def tiles_of(decode_step: DecodeStep | ResidentDecodeStep) -> str:
+    """Where the tiles of the step's products come from; "none", with the reason, where they have none."""
+    launched = getattr(decode_step, "device_step", None)
+    device_step = getattr(launched, "device_step", launched)  # of what has graphs of one
+    if isinstance(device_step, FusedDeviceStep):
+        return device_step.tiles
+    return "none: the products are PyTorch's"
 
 
 def pick_attention(choice: str, device_type: str) -> PagedAttentionFunction:

@@ -25,6 +25,7 @@ from labkit.kernels import (
     norm_linear_triton,
 )
 from labkit.kernels.fused_linear import make_split_k_workspace
+from labkit.kernels.tiles import MeasuredTiles, tiles_in_words
 from labkit.model import LinearWeights, Network, NormWeights
 from labkit.ranges import named_range
 
@@ -39,19 +40,27 @@ class FusedKernels(NamedTuple):
     linear_residual: Callable[..., tuple[Tensor, RowStatistics]]
     greedy_advance: Callable[..., Tensor]
 
+    @property
+    def measured(self) -> MeasuredTiles | None:
+        """The measured tiles that the products look into; None for kernels without tiles."""
+        return getattr(self.linear_residual, "keywords", {}).get("measured")
+
 
 PLAIN = FusedKernels(embed_slots_plain, norm_linear_plain, linear_residual_plain, greedy_advance_plain)
 TRITON = FusedKernels(embed_slots_triton, norm_linear_triton, linear_residual_triton, greedy_advance_triton)
 
 
-def triton_kernels(device: torch.device) -> FusedKernels:
-    """The Triton kernels of a fused step, with a split-K workspace on the device.
+def triton_kernels(device: torch.device, measured: MeasuredTiles) -> FusedKernels:
+    """The Triton kernels of a fused step, with measured tiles and a split-K workspace on the device.
 
-    It is made once, because a CUDA graph remembers its address, and for one engine, because the steps of two
-    engines may run at once.
+    That is made once, because a CUDA graph remembers its address, and for one engine, because the steps of
+    two engines may run at once.
     """
     workspace = make_split_k_workspace(device)
-    return TRITON._replace(linear_residual=partial(linear_residual_triton, workspace=workspace))
+    return TRITON._replace(
+        norm_linear=partial(norm_linear_triton, measured=measured),
+        linear_residual=partial(linear_residual_triton, measured=measured, workspace=workspace),
+    )
 
 
 class FusedLayer(NamedTuple):
@@ -94,6 +103,14 @@ class FusedDeviceStep(DeviceStep):
         self._num_heads, self._vocab_size = network.config.num_heads, len(weights.head)
         # A copy with rows of zeros behind it.
         self._head = F.pad(weights.head, (0, 0, 0, -len(weights.head) % VOCABULARY_MULTIPLE))
+
+    @property
+    def tiles(self) -> str:
+        """Where the tiles of a layer's four products come from, in words."""
+        if self.kernels.measured is None:
+            return "none: the products are PyTorch's"
+        products = [(len(product.weight), product.weight.shape[1]) for product in self.layers[0]]
+        return tiles_in_words(products, self.kernels.measured)
 
     def __call__(self, batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
         slots = self.slots

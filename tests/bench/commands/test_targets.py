@@ -124,23 +124,6 @@ def results(monkeypatch, tmp_path) -> Path:
     return tmp_path / "results"
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("Intel(R) Core(TM) i7-1185G7 @ 3.00GHz", "intel_core_i7_1185g7_3_00ghz"),
-        ("NVIDIA H100 80GB HBM3", "nvidia_h100_80gb_hbm3"),
-        ("Apple M3 Pro", "apple_m3_pro"),
-        ("x86_64", "x86_64"),
-        ("../../etc/passwd\0", "etc_passwd"),
-        ("龙芯", "unknown"),
-        ("", "unknown"),
-        ("a b" * 99, ("a_b" * 20)),
-    ],
-)
-def test_a_slug_is_safe_in_any_file_system(name, expected):
-    assert targets.slug(name) == expected
-
-
 def test_a_record_is_named_after_its_machine_unless_a_file_is_named(results):
     path = targets.own_target(Namespace(json=None), "ladder", CPU)
     assert path == results / "ladder_intel_core_i7_1185g7_3_00ghz.json" and not results.exists()

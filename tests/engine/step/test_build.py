@@ -1,6 +1,7 @@
 """From options to classes, and what cannot be built."""
 
 from dataclasses import fields, replace
+from functools import partial
 
 import pytest
 from helpers import ENGINES, make_engine, tokens_of
@@ -17,14 +18,17 @@ from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.engine.step.slots import DeviceSlots
 from labkit.errors import OptionError
 from labkit.kernels import (
+    fused_linear,
     kv_append_triton_identity_pos,
     paged_attention_append_triton,
     paged_attention_plain,
     paged_attention_triton,
+    tiles,
 )
+from labkit.kernels.tiles import Tile
 from labkit.kernels.triton_runtime import TritonStatus
 from labkit.kvcache import OneTableBlockManager
-from labkit.ladder import CUDA_GRAPHS, ONE_TABLE
+from labkit.ladder import CUDA_GRAPHS, FUSED_AND_SPLIT, ONE_TABLE
 from labkit.options import CHOICES
 
 
@@ -77,8 +81,10 @@ def test_with_triton_attention_every_part_that_has_a_kernel_is_one(options):
         assert attention.attention is paged_attention_triton
         assert attention.kv_append is kv_append_triton_identity_pos
     elif options.layer_kernels == "fused":
-        kernels = step.device_step.kernels  # one of them with the engine's own workspace
-        kernels = kernels._replace(linear_residual=kernels.linear_residual.func)
+        kernels = step.device_step.kernels  # two of them with the engine's own tiles and workspace
+        kernels = kernels._replace(
+            norm_linear=kernels.norm_linear.func, linear_residual=kernels.linear_residual.func
+        )
         assert isinstance(attention.attention, SplitAttention) and kernels == TRITON
     else:
         assert attention.attention is paged_attention_append_triton
@@ -130,6 +136,40 @@ def test_on_a_gpu_graphs_of_plain_attention_are_refused(tiny):
 )
 def test_an_engine_says_how_it_launches_and_why_not_by_graphs(rung, launch):
     assert make_engine(options=LADDER[rung].options).stats().launch == launch
+
+
+@pytest.mark.parametrize(
+    "options", [LADDER["00"].options, CUDA_GRAPHS, FUSED_AND_SPLIT], ids=["00", "08", "09"]
+)
+def test_an_engine_without_tiles_says_so(options):
+    engine = make_engine(options=replace(options, attention="plain"))
+    assert engine.stats().tiles == "none: the products are PyTorch's"
+
+
+@needs_triton
+def test_an_engine_takes_the_measured_tiles_that_are_there_when_it_is_made(monkeypatch):
+    """It says so, and its tokens are the same; an engine that was there before goes on as it is."""
+    options = replace(FUSED_AND_SPLIT, attention="triton")
+    before = make_engine(options=options)
+    E = before.model.config.hidden_size
+    tile = Tile(32, 32, 32, 1, 4, 2)
+    measured = {(3 * E, E): {16: tile}, (E, E): {16: tile._replace(split_k=2)}}
+    monkeypatch.setattr(build, "tiles_for", lambda device, dtype: measured)
+    engine, taken = make_engine(options=options), []
+    spy = partial(spied_tile, tiles.default_tile, taken)
+    monkeypatch.setattr(fused_linear, "default_tile", spy)
+    assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
+    assert set(measured[3 * E, E].values()) | set(measured[E, E].values()) <= set(taken)
+    taken.clear()
+    assert tokens_of(before.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
+    assert taken and not {tile, tile._replace(split_k=2)} & set(taken)
+    assert engine.stats().tiles == "measured on this GPU for 2 of 4 products, by rule for 2"
+    assert before.stats().tiles == "by rule for 4 of 4 products"
+
+
+def spied_tile(choose, taken, *args, **options):
+    taken.append(choose(*args, **options))
+    return taken[-1]
 
 
 @pytest.mark.cuda

@@ -242,12 +242,14 @@ def test_options_pick_the_kernels_or_their_twins():
     for options, kernels in ((FUSED_AND_SPLIT, PLAIN), (PLAIN_OPTIONS, PLAIN), (TRITON_OPTIONS, TRITON)):
         step = make_engine(model, options).decode_step.device_step
         assert type(step) is FusedDeviceStep
-        assert (step.kernels if kernels is PLAIN else without_workspace(step.kernels)) == kernels
+        assert (step.kernels if kernels is PLAIN else without_tiles_and_workspace(step.kernels)) == kernels
         assert isinstance(step.attention.attention, SplitAttention) == (kernels is TRITON)
 
 
-def without_workspace(kernels: FusedKernels) -> FusedKernels:
-    return kernels._replace(linear_residual=kernels.linear_residual.func)
+def without_tiles_and_workspace(kernels: FusedKernels) -> FusedKernels:
+    return kernels._replace(
+        norm_linear=kernels.norm_linear.func, linear_residual=kernels.linear_residual.func
+    )
 
 
 @needs_interpreter
@@ -359,7 +361,7 @@ def test_on_a_gpu_greedy_tokens_in_float32_are_those_of_rung_00(tiny, max_batch_
 def test_on_a_gpu_logits_are_those_of_the_model(tiny, dtype: torch.dtype, bound: float):
     """Of every step, for the slots as they are; a token that differs is a near tie."""
     engine = make_engine(tiny, EAGER, "cuda", dtype, max_batch_size=8)
-    assert without_workspace(engine.decode_step.device_step.kernels) == TRITON
+    assert without_tiles_and_workspace(engine.decode_step.device_step.kernels) == TRITON
     compared = compare_logits(engine)
     engine.generate(TEXTS, SamplingParams(NUM_TOKENS, stop_on_eos=False))
     assert_logits_are_close(compared, bound)

@@ -18,7 +18,7 @@ def test_programs_of_the_products():
         [(2304, 768), (768, 768), (3072, 768), (768, 3072)],
         strict=True,
     ):
-        tile = kernels.fused_linear.tile_of(64, N, K, can_split=can_split)
+        tile = kernels.tiles.tile_of(64, N, K, can_split=can_split)
         tiles = -(-64 // tile.block_m) * -(-N // tile.block_n)
         expected = str(tiles) if tile.split_k == 1 else f"{tiles} x {tile.split_k}"
         assert table.loc[name, "B = 64"] == expected

@@ -1,0 +1,124 @@
+"""tune: the fastest tiles of this GPU for a model's fused products, kept for all engines made from now on.
+
+They go to a file in the user's cache directory, for this GPU, torch and triton; models are added to it, and
+deleting it brings back labkit's own tiles. What there is no time for stays as it is.
+"""
+
+import argparse
+from pathlib import Path
+from statistics import median
+
+import torch
+from tqdm import tqdm
+
+from labkit.bench.commands.arguments import add_common_arguments, batch, positive, settings_of
+from labkit.bench.commands.targets import try_writing
+from labkit.bench.limit import copy_bandwidth
+from labkit.bench.record import make_record, write_record
+from labkit.bench.tile_time import GpuTileBench, products_of
+from labkit.bench.tiles import Case, Found, Product, rows_up_to, search_tiles
+from labkit.engine.device import default_dtype, pick_device
+from labkit.errors import OptionError
+from labkit.kernels import triton_status
+from labkit.kernels.tile_tables import TimedTile, keep_table, name_of, table_path, tiles_for
+from labkit.kernels.tiles import MeasuredTiles, chosen_tile, tile_with_room
+from labkit.model import load_model
+from labkit.results.tiles import TunedTile, tiles_table
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
+    add_common_arguments(parser)
+    add = parser.add_argument
+    add("--seconds", type=positive, default=60, metavar="N", help="of the search (default: %(default)s)")
+    add(
+        "--max-batch-size",
+        type=batch,
+        default=64,
+        metavar="N",
+        help="requests decoded together at most, of the engines to come (default: %(default)s)",
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    """Search the tiles of the model's products, print them, keep them, and write a record if asked for.
+
+    Raises OptionError where no kernel is compiled or no file can be written, and RecordError if the file that
+    there is is damaged.
+    """
+    device = pick_device(args.device)
+    if device.type != "cuda" or triton_status().mode != "native":
+        raise OptionError(f"tiles are measured on a CUDA GPU with Triton: {why_not(device.type)}")
+    path, dtype = table_target(device), default_dtype(device)
+    measured = tiles_for(device, dtype)
+    products = products_of(load_model(args.model, seed=args.seed))
+    bench = GpuTileBench(device, dtype)
+    cases = [
+        case_of(product, rows, measured, bench)
+        for rows in rows_up_to(args.max_batch_size)
+        for product in products
+    ]
+    with tqdm(unit=" tiles", leave=False, disable=None) as bar:
+        found = search_tiles(cases, bench, args.seconds, progress=bar.update)
+    print_found(cases, found)
+    if not found:
+        return
+    keep_table(path, [timed_tile(each, dtype) for each in found])
+    print(f"Kept: {path}. An engine takes them when it is made, and `engine.stats().tiles` says so.")
+    if args.json:
+        settings = {**settings_of(args), "dtype": name_of(dtype)}
+        samples = [sample_of(each) for each in found]
+        write_record(make_record("tiles", device, copy_bandwidth(device), settings, samples), args.json)
+
+
+def why_not(device_type: str) -> str:
+    """Why no kernel is compiled for such a device."""
+    return triton_status().reason if device_type == "cuda" else "this command has no use on the CPU"
+
+
+def table_target(device: torch.device) -> Path:
+    """The file for a GPU's tiles. Writing to it is tried, and leaves nothing behind; raises OptionError if it
+    fails, before anything was measured."""
+    path = table_path(device)
+    try:
+        try_writing(str(path), path)
+    except argparse.ArgumentTypeError as error:
+        raise OptionError(f"{error}. Let XDG_CACHE_HOME name a folder that can be written") from None
+    return path
+
+
+def case_of(product: Product, rows: int, measured: MeasuredTiles, bench: GpuTileBench) -> Case:
+    """A product with so many rows, and the tile that an engine takes for it now."""
+    today = chosen_tile(rows, product.N, product.K, measured, bench.element_size, can_split=product.can_split)
+    return Case(product, rows, tile_with_room(today, bench.element_size, bench.room))
+
+
+def print_found(cases: list[Case], found: list[Found]) -> None:
+    """Print what was found, and what there was no time for."""
+    if found:
+        print(tiles_table(tuple(sample_of(each) for each in found)).to_string())
+    if late := [case for case in cases if case not in {each.case for each in found}]:
+        names = "; ".join(f"{case.product.name} at {case.rows} rows" for case in late)
+        print(f"Not measured in time, so today's tile stays: {names}. Give it more --seconds.")
+
+
+def sample_of(found: Found) -> TunedTile:
+    """What was found as a record holds it."""
+    product, rows, today = found.case
+    return TunedTile(
+        product.name,
+        product.N,
+        product.K,
+        rows,
+        tuple(today),
+        found.today_seconds,
+        tuple(found.tile),
+        found.seconds,
+        found.num_tried,
+    )
+
+
+def timed_tile(found: Found, dtype: torch.dtype) -> TimedTile:
+    """What was found as the user's file holds it."""
+    (_, N, K, _), rows, _ = found.case
+    return TimedTile(N, K, name_of(dtype), rows, found.tile, 1e6 * median(found.seconds))

@@ -1,0 +1,260 @@
+"""The search for tiles: which are worth a try, and which of them is fastest, within a time.
+
+It knows no GPU: what compiles, checks and times a tile is handed in, as a `TileBench`.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, zip_longest
+from math import log2
+from statistics import median
+from typing import NamedTuple, Protocol
+
+from labkit.kernels.tiles import ENOUGH_PROGRAMS, ROWS, Tile, has_workspace, num_programs, staged_bytes
+
+STAGES = (3, 4, 5, 6)
+AT_ONCE = 16  # tiles that are compiled together
+NEAREST = 24  # so many are tried before stages and warps are varied, and the others behind that
+FINALISTS, FINAL_ROUNDS = 3, 7  # the fastest are timed again, in turn with today's tile
+GAIN = 1.02  # by less than that, today's tile stays: noise must not change tiles
+FIRST_ROWS = (64, 16, 128, 256)  # in which order numbers of rows are worth measuring
+RESERVE, LONGEST_RESERVE = 0.1, 3.0  # of the time, and seconds of it, for timing finalists again
+
+
+class Product(NamedTuple):
+    """A matrix product [M, K] x [K, N] of a layer. can_split: whether programs may share a tile of it."""
+
+    name: str
+    N: int
+    K: int
+    can_split: bool
+
+
+class Case(NamedTuple):
+    """What one tile is searched for."""
+
+    product: Product
+    rows: int  # one of ROWS
+    today: Tile  # what an engine takes now
+
+
+Measure = Callable[[], float]  # seconds of a launch, now
+
+
+class TileBench(Protocol):
+    """What compiles, checks and times tiles: a GPU's, or a test's."""
+
+    room: int  # bytes of shared memory that a program can have
+    element_size: int  # bytes of an input
+
+    def compile(self, tries: Sequence[tuple[Case, Tile]], until: float) -> list[tuple[Case, Tile]]:
+        """Compile these at once; those that can be launched by the time `until`."""
+
+    def is_right(self, case: Case, tile: Tile) -> bool:
+        """Whether a launch computes what the plain twin does. Raises whatever a launch raises."""
+
+    def measure(self, case: Case, tile: Tile) -> Measure:
+        """A function that times launches of a compiled tile. Raises whatever a launch raises."""
+
+
+class Trial(NamedTuple):
+    """A tile that was timed, and how to time it again."""
+
+    seconds: float
+    tile: Tile
+    measure: Measure
+
+
+@dataclass
+class Search:
+    """How far the search for one case has come."""
+
+    case: Case
+    today: Trial
+    best: list[Trial] = field(default_factory=list)  # the fastest, FINALISTS at most
+    tried: set[Tile] = field(default_factory=set)
+
+    def add(self, trial: Trial) -> None:
+        """Keep a trial, if it is one of the fastest; what the others held on the GPU is free again."""
+        self.best = sorted([*self.best, trial], key=lambda trial: trial.seconds)[:FINALISTS]
+
+
+class Found(NamedTuple):
+    """The tile that was fastest for a case, today's if it is as good; with each, seconds of a launch, again
+    and again, in turn."""
+
+    case: Case
+    today_seconds: tuple[float, ...]
+    tile: Tile
+    seconds: tuple[float, ...]
+    num_tried: int  # tiles beside today's
+
+    @property
+    def gain(self) -> float:
+        """Today's time over the found tile's, both the median."""
+        return median(self.today_seconds) / median(self.seconds)
+
+
+# --- which tiles ----------------------------------------------------------------------------------------
+
+
+def candidates(case: Case, room: int, element_size: int) -> list[Tile]:
+    """The tiles that are worth a try, those first that are most like today's.
+
+    Each is launched as enough programs, and its inputs fit into `room` bytes of shared memory.
+    """
+    (_, N, K, can_split), rows, today = case
+    made = [
+        with_stages(Tile(block_m, block_n, block_k, split_k, 4, 4), K, room, element_size)
+        for block_m in (16, 32, 64)
+        for block_n in (16, 32, 64, 128)
+        for block_k in (64, 128, 256)
+        for split_k in ((1, 2, 4, 6, 8) if can_split else (1,))
+        if block_m <= max(16, rows) and block_n <= up(N) and (block_k <= up(K) or block_k == 64)
+        if split_k == 1 or split_k * block_k <= K
+    ]
+    fits = [t for t in made if has_room(t, room, element_size) and has_workspace(t, rows, N)]
+    most = max((num_programs(t, rows, N) for t in fits), default=0)
+    enough = min(ENOUGH_PROGRAMS // 2, most)
+    kept = [
+        t
+        for t in fits
+        if num_programs(t, rows, N) >= enough
+        and (t.split_k == 1 or num_programs(t, rows, N) <= 3 * ENOUGH_PROGRAMS)
+    ]
+    return sorted(kept, key=lambda tile: (distance(tile, today), tile))
+
+
+def up(number: int) -> int:
+    """The power of 2 that is not below a number."""
+    return max(16, 1 << (number - 1).bit_length())
+
+
+def with_stages(tile: Tile, K: int, room: int, element_size: int) -> Tile:
+    """A tile with warps for its size, and four stages, or three where four have no room."""
+    is_large = tile.block_m * tile.block_n >= 8192 or (tile.block_k == 256 and tile.block_m >= 32)
+    tile = tile._replace(num_warps=8 if is_large else 4)
+    return tile if has_room(tile, room, element_size) else tile._replace(num_stages=3)
+
+
+def has_room(tile: Tile, room: int, element_size: int) -> bool:
+    """Whether all stages fit into `room` bytes: a GPU may keep the one that is multiplied, too."""
+    return staged_bytes(tile._replace(num_stages=tile.num_stages + 1), element_size) <= room
+
+
+def distance(tile: Tile, other: Tile) -> float:
+    """How far two tiles are from each other: doublings of their blocks and parts."""
+    return sum(abs(log2(a / b)) for a, b in zip(tile[:4], other[:4], strict=True))
+
+
+def variants(tile: Tile, room: int, element_size: int) -> list[Tile]:
+    """The same blocks with other numbers of stages and warps that fit."""
+    made = [tile._replace(num_stages=stages, num_warps=warps) for warps in (4, 8) for stages in STAGES]
+    return [other for other in made if other != tile and has_room(other, room, element_size)]
+
+
+def rows_up_to(max_batch_size: int) -> list[int]:
+    """The numbers of rows to measure for batches of up to so many, the most valuable first."""
+    most = next((rows for rows in ROWS if rows >= max_batch_size), ROWS[-1])
+    return [rows for rows in FIRST_ROWS if rows <= most]
+
+
+# --- the search -----------------------------------------------------------------------------------------
+
+
+def search_tiles(
+    cases: Sequence[Case],
+    bench: TileBench,
+    seconds: float,
+    clock: Callable[[], float] = time.monotonic,
+    progress: Callable[[int], object] = lambda num_tried: None,
+) -> list[Found]:
+    """The fastest tile of each case that there was time for; the cases of one number of rows take turns.
+
+    seconds: of the whole search. progress: called with the number of tiles that were tried since. A tile that
+    does not compile, has no room or computes something else is passed over.
+    """
+    started = clock()
+    until = started + seconds - min(RESERVE * seconds, LONGEST_RESERVE)
+    found = []
+    for rows in dict.fromkeys(case.rows for case in cases):
+        searches = list(begin([case for case in cases if case.rows == rows], bench, until, clock))
+        for tiles_of in (nearest_tiles, variants_of_fastest, all_tiles):
+            turns = [[(search, tile) for tile in tiles_of(search, bench)] for search in searches]
+            queue = [turn for turn in chain.from_iterable(zip_longest(*turns)) if turn is not None]
+            try_all(queue, bench, until, clock, progress)
+        found += [settle(search) for search in searches if search.best]
+    return found
+
+
+def begin(
+    cases: Sequence[Case], bench: TileBench, until: float, clock: Callable[[], float]
+) -> Iterator[Search]:
+    """A search for each case whose tile of today could be timed."""
+    for case, today in bench.compile([(case, case.today) for case in cases], until):
+        if clock() < until:
+            measure = bench.measure(case, today)
+            yield Search(case, Trial(measure(), today, measure))
+
+
+def nearest_tiles(search: Search, bench: TileBench) -> list[Tile]:
+    """The blocks that are most like today's."""
+    return all_tiles(search, bench)[:NEAREST]
+
+
+def all_tiles(search: Search, bench: TileBench) -> list[Tile]:
+    """All blocks that are worth a try."""
+    return candidates(search.case, bench.room, bench.element_size)
+
+
+def variants_of_fastest(search: Search, bench: TileBench) -> list[Tile]:
+    """What the fastest blocks, and today's, can be with other stages and warps."""
+    fastest = [*search.best, search.today]
+    made = [tile for trial in fastest for tile in variants(trial.tile, bench.room, bench.element_size)]
+    return list(dict.fromkeys(made))
+
+
+def try_all(
+    queue: Sequence[tuple[Search, Tile]],
+    bench: TileBench,
+    until: float,
+    clock: Callable[[], float],
+    progress: Callable[[int], object],
+) -> None:
+    """Time these tiles in order, as long as there is time; some at once are compiled before."""
+    queue = [(search, t) for search, t in queue if t != search.case.today and t not in search.tried]
+    search_of = {search.case: search for search, _ in queue}
+    for first in range(0, len(queue), AT_ONCE):
+        if clock() >= until:
+            return
+        some = [(search.case, tile) for search, tile in queue[first : first + AT_ONCE]]
+        for case, tile in bench.compile(some, until):
+            if clock() >= until:
+                return
+            search_of[case].tried.add(tile)
+            if (trial := tried(bench, case, tile)) is not None:
+                search_of[case].add(trial)
+            progress(1)
+
+
+def tried(bench: TileBench, case: Case, tile: Tile) -> Trial | None:
+    """The tile, timed; None if it cannot be launched or computes something else."""
+    try:
+        if not bench.is_right(case, tile):
+            return None
+        measure = bench.measure(case, tile)
+        return Trial(measure(), tile, measure)
+    except Exception:  # of Triton's, of the driver's: no room for it, too many registers
+        return None
+
+
+def settle(search: Search) -> Found:
+    """Time the fastest tiles and today's again, in turn; today's stays unless it is clearly slower."""
+    trials = [search.today, *search.best]
+    rounds = [[trial.measure() for trial in trials] for _ in range(FINAL_ROUNDS)]
+    today, *others = zip(*rounds, strict=True)
+    seconds, fastest = min(zip(others, search.best, strict=True), key=lambda pair: median(pair[0]))
+    if median(today) < GAIN * median(seconds):
+        seconds, fastest = today, search.today
+    return Found(search.case, today, fastest.tile, seconds, len(search.tried))

@@ -1,0 +1,120 @@
+"""Tiles that were measured on this machine's GPU, in a file of the user's: read, checked, and kept.
+
+A file is for one GPU, torch and triton. An engine reads it once, when it is made; `python -m labkit.bench
+tune` writes it.
+"""
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from labkit import paths
+from labkit.checks import shown
+from labkit.errors import RecordError
+from labkit.json_file import read_json
+from labkit.kernels.tiles import NOTHING_MEASURED, ROWS, MeasuredTiles, Tile, check_tile, has_workspace
+from labkit.kernels.triton_runtime import triton, triton_status
+
+MOST = Tile(256, 256, 512, 16, 16, 8)  # beyond it no kernel is compiled
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """A dtype's name, "float16"."""
+    return str(dtype).removeprefix("torch.")
+
+
+DTYPES = {name_of(dtype): dtype for dtype in (torch.float16, torch.bfloat16, torch.float32)}
+
+
+class TimedTile(NamedTuple):
+    """What a file has of a product [rows, K] x [K, N]: its tile, and the microseconds of a launch."""
+
+    N: int
+    K: int
+    dtype: str  # of the numbers that were measured
+    rows: int  # one of ROWS
+    tile: Tile
+    us: float
+
+
+def table_path(device: torch.device) -> Path:
+    """The file for a GPU and the versions that run on it."""
+    versions = f"torch_{paths.slug(torch.__version__)}_triton_{paths.slug(triton.__version__)}"
+    return paths.CACHE / f"tiles_{paths.slug(torch.cuda.get_device_name(device))}_{versions}.json"
+
+
+def tiles_for(device: torch.device, dtype: torch.dtype) -> MeasuredTiles:
+    """The tiles measured on a GPU for numbers of the size of `dtype`'s; none where kernels are not compiled.
+
+    Raises RecordError for a file that is damaged.
+    """
+    if device.type != "cuda" or triton_status().mode != "native":
+        return NOTHING_MEASURED
+    return measured_tiles(read_table(table_path(device)), dtype)
+
+
+def measured_tiles(table: Iterable[TimedTile], dtype: torch.dtype) -> MeasuredTiles:
+    """What a table has for numbers of the size of `dtype`'s."""
+    measured: dict[tuple[int, int], dict[int, Tile]] = {}
+    for timed in table:
+        if DTYPES[timed.dtype].itemsize == dtype.itemsize:
+            measured.setdefault((timed.N, timed.K), {})[timed.rows] = timed.tile
+    return measured
+
+
+def keep_table(path: Path, new: Iterable[TimedTile]) -> None:
+    """Write tiles to a file, over those that it has for the same product, dtype and number of rows.
+
+    Raises RecordError for a file that is damaged, and OSError if it cannot be written.
+    """
+    kept = {timed[:4]: timed for timed in [*read_table(path), *new]}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = path.with_suffix(f".{os.getpid()}")
+    raw = {"tiles": [timed._asdict() for _, timed in sorted(kept.items())]}
+    written.write_text(json.dumps(raw) + "\n", encoding="utf-8")
+    written.replace(path)  # an engine reads the one or the other, never a part
+
+
+def read_table(path: Path) -> list[TimedTile]:
+    """The table in a file; an empty one if there is no file. Raises RecordError if it is damaged."""
+    if not os.path.lexists(path):
+        return []
+    try:
+        return from_json(path.name, read_json(path))
+    except ValueError as error:  # RecordErrors among them
+        raise RecordError(
+            f"{error}. Delete {path}: then labkit's own tiles are taken, until `python -m labkit.bench tune` "
+            "measures anew"
+        ) from None
+
+
+def from_json(name: str, raw: Any) -> list[TimedTile]:
+    """The table of a JSON form. Raises ValueError saying what is wrong in the file `name`."""
+    from labkit.results.shape import COUNT, POSITIVE, TEXT, check_shape  # pandas behind it takes a while
+
+    tile = (COUNT,) * len(Tile._fields)
+    shape = {"N": COUNT, "K": COUNT, "dtype": TEXT, "rows": COUNT, "tile": tile, "us": POSITIVE}
+    check_shape(name, raw, {"tiles": [shape]})
+    table = []
+    for values in raw["tiles"]:
+        timed = TimedTile(**{field: values[field] for field in shape})
+        table.append(check_timed(name, timed._replace(tile=Tile(*timed.tile))))
+    return table
+
+
+def check_timed(name: str, timed: TimedTile) -> TimedTile:
+    """The entry itself. Raises ValueError if no engine can take it."""
+    tile = timed.tile
+    if timed.dtype not in DTYPES:
+        raise ValueError(f"{name}: dtype must be one of {', '.join(DTYPES)}, not {shown(timed.dtype)}")
+    if timed.rows not in ROWS:
+        raise ValueError(f"{name}: rows must be one of {', '.join(map(str, ROWS))}, not {shown(timed.rows)}")
+    if any(value > most for value, most in zip(tile, MOST, strict=True)):
+        raise ValueError(f"{name}: {shown(tuple(tile))} is larger than {tuple(MOST)}, the largest tile")
+    if not has_workspace(check_tile(tile, can_split=True), timed.rows, timed.N):
+        raise ValueError(f"{name}: {tile} has more parts than there is room for")
+    return timed

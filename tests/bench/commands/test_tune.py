@@ -1,0 +1,140 @@
+"""`tune`: what it prints and keeps, with times that are made up; on a GPU for real."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+from bench_commands import bench, refusal
+from triton_marks import needs_triton
+
+from labkit import LADDER, InferenceEngine, SamplingParams, load_model, paths
+from labkit.bench.commands import tune
+from labkit.engine import device as engine_device
+from labkit.kernels.tile_tables import read_table
+from labkit.kernels.tiles import tile_of
+from labkit.kernels.triton_runtime import TritonStatus
+from labkit.results.files import check_record
+
+E = 256  # of the shipped model
+CPU = torch.device("cpu")
+
+
+class FakeBench:
+    """Each tile takes a microsecond; those with 6 stages half of that."""
+
+    room, element_size = 227 * 2**10, 2
+
+    def __init__(self, device, dtype):
+        self.dtype = dtype
+
+    def compile(self, tries, until):
+        return list(tries)
+
+    def is_right(self, case, tile):
+        return True
+
+    def measure(self, case, tile):
+        return lambda: 5e-7 if tile.num_stages == 6 else 1e-6
+
+
+@pytest.fixture
+def gpu(monkeypatch, tmp_path):
+    """The command believes in a GPU; the value is the file that it keeps tiles in."""
+    path = tmp_path / "cache" / "tiles.json"
+    monkeypatch.setattr(tune, "pick_device", lambda name: SimpleNamespace(type="cuda"))
+    monkeypatch.setattr(tune, "triton_status", lambda: TritonStatus("native", "there is a CUDA GPU"))
+    monkeypatch.setattr(tune, "table_path", lambda device: path)
+    monkeypatch.setattr(tune, "tiles_for", lambda device, dtype: {})
+    monkeypatch.setattr(tune, "GpuTileBench", FakeBench)
+    monkeypatch.setattr(tune, "copy_bandwidth", lambda device: 1e9)
+    record = tune.make_record
+    monkeypatch.setattr(tune, "make_record", lambda kind, device, *rest: record(kind, CPU, *rest))
+    return path
+
+
+LINE = "tune --model data/tiny-gpt2 --device cpu"
+
+
+def test_without_a_gpu_it_refuses_in_one_sentence(monkeypatch, capsys):
+    said = refusal(monkeypatch, capsys, f"{LINE} --seconds 1")
+    assert said.count("\n") == 1
+    assert "tiles are measured on a CUDA GPU with Triton: this command has no use on the CPU" in said
+
+
+def test_without_compiled_kernels_it_says_why(gpu, monkeypatch, capsys):
+    monkeypatch.setattr(tune, "triton_status", lambda: TritonStatus("off", "Triton is not installed"))
+    assert "on a CUDA GPU with Triton: Triton is not installed" in refusal(monkeypatch, capsys, LINE)
+
+
+def test_the_fastest_tiles_are_printed_kept_and_recorded(gpu, monkeypatch, capsys, tmp_path):
+    out = tmp_path / "out.json"
+    bench(monkeypatch, f"{LINE} --seconds 60 --max-batch-size 64 --json {out}")
+    printed = capsys.readouterr().out
+    assert f"Kept: {gpu}" in printed and "×2.00" in printed and "Not measured" not in printed
+    table = read_table(gpu)
+    products = {(3 * E, E), (E, E), (4 * E, E), (E, 4 * E)}
+    assert {timed[:4] for timed in table} == {(*p, "float16", rows) for p in products for rows in (16, 64)}
+    assert {timed.tile.num_stages for timed in table} == {6}
+    assert [timed.us for timed in table] == pytest.approx([0.5] * 8)
+    recorded = json.loads(out.read_text())
+    check_record("out", recorded)
+    assert recorded["kind"] == "tiles" and len(recorded["samples"]) == 8
+    assert [sample["rows"] for sample in recorded["samples"]] == [64] * 4 + [16] * 4
+
+
+def test_what_there_was_no_time_for_is_said_and_not_kept(gpu, monkeypatch, capsys):
+    search = tune.search_tiles
+    monkeypatch.setattr(
+        tune, "search_tiles", lambda cases, *rest, **options: search(cases[:4], *rest, **options)
+    )
+    bench(monkeypatch, LINE)
+    printed = capsys.readouterr().out
+    assert "so today's tile stays: queries, keys, values at 16 rows; attention's projection at 16" in printed
+    assert [timed.rows for timed in read_table(gpu)] == [64] * 4
+
+
+def test_without_anything_found_no_file_is_written(gpu, monkeypatch, capsys):
+    monkeypatch.setattr(tune, "search_tiles", lambda *args, **options: [])
+    bench(monkeypatch, LINE)
+    assert "Give it more --seconds" in capsys.readouterr().out and not gpu.exists()
+
+
+def test_a_file_that_cannot_be_written_is_said_before_anything_is_measured(gpu, monkeypatch, capsys):
+    gpu.parent.write_text("no folder")
+    monkeypatch.setattr(tune, "load_model", None)
+    said = refusal(monkeypatch, capsys, LINE)
+    assert "cannot write" in said and "Let XDG_CACHE_HOME name a folder that can be written" in said
+
+
+def test_today_s_tile_is_what_an_engine_takes():
+    product = tune.Product("one", 2304, 768, False)
+    case = tune.case_of(product, 64, {}, FakeBench(CPU, torch.float16))
+    assert case.today == tile_of(64, 2304, 768)
+    mine = case.today._replace(num_stages=3)
+    assert tune.case_of(product, 64, {(2304, 768): {64: mine}}, FakeBench(CPU, torch.float16)).today == mine
+
+
+@needs_triton
+@pytest.mark.cuda
+def test_on_a_gpu_tiles_are_measured_and_an_engine_takes_them(monkeypatch, capsys, tmp_path):
+    """In a few seconds, of a tiny model; its greedy tokens stay the same."""
+    monkeypatch.setattr(paths, "CACHE", tmp_path)
+    model = load_model("data/tiny-gpt2")
+    params = SamplingParams(24, stop_on_eos=False)
+
+    def made() -> tuple[str, list[tuple[int, ...]]]:
+        engine = InferenceEngine(model, LADDER["10"].options, device="cuda", dtype=torch.float32)
+        return engine.stats().tiles, [done.token_ids for done in engine.generate(["ROMEO:", "O"], params)]
+
+    monkeypatch.setattr(
+        tune, "default_dtype", lambda device: torch.float32
+    )  # in which no token is a close call
+    before = made()
+    bench(monkeypatch, "tune --model data/tiny-gpt2 --device cuda --seconds 8 --max-batch-size 16")
+    assert "Kept: " in capsys.readouterr().out
+    (path,) = tmp_path.iterdir()
+    assert read_table(path) and engine_device.default_dtype(torch.device("cuda")) == torch.float16
+    after = made()
+    assert before[0] == "by rule for 4 of 4 products" and after[0].startswith("measured on this GPU for ")
+    assert after[1] == before[1]

@@ -1,0 +1,101 @@
+"""The bench that compiles, checks and times tiles, here in Triton's interpreter."""
+
+import time
+
+import pytest
+import torch
+from triton_marks import needs_triton
+
+from labkit.bench import tile_time
+from labkit.bench.tile_time import GpuTileBench, products_of
+from labkit.bench.tiles import Case, Product, TileBench
+from labkit.kernels import triton_status
+from labkit.kernels.tiles import Tile
+
+CPU = torch.device("cpu")
+TILE, TODAY = Tile(16, 16, 32, 1, 4, 2), Tile(16, 32, 16, 1, 4, 2)
+NORM = Case(Product("behind a norm", 48, 32, False), 16, TODAY)
+RESIDUAL = Case(Product("with a residual", 32, 64, True), 16, TODAY)
+needs_interpreter = pytest.mark.skipif(
+    triton_status().mode != "interpreter", reason="kernels are compiled here, or there are none"
+)
+
+
+@pytest.fixture
+def bench(monkeypatch) -> TileBench:
+    """One thread: the interpreter is not made for several."""
+    monkeypatch.setattr(tile_time, "num_copies", lambda weight: 3)
+    monkeypatch.setattr(tile_time, "MOST_THREADS", 1)
+    monkeypatch.setattr(tile_time, "WIDTH", 16)
+    return GpuTileBench(CPU, torch.float32)
+
+
+def soon() -> float:
+    return time.monotonic() + 60
+
+
+def test_a_model_has_four_products_two_of_which_may_be_split(tiny):
+    E = tiny.config.hidden_size
+    assert [tuple(product) for product in products_of(tiny)] == [
+        ("queries, keys, values", 3 * E, E, False),
+        ("attention's projection", E, E, True),
+        ("MLP up", 4 * E, E, False),
+        ("MLP down", E, 4 * E, True),
+    ]
+
+
+@needs_interpreter
+def test_a_tile_that_computes_what_the_plain_twin_does_is_right_and_timed(bench):
+    tries = [(NORM, TILE), (RESIDUAL, TILE), (RESIDUAL, TILE._replace(split_k=2))]
+    assert bench.compile(tries, soon()) == tries
+    for case, tile in tries:
+        assert bench.is_right(case, tile)
+        assert 0 < bench.measure(case, tile)() < 60
+
+
+@needs_interpreter
+@pytest.mark.parametrize("case", [NORM, RESIDUAL], ids=["norm", "residual"])
+def test_another_result_is_not_right(bench, case, monkeypatch):
+    for name in ("norm_linear_triton", "linear_residual_triton"):
+        kernel = getattr(tile_time, name)
+        monkeypatch.setattr(
+            tile_time, name, lambda *args, kernel=kernel, **options: off(kernel(*args, **options))
+        )
+    assert not bench.is_right(case, TILE)
+
+
+def off(result):
+    """A result with one number that is another."""
+    (result if isinstance(result, torch.Tensor) else result[0])[3, 5] += 0.1
+    return result
+
+
+@needs_interpreter
+def test_other_statistics_are_not_right(bench, monkeypatch):
+    kernel = tile_time.linear_residual_triton
+
+    def without_a_part(*args, **options):
+        out, statistics = kernel(*args, **options)
+        statistics.parts[2, 1] = 0
+        return out, statistics
+
+    monkeypatch.setattr(tile_time, "linear_residual_triton", without_a_part)
+    assert not bench.is_right(RESIDUAL, TILE)
+
+
+@needs_interpreter
+def test_what_cannot_be_launched_or_is_late_is_left_out(bench):
+    split = NORM, TILE._replace(split_k=2)
+    assert bench.compile([split, (NORM, TILE)], soon()) == [(NORM, TILE)]
+    with pytest.raises(ValueError, match="is not split"):
+        bench.is_right(*split)
+    assert bench.compile([(NORM, TILE)] * 5, time.monotonic() - 1) in ([], [(NORM, TILE)])
+
+
+@needs_triton
+@pytest.mark.cuda
+def test_on_a_gpu_weights_are_more_than_its_cache_holds():
+    weight = torch.empty(3072, 768, dtype=torch.float16, device="cuda")
+    cached = torch.cuda.get_device_properties(0).L2_cache_size
+    copies = tile_time.num_copies(weight)
+    assert copies == tile_time.MOST_COPIES or copies * weight.nbytes > 2 * cached

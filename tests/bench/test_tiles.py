@@ -1,0 +1,249 @@
+"""The search for tiles, with a bench that has no GPU: its times, its failures and its clock are made up."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labkit.bench.tiles import (
+    AT_ONCE,
+    FINAL_ROUNDS,
+    NEAREST,
+    Case,
+    Found,
+    Product,
+    candidates,
+    rows_up_to,
+    search_tiles,
+    variants,
+)
+from labkit.kernels.tiles import Tile, check_tile, has_workspace, num_programs, staged_bytes, tile_of
+
+ROOM = 227 * 2**10  # an H100's
+QKV, PROJECTION = Product("qkv", 3072, 1024, False), Product("projection", 1024, 1024, True)
+
+
+def case_of(product: Product, rows: int = 64) -> Case:
+    return Case(product, rows, tile_of(rows, product.N, product.K, can_split=product.can_split))
+
+
+@dataclass
+class FakeBench:
+    """A launch takes what `seconds_of` says; compiling moves the clock."""
+
+    seconds_of: Callable[[Case, Tile], float]
+    is_wrong: Callable[[Tile], bool] = lambda tile: False
+    fails: Callable[[Tile], bool] = lambda tile: False
+    compiles: Callable[[Tile], bool] = lambda tile: True
+    seconds_per_compile: float = 0.0
+    room: int = ROOM
+    element_size: int = 2
+    now: float = 100.0
+    compiled: list[tuple[Case, Tile]] = field(default_factory=list)
+    measured: list[tuple[Case, Tile]] = field(default_factory=list)
+    num_timed: int = 0
+
+    def clock(self) -> float:
+        return self.now
+
+    def compile(self, tries: Sequence[tuple[Case, Tile]], until: float) -> list[tuple[Case, Tile]]:
+        ready = []
+        for case, tile in tries:
+            if self.now + self.seconds_per_compile > until:
+                self.now = until
+                break
+            self.now += self.seconds_per_compile
+            self.compiled.append((case, tile))
+            if self.compiles(tile):
+                ready.append((case, tile))
+        return ready
+
+    def is_right(self, case: Case, tile: Tile) -> bool:
+        if self.fails(tile):
+            raise RuntimeError("out of resource: shared memory")
+        return not self.is_wrong(tile)
+
+    def measure(self, case: Case, tile: Tile) -> Callable[[], float]:
+        self.measured.append((case, tile))
+
+        def timed() -> float:
+            self.num_timed += 1
+            return self.seconds_of(case, tile)
+
+        return timed
+
+    def search(self, cases: Sequence[Case], seconds: float = 60.0) -> list[Found]:
+        return search_tiles(cases, self, seconds, self.clock)
+
+
+def favouring(best: Tile, gain: float = 2.0) -> Callable[[Case, Tile], float]:
+    return lambda case, tile: 1e-6 / gain if tile == best else 1e-6
+
+
+# --- which tiles ----------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from([16, 64, 128, 256]),
+    st.integers(1, 9000),
+    st.integers(1, 9000),
+    st.booleans(),
+    st.sampled_from([2, 4]),
+    st.sampled_from([64, 99, 227]),
+)
+def test_every_candidate_can_be_taken(rows, N, K, can_split, element_size, kib):
+    case = case_of(Product("any", N, K, can_split), rows)
+    made = candidates(case, kib * 2**10, element_size)
+    assert made and len(set(made)) == len(made)
+    for tile in made:
+        assert check_tile(tile, can_split) == tile and has_workspace(tile, rows, N)
+        assert staged_bytes(tile, element_size) < kib * 2**10 and tile.num_stages in (3, 4)
+        assert tile.block_m <= rows and (tile.split_k == 1 or tile.split_k * tile.block_k <= K)
+
+
+@pytest.mark.parametrize("rows", [16, 64, 128, 256])
+@pytest.mark.parametrize("E", [768, 1024, 1280, 1600])
+def test_candidates_are_a_modest_number_with_programs_for_the_gpu(E: int, rows: int):
+    for N, K, can_split in [(3 * E, E, False), (E, E, True), (4 * E, E, False), (E, 4 * E, True)]:
+        case = case_of(Product("one of GPT-2's", N, K, can_split), rows)
+        made = candidates(case, ROOM, 2)
+        assert 6 <= len(made) <= 110
+        assert all(num_programs(tile, rows, N) >= 50 for tile in made)
+        assert all(tile.split_k == 1 or num_programs(tile, rows, N) <= 400 for tile in made)
+
+
+def test_those_come_first_that_are_most_like_today_s():
+    case = case_of(QKV)
+    assert case.today == (64, 16, 128, 1, 4, 4)
+    made = candidates(case, ROOM, 2)
+    assert made[0] == case.today
+    assert {tile[:4] for tile in made[1:4]} == {(32, 16, 128, 1), (64, 16, 64, 1), (64, 16, 256, 1)}
+
+
+def test_variants_are_the_same_blocks():
+    tile = Tile(16, 64, 128, 1, 4, 4)
+    made = variants(tile, ROOM, 2)
+    assert len(made) == 7 and tile not in made
+    assert {other[:4] for other in made} == {tile[:4]}
+    room = 4 * (16 + 64) * 128 * 2  # bytes of four stages
+    assert {other.num_stages for other in variants(tile, room, 2)} == {3, 4}
+
+
+@pytest.mark.parametrize(
+    ("most", "rows"),
+    [(1, [16]), (16, [16]), (17, [64, 16]), (64, [64, 16]), (65, [64, 16, 128]), (999, [64, 16, 128, 256])],
+)
+def test_rows_are_measured_up_to_the_batch_the_most_valuable_first(most: int, rows: list[int]):
+    assert rows_up_to(most) == rows
+
+
+# --- the search -----------------------------------------------------------------------------------------
+
+
+def test_the_fastest_tile_is_found_also_by_its_stages_and_warps():
+    case = case_of(QKV)
+    blocks = candidates(case, ROOM, 2)[7]
+    best = variants(blocks, ROOM, 2)[-1]
+
+    def seconds_of(case: Case, tile: Tile) -> float:
+        return 1e-6 if tile == best else 2e-6 if tile[:4] == best[:4] else 3e-6
+
+    (found,) = FakeBench(seconds_of).search([case])
+    assert (found.case, found.tile) == (case, best)
+    assert (found.seconds, found.today_seconds) == ((1e-6,) * FINAL_ROUNDS, (3e-6,) * FINAL_ROUNDS)
+    assert found.gain == pytest.approx(3)
+    assert found.num_tried >= len(candidates(case, ROOM, 2)) - 1 > NEAREST
+
+
+@pytest.mark.parametrize(("gain", "is_taken"), [(0.5, False), (1.0, False), (1.019, False), (1.03, True)])
+def test_today_s_tile_stays_unless_another_is_clearly_faster(gain: float, is_taken: bool):
+    case = case_of(PROJECTION)
+    best = candidates(case, ROOM, 2)[5]
+    (found,) = FakeBench(favouring(best, gain)).search([case])
+    assert found.tile == (best if is_taken else case.today)
+    assert found.gain == pytest.approx(gain if is_taken else 1)
+
+
+def test_a_tile_that_was_fast_once_is_timed_again_before_it_wins():
+    case, lucky = case_of(PROJECTION), []
+
+    def seconds_of(case: Case, tile: Tile) -> float:
+        """Each is fast the first time."""
+        lucky.append(tile)
+        return 1e-7 if tile != case.today and lucky.count(tile) == 1 else 1e-6
+
+    bench = FakeBench(seconds_of)
+    (found,) = bench.search([case])
+    assert found.tile == case.today and found.gain == 1
+    assert bench.num_timed == len(bench.measured) + 4 * FINAL_ROUNDS
+
+
+def test_a_tile_that_computes_something_else_does_not_win():
+    case = case_of(PROJECTION)
+    best = candidates(case, ROOM, 2)[5]
+    bench = FakeBench(favouring(best), is_wrong=lambda tile: tile == best)
+    (found,) = bench.search([case])
+    assert found.tile == case.today and (case, best) not in bench.measured
+
+
+@pytest.mark.parametrize("how", ["fails", "compiles"])
+def test_a_tile_that_fails_is_passed_over(how: str):
+    """Its launch, for want of room for example, or its compilation."""
+    case = case_of(PROJECTION)
+    first, second = candidates(case, ROOM, 2)[5:7]
+
+    def seconds_of(case: Case, tile: Tile) -> float:
+        return {first: 1e-7, second: 5e-7}.get(tile, 1e-6)
+
+    bad = {"fails": lambda tile: tile == first, "compiles": lambda tile: tile != first}[how]
+    (found,) = FakeBench(seconds_of, **{how: bad}).search([case])
+    assert found.tile == second
+
+
+def test_where_every_other_tile_fails_nothing_is_found():
+    case = case_of(QKV)
+    bench = FakeBench(favouring(case.today), fails=lambda tile: True)
+    assert bench.search([case]) == []
+
+
+def test_a_product_whose_tile_of_today_fails_is_left_alone():
+    cases = [case_of(QKV), case_of(PROJECTION)]
+    bench = FakeBench(lambda case, tile: 1e-6, compiles=lambda tile: tile != cases[0].today)
+    assert [found.case for found in bench.search(cases)] == cases[1:]
+
+
+# --- its time -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seconds", [1, 5, 20, 60])
+def test_the_search_ends_in_time(seconds: float):
+    cases = [case_of(product, rows) for rows in (64, 16) for product in (QKV, PROJECTION)]
+    bench = FakeBench(lambda case, tile: 1e-6, seconds_per_compile=0.3)
+    bench.search(cases, seconds)
+    assert bench.now <= 100 + seconds
+    assert len(bench.compiled) <= seconds / 0.3
+
+
+def test_with_little_time_each_product_gets_something_at_the_most_valuable_rows():
+    cases = [case_of(product, rows) for rows in (64, 16) for product in (QKV, PROJECTION)]
+    bench = FakeBench(lambda case, tile: 1e-6, seconds_per_compile=0.3)
+    found = bench.search(cases, 8)
+    assert [each.case for each in found] == cases[:2]
+    first, second = (each.num_tried for each in found)
+    assert first == second == 8
+
+
+def test_without_time_nothing_is_found_and_nothing_fails():
+    bench = FakeBench(lambda case, tile: 1e-6, seconds_per_compile=10)
+    assert bench.search([case_of(QKV)], 1) == [] and bench.compiled == []
+
+
+def test_what_is_tried_is_told_and_compiled_some_at_once():
+    case, told = case_of(QKV), []
+    bench = FakeBench(lambda case, tile: 1e-6)
+    (found,) = search_tiles([case], bench, 60.0, bench.clock, told.append)
+    assert sum(told) == found.num_tried == len(set(bench.compiled)) - 1
+    assert AT_ONCE > 1 and len(bench.compiled) == len(set(bench.compiled))

@@ -1,0 +1,128 @@
+"""The file of measured tiles: what is kept comes back, and a damaged file is named."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from labkit import paths
+from labkit.errors import RecordError
+from labkit.kernels import tile_tables
+from labkit.kernels.tile_tables import (
+    TimedTile,
+    keep_table,
+    measured_tiles,
+    read_table,
+    table_path,
+    tiles_for,
+)
+from labkit.kernels.tiles import Tile
+from labkit.kernels.triton_runtime import TritonStatus
+
+CUDA = torch.device("cuda:0")
+FEW, MANY = Tile(16, 32, 64, 2, 4, 3), Tile(64, 32, 128, 1, 8, 4)
+SINGLE = TimedTile(1024, 1024, "float32", 64, MANY, 9.0)
+TABLE = [
+    SINGLE,
+    TimedTile(3072, 1024, "float16", 16, FEW, 2.5),
+    TimedTile(3072, 1024, "float16", 64, MANY, 9.0),
+]
+
+
+@pytest.fixture
+def gpu(monkeypatch, tmp_path) -> Path:
+    """A GPU by name alone; the value is the user's cache, empty."""
+    monkeypatch.setattr(paths, "CACHE", tmp_path / "cache" / "labkit")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100 80GB HBM3")
+    monkeypatch.setattr(torch, "__version__", "2.11.0+cu130")
+    monkeypatch.setattr(tile_tables, "triton", SimpleNamespace(__version__="3.6.0"))
+    monkeypatch.setattr(tile_tables, "triton_status", lambda: TritonStatus("native", "there is a CUDA GPU"))
+    return paths.CACHE
+
+
+def test_a_file_is_named_after_the_gpu_and_the_versions(gpu):
+    assert table_path(CUDA) == gpu / "tiles_nvidia_h100_80gb_hbm3_torch_2_11_0_cu130_triton_3_6_0.json"
+
+
+def test_what_is_kept_comes_back_for_numbers_of_its_size(gpu):
+    assert tiles_for(CUDA, torch.float16) == {}
+    keep_table(table_path(CUDA), TABLE)
+    assert read_table(table_path(CUDA)) == TABLE
+    half = {(3072, 1024): {16: FEW, 64: MANY}}
+    assert tiles_for(CUDA, torch.float16) == tiles_for(CUDA, torch.bfloat16) == half
+    assert tiles_for(CUDA, torch.float32) == {(1024, 1024): {64: MANY}}
+    assert measured_tiles(TABLE, torch.float64) == {}
+    assert [path.name for path in gpu.iterdir()] == [table_path(CUDA).name]
+
+
+def test_models_are_added_and_the_latest_wins_row_by_row(gpu):
+    path = table_path(CUDA)
+    keep_table(path, TABLE)
+    new = [
+        TABLE[2]._replace(tile=FEW, us=3.0),
+        TABLE[2]._replace(rows=128),
+        TABLE[1]._replace(dtype="bfloat16"),
+        TimedTile(7, 9, "float16", 16, FEW, 1.0),
+    ]
+    keep_table(path, new)
+    assert sorted(read_table(path)) == sorted([*TABLE[:2], *new])
+
+
+def test_where_no_kernel_is_compiled_no_file_is_read(gpu, monkeypatch):
+    keep_table(table_path(CUDA), TABLE)
+    assert tiles_for(torch.device("cpu"), torch.float16) == {}
+    monkeypatch.setattr(tile_tables, "triton_status", lambda: TritonStatus("interpreter", "asked for"))
+    assert tiles_for(CUDA, torch.float16) == {}
+
+
+TIMED = {"N": 64, "K": 32, "dtype": "float16", "rows": 16, "tile": [16, 16, 16, 1, 4, 3], "us": 1.0}
+
+
+def with_tile(**changed: object) -> dict:
+    return {"tiles": [TIMED | changed]}
+
+
+BROKEN = {
+    "cut": (b'{"tiles": [', "is not valid JSON"),
+    "empty": (b"", "is not valid JSON"),
+    "no UTF-8": (b"\xff", "is not valid JSON"),
+    "nested": (b"[" * 100_000, "nested too deep"),
+    "a key twice": (b'{"tiles": [], "tiles": []}', "'tiles' is given twice"),
+    "a list": ([], "must be an object, not []"),
+    "nothing in it": ({}, "lacks tiles"),
+    "no list": ({"tiles": 5}, "tiles must be a list, not 5"),
+    "no tile": ({"tiles": [{"N": 1, "K": 1, "dtype": "float16", "rows": 16, "us": 1.0}]}, "lacks tile in"),
+    "no size": (with_tile(N="64"), "N must be a whole number of 0 or more, not '64'"),
+    "no dtype": (with_tile(dtype="int8"), "dtype must be one of float16, "),
+    "other rows": (with_tile(rows=17), "rows must be one of 16, 64, 128, 256, not 17"),
+    "a short tile": (with_tile(tile=[16, 16, 16]), "tile must be a list of 6"),
+    "text in a tile": (with_tile(tile=[16, 16, "16", 1, 4, 3]), "must be a whole number"),
+    "no power of 2": (with_tile(tile=[16, 24, 16, 1, 4, 3]), "tile.block_n is 24, expected a power of 2"),
+    "a huge tile": (with_tile(tile=[16, 4096, 16, 1, 4, 3]), "is larger than"),
+    "no parts": (with_tile(tile=[16, 16, 16, 0, 4, 3]), "tile.split_k is 0, expected at least 1"),
+    "no time": (with_tile(us=0), "us must be a finite number above 0, not 0"),
+    "no room": (with_tile(N=10**6, tile=[16, 16, 16, 2, 4, 3]), "has more parts than there is room for"),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), BROKEN.values(), ids=BROKEN)
+def test_a_damaged_file_is_named_with_what_is_wrong_and_what_to_do(gpu, content, message):
+    path = table_path(CUDA)
+    path.parent.mkdir(parents=True)
+    raw = content if isinstance(content, bytes) else json.dumps(content).encode()
+    path.write_bytes(raw)
+    for use in (lambda: tiles_for(CUDA, torch.float16), lambda: keep_table(path, TABLE)):
+        with pytest.raises(RecordError) as error:
+            use()
+        said = str(error.value)
+        assert message in said and "\n" not in said and len(said) < 1000
+        assert f"Delete {path}" in said and "python -m labkit.bench tune" in said
+    assert path.read_bytes() == raw and list(gpu.iterdir()) == [path]
+
+
+def test_what_is_no_file_is_named(gpu):
+    table_path(CUDA).mkdir(parents=True)
+    with pytest.raises(RecordError, match=r"is no regular file\. Delete /"):
+        tiles_for(CUDA, torch.float16)

@@ -1,0 +1,230 @@
+"""The tiles of the fused linear kernels: which is taken for a size, and whether a GPU has room for it."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from fused_linear_cases import (
+    KERNEL_DEVICE,
+    make_case,
+    needs_triton,
+    norm_arguments,
+    residual_arguments,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labkit.kernels import fused_linear, norm_linear_triton, tiles
+from labkit.kernels.fused_linear import make_split_k_workspace
+from labkit.kernels.tiles import (
+    ROWS,
+    TILES,
+    Tile,
+    check_tile,
+    default_tile,
+    has_workspace,
+    measured_tile,
+    num_programs,
+    staged_bytes,
+    tile_of,
+    tile_with_room,
+    tiles_in_words,
+)
+
+
+@pytest.mark.parametrize("can_split", [True, False])
+@settings(max_examples=200)
+@given(st.integers(1, 300), st.integers(1, 60_000), st.integers(1, 20_000))
+def test_any_size_has_a_tile_for_which_there_is_room(can_split: bool, M: int, N: int, K: int):
+    assert_has_a_tile(M, N, K, can_split)
+
+
+@pytest.mark.parametrize("M", [1, 8, 16, 17, 32, 64, 65, 128, 256, 257])
+@pytest.mark.parametrize("N, K", TILES, ids=str)
+def test_gpt2s_sizes_have_tiles_for_which_there_is_room(N: int, K: int, M: int):
+    assert_has_a_tile(M, N, K, can_split=True)
+    assert_has_a_tile(M, N, K, can_split=False)
+
+
+def assert_has_a_tile(M: int, N: int, K: int, can_split: bool) -> None:
+    tile = check_tile(tile_of(M, N, K, can_split=can_split), can_split)
+    assert has_workspace(tile, M, N)
+    if tile.split_k > 1:
+        workspace = make_split_k_workspace(torch.device("meta"))
+        num_tiles = -(-M // tile.block_m) * -(-N // tile.block_n)
+        fused_linear.check_workspace(workspace, torch.device("meta"), num_tiles, tile)
+
+
+ROOM = {"H100": 227 * 2**10, "A100": 163 * 2**10, "RTX 3090": 99 * 2**10, "T4": 64 * 2**10}  # bytes
+
+
+@pytest.mark.parametrize("room", ROOM.values(), ids=ROOM)
+@pytest.mark.parametrize("N, K", TILES, ids=str)
+def test_tiles_are_cut_to_the_shared_memory_that_there_is(N: int, K: int, room: int):
+    for _, tile in TILES[N, K]:
+        cut = tile_with_room(tile, 2, room)
+        assert staged_bytes(cut, 2) <= room
+        if staged_bytes(tile, 2) <= room:
+            assert cut == tile
+        else:  # and no further than they must be
+            assert cut == tile._replace(num_stages=cut.num_stages)
+            assert staged_bytes(cut._replace(num_stages=cut.num_stages + 1), 2) > room
+
+
+def test_with_99_kib_only_the_tile_of_few_rows_has_a_stage_less():
+    cut = {t for rows in TILES.values() for _, t in rows if tile_with_room(t, 2, ROOM["RTX 3090"]) != t}
+    assert cut == {Tile(16, 64, 128, 1, 4, 6)}
+    assert staged_bytes(*cut, 2) == 102_400
+    assert tile_with_room(*cut, 2, ROOM["RTX 3090"]) == Tile(16, 64, 128, 1, 4, 5)
+
+
+def test_where_fewer_stages_are_not_enough_there_are_fewer_inputs_a_stage():
+    tile = Tile(64, 128, 128, 1, 8, 4)  # 48 KiB a stage
+    assert tile_with_room(tile, 2, 144 * 2**10) == tile
+    assert tile_with_room(tile, 2, 48 * 2**10) == tile._replace(num_stages=2)
+    assert tile_with_room(tile, 2, 47 * 2**10) == tile._replace(num_stages=2, block_k=64)
+    assert tile_with_room(tile, 2, 0) == tile._replace(num_stages=2, block_k=16)  # the least that there is
+
+
+@needs_triton
+@pytest.mark.parametrize("dtype, block_k, stages", [(torch.float16, 128, 3), (torch.float32, 32, 5)], ids=str)
+def test_the_tile_of_a_launch_is_cut_to_its_device_and_one_that_is_passed_is_not(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, block_k: int, stages: int
+):
+    """A number of float32 takes twice the room, but a stage has a quarter of them."""
+    monkeypatch.setattr(tiles, "shared_memory_of", lambda device: 40 * 2**10)
+    x = torch.empty(3, 768, dtype=dtype, device=KERNEL_DEVICE)
+    expected = Tile(16, 64, block_k, 1, 4, stages)  # of 6
+    assert default_tile(x, 2304, can_split=False) == expected
+    launched = []
+
+    class Kernel:
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable:
+            return lambda *args, **options: launched.append((options["BLOCK_K"], options["num_stages"]))
+
+    monkeypatch.setattr(fused_linear, "_norm_linear_kernel", Kernel())
+    arguments = norm_arguments(make_case(3, 2304, 768, dtype))
+    norm_linear_triton(**arguments)
+    norm_linear_triton(**arguments, tile=Tile(16, 64, 256, 1, 4, 6))
+    assert launched == [(block_k, stages), (256, 6)]
+
+
+@pytest.mark.parametrize("N, K", TILES, ids=str)
+def test_the_tiles_measured_are_the_ones_taken(N: int, K: int):
+    rows = TILES[N, K]
+    assert [M for M, _ in rows] == sorted({M for M, _ in rows})
+    least = 1
+    for most, tile in rows:
+        for M in (least, most):
+            assert tile_of(M, N, K) == tile
+            assert tile_of(M, N, K, can_split=False) == tile or tile.split_k > 1
+        assert staged_bytes(tile._replace(num_stages=tile.num_stages + 1), 2) <= ROOM["H100"]
+        least = most + 1
+    if N > 768:  # behind a LayerNorm
+        assert all(tile.split_k == 1 for _, tile in rows)
+
+
+def test_sizes_that_nobody_measured_make_programs_for_most_of_the_gpu():
+    for M, N, K in ((1, 1024, 1024), (8, 3072, 1024), (64, 4096, 1024), (300, 1024, 4096)):
+        tile = tile_of(M, N, K)
+        assert num_programs(tile, M, N) >= 70, (M, N, K)
+    assert tile_of(1, 50257, 768) == Tile(16, 64, 128, 1, 4, 4)  # the logits
+    assert tile_of(8, 192, 64, can_split=False) == Tile(16, 16, 64, 1, 4, 2)  # the tiny model's
+    assert tile_of(8, 64, 256) == Tile(16, 32, 128, 2, 4, 3)
+
+
+# --- tiles that were measured ---------------------------------------------------------------------------
+
+FEW, MANY, SPLIT = Tile(16, 32, 64, 1, 4, 3), Tile(64, 32, 64, 1, 4, 3), Tile(16, 32, 64, 4, 4, 3)
+MEASURED = {(2304, 768): {16: FEW, 128: MANY}, (99, 64): {64: SPLIT}}
+
+
+@pytest.mark.parametrize(
+    ("M", "tile"),
+    [
+        (1, FEW),
+        (16, FEW),
+        (17, None),
+        (64, None),
+        (65, MANY),
+        (128, MANY),
+        (129, None),
+        (256, None),
+        (999, None),
+    ],
+)
+def test_a_measured_tile_serves_the_rows_up_to_its_own_and_no_others(M: int, tile: Tile | None):
+    assert measured_tile(MEASURED, M, 2304, 768, can_split=False) == tile
+
+
+def test_a_measured_tile_is_of_its_product_and_split_only_where_it_may_be():
+    assert measured_tile(MEASURED, 8, 768, 2304, can_split=True) is None
+    assert measured_tile(MEASURED, 20, 99, 64, can_split=True) == SPLIT
+    assert measured_tile(MEASURED, 20, 99, 64, can_split=False) is None
+    assert measured_tile({}, 8, 2304, 768, can_split=True) is None
+
+
+def test_what_was_measured_comes_before_the_table_and_the_rule():
+    for M, N, K in [
+        (8, 2304, 768),
+        (17, 2304, 768),
+        (300, 2304, 768),
+        (20, 99, 64),
+        (8, 99, 64),
+        (8, 20, 30),
+    ]:
+        x = torch.empty(M, K, dtype=torch.float16, device=KERNEL_DEVICE)
+        expected = measured_tile(MEASURED, M, N, K, can_split=True) or tile_of(M, N, K)
+        assert default_tile(x, N, MEASURED, can_split=True) == expected
+        assert default_tile(x, N, can_split=True) == tile_of(M, N, K)
+
+
+def test_a_measured_tile_is_as_it_was_measured_if_there_is_room(monkeypatch: pytest.MonkeyPatch):
+    x = torch.empty(8, 768, device=KERNEL_DEVICE)
+    monkeypatch.setattr(tiles, "shared_memory_of", lambda device: 2**20)
+    assert default_tile(x, 2304, MEASURED, can_split=False) == FEW  # of float32: not a quarter of its inputs
+    monkeypatch.setattr(tiles, "shared_memory_of", lambda device: staged_bytes(FEW, 4) - 1)
+    assert default_tile(x, 2304, MEASURED, can_split=False) == FEW._replace(num_stages=2)
+
+
+@pytest.mark.parametrize("function", [fused_linear.norm_linear_triton, fused_linear.linear_residual_triton])
+@needs_triton
+def test_a_launch_takes_the_measured_tile(function: Callable, monkeypatch: pytest.MonkeyPatch):
+    case = make_case(3, 32, 64)
+    arguments = norm_arguments(case) if function is norm_linear_triton else residual_arguments(case)
+    launched = []
+
+    class Kernel:
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable:
+            return lambda *args, **options: launched.append(options["BLOCK_K"])
+
+    for name in ("_norm_linear_kernel", "_linear_residual_kernel"):
+        monkeypatch.setattr(fused_linear, name, Kernel())
+    function(**arguments, measured={(32, 64): {16: Tile(16, 32, 64, 1, 4, 2)}})
+    function(**arguments)
+    assert launched == [64, 16]
+
+
+def test_where_tiles_come_from_is_said_in_words():
+    gpt2 = list(TILES)
+    assert tiles_in_words(gpt2, {}) == "shipped for 4 of 4 products"
+    assert tiles_in_words([(64, 64)] * 4, {}) == "by rule for 4 of 4 products"
+    assert tiles_in_words(gpt2, dict.fromkeys(gpt2)) == "measured on this GPU for 4 of 4 products"
+    some = [(99, 64), (1, 1), *gpt2[:2]]
+    assert (
+        tiles_in_words(some, MEASURED)
+        == "measured on this GPU for 2 of 4 products, shipped for 1, by rule for 1"
+    )
+
+
+def test_tiles_are_measured_for_rows_that_rise():
+    assert list(ROWS) == sorted(set(ROWS)) and {most for rows in TILES.values() for most, _ in rows} <= set(
+        ROWS
+    )
+
+
+def test_a_split_tile_needs_room_for_its_parts():
+    assert has_workspace(Tile(64, 64, 64, 8, 4, 3), 64, 4096)  # 2^21 partial sums
+    assert not has_workspace(Tile(64, 64, 64, 8, 4, 3), 64, 4097)
+    assert not has_workspace(Tile(16, 16, 64, 2, 4, 3), 16, 16 * 4097)  # more tiles than counters
+    assert has_workspace(Tile(16, 16, 64, 1, 4, 3), 16, 10**9)
