@@ -9,6 +9,7 @@ import pytest
 import torch
 from helpers import MEASURED
 
+from labkit.bench.limit import Bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.errors import RecordError
 from labkit.paths import ROOT
@@ -168,7 +169,7 @@ def folder(tmp_path, monkeypatch):
 
 def host_time_record(rung: str = "00") -> Record:
     time = HostTime(2, 12, (1.0, 2.0), (0.1, 0.1), (0.1, 0.1))
-    return make_record("host_time", CPU, 2e9, {"model": "none"}, [RungHostTime(rung, time)])
+    return make_record("host_time", CPU, Bandwidth(2e9, 3e9), {"model": "none"}, [RungHostTime(rung, time)])
 
 
 def test_a_record_is_read_as_the_class_of_its_kind(folder):

@@ -20,7 +20,7 @@ from labkit.bench.commands.arguments import (
     workload_of,
 )
 from labkit.bench.commands.targets import own_target, write_own
-from labkit.bench.limit import DecodeLimit, copy_bandwidth, workload_limit
+from labkit.bench.limit import DecodeLimit, measure_bandwidth, workload_limit
 from labkit.bench.peers import PeerRun, PeerRuns, run_peers
 from labkit.bench.record import make_record
 from labkit.bench.workload import Workload
@@ -48,8 +48,8 @@ def run(args: argparse.Namespace) -> None:
         raise OptionError("peers compares runs of equal length: add --no-stop-on-eos")
     path = own_target(args, "peers", pick_device(args.device))
     workload = workload_of(args)
-    bandwidth = copy_bandwidth(workload.model.device)
-    limit = limit_of(workload, bandwidth)
+    bandwidth = measure_bandwidth(workload.model.device)
+    limit = limit_of(workload, bandwidth.copy)
     with tqdm(unit=" runs") as bar:
         ran = run_peers(workload, args.rungs, args.rounds, bar.update)
     print(
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> None:
     ]
     record = make_record("peers", workload.model.device, bandwidth, settings, samples)
     print(record.table().join(record.comparison_table(f"labkit {args.rungs[-1]}")).to_string())
-    print(f"Limit of decode: {limit.tokens_per_second:,.0f} tokens/s at {bandwidth / 1e9:,.0f} GB/s")
+    print(f"Limit of decode: {limit.tokens_per_second:,.0f} tokens/s at {bandwidth}")
     for name, reason in ran.left_out.items():
         print(f"Left out: {name} ({reason})")
     write_own(record, path)
