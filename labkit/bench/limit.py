@@ -11,7 +11,6 @@ import torch
 from labkit.model import ModelConfig, Network
 from labkit.model.checkpoint import RANDOM_CONFIGS, network_without_weights
 
-
 REPLAYS = 20  # of a graph, one behind another, so that the launch of one is hidden by the one before
 
 

@@ -1,9 +1,10 @@
 """peers: labkit and the engines of others, side by side: same requests, weights and number of tokens.
 
-labkit at a few rungs, transformers' `generate` with its dynamic and its static cache, and vLLM where it is
-installed, in turn, there and back again. Every engine has a warm-up that is not measured. A run is timed
-from the requests' token ids to the last token id; decode leaves out the time to the first tokens, and is
-told where one batch holds all requests.
+labkit at a few rungs, transformers' `generate` with its dynamic and its static cache (the latter also with a
+padded vocabulary), its continuous batching, a loop over a compiled step, and vLLM where it is installed, in
+turn, there and back again. Every engine has a warm-up that is not measured. A run is timed from the
+requests' token ids to the last token id; decode leaves out the time to the first tokens, and is told where
+one batch holds all requests. What cannot serve the requests is named, with the reason.
 """
 
 import argparse
@@ -42,12 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Run labkit's rungs and the other engines in turn, print a table, and write a record.
 
-    Raises OptionError unless all requests make the same number of tokens.
+    Raises OptionError unless all requests are there at the start and make all their tokens.
     """
     if not args.no_stop_on_eos:
         raise OptionError("peers compares runs of equal length: add --no-stop-on-eos")
     path = own_target(args, "peers", pick_device(args.device))
     workload = workload_of(args)
+    if workload.has_arrivals:
+        raise OptionError("requests that arrive one after another are served by `streaming` and `loads` only")
     bandwidth = measure_bandwidth(workload.model.device)
     limit = limit_of(workload, bandwidth.copy)
     with tqdm(unit=" runs") as bar:

@@ -13,7 +13,7 @@ from labkit.bench.commands.arguments import (
     model_of,
     settings_of,
 )
-from labkit.bench.limit import measure_bandwidth, decode_limit
+from labkit.bench.limit import decode_limit, measure_bandwidth
 from labkit.bench.profile import profile_decode_step
 from labkit.bench.record import make_record, write_record
 from labkit.bench.step_time import time_decode_steps
