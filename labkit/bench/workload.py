@@ -89,6 +89,16 @@ class Workload:
             engine.check_prompt(request.prompt, request.params)
         return engine
 
+    def requested_limit(self, bandwidth: float) -> DecodeLimit:
+        """The least that decoding can take if all tokens are made that requests may make.
+
+        bandwidth: bytes per second.
+        """
+        lengths = [len(prompt) for prompt in self.prompt_ids()]
+        return workload_limit(
+            self.model.network, lengths, self.max_new_tokens, self.scheduler.max_batch_size, bandwidth
+        )
+
     def prompt_ids(self) -> list[Sequence[int]]:
         """The prompts as token ids."""
         encode, prompts = self.model.tokenizer.encode, [request.prompt for request in self.requests]

@@ -19,6 +19,7 @@ from labkit.results.faults import FaultsRecord
 from labkit.results.flood import FloodRecord
 from labkit.results.fuzz import FuzzRecord
 from labkit.results.host_time import HostTimeRecord
+from labkit.results.loads import LoadsRecord
 from labkit.results.peers import PeersRecord
 from labkit.results.profiles import ProfileRecord
 from labkit.results.record import RECORD, Record
@@ -37,6 +38,7 @@ KINDS: dict[str, type[Record]] = {
     "streaming": RunsRecord,
     "ladder": RunsRecord,
     "peers": PeersRecord,
+    "loads": LoadsRecord,
     "faults": FaultsRecord,
     "flood": FloodRecord,
     "fuzz": FuzzRecord,

@@ -21,7 +21,7 @@ from labkit.bench.commands.arguments import (
     workload_of,
 )
 from labkit.bench.commands.targets import own_target, write_own
-from labkit.bench.limit import DecodeLimit, measure_bandwidth, workload_limit
+from labkit.bench.limit import DecodeLimit, measure_bandwidth
 from labkit.bench.peers import PeerRun, PeerRuns, run_peers
 from labkit.bench.record import make_record
 from labkit.bench.workload import Workload
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> None:
     if workload.has_arrivals:
         raise OptionError("requests that arrive one after another are served by `streaming` and `loads` only")
     bandwidth = measure_bandwidth(workload.model.device)
-    limit = limit_of(workload, bandwidth.copy)
+    limit = workload.requested_limit(bandwidth.copy)
     with tqdm(unit=" runs") as bar:
         ran = run_peers(workload, args.rungs, args.rounds, bar.update)
     print(
@@ -75,13 +75,6 @@ def run(args: argparse.Namespace) -> None:
     for name, reason in ran.left_out.items():
         print(f"Left out: {name} ({reason})")
     write_own(record, path)
-
-
-def limit_of(workload: Workload, bandwidth: float) -> DecodeLimit:
-    """The limit of decoding the workload: each request's tokens but the first, which its prefill makes."""
-    lengths = [len(prompt) for prompt in workload.prompt_ids()]
-    made = workload.max_new_tokens
-    return workload_limit(workload.model.network, lengths, made, workload.scheduler.max_batch_size, bandwidth)
 
 
 def one_batch(workload: Workload) -> bool:

@@ -26,7 +26,7 @@ from labkit.bench.workload import Workload
 from labkit.engine.device import default_dtype, pick_device
 
 PEERS = (DYNAMIC, STATIC, PADDED, CONTINUOUS, COMPILED, VLLM)
-WARM_UP_SECONDS = 150  # in which a peer compiles, captures and runs twice
+WARM_UP_SECONDS = 90  # in which a peer compiles, captures and runs twice
 
 
 @dataclass(frozen=True)
