@@ -108,6 +108,16 @@ class LoadsRecord(WorkloadRecord):
         return self.settings["rate"]
 
     @property
+    def num_kernels(self) -> int | None:
+        """Kernels of a decode step of the last rung; None where no chain was measured, as on a CPU."""
+        return self.settings["kernels"]
+
+    @property
+    def chain_seconds(self) -> float | None:
+        """Seconds of as many kernels that do next to nothing, each after the one before; None likewise."""
+        return self.settings["chain_seconds"]
+
+    @property
     def versions(self) -> dict[str, str]:
         """The other engines' versions, by package."""
         return self.settings["versions"]
@@ -163,10 +173,10 @@ class LoadsRecord(WorkloadRecord):
     def floor_rate(self, load: str) -> float | None:
         """The most tokens per second if each decode step is a chain of the last rung's kernels, and nothing
         else takes time; None where no chain was measured, as on a CPU."""
-        limit, chain = self.limit_of(load), self.settings["chain_seconds"]
-        if chain is None or not limit.steps:
+        limit = self.limit_of(load)
+        if self.chain_seconds is None or not limit.steps:
             return None
-        return limit.tokens / max(limit.steps * chain, limit.last_arrival)
+        return limit.tokens / max(limit.steps * self.chain_seconds, limit.last_arrival)
 
     def table(self) -> pd.DataFrame:
         """Tokens per second by the wall clock: a row per engine and per limit, a column per load."""
@@ -177,8 +187,8 @@ class LoadsRecord(WorkloadRecord):
 
         rows = {engine: row(self.rate, engine) for engine in self.engines}
         rows["limit: bytes and arithmetic"] = row(self.limit_rate)
-        if self.settings["chain_seconds"] is not None:
-            rows[f"limit: a chain of {self.settings['kernels']} kernels a step"] = row(self.floor_rate)
+        if self.chain_seconds is not None:
+            rows[f"limit: a chain of {self.num_kernels} kernels a step"] = row(self.floor_rate)
         return pd.DataFrame.from_dict(rows, orient="index").rename_axis("engine")
 
     def latency_table(self) -> pd.DataFrame:

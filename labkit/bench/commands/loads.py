@@ -12,7 +12,6 @@ reason.
 import argparse
 from collections.abc import Mapping, Sequence
 
-import torch
 from tqdm import tqdm
 
 from labkit.bench.commands.arguments import (
@@ -24,6 +23,7 @@ from labkit.bench.commands.arguments import (
     batch,
     model_of,
     rate,
+    require_decoding,
     settings_of,
 )
 from labkit.bench.commands.peers import peer_versions
@@ -35,9 +35,10 @@ from labkit.bench.record import make_record
 from labkit.bench.workload import Request, Workload
 from labkit.engine import CacheConfig, SamplingParams, SchedulerConfig
 from labkit.engine.device import pick_device
+from labkit.errors import OptionError
 from labkit.model import LanguageModel, ModelConfig
 from labkit.results.kernels import kernels_per_step
-from labkit.results.loads import LoadLimit, LoadRun
+from labkit.results.loads import LoadLimit, LoadRun, LoadsRecord
 
 RUNGS = ("05", "08", "09", "10")
 LOADS = ("sampled", "ragged", "prompt-heavy", "arrivals", "shared-prefix")
@@ -57,7 +58,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run every load through every engine that can serve it, print tables, and write a record."""
+    """Run every load through every engine that can serve it, print tables, and write a record.
+
+    Raises OptionError if nothing is decoded, or if a load does not fit the model.
+    """
+    require_decoding(args)
     device = pick_device(args.device)
     path = own_target(args, "loads", device)
     model = model_of(args)
@@ -85,14 +90,17 @@ def run(args: argparse.Namespace) -> None:
     record = make_record("loads", device, bandwidth, settings, samples)
     print(f"{model}, {args.num_requests} requests, tokens per second by the wall clock")
     print(record.table().to_string())
-    print(f"Memory: {bandwidth}; {floor_in_words(device, record.settings)}")
+    print(f"Memory: {bandwidth}; {floor_in_words(record)}")
     print(f"Arrivals, {args.rate:g} per second:\n{record.latency_table().to_string()}")
     print_left_out(left_out)
     write_own(record, path)
 
 
 def load_workload(name: str, model: LanguageModel, args: argparse.Namespace) -> Workload:
-    """A load of the command's size. Prompts are kept where they begin alike, and only there."""
+    """A load of the command's size. Prompts are kept where they begin alike, and only there.
+
+    Raises OptionError if a prompt with its answer is longer than the model takes.
+    """
     params = SamplingParams(args.max_new_tokens, stop_on_eos=False)
     alike = (Request(tuple(model.tokenizer.encode("Hello")), params),) * args.num_requests
     asked = Asked(alike, model.config, args.seed, args.rate if name == "arrivals" else None)
@@ -103,7 +111,13 @@ def load_workload(name: str, model: LanguageModel, args: argparse.Namespace) -> 
         prefill_max_tokens=sum(len(request.prompt) for request in requests),
     )
     cache = CacheConfig(prefix_cache=name == "shared-prefix")
-    return Workload(model, requests, model.device, scheduler, cache)
+    workload = Workload(model, requests, model.device, scheduler, cache)
+    if workload.longest > model.config.max_positions:
+        raise OptionError(
+            f"load {name} has texts of up to {workload.longest} tokens, more than the "
+            f"{model.config.max_positions} positions of {args.model}: take a smaller --max-new-tokens"
+        )
+    return workload
 
 
 def samples_of(name: str, workload: Workload, ran: PeerRuns) -> list[LoadRun]:
@@ -147,11 +161,11 @@ def prompt_flops(config: ModelConfig, prompts: Sequence[Sequence[int]]) -> float
     return flops
 
 
-def floor_in_words(device: torch.device, settings: Mapping) -> str:
+def floor_in_words(record: LoadsRecord) -> str:
     """The chain of kernels, or why there is none."""
-    if settings["chain_seconds"] is None:
-        return f"no limit by a chain of kernels: a {device.type.upper()} runs none"
-    return f"a chain of {settings['kernels']} empty kernels takes {1e6 * settings['chain_seconds']:.0f} us"
+    if record.chain_seconds is None:
+        return "no limit by a chain of kernels: a CPU runs none"
+    return f"a chain of {record.num_kernels} empty kernels takes {1e6 * record.chain_seconds:.0f} us"
 
 
 def print_left_out(left_out: Mapping[str, Mapping[str, str]]) -> None:
