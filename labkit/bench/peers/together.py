@@ -1,5 +1,6 @@
 """All peers on one workload, in turn."""
 
+import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -59,8 +60,10 @@ def run_peers(
     """
     device = pick_device(workload.device)
     workload = replace(workload, model=workload.model.to(device, default_dtype(device)), device=device)
-    if device.type == "cuda":
-        torch.compiler.reset()  # what was compiled for another workload is of other shapes
+    if device.type == "cuda":  # what another workload left: its caches, and what was compiled for its shapes
+        torch.compiler.reset()
+        gc.collect()
+        torch.cuda.empty_cache()
     peers: dict[str, Peer] = {}
     left_out: dict[str, str] = {}
     for rung in rungs:
