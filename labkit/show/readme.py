@@ -96,7 +96,8 @@ def loads_text(name: str = LOADS_RECORD) -> str:
         f"{record.num_requests} requests of {record.max_new_tokens} new tokens at most, batches of "
         f"{record.max_batch_size}, arrivals at {record.arrivals_per_second:g} per second, on an "
         f"{record.host.device}: a copy moves {record.bandwidth / 1e9:,.0f} GB/s, reading alone "
-        f"{record.read_bandwidth / 1e9:,.0f} GB/s."
+        f"{record.read_bandwidth / 1e9:,.0f} GB/s. transformers is {record.versions['transformers']}, "
+        f"{'with' if 'flash_attn' in record.versions else 'without'} the package of flash attention."
     )
     # An engine that nothing was to be had of, such as one that is not installed, has no row.
     table = record.table().loc[lambda rows: (rows != "–").any(axis=1)]
@@ -112,7 +113,7 @@ def left_out_text(record: LoadsRecord, engines: list[str]) -> str:
         for engine, reason in record.left_out(kind).items():
             if engine in engines:
                 places.setdefault(reason, []).append(f"{engine} ({kind})")
-    return " ".join(f"Left out, for {reason}: {'; '.join(where)}." for reason, where in places.items())
+    return " ".join(f"Left out: {'; '.join(where)}: {reason}." for reason, where in places.items())
 
 
 def markdown(table: pd.DataFrame) -> str:

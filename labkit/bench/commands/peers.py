@@ -103,11 +103,14 @@ def peer_sample(name: str, run: PeerRun, ran: PeerRuns, limit: DecodeLimit, in_o
 
 
 def peer_versions() -> dict[str, str]:
-    """The versions of the peers' packages that are installed, by package."""
+    """The versions of the peers' packages that are installed, by package.
+
+    With that of flash attention transformers' continuous batching is another engine than without.
+    """
     from importlib.metadata import PackageNotFoundError, version
 
     found = {}
-    for package in ("transformers", "vllm"):
+    for package in ("transformers", "vllm", "flash_attn"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:
