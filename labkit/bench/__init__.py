@@ -5,12 +5,16 @@ from labkit.bench.comparison import compare, in_turn
 from labkit.bench.cost_cards import cost_card, count_operators
 from labkit.bench.host_time import host_engine, time_host_steps
 from labkit.bench.limit import (
+    Bandwidth,
     DecodeLimit,
+    chain_seconds,
     copy_bandwidth,
     decode_limit,
     forward_flops,
     matmul_rate,
+    measure_bandwidth,
     on_paper,
+    read_bandwidth,
     step_limit,
     workload_limit,
 )
@@ -22,12 +26,14 @@ from labkit.bench.step_time import time_decode_steps
 from labkit.bench.workload import Request, Workload
 
 __all__ = [
+    "Bandwidth",
     "DecodeLimit",
     "PeerRun",
     "PeerRuns",
     "Request",
     "Workload",
     "as_transformers",
+    "chain_seconds",
     "compare",
     "copy_bandwidth",
     "cost_card",
@@ -39,9 +45,11 @@ __all__ = [
     "in_turn",
     "latency_metrics",
     "matmul_rate",
+    "measure_bandwidth",
     "on_paper",
     "parity_table",
     "profile_decode_step",
+    "read_bandwidth",
     "run_peers",
     "step_limit",
     "time_appends",

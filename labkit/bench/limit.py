@@ -1,13 +1,30 @@
-"""What the hardware allows: the bytes a decode step must move, over the bandwidth measured here."""
+"""What the hardware allows: the bytes a decode step must move, over the bandwidth measured here; and how soon
+a chain of kernels can end, however little each does."""
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 from labkit.model import ModelConfig, Network
 from labkit.model.checkpoint import RANDOM_CONFIGS, network_without_weights
+
+REPLAYS = 20  # of a graph, one behind another, so that the launch of one is hidden by the one before
+
+
+class Bandwidth(NamedTuple):
+    """What the memory of a device gives, in bytes per second, as measured.
+
+    copy: of a large copy, bytes read plus bytes written. read: of reading alone.
+    """
+
+    copy: float
+    read: float
+
+    def __str__(self) -> str:
+        return f"{self.copy / 1e9:,.0f} GB/s (reading alone {self.read / 1e9:,.0f})"
 
 
 @dataclass(frozen=True)
@@ -76,8 +93,7 @@ def workload_limit(
     """
     itemsize = network.dtype.itemsize
     steps = [n - 1 for n in new_tokens]
-    num_tokens = sum(steps)
-    num_steps = max(*steps, -(-num_tokens // max_batch_size))
+    num_tokens, num_steps = sum(steps), least_steps(new_tokens, max_batch_size)
     # A step sees the prompt and what was decoded before, and writes one more.
     kv_tokens = sum(n * p + n * (n - 1) // 2 + n for n, p in zip(steps, prompt_lens, strict=True))
     return DecodeLimit(
@@ -86,6 +102,12 @@ def workload_limit(
         kv_bytes=network.config.kv_values_per_token * kv_tokens * itemsize,
         bandwidth=bandwidth,
     )
+
+
+def least_steps(new_tokens: Sequence[int], max_batch_size: int) -> int:
+    """The fewest decode steps that make requests' new tokens, but for the first of each."""
+    steps = [n - 1 for n in new_tokens]
+    return max(*steps, -(-sum(steps) // max_batch_size))
 
 
 def decode_weight_bytes(network: Network) -> int:
@@ -118,6 +140,47 @@ def copy_bandwidth(device: torch.device | str, num_bytes: int | None = None, rep
     source = torch.ones(num_bytes, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     return 2 * num_bytes / fastest_seconds(lambda: target.copy_(source), device, repeats)
+
+
+def read_bandwidth(device: torch.device | str, num_bytes: int | None = None, repeats: int = 9) -> float:
+    """Bytes per second of a sum over a large tensor, which writes next to nothing: the fastest of `repeats`.
+
+    num_bytes: the size of the tensor; None: as for `copy_bandwidth`. On a CPU with one thread the additions
+    can take longer than the reading.
+    """
+    device = torch.device(device)
+    num_bytes = num_bytes or (2**30 if device.type == "cuda" else 2**27)
+    source = torch.ones(num_bytes // 4, dtype=torch.float32, device=device)
+    return source.nbytes / fastest_seconds(source.sum, device, repeats)
+
+
+def measure_bandwidth(device: torch.device | str) -> Bandwidth:
+    """Both streams, one after the other."""
+    return Bandwidth(copy_bandwidth(device), read_bandwidth(device))
+
+
+def chain_seconds(device: torch.device | str, num_kernels: int, repeats: int = 9) -> float | None:
+    """Seconds of kernels that do next to nothing, each of which waits for the one before, from a CUDA graph.
+
+    A step of as many dependent kernels can take no less, whatever the bytes. None on a CPU, which is given no
+    kernels to run.
+    """
+    device = torch.device(device)
+    if device.type != "cuda":
+        return None
+    with torch.cuda.device(device):
+        number = torch.zeros(1, device=device)
+        number.add_(1)  # loaded before the capture
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(num_kernels):
+                number.add_(1)
+
+        def replay() -> None:
+            for _ in range(REPLAYS):
+                graph.replay()
+
+        return fastest_seconds(replay, device, repeats) / REPLAYS
 
 
 def matmul_rate(

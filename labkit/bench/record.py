@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from labkit.bench.limit import Bandwidth
 from labkit.doctor import driver_version, first_words
 from labkit.paths import ROOT, has_project
 from labkit.results.files import KINDS, check_record
@@ -67,11 +68,11 @@ def current_commit() -> str:
 
 
 def make_record(
-    kind: str, device: torch.device, bandwidth: float, settings: dict, samples: Sequence[Sample]
+    kind: str, device: torch.device, bandwidth: Bandwidth, settings: dict, samples: Sequence[Sample]
 ) -> Record:
     """A record of the command that runs now.
 
-    bandwidth: bytes per second of a copy on the device. samples: raw measurements, one per thing measured.
+    bandwidth: as measured on the device. samples: raw measurements, one per thing measured.
     Raises RecordError if one is not what its kind needs.
     """
     record = KINDS[kind](
@@ -80,9 +81,10 @@ def make_record(
         commit=current_commit(),
         command=shlex.join(["python", "-m", "labkit.bench", *sys.argv[1:]]),
         host=describe_host(device),
-        bandwidth=bandwidth,
+        bandwidth=bandwidth.copy,
         settings=settings,
         samples=tuple(samples),
+        read_bandwidth=bandwidth.read,
     )
     check_record("to be written", record.to_dict())
     return record

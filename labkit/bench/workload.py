@@ -62,13 +62,22 @@ class Workload:
         """The most tokens that each request makes."""
         return tuple(request.params.max_new_tokens for request in self.requests)
 
+    @property
+    def has_arrivals(self) -> bool:
+        """Whether a request arrives later than the start."""
+        return any(request.arrives_at for request in self.requests)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest text: a prompt and its answer."""
+        return max(map(sum, zip(map(len, self.prompt_ids()), self.max_new_tokens, strict=True)))
+
     def make_engine(self, options: EngineOptions) -> InferenceEngine:
         """A fresh engine with an empty cache, as large as this workload needs.
 
         Raises OptionError or RequestError if the engine or a request cannot be had.
         """
-        longest = max(map(sum, zip(map(len, self.prompt_ids()), self.max_new_tokens, strict=True)))
-        blocks_per_request = -(-longest // self.cache.block_size)
+        blocks_per_request = -(-self.longest // self.cache.block_size)
         batch_size = min(len(self.requests), self.scheduler.max_batch_size)
         cache = self.cache
         if not cache.prefix_cache and cache.max_blocks_per_layer is None:
@@ -79,6 +88,16 @@ class Workload:
         for request in self.requests:
             engine.check_prompt(request.prompt, request.params)
         return engine
+
+    def requested_limit(self, bandwidth: float) -> DecodeLimit:
+        """The least that decoding can take if all tokens are made that requests may make.
+
+        bandwidth: bytes per second.
+        """
+        lengths = [len(prompt) for prompt in self.prompt_ids()]
+        return workload_limit(
+            self.model.network, lengths, self.max_new_tokens, self.scheduler.max_batch_size, bandwidth
+        )
 
     def prompt_ids(self) -> list[Sequence[int]]:
         """The prompts as token ids."""
@@ -105,8 +124,10 @@ class Workload:
 
     def require_all_at_once(self) -> None:
         """Raises OptionError if a request arrives later than the start, where nothing waits for it."""
-        if any(request.arrives_at for request in self.requests):
-            raise OptionError("requests that arrive one after another are served by `streaming` only")
+        if self.has_arrivals:
+            raise OptionError(
+                "requests that arrive one after another are served by `streaming` and `loads` only"
+            )
 
     def limit(self, run: Run, bandwidth: float) -> DecodeLimit:
         """The least that decoding this run's tokens can take. bandwidth: bytes per second."""

@@ -24,6 +24,7 @@ from labkit.results.files import KINDS, load, load_all, table
 from labkit.results.gpu_tests import GpuTests, load_gpu_tests
 from labkit.results.host_time import HostTime, HostTimeRecord, slope_us
 from labkit.results.latency import LatencyMetrics
+from labkit.results.loads import LoadLimit, LoadRun, LoadsRecord
 from labkit.results.machines import host_time_lines, ladder_lines
 from labkit.results.peers import PeersRecord
 from labkit.results.profiles import ProfiledStep, ProfileRecord, StepProfile
@@ -51,6 +52,9 @@ __all__ = [
     "Interval",
     "KernelTime",
     "LatencyMetrics",
+    "LoadLimit",
+    "LoadRun",
+    "LoadsRecord",
     "PeersRecord",
     "ProfileRecord",
     "ProfiledStep",

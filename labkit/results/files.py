@@ -19,11 +19,12 @@ from labkit.results.faults import FaultsRecord
 from labkit.results.flood import FloodRecord
 from labkit.results.fuzz import FuzzRecord
 from labkit.results.host_time import HostTimeRecord
+from labkit.results.loads import LoadsRecord
 from labkit.results.peers import PeersRecord
 from labkit.results.profiles import ProfileRecord
 from labkit.results.record import RECORD, Record
 from labkit.results.runs import RunsRecord
-from labkit.results.shape import check_shape
+from labkit.results.shape import POSITIVE, OrNull, check_shape
 from labkit.results.tiles import TilesRecord
 
 KINDS: dict[str, type[Record]] = {
@@ -38,6 +39,7 @@ KINDS: dict[str, type[Record]] = {
     "streaming": RunsRecord,
     "ladder": RunsRecord,
     "peers": PeersRecord,
+    "loads": LoadsRecord,
     "faults": FaultsRecord,
     "flood": FloodRecord,
     "fuzz": FuzzRecord,
@@ -101,6 +103,7 @@ def table(kind: str) -> pd.DataFrame:
                 "commit": record.commit[:8],
                 "model": record.model,
                 "bandwidth": record.bandwidth,
+                "read_bandwidth": record.read_bandwidth,
                 **sample,
             }
             for name, record in load_all(kind).items()
@@ -113,6 +116,7 @@ def check_record(name: str, raw: Any) -> None:
     """Raises RecordError saying what a record lacks, or which part of it is not what readers expect."""
     name = f"record {name}"
     check_shape(name, raw, RECORD)
+    check_shape(name, raw.get("read_bandwidth"), OrNull(POSITIVE), "read_bandwidth")  # not in older ones
     if raw["kind"] not in KINDS:
         raise RecordError(f"{name} is of no known kind: {shown(raw['kind'])}")
     if not raw["samples"]:

@@ -6,7 +6,8 @@ from typing import TypeVar
 
 import pandas as pd
 
-from labkit.results.device_time import KernelTime, TracedStep
+from labkit.results.device_time import DeviceTimeRecord, KernelTime, TracedStep
+from labkit.results.files import load
 
 ATTENTION, LAYER_NORM = "attention", "LayerNorm"
 FUSED_PRODUCTS = "fused products"  # labkit's own, a matrix product with what stands before or after it
@@ -65,6 +66,21 @@ def sums(
     for kernel in step.kernels:
         totals[name_of(kernel)] += value_of(kernel)
     return totals
+
+
+RECORDED_STEP = ("decode_kernels_h100", "10", 64, 12)  # record, rung, batch size and layers
+
+
+def kernels_per_step(num_layers: int) -> int:
+    """Kernels of a decode step of the last recorded rung, for a model of so many layers.
+
+    A kernel that runs at least once per layer belongs to the layers, another to the ends of the step. Raises
+    ProjectError for a package that was installed without its records.
+    """
+    name, rung, batch_size, recorded_layers = RECORDED_STEP
+    counts = [k.count for k in load(name, DeviceTimeRecord).step(rung, batch_size).kernels if not k.is_copy]
+    of_layers = sum(count for count in counts if count >= recorded_layers)
+    return round(of_layers / recorded_layers * num_layers + sum(counts) - of_layers)
 
 
 # --- on every rung --------------------------------------------------------------------------------------

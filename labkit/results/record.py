@@ -97,7 +97,7 @@ class Record:
     """What a command measured, with all that is needed to judge it. There is a subclass per kind of sample.
 
     bandwidth: bytes per second of a copy on the device. settings: the command's flags, and what else it was
-    told.
+    told. read_bandwidth: bytes per second of reading alone; None in older records.
     """
 
     kind: str
@@ -108,6 +108,7 @@ class Record:
     bandwidth: float
     settings: Mapping[str, Any]
     samples: tuple[Sample, ...]
+    read_bandwidth: float | None = None
 
     SAMPLE: ClassVar[type[Sample]]  # the class of `samples`
     SETTINGS: ClassVar[Shape] = {}
@@ -119,6 +120,7 @@ class Record:
 
     def to_dict(self) -> dict:
         """The JSON form. The kind comes first: by it a record is found."""
+        read = {} if self.read_bandwidth is None else {"read_bandwidth": self.read_bandwidth}
         return {
             "kind": self.kind,
             "date": self.date,
@@ -126,6 +128,7 @@ class Record:
             "command": self.command,
             "host": self.host.to_dict(),
             "bandwidth": self.bandwidth,
+            **read,
             "settings": dict(self.settings),
             "samples": [sample.to_dict() for sample in self.samples],
         }
@@ -135,7 +138,8 @@ class Record:
         """A record from its JSON form, checked before by `check_record`."""
         about = {name: raw[name] for name in ("kind", "date", "commit", "command", "bandwidth", "settings")}
         samples = tuple(cls.SAMPLE.from_dict(sample) for sample in raw["samples"])
-        return cls(**about, host=Host.from_dict(raw["host"]), samples=samples)
+        read = raw.get("read_bandwidth")
+        return cls(**about, host=Host.from_dict(raw["host"]), samples=samples, read_bandwidth=read)
 
 
 @dataclass(frozen=True)

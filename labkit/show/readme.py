@@ -6,11 +6,12 @@ import re
 from pathlib import Path
 
 import matplotlib
+import pandas as pd
 from matplotlib.figure import Figure
 
 from labkit.ladder import CAPSTONE, LADDER, LESSONS, Lesson
 from labkit.paths import RESULTS, ROOT
-from labkit.results import HostTimeRecord, ProfileRecord, RunsRecord, load, load_gpu_tests
+from labkit.results import HostTimeRecord, LoadsRecord, ProfileRecord, RunsRecord, load, load_gpu_tests
 from labkit.results.installation import load_installations
 from labkit.show import reliability
 from labkit.show.ladder import draw_ladder
@@ -19,12 +20,14 @@ from labkit.show.timeline import draw_timeline
 README = ROOT / "README.md"
 TABLE = re.compile(r"(?<=<!-- ladder -->\n).*?(?=\n<!-- /ladder -->)", re.DOTALL)
 PEERS = re.compile(r"(?<=<!-- peers -->\n).*?(?=\n<!-- /peers -->)", re.DOTALL)
+LOADS = re.compile(r"(?<=<!-- loads -->\n).*?(?=\n<!-- /loads -->)", re.DOTALL)
 GPU_TESTS = re.compile(r"(?<=<!-- gpu tests -->\n).*?(?=\n<!-- /gpu tests -->)", re.DOTALL)
 H200 = re.compile(r"(?<=<!-- h200 -->\n).*?(?=\n<!-- /h200 -->)", re.DOTALL)
 INSTALLATION = re.compile(r"(?<=<!-- installation -->\n).*?(?=\n<!-- /installation -->)", re.DOTALL)
 H200_RECORDS = ("ladder_036_h200", "ladder_062_device_h200")
 PEER_RECORDS = ("peers_036_h100", "peers_062_h100", "peers_single_h100")
 PEER_ENGINES = ("labkit 10", "transformers, static cache", "transformers, dynamic cache")
+LOADS_RECORD = "loads_h100"
 HOST_BATCH = 128  # the batch size of the host time shown
 
 
@@ -83,6 +86,41 @@ def peers_table() -> str:
         rates = " | ".join(f"{record.rate(engine):,.0f}" for engine in PEER_ENGINES)
         lines.append(f"| {record.num_requests} × {record.max_new_tokens} | {rates} |")
     return "\n".join(lines)
+
+
+def loads_text(name: str = LOADS_RECORD) -> str:
+    """Two Markdown tables, tokens per second of each load and latency of the arrivals, and sentences about
+    the machine and about what was left out. name: of the record."""
+    record = load(name, LoadsRecord)
+    machine = (
+        f"{record.num_requests} requests of {record.max_new_tokens} new tokens at most, batches of "
+        f"{record.max_batch_size}, arrivals at {record.arrivals_per_second:g} per second, on an "
+        f"{record.host.device}: a copy moves {record.bandwidth / 1e9:,.0f} GB/s, reading alone "
+        f"{record.read_bandwidth / 1e9:,.0f} GB/s. transformers is {record.versions['transformers']}, "
+        f"{'with' if 'flash_attn' in record.versions else 'without'} the package of flash attention."
+    )
+    # An engine that nothing was to be had of, such as one that is not installed, has no row.
+    table = record.table().loc[lambda rows: (rows != "–").any(axis=1)]
+    return "\n\n".join(
+        [machine, markdown(table), markdown(record.latency_table()), left_out_text(record, list(table.index))]
+    )
+
+
+def left_out_text(record: LoadsRecord, engines: list[str]) -> str:
+    """Why a table of loads has no number in a place: a sentence for each reason."""
+    places: dict[str, list[str]] = {}
+    for kind in record.loads:
+        for engine, reason in record.left_out(kind).items():
+            if engine in engines:
+                places.setdefault(reason, []).append(f"{engine} ({kind})")
+    return " ".join(f"Left out: {'; '.join(where)}: {reason}." for reason, where in places.items())
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """A table of text in Markdown, its numbers to the right."""
+    head = " | ".join([str(table.index.name), *table.columns])
+    rows = [" | ".join([str(name), *values]) for name, *values in table.itertuples()]
+    return "\n".join([f"| {head} |", "| --- |" + " ---: |" * len(table.columns), *(f"| {r} |" for r in rows)])
 
 
 def h200_line() -> str:
@@ -145,6 +183,7 @@ def main() -> None:
         (TABLE, ladder_table),
         (H200, h200_line),
         (PEERS, peers_table),
+        (LOADS, loads_text),
         (GPU_TESTS, gpu_tests_line),
     ):
         text = place.sub(lambda _, made=made: made(), text)

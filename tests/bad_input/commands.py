@@ -21,7 +21,7 @@ NO_RUNGS = ("", "00,00", "00,", "99", "00,99", "0", "00 01", "[]", "a" * 999)
 NO_DEVICE = ("''", "banana", "meta", "mps", "0", "-1", "CPU", "cpu:7", "cuda:", "cuda:x", "cuda:-1", NO_UTF8)
 NO_TARGET = ("", "/", ".", "/dev/null/x", "/proc/x/y", "a" * 300, f"{ROOT}/pyproject.toml/x", NO_UTF8)
 ALL = "profile cost-card host-time kv-append attention device-time compare scheduler streaming ladder peers"
-ALL = (*ALL.split(), "faults", "flood", "fuzz", "tune")
+ALL = (*ALL.split(), "loads", "faults", "flood", "fuzz", "tune")
 TINY = "--model data/tiny-gpt2 --device cpu"
 
 FLAGS = [  # command, flag, values
@@ -65,6 +65,12 @@ FLAGS = [  # command, flag, values
     ("compare", "--rounds", SOME),
     ("ladder", "--rungs", NO_RUNGS),
     ("peers", "--rungs", ("99", "")),
+    ("loads", "--rungs", ("99", "")),
+    ("loads", "--num-requests", SOME),
+    ("loads", "--max-new-tokens", SOME),
+    ("loads", "--max-batch-size", SOME),
+    ("loads", "--rate", NO_RATE),
+    ("loads", "--rounds", SOME),
     ("faults", "--schedules", SOME),
     ("faults", "--seed", NO_NATURAL),
     ("faults", "--only", NO_NATURAL),
@@ -111,6 +117,9 @@ LINES = [  # what only the command as a whole can tell
     ("compare --before ''", "no rung ''"),
     (f"scheduler {TINY} --load arrivals", "rate|streaming"),
     (f"tune {TINY}", "tiles are measured on a CUDA GPU with Triton: this command has no use on the CPU"),
+    (f"peers {TINY} --no-stop-on-eos --load arrivals --rate 9", "`streaming` and `loads` only"),
+    (f"loads {TINY} --max-new-tokens 5000", "load sampled has texts of up to 50.. tokens"),
+    (f"loads {TINY} --max-new-tokens 1", "--max-new-tokens 1 decodes nothing"),
 ]
 DOCTOR = [("--colour red", "--colour"), ("here", "here"), ("--json x", "--json")]
 PARSER = bench.make_parser()

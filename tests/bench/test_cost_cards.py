@@ -16,6 +16,7 @@ from labkit.bench.cost_cards import (
     read_device_counts,
     with_paths,
 )
+from labkit.bench.limit import Bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.kvcache import KVBlockManager
 from labkit.paths import RESULTS
@@ -255,7 +256,7 @@ def write_card_record(path, date, key, kernels):
     host = HostCounts(1, 1, 1, 1, 1)
     card = CostCard(2, {}, host, DeviceCounts(kernels, 2, 1064, 1, 1, 2, "counted on H100"))
     sample = RungCard("00", 2, key, card)
-    made = make_record("cost_card", torch.device("cpu"), 1e9, {"model": key.model}, [sample])
+    made = make_record("cost_card", torch.device("cpu"), Bandwidth(1e9, 1e9), {"model": key.model}, [sample])
     write_record(replace(made, date=date), path)
 
 

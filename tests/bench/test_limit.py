@@ -3,7 +3,18 @@
 import pytest
 import torch
 
-from labkit.bench import copy_bandwidth, decode_limit, forward_flops, limit, on_paper, step_limit
+from labkit.bench import (
+    Bandwidth,
+    chain_seconds,
+    copy_bandwidth,
+    decode_limit,
+    forward_flops,
+    limit,
+    measure_bandwidth,
+    on_paper,
+    read_bandwidth,
+    step_limit,
+)
 from labkit.model.checkpoint import RANDOM_CONFIGS, random_network
 from labkit.model.config import GPT2Config
 
@@ -23,6 +34,41 @@ def test_limit_counts_weights_once_and_every_live_token():
 def test_bandwidth_counts_the_bytes_read_and_the_bytes_written(monkeypatch, num_bytes):
     monkeypatch.setattr(limit, "fastest_seconds", lambda run, device, repeats: run() is None or 0.5)
     assert copy_bandwidth("cpu", num_bytes) == 2 * num_bytes / 0.5
+
+
+@pytest.mark.parametrize("num_bytes", [1000, 4096])
+def test_a_stream_that_only_reads_counts_each_byte_once(monkeypatch, num_bytes):
+    sums = []
+
+    def half_a_second(run, device, repeats):
+        sums.append(run().item())
+        return 0.5
+
+    monkeypatch.setattr(limit, "fastest_seconds", half_a_second)
+    assert read_bandwidth("cpu", num_bytes) == num_bytes / 0.5
+    assert sums == [num_bytes / 4]  # of ones: every number was read
+
+
+def test_both_streams_are_measured_and_said(monkeypatch):
+    monkeypatch.setattr(limit, "fastest_seconds", lambda run, device, repeats: 2**27 / 1e9)
+    assert measure_bandwidth("cpu") == pytest.approx((2e9, 1e9))
+    assert str(Bandwidth(3.01e12, 3.2e12)) == "3,010 GB/s (reading alone 3,200)"
+
+
+def test_the_fewest_steps_are_those_of_the_longest_or_of_full_batches():
+    assert limit.least_steps([5, 2, 1], 8) == 4
+    assert limit.least_steps([5, 5, 5, 5], 2) == 8
+    assert limit.least_steps([1], 4) == 0
+
+
+def test_a_cpu_has_no_chain_of_kernels():
+    assert chain_seconds("cpu", 65) is None
+
+
+@pytest.mark.cuda
+def test_a_chain_takes_longer_the_more_kernels_it_has():
+    short, long = chain_seconds("cuda", 50), chain_seconds("cuda", 500)
+    assert 0 < short < long < 0.1
 
 
 def test_limit_reads_an_untied_head_but_not_the_table():

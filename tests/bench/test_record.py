@@ -9,6 +9,7 @@ import torch
 from made_records import run_of
 
 from labkit.bench import record
+from labkit.bench.limit import Bandwidth
 from labkit.bench.record import current_commit, describe_host, make_record
 from labkit.errors import RecordError
 from labkit.results import HostTime, Record
@@ -20,7 +21,7 @@ CPU = torch.device("cpu")
 
 def host_time_record(rung: str = "00") -> Record:
     time = HostTime(2, 12, (1.0, 2.0), (0.1, 0.1), (0.1, 0.1))
-    return make_record("host_time", CPU, 2e9, {"model": "none"}, [RungHostTime(rung, time)])
+    return make_record("host_time", CPU, Bandwidth(2e9, 3e9), {"model": "none"}, [RungHostTime(rung, time)])
 
 
 def test_a_record_names_its_machine_commit_and_command(monkeypatch):
@@ -28,7 +29,7 @@ def test_a_record_names_its_machine_commit_and_command(monkeypatch):
     made = host_time_record()
     assert made.command == "python -m labkit.bench host-time --steps 2"
     assert made.host.torch == torch.__version__ and made.host.driver is None
-    assert made.date.endswith("+00:00") and made.bandwidth == 2e9
+    assert made.date.endswith("+00:00") and (made.bandwidth, made.read_bandwidth) == (2e9, 3e9)
 
 
 CPUINFO = "processor : 0\nmodel name\t: AMD EPYC 7B13\nflags : a b\nmodel name\t: another\n"
@@ -66,10 +67,10 @@ def test_a_cpu_is_called_as_macos_calls_it(monkeypatch, tmp_path, script, name):
 
 def test_nothing_incomplete_is_written():
     with pytest.raises(RecordError, match=r"to be written lacks num_requests, .* in settings"):
-        make_record("ladder", CPU, 1e9, {"model": "x"}, [RungRun("00", run_of(), 0.5)])
+        make_record("ladder", CPU, Bandwidth(1e9, 1e9), {"model": "x"}, [RungRun("00", run_of(), 0.5)])
     empty = RungHostTime("00", HostTime(2, 12, (), (), ()))
     with pytest.raises(RecordError, match=r"written: sample 0\.step_seconds must be a list that is not"):
-        make_record("host_time", CPU, 1e9, {"model": "x"}, [empty])
+        make_record("host_time", CPU, Bandwidth(1e9, 1e9), {"model": "x"}, [empty])
 
 
 def test_the_commit_is_the_one_that_is_said_or_that_git_knows(monkeypatch):

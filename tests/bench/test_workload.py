@@ -1,6 +1,7 @@
 """A workload's runs: what is counted, what is timed, and the limit that it is held against."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from helpers import small_model
@@ -16,6 +17,19 @@ OPTIONS = LADDER["00"].options
 def workload(prompts=((1, 2, 3), (4, 5)), max_new_tokens=9, **changes) -> Workload:
     settings = {"device": "cpu", "cache": CacheConfig(4, prefix_cache=False), **changes}
     return Workload.alike(small_model(), prompts, max_new_tokens, **settings)
+
+
+def test_a_workload_knows_its_longest_text_and_whether_someone_comes_later():
+    served = workload()
+    assert served.longest == 3 + 9 and not served.has_arrivals
+    first, second = served.requests
+    assert replace(served, requests=(first, replace(second, arrives_at=0.1))).has_arrivals
+
+
+def test_the_limit_of_what_is_asked_is_that_of_a_run_that_makes_it_all():
+    served = workload()
+    run = served.run(served.make_engine(OPTIONS))
+    assert served.requested_limit(1e9) == served.limit(run, 1e9)
 
 
 def test_first_tokens_belong_to_the_prefill():

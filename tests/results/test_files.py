@@ -9,6 +9,7 @@ import pytest
 import torch
 from helpers import MEASURED
 
+from labkit.bench.limit import Bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.errors import RecordError
 from labkit.paths import ROOT
@@ -95,6 +96,19 @@ def check_peers(recorded, sample):
     assert 0 <= sample["equal_requests"] <= settings["num_requests"]
 
 
+def check_loads(recorded, sample):
+    """Every engine made all the tokens that the load asks for, and none went past its limit."""
+    settings = recorded["settings"]
+    limit = settings["limits"][sample["load"]]
+    assert sample["tokens"] == limit["tokens"] <= settings["num_requests"] * settings["max_new_tokens"]
+    work = limit["num_bytes"] / recorded["bandwidth"] + limit["prompt_flops"] / settings["matmul_rate"]
+    assert max(work, limit["last_arrival"]) < sample["seconds"]
+    assert sample["engine"] not in settings["left_out"][sample["load"]]
+    if sample["load"] == "arrivals":
+        assert len(sample["ttft"]) == settings["num_requests"]
+        assert len(sample["itl_us"]) == sample["tokens"] - settings["num_requests"]
+
+
 def check_attention(recorded, sample):
     """No key or value is read faster than memory can be copied, and the median is that of the samples."""
     assert len(sample["seconds"]) == recorded["settings"]["repeats"]
@@ -161,6 +175,7 @@ CHECKS = {
     "cost_card": check_card,
     "comparison": check_comparison,
     "peers": check_peers,
+    "loads": check_loads,
 }
 
 
@@ -176,7 +191,7 @@ def folder(tmp_path, monkeypatch):
 
 def host_time_record(rung: str = "00") -> Record:
     time = HostTime(2, 12, (1.0, 2.0), (0.1, 0.1), (0.1, 0.1))
-    return make_record("host_time", CPU, 2e9, {"model": "none"}, [RungHostTime(rung, time)])
+    return make_record("host_time", CPU, Bandwidth(2e9, 3e9), {"model": "none"}, [RungHostTime(rung, time)])
 
 
 def test_a_record_is_read_as_the_class_of_its_kind(folder):

@@ -27,6 +27,7 @@ SMALLEST = {  # a shipped record of each kind
     "host_time": "host_time_ragged_h100",
     "kv_append": "kv_append_h100",
     "ladder": "ladder_single_h100",
+    "loads": "loads_cpu",
     "peers": "peers_single_h100",
     "profile": "profile_rung02_h100",
     "scheduler": "scheduler_036_rung02_h100",

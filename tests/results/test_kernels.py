@@ -18,6 +18,7 @@ from labkit.results.kernels import (
     SPLIT_K_SUMS,
     group_counts,
     group_us,
+    kernels_per_step,
     part_counts,
     part_us,
     purpose_of,
@@ -52,6 +53,11 @@ def test_kernels_are_grouped_by_what_they_are_for():
     assert list(group_us(SEPARATE).values()) == [130, 24, 60, 50, 60, 9]
     assert group_counts(FUSED)[PRODUCTS] == 49 and group_us(FUSED)[PRODUCTS] == 65
     assert sum(group_counts(FUSED).values()) == FUSED.num_kernels  # a copy takes time, and is none
+
+
+def test_a_step_of_a_model_of_other_depth_has_more_of_the_kernels_of_layers():
+    assert kernels_per_step(12) == load("decode_kernels_h100").step("10", 64).num_kernels == 65
+    assert kernels_per_step(1) == 5 + 5 and kernels_per_step(24) == 24 * 5 + 5
 
 
 def test_the_slowest_kernel_that_runs_once():

@@ -35,6 +35,13 @@ def test_a_record_s_kind_comes_first():
     assert next(iter(record_of("decode_kernels", [traced("10", 1, 2.0, 1.0)]).to_dict())) == "kind"
 
 
+def test_an_older_record_says_nothing_of_reading_alone():
+    told = record_of("decode_kernels", [traced("10", 1, 2.0, 1.0)], read_bandwidth=3e9)
+    older = replace(told, read_bandwidth=None)
+    assert told.to_dict()["read_bandwidth"] == 3e9 and "read_bandwidth" not in older.to_dict()
+    assert [type(r).from_dict(r.to_dict()) for r in (told, older)] == [told, older]
+
+
 def test_a_workload_is_told_by_the_settings():
     record = runs_record([("00", run_of())], num_requests=64, max_new_tokens=512, max_batch_size=32)
     assert (record.num_requests, record.max_new_tokens, record.max_batch_size) == (64, 512, 32)

@@ -22,6 +22,30 @@ def test_the_peers_table_is_that_of_the_records():
     assert len(readme.peers_table().splitlines()) == 2 + len(readme.PEER_RECORDS)
 
 
+def test_the_tables_of_the_loads_are_those_of_their_record():
+    """If they are not: `python -m labkit.show.readme`. Without the record there is no section."""
+    recorded = (readme.RESULTS / f"{readme.LOADS_RECORD}.json").exists()
+    assert readme.LOADS.findall(TEXT) == ([readme.loads_text()] if recorded else [])
+
+
+def test_loads_have_a_row_for_each_engine_that_ran_and_a_reason_for_each_that_did_not():
+    machine, rates, latency, left_out = readme.loads_text("loads_cpu").split("\n\n")
+    record = load("loads_cpu")
+    assert f"{record.num_requests} requests of" in machine and "reading alone" in machine
+    assert rates.splitlines()[0] == f"| engine | {' | '.join(record.loads)} |"
+    ran = dict.fromkeys(run.engine for run in record.samples)
+    assert [row.split(" | ")[0] for row in rates.splitlines()[2:]] == [
+        *(f"| {engine}" for engine in ran),
+        "| limit: bytes and arithmetic",
+    ]
+    assert "–" in rates and "vllm" not in rates + left_out
+    assert latency.splitlines()[0] == (
+        "| engine | TTFT p50 (ms) | TTFT p99 (ms) | ITL p50 (ms) | ITL p99 (ms) |"
+    )
+    assert "Left out: PyTorch, a compiled loop (ragged): its requests have prompts" in left_out
+    assert machine.endswith("without the package of flash attention.")
+
+
 def test_the_line_about_the_h200_is_that_of_its_records():
     """If it is not: `python -m labkit.show.readme`."""
     assert readme.H200.findall(TEXT) == [readme.h200_line()]

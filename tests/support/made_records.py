@@ -22,12 +22,24 @@ from labkit.results.runs import RungRun
 HOST = Host("a GPU", None, "a CPU", 8, "3.11", "2.9", None)
 
 
-def record_of(kind: str, samples: Iterable, bandwidth: float = 1e9, **settings: object) -> Record:
+def record_of(
+    kind: str,
+    samples: Iterable,
+    bandwidth: float = 1e9,
+    read_bandwidth: float | None = None,
+    **settings: object,
+) -> Record:
     """A record of that kind."""
     about = {"date": "2026-01-01T00:00:00+00:00", "commit": "0" * 40, "command": "python -m labkit.bench"}
     settings = {"model": "none", **settings}
     return KINDS[kind](
-        kind=kind, host=HOST, bandwidth=bandwidth, settings=settings, samples=tuple(samples), **about
+        kind=kind,
+        host=HOST,
+        bandwidth=bandwidth,
+        read_bandwidth=read_bandwidth,
+        settings=settings,
+        samples=tuple(samples),
+        **about,
     )
 
 

@@ -17,7 +17,7 @@ from labkit.bench.commands.arguments import (
     settings_of,
     whole_number,
 )
-from labkit.bench.limit import copy_bandwidth
+from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.engine.device import pick_device
 from labkit.results import AttentionTime
@@ -40,12 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Time one layer's attention at each batch size and length; print a table, and write a record."""
     device = pick_device(args.device)
-    bandwidth = copy_bandwidth(device)
+    bandwidth = measure_bandwidth(device)
     sizes = [(b, t) for b in args.batch_sizes for t in args.contexts]
     times = [
         made for b, t in tqdm(sizes, desc="sizes") for made in time_attention(b, t, device, args.repeats)
     ]
-    print(attention_table(times, bandwidth).to_string())
+    print(attention_table(times, bandwidth.copy).to_string())
+    print(f"Memory: {bandwidth}")
     if args.json:
         settings = {**settings_of(args), "model": "none, a layer of GPT-2's"}
         write_record(make_record("attention", device, bandwidth, settings, times), args.json)

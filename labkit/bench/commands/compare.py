@@ -22,7 +22,7 @@ from labkit.bench.commands.arguments import (
     workload_of,
 )
 from labkit.bench.comparison import ROUNDS, compare
-from labkit.bench.limit import copy_bandwidth
+from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.ladder import LADDER
 from labkit.results.comparison import ComparedWorkload, Comparison
@@ -71,12 +71,12 @@ def run(args: argparse.Namespace) -> None:
             )
             for _ in range(repeats)
         ]
-    bandwidth = copy_bandwidth(workload.model.device)
-    limit = workload.limit(workload.run(workload.make_engine(after)), bandwidth)
+    bandwidth = measure_bandwidth(workload.model.device)
+    limit = workload.limit(workload.run(workload.make_engine(after)), bandwidth.copy)
     for comparison in comparisons:
         print(comparison)
     reached = 100 * limit.seconds / median(comparisons[-1].after_samples)
-    print(f"Limit of decode: {limit.seconds:.4g} s at {bandwidth / 1e9:,.0f} GB/s; reached {reached:.1f} %")
+    print(f"Limit of decode: {limit.seconds:.4g} s at {bandwidth}; reached {reached:.1f} %")
     if args.self_test:
         report_self_test(comparisons)
     if args.json:

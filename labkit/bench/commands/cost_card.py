@@ -15,7 +15,7 @@ from labkit.bench.commands.arguments import (
     settings_of,
 )
 from labkit.bench.cost_cards import cost_card, engine_key
-from labkit.bench.limit import copy_bandwidth
+from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
 from labkit.engine.device import pick_device
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
     print(card_table(cards).to_string())
     if args.json:
         settings = {**settings_of(args), "model": ", ".join(args.models)}
-        record = make_record("cost_card", device, copy_bandwidth(device), settings, samples)
+        record = make_record("cost_card", device, measure_bandwidth(device), settings, samples)
         write_record(record, args.json)
 
 

@@ -19,7 +19,7 @@ from labkit.bench.commands.arguments import (
     settings_of,
 )
 from labkit.bench.device_time import device_time
-from labkit.bench.limit import copy_bandwidth
+from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
 from labkit.engine.device import pick_device
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> None:
     if args.json:
         settings = settings_of(args)
         write_record(
-            make_record("decode_kernels", device, copy_bandwidth(device), settings, samples), args.json
+            make_record("decode_kernels", device, measure_bandwidth(device), settings, samples), args.json
         )
 
 

@@ -25,7 +25,7 @@ from labkit.bench.commands.arguments import (
 )
 from labkit.bench.fault_schedules import draw_schedule
 from labkit.bench.faults import Outcome, points_called, run_schedule
-from labkit.bench.limit import copy_bandwidth
+from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.engine.device import pick_device
 from labkit.ladder import LADDER
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> None:
         print(*sample.fell, sep="\n", end="\n" * bool(sample.fell))
     if args.json:
         settings = {**settings_of(args), "model": NAME}
-        write_record(make_record("faults", device, copy_bandwidth(device), settings, samples), args.json)
+        write_record(make_record("faults", device, measure_bandwidth(device), settings, samples), args.json)
 
 
 def run_numbered(rung: str, seed: int, number: int, device: str) -> Outcome:

@@ -32,7 +32,7 @@ from labkit.bench.flood import (
     flood_engine,
     model_on,
 )
-from labkit.bench.limit import copy_bandwidth
+from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.engine.device import pick_device
 from labkit.ladder import LADDER
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> None:
     samples = [flooded(rung, policy, args, device) for rung in args.rungs for policy in policies]
     if args.json:
         settings = {**settings_of(args), "room_for": ROOM_FOR, "pack_window": PACK_WINDOW}
-        write_record(make_record("flood", device, copy_bandwidth(device), settings, samples), args.json)
+        write_record(make_record("flood", device, measure_bandwidth(device), settings, samples), args.json)
 
 
 def flooded(rung: str, policy: str, args: argparse.Namespace, device: torch.device) -> FloodRun:

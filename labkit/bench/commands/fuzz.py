@@ -14,7 +14,7 @@ from tqdm import tqdm
 from labkit.bench.commands.arguments import add_device_arguments, natural, positive, settings_of
 from labkit.bench.confined import Confined, FellError
 from labkit.bench.fuzz import TARGETS, Case, Judged, describe, judge, name_of
-from labkit.bench.limit import copy_bandwidth
+from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.engine.device import pick_device
 from labkit.paths import require_project
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> None:
     if args.json:
         limits = {"limit_seconds": LIMIT_SECONDS, "limit_memory": LIMIT_MEMORY, "memory": memory}
         settings = {**settings_of(args), **limits, "model": "none"}
-        write_record(make_record("fuzz", device, copy_bandwidth(device), settings, samples), args.json)
+        write_record(make_record("fuzz", device, measure_bandwidth(device), settings, samples), args.json)
 
 
 def run_cases(

@@ -24,7 +24,7 @@ from labkit.bench.commands.arguments import (
 from labkit.bench.commands.targets import own_target, write_own
 from labkit.bench.comparison import in_turn
 from labkit.bench.host_time import BATCH_SIZES, LENGTHS, host_engine, time_host_steps
-from labkit.bench.limit import copy_bandwidth
+from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import make_record
 from labkit.engine.device import pick_device
 from labkit.ladder import LADDER
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> None:
     print(host_table(times).to_string())
     settings = {**settings_of(args), "model": "none, GPT-2's layers"}
     samples = [RungHostTime(rung, time) for rung, made in times.items() for time in made]
-    write_own(make_record("host_time", device, copy_bandwidth(device), settings, samples), path)
+    write_own(make_record("host_time", device, measure_bandwidth(device), settings, samples), path)
 
 
 def one_run(rung: str, batch_size: int, device: torch.device, args: argparse.Namespace) -> HostTime:

@@ -16,7 +16,7 @@ from labkit.bench.commands.arguments import (
     add_device_arguments,
     settings_of,
 )
-from labkit.bench.limit import copy_bandwidth
+from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.engine.device import pick_device
 from labkit.results import AppendTime
@@ -32,9 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Time each form of the K/V write at each batch size, print a table, and write a record if asked for."""
     device = pick_device(args.device)
-    bandwidth = copy_bandwidth(device)
+    bandwidth = measure_bandwidth(device)
     times = [made for b in tqdm(args.batch_sizes, desc="B") for made in time_appends(b, device, args.repeats)]
-    print(append_table(times, bandwidth).to_string())
+    print(append_table(times, bandwidth.copy).to_string())
+    print(f"Memory: {bandwidth}")
     if args.json:
         settings = {**settings_of(args), "model": "none, a layer of GPT-2's"}
         write_record(make_record("kv_append", device, bandwidth, settings, times), args.json)

@@ -23,7 +23,7 @@ from labkit.bench.commands.arguments import (
 from labkit.bench.commands.scheduler import run_sample
 from labkit.bench.commands.targets import own_target, write_own
 from labkit.bench.comparison import in_turn
-from labkit.bench.limit import copy_bandwidth
+from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import make_record
 from labkit.bench.workload import Workload
 from labkit.engine.device import pick_device
@@ -53,14 +53,15 @@ def run(args: argparse.Namespace) -> None:
     if device.type == "cpu":
         print(ON_A_CPU)
     workload = workload_of(args)
-    bandwidth = copy_bandwidth(workload.model.device)
+    bandwidth = measure_bandwidth(workload.model.device)
     runs = run_rungs(workload, args.rungs, args.rounds)
     print(
         f"{workload.model}, {len(workload.requests)} requests, batches of {workload.scheduler.max_batch_size}"
     )
-    samples = [run_sample(rung, workload, run, bandwidth) for rung, made in runs.items() for run in made]
+    samples = [run_sample(rung, workload, run, bandwidth.copy) for rung, made in runs.items() for run in made]
     record = make_record("ladder", workload.model.device, bandwidth, settings_of(args), samples)
     print(ladder_table(record).to_string())
+    print(f"Limit at {bandwidth}")
     write_own(record, path)
 
 

@@ -1,9 +1,10 @@
 """peers: labkit and the engines of others, side by side: same requests, weights and number of tokens.
 
-labkit at a few rungs, transformers' `generate` with its dynamic and its static cache, and vLLM where it is
-installed, in turn, there and back again. Every engine has a warm-up that is not measured. A run is timed
-from the requests' token ids to the last token id; decode leaves out the time to the first tokens, and is
-told where one batch holds all requests.
+labkit at a few rungs, transformers' `generate` with its dynamic and its static cache (the latter also with a
+padded vocabulary), its continuous batching, a loop over a compiled step, and vLLM where it is installed, in
+turn, there and back again. Every engine has a warm-up that is not measured. A run is timed from the
+requests' token ids to the last token id; decode leaves out the time to the first tokens, and is told where
+one batch holds all requests. What cannot serve the requests is named, with the reason.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from labkit.bench.commands.arguments import (
     workload_of,
 )
 from labkit.bench.commands.targets import own_target, write_own
-from labkit.bench.limit import DecodeLimit, copy_bandwidth, workload_limit
+from labkit.bench.limit import DecodeLimit, measure_bandwidth
 from labkit.bench.peers import PeerRun, PeerRuns, run_peers
 from labkit.bench.record import make_record
 from labkit.bench.workload import Workload
@@ -42,14 +43,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Run labkit's rungs and the other engines in turn, print a table, and write a record.
 
-    Raises OptionError unless all requests make the same number of tokens.
+    Raises OptionError unless all requests are there at the start and make all their tokens.
     """
     if not args.no_stop_on_eos:
         raise OptionError("peers compares runs of equal length: add --no-stop-on-eos")
     path = own_target(args, "peers", pick_device(args.device))
     workload = workload_of(args)
-    bandwidth = copy_bandwidth(workload.model.device)
-    limit = limit_of(workload, bandwidth)
+    if workload.has_arrivals:
+        raise OptionError("requests that arrive one after another are served by `streaming` and `loads` only")
+    bandwidth = measure_bandwidth(workload.model.device)
+    limit = workload.requested_limit(bandwidth.copy)
     with tqdm(unit=" runs") as bar:
         ran = run_peers(workload, args.rungs, args.rounds, bar.update)
     print(
@@ -68,17 +71,10 @@ def run(args: argparse.Namespace) -> None:
     ]
     record = make_record("peers", workload.model.device, bandwidth, settings, samples)
     print(record.table().join(record.comparison_table(f"labkit {args.rungs[-1]}")).to_string())
-    print(f"Limit of decode: {limit.tokens_per_second:,.0f} tokens/s at {bandwidth / 1e9:,.0f} GB/s")
+    print(f"Limit of decode: {limit.tokens_per_second:,.0f} tokens/s at {bandwidth}")
     for name, reason in ran.left_out.items():
         print(f"Left out: {name} ({reason})")
     write_own(record, path)
-
-
-def limit_of(workload: Workload, bandwidth: float) -> DecodeLimit:
-    """The limit of decoding the workload: each request's tokens but the first, which its prefill makes."""
-    lengths = [len(prompt) for prompt in workload.prompt_ids()]
-    made = workload.max_new_tokens
-    return workload_limit(workload.model.network, lengths, made, workload.scheduler.max_batch_size, bandwidth)
 
 
 def one_batch(workload: Workload) -> bool:
@@ -107,11 +103,14 @@ def peer_sample(name: str, run: PeerRun, ran: PeerRuns, limit: DecodeLimit, in_o
 
 
 def peer_versions() -> dict[str, str]:
-    """The versions of the peers' packages that are installed, by package."""
+    """The versions of the peers' packages that are installed, by package.
+
+    With that of flash attention transformers' continuous batching is another engine than without.
+    """
     from importlib.metadata import PackageNotFoundError, version
 
     found = {}
-    for package in ("transformers", "vllm"):
+    for package in ("transformers", "vllm", "flash_attn"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

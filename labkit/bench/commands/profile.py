@@ -13,7 +13,7 @@ from labkit.bench.commands.arguments import (
     model_of,
     settings_of,
 )
-from labkit.bench.limit import copy_bandwidth, decode_limit
+from labkit.bench.limit import decode_limit, measure_bandwidth
 from labkit.bench.profile import profile_decode_step
 from labkit.bench.record import make_record, write_record
 from labkit.bench.step_time import time_decode_steps
@@ -50,9 +50,9 @@ def run(args: argparse.Namespace) -> None:
             max_batch_size=max(args.batch_sizes), prefill_max_batch_size=max(args.batch_sizes)
         ),
     )
-    bandwidth = copy_bandwidth(engine.device)
-    samples = [measure(engine, b, args, bandwidth) for b in tqdm(args.batch_sizes, desc="batch sizes")]
-    print(f"{engine.model}, rung {args.rung}, context {args.context}, copy {bandwidth / 1e9:,.0f} GB/s")
+    bandwidth = measure_bandwidth(engine.device)
+    samples = [measure(engine, b, args, bandwidth.copy) for b in tqdm(args.batch_sizes, desc="batch sizes")]
+    print(f"{engine.model}, rung {args.rung}, context {args.context}, {bandwidth}")
     for sample in samples:
         report(sample)
     if args.json:

@@ -21,7 +21,7 @@ from labkit.bench.commands.arguments import (
     settings_of,
     workload_of,
 )
-from labkit.bench.limit import copy_bandwidth
+from labkit.bench.limit import Bandwidth, measure_bandwidth
 from labkit.bench.profile import write_trace
 from labkit.bench.record import make_record, write_record
 from labkit.bench.workload import Workload
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> None:
     """Run the workload on a rung several times and print a summary; write what was asked for."""
     workload = workload_of(args)
     engine = workload.make_engine(LADDER[args.rung].options)
-    bandwidth = copy_bandwidth(engine.device)
+    bandwidth = measure_bandwidth(engine.device)
     runs = repeat(args, workload, lambda progress: workload.run(engine, progress))
     print(f"{engine.model}, rung {args.rung}")
     print_summary(runs, args)
@@ -88,17 +88,17 @@ def print_summary(runs: Sequence[Run], args: argparse.Namespace) -> None:
     line("Latency", "ms", 2, lambda run: 1e3 * median(run.latency.latency))
 
 
-def print_limit(workload: Workload, runs: Sequence[Run], bandwidth: float) -> None:
+def print_limit(workload: Workload, runs: Sequence[Run], bandwidth: Bandwidth) -> None:
     """Print which append paths ran, and how near decoding comes to what the device allows."""
     print(f"Append paths, all measured runs: {total_paths(runs)}")
     if not all(run.decoded_tokens for run in runs):
         print("Limit of decode: some run decoded nothing")
         return
-    limit = workload.limit(runs[0], bandwidth)
-    reached = median(workload.limit(run, bandwidth).seconds / run.decode_seconds for run in runs)
+    limit = workload.limit(runs[0], bandwidth.copy)
+    reached = median(workload.limit(run, bandwidth.copy).seconds / run.decode_seconds for run in runs)
     print(
         f"Limit of decode: {limit.tokens_per_second:,.0f} tokens/s ({limit.num_bytes / 1e9:,.1f} GB at "
-        f"{bandwidth / 1e9:,.0f} GB/s, measured); reached {100 * reached:.1f} %"
+        f"{bandwidth}, measured); reached {100 * reached:.1f} %"
     )
 
 
@@ -108,11 +108,11 @@ def finish(
     workload: Workload,
     engine: InferenceEngine,
     runs: Sequence[Run],
-    bandwidth: float,
+    bandwidth: Bandwidth,
 ) -> None:
     """Write the record and the trace, if they are asked for."""
     if args.json:
-        samples = [run_sample(args.rung, workload, run, bandwidth) for run in runs]
+        samples = [run_sample(args.rung, workload, run, bandwidth.copy) for run in runs]
         write_record(make_record(kind, engine.device, bandwidth, settings_of(args), samples), args.json)
         print(f"Record: {args.json}")
     if args.profile:

@@ -23,7 +23,7 @@ from labkit.bench.commands.arguments import (
     workload_of,
 )
 from labkit.bench.commands.scheduler import finish, print_limit, repeat
-from labkit.bench.limit import copy_bandwidth
+from labkit.bench.limit import measure_bandwidth
 from labkit.bench.streaming import CONSUMERS, Traffic, run_streaming
 from labkit.bench.workload import Workload
 from labkit.errors import OptionError
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> None:
         raise OptionError(f"a thread per request is for {MOST_THREADS:,} at most: add --consumers tasks")
     workload = spaced(workload_of(args), args.submit_interval_ms / 1e3)
     engine = workload.make_engine(LADDER[args.rung].options)
-    bandwidth = copy_bandwidth(engine.device)
+    bandwidth = measure_bandwidth(engine.device)
     traffic = Traffic(
         max_inflight_requests=args.max_inflight_requests,
         stream_interval=args.stream_interval,

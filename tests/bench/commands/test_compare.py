@@ -23,7 +23,7 @@ def test_compare_prints_a_verdict_and_warns_of_a_path_that_never_ran(monkeypatch
     printed = capsys.readouterr().out
     assert re.search(r"00 -> 00,attention=plain: x\d+\.\d+ \[.*\], too few rounds for a verdict", printed)
     assert "WARNING: path 'copy_on_write' never ran" in printed
-    assert re.search(r"Limit of decode: .* s at .* GB/s; reached \d+\.\d %", printed)
+    assert re.search(r"Limit of decode: .* s at .* GB/s \(reading alone .*\); reached \d+\.\d %", printed)
     (sample,) = json.loads(out.read_text())["samples"]
     assert len(sample["comparison"]["before_samples"]) == 2 and sample["limit_seconds"] > 0
 

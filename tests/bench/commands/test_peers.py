@@ -24,13 +24,24 @@ def test_the_command_prints_a_table_and_writes_a_record(monkeypatch, capsys, tmp
     assert "labkit 10 is" in said and "Limit of decode" in said
     assert f"Left out: {peers.VLLM} (not installed here)" in said
     record = json.loads(path.read_text())
-    assert record["kind"] == "peers" and len(record["samples"]) == 2 * 4
-    assert record["settings"]["left_out"] == {"vllm": "not installed here"}
+    assert record["kind"] == "peers" and len(record["samples"]) == 2 * 6
+    assert record["settings"]["left_out"] == {
+        peers.COMPILED: "its requests have prompts and answers of one length, and these differ",
+        peers.VLLM: "not installed here",
+    }
     assert record["settings"]["versions"]["transformers"]
     for sample in record["samples"]:
         assert sample["tokens"] == 12 and sample["equal_requests"] == 3
         decode = sample["seconds"] - sample["first_token_seconds"]
         assert sample["decode_tokens_per_second"] == pytest.approx(9 / decode)
+
+
+def test_requests_that_come_later_are_another_commands(monkeypatch, capsys, tmp_path):
+    line = f"peers {TINY} --load arrivals --rate 9 --json {tmp_path}/none.json"
+    monkeypatch.setattr(sys, "argv", ["bench", *shlex.split(line)])
+    with pytest.raises(SystemExit):
+        bench_main.main()
+    assert "served by `streaming` and `loads` only" in capsys.readouterr().err
 
 
 def test_runs_that_may_end_early_are_not_compared(monkeypatch, capsys):

@@ -80,4 +80,4 @@ def test_a_load_by_its_name_is_what_is_served_and_recorded(monkeypatch, tmp_path
 
 def test_arrivals_are_refused_here_before_anything_runs(monkeypatch, capsys):
     said = refusal(monkeypatch, capsys, f"scheduler {TINY} --load arrivals --rate 10")
-    assert "are served by `streaming` only" in said
+    assert "are served by `streaming` and `loads` only" in said

@@ -1,0 +1,175 @@
+"""loads: five loads through labkit and through other engines, in turn, beside what each asks at least.
+
+Requests that draw, requests of unequal length, long prompts, requests that come one after another, and
+prompts that begin alike. Throughput is by the wall clock, from token ids to token ids, prompts included.
+Where requests come one after another, TTFT and ITL are shown too: labkit's as its clients have the tokens,
+the others' as their own thread has them. The limit counts the bytes of decoding at the bandwidth of a copy
+and the arithmetic of the prompts at the rate of a large product; on a GPU there is a second one, of as many
+dependent kernels as a step of the last rung has. An engine that cannot serve a load is named, with the
+reason.
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+
+from tqdm import tqdm
+
+from labkit.bench.commands.arguments import (
+    OWN_RECORD,
+    add_common_arguments,
+    add_count_argument,
+    add_rounds_argument,
+    add_rungs_argument,
+    batch,
+    model_of,
+    rate,
+    require_decoding,
+    settings_of,
+)
+from labkit.bench.commands.peers import peer_versions
+from labkit.bench.commands.targets import own_target, write_own
+from labkit.bench.limit import chain_seconds, forward_flops, least_steps, matmul_rate, measure_bandwidth
+from labkit.bench.loads import Asked, make_load
+from labkit.bench.peers import COMPILED, CONTINUOUS, DYNAMIC, PADDED, VLLM, PeerRuns, run_peers
+from labkit.bench.record import make_record
+from labkit.bench.workload import Request, Workload
+from labkit.engine import CacheConfig, SamplingParams, SchedulerConfig
+from labkit.engine.device import pick_device
+from labkit.errors import OptionError
+from labkit.model import LanguageModel, ModelConfig
+from labkit.results.kernels import kernels_per_step
+from labkit.results.loads import LoadLimit, LoadRun, LoadsRecord
+
+RUNGS = ("05", "08", "09", "10")
+LOADS = ("sampled", "ragged", "prompt-heavy", "arrivals", "shared-prefix")
+OTHERS = (DYNAMIC, PADDED, CONTINUOUS, COMPILED, VLLM)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
+    add_common_arguments(parser, record=OWN_RECORD)
+    add_rungs_argument(parser, RUNGS)
+    add_count_argument(parser, "--num-requests", 64, "requests of each load")
+    add_count_argument(parser, "--max-new-tokens", 128, "tokens per request")
+    add = parser.add_argument
+    add("--max-batch-size", type=batch, default=64, metavar="N", help="together (default: %(default)s)")
+    add("--rate", type=rate, default=50.0, metavar="R", help="arrivals per second (default: %(default)s)")
+    add_rounds_argument(parser, 3)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run every load through every engine that can serve it, print tables, and write a record.
+
+    Raises OptionError if nothing is decoded, or if a load does not fit the model.
+    """
+    require_decoding(args)
+    device = pick_device(args.device)
+    path = own_target(args, "loads", device)
+    model = model_of(args)
+    workloads = {name: load_workload(name, model, args) for name in LOADS}
+    kernels = kernels_per_step(model.config.num_layers) if device.type == "cuda" else None
+    measured = {
+        "matmul_rate": matmul_rate(device, model.dtype),
+        "kernels": kernels,
+        "chain_seconds": chain_seconds(device, kernels) if kernels else None,
+    }
+    bandwidth = measure_bandwidth(device)
+    samples, left_out = [], {}
+    for name, workload in workloads.items():
+        with tqdm(desc=name, unit=" runs") as bar:
+            ran = run_peers(workload, args.rungs, args.rounds, bar.update, OTHERS)
+        samples += samples_of(name, workload, ran)
+        left_out[name] = ran.left_out
+    settings = {
+        **settings_of(args),
+        **measured,
+        "limits": {name: limit_of(workload).to_dict() for name, workload in workloads.items()},
+        "left_out": left_out,
+        "versions": peer_versions(),
+    }
+    record = make_record("loads", device, bandwidth, settings, samples)
+    print(f"{model}, {args.num_requests} requests, tokens per second by the wall clock")
+    print(record.table().to_string())
+    print(f"Memory: {bandwidth}; {floor_in_words(record)}")
+    print(f"Arrivals, {args.rate:g} per second:\n{record.latency_table().to_string()}")
+    print_left_out(left_out)
+    write_own(record, path)
+
+
+def load_workload(name: str, model: LanguageModel, args: argparse.Namespace) -> Workload:
+    """A load of the command's size. Prompts are kept where they begin alike, and only there.
+
+    Raises OptionError if a prompt with its answer is longer than the model takes.
+    """
+    params = SamplingParams(args.max_new_tokens, stop_on_eos=False)
+    alike = (Request(tuple(model.tokenizer.encode("Hello")), params),) * args.num_requests
+    asked = Asked(alike, model.config, args.seed, args.rate if name == "arrivals" else None)
+    requests = make_load(name, asked)
+    scheduler = SchedulerConfig(
+        max_batch_size=args.max_batch_size,
+        prefill_max_batch_size=args.max_batch_size,
+        prefill_max_tokens=sum(len(request.prompt) for request in requests),
+    )
+    cache = CacheConfig(prefix_cache=name == "shared-prefix")
+    workload = Workload(model, requests, model.device, scheduler, cache)
+    if workload.longest > model.config.max_positions:
+        raise OptionError(
+            f"load {name} has texts of up to {workload.longest} tokens, more than the "
+            f"{model.config.max_positions} positions of {args.model}: take a smaller --max-new-tokens"
+        )
+    return workload
+
+
+def samples_of(name: str, workload: Workload, ran: PeerRuns) -> list[LoadRun]:
+    """The runs of a load as a record holds them."""
+    greedy = all(request.params.is_greedy for request in workload.requests)
+    return [
+        LoadRun(
+            load=name,
+            engine=engine,
+            seconds=made.seconds,
+            tokens=made.tokens,
+            equal_requests=ran.equal_requests(made) if greedy else None,
+            ttft=tuple(round(s, 7) for s in made.ttft) if workload.has_arrivals else (),
+            itl_us=tuple(round(1e6 * s) for s in made.itl) if workload.has_arrivals else (),
+        )
+        for engine, runs in ran.runs.items()
+        for made in runs
+    ]
+
+
+def limit_of(workload: Workload) -> LoadLimit:
+    """What the load asks at least."""
+    decode = workload.requested_limit(bandwidth=1.0)
+    return LoadLimit(
+        tokens=sum(workload.max_new_tokens),
+        num_bytes=decode.num_bytes,
+        steps=least_steps(workload.max_new_tokens, workload.scheduler.max_batch_size),
+        prompt_flops=prompt_flops(workload.model.config, workload.prompt_ids()),
+        last_arrival=max(request.arrives_at for request in workload.requests),
+    )
+
+
+def prompt_flops(config: ModelConfig, prompts: Sequence[Sequence[int]]) -> float:
+    """FLOP of the prompts; a beginning that several share is computed once."""
+    flops, before = 0.0, ()
+    for prompt in sorted(map(tuple, prompts)):  # so each shares most with the one before
+        shared = next((i for i, (a, b) in enumerate(zip(prompt, before, strict=False)) if a != b), None)
+        new = len(prompt) - (min(len(prompt), len(before)) if shared is None else shared)
+        flops += forward_flops(config, new, len(prompt)) if new else 0.0
+        before = prompt
+    return flops
+
+
+def floor_in_words(record: LoadsRecord) -> str:
+    """The chain of kernels, or why there is none."""
+    if record.chain_seconds is None:
+        return "no limit by a chain of kernels: a CPU runs none"
+    return f"a chain of {record.num_kernels} empty kernels takes {1e6 * record.chain_seconds:.0f} us"
+
+
+def print_left_out(left_out: Mapping[str, Mapping[str, str]]) -> None:
+    """Print which engine did not run which load, and why."""
+    for name, reasons in left_out.items():
+        for engine, reason in reasons.items():
+            print(f"Left out of {name}: {engine} ({reason})")

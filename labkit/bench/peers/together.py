@@ -1,0 +1,111 @@
+"""All peers on one workload, in turn."""
+
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import torch
+
+from labkit.bench.comparison import in_turn
+from labkit.bench.peers.compiled_loop import COMPILED, compiled_peer
+from labkit.bench.peers.continuous import CONTINUOUS, continuous_peer
+from labkit.bench.peers.generate import (
+    DYNAMIC,
+    PADDED,
+    STATIC,
+    as_transformers,
+    generate_peer,
+    quiet_transformers,
+    with_padded_vocabulary,
+)
+from labkit.bench.peers.run import CannotServeError, Peer, PeerRun
+from labkit.bench.peers.rungs import labkit_peer
+from labkit.bench.peers.time_limit import TookTooLongError, time_limit
+from labkit.bench.peers.vllm import VLLM, vllm_peer
+from labkit.bench.workload import Workload
+from labkit.engine.device import default_dtype, pick_device
+
+PEERS = (DYNAMIC, STATIC, PADDED, CONTINUOUS, COMPILED, VLLM)
+WARM_UP_SECONDS = 90  # in which a peer compiles, captures and runs twice
+
+
+@dataclass(frozen=True)
+class PeerRuns:
+    """Runs made in turn, by engine, and why an engine that was meant to run has none."""
+
+    runs: dict[str, list[PeerRun]]
+    left_out: dict[str, str]
+    compiled: bool  # whether transformers compiled its forward for the static cache
+    requests: int
+
+    def equal_requests(self, run: PeerRun) -> int:
+        """How many requests got the tokens that the first engine's first run gave them."""
+        expected = next(iter(self.runs.values()))[0].token_ids
+        return sum(map(tuple.__eq__, run.token_ids, expected))
+
+
+def run_peers(
+    workload: Workload,
+    rungs: Sequence[str],
+    rounds: int,
+    progress: Callable[[], object] = lambda: None,
+    others: Sequence[str] = PEERS,
+) -> PeerRuns:
+    """Run the workload through labkit at these rungs and through other engines, in turn.
+
+    Each has its warm-up first: compiling and capturing are no part of a run. A peer that cannot serve the
+    workload, that fails there or takes more than WARM_UP_SECONDS is left out, with its reason; a rung that
+    fails raises. progress: called after each run, warm-ups too. others: of PEERS.
+    """
+    device = pick_device(workload.device)
+    workload = replace(workload, model=workload.model.to(device, default_dtype(device)), device=device)
+    if device.type == "cuda":  # what another workload left: its caches, and what was compiled for its shapes
+        torch.compiler.reset()
+        gc.collect()
+        torch.cuda.empty_cache()
+    peers: dict[str, Peer] = {}
+    left_out: dict[str, str] = {}
+    for rung in rungs:
+        peers[f"labkit {rung}"] = labkit_peer(workload, rung)
+        peers[f"labkit {rung}"]()
+        progress()
+    with quiet_transformers():
+        plain = cache(lambda: as_transformers(workload.model))
+        padded = cache(lambda: with_padded_vocabulary(as_transformers(workload.model)))
+        makers: dict[str, Callable[[], Peer]] = {
+            DYNAMIC: lambda: generate_peer(workload, plain(), None),
+            STATIC: lambda: generate_peer(workload, plain(), "static"),
+            PADDED: lambda: generate_peer(workload, padded(), "static"),
+            CONTINUOUS: lambda: continuous_peer(
+                workload, with_padded_vocabulary(as_transformers(workload.model))
+            ),
+            COMPILED: lambda: compiled_peer(workload),
+            VLLM: lambda: vllm_peer(workload, plain()),
+        }
+        for name in others:
+            peer = warmed_up(makers[name])
+            if isinstance(peer, str):
+                left_out[name] = peer
+            else:
+                peers[name] = peer
+            progress()
+        made = in_turn(list(peers.values()), rounds, progress)
+        made_here = [reference() for reference in (plain, padded) if reference.cache_info().currsize]
+        compiled = any(hasattr(reference, "_compiled_call") for reference in made_here)
+    return PeerRuns(dict(zip(peers, made, strict=True)), left_out, compiled, len(workload.requests))
+
+
+def warmed_up(make: Callable[[], Peer]) -> Peer | str:
+    """A peer that has run twice, or why there is none, in a sentence."""
+    try:
+        with time_limit(WARM_UP_SECONDS):
+            peer = make()
+            peer()
+            peer()  # a compiled forward may be compiled again, or captured, at its second call
+    except CannotServeError as error:
+        return str(error)
+    except (Exception, TookTooLongError) as error:  # whatever someone else's engine raises
+        said = str(error).strip() or "no message"
+        return f"{type(error).__name__}: {said.splitlines()[0][:200]}"
+    return peer

@@ -1,0 +1,90 @@
+"""The compiled loop: the engine's tokens, a step that the compiler takes whole, and what it refuses."""
+
+import pytest
+import torch
+from peer_workloads import (
+    ALMOST_GREEDY,
+    DRAWS,
+    LEVEL,
+    RAGGED,
+    arriving,
+    expected,
+    with_params,
+    workload,
+)
+
+from labkit import SamplingParams
+from labkit.bench.peers.compiled_loop import DecodeStep, compiled_peer, pick, run_compiled
+from labkit.bench.peers.run import CannotServeError
+
+pytestmark = pytest.mark.slow
+
+
+def test_batches_of_one_length_get_the_engines_tokens():
+    work = workload(LEVEL, 6)
+    peer = compiled_peer(work)
+    run = peer()
+    assert run.token_ids == peer().token_ids == expected(work)
+    assert run.tokens == 24 and 0 < run.first_token_seconds < run.seconds
+
+
+def test_the_compiler_takes_the_step_whole():
+    """Traced as on a GPU, but run as it is."""
+    work = workload(LEVEL, 6)
+    for params in (work.requests[0].params, ALMOST_GREEDY):
+        decode = DecodeStep(work.model.network, 2, work.longest, params)
+        traced = torch.compile(decode, backend="eager", fullgraph=True, dynamic=False)
+        assert run_compiled(work, decode, traced).token_ids == expected(work)
+    torch.compiler.reset()
+
+
+def test_a_prompt_with_one_new_token_needs_no_step():
+    assert compiled_peer(workload(LEVEL, 1))().token_ids == expected(workload(LEVEL, 1))
+
+
+def test_all_draw_where_they_are_asked_to():
+    drawn = compiled_peer(with_params(workload(LEVEL), *[DRAWS] * 4))()
+    assert [len(ids) for ids in drawn.token_ids] == [6] * 4
+    almost = compiled_peer(with_params(workload(LEVEL), *[ALMOST_GREEDY] * 4))()
+    assert almost.token_ids == expected(workload(LEVEL, 6))
+
+
+def test_tokens_are_drawn_as_often_as_they_are_likely():
+    torch.manual_seed(0)
+    logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log().expand(20_000, 4)
+
+    def shares(**rule):
+        ids = pick(logits, SamplingParams(1, temperature=1.0, **rule))
+        return torch.bincount(ids, minlength=4) / 20_000
+
+    torch.testing.assert_close(shares(), torch.tensor([0.5, 0.3, 0.15, 0.05]), atol=0.02, rtol=0)
+    two = torch.tensor([0.625, 0.375, 0.0, 0.0])
+    torch.testing.assert_close(shares(top_p=0.7), two, atol=0.02, rtol=0)  # the one that crosses 0.7 is kept
+    torch.testing.assert_close(shares(top_k=2), two, atol=0.02, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("work", "said"),
+    [
+        (lambda: workload(RAGGED[:2]), "one length, and these differ"),
+        (lambda: with_params(workload(LEVEL), *map(SamplingParams, (2, 3, 2, 2))), "one length"),
+        (lambda: arriving(workload(LEVEL)), "no request can join"),
+        (lambda: workload(LEVEL[:3]), "3 requests make no full ones of 2"),
+        (lambda: with_params(workload(LEVEL), *[DRAWS] * 3, ALMOST_GREEDY), "one rule"),
+    ],
+)
+def test_what_it_cannot_serve_it_refuses(work, said):
+    with pytest.raises(CannotServeError, match=said):
+        compiled_peer(work())
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("params", [SamplingParams(6, stop_on_eos=False), ALMOST_GREEDY])
+def test_on_a_gpu_its_step_is_compiled(params):
+    from dataclasses import replace
+
+    work = with_params(workload(LEVEL), *[params] * 4)
+    on_gpu = replace(work, model=work.model.to(torch.device("cuda"), torch.float32), device="cuda")
+    peer = compiled_peer(on_gpu)
+    assert [peer().token_ids for _ in range(3)] == [expected(workload(LEVEL, 6))] * 3
+    torch.compiler.reset()

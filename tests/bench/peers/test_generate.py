@@ -1,0 +1,85 @@
+"""transformers' `generate`: the same work, with either cache and with a padded vocabulary."""
+
+import pytest
+import torch
+from helpers import small_model
+from peer_workloads import DRAWS, RAGGED, arriving, expected, with_params, workload
+
+from labkit import SamplingParams, load_model
+from labkit.bench.parity import transformers_model
+from labkit.bench.peers import generate
+from labkit.bench.peers.run import CannotServeError
+from labkit.bench.workload import Request
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("cache", [None, "static"])
+@pytest.mark.parametrize("padded", [False, True])
+def test_it_makes_the_same_tokens(cache, padded):
+    """Prompts of differing length, in two batches."""
+    work = workload()
+    reference = generate.as_transformers(work.model)
+    if padded:
+        reference = generate.with_padded_vocabulary(reference)
+    with generate.quiet_transformers():
+        run = generate.generate_peer(work, reference, cache)()
+    assert run.token_ids == expected(work)
+    assert run.tokens == 12 and 0 < run.first_token_seconds < run.seconds
+
+
+def test_requests_of_unequal_length_get_what_they_asked_for_and_no_more():
+    """transformers goes on until the longest of a batch is done: the rest is cut off, and not counted."""
+    work = with_params(workload(), *(SamplingParams(n, stop_on_eos=False) for n in (2, 5, 3)))
+    with generate.quiet_transformers():
+        run = generate.generate_peer(work, generate.as_transformers(work.model), None)()
+    assert run.token_ids == expected(work) and run.tokens == 10
+
+
+def test_a_batch_cannot_be_joined():
+    with pytest.raises(CannotServeError, match="no request can join"):
+        generate.generate_peer(arriving(workload()), None, None)
+
+
+def test_a_padded_head_gives_the_logits_of_the_tokens_alone():
+    weight, hidden = torch.randn(67, 8), torch.randn(2, 3, 8)
+    head = generate.PaddedHead(weight)
+    assert head.weight.shape == (128, 8) and not head.weight.requires_grad
+    torch.testing.assert_close(head(hidden), hidden @ weight.T)
+    assert generate.PaddedHead(torch.randn(64, 8)).weight.shape == (64, 8)
+
+
+def test_it_draws_where_one_of_a_batch_does():
+    greedy = SamplingParams(4)
+    drawing = SamplingParams(4, temperature=0.8, top_p=0.95, top_k=7)
+    assert generate.sampling_of([Request("a", greedy)] * 2) == {"do_sample": False}
+    assert generate.sampling_of([Request("a", greedy), Request("a", drawing)]) == {
+        "do_sample": True,
+        "temperature": 0.8,
+        "top_k": 7,
+        "top_p": 0.95,
+    }
+    work = with_params(workload(), DRAWS, DRAWS, DRAWS)
+    with generate.quiet_transformers():
+        run = generate.generate_peer(work, generate.as_transformers(work.model), None)()
+    assert [len(ids) for ids in run.token_ids] == [6, 6, 6]
+
+
+def test_the_converted_model_is_what_transformers_loads_itself():
+    model = load_model("data/tiny-gpt2")
+    ours, theirs = generate.as_transformers(model).state_dict(), transformers_model(model).state_dict()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_model_with_a_head_of_its_own_is_converted_too():
+    model = small_model()  # whose head is not its token table
+    ids = torch.tensor([RAGGED[0]])
+    logits = generate.as_transformers(model)(ids).logits[0, -1]
+    torch.testing.assert_close(logits, model.network.prefill(ids, torch.tensor([5])).last_logits[0])
+
+
+def test_pads_stand_before_a_prompt():
+    ids, mask = generate.left_padded(RAGGED, torch.device("cpu"))
+    assert ids.tolist() == [[5, 6, 7, 8, 9], [0, 0, 0, 0, 10], [0, 0, 0, 11, 12]]
+    assert mask.tolist() == [[1] * 5, [0, 0, 0, 0, 1], [0, 0, 0, 1, 1]]

@@ -1,0 +1,69 @@
+"""All peers on one workload, and what is said of one that cannot run."""
+
+import pytest
+from peer_workloads import LEVEL, RAGGED, arriving, workload
+
+from labkit import load_model
+from labkit.bench import peers
+from labkit.bench.peers import together
+from labkit.bench.workload import Workload
+
+pytestmark = pytest.mark.slow
+
+
+def test_runs_are_made_in_turn_after_warm_ups():
+    calls = []
+    ran = peers.run_peers(workload(LEVEL), ("00", "10"), rounds=2, progress=lambda: calls.append(1))
+    others = [peers.DYNAMIC, peers.STATIC, peers.PADDED, peers.CONTINUOUS, peers.COMPILED]
+    assert list(ran.runs) == ["labkit 00", "labkit 10", *others]
+    assert ran.left_out == {peers.VLLM: "not installed here"}
+    assert all(len(runs) == 4 for runs in ran.runs.values())
+    assert all(ran.equal_requests(run) == 4 for runs in ran.runs.values() for run in runs)
+    assert len(calls) == 2 + len(peers.PEERS) + 4 * 7
+    assert not ran.compiled  # transformers compiles on GPUs only
+
+
+def test_a_peer_that_cannot_serve_is_left_out_with_its_sentence():
+    ran = peers.run_peers(workload(RAGGED), ("10",), rounds=1, others=(peers.DYNAMIC, peers.COMPILED))
+    assert list(ran.runs) == ["labkit 10", peers.DYNAMIC]
+    said = "its batches have one size, and 3 requests make no full ones of 2"
+    assert ran.left_out == {peers.COMPILED: said}
+
+
+def test_requests_that_come_later_are_served_by_those_that_can():
+    ran = peers.run_peers(arriving(workload()), ("05",), rounds=1)
+    assert list(ran.runs) == ["labkit 05", peers.CONTINUOUS]
+    assert set(ran.left_out) == {peers.DYNAMIC, peers.STATIC, peers.PADDED, peers.COMPILED, peers.VLLM}
+    assert all(ran.equal_requests(run) == 3 for run in ran.runs[peers.CONTINUOUS])
+
+
+def test_a_peer_that_fails_is_left_out_with_its_reason(monkeypatch):
+    def broken(work, reference, cache_implementation):
+        if cache_implementation == "static":
+            raise RuntimeError("no static cache today\nand a long trace")
+        return made_up
+
+    made_up = lambda: peers.PeerRun(1.0, 0.5, ((1,), (2,), (3,)))  # noqa: E731
+    monkeypatch.setattr(together, "generate_peer", broken)
+    ran = peers.run_peers(workload(), ("00",), rounds=1, others=(peers.DYNAMIC, peers.STATIC))
+    assert ran.left_out[peers.STATIC] == "RuntimeError: no static cache today"
+    assert list(ran.runs) == ["labkit 00", peers.DYNAMIC]
+    assert ran.equal_requests(ran.runs[peers.DYNAMIC][0]) == 0
+
+
+def test_a_peer_that_does_not_get_ready_is_left_out(monkeypatch):
+    def endless():
+        while True:
+            pass
+
+    monkeypatch.setattr(together, "WARM_UP_SECONDS", 0.1)
+    assert together.warmed_up(endless) == "TookTooLongError: it took more than 0.1 s"
+    assert together.warmed_up(lambda: lambda: 1 / 0) == "ZeroDivisionError: division by zero"
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_the_static_cache_is_compiled():
+    work = Workload.alike(load_model("data/tiny-gpt2"), LEVEL, 8, device="cuda")
+    ran = peers.run_peers(work, ("00", "10"), rounds=1)
+    assert ran.compiled or peers.STATIC in ran.left_out
+    assert {peers.DYNAMIC, peers.CONTINUOUS, peers.COMPILED} <= set(ran.runs), ran.left_out
