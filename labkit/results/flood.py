@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import ClassVar
 
 from labkit.results.record import PlainSample, Record, Sample, of_rung
@@ -9,6 +10,7 @@ from labkit.results.shape import COUNT, TEXT, TIME, Shape
 
 SAMPLED_EVERY = 100  # requests, of memory
 SETTLED = 1000  # requests after which memory is flat
+GROWTH = 1.01
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,14 @@ class FloodRun(PlainSample):
         settled = self.memory[SETTLED // SAMPLED_EVERY - 1 :]
         return settled[-1] / settled[0] if settled else 1.0
 
+    @property
+    def last_growth(self) -> int:
+        """Requests that had ended when memory was last more than it had ever been, by a hundredth; 0 if it
+        never was."""
+        most = accumulate(self.memory, max)
+        grew = [i for i, (before, now) in enumerate(pairwise(most), 1) if now > GROWTH * before]
+        return SAMPLED_EVERY * (grew[-1] + 1) if grew else 0
+
 
 @dataclass(frozen=True)
 class FloodRecord(Record):
@@ -89,11 +99,22 @@ class FloodRecord(Record):
 
     SAMPLE: ClassVar[type[Sample]] = FloodRun
     SETTINGS: ClassVar[Shape] = {
+        "model": TEXT,
         "room_for": COUNT,
         "pack_window": COUNT,
         "longest_prompt": COUNT,
         "max_new_tokens": COUNT,
     }
+
+    @property
+    def device(self) -> str:
+        """Where the engine ran, "cpu" or "cuda"."""
+        return "cpu" if self.host.driver is None else "cuda"
+
+    @property
+    def model(self) -> str:
+        """The engine's model, "random:gpt2"."""
+        return self.settings["model"]
 
     @property
     def room_for(self) -> int:

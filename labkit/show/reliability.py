@@ -15,7 +15,7 @@ FAULTS = re.compile(r"(?<=<!-- faults -->\n).*?(?=\n<!-- /faults -->)", re.DOTAL
 FLOODS = re.compile(r"(?<=<!-- floods -->\n).*?(?=\n<!-- /floods -->)", re.DOTALL)
 FUZZ = re.compile(r"(?<=<!-- fuzz -->\n).*?(?=\n<!-- /fuzz -->)", re.DOTALL)
 FAULTS_RECORDS = ("faults_cpu", "faults_h100")
-FLOOD_RECORDS = ("flood_fifo_cpu", "flood_pack_cpu")
+FLOOD_RECORDS = ("flood_fifo_cpu", "flood_pack_cpu", "flood_fifo_h200")
 FUZZ_RECORD = "fuzz_cpu"
 
 
@@ -52,8 +52,8 @@ def floods_text() -> str:
     lines = [
         "| device, model | rung, policy | requests | ended, cancelled or left, refused "
         "| prompt, new tokens up to | tokens/s | preemptions | blocks used at most | longest wait "
-        "| passed over | as alone | memory |",
-        "| --- | --- | ---: | --- | --- |" + " ---: |" * 7,
+        "| passed over | as alone | memory | grew last at |",
+        "| --- | --- | ---: | --- | --- |" + " ---: |" * 8,
     ]
     lines += [flood_row(record, sample) for record in records for sample in record.samples]
     lines += ["", *dict.fromkeys(map(made_at, records))]
@@ -64,13 +64,13 @@ def flood_row(record: FloodRecord, flood: FloodRun) -> str:
     """The row of one flood."""
     ended = Counter(flood.ended)
     return (
-        f"| {record.settings['device']}, `{record.settings['model']}` "
+        f"| {record.device}, `{record.model}` "
         f"| {flood.rung}, {flood.policy} | {flood.num_ended:,} "
         f"| {ended['length']:,}, {ended['cancelled'] + ended['left']:,}, {ended['refused']:,} "
         f"| {record.longest_prompt}, {record.max_new_tokens} | {flood.tokens_per_second:,.0f} "
         f"| {flood.preemptions:,} | {flood.peak_blocks:,} of {flood.num_blocks:,} "
         f"| {flood.longest_wait:,} steps | {flood.most_passed_over} | {flood.equal} of {flood.checked} "
-        f"| ×{flood.memory_growth:.3f} |"
+        f"| ×{flood.memory_growth:.3f} | {flood.last_growth:,} |"
     )
 
 

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from labkit.bench.commands.arguments import add_common_arguments, batch, positive, settings_of
 from labkit.bench.commands.targets import try_writing
-from labkit.bench.limit import copy_bandwidth
+from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.bench.tile_time import GpuTileBench, products_of
 from labkit.bench.tiles import Case, Found, Product, rows_up_to, search_tiles
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> None:
     if args.json:
         settings = {**settings_of(args), "dtype": name_of(dtype)}
         samples = [sample_of(each) for each in found]
-        write_record(make_record("tiles", device, copy_bandwidth(device), settings, samples), args.json)
+        write_record(make_record("tiles", device, measure_bandwidth(device), settings, samples), args.json)
 
 
 def why_not(device_type: str) -> str:

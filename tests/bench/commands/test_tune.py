@@ -10,6 +10,7 @@ from triton_marks import needs_triton
 
 from labkit import LADDER, InferenceEngine, SamplingParams, load_model, paths
 from labkit.bench.commands import tune
+from labkit.bench.limit import Bandwidth
 from labkit.engine import device as engine_device
 from labkit.kernels.tile_tables import read_table
 from labkit.kernels.tiles import tile_of
@@ -47,7 +48,7 @@ def gpu(monkeypatch, tmp_path):
     monkeypatch.setattr(tune, "table_path", lambda device: path)
     monkeypatch.setattr(tune, "tiles_for", lambda device, dtype: {})
     monkeypatch.setattr(tune, "GpuTileBench", FakeBench)
-    monkeypatch.setattr(tune, "copy_bandwidth", lambda device: 1e9)
+    monkeypatch.setattr(tune, "measure_bandwidth", lambda device: Bandwidth(1e9, 1e9))
     record = tune.make_record
     monkeypatch.setattr(tune, "make_record", lambda kind, device, *rest: record(kind, CPU, *rest))
     return path
