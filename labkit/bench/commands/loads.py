@@ -10,6 +10,7 @@ reason.
 """
 
 import argparse
+import time
 from collections.abc import Mapping, Sequence
 
 from tqdm import tqdm
@@ -31,7 +32,7 @@ from labkit.bench.commands.targets import own_target, write_own
 from labkit.bench.limit import chain_seconds, forward_flops, least_steps, matmul_rate, measure_bandwidth
 from labkit.bench.loads import Asked, make_load
 from labkit.bench.peers import COMPILED, CONTINUOUS, DYNAMIC, PADDED, VLLM, PeerRuns, run_peers
-from labkit.bench.record import make_record
+from labkit.bench.record import make_record, write_record
 from labkit.bench.workload import Request, Workload
 from labkit.engine import CacheConfig, SamplingParams, SchedulerConfig
 from labkit.engine.device import pick_device
@@ -60,7 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Run every load through every engine that can serve it, print tables, and write a record.
 
-    Raises OptionError if nothing is decoded, or if a load does not fit the model.
+    It is written after each load: whoever stops a long run keeps the loads before. Raises OptionError if
+    nothing is decoded, or if a load does not fit the model.
     """
     require_decoding(args)
     device = pick_device(args.device)
@@ -74,20 +76,18 @@ def run(args: argparse.Namespace) -> None:
         "chain_seconds": chain_seconds(device, kernels) if kernels else None,
     }
     bandwidth = measure_bandwidth(device)
-    samples, left_out = [], {}
+    samples, left_out, limits = [], {}, {}
     for name, workload in workloads.items():
+        started = time.perf_counter()
         with tqdm(desc=name, unit=" runs") as bar:
             ran = run_peers(workload, args.rungs, args.rounds, bar.update, OTHERS)
         samples += samples_of(name, workload, ran)
-        left_out[name] = ran.left_out
-    settings = {
-        **settings_of(args),
-        **measured,
-        "limits": {name: limit_of(workload).to_dict() for name, workload in workloads.items()},
-        "left_out": left_out,
-        "versions": peer_versions(),
-    }
-    record = make_record("loads", device, bandwidth, settings, samples)
+        left_out[name], limits[name] = ran.left_out, limit_of(workload).to_dict()
+        settings = settings_of(args) | measured | {"limits": limits, "left_out": left_out}
+        settings["versions"] = peer_versions()
+        record = make_record("loads", device, bandwidth, settings, samples)
+        write_record(record, path)
+        print(f"{name}: {time.perf_counter() - started:.0f} s", flush=True)
     print(f"{model}, {args.num_requests} requests, tokens per second by the wall clock")
     print(record.table().to_string())
     print(f"Memory: {bandwidth}; {floor_in_words(record)}")
