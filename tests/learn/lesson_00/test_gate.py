@@ -348,7 +348,7 @@ def test_a_right_attention_passes_in_whatever_clothes(here, part):
 
 
 def test_text_is_compared_with_the_plain_engine(here, monkeypatch):
-    monkeypatch.setattr(Gate, "_schedules", lambda self, build: None)
+    monkeypatch.setattr(Gate, "_schedules", lambda self, build, num_moves: None)
     report = replace(GATE, trials=()).check(partial(built, here))
     assert not report.ok and re.search(
         r"text: new token \d+ after '.*' is \d+, but \d+ on the plain engine", report.text
