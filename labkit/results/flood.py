@@ -99,7 +99,6 @@ class FloodRecord(Record):
 
     SAMPLE: ClassVar[type[Sample]] = FloodRun
     SETTINGS: ClassVar[Shape] = {
-        "model": TEXT,
         "room_for": COUNT,
         "pack_window": COUNT,
         "longest_prompt": COUNT,
@@ -110,11 +109,6 @@ class FloodRecord(Record):
     def device(self) -> str:
         """Where the engine ran, "cpu" or "cuda"."""
         return "cpu" if self.host.driver is None else "cuda"
-
-    @property
-    def model(self) -> str:
-        """The engine's model, "random:gpt2"."""
-        return self.settings["model"]
 
     @property
     def room_for(self) -> int:

@@ -90,3 +90,8 @@ class TilesRecord(Record):
 
     SAMPLE: ClassVar[type[Sample]] = TunedTile
     SETTINGS: ClassVar[Shape] = {"seconds": COUNT, "dtype": TEXT}
+
+    @property
+    def seconds(self) -> int:
+        """Of the search, at most."""
+        return self.settings["seconds"]

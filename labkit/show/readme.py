@@ -13,6 +13,7 @@ from labkit.ladder import CAPSTONE, LADDER, LESSONS, Lesson
 from labkit.paths import RESULTS, ROOT
 from labkit.results import HostTimeRecord, LoadsRecord, ProfileRecord, RunsRecord, load, load_gpu_tests
 from labkit.results.installation import load_installations
+from labkit.results.tiles import TilesRecord
 from labkit.show import reliability
 from labkit.show.ladder import draw_ladder
 from labkit.show.timeline import draw_timeline
@@ -24,6 +25,8 @@ LOADS = re.compile(r"(?<=<!-- loads -->\n).*?(?=\n<!-- /loads -->)", re.DOTALL)
 GPU_TESTS = re.compile(r"(?<=<!-- gpu tests -->\n).*?(?=\n<!-- /gpu tests -->)", re.DOTALL)
 H200 = re.compile(r"(?<=<!-- h200 -->\n).*?(?=\n<!-- /h200 -->)", re.DOTALL)
 INSTALLATION = re.compile(r"(?<=<!-- installation -->\n).*?(?=\n<!-- /installation -->)", re.DOTALL)
+TILES = re.compile(r"(?<=<!-- tiles -->\n).*?(?=\n<!-- /tiles -->)", re.DOTALL)
+TILES_RECORD, TILES_RUNS = "tiles_medium_h200", ("scheduler_medium_h200", "scheduler_medium_tuned_h200")
 H200_RECORDS = ("ladder_036_h200", "ladder_062_device_h200")
 PEER_RECORDS = ("peers_036_h100", "peers_062_h100", "peers_single_h100")
 PEER_ENGINES = ("labkit 10", "transformers, static cache", "transformers, dynamic cache")
@@ -135,6 +138,22 @@ def h200_line() -> str:
     return f"On an {record.host.device}, rung {rung} decodes {' and '.join(reached)}."
 
 
+def tiles_line() -> str:
+    """A sentence: what tiles that were measured for it made of a model that labkit ships none for."""
+    tiles = load(TILES_RECORD, TilesRecord)
+    before, after = (load(name, RunsRecord) for name in TILES_RUNS)
+    (rung,) = after.rates
+    gains = [tile.gain for tile in tiles.samples]
+    return (
+        f"On an {tiles.host.device}, {tiles.seconds} seconds of search made the {len(gains)} products of "
+        f"`{before.model}` ×{min(gains):.2f} to ×{max(gains):.2f} as fast at {tiles.samples[0].rows} rows, "
+        f"and rung {rung} decodes {after.rate(rung):,.0f} tokens/s with {after.num_requests} × "
+        f"{after.max_new_tokens} where it decoded {before.rate(rung):,.0f}: "
+        f"{100 * after.share_of_limit(rung):.0f} % of the limit instead of "
+        f"{100 * before.share_of_limit(rung):.0f} %."
+    )
+
+
 def installation_line() -> str:
     """A sentence: the disk and the minutes that an installation took, with either build of PyTorch."""
     cuda, cpu = load_installations()
@@ -182,6 +201,7 @@ def main() -> None:
         (INSTALLATION, installation_line),
         (TABLE, ladder_table),
         (H200, h200_line),
+        (TILES, tiles_line),
         (PEERS, peers_table),
         (LOADS, loads_text),
         (GPU_TESTS, gpu_tests_line),

@@ -22,6 +22,12 @@ def test_what_is_damaged_is_sound_before(tmp_path, name):
         TARGETS[name].read(folder)
 
 
+@pytest.mark.parametrize("number", range(len(fuzz.records())))
+def test_every_record_is_sound_before_it_is_damaged(tmp_path, number):
+    (tmp_path / fuzz.RECORD).write_bytes(fuzz.records()[number])
+    fuzz.read_record(tmp_path)
+
+
 def test_damaged_files_are_read_or_refused():
     """A short run of what the command does for minutes; what falls here is run again with --only."""
     judged = [judge(Case(3, number)) for number in range(250)]

@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 from helpers import MEASURED
-from made_records import record_of
 
 from labkit.checks import shown
 from labkit.errors import LabkitError, RecordError
 from labkit.paths import RESULTS
 from labkit.results import KINDS, Record, files, load, load_all, published_figures, table
 from labkit.results.published import PUBLISHED
-from labkit.results.tiles import TunedTile
 
 SMALLEST = {  # a shipped record of each kind
     "attention": "attention_h100",
@@ -32,9 +30,8 @@ SMALLEST = {  # a shipped record of each kind
     "profile": "profile_rung02_h100",
     "scheduler": "scheduler_036_rung02_h100",
     "streaming": "streaming_064_rung05_h100",
+    "tiles": "tiles_medium_h200",
 }
-TUNED = TunedTile("MLP up", 64, 16, 64, (16,) * 6, (2e-6,), (32,) * 6, (1e-6,), 9)
-MADE = {"tiles": record_of("tiles", [TUNED], seconds=60, dtype="float16")}  # of kinds that are not shipped
 NAN, INF, DEEP = float("nan"), float("inf"), 100_000
 
 
@@ -45,9 +42,8 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 def shipped(kind: str) -> dict:
-    """A record of that kind, made up if none is shipped, with two samples, the same, and of a profile few
-    operators."""
-    raw = json.loads(json.dumps(MADE[kind].to_dict())) if kind in MADE else parsed(SMALLEST[kind])
+    """A record of that kind with two samples, the same, and of a profile few operators."""
+    raw = parsed(SMALLEST[kind])
     if kind == "profile":
         raw["samples"][0]["profile"].update(operators=[["aten::add", 1.0, 0.5]])
     return {**raw, "samples": raw["samples"][:1] * 2}
@@ -67,7 +63,7 @@ def refused(call, *args: object) -> str:
 
 
 def test_every_kind_has_a_record_below():
-    assert {*SMALLEST, *MADE} == set(KINDS)
+    assert set(SMALLEST) == set(KINDS)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -52,6 +52,14 @@ def test_the_line_about_the_h200_is_that_of_its_records():
     assert all("H200" in load(name).host.device for name in readme.H200_RECORDS)
 
 
+def test_the_line_about_measured_tiles_is_that_of_its_records():
+    """If it is not: `python -m labkit.show.readme`."""
+    assert readme.TILES.findall(TEXT) == [readme.tiles_line()]
+    tiles, *runs = map(load, (readme.TILES_RECORD, *readme.TILES_RUNS))
+    assert len({record.host.device for record in (tiles, *runs)}) == 1
+    assert len({record.model for record in runs}) == 1 and all(tile.gain > 1 for tile in tiles.samples)
+
+
 def test_the_line_about_the_installation_is_what_was_measured():
     """If it is not: `python -m labkit.show.readme`."""
     assert readme.INSTALLATION.findall(TEXT) == [readme.installation_line()]

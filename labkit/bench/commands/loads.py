@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> None:
         "kernels": kernels,
         "chain_seconds": chain_seconds(device, kernels) if kernels else None,
     }
-    bandwidth = measure_bandwidth(device)
+    bandwidth, versions = measure_bandwidth(device), peer_versions()
     samples, left_out, limits = [], {}, {}
     for name, workload in workloads.items():
         started = time.perf_counter()
@@ -83,8 +83,8 @@ def run(args: argparse.Namespace) -> None:
             ran = run_peers(workload, args.rungs, args.rounds, bar.update, OTHERS)
         samples += samples_of(name, workload, ran)
         left_out[name], limits[name] = ran.left_out, limit_of(workload).to_dict()
-        settings = settings_of(args) | measured | {"limits": limits, "left_out": left_out}
-        settings["versions"] = peer_versions()
+        found = {"limits": limits, "left_out": left_out, "versions": versions}
+        settings = settings_of(args) | measured | found
         record = make_record("loads", device, bandwidth, settings, samples)
         write_record(record, path)
         print(f"{name}: {time.perf_counter() - started:.0f} s", flush=True)
