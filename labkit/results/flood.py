@@ -1,6 +1,6 @@
 """What became of a flood: far more requests than the pool has blocks for."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import ClassVar
@@ -20,8 +20,8 @@ class FloodRun(PlainSample):
     ended: requests by how they ended: "length", "cancelled", "left", "refused". checked: of how many the
     tokens were compared with those that they get alone; equal: how many were the same.
     longest_wait: steps until a first admission; nearest_to_bound: the largest share of its bound that a
-    wait has taken. memory: bytes of the process, after each
-    hundred requests.
+    wait has taken. memory: bytes of the process, and of a GPU those that tensors hold, after each hundred
+    requests. reserved: bytes of a GPU that PyTorch's allocator has taken, then; empty on a CPU.
     """
 
     rung: str
@@ -43,6 +43,7 @@ class FloodRun(PlainSample):
     nearest_to_bound: float
     most_passed_over: int
     memory: tuple[int, ...]
+    reserved: tuple[int, ...]
 
     SHAPE: ClassVar[Shape] = {
         "rung": TEXT,
@@ -64,6 +65,7 @@ class FloodRun(PlainSample):
         "nearest_to_bound": TIME,
         "most_passed_over": COUNT,
         "memory": [COUNT],
+        "reserved": [COUNT],
     }
 
     @property
@@ -79,8 +81,12 @@ class FloodRun(PlainSample):
     @property
     def memory_growth(self) -> float:
         """Memory at the end beside that after the first thousand requests; 1 where there are no more."""
-        settled = self.memory[SETTLED // SAMPLED_EVERY - 1 :]
-        return settled[-1] / settled[0] if settled else 1.0
+        return growth_since_settled(self.memory)
+
+    @property
+    def reserved_growth(self) -> float:
+        """The same of what PyTorch's allocator has taken of a GPU."""
+        return growth_since_settled(self.reserved)
 
     @property
     def last_growth(self) -> int:
@@ -89,6 +95,12 @@ class FloodRun(PlainSample):
         most = accumulate(self.memory, max)
         grew = [i for i, (before, now) in enumerate(pairwise(most), 1) if now > GROWTH * before]
         return SAMPLED_EVERY * (grew[-1] + 1) if grew else 0
+
+
+def growth_since_settled(sampled: Sequence[int]) -> float:
+    """The last of the numbers beside that after the first thousand requests; 1 where there are no more."""
+    settled = sampled[SETTLED // SAMPLED_EVERY - 1 :]
+    return settled[-1] / settled[0] if settled else 1.0
 
 
 @dataclass(frozen=True)
