@@ -30,7 +30,7 @@ TILES_RECORD, TILES_RUNS = "tiles_medium_h200", ("scheduler_medium_h200", "sched
 H200_RECORDS = ("ladder_036_h200", "ladder_062_device_h200")
 PEER_RECORDS = ("peers_036_h100", "peers_062_h100", "peers_single_h100")
 PEER_ENGINES = ("labkit 10", "transformers, static cache", "transformers, dynamic cache")
-LOADS_RECORD = "loads_h100"
+LOADS_RECORD = "loads_h200"
 HOST_BATCH = 128  # the batch size of the host time shown
 
 
