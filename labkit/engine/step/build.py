@@ -124,7 +124,9 @@ def build_device_step(
     return device_step(slots, network, lanes) if is_hidden else device_step(slots, network, *lanes[0])
 
 
-def build_lane(parts: Parts, kv_manager: MutableInfoBlockManager, max_batch_size: int, on_triton: bool) -> Lane:
+def build_lane(
+    parts: Parts, kv_manager: MutableInfoBlockManager, max_batch_size: int, on_triton: bool
+) -> Lane:
     """What the launches of a fused step need, those of Triton with workspaces of their own and the tiles that
     were measured on its GPU. Raises RecordError if their file is damaged."""
     cache, prefetch = kv_manager.k_cache, parts.options.latency == "hidden"

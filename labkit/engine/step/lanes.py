@@ -1,6 +1,7 @@
-"""The device's part of a decode step in two lanes (rung 11): each half of the batch hides the other's waits."""
+"""The device's part of a decode step in two lanes (rung 11): a half of the batch hides the other's waits."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -12,6 +13,8 @@ from labkit.engine.step.slots import DeviceSlots
 from labkit.model import Network
 
 NUM_LANES = 2
+
+Run = Callable[[], Tensor]  # launches the layers of some rows: the last one's output [B, E]
 
 
 class Lane(NamedTuple):
@@ -43,28 +46,28 @@ class LanedDeviceStep(FusedDeviceStep):
         """lanes: for each half, what its launches need for themselves. A whole batch takes the first's."""
         super().__init__(slots, network, *lanes[0])
         self.halves = [HalfStep(self, lane) for lane in lanes]
-        device = slots.slot_mapping.device
-        self.side = torch.cuda.Stream(device) if device.type == "cuda" else None
+        if slots.slot_mapping.is_cuda:
+            self.side = torch.cuda.Stream(slots.slot_mapping.device)
 
     def through_layers(self, slot_mapping: Tensor, max_context_len: int) -> Tensor:
         if len(slot_mapping) < self.least_rows:
             return super().through_layers(slot_mapping, max_context_len)
-        halves = slot_mapping.chunk(len(self.halves))
+        pairs = zip(self.halves, slot_mapping.chunk(len(self.halves)), strict=True)
+        first, second = (partial(step.through_layers, rows, max_context_len) for step, rows in pairs)
         if slot_mapping.is_cuda and torch.cuda.is_current_stream_capturing():
-            return torch.cat(self.beside_each_other(*halves, max_context_len))
-        pairs = zip(self.halves, halves, strict=True)
-        return torch.cat([step.through_layers(half, max_context_len) for step, half in pairs])
+            return torch.cat(self.beside_each_other(first, second))
+        return torch.cat([first(), second()])
 
-    def beside_each_other(self, first: Tensor, second: Tensor, max_context_len: int) -> list[Tensor]:
-        """Both halves' outputs of the last layer, from two streams that are captured: the order in which each
-        waits for the other.
+    def beside_each_other(self, first: Run, second: Run) -> list[Tensor]:
+        """What both runs make, the second's launches in a stream beside the first's, while a graph captures.
 
-        The first kernel behind a fork or a join must not begin early: it is no dependent launch.
+        The streams' order is the graph's. Their first kernels, and the one behind the join, are launched in
+        that order: none of them begins early, when what it reads is not there yet.
         """
         main, side = torch.cuda.current_stream(), self.side
-        side.wait_stream(main)  # the fork
+        side.wait_stream(main)
         with torch.cuda.stream(side):
-            there = self.halves[1].through_layers(second, max_context_len)
-        here = self.halves[0].through_layers(first, max_context_len)
-        main.wait_stream(side)  # the join
+            there = second()
+        here = first()
+        main.wait_stream(side)
         return [here, there]
