@@ -149,5 +149,5 @@ class SplitAttention:
             slot_mapping,
             self._workspace,
             num_splits(B, H, self._max_tokens),
-            self._prefetch,
+            prefetch=self._prefetch,
         )
