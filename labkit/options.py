@@ -14,6 +14,7 @@ CHOICES = {
     "launch": ("eager", "graph"),
     "layer_kernels": ("separate", "fused"),
     "readback": ("at_once", "one_behind"),
+    "latency": ("exposed", "hidden"),
     "attention": ("auto", "plain", "triton"),
 }
 
@@ -26,6 +27,7 @@ NEEDS = (
     (("launch", "graph"), ("kv_write", ("fused",))),
     (("layer_kernels", "fused"), ("kv_write", ("fused",))),
     (("readback", "one_behind"), ("block_tables", ("resident",))),
+    (("latency", "hidden"), ("layer_kernels", ("fused",))),
 )
 
 
@@ -51,6 +53,8 @@ class EngineOptions:
     readback: when a step's tokens are read. "at_once": before anything else (`ReadAtOnce`); "one_behind":
         when the next step is in flight, with the bookkeeping of a whole batch done at once while no request
         joins or ends (`ReadOneBehind`, `SteadyBatch`).
+    latency: what runs while a kernel waits for the one before it. "exposed": nothing else; "hidden": the
+        kernels of the batch's other half (`LanedDeviceStep`), which then are those of layer_kernels.
     attention: which paged attention runs. "plain": PyTorch; "triton": the kernel;
         "auto": the kernel on a CUDA GPU, PyTorch elsewhere. The same on every rung.
     Raises OptionError for a value that is not listed, or that needs another one.
@@ -64,6 +68,7 @@ class EngineOptions:
     launch: str = "eager"
     layer_kernels: str = "separate"
     readback: str = "at_once"
+    latency: str = "exposed"
     attention: str = "auto"
 
     def __post_init__(self) -> None:

@@ -10,6 +10,7 @@ from labkit.engine.overlap import ReadAtOnce, ReadOneBehind
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.fused import FusedDeviceStep
 from labkit.engine.step.graphed import GraphedStep
+from labkit.engine.step.lanes import LanedDeviceStep
 from labkit.engine.step.slots import DeviceSlots
 from labkit.errors import OptionError
 from labkit.kvcache import (
@@ -44,6 +45,7 @@ PARTS: dict[str, dict[str, Part]] = {
     "launch": {"graph": GraphedStep},
     "layer_kernels": {"separate": DeviceStep, "fused": FusedDeviceStep},
     "readback": {"at_once": ReadAtOnce, "one_behind": ReadOneBehind},
+    "latency": {"hidden": LanedDeviceStep},
 }
 
 

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from labkit.kernels.checks import check_tensor
+from labkit.kernels.prefetch import can_prefetch, prefetch_bytes
 from labkit.kernels.tiles import (
     NOTHING_MEASURED,
     NUM_PARTIALS,
@@ -116,13 +117,14 @@ def norm_linear_triton(
     *,
     tile: Tile | None = None,
     measured: MeasuredTiles = NOTHING_MEASURED,
+    prefetch: bool = False,
 ) -> Tensor:
     """linear(layer_norm(x)) [M, N], with GELU behind it if asked for, in one kernel; all is float32 from the
     product to the end.
 
     Takes what `norm_linear_plain` takes. tile: None picks it by the sizes and the GPU, from `measured` where
-    that has one. Raises ValueError for arguments that do not fit, and TritonUnavailableError where no kernel
-    runs.
+    that has one. prefetch: where a program can wait for x, its weights come into the L2 cache meanwhile.
+    Raises ValueError for arguments that do not fit, and TritonUnavailableError where no kernel runs.
     """
     check_norm_linear(x, statistics, layer)
     check_launchable(x.device)
@@ -150,6 +152,7 @@ def norm_linear_triton(
         BLOCK_N=tile.block_n,
         BLOCK_K=tile.block_k,
         BLOCK_P=triton.next_power_of_2(num_parts),
+        PREFETCH=prefetch and can_prefetch(layer.weight),
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
         **early_launch(x.device),
@@ -179,6 +182,7 @@ def _norm_linear_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_P: tl.constexpr,
+    PREFETCH: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)  # programs of the same weights are neighbours
@@ -190,6 +194,8 @@ def _norm_linear_kernel(
     bias = tl.load(bias_ptr + n, mask=in_n, other=0.0)
     if EARLY:  # weights do not change; x and its statistics come from the kernel before
         tl.extra.cuda.gdc_launch_dependents()
+        if PREFETCH:
+            _prefetch_rows(weight_ptr, n, 0, K, N, K)
         tl.extra.cuda.gdc_wait()
     # Asked for before the product, so that nothing is waited for after it.
     p = tl.arange(0, BLOCK_P)
@@ -214,6 +220,13 @@ def _norm_linear_kernel(
         acc = acc * tl.sigmoid(1.5957691216057308 * (acc + 0.044715 * acc * acc * acc))
     out = out_ptr + m[:, None] * N + n[None, :]
     tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=in_m[:, None] & in_n[None, :])
+
+
+@triton.jit
+def _prefetch_rows(weight_ptr, n, first, COUNT: tl.constexpr, N, K: tl.constexpr):
+    """Ask for `COUNT` numbers of the rows n, from number `first` on."""
+    num_bytes = tl.minimum(COUNT, K - first) * (weight_ptr.dtype.element_ty.primitive_bitwidth // 8)
+    prefetch_bytes(weight_ptr + n * K + first, tl.where(n < N, num_bytes, 0))
 
 
 # tl.dot works fastest with 64 rows or more on its left: there stand the weights if the batch has fewer.
@@ -300,6 +313,7 @@ def linear_residual_triton(
     tile: Tile | None = None,
     measured: MeasuredTiles = NOTHING_MEASURED,
     workspace: SplitKWorkspace | None = None,
+    prefetch: bool = False,
 ) -> tuple[Tensor, RowStatistics]:
     """residual + linear(x) [M, N] and the statistics of its rows, in one kernel; the sum is float32 up to its
     end, where `linear_residual_plain` rounds twice.
@@ -307,8 +321,9 @@ def linear_residual_triton(
     With tile.split_k > 1 each program sums a part of the inputs, and the last to arrive adds up the parts,
     always in the same order: the same arguments give the same bits. tile: None picks it by the sizes and the
     GPU, from `measured` where that has one. workspace: for calls that follow each other; without one, each
-    call makes its own. Raises ValueError for arguments that do not fit, and TritonUnavailableError where no
-    kernel runs.
+    call makes its own. prefetch: where a program can wait for x, its weights come into the L2 cache
+    meanwhile. Raises ValueError for arguments that do not fit, and TritonUnavailableError where no kernel
+    runs.
     """
     check_linear_residual(x, weight, bias, residual)
     check_launchable(x.device)
@@ -344,6 +359,7 @@ def linear_residual_triton(
             BLOCK_N=tile.block_n,
             BLOCK_K=tile.block_k,
             SPLIT_K=tile.split_k,
+            PREFETCH=prefetch and can_prefetch(weight),
             num_warps=tile.num_warps,
             num_stages=tile.num_stages,
             **early_launch(x.device),
@@ -376,6 +392,7 @@ def _linear_residual_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     SPLIT_K: tl.constexpr,
+    PREFETCH: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -388,6 +405,8 @@ def _linear_residual_kernel(
     part = tl.program_id(2)
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
+        if PREFETCH:
+            _prefetch_rows(weight_ptr, n, part * K_PER_PART, K_PER_PART, N, K)
         tl.extra.cuda.gdc_wait()
     # Asked for first, so that nothing is waited for once the sum is there.
     rest = tl.load(residual_ptr + m[:, None] * residual_stride_m + n[None, :], mask=in_tile, other=0.0)

@@ -8,6 +8,7 @@ numbers, and Triton stops before the launch: so each kernel is compiled with the
 that it has in an engine.
 """
 
+import itertools
 import json
 import multiprocessing
 import os
@@ -70,19 +71,29 @@ int32, int64, float32 = (partial(empty, dtype=d) for d in (torch.int32, torch.in
 # --- the wrappers, each with arguments as an engine's -----------------------------------------------
 
 
-def norm_linear(M: int, N: int, K: int, dtype: torch.dtype) -> None:
+def norm_linear(M: int, N: int, K: int, dtype: torch.dtype, prefetch: bool = False) -> None:
     parts = -(-K // 64)  # as many as a `linear_residual` of 64 outputs a program leaves
     layer = fused_linear.NormLinear(empty(N, K, dtype=dtype), float32(N), float32(N), 1e-5)
     statistics = fused_linear.RowStatistics(float32(M, parts, 2), 64)
-    fused_linear.norm_linear_triton(empty(M, K, dtype=dtype), statistics, layer, gelu=N == 4 * K)
+    fused_linear.norm_linear_triton(
+        empty(M, K, dtype=dtype), statistics, layer, gelu=N == 4 * K, prefetch=prefetch
+    )
 
 
-def linear_residual(M: int, N: int, K: int, dtype: torch.dtype) -> None:
+def linear_residual(M: int, N: int, K: int, dtype: torch.dtype, prefetch: bool = False) -> None:
     x, weight, bias, residual = (empty(*shape, dtype=dtype) for shape in ((M, K), (N, K), (N,), (M, N)))
-    fused_linear.linear_residual_triton(x, weight, bias, residual)
+    fused_linear.linear_residual_triton(x, weight, bias, residual, prefetch=prefetch)
 
 
-def attention(form: str, D: int, block_size: int, dtype: torch.dtype, B: int = 8, splits: int = 1) -> None:
+def attention(
+    form: str,
+    D: int,
+    block_size: int,
+    dtype: torch.dtype,
+    B: int = 8,
+    splits: int = 1,
+    prefetch: bool = False,
+) -> None:
     H, S, M = 12, B + 1, 1024 // block_size
     query, key, value = empty(B, 3, H, D, dtype=dtype).unbind(1)
     cache = [empty(100, H, block_size, D, dtype=dtype) for _ in range(2)]
@@ -94,7 +105,7 @@ def attention(form: str, D: int, block_size: int, dtype: torch.dtype, B: int = 8
         paged_attention_append.paged_attention_append_triton(*arguments, 1000)
         return
     workspace = paged_attention_append.SplitWorkspace(B, H, D, query.device)
-    paged_attention_append.paged_attention_append_split_triton(*arguments, workspace, splits)
+    paged_attention_append.paged_attention_append_split_triton(*arguments, workspace, splits, prefetch)
 
 
 def append(form: str, D: int, dtype: torch.dtype, B: int = 8, H: int = 12) -> None:
@@ -122,6 +133,14 @@ def products(dtype: torch.dtype, sizes: list, rows: list[int] | None = None) -> 
             yield partial(function, M, N, K, dtype)
 
 
+def prefetching(dtype: torch.dtype) -> Iterator[Case]:
+    """The kernels that ask for what they will read while they wait."""
+    for rows, (N, K) in itertools.product((16, 64, 128), tiles.TILES):
+        yield partial(linear_residual if N <= K else norm_linear, rows, N, K, dtype, True)
+    for B, splits in ((8, 16), (32, 2), (64, 1), (128, 1)):
+        yield partial(attention, "split", 64, 64, dtype, B, splits, True)
+
+
 def attentions(D: int, dtype: torch.dtype, block_sizes: tuple[int, ...] = (64,)) -> Iterator[Case]:
     for block_size in block_sizes:  # which are constants of these kernels only
         for form in ("paged", "append"):
@@ -141,6 +160,7 @@ def full(arch: int) -> Iterator[Case]:
     for dtype in DTYPES:
         yield partial(ends, dtype)
         yield from products(dtype, list(tiles.TILES))
+        yield from prefetching(dtype)
         yield from products(dtype, OTHER_PRODUCTS, rows=[1, 256])
         for D in HEAD_SIZES:
             yield from attentions(D, dtype, BLOCK_SIZES)
@@ -155,6 +175,7 @@ def quick(arch: int) -> Iterator[Case]:
         yield partial(attention, "split", 64, 64, torch.float16)
         return
     yield from products(torch.float16, list(tiles.TILES))
+    yield from prefetching(torch.float16)
     for dtype in (torch.bfloat16, torch.float32):
         yield from products(dtype, [(2304, 768), (768, 3072)], rows=[16])
     for D, dtype in ((64, torch.float16), (80, torch.bfloat16), (128, torch.float16), (128, torch.float32)):

@@ -1,15 +1,15 @@
 """Builds the parts of an engine that its options choose: KV manager, decode step, readback."""
 
 import torch
-from torch import Tensor
 
 from labkit.engine.overlap import ReadAtOnce, ReadOneBehind
 from labkit.engine.parts import Parts
 from labkit.engine.step.attention import AttendAndWrite, AttendThenWrite, SplitAttention
 from labkit.engine.step.device import DeviceStep
-from labkit.engine.step.fused import PLAIN, FusedDeviceStep, FusedKernels, triton_kernels
+from labkit.engine.step.fused import PLAIN, FusedDeviceStep, triton_kernels
 from labkit.engine.step.graphed import GraphedStep
 from labkit.engine.step.host import DecodeStep
+from labkit.engine.step.lanes import NUM_LANES, Lane
 from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.engine.step.slots import DeviceSlots
 from labkit.errors import OptionError
@@ -110,25 +110,32 @@ def build_device_step(
 
     on_triton: in Triton kernels where there are any, else in plain PyTorch.
     """
-    device_step = parts["layer_kernels"]
+    is_hidden = parts.options.latency == "hidden"
+    device_step = parts["latency" if is_hidden else "layer_kernels"]
     if parts.options.kv_write != "fused":
         return device_step(slots, network, attend_then_write(kv_manager, on_triton))
-    is_fused = parts.options.layer_kernels == "fused"
-    kernel: PagedAttentionAppend = (
-        paged_attention_append_triton if on_triton else paged_attention_append_plain
-    )
-    if is_fused and on_triton:
-        kernel = SplitAttention(kv_manager, len(slots.slot_mapping))
-    attention = AttendAndWrite(kv_manager, parts.own("kv_write") or kernel)
-    if not is_fused:
-        return device_step(slots, network, attention)
-    return device_step(slots, network, attention, fused_kernels(kv_manager.k_cache, on_triton))
+    if parts.options.layer_kernels != "fused":
+        kernel = paged_attention_append_triton if on_triton else paged_attention_append_plain
+        return device_step(slots, network, AttendAndWrite(kv_manager, parts.own("kv_write") or kernel))
+    lanes = [
+        build_lane(parts, kv_manager, len(slots.slot_mapping), on_triton)
+        for _ in range(NUM_LANES if is_hidden else 1)
+    ]
+    return device_step(slots, network, lanes) if is_hidden else device_step(slots, network, *lanes[0])
 
 
-def fused_kernels(like: Tensor, on_triton: bool) -> FusedKernels:
-    """The kernels of a fused step for numbers as `like` has them; those of Triton with the tiles that were
-    measured on its GPU. Raises RecordError if their file is damaged."""
-    return triton_kernels(like.device, tiles_for(like.device, like.dtype)) if on_triton else PLAIN
+def build_lane(
+    parts: Parts, kv_manager: MutableInfoBlockManager, max_batch_size: int, on_triton: bool
+) -> Lane:
+    """What the launches of a fused step need, those of Triton with workspaces of their own and the tiles that
+    were measured on its GPU. Raises RecordError if their file is damaged."""
+    cache, prefetch = kv_manager.k_cache, parts.options.latency == "hidden"
+    kernel: PagedAttentionAppend = paged_attention_append_plain
+    kernels = PLAIN
+    if on_triton:
+        kernel = SplitAttention(kv_manager, max_batch_size, prefetch)
+        kernels = triton_kernels(cache.device, tiles_for(cache.device, cache.dtype), prefetch)
+    return Lane(AttendAndWrite(kv_manager, parts.own("kv_write") or kernel), kernels)
 
 
 def attend_then_write(kv_manager: MutableInfoBlockManager, on_triton: bool) -> AttendThenWrite:

@@ -50,16 +50,18 @@ PLAIN = FusedKernels(embed_slots_plain, norm_linear_plain, linear_residual_plain
 TRITON = FusedKernels(embed_slots_triton, norm_linear_triton, linear_residual_triton, greedy_advance_triton)
 
 
-def triton_kernels(device: torch.device, measured: MeasuredTiles) -> FusedKernels:
+def triton_kernels(device: torch.device, measured: MeasuredTiles, prefetch: bool = False) -> FusedKernels:
     """The Triton kernels of a fused step, with measured tiles and a split-K workspace on the device.
 
     That is made once, because a CUDA graph remembers its address, and for one engine, because the steps of
-    two engines may run at once.
+    two engines may run at once. prefetch: the products ask for their weights while they wait.
     """
     workspace = make_split_k_workspace(device)
     return TRITON._replace(
-        norm_linear=partial(norm_linear_triton, measured=measured),
-        linear_residual=partial(linear_residual_triton, measured=measured, workspace=workspace),
+        norm_linear=partial(norm_linear_triton, measured=measured, prefetch=prefetch),
+        linear_residual=partial(
+            linear_residual_triton, measured=measured, workspace=workspace, prefetch=prefetch
+        ),
     )
 
 
@@ -115,9 +117,10 @@ class FusedDeviceStep(DeviceStep):
     def __call__(self, batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
         slots = self.slots
         slot_mapping = slots.slot_mapping[:batch_size]
-        self.attention.begin(slots, slot_mapping, max_context_len)
         with named_range("labkit.model.forward"):
-            logits = self._logits(slot_mapping)
+            x = self.through_layers(slot_mapping, max_context_len)
+            hidden = F.layer_norm(x, x.shape[1:], *self._final_norm)
+            logits = F.linear(hidden, self._head)[:, : self._vocab_size]
         with named_range("labkit.sample"):
             if is_greedy:
                 return self.kernels.greedy_advance(
@@ -125,15 +128,16 @@ class FusedDeviceStep(DeviceStep):
                 )
             return self.draw_and_advance(logits, slot_mapping)
 
-    def _logits(self, slot_mapping: Tensor) -> Tensor:
+    def through_layers(self, slot_mapping: Tensor, max_context_len: int) -> Tensor:
+        """The last layer's output [B, E] for the next tokens of the slots in slot_mapping [B]."""
         slots = self.slots
+        self.attention.begin(slots, slot_mapping, max_context_len)
         x, statistics = self.kernels.embed(
             slot_mapping, slots.last_token_ids, slots.context_lens, *self._tables
         )  # [B, E]
         for layer_idx in range(len(self.layers)):
             x, statistics = self.layer(layer_idx, x, statistics)
-        hidden = F.layer_norm(x, x.shape[1:], *self._final_norm)
-        return F.linear(hidden, self._head)[:, : self._vocab_size]
+        return x
 
     def layer(self, layer_idx: int, x: Tensor, statistics: RowStatistics) -> tuple[Tensor, RowStatistics]:
         """One layer's output for its input x [B, E], each with the statistics of its rows."""

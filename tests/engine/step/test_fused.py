@@ -302,9 +302,9 @@ def test_attention_is_split_by_the_longest_sequence_that_there_can_be(monkeypatc
     asked = []
     split = step_attention.paged_attention_append_split_triton
 
-    def spy(*args: object) -> Tensor:
+    def spy(*args: object, **options: object) -> Tensor:
         asked.append(args[-1])
-        return split(*args)
+        return split(*args, **options)
 
     monkeypatch.setattr(step_attention, "paged_attention_append_split_triton", spy)
     model = random_model(CONFIGS["2 layers"])

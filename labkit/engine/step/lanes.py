@@ -1,0 +1,73 @@
+"""The device's part of a decode step in two lanes (rung 11): a half of the batch hides the other's waits."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from labkit.engine.step.attention import AttendAndWrite
+from labkit.engine.step.fused import FusedDeviceStep, FusedKernels
+from labkit.engine.step.slots import DeviceSlots
+from labkit.model import Network
+
+NUM_LANES = 2
+
+Run = Callable[[], Tensor]  # launches the layers of some rows: the last one's output [B, E]
+
+
+class Lane(NamedTuple):
+    """What launches that follow each other need for themselves: kernels and attention whose workspaces no
+    other lane has. Two launches at once in one workspace would count each other's parts."""
+
+    attention: AttendAndWrite
+    kernels: FusedKernels
+
+
+class HalfStep(FusedDeviceStep):
+    """The layers of a step, with the step's weights, for the launches of one lane."""
+
+    def __init__(self, step: FusedDeviceStep, lane: Lane) -> None:
+        vars(self).update(vars(step))  # its weights are in memory once
+        self.attention, self.kernels = lane
+
+
+class LanedDeviceStep(FusedDeviceStep):
+    """A `FusedDeviceStep` whose larger batches go through the layers in two halves beside each other.
+
+    Inside a CUDA graph each half has a stream of its own: while a kernel of one waits for the kernel before
+    it, the GPU has one of the other. Elsewhere the halves follow each other, and the tokens are the same.
+    """
+
+    least_rows = 32  # a smaller batch goes through the layers as a whole
+
+    def __init__(self, slots: DeviceSlots, network: Network, lanes: Sequence[Lane]) -> None:
+        """lanes: for each half, what its launches need for themselves. A whole batch takes the first's."""
+        super().__init__(slots, network, *lanes[0])
+        self.halves = [HalfStep(self, lane) for lane in lanes]
+        if slots.slot_mapping.is_cuda:
+            self.side = torch.cuda.Stream(slots.slot_mapping.device)
+
+    def through_layers(self, slot_mapping: Tensor, max_context_len: int) -> Tensor:
+        if len(slot_mapping) < self.least_rows:
+            return super().through_layers(slot_mapping, max_context_len)
+        pairs = zip(self.halves, slot_mapping.chunk(len(self.halves)), strict=True)
+        first, second = (partial(step.through_layers, rows, max_context_len) for step, rows in pairs)
+        if slot_mapping.is_cuda and torch.cuda.is_current_stream_capturing():
+            return torch.cat(self.beside_each_other(first, second))
+        return torch.cat([first(), second()])
+
+    def beside_each_other(self, first: Run, second: Run) -> list[Tensor]:
+        """What both runs make, the second's launches in a stream beside the first's, while a graph captures.
+
+        The streams' order is the graph's. Their first kernels, and the one behind the join, are launched in
+        that order: none of them begins early, when what it reads is not there yet.
+        """
+        main, side = torch.cuda.current_stream(), self.side
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            there = second()
+        here = first()
+        main.wait_stream(side)
+        return [here, there]
