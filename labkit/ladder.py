@@ -185,10 +185,19 @@ LADDER = Numbered(
         "and what the host does for each request in a step in which nobody joins or ends",
         options=OVERLAP,
     ),
+    Rung(
+        number="11",
+        slug="hidden_latency",
+        title="Hidden latency",
+        write_up="beyond the write-ups",
+        removes="the wait between dependent kernels: what the next one reads is asked for while it waits, and "
+        "half of a large batch computes while the other half reads memory",
+        options=HIDDEN_LATENCY,
+    ),
 )
 
 # The last lesson looks back: it changes no option, so it is no rung.
-CAPSTONE = Lesson("11", "complete_engine", "The complete engine", rung=list(LADDER.values())[-1])
+CAPSTONE = Lesson("12", "complete_engine", "The complete engine", rung=list(LADDER.values())[-1])
 LESSONS = Numbered(
     "lesson", *(Lesson(rung.number, rung.slug, rung.title, rung) for rung in LADDER.values()), CAPSTONE
 )

@@ -31,7 +31,7 @@ def test_each_rung_has_the_lesson_of_its_number():
 def test_the_capstone_is_a_lesson_and_no_rung():
     assert list(LESSONS) == [*LADDER, CAPSTONE.number] == [f"{i:02}" for i in range(len(LESSONS))]
     assert CAPSTONE.rung is list(LADDER.values())[-1]
-    assert CAPSTONE.notebook == "11_complete_engine.ipynb"
+    assert CAPSTONE.notebook == "12_complete_engine.ipynb"
 
 
 def test_a_page_is_named_after_the_lesson_that_it_comes_before():
