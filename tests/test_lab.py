@@ -18,15 +18,16 @@ from labkit.learn.progress import LessonProgress, note_gate, progress
 
 
 def test_what_is_no_lesson_is_refused_before_anything_is_printed(capsys):
-    with pytest.raises(OptionError, match=r"there is no lesson '12'; there are 00, 01, .* 11, as text"):
-        lab.start("12")
+    last = list(LESSONS)[-1]
+    with pytest.raises(OptionError, match=rf"there is no lesson '99'; there are 00, 01, .* {last}, as text"):
+        lab.start("99")
     assert capsys.readouterr().out == ""
 
 
 def test_a_lesson_starts_from_the_rung_below_it():
     first, second, *_, last = (Lab(lesson, torch.device("cpu"), CPU_SCALE) for lesson in LESSONS.values())
     assert (second.below, second.rung) == (LADDER["00"], LADDER["01"])
-    assert last.below is last.rung is LADDER["10"]  # the capstone adds nothing
+    assert last.below is last.rung is list(LADDER.values())[-1]  # the capstone adds nothing
     with pytest.raises(OptionError, match="there is no rung '-1'"):
         _ = first.below
 

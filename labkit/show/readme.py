@@ -28,6 +28,9 @@ INSTALLATION = re.compile(r"(?<=<!-- installation -->\n).*?(?=\n<!-- /installati
 TILES = re.compile(r"(?<=<!-- tiles -->\n).*?(?=\n<!-- /tiles -->)", re.DOTALL)
 TILES_RECORD, TILES_RUNS = "tiles_medium_h200", ("scheduler_medium_h200", "scheduler_medium_tuned_h200")
 H200_RECORDS = ("ladder_036_h200", "ladder_062_device_h200")
+# A rung is shown from the first of these that has it and the rung below.
+LADDER_RECORDS = ("ladder_036_h100", "ladder_036_from_10_h100")
+HOST_RECORDS = ("host_time_h100", "host_time_from_10_h100")
 PEER_RECORDS = ("peers_036_h100", "peers_062_h100", "peers_single_h100")
 PEER_ENGINES = ("labkit 10", "transformers, static cache", "transformers, dynamic cache")
 LOADS_RECORD = "loads_h200"
@@ -60,14 +63,15 @@ def picture(name: str) -> Path:
 
 def ladder_table() -> str:
     """A Markdown table with a row per rung: what it removes, and what an H100 made of it."""
-    end_to_end, host = load("ladder_036_h100", RunsRecord), load("host_time_h100", HostTimeRecord)
     numbers = list(LADDER)
     lines = [
         "| rung | lesson | what leaves the hot path | decode tokens/s | against the rung below | host time |",
         "| --- | --- | --- | ---: | --- | ---: |",
     ]
     for place, rung in enumerate(LADDER.values()):
-        at_batch = host.time(rung.number, HOST_BATCH)
+        pair = {numbers[max(0, place - 1)], rung.number}
+        end_to_end = next(r for r in map(load, LADDER_RECORDS) if pair <= set(r.rates))
+        at_batch = next(r for r in map(load, HOST_RECORDS) if pair <= set(r.times)).time(rung.number, HOST_BATCH)
         lines.append(
             f"| {rung.number} | {lesson_link(LESSONS[rung.number])} | {first_clause(rung.removes)} "
             f"| {end_to_end.rate(rung.number):,.0f} "

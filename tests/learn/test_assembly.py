@@ -30,9 +30,9 @@ SERVES = {
     ("03", "kv_write"): "03",
     ("04", "kv_write"): "04 05",
     ("05", "block_info"): "05 06",
-    ("06", "block_tables"): "06 07 08 09 10",
-    ("07", "layer_tables"): "07 08 09 10",
-    ("10", "readback"): "10",
+    ("06", "block_tables"): "06 07 08 09 10 11",
+    ("07", "layer_tables"): "07 08 09 10 11",
+    ("10", "readback"): "10 11",
 }
 
 

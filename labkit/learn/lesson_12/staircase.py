@@ -43,9 +43,11 @@ class Staircase:
 def timed_rungs(device: torch.device) -> list[str]:
     """Rungs whose host time can be told from that of the rung below with the model taken out.
 
-    Rung 09 changes the model's layers, and rung 08 how they are launched, which only a GPU is asked for.
+    Rungs 09 and 11 change the model's layers, and rung 08 how they are launched, which only a GPU is asked
+    for.
     """
-    return [n for n in LADDER if n != "09" and (n != "08" or device.type == "cuda")]
+    unseen = {"09", "11"} if device.type == "cuda" else {"08", "09", "11"}
+    return [number for number in LADDER if number not in unseen]
 
 
 def timed_parts(mine: Assembly, number: str, device: torch.device) -> dict:
