@@ -51,7 +51,7 @@ def mine(monkeypatch, tmp_path):
     )
     for (lesson, option), line in FILES.items():
         write(lesson, option, f'{line}\n\n\nclass Mine(Base):\n    pass\n\n\nPART = "Mine"\n')
-    write("12", "weights", "raise RuntimeError('this was run')\n")
+    write("13", "weights", "raise RuntimeError('this was run')\n")
     write("02", "block_tables", "raise RuntimeError('this was run')\n")
     return Assembly(kept())
 
