@@ -1,5 +1,6 @@
 """Two lanes: the halves of a batch, what each has for itself, their order in a graph, and their tokens."""
 
+import copy
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -186,13 +187,10 @@ def workspaces_of(half: HalfStep) -> list[Tensor]:
     return [*split_k, *vars(half.attention.attention._workspace).values()]
 
 
-@needs_triton
+@needs_interpreter
 def test_no_two_lanes_share_a_workspace():
     """Their launches run at once: each would count the other's parts."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    step = make_engine(options=TRITON_OPTIONS).decode_step.device_step if device == "cpu" else None
-    if step is None:
-        pytest.skip("made in the interpreter")
+    step = make_engine(options=TRITON_OPTIONS).decode_step.device_step
     first, second = map(workspaces_of, step.halves)
     assert len(first) == len(second) == 5
     places = [{tensor.untyped_storage().data_ptr() for tensor in each} for each in (first, second)]
@@ -354,8 +352,6 @@ def test_on_a_gpu_each_replay_has_the_same_bits_and_is_as_near_to_the_exact_logi
 
 def exact_logits(step, manager, batch_size: int) -> Tensor:
     """Of the slots as they are, by the network in float64; nothing is written."""
-    import copy
-
     wide = SimpleNamespace(
         k_cache=manager.k_cache.double(), v_cache=manager.v_cache.double(), block_size=manager.block_size
     )
