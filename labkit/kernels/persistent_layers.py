@@ -46,6 +46,13 @@ def _wait(barrier_ptr, target, SPIN: tl.constexpr):
     tl.debug_barrier()
 
 
+@triton.jit
+def _stamp(stamps_ptr, layer, which: tl.constexpr, STAMPS: tl.constexpr):
+    if STAMPS:
+        clock = tl.inline_asm_elementwise("mov.u64 $0, %clock64;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
+        tl.store(stamps_ptr + (tl.program_id(0) * 12 + layer) * 10 + which, clock)
+
+
 # --- products --------------------------------------------------------------------------------------
 
 
@@ -125,10 +132,10 @@ def _mean_and_rstd(row, K: tl.constexpr, BLOCK_K: tl.constexpr, CHUNKS: tl.const
 def _norm_product(
     x_ptr, share, sums, biases, out_ptr, first, end, eps,
     M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, GELU: tl.constexpr,
-    TILES: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, XMODE: tl.constexpr,
+    TILES: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, XMODE: tl.constexpr, UNROLL: tl.constexpr,
 ):
     CHUNKS: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
-    for m in tl.static_range(M):
+    for m in tl.range(0, M, num_stages=1, loop_unroll_factor=UNROLL):
         row = _load_row(x_ptr + m * K, K, BLOCK_N, BLOCK_K, XMODE)
         mean, rstd = _mean_and_rstd(row, K, BLOCK_K, CHUNKS, eps)
         for i in tl.static_range(TILES):
@@ -271,7 +278,7 @@ def _decode_layers_kernel(
     num_layers, num_tables, eps_attention, eps_mlp, scale,
     M: tl.constexpr, H: tl.constexpr, D: tl.constexpr, INNER: tl.constexpr, block_size: tl.constexpr, P: tl.constexpr,
     SPLITS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    AHEAD: tl.constexpr, SPIN: tl.constexpr, XMODE: tl.constexpr,
+    AHEAD: tl.constexpr, SPIN: tl.constexpr, XMODE: tl.constexpr, UNROLL: tl.constexpr, STAMPS: tl.constexpr, stamps_ptr,
 ):
     E: tl.constexpr = H * D
     E_CHUNKS: tl.constexpr = (E + BLOCK_K - 1) // BLOCK_K
@@ -309,8 +316,9 @@ def _decode_layers_kernel(
         # A: queries, keys and values
         _norm_product(
             x_ptr, qkv, qkv_sums, qkv_biases, qkv_ptr, qkv_first, qkv_end, eps_attention,
-            M, 3 * E, E, False, QKV_TILES, BLOCK_N, BLOCK_K, XMODE,
+            M, 3 * E, E, False, QKV_TILES, BLOCK_N, BLOCK_K, XMODE, UNROLL,
         )
+        _stamp(stamps_ptr, layer, 0, STAMPS)
         _arrive(barrier_ptr)
         if AHEAD == 1:
             keys, values = _load_piece(
@@ -321,6 +329,7 @@ def _decode_layers_kernel(
             out_share = _load_share(_pointer(table_ptr, layer, 3, x_ptr), e_first, e_end, E, E_TILES, BLOCK_N, BLOCK_K)
             out_biases = _load_vectors(_pointer(table_ptr, layer, 4, x_ptr), e_first, e_end, E_TILES, BLOCK_N)
         _wait(barrier_ptr, target, SPIN)
+        _stamp(stamps_ptr, layer, 1, STAMPS)
         target += P
         if AHEAD == 0:
             keys, values = _load_piece(
@@ -351,6 +360,7 @@ def _decode_layers_kernel(
                     table + slot_ * tables_stride_s, table_size, partial_ptr, lse_ptr,
                     stride_n, stride_h, stride_t, scale, H, D, block_size, SPLITS, BLOCK_T, BLOCK_D,
                 )
+        _stamp(stamps_ptr, layer, 2, STAMPS)
         _arrive(barrier_ptr)
         if AHEAD == 1:
             out_share = _load_share(_pointer(table_ptr, layer, 3, x_ptr), e_first, e_end, E, E_TILES, BLOCK_N, BLOCK_K)
@@ -362,18 +372,20 @@ def _decode_layers_kernel(
         next_table = block_tables_ptr + (following % num_tables) * tables_stride_t
         blocks = _load_blocks(next_table + slot * tables_stride_s, split * BLOCK_T, table_size, block_size, BLOCK_T)
         _wait(barrier_ptr, target, SPIN)
+        _stamp(stamps_ptr, layer, 3, STAMPS)
         target += P
         if AHEAD == 0:
             out_share = _load_share(_pointer(table_ptr, layer, 3, x_ptr), e_first, e_end, E, E_TILES, BLOCK_N, BLOCK_K)
             out_biases = _load_vectors(_pointer(table_ptr, layer, 4, x_ptr), e_first, e_end, E_TILES, BLOCK_N)
 
         # C: attention's output
-        for m in tl.static_range(M):
+        for m in tl.range(0, M, num_stages=1, loop_unroll_factor=UNROLL):
             if SPLITS == 1:
                 row = _load_row(partial_ptr + m * E, E, BLOCK_N, BLOCK_K, XMODE)
             else:
                 row = _load_attended(m, partial_ptr, lse_ptr, H, D, SPLITS, BLOCK_N, BLOCK_K)
             _residual_product(row, out_share, out_biases, x_ptr, m, e_first, e_end, E, E_CHUNKS, E_TILES, BLOCK_N)
+        _stamp(stamps_ptr, layer, 4, STAMPS)
         _arrive(barrier_ptr)
         if AHEAD == 1:
             in_share = _load_share(_pointer(table_ptr, layer, 5, x_ptr), inner_first, inner_end, E, INNER_TILES, BLOCK_N, BLOCK_K)
@@ -383,6 +395,7 @@ def _decode_layers_kernel(
             proj_share = _load_share(_pointer(table_ptr, layer, 8, x_ptr), e_first, e_end, INNER, E_TILES, BLOCK_N, BLOCK_K)
             proj_biases = _load_vectors(_pointer(table_ptr, layer, 9, x_ptr), e_first, e_end, E_TILES, BLOCK_N)
         _wait(barrier_ptr, target, SPIN)
+        _stamp(stamps_ptr, layer, 5, STAMPS)
         target += P
         if AHEAD == 0:
             in_share = _load_share(_pointer(table_ptr, layer, 5, x_ptr), inner_first, inner_end, E, INNER_TILES, BLOCK_N, BLOCK_K)
@@ -392,8 +405,9 @@ def _decode_layers_kernel(
         # D: into the MLP
         _norm_product(
             x_ptr, in_share, in_sums, in_biases, inner_ptr, inner_first, inner_end, eps_mlp,
-            M, INNER, E, True, INNER_TILES, BLOCK_N, BLOCK_K, XMODE,
+            M, INNER, E, True, INNER_TILES, BLOCK_N, BLOCK_K, XMODE, UNROLL,
         )
+        _stamp(stamps_ptr, layer, 6, STAMPS)
         _arrive(barrier_ptr)
         if AHEAD == 1:
             proj_share = _load_share(_pointer(table_ptr, layer, 8, x_ptr), e_first, e_end, INNER, E_TILES, BLOCK_N, BLOCK_K)
@@ -403,16 +417,18 @@ def _decode_layers_kernel(
             qkv_sums = _load_vectors(_pointer(table_ptr, following, 1, float_ptr), qkv_first, qkv_end, QKV_TILES, BLOCK_N)
             qkv_biases = _load_vectors(_pointer(table_ptr, following, 2, float_ptr), qkv_first, qkv_end, QKV_TILES, BLOCK_N)
         _wait(barrier_ptr, target, SPIN)
+        _stamp(stamps_ptr, layer, 7, STAMPS)
         target += P
         if AHEAD == 0:
             proj_share = _load_share(_pointer(table_ptr, layer, 8, x_ptr), e_first, e_end, INNER, E_TILES, BLOCK_N, BLOCK_K)
             proj_biases = _load_vectors(_pointer(table_ptr, layer, 9, x_ptr), e_first, e_end, E_TILES, BLOCK_N)
 
         # E: out of the MLP
-        for m in tl.static_range(M):
+        for m in tl.range(0, M, num_stages=1, loop_unroll_factor=UNROLL):
             row = _load_row(inner_ptr + m * INNER, INNER, BLOCK_N, BLOCK_K, XMODE)
             _residual_product(row, proj_share, proj_biases, x_ptr, m, e_first, e_end, E, INNER_CHUNKS, E_TILES, BLOCK_N)
         if layer + 1 < num_layers:
+            _stamp(stamps_ptr, layer, 8, STAMPS)
             _arrive(barrier_ptr)
         if AHEAD == 1:
             qkv = _load_share(_pointer(table_ptr, following, 0, x_ptr), qkv_first, qkv_end, E, QKV_TILES, BLOCK_N, BLOCK_K)
@@ -426,6 +442,7 @@ def _decode_layers_kernel(
             )
         if layer + 1 < num_layers:
             _wait(barrier_ptr, target, SPIN)
+            _stamp(stamps_ptr, layer, 9, STAMPS)
         target += P
         if AHEAD == 0:
             qkv = _load_share(_pointer(table_ptr, following, 0, x_ptr), qkv_first, qkv_end, E, QKV_TILES, BLOCK_N, BLOCK_K)
@@ -471,7 +488,7 @@ def make_barrier(device):
 
 
 def launch(x, table, k_cache, v_cache, block_tables, context_lens, slot_mapping, barrier, *,
-           programs, splits, block_t, num_warps=8, block_n=None, ahead=2, spin=1, xmode=0, cooperative=True):
+           programs, splits, block_t, num_warps=8, block_n=None, ahead=2, spin=1, xmode=0, cooperative=True, unroll=1, stamps=None):
     (M, E), first = x.shape, table.layers[0]
     L, N, H, block_size, D = k_cache.shape
     inner_size = len(first.mlp_in.weight)
@@ -490,6 +507,7 @@ def launch(x, table, k_cache, v_cache, block_tables, context_lens, slot_mapping,
             M=M, H=H, D=D, INNER=inner_size, block_size=block_size, P=programs,
             SPLITS=splits, BLOCK_T=block_t, BLOCK_D=triton.next_power_of_2(D), BLOCK_N=block_n or num_warps,
             BLOCK_K=512 // x.element_size(), AHEAD=ahead, SPIN=spin, XMODE=xmode,
+            UNROLL=unroll, STAMPS=stamps is not None, stamps_ptr=stamps,
             num_warps=num_warps, num_stages=1, **options,
         )
     except BaseException:
