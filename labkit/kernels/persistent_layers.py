@@ -1,535 +1,565 @@
-"""All layers of a decode step in one kernel."""
+"""All layers of a decode step in one kernel, for a few rows: what takes long there is the way from one kernel
+to the next.
+
+One program per multiprocessor stays for the whole step. A layer is five phases, and behind each phase all
+programs wait for each other at a barrier in memory. A product's weights do not depend on what is computed, so
+each program asks for its share of them two phases ahead, and has them in registers when their phase begins.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
-from labkit.kernels.fused_linear import linear_residual_plain, norm_linear_plain, row_statistics
+from labkit.kernels.checks import check_range, check_tensor
+from labkit.kernels.fused_linear import (
+    FLOATS,
+    NormLinear,
+    linear_residual_plain,
+    norm_linear_plain,
+    row_statistics,
+)
 from labkit.kernels.paged_attention_append import paged_attention_append_plain
-from labkit.kernels.triton_runtime import INTERPRETED, tl, triton
+from labkit.kernels.persistent_phases import (
+    add_product,
+    arrive,
+    attend,
+    attend_later_unit,
+    leave,
+    load_attended,
+    load_blocks,
+    load_piece,
+    load_row,
+    load_vector,
+    load_weights,
+    norm_product,
+    place_of_unit,
+    wait,
+    weights_at,
+)
+from labkit.kernels.triton_runtime import INTERPRETED, check_launchable, tl, triton
 
-# --- the barrier -----------------------------------------------------------------------------------
+MAX_ROWS = 8  # a program goes through the rows one by one
+MAX_SPLITS = 4  # of a head's tokens: their results are put together by every program
+NUM_WARPS = 8
+BLOCK_N = 8  # a warp has one output of a tile
+TOKENS_AT_A_TIME = 128
 
+# --- where the weights are ------------------------------------------------------------------------------
 
-@triton.jit
-def _arrive(barrier_ptr):
-    tl.debug_barrier()  # all of this program's stores come before it says that it has arrived
-    tl.atomic_add(barrier_ptr, 1, sem="release", scope="gpu")
-
-
-@triton.jit
-def _wait(barrier_ptr, target, SPIN: tl.constexpr):
-    if SPIN == 0:
-        while tl.atomic_add(barrier_ptr, 0, sem="acquire", scope="gpu") < target:
-            pass
-    if SPIN == 1:
-        tl.inline_asm_elementwise(
-            """
-            {
-            .reg .pred mine, again;
-            .reg .u32 tid;
-            mov.u32 tid, %tid.x;
-            setp.eq.u32 mine, tid, 0;
-            mov.u32 $0, 0;
-            @!mine bra DONE;
-            SPIN:
-            ld.acquire.gpu.global.u32 $0, [$1];
-            setp.lt.u32 again, $0, $2;
-            @again bra SPIN;
-            DONE:
-            }
-            """,
-            "=r,l,r",
-            [barrier_ptr, target],
-            dtype=tl.int32,
-            is_pure=False,
-            pack=1,
-        )
-    tl.debug_barrier()
-
-
-@triton.jit
-def _stamp(stamps_ptr, layer, which: tl.constexpr, STAMPS: tl.constexpr):
-    if STAMPS:
-        clock = tl.inline_asm_elementwise("mov.u64 $0, %clock64;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
-        tl.store(stamps_ptr + (tl.program_id(0) * 12 + layer) * 10 + which, clock)
+# Of a layer, in the order of its phases; each place holds an address.
+TENSORS = (
+    ("qkv", "weight"),
+    ("qkv", "column_sums"),
+    ("qkv", "bias"),
+    ("attention_out", "weight"),
+    ("attention_out", "bias"),
+    ("mlp_in", "weight"),
+    ("mlp_in", "column_sums"),
+    ("mlp_in", "bias"),
+    ("mlp_out", "weight"),
+    ("mlp_out", "bias"),
+)
 
 
-# --- products --------------------------------------------------------------------------------------
+class Linear(Protocol):
+    """A linear layer: x @ weight.T + bias."""
+
+    @property
+    def weight(self) -> Tensor: ...  # [N, K]
+
+    @property
+    def bias(self) -> Tensor | None: ...  # [N]
 
 
-@triton.jit
-def _pointer(table_ptr, layer, which: tl.constexpr, like_ptr):
-    """The table's pointer to a tensor of numbers as those of like_ptr."""
-    address = tl.load(table_ptr + layer * 10 + which)
-    return tl.multiple_of(address.to(like_ptr.dtype), 16)
+class Layer(Protocol):
+    """What a layer of the decoder reads, as `fold_layer_norm` and the model have it."""
 
+    @property
+    def qkv(self) -> NormLinear: ...
 
-@triton.jit
-def _load_share(weight_ptr, first, end, K: tl.constexpr, TILES: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
-    n, k = tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
-    share = ()
-    for i in tl.static_range(TILES):
-        row = first + i * BLOCK_N + n
-        in_n = row < end
-        for c in tl.static_range((K + BLOCK_K - 1) // BLOCK_K):
-            column = c * BLOCK_K + k
-            mask = in_n[:, None] & (column < K)[None, :]
-            place = weight_ptr + row[:, None] * K + column[None, :]
-            share = share + (tl.load(place, mask=mask, other=0.0, eviction_policy="evict_first"),)
-    return share
+    @property
+    def attention_out(self) -> Linear: ...
 
+    @property
+    def mlp_in(self) -> NormLinear: ...
 
-@triton.jit
-def _load_vectors(vector_ptr, first, end, TILES: tl.constexpr, BLOCK_N: tl.constexpr):
-    vectors = ()
-    for i in tl.static_range(TILES):
-        n = first + i * BLOCK_N + tl.arange(0, BLOCK_N)
-        vectors = vectors + (tl.load(vector_ptr + n, mask=n < end, other=0.0).to(tl.float32),)
-    return vectors
-
-
-@triton.jit
-def _load_row(x_ptr, K: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, XMODE: tl.constexpr):
-    """A row of K numbers, float32, as every one of BLOCK_N rows of a share needs it: K / BLOCK_K tiles."""
-    k = tl.arange(0, BLOCK_K)
-    row = ()
-    for c in tl.static_range((K + BLOCK_K - 1) // BLOCK_K):
-        column = c * BLOCK_K + k
-        if XMODE == 0:
-            place = tl.broadcast_to((x_ptr + column)[None, :], [BLOCK_N, BLOCK_K])
-            mask = tl.broadcast_to((column < K)[None, :], [BLOCK_N, BLOCK_K])
-            x = tl.load(place, mask=mask, other=0.0).to(tl.float32)
-        else:
-            x = tl.load(x_ptr + column, mask=column < K, other=0.0, cache_modifier=".cg").to(tl.float32)
-            x = tl.broadcast_to(x[None, :], [BLOCK_N, BLOCK_K])
-        row = row + (x,)
-    return row
-
-
-@triton.jit
-def _dot(row, share, i: tl.constexpr, CHUNKS: tl.constexpr):
-    """The product of a row and tile i of a share: [BLOCK_N]."""
-    acc = row[0] * share[i * CHUNKS].to(tl.float32)
-    for c in tl.static_range(1, CHUNKS):
-        acc += row[c] * share[i * CHUNKS + c].to(tl.float32)
-    return tl.sum(acc, axis=1)
-
-
-@triton.jit
-def _mean_and_rstd(row, K: tl.constexpr, BLOCK_K: tl.constexpr, CHUNKS: tl.constexpr, eps):
-    total = row[0]
-    for c in tl.static_range(1, CHUNKS):
-        total += row[c]
-    mean = tl.sum(total, axis=1) / K
-    squares = tl.zeros_like(total)
-    for c in tl.static_range(CHUNKS):
-        in_k = c * BLOCK_K + tl.arange(0, BLOCK_K) < K
-        apart = tl.where(in_k[None, :], row[c] - mean[:, None], 0.0)
-        squares += apart * apart
-    return mean, tl.rsqrt(tl.sum(squares, axis=1) / K + eps)
-
-
-@triton.jit
-def _norm_product(
-    x_ptr, share, sums, biases, out_ptr, first, end, eps,
-    M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, GELU: tl.constexpr,
-    TILES: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, XMODE: tl.constexpr, UNROLL: tl.constexpr,
-):
-    CHUNKS: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
-    for m in tl.range(0, M, num_stages=1, loop_unroll_factor=UNROLL):
-        row = _load_row(x_ptr + m * K, K, BLOCK_N, BLOCK_K, XMODE)
-        mean, rstd = _mean_and_rstd(row, K, BLOCK_K, CHUNKS, eps)
-        for i in tl.static_range(TILES):
-            n = first + i * BLOCK_N + tl.arange(0, BLOCK_N)
-            acc = rstd * (_dot(row, share, i, CHUNKS) - mean * sums[i]) + biases[i]
-            if GELU:  # 0.5 * (1 + tanh(u)) is sigmoid(2 * u); 1.595... is 2 * sqrt(2 / pi)
-                acc = acc * tl.sigmoid(1.5957691216057308 * (acc + 0.044715 * acc * acc * acc))
-            tl.store(out_ptr + m * N + n, acc.to(out_ptr.dtype.element_ty), mask=n < end)
-
-
-@triton.jit
-def _residual_product(
-    row, share, biases, x_ptr, m, first, end,
-    N: tl.constexpr, CHUNKS: tl.constexpr, TILES: tl.constexpr, BLOCK_N: tl.constexpr,
-):
-    for i in tl.static_range(TILES):
-        n = first + i * BLOCK_N + tl.arange(0, BLOCK_N)
-        rest = tl.load(x_ptr + m * N + n, mask=n < end, other=0.0).to(tl.float32) + biases[i]
-        acc = _dot(row, share, i, CHUNKS) + rest
-        tl.store(x_ptr + m * N + n, acc.to(x_ptr.dtype.element_ty), mask=n < end)
-
-
-# --- attention -------------------------------------------------------------------------------------
-
-
-@triton.jit
-def _load_attended(
-    m, partial_ptr, lse_ptr, H: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-):
-    """Attention of row m, put together from its splits, as `_load_row` gives a row."""
-    E: tl.constexpr = H * D
-    row = ()
-    for c in tl.static_range((E + BLOCK_K - 1) // BLOCK_K):
-        column = c * BLOCK_K + tl.arange(0, BLOCK_K)
-        in_k = column < E
-        partial = partial_ptr + m * SPLITS * E + column
-        lse = lse_ptr + m * SPLITS * H + column // D
-        largest = tl.load(lse, mask=in_k, other=0.0, cache_modifier=".cg")
-        for s in tl.static_range(1, SPLITS):
-            largest = tl.maximum(largest, tl.load(lse + s * H, mask=in_k, other=0.0, cache_modifier=".cg"))
-        total = tl.zeros([BLOCK_K], tl.float32)
-        acc = tl.zeros([BLOCK_K], tl.float32)
-        for s in tl.static_range(SPLITS):
-            weight = tl.exp(tl.load(lse + s * H, mask=in_k, other=0.0, cache_modifier=".cg") - largest)
-            total += weight
-            acc += weight * tl.load(partial + s * E, mask=in_k, other=0.0, cache_modifier=".cg")
-        row = row + (tl.broadcast_to((acc / total)[None, :], [BLOCK_N, BLOCK_K]),)
-    return row
-
-
-@triton.jit
-def _place_of_unit(unit, slot_mapping_ptr, context_lens_ptr, units, H: tl.constexpr, SPLITS: tl.constexpr):
-    """Row, head, share, slot and context length of a unit; beyond the last unit nothing is in the cache."""
-    b, h, split = unit // (H * SPLITS), unit // SPLITS % H, unit % SPLITS
-    slot = tl.load(slot_mapping_ptr + b, mask=unit < units, other=0)
-    context_len = tl.load(context_lens_ptr + slot, mask=unit < units, other=-1)
-    return b, h, split, slot, context_len
-
-
-@triton.jit
-def _load_blocks(table_ptr, start, table_size, block_size: tl.constexpr, BLOCK_T: tl.constexpr):
-    token = start + tl.arange(0, BLOCK_T)
-    return tl.load(table_ptr + tl.minimum(token // block_size, table_size - 1))
-
-
-@triton.jit
-def _load_piece(
-    k_cache_ptr, v_cache_ptr, blocks, start, context_len, h,
-    stride_n, stride_h, stride_t, D: tl.constexpr, block_size: tl.constexpr,
-    BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
-):
-    """Keys and values of the tokens from start on, 0 past the end."""
-    token = start + tl.arange(0, BLOCK_T)
-    d = tl.arange(0, BLOCK_D)
-    row = blocks.to(tl.int64) * stride_n + h * stride_h + (token % block_size) * stride_t
-    place = row[:, None] + d[None, :]
-    mask = (token < context_len)[:, None] & (d < D)[None, :]
-    keys = tl.load(k_cache_ptr + place, mask=mask, other=0.0, eviction_policy="evict_first")
-    values = tl.load(v_cache_ptr + place, mask=mask, other=0.0, eviction_policy="evict_first")
-    return keys, values
-
-
-@triton.jit
-def _attend(
-    b, h, split, context_len, keys, values, qkv_ptr, k_cache_ptr, v_cache_ptr, table_ptr, table_size,
-    partial_ptr, lse_ptr, stride_n, stride_h, stride_t, scale,
-    H: tl.constexpr, D: tl.constexpr, block_size: tl.constexpr, SPLITS: tl.constexpr,
-    BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
-):
-    E: tl.constexpr = H * D
-    t, d = tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_D)
-    in_head = d < D
-    new = qkv_ptr + b * (3 * E) + h * D + d
-    query = tl.load(new, mask=in_head, other=0.0, cache_modifier=".cg").to(tl.float32) * scale
-    key = tl.load(new + E, mask=in_head, other=0.0, cache_modifier=".cg")
-    value = tl.load(new + 2 * E, mask=in_head, other=0.0, cache_modifier=".cg")
-    own_score = tl.sum(query * key.to(tl.float32), axis=0)
-    if (split == 0) & (context_len >= 0):
-        block = tl.load(table_ptr + context_len // block_size).to(tl.int64)
-        place = block * stride_n + h * stride_h + (context_len % block_size) * stride_t + d
-        tl.store(k_cache_ptr + place, key, mask=in_head)
-        tl.store(v_cache_ptr + place, value, mask=in_head)
-    largest = tl.zeros([BLOCK_T], tl.float32) + own_score
-    total = tl.zeros([BLOCK_T], tl.float32)
-    acc = tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
-    for start in range(split * BLOCK_T, context_len, SPLITS * BLOCK_T):
-        live = start + t < context_len
-        scores = tl.where(live, tl.sum(query[None, :] * keys.to(tl.float32), axis=1), float("-inf"))
-        new_largest = tl.maximum(largest, scores)
-        correction = tl.exp(largest - new_largest)
-        weights = tl.exp(scores - new_largest)
-        acc = acc * correction[:, None] + weights[:, None] * values.to(tl.float32)
-        total = total * correction + weights
-        largest = new_largest
-        following = start + SPLITS * BLOCK_T
-        blocks = _load_blocks(table_ptr, following, table_size, block_size, BLOCK_T)
-        keys, values = _load_piece(
-            k_cache_ptr, v_cache_ptr, blocks, following, context_len, h,
-            stride_n, stride_h, stride_t, D, block_size, BLOCK_T, BLOCK_D,
-        )
-    all_largest = tl.max(largest, axis=0)
-    shares = tl.exp(largest - all_largest)
-    own_weight = tl.exp(own_score - all_largest) * (split == 0).to(tl.float32)
-    sum_total = tl.sum(total * shares, axis=0) + own_weight
-    sum_acc = tl.sum(acc * shares[:, None], axis=0) + own_weight * value.to(tl.float32)
-    tl.store(lse_ptr + (b * SPLITS + split) * H + h, all_largest + tl.log(sum_total))
-    mean = tl.where(sum_total > 0, sum_acc / sum_total, 0.0)  # a share may have no tokens
-    tl.store(partial_ptr + (b * SPLITS + split) * E + h * D + d, mean.to(partial_ptr.dtype.element_ty), mask=in_head)
-
-
-# --- all of it -------------------------------------------------------------------------------------
-
-
-@triton.jit
-def _decode_layers_kernel(
-    x_ptr, table_ptr, float_ptr, qkv_ptr, partial_ptr, lse_ptr, inner_ptr, barrier_ptr,
-    k_cache_ptr, v_cache_ptr, block_tables_ptr, context_lens_ptr, slot_mapping_ptr,
-    stride_l, stride_n, stride_h, stride_t, tables_stride_t, tables_stride_s, table_size,
-    num_layers, num_tables, eps_attention, eps_mlp, scale,
-    M: tl.constexpr, H: tl.constexpr, D: tl.constexpr, INNER: tl.constexpr, block_size: tl.constexpr, P: tl.constexpr,
-    SPLITS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    AHEAD: tl.constexpr, SPIN: tl.constexpr, XMODE: tl.constexpr, UNROLL: tl.constexpr, STAMPS: tl.constexpr, stamps_ptr,
-):
-    E: tl.constexpr = H * D
-    E_CHUNKS: tl.constexpr = (E + BLOCK_K - 1) // BLOCK_K
-    INNER_CHUNKS: tl.constexpr = (INNER + BLOCK_K - 1) // BLOCK_K
-    QKV_ROWS: tl.constexpr = (3 * E + P - 1) // P
-    E_ROWS: tl.constexpr = (E + P - 1) // P
-    INNER_ROWS: tl.constexpr = (INNER + P - 1) // P
-    QKV_TILES: tl.constexpr = (QKV_ROWS + BLOCK_N - 1) // BLOCK_N
-    E_TILES: tl.constexpr = (E_ROWS + BLOCK_N - 1) // BLOCK_N
-    INNER_TILES: tl.constexpr = (INNER_ROWS + BLOCK_N - 1) // BLOCK_N
-    units: tl.constexpr = M * H * SPLITS
-
-    pid = tl.program_id(0)
-    qkv_first, e_first, inner_first = pid * QKV_ROWS, pid * E_ROWS, pid * INNER_ROWS
-    qkv_end = tl.minimum(qkv_first + QKV_ROWS, 3 * E)
-    e_end = tl.minimum(e_first + E_ROWS, E)
-    inner_end = tl.minimum(inner_first + INNER_ROWS, INNER)
-
-    b, h, split, slot, context_len = _place_of_unit(pid, slot_mapping_ptr, context_lens_ptr, units, H, SPLITS)
-    blocks = _load_blocks(block_tables_ptr + slot * tables_stride_s, split * BLOCK_T, table_size, block_size, BLOCK_T)
-    qkv = _load_share(_pointer(table_ptr, 0, 0, x_ptr), qkv_first, qkv_end, E, QKV_TILES, BLOCK_N, BLOCK_K)
-    qkv_sums = _load_vectors(_pointer(table_ptr, 0, 1, float_ptr), qkv_first, qkv_end, QKV_TILES, BLOCK_N)
-    qkv_biases = _load_vectors(_pointer(table_ptr, 0, 2, float_ptr), qkv_first, qkv_end, QKV_TILES, BLOCK_N)
-    if AHEAD == 2:
-        keys, values = _load_piece(
-            k_cache_ptr, v_cache_ptr, blocks, split * BLOCK_T, context_len, h,
-            stride_n, stride_h, stride_t, D, block_size, BLOCK_T, BLOCK_D,
-        )
-    k_layer, v_layer = k_cache_ptr, v_cache_ptr
-    target = P
-    for layer in tl.range(0, num_layers, num_stages=1):
-        table = block_tables_ptr + (layer % num_tables) * tables_stride_t
-        following = layer + (layer + 1 < num_layers)
-
-        # A: queries, keys and values
-        _norm_product(
-            x_ptr, qkv, qkv_sums, qkv_biases, qkv_ptr, qkv_first, qkv_end, eps_attention,
-            M, 3 * E, E, False, QKV_TILES, BLOCK_N, BLOCK_K, XMODE, UNROLL,
-        )
-        _stamp(stamps_ptr, layer, 0, STAMPS)
-        _arrive(barrier_ptr)
-        if AHEAD == 1:
-            keys, values = _load_piece(
-                k_layer, v_layer, blocks, split * BLOCK_T, context_len, h,
-                stride_n, stride_h, stride_t, D, block_size, BLOCK_T, BLOCK_D,
-            )
-        if AHEAD == 2:
-            out_share = _load_share(_pointer(table_ptr, layer, 3, x_ptr), e_first, e_end, E, E_TILES, BLOCK_N, BLOCK_K)
-            out_biases = _load_vectors(_pointer(table_ptr, layer, 4, x_ptr), e_first, e_end, E_TILES, BLOCK_N)
-        _wait(barrier_ptr, target, SPIN)
-        _stamp(stamps_ptr, layer, 1, STAMPS)
-        target += P
-        if AHEAD == 0:
-            keys, values = _load_piece(
-                k_layer, v_layer, blocks, split * BLOCK_T, context_len, h,
-                stride_n, stride_h, stride_t, D, block_size, BLOCK_T, BLOCK_D,
-            )
-
-        # B: attention
-        if pid < units:
-            _attend(
-                b, h, split, context_len, keys, values, qkv_ptr, k_layer, v_layer,
-                table + slot * tables_stride_s, table_size, partial_ptr, lse_ptr,
-                stride_n, stride_h, stride_t, scale, H, D, block_size, SPLITS, BLOCK_T, BLOCK_D,
-            )
-        for turn in range(1, (units + P - 1) // P):
-            unit = pid + turn * P
-            b_, h_, split_, slot_, context_len_ = _place_of_unit(
-                unit, slot_mapping_ptr, context_lens_ptr, units, H, SPLITS
-            )
-            blocks_ = _load_blocks(table + slot_ * tables_stride_s, split_ * BLOCK_T, table_size, block_size, BLOCK_T)
-            keys_, values_ = _load_piece(
-                k_layer, v_layer, blocks_, split_ * BLOCK_T, context_len_, h_,
-                stride_n, stride_h, stride_t, D, block_size, BLOCK_T, BLOCK_D,
-            )
-            if unit < units:
-                _attend(
-                    b_, h_, split_, context_len_, keys_, values_, qkv_ptr, k_layer, v_layer,
-                    table + slot_ * tables_stride_s, table_size, partial_ptr, lse_ptr,
-                    stride_n, stride_h, stride_t, scale, H, D, block_size, SPLITS, BLOCK_T, BLOCK_D,
-                )
-        _stamp(stamps_ptr, layer, 2, STAMPS)
-        _arrive(barrier_ptr)
-        if AHEAD == 1:
-            out_share = _load_share(_pointer(table_ptr, layer, 3, x_ptr), e_first, e_end, E, E_TILES, BLOCK_N, BLOCK_K)
-            out_biases = _load_vectors(_pointer(table_ptr, layer, 4, x_ptr), e_first, e_end, E_TILES, BLOCK_N)
-        if AHEAD == 2:
-            in_share = _load_share(_pointer(table_ptr, layer, 5, x_ptr), inner_first, inner_end, E, INNER_TILES, BLOCK_N, BLOCK_K)
-            in_sums = _load_vectors(_pointer(table_ptr, layer, 6, float_ptr), inner_first, inner_end, INNER_TILES, BLOCK_N)
-            in_biases = _load_vectors(_pointer(table_ptr, layer, 7, float_ptr), inner_first, inner_end, INNER_TILES, BLOCK_N)
-        next_table = block_tables_ptr + (following % num_tables) * tables_stride_t
-        blocks = _load_blocks(next_table + slot * tables_stride_s, split * BLOCK_T, table_size, block_size, BLOCK_T)
-        _wait(barrier_ptr, target, SPIN)
-        _stamp(stamps_ptr, layer, 3, STAMPS)
-        target += P
-        if AHEAD == 0:
-            out_share = _load_share(_pointer(table_ptr, layer, 3, x_ptr), e_first, e_end, E, E_TILES, BLOCK_N, BLOCK_K)
-            out_biases = _load_vectors(_pointer(table_ptr, layer, 4, x_ptr), e_first, e_end, E_TILES, BLOCK_N)
-
-        # C: attention's output
-        for m in tl.range(0, M, num_stages=1, loop_unroll_factor=UNROLL):
-            if SPLITS == 1:
-                row = _load_row(partial_ptr + m * E, E, BLOCK_N, BLOCK_K, XMODE)
-            else:
-                row = _load_attended(m, partial_ptr, lse_ptr, H, D, SPLITS, BLOCK_N, BLOCK_K)
-            _residual_product(row, out_share, out_biases, x_ptr, m, e_first, e_end, E, E_CHUNKS, E_TILES, BLOCK_N)
-        _stamp(stamps_ptr, layer, 4, STAMPS)
-        _arrive(barrier_ptr)
-        if AHEAD == 1:
-            in_share = _load_share(_pointer(table_ptr, layer, 5, x_ptr), inner_first, inner_end, E, INNER_TILES, BLOCK_N, BLOCK_K)
-            in_sums = _load_vectors(_pointer(table_ptr, layer, 6, float_ptr), inner_first, inner_end, INNER_TILES, BLOCK_N)
-            in_biases = _load_vectors(_pointer(table_ptr, layer, 7, float_ptr), inner_first, inner_end, INNER_TILES, BLOCK_N)
-        if AHEAD == 2:
-            proj_share = _load_share(_pointer(table_ptr, layer, 8, x_ptr), e_first, e_end, INNER, E_TILES, BLOCK_N, BLOCK_K)
-            proj_biases = _load_vectors(_pointer(table_ptr, layer, 9, x_ptr), e_first, e_end, E_TILES, BLOCK_N)
-        _wait(barrier_ptr, target, SPIN)
-        _stamp(stamps_ptr, layer, 5, STAMPS)
-        target += P
-        if AHEAD == 0:
-            in_share = _load_share(_pointer(table_ptr, layer, 5, x_ptr), inner_first, inner_end, E, INNER_TILES, BLOCK_N, BLOCK_K)
-            in_sums = _load_vectors(_pointer(table_ptr, layer, 6, float_ptr), inner_first, inner_end, INNER_TILES, BLOCK_N)
-            in_biases = _load_vectors(_pointer(table_ptr, layer, 7, float_ptr), inner_first, inner_end, INNER_TILES, BLOCK_N)
-
-        # D: into the MLP
-        _norm_product(
-            x_ptr, in_share, in_sums, in_biases, inner_ptr, inner_first, inner_end, eps_mlp,
-            M, INNER, E, True, INNER_TILES, BLOCK_N, BLOCK_K, XMODE, UNROLL,
-        )
-        _stamp(stamps_ptr, layer, 6, STAMPS)
-        _arrive(barrier_ptr)
-        if AHEAD == 1:
-            proj_share = _load_share(_pointer(table_ptr, layer, 8, x_ptr), e_first, e_end, INNER, E_TILES, BLOCK_N, BLOCK_K)
-            proj_biases = _load_vectors(_pointer(table_ptr, layer, 9, x_ptr), e_first, e_end, E_TILES, BLOCK_N)
-        if AHEAD == 2:
-            qkv = _load_share(_pointer(table_ptr, following, 0, x_ptr), qkv_first, qkv_end, E, QKV_TILES, BLOCK_N, BLOCK_K)
-            qkv_sums = _load_vectors(_pointer(table_ptr, following, 1, float_ptr), qkv_first, qkv_end, QKV_TILES, BLOCK_N)
-            qkv_biases = _load_vectors(_pointer(table_ptr, following, 2, float_ptr), qkv_first, qkv_end, QKV_TILES, BLOCK_N)
-        _wait(barrier_ptr, target, SPIN)
-        _stamp(stamps_ptr, layer, 7, STAMPS)
-        target += P
-        if AHEAD == 0:
-            proj_share = _load_share(_pointer(table_ptr, layer, 8, x_ptr), e_first, e_end, INNER, E_TILES, BLOCK_N, BLOCK_K)
-            proj_biases = _load_vectors(_pointer(table_ptr, layer, 9, x_ptr), e_first, e_end, E_TILES, BLOCK_N)
-
-        # E: out of the MLP
-        for m in tl.range(0, M, num_stages=1, loop_unroll_factor=UNROLL):
-            row = _load_row(inner_ptr + m * INNER, INNER, BLOCK_N, BLOCK_K, XMODE)
-            _residual_product(row, proj_share, proj_biases, x_ptr, m, e_first, e_end, E, INNER_CHUNKS, E_TILES, BLOCK_N)
-        if layer + 1 < num_layers:
-            _stamp(stamps_ptr, layer, 8, STAMPS)
-            _arrive(barrier_ptr)
-        if AHEAD == 1:
-            qkv = _load_share(_pointer(table_ptr, following, 0, x_ptr), qkv_first, qkv_end, E, QKV_TILES, BLOCK_N, BLOCK_K)
-            qkv_sums = _load_vectors(_pointer(table_ptr, following, 1, float_ptr), qkv_first, qkv_end, QKV_TILES, BLOCK_N)
-            qkv_biases = _load_vectors(_pointer(table_ptr, following, 2, float_ptr), qkv_first, qkv_end, QKV_TILES, BLOCK_N)
-        if AHEAD == 2:
-            offset = (following - layer) * stride_l
-            keys, values = _load_piece(
-                k_layer + offset, v_layer + offset, blocks, split * BLOCK_T, context_len, h,
-                stride_n, stride_h, stride_t, D, block_size, BLOCK_T, BLOCK_D,
-            )
-        if layer + 1 < num_layers:
-            _wait(barrier_ptr, target, SPIN)
-            _stamp(stamps_ptr, layer, 9, STAMPS)
-        target += P
-        if AHEAD == 0:
-            qkv = _load_share(_pointer(table_ptr, following, 0, x_ptr), qkv_first, qkv_end, E, QKV_TILES, BLOCK_N, BLOCK_K)
-            qkv_sums = _load_vectors(_pointer(table_ptr, following, 1, float_ptr), qkv_first, qkv_end, QKV_TILES, BLOCK_N)
-            qkv_biases = _load_vectors(_pointer(table_ptr, following, 2, float_ptr), qkv_first, qkv_end, QKV_TILES, BLOCK_N)
-        k_layer += stride_l
-        v_layer += stride_l
-    # The last to come leaves the barrier as it found it.
-    tl.debug_barrier()
-    if tl.atomic_add(barrier_ptr, 1, sem="acq_rel", scope="gpu") == (5 * num_layers) * P - 1:
-        tl.store(barrier_ptr, 0)
-
-
-# --- the wrapper -----------------------------------------------------------------------------------
-
-MAX_ROWS = 8
-FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+    @property
+    def mlp_out(self) -> Linear: ...
 
 
 class LayerTable:
-    """Where the weights of a network's layers lie, for a kernel that walks through all of them."""
+    """The layers of a decoder, and the addresses of their weights, for a kernel that goes through all of
+    them. Nothing is copied."""
 
-    def __init__(self, layers):
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        """Raises ValueError naming the first weight whose shape, stride, dtype, device or address does not
+        fit."""
+        if not layers:
+            raise ValueError("layers is empty, expected at least one layer")
         self.layers = tuple(layers)
-        self.zeros = torch.zeros_like(self.layers[0].attention_out.weight[:, 0])
-        rows = []
-        for layer in self.layers:
-            tensors = [
-                *layer.qkv[:3],
-                layer.attention_out.weight,
-                self.zeros if layer.attention_out.bias is None else layer.attention_out.bias,
-                *layer.mlp_in[:3],
-                layer.mlp_out.weight,
-                self.zeros if layer.mlp_out.bias is None else layer.mlp_out.bias,
-            ]
-            rows.append([tensor.data_ptr() for tensor in tensors])
-        self.pointers = torch.tensor(rows, dtype=torch.int64, device=self.zeros.device)
+        first = self.layers[0]
+        self.no_bias = torch.zeros_like(first.attention_out.weight[:, 0])
+        rows = [[self._address(i, *name) for name in TENSORS] for i in range(len(self.layers))]
+        for name in ("qkv", "mlp_in"):
+            if len({getattr(layer, name).eps for layer in self.layers}) > 1:
+                raise ValueError(f"the layers' {name}.eps are not all the same")
+        self.addresses = torch.tensor(rows, dtype=torch.int64, device=self.no_bias.device)  # [L, 10]
+
+    def _address(self, layer_idx: int, product: str, name: str) -> int:
+        weight = self.layers[0].qkv.weight
+        E, inner = weight.shape[1], len(self.layers[0].mlp_in.weight)
+        N, K = {
+            "qkv": (3 * E, E),
+            "attention_out": (E, E),
+            "mlp_in": (inner, E),
+            "mlp_out": (E, inner),
+        }[product]
+        linear = getattr(self.layers[layer_idx], product)
+        tensor = getattr(linear, name)
+        tensor = self.no_bias if tensor is None else tensor
+        is_float32 = isinstance(linear, NormLinear) and name != "weight"
+        label = f"layers[{layer_idx}].{product}.{name}"
+        check_tensor(
+            label,
+            tensor,
+            shape=(N, K) if name == "weight" else (N,),
+            dtype=torch.float32 if is_float32 else weight.dtype,
+            device=weight.device,
+        )
+        if not tensor.is_contiguous():
+            raise ValueError(f"{label} has strides {tensor.stride()}, expected it to be contiguous")
+        if tensor.data_ptr() % 16 and not INTERPRETED:
+            raise ValueError(f"{label} begins at {tensor.data_ptr()}, expected a multiple of 16 bytes")
+        return tensor.data_ptr()
 
 
-def make_barrier(device):
-    with torch.inference_mode(False):
+def make_barrier(device: torch.device) -> Tensor:
+    """The counter [1] int32 of a barrier, at 0: for launches that follow each other, as in one stream."""
+    with torch.inference_mode(False):  # or it could not be set outside of inference mode
         return torch.zeros(1, dtype=torch.int32, device=device)
 
 
-def launch(x, table, k_cache, v_cache, block_tables, context_lens, slot_mapping, barrier, *,
-           programs, splits, block_t, num_warps=8, block_n=None, ahead=2, spin=1, xmode=0, cooperative=True, unroll=1, stamps=None):
-    (M, E), first = x.shape, table.layers[0]
-    L, N, H, block_size, D = k_cache.shape
-    inner_size = len(first.mlp_in.weight)
+# --- the two forms --------------------------------------------------------------------------------------
+
+
+def decode_layers_plain(
+    x: Tensor,  # [B, E]
+    table: LayerTable,
+    k_cache: Tensor,  # [L, N, H, block_size, D]
+    v_cache: Tensor,  # [L, N, H, block_size, D]
+    block_tables: Tensor,  # [T, S, M] int32; layer i has table i % T
+    context_lens: Tensor,  # [S] int32, tokens in the cache, the current one not among them; below 0: padding
+    slot_mapping: Tensor,  # [B] int64
+) -> Tensor:  # [B, E]
+    """Take one token per request through all layers: x becomes the last layer's output, in place, and each
+    layer's new keys and values are stored.
+
+    Plain PyTorch: the oracle of `decode_layers_persistent_triton`. Raises ValueError for arguments that do
+    not fit.
+    """
+    check_decode_layers(x, table, k_cache, v_cache, block_tables, context_lens, slot_mapping)
+    (B, E), (H, D) = x.shape, k_cache.shape[2::2]
+    longest = max(0, int(context_lens[slot_mapping].max()))
+    hidden = x
+    for layer_idx, layer in enumerate(table.layers):
+        qkv = norm_linear_plain(hidden, row_statistics(hidden, E), layer.qkv)
+        attended = paged_attention_append_plain(
+            *qkv.view(B, 3, H, D).unbind(1),
+            k_cache[layer_idx],
+            v_cache[layer_idx],
+            block_tables[layer_idx % len(block_tables)],
+            context_lens,
+            slot_mapping,
+            longest,
+        )
+        out = layer.attention_out
+        hidden, statistics = linear_residual_plain(attended.view(B, E), out.weight, out.bias, hidden)
+        inner = norm_linear_plain(hidden, statistics, layer.mlp_in, gelu=True)
+        hidden, _ = linear_residual_plain(inner, layer.mlp_out.weight, layer.mlp_out.bias, hidden)
+    return x.copy_(hidden)
+
+
+def decode_layers_persistent_triton(
+    x: Tensor,
+    table: LayerTable,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    context_lens: Tensor,
+    slot_mapping: Tensor,
+    barrier: Tensor,
+    *,
+    splits: int | None = None,
+) -> Tensor:
+    """Take one token per request, at most MAX_ROWS of them, through all layers in one kernel: x becomes the
+    last layer's output, in place, and each layer's new keys and values are stored.
+
+    Takes what `decode_layers_plain` takes. barrier: from `make_barrier`, its own for each engine. splits:
+    programs that share a head's tokens, a power of 2; None picks it by the sizes. The same arguments give the
+    same bits. Raises ValueError for arguments that do not fit, and TritonUnavailableError where no kernel
+    runs.
+    """
+    check_decode_layers(x, table, k_cache, v_cache, block_tables, context_lens, slot_mapping)
+    check_launchable(x.device)
+    check_tensor("barrier", barrier, shape=(1,), dtype=torch.int32, device=x.device)
+    (B, E), (_, _, H, block_size, D) = x.shape, k_cache.shape
+    if not 1 <= B <= MAX_ROWS:
+        raise ValueError(f"x has {B} rows, expected 1 to {MAX_ROWS}")
+    inner_size = len(table.layers[0].mlp_in.weight)
+    programs = num_programs(E, x.device)
+    splits = splits or num_splits(B * H, programs)
+    if splits & (splits - 1) or splits < 1:
+        raise ValueError(f"splits is {splits}, expected a power of 2")
     like_x = {"dtype": x.dtype, "device": x.device}
-    qkv = torch.empty(M, 3 * E, **like_x)
-    inner = torch.empty(M, inner_size, **like_x)
-    partial = torch.empty(M, splits, E, dtype=torch.float32 if splits > 1 else x.dtype, device=x.device)
-    lse = torch.empty(M, splits, H, dtype=torch.float32, device=x.device)
-    options = {} if INTERPRETED else {"launch_cooperative_grid": cooperative}
     try:
         _decode_layers_kernel[(programs,)](
-            x, table.pointers, lse, qkv, partial, lse, inner, barrier,
-            k_cache, v_cache, block_tables, context_lens, slot_mapping,
-            *k_cache.stride()[:4], *block_tables.stride()[:2], block_tables.shape[2],
-            L, len(block_tables), first.qkv.eps, first.mlp_in.eps, D**-0.5,
-            M=M, H=H, D=D, INNER=inner_size, block_size=block_size, P=programs,
-            SPLITS=splits, BLOCK_T=block_t, BLOCK_D=triton.next_power_of_2(D), BLOCK_N=block_n or num_warps,
-            BLOCK_K=512 // x.element_size(), AHEAD=ahead, SPIN=spin, XMODE=xmode,
-            UNROLL=unroll, STAMPS=stamps is not None, stamps_ptr=stamps,
-            num_warps=num_warps, num_stages=1, **options,
+            x,
+            table.addresses,
+            torch.empty(B, 3 * E, **like_x),
+            torch.empty(B, splits, E, dtype=x.dtype if splits == 1 else torch.float32, device=x.device),
+            torch.empty(B, splits, H, dtype=torch.float32, device=x.device),
+            torch.empty(B, inner_size, **like_x),
+            barrier,
+            k_cache,
+            v_cache,
+            block_tables,
+            context_lens,
+            slot_mapping,
+            *k_cache.stride()[:4],
+            *block_tables.stride()[:2],
+            block_tables.shape[2],
+            len(table.layers),
+            len(block_tables),
+            table.layers[0].qkv.eps,
+            table.layers[0].mlp_in.eps,
+            D**-0.5,
+            M=B,
+            H=H,
+            D=D,
+            INNER=inner_size,
+            block_size=block_size,
+            PROGRAMS=programs,
+            SPLITS=splits,
+            BLOCK_T=TOKENS_AT_A_TIME * 2 // x.element_size(),
+            BLOCK_D=triton.next_power_of_2(D),
+            BLOCK_N=BLOCK_N,
+            BLOCK_K=512 // x.element_size(),  # 16 bytes for each thread of a warp
+            num_warps=NUM_WARPS,
+            num_stages=1,
+            **together(),
         )
-    except BaseException:
+    except BaseException:  # the interpreter, stopped on its way
         barrier.zero_()
         raise
     return x
 
 
-def decode_layers_plain(x, table, k_cache, v_cache, block_tables, context_lens, slot_mapping):
-    B, E = x.shape
-    H, D = k_cache.shape[2], k_cache.shape[4]
-    longest = max(0, int(context_lens[slot_mapping].max()))
-    hidden = x
-    for layer_idx, layer in enumerate(table.layers):
-        statistics = row_statistics(hidden, E)
-        qkv = norm_linear_plain(hidden, statistics, layer.qkv)
-        query, key, value = qkv.view(B, 3, H, D).unbind(1)
-        attended = paged_attention_append_plain(
-            query, key, value, k_cache[layer_idx], v_cache[layer_idx],
-            block_tables[layer_idx % len(block_tables)], context_lens, slot_mapping, longest,
+def num_programs(E: int, device: torch.device) -> int:
+    """Programs of a launch: one per multiprocessor, and no more than tiles of E outputs, for the last ones
+    would only make the others wait. One in the interpreter, where programs follow each other."""
+    if INTERPRETED:
+        return 1
+    return min(torch.cuda.get_device_properties(device).multi_processor_count, -(-E // BLOCK_N))
+
+
+def num_splits(num_heads: int, programs: int) -> int:
+    """Splits of the tokens of each head, of `num_heads` in all rows: as many as there are programs for."""
+    splits = MAX_SPLITS
+    while splits > 1 and num_heads * splits > programs:
+        splits //= 2
+    return splits
+
+
+def together() -> dict[str, Any]:
+    """Launch options of programs that wait for each other: all start, or none does until there is room, so
+    that two such kernels at once cannot each hold what the other waits for."""
+    return {} if INTERPRETED else {"launch_cooperative_grid": True}
+
+
+# --- the kernel -----------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _decode_layers_kernel(
+    x_ptr,
+    table_ptr,
+    qkv_ptr,
+    partial_ptr,
+    log_sums_ptr,
+    inner_ptr,
+    barrier_ptr,
+    k_cache_ptr,
+    v_cache_ptr,
+    block_tables_ptr,
+    context_lens_ptr,
+    slot_mapping_ptr,
+    cache_stride_l,
+    cache_stride_n,
+    cache_stride_h,
+    cache_stride_t,
+    tables_stride_t,
+    tables_stride_s,
+    table_size,
+    num_layers,
+    num_tables,
+    attention_eps,
+    mlp_eps,
+    scale,
+    M: tl.constexpr,
+    H: tl.constexpr,
+    D: tl.constexpr,
+    INNER: tl.constexpr,
+    block_size: tl.constexpr,
+    PROGRAMS: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    E: tl.constexpr = H * D
+    E_CHUNKS: tl.constexpr = (E + BLOCK_K - 1) // BLOCK_K
+    INNER_CHUNKS: tl.constexpr = (INNER + BLOCK_K - 1) // BLOCK_K
+    # Outputs of a program, and their tiles: of queries, keys and values; of E; of the MLP's inner numbers.
+    QKV_SHARE: tl.constexpr = (3 * E + PROGRAMS - 1) // PROGRAMS
+    E_SHARE: tl.constexpr = (E + PROGRAMS - 1) // PROGRAMS
+    INNER_SHARE: tl.constexpr = (INNER + PROGRAMS - 1) // PROGRAMS
+    QKV_TILES: tl.constexpr = (QKV_SHARE + BLOCK_N - 1) // BLOCK_N
+    E_TILES: tl.constexpr = (E_SHARE + BLOCK_N - 1) // BLOCK_N
+    INNER_TILES: tl.constexpr = (INNER_SHARE + BLOCK_N - 1) // BLOCK_N
+    UNITS: tl.constexpr = M * H * SPLITS
+    pid = tl.program_id(0)
+    qkv_first, e_first, inner_first = pid * QKV_SHARE, pid * E_SHARE, pid * INNER_SHARE
+    qkv_end = tl.minimum(qkv_first + QKV_SHARE, 3 * E)
+    e_end = tl.minimum(e_first + E_SHARE, E)
+    inner_end = tl.minimum(inner_first + INNER_SHARE, INNER)
+
+    b, h, split, slot, context_len = place_of_unit(pid, slot_mapping_ptr, context_lens_ptr, UNITS, H, SPLITS)
+    start = split * BLOCK_T
+    blocks = load_blocks(
+        block_tables_ptr + slot * tables_stride_s, start, table_size, block_size, BLOCK_T
+    )
+    qkv_weights = load_weights(
+        weights_at(table_ptr, 0, x_ptr), qkv_first, qkv_end, E, QKV_TILES, BLOCK_N, BLOCK_K
+    )
+    qkv_sums = load_vector(weights_at(table_ptr, 1, log_sums_ptr), qkv_first, qkv_end, QKV_TILES, BLOCK_N)
+    qkv_biases = load_vector(weights_at(table_ptr, 2, log_sums_ptr), qkv_first, qkv_end, QKV_TILES, BLOCK_N)
+    keys, values = load_piece(
+        k_cache_ptr,
+        v_cache_ptr,
+        blocks,
+        start,
+        context_len,
+        h,
+        cache_stride_n,
+        cache_stride_h,
+        cache_stride_t,
+        D,
+        block_size,
+        BLOCK_T,
+        BLOCK_D,
+    )
+    k_layer, v_layer, target = k_cache_ptr, v_cache_ptr, PROGRAMS
+    for layer in tl.range(0, num_layers, num_stages=1):
+        has_next = layer + 1 < num_layers
+        following = table_ptr + has_next * 10  # the next layer's addresses; of the last one its own
+        block_table = block_tables_ptr + (layer % num_tables) * tables_stride_t
+
+        # 1. Queries, keys and values. Addresses come early: what they point to is asked for at once.
+        out_weight_ptr, out_bias_ptr = weights_at(table_ptr, 3, x_ptr), weights_at(table_ptr, 4, x_ptr)
+        norm_product(
+            x_ptr,
+            qkv_weights,
+            qkv_sums,
+            qkv_biases,
+            qkv_ptr,
+            qkv_first,
+            qkv_end,
+            attention_eps,
+            M,
+            3 * E,
+            E,
+            False,
+            QKV_TILES,
+            BLOCK_N,
+            BLOCK_K,
         )
-        hidden, statistics = linear_residual_plain(attended.reshape(B, E), *layer.attention_out, hidden)
-        inner = norm_linear_plain(hidden, statistics, layer.mlp_in, gelu=True)
-        hidden, _ = linear_residual_plain(inner, *layer.mlp_out, hidden)
-    return x.copy_(hidden)
+        arrive(barrier_ptr)
+        out_weights = load_weights(out_weight_ptr, e_first, e_end, E, E_TILES, BLOCK_N, BLOCK_K)
+        out_biases = load_vector(out_bias_ptr, e_first, e_end, E_TILES, BLOCK_N)
+        wait(barrier_ptr, target)
+
+        # 2. Attention: a unit is a split of a row's head. The first one's tokens are there already.
+        in_weight_ptr = weights_at(table_ptr, 5, x_ptr)
+        in_sums_ptr, in_bias_ptr = weights_at(table_ptr, 6, log_sums_ptr), weights_at(table_ptr, 7, log_sums_ptr)
+        if pid < UNITS:
+            attend(
+                b,
+                h,
+                split,
+                context_len,
+                keys,
+                values,
+                qkv_ptr,
+                k_layer,
+                v_layer,
+                block_table + slot * tables_stride_s,
+                table_size,
+                partial_ptr,
+                log_sums_ptr,
+                cache_stride_n,
+                cache_stride_h,
+                cache_stride_t,
+                scale,
+                H,
+                D,
+                block_size,
+                SPLITS,
+                BLOCK_T,
+                BLOCK_D,
+            )
+        for turn in range(1, (UNITS + PROGRAMS - 1) // PROGRAMS):
+            attend_later_unit(
+                pid + turn * PROGRAMS,
+                UNITS,
+                slot_mapping_ptr,
+                context_lens_ptr,
+                block_table,
+                tables_stride_s,
+                qkv_ptr,
+                k_layer,
+                v_layer,
+                table_size,
+                partial_ptr,
+                log_sums_ptr,
+                cache_stride_n,
+                cache_stride_h,
+                cache_stride_t,
+                scale,
+                H,
+                D,
+                block_size,
+                SPLITS,
+                BLOCK_T,
+                BLOCK_D,
+            )
+        arrive(barrier_ptr)
+        in_weights = load_weights(in_weight_ptr, inner_first, inner_end, E, INNER_TILES, BLOCK_N, BLOCK_K)
+        in_sums = load_vector(in_sums_ptr, inner_first, inner_end, INNER_TILES, BLOCK_N)
+        in_biases = load_vector(in_bias_ptr, inner_first, inner_end, INNER_TILES, BLOCK_N)
+        next_table = block_tables_ptr + (layer + has_next) % num_tables * tables_stride_t
+        blocks = load_blocks(next_table + slot * tables_stride_s, start, table_size, block_size, BLOCK_T)
+        wait(barrier_ptr, target + PROGRAMS)
+
+        # 3. Attention's output, added to x. After it no one reads what x was.
+        proj_weight_ptr, proj_bias_ptr = weights_at(table_ptr, 8, x_ptr), weights_at(table_ptr, 9, x_ptr)
+        for m in tl.range(0, M, num_stages=1):
+            attended_ptr = partial_ptr + m * (SPLITS * E)
+            if SPLITS == 1:
+                row = load_row(attended_ptr, E, BLOCK_N, BLOCK_K)
+            else:
+                row = load_attended(
+                    attended_ptr, log_sums_ptr + m * (SPLITS * H), H, D, SPLITS, BLOCK_N, BLOCK_K
+                )
+            add_product(
+                row, out_weights, out_biases, x_ptr + m * E, e_first, e_end, E_CHUNKS, E_TILES, BLOCK_N
+            )
+        arrive(barrier_ptr)
+        proj_weights = load_weights(proj_weight_ptr, e_first, e_end, INNER, E_TILES, BLOCK_N, BLOCK_K)
+        proj_biases = load_vector(proj_bias_ptr, e_first, e_end, E_TILES, BLOCK_N)
+        wait(barrier_ptr, target + 2 * PROGRAMS)
+
+        # 4. Into the MLP.
+        qkv_weight_ptr = weights_at(following, 0, x_ptr)
+        qkv_sums_ptr, qkv_bias_ptr = weights_at(following, 1, log_sums_ptr), weights_at(following, 2, log_sums_ptr)
+        norm_product(
+            x_ptr,
+            in_weights,
+            in_sums,
+            in_biases,
+            inner_ptr,
+            inner_first,
+            inner_end,
+            mlp_eps,
+            M,
+            INNER,
+            E,
+            True,
+            INNER_TILES,
+            BLOCK_N,
+            BLOCK_K,
+        )
+        arrive(barrier_ptr)
+        qkv_weights = load_weights(qkv_weight_ptr, qkv_first, qkv_end, E, QKV_TILES, BLOCK_N, BLOCK_K)
+        qkv_sums = load_vector(qkv_sums_ptr, qkv_first, qkv_end, QKV_TILES, BLOCK_N)
+        qkv_biases = load_vector(qkv_bias_ptr, qkv_first, qkv_end, QKV_TILES, BLOCK_N)
+        wait(barrier_ptr, target + 3 * PROGRAMS)
+
+        # 5. Out of the MLP, added to x.
+        for m in tl.range(0, M, num_stages=1):
+            row = load_row(inner_ptr + m * INNER, INNER, BLOCK_N, BLOCK_K)
+            add_product(
+                row, proj_weights, proj_biases, x_ptr + m * E, e_first, e_end, INNER_CHUNKS, E_TILES, BLOCK_N
+            )
+        k_layer += has_next * cache_stride_l
+        v_layer += has_next * cache_stride_l
+        if has_next:
+            arrive(barrier_ptr)
+        keys, values = load_piece(
+            k_layer,
+            v_layer,
+            blocks,
+            start,
+            context_len,
+            h,
+            cache_stride_n,
+            cache_stride_h,
+            cache_stride_t,
+            D,
+            block_size,
+            BLOCK_T,
+            BLOCK_D,
+        )
+        if has_next:
+            wait(barrier_ptr, target + 4 * PROGRAMS)
+        table_ptr = following
+        target += 5 * PROGRAMS
+    leave(barrier_ptr, target - PROGRAMS)
+
+
+# --- what both forms rely on ----------------------------------------------------------------------------
+
+
+def check_decode_layers(
+    x: Tensor,
+    table: LayerTable,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    context_lens: Tensor,
+    slot_mapping: Tensor,
+) -> None:
+    """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit."""
+    weight = table.layers[0].qkv.weight
+    E, L = weight.shape[1], len(table.layers)
+    check_tensor("x", x, shape=("B", E), dtype=weight.dtype, device=weight.device)
+    if x.dtype not in FLOATS:
+        raise ValueError(f"x is {x.dtype}, expected one of {', '.join(map(str, FLOATS))}")
+    if not x.is_contiguous():
+        raise ValueError(f"x has strides {x.stride()}, expected it to be contiguous")
+    like_x = {"dtype": x.dtype, "device": x.device, "last_stride_is_1": True}
+    check_tensor("k_cache", k_cache, shape=(L, "N", "H", "block_size", "D"), **like_x)
+    check_tensor("v_cache", v_cache, shape=tuple(k_cache.shape), **like_x)
+    if v_cache.stride() != k_cache.stride():
+        raise ValueError(f"v_cache has strides {v_cache.stride()}, k_cache {k_cache.stride()}")
+    H, D = k_cache.shape[2], k_cache.shape[4]
+    if H * D != E:
+        raise ValueError(f"k_cache has {H} heads of {D}, but x has {E} columns")
+    integers = {"device": x.device, "last_stride_is_1": True}
+    check_tensor("block_tables", block_tables, shape=("T", "S", "M"), dtype=torch.int32, **integers)
+    S = block_tables.shape[1]
+    check_tensor("context_lens", context_lens, shape=(S,), dtype=torch.int32, **integers)
+    check_tensor("slot_mapping", slot_mapping, shape=(len(x),), dtype=torch.int64, **integers)
+    check_range("slot_mapping", slot_mapping, S)
