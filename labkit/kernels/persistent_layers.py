@@ -6,8 +6,7 @@ programs wait for each other at a barrier in memory. A product's weights do not 
 each program asks for its share of them two phases ahead, and has them in registers when their phase begins.
 """
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,26 +14,28 @@ from torch import Tensor
 from labkit.kernels.checks import check_range, check_tensor
 from labkit.kernels.fused_linear import (
     FLOATS,
-    NormLinear,
     linear_residual_plain,
     norm_linear_plain,
     row_statistics,
 )
+from labkit.kernels.layer_table import LayerTable
 from labkit.kernels.paged_attention_append import paged_attention_append_plain
-from labkit.kernels.persistent_phases import (
-    add_product,
-    arrive,
+from labkit.kernels.persistent_attention import (
     attend,
     attend_later_unit,
-    leave,
     load_attended,
     load_blocks,
     load_piece,
+    place_of_unit,
+)
+from labkit.kernels.persistent_phases import (
+    add_product,
+    arrive,
+    leave,
     load_row,
     load_vector,
     load_weights,
     norm_product,
-    place_of_unit,
     wait,
     weights_at,
 )
@@ -45,94 +46,6 @@ MAX_SPLITS = 4  # of a head's tokens: their results are put together by every pr
 NUM_WARPS = 8
 BLOCK_N = 8  # a warp has one output of a tile
 TOKENS_AT_A_TIME = 128
-
-# --- where the weights are ------------------------------------------------------------------------------
-
-# Of a layer, in the order of its phases; each place holds an address.
-TENSORS = (
-    ("qkv", "weight"),
-    ("qkv", "column_sums"),
-    ("qkv", "bias"),
-    ("attention_out", "weight"),
-    ("attention_out", "bias"),
-    ("mlp_in", "weight"),
-    ("mlp_in", "column_sums"),
-    ("mlp_in", "bias"),
-    ("mlp_out", "weight"),
-    ("mlp_out", "bias"),
-)
-
-
-class Linear(Protocol):
-    """A linear layer: x @ weight.T + bias."""
-
-    @property
-    def weight(self) -> Tensor: ...  # [N, K]
-
-    @property
-    def bias(self) -> Tensor | None: ...  # [N]
-
-
-class Layer(Protocol):
-    """What a layer of the decoder reads, as `fold_layer_norm` and the model have it."""
-
-    @property
-    def qkv(self) -> NormLinear: ...
-
-    @property
-    def attention_out(self) -> Linear: ...
-
-    @property
-    def mlp_in(self) -> NormLinear: ...
-
-    @property
-    def mlp_out(self) -> Linear: ...
-
-
-class LayerTable:
-    """The layers of a decoder, and the addresses of their weights, for a kernel that goes through all of
-    them. Nothing is copied."""
-
-    def __init__(self, layers: Sequence[Layer]) -> None:
-        """Raises ValueError naming the first weight whose shape, stride, dtype, device or address does not
-        fit."""
-        if not layers:
-            raise ValueError("layers is empty, expected at least one layer")
-        self.layers = tuple(layers)
-        first = self.layers[0]
-        self.no_bias = torch.zeros_like(first.attention_out.weight[:, 0])
-        rows = [[self._address(i, *name) for name in TENSORS] for i in range(len(self.layers))]
-        for name in ("qkv", "mlp_in"):
-            if len({getattr(layer, name).eps for layer in self.layers}) > 1:
-                raise ValueError(f"the layers' {name}.eps are not all the same")
-        self.addresses = torch.tensor(rows, dtype=torch.int64, device=self.no_bias.device)  # [L, 10]
-
-    def _address(self, layer_idx: int, product: str, name: str) -> int:
-        weight = self.layers[0].qkv.weight
-        E, inner = weight.shape[1], len(self.layers[0].mlp_in.weight)
-        N, K = {
-            "qkv": (3 * E, E),
-            "attention_out": (E, E),
-            "mlp_in": (inner, E),
-            "mlp_out": (E, inner),
-        }[product]
-        linear = getattr(self.layers[layer_idx], product)
-        tensor = getattr(linear, name)
-        tensor = self.no_bias if tensor is None else tensor
-        is_float32 = isinstance(linear, NormLinear) and name != "weight"
-        label = f"layers[{layer_idx}].{product}.{name}"
-        check_tensor(
-            label,
-            tensor,
-            shape=(N, K) if name == "weight" else (N,),
-            dtype=torch.float32 if is_float32 else weight.dtype,
-            device=weight.device,
-        )
-        if not tensor.is_contiguous():
-            raise ValueError(f"{label} has strides {tensor.stride()}, expected it to be contiguous")
-        if tensor.data_ptr() % 16 and not INTERPRETED:
-            raise ValueError(f"{label} begins at {tensor.data_ptr()}, expected a multiple of 16 bytes")
-        return tensor.data_ptr()
 
 
 def make_barrier(device: torch.device) -> Tensor:
@@ -208,9 +121,9 @@ def decode_layers_persistent_triton(
     if not 1 <= B <= MAX_ROWS:
         raise ValueError(f"x has {B} rows, expected 1 to {MAX_ROWS}")
     inner_size = len(table.layers[0].mlp_in.weight)
-    programs = num_programs(E, x.device)
-    splits = splits or num_splits(B * H, programs)
-    if splits & (splits - 1) or splits < 1:
+    programs = num_programs(x.device)
+    splits = num_splits(B * H, programs) if splits is None else splits
+    if splits < 1 or splits & (splits - 1):
         raise ValueError(f"splits is {splits}, expected a power of 2")
     like_x = {"dtype": x.dtype, "device": x.device}
     try:
@@ -256,12 +169,10 @@ def decode_layers_persistent_triton(
     return x
 
 
-def num_programs(E: int, device: torch.device) -> int:
-    """Programs of a launch: one per multiprocessor, and no more than tiles of E outputs, for the last ones
-    would only make the others wait. One in the interpreter, where programs follow each other."""
-    if INTERPRETED:
-        return 1
-    return min(torch.cuda.get_device_properties(device).multi_processor_count, -(-E // BLOCK_N))
+def num_programs(device: torch.device) -> int:
+    """Programs of a launch: one per multiprocessor. One in the interpreter, where programs follow each
+    other: none could wait for the next."""
+    return 1 if INTERPRETED else torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def num_splits(num_heads: int, programs: int) -> int:
@@ -338,9 +249,7 @@ def _decode_layers_kernel(
 
     b, h, split, slot, context_len = place_of_unit(pid, slot_mapping_ptr, context_lens_ptr, UNITS, H, SPLITS)
     start = split * BLOCK_T
-    blocks = load_blocks(
-        block_tables_ptr + slot * tables_stride_s, start, table_size, block_size, BLOCK_T
-    )
+    blocks = load_blocks(block_tables_ptr + slot * tables_stride_s, start, table_size, block_size, BLOCK_T)
     qkv_weights = load_weights(
         weights_at(table_ptr, 0, x_ptr), qkv_first, qkv_end, E, QKV_TILES, BLOCK_N, BLOCK_K
     )
@@ -393,7 +302,10 @@ def _decode_layers_kernel(
 
         # 2. Attention: a unit is a split of a row's head. The first one's tokens are there already.
         in_weight_ptr = weights_at(table_ptr, 5, x_ptr)
-        in_sums_ptr, in_bias_ptr = weights_at(table_ptr, 6, log_sums_ptr), weights_at(table_ptr, 7, log_sums_ptr)
+        in_sums_ptr, in_bias_ptr = (
+            weights_at(table_ptr, 6, log_sums_ptr),
+            weights_at(table_ptr, 7, log_sums_ptr),
+        )
         if pid < UNITS:
             attend(
                 b,
@@ -473,7 +385,10 @@ def _decode_layers_kernel(
 
         # 4. Into the MLP.
         qkv_weight_ptr = weights_at(following, 0, x_ptr)
-        qkv_sums_ptr, qkv_bias_ptr = weights_at(following, 1, log_sums_ptr), weights_at(following, 2, log_sums_ptr)
+        qkv_sums_ptr, qkv_bias_ptr = (
+            weights_at(following, 1, log_sums_ptr),
+            weights_at(following, 2, log_sums_ptr),
+        )
         norm_product(
             x_ptr,
             in_weights,
