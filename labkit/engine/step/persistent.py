@@ -1,0 +1,44 @@
+"""All layers of a fused step in one kernel, for batches of few rows."""
+
+from torch import Tensor
+
+from labkit.engine.step.fused import FusedDeviceStep
+from labkit.kernels.layer_table import LayerTable
+from labkit.kernels.persistent_layers import (
+    decode_layers_persistent_triton,
+    decode_layers_plain,
+    make_barrier,
+)
+
+FEW_ROWS = 2  # with more, five kernels a layer take less time: measured on an H200
+
+
+class PersistentLayers:
+    """The layers of a `FusedDeviceStep` in one kernel, with that step's weights, slots and cache.
+
+    For batches of at most FEW_ROWS rows, and for one step at a time: it has one barrier.
+    """
+
+    def __init__(self, step: FusedDeviceStep, on_triton: bool) -> None:
+        """on_triton: in a Triton kernel, else in its plain-PyTorch form. Raises ValueError for weights that
+        the kernel cannot read."""
+        self._slots, self._kv_manager = step.slots, step.attention.kv_manager
+        self._table = LayerTable(step.layers)
+        self._barrier = make_barrier(self._kv_manager.k_cache.device) if on_triton else None
+
+    def __call__(self, x: Tensor, slot_mapping: Tensor) -> Tensor:
+        """The last layer's output [B, E] for the first one's input x [B, E], in x's own memory; the new keys
+        and values are in the cache. slot_mapping: [B], the slot of each request."""
+        slots, kv_manager = self._slots, self._kv_manager
+        arguments = (
+            x,
+            self._table,
+            kv_manager.k_cache,
+            kv_manager.v_cache,
+            slots.block_tables,
+            slots.context_lens,
+            slot_mapping,
+        )
+        if self._barrier is None:
+            return decode_layers_plain(*arguments)
+        return decode_layers_persistent_triton(*arguments, self._barrier)

@@ -1,0 +1,97 @@
+"""Where the weights of a decoder's layers are, for a kernel that goes through all of them."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from labkit.kernels.checks import check_tensor
+from labkit.kernels.fused_linear import NormLinear
+from labkit.kernels.triton_runtime import INTERPRETED
+
+# Of a layer, in the order of its phases; each place holds an address.
+TENSORS = (
+    ("qkv", "weight"),
+    ("qkv", "column_sums"),
+    ("qkv", "bias"),
+    ("attention_out", "weight"),
+    ("attention_out", "bias"),
+    ("mlp_in", "weight"),
+    ("mlp_in", "column_sums"),
+    ("mlp_in", "bias"),
+    ("mlp_out", "weight"),
+    ("mlp_out", "bias"),
+)
+
+
+class Linear(Protocol):
+    """A linear layer: x @ weight.T + bias."""
+
+    @property
+    def weight(self) -> Tensor: ...  # [N, K]
+
+    @property
+    def bias(self) -> Tensor | None: ...  # [N]
+
+
+class Layer(Protocol):
+    """What a layer of the decoder reads, as `fold_layer_norm` and the model have it."""
+
+    @property
+    def qkv(self) -> NormLinear: ...
+
+    @property
+    def attention_out(self) -> Linear: ...
+
+    @property
+    def mlp_in(self) -> NormLinear: ...
+
+    @property
+    def mlp_out(self) -> Linear: ...
+
+
+class LayerTable:
+    """The layers of a decoder, and the addresses of their weights, for a kernel that goes through all of
+    them. Nothing is copied."""
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        """Raises ValueError naming the first weight whose shape, stride, dtype, device or address does not
+        fit."""
+        if not layers:
+            raise ValueError("layers is empty, expected at least one layer")
+        self.layers = tuple(layers)
+        first = self.layers[0]
+        self.no_bias = torch.zeros_like(first.attention_out.weight[:, 0])
+        rows = [[self._address(i, *name) for name in TENSORS] for i in range(len(self.layers))]
+        for name in ("qkv", "mlp_in"):
+            if len({getattr(layer, name).eps for layer in self.layers}) > 1:
+                raise ValueError(f"the layers' {name}.eps are not all the same")
+        self.addresses = torch.tensor(rows, dtype=torch.int64, device=self.no_bias.device)  # [L, 10]
+
+    def _address(self, layer_idx: int, product: str, name: str) -> int:
+        weight = self.layers[0].qkv.weight
+        E, inner = weight.shape[1], len(self.layers[0].mlp_in.weight)
+        N, K = {
+            "qkv": (3 * E, E),
+            "attention_out": (E, E),
+            "mlp_in": (inner, E),
+            "mlp_out": (E, inner),
+        }[product]
+        linear = getattr(self.layers[layer_idx], product)
+        tensor = getattr(linear, name)
+        tensor = self.no_bias if tensor is None else tensor
+        is_float32 = isinstance(linear, NormLinear) and name != "weight"
+        label = f"layers[{layer_idx}].{product}.{name}"
+        check_tensor(
+            label,
+            tensor,
+            shape=(N, K) if name == "weight" else (N,),
+            dtype=torch.float32 if is_float32 else weight.dtype,
+            device=weight.device,
+        )
+        if not tensor.is_contiguous():
+            raise ValueError(f"{label} has strides {tensor.stride()}, expected it to be contiguous")
+        if tensor.data_ptr() % 16 and not INTERPRETED:
+            raise ValueError(f"{label} begins at {tensor.data_ptr()}, expected a multiple of 16 bytes")
+        return tensor.data_ptr()

@@ -1,0 +1,245 @@
+"""Attention in the kernel of `persistent_layers`.
+
+A unit is a split of the tokens of a row's head, and a program has one or more. It stores the mean of the
+unit's values and the logarithm of its softmax's sum; the next phase puts the splits together.
+"""
+
+# ruff: noqa: RUF005  # Triton's tuples grow by +
+
+from labkit.kernels.triton_runtime import tl, triton
+
+
+@triton.jit
+def place_of_unit(unit, slot_mapping_ptr, context_lens_ptr, units, H: tl.constexpr, SPLITS: tl.constexpr):
+    """Row, head, split, slot and context length of a unit; past the last one, the length is -1."""
+    b, h, split = unit // (H * SPLITS), unit // SPLITS % H, unit % SPLITS
+    slot = tl.load(slot_mapping_ptr + b, mask=unit < units, other=0)
+    context_len = tl.load(context_lens_ptr + slot, mask=unit < units, other=-1)
+    return b, h, split, slot, context_len
+
+
+@triton.jit
+def load_blocks(table_ptr, start, table_size, block_size: tl.constexpr, BLOCK_T: tl.constexpr):
+    """The blocks of the tokens from `start` on, some block's past the end of the table."""
+    token = start + tl.arange(0, BLOCK_T)
+    return tl.load(table_ptr + tl.minimum(token // block_size, table_size - 1))
+
+
+@triton.jit
+def load_piece(
+    k_cache_ptr,
+    v_cache_ptr,
+    blocks,
+    start,
+    context_len,
+    h,
+    cache_stride_n,
+    cache_stride_h,
+    cache_stride_t,
+    D: tl.constexpr,
+    block_size: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """Keys and values of the tokens from `start` on, 0 past the end: [BLOCK_T, BLOCK_D] each."""
+    token, d = start + tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_D)
+    # int64: in a large pool, block * stride passes 2^31
+    row = blocks.to(tl.int64) * cache_stride_n + h * cache_stride_h + (token % block_size) * cache_stride_t
+    place = row[:, None] + d[None, :]
+    mask = (token < context_len)[:, None] & (d < D)[None, :]
+    keys = tl.load(k_cache_ptr + place, mask=mask, other=0.0, eviction_policy="evict_first")
+    values = tl.load(v_cache_ptr + place, mask=mask, other=0.0, eviction_policy="evict_first")
+    return keys, values
+
+
+@triton.jit
+def attend(
+    b,
+    h,
+    split,
+    context_len,
+    keys,
+    values,
+    qkv_ptr,
+    k_cache_ptr,
+    v_cache_ptr,
+    table_ptr,
+    table_size,
+    partial_ptr,
+    log_sums_ptr,
+    cache_stride_n,
+    cache_stride_h,
+    cache_stride_t,
+    scale,
+    H: tl.constexpr,
+    D: tl.constexpr,
+    block_size: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """One unit: attention of a row's head over its split of the tokens, of which `keys` and `values` are the
+    first piece. Stores the mean of the values and the logarithm of the softmax's sum; the first split counts
+    the current token, and stores its key and value."""
+    E: tl.constexpr = H * D
+    t, d = tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_D)
+    in_head = d < D
+    own_block = tl.load(table_ptr + tl.maximum(context_len, 0) // block_size).to(tl.int64)
+    new = qkv_ptr + b * (3 * E) + h * D + d
+    query = tl.load(new, mask=in_head, other=0.0).to(tl.float32) * scale
+    key = tl.load(new + E, mask=in_head, other=0.0)
+    value = tl.load(new + 2 * E, mask=in_head, other=0.0)
+    own_score = tl.sum(query * key.to(tl.float32), axis=0)
+    # Each of the BLOCK_T places has a softmax of its own; they are put together once, after the loop.
+    largest = tl.zeros([BLOCK_T], tl.float32) + own_score
+    total = tl.zeros([BLOCK_T], tl.float32)
+    acc = tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
+    for start in range(split * BLOCK_T, context_len, SPLITS * BLOCK_T):
+        scores = tl.sum(query[None, :] * keys.to(tl.float32), axis=1)
+        scores = tl.where(start + t < context_len, scores, float("-inf"))
+        new_largest = tl.maximum(largest, scores)
+        correction = tl.exp(largest - new_largest)
+        weights = tl.exp(scores - new_largest)
+        acc = acc * correction[:, None] + weights[:, None] * values.to(tl.float32)
+        total = total * correction + weights
+        largest = new_largest
+        following = start + SPLITS * BLOCK_T
+        if following < context_len:
+            keys, values = load_piece(
+                k_cache_ptr,
+                v_cache_ptr,
+                load_blocks(table_ptr, following, table_size, block_size, BLOCK_T),
+                following,
+                context_len,
+                h,
+                cache_stride_n,
+                cache_stride_h,
+                cache_stride_t,
+                D,
+                block_size,
+                BLOCK_T,
+                BLOCK_D,
+            )
+    all_largest = tl.max(largest, axis=0)
+    shares = tl.exp(largest - all_largest)
+    is_first = split == 0
+    own_weight = tl.where(is_first, tl.exp(own_score - all_largest), 0.0)
+    sum_total = tl.sum(total * shares, axis=0) + own_weight
+    sum_acc = tl.sum(acc * shares[:, None], axis=0) + own_weight * value.to(tl.float32)
+    is_empty = sum_total == 0.0  # a split beyond the tokens
+    sum_total = tl.where(is_empty, 1.0, sum_total)
+    log_sum = tl.where(is_empty, float("-inf"), all_largest + tl.log(sum_total))
+    row = b * SPLITS + split
+    tl.store(log_sums_ptr + row * H + h, log_sum)
+    mean = (sum_acc / sum_total).to(partial_ptr.dtype.element_ty)
+    tl.store(partial_ptr + row * E + h * D + d, mean, mask=in_head)
+    if is_first & (context_len >= 0):
+        token = own_block * cache_stride_n + h * cache_stride_h + (context_len % block_size) * cache_stride_t
+        tl.store(k_cache_ptr + token + d, key, mask=in_head)
+        tl.store(v_cache_ptr + token + d, value, mask=in_head)
+
+
+@triton.jit
+def attend_later_unit(
+    unit,
+    units,
+    slot_mapping_ptr,
+    context_lens_ptr,
+    block_table_ptr,
+    table_stride_s,
+    qkv_ptr,
+    k_cache_ptr,
+    v_cache_ptr,
+    table_size,
+    partial_ptr,
+    log_sums_ptr,
+    cache_stride_n,
+    cache_stride_h,
+    cache_stride_t,
+    scale,
+    H: tl.constexpr,
+    D: tl.constexpr,
+    block_size: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """`attend` for a unit whose first piece was not asked for ahead, if there is such a unit."""
+    b, h, split, slot, context_len = place_of_unit(unit, slot_mapping_ptr, context_lens_ptr, units, H, SPLITS)
+    table_ptr = block_table_ptr + slot * table_stride_s
+    keys, values = load_piece(
+        k_cache_ptr,
+        v_cache_ptr,
+        load_blocks(table_ptr, split * BLOCK_T, table_size, block_size, BLOCK_T),
+        split * BLOCK_T,
+        context_len,
+        h,
+        cache_stride_n,
+        cache_stride_h,
+        cache_stride_t,
+        D,
+        block_size,
+        BLOCK_T,
+        BLOCK_D,
+    )
+    if unit < units:
+        attend(
+            b,
+            h,
+            split,
+            context_len,
+            keys,
+            values,
+            qkv_ptr,
+            k_cache_ptr,
+            v_cache_ptr,
+            table_ptr,
+            table_size,
+            partial_ptr,
+            log_sums_ptr,
+            cache_stride_n,
+            cache_stride_h,
+            cache_stride_t,
+            scale,
+            H,
+            D,
+            block_size,
+            SPLITS,
+            BLOCK_T,
+            BLOCK_D,
+        )
+
+
+@triton.jit
+def load_attended(
+    partial_ptr,
+    log_sums_ptr,
+    H: tl.constexpr,
+    D: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """A row of attention, put together from its splits, as `load_row` gives one."""
+    E: tl.constexpr = H * D
+    CHUNKS: tl.constexpr = (E + BLOCK_K - 1) // BLOCK_K
+    k = tl.arange(0, BLOCK_K)
+    log_sums, parts = (), ()
+    for c in tl.static_range(CHUNKS):  # all asked for at once
+        column = c * BLOCK_K + k
+        for s in tl.static_range(SPLITS):
+            log_sum = log_sums_ptr + s * H + column // D
+            log_sums = log_sums + (tl.load(log_sum, mask=column < E, other=0.0),)
+            parts = parts + (tl.load(partial_ptr + s * E + column, mask=column < E, other=0.0),)
+    row = ()
+    for c in tl.static_range(CHUNKS):
+        largest = log_sums[c * SPLITS]
+        for s in tl.static_range(1, SPLITS):
+            largest = tl.maximum(largest, log_sums[c * SPLITS + s])
+        total, acc = tl.zeros_like(largest), tl.zeros_like(largest)
+        for s in tl.static_range(SPLITS):
+            weight = tl.exp(log_sums[c * SPLITS + s] - largest)
+            total += weight
+            acc += weight * parts[c * SPLITS + s]
+        row = row + (tl.broadcast_to((acc / total)[None, :], [BLOCK_N, BLOCK_K]),)
+    return row

@@ -1,0 +1,480 @@
+"""All layers of a decode step in one kernel, for a few rows: what takes long there is the way from one kernel
+to the next.
+
+One program per multiprocessor stays for the whole step. A layer is five phases, and behind each phase all
+programs wait for each other at a barrier in memory. A product's weights do not depend on what is computed, so
+each program asks for its share of them two phases ahead, and has them in registers when their phase begins.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.kernels.checks import check_range, check_tensor
+from labkit.kernels.fused_linear import (
+    FLOATS,
+    linear_residual_plain,
+    norm_linear_plain,
+    row_statistics,
+)
+from labkit.kernels.layer_table import LayerTable
+from labkit.kernels.paged_attention_append import paged_attention_append_plain
+from labkit.kernels.persistent_attention import (
+    attend,
+    attend_later_unit,
+    load_attended,
+    load_blocks,
+    load_piece,
+    place_of_unit,
+)
+from labkit.kernels.persistent_phases import (
+    add_product,
+    arrive,
+    leave,
+    load_row,
+    load_vector,
+    load_weights,
+    norm_product,
+    wait,
+    weights_at,
+)
+from labkit.kernels.triton_runtime import INTERPRETED, check_launchable, tl, triton
+
+MAX_ROWS = 8  # a program goes through the rows one by one
+MAX_SPLITS = 4  # of a head's tokens: their results are put together by every program
+NUM_WARPS = 8
+BLOCK_N = 8  # a warp has one output of a tile
+TOKENS_AT_A_TIME = 128
+
+
+def make_barrier(device: torch.device) -> Tensor:
+    """The counter [1] int32 of a barrier, at 0: for launches that follow each other, as in one stream."""
+    with torch.inference_mode(False):  # or it could not be set outside of inference mode
+        return torch.zeros(1, dtype=torch.int32, device=device)
+
+
+# --- the two forms --------------------------------------------------------------------------------------
+
+
+def decode_layers_plain(
+    x: Tensor,  # [B, E]
+    table: LayerTable,
+    k_cache: Tensor,  # [L, N, H, block_size, D]
+    v_cache: Tensor,  # [L, N, H, block_size, D]
+    block_tables: Tensor,  # [T, S, M] int32; layer i has table i % T
+    context_lens: Tensor,  # [S] int32, tokens in the cache, the current one not among them; below 0: padding
+    slot_mapping: Tensor,  # [B] int64
+) -> Tensor:  # [B, E]
+    """Take one token per request through all layers: x becomes the last layer's output, in place, and each
+    layer's new keys and values are stored.
+
+    Plain PyTorch: the oracle of `decode_layers_persistent_triton`. Raises ValueError for arguments that do
+    not fit.
+    """
+    check_decode_layers(x, table, k_cache, v_cache, block_tables, context_lens, slot_mapping)
+    (B, E), (H, D) = x.shape, k_cache.shape[2::2]
+    longest = max(0, int(context_lens[slot_mapping].max()))
+    hidden = x
+    for layer_idx, layer in enumerate(table.layers):
+        qkv = norm_linear_plain(hidden, row_statistics(hidden, E), layer.qkv)
+        attended = paged_attention_append_plain(
+            *qkv.view(B, 3, H, D).unbind(1),
+            k_cache[layer_idx],
+            v_cache[layer_idx],
+            block_tables[layer_idx % len(block_tables)],
+            context_lens,
+            slot_mapping,
+            longest,
+        )
+        out = layer.attention_out
+        hidden, statistics = linear_residual_plain(attended.view(B, E), out.weight, out.bias, hidden)
+        inner = norm_linear_plain(hidden, statistics, layer.mlp_in, gelu=True)
+        hidden, _ = linear_residual_plain(inner, layer.mlp_out.weight, layer.mlp_out.bias, hidden)
+    return x.copy_(hidden)
+
+
+def decode_layers_persistent_triton(
+    x: Tensor,
+    table: LayerTable,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    context_lens: Tensor,
+    slot_mapping: Tensor,
+    barrier: Tensor,
+    *,
+    splits: int | None = None,
+) -> Tensor:
+    """Take one token per request, at most MAX_ROWS of them, through all layers in one kernel: x becomes the
+    last layer's output, in place, and each layer's new keys and values are stored.
+
+    Takes what `decode_layers_plain` takes. barrier: from `make_barrier`, its own for each engine. splits:
+    programs that share a head's tokens, a power of 2; None picks it by the sizes. The same arguments give the
+    same bits. Raises ValueError for arguments that do not fit, and TritonUnavailableError where no kernel
+    runs.
+    """
+    check_decode_layers(x, table, k_cache, v_cache, block_tables, context_lens, slot_mapping)
+    check_launchable(x.device)
+    check_tensor("barrier", barrier, shape=(1,), dtype=torch.int32, device=x.device)
+    (B, E), (_, _, H, block_size, D) = x.shape, k_cache.shape
+    if not 1 <= B <= MAX_ROWS:
+        raise ValueError(f"x has {B} rows, expected 1 to {MAX_ROWS}")
+    inner_size = len(table.layers[0].mlp_in.weight)
+    programs = num_programs(x.device)
+    splits = num_splits(B * H, programs) if splits is None else splits
+    if splits < 1 or splits & (splits - 1):
+        raise ValueError(f"splits is {splits}, expected a power of 2")
+    like_x = {"dtype": x.dtype, "device": x.device}
+    try:
+        _decode_layers_kernel[(programs,)](
+            x,
+            table.addresses,
+            torch.empty(B, 3 * E, **like_x),
+            torch.empty(B, splits, E, dtype=x.dtype if splits == 1 else torch.float32, device=x.device),
+            torch.empty(B, splits, H, dtype=torch.float32, device=x.device),
+            torch.empty(B, inner_size, **like_x),
+            barrier,
+            k_cache,
+            v_cache,
+            block_tables,
+            context_lens,
+            slot_mapping,
+            *k_cache.stride()[:4],
+            *block_tables.stride()[:2],
+            block_tables.shape[2],
+            len(table.layers),
+            len(block_tables),
+            table.layers[0].qkv.eps,
+            table.layers[0].mlp_in.eps,
+            D**-0.5,
+            M=B,
+            H=H,
+            D=D,
+            INNER=inner_size,
+            block_size=block_size,
+            PROGRAMS=programs,
+            SPLITS=splits,
+            BLOCK_T=TOKENS_AT_A_TIME * 2 // x.element_size(),
+            BLOCK_D=triton.next_power_of_2(D),
+            BLOCK_N=BLOCK_N,
+            BLOCK_K=512 // x.element_size(),  # 16 bytes for each thread of a warp
+            num_warps=NUM_WARPS,
+            num_stages=1,
+            **together(),
+        )
+    except BaseException:  # the interpreter, stopped on its way
+        barrier.zero_()
+        raise
+    return x
+
+
+def num_programs(device: torch.device) -> int:
+    """Programs of a launch: one per multiprocessor. One in the interpreter, where programs follow each
+    other: none could wait for the next."""
+    return 1 if INTERPRETED else torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def num_splits(num_heads: int, programs: int) -> int:
+    """Splits of the tokens of each head, of `num_heads` in all rows: as many as there are programs for."""
+    splits = MAX_SPLITS
+    while splits > 1 and num_heads * splits > programs:
+        splits //= 2
+    return splits
+
+
+def together() -> dict[str, Any]:
+    """Launch options of programs that wait for each other: all start, or none does until there is room, so
+    that two such kernels at once cannot each hold what the other waits for."""
+    return {} if INTERPRETED else {"launch_cooperative_grid": True}
+
+
+# --- the kernel -----------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _decode_layers_kernel(
+    x_ptr,
+    table_ptr,
+    qkv_ptr,
+    partial_ptr,
+    log_sums_ptr,
+    inner_ptr,
+    barrier_ptr,
+    k_cache_ptr,
+    v_cache_ptr,
+    block_tables_ptr,
+    context_lens_ptr,
+    slot_mapping_ptr,
+    cache_stride_l,
+    cache_stride_n,
+    cache_stride_h,
+    cache_stride_t,
+    tables_stride_t,
+    tables_stride_s,
+    table_size,
+    num_layers,
+    num_tables,
+    attention_eps,
+    mlp_eps,
+    scale,
+    M: tl.constexpr,
+    H: tl.constexpr,
+    D: tl.constexpr,
+    INNER: tl.constexpr,
+    block_size: tl.constexpr,
+    PROGRAMS: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    E: tl.constexpr = H * D
+    E_CHUNKS: tl.constexpr = (E + BLOCK_K - 1) // BLOCK_K
+    INNER_CHUNKS: tl.constexpr = (INNER + BLOCK_K - 1) // BLOCK_K
+    # Outputs of a program, and their tiles: of queries, keys and values; of E; of the MLP's inner numbers.
+    QKV_SHARE: tl.constexpr = (3 * E + PROGRAMS - 1) // PROGRAMS
+    E_SHARE: tl.constexpr = (E + PROGRAMS - 1) // PROGRAMS
+    INNER_SHARE: tl.constexpr = (INNER + PROGRAMS - 1) // PROGRAMS
+    QKV_TILES: tl.constexpr = (QKV_SHARE + BLOCK_N - 1) // BLOCK_N
+    E_TILES: tl.constexpr = (E_SHARE + BLOCK_N - 1) // BLOCK_N
+    INNER_TILES: tl.constexpr = (INNER_SHARE + BLOCK_N - 1) // BLOCK_N
+    UNITS: tl.constexpr = M * H * SPLITS
+    pid = tl.program_id(0)
+    qkv_first, e_first, inner_first = pid * QKV_SHARE, pid * E_SHARE, pid * INNER_SHARE
+    qkv_end = tl.minimum(qkv_first + QKV_SHARE, 3 * E)
+    e_end = tl.minimum(e_first + E_SHARE, E)
+    inner_end = tl.minimum(inner_first + INNER_SHARE, INNER)
+
+    b, h, split, slot, context_len = place_of_unit(pid, slot_mapping_ptr, context_lens_ptr, UNITS, H, SPLITS)
+    start = split * BLOCK_T
+    blocks = load_blocks(block_tables_ptr + slot * tables_stride_s, start, table_size, block_size, BLOCK_T)
+    qkv_weights = load_weights(
+        weights_at(table_ptr, 0, x_ptr), qkv_first, qkv_end, E, QKV_TILES, BLOCK_N, BLOCK_K
+    )
+    qkv_sums = load_vector(weights_at(table_ptr, 1, log_sums_ptr), qkv_first, qkv_end, QKV_TILES, BLOCK_N)
+    qkv_biases = load_vector(weights_at(table_ptr, 2, log_sums_ptr), qkv_first, qkv_end, QKV_TILES, BLOCK_N)
+    keys, values = load_piece(
+        k_cache_ptr,
+        v_cache_ptr,
+        blocks,
+        start,
+        context_len,
+        h,
+        cache_stride_n,
+        cache_stride_h,
+        cache_stride_t,
+        D,
+        block_size,
+        BLOCK_T,
+        BLOCK_D,
+    )
+    k_layer, v_layer, target = k_cache_ptr, v_cache_ptr, PROGRAMS
+    for layer in tl.range(0, num_layers, num_stages=1):
+        has_next = layer + 1 < num_layers
+        following = table_ptr + has_next * 10  # the next layer's addresses; of the last one its own
+        block_table = block_tables_ptr + (layer % num_tables) * tables_stride_t
+
+        # 1. Queries, keys and values. Addresses come early: what they point to is asked for at once.
+        out_weight_ptr, out_bias_ptr = weights_at(table_ptr, 3, x_ptr), weights_at(table_ptr, 4, x_ptr)
+        norm_product(
+            x_ptr,
+            qkv_weights,
+            qkv_sums,
+            qkv_biases,
+            qkv_ptr,
+            qkv_first,
+            qkv_end,
+            attention_eps,
+            M,
+            3 * E,
+            E,
+            False,
+            QKV_TILES,
+            BLOCK_N,
+            BLOCK_K,
+        )
+        arrive(barrier_ptr)
+        out_weights = load_weights(out_weight_ptr, e_first, e_end, E, E_TILES, BLOCK_N, BLOCK_K)
+        out_biases = load_vector(out_bias_ptr, e_first, e_end, E_TILES, BLOCK_N)
+        wait(barrier_ptr, target)
+
+        # 2. Attention: a unit is a split of a row's head. The first one's tokens are there already.
+        in_weight_ptr = weights_at(table_ptr, 5, x_ptr)
+        in_sums_ptr, in_bias_ptr = (
+            weights_at(table_ptr, 6, log_sums_ptr),
+            weights_at(table_ptr, 7, log_sums_ptr),
+        )
+        if pid < UNITS:
+            attend(
+                b,
+                h,
+                split,
+                context_len,
+                keys,
+                values,
+                qkv_ptr,
+                k_layer,
+                v_layer,
+                block_table + slot * tables_stride_s,
+                table_size,
+                partial_ptr,
+                log_sums_ptr,
+                cache_stride_n,
+                cache_stride_h,
+                cache_stride_t,
+                scale,
+                H,
+                D,
+                block_size,
+                SPLITS,
+                BLOCK_T,
+                BLOCK_D,
+            )
+        for turn in range(1, (UNITS + PROGRAMS - 1) // PROGRAMS):
+            attend_later_unit(
+                pid + turn * PROGRAMS,
+                UNITS,
+                slot_mapping_ptr,
+                context_lens_ptr,
+                block_table,
+                tables_stride_s,
+                qkv_ptr,
+                k_layer,
+                v_layer,
+                table_size,
+                partial_ptr,
+                log_sums_ptr,
+                cache_stride_n,
+                cache_stride_h,
+                cache_stride_t,
+                scale,
+                H,
+                D,
+                block_size,
+                SPLITS,
+                BLOCK_T,
+                BLOCK_D,
+            )
+        arrive(barrier_ptr)
+        in_weights = load_weights(in_weight_ptr, inner_first, inner_end, E, INNER_TILES, BLOCK_N, BLOCK_K)
+        in_sums = load_vector(in_sums_ptr, inner_first, inner_end, INNER_TILES, BLOCK_N)
+        in_biases = load_vector(in_bias_ptr, inner_first, inner_end, INNER_TILES, BLOCK_N)
+        next_table = block_tables_ptr + (layer + has_next) % num_tables * tables_stride_t
+        blocks = load_blocks(next_table + slot * tables_stride_s, start, table_size, block_size, BLOCK_T)
+        wait(barrier_ptr, target + PROGRAMS)
+
+        # 3. Attention's output, added to x. After it no one reads what x was.
+        proj_weight_ptr, proj_bias_ptr = weights_at(table_ptr, 8, x_ptr), weights_at(table_ptr, 9, x_ptr)
+        for m in tl.range(0, M, num_stages=1):
+            attended_ptr = partial_ptr + m * (SPLITS * E)
+            if SPLITS == 1:
+                row = load_row(attended_ptr, E, BLOCK_N, BLOCK_K)
+            else:
+                row = load_attended(
+                    attended_ptr, log_sums_ptr + m * (SPLITS * H), H, D, SPLITS, BLOCK_N, BLOCK_K
+                )
+            add_product(
+                row, out_weights, out_biases, x_ptr + m * E, e_first, e_end, E_CHUNKS, E_TILES, BLOCK_N
+            )
+        arrive(barrier_ptr)
+        proj_weights = load_weights(proj_weight_ptr, e_first, e_end, INNER, E_TILES, BLOCK_N, BLOCK_K)
+        proj_biases = load_vector(proj_bias_ptr, e_first, e_end, E_TILES, BLOCK_N)
+        wait(barrier_ptr, target + 2 * PROGRAMS)
+
+        # 4. Into the MLP.
+        qkv_weight_ptr = weights_at(following, 0, x_ptr)
+        qkv_sums_ptr, qkv_bias_ptr = (
+            weights_at(following, 1, log_sums_ptr),
+            weights_at(following, 2, log_sums_ptr),
+        )
+        norm_product(
+            x_ptr,
+            in_weights,
+            in_sums,
+            in_biases,
+            inner_ptr,
+            inner_first,
+            inner_end,
+            mlp_eps,
+            M,
+            INNER,
+            E,
+            True,
+            INNER_TILES,
+            BLOCK_N,
+            BLOCK_K,
+        )
+        arrive(barrier_ptr)
+        qkv_weights = load_weights(qkv_weight_ptr, qkv_first, qkv_end, E, QKV_TILES, BLOCK_N, BLOCK_K)
+        qkv_sums = load_vector(qkv_sums_ptr, qkv_first, qkv_end, QKV_TILES, BLOCK_N)
+        qkv_biases = load_vector(qkv_bias_ptr, qkv_first, qkv_end, QKV_TILES, BLOCK_N)
+        wait(barrier_ptr, target + 3 * PROGRAMS)
+
+        # 5. Out of the MLP, added to x.
+        for m in tl.range(0, M, num_stages=1):
+            row = load_row(inner_ptr + m * INNER, INNER, BLOCK_N, BLOCK_K)
+            add_product(
+                row, proj_weights, proj_biases, x_ptr + m * E, e_first, e_end, INNER_CHUNKS, E_TILES, BLOCK_N
+            )
+        k_layer += has_next * cache_stride_l
+        v_layer += has_next * cache_stride_l
+        if has_next:
+            arrive(barrier_ptr)
+        keys, values = load_piece(
+            k_layer,
+            v_layer,
+            blocks,
+            start,
+            context_len,
+            h,
+            cache_stride_n,
+            cache_stride_h,
+            cache_stride_t,
+            D,
+            block_size,
+            BLOCK_T,
+            BLOCK_D,
+        )
+        if has_next:
+            wait(barrier_ptr, target + 4 * PROGRAMS)
+        table_ptr = following
+        target += 5 * PROGRAMS
+    leave(barrier_ptr, target - PROGRAMS)
+
+
+# --- what both forms rely on ----------------------------------------------------------------------------
+
+
+def check_decode_layers(
+    x: Tensor,
+    table: LayerTable,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    context_lens: Tensor,
+    slot_mapping: Tensor,
+) -> None:
+    """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit."""
+    weight = table.layers[0].qkv.weight
+    E, L = weight.shape[1], len(table.layers)
+    check_tensor("x", x, shape=("B", E), dtype=weight.dtype, device=weight.device)
+    if x.dtype not in FLOATS:
+        raise ValueError(f"x is {x.dtype}, expected one of {', '.join(map(str, FLOATS))}")
+    if not x.is_contiguous():
+        raise ValueError(f"x has strides {x.stride()}, expected it to be contiguous")
+    like_x = {"dtype": x.dtype, "device": x.device, "last_stride_is_1": True}
+    check_tensor("k_cache", k_cache, shape=(L, "N", "H", "block_size", "D"), **like_x)
+    check_tensor("v_cache", v_cache, shape=tuple(k_cache.shape), **like_x)
+    if v_cache.stride() != k_cache.stride():
+        raise ValueError(f"v_cache has strides {v_cache.stride()}, k_cache {k_cache.stride()}")
+    H, D = k_cache.shape[2], k_cache.shape[4]
+    if H * D != E:
+        raise ValueError(f"k_cache has {H} heads of {D}, but x has {E} columns")
+    integers = {"device": x.device, "last_stride_is_1": True}
+    check_tensor("block_tables", block_tables, shape=("T", "S", "M"), dtype=torch.int32, **integers)
+    S = block_tables.shape[1]
+    check_tensor("context_lens", context_lens, shape=(S,), dtype=torch.int32, **integers)
+    check_tensor("slot_mapping", slot_mapping, shape=(len(x),), dtype=torch.int64, **integers)
+    check_range("slot_mapping", slot_mapping, S)

@@ -1,0 +1,165 @@
+"""All layers in one kernel, and their plain form, against the definition in float64."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from attention_append_cases import KERNEL_DEVICE, NOBODY, needs_triton
+from persistent_cases import TOLERANCE, Case, assert_is_all_layers, copied, make_case
+
+from labkit.kernels import persistent_layers
+from labkit.kernels.layer_table import LayerTable
+from labkit.kernels.persistent_layers import (
+    MAX_ROWS,
+    decode_layers_persistent_triton,
+    decode_layers_plain,
+    make_barrier,
+    num_splits,
+)
+
+pytestmark = pytest.mark.slow
+
+
+def in_one_kernel(case: Case, splits: int | None = None) -> torch.Tensor:
+    """The kernel; after it, its barrier can be used again."""
+    barrier = make_barrier(case.x.device)
+    out = decode_layers_persistent_triton(*case, barrier, splits=splits)
+    assert barrier.tolist() == [0]
+    return out
+
+
+each_form = pytest.mark.parametrize(
+    "decode_layers",
+    [
+        pytest.param(lambda case: decode_layers_plain(*case), id="plain"),
+        pytest.param(in_one_kernel, id="triton", marks=needs_triton),
+        pytest.param(lambda case: in_one_kernel(case, splits=1), id="not split", marks=needs_triton),
+    ],
+)
+
+SMALL = {
+    "an empty context": {"lengths": [0]},
+    "at, before and past a boundary": {"lengths": [3, 4, 5, 8, 0]},
+    "rows that pad": {"lengths": [6, NOBODY, 3, NOBODY]},
+    "one row that pads": {"lengths": [NOBODY]},
+    "as many rows as there may be": {"lengths": [5, 1, 2, 7, NOBODY, 9, 0, 3]},
+    "several pieces in a split": {"lengths": [530, 1, 128], "block_size": 16, "H": 1, "L": 1},
+    "one layer, no biases": {"lengths": [5], "L": 1, "bias": False},
+    "three layers, one table": {"lengths": [5, 2], "L": 3, "num_tables": 1},
+    "odd sizes": {"lengths": [4, 11, NOBODY], "H": 3, "D": 5, "inner": 37, "block_size": 6},
+    "blocks of 64": {"lengths": [64, 130], "block_size": 64},
+    "several chunks": {"lengths": [3], "H": 4, "D": 80, "inner": 300, "L": 1},
+}
+
+
+@each_form
+@pytest.mark.parametrize("sizes", SMALL.values(), ids=SMALL)
+def test_it_is_all_layers_and_each_token_is_in_its_place(decode_layers: Callable, sizes: dict):
+    before = make_case(**sizes)
+    after = copied(before)
+    assert_is_all_layers(decode_layers(after), after, before)
+
+
+@each_form
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_in_any_precision(decode_layers: Callable, dtype: torch.dtype):
+    before = make_case([9, 4, NOBODY, 66], dtype=dtype)
+    after = copied(before)
+    assert_is_all_layers(decode_layers(after), after, before)
+
+
+@each_form
+def test_rows_far_from_zero_are_normalized(decode_layers: Callable):
+    """The variance is of distances from the mean: from squares alone, nothing would be left of it."""
+    before = make_case([5, 2])
+    before.x.add_(100)
+    after = copied(before)
+    assert_is_all_layers(decode_layers(after), after, before, tolerance=1e-4)
+
+
+@needs_triton
+def test_a_launch_that_stops_half_way_leaves_the_barrier_for_the_next(monkeypatch: pytest.MonkeyPatch):
+    class Stopped:
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable:
+            def launch(*arguments: object, **options: object) -> None:
+                barrier.fill_(7)  # some have arrived
+                raise KeyboardInterrupt
+
+            return launch
+
+    case, barrier = make_case([3]), make_barrier(torch.device(KERNEL_DEVICE))
+    monkeypatch.setattr(persistent_layers, "_decode_layers_kernel", Stopped())
+    with pytest.raises(KeyboardInterrupt):
+        decode_layers_persistent_triton(*case, barrier)
+    assert barrier.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    "num_heads, programs, splits", [(12, 132, 4), (24, 132, 4), (48, 132, 2), (96, 132, 1), (2, 1, 1)]
+)
+def test_a_heads_tokens_are_split_while_there_are_programs(num_heads: int, programs: int, splits: int):
+    assert num_splits(num_heads, programs) == splits
+
+
+# --- refusals --------------------------------------------------------------------------------------
+
+
+REFUSED = {
+    "x has shape": {"x": torch.zeros(2, 15)},
+    "x is torch.float16": {"x": torch.zeros(2, 16, dtype=torch.float16)},
+    "x has strides": {"x": torch.zeros(16, 2).T},
+    "k_cache has shape": {"k_cache": torch.zeros(3, 4, 2, 4, 8)},
+    "k_cache has 4 heads of 8, but x has 16 columns": {
+        "k_cache": torch.zeros(2, 4, 4, 4, 8),
+        "v_cache": torch.zeros(2, 4, 4, 4, 8),
+    },
+    "v_cache has shape": {"v_cache": torch.zeros(2, 9, 2, 4, 8)},
+    "v_cache has strides": {"v_cache": torch.zeros(2, 4, 2, 8, 4).transpose(3, 4)},
+    "block_tables is torch.int64": {"block_tables": torch.zeros(1, 4, 3, dtype=torch.int64)},
+    "context_lens has shape": {"context_lens": torch.zeros(3, dtype=torch.int32)},
+    "slot_mapping has shape": {"slot_mapping": torch.zeros(3, dtype=torch.int64)},
+}
+
+
+@pytest.mark.parametrize("kernel", [False, pytest.param(True, marks=needs_triton)], ids=["plain", "triton"])
+@pytest.mark.parametrize("message", REFUSED)
+def test_arguments_that_do_not_fit_are_refused_by_name(message: str, kernel: bool):
+    case = make_case([3, 5])
+    case = case._replace(k_cache=case.k_cache[:, :4].contiguous(), v_cache=case.v_cache[:, :4].contiguous())
+    wrong = {name: tensor.to(KERNEL_DEVICE) for name, tensor in REFUSED[message].items()}
+    arguments = case._replace(**wrong)
+    with pytest.raises(ValueError, match=message):
+        if kernel:
+            in_one_kernel(arguments)
+        else:
+            decode_layers_plain(*arguments)
+
+
+@needs_triton
+def test_too_many_rows_splits_and_barriers_are_refused():
+    case = make_case([1] * (MAX_ROWS + 1))
+    with pytest.raises(ValueError, match="x has 9 rows, expected 1 to 8"):
+        in_one_kernel(case)
+    with pytest.raises(ValueError, match="splits is 3, expected a power of 2"):
+        in_one_kernel(make_case([1]), splits=3)
+    with pytest.raises(ValueError, match="splits is 0, expected a power of 2"):
+        in_one_kernel(make_case([1]), splits=0)
+    with pytest.raises(ValueError, match="barrier is torch.float32"):
+        decode_layers_persistent_triton(*make_case([1]), torch.zeros(1, device=KERNEL_DEVICE))
+
+
+def test_a_table_names_the_weight_that_does_not_fit():
+    first, second = make_case([1]).table.layers
+    with pytest.raises(ValueError, match="layers is empty"):
+        LayerTable([])
+    wrong = second.mlp_out._replace(weight=second.mlp_out.weight.T)
+    with pytest.raises(ValueError, match=r"layers\[1\].mlp_out.weight has shape"):
+        LayerTable([first, second._replace(mlp_out=wrong)])
+    wrong = second.attention_out._replace(weight=second.attention_out.weight.T)
+    with pytest.raises(ValueError, match=r"layers\[1\].attention_out.weight has strides"):
+        LayerTable([first, second._replace(attention_out=wrong)])
+    wrong = second.qkv._replace(bias=second.qkv.bias.half())
+    with pytest.raises(ValueError, match=r"layers\[1\].qkv.bias is torch.float16"):
+        LayerTable([first, second._replace(qkv=wrong)])
+    with pytest.raises(ValueError, match="mlp_in.eps are not all the same"):
+        LayerTable([first, second._replace(mlp_in=second.mlp_in._replace(eps=1.0))])

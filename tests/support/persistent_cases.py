@@ -1,0 +1,145 @@
+"""Cases for all layers in one kernel, and what they are compared with: the definition in float64.
+
+Every place of the pools that holds no token is NaN, so whatever reads one is found out. Whole pools are
+compared, so whatever is written beside its place is, too.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from attention_append_cases import KERNEL_DEVICE, NOBODY
+from torch import Tensor
+
+from labkit.kernels import NormLinear, fold_layer_norm
+from labkit.kernels.layer_table import LayerTable
+from labkit.model import LinearWeights
+
+# Of numbers up to about 8 after all layers: in half precision a few units in their last place, for each
+# layer rounds six times.
+TOLERANCE = {torch.float32: 2e-5, torch.float16: 2**-6, torch.bfloat16: 2**-3}
+EPS = 1e-5
+
+
+class OneLayer(NamedTuple):
+    qkv: NormLinear
+    attention_out: LinearWeights
+    mlp_in: NormLinear
+    mlp_out: LinearWeights
+
+
+class Case(NamedTuple):
+    """The arguments of one call, in their order, and the context length of each row."""
+
+    x: Tensor
+    table: LayerTable
+    k_cache: Tensor
+    v_cache: Tensor
+    block_tables: Tensor
+    context_lens: Tensor
+    slot_mapping: Tensor
+
+
+def make_case(
+    lengths: list[int],
+    L: int = 2,
+    H: int = 2,
+    D: int = 8,
+    inner: int = 48,
+    block_size: int = 4,
+    num_tables: int = 2,
+    dtype: torch.dtype = torch.float32,
+    device: str = KERNEL_DEVICE,
+    room: int = 0,
+    bias: bool = True,
+    seed: int = 0,
+) -> Case:
+    """Random layers and requests of these context lengths, in any slots and blocks. A row of NOBODY has the
+    last slot. room: tokens that a table has room for, at least."""
+    generator = torch.Generator(device).manual_seed(seed)
+    B, E = len(lengths), H * D
+
+    def randn(*shape: int, scale: float = 1.0) -> Tensor:
+        return torch.randn(*shape, generator=generator, device=device) * scale
+
+    def linear(N: int, K: int) -> LinearWeights:
+        return LinearWeights(
+            randn(N, K, scale=0.7 * K**-0.5).to(dtype), randn(N, scale=0.3).to(dtype) if bias else None
+        )
+
+    def folded(N: int, K: int) -> NormLinear:
+        norm = 1 + randn(K, scale=0.2), randn(K, scale=0.2)
+        return fold_layer_norm(*(n.to(dtype) for n in norm), EPS, *linear(N, K))
+
+    layers = [OneLayer(folded(3 * E, E), linear(E, E), folded(inner, E), linear(E, inner)) for _ in range(L)]
+    needed = [max(n, 0) // block_size + 1 for n in lengths]  # the new token's block included
+    N, M, S = sum(needed) + 1, max(*needed, -(-room // block_size)), B + 2
+    slots = torch.randperm(S - 1, generator=generator, device=device)[:B]
+    tables = torch.zeros(num_tables, S, M, dtype=torch.int32, device=device)
+    context_lens = torch.full((S,), NOBODY, dtype=torch.int32, device=device)
+    k_cache, v_cache = (
+        torch.full((L, N, H, block_size, D), torch.nan, dtype=dtype, device=device) for _ in range(2)
+    )
+    blocks = [
+        torch.randperm(N, generator=generator, device=device)[: sum(needed)].split(needed)
+        for _ in range(num_tables)
+    ]
+    for b, n in enumerate(lengths):
+        if n == NOBODY:
+            slots[b] = S - 1
+            continue
+        context_lens[slots[b]] = n
+        for i in range(num_tables):
+            tables[i, slots[b], : needed[b]] = blocks[i][b].int()
+        t = torch.arange(n, device=device)
+        for layer in range(L):
+            block = blocks[layer % num_tables][b][t // block_size]
+            for cache in (k_cache, v_cache):
+                cache[layer, block, :, t % block_size] = randn(n, H, D).to(dtype)
+    return Case(randn(B, E).to(dtype), LayerTable(layers), k_cache, v_cache, tables, context_lens, slots)
+
+
+def copied(case: Case) -> Case:
+    """The same, with memory of its own for what a call changes."""
+    return case._replace(x=case.x.clone(), k_cache=case.k_cache.clone(), v_cache=case.v_cache.clone())
+
+
+def expected(case: Case) -> tuple[Tensor, Tensor, Tensor]:
+    """Output and pools after the call by the definition, in float64, nothing rounded on the way."""
+    x, k_cache, v_cache = case.x.double(), case.k_cache.double(), case.v_cache.double()
+    B, (H, block_size, D) = len(x), case.k_cache.shape[2:]
+    for layer_idx, layer in enumerate(case.table.layers):
+        qkv = norm_linear(x, layer.qkv).view(B, 3, H, D)
+        rows = []
+        for b, slot in enumerate(case.slot_mapping.tolist()):
+            n = int(case.context_lens[slot])
+            t = torch.arange(max(n, 0), device=x.device)
+            table = case.block_tables[layer_idx % len(case.block_tables), slot].long()
+            query, key, value = qkv[b]
+            places = layer_idx, table[t // block_size], slice(None), t % block_size
+            keys, values = torch.cat([k_cache[places], key[None]]), torch.cat([v_cache[places], value[None]])
+            weights = (torch.einsum("hd,thd->ht", query, keys) * D**-0.5).softmax(dim=-1)
+            rows.append(torch.einsum("ht,thd->hd", weights, values).flatten())
+            if n >= 0:
+                k_cache[layer_idx, table[n // block_size], :, n % block_size] = key
+                v_cache[layer_idx, table[n // block_size], :, n % block_size] = value
+        x = x + linear(torch.stack(rows), layer.attention_out)
+        x = x + linear(F.gelu(norm_linear(x, layer.mlp_in), approximate="tanh"), layer.mlp_out)
+    return x, k_cache, v_cache
+
+
+def norm_linear(x: Tensor, layer: NormLinear) -> Tensor:
+    normalized = F.layer_norm(x, x.shape[1:], eps=layer.eps)
+    return F.linear(normalized, layer.weight.double(), layer.bias.double())
+
+
+def linear(x: Tensor, layer: LinearWeights) -> Tensor:
+    return F.linear(x, layer.weight.double(), None if layer.bias is None else layer.bias.double())
+
+
+def assert_is_all_layers(out: Tensor, after: Case, before: Case, tolerance: float | None = None) -> None:
+    """out and `after` are what a call leaves of `before`."""
+    tolerance = tolerance or TOLERANCE[out.dtype]
+    assert out is after.x
+    for have, want in zip((out, after.k_cache, after.v_cache), expected(before), strict=True):
+        torch.testing.assert_close(have.double(), want, rtol=tolerance, atol=tolerance, equal_nan=True)
