@@ -12,7 +12,6 @@ from torch import Tensor
 
 from labkit.kernels.checks import check_range, check_tensor
 from labkit.kernels.paged_attention import paged_attention_plain
-from labkit.kernels.prefetch import can_prefetch, prefetch_bytes
 from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
 
 # The split form: tokens that a program, which is one warp, reads at a time, and how many such programs an
@@ -23,7 +22,6 @@ TOKENS_AT_A_TIME = 32
 BYTES_AT_A_TIME = TOKENS_AT_A_TIME * 64 * 2
 PROGRAMS_AT_ONCE = 1056
 MAX_SPLITS = 16
-PIECES_AHEAD = 2  # that a program asks for before it waits, beside the one that it has begun to read
 
 
 class PagedAttentionAppend(Protocol):
@@ -239,15 +237,13 @@ def paged_attention_append_split_triton(
     slot_mapping: Tensor,
     workspace: SplitWorkspace,
     splits: int,
-    prefetch: bool = False,
 ) -> Tensor:
     """Attend and store the new token's key and value with `splits` programs per request and head, each over
     its share of the tokens (Flash-Decoding, Dao et al., 2023).
 
     The last program to arrive puts the shares together, always in the same order: the same arguments give the
-    same bits. Tensors are those of a `PagedAttentionAppend`. prefetch: where a program can wait for the
-    query, keys and values further on come into the L2 cache meanwhile. Raises ValueError for arguments that
-    do not fit or a workspace that is too small, and TritonUnavailableError where no kernel runs.
+    same bits. Tensors are those of a `PagedAttentionAppend`. Raises ValueError for arguments that do not fit
+    or a workspace that is too small, and TritonUnavailableError where no kernel runs.
     """
     check_paged_attention_append(
         query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens, slot_mapping
@@ -287,7 +283,6 @@ def paged_attention_append_split_triton(
             BLOCK_S=triton.next_power_of_2(splits),
             BLOCK_T=tokens_at_a_time(B * H * splits, block_d * query.element_size()),
             BLOCK_D=block_d,
-            PIECES_AHEAD=PIECES_AHEAD if prefetch and can_prefetch(k_cache_layer) else 0,
             num_warps=1,
             **early_launch(query.device),
         )
@@ -330,32 +325,6 @@ def _load_piece(
 
 
 @triton.jit
-def _prefetch_piece(
-    start,
-    context_len,
-    h,
-    t,
-    D,
-    k_cache_ptr,
-    v_cache_ptr,
-    table_ptr,
-    cache_stride_n,
-    cache_stride_h,
-    cache_stride_t,
-    block_size,
-    table_size,
-):
-    """Ask for keys and values of the tokens from `start` on, those that there are."""
-    token = start + t
-    block = tl.load(table_ptr + tl.minimum(token // block_size, table_size - 1)).to(tl.int64)
-    row = block * cache_stride_n + h * cache_stride_h + (token % block_size) * cache_stride_t
-    row_bytes = D * (k_cache_ptr.dtype.element_ty.primitive_bitwidth // 8)
-    num_bytes = tl.where(token < context_len, row_bytes, 0)
-    prefetch_bytes(k_cache_ptr + row, num_bytes)
-    prefetch_bytes(v_cache_ptr + row, num_bytes)
-
-
-@triton.jit
 def _split_paged_attn_append_kernel(
     query_ptr,
     key_new_ptr,
@@ -389,7 +358,6 @@ def _split_paged_attn_append_kernel(
     BLOCK_S: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_D: tl.constexpr,
-    PIECES_AHEAD: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     """A program takes every SPLITS-th piece of BLOCK_T tokens, so that all have live tokens early on."""
@@ -424,22 +392,6 @@ def _split_paged_attn_append_kernel(
     )
     if EARLY:  # the slots do not change within a step; query, key and value come from the kernel before
         tl.extra.cuda.gdc_launch_dependents()
-        for ahead in tl.static_range(1, PIECES_AHEAD + 1):
-            _prefetch_piece(
-                first + ahead * SPLITS * BLOCK_T,
-                context_len,
-                h,
-                t,
-                D,
-                k_cache_ptr,
-                v_cache_ptr,
-                table_ptr,
-                cache_stride_n,
-                cache_stride_h,
-                cache_stride_t,
-                block_size,
-                table_size,
-            )
         tl.extra.cuda.gdc_wait()
     query = tl.load(query_ptr + b * query_stride_b + h * query_stride_h + d, mask=in_head, other=0.0)
     query = query.to(tl.float32) * scale

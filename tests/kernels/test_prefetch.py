@@ -1,17 +1,13 @@
 """Prefetching: where it is possible, and that it changes no bit of what a kernel computes."""
 
-from functools import partial
-
 import pytest
 import torch
 from triton_marks import needs_triton
 
 from labkit.kernels import (
-    SplitWorkspace,
     fold_layer_norm,
     linear_residual_triton,
     norm_linear_triton,
-    paged_attention_append_split_triton,
 )
 from labkit.kernels.fused_linear import row_statistics
 from labkit.kernels.prefetch import can_prefetch
@@ -64,25 +60,3 @@ def test_products_have_the_same_bits(K, N):
 def test_on_a_gpu_products_of_a_model_have_the_same_bits(M, K, N):
     made, expected = (products(M, K, N, "cuda", torch.float16, p) for p in (True, False))
     assert all(map(torch.equal, made, expected))
-
-
-@needs_triton
-@pytest.mark.parametrize(("D", "splits"), [(64, 1), (64, 3), (20, 2)])
-def test_attention_has_the_same_bits(D, splits):
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    B, H, block_size, M = 3, 2, 16, 8
-    torch.manual_seed(D)
-    randn = partial(torch.randn, device=device, dtype=torch.float32)
-    query, key, value = randn(B, 3, H, D).unbind(1)
-    cache = randn(2, B * M, H, block_size, D)
-    table = torch.arange(B * M, dtype=torch.int32, device=device).view(B, M)
-    lens = torch.tensor([0, 70, 127], dtype=torch.int32, device=device)
-    slots = torch.arange(B, device=device)
-    made = []
-    for prefetch in (True, False):
-        kv, workspace = cache.clone(), SplitWorkspace(B, H, D, query.device)
-        out = paged_attention_append_split_triton(
-            query, key, value, *kv, table, lens, slots, workspace, splits, prefetch=prefetch
-        )
-        made.append((out, kv))
-    assert all(map(torch.equal, *made))

@@ -92,7 +92,6 @@ def attention(
     dtype: torch.dtype,
     B: int = 8,
     splits: int = 1,
-    prefetch: bool = False,
 ) -> None:
     H, S, M = 12, B + 1, 1024 // block_size
     query, key, value = empty(B, 3, H, D, dtype=dtype).unbind(1)
@@ -105,7 +104,7 @@ def attention(
         paged_attention_append.paged_attention_append_triton(*arguments, 1000)
         return
     workspace = paged_attention_append.SplitWorkspace(B, H, D, query.device)
-    paged_attention_append.paged_attention_append_split_triton(*arguments, workspace, splits, prefetch)
+    paged_attention_append.paged_attention_append_split_triton(*arguments, workspace, splits)
 
 
 def append(form: str, D: int, dtype: torch.dtype, B: int = 8, H: int = 12) -> None:
@@ -134,11 +133,9 @@ def products(dtype: torch.dtype, sizes: list, rows: list[int] | None = None) -> 
 
 
 def prefetching(dtype: torch.dtype) -> Iterator[Case]:
-    """The kernels that ask for what they will read while they wait."""
+    """The products that ask for their weights while they wait."""
     for rows, (N, K) in itertools.product((16, 64, 128), tiles.TILES):
         yield partial(linear_residual if N <= K else norm_linear, rows, N, K, dtype, True)
-    for B, splits in ((8, 16), (32, 2), (64, 1), (128, 1)):
-        yield partial(attention, "split", 64, 64, dtype, B, splits, True)
 
 
 def attentions(D: int, dtype: torch.dtype, block_sizes: tuple[int, ...] = (64,)) -> Iterator[Case]:

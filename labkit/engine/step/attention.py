@@ -116,14 +116,12 @@ class SplitAttention:
     It is `paged_attention_append_split_triton` with a workspace of its own.
     """
 
-    def __init__(self, kv_manager: KVBlockManager, max_batch_size: int, prefetch: bool = False) -> None:
-        """prefetch: programs ask for keys and values further on while they wait for the query."""
+    def __init__(self, kv_manager: KVBlockManager, max_batch_size: int) -> None:
         _, _, num_heads, block_size, head_dim = kv_manager.k_cache.shape
         device = kv_manager.k_cache.device
         self._workspace = SplitWorkspace(max_batch_size, num_heads, head_dim, device)
         # Of the longest possible sequence: a graph cannot ask how long they are.
         self._max_tokens = kv_manager.max_blocks_per_seq * block_size
-        self._prefetch = prefetch
 
     def __call__(
         self,
@@ -149,5 +147,4 @@ class SplitAttention:
             slot_mapping,
             self._workspace,
             num_splits(B, H, self._max_tokens),
-            prefetch=self._prefetch,
         )

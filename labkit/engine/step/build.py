@@ -129,12 +129,12 @@ def build_lane(
 ) -> Lane:
     """What the launches of a fused step need, those of Triton with workspaces of their own and the tiles that
     were measured on its GPU. Raises RecordError if their file is damaged."""
-    cache, prefetch = kv_manager.k_cache, parts.options.latency == "hidden"
+    cache = kv_manager.k_cache
     kernel: PagedAttentionAppend = paged_attention_append_plain
     kernels = PLAIN
     if on_triton:
-        kernel = SplitAttention(kv_manager, max_batch_size, prefetch)
-        kernels = triton_kernels(cache.device, tiles_for(cache.device, cache.dtype), prefetch)
+        kernel = SplitAttention(kv_manager, max_batch_size)
+        kernels = triton_kernels(cache.device, tiles_for(cache.device, cache.dtype))
     return Lane(AttendAndWrite(kv_manager, parts.own("kv_write") or kernel), kernels)
 
 

@@ -45,23 +45,29 @@ class FusedKernels(NamedTuple):
         """The measured tiles that the products look into; None for kernels without tiles."""
         return getattr(self.linear_residual, "keywords", {}).get("measured")
 
+    @property
+    def prefetching(self) -> "FusedKernels":
+        """These kernels, whose products ask for their weights while they wait; the plain ones do not wait."""
+        if self.measured is None:
+            return self
+        products = (partial(product, prefetch=True) for product in (self.norm_linear, self.linear_residual))
+        return self._replace(**dict(zip(("norm_linear", "linear_residual"), products, strict=True)))
+
 
 PLAIN = FusedKernels(embed_slots_plain, norm_linear_plain, linear_residual_plain, greedy_advance_plain)
 TRITON = FusedKernels(embed_slots_triton, norm_linear_triton, linear_residual_triton, greedy_advance_triton)
 
 
-def triton_kernels(device: torch.device, measured: MeasuredTiles, prefetch: bool = False) -> FusedKernels:
+def triton_kernels(device: torch.device, measured: MeasuredTiles) -> FusedKernels:
     """The Triton kernels of a fused step, with measured tiles and a split-K workspace on the device.
 
     That is made once, because a CUDA graph remembers its address, and for one engine, because the steps of
-    two engines may run at once. prefetch: the products ask for their weights while they wait.
+    two engines may run at once.
     """
     workspace = make_split_k_workspace(device)
     return TRITON._replace(
-        norm_linear=partial(norm_linear_triton, measured=measured, prefetch=prefetch),
-        linear_residual=partial(
-            linear_residual_triton, measured=measured, workspace=workspace, prefetch=prefetch
-        ),
+        norm_linear=partial(norm_linear_triton, measured=measured),
+        linear_residual=partial(linear_residual_triton, measured=measured, workspace=workspace),
     )
 
 
@@ -128,14 +134,16 @@ class FusedDeviceStep(DeviceStep):
 
     def through_layers(self, slot_mapping: Tensor, max_context_len: int) -> Tensor:
         """The last layer's output [B, E] for the next tokens of the slots in slot_mapping [B]."""
-        slots = self.slots
-        self.attention.begin(slots, slot_mapping, max_context_len)
-        x, statistics = self.kernels.embed(
-            slot_mapping, slots.last_token_ids, slots.context_lens, *self._tables
-        )  # [B, E]
+        self.attention.begin(self.slots, slot_mapping, max_context_len)
+        x, statistics = self.embedded(slot_mapping)
         for layer_idx in range(len(self.layers)):
             x, statistics = self.layer(layer_idx, x, statistics)
         return x
+
+    def embedded(self, slot_mapping: Tensor) -> tuple[Tensor, RowStatistics]:
+        """The first layer's input [B, E], with the statistics of its rows."""
+        slots = self.slots
+        return self.kernels.embed(slot_mapping, slots.last_token_ids, slots.context_lens, *self._tables)
 
     def logits(self, x: Tensor) -> Tensor:
         """The final norm and the head: logits [B, V] for the last layer's output x [B, E]."""

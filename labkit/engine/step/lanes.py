@@ -1,4 +1,5 @@
-"""The device's part of a decode step in two lanes (rung 11): a half of the batch hides the other's waits."""
+"""The device's part of a decode step with hidden waits (rung 11): two lanes, one kernel, or weights asked for
+ahead."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from labkit.engine.step.attention import AttendAndWrite
 from labkit.engine.step.fused import FusedDeviceStep, FusedKernels
+from labkit.engine.step.persistent import FEW_ROWS, PersistentLayers
 from labkit.engine.step.slots import DeviceSlots
 from labkit.model import Network
 
@@ -34,24 +36,33 @@ class HalfStep(FusedDeviceStep):
 
 
 class LanedDeviceStep(FusedDeviceStep):
-    """A `FusedDeviceStep` whose larger batches go through the layers in two halves beside each other.
+    """A `FusedDeviceStep` in which little waits for the kernel before it. How depends on the batch:
 
-    Inside a CUDA graph each half has a stream of its own: while a kernel of one waits for the kernel before
-    it, the GPU has one of the other. Elsewhere the halves follow each other, and the tokens are the same.
+    - A large one goes through the layers in two halves. Inside a CUDA graph each half has a stream of its
+      own: while a kernel of one waits, the GPU has one of the other. Elsewhere the halves follow each other.
+    - One or two rows go through all layers in one kernel (`PersistentLayers`).
+    - In between, the products ask for their weights while they wait.
+
+    The tokens are the same. Which batch gets what was measured on an H200.
     """
 
-    least_rows = 32  # a smaller batch goes through the layers as a whole
+    least_rows = 32  # of a batch that is cut into halves
 
     def __init__(self, slots: DeviceSlots, network: Network, lanes: Sequence[Lane]) -> None:
-        """lanes: for each half, what its launches need for themselves. A whole batch takes the first's."""
-        super().__init__(slots, network, *lanes[0])
+        """lanes: for each half, what its launches need for themselves. A whole batch takes the first's, for
+        it never runs beside the halves."""
+        attention, kernels = lanes[0]
+        super().__init__(slots, network, attention, kernels.prefetching)
         self.halves = [HalfStep(self, lane) for lane in lanes]
+        self.few = PersistentLayers(self) if PersistentLayers.fits(self) else None
         if slots.slot_mapping.is_cuda:
             self.side = torch.cuda.Stream(slots.slot_mapping.device)
 
     def through_layers(self, slot_mapping: Tensor, max_context_len: int) -> Tensor:
         if len(slot_mapping) < self.least_rows:
-            return super().through_layers(slot_mapping, max_context_len)
+            if self.few is None or len(slot_mapping) > FEW_ROWS:
+                return super().through_layers(slot_mapping, max_context_len)
+            return self.few(self.embedded(slot_mapping)[0], slot_mapping)
         pairs = zip(self.halves, slot_mapping.chunk(len(self.halves)), strict=True)
         first, second = (partial(step.through_layers, rows, max_context_len) for step, rows in pairs)
         if slot_mapping.is_cuda and torch.cuda.is_current_stream_capturing():

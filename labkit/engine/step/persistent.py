@@ -2,7 +2,9 @@
 
 from torch import Tensor
 
+from labkit.engine.step.attention import SplitAttention
 from labkit.engine.step.fused import FusedDeviceStep
+from labkit.kernels import paged_attention_append_plain
 from labkit.kernels.layer_table import LayerTable
 from labkit.kernels.persistent_layers import (
     decode_layers_persistent_triton,
@@ -11,6 +13,7 @@ from labkit.kernels.persistent_layers import (
 )
 
 FEW_ROWS = 2  # with more, five kernels a layer take less time: measured on an H200
+WIDEST = 768  # numbers of a row, for which that was measured: a wider layer's weights may not fit in registers
 
 
 class PersistentLayers:
@@ -19,9 +22,18 @@ class PersistentLayers:
     For batches of at most FEW_ROWS rows, and for one step at a time: it has one barrier.
     """
 
-    def __init__(self, step: FusedDeviceStep, on_triton: bool) -> None:
-        """on_triton: in a Triton kernel, else in its plain-PyTorch form. Raises ValueError for weights that
-        the kernel cannot read."""
+    @staticmethod
+    def fits(step: FusedDeviceStep) -> bool:
+        """Whether the kernel does what the step does, and was measured for layers as wide: it has attention in
+        it, so a step with the caller's own has to launch that."""
+        attention = step.attention.attention
+        is_own = attention is not paged_attention_append_plain and not isinstance(attention, SplitAttention)
+        return not is_own and step.layers[0].qkv.weight.shape[1] <= WIDEST
+
+    def __init__(self, step: FusedDeviceStep) -> None:
+        """In a Triton kernel if the step's kernels are, else in its plain form. Raises ValueError for weights
+        that the kernel cannot read."""
+        on_triton = step.kernels.measured is not None
         self._slots, self._kv_manager = step.slots, step.attention.kv_manager
         self._table = LayerTable(step.layers)
         self._barrier = make_barrier(self._kv_manager.k_cache.device) if on_triton else None

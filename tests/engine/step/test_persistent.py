@@ -5,11 +5,12 @@ import torch
 from attention_append_cases import needs_triton
 
 from labkit.engine.step.attention import AttendAndWrite
-from labkit.engine.step.fused import PLAIN, FusedDeviceStep
-from labkit.engine.step.persistent import FEW_ROWS, PersistentLayers
+from labkit.engine.step.fused import PLAIN, FusedDeviceStep, triton_kernels
+from labkit.engine.step.persistent import FEW_ROWS, WIDEST, PersistentLayers
 from labkit.engine.step.slots import DeviceSlots
 from labkit.kernels import paged_attention_append_plain, triton_status
 from labkit.kernels.fused_linear import row_statistics
+from labkit.kernels.tiles import NOTHING_MEASURED
 from labkit.kvcache import MutableInfoBlockManager
 from labkit.model import GPT2Config
 from labkit.model.checkpoint import random_network
@@ -55,8 +56,19 @@ def test_it_is_the_steps_layers(rows: list[int], on_triton: bool):
         one.attention.begin(one.slots, slot_mapping, 11)
         for layer_idx in range(3):
             expected, statistics = one.layer(layer_idx, expected, statistics)
-        out = PersistentLayers(other, on_triton)(x.clone(), slot_mapping)
+        other.kernels = triton_kernels(DEVICE, NOTHING_MEASURED) if on_triton else PLAIN
+        out = PersistentLayers(other)(x.clone(), slot_mapping)
     torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
     for name in ("k_cache", "v_cache"):
         stored, wanted = (getattr(step.attention.kv_manager, name) for step in (other, one))
         torch.testing.assert_close(stored, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_it_is_for_narrow_layers_and_the_packages_attention():
+    step = make_step()
+    assert PersistentLayers.fits(step)
+    step.layers[0] = step.layers[0]._replace(qkv=step.layers[0].qkv._replace(weight=torch.zeros(3, WIDEST + 1)))
+    assert not PersistentLayers.fits(step)
+    step = make_step()
+    step.attention.attention = lambda *arguments: paged_attention_append_plain(*arguments)
+    assert not PersistentLayers.fits(step)
