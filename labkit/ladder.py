@@ -91,6 +91,7 @@ ONE_TABLE = replace(DEVICE_RESIDENT_STATE, layer_tables="shared", kv_write="fuse
 CUDA_GRAPHS = replace(ONE_TABLE, launch="graph")
 FUSED_AND_SPLIT = replace(CUDA_GRAPHS, layer_kernels="fused")
 OVERLAP = replace(FUSED_AND_SPLIT, readback="one_behind")
+SAMPLING_WITHOUT_SORTS = replace(OVERLAP, sampler="searched")
 
 LADDER = Numbered(
     "rung",

@@ -14,6 +14,7 @@ CHOICES = {
     "launch": ("eager", "graph"),
     "layer_kernels": ("separate", "fused"),
     "readback": ("at_once", "one_behind"),
+    "sampler": ("sorted", "searched"),
     "attention": ("auto", "plain", "triton"),
 }
 
@@ -26,6 +27,7 @@ NEEDS = (
     (("launch", "graph"), ("kv_write", ("fused",))),
     (("layer_kernels", "fused"), ("kv_write", ("fused",))),
     (("readback", "one_behind"), ("block_tables", ("resident",))),
+    (("sampler", "searched"), ("block_tables", ("resident",))),
 )
 
 
@@ -51,6 +53,9 @@ class EngineOptions:
     readback: when a step's tokens are read. "at_once": before anything else (`ReadAtOnce`); "one_behind":
         when the next step is in flight, with the bookkeeping of a whole batch done at once while no request
         joins or ends (`ReadOneBehind`, `SteadyBatch`).
+    sampler: how tokens are drawn on the device. "sorted": rows are sorted to find what top-k and top-p cut off
+        (`SortedSampler`); "searched": that is searched for, by `draw_triton` or its plain twin, and not at all
+        in rows or batches that need none (`SearchedSampler`).
     attention: which paged attention runs. "plain": PyTorch; "triton": the kernel;
         "auto": the kernel on a CUDA GPU, PyTorch elsewhere. The same on every rung.
     Raises OptionError for a value that is not listed, or that needs another one.
@@ -64,6 +69,7 @@ class EngineOptions:
     launch: str = "eager"
     layer_kernels: str = "separate"
     readback: str = "at_once"
+    sampler: str = "sorted"
     attention: str = "auto"
 
     def __post_init__(self) -> None:
