@@ -22,6 +22,7 @@ from labkit.errors import OptionError
         ({"launch": "graph"}, "launch = 'graph' needs kv_write = 'fused'"),
         ({"layer_kernels": "fused"}, "layer_kernels = 'fused' needs kv_write = 'fused'"),
         ({"readback": "one_behind"}, "readback = 'one_behind' needs block_tables = 'resident'"),
+        ({"sampler": "searched"}, "sampler = 'searched' needs block_tables = 'resident'"),
     ],
 )
 def test_an_option_says_which_other_it_needs(changes, message):
