@@ -135,3 +135,9 @@ class Timed:
             [lambda draw=draw: seconds_of(draw, batch) for draw in draws.values()], rounds
         )
         return Measured(self.batch_size, dict(zip(draws, runs, strict=True)))
+
+
+def sorts_in_words(draw: DrawFunction) -> str:
+    """How often a sampler sorts in a step, with filters and without: what each build step brings down."""
+    counts = {manner: traffic(draw, large_batch(manner, 1)).sorts for manner in ("both", "temperature 0.8")}
+    return f"sorts in a step: {counts['both']} with top-k and top-p, {counts['temperature 0.8']} without"

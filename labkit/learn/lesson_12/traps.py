@@ -23,11 +23,12 @@ def draws_by_row(
     last_token_ids[slot_mapping] = token_ids.clamp(min=0)
 
 
-def second_of_two(
-    engine: InferenceEngine, prompts: Mapping[str, SamplingParams]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The tokens of the second of two requests that begin together, and when it runs alone."""
-    (_, second), params = list(prompts), list(prompts.values())
-    together = engine.generate(list(prompts), params)
-    (alone,) = engine.generate([second], params[1])
-    return together[1].token_ids, alone.token_ids
+def last_of(engine: InferenceEngine, asked: Mapping[str, SamplingParams]) -> tuple[int, ...]:
+    """The tokens of the last of several requests, by prompt, that begin together."""
+    return engine.generate(list(asked), list(asked.values()))[-1].token_ids
+
+
+def last_alone(engine: InferenceEngine, asked: Mapping[str, SamplingParams]) -> tuple[int, ...]:
+    """The tokens of the last of them when it has the engine to itself."""
+    *_, last = asked.items()
+    return last_of(engine, dict([last]))
