@@ -13,7 +13,7 @@ from labkit.show.style import BLUE, GREY, INK, ORANGE, figure, styled
 @styled
 def draw_search(scores: Sequence[float], k: int, guesses: Sequence[float]) -> Figure:
     """Draw a row's scores twice: sorted, with the k-th marked, and in their places, with the guesses of a
-    search as lines, numbered in their order, and the cut that it has found.
+    search as lines, which end behind the tokens in their order, and the cut that it has found.
 
     Kept are the k largest, and what ties with the last of them.
     """
@@ -27,18 +27,21 @@ def draw_search(scores: Sequence[float], k: int, guesses: Sequence[float]) -> Fi
     sort.set_title(f"A sort moves all {len(numbers)} tokens")
     sort.set_ylabel("score")
     _draw_bars(search, numbers, np.arange(len(numbers)), cut)
-    for number, guess in enumerate(guesses, 1):
-        search.axhline(guess, color=ORANGE, lw=1.2, ls="--")
-        place = len(numbers) - 0.4 + 0.55 * ((number - 1) % 3)
-        search.text(place, guess, str(number), color=INK, fontsize=8, va="center", weight="bold")
+    first = len(numbers) + 1  # the guesses are behind the tokens, one after another
+    places = range(first, first + len(guesses))
+    search.hlines(guesses, -0.5, places, color=ORANGE, lw=1, ls="--")
+    search.plot(places, guesses, "o-", color=ORANGE, markersize=7, markeredgecolor=INK)
     search.axhline(cut, color=INK, lw=1.5)
-    search.set_xlim(-0.8, len(numbers) + 1.2)
+    search.axvline(first - 0.75, color=GREY, lw=0.8)
+    names = [*range(len(numbers)), *range(1, len(guesses) + 1)]
+    search.set_xticks([*range(len(numbers)), *places], [str(name) for name in names], fontsize=8)
+    search.set_xlabel("token id, and the number of the guess")
     search.set_title(f"A search moves none: {len(guesses)} guesses")
     fig.legend(
         handles=[
             Patch(facecolor=BLUE, label="kept"),
             Patch(facecolor=GREY, hatch="//", edgecolor="white", label="dropped"),
-            Patch(facecolor=ORANGE, label="a guess, with its number"),
+            Patch(facecolor=ORANGE, label="a guess"),
             Patch(facecolor=INK, label="the cut"),
         ],
         loc="outside lower center",

@@ -1,41 +1,41 @@
 """Lesson 12: whether tokens are drawn as often as they should be, and when rounding moves a cut."""
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
 from labkit.engine.sampling import warp
 from labkit.engine.step.samplers import DrawFunction
 from labkit.kernels import SamplingState, draw_plain
-from labkit.kernels.sampling import crossing, kept_by_top_p, ordered
+from labkit.kernels.sampling import crossing, kept_by_top_p
 from labkit.learn.lesson_12.cases import Batch, Row
 from labkit.learn.lesson_12.cost import MANNERS
-from labkit.learn.lesson_12.cuts import scaled, top_p_by_sort
+from labkit.learn.lesson_12.cuts import top_p_by_sort
 
 FEWEST = 5  # expected draws of a token that is counted by itself
 NORMAL = 3.0902  # standard deviations of a normal number that one in 1,000 is above
-TOP_P = 0.95
-
-
-def random_logits(num_rows: int, vocab_size: int) -> Tensor:
-    """Random logits [num_rows, vocab_size], the same each time."""
-    return 3 * torch.randn(num_rows, vocab_size, generator=torch.Generator().manual_seed(1))
 
 
 # --- rounding --------------------------------------------------------------------------------------------
 
 
-def rows_that_differ(num_rows: int, vocab_size: int) -> dict[str, int]:
-    """Of how many random rows a search keeps other tokens by top-p than a sort does, by how it adds."""
-    scores = scaled(random_logits(num_rows, vocab_size), torch.full((num_rows,), 0.8, dtype=torch.float64))
-    top_ps = torch.full((num_rows,), TOP_P, dtype=torch.float64)
-    by_sort = top_p_by_sort(scores, top_ps).isfinite()
-    keys = ordered(scores) * vocab_size + torch.arange(vocab_size)
-    in_float32 = crossing(keys, scores.softmax(dim=-1), (1 - top_ps).float())
-    kept = {
-        "float64 sums": kept_by_top_p(scores, top_ps),
-        "float32 sums": keys >= in_float32[:, None],
-    }
-    return {name: int((mask != by_sort).any(dim=-1).sum()) for name, mask in kept.items()}
+def sizes_that_differ(top_p: float, sizes: Iterable[int]) -> dict[str, int]:
+    """For how many sizes of a vocabulary whose tokens are all alike a search keeps other tokens by top-p than
+    a sort does, by how the search adds."""
+    differing = {"float64 sums": 0, "float32 sums": 0}
+    top_ps = torch.tensor([top_p], dtype=torch.float64)
+    for size in sizes:
+        scores = torch.zeros(1, size)
+        by_sort = top_p_by_sort(scores, top_ps).isfinite()
+        cut = crossing(torch.arange(size)[None], scores.softmax(dim=-1), (1 - top_ps).float())
+        kept = {
+            "float64 sums": kept_by_top_p(scores, top_ps),
+            "float32 sums": torch.arange(size)[None] >= cut[:, None],
+        }
+        for name, mask in kept.items():
+            differing[name] += not torch.equal(mask, by_sort)
+    return differing
 
 
 # --- frequencies -----------------------------------------------------------------------------------------
@@ -45,7 +45,7 @@ def tested(draw: DrawFunction, manner: str, num_draws: int = 20_000, vocab_size:
     """Draw from one row again and again, and say in words whether the counts are as expected."""
     row = Row((0.0, 1.0), *MANNERS[manner])
     small = Batch.of((row,) * num_draws, row.is_filtered, "cpu")
-    logits = random_logits(1, vocab_size)
+    logits = 3 * torch.randn(1, vocab_size, generator=torch.Generator().manual_seed(1))
     batch = Batch(**{**vars(small), "logits": logits.expand(num_draws, vocab_size).contiguous()})
     batch.give(draw)
     of_row = [column[:1] for column in batch.of_rows]
