@@ -138,7 +138,7 @@ STEPS = (0.5, -1.0, 2.0, 1.0, 0.0)  # logits that are all different
 UNFILTERED = (
     Case(
         "a row that does not draw keeps its token",
-        (Row(STEPS), Row((4.0, 3.9, 3.8, 3.7, 3.6), temperature=1.0)),
+        (Row((2.0, 0.5, 2.0, 1.0, 2.0)), Row((4.0, 3.9, 3.8, 3.7, 3.6), temperature=1.0)),
         "At temperature 0 token_ids has the likeliest token already, and keeps it: `torch.where` picks per row. "
         "What a row draws with is its slot's: `column[slot_mapping]`.",
     ),
@@ -191,7 +191,7 @@ FILTERED = (
     ),
     Case(
         "top-p is of what top-k has left",
-        (Row(logs(0.3, 0.25, 0.25, 0.1, 0.06, 0.04), 1.0, top_k=3, top_p=0.5),) * 2,
+        (Row(logs(0.3, 0.25, 0.25, 0.1, 0.06, 0.04), 1.0, top_k=3, top_p=0.6),) * 2,
         "First top-k; what it drops has the score -inf, so its probability is 0 when top-p counts.",
     ),
     Case(
