@@ -92,6 +92,7 @@ CUDA_GRAPHS = replace(ONE_TABLE, launch="graph")
 FUSED_AND_SPLIT = replace(CUDA_GRAPHS, layer_kernels="fused")
 OVERLAP = replace(FUSED_AND_SPLIT, readback="one_behind")
 HIDDEN_LATENCY = replace(OVERLAP, latency="hidden")
+SAMPLING_WITHOUT_SORTS = replace(HIDDEN_LATENCY, sampler="searched")
 
 LADDER = Numbered(
     "rung",
@@ -193,6 +194,15 @@ LADDER = Numbered(
         removes="the wait between dependent kernels: what the next one reads is asked for while it waits, and "
         "half of a large batch computes while the other half reads memory",
         options=HIDDEN_LATENCY,
+    ),
+    Rung(
+        number="12",
+        slug="sampling_without_sorts",
+        title="Sampling without sorts",
+        write_up="beyond the write-ups",
+        removes="two sorts of the vocabulary for every row as soon as one request draws: where top-k and top-p "
+        "cut is searched for, in the rows that draw",
+        options=SAMPLING_WITHOUT_SORTS,
     ),
 )
 

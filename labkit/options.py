@@ -15,6 +15,7 @@ CHOICES = {
     "layer_kernels": ("separate", "fused"),
     "readback": ("at_once", "one_behind"),
     "latency": ("exposed", "hidden"),
+    "sampler": ("sorted", "searched"),
     "attention": ("auto", "plain", "triton"),
 }
 
@@ -28,6 +29,7 @@ NEEDS = (
     (("layer_kernels", "fused"), ("kv_write", ("fused",))),
     (("readback", "one_behind"), ("block_tables", ("resident",))),
     (("latency", "hidden"), ("layer_kernels", ("fused",))),
+    (("sampler", "searched"), ("block_tables", ("resident",))),
 )
 
 
@@ -55,6 +57,9 @@ class EngineOptions:
         joins or ends (`ReadOneBehind`, `SteadyBatch`).
     latency: what runs while a kernel waits for the one before it. "exposed": nothing else; "hidden": the
         kernels of the batch's other half (`LanedDeviceStep`), which then are those of layer_kernels.
+    sampler: how tokens are drawn on the device. "sorted": rows are sorted to find what top-k and top-p cut off
+        (`SortedSampler`); "searched": that is searched for, by `draw_triton` or its plain twin, and not at all
+        in rows or batches that need none (`SearchedSampler`).
     attention: which paged attention runs. "plain": PyTorch; "triton": the kernel;
         "auto": the kernel on a CUDA GPU, PyTorch elsewhere. The same on every rung.
     Raises OptionError for a value that is not listed, or that needs another one.
@@ -69,6 +74,7 @@ class EngineOptions:
     layer_kernels: str = "separate"
     readback: str = "at_once"
     latency: str = "exposed"
+    sampler: str = "sorted"
     attention: str = "auto"
 
     def __post_init__(self) -> None:

@@ -24,6 +24,7 @@ from labkit.errors import OptionError
         ({"readback": "one_behind"}, "readback = 'one_behind' needs block_tables = 'resident'"),
         ({"latency": "hidden"}, "latency = 'hidden' needs layer_kernels = 'fused'"),
         ({"latency": "lanes"}, "latency = 'lanes' is not an option; choose from 'exposed', 'hidden'"),
+        ({"sampler": "searched"}, "sampler = 'searched' needs block_tables = 'resident'"),
     ],
 )
 def test_an_option_says_which_other_it_needs(changes, message):

@@ -191,7 +191,7 @@ class SteadyBatch:
         its requests reaches its limit."""
         self.requests, self.sessions = step.requests, step.sessions
         self.request_ids = [request.request_id for request in self.requests]
-        self.is_greedy = all(request.params.is_greedy for request in self.requests)
+        self.draws = decode_step.draws_of(self.requests)
         self._stops_on_eos = any(request.params.stop_on_eos for request in self.requests)
         self._decode_step, self._kv_manager = decode_step, decode_step.kv_manager
         self._num_left = num_left
@@ -228,7 +228,7 @@ class SteadyBatch:
                 changed = self._reserve()
             if changed:
                 decode_step.slots.send_rows(changed)
-            step = decode_step.start(self.requests, self.sessions, self.longest, self.is_greedy)
+            step = decode_step.start(self.requests, self.sessions, self.longest, self.draws)
         except BaseException:
             self.flush()
             decode_step.undo(self.sessions)

@@ -36,6 +36,7 @@ from labkit.kernels.paged_attention_append import (
     paged_attention_append_split_triton,
     paged_attention_append_triton,
 )
+from labkit.kernels.sampling import SamplingState, draw_plain, draw_triton
 from labkit.kernels.triton_runtime import require_triton, triton_status
 
 __all__ = [
@@ -43,7 +44,10 @@ __all__ = [
     "PagedAttentionAppend",
     "PagedAttentionFunction",
     "RowStatistics",
+    "SamplingState",
     "SplitWorkspace",
+    "draw_plain",
+    "draw_triton",
     "embed_slots_plain",
     "embed_slots_triton",
     "fold_layer_norm",

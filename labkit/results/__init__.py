@@ -31,6 +31,7 @@ from labkit.results.profiles import ProfiledStep, ProfileRecord, StepProfile
 from labkit.results.published import headline, noise_floor, published_figures, series_drift
 from labkit.results.record import Host, Record
 from labkit.results.runs import Run, RunsRecord, rates_table
+from labkit.results.sampling import SamplingRecord, SamplingRun
 
 __all__ = [
     "KINDS",
@@ -61,6 +62,8 @@ __all__ = [
     "Record",
     "Run",
     "RunsRecord",
+    "SamplingRecord",
+    "SamplingRun",
     "StepProfile",
     "TracedStep",
     "amdahl",

@@ -24,6 +24,7 @@ from labkit.results.peers import PeersRecord
 from labkit.results.profiles import ProfileRecord
 from labkit.results.record import RECORD, Record
 from labkit.results.runs import RunsRecord
+from labkit.results.sampling import SamplingRecord
 from labkit.results.shape import POSITIVE, OrNull, check_shape
 from labkit.results.tiles import TilesRecord
 
@@ -40,6 +41,7 @@ KINDS: dict[str, type[Record]] = {
     "ladder": RunsRecord,
     "peers": PeersRecord,
     "loads": LoadsRecord,
+    "sampling": SamplingRecord,
     "faults": FaultsRecord,
     "flood": FloodRecord,
     "fuzz": FuzzRecord,

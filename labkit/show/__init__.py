@@ -29,6 +29,7 @@ from labkit.show.roofline import RooflinePoint, draw_limit, draw_roofline
 from labkit.show.rows import draw_rows, draw_step_times
 from labkit.show.runs import draw_runs
 from labkit.show.schedule import Busy, draw_schedules
+from labkit.show.search import draw_search
 from labkit.show.sends import draw_sends
 from labkit.show.sliders import sliders
 from labkit.show.source import show_diff, show_source
@@ -88,6 +89,7 @@ __all__ = [
     "draw_rows",
     "draw_runs",
     "draw_schedules",
+    "draw_search",
     "draw_sends",
     "draw_shares",
     "draw_staircase",

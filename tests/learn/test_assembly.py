@@ -30,9 +30,10 @@ SERVES = {
     ("03", "kv_write"): "03",
     ("04", "kv_write"): "04 05",
     ("05", "block_info"): "05 06",
-    ("06", "block_tables"): "06 07 08 09 10 11",
-    ("07", "layer_tables"): "07 08 09 10 11",
-    ("10", "readback"): "10 11",
+    ("06", "block_tables"): "06 07 08 09 10 11 12",
+    ("07", "layer_tables"): "07 08 09 10 11 12",
+    ("10", "readback"): "10 11 12",
+    ("12", "sampler"): "12",
 }
 
 
@@ -49,6 +50,7 @@ def mine(monkeypatch, tmp_path):
         "attention",
         "from labkit.kernels import paged_attention_plain\n\nPART = 'paged_attention_plain'\n",
     )
+    write("12", "sampler", "from labkit.kernels import draw_plain\n\nPART = 'draw_plain'\n")
     for (lesson, option), line in FILES.items():
         write(lesson, option, f'{line}\n\n\nclass Mine(Base):\n    pass\n\n\nPART = "Mine"\n')
     write("13", "weights", "raise RuntimeError('this was run')\n")

@@ -161,7 +161,17 @@ def check_tiles(recorded, sample):
     assert sample["num_tried"] > 0 and len(sample["seconds"]) == len(sample["today_seconds"])
 
 
+def check_sampling(recorded, sample):
+    """Every run made all its tokens, and all requests got those of the first run."""
+    settings = recorded["settings"]
+    assert sample["tokens"] == settings["num_requests"] * settings["max_new_tokens"]
+    assert sample["decode_steps"] >= settings["max_new_tokens"] - 1
+    assert 0 <= sample["equal_requests"] <= settings["num_requests"]
+    assert sample["rung"] in ("11", "12")
+
+
 CHECKS = {
+    "sampling": check_sampling,
     "tiles": check_tiles,
     "faults": check_faults,
     "flood": check_flood,

@@ -36,6 +36,7 @@ from labkit.kernels import (
     kv_append,
     paged_attention,
     paged_attention_append,
+    sampling,
     tiles,
 )
 
@@ -51,7 +52,7 @@ SHARED_MEMORY = {
 }
 NATIVE, TIGHTEST = 90, 86  # TILES were measured on the one; on the other they have the least room
 
-MODULES = (decode_ends, fused_linear, kv_append, paged_attention, paged_attention_append)
+MODULES = (decode_ends, fused_linear, kv_append, paged_attention, paged_attention_append, sampling)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 HEAD_SIZES = (64, 80, 128)
 BLOCK_SIZES = (16, 64)
@@ -124,6 +125,14 @@ def ends(dtype: torch.dtype, B: int = 8, E: int = 768, V: int = 50257) -> None:
     decode_ends.greedy_advance_triton(empty(B, V + 47, dtype=dtype).narrow(1, 0, V), *slots)
 
 
+def draw(dtype: torch.dtype, B: int = 8, V: int = 50257) -> None:
+    S, float64 = B + 1, partial(empty, dtype=torch.float64)
+    state = sampling.SamplingState(float64(S), int64(S), float64(S), int64(S), int64(S))
+    logits = empty(B, V + 47, dtype=dtype).narrow(1, 0, V)
+    for is_filtered in (True, False):
+        sampling.draw_triton(logits, int64(B), int64(B), int64(S), state, is_filtered)
+
+
 def products(dtype: torch.dtype, sizes: list, rows: list[int] | None = None) -> Iterator[Case]:
     """Of each size, for each number of rows, or for each that has a tile in the table."""
     for N, K in sizes:
@@ -156,6 +165,7 @@ def full(arch: int) -> Iterator[Case]:
     """Every kernel, in every precision, with every tile and head size."""
     for dtype in DTYPES:
         yield partial(ends, dtype)
+        yield partial(draw, dtype)
         yield from products(dtype, list(tiles.TILES))
         yield from prefetching(dtype)
         yield from products(dtype, OTHER_PRODUCTS, rows=[1, 256])
@@ -167,6 +177,7 @@ def full(arch: int) -> Iterator[Case]:
 def quick(arch: int) -> Iterator[Case]:
     """Every kernel, and on the native and the tightest GPU every tile, head size and precision."""
     yield partial(ends, torch.float16)
+    yield partial(draw, torch.float16)
     if arch not in (NATIVE, TIGHTEST):
         yield from products(torch.float16, [(2304, 768), (768, 3072)], rows=[16])
         yield partial(attention, "split", 64, 64, torch.float16)

@@ -15,7 +15,7 @@ from torch import Tensor
 from labkit import LADDER, CacheConfig, InferenceEngine, LanguageModel, SamplingParams, SchedulerConfig
 from labkit.engine import Completion, InferenceSession, StepOutput
 from labkit.kvcache import KVBlockManager
-from labkit.ladder import DEVICE_RESIDENT_STATE, HIDDEN_LATENCY, OVERLAP
+from labkit.ladder import DEVICE_RESIDENT_STATE, OVERLAP
 from labkit.model import GPT2Config
 from labkit.model.checkpoint import random_network
 from labkit.paths import ROOT
@@ -35,8 +35,10 @@ ENGINES = (
         f"{number}, fast path": replace(LADDER[number].options, kv_append="batched_fast_path")
         for number in ("02", "05")
     }
-    | {"shared tables": replace(DEVICE_RESIDENT_STATE, layer_tables="shared")}
-    | {"hidden latency": HIDDEN_LATENCY}
+    | {
+        "shared tables": replace(DEVICE_RESIDENT_STATE, layer_tables="shared"),
+        "06, searched": replace(DEVICE_RESIDENT_STATE, sampler="searched"),
+    }
 )
 
 

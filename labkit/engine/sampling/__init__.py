@@ -2,10 +2,13 @@
 
 from labkit.engine.sampling.device import as_int64, sample_any, sample_greedy, uniform_numbers
 from labkit.engine.sampling.distribution import likeliest, pick, warp
+from labkit.engine.sampling.draws import EITHER_WAY, Draws
 from labkit.engine.sampling.host import sample, uniform_number, warp_tensors, warped_probabilities
 from labkit.engine.sampling.params import SamplingParams
 
 __all__ = [
+    "EITHER_WAY",
+    "Draws",
     "SamplingParams",
     "as_int64",
     "likeliest",

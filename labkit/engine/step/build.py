@@ -11,11 +11,14 @@ from labkit.engine.step.graphed import GraphedStep
 from labkit.engine.step.host import DecodeStep
 from labkit.engine.step.lanes import NUM_LANES, Lane
 from labkit.engine.step.resident import ResidentDecodeStep
+from labkit.engine.step.samplers import SearchedSampler
 from labkit.engine.step.slots import DeviceSlots
 from labkit.errors import OptionError
 from labkit.kernels import (
     PagedAttentionAppend,
     PagedAttentionFunction,
+    draw_plain,
+    draw_triton,
     kv_append_identity_pos_plain,
     kv_append_triton_identity_pos,
     paged_attention_append_plain,
@@ -95,6 +98,9 @@ def build_resident_step(
         raise OptionError("launch = 'graph' cannot capture plain attention; it needs attention = 'triton'")
     slots = parts["block_tables"](kv_manager, max_batch_size)
     device_step = build_device_step(parts, network, kv_manager, slots, on_triton)
+    if options.sampler == "searched":
+        draw = parts.own("sampler") or (draw_triton if on_triton else draw_plain)
+        device_step.sampler = SearchedSampler(draw)
     launched = parts["launch"](device_step) if is_graph else device_step
     return ResidentDecodeStep(kv_manager, slots, launched, device_step.attention.path)
 

@@ -5,8 +5,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from labkit.engine.sampling import sample_any, sample_greedy
+from labkit.engine.sampling import Draws, sample_greedy
 from labkit.engine.step.attention import LayerAttention
+from labkit.engine.step.samplers import Sampler, SortedSampler
 from labkit.engine.step.slots import DeviceSlots
 from labkit.model import Network
 from labkit.ranges import named_range
@@ -19,16 +20,17 @@ class DeviceStep:
     """
 
     watch_points: ClassVar[tuple[str, ...]] = ("draw_and_advance", "advance")
+    sampler: Sampler = SortedSampler()  # unless the options choose another one
 
     def __init__(self, slots: DeviceSlots, network: Network, attention: LayerAttention) -> None:
         self.slots = slots
         self.network = network
         self.attention = attention
 
-    def __call__(self, batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
+    def __call__(self, batch_size: int, max_context_len: int, draws: Draws) -> Tensor:
         """The next token ids [B] int64, -1 where logits are not finite; each slot advances by its token.
 
-        max_context_len: at least the longest sequence. is_greedy: whether no request draws a random number.
+        max_context_len: at least the longest sequence. draws: one of `families`.
         """
         slots = self.slots
         slot_mapping = slots.slot_mapping[:batch_size]
@@ -38,24 +40,23 @@ class DeviceStep:
             input_ids = slots.last_token_ids[slot_mapping]
             logits = self.network.decode_one_token(input_ids, positions, self.attention)
         with named_range("labkit.sample"):
-            if is_greedy:
-                return self.advance(sample_greedy(logits), slot_mapping)
-            return self.draw_and_advance(logits, slot_mapping)
+            if draws == Draws.NONE:
+                return self.take_likeliest(logits, slot_mapping)
+            return self.draw_and_advance(logits, slot_mapping, draws)
 
-    def draw_and_advance(self, logits: Tensor, slot_mapping: Tensor) -> Tensor:
+    @property
+    def families(self) -> tuple[Draws, ...]:
+        """The kinds of batches that the step runs in different ways."""
+        return self.sampler.families
+
+    def take_likeliest(self, logits: Tensor, slot_mapping: Tensor) -> Tensor:
+        """The likeliest token ids [B] of logits [B, V], -1 where they are not finite, with the slots advanced
+        by them."""
+        return self.advance(sample_greedy(logits), slot_mapping)
+
+    def draw_and_advance(self, logits: Tensor, slot_mapping: Tensor, draws: Draws) -> Tensor:
         """Sample token ids [B] from logits [B, V] by the slots' parameters, and advance the slots by them."""
-        slots = self.slots
-        draws = slots.draws[slot_mapping]
-        token_ids = sample_any(
-            logits,
-            slots.temperatures[slot_mapping],
-            slots.top_ks[slot_mapping],
-            slots.top_ps[slot_mapping],
-            slots.seeds[slot_mapping],
-            draws,
-        )
-        slots.draws[slot_mapping] = draws + 1
-        return self.advance(token_ids, slot_mapping)
+        return self.sampler(self, logits, slot_mapping, draws)
 
     def advance(self, token_ids: Tensor, slot_mapping: Tensor) -> Tensor:
         """Advance each slot by its token of `token_ids` [B], and return them; a padding slot stays empty."""

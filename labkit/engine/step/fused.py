@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from labkit.engine.sampling import Draws
 from labkit.engine.step.attention import AttendAndWrite
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.slots import DeviceSlots
@@ -120,17 +121,19 @@ class FusedDeviceStep(DeviceStep):
         products = [(len(product.weight), product.weight.shape[1]) for product in self.layers[0]]
         return tiles_in_words(products, self.kernels.measured)
 
-    def __call__(self, batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
+    def __call__(self, batch_size: int, max_context_len: int, draws: Draws) -> Tensor:
         slots = self.slots
         slot_mapping = slots.slot_mapping[:batch_size]
         with named_range("labkit.model.forward"):
             logits = self.logits(self.through_layers(slot_mapping, max_context_len))
         with named_range("labkit.sample"):
-            if is_greedy:
-                return self.kernels.greedy_advance(
-                    logits, slot_mapping, slots.last_token_ids, slots.context_lens
-                )
-            return self.draw_and_advance(logits, slot_mapping)
+            if draws == Draws.NONE:
+                return self.take_likeliest(logits, slot_mapping)
+            return self.draw_and_advance(logits, slot_mapping, draws)
+
+    def take_likeliest(self, logits: Tensor, slot_mapping: Tensor) -> Tensor:
+        slots = self.slots
+        return self.kernels.greedy_advance(logits, slot_mapping, slots.last_token_ids, slots.context_lens)
 
     def through_layers(self, slot_mapping: Tensor, max_context_len: int) -> Tensor:
         """The last layer's output [B, E] for the next tokens of the slots in slot_mapping [B]."""

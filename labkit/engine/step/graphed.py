@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from labkit.engine.sampling import Draws
 from labkit.engine.step.device import DeviceStep
 
 WARMUP_RUNS = 2  # of a step before it is captured: kernels are compiled, libraries prepare what they keep
@@ -30,7 +31,7 @@ def batch_buckets(max_batch_size: int) -> list[int]:
 
 
 class GraphedStep:
-    """A `DeviceStep` captured in CUDA graphs: two per bucket, one for greedy batches and one that can draw.
+    """A `DeviceStep` captured in CUDA graphs: per bucket one for greedy batches, and one or two that can draw.
 
     All are captured when the engine is made, never in the middle of serving; they share one memory pool,
     because no two of them run at once.
@@ -39,43 +40,44 @@ class GraphedStep:
     def __init__(self, device_step: DeviceStep) -> None:
         self.device_step = device_step
         self.buckets = batch_buckets(len(device_step.slots.slot_mapping))
-        self.graphs: dict[tuple[int, bool], CapturedStep] = {}
+        self.families = device_step.families
+        self.graphs: dict[tuple[int, Draws], CapturedStep] = {}
         with cuda_captures(device_step) as capture:
             reserved, started = torch.cuda.memory_reserved(), time.perf_counter()
             # The largest first, so that the smaller find the memory that they need in its pool.
             for bucket in tqdm(self.buckets[::-1], "capturing CUDA graphs", leave=False, disable=None):
-                for is_greedy in (False, True):
-                    self.graphs[bucket, is_greedy] = capture(bucket, is_greedy)
+                for draws in self.families:
+                    self.graphs[bucket, draws] = capture(bucket, draws)
         self.capture_seconds = time.perf_counter() - started
         self.memory_bytes = torch.cuda.memory_reserved() - reserved
 
-    def __call__(self, batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
+    def __call__(self, batch_size: int, max_context_len: int, draws: Draws) -> Tensor:
         """The next token ids [B], by a replay: those of `DeviceStep`, valid until the next call."""
         bucket = next(size for size in self.buckets if size >= batch_size)
-        graph, token_ids = self.graphs[bucket, is_greedy]
+        graph, token_ids = self.graphs[bucket, draws]
         graph.replay()
         return token_ids[:batch_size]
 
 
 @contextmanager
-def cuda_captures(device_step: DeviceStep) -> Iterator[Callable[[int, bool], CapturedStep]]:
-    """Inside the block, its value captures a step of so many rows: `capture(bucket, is_greedy)`.
+def cuda_captures(device_step: DeviceStep) -> Iterator[Callable[[int, Draws], CapturedStep]]:
+    """Inside the block, its value captures a step of so many rows: `capture(bucket, draws)`.
 
     All captures share a memory pool, so no two of the graphs may run at once. No request may have a slot yet:
     then a run changes nothing but the padding slot.
     """
     pool, warmup, capturing = torch.cuda.graph_pool_handle(), torch.cuda.Stream(), torch.cuda.Stream()
 
-    def capture(bucket: int, is_greedy: bool) -> CapturedStep:
+    def capture(bucket: int, draws: Draws) -> CapturedStep:
         warmup.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(warmup):
             for _ in range(WARMUP_RUNS):
-                device_step(bucket, 0, is_greedy)
+                device_step(bucket, 0, draws)
         torch.cuda.current_stream().wait_stream(warmup)
         graph = torch.cuda.CUDAGraph()
         # "thread_local": other threads may go on meanwhile, with the steps of another engine for example.
         with torch.cuda.graph(graph, pool=pool, stream=capturing, capture_error_mode="thread_local"):
-            token_ids = device_step(bucket, 0, is_greedy)
+            token_ids = device_step(bucket, 0, draws)
         return graph, token_ids
 
     # Libraries keep a workspace for each stream. That of the captures must be made while capturing, so that

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from labkit.engine.request import Request, RunningRequests
+from labkit.engine.sampling import EITHER_WAY, Draws
 from labkit.engine.session import InferenceSession
 from labkit.engine.step.slots import DeviceSlots
 from labkit.engine.step.staging import PinnedTokens, TokenCopy
@@ -53,13 +54,15 @@ class ResidentDecodeStep:
         self,
         kv_manager: MutableInfoBlockManager,
         slots: DeviceSlots,
-        device_step: Callable[[int, int, bool], Tensor],
+        device_step: Callable[[int, int, Draws], Tensor],
         path: str,
     ) -> None:
-        """device_step: a `DeviceStep`, or a `GraphedStep` of one. path: how keys and values are written."""
+        """device_step: a `DeviceStep`, or a `GraphedStep` of one; what does not say which families it has, as
+        they do, is told batches apart that draw and that do not. path: how keys and values are written."""
         self.kv_manager = kv_manager
         self.slots = slots
         self.device_step = device_step
+        self.families: tuple[Draws, ...] = getattr(device_step, "families", EITHER_WAY)
         self.path = path
         self.pinned_tokens = PinnedTokens(len(slots.slot_mapping), kv_manager.k_cache.device)
 
@@ -93,8 +96,7 @@ class ResidentDecodeStep:
             with named_range("labkit.slots.update"):
                 self.slots.update(requests, sessions, changed)
             longest = max(session.num_tokens for session in sessions)
-            is_greedy = all(request.params.is_greedy for request in requests)
-            step = self.start(requests, sessions, longest, is_greedy)
+            step = self.start(requests, sessions, longest, self.draws_of(requests))
         except BaseException:
             self.undo(sessions)
             raise
@@ -107,16 +109,21 @@ class ResidentDecodeStep:
         requests: list[Request],
         sessions: list[InferenceSession],
         longest: int,
-        is_greedy: bool,
+        draws: Draws,
     ) -> StepInFlight:
         """Launch a step that has its blocks, and behind it the copy of its tokens to the host.
 
-        longest: tokens in the cache of the longest sequence. is_greedy: whether no request draws.
+        longest: tokens in the cache of the longest sequence. draws: of the requests.
         """
-        token_ids = self.device_step(len(sessions), longest, is_greedy)
+        token_ids = self.device_step(len(sessions), longest, draws)
         tokens = self.pinned_tokens.start_copy(token_ids)
         self.kv_manager.append_paths[self.path] += self.kv_manager.num_layers
         return StepInFlight(self, requests, sessions, tokens)
+
+    def draws_of(self, requests: Sequence[Request]) -> Draws:
+        """What these requests ask of the sampler together, as far as the step tells it apart."""
+        draws = Draws.of(request.params for request in requests)
+        return draws if draws in self.families else Draws.FILTERED
 
     def undo(self, sessions: Sequence[InferenceSession]) -> None:
         """Cut blocks back to the sessions' lengths; the device is told of all anew at the next step."""

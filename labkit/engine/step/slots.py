@@ -13,6 +13,7 @@ from labkit.engine.request import Request
 from labkit.engine.sampling import as_int64
 from labkit.engine.session import InferenceSession
 from labkit.engine.step.staging import PinnedStaging
+from labkit.kernels import SamplingState
 from labkit.kvcache import KVBlockManager
 
 LARGEST_TOP_K = 2**31  # larger than any vocabulary
@@ -57,6 +58,11 @@ class SlotState:
         self.mapped: list[InferenceSession] = []  # the requests of slot_mapping
         self._row_size = 1 + T * M  # numbers per request: the slot, and its row of each table
         self.staging = PinnedStaging(max_batch_size * max(self._row_size, STATE_SIZE), device)
+
+    @property
+    def sampling_state(self) -> SamplingState:
+        """What the slots draw with."""
+        return SamplingState(self.temperatures, self.top_ks, self.top_ps, self.seeds, self.draws)
 
     def update(
         self,

@@ -51,11 +51,12 @@ class ToyGraphedStep:
 
     def __init__(self, device_step: DeviceStep) -> None:
         self.device_step = device_step
+        self.families = device_step.families
         self.buckets = batch_buckets(len(device_step.slots.slot_mapping))
         self.graphs = {
-            (bucket, is_greedy): capture(device_step, bucket, is_greedy)
+            (bucket, draws): capture(device_step, bucket, draws)
             for bucket in self.buckets[::-1]
-            for is_greedy in (False, True)
+            for draws in device_step.families
         }
         self.replays: list[tuple[int, int]] = []  # batch size and bucket of each step
 

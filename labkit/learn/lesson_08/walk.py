@@ -28,7 +28,7 @@ WALK = (
         "06: last tokens on the device. 07: reserved once, before",
     ),
     (
-        "if is_greedy:",
+        "if draws == Draws.NONE:",
         "Python's `if` is asked at the capture and never again. So there is a graph for either answer.",
         "08: two families",
     ),

@@ -41,7 +41,7 @@ def test_every_option_has_its_choices_and_every_choice_its_class():
         "launch": {"eager": DeviceStep},
         "latency": {"exposed": None},  # by layer_kernels
     }
-    assert set(PARTS) == set(CHOICES) - {"attention"}  # which is a function
+    assert set(PARTS) == set(CHOICES) - {"attention", "sampler"}  # which are functions
     for name, parts in PARTS.items():
         by_choice = {choice: (parts | elsewhere.get(name, {}))[choice] for choice in CHOICES[name]}
         assert len(by_choice) == len(parts) + len(elsewhere.get(name, {}))

@@ -23,6 +23,7 @@ from resident_helpers import EACH_PARAMS, FUSED_WRITE, PROMPTS, RUNG_00, gpu_eng
 from triton_marks import needs_triton
 
 from labkit import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
+from labkit.engine.sampling import EITHER_WAY, Draws
 from labkit.engine.step import graphed
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.graphed import GraphedStep, batch_buckets, garbage_collected_before
@@ -105,8 +106,11 @@ class FakeCuda:
 
 
 @pytest.mark.slow
-def test_all_graphs_are_captured_when_the_step_is_made_and_none_in_the_middle_of_serving(monkeypatch):
-    """Trap 10: two a bucket, each after a run that compiles what there is to compile."""
+@pytest.mark.parametrize("families", [EITHER_WAY, tuple(Draws)], ids=["two families", "three"])
+def test_all_graphs_are_captured_when_the_step_is_made_and_none_in_the_middle_of_serving(
+    monkeypatch, families
+):
+    """Trap 10: one a bucket and family, each after a run that compiles what there is to compile."""
     cuda, runs = FakeCuda(), []
     stub = SimpleNamespace(
         cuda=cuda,
@@ -115,20 +119,21 @@ def test_all_graphs_are_captured_when_the_step_is_made_and_none_in_the_middle_of
     )
     monkeypatch.setattr(graphed, "torch", stub)
 
-    def device_step(batch_size, max_context_len, is_greedy):
-        runs.append((batch_size, is_greedy, cuda.is_capturing))
+    def device_step(batch_size, max_context_len, draws):
+        runs.append((batch_size, draws, cuda.is_capturing))
         return torch.arange(batch_size)
 
     device_step.slots = SimpleNamespace(slot_mapping=range(10))
+    device_step.families = families
     step = GraphedStep(device_step)
-    captured = [(size, greedy) for size, greedy, is_capturing in runs if is_capturing]
-    assert sorted(captured) == [(size, greedy) for size in (1, 2, 4, 8, 10) for greedy in (False, True)]
-    for size, greedy in captured:
-        assert runs.index((size, greedy, False)) < runs.index((size, greedy, True))
+    captured = [(size, draws) for size, draws, is_capturing in runs if is_capturing]
+    assert sorted(captured) == [(size, draws) for size in (1, 2, 4, 8, 10) for draws in sorted(families)]
+    for size, draws in captured:
+        assert runs.index((size, draws, False)) < runs.index((size, draws, True))
     del runs[:]
     for batch_size in range(1, 11):
-        for is_greedy in (True, False):
-            assert step(batch_size, 64, is_greedy).tolist() == list(range(batch_size))
+        for draws in families:
+            assert step(batch_size, 64, draws).tolist() == list(range(batch_size))
     assert not runs
 
 

@@ -1,0 +1,133 @@
+"""sampling: batches that draw in several ways, on a rung that sorts the vocabulary and on one that searches it.
+
+For each manner of sampling the two rungs run in turn, one engine each for all runs. Times are of decoding
+alone. One round is too few for a verdict.
+"""
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from tqdm import tqdm
+
+from labkit.bench.commands.arguments import (
+    OWN_RECORD,
+    add_common_arguments,
+    add_count_argument,
+    add_rounds_argument,
+    batch,
+    model_of,
+    require_decoding,
+    settings_of,
+)
+from labkit.bench.commands.targets import own_target, write_own
+from labkit.bench.comparison import in_turn
+from labkit.bench.limit import measure_bandwidth
+from labkit.bench.record import make_record
+from labkit.bench.workload import Request, Workload
+from labkit.engine import InferenceEngine, SamplingParams, SchedulerConfig
+from labkit.engine.device import pick_device
+from labkit.ladder import LADDER
+from labkit.model import LanguageModel
+from labkit.results.sampling import SamplingRun
+
+RUNGS = ("11", "12")
+TOP_P = {"temperature": 0.8, "top_p": 0.95}
+# How requests pick their tokens: what changes in the parameters of those that draw, and how many do.
+MANNERS: dict[str, tuple[dict[str, float], int | None]] = {
+    "greedy": ({}, 0),
+    "temperature 0.8": ({"temperature": 0.8}, None),
+    "top-p 0.95 at 0.8": (TOP_P, None),
+    "top-k 40 at 0.8": ({"temperature": 0.8, "top_k": 40}, None),
+    "one request: top-p 0.95": (TOP_P, 1),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
+    add_common_arguments(parser, record=OWN_RECORD)
+    add_count_argument(parser, "--num-requests", 64, "requests")
+    add_count_argument(parser, "--max-new-tokens", 256, "tokens per request")
+    parser.add_argument(
+        "--max-batch-size", type=batch, default=64, metavar="N", help="together (default: %(default)s)"
+    )
+    add_rounds_argument(parser, 4)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run each manner of sampling on both rungs in turn, print a table, and write a record.
+
+    Raises OptionError if nothing is decoded.
+    """
+    require_decoding(args)
+    device = pick_device(args.device)
+    path = own_target(args, "sampling", device)
+    model = model_of(args)
+    workloads = {name: manner_workload(model, args, *manner) for name, manner in MANNERS.items()}
+    engines = {rung: workloads["greedy"].make_engine(LADDER[rung].options) for rung in RUNGS}
+    samples: list[SamplingRun] = []
+    with tqdm(total=len(MANNERS) * len(RUNGS) * (2 * args.rounds + 1), unit=" runs") as bar:
+        for name, workload in workloads.items():
+            samples += runs_in_turn(name, workload, engines, args.rounds, bar.update)
+    record = make_record("sampling", device, measure_bandwidth(device), settings_of(args), samples)
+    print(f"{model}, {args.num_requests} requests x {args.max_new_tokens} tokens")
+    print(record.table().to_string())
+    write_own(record, path)
+
+
+def manner_workload(
+    model: LanguageModel, args: argparse.Namespace, drawing: Mapping[str, float], num_drawing: int | None
+) -> Workload:
+    """Requests that are alike but for their seeds; the first `num_drawing` draw, or all of them."""
+    greedy = SamplingParams(args.max_new_tokens, stop_on_eos=False)
+    prompt = tuple(model.tokenizer.encode("Hello"))
+    num_drawing = args.num_requests if num_drawing is None else num_drawing
+    requests = tuple(
+        Request(prompt, replace(greedy, seed=args.seed + i, **drawing) if i < num_drawing else greedy)
+        for i in range(args.num_requests)
+    )
+    together = args.max_batch_size
+    scheduler = SchedulerConfig(together, together, together * len(prompt))
+    return Workload(model, requests, model.device, scheduler)
+
+
+def runs_in_turn(
+    name: str,
+    workload: Workload,
+    engines: Mapping[str, InferenceEngine],
+    rounds: int,
+    progress: Callable[[], object],
+) -> list[SamplingRun]:
+    """Run a workload on both rungs in turn, after a run of each that is not measured."""
+    first: list[tuple[int, ...]] = []
+
+    def measured(rung: str) -> SamplingRun:
+        engine = engines[rung]
+        before = engine.stats().counters
+        texts = serve(engine, workload.requests)
+        after = engine.stats().counters
+        if not first:
+            first.extend(texts)
+        return SamplingRun(
+            manner=name,
+            rung=rung,
+            decode_seconds=after.decode_seconds - before.decode_seconds,
+            decode_steps=after.decode_steps - before.decode_steps,
+            tokens=sum(map(len, texts)),
+            equal_requests=sum(a == b for a, b in zip(texts, first, strict=True)),
+        )
+
+    for rung in engines:
+        measured(rung)
+        progress()
+    in_order = in_turn([lambda rung=rung: measured(rung) for rung in engines], rounds, progress)
+    return [sample for runs in in_order for sample in runs]
+
+
+def serve(engine: InferenceEngine, requests: Sequence[Request]) -> list[tuple[int, ...]]:
+    """The tokens of all requests, which come together, in their order."""
+    ids = [engine.add_request(request.prompt, request.params) for request in requests]
+    texts: dict[int, tuple[int, ...]] = {}
+    while engine.has_work:
+        texts |= {done.request_id: done.token_ids for done in engine.step().completions}
+    return [texts[request_id] for request_id in ids]

@@ -1,0 +1,66 @@
+"""How a step on the device gets its tokens from logits, when a request of the batch draws."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from torch import Tensor
+
+from labkit.engine.sampling import EITHER_WAY, Draws, sample_any
+from labkit.kernels import SamplingState
+
+if TYPE_CHECKING:
+    from labkit.engine.step.device import DeviceStep
+
+DrawFunction = Callable[[Tensor, Tensor, Tensor, Tensor, SamplingState, bool], None]  # as `draw_plain`
+
+
+class Sampler(Protocol):
+    """Samples a batch in which a request draws.
+
+    families: the kinds of batches, greedy ones included, that a step of it runs in different ways.
+    """
+
+    families: tuple[Draws, ...]
+
+    def __call__(self, step: "DeviceStep", logits: Tensor, slot_mapping: Tensor, draws: Draws) -> Tensor:
+        """Token ids [B] from logits [B, V] by the slots' parameters, with the slots advanced by them."""
+
+
+class SortedSampler:
+    """Every row is sorted, greedy or not (rung 06)."""
+
+    families = EITHER_WAY
+
+    def __call__(self, step: "DeviceStep", logits: Tensor, slot_mapping: Tensor, draws: Draws) -> Tensor:
+        slots = step.slots
+        num_drawn = slots.draws[slot_mapping]
+        token_ids = sample_any(
+            logits,
+            slots.temperatures[slot_mapping],
+            slots.top_ks[slot_mapping],
+            slots.top_ps[slot_mapping],
+            slots.seeds[slot_mapping],
+            num_drawn,
+        )
+        slots.draws[slot_mapping] = num_drawn + 1
+        return step.advance(token_ids, slot_mapping)
+
+
+class SearchedSampler:
+    """Every row takes its likeliest token, and rows that draw have another one put in its place (rung 12).
+
+    What is cut off is searched for, and only if a request of the batch has top-k or top-p.
+    """
+
+    families = tuple(Draws)
+
+    def __init__(self, draw: DrawFunction) -> None:
+        """draw: `draw_triton` or its plain twin."""
+        self.draw = draw
+
+    def __call__(self, step: "DeviceStep", logits: Tensor, slot_mapping: Tensor, draws: Draws) -> Tensor:
+        slots = step.slots
+        token_ids = step.take_likeliest(logits, slot_mapping)
+        is_filtered = draws == Draws.FILTERED
+        self.draw(logits, token_ids, slot_mapping, slots.last_token_ids, slots.sampling_state, is_filtered)
+        return token_ids

@@ -1,0 +1,207 @@
+"""Lesson 12: rows of logits on which a wrong sampler shows, and what the rung below makes of them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from labkit.engine.sampling import sample_any, sample_greedy, uniform_numbers
+from labkit.engine.step.samplers import DrawFunction
+from labkit.kernels import SamplingState
+
+NUMBERS_EACH = 12  # random numbers that each kind of row is drawn with
+NOBODYS = 77  # last token of a slot that has no row
+
+
+@dataclass(frozen=True)
+class Row:
+    """A request's logits, and how its token is picked. temperature 0: it does not draw."""
+
+    logits: tuple[float, ...]
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether it asks for top-k or top-p, if it draws at all."""
+        return self.temperature > 0 and (self.top_k > 0 or self.top_p < 1)
+
+    def __str__(self) -> str:
+        filters = f"temperature {self.temperature:g}, top-k {self.top_k}, top-p {self.top_p:g}"
+        shown = ", ".join(f"{logit:.3g}" for logit in self.logits[:8])
+        return f"{filters}, logits {shown}{', …' if len(self.logits) > 8 else ''}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """Rows of one batch, all of one vocabulary, each drawn with several random numbers; the contract that
+    they are about, and a hint."""
+
+    contract: str
+    rows: tuple[Row, ...]
+    hint: str
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether the engine would call it a batch with filters."""
+        return any(row.is_filtered for row in self.rows)
+
+    def batch(self, device: torch.device | str = "cpu") -> "Batch":
+        """The rows in a batch, `NUMBERS_EACH` times over."""
+        return Batch.of(self.rows * NUMBERS_EACH, self.is_filtered, device)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Arguments of a sampler, as the engine hands them over. Slots are more than rows, and in another order."""
+
+    rows: tuple[Row, ...]
+    logits: Tensor
+    token_ids: Tensor
+    slot_mapping: Tensor
+    last_token_ids: Tensor
+    state: SamplingState
+    is_filtered: bool
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], is_filtered: bool, device: torch.device | str) -> "Batch":
+        """Rows of one vocabulary; each has a seed of its own, and has drawn some numbers."""
+        num_slots = len(rows) + 2
+        slots = torch.arange(len(rows), device=device).flip(0) + 1  # the first and the last have no row
+
+        def of_slots(numbers: Sequence[float], dtype: torch.dtype, free: float) -> Tensor:
+            column = torch.full((num_slots,), free, dtype=dtype, device=device)
+            column[slots] = torch.tensor(numbers, dtype=dtype, device=device)
+            return column
+
+        logits = torch.tensor([row.logits for row in rows], device=device)
+        token_ids = sample_greedy(logits)
+        last_token_ids = torch.full((num_slots,), NOBODYS, device=device)
+        last_token_ids[slots] = token_ids.clamp(min=0)
+        count = range(len(rows))
+        state = SamplingState(
+            of_slots([row.temperature for row in rows], torch.float64, 1.0),
+            of_slots([row.top_k for row in rows], torch.int64, 1),
+            of_slots([row.top_p for row in rows], torch.float64, 0.5),
+            of_slots([7919 * i - 99 for i in count], torch.int64, 1),
+            of_slots([i % 5 for i in count], torch.int64, 3),
+        )
+        return cls(tuple(rows), logits, token_ids, slots, last_token_ids, state, is_filtered)
+
+    @property
+    def of_rows(self) -> SamplingState:
+        """What each row draws with: tensors [B]."""
+        return SamplingState(*(column[self.slot_mapping] for column in self.state))
+
+    @property
+    def numbers(self) -> Tensor:
+        """The random number of each row, [B]."""
+        return uniform_numbers(self.of_rows.seeds, self.of_rows.draws)
+
+    def drawn_below(self) -> Tensor:
+        """The tokens [B] that the rung below draws: it sorts every row."""
+        return sample_any(self.logits, *self.of_rows)
+
+    def give(self, draw: DrawFunction) -> None:
+        """Let a sampler draw: tokens, last tokens and draws change in place."""
+        draw(
+            self.logits, self.token_ids, self.slot_mapping, self.last_token_ids, self.state, self.is_filtered
+        )
+
+
+def logs(*shares: float) -> tuple[float, ...]:
+    """Logits of these probabilities at temperature 1."""
+    return tuple(math.log(share) for share in shares)
+
+
+def random_rows(vocab_size: int = 300) -> tuple[Row, ...]:
+    """A mixed batch of rows like those of a model."""
+    generator = torch.Generator().manual_seed(12)
+    ways = (
+        (0.0, 0, 1.0),
+        (0.8, 0, 1.0),
+        (0.8, 0, 0.95),
+        (1.3, 40, 1.0),
+        (0.7, 50, 0.9),
+        (0.0, 5, 0.5),
+        (1e-3, 3, 0.3),
+        (30.0, 0, 0.999),
+    )
+    logits = (3 * torch.randn(len(ways), vocab_size, generator=generator)).tolist()
+    return tuple(Row(tuple(each), *way) for each, way in zip(logits, ways, strict=True))
+
+
+STEPS = (0.5, -1.0, 2.0, 1.0, 0.0)  # logits that are all different
+UNFILTERED = (
+    Case(
+        "a row that does not draw keeps its token",
+        (Row((2.0, 0.5, 2.0, 1.0, 2.0)), Row((4.0, 3.9, 3.8, 3.7, 3.6), temperature=1.0)),
+        "At temperature 0 token_ids has the likeliest token already, and keeps it: `torch.where` picks per row. "
+        "What a row draws with is its slot's: `column[slot_mapping]`.",
+    ),
+    Case(
+        "a row draws at its own random number",
+        (Row(STEPS, temperature=1.0), Row((0.0, 0.0, 0.0, 0.0, 0.0), temperature=0.7)),
+        "Its token is the first whose cumulated probability is above the number: count those that are not. "
+        "The token goes into token_ids, in place.",
+    ),
+    Case(
+        "a row without finite logits has no token, and changes no other row",
+        (
+            Row(STEPS, temperature=1.0),
+            Row((0.5, math.nan, 2.0, 1.0, 0.0), temperature=1.0),
+            Row((0.5, math.inf, 2.0, 1.0, 0.0), temperature=1.0),
+        ),
+        "Its token_ids is -1 when you get it, and stays so.",
+    ),
+)
+FILTERED = (
+    Case(
+        "top-k keeps the k of largest score",
+        (Row(STEPS, 1.5, top_k=3), Row(STEPS, 1.5, top_k=1), Row(STEPS, 1.5, top_k=4)),
+        "The cut is the k-th largest: V - k are smaller. Look at the limit, at whether the weight must be "
+        "above it, and at the order of the keys: all scores but the largest are negative.",
+    ),
+    Case(
+        "a tie with the k-th is kept",
+        (Row((0.0, 1.0, 1.0, 1.0, 2.0), 2.0, top_k=2), Row((3.0, 3.0, 3.0, 3.0, 3.0), 1.0, top_k=1)),
+        "Dropped is what is below the cut, not what comes behind it in an order.",
+    ),
+    Case(
+        "top-k is off at 0, and at more than there are",
+        (Row(STEPS, 2.0, top_k=0), Row(STEPS, 2.0, top_k=9), Row(STEPS, 2.0, top_k=5), Row(STEPS, 2.0, 2)),
+        "Then nothing is below the cut: its limit is 0.",
+    ),
+    Case(
+        "the token that crosses p is kept",
+        (
+            Row(logs(0.3, 0.15, 0.5, 0.05), 1.0, top_p=0.6),
+            Row(logs(0.3, 0.15, 0.5, 0.05), 1.0, top_p=0.9),
+            Row(logs(0.3, 0.15, 0.5, 0.05), 1.0, top_p=0.01),
+        ),
+        "From the least likely on, tokens are dropped while all of them together have no more than 1 - p.",
+    ),
+    Case(
+        "of equal tokens at the cut those of lower id go first",
+        (Row((1.0,) * 8, 1.0, top_p=0.5), Row((0.0, 2.0, 2.0, 2.0, 0.0, 2.0, 2.0, 0.0), 1.0, top_p=0.6)),
+        "No two keys may be equal: put the id behind the score, in one whole number.",
+    ),
+    Case(
+        "top-p is of what top-k has left",
+        (Row(logs(0.3, 0.25, 0.25, 0.1, 0.06, 0.04), 1.0, top_k=3, top_p=0.6),) * 2,
+        "First top-k; what it drops has the score -inf, so its probability is 0 when top-p counts.",
+    ),
+    Case(
+        "top-p is off at 1",
+        (Row(STEPS, 2.0, top_p=1.0), Row(STEPS, 2.0, top_p=0.5), Row(STEPS)),
+        "A batch may have rows with top-p beside rows without.",
+    ),
+    Case(
+        "rows of any kind draw the tokens of the rung below",
+        random_rows(),
+        "The batch has every kind of row, of 300 tokens.",
+    ),
+)

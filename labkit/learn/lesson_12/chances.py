@@ -1,0 +1,91 @@
+"""Lesson 12: whether tokens are drawn as often as they should be, and when rounding moves a cut."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from labkit.engine.sampling import warp
+from labkit.engine.step.samplers import DrawFunction
+from labkit.kernels import SamplingState, draw_plain
+from labkit.kernels.sampling import crossing, kept_by_top_p
+from labkit.learn.lesson_12.cases import Batch, Row
+from labkit.learn.lesson_12.cost import MANNERS
+from labkit.learn.lesson_12.cuts import top_p_by_sort
+
+FEWEST = 5  # expected draws of a token that is counted by itself
+NORMAL = 3.0902  # standard deviations of a normal number that one in 1,000 is above
+
+
+# --- rounding --------------------------------------------------------------------------------------------
+
+
+def sizes_that_differ(top_p: float, sizes: Iterable[int]) -> dict[str, int]:
+    """For how many sizes of a vocabulary whose tokens are all alike a search keeps other tokens by top-p than
+    a sort does, by how the search adds."""
+    differing = {"float64 sums": 0, "float32 sums": 0}
+    top_ps = torch.tensor([top_p], dtype=torch.float64)
+    for size in sizes:
+        scores = torch.zeros(1, size)
+        by_sort = top_p_by_sort(scores, top_ps).isfinite()
+        cut = crossing(torch.arange(size)[None], scores.softmax(dim=-1), (1 - top_ps).float())
+        kept = {
+            "float64 sums": kept_by_top_p(scores, top_ps),
+            "float32 sums": torch.arange(size)[None] >= cut[:, None],
+        }
+        for name, mask in kept.items():
+            differing[name] += not torch.equal(mask, by_sort)
+    return differing
+
+
+# --- frequencies -----------------------------------------------------------------------------------------
+
+
+def tested(draw: DrawFunction, manner: str, num_draws: int = 20_000, vocab_size: int = 200) -> str:
+    """Draw from one row again and again, and say in words whether the counts are as expected."""
+    row = Row((0.0, 1.0), *MANNERS[manner])
+    small = Batch.of((row,) * num_draws, row.is_filtered, "cpu")
+    logits = 3 * torch.randn(1, vocab_size, generator=torch.Generator().manual_seed(1))
+    batch = Batch(**{**vars(small), "logits": logits.expand(num_draws, vocab_size).contiguous()})
+    batch.give(draw)
+    of_row = [column[:1] for column in batch.of_rows]
+    shares = warp(logits, *of_row[:3])[0].double()
+    counts = torch.bincount(batch.token_ids, minlength=vocab_size).double()
+    statistic, degrees = chi_square(counts, num_draws * shares)
+    limit = limit_of(degrees)
+    verdict = "as expected" if statistic <= limit else "not as expected"
+    return (
+        f"{manner}: {int((shares > 0).sum())} tokens, chi-square {statistic:.1f} "
+        f"with {degrees} degrees of freedom, limit {limit:.1f}: {verdict}"
+    )
+
+
+def chi_square(counts: Tensor, expected: Tensor) -> tuple[float, int]:
+    """The statistic of counts, and its degrees of freedom. Tokens that are expected seldom are counted as
+    one; a count of a token that is never expected makes it infinite."""
+    if (counts[expected == 0] > 0).any():
+        return float("inf"), int((expected > 0).sum()) - 1
+    is_seldom = expected < FEWEST
+    observed = torch.cat([counts[~is_seldom], counts[is_seldom].sum()[None]])
+    wanted = torch.cat([expected[~is_seldom], expected[is_seldom].sum()[None]])
+    observed, wanted = observed[wanted > 0], wanted[wanted > 0]
+    return float(((observed - wanted) ** 2 / wanted).sum()), len(wanted) - 1
+
+
+def limit_of(degrees: int) -> float:
+    """What one statistic in 1,000 is above, if all is right (Wilson and Hilferty, 1931)."""
+    part = 2 / (9 * degrees)
+    return degrees * (1 - part + NORMAL * part**0.5) ** 3
+
+
+def one_too_many(
+    logits: Tensor,
+    token_ids: Tensor,
+    slot_mapping: Tensor,
+    last_token_ids: Tensor,
+    state: SamplingState,
+    is_filtered: bool,
+) -> None:
+    """Cuts top-k one token too late."""
+    late = state._replace(top_ks=state.top_ks + (state.top_ks > 0).long())
+    draw_plain(logits, token_ids, slot_mapping, last_token_ids, late, is_filtered)

@@ -1,0 +1,143 @@
+"""Lesson 12: what a sampler costs for logits of GPT-2's vocabulary: counted on any machine, and timed."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils._pytree import tree_leaves
+
+from labkit.bench import in_turn
+from labkit.engine.sampling import sample_any
+from labkit.engine.step.samplers import DrawFunction
+from labkit.kernels import SamplingState, draw_plain, draw_triton, triton_status
+from labkit.learn.lesson_12.cases import Batch, Row
+from labkit.learn.measured import BELOW, PACKAGE, YOURS, Measured
+from labkit.watch.operators import OperatorMode
+
+VOCAB_SIZE = 50257
+MANNERS: dict[str, tuple[float, int, float]] = {  # temperature, top-k, top-p
+    "temperature 0.8": (0.8, 0, 1.0),
+    "top-k 40": (0.8, 40, 1.0),
+    "top-p 0.95": (0.8, 0, 0.95),
+    "both": (0.8, 40, 0.95),
+}
+GREEDY = (0.0, 0, 1.0)
+
+
+def draw_sorted(
+    logits: Tensor,
+    token_ids: Tensor,
+    slot_mapping: Tensor,
+    last_token_ids: Tensor,
+    state: SamplingState,
+    is_filtered: bool,
+) -> None:
+    """The rung below, called as a sampler is: every row is sorted twice, whoever draws."""
+    of_rows = SamplingState(*(column[slot_mapping] for column in state))
+    token_ids.copy_(sample_any(logits, *of_rows))
+    last_token_ids[slot_mapping] = token_ids.clamp(min=0)
+    state.draws[slot_mapping] = of_rows.draws + 1
+
+
+def large_batch(
+    manner: str, batch_size: int, device: torch.device | str = "cpu", drawing: int | None = None
+) -> Batch:
+    """Random logits [batch_size, VOCAB_SIZE]; the first `drawing` rows draw in this manner, or all do."""
+    drawing = batch_size if drawing is None else drawing
+    rows = [Row((0.0, 1.0), *(MANNERS[manner] if b < drawing else GREEDY)) for b in range(batch_size)]
+    small = Batch.of(rows, any(row.is_filtered for row in rows), device)
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(batch_size, VOCAB_SIZE, generator=generator)
+    return Batch(**{**vars(small), "logits": logits.to(device)})
+
+
+# --- counted ---------------------------------------------------------------------------------------------
+
+
+class Traffic(OperatorMode):
+    """Operators that are dispatched, sorts among them, and bytes of tensors of at least `least` numbers that
+    they read."""
+
+    def __init__(self, least: int) -> None:
+        super().__init__()
+        self.least = least
+        self.operators = self.sorts = self.num_bytes = 0
+
+    def on_operator(self, func: OpOverload, args: tuple, kwargs: dict, out: object) -> None:
+        self.operators += 1
+        self.sorts += func.overloadpacket.__name__ == "sort"
+        read = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        self.num_bytes += sum(t.numel() * t.element_size() for t in read if t.numel() >= self.least)
+
+
+def traffic(draw: DrawFunction, batch: Batch) -> Traffic:
+    """What a sampler asks PyTorch for."""
+    with Traffic(batch.logits.numel()) as seen:
+        batch.give(draw)
+    return seen
+
+
+def traffic_table(draws: Mapping[str, DrawFunction], batch_size: int = 2) -> pd.DataFrame:
+    """A row per manner, all rows of the batch drawing: sorts, operators and megabytes read per row."""
+    rows = {}
+    for manner in MANNERS:
+        seen = {name: traffic(draw, large_batch(manner, batch_size)) for name, draw in draws.items()}
+        rows[manner] = {
+            **{f"sorts: {name}": of.sorts for name, of in seen.items()},
+            **{f"operators: {name}": of.operators for name, of in seen.items()},
+            **{f"MB per row: {name}": f"{of.num_bytes / batch_size / 1e6:.1f}" for name, of in seen.items()},
+        }
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    table.columns = pd.MultiIndex.from_tuples([tuple(name.split(": ")) for name in table.columns])
+    return table
+
+
+# --- timed -----------------------------------------------------------------------------------------------
+
+
+def seconds_of(draw: DrawFunction, batch: Batch) -> float:
+    """How long a sampler takes, until the device is done with it."""
+
+    def wait() -> None:
+        if batch.logits.is_cuda:
+            torch.cuda.synchronize()
+
+    wait()
+    started = time.perf_counter()
+    batch.give(draw)
+    wait()
+    return time.perf_counter() - started
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The rung below, the reader's sampler and the package's, on this device."""
+
+    device: torch.device
+    batch_size: int
+
+    def draws(self, mine: DrawFunction) -> dict[str, DrawFunction]:
+        """The three, by name; the package's is the kernel where one runs on a GPU."""
+        on_gpu = self.device.type == "cuda" and triton_status().mode == "native"
+        return {BELOW: draw_sorted, YOURS: mine, PACKAGE: draw_triton if on_gpu else draw_plain}
+
+    def measure(self, mine: DrawFunction, manner: str, rounds: int, drawing: int | None = None) -> Measured:
+        """Time the three in turn, each after a call that is not timed."""
+        batch = large_batch(manner, self.batch_size, self.device, drawing)
+        draws = self.draws(mine)
+        for draw in draws.values():
+            seconds_of(draw, batch)
+        runs: Sequence[list[float]] = in_turn(
+            [lambda draw=draw: seconds_of(draw, batch) for draw in draws.values()], rounds
+        )
+        return Measured(self.batch_size, dict(zip(draws, runs, strict=True)))
+
+
+def sorts_in_words(draw: DrawFunction) -> str:
+    """How often a sampler sorts in a step, with filters and without: what each build step brings down."""
+    counts = {manner: traffic(draw, large_batch(manner, 1)).sorts for manner in ("both", "temperature 0.8")}
+    return f"sorts in a step: {counts['both']} with top-k and top-p, {counts['temperature 0.8']} without"

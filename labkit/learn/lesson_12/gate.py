@@ -1,0 +1,176 @@
+"""Lesson 12: tokens that are drawn without a sort."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from labkit.engine import SamplingParams
+from labkit.engine.step.samplers import DrawFunction
+from labkit.ladder import LADDER
+from labkit.learn.exercise import BrokenContract
+from labkit.learn.gates.gate import Build, Gate, small_model
+from labkit.learn.gates.schedule import GREEDY
+from labkit.learn.lesson_12.cases import FILTERED, NOBODYS, UNFILTERED, Batch, Case
+from labkit.watch.operators import OperatorMode
+
+DRAWING = replace(GREEDY, temperature=0.8, seed=3)
+SAMPLINGS: tuple[SamplingParams, ...] = (
+    GREEDY,
+    DRAWING,
+    replace(DRAWING, top_k=5, seed=2**40),
+    GREEDY,
+    replace(DRAWING, temperature=1.2, top_p=0.9),
+    replace(DRAWING, temperature=1.5, top_k=20, top_p=0.8, seed=-1),
+)
+SORTS = ("sort", "argsort", "msort", "topk", "kthvalue", "unique", "_unique", "unique_dim", "median", "mode")
+READS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero")
+MOST_UNFILTERED = 150  # operators of a batch in which nothing is searched for; a search has hundreds
+
+
+class Operators(OperatorMode):
+    """The operators that a sampler asks for, by name: how many, and those that must not be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+        self.sorting: list[str] = []
+        self.reading: list[str] = []
+
+    def on_operator(self, func: OpOverload, args: tuple, kwargs: dict, out: object) -> None:
+        name = func.overloadpacket.__name__
+        self.count += 1
+        if name.removesuffix("_") in SORTS or name.removesuffix("2") in SORTS:
+            self.sorting.append(name)
+        if name in READS or (name in ("index", "index_put_", "index_put") and chooses_rows(*args)):
+            self.reading.append(name)
+
+
+def chooses_rows(indexed: Tensor, indices: Sequence[Tensor | None], values: Tensor | None = None, *_) -> bool:
+    """Whether an index picks as many numbers as a mask has places: on a GPU the host waits to know."""
+    is_mask = any(index is not None and index.dtype == torch.bool for index in indices)
+    return is_mask and (values is None or values.numel() > 1)
+
+
+def sampler_of(build: Build) -> tuple[DrawFunction, torch.device]:
+    """The sampler of an engine, and the device that it draws on."""
+    engine = build(small_model(), dtype=torch.float32)
+    step = engine.decode_step.device_step
+    step = getattr(step, "device_step", step)  # of a captured one, what was captured
+    return step.sampler.draw, engine.kv_manager.k_cache.device
+
+
+def rows_are_drawn(build: Build) -> None:
+    """Raise BrokenContract if a case's rows are not drawn as on the rung below."""
+    draw, device = sampler_of(build)
+    for case in (*UNFILTERED, *FILTERED):
+        check_case(case, draw, device)
+
+
+def check_case(case: Case, draw: DrawFunction, device: torch.device | str) -> None:
+    """Raise BrokenContract if a sampler draws other tokens in a case, or leaves slots otherwise."""
+    batch = case.batch(device)
+    before, numbers, expected = batch.state.draws.clone(), batch.numbers.tolist(), batch.drawn_below()
+    logits = batch.logits.clone()
+    batch.give(draw)
+    pairs = zip(batch.token_ids.tolist(), expected.tolist(), strict=True)
+    for row, (token_id, wanted) in enumerate(pairs):
+        if token_id != wanted:
+            raise BrokenContract(
+                f"{case.contract}: row {row} of {len(numbers)} is token {token_id}, expected {wanted}. "
+                f"{case.hint} The row: {batch.rows[row]}; its random number is {numbers[row]:.4f}."
+            )
+    check_slots("last_token_ids", batch, batch.last_token_ids, slots_after(batch, expected.clamp(min=0)))
+    check_slots("draws", batch, counted_where_free(batch, before), counted(before, batch.slot_mapping))
+    if not torch.equal(batch.logits.nan_to_num(), logits.nan_to_num()):
+        raise BrokenContract(
+            "logits are only read: they are others after the call. Write into a copy, as `scores` is one."
+        )
+
+
+def slots_after(batch: Batch, token_ids: Tensor) -> Tensor:
+    """The last token of each slot when the rows have these."""
+    last = torch.full_like(batch.last_token_ids, NOBODYS)
+    last[batch.slot_mapping] = token_ids
+    return last
+
+
+def counted(draws: Tensor, slot_mapping: Tensor) -> Tensor:
+    """The random numbers that each slot has drawn after one more step of these rows."""
+    after = draws.clone()
+    after[slot_mapping] += 1
+    return after
+
+
+def counted_where_free(batch: Batch, before: Tensor) -> Tensor:
+    """The slots' draws after the step, as if rows that drew nothing were counted: they may be or not."""
+    slots, draws = batch.slot_mapping, batch.state.draws.clone()
+    drew_nothing = (batch.of_rows.temperatures == 0) | (batch.token_ids < 0)
+    is_as_before = draws[slots] == before[slots]
+    draws[slots] += (drew_nothing & is_as_before).long()
+    return draws
+
+
+def check_slots(name: str, batch: Batch, there: Tensor, expected: Tensor) -> None:
+    """Raise BrokenContract if a slot holds another number than expected."""
+    contract, hint = {
+        "last_token_ids": (
+            "a slot's last token is its row's",
+            "The next step begins with it. Write it to the slots of slot_mapping, where a row draws.",
+        ),
+        "draws": (
+            "a step counts one random number per row that draws",
+            "Its slot has one more behind the step, and a slot without a row has not.",
+        ),
+    }[name]
+    row_of = {slot: row for row, slot in enumerate(batch.slot_mapping.tolist())}
+    for slot in (there != expected).nonzero()[:, 0].tolist():
+        whose = f"row {row_of[slot]}" if slot in row_of else "no row of the batch"
+        raise BrokenContract(
+            f"{contract}: {name}[{slot}], of {whose}, is {there[slot].item()} after the step, expected "
+            f"{expected[slot].item()}. {hint}"
+        )
+
+
+def operators_of(case: Case, draw: DrawFunction, device: torch.device | str) -> Operators:
+    """What a sampler asks PyTorch for, with each row of a case once."""
+    batch = Batch.of(case.rows, case.is_filtered, device)
+    with Operators() as seen:
+        batch.give(draw)
+    return seen
+
+
+def nothing_is_sorted(build: Build) -> None:
+    """Raise BrokenContract for an operator that sorts, or that the host must wait for, and for a search in a
+    batch that has no filter."""
+    draw, device = sampler_of(build)
+    for case in (FILTERED[-1], UNFILTERED[1]):
+        seen = operators_of(case, draw, device)
+        if seen.sorting:
+            raise BrokenContract(
+                f"nothing is sorted: the sampler asked for `{seen.sorting[0]}` "
+                f"({len(seen.sorting)} times in a {'filtered' if case.is_filtered else 'plain'} batch), "
+                "expected no sort and no top-k operator. The tokens are right; now find them without."
+            )
+        if seen.reading:
+            raise BrokenContract(
+                f"the host reads nothing: the sampler asked for `{seen.reading[0]}`, for which the host waits "
+                "for the GPU, and a CUDA graph cannot hold it. No `.item()`, no `if` about a tensor, no "
+                "`x[mask]`: compute for all rows, and pick by `torch.where`."
+            )
+    if seen.count > MOST_UNFILTERED:
+        raise BrokenContract(
+            f"without a filter nothing is searched for: a batch in which rows only have a temperature took "
+            f"{seen.count} operators, expected at most {MOST_UNFILTERED}. `is_filtered` says whether any row "
+            "has top-k or top-p."
+        )
+
+
+GATE = Gate(
+    ("sampler",),
+    LADDER["11"].options,
+    samplings=SAMPLINGS,
+    trials=(rows_are_drawn, nothing_is_sorted),
+)

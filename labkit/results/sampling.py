@@ -1,0 +1,91 @@
+"""Recorded runs of batches that draw in several ways, on rungs whose samplers differ."""
+
+from dataclasses import dataclass
+from statistics import median
+from typing import ClassVar
+
+import pandas as pd
+
+from labkit.errors import RecordError
+from labkit.results.comparison import Comparison
+from labkit.results.record import PlainSample, Sample, WorkloadRecord
+from labkit.results.shape import COUNT, POSITIVE, TEXT, Shape
+
+
+@dataclass(frozen=True)
+class SamplingRun(PlainSample):
+    """A run of a workload on a rung. manner: how its requests pick their tokens. Seconds are those of decoding
+    alone, over its `decode_steps`.
+
+    equal_requests: that got the tokens of the workload's first run.
+    """
+
+    manner: str
+    rung: str
+    decode_seconds: float
+    decode_steps: int
+    tokens: int
+    equal_requests: int
+
+    SHAPE: ClassVar[Shape] = {
+        "manner": TEXT,
+        "rung": TEXT,
+        "decode_seconds": POSITIVE,
+        "decode_steps": COUNT,
+        "tokens": COUNT,
+        "equal_requests": COUNT,
+    }
+
+
+@dataclass(frozen=True)
+class SamplingRecord(WorkloadRecord):
+    """What `python -m labkit.bench sampling` recorded: runs of two rungs, in turn, for each manner of sampling.
+
+    Methods raise RecordError for a manner or a rung that the record does not have.
+    """
+
+    samples: tuple[SamplingRun, ...]
+
+    SAMPLE: ClassVar[type[Sample]] = SamplingRun
+
+    @property
+    def manners(self) -> list[str]:
+        """How requests pick their tokens, by name, in the order of the record."""
+        return list(dict.fromkeys(sample.manner for sample in self.samples))
+
+    @property
+    def rungs(self) -> tuple[str, ...]:
+        """The rungs, the lower one first."""
+        return tuple(sorted({sample.rung for sample in self.samples}))
+
+    def runs_of(self, manner: str, rung: str) -> list[SamplingRun]:
+        """A rung's runs of a manner, in order."""
+        if runs := [run for run in self.samples if (run.manner, run.rung) == (manner, rung)]:
+            return runs
+        raise RecordError(f"the record has no runs of {manner!r} on rung {rung!r}")
+
+    def step_us(self, manner: str, rung: str) -> float:
+        """Microseconds per decode step, the median of the runs."""
+        return 1e6 * median(run.decode_seconds / run.decode_steps for run in self.runs_of(manner, rung))
+
+    def comparison(self, manner: str, before: str, after: str) -> Comparison:
+        """Compare the decode times of two rungs, whose runs were made in turn."""
+        sides = (tuple(run.decode_seconds for run in self.runs_of(manner, rung)) for rung in (before, after))
+        return Comparison(before, after, *sides, {}, {})
+
+    def table(self) -> pd.DataFrame:
+        """A row per manner: microseconds per decode step on either rung, their ratio with its verdict, and how
+        many requests got the tokens of the first run in all runs of both."""
+        before, after = self.rungs[0], self.rungs[-1]
+        rows = {}
+        for manner in self.manners:
+            compared = self.comparison(manner, before, after)
+            runs = (*self.runs_of(manner, before), *self.runs_of(manner, after))
+            rows[manner] = {
+                f"rung {before} (µs)": f"{self.step_us(manner, before):,.0f}",
+                f"rung {after} (µs)": f"{self.step_us(manner, after):,.0f}",
+                "times as fast": f"×{compared.speedup:.2f} {compared.interval}",
+                "verdict": compared.verdict,
+                "same tokens": f"{min(run.equal_requests for run in runs)} of {self.num_requests}",
+            }
+        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("a decode step")

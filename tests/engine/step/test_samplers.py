@@ -1,0 +1,195 @@
+"""Samplers of a step: the host's tokens without a sort, and the family of steps that each batch takes."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from helpers import ENGINES, GREEDY, make_engine, tokens_alone, tokens_of
+from resident_helpers import PROMPTS, RUNG_00, gpu_engine, workload
+from triton_marks import needs_triton
+
+from labkit import SamplingParams
+from labkit.engine.sampling import EITHER_WAY, Draws
+from labkit.engine.step.device import DeviceStep
+from labkit.engine.step.graphed import GraphedStep
+from labkit.engine.step.samplers import SearchedSampler, SortedSampler
+from labkit.errors import OptionError
+from labkit.kernels import draw_plain, draw_triton
+from labkit.ladder import CUDA_GRAPHS, DEVICE_RESIDENT_STATE, OVERLAP, SAMPLING_WITHOUT_SORTS
+
+SEARCHED = {name: options for name, options in ENGINES.items() if options.sampler == "searched"}
+searched = pytest.mark.parametrize("options", SEARCHED.values(), ids=SEARCHED)
+PLAIN = SamplingParams(8, temperature=1.3, seed=7)
+TOP_K = replace(PLAIN, top_k=5, seed=8)
+TOP_P = replace(PLAIN, top_p=0.7, seed=9)
+BOTH = replace(PLAIN, top_k=20, top_p=0.8, seed=10)
+KINDS = {"greedy": GREEDY, "temperature": PLAIN, "top-k": TOP_K, "top-p": TOP_P, "both": BOTH}
+
+
+def device_step_of(engine) -> DeviceStep:
+    step = engine.decode_step.device_step
+    return step.device_step if isinstance(step, GraphedStep) else step
+
+
+def noting_draws(engine) -> list[Draws]:
+    """Which family each step of the engine is of, from here on."""
+    device_step, noted = engine.decode_step.device_step, []
+
+    def noting(batch_size, max_context_len, draws):
+        noted.append(draws)
+        return device_step(batch_size, max_context_len, draws)
+
+    engine.decode_step.device_step = noting
+    return noted
+
+
+@searched
+def test_every_kind_of_request_gets_its_tokens_alone_and_in_a_mixed_batch(options):
+    engine = make_engine(options=options, max_batch_size=5)
+    each = list(KINDS.values())
+    expected = [tokens_alone(prompt, params) for prompt, params in zip(PROMPTS, each, strict=True)]
+    assert tokens_of(engine.generate(PROMPTS, each)) == expected
+    for prompt, params, alone in zip(PROMPTS, each, expected, strict=True):
+        assert tokens_of(engine.generate([prompt], params)) == [alone]
+    assert len(set(expected)) == len(expected)
+
+
+@searched
+def test_seeds_give_the_tokens_of_rung_00(options):
+    rows = [replace(params, seed=seed) for seed in range(12) for params in (PLAIN, TOP_K, TOP_P, BOTH)]
+    prompts = [PROMPTS[i % len(PROMPTS)] for i in range(len(rows))]
+    made = tokens_of(make_engine(options=options, max_batch_size=16).generate(prompts, rows))
+    expected = tokens_of(make_engine(options=RUNG_00, max_batch_size=16).generate(prompts, rows))
+    assert made == expected and len(set(made)) > 40
+
+
+@searched
+@pytest.mark.parametrize(
+    ("batch", "families"),
+    [
+        (["greedy"] * 3, {Draws.NONE}),
+        (["greedy", "temperature"], {Draws.PLAIN}),
+        (["top-k"], {Draws.FILTERED}),
+        (["greedy", "temperature", "top-p"], {Draws.FILTERED}),
+    ],
+)
+def test_a_batch_takes_the_family_that_it_asks_for(options, batch, families):
+    engine = make_engine(options=options)
+    noted = noting_draws(engine)
+    engine.generate(PROMPTS[: len(batch)], [KINDS[name] for name in batch])
+    assert set(noted) == families
+
+
+def test_a_batch_changes_its_family_when_one_leaves_that_draws():
+    engine = make_engine(options=SAMPLING_WITHOUT_SORTS)
+    noted = noting_draws(engine)
+    params = [replace(GREEDY, max_new_tokens=9), replace(PLAIN, max_new_tokens=6), replace(TOP_P, max_new_tokens=3)]
+    engine.generate(PROMPTS[:3], params)
+    changes = [draws for i, draws in enumerate(noted) if i == 0 or draws != noted[i - 1]]
+    assert changes == [Draws.FILTERED, Draws.PLAIN, Draws.NONE]
+
+
+@pytest.mark.parametrize("options", [DEVICE_RESIDENT_STATE, OVERLAP], ids=["06", "10"])
+def test_a_sorted_step_is_told_no_third_family(options):
+    engine = make_engine(options=options)
+    assert engine.decode_step.families == EITHER_WAY
+    assert type(device_step_of(engine).sampler) is SortedSampler
+    noted = noting_draws(engine)
+    engine.generate(PROMPTS[:2], [GREEDY, PLAIN])
+    assert set(noted) <= set(EITHER_WAY) and noted[0] == Draws.FILTERED
+
+
+def test_a_launch_of_ones_own_that_names_no_families_is_told_two():
+    """As a reader's graphs of lesson 08, which have a key for greedy batches and one for the others."""
+
+    class MyGraphs:
+        def __init__(self, device_step):
+            self.steps = {is_greedy: (device_step, is_greedy) for is_greedy in (False, True)}
+
+        def __call__(self, batch_size, max_context_len, is_greedy):
+            device_step, asked = self.steps[is_greedy]
+            return device_step(batch_size, max_context_len, asked)
+
+    engine = make_engine(options=SAMPLING_WITHOUT_SORTS, parts={"launch": MyGraphs})
+    params = [GREEDY, PLAIN, TOP_P]
+    expected = [tokens_alone(prompt, each) for prompt, each in zip(PROMPTS[:3], params, strict=True)]
+    assert tokens_of(engine.generate(PROMPTS[:3], params)) == expected
+    assert tokens_of(engine.generate([PROMPTS[1]], PLAIN)) == [expected[1]]
+
+
+def test_the_part_of_ones_own_is_what_draws():
+    calls = []
+
+    def my_draw(logits, token_ids, slot_mapping, last_token_ids, state, is_filtered):
+        calls.append((len(logits), is_filtered))
+        draw_plain(logits, token_ids, slot_mapping, last_token_ids, state, is_filtered)
+
+    engine = make_engine(options=SAMPLING_WITHOUT_SORTS, parts={"sampler": my_draw})
+    assert device_step_of(engine).sampler.draw is my_draw
+    assert tokens_of(engine.generate([PROMPTS[0]], TOP_K)) == [tokens_alone(PROMPTS[0], TOP_K)]
+    assert tokens_of(engine.generate([PROMPTS[0]], PLAIN)) == [tokens_alone(PROMPTS[0], PLAIN)]
+    assert set(calls) == {(1, True), (1, False)}
+    with pytest.raises(OptionError, match="has no use for a sampler: sampler = 'sorted'"):
+        make_engine(options=OVERLAP, parts={"sampler": my_draw})
+
+
+@needs_triton
+@pytest.mark.parametrize(("attention", "draw"), [("plain", draw_plain), ("triton", draw_triton)])
+def test_what_draws_is_a_kernel_where_attention_is_one(attention, draw):
+    options = replace(DEVICE_RESIDENT_STATE, sampler="searched", attention=attention)
+    sampler = device_step_of(make_engine(options=options)).sampler
+    assert type(sampler) is SearchedSampler and sampler.draw is draw
+
+
+@needs_triton
+@pytest.mark.slow
+def test_the_kernel_gives_an_engine_the_tokens_of_rung_00():
+    if torch.cuda.is_available():
+        pytest.skip("kernels are compiled for the GPU here")
+    options = replace(SAMPLING_WITHOUT_SORTS, attention="triton")
+    each = [replace(params, max_new_tokens=3) for params in KINDS.values()]
+    expected = [tokens_alone(prompt, params) for prompt, params in zip(PROMPTS, each, strict=True)]
+    assert tokens_of(make_engine(options=options, max_batch_size=5).generate(PROMPTS, each)) == expected
+
+
+def test_the_numbers_drawn_are_counted_in_every_row_of_a_step_that_draws():
+    """As a sorted step counts them: the state of the slots is the same whatever draws."""
+    states = []
+    for options in (OVERLAP, SAMPLING_WITHOUT_SORTS):
+        engine = make_engine(options=options, max_batch_size=3, prefix_cache=False)
+        for prompt, params in zip(PROMPTS[:3], (GREEDY, PLAIN, TOP_P), strict=True):
+            engine.add_request(prompt, params)
+        for _ in range(4):
+            engine.step()
+        slots = engine.decode_step.slots
+        states.append([(slots.draws[i].item(), slots.last_token_ids[i].item()) for i in range(3)])
+    assert states[0] == states[1] and min(states[0])[0] >= 3
+
+
+# --- on a GPU --------------------------------------------------------------------------------------
+
+
+@pytest.mark.cuda
+@needs_triton
+def test_on_a_gpu_there_is_a_graph_for_each_family_and_tokens_are_those_of_sorts(tiny):
+    prompts, params = workload(tiny, 13, is_drawn=True)
+    params[3] = replace(params[3], top_k=0, top_p=1.0)
+    made = {}
+    for options in (OVERLAP, SAMPLING_WITHOUT_SORTS):
+        engine = gpu_engine(tiny, options, max_batch_size=16)
+        assert {draws for _, draws in engine.decode_step.device_step.graphs} == set(engine.decode_step.families)
+        made[options.sampler] = tokens_of(engine.generate(prompts, params))
+    assert made["searched"] == made["sorted"]
+
+
+@pytest.mark.cuda
+@needs_triton
+def test_on_a_gpu_a_batch_replays_the_graphs_of_its_family(tiny):
+    options = replace(CUDA_GRAPHS, sampler="searched")
+    engine = gpu_engine(tiny, options, max_batch_size=4)
+    expected = {name: Draws.of([params]) for name, params in KINDS.items()}
+    for name, params in KINDS.items():
+        noted = noting_draws(engine)
+        alone = tokens_of(engine.generate([[5, 6, 7]], params))
+        assert set(noted) == {expected[name]}
+        assert tokens_of(engine.generate([[5, 6, 7]], params)) == alone

@@ -1,0 +1,212 @@
+"""Draws without a sort: the sorted sampler's tokens, by the kernels and by their plain twin."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sampling_cases import EDGES, KINDS, NO_TOKENS, mixed_rows, rows_of
+from sampling_helpers import random_logits
+from triton_marks import needs_triton
+
+from labkit.engine.sampling import warp
+from labkit.kernels import checks, draw_plain, draw_triton, sampling, triton_status
+from labkit.kernels.decode_ends import NO_TOKEN
+from labkit.kernels.sampling import crossing, kept_by_top_k, kept_by_top_p, ordered
+
+pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # it wraps, as it should
+
+on_cpu = pytest.mark.skipif(triton_status().mode == "native", reason="kernels are compiled for the GPU here")
+each_draw = pytest.mark.parametrize(
+    "draw",
+    [
+        pytest.param(draw_plain, id="plain"),
+        pytest.param(draw_triton, id="triton", marks=[needs_triton, on_cpu]),
+    ],
+)
+NUM_SEEDS = 12  # of each edge
+
+# --- the search ------------------------------------------------------------------------------------
+
+
+def test_the_crossing_is_the_first_key_at_which_the_weight_is_above_the_limit():
+    keys = torch.tensor([[5, 1, 3, 9], [5, 1, 3, 9], [5, 1, 3, 9], [-7, -7, 0, 2]])
+    weights = torch.tensor([[0.25, 0.25, 0.25, 0.25]] * 4, dtype=torch.float64)
+    limits = torch.tensor([0.5, 0.0, 1.0, 0.25])
+    assert crossing(keys, weights, limits).tolist() == [5, 1, 9, -7]
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False), min_size=2, max_size=30))
+def test_keys_are_in_the_order_of_their_numbers(numbers: list[float]):
+    keys = ordered(torch.tensor(numbers)).tolist()
+    for a, key_a in zip(numbers, keys, strict=True):
+        for b, key_b in zip(numbers, keys, strict=True):
+            assert (key_a < key_b) == (a < b) and (key_a == key_b) == (a == b)
+
+
+def test_top_k_keeps_ties_with_the_kth_token():
+    scores = torch.tensor([[1.0, 2.0, 2.0, 0.0, 3.0]]).expand(5, 5)
+    kept = kept_by_top_k(scores, torch.tensor([0, 1, 2, 4, 9]))
+    assert kept.sum(dim=1).tolist() == [5, 1, 3, 4, 5]
+
+
+def test_top_p_drops_of_equal_tokens_those_of_lower_id():
+    scores = torch.zeros(4, 10)
+    kept = kept_by_top_p(scores, torch.tensor([1.0, 0.9, 0.05, 1e-300], dtype=torch.float64))
+    assert [row.nonzero()[:, 0].tolist() for row in kept] == [[*range(10)], [*range(1, 10)], [9], [9]]
+
+
+@given(
+    st.integers(0, 2**31),
+    st.integers(1, 60),
+    st.sampled_from([0.1, 3.0, 30.0]),
+    st.floats(0.2, 5),
+    st.integers(0, 70),
+    st.floats(0.001, 1),
+)
+def test_the_tokens_kept_are_those_of_two_sorts(seed, V, scale, temperature, top_k, top_p):
+    logits = random_logits(4, V, scale=scale, seed=seed)
+    full = torch.full((4,), temperature, dtype=torch.float64)
+    top_ks, top_ps = torch.full((4,), top_k), torch.full((4,), top_p, dtype=torch.float64)
+    scores = (logits - logits.amax(dim=-1, keepdim=True)) / full.float()[:, None]
+    scores = scores.masked_fill(~kept_by_top_k(scores, top_ks), -torch.inf)
+    kept = kept_by_top_p(scores, top_ps) & scores.isfinite()
+    expected = warp(logits, full, top_ks, top_ps) > 0
+    assert torch.equal(kept & (scores > -80), expected & (scores > -80))  # below, a probability may be 0
+
+
+# --- the same tokens -------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@given(st.integers(0, 2**31), st.integers(1, 300), st.sampled_from([0.1, 1.0, 8.0]))
+def test_a_batch_of_every_kind_has_the_tokens_of_two_sorts(seed: int, V: int, scale: float):
+    rows = mixed_rows(20, V, seed=seed % 1000, scale=scale)
+    assert rows.drawn(draw_plain) == rows.expected()
+
+
+@needs_triton
+@on_cpu
+@pytest.mark.slow
+@given(
+    st.integers(0, 999),
+    st.sampled_from([1, 5, 100, 1024, 1025, 3000]),
+    st.sampled_from([torch.float32, torch.float16, torch.bfloat16]),
+)
+@settings(max_examples=6)
+def test_the_kernels_draw_the_tokens_of_their_twin(seed: int, V: int, dtype: torch.dtype):
+    rows = mixed_rows(5, V, dtype=dtype, seed=seed)
+    assert rows.drawn(draw_triton) == rows.drawn(draw_plain)
+
+
+@pytest.mark.slow
+@each_draw
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_vocabulary_of_several_pieces_and_a_part(draw, kind):
+    rows = mixed_rows(3, 2 * sampling.LOGITS_PER_PROGRAM + 77, dtype=torch.float16)
+    rows = rows_of(rows.logits, [KINDS[kind]] * 3, [1, 2, 3])
+    assert rows.drawn(draw) == rows.expected()
+
+
+@each_draw
+def test_without_filters_nothing_is_searched_for(draw, monkeypatch):
+    rows = mixed_rows(4, 100)
+    plain = rows_of(rows.logits, [KINDS["temperature"], KINDS["greedy"]] * 2, [1, 2, 3, 4])
+    monkeypatch.setattr(sampling, "crossing", None)
+    assert plain.drawn(draw, is_filtered=False) == plain.expected()
+
+
+@each_draw
+@pytest.mark.parametrize("edge", EDGES)
+def test_at_the_edges_the_tokens_are_those_of_two_sorts(draw, edge):
+    logits, params = EDGES[edge]
+    num_seeds = NUM_SEEDS if draw is draw_plain else 2
+    rows = rows_of(torch.tensor([logits] * num_seeds), [params] * num_seeds, list(range(num_seeds)))
+    assert rows.drawn(draw) == rows.expected()
+
+
+@each_draw
+@pytest.mark.parametrize("broken", NO_TOKENS)
+def test_a_row_without_finite_logits_gets_no_token_and_changes_no_other(draw, broken):
+    params = [KINDS["both"], KINDS["top-p"], KINDS["temperature"]]
+    logits = random_logits(3, 3)
+    whole = rows_of(logits, params, [1, 2, 3]).drawn(draw)
+    logits[1] = torch.tensor(NO_TOKENS[broken])
+    assert rows_of(logits, params, [1, 2, 3]).drawn(draw) == [whole[0], NO_TOKEN, whole[2]]
+
+
+@each_draw
+def test_a_row_has_the_same_token_alone_and_in_any_batch(draw):
+    rows = mixed_rows(5, 50)
+    together = rows.drawn(draw)
+    assert [rows.row(b).drawn(draw) for b in range(5)] == [[token] for token in together]
+    assert rows.drawn(draw) == together
+
+
+def test_of_equal_logits_the_kernels_drop_those_of_lower_id():
+    if triton_status().mode != "interpreter":
+        pytest.skip("kernels run on this device only in Triton's interpreter")
+    n = 8
+    rows = rows_of(torch.zeros(n, 40), [(1.0, 0, 0.75)] * n, list(range(n)))
+    tokens = rows.drawn(draw_triton)
+    assert tokens == rows.drawn(draw_plain) and min(tokens) >= 10
+
+
+def test_tokens_drawn_pass_a_chi_square_test():
+    n, V = 4000, 10
+    logits = random_logits(1, V, scale=1.0)
+    for temperature, top_k, top_p in ((1.0, 0, 1.0), (0.5, 6, 1.0), (2.0, 0, 0.7)):
+        rows = rows_of(logits.expand(n, V).clone(), [(temperature, top_k, top_p)] * n, [11] * n)
+        counts = torch.bincount(torch.tensor(rows.drawn(draw_plain)), minlength=V)
+        expected = n * warp(logits, *(column[:1] for column in rows.state[:3]))[0]
+        possible = expected > 0
+        assert counts[~possible].eq(0).all()
+        chi_square = ((counts - expected)[possible] ** 2 / expected[possible]).sum()
+        assert chi_square < 27.9  # the 99.9th percentile for 9 degrees of freedom
+
+
+# --- what is refused -------------------------------------------------------------------------------
+
+
+@each_draw
+def test_arguments_that_do_not_fit_are_refused_before_anything_changes(draw):
+    rows = mixed_rows(3, 20)
+    token_ids, last = torch.zeros(3, dtype=torch.int64), torch.zeros(6, dtype=torch.int64)
+    good = [rows.logits, token_ids, rows.slot_mapping, last, rows.state]
+    for place, bad, message in (
+        (0, rows.logits.t(), "logits has strides"),
+        (0, rows.logits[0], r"logits has shape \[20\], expected \[B, V\]"),
+        (1, token_ids.int(), "token_ids is torch.int32, expected torch.int64"),
+        (2, rows.slot_mapping[:2], r"slot_mapping has shape \[2\], expected \[3\]"),
+        (4, rows.state._replace(seeds=last[:4]), r"seeds has shape \[4\], expected \[6\]"),
+        (4, rows.state._replace(top_ps=last.float()), "top_ps is torch.float32, expected torch.float64"),
+    ):
+        arguments = [bad if i == place else argument for i, argument in enumerate(good)]
+        before = rows.state.draws.clone()
+        with pytest.raises(ValueError, match=message):
+            draw(*arguments, True)
+        assert torch.equal(rows.state.draws, before) and not token_ids.any()
+
+
+def test_with_debug_on_a_slot_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr(checks, "DEBUG", True)
+    rows = mixed_rows(2, 20)
+    with pytest.raises(ValueError, match="slot_mapping has values from 0 to 2, outside of 0 to 1"):
+        draw_plain(
+            rows.logits,
+            torch.zeros(2, dtype=torch.int64),
+            rows.slot_mapping,
+            torch.zeros(2, dtype=torch.int64),
+            type(rows.state)(*(column[:2] for column in rows.state)),
+            True,
+        )
+
+
+def test_a_temperature_of_any_size_leaves_a_finite_rate():
+    if triton_status().mode != "interpreter":
+        pytest.skip("kernels run on this device only in Triton's interpreter")
+    logits = torch.tensor([[3.0, 1.0, -math.inf, 3.0]] * 4)
+    rows = rows_of(logits, [(t, 0, 1.0) for t in (5e-324, 1e-40, 1e38, 1.7e308)], [1, 2, 3, 4])
+    assert set(rows.drawn(draw_triton)) <= {0, 1, 3}
+    assert set(rows.drawn(draw_triton)[:2]) <= {0, 3}

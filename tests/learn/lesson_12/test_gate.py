@@ -1,0 +1,212 @@
+"""Lesson 12's gate: samplers that sort nothing pass, and wrong ones are refused by what they break."""
+
+import pytest
+import torch
+
+from labkit import lab
+from labkit.engine.sampling import pick, uniform_numbers
+from labkit.kernels import SamplingState, draw_plain
+from labkit.kernels.sampling import crossing, kept_by_top_k, kept_by_top_p, ordered
+from labkit.learn import not_attempted
+from labkit.learn.lesson_12.cost import draw_sorted
+from labkit.learn.lesson_12.cuts import scaled
+from labkit.learn.lesson_12.traps import draws_by_row
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def here():
+    return lab.start("12")
+
+
+def draw(logits, token_ids, slot_mapping, last_token_ids, state, is_filtered, *wrong):
+    """A right sampler with some things wrong."""
+    slots = torch.arange(len(logits)) if "parameters by row" in wrong else slot_mapping
+    temperatures, top_ks, top_ps, seeds, draws = (column[slots] for column in state)
+    if "no temperature" in wrong:
+        temperatures = temperatures.clamp(min=1).clamp(max=1)
+    scores = logits if "scores into logits" in wrong else torch.empty_like(logits)
+    scores.copy_(scaled(logits, temperatures))
+    if is_filtered or "always searches" in wrong:
+        stages = [(top_k_kept, top_ks), (top_p_kept, top_ps)]
+        for kept, parameters in reversed(stages) if "top-p first" in wrong else stages:
+            if "top-p of the whole row" in wrong and kept is top_p_kept:
+                whole = top_p_kept(scaled(logits, temperatures), parameters, wrong)
+                scores = scores.masked_fill(~whole, -torch.inf)
+                continue
+            scores = scores.masked_fill(~kept(scores, parameters, wrong), -torch.inf)
+    numbers = uniform_numbers(seeds, draws + ("the next number" in wrong))
+    if "one number for all" in wrong:
+        numbers = numbers[:1].expand(len(numbers))
+    drawn = pick(scores.softmax(dim=-1), numbers)
+    if "likeliest of those kept" in wrong:
+        drawn = scores.argmax(dim=-1)
+    is_drawn = temperatures > (-1 if "all draw" in wrong else 0)
+    if "rows without a token draw" not in wrong:
+        is_drawn &= token_ids >= 0
+    if "a NaN stops all" in wrong:
+        is_drawn &= (token_ids >= 0).all()
+    tokens = torch.where(is_drawn, drawn, token_ids)
+    if "returns tokens" in wrong:
+        return tokens
+    token_ids.copy_(tokens)
+    if "last tokens by row" in wrong:
+        last_token_ids[: len(tokens)] = tokens.clamp(min=0)
+    elif "no last tokens" not in wrong:
+        last_token_ids[slot_mapping] = tokens.clamp(min=0)
+    if "counts every slot" in wrong:
+        state.draws.add_(1)
+    elif "counts drawing rows alone" in wrong:
+        state.draws[slot_mapping] = draws + (temperatures > 0)
+    elif "never counts" not in wrong:
+        state.draws[slot_mapping] = draws + (2 if "counts twice" in wrong else 1)
+    if "reads a number" in wrong and (temperatures > 0).any().item():
+        pass
+    if "picks rows by a mask" in wrong:
+        logits[temperatures > 0].sum()
+    return None
+
+
+def top_k_kept(scores, top_ks, wrong):
+    V = scores.shape[-1]
+    off = top_ks == 0
+    if "top-k of 0 drops all but one" in wrong:
+        off = top_ks < 0
+    limits = V - top_ks.masked_fill(off, V).clamp(max=V).clamp(min=1)
+    if "one too many" in wrong:
+        limits = (limits - 1).clamp(min=0)
+    if "one too few" in wrong:
+        limits = (limits + 1).clamp(max=V - 1)
+    keys = scores.contiguous().view(torch.int32).long() if "bits as they are" in wrong else ordered(scores)
+    if "ties by rank" in wrong:
+        keys = keys * V + torch.arange(V)
+    if "by topk" in wrong:
+        kth = scores.topk(V).values.gather(1, V - 1 - limits[:, None])
+        return scores >= kth
+    cuts = crossing(keys, torch.ones_like(scores).double(), limits)[:, None]
+    return keys > cuts if "the cut is dropped" in wrong else keys >= cuts
+
+
+def top_p_kept(scores, top_ps, wrong):
+    V = scores.shape[-1]
+    ids = torch.arange(V)
+    ids = ids.flip(0) if "higher ids go first" in wrong else ids
+    keys = ordered(scores) * V + ids
+    if "ties stay together" in wrong:
+        keys = ordered(scores)
+    weights, limits = scores.softmax(dim=-1).double(), (1 - top_ps).float()
+    if "p instead of 1 - p" in wrong:
+        limits = top_ps.float()
+    cuts = crossing(keys, weights, limits)[:, None]
+    kept = keys > cuts if "the crossing token goes" in wrong else keys >= cuts
+    return kept if "top-p of 1 is searched" in wrong else kept | (top_ps == 1)[:, None]
+
+
+def wrongly(*what):
+    def sampler(*batch):
+        return draw(*batch, *what)
+
+    return sampler
+
+
+WRONG = {
+    "all draw": "a row that does not draw keeps its token: row 2 of 24 is token 4, expected 0.",
+    "parameters by row": "What a row draws with is its slot's",
+    "no temperature": "a row that does not draw keeps its token",
+    "one number for all": "its random number is",
+    "the next number": "its random number is 0.",
+    "likeliest of those kept": "a row that does not draw keeps its token: row 1 of 24 is token 0, expected",
+    "returns tokens": "expected",
+    "rows without a token draw": "a row without finite logits has no token",
+    "a NaN stops all": "a row without finite logits has no token, and changes no other row: row 0 of 36",
+    "last tokens by row": "a slot's last token is its row's: last_token_ids[0], of no row of the batch, is",
+    "no last tokens": "a slot's last token is its row's",
+    "never counts": "a step counts one random number per row that draws: draws[",
+    "counts twice": "a step counts one random number per row that draws: draws[",
+    "counts every slot": "draws[0], of no row of the batch, is 4 after the step, expected 3.",
+    "scores into logits": "logits are only read",
+    "one too many": "top-k keeps the k of largest score",
+    "one too few": "top-k keeps the k of largest score",
+    "bits as they are": "top-k keeps the k of largest score",
+    "the cut is dropped": "top-k keeps the k of largest score",
+    "ties by rank": "a tie with the k-th is kept",
+    "top-k of 0 drops all but one": "top-k is off at 0, and at more than there are",
+    "the crossing token goes": "the token that crosses p is kept",
+    "p instead of 1 - p": "the token that crosses p is kept",
+    "ties stay together": "of equal tokens at the cut those of lower id go first",
+    "higher ids go first": "of equal tokens at the cut those of lower id go first",
+    "top-p first": "top-p is of what top-k has left",
+    "top-p of the whole row": "top-p is of what top-k has left",
+    "by topk": "nothing is sorted: the sampler asked for `topk` (1 times in a filtered batch)",
+    "reads a number": "the host reads nothing: the sampler asked for `_local_scalar_dense`",
+    "picks rows by a mask": "the host reads nothing: the sampler asked for `index`",
+    "always searches": "without a filter nothing is searched for: a batch in which rows only have a temperature",
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_sampler_is_refused_by_what_it_breaks(here, what):
+    report = here.check(sampler=wrongly(what))
+    assert not report.ok and WRONG[what] in report.text, report.text
+    assert report.text.startswith("sampler breaks a contract: ")
+
+
+def row_by_row(logits, token_ids, slot_mapping, last_token_ids, state, is_filtered):
+    """The package's cuts, and tokens by a loop over rows whose number the host knows."""
+    of_rows = SamplingState(*(column[slot_mapping] for column in state))
+    scores = scaled(logits, of_rows.temperatures)
+    if is_filtered:
+        scores = torch.where(kept_by_top_k(scores, of_rows.top_ks), scores, -torch.inf)
+        scores = torch.where(kept_by_top_p(scores, of_rows.top_ps), scores, -torch.inf)
+    numbers = uniform_numbers(of_rows.seeds, of_rows.draws)
+    for row, cumulated in enumerate(scores.softmax(dim=-1).double().cumsum(dim=-1).unbind()):
+        drawn = (cumulated <= numbers[row] * cumulated[-1]).sum()
+        draws = (of_rows.temperatures[row] > 0) & (token_ids[row] >= 0)
+        token_ids[row] = torch.where(draws, drawn, token_ids[row])
+    last_token_ids.index_copy_(0, slot_mapping, token_ids.clamp(min=0))
+    state.draws.index_add_(0, slot_mapping, torch.ones_like(slot_mapping))
+
+
+RIGHT = {
+    "the package's": draw_plain,
+    "nothing wrong": wrongly(),
+    "counts drawing rows alone": wrongly("counts drawing rows alone"),
+    "top-p of 1 is searched": wrongly("top-p of 1 is searched"),
+    "row by row, out of place": row_by_row,
+}
+
+
+@pytest.mark.parametrize("sampler", RIGHT.values(), ids=RIGHT)
+def test_right_samplers_pass_in_any_clothes(here, sampler):
+    report = here.check(sampler=sampler)
+    assert report.ok, report.text
+    proof = "3 random schedules, the rung below's text and transformers'."
+    assert report.text == f"sampler: right. {proof}"
+
+
+def test_the_rung_below_is_refused_for_its_sorts_alone(here):
+    assert here.check(sampler=draw_sorted).text.startswith("sampler breaks a contract: nothing is sorted")
+
+
+def test_the_notebook_s_trap_and_what_raises_or_is_not_there(here):
+    assert not here.check(sampler=draws_by_row).ok
+    assert here.check(sampler=lambda *batch: not_attempted()).text == "sampler: not attempted yet."
+    assert "raised TypeError" in here.check(sampler=lambda: None).text
+
+
+def a_stale_number(logits, token_ids, slot_mapping, last_token_ids, state, is_filtered):
+    """Right in every single call, and wrong when a request comes back: keeps its own count of calls."""
+    draw_plain(logits, token_ids, slot_mapping, last_token_ids, state, is_filtered)
+    seen.append(len(logits))
+    if len(seen) > 60:
+        token_ids.copy_(torch.where(state.temperatures[slot_mapping] > 0, 0, token_ids))
+
+
+seen: list[int] = []
+
+
+def test_what_only_a_schedule_finds_is_told_with_its_moves(here):
+    seen.clear()
+    text = here.check(sampler=a_stale_number).text
+    assert "tokens: new token" in text and "other moves and this" in text
