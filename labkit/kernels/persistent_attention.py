@@ -27,21 +27,21 @@ def load_blocks(table_ptr, start, table_size, block_size: tl.constexpr, BLOCK_T:
 
 @triton.jit
 def load_piece(
-    k_cache_ptr,
-    v_cache_ptr,
+    cache,
     blocks,
     start,
     context_len,
     h,
-    cache_stride_n,
-    cache_stride_h,
-    cache_stride_t,
     D: tl.constexpr,
     block_size: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """Keys and values of the tokens from `start` on, 0 past the end: [BLOCK_T, BLOCK_D] each."""
+    """Keys and values of the tokens from `start` on, 0 past the end: [BLOCK_T, BLOCK_D] each.
+
+    cache: a layer's two pools, and the strides of a block, a head and a token.
+    """
+    k_cache_ptr, v_cache_ptr, cache_stride_n, cache_stride_h, cache_stride_t = cache
     token, d = start + tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_D)
     # int64: in a large pool, block * stride passes 2^31
     row = blocks.to(tl.int64) * cache_stride_n + h * cache_stride_h + (token % block_size) * cache_stride_t
@@ -54,22 +54,13 @@ def load_piece(
 
 @triton.jit
 def attend(
-    b,
-    h,
-    split,
-    context_len,
-    keys,
-    values,
+    unit,
+    piece,
     qkv_ptr,
-    k_cache_ptr,
-    v_cache_ptr,
+    cache,
     table_ptr,
     table_size,
-    partial_ptr,
-    log_sums_ptr,
-    cache_stride_n,
-    cache_stride_h,
-    cache_stride_t,
+    partials,
     scale,
     H: tl.constexpr,
     D: tl.constexpr,
@@ -78,9 +69,12 @@ def attend(
     BLOCK_T: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """One unit: attention of a row's head over its split of the tokens, of which `keys` and `values` are the
-    first piece. Stores the mean of the values and the logarithm of the softmax's sum; the first split counts
-    the current token, and stores its key and value."""
+    """Attention of one unit over its split of the tokens, of which `piece` is the first. The first split
+    counts the current token, too, and stores its key and value."""
+    b, h, split, _, context_len = unit
+    keys, values = piece
+    k_cache_ptr, v_cache_ptr, cache_stride_n, cache_stride_h, cache_stride_t = cache
+    partial_ptr, log_sums_ptr = partials
     E: tl.constexpr = H * D
     t, d = tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_D)
     in_head = d < D
@@ -105,20 +99,9 @@ def attend(
         largest = new_largest
         following = start + SPLITS * BLOCK_T
         if following < context_len:
+            blocks = load_blocks(table_ptr, following, table_size, block_size, BLOCK_T)
             keys, values = load_piece(
-                k_cache_ptr,
-                v_cache_ptr,
-                load_blocks(table_ptr, following, table_size, block_size, BLOCK_T),
-                following,
-                context_len,
-                h,
-                cache_stride_n,
-                cache_stride_h,
-                cache_stride_t,
-                D,
-                block_size,
-                BLOCK_T,
-                BLOCK_D,
+                cache, blocks, following, context_len, h, D, block_size, BLOCK_T, BLOCK_D
             )
     all_largest = tl.max(largest, axis=0)
     shares = tl.exp(largest - all_largest)
@@ -140,89 +123,20 @@ def attend(
 
 
 @triton.jit
-def attend_later_unit(
-    unit,
-    units,
-    slot_mapping_ptr,
-    context_lens_ptr,
-    block_table_ptr,
-    table_stride_s,
-    qkv_ptr,
-    k_cache_ptr,
-    v_cache_ptr,
-    table_size,
-    partial_ptr,
-    log_sums_ptr,
-    cache_stride_n,
-    cache_stride_h,
-    cache_stride_t,
-    scale,
-    H: tl.constexpr,
-    D: tl.constexpr,
-    block_size: tl.constexpr,
-    SPLITS: tl.constexpr,
-    BLOCK_T: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-):
-    """`attend` for a unit whose first piece was not asked for ahead, if there is such a unit."""
-    b, h, split, slot, context_len = place_of_unit(unit, slot_mapping_ptr, context_lens_ptr, units, H, SPLITS)
-    table_ptr = block_table_ptr + slot * table_stride_s
-    keys, values = load_piece(
-        k_cache_ptr,
-        v_cache_ptr,
-        load_blocks(table_ptr, split * BLOCK_T, table_size, block_size, BLOCK_T),
-        split * BLOCK_T,
-        context_len,
-        h,
-        cache_stride_n,
-        cache_stride_h,
-        cache_stride_t,
-        D,
-        block_size,
-        BLOCK_T,
-        BLOCK_D,
-    )
-    if unit < units:
-        attend(
-            b,
-            h,
-            split,
-            context_len,
-            keys,
-            values,
-            qkv_ptr,
-            k_cache_ptr,
-            v_cache_ptr,
-            table_ptr,
-            table_size,
-            partial_ptr,
-            log_sums_ptr,
-            cache_stride_n,
-            cache_stride_h,
-            cache_stride_t,
-            scale,
-            H,
-            D,
-            block_size,
-            SPLITS,
-            BLOCK_T,
-            BLOCK_D,
-        )
-
-
-@triton.jit
 def load_attended(
-    partial_ptr,
-    log_sums_ptr,
+    partials,
+    m,
     H: tl.constexpr,
     D: tl.constexpr,
     SPLITS: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """A row of attention, put together from its splits, as `load_row` gives one."""
+    """Row m of attention, put together from its splits, as `load_row` gives one."""
     E: tl.constexpr = H * D
     CHUNKS: tl.constexpr = (E + BLOCK_K - 1) // BLOCK_K
+    partial_ptr = partials[0] + m * (SPLITS * E)
+    log_sums_ptr = partials[1] + m * (SPLITS * H)
     k = tl.arange(0, BLOCK_K)
     log_sums, parts = (), ()
     for c in tl.static_range(CHUNKS):  # all asked for at once

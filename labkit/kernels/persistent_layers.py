@@ -22,7 +22,6 @@ from labkit.kernels.layer_table import LayerTable
 from labkit.kernels.paged_attention_append import paged_attention_append_plain
 from labkit.kernels.persistent_attention import (
     attend,
-    attend_later_unit,
     load_attended,
     load_blocks,
     load_piece,
@@ -32,12 +31,13 @@ from labkit.kernels.persistent_phases import (
     add_product,
     arrive,
     leave,
+    linear_at,
+    load_linear,
+    load_norm_linear,
     load_row,
-    load_vector,
-    load_weights,
+    norm_linear_at,
     norm_product,
     wait,
-    weights_at,
 )
 from labkit.kernels.triton_runtime import INTERPRETED, check_launchable, tl, triton
 
@@ -242,201 +242,94 @@ def _decode_layers_kernel(
     INNER_TILES: tl.constexpr = (INNER_SHARE + BLOCK_N - 1) // BLOCK_N
     UNITS: tl.constexpr = M * H * SPLITS
     pid = tl.program_id(0)
-    qkv_first, e_first, inner_first = pid * QKV_SHARE, pid * E_SHARE, pid * INNER_SHARE
-    qkv_end = tl.minimum(qkv_first + QKV_SHARE, 3 * E)
-    e_end = tl.minimum(e_first + E_SHARE, E)
-    inner_end = tl.minimum(inner_first + INNER_SHARE, INNER)
+    qkv_share = pid * QKV_SHARE, tl.minimum(pid * QKV_SHARE + QKV_SHARE, 3 * E)
+    e_share = pid * E_SHARE, tl.minimum(pid * E_SHARE + E_SHARE, E)
+    inner_share = pid * INNER_SHARE, tl.minimum(pid * INNER_SHARE + INNER_SHARE, INNER)
+    partials = partial_ptr, log_sums_ptr
+    f32_ptr = log_sums_ptr
 
-    b, h, split, slot, context_len = place_of_unit(pid, slot_mapping_ptr, context_lens_ptr, UNITS, H, SPLITS)
+    first_unit = place_of_unit(pid, slot_mapping_ptr, context_lens_ptr, UNITS, H, SPLITS)
+    _, h, split, slot, context_len = first_unit
     start = split * BLOCK_T
     blocks = load_blocks(block_tables_ptr + slot * tables_stride_s, start, table_size, block_size, BLOCK_T)
-    qkv_weights = load_weights(
-        weights_at(table_ptr, 0, x_ptr), qkv_first, qkv_end, E, QKV_TILES, BLOCK_N, BLOCK_K
-    )
-    qkv_sums = load_vector(weights_at(table_ptr, 1, log_sums_ptr), qkv_first, qkv_end, QKV_TILES, BLOCK_N)
-    qkv_biases = load_vector(weights_at(table_ptr, 2, log_sums_ptr), qkv_first, qkv_end, QKV_TILES, BLOCK_N)
-    keys, values = load_piece(
-        k_cache_ptr,
-        v_cache_ptr,
-        blocks,
-        start,
-        context_len,
-        h,
-        cache_stride_n,
-        cache_stride_h,
-        cache_stride_t,
-        D,
-        block_size,
-        BLOCK_T,
-        BLOCK_D,
-    )
-    k_layer, v_layer, target = k_cache_ptr, v_cache_ptr, PROGRAMS
+    qkv_addresses = norm_linear_at(table_ptr, 0, x_ptr, f32_ptr)
+    qkv = load_norm_linear(qkv_addresses, qkv_share, E, QKV_TILES, BLOCK_N, BLOCK_K)
+    cache = k_cache_ptr, v_cache_ptr, cache_stride_n, cache_stride_h, cache_stride_t
+    piece = load_piece(cache, blocks, start, context_len, h, D, block_size, BLOCK_T, BLOCK_D)
+    target = PROGRAMS
     for layer in tl.range(0, num_layers, num_stages=1):
         has_next = layer + 1 < num_layers
         following = table_ptr + has_next * 10  # the next layer's addresses; of the last one its own
         block_table = block_tables_ptr + (layer % num_tables) * tables_stride_t
 
-        # 1. Queries, keys and values. Addresses come early: what they point to is asked for at once.
-        out_weight_ptr, out_bias_ptr = weights_at(table_ptr, 3, x_ptr), weights_at(table_ptr, 4, x_ptr)
+        # 1. Queries, keys and values. Addresses are read early: what lies there is asked for at once.
+        out_addresses = linear_at(table_ptr, 3, x_ptr)
         norm_product(
-            x_ptr,
-            qkv_weights,
-            qkv_sums,
-            qkv_biases,
-            qkv_ptr,
-            qkv_first,
-            qkv_end,
-            attention_eps,
-            M,
-            3 * E,
-            E,
-            False,
-            QKV_TILES,
-            BLOCK_N,
-            BLOCK_K,
+            x_ptr, qkv, qkv_ptr, qkv_share, attention_eps, M, 3 * E, E, False, QKV_TILES, BLOCK_N, BLOCK_K
         )
         arrive(barrier_ptr)
-        out_weights = load_weights(out_weight_ptr, e_first, e_end, E, E_TILES, BLOCK_N, BLOCK_K)
-        out_biases = load_vector(out_bias_ptr, e_first, e_end, E_TILES, BLOCK_N)
+        attention_out = load_linear(out_addresses, e_share, E, E_TILES, BLOCK_N, BLOCK_K)
         wait(barrier_ptr, target)
 
-        # 2. Attention: a unit is a split of a row's head. The first one's tokens are there already.
-        in_weight_ptr = weights_at(table_ptr, 5, x_ptr)
-        in_sums_ptr, in_bias_ptr = (
-            weights_at(table_ptr, 6, log_sums_ptr),
-            weights_at(table_ptr, 7, log_sums_ptr),
-        )
+        # 2. Attention: a unit is a split of a row's head. Of a program's first one the tokens are there.
+        in_addresses = norm_linear_at(table_ptr, 5, x_ptr, f32_ptr)
         if pid < UNITS:
+            table = block_table + slot * tables_stride_s
             attend(
-                b,
-                h,
-                split,
-                context_len,
-                keys,
-                values,
-                qkv_ptr,
-                k_layer,
-                v_layer,
-                block_table + slot * tables_stride_s,
-                table_size,
-                partial_ptr,
-                log_sums_ptr,
-                cache_stride_n,
-                cache_stride_h,
-                cache_stride_t,
-                scale,
-                H,
-                D,
-                block_size,
-                SPLITS,
-                BLOCK_T,
-                BLOCK_D,
-            )
+                first_unit, piece, qkv_ptr, cache, table, table_size, partials, scale,
+                H, D, block_size, SPLITS, BLOCK_T, BLOCK_D,
+            )  # fmt: skip
         for turn in range(1, (UNITS + PROGRAMS - 1) // PROGRAMS):
-            attend_later_unit(
-                pid + turn * PROGRAMS,
-                UNITS,
-                slot_mapping_ptr,
-                context_lens_ptr,
-                block_table,
-                tables_stride_s,
-                qkv_ptr,
-                k_layer,
-                v_layer,
-                table_size,
-                partial_ptr,
-                log_sums_ptr,
-                cache_stride_n,
-                cache_stride_h,
-                cache_stride_t,
-                scale,
-                H,
-                D,
-                block_size,
-                SPLITS,
-                BLOCK_T,
-                BLOCK_D,
-            )
+            number = pid + turn * PROGRAMS
+            if number < UNITS:
+                unit = place_of_unit(number, slot_mapping_ptr, context_lens_ptr, UNITS, H, SPLITS)
+                table = block_table + unit[3] * tables_stride_s
+                begin = unit[2] * BLOCK_T
+                its_blocks = load_blocks(table, begin, table_size, block_size, BLOCK_T)
+                its_piece = load_piece(
+                    cache, its_blocks, begin, unit[4], unit[1], D, block_size, BLOCK_T, BLOCK_D
+                )
+                attend(
+                    unit, its_piece, qkv_ptr, cache, table, table_size, partials, scale,
+                    H, D, block_size, SPLITS, BLOCK_T, BLOCK_D,
+                )  # fmt: skip
         arrive(barrier_ptr)
-        in_weights = load_weights(in_weight_ptr, inner_first, inner_end, E, INNER_TILES, BLOCK_N, BLOCK_K)
-        in_sums = load_vector(in_sums_ptr, inner_first, inner_end, INNER_TILES, BLOCK_N)
-        in_biases = load_vector(in_bias_ptr, inner_first, inner_end, INNER_TILES, BLOCK_N)
+        mlp_in = load_norm_linear(in_addresses, inner_share, E, INNER_TILES, BLOCK_N, BLOCK_K)
         next_table = block_tables_ptr + (layer + has_next) % num_tables * tables_stride_t
         blocks = load_blocks(next_table + slot * tables_stride_s, start, table_size, block_size, BLOCK_T)
         wait(barrier_ptr, target + PROGRAMS)
 
-        # 3. Attention's output, added to x. After it no one reads what x was.
-        proj_weight_ptr, proj_bias_ptr = weights_at(table_ptr, 8, x_ptr), weights_at(table_ptr, 9, x_ptr)
+        # 3. Attention's output, added to x: each program has read all that it needs of what x was.
+        out_addresses = linear_at(table_ptr, 8, x_ptr)
         for m in tl.range(0, M, num_stages=1):
-            attended_ptr = partial_ptr + m * (SPLITS * E)
             if SPLITS == 1:
-                row = load_row(attended_ptr, E, BLOCK_N, BLOCK_K)
+                row = load_row(partial_ptr + m * E, E, BLOCK_N, BLOCK_K)
             else:
-                row = load_attended(
-                    attended_ptr, log_sums_ptr + m * (SPLITS * H), H, D, SPLITS, BLOCK_N, BLOCK_K
-                )
-            add_product(
-                row, out_weights, out_biases, x_ptr + m * E, e_first, e_end, E_CHUNKS, E_TILES, BLOCK_N
-            )
+                row = load_attended(partials, m, H, D, SPLITS, BLOCK_N, BLOCK_K)
+            add_product(row, attention_out, x_ptr + m * E, e_share, E_CHUNKS, E_TILES, BLOCK_N)
         arrive(barrier_ptr)
-        proj_weights = load_weights(proj_weight_ptr, e_first, e_end, INNER, E_TILES, BLOCK_N, BLOCK_K)
-        proj_biases = load_vector(proj_bias_ptr, e_first, e_end, E_TILES, BLOCK_N)
+        mlp_out = load_linear(out_addresses, e_share, INNER, E_TILES, BLOCK_N, BLOCK_K)
         wait(barrier_ptr, target + 2 * PROGRAMS)
 
         # 4. Into the MLP.
-        qkv_weight_ptr = weights_at(following, 0, x_ptr)
-        qkv_sums_ptr, qkv_bias_ptr = (
-            weights_at(following, 1, log_sums_ptr),
-            weights_at(following, 2, log_sums_ptr),
-        )
+        qkv_addresses = norm_linear_at(following, 0, x_ptr, f32_ptr)
         norm_product(
-            x_ptr,
-            in_weights,
-            in_sums,
-            in_biases,
-            inner_ptr,
-            inner_first,
-            inner_end,
-            mlp_eps,
-            M,
-            INNER,
-            E,
-            True,
-            INNER_TILES,
-            BLOCK_N,
-            BLOCK_K,
+            x_ptr, mlp_in, inner_ptr, inner_share, mlp_eps, M, INNER, E, True, INNER_TILES, BLOCK_N, BLOCK_K
         )
         arrive(barrier_ptr)
-        qkv_weights = load_weights(qkv_weight_ptr, qkv_first, qkv_end, E, QKV_TILES, BLOCK_N, BLOCK_K)
-        qkv_sums = load_vector(qkv_sums_ptr, qkv_first, qkv_end, QKV_TILES, BLOCK_N)
-        qkv_biases = load_vector(qkv_bias_ptr, qkv_first, qkv_end, QKV_TILES, BLOCK_N)
+        qkv = load_norm_linear(qkv_addresses, qkv_share, E, QKV_TILES, BLOCK_N, BLOCK_K)
         wait(barrier_ptr, target + 3 * PROGRAMS)
 
         # 5. Out of the MLP, added to x.
         for m in tl.range(0, M, num_stages=1):
             row = load_row(inner_ptr + m * INNER, INNER, BLOCK_N, BLOCK_K)
-            add_product(
-                row, proj_weights, proj_biases, x_ptr + m * E, e_first, e_end, INNER_CHUNKS, E_TILES, BLOCK_N
-            )
-        k_layer += has_next * cache_stride_l
-        v_layer += has_next * cache_stride_l
+            add_product(row, mlp_out, x_ptr + m * E, e_share, INNER_CHUNKS, E_TILES, BLOCK_N)
+        k_cache_ptr += has_next * cache_stride_l
+        v_cache_ptr += has_next * cache_stride_l
+        cache = k_cache_ptr, v_cache_ptr, cache_stride_n, cache_stride_h, cache_stride_t
         if has_next:
             arrive(barrier_ptr)
-        keys, values = load_piece(
-            k_layer,
-            v_layer,
-            blocks,
-            start,
-            context_len,
-            h,
-            cache_stride_n,
-            cache_stride_h,
-            cache_stride_t,
-            D,
-            block_size,
-            BLOCK_T,
-            BLOCK_D,
-        )
+        piece = load_piece(cache, blocks, start, context_len, h, D, block_size, BLOCK_T, BLOCK_D)
         if has_next:
             wait(barrier_ptr, target + 4 * PROGRAMS)
         table_ptr = following

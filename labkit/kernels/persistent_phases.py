@@ -79,6 +79,46 @@ def load_vector(vector_ptr, first, end, TILES: tl.constexpr, BLOCK_N: tl.constex
     return share
 
 
+@triton.jit
+def norm_linear_at(table_ptr, place: tl.constexpr, like_ptr, float32_ptr):
+    """The addresses of a NormLinear: of its weight, column sums and bias."""
+    weight_ptr = weights_at(table_ptr, place, like_ptr)
+    return (
+        weight_ptr,
+        weights_at(table_ptr, place + 1, float32_ptr),
+        weights_at(table_ptr, place + 2, float32_ptr),
+    )
+
+
+@triton.jit
+def linear_at(table_ptr, place: tl.constexpr, like_ptr):
+    """The addresses of a linear layer's weight and bias."""
+    return weights_at(table_ptr, place, like_ptr), weights_at(table_ptr, place + 1, like_ptr)
+
+
+@triton.jit
+def load_norm_linear(
+    addresses, share, K: tl.constexpr, TILES: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr
+):
+    """A program's share of a NormLinear: weights, column sums and biases."""
+    weight_ptr, column_sums_ptr, bias_ptr = addresses
+    first, end = share
+    weights = load_weights(weight_ptr, first, end, K, TILES, BLOCK_N, BLOCK_K)
+    column_sums = load_vector(column_sums_ptr, first, end, TILES, BLOCK_N)
+    return weights, column_sums, load_vector(bias_ptr, first, end, TILES, BLOCK_N)
+
+
+@triton.jit
+def load_linear(
+    addresses, share, K: tl.constexpr, TILES: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr
+):
+    """A program's share of a linear layer: weights and biases."""
+    weight_ptr, bias_ptr = addresses
+    first, end = share
+    weights = load_weights(weight_ptr, first, end, K, TILES, BLOCK_N, BLOCK_K)
+    return weights, load_vector(bias_ptr, first, end, TILES, BLOCK_N)
+
+
 # --- products -------------------------------------------------------------------------------------------
 
 
@@ -125,12 +165,9 @@ def mean_and_rstd(row, eps, K: tl.constexpr, BLOCK_K: tl.constexpr, CHUNKS: tl.c
 @triton.jit
 def norm_product(
     x_ptr,
-    weights,
-    column_sums,
-    biases,
+    layer,
     out_ptr,
-    first,
-    end,
+    share,
     eps,
     M: tl.constexpr,
     N: tl.constexpr,
@@ -141,6 +178,8 @@ def norm_product(
     BLOCK_K: tl.constexpr,
 ):
     """LayerNorm, linear layer and perhaps GELU: a program's share of [M, N] outputs."""
+    weights, column_sums, biases = layer
+    first, end = share
     CHUNKS: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
     for m in tl.range(0, M, num_stages=1):
         row = load_row(x_ptr + m * K, K, BLOCK_N, BLOCK_K)
@@ -154,18 +193,10 @@ def norm_product(
 
 
 @triton.jit
-def add_product(
-    row,
-    weights,
-    biases,
-    x_ptr,
-    first,
-    end,
-    CHUNKS: tl.constexpr,
-    TILES: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
+def add_product(row, layer, x_ptr, share, CHUNKS: tl.constexpr, TILES: tl.constexpr, BLOCK_N: tl.constexpr):
     """Add the linear layer of a row to a program's share of the row at x_ptr, in place: it alone reads it."""
+    weights, biases = layer
+    first, end = share
     for i in tl.static_range(TILES):
         n = first + i * BLOCK_N + tl.arange(0, BLOCK_N)
         rest = tl.load(x_ptr + n, mask=n < end, other=0.0).to(tl.float32) + biases[i]

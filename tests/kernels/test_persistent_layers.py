@@ -144,7 +144,7 @@ def test_too_many_rows_splits_and_barriers_are_refused():
         in_one_kernel(make_case([1]), splits=3)
     with pytest.raises(ValueError, match="splits is 0, expected a power of 2"):
         in_one_kernel(make_case([1]), splits=0)
-    with pytest.raises(ValueError, match="barrier is torch.float32"):
+    with pytest.raises(ValueError, match=r"barrier is torch.float32"):
         decode_layers_persistent_triton(*make_case([1]), torch.zeros(1, device=KERNEL_DEVICE))
 
 
@@ -161,5 +161,5 @@ def test_a_table_names_the_weight_that_does_not_fit():
     wrong = second.qkv._replace(bias=second.qkv.bias.half())
     with pytest.raises(ValueError, match=r"layers\[1\].qkv.bias is torch.float16"):
         LayerTable([first, second._replace(qkv=wrong)])
-    with pytest.raises(ValueError, match="mlp_in.eps are not all the same"):
+    with pytest.raises(ValueError, match=r"mlp_in.eps are not all the same"):
         LayerTable([first, second._replace(mlp_in=second.mlp_in._replace(eps=1.0))])
