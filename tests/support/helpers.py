@@ -28,7 +28,7 @@ SEEDED = SamplingParams(max_new_tokens=8, temperature=0.8, top_k=40, top_p=0.95,
 PARAMS = {"greedy": GREEDY, "seeded": SEEDED}
 
 # Every rung, the append that no rung has, because the one that does is better, and
-# halfway from 06 to 07; and the part of a rung to come.
+# halfway: from 06 to 07, and from 06 to 12.
 ENGINES = (
     {number: rung.options for number, rung in LADDER.items()}
     | {
