@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import torch
@@ -25,6 +26,26 @@ class Lane(NamedTuple):
     kernels: FusedKernels
 
 
+class CudaStreams:
+    """The stream that launches go to, and one beside it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.side = torch.cuda.Stream(device)
+
+    @property
+    def main(self) -> torch.cuda.Stream:
+        return torch.cuda.current_stream()
+
+    @property
+    def are_captured(self) -> bool:
+        """Whether a graph captures what is launched now."""
+        return torch.cuda.is_current_stream_capturing()
+
+    def launching_in(self, stream: torch.cuda.Stream) -> AbstractContextManager:
+        """Inside the block, launches go to `stream`."""
+        return torch.cuda.stream(stream)
+
+
 class HalfStep(FusedDeviceStep):
     """The layers of a step, with the step's weights, for the launches of one lane."""
 
@@ -40,21 +61,23 @@ class LanedDeviceStep(FusedDeviceStep):
     it, the GPU has one of the other. Elsewhere the halves follow each other, and the tokens are the same.
     """
 
+    watch_points = ("streams",)
+
     least_rows = 32  # a smaller batch goes through the layers as a whole
 
     def __init__(self, slots: DeviceSlots, network: Network, lanes: Sequence[Lane]) -> None:
         """lanes: for each half, what its launches need for themselves. A whole batch takes the first's."""
         super().__init__(slots, network, *lanes[0])
         self.halves = [HalfStep(self, lane) for lane in lanes]
-        if slots.slot_mapping.is_cuda:
-            self.side = torch.cuda.Stream(slots.slot_mapping.device)
+        device = slots.slot_mapping.device
+        self.streams = CudaStreams(device) if device.type == "cuda" else None
 
     def through_layers(self, slot_mapping: Tensor, max_context_len: int) -> Tensor:
         if len(slot_mapping) < self.least_rows:
             return super().through_layers(slot_mapping, max_context_len)
         pairs = zip(self.halves, slot_mapping.chunk(len(self.halves)), strict=True)
         first, second = (partial(step.through_layers, rows, max_context_len) for step, rows in pairs)
-        if slot_mapping.is_cuda and torch.cuda.is_current_stream_capturing():
+        if self.streams and self.streams.are_captured:
             return torch.cat(self.beside_each_other(first, second))
         return torch.cat([first(), second()])
 
@@ -64,9 +87,9 @@ class LanedDeviceStep(FusedDeviceStep):
         The streams' order is the graph's. Their first kernels, and the one behind the join, are launched in
         that order: none of them begins early, when what it reads is not there yet.
         """
-        main, side = torch.cuda.current_stream(), self.side
+        main, side = self.streams.main, self.streams.side
         side.wait_stream(main)
-        with torch.cuda.stream(side):
+        with self.streams.launching_in(side):
             there = second()
         here = first()
         main.wait_stream(side)
