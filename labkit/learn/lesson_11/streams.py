@@ -144,8 +144,8 @@ class PlayedStreams(OperatorMode):
                 "is still at work there. They would count each other's parts. Each half has its own lane."
             )
         raise BrokenContract(
-            f"a kernel waits for what it reads: {this} reads {what}, which {before} writes, and does not wait "
-            f"for it. It may read what was there before. A `wait_stream` between the two is missing, or is "
+            f"a kernel waits for what it reads: {this} reads {what}, which {before} writes, without a wait "
+            f"for that. It may read what was there before. A `wait_stream` between the two is missing, or is "
             "at another place."
         )
 
@@ -159,4 +159,4 @@ class PlayedStreams(OperatorMode):
 
     def _called(self, tensor: Tensor, maker: StreamLaunch) -> str:
         known = self.names.get(storage(tensor))
-        return known or f"a tensor {list(tensor.shape)}, the output of {maker.kernel},"
+        return known or f"a tensor {list(tensor.shape)}, made by {maker.kernel}"
