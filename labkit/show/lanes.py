@@ -23,21 +23,30 @@ class Span(NamedTuple):
 STATES = {"waits": ORANGE, "moves bytes": BLUE}
 SHORT = {"norm_linear": "norm+linear", "linear_residual": "linear+add"}
 BOX = 0.5
-NARROW = 0.035  # of the clock: a kernel's name needs more
+NARROW = 0.09  # of the clock: a kernel's name needs more
 
 
 @styled
-def draw_lanes(lanes: Mapping[str, Sequence[Span]], notes: Mapping[str, str] | None = None) -> Figure:
+def draw_lanes(
+    lanes: Mapping[str, Sequence[Span]],
+    notes: Mapping[str, str] | None = None,
+    end: float | None = None,
+) -> Figure:
     """Draw spans by name, all on one clock: a row per stream in which a kernel ran, a kernel's name over its
     boxes.
 
-    notes: text behind a name. Raises ValueError if there is no span.
+    notes: text behind a name. end: where the clock ends, in microseconds. Raises ValueError if there is no
+    span.
     """
-    end = max(span.end for spans in lanes.values() for span in spans)
+    end = end or max(span.end for spans in lanes.values() for span in spans)
     rows = {name: list(dict.fromkeys(span.stream for span in spans)) for name, spans in lanes.items()}
     heights = [len(streams) for streams in rows.values()]
     fig, all_axes = figure(
-        0.9 + 0.5 * len(lanes) + 0.62 * sum(heights), len(lanes), sharex=True, squeeze=False, height_ratios=heights
+        0.9 + 0.5 * len(lanes) + 0.62 * sum(heights),
+        len(lanes),
+        sharex=True,
+        squeeze=False,
+        height_ratios=heights,
     )
     for axes, (name, spans) in zip(all_axes[:, 0], lanes.items(), strict=True):
         _draw_streams(axes, sorted(rows[name]), spans, end)
@@ -53,10 +62,13 @@ def draw_lanes(lanes: Mapping[str, Sequence[Span]], notes: Mapping[str, str] | N
 def _draw_streams(axes: Axes, streams: Sequence[str], spans: Sequence[Span], end: float) -> None:
     for row in range(len(streams)):
         axes.add_patch(Rectangle((0, row - BOX / 2), end, BOX, facecolor=PALE, lw=0))
+    spans = [span._replace(end=min(span.end, end)) for span in spans if span.start < end]
     for span in spans:
         corner = span.start, streams.index(span.stream) - BOX / 2
         axes.add_patch(
-            Rectangle(corner, span.end - span.start, BOX, facecolor=STATES[span.state], edgecolor="white", lw=0.6)
+            Rectangle(
+                corner, span.end - span.start, BOX, facecolor=STATES[span.state], edgecolor="white", lw=0.6
+            )
         )
     for stream, kernel, start, stop in kernels_of(spans):
         if stop - start > NARROW * end:

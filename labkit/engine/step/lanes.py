@@ -1,9 +1,9 @@
 """The device's part of a decode step in two lanes (rung 11): a half of the batch hides the other's waits."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from contextlib import AbstractContextManager
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,10 +27,10 @@ class Lane(NamedTuple):
 
 
 class CudaStreams:
-    """The stream that launches go to, and one beside it."""
+    """The stream that launches go to, and one beside it on a GPU."""
 
     def __init__(self, device: torch.device) -> None:
-        self.side = torch.cuda.Stream(device)
+        self.side: Any = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     @property
     def main(self) -> torch.cuda.Stream:
@@ -39,7 +39,7 @@ class CudaStreams:
     @property
     def are_captured(self) -> bool:
         """Whether a graph captures what is launched now."""
-        return torch.cuda.is_current_stream_capturing()
+        return self.side is not None and torch.cuda.is_current_stream_capturing()
 
     def launching_in(self, stream: torch.cuda.Stream) -> AbstractContextManager:
         """Inside the block, launches go to `stream`."""
@@ -61,7 +61,7 @@ class LanedDeviceStep(FusedDeviceStep):
     it, the GPU has one of the other. Elsewhere the halves follow each other, and the tokens are the same.
     """
 
-    watch_points = ("streams",)
+    watch_points = ("streams", "halves")
 
     least_rows = 32  # a smaller batch goes through the layers as a whole
 
@@ -69,15 +69,14 @@ class LanedDeviceStep(FusedDeviceStep):
         """lanes: for each half, what its launches need for themselves. A whole batch takes the first's."""
         super().__init__(slots, network, *lanes[0])
         self.halves = [HalfStep(self, lane) for lane in lanes]
-        device = slots.slot_mapping.device
-        self.streams = CudaStreams(device) if device.type == "cuda" else None
+        self.streams = CudaStreams(slots.slot_mapping.device)
 
     def through_layers(self, slot_mapping: Tensor, max_context_len: int) -> Tensor:
         if len(slot_mapping) < self.least_rows:
             return super().through_layers(slot_mapping, max_context_len)
         pairs = zip(self.halves, slot_mapping.chunk(len(self.halves)), strict=True)
         first, second = (partial(step.through_layers, rows, max_context_len) for step, rows in pairs)
-        if self.streams and self.streams.are_captured:
+        if self.streams.are_captured:
             return torch.cat(self.beside_each_other(first, second))
         return torch.cat([first(), second()])
 

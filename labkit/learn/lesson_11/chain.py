@@ -1,4 +1,4 @@
-"""Lesson 11: a layer's kernels as recorded, each with the time that its bytes take and the time that it waits."""
+"""Lesson 11: a layer's kernels as recorded: how long each one's bytes take, and how long it waits."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -32,7 +32,9 @@ LANES_END = Exercise(
     "lanes_end",
     (
         Case({"lanes": [[(2, 5)]]}, [7], "A kernel waits, and then moves its bytes."),
-        Case({"lanes": [[(2, 5), (1, 3)]]}, [11], "In a lane each kernel begins when the one before has ended."),
+        Case(
+            {"lanes": [[(2, 5), (1, 3)]]}, [11], "In a lane each kernel begins when the one before has ended."
+        ),
         Case(
             {"lanes": [[(2, 5)], [(3, 4)]]},
             [7, 11],
@@ -41,7 +43,7 @@ LANES_END = Exercise(
         Case(
             {"lanes": [[(4, 6), (4, 6)], [(4, 6), (4, 6)]]},
             [22, 28],
-            "Lane 0 waits from 10 to 14 while lane 1 moves bytes, until 16. From there on it is turn by turn.",
+            "Lane 0 waits from 10 to 14 while lane 1 moves bytes, until 16. Then it is turn by turn.",
         ),
         Case(
             {"lanes": [[(5, 2)], [(1, 2)]]},

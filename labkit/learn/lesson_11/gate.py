@@ -47,9 +47,9 @@ def same_rows(played: PlayedStep) -> None:
     if not isinstance(made, Tensor) or made.shape != expected.shape:
         there = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
         raise BrokenContract(
-            f"the halves are all of the batch: a batch of {len(expected)} comes out of the layers as {there}, "
-            f"expected {tuple(expected.shape)}. Each row is in one half, also the odd one, and joined they "
-            "are a tensor with a row per slot."
+            f"the halves are all of the batch: a batch of {len(expected)} comes out of the layers as "
+            f"{there}, expected {tuple(expected.shape)}. Each row is in one half, also the odd one, and "
+            "joined they are a tensor with a row per slot."
         )
     for row, slot in enumerate(played.slot_mapping.tolist()):
         wrong = ~torch.isclose(made[row], expected[row], **CLOSE)
@@ -60,7 +60,7 @@ def same_rows(played: PlayedStep) -> None:
             raise BrokenContract(
                 f"rows keep their order: row {row} of {len(expected)} (slot {slot}), number {place} is "
                 f"{made[row, place]:.4f}, expected {expected[row, place]:.4f}.{whose} What comes out of the "
-                "layers is row by row for `slot_mapping`: cut it into neighbours, and join them in that order."
+                "layers is row by row for `slot_mapping`: cut it into neighbours, and join them in order."
             )
 
 
@@ -84,9 +84,9 @@ def beside_each_other(played: PlayedStep) -> None:
     for first, second in ((here, there), (there, here)):
         if second[0].is_behind(first[-1]) or second[0].is_behind(first[0]):
             raise BrokenContract(
-                f"neither half waits for the other: {second[0]} waits for {first[0]}, the first kernel of the "
-                f"other half ({len(first)} kernels). Let the side stream wait before anything of a half is "
-                "launched, and the main stream when both are."
+                f"neither half waits for the other: {second[0]} waits for {first[0]}, the first kernel of "
+                f"the other half ({len(first)} kernels). Let the side stream wait before anything of a half "
+                "is launched, and the main stream when both are."
             )
 
 

@@ -28,7 +28,7 @@ class InHalves(LanedDeviceStep):
             return FusedDeviceStep.through_layers(self, parts[0], max_context_len)
         pairs = zip(self.halves, parts, strict=True)
         runs = [partial(half.through_layers, rows, max_context_len) for half, rows in pairs]
-        if self.streams and self.streams.are_captured:
+        if self.streams.are_captured:
             return self.joined(self.beside_each_other(*runs))
         return self.joined([run() for run in runs])
 

@@ -16,6 +16,7 @@ from labkit.kernels import paged_attention_append_plain
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Build, small_model
 from labkit.learn.lesson_11.streams import PlainKernel, PlayedStreams, StreamLaunch
+from labkit.model import LanguageModel
 from labkit.watch.capture import longest_possible
 from labkit.watch.launches import device_step_of
 from labkit.watch.operators import storage
@@ -38,13 +39,15 @@ class PlayedStep(NamedTuple):
 
 
 @contextmanager
-def steps_to_play(build: Build) -> Iterator["StepPlayer"]:
+def steps_to_play(build: Build, model: LanguageModel | None = None) -> Iterator["StepPlayer"]:
     """Inside the block, an engine with the reader's part serves a batch, whose next step can be played.
+
+    model: the gates' small one by default.
 
     Raises BrokenContract for a part that is no `LanedDeviceStep`.
     """
     engine: InferenceEngine = build(
-        small_model(),
+        model or small_model(),
         dtype=torch.float32,
         cache=CacheConfig(block_size=8, prefix_cache=False),
         scheduler=SchedulerConfig(max_batch_size=NUM_SLOTS, prefill_max_batch_size=NUM_SLOTS),

@@ -86,11 +86,11 @@ def prefetch_proven(product: Product) -> None:
         own = [*range(N)[rows]]
         for row in [row for row in own if row not in asked]:
             raise BrokenContract(
-                f"weights are asked for while the program waits: {whose} asks for rows {sorted(asked)} of the "
-                f"weight before wait(), expected {own}; row {row} is missing."
+                f"weights are asked for while the program waits: {whose} asks for rows {sorted(asked)} of "
+                f"the weight before wait(), expected {own}; row {row} is missing."
             )
         if len(asked) > len(own) or max(asked.values()) > 1:
             raise BrokenContract(
-                f"a program asks for its own rows, once: {whose} asks for rows {sorted(asked)} of the weight, "
-                f"expected {own}. What all programs ask for, memory is asked for {N // ROWS} times."
+                f"a program asks for its own rows, once: {whose} asks for rows {sorted(asked)} of the "
+                f"weight, expected {own}. What all programs ask for, memory is asked for {N // ROWS} times."
             )

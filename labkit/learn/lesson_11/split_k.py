@@ -1,4 +1,4 @@
-"""Lesson 11: two launches of a split-K product at once, in one workspace or in two, in every possible order."""
+"""Lesson 11: two launches of a split-K product at once, in one workspace or two, in every possible order."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,11 +18,10 @@ class Workspace:
 
 
 class Outcome(NamedTuple):
-    """What two launches made, None where no program took itself for the last one, and the counters left."""
+    """What two launches made; None where no program took itself for the last one."""
 
     first: int | None
     second: int | None
-    counters: tuple[int, ...]
 
 
 RIGHT = (sum(PARTS["first half"]), sum(PARTS["second half"]))
@@ -57,8 +56,7 @@ def outcomes(num_workspaces: int) -> Counter[Outcome]:
         running = [iter(actions) for name, space in pairs for actions in programs(name, space, made)]
         for program in order:
             next(running[program])()
-        counters = tuple(space.arrived for space in workspaces)
-        found[Outcome(*map(made.get, PARTS), counters)] += 1
+        found[Outcome(*map(made.get, PARTS))] += 1
     return found
 
 
@@ -76,9 +74,9 @@ def told(num_workspaces: int) -> str:
     """How many orders are right, and the wrong outcome that most of the others have."""
     found = outcomes(num_workspaces)
     total = sum(found.values())
-    right = sum(times for outcome, times in found.items() if outcome[:2] == RIGHT)
+    right = sum(times for outcome, times in found.items() if outcome == RIGHT)
     text = f"{right:,} of {total:,} orders right"
-    wrong = [(times, outcome) for outcome, times in found.items() if outcome[:2] != RIGHT]
+    wrong = [(times, outcome) for outcome, times in found.items() if outcome != RIGHT]
     if not wrong:
         return text
     times, outcome = max(wrong, key=lambda pair: pair[0])

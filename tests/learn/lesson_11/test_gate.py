@@ -207,8 +207,12 @@ class ReturnsNothing(InHalves):
 
 ORDER = r"rows keep their order: row \d of \d \(slot \d\), number \d+ is -?[\d.]+, expected -?[\d.]+\."
 ALL = r"the halves are all of the batch: a batch of {} comes out of the layers as {}, expected \({}, 32\)"
-ALONE = r"a large batch goes through the layers in two halves beside each other: of 4 rows, .* none is in the "
-BEHIND = r"neither half waits for the other: embed in the {} stream waits for embed in the {} stream, .* \(11 k"
+ALONE = (
+    r"a large batch goes through the layers in two halves beside each other: of 4 rows, .* none is in the "
+)
+BEHIND = (
+    r"neither half waits for the other: embed in the {} stream waits for embed in the {} stream, .* \(11 k"
+)
 READS = r"a kernel waits for what it reads: {} in the {} stream reads {}, which .* writes, without a wait"
 WRONG = {
     OnePart: ALONE + "side stream",
@@ -224,9 +228,9 @@ WRONG = {
     ThreeParts: r"^latency raised ValueError: zip\(\) argument 2 is longer than argument 1",
     AStackOfHalves: r"^latency raised RuntimeError: stack expects each tensor to be equal size",
     CutsSmallBatches: r"a small batch goes through the layers as a whole: one of 3 is cut, and `least_rows`",
-    SharesAWorkspace: r"each has for itself: attention in the main stream uses attention's workspace of lane 0",
-    SharesAttention: r"each has for itself: attention in the main stream uses attention's workspace of lane 0",
-    SharesKernels: r"linear_residual in the main stream uses the split-K workspace of lane 0, while linear_re",
+    SharesAWorkspace: r"has for itself: attention in the main stream uses attention's workspace of lane 0",
+    SharesAttention: r"has for itself: attention in the main stream uses attention's workspace of lane 0",
+    SharesKernels: r"linear_residual in the main stream uses the split-K workspace of lane 0, while line",
     WeightsTwice: r"weights are in memory once: norm_linear 0 of the two halves reads two weights",
     OneHalf: r"^latency raised ValueError: zip\(\) argument 2 is longer than argument 1",
     OneAfterTheOther: ALONE + "side stream",
