@@ -22,6 +22,8 @@ from labkit.errors import OptionError
         ({"launch": "graph"}, "launch = 'graph' needs kv_write = 'fused'"),
         ({"layer_kernels": "fused"}, "layer_kernels = 'fused' needs kv_write = 'fused'"),
         ({"readback": "one_behind"}, "readback = 'one_behind' needs block_tables = 'resident'"),
+        ({"latency": "hidden"}, "latency = 'hidden' needs layer_kernels = 'fused'"),
+        ({"latency": "lanes"}, "latency = 'lanes' is not an option; choose from 'exposed', 'hidden'"),
     ],
 )
 def test_an_option_says_which_other_it_needs(changes, message):

@@ -18,7 +18,9 @@ from hypothesis.stateful import (
 )
 
 from labkit import FinishReason, SamplingParams
+from labkit.engine.step.lanes import LanedDeviceStep
 from labkit.engine.step.resident import ResidentDecodeStep
+from labkit.ladder import HIDDEN_LATENCY
 
 pytestmark = pytest.mark.slow
 
@@ -71,9 +73,9 @@ class OpenStream:
 class EngineMachine(RuleBasedStateMachine):
     """The model: what each request must get, and what `step` has handed out so far."""
 
-    def __init__(self, options):
+    def __init__(self, options, parts=None):
         super().__init__()
-        self.options = options
+        self.options, self.parts = options, parts
         self.expected: dict[int, tuple[int, ...]] = {}
         self.received: dict[int, tuple[int, ...]] = {}
         self.live: list[int] = []  # requests added and not ended
@@ -94,7 +96,11 @@ class EngineMachine(RuleBasedStateMachine):
     def start(self, block_size, spare_blocks, **policy):
         num_blocks = -(-LONGEST // block_size) + spare_blocks
         self.engine = make_engine(
-            options=self.options, block_size=block_size, max_blocks_per_layer=num_blocks, **policy
+            options=self.options,
+            parts=self.parts,
+            block_size=block_size,
+            max_blocks_per_layer=num_blocks,
+            **policy,
         )
 
     # --- moves -------------------------------------------------------------------------------------
@@ -202,5 +208,18 @@ class EngineMachine(RuleBasedStateMachine):
 def test_every_request_gets_its_tokens_and_no_block_is_lost(options):
     run_state_machine_as_test(
         lambda: EngineMachine(options),
+        settings=settings(max_examples=60, stateful_step_count=40),
+    )
+
+
+class FromTwoRows(LanedDeviceStep):
+    """So that these small batches have halves."""
+
+    least_rows = 2
+
+
+def test_every_request_gets_its_tokens_from_the_half_that_it_is_in():
+    run_state_machine_as_test(
+        lambda: EngineMachine(HIDDEN_LATENCY, {"latency": FromTwoRows}),
         settings=settings(max_examples=60, stateful_step_count=40),
     )

@@ -118,9 +118,7 @@ class FusedDeviceStep(DeviceStep):
         slots = self.slots
         slot_mapping = slots.slot_mapping[:batch_size]
         with named_range("labkit.model.forward"):
-            x = self.through_layers(slot_mapping, max_context_len)
-            hidden = F.layer_norm(x, x.shape[1:], *self._final_norm)
-            logits = F.linear(hidden, self._head)[:, : self._vocab_size]
+            logits = self.logits(self.through_layers(slot_mapping, max_context_len))
         with named_range("labkit.sample"):
             if is_greedy:
                 return self.kernels.greedy_advance(
@@ -138,6 +136,11 @@ class FusedDeviceStep(DeviceStep):
         for layer_idx in range(len(self.layers)):
             x, statistics = self.layer(layer_idx, x, statistics)
         return x
+
+    def logits(self, x: Tensor) -> Tensor:
+        """The final norm and the head: logits [B, V] for the last layer's output x [B, E]."""
+        hidden = F.layer_norm(x, x.shape[1:], *self._final_norm)
+        return F.linear(hidden, self._head)[:, : self._vocab_size]
 
     def layer(self, layer_idx: int, x: Tensor, statistics: RowStatistics) -> tuple[Tensor, RowStatistics]:
         """One layer's output for its input x [B, E], each with the statistics of its rows."""

@@ -14,6 +14,7 @@ from labkit.engine.step import build
 from labkit.engine.step.attention import AttendAndWrite, AttendThenWrite, SplitAttention
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.fused import TRITON, FusedDeviceStep
+from labkit.engine.step.lanes import LanedDeviceStep
 from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.engine.step.slots import DeviceSlots
 from labkit.errors import OptionError
@@ -38,6 +39,7 @@ def test_every_option_has_its_choices_and_every_choice_its_class():
         "kv_write": {"fused": AttendAndWrite},  # with a function
         "layer_tables": {"per_layer": None},  # by block_info
         "launch": {"eager": DeviceStep},
+        "latency": {"exposed": None},  # by layer_kernels
     }
     assert set(PARTS) == set(CHOICES) - {"attention"}  # which is a function
     for name, parts in PARTS.items():
@@ -61,6 +63,7 @@ def test_an_engine_is_made_of_the_classes_that_its_options_name(options):
         assert type(step) is ResidentDecodeStep and type(step.slots) is DeviceSlots
         attention = AttendAndWrite if options.kv_write == "fused" else AttendThenWrite
         device_step = FusedDeviceStep if options.layer_kernels == "fused" else DeviceStep
+        device_step = LanedDeviceStep if options.latency == "hidden" else device_step
         assert type(step.device_step) is device_step and type(step.device_step.attention) is attention
     else:
         assert type(step.block_tables) is PARTS["block_tables"][options.block_tables]

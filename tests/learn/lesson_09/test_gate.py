@@ -26,8 +26,9 @@ def here():
 class InOneLoop(FusedDeviceStep):
     """The step as a loop over layers whose pieces can be got wrong one by one."""
 
-    def _logits(self, slot_mapping):
+    def through_layers(self, slot_mapping, max_context_len):
         slots = self.slots
+        self.attention.begin(slots, slot_mapping, max_context_len)
         x, statistics = self.kernels.embed(
             slot_mapping, slots.last_token_ids, slots.context_lens, *self._tables
         )
@@ -35,6 +36,9 @@ class InOneLoop(FusedDeviceStep):
             attended = self.attend(layer_idx, self.kernels.norm_linear(x, statistics, layer.qkv))
             x, statistics = self.behind_attention(attended, layer, x, statistics)
             x, statistics = self.mlp(layer, x, statistics)
+        return x
+
+    def logits(self, x):
         return self.cut(F.linear(self.normed(x), self._head))
 
     def behind_attention(self, attended, layer, x, statistics):

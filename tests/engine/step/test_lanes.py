@@ -1,0 +1,364 @@
+"""Two lanes: the halves of a batch, what each has for itself, their order in a graph, and their tokens."""
+
+import copy
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import torch
+from helpers import (
+    GREEDY,
+    SEEDED,
+    assert_no_block_is_lost,
+    make_engine,
+    run,
+    tokens_alone,
+    tokens_by_request,
+    tokens_of,
+)
+from resident_helpers import RUNG_00, gpu_engine, workload
+from torch import Tensor
+from triton_marks import needs_triton
+
+from labkit.engine.step import lanes
+from labkit.engine.step.attention import AttendAndWrite
+from labkit.engine.step.graphed import GraphedStep, batch_buckets, cuda_captures
+from labkit.engine.step.lanes import HalfStep, LanedDeviceStep
+from labkit.errors import OptionError
+from labkit.kernels import paged_attention_append_plain, triton_status
+from labkit.ladder import HIDDEN_LATENCY, OVERLAP
+
+needs_interpreter = pytest.mark.skipif(
+    triton_status().mode != "interpreter", reason=f"not in the interpreter: {triton_status().reason}"
+)
+TRITON_OPTIONS = replace(HIDDEN_LATENCY, attention="triton")
+PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5,), (1, 2, 3, 4, 5), (7, 7)]
+
+
+class FromTwoRows(LanedDeviceStep):
+    """So that small batches have halves, too."""
+
+    least_rows = 2
+
+
+def hidden_engine(options=HIDDEN_LATENCY, **settings):
+    return make_engine(options=options, parts={"latency": FromTwoRows}, **settings)
+
+
+def note_rows(step: LanedDeviceStep) -> list[tuple[str, int]]:
+    """Which of the halves, or the whole step, begins a batch of how many rows, from now on."""
+    noted = []
+
+    def begins(name, embed, slot_mapping, *tables):
+        noted.append((name, len(slot_mapping)))
+        return embed(slot_mapping, *tables)
+
+    for name, each in zip(("first", "second", "whole"), (*step.halves, step), strict=True):
+        each.kernels = each.kernels._replace(embed=partial(begins, name, each.kernels.embed))
+    return noted
+
+
+# --- halves ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "rows"),
+    [
+        (1, [("whole", 1)]),
+        (31, [("whole", 31)]),
+        (32, [("first", 16), ("second", 16)]),
+        (33, [("first", 17), ("second", 16)]),
+        (47, [("first", 24), ("second", 23)]),
+        (70, [("first", 35), ("second", 35)]),
+    ],
+)
+def test_a_batch_of_32_rows_and_more_goes_through_the_layers_in_halves(batch_size, rows):
+    step = make_engine(options=HIDDEN_LATENCY, max_batch_size=70).decode_step.device_step
+    noted = note_rows(step)
+    with torch.inference_mode():
+        assert step(batch_size, 0, True).shape == (batch_size,)
+    assert noted == rows
+
+
+def test_both_halves_have_the_weights_of_the_step_and_not_a_copy():
+    step = make_engine(options=HIDDEN_LATENCY).decode_step.device_step
+    assert type(step) is LanedDeviceStep and [type(half) for half in step.halves] == [HalfStep] * 2
+    for half in step.halves:
+        assert half.layers is step.layers and half.slots is step.slots and half._tables is step._tables
+    first, second = step.halves
+    assert first.attention is step.attention and second.attention is not step.attention
+
+
+@pytest.mark.parametrize("num_requests", [31, 32, 33, 45])
+def test_tokens_are_those_of_rung_00_as_a_batch_shrinks_from_above_32_to_1(num_requests):
+    """Greedy and drawn rows, in each half and across the middle."""
+    prompts = [PROMPTS[i % 5] for i in range(num_requests)]
+    params = [
+        replace(SEEDED if i % 3 else GREEDY, max_new_tokens=2 + (i * 7) % 9, seed=i % 4)
+        for i in range(num_requests)
+    ]
+    expected = [tokens_alone(*each) for each in zip(prompts, params, strict=True)]
+    for options in (OVERLAP, HIDDEN_LATENCY):
+        engine = make_engine(options=options, max_batch_size=48, prefill_max_batch_size=48)
+        noted = note_rows(engine.decode_step.device_step) if options == HIDDEN_LATENCY else []
+        assert tokens_of(engine.generate(prompts, params)) == expected
+        assert_no_block_is_lost(engine)
+    assert any(name == "whole" for name, _ in noted)
+    assert any(name == "second" for name, _ in noted) == (num_requests >= 32)
+
+
+def pad_to_buckets(engine) -> list[tuple[int, int]]:
+    """What graphs do, without graphs: each step is one of the next larger bucket. Batch and bucket, noted."""
+    device_step = engine.decode_step.device_step
+    buckets = batch_buckets(len(engine.decode_step.slots.slot_mapping))
+    noted = []
+
+    def padded(batch_size, max_context_len, is_greedy):
+        bucket = next(size for size in buckets if size >= batch_size)
+        noted.append((batch_size, bucket))
+        return device_step(bucket, max_context_len, is_greedy)[:batch_size]
+
+    engine.decode_step.device_step = padded
+    return noted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attention", ["plain", pytest.param("triton", marks=needs_interpreter)])
+def test_padding_in_the_second_half_changes_no_token_and_no_byte_of_anybody(attention):
+    """5 requests in 8 rows: 4 in the first half, 1 beside 3 that pad in the second."""
+    options = replace(HIDDEN_LATENCY, attention=attention, readback="at_once")
+    engine = hidden_engine(options, max_batch_size=9, prefix_cache=False)
+    manager, slots = engine.kv_manager, engine.decode_step.slots
+    for cache in (manager.k_cache, manager.v_cache):
+        cache.fill_(torch.nan)
+    noted = pad_to_buckets(engine)
+    n = 4 if attention == "triton" else 8
+    params = [replace(SEEDED if i % 2 else GREEDY, max_new_tokens=max(2, n - i)) for i in range(5)]
+    ids = [engine.add_request(*each) for each in zip(PROMPTS, params, strict=True)]
+    outputs = []
+    while engine.has_work:
+        outputs += engine.step()
+        live = manager.live_slots()[:, :, None, :, None]
+        for cache in (manager.k_cache, manager.v_cache):
+            assert not (cache.isnan() & live).any()
+            assert cache[:, manager._num_fresh_used[0] :].isnan().all()  # blocks that nobody was given
+        assert slots.context_lens[slots.padding_slot] == -1
+    handed_out = tokens_by_request(outputs)
+    assert [handed_out[i] for i in ids] == [tokens_alone(*e) for e in zip(PROMPTS, params, strict=True)]
+    assert (5, 8) in noted
+    assert_no_block_is_lost(engine)
+
+
+@needs_interpreter
+@pytest.mark.slow
+def test_tokens_of_the_kernels_in_the_interpreter_are_those_of_rung_00():
+    params = [replace(SEEDED if i == 1 else GREEDY, max_new_tokens=3) for i in range(3)]
+    engine = hidden_engine(TRITON_OPTIONS)
+    noted = note_rows(engine.decode_step.device_step)
+    expected = [tokens_alone(*each) for each in zip(PROMPTS[:3], params, strict=True)]
+    assert tokens_of(engine.generate(PROMPTS[:3], params)) == expected
+    assert {("first", 2), ("second", 1)} <= set(noted)
+
+
+@pytest.mark.slow
+def test_requests_join_and_leave_batches_in_halves():
+    each = [
+        (PROMPTS[i % 5], replace(SEEDED if i % 3 else GREEDY, max_new_tokens=2 + i % 7, seed=i))
+        for i in range(14)
+    ]
+    engine = hidden_engine(max_batch_size=6, decode_first=True, max_blocks_per_layer=14)
+    outputs, ids = [], []
+    for i, e in enumerate(each):
+        ids.append(engine.add_request(*e))
+        if i % 2:
+            outputs += engine.step()
+    handed_out = tokens_by_request(outputs + run(engine))
+    assert [handed_out[i] for i in ids] == [tokens_alone(*e) for e in each]
+    assert_no_block_is_lost(engine)
+
+
+# --- what a lane has for itself --------------------------------------------------------------------
+
+
+def workspaces_of(half: HalfStep) -> list[Tensor]:
+    split_k = half.kernels.linear_residual.keywords["workspace"]
+    return [*split_k, *vars(half.attention.attention._workspace).values()]
+
+
+@needs_interpreter
+def test_no_two_lanes_share_a_workspace():
+    """Their launches run at once: each would count the other's parts."""
+    step = make_engine(options=TRITON_OPTIONS).decode_step.device_step
+    first, second = map(workspaces_of, step.halves)
+    assert len(first) == len(second) == 5
+    places = [{tensor.untyped_storage().data_ptr() for tensor in each} for each in (first, second)]
+    assert len(places[0]) == len(places[1]) == 5 and not places[0] & places[1]
+    attentions = [half.attention for half in step.halves]
+    assert attentions[0] is not attentions[1]  # each remembers its own rows, between `begin` and the layers
+
+
+@needs_interpreter
+def test_only_hidden_latency_prefetches():
+    """What the rungs below measure stays what it is."""
+    for options, is_asked in ((TRITON_OPTIONS, True), (replace(OVERLAP, attention="triton"), False)):
+        step = make_engine(options=options).decode_step.device_step
+        for each in getattr(step, "halves", [step]):
+            kernels = each.kernels
+            assert kernels.norm_linear.keywords["prefetch"] is is_asked
+            assert kernels.linear_residual.keywords["prefetch"] is is_asked
+            assert each.attention.attention._prefetch is is_asked
+
+
+# --- the order of the two streams ------------------------------------------------------------------
+
+
+class FakeStream:
+    def __init__(self, name, log):
+        self.name, self.log = name, log
+
+    def wait_stream(self, other):
+        self.log.append(f"{self.name} waits for {other.name}")
+
+
+def test_the_second_stream_is_forked_before_and_joined_behind_the_first(monkeypatch):
+    """Or the second half would read slots that are not there yet, or the head rows that are not."""
+    log = []
+    main, side = FakeStream("main", log), FakeStream("side", log)
+    streams = [main]
+
+    @contextmanager
+    def stream(other):
+        streams.append(other)
+        yield
+        streams.pop()
+
+    def layers(rows):
+        log.append(f"{rows} in {streams[-1].name}")
+        return torch.zeros(1)
+
+    cuda = SimpleNamespace(current_stream=lambda: streams[-1], stream=stream)
+    monkeypatch.setattr(lanes, "torch", SimpleNamespace(cuda=cuda))
+    step = object.__new__(LanedDeviceStep)
+    step.side = side
+    step.beside_each_other(partial(layers, "first"), partial(layers, "second"))
+    assert log[0] == "side waits for main" and log[-1] == "main waits for side"
+    assert sorted(log[1:-1]) == ["first in main", "second in side"]
+
+
+# --- parts of one's own ----------------------------------------------------------------------------
+
+
+def test_a_part_of_ones_own_takes_the_place_of_the_lanes():
+    class Mine(LanedDeviceStep):
+        pass
+
+    engine = make_engine(options=HIDDEN_LATENCY, parts={"latency": Mine})
+    assert type(engine.decode_step.device_step) is Mine
+    assert tokens_of(engine.generate(PROMPTS, GREEDY)) == [tokens_alone(p, GREEDY) for p in PROMPTS]
+
+
+@pytest.mark.parametrize(
+    ("options", "part", "message"),
+    [
+        (OVERLAP, {"latency": LanedDeviceStep}, "no use for a latency: latency = 'exposed'"),
+        (
+            HIDDEN_LATENCY,
+            {"layer_kernels": LanedDeviceStep},
+            "no use for a layer_kernels: layer_kernels = 'fu",
+        ),
+    ],
+)
+def test_a_part_that_nothing_would_use_is_refused(options, part, message):
+    with pytest.raises(OptionError, match=message):
+        make_engine(options=options, parts=part)
+
+
+# --- on a GPU --------------------------------------------------------------------------------------
+
+
+@pytest.mark.cuda
+@needs_triton
+@pytest.mark.parametrize("is_drawn", [False, True], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("num_requests", [33, 44])
+def test_on_a_gpu_tokens_are_those_of_exposed_latency(tiny, num_requests, is_drawn):
+    """Batches of every size from there down to one, most of them padded; then all again."""
+    prompts, params = workload(tiny, num_requests, is_drawn)
+    made = {}
+    for options in (OVERLAP, HIDDEN_LATENCY):
+        engine = gpu_engine(tiny, options, max_batch_size=48)
+        made[options] = [tokens_of(engine.generate(prompts, params)) for _ in range(2)]
+        assert_no_block_is_lost(engine)
+        launched = engine.decode_step.device_step
+        assert type(launched) is GraphedStep and engine.decode_step.slots.context_lens[48] == -1
+    assert isinstance(launched.device_step, LanedDeviceStep)
+    assert made[HIDDEN_LATENCY] == made[OVERLAP]
+    assert made[OVERLAP][0] == made[OVERLAP][1]
+    for half in launched.device_step.halves:
+        split_k, split = half.kernels.linear_residual.keywords["workspace"], half.attention.attention
+        assert not split_k.counters.any() and not split._workspace.arrived.any()
+
+
+@pytest.mark.cuda
+@needs_triton
+def test_on_a_gpu_greedy_tokens_are_those_of_rung_00(tiny):
+    prompts, params = workload(tiny, 36)
+    engines = [gpu_engine(tiny, options, max_batch_size=36) for options in (RUNG_00, HIDDEN_LATENCY)]
+    expected, made = [tokens_of(engine.generate(prompts, params)) for engine in engines]
+    assert made == expected
+
+
+@pytest.mark.cuda
+@needs_triton
+@pytest.mark.parametrize("batch_size", [32, 45, 64])
+def test_on_a_gpu_each_replay_has_the_same_bits_and_is_as_near_to_the_exact_logits(tiny, batch_size):
+    """Two lanes that disturb each other would not. Exact: float64, over the same slots."""
+    worst = {}
+    for options in (OVERLAP, HIDDEN_LATENCY):
+        eager = gpu_engine(tiny, replace(options, launch="eager"), torch.float16, max_batch_size=64)
+        step, slots, manager = eager.decode_step.device_step, eager.decode_step.slots, eager.kv_manager
+        generator = torch.Generator("cuda").manual_seed(0)
+        for cache in (manager.k_cache, manager.v_cache):
+            cache.copy_(torch.randn(cache.shape, generator=generator, device="cuda"))
+        M = slots.block_tables.shape[2]
+        places = torch.arange(64 * M, device="cuda").view(64, M) % manager.k_cache.shape[1]
+        slots.block_tables[:, :64] = places.int()
+        kept = {}
+
+        def spy(logits, *others, kept=kept, advance=step.kernels.greedy_advance):
+            kept["logits"] = logits
+            return advance(logits, *others)
+
+        step.kernels = step.kernels._replace(greedy_advance=spy)
+        with cuda_captures(step) as capture:
+            graph, _ = capture(batch_size, True)
+        lens = torch.randint(1, 8 * M - 1, (64,), generator=generator, device="cuda", dtype=torch.int32)
+        slots.slot_mapping[:] = torch.arange(64, device="cuda")
+        slots.last_token_ids[:64] = torch.arange(64, device="cuda")
+        replays = []
+        for _ in range(50):
+            slots.context_lens[:64] = lens
+            slots.last_token_ids[:64] = torch.arange(64, device="cuda")
+            graph.replay()
+            replays.append(kept["logits"].clone())
+        assert all(torch.equal(replays[0], other) for other in replays)
+        slots.context_lens[:64] = lens
+        slots.last_token_ids[:64] = torch.arange(64, device="cuda")
+        exact = exact_logits(step, manager, batch_size)
+        worst[options] = (replays[0].double() - exact).abs().square().mean().sqrt().item()
+    assert worst[HIDDEN_LATENCY] <= 1.05 * worst[OVERLAP]
+
+
+def exact_logits(step, manager, batch_size: int) -> Tensor:
+    """Of the slots as they are, by the network in float64; nothing is written."""
+    wide = SimpleNamespace(
+        k_cache=manager.k_cache.double(), v_cache=manager.v_cache.double(), block_size=manager.block_size
+    )
+    attention, slots = AttendAndWrite(wide, paged_attention_append_plain), step.slots
+    slot_mapping = slots.slot_mapping[:batch_size]
+    attention.begin(slots, slot_mapping, int(slots.context_lens.max()))
+    with torch.inference_mode():
+        network = copy.deepcopy(step.network).double()
+        positions = slots.context_lens[slot_mapping].clamp(min=0).long()
+        return network.decode_one_token(slots.last_token_ids[slot_mapping], positions, attention)
