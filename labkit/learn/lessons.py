@@ -12,6 +12,7 @@ from labkit.learn.lesson_07.gate import GATE as GATE_07
 from labkit.learn.lesson_08.gate import GATE as GATE_08
 from labkit.learn.lesson_09.gate import GATE as GATE_09
 from labkit.learn.lesson_10.gate import GATE as GATE_10
+from labkit.learn.lesson_11.gate import GATE as GATE_11
 from labkit.learn.lesson_12.gate import GATE as GATE_12
 
 GATES: dict[str, Gate] = {  # by the lesson's number
@@ -26,5 +27,6 @@ GATES: dict[str, Gate] = {  # by the lesson's number
     "08": GATE_08,
     "09": GATE_09,
     "10": GATE_10,
+    "11": GATE_11,
     "12": GATE_12,
 }

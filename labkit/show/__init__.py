@@ -12,6 +12,7 @@ from labkit.show.host_parts import draw_host_parts, draw_host_shares
 from labkit.show.host_time import draw_host_time
 from labkit.show.idle import draw_idle
 from labkit.show.ladder import draw_ladder
+from labkit.show.lanes import Span, draw_lanes
 from labkit.show.launches import draw_launches
 from labkit.show.layer_tables import draw_tables
 from labkit.show.machines import draw_machines
@@ -52,6 +53,7 @@ __all__ = [
     "PoolFrame",
     "ProgressRow",
     "RooflinePoint",
+    "Span",
     "blocks_slider",
     "draw_accesses",
     "draw_append_times",
@@ -69,6 +71,7 @@ __all__ = [
     "draw_host_time",
     "draw_idle",
     "draw_ladder",
+    "draw_lanes",
     "draw_launches",
     "draw_layer_kernels",
     "draw_limit",

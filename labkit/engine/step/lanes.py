@@ -2,8 +2,9 @@
 ahead."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,6 +28,26 @@ class Lane(NamedTuple):
     kernels: FusedKernels
 
 
+class CudaStreams:
+    """The stream that launches go to, and one beside it on a GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.side: Any = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    @property
+    def main(self) -> torch.cuda.Stream:
+        return torch.cuda.current_stream()
+
+    @property
+    def are_captured(self) -> bool:
+        """Whether a graph captures what is launched now."""
+        return self.side is not None and torch.cuda.is_current_stream_capturing()
+
+    def launching_in(self, stream: torch.cuda.Stream) -> AbstractContextManager:
+        """Inside the block, launches go to `stream`."""
+        return torch.cuda.stream(stream)
+
+
 class HalfStep(FusedDeviceStep):
     """The layers of a step, with the step's weights, for the launches of one lane."""
 
@@ -46,6 +67,8 @@ class LanedDeviceStep(FusedDeviceStep):
     The tokens are the same. Which batch gets what was measured on an H200.
     """
 
+    watch_points = ("streams", "halves", "few")
+
     least_rows = 32  # of a batch that is cut into halves
 
     def __init__(self, slots: DeviceSlots, network: Network, lanes: Sequence[Lane]) -> None:
@@ -55,8 +78,7 @@ class LanedDeviceStep(FusedDeviceStep):
         super().__init__(slots, network, attention, kernels.prefetching)
         self.halves = [HalfStep(self, lane) for lane in lanes]
         self.few = PersistentLayers(self) if PersistentLayers.fits(self) else None
-        if slots.slot_mapping.is_cuda:
-            self.side = torch.cuda.Stream(slots.slot_mapping.device)
+        self.streams = CudaStreams(slots.slot_mapping.device)
 
     def through_layers(self, slot_mapping: Tensor, max_context_len: int) -> Tensor:
         if len(slot_mapping) < self.least_rows:
@@ -65,7 +87,7 @@ class LanedDeviceStep(FusedDeviceStep):
             return self.few(self.embedded(slot_mapping)[0], slot_mapping)
         pairs = zip(self.halves, slot_mapping.chunk(len(self.halves)), strict=True)
         first, second = (partial(step.through_layers, rows, max_context_len) for step, rows in pairs)
-        if slot_mapping.is_cuda and torch.cuda.is_current_stream_capturing():
+        if self.streams.are_captured:
             return torch.cat(self.beside_each_other(first, second))
         return torch.cat([first(), second()])
 
@@ -75,9 +97,9 @@ class LanedDeviceStep(FusedDeviceStep):
         The streams' order is the graph's. Their first kernels, and the one behind the join, are launched in
         that order: none of them begins early, when what it reads is not there yet.
         """
-        main, side = torch.cuda.current_stream(), self.side
+        main, side = self.streams.main, self.streams.side
         side.wait_stream(main)
-        with torch.cuda.stream(side):
+        with self.streams.launching_in(side):
             there = second()
         here = first()
         main.wait_stream(side)

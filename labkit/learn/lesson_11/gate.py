@@ -1,0 +1,131 @@
+"""Lesson 11: a large batch in two halves beside each other, which make the plain step's tokens."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from labkit.engine import InferenceEngine
+from labkit.engine.step.lanes import LanedDeviceStep
+from labkit.ladder import LADDER
+from labkit.learn.exercise import BrokenContract
+from labkit.learn.gates.gate import Build, Gate
+from labkit.learn.gates.resident import MIXED
+from labkit.learn.gates.same_step import steps_proven
+from labkit.learn.lesson_11.played_step import LEAST_ROWS, PlayedStep, steps_to_play
+from labkit.learn.lesson_11.streams import StreamLaunch
+from labkit.watch.launches import device_step_of
+from labkit.watch.operators import storage
+from labkit.watch.replaced import replaced
+
+BATCHES = (LEAST_ROWS, LEAST_ROWS + 1, 8)  # even, odd, and one with padding
+SMALLEST_CUT = 2  # rows of a batch that is cut in the schedules
+LAYERS = ("embed", "norm_linear", "attention", "linear_residual")
+CLOSE = {"rtol": 1e-3, "atol": 1e-2}
+
+
+def played_halves(build: Build) -> None:
+    """Raise BrokenContract for a step whose halves race, lose rows or their order, follow each other, or have
+    weights of their own; and for one that cuts a small batch."""
+    with steps_to_play(build) as player:
+        for batch_size in BATCHES:
+            played = player.play(batch_size)
+            same_rows(played)
+            beside_each_other(played)
+            same_weights(played)
+        if any(launch.stream != "main" for launch in player.play(LEAST_ROWS - 1).launches):
+            raise BrokenContract(
+                f"a small batch goes through the layers as a whole: one of {LEAST_ROWS - 1} is cut, and "
+                f"`least_rows` is {LEAST_ROWS}. Two halves of it would only read the weights twice."
+            )
+
+
+def same_rows(played: PlayedStep) -> None:
+    """Raise BrokenContract unless each row is what a step that is not cut makes."""
+    made, expected = played.made, played.expected
+    if not isinstance(made, Tensor) or made.shape != expected.shape:
+        there = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
+        raise BrokenContract(
+            f"the halves are all of the batch: a batch of {len(expected)} comes out of the layers as "
+            f"{there}, expected {tuple(expected.shape)}. Each row is in one half, also the odd one, and "
+            "joined they are a tensor with a row per slot."
+        )
+    for row, slot in enumerate(played.slot_mapping.tolist()):
+        wrong = ~torch.isclose(made[row], expected[row], **CLOSE)
+        if slot != played.padding_slot and wrong.any():
+            place = wrong.nonzero()[0].item()
+            others = torch.isclose(expected, made[row], **CLOSE).all(1).nonzero()[:, 0].tolist()
+            whose = f" It is row {others[0]} of the batch." if others else ""
+            raise BrokenContract(
+                f"rows keep their order: row {row} of {len(expected)} (slot {slot}), number {place} is "
+                f"{made[row, place]:.4f}, expected {expected[row, place]:.4f}.{whose} What comes out of the "
+                "layers is row by row for `slot_mapping`: cut it into neighbours, and join them in order."
+            )
+
+
+def beside_each_other(played: PlayedStep) -> None:
+    """Raise BrokenContract unless neither half waits for the other."""
+    lanes = lanes_of(played.launches)
+    (here, there), total = (lanes["main"], lanes["side"]), len(played.slot_mapping)
+    if not here or not there:
+        empty = "side" if not there else "main"
+        raise BrokenContract(
+            f"a large batch goes through the layers in two halves beside each other: of {total} rows, with "
+            f"`least_rows` {LEAST_ROWS}, none is in the {empty} stream. The kernels wait for each other as "
+            "on the rung below."
+        )
+    rows = [lane[0].rows for lane in (here, there)]
+    if abs(rows[0] - rows[1]) > 1:
+        raise BrokenContract(
+            f"the halves are equal, or one row apart: of {total} rows {rows[0]} are in the main stream and "
+            f"{rows[1]} in the side stream. The longer one would run on alone."
+        )
+    for first, second in ((here, there), (there, here)):
+        if second[0].is_behind(first[-1]) or second[0].is_behind(first[0]):
+            raise BrokenContract(
+                f"neither half waits for the other: {second[0]} waits for {first[0]}, the first kernel of "
+                f"the other half ({len(first)} kernels). Let the side stream wait before anything of a half "
+                "is launched, and the main stream when both are."
+            )
+
+
+def same_weights(played: PlayedStep) -> None:
+    """Raise BrokenContract if a half reads weights of its own."""
+    lanes = lanes_of(played.launches).values()
+    here, there = ([launch for launch in lane if launch.kernel == "norm_linear"] for lane in lanes)
+    for number, pair in enumerate(zip(here, there, strict=False)):
+        weights = [{storage(tensor) for tensor in launch.inputs if tensor.dim() == 2} for launch in pair]
+        if not weights[0] & weights[1]:
+            raise BrokenContract(
+                f"weights are in memory once: norm_linear {number} of the two halves reads two weights. A "
+                "`HalfStep` has those of the step that it is made from."
+            )
+
+
+def lanes_of(launches: list[StreamLaunch]) -> dict[str, list[StreamLaunch]]:
+    """The launches of the layers, by stream."""
+    return {
+        stream: [launch for launch in launches if launch.stream == stream and launch.kernel in LAYERS]
+        for stream in ("main", "side")
+    }
+
+
+@contextmanager
+def small_batches_cut(engine: InferenceEngine) -> Iterator[tuple[()]]:
+    """Inside the block, batches of two are cut, too, and launched kernel by kernel: a graph was captured
+    before."""
+    step = device_step_of(engine)
+    if isinstance(step, LanedDeviceStep):
+        step.least_rows = SMALLEST_CUT
+    with replaced(engine.decode_step, "device_step", lambda _: step):
+        yield ()
+
+
+GATE = Gate(
+    ("latency",),
+    LADDER["10"].options,
+    watches=(small_batches_cut, steps_proven),
+    samplings=MIXED,
+    trials=(played_halves,),
+)

@@ -1,0 +1,117 @@
+"""Lesson 11: a GPU with two resources, that plays the streams of a step: memory, which all kernels share, and
+multiprocessors, where a kernel that waits leaves room for others."""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from labkit.engine import InferenceEngine
+from labkit.engine.parts import Part
+from labkit.learn.lesson_11.chain import KernelTimes
+from labkit.learn.lesson_11.played_step import steps_to_play
+from labkit.learn.lesson_11.streams import StreamLaunch
+from labkit.model import GPT2Config, LanguageModel
+from labkit.model.checkpoint import random_network
+from labkit.model.tokenizer import WordTokenizer
+from labkit.show.lanes import Span
+
+NUM_ROWS = 8  # of the batch whose launches are played
+NUM_LAYERS = 12
+
+
+class Task(NamedTuple):
+    """A kernel for the clock: it begins when the tasks `after` have ended, waits, and then moves bytes. The
+    memory serves one kernel at a time, in the order in which they ask."""
+
+    stream: str
+    name: str
+    waits_us: float
+    bytes_us: float
+    after: tuple[int, ...]  # indices of earlier tasks
+
+
+def run(tasks: Sequence[Task]) -> list[Span]:
+    """When each task waits and when it moves bytes, in microseconds from the start of the first."""
+    spans: list[Span] = []
+    ends: dict[int, float] = {}
+    memory_free = 0.0
+    while len(ends) < len(tasks):
+        open_tasks = [
+            i for i, task in enumerate(tasks) if i not in ends and all(j in ends for j in task.after)
+        ]
+        begins = {i: max((ends[j] for j in tasks[i].after), default=0.0) for i in open_tasks}
+        first = min(open_tasks, key=lambda i: begins[i] + tasks[i].waits_us)  # of equals the first launched
+        task, begin = tasks[first], begins[first]
+        ready = begin + task.waits_us
+        moves = max(ready, memory_free) if task.bytes_us else ready
+        ends[first] = end = moves + task.bytes_us
+        memory_free = end if task.bytes_us else memory_free
+        spans.append(Span(task.stream, task.name, "waits", begin, moves))
+        spans.append(Span(task.stream, task.name, "moves bytes", moves, end))
+    return [span for span in spans if span.end > span.start]
+
+
+def layers_of(
+    build: Callable[..., InferenceEngine], layer: Sequence[KernelTimes], **parts: Part
+) -> list[Task]:
+    """The layers of a step as an engine with the reader's part launches them, with the times of a recorded
+    layer.
+
+    build: `here.build`. Keys and values take their rows' share of the time; weights take all of it in each
+    half, as if the second found none of them in the GPU's cache. What stands around the layers takes no time.
+    """
+
+    def with_parts(model: LanguageModel, **settings: Any) -> InferenceEngine:
+        return build(model=model, **parts, **settings)
+
+    with steps_to_play(with_parts, deep_model()) as player:
+        launches = player.play(NUM_ROWS).launches
+    return [_task(launch, launches, layer) for launch in launches]
+
+
+@cache
+def deep_model() -> LanguageModel:
+    """A model of random weights with as many layers as GPT-2."""
+    config = GPT2Config(vocab_size=97, n_positions=64, n_embd=32, n_layer=NUM_LAYERS, n_head=2)
+    return LanguageModel(
+        "random:deep", random_network(config, seed=0), WordTokenizer(config.vocab_size, None)
+    )
+
+
+def _task(launch: StreamLaunch, launches: Sequence[StreamLaunch], layer: Sequence[KernelTimes]) -> Task:
+    places = {(other.stream, other.number): i for i, other in enumerate(launches)}
+    after = tuple(places[seen] for seen in launch.waits_for.items() if seen in places)
+    times = _times_of(launch, layer)
+    if times is None:
+        return Task(launch.stream, launch.kernel, 0.0, 0.0, after)
+    bytes_us = times.weights_us + times.cache_us * launch.rows / NUM_ROWS
+    return Task(launch.stream, launch.kernel, times.waits_us, bytes_us, after)
+
+
+def _times_of(launch: StreamLaunch, layer: Sequence[KernelTimes]) -> KernelTimes | None:
+    """The recorded times of a launch: of two products of one name, the second is the larger."""
+    same = [times for times in layer if times.name == launch.kernel]
+    if len(same) < 2:
+        return same[0] if same else None
+    weight = max((t for t in launch.inputs if t.dim() == 2), key=lambda t: t.numel())
+    is_second = launch.gelu or weight.shape[1] > weight.shape[0]
+    return same[is_second]
+
+
+def in_a_row(layer: Sequence[KernelTimes], num_layers: int = NUM_LAYERS) -> list[Task]:
+    """Layers whose kernels follow each other, as on the rung below."""
+    chain = [times for _ in range(num_layers) for times in layer]
+    return [
+        Task("main", times.name, times.waits_us, times.bytes_us, (i - 1,) if i else ())
+        for i, times in enumerate(chain)
+    ]
+
+
+def total_us(tasks: Sequence[Task]) -> float:
+    """How long the tasks take together."""
+    return max((span.end for span in run(tasks)), default=0.0)
+
+
+def num_kernels(tasks: Sequence[Task]) -> int:
+    """How many of the tasks are kernels of the layers."""
+    return sum(task.waits_us > 0 for task in tasks)
