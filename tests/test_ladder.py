@@ -75,7 +75,9 @@ def test_a_rung_can_be_asked_for_politely():
 
 def test_the_capstone_is_refused_as_a_rung():
     last = list(LADDER)[-1]
-    with pytest.raises(OptionError, match=rf"no rung '{CAPSTONE.number}'; there are 00, 01, .* {last}, as text"):
+    with pytest.raises(
+        OptionError, match=rf"no rung '{CAPSTONE.number}'; there are 00, 01, .* {last}, as text"
+    ):
         LADDER[CAPSTONE.number]
 
 

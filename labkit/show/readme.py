@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from labkit.ladder import CAPSTONE, LADDER, LESSONS, Lesson
 from labkit.paths import RESULTS, ROOT
-from labkit.results import HostTimeRecord, LoadsRecord, ProfileRecord, RunsRecord, load, load_gpu_tests
+from labkit.results import LoadsRecord, ProfileRecord, RunsRecord, load, load_gpu_tests
 from labkit.results.installation import load_installations
 from labkit.results.tiles import TilesRecord
 from labkit.show import reliability
@@ -71,7 +71,9 @@ def ladder_table() -> str:
     for place, rung in enumerate(LADDER.values()):
         pair = {numbers[max(0, place - 1)], rung.number}
         end_to_end = next(r for r in map(load, LADDER_RECORDS) if pair <= set(r.rates))
-        at_batch = next(r for r in map(load, HOST_RECORDS) if pair <= set(r.times)).time(rung.number, HOST_BATCH)
+        at_batch = next(r for r in map(load, HOST_RECORDS) if pair <= set(r.times)).time(
+            rung.number, HOST_BATCH
+        )
         lines.append(
             f"| {rung.number} | {lesson_link(LESSONS[rung.number])} | {first_clause(rung.removes)} "
             f"| {end_to_end.rate(rung.number):,.0f} "

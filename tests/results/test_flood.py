@@ -16,9 +16,18 @@ SETTINGS = {
 
 
 def flood_run(memory: tuple[int, ...] = (), rung: str = "10") -> FloodRun:
-    counts = {name: 1 for name in FloodRun.SHAPE if name not in ("rung", "policy", "ended", "memory", "reserved")}
+    counts = {
+        name: 1 for name in FloodRun.SHAPE if name not in ("rung", "policy", "ended", "memory", "reserved")
+    }
     counts |= {"seconds": 2.0, "generated_tokens": 500}
-    return FloodRun(rung=rung, policy="fifo", ended={"length": 3, "refused": 2}, memory=memory, reserved=memory[:-1], **counts)
+    return FloodRun(
+        rung=rung,
+        policy="fifo",
+        ended={"length": 3, "refused": 2},
+        memory=memory,
+        reserved=memory[:-1],
+        **counts,
+    )
 
 
 def test_rates_and_sums():

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -51,8 +51,10 @@ class FusedKernels(NamedTuple):
         """These kernels, whose products ask for their weights while they wait; the plain ones do not wait."""
         if self.measured is None:
             return self
-        products = (partial(product, prefetch=True) for product in (self.norm_linear, self.linear_residual))
-        return self._replace(**dict(zip(("norm_linear", "linear_residual"), products, strict=True)))
+        return self._replace(
+            norm_linear=partial(self.norm_linear, prefetch=True),
+            linear_residual=partial(self.linear_residual, prefetch=True),
+        )
 
 
 PLAIN = FusedKernels(embed_slots_plain, norm_linear_plain, linear_residual_plain, greedy_advance_plain)
@@ -90,7 +92,7 @@ class FusedDeviceStep(DeviceStep):
 
     attention: AttendAndWrite
 
-    watch_points = ("kernels", "layer")
+    watch_points: ClassVar[tuple[str, ...]] = ("kernels", "layer")
 
     def __init__(
         self, slots: DeviceSlots, network: Network, attention: AttendAndWrite, kernels: FusedKernels

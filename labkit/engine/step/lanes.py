@@ -4,7 +4,7 @@ ahead."""
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -67,7 +67,7 @@ class LanedDeviceStep(FusedDeviceStep):
     The tokens are the same. Which batch gets what was measured on an H200.
     """
 
-    watch_points = ("streams", "halves", "few")
+    watch_points: ClassVar[tuple[str, ...]] = ("streams", "halves", "few")
 
     least_rows = 32  # of a batch that is cut into halves
 

@@ -13,7 +13,9 @@ from labkit.kernels.persistent_layers import (
 )
 
 FEW_ROWS = 2  # with more, five kernels a layer take less time: measured on an H200
-WIDEST = 768  # numbers of a row, for which that was measured: a wider layer's weights may not fit in registers
+WIDEST = (
+    768  # numbers of a row, for which that was measured: a wider layer's weights may not fit in registers
+)
 
 
 class PersistentLayers:

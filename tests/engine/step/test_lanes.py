@@ -22,7 +22,6 @@ from resident_helpers import RUNG_00, gpu_engine, workload
 from torch import Tensor
 from triton_marks import needs_triton
 
-from labkit.engine.step import lanes
 from labkit.engine.step.attention import AttendAndWrite
 from labkit.engine.step.graphed import GraphedStep, batch_buckets, cuda_captures
 from labkit.engine.step.lanes import HalfStep, LanedDeviceStep
@@ -223,7 +222,7 @@ class FakeStream:
         self.log.append(f"{self.name} waits for {other.name}")
 
 
-def test_the_second_stream_is_forked_before_and_joined_behind_the_first(monkeypatch):
+def test_the_second_stream_is_forked_before_and_joined_behind_the_first():
     """Or the second half would read slots that are not there yet, or the head rows that are not."""
     log = []
     main, side = FakeStream("main", log), FakeStream("side", log)
@@ -239,10 +238,8 @@ def test_the_second_stream_is_forked_before_and_joined_behind_the_first(monkeypa
         log.append(f"{rows} in {streams[-1].name}")
         return torch.zeros(1)
 
-    cuda = SimpleNamespace(current_stream=lambda: streams[-1], stream=stream)
-    monkeypatch.setattr(lanes, "torch", SimpleNamespace(cuda=cuda))
     step = object.__new__(LanedDeviceStep)
-    step.side = side
+    step.streams = SimpleNamespace(main=main, side=side, launching_in=stream)
     step.beside_each_other(partial(layers, "first"), partial(layers, "second"))
     assert log[0] == "side waits for main" and log[-1] == "main waits for side"
     assert sorted(log[1:-1]) == ["first in main", "second in side"]

@@ -67,7 +67,9 @@ def test_it_is_the_steps_layers(rows: list[int], on_triton: bool):
 def test_it_is_for_narrow_layers_and_the_packages_attention():
     step = make_step()
     assert PersistentLayers.fits(step)
-    step.layers[0] = step.layers[0]._replace(qkv=step.layers[0].qkv._replace(weight=torch.zeros(3, WIDEST + 1)))
+    step.layers[0] = step.layers[0]._replace(
+        qkv=step.layers[0].qkv._replace(weight=torch.zeros(3, WIDEST + 1))
+    )
     assert not PersistentLayers.fits(step)
     step = make_step()
     step.attention.attention = lambda *arguments: paged_attention_append_plain(*arguments)
