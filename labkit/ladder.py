@@ -191,8 +191,8 @@ LADDER = Numbered(
         slug="hidden_latency",
         title="Hidden latency",
         write_up="beyond the write-ups",
-        removes="the wait between dependent kernels: what the next one reads is asked for while it waits, and "
-        "half of a large batch computes while the other half reads memory",
+        removes="the wait between dependent kernels: one or two requests go through all layers in one, "
+        "weights are asked for ahead, and half of a large batch computes while the other half reads memory",
         options=HIDDEN_LATENCY,
     ),
     Rung(
@@ -200,8 +200,8 @@ LADDER = Numbered(
         slug="sampling_without_sorts",
         title="Sampling without sorts",
         write_up="beyond the write-ups",
-        removes="two sorts of the vocabulary for every row as soon as one request draws: where top-k and top-p "
-        "cut is searched for, in the rows that draw",
+        removes="two sorts of the vocabulary for every row as soon as one request draws: where top-k and "
+        "top-p cut is searched for, in the rows that draw",
         options=SAMPLING_WITHOUT_SORTS,
     ),
 )

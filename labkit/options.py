@@ -55,9 +55,9 @@ class EngineOptions:
     readback: when a step's tokens are read. "at_once": before anything else (`ReadAtOnce`); "one_behind":
         when the next step is in flight, with the bookkeeping of a whole batch done at once while no request
         joins or ends (`ReadOneBehind`, `SteadyBatch`).
-    latency: what runs while a kernel waits for the one before it. "exposed": nothing; "hidden": by the batch's
-        size, all layers are one kernel, or weights are on their way, or the batch's other half computes
-        (`LanedDeviceStep`).
+    latency: what runs while a kernel waits for the one before it. "exposed": nothing; "hidden": the batch's
+        other half computes; or weights are on their way; or, for one or two requests, all layers are one
+        kernel, and none waits (`LanedDeviceStep`).
     sampler: how tokens are drawn on the device. "sorted": by sorts of every row, for what top-k and top-p cut
         off (`SortedSampler`); "searched": by a search for it, in the rows that have them, with `draw_triton`
         or its plain twin (`SearchedSampler`).

@@ -29,8 +29,7 @@ TILES = re.compile(r"(?<=<!-- tiles -->\n).*?(?=\n<!-- /tiles -->)", re.DOTALL)
 TILES_RECORD, TILES_RUNS = "tiles_medium_h200", ("scheduler_medium_h200", "scheduler_medium_tuned_h200")
 H200_RECORDS = ("ladder_036_h200", "ladder_062_device_h200")
 # A rung is shown from the first of these that has it and the rung below.
-LADDER_RECORDS = ("ladder_036_h100", "ladder_036_from_10_h100")
-HOST_RECORDS = ("host_time_h100", "host_time_from_10_h100")
+LADDER_RECORDS = ("ladder_036_h100", "ladder_036_from_10_h200")
 PEER_RECORDS = ("peers_036_h100", "peers_062_h100", "peers_single_h100")
 PEER_ENGINES = ("labkit 10", "transformers, static cache", "transformers, dynamic cache")
 LOADS_RECORD = "loads_h200"
@@ -63,25 +62,28 @@ def picture(name: str) -> Path:
 
 def ladder_table() -> str:
     """A Markdown table with a row per rung: what it removes, and what an H100 made of it."""
-    numbers = list(LADDER)
+    host, numbers = load("host_time_h100", HostTimeRecord), list(LADDER)
     lines = [
         "| rung | lesson | what leaves the hot path | decode tokens/s | against the rung below | host time |",
         "| --- | --- | --- | ---: | --- | ---: |",
     ]
     for place, rung in enumerate(LADDER.values()):
-        pair = {numbers[max(0, place - 1)], rung.number}
-        end_to_end = next(r for r in map(load, LADDER_RECORDS) if pair <= set(r.rates))
-        at_batch = next(r for r in map(load, HOST_RECORDS) if pair <= set(r.times)).time(
-            rung.number, HOST_BATCH
-        )
+        below = numbers[max(0, place - 1)]
+        record = next(r for r in map(load, LADDER_RECORDS) if {below, rung.number} <= set(r.rates))
+        is_timed = rung.number in host.times
+        host_time = f"{host.time(rung.number, HOST_BATCH).step_us / 1e3:.2f} ms" if is_timed else ""
         lines.append(
             f"| {rung.number} | {lesson_link(LESSONS[rung.number])} | {first_clause(rung.removes)} "
-            f"| {end_to_end.rate(rung.number):,.0f} "
-            f"| {step_from(end_to_end, numbers[place - 1], rung.number) if place else ''} "
-            f"| {at_batch.step_us / 1e3:.2f} ms |"
+            f"| {record.rate(rung.number):,.0f}{other_gpu(record)} "
+            f"| {step_from(record, below, rung.number) if place else ''} | {host_time} |"
         )
     lines.append(f"| {CAPSTONE.number} | {lesson_link(CAPSTONE)} | nothing | | | |")
     return "\n".join(lines)
+
+
+def other_gpu(record: RunsRecord) -> str:
+    """The record's GPU in brackets, unless it is an H100, of which the table says that it speaks."""
+    return "" if "H100" in record.host.device else f" ({record.host.device.removeprefix('NVIDIA ')})"
 
 
 def peers_table() -> str:

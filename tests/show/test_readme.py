@@ -3,7 +3,7 @@
 import pytest
 from PIL import Image
 
-from labkit.ladder import LESSONS
+from labkit.ladder import LADDER, LESSONS
 from labkit.paths import ROOT
 from labkit.results import load, load_gpu_tests
 from labkit.show import readme
@@ -83,8 +83,16 @@ def test_every_rung_has_its_row_with_its_figures():
     rows = readme.ladder_table().splitlines()[2:]
     assert [row.split(" | ")[0] for row in rows] == [f"| {number}" for number in LESSONS]
     *measured, last = rows  # the capstone has nothing of its own to measure
-    assert all(row.endswith(" ms |") for row in measured) and last.endswith("| | | |")
+    timed = load("host_time_h100").times
+    assert [row.endswith(" ms |") for row in measured] == [number in timed for number in LADDER]
+    assert last.endswith("| | | |")
     assert [("×" in row) for row in rows] == [False, *[True] * (len(rows) - 2), False]
+
+
+def test_a_figure_of_another_gpu_than_the_tables_says_so():
+    h100, h200 = (load(name) for name in readme.LADDER_RECORDS)
+    assert (readme.other_gpu(h100), readme.other_gpu(h200)) == ("", " (H200)")
+    assert f"{h200.rate('11'):,.0f} (H200) |" in readme.ladder_table()
 
 
 def test_a_steps_verdict_comes_with_its_interval():

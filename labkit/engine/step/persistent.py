@@ -13,9 +13,7 @@ from labkit.kernels.persistent_layers import (
 )
 
 FEW_ROWS = 2  # with more, five kernels a layer take less time: measured on an H200
-WIDEST = (
-    768  # numbers of a row, for which that was measured: a wider layer's weights may not fit in registers
-)
+WIDEST = 768  # numbers of a row for which that was measured: more weights may not fit in registers
 
 
 class PersistentLayers:
@@ -26,8 +24,10 @@ class PersistentLayers:
 
     @staticmethod
     def fits(step: FusedDeviceStep) -> bool:
-        """Whether the kernel does what the step does, and was measured for layers as wide: it has attention in
-        it, so a step with the caller's own has to launch that."""
+        """Whether the kernel does what the step does, and was measured for layers as wide.
+
+        It has attention in it, so a step with an attention of the caller's has to launch that.
+        """
         attention = step.attention.attention
         is_own = attention is not paged_attention_append_plain and not isinstance(attention, SplitAttention)
         return not is_own and step.layers[0].qkv.weight.shape[1] <= WIDEST
