@@ -57,9 +57,9 @@ class EngineOptions:
         joins or ends (`ReadOneBehind`, `SteadyBatch`).
     latency: what runs while a kernel waits for the one before it. "exposed": nothing else; "hidden": the
         kernels of the batch's other half (`LanedDeviceStep`), which then are those of layer_kernels.
-    sampler: how tokens are drawn on the device. "sorted": rows are sorted to find what top-k and top-p cut off
-        (`SortedSampler`); "searched": that is searched for, by `draw_triton` or its plain twin, and not at all
-        in rows or batches that need none (`SearchedSampler`).
+    sampler: how tokens are drawn on the device. "sorted": by sorts of every row, for what top-k and top-p cut
+        off (`SortedSampler`); "searched": by a search for it, in the rows that have them, with `draw_triton`
+        or its plain twin (`SearchedSampler`).
     attention: which paged attention runs. "plain": PyTorch; "triton": the kernel;
         "auto": the kernel on a CUDA GPU, PyTorch elsewhere. The same on every rung.
     Raises OptionError for a value that is not listed, or that needs another one.

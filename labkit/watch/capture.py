@@ -10,6 +10,7 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
 from labkit.engine import InferenceEngine
+from labkit.engine.sampling import Draws
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.host import DecodeStep
 from labkit.engine.step.resident import ResidentDecodeStep
@@ -106,7 +107,7 @@ def recorded_step(
     """Run a step as `capture` does, and let `recorder` remember it. Returns the step's tokens [B]."""
     kernels = kernels_as_launches(device_step, recorder) if as_launches else nullcontext()
     with torch.inference_mode(), kernels, recorder:
-        return device_step(batch_size, longest_possible(device_step), is_greedy)
+        return device_step(batch_size, longest_possible(device_step), Draws(is_greedy))
 
 
 def longest_possible(device_step: DeviceStep) -> int:

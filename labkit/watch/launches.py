@@ -11,6 +11,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from labkit.engine import InferenceEngine
+from labkit.engine.sampling import Draws
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.fused import FusedDeviceStep, FusedKernels
 from labkit.engine.step.host import DecodeStep
@@ -113,10 +114,10 @@ def log_step(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> Launc
     """Log one greedy decode step of these prompts, kernel by kernel, even if the engine replays graphs."""
     device_step, logs = device_step_of(engine), []
 
-    def launch(batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
+    def launch(batch_size: int, max_context_len: int, draws: Draws) -> Tensor:
         with log_launches(device_step) as log:
             logs.append(log)
-            return device_step(batch_size, max_context_len, is_greedy)
+            return device_step(batch_size, max_context_len, draws)
 
     with steady_decode(engine, prompts), replaced(engine.decode_step, "device_step", lambda _: launch):
         engine.step()

@@ -25,7 +25,11 @@ pytestmark = pytest.mark.slow
 # Many begin with another one, so that the prefix cache has whole and partial hits.
 PROMPTS = st.sampled_from([(1,), (1, 2, 3), (1, 2, 3, 4, 5, 6), (1, 2, 3, 9), (7, 8), tuple(range(20, 30))])
 PARAMS = st.sampled_from(
-    [SamplingParams(1), SamplingParams(4), SamplingParams(9), SamplingParams(6, temperature=1.0, seed=3)]
+    [
+        *(SamplingParams(n) for n in (1, 4, 9)),
+        SamplingParams(6, temperature=1.0, seed=3),
+        SamplingParams(5, temperature=1.5, top_k=20, top_p=0.8, seed=4),
+    ]
 )
 LONGEST = 10 + 9 - 1  # tokens in the cache
 ANY = st.integers(0, 99)  # which of the requests or streams there are

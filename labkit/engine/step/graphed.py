@@ -31,7 +31,7 @@ def batch_buckets(max_batch_size: int) -> list[int]:
 
 
 class GraphedStep:
-    """A `DeviceStep` captured in CUDA graphs: per bucket one for greedy batches, and one or two that can draw.
+    """A `DeviceStep` captured in CUDA graphs: for each bucket one per family, such as greedy batches.
 
     All are captured when the engine is made, never in the middle of serving; they share one memory pool,
     because no two of them run at once.

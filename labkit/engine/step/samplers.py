@@ -29,7 +29,7 @@ class Sampler(Protocol):
 class SortedSampler:
     """Every row is sorted, greedy or not (rung 06)."""
 
-    families = EITHER_WAY
+    families: tuple[Draws, ...] = EITHER_WAY
 
     def __call__(self, step: "DeviceStep", logits: Tensor, slot_mapping: Tensor, draws: Draws) -> Tensor:
         slots = step.slots
@@ -52,7 +52,7 @@ class SearchedSampler:
     What is cut off is searched for, and only if a request of the batch has top-k or top-p.
     """
 
-    families = tuple(Draws)
+    families: tuple[Draws, ...] = tuple(Draws)
 
     def __init__(self, draw: DrawFunction) -> None:
         """draw: `draw_triton` or its plain twin."""

@@ -83,7 +83,11 @@ def test_a_batch_takes_the_family_that_it_asks_for(options, batch, families):
 def test_a_batch_changes_its_family_when_one_leaves_that_draws():
     engine = make_engine(options=SAMPLING_WITHOUT_SORTS)
     noted = noting_draws(engine)
-    params = [replace(GREEDY, max_new_tokens=9), replace(PLAIN, max_new_tokens=6), replace(TOP_P, max_new_tokens=3)]
+    params = [
+        replace(GREEDY, max_new_tokens=9),
+        replace(PLAIN, max_new_tokens=6),
+        replace(TOP_P, max_new_tokens=3),
+    ]
     engine.generate(PROMPTS[:3], params)
     changes = [draws for i, draws in enumerate(noted) if i == 0 or draws != noted[i - 1]]
     assert changes == [Draws.FILTERED, Draws.PLAIN, Draws.NONE]
@@ -177,7 +181,9 @@ def test_on_a_gpu_there_is_a_graph_for_each_family_and_tokens_are_those_of_sorts
     made = {}
     for options in (OVERLAP, SAMPLING_WITHOUT_SORTS):
         engine = gpu_engine(tiny, options, max_batch_size=16)
-        assert {draws for _, draws in engine.decode_step.device_step.graphs} == set(engine.decode_step.families)
+        assert {draws for _, draws in engine.decode_step.device_step.graphs} == set(
+            engine.decode_step.families
+        )
         made[options.sampler] = tokens_of(engine.generate(prompts, params))
     assert made["searched"] == made["sorted"]
 
