@@ -41,7 +41,7 @@ def sizes_that_differ(top_p: float, sizes: Iterable[int]) -> dict[str, int]:
 # --- frequencies -----------------------------------------------------------------------------------------
 
 
-def tested(draw: DrawFunction, manner: str, num_draws: int = 20_000, vocab_size: int = 200) -> str:
+def judged(draw: DrawFunction, manner: str, num_draws: int = 20_000, vocab_size: int = 200) -> str:
     """Draw from one row again and again, and say in words whether the counts are as expected."""
     row = Row((0.0, 1.0), *MANNERS[manner])
     small = Batch.of((row,) * num_draws, row.is_filtered, "cpu")

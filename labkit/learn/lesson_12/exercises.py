@@ -26,7 +26,9 @@ IN_ORDER = Exercise(
         Case({"bits": 0x3C00}, 15360, "0x3C00 is 1.0. Bits of numbers above 0 are in their order already."),
         Case({"bits": 0x0000}, 0, "0x0000 is 0.0."),
         Case({"bits": 0x0001}, 1, "0x0001 is the smallest number above 0."),
-        Case({"bits": 0xBC00}, -15360, "0xBC00 is -1.0: its highest bit is the sign, and what is left grows."),
+        Case(
+            {"bits": 0xBC00}, -15360, "0xBC00 is -1.0: its highest bit is the sign, and what is left grows."
+        ),
         Case({"bits": 0xC000}, -16384, "0xC000 is -2.0, which lies below -1.0 although its bits are more."),
         Case({"bits": 0x8000}, 0, "0x8000 is -0.0, which equals 0.0: a tie has one key."),
         Case({"bits": 0x8001}, -1, "0x8001 is the largest number below 0: there is no gap at 0."),

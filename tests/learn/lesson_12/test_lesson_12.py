@@ -32,7 +32,9 @@ def test_unfilled_every_step_sorts_and_the_gate_says_so(capsys):
         capsys.readouterr()
         shell.run_cell(step.skeleton).raise_error()
         verdict, *_, line = capsys.readouterr().out.splitlines()
-        assert verdict.startswith("sampler breaks a contract: nothing is sorted: the sampler asked for `sort`")
+        assert verdict.startswith(
+            "sampler breaks a contract: nothing is sorted: the sampler asked for `sort`"
+        )
         sorts.append(line.removeprefix("sorts in a step: "))
         next(steps)
     assert sorts == [

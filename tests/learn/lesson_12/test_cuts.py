@@ -1,0 +1,37 @@
+"""Cuts by a sort, beside the searches that take their place."""
+
+import torch
+
+from labkit.kernels.sampling import crossing, ordered
+from labkit.learn.lesson_12.cuts import crossing_by_sort, package_cut, package_top_p, scaled, top_p_by_sort
+
+
+def test_scores_have_their_largest_at_0_and_a_temperature_of_0_is_the_smallest():
+    logits = torch.tensor([[1.0, 3.0], [2.0, 2.5]])
+    scores = scaled(logits, torch.tensor([2.0, 0.0], dtype=torch.float64))
+    assert scores[0].tolist() == [-1.0, 0.0]
+    assert scores[1, 1] == 0 and scores[1, 0] == -torch.inf  # half, divided by the smallest number
+
+
+def test_a_crossing_by_a_sort_is_the_one_that_is_searched_for():
+    generator = torch.Generator().manual_seed(3)
+    keys = torch.randint(-9, 9, (40, 30), generator=generator)
+    weights = torch.rand(40, 30, generator=generator).double()
+    limits = torch.linspace(0, 20, 40)  # the last ones are more than all weigh
+    distinct = keys * 30 + torch.arange(30)  # where keys tie, only a search takes them together
+    assert torch.equal(crossing_by_sort(distinct, weights, limits), crossing(distinct, weights, limits))
+
+
+def test_top_p_by_a_sort_keeps_what_the_package_keeps():
+    scores = scaled(torch.randn(50, 64, generator=torch.Generator().manual_seed(4)), torch.ones(50).double())
+    scores[0] = 0.0
+    top_ps = torch.linspace(0.02, 1, 50, dtype=torch.float64)
+    assert torch.equal(top_p_by_sort(scores, top_ps), package_top_p(scores, top_ps))
+    assert package_top_p(scores, top_ps)[-1].isfinite().all()
+
+
+def test_the_package_s_cut_is_top_k_and_then_top_p():
+    scores = torch.tensor([[0.3, 0.25, 0.25, 0.1, 0.06, 0.04]]).log()
+    kept = package_cut(scores, torch.tensor([3]), torch.tensor([0.6], dtype=torch.float64)).isfinite()
+    assert kept.tolist() == [[True, False, True, False, False, False]]
+    assert ordered(scores).tolist()[0] == sorted(ordered(scores).tolist()[0], reverse=True)
