@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from labkit.ladder import CAPSTONE, LADDER, LESSONS, Lesson
 from labkit.paths import RESULTS, ROOT
-from labkit.results import LoadsRecord, ProfileRecord, RunsRecord, load, load_gpu_tests
+from labkit.results import HostTimeRecord, LoadsRecord, ProfileRecord, RunsRecord, load, load_gpu_tests
 from labkit.results.installation import load_installations
 from labkit.results.tiles import TilesRecord
 from labkit.show import reliability
