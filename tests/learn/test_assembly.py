@@ -21,6 +21,7 @@ FILES = {
     ("06", "block_tables"): "from labkit.engine.step.slots import DeviceSlots as Base",
     ("07", "layer_tables"): "from labkit.kvcache import OneTableBlockManager as Base",
     ("10", "readback"): "from labkit.engine.overlap import ReadOneBehind as Base",
+    ("11", "latency"): "from labkit.engine.step.lanes import LanedDeviceStep as Base",
 }
 # On which rungs each of them serves.
 SERVES = {
@@ -33,6 +34,7 @@ SERVES = {
     ("06", "block_tables"): "06 07 08 09 10 11",
     ("07", "layer_tables"): "07 08 09 10 11",
     ("10", "readback"): "10 11",
+    ("11", "latency"): "11",
 }
 
 

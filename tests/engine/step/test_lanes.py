@@ -25,7 +25,7 @@ from triton_marks import needs_triton
 from labkit.engine.step import lanes
 from labkit.engine.step.attention import AttendAndWrite
 from labkit.engine.step.graphed import GraphedStep, batch_buckets, cuda_captures
-from labkit.engine.step.lanes import HalfStep, LanedDeviceStep
+from labkit.engine.step.lanes import CudaStreams, HalfStep, LanedDeviceStep
 from labkit.errors import OptionError
 from labkit.kernels import paged_attention_append_plain, triton_status
 from labkit.ladder import HIDDEN_LATENCY, OVERLAP
@@ -241,7 +241,8 @@ def test_the_second_stream_is_forked_before_and_joined_behind_the_first(monkeypa
     cuda = SimpleNamespace(current_stream=lambda: streams[-1], stream=stream)
     monkeypatch.setattr(lanes, "torch", SimpleNamespace(cuda=cuda))
     step = object.__new__(LanedDeviceStep)
-    step.side = side
+    step.streams = CudaStreams(torch.device("cpu"))
+    step.streams.side = side
     step.beside_each_other(partial(layers, "first"), partial(layers, "second"))
     assert log[0] == "side waits for main" and log[-1] == "main waits for side"
     assert sorted(log[1:-1]) == ["first in main", "second in side"]
