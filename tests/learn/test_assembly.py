@@ -21,6 +21,7 @@ FILES = {
     ("06", "block_tables"): "from labkit.engine.step.slots import DeviceSlots as Base",
     ("07", "layer_tables"): "from labkit.kvcache import OneTableBlockManager as Base",
     ("10", "readback"): "from labkit.engine.overlap import ReadOneBehind as Base",
+    ("11", "latency"): "from labkit.engine.step.lanes import LanedDeviceStep as Base",
 }
 # On which rungs each of them serves.
 SERVES = {

@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from labkit.learn.verdict import wrapped
 from labkit.paths import ROOT
 
 VARIANTS = ROOT / "data/latency_variants_h200.json"
@@ -36,9 +37,9 @@ def table() -> pd.DataFrame:
 
 
 def source() -> str:
-    """In a line, where and how the variants were measured."""
+    """Where and how the variants were measured."""
     about = measured()
-    return f"{about['device']}, {about['date']}: {about['measured']}"
+    return wrapped(f"{about['device']}, {about['date']}: {about['measured']}")
 
 
 def asked_early() -> str:
