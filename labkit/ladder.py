@@ -200,8 +200,8 @@ LADDER = Numbered(
         slug="sampling_without_sorts",
         title="Sampling without sorts",
         write_up="beyond the write-ups",
-        removes="two sorts of the vocabulary for every row as soon as one request draws: where top-k and top-p "
-        "cut is searched for, in the rows that draw",
+        removes="two sorts of the vocabulary for every row as soon as one request draws: where top-k and "
+        "top-p cut is searched for, in the rows that draw",
         options=SAMPLING_WITHOUT_SORTS,
     ),
 )
