@@ -14,8 +14,8 @@ from labkit.results.shape import COUNT, POSITIVE, TEXT, Shape
 
 @dataclass(frozen=True)
 class SamplingRun(PlainSample):
-    """A run of a workload on a rung. manner: how its requests pick their tokens. Seconds are those of decoding
-    alone, over its `decode_steps`.
+    """A run of a workload on a rung. manner: how its requests pick their tokens. Seconds are those of
+    decoding alone, over its `decode_steps`.
 
     equal_requests: that got the tokens of the workload's first run.
     """
@@ -39,7 +39,7 @@ class SamplingRun(PlainSample):
 
 @dataclass(frozen=True)
 class SamplingRecord(WorkloadRecord):
-    """What `python -m labkit.bench sampling` recorded: runs of two rungs, in turn, for each manner of sampling.
+    """What `python -m labkit.bench sampling` recorded: two rungs in turn, for each manner of sampling.
 
     Methods raise RecordError for a manner or a rung that the record does not have.
     """
@@ -70,12 +70,14 @@ class SamplingRecord(WorkloadRecord):
 
     def comparison(self, manner: str, before: str, after: str) -> Comparison:
         """Compare the decode times of two rungs, whose runs were made in turn."""
-        sides = (tuple(run.decode_seconds for run in self.runs_of(manner, rung)) for rung in (before, after))
-        return Comparison(before, after, *sides, {}, {})
+        first, second = (
+            tuple(run.decode_seconds for run in self.runs_of(manner, rung)) for rung in (before, after)
+        )
+        return Comparison(before, after, first, second, {}, {})
 
     def table(self) -> pd.DataFrame:
-        """A row per manner: microseconds per decode step on either rung, their ratio with its verdict, and how
-        many requests got the tokens of the first run in all runs of both."""
+        """A row per manner: microseconds per decode step on either rung, their ratio with its verdict, and
+        how many requests got the tokens of the first run in all runs of both."""
         before, after = self.rungs[0], self.rungs[-1]
         rows = {}
         for manner in self.manners:

@@ -1,4 +1,4 @@
-"""sampling: batches that draw in several ways, on a rung that sorts the vocabulary and on one that searches it.
+"""sampling: batches that draw in several ways, on a rung that sorts the vocabulary and on the next.
 
 For each manner of sampling the two rungs run in turn, one engine each for all runs. Times are of decoding
 alone. One round is too few for a verdict.

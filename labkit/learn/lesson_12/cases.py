@@ -56,7 +56,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Batch:
-    """Arguments of a sampler, as the engine hands them over. Slots are more than rows, and in another order."""
+    """Arguments of a sampler, as the engine hands them over. Slots are more than rows, in another order."""
 
     rows: tuple[Row, ...]
     logits: Tensor
@@ -139,8 +139,8 @@ UNFILTERED = (
     Case(
         "a row that does not draw keeps its token",
         (Row((2.0, 0.5, 2.0, 1.0, 2.0)), Row((4.0, 3.9, 3.8, 3.7, 3.6), temperature=1.0)),
-        "At temperature 0 token_ids has the likeliest token already, and keeps it: `torch.where` picks per row. "
-        "What a row draws with is its slot's: `column[slot_mapping]`.",
+        "At temperature 0 token_ids has the likeliest token already, and keeps it: `torch.where` picks per "
+        "row. What a row draws with is its slot's: `column[slot_mapping]`.",
     ),
     Case(
         "a row draws at its own random number",

@@ -27,7 +27,7 @@ IN_ORDER = Exercise(
         Case({"bits": 0x0000}, 0, "0x0000 is 0.0."),
         Case({"bits": 0x0001}, 1, "0x0001 is the smallest number above 0."),
         Case(
-            {"bits": 0xBC00}, -15360, "0xBC00 is -1.0: its highest bit is the sign, and what is left grows."
+            {"bits": 0xBC00}, -15360, "0xBC00 is -1.0. Its highest bit is the sign, and what is left grows."
         ),
         Case({"bits": 0xC000}, -16384, "0xC000 is -2.0, which lies below -1.0 although its bits are more."),
         Case({"bits": 0x8000}, 0, "0x8000 is -0.0, which equals 0.0: a tie has one key."),
@@ -46,8 +46,8 @@ IN_ORDER = Exercise(
 def kept_ids(weights: Sequence[int], top_k: int, dropped: int) -> list[int]:
     """The ids that top-k and then top-p keep, in order.
 
-    weights: whole numbers in place of probabilities. top_k: 0 for off. dropped: in place of 1 - p, the part of
-    100 that may be dropped at most; 0 for off.
+    weights: whole numbers in place of probabilities. top_k: 0 for off. dropped: in place of 1 - p, the
+    part of 100 that may be dropped at most; 0 for off.
     """
     cut = sorted(weights)[-top_k] if 0 < top_k <= len(weights) else min(weights)
     left = [i for i, weight in enumerate(weights) if weight >= cut]
@@ -84,10 +84,10 @@ KEPT_IDS = Exercise(
         Case(asked([2, 5, 2, 2], top_k=2), [0, 1, 2, 3], "The second largest is 2, and all that tie stay."),
         Case(asked([5, 1, 3], top_k=9), [0, 1, 2], "More than there are is off."),
         Case(
-            asked([30, 15, 50, 5], dropped=40),
+            asked([50, 15, 30, 5], dropped=40),
             [0, 2],
             "From the smallest: 5 and 15 are 20 of 100, which may go. With 30 it would be 50, more than 40: "
-            "that one crosses, and is kept.",
+            "that one crosses, and is kept. Ids are in order.",
         ),
         Case(
             asked([25, 25, 25, 25], dropped=50),
@@ -109,6 +109,6 @@ KEPT_IDS = Exercise(
     ),
     kept_ids,
     draw_weights,
-    "First the k-th largest is a cut, and ties stay. Then, of what is left, tokens go from the smallest on, of "
-    "equal ones the lower id first, while all that have gone are no more than `dropped` of 100.",
+    "First the k-th largest is a cut, and ties stay. Then, of what is left, tokens go from the smallest on, "
+    "of equal ones the lower id first, while all that have gone are no more than `dropped` of 100.",
 )

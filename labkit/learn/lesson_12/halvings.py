@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 FLOAT32, FLOAT16 = 32, 16  # bits
-GUESSES_EACH = 16  # that the kernel asks for in one pass
+GUESSES_EACH = 3  # that the kernel asks for in one pass
 BITS_OF_A_DIGIT = 8  # of a radix selection
 
 
@@ -27,7 +27,7 @@ def guesses(keys: Sequence[int], limit: int) -> list[Guess]:
 
 
 def rounds(width: int, guesses_each: int = 1) -> int:
-    """Rounds until a search has one of `width` numbers left, with so many guesses in each: the most it takes."""
+    """Rounds until a search has one of `width` numbers left, with so many guesses in each, at most."""
     count = 0
     while width > 1:
         width = -(-width // (guesses_each + 1))
@@ -36,9 +36,10 @@ def rounds(width: int, guesses_each: int = 1) -> int:
 
 
 def passes(bits: int, top_k: bool, top_p: bool) -> int:
-    """How often the kernels read a row of numbers of so many bits: for each cut the rounds of a search, and
-    once to add up what is kept. (The kernel that picks the token reads a small piece of it again.)"""
-    return rounds(2**bits, GUESSES_EACH) * (top_k + top_p) + 1
+    """How often the kernel reads a row of numbers of so many bits, at most: for each cut the rounds of a
+    search, for top-p the sum of all weights, and once to pick a token (and then a chunk of the row again)."""
+    search = rounds(2**bits, GUESSES_EACH)
+    return search * top_k + (1 + search) * top_p + 1
 
 
 def digits(bits: int) -> int:

@@ -15,19 +15,18 @@ def test_chi_square_counts_rare_tokens_as_one():
 
 @pytest.mark.parametrize(("degrees", "limit"), [(20, 45.315), (39, 72.055), (100, 149.449)])
 def test_the_limit_is_that_of_tables(degrees, limit):
-    assert limit_of(degrees) == pytest.approx(limit, rel=2e-3)
+    assert limit_of(degrees) == pytest.approx(limit, rel=4e-3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("manner", ["temperature 0.8", "top-k 40", "top-p 0.95"])
 def test_the_package_s_tokens_are_as_frequent_as_they_should_be(manner):
-    assert judged(draw_plain, manner).endswith("as expected")
-    assert "not as expected" not in judged(draw_plain, manner)
+    assert judged(draw_plain, manner).endswith(": as expected")
 
 
 @pytest.mark.slow
 def test_a_cut_that_is_too_late_is_found():
-    assert "chi-square inf" in judged(one_too_many, "top-k 40")
+    assert "chi-square inf," in judged(one_too_many, "top-k 40")
     assert judged(one_too_many, "top-k 40").endswith("not as expected")
 
 

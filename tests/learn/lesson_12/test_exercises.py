@@ -26,20 +26,20 @@ def signed(bits):
 
 
 WRONG_NUMBERS = {
-    "the bits": (lambda bits: bits, "its highest bit is the sign"),
-    "two's complement": (signed, "its highest bit is the sign"),
+    "the bits": (lambda bits: bits, "Its highest bit is the sign"),
+    "two's complement": (signed, "Its highest bit is the sign"),
     "all bits turned": (lambda bits: bits ^ 0xFFFF, "in their order already"),
     "all bits of negative ones turned": (
         lambda bits: bits ^ 0xFFFF if bits & 0x8000 else bits,
-        "its highest bit is the sign",
+        "Its highest bit is the sign",
     ),
     "a gap at 0": (
         lambda bits: signed(bits) ^ 0x7FFF if bits & 0x8000 else bits,
-        "its highest bit is the sign",
+        "Its highest bit is the sign",
     ),
     "-0.0 is below 0.0": (
         lambda bits: -(bits & 0x7FFF) - 1 if bits & 0x8000 else bits,
-        "its highest bit is the sign",
+        "Its highest bit is the sign",
     ),
     "from 0 on": (
         lambda bits: 2**15 - (bits & 0x7FFF) if bits & 0x8000 else bits + 2**15,
@@ -49,7 +49,7 @@ WRONG_NUMBERS = {
         lambda bits: float(np.array(bits, dtype=np.uint16).view(np.float16)),
         "in their order already",
     ),
-    "without a sign": (lambda bits: bits & 0x7FFF, "its highest bit is the sign"),
+    "without a sign": (lambda bits: bits & 0x7FFF, "Its highest bit is the sign"),
     "negative infinity is the least": (
         lambda bits: -(2**15) if bits == 0xFC00 else IN_ORDER.solution(bits),
         "minus infinity",

@@ -141,7 +141,7 @@ WRONG = {
     "by topk": "nothing is sorted: the sampler asked for `topk` (1 times in a filtered batch)",
     "reads a number": "the host reads nothing: the sampler asked for `_local_scalar_dense`",
     "picks rows by a mask": "the host reads nothing: the sampler asked for `index`",
-    "always searches": "without a filter nothing is searched for: a batch in which rows only have a temperature",
+    "always searches": "without a filter nothing is searched for: a batch in which rows only",
 }
 
 
