@@ -21,7 +21,7 @@ NO_RUNGS = ("", "00,00", "00,", "99", "00,99", "0", "00 01", "[]", "a" * 999)
 NO_DEVICE = ("''", "banana", "meta", "mps", "0", "-1", "CPU", "cpu:7", "cuda:", "cuda:x", "cuda:-1", NO_UTF8)
 NO_TARGET = ("", "/", ".", "/dev/null/x", "/proc/x/y", "a" * 300, f"{ROOT}/pyproject.toml/x", NO_UTF8)
 ALL = "profile cost-card host-time kv-append attention device-time compare scheduler streaming ladder peers"
-ALL = (*ALL.split(), "loads", "faults", "flood", "fuzz", "tune")
+ALL = (*ALL.split(), "sampling", "loads", "faults", "flood", "fuzz", "tune")
 TINY = "--model data/tiny-gpt2 --device cpu"
 
 FLAGS = [  # command, flag, values
@@ -71,6 +71,10 @@ FLAGS = [  # command, flag, values
     ("loads", "--max-batch-size", SOME),
     ("loads", "--rate", NO_RATE),
     ("loads", "--rounds", SOME),
+    ("sampling", "--num-requests", SOME),
+    ("sampling", "--max-new-tokens", SOME),
+    ("sampling", "--max-batch-size", SOME),
+    ("sampling", "--rounds", SOME),
     ("faults", "--schedules", SOME),
     ("faults", "--seed", NO_NATURAL),
     ("faults", "--only", NO_NATURAL),
@@ -120,6 +124,8 @@ LINES = [  # what only the command as a whole can tell
     (f"peers {TINY} --no-stop-on-eos --load arrivals --rate 9", "`streaming` and `loads` only"),
     (f"loads {TINY} --max-new-tokens 5000", "load sampled has texts of up to 50.. tokens"),
     (f"loads {TINY} --max-new-tokens 1", "--max-new-tokens 1 decodes nothing"),
+    (f"sampling {TINY} --max-new-tokens 1", "--max-new-tokens 1 decodes nothing"),
+    (f"sampling {TINY} --max-new-tokens 5000", "prompt"),
 ]
 DOCTOR = [("--colour red", "--colour"), ("here", "here"), ("--json x", "--json")]
 PARSER = bench.make_parser()

@@ -55,7 +55,7 @@ def judged(draw: DrawFunction, manner: str, num_draws: int = 20_000, vocab_size:
     limit = limit_of(degrees)
     verdict = "as expected" if statistic <= limit else "not as expected"
     return (
-        f"{manner}: {int((shares > 0).sum())} tokens, {degrees} degrees of freedom, "
+        f"{manner}: {int((shares > 0).sum())} tokens, {degrees} degrees, "
         f"chi-square {statistic:.1f}, limit {limit:.1f}: {verdict}"
     )
 

@@ -157,8 +157,8 @@ def nothing_is_sorted(build: Build) -> None:
         if seen.reading:
             raise BrokenContract(
                 f"the host reads nothing: the sampler asked for `{seen.reading[0]}`, for which the host "
-                "waits for the GPU, and a CUDA graph cannot hold it. No `.item()`, no `if` about a tensor, no "
-                "`x[mask]`: compute for all rows, and pick by `torch.where`."
+                "waits for the GPU, and a CUDA graph cannot hold it. No `.item()`, no `if` about a tensor, "
+                "no `x[mask]`: compute for all rows, and pick by `torch.where`."
             )
     if seen.count > MOST_UNFILTERED:
         raise BrokenContract(
