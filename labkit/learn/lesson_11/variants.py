@@ -1,9 +1,8 @@
 """Lesson 11: ways to hide the latency of a step that were measured, from a file under data/."""
 
 import json
-from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from types import SimpleNamespace
 
 import pandas as pd
 
@@ -30,20 +29,21 @@ MIXED = "256 to 512"  # tokens in the cache of each request
 
 
 @cache
-def measured() -> dict[str, Any]:
+def measured() -> SimpleNamespace:
     """The file: device, date, and by what was timed (steps, layers) how it was measured, and the samples."""
-    return json.loads(VARIANTS.read_text(encoding="utf-8"))
+    text = VARIANTS.read_text(encoding="utf-8")
+    return json.loads(text, object_hook=lambda entries: SimpleNamespace(**entries))
 
 
 def source(what: str) -> str:
     """Where and how `what` was measured: "steps" or "layers"."""
     about = measured()
-    return wrapped(f"{about['device']}, {about['date']}: {about[what]['measured']}")
+    return wrapped(f"{about.device}, {about.date}: {getattr(about, what).measured}")
 
 
 def step_us() -> dict[tuple[int, str, str], float]:
     """Microseconds of each timed step: by its requests, their tokens and the variant."""
-    return {(s["rows"], s["tokens"], s["variant"]): s["us"] for s in measured()["steps"]["samples"]}
+    return {(s.rows, s.tokens, s.variant): s.us for s in measured().steps.samples}
 
 
 def change(us: float, before: float) -> str:
@@ -83,23 +83,23 @@ def orders_table() -> pd.DataFrame:
 def layers_table() -> pd.DataFrame:
     """A row per form of the kernel of all layers and number of requests: its microseconds, and the time of
     rung 10's kernels in the same run over it."""
-    samples: Sequence[dict[str, Any]] = measured()["layers"]["samples"]
-    below = {(s["run"], s["rows"]): s["us"] for s in samples if s["variant"] == RUNG_10}
+    samples = measured().layers.samples
+    below = {(s.run, s.rows): s.us for s in samples if s.variant == RUNG_10}
     rows = [
         {
-            "requests": sample["rows"],
-            "all layers in one kernel": sample["variant"],
-            "us": f"{sample['us']:.0f}",
-            "rung 10 (us)": f"{below[sample['run'], sample['rows']]:.0f}",
-            "ratio": f"×{below[sample['run'], sample['rows']] / sample['us']:.2f}",
+            "requests": sample.rows,
+            "all layers in one kernel": sample.variant,
+            "us": f"{sample.us:.0f}",
+            "rung 10 (us)": f"{below[sample.run, sample.rows]:.0f}",
+            "ratio": f"×{below[sample.run, sample.rows] / sample.us:.2f}",
         }
         for sample in samples
-        if sample["variant"] != RUNG_10
+        if sample.variant != RUNG_10
     ]
     return pd.DataFrame(rows).set_index("requests")
 
 
 def barriers() -> str:
     """What the grid barriers of a step took alone."""
-    about = measured()["grid_barriers"]
-    return f"{about['number']} grid barriers alone: {about['us']} us"
+    about = measured().grid_barriers
+    return f"{about.number} grid barriers alone: {about.us} us"

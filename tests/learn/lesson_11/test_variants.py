@@ -6,17 +6,17 @@ from labkit.learn.lesson_11 import variants
 
 
 def test_every_sample_has_rung_10_of_its_load_or_run_beside_it():
-    us, layers = variants.step_us(), variants.measured()["layers"]["samples"]
-    assert len(us) == len(variants.measured()["steps"]["samples"])  # no load and variant twice
+    us, layers = variants.step_us(), variants.measured().layers.samples
+    assert len(us) == len(variants.measured().steps.samples)  # no load and variant twice
     assert {key[:2] for key in us} == {key[:2] for key in us if key[2] == variants.RUNG_10}
-    runs = {(s["run"], s["rows"]) for s in layers}
-    assert runs == {(s["run"], s["rows"]) for s in layers if s["variant"] == variants.RUNG_10}
+    runs = {(s.run, s.rows) for s in layers}
+    assert runs == {(s.run, s.rows) for s in layers if s.variant == variants.RUNG_10}
 
 
 def test_a_median_lies_between_least_and_most():
-    for sample in variants.measured()["steps"]["samples"]:
-        assert 0 < sample["least_us"] <= sample["us"] <= sample["most_us"]
-    assert all(0 < s["least_us"] <= s["us"] for s in variants.measured()["layers"]["samples"])
+    for sample in variants.measured().steps.samples:
+        assert 0 < sample.least_us <= sample.us <= sample.most_us
+    assert all(0 < s.least_us <= s.us for s in variants.measured().layers.samples)
 
 
 def test_a_change_is_a_time_and_its_percent():
