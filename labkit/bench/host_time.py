@@ -74,7 +74,7 @@ def host_engine(
 
     parts: as `InferenceEngine` takes them.
 
-    Whether a layer's kernels are fused no longer matters. With CUDA graphs, what is left is captured. A toy
+    Whether a layer's kernels are fused, or wait, no longer matters. With CUDA graphs, what is left is captured. A toy
     graph of the caller's `launch` holds nothing on a CPU: what a replay goes through is not the host's work.
     """
     own = dict(parts)
@@ -84,7 +84,7 @@ def host_engine(
     )
     engine = InferenceEngine(
         model,
-        replace(options, launch="eager", layer_kernels="separate"),
+        replace(options, launch="eager", layer_kernels="separate", latency="exposed"),
         device=device,
         dtype=torch.float16,
         parts=own,

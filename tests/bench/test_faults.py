@@ -56,7 +56,7 @@ def test_what_a_request_gets_alone_is_made_before_anything_fails():
 # The append and the forward of other rungs, which a rung's classes have from those that they extend.
 OF_OTHER_RUNGS = {
     *("append_token", "append_token_batch", "write_batch", "write"),
-    *("reserve_token_batch", "decode_one_token"),
+    *("reserve_token_batch", "decode_one_token", "advance"),
 }
 
 

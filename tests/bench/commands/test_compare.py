@@ -6,6 +6,7 @@ import re
 import pytest
 from bench_commands import TINY, bench, refusal
 
+from labkit import LADDER
 from labkit.bench import __main__ as bench_main
 
 pytestmark = pytest.mark.slow
@@ -13,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 def test_compare_is_about_the_last_rung_and_the_one_below_it():
     args = bench_main.make_parser().parse_args(["compare"])
-    assert (args.before, args.after) == ("09", "10")
+    assert (args.before, args.after) == tuple(LADDER)[-2:]
 
 
 def test_compare_prints_a_verdict_and_warns_of_a_path_that_never_ran(monkeypatch, capsys, tmp_path):
