@@ -74,8 +74,9 @@ def host_engine(
 
     parts: as `InferenceEngine` takes them.
 
-    Whether a layer's kernels are fused, or wait, no longer matters. With CUDA graphs, what is left is captured. A toy
-    graph of the caller's `launch` holds nothing on a CPU: what a replay goes through is not the host's work.
+    Whether a layer's kernels are fused, or wait, no longer matters. With CUDA graphs, what is left is
+    captured. A toy graph of the caller's `launch` holds nothing on a CPU: what a replay goes through is not
+    the host's work.
     """
     own = dict(parts)
     launch = own.pop("launch", None) if options.launch == "graph" else None
