@@ -15,7 +15,7 @@ from labkit.results.flood import FloodRun
 from labkit.results.published import PUBLISHED, headline
 
 NAN, INF, DEEP = float("nan"), float("inf"), 100_000
-FLOOD = FloodRun("00", "fifo", {"length": 3}, 1, 1, 1.0, 9, 9, 9, 0, 0, 0, 4, 4, 3, 2, 0.5, 0, (5,))
+FLOOD = FloodRun("00", "fifo", {"length": 3}, 1, 1, 1.0, 9, 9, 9, 0, 0, 0, 4, 4, 3, 2, 0.5, 0, (5,), ())
 SOUND = record_of(
     "flood", [FLOOD, FLOOD], room_for=1, pack_window=2, longest_prompt=3, max_new_tokens=4
 ).to_dict()

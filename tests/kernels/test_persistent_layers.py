@@ -8,7 +8,6 @@ from attention_append_cases import KERNEL_DEVICE, NOBODY, needs_triton
 from persistent_cases import TOLERANCE, Case, assert_is_all_layers, copied, make_case
 
 from labkit.kernels import persistent_layers
-from labkit.kernels.layer_table import LayerTable
 from labkit.kernels.persistent_layers import (
     MAX_ROWS,
     decode_layers_persistent_triton,
@@ -146,20 +145,3 @@ def test_too_many_rows_splits_and_barriers_are_refused():
         in_one_kernel(make_case([1]), splits=0)
     with pytest.raises(ValueError, match=r"barrier is torch.float32"):
         decode_layers_persistent_triton(*make_case([1]), torch.zeros(1, device=KERNEL_DEVICE))
-
-
-def test_a_table_names_the_weight_that_does_not_fit():
-    first, second = make_case([1]).table.layers
-    with pytest.raises(ValueError, match="layers is empty"):
-        LayerTable([])
-    wrong = second.mlp_out._replace(weight=second.mlp_out.weight.T)
-    with pytest.raises(ValueError, match=r"layers\[1\].mlp_out.weight has shape"):
-        LayerTable([first, second._replace(mlp_out=wrong)])
-    wrong = second.attention_out._replace(weight=second.attention_out.weight.T)
-    with pytest.raises(ValueError, match=r"layers\[1\].attention_out.weight has strides"):
-        LayerTable([first, second._replace(attention_out=wrong)])
-    wrong = second.qkv._replace(bias=second.qkv.bias.half())
-    with pytest.raises(ValueError, match=r"layers\[1\].qkv.bias is torch.float16"):
-        LayerTable([first, second._replace(qkv=wrong)])
-    with pytest.raises(ValueError, match=r"mlp_in.eps are not all the same"):
-        LayerTable([first, second._replace(mlp_in=second.mlp_in._replace(eps=1.0))])

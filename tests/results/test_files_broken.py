@@ -28,6 +28,7 @@ SMALLEST = {  # a shipped record of each kind
     "loads": "loads_cpu",
     "peers": "peers_single_h100",
     "profile": "profile_rung02_h100",
+    "sampling": "sampling_h200",
     "scheduler": "scheduler_036_rung02_h100",
     "streaming": "streaming_064_rung05_h100",
     "tiles": "tiles_medium_h200",
