@@ -141,7 +141,7 @@ class Flood:
         self._ended: Counter[str] = Counter()
         self._peak_blocks = 0
         self._memory: list[int] = []
-        self._reserved: list[int] = []
+        self._tensors: list[int] = []
 
     def run(self, rung: str, progress: Callable[[int], object] = lambda num_ended: None) -> FloodRun:
         """Serve all clients. rung: the engine's. progress: called with the number of requests that have
@@ -203,7 +203,7 @@ class Flood:
         if sum(self._ended.values()) % SAMPLED_EVERY == 0:
             self._memory.append(bytes_held(self.engine.device))
             if self.engine.device.type == "cuda":
-                self._reserved.append(torch.cuda.memory_reserved(self.engine.device))
+                self._tensors.append(torch.cuda.memory_allocated(self.engine.device))
 
     def _counted(
         self, rung: str, before: EngineStats, after: EngineStats, seconds: float, waits: Waits
@@ -228,7 +228,7 @@ class Flood:
             nearest_to_bound=waits.nearest_to_bound,
             most_passed_over=waits.most_passed_over,
             memory=tuple(self._memory),
-            reserved=tuple(self._reserved),
+            tensors=tuple(self._tensors),
             **counted,
         )
 
@@ -253,8 +253,8 @@ def alone(prompt: tuple[int, ...], params: SamplingParams, model: str, device: s
 
 
 def bytes_held(device: torch.device) -> int:
-    """Memory of this process now, and of a GPU what tensors hold of it."""
-    return resident_bytes() + (torch.cuda.memory_allocated(device) if device.type == "cuda" else 0)
+    """Memory of this process now, and of a GPU what PyTorch has taken of it."""
+    return resident_bytes() + (torch.cuda.memory_reserved(device) if device.type == "cuda" else 0)
 
 
 def resident_bytes() -> int:

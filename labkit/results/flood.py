@@ -20,8 +20,8 @@ class FloodRun(PlainSample):
     ended: requests by how they ended: "length", "cancelled", "left", "refused". checked: of how many the
     tokens were compared with those that they get alone; equal: how many were the same.
     longest_wait: steps until a first admission; nearest_to_bound: the largest share of its bound that a
-    wait has taken. memory: bytes of the process, and of a GPU those that tensors hold, after each hundred
-    requests. reserved: bytes of a GPU that PyTorch's allocator has taken, then; empty on a CPU.
+    wait has taken. memory: bytes of the process, and of a GPU those that PyTorch's allocator has taken, after
+    each hundred requests. tensors: those of them that tensors hold, then; empty where they were not counted.
     """
 
     rung: str
@@ -43,7 +43,7 @@ class FloodRun(PlainSample):
     nearest_to_bound: float
     most_passed_over: int
     memory: tuple[int, ...]
-    reserved: tuple[int, ...]
+    tensors: tuple[int, ...]
 
     SHAPE: ClassVar[Shape] = {
         "rung": TEXT,
@@ -65,7 +65,7 @@ class FloodRun(PlainSample):
         "nearest_to_bound": TIME,
         "most_passed_over": COUNT,
         "memory": [COUNT],
-        "reserved": [COUNT],
+        "tensors": [COUNT],
     }
 
     @property
@@ -84,9 +84,9 @@ class FloodRun(PlainSample):
         return growth_since_settled(self.memory)
 
     @property
-    def reserved_growth(self) -> float:
-        """The same of what PyTorch's allocator has taken of a GPU."""
-        return growth_since_settled(self.reserved)
+    def tensor_growth(self) -> float:
+        """The same of what tensors hold of a GPU."""
+        return growth_since_settled(self.tensors)
 
     @property
     def last_growth(self) -> int:

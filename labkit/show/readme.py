@@ -172,10 +172,11 @@ def installation_line() -> str:
 
 
 def gpu_tests_line() -> str:
-    """A sentence: how the tests that need a GPU ended when `make test-gpu` last ran them."""
+    """A sentence: how the tests that need a GPU ended in the last run of `make test-gpu` whose record is
+    kept."""
     tests = load_gpu_tests()
     return (
-        f"Last run: {tests.passed:,} passed, {tests.failed} failed, {tests.skipped} skipped in "
+        f"Last recorded run: {tests.passed:,} passed, {tests.failed} failed, {tests.skipped} skipped in "
         f"{tests.seconds} s on an {tests.host.device}, with torch {tests.host.torch} and Triton "
         f"{tests.host.triton}, at commit `{tests.commit[:8]}` ({tests.date[:10]})."
     )

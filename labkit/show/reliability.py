@@ -52,7 +52,7 @@ def floods_text() -> str:
     lines = [
         "| device, model | rung, policy | requests | ended, cancelled or left, refused "
         "| prompt, new tokens up to | tokens/s | preemptions | blocks used at most | longest wait "
-        "| passed over | as alone | memory | grew last at | reserved |",
+        "| passed over | as alone | memory | grew last at | tensors |",
         "| --- | --- | ---: | --- | --- |" + " ---: |" * 9,
     ]
     lines += [flood_row(record, sample) for record in records for sample in record.samples]
@@ -63,7 +63,7 @@ def floods_text() -> str:
 def flood_row(record: FloodRecord, flood: FloodRun) -> str:
     """The row of one flood."""
     ended = Counter(flood.ended)
-    reserved = f"×{flood.reserved_growth:.3f}" if flood.reserved else "–"
+    tensors = f"×{flood.tensor_growth:.3f}" if flood.tensors else "–"
     return (
         f"| {record.device}, `{record.model}` "
         f"| {flood.rung}, {flood.policy} | {flood.num_ended:,} "
@@ -71,7 +71,7 @@ def flood_row(record: FloodRecord, flood: FloodRun) -> str:
         f"| {record.longest_prompt}, {record.max_new_tokens} | {flood.tokens_per_second:,.0f} "
         f"| {flood.preemptions:,} | {flood.peak_blocks:,} of {flood.num_blocks:,} "
         f"| {flood.longest_wait:,} steps | {flood.most_passed_over} | {flood.equal} of {flood.checked} "
-        f"| ×{flood.memory_growth:.3f} | {flood.last_growth:,} | {reserved} |"
+        f"| ×{flood.memory_growth:.3f} | {flood.last_growth:,} | {tensors} |"
     )
 
 

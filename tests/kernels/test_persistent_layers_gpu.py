@@ -35,7 +35,10 @@ def test_the_order_in_which_programs_arrive_changes_no_bit(rows: int):
 
 
 def graph_of(case: Case, x: torch.Tensor, barrier: torch.Tensor) -> torch.cuda.CUDAGraph:
-    """A graph of the kernel from x on; what it leaves is in the case."""
+    """A graph of the kernel from x on; what it leaves is in the case.
+
+    It remembers addresses: who replays it keeps all three.
+    """
     decode_layers_persistent_triton(*case, barrier)  # compiled
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -47,13 +50,15 @@ def graph_of(case: Case, x: torch.Tensor, barrier: torch.Tensor) -> torch.cuda.C
 
 def test_graphs_of_it_in_two_streams_at_once_wait_for_nothing_that_does_not_come():
     """Both ask for all multiprocessors. If each had some of them, both would wait for ever."""
-    engines = []
+    engines, kept = [], []
     for seed in range(2):
         x = make_case([512], dtype=torch.float16, seed=seed, **FULL).x
         case = make_case([512], dtype=torch.float16, **FULL)
-        graph = graph_of(case, x, make_barrier(CUDA))
+        barrier = make_barrier(CUDA)
+        graph = graph_of(case, x, barrier)
         graph.replay()
         engines.append((graph, case.x, case.x.clone(), torch.cuda.Stream()))
+        kept.append((case, x, barrier))
     torch.cuda.synchronize()
     for _ in range(300):
         for graph, _, _, stream in engines:
@@ -70,7 +75,8 @@ def test_a_graph_follows_what_lies_in_its_tensors():
     before = make_case([300], dtype=torch.float32, **FULL)
     case, lens = copied(before), before.context_lens.clone()
     before.context_lens.fill_(NOBODY)
-    graph = graph_of(case._replace(context_lens=before.context_lens), before.x, make_barrier(CUDA))
+    barrier = make_barrier(CUDA)
+    graph = graph_of(case._replace(context_lens=before.context_lens), before.x, barrier)
     assert torch.equal(case.k_cache.nan_to_num(), before.k_cache.nan_to_num())  # nothing is stored
     before.context_lens.copy_(lens)
     graph.replay()

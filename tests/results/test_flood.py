@@ -17,7 +17,7 @@ SETTINGS = {
 
 def flood_run(memory: tuple[int, ...] = (), rung: str = "10") -> FloodRun:
     counts = {
-        name: 1 for name in FloodRun.SHAPE if name not in ("rung", "policy", "ended", "memory", "reserved")
+        name: 1 for name in FloodRun.SHAPE if name not in ("rung", "policy", "ended", "memory", "tensors")
     }
     counts |= {"seconds": 2.0, "generated_tokens": 500}
     return FloodRun(
@@ -25,7 +25,7 @@ def flood_run(memory: tuple[int, ...] = (), rung: str = "10") -> FloodRun:
         policy="fifo",
         ended={"length": 3, "refused": 2},
         memory=memory,
-        reserved=memory[:-1],
+        tensors=memory[:-1],
         **counts,
     )
 
@@ -39,7 +39,7 @@ def test_rates_and_sums():
     ("memory", "growth"), [((), 1.0), ((5, 9), 1.0), ((1,) * 9 + (8,), 1.0), ((1,) * 9 + (8, 20, 10), 1.25)]
 )
 def test_memory_grows_from_the_thousandth_request_on(memory, growth):
-    assert flood_run(memory).memory_growth == flood_run((*memory, 7)).reserved_growth == growth
+    assert flood_run(memory).memory_growth == flood_run((*memory, 7)).tensor_growth == growth
 
 
 @pytest.mark.parametrize(
