@@ -5,6 +5,7 @@ import torch
 from helpers import ENGINES, GREEDY, SEEDED, tokens_alone
 
 from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
+from labkit.engine.step.graphed import batch_buckets
 from labkit.engine.step.staging import TokenCopy
 
 RUNG_00 = LADDER["00"].options
@@ -65,3 +66,18 @@ def workload(tiny, num_requests, is_drawn=False):
         for i in range(num_requests)
     ]
     return prompts, params
+
+
+def pad_to_buckets(engine: InferenceEngine) -> list[tuple[int, int]]:
+    """What graphs do, without graphs: each step is one of the next larger bucket. Batch and bucket, noted."""
+    device_step = engine.decode_step.device_step
+    buckets = batch_buckets(len(engine.decode_step.slots.slot_mapping))
+    noted = []
+
+    def padded(batch_size, max_context_len, is_greedy):
+        bucket = next(size for size in buckets if size >= batch_size)
+        noted.append((batch_size, bucket))
+        return device_step(bucket, max_context_len, is_greedy)[:batch_size]
+
+    engine.decode_step.device_step = padded
+    return noted

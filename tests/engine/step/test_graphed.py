@@ -19,7 +19,15 @@ from helpers import (
     tokens_by_request,
     tokens_of,
 )
-from resident_helpers import EACH_PARAMS, FUSED_WRITE, PROMPTS, RUNG_00, gpu_engine, workload
+from resident_helpers import (
+    EACH_PARAMS,
+    FUSED_WRITE,
+    PROMPTS,
+    RUNG_00,
+    gpu_engine,
+    pad_to_buckets,
+    workload,
+)
 from triton_marks import needs_triton
 
 from labkit import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
@@ -152,21 +160,6 @@ def test_workspaces_are_cleared_before_captures_and_behind_them_even_where_one_f
     assert cleared == [True, True] and gc.isenabled()
 
 
-def pad_steps(engine: InferenceEngine) -> list[tuple[int, int]]:
-    """What graphs do, without graphs: each step is one of the next larger bucket. Batch and bucket, noted."""
-    device_step = engine.decode_step.device_step
-    buckets = batch_buckets(len(engine.decode_step.slots.slot_mapping))
-    noted = []
-
-    def padded(batch_size, max_context_len, is_greedy):
-        bucket = next(size for size in buckets if size >= batch_size)
-        noted.append((batch_size, bucket))
-        return device_step(bucket, max_context_len, is_greedy)[:batch_size]
-
-    engine.decode_step.device_step = padded
-    return noted
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("attention", ["plain", pytest.param("triton", marks=needs_triton)])
 @pytest.mark.parametrize("options", FUSED_WRITE.values(), ids=FUSED_WRITE)
@@ -177,7 +170,7 @@ def test_padding_a_batch_changes_no_token_and_no_byte_of_anybody(options, attent
     manager, slots = engine.kv_manager, engine.decode_step.slots
     for cache in (manager.k_cache, manager.v_cache):
         cache.fill_(torch.nan)
-    noted = pad_steps(engine)
+    noted = pad_to_buckets(engine)
     n = 3 if attention == "triton" else 8  # tokens: the interpreter takes its time
     params = [replace(each, max_new_tokens=n - max(0, i - 2)) for i, each in enumerate(EACH_PARAMS)]
     ids = [engine.add_request(*each) for each in zip(PROMPTS, params, strict=True)]
@@ -203,7 +196,7 @@ def test_requests_join_and_leave_padded_batches(options):
         for i in range(14)
     ]
     engine = make_engine(options=options, max_batch_size=6, decode_first=True, max_blocks_per_layer=14)
-    noted = pad_steps(engine)
+    noted = pad_to_buckets(engine)
     outputs, ids = [], []
     for i, e in enumerate(each):
         ids.append(engine.add_request(*e))

@@ -18,12 +18,12 @@ from helpers import (
     tokens_by_request,
     tokens_of,
 )
-from resident_helpers import RUNG_00, gpu_engine, workload
+from resident_helpers import RUNG_00, gpu_engine, pad_to_buckets, workload
 from torch import Tensor
 from triton_marks import needs_triton
 
 from labkit.engine.step.attention import AttendAndWrite
-from labkit.engine.step.graphed import GraphedStep, batch_buckets, cuda_captures
+from labkit.engine.step.graphed import GraphedStep, cuda_captures
 from labkit.engine.step.lanes import HalfStep, LanedDeviceStep
 from labkit.errors import OptionError
 from labkit.kernels import paged_attention_append_plain, triton_status
@@ -106,21 +106,6 @@ def test_tokens_are_those_of_rung_00_as_a_batch_shrinks_from_above_32_to_1(num_r
         assert_no_block_is_lost(engine)
     assert any(name == "whole" for name, _ in noted)
     assert any(name == "second" for name, _ in noted) == (num_requests >= 32)
-
-
-def pad_to_buckets(engine) -> list[tuple[int, int]]:
-    """What graphs do, without graphs: each step is one of the next larger bucket. Batch and bucket, noted."""
-    device_step = engine.decode_step.device_step
-    buckets = batch_buckets(len(engine.decode_step.slots.slot_mapping))
-    noted = []
-
-    def padded(batch_size, max_context_len, is_greedy):
-        bucket = next(size for size in buckets if size >= batch_size)
-        noted.append((batch_size, bucket))
-        return device_step(bucket, max_context_len, is_greedy)[:batch_size]
-
-    engine.decode_step.device_step = padded
-    return noted
 
 
 @pytest.mark.slow
