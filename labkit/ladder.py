@@ -93,6 +93,7 @@ FUSED_AND_SPLIT = replace(CUDA_GRAPHS, layer_kernels="fused")
 OVERLAP = replace(FUSED_AND_SPLIT, readback="one_behind")
 HIDDEN_LATENCY = replace(OVERLAP, latency="hidden")
 SAMPLING_WITHOUT_SORTS = replace(HIDDEN_LATENCY, sampler="searched")
+RAGGED_BATCHES = replace(SAMPLING_WITHOUT_SORTS, batching="packed")
 
 LADDER = Numbered(
     "rung",
@@ -204,10 +205,19 @@ LADDER = Numbered(
         "top-p cut is searched for, in the rows that draw",
         options=SAMPLING_WITHOUT_SORTS,
     ),
+    Rung(
+        number="13",
+        slug="ragged_batches",
+        title="Ragged batches",
+        write_up="beyond the write-ups",
+        removes="the wait for the longest row, pads between prompts, and the stall of everybody when somebody "
+        "joins: prompts are computed in chunks beside the decode steps",
+        options=RAGGED_BATCHES,
+    ),
 )
 
 # The last lesson looks back: it changes no option, so it is no rung.
-CAPSTONE = Lesson("13", "complete_engine", "The complete engine", rung=list(LADDER.values())[-1])
+CAPSTONE = Lesson("14", "complete_engine", "The complete engine", rung=list(LADDER.values())[-1])
 LESSONS = Numbered(
     "lesson", *(Lesson(rung.number, rung.slug, rung.title, rung) for rung in LADDER.values()), CAPSTONE
 )

@@ -16,6 +16,7 @@ CHOICES = {
     "readback": ("at_once", "one_behind"),
     "latency": ("exposed", "hidden"),
     "sampler": ("sorted", "searched"),
+    "batching": ("padded", "packed"),
     "attention": ("auto", "plain", "triton"),
 }
 
@@ -30,6 +31,9 @@ NEEDS = (
     (("readback", "one_behind"), ("block_tables", ("resident",))),
     (("latency", "hidden"), ("layer_kernels", ("fused",))),
     (("sampler", "searched"), ("block_tables", ("resident",))),
+    (("batching", "packed"), ("layer_tables", ("shared",))),
+    (("batching", "packed"), ("layer_kernels", ("fused",))),
+    (("batching", "packed"), ("readback", ("one_behind",))),
 )
 
 
@@ -61,6 +65,10 @@ class EngineOptions:
     sampler: how tokens are drawn on the device. "sorted": by sorts of every row, for what top-k and top-p cut
         off (`SortedSampler`); "searched": by a search for it, in the rows that have them, with `draw_triton`
         or its plain twin (`SearchedSampler`).
+    batching: how rows of unequal length are put together. "padded": prompts to the longest, while nobody
+        decodes; "packed": prompts lie behind each other without pads and are computed in chunks beside the
+        decode steps (`PackedPrefill`), whose attention is cut into equal shares of tokens
+        (`SharedAttention`).
     attention: which paged attention runs. "plain": PyTorch; "triton": the kernel;
         "auto": the kernel on a CUDA GPU, PyTorch elsewhere. The same on every rung.
     Raises OptionError for a value that is not listed, or that needs another one.
@@ -76,6 +84,7 @@ class EngineOptions:
     readback: str = "at_once"
     latency: str = "exposed"
     sampler: str = "sorted"
+    batching: str = "padded"
     attention: str = "auto"
 
     def __post_init__(self) -> None:

@@ -23,6 +23,7 @@ from labkit.kernels.kv_append import (
     kv_append_triton_full_batch,
     kv_append_triton_identity_pos,
 )
+from labkit.kernels.packed_prompts import PackedRows, kv_append_packed_plain, packed_attention_plain
 from labkit.kernels.paged_attention import (
     PagedAttentionFunction,
     paged_attention_plain,
@@ -41,6 +42,7 @@ from labkit.kernels.triton_runtime import require_triton, triton_status
 
 __all__ = [
     "NormLinear",
+    "PackedRows",
     "PagedAttentionAppend",
     "PagedAttentionFunction",
     "RowStatistics",
@@ -55,6 +57,7 @@ __all__ = [
     "greedy_advance_triton",
     "kv_append_full_batch_plain",
     "kv_append_identity_pos_plain",
+    "kv_append_packed_plain",
     "kv_append_plain",
     "kv_append_triton",
     "kv_append_triton_full_batch",
@@ -64,6 +67,7 @@ __all__ = [
     "norm_linear_plain",
     "norm_linear_triton",
     "num_splits",
+    "packed_attention_plain",
     "paged_attention_append_plain",
     "paged_attention_append_split_triton",
     "paged_attention_append_triton",

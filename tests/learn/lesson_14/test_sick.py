@@ -1,10 +1,10 @@
-"""Lesson 13's three patients: each fault shows where it should, and a benchmark's visit shows none."""
+"""Lesson 14's three patients: each fault shows where it should, and a benchmark's visit shows none."""
 
 from dataclasses import replace
 
 import pytest
 
-from labkit.learn.lesson_13 import sick
+from labkit.learn.lesson_14 import sick
 
 pytestmark = pytest.mark.slow
 
