@@ -23,7 +23,13 @@ from labkit.kernels.kv_append import (
     kv_append_triton_full_batch,
     kv_append_triton_identity_pos,
 )
-from labkit.kernels.packed_prompts import PackedRows, kv_append_packed_plain, packed_attention_plain
+from labkit.kernels.packed_prompts import (
+    PackedRows,
+    kv_append_packed_plain,
+    kv_append_packed_triton,
+    packed_attention_plain,
+    packed_attention_triton,
+)
 from labkit.kernels.paged_attention import (
     PagedAttentionFunction,
     paged_attention_plain,
@@ -58,6 +64,7 @@ __all__ = [
     "kv_append_full_batch_plain",
     "kv_append_identity_pos_plain",
     "kv_append_packed_plain",
+    "kv_append_packed_triton",
     "kv_append_plain",
     "kv_append_triton",
     "kv_append_triton_full_batch",
@@ -68,6 +75,7 @@ __all__ = [
     "norm_linear_triton",
     "num_splits",
     "packed_attention_plain",
+    "packed_attention_triton",
     "paged_attention_append_plain",
     "paged_attention_append_split_triton",
     "paged_attention_append_triton",
