@@ -1,5 +1,12 @@
 """Kernels, one family per file: a Triton kernel, its checked wrapper, and its plain-PyTorch twin."""
 
+from labkit.kernels.attention_shares import (
+    SharePlan,
+    ShareWorkspace,
+    paged_attention_append_shares_triton,
+    plan_shares_plain,
+    plan_shares_triton,
+)
 from labkit.kernels.decode_ends import (
     embed_slots_plain,
     embed_slots_triton,
@@ -53,6 +60,8 @@ __all__ = [
     "PagedAttentionFunction",
     "RowStatistics",
     "SamplingState",
+    "SharePlan",
+    "ShareWorkspace",
     "SplitWorkspace",
     "draw_plain",
     "draw_triton",
@@ -77,10 +86,13 @@ __all__ = [
     "packed_attention_plain",
     "packed_attention_triton",
     "paged_attention_append_plain",
+    "paged_attention_append_shares_triton",
     "paged_attention_append_split_triton",
     "paged_attention_append_triton",
     "paged_attention_plain",
     "paged_attention_triton",
+    "plan_shares_plain",
+    "plan_shares_triton",
     "require_triton",
     "triton_status",
 ]

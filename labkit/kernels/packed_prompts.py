@@ -349,7 +349,7 @@ def _packed_attention_kernel(
 def check_packed(k_cache_layer: Tensor, v_cache_layer: Tensor, rows: PackedRows, **of_rows: Tensor) -> None:
     """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit.
 
-    of_rows: by name, tensors [T, H, D] that have a row for each of the chunk's. With LABKIT_DEBUG=1 the values
+    of_rows: by name, tensors [T, H, D] with a row for each of the chunk's. With LABKIT_DEBUG=1 the values
     in `rows` are checked, too, for which the host waits for the GPU.
     """
     (name, first), *_ = of_rows.items()

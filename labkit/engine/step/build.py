@@ -4,7 +4,7 @@ import torch
 
 from labkit.engine.overlap import ReadAtOnce, ReadOneBehind
 from labkit.engine.parts import Parts
-from labkit.engine.step.attention import AttendAndWrite, AttendThenWrite, SplitAttention
+from labkit.engine.step.attention import AttendAndWrite, AttendThenWrite, SharedAttention, SplitAttention
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.fused import PLAIN, FusedDeviceStep, triton_kernels
 from labkit.engine.step.graphed import GraphedStep
@@ -139,7 +139,8 @@ def build_lane(
     kernel: PagedAttentionAppend = paged_attention_append_plain
     kernels = PLAIN
     if on_triton:
-        kernel = SplitAttention(kv_manager, max_batch_size)
+        is_packed = parts.options.batching == "packed"
+        kernel = (SharedAttention if is_packed else SplitAttention)(kv_manager, max_batch_size)
         kernels = triton_kernels(cache.device, tiles_for(cache.device, cache.dtype))
     return Lane(AttendAndWrite(kv_manager, parts.own("kv_write") or kernel), kernels)
 
