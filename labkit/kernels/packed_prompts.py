@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from labkit.kernels.checks import check_range, check_tensor
+from labkit.kernels.fused_linear import must_upcast
 from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
 
 ROWS_PER_STORE = 8  # of one head, that a program stores
@@ -244,6 +245,7 @@ def packed_attention_triton(
         BLOCK_N=tile.tokens,
         BLOCK_P=triton.next_power_of_2(num_prompts + 1),
         BLOCK_D=max(16, triton.next_power_of_2(D)),  # the least that a product takes
+        UPCAST=must_upcast(query.dtype),
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
         **early_launch(query.device),
@@ -277,6 +279,7 @@ def _packed_attention_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_P: tl.constexpr,
     BLOCK_D: tl.constexpr,
+    UPCAST: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     """The tiles of the first prompt come first, and the pads' last, as if they were one more prompt. A
@@ -315,6 +318,8 @@ def _packed_attention_kernel(
             mask=in_tile,
             other=0.0,
         )
+        if UPCAST:
+            query = query.to(tl.float32)
         scale_2 = scale * 1.4426950408889634  # for a power of 2
         largest = tl.full([BLOCK_M], float("-inf"), tl.float32)
         total = tl.zeros([BLOCK_M], tl.float32)
@@ -329,6 +334,8 @@ def _packed_attention_kernel(
             mask = live[:, None] & in_head[None, :]
             keys = tl.load(k_cache_ptr + place, mask=mask, other=0.0)
             values = tl.load(v_cache_ptr + place, mask=mask, other=0.0)
+            if UPCAST:
+                keys, values = keys.to(tl.float32), values.to(tl.float32)
             scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale_2
             scores = tl.where(token[None, :] <= position[:, None], scores, float("-inf"))
             new_largest = tl.maximum(largest, tl.max(scores, axis=1))  # each row sees token 0: no -inf
