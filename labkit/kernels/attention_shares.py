@@ -36,9 +36,9 @@ def most_shares(batch_size: int, num_heads: int) -> int:
     """What a plan for so many rows never has more of.
 
     A row of n pieces in shares of s has 1 more than n / s at most, and s is not below the sum of all n over
-    `shares_at_once`: that many more than rows.
+    `shares_at_once`: so there are at most as many more shares than rows. And no row has over MAX_SHARES.
     """
-    return batch_size + shares_at_once(batch_size, num_heads)
+    return min(batch_size + shares_at_once(batch_size, num_heads), batch_size * MAX_SHARES)
 
 
 class SharePlan:
@@ -105,8 +105,8 @@ def plan_shares_plain(
 def share_size(pieces: Tensor, at_once: int) -> int:
     """Pieces of a share, for rows of so many pieces [B].
 
-    The fair size is that of all pieces over the shares at once. A somewhat larger one is better if with it all
-    shares do run at once, for else the last of them begin only when others have ended.
+    The fair size is that of all pieces over the shares at once. A somewhat larger one is better if with it
+    all shares do run at once, for else the last of them begin only when others have ended.
     """
     fair = max(LEAST_PIECES, -(-int(pieces.sum()) // at_once))
     for size in range(fair, 2 * fair + 1, -(-fair // STEPS)):
