@@ -1,5 +1,12 @@
 """Kernels, one family per file: a Triton kernel, its checked wrapper, and its plain-PyTorch twin."""
 
+from labkit.kernels.attention_shares import (
+    SharePlan,
+    ShareWorkspace,
+    paged_attention_append_shares_triton,
+    plan_shares_plain,
+    plan_shares_triton,
+)
 from labkit.kernels.decode_ends import (
     embed_slots_plain,
     embed_slots_triton,
@@ -23,7 +30,13 @@ from labkit.kernels.kv_append import (
     kv_append_triton_full_batch,
     kv_append_triton_identity_pos,
 )
-from labkit.kernels.packed_prompts import PackedRows, kv_append_packed_plain, packed_attention_plain
+from labkit.kernels.packed_prompts import (
+    PackedRows,
+    kv_append_packed_plain,
+    kv_append_packed_triton,
+    packed_attention_plain,
+    packed_attention_triton,
+)
 from labkit.kernels.paged_attention import (
     PagedAttentionFunction,
     paged_attention_plain,
@@ -47,6 +60,8 @@ __all__ = [
     "PagedAttentionFunction",
     "RowStatistics",
     "SamplingState",
+    "SharePlan",
+    "ShareWorkspace",
     "SplitWorkspace",
     "draw_plain",
     "draw_triton",
@@ -58,6 +73,7 @@ __all__ = [
     "kv_append_full_batch_plain",
     "kv_append_identity_pos_plain",
     "kv_append_packed_plain",
+    "kv_append_packed_triton",
     "kv_append_plain",
     "kv_append_triton",
     "kv_append_triton_full_batch",
@@ -68,11 +84,15 @@ __all__ = [
     "norm_linear_triton",
     "num_splits",
     "packed_attention_plain",
+    "packed_attention_triton",
     "paged_attention_append_plain",
+    "paged_attention_append_shares_triton",
     "paged_attention_append_split_triton",
     "paged_attention_append_triton",
     "paged_attention_plain",
     "paged_attention_triton",
+    "plan_shares_plain",
+    "plan_shares_triton",
     "require_triton",
     "triton_status",
 ]

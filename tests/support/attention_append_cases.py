@@ -12,11 +12,15 @@ import torch
 from torch import Tensor
 
 from labkit.kernels import (
+    SharePlan,
+    ShareWorkspace,
     SplitWorkspace,
     paged_attention_append,
     paged_attention_append_plain,
+    paged_attention_append_shares_triton,
     paged_attention_append_split_triton,
     paged_attention_append_triton,
+    plan_shares_triton,
     triton_status,
 )
 
@@ -133,6 +137,31 @@ def split_in(splits: int, workspace: SplitWorkspace | None = None) -> Callable[.
         return out
 
     return attention
+
+
+def plan_for(arguments: dict) -> SharePlan:
+    """As small as it may be, and not made yet."""
+    query = arguments["query"]
+    return SharePlan(*query.shape, query.dtype, query.device)
+
+
+def share_workspace_for(arguments: dict) -> ShareWorkspace:
+    """As small as it may be, and what lies in it is no number."""
+    query = arguments["query"]
+    workspace = ShareWorkspace(*query.shape, query.device)
+    workspace.partial_out.fill_(torch.nan)
+    workspace.partial_softmax.fill_(torch.nan)
+    return workspace
+
+
+def in_shares(max_context_len: int, **arguments: Tensor) -> Tensor:
+    """A plan and its attention as one of `PagedAttentionAppend`; nobody has arrived for a next call."""
+    plan = plan_for(arguments)
+    plan_shares_triton(arguments["context_lens"], arguments["slot_mapping"], plan)
+    workspace = share_workspace_for(arguments)  # whose kernels are launched in order behind the plan's
+    out = paged_attention_append_shares_triton(**arguments, workspace=workspace, plan=plan)
+    assert not workspace.arrived.any()
+    return out
 
 
 KERNELS = {

@@ -31,9 +31,11 @@ from triton.runtime.jit import JITFunction, MockTensor
 with patch.object(torch.cuda, "is_available", lambda: True):
     from labkit.kernels import triton_runtime
 from labkit.kernels import (
+    attention_shares,
     decode_ends,
     fused_linear,
     kv_append,
+    packed_prompts,
     paged_attention,
     paged_attention_append,
     sampling,
@@ -52,7 +54,16 @@ SHARED_MEMORY = {
 }
 NATIVE, TIGHTEST = 90, 86  # TILES were measured on the one; on the other they have the least room
 
-MODULES = (decode_ends, fused_linear, kv_append, paged_attention, paged_attention_append, sampling)
+MODULES = (
+    attention_shares,
+    decode_ends,
+    fused_linear,
+    kv_append,
+    packed_prompts,
+    paged_attention,
+    paged_attention_append,
+    sampling,
+)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 HEAD_SIZES = (64, 80, 128)
 BLOCK_SIZES = (16, 64)
@@ -104,8 +115,22 @@ def attention(
     if form == "append":
         paged_attention_append.paged_attention_append_triton(*arguments, 1000)
         return
+    if form == "shares":
+        plan = attention_shares.SharePlan(B, H, D, dtype, query.device)
+        attention_shares.plan_shares_triton(*arguments[-2:], plan)
+        workspace = attention_shares.ShareWorkspace(B, H, D, query.device)
+        attention_shares.paged_attention_append_shares_triton(*arguments, workspace, plan)
+        return
     workspace = paged_attention_append.SplitWorkspace(B, H, D, query.device)
     paged_attention_append.paged_attention_append_split_triton(*arguments, workspace, splits)
+
+
+def packed(D: int, dtype: torch.dtype, T: int, P: int, block_size: int = 64, H: int = 12) -> None:
+    cache = [empty(100, H, block_size, D, dtype=dtype) for _ in range(2)]
+    query, key, value = empty(T, 3, H, D, dtype=dtype).unbind(1)
+    rows = packed_prompts.PackedRows(int32(P + 1), int32(P), int32(P, 1024 // block_size))
+    packed_prompts.kv_append_packed_triton(*cache, key, value, rows)
+    packed_prompts.packed_attention_triton(query, *cache, rows)
 
 
 def append(form: str, D: int, dtype: torch.dtype, B: int = 8, H: int = 12) -> None:
@@ -154,6 +179,14 @@ def attentions(D: int, dtype: torch.dtype, block_sizes: tuple[int, ...] = (64,))
     most = paged_attention_append.MAX_SPLITS
     for B, splits in ((8, 1), (8, most), (128, 1)):  # the last are more programs than run at once
         yield partial(attention, "split", D, 64, dtype, B, splits)
+    for B in (8, 128):
+        yield partial(attention, "shares", D, 64, dtype, B)
+
+
+def packings(D: int, dtype: torch.dtype, block_sizes: tuple[int, ...] = (64,)) -> Iterator[Case]:
+    """A tile of each kind."""
+    for (T, P), block_size in itertools.product(((64, 64), (256, 1), (2048, 4)), block_sizes):
+        yield partial(packed, D, dtype, T, P, block_size)
 
 
 def appends(D: int, dtype: torch.dtype) -> Iterator[Case]:
@@ -171,6 +204,7 @@ def full(arch: int) -> Iterator[Case]:
         yield from products(dtype, OTHER_PRODUCTS, rows=[1, 256])
         for D in HEAD_SIZES:
             yield from attentions(D, dtype, BLOCK_SIZES)
+            yield from packings(D, dtype, BLOCK_SIZES)
             yield from appends(D, dtype)
 
 
@@ -181,6 +215,8 @@ def quick(arch: int) -> Iterator[Case]:
     if arch not in (NATIVE, TIGHTEST):
         yield from products(torch.float16, [(2304, 768), (768, 3072)], rows=[16])
         yield partial(attention, "split", 64, 64, torch.float16)
+        yield partial(attention, "shares", 64, 64, torch.float16)
+        yield partial(packed, 64, torch.float16, 2048, 4)
         return
     yield from products(torch.float16, list(tiles.TILES))
     yield from prefetching(torch.float16)
@@ -188,6 +224,7 @@ def quick(arch: int) -> Iterator[Case]:
         yield from products(dtype, [(2304, 768), (768, 3072)], rows=[16])
     for D, dtype in ((64, torch.float16), (80, torch.bfloat16), (128, torch.float16), (128, torch.float32)):
         yield from attentions(D, dtype)
+        yield from packings(D, dtype)
     for D, dtype in zip(HEAD_SIZES, DTYPES, strict=True):
         yield from appends(D, dtype)
 

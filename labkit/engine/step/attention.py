@@ -9,9 +9,13 @@ from labkit.engine.step.slots import DeviceSlots
 from labkit.kernels import (
     PagedAttentionAppend,
     PagedAttentionFunction,
+    SharePlan,
+    ShareWorkspace,
     SplitWorkspace,
     num_splits,
+    paged_attention_append_shares_triton,
     paged_attention_append_split_triton,
+    plan_shares_triton,
 )
 from labkit.kvcache import KVBlockManager, MutableInfoBlockManager
 
@@ -82,10 +86,14 @@ class AttendAndWrite:
     def __init__(self, kv_manager: MutableInfoBlockManager, attention: PagedAttentionAppend) -> None:
         self.kv_manager = kv_manager
         self.attention = attention
+        self._plan = attention.plan if isinstance(attention, SharedAttention) else None
 
     def begin(self, slots: DeviceSlots, slot_mapping: Tensor, max_context_len: int) -> None:
-        """Keep the slots and their mapping for the step's kernels, which look up all else themselves."""
+        """Keep the slots and their mapping for the step's kernels, which look up all else themselves, and
+        have an attention that plans a step make its plan."""
         self._slots, self._slot_mapping, self._max_context_len = slots, slot_mapping, max_context_len
+        if self._plan is not None:
+            plan_shares_triton(slots.context_lens, slot_mapping, self._plan)
 
     def __call__(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         query, key, value = query[:, :, 0], key[:, :, 0], value[:, :, 0]  # [B, H, 1, D] -> [B, H, D]
@@ -147,4 +155,44 @@ class SplitAttention:
             slot_mapping,
             self._workspace,
             num_splits(B, H, self._max_tokens),
+        )
+
+
+class SharedAttention:
+    """Paged attention with programs for equal shares of the batch's tokens, however long each request is
+    (rung 13).
+
+    It is `paged_attention_append_shares_triton` with a workspace and a plan of its own. Whoever calls it has
+    `plan_shares_triton` write the plan before a step's first layer.
+    """
+
+    def __init__(self, kv_manager: KVBlockManager, max_batch_size: int) -> None:
+        cache = kv_manager.k_cache
+        num_heads, head_dim = cache.shape[2], cache.shape[4]
+        self.plan = SharePlan(max_batch_size, num_heads, head_dim, cache.dtype, cache.device)
+        self._workspace = ShareWorkspace(max_batch_size, num_heads, head_dim, cache.device)
+
+    def __call__(
+        self,
+        query: Tensor,
+        key_new: Tensor,
+        value_new: Tensor,
+        k_cache_layer: Tensor,
+        v_cache_layer: Tensor,
+        block_table: Tensor,
+        context_lens: Tensor,
+        slot_mapping: Tensor,
+        max_context_len: int,
+    ) -> Tensor:
+        return paged_attention_append_shares_triton(
+            query,
+            key_new,
+            value_new,
+            k_cache_layer,
+            v_cache_layer,
+            block_table,
+            context_lens,
+            slot_mapping,
+            self._workspace,
+            self.plan,
         )

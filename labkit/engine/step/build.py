@@ -7,7 +7,7 @@ from labkit.engine.packed_prefill import PackedPrefill
 from labkit.engine.parts import Parts
 from labkit.engine.prefill import PaddedPrefill
 from labkit.engine.scheduler import OnlineScheduler
-from labkit.engine.step.attention import AttendAndWrite, AttendThenWrite, SplitAttention
+from labkit.engine.step.attention import AttendAndWrite, AttendThenWrite, SharedAttention, SplitAttention
 from labkit.engine.step.chunk import ChunkStep, PackedAttention, ResidentChunkStep
 from labkit.engine.step.chunk_layout import ChunkLayout
 from labkit.engine.step.device import DeviceStep
@@ -28,8 +28,10 @@ from labkit.kernels import (
     draw_triton,
     kv_append_identity_pos_plain,
     kv_append_packed_plain,
+    kv_append_packed_triton,
     kv_append_triton_identity_pos,
     packed_attention_plain,
+    packed_attention_triton,
     paged_attention_append_plain,
     paged_attention_append_triton,
     paged_attention_plain,
@@ -190,7 +192,8 @@ def build_lane(
     kernel: PagedAttentionAppend = paged_attention_append_plain
     kernels = PLAIN
     if on_triton:
-        kernel = SplitAttention(kv_manager, max_batch_size)
+        is_packed = parts.options.batching == "packed"
+        kernel = (SharedAttention if is_packed else SplitAttention)(kv_manager, max_batch_size)
         kernels = triton_kernels(cache.device, tiles_for(cache.device, cache.dtype))
     return Lane(AttendAndWrite(kv_manager, parts.own("kv_write") or kernel), kernels)
 

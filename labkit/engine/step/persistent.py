@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from labkit.engine.step.attention import SplitAttention
+from labkit.engine.step.attention import SharedAttention, SplitAttention
 from labkit.engine.step.fused import FusedDeviceStep
 from labkit.kernels import paged_attention_append_plain
 from labkit.kernels.layer_table import LayerTable
@@ -29,8 +29,10 @@ class PersistentLayers:
         It has attention in it, so a step with an attention of the caller's has to launch that.
         """
         attention = step.attention.attention
-        is_own = attention is not paged_attention_append_plain and not isinstance(attention, SplitAttention)
-        return not is_own and step.layers[0].qkv.weight.shape[1] <= WIDEST
+        is_ours = attention is paged_attention_append_plain or isinstance(
+            attention, SplitAttention | SharedAttention
+        )
+        return is_ours and step.layers[0].qkv.weight.shape[1] <= WIDEST
 
     def __init__(self, step: FusedDeviceStep) -> None:
         """In a Triton kernel if the step's kernels are, else in its plain form. Raises ValueError for weights

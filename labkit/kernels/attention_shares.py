@@ -1,0 +1,485 @@
+"""Attention of one new token in shares of about as many tokens each, however long the rows are.
+
+The split form (`paged_attention_append_split_triton`) has as many programs for each row of a batch. If one
+row is long and the others are short, they all wait for the programs of the long one. Here a plan, made on the
+device once a step, gives a row as many programs as its tokens need.
+
+B requests, S slots, H heads, D head size. A share is a run of a row's tokens, for all heads. Lengths are
+counted in pieces, of as many tokens as a program reads at a time.
+"""
+
+import torch
+from torch import Tensor
+
+from labkit.kernels.checks import check_range, check_tensor
+from labkit.kernels.paged_attention_append import (
+    PROGRAMS_AT_ONCE,
+    _load_piece,
+    check_paged_attention_append,
+    tokens_at_a_time,
+)
+from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
+
+MAX_SHARES = 16  # of a row, which one program puts together: then its shares are as large as they must be
+LEAST_PIECES = 1  # of a share
+NUM_WARPS = 1  # of a program
+STEPS = 8  # in which a share's size is tried, from the fair one to twice as much
+
+
+def shares_at_once(batch_size: int, num_heads: int) -> int:
+    """Shares of which all programs run at the same time. Where a batch has more heads than programs run at
+    once, a program reads half as many tokens at a time, and twice as many run (`tokens_at_a_time`)."""
+    waves = 1 if batch_size * num_heads <= PROGRAMS_AT_ONCE else 2
+    return max(1, waves * PROGRAMS_AT_ONCE // num_heads)
+
+
+def most_shares(batch_size: int, num_heads: int) -> int:
+    """The shares that a plan for so many rows may have: as many as at once, or half of that more than rows.
+
+    There is always such a plan. A row of n pieces in shares of s has less than 1 more than n / s of them. With
+    an s of twice the sum of all n over `shares_at_once`, these are less than half of the latter more than
+    rows. And no row has over MAX_SHARES.
+    """
+    at_once = shares_at_once(batch_size, num_heads)
+    return min(max(at_once, batch_size + at_once // 2), batch_size * MAX_SHARES)
+
+
+class SharePlan:
+    """Which rows' tokens are in which share, on the device; made anew for each step by `plan_shares_triton`.
+
+    The buffers are made once, so that a CUDA graph can hold their addresses. Of W shares:
+
+    row_of: [W] int32, its row in the batch; -1 where there is no share. share_of: [W] int32, which of the
+    row's. slot_of: [W] int32, the row's slot. tokens_of: [W] int32, its tokens; the row's last share has what
+    is left.
+
+    And of the rows: first_share: [B] int32, num_shares: [B] int32, from 1 on.
+    """
+
+    def __init__(
+        self, max_batch_size: int, num_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        W = most_shares(max_batch_size, num_heads)
+        self.row_of, self.share_of, self.slot_of, self.tokens_of = torch.full(
+            (4, W), -1, dtype=torch.int32, device=device
+        ).unbind()
+        self.first_share, self.num_shares = torch.zeros(
+            2, max_batch_size, dtype=torch.int32, device=device
+        ).unbind()
+        self.num_heads = num_heads
+        self._row_bytes = (1 << (head_dim - 1).bit_length()) * dtype.itemsize
+        self.batch_size = 0  # the rows that it was last made for
+
+    def piece(self, batch_size: int) -> int:
+        """The tokens that a program reads at a time, in a batch of so many rows."""
+        return tokens_at_a_time(batch_size * self.num_heads, self._row_bytes)
+
+
+# --- the plan of a step ---------------------------------------------------------------------------------
+
+
+def plan_shares_plain(
+    context_lens: Tensor,  # [S] int32, tokens in the cache; below 0: a row that pads
+    slot_mapping: Tensor,  # [B] int64
+    plan: SharePlan,
+) -> None:
+    """Write the plan for a step of these rows. A row that pads, or is empty, has one share of no tokens.
+
+    Plain PyTorch: the oracle of `plan_shares_triton`. Raises ValueError for arguments that do not fit.
+    """
+    check_plan_shares(context_lens, slot_mapping, plan)
+    B, piece = len(slot_mapping), plan.piece(len(slot_mapping))
+    pieces = -(-context_lens[slot_mapping].clamp(min=0) // piece)
+    least = -(-pieces // MAX_SHARES)
+    at_once, most = shares_at_once(B, plan.num_heads), most_shares(B, plan.num_heads)
+    sizes = least.clamp(min=share_size(pieces, at_once, most))
+    num_shares = (-(-pieces // sizes)).clamp(min=1)
+    ends = num_shares.cumsum(0)
+    rows = torch.arange(B, device=pieces.device).repeat_interleave(num_shares)
+    W = len(rows)
+    plan.first_share[:B] = ends - num_shares
+    plan.num_shares[:B] = num_shares
+    plan.row_of[:W], plan.row_of[W:] = rows, -1
+    plan.share_of[:W] = torch.arange(W, device=pieces.device) - plan.first_share[rows]
+    plan.slot_of[:W] = slot_mapping[rows]
+    plan.tokens_of[:W] = sizes[rows] * piece
+    plan.batch_size = B
+
+
+def share_size(pieces: Tensor, at_once: int, most: int) -> int:
+    """Pieces of a share, for rows of so many pieces [B]: the fair size, that of all pieces over the shares at
+    once, or where that would be more than `most` shares a larger one, up to twice as large."""
+    fair = max(LEAST_PIECES, -(-int(pieces.sum()) // at_once))
+    least = -(-pieces // MAX_SHARES)
+    for size in range(fair, 2 * fair, -(-fair // STEPS)):
+        if int((-(-pieces // least.clamp(min=size))).clamp(min=1).sum()) <= most:
+            return size
+    return 2 * fair
+
+
+def plan_shares_triton(context_lens: Tensor, slot_mapping: Tensor, plan: SharePlan) -> None:
+    """Write the plan for a step of these rows, in one program, without a word from the host.
+
+    It is launched in order, behind all before it and ahead of all behind it: kernels of the step that begin
+    early may read the plan before they wait, if the kernel right behind this one is launched in order, too.
+
+    Takes what `plan_shares_plain` takes. Raises ValueError for arguments that do not fit, and
+    TritonUnavailableError where no kernel runs.
+    """
+    check_plan_shares(context_lens, slot_mapping, plan)
+    check_launchable(slot_mapping.device)
+    B = len(slot_mapping)
+    _plan_shares_kernel[(1,)](
+        context_lens,
+        slot_mapping,
+        plan.row_of,
+        plan.share_of,
+        plan.slot_of,
+        plan.tokens_of,
+        plan.first_share,
+        plan.num_shares,
+        B,
+        len(plan.row_of),
+        shares_at_once(B, plan.num_heads),
+        most_shares(B, plan.num_heads),
+        PIECE=plan.piece(B),
+        LEAST=LEAST_PIECES,
+        MOST=MAX_SHARES,
+        STEPS=STEPS,
+        BLOCK_B=triton.next_power_of_2(B),
+        BLOCK_W=triton.next_power_of_2(len(plan.row_of)),
+    )
+    plan.batch_size = B
+
+
+@triton.jit
+def _plan_shares_kernel(
+    context_lens_ptr,
+    slot_mapping_ptr,
+    row_of_ptr,
+    share_of_ptr,
+    slot_of_ptr,
+    tokens_of_ptr,
+    first_share_ptr,
+    num_shares_ptr,
+    B,
+    W,
+    at_once,
+    most,
+    PIECE: tl.constexpr,
+    LEAST: tl.constexpr,
+    MOST: tl.constexpr,
+    STEPS: tl.constexpr,
+    BLOCK_B: tl.constexpr,
+    BLOCK_W: tl.constexpr,
+):
+    """All sizes of a share are tried at once."""
+    b = tl.arange(0, BLOCK_B)
+    in_batch = b < B
+    slot = tl.load(slot_mapping_ptr + b, mask=in_batch, other=0)
+    context_len = tl.maximum(tl.load(context_lens_ptr + slot, mask=in_batch, other=0), 0)
+    pieces = (context_len + PIECE - 1) // PIECE
+    least = (pieces + MOST - 1) // MOST  # that a share of the row must have
+
+    fair = tl.maximum((tl.sum(pieces, axis=0) + at_once - 1) // at_once, LEAST)
+    steps = tl.arange(0, 2 * STEPS) * ((fair + STEPS - 1) // STEPS)
+    size = tl.minimum(fair + steps, 2 * fair)  # which the last is
+    tried = tl.maximum(least[:, None], size[None, :])
+    num_tried = tl.maximum((pieces[:, None] + tried - 1) // tried, 1)
+    num_all = tl.sum(tl.where(in_batch[:, None], num_tried, 0), axis=0)
+    chosen = tl.min(tl.where(num_all <= most, size, 2 * fair), axis=0)
+
+    sizes = tl.maximum(least, chosen)
+    num_shares = tl.where(in_batch, tl.maximum((pieces + sizes - 1) // sizes, 1), 0)
+    first_share = tl.cumsum(num_shares, axis=0) - num_shares
+    tl.store(first_share_ptr + b, first_share, mask=in_batch)
+    tl.store(num_shares_ptr + b, num_shares, mask=in_batch)
+    share = tl.arange(0, MOST)[None, :] + tl.zeros([BLOCK_B, 1], tl.int32)
+    place = first_share[:, None] + share
+    is_share = share < num_shares[:, None]
+    tl.store(row_of_ptr + place, b[:, None] + tl.zeros_like(share), mask=is_share)
+    tl.store(share_of_ptr + place, share, mask=is_share)
+    tl.store(slot_of_ptr + place, slot.to(tl.int32)[:, None] + tl.zeros_like(share), mask=is_share)
+    tl.store(tokens_of_ptr + place, (sizes * PIECE)[:, None] + tl.zeros_like(share), mask=is_share)
+    w = tl.arange(0, BLOCK_W)
+    tl.store(row_of_ptr + w, w * 0 - 1, mask=(w >= tl.sum(num_shares, axis=0)) & (w < W))
+
+
+# --- attention by a plan --------------------------------------------------------------------------------
+
+
+class ShareWorkspace:
+    """What the programs of a row leave for each other: partial results, and how many have arrived.
+
+    For calls in one stream that follow each other; made once, so that a CUDA graph can hold its address.
+    """
+
+    def __init__(self, max_batch_size: int, num_heads: int, head_dim: int, device: torch.device) -> None:
+        W = most_shares(max_batch_size, num_heads)
+        self.partial_out = torch.empty(W, num_heads, head_dim, dtype=torch.float32, device=device)
+        self.partial_softmax = torch.empty(W, num_heads, 2, dtype=torch.float32, device=device)
+        self.arrived = torch.zeros(max_batch_size, num_heads, dtype=torch.int32, device=device)
+
+
+def paged_attention_append_shares_triton(
+    query: Tensor,
+    key_new: Tensor,
+    value_new: Tensor,
+    k_cache_layer: Tensor,
+    v_cache_layer: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+    slot_mapping: Tensor,
+    workspace: ShareWorkspace,
+    plan: SharePlan,
+) -> Tensor:
+    """Attend and store the new token's key and value with a program for each share of the plan and head. The
+    plan was made for these lengths and slots.
+
+    The last program of a row to arrive puts its shares together, always in the same order: the same arguments
+    give the same bits. Tensors are those of a `PagedAttentionAppend`. Raises ValueError for arguments that do
+    not fit, a workspace that is too small or a plan for another batch, and TritonUnavailableError where no
+    kernel runs.
+    """
+    check_paged_attention_append(
+        query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens, slot_mapping
+    )
+    check_launchable(query.device)
+    B, H, D = query.shape
+    check_shares(workspace, plan, query)
+    out = torch.empty_like(query, memory_format=torch.contiguous_format)
+    try:
+        _shared_paged_attn_append_kernel[(H, most_shares(B, H))](
+            query,
+            key_new,
+            value_new,
+            k_cache_layer,
+            v_cache_layer,
+            block_table,
+            context_lens,
+            plan.row_of,
+            plan.share_of,
+            plan.slot_of,
+            plan.tokens_of,
+            plan.first_share,
+            plan.num_shares,
+            workspace.partial_out,
+            workspace.partial_softmax,
+            workspace.arrived,
+            out,
+            D**-0.5,
+            *query.stride()[:2],
+            *key_new.stride()[:2],
+            *value_new.stride()[:2],
+            *k_cache_layer.stride()[:3],
+            block_table.stride(0),
+            *out.stride()[:2],
+            D,
+            k_cache_layer.shape[2],
+            block_table.shape[1],
+            BLOCK_S=MAX_SHARES,
+            BLOCK_T=plan.piece(B),
+            BLOCK_D=triton.next_power_of_2(D),
+            num_warps=NUM_WARPS,
+            **early_launch(query.device),
+        )
+    except BaseException:  # the interpreter, stopped between two programs of a row
+        workspace.arrived.zero_()
+        raise
+    return out
+
+
+@triton.jit
+def _shared_paged_attn_append_kernel(
+    query_ptr,
+    key_new_ptr,
+    value_new_ptr,
+    k_cache_ptr,
+    v_cache_ptr,
+    block_table_ptr,
+    context_lens_ptr,
+    row_of_ptr,
+    share_of_ptr,
+    slot_of_ptr,
+    tokens_of_ptr,
+    first_share_ptr,
+    num_shares_ptr,
+    partial_out_ptr,
+    partial_softmax_ptr,
+    arrived_ptr,
+    out_ptr,
+    scale,
+    query_stride_b,
+    query_stride_h,
+    key_stride_b,
+    key_stride_h,
+    value_stride_b,
+    value_stride_h,
+    cache_stride_n,
+    cache_stride_h,
+    cache_stride_t,
+    table_stride_s,
+    out_stride_b,
+    out_stride_h,
+    D,
+    block_size,
+    table_size,
+    BLOCK_S: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """A program takes a share of a row's tokens, for one head, in pieces of BLOCK_T: the arithmetic of
+    `_split_paged_attn_append_kernel`. Programs without a share come last, and leave."""
+    h = tl.program_id(0)
+    w = tl.program_id(1)
+    H = tl.num_programs(0)
+    t = tl.arange(0, BLOCK_T)
+    d = tl.arange(0, BLOCK_D)
+    in_head = d < D
+    # Plan, slots, tables and what is in the cache do not change within a step: all are read before the wait.
+    b = tl.load(row_of_ptr + w)
+    share = tl.load(share_of_ptr + w)
+    slot = tl.load(slot_of_ptr + w)
+    share_tokens = tl.load(tokens_of_ptr + w)
+    if b >= 0:
+        context_len = tl.load(context_lens_ptr + slot)
+        num_shares = tl.load(num_shares_ptr + b)
+        table_ptr = block_table_ptr + slot.to(tl.int64) * table_stride_s
+        first = share * share_tokens
+        end = tl.minimum(first + share_tokens, context_len)
+        keys, values = _load_piece(
+            first,
+            end,
+            h,
+            t,
+            d,
+            in_head,
+            k_cache_ptr,
+            v_cache_ptr,
+            table_ptr,
+            cache_stride_n,
+            cache_stride_h,
+            cache_stride_t,
+            block_size,
+            table_size,
+        )
+        if EARLY:  # query, key and value come from the kernel before
+            tl.extra.cuda.gdc_launch_dependents()
+            tl.extra.cuda.gdc_wait()
+        query = tl.load(query_ptr + b * query_stride_b + h * query_stride_h + d, mask=in_head, other=0.0)
+        query = query.to(tl.float32) * scale
+        key = tl.load(key_new_ptr + b * key_stride_b + h * key_stride_h + d, mask=in_head, other=0.0)
+        value = tl.load(value_new_ptr + b * value_stride_b + h * value_stride_h + d, mask=in_head, other=0.0)
+        own_score = tl.sum(query * key.to(tl.float32), axis=0)
+        if (share == 0) & (context_len >= 0):
+            block = tl.load(table_ptr + context_len // block_size).to(tl.int64)
+            row = block * cache_stride_n + h * cache_stride_h + (context_len % block_size) * cache_stride_t
+            tl.store(k_cache_ptr + row + d, key, mask=in_head)
+            tl.store(v_cache_ptr + row + d, value, mask=in_head)
+
+        # A softmax for each of the BLOCK_T places, all from the current token's score on.
+        largest = tl.zeros([BLOCK_T], tl.float32) + own_score
+        total = tl.zeros([BLOCK_T], tl.float32)
+        acc = tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
+        for start in range(first, end, BLOCK_T):
+            scores = tl.sum(query[None, :] * keys.to(tl.float32), axis=1)
+            scores = tl.where(start + t < end, scores, float("-inf"))
+            new_largest = tl.maximum(largest, scores)
+            correction = tl.exp(largest - new_largest)
+            weights = tl.exp(scores - new_largest)
+            acc = acc * correction[:, None] + weights[:, None] * values.to(tl.float32)
+            total = total * correction + weights
+            largest = new_largest
+            keys, values = _load_piece(
+                start + BLOCK_T,
+                end,
+                h,
+                t,
+                d,
+                in_head,
+                k_cache_ptr,
+                v_cache_ptr,
+                table_ptr,
+                cache_stride_n,
+                cache_stride_h,
+                cache_stride_t,
+                block_size,
+                table_size,
+            )
+        all_largest = tl.max(largest, axis=0)
+        weights = tl.exp(largest - all_largest)
+        own_weight = tl.exp(own_score - all_largest) * (share == 0).to(tl.float32)  # counted once
+        sum_total = tl.sum(total * weights, axis=0) + own_weight
+        sum_acc = tl.sum(acc * weights[:, None], axis=0) + own_weight * value.to(tl.float32)
+
+        out_place = out_ptr + b * out_stride_b + h * out_stride_h + d
+        if num_shares == 1:
+            tl.store(out_place, (sum_acc / sum_total).to(out_ptr.dtype.element_ty), mask=in_head)
+        else:
+            part = w * H + h
+            tl.store(partial_out_ptr + part * D + d, sum_acc, mask=in_head)
+            tl.store(partial_softmax_ptr + part * 2, all_largest)
+            tl.store(partial_softmax_ptr + part * 2 + 1, sum_total)
+            tl.debug_barrier()  # all of this program's stores come before it says that it has arrived
+            if tl.atomic_add(arrived_ptr + b * H + h, 1, sem="acq_rel") == num_shares - 1:
+                out = _merged_shares(
+                    (tl.load(first_share_ptr + b) + tl.arange(0, BLOCK_S)) * H + h,
+                    tl.arange(0, BLOCK_S) < num_shares,
+                    partial_out_ptr,
+                    partial_softmax_ptr,
+                    d,
+                    in_head,
+                    D,
+                )
+                tl.store(out_place, out.to(out_ptr.dtype.element_ty), mask=in_head)
+                tl.store(arrived_ptr + b * H + h, 0)  # for the next call
+
+
+@triton.jit
+def _merged_shares(parts, is_part, partial_out_ptr, partial_softmax_ptr, d, in_head, D):
+    """Attention [BLOCK_D] of the parts' tokens together, as other programs have left it."""
+    largest = tl.load(
+        partial_softmax_ptr + parts * 2, mask=is_part, other=float("-inf"), cache_modifier=".cg"
+    )
+    total = tl.load(partial_softmax_ptr + parts * 2 + 1, mask=is_part, other=0.0, cache_modifier=".cg")
+    acc = tl.load(
+        partial_out_ptr + parts[:, None] * D + d[None, :],
+        mask=is_part[:, None] & in_head[None, :],
+        other=0.0,
+        cache_modifier=".cg",
+    )
+    weights = tl.exp(largest - tl.max(largest, axis=0))
+    return tl.sum(weights[:, None] * acc, axis=0) / tl.sum(weights * total, axis=0)
+
+
+# --- contracts ------------------------------------------------------------------------------------------
+
+
+def check_plan_shares(context_lens: Tensor, slot_mapping: Tensor, plan: SharePlan) -> None:
+    """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit."""
+    integers = {"device": plan.row_of.device, "last_stride_is_1": True}
+    check_tensor("slot_mapping", slot_mapping, shape=("B",), dtype=torch.int64, **integers)
+    check_tensor("context_lens", context_lens, shape=("S",), dtype=torch.int32, **integers)
+    B, most = len(slot_mapping), len(plan.num_shares)
+    if not 1 <= B <= most:
+        raise ValueError(f"slot_mapping has {B} rows, expected 1 to {most}, for which the plan was made")
+    check_range("slot_mapping", slot_mapping, len(context_lens))
+
+
+def check_shares(workspace: ShareWorkspace, plan: SharePlan, query: Tensor) -> None:
+    """Raises ValueError if workspace or plan is elsewhere, for other heads, or for fewer rows than those of
+    query [B, H, D], or if the plan was not made for as many."""
+    B, H, D = query.shape
+    for name, tensor in (("workspace", workspace.arrived), ("plan", plan.row_of)):
+        if tensor.device != query.device:
+            raise ValueError(f"{name} is on {tensor.device}, expected {query.device}")
+    heads = tuple(workspace.partial_out.shape[1:])
+    if heads != (H, D):
+        raise ValueError(f"workspace is for {heads[0]} heads of {heads[1]}, expected {H} of {D}")
+    if plan.num_heads != H:
+        raise ValueError(f"plan is for {plan.num_heads} heads, expected {H}")
+    if len(workspace.arrived) < B:
+        raise ValueError(f"workspace is for {len(workspace.arrived)} rows, but there are {B}")
+    if plan.batch_size != B:
+        raise ValueError(f"plan was made for {plan.batch_size} rows, but there are {B}")

@@ -1,0 +1,280 @@
+"""Attention that stores as it goes, in shares of about as many tokens each: the plan, and what follows it."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from attention_append_cases import (
+    KERNEL_DEVICE,
+    NOBODY,
+    assert_attends_and_stores,
+    assert_far_places_are_found,
+    bits,
+    dtypes,
+    in_shares,
+    make_case,
+    needs_triton,
+    plan_for,
+    share_workspace_for,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labkit.kernels import (
+    SharePlan,
+    ShareWorkspace,
+    attention_shares,
+    checks,
+    paged_attention_append_plain,
+    paged_attention_append_shares_triton,
+    plan_shares_plain,
+    plan_shares_triton,
+)
+from labkit.kernels.attention_shares import MAX_SHARES, most_shares, shares_at_once
+
+pytestmark = pytest.mark.slow
+
+each_planner = pytest.mark.parametrize(
+    "planner",
+    [plan_shares_plain, pytest.param(plan_shares_triton, marks=needs_triton)],
+    ids=["plain", "triton"],
+)
+
+# --- the plan --------------------------------------------------------------------------------------
+
+
+def planned(
+    planner: Callable,
+    context_lens: list[int],
+    num_heads: int = 12,
+    head_dim: int = 64,
+    dtype: torch.dtype = torch.float16,
+    room: int = 0,
+) -> SharePlan:
+    """The plan of rows of such lengths, in slots of any order; room: of more rows than there are."""
+    device = torch.device(KERNEL_DEVICE if planner is plan_shares_triton else "cpu")
+    B = len(context_lens)
+    plan = SharePlan(B + room, num_heads, head_dim, dtype, device)
+    for buffer in (plan.row_of, plan.share_of, plan.slot_of, plan.tokens_of):
+        buffer.fill_(12345)  # what an earlier step has left
+    slot_mapping = torch.randperm(B + 2, generator=torch.Generator().manual_seed(B))[:B].to(device)
+    lens = torch.full((B + 2,), 777, dtype=torch.int32, device=device)
+    lens[slot_mapping] = torch.tensor(context_lens, dtype=torch.int32, device=device)
+    planner(lens, slot_mapping, plan)
+    slots = slot_mapping.tolist()
+    num_used = int((plan.row_of >= 0).sum())
+    assert plan.slot_of[:num_used].tolist() == [slots[b] for b in plan.row_of[:num_used].tolist()]
+    return plan
+
+
+def shares_of(plan: SharePlan, context_lens: list[int]) -> list[list[range]]:
+    """The tokens of each share of each row."""
+    shares: list[list[range]] = [[] for _ in context_lens]
+    columns = zip(plan.row_of.tolist(), plan.share_of.tolist(), plan.tokens_of.tolist(), strict=True)
+    for w, (b, share, tokens) in enumerate(columns):
+        if b < 0:
+            continue
+        assert share == len(shares[b])
+        assert w == plan.first_share[b] + share
+        shares[b].append(range(share * tokens, min((share + 1) * tokens, max(context_lens[b], 0))))
+    return shares
+
+
+def assert_is_a_plan(plan: SharePlan, context_lens: list[int]) -> None:
+    """Every token of every row is in exactly one share, and the sizes are equal but for a row's last."""
+    B, H = len(context_lens), plan.num_heads
+    num_used = int((plan.row_of >= 0).sum())
+    assert num_used <= most_shares(B, H) <= len(plan.row_of)
+    assert (plan.row_of[num_used:] == -1).all()
+    shares, piece = shares_of(plan, context_lens), plan.piece(B)
+    assert plan.num_shares[:B].tolist() == [len(of_row) for of_row in shares]
+    sizes = []
+    for n, of_row in zip(context_lens, shares, strict=True):
+        assert 1 <= len(of_row) <= MAX_SHARES
+        assert [t for share in of_row for t in share] == list(range(n))
+        if n > 0:
+            assert all(len(share) > 0 for share in of_row)
+            size = len(of_row[0])
+            assert all(len(share) == size for share in of_row[:-1]) and len(of_row[-1]) <= size
+            sizes += [size] if len(of_row) > 1 else []
+            assert len(of_row) == 1 or size % piece == 0
+            if len(of_row) > 1 and size > min(sizes):  # larger than others' only because it must be
+                assert -(-n // (size - piece)) > MAX_SHARES
+
+
+@each_planner
+@pytest.mark.parametrize(
+    "context_lens",
+    [
+        [0],
+        [NOBODY],
+        [1023],
+        [0, 1, 1023],
+        [NOBODY, 5, NOBODY, 600, NOBODY],
+        [100] * 63 + [900],
+        [512] * 64,
+        [512] * 128,
+        [1] * 87 + [1023],
+        [0] * 200,
+        [100] * 255 + [1023],
+    ],
+    ids=lambda lens: f"{len(lens)} rows, last {lens[-1]}",
+)
+def test_it_is_a_plan(planner: Callable, context_lens: list[int]):
+    plan = planned(planner, context_lens, room=3)
+    assert_is_a_plan(plan, context_lens)
+    assert plan.batch_size == len(context_lens)
+
+
+lengths = st.lists(st.integers(NOBODY, 1100), min_size=1, max_size=150)
+
+
+@given(lengths, st.sampled_from([1, 2, 12, 25, 2000]), st.sampled_from([32, 64, 80]))
+@settings(max_examples=60)
+def test_plain_plans_of_any_lengths(context_lens: list[int], num_heads: int, head_dim: int):
+    assert_is_a_plan(planned(plan_shares_plain, context_lens, num_heads, head_dim), context_lens)
+
+
+@needs_triton
+@given(lengths, st.sampled_from([1, 12, 2000]))
+@settings(max_examples=20)
+def test_the_kernel_makes_the_plain_plan(context_lens: list[int], num_heads: int):
+    plan, plain = (planned(each, context_lens, num_heads) for each in (plan_shares_triton, plan_shares_plain))
+    num_used = int((plain.row_of >= 0).sum())
+    assert plan.row_of.tolist() == plain.row_of.tolist()
+    for name in ("share_of", "slot_of", "tokens_of"):
+        assert getattr(plan, name)[:num_used].tolist() == getattr(plain, name)[:num_used].tolist()
+    for name in ("first_share", "num_shares"):
+        assert getattr(plan, name).tolist() == getattr(plain, name).tolist()
+
+
+def test_a_long_row_gets_many_shares_and_rows_of_one_length_as_many_each():
+    ragged = planned(plan_shares_plain, [100] * 63 + [900])
+    assert ragged.num_shares.tolist() == [1] * 63 + [8]
+    assert planned(plan_shares_plain, [512] * 64).num_shares.tolist() == [1] * 64
+    assert planned(plan_shares_plain, [512] * 8).num_shares.tolist() == [8] * 8
+    assert planned(plan_shares_plain, [1023]).num_shares.tolist() == [MAX_SHARES]
+    assert planned(plan_shares_plain, [NOBODY, 0, 20]).num_shares.tolist() == [1, 1, 1]
+
+
+def test_shares_that_need_not_wait_for_others_are_preferred():
+    """45 rows of 9 pieces, with 88 shares at once: 5 pieces a share would be the fair size, and 90 shares."""
+    assert shares_at_once(45, 12) == 88
+    plan = planned(plan_shares_plain, [9 * 32] * 45)
+    assert plan.num_shares.tolist() == [1] * 45
+
+
+def test_a_plan_is_refused_for_rows_or_slots_that_do_not_fit():
+    plan = SharePlan(3, 2, 8, torch.float32, torch.device("cpu"))
+    lens, slots = torch.zeros(5, dtype=torch.int32), torch.arange(3)
+    for arguments, message in (
+        ((lens.long(), slots), "context_lens is torch.int64, expected torch.int32"),
+        ((lens[None], slots), r"context_lens has shape \[1, 5\], expected \[S\]"),
+        ((lens, slots.int()), "slot_mapping is torch.int32, expected torch.int64"),
+        ((lens, torch.arange(4)), "slot_mapping has 4 rows, expected 1 to 3"),
+        ((lens, slots[:0]), "slot_mapping has 0 rows, expected 1 to 3"),
+        ((lens.to("meta"), slots), "context_lens is on meta"),
+    ):
+        with pytest.raises(ValueError, match=f"^{message}"):
+            plan_shares_plain(*arguments, plan)
+    assert plan.batch_size == 0
+
+
+def test_in_debug_mode_a_slot_out_of_range_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(checks, "DEBUG", True)
+    plan = SharePlan(3, 2, 8, torch.float32, torch.device("cpu"))
+    with pytest.raises(ValueError, match=r"^slot_mapping has values from 0 to 9, outside of 0 to 4$"):
+        plan_shares_plain(torch.zeros(5, dtype=torch.int32), torch.tensor([0, 9]), plan)
+
+
+# --- attention by the plan -------------------------------------------------------------------------
+
+SIZES = {
+    "nothing cached": {"context_lens": [0]},
+    "nobody": {"context_lens": [NOBODY, NOBODY]},
+    "one token": {"context_lens": [1], "block_size": 64},
+    "rows that pad in the middle and at the end": {"context_lens": [6, NOBODY, 70, 0, NOBODY]},
+    "a long row among short ones": {"context_lens": [3, 5, 300, 1], "H": 1, "block_size": 16},
+    "as long as there are": {"context_lens": [1023], "H": 1, "block_size": 64},
+    "more tokens than a row's shares have at their least": {"context_lens": [700, 0], "H": 1},
+    "heads of 32": {"context_lens": [40, 9], "D": 32, "block_size": 16},
+    "heads of 64": {"context_lens": [64, 130], "D": 64, "block_size": 64, "H": 1},
+    "heads of 80": {"context_lens": [33, 5], "D": 80, "H": 1},
+    "heads of 20, blocks of six": {"context_lens": [30, 71], "D": 20, "block_size": 6},
+}
+
+
+@needs_triton
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+def test_it_is_dense_attention_and_each_token_is_in_its_slot(sizes: dict):
+    assert_attends_and_stores(in_shares, make_case(**sizes))
+
+
+@needs_triton
+@dtypes
+def test_in_any_precision(dtype: torch.dtype):
+    assert_attends_and_stores(in_shares, make_case([9, 4, NOBODY, 166], H=1, D=20, dtype=dtype))
+
+
+@needs_triton
+@given(st.lists(st.integers(NOBODY, 90), min_size=1, max_size=4), st.sampled_from([1, 4, 6, 16]))
+@settings(max_examples=10)
+def test_it_is_the_plain_form_at_any_size(context_lens: list[int], block_size: int):
+    case, plain = (make_case(context_lens, H=1, block_size=block_size) for _ in range(2))
+    expected = paged_attention_append_plain(**plain.arguments)
+    torch.testing.assert_close(in_shares(**case.arguments), expected, rtol=1e-5, atol=1e-5)
+    assert torch.equal(bits(case.k_pool), bits(plain.k_pool))
+
+
+@needs_triton
+def test_more_rows_than_shares_at_once(monkeypatch: pytest.MonkeyPatch):
+    """As on a GPU of four programs, on which more rows have half as many tokens read at a time."""
+    monkeypatch.setattr(attention_shares, "PROGRAMS_AT_ONCE", 4)
+    assert most_shares(6, 1) == 10
+    assert_attends_and_stores(in_shares, make_case([40, 3, 0, 70, NOBODY, 33], H=1))
+
+
+@needs_triton
+def test_a_workspace_and_a_plan_serve_one_step_after_the_other():
+    """Made for a large batch, as an engine does it; what one step leaves is nothing to the next."""
+    device = torch.device(KERNEL_DEVICE)
+    workspace, plan = ShareWorkspace(6, 2, 8, device), SharePlan(6, 2, 8, torch.float32, device)
+
+    def attention(max_context_len: int, **arguments: torch.Tensor) -> torch.Tensor:
+        plan_shares_triton(arguments["context_lens"], arguments["slot_mapping"], plan)
+        assert not workspace.arrived.any()  # launched in order behind the plan
+        return paged_attention_append_shares_triton(**arguments, workspace=workspace, plan=plan)
+
+    for lens in ([70, 140, 3, 0, 9, NOBODY], [9], [130, NOBODY], [0]):
+        assert_attends_and_stores(attention, make_case(lens))
+    assert not workspace.arrived.any()
+
+
+@needs_triton
+def test_a_workspace_or_a_plan_of_something_else_is_refused():
+    case = make_case([7, 5, NOBODY])
+    arguments = {name: value for name, value in case.arguments.items() if name != "max_context_len"}
+    device, before = torch.device(KERNEL_DEVICE), bits(case.k_pool).clone()
+    plan, workspace = plan_for(arguments), share_workspace_for(arguments)
+    plan_shares_triton(arguments["context_lens"], arguments["slot_mapping"], plan)
+    unmade = SharePlan(3, 2, 8, torch.float32, device)
+    other_heads = SharePlan(3, 4, 8, torch.float32, device)
+    other_heads.batch_size = 3
+    for space, made, message in (
+        (ShareWorkspace(2, 2, 8, device), plan, "workspace is for 2 rows, but there are 3"),
+        (ShareWorkspace(3, 2, 16, device), plan, "workspace is for 2 heads of 16, expected 2 of 8"),
+        (ShareWorkspace(3, 2, 8, torch.device("meta")), plan, "workspace is on meta"),
+        (workspace, unmade, "plan was made for 0 rows, but there are 3"),
+        (workspace, other_heads, "plan is for 4 heads, expected 2"),
+    ):
+        with pytest.raises(ValueError, match=f"^{message}"):
+            paged_attention_append_shares_triton(**arguments, workspace=space, plan=made)
+    with pytest.raises(ValueError, match=r"^key_new has shape"):
+        arguments["key_new"] = arguments["key_new"][1:]
+        paged_attention_append_shares_triton(**arguments, workspace=workspace, plan=plan)
+    assert torch.equal(bits(case.k_pool), before) and not workspace.arrived.any()
+
+
+@needs_triton
+def test_places_more_than_2_to_the_31_numbers_into_the_pool_are_found():
+    assert_far_places_are_found(in_shares, KERNEL_DEVICE)

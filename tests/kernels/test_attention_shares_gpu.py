@@ -1,0 +1,145 @@
+"""Attention in equal shares of tokens, on a GPU: at full size, without waiting, and in graphs."""
+
+import pytest
+import torch
+from attention_append_cases import (
+    NOBODY,
+    Case,
+    assert_attends_and_stores,
+    bits,
+    dense_attention,
+    dtypes,
+    in_shares,
+    make_case,
+    needs_triton,
+    plan_for,
+    share_workspace_for,
+)
+from torch import Tensor
+
+from labkit.kernels import (
+    SharePlan,
+    ShareWorkspace,
+    checks,
+    paged_attention_append_shares_triton,
+    plan_shares_plain,
+    plan_shares_triton,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.cuda, needs_triton]
+
+FULL = {"H": 12, "D": 64, "block_size": 64, "device": "cuda"}
+
+
+def ragged(n: int) -> list[int]:
+    """Many short ones and a few as long as there are; every seventh row pads."""
+    lens = (torch.rand(n, generator=torch.Generator().manual_seed(n)) ** 4 * 1023).int().tolist()
+    return [NOBODY if i % 7 == 6 else length for i, length in enumerate(lens)]
+
+
+@dtypes
+@pytest.mark.parametrize(
+    "context_lens",
+    [[0], [1], [1023], [NOBODY], [0, 1023], [100] * 31 + [900], ragged(64), ragged(100), ragged(200)],
+    ids=lambda lens: f"{len(lens)} rows, last {lens[-1]}",
+)
+def test_at_full_size(context_lens: list[int], dtype: torch.dtype):
+    assert_attends_and_stores(in_shares, make_case(context_lens, **FULL, dtype=dtype))
+
+
+@dtypes
+@pytest.mark.parametrize("D, block_size", [(32, 4), (80, 16), (128, 64), (20, 6)])
+def test_at_other_sizes_of_heads_and_blocks(D: int, block_size: int, dtype: torch.dtype):
+    case = make_case([0, 200, 64, NOBODY, 5, 530], 3, D, block_size, dtype=dtype, device="cuda")
+    assert_attends_and_stores(in_shares, case)
+
+
+@pytest.mark.parametrize("n", [1, 5, 64, 87, 89, 300])
+def test_the_plan_is_the_plain_one(n: int):
+    for lens in (ragged(n), [512] * n, [100] * (n - 1) + [1023]):
+        device_lens = torch.tensor([*lens, NOBODY], dtype=torch.int32, device="cuda")
+        slots = torch.randperm(n, device="cuda")
+        plan, plain = (SharePlan(n, 12, 64, torch.float16, torch.device("cuda")) for _ in range(2))
+        plan_shares_triton(device_lens, slots, plan)
+        plan_shares_plain(device_lens, slots, plain)
+        used = plain.row_of >= 0
+        assert torch.equal(plan.row_of, plain.row_of)
+        for name in ("share_of", "slot_of", "tokens_of"):
+            assert torch.equal(getattr(plan, name)[used], getattr(plain, name)[used]), name
+        for name in ("first_share", "num_shares"):
+            assert torch.equal(getattr(plan, name), getattr(plain, name)), name
+
+
+def test_the_order_in_which_programs_arrive_changes_no_bit():
+    case = make_case([1023, 900, 0, NOBODY, *ragged(28)], **FULL, dtype=torch.float16)
+    first = in_shares(**case.arguments)
+    for _ in range(50):
+        assert torch.equal(in_shares(**case.arguments), first)
+
+
+def test_the_host_does_not_wait(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(checks, "DEBUG", False)
+    case = make_case([9, 64, NOBODY, 500], **FULL, dtype=torch.float16)
+    arguments = {k: v for k, v in case.arguments.items() if k != "max_context_len"}
+    plan, workspace = plan_for(arguments), share_workspace_for(arguments)
+
+    def launch() -> None:
+        plan_shares_triton(arguments["context_lens"], arguments["slot_mapping"], plan)
+        arguments["slot_mapping"] + 0  # launched in order
+        paged_attention_append_shares_triton(**arguments, workspace=workspace, plan=plan)
+
+    launch()  # compiled by now
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        launch()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def with_rows(case: Case, rows: list[int], B: int) -> Case:
+    """The case with these of its rows, and pads behind them."""
+    pads = B - len(rows)
+    nobody = len(case.arguments["context_lens"]) - 1
+    slots = case.arguments["slot_mapping"]
+    mapping = torch.cat([slots[rows], torch.full((pads,), nobody, device="cuda")])
+    return case._replace(
+        arguments=case.arguments | {"slot_mapping": mapping},
+        keys=[*(case.keys[b] for b in rows), *[case.keys[0][:0]] * pads],
+        values=[*(case.values[b] for b in rows), *[case.values[0][:0]] * pads],
+    )
+
+
+@dtypes
+def test_a_graph_follows_the_lengths_that_lie_in_its_slots(dtype: torch.dtype):
+    """Captured while all rows pad; replayed as requests come and go. The plan is made once, and two layers
+    behind it attend, so that the second begins while the first ends."""
+    real = make_case([130, 64, 0, 1000, 1023, 7, 500, 31], **FULL, dtype=dtype)
+    arguments = {k: v for k, v in real.arguments.items() if k != "max_context_len"}
+    nobody = len(arguments["context_lens"]) - 1
+    arguments["slot_mapping"] = torch.full_like(arguments["slot_mapping"], nobody)
+    workspace = ShareWorkspace(20, 12, 64, torch.device("cuda"))
+    plan = SharePlan(20, 12, 64, dtype, torch.device("cuda"))
+
+    def step() -> tuple[Tensor, ...]:
+        plan_shares_triton(arguments["context_lens"], arguments["slot_mapping"], plan)
+        arguments["slot_mapping"] + 0  # a kernel that is launched in order, as that of the embeddings
+        return tuple(
+            paged_attention_append_shares_triton(**arguments, workspace=workspace, plan=plan)
+            for _ in range(2)
+        )
+
+    before = bits(real.k_pool).clone()
+    step()  # compiled by now
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outs = step()
+    graph.replay()
+    assert torch.equal(bits(real.k_pool), before)
+    tolerance = {torch.float32: 1e-5, torch.float16: 2**-10, torch.bfloat16: 2**-7}[dtype]
+    for rows in ([0, 1, 2, 3, 4, 5, 6, 7], [2, 0], [3], [], [4, 5, 1, 7, 6]):
+        case = with_rows(real, rows, 8)
+        arguments["slot_mapping"].copy_(case.arguments["slot_mapping"])
+        graph.replay()
+        for out in outs:
+            torch.testing.assert_close(out.double(), dense_attention(case), rtol=tolerance, atol=tolerance)
+        assert not workspace.arrived.any()

@@ -1,0 +1,182 @@
+"""Prompts that lie behind each other: stored and attended as if each were alone, in both forms."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from attention_append_cases import dtypes, needs_triton, permuted
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packed_cases import assert_attends_rows, assert_stores_rows, dense_prompts, make_packed
+
+from labkit.kernels import (
+    PackedRows,
+    checks,
+    kv_append_packed_plain,
+    kv_append_packed_triton,
+    packed_attention_plain,
+    packed_attention_triton,
+)
+from labkit.kernels.packed_prompts import PackedTile, packed_tile
+
+pytestmark = pytest.mark.slow
+
+PLAIN = pytest.param(kv_append_packed_plain, packed_attention_plain, id="plain")
+TRITON = pytest.param(kv_append_packed_triton, packed_attention_triton, id="triton", marks=needs_triton)
+each_form = pytest.mark.parametrize("append, attention", [PLAIN, TRITON])
+
+CASES = {
+    "one prompt": {"num_rows": [5]},
+    "one token": {"num_rows": [1], "H": 1},
+    "pads behind": {"num_rows": [3, 4], "pads": 9},
+    "nothing but pads": {"num_rows": [0, 0], "num_before": [3, 0], "pads": 4},
+    "prompts without rows": {"num_rows": [0, 3, 0, 0, 2, 0], "num_before": [1, 0, 4, 0, 2, 9], "pads": 1},
+    "earlier chunks that end inside a block": {"num_rows": [7, 2, 5], "num_before": [3, 4, 9]},
+    "many prompts of one token": {"num_rows": [1] * 21, "num_before": [0, 1, 7] * 7, "H": 1},
+    "more rows than a tile's": {"num_rows": [33, 18], "num_before": [0, 13], "block_size": 16, "H": 1},
+    "more tokens than a piece's": {"num_rows": [3, 4], "num_before": [126, 60], "block_size": 64, "H": 1},
+    "heads of 20": {"num_rows": [6, 3], "num_before": [2, 11], "D": 20},
+    "heads of 80": {"num_rows": [6, 3], "num_before": [2, 11], "D": 80, "H": 1},
+    "heads of 1": {"num_rows": [6], "D": 1},
+    "blocks of one token": {"num_rows": [4, 5], "num_before": [2, 0], "block_size": 1},
+    "blocks of six": {"num_rows": [4, 15], "num_before": [11, 0], "block_size": 6},
+}
+
+
+@each_form
+@pytest.mark.parametrize("sizes", CASES.values(), ids=CASES)
+def test_each_row_is_stored_and_attends_as_if_its_prompt_were_alone(
+    append: Callable, attention: Callable, sizes: dict
+):
+    case = make_packed(**sizes)
+    assert_stores_rows(append, case)
+    assert_attends_rows(attention, case, dense_prompts(case))
+
+
+@dtypes
+@each_form
+def test_in_any_precision(append: Callable, attention: Callable, dtype: torch.dtype):
+    case = make_packed([18, 1, 3], [5, 30, 0], pads=2, D=64, H=1, block_size=16, dtype=dtype)
+    assert_stores_rows(append, case)
+    assert_attends_rows(attention, case, dense_prompts(case))
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    "tile", [PackedTile(16, 16, 4, 1), PackedTile(32, 16, 4, 1), PackedTile(64, 64, 4, 3)]
+)
+def test_with_any_tile(tile: PackedTile):
+    case = make_packed([40, 3], [6, 50], pads=20, H=1, block_size=16)
+    kv_append_packed_plain(*case.caches, case.key, case.value, case.rows)
+
+    def attention(*arguments: torch.Tensor) -> torch.Tensor:
+        return packed_attention_triton(*arguments, tile)
+
+    assert_attends_rows(attention, case, dense_prompts(case))
+
+
+random_prompts = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 9)), min_size=1, max_size=5)
+
+
+@needs_triton
+@given(random_prompts, st.integers(0, 3), st.sampled_from([1, 3, 4, 16]), st.integers(1, 20))
+@settings(max_examples=10)
+def test_at_any_size(prompts: list[tuple[int, int]], pads: int, block_size: int, D: int):
+    num_rows, num_before = map(list, zip(*prompts, strict=True))
+    for append, attention in (
+        (kv_append_packed_plain, packed_attention_plain),
+        (kv_append_packed_triton, packed_attention_triton),
+    ):
+        case = make_packed(num_rows, num_before, pads + (sum(num_rows) == 0), D=D, block_size=block_size, H=1)
+        assert_stores_rows(append, case)
+        assert_attends_rows(attention, case, dense_prompts(case))
+
+
+@each_form
+def test_chunk_by_chunk_a_prompt_becomes_what_it_is_at_once(append: Callable, attention: Callable):
+    """Chunks end inside blocks, and the last tokens of one prompt travel with the first of another."""
+    whole = make_packed([11, 6], H=1)
+    assert_stores_rows(append, whole)
+    expected = dense_prompts(whole)
+    cut = make_packed([11, 6], H=1)
+    outs = []
+    for first, end in ((0, 3), (3, 10), (10, 14), (14, 17)):
+        starts = whole.rows.starts.clamp(first, end) - first
+        lens = (first - whole.rows.starts[:-1]).clamp(min=0).minimum(whole.rows.starts.diff()).int()
+        rows = PackedRows(starts, lens, cut.rows.block_tables)
+        append(*cut.caches, cut.key[first:end], cut.value[first:end], rows)
+        outs.append(attention(cut.query[first:end], *cut.caches, rows))
+    torch.testing.assert_close(torch.cat(outs).double(), expected, rtol=1e-5, atol=1e-5)
+    assert torch.equal(cut.k_pool.nan_to_num(), whole.k_pool.nan_to_num())
+
+
+@pytest.mark.parametrize("dtype, head_dim", [(torch.float16, 64), (torch.float32, 64), (torch.bfloat16, 160)])
+@pytest.mark.parametrize("num_rows", [1, 64, 256, 512, 2048])
+def test_a_tile_is_one_that_a_product_takes(num_rows: int, dtype: torch.dtype, head_dim: int):
+    tile = packed_tile(num_rows, head_dim, dtype)
+    assert all(side >= 16 and side & (side - 1) == 0 for side in (tile.rows, tile.tokens))
+
+
+REFUSED = {
+    "keys of fewer rows": ("key", lambda k: k[1:], r"value has shape \[6, 2, 8\], expected \[5, 2, 8\]"),
+    "values of fewer heads": ("value", lambda v: v[:, 1:], r"value has shape \[6, 1, 8\]"),
+    "keys of another rank": ("key", lambda k: k[0], r"key has shape \[2, 8\], expected \[T, H, D\]"),
+    "values of another dtype": ("value", torch.Tensor.half, "value is torch.float16"),
+    "keys with gaps": ("key", lambda k: torch.stack([k, k], -1)[..., 0], "key has strides"),
+    "a cache of other heads": ("k_cache_layer", lambda k: k[:, 1:], "k_cache_layer has shape"),
+    "a cache elsewhere": ("v_cache_layer", lambda v: v.to("meta"), "v_cache_layer is on meta"),
+    "caches laid out differently": (
+        "v_cache_layer",
+        lambda v: permuted(v, (0, 2, 1, 3)),
+        r"v_cache_layer has strides .*, k_cache_layer",
+    ),
+    "starts without an end": ("starts", lambda s: s[1:], r"rows.starts has shape \[2\], expected \[3\]"),
+    "starts in int64": ("starts", torch.Tensor.long, "rows.starts is torch.int64, expected torch.int32"),
+    "lengths of other prompts": ("context_lens", lambda n: n[1:], r"rows.context_lens has shape \[1\]"),
+    "one table for all": ("block_tables", lambda t: t[0], r"rows.block_tables has shape .* \[P, M\]"),
+    "tables elsewhere": ("block_tables", lambda t: t.to("meta"), "rows.block_tables is on meta"),
+}
+
+
+@each_form
+@pytest.mark.parametrize("name, change, message", REFUSED.values(), ids=REFUSED)
+def test_what_does_not_fit_is_refused_by_name(
+    append: Callable, attention: Callable, name: str, change: Callable, message: str
+):
+    case = make_packed([4, 2], [3, 1])
+    k_cache, v_cache = case.caches
+    arguments = {"k_cache_layer": k_cache, "v_cache_layer": v_cache, "key": case.key, "value": case.value}
+    if name in arguments:
+        arguments[name], rows = change(arguments[name]), case.rows
+    else:
+        rows = case.rows._replace(**{name: change(getattr(case.rows, name))})
+    before = case.k_pool.nan_to_num(7).clone()
+    with pytest.raises(ValueError, match=f"^{message}"):
+        append(**arguments, rows=rows)
+    assert torch.equal(case.k_pool.nan_to_num(7), before)
+    if name not in ("key", "value"):
+        caches = arguments["k_cache_layer"], arguments["v_cache_layer"]
+        with pytest.raises(ValueError, match=f"^{message}" if name != "k_cache_layer" else "k_cache_layer"):
+            attention(case.query, *caches, rows)
+
+
+@each_form
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"starts": [0, 4, 9]}, "rows.starts has values from 0 to 9, outside of 0 to 6"),
+        ({"starts": [0, 4, 2]}, "the numbers of rows in rows.starts has values from -2 to 4"),
+        ({"context_lens": [-1, 3]}, "rows.context_lens has values from -1 to 3"),
+    ],
+)
+def test_in_debug_mode_rows_that_cannot_be_are_refused(
+    append: Callable, attention: Callable, change: dict, message: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(checks, "DEBUG", True)
+    case = make_packed([4, 2], [3, 1])
+    (name, numbers), *_ = change.items()
+    rows = case.rows._replace(**{name: torch.tensor(numbers, dtype=torch.int32, device=case.query.device)})
+    with pytest.raises(ValueError, match=f"^{message}"):
+        append(*case.caches, case.key, case.value, rows)
+    with pytest.raises(ValueError, match=f"^{message}"):
+        attention(case.query, *case.caches, rows)
