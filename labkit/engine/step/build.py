@@ -46,7 +46,7 @@ from labkit.options import EngineOptions
 
 # Attention and K/V append of a chunk of prompts.
 PACKED_PLAIN = (packed_attention_plain, kv_append_packed_plain)
-PACKED_TRITON = PACKED_PLAIN  # until packed_attention_triton and kv_append_packed_triton are there
+PACKED_TRITON = (packed_attention_triton, kv_append_packed_triton)
 
 
 def build_kv_manager(
@@ -151,8 +151,7 @@ def build_chunk_step(
     layout = ChunkLayout(max_prompts, kv_manager.max_blocks_per_seq)
     kernels = PACKED_TRITON if on_triton else PACKED_PLAIN
     chunk_step = ChunkStep(network, PackedAttention(kv_manager, *kernels), layout)
-    is_plain = kernels == PACKED_PLAIN  # they read numbers back, which no graph can capture
-    is_graph = options.launch == "graph" and device.type == "cuda" and not is_plain
+    is_graph = options.launch == "graph" and device.type == "cuda"  # plain attention was refused before
     launched = GraphedChunkStep(chunk_step, max_tokens, device) if is_graph else chunk_step
     sampler = FirstTokenSampler(build_sampler(parts, on_triton), max_prompts, device)
     return ResidentChunkStep(launched, sampler, layout, kv_manager, max_tokens)
