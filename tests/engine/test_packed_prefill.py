@@ -1,6 +1,7 @@
 """Prompts in chunks beside the decode steps: the same tokens, nobody waits, and failures lose nothing."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -47,8 +48,7 @@ def record_chunks(engine):
 
     def noted(*about):
         chunk = make_chunk(*about)
-        starts = chunk.starts
-        counts.append([end - start for start, end in zip(starts, starts[1:], strict=False)])
+        counts.append([end - start for start, end in pairwise(chunk.starts)])
         return chunk
 
     engine.prefill.make_chunk = noted
@@ -314,7 +314,6 @@ def test_a_chunk_whose_launch_fails_leaves_all_as_before(monkeypatch, place, num
     engine = in_chunks_of(8, prefix_cache=False)
     ids = [engine.add_request(*each) for each in zip(PROMPTS, EACH_PARAMS, strict=True)]
     outputs = [output for _ in range(num_steps) for output in engine.step()]
-    before = books(engine)
     owner, name = PLACES[place](engine)
     monkeypatch.setattr(owner, name, failing(getattr(owner, name)))
     for _ in range(4):  # until a chunk finishes a prompt, or takes a block
