@@ -231,12 +231,11 @@ def test_on_a_gpu_a_launch_never_waits_for_the_gpu(tiny, options, is_drawn):
         finally:
             torch.cuda.set_sync_debug_mode("default")
         give(in_flight)
-    assert [list(r.output_token_ids) for r in running] == [
-        list(tokens[: len(r.output_token_ids)])
-        for r, tokens in zip(
-            running, tokens_of(engine_again(tiny, options).generate(prompts, params)), strict=True
-        )
-    ]
+    # From rung 13 on they join one after another: the first may have had its last token before the launches.
+    expected = tokens_of(engine_again(tiny, options).generate(prompts, params))
+    for request, tokens in zip(running, expected, strict=True):
+        made = min(len(request.output_token_ids), len(tokens))
+        assert made >= 5 and request.output_token_ids[:made] == list(tokens[:made])
 
 
 def give(in_flight) -> None:

@@ -1,0 +1,83 @@
+"""How far an engine's logits are from those of exact arithmetic, beside transformers' own in the same dtype."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig, load_model
+from labkit.model import LanguageModel
+
+NUM_STEPS = 24
+OUTLIERS = (5, 133, 700)  # places in a hidden state of 768
+
+
+def with_outliers(model: LanguageModel) -> LanguageModel:
+    """The model with a few hidden dimensions that are hundreds of times larger than the others, as those of
+    trained GPT-2: set by the positions, raised by each layer's MLP, and scaled down by each norm."""
+    model = replace(model, network=copy.deepcopy(model.network))
+    network = model.network
+    with torch.no_grad():
+        for place, size in zip(OUTLIERS, (40.0, -25.0, 15.0), strict=True):
+            network.wpe.weight[:, place] += size
+            network.ln_f.weight[place] = 0.05
+            for block in network.h:
+                block.mlp.c_proj.bias[place] += size / 4
+                block.ln_1.weight[place] = block.ln_2.weight[place] = 0.05
+    return model
+
+
+def decode_logits(engine: InferenceEngine, prompts: list[tuple[int, ...]]) -> tuple[Tensor, Tensor]:
+    """The texts [B, T] that an engine makes of equally long prompts, and the logits [NUM_STEPS, B, V] of its
+    decode steps, in float64."""
+    step, noted = engine.decode_step.device_step, []
+    logits_of = step.logits
+
+    def noting(x: Tensor) -> Tensor:
+        noted.append(logits_of(x))
+        return noted[-1]
+
+    step.logits = noting
+    params = SamplingParams(max_new_tokens=NUM_STEPS + 1, stop_on_eos=False)
+    texts = torch.tensor([[*c.prompt_token_ids, *c.token_ids] for c in engine.generate(prompts, params)])
+    return texts, torch.stack(noted[:NUM_STEPS]).double()
+
+
+def rms_of_errors(found: Tensor, exact: Tensor) -> float:
+    """The root of the mean square of what is wrong with logits [..., V], apart from what all of a row share."""
+    errors = found - exact
+    return (errors - errors.mean(-1, keepdim=True)).square().mean().sqrt().item()
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("num_requests", [1, 8, 64])  # one kernel, weights asked for ahead, two lanes
+@pytest.mark.parametrize("is_trained_like", [False, True], ids=["random", "outliers"])
+def test_on_a_gpu_logits_are_no_further_from_exact_ones_than_those_of_transformers(
+    num_requests: int, is_trained_like: bool
+):
+    model = load_model("random:gpt2")
+    if is_trained_like:
+        model = with_outliers(model)
+    numbers = torch.Generator().manual_seed(0)
+    prompts = [tuple(torch.randint(50257, (40,), generator=numbers).tolist()) for _ in range(num_requests)]
+    engine = InferenceEngine(
+        model,
+        replace(list(LADDER.values())[-1].options, launch="eager"),  # so that logits can be seen
+        device="cuda",
+        dtype=torch.float16,
+        cache=CacheConfig(prefix_cache=False),
+        scheduler=SchedulerConfig(
+            max_batch_size=num_requests, prefill_max_batch_size=num_requests, prefill_max_tokens=2**14
+        ),
+    )
+    texts, ours = decode_logits(engine, prompts)
+    theirs = model.network.as_transformers().cuda()
+    with torch.inference_mode():
+        decoded = slice(40, 40 + NUM_STEPS)
+        half = copy.deepcopy(theirs).half()(texts.cuda()).logits[:, decoded].transpose(0, 1).double()
+        exact = theirs.double()(texts.cuda()).logits[:, decoded].transpose(0, 1)
+    assert rms_of_errors(ours, exact) <= 1.05 * rms_of_errors(half, exact)
+    hidden = model.network.wpe.weight.abs().max().item()
+    assert (hidden > 30) == is_trained_like  # else nothing was tried
