@@ -62,7 +62,7 @@ class SchedulerConfig:
     admission_policy: str = "fifo"
     pack_window: int = 32
     decode_first: bool = False
-    prefill_chunk_tokens: int = 256
+    prefill_chunk_tokens: int = 512
 
     def __post_init__(self) -> None:
         require_positive(self, "max_batch_size", "prefill_max_batch_size", "pack_window")

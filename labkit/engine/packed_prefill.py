@@ -45,10 +45,18 @@ class PackedPrefill:
 
     @property
     def max_tokens(self) -> int:
-        """Tokens of the next chunk at most: few where a decode step is beside it."""
-        config = self._scheduler.config
+        """Tokens of the next chunk at most.
+
+        Few where a decode step is beside it, for those who run wait for it as well; but as many times more as
+        there are requests that could run beside each of them.
+        """
+        config, scheduler = self._scheduler.config, self._scheduler
         most = min(config.prefill_max_tokens, self.chunk_step.max_tokens)
-        return min(most, config.prefill_chunk_tokens) if self._scheduler.running else most
+        num_running = len(scheduler.running)
+        if not num_running:
+            return most
+        num_wanted = min(config.max_batch_size - num_running, len(scheduler.waiting) + len(scheduler.joining))
+        return min(most, config.prefill_chunk_tokens * max(1, num_wanted // num_running))
 
     # --- launches ----------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from labkit.engine.packed_chunk import Chunk
@@ -15,6 +16,7 @@ from labkit.engine.sampling import Draws
 from labkit.engine.scheduler import Joining
 from labkit.engine.step.chunk_layout import ChunkLayout
 from labkit.engine.step.first_tokens import FirstTokenSampler
+from labkit.engine.step.fused import padded_head
 from labkit.engine.step.staging import PinnedStaging, PinnedTokens, TokenCopy
 from labkit.kernels import PackedRows
 from labkit.kvcache import KVBlockManager
@@ -60,6 +62,8 @@ class ChunkStep:
         self.network = network
         self.attention = attention
         self.layout = layout
+        self._vocab_size = network.config.vocab_size
+        self._head = padded_head(network.lm_head.weight.detach())
 
     def num_rows(self, num_tokens: int) -> int:
         """Rows that a chunk of so many tokens is computed with, pads included: there are none."""
@@ -72,7 +76,7 @@ class ChunkStep:
         self.attention.begin(self.layout.rows_of(inputs))
         with named_range("labkit.prefill.forward"):
             hidden = self.network(inputs.token_ids[None], inputs.positions[None], self.attention)
-            return self.network.lm_head(hidden[0, inputs.last_rows])
+            return F.linear(hidden[0, inputs.last_rows], self._head)[:, : self._vocab_size]
 
 
 class LaunchedChunkStep(Protocol):

@@ -112,8 +112,7 @@ class FusedDeviceStep(DeviceStep):
         ]
         self._final_norm = weights.final_norm
         self._num_heads, self._vocab_size = network.config.num_heads, len(weights.head)
-        # A copy with rows of zeros behind it.
-        self._head = F.pad(weights.head, (0, 0, 0, -len(weights.head) % VOCABULARY_MULTIPLE))
+        self._head = padded_head(weights.head)
 
     @property
     def tiles(self) -> str:
@@ -168,6 +167,11 @@ class FusedDeviceStep(DeviceStep):
         B = len(qkv)
         query, key, value = qkv.view(B, 3, self._num_heads, -1).unbind(1)  # each [B, H, D]
         return self.attention.attend_heads(layer_idx, query, key, value).view(B, -1)
+
+
+def padded_head(head: Tensor) -> Tensor:
+    """A copy of the head [V, E] with rows of zeros behind it, up to a multiple of VOCABULARY_MULTIPLE."""
+    return F.pad(head, (0, 0, 0, -len(head) % VOCABULARY_MULTIPLE))
 
 
 def folded(norm: NormWeights, linear: LinearWeights) -> NormLinear:
