@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -190,6 +191,26 @@ def test_while_a_prompt_is_computed_the_others_get_a_token_in_every_step(decode_
         running[1]: tokens_alone((5, 6), long(40, SEEDED)),
         newcomer: tokens_alone(LONG, GREEDY),
     }
+
+
+@pytest.mark.parametrize(
+    ("num_running", "num_waiting", "expected"),
+    [(0, 3, 100), (1, 1, 4), (1, 3, 12), (2, 5, 8), (2, 3, 4), (1, 7, 28), (1, 40, 28), (4, 9, 4), (8, 9, 4)],
+)
+def test_a_chunk_grows_with_the_requests_that_could_run_beside_each_that_does(
+    num_running, num_waiting, expected
+):
+    engine = packed_engine(prefill_max_tokens=100, prefill_chunk_tokens=4, prefix_cache=False)
+    scheduler = SimpleNamespace(
+        config=engine.scheduler.config,  # of 8 together
+        running=dict.fromkeys(range(num_running)),
+        joining={},
+        waiting=dict.fromkeys(range(num_waiting)),
+    )
+    engine.prefill._scheduler = scheduler
+    assert engine.prefill.max_tokens == expected
+    scheduler.config = replace(scheduler.config, prefill_max_tokens=10)
+    assert engine.prefill.max_tokens == min(10, expected)
 
 
 def test_a_chunk_is_large_where_nobody_decodes_and_small_beside_a_decode_step():
