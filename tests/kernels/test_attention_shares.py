@@ -150,18 +150,23 @@ def test_the_kernel_makes_the_plain_plan(context_lens: list[int], num_heads: int
 
 def test_a_long_row_gets_many_shares_and_rows_of_one_length_as_many_each():
     ragged = planned(plan_shares_plain, [100] * 63 + [900])
-    assert ragged.num_shares.tolist() == [1] * 63 + [8]
-    assert planned(plan_shares_plain, [512] * 64).num_shares.tolist() == [1] * 64
+    assert ragged.num_shares.tolist() == [2] * 63 + [15]
+    assert planned(plan_shares_plain, [512] * 64).num_shares.tolist() == [2] * 64
     assert planned(plan_shares_plain, [512] * 8).num_shares.tolist() == [8] * 8
     assert planned(plan_shares_plain, [1023]).num_shares.tolist() == [MAX_SHARES]
     assert planned(plan_shares_plain, [NOBODY, 0, 20]).num_shares.tolist() == [1, 1, 1]
 
 
-def test_shares_that_need_not_wait_for_others_are_preferred():
-    """45 rows of 9 pieces, with 88 shares at once: 5 pieces a share would be the fair size, and 90 shares."""
-    assert shares_at_once(45, 12) == 88
-    plan = planned(plan_shares_plain, [9 * 32] * 45)
-    assert plan.num_shares.tolist() == [1] * 45
+def test_shares_are_larger_than_fair_where_they_would_be_too_many():
+    """Of 21 rows of 25 pieces, with 88 shares at once, 6 pieces a share are fair, which makes 5 shares a row
+    and 105 in all; with 8 pieces there are 84."""
+    assert shares_at_once(21, 12) == most_shares(21, 12) == 88
+    plan = planned(plan_shares_plain, [25 * 32] * 21)
+    assert plan.num_shares.tolist() == [4] * 21
+    assert plan.tokens_of[0] == 8 * 32
+    fair = planned(plan_shares_plain, [24 * 32] * 21)
+    assert fair.num_shares.tolist() == [4] * 21
+    assert fair.tokens_of[0] == 6 * 32
 
 
 def test_a_plan_is_refused_for_rows_or_slots_that_do_not_fit():
@@ -228,10 +233,12 @@ def test_it_is_the_plain_form_at_any_size(context_lens: list[int], block_size: i
 
 @needs_triton
 def test_more_rows_than_shares_at_once(monkeypatch: pytest.MonkeyPatch):
-    """As on a GPU of four programs, on which more rows have half as many tokens read at a time."""
-    monkeypatch.setattr(attention_shares, "PROGRAMS_AT_ONCE", 4)
-    assert most_shares(6, 1) == 10
+    """As on a GPU of two programs at once, or of four where a program reads half as many tokens."""
+    monkeypatch.setattr(attention_shares, "PROGRAMS_AT_ONCE", 2)
+    monkeypatch.setattr(attention_shares, "MANY_HEADS", 6)
+    assert [most_shares(B, 1) for B in (1, 5, 6)] == [2, 6, 8]
     assert_attends_and_stores(in_shares, make_case([40, 3, 0, 70, NOBODY, 33], H=1))
+    assert_attends_and_stores(in_shares, make_case([40, 3, 70], H=1))
 
 
 @needs_triton
