@@ -22,8 +22,8 @@ from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, tr
 
 MAX_SHARES = 16  # of a row, which one program puts together: then its shares are as large as they must be
 STEPS = 4  # in which a share's size is tried, from the fair one to twice as much
-# Rows times heads from which a program reads half as many tokens at a time, so that twice as many run at once:
-# that is faster for rows of different lengths, measured on an H200.
+# Rows times heads from which a program reads half as many tokens at a time, so that twice as many run at
+# once: that is faster for rows of different lengths, measured on an H200.
 MANY_HEADS = PROGRAMS_AT_ONCE // 4
 
 
@@ -36,9 +36,9 @@ def shares_at_once(batch_size: int, num_heads: int) -> int:
 def most_shares(batch_size: int, num_heads: int) -> int:
     """The shares that a plan for so many rows may have: as many as at once, or half of that more than rows.
 
-    There is always such a plan. A row of n pieces in shares of s has less than 1 + n / s of them. With an s of
-    twice the fair size, which is the sum of all n over the shares at once, the n / s of all rows are half of
-    the shares at once. And no row has over MAX_SHARES.
+    There is always such a plan. A row of n pieces in shares of s has less than 1 + n / s of them. The fair
+    size is the sum of all n over the shares at once, so with twice that size all n / s make half as many. And
+    no row has over MAX_SHARES.
     """
     at_once = shares_at_once(batch_size, num_heads)
     return min(max(at_once, batch_size + at_once // 2), batch_size * MAX_SHARES)

@@ -137,7 +137,7 @@ def test_plain_plans_of_any_lengths(context_lens: list[int], num_heads: int, hea
 
 @needs_triton
 @given(lengths, st.sampled_from([1, 12, 2000]))
-@settings(max_examples=20)
+@settings(max_examples=10)
 def test_the_kernel_makes_the_plain_plan(context_lens: list[int], num_heads: int):
     plan, plain = (planned(each, context_lens, num_heads) for each in (plan_shares_triton, plan_shares_plain))
     num_used = int((plain.row_of >= 0).sum())
@@ -222,8 +222,8 @@ def test_in_any_precision(dtype: torch.dtype):
 
 
 @needs_triton
-@given(st.lists(st.integers(NOBODY, 90), min_size=1, max_size=4), st.sampled_from([1, 4, 6, 16]))
-@settings(max_examples=10)
+@given(st.lists(st.integers(NOBODY, 90), min_size=1, max_size=3), st.sampled_from([1, 4, 6, 16]))
+@settings(max_examples=6)
 def test_it_is_the_plain_form_at_any_size(context_lens: list[int], block_size: int):
     case, plain = (make_case(context_lens, H=1, block_size=block_size) for _ in range(2))
     expected = paged_attention_append_plain(**plain.arguments)
@@ -245,14 +245,14 @@ def test_more_rows_than_shares_at_once(monkeypatch: pytest.MonkeyPatch):
 def test_a_workspace_and_a_plan_serve_one_step_after_the_other():
     """Made for a large batch, as an engine does it; what one step leaves is nothing to the next."""
     device = torch.device(KERNEL_DEVICE)
-    workspace, plan = ShareWorkspace(6, 2, 8, device), SharePlan(6, 2, 8, torch.float32, device)
+    workspace, plan = ShareWorkspace(4, 2, 8, device), SharePlan(4, 2, 8, torch.float32, device)
 
     def attention(max_context_len: int, **arguments: torch.Tensor) -> torch.Tensor:
         plan_shares_triton(arguments["context_lens"], arguments["slot_mapping"], plan)
         assert not workspace.arrived.any()  # launched in order behind the plan
         return paged_attention_append_shares_triton(**arguments, workspace=workspace, plan=plan)
 
-    for lens in ([70, 140, 3, 0, 9, NOBODY], [9], [130, NOBODY], [0]):
+    for lens in ([70, 3, 0, NOBODY], [9], [0]):
         assert_attends_and_stores(attention, make_case(lens))
     assert not workspace.arrived.any()
 
