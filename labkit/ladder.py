@@ -217,7 +217,7 @@ LADDER = Numbered(
 )
 
 # The last lesson looks back: it changes no option, so it is no rung.
-CAPSTONE = Lesson("14", "complete_engine", "The complete engine", rung=list(LADDER.values())[-1])
+CAPSTONE = Lesson("15", "complete_engine", "The complete engine", rung=list(LADDER.values())[-1])
 LESSONS = Numbered(
     "lesson", *(Lesson(rung.number, rung.slug, rung.title, rung) for rung in LADDER.values()), CAPSTONE
 )
