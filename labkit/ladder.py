@@ -94,6 +94,7 @@ OVERLAP = replace(FUSED_AND_SPLIT, readback="one_behind")
 HIDDEN_LATENCY = replace(OVERLAP, latency="hidden")
 SAMPLING_WITHOUT_SORTS = replace(HIDDEN_LATENCY, sampler="searched")
 RAGGED_BATCHES = replace(SAMPLING_WITHOUT_SORTS, batching="packed")
+BLOCK_PREFIX_CACHE = replace(RAGGED_BATCHES, prefixes="blocks")
 
 LADDER = Numbered(
     "rung",
@@ -210,9 +211,17 @@ LADDER = Numbered(
         slug="ragged_batches",
         title="Ragged batches",
         write_up="beyond the write-ups",
-        removes="the wait for the longest row, pads between prompts, and the stall of everybody when somebody "
-        "joins: prompts are computed in chunks beside the decode steps",
+        removes="the wait for the longest row, pads between prompts, and the stall of everybody when "
+        "somebody joins: prompts are computed in chunks beside the decode steps",
         options=RAGGED_BATCHES,
+    ),
+    Rung(
+        number="14",
+        slug="block_prefix_cache",
+        title="Block prefix cache",
+        write_up="beyond the write-ups",
+        removes="prompts, and parts of prompts, computed again",
+        options=BLOCK_PREFIX_CACHE,
     ),
 )
 

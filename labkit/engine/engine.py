@@ -17,6 +17,7 @@ from labkit.engine.guard import Guard
 from labkit.engine.overlap import SteadyBatch
 from labkit.engine.parts import NO_PARTS, Part, Parts
 from labkit.engine.prefill import prefill_sessions
+from labkit.engine.prefixes import build_prefix_cache, keep_text_of
 from labkit.engine.prompt import Prompt, check_params, prompts_with_params, token_ids_of
 from labkit.engine.request import Completion, FinishReason, Request, sample_requests
 from labkit.engine.sampling import SamplingParams
@@ -26,7 +27,7 @@ from labkit.engine.step.build import build_decode_step, build_kv_manager, build_
 from labkit.engine.step_outputs import StepOutputs
 from labkit.engine.text_decoder import TextDecoder
 from labkit.errors import BrokenEngineError, EngineBusyError, RequestError
-from labkit.kvcache import KVBlockManager, PrefixCache
+from labkit.kvcache import KVBlockManager
 from labkit.model import LanguageModel
 from labkit.options import EngineOptions
 
@@ -94,9 +95,7 @@ class InferenceEngine:
             self.device,
             self.dtype,
         )
-        self.prefix_cache = (
-            PrefixCache(self._kv_manager, cache.max_prefix_entries) if cache.prefix_cache else None
-        )
+        self.prefix_cache = build_prefix_cache(parts, cache, self._kv_manager)
         self.decode_step = build_decode_step(
             parts, self.model.network, self._kv_manager, scheduler.max_batch_size
         )
@@ -346,7 +345,8 @@ class InferenceEngine:
     def _prompt_logits(self, admitted: list[Admitted]) -> Tensor:
         """Logits [B, V] after each prompt: its prefix's if that is the whole prompt, else computed."""
         # A prefix may have been evicted since, to make room for another request; its logits are still right.
-        known = {r: p.last_logits for r, _, p in admitted if p and p.num_tokens == r.num_tokens}
+        whole = {r: p.last_logits for r, _, p in admitted if p and p.num_tokens == r.num_tokens}
+        known = {request: logits for request, logits in whole.items() if logits is not None}
         missing = {request: session for request, session, _ in admitted if request not in known}
         if missing:
             prompts = [request.token_ids for request in missing]
@@ -358,9 +358,10 @@ class InferenceEngine:
         if self.prefix_cache is None:
             return
         for (request, session, _), row, token_id in zip(admitted, logits, token_ids, strict=True):
-            # A preempted request's output is no prompt, and a prompt whose logits are broken is not kept.
-            if not request.output_token_ids and token_id is not None:
-                self.prefix_cache.insert(request.prompt_token_ids, session.block_ids_per_layer, row)
+            if token_id is not None:  # a prompt whose logits are broken is not kept
+                # A preempted request's output is no prompt, so its text has no prompt's logits.
+                last_logits = None if request.output_token_ids else row
+                self.prefix_cache.insert(request.token_ids, session.block_ids_per_layer, last_logits)
 
     def _decode(self) -> None:
         """One more token for every running request."""
@@ -418,6 +419,7 @@ class InferenceEngine:
 
     def _finish(self, request: Request, reason: FinishReason, error: str | None = None) -> Completion:
         with self.guard.bookkeeping:
+            keep_text_of(self.prefix_cache, request, self.scheduler.running.get(request), reason)
             self.scheduler.remove(request)
             del self._requests[request.request_id]
             completion = request.complete(reason, self.model.tokenizer, error)

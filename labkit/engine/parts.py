@@ -17,6 +17,7 @@ from labkit.kvcache import (
     AppendBatched,
     AppendBatchedFastPath,
     AppendPerToken,
+    BlockPrefixCache,
     CachedBlockTables,
     FullBatchWrite,
     IdentityPosWrite,
@@ -24,6 +25,7 @@ from labkit.kvcache import (
     KVBlockManager,
     MutableInfoBlockManager,
     OneTableBlockManager,
+    PrefixCache,
     RebuiltBlockTables,
 )
 from labkit.options import EngineOptions
@@ -46,6 +48,7 @@ PARTS: dict[str, dict[str, Part]] = {
     "layer_kernels": {"separate": DeviceStep, "fused": FusedDeviceStep},
     "readback": {"at_once": ReadAtOnce, "one_behind": ReadOneBehind},
     "latency": {"hidden": LanedDeviceStep},
+    "prefixes": {"whole_prompts": PrefixCache, "blocks": BlockPrefixCache},
 }
 
 
