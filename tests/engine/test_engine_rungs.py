@@ -215,7 +215,8 @@ WRITES = {
 
 @engines
 def test_a_schedule_in_which_everything_happens_is_the_same_and_takes_the_rungs_paths(options):
-    """Copies of blocks that are shared before they are full, boundaries, a preemption, evictions and a cancellation; each way to write."""
+    """Copies, where blocks are shared before they are full, boundaries, a preemption, evictions and a
+    cancellation; each way to write."""
     made = {}
     for name, each in ("rung 00", RUNG_00), ("this one", options):
         engine = make_engine(None, each, block_size=2, max_blocks_per_layer=17, prefill_max_batch_size=1)

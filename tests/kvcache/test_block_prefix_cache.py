@@ -113,7 +113,7 @@ def test_a_block_that_is_not_full_is_never_kept():
         ValueError, match="holds 3 tokens from position 4 on; to be cached it must hold 4 from"
     ):
         prefix_cache.keep_text(range(8), session.block_ids_per_layer)
-    with pytest.raises(ValueError, match="holds 4 tokens from position 0 on; .* must hold 4 from 4 on"):
+    with pytest.raises(ValueError, match=r"holds 4 tokens from position 0 on; .* must hold 4 from 4 on"):
         prefix_cache.keep_text(range(8), [session.block_ids_per_layer[0][:1] * 2])
     assert len(prefix_cache) == 1
     manager.check_integrity([session, *prefix_cache])
@@ -273,7 +273,7 @@ def test_clear_drops_blocks_in_use_too_and_counts_them():
         ([text(1)], False),  # cached already
         ([text(1, 3)], False),
         ([text(3, 2)], False),  # the same ids behind others
-        ([text(1) + (2, 2)], False),  # no full block
+        ([(*text(1), 2, 2)], False),  # no full block
     ],
 )
 def test_a_text_waits_for_its_next_block_if_somebody_computes_it(computing, is_coming):

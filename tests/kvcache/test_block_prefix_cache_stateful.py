@@ -1,4 +1,4 @@
-"""The block prefix cache under random moves, against a model: a dict from all ids up to a block's end to it."""
+"""The block prefix cache under random moves, against a model: a dict from texts up to a block's end."""
 
 import pytest
 import torch
