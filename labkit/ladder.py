@@ -94,6 +94,7 @@ OVERLAP = replace(FUSED_AND_SPLIT, readback="one_behind")
 HIDDEN_LATENCY = replace(OVERLAP, latency="hidden")
 SAMPLING_WITHOUT_SORTS = replace(HIDDEN_LATENCY, sampler="searched")
 RAGGED_BATCHES = replace(SAMPLING_WITHOUT_SORTS, batching="packed")
+BLOCK_PREFIX_CACHE = replace(RAGGED_BATCHES, prefixes="blocks")
 
 LADDER = Numbered(
     "rung",
@@ -214,10 +215,18 @@ LADDER = Numbered(
         "somebody joins: prompts are computed in chunks beside the decode steps",
         options=RAGGED_BATCHES,
     ),
+    Rung(
+        number="14",
+        slug="block_prefix_cache",
+        title="Block prefix cache",
+        write_up="beyond the write-ups",
+        removes="prompts, and parts of prompts, computed again",
+        options=BLOCK_PREFIX_CACHE,
+    ),
 )
 
 # The last lesson looks back: it changes no option, so it is no rung.
-CAPSTONE = Lesson("14", "complete_engine", "The complete engine", rung=list(LADDER.values())[-1])
+CAPSTONE = Lesson("15", "complete_engine", "The complete engine", rung=list(LADDER.values())[-1])
 LESSONS = Numbered(
     "lesson", *(Lesson(rung.number, rung.slug, rung.title, rung) for rung in LADDER.values()), CAPSTONE
 )

@@ -17,6 +17,7 @@ CHOICES = {
     "latency": ("exposed", "hidden"),
     "sampler": ("sorted", "searched"),
     "batching": ("padded", "packed"),
+    "prefixes": ("whole_prompts", "blocks"),
     "attention": ("auto", "plain", "triton"),
 }
 
@@ -34,6 +35,7 @@ NEEDS = (
     (("batching", "packed"), ("layer_tables", ("shared",))),
     (("batching", "packed"), ("layer_kernels", ("fused",))),
     (("batching", "packed"), ("readback", ("one_behind",))),
+    (("prefixes", "blocks"), ("layer_tables", ("shared",))),
 )
 
 
@@ -69,6 +71,9 @@ class EngineOptions:
         decodes (`PaddedPrefill`); "packed": prompts lie behind each other without pads (`PackedChunk`) and
         are computed in chunks beside the decode steps (`PackedPrefill`), whose attention is cut into equal
         shares of tokens (`SharedAttention`).
+    prefixes: what of a text is kept for requests that begin the same. "whole_prompts": prompts, each found by
+        all of its tokens (`PrefixCache`); "blocks": every full block, generated ones too, found by a chain of
+        hashes, so that texts share as much of their beginning as they have in common (`BlockPrefixCache`).
     attention: which paged attention runs. "plain": PyTorch; "triton": the kernel;
         "auto": the kernel on a CUDA GPU, PyTorch elsewhere. The same on every rung.
     Raises OptionError for a value that is not listed, or that needs another one.
@@ -85,6 +90,7 @@ class EngineOptions:
     latency: str = "exposed"
     sampler: str = "sorted"
     batching: str = "padded"
+    prefixes: str = "whole_prompts"
     attention: str = "auto"
 
     def __post_init__(self) -> None:

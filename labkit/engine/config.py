@@ -13,8 +13,9 @@ class CacheConfig:
     block_size: tokens per block.
     max_blocks_per_layer: blocks in each layer's pool; None: as many as a full batch of the longest
         sequences needs.
-    prefix_cache: keep finished prompts' blocks for requests that begin the same.
-    max_prefix_entries: prompts kept at most.
+    prefix_cache: keep blocks that were computed for requests that begin the same.
+    max_prefix_entries: whole prompts kept at most, each with its logits. With prefixes="blocks" only memory
+        bounds what is kept: blocks that nobody needs, until somebody does.
     Raises OptionError for a value that is not a positive int, or not a bool.
     """
 

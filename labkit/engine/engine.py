@@ -15,6 +15,7 @@ from labkit.engine.device import check_dtype, check_room, current_device, defaul
 from labkit.engine.guard import Guard
 from labkit.engine.overlap import SteadyBatch
 from labkit.engine.parts import NO_PARTS, Part, Parts
+from labkit.engine.prefixes import build_prefix_cache, keep_text_of
 from labkit.engine.prompt import Prompt, check_params, prompts_with_params, token_ids_of
 from labkit.engine.request import Completion, FinishReason, Request
 from labkit.engine.sampling import SamplingParams
@@ -31,7 +32,7 @@ from labkit.engine.step.build import (
 from labkit.engine.step_outputs import StepOutputs
 from labkit.engine.text_decoder import TextDecoder
 from labkit.errors import BrokenEngineError, EngineBusyError, RequestError
-from labkit.kvcache import KVBlockManager, PrefixCache
+from labkit.kvcache import KVBlockManager
 from labkit.model import LanguageModel
 from labkit.options import EngineOptions
 
@@ -96,9 +97,7 @@ class InferenceEngine:
             self.device,
             self.dtype,
         )
-        self.prefix_cache = (
-            PrefixCache(self._kv_manager, cache.max_prefix_entries) if cache.prefix_cache else None
-        )
+        self.prefix_cache = build_prefix_cache(parts, cache, self._kv_manager)
         self.decode_step = build_decode_step(
             parts, self.model.network, self._kv_manager, scheduler.max_batch_size
         )
@@ -401,6 +400,7 @@ class InferenceEngine:
 
     def _finish(self, request: Request, reason: FinishReason, error: str | None = None) -> Completion:
         with self.guard.bookkeeping:
+            keep_text_of(self.prefix_cache, request, self.scheduler.running.get(request), reason)
             self.scheduler.remove(request)
             del self._requests[request.request_id]
             completion = request.complete(reason, self.model.tokenizer, error)

@@ -8,7 +8,7 @@ from labkit.engine.prefill import FirstTokens, keep_prompt
 from labkit.engine.request import Request
 from labkit.engine.scheduler import Joining, OnlineScheduler
 from labkit.engine.step.chunk import ChunkInFlight, ResidentChunkStep
-from labkit.kvcache import PrefixCache
+from labkit.kvcache import Prefixes
 from labkit.ranges import named_range
 
 MakeChunk = Callable[[Sequence[Sequence[int]], Sequence[int], int], Chunk]  # as `PackedChunk`
@@ -30,7 +30,7 @@ class PackedPrefill:
         chunk_step: ResidentChunkStep,
         make_chunk: MakeChunk,
         scheduler: OnlineScheduler,
-        prefix_cache: PrefixCache | None,
+        prefix_cache: Prefixes | None,
         flush: Callable[[], None],
     ) -> None:
         """make_chunk: `PackedChunk`, or the reader's. flush: brings the lengths of running requests up to
@@ -109,18 +109,29 @@ class PackedPrefill:
                 counts = counts_of(chunk, prompts, num_launched, self.max_tokens)
         finished = finished_by(joining.values(), counts)
         launched = self.chunk_step.launch(chunk, joining, finished)
+        self._keep_blocks(joining, counts)  # first: if that fails, the chunk comes once more
         for each, count in zip(joining.values(), counts, strict=True):
             each.num_launched += count
         for p in finished:
             launched.joining[p].is_finished = True
         return launched
 
+    def _keep_blocks(self, joining: dict[Request, Joining], counts: list[int]) -> None:
+        """Others may share what a chunk that was launched fills: theirs come behind it in the stream."""
+        if self._prefix_cache is None:
+            return
+        for each, count in zip(joining.values(), counts, strict=True):
+            if count:
+                computed = each.token_ids[: each.num_launched + count]
+                self._prefix_cache.insert(computed, each.session.block_ids_per_layer)
+
     # --- first tokens ------------------------------------------------------------------------------
 
     def read(self) -> FirstTokens | None:
         """The first tokens of the chunk launched a step before; None if there is none.
 
-        If reading fails, all who join wait again, for what they have was computed behind it.
+        If reading fails, all who join wait again, for what they have was computed behind it; nor is any of it
+        kept for others.
         """
         chunk, self._due = self._due, None
         if chunk is None:
@@ -129,6 +140,9 @@ class PackedPrefill:
             return self._read(chunk)
         except BaseException:
             self._in_flight = None
+            if self._prefix_cache is not None:
+                for each in self._scheduler.joining.values():
+                    self._prefix_cache.forget(each.session.block_ids_per_layer)
             self._scheduler.put_back(list(self._scheduler.joining))
             raise
 

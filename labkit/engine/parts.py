@@ -18,6 +18,7 @@ from labkit.kvcache import (
     AppendBatched,
     AppendBatchedFastPath,
     AppendPerToken,
+    BlockPrefixCache,
     CachedBlockTables,
     FullBatchWrite,
     IdentityPosWrite,
@@ -25,6 +26,7 @@ from labkit.kvcache import (
     KVBlockManager,
     MutableInfoBlockManager,
     OneTableBlockManager,
+    PrefixCache,
     RebuiltBlockTables,
 )
 from labkit.options import EngineOptions
@@ -48,6 +50,7 @@ PARTS: dict[str, dict[str, Part]] = {
     "readback": {"at_once": ReadAtOnce, "one_behind": ReadOneBehind},
     "latency": {"hidden": LanedDeviceStep},
     "batching": {"packed": PackedChunk},
+    "prefixes": {"whole_prompts": PrefixCache, "blocks": BlockPrefixCache},
 }
 
 

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 from labkit.engine.request import Request, sample_requests
 from labkit.engine.scheduler import Admitted, OnlineScheduler
 from labkit.engine.session import InferenceSession
-from labkit.kvcache import PrefixCache
+from labkit.kvcache import Prefixes
 from labkit.model import Network, PastKV
 from labkit.ranges import named_range
 
@@ -38,7 +38,7 @@ class PaddedPrefill:
         self,
         network: Network,
         scheduler: OnlineScheduler,
-        prefix_cache: PrefixCache | None,
+        prefix_cache: Prefixes | None,
         flush: Callable[[], None],
     ) -> None:
         """flush: brings the lengths of running requests up to date, before the scheduler counts blocks."""
@@ -82,7 +82,8 @@ class PaddedPrefill:
     def _prompt_logits(self, admitted: list[Admitted]) -> Tensor:
         """Logits [B, V] after each prompt: its prefix's if that is the whole prompt, else computed."""
         # A prefix may have been evicted since, to make room for another request; its logits are still right.
-        known = {r: p.last_logits for r, _, p in admitted if p and p.num_tokens == r.num_tokens}
+        whole = {r: p.last_logits for r, _, p in admitted if p and p.num_tokens == r.num_tokens}
+        known = {request: logits for request, logits in whole.items() if logits is not None}
         missing = {request: session for request, session, _ in admitted if request not in known}
         if missing:
             prompts = [request.token_ids for request in missing]
@@ -92,7 +93,7 @@ class PaddedPrefill:
 
 
 def keep_prompt(
-    prefix_cache: PrefixCache | None,
+    prefix_cache: Prefixes | None,
     request: Request,
     session: InferenceSession,
     last_logits: Tensor,
@@ -102,9 +103,12 @@ def keep_prompt(
 
     last_logits: [V], after its last token. token_id: its first token.
     """
-    # A preempted request's output is no prompt, and a prompt whose logits are broken is not kept.
-    if prefix_cache is not None and not request.output_token_ids and token_id is not None:
-        prefix_cache.insert(request.prompt_token_ids, session.block_ids_per_layer, last_logits)
+    if prefix_cache is not None and token_id is not None:  # a prompt whose logits are broken is not kept
+        # A preempted request's output is no prompt, so its text has no prompt's logits.
+        is_prompt = not request.output_token_ids
+        prefix_cache.insert(
+            request.token_ids, session.block_ids_per_layer, last_logits if is_prompt else None
+        )
 
 
 def prefill_sessions(

@@ -7,17 +7,18 @@ from itertools import islice
 from typing import NamedTuple
 
 from labkit.engine.config import SchedulerConfig
+from labkit.engine.prefixes import keep_text_of
 from labkit.engine.request import Request
 from labkit.engine.session import InferenceSession
-from labkit.kvcache import KVBlockManager, PrefixCache, PrefixEntry
+from labkit.kvcache import KVBlockManager, Prefix, Prefixes
 
 
 class Admitted(NamedTuple):
-    """A request that joins the running ones, its session, and the cached prompt that it begins with."""
+    """A request that joins the running ones, its session, and the cached prefix that it begins with."""
 
     request: Request
     session: InferenceSession
-    prefix: PrefixEntry | None
+    prefix: Prefix | None
 
 
 @dataclass(eq=False)
@@ -31,7 +32,7 @@ class Joining:
 
     session: InferenceSession
     token_ids: tuple[int, ...]
-    prefix: PrefixEntry | None
+    prefix: Prefix | None
     num_launched: int = field(init=False)
     is_finished: bool = False
 
@@ -58,6 +59,8 @@ class OnlineScheduler:
     - Budgets: requests per batch, requests and prompt tokens per admission.
     - Fit: there must be blocks for its tokens, and for one more token of each running request. The first
       request that does not fit ends the admission, so that a big one is not starved by small ones.
+    - Share: nor is the part of a prompt computed twice that somebody admitted before it is about to compute:
+      that ends the admission, too, and the request finds the part in the cache.
     - Evict: cached prompts make way for a request, and for a decode step.
     - Preempt: if that is not enough for a decode step, the newest request waits again: of those that join,
       or else of those that run.
@@ -66,7 +69,7 @@ class OnlineScheduler:
     watch_points = ("add", "admit", "make_room_to_decode")
 
     def __init__(
-        self, config: SchedulerConfig, kv_manager: KVBlockManager, prefix_cache: PrefixCache | None
+        self, config: SchedulerConfig, kv_manager: KVBlockManager, prefix_cache: Prefixes | None
     ) -> None:
         self.config = config
         self.waiting: OrderedDict[Request, None] = OrderedDict()  # a queue that can be left from any place
@@ -145,6 +148,8 @@ class OnlineScheduler:
                 least = request.num_tokens if room is None else 1  # a chunk takes a part of a prompt, too
                 if not self._is_in_budget(len(admitted) + 1, num_tokens + least, limit):
                     break
+                if self._is_being_computed(request, admitted):
+                    break
                 prefix = self._prefix_cache.lookup(request.token_ids) if self._prefix_cache else None
                 session = InferenceSession(self._kv_manager, prefix)
                 admitted.append(Admitted(request, session, prefix))
@@ -192,6 +197,14 @@ class OnlineScheduler:
     @property
     def _num_served(self) -> int:
         return len(self.running) + len(self.joining)
+
+    def _is_being_computed(self, request: Request, admitted: Sequence[Admitted]) -> bool:
+        """Whether the next part of a request's text is one that another request is about to cache."""
+        if self._prefix_cache is None:
+            return False
+        computing = [joining.token_ids for joining in self.joining.values()]
+        computing += [other.request.token_ids for other in admitted]
+        return self._prefix_cache.is_coming(request.token_ids, computing)
 
     def _evict_for(self, admitted: Sequence[Admitted], needed: int) -> int:
         """Evict cached prompts until the admitted fit, if that is enough; the blocks that they need then."""
@@ -255,7 +268,9 @@ class OnlineScheduler:
 
     def preempt_newest(self) -> None:
         """Free the blocks of the request that was admitted last; it waits again, ahead of all others."""
-        self.put_back([next(reversed(self.joining or self.running))])
+        request = next(reversed(self.joining or self.running))
+        keep_text_of(self._prefix_cache, request, self.running.get(request))
+        self.put_back([request])
 
     def _growth_of_running(self) -> int:
         """Blocks, in each layer, that the next decode step takes."""

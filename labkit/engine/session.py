@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from labkit.kvcache import KVBlockManager, MutableInfoBlockManager, PrefixEntry
+from labkit.kvcache import KVBlockManager, MutableInfoBlockManager, Prefix
 
 
 class InferenceSession:
@@ -13,9 +13,10 @@ class InferenceSession:
     """
 
     watch_points = ("append_prompt", "reserve_prompt")
+    start = 0  # the position of its first token
 
-    def __init__(self, kv_manager: KVBlockManager, prefix: PrefixEntry | None = None) -> None:
-        """An empty session, or one that begins with the shared blocks of a cached prompt."""
+    def __init__(self, kv_manager: KVBlockManager, prefix: Prefix | None = None) -> None:
+        """An empty session, or one that begins with the shared blocks of a cached prefix."""
         self.kv_manager = kv_manager
         self.block_ids_per_layer: list[list[int]] = [[] for _ in range(kv_manager.num_tables)]
         self.num_tokens = 0

@@ -2,6 +2,7 @@
 
 from labkit.kvcache.block_info import KVBlockInfo, MutableKVBlockInfo
 from labkit.kvcache.block_manager import BlockHolder, KVBlockManager
+from labkit.kvcache.block_prefix_cache import BlockPrefix, BlockPrefixCache, CachedBlock
 from labkit.kvcache.block_tables import BlockTables, CachedBlockTables, RebuiltBlockTables
 from labkit.kvcache.kv_append import (
     AppendBatched,
@@ -13,13 +14,17 @@ from labkit.kvcache.kv_append import (
 from labkit.kvcache.kv_write import FullBatchWrite, IdentityPosWrite, IndexedWrite
 from labkit.kvcache.mutable_block_manager import MutableInfoBlockManager, OneTableBlockManager
 from labkit.kvcache.prefix_cache import PrefixCache, PrefixEntry
+from labkit.kvcache.prefixes import Prefix, Prefixes, PrefixHolder
 
 __all__ = [
     "AppendBatched",
     "AppendBatchedFastPath",
     "AppendPerToken",
     "BlockHolder",
+    "BlockPrefix",
+    "BlockPrefixCache",
     "BlockTables",
+    "CachedBlock",
     "CachedBlockTables",
     "FullBatchWrite",
     "IdentityPosWrite",
@@ -31,7 +36,10 @@ __all__ = [
     "MutableInfoBlockManager",
     "MutableKVBlockInfo",
     "OneTableBlockManager",
+    "Prefix",
     "PrefixCache",
     "PrefixEntry",
+    "PrefixHolder",
+    "Prefixes",
     "RebuiltBlockTables",
 ]

@@ -22,8 +22,17 @@ NO_BLOCK = -1  # where a sequence has no last block; never a block's id
 class BlockHolder(Protocol):
     """What keeps blocks alive: a session or an entry of the prefix cache."""
 
-    block_ids_per_layer: list[list[int]]
-    num_tokens: int
+    @property
+    def block_ids_per_layer(self) -> list[list[int]]:
+        """Its blocks, in order, for each table."""
+
+    @property
+    def start(self) -> int:
+        """Position of the first token in them."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in them."""
 
 
 class KVBlockManager:
@@ -368,7 +377,7 @@ class KVBlockManager:
         for holder in holders:
             for layer_idx, block_ids in enumerate(holder.block_ids_per_layer):
                 counted.update(block_ids)
-                self._check_sequence(layer_idx, block_ids, holder.num_tokens)
+                self._check_sequence(layer_idx, block_ids, holder.start, holder.num_tokens)
         if dict(counted) != self.block_refcounts:
             off = {
                 i: (self.block_refcounts.get(i, 0), counted[i])
@@ -379,14 +388,14 @@ class KVBlockManager:
         for table_idx in range(self.num_tables):
             self._check_pool(table_idx)
 
-    def _check_sequence(self, layer_idx: int, block_ids: list[int], num_tokens: int) -> None:
+    def _check_sequence(self, layer_idx: int, block_ids: list[int], start: int, num_tokens: int) -> None:
         for place, block_id in enumerate(block_ids):
             info = self.block_infos.get(block_id)
             if info is None:
                 raise AssertionError(f"block {block_id} is held but not allocated")
             filled = min(self.block_size, num_tokens - place * self.block_size)
             expected = self.info_type(
-                layer_idx, block_id - self.layer_offset(layer_idx), place * self.block_size, filled
+                layer_idx, block_id - self.layer_offset(layer_idx), start + place * self.block_size, filled
             )
             if info != expected:
                 raise AssertionError(f"block {block_id} is booked as {info}, but its holder needs {expected}")

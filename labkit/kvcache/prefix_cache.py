@@ -1,8 +1,9 @@
 """Prompts that were computed before: their blocks are shared, and only what follows is computed."""
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -17,11 +18,17 @@ class PrefixEntry:
     token_ids: tuple[int, ...]
     block_ids_per_layer: list[list[int]]
     last_logits: Tensor  # [V]
+    start: ClassVar[int] = 0
 
     @property
     def num_tokens(self) -> int:
         """Tokens of the prompt."""
         return len(self.token_ids)
+
+    @property
+    def text(self) -> tuple[int, ...]:
+        """The prompt."""
+        return self.token_ids
 
 
 class PrefixCache:
@@ -58,10 +65,19 @@ class PrefixCache:
                 return self._entries[key]
         return None
 
+    def is_coming(self, token_ids: Sequence[int], computing: Iterable[Sequence[int]]) -> bool:
+        """False: nobody waits for another's prompt."""
+        return False
+
     def insert(
-        self, token_ids: Sequence[int], block_ids_per_layer: list[list[int]], last_logits: Tensor
+        self,
+        token_ids: Sequence[int],
+        block_ids_per_layer: list[list[int]],
+        last_logits: Tensor | None = None,
     ) -> None:
-        """Keep a prompt that has just been computed, by sharing its blocks."""
+        """Keep a prompt that has just been computed, by sharing its blocks. What has no logits is none."""
+        if last_logits is None:
+            return
         key = tuple(token_ids)
         if key in self._entries:
             self._entries.move_to_end(key)
@@ -72,6 +88,12 @@ class PrefixCache:
         shared = [self._kv_manager.share(block_ids) for block_ids in block_ids_per_layer]
         self._entries[key] = PrefixEntry(key, shared, last_logits)
         self._lengths[len(key)] += 1
+
+    def keep_text(self, token_ids: Sequence[int], block_ids_per_layer: list[list[int]]) -> None:
+        """Nothing: only prompts are kept."""
+
+    def forget(self, block_ids_per_layer: list[list[int]]) -> None:
+        """Nothing: each prompt was inserted when its logits were known to be numbers."""
 
     def evict_one(self) -> bool:
         """Drop the least recently used entry; False if there is none. Blocks that sessions share stay

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from labkit.engine import InferenceEngine, InferenceSession
-from labkit.kvcache.prefix_cache import PrefixEntry
+from labkit.kvcache import BlockHolder
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class BlocksSnapshot:
 def snapshot(engine: InferenceEngine, layer_idx: int = 0) -> BlocksSnapshot:
     """What layer `layer_idx` of a live engine holds: running requests first, then prefix entries."""
     decode, manager = engine.model.tokenizer.decode, engine.kv_manager
-    holders: list[tuple[str, int | None, InferenceSession | PrefixEntry, Sequence[int]]] = [
+    holders: list[tuple[str, int | None, BlockHolder, Sequence[int]]] = [
         (f"request {r.request_id}", r.request_id, session, r.token_ids)
         for r, session in engine.scheduler.running.items()
     ]

@@ -58,6 +58,7 @@ OF_OTHER_RUNGS = {
     *("append_token", "append_token_batch", "write_batch", "write"),
     *("reserve_token_batch", "decode_one_token", "advance"),
     *("prefill", "append_prompt", "reserve_prompt"),
+    "copy_on_write",  # full blocks alone are shared on rung 14
 }
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from labkit import LADDER, CacheConfig, InferenceEngine, LanguageModel, SamplingParams, SchedulerConfig
 from labkit.engine import Completion, InferenceSession, StepOutput
 from labkit.kvcache import KVBlockManager
-from labkit.ladder import DEVICE_RESIDENT_STATE, OVERLAP
+from labkit.ladder import DEVICE_RESIDENT_STATE, OVERLAP, SAMPLING_WITHOUT_SORTS
 from labkit.model import GPT2Config
 from labkit.model.checkpoint import random_network
 from labkit.paths import ROOT
@@ -28,7 +28,7 @@ SEEDED = SamplingParams(max_new_tokens=8, temperature=0.8, top_k=40, top_p=0.95,
 PARAMS = {"greedy": GREEDY, "seeded": SEEDED}
 
 # Every rung, the append that no rung has, because the one that does is better, and
-# halfway: from 06 to 07, and from 06 to 12.
+# halfway: from 06 to 07, from 06 to 12, and from 12 to 14.
 ENGINES = (
     {number: rung.options for number, rung in LADDER.items()}
     | {
@@ -38,6 +38,7 @@ ENGINES = (
     | {
         "shared tables": replace(DEVICE_RESIDENT_STATE, layer_tables="shared"),
         "06, searched": replace(DEVICE_RESIDENT_STATE, sampler="searched"),
+        "12, blocks": replace(SAMPLING_WITHOUT_SORTS, prefixes="blocks"),
     }
 )
 

@@ -40,7 +40,7 @@ from labkit.kernels import (
     triton_status,
 )
 from labkit.kernels.tile_tables import tiles_for
-from labkit.kvcache import KVBlockManager, MutableInfoBlockManager, PrefixCache
+from labkit.kvcache import KVBlockManager, MutableInfoBlockManager, Prefixes
 from labkit.model import ModelConfig, Network
 from labkit.options import EngineOptions
 
@@ -130,7 +130,7 @@ def build_prefill(
     network: Network,
     scheduler: OnlineScheduler,
     kv_manager: KVBlockManager,
-    prefix_cache: PrefixCache | None,
+    prefix_cache: Prefixes | None,
     readback: ReadAtOnce | ReadOneBehind,
 ) -> PaddedPrefill | PackedPrefill:
     """How prompts are computed, as the options choose."""

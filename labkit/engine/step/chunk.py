@@ -160,11 +160,12 @@ class ResidentChunkStep:
 
     def _logits(self, sent: Tensor, joining: Mapping[Request, Joining], num_tokens: int) -> Tensor:
         """Logits [P, V] after each prompt: its prefix's if that is the whole prompt, else computed."""
-        known = {
+        whole = {
             p: each.prefix.last_logits
             for p, each in enumerate(joining.values())
             if each.prefix is not None and each.prefix.num_tokens == len(each.token_ids)
         }
+        known = {p: row for p, row in whole.items() if row is not None}
         if not num_tokens:
             return torch.stack([known[p] for p in range(len(joining))])
         logits = self.device_step(sent)[: len(joining)]

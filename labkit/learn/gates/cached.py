@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from labkit.engine import InferenceEngine, InferenceSession
-from labkit.kvcache import PrefixEntry
+from labkit.engine import InferenceEngine
+from labkit.kvcache import BlockHolder
 from labkit.learn.gates.schedule import Invariant
 from labkit.model import Network
 
@@ -16,19 +16,19 @@ TOLERANCE = 1e-3  # of keys and values, which a prefill and a decode step sum in
 
 
 class Held(NamedTuple):
-    """Blocks of the cache, by whom, and of which tokens."""
+    """Blocks of the cache, by whom, and all tokens of the text up to their end."""
 
     name: str
-    holder: InferenceSession | PrefixEntry
+    holder: BlockHolder
     token_ids: tuple[int, ...]
 
 
 def held_by(engine: InferenceEngine) -> Iterator[Held]:
-    """All running requests, then the cached prompts."""
+    """All running requests, then the cached prefixes."""
     for request, session in engine.scheduler.running.items():
         yield Held(f"request {request.request_id}", session, tuple(request.token_ids[: session.num_tokens]))
     for entry in engine.prefix_cache or ():
-        yield Held(f"the cached prompt {list(entry.token_ids)}", entry, entry.token_ids)
+        yield Held(f"the cached prompt {list(entry.token_ids)}", entry, entry.text)
 
 
 # --- records ------------------------------------------------------------------------------------------
@@ -49,11 +49,11 @@ def wrong_record(engine: InferenceEngine) -> str:
                     f"tokens, expected {manager.blocks_for(holder.num_tokens)} of {manager.block_size} slots."
                 )
             for place, block_id in enumerate(block_ids):
-                start = place * manager.block_size
+                start = place * manager.block_size  # in these blocks
                 expected = {
                     "layer": layer_idx,
                     "block_index": block_id - manager.layer_offset(layer_idx),
-                    "start": start,
+                    "start": holder.start + start,
                     "length": min(manager.block_size, holder.num_tokens - start),
                 }
                 info = manager.info(block_id)
@@ -79,7 +79,7 @@ def wrong_number(engine: InferenceEngine) -> str:
             for noun, have, made in zip(
                 ("key", "value"), stored, keys_and_values(engine.model.network, token_ids), strict=True
             ):
-                token = first_difference(have, made[layer_idx])
+                token = first_difference(have, made[layer_idx, :, holder.start :])
                 if token is not None:
                     block_id, slot = block_ids[token // manager.block_size], token % manager.block_size
                     return (

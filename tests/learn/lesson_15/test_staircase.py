@@ -1,12 +1,12 @@
-"""Lesson 14's staircase: which rungs and parts the clock sees, and all engines in turn."""
+"""Lesson 15's staircase: which rungs and parts the clock sees, and all engines in turn."""
 
 import pytest
 import torch
 
 from labkit.kvcache import CachedBlockTables, IdentityPosWrite, OneTableBlockManager
 from labkit.learn.assembly import Assembly
-from labkit.learn.lesson_14 import staircase
-from labkit.learn.lesson_14.staircase import Staircase, measure_staircase, timed_parts, timed_rungs
+from labkit.learn.lesson_15 import staircase
+from labkit.learn.lesson_15.staircase import Staircase, measure_staircase, timed_parts, timed_rungs
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 

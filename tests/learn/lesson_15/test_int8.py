@@ -1,4 +1,4 @@
-"""Lesson 14's 8 bits: a network with other matrices, its bytes, and the engines that take it."""
+"""Lesson 15's 8 bits: a network with other matrices, its bytes, and the engines that take it."""
 
 import pytest
 import torch
@@ -9,8 +9,8 @@ from labkit import LADDER, InferenceEngine, LanguageModel, SamplingParams
 from labkit.bench import decode_limit, dense_tokens, on_paper
 from labkit.bench.limit import decode_weight_bytes
 from labkit.errors import OptionError
-from labkit.learn.lesson_14 import int8
-from labkit.learn.lesson_14.int8 import Int8Linear, Int8Network, SignlessLinear, int8_model, quantize
+from labkit.learn.lesson_15 import int8
+from labkit.learn.lesson_15.int8 import Int8Linear, Int8Network, SignlessLinear, int8_model, quantize
 
 
 def test_a_matrix_is_rounded_to_the_nearest_of_its_rows_steps():

@@ -1,4 +1,4 @@
-"""Lesson 14: the gates of weights in 8 bits: how a matrix is rounded, what a layer computes, what it holds,
+"""Lesson 15: the gates of weights in 8 bits: how a matrix is rounded, what a layer computes, what it holds,
 and whether the engine is still right.
 
 Greedy tokens may differ from those of the model before, so they are compared with the same weights' own.
@@ -27,8 +27,8 @@ from labkit.learn.gates.gate import (
 )
 from labkit.learn.gates.schedule import Schedule
 from labkit.learn.kept import is_written
-from labkit.learn.lesson_14.int8 import LARGEST, OPTIONS, MakeLayer, int8_model
-from labkit.learn.lesson_14.int8 import quantize as package_quantize
+from labkit.learn.lesson_15.int8 import LARGEST, OPTIONS, MakeLayer, int8_model
+from labkit.learn.lesson_15.int8 import quantize as package_quantize
 from labkit.learn.progress import note_gate
 from labkit.model import LanguageModel
 
@@ -199,7 +199,7 @@ def check_model(make_layer: MakeLayer) -> Report:
     """
     report = _report("model", partial(_trial_of_model, make_layer))
     if report.ok and is_written(make_layer):
-        note_gate("14", "weights")
+        note_gate("15", "weights")
     return report.with_gaps_of(make_layer)
 
 

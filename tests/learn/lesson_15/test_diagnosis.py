@@ -1,11 +1,11 @@
-"""Lesson 14's diagnosis: a wrong contract is answered by what it would look like."""
+"""Lesson 15's diagnosis: a wrong contract is answered by what it would look like."""
 
 import pytest
 from exercise_helpers import accepted, is_right, refused
 
 from labkit.learn import not_attempted
-from labkit.learn.lesson_14.diagnosis import BROKEN, DIAGNOSIS, WOULD_SHOW
-from labkit.learn.lesson_14.sick import PATIENTS
+from labkit.learn.lesson_15.diagnosis import BROKEN, DIAGNOSIS, WOULD_SHOW
+from labkit.learn.lesson_15.sick import PATIENTS
 
 
 def naming(**contracts):

@@ -1,9 +1,9 @@
-"""Lesson 14's tables of records: rungs and other engines side by side."""
+"""Lesson 15's tables of records: rungs and other engines side by side."""
 
 from made_records import card_of, card_record, record_of, run_of, runs_record
 
 from labkit import show
-from labkit.learn.lesson_14 import records
+from labkit.learn.lesson_15 import records
 from labkit.results.peers import PeerSample
 
 

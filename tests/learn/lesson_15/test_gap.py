@@ -1,11 +1,11 @@
-"""Lesson 14's gap: the floors of a step's parts, and what is left above them."""
+"""Lesson 15's gap: the floors of a step's parts, and what is left above them."""
 
 import pytest
 from made_records import traced
 
 from labkit import load_model, show
 from labkit.bench.limit import decode_limit
-from labkit.learn.lesson_14 import gap
+from labkit.learn.lesson_15 import gap
 from labkit.results import KernelTime
 from labkit.results.kernels import ATTENTION, HEAD, IDLE, part_us
 

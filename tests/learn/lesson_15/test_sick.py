@@ -1,10 +1,10 @@
-"""Lesson 14's three patients: each fault shows where it should, and a benchmark's visit shows none."""
+"""Lesson 15's three patients: each fault shows where it should, and a benchmark's visit shows none."""
 
 from dataclasses import replace
 
 import pytest
 
-from labkit.learn.lesson_14 import sick
+from labkit.learn.lesson_15 import sick
 
 pytestmark = pytest.mark.slow
 

@@ -1,4 +1,4 @@
-"""Lesson 14's build steps: filled, they are a layer that passes every gate, and that can be kept."""
+"""Lesson 15's build steps: filled, they are a layer that passes every gate, and that can be kept."""
 
 import re
 
@@ -6,11 +6,11 @@ import pytest
 from skeletons import solved, steps_of
 
 from labkit import lab, paths
-from labkit.learn.lesson_14.gate import check_model
+from labkit.learn.lesson_15.gate import check_model
 from labkit.learn.progress import progress
 from labkit.paths import ROOT
 
-NOTEBOOK = ROOT / "notebooks/14_complete_engine.ipynb"
+NOTEBOOK = ROOT / "notebooks/15_complete_engine.ipynb"
 
 
 @pytest.mark.slow
@@ -18,10 +18,10 @@ def test_the_filled_layer_passes_is_noted_and_can_be_kept(capsys, monkeypatch, t
     monkeypatch.setattr(paths, "MINE", tmp_path / "mine")
     shell, steps = solved(NOTEBOOK)
     assert len(list(steps)) == 2
-    here, layer = lab.start("14"), shell.user_ns["MyInt8Linear"]
+    here, layer = lab.start("15"), shell.user_ns["MyInt8Linear"]
     (kept,) = here.keep(weights=layer)
     assert check_model(kept.load()).ok
-    assert progress()["14"].gates == ("weights",)
+    assert progress()["15"].gates == ("weights",)
     capsys.readouterr()
 
 

@@ -1,4 +1,4 @@
-"""The graders of lesson 14: wrong answers are refused in the contract's words, right ones are right."""
+"""The graders of lesson 15: wrong answers are refused in the contract's words, right ones are right."""
 
 import math
 import random
@@ -11,7 +11,7 @@ import torch
 from labkit import bench
 from labkit.bench.limit import decode_weight_bytes, workload_limit
 from labkit.learn import not_attempted
-from labkit.learn.lesson_14.exercises import LIMIT_BYTES, NEXT_RUNG, draw_parts, draw_workload, limit_bytes
+from labkit.learn.lesson_15.exercises import LIMIT_BYTES, NEXT_RUNG, draw_parts, draw_workload, limit_bytes
 from labkit.results import amdahl
 
 
