@@ -45,12 +45,12 @@ class SchedulerConfig:
     max_batch_size: requests decoded together at most.
     prefill_max_batch_size: requests admitted in one step at most.
     prefill_max_tokens: prompt tokens computed in one step at most; a prompt that is longer is
-        admitted alone. (From rung 13 on it is computed over several steps.)
+        admitted alone. (From rung 13 on it takes several steps.)
     admission_policy: "fifo": in order of arrival; "pack": the shortest first among the first
         `pack_window` that wait. No request waits through more than `pack_window` admissions of later ones.
     decode_first: each step decodes all running requests and then admits new ones. Otherwise a step
-        that can admit does only that, and the running ones wait for it. From rung 13 on nobody waits: every step
-        does both, and this says which it begins with.
+        that can admit does only that, and the running ones wait for it. From rung 13 on nobody waits: every
+        step does both, and this says which it begins with.
     prefill_chunk_tokens: from rung 13 on, prompt tokens computed beside a decode step at most, where
         prefill_max_tokens holds without one; no other rung asks for it. The fewer, the sooner a running
         request has its next token, and the later a new one its first. Where more requests wait for a place

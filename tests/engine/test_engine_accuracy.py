@@ -1,4 +1,4 @@
-"""How far an engine's logits are from those of exact arithmetic, beside transformers' own in the same dtype."""
+"""How far an engine's logits are from exact ones, beside transformers' own in the same dtype."""
 
 import copy
 from dataclasses import replace
@@ -46,7 +46,7 @@ def decode_logits(engine: InferenceEngine, prompts: list[tuple[int, ...]]) -> tu
 
 
 def rms_of_errors(found: Tensor, exact: Tensor) -> float:
-    """The root of the mean square of what is wrong with logits [..., V], apart from what all of a row share."""
+    """The root of the mean square of what is wrong with logits [..., V], but for what all of a row share."""
     errors = found - exact
     return (errors - errors.mean(-1, keepdim=True)).square().mean().sqrt().item()
 
