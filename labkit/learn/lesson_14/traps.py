@@ -1,0 +1,85 @@
+"""Lesson 14: caches of blocks that are wrong, each in one thing, and where that shows."""
+
+from collections.abc import Sequence
+
+from labkit.engine import InferenceEngine, SamplingParams
+from labkit.kvcache import CachedBlock
+from labkit.kvcache.block_prefix_cache import chain_to
+from labkit.learn.lesson_14.block_cache import BlockCache
+
+
+class TrustsTheKey(BlockCache):
+    """One key for all blocks, and nothing is compared: a collision mixes two texts."""
+
+    def block_key(self, parent_key: int, token_ids: tuple[int, ...]) -> int:
+        return 1
+
+    def find(self, token_ids: Sequence[int]) -> list[CachedBlock]:
+        found = []
+        for key, _ in self.blocks_of(token_ids[:-1]):
+            if key not in self.entries or self.entries[key] in found:
+                break
+            found.append(self.entries[key])
+        return found
+
+
+class KeepsTheLast(BlockCache):
+    """Keeps a text's last block, too, which is not full."""
+
+    def keep(self, token_ids: Sequence[int], block_ids: Sequence[int]) -> None:
+        parent = None
+        for (key, block), block_id in zip(self.blocks_of(token_ids), block_ids, strict=False):
+            parent = self.entries.get(key) or self.add(key, parent, block, block_id)
+
+
+class ParentsFirst(BlockCache):
+    """The least recently used goes first, whatever follows it."""
+
+    def evict_one(self) -> bool:
+        for entry in self:
+            if self.num_holders(entry) == 1:
+                self.drop(entry)
+                return True
+        return False
+
+
+class TakesWhatIsUsed(BlockCache):
+    """A block goes although a request holds it."""
+
+    def evict_one(self) -> bool:
+        parents = {entry.parent for entry in self}
+        for entry in self:
+            if entry not in parents:
+                self.drop(entry)
+                return True
+        return False
+
+
+ALL = (TrustsTheKey, KeepsTheLast, ParentsFirst, TakesWhatIsUsed)
+
+
+# --- where it shows ------------------------------------------------------------------------------------------
+
+
+def last_text(engine: InferenceEngine, prompts: Sequence[str], num_new: int) -> str:
+    """What the last of several prompts is answered, each asked when the one before has ended."""
+    for prompt in prompts:
+        (completion,) = engine.generate([prompt], SamplingParams(num_new, stop_on_eos=False))
+    return completion.text
+
+
+def num_lost(cache: BlockCache) -> int:
+    """Entries that hold a block and that no lookup finds: one before is gone, or they are not full."""
+    there = set(cache)
+    return sum(
+        any(used not in there or used.num_tokens < cache.block_size for used in chain_to(entry))
+        for entry in cache
+    )
+
+
+def evict_some(engine: InferenceEngine, num: int) -> int:
+    """How many blocks become free if the engine's cache is asked to evict so many."""
+    num_free = engine.kv_manager.num_free_blocks
+    for _ in range(num):
+        engine.prefix_cache.evict_one()
+    return engine.kv_manager.num_free_blocks - num_free
