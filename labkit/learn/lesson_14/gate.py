@@ -27,7 +27,7 @@ IN_USE = "a block that is in use stays"
 COMPUTED = "what texts begin with is computed once"
 
 
-# --- keys and lookup ---------------------------------------------------------------------------------------
+# --- keys and lookup -------------------------------------------------------------------------------------
 
 
 def keys_stand_for_texts(build: Build) -> None:
@@ -98,7 +98,7 @@ def texts_are_not_mixed(build: Build) -> None:
     check_entries(played, COMPARED)
 
 
-# --- what is kept ------------------------------------------------------------------------------------------
+# --- what is kept ----------------------------------------------------------------------------------------
 
 
 def full_blocks_are_kept(build: Build) -> None:
@@ -146,7 +146,7 @@ def check_entries(played: PlayedCache, contract: str, *sessions: object) -> None
             )
 
 
-# --- what goes ---------------------------------------------------------------------------------------------
+# --- what goes -------------------------------------------------------------------------------------------
 
 
 def ends_go_first(build: Build) -> None:
@@ -229,7 +229,7 @@ def what_is_used_stays(build: Build) -> None:
             session.release()
 
 
-# --- in an engine --------------------------------------------------------------------------------------------
+# --- in an engine ----------------------------------------------------------------------------------------
 
 
 def shared_parts_are_computed_once(build: Build) -> None:
@@ -265,9 +265,7 @@ def wrong_text(engine: InferenceEngine) -> str:
     for entry in engine.prefix_cache or ():
         with torch.inference_mode():
             stored = manager.dense_kv(last_layer, entry.block_ids_per_layer[0])
-        for have, made in zip(
-            stored, keys_and_values(engine.model.network, tuple(entry.text)), strict=True
-        ):
+        for have, made in zip(stored, keys_and_values(engine.model.network, tuple(entry.text)), strict=True):
             wanted = made[last_layer, :, entry.start :]
             if have.shape != wanted.shape or first_difference(have, wanted) is not None:
                 return (
@@ -292,7 +290,9 @@ GATE = Gate(
     LADDER["13"].options,
     invariants=(
         Invariant(
-            "an entry's block holds its own text", wrong_text, "Only what is written is kept, in its own block."
+            "an entry's block holds its own text",
+            wrong_text,
+            "Only what is written is kept, in its own block.",
         ),
         Invariant("every entry can be found", lost_entry, "A block goes after those that follow it."),
     ),

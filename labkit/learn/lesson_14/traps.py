@@ -58,7 +58,7 @@ class TakesWhatIsUsed(BlockCache):
 ALL = (TrustsTheKey, KeepsTheLast, ParentsFirst, TakesWhatIsUsed)
 
 
-# --- where it shows ------------------------------------------------------------------------------------------
+# --- where it shows --------------------------------------------------------------------------------------
 
 
 def last_text(engine: InferenceEngine, prompts: Sequence[str], num_new: int) -> str:
