@@ -4,6 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from labkit.engine import InferenceEngine, SamplingParams
+from labkit.kvcache import BlockPrefixCache
+from labkit.learn.lesson_14.pressure import come_and_go, pool
+from labkit.learn.lesson_14.texts import behind_system, questions
+from labkit.model.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -18,6 +22,11 @@ class Served:
     computed: int
     waits: tuple[int, ...]
     most_blocks: int
+
+    @property
+    def median_wait(self) -> int:
+        """The prompt tokens computed when half of the requests had their first token."""
+        return sorted(self.waits)[(len(self.waits) - 1) // 2]
 
 
 def serve(engine: InferenceEngine, prompts: Sequence[Sequence[int]], num_new: int = 4) -> Served:
@@ -62,3 +71,30 @@ def converse(
         turns.append(Turn(len(text), engine.stats().counters.prefill_tokens - before))
         text = (*text, *completion.token_ids)
     return turns
+
+
+def visitors(tokenizer: Tokenizer) -> list[tuple[int, ...]]:
+    """Questions behind one system prompt, and after every other one somebody else's text of 80 tokens, each
+    another."""
+    prompts = []
+    for number, prompt in enumerate(behind_system(tokenizer, questions(8))):
+        prompts.append(prompt)
+        if number % 2:
+            prompts.append(tuple(range(100 * number, 100 * number + 80)))
+    return prompts
+
+
+def computed_in_words(engine: InferenceEngine) -> str:
+    """How many tokens of the visitors' prompts an engine computes, when they come one after another."""
+    prompts = visitors(engine.model.tokenizer)
+    for prompt in prompts:
+        engine.generate([prompt], SamplingParams(1, stop_on_eos=False))
+    return f"computed: {engine.stats().counters.prefill_tokens:,} of {sum(map(len, prompts)):,} prompt tokens"
+
+
+def computed_of(prompts: Sequence[Sequence[int]], block_size: int) -> int:
+    """How many tokens of prompts that come one after another are computed, with blocks of this size, if
+    nothing is evicted: counted by a cache alone, without a model."""
+    manager = pool(sum(len(prompt) // block_size + 1 for prompt in prompts), block_size)
+    cache = BlockPrefixCache(manager)
+    return sum(len(prompt) - come_and_go(manager, cache, prompt) for prompt in prompts)

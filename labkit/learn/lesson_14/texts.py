@@ -43,8 +43,21 @@ def behind_system(tokenizer: Tokenizer, asked: Sequence[str]) -> list[tuple[int,
     return [(*system, *tokenizer.encode(question)) for question in asked]
 
 
+def hours(num: int) -> list[str]:
+    """Times of so many requests, a minute between two."""
+    return [f"It is {9 + minute // 60} of the clock and {minute % 60}. " for minute in range(num)]
+
+
 def behind_the_hour(tokenizer: Tokenizer, asked: Sequence[str]) -> list[tuple[int, ...]]:
-    """The same, each with the time of its request in front: a minute between two."""
-    hours = [f"It is {9 + minute // 60} of the clock and {minute % 60}. " for minute in range(len(asked))]
+    """The prompts of `behind_system`, each with the time of its request in front."""
     prompts = behind_system(tokenizer, asked)
-    return [(*tokenizer.encode(hour), *prompt) for hour, prompt in zip(hours, prompts, strict=True)]
+    return [
+        (*tokenizer.encode(hour), *prompt) for hour, prompt in zip(hours(len(asked)), prompts, strict=True)
+    ]
+
+
+def before_the_question(tokenizer: Tokenizer, asked: Sequence[str]) -> list[tuple[int, ...]]:
+    """The same with the time behind the system prompt."""
+    return behind_system(
+        tokenizer, [hour + question for hour, question in zip(hours(len(asked)), asked, strict=True)]
+    )
