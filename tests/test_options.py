@@ -25,6 +25,7 @@ from labkit.errors import OptionError
         ({"latency": "hidden"}, "latency = 'hidden' needs layer_kernels = 'fused'"),
         ({"latency": "lanes"}, "latency = 'lanes' is not an option; choose from 'exposed', 'hidden'"),
         ({"sampler": "searched"}, "sampler = 'searched' needs block_tables = 'resident'"),
+        ({"prefixes": "blocks"}, "prefixes = 'blocks' needs layer_tables = 'shared'"),
     ],
 )
 def test_an_option_says_which_other_it_needs(changes, message):

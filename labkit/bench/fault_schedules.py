@@ -111,7 +111,7 @@ def draw_schedule(dice: random.Random, points: Sequence[str]) -> Schedule:
     moves = [("add", dice.randrange(100)) for _ in range(2)]
     moves += [(dice.choices(names, weights)[0], dice.randrange(100)) for _ in range(dice.randint(4, 16))]
     if not cache.prefix_cache:
-        points = [point for point in points if not point.startswith("PrefixCache.")]
+        points = [point for point in points if "PrefixCache." not in point]
     faults = [draw_fault(dice, points, len(moves)) for _ in range(dice.choice([1, 1, 2]))] if points else []
     return Schedule(cache, scheduler, tuple(moves), tuple(faults))
 

@@ -75,14 +75,14 @@ class BlockPrefixCache:
     def __init__(self, kv_manager: KVBlockManager) -> None:
         self._kv_manager = kv_manager
         # By key. Least recently used first, and each entry before its parent, so that the first has no child.
-        self._entries: OrderedDict[int, CachedBlock] = OrderedDict()
+        self.entries: OrderedDict[int, CachedBlock] = OrderedDict()
         self.num_evicted = 0
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
     def __iter__(self) -> Iterator[CachedBlock]:
-        return iter(self._entries.values())
+        return iter(self.entries.values())
 
     # --- to find -----------------------------------------------------------------------------------
 
@@ -93,10 +93,10 @@ class BlockPrefixCache:
     def lookup(self, token_ids: Sequence[int]) -> BlockPrefix | None:
         """The cached blocks that a text begins with, all of them but never its last token; they count as
         used."""
-        found = self._find(token_ids, self._num_reusable(token_ids))
+        found = self.find(token_ids, self._num_reusable(token_ids))
         if not found:
             return None
-        self._use(found[-1])
+        self.use(found[-1])
         return BlockPrefix([[entry.block_id for entry in found]], len(found) * self._kv_manager.block_size)
 
     def is_coming(self, token_ids: Sequence[int], computing: Iterable[Sequence[int]]) -> bool:
@@ -105,21 +105,21 @@ class BlockPrefixCache:
         Then the text had better wait until it is there. Nothing counts as used.
         """
         size, limit = self._kv_manager.block_size, self._num_reusable(token_ids)
-        if not limit or not (others := [other for other in computing if len(other) >= size]):
-            return False
-        end = (len(self._find(token_ids, limit)) + 1) * size
-        return end <= limit * size and any(tuple(o[:end]) == tuple(token_ids[:end]) for o in others)
+        end = (len(self.find(token_ids, limit)) + 1) * size
+        return end <= limit * size and any(
+            tuple(other[:end]) == tuple(token_ids[:end]) for other in computing
+        )
 
     def _num_reusable(self, token_ids: Sequence[int]) -> int:
         """Full blocks of a text without its last token, which has to be computed for the logits after it."""
         return max(0, len(token_ids) - 1) // self._kv_manager.block_size
 
-    def _find(self, token_ids: Sequence[int], limit: int) -> list[CachedBlock]:
+    def find(self, token_ids: Sequence[int], limit: int) -> list[CachedBlock]:
         """The entries of the blocks that a text begins with, `limit` of them at most."""
         found: list[CachedBlock] = []
         parent = None
         for key, block in self._keys(token_ids, limit):
-            entry = self._entries.get(key)
+            entry = self.entries.get(key)
             if entry is None or entry.parent is not parent or entry.token_ids != block:
                 break
             found.append(entry)
@@ -157,13 +157,13 @@ class BlockPrefixCache:
         for (key, block), block_id in zip(
             self._keys(token_ids, len(token_ids) // size), block_ids, strict=False
         ):
-            entry = self._entries.get(key)
+            entry = self.entries.get(key)
             if entry is None:
-                entry = self._entries[key] = self._new_entry(key, parent, block, block_id, start)
+                entry = self.entries[key] = self._new_entry(key, parent, block, block_id, start)
             elif entry.parent is not parent or entry.token_ids != block:
                 break  # another text has this key; what follows could not be found without this block
             parent, start = entry, start + size
-        self._use(parent)
+        self.use(parent)
 
     def _new_entry(
         self, key: int, parent: CachedBlock | None, token_ids: tuple[int, ...], block_id: int, start: int
@@ -177,10 +177,10 @@ class BlockPrefixCache:
         self._kv_manager.share([block_id])
         return CachedBlock(key, parent, token_ids, block_id, start)
 
-    def _use(self, entry: CachedBlock | None) -> None:
+    def use(self, entry: CachedBlock | None) -> None:
         """An entry counts as used, and then each one before it."""
         for used in chain_to(entry):
-            self._entries.move_to_end(used.key)
+            self.entries.move_to_end(used.key)
 
     # --- to let go ---------------------------------------------------------------------------------
 
@@ -189,26 +189,33 @@ class BlockPrefixCache:
         """Blocks that evicting could free: those that nobody else holds, nor any that follows them."""
         in_use: set[CachedBlock | None] = set()
         for entry in self:  # children first
-            if entry in in_use or self._is_in_use(entry):
+            if entry in in_use or self.is_in_use(entry):
                 in_use |= {entry, entry.parent}
-        return len(self._entries) - len(in_use - {None})
+        return len(self.entries) - len(in_use - {None})
 
     def evict_one(self) -> bool:
         """Drop the least recently used block that may go, which is free then; False if there is none."""
-        for _ in range(len(self._entries)):
-            entry = next(iter(self))
-            if not self._is_in_use(entry):
-                self._drop(entry)
-                self.num_evicted += 1
-                return True
-            self._use(entry)  # now, so that it is not looked at again soon
-        return False
+        entry = self.next_to_evict()
+        if entry is None:
+            return False
+        self._drop(entry)
+        self.num_evicted += 1
+        return True
+
+    def next_to_evict(self) -> CachedBlock | None:
+        """The least recently used entry whose block nobody else holds, and that none follows."""
+        for _ in range(len(self.entries)):
+            entry = next(iter(self))  # has no child
+            if not self.is_in_use(entry):
+                return entry
+            self.use(entry)  # at this moment, so that it is not looked at again soon
+        return None
 
     def forget(self, block_ids_per_layer: list[list[int]]) -> None:
         """Drop the entries of these blocks, and all that follow them. Sessions keep theirs."""
         block_ids = {block_id for ids in block_ids_per_layer for block_id in ids}
         doomed: set[CachedBlock | None] = set()
-        for entry in reversed(self._entries.values()):  # parents first
+        for entry in reversed(self.entries.values()):  # parents first
             if entry.block_id in block_ids or entry.parent in doomed:
                 doomed.add(entry)
         for entry in [entry for entry in self if entry in doomed]:
@@ -216,13 +223,14 @@ class BlockPrefixCache:
 
     def clear(self) -> None:
         """Drop every entry. Sessions keep their blocks."""
-        self.num_evicted += len(self._entries)
-        while self._entries:
+        self.num_evicted += len(self.entries)
+        while self.entries:
             self._drop(next(iter(self)))
 
-    def _is_in_use(self, entry: CachedBlock) -> bool:
+    def is_in_use(self, entry: CachedBlock) -> bool:
+        """Whether somebody else holds the entry's block."""
         return self._kv_manager.refcount(entry.block_id) > 1
 
     def _drop(self, entry: CachedBlock) -> None:
-        del self._entries[entry.key]
+        del self.entries[entry.key]
         self._kv_manager.free([entry.block_id])

@@ -32,5 +32,7 @@ def test_without_points_nothing_fails_and_every_request_is_drawn():
 
 def test_an_engine_without_a_prefix_cache_has_no_fault_in_it():
     for seed in range(50):
-        schedule = draw_schedule(random.Random(seed), ("PrefixCache.lookup", "Other.work"))
+        schedule = draw_schedule(
+            random.Random(seed), ("PrefixCache.lookup", "BlockPrefixCache.lookup", "Other.work")
+        )
         assert schedule.cache.prefix_cache or {fault.point for fault in schedule.faults} == {"Other.work"}

@@ -13,10 +13,12 @@ from labkit.errors import OptionError
 from labkit.kernels import paged_attention_append_plain, paged_attention_plain
 from labkit.kvcache import (
     AppendBatched,
+    BlockPrefixCache,
     CachedBlockTables,
     IdentityPosWrite,
     MutableInfoBlockManager,
     OneTableBlockManager,
+    PrefixCache,
 )
 
 PROMPTS = [(1, 2, 3), (4, 5), tuple(range(20, 30)), (1, 2, 3)]
@@ -31,7 +33,8 @@ OWN = {
     "07": {"layer_tables": OneTableBlockManager, "kv_write": paged_attention_append_plain},
     "08": {"launch": lambda device_step: device_step},
     "09": {"layer_kernels": FusedDeviceStep, "kv_write": paged_attention_append_plain},
-    "10": {"readback": ReadOneBehind},
+    "10": {"readback": ReadOneBehind, "prefixes": PrefixCache},
+    "14": {"prefixes": BlockPrefixCache},
 }
 ASKED_PER_LAYER = (paged_attention_plain, paged_attention_append_plain)  # functions, called in every step
 CASES = [(rung, option) for rung, parts in OWN.items() for option in parts]

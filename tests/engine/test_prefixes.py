@@ -1,0 +1,392 @@
+"""Blocks that requests leave in the prefix cache, and those that they find there: tokens and counts."""
+
+import copy
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from helpers import (
+    GREEDY,
+    PARAMS,
+    assert_no_block_is_lost,
+    make_engine,
+    run,
+    small_model,
+    tokens_alone,
+    tokens_by_request,
+    tokens_of,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labkit import FinishReason, SamplingParams
+from labkit.engine import InferenceSession
+from labkit.engine.step.resident import StepInFlight
+from labkit.kvcache import BlockPrefixCache, PrefixCache
+from labkit.ladder import LADDER, ONE_TABLE, OVERLAP, SAMPLING_WITHOUT_SORTS
+from labkit.watch.failures import PlantedError, planted_failure
+
+RUNGS = {"07": ONE_TABLE, "10": OVERLAP, "12": SAMPLING_WITHOUT_SORTS}
+ENGINES = {f"{number}, blocks": replace(options, prefixes="blocks") for number, options in RUNGS.items()}
+engines = pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+BLOCKS = ENGINES["12, blocks"]
+
+SYSTEM = tuple(range(100, 124))  # 6 blocks of 4
+LONG = SamplingParams(20, stop_on_eos=False)
+
+
+def blocks_engine(options=BLOCKS, **settings):
+    return make_engine(options=options, **settings)
+
+
+def prompt_tokens(engine):
+    """Prompt tokens computed, and found in the cache."""
+    counters = engine.stats().counters
+    return counters.prefill_tokens, counters.reused_tokens
+
+
+def texts_in(engine):
+    return {entry.text for entry in engine.prefix_cache}
+
+
+class OneKey(BlockPrefixCache):
+    """Every hash is the same."""
+
+    def block_key(self, parent_key, token_ids):
+        return 0
+
+
+# --- which cache -----------------------------------------------------------------------------------
+
+
+def test_the_option_says_which_cache_an_engine_has():
+    assert type(make_engine(options=SAMPLING_WITHOUT_SORTS).prefix_cache) is PrefixCache
+    assert type(blocks_engine().prefix_cache) is BlockPrefixCache
+    assert blocks_engine(prefix_cache=False).prefix_cache is None
+    assert LADDER["14"].options == replace(LADDER["13"].options, prefixes="blocks")
+
+
+def test_a_cache_of_ones_own_takes_its_place_and_an_engine_without_one_does_not_mind():
+    assert type(blocks_engine(parts={"prefixes": OneKey}).prefix_cache) is OneKey
+    assert blocks_engine(parts={"prefixes": OneKey}, prefix_cache=False).prefix_cache is None
+
+
+def test_only_memory_bounds_the_number_of_blocks():
+    engine = blocks_engine(max_prefix_entries=1)
+    engine.generate([SYSTEM], SamplingParams(1))
+    assert engine.stats().prefix_entries == 6
+
+
+# --- what is reused --------------------------------------------------------------------------------
+
+
+@engines
+@pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS)
+def test_a_hit_and_a_miss_give_the_same_tokens(options, params):
+    engine = blocks_engine(options)
+    prompts = [SYSTEM, (*SYSTEM, 1, 2), (*SYSTEM[:10], 3), SYSTEM, SYSTEM[:4], SYSTEM[:5]]
+    for prompt in prompts:
+        assert tokens_of(engine.generate([prompt], params)) == [tokens_alone(prompt, params)]
+    # All of SYSTEM but its last block, which is computed for the logits; then its first two blocks; ...
+    reused = 0 + 24 + 8 + 20 + 0 + 4
+    assert prompt_tokens(engine) == (sum(map(len, prompts)) - reused, reused)
+    assert_no_block_is_lost(engine)
+
+
+@engines
+def test_the_system_prompt_of_64_questions_is_computed_once(options):
+    """Scaled to the model's positions: 24 shared tokens and questions of 8."""
+    engine = blocks_engine(options, max_batch_size=16, prefill_max_batch_size=16)
+    prompts = [(*SYSTEM, i, *range(7)) for i in range(64)]
+    params = SamplingParams(4)
+    assert tokens_of(engine.generate(prompts, params)) == [tokens_alone(p, params) for p in prompts]
+    computed, reused = prompt_tokens(engine)
+    assert reused == 63 * len(SYSTEM) and computed == len(SYSTEM) + 64 * 8
+    assert reused / (64 * len(SYSTEM)) > 0.95
+    assert_no_block_is_lost(engine)
+
+
+def test_a_conversation_of_ten_turns_computes_only_what_is_new():
+    engine, size = blocks_engine(), 4
+    said: tuple[int, ...] = ()
+    for turn in range(10):
+        said += (200 + turn, turn)  # what the user adds
+        cached = max(0, len(said) - 3) // size * size  # full blocks of all before, but for its last token
+        before = prompt_tokens(engine)
+        (completion,) = engine.generate([said], SamplingParams(4, stop_on_eos=False))
+        assert completion.token_ids == tokens_alone(said, SamplingParams(4, stop_on_eos=False))
+        after = prompt_tokens(engine)
+        assert (after[0] - before[0], after[1] - before[1]) == (len(said) - cached, cached)
+        assert len(said) - cached <= 2 + size
+        said += completion.token_ids
+    assert len(said) == 60
+    assert_no_block_is_lost(engine)
+
+
+@engines
+@pytest.mark.parametrize("num_new", range(1, 9))
+def test_a_request_that_ends_leaves_the_blocks_whose_tokens_were_all_computed(options, num_new):
+    """The last token's key and value are not: it was made, and nothing was made of it."""
+    engine = blocks_engine(options)
+    (completion,) = engine.generate([SYSTEM[:6]], SamplingParams(num_new, stop_on_eos=False))
+    text = SYSTEM[:6] + completion.token_ids
+    assert texts_in(engine) == {text[:end] for end in range(4, len(text), 4) if end <= len(text) - 1}
+    assert_blocks_are_right(engine)
+
+
+@engines
+@pytest.mark.parametrize("num_steps", range(1, 8))
+def test_a_cancelled_request_leaves_what_is_certain_though_a_step_is_in_flight(options, num_steps):
+    engine = blocks_engine(options)
+    request_id = engine.add_request(SYSTEM[:6], LONG)
+    for _ in range(num_steps):
+        engine.step()
+    text = SYSTEM[:6] + engine.cancel(request_id).token_ids
+    assert texts_in(engine) == {text[:end] for end in range(4, len(text), 4) if end <= len(text) - 1}
+    assert_blocks_are_right(engine)
+    assert_no_block_is_lost(engine)
+
+
+@engines
+@pytest.mark.parametrize("num_new", [1, 2, 3, 4])
+def test_a_text_that_the_model_ends_leaves_no_token_that_was_in_flight(options, num_new):
+    made = tokens_alone(SYSTEM[:7], LONG)
+    eos = next(t for i, t in enumerate(made) if i + 1 >= num_new and t not in made[:i])
+    engine = make_engine(small_model(eos_token_id=eos), options)
+    (completion,) = engine.generate([SYSTEM[:7]], SamplingParams(20))
+    assert completion.finish_reason is FinishReason.STOP
+    text = SYSTEM[:7] + completion.token_ids
+    assert texts_in(engine) == {text[:end] for end in range(4, len(text), 4)}
+    assert_blocks_are_right(engine)
+
+
+ORACLE = copy.deepcopy(small_model().network)  # in which no failure is planted
+
+
+@cache
+@torch.inference_mode()
+def keys_and_values(text):
+    """Of all of a text's tokens, each [L, H, T, D], from one prefill."""
+    prefilled = ORACLE.prefill(torch.tensor([text]), torch.tensor([len(text)]))
+    return prefilled.keys[:, 0], prefilled.values[:, 0]
+
+
+def assert_blocks_are_right(engine):
+    """Each cached block has the keys and values of its own text."""
+    manager = engine.kv_manager
+    for entry in engine.prefix_cache:
+        index = manager.info(entry.block_id).block_index
+        for pool, made in zip((manager.k_cache, manager.v_cache), keys_and_values(entry.text), strict=True):
+            torch.testing.assert_close(pool[:, index], made[:, :, entry.start :], rtol=0, atol=1e-3)
+
+
+@engines
+def test_a_preempted_request_goes_on_from_its_blocks(options):
+    engine = blocks_engine(options)
+    request_id = engine.add_request(SYSTEM[:6], LONG)
+    outputs = [output for _ in range(9) for output in engine.step()]
+    (request,) = engine.scheduler.running
+    num_tokens = request.num_tokens
+    engine.scheduler.preempt_newest()
+    engine.check_integrity()
+    assert tokens_by_request(outputs + run(engine)) == {request_id: tokens_alone(SYSTEM[:6], LONG)}
+    reused = (num_tokens - 1) // 4 * 4
+    assert reused >= 12 and prompt_tokens(engine) == (6 + num_tokens - reused, reused)
+    assert_no_block_is_lost(engine)
+
+
+@engines
+def test_in_a_pool_too_small_preempted_requests_get_their_tokens_and_reuse_some(options):
+    engine = blocks_engine(options, max_blocks_per_layer=12, max_batch_size=4)
+    prompts = [SYSTEM[i : i + 6] for i in range(4)]
+    request_ids = [engine.add_request(prompt, LONG) for prompt in prompts]
+    handed_out = tokens_by_request(run(engine))
+    assert [handed_out[i] for i in request_ids] == [tokens_alone(prompt, LONG) for prompt in prompts]
+    stats = engine.stats()
+    assert stats.counters.preemptions > 0 and stats.prefix_evictions > 0 and stats.counters.reused_tokens > 0
+    assert_no_block_is_lost(engine)
+
+
+# --- requests that begin alike and come together ---------------------------------------------------
+
+
+def test_the_second_waits_for_one_step_and_then_all_others_come_at_once():
+    engine = blocks_engine()
+    for i in range(4):
+        engine.add_request((*SYSTEM, i), GREEDY)
+    engine.step()
+    assert (engine.stats().running, engine.stats().waiting) == (1, 3)
+    engine.step()
+    assert (engine.stats().running, engine.stats().waiting) == (4, 0)
+    assert prompt_tokens(engine) == (len(SYSTEM) + 4, 3 * len(SYSTEM))
+
+
+def test_nobody_behind_the_one_that_waits_comes_before_it():
+    engine = blocks_engine()
+    ids = [engine.add_request(prompt, GREEDY) for prompt in (SYSTEM, (*SYSTEM, 1), (7, 8, 9))]
+    engine.step()
+    assert [r.request_id for r in engine.scheduler.waiting] == ids[1:]
+
+
+def test_requests_that_have_nothing_in_common_do_not_wait():
+    engine = blocks_engine()
+    for prompt in (SYSTEM, SYSTEM[1:], SYSTEM[:4], (*SYSTEM[:3], 9, 9, 9)):
+        engine.add_request(prompt, GREEDY)
+    engine.step()
+    assert (engine.stats().running, engine.stats().waiting) == (4, 0)
+
+
+def test_what_two_have_in_common_beyond_the_cache_is_waited_for_too():
+    engine = blocks_engine()
+    engine.generate([SYSTEM[:8]], SamplingParams(1))
+    for i in range(2):
+        engine.add_request((*SYSTEM, i), GREEDY)
+    engine.step()
+    assert engine.stats().running == 1
+    engine.step()
+    assert engine.stats().running == 2 and engine.stats().counters.reused_tokens == 8 + 24
+
+
+def test_if_all_hashes_collide_each_gets_its_own_tokens_and_nobody_waits_for_ever():
+    engine = blocks_engine(parts={"prefixes": OneKey})
+    prompts = [SYSTEM, (*SYSTEM, 1), SYSTEM[4:], (*SYSTEM[:8], 5), (*SYSTEM, 1), SYSTEM[8:]]
+    for _ in range(2):
+        assert tokens_of(engine.generate(prompts, GREEDY)) == [tokens_alone(p, GREEDY) for p in prompts]
+    assert engine.stats().prefix_entries == 1
+    assert_no_block_is_lost(engine)
+
+
+# --- failures --------------------------------------------------------------------------------------
+
+
+def no_numbers(function, at_call, row=0):
+    """The function, which gives tokens, but its `at_call`-th call gives None in a row: no finite logits."""
+    calls = iter(range(10**6))
+
+    def wrapper(*args):
+        tokens = list(function(*args))
+        if next(calls) == at_call:
+            tokens[row] = None
+        return tokens
+
+    return wrapper
+
+
+@pytest.mark.parametrize("at_call", [0, 1, 5])
+@pytest.mark.parametrize("place", ["prefill", "decode"])
+@engines
+def test_a_request_whose_logits_are_no_numbers_leaves_no_block(monkeypatch, options, place, at_call):
+    engine = blocks_engine(options)
+    owner, name = (engine, "sample") if place == "prefill" else (StepInFlight, "read")
+    monkeypatch.setattr(owner, name, no_numbers(getattr(owner, name), at_call))
+    prompts = [SYSTEM[:9], *(SYSTEM[i : i + 9] for i in range(1, 6))]
+    completions = []
+    for prompt in prompts if place == "prefill" else prompts[:1]:  # one step for each prompt
+        completions += engine.generate([prompt], LONG)
+    failed = completions[at_call if place == "prefill" else 0]
+    assert failed.finish_reason is FinishReason.ERROR
+    assert not {each for each in texts_in(engine) if each == failed.prompt_token_ids[: len(each)]}
+    assert_blocks_are_right(engine)
+    assert tokens_of(engine.generate(prompts, LONG)) == [tokens_alone(prompt, LONG) for prompt in prompts]
+    assert_no_block_is_lost(engine)
+
+
+def test_blocks_that_a_broken_request_shares_go_and_those_who_run_on_them_keep_theirs(monkeypatch):
+    engine = blocks_engine()
+    first = engine.add_request(SYSTEM, LONG)
+    outputs = list(engine.step())
+    engine.add_request((*SYSTEM, 1), LONG)
+    monkeypatch.setattr(engine, "sample", no_numbers(engine.sample, 0))
+    outputs += engine.step()
+    assert engine.stats().counters.finished == {"error": 1} and engine.stats().prefix_entries == 0
+    engine.check_integrity()
+    outputs += run(engine)
+    assert tokens_by_request(outputs)[first] == tokens_alone(SYSTEM, LONG)
+    assert_no_block_is_lost(engine)
+
+
+FAILURES = {
+    "looking up": lambda engine: (engine.prefix_cache, "lookup"),
+    "keeping": lambda engine: (engine.prefix_cache, "insert"),
+    "evicting": lambda engine: (engine.prefix_cache, "evict_one"),
+    "computing prompts": lambda engine: (engine.model.network, "prefill"),
+    "storing a prompt": lambda engine: (InferenceSession, "append_prompt"),
+    "sampling": lambda engine: (engine, "sample"),
+    "making a block ready": lambda engine: (engine.kv_manager, "allocate_block"),
+    "reserving": lambda engine: (engine.kv_manager, "reserve_token_batch"),
+    "reading": lambda engine: (StepInFlight, "read"),
+}
+
+
+@pytest.mark.slow
+@engines
+@pytest.mark.parametrize("is_behind", [False, True], ids=["in its place", "behind its work"])
+@pytest.mark.parametrize("at_call", range(3))
+@pytest.mark.parametrize("place", FAILURES.values(), ids=FAILURES)
+def test_after_a_failed_step_all_blocks_are_right_and_everybody_goes_on(options, place, at_call, is_behind):
+    engine = blocks_engine(options, max_blocks_per_layer=16, max_batch_size=3)
+    if is_behind and place(engine)[1] == "allocate_block":
+        pytest.skip("a block that was taken and that nobody was told of is lost")
+    prompts = [SYSTEM[:9], SYSTEM[:11], SYSTEM[4:12], (*SYSTEM[:9], 1), SYSTEM[2:8]]
+    request_ids = [engine.add_request(prompt, LONG) for prompt in prompts]
+    outputs = []
+    with planted_failure(*place(engine), at_call, is_behind=is_behind):
+        for _ in range(25):
+            with suppress(PlantedError):
+                outputs += engine.step()
+            engine.check_integrity()
+            assert_blocks_are_right(engine)
+    outputs += run(engine)
+    handed_out = tokens_by_request(outputs)
+    assert [handed_out[i] for i in request_ids] == [tokens_alone(prompt, LONG) for prompt in prompts]
+    assert_no_block_is_lost(engine)
+
+
+@engines
+def test_a_prompt_whose_sampling_failed_is_not_kept(options):
+    """Whether its logits are numbers is not known."""
+    engine = blocks_engine(options)
+    engine.add_request(SYSTEM, GREEDY)
+    with planted_failure(engine, "sample"), pytest.raises(PlantedError):
+        engine.step()
+    assert engine.stats().prefix_entries == 0
+    run(engine)
+    assert prompt_tokens(engine) == (len(SYSTEM), 0)
+
+
+# --- sharing ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@settings(max_examples=25)
+@given(
+    prompts=st.lists(
+        st.tuples(st.sampled_from([0, 3, 4, 8, 11]), st.lists(st.integers(0, 2), min_size=1, max_size=6)),
+        min_size=1,
+        max_size=8,
+    ),
+    block_size=st.integers(1, 5),
+    spare_blocks=st.integers(0, 6),
+    options=st.sampled_from([*ENGINES.values()]),
+    each=st.sampled_from([*PARAMS.values()]),
+    own=st.sampled_from([{}, {"prefixes": OneKey}]),
+    decode_first=st.booleans(),
+)
+def test_whatever_is_shared_and_evicted_tokens_are_those_of_each_alone(
+    prompts, block_size, spare_blocks, options, each, own, decode_first
+):
+    texts = [SYSTEM[:shared] + tuple(tail) for shared, tail in prompts]
+    engine = blocks_engine(
+        options,
+        parts=own,
+        block_size=block_size,
+        max_blocks_per_layer=-(-25 // block_size) + spare_blocks,
+        max_batch_size=3,
+        decode_first=decode_first,
+    )
+    for _ in range(2):
+        assert tokens_of(engine.generate(texts, each)) == [tokens_alone(text, each) for text in texts]
+        assert_blocks_are_right(engine)
+    assert_no_block_is_lost(engine)

@@ -1,0 +1,303 @@
+"""The block prefix cache alone: what is found, what is kept, what goes first; and texts that never mix."""
+
+import pytest
+import torch
+from helpers import holds, kv_numbers, make_manager
+
+from labkit.engine import InferenceSession
+from labkit.kvcache import BlockPrefixCache, OneTableBlockManager
+from labkit.kvcache.block_prefix_cache import ROOT_KEY
+
+
+class OneKey(BlockPrefixCache):
+    """Every hash is the same."""
+
+    def block_key(self, parent_key, token_ids):
+        return 0
+
+
+class OwnIds(BlockPrefixCache):
+    """A block's key knows nothing of the blocks before it."""
+
+    def block_key(self, parent_key, token_ids):
+        return hash(token_ids)
+
+
+def cache_of(*texts, kind=BlockPrefixCache, num_blocks=20):
+    """A cache of blocks of 4 that was told of these texts, one after the other, by sessions that are gone.
+
+    The keys and values of the text with number i are those of tokens 100 * i and on.
+    """
+    manager = make_manager(OneTableBlockManager, max_blocks_per_layer=num_blocks)
+    prefix_cache = kind(manager)
+    for i, text in enumerate(texts):
+        compute(prefix_cache, manager, text, first=100 * i).release()
+    return manager, prefix_cache
+
+
+def compute(prefix_cache, manager, text, first):
+    """A session that computed all of a text, whatever is cached, and told the cache."""
+    session = InferenceSession(manager)
+    session.append_prompt(*kv_numbers(manager, first, len(text)))
+    prefix_cache.keep_text(text, session.block_ids_per_layer)
+    return session
+
+
+def texts_in(prefix_cache):
+    return [entry.text for entry in prefix_cache]
+
+
+def text(*beginnings):
+    """A text of blocks, each of which is four times one token."""
+    return tuple(token_id for token_id in beginnings for _ in range(4))
+
+
+# --- found -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("prompt", "num_found"),
+    [
+        ((1, 2, 3, 4, 5, 6, 7, 8, 9, 10), 8),
+        ((1, 2, 3, 4, 5, 6, 7, 8, 9), 8),
+        ([1, 2, 3, 4, 5, 6, 7, 8], 4),  # its last token is to be computed
+        ((1, 2, 3, 4, 5), 4),
+        ((1, 2, 3, 4, 50, 6, 7, 8, 9), 4),
+        ((1, 2, 3, 4), 0),
+        ((10, 2, 3, 4, 5, 6, 7, 8, 9), 0),  # its second block is cached, but behind another
+        ((5, 6, 7, 8, 9), 0),
+        ((1,), 0),
+        ((), 0),
+    ],
+)
+def test_lookup_finds_the_full_blocks_that_a_text_begins_with_but_never_its_last_token(prompt, num_found):
+    manager, prefix_cache = cache_of((1, 2, 3, 4, 5, 6, 7, 8, 9, 10))  # of which two tokens fill no block
+    assert len(prefix_cache) == 2 and manager.num_free_blocks == 18
+    found = prefix_cache.lookup(prompt)
+    assert (found.num_tokens if found else 0) == num_found
+    if found:
+        assert found.last_logits is None
+        session = InferenceSession(manager, found)
+        assert holds(session, (0, num_found))
+        manager.check_integrity([session, *prefix_cache])
+
+
+def test_the_second_of_two_that_computed_the_same_block_keeps_it_for_itself():
+    manager, prefix_cache = cache_of(text(1, 2))
+    second = compute(prefix_cache, manager, text(1, 2, 3), first=100)
+    assert texts_in(prefix_cache) == [text(1, 2, 3), text(1, 2), text(1)]
+    assert manager.num_free_blocks == 20 - 2 - 3
+    second.release()
+    assert manager.num_free_blocks == 20 - 3
+    assert holds(InferenceSession(manager, prefix_cache.lookup(text(1, 2, 3, 4))), (0, 8), (108, 4))
+
+
+def test_a_text_may_be_told_of_again_and_again_as_it_grows():
+    manager, prefix_cache = cache_of()
+    session = InferenceSession(manager)
+    for n in range(1, 14):
+        session.append_prompt(*kv_numbers(manager, n - 1, 1))
+        for _ in range(2):
+            prefix_cache.insert(range(n), session.block_ids_per_layer)
+        assert sorted(map(len, texts_in(prefix_cache))) == list(range(4, n + 1, 4))
+        manager.check_integrity([session, *prefix_cache])
+
+
+def test_a_block_that_is_not_full_is_never_kept():
+    manager, prefix_cache = cache_of()
+    session = InferenceSession(manager)
+    session.append_prompt(*kv_numbers(manager, 0, 7))
+    prefix_cache.keep_text(range(7), session.block_ids_per_layer)
+    assert texts_in(prefix_cache) == [(0, 1, 2, 3)]
+    with pytest.raises(
+        ValueError, match="holds 3 tokens from position 4 on; to be cached it must hold 4 from"
+    ):
+        prefix_cache.keep_text(range(8), session.block_ids_per_layer)
+    with pytest.raises(ValueError, match=r"holds 4 tokens from position 0 on; .* must hold 4 from 4 on"):
+        prefix_cache.keep_text(range(8), [session.block_ids_per_layer[0][:1] * 2])
+    assert len(prefix_cache) == 1
+    manager.check_integrity([session, *prefix_cache])
+
+
+def test_sessions_go_on_from_a_shared_block_without_writing_to_it():
+    manager, prefix_cache = cache_of(text(1, 2))
+    sessions = [InferenceSession(manager, prefix_cache.lookup(text(1, 2, 9))) for _ in range(2)]
+    for first, session in zip((100, 200), sessions, strict=True):
+        session.append_prompt(*kv_numbers(manager, first, 3))
+        session.num_tokens -= 1
+        session.roll_back()
+    assert holds(sessions[0], (0, 8), (100, 2)) and holds(sessions[1], (0, 8), (200, 2))
+    assert manager.append_paths["copy_on_write"] == 0
+    manager.check_integrity([*sessions, *prefix_cache])
+
+
+# --- hashes ----------------------------------------------------------------------------------------
+
+
+def test_a_key_is_made_of_the_key_before_and_of_all_token_ids():
+    _, prefix_cache = cache_of()
+    key = prefix_cache.block_key(ROOT_KEY, (1, 2, 3, 4))
+    assert key == prefix_cache.block_key(ROOT_KEY, (1, 2, 3, 4))
+    others = [(ROOT_KEY, (1, 2, 3, 5)), (ROOT_KEY, (2, 1, 3, 4)), (key, (1, 2, 3, 4))]
+    assert len({key, *(prefix_cache.block_key(*other) for other in others)}) == 4
+
+
+def test_texts_whose_hashes_are_the_same_never_mix():
+    manager, prefix_cache = cache_of(text(1, 2), text(3, 2), kind=OneKey)
+    assert texts_in(prefix_cache) == [text(1)]  # the first to come has the key
+    assert prefix_cache.lookup(text(3, 2, 9)) is None
+    assert holds(InferenceSession(manager, prefix_cache.lookup(text(1, 2, 9))), (0, 4))
+
+
+def test_the_same_token_ids_with_the_same_hash_behind_another_block_are_another_text():
+    """All that tells the second blocks apart is what they follow: their keys and values are not the same."""
+    manager, prefix_cache = cache_of(text(1, 2), text(3, 2), kind=OwnIds)
+    assert set(texts_in(prefix_cache)) == {text(1), text(1, 2), text(3)}
+    assert holds(InferenceSession(manager, prefix_cache.lookup(text(3, 2, 9))), (100, 4))
+    assert holds(InferenceSession(manager, prefix_cache.lookup(text(1, 2, 9))), (0, 8))
+
+
+def test_when_a_block_goes_another_text_may_have_its_key():
+    manager, prefix_cache = cache_of(text(1), text(2), kind=OneKey)
+    assert texts_in(prefix_cache) == [text(1)]
+    prefix_cache.evict_one()
+    compute(prefix_cache, manager, text(2), first=100).release()
+    assert prefix_cache.lookup(text(1, 9)) is None
+    assert holds(InferenceSession(manager, prefix_cache.lookup(text(2, 9))), (100, 4))
+
+
+# --- who goes first --------------------------------------------------------------------------------
+
+
+def test_the_least_recently_used_goes_first_and_a_block_before_its_parent():
+    manager, prefix_cache = cache_of(text(1, 2, 3), text(4), text(1, 5))
+    prefix_cache.lookup(text(4, 9))  # used last
+    gone = []
+    while texts_in(prefix_cache):
+        gone += texts_in(prefix_cache)[:1]
+        assert prefix_cache.evict_one() and gone[-1] not in texts_in(prefix_cache)
+        manager.check_integrity(prefix_cache)
+    assert gone == [text(1, 2, 3), text(1, 2), text(1, 5), text(1), text(4)]
+    assert not prefix_cache.evict_one()
+    assert prefix_cache.num_evicted == 5 and manager.num_free_blocks == 20
+
+
+def test_a_parent_counts_as_used_whenever_its_child_is():
+    _, prefix_cache = cache_of(text(1, 2), text(3), text(4))
+    prefix_cache.lookup(text(1, 2, 9))
+    assert texts_in(prefix_cache) == [text(3), text(4), text(1, 2), text(1)]
+    prefix_cache.lookup(text(3, 9))
+    assert texts_in(prefix_cache) == [text(4), text(1, 2), text(1), text(3)]
+
+
+def test_a_child_never_outlives_its_parent():
+    _, prefix_cache = cache_of(text(1, 2, 3), text(1, 4), text(1, 2, 5))
+    prefix_cache.lookup(text(1, 2, 9))
+    while prefix_cache.evict_one():
+        left = texts_in(prefix_cache)
+        assert all(len(each) == 4 or each[:-4] in left for each in left)
+
+
+def test_a_block_in_use_is_never_evicted_nor_one_before_it():
+    manager, prefix_cache = cache_of(text(1, 2), text(3), text(4, 5))
+    session = InferenceSession(manager, prefix_cache.lookup(text(1, 2, 9)))
+    prefix_cache.lookup(text(4, 9))  # so that the one in use is least recently used but for (3)
+    prefix_cache.lookup(text(3, 9))
+    assert prefix_cache.num_reclaimable_blocks == 3
+    evicted = 0
+    while prefix_cache.evict_one():
+        evicted += 1
+        manager.check_integrity([session, *prefix_cache])
+    assert evicted == 3 and set(texts_in(prefix_cache)) == {text(1, 2), text(1)}
+    assert manager.num_free_blocks == 18 and holds(session, (0, 8))
+    session.release()
+    assert prefix_cache.evict_one() and prefix_cache.evict_one() and manager.num_free_blocks == 20
+
+
+def test_a_block_before_one_in_use_stays_though_nobody_else_holds_it():
+    """The session computed the first block again: it holds the second entry's block alone."""
+    manager, prefix_cache = cache_of(text(1))
+    session = compute(prefix_cache, manager, text(1, 2), first=100)
+    counts = [manager.refcount(entry.block_id) for entry in prefix_cache]
+    assert texts_in(prefix_cache) == [text(1, 2), text(1)] and counts == [2, 1]
+    assert prefix_cache.num_reclaimable_blocks == 0 and not prefix_cache.evict_one()
+    session.release()
+    assert prefix_cache.num_reclaimable_blocks == 2
+
+
+def test_eviction_looks_at_a_block_in_use_once_a_round_and_not_each_time(monkeypatch):
+    manager, prefix_cache = cache_of(text(1, 2, 3, 4, 5), *(text(i) for i in range(10, 20)))
+    session = InferenceSession(manager, prefix_cache.lookup(text(1, 2, 3, 4, 5, 9)))
+    for i in range(10, 20):
+        prefix_cache.lookup(text(i, 9))
+    looked, is_in_use = [], prefix_cache.is_in_use
+    monkeypatch.setattr(prefix_cache, "is_in_use", lambda entry: looked.append(entry) or is_in_use(entry))
+    for _ in range(10):
+        assert prefix_cache.evict_one()
+    assert len(looked) == 10 + 1
+    session.release()
+
+
+# --- forgotten, cleared ----------------------------------------------------------------------------
+
+
+def test_what_is_forgotten_goes_with_all_that_follows_it_and_sessions_keep_their_blocks():
+    manager, prefix_cache = cache_of(text(1, 2, 3), text(1, 4), text(5))
+    session = InferenceSession(manager, prefix_cache.lookup(text(1, 2, 9)))
+    prefix_cache.forget([session.block_ids_per_layer[0][1:]])
+    assert set(texts_in(prefix_cache)) == {text(1), text(1, 4), text(5)}
+    prefix_cache.forget(session.block_ids_per_layer)
+    assert texts_in(prefix_cache) == [text(5)] and prefix_cache.num_evicted == 0
+    assert holds(session, (0, 8))
+    manager.check_integrity([session, *prefix_cache])
+
+
+def test_clear_drops_blocks_in_use_too_and_counts_them():
+    manager, prefix_cache = cache_of(text(1, 2), text(3))
+    session = InferenceSession(manager, prefix_cache.lookup(text(1, 2, 9)))
+    prefix_cache.clear()
+    assert (len(prefix_cache), prefix_cache.num_evicted, manager.num_free_blocks) == (0, 3, 18)
+    assert holds(session, (0, 8))
+    manager.check_integrity([session])
+
+
+# --- what is being computed ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("computing", "is_coming"),
+    [
+        ([], False),
+        ([text(1, 2, 7)], True),  # its second block
+        ([text(8), text(1, 2)], True),
+        ([text(1)], False),  # cached already
+        ([text(1, 3)], False),
+        ([text(3, 2)], False),  # the same ids behind others
+        ([(*text(1), 2, 2)], False),  # no full block
+    ],
+)
+def test_a_text_waits_for_its_next_block_if_somebody_computes_it(computing, is_coming):
+    _, prefix_cache = cache_of(text(1))
+    assert prefix_cache.is_coming(text(1, 2, 3), computing) is is_coming
+
+
+def test_nobody_waits_for_the_block_with_their_last_token():
+    _, prefix_cache = cache_of(text(1))
+    assert not prefix_cache.is_coming(text(1, 2), [text(1, 2)])
+    assert prefix_cache.is_coming((*text(1, 2), 3), [text(1, 2)])
+
+
+def test_to_ask_what_is_coming_is_no_use():
+    _, prefix_cache = cache_of(text(1), text(2))
+    prefix_cache.is_coming(text(1, 2), [text(1, 2, 3)])
+    assert texts_in(prefix_cache) == [text(1), text(2)]
+
+
+def test_keys_and_values_of_a_cached_block_stay_when_its_session_is_gone():
+    manager, prefix_cache = cache_of(text(1, 2), text(3))
+    (second,) = [entry for entry in prefix_cache if entry.text == text(1, 2)]
+    assert (second.start, second.num_tokens, second.token_ids) == (4, 4, (2,) * 4)
+    keys, values = kv_numbers(manager, 4, 4)
+    for layer_idx in range(2):
+        stored = manager.dense_kv(layer_idx, second.block_ids_per_layer[0])
+        assert torch.equal(stored[0], keys[layer_idx]) and torch.equal(stored[1], values[layer_idx])
