@@ -42,7 +42,7 @@ def draw_curves(
 
 
 @styled
-def draw_turns(computed: Mapping[str, Sequence[int]]) -> Figure:
+def draw_turns(computed: Mapping[str, Sequence[int]], title: str) -> Figure:
     """Draw a conversation, a group of bars per turn: the tokens of its prompt that each engine computes, by
     name."""
     fig, axes = figure(3.2)
@@ -57,6 +57,6 @@ def draw_turns(computed: Mapping[str, Sequence[int]]) -> Figure:
     axes.set_ylabel("prompt tokens computed")
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.grid(axis="y")
-    axes.set_title("What a turn computes: all that was said so far, or what is new")
+    axes.set_title(title)
     fig.legend(loc="outside lower center", ncols=len(computed))
     return fig

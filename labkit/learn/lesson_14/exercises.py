@@ -44,9 +44,7 @@ WHICH_GOES = Exercise(
             "c",
             "a and b have a block behind them, which nobody would find without them.",
         ),
-        Case(
-            held([("a", None, 1), ("b", None, 2)], "a"), "b", "A request holds a: that would free nothing."
-        ),
+        Case(held([("a", None, 1), ("b", None, 2)], "a"), "b", "A request holds a: that would free nothing."),
         Case(
             held([("a", None, 3), ("b", "a", 1), ("c", "a", 2)]),
             "b",

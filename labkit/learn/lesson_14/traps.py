@@ -9,15 +9,12 @@ from labkit.learn.lesson_14.block_cache import BlockCache
 
 
 class TrustsTheKey(BlockCache):
-    """One key for all blocks, and nothing is compared: a collision mixes two texts."""
-
-    def block_key(self, parent_key: int, token_ids: tuple[int, ...]) -> int:
-        return 1
+    """Nothing is compared: where keys collide, two texts are mixed."""
 
     def find(self, token_ids: Sequence[int]) -> list[CachedBlock]:
-        found = []
-        for key, _ in self.blocks_of(token_ids[:-1]):
-            if key not in self.entries or self.entries[key] in found:
+        found: list[CachedBlock] = []
+        for key, block in self.blocks_of(token_ids[:-1]):
+            if key not in self.entries or len(block) < self.block_size:
                 break
             found.append(self.entries[key])
         return found
@@ -61,7 +58,17 @@ ALL = (TrustsTheKey, KeepsTheLast, ParentsFirst, TakesWhatIsUsed)
 # --- where it shows --------------------------------------------------------------------------------------
 
 
-def last_text(engine: InferenceEngine, prompts: Sequence[str], num_new: int) -> str:
+def with_keys_by_place(part: type[BlockCache]) -> type[BlockCache]:
+    """The same cache with a poor hash: a block's key is its number in its text, so that all texts collide."""
+
+    class KeysByPlace(part):
+        def block_key(self, parent_key: int, token_ids: tuple[int, ...]) -> int:
+            return parent_key + 1
+
+    return KeysByPlace
+
+
+def last_text(engine: InferenceEngine, prompts: Sequence[Sequence[int]], num_new: int) -> str:
     """What the last of several prompts is answered, each asked when the one before has ended."""
     for prompt in prompts:
         (completion,) = engine.generate([prompt], SamplingParams(num_new, stop_on_eos=False))
@@ -77,9 +84,10 @@ def num_lost(cache: BlockCache) -> int:
     )
 
 
-def evict_some(engine: InferenceEngine, num: int) -> int:
-    """How many blocks become free if the engine's cache is asked to evict so many."""
-    num_free = engine.kv_manager.num_free_blocks
-    for _ in range(num):
-        engine.prefix_cache.evict_one()
-    return engine.kv_manager.num_free_blocks - num_free
+def evict_all(engine: InferenceEngine) -> tuple[int, int]:
+    """How many entries go if the cache is asked until it says no, and how many blocks become free."""
+    cache, manager = engine.prefix_cache, engine.kv_manager
+    num_entries, num_free = len(cache), manager.num_free_blocks
+    while cache.evict_one():
+        pass
+    return num_entries - len(cache), manager.num_free_blocks - num_free
