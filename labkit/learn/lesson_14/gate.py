@@ -16,6 +16,7 @@ from labkit.learn.lesson_14.played_cache import BLOCK_SIZE, NUM_BLOCKS, PlayedCa
 NUM_KEYS = 200
 LONG = tuple(range(1, 11))  # two full blocks, and two tokens
 OTHER = tuple(range(20, 31))
+THIRD = tuple(range(60, 74))
 SYSTEM = tuple(range(40, 52))  # three blocks
 NOT_ALL = "the last token of a text is never found"
 LONGEST = "the longest run of cached blocks is found"
@@ -88,14 +89,15 @@ def longest_run_is_found(build: Build) -> None:
 
 def texts_are_not_mixed(build: Build) -> None:
     """Raise BrokenContract if a text gets another one's blocks when their keys collide."""
-    played = PlayedCache(build, same_key=True)
-    played.keep(LONG)
-    for text in (OTHER, (*LONG[:4], *LONG[:4], 1), LONG):
-        played.found(text, COMPARED)
-    played.keep(OTHER)
-    for text in (OTHER, LONG):
-        played.found(text, COMPARED)
-    check_entries(played, COMPARED)
+    for poor_key in (lambda parent_key, _: 1, lambda parent_key, _: parent_key + 1):
+        played = PlayedCache(build, poor_key)
+        played.keep(LONG)
+        for text in (OTHER, (*LONG[:4], *LONG[:4], 1), LONG):
+            played.found(text, COMPARED)
+        played.keep(THIRD)
+        own_texts(played, COMPARED)
+        for text in (THIRD, LONG):
+            played.found(text, COMPARED)
 
 
 # --- what is kept ----------------------------------------------------------------------------------------
@@ -137,12 +139,17 @@ def check_entries(played: PlayedCache, contract: str, *sessions: object) -> None
         raise BrokenContract(
             f"{contract}: {error}. An entry holds its block once, by `self.add`, and until `self.drop`."
         ) from error
+    own_texts(played, contract)
+
+
+def own_texts(played: PlayedCache, contract: str) -> None:
+    """Raise BrokenContract unless each entry's block was written for its text."""
     for entry in played.cache:
         (block_ids,) = entry.block_ids_per_layer
         if played.written[block_ids[-1]] != tuple(entry.text):
             raise BrokenContract(
                 f"{contract}: the entry of {list(entry.text)} has block {block_ids[-1]}, which was written "
-                f"for {list(played.written[block_ids[-1]])}."
+                f"for {list(played.written[block_ids[-1]])}. Compare the token ids, and the entry before."
             )
 
 

@@ -1,6 +1,6 @@
 """Lesson 14: a cache of blocks in a small pool, with texts that are written there for it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -9,6 +9,7 @@ from labkit.kvcache import Prefixes
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Build, small_model
 
+BlockKey = Callable[[int, tuple[int, ...]], int]
 BLOCK_SIZE = 4
 NUM_BLOCKS = 16
 
@@ -16,10 +17,10 @@ NUM_BLOCKS = 16
 class PlayedCache:
     """The cache of an engine in which nothing runs. Its texts are written by hand, and hold no numbers.
 
-    same_key: every block gets one key, if the cache has a `block_key`.
+    block_key: in place of the cache's own, if it has one.
     """
 
-    def __init__(self, build: Build, same_key: bool = False) -> None:
+    def __init__(self, build: Build, block_key: BlockKey | None = None) -> None:
         cache = CacheConfig(BLOCK_SIZE, NUM_BLOCKS)
         self.engine: InferenceEngine = build(small_model(), dtype=torch.float32, cache=cache)
         if self.engine.prefix_cache is None:
@@ -27,8 +28,8 @@ class PlayedCache:
         self.cache: Prefixes = self.engine.prefix_cache
         self.manager = self.engine.kv_manager
         self.written: dict[int, tuple[int, ...]] = {}  # by block: the text up to its end
-        if same_key and hasattr(self.cache, "block_key"):
-            self.cache.block_key = lambda parent_key, token_ids: 1
+        if block_key and hasattr(self.cache, "block_key"):
+            self.cache.block_key = block_key
 
     def held(self, token_ids: Sequence[int], begins: InferenceSession | None = None) -> InferenceSession:
         """A session that holds a text in blocks of its own, behind those of a session that it begins with."""
@@ -69,7 +70,8 @@ class PlayedCache:
                 raise BrokenContract(
                     f"{contract}: block {place} of {list(token_ids)} is found in block {block_id} of the "
                     f"pool, which was written for {list(self.written.get(block_id, ()))}, expected one for "
-                    f"{list(expected)}. Keys may collide: compare the token ids, and the entry before."
+                    f"{list(expected)}. Compare the token ids, and the entry before; and an entry holds "
+                    "its block."
                 )
         return prefix.num_tokens
 

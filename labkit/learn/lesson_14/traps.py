@@ -26,7 +26,10 @@ class KeepsTheLast(BlockCache):
     def keep(self, token_ids: Sequence[int], block_ids: Sequence[int]) -> None:
         parent = None
         for (key, block), block_id in zip(self.blocks_of(token_ids), block_ids, strict=False):
-            parent = self.entries.get(key) or self.add(key, parent, block, block_id)
+            entry = self.entries.get(key) or self.add(key, parent, block, block_id)
+            if entry.parent is not parent or entry.token_ids != block:
+                return
+            parent = entry
 
 
 class ParentsFirst(BlockCache):
