@@ -25,6 +25,7 @@ from labkit.show.places import draw_places
 from labkit.show.pool_frames import PoolFrame, draw_pool_frames
 from labkit.show.positions import draw_positions
 from labkit.show.progress import ProgressRow, draw_progress
+from labkit.show.prompt_tokens import draw_curves, draw_turns
 from labkit.show.requests import draw_requests
 from labkit.show.roofline import RooflinePoint, draw_limit, draw_roofline
 from labkit.show.rows import draw_rows, draw_step_times
@@ -32,6 +33,7 @@ from labkit.show.runs import draw_runs
 from labkit.show.schedule import Busy, draw_schedules
 from labkit.show.search import draw_search
 from labkit.show.sends import draw_sends
+from labkit.show.shared_blocks import draw_shared_blocks
 from labkit.show.sliders import sliders
 from labkit.show.source import show_diff, show_source
 from labkit.show.splits import draw_attention_times, draw_programs, draw_shares
@@ -64,6 +66,7 @@ __all__ = [
     "draw_buckets",
     "draw_captures",
     "draw_comparison",
+    "draw_curves",
     "draw_errors",
     "draw_flights",
     "draw_host_parts",
@@ -94,6 +97,7 @@ __all__ = [
     "draw_schedules",
     "draw_search",
     "draw_sends",
+    "draw_shared_blocks",
     "draw_shares",
     "draw_staircase",
     "draw_step_kernels",
@@ -101,6 +105,7 @@ __all__ = [
     "draw_step_times",
     "draw_tables",
     "draw_timeline",
+    "draw_turns",
     "draw_weights",
     "draw_write_indices",
     "show_diff",

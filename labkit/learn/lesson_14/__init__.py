@@ -1,0 +1,1 @@
+"""Lesson 14: blocks of texts that begin alike, computed once."""

@@ -1,0 +1,66 @@
+"""The base of a reader's cache: as the package's, block for block."""
+
+import random
+
+import pytest
+
+from labkit.kvcache import BlockPrefixCache
+from labkit.learn.lesson_14.block_cache import BlockCache
+from labkit.learn.lesson_14.pressure import come_and_go, draw_texts, pool
+
+
+@pytest.mark.parametrize("num_blocks", [24, 200])
+def test_it_finds_and_keeps_what_the_package_s_does_while_there_is_room(num_blocks):
+    managers = [pool(num_blocks, 16) for _ in range(2)]
+    caches = [part(manager) for part, manager in zip((BlockCache, BlockPrefixCache), managers, strict=True)]
+    texts = draw_texts(10 if num_blocks == 200 else 3)
+    for text in texts:
+        found = {come_and_go(*pair, text) for pair in zip(managers, caches, strict=True)}
+        assert len(found) == 1
+    assert {e.text for e in caches[0]} == {e.text for e in caches[1]}
+    assert caches[0].num_evicted == caches[1].num_evicted
+    for manager, cache in zip(managers, caches, strict=True):
+        manager.check_integrity(cache)
+
+
+def cached(*texts, num_blocks=16, block_size=4):
+    manager = pool(num_blocks, block_size)
+    cache = BlockCache(manager)
+    for text in texts:
+        come_and_go(manager, cache, text)
+    return cache
+
+
+def test_blocks_are_given_with_keys_that_chain():
+    cache = cached()
+    (first, block), (second, rest) = cache.blocks_of([1, 2, 3, 4, 5])
+    assert (block, rest) == ((1, 2, 3, 4), (5,))
+    assert (first, second) == (cache.block_key(0, block), cache.block_key(first, rest))
+
+
+def test_a_text_waits_for_a_block_that_is_being_computed_unless_it_has_its_last_token():
+    cache = cached((1, 2, 3, 4, 9))
+    text = (1, 2, 3, 4, 5, 6, 7, 8, 0)
+    assert cache.is_coming(text, [(7,), (1, 2, 3, 4, 5, 6, 7, 8)])
+    assert not cache.is_coming(text, [(1, 2, 3, 4, 5, 6, 7), (1, 2, 3, 4, 0, 6, 7, 8)])
+    assert not cache.is_coming(text[:8], [text])
+
+
+def test_to_forget_blocks_drops_all_that_follow_and_frees_them():
+    cache = cached((1, 2, 3, 4, 5, 6, 7, 8, 9), (1, 2, 3, 4, 0, 0, 0, 0))
+    first, second, _ = sorted(cache, key=lambda entry: (entry.start, -entry.token_ids[0]))
+    cache.forget([[second.block_id]])
+    assert len(cache) == 2 and cache.kv_manager.num_free_blocks == 14
+    cache.forget([[first.block_id]])
+    assert len(cache) == 0 and cache.kv_manager.num_free_blocks == 16
+
+
+def test_random_texts_leave_every_block_accounted_for():
+    rng, manager = random.Random(0), pool(8, 2)
+    cache = BlockCache(manager)
+    for _ in range(300):
+        come_and_go(manager, cache, [rng.randrange(2) for _ in range(rng.randint(1, 12))])
+        manager.check_integrity(cache)
+    assert cache.num_evicted > 50
+    cache.clear()
+    assert manager.num_free_blocks == 8
