@@ -199,9 +199,8 @@ class Trial:
         return alone(prompt, params, str(self.engine.device))
 
     def unfinished(self) -> list[int]:
-        """The ids of requests that wait or run."""
-        scheduler = self.engine.scheduler
-        return [request.request_id for request in (*scheduler.running, *scheduler.waiting)]
+        """The ids of requests that wait, join or run."""
+        return [request.request_id for request in self.engine.scheduler.requests]
 
     def _failed(self, error: BaseException) -> None:
         """A call has failed: by a fault that came, and as that one said."""
@@ -271,7 +270,7 @@ def assert_nothing_is_held(engine: InferenceEngine) -> None:
     if engine.prefix_cache is not None:
         engine.prefix_cache.clear()
     stats = engine.stats()
-    assert (stats.waiting, stats.running) == (0, 0)
+    assert (stats.waiting, stats.joining, stats.running) == (0, 0, 0)
     assert stats.free_blocks == stats.blocks_per_layer, f"{stats.blocks_per_layer - stats.free_blocks} lost"
 
 

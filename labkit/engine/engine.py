@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from labkit.checks import require_kind, shown, whole
 from labkit.engine.config import CacheConfig, SchedulerConfig
@@ -16,13 +15,19 @@ from labkit.engine.device import check_dtype, check_room, current_device, defaul
 from labkit.engine.guard import Guard
 from labkit.engine.overlap import SteadyBatch
 from labkit.engine.parts import NO_PARTS, Part, Parts
-from labkit.engine.prefill import prefill_sessions
 from labkit.engine.prompt import Prompt, check_params, prompts_with_params, token_ids_of
-from labkit.engine.request import Completion, FinishReason, Request, sample_requests
+from labkit.engine.request import Completion, FinishReason, Request
 from labkit.engine.sampling import SamplingParams
-from labkit.engine.scheduler import Admitted, OnlineScheduler
+from labkit.engine.scheduler import OnlineScheduler
 from labkit.engine.stats import EngineCounters, EngineStats
-from labkit.engine.step.build import build_decode_step, build_kv_manager, build_readback, launch_of, tiles_of
+from labkit.engine.step.build import (
+    build_decode_step,
+    build_kv_manager,
+    build_prefill,
+    build_readback,
+    launch_of,
+    tiles_of,
+)
 from labkit.engine.step_outputs import StepOutputs
 from labkit.engine.text_decoder import TextDecoder
 from labkit.errors import BrokenEngineError, EngineBusyError, RequestError
@@ -54,9 +59,6 @@ class InferenceEngine:
     (KeyboardInterrupt) comes behind the step that it meets. One driver at a time: a second thread's call
     raises EngineBusyError. See `Guard`.
     """
-
-    watch_points = ("sample",)
-    sample = staticmethod(sample_requests)  # a prompt's first token, on every rung
 
     def __init__(
         self,
@@ -102,9 +104,12 @@ class InferenceEngine:
         )
         self._tiles = tiles_of(self.decode_step)
         self.readback = build_readback(parts, self.decode_step)
+        self._scheduler = OnlineScheduler(scheduler, self._kv_manager, self.prefix_cache)
+        self.prefill = build_prefill(
+            parts, self.model.network, self._scheduler, self._kv_manager, self.prefix_cache, self.readback
+        )
         parts.check_all_are_used()
         self.guard = Guard(self)
-        self._scheduler = OnlineScheduler(scheduler, self._kv_manager, self.prefix_cache)
         self._requests: dict[int, Request] = {}  # by id, until they end
         self._step_requests: set[int] = set()  # those whose tokens `step` hands out
         self._outbox = StepOutputs()  # made, and not handed out by `step` yet
@@ -122,7 +127,7 @@ class InferenceEngine:
 
     @property
     def scheduler(self) -> OnlineScheduler:
-        """Who waits and who runs, each with tokens and lengths that are up to date."""
+        """Who waits, joins and runs, each with tokens and lengths that are up to date."""
         self._flush()
         return self._scheduler
 
@@ -195,13 +200,14 @@ class InferenceEngine:
 
     @property
     def has_work(self) -> bool:
-        """Whether a request waits or runs, or `step` has tokens to hand out."""
+        """Whether a request waits, joins or runs, or `step` has tokens to hand out."""
         return bool(self._requests or self._outbox)
 
     def stats(self) -> EngineStats:
         """The state of queues and memory now, and the counters so far; nothing is flushed for it."""
         return EngineStats(
             waiting=len(self._scheduler.waiting),
+            joining=len(self._scheduler.joining),
             running=len(self._scheduler.running),
             free_blocks=self._kv_manager.num_free_blocks,
             blocks_per_layer=self._kv_manager.max_blocks_per_layer,
@@ -214,15 +220,15 @@ class InferenceEngine:
         )
 
     def check_integrity(self) -> None:
-        """Prove that every request waits or runs, and that every block is accounted for.
+        """Prove that every request waits, joins or runs, and that every block is accounted for.
 
         Raises AssertionError naming what is off.
         """
         scheduler = self.scheduler
-        queued = [r.request_id for r in (*scheduler.running, *scheduler.waiting)]
+        queued = [request.request_id for request in scheduler.requests]
         if sorted(queued) != sorted(self._requests):
             raise AssertionError(f"unfinished requests are {sorted(self._requests)}, but {queued} are queued")
-        self._kv_manager.check_integrity([*scheduler.running.values(), *(self.prefix_cache or ())])
+        self._kv_manager.check_integrity([*scheduler.sessions, *(self.prefix_cache or ())])
 
     # --- the ways to drive it ----------------------------------------------------------------------
 
@@ -311,56 +317,33 @@ class InferenceEngine:
         self._counters.steps += 1
         if self._scheduler.config.decode_first:
             self._decode()
-            self._prefill()
-        elif self._prefill():
-            self._launch_first()
+            self._launch_prompts()
+            self._join()
         else:
-            self._decode()
+            if not self._launch_prompts():
+                self._decode()
+            if self._join():
+                self._launch_first()
 
-    def _prefill(self) -> bool:
-        """Admit what fits and give each its first token; False if nothing was admitted."""
-        if not self._scheduler.waiting or not self._scheduler.may_admit():
-            return False
+    def _launch_prompts(self) -> bool:
+        """Compute prompts, or have the device do so; whether the running requests have to wait for it."""
         started = time.perf_counter()
-        admitted = self.scheduler.admit()
-        if not admitted:
-            return False
-        requests = [request for request, _, _ in admitted]
-        try:
-            held = [session.num_tokens for _, session, _ in admitted]
-            logits = self._prompt_logits(admitted)
-            token_ids = self.sample(requests, logits)
-            self._keep_prompts(admitted, logits, token_ids)
-        except BaseException:
-            self._scheduler.put_back(requests)
-            raise
-        with self.guard.bookkeeping:
-            for request, reused in zip(requests, held, strict=True):
-                request.admitted = request.admitted or started
-                self._counters.reused_tokens += reused
-                self._counters.prefill_tokens += request.num_tokens - reused
-            self._accept(requests, token_ids)
+        is_waited_for = self.prefill.launch()
         self._counters.prefill_seconds += time.perf_counter() - started
-        return True
+        return is_waited_for
 
-    def _prompt_logits(self, admitted: list[Admitted]) -> Tensor:
-        """Logits [B, V] after each prompt: its prefix's if that is the whole prompt, else computed."""
-        # A prefix may have been evicted since, to make room for another request; its logits are still right.
-        known = {r: p.last_logits for r, _, p in admitted if p and p.num_tokens == r.num_tokens}
-        missing = {request: session for request, session, _ in admitted if request not in known}
-        if missing:
-            prompts = [request.token_ids for request in missing]
-            computed = prefill_sessions(self.model.network, list(missing.values()), prompts)
-            known |= zip(missing, computed, strict=True)
-        return torch.stack([known[request] for request, _, _ in admitted])
-
-    def _keep_prompts(self, admitted: list[Admitted], logits: Tensor, token_ids: list[int | None]) -> None:
-        if self.prefix_cache is None:
-            return
-        for (request, session, _), row, token_id in zip(admitted, logits, token_ids, strict=True):
-            # A preempted request's output is no prompt, and a prompt whose logits are broken is not kept.
-            if not request.output_token_ids and token_id is not None:
-                self.prefix_cache.insert(request.prompt_token_ids, session.block_ids_per_layer, row)
+    def _join(self) -> bool:
+        """Hand out the first tokens of requests that run from here on; False if there are none."""
+        started = time.perf_counter()
+        first = self.prefill.read()
+        if first is None:
+            return False
+        with self.guard.bookkeeping:
+            self._counters.reused_tokens += first.num_reused
+            self._counters.prefill_tokens += first.num_computed
+            self._accept(first.requests, first.token_ids)
+        self._counters.prefill_seconds += time.perf_counter() - started
+        return bool(first.requests)
 
     def _decode(self) -> None:
         """One more token for every running request."""

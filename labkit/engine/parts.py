@@ -7,6 +7,7 @@ from typing import Any
 
 from labkit.checks import require_kind, shown
 from labkit.engine.overlap import ReadAtOnce, ReadOneBehind
+from labkit.engine.packed_chunk import PackedChunk
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.fused import FusedDeviceStep
 from labkit.engine.step.graphed import GraphedStep
@@ -46,6 +47,7 @@ PARTS: dict[str, dict[str, Part]] = {
     "layer_kernels": {"separate": DeviceStep, "fused": FusedDeviceStep},
     "readback": {"at_once": ReadAtOnce, "one_behind": ReadOneBehind},
     "latency": {"hidden": LanedDeviceStep},
+    "batching": {"packed": PackedChunk},
 }
 
 

@@ -1,14 +1,110 @@
-"""Prompts into the cache, many at once."""
+"""Prompts into the cache, many at once: padded to the longest, while nobody decodes (rungs up to 12)."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from labkit.engine.request import Request, sample_requests
+from labkit.engine.scheduler import Admitted, OnlineScheduler
 from labkit.engine.session import InferenceSession
+from labkit.kvcache import PrefixCache
 from labkit.model import Network, PastKV
 from labkit.ranges import named_range
+
+
+class FirstTokens(NamedTuple):
+    """Requests that run from here on, each with its first token; None where its logits are not finite.
+
+    num_computed, num_reused: prompt tokens that were computed, and that the prefix cache had.
+    """
+
+    requests: list[Request]
+    token_ids: Sequence[int | None]
+    num_computed: int
+    num_reused: int
+
+
+class PaddedPrefill:
+    """Prompts are computed as a batch, padded to the longest, and the running requests wait for it."""
+
+    watch_points = ("sample",)
+    sample = staticmethod(sample_requests)  # a prompt's first token, on the host
+
+    def __init__(
+        self,
+        network: Network,
+        scheduler: OnlineScheduler,
+        prefix_cache: PrefixCache | None,
+        flush: Callable[[], None],
+    ) -> None:
+        """flush: brings the lengths of running requests up to date, before the scheduler counts blocks."""
+        self._network = network
+        self._scheduler = scheduler
+        self._prefix_cache = prefix_cache
+        self._flush = flush
+        self._made: FirstTokens | None = None
+
+    def launch(self) -> bool:
+        """Admit what fits and compute its first tokens; whether the running requests have to wait, which they
+        do if any was admitted. If that fails, all wait as before."""
+        if not self._scheduler.waiting or not self._scheduler.may_admit():
+            return False
+        started = time.perf_counter()
+        self._flush()
+        admitted = self._scheduler.admit()
+        if not admitted:
+            return False
+        requests = [request for request, _, _ in admitted]
+        try:
+            num_reused = sum(session.num_tokens for _, session, _ in admitted)
+            logits = self._prompt_logits(admitted)
+            token_ids = self.sample(requests, logits)
+            for (request, session, _), row, token_id in zip(admitted, logits, token_ids, strict=True):
+                keep_prompt(self._prefix_cache, request, session, row, token_id)
+        except BaseException:
+            self._scheduler.put_back(requests)
+            raise
+        for request in requests:
+            request.admitted = request.admitted or started
+        num_computed = sum(request.num_tokens for request in requests) - num_reused
+        self._made = FirstTokens(requests, token_ids, num_computed, num_reused)
+        return True
+
+    def read(self) -> FirstTokens | None:
+        """The first tokens that the step's `launch` made; None if it admitted nobody."""
+        made, self._made = self._made, None
+        return made
+
+    def _prompt_logits(self, admitted: list[Admitted]) -> Tensor:
+        """Logits [B, V] after each prompt: its prefix's if that is the whole prompt, else computed."""
+        # A prefix may have been evicted since, to make room for another request; its logits are still right.
+        known = {r: p.last_logits for r, _, p in admitted if p and p.num_tokens == r.num_tokens}
+        missing = {request: session for request, session, _ in admitted if request not in known}
+        if missing:
+            prompts = [request.token_ids for request in missing]
+            computed = prefill_sessions(self._network, list(missing.values()), prompts)
+            known |= zip(missing, computed, strict=True)
+        return torch.stack([known[request] for request, _, _ in admitted])
+
+
+def keep_prompt(
+    prefix_cache: PrefixCache | None,
+    request: Request,
+    session: InferenceSession,
+    last_logits: Tensor,
+    token_id: int | None,
+) -> None:
+    """Keep a request's prompt that is all in its session, if there is a cache for it.
+
+    last_logits: [V], after its last token. token_id: its first token.
+    """
+    # A preempted request's output is no prompt, and a prompt whose logits are broken is not kept.
+    if prefix_cache is not None and not request.output_token_ids and token_id is not None:
+        prefix_cache.insert(request.prompt_token_ids, session.block_ids_per_layer, last_logits)
 
 
 def prefill_sessions(

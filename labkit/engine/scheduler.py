@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
@@ -19,16 +20,47 @@ class Admitted(NamedTuple):
     prefix: PrefixEntry | None
 
 
+@dataclass(eq=False)
+class Joining:
+    """What a request has whose prompt is computed in chunks (rung 13), until its first token is read.
+
+    session: with room for the whole prompt, all counted. num_launched: how many tokens have their keys and
+    values in the cache, or on their way there. prefix: the cached prompt that it begins with. is_finished:
+    whether its first token is on its way.
+    """
+
+    session: InferenceSession
+    token_ids: tuple[int, ...]
+    prefix: PrefixEntry | None
+    num_launched: int = field(init=False)
+    is_finished: bool = False
+
+    def __post_init__(self) -> None:
+        self.num_launched = self.num_reused
+
+    @property
+    def num_reused(self) -> int:
+        """Tokens that the prefix cache had."""
+        return self.prefix.num_tokens if self.prefix else 0
+
+    @property
+    def num_left(self) -> int:
+        """Tokens that no chunk has had."""
+        return len(self.token_ids) - self.num_launched
+
+
 class OnlineScheduler:
     """Continuous batching (Orca, Yu et al., 2022): requests join and leave the batch between steps.
 
-    A request waits without blocks, or runs with a session that has them.
+    A request waits without blocks, or runs with a session that has them. Where prompts are computed beside
+    the decode steps (rung 13), it joins in between, with blocks for its prompt.
     - Order: first come, first served, or the shortest of a window ("pack").
     - Budgets: requests per batch, requests and prompt tokens per admission.
     - Fit: there must be blocks for its tokens, and for one more token of each running request. The first
       request that does not fit ends the admission, so that a big one is not starved by small ones.
     - Evict: cached prompts make way for a request, and for a decode step.
-    - Preempt: if that is not enough for a decode step, the newest running request waits again.
+    - Preempt: if that is not enough for a decode step, the newest request waits again: of those that join,
+      or else of those that run.
     """
 
     watch_points = ("add", "admit", "make_room_to_decode")
@@ -38,12 +70,23 @@ class OnlineScheduler:
     ) -> None:
         self.config = config
         self.waiting: OrderedDict[Request, None] = OrderedDict()  # a queue that can be left from any place
-        self.running: dict[Request, InferenceSession] = {}  # in order of admission, the oldest first
+        self.joining: dict[Request, Joining] = {}  # in order of admission, the oldest first, as are these:
+        self.running: dict[Request, InferenceSession] = {}
         self._kv_manager = kv_manager
         self._prefix_cache = prefix_cache
         # Id of the request that did not fit, and how many blocks had been let go of by then. Until one more
         # is, it does not fit either: running requests take blocks, and give none back.
         self._refused: tuple[int, int] | None = None
+
+    @property
+    def requests(self) -> list[Request]:
+        """All requests: those that run, that join and that wait."""
+        return [*self.running, *self.joining, *self.waiting]
+
+    @property
+    def sessions(self) -> list[InferenceSession]:
+        """Those of all requests that have blocks."""
+        return [*self.running.values(), *(joining.session for joining in self.joining.values())]
 
     # --- requests that come and go -----------------------------------------------------------------
 
@@ -55,12 +98,21 @@ class OnlineScheduler:
         """Take a request out, wherever it is, and free its blocks."""
         if request in self.waiting:
             del self.waiting[request]
+        elif request in self.joining:
+            self.joining[request].session.release()
+            del self.joining[request]
         else:
             self.running[request].release()
             del self.running[request]
 
+    def join(self, requests: Iterable[Request]) -> None:
+        """Requests that were joining run from here on: their prompts are computed, their first tokens read."""
+        for request in requests:
+            self.running[request] = self.joining.pop(request).session
+
     def put_back(self, requests: Sequence[Request]) -> None:
-        """Free the blocks of running requests: they wait again, ahead of all others, in the order given."""
+        """Free the blocks of requests that join or run: they wait again, ahead of all others, in the order
+        given."""
         for request in requests:
             self.remove(request)
         for request in reversed(requests):
@@ -72,22 +124,26 @@ class OnlineScheduler:
     def may_admit(self) -> bool:
         """Whether a request waits that `admit` has not refused already. Reads no session's state."""
         first = next(iter(self._in_order()), None)
-        if first is None or len(self.running) >= self.config.max_batch_size:
+        if first is None or self._num_served >= self.config.max_batch_size:
             return False
         return self._refused != (first.request_id, self._kv_manager.num_let_go)
 
-    def admit(self) -> list[Admitted]:
+    def admit(self, room: int | None = None) -> list[Admitted]:
         """Move requests from waiting to running, as order, budgets and memory allow.
 
+        room: for how many tokens the next chunk has room, at least 1 (rung 13). Then they join, each with
+        blocks for its whole prompt, until what is to be computed of them fills the room; the last one may
+        have more than that.
         If anything fails, all wait as before and the error is raised.
         """
         admitted: list[Admitted] = []
         num_tokens, needed = 0, self._blocks_needed(admitted)
+        limit = self.config.prefill_max_tokens if room is None else room
         self._refused = None
         try:
             for request in self._in_order():
-                num_tokens += request.num_tokens
-                if not self._is_in_budget(len(admitted) + 1, num_tokens):
+                least = request.num_tokens if room is None else 1  # a chunk takes a part of a prompt, too
+                if not self._is_in_budget(len(admitted) + 1, num_tokens + least, limit):
                     break
                 prefix = self._prefix_cache.lookup(request.token_ids) if self._prefix_cache else None
                 session = InferenceSession(self._kv_manager, prefix)
@@ -96,14 +152,21 @@ class OnlineScheduler:
                 if needed > self._kv_manager.num_free_blocks:
                     self._refuse(admitted.pop(), is_first=not admitted)
                     break
+                num_tokens += request.num_tokens - (0 if room is None else session.num_tokens)
+            if room is not None:
+                for request, session, _ in admitted:
+                    session.reserve_prompt(request.num_tokens - session.num_tokens)
         except BaseException:
             for _, session, _ in admitted:
                 session.release()
             raise
         self._count_passed_over(admitted)
-        for request, session, _ in admitted:
+        for request, session, prefix in admitted:
             del self.waiting[request]
-            self.running[request] = session
+            if room is None:
+                self.running[request] = session
+            else:
+                self.joining[request] = Joining(session, request.token_ids, prefix)
         return admitted
 
     def _in_order(self) -> Iterable[Request]:
@@ -118,13 +181,17 @@ class OnlineScheduler:
         others = [r for r in window if r.times_passed_over < limit]
         return overdue + sorted(others, key=lambda r: r.num_tokens)
 
-    def _is_in_budget(self, num_admitted: int, num_tokens: int) -> bool:
+    def _is_in_budget(self, num_admitted: int, num_tokens: int, limit: int) -> bool:
         """Whether so many requests, with so many prompt tokens, may be admitted in one step."""
         return (
-            len(self.running) + num_admitted <= self.config.max_batch_size
+            self._num_served + num_admitted <= self.config.max_batch_size
             and num_admitted <= self.config.prefill_max_batch_size
-            and (num_admitted == 1 or num_tokens <= self.config.prefill_max_tokens)
+            and (num_admitted == 1 or num_tokens <= limit)
         )
+
+    @property
+    def _num_served(self) -> int:
+        return len(self.running) + len(self.joining)
 
     def _evict_for(self, admitted: Sequence[Admitted], needed: int) -> int:
         """Evict cached prompts until the admitted fit, if that is enough; the blocks that they need then."""
@@ -146,7 +213,7 @@ class OnlineScheduler:
 
     def _goals(self, admitted: Sequence[Admitted]) -> Iterator[tuple[InferenceSession, int]]:
         """Each session and the tokens that it must have room for."""
-        yield from ((session, session.num_tokens + 1) for session in self.running.values())
+        yield from ((session, session.num_tokens + 1) for session in self.sessions)
         yield from ((session, request.num_tokens) for request, session, _ in admitted)
 
     def _refuse(self, refused: Admitted, is_first: bool) -> None:
@@ -188,7 +255,7 @@ class OnlineScheduler:
 
     def preempt_newest(self) -> None:
         """Free the blocks of the request that was admitted last; it waits again, ahead of all others."""
-        self.put_back([next(reversed(self.running))])
+        self.put_back([next(reversed(self.joining or self.running))])
 
     def _growth_of_running(self) -> int:
         """Blocks, in each layer, that the next decode step takes."""

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from labkit.kvcache import KVBlockManager, PrefixEntry
+from labkit.kvcache import KVBlockManager, MutableInfoBlockManager, PrefixEntry
 
 
 class InferenceSession:
@@ -12,7 +12,7 @@ class InferenceSession:
     block_ids_per_layer: a list of block ids per layer, or a single list where one table serves all layers.
     """
 
-    watch_points = ("append_prompt",)
+    watch_points = ("append_prompt", "reserve_prompt")
 
     def __init__(self, kv_manager: KVBlockManager, prefix: PrefixEntry | None = None) -> None:
         """An empty session, or one that begins with the shared blocks of a cached prompt."""
@@ -61,6 +61,16 @@ class InferenceSession:
             layers = self.kv_manager.layers_of(table_idx)
             self.kv_manager.append_prompt(table_idx, block_ids, keys[layers], values[layers])
         self.num_tokens += keys.shape[2]
+
+    def reserve_prompt(self, num_tokens: int) -> None:
+        """Make room for `num_tokens` more tokens, and count them, before any is written (rung 13).
+
+        Raises OutOfBlocksError when a table has no free block; `roll_back` or `release` then undoes it.
+        """
+        assert isinstance(self.kv_manager, MutableInfoBlockManager), "NEEDS asks for block_info = 'mutable'"
+        for table_idx, block_ids in enumerate(self.block_ids_per_layer):
+            self.kv_manager.reserve_prompt(table_idx, block_ids, num_tokens)
+        self.num_tokens += num_tokens
 
     def dense_kv(self) -> tuple[Tensor, Tensor]:
         """The keys and the values of all T tokens, each [L, H, T, D] (a copy)."""

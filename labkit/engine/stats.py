@@ -24,6 +24,7 @@ class EngineStats:
     """A snapshot of an engine: the lengths of its queues, its free memory, its counters."""
 
     waiting: int
+    joining: int  # admitted, with their prompts being computed beside the running ones (rung 13)
     running: int
     free_blocks: int  # in the layer that has fewest
     blocks_per_layer: int

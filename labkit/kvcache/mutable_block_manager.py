@@ -10,7 +10,7 @@ class MutableInfoBlockManager(KVBlockManager):
     """A KVBlockManager whose records count up in place: no new record and no dictionary write per token."""
 
     info_type = MutableKVBlockInfo
-    watch_points = ("reserve_token_batch",)
+    watch_points = ("reserve_token_batch", "reserve_prompt")
     block_infos: BlockInfos[MutableKVBlockInfo]
 
     def append_token_batch(
@@ -52,6 +52,19 @@ class MutableInfoBlockManager(KVBlockManager):
             info.length += 1
         self.append_paths["in_place"] += len(block_ids_list) - len(changed)
         return changed
+
+    def reserve_prompt(self, table_idx: int, block_ids: list[int], num_tokens: int) -> None:
+        """Make room for `num_tokens` more tokens behind a sequence, and count them, before any is written. A
+        shared, partly filled last block is copied first.
+
+        Raises OutOfBlocksError when no block is free; what was counted until then stays, so `truncate` after.
+        """
+        while num_tokens:
+            last_id, _ = self._writable_last_block(table_idx, block_ids)
+            info = self.block_infos[last_id]
+            count = min(self.block_size - info.length, num_tokens)
+            info.length += count
+            num_tokens -= count
 
     def info(self, block_id: int) -> MutableKVBlockInfo:
         """The record of a block; counting up its length is up to the manager and to steady batches."""

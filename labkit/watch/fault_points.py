@@ -1,8 +1,10 @@
 """Where a step can fail: every call of an engine's parts that may be watched."""
 
 from labkit.engine import InferenceEngine, InferenceSession
+from labkit.engine.packed_prefill import PackedPrefill
+from labkit.engine.step.chunk import ChunkInFlight
 from labkit.engine.step.resident import ResidentDecodeStep, StepInFlight
-from labkit.engine.step.staging import TokenCopy
+from labkit.engine.step.staging import PinnedStaging, PinnedTokens, TokenCopy
 from labkit.watch.launches import device_step_of
 from labkit.watch.replaced import watch_points_of
 
@@ -31,13 +33,17 @@ def parts_of(engine: InferenceEngine) -> list[object]:
         engine.prefix_cache,
         engine.model.network,
         engine.readback,
+        engine.prefill,
         InferenceSession,
     ]
     parts += [manager, manager.kv_write, step]
     if isinstance(step, ResidentDecodeStep):
         device_step = device_step_of(engine)
-        parts += [step.slots, step.slots.staging, device_step, device_step.attention]
-        parts += [step.pinned_tokens, StepInFlight, TokenCopy]
+        parts += [step.slots, device_step, device_step.attention]
+        parts += [PinnedStaging, PinnedTokens, StepInFlight, TokenCopy]
     else:
         parts += [step.block_tables, step.kv_append]
+    if isinstance(engine.prefill, PackedPrefill):
+        chunk_step = engine.prefill.chunk_step
+        parts += [chunk_step, chunk_step.device_step.attention, chunk_step.sampler, ChunkInFlight]
     return [part for part in parts if part is not None]

@@ -28,7 +28,7 @@ def steady_decode(
     params = SamplingParams(max_new_tokens=max_new_tokens or room, stop_on_eos=False)
     request_ids = [engine.add_request(list(prompt), params) for prompt in prompts]
     try:
-        while engine.scheduler.waiting:
+        while engine.scheduler.waiting or engine.scheduler.joining:
             engine.step()
         for _ in range(warmup_steps):
             engine.step()

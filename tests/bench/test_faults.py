@@ -57,6 +57,7 @@ def test_what_a_request_gets_alone_is_made_before_anything_fails():
 OF_OTHER_RUNGS = {
     *("append_token", "append_token_batch", "write_batch", "write"),
     *("reserve_token_batch", "decode_one_token", "advance"),
+    *("prefill", "append_prompt", "reserve_prompt"),
 }
 
 
@@ -65,7 +66,7 @@ def test_schedules_come_by_every_fault_point_that_is_no_other_rungs(rung):
     options = LADDER[rung].options
     points, called = Trial(options, schedule_of()).points, points_called(options)
     assert {point.split(".")[1] for point in points.keys() - set(called)} <= OF_OTHER_RUNGS
-    assert "InferenceEngine.sample" in called
+    assert {"PaddedPrefill.sample", "FirstTokenSampler.sample"} & set(called)
 
 
 def test_what_one_rung_does_not_come_by_another_one_does():
@@ -112,12 +113,15 @@ def test_numbers_that_are_none_end_only_their_own_request_and_poison_no_block(ru
     assert outcome.fired == [f"{point}, no numbers"] and outcome.ended == {"error": 1, "length": 1}
 
 
-@pytest.mark.parametrize("rung", ["00", "10"])
+SAMPLED = {"00": "PaddedPrefill.sample", "10": "PaddedPrefill.sample", "13": "FirstTokenSampler.sample"}
+
+
+@pytest.mark.parametrize("rung", SAMPLED)
 @pytest.mark.parametrize("error", ERRORS)
 def test_a_first_token_that_cannot_be_drawn_costs_nobody_anything(rung, error):
-    planted = fault_at("InferenceEngine.sample", "behind its work", error)
+    planted = fault_at(SAMPLED[rung], "behind its work", error)
     outcome = run_schedule(LADDER[rung].options, schedule_of(planted))
-    assert outcome.fired == ["InferenceEngine.sample, behind its work"]
+    assert outcome.fired == [f"{SAMPLED[rung]}, behind its work"]
     assert outcome.ended == {"length": 2} and outcome.failed_steps == 1
 
 

@@ -18,7 +18,6 @@ from helpers import (
 
 from labkit import LADDER, FinishReason
 from labkit.engine import InferenceSession
-from labkit.engine import engine as engine_module
 from labkit.engine import prefill as prefill_module
 from labkit.engine import request as request_module
 from labkit.engine.step.staging import TokenCopy
@@ -41,7 +40,7 @@ PLACES = {
     "attention in the forward": (lambda engine: engine.decode_step, "attention", 3),
     "append at layer k, request b": (lambda engine: engine.kv_manager, "append_token", 6),
     "sampling": (lambda engine: request_module, "sample", 2),
-    "prefill": (lambda engine: engine_module, "prefill_sessions", 1),
+    "prefill": (lambda engine: prefill_module, "prefill_sessions", 1),
     "reading a prefix": (lambda engine: prefill_module, "past_of", 1),
     "storing a prompt": (lambda engine: engine.kv_manager, "append_prompt", 4),
     "looking up a prefix": (lambda engine: engine.prefix_cache, "lookup", 2),
@@ -150,7 +149,7 @@ def test_what_was_decoded_before_the_prefill_failed_is_handed_out_later(monkeypa
     first = engine.add_request((1, 2, 3), GREEDY)
     outputs = list(engine.step())
     second = engine.add_request((4, 5), GREEDY)
-    monkeypatch.setattr(engine_module, "prefill_sessions", failing(engine_module.prefill_sessions))
+    monkeypatch.setattr(prefill_module, "prefill_sessions", failing(prefill_module.prefill_sessions))
     with pytest.raises(Boom):
         engine.step()
     later = list(engine.step())
@@ -162,7 +161,7 @@ def test_what_was_decoded_before_the_prefill_failed_is_handed_out_later(monkeypa
 def test_requests_admitted_in_a_failed_step_keep_their_place_in_the_queue(monkeypatch):
     engine = make_engine(max_batch_size=2)
     request_ids = add_all(engine, PROMPTS, EACH_PARAMS)
-    monkeypatch.setattr(engine_module, "prefill_sessions", failing(engine_module.prefill_sessions))
+    monkeypatch.setattr(prefill_module, "prefill_sessions", failing(prefill_module.prefill_sessions))
     with pytest.raises(Boom):
         engine.step()
     assert [r.request_id for r in engine.scheduler.waiting] == request_ids

@@ -267,7 +267,7 @@ def test_an_interrupt_is_not_lost_in_a_step_that_fails(monkeypatch):
         raise ZeroDivisionError
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt) as raised:
-        patched.setattr(engine, "_prompt_logits", fails)
+        patched.setattr(engine.prefill, "_prompt_logits", fails)
         engine.step()
     assert isinstance(raised.value.__context__, ZeroDivisionError)
     assert tokens_by_request(run(engine)) == {0: EXPECTED[0]}

@@ -30,9 +30,9 @@ def test_every_rung_has_a_point_for_each_thing_that_can_fail(options, thing):
 
 @pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
 def test_the_sampler_can_fail_at_a_first_token_and_at_the_others(options):
-    """The first is drawn on the host on every rung; the others there, or on the device."""
+    """The first is drawn on the host up to rung 12; the others there, or on the device."""
     points = fault_points(make_engine(options=options))
-    assert "InferenceEngine.sample" in points
+    assert len({"PaddedPrefill.sample", "FirstTokenSampler.sample"} & points.keys()) == 1
     on_device = [point for point in points if point.endswith((".advance", ".draw_and_advance"))]
     assert len(on_device) == (0 if "DecodeStep.sample" in points else 2)
 

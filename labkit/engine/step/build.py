@@ -1,17 +1,24 @@
-"""Builds the parts of an engine that its options choose: KV manager, decode step, readback."""
+"""Builds the parts of an engine that its options choose: KV manager, decode step, readback, prefill."""
 
 import torch
 
 from labkit.engine.overlap import ReadAtOnce, ReadOneBehind
+from labkit.engine.packed_prefill import PackedPrefill
 from labkit.engine.parts import Parts
+from labkit.engine.prefill import PaddedPrefill
+from labkit.engine.scheduler import OnlineScheduler
 from labkit.engine.step.attention import AttendAndWrite, AttendThenWrite, SharedAttention, SplitAttention
+from labkit.engine.step.chunk import ChunkStep, PackedAttention, ResidentChunkStep
+from labkit.engine.step.chunk_layout import ChunkLayout
 from labkit.engine.step.device import DeviceStep
+from labkit.engine.step.first_tokens import FirstTokenSampler
 from labkit.engine.step.fused import PLAIN, FusedDeviceStep, triton_kernels
 from labkit.engine.step.graphed import GraphedStep
+from labkit.engine.step.graphed_chunk import GraphedChunkStep
 from labkit.engine.step.host import DecodeStep
 from labkit.engine.step.lanes import NUM_LANES, Lane
 from labkit.engine.step.resident import ResidentDecodeStep
-from labkit.engine.step.samplers import SearchedSampler
+from labkit.engine.step.samplers import Sampler, SearchedSampler, SortedSampler
 from labkit.engine.step.slots import DeviceSlots
 from labkit.errors import OptionError
 from labkit.kernels import (
@@ -20,7 +27,9 @@ from labkit.kernels import (
     draw_plain,
     draw_triton,
     kv_append_identity_pos_plain,
+    kv_append_packed_plain,
     kv_append_triton_identity_pos,
+    packed_attention_plain,
     paged_attention_append_plain,
     paged_attention_append_triton,
     paged_attention_plain,
@@ -29,9 +38,13 @@ from labkit.kernels import (
     triton_status,
 )
 from labkit.kernels.tile_tables import tiles_for
-from labkit.kvcache import KVBlockManager, MutableInfoBlockManager
+from labkit.kvcache import KVBlockManager, MutableInfoBlockManager, PrefixCache
 from labkit.model import ModelConfig, Network
 from labkit.options import EngineOptions
+
+
+# What computes a chunk in Triton: `packed_attention_triton` and `kv_append_packed_triton`, once they are there.
+PACKED_TRITON = None
 
 
 def build_kv_manager(
@@ -98,11 +111,50 @@ def build_resident_step(
         raise OptionError("launch = 'graph' cannot capture plain attention; it needs attention = 'triton'")
     slots = parts["block_tables"](kv_manager, max_batch_size)
     device_step = build_device_step(parts, network, kv_manager, slots, on_triton)
-    if options.sampler == "searched":
-        draw = parts.own("sampler") or (draw_triton if on_triton else draw_plain)
-        device_step.sampler = SearchedSampler(draw)
+    device_step.sampler = build_sampler(parts, on_triton)
     launched = parts["launch"](device_step) if is_graph else device_step
     return ResidentDecodeStep(kv_manager, slots, launched, device_step.attention.path)
+
+
+def build_sampler(parts: Parts, on_triton: bool) -> Sampler:
+    """How tokens are drawn on the device, as the options choose."""
+    if parts.options.sampler == "searched":
+        return SearchedSampler(parts.own("sampler") or (draw_triton if on_triton else draw_plain))
+    return SortedSampler()
+
+
+def build_prefill(
+    parts: Parts,
+    network: Network,
+    scheduler: OnlineScheduler,
+    kv_manager: KVBlockManager,
+    prefix_cache: PrefixCache | None,
+    readback: ReadAtOnce | ReadOneBehind,
+) -> PaddedPrefill | PackedPrefill:
+    """How prompts are computed, as the options choose."""
+    if parts.options.batching == "padded":
+        return PaddedPrefill(network, scheduler, prefix_cache, readback.flush)
+    chunk_step = build_chunk_step(parts, network, scheduler, kv_manager)
+    return PackedPrefill(chunk_step, parts["batching"], scheduler, prefix_cache, readback.flush)
+
+
+def build_chunk_step(
+    parts: Parts, network: Network, scheduler: OnlineScheduler, kv_manager: KVBlockManager
+) -> ResidentChunkStep:
+    """The device's part of a chunk, launched as the options say."""
+    device, options, config = kv_manager.k_cache.device, parts.options, scheduler.config
+    on_triton = pick_attention(options.attention, device.type) is paged_attention_triton
+    max_prompts = min(config.prefill_max_batch_size, config.max_batch_size)
+    max_tokens = min(config.prefill_max_tokens, max_prompts * network.config.max_positions)
+    layout = ChunkLayout(max_prompts, kv_manager.max_blocks_per_seq)
+    kernels = (packed_attention_plain, kv_append_packed_plain)
+    if on_triton and PACKED_TRITON is not None:
+        kernels = PACKED_TRITON
+    chunk_step = ChunkStep(network, PackedAttention(kv_manager, *kernels), layout)
+    is_graph = options.launch == "graph" and device.type == "cuda" and kernels is PACKED_TRITON
+    launched = GraphedChunkStep(chunk_step, max_tokens, device) if is_graph else chunk_step
+    sampler = FirstTokenSampler(build_sampler(parts, on_triton), max_prompts, device)
+    return ResidentChunkStep(launched, sampler, layout, kv_manager, max_tokens)
 
 
 def build_device_step(

@@ -1,17 +1,50 @@
 """How a step on the device gets its tokens from logits, when a request of the batch draws."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
 from labkit.engine.sampling import EITHER_WAY, Draws, sample_any
 from labkit.kernels import SamplingState
 
-if TYPE_CHECKING:
-    from labkit.engine.step.device import DeviceStep
-
 DrawFunction = Callable[[Tensor, Tensor, Tensor, Tensor, SamplingState, bool], None]  # as `draw_plain`
+
+
+class Slots(Protocol):
+    """What rows draw with, by their slots: each a tensor [S]."""
+
+    @property
+    def temperatures(self) -> Tensor: ...
+
+    @property
+    def top_ks(self) -> Tensor: ...
+
+    @property
+    def top_ps(self) -> Tensor: ...
+
+    @property
+    def seeds(self) -> Tensor: ...
+
+    @property
+    def draws(self) -> Tensor: ...
+
+    @property
+    def last_token_ids(self) -> Tensor: ...
+
+    @property
+    def sampling_state(self) -> SamplingState: ...
+
+
+class Sampled(Protocol):
+    """What tokens are sampled for: a `DeviceStep`, or the `FirstTokens` of prompts."""
+
+    @property
+    def slots(self) -> Slots: ...
+
+    def take_likeliest(self, logits: Tensor, slot_mapping: Tensor) -> Tensor: ...
+
+    def advance(self, token_ids: Tensor, slot_mapping: Tensor) -> Tensor: ...
 
 
 class Sampler(Protocol):
@@ -22,7 +55,7 @@ class Sampler(Protocol):
 
     families: tuple[Draws, ...]
 
-    def __call__(self, step: "DeviceStep", logits: Tensor, slot_mapping: Tensor, draws: Draws) -> Tensor:
+    def __call__(self, step: Sampled, logits: Tensor, slot_mapping: Tensor, draws: Draws) -> Tensor:
         """Token ids [B] from logits [B, V] by the slots' parameters, with the slots advanced by them."""
 
 
@@ -31,7 +64,7 @@ class SortedSampler:
 
     families: tuple[Draws, ...] = EITHER_WAY
 
-    def __call__(self, step: "DeviceStep", logits: Tensor, slot_mapping: Tensor, draws: Draws) -> Tensor:
+    def __call__(self, step: Sampled, logits: Tensor, slot_mapping: Tensor, draws: Draws) -> Tensor:
         slots = step.slots
         num_drawn = slots.draws[slot_mapping]
         token_ids = sample_any(
@@ -58,7 +91,7 @@ class SearchedSampler:
         """draw: `draw_triton` or its plain twin."""
         self.draw = draw
 
-    def __call__(self, step: "DeviceStep", logits: Tensor, slot_mapping: Tensor, draws: Draws) -> Tensor:
+    def __call__(self, step: Sampled, logits: Tensor, slot_mapping: Tensor, draws: Draws) -> Tensor:
         slots = step.slots
         token_ids = step.take_likeliest(logits, slot_mapping)
         is_filtered = draws == Draws.FILTERED

@@ -27,7 +27,7 @@ from streaming_helpers import (
 
 from labkit import SamplingParams
 from labkit.engine import StreamingServer
-from labkit.engine import engine as engine_module
+from labkit.engine import prefill as prefill_module
 from labkit.engine import request as request_module
 from labkit.engine.streaming import worker as streaming_worker
 from labkit.errors import OverloadedError, StreamError
@@ -63,7 +63,7 @@ def test_when_a_step_fails_each_consumer_is_told_and_the_next_request_is_served(
 
 def test_what_ended_in_a_step_that_failed_has_ended_well(monkeypatch):
     engine = make_engine(decode_first=True, prefill_max_batch_size=1)
-    monkeypatch.setattr(engine_module, "prefill_sessions", failing(engine_module.prefill_sessions, 2))
+    monkeypatch.setattr(prefill_module, "prefill_sessions", failing(prefill_module.prefill_sessions, 2))
     gate = Gate(engine)
     with serving(engine) as server:
         done, running, new = (

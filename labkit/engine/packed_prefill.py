@@ -1,0 +1,153 @@
+"""Prompts into the cache in chunks without pads, beside the decode steps (rung 13)."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from labkit.engine.packed_chunk import Chunk, PackedChunk, counts_of
+from labkit.engine.prefill import FirstTokens, keep_prompt
+from labkit.engine.request import Request
+from labkit.engine.scheduler import Joining, OnlineScheduler
+from labkit.engine.step.chunk import ChunkInFlight, ResidentChunkStep
+from labkit.kvcache import PrefixCache
+from labkit.ranges import named_range
+
+MakeChunk = Callable[[Sequence[Sequence[int]], Sequence[int], int], Chunk]  # as `PackedChunk`
+
+
+class PackedPrefill:
+    """Each step launches a chunk of prompt tokens, and reads the first tokens of the chunk before.
+
+    Nobody waits: the chunk lies in the stream beside the decode step, and while the host reads the tokens of
+    one step, the GPU has the next one's work. A request that was admitted is *joining* until its first token
+    is read: see `OnlineScheduler`. If it leaves meanwhile, what is in flight for it is discarded; writes to
+    blocks that it had come before any later ones, for all are in one stream.
+    """
+
+    watch_points = ("make_chunk",)
+
+    def __init__(
+        self,
+        chunk_step: ResidentChunkStep,
+        make_chunk: MakeChunk,
+        scheduler: OnlineScheduler,
+        prefix_cache: PrefixCache | None,
+        flush: Callable[[], None],
+    ) -> None:
+        """make_chunk: `PackedChunk`, or the reader's. flush: brings the lengths of running requests up to
+        date, before the scheduler counts blocks."""
+        self.chunk_step = chunk_step
+        self.make_chunk = make_chunk
+        self._scheduler = scheduler
+        self._prefix_cache = prefix_cache
+        self._flush = flush
+        self._in_flight: ChunkInFlight | None = None  # launched last
+        self._due: ChunkInFlight | None = None  # launched before that one, and to be read next
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens of the next chunk at most: few where a decode step is beside it."""
+        config = self._scheduler.config
+        most = min(config.prefill_max_tokens, self.chunk_step.max_tokens)
+        return min(most, config.prefill_chunk_tokens) if self._scheduler.running else most
+
+    # --- launches ----------------------------------------------------------------------------------
+
+    def launch(self) -> bool:
+        """Admit what fits and launch the next chunk. False: the running requests need not wait for it.
+
+        If that fails, all are as before, but for cached prompts that made room.
+        """
+        if self._due is None:  # else a step has failed before it was read
+            launched = self._launch_next() if self._scheduler.waiting or self._scheduler.joining else None
+            self._due, self._in_flight = self._in_flight, launched
+        return False
+
+    def _launch_next(self) -> ChunkInFlight | None:
+        started = time.perf_counter()
+        admitted = self._admit()
+        try:
+            launched = self._launch(self._next_prompts())
+        except BaseException:
+            self._scheduler.put_back(admitted)
+            raise
+        for request in admitted:
+            request.admitted = request.admitted or started
+        return launched
+
+    def _admit(self) -> list[Request]:
+        """The requests that begin to join, as many as the next chunk has room for."""
+        room = self.max_tokens - sum(joining.num_left for joining in self._scheduler.joining.values())
+        if room < 1 or not self._scheduler.may_admit():
+            return []
+        self._flush()
+        return [request for request, _, _ in self._scheduler.admit(room)]
+
+    def _next_prompts(self) -> dict[Request, Joining]:
+        """The oldest requests whose first token is not on its way, as many as a chunk can have."""
+        joining = self._scheduler.joining.items()
+        unfinished = {request: each for request, each in joining if not each.is_finished}
+        return dict(list(unfinished.items())[: self.chunk_step.max_prompts])
+
+    def _launch(self, joining: dict[Request, Joining]) -> ChunkInFlight | None:
+        if not joining:
+            return None
+        prompts = [each.token_ids for each in joining.values()]
+        num_launched = [each.num_launched for each in joining.values()]
+        with named_range("labkit.prefill.pack"):
+            chunk: Chunk = PackedChunk(prompts, num_launched, 0)  # all of them are in the prefix cache
+            counts = [0] * len(prompts)
+            if any(each.num_left for each in joining.values()):
+                chunk = self.make_chunk(prompts, num_launched, self.max_tokens)
+                counts = counts_of(chunk, prompts, num_launched, self.max_tokens)
+        finished = finished_by(joining.values(), counts)
+        launched = self.chunk_step.launch(chunk, joining, finished)
+        for each, count in zip(joining.values(), counts, strict=True):
+            each.num_launched += count
+        for p in finished:
+            launched.joining[p].is_finished = True
+        return launched
+
+    # --- first tokens ------------------------------------------------------------------------------
+
+    def read(self) -> FirstTokens | None:
+        """The first tokens of the chunk launched a step before; None if there is none.
+
+        If reading fails, all who join wait again, for what they have was computed behind it.
+        """
+        chunk, self._due = self._due, None
+        if chunk is None:
+            return None
+        try:
+            return self._read(chunk)
+        except BaseException:
+            self._in_flight = None
+            self._scheduler.put_back(list(self._scheduler.joining))
+            raise
+
+    def _read(self, chunk: ChunkInFlight) -> FirstTokens:
+        joining = self._scheduler.joining
+        rows = [p for p in chunk.finished if joining.get(chunk.requests[p]) is chunk.joining[p]]
+        requests = [chunk.requests[p] for p in rows]
+        made = chunk.read() if rows else []
+        token_ids = [made[p] for p in rows]
+        for p, request, token_id in zip(rows, requests, token_ids, strict=True):
+            keep_prompt(
+                self._prefix_cache, request, chunk.joining[p].session, chunk.last_logits[p], token_id
+            )
+        num_reused = sum(chunk.joining[p].num_reused for p in rows)
+        self._scheduler.join(requests)
+        return FirstTokens(requests, token_ids, chunk.num_tokens, num_reused)
+
+
+def finished_by(joining: Iterable[Joining], counts: Sequence[int]) -> list[int]:
+    """Which prompts, by place, are computed to the end when each has had so many tokens more.
+
+    One that the prefix cache knows all of, which needs none, comes behind those that were admitted before.
+    """
+    finished, is_next = [], True
+    for p, (each, count) in enumerate(zip(joining, counts, strict=True)):
+        is_finished = count == each.num_left and (count > 0 or is_next)
+        if is_finished:
+            finished.append(p)
+        is_next = is_next and is_finished
+    return finished

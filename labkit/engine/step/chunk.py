@@ -1,0 +1,170 @@
+"""A chunk of prompt tokens on the device: sent in one go, computed, and its first tokens drawn (rung 13).
+
+T rows of the chunk, P prompts, M blocks of a prompt, E embedding, H heads, D head size, V vocabulary.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from labkit.engine.packed_chunk import Chunk
+from labkit.engine.request import Request
+from labkit.engine.sampling import Draws
+from labkit.engine.scheduler import Joining
+from labkit.engine.step.chunk_layout import ChunkLayout
+from labkit.engine.step.first_tokens import FirstTokenSampler
+from labkit.engine.step.staging import PinnedStaging, PinnedTokens, TokenCopy
+from labkit.kernels import PackedRows
+from labkit.kvcache import KVBlockManager
+from labkit.model import Network
+from labkit.ranges import named_range
+
+
+class PackedAttention:
+    """Stores a chunk's keys and values in the cache, then attends over it: called once per layer."""
+
+    watch_points = ("attention", "kv_append")
+
+    def __init__(
+        self,
+        kv_manager: KVBlockManager,
+        attention: Callable[[Tensor, Tensor, Tensor, PackedRows], Tensor],
+        kv_append: Callable[[Tensor, Tensor, Tensor, Tensor, PackedRows], None],
+    ) -> None:
+        """attention, kv_append: `packed_attention_triton` and `kv_append_packed_triton`, or the plain twins."""
+        self.kv_manager = kv_manager
+        self.attention = attention
+        self.kv_append = kv_append
+
+    def begin(self, rows: PackedRows) -> None:
+        """Prepare for a chunk, before its first layer."""
+        self._rows = rows
+
+    def __call__(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        query, key, value = (heads[0].transpose(0, 1) for heads in (query, key, value))  # each [T, H, D]
+        k_cache, v_cache = self.kv_manager.k_cache[layer_idx], self.kv_manager.v_cache[layer_idx]
+        self.kv_append(k_cache, v_cache, key, value, self._rows)
+        return self.attention(query, k_cache, v_cache, self._rows).transpose(0, 1)[None]  # [1, H, T, D]
+
+
+class ChunkStep:
+    """Forward and K/V write of a chunk, launched kernel by kernel.
+
+    No number is read back to decide what runs next, so a CUDA graph can capture it, if its kernels do so.
+    """
+
+    def __init__(self, network: Network, attention: PackedAttention, layout: ChunkLayout) -> None:
+        self.network = network
+        self.attention = attention
+        self.layout = layout
+
+    def num_rows(self, num_tokens: int) -> int:
+        """Rows that a chunk of so many tokens is computed with, pads included: there are none."""
+        return num_tokens
+
+    def __call__(self, numbers: Tensor) -> Tensor:
+        """Logits [P, V] after each prompt's last row. numbers: as `ChunkLayout.pack` makes them, on the
+        device."""
+        inputs = self.layout.split(numbers)
+        self.attention.begin(self.layout.rows_of(inputs))
+        with named_range("labkit.prefill.forward"):
+            hidden = self.network(inputs.token_ids[None], inputs.positions[None], self.attention)
+            return self.network.lm_head(hidden[0, inputs.last_rows])
+
+
+class LaunchedChunkStep(Protocol):
+    """A `ChunkStep`, or a `GraphedChunkStep` of one."""
+
+    attention: PackedAttention
+
+    def num_rows(self, num_tokens: int) -> int: ...
+
+    def __call__(self, numbers: Tensor) -> Tensor: ...
+
+
+class ChunkInFlight:
+    """A chunk that was launched, and whose first tokens were not read yet.
+
+    requests, joining: the prompts in it, each with its state at the launch; it may have left since.
+    finished: by place, those whose last token it has. last_logits: [P, V]. num_tokens: computed in it.
+    """
+
+    watch_points = ("read",)
+
+    def __init__(
+        self,
+        joining: Mapping[Request, Joining],
+        finished: list[int],
+        num_tokens: int,
+        last_logits: Tensor,
+        tokens: TokenCopy | None,
+    ) -> None:
+        """tokens: of all prompts; None if none is finished."""
+        self.requests, self.joining = list(joining), list(joining.values())
+        self.finished = finished
+        self.num_tokens = num_tokens
+        self.last_logits = last_logits
+        self._tokens = tokens
+
+    def read(self) -> Sequence[int | None]:
+        """Wait for the first tokens [P], of which only those of finished prompts mean something; None where
+        logits are not finite numbers."""
+        token_ids = self._tokens.read() if self._tokens is not None else []
+        return [None if token_id < 0 else token_id for token_id in token_ids]
+
+
+class ResidentChunkStep:
+    """A chunk's way to the device and back: one packed send, the forward, the draw, one copy of tokens."""
+
+    watch_points = ("launch", "device_step")
+
+    def __init__(
+        self,
+        device_step: LaunchedChunkStep,
+        sampler: FirstTokenSampler,
+        layout: ChunkLayout,
+        kv_manager: KVBlockManager,
+        max_tokens: int,
+    ) -> None:
+        """max_tokens: of a chunk at most."""
+        device = kv_manager.k_cache.device
+        self.device_step: Any = device_step
+        self.sampler = sampler
+        self.layout = layout
+        self.max_tokens = max_tokens
+        self.max_prompts = layout.max_prompts
+        self.staging = PinnedStaging(layout.size(device_step.num_rows(max_tokens)), device)
+        self.pinned_tokens = PinnedTokens(layout.max_prompts, device)
+        self._num_rows = device_step.num_rows
+
+    def launch(
+        self, chunk: Chunk, joining: Mapping[Request, Joining], finished: list[int]
+    ) -> ChunkInFlight:
+        """Launch a chunk of these prompts, whose sessions have room for it, and behind it the copy of the first
+        tokens of those that it finishes."""
+        num_tokens, requests = len(chunk.token_ids), list(joining)
+        numbers = self.layout.pack(chunk, joining, self._num_rows(num_tokens) if num_tokens else 0)
+        sent = self.staging.send(numbers)
+        logits = self._logits(sent, joining, num_tokens)
+        tokens = None
+        if finished:
+            draws = Draws.of(requests[p].params for p in finished)
+            slots = self.layout.split(sent)
+            tokens = self.pinned_tokens.start_copy(self.sampler.sample(logits, slots, draws))
+        return ChunkInFlight(joining, finished, num_tokens, logits, tokens)
+
+    def _logits(self, sent: Tensor, joining: Mapping[Request, Joining], num_tokens: int) -> Tensor:
+        """Logits [P, V] after each prompt: its prefix's if that is the whole prompt, else computed."""
+        known = {
+            p: each.prefix.last_logits
+            for p, each in enumerate(joining.values())
+            if each.prefix is not None and each.prefix.num_tokens == len(each.token_ids)
+        }
+        if not num_tokens:
+            return torch.stack([known[p] for p in range(len(joining))])
+        logits = self.device_step(sent)[: len(joining)]
+        for p, row in known.items():
+            logits[p] = row
+        return logits

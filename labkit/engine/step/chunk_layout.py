@@ -1,0 +1,88 @@
+"""How a chunk's numbers lie in memory, so that all of them are sent in one go."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labkit.engine.packed_chunk import Chunk
+from labkit.engine.request import Request
+from labkit.engine.sampling import as_int64
+from labkit.engine.scheduler import Joining
+from labkit.engine.step.slots import LARGEST_TOP_K
+from labkit.kernels import PackedRows
+
+
+class ChunkNumbers(NamedTuple):
+    """The numbers of a chunk: parts of one int64 array or tensor, fractions by their bits.
+
+    starts: [P + 1]. context_lens, last_rows, and what a prompt's first token is drawn with: [P] each.
+    block_tables: [P * M]. token_ids, positions: [T].
+    """
+
+    starts: Any
+    context_lens: Any
+    last_rows: Any
+    top_ks: Any
+    seeds: Any
+    draws: Any
+    temperatures: Any
+    top_ps: Any
+    block_tables: Any
+    token_ids: Any
+    positions: Any
+
+
+class ChunkLayout:
+    """Where in a chunk's numbers which ones are: for at most `max_prompts` prompts of `max_blocks` blocks."""
+
+    def __init__(self, max_prompts: int, max_blocks: int) -> None:
+        self.max_prompts = max_prompts
+        self.max_blocks = max_blocks
+        self._sizes = (max_prompts + 1, *[max_prompts] * 7, max_prompts * max_blocks)
+
+    def size(self, num_rows: int) -> int:
+        """Numbers of a chunk of so many rows."""
+        return sum(self._sizes) + 2 * num_rows
+
+    def split(self, numbers: Any) -> ChunkNumbers:
+        """The parts of a one-dimensional array or tensor of `size`, without a copy."""
+        num_rows = (len(numbers) - sum(self._sizes)) // 2
+        parts, start = [], 0
+        for size in (*self._sizes, num_rows, num_rows):
+            parts.append(numbers[start : start + size])
+            start += size
+        return ChunkNumbers(*parts)
+
+    def rows_of(self, numbers: ChunkNumbers) -> PackedRows:
+        """Whose tokens the rows are, as the kernels take it."""
+        tables = numbers.block_tables.view(self.max_prompts, self.max_blocks)
+        return PackedRows(numbers.starts.int(), numbers.context_lens.int(), tables.int())
+
+    def pack(self, chunk: Chunk, joining: Mapping[Request, Joining], num_rows: int) -> Tensor:
+        """The numbers of a chunk, on the host: int64 [size].
+
+        num_rows: with pads behind the tokens, which are token 0 at position 0. Prompts that are not there have
+        no row and no block.
+        """
+        numbers = np.zeros(self.size(num_rows), dtype=np.int64)
+        parts, num_prompts, num_tokens = self.split(numbers), len(joining), len(chunk.token_ids)
+        parts.token_ids[:num_tokens] = chunk.token_ids
+        parts.positions[:num_tokens] = chunk.positions
+        parts.starts[: num_prompts + 1] = chunk.starts
+        parts.starts[num_prompts + 1 :] = num_tokens
+        parts.context_lens[:num_prompts] = chunk.context_lens
+        np.maximum(parts.starts[1:] - 1, 0, out=parts.last_rows)
+        params = [request.params for request in joining]
+        parts.top_ks[:num_prompts] = [min(p.top_k, LARGEST_TOP_K) for p in params]
+        parts.seeds[:num_prompts] = [as_int64(request.seed) for request in joining]
+        parts.draws[:num_prompts] = [len(request.output_token_ids) for request in joining]
+        parts.temperatures.view(np.float64)[:num_prompts] = [p.temperature for p in params]
+        parts.top_ps.view(np.float64)[:num_prompts] = [p.top_p for p in params]
+        tables = parts.block_tables.reshape(self.max_prompts, self.max_blocks)
+        for row, each in zip(tables, joining.values(), strict=False):
+            (block_ids,) = each.session.block_ids_per_layer  # one table for all layers
+            row[: len(block_ids)] = block_ids
+        return torch.from_numpy(numbers)

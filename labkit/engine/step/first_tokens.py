@@ -1,0 +1,68 @@
+"""The first token of a prompt, drawn on the device from its logits by the sampler of the decode step."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from labkit.engine.sampling import Draws, sample_greedy
+from labkit.engine.step.chunk_layout import ChunkNumbers
+from labkit.engine.step.samplers import Sampler
+from labkit.kernels import SamplingState
+
+
+class PromptSlots(NamedTuple):
+    """What the prompts of a chunk draw with, by place: tensors [P], in the form that slots have."""
+
+    temperatures: Tensor
+    top_ks: Tensor
+    top_ps: Tensor
+    seeds: Tensor
+    draws: Tensor
+    last_token_ids: Tensor
+
+    @property
+    def sampling_state(self) -> SamplingState:
+        """What they draw with."""
+        return SamplingState(*self[:-1])
+
+
+class FirstTokens(NamedTuple):
+    """What the sampler asks of a decode step: here no slot is advanced, for none of the requests has one."""
+
+    slots: PromptSlots
+
+    def take_likeliest(self, logits: Tensor, slot_mapping: Tensor) -> Tensor:
+        """The likeliest token ids [P] of logits [P, V], -1 where they are not finite."""
+        return sample_greedy(logits)
+
+    def advance(self, token_ids: Tensor, slot_mapping: Tensor) -> Tensor:
+        """The token ids."""
+        return token_ids
+
+
+class FirstTokenSampler:
+    """Samples the first tokens of a chunk's prompts, without a wait: those of `sample_requests`."""
+
+    watch_points = ("sample",)
+
+    def __init__(self, sampler: Sampler, max_prompts: int, device: torch.device) -> None:
+        """sampler: of the decode step."""
+        self._sampler = sampler
+        self._places = torch.arange(max_prompts, device=device)
+        self._last_token_ids = torch.zeros_like(self._places)  # samplers write there; nobody reads it
+
+    def sample(self, logits: Tensor, numbers: ChunkNumbers, draws: Draws) -> Tensor:
+        """A token id for each row of logits [P, V], -1 where they are not finite: int64 [P].
+
+        numbers: of the chunk, on the device. draws: what the finished prompts ask for together.
+        """
+        if draws is Draws.NONE:
+            return sample_greedy(logits)
+        fractions = (part.view(torch.float64) for part in (numbers.temperatures, numbers.top_ps))
+        temperatures, top_ps = fractions
+        slots = PromptSlots(
+            temperatures, numbers.top_ks, top_ps, numbers.seeds, numbers.draws, self._last_token_ids
+        )
+        known = draws if draws in self._sampler.families else Draws.FILTERED
+        return self._sampler(FirstTokens(slots), logits, self._places[: len(logits)], known)

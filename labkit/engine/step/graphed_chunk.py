@@ -1,0 +1,59 @@
+"""A chunk's forward as CUDA graphs, one for each of some numbers of rows (rung 13)."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.engine.sampling import Draws
+from labkit.engine.step.chunk import ChunkStep
+from labkit.engine.step.graphed import CapturedStep, batch_buckets, cuda_captures
+
+FEWEST_ROWS = 16  # of a graph: fewer take as long
+MOST_ROWS = 2048  # of a graph: with more, the launches are a small part of the time
+
+
+def row_buckets(max_tokens: int) -> list[int]:
+    """The numbers of rows that have a graph, rising, for chunks of so many tokens at most."""
+    most = max(min(max_tokens, MOST_ROWS), FEWEST_ROWS)
+    return [size for size in batch_buckets(most) if size >= FEWEST_ROWS]
+
+
+class GraphedChunkStep:
+    """A `ChunkStep` captured in CUDA graphs. A chunk takes the next larger one and pads it; one that is larger
+    than all is launched kernel by kernel.
+
+    All are captured when the engine is made, into a memory pool of their own. They read their numbers from one
+    place, into which each chunk's are copied before its replay.
+    """
+
+    def __init__(self, chunk_step: ChunkStep, max_tokens: int, device: torch.device) -> None:
+        """max_tokens: of a chunk at most."""
+        self.chunk_step = chunk_step
+        self.layout, self.attention = chunk_step.layout, chunk_step.attention
+        self.buckets = row_buckets(max_tokens)
+        self.numbers = torch.zeros(self.layout.size(self.buckets[-1]), dtype=torch.int64, device=device)
+        self.graphs: dict[int, CapturedStep] = {}
+
+        def forward(num_rows: int, *_: object) -> Tensor:
+            # All numbers are 0 by now: every row is a pad, for which nothing is stored.
+            return chunk_step(self.numbers[: self.layout.size(num_rows)])
+
+        run: Any = forward  # it is captured as a `DeviceStep` is
+        with cuda_captures(run) as capture:
+            for bucket in self.buckets[::-1]:
+                self.graphs[bucket] = capture(bucket, Draws.NONE)
+
+    def num_rows(self, num_tokens: int) -> int:
+        """Rows that a chunk of so many tokens is computed with, pads included."""
+        return next((size for size in self.buckets if size >= num_tokens), num_tokens)
+
+    def __call__(self, numbers: Tensor) -> Tensor:
+        """Logits [P, V] after each prompt's last row: those of `ChunkStep`."""
+        captured = self.graphs.get((len(numbers) - self.layout.size(0)) // 2)
+        if captured is None:
+            return self.chunk_step(numbers)
+        graph, logits = captured
+        self.numbers[: len(numbers)].copy_(numbers)
+        graph.replay()
+        return logits.clone()  # the next replay writes over them, and they may be kept with a prompt
