@@ -22,6 +22,7 @@ from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, tr
 
 MAX_SHARES = 16  # of a row, which one program puts together: then its shares are as large as they must be
 LEAST_PIECES = 1  # of a share
+NUM_WARPS = 1  # of a program
 STEPS = 8  # in which a share's size is tried, from the fair one to twice as much
 
 
@@ -33,12 +34,14 @@ def shares_at_once(batch_size: int, num_heads: int) -> int:
 
 
 def most_shares(batch_size: int, num_heads: int) -> int:
-    """What a plan for so many rows never has more of.
+    """The shares that a plan for so many rows may have: as many as at once, or half of that more than rows.
 
-    A row of n pieces in shares of s has 1 more than n / s at most, and s is not below the sum of all n over
-    `shares_at_once`: so there are at most as many more shares than rows. And no row has over MAX_SHARES.
+    There is always such a plan. A row of n pieces in shares of s has less than 1 more than n / s of them. With
+    an s of twice the sum of all n over `shares_at_once`, these are less than half of the latter more than
+    rows. And no row has over MAX_SHARES.
     """
-    return min(batch_size + shares_at_once(batch_size, num_heads), batch_size * MAX_SHARES)
+    at_once = shares_at_once(batch_size, num_heads)
+    return min(max(at_once, batch_size + at_once // 2), batch_size * MAX_SHARES)
 
 
 class SharePlan:
@@ -88,7 +91,8 @@ def plan_shares_plain(
     B, piece = len(slot_mapping), plan.piece(len(slot_mapping))
     pieces = -(-context_lens[slot_mapping].clamp(min=0) // piece)
     least = -(-pieces // MAX_SHARES)
-    sizes = least.clamp(min=share_size(pieces, shares_at_once(B, plan.num_heads)))
+    at_once, most = shares_at_once(B, plan.num_heads), most_shares(B, plan.num_heads)
+    sizes = least.clamp(min=share_size(pieces, at_once, most))
     num_shares = (-(-pieces // sizes)).clamp(min=1)
     ends = num_shares.cumsum(0)
     rows = torch.arange(B, device=pieces.device).repeat_interleave(num_shares)
@@ -102,18 +106,15 @@ def plan_shares_plain(
     plan.batch_size = B
 
 
-def share_size(pieces: Tensor, at_once: int) -> int:
-    """Pieces of a share, for rows of so many pieces [B].
-
-    The fair size is that of all pieces over the shares at once. A somewhat larger one is better if with it
-    all shares do run at once, for else the last of them begin only when others have ended.
-    """
+def share_size(pieces: Tensor, at_once: int, most: int) -> int:
+    """Pieces of a share, for rows of so many pieces [B]: the fair size, that of all pieces over the shares at
+    once, or where that would be more than `most` shares a larger one, up to twice as large."""
     fair = max(LEAST_PIECES, -(-int(pieces.sum()) // at_once))
-    for size in range(fair, 2 * fair + 1, -(-fair // STEPS)):
-        least = (-(-pieces // MAX_SHARES)).clamp(min=size)
-        if int((-(-pieces // least)).clamp(min=1).sum()) <= at_once:
+    least = -(-pieces // MAX_SHARES)
+    for size in range(fair, 2 * fair, -(-fair // STEPS)):
+        if int((-(-pieces // least.clamp(min=size))).clamp(min=1).sum()) <= most:
             return size
-    return fair
+    return 2 * fair
 
 
 def plan_shares_triton(context_lens: Tensor, slot_mapping: Tensor, plan: SharePlan) -> None:
@@ -140,6 +141,7 @@ def plan_shares_triton(context_lens: Tensor, slot_mapping: Tensor, plan: SharePl
         B,
         len(plan.row_of),
         shares_at_once(B, plan.num_heads),
+        most_shares(B, plan.num_heads),
         PIECE=plan.piece(B),
         LEAST=LEAST_PIECES,
         MOST=MAX_SHARES,
@@ -163,6 +165,7 @@ def _plan_shares_kernel(
     B,
     W,
     at_once,
+    most,
     PIECE: tl.constexpr,
     LEAST: tl.constexpr,
     MOST: tl.constexpr,
@@ -170,7 +173,7 @@ def _plan_shares_kernel(
     BLOCK_B: tl.constexpr,
     BLOCK_W: tl.constexpr,
 ):
-    """All sizes of a share are tried at once: those of a row's MOST shares, and at most 2 * STEPS others."""
+    """All sizes of a share are tried at once."""
     b = tl.arange(0, BLOCK_B)
     in_batch = b < B
     slot = tl.load(slot_mapping_ptr + b, mask=in_batch, other=0)
@@ -179,13 +182,12 @@ def _plan_shares_kernel(
     least = (pieces + MOST - 1) // MOST  # that a share of the row must have
 
     fair = tl.maximum((tl.sum(pieces, axis=0) + at_once - 1) // at_once, LEAST)
-    size = fair + tl.arange(0, 2 * STEPS) * ((fair + STEPS - 1) // STEPS)
+    steps = tl.arange(0, 2 * STEPS) * ((fair + STEPS - 1) // STEPS)
+    size = tl.minimum(fair + steps, 2 * fair)  # which the last is
     tried = tl.maximum(least[:, None], size[None, :])
     num_tried = tl.maximum((pieces[:, None] + tried - 1) // tried, 1)
     num_all = tl.sum(tl.where(in_batch[:, None], num_tried, 0), axis=0)
-    none: tl.constexpr = 2147483647
-    chosen = tl.min(tl.where((num_all <= at_once) & (size <= 2 * fair), size, none), axis=0)
-    chosen = tl.where(chosen == none, fair, chosen)
+    chosen = tl.min(tl.where(num_all <= most, size, 2 * fair), axis=0)
 
     sizes = tl.maximum(least, chosen)
     num_shares = tl.where(in_batch, tl.maximum((pieces + sizes - 1) // sizes, 1), 0)
@@ -278,7 +280,7 @@ def paged_attention_append_shares_triton(
             BLOCK_S=MAX_SHARES,
             BLOCK_T=plan.piece(B),
             BLOCK_D=triton.next_power_of_2(D),
-            num_warps=1,
+            num_warps=NUM_WARPS,
             **early_launch(query.device),
         )
     except BaseException:  # the interpreter, stopped between two programs of a row
@@ -337,10 +339,10 @@ def _shared_paged_attn_append_kernel(
     in_head = d < D
     # Plan, slots, tables and what is in the cache do not change within a step: all are read before the wait.
     b = tl.load(row_of_ptr + w)
+    share = tl.load(share_of_ptr + w)
+    slot = tl.load(slot_of_ptr + w)
+    share_tokens = tl.load(tokens_of_ptr + w)
     if b >= 0:
-        share = tl.load(share_of_ptr + w)
-        slot = tl.load(slot_of_ptr + w)
-        share_tokens = tl.load(tokens_of_ptr + w)
         context_len = tl.load(context_lens_ptr + slot)
         num_shares = tl.load(num_shares_ptr + b)
         table_ptr = block_table_ptr + slot.to(tl.int64) * table_stride_s

@@ -190,18 +190,18 @@ class PackedTile(NamedTuple):
     num_stages: int
 
 
-def packed_tile(num_rows: int, num_prompts: int, head_dim: int, dtype: torch.dtype) -> PackedTile:
-    """The tile for a chunk of so many rows of so many prompts.
+def packed_tile(num_rows: int, head_dim: int, dtype: torch.dtype) -> PackedTile:
+    """The tile for a chunk of so many rows.
 
-    Rows of half precision of 64 were measured on an H200: few rows want many small programs, many rows large
-    ones. In float32 products take the place of tensor cores, and wide heads fill the registers.
+    For heads of 64 in half precision it was measured on an H200: few rows want small tiles, that there are
+    enough programs, which go through their tokens in long strides. In float32 there are no tensor cores to
+    feed, and wide heads fill the registers.
     """
     if dtype == torch.float32 or head_dim > 128:
         return PackedTile(16, 16, 4, 1)
     if head_dim > 64:
         return PackedTile(32, 32, 4, 2)
-    rows = 16 if num_rows <= 16 * num_prompts else 32 if num_rows <= 512 else 64
-    return PackedTile(rows, 64, 4, 3)
+    return PackedTile(16, 128, 4, 3) if num_rows < 512 else PackedTile(64, 64, 4, 2)
 
 
 def packed_attention_triton(
@@ -222,7 +222,7 @@ def packed_attention_triton(
     check_launchable(query.device)
     T, H, D = query.shape
     num_prompts = len(rows.context_lens)
-    tile = tile or packed_tile(T, num_prompts, D, query.dtype)
+    tile = tile or packed_tile(T, D, query.dtype)
     # Each prompt's last tile may be a part of one, and so may that of the pads.
     most_tiles = T // tile.rows + num_prompts + 1
     out = torch.empty_like(query, memory_format=torch.contiguous_format)

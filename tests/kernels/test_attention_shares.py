@@ -230,7 +230,7 @@ def test_it_is_the_plain_form_at_any_size(context_lens: list[int], block_size: i
 def test_more_rows_than_shares_at_once(monkeypatch: pytest.MonkeyPatch):
     """As on a GPU of four programs, on which more rows have half as many tokens read at a time."""
     monkeypatch.setattr(attention_shares, "PROGRAMS_AT_ONCE", 4)
-    assert most_shares(6, 1) == 14
+    assert most_shares(6, 1) == 10
     assert_attends_and_stores(in_shares, make_case([40, 3, 0, 70, NOBODY, 33], H=1))
 
 

@@ -17,7 +17,7 @@ LAYER = 1  # of the two that a pool has
 
 
 class PackedCase(NamedTuple):
-    """A chunk, the pools whose layer it belongs to, and each prompt's keys and values, the chunk's included."""
+    """A chunk, the pools whose layer it belongs to, and all keys and values of each prompt."""
 
     query: Tensor  # [T, H, D]
     key: Tensor
