@@ -210,8 +210,8 @@ LADDER = Numbered(
         slug="ragged_batches",
         title="Ragged batches",
         write_up="beyond the write-ups",
-        removes="the wait for the longest row, pads between prompts, and the stall of everybody when somebody "
-        "joins: prompts are computed in chunks beside the decode steps",
+        removes="the wait for the longest row, pads between prompts, and the stall of everybody when "
+        "somebody joins: prompts are computed in chunks beside the decode steps",
         options=RAGGED_BATCHES,
     ),
 )

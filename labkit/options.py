@@ -66,9 +66,9 @@ class EngineOptions:
         off (`SortedSampler`); "searched": by a search for it, in the rows that have them, with `draw_triton`
         or its plain twin (`SearchedSampler`).
     batching: how rows of unequal length are put together. "padded": prompts to the longest, while nobody
-        decodes; "packed": prompts lie behind each other without pads and are computed in chunks beside the
-        decode steps (`PackedPrefill`), whose attention is cut into equal shares of tokens
-        (`SharedAttention`).
+        decodes (`PaddedPrefill`); "packed": prompts lie behind each other without pads (`PackedChunk`) and
+        are computed in chunks beside the decode steps (`PackedPrefill`), whose attention is cut into equal
+        shares of tokens (`SharedAttention`).
     attention: which paged attention runs. "plain": PyTorch; "triton": the kernel;
         "auto": the kernel on a CUDA GPU, PyTorch elsewhere. The same on every rung.
     Raises OptionError for a value that is not listed, or that needs another one.

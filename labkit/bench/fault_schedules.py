@@ -103,6 +103,7 @@ def draw_schedule(dice: random.Random, points: Sequence[str]) -> Schedule:
         max_batch_size=dice.randint(1, 4),
         prefill_max_batch_size=dice.randint(1, 4),
         prefill_max_tokens=dice.randint(1, 20),
+        prefill_chunk_tokens=dice.choice([1, 3, 7, 20]),
         admission_policy=dice.choice(["fifo", "pack"]),
         pack_window=dice.randint(1, 3),
         decode_first=dice.random() < 0.5,

@@ -45,23 +45,24 @@ class SchedulerConfig:
     prefill_max_batch_size: requests admitted in one step at most.
     prefill_max_tokens: prompt tokens computed in one step at most; a prompt that is longer is
         admitted alone. (On rung 13 it is computed over several steps.)
-    prefill_chunk_tokens: on rung 13, the same beside a decode step; no other rung asks for it. The fewer,
-        the sooner a running request has its next token, and the later a new one its first.
     admission_policy: "fifo": in order of arrival; "pack": the shortest first among the first
         `pack_window` that wait. No request waits through more than `pack_window` admissions of later ones.
     decode_first: each step decodes all running requests and then admits new ones. Otherwise a step
         that can admit does only that, and the running ones wait for it. On rung 13 nobody waits: every step
         does both, and this says which it begins with.
+    prefill_chunk_tokens: on rung 13, prompt tokens computed beside a decode step at most, where
+        prefill_max_tokens holds without one; no other rung asks for it. The fewer, the sooner a running
+        request has its next token, and the later a new one its first.
     Raises OptionError for a number that is not a positive int, a policy that is not listed, or no bool.
     """
 
     max_batch_size: int = 8
     prefill_max_batch_size: int = 8
     prefill_max_tokens: int = 2048
-    prefill_chunk_tokens: int = 256
     admission_policy: str = "fifo"
     pack_window: int = 32
     decode_first: bool = False
+    prefill_chunk_tokens: int = 256
 
     def __post_init__(self) -> None:
         require_positive(self, "max_batch_size", "prefill_max_batch_size", "pack_window")

@@ -1,6 +1,7 @@
 """Which tokens of which prompts the next chunk computes: behind each other, without pads."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Protocol
 
 from labkit.checks import shown
@@ -15,10 +16,17 @@ class Chunk(Protocol):
     context_lens: [P], the tokens of each prompt that come before its first row.
     """
 
-    token_ids: Sequence[int]
-    positions: Sequence[int]
-    starts: Sequence[int]
-    context_lens: Sequence[int]
+    @property
+    def token_ids(self) -> Sequence[int]: ...
+
+    @property
+    def positions(self) -> Sequence[int]: ...
+
+    @property
+    def starts(self) -> Sequence[int]: ...
+
+    @property
+    def context_lens(self) -> Sequence[int]: ...
 
 
 class PackedChunk:
@@ -49,13 +57,13 @@ def counts_of(
 ) -> list[int]:
     """How many tokens each prompt has in the chunk.
 
-    Raises OptionError for a chunk that is not what `Chunk` says of these prompts, has more than max_tokens, or
-    has none.
+    Raises OptionError for a chunk that is not what `Chunk` says of these prompts, has more than max_tokens,
+    or has none.
     """
     starts = list(chunk.starts)
     if len(starts) != len(prompts) + 1 or starts[0] != 0:
         refuse(f"starts has the {len(prompts) + 1} numbers from 0 on, not {shown(starts)}")
-    counts = [end - start for start, end in zip(starts, starts[1:], strict=False)]
+    counts = [end - start for start, end in pairwise(starts)]
     if not 0 < starts[-1] <= max_tokens:
         refuse(f"it has 1 to {max_tokens} tokens, not {shown(starts[-1])}")
     if list(chunk.context_lens) != list(num_computed):

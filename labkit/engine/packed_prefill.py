@@ -131,9 +131,7 @@ class PackedPrefill:
         made = chunk.read() if rows else []
         token_ids = [made[p] for p in rows]
         for p, request, token_id in zip(rows, requests, token_ids, strict=True):
-            keep_prompt(
-                self._prefix_cache, request, chunk.joining[p].session, chunk.last_logits[p], token_id
-            )
+            keep_prompt(self._prefix_cache, request, chunk.joining[p].session, chunk.last_logits[p], token_id)
         num_reused = sum(chunk.joining[p].num_reused for p in rows)
         self._scheduler.join(requests)
         return FirstTokens(requests, token_ids, chunk.num_tokens, num_reused)

@@ -106,7 +106,7 @@ class OnlineScheduler:
             del self.running[request]
 
     def join(self, requests: Iterable[Request]) -> None:
-        """Requests that were joining run from here on: their prompts are computed, their first tokens read."""
+        """Requests that were joining run: their prompts are computed, and their first tokens were read."""
         for request in requests:
             self.running[request] = self.joining.pop(request).session
 

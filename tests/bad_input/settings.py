@@ -37,7 +37,8 @@ SAMPLING = {
 }
 CACHE = dict.fromkeys(("block_size", "max_blocks_per_layer", "max_prefix_entries"), NO_SIZE)
 SCHEDULER = dict.fromkeys(
-    ("max_batch_size", "prefill_max_batch_size", "prefill_max_tokens", "pack_window"), NO_SIZE
+    ("max_batch_size", "prefill_max_batch_size", "prefill_max_tokens", "prefill_chunk_tokens", "pack_window"),
+    NO_SIZE,
 )
 FEW = {"None": None, "no text": "", "True": True, "another option's": "auto ", "a list": ["rebuilt"]}
 NOT_WITHOUT = {

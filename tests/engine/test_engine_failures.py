@@ -104,7 +104,9 @@ def test_after_a_failed_step_everybody_goes_on(monkeypatch, options, owner, name
     engine.check_integrity()
     if not any(settings.values()):  # else the step's decode is done, and copies-on-write are kept
         # With a step ahead, what was reserved for it before comes back, too.
-        assert engine.stats().free_blocks >= free_blocks
+        # A chunk that was launched before it failed goes on.
+        chunk = sum(len(each.session.block_ids_per_layer[0]) for each in engine.scheduler.joining.values())
+        assert engine.stats().free_blocks + chunk >= free_blocks
         assert engine.stats().free_blocks == free_blocks or options.readback == "one_behind"
 
     handed_out = tokens_by_request(outputs + run(engine))
@@ -132,6 +134,8 @@ def test_when_blocks_run_out_in_the_middle_of_a_step_nothing_of_it_stays(monkeyp
     prompts = [(1, 2, 3, 4), (5, 6), (7, 8, 9, 10), tuple(range(20, 28))]
     request_ids = add_all(engine, prompts, [GREEDY] * 4)
     outputs = list(engine.step())
+    while engine.scheduler.joining:
+        outputs += engine.step()
     before = held_by(engine)
     allocate = failing(engine.kv_manager.allocate_block, at_call, OutOfBlocksError)
     monkeypatch.setattr(engine.kv_manager, "allocate_block", allocate)

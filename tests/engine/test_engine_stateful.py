@@ -93,6 +93,7 @@ class EngineMachine(RuleBasedStateMachine):
         max_batch_size=st.integers(1, 4),
         prefill_max_batch_size=st.integers(1, 4),
         prefill_max_tokens=st.integers(1, 20),
+        prefill_chunk_tokens=st.integers(1, 20),
         admission_policy=st.sampled_from(["fifo", "pack"]),
         pack_window=st.integers(1, 3),
         decode_first=st.booleans(),
@@ -127,10 +128,10 @@ class EngineMachine(RuleBasedStateMachine):
                     assert completion.token_ids == self.received[request_id]
                     self.live.remove(request_id)
 
-    @precondition(lambda self: self.engine.stats().waiting + self.engine.stats().running)
+    @precondition(lambda self: self.engine.scheduler.requests)
     @rule(which=ANY)
     def cancel(self, which):
-        unfinished = [r.request_id for r in (*self.engine.scheduler.running, *self.engine.scheduler.waiting)]
+        unfinished = [request.request_id for request in self.engine.scheduler.requests]
         request_id = unfinished[which % len(unfinished)]
         completion = self.engine.cancel(request_id)
         assert completion.finish_reason is FinishReason.CANCELLED
@@ -184,15 +185,15 @@ class EngineMachine(RuleBasedStateMachine):
     @invariant()
     def nobody_runs_and_waits(self):
         scheduler = self.engine.scheduler
-        assert not scheduler.running.keys() & scheduler.waiting.keys()
-        assert all(session.num_tokens for session in scheduler.running.values())
-        assert len(scheduler.running) <= scheduler.config.max_batch_size
+        assert len(scheduler.requests) == len(set(scheduler.requests))
+        assert all(session.num_tokens for session in scheduler.sessions)
+        assert len(scheduler.sessions) <= scheduler.config.max_batch_size
 
     @invariant()
     def nobody_overtakes_in_fifo(self):
         scheduler = self.engine.scheduler
         if scheduler.config.admission_policy == "fifo":
-            request_ids = [r.request_id for r in (*scheduler.running, *scheduler.waiting)]
+            request_ids = [request.request_id for request in scheduler.requests]
             assert all(first < second for first, second in pairwise(request_ids))
 
     def teardown(self):

@@ -5,7 +5,16 @@ from itertools import count
 
 import pytest
 import torch
-from helpers import GREEDY, LADDER, assert_no_block_is_lost, make_engine, run, tokens_alone, tokens_by_request
+from helpers import (
+    GREEDY,
+    LADDER,
+    assert_no_block_is_lost,
+    failing,
+    make_engine,
+    run,
+    tokens_alone,
+    tokens_by_request,
+)
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -13,7 +22,7 @@ from labkit import SamplingParams, SchedulerConfig
 from labkit.engine import InferenceSession, OnlineScheduler
 from labkit.engine import scheduler as scheduler_module
 from labkit.engine.request import Request
-from labkit.kvcache import KVBlockManager
+from labkit.kvcache import KVBlockManager, MutableInfoBlockManager
 
 
 def make_scheduler(kind=OnlineScheduler, num_blocks=100, **settings):
@@ -380,3 +389,71 @@ def test_a_prompt_that_has_just_been_computed_lets_its_twin_in_without_a_block_c
     outputs += run(engine)
     assert tokens_by_request(outputs) == {i: tokens_alone(prompt, SamplingParams(1)) for i in ids}
     assert engine.stats().counters.reused_tokens == 12
+
+
+# --- to join while others decode -------------------------------------------------------------------
+
+
+def joining_scheduler(*prompt_lengths, num_blocks=100, **settings):
+    manager = MutableInfoBlockManager(
+        num_layers=1, num_heads=1, head_dim=1, block_size=1, max_blocks_per_layer=num_blocks
+    )
+    scheduler = OnlineScheduler(SchedulerConfig(**settings), manager, None)
+    for request_id, length in enumerate(prompt_lengths):
+        scheduler.add(request_of(request_id, length))
+    return scheduler
+
+
+@pytest.mark.parametrize(
+    ("room", "admitted"),
+    [(1, [0]), (3, [0]), (4, [0, 1]), (8, [0, 1]), (9, [0, 1, 2]), (100, [0, 1, 2, 3])],
+)
+def test_requests_join_until_their_tokens_fill_the_room(room, admitted):
+    scheduler = joining_scheduler(3, 5, 10, 2)
+    assert ids(each.request for each in scheduler.admit(room)) == admitted == ids(scheduler.joining)
+    assert not scheduler.running
+    for request, joining in scheduler.joining.items():
+        assert joining.session.num_tokens == joining.num_left == request.num_tokens
+    num_blocks = sum(request.num_tokens for request in scheduler.joining)
+    assert scheduler._kv_manager.num_free_blocks == 100 - num_blocks
+    scheduler._kv_manager.check_integrity(scheduler.sessions)
+
+
+def test_those_who_join_count_as_served_and_keep_a_block_for_their_next_token():
+    scheduler = joining_scheduler(3, 2, 4, max_batch_size=2)
+    scheduler.admit(100)
+    assert ids(scheduler.joining) == [0, 1] and not scheduler.may_admit() and not scheduler.admit(100)
+    scheduler = joining_scheduler(3, 4, num_blocks=7)
+    assert ids(each.request for each in scheduler.admit(1)) == [0]
+    assert not scheduler.admit(1)  # 4 blocks are free; one of them is for the first one's next token
+    scheduler = joining_scheduler(3, 4, num_blocks=8)
+    scheduler.admit(1)
+    assert ids(each.request for each in scheduler.admit(1)) == [1]
+
+
+def test_who_joins_runs_in_the_order_given_is_removed_or_waits_again():
+    scheduler = joining_scheduler(1, 2, 3, 4)
+    scheduler.admit(100)
+    first, second, third, fourth = scheduler.joining
+    scheduler.join([first, second])
+    assert ids(scheduler.running) == [0, 1] and ids(scheduler.joining) == [2, 3]
+    assert ids(scheduler.requests) == [0, 1, 2, 3]
+    assert [session.num_tokens for session in scheduler.sessions] == [1, 2, 3, 4]
+    scheduler.remove(third)
+    scheduler.preempt_newest()
+    assert ids(scheduler.waiting) == [3] and not scheduler.joining
+    scheduler.preempt_newest()
+    assert ids(scheduler.waiting) == [1, 3] and ids(scheduler.running) == [0]
+    assert scheduler._kv_manager.num_free_blocks == 99
+    assert fourth in scheduler.waiting
+
+
+def test_an_admission_that_fails_leaves_all_waiting(monkeypatch):
+    scheduler = joining_scheduler(1, 2, 3)
+    monkeypatch.setattr(
+        InferenceSession, "reserve_prompt", failing(InferenceSession.reserve_prompt, 1, ZeroDivisionError)
+    )
+    with pytest.raises(ZeroDivisionError):
+        scheduler.admit(100)
+    assert ids(scheduler.waiting) == [0, 1, 2] and not scheduler.joining
+    assert scheduler._kv_manager.num_free_blocks == 100

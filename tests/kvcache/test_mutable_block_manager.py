@@ -157,3 +157,48 @@ def test_the_pool_that_is_used_up_says_so_and_gives_nothing_away(kind):
     manager.check_integrity(sessions)
     assert manager.num_free_blocks == 1
     assert holds(sessions[0], (0, 4)) and holds(sessions[1], (50, 4))
+
+
+# --- room for a prompt -----------------------------------------------------------------------------
+
+
+@kinds
+@pytest.mark.parametrize(("held", "num_tokens"), [(0, 1), (0, 4), (0, 9), (3, 1), (3, 6), (4, 1), (6, 11)])
+def test_room_for_a_prompt_is_counted_and_nothing_is_written(kind, held, num_tokens):
+    manager = make_manager(kind)
+    session = prompted(manager, 100, held)
+    bytes_before = manager.k_cache.clone(), manager.v_cache.clone()
+    session.reserve_prompt(num_tokens)
+    assert session.num_tokens == held + num_tokens
+    manager.check_integrity([session])
+    for cache, was in zip((manager.k_cache, manager.v_cache), bytes_before, strict=True):
+        assert torch.equal(cache, was)
+
+
+@kinds
+def test_room_for_a_prompt_behind_a_shared_block_is_made_in_a_copy(kind):
+    manager = make_manager(kind)
+    session = prompted(manager, 100, 6)
+    other = session.fork()
+    other.reserve_prompt(5)
+    for mine, its in zip(session.block_ids_per_layer, other.block_ids_per_layer, strict=True):
+        assert its[0] == mine[0] and its[1] != mine[1] and len(its) == 3
+    manager.check_integrity([session, other])
+    keys, _ = other.dense_kv()
+    assert torch.equal(keys[:, :, :6], kv_numbers(manager, 100, 6)[0])
+    other.num_tokens = 6
+    other.roll_back()
+    manager.check_integrity([session, other])
+    assert holds(session, (100, 6)) and holds(other, (100, 6))
+
+
+@kinds
+def test_a_prompt_for_which_there_is_no_room_is_given_back(kind):
+    manager = make_manager(kind, max_blocks_per_layer=4)
+    session = prompted(manager, 100, 6)
+    free = [manager.num_free(i) for i in range(manager.num_tables)]
+    with pytest.raises(OutOfBlocksError):
+        session.reserve_prompt(11)
+    session.roll_back()
+    manager.check_integrity([session])
+    assert [manager.num_free(i) for i in range(manager.num_tables)] == free and holds(session, (100, 6))

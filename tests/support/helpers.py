@@ -144,7 +144,8 @@ def assert_no_block_is_lost(engine: InferenceEngine) -> None:
     if engine.prefix_cache is not None:
         engine.prefix_cache.clear()
     stats = engine.stats()
-    assert (stats.waiting, stats.running, stats.free_blocks) == (0, 0, stats.blocks_per_layer)
+    assert (stats.waiting, stats.joining, stats.running) == (0, 0, 0)
+    assert stats.free_blocks == stats.blocks_per_layer
 
 
 class Boom(BaseException):

@@ -42,9 +42,9 @@ from labkit.kvcache import KVBlockManager, MutableInfoBlockManager, PrefixCache
 from labkit.model import ModelConfig, Network
 from labkit.options import EngineOptions
 
-
-# What computes a chunk in Triton: `packed_attention_triton` and `kv_append_packed_triton`, once they are there.
-PACKED_TRITON = None
+# Attention and K/V append of a chunk of prompts.
+PACKED_PLAIN = (packed_attention_plain, kv_append_packed_plain)
+PACKED_TRITON = PACKED_PLAIN  # until packed_attention_triton and kv_append_packed_triton are there
 
 
 def build_kv_manager(
@@ -147,11 +147,10 @@ def build_chunk_step(
     max_prompts = min(config.prefill_max_batch_size, config.max_batch_size)
     max_tokens = min(config.prefill_max_tokens, max_prompts * network.config.max_positions)
     layout = ChunkLayout(max_prompts, kv_manager.max_blocks_per_seq)
-    kernels = (packed_attention_plain, kv_append_packed_plain)
-    if on_triton and PACKED_TRITON is not None:
-        kernels = PACKED_TRITON
+    kernels = PACKED_TRITON if on_triton else PACKED_PLAIN
     chunk_step = ChunkStep(network, PackedAttention(kv_manager, *kernels), layout)
-    is_graph = options.launch == "graph" and device.type == "cuda" and kernels is PACKED_TRITON
+    is_plain = kernels == PACKED_PLAIN  # they read numbers back, which no graph can capture
+    is_graph = options.launch == "graph" and device.type == "cuda" and not is_plain
     launched = GraphedChunkStep(chunk_step, max_tokens, device) if is_graph else chunk_step
     sampler = FirstTokenSampler(build_sampler(parts, on_triton), max_prompts, device)
     return ResidentChunkStep(launched, sampler, layout, kv_manager, max_tokens)

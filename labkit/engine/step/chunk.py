@@ -33,7 +33,8 @@ class PackedAttention:
         attention: Callable[[Tensor, Tensor, Tensor, PackedRows], Tensor],
         kv_append: Callable[[Tensor, Tensor, Tensor, Tensor, PackedRows], None],
     ) -> None:
-        """attention, kv_append: `packed_attention_triton` and `kv_append_packed_triton`, or the plain twins."""
+        """attention, kv_append: `packed_attention_triton` and `kv_append_packed_triton`, or their plain
+        twins."""
         self.kv_manager = kv_manager
         self.attention = attention
         self.kv_append = kv_append
@@ -139,11 +140,9 @@ class ResidentChunkStep:
         self.pinned_tokens = PinnedTokens(layout.max_prompts, device)
         self._num_rows = device_step.num_rows
 
-    def launch(
-        self, chunk: Chunk, joining: Mapping[Request, Joining], finished: list[int]
-    ) -> ChunkInFlight:
-        """Launch a chunk of these prompts, whose sessions have room for it, and behind it the copy of the first
-        tokens of those that it finishes."""
+    def launch(self, chunk: Chunk, joining: Mapping[Request, Joining], finished: list[int]) -> ChunkInFlight:
+        """Launch a chunk of these prompts, whose sessions have room for it, and behind it the copy of the
+        first tokens of those that it finishes."""
         num_tokens, requests = len(chunk.token_ids), list(joining)
         numbers = self.layout.pack(chunk, joining, self._num_rows(num_tokens) if num_tokens else 0)
         sent = self.staging.send(numbers)

@@ -64,8 +64,8 @@ class ChunkLayout:
     def pack(self, chunk: Chunk, joining: Mapping[Request, Joining], num_rows: int) -> Tensor:
         """The numbers of a chunk, on the host: int64 [size].
 
-        num_rows: with pads behind the tokens, which are token 0 at position 0. Prompts that are not there have
-        no row and no block.
+        num_rows: with pads behind the tokens, which are token 0 at position 0. Prompts that are not there
+        have no row and no block.
         """
         numbers = np.zeros(self.size(num_rows), dtype=np.int64)
         parts, num_prompts, num_tokens = self.split(numbers), len(joining), len(chunk.token_ids)

@@ -20,11 +20,11 @@ def row_buckets(max_tokens: int) -> list[int]:
 
 
 class GraphedChunkStep:
-    """A `ChunkStep` captured in CUDA graphs. A chunk takes the next larger one and pads it; one that is larger
-    than all is launched kernel by kernel.
+    """A `ChunkStep` captured in CUDA graphs. A chunk takes the next larger one and pads it; one that is
+    larger than all is launched kernel by kernel.
 
-    All are captured when the engine is made, into a memory pool of their own. They read their numbers from one
-    place, into which each chunk's are copied before its replay.
+    All are captured when the engine is made, into a memory pool of their own. They read their numbers from
+    one place, into which each chunk's are copied before its replay.
     """
 
     def __init__(self, chunk_step: ChunkStep, max_tokens: int, device: torch.device) -> None:

@@ -9,7 +9,10 @@ from resident_helpers import EACH_PARAMS, EXPECTED, PROMPTS, gpu_engine
 from triton_marks import needs_triton
 
 from labkit import LADDER, EngineOptions, InferenceEngine, SamplingParams, SchedulerConfig
+from labkit.engine.packed_chunk import PackedChunk
+from labkit.engine.packed_prefill import PackedPrefill
 from labkit.engine.parts import PARTS
+from labkit.engine.prefill import PaddedPrefill
 from labkit.engine.step import build
 from labkit.engine.step.attention import AttendAndWrite, AttendThenWrite, SplitAttention
 from labkit.engine.step.device import DeviceStep
@@ -40,6 +43,7 @@ def test_every_option_has_its_choices_and_every_choice_its_class():
         "layer_tables": {"per_layer": None},  # by block_info
         "launch": {"eager": DeviceStep},
         "latency": {"exposed": None},  # by layer_kernels
+        "batching": {"padded": PaddedPrefill},  # which has no part of its own
     }
     assert set(PARTS) == set(CHOICES) - {"attention", "sampler"}  # which are functions
     for name, parts in PARTS.items():
@@ -59,6 +63,9 @@ def test_an_engine_is_made_of_the_classes_that_its_options_name(options):
     else:
         assert type(manager) is PARTS["block_info"][options.block_info]
     assert type(engine.readback) is PARTS["readback"][options.readback]
+    assert type(engine.prefill) is {"padded": PaddedPrefill, "packed": PackedPrefill}[options.batching]
+    if options.batching == "packed":
+        assert engine.prefill.make_chunk is PackedChunk
     if options.block_tables == "resident":
         assert type(step) is ResidentDecodeStep and type(step.slots) is DeviceSlots
         attention = AttendAndWrite if options.kv_write == "fused" else AttendThenWrite

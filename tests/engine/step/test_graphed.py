@@ -2,13 +2,13 @@
 
 import gc
 import weakref
-from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
 import torch
+from fake_cuda import FakeCuda, FakeGraph
 from helpers import (
     GREEDY,
     SEEDED,
@@ -60,14 +60,6 @@ def test_the_buckets_of_small_engines(max_batch_size, buckets):
     assert batch_buckets(max_batch_size) == buckets
 
 
-class FakeGraph:
-    def __init__(self):
-        self.replays = 0
-
-    def replay(self):
-        self.replays += 1
-
-
 @pytest.mark.parametrize("is_greedy", [True, False])
 @pytest.mark.parametrize("max_batch_size", [1, 7, 20])
 def test_a_step_takes_the_next_larger_graph_and_its_first_tokens(max_batch_size, is_greedy):
@@ -85,32 +77,6 @@ def test_a_step_takes_the_next_larger_graph_and_its_first_tokens(max_batch_size,
         assert tokens.tolist() == [i + 100 * bucket + 10_000 * is_greedy for i in range(batch_size)]
         after = {key: graph.replays for key, (graph, _) in step.graphs.items()}
         assert after == before | {(bucket, is_greedy): before[bucket, is_greedy] + 1}
-
-
-class FakeCuda:
-    """What `GraphedStep` asks of torch.cuda, counted: while `graph` is open, a graph is being captured."""
-
-    def __init__(self):
-        self.is_capturing = False
-
-    @contextmanager
-    def graph(self, graph, pool, stream, capture_error_mode):
-        assert capture_error_mode == "thread_local"  # another thread may go on with another engine
-        self.is_capturing = True
-        yield
-        self.is_capturing = False
-
-    def memory_reserved(self):
-        return 0
-
-    def stream(self, stream):
-        return nullcontext()
-
-    def Stream(self):
-        return SimpleNamespace(wait_stream=lambda other: None)
-
-    current_stream, CUDAGraph = Stream, FakeGraph
-    graph_pool_handle = empty_cache = lambda self: None
 
 
 @pytest.mark.slow

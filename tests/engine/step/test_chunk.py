@@ -1,0 +1,110 @@
+"""A chunk's forward: the logits, keys and values of prompts that are prefilled the padded way."""
+
+import pytest
+import torch
+from helpers import GREEDY, make_manager, small_model
+
+from labkit.engine import InferenceSession
+from labkit.engine.packed_chunk import PackedChunk
+from labkit.engine.prefill import prefill_sessions
+from labkit.engine.request import Request
+from labkit.engine.sampling import EITHER_WAY
+from labkit.engine.scheduler import Joining
+from labkit.engine.step.chunk import ChunkStep, PackedAttention, ResidentChunkStep
+from labkit.engine.step.chunk_layout import ChunkLayout
+from labkit.engine.step.first_tokens import FirstTokenSampler
+from labkit.engine.step.samplers import SortedSampler
+from labkit.kernels import kv_append_packed_plain, packed_attention_plain
+from labkit.kvcache import OneTableBlockManager
+
+PROMPTS = [(1, 2, 3, 4, 5, 6), (7, 8), (9, 10, 11, 12, 13)]
+
+
+class PaddedChunkStep(ChunkStep):
+    """With pads behind the tokens, as a graph has them."""
+
+    def num_rows(self, num_tokens):
+        return num_tokens + 5
+
+
+def resident(kind, max_tokens=16, max_prompts=4):
+    manager = make_manager(OneTableBlockManager, num_heads=2, head_dim=8, max_blocks_per_layer=16)
+    manager.k_cache.fill_(torch.nan)
+    manager.v_cache.fill_(torch.nan)
+    layout = ChunkLayout(max_prompts, manager.max_blocks_per_seq)
+    attention = PackedAttention(manager, packed_attention_plain, kv_append_packed_plain)
+    step = kind(small_model().network, attention, layout)
+    sampler = FirstTokenSampler(SortedSampler(), max_prompts, torch.device("cpu"))
+    return manager, ResidentChunkStep(step, sampler, layout, manager, max_tokens)
+
+
+def joining_in(manager):
+    joining = {}
+    for i, prompt in enumerate(PROMPTS):
+        session = InferenceSession(manager)
+        session.reserve_prompt(len(prompt))
+        joining[Request(i, prompt, GREEDY)] = Joining(session, prompt, None)
+    return joining
+
+
+@pytest.mark.parametrize("kind", [ChunkStep, PaddedChunkStep])
+@pytest.mark.parametrize("max_tokens", [1, 4, 16])
+@torch.inference_mode()
+def test_chunks_leave_the_logits_keys_and_values_of_a_padded_prefill(kind, max_tokens):
+    manager, step = resident(kind, max_tokens)
+    joining = joining_in(manager)
+    num_launched, made = [0] * 3, {}
+    while num_launched != [6, 2, 5]:
+        chunk = PackedChunk(PROMPTS, num_launched, max_tokens)
+        counts = [b - a for a, b in zip(chunk.starts, chunk.starts[1:], strict=False)]
+        num_launched = [done + count for done, count in zip(num_launched, counts, strict=True)]
+        finished = [p for p in range(3) if counts[p] and num_launched[p] == len(PROMPTS[p])]
+        flight = step.launch(chunk, joining, finished)
+        assert flight.num_tokens == sum(counts)
+        token_ids = flight.read() if finished else []
+        made |= {p: (flight.last_logits[p].clone(), token_ids[p]) for p in finished}
+    expected_sessions = [
+        InferenceSession(make_manager(num_heads=2, head_dim=8, max_blocks_per_layer=16)) for _ in PROMPTS
+    ]
+    expected = prefill_sessions(small_model().network, expected_sessions, PROMPTS)
+    for p, (each, session) in enumerate(zip(joining.values(), expected_sessions, strict=True)):
+        torch.testing.assert_close(made[p][0], expected[p], rtol=1e-4, atol=1e-4)
+        assert made[p][1] == int(expected[p].argmax())
+        for kv, wanted in zip(each.session.dense_kv(), session.dense_kv(), strict=True):
+            torch.testing.assert_close(kv, wanted, rtol=1e-4, atol=1e-4)
+    live = manager.live_slots()[:, :, None, :, None].expand_as(manager.k_cache)
+    assert manager.k_cache[~live].isnan().all()  # nothing is stored for pads
+
+
+def test_a_chunk_that_finishes_nobody_copies_no_token(monkeypatch):
+    manager, step = resident(ChunkStep)
+    monkeypatch.setattr(step.pinned_tokens, "start_copy", None)
+    with torch.inference_mode():
+        flight = step.launch(PackedChunk(PROMPTS, [0, 0, 0], 3), joining_in(manager), [])
+    assert flight.read() == [] and flight.num_tokens == 3
+
+
+def test_a_chunk_is_sent_in_one_go(monkeypatch):
+    manager, step = resident(ChunkStep)
+    sent, send = [], step.staging.send
+    monkeypatch.setattr(step.staging, "send", lambda numbers: sent.append(len(numbers)) or send(numbers))
+    with torch.inference_mode():
+        step.launch(PackedChunk(PROMPTS, [0, 0, 0], 16), joining_in(manager), [0, 1, 2])
+    assert sent == [step.layout.size(13)]
+
+
+def test_a_first_token_of_logits_that_are_no_numbers_is_none():
+    manager, step = resident(ChunkStep)
+    device_step = step.device_step
+
+    def broken(numbers):
+        logits = device_step(numbers)
+        logits[1, 0] = torch.inf
+        return logits
+
+    step.device_step = broken
+    with torch.inference_mode():
+        flight = step.launch(PackedChunk(PROMPTS, [0, 0, 0], 16), joining_in(manager), [0, 1, 2])
+    first, second, third = flight.read()
+    assert second is None and None not in (first, third)
+    assert step.sampler._sampler.families == EITHER_WAY

@@ -1,0 +1,51 @@
+"""Where a chunk's numbers lie: what is packed on the host is what the device takes apart."""
+
+import torch
+from helpers import GREEDY, SEEDED, make_manager
+
+from labkit.engine import InferenceSession
+from labkit.engine.packed_chunk import PackedChunk
+from labkit.engine.request import Request
+from labkit.engine.scheduler import Joining
+from labkit.engine.step.chunk_layout import ChunkLayout
+from labkit.kvcache import OneTableBlockManager
+
+LAYOUT = ChunkLayout(max_prompts=3, max_blocks=4)
+PROMPTS = [(1, 2, 3, 4, 5, 6), (7, 8)]
+
+
+def joining_requests():
+    manager = make_manager(OneTableBlockManager, max_blocks_per_seq=4)
+    joining = {}
+    for i, (prompt, params) in enumerate(zip(PROMPTS, (GREEDY, SEEDED), strict=True)):
+        session = InferenceSession(manager)
+        session.reserve_prompt(len(prompt))
+        joining[Request(i, prompt, params)] = Joining(session, prompt, None)
+    return joining
+
+
+def test_what_is_packed_is_what_is_taken_apart():
+    joining = joining_requests()
+    list(joining)[1].output_token_ids += [9, 9]  # it was preempted
+    chunk = PackedChunk(PROMPTS, [1, 0], 16)
+    numbers = LAYOUT.pack(chunk, joining, num_rows=10)
+    assert numbers.dtype == torch.int64 and len(numbers) == LAYOUT.size(10) == 4 + 7 * 3 + 12 + 20
+    parts = LAYOUT.split(numbers)
+    assert parts.token_ids.tolist() == [2, 3, 4, 5, 6, 7, 8, 0, 0, 0]
+    assert parts.positions.tolist() == [1, 2, 3, 4, 5, 0, 1, 0, 0, 0]
+    assert parts.last_rows.tolist()[:2] == [4, 6]
+    assert parts.top_ks.tolist() == [0, 40, 0]
+    assert parts.seeds.tolist()[1:] == [7, 0] and parts.draws.tolist() == [0, 2, 0]
+    assert parts.temperatures.view(torch.float64).tolist() == [0, 0.8, 0]
+    assert parts.top_ps.view(torch.float64).tolist()[:2] == [1, 0.95]
+    rows = LAYOUT.rows_of(parts)
+    assert rows.starts.tolist() == [0, 5, 7, 7] and rows.context_lens.tolist() == [1, 0, 0]
+    assert rows.block_tables.tolist() == [[0, 1, 0, 0], [2, 0, 0, 0], [0, 0, 0, 0]]
+    assert {tensor.dtype for tensor in rows} == {torch.int32}
+
+
+def test_a_prompt_without_a_row_in_front_has_a_row_to_read_all_the_same():
+    joining = joining_requests()
+    numbers = LAYOUT.pack(PackedChunk(PROMPTS, [6, 0], 16), joining, num_rows=2)
+    parts = LAYOUT.split(numbers)
+    assert parts.starts.tolist() == [0, 0, 2, 2] and parts.last_rows.tolist() == [0, 1, 1]

@@ -1,0 +1,45 @@
+"""First tokens drawn on the device: those that the host draws."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from helpers import GREEDY, SEEDED
+
+from labkit.engine.request import Request, sample_requests
+from labkit.engine.sampling import Draws, as_int64
+from labkit.engine.step.chunk_layout import ChunkLayout
+from labkit.engine.step.first_tokens import FirstTokenSampler
+from labkit.engine.step.samplers import SearchedSampler, SortedSampler
+from labkit.kernels import draw_plain
+
+SAMPLERS = {"sorted": SortedSampler(), "searched": SearchedSampler(draw_plain)}
+BATCHES = {
+    "greedy": [GREEDY] * 3,
+    "plain": [GREEDY, replace(SEEDED, top_k=0, top_p=1.0), replace(SEEDED, top_k=0, top_p=1.0, seed=9)],
+    "filtered": [SEEDED, GREEDY, replace(SEEDED, seed=-5, top_k=3), replace(SEEDED, seed=2**70, top_p=0.3)],
+}
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
+@pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
+@pytest.mark.parametrize("num_made", [0, 3])
+def test_first_tokens_are_those_of_the_host(sampler, batch, num_made):
+    torch.manual_seed(num_made)
+    logits = 4 * torch.randn(len(batch), 256)
+    logits[1, 7] = torch.nan
+    requests = [Request(i, (1, 2), params) for i, params in enumerate(batch)]
+    for request in requests:
+        request.output_token_ids += [5] * num_made  # preempted after so many
+    layout = ChunkLayout(max_prompts=5, max_blocks=2)
+    numbers = torch.zeros(layout.size(0), dtype=torch.int64)
+    parts = layout.split(numbers)
+    for p, request in enumerate(requests):
+        parts.top_ks[p] = request.params.top_k
+        parts.seeds[p], parts.draws[p] = as_int64(request.seed), num_made
+        parts.temperatures.view(torch.float64)[p] = request.params.temperature
+        parts.top_ps.view(torch.float64)[p] = request.params.top_p
+    expected = sample_requests(requests, logits)
+    made = FirstTokenSampler(sampler, 5, torch.device("cpu")).sample(logits, parts, Draws.of(batch))
+    assert made.tolist() == [-1 if token_id is None else token_id for token_id in expected]
+    assert expected[1] is None

@@ -1,0 +1,126 @@
+"""A chunk's CUDA graphs: for which rows, from where they read, and what they leave."""
+
+import gc
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fake_cuda import FakeCuda
+from helpers import SEEDED, assert_no_block_is_lost, tokens_of
+from resident_helpers import gpu_engine, workload
+from triton_marks import needs_triton
+
+from labkit import LADDER, SamplingParams
+from labkit.engine.step import graphed
+from labkit.engine.step.chunk_layout import ChunkLayout
+from labkit.engine.step.graphed_chunk import GraphedChunkStep, row_buckets
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("max_tokens", [1, 15, 16, 17, 100, 256, 1000, 2048, 5000, 10**9])
+def test_row_buckets_rise_from_16_to_the_largest_chunk_or_2048(max_tokens):
+    buckets = row_buckets(max_tokens)
+    assert buckets[0] == 16 and buckets[-1] == max(16, min(max_tokens, 2048))
+    assert all(smaller < larger <= 1.5 * smaller for smaller, larger in pairwise(buckets))
+
+
+class FakeChunkStep:
+    """Notes the chunks that it is asked for; its logits are the token ids that it was sent."""
+
+    def __init__(self, cuda):
+        self.cuda = cuda
+        self.layout = ChunkLayout(max_prompts=2, max_blocks=3)
+        self.attention = None
+        self.runs = []
+
+    def __call__(self, numbers):
+        self.runs.append((len(numbers), self.cuda.is_capturing, bool(numbers.any())))
+        return numbers[-4:]  # as a graph's output: a place that each replay writes
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    cuda = FakeCuda()
+    stub = SimpleNamespace(
+        cuda=cuda,
+        _C=SimpleNamespace(_cuda_clearCublasWorkspaces=lambda: None),
+        inference_mode=torch.inference_mode,
+    )
+    monkeypatch.setattr(graphed, "torch", stub)
+    yield FakeChunkStep(cuda)
+    gc.enable()
+
+
+def test_a_graph_of_each_bucket_is_captured_when_it_is_made_with_nothing_but_pads(fake):
+    step = GraphedChunkStep(fake, 50, CPU)
+    assert step.buckets == [16, 24, 32, 48, 50]
+    captured = [size for size, is_capturing, _ in fake.runs if is_capturing]
+    assert captured == [fake.layout.size(bucket) for bucket in (50, 48, 32, 24, 16)]
+    assert not any(has_numbers for *_, has_numbers in fake.runs)
+    assert step.attention is fake.attention and step.layout is fake.layout
+
+
+def test_a_chunk_takes_the_next_larger_graph_whose_numbers_and_logits_are_its_own(fake):
+    step = GraphedChunkStep(fake, 50, CPU)
+    del fake.runs[:]
+    assert [step.num_rows(n) for n in (1, 16, 17, 32, 33, 50)] == [16, 16, 24, 32, 48, 50]
+    numbers = torch.arange(fake.layout.size(24))
+    logits = step(numbers)
+    graph, output = step.graphs[24]
+    assert graph.replays == 1 and not fake.runs
+    assert step.numbers[: len(numbers)].tolist() == numbers.tolist()
+    assert logits.tolist() == numbers[-4:].tolist() == output.tolist()
+    step(-numbers)
+    assert logits.tolist() == numbers[-4:].tolist()  # not written over by the next chunk
+
+
+def test_a_chunk_larger_than_all_graphs_is_launched_kernel_by_kernel(fake):
+    step = GraphedChunkStep(fake, 10_000, CPU)
+    del fake.runs[:]
+    assert step.buckets[-1] == 2048 and step.num_rows(2049) == 2049
+    numbers = torch.ones(fake.layout.size(2049), dtype=torch.int64)
+    step(numbers)
+    assert fake.runs == [(len(numbers), False, True)]
+
+
+@pytest.mark.cuda
+@needs_triton
+@pytest.mark.parametrize("is_drawn", [False, True], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("num_tokens", [3, 20, 256])
+def test_on_a_gpu_chunks_give_the_tokens_of_rung_12(tiny, num_tokens, is_drawn):
+    prompts, params = workload(tiny, 7, is_drawn)
+    made = []
+    for number, settings in (
+        ("12", {}),
+        ("13", {"prefill_max_tokens": num_tokens, "prefill_chunk_tokens": num_tokens}),
+    ):
+        engine = gpu_engine(
+            tiny, LADDER[number].options, **{"prefill_max_batch_size": 4, "max_batch_size": 8} | settings
+        )
+        made.append(tokens_of(engine.generate(prompts, params)))
+        assert_no_block_is_lost(engine)
+    assert made[1] == made[0]
+    assert isinstance(engine.prefill.chunk_step.device_step, GraphedChunkStep)
+
+
+@pytest.mark.cuda
+@needs_triton
+def test_on_a_gpu_a_prompt_joins_in_the_middle_of_a_decode_and_changes_nobody(tiny):
+    settings = {"prefill_chunk_tokens": 8, "max_batch_size": 8}
+    long = SamplingParams(60, stop_on_eos=False)
+    prompts, each = [[1, 2, 3], [5], list(range(1, 50))], [long, long, SEEDED]
+    alone = [
+        gpu_engine(tiny, LADDER["13"].options, **settings).generate([prompt], params)[0].token_ids
+        for prompt, params in zip(prompts, each, strict=True)
+    ]
+    engine = gpu_engine(tiny, LADDER["13"].options, **settings)
+    ids = [engine.add_request(*both) for both in zip(prompts[:2], each[:2], strict=True)]
+    outputs = [output for _ in range(6) for output in engine.step()]
+    ids.append(engine.add_request(prompts[2], each[2]))
+    while engine.has_work:
+        outputs += engine.step()
+        engine.check_integrity()
+    handed_out = {i: tuple(o.token_id for o in outputs if o.request_id == i) for i in ids}
+    assert [handed_out[i] for i in ids] == alone

@@ -1,0 +1,476 @@
+"""Prompts in chunks beside the decode steps: the same tokens, nobody waits, and failures lose nothing."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+from helpers import (
+    GREEDY,
+    SEEDED,
+    Boom,
+    assert_no_block_is_lost,
+    failing,
+    make_engine,
+    run,
+    small_model,
+    tokens_alone,
+    tokens_by_request,
+    tokens_of,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labkit import LADDER, FinishReason
+from labkit.engine import packed_prefill
+from labkit.engine.packed_chunk import PackedChunk
+from labkit.engine.step.chunk import ChunkInFlight
+from labkit.errors import OptionError
+
+PACKED = LADDER["13"].options
+PROMPTS = [(1, 2, 3), tuple(range(20, 39)), (5, 6), (1, 2, 3, 4), (7,), tuple(range(40, 52))]
+EACH_PARAMS = [GREEDY, SEEDED, GREEDY, replace(SEEDED, seed=8), GREEDY, SEEDED]
+EXPECTED = [tokens_alone(prompt, params) for prompt, params in zip(PROMPTS, EACH_PARAMS, strict=True)]
+LONG = tuple(range(50, 80))
+
+
+def packed_engine(parts=None, **settings):
+    return make_engine(options=PACKED, parts=parts, **settings)
+
+
+def in_chunks_of(num_tokens, **settings):
+    return packed_engine(prefill_max_tokens=num_tokens, prefill_chunk_tokens=num_tokens, **settings)
+
+
+def record_chunks(engine):
+    """The number of tokens that each prompt has in each chunk, as they are made."""
+    counts, make_chunk = [], engine.prefill.make_chunk
+
+    def noted(*about):
+        chunk = make_chunk(*about)
+        counts.append([end - start for start, end in pairwise(chunk.starts)])
+        return chunk
+
+    engine.prefill.make_chunk = noted
+    return counts
+
+
+def long(num_tokens, params=GREEDY):
+    return replace(params, max_new_tokens=num_tokens)
+
+
+def joining_ids(engine):
+    return [request.request_id for request in engine.scheduler.joining]
+
+
+# --- the same tokens -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prefix_cache", [False, True])
+@pytest.mark.parametrize("num_tokens", [1, 3, 7, 256])
+def test_prompts_in_chunks_of_any_size_give_the_tokens_of_rung_00(num_tokens, prefix_cache):
+    engine = in_chunks_of(num_tokens, prefix_cache=prefix_cache)
+    counts = record_chunks(engine)
+    for _ in range(2):
+        assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
+    assert max(map(sum, counts)) == min(num_tokens, sum(map(len, PROMPTS)))
+    counters = engine.stats().counters
+    num_prompt_tokens = 2 * sum(map(len, PROMPTS))
+    assert counters.prefill_tokens == sum(map(sum, counts))
+    assert counters.prefill_tokens + counters.reused_tokens == num_prompt_tokens
+    assert counters.reused_tokens >= num_prompt_tokens // 2 if prefix_cache else not counters.reused_tokens
+    assert_no_block_is_lost(engine)
+
+
+def test_a_long_prompt_goes_on_over_several_chunks_and_shares_the_last_with_the_next_one():
+    engine = in_chunks_of(8, prefix_cache=False)
+    counts = record_chunks(engine)
+    assert tokens_of(engine.generate([LONG, (5, 6)], GREEDY)) == [
+        tokens_alone(LONG, GREEDY),
+        tokens_alone((5, 6), GREEDY),
+    ]
+    assert counts == [[8], [8], [8], [6, 2]]
+
+
+def test_what_begins_with_a_cached_prompt_computes_only_the_rest_and_leaves_the_shared_block_alone():
+    engine = in_chunks_of(3)
+    (first,) = engine.generate([(1, 2, 3, 4, 5, 6)], GREEDY)
+    cached = engine.prefix_cache.lookup((1, 2, 3, 4, 5, 6))
+    block_ids = [list(ids) for ids in cached.block_ids_per_layer]
+    counts = record_chunks(engine)
+    prompt = (1, 2, 3, 4, 5, 6, 9, 10, 11, 12)
+    assert tokens_of(engine.generate([prompt], SEEDED)) == [tokens_alone(prompt, SEEDED)]
+    assert counts == [[3], [1]]
+    assert engine.stats().counters.reused_tokens == 6
+    assert cached.block_ids_per_layer == block_ids
+    assert tokens_of(engine.generate([(1, 2, 3, 4, 5, 6)], GREEDY)) == [first.token_ids]
+    assert_no_block_is_lost(engine)
+
+
+@pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "drawn"])
+def test_a_prompt_that_the_cache_knows_needs_no_chunk(params):
+    engine = packed_engine()
+    engine.generate([(1, 2, 3)], GREEDY)
+    counts = record_chunks(engine)
+    assert tokens_of(engine.generate([(1, 2, 3)] * 2, params)) == [tokens_alone((1, 2, 3), params)] * 2
+    assert counts == [] and engine.stats().counters.reused_tokens == 6
+
+
+def test_a_prompt_that_the_cache_knows_waits_for_the_one_before_it():
+    engine = in_chunks_of(8)
+    engine.generate([(1, 2, 3)], GREEDY)
+    ids = [engine.add_request(LONG, GREEDY), engine.add_request((1, 2, 3), GREEDY)]
+    outputs = []
+    while not outputs:
+        outputs = list(engine.step())
+    assert [output.request_id for output in outputs] == ids
+    assert tokens_by_request(outputs + run(engine)) == {
+        ids[0]: tokens_alone(LONG, GREEDY),
+        ids[1]: tokens_alone((1, 2, 3), GREEDY),
+    }
+
+
+@pytest.mark.parametrize("num_tokens", [3, 256])
+def test_drawn_tokens_of_a_seed_are_those_of_rung_12(num_tokens):
+    each = [
+        replace(SEEDED, seed=i, temperature=0.7 + 0.1 * i, top_k=(0, 30)[i % 2], top_p=(1.0, 0.9)[i // 2 % 2])
+        for i in range(len(PROMPTS))
+    ]
+    below = make_engine(options=LADDER["12"].options).generate(PROMPTS, each)
+    assert tokens_of(in_chunks_of(num_tokens).generate(PROMPTS, each)) == tokens_of(below)
+
+
+@pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "drawn"])
+def test_a_request_of_one_token_ends_with_its_first(params):
+    engine = packed_engine()
+    request_id = engine.add_request((1, 2, 3), long(1, params))
+    assert list(engine.step()) == []
+    (output,) = engine.step()
+    assert (output.request_id, output.token_id) == (request_id, *tokens_alone((1, 2, 3), params)[:1])
+    assert output.completion.finish_reason is FinishReason.LENGTH
+    assert not engine.has_work and engine.stats().counters.decode_steps == 0
+    assert_no_block_is_lost(engine)
+
+
+def test_a_text_that_ends_with_its_first_token_ends_then():
+    eos = tokens_alone((1, 2, 3), GREEDY)[0]
+    engine = make_engine(small_model(eos_token_id=eos), PACKED)
+    (completion,) = engine.generate([(1, 2, 3)], GREEDY)
+    assert completion.finish_reason is FinishReason.STOP and completion.token_ids == (eos,)
+    assert_no_block_is_lost(engine)
+
+
+# --- beside the decode steps -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("decode_first", [False, True])
+def test_while_a_prompt_is_computed_the_others_get_a_token_in_every_step(decode_first):
+    engine = packed_engine(prefill_chunk_tokens=4, prefix_cache=False, decode_first=decode_first)
+    running = [engine.add_request((1, 2, 3), long(40)), engine.add_request((5, 6), long(40, SEEDED))]
+    outputs = []
+    while len(outputs) < 4:
+        outputs += engine.step()
+    counts = record_chunks(engine)
+    newcomer = engine.add_request(LONG, GREEDY)
+    num_steps = 0
+    while newcomer not in tokens_by_request(outputs):
+        made = list(engine.step())
+        assert [o.request_id for o in made if o.request_id != newcomer] == running
+        engine.check_integrity()
+        num_steps += 1
+        if newcomer not in tokens_by_request(made):
+            stats = engine.stats()
+            assert (stats.waiting, stats.joining, stats.running) == (0, 1, 2)
+        outputs += made
+    assert counts == [[4]] * 7 + [[2]]
+    assert num_steps == len(counts) + 1  # it is read one step behind
+    handed_out = tokens_by_request(outputs + run(engine))
+    assert handed_out == {
+        running[0]: tokens_alone((1, 2, 3), long(40)),
+        running[1]: tokens_alone((5, 6), long(40, SEEDED)),
+        newcomer: tokens_alone(LONG, GREEDY),
+    }
+
+
+def test_a_chunk_is_large_where_nobody_decodes_and_small_beside_a_decode_step():
+    engine = packed_engine(prefill_max_tokens=20, prefill_chunk_tokens=4, prefix_cache=False)
+    counts = record_chunks(engine)
+    engine.add_request((1, 2, 3), long(20))
+    engine.step(), engine.step()
+    engine.add_request(LONG, long(2))
+    run(engine)
+    assert counts == [[3]] + [[4]] * 7 + [[2]]
+    engine.generate([LONG], long(2))
+    assert counts[9:] == [[20], [10]]
+
+
+def test_no_more_requests_are_admitted_than_the_next_chunk_has_room_for():
+    engine = in_chunks_of(8, prefix_cache=False)
+    ids = [engine.add_request(prompt, GREEDY) for prompt in [(1, 2, 3), LONG, (5, 6), (7,)]]
+    engine.step()
+    assert joining_ids(engine) == ids[:2]
+    assert [r.request_id for r in engine.scheduler.waiting] == ids[2:]
+    for each in engine.scheduler.joining.values():  # with blocks for all of it from the admission on
+        assert each.session.num_tokens == len(each.token_ids)
+    assert [each.num_left for each in engine.scheduler.joining.values()] == [0, 25]
+    assert tokens_by_request(run(engine)) == {
+        i: tokens_alone(p, GREEDY) for i, p in zip(ids, [(1, 2, 3), LONG, (5, 6), (7,)], strict=True)
+    }
+
+
+def test_a_chunk_has_no_more_prompts_than_are_admitted_in_a_step():
+    engine = packed_engine(prefill_max_batch_size=2, prefix_cache=False)
+    counts = record_chunks(engine)
+    assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
+    assert [len(each) for each in counts] == [2, 2, 2]
+
+
+# --- requests that leave ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_steps", range(1, 6))
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_joining_request_can_be_cancelled_at_any_time(which, num_steps):
+    engine = in_chunks_of(9, prefix_cache=False)
+    prompts = [LONG, tuple(range(20, 39))]
+    ids = [engine.add_request(prompt, GREEDY) for prompt in prompts]
+    outputs = [output for _ in range(num_steps) for output in engine.step()]
+    completion = engine.cancel(ids[which])
+    assert completion.finish_reason is FinishReason.CANCELLED
+    engine.check_integrity()
+    other = engine.add_request((5, 6), GREEDY)  # in blocks that were its own
+    handed_out = tokens_by_request(outputs + run(engine))
+    assert handed_out.pop(ids[1 - which]) == tokens_alone(prompts[1 - which], GREEDY)
+    assert handed_out[other] == tokens_alone((5, 6), GREEDY)
+    assert_no_block_is_lost(engine)
+
+
+def test_joining_requests_are_preempted_before_running_ones_the_newest_first():
+    engine = in_chunks_of(4, prefix_cache=False, max_blocks_per_layer=20)
+    first = engine.add_request((1, 2, 3), long(20))
+    outputs = list(engine.step()) + list(engine.step())
+    joining = [engine.add_request(LONG[:6], GREEDY), engine.add_request(LONG, GREEDY)]
+    outputs += [*engine.step(), *engine.step()]
+    assert joining_ids(engine) == joining
+    scheduler = engine.scheduler
+    free = engine.stats().free_blocks
+    scheduler.preempt_newest()
+    assert joining_ids(engine) == joining[:1]
+    assert engine.stats().free_blocks == free + 8  # 30 tokens in blocks of 4
+    scheduler.preempt_newest()
+    assert [r.request_id for r in scheduler.waiting] == joining
+    assert [r.request_id for r in scheduler.running] == [first]
+    engine.check_integrity()
+    handed_out = tokens_by_request(outputs + run(engine))
+    assert handed_out == {
+        first: tokens_alone((1, 2, 3), long(20)),
+        joining[0]: tokens_alone(LONG[:6], GREEDY),
+        joining[1]: tokens_alone(LONG, GREEDY),
+    }
+
+
+def test_when_blocks_run_out_who_joins_makes_way_for_who_decodes():
+    # 3 + 17 tokens fill 5 of 13 blocks, and the newcomer takes 8: it is admitted, and then in the way.
+    engine = packed_engine(prefill_chunk_tokens=1, prefix_cache=False, max_blocks_per_layer=10)
+    first = engine.add_request((1, 2, 3), long(18))
+    outputs = list(engine.step()) + list(engine.step())
+    second = engine.add_request(LONG, long(2))
+    outputs += run(engine)
+    assert engine.stats().counters.preemptions >= 1
+    assert tokens_by_request(outputs) == {
+        first: tokens_alone((1, 2, 3), long(18)),
+        second: tokens_alone(LONG, long(2)),
+    }
+    assert_no_block_is_lost(engine)
+
+
+# --- failures --------------------------------------------------------------------------------------
+
+PLACES = {
+    "making the chunk": lambda engine: (engine.prefill, "make_chunk"),
+    "sending it": lambda engine: (engine.prefill.chunk_step.staging, "send"),
+    "attention": lambda engine: (engine.prefill.chunk_step.device_step.attention, "attention"),
+    "storing keys and values": lambda engine: (engine.prefill.chunk_step.device_step.attention, "kv_append"),
+    "drawing first tokens": lambda engine: (engine.prefill.chunk_step.sampler, "sample"),
+    "copying them": lambda engine: (engine.prefill.chunk_step.pinned_tokens, "start_copy"),
+    "reserving a prompt's room": lambda engine: (engine.kv_manager, "allocate_block"),
+}
+
+
+def books(engine):
+    """Free blocks; who waits, joins and runs; and how far the prompts of those who join are."""
+    scheduler = engine.scheduler
+    return (
+        engine.stats().free_blocks,
+        list(scheduler.waiting),
+        [(r, each.num_launched, each.is_finished) for r, each in scheduler.joining.items()],
+        [(r, session.num_tokens) for r, session in scheduler.running.items()],
+    )
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("num_steps", [0, 1, 2, 3])
+def test_a_chunk_whose_launch_fails_leaves_all_as_before(monkeypatch, place, num_steps):
+    engine = in_chunks_of(8, prefix_cache=False)
+    ids = [engine.add_request(*each) for each in zip(PROMPTS, EACH_PARAMS, strict=True)]
+    outputs = [output for _ in range(num_steps) for output in engine.step()]
+    owner, name = PLACES[place](engine)
+    monkeypatch.setattr(owner, name, failing(getattr(owner, name)))
+    for _ in range(4):  # until a chunk finishes a prompt, or takes a block
+        try:
+            before = books(engine)
+            outputs += engine.step()
+        except Boom:
+            break
+    else:
+        raise AssertionError("nothing failed")
+    after = books(engine)
+    if place == "reserving a prompt's room" and after != before:  # it was a decode step's block
+        assert after[1] == before[1] or len(after[2]) > len(before[2])
+    else:
+        assert after == before
+    engine.check_integrity()
+    handed_out = tokens_by_request(outputs + run(engine))
+    assert [handed_out[i] for i in ids] == EXPECTED
+    assert_no_block_is_lost(engine)
+
+
+@pytest.mark.parametrize("at_call", range(3))
+@pytest.mark.parametrize("prefix_cache", [False, True])
+def test_first_tokens_that_cannot_be_read_put_all_who_join_back_in_order(monkeypatch, at_call, prefix_cache):
+    engine = in_chunks_of(8, prefix_cache=prefix_cache)
+    ids = [engine.add_request(*each) for each in zip(PROMPTS, EACH_PARAMS, strict=True)]
+    monkeypatch.setattr(ChunkInFlight, "read", failing(ChunkInFlight.read, at_call))
+    outputs = []
+    with pytest.raises(Boom):
+        while True:
+            outputs += engine.step()
+    scheduler = engine.scheduler
+    assert not scheduler.joining
+    assert [r.request_id for r in scheduler.requests] == ids
+    engine.check_integrity()
+    handed_out = tokens_by_request(outputs + run(engine))
+    assert [handed_out[i] for i in ids] == EXPECTED
+    assert_no_block_is_lost(engine)
+
+
+def test_a_prompt_that_cannot_be_kept_costs_nobody_anything(monkeypatch):
+    engine = in_chunks_of(8)
+    ids = [engine.add_request(*each) for each in zip(PROMPTS, EACH_PARAMS, strict=True)]
+    monkeypatch.setattr(engine.prefix_cache, "insert", failing(engine.prefix_cache.insert, 1))
+    outputs = []
+    with pytest.raises(Boom):
+        while True:
+            outputs += engine.step()
+    handed_out = tokens_by_request(outputs + run(engine))
+    assert [handed_out[i] for i in ids] == EXPECTED
+    assert_no_block_is_lost(engine)
+
+
+def test_after_a_decode_step_that_failed_every_chunk_is_read_in_order(monkeypatch):
+    engine = in_chunks_of(8, prefix_cache=False)
+    ids = [engine.add_request(*each) for each in zip(PROMPTS, EACH_PARAMS, strict=True)]
+    outputs = [*engine.step(), *engine.step()]
+    fails = failing(engine.readback.next_tokens)
+    monkeypatch.setattr(engine.readback, "next_tokens", fails)
+    with pytest.raises(Boom):
+        engine.step()
+    outputs += run(engine)
+    handed_out = tokens_by_request(outputs)
+    assert [handed_out[i] for i in ids] == EXPECTED
+    assert sorted(handed_out) == list(handed_out)  # first tokens came in the order of arrival
+
+
+@pytest.mark.parametrize("broken", range(3))
+@pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "drawn"])
+def test_broken_logits_end_only_their_own_request_and_keep_no_prompt(monkeypatch, broken, params):
+    engine = packed_engine()
+    device_step = engine.prefill.chunk_step.device_step
+
+    def breaking(numbers):
+        logits = device_step(numbers)
+        logits[broken, 3] = torch.nan
+        return logits
+
+    monkeypatch.setattr(engine.prefill.chunk_step, "device_step", breaking)
+    completions = engine.generate(PROMPTS[:3], params)
+    assert [c.finish_reason for c in completions] == [
+        FinishReason.ERROR if i == broken else FinishReason.LENGTH for i in range(3)
+    ]
+    assert completions[broken].token_ids == ()
+    assert completions[broken].error == "the model's logits are not finite numbers"
+    others = [i for i in range(3) if i != broken]
+    assert [completions[i].token_ids for i in others] == [tokens_alone(PROMPTS[i], params) for i in others]
+    assert engine.stats().prefix_entries == 2
+    monkeypatch.undo()
+    assert tokens_of(engine.generate(PROMPTS[:3], params)) == [tokens_alone(p, params) for p in PROMPTS[:3]]
+    assert_no_block_is_lost(engine)
+
+
+# --- a part of the reader's ------------------------------------------------------------------------
+
+
+class ShortestFirst(PackedChunk):
+    """Those with the fewest tokens left have theirs first."""
+
+    def __init__(self, prompts, num_computed, max_tokens):
+        left = [len(prompt) - done for prompt, done in zip(prompts, num_computed, strict=True)]
+        counts = [0] * len(prompts)
+        for p in sorted(range(len(prompts)), key=lambda p: left[p]):
+            counts[p] = min(left[p], max_tokens - sum(counts))
+        ends = [done + count for done, count in zip(num_computed, counts, strict=True)]
+        each = list(zip(prompts, num_computed, ends, strict=True))
+        self.token_ids = [token_id for prompt, done, end in each for token_id in prompt[done:end]]
+        self.positions = [position for _, done, end in each for position in range(done, end)]
+        self.starts = [sum(counts[:p]) for p in range(len(prompts) + 1)]
+        self.context_lens = num_computed
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 12), st.booleans())
+def test_a_part_of_your_own_decides_who_gets_how_many_tokens(num_tokens, prefix_cache):
+    engine = packed_engine(
+        {"batching": ShortestFirst},
+        prefix_cache=prefix_cache,
+        prefill_max_tokens=num_tokens,
+        prefill_chunk_tokens=num_tokens,
+    )
+    assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
+    assert_no_block_is_lost(engine)
+
+
+def test_a_wrong_part_fails_loudly_and_its_requests_wait_on():
+    class Forgetful(PackedChunk):
+        def __init__(self, prompts, num_computed, max_tokens):
+            super().__init__(prompts, [0] * len(prompts), max_tokens)
+
+    engine = packed_engine({"batching": Forgetful}, prefill_max_tokens=8)
+    request_id = engine.add_request(LONG, GREEDY)
+    engine.step()
+    with pytest.raises(OptionError, match=r"wrong chunk: context_lens is \[8\], not \[0\]"):
+        engine.step()
+    engine.check_integrity()
+    assert joining_ids(engine) == [request_id]
+
+
+def test_no_other_rung_has_use_for_such_a_part():
+    with pytest.raises(OptionError, match="no use for a batching: batching = 'padded'"):
+        make_engine(options=LADDER["12"].options, parts={"batching": PackedChunk})
+
+
+@pytest.mark.parametrize(
+    ("left", "counts", "finished"),
+    [
+        ([3, 2], [3, 2], [0, 1]),
+        ([3, 2], [2, 0], []),
+        ([0, 3, 0], [0, 3, 0], [0, 1, 2]),
+        ([3, 0, 2], [1, 0, 0], []),  # known, behind one that goes on
+        ([3, 0, 2], [1, 0, 2], [2]),
+    ],
+)
+def test_which_prompts_a_chunk_finishes(left, counts, finished):
+    class Left:
+        def __init__(self, num_left):
+            self.num_left = num_left
+
+    assert packed_prefill.finished_by(map(Left, left), counts) == finished

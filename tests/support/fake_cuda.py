@@ -1,0 +1,38 @@
+"""Captures of CUDA graphs, where there is no GPU."""
+
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+
+
+class FakeGraph:
+    def __init__(self):
+        self.replays = 0
+
+    def replay(self):
+        self.replays += 1
+
+
+class FakeCuda:
+    """What graphs ask of torch.cuda, counted: while `graph` is open, a graph is being captured."""
+
+    def __init__(self):
+        self.is_capturing = False
+
+    @contextmanager
+    def graph(self, graph, pool, stream, capture_error_mode):
+        assert capture_error_mode == "thread_local"  # another thread may go on with another engine
+        self.is_capturing = True
+        yield
+        self.is_capturing = False
+
+    def memory_reserved(self):
+        return 0
+
+    def stream(self, stream):
+        return nullcontext()
+
+    def Stream(self):
+        return SimpleNamespace(wait_stream=lambda other: None)
+
+    current_stream, CUDAGraph = Stream, FakeGraph
+    graph_pool_handle = empty_cache = lambda self: None
