@@ -6,9 +6,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from labkit.show.style import GREY, INK, SERIES, figure, styled
+from labkit.show.style import BLUE, GREEN, GREY, INK, RED, SERIES, figure, styled
 
-MOST_COLOURS = len(SERIES)
+DARK = (BLUE, GREEN, RED)  # of SERIES: white is read on them
 NARROW = 0.05  # of the axis: a number needs more
 
 
@@ -55,10 +55,11 @@ def draw_packing(lengths: Sequence[int], max_tokens: int) -> Figure:
 
 
 def _box(axes: Axes, row: int, first: int, end: int, prompt: int, width: float) -> None:
-    face = SERIES[prompt % MOST_COLOURS]
+    face = SERIES[prompt % len(SERIES)]
     axes.add_patch(Rectangle((first, row - 0.35), end - first, 0.7, fc=face, ec="white", lw=0.8))
     if end - first > NARROW * width:
-        axes.text((first + end) / 2, row, f"{prompt}", ha="center", va="center", fontsize=8, color=INK)
+        ink = "white" if face in DARK else INK
+        axes.text((first + end) / 2, row, f"{prompt}", ha="center", va="center", fontsize=8.5, color=ink)
 
 
 def chunks_of(lengths: Sequence[int], max_tokens: int) -> list[list[tuple[int, int, int]]]:

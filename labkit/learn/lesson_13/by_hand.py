@@ -31,8 +31,10 @@ def texts_by_hand(
     while any(len(ids) > done for ids, done in zip(texts, num_computed, strict=True)):
         chunk = make_chunk(texts, list(num_computed), max_tokens)
         logits = by_hand.compute(chunk)
-        due = InRows(texts, num_computed, max_tokens).starts  # who is counted as computed, right or not
-        for p, (first, end) in enumerate(zip(due, due[1:], strict=False)):
+        due = InRows(texts, num_computed, max_tokens).starts
+        # A chunk of all tokens that are due counts as that, wherever it says that its prompts begin.
+        starts = due if len(chunk.token_ids) == due[-1] else chunk.starts
+        for p, (first, end) in enumerate(zip(starts, starts[1:], strict=False)):
             num_computed[p] += end - first
             if end > first:
                 last_logits[p] = logits[p]

@@ -16,6 +16,7 @@ from labkit.engine.request import Request
 from labkit.model import GPT2Config, LanguageModel
 from labkit.model.checkpoint import random_network
 from labkit.model.tokenizer import WordTokenizer
+from labkit.show import JoinStep
 from labkit.watch.replaced import noting, replaced
 
 NO_PREFIXES = CacheConfig(prefix_cache=False)
@@ -142,6 +143,19 @@ def counted(engine: InferenceEngine) -> Iterator[dict]:
         else:
             stack.enter_context(replaced(engine.model.network, "prefill", noting(on_prefill)))
         yield counts
+
+
+# --- shown -------------------------------------------------------------------------------------------------
+
+
+def join_steps(served: Served, first: int = 0) -> list[JoinStep]:
+    """The steps from number `first` on, as they are drawn."""
+    steps = []
+    for step in served.steps[first:]:
+        states = dict.fromkeys(step.prompts, "prompt")
+        states |= {request_id: "token" if request_id in step.got else "waits" for request_id in step.ran}
+        steps.append(JoinStep(step.rows, states))
+    return steps
 
 
 # --- loads -------------------------------------------------------------------------------------------------
