@@ -16,7 +16,7 @@ from labkit.kernels.checks import check_range, check_tensor
 from labkit.kernels.fused_linear import must_upcast
 from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
 
-ROWS_PER_STORE = 8  # of one head, that a program stores
+ROWS_PER_STORE = 32  # of one head, that a program stores
 
 
 class PackedRows(NamedTuple):
@@ -93,7 +93,7 @@ def kv_append_packed_triton(
         ROWS=ROWS_PER_STORE,
         BLOCK_P=triton.next_power_of_2(num_prompts),
         BLOCK_D=triton.next_power_of_2(D),
-        num_warps=1,
+        num_warps=4,
         **early_launch(key.device),
     )
 
@@ -193,15 +193,17 @@ class PackedTile(NamedTuple):
 def packed_tile(num_rows: int, head_dim: int, dtype: torch.dtype) -> PackedTile:
     """The tile for a chunk of so many rows.
 
-    For heads of 64 in half precision it was measured on an H200: few rows want small tiles, that there are
-    enough programs, which go through their tokens in long strides. In float32 there are no tensor cores to
-    feed, and wide heads fill the registers.
+    For heads of 64 in half precision it was measured on an H200. Few rows make enough programs only in small
+    tiles, and where programs are few, long strides through the tokens are faster. In float32 there are no
+    tensor cores to feed, and wide heads fill the registers.
     """
     if dtype == torch.float32 or head_dim > 128:
         return PackedTile(16, 16, 4, 1)
     if head_dim > 64:
         return PackedTile(32, 32, 4, 2)
-    return PackedTile(16, 128, 4, 3) if num_rows < 512 else PackedTile(64, 64, 4, 2)
+    if num_rows < 1024:
+        return PackedTile(16 if num_rows < 512 else 32, 128, 4, 3)
+    return PackedTile(64, 64, 4, 2)
 
 
 def packed_attention_triton(

@@ -185,7 +185,7 @@ def attentions(D: int, dtype: torch.dtype, block_sizes: tuple[int, ...] = (64,))
 
 def packings(D: int, dtype: torch.dtype, block_sizes: tuple[int, ...] = (64,)) -> Iterator[Case]:
     """A tile of each kind."""
-    for (T, P), block_size in itertools.product(((64, 64), (256, 1), (2048, 4)), block_sizes):
+    for (T, P), block_size in itertools.product(((256, 64), (512, 1), (2048, 4)), block_sizes):
         yield partial(packed, D, dtype, T, P, block_size)
 
 

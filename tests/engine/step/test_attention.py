@@ -8,6 +8,12 @@ from helpers import CONFIG, GREEDY, SEEDED, assert_no_block_is_lost, make_engine
 from resident_helpers import EACH_PARAMS, EXPECTED, PROMPTS, all_resident
 from triton_marks import needs_triton
 
+from labkit.engine.step import attention as step_attention
+from labkit.engine.step import build
+from labkit.engine.step.attention import SharedAttention
+from labkit.kernels import SharePlan
+from labkit.ladder import FUSED_AND_SPLIT
+
 
 @all_resident
 def test_every_layers_writes_are_counted(options):
@@ -40,3 +46,24 @@ def test_with_triton_attention_in_the_interpreter_the_tokens_are_those_of_rung_0
     expected = [tokens_alone(*each) for each in zip(prompts, params, strict=True)]
     assert tokens_of(engine.generate(prompts, params)) == expected
     assert_no_block_is_lost(engine)
+
+
+@pytest.mark.slow
+@needs_triton
+def test_attention_in_shares_is_planned_once_a_step_for_the_rows_there_are(monkeypatch):
+    if torch.cuda.is_available():
+        pytest.skip("kernels are compiled for the GPU here")
+    monkeypatch.setattr(build, "SplitAttention", SharedAttention)
+    planned, plan_shares = [], step_attention.plan_shares_triton
+
+    def spy(context_lens: torch.Tensor, slot_mapping: torch.Tensor, plan: SharePlan) -> None:
+        planned.append(len(slot_mapping))
+        plan_shares(context_lens, slot_mapping, plan)
+
+    monkeypatch.setattr(step_attention, "plan_shares_triton", spy)
+    params = [replace(each, max_new_tokens=n) for each, n in ((GREEDY, 2), (SEEDED, 4))]
+    engine = make_engine(options=replace(FUSED_AND_SPLIT, attention="triton"))
+    expected = [tokens_alone(*each) for each in zip(PROMPTS[:2], params, strict=True)]
+    assert tokens_of(engine.generate(PROMPTS[:2], params)) == expected
+    assert planned == [2, 1, 1]  # and the first token is the prompt's
+    assert isinstance(engine.decode_step.device_step.attention.attention, SharedAttention)

@@ -14,7 +14,7 @@ from labkit.engine.packed_prefill import PackedPrefill
 from labkit.engine.parts import PARTS
 from labkit.engine.prefill import PaddedPrefill
 from labkit.engine.step import build
-from labkit.engine.step.attention import AttendAndWrite, AttendThenWrite, SplitAttention
+from labkit.engine.step.attention import AttendAndWrite, AttendThenWrite, SharedAttention, SplitAttention
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.fused import TRITON, FusedDeviceStep
 from labkit.engine.step.lanes import LanedDeviceStep
@@ -95,7 +95,8 @@ def test_with_triton_attention_every_part_that_has_a_kernel_is_one(options):
         kernels = kernels._replace(
             norm_linear=kernels.norm_linear.func, linear_residual=kernels.linear_residual.func
         )
-        assert isinstance(attention.attention, SplitAttention) and kernels == TRITON
+        expected = SharedAttention if options.batching == "packed" else SplitAttention
+        assert type(attention.attention) is expected and kernels == TRITON
     else:
         assert attention.attention is paged_attention_append_triton
 
