@@ -137,7 +137,8 @@ class Trial:
         except BaseException as error:
             self._failed(error)
             return
-        self.failures_in_a_row = 0
+        if outputs:  # one that only launched a chunk (rung 13) does not show that it works again
+            self.failures_in_a_row = 0
         for request_id, token_id, completion in outputs:
             if token_id is not None:
                 self.received[request_id] += (token_id,)

@@ -83,9 +83,11 @@ def host_engine(
     model = LanguageModel(
         "GPT-2's layers, no model", PreparedForward(SHAPE), WordTokenizer(SHAPE.vocab_size, None)
     )
+    # Without fused kernels, and without what needs them.
+    separate = replace(options, layer_kernels="separate", latency="exposed", batching="padded")
     engine = InferenceEngine(
         model,
-        replace(options, launch="eager", layer_kernels="separate", latency="exposed"),
+        replace(separate, launch="eager"),
         device=device,
         dtype=torch.float16,
         parts=own,

@@ -15,7 +15,8 @@ from labkit.watch.replaced import noting, replaced
 class Wait:
     """A request that was not admitted yet.
 
-    bound: the steps after which those ahead of it have made all their tokens, at one token per step.
+    bound: the steps after which those ahead of it have made all their tokens, at one token per step, and
+        where prompts are computed in chunks (rung 13) at one chunk per step before.
     """
 
     arrived: int  # the step
@@ -34,15 +35,13 @@ class Waits:
         self.nearest_to_bound = 0.0
         self._engine = engine
         self._waiting = engine.scheduler.waiting
-        self._running = engine.scheduler.running
         self._open: WeakKeyDictionary[Request, Wait] = WeakKeyDictionary()
 
     def note_arrival(self, request: Request) -> None:
         """A request joins the queue: all who are there are ahead of it."""
         self.most_waiting = max(self.most_waiting, len(self._waiting) + 1)
-        ahead = (*self._running, *self._waiting)
-        tokens_left = sum(r.params.max_new_tokens - len(r.output_token_ids) for r in ahead)
-        self._open[request] = Wait(self._num_steps(), bound=tokens_left + 1)
+        ahead = sum(map(self._steps_of, self._engine.scheduler.requests))
+        self._open[request] = Wait(self._num_steps(), bound=ahead + 1)
 
     def note_admissions(self, admitted: list[Admitted]) -> None:
         """Requests leave the queue; those that were there before them wait on."""
@@ -57,8 +56,17 @@ class Waits:
             if request.request_id < latest and (wait := self._open.get(request)):
                 wait.times_passed_over += 1
                 self.most_passed_over = max(self.most_passed_over, wait.times_passed_over)
-                later = (r.params.max_new_tokens for r, _, _ in admitted if r.request_id > request.request_id)
-                wait.bound += sum(later)
+                later = (r for r, _, _ in admitted if r.request_id > request.request_id)
+                wait.bound += sum(map(self._steps_of, later))
+
+    def _steps_of(self, request: Request) -> int:
+        """Steps that a request takes by itself: a token each, and on rung 13 its chunks, read one behind."""
+        tokens_left = request.params.max_new_tokens - len(request.output_token_ids)
+        if self._engine.options.batching == "padded":
+            return tokens_left
+        config = self._engine.scheduler.config
+        chunk = min(config.prefill_max_tokens, config.prefill_chunk_tokens)
+        return tokens_left + -(-request.num_tokens // chunk)
 
     def _num_steps(self) -> int:
         return self._engine.stats().counters.steps
@@ -69,9 +77,9 @@ def record_waits(engine: InferenceEngine) -> Iterator[Waits]:
     """Watch who waits inside the block. A request that is admitted again after a preemption counts once."""
     waits = Waits(engine)
 
-    def noting_admissions(admit: Callable[[], list[Admitted]]) -> Callable[[], list[Admitted]]:
-        def admit_and_note() -> list[Admitted]:
-            admitted = admit()
+    def noting_admissions(admit: Callable[..., list[Admitted]]) -> Callable[..., list[Admitted]]:
+        def admit_and_note(*room: int) -> list[Admitted]:
+            admitted = admit(*room)
             waits.note_admissions(admitted)
             return admitted
 

@@ -153,6 +153,10 @@ def build_chunk_step(
     is_graph = options.launch == "graph" and device.type == "cuda" and not is_plain
     launched = GraphedChunkStep(chunk_step, max_tokens, device) if is_graph else chunk_step
     sampler = FirstTokenSampler(build_sampler(parts, on_triton), max_prompts, device)
+    if device.type == "cuda":
+        logits = torch.zeros(max_prompts, network.config.vocab_size, dtype=network.dtype, device=device)
+        numbers = torch.zeros(layout.size(0), dtype=torch.int64, device=device)
+        sampler.warm_up(logits, layout.split(numbers))
     return ResidentChunkStep(launched, sampler, layout, kv_manager, max_tokens)
 
 

@@ -36,24 +36,32 @@ class ChunkNumbers(NamedTuple):
 
 
 class ChunkLayout:
-    """Where in a chunk's numbers which ones are: for at most `max_prompts` prompts of `max_blocks` blocks."""
+    """Where in a chunk's numbers which ones are: for at most `max_prompts` prompts of `max_blocks` blocks.
+
+    Each part begins at a multiple of 16 bytes: a kernel is compiled anew for a pointer that does not.
+    """
 
     def __init__(self, max_prompts: int, max_blocks: int) -> None:
         self.max_prompts = max_prompts
         self.max_blocks = max_blocks
         self._sizes = (max_prompts + 1, *[max_prompts] * 7, max_prompts * max_blocks)
+        self._start_of_rows = sum(size + size % 2 for size in self._sizes)
 
     def size(self, num_rows: int) -> int:
         """Numbers of a chunk of so many rows."""
-        return sum(self._sizes) + 2 * num_rows
+        return self._start_of_rows + num_rows + num_rows % 2 + num_rows
+
+    def num_rows(self, numbers: Any) -> int:
+        """Rows of a chunk of these numbers."""
+        return (len(numbers) - self._start_of_rows) // 2
 
     def split(self, numbers: Any) -> ChunkNumbers:
         """The parts of a one-dimensional array or tensor of `size`, without a copy."""
-        num_rows = (len(numbers) - sum(self._sizes)) // 2
+        num_rows = self.num_rows(numbers)
         parts, start = [], 0
         for size in (*self._sizes, num_rows, num_rows):
             parts.append(numbers[start : start + size])
-            start += size
+            start += size + size % 2
         return ChunkNumbers(*parts)
 
     def rows_of(self, numbers: ChunkNumbers) -> PackedRows:

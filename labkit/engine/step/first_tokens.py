@@ -52,6 +52,12 @@ class FirstTokenSampler:
         self._places = torch.arange(max_prompts, device=device)
         self._last_token_ids = torch.zeros_like(self._places)  # samplers write there; nobody reads it
 
+    def warm_up(self, logits: Tensor, numbers: ChunkNumbers) -> None:
+        """Draw once in each way, with arguments as `sample` takes them: then no kernel is compiled in the
+        middle of serving."""
+        for draws in self._sampler.families:
+            self.sample(logits, numbers, draws)
+
     def sample(self, logits: Tensor, numbers: ChunkNumbers, draws: Draws) -> Tensor:
         """A token id for each row of logits [P, V], -1 where they are not finite: int64 [P].
 
@@ -59,10 +65,13 @@ class FirstTokenSampler:
         """
         if draws is Draws.NONE:
             return sample_greedy(logits)
-        fractions = (part.view(torch.float64) for part in (numbers.temperatures, numbers.top_ps))
-        temperatures, top_ps = fractions
         slots = PromptSlots(
-            temperatures, numbers.top_ks, top_ps, numbers.seeds, numbers.draws, self._last_token_ids
+            numbers.temperatures.view(torch.float64),
+            numbers.top_ks,
+            numbers.top_ps.view(torch.float64),
+            numbers.seeds,
+            numbers.draws,
+            self._last_token_ids,
         )
         known = draws if draws in self._sampler.families else Draws.FILTERED
         return self._sampler(FirstTokens(slots), logits, self._places[: len(logits)], known)

@@ -50,7 +50,7 @@ class GraphedChunkStep:
 
     def __call__(self, numbers: Tensor) -> Tensor:
         """Logits [P, V] after each prompt's last row: those of `ChunkStep`."""
-        captured = self.graphs.get((len(numbers) - self.layout.size(0)) // 2)
+        captured = self.graphs.get(self.layout.num_rows(numbers))
         if captured is None:
             return self.chunk_step(numbers)
         graph, logits = captured

@@ -29,7 +29,7 @@ class Stores(OperatorMode):
 def num_stores(engine: InferenceEngine, asked: Asks) -> int:
     """How often keys and values are stored when these requests join an empty engine together: operators of the
     padded prefill, and of the packed one calls of its kernel (whose plain twin has several operators)."""
-    add_all(engine, asked)
+    add_all(engine, [(prompt, 1) for prompt, _ in asked])  # with one new token each: no decode step stores
     if isinstance(engine.prefill, PackedPrefill):
         attention = engine.prefill.chunk_step.device_step.attention
         with count_calls_of(attention, {"kv_append": "stores"}) as calls:

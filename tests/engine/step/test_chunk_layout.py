@@ -1,5 +1,6 @@
 """Where a chunk's numbers lie: what is packed on the host is what the device takes apart."""
 
+import pytest
 import torch
 from helpers import GREEDY, SEEDED, make_manager
 
@@ -29,7 +30,7 @@ def test_what_is_packed_is_what_is_taken_apart():
     list(joining)[1].output_token_ids += [9, 9]  # it was preempted
     chunk = PackedChunk(PROMPTS, [1, 0], 16)
     numbers = LAYOUT.pack(chunk, joining, num_rows=10)
-    assert numbers.dtype == torch.int64 and len(numbers) == LAYOUT.size(10) == 4 + 7 * 3 + 12 + 20
+    assert numbers.dtype == torch.int64 and len(numbers) == LAYOUT.size(10) == 4 + 7 * 4 + 12 + 20
     parts = LAYOUT.split(numbers)
     assert parts.token_ids.tolist() == [2, 3, 4, 5, 6, 7, 8, 0, 0, 0]
     assert parts.positions.tolist() == [1, 2, 3, 4, 5, 0, 1, 0, 0, 0]
@@ -42,6 +43,26 @@ def test_what_is_packed_is_what_is_taken_apart():
     assert rows.starts.tolist() == [0, 5, 7, 7] and rows.context_lens.tolist() == [1, 0, 0]
     assert rows.block_tables.tolist() == [[0, 1, 0, 0], [2, 0, 0, 0], [0, 0, 0, 0]]
     assert {tensor.dtype for tensor in rows} == {torch.int32}
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 2, 7, 16])
+@pytest.mark.parametrize("max_prompts", [1, 2, 3, 8])
+def test_parts_are_apart_and_begin_at_multiples_of_16_bytes(max_prompts, num_rows):
+    layout = ChunkLayout(max_prompts, max_blocks=3)
+    numbers = torch.zeros(layout.size(num_rows), dtype=torch.int64)
+    assert layout.num_rows(numbers) == num_rows
+    parts = layout.split(numbers)
+    assert [len(part) for part in parts] == [
+        max_prompts + 1,
+        *[max_prompts] * 7,
+        3 * max_prompts,
+        num_rows,
+        num_rows,
+    ]
+    for part in parts:
+        assert part.storage_offset() % 2 == 0 or not len(part)
+        part += 1
+    assert numbers.max() <= 1 and numbers.sum() == sum(map(len, parts))
 
 
 def test_a_prompt_without_a_row_in_front_has_a_row_to_read_all_the_same():

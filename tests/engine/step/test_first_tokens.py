@@ -21,6 +21,15 @@ BATCHES = {
 }
 
 
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_warming_up_draws_in_each_way_of_the_sampler(monkeypatch, name):
+    drawn = []
+    sampler = FirstTokenSampler(SAMPLERS[name], 2, torch.device("cpu"))
+    monkeypatch.setattr(sampler, "sample", lambda logits, numbers, draws: drawn.append(draws))
+    sampler.warm_up(torch.zeros(2, 9), None)
+    assert drawn == list(SAMPLERS[name].families)
+
+
 @pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
 @pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
 @pytest.mark.parametrize("num_made", [0, 3])
