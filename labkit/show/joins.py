@@ -1,4 +1,4 @@
-"""The steps of engines, as wide as what they compute: who gets a token, who waits, whose prompt is computed."""
+"""The steps of engines, as wide as what they compute: who gets a token, who waits, whose prompt it is."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Programs of decode attention, each as long as the tokens that it reads: as many per row, and equal shares."""
+"""Programs of decode attention, each as high as what it reads: as many per row, and equal shares."""
 
 from collections.abc import Mapping, Sequence
 

@@ -79,8 +79,8 @@ class Gate:
     report calls it. watches: what looks into the engine while a schedule is played. samplings: of the
     schedules' requests, in turn. trials: the lesson's own, made first. costs: trials of what a right engine
     may not cost, made last. interpreted: those of `parts` that are kernels. A CPU interprets them, a
-    program at a time, so schedules and texts are short where one of them is the reader's. prompt_budgets: what the
-    SchedulerConfig of schedules and texts says of prompt tokens: small ones make prompts go on in a next chunk.
+    program at a time, so schedules and texts are short where one of them is the reader's. prompt_budgets:
+    what the SchedulerConfig of schedules and texts says of prompt tokens; with few, prompts take many chunks.
     """
 
     parts: tuple[str, ...]

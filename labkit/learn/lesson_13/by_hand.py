@@ -1,6 +1,7 @@
-"""Lesson 13: a model's tokens from chunks alone, without an engine: what a chunk with a bug makes of texts."""
+"""Lesson 13: a model's tokens from chunks alone, without an engine: what a wrong chunk makes of texts."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -34,7 +35,7 @@ def texts_by_hand(
         due = InRows(texts, num_computed, max_tokens).starts
         # A chunk of all tokens that are due counts as that, wherever it says that its prompts begin.
         starts = due if len(chunk.token_ids) == due[-1] else chunk.starts
-        for p, (first, end) in enumerate(zip(starts, starts[1:], strict=False)):
+        for p, (first, end) in enumerate(pairwise(starts)):
             num_computed[p] += end - first
             if end > first:
                 last_logits[p] = logits[p]

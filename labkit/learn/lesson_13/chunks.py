@@ -7,7 +7,7 @@ TokenIds = Sequence[int]
 
 
 class Packed(NamedTuple):
-    """Rows of several prompts behind each other: token ids and positions [T], and where each begins [P + 1]."""
+    """Rows of prompts behind each other: token ids and positions [T], and where each begins [P + 1]."""
 
     token_ids: list[int]
     positions: list[int]

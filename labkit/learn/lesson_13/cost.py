@@ -27,8 +27,9 @@ class Stores(OperatorMode):
 
 
 def num_stores(engine: InferenceEngine, asked: Asks) -> int:
-    """How often keys and values are stored when these requests join an empty engine together: operators of the
-    padded prefill, and of the packed one calls of its kernel (whose plain twin has several operators)."""
+    """How often keys and values are stored when these requests join an empty engine together.
+
+    Operators of the padded prefill; of the packed one calls of its kernel, whose plain twin has several."""
     add_all(engine, [(prompt, 1) for prompt, _ in asked])  # with one new token each: no decode step stores
     if isinstance(engine.prefill, PackedPrefill):
         attention = engine.prefill.chunk_step.device_step.attention

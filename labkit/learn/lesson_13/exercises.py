@@ -1,6 +1,7 @@
 """Lesson 13: the exercises."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from random import Random
 
 from labkit.learn.exercise import Case, Exercise
@@ -10,7 +11,7 @@ from labkit.learn.exercise import Case, Exercise
 
 def whose_row(starts: Sequence[int], context_lens: Sequence[int], row: int) -> tuple[int, int] | None:
     """The prompt of a chunk's row and the row's position in it; None for a row that pads."""
-    for prompt, (first, end) in enumerate(zip(starts, starts[1:], strict=False)):
+    for prompt, (first, end) in enumerate(pairwise(starts)):
         if first <= row < end:
             return prompt, context_lens[prompt] + row - first
     return None
@@ -36,9 +37,13 @@ WHOSE_ROW = Exercise(
         Case(row_of([0, 4], [0], 2), (0, 2), "One prompt, from its beginning: the row is the position."),
         Case(row_of([0, 4], [7], 2), (0, 9), "Its first 7 tokens were computed before: positions go on."),
         Case(row_of([0, 4, 6], [0, 0], 5), (1, 1), "Each prompt's positions count from its own first row."),
-        Case(row_of([0, 4, 6], [0, 0], 4), (1, 0), "Row starts[1] is the first of prompt 1, not the last of 0."),
+        Case(
+            row_of([0, 4, 6], [0, 0], 4), (1, 0), "Row starts[1] is the first of prompt 1, not the last of 0."
+        ),
         Case(row_of([0, 4, 6], [3, 9], 3), (0, 6), "Row starts[1] - 1 is the last of prompt 0."),
-        Case(row_of([0, 0, 3], [5, 0], 0), (1, 0), "Prompt 0 has no row in this chunk: starts[0] is starts[1]."),
+        Case(
+            row_of([0, 0, 3], [5, 0], 0), (1, 0), "Prompt 0 has no row in this chunk: starts[0] is starts[1]."
+        ),
         Case(row_of([0, 2, 2, 2, 5], [1, 8, 9, 4], 2), (3, 4), "Two prompts without rows lie in between."),
         Case(row_of([0, 4, 6], [0, 0], 6), None, "Rows from the last start on are pads: nothing is stored."),
         Case(row_of([0, 0], [3], 0), None, "A chunk of pads alone."),
@@ -49,7 +54,7 @@ WHOSE_ROW = Exercise(
     "context_lens[p]. Rows behind all prompts are nobody's: None.",
 )
 
-# --- in which chunk a prompt ends ------------------------------------------------------------------------------
+# --- in which chunk a prompt ends ---------------------------------------------------------------------------
 
 
 def last_chunks(lengths: Sequence[int], max_tokens: int) -> list[int]:
@@ -80,12 +85,18 @@ LAST_CHUNKS = Exercise(
         Case(of_lengths([16], 8), [2], "Two full chunks, and nothing is left for a third."),
         Case(of_lengths([5, 3], 8), [1, 1], "Both fit into one chunk, behind each other."),
         Case(of_lengths([5, 4], 8), [1, 2], "The second prompt has 3 tokens in chunk 1, and 1 in chunk 2."),
-        Case(of_lengths([12, 2], 8), [2, 2], "Chunk 2 has 4 tokens of the first prompt, and room for 4 more."),
-        Case(of_lengths([1, 20, 1], 8), [1, 3, 3], "First come, first served: the short one waits for the long."),
+        Case(
+            of_lengths([12, 2], 8), [2, 2], "Chunk 2 has 4 tokens of the first prompt, and room for 4 more."
+        ),
+        Case(
+            of_lengths([1, 20, 1], 8),
+            [1, 3, 3],
+            "First come, first served: the short one waits for the long.",
+        ),
         Case(of_lengths([3, 3, 3], 1), [3, 6, 9], "A chunk of one token each time."),
         Case(of_lengths([], 8), [], "No prompt."),
     ),
     last_chunks,
     draw_lengths,
-    "Chunks are filled without a gap, in the order of the prompts, so count all tokens up to a prompt's last.",
+    "Chunks are filled without a gap, in the order of the prompts, so count tokens up to a prompt's last.",
 )

@@ -1,6 +1,6 @@
-"""Lesson 13: prompts in chunks without pads, beside the decode steps, which make the padded batch's tokens."""
+"""Lesson 13: prompts in chunks without pads, beside the decode steps, with the padded batch's tokens."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -9,7 +9,7 @@ import torch
 from labkit.checks import shown
 from labkit.engine import CacheConfig, InferenceEngine, InferenceSession, SamplingParams, SchedulerConfig
 from labkit.engine.packed_chunk import PackedChunk
-from labkit.engine.packed_prefill import MakeChunk, PackedPrefill
+from labkit.engine.packed_prefill import MakeChunk
 from labkit.ladder import LADDER
 from labkit.learn.answers import plain
 from labkit.learn.exercise import BrokenContract, check_unchanged
@@ -58,7 +58,9 @@ def checked_chunk(make_chunk: MakeChunk, prompts: Prompts, num_computed: Sequenc
     before = {"prompts": list(given["prompts"]), "num_computed": list(num_computed)}
     chunk = make_chunk(given["prompts"], given["num_computed"], room)
     check_unchanged(given, before)
-    about = f"prompts with {[len(ids) for ids in prompts]} tokens, {list(num_computed)} computed, room for {room}"
+    about = (
+        f"prompts with {[len(ids) for ids in prompts]} tokens, {list(num_computed)} computed, room for {room}"
+    )
     right = PackedChunk(before["prompts"], before["num_computed"], room)
     made = {name: numbers_of(chunk, name, about) for name in FIELDS}
     check_budget(made["starts"], room, about)
@@ -79,8 +81,8 @@ def numbers_of(chunk: object, name: str, about: str) -> list[int]:
     numbers = plain(getattr(chunk, name, None))
     if not isinstance(numbers, tuple) or not all(type(number) is int for number in numbers):
         raise BrokenContract(
-            f"a chunk is lists of whole numbers: with {about}, its {name} is {shown(numbers)}. `pack` returns "
-            "token_ids, positions and starts, in this order."
+            f"a chunk is lists of whole numbers: with {about}, its {name} is {shown(numbers)}. "
+            "`pack` returns token_ids, positions and starts, in this order."
         )
     return list(numbers)
 
@@ -89,8 +91,8 @@ def check_budget(starts: list[int], room: int, about: str) -> None:
     """Raise BrokenContract for a chunk with more tokens than there is room for."""
     if starts and starts[-1] > room:
         raise BrokenContract(
-            f"no chunk is above its budget: with {about}, it has {starts[-1]} tokens. The decode step beside it "
-            "waits for all of them. What does not fit goes on in the next chunk."
+            f"no chunk is above its budget: with {about}, it has {starts[-1]} tokens. The decode step "
+            "beside it waits for all of them. What does not fit goes on in the next chunk."
         )
 
 
@@ -113,8 +115,8 @@ def check_starts(made: dict[str, list[int]], right: PackedChunk, about: str) -> 
     else:
         hint = "The oldest prompt comes first, and none gets more tokens than it has left."
     raise BrokenContract(
-        f"each prompt gets its rows, first come, first served: with {about}, prompt {p} has {count}, expected "
-        f"{due} (starts is {starts}, expected {right.starts}). {hint}"
+        f"each prompt gets its rows, first come, first served: with {about}, prompt {p} has {count}, "
+        f"expected {due} (starts is {starts}, expected {right.starts}). {hint}"
     )
 
 
@@ -135,8 +137,8 @@ def check_positions(there: list[int], right: PackedChunk, about: str) -> None:
         row = first_other(there, right.positions)
         raise BrokenContract(
             f"positions go on over chunks, each prompt's its own: with {about}, "
-            f"{at_row(row, there, 'position')}, expected {at_row(row, right.positions, 'position')}. A token's "
-            "position is its place in its prompt, so the first one here is num_computed[p]."
+            f"{at_row(row, there, 'position')}, expected {at_row(row, right.positions, 'position')}. A "
+            "token's position is its place in its prompt, so the first one here is num_computed[p]."
         )
 
 
@@ -200,8 +202,8 @@ def nobody_waits(build: Build) -> None:
         if newcomer not in got:
             raise BrokenContract(
                 f"a prompt takes as many steps as it has chunks: of {len(LONG)} tokens in chunks of "
-                f"{BUDGETS['prefill_chunk_tokens']}, the first new token was expected in step {most} behind its "
-                "arrival, and is not there."
+                f"{BUDGETS['prefill_chunk_tokens']}, the first new token was expected in step {most} behind "
+                "its arrival, and is not there."
             )
 
 
@@ -222,8 +224,8 @@ def keys_are_in_place(build: Build) -> None:
                 token = first_difference(blocks, right[layer_idx])
                 if token is not None:
                     raise BrokenContract(
-                        f"keys and values are in their own prompt's blocks: layer {layer_idx}, token {token} of "
-                        f"a prompt of {len(LONG)}: its {noun} is not in slot {token % manager.block_size} of "
+                        f"keys and values are in their own prompt's blocks: layer {layer_idx}, token {token} "
+                        f"of a prompt of {len(LONG)}: its {noun} is not in slot {token % manager.block_size} of "
                         f"block {table[token // manager.block_size]}, where its row belongs."
                     )
 

@@ -9,7 +9,7 @@ import torch
 
 from labkit.checks import shown, whole
 from labkit.kernels.attention_shares import MAX_SHARES, SharePlan, plan_shares_plain, shares_at_once
-from labkit.kernels.paged_attention_append import TOKENS_AT_A_TIME, num_splits
+from labkit.kernels.paged_attention_append import num_splits
 from labkit.learn.answers import plain
 from labkit.learn.exercise import MOST_LINES, BrokenContract, EndlessLoop, check_unchanged, limited_lines
 from labkit.learn.gates.gate import Report, proven
@@ -20,9 +20,15 @@ ONE_LONG = (100,) * 31 + (900,)  # tokens of the rows: half of a batch of 64, as
 Shares = Callable[[Sequence[int], int], Sequence[int]]
 
 
+def plan_for(num_rows: int) -> SharePlan:
+    """A plan for so many rows of GPT-2 in half precision, not made yet."""
+    return SharePlan(num_rows, NUM_HEADS, HEAD_DIM, torch.float16, torch.device("cpu"))
+
+
 def pieces_of(lengths: Sequence[int]) -> list[int]:
-    """The pieces of rows of so many tokens, as a program for a head of GPT-2 in half precision reads them."""
-    return [-(-length // TOKENS_AT_A_TIME) for length in lengths]
+    """The pieces of rows of so many tokens, as the programs of rung 13 read them."""
+    piece = plan_for(len(lengths)).piece(len(lengths))
+    return [-(-length // piece) for length in lengths]
 
 
 def at_once(num_rows: int) -> int:
@@ -43,7 +49,7 @@ def of_rung_12(lengths: Sequence[int]) -> list[int]:
 
 def of_rung_13(lengths: Sequence[int]) -> list[int]:
     """Shares per row in the plan of rung 13: `plan_shares_plain` for GPT-2 in half precision."""
-    plan = SharePlan(len(lengths), NUM_HEADS, HEAD_DIM, torch.float16, torch.device("cpu"))
+    plan = plan_for(len(lengths))
     plan_shares_plain(torch.tensor(lengths, dtype=torch.int32), torch.arange(len(lengths)), plan)
     return plan.num_shares.tolist()
 
@@ -75,8 +81,8 @@ CASES: tuple[tuple[tuple[int, ...], int], ...] = (
     ((13, 13, 1, 5), 7),
 )
 HINT = (
-    "All shares are of one size, but for what is left at a row's end; find the smallest size with which there "
-    "are no more shares than run at once."
+    "All shares are of one size, but for what is left at a row's end; find the smallest size with which "
+    "there are no more shares than run at once."
 )
 
 
@@ -123,11 +129,11 @@ def check_case(shares: Shares, pieces: tuple[int, ...], most: int) -> None:
     size = smallest_size(pieces, most)
     if (there := largest(pieces, counts)) > size:
         raise BrokenContract(
-            f"nobody waits for a large share: with {about}, {list(counts)} makes the largest share {there} pieces, "
-            f"expected {size}. {HINT}"
+            f"nobody waits for a large share: with {about}, {list(counts)} makes the largest share {there} "
+            f"pieces, expected {size}. {HINT}"
         )
     if list(counts) != (expected := [max(1, -(-n // size)) for n in pieces]):
         raise BrokenContract(
-            f"no share is cut smaller than the largest: with {about}, there are {list(counts)}, expected {expected}. "
-            f"More shares have more results to put together. {HINT}"
+            f"no share is cut smaller than the largest: with {about}, there are {list(counts)}, expected "
+            f"{expected}. More shares have more results to put together. {HINT}"
         )

@@ -53,15 +53,15 @@ def first_that_begins(starts, context_lens, row):
 WRONG_ROWS = {
     "the row is the position": (lambda starts, context_lens, row: (0, row), "positions go on"),
     "context forgotten": (
-        lambda starts, context_lens, row: (by_bisect(starts, row), row - starts[by_bisect(starts, row)])
-        if row < starts[-1]
-        else None,
+        lambda starts, context_lens, row: (
+            (by_bisect(starts, row), row - starts[by_bisect(starts, row)]) if row < starts[-1] else None
+        ),
         "positions go on",
     ),
     "start forgotten": (
-        lambda starts, context_lens, row: (by_bisect(starts, row), context_lens[by_bisect(starts, row)] + row)
-        if row < starts[-1]
-        else None,
+        lambda starts, context_lens, row: (
+            (by_bisect(starts, row), context_lens[by_bisect(starts, row)] + row) if row < starts[-1] else None
+        ),
         "Each prompt's positions count from its own first row",
     ),
     "from 1 on": (
@@ -78,9 +78,9 @@ WRONG_ROWS = {
         "Rows from the last start on are pads",
     ),
     "no pads if there is no token": (
-        lambda starts, context_lens, row: (0, context_lens[0] + row)
-        if starts[-1] == 0
-        else whose_row(starts, context_lens, row),
+        lambda starts, context_lens, row: (
+            (0, context_lens[0] + row) if starts[-1] == 0 else whose_row(starts, context_lens, row)
+        ),
         "A chunk of pads alone",
     ),
     "the prompt alone": (
@@ -105,8 +105,11 @@ def with_numpy(starts, context_lens, row):
 RIGHT_ROWS = {
     "numpy": with_numpy,
     "a list": lambda **given: (lambda found: found if found is None else list(found))(whose_row(**given)),
-    "bisect": lambda starts, context_lens, row: (by_bisect(starts, row), context_lens[by_bisect(starts, row)]
-    + row - starts[by_bisect(starts, row)]) if row < starts[-1] else None,  # fmt: skip
+    "bisect": lambda starts, context_lens, row: (
+        (by_bisect(starts, row), context_lens[by_bisect(starts, row)] + row - starts[by_bisect(starts, row)])
+        if row < starts[-1]
+        else None
+    ),
 }
 
 
@@ -115,7 +118,7 @@ def test_right_rows_pass_in_any_clothes(attempt):
     assert WHOSE_ROW.grade(attempt).startswith("whose_row: right")
 
 
-# --- in which chunk a prompt ends -----------------------------------------------------------------------------
+# --- in which chunk a prompt ends ---------------------------------------------------------------------------
 
 
 def each_alone(lengths, max_tokens):
@@ -124,7 +127,10 @@ def each_alone(lengths, max_tokens):
 
 
 WRONG_CHUNKS = {
-    "from 0 on": (lambda lengths, max_tokens: [n - 1 for n in last_chunks(lengths, max_tokens)], "the first chunk"),
+    "from 0 on": (
+        lambda lengths, max_tokens: [n - 1 for n in last_chunks(lengths, max_tokens)],
+        "the first chunk",
+    ),
     "no prompt shares a chunk": (each_alone, "Both fit into one chunk"),
     "each for itself": (
         lambda lengths, max_tokens: [-(-n // max_tokens) for n in lengths],
@@ -182,7 +188,9 @@ def played(lengths, max_tokens):
 
 RIGHT_CHUNKS = {
     "played": played,
-    "torch": lambda lengths, max_tokens: (torch.tensor(lengths, dtype=int).cumsum(0) + max_tokens - 1) // max_tokens,
+    "torch": lambda lengths, max_tokens: (
+        (torch.tensor(lengths, dtype=int).cumsum(0) + max_tokens - 1) // max_tokens
+    ),
     "numpy": lambda lengths, max_tokens: -(-np.cumsum(np.array(lengths, dtype=int)) // max_tokens),
 }
 

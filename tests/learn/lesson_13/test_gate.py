@@ -92,7 +92,9 @@ class CountsContextLate(InRows):
     def __init__(self, prompts, num_computed, max_tokens):
         super().__init__(prompts, num_computed, max_tokens)
         ends = zip(self.starts, self.starts[1:], strict=False)
-        self.context_lens = [done + end - first for done, (first, end) in zip(num_computed, ends, strict=True)]
+        self.context_lens = [
+            done + end - first for done, (first, end) in zip(num_computed, ends, strict=True)
+        ]
 
 
 class ChangesWhatItIsGiven(InRows):
@@ -116,13 +118,13 @@ WRONG = {
     OnePromptServed: "prompt 1 has 0, expected 3 (starts is [0, 5, 5], expected [0, 5, 8])",
     NewestFirst: "each prompt gets its rows, first come, first served",
     EvenShares: "A chunk leaves no room while a prompt has tokens left, and the oldest comes first.",
-    WholePromptsAlone: "each prompt gets its rows, first come, first served: with prompts with [5, 3, 4] tokens",
+    WholePromptsAlone: "each prompt gets its rows, first come, first served: with prompts with [5, 3, 4]",
     FromTheStart: "every prompt token is computed once, in order: with prompts with [5] tokens, [3] computed",
     GoesBack: "row 0 has token 13, expected row 0 has token 14",
     BeginsAtZero: "positions go on over chunks, each prompt's its own",
     PositionsOfRows: "row 5 has position 5, expected row 5 has position 0",
     BeginsOneEarly: "Each token would be another prompt's",
-    OverBudget: "no chunk is above its budget: with prompts with [5] tokens, [0] computed, room for 3, it has 5",
+    OverBudget: "no chunk is above its budget: with prompts with [5] tokens, [0] computed, room for 3",
     StartsWithoutTheEnd: "starts has where each prompt begins, and the end",
     StartsAreCounts: "starts has where each prompt begins, and the end",
     TensorsOfFloats: "a chunk is lists of whole numbers",

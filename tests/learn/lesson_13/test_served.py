@@ -35,7 +35,13 @@ def test_packed_nobody_waits_and_there_is_no_pad(model):
     assert packed.prompt_rows == 126 and packed.pads == packed.num_stalled == 0
     chunks = [step.prompt_rows for step in packed.steps if step.prompt_rows]
     assert chunks == [6, 32, 32, 32, 24] and packed.longest_wait == 34
-    assert [sorted(step.prompts) for step in packed.steps if step.prompt_rows] == [[0, 1], [2], [2], [2], [2, 3]]
+    assert [sorted(step.prompts) for step in packed.steps if step.prompt_rows] == [
+        [0, 1],
+        [2],
+        [2],
+        [2],
+        [2, 3],
+    ]
 
 
 def test_alike_and_at_once_both_compute_as_much(model):

@@ -17,12 +17,13 @@ def right(pieces, most):
     return [max(1, -(-n // size)) for n in pieces]
 
 
-def test_of_one_long_row_equal_shares_leave_a_seventh():
+def test_of_one_long_row_equal_shares_leave_a_seventh_and_no_row_has_more_than_16():
     pieces = pieces_of(ONE_LONG)
-    assert (pieces[0], pieces[-1], shares.at_once(len(pieces))) == (4, 29, 88)
-    assert shares.largest(pieces, shares.of_rung_12(ONE_LONG)) == 15
-    assert shares.largest(pieces, shares.of_rung_13(ONE_LONG)) == 2
-    assert shares.of_rung_13(ONE_LONG) == right(pieces, 88) == [2] * 31 + [15]
+    assert (pieces[0], pieces[-1], shares.at_once(len(pieces))) == (7, 57, 176)
+    assert shares.largest(pieces, shares.of_rung_12(ONE_LONG)) == 29
+    assert shares.largest(pieces, shares.of_rung_13(ONE_LONG)) == 4
+    assert shares.of_rung_13(ONE_LONG) == [4] * 31 + [15]
+    assert right(pieces, 176) == [4] * 31 + [29]
 
 
 def test_programs_of_a_row_have_all_its_pieces():
@@ -31,7 +32,10 @@ def test_programs_of_a_row_have_all_its_pieces():
 
 WRONG = {
     "as on the rung below": (as_many_each, "nobody waits for a large share: with rows of [9, 1] pieces, 4"),
-    "one each": (lambda pieces, most: [1] * len(pieces), "nobody waits for a large share: with rows of [4, 4]"),
+    "one each": (
+        lambda pieces, most: [1] * len(pieces),
+        "nobody waits for a large share: with rows of [4, 4]",
+    ),
     "all pieces alone": (lambda pieces, most: [max(1, n) for n in pieces], "all shares run at once"),
     "in proportion": (
         lambda pieces, most: [max(1, most * n // max(1, sum(pieces))) for n in pieces],
@@ -42,10 +46,11 @@ WRONG = {
         "all shares run at once",
     ),
     "none for an empty row": (
-        lambda pieces, most: [-(-n // 3) if 0 in pieces else count
-                              for n, count in zip(pieces, right(pieces, most), strict=True)],
+        lambda pieces, most: [
+            -(-n // 3) if 0 in pieces else count for n, count in zip(pieces, right(pieces, most), strict=True)
+        ],
         "each row has a share, also one without tokens",
-    ),  # fmt: skip
+    ),
     "the size": (lambda pieces, most: 2, "each row has a number of shares"),
     "halves": (lambda pieces, most: [n / 2 for n in pieces], "expected a whole number from 1 on"),
     "a row is missing": (lambda pieces, most: right(pieces, most)[1:], "expected 2 whole numbers"),
