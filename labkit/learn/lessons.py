@@ -14,6 +14,7 @@ from labkit.learn.lesson_09.gate import GATE as GATE_09
 from labkit.learn.lesson_10.gate import GATE as GATE_10
 from labkit.learn.lesson_11.gate import GATE as GATE_11
 from labkit.learn.lesson_12.gate import GATE as GATE_12
+from labkit.learn.lesson_13.gate import GATE as GATE_13
 from labkit.learn.lesson_14.gate import GATE as GATE_14
 
 GATES: dict[str, Gate] = {  # by the lesson's number
@@ -30,5 +31,6 @@ GATES: dict[str, Gate] = {  # by the lesson's number
     "10": GATE_10,
     "11": GATE_11,
     "12": GATE_12,
+    "13": GATE_13,
     "14": GATE_14,
 }

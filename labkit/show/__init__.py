@@ -11,6 +11,7 @@ from labkit.show.flights import draw_flights
 from labkit.show.host_parts import draw_host_parts, draw_host_shares
 from labkit.show.host_time import draw_host_time
 from labkit.show.idle import draw_idle
+from labkit.show.joins import JoinStep, draw_joins
 from labkit.show.ladder import draw_ladder
 from labkit.show.lanes import Span, draw_lanes
 from labkit.show.launches import draw_launches
@@ -19,6 +20,7 @@ from labkit.show.machines import draw_machines
 from labkit.show.measured import draw_measured
 from labkit.show.memory import draw_reservation
 from labkit.show.occupancy import draw_multiprocessor, draw_occupancy
+from labkit.show.packing import draw_packing
 from labkit.show.paths import draw_paths
 from labkit.show.peers import draw_peers, draw_step_parts
 from labkit.show.places import draw_places
@@ -34,6 +36,7 @@ from labkit.show.schedule import Busy, draw_schedules
 from labkit.show.search import draw_search
 from labkit.show.sends import draw_sends
 from labkit.show.shared_blocks import draw_shared_blocks
+from labkit.show.share_sizes import draw_share_sizes
 from labkit.show.sliders import sliders
 from labkit.show.source import show_diff, show_source
 from labkit.show.splits import draw_attention_times, draw_programs, draw_shares
@@ -51,6 +54,7 @@ from labkit.show.write_indices import draw_write_indices
 
 __all__ = [
     "Busy",
+    "JoinStep",
     "KernelBox",
     "PoolFrame",
     "ProgressRow",
@@ -73,6 +77,7 @@ __all__ = [
     "draw_host_shares",
     "draw_host_time",
     "draw_idle",
+    "draw_joins",
     "draw_ladder",
     "draw_lanes",
     "draw_launches",
@@ -82,6 +87,7 @@ __all__ = [
     "draw_measured",
     "draw_multiprocessor",
     "draw_occupancy",
+    "draw_packing",
     "draw_paths",
     "draw_peers",
     "draw_places",
@@ -98,6 +104,7 @@ __all__ = [
     "draw_search",
     "draw_sends",
     "draw_shared_blocks",
+    "draw_share_sizes",
     "draw_shares",
     "draw_staircase",
     "draw_step_kernels",

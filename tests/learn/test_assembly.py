@@ -22,6 +22,7 @@ FILES = {
     ("07", "layer_tables"): "from labkit.kvcache import OneTableBlockManager as Base",
     ("10", "readback"): "from labkit.engine.overlap import ReadOneBehind as Base",
     ("11", "latency"): "from labkit.engine.step.lanes import LanedDeviceStep as Base",
+    ("13", "batching"): "from labkit.engine.packed_chunk import PackedChunk as Base",
 }
 # On which rungs each of them serves.
 SERVES = {
@@ -31,11 +32,12 @@ SERVES = {
     ("03", "kv_write"): "03",
     ("04", "kv_write"): "04 05",
     ("05", "block_info"): "05 06",
-    ("06", "block_tables"): "06 07 08 09 10 11 12",
-    ("07", "layer_tables"): "07 08 09 10 11 12",
-    ("10", "readback"): "10 11 12",
-    ("11", "latency"): "11 12",
-    ("12", "sampler"): "12",
+    ("06", "block_tables"): "06 07 08 09 10 11 12 13",
+    ("07", "layer_tables"): "07 08 09 10 11 12 13",
+    ("10", "readback"): "10 11 12 13",
+    ("11", "latency"): "11 12 13",
+    ("12", "sampler"): "12 13",
+    ("13", "batching"): "13",
 }
 
 

@@ -1,9 +1,9 @@
 """A rung's gate: whether an engine with the reader's part in it still is that engine."""
 
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
 import torch
@@ -79,7 +79,8 @@ class Gate:
     report calls it. watches: what looks into the engine while a schedule is played. samplings: of the
     schedules' requests, in turn. trials: the lesson's own, made first. costs: trials of what a right engine
     may not cost, made last. interpreted: those of `parts` that are kernels. A CPU interprets them, a
-    program at a time, so schedules and texts are short where one of them is the reader's.
+    program at a time, so schedules and texts are short where one of them is the reader's. prompt_budgets:
+    what the SchedulerConfig of schedules and texts says of prompt tokens; with few, prompts take many chunks.
     """
 
     parts: tuple[str, ...]
@@ -91,6 +92,7 @@ class Gate:
     costs: tuple[Trial, ...] = ()
     interpreted: tuple[str, ...] = ()
     below_name: str = "the rung below"
+    prompt_budgets: Mapping[str, int] = field(default_factory=dict)
 
     def check(self, build: Build, *own: str) -> Report:
         """Prove an engine's part, or parts. It never raises, but for an interrupt.
@@ -115,7 +117,9 @@ class Gate:
                 small_model(),
                 dtype=torch.float32,
                 cache=CacheConfig(block_size=4, max_blocks_per_layer=12, max_prefix_entries=3),
-                scheduler=SchedulerConfig(max_batch_size=4, decode_first=bool(seed % 2)),
+                scheduler=SchedulerConfig(
+                    max_batch_size=4, decode_first=bool(seed % 2), **self.prompt_budgets
+                ),
             )
             with ExitStack() as stack:
                 watched = [i for watch in self.watches for i in stack.enter_context(watch(engine))]
@@ -130,7 +134,7 @@ class Gate:
             trained_model(),
             dtype=torch.float32,
             cache=CacheConfig(block_size=4),
-            scheduler=SchedulerConfig(max_batch_size=len(TEXTS)),
+            scheduler=SchedulerConfig(max_batch_size=len(TEXTS), **self.prompt_budgets),
         )
         made = _texts(engine, num_tokens)
         _compare_texts(made, texts_of(self.below), f"on {self.below_name}")

@@ -1,0 +1,247 @@
+"""Lesson 13: prompts in chunks without pads, beside the decode steps, with the padded batch's tokens."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+
+from labkit.checks import shown
+from labkit.engine import CacheConfig, InferenceEngine, InferenceSession, SamplingParams, SchedulerConfig
+from labkit.engine.packed_chunk import PackedChunk
+from labkit.engine.packed_prefill import MakeChunk
+from labkit.ladder import LADDER
+from labkit.learn.answers import plain
+from labkit.learn.exercise import BrokenContract, check_unchanged
+from labkit.learn.gates.cached import first_difference, keys_and_values
+from labkit.learn.gates.gate import Build, Gate, small_model
+from labkit.learn.gates.resident import MIXED
+from labkit.learn.gates.schedule import Invariant
+from labkit.watch.replaced import replaced
+
+BUDGETS = {"prefill_max_tokens": 7, "prefill_chunk_tokens": 4}  # so that most prompts go on in a next chunk
+LONG = tuple(range(1, 42))  # a prompt of many such chunks
+FIELDS = ("starts", "context_lens", "token_ids", "positions")
+NO_PREFIXES = CacheConfig(4, 32, prefix_cache=False)
+
+Prompts = Sequence[Sequence[int]]
+
+
+class Case(NamedTuple):
+    """Prompts of which so many tokens are computed, and the room of the next chunk."""
+
+    prompts: tuple[tuple[int, ...], ...]
+    num_computed: tuple[int, ...]
+    max_tokens: int
+
+
+A, B, C = (11, 12, 13, 14, 15), (21, 22, 23), (31, 32, 33, 34)
+CASES = (
+    Case((A,), (0,), 16),
+    Case((A, B), (0, 0), 16),
+    Case((A,), (0,), 3),
+    Case((A,), (3,), 3),
+    Case((A, B, C), (0, 0, 0), 7),
+    Case((A, B, C), (4, 0, 1), 5),
+    Case((A, B, C), (5, 2, 0), 2),
+    Case((A, A), (1, 2), 100),
+    Case((A, B, C), (0, 0, 0), 8),
+)
+
+
+# --- a chunk ----------------------------------------------------------------------------------------------
+
+
+def checked_chunk(make_chunk: MakeChunk, prompts: Prompts, num_computed: Sequence[int], room: int) -> Any:
+    """The chunk that is made of these prompts. Raises BrokenContract if it is not what it should be."""
+    given = {"prompts": [tuple(ids) for ids in prompts], "num_computed": list(num_computed)}
+    before = {"prompts": list(given["prompts"]), "num_computed": list(num_computed)}
+    chunk = make_chunk(given["prompts"], given["num_computed"], room)
+    check_unchanged(given, before)
+    about = (
+        f"prompts with {[len(ids) for ids in prompts]} tokens, {list(num_computed)} computed, room for {room}"
+    )
+    right = PackedChunk(before["prompts"], before["num_computed"], room)
+    made = {name: numbers_of(chunk, name, about) for name in FIELDS}
+    check_budget(made["starts"], room, about)
+    for name, check in (("starts", check_starts), ("context_lens", None), ("token_ids", check_ids)):
+        if check:
+            check(made, right, about)
+        elif made[name] != list(num_computed):
+            raise BrokenContract(
+                f"a prompt's context is what was computed of it before: with {about}, context_lens is "
+                f"{made[name]}, expected {list(num_computed)}."
+            )
+    check_positions(made["positions"], right, about)
+    return chunk
+
+
+def numbers_of(chunk: object, name: str, about: str) -> list[int]:
+    """A part of a chunk as a list of whole numbers."""
+    numbers = plain(getattr(chunk, name, None))
+    if not isinstance(numbers, tuple) or not all(type(number) is int for number in numbers):
+        raise BrokenContract(
+            f"a chunk is lists of whole numbers: with {about}, its {name} is {shown(numbers)}. "
+            "`pack` returns token_ids, positions and starts, in this order."
+        )
+    return list(numbers)
+
+
+def check_budget(starts: list[int], room: int, about: str) -> None:
+    """Raise BrokenContract for a chunk with more tokens than there is room for."""
+    if starts and starts[-1] > room:
+        raise BrokenContract(
+            f"no chunk is above its budget: with {about}, it has {starts[-1]} tokens. The decode step "
+            "beside it waits for all of them. What does not fit goes on in the next chunk."
+        )
+
+
+def check_starts(made: dict[str, list[int]], right: PackedChunk, about: str) -> None:
+    """Raise BrokenContract unless each prompt has the rows that it should have."""
+    starts = made["starts"]
+    if starts == right.starts:
+        return
+    if len(starts) != len(right.starts) or starts[0] != 0 or sorted(starts) != starts:
+        raise BrokenContract(
+            f"starts has where each prompt begins, and the end: with {about}, it is {starts}, expected "
+            f"{len(right.starts)} numbers, from 0 on: {right.starts}."
+        )
+    p = next(p for p, pair in enumerate(zip(starts[1:], right.starts[1:], strict=True)) if len(set(pair)) > 1)
+    count, due = starts[p + 1] - starts[p], right.starts[p + 1] - right.starts[p]
+    if len(made["token_ids"]) == starts[-1] == right.starts[-1]:
+        hint = "Each token would be another prompt's: `starts` gets a number behind each prompt's last row."
+    elif count < due:
+        hint = "A chunk leaves no room while a prompt has tokens left, and the oldest comes first."
+    else:
+        hint = "The oldest prompt comes first, and none gets more tokens than it has left."
+    raise BrokenContract(
+        f"each prompt gets its rows, first come, first served: with {about}, prompt {p} has {count}, "
+        f"expected {due} (starts is {starts}, expected {right.starts}). {hint}"
+    )
+
+
+def check_ids(made: dict[str, list[int]], right: PackedChunk, about: str) -> None:
+    """Raise BrokenContract for a token that is another than the next of its prompt."""
+    if (there := made["token_ids"]) != right.token_ids:
+        row = first_other(there, right.token_ids)
+        raise BrokenContract(
+            f"every prompt token is computed once, in order: with {about}, {at_row(row, there, 'token')}, "
+            f"expected {at_row(row, right.token_ids, 'token')}. Of prompt p come the tokens from "
+            "num_computed[p] on, right behind those of prompt p - 1."
+        )
+
+
+def check_positions(there: list[int], right: PackedChunk, about: str) -> None:
+    """Raise BrokenContract for a row at another place than its token's in its own prompt."""
+    if there != right.positions:
+        row = first_other(there, right.positions)
+        raise BrokenContract(
+            f"positions go on over chunks, each prompt's its own: with {about}, "
+            f"{at_row(row, there, 'position')}, expected {at_row(row, right.positions, 'position')}. A "
+            "token's position is its place in its prompt, so the first one here is num_computed[p]."
+        )
+
+
+def first_other(there: list[int], right: list[int]) -> int:
+    """The first place at which two lists differ."""
+    pairs = enumerate(zip(there, right, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(there), len(right)))
+
+
+def at_row(row: int, numbers: list[int], noun: str) -> str:
+    """What a row has, in words."""
+    return f"row {row} has {noun} {numbers[row]}" if row < len(numbers) else f"row {row} is not there"
+
+
+def chunks_are_right(build: Build) -> None:
+    """Raise BrokenContract for the first case whose chunk is not what it should be."""
+    engine = build(small_model(), dtype=torch.float32, cache=NO_PREFIXES)
+    for case in CASES:
+        checked_chunk(engine.prefill.make_chunk, *case)
+
+
+@contextmanager
+def chunks_proven(engine: InferenceEngine) -> Iterator[tuple[Invariant, ...]]:
+    """Inside the block, every chunk that the engine asks for is proven."""
+
+    def making(inner: MakeChunk) -> MakeChunk:
+        return lambda prompts, num_computed, room: checked_chunk(inner, prompts, num_computed, room)
+
+    with replaced(engine.prefill, "make_chunk", making):
+        yield ()
+
+
+# --- a prompt that joins --------------------------------------------------------------------------------
+
+
+@contextmanager
+def while_one_joins(build: Build) -> Iterator[tuple[InferenceEngine, list[int], int]]:
+    """An engine in which two requests run when a long prompt joins: their ids, and its."""
+    scheduler = SchedulerConfig(max_batch_size=4, **BUDGETS)
+    engine = build(small_model(), dtype=torch.float32, cache=NO_PREFIXES, scheduler=scheduler)
+    ids = [engine.add_request(prompt, SamplingParams(40, stop_on_eos=False)) for prompt in ((1, 2), (3,))]
+    while engine.stats().running < len(ids):
+        engine.step()
+    engine.step()  # from here on each step hands out what the one before has launched
+    yield engine, ids, engine.add_request(LONG, SamplingParams(3, stop_on_eos=False))
+
+
+def nobody_waits(build: Build) -> None:
+    """Raise BrokenContract for a step in which one who runs gets no token while a prompt joins, and for a
+    prompt that takes more steps than its chunks."""
+    with while_one_joins(build) as (engine, ids, newcomer):
+        most = -(-len(LONG) // BUDGETS["prefill_chunk_tokens"]) + 1  # its first token is read one step later
+        for number in range(1, most + 1):
+            got = {output.request_id for output in engine.step()}
+            for request_id in ids:
+                if request_id not in got:
+                    raise BrokenContract(
+                        f"running requests get a token in every step while a prompt joins: in step {number} "
+                        f"behind its arrival, request {request_id} got none."
+                    )
+        if newcomer not in got:
+            raise BrokenContract(
+                f"a prompt takes as many steps as it has chunks: of {len(LONG)} tokens in chunks of "
+                f"{BUDGETS['prefill_chunk_tokens']}, the first new token was expected in step {most} behind "
+                "its arrival, and is not there."
+            )
+
+
+def keys_are_in_place(build: Build) -> None:
+    """Raise BrokenContract if a prompt's keys and values, after its last chunk, are not where they belong."""
+    with while_one_joins(build) as (engine, _, newcomer):
+        session = session_of(engine, newcomer)
+        while engine.stats().joining or engine.stats().waiting:
+            session = session or session_of(engine, newcomer)
+            engine.step()
+        assert session is not None
+        manager, table = session.kv_manager, session.block_ids_per_layer[0]
+        made = keys_and_values(engine.model.network, LONG)
+        for layer_idx in range(manager.num_layers):
+            pool = manager.k_cache[layer_idx], manager.v_cache[layer_idx]
+            for noun, cache, right in zip(("key", "value"), pool, made, strict=True):
+                blocks = cache[torch.tensor(table)].transpose(0, 1).flatten(1, 2)[:, : len(LONG)]
+                token = first_difference(blocks, right[layer_idx])
+                if token is not None:
+                    raise BrokenContract(
+                        f"keys and values are in their own prompt's blocks: layer {layer_idx}, token {token} "
+                        f"of a prompt of {len(LONG)}: its {noun} is not in slot {token % manager.block_size} of "
+                        f"block {table[token // manager.block_size]}, where its row belongs."
+                    )
+
+
+def session_of(engine: InferenceEngine, request_id: int) -> InferenceSession | None:
+    """The session of a request that joins or runs."""
+    joining = {request.request_id: each.session for request, each in engine.scheduler.joining.items()}
+    running = {request.request_id: session for request, session in engine.scheduler.running.items()}
+    return (joining | running).get(request_id)
+
+
+GATE = Gate(
+    ("batching",),
+    LADDER["12"].options,
+    watches=(chunks_proven,),
+    samplings=MIXED,
+    trials=(chunks_are_right, nobody_waits, keys_are_in_place),
+    prompt_budgets=BUDGETS,
+)

@@ -1,0 +1,194 @@
+"""Lesson 13: the steps of an engine, counted: what each computes, and who gets a token in it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+import pandas as pd
+from torch import Tensor
+
+from labkit.bench.loads import Asked, make_load
+from labkit.bench.workload import Request as LoadRequest
+from labkit.engine import CacheConfig, InferenceEngine, SamplingParams
+from labkit.engine.packed_chunk import Chunk
+from labkit.engine.packed_prefill import PackedPrefill
+from labkit.engine.request import Request
+from labkit.model import GPT2Config, LanguageModel
+from labkit.model.checkpoint import random_network
+from labkit.model.tokenizer import WordTokenizer
+from labkit.show import JoinStep
+from labkit.watch.replaced import noting, replaced
+
+NO_PREFIXES = CacheConfig(prefix_cache=False)
+
+# Prompts and answers of a client: token ids, and how many new tokens it asks for
+Asks = Sequence[tuple[Sequence[int], int]]
+
+
+@dataclass
+class Step:
+    """One call of `step`: the rows that it sent through the layers, and who got a token.
+
+    prompt_rows: of prompts, pads among them. pads: of those. decode_rows: of running requests. ran: ids of
+    those who ran before it. got: ids of those who got a token. prompts: ids of those whose prompt tokens were
+    computed (rung 13), or were by its end (below).
+    """
+
+    prompt_rows: int = 0
+    pads: int = 0
+    decode_rows: int = 0
+    ran: frozenset[int] = frozenset()
+    got: frozenset[int] = frozenset()
+    prompts: frozenset[int] = frozenset()
+
+    @property
+    def rows(self) -> int:
+        """All rows."""
+        return self.prompt_rows + self.decode_rows
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether some ran, and none of them got a token."""
+        return bool(self.ran) and not self.ran & self.got
+
+
+@dataclass(frozen=True)
+class Served:
+    """All steps of a run."""
+
+    steps: list[Step] = field(default_factory=list)
+
+    @property
+    def prompt_rows(self) -> int:
+        return sum(step.prompt_rows for step in self.steps)
+
+    @property
+    def pads(self) -> int:
+        return sum(step.pads for step in self.steps)
+
+    @property
+    def num_stalled(self) -> int:
+        """Steps in which some ran and none of them got a token."""
+        return sum(step.is_stalled for step in self.steps)
+
+    @property
+    def num_joins(self) -> int:
+        """Steps that computed prompt tokens: in a GPU's words, launches of a prefill."""
+        return sum(step.prompt_rows > 0 for step in self.steps)
+
+    @property
+    def longest_wait(self) -> int:
+        """Rows that went through the layers between two tokens of one request, at most."""
+        since: dict[int, int] = {}
+        longest = 0
+        for step in self.steps:
+            for request_id in step.ran:
+                since[request_id] = since.get(request_id, 0) + step.rows
+            for request_id in step.ran & step.got:
+                longest = max(longest, since.pop(request_id))
+        return longest
+
+
+def serve(engine: InferenceEngine, asked: Asks, later: Mapping[int, Asks] | None = None) -> Served:
+    """Serve greedy requests, and others that come before a step of some number, and count each step.
+
+    On a GPU a graph may add rows that pad; they are not counted.
+    """
+    served, running = Served(), set()
+    with counted(engine) as step_of:
+        add_all(engine, asked)
+        later = dict(later or {})
+        while engine.has_work or later:
+            add_all(engine, later.pop(len(served.steps), ()))
+            step_of.clear()
+            outputs = engine.step()
+            step = Step(**step_of, ran=frozenset(running), got=frozenset(o.request_id for o in outputs))
+            if step.prompt_rows and not step.prompts:
+                step.prompts = step.got - step.ran
+            served.steps.append(step)
+            running = (running | step.got) - {o.request_id for o in outputs if o.completion}
+    return served
+
+
+def add_all(engine: InferenceEngine, asked: Asks) -> None:
+    """Add greedy requests, which end at their limit alone."""
+    for prompt, num_new in asked:
+        engine.add_request(list(prompt), SamplingParams(num_new, stop_on_eos=False))
+
+
+@contextmanager
+def counted(engine: InferenceEngine) -> Iterator[dict]:
+    """Inside the block, the rows of each launch are added to the value: fields of a `Step`."""
+    counts: dict = {}
+
+    def on_prefill(input_ids: Tensor, lengths: Tensor, *_: object) -> None:
+        add("prompt_rows", input_ids.numel())
+        add("pads", input_ids.numel() - int(lengths.sum()))
+
+    def on_chunk(chunk: Chunk, joining: Mapping[Request, object], *_: object) -> None:
+        add("prompt_rows", len(chunk.token_ids))
+        ends = zip(joining, chunk.starts, chunk.starts[1:], strict=False)
+        counts["prompts"] = frozenset(r.request_id for r, first, end in ends if end > first)
+
+    def on_decode(requests: Sequence[Request], *_: object) -> None:
+        add("decode_rows", len(requests))
+
+    def add(name: str, number: int) -> None:
+        counts[name] = counts.get(name, 0) + number
+
+    with ExitStack() as stack:
+        stack.enter_context(replaced(engine.decode_step, "start", noting(on_decode)))
+        if isinstance(engine.prefill, PackedPrefill):
+            stack.enter_context(replaced(engine.prefill.chunk_step, "launch", noting(on_chunk)))
+        else:
+            stack.enter_context(replaced(engine.model.network, "prefill", noting(on_prefill)))
+        yield counts
+
+
+# --- shown -------------------------------------------------------------------------------------------------
+
+
+def join_steps(served: Served, first: int = 0) -> list[JoinStep]:
+    """The steps from number `first` on, as they are drawn."""
+    steps = []
+    for step in served.steps[first:]:
+        states = dict.fromkeys(step.prompts, "prompt")
+        states |= {request_id: "token" if request_id in step.got else "waits" for request_id in step.ran}
+        steps.append(JoinStep(step.rows, states))
+    return steps
+
+
+# --- loads -------------------------------------------------------------------------------------------------
+
+
+def quick_model() -> LanguageModel:
+    """One layer of random weights with GPT-2's positions: what is counted does not depend on the numbers."""
+    config = GPT2Config(
+        vocab_size=97, n_positions=1024, n_embd=16, n_layer=1, n_head=1, tie_word_embeddings=False
+    )
+    return LanguageModel("random:one layer", random_network(config, seed=0), WordTokenizer(97, 66))
+
+
+def ragged_load(model: LanguageModel, num_requests: int, max_new_tokens: int) -> Asks:
+    """The load `ragged` of the benchmarks: lognormal prompts, 100 tokens in the median."""
+    alike = LoadRequest((1,), SamplingParams(max_new_tokens, stop_on_eos=False))
+    requests = make_load("ragged", Asked((alike,) * num_requests, model.config))
+    return [(request.prompt, request.params.max_new_tokens) for request in requests]
+
+
+def equal_load(num_requests: int, prompt_len: int, max_new_tokens: int) -> Asks:
+    """Requests that are alike."""
+    return [([1 + i % 90 for i in range(prompt_len)], max_new_tokens)] * num_requests
+
+
+def table(served: Mapping[str, Served]) -> pd.DataFrame:
+    """A column per engine: what its steps computed, and who waited."""
+    rows = {
+        "steps": lambda s: len(s.steps),
+        "rows of prompts": lambda s: s.prompt_rows,
+        "of these pads": lambda s: s.pads,
+        "steps with prompt tokens": lambda s: s.num_joins,
+        "steps without a token for who ran": lambda s: s.num_stalled,
+        "longest wait between two tokens (rows)": lambda s: s.longest_wait,
+    }
+    return pd.DataFrame({name: {row: of(run) for row, of in rows.items()} for name, run in served.items()})

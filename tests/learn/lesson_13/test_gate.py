@@ -1,0 +1,203 @@
+"""Lesson 13's gate: chunks as they are agreed pass, and wrong ones are refused by what they break."""
+
+import numpy as np
+import pytest
+import torch
+
+from labkit import lab
+from labkit.engine.packed_chunk import PackedChunk
+from labkit.learn import not_attempted
+from labkit.learn.lesson_13.chunks import (
+    BeginsAtZero,
+    BeginsOneEarly,
+    GoesBack,
+    InRows,
+    OverBudget,
+    all_to_first,
+    pack_first,
+)
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def here():
+    return lab.start("13")
+
+
+class OnePromptPacked(InRows):
+    def pack(self, prompts, num_computed, counts):
+        return pack_first(prompts, num_computed, counts)
+
+
+class OnePromptServed(InRows):
+    def share_out(self, num_left, max_tokens):
+        return all_to_first(num_left, max_tokens)
+
+
+class NewestFirst(InRows):
+    def share_out(self, num_left, max_tokens):
+        return super().share_out(num_left[::-1], max_tokens)[::-1]
+
+
+class EvenShares(InRows):
+    def share_out(self, num_left, max_tokens):
+        return [min(left, max_tokens // len(num_left)) for left in num_left]
+
+
+class WholePromptsAlone(InRows):
+    def share_out(self, num_left, max_tokens):
+        counts = []
+        for left in num_left:
+            fits = left <= max_tokens - sum(counts) or not counts
+            counts.append(min(left, max_tokens) if fits else 0)
+        return counts
+
+
+class FromTheStart(InRows):
+    def pack(self, prompts, num_computed, counts):
+        return super().pack(prompts, [0] * len(counts), counts)
+
+
+class PositionsOfRows(InRows):
+    def pack(self, prompts, num_computed, counts):
+        packed = super().pack(prompts, num_computed, counts)
+        return packed._replace(positions=list(range(len(packed.token_ids))))
+
+
+class StartsWithoutTheEnd(InRows):
+    def pack(self, prompts, num_computed, counts):
+        packed = super().pack(prompts, num_computed, counts)
+        return packed._replace(starts=packed.starts[:-1])
+
+
+class StartsAreCounts(InRows):
+    def pack(self, prompts, num_computed, counts):
+        return super().pack(prompts, num_computed, counts)._replace(starts=[0, *counts])
+
+
+class TensorsOfFloats(InRows):
+    def pack(self, prompts, num_computed, counts):
+        packed = super().pack(prompts, num_computed, counts)
+        return packed._replace(positions=[float(position) for position in packed.positions])
+
+
+class ForgetsContext(InRows):
+    def __init__(self, prompts, num_computed, max_tokens):
+        super().__init__(prompts, num_computed, max_tokens)
+        self.context_lens = [0] * len(prompts)
+
+
+class CountsContextLate(InRows):
+    def __init__(self, prompts, num_computed, max_tokens):
+        super().__init__(prompts, num_computed, max_tokens)
+        ends = zip(self.starts, self.starts[1:], strict=False)
+        self.context_lens = [
+            done + end - first for done, (first, end) in zip(num_computed, ends, strict=True)
+        ]
+
+
+class ChangesWhatItIsGiven(InRows):
+    def share_out(self, num_left, max_tokens):
+        return super().share_out(num_left, max_tokens)
+
+    def pack(self, prompts, num_computed, counts):
+        packed = super().pack(prompts, num_computed, counts)
+        num_computed[0] += 1
+        return packed
+
+
+class NoPositions:
+    def __init__(self, prompts, num_computed, max_tokens):
+        right = PackedChunk(prompts, num_computed, max_tokens)
+        self.token_ids, self.starts, self.context_lens = right.token_ids, right.starts, right.context_lens
+
+
+WRONG = {
+    OnePromptPacked: "each prompt gets its rows, first come, first served: with prompts with [5, 3] tokens",
+    OnePromptServed: "prompt 1 has 0, expected 3 (starts is [0, 5, 5], expected [0, 5, 8])",
+    NewestFirst: "each prompt gets its rows, first come, first served",
+    EvenShares: "A chunk leaves no room while a prompt has tokens left, and the oldest comes first.",
+    WholePromptsAlone: "each prompt gets its rows, first come, first served: with prompts with [5, 3, 4]",
+    FromTheStart: "every prompt token is computed once, in order: with prompts with [5] tokens, [3] computed",
+    GoesBack: "row 0 has token 13, expected row 0 has token 14",
+    BeginsAtZero: "positions go on over chunks, each prompt's its own",
+    PositionsOfRows: "row 5 has position 5, expected row 5 has position 0",
+    BeginsOneEarly: "Each token would be another prompt's",
+    OverBudget: "no chunk is above its budget: with prompts with [5] tokens, [0] computed, room for 3",
+    StartsWithoutTheEnd: "starts has where each prompt begins, and the end",
+    StartsAreCounts: "starts has where each prompt begins, and the end",
+    TensorsOfFloats: "a chunk is lists of whole numbers",
+    ForgetsContext: "a prompt's context is what was computed of it before",
+    CountsContextLate: "a prompt's context is what was computed of it before",
+    ChangesWhatItIsGiven: "it changed its argument num_computed to [1]",
+    NoPositions: "its positions is None",
+}
+
+
+@pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
+def test_a_wrong_chunk_is_refused_by_what_it_breaks(here, part):
+    report = here.check(batching=part)
+    assert not report.ok and WRONG[part] in report.text, report.text
+    assert report.text.startswith("batching breaks a contract: ")
+
+
+class ByNumpy:
+    """The whole chunk at once, from arrays."""
+
+    def __init__(self, prompts, num_computed, max_tokens):
+        left = np.array([len(ids) for ids in prompts]) - num_computed
+        ends = np.minimum(np.cumsum(left), max_tokens)
+        self.starts = [0, *ends.tolist()]
+        counts = np.diff(self.starts)
+        self.positions = np.concatenate(
+            [np.arange(done, done + n) for done, n in zip(num_computed, counts, strict=True)]
+        )
+        rows = [ids[done : done + n] for ids, done, n in zip(prompts, num_computed, counts, strict=True)]
+        self.token_ids = [token for row in rows for token in row]
+        self.context_lens = tuple(num_computed)
+        self.positions = self.positions.tolist()
+
+
+class TokenByToken(InRows):
+    def share_out(self, num_left, max_tokens):
+        counts = [0] * len(num_left)
+        for _ in range(max_tokens):
+            p = next((p for p, left in enumerate(num_left) if counts[p] < left), None)
+            if p is not None:
+                counts[p] += 1
+        return torch.tensor(counts).tolist()
+
+
+def as_a_function(prompts, num_computed, max_tokens):
+    return PackedChunk(prompts, num_computed, max_tokens)
+
+
+@pytest.mark.parametrize("part", [PackedChunk, InRows, ByNumpy, TokenByToken, as_a_function])
+def test_right_chunks_pass_in_any_clothes(here, part):
+    report = here.check(batching=part)
+    assert report.text == "batching: right. 3 random schedules, the rung below's text and transformers'."
+
+
+def test_what_raises_or_is_not_there(here):
+    assert here.check(batching=lambda *about: not_attempted()).text == "batching: not attempted yet."
+    assert "raised TypeError" in here.check(batching=lambda: None).text
+
+
+chunks_made = []
+
+
+class LateBug(PackedChunk):
+    """Right until it has made many chunks."""
+
+    def __init__(self, prompts, num_computed, max_tokens):
+        super().__init__(prompts, num_computed, max_tokens)
+        chunks_made.append(self)
+        if len(chunks_made) > 60:
+            self.positions = [0] * len(self.positions)
+
+
+def test_what_only_a_schedule_finds_is_told_with_its_moves(here):
+    chunks_made.clear()
+    text = here.check(batching=LateBug).text
+    assert "positions go on over chunks" in text and "other moves and this" in text

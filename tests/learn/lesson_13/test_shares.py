@@ -1,0 +1,94 @@
+"""Shares on paper: the package's plan, the check of the reader's, and who has most."""
+
+import math
+
+import pytest
+import torch
+
+from labkit.learn import not_attempted
+from labkit.learn.lesson_13 import shares
+from labkit.learn.lesson_13.shares import ONE_LONG, as_many_each, check_shares, pieces_of
+
+
+def right(pieces, most):
+    size = 1
+    while sum(max(1, -(-n // size)) for n in pieces) > most:
+        size += 1
+    return [max(1, -(-n // size)) for n in pieces]
+
+
+def test_of_one_long_row_equal_shares_leave_a_seventh_and_no_row_has_more_than_16():
+    pieces = pieces_of(ONE_LONG)
+    assert (pieces[0], pieces[-1], shares.at_once(len(pieces))) == (7, 57, 176)
+    assert shares.largest(pieces, shares.of_rung_12(ONE_LONG)) == 29
+    assert shares.largest(pieces, shares.of_rung_13(ONE_LONG)) == 4
+    assert shares.of_rung_13(ONE_LONG) == [4] * 31 + [15]
+    assert right(pieces, 176) == [4] * 31 + [29]
+
+
+def test_programs_of_a_row_have_all_its_pieces():
+    assert shares.programs_of([5, 0, 2], [2, 1, 1]) == [(0, 3), (0, 2), (1, 0), (2, 2)]
+
+
+WRONG = {
+    "as on the rung below": (as_many_each, "nobody waits for a large share: with rows of [9, 1] pieces, 4"),
+    "one each": (
+        lambda pieces, most: [1] * len(pieces),
+        "nobody waits for a large share: with rows of [4, 4]",
+    ),
+    "all pieces alone": (lambda pieces, most: [max(1, n) for n in pieces], "all shares run at once"),
+    "in proportion": (
+        lambda pieces, most: [max(1, most * n // max(1, sum(pieces))) for n in pieces],
+        "no share is cut smaller than the largest",
+    ),
+    "rounded down": (
+        lambda pieces, most: [max(1, n // max(1, sum(pieces) // most)) for n in pieces],
+        "all shares run at once",
+    ),
+    "none for an empty row": (
+        lambda pieces, most: [
+            -(-n // 3) if 0 in pieces else count for n, count in zip(pieces, right(pieces, most), strict=True)
+        ],
+        "each row has a share, also one without tokens",
+    ),
+    "the size": (lambda pieces, most: 2, "each row has a number of shares"),
+    "halves": (lambda pieces, most: [n / 2 for n in pieces], "expected a whole number from 1 on"),
+    "a row is missing": (lambda pieces, most: right(pieces, most)[1:], "expected 2 whole numbers"),
+    "changes the pieces": (lambda pieces, most: pieces.sort() or right(pieces, most), "changed its argument"),
+    "no end": (lambda pieces, most: forever(), "the search has no end"),
+    "one size too large": (
+        lambda pieces, most: [max(1, -(-n // (shares.smallest_size(pieces, most) + 1))) for n in pieces],
+        "nobody waits for a large share",
+    ),
+}
+
+
+def forever():
+    while True:
+        pass
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_shares_are_refused_by_what_they_break(name):
+    attempt, words = WRONG[name]
+    report = check_shares(attempt)
+    assert not report.ok and words in report.text, report.text
+
+
+def by_bisection(pieces, most):
+    low, high = 0, max(pieces)
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = sum(max(1, math.ceil(n / middle)) for n in pieces) <= most
+        low, high = (low, middle) if fits else (middle, high)
+    return torch.tensor([max(1, math.ceil(n / high)) for n in pieces])
+
+
+@pytest.mark.parametrize("attempt", [right, by_bisection, lambda *about: tuple(right(*about))])
+def test_right_shares_pass_in_any_clothes(attempt):
+    report = check_shares(attempt)
+    assert report.text == "shares: right. 8 batches in shares that are as small as can be."
+
+
+def test_what_is_not_attempted_says_so():
+    assert check_shares(lambda *about: not_attempted()).text == "shares: not attempted yet."
