@@ -147,7 +147,10 @@ def amdahl(share: float, ratio: float) -> float:
 
 @dataclass(frozen=True)
 class ComparedWorkload:
-    """A comparison of decode times. limit_seconds: the least that decoding these requests can take."""
+    """A comparison of decode times, or of whole runs (`--whole-runs` among the record's settings).
+
+    limit_seconds: the least that decoding these requests can take.
+    """
 
     comparison: Comparison
     limit_seconds: float

@@ -35,8 +35,8 @@ from labkit.show.runs import draw_runs
 from labkit.show.schedule import Busy, draw_schedules
 from labkit.show.search import draw_search
 from labkit.show.sends import draw_sends
-from labkit.show.shared_blocks import draw_shared_blocks
 from labkit.show.share_sizes import draw_share_sizes
+from labkit.show.shared_blocks import draw_shared_blocks
 from labkit.show.sliders import sliders
 from labkit.show.source import show_diff, show_source
 from labkit.show.splits import draw_attention_times, draw_programs, draw_shares
@@ -103,8 +103,8 @@ __all__ = [
     "draw_schedules",
     "draw_search",
     "draw_sends",
-    "draw_shared_blocks",
     "draw_share_sizes",
+    "draw_shared_blocks",
     "draw_shares",
     "draw_staircase",
     "draw_step_kernels",

@@ -7,6 +7,7 @@ One round is too few for a verdict.
 
 import argparse
 from collections import Counter
+from operator import attrgetter
 from statistics import median
 
 from tqdm import tqdm
@@ -44,6 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "warns if it never ran (default: none)",
     )
     add(
+        "--whole-runs",
+        action="store_true",
+        help="compare whole runs by the wall clock, prompts and waiting included (default: decoding alone)",
+    )
+    add(
         "--self-test",
         type=positive,
         metavar="N",
@@ -67,6 +73,7 @@ def run(args: argparse.Namespace) -> None:
                 names=names,
                 path=args.path,
                 rounds=args.rounds,
+                measure=attrgetter("seconds" if args.whole_runs else "decode_seconds"),
                 progress=bar.update,
             )
             for _ in range(repeats)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 from bench_commands import TINY, bench, refusal
@@ -27,6 +28,20 @@ def test_compare_prints_a_verdict_and_warns_of_a_path_that_never_ran(monkeypatch
     assert re.search(r"Limit of decode: .* s at .* GB/s \(reading alone .*\); reached \d+\.\d %", printed)
     (sample,) = json.loads(out.read_text())["samples"]
     assert len(sample["comparison"]["before_samples"]) == 2 and sample["limit_seconds"] > 0
+
+
+@pytest.mark.parametrize(("flag", "expected"), [("", 1.0), ("--whole-runs", 3.0)])
+def test_decoding_alone_is_compared_or_whole_runs(monkeypatch, flag, expected):
+    class Asked(Exception):
+        pass
+
+    def asked(*args, measure, **kwargs):
+        assert measure(SimpleNamespace(seconds=3.0, decode_seconds=1.0)) == expected
+        raise Asked
+
+    monkeypatch.setattr("labkit.bench.commands.compare.compare", asked)
+    with pytest.raises(Asked):
+        bench(monkeypatch, f"compare {TINY} --max-new-tokens 3 {flag}")
 
 
 def test_the_instrument_can_be_tested_on_itself(monkeypatch, capsys):
