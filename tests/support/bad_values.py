@@ -155,7 +155,7 @@ NO_CHOICE = JUNK | {
     "an array of choices": np.array(["fifo", "auto"]),
     "a list of choices": ["fifo", "auto"],
 }
-NO_RUNG = JUNK | {"None": None, "a number of a rung": 5, "no text": "", "one digit": "5", "past": "14"}
+NO_RUNG = JUNK | {"None": None, "a number of a rung": 5, "no text": "", "one digit": "5", "past": "15"}
 BAD_PROMPTS = without(JUNK, "text", "an array", "a tensor") | {
     "None": None,
     "True": True,

@@ -225,8 +225,8 @@ def keys_are_in_place(build: Build) -> None:
                 if token is not None:
                     raise BrokenContract(
                         f"keys and values are in their own prompt's blocks: layer {layer_idx}, token {token} "
-                        f"of a prompt of {len(LONG)}: its {noun} is not in slot {token % manager.block_size} of "
-                        f"block {table[token // manager.block_size]}, where its row belongs."
+                        f"of a prompt of {len(LONG)}: its {noun} is not in slot {token % manager.block_size} "
+                        f"of block {table[token // manager.block_size]}, where its row belongs."
                     )
 
 
