@@ -67,7 +67,7 @@ class BeginsAtZero(InRows):
 
 
 class BeginsOneEarly(InRows):
-    """Each prompt but the first begins one row early: with the last token of the one before."""
+    """Each prompt but the first begins a row early: with the last token of the one before."""
 
     def pack(self, prompts: Sequence[TokenIds], num_computed: Sequence[int], counts: Sequence[int]) -> Packed:
         packed = super().pack(prompts, num_computed, counts)

@@ -43,10 +43,10 @@ class Staircase:
 def timed_rungs(device: torch.device) -> list[str]:
     """Rungs whose host time can be told from that of the rung below with the model taken out.
 
-    Rungs 09 and 11 change the model's layers, rung 12 how tokens are drawn from its logits, and rung 08 how
-    they are launched, which only a GPU is asked for.
+    Rungs 09 and 11 change the model's layers, rung 12 how tokens are drawn from its logits, rung 13 how
+    prompts are computed, and rung 08 how all of it is launched, which only a GPU is asked for.
     """
-    unseen = {"09", "11", "12"} if device.type == "cuda" else {"08", "09", "11", "12"}
+    unseen = {"09", "11", "12", "13"} if device.type == "cuda" else {"08", "09", "11", "12", "13"}
     return [number for number in LADDER if number not in unseen]
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from labkit import LADDER, InferenceEngine, SchedulerConfig
-from labkit.learn.lesson_13 import cost, served
+from labkit.learn.lesson_13 import served
 from labkit.show import JoinStep
 
 RUNNING = [([1, 2, 3], 9)] * 2
@@ -65,19 +65,3 @@ def test_the_ragged_load_is_the_benchmarks_own(model):
     lengths = [len(prompt) for prompt, _ in load]
     assert len(load) == 40 and 1 <= min(lengths) < 60 and 200 < max(lengths) <= 800
     assert all(1 <= new <= 10 for _, new in load)
-
-
-def test_a_join_stores_once_per_layer_when_it_is_packed(model):
-    asked = [([1] * n, 2) for n in (5, 100, 70)]
-    stores = {}
-    for number in ("12", "13"):
-        engine = InferenceEngine(model, LADDER[number].options, device="cpu", cache=served.NO_PREFIXES)
-        stores[number] = cost.num_stores(engine, asked)
-    assert stores["13"] == model.config.num_layers == 1
-    assert stores["12"] == 2 * (1 + 2 + 2)  # keys and values, per block
-
-
-def test_a_chunk_reads_all_weights_of_gpt2():
-    sizes = cost.weight_megabytes((16, 1024), 1024)
-    assert [count for count, _ in sizes.values()] == [64, 1]
-    assert sizes[16][1] == pytest.approx(64 * sizes[1024][1]) == pytest.approx(64 * 0.1659, rel=1e-3)
