@@ -23,6 +23,7 @@ FILES = {
     ("10", "readback"): "from labkit.engine.overlap import ReadOneBehind as Base",
     ("11", "latency"): "from labkit.engine.step.lanes import LanedDeviceStep as Base",
     ("13", "batching"): "from labkit.engine.packed_chunk import PackedChunk as Base",
+    ("14", "prefixes"): "from labkit.kvcache import BlockPrefixCache as Base",
 }
 # On which rungs each of them serves.
 SERVES = {
@@ -32,12 +33,13 @@ SERVES = {
     ("03", "kv_write"): "03",
     ("04", "kv_write"): "04 05",
     ("05", "block_info"): "05 06",
-    ("06", "block_tables"): "06 07 08 09 10 11 12 13",
-    ("07", "layer_tables"): "07 08 09 10 11 12 13",
-    ("10", "readback"): "10 11 12 13",
-    ("11", "latency"): "11 12 13",
-    ("12", "sampler"): "12 13",
-    ("13", "batching"): "13",
+    ("06", "block_tables"): "06 07 08 09 10 11 12 13 14",
+    ("07", "layer_tables"): "07 08 09 10 11 12 13 14",
+    ("10", "readback"): "10 11 12 13 14",
+    ("11", "latency"): "11 12 13 14",
+    ("12", "sampler"): "12 13 14",
+    ("13", "batching"): "13 14",
+    ("14", "prefixes"): "14",
 }
 
 

@@ -1,4 +1,4 @@
-"""Lesson 11: host time of a step on every rung, the package's engine and the reader's in turn."""
+"""Lesson 15: host time of a step on every rung, the package's engine and the reader's in turn."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -43,10 +43,10 @@ class Staircase:
 def timed_rungs(device: torch.device) -> list[str]:
     """Rungs whose host time can be told from that of the rung below with the model taken out.
 
-    Rungs 09 and 11 change the model's layers, rung 12 how tokens are drawn from its logits, rung 13 how
-    prompts are computed, and rung 08 how all of it is launched, which only a GPU is asked for.
+    Rungs 09 and 11 change the model's layers, rung 12 how tokens are drawn from its logits, rungs 13 and 14
+    how prompts are computed and which, and rung 08 how all of it is launched, which only a GPU is asked for.
     """
-    unseen = {"09", "11", "12", "13"} if device.type == "cuda" else {"08", "09", "11", "12", "13"}
+    unseen = {"09", "11", "12", "13", "14"} | ({"08"} if device.type != "cuda" else set())
     return [number for number in LADDER if number not in unseen]
 
 
