@@ -453,7 +453,7 @@ def test_a_request_that_never_ran_was_never_admitted():
 
 def test_what_is_not_asked_for_is_as_the_docstrings_say():
     assert CacheConfig() == CacheConfig(64, None, True, 256)
-    assert SchedulerConfig() == SchedulerConfig(8, 8, 2048, "fifo", 32, False, 256)
+    assert SchedulerConfig() == SchedulerConfig(8, 8, 2048, "fifo", 32, False, 512)
     assert SamplingParams() == SamplingParams(16, 0.0, 0, 1.0, None, True)
 
 

@@ -279,7 +279,7 @@ def no_numbers(function, at_call, row=0):
 @engines
 def test_a_request_whose_logits_are_no_numbers_leaves_no_block(monkeypatch, options, place, at_call):
     engine = blocks_engine(options)
-    owner, name = (engine, "sample") if place == "prefill" else (StepInFlight, "read")
+    owner, name = (engine.prefill, "sample") if place == "prefill" else (StepInFlight, "read")
     monkeypatch.setattr(owner, name, no_numbers(getattr(owner, name), at_call))
     prompts = [SYSTEM[:9], *(SYSTEM[i : i + 9] for i in range(1, 6))]
     completions = []
@@ -298,7 +298,7 @@ def test_blocks_that_a_broken_request_shares_go_and_those_who_run_on_them_keep_t
     first = engine.add_request(SYSTEM, LONG)
     outputs = list(engine.step())
     engine.add_request((*SYSTEM, 1), LONG)
-    monkeypatch.setattr(engine, "sample", no_numbers(engine.sample, 0))
+    monkeypatch.setattr(engine.prefill, "sample", no_numbers(engine.prefill.sample, 0))
     outputs += engine.step()
     assert engine.stats().counters.finished == {"error": 1} and engine.stats().prefix_entries == 0
     engine.check_integrity()
@@ -313,7 +313,7 @@ FAILURES = {
     "evicting": lambda engine: (engine.prefix_cache, "evict_one"),
     "computing prompts": lambda engine: (engine.model.network, "prefill"),
     "storing a prompt": lambda engine: (InferenceSession, "append_prompt"),
-    "sampling": lambda engine: (engine, "sample"),
+    "sampling": lambda engine: (engine.prefill, "sample"),
     "making a block ready": lambda engine: (engine.kv_manager, "allocate_block"),
     "reserving": lambda engine: (engine.kv_manager, "reserve_token_batch"),
     "reading": lambda engine: (StepInFlight, "read"),
@@ -349,7 +349,7 @@ def test_a_prompt_whose_sampling_failed_is_not_kept(options):
     """Whether its logits are numbers is not known."""
     engine = blocks_engine(options)
     engine.add_request(SYSTEM, GREEDY)
-    with planted_failure(engine, "sample"), pytest.raises(PlantedError):
+    with planted_failure(engine.prefill, "sample"), pytest.raises(PlantedError):
         engine.step()
     assert engine.stats().prefix_entries == 0
     run(engine)
