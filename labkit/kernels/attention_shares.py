@@ -18,6 +18,7 @@ from labkit.kernels.paged_attention_append import (
     check_paged_attention_append,
     tokens_at_a_time,
 )
+from labkit.kernels.running_softmax import add_piece, merge_parts, put_together
 from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
 
 MAX_SHARES = 16  # of a row, which one program puts together: then its shares are as large as they must be
@@ -383,14 +384,8 @@ def _shared_paged_attn_append_kernel(
         total = tl.zeros([BLOCK_T], tl.float32)
         acc = tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
         for start in range(first, end, BLOCK_T):
-            scores = tl.sum(query[None, :] * keys.to(tl.float32), axis=1)
-            scores = tl.where(start + t < end, scores, float("-inf"))
-            new_largest = tl.maximum(largest, scores)
-            correction = tl.exp(largest - new_largest)
-            weights = tl.exp(scores - new_largest)
-            acc = acc * correction[:, None] + weights[:, None] * values.to(tl.float32)
-            total = total * correction + weights
-            largest = new_largest
+            live = start + t < end
+            largest, total, acc = add_piece(query, keys, values, live, largest, total, acc)
             keys, values = _load_piece(
                 start + BLOCK_T,
                 end,
@@ -407,11 +402,7 @@ def _shared_paged_attn_append_kernel(
                 block_size,
                 table_size,
             )
-        all_largest = tl.max(largest, axis=0)
-        weights = tl.exp(largest - all_largest)
-        own_weight = tl.exp(own_score - all_largest) * (share == 0).to(tl.float32)  # counted once
-        sum_total = tl.sum(total * weights, axis=0) + own_weight
-        sum_acc = tl.sum(acc * weights[:, None], axis=0) + own_weight * value.to(tl.float32)
+        all_largest, sum_total, sum_acc = put_together(largest, total, acc, own_score, value, share == 0)
 
         out_place = out_ptr + b * out_stride_b + h * out_stride_h + d
         if num_shares == 1:
@@ -423,9 +414,10 @@ def _shared_paged_attn_append_kernel(
             tl.store(partial_softmax_ptr + part * 2 + 1, sum_total)
             tl.debug_barrier()  # all of this program's stores come before it says that it has arrived
             if tl.atomic_add(arrived_ptr + b * H + h, 1, sem="acq_rel") == num_shares - 1:
-                out = _merged_shares(
-                    (tl.load(first_share_ptr + b) + tl.arange(0, BLOCK_S)) * H + h,
-                    tl.arange(0, BLOCK_S) < num_shares,
+                s = tl.arange(0, BLOCK_S)
+                out = merge_parts(
+                    (tl.load(first_share_ptr + b) + s) * H + h,
+                    s < num_shares,
                     partial_out_ptr,
                     partial_softmax_ptr,
                     d,
@@ -434,23 +426,6 @@ def _shared_paged_attn_append_kernel(
                 )
                 tl.store(out_place, out.to(out_ptr.dtype.element_ty), mask=in_head)
                 tl.store(arrived_ptr + b * H + h, 0)  # for the next call
-
-
-@triton.jit
-def _merged_shares(parts, is_part, partial_out_ptr, partial_softmax_ptr, d, in_head, D):
-    """Attention [BLOCK_D] of the parts' tokens together, as other programs have left it."""
-    largest = tl.load(
-        partial_softmax_ptr + parts * 2, mask=is_part, other=float("-inf"), cache_modifier=".cg"
-    )
-    total = tl.load(partial_softmax_ptr + parts * 2 + 1, mask=is_part, other=0.0, cache_modifier=".cg")
-    acc = tl.load(
-        partial_out_ptr + parts[:, None] * D + d[None, :],
-        mask=is_part[:, None] & in_head[None, :],
-        other=0.0,
-        cache_modifier=".cg",
-    )
-    weights = tl.exp(largest - tl.max(largest, axis=0))
-    return tl.sum(weights[:, None] * acc, axis=0) / tl.sum(weights * total, axis=0)
 
 
 # --- contracts ------------------------------------------------------------------------------------------

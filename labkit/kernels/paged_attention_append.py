@@ -12,6 +12,7 @@ from torch import Tensor
 
 from labkit.kernels.checks import check_range, check_tensor
 from labkit.kernels.paged_attention import paged_attention_plain
+from labkit.kernels.running_softmax import add_piece, merge_parts, put_together
 from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
 
 # The split form: tokens that a program, which is one warp, reads at a time, and how many such programs an
@@ -411,13 +412,7 @@ def _split_paged_attn_append_kernel(
     acc = tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
     for start in range(first, context_len, SPLITS * BLOCK_T):
         live = start + t < context_len
-        scores = tl.where(live, tl.sum(query[None, :] * keys.to(tl.float32), axis=1), float("-inf"))
-        new_largest = tl.maximum(largest, scores)
-        correction = tl.exp(largest - new_largest)
-        weights = tl.exp(scores - new_largest)
-        acc = acc * correction[:, None] + weights[:, None] * values.to(tl.float32)
-        total = total * correction + weights
-        largest = new_largest
+        largest, total, acc = add_piece(query, keys, values, live, largest, total, acc)
         keys, values = _load_piece(
             start + SPLITS * BLOCK_T,
             context_len,
@@ -434,11 +429,7 @@ def _split_paged_attn_append_kernel(
             block_size,
             table_size,
         )
-    all_largest = tl.max(largest, axis=0)
-    shares = tl.exp(largest - all_largest)
-    own_weight = tl.exp(own_score - all_largest) * (split == 0).to(tl.float32)  # counted by the first alone
-    sum_total = tl.sum(total * shares, axis=0) + own_weight
-    sum_acc = tl.sum(acc * shares[:, None], axis=0) + own_weight * value.to(tl.float32)
+    all_largest, sum_total, sum_acc = put_together(largest, total, acc, own_score, value, split == 0)
 
     out_place = out_ptr + b * out_stride_b + h * out_stride_h + d
     if SPLITS == 1:
@@ -451,22 +442,7 @@ def _split_paged_attn_append_kernel(
         tl.debug_barrier()  # all of this program's stores come before it says that it has arrived
         if tl.atomic_add(arrived_ptr + b * H + h, 1, sem="acq_rel") == SPLITS - 1:
             s = tl.arange(0, BLOCK_S)
-            in_splits = s < SPLITS
-            part_largest = tl.load(
-                partial_softmax_ptr + (row + s) * 2, mask=in_splits, other=float("-inf"), cache_modifier=".cg"
-            )
-            part_total = tl.load(
-                partial_softmax_ptr + (row + s) * 2 + 1, mask=in_splits, other=0.0, cache_modifier=".cg"
-            )
-            part_acc = tl.load(
-                partial_out_ptr + (row + s)[:, None] * D + d[None, :],
-                mask=in_splits[:, None] & in_head[None, :],
-                other=0.0,
-                cache_modifier=".cg",
-            )
-            part_shares = tl.exp(part_largest - tl.max(part_largest, axis=0))
-            out = tl.sum(part_shares[:, None] * part_acc, axis=0)
-            out /= tl.sum(part_shares * part_total, axis=0)
+            out = merge_parts(row + s, s < SPLITS, partial_out_ptr, partial_softmax_ptr, d, in_head, D)
             tl.store(out_place, out.to(out_ptr.dtype.element_ty), mask=in_head)
             tl.store(arrived_ptr + b * H + h, 0)  # for the next call
 

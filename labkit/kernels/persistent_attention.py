@@ -6,6 +6,7 @@ unit's values and the logarithm of its softmax's sum; the next phase puts the sp
 
 # ruff: noqa: RUF005  # Triton's tuples grow by +
 
+from labkit.kernels.running_softmax import add_piece, put_together
 from labkit.kernels.triton_runtime import tl, triton
 
 
@@ -89,26 +90,16 @@ def attend(
     total = tl.zeros([BLOCK_T], tl.float32)
     acc = tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
     for start in range(split * BLOCK_T, context_len, SPLITS * BLOCK_T):
-        scores = tl.sum(query[None, :] * keys.to(tl.float32), axis=1)
-        scores = tl.where(start + t < context_len, scores, float("-inf"))
-        new_largest = tl.maximum(largest, scores)
-        correction = tl.exp(largest - new_largest)
-        weights = tl.exp(scores - new_largest)
-        acc = acc * correction[:, None] + weights[:, None] * values.to(tl.float32)
-        total = total * correction + weights
-        largest = new_largest
+        live = start + t < context_len
+        largest, total, acc = add_piece(query, keys, values, live, largest, total, acc)
         following = start + SPLITS * BLOCK_T
         if following < context_len:
             blocks = load_blocks(table_ptr, following, table_size, block_size, BLOCK_T)
             keys, values = load_piece(
                 cache, blocks, following, context_len, h, D, block_size, BLOCK_T, BLOCK_D
             )
-    all_largest = tl.max(largest, axis=0)
-    shares = tl.exp(largest - all_largest)
     is_first = split == 0
-    own_weight = tl.where(is_first, tl.exp(own_score - all_largest), 0.0)
-    sum_total = tl.sum(total * shares, axis=0) + own_weight
-    sum_acc = tl.sum(acc * shares[:, None], axis=0) + own_weight * value.to(tl.float32)
+    all_largest, sum_total, sum_acc = put_together(largest, total, acc, own_score, value, is_first)
     is_empty = sum_total == 0.0  # a split beyond the tokens
     sum_total = tl.where(is_empty, 1.0, sum_total)
     log_sum = tl.where(is_empty, float("-inf"), all_largest + tl.log(sum_total))

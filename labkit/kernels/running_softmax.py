@@ -1,0 +1,57 @@
+"""Softmax over tokens that come piece by piece: what kernels of attention share.
+
+T places of a tile, D head size, P parts. Each place has a softmax of its own (Milakov and Gimelshein, 2018),
+so that no thread waits for another in a program's loop: its largest score so far [T], the total of its
+weights [T], each the exponential of a score less the largest, and the values by these weights [T, D].
+"""
+
+from labkit.kernels.triton_runtime import tl, triton
+
+
+@triton.jit
+def add_piece(query, keys, values, live, largest, total, acc):
+    """The softmax of each place with one token more, where there is one.
+
+    query: [D], scaled. keys, values: [T, D], the tokens'. live: [T], whether the place has a token.
+    """
+    scores = tl.where(live, tl.sum(query[None, :] * keys.to(tl.float32), axis=1), float("-inf"))
+    new_largest = tl.maximum(largest, scores)
+    correction = tl.exp(largest - new_largest)
+    weights = tl.exp(scores - new_largest)
+    acc = acc * correction[:, None] + weights[:, None] * values.to(tl.float32)
+    total = total * correction + weights
+    return new_largest, total, acc
+
+
+@triton.jit
+def put_together(largest, total, acc, own_score, value, has_own):
+    """Largest score, total and values [D] of all places, and of the current token if the program has it.
+
+    own_score, value: the current token's, at whose score all places began.
+    """
+    all_largest = tl.max(largest, axis=0)
+    weights = tl.exp(largest - all_largest)
+    own_weight = tl.exp(own_score - all_largest) * has_own.to(tl.float32)  # counted by one program alone
+    sum_total = tl.sum(total * weights, axis=0) + own_weight
+    sum_acc = tl.sum(acc * weights[:, None], axis=0) + own_weight * value.to(tl.float32)
+    return all_largest, sum_total, sum_acc
+
+
+@triton.jit
+def merge_parts(parts, is_part, partial_out_ptr, partial_softmax_ptr, d, in_head, D):
+    """Attention [D] of all tokens, from what the programs of the parts left: values, largest score and total.
+
+    `.cg`: another multiprocessor wrote them, so they are read past this one's own cache.
+    """
+    largest = tl.load(
+        partial_softmax_ptr + parts * 2, mask=is_part, other=float("-inf"), cache_modifier=".cg"
+    )
+    total = tl.load(partial_softmax_ptr + parts * 2 + 1, mask=is_part, other=0.0, cache_modifier=".cg")
+    acc = tl.load(
+        partial_out_ptr + parts[:, None] * D + d[None, :],
+        mask=is_part[:, None] & in_head[None, :],
+        other=0.0,
+        cache_modifier=".cg",
+    )
+    weights = tl.exp(largest - tl.max(largest, axis=0))
+    return tl.sum(weights[:, None] * acc, axis=0) / tl.sum(weights * total, axis=0)
