@@ -195,6 +195,7 @@ class InferenceEngine:
                     "(request_id is the whole number that add_request returned)"
                 )
             self._outbox = self._outbox.without(request.request_id)
+            self._flush()
             return self._finish(request, FinishReason.CANCELLED)
 
     @property
@@ -301,6 +302,7 @@ class InferenceEngine:
         """End those of them that have not ended. (In a broken engine there is nothing to be ended.)"""
         for request in requests:
             if request.completion is None and not self.guard.is_broken:
+                self._flush()
                 self._finish(request, FinishReason.CANCELLED)
 
     # --- a step ------------------------------------------------------------------------------------
@@ -399,9 +401,10 @@ class InferenceEngine:
                 self._hand_out(request, token_id)
 
     def _finish(self, request: Request, reason: FinishReason, error: str | None = None) -> Completion:
+        """End a request for which no bookkeeping is deferred."""
         with self.guard.bookkeeping:
-            keep_text_of(self.prefix_cache, request, self.scheduler.running.get(request), reason)
-            self.scheduler.remove(request)
+            keep_text_of(self.prefix_cache, request, self._scheduler.running.get(request), reason)
+            self._scheduler.remove(request)
             del self._requests[request.request_id]
             completion = request.complete(reason, self.model.tokenizer, error)
             self._counters.finished[str(reason)] = self._counters.finished.get(str(reason), 0) + 1

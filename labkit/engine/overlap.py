@@ -36,7 +36,7 @@ class ReadOneBehind:
     def __init__(self, decode_step: ResidentDecodeStep) -> None:
         self.decode_step = decode_step
         self._in_flight: StepInFlight | None = None
-        self._steady: SteadyBatch | None = None  # the requests of the last launch, if it was for all who run
+        self._steady: SteadyBatch | None = None  # the requests of the last launch
 
     @property
     def is_ahead(self) -> bool:
@@ -66,9 +66,11 @@ class ReadOneBehind:
     def defer(self, tokens: NextTokens, eos_token_id: int | None) -> "SteadyBatch | None":
         """The steady batch that keeps the bookkeeping of these tokens until `flush`.
 
-        None, and everything is flushed, if they are not a steady batch's or end one of its requests.
+        None, and nothing is deferred any more, if they are not a steady batch's or end one of its requests.
         """
-        if tokens.steady is not None and tokens.steady.take(tokens.token_ids, eos_token_id):
+        if tokens.steady is None:
+            return None  # a steady batch that there is begins with the step behind these tokens
+        if tokens.steady.take(tokens.token_ids, eos_token_id):
             return tokens.steady
         self.flush()
         return None
@@ -97,12 +99,10 @@ class ReadOneBehind:
         unfinished = {request: session for (request, session), left in pairs if left > 0}
         if not unfinished or not self._can_launch(unfinished.values(), in_flight):
             return None
-        if len(unfinished) < len(running):
-            return self.decode_step.launch(unfinished)  # the others end with step N
-        return self._launch(running, num_left)
+        return self._launch(unfinished, [left for left in num_left if left > 0])  # the others end with step N
 
     def _launch(self, running: RunningRequests, num_left: Sequence[int]) -> StepInFlight:
-        """Launch a step for all who run, who are a steady batch from here on."""
+        """Launch a step for these, who are a steady batch from here on."""
         step = self.decode_step.launch(running)
         self._steady = SteadyBatch(self.decode_step, step, min(num_left) - 1)
         return step
@@ -228,6 +228,7 @@ class SteadyBatch:
                 changed = self._reserve()
             if changed:
                 decode_step.slots.send_rows(changed)
+                decode_step.slots.deliver()
             step = decode_step.start(self.requests, self.sessions, self.longest, self.draws)
         except BaseException:
             self.flush()

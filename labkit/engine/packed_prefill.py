@@ -109,29 +109,19 @@ class PackedPrefill:
                 counts = counts_of(chunk, prompts, num_launched, self.max_tokens)
         finished = finished_by(joining.values(), counts)
         launched = self.chunk_step.launch(chunk, joining, finished)
-        self._keep_blocks(joining, counts)  # first: if that fails, the chunk comes once more
         for each, count in zip(joining.values(), counts, strict=True):
             each.num_launched += count
         for p in finished:
             launched.joining[p].is_finished = True
         return launched
 
-    def _keep_blocks(self, joining: dict[Request, Joining], counts: list[int]) -> None:
-        """Others may share what a chunk that was launched fills: theirs come behind it in the stream."""
-        if self._prefix_cache is None:
-            return
-        for each, count in zip(joining.values(), counts, strict=True):
-            if count:
-                computed = each.token_ids[: each.num_launched + count]
-                self._prefix_cache.insert(computed, each.session.block_ids_per_layer)
-
     # --- first tokens ------------------------------------------------------------------------------
 
     def read(self) -> FirstTokens | None:
         """The first tokens of the chunk launched a step before; None if there is none.
 
-        If reading fails, all who join wait again, for what they have was computed behind it; nor is any of it
-        kept for others.
+        If reading fails, all who join wait again, for what they have was computed behind it. Prompts are kept
+        for others here, and not when they are launched: a finite token says that all before it is.
         """
         chunk, self._due = self._due, None
         if chunk is None:
@@ -140,9 +130,6 @@ class PackedPrefill:
             return self._read(chunk)
         except BaseException:
             self._in_flight = None
-            if self._prefix_cache is not None:
-                for each in self._scheduler.joining.values():
-                    self._prefix_cache.forget(each.session.block_ids_per_layer)
             self._scheduler.put_back(list(self._scheduler.joining))
             raise
 

@@ -10,6 +10,7 @@ from labkit.engine.config import SchedulerConfig
 from labkit.engine.prefixes import keep_text_of
 from labkit.engine.request import Request
 from labkit.engine.session import InferenceSession
+from labkit.errors import OutOfBlocksError
 from labkit.kvcache import KVBlockManager, Prefix, Prefixes
 
 
@@ -137,10 +138,11 @@ class OnlineScheduler:
         room: for how many tokens the next chunk has room, at least 1 (rung 13). Then they join, each with
         blocks for its whole prompt, until what is to be computed of them fills the room; the last one may
         have more than that.
-        If anything fails, all wait as before and the error is raised.
+        If anything fails, all wait as before and the error is raised: OutOfBlocksError if nobody runs and the
+        first does not fit, which only a prefix cache that lets no block go can bring about.
         """
         admitted: list[Admitted] = []
-        num_tokens, needed = 0, self._blocks_needed(admitted)
+        num_tokens, needed = 0, self._num_served  # blocks: a token takes one at most, so they may be fewer
         limit = self.config.prefill_max_tokens if room is None else room
         self._refused = None
         try:
@@ -207,8 +209,14 @@ class OnlineScheduler:
         return self._prefix_cache.is_coming(request.token_ids, computing)
 
     def _evict_for(self, admitted: Sequence[Admitted], needed: int) -> int:
-        """Evict cached prompts until the admitted fit, if that is enough; the blocks that they need then."""
-        if needed <= self._kv_manager.num_free_blocks or not self._would_fit_without_prefixes(admitted):
+        """Evict cached prompts until the admitted fit, if that is enough; the blocks that they need then.
+
+        needed: at least as many as they need; they are only counted if so many are not free.
+        """
+        if needed <= self._kv_manager.num_free_blocks:
+            return needed
+        needed = self._blocks_needed(admitted)
+        if not self._would_fit_without_prefixes(admitted):
             return needed
         while needed > self._kv_manager.num_free_blocks and self.evict_prefix():
             needed = self._blocks_needed(admitted)  # a copy-on-write may be needless now
@@ -233,8 +241,16 @@ class OnlineScheduler:
         """Undo the admission of a request that does not fit.
 
         is_first: whether none was admitted before it; else their prompts could be what it begins with.
+        Raises OutOfBlocksError if nobody runs either: then it is the prefix cache that keeps the blocks.
         """
         refused.session.release()
+        if is_first and not self._num_served and self._prefix_cache is not None:
+            num_kept = self._kv_manager.max_blocks_per_layer - self._kv_manager.num_free_blocks
+            raise OutOfBlocksError(
+                f"request {refused.request.request_id} would wait for ever: no request runs, and the prefix "
+                f"cache keeps {num_kept} blocks and lets none go. Its `evict_one` must free blocks as long "
+                "as `num_reclaimable_blocks` counts any"
+            )
         if is_first:
             self._refused = refused.request.request_id, self._kv_manager.num_let_go
 

@@ -39,6 +39,7 @@ class SendWatch:
         self.steps: list[dict[str, object]] = []
         self.step_number = 0
         self._sent: dict[str, list] = {}
+        self._updated: tuple | None = None  # the arguments of an update whose sends are not delivered yet
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -47,7 +48,8 @@ class SendWatch:
             for name in ("send_mapping", "send_states", "send_rows"):
                 stack.enter_context(replaced(self.slots, name, noting(self._keep(name))))
             stack.enter_context(replaced(self.slots.staging, "send", noting(self._count)))
-            stack.enter_context(replaced(self.slots, "update", self._updating))
+            stack.enter_context(replaced(self.slots, "update", noting(self._begin)))
+            stack.enter_context(replaced(self.slots, "deliver", self._delivering))
             yield
 
     def _keep(self, name: str) -> Callable[[Collection], None]:
@@ -59,18 +61,18 @@ class SendWatch:
     def _count(self, numbers: Tensor) -> None:
         self._sent.setdefault("copies", []).append(len(numbers))
 
-    def _updating(self, inner: Callable) -> Callable:
-        def update(
-            requests: Sequence[Request],
-            sessions: list[InferenceSession],
-            changed: Sequence[Sequence[int]],
-        ) -> None:
-            self._sent = {}
-            inner(requests, sessions, changed)
-            self._note_step()
-            self._note_requests(requests, sessions, changed)
+    def _begin(self, *updated: object) -> None:
+        self._sent, self._updated = {}, updated
 
-        return update
+    def _delivering(self, inner: Callable[[], None]) -> Callable[[], None]:
+        def deliver() -> None:
+            inner()
+            if self._updated is not None:  # else a steady batch's rows, without an update
+                self._note_step()
+                self._note_requests(*self._updated)
+                self._updated = None
+
+        return deliver
 
     def _note_step(self) -> None:
         states, rows = self._sent.get("send_states", []), self._sent.get("send_rows", [])

@@ -98,7 +98,7 @@ def test_after_a_failed_step_everybody_goes_on(monkeypatch, options, owner, name
 
     monkeypatch.setattr(owner(engine), name, failing(getattr(owner(engine), name), at_call))
     with pytest.raises(Boom):
-        for _ in range(4):
+        for _ in range(8):
             free_blocks = engine.stats().free_blocks
             outputs += engine.step()
     engine.check_integrity()

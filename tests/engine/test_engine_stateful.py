@@ -23,6 +23,7 @@ from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.ladder import HIDDEN_LATENCY
 
 pytestmark = pytest.mark.slow
+SCHEDULES = settings(max_examples=40, stateful_step_count=30)  # of each engine
 
 # Many begin with another one, so that the prefix cache has whole and partial hits.
 PROMPTS = st.sampled_from([(1,), (1, 2, 3), (1, 2, 3, 4, 5, 6), (1, 2, 3, 9), (7, 8), tuple(range(20, 30))])
@@ -211,10 +212,7 @@ class EngineMachine(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
 def test_every_request_gets_its_tokens_and_no_block_is_lost(options):
-    run_state_machine_as_test(
-        lambda: EngineMachine(options),
-        settings=settings(max_examples=60, stateful_step_count=40),
-    )
+    run_state_machine_as_test(lambda: EngineMachine(options), settings=SCHEDULES)
 
 
 class FromTwoRows(LanedDeviceStep):
@@ -225,6 +223,5 @@ class FromTwoRows(LanedDeviceStep):
 
 def test_every_request_gets_its_tokens_from_the_half_that_it_is_in():
     run_state_machine_as_test(
-        lambda: EngineMachine(HIDDEN_LATENCY, {"latency": FromTwoRows}),
-        settings=settings(max_examples=60, stateful_step_count=40),
+        lambda: EngineMachine(HIDDEN_LATENCY, {"latency": FromTwoRows}), settings=SCHEDULES
     )

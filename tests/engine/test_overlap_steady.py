@@ -27,7 +27,7 @@ from labkit import CacheConfig, InferenceEngine, SamplingParams, load_model
 from labkit.engine import Completion, InferenceSession, StepOutput
 from labkit.engine.step.staging import TokenCopy
 from labkit.ladder import OVERLAP, PAGED_ENGINE
-from labkit.watch import record_flights
+from labkit.watch import count_launches, record_flights
 
 PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5, 6), (1, 2, 3, 4), (7,)]
 LONG = 24
@@ -329,6 +329,44 @@ def test_a_steady_step_calls_the_same_functions_for_few_and_for_many(params):
         for calls in (step_of_few, step_of_many)
     ]
     assert counted[0] == counted[1]
+
+
+@ahead
+def test_who_goes_on_behind_a_request_that_ends_is_a_steady_batch_at_once(options):
+    """Its last token is read while the others' next step, which was launched for them alone, is in flight."""
+    engine = make_engine(options=options, prefix_cache=False, block_size=4)
+    params = [replace(GREEDY, max_new_tokens=limit) for limit in (4, 12, 7)]
+    for prompt, each in zip(PROMPTS, params, strict=False):
+        engine.add_request(prompt, each)
+    outputs = []
+    with count_launches(engine) as counts:
+        while engine.has_work:  # and nobody looks, which would end a steady batch
+            outputs += engine.step()
+    made = tokens_by_request(outputs)
+    assert counts == {"walked": 3, "in a steady batch": 8}  # eleven: the first token is the prompt's
+    assert {i: len(token_ids) for i, token_ids in made.items()} == {0: 4, 1: 12, 2: 7}
+    alone = make_engine(prefix_cache=False).generate(PROMPTS[:3], params)
+    assert [made[i] for i in range(3)] == [completion.token_ids for completion in alone]
+    assert_no_block_is_lost(engine)
+
+
+@ahead
+@pytest.mark.parametrize("num_steps", range(3, 8))
+def test_a_request_may_be_cancelled_around_the_end_of_another(options, num_steps):
+    """So that nothing that was deferred for it, or for those who go on, is lost."""
+    engine = make_engine(options=options, prefix_cache=False, block_size=4)
+    params = [replace(GREEDY, max_new_tokens=limit) for limit in (5, 12, 12)]
+    ids = [engine.add_request(prompt, each) for prompt, each in zip(PROMPTS, params, strict=False)]
+    made = [output for _ in range(num_steps) for output in engine.step()]
+    completion = engine.cancel(ids[1])
+    engine.check_integrity()
+    made = tokens_by_request([*made, *run(engine)])
+    alone = make_engine(prefix_cache=False).generate(PROMPTS[:3], params)
+    expected = [each.token_ids for each in alone]
+    assert [made[ids[0]], made[ids[2]]] == [expected[0], expected[2]]
+    assert completion.token_ids == expected[1][: len(completion.token_ids)]
+    assert len(completion.token_ids) >= num_steps - 1
+    assert_no_block_is_lost(engine)
 
 
 @ahead

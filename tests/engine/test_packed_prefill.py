@@ -22,7 +22,7 @@ from helpers import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit import LADDER, FinishReason
+from labkit import LADDER, FinishReason, SamplingParams
 from labkit.engine import packed_prefill
 from labkit.engine.packed_chunk import PackedChunk
 from labkit.engine.step.chunk import ChunkInFlight
@@ -495,3 +495,22 @@ def test_which_prompts_a_chunk_finishes(left, counts, finished):
             self.num_left = num_left
 
     assert packed_prefill.finished_by(map(Left, left), counts) == finished
+
+
+@pytest.mark.parametrize("at_call", range(4))
+def test_a_chunk_that_is_not_kept_leaves_the_first_tokens_of_the_chunk_before(monkeypatch, at_call):
+    """It was launched, and comes once more: its tokens lay in one buffer, and the next ones went over those
+    of the chunk before, which were not read yet."""
+    one_token = SamplingParams(1, stop_on_eos=False)
+    prompts = ((1,), (1, 2, 3), (5, 6), (7, 8, 9))
+    budget = {"prefill_max_batch_size": 1, "prefill_max_tokens": 2, "prefill_chunk_tokens": 1}
+    engine = make_engine(options=LADDER["14"].options, block_size=1, max_batch_size=2, **budget)
+    request_ids = [engine.add_request(prompt, one_token) for prompt in prompts]
+    insert = failing(engine.prefix_cache.insert, at_call)
+    monkeypatch.setattr(engine.prefix_cache, "insert", insert)
+    outputs = []
+    with pytest.raises(Boom):
+        while engine.has_work:
+            outputs += engine.step()
+    made = tokens_by_request(outputs + run(engine))
+    assert [made[i] for i in request_ids] == [tokens_alone(prompt, one_token) for prompt in prompts]

@@ -22,6 +22,7 @@ from labkit import SamplingParams, SchedulerConfig
 from labkit.engine import InferenceSession, OnlineScheduler
 from labkit.engine import scheduler as scheduler_module
 from labkit.engine.request import Request
+from labkit.errors import OutOfBlocksError
 from labkit.kvcache import KVBlockManager, MutableInfoBlockManager
 
 
@@ -457,3 +458,17 @@ def test_an_admission_that_fails_leaves_all_waiting(monkeypatch):
         scheduler.admit(100)
     assert ids(scheduler.waiting) == [0, 1, 2] and not scheduler.joining
     assert scheduler._kv_manager.num_free_blocks == 100
+
+
+@pytest.mark.parametrize("rung", ["00", "13", "14"])
+def test_a_cache_that_lets_no_block_go_is_named_and_the_engine_goes_on(rung, monkeypatch):
+    """The engine waited for a block that nobody would give back, for ever."""
+    engine = make_engine(options=LADDER[rung].options, max_blocks_per_layer=6)
+    (first,) = engine.generate([range(1, 13)], GREEDY)
+    with monkeypatch.context() as patched:
+        patched.setattr(engine.prefix_cache, "evict_one", lambda: False)
+        with pytest.raises(OutOfBlocksError, match="would wait for ever: no request runs, and the prefix"):
+            engine.generate([range(13, 25)], GREEDY)
+        assert not engine.has_work
+    second = engine.generate([range(13, 25)], GREEDY)[0]
+    assert second.token_ids == tokens_alone(tuple(range(13, 25)), GREEDY) != first.token_ids

@@ -95,6 +95,7 @@ class ResidentDecodeStep:
                 ]
             with named_range("labkit.slots.update"):
                 self.slots.update(requests, sessions, changed)
+                self.slots.deliver()
             longest = max(session.num_tokens for session in sessions)
             step = self.start(requests, sessions, longest, self.draws_of(requests))
         except BaseException:
@@ -127,6 +128,7 @@ class ResidentDecodeStep:
 
     def undo(self, sessions: Sequence[InferenceSession]) -> None:
         """Cut blocks back to the sessions' lengths; the device is told of all anew at the next step."""
+        self.slots.discard()
         self.slots.forget(sessions)
         for session in sessions:
             session.roll_back()

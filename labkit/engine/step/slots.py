@@ -7,22 +7,22 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from labkit.engine.request import Request
 from labkit.engine.sampling import as_int64
 from labkit.engine.session import InferenceSession
+from labkit.engine.step.slot_memory import SlotMemory
 from labkit.engine.step.staging import PinnedStaging
 from labkit.kernels import SamplingState
 from labkit.kvcache import KVBlockManager
 
 LARGEST_TOP_K = 2**31  # larger than any vocabulary
 
-# What the host sends when a request joins, beside its row: the slot, then a number for each of these tensors
-# of `SlotState`. All travel as int64, fractions by their bits.
-WHOLE_NUMBERS = ("context_lens", "last_token_ids", "top_ks", "seeds", "draws")
+# What the host sends when a request joins, beside its row and its length: a number for each of these tensors
+# of `SlotState`. They lie in one of int64, fractions by their bits.
+WHOLE_NUMBERS = ("last_token_ids", "top_ks", "seeds", "draws")
 FRACTIONS = ("temperatures", "top_ps")
-STATE_SIZE = 1 + len(WHOLE_NUMBERS) + len(FRACTIONS)  # numbers per request
+NUM_STATES = len(WHOLE_NUMBERS) + len(FRACTIONS)
 
 
 class SlotState:
@@ -30,34 +30,43 @@ class SlotState:
 
     `slot_mapping` [B] says which slot each request of the step has, `slot_of` which one each session has. The
     slot after the last is the `padding_slot`: rows that pad a batch have it, and its context length is -1, so
-    that nothing is stored for them. A subclass says by `update` and `forget` what is sent when.
+    that nothing is stored for them. A subclass says by `update` and `forget` what is sent when. What an
+    update sends is gathered, and goes in one copy when it is delivered (`deliver`).
     """
 
-    watch_points = ("update", "forget", "send_mapping", "send_states", "send_rows")
+    watch_points = ("update", "forget", "send_mapping", "send_states", "send_rows", "deliver")
 
     def __init__(self, kv_manager: KVBlockManager, max_batch_size: int) -> None:
         self._kv_manager = kv_manager
-        device = kv_manager.k_cache.device
         T, M, S = kv_manager.num_tables, kv_manager.max_blocks_per_seq, max_batch_size + 1
+        self._state_size = S + S % 2  # each state begins at a multiple of 16 bytes
+        self.memory = memory = SlotMemory(
+            {
+                "block_tables": ((T, S, M), torch.int32),
+                "context_lens": ((S,), torch.int32),
+                "states": ((NUM_STATES, self._state_size), torch.int64),
+                "slot_mapping": ((max_batch_size,), torch.int64),
+            },
+            max_words=max_batch_size * (T * M + 1 + 2 * NUM_STATES + 2),
+            device=kv_manager.k_cache.device,
+        )
         self.padding_slot = max_batch_size
-
-        def zeros(*shape: int, dtype: torch.dtype) -> Tensor:
-            return torch.zeros(shape, dtype=dtype, device=device)
-
-        self.block_tables = zeros(T, S, M, dtype=torch.int32)
-        self.context_lens = zeros(S, dtype=torch.int32)  # tokens in the cache
+        self.block_tables = memory["block_tables"]
+        self.context_lens = memory["context_lens"]  # tokens in the cache
         self.context_lens[self.padding_slot] = -1
-        self.last_token_ids = zeros(S, dtype=torch.int64)
-        self.temperatures = zeros(S, dtype=torch.float64)
-        self.top_ks = zeros(S, dtype=torch.int64)
-        self.top_ps = torch.ones(S, dtype=torch.float64, device=device)
-        self.seeds = zeros(S, dtype=torch.int64)
-        self.draws = zeros(S, dtype=torch.int64)  # random numbers drawn so far
-        self.slot_mapping = torch.full((max_batch_size,), self.padding_slot, dtype=torch.int64, device=device)
+        self.last_token_ids, self.top_ks, self.seeds, self.draws = memory["states"][: len(WHOLE_NUMBERS), :S]
+        fractions = memory["states"][len(WHOLE_NUMBERS) :, :S].view(torch.float64)
+        self.temperatures, self.top_ps = fractions
+        self.top_ps.fill_(1)
+        self.slot_mapping = memory["slot_mapping"].fill_(self.padding_slot)
         self.slot_of: dict[InferenceSession, int] = {}
         self.mapped: list[InferenceSession] = []  # the requests of slot_mapping
-        self._row_size = 1 + T * M  # numbers per request: the slot, and its row of each table
-        self.staging = PinnedStaging(max_batch_size * max(self._row_size, STATE_SIZE), device)
+        self._mapped_next: list[InferenceSession] | None = None  # gathered, and not delivered yet
+
+    @property
+    def staging(self) -> PinnedStaging:
+        """The way of all that is sent."""
+        return self.memory.staging
 
     @property
     def sampling_state(self) -> SamplingState:
@@ -84,46 +93,51 @@ class SlotState:
         """Whether the device holds the session's state; else the host must know its last token to send it."""
         return session in self.slot_of
 
+    # --- what is sent: gathered first, then delivered in one copy ----------------------------------
+
     def send_mapping(self, sessions: list[InferenceSession]) -> None:
         """Which slot each request of the step has."""
-        self.mapped = []  # until it is sent
-        slots = torch.full((len(self.slot_mapping),), self.padding_slot, dtype=torch.int64)
-        slots[: len(sessions)] = torch.tensor([self.slot_of[session] for session in sessions])
-        self.slot_mapping.copy_(self.staging.send(slots))
-        self.mapped = sessions
+        slots = np.full(len(self.slot_mapping), self.padding_slot)
+        slots[: len(sessions)] = [self.slot_of[session] for session in sessions]
+        self.memory.put("slot_mapping", ..., slots)
+        self.mapped, self._mapped_next = [], sessions
 
     def send_states(self, requests: dict[Request, InferenceSession]) -> None:
         """Everything but the rows, of requests that joined."""
         if not requests:
             return
-        numbers = np.array(
-            [(self.slot_of[session], *whole_numbers_of(r, session)) for r, session in requests.items()],
-            dtype=np.int64,
-        )
+        slots = [self.slot_of[session] for session in requests.values()]
+        lengths = [session.num_tokens for session in requests.values()]
+        self.memory.put("context_lens", slots, np.array(lengths, dtype=np.int32))
+        whole = np.array([whole_numbers_of(request) for request in requests])
         fractions = np.array([(r.params.temperature, r.params.top_p) for r in requests], dtype=np.float64)
-        packed = np.concatenate([numbers.T.ravel(), fractions.T.ravel().view(np.int64)])
-        sent = self.staging.send(torch.from_numpy(packed)).view(STATE_SIZE, len(requests))
-        slots, *columns = sent[: -len(FRACTIONS)]
-        columns += sent[-len(FRACTIONS) :].view(torch.float64)
-        for name, column in zip(WHOLE_NUMBERS + FRACTIONS, columns, strict=True):
-            state = getattr(self, name)
-            state[slots] = column if column.dtype == state.dtype else column.to(state.dtype)
+        states = np.concatenate([whole, fractions.view(np.int64)], axis=1)
+        self.memory.put("states", np.s_[:, slots], states.T)
 
     def send_rows(self, sessions: Sequence[InferenceSession]) -> None:
         """Block table rows of sessions that have a slot."""
         T, _, M = self.block_tables.shape
-        rows = np.zeros((len(sessions), self._row_size), dtype=np.int64)
-        rows[:, 0] = [self.slot_of[session] for session in sessions]
-        for table_idx in range(T):
-            tables = rows[:, 1 + table_idx * M : 1 + (table_idx + 1) * M]
-            for row, session in zip(tables, sessions, strict=True):
+        slots = [self.slot_of[session] for session in sessions]
+        rows = np.zeros((T, len(sessions), M), dtype=np.int32)
+        for table_idx, table in enumerate(rows):
+            for row, session in zip(table, sessions, strict=True):
                 block_ids = session.block_ids_per_layer[table_idx]
                 row[: len(block_ids)] = block_ids
-            tables -= self._kv_manager.layer_offset(table_idx)
+            table -= self._kv_manager.layer_offset(table_idx)
         np.maximum(rows, 0, out=rows)  # where there is no block
-        sent = self.staging.send(torch.from_numpy(rows.ravel())).view(rows.shape)
-        sent_tables = sent[:, 1:].view(len(sessions), T, M).int()
-        self.block_tables[:, sent[:, 0]] = sent_tables.transpose(0, 1)
+        self.memory.put("block_tables", np.s_[:, slots], rows)
+
+    def deliver(self) -> None:
+        """Send all that was gathered in one copy, if there is anything."""
+        mapped_next, self._mapped_next = self._mapped_next, None
+        self.memory.write()
+        if mapped_next is not None:
+            self.mapped = mapped_next
+
+    def discard(self) -> None:
+        """Forget what was gathered and is not delivered: the update has failed."""
+        self._mapped_next = None
+        self.memory.discard()
 
 
 class DeviceSlots(SlotState):
@@ -169,10 +183,9 @@ class DeviceSlots(SlotState):
         return joined
 
 
-def whole_numbers_of(request: Request, session: InferenceSession) -> tuple[int, ...]:
+def whole_numbers_of(request: Request) -> tuple[int, ...]:
     """The state of a request that joins, in the order of `WHOLE_NUMBERS`."""
     return (
-        session.num_tokens,
         request.output_token_ids[-1],
         min(request.params.top_k, LARGEST_TOP_K),
         as_int64(request.seed),

@@ -1,9 +1,12 @@
 """Numbers in flight between host and GPU, in pinned memory."""
 
+from collections.abc import Callable
+from weakref import ref
+
 import torch
 from torch import Tensor
 
-NUM_BUFFERS = 4  # a step in which a request joins sends three times, behind a step that may still run
+NUM_BUFFERS = 4  # a step sends once at most, behind a step that may still run: there is always one to write
 
 
 class PinnedStaging:
@@ -43,20 +46,22 @@ class PinnedStaging:
 class PinnedTokens:
     """Copies a step's token ids to the host, which waits for them only when it reads them.
 
-    Two pinned buffers take turns.
+    A pinned buffer belongs to its copy until that is read or gone: two take turns, and one is added for each
+    copy that a failed step has left behind.
     """
 
     watch_points = ("start_copy",)
 
     def __init__(self, size: int, device: torch.device) -> None:
         """size: tokens copied at most in one go."""
+        self._size = size
         self._is_cuda = device.type == "cuda"
         self.buffers = [pinned_numbers(size, self._is_cuda) for _ in range(2)]
-        self._turn = 0
+        self._copies: list[Callable[[], TokenCopy | None]] = [no_copy, no_copy]  # the last to each buffer
 
     def start_copy(self, token_ids: Tensor) -> "TokenCopy":
-        """Start the copy of int64 [n]. The one before the last must have been read."""
-        turn = 1 - self._turn
+        """Start the copy of int64 [n]."""
+        turn = self._free_buffer()
         buffer = self.buffers[turn][: len(token_ids)]
         buffer.copy_(token_ids, non_blocking=True)
         event = None
@@ -64,8 +69,21 @@ class PinnedTokens:
             event = torch.cuda.Event()
             event.record()
         copy = TokenCopy(buffer, event)
-        self._turn = turn  # only now: a copy that failed must not make the next one write over unread tokens
+        self._copies[turn] = ref(copy)
         return copy
+
+    def _free_buffer(self) -> int:
+        for turn, last in enumerate(self._copies):
+            copy = last()
+            if copy is None or copy.is_read:
+                return turn
+        self.buffers.append(pinned_numbers(self._size, self._is_cuda))
+        self._copies.append(no_copy)
+        return len(self._copies) - 1
+
+
+def no_copy() -> None:
+    """Of a buffer that was never copied to."""
 
 
 class TokenCopy:
@@ -76,12 +94,15 @@ class TokenCopy:
     def __init__(self, buffer: Tensor, event: torch.cuda.Event | None) -> None:
         self._buffer = buffer
         self._event = event
+        self.is_read = False
 
     def read(self) -> list[int]:
-        """Wait for them: the one point of a step where the host waits for the GPU."""
+        """Wait for them: the one point of a step where the host waits for the GPU. Read them once."""
         if self._event is not None:
             self._event.synchronize()
-        return self._buffer.tolist()
+        token_ids: list[int] = self._buffer.tolist()
+        self.is_read = True  # the buffer is free for another step's
+        return token_ids
 
 
 def pinned_numbers(size: int, is_cuda: bool) -> Tensor:

@@ -144,6 +144,7 @@ class World:
         self.slots.sent = {}
         sessions = self.sessions
         self.slots.update(list(self.running), sessions, changed)
+        self.slots.deliver()
         joined = [s for s in sessions if s not in self.known]
         dirty = [s for s, b, a in zip(sessions, before, after, strict=True) if s in joined or b != a]
         expected = {"rows": dirty, "states": joined}
@@ -152,7 +153,7 @@ class World:
         expected = {what: whom for what, whom in expected.items() if whom}
         copies = self.slots.sent.pop("copies", [])
         assert self.slots.sent == expected
-        assert len(copies) == len(expected)
+        assert len(copies) == bool(expected)
         self.known, self.mapped = sessions, sessions
         assert len(self.slots.slot_of) == len(sessions)
         assert sorted([*self.slots._free, *self.slots.slot_of.values()]) == list(range(self.max_batch))
@@ -268,6 +269,7 @@ def test_a_whole_batch_can_join_though_its_rows_are_short(kind):
         session.append_prompt(*kv_numbers(manager, 0, 5 + i))
         running[request] = session
     slots.update(list(running), list(running.values()), [[]])
+    slots.deliver()
     assert_device_knows(slots, running)
 
 
@@ -305,6 +307,7 @@ def test_a_list_that_changed_in_any_one_table_is_sent(table_idx):
     changed = [[], []]
     changed[table_idx] = [1]
     world.slots.update(list(world.running), world.sessions, changed)
+    world.slots.deliver()
     world.slots.sent.pop("copies")
     assert world.slots.sent == {"rows": [sessions[1]]}
 
@@ -388,7 +391,7 @@ def test_who_is_forgotten_joins_anew_and_the_others_stay_known(kind, which):
 
 
 @kinds
-@pytest.mark.parametrize("fails", ["send_mapping", "send_states", "send_rows"])
+@pytest.mark.parametrize("fails", ["send_mapping", "send_states", "send_rows", "deliver"])
 def test_after_a_follow_that_failed_and_a_forget_the_device_is_told_all(kind, fails, monkeypatch):
     def boom(*_):
         raise KeyboardInterrupt
@@ -401,6 +404,8 @@ def test_after_a_follow_that_failed_and_a_forget_the_device_is_told_all(kind, fa
         patch.setattr(world.slots, fails, boom)
         with pytest.raises(KeyboardInterrupt):
             world.slots.update(list(world.running), world.sessions, world.reserve())
+            world.slots.deliver()
+    world.slots.discard()
     world.slots.forget(world.sessions)
     world.known, world.mapped = [], None
     for session in world.sessions:

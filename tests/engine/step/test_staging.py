@@ -100,6 +100,22 @@ def test_a_join_behind_a_step_that_still_runs_waits_for_no_copy(monkeypatch):
     assert waited == []
 
 
+def test_copies_take_turns_and_none_goes_over_one_that_is_not_read():
+    pinned_tokens = PinnedTokens(1, CPU)
+    unread = pinned_tokens.start_copy(torch.tensor([5]))
+    for number in range(6):
+        assert pinned_tokens.start_copy(torch.tensor([number])).read() == [number]
+    lost = pinned_tokens.start_copy(torch.tensor([6]))
+    assert len(pinned_tokens.buffers) == 2
+    assert pinned_tokens.start_copy(torch.tensor([7])).read() == [7]
+    assert len(pinned_tokens.buffers) == 3
+    assert unread.read() == [5] and lost.read() == [6]
+    del unread
+    more = [pinned_tokens.start_copy(torch.tensor([number])) for number in (8, 9, 10)]
+    assert len(pinned_tokens.buffers) == 3
+    assert [copy.read() for copy in more] == [[8], [9], [10]]
+
+
 def test_numbers_are_read_when_their_copy_is_over(monkeypatch):
     pinned_tokens, made = PinnedTokens(3, CPU), []
     landing = {0: [5, 6, 7], 1: [8, 9]}

@@ -28,7 +28,7 @@ from labkit.watch import PlantedError, fault_points, planted_failure
 
 pytestmark = pytest.mark.slow
 
-RUNGS = ("00", "05", "07", "10")
+RUNGS = ("00", "05", "07", "10", "14")
 
 
 def judge(which: int, token_ids: tuple[int, ...], is_complete: bool) -> str:
@@ -128,6 +128,7 @@ POINTS = {
     "05": ["allocate_block", "prefill", "write", "next_tokens", "build"],
     "07": ["reserve_token_batch", "prefill", "attention", "advance", "read"],
     "10": ["reserve_token_batch", "insert", "device_step", "start_copy", "read"],
+    "14": ["reserve_token_batch", "insert", "kv_append", "start_copy", "read"],
 }
 
 

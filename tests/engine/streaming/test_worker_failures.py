@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from helpers import Boom, assert_no_block_is_lost, failing, make_engine
+from helpers import ENGINES, Boom, assert_no_block_is_lost, failing, make_engine
 from streaming_helpers import (
     EACH_PARAMS,
     EXPECTED,
@@ -54,9 +54,10 @@ def read_by_tasks(server, gate, go_on):
 @pytest.mark.parametrize("read_all", [read_by_threads, read_by_tasks])
 @pytest.mark.parametrize("at_call", [0, 3, 8])
 @pytest.mark.parametrize("name", ["_step", "_hand_over", "_deliver", "_read_inbox"])
-def test_a_worker_that_dies_between_two_steps_tells_each_consumer(monkeypatch, name, at_call, read_all):
+@pytest.mark.parametrize("rung", ["00", "10", "14"])
+def test_a_worker_that_dies_between_two_steps_tells_each_consumer(monkeypatch, rung, name, at_call, read_all):
     """Each has the beginning of its tokens, nobody waits for ever, and the engine is anybody's again."""
-    engine = make_engine(max_batch_size=4)
+    engine = make_engine(options=ENGINES[rung], max_batch_size=4)
     step, gate = engine.step, Gate(engine)
     with StreamingServer(engine) as server:
 
