@@ -36,11 +36,16 @@ ERRORS: tuple[Callable[[str], BaseException], ...] = (
 )
 # Calls that give the device work, whose error may come when the work is done.
 DEVICE_WORK = {
-    *("prefill", "decode_one_token", "device_step", "layer", "attention"),
+    *("prefill", "decode_one_token", "device_step", "layer", "few", "attention"),
     *("append_prompt", "append_token", "append_token_batch", "kv_append", "write", "write_batch"),
-    *("build", "fill", "send", "send_mapping", "send_states", "send_rows"),
+    *("build", "fill", "send", "send_mapping", "send_states", "send_rows", "deliver"),
     *("sample", "draw_and_advance", "advance", "start_copy", "read"),
 }
+
+ATTENTION = {
+    "attention",
+    "few",
+}  # gives hidden states, a row for each request (`few`: of all layers)
 
 
 @dataclass(frozen=True)
@@ -122,7 +127,7 @@ def draw_fault(dice: random.Random, points: Sequence[str], num_moves: int) -> Fa
     point = dice.choice(points)
     name = point.split(".")[1]
     harms = ["in its place", "from there on"]
-    harms += ["behind its work"] * (name in DEVICE_WORK) + ["no numbers"] * 3 * (name == "attention")
+    harms += ["behind its work"] * (name in DEVICE_WORK) + ["no numbers"] * 3 * (name in ATTENTION)
     return Fault(
         point,
         move=dice.randrange(num_moves),

@@ -27,6 +27,7 @@ from labkit.watch.fault_points import fault_points
 from labkit.watch.replaced import noting, replaced
 
 MOST_STEPS = 400  # of a schedule: more than its tokens, failures and preemptions together
+OF_A_FULL_BATCH = PROMPTS[1], SamplingParams(2)  # of each of its requests, at the end
 PATIENCE = 3  # failed steps in a row after which a driver gives up
 # Undoes a step. An error inside cannot be undone: the engine says that it can do no more.
 UNDOING = "DeviceSlots.forget"
@@ -67,9 +68,9 @@ class Trial:
             scheduler=schedule.scheduler,
         )
         self.points = fault_points(self.engine)  # before one is planted that hides another
-        for move, number in schedule.moves:  # before one is planted in a part that all engines share
-            if move in ("add", "open"):
-                self._alone(*which_request(number))
+        asked = [which_request(number) for move, number in schedule.moves if move in ("add", "open")]
+        for request in (*asked, OF_A_FULL_BATCH):  # before one is planted in a part that all engines share
+            self._alone(*request)
         self.expected: dict[int, tuple[int, ...]] = {}
         self.received: dict[int, tuple[int, ...]] = {}  # of requests that have not ended
         self.streams: list[OpenStream] = []
@@ -230,9 +231,10 @@ class Trial:
 
     def _serves_a_full_batch(self) -> None:
         """Nothing that a batch needs, such as a slot for each request, was lost."""
-        prompts, params = [PROMPTS[1]] * self.schedule.scheduler.max_batch_size, SamplingParams(2)
+        prompt, params = OF_A_FULL_BATCH
+        prompts = [prompt] * self.schedule.scheduler.max_batch_size
         made = [completion.token_ids for completion in self.engine.generate(prompts, params)]
-        assert made == [self._alone(prompts[0], params)] * len(prompts), "what failed before has left a trace"
+        assert made == [self._alone(prompt, params)] * len(prompts), "what failed before has left a trace"
 
     def _says_that_it_cannot_go_on(self) -> None:
         """Only what cannot be undone may end so, and then every call says it."""

@@ -3,22 +3,24 @@
 import random
 
 import pytest
+import torch
 from helpers import Boom
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit import LADDER, InferenceEngine
+from labkit import LADDER, FinishReason, InferenceEngine, SamplingParams
 from labkit.bench import faults
 from labkit.bench.fault_schedules import ERRORS, Fault, Schedule, draw_schedule, which_request
 from labkit.bench.faults import Trial, points_called, run_schedule
 from labkit.engine import CacheConfig, InferenceSession, SchedulerConfig
 from labkit.engine.step.slots import DeviceSlots
 from labkit.kvcache import PrefixCache
-from labkit.watch import PlantedError
+from labkit.model.small import small_model
+from labkit.watch import PlantedError, fault_points, planted_nan
 
 pytestmark = pytest.mark.slow
 
-SCHEDULES = 46  # of each rung: 506 in all. `python -m labkit.bench faults` runs any number.
+SCHEDULES = 34  # of each of 15 rungs: 510 in all. `python -m labkit.bench faults` runs any number.
 
 
 @pytest.mark.parametrize("rung", LADDER)
@@ -51,6 +53,16 @@ def test_what_a_request_gets_alone_is_made_before_anything_fails():
     outcome = run_schedule(options, schedule_of(fault))
     assert outcome.fired == ["GPT2.prefill, in its place"] and outcome.failed_steps == 1
     assert len(faults.alone(prompt, params, "cpu")) == params.max_new_tokens
+
+
+def test_a_number_stands_for_the_same_schedule_whatever_ran_before():
+    """`--only N` draws what the whole run drew: where a schedule fails does not depend on what is known."""
+    options = LADDER["10"].options
+    for made in (faults.alone, points_called):
+        made.cache_clear()
+    points = points_called(options)
+    points_called.cache_clear()
+    assert points_called(options) == points
 
 
 # The append and the forward of other rungs, which a rung's classes have from those that they extend.
@@ -107,11 +119,43 @@ def test_when_the_device_is_gone_nobody_ends_as_if_all_was_well(rung):
     assert not outcome.said_it_cannot_go_on  # the device is back, and so is the engine
 
 
-@pytest.mark.parametrize("rung", ["00", "06", "07", "10"])
+@pytest.mark.parametrize("rung", ["00", "06", "07", "10", "13", "14"])
 def test_numbers_that_are_none_end_only_their_own_request_and_poison_no_block(rung):
-    (point,) = {p for p in points_called(LADDER[rung].options) if p.endswith(".attention")}
+    point = max(p for p in points_called(LADDER[rung].options) if p.endswith(".attention"))  # or of prompts
     outcome = run_schedule(LADDER[rung].options, schedule_of(fault_at(point, "no numbers")))
     assert outcome.fired == [f"{point}, no numbers"] and outcome.ended == {"error": 1, "length": 1}
+
+
+@pytest.mark.parametrize("leaves", ["is cancelled", "waits again", "goes on"])
+@pytest.mark.parametrize("rung", ["13", "14"])
+def test_numbers_that_are_none_in_a_prompt_reach_nobody_who_begins_like_it(rung, leaves):
+    """A chunk's blocks are no one else's until a token has shown that they hold numbers."""
+    prompt, params = tuple(range(20, 44)), SamplingParams(4, stop_on_eos=False)
+    scheduler = SchedulerConfig(4, prefill_max_tokens=8, prefill_chunk_tokens=8)
+    engine = InferenceEngine(
+        small_model(),
+        LADDER[rung].options,
+        dtype=torch.float32,
+        cache=CacheConfig(4, 40),
+        scheduler=scheduler,
+    )
+    first = engine.add_request((*prompt, 1), params)
+    second = engine.add_request((*prompt, 2), params)
+    owner, name = fault_points(engine)["PackedAttention.attention"]
+    with planted_nan(owner, name, at_call=0, row=2):
+        engine.step()
+    if leaves == "is cancelled":
+        engine.cancel(first)
+    if leaves == "waits again":
+        engine.scheduler.preempt_newest()
+    ended = {}
+    while engine.has_work:
+        ended |= {out.request_id: out.completion for out in engine.step() if out.completion is not None}
+    assert ended[second].token_ids == faults.alone((*prompt, 2), params, "cpu")
+    if leaves == "waits again":
+        assert ended[first].token_ids == faults.alone((*prompt, 1), params, "cpu")
+    if leaves == "goes on":
+        assert ended[first].finish_reason is FinishReason.ERROR
 
 
 SAMPLED = {"00": "PaddedPrefill.sample", "10": "PaddedPrefill.sample", "13": "FirstTokenSampler.sample"}
