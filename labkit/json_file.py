@@ -5,6 +5,8 @@ from pathlib import Path
 
 from labkit.checks import quoted, shown
 
+MOST_BYTES = 256 << 20  # the largest tokenizers have an eighth of it
+
 
 def read_json(path: Path) -> object:
     """The value in a UTF-8 file. Raises ValueError saying what is wrong with the file, by its name."""
@@ -12,9 +14,14 @@ def read_json(path: Path) -> object:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The bytes of a regular file. Raises ValueError for anything else: a pipe would be waited for."""
+    """The bytes of a regular file of `MOST_BYTES` at most.
+
+    Raises ValueError for anything else: a pipe would be waited for.
+    """
     check_regular(path)
     try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ValueError(f"{path.name} is larger than {MOST_BYTES >> 20} MiB, which no such file is")
         return path.read_bytes()
     except OSError as error:
         raise ValueError(f"{path.name} cannot be read: {error.strerror}") from None

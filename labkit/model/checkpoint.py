@@ -35,9 +35,8 @@ RANDOM_CONFIGS = {
 HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 LONGEST_NAME = 4096  # bytes of a path, on Linux
 HUB_FILES = ["config.json", "*.safetensors", "tokenizer.json", "vocab.json", "merges.txt"]
-HUB_SNAPSHOTS = (
-    "snapshots"  # of the hub's cache: folders of links to the files in the folder `blobs` beside it
-)
+# Of the hub's cache: the folder models--a--b has snapshots, which are folders of links to its blobs.
+HUB_MODEL, HUB_SNAPSHOTS, HUB_BLOBS = "models--", "snapshots", "blobs"
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # of weights and engines
 STORED_DTYPES = ("F16", "BF16", "F32", "F64")  # safetensors' names for them
@@ -239,12 +238,15 @@ def check_links(directory: Path) -> None:
     """Raises CheckpointError for a file that is read and is a link out of the directory.
 
     Who shares a checkpoint does not choose which of the reader's other files are opened. In the hub's cache,
-    links may lead to anywhere in the model's own folder there.
+    links may lead to the model's own blobs there.
     """
     place = Path(os.path.realpath(directory))
-    root = place.parents[1] if place.parent.name == HUB_SNAPSHOTS else place
+    roots = [place]
+    if place.parent.name == HUB_SNAPSHOTS and place.parents[1].name.startswith(HUB_MODEL):
+        roots.append(place.parents[1] / HUB_BLOBS)
     for file in (file for pattern in HUB_FILES for file in sorted(directory.glob(pattern))):
-        if file.is_file() and not Path(os.path.realpath(file)).is_relative_to(root):
+        target = Path(os.path.realpath(file))
+        if file.is_file() and not any(target.is_relative_to(root) for root in roots):
             raise CheckpointError(
                 f"{as_name(file.name)} is a link out of the model's folder, and is not followed: "
                 "copy the file itself"

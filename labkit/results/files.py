@@ -86,9 +86,11 @@ def load_file(path: Path) -> Record:
 def load_all(kind: str) -> dict[str, Record]:
     """All records of a kind ("ladder") under data/results, by name, your own among them.
 
-    Raises RecordError if a file cannot be read or is not what a record is, and ProjectError for a package
-    that was installed without its records.
+    Raises RecordError if there is no such kind, or if a file cannot be read or is not what a record is, and
+    ProjectError for a package that was installed without its records.
     """
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise RecordError(f"{shown(kind)} is no kind of record; there are {', '.join(sorted(KINDS))}")
     require_project()
     paths = sorted(RESULTS.glob("*.json"))
     return {path.stem: load(path.stem) for path in paths if kind_of(path) == kind}

@@ -125,7 +125,7 @@ LINES = [  # what only the command as a whole can tell
     (f"loads {TINY} --max-new-tokens 5000", "load sampled has texts of up to 50.. tokens"),
     (f"loads {TINY} --max-new-tokens 1", "--max-new-tokens 1 decodes nothing"),
     (f"sampling {TINY} --max-new-tokens 1", "--max-new-tokens 1 decodes nothing"),
-    (f"sampling {TINY} --max-new-tokens 5000", "prompt"),
+    (f"sampling {TINY} --max-new-tokens 5000", "texts of up to 50.. tokens, more than the .* positions"),
 ]
 DOCTOR = [("--colour red", "--colour"), ("here", "here"), ("--json x", "--json")]
 PARSER = bench.make_parser()

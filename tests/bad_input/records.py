@@ -10,7 +10,7 @@ from bad_values import JUNK, NO_FILES, without
 from made_records import record_of
 
 from labkit.errors import RecordError
-from labkit.results import files, load, load_all, load_gpu_tests, published_figures
+from labkit.results import files, load, load_all, load_gpu_tests, published_figures, table
 from labkit.results.flood import FloodRun
 from labkit.results.published import PUBLISHED, headline
 
@@ -169,6 +169,17 @@ CASES = [
         lambda _, bad: load("faults_cpu", bad),
         {"another class": files.FloodRecord},
         RecordError,
+    ),
+    *(
+        row
+        for entry, call in (("load_all", load_all), ("table", table))
+        for row in values_of(
+            f"{entry}, kind",
+            "is no kind of record; there are attention, ",
+            lambda _, bad, call=call: call(bad),
+            {"another word": "x", "a path": "../flood", "a number": 5, "None": None, "a list": []},
+            RecordError,
+        )
     ),
     *values_of(
         "headline",

@@ -479,6 +479,24 @@ def test_a_link_to_a_file_is_followed_as_the_hubs_cache_has_it(directory: Path, 
     assert load_model(snapshot).config.n_layer == L
 
 
+@pytest.mark.parametrize("folder", ["home", "models--a--b"])
+@pytest.mark.parametrize("name", FILES)
+def test_a_folder_called_snapshots_opens_nothing_above_it(directory: Path, tmp_path: Path, name, folder):
+    """Of the hub's cache the blobs are the model's, and of any other folder nothing."""
+    model = tmp_path / folder / "snapshots" / "mine"
+    shutil.copytree(directory, model)
+    for place in ("private", "blobs"):
+        (model.parents[1] / place).mkdir()
+        shutil.copy(model / name, model.parents[1] / place / name)
+    for place in ("private", "blobs"):
+        (model / name).unlink()
+        (model / name).symlink_to(f"../../{place}/{name}")
+        if (folder, place) == ("models--a--b", "blobs"):
+            assert load_model(model).config.n_layer == L
+        else:
+            assert f"{name} is a link out of the model's folder" in refusal(model)
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_a_link_inside_of_the_directory_is_followed(directory: Path, name):
     (directory / name).rename(directory / "kept")
@@ -515,6 +533,13 @@ def test_an_index_file_leads_nowhere(directory: Path, tmp_path, listed):
     (directory / "model.safetensors.index.json").write_text(json.dumps(index))
     loaded = load_model(directory).network.wpe.weight
     assert torch.equal(loaded, weights()["transformer.wpe.weight"])
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_a_file_without_end_is_not_read_into_memory(directory: Path, name):
+    with open(directory / name, "r+b") as file:
+        file.truncate(3 << 30)  # it takes no room on the disk
+    assert f"{name} is larger than 256 MiB" in refusal(directory)
 
 
 @pytest.mark.parametrize("make", NO_FILES.values(), ids=NO_FILES)

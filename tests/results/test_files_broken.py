@@ -125,6 +125,13 @@ def test_what_is_no_file_is_named_and_not_opened(folder, make, read):
     assert refused(read).startswith("mine.json is ")
 
 
+@pytest.mark.parametrize("read", [lambda: load("mine"), lambda: load_all("scheduler")], ids="1+")
+def test_a_file_without_end_is_not_read_into_memory(folder, read):
+    with open(folder / "mine.json", "wb") as file:
+        file.truncate(2 << 30)  # it takes no room on the disk
+    assert "mine.json is larger than 256 MiB" in refused(read)
+
+
 NAMES = ["../tiny-gpt2/config", "/etc/hostname", "a/b", "", "a\0b", None, 5, True, [], b"ladder", {"a": 1}]
 UNKNOWN = ["nope", "None", ".", "..", "a" * 300, "ladder_036_h100.json", "\udcff", "*"]
 

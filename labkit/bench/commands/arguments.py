@@ -321,6 +321,19 @@ def plain(value: object) -> object:
     return str(value) if isinstance(value, Path | EngineOptions) else value
 
 
+def require_positions(workload: Workload, args: argparse.Namespace, name: str = "the run") -> None:
+    """Raises OptionError if a prompt of the workload with its answer is longer than the model takes.
+
+    name: what the message calls the workload.
+    """
+    most = workload.model.config.max_positions
+    if workload.longest > most:
+        raise OptionError(
+            f"{name} has texts of up to {workload.longest} tokens, more than the {most} positions of "
+            f"{args.model}: take a smaller --max-new-tokens"
+        )
+
+
 def require_decoding(args: argparse.Namespace) -> None:
     """Raises OptionError where no decode step would run, for a command that compares their time."""
     if args.max_new_tokens == 1:

@@ -25,6 +25,7 @@ from labkit.bench.commands.arguments import (
     model_of,
     rate,
     require_decoding,
+    require_positions,
     settings_of,
 )
 from labkit.bench.commands.peers import peer_versions
@@ -36,7 +37,6 @@ from labkit.bench.record import make_record, write_record
 from labkit.bench.workload import Request, Workload
 from labkit.engine import CacheConfig, SamplingParams, SchedulerConfig
 from labkit.engine.device import pick_device
-from labkit.errors import OptionError
 from labkit.model import LanguageModel, ModelConfig
 from labkit.results.kernels import kernels_per_step
 from labkit.results.loads import LoadLimit, LoadRun, LoadsRecord
@@ -112,11 +112,7 @@ def load_workload(name: str, model: LanguageModel, args: argparse.Namespace) -> 
     )
     cache = CacheConfig(prefix_cache=name == "shared-prefix")
     workload = Workload(model, requests, model.device, scheduler, cache)
-    if workload.longest > model.config.max_positions:
-        raise OptionError(
-            f"load {name} has texts of up to {workload.longest} tokens, more than the "
-            f"{model.config.max_positions} positions of {args.model}: take a smaller --max-new-tokens"
-        )
+    require_positions(workload, args, f"load {name}")
     return workload
 
 

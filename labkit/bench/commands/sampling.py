@@ -18,6 +18,7 @@ from labkit.bench.commands.arguments import (
     batch,
     model_of,
     require_decoding,
+    require_positions,
     settings_of,
 )
 from labkit.bench.commands.targets import own_target, write_own
@@ -57,13 +58,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Run each manner of sampling on both rungs in turn, print a table, and write a record.
 
-    Raises OptionError if nothing is decoded.
+    Raises OptionError if nothing is decoded, or if the texts are longer than the model takes.
     """
     require_decoding(args)
     device = pick_device(args.device)
     path = own_target(args, "sampling", device)
     model = model_of(args)
     workloads = {name: manner_workload(model, args, *manner) for name, manner in MANNERS.items()}
+    require_positions(workloads["greedy"], args)
     engines = {rung: workloads["greedy"].make_engine(LADDER[rung].options) for rung in RUNGS}
     samples: list[SamplingRun] = []
     with tqdm(total=len(MANNERS) * len(RUNGS) * (2 * args.rounds + 1), unit=" runs") as bar:

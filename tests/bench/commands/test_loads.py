@@ -4,6 +4,7 @@ import json
 
 import pytest
 from bench_commands import bench
+from sockets import network_calls
 
 from labkit.bench.commands import loads as command
 from labkit.bench.limit import forward_flops
@@ -15,13 +16,15 @@ from labkit.results.loads import LoadsRecord
 pytestmark = pytest.mark.slow
 
 
-def test_every_load_runs_through_those_that_can_serve_it(monkeypatch, capsys, tmp_path):
+def test_every_load_runs_through_those_that_can_serve_it_and_opens_no_port(monkeypatch, capsys, tmp_path):
     out = tmp_path / "out.json"
-    bench(
-        monkeypatch,
-        "loads --model data/tiny-gpt2 --device cpu --rungs 05,10 --num-requests 3 --max-new-tokens 3 "
-        f"--max-batch-size 3 --rounds 1 --rate 200 --json {out}",
-    )
+    with network_calls() as calls:
+        bench(
+            monkeypatch,
+            "loads --model data/tiny-gpt2 --device cpu --rungs 05,10 --num-requests 3 --max-new-tokens 3 "
+            f"--max-batch-size 3 --rounds 1 --rate 200 --json {out}",
+        )
+    assert calls == []
     printed = capsys.readouterr().out
     assert "limit: bytes and arithmetic" in printed and "a CPU runs none" in printed
     assert f"Left out of arrivals: {DYNAMIC} (a batch starts together" in printed
