@@ -70,7 +70,7 @@ class KernelExercise:
                 return f"wrong. With {launch.what}, {broken}"
             except EndlessLoop:
                 return f"wrong. With {launch.what}, a program does not end. Is there a loop?"
-            except Exception as error:
+            except (Exception, SystemExit) as error:  # a cell must not end the kernel
                 return f"wrong. With {launch.what}, it {raised(error)}.{kernel_hint(error)}"
         return f"right, all {len(self.launches)} launches."
 

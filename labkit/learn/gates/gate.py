@@ -151,12 +151,12 @@ def proven(noun: str, trials: Iterable[Callable[[], None]], proof: str) -> Repor
             return Report(False, f"{noun}: not attempted yet.")
         except BrokenContract as broken:
             return Report.broken(noun, broken)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a cell must not end the kernel
             return Report(False, f"{noun} {raised(error)}")
     return Report(True, f"{noun}: right. {proof}")
 
 
-def raised(error: Exception) -> str:
+def raised(error: BaseException) -> str:
     """An error of the reader's code in a sentence, with the line of theirs where it came from."""
     links: list[BaseException] = [error]
     while cause := links[-1].__cause__:  # Triton's interpreter wraps a kernel's error in one of its own

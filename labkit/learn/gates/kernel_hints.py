@@ -14,6 +14,6 @@ HINTS = {  # by what the error's text has in it
 }
 
 
-def kernel_hint(error: Exception) -> str:
+def kernel_hint(error: BaseException) -> str:
     """What helps against an error of a kernel, with a space before it; empty if nothing is known."""
     return next((f" {hint}" for text, hint in HINTS.items() if text in str(error)), "")

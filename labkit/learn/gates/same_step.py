@@ -30,7 +30,7 @@ class SameStep:
         self.slots = engine.decode_step.slots
         attention = AttendAndWrite(self.kv_manager, paged_attention_append_plain)
         self.plain = DeviceStep(self.slots, engine.model.network, attention)
-        self.addresses = {name: getattr(self.slots, name).data_ptr() for name in OF_THE_SLOTS}
+        self.addresses = {name: tensor.data_ptr() for name, tensor in self._fixed().items()}
 
     def launching(self, inner: Callable) -> Callable:
         """A wrapper for the engine's `device_step`."""
@@ -54,6 +54,11 @@ class SameStep:
             return made
 
         return launch
+
+    def _fixed(self) -> dict[str, Tensor]:
+        """The slots' tensors, and the one that they lie in, which is what is written."""
+        tensors = {name: getattr(self.slots, name) for name in OF_THE_SLOTS}
+        return tensors | {"memory.words": self.slots.memory.words}
 
     def _tensors(self) -> dict[str, Tensor]:
         slots = {name: getattr(self.slots, name) for name in OF_THE_SLOTS}
@@ -103,8 +108,8 @@ class SameStep:
             )
 
     def _check_addresses(self) -> None:
-        for name, address in self.addresses.items():
-            if getattr(self.slots, name).data_ptr() != address:
+        for name, tensor in self._fixed().items():
+            if tensor.data_ptr() != self.addresses[name]:
                 raise BrokenContract(
                     f"the step's tensors stay where they are: slots.{name} is a new tensor, at another "
                     "address. What was captured reads the old one: write into it."

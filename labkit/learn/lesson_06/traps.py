@@ -49,6 +49,7 @@ class RoomAfterTheStep:
         """Launch a step, and make room for its tokens behind it."""
         step, requests, sessions = self.step, list(running), list(running.values())
         step.slots.update(requests, sessions, self._changed)
+        step.slots.deliver()
         longest = max(session.num_tokens for session in sessions)
         tokens = step.pinned_tokens.start_copy(step.device_step(len(sessions), longest, True))
         self._changed = [

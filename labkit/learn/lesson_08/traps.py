@@ -7,8 +7,8 @@ from labkit.engine.step.graphed import GraphedStep
 from labkit.learn.lesson_08.graphs import ToyGraphedStep
 
 
-class LengthsMadeAnew:
-    """Graphs, and one line too many: the lengths are copied to a tensor of their own before each replay."""
+class SlotsMadeAnew:
+    """Graphs, and one line too many: what the slots lie in is copied before each replay."""
 
     def __init__(self, device_step: DeviceStep) -> None:
         self.device_step = device_step
@@ -16,6 +16,6 @@ class LengthsMadeAnew:
         self.graphs = GraphedStep(device_step) if on_gpu else ToyGraphedStep(device_step)
 
     def __call__(self, batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
-        slots = self.device_step.slots
-        slots.context_lens = slots.context_lens.clone()
+        memory = self.device_step.slots.memory
+        memory.words = memory.words.clone()
         return self.graphs(batch_size, max_context_len, is_greedy)

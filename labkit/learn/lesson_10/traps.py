@@ -6,7 +6,7 @@ from contextlib import suppress
 import torch
 
 from labkit.engine import InferenceEngine, SamplingParams, StepOutput
-from labkit.engine.overlap import ReadOneBehind
+from labkit.engine.overlap import NextTokens, ReadOneBehind
 from labkit.engine.request import RunningRequests
 from labkit.engine.step.resident import StepInFlight
 from labkit.engine.step.staging import PinnedTokens, TokenCopy
@@ -20,6 +20,10 @@ class AsksWhoRuns(ReadOneBehind):
     def still_running(self, step: StepInFlight, running: RunningRequests) -> list[int]:
         """The step's rows whose request runs."""
         return [b for b, request in enumerate(step.requests) if request in running]
+
+    def defer(self, tokens: NextTokens, eos_token_id: int | None) -> None:
+        """No bookkeeping is done later: with a token too many, a steady batch would miss the ends."""
+        self.flush()
 
 
 def preempted_in_flight(

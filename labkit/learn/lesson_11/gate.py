@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 from labkit.engine import InferenceEngine
-from labkit.engine.step.lanes import LanedDeviceStep
+from labkit.engine.step.lanes import NUM_LANES, LanedDeviceStep
 from labkit.ladder import LADDER
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Build, Gate
 from labkit.learn.gates.resident import MIXED
 from labkit.learn.gates.same_step import steps_proven
+from labkit.learn.lesson_11.halves import InHalves
 from labkit.learn.lesson_11.played_step import LEAST_ROWS, PlayedStep, steps_to_play
 from labkit.learn.lesson_11.streams import StreamLaunch
 from labkit.watch.launches import device_step_of
@@ -29,6 +30,8 @@ def played_halves(build: Build) -> None:
     """Raise BrokenContract for a step whose halves race, lose rows or their order, follow each other, or have
     weights of their own; and for one that cuts a small batch."""
     with steps_to_play(build) as player:
+        if isinstance(player.step, InHalves):
+            pieces_fit(player.step)
         for batch_size in BATCHES:
             played = player.play(batch_size)
             same_rows(played)
@@ -39,6 +42,47 @@ def played_halves(build: Build) -> None:
                 f"a small batch goes through the layers as a whole: one of {LEAST_ROWS - 1} is cut, and "
                 f"`least_rows` is {LEAST_ROWS}. Two halves of it would only read the weights twice."
             )
+
+
+def pieces_fit(step: InHalves) -> None:
+    """Raise BrokenContract unless there is a step for each half, and `cut` puts each row into one of two."""
+    halves = step.halves
+    if not isinstance(halves, list | tuple) or len(halves) != NUM_LANES:
+        raise BrokenContract(
+            f"each half has a step of its own: `make_halves` returns {shown(halves)}, expected a list of "
+            f"{NUM_LANES} steps, one per lane."
+        )
+    if any(isinstance(half, LanedDeviceStep) for half in halves):
+        raise BrokenContract(
+            "each half has a step of its own: `make_halves` returns the step itself, which would cut its "
+            "half again. A `HalfStep(self, lane)` launches its rows as they are."
+        )
+    for batch_size in BATCHES:
+        slot_mapping = step.slots.slot_mapping[:batch_size]
+        parts = step.cut(slot_mapping)
+        if not isinstance(parts, list | tuple) or not all(isinstance(part, Tensor) for part in parts):
+            raise BrokenContract(
+                f"a large batch is cut in two: `cut` returns {shown(parts)}, expected a list of two tensors "
+                "of slots."
+            )
+        if len(parts) != NUM_LANES:
+            raise BrokenContract(
+                f"a large batch is cut in two: of {batch_size} rows, with `least_rows` {LEAST_ROWS}, `cut` "
+                f"makes {len(parts)} part{'s' * (len(parts) != 1)}, expected {NUM_LANES}."
+            )
+        if torch.cat(list(parts)).sort().values.tolist() != slot_mapping.sort().values.tolist():
+            raise BrokenContract(
+                f"the halves are all of the batch: of the slots {slot_mapping.tolist()} `cut` makes "
+                f"{' and '.join(str(part.tolist()) for part in parts)}. Each row is in one half, also the "
+                "odd one, and those that pad the batch."
+            )
+
+
+def shown(value: object) -> str:
+    """What a piece returned, for a verdict: how many of what."""
+    if not isinstance(value, list | tuple):
+        return type(value).__name__
+    return f"a {type(value).__name__} of {len(value)}: {', '.join(type(item).__name__ for item in value)}"
 
 
 def same_rows(played: PlayedStep) -> None:
@@ -60,7 +104,8 @@ def same_rows(played: PlayedStep) -> None:
             raise BrokenContract(
                 f"rows keep their order: row {row} of {len(expected)} (slot {slot}), number {place} is "
                 f"{made[row, place]:.4f}, expected {expected[row, place]:.4f}.{whose} What comes out of the "
-                "layers is row by row for `slot_mapping`: cut it into neighbours, and join them in order."
+                "layers is row by row for `slot_mapping`: cut it into neighbours, and join them in order. "
+                "`beside_each_other` returns the first half's output first."
             )
 
 
@@ -73,7 +118,8 @@ def beside_each_other(played: PlayedStep) -> None:
         raise BrokenContract(
             f"a large batch goes through the layers in two halves beside each other: of {total} rows, with "
             f"`least_rows` {LEAST_ROWS}, none is in the {empty} stream. The kernels wait for each other as "
-            "on the rung below."
+            "on the rung below. A launch inside `with self.streams.launching_in(side):` is in the side "
+            "stream, any other in the main stream."
         )
     rows = [lane[0].rows for lane in (here, there)]
     if abs(rows[0] - rows[1]) > 1:
@@ -87,7 +133,7 @@ def beside_each_other(played: PlayedStep) -> None:
             raise BrokenContract(
                 f"neither half waits for the other: {second[0]} waits for {len(waited_for)} of the "
                 f"{len(first)} kernels of the other half. Let the side stream wait before anything of a half "
-                "is launched, and the main stream when both are."
+                "is launched, and the main stream only after both are launched."
             )
 
 

@@ -70,27 +70,51 @@ def prefetch_proven(product: Product) -> None:
         whose = f"program {number} of {N // ROWS}"
         if not program.has_waited:
             raise BrokenContract(f"a program waits for the kernel before it: {whose} never calls wait().")
-        expected = weight[rows] @ there
-        if not isinstance(made, Tensor) or made.shape != expected.shape or not torch.allclose(made, expected):
-            shown = made.tolist() if isinstance(made, Tensor) else type(made).__name__
-            raise BrokenContract(
-                f"x is read behind the wait: {whose} makes {shown}, expected {expected.tolist()}. Before it "
-                "x has the numbers of an earlier step, here zeros. Weights do not change."
-            )
-        asked = {row: times for (tensor, row), times in program.asked_early.items() if tensor == id(weight)}
-        if program.asked_early.keys() - {(id(weight), row) for row in asked}:
-            raise BrokenContract(
-                f"what is asked for early is there: {whose} asks for x before the wait, which the kernel "
-                "before is still writing. It writes through the L2 cache, so x is there without asking."
-            )
-        own = [*range(N)[rows]]
-        for row in [row for row in own if row not in asked]:
-            raise BrokenContract(
-                f"weights are asked for while the program waits: {whose} asks for rows {sorted(asked)} of "
-                f"the weight before wait(), expected {own}; row {row} is missing."
-            )
-        if len(asked) > len(own) or max(asked.values()) > 1:
-            raise BrokenContract(
-                f"a program asks for its own rows, once: {whose} asks for rows {sorted(asked)} of the "
-                f"weight, expected {own}. What all programs ask for, memory is asked for {N // ROWS} times."
-            )
+        right_outputs(made, weight[rows] @ there, whose)
+        asked_early(program, weight, x, [*range(N)[rows]], whose)
+
+
+def right_outputs(made: object, expected: Tensor, whose: str) -> None:
+    """Raise BrokenContract unless a program made its rows of the product, of x as it is behind the wait."""
+    if not isinstance(made, Tensor) or made.shape != expected.shape:
+        shown = f"a tensor {list(made.shape)}" if isinstance(made, Tensor) else type(made).__name__
+        raise BrokenContract(
+            f"a program makes its own outputs: {whose} returns {shown}, expected a tensor "
+            f"{list(expected.shape)}: its rows of the weight times x."
+        )
+    if not torch.allclose(made, expected):
+        raise BrokenContract(
+            f"x is read behind the wait: {whose} makes {made.tolist()}, expected {expected.tolist()}. Before "
+            "it x has the numbers of an earlier step, here zeros. Weights do not change."
+        )
+
+
+def asked_early(program: PlayedProgram, weight: Tensor, x: Tensor, own: list[int], whose: str) -> None:
+    """Raise BrokenContract unless a program asked for its own rows of the weight, once, and nothing else."""
+    of_weight = {row: times for (tensor, row), times in program.asked_early.items() if tensor == id(weight)}
+    others = {tensor for tensor, _ in program.asked_early} - {id(weight)}
+    if id(x) in others:
+        raise BrokenContract(
+            f"what is asked for early is there: {whose} asks for x before the wait, which the kernel "
+            "before is still writing. It writes through the L2 cache, so x is there without asking."
+        )
+    if others:
+        raise BrokenContract(
+            f"weights are asked for while the program waits: {whose} asks for a tensor that is neither the "
+            "weight nor x. The tensor and its rows are two arguments: `prefetch(tensor, rows)`."
+        )
+    for row in [row for row in own if row not in of_weight]:
+        raise BrokenContract(
+            f"weights are asked for while the program waits: {whose} asks for rows {sorted(of_weight)} of "
+            f"the weight before wait(), expected {own}; row {row} is missing. Only `prefetch` asks: a "
+            "`load` keeps registers for its answer."
+        )
+    once = f"a program asks for its own rows, once: {whose} asks for"
+    if len(of_weight) > len(own):
+        raise BrokenContract(
+            f"{once} rows {sorted(of_weight)} of the weight, expected {own}. What all programs ask for, "
+            f"memory is asked for {N // ROWS} times."
+        )
+    for row, times in of_weight.items():
+        if times > 1:
+            raise BrokenContract(f"{once} row {row} of the weight {times} times.")

@@ -80,4 +80,4 @@ def told(num_workspaces: int) -> str:
     if not wrong:
         return text
     times, outcome = max(wrong, key=lambda pair: pair[0])
-    return f"{text}; {times:,} make {outcome.first} and {outcome.second} for {RIGHT[0]} and {RIGHT[1]}"
+    return f"{text}; {times:,} make {outcome.first} and {outcome.second}, not {RIGHT[0]} and {RIGHT[1]}"

@@ -27,6 +27,13 @@ class PlayedStream:
         """What is launched here from now on waits for all that was launched there until now."""
         self.wait_event(other.record_event())
 
+    def synchronize(self) -> None:
+        """Raise BrokenContract: here the host would wait, and no graph can hold that."""
+        raise BrokenContract(
+            "streams wait for each other, and the host for neither: `synchronize` makes the host wait, which "
+            "no CUDA graph can hold. `a.wait_stream(b)` makes a stream wait."
+        )
+
     def record_event(self) -> Seen:
         """A point behind all that was launched here until now."""
         return dict(self.seen)

@@ -26,19 +26,49 @@ ORDERS = {  # of the lanes, at 64 requests; by the name in the file
     "3 lanes": "three lanes",
 }
 MIXED = "256 to 512"  # tokens in the cache of each request
+RUNG_11 = "rung 11"
+FORMS = {  # of the end of a step; by how the names in the file begin
+    "argmax in one kernel": "argmax and advance in one kernel",
+    "head and argmax in one kernel": "the head, too",
+    "all in one kernel, norm folded": "the norm, too: folded into the head",
+    "all in one kernel, norm on the fly": "the norm, too: on the fly",
+}
+LARGEST = 128  # requests of which the end alone is told, too
+IN_A_GRAPH = (1, 4)  # steps
+READ = {"": "replays alone", ", read one behind": "read one behind"}
+TO_HOST = {  # of the fastest form; by how the names in the file end
+    "copied, read one behind": "fastest form, copied",
+    "straight to the host, looked for, read one behind": "straight to the host",
+    "straight to the host, looked for, read one behind, 4 in a graph": "the same, 4 steps in a graph",
+}
 
 
 @cache
 def measured() -> SimpleNamespace:
-    """The file: device, date, and by what was timed (steps, layers) how it was measured, and the samples."""
+    """The file: device, date, and by what was timed (steps, layers, ends) how, and the samples."""
     text = VARIANTS.read_text(encoding="utf-8")
     return json.loads(text, object_hook=lambda entries: SimpleNamespace(**entries))
 
 
+def part(what: str) -> SimpleNamespace:
+    """A measured part of the file: "steps", "layers", or of the ends of a step "ends.steps" and so on.
+
+    Raises ValueError for a part that the file does not have.
+    """
+    found = measured()
+    for name in what.split("."):
+        found = getattr(found, name, None)
+    if not hasattr(found, "measured"):
+        raise ValueError(
+            f'{VARIANTS.name} has no measured part {what!r}: name one that it has, like "ends.steps".'
+        )
+    return found
+
+
 def source(what: str) -> str:
-    """Where and how `what` was measured: "steps" or "layers"."""
-    about = measured()
-    return wrapped(f"{about.device}, {about.date}: {getattr(about, what).measured}")
+    """Where and how `part(what)` was measured. Raises ValueError for a part that the file does not have."""
+    about, its = measured(), part(what)
+    return wrapped(f"{about.device}, {getattr(its, 'date', about.date)}: {its.measured}")
 
 
 def step_us() -> dict[tuple[int, str, str], float]:
@@ -91,7 +121,7 @@ def layers_table() -> pd.DataFrame:
             "all layers in one kernel": sample.variant,
             "us": f"{sample.us:.0f}",
             "rung 10 (us)": f"{below[sample.run, sample.rows]:.0f}",
-            "ratio": f"×{below[sample.run, sample.rows] / sample.us:.2f}",
+            "times as fast": f"×{below[sample.run, sample.rows] / sample.us:.2f}",
         }
         for sample in samples
         if sample.variant != RUNG_10
@@ -103,3 +133,75 @@ def barriers() -> str:
     """What the grid barriers of a step took alone."""
     about = measured().grid_barriers
     return f"{about.number} grid barriers alone: {about.us} us"
+
+
+def ends_us(what: str) -> dict[tuple[int, str], float]:
+    """Microseconds of a part of the ends ("alone", "steps", "graphs" or "host"): by requests and variant.
+
+    Raises ValueError for another part.
+    """
+    return {(s.rows, s.variant): s.us for s in part(f"ends.{what}").samples}
+
+
+def sizes(us: dict[tuple[int, str], float]) -> list[int]:
+    """The numbers of requests that were measured, from the smallest."""
+    return sorted({rows for rows, _ in us})
+
+
+def fastest(us: dict[tuple[int, str], float], rows: int, form: str) -> float:
+    """The least time of a form of the end and its variations, for so many requests."""
+    return min(time for (its_rows, name), time in us.items() if its_rows == rows and name.startswith(form))
+
+
+def ends_table() -> pd.DataFrame:
+    """A row per form of the end of a step, the fastest of its variations, beside rung 11: microseconds of the
+    step, a column per number of requests, and of the end alone for the most requests."""
+    us, alone = ends_us("steps"), ends_us("alone")
+    last = f"{LARGEST}, the end alone"
+    told = {
+        "rung 11": {f"{B}": f"{us[B, RUNG_11]:.0f}" for B in sizes(us)}
+        | {last: f"{alone[LARGEST, RUNG_11]:.0f}"},
+        "its layers alone": {f"{B}": f"{us[B, 'rung 11, layers alone']:.0f}" for B in sizes(us)} | {last: ""},
+    }
+    for form, name in FORMS.items():
+        told[name] = {f"{B}": change(fastest(us, B, form), us[B, RUNG_11]) for B in sizes(us)}
+        told[name][last] = change(fastest(alone, LARGEST, form), alone[LARGEST, RUNG_11])
+    return pd.DataFrame.from_dict(told, orient="index").rename_axis("requests (us)")
+
+
+def tokens_lines() -> list[str]:
+    """A line per form of the end and number of requests in which tokens were not those of rung 11."""
+    others = {(s.variant, s.rows): s.others for s in part("ends.tokens").samples}
+    return [
+        f"{FORMS[form]}: {count} of {rows} requests had another token"
+        for (form, rows), count in others.items()
+        if form in FORMS and count
+    ]
+
+
+def graphs_table() -> pd.DataFrame:
+    """A row per number of rung 11's steps in a graph, nothing read or the tokens read one replay behind:
+    microseconds a step, a column per number of requests."""
+    us = ends_us("graphs")
+    told = {
+        f"{k} in a graph, {name}": {
+            f"{B}": change(us[B, f"{k} in a graph{read}"], us[B, f"1 in a graph{read}"]) for B in sizes(us)
+        }
+        for read, name in READ.items()
+        for k in IN_A_GRAPH
+    }
+    return pd.DataFrame.from_dict(told, orient="index").rename_axis("requests (us)")
+
+
+def host_table() -> pd.DataFrame:
+    """A row per way of the tokens to the host, which reads one replay behind: microseconds a step, a column
+    per number of requests."""
+    us = ends_us("host")
+    before = {B: us[B, f"{RUNG_11}, copied, read one behind"] for B in sizes(us)}
+    told = {"rung 11, copied": {f"{B}": f"{time:.0f}" for B, time in before.items()}}
+    for end, name in TO_HOST.items():
+        of = {
+            B: time for (B, variant), time in us.items() if variant.endswith(end) and RUNG_11 not in variant
+        }
+        told[name] = {f"{B}": change(of[B], time) for B, time in before.items()}
+    return pd.DataFrame.from_dict(told, orient="index").rename_axis("requests (us)")

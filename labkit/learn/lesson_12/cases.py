@@ -135,18 +135,26 @@ def random_rows(vocab_size: int = 300) -> tuple[Row, ...]:
 
 
 STEPS = (0.5, -1.0, 2.0, 1.0, 0.0)  # logits that are all different
+BELOW_MINUS_1 = -1.0 - 2.0**-23  # the float32 next to -1
+# Sums of one or of three equal numbers: in whatever order a machine adds, they are the same.
+AT_THE_LIMIT = "a sum that is 1 - p itself may go"
+ROUNDED_ONCE = (
+    "The limit is `(1 - top_ps).float()`, and the weight is rounded by `.float()` before it is compared: "
+    "with other roundings they are not equal."
+)
 UNFILTERED = (
+    Case(
+        "a row draws at its own random number",
+        (Row(STEPS, temperature=1.0), Row((0.0, 0.0, 0.0, 0.0, 0.0), temperature=0.7)),
+        "Its token is the first whose cumulated probability is above the number: count those that are not. "
+        "The token goes into token_ids, in place. What a row draws with is its slot's: "
+        "`column[slot_mapping]`.",
+    ),
     Case(
         "a row that does not draw keeps its token",
         (Row((2.0, 0.5, 2.0, 1.0, 2.0)), Row((4.0, 3.9, 3.8, 3.7, 3.6), temperature=1.0)),
         "At temperature 0 token_ids has the likeliest token already, and keeps it: `torch.where` picks per "
         "row. What a row draws with is its slot's: `column[slot_mapping]`.",
-    ),
-    Case(
-        "a row draws at its own random number",
-        (Row(STEPS, temperature=1.0), Row((0.0, 0.0, 0.0, 0.0, 0.0), temperature=0.7)),
-        "Its token is the first whose cumulated probability is above the number: count those that are not. "
-        "The token goes into token_ids, in place.",
     ),
     Case(
         "a row without finite logits has no token, and changes no other row",
@@ -163,7 +171,14 @@ FILTERED = (
         "top-k keeps the k of largest score",
         (Row(STEPS, 1.5, top_k=3), Row(STEPS, 1.5, top_k=1), Row(STEPS, 1.5, top_k=4)),
         "The cut is the k-th largest: V - k are smaller. Look at the limit, at whether the weight must be "
-        "above it, and at the order of the keys: all scores but the largest are negative.",
+        "above it, at the order of the keys (all scores but the largest are negative), and at the number of "
+        "halvings.",
+    ),
+    Case(
+        "a score just below the cut is dropped",
+        (Row((BELOW_MINUS_1, 0.0, -1.0), 1.0, top_k=2), Row((0.0, -1.0, BELOW_MINUS_1), 1.0, top_k=2)),
+        "Its two scores near -1 are neighbours, with no float32 between. When nothing is left to halve, the "
+        "cut is `high`; `below` is one key too low.",
     ),
     Case(
         "a tie with the k-th is kept",
@@ -187,8 +202,17 @@ FILTERED = (
     Case(
         "of equal tokens at the cut those of lower id go first",
         (Row((1.0,) * 8, 1.0, top_p=0.5), Row((0.0, 2.0, 2.0, 2.0, 0.0, 2.0, 2.0, 0.0), 1.0, top_p=0.6)),
-        "No two keys may be equal: put the id behind the score, in one whole number.",
+        "No two keys may be equal: put the id behind the score, in one whole number. A range of such keys "
+        "takes 49 halvings.",
     ),
+    Case(
+        "of two unequal tokens the less likely goes first, whatever their ids",
+        (Row((-1.0, BELOW_MINUS_1, 0.0), 1.0, top_p=0.7), Row((BELOW_MINUS_1, -1.0, 0.0), 1.0, top_p=0.7)),
+        "Its two scores near -1 are neighbours, with no float32 between. The id counts only among equal "
+        "scores: the score's key times V, and then the id.",
+    ),
+    Case(AT_THE_LIMIT, (Row((0.0,) * 5, 1.0, top_p=0.8),) * 2, ROUNDED_ONCE),
+    Case(AT_THE_LIMIT, (Row((0.0,) * 6, 1.0, top_p=0.5),) * 2, ROUNDED_ONCE),
     Case(
         "top-p is of what top-k has left",
         (Row(logs(0.3, 0.25, 0.25, 0.1, 0.06, 0.04), 1.0, top_k=3, top_p=0.6),) * 2,

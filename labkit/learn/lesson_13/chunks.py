@@ -3,6 +3,10 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from labkit.checks import shown
+from labkit.learn.answers import plain
+from labkit.learn.exercise import BrokenContract
+
 TokenIds = Sequence[int]
 
 
@@ -19,10 +23,12 @@ class InRows:
 
     def __init__(self, prompts: Sequence[TokenIds], num_computed: Sequence[int], max_tokens: int) -> None:
         """prompts: token ids of P prompts, the oldest first. num_computed: [P], how many of them have been
-        computed. max_tokens: of all prompts together."""
+        computed. max_tokens: of all prompts together. Raises BrokenContract if `share_out` or `pack` returns
+        something of another form."""
         num_left = [len(ids) - done for ids, done in zip(prompts, num_computed, strict=True)]
-        counts = self.share_out(num_left, max_tokens)
-        self.token_ids, self.positions, self.starts = self.pack(prompts, num_computed, counts)
+        counts = checked_counts(self.share_out(list(num_left), max_tokens), num_left, max_tokens)
+        rows = checked_rows(self.pack(prompts, num_computed, counts))
+        self.token_ids, self.positions, self.starts = rows
         self.context_lens = list(num_computed)
 
     def share_out(self, num_left: Sequence[int], max_tokens: int) -> Sequence[int]:
@@ -40,6 +46,32 @@ class InRows:
             packed.positions.extend(range(first, first + count))
             packed.starts.append(len(packed.token_ids))
         return packed
+
+
+def checked_counts(made: object, num_left: Sequence[int], max_tokens: int) -> list[int]:
+    """The list that `share_out` returned. Raises BrokenContract unless each prompt has a number from 0 on."""
+    counts = plain(made)
+    if (
+        not isinstance(counts, tuple)
+        or len(counts) != len(num_left)
+        or not all(type(count) is int and count >= 0 for count in counts)
+    ):
+        raise BrokenContract(
+            f"each prompt gets a number of tokens, maybe 0: with {list(num_left)} tokens left, room for "
+            f"{max_tokens}, `share_out` returned {shown(made)}, expected a list of {len(num_left)} whole "
+            "numbers from 0 on."
+        )
+    return list(counts)
+
+
+def checked_rows(made: object) -> Sequence:
+    """What `pack` returned. Raises BrokenContract unless it has three parts."""
+    if not isinstance(made, tuple | list) or len(made) != 3:
+        raise BrokenContract(
+            f"a chunk is three lists: `pack` returned {shown(made)}, expected token_ids, positions and "
+            "starts, in this order."
+        )
+    return made
 
 
 def pack_first(prompts: Sequence[TokenIds], num_computed: Sequence[int], counts: Sequence[int]) -> Packed:

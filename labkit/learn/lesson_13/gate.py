@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from labkit.learn.gates.cached import first_difference, keys_and_values
 from labkit.learn.gates.gate import Build, Gate, small_model
 from labkit.learn.gates.resident import MIXED
 from labkit.learn.gates.schedule import Invariant
+from labkit.learn.lesson_13.chunks import InRows
 from labkit.watch.replaced import replaced
 
 BUDGETS = {"prefill_max_tokens": 7, "prefill_chunk_tokens": 4}  # so that most prompts go on in a next chunk
@@ -64,14 +66,11 @@ def checked_chunk(make_chunk: MakeChunk, prompts: Prompts, num_computed: Sequenc
     right = PackedChunk(before["prompts"], before["num_computed"], room)
     made = {name: numbers_of(chunk, name, about) for name in FIELDS}
     check_budget(made["starts"], room, about)
-    for name, check in (("starts", check_starts), ("context_lens", None), ("token_ids", check_ids)):
-        if check:
-            check(made, right, about)
-        elif made[name] != list(num_computed):
-            raise BrokenContract(
-                f"a prompt's context is what was computed of it before: with {about}, context_lens is "
-                f"{made[name]}, expected {list(num_computed)}."
-            )
+    if made["starts"] != right.starts:
+        num_left = [len(ids) - done for ids, done in zip(before["prompts"], num_computed, strict=True)]
+        raise wrong_starts(made["starts"], right, about, hint_on_rows(chunk, right, num_left, room))
+    check_context(made["context_lens"], num_computed, about)
+    check_ids(made["token_ids"], right, about)
     check_positions(made["positions"], right, about)
     return chunk
 
@@ -96,33 +95,53 @@ def check_budget(starts: list[int], room: int, about: str) -> None:
         )
 
 
-def check_starts(made: dict[str, list[int]], right: PackedChunk, about: str) -> None:
-    """Raise BrokenContract unless each prompt has the rows that it should have."""
-    starts = made["starts"]
-    if starts == right.starts:
-        return
+def wrong_starts(starts: list[int], right: PackedChunk, about: str, hint: str) -> BrokenContract:
+    """What is wrong where not each prompt has the rows that it should have, with a hint on whose rows are."""
     if len(starts) != len(right.starts) or starts[0] != 0 or sorted(starts) != starts:
-        raise BrokenContract(
+        return BrokenContract(
             f"starts has where each prompt begins, and the end: with {about}, it is {starts}, expected "
             f"{len(right.starts)} numbers, from 0 on: {right.starts}."
         )
     p = next(p for p, pair in enumerate(zip(starts[1:], right.starts[1:], strict=True)) if len(set(pair)) > 1)
     count, due = starts[p + 1] - starts[p], right.starts[p + 1] - right.starts[p]
-    if len(made["token_ids"]) == starts[-1] == right.starts[-1]:
-        hint = "Each token would be another prompt's: `starts` gets a number behind each prompt's last row."
-    elif count < due:
-        hint = "A chunk leaves no room while a prompt has tokens left, and the oldest comes first."
-    else:
-        hint = "The oldest prompt comes first, and none gets more tokens than it has left."
-    raise BrokenContract(
+    return BrokenContract(
         f"each prompt gets its rows, first come, first served: with {about}, prompt {p} has {count}, "
         f"expected {due} (starts is {starts}, expected {right.starts}). {hint}"
     )
 
 
-def check_ids(made: dict[str, list[int]], right: PackedChunk, about: str) -> None:
+def hint_on_rows(chunk: object, right: PackedChunk, num_left: Sequence[int], room: int) -> str:
+    """Which rule gives each prompt its rows; where the chunk has the lesson's methods, that of the one at
+    fault."""
+    if not isinstance(chunk, InRows):
+        return (
+            "A chunk leaves no room while a prompt has tokens left; the oldest comes first, and none gets "
+            "more than it has left."
+        )
+    counts = list(plain(chunk.share_out(list(num_left), room)))
+    if counts == [end - first for first, end in pairwise(right.starts)]:
+        return (
+            f"`pack` was asked for {counts}: it makes so many rows of each prompt, and behind each, `starts` "
+            "gets the number of rows so far."
+        )
+    return (
+        f"`share_out` gave {counts}: the oldest prompt gets what it has left, then the next one, until the "
+        "room is taken."
+    )
+
+
+def check_context(there: list[int], num_computed: Sequence[int], about: str) -> None:
+    """Raise BrokenContract for a context of more or fewer tokens than were computed before."""
+    if there != list(num_computed):
+        raise BrokenContract(
+            f"a prompt's context is what was computed of it before: with {about}, context_lens is {there}, "
+            f"expected {list(num_computed)}."
+        )
+
+
+def check_ids(there: list[int], right: PackedChunk, about: str) -> None:
     """Raise BrokenContract for a token that is another than the next of its prompt."""
-    if (there := made["token_ids"]) != right.token_ids:
+    if there != right.token_ids:
         row = first_other(there, right.token_ids)
         raise BrokenContract(
             f"every prompt token is computed once, in order: with {about}, {at_row(row, there, 'token')}, "

@@ -47,7 +47,7 @@ def table() -> pd.DataFrame:
         {
             f"{s.rows} x {s.tokens}": {
                 "limit": f"{s.limit_us:.1f}",
-                "as many each": f"{s.split_us:.1f}",
+                "rung 12, as many each": f"{s.split_us:.1f}",
                 "shares, pieces of 32": f"{s.pieces_of_32_us:.1f}",
                 "shares, pieces of 16": f"{s.pieces_of_16_us:.1f}",
                 "rung 13 over rung 12": f"×{s.split_us / shares_us(s):.2f}",

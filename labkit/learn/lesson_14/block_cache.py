@@ -4,8 +4,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from torch import Tensor
 
+from labkit.checks import shown
 from labkit.kvcache import BlockPrefix, BlockPrefixCache, CachedBlock, KVBlockManager
 from labkit.kvcache.block_prefix_cache import ROOT_KEY, chain_to
+from labkit.learn.exercise import BrokenContract
 
 
 class BlockCache:
@@ -103,9 +105,14 @@ class BlockCache:
     # --- what the engine asks --------------------------------------------------------------------------
 
     def lookup(self, token_ids: Sequence[int]) -> BlockPrefix | None:
-        """What `find` has found, which counts as used, as a session shares it; None if it is nothing."""
+        """What `find` has found, which counts as used, as a session shares it; None if it is nothing. Raises
+        BrokenContract for something that is no entry."""
         found = self.find(token_ids)
         for entry in found:
+            if not isinstance(entry, CachedBlock):
+                raise BrokenContract(
+                    f"`find` returns entries, as `self.entries` has them, not {shown(entry)}."
+                )
             self.entries[entry.key] = self.entries.pop(entry.key)  # to the end
         num_tokens = sum(entry.num_tokens for entry in found)
         return BlockPrefix([[entry.block_id for entry in found]], num_tokens) if found else None

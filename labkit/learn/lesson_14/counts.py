@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from labkit.engine import InferenceEngine, SamplingParams
+from labkit.errors import OutOfBlocksError
 from labkit.kvcache import BlockPrefixCache
 from labkit.learn.lesson_14.pressure import come_and_go, pool
 from labkit.learn.lesson_14.texts import behind_system, questions
@@ -85,10 +86,14 @@ def visitors(tokenizer: Tokenizer) -> list[tuple[int, ...]]:
 
 
 def computed_in_words(engine: InferenceEngine) -> str:
-    """How many tokens of the visitors' prompts an engine computes, when they come one after another."""
+    """How many tokens of the visitors' prompts an engine computes, when they come one after another; or which
+    of them is never served, for a cache may hold blocks and let none go."""
     prompts = visitors(engine.model.tokenizer)
-    for prompt in prompts:
-        engine.generate([prompt], SamplingParams(1, stop_on_eos=False))
+    for number, prompt in enumerate(prompts, start=1):
+        try:
+            engine.generate([prompt], SamplingParams(1, stop_on_eos=False))
+        except OutOfBlocksError:
+            return f"prompt {number} of {len(prompts)} waits for ever: the cache lets no block go"
     return f"computed: {engine.stats().counters.prefill_tokens:,} of {sum(map(len, prompts)):,} prompt tokens"
 
 

@@ -12,6 +12,9 @@ from labkit.learn.gates.gate import Build, small_model
 BlockKey = Callable[[int, tuple[int, ...]], int]
 BLOCK_SIZE = 4
 NUM_BLOCKS = 16
+LONG = tuple(range(1, 11))  # two full blocks, and two tokens
+OTHER = tuple(range(20, 31))
+THIRD = tuple(range(60, 74))
 
 
 class PlayedCache:

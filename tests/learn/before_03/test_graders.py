@@ -1,5 +1,7 @@
 """The kernels of the reader's: wrong ones are refused by program and place, right ones in any clothes."""
 
+import sys
+
 import pytest
 from triton_marks import needs_triton
 
@@ -125,6 +127,11 @@ def endless(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
         i *= 2
 
 
+@triton.jit
+def leaves(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    sys.exit()
+
+
 WRONG = {
     "the skeleton": (skeleton, "out[0] is stored 3 times, by the programs 0, 1, 2"),
     "no mask": (no_mask, "program 2 stores out[10], out[11], but out ends with out[9]"),
@@ -142,6 +149,7 @@ WRONG = {
     "a row of n": (row_of_n, "`tl.arange(0, 12)` has 12 numbers: a power of 2 is needed"),
     "adds to the pointer": (adds_to_the_pointer, "raised"),
     "misspelled": (misspelled, "raised NameError: name 'program_id' is not defined"),
+    "leaves": (leaves, "raised SystemExit"),
     "endless": (endless, "a program does not end"),
     "no kernel": (None, "expected a kernel, a function with `@triton.jit`, not None"),
     "not attempted": (lambda *_: not_attempted(), "add_one: not attempted yet."),

@@ -1,5 +1,6 @@
 """A gate: what it proves and in which order, and reports that name what broke without ever raising."""
 
+import sys
 from functools import partial
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from labkit import LADDER, InferenceEngine
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates import Gate, gate
-from labkit.learn.gates.gate import Report, raised, small_model, texts_of, transformers_texts
+from labkit.learn.gates.gate import Report, proven, raised, small_model, texts_of, transformers_texts
 from labkit.learn.gates.schedule import Invariant
 
 RUNG_01 = LADDER["01"].options
@@ -173,3 +174,8 @@ def test_a_pass_says_how_many_gaps_are_left(monkeypatch):
 
 def test_a_part_without_a_source_has_no_gaps_to_count():
     assert repr(Report(True, "tables: right.").with_gaps_of(len)) == "tables: right."
+
+
+def test_a_part_that_leaves_python_ends_no_cell():
+    report = proven("my_part", [sys.exit], "nothing")
+    assert not report.ok and str(report) == "my_part raised SystemExit"

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from labkit import lab
-from labkit.engine.step.slots import DeviceSlots, whole_numbers_of
+from labkit.engine.step.slots import WHOLE_NUMBERS, DeviceSlots, whole_numbers_of
 from labkit.learn import not_attempted
 from labkit.learn.lesson_06.gate import check_step
 from labkit.learn.lesson_06.traps import LateRows
@@ -72,9 +72,9 @@ class OneByOne:
             getattr(self, name)[slot] = number
 
     def state(self, request, session):
-        names = ("context_lens", "last_token_ids", "top_ks", "seeds", "draws")
         return {
-            **dict(zip(names, whole_numbers_of(request, session), strict=True)),
+            "context_lens": session.num_tokens,
+            **dict(zip(WHOLE_NUMBERS, whole_numbers_of(request), strict=True)),
             "temperatures": request.params.temperature,
             "top_ps": request.params.top_p,
         }
@@ -87,6 +87,12 @@ class OneByOne:
 
     def offset(self, table_idx):
         return self.kv_manager.layer_offset(table_idx)
+
+    def deliver(self):
+        pass
+
+    def discard(self):
+        pass
 
 
 class RowsOneStepLate(OneByOne):

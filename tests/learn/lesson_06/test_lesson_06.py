@@ -9,9 +9,9 @@ from labkit.paths import ROOT
 
 NOTEBOOK = ROOT / "notebooks/06_device_resident_state.ipynb"
 SENT = [  # in steps of 128: of 8 requests, all numbers; rows at 4 boundaries; nothing else
-    "sent in 128 of 128 steps: 384 copies, 108,544 numbers",
-    "sent in 128 of 128 steps: 260 copies, 10,768 numbers",
-    "sent in 4 of 128 steps: 4 copies, 1,552 numbers",
+    "sent in 128 of 128 steps: 128 copies, 170,496 numbers",
+    "sent in 128 of 128 steps: 128 copies, 25,344 numbers",
+    "sent in 4 of 128 steps: 4 copies, 2,304 numbers",
 ]
 
 

@@ -8,7 +8,7 @@ import torch
 from labkit import lab
 from labkit.learn import not_attempted
 from labkit.learn.lesson_08.graphs import ToyGraphedStep
-from labkit.learn.lesson_08.traps import LengthsMadeAnew
+from labkit.learn.lesson_08.traps import SlotsMadeAnew
 from labkit.watch import ToyGraph, capture
 
 pytestmark = pytest.mark.slow
@@ -186,7 +186,7 @@ WRONG = {
     OnlyPowersOfTwo: r"every batch has a graph: a greedy batch of 6, in an engine for 6, raised ValueError",
     NeverReplayed: r"a step runs on the device: lengths, last tokens, keys and values are all as they were "
     r"before it\. What makes the tokens was not launched",
-    LengthsMadeAnew: r"slots\.context_lens is a new tensor, at another address\. What was captured reads the",
+    SlotsMadeAnew: r"slots\.memory\.words is a new tensor, at another address\. What was captured reads the",
     unwritten: r"^launch: not attempted yet\.$",
 }
 RIGHT = (ToyGraphedStep, PowersOfTwo)

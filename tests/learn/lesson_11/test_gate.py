@@ -49,6 +49,30 @@ class SameHalfTwice(InHalves):
         return [slot_mapping.chunk(2)[0]] * 2
 
 
+class AllInBoth(InHalves):
+    def cut(self, slot_mapping):
+        return [slot_mapping, slot_mapping]
+
+    def joined(self, outputs):
+        return outputs[0]
+
+
+class WithoutPadding(InHalves):
+    def cut(self, slot_mapping):
+        return slot_mapping[slot_mapping < self.slots.padding_slot].chunk(2)
+
+
+class CutsNothing(InHalves):
+    def cut(self, slot_mapping):
+        slot_mapping.chunk(2)
+
+
+class ListsOfNumbers(InHalves):
+    def cut(self, slot_mapping):
+        half = len(slot_mapping) // 2
+        return [slot_mapping.tolist()[:half], slot_mapping.tolist()[half:]]
+
+
 class JoinedTheOtherWay(InHalves):
     def joined(self, outputs):
         return torch.cat(outputs[::-1])
@@ -111,6 +135,16 @@ class WeightsTwice(InHalves):
 class OneHalf(InHalves):
     def make_halves(self, lanes):
         return [HalfStep(self, lanes[0])]
+
+
+class HalvesOnce(InHalves):
+    def make_halves(self, lanes):
+        return (HalfStep(self, lane) for lane in lanes)
+
+
+class ItselfAndAHalf(InHalves):
+    def make_halves(self, lanes):
+        return [self, HalfStep(self, lanes[1])]
 
 
 # --- the order of the streams ----------------------------------------------------------------------
@@ -190,6 +224,27 @@ class SwapsTheHalves(InHalves):
         return super().beside_each_other(first, second)[::-1]
 
 
+class CallsNeither(InHalves):
+    def beside_each_other(self, first, second):
+        return [first, second]
+
+
+class FirstAlone(InHalves):
+    def beside_each_other(self, first, second):
+        return first()
+
+
+class TheHostWaits(InHalves):
+    def beside_each_other(self, first, second):
+        main, side = self.streams.main, self.streams.side
+        side.wait_stream(main)
+        with self.streams.launching_in(side):
+            there = second()
+        here = first()
+        side.synchronize()
+        return [here, there]
+
+
 class NoLanes(FusedDeviceStep):
     def __init__(self, slots, network, lanes):
         super().__init__(slots, network, *lanes[0])
@@ -212,25 +267,35 @@ ALONE = (
 )
 BEHIND = r"neither half waits for the other: embed in the {} stream waits for 11 of the 11 kernels of"
 READS = r"a kernel waits for what it reads: {} in the {} stream reads {}, which .* writes, without a wait"
+CUT = "a large batch is cut in two: "
+SLOTS = "the halves are all of the batch: of the slots "
+OWN = "each half has a step of its own: `make_halves` "
+BOTH = r"both halves are launched: `beside_each_other` returns {}, expected \[Tensor, Tensor\]"
 WRONG = {
-    OnePart: ALONE + "side stream",
+    OnePart: CUT + r"of 4 rows, with `least_rows` 4, `cut` makes 1 part, expected 2\.",
     EvenAndOdd: ORDER + r" It is row 2 of the batch\.",
-    LosesTheOddRow: ALL.format(5, r"\(4, 32\)", 5),
-    TheOddRowTwice: ALL.format(5, r"\(6, 32\)", 5),
-    SameHalfTwice: ORDER + r" It is row 0 of the batch\.",
+    LosesTheOddRow: SLOTS + r"\[0, 1, 2, 3, 4\] `cut` makes \[0, 1\] and \[2, 3\]\.",
+    TheOddRowTwice: SLOTS + r"\[0, 1, 2, 3, 4\] `cut` makes \[0, 1, 2\] and \[2, 3, 4\]\.",
+    SameHalfTwice: SLOTS + r"\[0, 1, 2, 3\] `cut` makes \[0, 1\] and \[0, 1\]\.",
+    AllInBoth: SLOTS + r"\[0, 1, 2, 3\] `cut` makes \[0, 1, 2, 3\] and \[0, 1, 2, 3\]\.",
+    WithoutPadding: SLOTS + r".* Each row is in one half, also the odd one, and those that pad the batch\.",
+    CutsNothing: CUT + "`cut` returns NoneType, expected a list of two tensors of slots",
+    ListsOfNumbers: CUT + "`cut` returns a list of 2: list, list, expected a list of two tensors",
     JoinedTheOtherWay: ORDER + r" It is row 2 of the batch\.",
     JoinedAside: ALL.format(4, r"\(2, 64\)", 4),
     FirstHalfAlone: ALL.format(4, r"\(2, 32\)", 4),
     OneRowAndTheRest: r"the halves are equal, or one row apart: of 4 rows 1 are in the main stream and 3 in",
-    RowsAsAView: r"^latency raised RuntimeError: .*, at `return slot_mapping\.view\(2, -1\)`$",
-    ThreeParts: r"^latency raised ValueError: zip\(\) argument 2 is longer than argument 1",
+    RowsAsAView: CUT + "`cut` returns Tensor, expected a list of two tensors of slots",
+    ThreeParts: CUT + r"of 5 rows, with `least_rows` 4, `cut` makes 3 parts, expected 2\.",
     AStackOfHalves: r"^latency raised RuntimeError: stack expects each tensor to be equal size",
     CutsSmallBatches: r"a small batch goes through the layers as a whole: one of 3 is cut, and `least_rows`",
     SharesAWorkspace: r"has for itself: attention in the main stream uses attention's workspace of lane 0",
     SharesAttention: r"has for itself: attention in the main stream uses attention's workspace of lane 0",
     SharesKernels: r"linear_residual in the main stream uses the split-K workspace of lane 0, while line",
     WeightsTwice: r"weights are in memory once: norm_linear 0 of the two halves reads two weights",
-    OneHalf: r"^latency raised ValueError: zip\(\) argument 2 is longer than argument 1",
+    OneHalf: OWN + r"returns a list of 1: HalfStep, expected a list of 2 steps, one per lane\.",
+    HalvesOnce: OWN + "returns generator, expected a list of 2 steps",
+    ItselfAndAHalf: OWN + "returns the step itself, which would cut its half again",
     OneAfterTheOther: ALONE + "side stream",
     ForgetsTheFork: READS.format("embed", "side", r"slots\.(context_lens|last_token_ids)"),
     ForgetsTheJoin: READS.format("cat", "main", r"a tensor \[2, 32\], made by linear_residual"),
@@ -239,7 +304,10 @@ WRONG = {
     JoinsTheOtherWay: READS.format("cat", "main", r"a tensor \[2, 32\], made by linear_residual"),
     MainWhileInTheSide: READS.format("embed", "side", r"slots\.(context_lens|last_token_ids)"),
     BothInTheSide: ALONE + "main stream",
-    SwapsTheHalves: ORDER,
+    SwapsTheHalves: ORDER + r".* `beside_each_other` returns the first half's output first\.",
+    CallsNeither: BOTH.format(r"\[partial, partial\]"),
+    FirstAlone: BOTH.format("Tensor"),
+    TheHostWaits: r"streams wait for each other, and the host for neither: `synchronize` makes the host wait",
     NoLanes: r"goes through the layers in two halves: NoLanes has no lanes\. Your class has LanedDeviceStep",
     Unwritten: r"^latency: not attempted yet\.$",
     ReturnsNothing: ALL.format(4, "NoneType", 4),

@@ -27,7 +27,7 @@ def test_unfilled_it_is_the_rung_below_and_each_gap_alone_has_its_own_symptom(ca
     symptoms = {
         workspaces: "each has for itself: attention in the main stream uses attention's workspace of lane 0",
         lanes: "none is in the side stream",
-        rows: "none is in the side stream",
+        rows: "of 4 rows, with `least_rows` 4, `cut` makes 1 part, expected 2.",
         prefetch: "asks for rows [] of the weight before wait(), expected [0, 1]",
     }
     for step, symptom in symptoms.items():

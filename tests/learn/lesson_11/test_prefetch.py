@@ -61,14 +61,31 @@ WRONG = {
         product(lambda p, x, w, r: p.prefetch(w, slice(r.start, r.start + 1))),
         r"asks for rows \[0\] of the weight before wait\(\), expected \[0, 1\]; row 1 is missing",
     ),
-    "twice": (product(own_rows_twice), r"a program asks for its own rows, once"),
+    "twice": (
+        product(own_rows_twice),
+        r"program 0 of 4 asks for row 0 of the weight 2 times",
+    ),
+    "loaded early": (
+        product(lambda p, x, w, r: p.load(w, r)),
+        r"Only `prefetch` asks: a `load` keeps",
+    ),
+    "a piece of it": (
+        product(lambda p, x, w, r: p.prefetch(w[r])),
+        r"that is neither the weight nor x",
+    ),
     "x read early": (
         reads_x_early,
         r"x is read behind the wait: program 0 of 4 makes \[0\.0, 0\.0\], expected \[",
     ),
     "never waits": (never_waits, r"program 0 of 4 never calls wait\(\)"),
-    "all outputs": (all_rows_of_the_result, r"x is read behind the wait: program 0 of 4 makes \["),
-    "returns nothing": (lambda p, x, w, r: p.wait(), r"makes NoneType, expected \["),
+    "all outputs": (
+        all_rows_of_the_result,
+        r"returns a tensor \[8\], expected a tensor \[2\]:",
+    ),
+    "returns nothing": (
+        lambda p, x, w, r: p.wait(),
+        r"program 0 of 4 returns NoneType, expected",
+    ),
     "raises": (lambda p, x, w, r: p.fetch(w), r"^prefetch raised AttributeError"),
     "unwritten": (lambda *_: not_attempted(), r"^prefetch: not attempted yet\.$"),
 }

@@ -24,4 +24,4 @@ def test_with_one_workspace_few_orders_are():
     # One launch before the other, or so interleaved that it makes no difference.
     assert found[Outcome(*RIGHT)] == 72
     assert found[Outcome(None, 30)] and found[Outcome(3, None)]  # nobody took itself for the last
-    assert told(1) == "72 of 2,520 orders right; 240 make 30 and 30 for 3 and 30"
+    assert told(1) == "72 of 2,520 orders right; 240 make 30 and 30, not 3 and 30"

@@ -47,11 +47,72 @@ def test_orders_are_those_of_the_lanes_beside_rung_10():
 def test_the_kernel_of_all_layers_is_told_without_rung_10s_own_rows():
     table = variants.layers_table()
     assert list(table.index) == [1, 1, 1, 1, 1, 2, 4, 8]
-    assert list(table["ratio"])[:3] == ["×1.05", "×1.19", "×1.21"]
+    assert list(table["times as fast"])[:3] == ["×1.05", "×1.19", "×1.21"]
     assert variants.barriers() == "61 grid barriers alone: 55 us"
 
 
-@pytest.mark.parametrize("what", ["steps", "layers"])
-def test_the_source_names_the_device_and_fits_the_page(what):
-    assert variants.source(what).startswith("NVIDIA H200, 2026-")
+MEASURED = [
+    ("steps", 22),
+    ("layers", 22),
+    *((f"ends.{what}", 23) for what in ("steps", "tokens", "graphs", "host")),
+]
+
+
+@pytest.mark.parametrize(("what", "day"), MEASURED)
+def test_the_source_names_the_device_and_the_day_and_fits_the_page(what, day):
+    assert variants.source(what).startswith(f"NVIDIA H200, 2026-11-{day}: ")
     assert max(map(len, variants.source(what).splitlines())) <= 100
+
+
+@pytest.mark.parametrize("what", ["", "device", "grid_barriers", "ends", "ends.lanes", "steps.samples"])
+def test_a_part_that_was_not_measured_is_refused_by_name(what):
+    with pytest.raises(ValueError, match=f"latency_variants_h200.json has no measured part '{what}'"):
+        variants.source(what)
+
+
+def test_microseconds_of_an_unknown_part_of_the_ends_are_refused():
+    with pytest.raises(ValueError, match=r"no measured part 'ends\.layers'"):
+        variants.ends_us("layers")
+
+
+@pytest.mark.parametrize("what", ["alone", "steps", "graphs", "host"])
+def test_ends_are_medians_of_the_same_requests_each_once(what):
+    samples, us = variants.part(f"ends.{what}").samples, variants.ends_us(what)
+    assert len(us) == len(samples) and variants.sizes(us) == [1, 8, 64, 128]
+    assert all(0 < s.least_us <= s.us <= s.most_us for s in samples)
+
+
+def test_of_a_form_the_fastest_of_its_variations_is_told():
+    us = {(1, "b"): 3.0, (1, "b, early"): 2.0, (1, "a, b"): 1.0, (8, "b"): 0.5}
+    assert variants.fastest(us, 1, "b") == 2.0
+
+
+def test_ends_are_told_beside_rung_11_and_for_the_most_requests_alone():
+    table = variants.ends_table()
+    assert list(table.columns) == ["1", "8", "64", "128", "128, the end alone"]
+    assert list(table.loc["rung 11"]) == ["204", "306", "571", "871", "38"]
+    assert list(table.loc["its layers alone"]) == ["173", "276", "528", "818", ""]
+    assert list(table.loc["the head, too"])[2:] == ["565 (-1.1 %)", "855 (-1.7 %)", "31 (-18.2 %)"]
+    folded = list(table.loc["the norm, too: folded into the head"])
+    assert folded[0] == "200 (-1.8 %)" and folded[3:] == ["873 (+0.2 %)", "47 (+24.2 %)"]
+
+
+def test_other_tokens_are_told_of_the_folded_norm_alone():
+    name = "the norm, too: folded into the head"
+    assert variants.tokens_lines() == [
+        f"{name}: 1 of 64 requests had another token",
+        f"{name}: 2 of 128 requests had another token",
+    ]
+
+
+def test_steps_in_a_graph_are_told_with_and_without_reading():
+    table = variants.graphs_table()
+    assert list(table["64"]) == ["570 (+0.0 %)", "569 (-0.2 %)", "578 (+0.0 %)", "569 (-1.4 %)"]
+    assert list(table.index)[::3] == ["1 in a graph, replays alone", "4 in a graph, read one behind"]
+
+
+def test_ways_to_the_host_are_told_beside_rung_11s_copy():
+    table = variants.host_table()
+    assert list(table["64"]) == ["578", "571 (-1.2 %)", "563 (-2.6 %)", "562 (-2.7 %)"]
+    assert list(table["1"]) == ["212", "208 (-1.8 %)", "201 (-5.4 %)", "199 (-6.0 %)"]
+    assert list(table.index)[2:] == ["straight to the host", "the same, 4 steps in a graph"]

@@ -84,7 +84,7 @@ def top_k_kept(scores, top_ks, wrong):
     if "by topk" in wrong:
         kth = scores.topk(V).values.gather(1, V - 1 - limits[:, None])
         return scores >= kth
-    cuts = crossing(keys, torch.ones_like(scores).double(), limits)[:, None]
+    cuts = crossing(keys, torch.ones_like(scores).double(), limits)[:, None] - int("one key too low" in wrong)
     return keys > cuts if "the cut is dropped" in wrong else keys >= cuts
 
 
@@ -95,9 +95,21 @@ def top_p_kept(scores, top_ps, wrong):
     keys = ordered(scores) * V + ids
     if "ties stay together" in wrong:
         keys = ordered(scores)
+    if "ids are added to keys" in wrong:
+        keys = ordered(scores) + ids
+    if "ids weigh more than scores" in wrong:
+        keys = ordered(scores) + ids * V
     weights, limits = scores.softmax(dim=-1).double(), (1 - top_ps).float()
     if "p instead of 1 - p" in wrong:
         limits = top_ps.float()
+    if "1 - p is not rounded" in wrong:
+        limits = 1 - top_ps
+    if "p is rounded first" in wrong:
+        limits = 1 - top_ps.float()
+    if "sums are not rounded" in wrong:
+        in_order, order = keys.sort(dim=-1)
+        num_under = (weights.gather(1, order).cumsum(dim=-1) <= limits[:, None]).sum(dim=-1, keepdim=True)
+        return keys >= in_order.gather(1, num_under.clamp(max=V - 1))
     cuts = crossing(keys, weights, limits)[:, None]
     kept = keys > cuts if "the crossing token goes" in wrong else keys >= cuts
     return kept if "top-p of 1 is searched" in wrong else kept | (top_ps == 1)[:, None]
@@ -116,7 +128,7 @@ WRONG = {
     "no temperature": "a row that does not draw keeps its token",
     "one number for all": "its random number is",
     "the next number": "its random number is 0.",
-    "likeliest of those kept": "a row that does not draw keeps its token: row 1 of 24 is token 0, expected",
+    "likeliest of those kept": "a row draws at its own random number: row 0 of 24 is token 2, expected 0.",
     "returns tokens": "expected",
     "rows without a token draw": "a row without finite logits has no token",
     "a NaN stops all": "a row without finite logits has no token, and changes no other row: row 0 of 36",
@@ -130,12 +142,18 @@ WRONG = {
     "one too few": "top-k keeps the k of largest score",
     "bits as they are": "top-k keeps the k of largest score",
     "the cut is dropped": "top-k keeps the k of largest score",
+    "one key too low": "a score just below the cut is dropped: row 0 of 24 is token 0, expected 1.",
     "ties by rank": "a tie with the k-th is kept",
     "top-k of 0 drops all but one": "top-k is off at 0, and at more than there are",
     "the crossing token goes": "the token that crosses p is kept",
     "p instead of 1 - p": "the token that crosses p is kept",
     "ties stay together": "of equal tokens at the cut those of lower id go first",
     "higher ids go first": "of equal tokens at the cut those of lower id go first",
+    "ids are added to keys": "of two unequal tokens the less likely goes first, whatever their ids: row",
+    "ids weigh more than scores": "of two unequal tokens the less likely goes first, whatever their ids: row",
+    "1 - p is not rounded": "a sum that is 1 - p itself may go: row 0 of 24 is token 0, expected 1.",
+    "p is rounded first": "a sum that is 1 - p itself may go: row 0 of 24 is token 0, expected 1.",
+    "sums are not rounded": "a sum that is 1 - p itself may go: row 0 of 24 is token 2, expected 3.",
     "top-p first": "top-p is of what top-k has left",
     "top-p of the whole row": "top-p is of what top-k has left",
     "by topk": "nothing is sorted: the sampler asked for `topk` (1 times in a filtered batch)",

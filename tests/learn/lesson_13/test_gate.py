@@ -107,23 +107,62 @@ class ChangesWhatItIsGiven(InRows):
         return packed
 
 
+class NothingShared(InRows):
+    def share_out(self, num_left, max_tokens):
+        for left in num_left:
+            max_tokens -= min(left, max_tokens)
+
+
+class StopsWhereNoRoomIs(InRows):
+    def share_out(self, num_left, max_tokens):
+        return [count for count in super().share_out(num_left, max_tokens) if count]
+
+
+class BelowZero(InRows):
+    def share_out(self, num_left, max_tokens):
+        ends = [sum(num_left[:p]) for p in range(len(num_left))]
+        return [min(left, max_tokens - end) for left, end in zip(num_left, ends, strict=True)]
+
+
+class NothingPacked(InRows):
+    def pack(self, prompts, num_computed, counts):
+        super().pack(prompts, num_computed, counts)
+
+
+class CountsAreEnds(InRows):
+    def pack(self, prompts, num_computed, counts):
+        left = [max(0, count - done) for done, count in zip(num_computed, counts, strict=True)]
+        return super().pack(prompts, num_computed, left)
+
+
 class NoPositions:
     def __init__(self, prompts, num_computed, max_tokens):
         right = PackedChunk(prompts, num_computed, max_tokens)
         self.token_ids, self.starts, self.context_lens = right.token_ids, right.starts, right.context_lens
 
 
+def one_token_each(prompts, num_computed, max_tokens):
+    cut = [ids[: done + 1] for ids, done in zip(prompts, num_computed, strict=True)]
+    return PackedChunk(cut, num_computed, max_tokens)
+
+
 WRONG = {
     OnePromptPacked: "each prompt gets its rows, first come, first served: with prompts with [5, 3] tokens",
-    OnePromptServed: "prompt 1 has 0, expected 3 (starts is [0, 5, 5], expected [0, 5, 8])",
-    NewestFirst: "each prompt gets its rows, first come, first served",
-    EvenShares: "A chunk leaves no room while a prompt has tokens left, and the oldest comes first.",
+    OnePromptServed: "prompt 1 has 0, expected 3 (starts is [0, 5, 5], expected [0, 5, 8]). `share_out` gave "
+    "[5, 0]: the oldest prompt gets what it has left",
+    NewestFirst: "`share_out` gave [0, 3, 4]: the oldest prompt gets what it has left",
+    EvenShares: "prompt 0 has 2, expected 5 (starts is [0, 2, 4, 6], expected [0, 5, 7, 7]). `share_out`",
+    NothingShared: "with [5] tokens left, room for 16, `share_out` returned None, expected a list of 1 whole",
+    StopsWhereNoRoomIs: "with [5, 3, 4] tokens left, room for 7, `share_out` returned [5, 2], expected a",
+    BelowZero: "`share_out` returned [5, 2, -1], expected a list of 3 whole numbers from 0 on",
+    NothingPacked: "`pack` returned None, expected token_ids, positions and starts, in this order",
+    CountsAreEnds: "prompt 0 has 0, expected 2 (starts is [0, 0], expected [0, 2]). `pack` was asked for [2]",
     WholePromptsAlone: "each prompt gets its rows, first come, first served: with prompts with [5, 3, 4]",
     FromTheStart: "every prompt token is computed once, in order: with prompts with [5] tokens, [3] computed",
     GoesBack: "row 0 has token 13, expected row 0 has token 14",
     BeginsAtZero: "positions go on over chunks, each prompt's its own",
     PositionsOfRows: "row 5 has position 5, expected row 5 has position 0",
-    BeginsOneEarly: "Each token would be another prompt's",
+    BeginsOneEarly: "`pack` was asked for [5, 3]: it makes so many rows of each prompt",
     OverBudget: "no chunk is above its budget: with prompts with [5] tokens, [0] computed, room for 3",
     StartsWithoutTheEnd: "starts has where each prompt begins, and the end",
     StartsAreCounts: "starts has where each prompt begins, and the end",
@@ -132,6 +171,7 @@ WRONG = {
     CountsContextLate: "a prompt's context is what was computed of it before",
     ChangesWhatItIsGiven: "it changed its argument num_computed to [1]",
     NoPositions: "its positions is None",
+    one_token_each: "A chunk leaves no room while a prompt has tokens left",
 }
 
 

@@ -3,8 +3,17 @@
 import pytest
 from helpers import small_model
 
-from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, load_model
-from labkit.learn.lesson_14.counts import Served, Turn, computed_of, converse, serve, visitors
+from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, lab, load_model
+from labkit.learn.lesson_14.block_cache import BlockCache
+from labkit.learn.lesson_14.counts import (
+    Served,
+    Turn,
+    computed_in_words,
+    computed_of,
+    converse,
+    serve,
+    visitors,
+)
 from labkit.learn.lesson_14.texts import behind_system, questions
 
 SYSTEM = tuple(range(1, 13))
@@ -33,6 +42,18 @@ def test_a_turn_computes_what_lies_behind_the_last_full_block():
     first, second = converse(engine("14"), SYSTEM, asked, params)
     assert first == Turn(14, 14)
     assert second == Turn(14 + 6 + 2, 22 - 16)  # of 20 tokens 19 are written: four full blocks
+
+
+class NeverLetsGo(BlockCache):
+    def evict_one(self):
+        return False
+
+
+@pytest.mark.slow
+def test_a_cache_that_lets_no_block_go_is_told_and_does_not_hang():
+    tight = lab.start("14").build(prefixes=NeverLetsGo, cache=CacheConfig(16, 18))
+    assert computed_in_words(tight) == "prompt 6 of 12 waits for ever: the cache lets no block go"
+    assert not tight.has_work
 
 
 @pytest.mark.slow

@@ -47,6 +47,16 @@ class DrawnAnew(BlockCache):
         return random.random()
 
 
+class OrderOfBlocksLost(BlockCache):
+    def block_key(self, parent_key, token_ids):
+        return parent_key ^ hash(token_ids)
+
+
+class KeyOfLists(BlockCache):
+    def block_key(self, parent_key, token_ids):
+        return [parent_key, *token_ids]
+
+
 # --- lookup ------------------------------------------------------------------------------------------------
 
 
@@ -86,6 +96,11 @@ class ComparesTokensAlone(BlockCache):
 class FindsOneBlock(BlockCache):
     def find(self, token_ids):
         return super().find(token_ids)[:1]
+
+
+class FindsNumbers(BlockCache):
+    def find(self, token_ids):
+        return [entry.block_id for entry in super().find(token_ids)]
 
 
 # --- what is kept ------------------------------------------------------------------------------------------
@@ -135,12 +150,28 @@ class KeepsOnePlaceLate(BlockCache):
         super().keep(token_ids, list(block_ids[1:]) + list(block_ids[:1]))
 
 
+class DropsTheOther(BlockCache):
+    """Where a key is taken, the other text's block goes."""
+
+    def keep(self, token_ids, block_ids):
+        for key, block in self.blocks_of(token_ids):
+            entry = self.entries.get(key)
+            if entry is not None and entry.token_ids != block:
+                self.drop(entry)
+        super().keep(token_ids, block_ids)
+
+
 # --- what goes ---------------------------------------------------------------------------------------------
 
 
 class NeverEvicts(BlockCache):
     def evict_one(self):
         return False
+
+
+class CountsTheCacheOut(BlockCache):
+    def num_holders(self, entry):
+        return super().num_holders(entry) + 1
 
 
 class SaysNothing(BlockCache):
@@ -194,6 +225,11 @@ WRONG = {
     WithoutTheOneBefore: "with different beginnings, are both",
     WithoutOrder: "with different orders of token ids, are both",
     Added: "different texts have different keys, nearly always",
+    OrderOfBlocksLost: "of two blocks in one order and in the other the last key is",
+    KeyOfLists: "a key can be a dict's: block_key(0, (1, 2, 3, 4)) is [0, 1, 2, 3, 4], expected a number",
+    FindsNumbers: "`find` returns entries, as `self.entries` has them, not 0.",
+    DropsTheOther: "the entry of [1, 2, 3, 4] went. Stop at a key that another text has.",
+    CountsTheCacheOut: "there was one that may go, with `self.num_holders(entry)` 1: the cache itself.",
     DrawnAnew: "equal texts have equal keys",
     FindsNothing: "of [1, 2, 3, 4, 5, 6, 7, 8, 50] 0 tokens are found, expected 8.",
     FindsAll: "the last token of a text is never found: of [1, 2, 3, 4, 5, 6, 7, 8] 8 tokens are found",
