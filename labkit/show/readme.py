@@ -32,7 +32,7 @@ H200_RECORDS = ("ladder_036_h200", "ladder_062_device_h200")
 LADDER_RECORDS = ("ladder_036_h100", "ladder_036_from_10_h200")
 PEER_RECORDS = ("peers_036_h100", "peers_062_h100", "peers_single_h100")
 PEER_ENGINES = ("labkit 10", "transformers, static cache", "transformers, dynamic cache")
-LOADS_RECORD = "loads_h200"
+LOADS_RECORDS = ("loads_h200", "loads_from_10_h200")
 HOST_BATCH = 128  # the batch size of the host time shown
 
 
@@ -99,22 +99,26 @@ def peers_table() -> str:
     return "\n".join(lines)
 
 
-def loads_text(name: str = LOADS_RECORD) -> str:
-    """Two Markdown tables, tokens per second of each load and latency of the arrivals, and sentences about
-    the machine and about what was left out. name: of the record."""
+def loads_texts() -> str:
+    """What the README says of all records of loads."""
+    return "\n\n".join(map(loads_text, LOADS_RECORDS))
+
+
+def loads_text(name: str) -> str:
+    """A Markdown table of tokens per second of each load, one of the arrivals' latency if the record has such
+    a load, and sentences about the machine and about what was left out. name: of the record."""
     record = load(name, LoadsRecord)
+    latency = [markdown(record.latency_table())] if "arrivals" in record.loads else []
     machine = (
-        f"{record.num_requests} requests of {record.max_new_tokens} new tokens at most, batches of "
-        f"{record.max_batch_size}, arrivals at {record.arrivals_per_second:g} per second, on an "
+        f"{record.date[:10]}: {record.num_requests} requests of {record.max_new_tokens} new tokens at most, "
+        f"batches of {record.max_batch_size}, arrivals at {record.arrivals_per_second:g} per second, on an "
         f"{record.host.device}: a copy moves {record.bandwidth / 1e9:,.0f} GB/s, reading alone "
         f"{record.read_bandwidth / 1e9:,.0f} GB/s. transformers is {record.versions['transformers']}, "
         f"{'with' if 'flash_attn' in record.versions else 'without'} the package of flash attention."
     )
     # An engine that nothing was to be had of, such as one that is not installed, has no row.
     table = record.table().loc[lambda rows: (rows != "–").any(axis=1)]
-    return "\n\n".join(
-        [machine, markdown(table), markdown(record.latency_table()), left_out_text(record, list(table.index))]
-    )
+    return "\n\n".join([machine, markdown(table), *latency, left_out_text(record, list(table.index))])
 
 
 def left_out_text(record: LoadsRecord, engines: list[str]) -> str:
@@ -212,7 +216,7 @@ def main() -> None:
         (H200, h200_line),
         (TILES, tiles_line),
         (PEERS, peers_table),
-        (LOADS, loads_text),
+        (LOADS, loads_texts),
         (GPU_TESTS, gpu_tests_line),
     ):
         text = place.sub(lambda _, made=made: made(), text)

@@ -48,6 +48,8 @@ def defined_in(tree: ast.Module) -> set[str]:
     return {name for name in names if is_private(name)}
 
 
+# PyTorch has no public way to ask whether somebody profiles or counts operators.
+NOT_PUBLIC = {"ranges.py": {"_profiler_enabled", "_len_torch_dispatch_stack"}}
 DEFINED: dict[str, set[str]] = defaultdict(set)
 for path, tree in MODULES.items():
     DEFINED[package_of(path)] |= defined_in(tree)
@@ -81,7 +83,7 @@ def test_no_module_reaches_for_a_private_name_of_another_package(path):
     tree = MODULES[path]
     reached = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and is_private(n.attr)}
     reached |= {a.name for n in imported_by(tree) for a in n.names if is_private(a.name)}
-    assert reached <= DEFINED[package_of(path)]
+    assert reached - NOT_PUBLIC.get(path.name, set()) <= DEFINED[package_of(path)]
 
 
 def private_methods(kind: ast.ClassDef) -> set[str]:

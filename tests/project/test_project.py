@@ -262,7 +262,7 @@ def test_ci_lints_then_tests_and_passes_failure_on(tmp_path, failing, ran, statu
     (tmp_path / ".ci").mkdir()
     script = shutil.copy(ROOT / ".ci/run", tmp_path / ".ci")
     fake_make = tmp_path / "make"
-    fake_make.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/goals\n[ "$1" != {failing} ] || exit 2\n')
+    fake_make.write_text(f'#!/bin/sh\necho "$1" >> {tmp_path}/goals\n[ "$1" != {failing} ] || exit 2\n')
     fake_make.chmod(0o755)
     answer = subprocess.run([script], env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
     assert answer.returncode == status

@@ -23,9 +23,15 @@ def test_the_peers_table_is_that_of_the_records():
 
 
 def test_the_tables_of_the_loads_are_those_of_their_record():
-    """If they are not: `python -m labkit.show.readme`. Without the record there is no section."""
-    recorded = (readme.RESULTS / f"{readme.LOADS_RECORD}.json").exists()
-    assert readme.LOADS.findall(TEXT) == ([readme.loads_text()] if recorded else [])
+    """If they are not: `python -m labkit.show.readme`."""
+    assert readme.LOADS.findall(TEXT) == [readme.loads_texts()]
+
+
+def test_a_record_without_arrivals_has_no_table_of_latency():
+    machine, rates, left_out = readme.loads_text("loads_from_10_h200").split("\n\n")
+    assert machine.startswith("2026-11-23: 64 requests of 128 new tokens at most")
+    assert rates.splitlines()[0] == "| engine | sampled | ragged | prompt-heavy |"
+    assert "| labkit 14 |" in rates and left_out.startswith("Left out: PyTorch, a compiled loop (sampled)")
 
 
 def test_loads_have_a_row_for_each_engine_that_ran_and_a_reason_for_each_that_did_not():
