@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -107,6 +107,11 @@ def make_engine(model: LanguageModel | None = None, options=None, parts=None, **
         cache=CacheConfig(**{"block_size": 4, **cache_settings}),
         scheduler=SchedulerConfig(**settings),
     )
+
+
+def build_of(rung: str, **parts: object) -> Callable[..., InferenceEngine]:
+    """What a trial of a gate takes: it makes engines of a rung on the CPU, with these parts."""
+    return partial(InferenceEngine, options=LADDER[rung].options, device="cpu", parts=parts)
 
 
 @cache

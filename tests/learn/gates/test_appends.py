@@ -1,19 +1,13 @@
 """The trials of appends: which moments they meet, and that an engine that holds passes them."""
 
-from functools import partial
-
 import pytest
+from helpers import build_of
 
-from labkit import LADDER, InferenceEngine
 from labkit.kvcache import KVBlockManager
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.appends import failed_write, own_slots, started, undo
 
 RUNGS = ("02", "03", "04", "05")
-
-
-def build_of(rung: str, **parts):
-    return partial(InferenceEngine, options=LADDER[rung].options, device="cpu", parts=parts)
 
 
 @pytest.mark.parametrize("trial", [own_slots, failed_write])

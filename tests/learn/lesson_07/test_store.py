@@ -1,19 +1,13 @@
 """Lesson 07's trials of an attention that stores: what they see, and what they compare with."""
 
 import re
-from functools import partial
 
 import pytest
+from helpers import build_of
 
-from labkit import LADDER, InferenceEngine
 from labkit.kernels import paged_attention_append_plain
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.lesson_07.store import CASES, FAR, Case, far_block, right_places
-
-
-def engine_with(attention):
-    parts = {"kv_write": attention}
-    return partial(InferenceEngine, options=LADDER["07"].options, device="cpu", parts=parts)
 
 
 def test_a_case_knows_where_its_tokens_go():
@@ -37,9 +31,9 @@ def test_the_plain_twin_passes_and_is_called_for_each_case():
         sizes.append(tensors[3].shape[2])
         return paged_attention_append_plain(*tensors)
 
-    right_places(engine_with(attention))
+    right_places(build_of("07", kv_write=attention))
     assert sizes == [case.block_size for case in CASES]
-    far_block(engine_with(attention))
+    far_block(build_of("07", kv_write=attention))
     assert sizes[-1] == 64
 
 
@@ -52,7 +46,7 @@ def test_a_store_in_another_layer_is_told(shift, where):
 
     words = f"a key {where}in place 0 of block 0, head 0, number 0 of 16, was "
     with pytest.raises(BrokenContract, match=re.escape(words)):
-        right_places(engine_with(attention))
+        right_places(build_of("07", kv_write=attention))
 
 
 def test_what_is_lost_in_a_large_pool_is_told():
@@ -61,6 +55,6 @@ def test_what_is_lost_in_a_large_pool_is_told():
             query if len(k_cache) > FAR else paged_attention_append_plain(query, key, value, k_cache, *rest)
         )
 
-    right_places(engine_with(forgets))
+    right_places(build_of("07", kv_write=forgets))
     with pytest.raises(BrokenContract, match="what was stored is not there"):
-        far_block(engine_with(forgets))
+        far_block(build_of("07", kv_write=forgets))

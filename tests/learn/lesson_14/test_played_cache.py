@@ -1,14 +1,12 @@
 """Texts that are written by hand into a small pool."""
 
-from functools import partial
-
 import pytest
+from helpers import build_of
 
-from labkit import LADDER, InferenceEngine
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.lesson_14.played_cache import PlayedCache
 
-BUILD = partial(InferenceEngine, options=LADDER["14"].options, device="cpu")
+BUILD = build_of("14")
 TEXT = (1, 2, 3, 4, 5, 6, 7, 8, 9)
 
 

@@ -50,5 +50,6 @@ def test_to_evict_what_is_in_use_frees_nothing(part, evicted):
     built = engine(part)
     traps.last_text(built, [FIRST], 1)
     built.add_request(SECOND, SamplingParams(4, stop_on_eos=False))
-    built.step()
+    while len(built.prefix_cache) < 4:
+        built.step()  # until the second text's first token was read: then its blocks are kept, too
     assert traps.evict_all(built) == (evicted, 2)

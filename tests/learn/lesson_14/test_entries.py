@@ -1,0 +1,98 @@
+"""What lesson 14's gate asks of entries, of right and of wrong caches."""
+
+import pytest
+from helpers import build_of
+
+from labkit.kvcache import BlockPrefixCache, CachedBlock
+from labkit.learn.exercise import BrokenContract
+from labkit.learn.lesson_14 import traps
+from labkit.learn.lesson_14.block_cache import BlockCache
+from labkit.learn.lesson_14.entries import (
+    full_blocks_are_kept,
+    others_stay,
+    texts_are_not_mixed,
+)
+
+
+class ComparesTokensAlone(BlockCache):
+    def find(self, token_ids):
+        found = []
+        for key, block in self.blocks_of(token_ids[:-1]):
+            entry = self.entries.get(key)
+            if entry is None or entry.token_ids != block:
+                break
+            found.append(entry)
+        return found
+
+
+class KeepsBlocksOfOthers(BlockCache):
+    """Where a key is taken, it goes on behind the other text's block."""
+
+    def keep(self, token_ids, block_ids):
+        parent = None
+        for (key, block), block_id in zip(self.blocks_of(token_ids), block_ids, strict=False):
+            if len(block) < self.block_size:
+                return
+            parent = self.entries.get(key) or self.add(key, parent, block, block_id)
+
+
+class KeepsAnew(BlockCache):
+    """Replaces the entry of an equal block, and never lets go of the one before."""
+
+    def keep(self, token_ids, block_ids):
+        parent = None
+        for (key, block), block_id in zip(self.blocks_of(token_ids), block_ids, strict=False):
+            if len(block) < self.block_size:
+                return
+            parent = self.add(key, parent, block, block_id)
+
+
+class HoldsNoBlock(BlockCache):
+    def add(self, key, parent, token_ids, block_id):
+        start = 0 if parent is None else parent.start + parent.num_tokens
+        entry = self.entries[key] = CachedBlock(key, parent, token_ids, block_id, start)
+        return entry
+
+
+class DropsTheOther(BlockCache):
+    """Where a key is taken, the other text's block goes."""
+
+    def keep(self, token_ids, block_ids):
+        for key, block in self.blocks_of(token_ids):
+            entry = self.entries.get(key)
+            if entry is not None and entry.token_ids != block:
+                self.drop(entry)
+        super().keep(token_ids, block_ids)
+
+
+WRONG = {
+    texts_are_not_mixed: {
+        ComparesTokensAlone: "a key only says where to look",
+        traps.TrustsTheKey: "a key only says where to look: block 0 of [20, 21,",
+        KeepsBlocksOfOthers: "a key only says where to look",
+    },
+    full_blocks_are_kept: {
+        traps.KeepsTheLast: "each once: after [1, 2, 3, 4, 5, 6, 7, 8, 9, 10] was kept",
+        KeepsAnew: "full blocks are kept, each once",
+        HoldsNoBlock: "reference counts differ from holders",
+    },
+    others_stay: {
+        DropsTheOther: "the entry of [1, 2, 3, 4] went. Stop at a key that another text has.",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("trial", "part", "words"),
+    [(trial, part, words) for trial, parts in WRONG.items() for part, words in parts.items()],
+)
+def test_a_wrong_cache_is_refused_by_what_it_breaks(trial, part, words):
+    with pytest.raises(BrokenContract) as refused:
+        trial(build_of("14", prefixes=part))
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize("part", [BlockPrefixCache, BlockCache])
+@pytest.mark.parametrize("trial", WRONG)
+def test_a_right_cache_passes(trial, part):
+    trial(build_of("14", prefixes=part))

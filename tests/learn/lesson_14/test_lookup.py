@@ -1,0 +1,135 @@
+"""What lesson 14's gate asks of keys and of lookups, of right and of wrong caches."""
+
+import random
+
+import pytest
+from helpers import build_of
+
+from labkit.kvcache import BlockPrefixCache
+from labkit.learn.exercise import BrokenContract
+from labkit.learn.lesson_14.block_cache import BlockCache
+from labkit.learn.lesson_14.lookup import (
+    keys_stand_for_texts,
+    longest_run_is_found,
+)
+
+
+class OneKey(BlockCache):
+    def block_key(self, parent_key, token_ids):
+        return 1
+
+
+class WithoutTheOneBefore(BlockCache):
+    def block_key(self, parent_key, token_ids):
+        return hash(token_ids)
+
+
+class WithoutOrder(BlockCache):
+    def block_key(self, parent_key, token_ids):
+        return hash((parent_key, frozenset(token_ids)))
+
+
+class Added(BlockCache):
+    def block_key(self, parent_key, token_ids):
+        return parent_key + sum(token_ids[i] * (i + 1) for i in range(len(token_ids)))
+
+
+class OrderOfBlocksLost(BlockCache):
+    def block_key(self, parent_key, token_ids):
+        return parent_key ^ hash(token_ids)
+
+
+class KeyOfLists(BlockCache):
+    def block_key(self, parent_key, token_ids):
+        return [parent_key, *token_ids]
+
+
+class DrawnAnew(BlockCache):
+    def block_key(self, parent_key, token_ids):
+        return random.random()
+
+
+class FindsNothing(BlockCache):
+    def find(self, token_ids):
+        return []
+
+
+class FindsAll(BlockCache):
+    def find(self, token_ids):
+        found = []
+        for key, _ in self.blocks_of(token_ids):
+            if key not in self.entries:
+                break
+            found.append(self.entries[key])
+        return found
+
+
+class GoesOnBehindAGap(BlockCache):
+    def find(self, token_ids):
+        blocks = [block for _, block in self.blocks_of(token_ids[:-1])]
+        by_tokens = {entry.token_ids: entry for entry in self}
+        return [by_tokens[block] for block in blocks if block in by_tokens]
+
+
+class FindsOneBlock(BlockCache):
+    def find(self, token_ids):
+        return super().find(token_ids)[:1]
+
+
+class FindsNumbers(BlockCache):
+    def find(self, token_ids):
+        return [entry.block_id for entry in super().find(token_ids)]
+
+
+class KeepsNothing(BlockCache):
+    def keep(self, token_ids, block_ids):
+        return
+
+
+class KeepsTheFirstBlock(BlockCache):
+    def keep(self, token_ids, block_ids):
+        super().keep(token_ids[: self.block_size], block_ids[:1])
+
+
+class KeepsOnePlaceLate(BlockCache):
+    def keep(self, token_ids, block_ids):
+        super().keep(token_ids, list(block_ids[1:]) + list(block_ids[:1]))
+
+
+WRONG = {
+    keys_stand_for_texts: {
+        OneKey: "up to the block's end: block_key(0, (1, 2, 3, 4)) and block_key(0, (1, 2, 3, 5))",
+        KeyOfLists: "a key can be a dict's: block_key(0, (1, 2, 3, 4)) is [0, 1, 2, 3, 4]",
+        WithoutTheOneBefore: "with different beginnings, are both",
+        WithoutOrder: "with different orders of token ids, are both",
+        Added: "different texts have different keys, nearly always",
+        OrderOfBlocksLost: "of two blocks in one order and in the other the last key is",
+        DrawnAnew: "equal texts have equal keys",
+    },
+    longest_run_is_found: {
+        FindsAll: "a text is never found: of [1, 2, 3, 4, 5, 6, 7, 8] 8 tokens are found",
+        GoesOnBehindAGap: "written for [5, 6, 7, 8, 5, 6, 7, 8], expected one for",
+        FindsNothing: "of [1, 2, 3, 4, 5, 6, 7, 8, 50] 0 tokens are found, expected 8.",
+        FindsOneBlock: "the longest run of cached blocks is found",
+        FindsNumbers: "`find` returns entries, as `self.entries` has them, not 0.",
+        KeepsNothing: "the longest run of cached blocks is found",
+        KeepsTheFirstBlock: "the longest run of cached blocks is found",
+        KeepsOnePlaceLate: "which was written for",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("trial", "part", "words"),
+    [(trial, part, words) for trial, parts in WRONG.items() for part, words in parts.items()],
+)
+def test_a_wrong_cache_is_refused_by_what_it_breaks(trial, part, words):
+    with pytest.raises(BrokenContract) as refused:
+        trial(build_of("14", prefixes=part))
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize("part", [BlockPrefixCache, BlockCache])
+@pytest.mark.parametrize("trial", WRONG)
+def test_a_right_cache_passes(trial, part):
+    trial(build_of("14", prefixes=part))
