@@ -11,6 +11,7 @@ import torch
 
 TOLERANCE = 1e-5  # of floats: a sum in another order, or in float32, is right, too
 LONGEST = 400  # characters of a value in a sentence
+MOST_ITEMS = 1_000_000  # of an answer; comparing more takes longer than a reader waits
 
 
 def difference(answer: Any, expected: Any) -> str:
@@ -20,6 +21,8 @@ def difference(answer: Any, expected: Any) -> str:
     the same if they are close. A set is the same as a set only, for it has no order. Of dictionaries with
     the same keys, the first item that differs is told.
     """
+    if (num_items := size_of(answer)) > MOST_ITEMS:
+        return f"{num_items:,} items, expected {one_line(repr(expected))}."
     if is_same(plain(answer), plain(expected)):
         return ""
     if isinstance(answer, Mapping) and isinstance(expected, Mapping) and answer.keys() == expected.keys():
@@ -38,6 +41,21 @@ def one_line(text: str) -> str:
     """A text for a sentence: without line breaks and addresses of objects, cut after LONGEST characters."""
     text = " ".join(re.sub(r" at 0x[0-9a-f]+", "", text).split())
     return text if len(text) <= LONGEST else text[:LONGEST] + "..."
+
+
+def size_of(value: Any) -> int:
+    """How many items `plain` would make of a value."""
+    if isinstance(value, torch.Tensor):
+        return value.numel()
+    if isinstance(value, np.ndarray):
+        return value.size
+    if isinstance(value, range):
+        return max(0, -((value.start - value.stop) // value.step))  # `len` takes none above 2**63
+    if isinstance(value, Mapping):
+        return len(value) + sum(map(size_of, value.values()))
+    if isinstance(value, Set | Sequence) and not isinstance(value, (str, bytes)):
+        return len(value) + sum(map(size_of, value))
+    return 0
 
 
 def plain(value: Any) -> Any:

@@ -35,15 +35,28 @@ class Kept:
 
     @property
     def source(self) -> str:
-        return self.path.read_text(encoding="utf-8")
+        """The text of the file. Raises OptionError if it cannot be read."""
+        try:
+            return self.path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise OptionError(
+                f"{self} cannot be read ({error}): keep the part again, or delete the file"
+            ) from error
 
     def load(self) -> Any:
-        """Run the file and return its part. What the reader's code raises passes through."""
+        """Run the file and return its part. What the reader's code raises passes through.
+
+        Raises OptionError if the file cannot be read, or does not say which part is in it.
+        """
+        _ = self.source  # if it can be read
         spec = importlib.util.spec_from_file_location(f"{MODULE}{self.path.stem}", self.path)
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module  # where inspect and Triton look for its source
         spec.loader.exec_module(module)
-        return getattr(module, module.PART)
+        name = getattr(module, "PART", None)
+        if not isinstance(name, str) or not hasattr(module, name):
+            raise OptionError(f'{self} does not end with PART = "...", the name of what is kept in it')
+        return getattr(module, name)
 
     def __repr__(self) -> str:
         return f"{self.option} of lesson {self.lesson}, in {self.path.parent.name}/{self.path.name}"

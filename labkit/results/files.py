@@ -69,8 +69,9 @@ def load(name: str, record_class: type[Record] = Record) -> Record:
     """
     if not isinstance(name, str) or not name or "\0" in name or Path(f"{name}.json").name != f"{name}.json":
         raise RecordError(f"{shown(name)} is no name of a record: it is that of a file, without .json")
-    path = RESULTS / f"{name}.json"
-    record = load_file(path)
+    if not isinstance(record_class, type) or not issubclass(record_class, Record):
+        raise RecordError(f"{shown(record_class)} is no class of records, such as RunsRecord")
+    record = load_file(RESULTS / f"{name}.json")
     if not isinstance(record, record_class):
         raise RecordError(f"record {name} is of kind {record.kind}, not a {record_class.__name__}")
     return record
@@ -132,10 +133,13 @@ def check_record(name: str, raw: Any) -> None:
 
 
 def read_record(path: Path) -> Any:
-    """What the file holds, unchecked. Raises RecordError naming the file if it cannot be read.
+    """What the file holds, unchecked. Raises RecordError naming the file if it cannot be read, or if `path`
+    is none.
 
     ProjectError, if it would be the project's, which is not here.
     """
+    if not isinstance(path, Path):
+        raise RecordError(f"{shown(path)} is no path: hand over a pathlib.Path")
     if path.is_relative_to(ROOT):
         require_project()
     try:

@@ -61,6 +61,8 @@ def published_figures(path: Path = PUBLISHED) -> pd.DataFrame:
 
 def headline(rung: str) -> pd.Series:
     """The figure that the write-up of `rung` ("01") leads with. Raises RecordError for a rung without one."""
+    if not isinstance(rung, str):
+        raise RecordError(f"nothing was published about {shown(rung)}: a rung is named as text, such as '01'")
     figures = published_figures()
     of_rung = figures[figures["rung_after"] == rung]
     if of_rung.empty:

@@ -118,6 +118,7 @@ LINES = [  # what only the command as a whole can tell
     ("compare --before 00,attention", "attention = ''"),
     ("compare --after 00,colour=red", "'colour' is not an option"),
     ("compare --after 99", "no rung '99'"),
+    ("compare --path nonsense", "invalid choice: 'nonsense'"),
     ("compare --before ''", "no rung ''"),
     (f"scheduler {TINY} --load arrivals", "rate|streaming"),
     (f"tune {TINY}", "tiles are measured on a CUDA GPU with Triton: this command has no use on the CPU"),

@@ -170,6 +170,24 @@ CASES = [
         {"another class": files.FloodRecord},
         RecordError,
     ),
+    *values_of(
+        "load, record_class",
+        "is no class of records",
+        lambda _, bad: load("faults_cpu", bad),
+        {"a number": 5, "None": None, "a word": "faults", "no record's class": int},
+        RecordError,
+    ),
+    *(
+        row
+        for entry, call in (("published_figures", published_figures), ("load_gpu_tests", load_gpu_tests))
+        for row in values_of(
+            f"{entry}, path",
+            "is no path: hand over a pathlib.Path",
+            lambda _, bad, call=call: call(bad),
+            {"text": "x", "a number": 5, "None": None, "a list": []},
+            RecordError,
+        )
+    ),
     *(
         row
         for entry, call in (("load_all", load_all), ("table", table))
@@ -185,7 +203,7 @@ CASES = [
         "headline",
         "nothing was published",
         lambda _, bad: headline(bad),
-        {"None": None, "no rung": "99"},
+        {"None": None, "no rung": "99", "a list": [1], "a number": 1},
         RecordError,
     ),
     *(

@@ -1,5 +1,6 @@
 """Sampling parameters, the engine's options, and the configs of cache and scheduler."""
 
+from dataclasses import asdict
 from decimal import Decimal
 from fractions import Fraction
 
@@ -41,6 +42,7 @@ SCHEDULER = dict.fromkeys(
     NO_SIZE,
 )
 FEW = {"None": None, "no text": "", "True": True, "another option's": "auto ", "a list": ["rebuilt"]}
+BEFORE_PACKED = asdict(LADDER["10"].options) | {"batching": "packed"}
 NOT_WITHOUT = {
     "block_tables = 'resident'": {"block_tables": "resident"},
     "block_tables = 'resident', mutable": {"block_tables": "resident", "block_info": "mutable"},
@@ -49,6 +51,12 @@ NOT_WITHOUT = {
     "launch = 'graph'": {"launch": "graph"},
     "layer_kernels = 'fused'": {"layer_kernels": "fused"},
     "readback = 'one_behind'": {"readback": "one_behind"},
+    "latency = 'hidden'": {"latency": "hidden"},
+    "sampler = 'searched'": {"sampler": "searched"},
+    "batching = 'packed'": {"batching": "packed"},
+    "batching = 'packed', separate kernels": BEFORE_PACKED | {"layer_kernels": "separate"},
+    "batching = 'packed', read at once": BEFORE_PACKED | {"readback": "at_once"},
+    "prefixes = 'blocks'": {"prefixes": "blocks"},
 }
 CASES = [
     *arguments_of("SamplingParams", lambda _, **bad: SamplingParams(**bad), SAMPLING, RequestError),

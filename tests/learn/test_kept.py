@@ -127,6 +127,25 @@ def test_reading_what_was_kept_runs_nothing(folder):
 
 
 @pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, r"cannot be read \(.*No such file.*keep the part again, or delete the file"),
+        (b"\xff\xfe", r"cannot be read \(.*decode"),
+        (b"x = 1", "does not end with PART"),
+        (b"PART = 5", "does not end with PART"),
+        (b'PART = "gone"', "does not end with PART"),
+    ],
+)
+def test_a_damaged_file_is_named_with_what_to_do(folder, content, words):
+    folder.mkdir()
+    path = folder / "lesson_01_block_tables.py"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(OptionError, match=rf"block_tables of lesson 01, in mine/{path.name} {words}"):
+        kept.Kept("01", "block_tables", path).load()
+
+
+@pytest.mark.parametrize(
     ("name", "words"),
     [
         ("Leans", "uses ran, a list of the notebook, which cannot be kept: make it inside of the part"),

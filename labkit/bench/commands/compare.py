@@ -25,8 +25,13 @@ from labkit.bench.commands.arguments import (
 from labkit.bench.comparison import ROUNDS, compare
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import make_record, write_record
+from labkit.engine.step.attention import AttendAndWrite
 from labkit.ladder import LADDER
 from labkit.results.comparison import ComparedWorkload, Comparison
+from labkit.watch.paths import READY_PATHS
+from labkit.watch.positions import WRITES
+
+PATHS = (*READY_PATHS, *WRITES, AttendAndWrite.path)  # by the names of the engine's counter
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--after", default=last, **side)
     add(
         "--path",
-        help="the append path that --after is about, one of those that the output names, such as in_place; "
-        "warns if it never ran (default: none)",
+        choices=PATHS,
+        help="the append path that --after is about; warns if it never ran (default: none)",
     )
     add(
         "--whole-runs",

@@ -51,10 +51,10 @@ class StreamingServer:
         self.tokenize_workers = tokenize_workers
         self._check_options()
         self._pool = ThreadPoolExecutor(tokenize_workers, "labkit-tokenize") if tokenize_workers else None
-        self._worker = Worker(engine, stream_interval)
+        self.worker = Worker(engine, stream_interval)
         # The worker knows nothing of the server, so a forgotten server is closed, too; at the latest at exit.
-        self._stop_worker = weakref.finalize(self, self._worker.stop)
-        self._worker.start()
+        self._stop_worker = weakref.finalize(self, self.worker.stop)
+        self.worker.start()
 
     def _check_options(self) -> None:
         require_kind("engine", self.engine, InferenceEngine, "an InferenceEngine")
@@ -78,7 +78,7 @@ class StreamingServer:
         """
         submission = Submission(SimpleQueue[Item]())
         self._queue(submission, prompt, params)
-        return TokenStream(self, self.engine.model.tokenizer, self._worker, submission)
+        return TokenStream(self, self.engine.model.tokenizer, self.worker, submission)
 
     def submit_async(self, prompt: Prompt, params: SamplingParams = SamplingParams()) -> AsyncTokenStream:
         """Queue a request for a consumer on the event loop that runs in this thread; nothing here is awaited.
@@ -93,11 +93,11 @@ class StreamingServer:
             ) from None
         submission = Submission(asyncio.Queue[Item](), loop)
         self._queue(submission, prompt, params)
-        return AsyncTokenStream(self, self.engine.model.tokenizer, self._worker, submission)
+        return AsyncTokenStream(self, self.engine.model.tokenizer, self.worker, submission)
 
     def _queue(self, submission: Submission, prompt: Prompt, params: SamplingParams) -> None:
         """Hand a request to the worker: its text is turned into tokens by the pool, or here."""
-        worker = self._worker
+        worker = self.worker
         pool = self._pool if isinstance(prompt, str) else None
         with worker.lock:  # so that closing the pool is before all of this or after it
             worker.register(submission, self.max_inflight_requests)
@@ -119,7 +119,7 @@ class StreamingServer:
         it holds the loop up until that step has ended.
         """
         self._stop_worker()
-        self._worker.thread.join()  # two threads may close at once
+        self.worker.thread.join()  # two threads may close at once
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 

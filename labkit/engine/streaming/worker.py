@@ -49,6 +49,8 @@ class Worker:
     its own until it stops; EngineBusyError or BrokenEngineError if it cannot have it.
     """
 
+    watch_points = ("read_inbox", "step", "hand_over", "deliver")
+
     def __init__(self, engine: InferenceEngine, stream_interval: int) -> None:
         self._engine = engine
         self._stream_interval = stream_interval
@@ -135,15 +137,15 @@ class Worker:
     def _serve(self) -> None:
         cause = None
         try:
-            while self._read_inbox():
-                self._step()
-                self._deliver()
+            while self.read_inbox():
+                self.step()
+                self.deliver()
         except BaseException as error:  # a failed step that could not be undone: the engine is broken
             cause = error
         self._end_all(cause)
-        self._deliver()
+        self.deliver()
 
-    def _read_inbox(self) -> bool:
+    def read_inbox(self) -> bool:
         """Do what was asked for, and sleep while no request runs; False when it is time to quit.
 
         However much is asked for, running requests get their next tokens.
@@ -151,7 +153,7 @@ class Worker:
         num_read = 0
         while not self._quitting and not (self._running and (self._inbox.empty() or num_read >= MOST_READ)):
             self._inbox.get()()
-            self._deliver()
+            self.deliver()
             num_read += 1
         return not self._quitting
 
@@ -176,15 +178,16 @@ class Worker:
                 del self._running[request_id]
         self.forget(submission)
 
-    def _step(self) -> None:
+    def step(self) -> None:
+        """One step of the engine, and its tokens to their consumers; if it fails, all of them are told."""
         try:
             outputs = self._engine.step()
         except BaseException as error:
             self._fail_running(error)
         else:
-            self._hand_over(outputs)
+            self.hand_over(outputs)
 
-    def _hand_over(self, outputs: Sequence[StepOutput]) -> None:
+    def hand_over(self, outputs: Sequence[StepOutput]) -> None:
         """Put each request's tokens where its consumer waits."""
         for request_id, token_id, completion in outputs:
             submission = self._running[request_id]
@@ -228,13 +231,13 @@ class Worker:
         self._send(submission, last)
 
     def _send(self, submission: Submission, item: Item) -> None:
-        """To a consumer's thread at once, to one on an event loop with the next `_deliver`."""
+        """To a consumer's thread at once, to one on an event loop with the next `deliver`."""
         if submission.loop is None:
             submission.queue.put_nowait(item)
         else:
             self._outgoing[submission.loop].append((submission, item))
 
-    def _deliver(self) -> None:
+    def deliver(self) -> None:
         """Wake each event loop once, however many of its consumers have got something, and let it run."""
         if not self._outgoing:
             return

@@ -28,6 +28,7 @@ from labkit.engine.step.lanes import HalfStep, LanedDeviceStep
 from labkit.errors import OptionError
 from labkit.kernels import paged_attention_append_plain, triton_status
 from labkit.ladder import HIDDEN_LATENCY, OVERLAP
+from labkit.watch import PlantedError, planted_failure, planted_nan
 
 needs_interpreter = pytest.mark.skipif(
     triton_status().mode != "interpreter", reason=f"not in the interpreter: {triton_status().reason}"
@@ -160,6 +161,38 @@ def test_requests_join_and_leave_batches_in_halves():
             outputs += engine.step()
     handed_out = tokens_by_request(outputs + run(engine))
     assert [handed_out[i] for i in ids] == [tokens_alone(*e) for e in each]
+    assert_no_block_is_lost(engine)
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+@pytest.mark.parametrize("half", [0, 1])
+def test_a_half_that_fails_costs_nobody_a_token(half, is_behind):
+    """The other half was launched, or was not: the whole step is undone."""
+    engine = hidden_engine()
+    ids = [engine.add_request(prompt, GREEDY) for prompt in PROMPTS[:4]]
+    handed_out = list(engine.step())
+    attention = engine.decode_step.device_step.halves[half].attention
+    with planted_failure(attention, "attention", at_call=1, is_behind=is_behind), pytest.raises(PlantedError):
+        while True:
+            handed_out += engine.step()
+    engine.check_integrity()
+    tokens = tokens_by_request(handed_out + run(engine))
+    assert [tokens[i] for i in ids] == [tokens_alone(prompt, GREEDY) for prompt in PROMPTS[:4]]
+    assert_no_block_is_lost(engine)
+
+
+@pytest.mark.parametrize(("half", "row", "ended"), [(0, 0, 0), (0, 1, 1), (1, 0, 2), (1, 1, 3)])
+def test_numbers_that_are_none_in_a_half_end_their_own_request_alone(half, row, ended):
+    engine = hidden_engine(prefix_cache=False)
+    ids = [engine.add_request(prompt, GREEDY) for prompt in PROMPTS[:4]]
+    outputs = list(engine.step())
+    with planted_nan(engine.decode_step.device_step.halves[half].attention, "attention", 2, row):
+        outputs += run(engine)
+    completions = {out.request_id: out.completion for out in outputs if out.completion is not None}
+    for i, (request_id, prompt) in enumerate(zip(ids, PROMPTS, strict=False)):
+        made, expected = completions[request_id], tokens_alone(prompt, GREEDY)
+        assert made.finish_reason == ("error" if i == ended else "length")
+        assert made.token_ids == (expected[: len(made.token_ids)] if i == ended else expected)
     assert_no_block_is_lost(engine)
 
 

@@ -106,7 +106,7 @@ def test_when_there_are_too_many_unfinished_requests_submit_refuses():
 def test_room_is_given_back_before_the_last_chunk_is(monkeypatch):
     """So whoever has it can submit again, however fast."""
     with serving() as server:
-        worker, counts = server._worker, []
+        worker, counts = server.worker, []
         send = worker._send
 
         def spy(submission, item):
@@ -121,7 +121,7 @@ def test_room_is_given_back_before_the_last_chunk_is(monkeypatch):
 def test_a_request_counts_until_it_is_finished_not_until_it_is_read():
     with serving(max_inflight_requests=1) as server:
         unread = server.submit((1, 2, 3), GREEDY)
-        wait_for(lambda: not server._worker._unfinished)
+        wait_for(lambda: not server.worker._unfinished)
         assert tokens_in(read(server.submit((5, 6), GREEDY))) == tokens_alone((5, 6), GREEDY)
         assert tokens_in(read(unread)) == tokens_alone((1, 2, 3), GREEDY)
 

@@ -186,7 +186,7 @@ def test_a_stream_closed_while_it_is_tokenized_never_reaches_the_engine(monkeypa
     monkeypatch.setattr(engine, "check_prompt", lambda *args: (go_on.wait(TIMEOUT), check_prompt(*args))[1])
     with serving(engine, tokenize_workers=1, max_inflight_requests=1) as server:
         server.submit("To be", LONG).close()
-        wait_for(lambda: not server._worker._unfinished)  # there is room again before the tokens are ready
+        wait_for(lambda: not server.worker._unfinished)  # there is room again before the tokens are ready
         stream = server.submit("or not", GREEDY)
         go_on.set()
         (completion,) = [chunk.completion for chunk in read(stream) if chunk.completion]

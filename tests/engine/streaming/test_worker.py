@@ -122,9 +122,9 @@ def test_when_not_even_cancelling_works_nobody_is_left_waiting(monkeypatch, stre
 def test_a_worker_with_nothing_to_do_sleeps():
     with serving() as server:
         read(server.submit((1, 2, 3), GREEDY))
-        steps, cpu = server.engine.stats().counters.steps, cpu_seconds(server._worker.thread)
+        steps, cpu = server.engine.stats().counters.steps, cpu_seconds(server.worker.thread)
         time.sleep(0.2)
-        assert cpu_seconds(server._worker.thread) - cpu < 0.1
+        assert cpu_seconds(server.worker.thread) - cpu < 0.1
         assert server.engine.stats().counters.steps == steps
 
 
@@ -172,7 +172,7 @@ def test_many_threads_submit_read_and_leave_at_random():
     with serving(engine, max_inflight_requests=6, stream_interval=2) as server:
         for each in [start(client, number) for number in range(8)]:
             each.result(TIMEOUT)
-        wait_for(lambda: not server._worker._unfinished)
+        wait_for(lambda: not server.worker._unfinished)
         wait_for(lambda: not engine.has_work)
         stats = engine.stats()
         assert (stats.waiting, stats.running) == (0, 0)
@@ -191,7 +191,7 @@ def test_between_two_steps_only_so_much_of_a_flood_is_taken(monkeypatch):
         seen.append(len(taken))
         if len(seen) == 1:
             for _ in range(1000):
-                server._worker.ask(taken.append, None)
+                server.worker.ask(taken.append, None)
         return step()
 
     monkeypatch.setattr(engine, "step", noting_step)
@@ -208,9 +208,9 @@ def test_a_server_that_is_closed_does_not_take_the_rest_of_a_flood(monkeypatch):
 
     def flooded_step():
         for _ in range(10_000):
-            server._worker.ask(taken.append, None)
+            server.worker.ask(taken.append, None)
         closing.append(start(server.close))
-        wait_for(lambda: server._worker._quitting)
+        wait_for(lambda: server.worker._quitting)
         return step()
 
     monkeypatch.setattr(engine, "step", flooded_step)
@@ -240,7 +240,7 @@ def test_an_interrupt_while_a_server_is_made_leaves_the_engine_to_others(monkeyp
 
 def test_however_much_was_read_while_nobody_ran_whoever_runs_gets_tokens_beside_those_who_ask():
     with serving() as server:
-        worker, is_over = server._worker, threading.Event()
+        worker, is_over = server.worker, threading.Event()
         for _ in range(2 * streaming_worker.MOST_READ):
             worker.ask(int)
 

@@ -165,9 +165,9 @@ def test_queues_are_filled_in_the_loops_thread(monkeypatch):
 def test_a_worker_with_nothing_to_do_sleeps():
     with serving() as server:
         asyncio.run(submit_and_read_all(server, PROMPTS, EACH_PARAMS))
-        steps, cpu = server.engine.stats().counters.steps, cpu_seconds(server._worker.thread)
+        steps, cpu = server.engine.stats().counters.steps, cpu_seconds(server.worker.thread)
         time.sleep(0.2)
-        assert cpu_seconds(server._worker.thread) - cpu < 0.1
+        assert cpu_seconds(server.worker.thread) - cpu < 0.1
         assert server.engine.stats().counters.steps == steps
 
 
@@ -198,6 +198,6 @@ def test_many_tasks_submit_read_and_leave_at_random():
 
     with serving(engine, max_inflight_requests=6, stream_interval=2) as server:
         asyncio.run(all_clients(server))
-        wait_for(lambda: not server._worker._unfinished)
+        wait_for(lambda: not server.worker._unfinished)
         wait_for(lambda: not engine.has_work)
         assert sum(engine.stats().counters.finished.values()) > 8

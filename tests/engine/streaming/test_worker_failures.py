@@ -1,6 +1,7 @@
 """Errors outside of a step: in the worker's own work, and in a consumer's."""
 
 import asyncio
+from contextlib import ExitStack
 
 import pytest
 from helpers import ENGINES, Boom, assert_no_block_is_lost, failing, make_engine
@@ -21,6 +22,7 @@ from streaming_helpers import (
 
 from labkit.engine import StreamingServer
 from labkit.errors import StreamError
+from labkit.watch.replaced import replaced
 
 # --- the worker dies between two steps -------------------------------------------------------------
 
@@ -53,16 +55,17 @@ def read_by_tasks(server, gate, go_on):
 
 @pytest.mark.parametrize("read_all", [read_by_threads, read_by_tasks])
 @pytest.mark.parametrize("at_call", [0, 3, 8])
-@pytest.mark.parametrize("name", ["_step", "_hand_over", "_deliver", "_read_inbox"])
+@pytest.mark.parametrize("name", ["step", "hand_over", "deliver", "read_inbox"])
 @pytest.mark.parametrize("rung", ["00", "10", "14"])
-def test_a_worker_that_dies_between_two_steps_tells_each_consumer(monkeypatch, rung, name, at_call, read_all):
+def test_a_worker_that_dies_between_two_steps_tells_each_consumer(rung, name, at_call, read_all):
     """Each has the beginning of its tokens, nobody waits for ever, and the engine is anybody's again."""
     engine = make_engine(options=ENGINES[rung], max_batch_size=4)
     step, gate = engine.step, Gate(engine)
-    with StreamingServer(engine) as server:
+    with StreamingServer(engine) as server, ExitStack() as planted:
 
         def go_on():
-            monkeypatch.setattr(server._worker, name, failing(getattr(server._worker, name), at_call))
+            dies = replaced(server.worker, name, lambda inner: failing(inner, at_call))
+            planted.enter_context(dies)
             gate.allow()
 
         told = read_all(server, gate, go_on)
