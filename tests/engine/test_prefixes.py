@@ -31,6 +31,7 @@ from labkit.watch.failures import PlantedError, planted_failure
 RUNGS = {"07": ONE_TABLE, "10": OVERLAP, "12": SAMPLING_WITHOUT_SORTS}
 ENGINES = {f"{number}, blocks": replace(options, prefixes="blocks") for number, options in RUNGS.items()}
 engines = pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+IN_CHUNKS = LADDER["14"].options
 BLOCKS = ENGINES["12, blocks"]
 
 SYSTEM = tuple(range(100, 124))  # 6 blocks of 4
@@ -249,8 +250,9 @@ def test_what_two_have_in_common_beyond_the_cache_is_waited_for_too():
     assert engine.stats().running == 2 and engine.stats().counters.reused_tokens == 8 + 24
 
 
-def test_if_all_hashes_collide_each_gets_its_own_tokens_and_nobody_waits_for_ever():
-    engine = blocks_engine(parts={"prefixes": OneKey})
+@pytest.mark.parametrize("options", [BLOCKS, IN_CHUNKS], ids=["12, blocks", "14"])
+def test_if_all_hashes_collide_each_gets_its_own_tokens_and_nobody_waits_for_ever(options):
+    engine = blocks_engine(options, parts={"prefixes": OneKey}, prefill_chunk_tokens=7)
     prompts = [SYSTEM, (*SYSTEM, 1), SYSTEM[4:], (*SYSTEM[:8], 5), (*SYSTEM, 1), SYSTEM[8:]]
     for _ in range(2):
         assert tokens_of(engine.generate(prompts, GREEDY)) == [tokens_alone(p, GREEDY) for p in prompts]
@@ -369,13 +371,14 @@ def test_a_prompt_whose_sampling_failed_is_not_kept(options):
     ),
     block_size=st.integers(1, 5),
     spare_blocks=st.integers(0, 6),
-    options=st.sampled_from([*ENGINES.values()]),
+    options=st.sampled_from([*ENGINES.values(), IN_CHUNKS]),
+    chunk_tokens=st.sampled_from([3, 10, 512]),
     each=st.sampled_from([*PARAMS.values()]),
     own=st.sampled_from([{}, {"prefixes": OneKey}]),
     decode_first=st.booleans(),
 )
 def test_whatever_is_shared_and_evicted_tokens_are_those_of_each_alone(
-    prompts, block_size, spare_blocks, options, each, own, decode_first
+    prompts, block_size, spare_blocks, options, chunk_tokens, each, own, decode_first
 ):
     texts = [SYSTEM[:shared] + tuple(tail) for shared, tail in prompts]
     engine = blocks_engine(
@@ -384,6 +387,7 @@ def test_whatever_is_shared_and_evicted_tokens_are_those_of_each_alone(
         block_size=block_size,
         max_blocks_per_layer=-(-25 // block_size) + spare_blocks,
         max_batch_size=3,
+        prefill_chunk_tokens=chunk_tokens,
         decode_first=decode_first,
     )
     for _ in range(2):

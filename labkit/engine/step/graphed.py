@@ -1,6 +1,7 @@
 """The device's part of a decode step as CUDA graphs (rung 08): captured once, then replayed as a whole."""
 
 import gc
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ from labkit.engine.sampling import Draws
 from labkit.engine.step.device import DeviceStep
 
 WARMUP_RUNS = 2  # of a step before it is captured: kernels are compiled, libraries prepare what they keep
+
+_collector = threading.RLock()
 
 CapturedStep = tuple[torch.cuda.CUDAGraph, Tensor]  # a graph, and the token ids [B] that a replay leaves
 
@@ -93,15 +96,16 @@ def cuda_captures(device_step: DeviceStep) -> Iterator[Callable[[int, Draws], Ca
 
 @contextmanager
 def garbage_collected_before() -> Iterator[None]:
-    """A context without garbage collection, which is done before it.
+    """A context without garbage collection, which is done before it. One thread at a time is inside.
 
     An engine that is collected, with its graphs, in the middle of another engine's capture would spoil that.
     """
-    gc.collect()
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+    with _collector:  # it is the whole process's: who leaves first would switch it on for the other one
+        gc.collect()
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if was_enabled:
+                gc.enable()

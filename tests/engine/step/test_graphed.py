@@ -1,6 +1,8 @@
 """CUDA graphs: their buckets, what is captured and when, padding, and their tokens on a GPU."""
 
 import gc
+import queue
+import threading
 import weakref
 from dataclasses import replace
 from itertools import pairwise
@@ -310,6 +312,28 @@ def test_on_a_gpu_engines_that_wait_for_garbage_collection_spoil_no_capture(tiny
             del engine, cycle
     finally:
         gc.set_threshold(*thresholds)
+
+
+@pytest.mark.slow
+def test_of_two_threads_that_capture_one_waits_and_neither_collects_garbage_inside():
+    inside, collects, go_on = queue.SimpleQueue(), [], threading.Event()
+
+    def capture():
+        with garbage_collected_before():
+            inside.put(threading.current_thread())
+            assert go_on.wait(10)
+            collects.append(gc.isenabled())
+
+    threads = [threading.Thread(target=capture, daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    inside.get(timeout=10)
+    with pytest.raises(queue.Empty):
+        inside.get(timeout=0.5)
+    go_on.set()
+    for thread in threads:
+        thread.join(10)
+    assert collects == [False, False] and gc.isenabled()
 
 
 @pytest.mark.slow
