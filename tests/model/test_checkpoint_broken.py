@@ -605,6 +605,10 @@ BAD_TOKENIZERS = {
     "a vocabulary that is a list": (with_model(vocab=[]), "its vocabulary is []"),
     "merges of three": (with_model(merges=[["a", "b", "c"]]), "is damaged"),
     "merges of what is not there": (with_model(merges=[["zz", "qq"]]), "is damaged"),
+    "merges longer than any token, where the backend panics": (
+        with_model(merges=[["t", "<|endoftext|>"]]),
+        "is damaged",
+    ),
     "merges that are numbers": (with_model(merges=[1]), "is damaged"),
 }  # fmt: skip
 
