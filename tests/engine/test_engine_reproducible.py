@@ -35,6 +35,16 @@ def test_a_request_gets_the_same_tokens_in_batches_of_any_size_and_order(
 
 
 @engines
+def test_a_request_gets_the_same_tokens_among_forty_that_run_at_once(options):
+    """From 32 rows on rung 11 and those behind it compute a batch in halves."""
+    order = [i % len(PROMPTS) for i in range(40)]
+    random.Random(0).shuffle(order)
+    engine = make_engine(options=options, max_batch_size=40, prefill_max_batch_size=40)
+    made = tokens_of(engine.generate([PROMPTS[i] for i in order], [EACH_PARAMS[i] for i in order]))
+    assert made == [ALONE[i] for i in order]
+
+
+@engines
 @pytest.mark.parametrize("prefix_cache", [True, False], ids=["cached", "uncached"])
 def test_a_schedule_gives_the_same_tokens_in_the_same_steps_whatever_was_drawn_before(options, prefix_cache):
     first = outputs_of(options, prefix_cache=prefix_cache)
