@@ -1,5 +1,6 @@
 """Tables of wrong and right answers to exercises, for parametrized tests."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,6 +27,18 @@ def accepted(*tables: tuple[Exercise, Mapping[str, Callable]]) -> pytest.MarkDec
         for name, attempt in table.items()
     ]
     return pytest.mark.parametrize(("exercise", "attempt"), rows)
+
+
+def refused_by(
+    table: Mapping[Callable[[Callable], None], Mapping[type, str]],
+) -> pytest.MarkDecorator:
+    """For each trial of a gate the parts that it refuses, and words of the refusal, as a pattern for them."""
+    rows = [
+        pytest.param(trial, part, re.escape(words), id=f"{trial.__name__} {part.__name__}")
+        for trial, parts in table.items()
+        for part, words in parts.items()
+    ]
+    return pytest.mark.parametrize(("trial", "part", "words"), rows)
 
 
 def is_right(exercise: Exercise, attempt: Callable) -> bool:
