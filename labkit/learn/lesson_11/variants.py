@@ -1,15 +1,11 @@
 """Lesson 11: ways to hide the latency of a step that were measured, from a file under data/."""
 
-import json
-from functools import cache
-from types import SimpleNamespace
-
 import pandas as pd
 
-from labkit.learn.verdict import wrapped
-from labkit.paths import ROOT
+from labkit.learn.variants import Variants
 
-VARIANTS = ROOT / "data/latency_variants_h200.json"
+VARIANTS = Variants("latency_variants_h200")
+measured, part, source = VARIANTS.measured, VARIANTS.part, VARIANTS.source
 RUNG_10 = "rung 10"
 LANES = "lanes"
 EARLY = {"rung 10 +pw": "weights early", "rung 10 +pw+pa": "keys and values, too"}
@@ -41,34 +37,6 @@ TO_HOST = {  # of the fastest form; by how the names in the file end
     "straight to the host, looked for, read one behind": "straight to the host",
     "straight to the host, looked for, read one behind, 4 in a graph": "the same, 4 steps in a graph",
 }
-
-
-@cache
-def measured() -> SimpleNamespace:
-    """The file: device, date, and by what was timed (steps, layers, ends) how, and the samples."""
-    text = VARIANTS.read_text(encoding="utf-8")
-    return json.loads(text, object_hook=lambda entries: SimpleNamespace(**entries))
-
-
-def part(what: str) -> SimpleNamespace:
-    """A measured part of the file: "steps", "layers", or of the ends of a step "ends.steps" and so on.
-
-    Raises ValueError for a part that the file does not have.
-    """
-    found = measured()
-    for name in what.split("."):
-        found = getattr(found, name, None)
-    if not hasattr(found, "measured"):
-        raise ValueError(
-            f'{VARIANTS.name} has no measured part {what!r}: name one that it has, like "ends.steps".'
-        )
-    return found
-
-
-def source(what: str) -> str:
-    """Where and how `part(what)` was measured. Raises ValueError for a part that the file does not have."""
-    about, its = measured(), part(what)
-    return wrapped(f"{about.device}, {getattr(its, 'date', about.date)}: {its.measured}")
 
 
 def step_us() -> dict[tuple[int, str, str], float]:

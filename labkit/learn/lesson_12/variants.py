@@ -1,30 +1,15 @@
 """Lesson 12: a draw in which several programs split a row, as it was measured, from a file under data/."""
 
-import json
-from functools import cache
 from types import SimpleNamespace
 
 import pandas as pd
 
-from labkit.learn.verdict import wrapped
-from labkit.paths import ROOT
+from labkit.learn.variants import Variants
 
-VARIANTS = ROOT / "data/sampler_variants_h200.json"
+VARIANTS = Variants("sampler_variants_h200")
+measured, source = VARIANTS.measured, VARIANTS.source
 WHOLE, SPLIT = "one program per row", "several programs per row"  # rung 12's form, and the one that was tried
 KINDS = {"temperature": "temperature_us", "top-k": "top_k_us", "top-p": "top_p_us", "both": "both_us"}
-
-
-@cache
-def measured() -> SimpleNamespace:
-    """The file: device, date, and by what was timed (draws, settings) how it was measured, and samples."""
-    text = VARIANTS.read_text(encoding="utf-8")
-    return json.loads(text, object_hook=lambda entries: SimpleNamespace(**entries))
-
-
-def source(what: str) -> str:
-    """Where and how `what` was measured: "draws" or "settings"."""
-    about = measured()
-    return wrapped(f"{about.device}, {about.date}: {getattr(about, what).measured}")
 
 
 def sample(rows: int, drawing: int, form: str, dtype: str = "float16") -> SimpleNamespace:

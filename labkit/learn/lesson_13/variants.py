@@ -1,31 +1,16 @@
 """Lesson 13: attention in shares as it was measured, from a file under data/."""
 
-import json
-from functools import cache
 from types import SimpleNamespace
 
 import pandas as pd
 
 from labkit.kernels.attention_shares import MANY_HEADS
 from labkit.learn.lesson_13.shares import NUM_HEADS
-from labkit.learn.verdict import wrapped
-from labkit.paths import ROOT
+from labkit.learn.variants import Variants
 
-VARIANTS = ROOT / "data/ragged_variants_h200.json"
+VARIANTS = Variants("ragged_variants_h200")
+measured, source = VARIANTS.measured, VARIANTS.source
 EQUAL = ((1, "512"), (8, "512"), (32, "300"), (64, "100"), (64, "512"), (64, "800"), (128, "512"))
-
-
-@cache
-def measured() -> SimpleNamespace:
-    """The file: device, date, and by what was timed (attention, plan) how it was measured, and samples."""
-    text = VARIANTS.read_text(encoding="utf-8")
-    return json.loads(text, object_hook=lambda entries: SimpleNamespace(**entries))
-
-
-def source(what: str) -> str:
-    """Where and how `what` was measured: "attention" or "plan"."""
-    about = measured()
-    return wrapped(f"{about.device}, {about.date}: {getattr(about, what).measured}")
 
 
 def sample(rows: int, tokens: str) -> SimpleNamespace:
