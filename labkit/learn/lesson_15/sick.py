@@ -1,4 +1,4 @@
-"""Lesson 11: three engines with a fault each, and the instruments to find it with. (The faults are below.)"""
+"""Lesson 15: three engines with a fault each, and the instruments to find it with. (The faults are below.)"""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
