@@ -105,7 +105,13 @@ class InferenceEngine:
         self.readback = build_readback(parts, self.decode_step)
         self._scheduler = OnlineScheduler(scheduler, self._kv_manager, self.prefix_cache)
         self.prefill = build_prefill(
-            parts, self.model.network, self._scheduler, self._kv_manager, self.prefix_cache, self.readback
+            parts,
+            self.model.network,
+            self._scheduler,
+            self._kv_manager,
+            self.prefix_cache,
+            self.decode_step,
+            self.readback,
         )
         parts.check_all_are_used()
         self.guard = Guard(self)
@@ -159,11 +165,9 @@ class InferenceEngine:
         token_ids = token_ids_of(prompt, max_new_tokens, self.model.tokenizer, limit)
         if not token_ids:
             raise RequestError("the prompt is empty; give it at least one token")
-        for token_id in token_ids:
-            if not 0 <= token_id < vocab_size:
-                raise RequestError(
-                    f"token id {shown(token_id)} is not in the vocabulary (0 to {vocab_size - 1})"
-                )
+        if min(token_ids) < 0 or max(token_ids) >= vocab_size:
+            strange = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)
+            raise RequestError(f"token id {shown(strange)} is not in the vocabulary (0 to {vocab_size - 1})")
         total = len(token_ids) + max_new_tokens
         needed = self._kv_manager.blocks_for(total - 1)  # the last token's key and value are never stored
         if needed > self._kv_manager.max_blocks_per_layer:

@@ -77,9 +77,13 @@ class ReadOneBehind:
 
     def flush(self) -> None:
         """Bring requests, sessions and blocks up to date. The steady batch is over."""
-        steady, self._steady = self._steady, None
-        if steady is not None:
-            steady.flush()
+        self.catch_up()
+        self._steady = None
+
+    def catch_up(self) -> None:
+        """Bring requests, sessions and blocks up to date. The steady batch goes on."""
+        if self._steady is not None:
+            self._steady.flush()
 
     # --- launches ----------------------------------------------------------------------------------
 
@@ -169,6 +173,9 @@ class ReadAtOnce:
         """No bookkeeping is done later."""
 
     def flush(self) -> None:
+        """Nothing was deferred."""
+
+    def catch_up(self) -> None:
         """Nothing was deferred."""
 
     def launch_first(self, running: RunningRequests) -> None:

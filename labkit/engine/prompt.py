@@ -28,7 +28,9 @@ def token_ids_of(prompt: Prompt, max_new_tokens: int, tokenizer: Tokenizer, limi
         is_sized = isinstance(prompt, Sized)
         if is_sized:
             check_length(size_of("the prompt", prompt), max_new_tokens, limit)
-        token_ids = tuple(map(as_token_id, islice(read("the prompt", prompt), limit)))
+        token_ids = first_of("the prompt", prompt, limit)
+        if set(map(type, token_ids)) != {int}:  # as a rule they are, and a long prompt has many
+            token_ids = tuple(map(as_token_id, token_ids))
         is_all = is_sized or len(token_ids) < limit
     check_length(len(token_ids), max_new_tokens, limit, is_all)
     return token_ids
@@ -112,6 +114,15 @@ def size_of(name: str, items: Sized) -> int:
     """The number of items. Raises RequestError if `len` fails on them."""
     try:
         return len(items)
+    except Exception as error:
+        raise RequestError(f"{name} cannot be read: {shown(error)}") from error
+
+
+def first_of(name: str, items: Iterable, limit: int) -> tuple:
+    """The first items, `limit` at most; any error that iterating them raises becomes a RequestError that
+    names `name`."""
+    try:
+        return tuple(islice(items, limit))
     except Exception as error:
         raise RequestError(f"{name} cannot be read: {shown(error)}") from error
 

@@ -144,15 +144,19 @@ class OnlineScheduler:
         admitted: list[Admitted] = []
         num_tokens, needed = 0, self._num_served  # blocks: a token takes one at most, so they may be fewer
         limit = self.config.prefill_max_tokens if room is None else room
+        computing = [joining.token_ids for joining in self.joining.values()]
+        texts: list[tuple[int, ...]] = []  # of those admitted, and of one that was refused behind them
         self._refused = None
         try:
             for request in self._in_order():
                 least = request.num_tokens if room is None else 1  # a chunk takes a part of a prompt, too
                 if not self._is_in_budget(len(admitted) + 1, num_tokens + least, limit):
                     break
-                if self._is_being_computed(request, admitted):
+                token_ids = request.token_ids
+                if self._prefix_cache is not None and self._prefix_cache.is_coming(token_ids, computing + texts):
                     break
-                prefix = self._prefix_cache.lookup(request.token_ids) if self._prefix_cache else None
+                texts.append(token_ids)
+                prefix = self._prefix_cache.lookup(token_ids) if self._prefix_cache else None
                 session = InferenceSession(self._kv_manager, prefix)
                 admitted.append(Admitted(request, session, prefix))
                 needed = self._evict_for(admitted, needed + session.blocks_to_reach(request.num_tokens))
@@ -168,12 +172,12 @@ class OnlineScheduler:
                 session.release()
             raise
         self._count_passed_over(admitted)
-        for request, session, prefix in admitted:
+        for (request, session, prefix), token_ids in zip(admitted, texts, strict=False):
             del self.waiting[request]
             if room is None:
                 self.running[request] = session
             else:
-                self.joining[request] = Joining(session, request.token_ids, prefix)
+                self.joining[request] = Joining(session, token_ids, prefix)
         return admitted
 
     def _in_order(self) -> Iterable[Request]:
@@ -199,14 +203,6 @@ class OnlineScheduler:
     @property
     def _num_served(self) -> int:
         return len(self.running) + len(self.joining)
-
-    def _is_being_computed(self, request: Request, admitted: Sequence[Admitted]) -> bool:
-        """Whether the next part of a request's text is one that another request is about to cache."""
-        if self._prefix_cache is None:
-            return False
-        computing = [joining.token_ids for joining in self.joining.values()]
-        computing += [other.request.token_ids for other in admitted]
-        return self._prefix_cache.is_coming(request.token_ids, computing)
 
     def _evict_for(self, admitted: Sequence[Admitted], needed: int) -> int:
         """Evict cached prompts until the admitted fit, if that is enough; the blocks that they need then.

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from labkit.kvcache.block_manager import KVBlockManager
 
+NOTHING_FOUND: tuple[Sequence[int], int, list["CachedBlock"]] = ((), -1, [])
 ROOT_KEY = 0  # in place of the key of a block before, where there is none
 
 
@@ -77,6 +78,7 @@ class BlockPrefixCache:
         # By key. Least recently used first, and each entry before its parent, so that the first has no child.
         self.entries: OrderedDict[int, CachedBlock] = OrderedDict()
         self.num_evicted = 0
+        self._last_found = NOTHING_FOUND  # of which text, up to which limit; until the entries change
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -116,14 +118,18 @@ class BlockPrefixCache:
 
     def find(self, token_ids: Sequence[int], limit: int) -> list[CachedBlock]:
         """The entries of the blocks that a text begins with, `limit` of them at most."""
-        found: list[CachedBlock] = []
-        parent = None
+        text, its_limit, found = self._last_found
+        if text is token_ids and its_limit == limit:  # who asked whether more is coming then looks it up
+            return found
+        found, parent = [], None
         for key, block in self._keys(token_ids, limit):
             entry = self.entries.get(key)
             if entry is None or entry.parent is not parent or entry.token_ids != block:
                 break
             found.append(entry)
             parent = entry
+        if isinstance(token_ids, tuple):  # which nobody can change
+            self._last_found = token_ids, limit, found
         return found
 
     def _keys(self, token_ids: Sequence[int], num_blocks: int) -> Iterator[tuple[int, tuple[int, ...]]]:
@@ -175,6 +181,7 @@ class BlockPrefixCache:
                 f"must hold {len(token_ids)} from {start} on"
             )
         self._kv_manager.share([block_id])
+        self._last_found = NOTHING_FOUND
         return CachedBlock(key, parent, token_ids, block_id, start)
 
     def use(self, entry: CachedBlock | None) -> None:
@@ -233,4 +240,5 @@ class BlockPrefixCache:
 
     def _drop(self, entry: CachedBlock) -> None:
         del self.entries[entry.key]
+        self._last_found = NOTHING_FOUND
         self._kv_manager.free([entry.block_id])

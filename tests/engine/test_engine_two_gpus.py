@@ -15,7 +15,9 @@ pytestmark = [
 PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5, 6), (1, 2, 3, 4), (7,)]
 EACH_PARAMS = [SamplingParams(12, stop_on_eos=False), SamplingParams(12, temperature=0.9, seed=5)] * 2
 EACH_PARAMS.append(EACH_PARAMS[0])
-rungs = pytest.mark.parametrize("number", ["00", "03", "05", "06", "07", "08", "09", "10"])
+rungs = pytest.mark.parametrize(
+    "number", ["00", "03", "05", "06", "07", "08", "09", "10", "11", "12", "13", "14"]
+)
 
 
 def engine_on(device: str, model, number: str) -> InferenceEngine:
@@ -52,7 +54,7 @@ def test_a_thread_whose_gpu_is_the_first_drives_an_engine_on_the_second(tiny, nu
         assert [list(stream)[-1].completion.token_ids for stream in streams] == expected
 
 
-@pytest.mark.parametrize("number", ["05", "08", "10"])
+@pytest.mark.parametrize("number", ["05", "08", "10", "14"])
 def test_engines_on_both_gpus_take_turns_undisturbed(tiny, number):
     engines = [engine_on(f"cuda:{i}", tiny, number) for i in range(2)]
     expected = tokens_of(engines[0].generate(PROMPTS, EACH_PARAMS))

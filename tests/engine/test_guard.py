@@ -506,7 +506,7 @@ def gpu_engine(model, number):
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("number", ["05", "07", "08", "09", "10"])
+@pytest.mark.parametrize("number", ["05", "07", "08", "09", "10", "11", "13", "14"])
 def test_on_a_gpu_interrupts_cost_nothing_but_their_call_while_graphs_replay_too(tiny, number):
     expected = tokens_of(gpu_engine(tiny, number).generate(PROMPTS, EACH_PARAMS))
     rng = random.Random(3)
@@ -530,7 +530,7 @@ def test_on_a_gpu_interrupts_cost_nothing_but_their_call_while_graphs_replay_too
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("number", ["05", "10"])
+@pytest.mark.parametrize("number", ["05", "10", "14"])
 def test_on_a_gpu_a_reader_that_is_interrupted_leaves_the_server_and_its_other_readers_alone(tiny, number):
     expected = tokens_of(gpu_engine(tiny, number).generate(PROMPTS, EACH_PARAMS))
     with serving(gpu_engine(tiny, number)) as server:

@@ -18,12 +18,13 @@ from helpers import (
     make_engine,
     run,
     small_model,
+    tokens_alone,
     tokens_by_request,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit import CacheConfig, InferenceEngine, SamplingParams, load_model
+from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, load_model
 from labkit.engine import Completion, InferenceSession, StepOutput
 from labkit.engine.step.staging import TokenCopy
 from labkit.ladder import OVERLAP, PAGED_ENGINE
@@ -112,6 +113,25 @@ def test_whoever_asks_for_the_pool_first_finds_its_lengths_up_to_date(options):
         state_of(looked_at)
     pool = decoding(options, 6, block_size=4).kv_manager
     assert torch.equal(pool.live_slots(), looked_at.kv_manager.live_slots())
+
+
+def test_a_steady_batch_goes_on_while_a_prompt_passes_in_chunks():
+    engine = decoding(LADDER["13"].options, 3, prefill_chunk_tokens=3)
+    batch = engine.readback._steady
+    prompt = tuple(range(30, 42))
+    newcomer = engine.add_request(prompt, GREEDY)
+    outputs, num_chunks = [], 0
+    while not engine.stats().joining or num_chunks < 4:
+        outputs += engine.step()
+        num_chunks += 1
+        assert engine.readback._steady is batch and engine.stats().joining == 1
+    outputs += run(engine)
+    assert tuple(tokens_by_request(outputs)[newcomer]) == tokens_alone(prompt, GREEDY)
+    undisturbed = decoding(LADDER["13"].options, 3)
+    expected = tokens_by_request(run(undisturbed))
+    made = tokens_by_request(outputs)
+    assert {request_id: made[request_id] for request_id in expected} == expected
+    assert_no_block_is_lost(engine)
 
 
 @ahead

@@ -131,6 +131,38 @@ def test_sessions_go_on_from_a_shared_block_without_writing_to_it():
     manager.check_integrity([*sessions, *prefix_cache])
 
 
+def test_what_was_found_is_not_found_again_when_the_entries_have_changed():
+    prompt = text(1, 2, 3)
+    manager, prefix_cache = cache_of(text(1, 2))
+    assert prefix_cache.is_coming((*prompt, 9), [(*prompt, 8)])
+    assert prefix_cache.lookup(prompt).num_tokens == 8
+    compute(prefix_cache, manager, prompt, first=0).release()
+    assert prefix_cache.lookup(prompt).num_tokens == 8  # its last block has its last token
+    assert prefix_cache.lookup((*prompt, 9)).num_tokens == 12
+    asked = (*prompt, 9)
+    for num_left in (8, 4, 0):
+        assert prefix_cache.lookup(asked).num_tokens == num_left + 4
+        assert prefix_cache.evict_one()
+        found = prefix_cache.lookup(asked)
+        assert (found.num_tokens if found else 0) == num_left
+    assert prefix_cache.lookup(asked) is None
+
+
+def test_a_list_that_changes_between_two_lookups_is_read_again():
+    _, prefix_cache = cache_of(text(1, 2), text(5, 6))
+    asked = [*text(1, 2), 9]
+    assert (
+        prefix_cache.lookup(asked).block_ids_per_layer
+        == prefix_cache.lookup(tuple(asked)).block_ids_per_layer
+    )
+    asked[:8] = text(5, 6)
+    assert (
+        prefix_cache.lookup(asked).block_ids_per_layer
+        == prefix_cache.lookup(tuple(asked)).block_ids_per_layer
+    )
+    assert prefix_cache.lookup(asked).num_tokens == 8
+
+
 # --- hashes ----------------------------------------------------------------------------------------
 
 

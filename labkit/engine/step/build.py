@@ -12,7 +12,8 @@ from labkit.engine.step.chunk import ChunkStep, PackedAttention, ResidentChunkSt
 from labkit.engine.step.chunk_layout import ChunkLayout
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.first_tokens import FirstTokenSampler
-from labkit.engine.step.fused import PLAIN, FusedDeviceStep, triton_kernels
+from labkit.engine.step.fused import PLAIN, FusedDeviceStep, FusedKernels, triton_kernels
+from labkit.engine.step.fused_chunk import FusedChunkStep
 from labkit.engine.step.graphed import GraphedStep
 from labkit.engine.step.graphed_chunk import GraphedChunkStep
 from labkit.engine.step.host import DecodeStep
@@ -131,26 +132,39 @@ def build_prefill(
     scheduler: OnlineScheduler,
     kv_manager: KVBlockManager,
     prefix_cache: Prefixes | None,
+    decode_step: DecodeStep | ResidentDecodeStep,
     readback: ReadAtOnce | ReadOneBehind,
 ) -> PaddedPrefill | PackedPrefill:
     """How prompts are computed, as the options choose."""
     if parts.options.batching == "padded":
-        return PaddedPrefill(network, scheduler, prefix_cache, readback.flush)
-    chunk_step = build_chunk_step(parts, network, scheduler, kv_manager)
-    return PackedPrefill(chunk_step, parts["batching"], scheduler, prefix_cache, readback.flush)
+        return PaddedPrefill(network, scheduler, prefix_cache, readback.catch_up)
+    chunk_step = build_chunk_step(parts, network, scheduler, kv_manager, device_step_of(decode_step))
+    return PackedPrefill(chunk_step, parts["batching"], scheduler, prefix_cache, readback.catch_up)
 
 
 def build_chunk_step(
-    parts: Parts, network: Network, scheduler: OnlineScheduler, kv_manager: KVBlockManager
+    parts: Parts,
+    network: Network,
+    scheduler: OnlineScheduler,
+    kv_manager: KVBlockManager,
+    decoding: object,
 ) -> ResidentChunkStep:
-    """The device's part of a chunk, launched as the options say."""
+    """The device's part of a chunk, launched as the options say.
+
+    decoding: the device's part of a decode step; a fused one lends its weights and kernels to short chunks.
+    """
     device, options, config = kv_manager.k_cache.device, parts.options, scheduler.config
     on_triton = pick_attention(options.attention, device.type) is paged_attention_triton
     max_prompts = min(config.prefill_max_batch_size, config.max_batch_size)
     max_tokens = min(config.prefill_max_tokens, max_prompts * network.config.max_positions)
     layout = ChunkLayout(max_prompts, kv_manager.max_blocks_per_seq)
     kernels = PACKED_TRITON if on_triton else PACKED_PLAIN
-    chunk_step = ChunkStep(network, PackedAttention(kv_manager, *kernels), layout)
+    attention = PackedAttention(kv_manager, *kernels)
+    chunk_step = ChunkStep(network, attention, layout)
+    if isinstance(decoding, FusedDeviceStep):
+        chunk_step = FusedChunkStep(
+            network, attention, layout, decoding, fused_kernels(kv_manager, on_triton)
+        )
     is_graph = options.launch == "graph" and device.type == "cuda"  # plain attention was refused before
     launched = GraphedChunkStep(chunk_step, max_tokens, device) if is_graph else chunk_step
     sampler = FirstTokenSampler(build_sampler(parts, on_triton), max_prompts, device)
@@ -191,14 +205,19 @@ def build_lane(
 ) -> Lane:
     """What the launches of a fused step need, those of Triton with workspaces of their own and the tiles that
     were measured on its GPU. Raises RecordError if their file is damaged."""
-    cache = kv_manager.k_cache
     kernel: PagedAttentionAppend = paged_attention_append_plain
-    kernels = PLAIN
     if on_triton:
         is_packed = parts.options.batching == "packed"
         kernel = (SharedAttention if is_packed else SplitAttention)(kv_manager, max_batch_size)
-        kernels = triton_kernels(cache.device, tiles_for(cache.device, cache.dtype))
-    return Lane(AttendAndWrite(kv_manager, parts.own("kv_write") or kernel), kernels)
+    attention = AttendAndWrite(kv_manager, parts.own("kv_write") or kernel)
+    return Lane(attention, fused_kernels(kv_manager, on_triton))
+
+
+def fused_kernels(kv_manager: KVBlockManager, on_triton: bool) -> FusedKernels:
+    """The kernels of a fused step: of Triton, with a workspace of their own, or their plain twins. Raises
+    RecordError if the file of tiles measured on the GPU is damaged."""
+    cache = kv_manager.k_cache
+    return triton_kernels(cache.device, tiles_for(cache.device, cache.dtype)) if on_triton else PLAIN
 
 
 def attend_then_write(kv_manager: MutableInfoBlockManager, on_triton: bool) -> AttendThenWrite:
@@ -217,11 +236,16 @@ def launch_of(options: EngineOptions, decode_step: DecodeStep | ResidentDecodeSt
 
 def tiles_of(decode_step: DecodeStep | ResidentDecodeStep) -> str:
     """Where the tiles of the step's products come from; "none", with the reason, where they have none."""
-    launched = getattr(decode_step, "device_step", None)
-    device_step = getattr(launched, "device_step", launched)  # of what has graphs of one
+    device_step = device_step_of(decode_step)
     if isinstance(device_step, FusedDeviceStep):
         return device_step.tiles
     return "none: the products are PyTorch's"
+
+
+def device_step_of(decode_step: DecodeStep | ResidentDecodeStep) -> object:
+    """The device's part of a step, also of one that has graphs of it; None for a step of the host."""
+    launched = getattr(decode_step, "device_step", None)
+    return getattr(launched, "device_step", launched)
 
 
 def pick_attention(choice: str, device_type: str) -> PagedAttentionFunction:

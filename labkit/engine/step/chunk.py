@@ -46,10 +46,14 @@ class PackedAttention:
         self._rows = rows
 
     def __call__(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        query, key, value = (heads[0].transpose(0, 1) for heads in (query, key, value))  # each [T, H, D]
+        query, key, value = (heads[0].transpose(0, 1) for heads in (query, key, value))
+        return self.attend_rows(layer_idx, query, key, value).transpose(0, 1)[None]  # [1, H, T, D]
+
+    def attend_rows(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Store the chunk's keys and values in one layer, and attend: [T, H, D] each, as is the result."""
         k_cache, v_cache = self.kv_manager.k_cache[layer_idx], self.kv_manager.v_cache[layer_idx]
         self.kv_append(k_cache, v_cache, key, value, self._rows)
-        return self.attention(query, k_cache, v_cache, self._rows).transpose(0, 1)[None]  # [1, H, T, D]
+        return self.attention(query, k_cache, v_cache, self._rows)
 
 
 class ChunkStep:

@@ -1,0 +1,70 @@
+"""A chunk of prompt tokens through the kernels of a fused decode step (rung 13).
+
+T rows of the chunk, P prompts, H heads, D head size, E embedding, V vocabulary.
+"""
+
+import torch
+from torch import Tensor
+
+from labkit.engine.step.chunk import ChunkStep, PackedAttention
+from labkit.engine.step.chunk_layout import ChunkLayout
+from labkit.engine.step.fused import FusedDeviceStep, FusedKernels
+from labkit.kernels.tiles import ROWS
+from labkit.model import Network
+from labkit.ranges import named_range
+
+MOST_ROWS = ROWS[-1]  # that tiles are measured for; with more, PyTorch's products are faster
+
+
+class ChunkLayers(FusedDeviceStep):
+    """The layers of a decode step, with the step's weights, for the rows of a chunk."""
+
+    def __init__(self, step: FusedDeviceStep, attention: PackedAttention, kernels: FusedKernels) -> None:
+        vars(self).update(vars(step))  # its weights are in memory once
+        self.kernels = kernels
+        self._packed_attention = attention
+
+    @property
+    def head(self) -> Tensor:
+        """The padded head [V, E]."""
+        return self._head
+
+    def attend(self, layer_idx: int, qkv: Tensor) -> Tensor:
+        """Attention [T, E] of one layer for its queries, keys and values [T, 3 * E], which are stored."""
+        T = len(qkv)
+        query, key, value = qkv.view(T, 3, self._num_heads, -1).unbind(1)  # each [T, H, D]
+        return self._packed_attention.attend_rows(layer_idx, query, key, value).view(T, -1)
+
+    def chunk_logits(self, token_ids: Tensor, positions: Tensor, last_rows: Tensor) -> Tensor:
+        """Logits [P, V] after the rows last_rows [P] of a chunk: token_ids and positions [T], int64."""
+        slots = torch.arange(len(token_ids), device=token_ids.device)  # each row is its own
+        x, statistics = self.kernels.embed(slots, token_ids, positions.int(), *self._tables)
+        for layer_idx in range(len(self.layers)):
+            x, statistics = self.layer(layer_idx, x, statistics)
+        return self.logits(x[last_rows])
+
+
+class FusedChunkStep(ChunkStep):
+    """A `ChunkStep` in six kernels a layer, for chunks of `MOST_ROWS` rows at most. Larger ones go the other
+    way: there products take the time, and not the many small kernels between them."""
+
+    def __init__(
+        self,
+        network: Network,
+        attention: PackedAttention,
+        layout: ChunkLayout,
+        step: FusedDeviceStep,
+        kernels: FusedKernels,
+    ) -> None:
+        """step: whose weights the chunk goes through. kernels: with a workspace that no decode step has."""
+        super().__init__(network, attention, layout)
+        self.layers = ChunkLayers(step, attention, kernels)
+        self._head = self.layers.head
+
+    def __call__(self, numbers: Tensor) -> Tensor:
+        if self.layout.num_rows(numbers) > MOST_ROWS:
+            return super().__call__(numbers)
+        inputs = self.layout.split(numbers)
+        self.attention.begin(self.layout.rows_of(inputs))
+        with named_range("labkit.prefill.forward"):
+            return self.layers.chunk_logits(inputs.token_ids, inputs.positions, inputs.last_rows)

@@ -1,0 +1,102 @@
+"""A chunk through a decode step's kernels: the logits of the network's own forward, with its weights."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from helpers import make_engine, small_model
+from triton_marks import needs_triton
+
+from labkit import LADDER, InferenceEngine
+from labkit.engine import InferenceSession
+from labkit.engine.packed_chunk import PackedChunk
+from labkit.engine.request import Request
+from labkit.engine.sampling import SamplingParams
+from labkit.engine.scheduler import Joining
+from labkit.engine.step import fused_chunk
+from labkit.engine.step.chunk import ChunkStep
+from labkit.engine.step.fused_chunk import MOST_ROWS, FusedChunkStep
+from labkit.engine.step.graphed_chunk import GraphedChunkStep
+
+PACKED = LADDER["13"].options
+PROMPTS = [(1, 2, 3, 4, 5, 6), (7, 8), (9, 10, 11, 12, 13)]
+
+
+def logits_of(
+    engine: InferenceEngine, kind: type[ChunkStep], prompts=PROMPTS
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Logits [P, V] of a chunk of these prompts, computed as by `kind` in blocks of their own; and what is in
+    these."""
+    resident = engine.prefill.chunk_step
+    launched = resident.device_step
+    step = launched.chunk_step if isinstance(launched, GraphedChunkStep) else launched
+    assert type(step) is FusedChunkStep
+    joining = {}
+    for i, prompt in enumerate(prompts):
+        session = InferenceSession(engine.kv_manager)
+        session.reserve_prompt(len(prompt))
+        request = Request(i, prompt, SamplingParams())
+        joining[request] = Joining(session, prompt, None)
+    chunk = PackedChunk(prompts, [0] * len(prompts), 10**6)
+    numbers = resident.layout.pack(chunk, joining, len(chunk.token_ids) + 3).to(engine.device)
+    with torch.inference_mode():
+        logits = kind.__call__(step, numbers)[: len(prompts)].clone()
+        kept = [torch.stack(each.session.dense_kv()) for each in joining.values()]
+    for each in joining.values():
+        each.session.release()
+    return logits, kept
+
+
+def assert_as_the_network(engine, prompts=PROMPTS, apart=1e-5):
+    """apart: of the largest number, how far they may be."""
+    made, kept = logits_of(engine, FusedChunkStep, prompts)
+    expected, expected_kept = logits_of(engine, ChunkStep, prompts)
+    for ours, wanted in [(made, expected), *zip(kept, expected_kept, strict=True)]:
+        assert wanted.abs().max() > 0
+        torch.testing.assert_close(ours, wanted, rtol=0, atol=apart * wanted.abs().max().item())
+
+
+def test_a_chunk_has_the_logits_keys_and_values_of_the_networks_forward():
+    assert_as_the_network(make_engine(options=PACKED))
+
+
+def test_more_rows_than_tiles_are_measured_for_go_through_the_network(monkeypatch):
+    engine = make_engine(options=PACKED)
+    calls, forward = [], engine.model.network.forward
+
+    def noting(token_ids, *others):
+        calls.append(token_ids.shape[1])
+        return forward(token_ids, *others)
+
+    monkeypatch.setattr(engine.model.network, "forward", noting)
+    monkeypatch.setattr(fused_chunk, "MOST_ROWS", 16)
+    assert_as_the_network(engine)  # 13 rows and 3 pads
+    assert calls == [16]  # the expected ones
+    monkeypatch.setattr(fused_chunk, "MOST_ROWS", 15)
+    logits_of(engine, FusedChunkStep)
+    assert calls == [16, 16]
+    assert MOST_ROWS == 256
+
+
+def test_its_weights_are_those_of_the_decode_step():
+    engine = make_engine(options=PACKED)
+    step, decoding = engine.prefill.chunk_step.device_step, engine.decode_step.device_step
+    assert step.layers.layers is decoding.layers
+    assert step._head is decoding._head
+
+
+@pytest.mark.parametrize("changed", [{"latency": "exposed"}, {"launch": "eager"}])
+def test_whatever_launches_the_decode_step_short_chunks_go_through_its_kernels(changed):
+    assert_as_the_network(make_engine(options=replace(PACKED, **changed)))
+
+
+@pytest.mark.cuda
+@needs_triton
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("num_rows", [1, 13, 60, 130, 250])
+def test_on_a_gpu_a_chunk_has_the_logits_keys_and_values_of_the_networks_forward(dtype, num_rows):
+    engine = InferenceEngine(small_model(), PACKED, device="cuda", dtype=dtype)
+    lengths = [num_rows // 3, num_rows // 2 - num_rows // 3, num_rows - num_rows // 2]
+    longest = engine.model.config.max_positions
+    prompts = [tuple(range(1, 1 + min(length, longest))) for length in lengths if length]
+    assert_as_the_network(engine, prompts, apart=1e-5 if dtype == torch.float32 else 1e-2)
