@@ -175,9 +175,6 @@ class ReadAtOnce:
     def flush(self) -> None:
         """Nothing was deferred."""
 
-    def catch_up(self) -> None:
-        """Nothing was deferred."""
-
     def launch_first(self, running: RunningRequests) -> None:
         """Nothing is launched before it is read."""
 

@@ -39,13 +39,13 @@ class PaddedPrefill:
         network: Network,
         scheduler: OnlineScheduler,
         prefix_cache: Prefixes | None,
-        catch_up: Callable[[], None],
+        flush: Callable[[], None],
     ) -> None:
-        """catch_up: brings the lengths of running requests up to date, before the scheduler counts blocks."""
+        """flush: brings the lengths of running requests up to date, before the scheduler counts blocks."""
         self._network = network
         self._scheduler = scheduler
         self._prefix_cache = prefix_cache
-        self._catch_up = catch_up
+        self._flush = flush
         self._made: FirstTokens | None = None
 
     def launch(self) -> bool:
@@ -54,7 +54,7 @@ class PaddedPrefill:
         if not self._scheduler.waiting or not self._scheduler.may_admit():
             return False
         started = time.perf_counter()
-        self._catch_up()
+        self._flush()
         admitted = self._scheduler.admit()
         if not admitted:
             return False

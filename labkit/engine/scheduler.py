@@ -143,6 +143,7 @@ class OnlineScheduler:
         """
         admitted: list[Admitted] = []
         num_tokens, needed = 0, self._num_served  # blocks: a token takes one at most, so they may be fewer
+        prefixes = self._prefix_cache
         limit = self.config.prefill_max_tokens if room is None else room
         computing = [joining.token_ids for joining in self.joining.values()]
         texts: list[tuple[int, ...]] = []  # of those admitted, and of one that was refused behind them
@@ -153,10 +154,10 @@ class OnlineScheduler:
                 if not self._is_in_budget(len(admitted) + 1, num_tokens + least, limit):
                     break
                 token_ids = request.token_ids
-                if self._prefix_cache is not None and self._prefix_cache.is_coming(token_ids, computing + texts):
+                if prefixes is not None and prefixes.is_coming(token_ids, computing + texts):
                     break
                 texts.append(token_ids)
-                prefix = self._prefix_cache.lookup(token_ids) if self._prefix_cache else None
+                prefix = prefixes.lookup(token_ids) if prefixes else None
                 session = InferenceSession(self._kv_manager, prefix)
                 admitted.append(Admitted(request, session, prefix))
                 needed = self._evict_for(admitted, needed + session.blocks_to_reach(request.num_tokens))

@@ -137,9 +137,10 @@ def build_prefill(
 ) -> PaddedPrefill | PackedPrefill:
     """How prompts are computed, as the options choose."""
     if parts.options.batching == "padded":
-        return PaddedPrefill(network, scheduler, prefix_cache, readback.catch_up)
+        return PaddedPrefill(network, scheduler, prefix_cache, readback.flush)
     chunk_step = build_chunk_step(parts, network, scheduler, kv_manager, device_step_of(decode_step))
-    return PackedPrefill(chunk_step, parts["batching"], scheduler, prefix_cache, readback.catch_up)
+    catch_up = getattr(readback, "catch_up", readback.flush)  # the reader's own has no batch that goes on
+    return PackedPrefill(chunk_step, parts["batching"], scheduler, prefix_cache, catch_up)
 
 
 def build_chunk_step(
