@@ -1,7 +1,7 @@
-"""Tiles that were measured on this machine's GPU, in a file of the user's: read, checked, and kept.
+"""Tables of tiles that were measured on a GPU: those that labkit ships, and the user's own.
 
-A file is for one GPU, torch and triton. An engine reads it once, when it is made; `python -m labkit.bench
-tune` writes it.
+labkit ships a file for a GPU by its name. The user's is for one GPU, torch and triton, and `python -m
+labkit.bench tune` writes it. An engine reads both once, when it is made, and the user's come first.
 """
 
 import json
@@ -19,6 +19,7 @@ from labkit.json_file import read_json
 from labkit.kernels.tiles import NOTHING_MEASURED, ROWS, MeasuredTiles, Tile, check_tile, has_workspace
 from labkit.kernels.triton_runtime import triton, triton_status
 
+SHIPPED = Path(__file__).parent / "shipped_tiles"
 MOST = Tile(256, 256, 512, 16, 16, 8)  # beyond it no kernel is compiled
 
 
@@ -47,18 +48,38 @@ def table_path(device: torch.device) -> Path:
     return paths.CACHE / f"tiles_{paths.slug(torch.cuda.get_device_name(device))}_{versions}.json"
 
 
+def shipped_path(device: torch.device) -> Path:
+    """The file that labkit ships for such a GPU, if it ships one."""
+    return SHIPPED / f"{paths.slug(torch.cuda.get_device_name(device))}.json"
+
+
 def tiles_for(device: torch.device, dtype: torch.dtype) -> MeasuredTiles:
-    """The tiles measured on a GPU for numbers of the size of `dtype`'s; none where kernels are not compiled.
+    """The tiles measured on a GPU for numbers of the size of `dtype`'s, or on one of its kind; none where
+    kernels are not compiled.
 
     Raises RecordError for a file that is damaged.
     """
-    if device.type != "cuda" or triton_status().mode != "native":
+    if not is_compiled_for(device):
         return NOTHING_MEASURED
-    return measured_tiles(read_table(table_path(device)), dtype)
+    return measured_tiles([*read_table(shipped_path(device)), *read_table(table_path(device))], dtype)
+
+
+def shipped_tiles(device: torch.device, dtype: torch.dtype) -> MeasuredTiles:
+    """What `tiles_for` would be without the user's file."""
+    return (
+        measured_tiles(read_table(shipped_path(device)), dtype)
+        if is_compiled_for(device)
+        else NOTHING_MEASURED
+    )
+
+
+def is_compiled_for(device: torch.device) -> bool:
+    """Whether kernels are compiled for a device, so that tiles matter."""
+    return device.type == "cuda" and triton_status().mode == "native"
 
 
 def measured_tiles(table: Iterable[TimedTile], dtype: torch.dtype) -> MeasuredTiles:
-    """What a table has for numbers of the size of `dtype`'s."""
+    """What a table has for numbers of the size of `dtype`'s; of two entries for the same, the later."""
     measured: dict[tuple[int, int], dict[int, Tile]] = {}
     for timed in table:
         if DTYPES[timed.dtype].itemsize == dtype.itemsize:

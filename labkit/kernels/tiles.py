@@ -1,7 +1,7 @@
 """Tiles: how a matrix product is cut into programs, and which tile a size gets.
 
-A tile that was measured on the GPU comes first (`labkit.kernels.tile_tables` keeps those), then the table
-that labkit ships, then a rule.
+A tile that was measured on the GPU, or on one of its kind, comes first (`labkit.kernels.tile_tables` has
+those), then the table here, then a rule.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ class Tile(NamedTuple):
     num_stages: int
 
 
-# --- tiles that labkit ships, and the rule --------------------------------------------------------------
+# --- tiles for any GPU, and the rule ---------------------------------------------------------------------
 
 ENOUGH_PROGRAMS = 100  # of an H100's 132 multiprocessors: with fewer, the weights come too slowly
 
@@ -100,14 +100,22 @@ def measured_tile(measured: MeasuredTiles, M: int, N: int, K: int, *, can_split:
     return tile if tile is None or can_split or tile.split_k == 1 else None
 
 
-def tiles_in_words(products: Sequence[tuple[int, int]], measured: MeasuredTiles) -> str:
+def tiles_in_words(
+    products: Sequence[tuple[int, int]], measured: MeasuredTiles, shipped: MeasuredTiles
+) -> str:
     """Where the tiles of these products, (N, K) each, come from, as in "measured on this GPU for 3 of 4
-    products, by rule for 1"."""
-    sources = [SOURCES[0 if nk in measured else 1 if nk in TILES else 2] for nk in products]
+    products, by rule for 1". shipped: what of `measured` labkit ships."""
+
+    def source(nk: tuple[int, int]) -> str:
+        if measured.get(nk) != shipped.get(nk):
+            return SOURCES[0]
+        return SOURCES[1 if nk in shipped or nk in TILES else 2]
+
+    sources = [source(nk) for nk in products]
     counts = [(source, sources.count(source)) for source in SOURCES if source in sources]
-    (source, count), *others = counts
-    rest = "".join(f", {source} for {count}" for source, count in others)
-    return f"{source} for {count} of {len(products)} products{rest}"
+    (first, count), *others = counts
+    rest = "".join(f", {name} for {count}" for name, count in others)
+    return f"{first} for {count} of {len(products)} products{rest}"
 
 
 def default_tile(x: Tensor, N: int, measured: MeasuredTiles = NOTHING_MEASURED, *, can_split: bool) -> Tile:

@@ -18,6 +18,7 @@ from helpers import (
     make_engine,
     run,
     small_model,
+    spoil_keys,
     tokens_alone,
     tokens_by_request,
     tokens_of,
@@ -347,10 +348,7 @@ def test_a_request_whose_logits_are_no_numbers_ends_alone(options, num_made: int
     ids = add_all(engine, PROMPTS[:3], EACH_PARAMS[:3])
     outputs = [output for _ in range(num_made) for output in engine.step()]
     num_good = num_made + engine.readback.is_ahead
-    session, manager = list(engine.scheduler.running.values())[broken], engine.kv_manager
-    for table_idx, block_ids in enumerate(session.block_ids_per_layer):
-        block = manager.info(block_ids[0]).block_index
-        manager.k_cache[manager.layers_of(table_idx), block] = torch.nan
+    spoil_keys(engine, list(engine.scheduler.running.values())[broken], place=0)
     outputs += run(engine)
     completions = {output.request_id: output.completion for output in outputs if output.completion}
     failed = completions.pop(ids[broken])

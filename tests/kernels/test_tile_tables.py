@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers import measured
 
 from labkit import paths
 from labkit.errors import RecordError
@@ -15,6 +16,8 @@ from labkit.kernels.tile_tables import (
     keep_table,
     measured_tiles,
     read_table,
+    shipped_path,
+    shipped_tiles,
     table_path,
     tiles_for,
 )
@@ -35,6 +38,7 @@ TABLE = [
 def gpu(monkeypatch, tmp_path) -> Path:
     """A GPU by name alone; the value is the user's cache, empty."""
     monkeypatch.setattr(paths, "CACHE", tmp_path / "cache" / "labkit")
+    monkeypatch.setattr(tile_tables, "SHIPPED", tmp_path / "shipped")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100 80GB HBM3")
     monkeypatch.setattr(torch, "__version__", "2.11.0+cu130")
     monkeypatch.setattr(tile_tables, "triton", SimpleNamespace(__version__="3.6.0"))
@@ -70,11 +74,39 @@ def test_models_are_added_and_the_latest_wins_row_by_row(gpu):
     assert sorted(read_table(path)) == sorted([*TABLE[:2], *new])
 
 
+def test_what_labkit_ships_for_the_gpu_comes_behind_what_the_user_measured(gpu):
+    shipped = [TABLE[1]._replace(tile=MANY), TABLE[2]._replace(rows=128), TABLE[1]._replace(N=9)]
+    assert shipped_path(CUDA).name == "nvidia_h100_80gb_hbm3.json"
+    keep_table(shipped_path(CUDA), shipped)
+    half = torch.float16
+    alone = {(3072, 1024): {16: MANY, 128: MANY}, (9, 1024): {16: FEW}}
+    assert tiles_for(CUDA, half) == shipped_tiles(CUDA, half) == alone
+    keep_table(table_path(CUDA), TABLE)
+    assert tiles_for(CUDA, half) == {(3072, 1024): {16: FEW, 64: MANY, 128: MANY}, (9, 1024): {16: FEW}}
+    assert shipped_tiles(CUDA, half) == alone
+
+
+@pytest.mark.parametrize("path", sorted(tile_tables.SHIPPED.glob("*.json")), ids=lambda path: path.stem)
+def test_tiles_that_are_shipped_are_those_of_records(path):
+    recorded = {
+        (tile.N, tile.K, record.settings["dtype"], tile.rows): (tuple(tile.tile), tile.us)
+        for record in measured("tiles")
+        if paths.slug(record.host.device) == path.stem
+        for tile in record.samples
+    }
+    for timed in read_table(path):
+        tile, us = recorded[timed[:4]]
+        assert timed.tile == tile and timed.us == pytest.approx(us)
+    assert len(read_table(path)) == len(recorded)
+
+
 def test_where_no_kernel_is_compiled_no_file_is_read(gpu, monkeypatch):
     keep_table(table_path(CUDA), TABLE)
+    keep_table(shipped_path(CUDA), TABLE)
     assert tiles_for(torch.device("cpu"), torch.float16) == {}
+    assert shipped_tiles(torch.device("cpu"), torch.float16) == {}
     monkeypatch.setattr(tile_tables, "triton_status", lambda: TritonStatus("interpreter", "asked for"))
-    assert tiles_for(CUDA, torch.float16) == {}
+    assert tiles_for(CUDA, torch.float16) == shipped_tiles(CUDA, torch.float16) == {}
 
 
 TIMED = {"N": 64, "K": 32, "dtype": "float16", "rows": 16, "tile": [16, 16, 16, 1, 4, 3], "us": 1.0}

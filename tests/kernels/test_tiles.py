@@ -207,14 +207,19 @@ def test_a_launch_takes_the_measured_tile(function: Callable, monkeypatch: pytes
 
 def test_where_tiles_come_from_is_said_in_words():
     gpt2 = list(TILES)
-    assert tiles_in_words(gpt2, {}) == "shipped for 4 of 4 products"
-    assert tiles_in_words([(64, 64)] * 4, {}) == "by rule for 4 of 4 products"
-    assert tiles_in_words(gpt2, dict.fromkeys(gpt2)) == "measured on this GPU for 4 of 4 products"
+    assert tiles_in_words(gpt2, {}, {}) == "shipped for 4 of 4 products"
+    assert tiles_in_words([(64, 64)] * 4, {}, {}) == "by rule for 4 of 4 products"
+    of_all = {nk: {16: Tile(16, 32, 64, 1, 4, 2)} for nk in gpt2}
+    assert tiles_in_words(gpt2, of_all, {}) == "measured on this GPU for 4 of 4 products"
+    assert tiles_in_words(gpt2, of_all, of_all) == "shipped for 4 of 4 products"
     some = [(99, 64), (1, 1), *gpt2[:2]]
-    assert (
-        tiles_in_words(some, MEASURED)
-        == "measured on this GPU for 2 of 4 products, shipped for 1, by rule for 1"
-    )
+    in_words = "measured on this GPU for 2 of 4 products, shipped for 1, by rule for 1"
+    assert tiles_in_words(some, MEASURED, {}) == in_words
+    shipped = {(1, 1): {16: Tile(16, 32, 64, 1, 4, 2)}}
+    in_words = "measured on this GPU for 2 of 4 products, shipped for 2"
+    assert tiles_in_words(some, MEASURED | shipped, shipped) == in_words
+    own = MEASURED | {(1, 1): shipped[1, 1] | {64: Tile(64, 32, 64, 1, 4, 2)}}  # for some rows more
+    assert tiles_in_words(some, own, shipped) == "measured on this GPU for 3 of 4 products, shipped for 1"
 
 
 def test_tiles_are_measured_for_rows_that_rise():

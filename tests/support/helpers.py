@@ -144,6 +144,15 @@ def tokens_by_request(outputs: Sequence[StepOutput]) -> dict[int, tuple[int, ...
     return handed_out
 
 
+def spoil_keys(engine: InferenceEngine, session: InferenceSession, place: int = -1) -> None:
+    """Numbers that are none for the keys of one of a session's blocks, the last one or at `place`, in all
+    layers."""
+    manager = engine.kv_manager
+    for table_idx, block_ids in enumerate(session.block_ids_per_layer):
+        block = manager.info(block_ids[place]).block_index
+        manager.k_cache[manager.layers_of(table_idx), block] = torch.nan
+
+
 def assert_no_block_is_lost(engine: InferenceEngine) -> None:
     """Nobody runs: what is not free is in the prefix cache, and comes back with it."""
     engine.check_integrity()

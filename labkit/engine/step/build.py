@@ -12,7 +12,7 @@ from labkit.engine.step.chunk import ChunkStep, PackedAttention, ResidentChunkSt
 from labkit.engine.step.chunk_layout import ChunkLayout
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.first_tokens import FirstTokenSampler
-from labkit.engine.step.fused import PLAIN, FusedDeviceStep, FusedKernels, triton_kernels
+from labkit.engine.step.fused import PLAIN, FusedDeviceStep, FusedKernels, padded_head, triton_kernels
 from labkit.engine.step.fused_chunk import FusedChunkStep
 from labkit.engine.step.graphed import GraphedStep
 from labkit.engine.step.graphed_chunk import GraphedChunkStep
@@ -161,11 +161,12 @@ def build_chunk_step(
     layout = ChunkLayout(max_prompts, kv_manager.max_blocks_per_seq)
     kernels = PACKED_TRITON if on_triton else PACKED_PLAIN
     attention = PackedAttention(kv_manager, *kernels)
-    chunk_step = ChunkStep(network, attention, layout)
     if isinstance(decoding, FusedDeviceStep):
-        chunk_step = FusedChunkStep(
-            network, attention, layout, decoding, fused_kernels(kv_manager, on_triton)
-        )
+        fused = fused_kernels(kv_manager, on_triton)
+        chunk_step: ChunkStep = FusedChunkStep(network, attention, layout, decoding, fused)
+    else:
+        head = padded_head(network.lm_head.weight.detach())
+        chunk_step = ChunkStep(network, attention, layout, head)
     is_graph = options.launch == "graph" and device.type == "cuda"  # plain attention was refused before
     launched = GraphedChunkStep(chunk_step, max_tokens, device) if is_graph else chunk_step
     sampler = FirstTokenSampler(build_sampler(parts, on_triton), max_prompts, device)

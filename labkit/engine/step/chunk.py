@@ -16,7 +16,6 @@ from labkit.engine.sampling import Draws
 from labkit.engine.scheduler import Joining
 from labkit.engine.step.chunk_layout import ChunkLayout
 from labkit.engine.step.first_tokens import FirstTokenSampler
-from labkit.engine.step.fused import padded_head
 from labkit.engine.step.staging import PinnedStaging, PinnedTokens, TokenCopy
 from labkit.kernels import PackedRows
 from labkit.kvcache import KVBlockManager
@@ -62,12 +61,15 @@ class ChunkStep:
     No number is read back to decide what runs next, so a CUDA graph can capture it, if its kernels do so.
     """
 
-    def __init__(self, network: Network, attention: PackedAttention, layout: ChunkLayout) -> None:
+    def __init__(
+        self, network: Network, attention: PackedAttention, layout: ChunkLayout, head: Tensor
+    ) -> None:
+        """head: as `padded_head` makes it."""
         self.network = network
         self.attention = attention
         self.layout = layout
         self._vocab_size = network.config.vocab_size
-        self._head = padded_head(network.lm_head.weight.detach())
+        self._head = head
 
     def num_rows(self, num_tokens: int) -> int:
         """Rows that a chunk of so many tokens is computed with, pads included: there are none."""

@@ -26,6 +26,7 @@ from labkit.kernels import (
     norm_linear_triton,
 )
 from labkit.kernels.fused_linear import make_split_k_workspace
+from labkit.kernels.tile_tables import shipped_tiles
 from labkit.kernels.tiles import MeasuredTiles, tiles_in_words
 from labkit.model import LinearWeights, Network, NormWeights
 from labkit.ranges import named_range
@@ -112,7 +113,7 @@ class FusedDeviceStep(DeviceStep):
         ]
         self._final_norm = weights.final_norm
         self._num_heads, self._vocab_size = network.config.num_heads, len(weights.head)
-        self._head = padded_head(weights.head)
+        self.head = padded_head(weights.head)
 
     @property
     def tiles(self) -> str:
@@ -120,7 +121,8 @@ class FusedDeviceStep(DeviceStep):
         if self.kernels.measured is None:
             return "none: the products are PyTorch's"
         products = [(len(product.weight), product.weight.shape[1]) for product in self.layers[0]]
-        return tiles_in_words(products, self.kernels.measured)
+        shipped = shipped_tiles(self.head.device, self.head.dtype)
+        return tiles_in_words(products, self.kernels.measured, shipped)
 
     def __call__(self, batch_size: int, max_context_len: int, draws: Draws) -> Tensor:
         slots = self.slots
@@ -152,7 +154,7 @@ class FusedDeviceStep(DeviceStep):
     def logits(self, x: Tensor) -> Tensor:
         """The final norm and the head: logits [B, V] for the last layer's output x [B, E]."""
         hidden = F.layer_norm(x, x.shape[1:], *self._final_norm)
-        return F.linear(hidden, self._head)[:, : self._vocab_size]
+        return F.linear(hidden, self.head)[:, : self._vocab_size]
 
     def layer(self, layer_idx: int, x: Tensor, statistics: RowStatistics) -> tuple[Tensor, RowStatistics]:
         """One layer's output for its input x [B, E], each with the statistics of its rows."""

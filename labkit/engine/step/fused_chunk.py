@@ -24,11 +24,6 @@ class ChunkLayers(FusedDeviceStep):
         self.kernels = kernels
         self._packed_attention = attention
 
-    @property
-    def head(self) -> Tensor:
-        """The padded head [V, E]."""
-        return self._head
-
     def attend(self, layer_idx: int, qkv: Tensor) -> Tensor:
         """Attention [T, E] of one layer for its queries, keys and values [T, 3 * E], which are stored."""
         T = len(qkv)
@@ -57,9 +52,8 @@ class FusedChunkStep(ChunkStep):
         kernels: FusedKernels,
     ) -> None:
         """step: whose weights the chunk goes through. kernels: with a workspace that no decode step has."""
-        super().__init__(network, attention, layout)
+        super().__init__(network, attention, layout, step.head)
         self.layers = ChunkLayers(step, attention, kernels)
-        self._head = self.layers.head
 
     def __call__(self, numbers: Tensor) -> Tensor:
         if self.layout.num_rows(numbers) > MOST_ROWS:

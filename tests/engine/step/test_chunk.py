@@ -13,6 +13,7 @@ from labkit.engine.scheduler import Joining
 from labkit.engine.step.chunk import ChunkStep, PackedAttention, ResidentChunkStep
 from labkit.engine.step.chunk_layout import ChunkLayout
 from labkit.engine.step.first_tokens import FirstTokenSampler
+from labkit.engine.step.fused import padded_head
 from labkit.engine.step.samplers import SortedSampler
 from labkit.kernels import kv_append_packed_plain, packed_attention_plain
 from labkit.kvcache import OneTableBlockManager
@@ -33,7 +34,8 @@ def resident(kind, max_tokens=16, max_prompts=4):
     manager.v_cache.fill_(torch.nan)
     layout = ChunkLayout(max_prompts, manager.max_blocks_per_seq)
     attention = PackedAttention(manager, packed_attention_plain, kv_append_packed_plain)
-    step = kind(small_model().network, attention, layout)
+    network = small_model().network
+    step = kind(network, attention, layout, padded_head(network.lm_head.weight.detach()))
     sampler = FirstTokenSampler(SortedSampler(), max_prompts, torch.device("cpu"))
     return manager, ResidentChunkStep(step, sampler, layout, manager, max_tokens)
 

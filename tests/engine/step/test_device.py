@@ -4,13 +4,13 @@ import random
 from dataclasses import replace
 
 import pytest
-import torch
 from helpers import (
     GREEDY,
     SEEDED,
     assert_no_block_is_lost,
     make_engine,
     run,
+    spoil_keys,
     tokens_alone,
     tokens_by_request,
     tokens_of,
@@ -126,10 +126,7 @@ def test_a_request_whose_logits_are_no_numbers_ends_alone(options, num_made, bro
     outputs = []
     for _ in range(num_made):
         outputs += engine.step()
-    session = list(engine.scheduler.running.values())[broken]
-    for layer, ids in enumerate(session.block_ids_per_layer):
-        block = engine.kv_manager.info(ids[-1]).block_index
-        engine.kv_manager.k_cache[engine.kv_manager.layers_of(layer), block] = torch.nan
+    spoil_keys(engine, list(engine.scheduler.running.values())[broken])
     outputs += run(engine)
     completions = {o.request_id: o.completion for o in outputs if o.completion}
     failed = completions.pop(request_ids[broken])
@@ -156,9 +153,7 @@ def test_on_a_gpu_a_request_whose_logits_are_no_numbers_ends_alone(tiny, options
     outputs = [output for _ in range(5) for output in engine.step()]
     session, manager = list(engine.scheduler.running.values())[1], engine.kv_manager
     assert all(manager.refcount(table[-1]) == 1 for table in session.block_ids_per_layer)
-    for table_idx, block_ids in enumerate(session.block_ids_per_layer):
-        block = manager.info(block_ids[-1]).block_index
-        manager.k_cache[manager.layers_of(table_idx), block] = torch.nan
+    spoil_keys(engine, session)
     outputs += run(engine)
     completions = {o.request_id: o.completion for o in outputs if o.completion}
     assert completions[ids[1]].finish_reason is FinishReason.ERROR

@@ -82,7 +82,7 @@ def test_its_weights_are_those_of_the_decode_step():
     engine = make_engine(options=PACKED)
     step, decoding = engine.prefill.chunk_step.device_step, engine.decode_step.device_step
     assert step.layers.layers is decoding.layers
-    assert step._head is decoding._head
+    assert step._head is decoding.head
 
 
 @pytest.mark.parametrize("changed", [{"latency": "exposed"}, {"launch": "eager"}])

@@ -17,6 +17,7 @@ from helpers import (
     assert_no_block_is_lost,
     make_engine,
     run,
+    spoil_keys,
     tokens_alone,
     tokens_by_request,
     tokens_of,
@@ -352,10 +353,7 @@ def test_on_a_gpu_numbers_that_are_none_in_replayed_steps_end_their_own_request_
     expected = tokens_of(engine.generate(prompts, params))
     ids = [engine.add_request(prompt, params) for prompt in prompts]
     outputs = [output for _ in range(8) for output in engine.step()]
-    session, manager = list(engine.scheduler.running.values())[broken], engine.kv_manager
-    for table_idx, block_ids in enumerate(session.block_ids_per_layer):
-        block = manager.info(block_ids[0]).block_index
-        manager.k_cache[manager.layers_of(table_idx), block] = torch.nan
+    spoil_keys(engine, list(engine.scheduler.running.values())[broken], place=0)
     outputs += run(engine)
     completions = {output.request_id: output.completion for output in outputs if output.completion}
     failed = completions.pop(ids[broken])

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import GREEDY, SEEDED, Boom, failing, make_engine, tokens_alone
+from helpers import GREEDY, SEEDED, Boom, failing, make_engine, spoil_keys, tokens_alone
 
 from labkit import LADDER
 
@@ -69,8 +69,6 @@ def test_a_step_that_fails_leaves_all_sessions_as_they_were(monkeypatch, number,
 def test_a_row_of_logits_that_are_no_numbers_has_no_token(number):
     engine, requests = running(number)
     _, _, broken, _ = requests
-    for layer_idx, block_ids in enumerate(requests[broken].block_ids_per_layer):
-        block = engine.kv_manager.info(block_ids[-1]).block_index
-        engine.kv_manager.k_cache[layer_idx, block] = torch.nan
+    spoil_keys(engine, requests[broken])
     expected = [tokens_alone(prompt, GREEDY)[1] for prompt in PROMPTS]
     assert engine.decode_step.next_tokens(requests) == [*expected[:2], None, expected[3]]
