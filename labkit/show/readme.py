@@ -21,6 +21,7 @@ from labkit.show.timeline import draw_timeline
 README = ROOT / "README.md"
 TABLE = re.compile(r"(?<=<!-- ladder -->\n).*?(?=\n<!-- /ladder -->)", re.DOTALL)
 PEERS = re.compile(r"(?<=<!-- peers -->\n).*?(?=\n<!-- /peers -->)", re.DOTALL)
+MODELS = re.compile(r"(?<=<!-- models -->\n).*?(?=\n<!-- /models -->)", re.DOTALL)
 LOADS = re.compile(r"(?<=<!-- loads -->\n).*?(?=\n<!-- /loads -->)", re.DOTALL)
 GPU_TESTS = re.compile(r"(?<=<!-- gpu tests -->\n).*?(?=\n<!-- /gpu tests -->)", re.DOTALL)
 H200 = re.compile(r"(?<=<!-- h200 -->\n).*?(?=\n<!-- /h200 -->)", re.DOTALL)
@@ -31,7 +32,9 @@ H200_RECORDS = ("ladder_036_h200", "ladder_062_device_h200")
 # A rung is shown from the first of these that has it and the rung below.
 LADDER_RECORDS = ("ladder_036_h100", "ladder_036_from_10_h200")
 PEER_RECORDS = ("peers_036_h100", "peers_062_h100", "peers_single_h100")
-PEER_ENGINES = ("labkit 10", "transformers, static cache", "transformers, dynamic cache")
+STATIC = "transformers, static cache"
+PEER_ENGINES = ("labkit 10", STATIC, "transformers, dynamic cache")
+MODEL_RECORDS = ("peers_medium_h200", "peers_xl_h200")
 LOADS_RECORDS = ("loads_h200", "loads_from_10_h200")
 HOST_BATCH = 128  # the batch size of the host time shown
 
@@ -99,6 +102,18 @@ def peers_table() -> str:
     return "\n".join(lines)
 
 
+def models_line() -> str:
+    """A sentence: labkit beside transformers' static cache with models of other sizes."""
+    reached, device = [], ""
+    for record in map(load, MODEL_RECORDS):
+        device, ratio = record.host.device, record.rate(record.ours) / record.rate(STATIC)
+        reached.append(
+            f"{ratio:.2f} times with `{record.model}` ({record.num_requests} × {record.max_new_tokens}, "
+            f"{record.rate(record.ours):,.0f} tokens/s)"
+        )
+    return f"On an {device}, {record.ours} makes more tokens than {STATIC}: {' and '.join(reached)}."
+
+
 def loads_texts() -> str:
     """What the README says of all records of loads."""
     return "\n\n".join(map(loads_text, LOADS_RECORDS))
@@ -151,14 +166,15 @@ def h200_line() -> str:
 
 
 def tiles_line() -> str:
-    """A sentence: what tiles that were measured for it made of a model that labkit ships none for."""
+    """A sentence: what tiles that were measured for it made of a model that had tiles by rule."""
     tiles = load(TILES_RECORD, TilesRecord)
     before, after = (load(name, RunsRecord) for name in TILES_RUNS)
     (rung,) = after.rates
-    gains = [tile.gain for tile in tiles.samples]
+    rows = after.num_requests
+    gains = [tile.gain for tile in tiles.samples if tile.rows == rows]
     return (
         f"On an {tiles.host.device}, {tiles.seconds} seconds of search made the {len(gains)} products of "
-        f"`{before.model}` ×{min(gains):.2f} to ×{max(gains):.2f} as fast at {tiles.samples[0].rows} rows, "
+        f"`{before.model}` ×{min(gains):.2f} to ×{max(gains):.2f} as fast at {rows} rows, "
         f"and rung {rung} decodes {after.rate(rung):,.0f} tokens/s with {after.num_requests} × "
         f"{after.max_new_tokens} where it decoded {before.rate(rung):,.0f}: "
         f"{100 * after.share_of_limit(rung):.0f} % of the limit instead of "
@@ -216,6 +232,7 @@ def main() -> None:
         (H200, h200_line),
         (TILES, tiles_line),
         (PEERS, peers_table),
+        (MODELS, models_line),
         (LOADS, loads_texts),
         (GPU_TESTS, gpu_tests_line),
     ):

@@ -1,17 +1,18 @@
 """The file of measured tiles: what is kept comes back, and a damaged file is named."""
 
 import json
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers import measured
 
 from labkit import paths
 from labkit.errors import RecordError
 from labkit.kernels import tile_tables
 from labkit.kernels.tile_tables import (
+    SHIPPED,
     TimedTile,
     keep_table,
     measured_tiles,
@@ -86,18 +87,22 @@ def test_what_labkit_ships_for_the_gpu_comes_behind_what_the_user_measured(gpu):
     assert shipped_tiles(CUDA, half) == alone
 
 
-@pytest.mark.parametrize("path", sorted(tile_tables.SHIPPED.glob("*.json")), ids=lambda path: path.stem)
-def test_tiles_that_are_shipped_are_those_of_records(path):
-    recorded = {
-        (tile.N, tile.K, record.settings["dtype"], tile.rows): (tuple(tile.tile), tile.us)
-        for record in measured("tiles")
-        if paths.slug(record.host.device) == path.stem
-        for tile in record.samples
-    }
-    for timed in read_table(path):
-        tile, us = recorded[timed[:4]]
-        assert timed.tile == tile and timed.us == pytest.approx(us)
-    assert len(read_table(path)) == len(recorded)
+@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.json")), ids=lambda path: path.stem)
+def test_what_is_shipped_is_for_all_products_of_the_models_it_names(path):
+    """For float16, and at the least for batches of 64 and for single requests."""
+    sizes = {timed[1] for timed in read_table(path) if timed.N == timed.K}
+    of_layers = {(N, K) for E in sizes for N, K in ((3 * E, E), (E, E), (4 * E, E), (E, 4 * E))}
+    measured = measured_tiles(read_table(path), torch.float16)
+    assert set(measured) == of_layers and {768, 1024, 1280, 1600} <= sizes
+    assert all({16, 64, 128} <= set(by_rows) for by_rows in measured.values())
+
+
+def test_shipped_tables_are_named_after_gpus_and_come_with_the_package():
+    assert {path.stem for path in SHIPPED.iterdir()} == {paths.slug("NVIDIA H200")}
+    patterns = tomllib.loads((paths.ROOT / "pyproject.toml").read_text("utf-8"))
+    patterns = patterns["tool"]["setuptools"]["package-data"]["labkit"]
+    package = paths.ROOT / "labkit"
+    assert {path for pattern in patterns for path in package.glob(pattern)} >= set(SHIPPED.iterdir())
 
 
 def test_where_no_kernel_is_compiled_no_file_is_read(gpu, monkeypatch):

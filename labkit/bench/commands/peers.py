@@ -22,22 +22,59 @@ from labkit.bench.commands.arguments import (
 )
 from labkit.bench.commands.targets import own_target, write_own
 from labkit.bench.limit import DecodeLimit, measure_bandwidth
-from labkit.bench.peers import PeerRun, PeerRuns, run_peers
+from labkit.bench.peers import (
+    COMPILED,
+    CONTINUOUS,
+    DYNAMIC,
+    PADDED,
+    STATIC,
+    VLLM,
+    PeerRun,
+    PeerRuns,
+    run_peers,
+)
 from labkit.bench.record import make_record
 from labkit.bench.workload import Workload
+from labkit.checks import shown
 from labkit.engine.device import pick_device
 from labkit.errors import OptionError
 from labkit.results.peers import PeerSample
 
 RUNGS = ("00", "05", "08", "09", "10")
+OTHERS = {
+    "dynamic": DYNAMIC,
+    "static": STATIC,
+    "padded": PADDED,
+    "continuous": CONTINUOUS,
+    "loop": COMPILED,
+    "vllm": VLLM,
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
     add_common_arguments(parser, record=OWN_RECORD)
     add_rungs_argument(parser, RUNGS)
+    parser.add_argument(
+        "--others",
+        type=other_list,
+        default=",".join(OTHERS),
+        metavar="NAME,NAME,...",
+        help="other engines that run (default: %(default)s)",
+    )
     add_workload_arguments(parser)
     add_rounds_argument(parser, 3)
+
+
+def other_list(text: str) -> tuple[str, ...]:
+    """The type of a flag that takes names of OTHERS separated by commas, each once."""
+    names = tuple(text.split(","))
+    if unknown := [name for name in names if name not in OTHERS]:
+        known = ", ".join(OTHERS)
+        raise argparse.ArgumentTypeError(f"there is no engine {shown(unknown[0])}; there are {known}")
+    if len(set(names)) < len(names):
+        raise argparse.ArgumentTypeError(f"{shown(text)} names an engine twice")
+    return names
 
 
 def run(args: argparse.Namespace) -> None:
@@ -54,7 +91,8 @@ def run(args: argparse.Namespace) -> None:
     bandwidth = measure_bandwidth(workload.model.device)
     limit = workload.requested_limit(bandwidth.copy)
     with tqdm(unit=" runs") as bar:
-        ran = run_peers(workload, args.rungs, args.rounds, bar.update)
+        others = [OTHERS[name] for name in args.others]
+        ran = run_peers(workload, args.rungs, args.rounds, bar.update, others)
     print(
         f"{workload.model}, {len(workload.requests)} requests, batches of {workload.scheduler.max_batch_size}"
     )

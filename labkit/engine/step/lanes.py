@@ -1,6 +1,7 @@
 """The device's part of a decode step with hidden waits (rung 11): two lanes, one kernel, or weights asked for
 ahead."""
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -10,12 +11,13 @@ import torch
 from torch import Tensor
 
 from labkit.engine.step.attention import AttendAndWrite
-from labkit.engine.step.fused import FusedDeviceStep, FusedKernels
+from labkit.engine.step.fused import FusedDeviceStep, FusedKernels, FusedLayer
 from labkit.engine.step.persistent import FEW_ROWS, PersistentLayers
 from labkit.engine.step.slots import DeviceSlots
 from labkit.model import Network
 
 NUM_LANES = 2
+LAYERS_IN_L2 = 3  # a GPU's cache has room for the weights of so many, where what is done here gains
 
 Run = Callable[[], Tensor]  # launches the layers of some rows: the last one's output [B, E]
 
@@ -56,6 +58,15 @@ class HalfStep(FusedDeviceStep):
         self.attention, self.kernels = lane
 
 
+def fits_in_l2(layer: FusedLayer, device: torch.device) -> bool:
+    """Whether the device's L2 cache has room for LAYERS_IN_L2 such layers: then what one half has read is
+    still there for the other. For a CPU, which has no such cache, True."""
+    if device.type != "cuda":
+        return True
+    num_bytes = sum(product.weight.nbytes for product in layer)
+    return LAYERS_IN_L2 * num_bytes <= torch.cuda.get_device_properties(device).L2_cache_size
+
+
 class LanedDeviceStep(FusedDeviceStep):
     """A `FusedDeviceStep` in which little waits for the kernel before it. How depends on the batch:
 
@@ -64,7 +75,8 @@ class LanedDeviceStep(FusedDeviceStep):
     - One or two rows go through all layers in one kernel (`PersistentLayers`).
     - In between, the products ask for their weights while they wait.
 
-    The tokens are the same. Which batch gets what was measured on an H200.
+    Through layers too large for the GPU's cache (`fits_in_l2`) every batch of more rows goes as a whole, and
+    nothing is asked for early. The tokens are the same. Which batch gets what was measured on an H200.
     """
 
     watch_points: ClassVar[tuple[str, ...]] = ("streams", "halves", "few")
@@ -75,7 +87,11 @@ class LanedDeviceStep(FusedDeviceStep):
         """lanes: for each half, what its launches need for themselves. A whole batch takes the first's, for
         it never runs beside the halves."""
         attention, kernels = lanes[0]
-        super().__init__(slots, network, attention, kernels.prefetching)
+        super().__init__(slots, network, attention, kernels)
+        if fits_in_l2(self.layers[0], slots.slot_mapping.device):
+            self.kernels = kernels.prefetching
+        else:
+            self.least_rows = sys.maxsize
         self.halves = [HalfStep(self, lane) for lane in lanes]
         self.few = PersistentLayers(self) if PersistentLayers.fits(self) else None
         self.streams = CudaStreams(slots.slot_mapping.device)

@@ -36,6 +36,32 @@ def test_the_command_prints_a_table_and_writes_a_record(monkeypatch, capsys, tmp
         assert sample["decode_tokens_per_second"] == pytest.approx(9 / decode)
 
 
+def test_only_the_engines_that_are_named_run(monkeypatch, capsys, tmp_path):
+    path = tmp_path / "peers.json"
+    line = f"peers {TINY} --num-requests 2 --max-new-tokens 3 --rounds 1 --rungs 10 --others static,vllm"
+    monkeypatch.setattr(sys, "argv", ["bench", *shlex.split(f"{line} --json {path}")])
+    bench_main.main()
+    record = json.loads(path.read_text())
+    assert [sample["engine"] for sample in record["samples"]] == ["labkit 10"] * 2 + [peers.STATIC] * 2
+    assert record["settings"]["others"] == ["static", "vllm"]
+    assert record["settings"]["left_out"] == {peers.VLLM: "not installed here"}
+
+
+@pytest.mark.parametrize(
+    ("others", "message"),
+    [
+        ("static,gpu", "there is no engine 'gpu'; there are dynamic, static, padded, continuous, loop, vllm"),
+        ("", "there is no engine ''"),
+        ("loop,loop", "'loop,loop' names an engine twice"),
+    ],
+)
+def test_names_of_other_engines_are_checked(monkeypatch, capsys, others, message):
+    monkeypatch.setattr(sys, "argv", ["bench", *shlex.split(f"peers {TINY} --others '{others}'")])
+    with pytest.raises(SystemExit):
+        bench_main.main()
+    assert message in capsys.readouterr().err
+
+
 def test_requests_that_come_later_are_another_commands(monkeypatch, capsys, tmp_path):
     line = f"peers {TINY} --load arrivals --rate 9 --json {tmp_path}/none.json"
     monkeypatch.setattr(sys, "argv", ["bench", *shlex.split(line)])

@@ -22,7 +22,9 @@ from resident_helpers import RUNG_00, gpu_engine, pad_to_buckets, workload
 from torch import Tensor
 from triton_marks import needs_triton
 
+from labkit.engine.step import lanes
 from labkit.engine.step.attention import AttendAndWrite
+from labkit.engine.step.fused import FusedLayer
 from labkit.engine.step.graphed import GraphedStep, cuda_captures
 from labkit.engine.step.lanes import HalfStep, LanedDeviceStep
 from labkit.errors import OptionError
@@ -80,6 +82,37 @@ def test_a_batch_of_32_rows_and_more_goes_through_the_layers_in_halves(batch_siz
     with torch.inference_mode():
         assert step(batch_size, 0, True).shape == (batch_size,)
     assert noted == rows
+
+
+@pytest.mark.parametrize(
+    ("model", "l2_mib", "fits"),
+    [
+        ((768, 2304), 50, True),
+        ((768, 2304), 40, False),
+        ((1024, 3072), 60, False),
+        ((1024, 3072), 72, True),
+        ((1024, 3072), 71, False),
+    ],
+)
+def test_a_layer_fits_where_the_cache_has_room_for_three(monkeypatch, model, l2_mib, fits):
+    """Those of GPT-2 in half precision have 12 E² weights: 13.5 MiB, and 24 MiB for medium."""
+    E, qkv = model
+    shapes = [(qkv, E), (E, E), (4 * E, E), (E, 4 * E)]
+    weights = [SimpleNamespace(weight=torch.empty(shape, dtype=torch.float16)) for shape in shapes]
+    properties = SimpleNamespace(L2_cache_size=l2_mib * 2**20)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    assert lanes.fits_in_l2(FusedLayer(*weights), torch.device("cuda")) == fits
+    assert lanes.fits_in_l2(FusedLayer(*weights), torch.device("cpu"))
+
+
+@pytest.mark.parametrize("batch_size", [1, 31, 32, 70])
+def test_batches_go_as_a_whole_through_layers_that_do_not_fit(monkeypatch, batch_size):
+    monkeypatch.setattr(lanes, "fits_in_l2", lambda layer, device: False)
+    step = make_engine(options=HIDDEN_LATENCY, max_batch_size=70).decode_step.device_step
+    noted = note_rows(step)
+    with torch.inference_mode():
+        assert step(batch_size, 0, True).shape == (batch_size,)
+    assert noted == [("whole", batch_size)]
 
 
 def test_both_halves_have_the_weights_of_the_step_and_not_a_copy():
@@ -227,6 +260,14 @@ def test_only_hidden_latency_prefetches():
     for step, is_asked in ((hidden, True), *((half, False) for half in hidden.halves), (exposed, False)):
         for product in (step.kernels.norm_linear, step.kernels.linear_residual):
             assert product.keywords.get("prefetch", False) is is_asked
+
+
+@needs_interpreter
+def test_weights_of_layers_that_do_not_fit_are_not_asked_for_early(monkeypatch):
+    monkeypatch.setattr(lanes, "fits_in_l2", lambda layer, device: False)
+    kernels = make_engine(options=TRITON_OPTIONS).decode_step.device_step.kernels
+    for product in (kernels.norm_linear, kernels.linear_residual):
+        assert not product.keywords.get("prefetch", False)
 
 
 # --- the order of the two streams ------------------------------------------------------------------
