@@ -1,5 +1,7 @@
 """What the README shows is what was recorded."""
 
+from dataclasses import replace
+
 import pytest
 from PIL import Image
 
@@ -22,16 +24,26 @@ def test_the_peers_table_is_that_of_the_records():
     assert len(readme.peers_table().splitlines()) == 2 + len(readme.PEER_RECORDS)
 
 
+def test_the_line_about_other_models_is_that_of_their_records():
+    """If it is not: `python -m labkit.show.readme`. Both were measured on one kind of GPU."""
+    assert readme.MODELS.findall(TEXT) == [readme.models_line()]
+    records = [load(name) for name in readme.MODEL_RECORDS]
+    assert len({(record.host.device, record.ours) for record in records}) == 1
+
+
 def test_the_tables_of_the_loads_are_those_of_their_record():
     """If they are not: `python -m labkit.show.readme`."""
     assert readme.LOADS.findall(TEXT) == [readme.loads_texts()]
 
 
-def test_a_record_without_arrivals_has_no_table_of_latency():
-    machine, rates, left_out = readme.loads_text("loads_from_10_h200").split("\n\n")
-    assert machine.startswith("2026-11-23: 64 requests of 128 new tokens at most")
-    assert rates.splitlines()[0] == "| engine | sampled | ragged | prompt-heavy |"
-    assert "| labkit 14 |" in rates and left_out.startswith("Left out: PyTorch, a compiled loop (sampled)")
+def test_a_record_without_arrivals_has_no_table_of_latency(monkeypatch):
+    whole = load("loads_cpu")
+    few = replace(whole, samples=tuple(s for s in whole.samples if s.load in ("sampled", "ragged")))
+    monkeypatch.setattr(readme, "load", lambda name, kind: few)
+    machine, rates, left_out = readme.loads_text("loads_cpu").split("\n\n")
+    assert f"{whole.num_requests} requests of" in machine
+    assert rates.splitlines()[0] == "| engine | sampled | ragged |"
+    assert left_out.startswith("Left out: PyTorch, a compiled loop (")
 
 
 def test_loads_have_a_row_for_each_engine_that_ran_and_a_reason_for_each_that_did_not():

@@ -1,5 +1,7 @@
 """Lesson 11: ways to hide the latency of a step that were measured, from a file under data/."""
 
+from statistics import median
+
 import pandas as pd
 
 from labkit.learn.variants import Variants
@@ -23,6 +25,7 @@ ORDERS = {  # of the lanes, at 64 requests; by the name in the file
 }
 MIXED = "256 to 512"  # tokens in the cache of each request
 RUNG_11 = "rung 11"
+WHOLE, IN_HALVES, WHOLE_EARLY = "whole", "in halves", "whole, weights early"  # how a batch of rung 14 went
 FORMS = {  # of the end of a step; by how the names in the file begin
     "argmax in one kernel": "argmax and advance in one kernel",
     "head and argmax in one kernel": "the head, too",
@@ -76,6 +79,22 @@ def orders_table() -> pd.DataFrame:
     us = step_us()
     told = {name: change(us[64, MIXED, variant], us[64, MIXED, RUNG_10]) for variant, name in ORDERS.items()}
     return pd.DataFrame({f"64 x {MIXED} (us)": told})
+
+
+def models_table() -> pd.DataFrame:
+    """A row per model and load: the bytes of a layer, a run with batches that go whole, and what halves and
+    weights that are asked for early change."""
+    samples = measured().models.samples
+    ms = {(s.model, s.rows, s.new_tokens, s.variant): 1e3 * median(s.seconds) for s in samples}
+    rows = {}
+    for s in sorted(samples, key=lambda s: (s.layer_bytes, s.rows)):
+        load = s.model, s.rows, s.new_tokens
+        whole, tried = ms[*load, WHOLE], {key: ms.get((*load, key)) for key in (IN_HALVES, WHOLE_EARLY)}
+        rows[f"{s.model}, {s.rows} x {s.new_tokens}"] = {
+            "a layer (MB)": f"{s.layer_bytes / 1e6:.0f}",
+            "whole (ms)": f"{whole:.0f}",
+        } | {name: change(value, whole) if value else "" for name, value in tried.items()}
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("model, requests x tokens")
 
 
 def layers_table() -> pd.DataFrame:

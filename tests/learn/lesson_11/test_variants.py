@@ -37,6 +37,18 @@ def test_asking_early_is_told_for_each_load_that_has_it():
     assert table.loc["128 x 128", "keys and values, too"] == ""
 
 
+def test_models_are_told_by_the_size_of_their_layers():
+    table = variants.models_table()
+    assert list(table["a layer (MB)"].astype(int)) == sorted(table["a layer (MB)"].astype(int))
+    whole = {name: row for name, row in table.iterrows() if row[variants.IN_HALVES]}
+    small, large = whole["gpt2, 64 x 512"], whole["gpt2-medium, 64 x 512"]
+    assert (small["a layer (MB)"], large["a layer (MB)"]) == ("14", "25")
+    assert "-" in small[variants.IN_HALVES] and "+" in large[variants.IN_HALVES]
+    samples = variants.part("models").samples
+    assert len({(s.model, s.rows, s.new_tokens) for s in samples}) == len(table)
+    assert all(len(s.seconds) == 4 for s in samples)
+
+
 def test_orders_are_those_of_the_lanes_beside_rung_10():
     (column,) = variants.orders_table().columns
     told = variants.orders_table()[column]
