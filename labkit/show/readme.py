@@ -30,7 +30,7 @@ TILES = re.compile(r"(?<=<!-- tiles -->\n).*?(?=\n<!-- /tiles -->)", re.DOTALL)
 TILES_RECORD, TILES_RUNS = "tiles_medium_h200", ("scheduler_medium_h200", "scheduler_medium_tuned_h200")
 H200_RECORDS = ("ladder_036_h200", "ladder_062_device_h200")
 # A rung is shown from the first of these that has it and the rung below.
-LADDER_RECORDS = ("ladder_036_h100", "ladder_036_h200")
+LADDER_RECORDS = ("ladder_036_h100", "ladder_036_from_10_h200")
 PEER_RECORDS = ("peers_036_h100", "peers_062_h100", "peers_single_h100")
 STATIC = "transformers, static cache"
 PEER_ENGINES = ("labkit 10", STATIC, "transformers, dynamic cache")

@@ -73,7 +73,8 @@ def test_the_citation_is_of_this_version():
 
 def test_an_installed_package_says_that_it_is_typed():
     assert (ROOT / "labkit/py.typed").read_bytes() == b""
-    assert TOOL["setuptools"]["package-data"] == {"labkit": ["py.typed", "jupyter/**/*.json"]}
+    data = ["py.typed", "jupyter/**/*.json", "kernels/shipped_tiles/*.json"]
+    assert TOOL["setuptools"]["package-data"] == {"labkit": data}
 
 
 # --- CONTRIBUTING.md -----------------------------------------------------------------------------------
