@@ -39,7 +39,7 @@ class InOneLoop(FusedDeviceStep):
         return x
 
     def logits(self, x):
-        return self.cut(F.linear(self.normed(x), self._head))
+        return self.cut(F.linear(self.normed(x), self.head))
 
     def behind_attention(self, attended, layer, x, statistics):
         return self.kernels.linear_residual(attended, *layer.attention_out, x)
