@@ -224,9 +224,10 @@ def _norm_linear_kernel(
 
 @triton.jit
 def _prefetch_rows(weight_ptr, n, first, COUNT: tl.constexpr, N, K: tl.constexpr):
-    """Ask for `COUNT` numbers of the rows n, from number `first` on."""
+    """Ask for `COUNT` numbers of the rows n, from number `first` on: once for all programs of these rows."""
     num_bytes = tl.minimum(COUNT, K - first) * (weight_ptr.dtype.element_ty.primitive_bitwidth // 8)
-    prefetch_bytes(weight_ptr + n * K + first, tl.where(n < N, num_bytes, 0))
+    asks = (n < N) & (tl.program_id(0) == 0)
+    prefetch_bytes(weight_ptr + n * K + first, tl.where(asks, num_bytes, 0))
 
 
 # tl.dot works fastest with 64 rows or more on its left: there stand the weights if the batch has fewer.

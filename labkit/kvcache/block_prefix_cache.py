@@ -9,7 +9,7 @@ from torch import Tensor
 
 from labkit.kvcache.block_manager import KVBlockManager
 
-NOTHING_FOUND: tuple[Sequence[int], int, list["CachedBlock"]] = ((), -1, [])
+NOTHING_FOUND: tuple[tuple[int, ...], list["CachedBlock"]] = ((), [])
 ROOT_KEY = 0  # in place of the key of a block before, where there is none
 
 
@@ -78,7 +78,7 @@ class BlockPrefixCache:
         # By key. Least recently used first, and each entry before its parent, so that the first has no child.
         self.entries: OrderedDict[int, CachedBlock] = OrderedDict()
         self.num_evicted = 0
-        self._last_found = NOTHING_FOUND  # of which text, up to which limit; until the entries change
+        self._last_found = NOTHING_FOUND  # a text, and what was found of it; until an entry goes
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -118,24 +118,31 @@ class BlockPrefixCache:
 
     def find(self, token_ids: Sequence[int], limit: int) -> list[CachedBlock]:
         """The entries of the blocks that a text begins with, `limit` of them at most."""
-        text, its_limit, found = self._last_found
-        if text is token_ids and its_limit == limit:  # who asked whether more is coming then looks it up
-            return found
-        found, parent = [], None
-        for key, block in self._keys(token_ids, limit):
-            entry = self.entries.get(key)
+        found = self._found_before(token_ids, limit)
+        for key, block in self._keys(token_ids, limit, behind=found):
+            entry, parent = self.entries.get(key), found[-1] if found else None
             if entry is None or entry.parent is not parent or entry.token_ids != block:
                 break
             found.append(entry)
-            parent = entry
         if isinstance(token_ids, tuple):  # which nobody can change
-            self._last_found = token_ids, limit, found
+            self._last_found = token_ids, [*found]
         return found
 
-    def _keys(self, token_ids: Sequence[int], num_blocks: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """The key and the token ids of each of a text's first blocks."""
-        key, size = ROOT_KEY, self._kv_manager.block_size
-        for start in range(0, num_blocks * size, size):
+    def _found_before(self, token_ids: Sequence[int], limit: int) -> list[CachedBlock]:
+        """What was found of the text before, if this one begins so, too: the blocks of a system prompt are
+        hashed once for many questions."""
+        text, entries = self._last_found
+        entries = entries[:limit]
+        end = len(entries) * self._kv_manager.block_size
+        return entries if text is token_ids or text[:end] == tuple(token_ids[:end]) else []
+
+    def _keys(
+        self, token_ids: Sequence[int], num_blocks: int, behind: Sequence[CachedBlock]
+    ) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """The key and the token ids of each of a text's first blocks, but for those whose entries are
+        `behind`."""
+        key, size = behind[-1].key if behind else ROOT_KEY, self._kv_manager.block_size
+        for start in range(len(behind) * size, num_blocks * size, size):
             block = tuple(token_ids[start : start + size])
             key = self.block_key(key, block)
             yield key, block
@@ -158,18 +165,17 @@ class BlockPrefixCache:
         as many tokens as it should; those before it are kept.
         """
         (block_ids,) = block_ids_per_layer
-        size = self._kv_manager.block_size
-        parent, start = None, 0
-        for (key, block), block_id in zip(
-            self._keys(token_ids, len(token_ids) // size), block_ids, strict=False
-        ):
-            entry = self.entries.get(key)
+        num_blocks = min(len(token_ids) // self._kv_manager.block_size, len(block_ids))
+        kept = self._found_before(token_ids, num_blocks)
+        for key, block in self._keys(token_ids, num_blocks, behind=kept):
+            entry, parent = self.entries.get(key), kept[-1] if kept else None
             if entry is None:
-                entry = self.entries[key] = self._new_entry(key, parent, block, block_id, start)
+                start = len(kept) * len(block)
+                entry = self.entries[key] = self._new_entry(key, parent, block, block_ids[len(kept)], start)
             elif entry.parent is not parent or entry.token_ids != block:
                 break  # another text has this key; what follows could not be found without this block
-            parent, start = entry, start + size
-        self.use(parent)
+            kept.append(entry)
+        self.use(kept[-1] if kept else None)
 
     def _new_entry(
         self, key: int, parent: CachedBlock | None, token_ids: tuple[int, ...], block_id: int, start: int
@@ -181,7 +187,6 @@ class BlockPrefixCache:
                 f"must hold {len(token_ids)} from {start} on"
             )
         self._kv_manager.share([block_id])
-        self._last_found = NOTHING_FOUND
         return CachedBlock(key, parent, token_ids, block_id, start)
 
     def use(self, entry: CachedBlock | None) -> None:

@@ -111,3 +111,14 @@ def test_on_hopper_all_kernels_of_a_step_but_the_first_begin_early(programs: lis
     fused = {p["kernel"]: p["early"] for p in programs if p["arch"] == NATIVE and p["blocks"].get("EARLY")}
     assert fused == dict.fromkeys(EARLY, True) | {"_embed_slots_kernel": False}
     assert not any(p["blocks"].get("EARLY") or p["early"] for p in programs if p["arch"] < 90)
+
+
+def test_what_is_prefetched_lies_in_the_threads_as_held_first_takes_it(programs: list[dict]):
+    """Number i in thread i, and where there are more threads than numbers again in thread i + COUNT: else
+    none of them would ask, or several."""
+    prefetching = [p for p in programs if p["blocks"].get("PREFETCH") and p["blocks"].get("EARLY")]
+    assert len(prefetching) >= 12
+    for p in prefetching:
+        warps = p["blocks"]["num_warps"]
+        threads = f"sizePerThread = [1], threadsPerWarp = [32], warpsPerCTA = [{warps}], order = [0]"
+        assert p["prefetch_layouts"] == [f"#ttg.blocked<{{{threads}}}>"]

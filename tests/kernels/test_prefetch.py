@@ -10,7 +10,8 @@ from labkit.kernels import (
     norm_linear_triton,
 )
 from labkit.kernels.fused_linear import row_statistics
-from labkit.kernels.prefetch import can_prefetch
+from labkit.kernels.prefetch import can_prefetch, held_first
+from labkit.kernels.triton_runtime import tl, triton
 
 
 @pytest.mark.parametrize(
@@ -60,3 +61,28 @@ def test_products_have_the_same_bits(K, N):
 def test_on_a_gpu_products_of_a_model_have_the_same_bits(M, K, N):
     made, expected = (products(M, K, N, "cuda", torch.float16, p) for p in (True, False))
     assert all(map(torch.equal, made, expected))
+
+
+@triton.jit
+def _count_what_is_done_once(counts_ptr, COUNT: tl.constexpr):
+    """Add 1 to each count, as often as a prefetch is asked for."""
+    counts = counts_ptr + tl.program_id(0) * COUNT + tl.arange(0, COUNT)
+    tl.inline_asm_elementwise(
+        "{ .reg .pred p; setp.ne.s32 p, $2, 0; @p red.global.add.u32 [$1], 1; mov.u32 $0, 0; }",
+        "=r,l,r",
+        [counts.to(tl.int64), held_first(COUNT)],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@pytest.mark.cuda
+@needs_triton
+@pytest.mark.parametrize("count", [16, 32, 64, 128, 256])
+@pytest.mark.parametrize("num_warps", [1, 4, 8])
+def test_of_the_threads_that_hold_a_number_one_asks(count, num_warps):
+    """With 16 numbers and 4 warps each is held by 8 threads, which would ask 8 times."""
+    counts = torch.zeros(3 * count, dtype=torch.int32, device="cuda")
+    _count_what_is_done_once[(3,)](counts, COUNT=count, num_warps=num_warps)
+    assert counts.tolist() == [1] * (3 * count)

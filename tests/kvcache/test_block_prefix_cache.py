@@ -163,6 +163,39 @@ def test_a_list_that_changes_between_two_lookups_is_read_again():
     assert prefix_cache.lookup(asked).num_tokens == 8
 
 
+def test_texts_that_begin_like_the_one_before_have_the_blocks_in_common_hashed_once():
+    class Counting(BlockPrefixCache):
+        hashed = 0
+
+        def block_key(self, parent_key, token_ids):
+            self.hashed += 1
+            return super().block_key(parent_key, token_ids)
+
+    manager, prefix_cache = cache_of(text(1, 2, 3), kind=Counting)
+    prefix_cache.hashed = 0
+    assert prefix_cache.lookup((*text(1, 2, 3), 9)).num_tokens == 12  # as it was kept
+    assert prefix_cache.hashed == 3  # of which nothing had been found before it was kept
+    for i in range(5):
+        question = (*text(1, 2, 3, 50 + i), 9)
+        assert not prefix_cache.is_coming(question, [])
+        assert prefix_cache.lookup(question).num_tokens == 12
+        compute(prefix_cache, manager, question, first=0).release()
+    assert prefix_cache.hashed == 3 + 5 * 3  # the block of its own: asked for, looked up, kept
+    prefix_cache.clear()
+    assert prefix_cache.lookup((*text(1, 2, 3), 9)) is None
+    assert prefix_cache.lookup((*text(9), 9)) is None
+
+
+def test_what_was_found_of_a_longer_text_is_found_of_a_shorter_one_and_no_more():
+    _, prefix_cache = cache_of(text(1, 2, 3))
+    assert prefix_cache.lookup((*text(1, 2, 3), 9)).num_tokens == 12
+    assert prefix_cache.lookup((*text(1, 2), 9)).num_tokens == 8
+    assert prefix_cache.lookup(text(1, 2)).num_tokens == 4
+    assert prefix_cache.lookup((*text(1, 2, 3), 9)).num_tokens == 12
+    assert prefix_cache.lookup((*text(1, 5, 3), 9)).num_tokens == 4
+    assert prefix_cache.lookup((*text(1, 2, 3), 9)).num_tokens == 12
+
+
 # --- hashes ----------------------------------------------------------------------------------------
 
 

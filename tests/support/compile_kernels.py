@@ -261,6 +261,13 @@ def spilled_bytes(compiled: triton.compiler.CompiledKernel) -> int:
     return int(used["STACK"]) + int(used["LOCAL"])
 
 
+def prefetch_layouts(ttgir: str) -> list[str]:
+    """How the numbers that a kernel's prefetches are made of lie in its threads."""
+    layouts = dict(re.findall(r"^(#\w+) = (.*)$", ttgir, re.MULTILINE))
+    prefetches = [line for line in ttgir.splitlines() if "cp.async.bulk.prefetch" in line]
+    return sorted({layouts[name] for line in prefetches for name in re.findall(r"xi\d+, (#\w+)>", line)})
+
+
 def compile_case(arch: int, case: Case) -> list[dict]:
     """What its kernels take of such a GPU."""
     taken, run = [], JITFunction.run
@@ -280,6 +287,7 @@ def compile_case(arch: int, case: Case) -> list[dict]:
                 "shared": compiled.metadata.shared,
                 "spilled": spilled_bytes(compiled),
                 "early": compiled.metadata.launch_pdl,
+                "prefetch_layouts": prefetch_layouts(compiled.asm["ttgir"]),
             }
         )
 
