@@ -28,9 +28,9 @@ H200 = re.compile(r"(?<=<!-- h200 -->\n).*?(?=\n<!-- /h200 -->)", re.DOTALL)
 INSTALLATION = re.compile(r"(?<=<!-- installation -->\n).*?(?=\n<!-- /installation -->)", re.DOTALL)
 TILES = re.compile(r"(?<=<!-- tiles -->\n).*?(?=\n<!-- /tiles -->)", re.DOTALL)
 TILES_RECORD, TILES_RUNS = "tiles_medium_h200", ("scheduler_medium_h200", "scheduler_medium_tuned_h200")
-H200_RECORDS = ("ladder_036_h200", "ladder_062_device_h200")
+H200_RECORDS = ("ladder_036_from_10_h200", "ladder_single_from_10_h200")
 # A rung is shown from the first of these that has it and the rung below.
-LADDER_RECORDS = ("ladder_036_h100", "ladder_036_from_10_h200")
+LADDER_RECORDS = ("ladder_036_h100", "ladder_036_from_10_h100")
 PEER_RECORDS = ("peers_036_h100", "peers_062_h100", "peers_single_h100")
 STATIC = "transformers, static cache"
 PEER_ENGINES = ("labkit 10", STATIC, "transformers, dynamic cache")
@@ -77,16 +77,11 @@ def ladder_table() -> str:
         host_time = f"{host.time(rung.number, HOST_BATCH).step_us / 1e3:.2f} ms" if is_timed else ""
         lines.append(
             f"| {rung.number} | {lesson_link(LESSONS[rung.number])} | {first_clause(rung.removes)} "
-            f"| {record.rate(rung.number):,.0f}{other_gpu(record)} "
+            f"| {record.rate(rung.number):,.0f} "
             f"| {step_from(record, below, rung.number) if place else ''} | {host_time} |"
         )
     lines.append(f"| {CAPSTONE.number} | {lesson_link(CAPSTONE)} | nothing | | | |")
     return "\n".join(lines)
-
-
-def other_gpu(record: RunsRecord) -> str:
-    """The record's GPU in brackets, unless it is an H100, of which the table says that it speaks."""
-    return "" if "H100" in record.host.device else f" ({record.host.device.removeprefix('NVIDIA ')})"
 
 
 def peers_table() -> str:

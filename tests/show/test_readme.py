@@ -107,10 +107,8 @@ def test_every_rung_has_its_row_with_its_figures():
     assert [("×" in row) for row in rows] == [False, *[True] * (len(rows) - 2), False]
 
 
-def test_a_figure_of_another_gpu_than_the_tables_says_so():
-    h100, h200 = (load(name) for name in readme.LADDER_RECORDS)
-    assert (readme.other_gpu(h100), readme.other_gpu(h200)) == ("", " (H200)")
-    assert f"{h200.rate('11'):,.0f} (H200) |" in readme.ladder_table()
+def test_all_rungs_in_the_table_ran_on_one_kind_of_gpu():
+    assert {load(name).host.device for name in readme.LADDER_RECORDS} == {"NVIDIA H100 80GB HBM3"}
 
 
 def test_a_steps_verdict_comes_with_its_interval():

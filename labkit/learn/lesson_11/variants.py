@@ -1,4 +1,4 @@
-"""Lesson 11: ways to hide the latency of a step that were measured, from a file under data/."""
+"""Lesson 11: ways to hide the latency of a step that were measured, from two files under data/."""
 
 from statistics import median
 
@@ -7,6 +7,7 @@ import pandas as pd
 from labkit.learn.variants import Variants
 
 VARIANTS = Variants("latency_variants_h200")
+H100 = Variants("latency_variants_h100")  # measured later, with weights that are asked for once
 measured, part, source = VARIANTS.measured, VARIANTS.part, VARIANTS.source
 RUNG_10 = "rung 10"
 LANES = "lanes"
@@ -81,10 +82,53 @@ def orders_table() -> pd.DataFrame:
     return pd.DataFrame({f"64 x {MIXED} (us)": told})
 
 
-def models_table() -> pd.DataFrame:
+def asks_line(numbers: int, warps: int) -> str:
+    """How often a request for so many numbers, in a program of so many warps, was made."""
+    (asks,) = (s for s in H100.part("asks").samples if (s.numbers, s.warps) == (numbers, warps))
+    return (
+        f"{numbers} numbers, {32 * warps} threads: {asks.every_thread} requests for each by every thread "
+        f"that holds it, {asks.once} by the first of them"
+    )
+
+
+def once_table() -> pd.DataFrame:
+    """A row per load: what weights change that are asked for early, by every thread and once, each beside the
+    whole batches that it ran in turn with."""
+    ms = {(s.rows, s.variant): s.ms for s in H100.part("once").samples}
+    rows = {
+        f"{B} x 512": {
+            "nothing early (ms)": f"{ms[B, 'whole']:.0f}",
+            "by every thread": change(ms[B, "by every thread"], ms[B, "whole"]),
+            "once": change(ms[B, "once"], ms[B, "whole, later"]),
+        }
+        for B in sizes(ms)
+    }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("requests x tokens")
+
+
+def ahead_table() -> pd.DataFrame:
+    """A row per thing that is asked for before its own kernel runs: whole runs of 64 requests."""
+    ms = {s.variant: s.ms for s in H100.part("ahead").samples}
+    told = {variant: change(time, ms[WHOLE]) for variant, time in ms.items()}
+    return pd.DataFrame({"64 x 512 (ms)": told}).rename_axis("asked for")
+
+
+def beside_table() -> pd.DataFrame:
+    """A row per way in which attention leaves room for the other half's products: a step, a column per number
+    of requests."""
+    us = {(s.rows, s.variant): s.us for s in H100.part("beside").samples}
+    names = dict.fromkeys(variant for _, variant in us)
+    told = {
+        name: {f"{B}": change(us[B, name], us[B, IN_HALVES]) if (B, name) in us else "" for B in sizes(us)}
+        for name in names
+    }
+    return pd.DataFrame.from_dict(told, orient="index").rename_axis("requests (us)")
+
+
+def models_table(on: Variants = VARIANTS) -> pd.DataFrame:
     """A row per model and load: the bytes of a layer, a run with batches that go whole, and what halves and
-    weights that are asked for early change."""
-    samples = measured().models.samples
+    weights that are asked for early change. on: the file of the GPU."""
+    samples = on.part("models").samples
     ms = {(s.model, s.rows, s.new_tokens, s.variant): 1e3 * median(s.seconds) for s in samples}
     rows = {}
     for s in sorted(samples, key=lambda s: (s.layer_bytes, s.rows)):

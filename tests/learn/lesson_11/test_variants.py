@@ -1,4 +1,5 @@
-"""The measured variants: tables by the file, each time beside rung 10 of the same load."""
+"""The measured variants: tables by the files, each time beside rung 10 of the same load or the whole batch of
+the same run."""
 
 import pytest
 
@@ -128,3 +129,61 @@ def test_ways_to_the_host_are_told_beside_rung_11s_copy():
     assert list(table["64"]) == ["578", "571 (-1.2 %)", "563 (-2.6 %)", "562 (-2.7 %)"]
     assert list(table["1"]) == ["212", "208 (-1.8 %)", "201 (-5.4 %)", "199 (-6.0 %)"]
     assert list(table.index)[2:] == ["straight to the host", "the same, 4 steps in a graph"]
+
+
+# --- of an H100 ------------------------------------------------------------------------------------
+
+
+def test_how_often_is_asked_is_told_for_numbers_and_threads():
+    assert variants.asks_line(16, 4) == (
+        "16 numbers, 128 threads: 8 requests for each by every thread that holds it, 1 by the first of them"
+    )
+    for s in variants.H100.part("asks").samples:
+        assert (s.every_thread, s.once) == (max(1, 32 * s.warps // s.numbers), 1)
+
+
+def test_weights_early_are_told_by_every_thread_and_once_each_beside_its_own_whole_batch():
+    table = variants.once_table()
+    assert list(table.index) == ["16 x 512", "64 x 512"]
+    assert list(table.loc["64 x 512"]) == ["316", "329 (+4.0 %)", "316 (+0.2 %)"]
+    assert list(table.loc["16 x 512"]) == ["188", "183 (-2.3 %)", "182 (-3.1 %)"]
+
+
+def test_what_is_asked_for_ahead_is_told_beside_whole_batches():
+    (column,) = variants.ahead_table().columns
+    told = variants.ahead_table()[column]
+    assert told[variants.WHOLE] == "316 (+0.0 %)" and told[variants.IN_HALVES] == "290 (-8.3 %)"
+    assert told["next keys and values, 32 tokens per program"] == "313 (-1.2 %)" and len(told) == 8
+
+
+def test_room_beside_attention_is_told_beside_halves():
+    table = variants.beside_table()
+    assert list(table.columns) == ["32", "64", "128"]
+    assert list(table.loc[variants.IN_HALVES]) == ["437 (+0.0 %)", "540 (+0.0 %)", "621 (+0.0 %)"]
+    assert list(table.loc["in halves, with the best tiles tried"]) == ["", "530 (-1.9 %)", ""]
+
+
+def test_models_on_an_h100_have_weights_asked_for_once():
+    table = variants.models_table(variants.H100)
+    assert list(table.loc["gpt2-medium, 64 x 512"]) == ["25", "770", "918 (+19.3 %)", "765 (-0.6 %)"]
+    assert list(table.loc["gpt2, 8 x 512"]) == ["14", "172", "", "163 (-4.9 %)"]
+
+
+@pytest.mark.parametrize("what", ["asks", "once", "models", "ahead", "beside"])
+def test_samples_of_an_h100_are_there_once_and_lie_between_least_and_most(what):
+    samples = variants.H100.part(what).samples
+    assert variants.H100.source(what).startswith("NVIDIA H100 80GB HBM3, 2026-11-24: ")
+    keys = [tuple(v for k, v in vars(s).items() if k not in MEASURES) for s in samples]
+    assert len(keys) == len(set(keys))
+    for s in samples:
+        for unit in {"us", "ms"} & set(vars(s)):
+            least, most = getattr(s, f"least_{unit}"), getattr(s, f"most_{unit}")
+            assert 0 < least <= getattr(s, unit) <= most
+
+
+MEASURES = (
+    "seconds",
+    "every_thread",
+    "once",
+    *(f"{e}{u}" for e in ("", "least_", "most_") for u in ("us", "ms")),
+)
