@@ -172,13 +172,15 @@ def search_tiles(
 ) -> list[Found]:
     """The fastest tile of each case that there was time for; the cases of one number of rows take turns.
 
-    seconds: of the whole search. progress: called with the number of tiles that were tried since. A tile that
-    does not compile, has no room or computes something else is passed over.
+    seconds: of the whole search; each number of rows has an equal part of what is left of it. progress: called
+    with the number of tiles that were tried since. A tile that does not compile, has no room or computes
+    something else is passed over.
     """
-    started = clock()
-    until = started + seconds - min(RESERVE * seconds, LONGEST_RESERVE)
+    end = clock() + seconds - min(RESERVE * seconds, LONGEST_RESERVE)
     found = []
-    for rows in dict.fromkeys(case.rows for case in cases):
+    numbers = list(dict.fromkeys(case.rows for case in cases))
+    for place, rows in enumerate(numbers):
+        until = clock() + (end - clock()) / (len(numbers) - place)
         searches = list(begin([case for case in cases if case.rows == rows], bench, until, clock))
         for tiles_of in (nearest_tiles, variants_of_fastest, all_tiles):
             turns = [[(search, tile) for tile in tiles_of(search, bench)] for search in searches]

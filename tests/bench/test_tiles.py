@@ -1,5 +1,6 @@
 """The search for tiles, with a bench that has no GPU: its times, its failures and its clock are made up."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -227,13 +228,19 @@ def test_the_search_ends_in_time(seconds: float):
     assert len(bench.compiled) <= seconds / 0.3
 
 
-def test_with_little_time_each_product_gets_something_at_the_most_valuable_rows():
-    cases = [case_of(product, rows) for rows in (64, 16) for product in (QKV, PROJECTION)]
-    bench = FakeBench(lambda case, tile: 1e-6, seconds_per_compile=0.3)
-    found = bench.search(cases, 8)
-    assert [each.case for each in found] == cases[:2]
-    first, second = (each.num_tried for each in found)
-    assert first == second == 8
+def test_with_little_time_each_number_of_rows_gets_its_part_of_it():
+    cases = [case_of(product, rows) for rows in (64, 16, 128) for product in (QKV, PROJECTION)]
+    bench = FakeBench(lambda case, tile: 1e-6, seconds_per_compile=0.25)
+    found = bench.search(cases, 20)  # 18 of them for compiling: 72 tiles
+    assert [each.case for each in found] == cases
+    assert Counter(case.rows for case, _ in bench.compiled) == {64: 24, 16: 24, 128: 24}
+
+
+def test_time_that_one_number_of_rows_leaves_goes_to_the_others():
+    cases = [case_of(QKV, 16), case_of(QKV, 64)]  # of few rows there are 34 tiles, which take 8.5 seconds
+    bench = FakeBench(lambda case, tile: 1e-6, seconds_per_compile=0.25)
+    bench.search(cases, 20)  # 18 of them for compiling: 72 tiles
+    assert Counter(case.rows for case, _ in bench.compiled) == {16: 34, 64: 38}
 
 
 def test_without_time_nothing_is_found_and_nothing_fails():
