@@ -172,9 +172,9 @@ def search_tiles(
 ) -> list[Found]:
     """The fastest tile of each case that there was time for; the cases of one number of rows take turns.
 
-    seconds: of the whole search; each number of rows has an equal part of what is left of it. progress: called
-    with the number of tiles that were tried since. A tile that does not compile, has no room or computes
-    something else is passed over.
+    seconds: of the whole search; each number of rows has an equal part of what is left of it. progress:
+    called with the number of tiles that were tried since. A tile that does not compile, has no room or
+    computes something else is passed over.
     """
     end = clock() + seconds - min(RESERVE * seconds, LONGEST_RESERVE)
     found = []

@@ -12,24 +12,30 @@ LINE_HEIGHT = 0.2  # inches that a line of the legend needs
 
 @styled
 def draw_machines(lines: Mapping[str, Mapping[str, float]], what: str, title: str = "") -> Figure:
-    """Draw a line per record over the rungs, on a logarithmic axis; the last one is drawn thick.
+    """Draw a line per record over the rungs, on a logarithmic axis; records of one machine share a colour,
+    and the last record is drawn thick, with its whole name in the legend.
 
-    lines: for each record, by name, a number above 0 for each of its rungs ("03"). what: the numbers are.
-    Raises ValueError if there is no record.
+    lines: for each record, by its machine, a colon and what it measured, a number above 0 for each of its
+    rungs ("03"). what: the numbers are. Raises ValueError if there is no record.
     """
     if not lines:
         raise ValueError("there is no record to draw")
-    fig, axes = figure(3.4 + LINE_HEIGHT * len(lines))
+    machines = list(dict.fromkeys(map(machine_of, lines)))
+    fig, axes = figure(3.4 + LINE_HEIGHT * (len(machines) + 1))
     rungs = sorted({rung for line in lines.values() for rung in line})
     axes.set_xlim(-0.3, len(rungs) - 0.7)
     axes.set_xticks(range(len(rungs)), rungs)
-    for i, (name, line) in enumerate(lines.items()):
-        places = [rungs.index(rung) for rung in line]
-        marker = MARKERS[i // len(SERIES) % len(MARKERS)]
-        width = 3.0 if i == len(lines) - 1 else 1.2
-        axes.plot(
-            places, list(line.values()), color=colour(i), marker=marker, markersize=5, lw=width, label=name
-        )
+    *_, newest = lines
+    looks = {
+        machine: {"color": colour(i), "marker": MARKERS[i // len(SERIES) % len(MARKERS)], "markersize": 5}
+        for i, machine in enumerate(machines)
+    }
+    for name, line in lines.items():
+        places, look = [rungs.index(rung) for rung in line], looks[machine_of(name)]
+        axes.plot(places, list(line.values()), lw=3.0 if name == newest else 1.0, **look)
+    for machine, look in looks.items():
+        axes.plot([], [], lw=1.0, label=machine, **look)
+    axes.plot([], [], lw=3.0, label=f"the newest: {newest}", **looks[machine_of(newest)])
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:,g}")
     axes.grid()
@@ -38,3 +44,8 @@ def draw_machines(lines: Mapping[str, Mapping[str, float]], what: str, title: st
     axes.set_title(title)
     fig.legend(loc="outside lower left")
     return fig
+
+
+def machine_of(name: str) -> str:
+    """The machine in a record's name."""
+    return name.partition(":")[0]

@@ -98,7 +98,9 @@ def test_what_is_shipped_is_for_all_products_of_the_models_it_names(path):
 
 
 def test_shipped_tables_are_named_after_gpus_and_come_with_the_package():
-    assert {path.stem for path in SHIPPED.iterdir()} == {paths.slug("NVIDIA H200")}
+    assert {path.stem for path in SHIPPED.iterdir()} == set(
+        map(paths.slug, ("NVIDIA H100 80GB HBM3", "NVIDIA H200"))
+    )
     patterns = tomllib.loads((paths.ROOT / "pyproject.toml").read_text("utf-8"))
     patterns = patterns["tool"]["setuptools"]["package-data"]["labkit"]
     package = paths.ROOT / "labkit"
