@@ -107,8 +107,8 @@ def test_every_rung_has_its_row_with_its_figures():
     assert [("×" in row) for row in rows] == [False, *[True] * (len(rows) - 2), False]
 
 
-def test_all_rungs_ran_in_turn_on_one_gpu():
-    assert list(load(readme.LADDER_RECORD).rates) == list(LADDER)
+def test_all_rungs_in_the_table_ran_on_one_kind_of_gpu():
+    assert {load(name).host.device for name in readme.LADDER_RECORDS} == {"NVIDIA H100 80GB HBM3"}
 
 
 def test_a_steps_verdict_comes_with_its_interval():
