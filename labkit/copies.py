@@ -21,6 +21,7 @@ def make_copies() -> list[str]:
     """Copy each notebook that has no copy, and each whose cells have changed, unless the reader has written
     in the copy. Names of those that were left for that reason.
 
+    Stored outputs are copied, but for those of cells that score a prediction: the reader is to predict first.
     Raises OSError where nothing can be written.
     """
     paths.MINE.mkdir(exist_ok=True)
@@ -34,6 +35,8 @@ def _is_of_now(original: Path, copy: Path) -> bool:
     for cell in notebook.cells:
         if cell.cell_type == "markdown":  # the copy is a folder further down
             cell.source = cell.source.replace("](../", "](../../")
+        elif ".score(" in cell.source:
+            cell.outputs, cell.execution_count = [], None
     newest = _digest(notebook)
     if copy.exists():
         made_from, now = _digests_of(copy)

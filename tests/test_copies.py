@@ -73,6 +73,17 @@ def test_a_copy_is_the_notebook_and_its_links_lead_to_the_same_files(project):
     assert [path.name for path in paths.MINE.iterdir()] == [LESSON]
 
 
+@pytest.mark.parametrize(("code", "is_copied"), [("print(1)", True), ("print(gain.score(3.2))", False)])
+def test_stored_outputs_are_copied_but_for_the_answer_to_a_prediction(project, code, is_copied):
+    original = project / "notebooks" / LESSON
+    write(original, code)
+    edit(original, run_and_save)
+    make_copies()
+    (cell,) = read(paths.MINE / LESSON)["cells"][1:]
+    assert (bool(cell["outputs"]), cell["execution_count"]) == ((True, 7) if is_copied else (False, None))
+    assert read(original)["cells"][1]["outputs"]
+
+
 def test_what_the_reader_did_stays_while_the_notebook_does(project):
     make_copies()
     for change in (run_and_save, write_in_it):

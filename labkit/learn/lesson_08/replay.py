@@ -1,5 +1,6 @@
 """Lesson 08: whether a reader's replay runs a captured step again."""
 
+from collections import Counter
 from collections.abc import Callable
 
 import torch
@@ -26,13 +27,14 @@ NUM_REPLAYS = 4
 def check_replay(graph_type: Callable[[], LaunchRecorder]) -> Report:
     """Capture a step of two rows while there is no request, and replay it for two requests.
 
-    Whatever each launch makes must be in the tensors of the capture afterwards. It never raises, but for an
-    interrupt.
+    Whatever each launch makes must be in the tensors of the capture afterwards, and none may run twice.
+    It never raises, but for an interrupt.
     """
-    launches, expected, tokens = played(ToyGraph)
+    launches, expected, tokens, _ = played(ToyGraph)
     try:
-        _, made, _ = played(graph_type)
+        _, made, _, runs = played(graph_type)
         compare(launches, made, expected)
+        require_none_twice(launches, runs)
     except Unattempted:
         return Report(False, "replay: not attempted yet.")
     except BrokenContract as broken:
@@ -48,8 +50,9 @@ Outputs = list[list[Tensor]]  # of each launch
 @torch.inference_mode()
 def played(
     graph_type: Callable[[], LaunchRecorder],
-) -> tuple[list[CapturedLaunch], list[Outputs], list[list[int]]]:
-    """The launches of a capture, their outputs after each replay, and the tokens of each replay."""
+) -> tuple[list[CapturedLaunch], list[Outputs], list[list[int]], Counter[int]]:
+    """The launches of a capture, their outputs after each replay, the tokens of each replay, and how often
+    each launch ran in all replays."""
     engine = InferenceEngine(
         small_model(),
         LADDER["07"].options,
@@ -60,13 +63,35 @@ def played(
     )
     graph = graph_type()
     token_ids = recorded_step(device_step_of(engine), 2, True, graph)
-    launches, after, tokens = list(graph.launches), [], []
+    launches, after, tokens, runs = list(graph.launches), [], [], Counter[int]()
+    graph.launches = [counted(launch, number, runs) for number, launch in enumerate(launches)]
     with steady_decode(engine, PROMPTS, max_new_tokens=9):
         for _ in range(NUM_REPLAYS):
             graph.replay()
             after.append([[output.clone() for output in launch.outputs] for launch in launches])
             tokens.append(token_ids.tolist())
-    return launches, after, tokens
+    return launches, after, tokens, runs
+
+
+def counted(launch: CapturedLaunch, number: int, runs: Counter[int]) -> CapturedLaunch:
+    """The launch, which counts how often it runs."""
+
+    def run(*args: object, **kwargs: object) -> object:
+        runs[number] += 1
+        return launch.function(*args, **kwargs)
+
+    return launch._replace(function=run)
+
+
+def require_none_twice(launches: list[CapturedLaunch], runs: Counter[int]) -> None:
+    """Raise BrokenContract that names the first launch that ran more often than there were replays."""
+    for number, launch in enumerate(launches):
+        if runs[number] > NUM_REPLAYS:
+            raise BrokenContract(
+                f"a replay runs each launch once: launch {number} ({launch.name.removeprefix('aten.')}) ran "
+                f"{runs[number]} times in {NUM_REPLAYS} replays. In a step that draws, or counts, a second "
+                "run gives something else."
+            )
 
 
 def compare(launches: list[CapturedLaunch], made: list[Outputs], expected: list[Outputs]) -> None:

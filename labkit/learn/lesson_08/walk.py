@@ -25,7 +25,7 @@ WALK = (
         "input_ids = slots.last_token_ids[slot_mapping]",
         "The token is where the last step left it, not in a Python list. In the middle of the layers no "
         "block is taken, so none can be missing: there is room already.",
-        "06: last tokens on the device. 07: reserved once, before",
+        "06: last tokens on the device, and room reserved before",
     ),
     (
         "if draws == Draws.NONE:",

@@ -1,6 +1,7 @@
 """Lesson 08's first step: a replay that leaves results elsewhere is refused with the place."""
 
 import pytest
+import torch
 
 from labkit.learn import not_attempted
 from labkit.learn.lesson_08.replay import check_replay
@@ -68,6 +69,40 @@ class Assigns(LaunchRecorder):
             launch.outputs = launch.run()
 
 
+class RunsTwice(LaunchRecorder):
+    """The skeleton's line still stands below the copies."""
+
+    def replay(self):
+        for launch in self.launches:
+            for output, made in zip(launch.outputs, launch.run(), strict=True):
+                if output.data_ptr() != made.data_ptr():
+                    output.copy_(made)
+            launch.run()
+
+
+class RunsBefore(LaunchRecorder):
+    def replay(self):
+        for launch in self.launches:
+            launch.run()
+            for output, made in zip(launch.outputs, launch.run(), strict=True):
+                output.copy_(made)
+
+
+class LeavesOutViews(LaunchRecorder):
+    """What only looks at memory in another way need not run again."""
+
+    def replay(self):
+        for launch in self.launches:
+            memory = {tensor.data_ptr() for tensor in launch.inputs if isinstance(tensor, torch.Tensor)}
+            is_view = launch.name.endswith((".view", ".slice", ".expand")) and all(
+                output.data_ptr() in memory for output in launch.outputs
+            )
+            if not is_view:
+                for output, made in zip(launch.outputs, launch.run(), strict=True):
+                    if output.data_ptr() != made.data_ptr():
+                        output.copy_(made)
+
+
 class Nothing(LaunchRecorder):
     def replay(self):
         pass
@@ -88,6 +123,8 @@ WRONG = {
     LeavesOutTheFirst: LIES.format("1 (index)", -1),
     CopiesTheOldOver: LIES.format("1 (index)", -1),
     Nothing: "Run each launch once, in order, and copy what it gives back to the tensors in its `outputs`",
+    RunsTwice: "a replay runs each launch once: launch 0 (slice) ran 8 times in 4 replays.",
+    RunsBefore: "a replay runs each launch once: launch 0 (slice) ran 8 times in 4 replays.",
     Assigns: "replay raised AttributeError: ",
     LaunchRecorder: "object has no attribute 'replay'",
     Unwritten: "replay: not attempted yet.",
@@ -100,7 +137,7 @@ def test_a_wrong_replay_is_refused_with_the_launch_and_the_place(graph):
     assert not report.ok and WRONG[graph] in report.text, report
 
 
-@pytest.mark.parametrize("graph", [ToyGraph, CopiesEverything])
+@pytest.mark.parametrize("graph", [ToyGraph, CopiesEverything, LeavesOutViews])
 def test_a_replay_that_brings_results_to_their_addresses_is_right(graph):
     report = check_replay(graph)
     assert report.ok and report.text.startswith("replay: right. 4 replays gave two requests the tokens [[")
