@@ -15,8 +15,15 @@ from labkit.learn.kept import Kept
 from labkit.learn.lessons import GATES
 from labkit.model import LanguageModel
 
-# By option, the first rung whose decode step no longer asks for its part, although the value has stayed.
-RETIRED = {"attention": "06", "kv_append": "06", "kv_write": "06", "block_info": "07"}
+# By option and lesson, the first rung whose engine no longer asks for the part, although the value has stayed.
+RETIRED = {
+    ("attention", "00"): "06",
+    ("kv_append", "02"): "06",
+    ("kv_write", "04"): "06",
+    ("block_info", "05"): "07",
+    ("kv_write", "07"): "09",  # attention is split from there on
+    ("layer_kernels", "09"): "11",  # a step with lanes has layers of its own
+}
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,8 @@ class Assembly:
         """The assembly of the parts that pass, and what the gates say.
 
         Part by part, from the lowest rung up: the lesson's gate on an engine of the lesson's rung, which has
-        the new part and all before it that passed. It never raises, but for an interrupt.
+        the new part and all before it that passed and that this rung has a use for. It never raises, but for
+        an interrupt.
         """
         reports: dict[Kept, Report] = {}
         passed = Assembly((), self._loaded)
@@ -97,4 +105,4 @@ def _is_lessons_own(kept: Kept) -> bool:
 
 def _is_used(kept: Kept, number: str) -> bool:
     value, own_value = (getattr(LADDER[n].options, kept.option) for n in (number, kept.lesson))
-    return value == own_value and number < RETIRED.get(kept.option, "99")
+    return value == own_value and number < RETIRED.get((kept.option, kept.lesson), "99")

@@ -15,6 +15,7 @@ from labkit.engine.sampling import Draws
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.fused import FusedDeviceStep, FusedKernels
 from labkit.engine.step.host import DecodeStep
+from labkit.engine.step.lanes import LanedDeviceStep
 from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.watch.operators import OperatorMode, storage, tensors_of
 from labkit.watch.replaced import replaced
@@ -88,8 +89,8 @@ def device_step_of(engine: InferenceEngine) -> DeviceStep:
 
 @contextmanager
 def kernels_as_launches(step: DecodeStep | DeviceStep, mode: OperatorMode) -> Iterator[None]:
-    """Inside the block, the mode is told of a step's attention, of the write behind it and of fused kernels
-    as one launch each, as they are on a GPU, and not of what their plain twins do."""
+    """Inside the block, the mode is told of a step's attention, of the write behind it, of fused kernels
+    and of all layers in one kernel as one launch each, as they are on a GPU, and not of what their plain twins do."""
     owner = step.attention if isinstance(step, DeviceStep) else step
     with ExitStack() as stack:
         for name in ("attention", "kv_append"):
@@ -99,6 +100,8 @@ def kernels_as_launches(step: DecodeStep | DeviceStep, mode: OperatorMode) -> It
             stack.enter_context(
                 replaced(step, "kernels", lambda k: FusedKernels(*map(mode.as_kernel, k._fields, k)))
             )
+        if isinstance(step, LanedDeviceStep) and step.few is not None:
+            stack.enter_context(replaced(step, "few", partial(mode.as_kernel, "all layers")))
         yield
 
 

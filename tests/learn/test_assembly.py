@@ -1,11 +1,13 @@
 """The reader's engine: which kept part serves on which rung, and that parts are proven together."""
 
 import pytest
+import torch
 from helpers import make_engine, small_model
 
-from labkit import LADDER, paths
+from labkit import LADDER, InferenceEngine, SamplingParams, paths
 from labkit.engine.parts import PARTS
 from labkit.errors import OptionError
+from labkit.kernels import paged_attention_plain
 from labkit.kvcache import CachedBlockTables
 from labkit.learn.assembly import RETIRED, Assembly
 from labkit.learn.kept import kept
@@ -20,6 +22,8 @@ FILES = {
     ("05", "block_info"): "from labkit.kvcache import MutableInfoBlockManager as Base",
     ("06", "block_tables"): "from labkit.engine.step.slots import DeviceSlots as Base",
     ("07", "layer_tables"): "from labkit.kvcache import OneTableBlockManager as Base",
+    ("08", "launch"): "from labkit.learn.lesson_08.graphs import ToyGraphedStep as Base",
+    ("09", "layer_kernels"): "from labkit.engine.step.fused import FusedDeviceStep as Base",
     ("10", "readback"): "from labkit.engine.overlap import ReadOneBehind as Base",
     ("11", "latency"): "from labkit.engine.step.lanes import LanedDeviceStep as Base",
     ("13", "batching"): "from labkit.engine.packed_chunk import PackedChunk as Base",
@@ -35,6 +39,9 @@ SERVES = {
     ("05", "block_info"): "05 06",
     ("06", "block_tables"): "06 07 08 09 10 11 12 13 14",
     ("07", "layer_tables"): "07 08 09 10 11 12 13 14",
+    ("07", "kv_write"): "07 08",
+    ("08", "launch"): "08 09 10 11 12 13 14",
+    ("09", "layer_kernels"): "09 10",
     ("10", "readback"): "10 11 12 13 14",
     ("11", "latency"): "11 12 13 14",
     ("12", "sampler"): "12 13 14",
@@ -55,6 +62,11 @@ def mine(monkeypatch, tmp_path):
         "00",
         "attention",
         "from labkit.kernels import paged_attention_plain\n\nPART = 'paged_attention_plain'\n",
+    )
+    write(
+        "07",
+        "kv_write",
+        "from labkit.kernels import paged_attention_append_plain\n\nPART = 'paged_attention_append_plain'\n",
     )
     write("12", "sampler", "from labkit.kernels import draw_plain\n\nPART = 'draw_plain'\n")
     for (lesson, option), line in FILES.items():
@@ -101,24 +113,40 @@ def test_an_engine_is_built_of_the_kept_parts(mine, number):
     assert mine.parts_on(number) == mine.parts_on(number)  # a file is run once
 
 
-@pytest.mark.parametrize("option", ["kv_append", "block_info"])
-def test_a_retired_part_is_one_that_the_rung_has_no_use_for(option):
-    first = RETIRED[option]
+@pytest.mark.parametrize("number", LADDER)
+def test_an_engine_of_all_kept_parts_makes_the_packages_tokens(mine, number, tiny):
+    """In batches of one, two and three: from rung 11 on few rows go another way."""
+    prompts = ["ROMEO:\nGood night", "To be, or not", "The king is dead. Long"]
+    params = SamplingParams(12, stop_on_eos=False)
+    settings = {"device": "cpu", "dtype": torch.float32}
+    engine = mine.engine(number, tiny, **settings)
+    expected = [done.token_ids for done in InferenceEngine(tiny, **settings).generate(prompts, params)]
+    for count in (1, 2, 3):
+        done = engine.generate(prompts[:count], params)
+        assert [each.token_ids for each in done] == expected[:count], count
+        engine.check_integrity()
+
+
+@pytest.mark.parametrize(
+    "option, lesson",
+    [("attention", "00"), ("kv_append", "02"), ("block_info", "05"), ("layer_kernels", "09")],
+)
+def test_a_retired_part_is_one_that_the_rung_has_no_use_for(option, lesson):
+    first = RETIRED[option, lesson]
     last = f"{int(first) - 1:02}"
     for number, is_used in ((last, True), (first, False)):
         options = LADDER[number].options
-        part = {option: PARTS[option][getattr(options, option)]}
+        value = getattr(options, option)
+        part = {option: paged_attention_plain if option == "attention" else PARTS[option][value]}
         if is_used:
             make_engine(options=options, parts=part)
         else:
-            with pytest.raises(OptionError, match=f"no use for a {option}"):
+            with pytest.raises(OptionError, match=f"no use for an? {option}"):
                 make_engine(options=options, parts=part)
 
 
 def test_every_gates_part_has_a_rung_to_serve_on(mine):
-    assert {option for _, option in SERVES} == {
-        part for n, gate in GATES.items() if n not in ("08", "09") for part in gate.parts
-    }
+    assert {option for _, option in SERVES} == {part for gate in GATES.values() for part in gate.parts}
 
 
 @pytest.mark.slow
@@ -137,6 +165,14 @@ def test_parts_are_proven_together_and_those_that_fail_are_left_out(monkeypatch,
     assert told["01"].startswith("block_tables breaks a contract: a row names the blocks")
     assert told["02"].startswith("kv_append: right.")
     assert "raised ModuleNotFoundError" in told["05"]
+
+
+def test_a_kept_part_that_was_proven_is_in_an_engine(monkeypatch, tmp_path):
+    """Lesson 07's kernel was not, and so anything passed for it."""
+    monkeypatch.setattr(paths, "MINE", tmp_path)
+    write("07", "kv_write", "def raises(*args):\n    raise ValueError('mine')\n\n\nPART = 'raises'\n")
+    passed, reports = Assembly(kept()).proven("cpu")
+    assert passed.kept == () and "ValueError" in next(iter(reports.values())).text
 
 
 def test_with_nothing_kept_there_is_nothing_to_prove():

@@ -1,1 +1,1 @@
-"""Lesson 11: the complete engine."""
+"""Lesson 15: the complete engine."""

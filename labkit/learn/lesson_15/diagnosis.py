@@ -1,4 +1,4 @@
-"""Lesson 11: the exercise on which contract each of the three sick engines breaks."""
+"""Lesson 15: the exercise on which contract each of the three sick engines breaks."""
 
 from collections.abc import Callable
 from typing import Any

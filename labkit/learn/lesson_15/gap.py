@@ -1,4 +1,4 @@
-"""Lesson 11: the parts of a recorded step, and how far each is from the least that it can take."""
+"""Lesson 15: the parts of a recorded step, and how far each is from the least that it can take."""
 
 import pandas as pd
 

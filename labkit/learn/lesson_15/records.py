@@ -1,4 +1,4 @@
-"""Lesson 11: the records of all rungs, and of other engines, side by side."""
+"""Lesson 15: the records of all rungs, and of other engines, side by side."""
 
 from collections.abc import Mapping, Sequence
 
