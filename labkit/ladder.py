@@ -1,5 +1,5 @@
-"""The ladder as data: its rungs, each the rung below with one option changed, the lessons about them, and the
-pages that come before some of these.
+"""The ladder as data: its rungs, each the rung below with one option changed (07: with two), the lessons
+about them, and the pages that come before some of these.
 
 The write-ups that the rungs follow are named by number throughout; `WRITE_UPS` has their titles.
 """

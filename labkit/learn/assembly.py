@@ -15,7 +15,7 @@ from labkit.learn.kept import Kept
 from labkit.learn.lessons import GATES
 from labkit.model import LanguageModel
 
-# By option and lesson, the first rung whose engine no longer asks for the part, although the value has stayed.
+# By option and lesson, the first rung whose engine no longer asks for the part, though the value has stayed.
 RETIRED = {
     ("attention", "00"): "06",
     ("kv_append", "02"): "06",

@@ -1,13 +1,15 @@
 """What the reader's part costs: the rung below, the reader's engine and the package's, in turn."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 import pandas as pd
 
 from labkit.bench import host_engine, in_turn, time_host_steps
 from labkit.bench.host_time import LENGTHS
+from labkit.engine import InferenceEngine
 from labkit.engine.parts import Part
 from labkit.ladder import Rung
 from labkit.results import Comparison
@@ -55,15 +57,26 @@ def measure_host(
     rounds: int,
     lengths: Sequence[int] = LENGTHS,
 ) -> Measured:
-    """Time the three engines in turn, there and back again in each round.
+    """Time the three engines in turn, there and back again in each round; each run has a fresh one.
 
     lengths: of the prompts, in turn; a single one makes all positions equal.
     """
-    engines = {
-        BELOW: host_engine(below.options, batch_size, device),
-        YOURS: host_engine(rung.options, batch_size, device, parts),
-        PACKAGE: host_engine(rung.options, batch_size, device),
+    builds = three_engines(below, rung, parts, batch_size, device)
+    measures = [lambda build=build: time_host_steps(build(), NUM_STEPS, lengths) for build in builds.values()]
+    medians = [[median(run.step_seconds) for run in side] for side in in_turn(measures, rounds)]
+    return Measured(batch_size, dict(zip(builds, medians, strict=True)))
+
+
+def three_engines(
+    below: Rung, rung: Rung, parts: Mapping[str, Part], batch_size: int, device: object
+) -> dict[str, Callable[[], InferenceEngine]]:
+    """What makes an engine of the rung below, the reader's and the package's, by name.
+
+    A comparison needs a new one for each run. Where an engine's memory lies can cost it a tenth of its time,
+    in all of its runs: two engines of one rung, five rounds each, were told apart in 4 of 40 comparisons.
+    """
+    return {
+        BELOW: partial(host_engine, below.options, batch_size, device),
+        YOURS: partial(host_engine, rung.options, batch_size, device, parts),
+        PACKAGE: partial(host_engine, rung.options, batch_size, device),
     }
-    runs = in_turn([lambda e=e: time_host_steps(e, NUM_STEPS, lengths) for e in engines.values()], rounds)
-    medians = [[median(run.step_seconds) for run in side] for side in runs]
-    return Measured(batch_size, dict(zip(engines, medians, strict=True)))

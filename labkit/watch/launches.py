@@ -89,8 +89,9 @@ def device_step_of(engine: InferenceEngine) -> DeviceStep:
 
 @contextmanager
 def kernels_as_launches(step: DecodeStep | DeviceStep, mode: OperatorMode) -> Iterator[None]:
-    """Inside the block, the mode is told of a step's attention, of the write behind it, of fused kernels
-    and of all layers in one kernel as one launch each, as they are on a GPU, and not of what their plain twins do."""
+    """Inside the block, the mode is told of a step's attention, of the write behind it, of fused kernels and
+    of all layers in one kernel as one launch each, as they are on a GPU, and not of what their plain twins
+    do."""
     owner = step.attention if isinstance(step, DeviceStep) else step
     with ExitStack() as stack:
         for name in ("attention", "kv_append"):

@@ -20,10 +20,12 @@ def compare_host(
     rounds: int = 4,
     num_steps: int = 12,
 ) -> dict[str, Comparison]:
-    """Two engines' host time of a whole step and of its append, measured now, in turn; a sample is the median
-    step of a run."""
-    engines = [host_engine(options, batch_size, device) for options in (before, after)]
-    measures = [lambda e=engine: time_host_steps(e, num_steps) for engine in engines]
+    """Two engines' host time of a whole step and of its append, measured now, in turn, each run with a
+    fresh engine; a sample is the median step of a run."""
+    measures = [
+        lambda options=options: time_host_steps(host_engine(options, batch_size, device), num_steps)
+        for options in (before, after)
+    ]
     in_turn(measures, 1)
     sides = in_turn(measures, rounds)
 

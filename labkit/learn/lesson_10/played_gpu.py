@@ -6,13 +6,13 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 
-from labkit.bench import host_engine, in_turn
+from labkit.bench import in_turn
 from labkit.bench.host_time import BLOCK_SIZE, LENGTHS, WARMUP_STEPS
 from labkit.engine import InferenceEngine
 from labkit.engine.parts import Part
 from labkit.engine.step.resident import StepInFlight
 from labkit.ladder import Rung
-from labkit.learn.measured import BELOW, PACKAGE, YOURS, Measured
+from labkit.learn.measured import Measured, three_engines
 from labkit.watch import replaced, steady_decode, steady_prompts
 
 NUM_STEPS = 40  # of a run
@@ -95,10 +95,9 @@ def measure_played(
 ) -> Measured:
     """Time a step of the rung below, the reader's engine and the package's, in turn: the host works, and a
     clock plays the GPU."""
-    engines = {
-        BELOW: host_engine(below.options, batch_size, device),
-        YOURS: host_engine(rung.options, batch_size, device, parts),
-        PACKAGE: host_engine(rung.options, batch_size, device),
-    }
-    measures = [lambda e=e: time_played_steps(e, gpu_us, synchronize=synchronize) for e in engines.values()]
-    return Measured(batch_size, dict(zip(engines, in_turn(measures, rounds), strict=True)))
+    builds = three_engines(below, rung, parts, batch_size, device)
+    measures = [
+        lambda build=build: time_played_steps(build(), gpu_us, synchronize=synchronize)
+        for build in builds.values()
+    ]
+    return Measured(batch_size, dict(zip(builds, in_turn(measures, rounds), strict=True)))
