@@ -29,6 +29,7 @@ from labkit.engine.step.build import (
     launch_of,
     tiles_of,
 )
+from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.engine.step_outputs import StepOutputs
 from labkit.engine.text_decoder import TextDecoder
 from labkit.errors import BrokenEngineError, EngineBusyError, RequestError
@@ -115,6 +116,8 @@ class InferenceEngine:
         )
         parts.check_all_are_used()
         self.guard = Guard(self)
+        if isinstance(self.decode_step, ResidentDecodeStep):
+            self.decode_step.undoing = self.guard.bookkeeping
         self._requests: dict[int, Request] = {}  # by id, until they end
         self._step_requests: set[int] = set()  # those whose tokens `step` hands out
         self._outbox = StepOutputs()  # made, and not handed out by `step` yet

@@ -14,9 +14,10 @@ from labkit.bench.fault_schedules import ERRORS, Fault, Schedule, draw_schedule,
 from labkit.bench.faults import Trial, points_called, run_schedule
 from labkit.engine import CacheConfig, InferenceSession, SchedulerConfig
 from labkit.engine.step.slots import DeviceSlots
+from labkit.errors import BrokenEngineError
 from labkit.kvcache import PrefixCache
 from labkit.model.small import small_model
-from labkit.watch import PlantedError, fault_points, planted_nan
+from labkit.watch import PlantedError, fault_points, planted_failure, planted_nan
 
 pytestmark = pytest.mark.slow
 
@@ -117,6 +118,31 @@ def test_when_the_device_is_gone_nobody_ends_as_if_all_was_well(rung):
     outcome = run_schedule(LADDER[rung].options, schedule_of(fault_at(point, "from there on")))
     assert outcome.ended == {"cancelled": 2} and outcome.failed_steps == faults.PATIENCE
     assert not outcome.said_it_cannot_go_on  # the device is back, and so is the engine
+
+
+@pytest.mark.parametrize("rung", [rung for rung in LADDER if rung >= "06"])
+@pytest.mark.parametrize("num_steps", range(1, 6))
+def test_an_undo_that_fails_breaks_the_engine_wherever_a_block_stands(rung, num_steps):
+    """Away from a block's end nothing on the host showed it, and a steady batch went on with wrong tokens."""
+    engine = InferenceEngine(
+        small_model(),
+        LADDER[rung].options,
+        dtype=torch.float32,
+        cache=CacheConfig(4, 40),
+        scheduler=SchedulerConfig(2),
+    )
+    for prompt in ((5, 6, 7), (8, 9)):
+        engine.add_request(prompt, SamplingParams(12, stop_on_eos=False))
+    while not engine.scheduler.running:
+        engine.step()
+    for _ in range(num_steps):
+        engine.step()
+    step = engine.decode_step
+    with planted_failure(step.pinned_tokens, "start_copy"), planted_failure(step.slots, "forget"):
+        with pytest.raises(PlantedError, match="forget was made to fail"):
+            engine.step()
+    with pytest.raises(BrokenEngineError, match="build a new engine"):
+        engine.step()
 
 
 @pytest.mark.parametrize("rung", ["00", "06", "07", "10", "13", "14"])

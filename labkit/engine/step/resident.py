@@ -1,6 +1,7 @@
 """A decode step whose state lives on the device (rung 06 and above): reserve, launch, read."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from torch import Tensor
 
@@ -49,6 +50,10 @@ class ResidentDecodeStep:
     """One token for every running request: reserved on the host, made on the device, read at the end."""
 
     watch_points = ("launch", "start", "device_step")
+
+    # Inside of it a step is undone. An engine sets it: of what the device has, no proof on the host can tell
+    # whether it was forgotten, so an error in there is one after which nothing may go on.
+    undoing: AbstractContextManager[object] = nullcontext()
 
     def __init__(
         self,
@@ -128,7 +133,8 @@ class ResidentDecodeStep:
 
     def undo(self, sessions: Sequence[InferenceSession]) -> None:
         """Cut blocks back to the sessions' lengths; the device is told of all anew at the next step."""
-        self.slots.discard()
-        self.slots.forget(sessions)
-        for session in sessions:
-            session.roll_back()
+        with self.undoing:
+            self.slots.discard()
+            self.slots.forget(sessions)
+            for session in sessions:
+                session.roll_back()

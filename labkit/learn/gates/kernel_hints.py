@@ -4,7 +4,8 @@ HINTS = {  # by what the error's text has in it
     "ambiguous": "Two masks are joined by `&`, with brackets around each.",  # torch, of a mask as one truth
     "arange's arguments must be": "`tl.arange` takes constants alone: what differs from program to program "
     "is added to its row.",
-    "must match the size of tensor": "A column, `[:, None]`, and a row, `[None, :]`, make a rectangle.",
+    "must match the size of tensor": "In a kernel a column, `[:, None]`, and a row, `[None, :]`, make a "
+    "rectangle. Outside of one: the next batch may have another size.",
     "has no attribute 'scalar'": "A kernel is launched with its grid in square brackets: "
     "`kernel[grid](...)`.",  # Triton's interpreter
     "outside of the scope of a kernel": "A kernel is launched with its grid in square brackets: "

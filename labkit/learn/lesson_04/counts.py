@@ -1,6 +1,7 @@
 """Lesson 04: what a step's index tensors cost, counted here and recorded on a GPU."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import pandas as pd
 
@@ -8,7 +9,7 @@ from labkit.bench.cost_cards import count_operators
 from labkit.engine import InferenceEngine
 from labkit.learn.gates.gate import raised
 from labkit.results import CostCardRecord, counts_table
-from labkit.watch import steady_decode, steady_prompts
+from labkit.watch import record_accesses, steady_decode, steady_prompts
 
 PROMPTS = (8, (20, 23))  # requests, and the lengths of their prompts in turn
 
@@ -17,7 +18,9 @@ def index_tensors_of(engine: InferenceEngine) -> str:
     """How many index tensors a steady decode step of PROMPTS makes on this engine, as a sentence; also why
     they were not counted."""
     try:
-        with steady_decode(engine, steady_prompts(*PROMPTS)):
+        # A kernel that the gate has refused may store anywhere: nothing outside of its tensors is touched.
+        guarded = record_accesses() if engine.device.type == "cpu" else nullcontext()
+        with guarded, steady_decode(engine, steady_prompts(*PROMPTS)):
             _, count = count_operators(engine)
     except Exception as error:  # whatever the reader's code raises
         return f"index tensors in a step: not counted, because the engine {raised(error)}"
