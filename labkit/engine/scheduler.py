@@ -210,24 +210,17 @@ class OnlineScheduler:
 
         needed: at least as many as they need; they are only counted if so many are not free.
         """
-        if needed <= self._kv_manager.num_free_blocks:
+        manager, prefixes = self._kv_manager, self._prefix_cache
+        if needed <= manager.num_free_blocks:
             return needed
-        needed = self._blocks_needed(admitted)
-        if not self._would_fit_without_prefixes(admitted):
-            return needed
-        while needed > self._kv_manager.num_free_blocks and self.evict_prefix():
-            needed = self._blocks_needed(admitted)  # a copy-on-write may be needless now
-        return needed
-
-    def _would_fit_without_prefixes(self, admitted: Sequence[Admitted]) -> bool:
-        if not self._prefix_cache:
-            return False
-        free = self._kv_manager.num_free_blocks + self._prefix_cache.num_reclaimable_blocks
-        return sum(session.new_blocks_to_reach(n) for session, n in self._goals(admitted)) <= free
-
-    def _blocks_needed(self, admitted: Sequence[Admitted]) -> int:
-        """Blocks, in each layer, for the running requests to go on and for the admitted ones."""
-        return sum(session.blocks_to_reach(n) for session, n in self._goals(admitted))
+        goals = list(self._goals(admitted))
+        num_new = sum(session.new_blocks_to_reach(n) for session, n in goals)
+        copying = [(session, n) for session, n in goals if session.copies_last(n)]
+        if prefixes is None or not prefixes.can_free(num_new - manager.num_free_blocks):
+            return num_new + len(copying)
+        while num_new + len(copying) > manager.num_free_blocks and self.evict_prefix():
+            copying = [(session, n) for session, n in copying if session.copies_last(n)]  # it may be needless
+        return num_new + len(copying)
 
     def _goals(self, admitted: Sequence[Admitted]) -> Iterator[tuple[InferenceSession, int]]:
         """Each session and the tokens that it must have room for."""
@@ -246,7 +239,7 @@ class OnlineScheduler:
             raise OutOfBlocksError(
                 f"request {refused.request.request_id} would wait for ever: no request runs, and the prefix "
                 f"cache keeps {num_kept} blocks and lets none go. Its `evict_one` must free blocks as long "
-                "as `num_reclaimable_blocks` counts any"
+                "as `can_free` says that it could"
             )
         if is_first:
             self._refused = refused.request.request_id, self._kv_manager.num_let_go

@@ -43,15 +43,19 @@ class InferenceSession:
 
     def blocks_to_reach(self, num_tokens: int) -> int:
         """Free blocks, in each layer, that growing to `num_tokens` takes."""
-        copies_last = num_tokens > self.num_tokens and self._last_is_shared_and_partial()
-        return self.new_blocks_to_reach(num_tokens) + copies_last
+        return self.new_blocks_to_reach(num_tokens) + self.copies_last(num_tokens)
 
     def new_blocks_to_reach(self, num_tokens: int) -> int:
         """Free blocks, in each layer, that growing to `num_tokens` takes if the last block is not shared."""
         return self.kv_manager.blocks_for(num_tokens) - len(self.block_ids_per_layer[0])
 
-    def _last_is_shared_and_partial(self) -> bool:
-        return self.num_tokens % self.kv_manager.block_size > 0 and self.next_token_takes_block
+    def copies_last(self, num_tokens: int) -> bool:
+        """Whether growing to `num_tokens` copies the last block, which is shared and partly filled."""
+        return (
+            num_tokens > self.num_tokens
+            and self.num_tokens % self.kv_manager.block_size > 0
+            and self.next_token_takes_block
+        )
 
     def append_prompt(self, keys: Tensor, values: Tensor) -> None:
         """Append the keys and values [L, H, T, D] of T tokens.

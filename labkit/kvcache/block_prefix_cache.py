@@ -78,7 +78,7 @@ class BlockPrefixCache:
         # By key. Least recently used first, and each entry before its parent, so that the first has no child.
         self.entries: OrderedDict[int, CachedBlock] = OrderedDict()
         self.num_evicted = 0
-        self._last_found = NOTHING_FOUND  # a text, and what was found of it; until an entry goes
+        self._last_found = NOTHING_FOUND  # a text, and what was found of it; until one of that goes
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -196,14 +196,21 @@ class BlockPrefixCache:
 
     # --- to let go ---------------------------------------------------------------------------------
 
-    @property
-    def num_reclaimable_blocks(self) -> int:
-        """Blocks that evicting could free: those that nobody else holds, nor any that follows them."""
+    def can_free(self, num_blocks: int) -> bool:
+        """Whether evicting could free so many blocks: of those that nobody else holds, nor any behind them.
+
+        It looks no further than it finds them, the least recently used first.
+        """
         in_use: set[CachedBlock | None] = set()
+        num_found = 0
         for entry in self:  # children first
+            if num_found >= num_blocks:
+                return True
             if entry in in_use or self.is_in_use(entry):
                 in_use |= {entry, entry.parent}
-        return len(self.entries) - len(in_use - {None})
+            else:
+                num_found += 1
+        return num_found >= num_blocks
 
     def evict_one(self) -> bool:
         """Drop the least recently used block that may go, which is free then; False if there is none."""
@@ -245,5 +252,6 @@ class BlockPrefixCache:
 
     def _drop(self, entry: CachedBlock) -> None:
         del self.entries[entry.key]
-        self._last_found = NOTHING_FOUND
+        if entry in self._last_found[1]:
+            self._last_found = NOTHING_FOUND
         self._kv_manager.free([entry.block_id])

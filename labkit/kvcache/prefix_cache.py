@@ -50,11 +50,10 @@ class PrefixCache:
     def __iter__(self) -> Iterator[PrefixEntry]:
         return iter(self._entries.values())
 
-    @property
-    def num_reclaimable_blocks(self) -> int:
-        """Blocks, in each layer, that would be free if every entry were evicted."""
+    def can_free(self, num_blocks: int) -> bool:
+        """Whether so many blocks, in each layer, would be free if every entry were evicted."""
         held = Counter(i for entry in self._entries.values() for i in entry.block_ids_per_layer[0])
-        return sum(self._kv_manager.refcount(i) == count for i, count in held.items())
+        return sum(self._kv_manager.refcount(i) == count for i, count in held.items()) >= num_blocks
 
     def lookup(self, token_ids: Sequence[int]) -> PrefixEntry | None:
         """The longest cached prompt that `token_ids` begins with; it counts as used."""

@@ -44,9 +44,8 @@ class Prefixes(Protocol):
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[PrefixHolder]: ...
 
-    @property
-    def num_reclaimable_blocks(self) -> int:
-        """Blocks, in each layer, that evicting would free if it went on until `evict_one` is False."""
+    def can_free(self, num_blocks: int) -> bool:
+        """Whether so many blocks, in each layer, became free if `evict_one` were called until it is False."""
 
     def lookup(self, token_ids: Sequence[int]) -> Prefix | None:
         """The longest cached beginning of a text that is to be computed; it counts as used."""

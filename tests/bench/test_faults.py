@@ -138,9 +138,12 @@ def test_an_undo_that_fails_breaks_the_engine_wherever_a_block_stands(rung, num_
     for _ in range(num_steps):
         engine.step()
     step = engine.decode_step
-    with planted_failure(step.pinned_tokens, "start_copy"), planted_failure(step.slots, "forget"):
-        with pytest.raises(PlantedError, match="forget was made to fail"):
-            engine.step()
+    with (
+        planted_failure(step.pinned_tokens, "start_copy"),
+        planted_failure(step.slots, "forget"),
+        pytest.raises(PlantedError, match="forget was made to fail"),
+    ):
+        engine.step()
     with pytest.raises(BrokenEngineError, match="build a new engine"):
         engine.step()
 

@@ -166,7 +166,7 @@ def test_a_second_interrupt_does_not_wait_and_the_engine_says_that_it_cannot_be_
     ):
         with pytest.raises((BrokenEngineError, LabkitError), match=r"build a new engine|unfinished requests"):
             call()
-    assert engine.stats().running + engine.stats().waiting == 1  # looking is allowed
+    assert engine.stats().running + engine.stats().waiting <= 1  # looking is allowed; it may be torn
 
 
 def test_between_calls_interrupts_are_as_they_were():

@@ -80,6 +80,30 @@ def test_only_memory_bounds_the_number_of_blocks():
     assert engine.stats().prefix_entries == 6
 
 
+@pytest.mark.parametrize("num_kept", [20, 200])
+def test_in_a_full_pool_an_admission_asks_each_session_once_and_looks_at_few_blocks(monkeypatch, num_kept):
+    """However many blocks are cached, and however many have to go."""
+    engine = blocks_engine(IN_CHUNKS, max_blocks_per_layer=num_kept, max_batch_size=4)
+    texts = ((100 + i // 50, 1 + i % 50, 2, 3, 4) for i in range(num_kept - 1))  # a block each, and a token
+    for text in texts:
+        engine.generate([text], SamplingParams(1))
+    kept = engine.stats().prefix_entries
+    assert kept == num_kept - 1
+    asked, looked = [], []
+    reach, is_in_use = InferenceSession.new_blocks_to_reach, engine.prefix_cache.is_in_use
+    monkeypatch.setattr(
+        InferenceSession, "new_blocks_to_reach", lambda *args: asked.append(args) or reach(*args)
+    )
+    monkeypatch.setattr(
+        engine.prefix_cache, "is_in_use", lambda entry: looked.append(entry) or is_in_use(entry)
+    )
+    engine.add_request(tuple(range(40)), SamplingParams(1))  # 10 blocks
+    (admitted,) = engine.scheduler.admit(512)
+    assert engine.stats().prefix_entries == kept - 9
+    assert len(asked) == 2 and len(looked) == 2 * 9  # by the first guess, and counted; seen, and evicted
+    engine.scheduler.put_back([admitted.request])
+
+
 # --- what is reused --------------------------------------------------------------------------------
 
 

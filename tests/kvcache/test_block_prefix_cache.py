@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from helpers import holds, kv_numbers, make_manager
+from helpers import holds, kv_numbers, make_manager, num_freeable
 
 from labkit.engine import InferenceSession
 from labkit.kvcache import BlockPrefixCache, OneTableBlockManager
-from labkit.kvcache.block_prefix_cache import ROOT_KEY
+from labkit.kvcache.block_prefix_cache import NOTHING_FOUND, ROOT_KEY
 
 
 class OneKey(BlockPrefixCache):
@@ -268,7 +268,7 @@ def test_a_block_in_use_is_never_evicted_nor_one_before_it():
     session = InferenceSession(manager, prefix_cache.lookup(text(1, 2, 9)))
     prefix_cache.lookup(text(4, 9))  # so that the one in use is least recently used but for (3)
     prefix_cache.lookup(text(3, 9))
-    assert prefix_cache.num_reclaimable_blocks == 3
+    assert num_freeable(prefix_cache) == 3
     evicted = 0
     while prefix_cache.evict_one():
         evicted += 1
@@ -285,9 +285,27 @@ def test_a_block_before_one_in_use_stays_though_nobody_else_holds_it():
     session = compute(prefix_cache, manager, text(1, 2), first=100)
     counts = [manager.refcount(entry.block_id) for entry in prefix_cache]
     assert texts_in(prefix_cache) == [text(1, 2), text(1)] and counts == [2, 1]
-    assert prefix_cache.num_reclaimable_blocks == 0 and not prefix_cache.evict_one()
+    assert num_freeable(prefix_cache) == 0 and not prefix_cache.evict_one()
     session.release()
-    assert prefix_cache.num_reclaimable_blocks == 2
+    assert num_freeable(prefix_cache) == 2
+
+
+def test_whether_so_many_can_go_is_seen_without_a_look_at_all(monkeypatch):
+    """In a pool of thousands of blocks a look at all takes longer than a decode step."""
+    _, prefix_cache = cache_of(*(text(i) for i in range(10)))
+    looked, is_in_use = [], prefix_cache.is_in_use
+    monkeypatch.setattr(prefix_cache, "is_in_use", lambda entry: looked.append(entry) or is_in_use(entry))
+    assert prefix_cache.can_free(3) and len(looked) == 3
+    assert prefix_cache.can_free(10) and not prefix_cache.can_free(11)
+
+
+def test_what_was_found_is_remembered_while_others_are_evicted():
+    _, prefix_cache = cache_of(text(1, 2), text(3))
+    assert len(prefix_cache.find(text(1, 2, 9), 3)) == 2
+    remembered = prefix_cache._last_found
+    prefix_cache.use(remembered[1][-1])  # so that (3) goes first
+    assert prefix_cache.evict_one() and prefix_cache._last_found is remembered
+    assert prefix_cache.evict_one() and prefix_cache._last_found == NOTHING_FOUND
 
 
 def test_eviction_looks_at_a_block_in_use_once_a_round_and_not_each_time(monkeypatch):

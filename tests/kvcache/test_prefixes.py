@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import holds, kv_numbers, make_manager
+from helpers import holds, kv_numbers, make_manager, num_freeable
 
 from labkit.engine import InferenceSession
 from labkit.kvcache import BlockPrefixCache, OneTableBlockManager, PrefixCache
@@ -29,9 +29,9 @@ def test_a_prompt_that_was_computed_is_found_by_one_that_goes_on_from_it(prefix_
     manager = session.kv_manager
     prefix_cache.insert(PROMPT, session.block_ids_per_layer, torch.zeros(3))
     manager.check_integrity([session, *prefix_cache])
-    assert prefix_cache.num_reclaimable_blocks == 0
+    assert num_freeable(prefix_cache) == 0
     session.release()
-    assert prefix_cache.num_reclaimable_blocks == 2 and manager.num_free_blocks == 18
+    assert num_freeable(prefix_cache) == 2 and manager.num_free_blocks == 18
     found = prefix_cache.lookup((*PROMPT, 9))
     assert found.num_tokens == 8 and holds(InferenceSession(manager, found), (0, 8))
     assert max(entry.text for entry in prefix_cache) == PROMPT

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from labkit import LADDER, CacheConfig, InferenceEngine, LanguageModel, SamplingParams, SchedulerConfig
 from labkit.engine import Completion, InferenceSession, StepOutput
-from labkit.kvcache import KVBlockManager
+from labkit.kvcache import KVBlockManager, Prefixes
 from labkit.ladder import DEVICE_RESIDENT_STATE, OVERLAP, SAMPLING_WITHOUT_SORTS
 from labkit.model import GPT2Config
 from labkit.model.checkpoint import random_network
@@ -198,6 +199,11 @@ def manager_state(manager: KVBlockManager) -> dict:
         for k, v in vars(manager).items()
         if not isinstance(v, Tensor) and k != "kv_write"  # which has nothing to remember
     }
+
+
+def num_freeable(prefix_cache: Prefixes) -> int:
+    """The blocks, in each layer, that evicting can free, as the cache says."""
+    return next(n for n in count() if not prefix_cache.can_free(n + 1))
 
 
 def kv_numbers(manager: KVBlockManager, first: int, num_tokens: int) -> tuple[Tensor, Tensor]:

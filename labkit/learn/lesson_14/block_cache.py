@@ -137,11 +137,10 @@ class BlockCache:
         (block_ids,) = block_ids_per_layer  # one table serves all layers
         self.keep(token_ids, block_ids)
 
-    @property
-    def num_reclaimable_blocks(self) -> int:
-        """Entries that could go: nobody else holds their block, nor any that follows it."""
+    def can_free(self, num_blocks: int) -> bool:
+        """Whether so many entries could go: nobody else holds their block, nor any that follows it."""
         in_use = {used for entry in self if self.num_holders(entry) > 1 for used in chain_to(entry)}
-        return len(set(self) - in_use)
+        return len(set(self) - in_use) >= num_blocks
 
     def forget(self, block_ids_per_layer: list[list[int]]) -> None:
         """Drop the entries of these blocks, and all that follow them."""

@@ -122,9 +122,9 @@ class Tree:
     def leaves(self):
         return [n for n in self if not n.children and self.manager.refcount(n.block_id) == 1]
 
-    @property
-    def num_reclaimable_blocks(self):
-        return sum(all(self.manager.refcount(n.block_id) == 1 for n in self.below(node)) for node in self)
+    def can_free(self, num_blocks):
+        idle = [all(self.manager.refcount(n.block_id) == 1 for n in self.below(node)) for node in self]
+        return sum(idle) >= num_blocks
 
     def evict_one(self):
         leaves = self.leaves()
