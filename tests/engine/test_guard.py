@@ -151,10 +151,11 @@ def test_an_interrupted_stream_is_cancelled_and_nothing_else(options):
     assert_no_block_is_lost(engine)
 
 
-def test_a_second_interrupt_does_not_wait_and_the_engine_says_that_it_cannot_be_trusted():
+@pytest.mark.parametrize("number", [50, 150, 300])  # as it is admitted, computed, sampled
+def test_a_second_interrupt_does_not_wait_and_the_engine_says_that_it_cannot_be_trusted(number):
     engine = make_engine()
     engine.add_request(PROMPTS[0], GREEDY)
-    with pytest.raises(KeyboardInterrupt), interrupted_at_line(100, times=40):
+    with pytest.raises(KeyboardInterrupt), interrupted_at_line(number, times=40):
         engine.step()
     for call in (
         engine.step,
@@ -166,7 +167,7 @@ def test_a_second_interrupt_does_not_wait_and_the_engine_says_that_it_cannot_be_
     ):
         with pytest.raises((BrokenEngineError, LabkitError), match=r"build a new engine|unfinished requests"):
             call()
-    assert engine.stats().running + engine.stats().waiting <= 1  # looking is allowed; it may be torn
+    assert engine.stats().running + engine.stats().waiting == 1  # looking is allowed
 
 
 def test_between_calls_interrupts_are_as_they_were():
