@@ -15,7 +15,7 @@ FAULTS = re.compile(r"(?<=<!-- faults -->\n).*?(?=\n<!-- /faults -->)", re.DOTAL
 FLOODS = re.compile(r"(?<=<!-- floods -->\n).*?(?=\n<!-- /floods -->)", re.DOTALL)
 FUZZ = re.compile(r"(?<=<!-- fuzz -->\n).*?(?=\n<!-- /fuzz -->)", re.DOTALL)
 FAULTS_RECORDS = ("faults_cpu", "faults_h200")
-FLOOD_RECORDS = ("flood_fifo_cpu", "flood_pack_cpu", "flood_fifo_h200", "flood_pack_h200")
+FLOOD_RECORDS = ("flood_fifo_cpu", "flood_pack_cpu", "flood_fifo_h100", "flood_pack_h100")
 FUZZ_RECORD = "fuzz_cpu"
 
 
