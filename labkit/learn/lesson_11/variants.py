@@ -21,7 +21,10 @@ ORDERS = {  # of the lanes, at 64 requests; by the name in the file
     "lanes side priority high": "side stream of high priority",
     "lanes no pdl": "no kernel starts early",
     "lanes 1 split": "attention not split in a half",
-    "lanes tiles A": "products of smaller tiles",
+    "lanes tiles A": "products of other tiles, A",
+    "lanes tiles B": "products of other tiles, B",
+    "lanes tiles C": "products of other tiles, C",
+    "lanes tiles D": "products of other tiles, D",
     "3 lanes": "three lanes",
 }
 MIXED = "256 to 512"  # tokens in the cache of each request

@@ -101,6 +101,11 @@ KEPT_IDS = Exercise(
             "Top-p is of what top-k has left: 30 of 70 is under 45 of 100.",
         ),
         Case(
+            asked([40, 30, 20, 10], top_k=2, dropped=40),
+            [0, 1],
+            "Of what top-k has left, and not of all: 30 of 70 is more than 40 of 100.",
+        ),
+        Case(
             asked([10, 30, 30, 30], top_k=1, dropped=34),
             [2, 3],
             "Three tie with the largest, 90 together: one of them is 33.3 of 100 and may go.",

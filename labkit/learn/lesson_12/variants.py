@@ -37,6 +37,6 @@ def settings_line() -> str:
     samples = measured().settings.samples
     one, all_rows = [s.one_us for s in samples], [s.all_us for s in samples]
     return (
-        f"{len(samples)} settings of several programs, top-p: one of 64 {min(one):.0f} to {max(one):.0f} us, "
-        f"all 64 {min(all_rows):.0f} to {max(all_rows):.0f} us"
+        f"{len(samples)} settings of several programs, top-p: one of 64 draws, {min(one):.0f} to "
+        f"{max(one):.0f} us; all draw, {min(all_rows):.0f} to {max(all_rows):.0f} us"
     )

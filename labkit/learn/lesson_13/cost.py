@@ -43,7 +43,8 @@ def num_stores(engine: InferenceEngine, asked: Asks) -> int:
 
 def weight_megabytes(chunk_sizes: Sequence[int], prompt_len: int) -> dict[int, tuple[int, float]]:
     """Chunks of a prompt by their size, and megabytes of GPT-2's matrices in half precision that are read per
-    prompt token: each chunk reads all of them."""
-    matrices = 2 * on_paper().config.num_matrix_weights
+    prompt token: each chunk reads all of them, the head among them."""
+    config = on_paper().config
+    matrices = 2 * (config.num_matrix_weights + config.vocab_size * config.hidden_size)
     chunks = {size: -(-prompt_len // size) for size in chunk_sizes}
     return {size: (count, count * matrices / prompt_len / 1e6) for size, count in chunks.items()}

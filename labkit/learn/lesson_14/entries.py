@@ -42,6 +42,17 @@ def texts_are_not_mixed(build: Build) -> None:
             played.found(text, COMPARED)
 
 
+def equal_blocks_are_not_mixed(build: Build) -> None:
+    """Raise BrokenContract if a text that has a block twice is kept as one that has it once, where a key is
+    made of a block's token ids alone."""
+    played = PlayedCache(build, lambda _, token_ids: hash(token_ids))
+    twice = (*LONG[:4], *LONG[:4], *OTHER[:4], 1)
+    played.keep(twice)
+    own_texts(played, COMPARED)
+    for text in (twice, (*LONG[:4], *OTHER[:4], 1)):
+        played.found(text, COMPARED)
+
+
 def others_stay(build: Build) -> None:
     """Raise BrokenContract if an entry goes since another text has its key."""
     played = PlayedCache(build, lambda parent_key, _: parent_key + 1)

@@ -8,7 +8,12 @@ from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.cached import first_difference, keys_and_values
 from labkit.learn.gates.gate import Build, Gate, small_model
 from labkit.learn.gates.schedule import Invariant
-from labkit.learn.lesson_14.entries import full_blocks_are_kept, others_stay, texts_are_not_mixed
+from labkit.learn.lesson_14.entries import (
+    equal_blocks_are_not_mixed,
+    full_blocks_are_kept,
+    others_stay,
+    texts_are_not_mixed,
+)
 from labkit.learn.lesson_14.eviction import ends_go_first, least_recent_goes_first, what_is_used_stays
 from labkit.learn.lesson_14.lookup import keys_stand_for_texts, longest_run_is_found
 from labkit.learn.lesson_14.played_cache import BLOCK_SIZE
@@ -85,6 +90,7 @@ GATE = Gate(
         keys_stand_for_texts,
         longest_run_is_found,
         texts_are_not_mixed,
+        equal_blocks_are_not_mixed,
         full_blocks_are_kept,
         others_stay,
         ends_go_first,

@@ -13,7 +13,8 @@ LONGEST = "the longest run of cached blocks is found"
 
 
 def keys_stand_for_texts(build: Build) -> None:
-    """Raise BrokenContract if equal texts have different keys, or different ones too often the same."""
+    """Raise BrokenContract if equal texts have different keys, or different ones too often the same, or if a
+    key grows with its text."""
     caches = [PlayedCache(build).cache for _ in range(2)]
     if not all(hasattr(cache, "block_key") for cache in caches):
         return  # a cache without keys
@@ -29,6 +30,14 @@ def keys_stand_for_texts(build: Build) -> None:
         raise BrokenContract(
             f"equal texts have equal keys: block_key(0, {block}) is {first}, and then {second}. Make it of "
             "its arguments alone."
+        )
+    last = first
+    for _ in range(NUM_KEYS):
+        last = keys[0](last, block)
+    if len(repr(last)) > 4 * len(repr(first)) + 100:
+        raise BrokenContract(
+            f"a key takes as long to make for every block: after {NUM_KEYS} blocks it holds all keys before "
+            "it. Let `hash` make one number of the key before and the token ids."
         )
     for noun, hint, *calls in (
         ("token ids", "of the block's token ids", (0, block), (0, (1, 2, 3, 5))),

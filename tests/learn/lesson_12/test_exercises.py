@@ -164,7 +164,7 @@ WRONG_IDS = {
     "at the limit it stays": (wrongly("at the limit it stays"), "Exactly 50 of 100 may go"),
     "higher ids go first": (wrongly("higher ids go first"), "lower ids go first"),
     "ties stay together": (wrongly("ties stay together"), "Of those that tie"),
-    "of the whole row": (wrongly("of the whole row"), "First the k-th largest is a cut"),
+    "of the whole row": (wrongly("of the whole row"), "Of what top-k has left, and not of all"),
     "top-p first": (wrongly("top-p first"), "of what top-k has left"),
     "in order of weight": (wrongly("in order of weight"), "that one crosses"),
     "weights": (lambda weights, top_k, dropped: [weights[i] for i in kept(weights, top_k, dropped)], "ids"),

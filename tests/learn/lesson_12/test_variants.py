@@ -36,7 +36,7 @@ def test_the_table_has_both_forms_of_one_and_of_all():
 
 
 def test_no_setting_has_both():
-    expected = "11 settings of several programs, top-p: one of 64 35 to 43 us, all 64 148 to 274 us"
+    expected = "11 settings of several programs, top-p: one of 64 draws, 35 to 43 us; all draw, 148 to 274 us"
     assert variants.settings_line() == expected
 
 

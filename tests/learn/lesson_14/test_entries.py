@@ -9,6 +9,7 @@ from labkit.learn.exercise import BrokenContract
 from labkit.learn.lesson_14 import traps
 from labkit.learn.lesson_14.block_cache import BlockCache
 from labkit.learn.lesson_14.entries import (
+    equal_blocks_are_not_mixed,
     full_blocks_are_kept,
     others_stay,
     texts_are_not_mixed,
@@ -35,6 +36,20 @@ class KeepsBlocksOfOthers(BlockCache):
             if len(block) < self.block_size:
                 return
             parent = self.entries.get(key) or self.add(key, parent, block, block_id)
+
+
+class KeepsWithoutTheParent(BlockCache):
+    """Where an entry has this block's token ids, it goes on behind it, whatever comes before."""
+
+    def keep(self, token_ids, block_ids):
+        parent = None
+        for (key, block), block_id in zip(self.blocks_of(token_ids), block_ids, strict=False):
+            if len(block) < self.block_size:
+                return
+            entry = self.entries.get(key) or self.add(key, parent, block, block_id)
+            if entry.token_ids != block:
+                return
+            parent = entry
 
 
 class KeepsAnew(BlockCache):
@@ -71,6 +86,9 @@ WRONG = {
         ComparesTokensAlone: "a key only says where to look",
         traps.TrustsTheKey: "a key only says where to look: block 0 of [20, 21,",
         KeepsBlocksOfOthers: "a key only says where to look",
+    },
+    equal_blocks_are_not_mixed: {
+        KeepsWithoutTheParent: "where to look: the entry of [1, 2, 3, 4, 20, 21, 22, 23] has block",
     },
     full_blocks_are_kept: {
         traps.KeepsTheLast: "each once: after [1, 2, 3, 4, 5, 6, 7, 8, 9, 10] was kept",

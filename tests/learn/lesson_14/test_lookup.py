@@ -1,6 +1,7 @@
 """What lesson 14's gate asks of keys and of lookups, of right and of wrong caches."""
 
 import random
+from hashlib import sha256
 
 import pytest
 from exercise_helpers import refused_by
@@ -43,6 +44,21 @@ class OrderOfBlocksLost(BlockCache):
 class KeyOfLists(BlockCache):
     def block_key(self, parent_key, token_ids):
         return [parent_key, *token_ids]
+
+
+class Nested(BlockCache):
+    def block_key(self, parent_key, token_ids):
+        return parent_key, token_ids
+
+
+class WrittenOut(BlockCache):
+    def block_key(self, parent_key, token_ids):
+        return f"{parent_key} {token_ids}"
+
+
+class Digest(BlockCache):
+    def block_key(self, parent_key, token_ids):
+        return sha256(f"{parent_key} {token_ids}".encode()).hexdigest()
 
 
 class DrawnAnew(BlockCache):
@@ -105,6 +121,8 @@ WRONG = {
         WithoutOrder: "with different orders of token ids, are both",
         Added: "different texts have different keys, nearly always",
         OrderOfBlocksLost: "of two blocks in one order and in the other the last key is",
+        Nested: "a key takes as long to make for every block: after 200 blocks it holds all keys before it",
+        WrittenOut: "a key takes as long to make for every block",
         DrawnAnew: "equal texts have equal keys",
     },
     longest_run_is_found: {
@@ -126,7 +144,7 @@ def test_a_wrong_cache_is_refused_by_what_it_breaks(trial, part, words):
         trial(build_of("14", prefixes=part))
 
 
-@pytest.mark.parametrize("part", [BlockPrefixCache, BlockCache])
+@pytest.mark.parametrize("part", [BlockPrefixCache, BlockCache, Digest])
 @pytest.mark.parametrize("trial", WRONG)
 def test_a_right_cache_passes(trial, part):
     trial(build_of("14", prefixes=part))
