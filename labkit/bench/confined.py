@@ -4,10 +4,10 @@ import multiprocessing
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Generic, TypeVar
 
-STATM = Path("/proc/self/statm")  # Linux's: pages of address space, and of memory
+from labkit.bench.memory import STATM
+
 START = 120  # seconds that a process may take until it is ready
 Argument, Result = TypeVar("Argument"), TypeVar("Result")
 

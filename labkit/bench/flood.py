@@ -2,18 +2,16 @@
 
 import asyncio
 import random
-import resource
-import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import torch
 
 from labkit.bench.faults import assert_nothing_is_held
+from labkit.bench.memory import bytes_held
 from labkit.engine import CacheConfig, FinishReason, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine.stats import EngineStats
 from labkit.engine.streaming import AsyncTokenStream, StreamingServer
@@ -250,17 +248,3 @@ def alone(prompt: tuple[int, ...], params: SamplingParams, model: str, device: s
         scheduler=SchedulerConfig(1),
     )
     return engine.generate([prompt], params)[0].token_ids
-
-
-def bytes_held(device: torch.device) -> int:
-    """Memory of this process now, and of a GPU what PyTorch has taken of it."""
-    return resident_bytes() + (torch.cuda.memory_reserved(device) if device.type == "cuda" else 0)
-
-
-def resident_bytes() -> int:
-    """Memory of this process now; where the system does not say that, the most that it ever was."""
-    statm = Path("/proc/self/statm")
-    if statm.exists():
-        return int(statm.read_text().split()[1]) * resource.getpagesize()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak

@@ -3,7 +3,6 @@
 import inspect
 import json
 import random
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from pathlib import Path
 import torch
 
 from labkit import paths
+from labkit.bench.memory import resident_bytes
 from labkit.bench.mutations import Files, mutate, write
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.errors import LabkitError
@@ -48,7 +48,7 @@ class Case:
 class Judged:
     """What became of a case. error: the name of the error that refused it; None for files that were read.
 
-    memory: the most bytes that the process has taken so far, or 0 where the system does not say.
+    memory: bytes that the process had in memory behind it, or 0 where the system does not say.
     """
 
     target: str
@@ -72,7 +72,7 @@ def judge(case: Case) -> Judged:
             error = type(refusal).__name__
             check_message(str(refusal))
         seconds = time.process_time() - started
-    return Judged(name, error, seconds, peak_memory())
+    return Judged(name, error, seconds, resident_bytes())
 
 
 def check_message(message: str) -> None:
@@ -98,16 +98,6 @@ def describe(case: Case) -> str:
     """What a case is, in words."""
     name, _, what = draw(case)
     return f"{name}: {what}"
-
-
-def peak_memory() -> int:
-    """The most bytes that this process has held in memory; 0 on Windows, which has no such count."""
-    if sys.platform == "win32":
-        return 0
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 # --- checkpoints -----------------------------------------------------------------------------------------
