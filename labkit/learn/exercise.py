@@ -1,13 +1,15 @@
 """An exercise: the reader writes a function, a grader says what is wrong with it."""
 
 import copy
+import dis
 import random
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType
+from functools import cache
+from types import CodeType, FrameType
 from typing import Any
 
 from labkit.checks import shown
@@ -153,6 +155,13 @@ def check_unchanged(given: dict[str, Any], before: dict[str, Any]) -> None:
             )
 
 
+@cache
+def jumps_to_itself(code: CodeType) -> bool:
+    """Whether an instruction jumps to itself, as Python 3.11 makes of `while True: pass` in one line. No line
+    begins again there, so its steps are counted."""
+    return any(i.opcode in dis.hasjrel and i.argval == i.offset for i in dis.get_instructions(code))
+
+
 @contextmanager
 def limited_lines(most_lines: int) -> Iterator[None]:
     """Raise EndlessLoop inside the block after so many lines of Python: no clock decides.
@@ -166,11 +175,14 @@ def limited_lines(most_lines: int) -> Iterator[None]:
     left = most_lines
 
     def enter(frame: FrameType, event: str, argument: object) -> Callable | None:
-        return None if frame.f_code.co_filename.startswith(INSTALLED) else count
+        if frame.f_code.co_filename.startswith(INSTALLED):
+            return None
+        frame.f_trace_opcodes = jumps_to_itself(frame.f_code)
+        return count
 
     def count(frame: FrameType, event: str, argument: object) -> Callable:
         nonlocal left
-        left -= event == "line"
+        left -= event in ("line", "opcode")
         if left < 0:
             raise EndlessLoop
         return count

@@ -75,6 +75,10 @@ def never_ends(numbers, more):
         pass
 
 
+def never_ends_in_a_line(numbers, more):
+    while True: pass  # fmt: skip  # noqa: E701
+
+
 @pytest.mark.parametrize(
     ("attempt", "sentence"),
     [
@@ -96,6 +100,7 @@ def never_ends(numbers, more):
         ),
         (changes_its_argument, "changed its argument numbers to [3]. Leave what you are given as it is."),
         (never_ends, "has run 1,000,000 lines without an end. Is there a loop that never stops?"),
+        (never_ends_in_a_line, "has run 1,000,000 lines without an end. Is there a loop that never stops?"),
         (lambda numbers, more: 1 / 0, "raised ZeroDivisionError: division by zero. (0 of 2 cases passed)"),
         (lambda numbers, more: sys.exit(1), "raised SystemExit: 1."),
         (lambda numbers, more: ADD.solution(numbers), "raised TypeError: add() missing 1 required"),

@@ -11,10 +11,12 @@ from torch import Tensor
 from labkit.engine import CacheConfig, InferenceEngine, InferenceSession, SamplingParams
 from labkit.engine.request import Request
 from labkit.engine.step.host import DecodeStep
+from labkit.errors import OutOfBlocksError
+from labkit.kvcache import KVBlockManager
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.cached import TRUE_RECORDS
 from labkit.learn.gates.gate import Build, small_model
-from labkit.watch import PlantedError, planted_failure, replaced
+from labkit.watch import PlantedError, noting, planted_failure, replaced
 
 # In blocks of 4: two that share a partly filled block, one with room for a token, one whose block is full.
 PROMPTS = ((1, 2, 3, 4, 5, 6), (1, 2, 3, 4, 5, 6), (7, 8, 9), (1, 2, 3, 4))
@@ -23,9 +25,9 @@ NUM_TOKENS = 10  # of each: every last block is filled, and another after it
 Running = list[tuple[Request, InferenceSession]]
 
 
-def started(build: Build) -> InferenceEngine:
+def started(build: Build, block_size: int = 4) -> InferenceEngine:
     """A small engine in which all of PROMPTS run, each with its first token; no step has decoded yet."""
-    engine = build(small_model(), dtype=torch.float32, cache=CacheConfig(block_size=4))
+    engine = build(small_model(), dtype=torch.float32, cache=CacheConfig(block_size=block_size))
     for prompt in PROMPTS:
         engine.add_request(prompt, SamplingParams(NUM_TOKENS, stop_on_eos=False))
         engine.step()  # one at a time, so that a prompt finds those before it in the cache
@@ -39,15 +41,31 @@ def own_slots(build: Build) -> None:
     """Every write goes to the slot behind a request's last token, in a block that no other request holds; a
     step in which each last block has room writes once per layer; records are true after it.
     """
-    engine = started(build)
+    for block_size in (4, 2):  # so that neither is taken for the only one
+        _own_slots(started(build, block_size))
+
+
+def _own_slots(engine: InferenceEngine) -> None:
     manager = engine.kv_manager
     while engine.has_work:
         running = list(engine.scheduler.running.items())
         takes_block = any(session.next_token_takes_block for _, session in running)
         num_written: Counter[int] = Counter()
-        with replaced(manager.kv_write, "write", partial(_watched, engine, running, num_written)):
+        taken: Counter[int] = Counter()
+        needed = [blocks_needed(manager, running, layer_idx) for layer_idx in range(manager.num_layers)]
+        with (
+            replaced(manager.kv_write, "write", partial(_watched, engine, running, num_written)),
+            replaced(manager, "allocate_block", noting(partial(_take, taken))),
+        ):
             engine.step()
         for layer_idx in range(manager.num_layers):
+            if taken[layer_idx] > needed[layer_idx]:
+                raise BrokenContract(
+                    f"no block is taken that is not needed: layer {layer_idx} took {taken[layer_idx]} in a "
+                    f"step of {len(running)} requests, expected {needed[layer_idx]}. A full block is not "
+                    "copied, whoever shares it: behind it a new one begins. And the last holder of a block "
+                    "that others have copied writes in place. `ready_block` knows both."
+                )
             if not takes_block and num_written[layer_idx] != 1:
                 raise BrokenContract(
                     f"one write per layer and step: layer {layer_idx} had {num_written[layer_idx]} batched "
@@ -57,6 +75,24 @@ def own_slots(build: Build) -> None:
                 )
         if wrong := TRUE_RECORDS.off(engine):
             raise BrokenContract(f"{TRUE_RECORDS.name}: {wrong} {TRUE_RECORDS.hint}")
+
+
+def _take(taken: Counter[int], layer_idx: int, start: int) -> None:
+    taken[layer_idx] += 1
+
+
+def blocks_needed(manager: KVBlockManager, running: Running, layer_idx: int) -> int:
+    """How many blocks a layer's append of a token to each of these takes, one after the other: who copies a
+    shared block leaves it with a holder less."""
+    copied: Counter[int] = Counter()
+    num_needed = 0
+    for _, session in running:
+        last = session.block_ids_per_layer[layer_idx][-1]
+        is_full = manager.info(last).length == manager.block_size
+        is_shared = manager.refcount(last) - copied[last] > 1
+        num_needed += is_full or is_shared
+        copied[last] += is_shared and not is_full
+    return num_needed
 
 
 def _watched(
@@ -135,35 +171,80 @@ def _wrong_slot(session: InferenceSession, layer_idx: int, block_index: int, slo
 # --- failures ---------------------------------------------------------------------------------------------
 
 
+class Interrupted(BaseException):
+    """Raised where Ctrl-C comes in the middle of a write; like KeyboardInterrupt, it is no Exception."""
+
+
+COUNTED = "a token is counted when it is written"
+MARK = 7.0  # every new key and value of a step that fails
+FAILURES = {"raised": PlantedError, "was interrupted (Ctrl-C is no `Exception`)": Interrupted}
+
+
+@torch.inference_mode()
 def failed_write(build: Build) -> None:
-    """When a write fails, the error reaches the caller, no token is counted, and what was made ready can be
-    undone.
+    """When a layer's write fails, by an error or by Ctrl-C, that reaches the caller, no token is counted that
+    is not written, and what was made ready can be undone.
     """
     engine = started(build)
     engine.step()  # by now some last blocks have room, and one has none
-    manager, running = engine.kv_manager, list(engine.scheduler.running.items())
-    sessions = [session for _, session in running]
-    _, _, num_heads, _, head_dim = manager.k_cache.shape
-    step = engine.decode_step
-    assert isinstance(step, DecodeStep), "rungs 02 and 05 keep their state on the host"
-    new = [manager.k_cache.new_zeros(len(sessions), num_heads, head_dim)] * manager.num_layers
-    name = "a token is counted when it is written"
-    with torch.inference_mode():
-        with suppress(PlantedError), planted_failure(manager.kv_write, "write"):
-            step.kv_append.append(sessions, new, new)
-            raise BrokenContract(
-                f"{name}: layer 0's write raised, and the append did not. Let the error through: the engine "
-                "must learn of it to undo the step."
-            )
-        for request, session in running:
-            for layer_idx, block_ids in enumerate(session.block_ids_per_layer):
-                if (counted := manager.num_tokens(block_ids)) != session.num_tokens:
-                    raise BrokenContract(
-                        f"{name}: after layer 0's write had raised, layer {layer_idx} counted {counted} "
-                        f"tokens for request {request.request_id}, expected {session.num_tokens}. Count "
-                        "after the write: a length is never ahead of the data."
-                    )
+    manager = engine.kv_manager
+    for failed in range(manager.num_layers):
+        for how, error in FAILURES.items():
+            with suppress(error), planted_failure(manager.kv_write, "write", failed, error=error):
+                append_marks(engine)
+                raise BrokenContract(
+                    f"{COUNTED}: layer {failed}'s write {how}, and the append did not. Let the error "
+                    "through: the engine must learn of it to undo the step."
+                )
+            check_counted(engine, f"layer {failed}'s write {'had raised' if how == 'raised' else how}")
+            undo(engine)
+
+
+@torch.inference_mode()
+def pool_runs_out(build: Build) -> None:
+    """When no block is free for a request in the middle of the batch, no token is counted that is not
+    written."""
+    engine = started(build)
+    engine.step()  # by now those before the one whose last block is full have room
+    manager = engine.kv_manager
+    taken = [manager.allocate_block(0, start=0) for _ in range(manager.num_free(0))]
+    with suppress(OutOfBlocksError):
+        append_marks(engine)
+        raise BrokenContract(
+            f"{COUNTED}: layer 0 had no free block for a request whose last one is full, and the append did "
+            "not raise. Let the error through: the engine must learn of it to undo the step."
+        )
+    check_counted(engine, "layer 0 had run out of blocks in the middle of the batch")
+    for block_id in taken:
+        manager.deallocate_block(block_id)
     undo(engine)
+
+
+def append_marks(engine: InferenceEngine) -> None:
+    """Append a token to each running request, whose keys and values are MARK."""
+    manager, step = engine.kv_manager, engine.decode_step
+    assert isinstance(step, DecodeStep), "rungs 02 and 05 keep their state on the host"
+    sessions = list(engine.scheduler.running.values())
+    _, _, num_heads, _, head_dim = manager.k_cache.shape
+    new = [manager.k_cache.new_full((len(sessions), num_heads, head_dim), MARK)] * manager.num_layers
+    step.kv_append.append(sessions, new, new)
+
+
+def check_counted(engine: InferenceEngine, when: str) -> None:
+    """Raise BrokenContract if a token is counted behind a request's own that was not written."""
+    manager = engine.kv_manager
+    for request, session in engine.scheduler.running.items():
+        for layer_idx, block_ids in enumerate(session.block_ids_per_layer):
+            counted = manager.num_tokens(block_ids)
+            is_written = counted == session.num_tokens + 1 and all(
+                (stored[:, -1] == MARK).all() for stored in manager.dense_kv(layer_idx, block_ids)
+            )
+            if counted != session.num_tokens and not is_written:
+                raise BrokenContract(
+                    f"{COUNTED}: after {when}, layer {layer_idx} counted {counted} "
+                    f"tokens for request {request.request_id}, expected {session.num_tokens}. Count "
+                    "after the write: a length is never ahead of the data."
+                )
 
 
 def undo(engine: InferenceEngine) -> None:

@@ -23,6 +23,7 @@ from labkit.options import EngineOptions
 
 TEXTS = ("To be, or not to be", "O", "KING HENRY VI:\nWhat news from Warwick?", "To be, or not to be")
 NUM_TOKENS = 24  # of each text
+TEXT_BLOCK_SIZE = 2  # of their cache: schedules have another, so that neither is taken for the only one
 SEEDS = (0, 1, 2)  # of the schedules
 NUM_MOVES = 80  # of a schedule
 FEW_TOKENS, FEW_MOVES = 3, 25  # where a kernel of the reader's is interpreted
@@ -133,7 +134,7 @@ class Gate:
         engine = build(
             trained_model(),
             dtype=torch.float32,
-            cache=CacheConfig(block_size=4),
+            cache=CacheConfig(block_size=TEXT_BLOCK_SIZE),
             scheduler=SchedulerConfig(max_batch_size=len(TEXTS), **self.prompt_budgets),
         )
         made = _texts(engine, num_tokens)

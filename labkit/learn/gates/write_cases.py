@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from labkit.kvcache.kv_write import is_constant
 
-NUM_BLOCKS, BLOCK_SIZE = 6, 4  # of the pool that CASES and PAIRS write to
+NUM_BLOCKS, BLOCK_SIZE = 6, 4  # of the pool that CASES, PAIRS and JOINED write to
 
 
 class Case(NamedTuple):
@@ -69,6 +69,11 @@ PAIRS = (  # writes of one part, one after the other
     (Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (2, 0, 1)), Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (0, 2, 1))),
     (Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (1, 1, 1)), Case(3, 2, 16, (0, 1, 2), (4, 3, 2), (1, 1, 1))),
     (Case(4, 2, 16, (0, 2), (4, 1), (1, 2)), Case(4, 2, 16, (1, 2), (4, 1), (1, 2))),
+)
+
+JOINED = (  # the same, where a request has joined, or left: one's lists are the beginning of the other's
+    (Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (2, 0, 1)), Case(2, 2, 16, (0, 1), (4, 1), (2, 0))),
+    (Case(2, 2, 16, (0, 1), (4, 1), (2, 0)), Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (2, 0, 1))),
 )
 
 FAR_CASES = (  # writes to a block past the 2**32nd number of a larger pool

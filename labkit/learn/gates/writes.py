@@ -1,5 +1,7 @@
 """Trials of what writes a batch's keys and values into their slots: every number of a pool, compared."""
 
+import gc
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
@@ -12,8 +14,8 @@ from labkit.learn.answers import one_line
 from labkit.learn.exercise import BrokenContract, Unattempted
 from labkit.learn.gates.gate import Build, Trial, raised, small_model
 from labkit.learn.gates.kernel_hints import kernel_hint
-from labkit.learn.gates.write_cases import BLOCK_SIZE, CASES, FAR_CASES, NUM_BLOCKS, PAIRS, Case
-from labkit.watch.accesses import WRITE, KernelRun, Stray, record_accesses
+from labkit.learn.gates.write_cases import BLOCK_SIZE, CASES, FAR_CASES, JOINED, NUM_BLOCKS, PAIRS, Case
+from labkit.watch.accesses import WRITE, KernelRun, Program, Stray, record_accesses
 from labkit.watch.operators import OperatorMode, tensors_of
 
 NUM_LAYERS = 3
@@ -51,7 +53,7 @@ def right_again(path_of: PathOf) -> Trial:
 
     def trial(build: Build) -> None:
         kv_write, device = _built(build)
-        for first, second in PAIRS:
+        for first, second in (*PAIRS, *JOINED):
             try:
                 _try(kv_write, first, path_of(first.is_whole, is_constant(first.pos)), device)
             except BrokenContract:
@@ -62,7 +64,7 @@ def right_again(path_of: PathOf) -> Trial:
                 raise BrokenContract(
                     "a write goes by its own lists, and by none that was kept of another: after a write to "
                     f"slots {list(first.pos)} of blocks {list(first.block_idx)}, "
-                    f"{str(broken).removesuffix(ENTRIES)}{KEPT}"
+                    f"{str(broken).removesuffix(ENTRIES).rstrip()} {KEPT}"
                 ) from broken
 
     return trial
@@ -104,6 +106,14 @@ def _try(
     _compare("value", v_cache, before[1], value_new, case, other_path)
     for run, stray in strays:
         raise _told(run, stray, case)
+    for run in runs:
+        if twice := _written_twice(run):
+            raise BrokenContract(
+                f"no two programs write one number: {case}, programs {twice[1]} and {twice[2]} of "
+                f"{run.kernel} both write number {twice[0]:,} behind the first of their tensor; the grid is "
+                f"{run.grid}. A program has its own request and head: what it loops over needs no axis of "
+                "the grid."
+            )
     if other_path:
         raise BrokenContract(f"the path is told: {other_path} Tried {case}.")
 
@@ -195,6 +205,16 @@ def _place(index: Sequence[int]) -> str:
     return f"{where}slot {slot} of block {block}, head {head}, number {d}"
 
 
+def _written_twice(run: KernelRun) -> tuple[int, Program, Program] | None:
+    """The first number that two programs of a launch write, and which."""
+    for tensor in run.layouts:
+        writers: dict[int, Program] = {}
+        for offset, kind, program in run.touched(tensor):
+            if kind == WRITE and writers.setdefault(offset, program) != program:
+                return offset, writers[offset], program
+    return None
+
+
 def _is_index(run: KernelRun, stray: Stray) -> bool:
     return len(run.layouts[stray.tensor].shape) == 1
 
@@ -242,14 +262,40 @@ def few_indices(build: Build) -> None:
 class IndexTensors(OperatorMode):
     """Counts the integer tensors that are made of Python's numbers inside its `with`."""
 
-    def __init__(self) -> None:
+    def __init__(self, made: list[weakref.ref] | None = None) -> None:
         super().__init__()
         self.count = 0
+        self.made = [] if made is None else made
 
     def on_operator(self, func: OpOverload, args: tuple, kwargs: dict, out: object) -> None:
         """Count a tensor of indices."""
         if func.overloadpacket in (torch.ops.aten.lift_fresh, torch.ops.aten.arange):
-            self.count += sum(made.dtype in (torch.int32, torch.int64) for made in tensors_of(out))
+            indices = [made for made in tensors_of(out) if made.dtype in (torch.int32, torch.int64)]
+            self.count += len(indices)
+            self.made += map(weakref.ref, indices)
+
+
+MOST_KEPT = 16  # index tensors that may outlive 60 writes: a few names, or a few batch sizes
+
+
+@torch.inference_mode()
+def few_kept(build: Build) -> None:
+    """Of 60 writes, each to slots of its own, few index tensors are kept: a server makes thousands of steps a
+    minute."""
+    kv_write, device = _built(build)
+    k_layer, v_layer = torch.zeros(2, NUM_BLOCKS, 1, 64, 16, device=device)
+    new = torch.ones(2, 2, 1, 16, device=device)
+    made: list[weakref.ref] = []
+    with record_accesses() if device.type == "cpu" else nullcontext(), IndexTensors(made):
+        for slot in range(60):
+            kv_write.write(k_layer, v_layer, new[0], new[1], range(2), [0, 1], [slot, slot + 1])
+    gc.collect()
+    if (kept := sum(ref() is not None for ref in made)) > MOST_KEPT:
+        raise BrokenContract(
+            f"few tensors are kept: after 60 writes to other slots each, {kept} index tensors still live, "
+            f"expected {MOST_KEPT} at most. Keep the last tensor of each name: slots are new in "
+            "every step, and what is kept of all of them fills the memory of a server."
+        )
 
 
 # --- far away -------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from labkit.engine.step.host import DecodeStep
 from labkit.kernels import PagedAttentionFunction
 from labkit.ladder import LADDER
 from labkit.learn.exercise import BrokenContract
-from labkit.learn.gates.gate import Build, Gate, small_model
+from labkit.learn.gates.gate import Build, Gate, raised, small_model
 from labkit.learn.lesson_00.probe import (
     BLOCK_SIZE,
     CONTEXT_LENS,
@@ -43,6 +43,26 @@ def reads_its_own_tokens(build: Build) -> None:
             raise BrokenContract(told.format(D=probe.query.shape[2]))
     b, h = wrong
     raise BrokenContract(next(complaints(b, h, out[b, h], expected[b, h])))
+
+
+def takes_any_shape(build: Build) -> None:
+    """The same tokens in blocks of another size, and each request alone."""
+    attention, probe = part_of(build)
+    halved = probe.in_half_blocks()
+    said = (
+        "the block size is the cache's: it is `k_cache_layer.shape[2]`, which is 64 by default, and "
+        f"not always {BLOCK_SIZE}: with the same tokens in blocks of {BLOCK_SIZE // 2} slots "
+    )
+    try:
+        out = called(attention, halved)
+    except IndexError as error:
+        raise BrokenContract(f"{said}it {raised(error)}.") from error
+    if wrong := first_wrong(out, by_hand(halved)):
+        raise BrokenContract(f"{said}the result of request {wrong[0]}, head {wrong[1]}, is another.")
+    for b in range(len(TABLES)):
+        one = probe.of_one(b)
+        if first_wrong(called(attention, one), by_hand(one)):
+            raise BrokenContract(f"a batch may have one request: alone, request {b} gets another result.")
 
 
 def ignores_empty_slots(build: Build) -> None:
@@ -189,6 +209,6 @@ def stranger(b: int, who: str, strangers: list[int], found: Tensor) -> str:
 GATE = Gate(
     ("attention",),
     LADDER["00"].options,
-    trials=(reads_its_own_tokens, ignores_empty_slots, survives_large_scores),
+    trials=(reads_its_own_tokens, takes_any_shape, ignores_empty_slots, survives_large_scores),
     below_name="the plain engine",
 )

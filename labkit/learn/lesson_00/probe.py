@@ -36,6 +36,22 @@ class Probe:
         tensors = {name: t.clone() for name, t in vars(self).items() if isinstance(t, Tensor)}
         return replace(self, **tensors)
 
+    def of_one(self, b: int) -> "Probe":
+        """Request b's alone, in the same cache."""
+        rows = ("query", "key_new", "value_new", "block_table", "context_lens")
+        one = {name: getattr(self, name)[b : b + 1] for name in rows}
+        return replace(self, **one, max_context_len=CONTEXT_LENS[b])
+
+    def in_half_blocks(self) -> "Probe":
+        """The same tokens in blocks half as large: block i's are 2 * i and 2 * i + 1."""
+        N, H, size, D = self.k_cache_layer.shape
+        caches = {
+            name: getattr(self, name).view(N, H, 2, size // 2, D).transpose(1, 2).reshape(2 * N, H, -1, D)
+            for name in ("k_cache_layer", "v_cache_layer")
+        }
+        table = torch.stack([2 * self.block_table, 2 * self.block_table + 1], dim=2).flatten(1)
+        return replace(self, **caches, block_table=table)
+
     def with_nan(self) -> "Probe":
         """With NaN in all slots that hold no token."""
         copied = self.copy()

@@ -2,10 +2,11 @@
 
 import torch
 
-from labkit.engine import InferenceEngine
-from labkit.kvcache import RebuiltBlockTables
+from labkit.engine import CacheConfig, InferenceEngine, InferenceSession
+from labkit.kvcache import KVBlockManager, RebuiltBlockTables
 from labkit.ladder import LADDER
-from labkit.learn.gates.gate import Gate
+from labkit.learn.exercise import BrokenContract
+from labkit.learn.gates.gate import Build, Gate, small_model
 from labkit.learn.gates.schedule import Invariant
 
 
@@ -37,4 +38,55 @@ FRESH_ROWS = Invariant(
     "the list is another session's.",
 )
 
-GATE = Gate(("block_tables",), LADDER["00"].options, (FRESH_ROWS,))
+BATCHES = (  # one after the other, each of sessions by name, with their blocks in layer 0
+    {"A": (0, 1, 2), "B": (3, 4)},
+    {"B": (3, 4), "C": (5, 6, 7)},  # A has ended, so that B moves up, and C joins
+    {"C": (5, 6, 7), "D": (8, 1, 4)},  # D has its last block from B, and as many as C
+    {"E": (3, 6, 7), "D": (8, 1, 4)},  # E begins otherwise than C, and ends alike
+    {"F": (3, 2, 7), "D": (8, 1, 4)},  # F begins and ends as E did
+)
+
+
+def session_in_place_of(ended: set[int], manager: KVBlockManager) -> InferenceSession:
+    """A new session, where in memory one has ended if Python gives it that place soon."""
+    elsewhere = []
+    for _ in range(100):
+        session = InferenceSession(manager)
+        if not ended or id(session) in ended:
+            break
+        elsewhere.append(session)  # its place stays taken
+    return session
+
+
+@torch.inference_mode()
+def rows_of_others(build: Build) -> None:
+    """Batches whose sessions end and join: no session has the row of another one, nor of its place."""
+    engine = build(small_model(), dtype=torch.float32, cache=CacheConfig(4, max_blocks_per_layer=12))
+    manager, tables = engine.kv_manager, engine.decode_step.block_tables
+    sessions: dict[str, InferenceSession] = {}
+    for batch in BATCHES:
+        ended = {name: id(session) for name, session in sessions.items() if name not in batch}
+        for name in ended:
+            del sessions[name]
+        for name, block_ids in batch.items():
+            if name not in sessions:
+                sessions[name] = session_in_place_of(set(ended.values()), manager)
+                for layer_idx, its in enumerate(sessions[name].block_ids_per_layer):
+                    its.extend(manager.layer_offset(layer_idx) + i for i in block_ids)
+                    sessions[name].num_tokens = 4 * len(block_ids)
+        held = [sessions[name] for name in batch]
+        table, expected = tables.build(held), RebuiltBlockTables(manager, len(batch)).build(held)
+        held.clear()
+        wrong = (table != expected).nonzero()
+        if table.shape == expected.shape and len(wrong):
+            layer_idx, row, place = wrong[0].tolist()
+            raise BrokenContract(
+                f"a row belongs to one session: layer {layer_idx}, row {row}, place {place} names block "
+                f"{table[layer_idx, row, place].item()}, expected {expected[layer_idx, row, place].item()}, "
+                "after another session has ended, whose place in the batch, or in memory, this one has now. "
+                "Keep rows by the session itself, as `WeakKeyDictionary` does: not by its row, its `id` or "
+                "its first block; and take no row of the table for right because it was once."
+            )
+
+
+GATE = Gate(("block_tables",), LADDER["00"].options, (FRESH_ROWS,), costs=(rows_of_others,))

@@ -106,6 +106,7 @@ BLOCKS_FOR_A_STEP = Exercise(
             2,
             "Two families: the last holder of block 7 stays, and so does that of block 9.",
         ),
+        step_of([0, 7], [1, 4], [1, 1], 1, "Block 0 is a block like any other, and has room: one, for B."),
         step_of(
             [7, 2],
             [4, 3],
@@ -245,6 +246,13 @@ PLAN = Exercise(
                 "blocks copied": 2,
             },
             "Two of three holders are in the batch. The third keeps block 7, so neither of them can stay.",
+        ),
+        sharers(
+            [0],
+            [2],
+            [1],
+            {"A reads": [1, 2, 100], "blocks taken": [], "blocks copied": 0},
+            "Block 0 is a block like any other; without one, a request has None.",
         ),
         sharers(
             [7, 2],

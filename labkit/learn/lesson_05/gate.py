@@ -8,7 +8,7 @@ import torch
 from labkit.engine import InferenceEngine
 from labkit.ladder import LADDER
 from labkit.learn.exercise import BrokenContract
-from labkit.learn.gates.appends import failed_write, own_slots, started, undo
+from labkit.learn.gates.appends import failed_write, own_slots, pool_runs_out, started, undo
 from labkit.learn.gates.cached import STORED, TRUE_RECORDS
 from labkit.learn.gates.gate import Build, Gate, raised, small_model
 from labkit.watch import replaced
@@ -209,5 +209,14 @@ GATE = Gate(
     ("block_info",),
     LADDER["04"].options,
     invariants=(TRUE_RECORDS, STORED),
-    trials=(mutable_records, own_slots, failed_write, counted_in_place, counted_paths, first_token, reserved),
+    trials=(
+        mutable_records,
+        own_slots,
+        failed_write,
+        pool_runs_out,
+        counted_in_place,
+        counted_paths,
+        first_token,
+        reserved,
+    ),
 )

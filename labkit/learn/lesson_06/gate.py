@@ -15,6 +15,7 @@ from labkit.learn.gates import Gate, Report
 from labkit.learn.gates.gate import Build, raised, small_model
 from labkit.learn.gates.resident import MIXED, SENT_ONCE, launches_proven, wrong_padding
 from labkit.learn.gates.schedule import Invariant, broken_behind
+from labkit.watch import PlantedError, planted_failure
 
 EMPTY_PADDING = Invariant(
     "the padding slot stays empty",
@@ -86,6 +87,49 @@ def taken_over(build: Build, sent_once: Collection[str]) -> None:
             ) from error
 
 
+def reordered(build: Build, sent_once: Collection[str]) -> None:
+    """The same requests in another order: the mapping has changed, though nobody joined or left.
+
+    Rung 06's own steps keep the order; a read-back of rung 10 may launch in any.
+    """
+    engine = engine_of(build, 9, 9)
+    story = "two requests join; 3 steps; then they are launched the other way round"
+    with told(story), launches_proven(engine, sent_once):
+        for _ in range(3):
+            engine.step()
+        running = engine.scheduler.running
+        pairs = list(running.items())
+        running.clear()
+        running.update(reversed(pairs))
+        while engine.has_work:
+            engine.step()
+
+
+def fails_before_the_update(build: Build, sent_once: Collection[str]) -> None:
+    """A step that fails while room is made: who has just joined has no slot yet, and is forgotten, too."""
+    engine = engine_of(build, 9, 9)
+    story = "two requests join; no room can be made for their first step; steps to their end"
+    with told(story), launches_proven(engine, sent_once):
+        try:
+            with planted_failure(engine.kv_manager, "reserve_token_batch"):
+                while engine.has_work:
+                    engine.step()
+        except PlantedError:
+            pass
+        except Exception as error:
+            if broken_behind(error):
+                raise
+            raise BrokenContract(
+                f"who is forgotten has no slot: `forget` of sessions that had none yet {raised(error)}. "
+                "A step can fail before its update."
+            ) from error
+        while engine.has_work:
+            engine.step()
+
+
+TRIALS = (copied_in_the_middle, taken_over, reordered, fails_before_the_update)
+
+
 def gate_of(sent_once: Collection[str]) -> Gate:
     """The gate of slots that send each of `sent_once`, names of SENT_ONCE, only when it has changed."""
     return Gate(
@@ -94,7 +138,7 @@ def gate_of(sent_once: Collection[str]) -> Gate:
         (EMPTY_PADDING,),
         (partial(launches_proven, sent_once=sent_once),),
         MIXED,
-        tuple(partial(trial, sent_once=sent_once) for trial in (copied_in_the_middle, taken_over)),
+        tuple(partial(trial, sent_once=sent_once) for trial in TRIALS),
     )
 
 

@@ -7,7 +7,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from labkit.engine import InferenceEngine, InferenceSession
+from labkit.engine import CacheConfig, InferenceEngine, InferenceSession
 from labkit.engine.prefill import prefill_sessions
 from labkit.kvcache import KVBlockManager
 from labkit.ladder import LADDER
@@ -88,6 +88,26 @@ def all_layers(build: Build) -> None:
             f"one table speaks for all layers: layers_of(0) is {one_line(repr(layers))}, and "
             f"pool[layers_of(0), 0] is {found}, expected {tuple(expected)}: [L, H, block_size, D]. It is an "
             "index into the pool's first dimension."
+        )
+
+
+@torch.inference_mode()
+def two_share(build: Build) -> None:
+    """A trial: of two sequences that share a block, and nobody else, the first gets a copy and the second
+    writes in place. In the schedules the prefix cache holds what is shared, too."""
+    engine = build(small_model(), dtype=torch.float32, cache=CacheConfig(4, 12, prefix_cache=False))
+    manager = engine.kv_manager
+    session = InferenceSession(manager)
+    prefill_sessions(engine.model.network, [session], [(1, 2, 3)])
+    both = [s.block_ids_per_layer[0] for s in (session, session.fork())]
+    free = manager.num_free_blocks
+    with reservations_proven(engine):
+        manager.reserve_token_batch(0, both)
+    if taken := free - manager.num_free_blocks - 1:
+        raise BrokenContract(
+            "who copies a shared block lets go of it, and whoever is left alone writes in place: for two "
+            f"sequences that share a block, and nobody else, {taken + 1} blocks were taken, expected 1. Ask "
+            "`append_takes_block` for each list when its turn comes."
         )
 
 
@@ -172,5 +192,6 @@ GATE = Gate(
     (reservations_proven, steps_proven),
     MIXED,
     trials=(all_layers, right_places, far_block),
+    costs=(two_share,),
     interpreted=("kv_write",),
 )

@@ -47,7 +47,7 @@ class StaysOnDevice(TorchFunctionMode):
     """A mode that raises BrokenContract for copies to the host. On a CPU they are no operator, so that no
     capture would notice them."""
 
-    copies = (Tensor.cpu, Tensor.numpy, Tensor.__array__, Tensor.__repr__)
+    copies = (Tensor.cpu, Tensor.numpy, Tensor.__array__, Tensor.__repr__, Tensor.__format__)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}

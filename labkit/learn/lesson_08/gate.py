@@ -14,7 +14,7 @@ from labkit.learn.gates.gate import Build, Gate, raised, small_model
 from labkit.learn.gates.resident import MIXED
 from labkit.learn.gates.same_step import replays_proven, steps_proven
 from labkit.learn.gates.schedule import broken_behind
-from labkit.watch.replaced import replaced
+from labkit.watch.replaced import noting, replaced
 
 LARGEST_BATCH = 6  # no power of two
 NOT_FOUND = (LookupError, StopIteration, ValueError)  # what looking for a graph raises
@@ -64,6 +64,41 @@ def graphs_found(engine: InferenceEngine) -> Iterator[None]:
         yield
 
 
+@torch.inference_mode()
+def smallest_bucket(build: Build) -> None:
+    """A trial: a batch is replayed in the smallest graph that holds it. What rows a replay has is seen in the
+    slots that it leaves a token in; no request has them, so all of them are empty."""
+    model, captured = small_model(), set[int]()
+
+    def note(last_token_ids: Tensor, *_: object) -> None:
+        captured.add(len(last_token_ids))
+
+    with replaced(model.network, "decode_one_token", noting(note)):
+        engine = build(model, dtype=torch.float32, scheduler=SchedulerConfig(max_batch_size=LARGEST_BATCH))
+    step, slots = engine.decode_step.device_step, engine.decode_step.slots
+    slots.slot_mapping.copy_(torch.arange(LARGEST_BATCH))
+    slots.context_lens.fill_(-1)
+    for batch_size in range(1, LARGEST_BATCH + 1):
+        ran = torch.zeros(LARGEST_BATCH, dtype=torch.bool, device=slots.slot_mapping.device)
+        for token_id in (1, 2):  # a row may make the token that it has
+            slots.last_token_ids.fill_(token_id)
+            step(batch_size, 0, True)
+            ran |= slots.last_token_ids[:LARGEST_BATCH] != token_id
+        rows, fits = int(ran.sum()), min((n for n in captured if n >= batch_size), default=0)
+        if fits and rows > fits:
+            raise BrokenContract(
+                f"a batch takes the next larger bucket: a batch of {batch_size} ran with {rows} rows, and a "
+                f"graph of {fits} was captured. {rows - batch_size} rows are padding, expected "
+                f"{fits - batch_size}: of the sizes that hold the batch, take the smallest."
+            )
+
+
 GATE = Gate(
-    ("launch",), LADDER["07"].options, (), (replays_proven, steps_proven), MIXED, trials=(every_batch,)
+    ("launch",),
+    LADDER["07"].options,
+    (),
+    (replays_proven, steps_proven),
+    MIXED,
+    trials=(every_batch,),
+    costs=(smallest_bucket,),
 )

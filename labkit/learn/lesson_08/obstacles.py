@@ -21,6 +21,10 @@ HOST_READS = (
     "aten.nonzero",
     "aten.masked_select",
     "aten._unique2",
+    "aten.unique_consecutive",
+    "aten.unique_dim",
+    "aten.bincount",
+    "aten.repeat_interleave",
     "aten.resolve_neg",
 )
 
@@ -84,6 +88,9 @@ def is_host_read(launch: CapturedLaunch) -> bool:
     copy to the host."""
     inputs = tensors_of(launch.inputs)
     by_mask = launch.name == "aten.index" and any(t.dtype == torch.bool for t in inputs[1:])
+    if launch.name == "aten.index_put_" and len(inputs) > 2:  # a single number fills, and is no question
+        adds_up = any(value is True for value in launch.inputs)
+        by_mask = any(t.dtype == torch.bool for t in inputs[1:-1]) and (adds_up or inputs[-1].numel() > 1)
     to_host = any(t.is_cuda for t in inputs) and any(not t.is_cuda for t in launch.outputs)
     return launch.name in HOST_READS or by_mask or to_host
 

@@ -64,13 +64,26 @@ def played(
     graph = graph_type()
     token_ids = recorded_step(device_step_of(engine), 2, True, graph)
     launches, after, tokens, runs = list(graph.launches), [], [], Counter[int]()
+    addresses = [[output.data_ptr() for output in launch.outputs] for launch in launches]
     graph.launches = [counted(launch, number, runs) for number, launch in enumerate(launches)]
     with steady_decode(engine, PROMPTS, max_new_tokens=9):
         for _ in range(NUM_REPLAYS):
             graph.replay()
+            require_same_addresses(launches, addresses)
             after.append([[output.clone() for output in launch.outputs] for launch in launches])
             tokens.append(token_ids.tolist())
     return launches, after, tokens, runs
+
+
+def require_same_addresses(launches: list[CapturedLaunch], addresses: list[list[int]]) -> None:
+    """Raise BrokenContract that names the first launch whose outputs lie elsewhere than after the capture."""
+    for number, (launch, where) in enumerate(zip(launches, addresses, strict=True)):
+        if [output.data_ptr() for output in launch.outputs] != where:
+            raise BrokenContract(
+                f"what a launch makes lies where the capture left it: launch {number} "
+                f"({launch.name.removeprefix('aten.')}) has its output at another address now. A name is no "
+                "address: a graph's launches read at the old one. Copy the numbers there: `a.copy_(b)`."
+            )
 
 
 def counted(launch: CapturedLaunch, number: int, runs: Counter[int]) -> CapturedLaunch:

@@ -1,7 +1,9 @@
 """Lesson 09: a layer in few kernels."""
 
+import copy
 from collections import Counter
 from contextlib import ExitStack
+from functools import cache
 
 import torch
 
@@ -18,6 +20,7 @@ from labkit.learn.lesson_09.proofs import (
     linear_residual_proven,
     norm_linear_proven,
 )
+from labkit.model import LanguageModel
 from labkit.watch.launches import count_kernels, device_step_of, log_step
 from labkit.watch.replaced import replaced
 from labkit.watch.steady import steady_decode, steady_prompts
@@ -27,11 +30,23 @@ PER_LAYER, AROUND = 5, 5  # kernels, at most
 LONG_AND_SHORT = (3, 9, 20, 50)  # tokens of the prompts of the step whose kernels are compared
 
 
+@cache
+def uneven_model() -> LanguageModel:
+    """The small model with biases, and LayerNorms that do something: fresh ones have biases of 0 and weights
+    of 1, so that whoever forgets one is right."""
+    model = copy.deepcopy(small_model())
+    like = torch.Generator().manual_seed(3)
+    for parameter in model.network.parameters():
+        if parameter.dim() == 1:
+            parameter.data += 0.3 * torch.randn(parameter.shape, generator=like)
+    return model
+
+
 def right_kernels(build: Build) -> None:
     """Raise BrokenContract for a kernel of a step that is not what its plain twin is, whichever way the step
     is launched. Whatever else is wrong is left to the schedules."""
     engine: InferenceEngine = build(
-        small_model(), dtype=torch.float32, cache=CacheConfig(block_size=4, prefix_cache=False)
+        uneven_model(), dtype=torch.float32, cache=CacheConfig(block_size=4, prefix_cache=False)
     )
     step = device_step_of(engine)
     try:

@@ -1,6 +1,6 @@
 """Lesson 10: what a reader's readback is made from, and what it does with four requests."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 
 from labkit.checks import shown, whole
 from labkit.engine import InferenceEngine, InferenceSession, SamplingParams
@@ -56,7 +56,7 @@ class OneInFlight:
 
         None if no request goes on, or blocks are missing, or the device needs a token that only `step` has.
         """
-        in_flight = set(step.sessions)
+        in_flight = frozenset(step.sessions)
         going_on = self.going_on(dict(running), in_flight)  # a copy: who is taken out of it runs on
         if not isinstance(going_on, dict):
             raise TypeError(f"going_on returns a dict like running, not {shown(going_on)}")
@@ -82,6 +82,9 @@ class OneInFlight:
     ) -> NextTokens:
         """The requests that get their tokens, and the tokens."""
         rows, num_rows = self.still_running(step, running), len(step.requests)
+        if not isinstance(rows, Iterable):
+            raise TypeError(f"still_running returns a list of rows, not {shown(rows)}")
+        rows = list(rows)  # a generator would be used up by the next line
         for row in rows:
             if whole(row) not in range(num_rows):
                 raise TypeError(

@@ -4,7 +4,7 @@ and whether the engine is still right.
 Greedy tokens may differ from those of the model before, so they are compared with the same weights' own.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -59,6 +59,8 @@ def matrices() -> dict[str, Tensor]:
     drawn = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
     wide = drawn.clone()
     wide[2] *= 1000
+    small = drawn.clone()
+    small[3] /= 1000
     negative = drawn.clone()
     negative[1, 3] = -9.0
     zeros = drawn.clone()
@@ -66,6 +68,7 @@ def matrices() -> dict[str, Tensor]:
     return {
         "a drawn matrix": drawn,
         "a matrix with a row 1,000 times as large as the others": wide,
+        "a matrix with a row a thousandth as large as the others": small,
         "a matrix in which a row's largest number is negative": negative,
         "a matrix with a row of zeros": zeros,
         "a square matrix": torch.randn(5, 5, generator=torch.Generator().manual_seed(1)),
@@ -137,8 +140,36 @@ def _trial_of_layer(make_layer: MakeLayer) -> str:
         _check_held(what, linear, make_layer(linear))
         for dtype, shape in ((torch.float32, (3, num_in)), (torch.float16, (2, 5, num_in))):
             x = torch.randn(shape, generator=generator).to(dtype)
-            _check_product(f"{what}, {dtype}", linear, make_layer(linear).to(dtype), x)
+            layer = make_layer(linear).to(dtype)
+            _check_product(f"{what}, {dtype}", linear, layer, x)
+            _check_kept(f"{what}, {dtype}", linear, layer)
     return "3 layers: 8 bits per weight are held, and the products are those of the rounded weights."
+
+
+def _tensors_in(thing: object) -> Iterator[Tensor]:
+    """All tensors that a layer holds, in whatever attribute, list or dictionary."""
+    if isinstance(thing, Tensor):
+        yield thing
+    elif isinstance(thing, nn.Module):
+        yield from _tensors_in(vars(thing))
+    elif isinstance(thing, Mapping):
+        yield from _tensors_in(list(thing.values()))
+    elif isinstance(thing, list | tuple | set):
+        for each in thing:
+            yield from _tensors_in(each)
+
+
+def _check_kept(what: str, linear: nn.Linear, layer: nn.Module) -> None:
+    """Raise BrokenContract if a layer that was called holds more than its 8 bits, wherever it does."""
+    held = sum({t.data_ptr(): t.nbytes for t in _tensors_in(layer)}.values())
+    bias = 0 if linear.bias is None else linear.bias.nbytes
+    most = linear.weight.numel() + 4 * linear.out_features + bias
+    if held > most:
+        raise BrokenContract(
+            f"8 bits per weight are held, and nothing else: after a call, {what} holds {held} bytes in its "
+            f"attributes, expected at most {most}. Make floats of the numbers anew in each call, and keep "
+            "none of them, nor the old layer, its matrix or an input."
+        )
 
 
 def _check_held(what: str, linear: nn.Linear, layer: nn.Module) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from labkit.kvcache.kv_write import is_constant
-from labkit.learn.gates.write_cases import BLOCK_SIZE, CASES, NUM_BLOCKS, PAIRS
+from labkit.learn.gates.write_cases import BLOCK_SIZE, CASES, JOINED, NUM_BLOCKS, PAIRS
 
 
 def test_every_kind_of_write_is_tried_with_heads_of_a_power_of_two_and_others():
@@ -11,7 +11,7 @@ def test_every_kind_of_write_is_tried_with_heads_of_a_power_of_two_and_others():
     assert kinds == {(w, c, p) for w in (True, False) for c in (True, False) for p in (True, False)}
 
 
-@pytest.mark.parametrize("case", [*CASES, *(case for pair in PAIRS for case in pair)], ids=str)
+@pytest.mark.parametrize("case", [*CASES, *(case for pair in (*PAIRS, *JOINED) for case in pair)], ids=str)
 def test_a_case_writes_each_slot_once_and_leaves_some_alone(case):
     slots = list(zip(case.block_idx, case.pos, strict=True))
     assert len(case.batch_idx) == len(set(slots)) == len(set(case.batch_idx)) <= case.batch_size
@@ -25,6 +25,15 @@ def test_the_writes_of_a_pair_differ_in_one_list_alone():
         changed += names
         assert len(names) == 1
     assert set(changed) == {"batch_idx", "block_idx", "pos"}
+
+
+def test_who_joins_or_leaves_is_at_the_end():
+    assert [len(first.pos) < len(second.pos) for first, second in JOINED] == [False, True]
+    for pair in JOINED:
+        fewer, more = sorted(pair, key=lambda case: len(case.pos))
+        for name in ("batch_idx", "block_idx", "pos"):
+            assert getattr(more, name)[: len(fewer.pos)] == getattr(fewer, name)
+        assert fewer.is_whole and more.is_whole and len(more.pos) == len(fewer.pos) + 1
 
 
 def test_a_part_of_a_batch_is_tried_that_is_the_identity_as_far_as_it_goes():

@@ -248,6 +248,19 @@ class LongestAlone(AtOnce):
         return super().visible(num_columns, context_lens.max().expand_as(context_lens))
 
 
+class FourSlotsPerBlock(AtOnce):
+    """Takes the lesson's block size for every cache's."""
+
+    def gathered(self, cache, new, block_table, max_len):
+        blocks = cache[self.table(block_table)[:, : -(-max_len // 4)].long()]
+        return torch.cat([blocks.transpose(1, 2).flatten(2, 3), new[:, :, None]], dim=2)
+
+
+class SqueezesABatchOfOne(AtOnce):
+    def __call__(self, *args):
+        return super().__call__(*args).squeeze()
+
+
 class Unwritten(AtOnce):
     def scores(self, query, keys):
         not_attempted()
@@ -258,6 +271,9 @@ class Misspelled(AtOnce):
         return query @ keys.transposed()
 
 
+GATHERS_BY_FOUR = paged_attention(
+    gather=lambda cache, row, n: torch.stack([cache[row[t // 4], :, t % 4] for t in range(n)], dim=1)
+)
 EQUAL = paged_attention(weights=lambda query, keys: torch.ones_like(keys[:, 0]) / len(keys))
 CONTIGUOUS = paged_attention(gather=contiguous_gather)
 TOKENS_FIRST = paged_attention(gather=lambda *args: gather(*args).transpose(0, 1))
@@ -313,6 +329,9 @@ WRONG = {
     OwnTokenOfAnother(): r"the new token sees itself: request 0, head 0: request 2's own new token has",
     Appends(): r"attention only reads: it changed its argument k_cache_layer\.",
     HeadsFlat(): r"the result is like the query, \[B, H, D\], here \[3, 2, 32\] .* It is \[3, 64\] torch",
+    FourSlotsPerBlock(): r"the block size is the cache's: it is `k_cache_layer\.shape\[2\]`, which is 64 by",
+    GATHERS_BY_FOUR: r"with the same tokens in blocks of 2 slots it raised IndexError|result of request 0, h",
+    SqueezesABatchOfOne(): r"the result is like the query, \[B, H, D\], here \[1, 2, 32\] .* It is \[2, 32\]",
     ReturnsNothing(): r"the result is like the query, .* It is NoneType\.",
     TOKENS_FIRST: r"gather returns \[H, T, D\], here \[2, 6, 32\]. It gave \[6, 2, 32\]\.",
     ALL_BLOCKS: r"gather returns \[H, T, D\], here \[2, 6, 32\]. It gave \[2, 8, 32\]\.",

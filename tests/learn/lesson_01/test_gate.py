@@ -74,6 +74,45 @@ class KeyedByPlaceInTheBatch(Rows):
         return len(block_ids)
 
 
+class KeptByPlace(Rows):
+    """Whoever has the same place, as many blocks and the same last one, has the same row."""
+
+    def key(self, session, row, layer_idx):
+        return row, layer_idx
+
+
+class KeptByPlaceInMemory(Rows):
+    def key(self, session, row, layer_idx):
+        return id(session), layer_idx
+
+
+class KeptByTheFirstBlock(Rows):
+    def key(self, session, row, layer_idx):
+        return session.block_ids_per_layer[0][0], layer_idx
+
+
+class WritesOnlyNewRows(Rows):
+    """Takes for right what stands in the table of a batch of the same size."""
+
+    size = 0
+
+    def fill(self, block_tables_cpu, sessions):
+        for layer_idx in range(self.kv_manager.num_layers):
+            for b, session in enumerate(sessions):
+                before = self.rows.get(self.key(session, b, layer_idx))
+                row = self.row(session, b, layer_idx)
+                if self.rows[self.key(session, b, layer_idx)] is not before or len(sessions) != self.size:
+                    block_tables_cpu[layer_idx, b] = row
+        self.size = len(sessions)
+
+
+class KeptByContent(Rows):
+    """A right part: equal lists have equal rows, whoever has them."""
+
+    def key(self, session, row, layer_idx):
+        return layer_idx, tuple(session.block_ids_per_layer[layer_idx])
+
+
 class GlobalIds(Rows):
     def physical(self, block_ids, layer_idx):
         return list(block_ids)
@@ -127,6 +166,10 @@ WRONG = {
     NeverMadeAnew: NAMES_ANOTHER,
     FirstBlockAlone: NAMES_ANOTHER,
     KeyedByPlaceInTheBatch: NAMES_ANOTHER,
+    KeptByPlace: r"a row belongs to one session: layer 0, row \d, place \d names block \d, expected \d",
+    KeptByPlaceInMemory: r"a row belongs to one session: layer 0, row 0, place \d names block \d, expected",
+    KeptByTheFirstBlock: r"a row belongs to one session: layer 0, row 0, place 1 names block 6, expected 2",
+    WritesOnlyNewRows: r"a row belongs to one session: .* take no row of the table for right because it was",
     GlobalIds: r"holds now: layer 1, request 0 \(row 0\), place 0 names block 12, expected 0\. A row must be",
     OffsetOfLayerZero: r"layer 1, request 0 \(row 0\), place 0 names block 12, expected 0",
     WithoutTheLastBlock: r"place 1 names block 0, expected \d",
@@ -136,7 +179,7 @@ WRONG = {
     Misspelled: r"raised AttributeError: .*blocks_per_layer.*, at `session\.blocks_per_layer\[0\]`",
     OtherArguments: "raised TypeError: .*takes 2 positional arguments but 3 were given",
 }
-RIGHT = (CachedBlockTables, RebuiltBlockTables, Rows)
+RIGHT = (CachedBlockTables, RebuiltBlockTables, Rows, KeptByContent)
 
 
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)

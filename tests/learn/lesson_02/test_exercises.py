@@ -436,7 +436,7 @@ WRONG_PLANS = {
         whole(
             lambda copies, writes: copies[:2] + [w for w in writes if w[2] not in [c[2] for c in copies[2:]]]
         ),
-        "(all 8 cases passed, but not a random one)",
+        "(all 9 cases passed, but not a random one)",
     ),
 }
 

@@ -96,6 +96,34 @@ class LoadsAllLanes(Kernels):
         self.kernel(cache, new, new.stride(), block_idx, pos, LOADS_ALL=True)
 
 
+class TwiceByTheGrid(Kernels):
+    """A third axis of the grid, which the kernel does not know: each number is written twice."""
+
+    def kernel(self, cache, new, new_strides, block_idx, pos, **wrong):
+        B, H, D = new.shape
+        options = {"HAS_MASK": True, "LOADS_ALL": False, "IN_32_BITS": False}
+        full_batch_kernel[(B, H, 2)](
+            cache, new, block_idx, pos, *cache.stride()[:3], *new_strides[:2], D,
+            BLOCK_D=triton.next_power_of_2(D), **options,
+        )  # fmt: skip
+
+
+class KeepsTheBlocks(Kernels):
+    """Lesson 01's signature, for a list that changes anywhere."""
+
+    signature = None
+
+    def write(self, k_cache_layer, v_cache_layer, key_new, value_new, batch_idx, block_idx, pos):
+        if not self.is_full_batch(batch_idx, pos, len(key_new)):
+            return super().write(k_cache_layer, v_cache_layer, key_new, value_new, batch_idx, block_idx, pos)
+        if self.signature != (len(block_idx), block_idx[-1]):
+            self.signature = len(block_idx), block_idx[-1]
+            self.blocks = torch.tensor(block_idx, dtype=torch.int32, device=self.device)
+        self.launch(k_cache_layer, key_new, self.blocks, self.slot(pos))
+        self.launch(v_cache_layer, value_new, self.blocks, self.slot(pos))
+        return "full_batch"
+
+
 class StridesSwapped(Kernels):
     """Heads where slots are, and slots where heads are."""
 
@@ -259,6 +287,8 @@ WRONG = {
     + r"\[0, 1, 2\] of a batch of 3 \(heads: 3 of 20\) .* expected no change. Past a head's",
     LoadsAllLanes: r"a kernel touches the elements of its tensors and nothing else: .*3 of 20.* program "
     r"\(0, 2\) of full_batch_kernel reads 60 numbers from the first of new_ptr, \[3, 3, 20\]",
+    TwiceByTheGrid: r"no two programs write one number: .*programs \(0, 0, 0\) and \(0, 0, 1\) of full_batch",
+    KeepsTheBlocks: r"a write goes by its own lists, and by none that was kept of another: ",
     StridesSwapped: IN_ITS_SLOT
     + r"\[0, 1, 2\] .* the key of request 1 in slot 2 of block 1, .* \(it went to slot 0 of block 2",
     FarOutside: r"a kernel touches the elements of its tensors and nothing else: .* program \(0, 0\) of "

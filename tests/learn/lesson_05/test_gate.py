@@ -95,6 +95,54 @@ class CountedBeforeTheWrite(Mutable):
         self.write_batch(layer_idx, range(len(infos)), block_idx, pos, key_new, value_new)
 
 
+class CountsWhileItCollects(Mutable):
+    """Takes back what it has counted when the write fails, but not when a block is missing."""
+
+    def append_token_batch(self, layer_idx, block_ids_list, key_new, value_new):
+        infos, block_idx, pos = [], [], []
+        for block_ids in block_ids_list:
+            infos.append(self.ready(layer_idx, block_ids))
+            block_idx.append(infos[-1].block_index)
+            pos.append(infos[-1].length)
+            infos[-1].length += 1
+        try:
+            self.write_batch(layer_idx, range(len(infos)), block_idx, pos, key_new, value_new)
+        except BaseException:
+            for info in infos:
+                info.length -= 1
+            raise
+
+
+class UndoneUnlessInterrupted(Mutable):
+    def append_token_batch(self, layer_idx, block_ids_list, key_new, value_new):
+        infos = [self.ready(layer_idx, block_ids) for block_ids in block_ids_list]
+        block_idx, pos = [info.block_index for info in infos], [info.length for info in infos]
+        self.count(infos)
+        try:
+            self.write_batch(layer_idx, range(len(infos)), block_idx, pos, key_new, value_new)
+        except Exception:
+            for info in infos:
+                info.length -= 1
+            raise
+
+
+class NeverShorter(Mutable):
+    """A length that only grows cannot be undone."""
+
+    def set_length(self, block_id, length):
+        info = self.block_infos[block_id]
+        info.length = max(info.length, length)
+
+
+class FourSlotsPerBlock(Mutable):
+    def ready(self, layer_idx, block_ids):
+        info = self.block_infos[block_ids[-1]] if block_ids else None
+        if info is None or info.length == 4 or self.block_refcounts[block_ids[-1]] > 1:
+            return super().ready(layer_idx, block_ids)
+        self.append_paths["in_place"] += 1
+        return info
+
+
 class SlotOfTheTokenBefore(Mutable):
     def write_infos(self, layer_idx, infos, key_new, value_new):
         self.count(infos)
@@ -292,6 +340,10 @@ WRONG = {
     StartCountedInBlocks: RECORD + r"\d, block \d+ \(place \d\): start is \d, expected [48]\.",
     CountedBeforeTheWrite: "a token is counted when it is written: after layer 0's write had raised, layer 0 "
     "counted 8 tokens for request 0, expected 7",
+    CountsWhileItCollects: r"after layer 0 had run out of blocks in the middle of the batch, layer 0 counted",
+    UndoneUnlessInterrupted: r"after layer 0's write was interrupted \(Ctrl-C is no `Exception`\), layer 0 c",
+    NeverShorter: r"a failed step can be undone: block \d+ is booked as",
+    FourSlotsPerBlock: r"slot 2 of block \d+ was written, but a block has slots 0 to 1",
     SlotOfTheTokenBefore: OWN + r"0 \(row 0\): slot 3 of block \d+ was written, expected slot 2 of block \d+",
     CountedTwice: RECORD + r"3, block \d+ \(place 1\): length is 2, expected 1\. .* counted once",
     NewBlocksNotCounted: RECORD + r"3, block \d+ \(place 1\): length is 0, expected 1",

@@ -195,6 +195,22 @@ class MappingByNumber(DeviceSlots):
         self.size = len(sessions)
 
 
+class MappingWithoutItsOrder(OneByOne):
+    """Asks who is mapped, and not in which order."""
+
+    def update(self, requests, sessions, changed):
+        if set(sessions) == set(self.mapped):
+            self.mapped = sessions
+        super().update(requests, sessions, changed)
+
+
+class ForgetsOnlyWhoHasASlot(OneByOne):
+    def forget(self, sessions):
+        for session in sessions:
+            del self.slot_of[session]
+            self.mapped = []
+
+
 class KeepsTheMapping(DeviceSlots):
     """Forgets a session's slot, but not that it was mapped."""
 
@@ -335,6 +351,8 @@ WRONG = {
     r"raised IndexError: pop from empty list, at `.*free\.pop\(\)`\. Take the slots of all .*\(In this: two",
     MappingByNumber: r"slot_mapping\[\d\] is \d for request \d+, which has slot \d in slot_of\. The mapping",
     KeepsTheMapping: r"send_rows was called for request \d+, which has none in slot_of\..* was forgotten\.",
+    MappingWithoutItsOrder: r"slot_mapping\[0\] is 0 for request 1, which has slot 1 in slot_of\. .* other w",
+    ForgetsOnlyWhoHasASlot: r"who is forgotten has no slot: `forget` of sessions that had none yet raised Ke",
     RowsByLength: SENT.format("block_tables", r"request \d+ \(slot \d\)"),
     RowsTwice: r"what is sent goes once: send_rows was called for request \d+ twice in one call\. Who joins",
     MappingBeforeTheSlots: r"who is sent has a slot: send_mapping was called for request \d+, which has none",

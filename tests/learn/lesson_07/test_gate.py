@@ -152,6 +152,19 @@ class TellsAll(OneTable):
         return list(range(len(block_ids_list)))
 
 
+class AsksAllBeforeItCopies(OneTable):
+    """Of two that share a block, the second takes one, too, though it is alone by then."""
+
+    def reserve_token_batch(self, table_idx, block_ids_list):
+        taking = [b for b, ids in enumerate(block_ids_list) if self.append_takes_block(ids)]
+        for b in taking:
+            self.ready_block(table_idx, block_ids_list[b])
+        for block_ids in block_ids_list:
+            self.info(block_ids[-1]).length += 1
+        self.append_paths["in_place"] += len(block_ids_list) - len(taking)
+        return taking
+
+
 class TellsIds(OneTable):
     def reserve_token_batch(self, table_idx, block_ids_list):
         return [block_ids_list[b][-1] for b in super().reserve_token_batch(table_idx, block_ids_list)]
@@ -215,6 +228,7 @@ WRONG = {
     r"expected 1 to 4\. Make the block ready first",
     TellsOfNewBlocksAlone: CHANGED
     + r"\[\d?\] is returned, expected \[.*A block that was replaced by its copy",
+    AsksAllBeforeItCopies: r"sequence 1 had the blocks \[0\] and has \[0\], but \[0, 1\] is returned, expect",
     TellsIds: r"lists changed: sequence \d .*, but \[[\d, ]+\] is returned, expected .* These are indices",
     TellsYesAndNo: r"lists changed: \[(True|False).*\] is returned, expected \[\d.*a list of indices",
     ReturnsNothing: r"lists changed: None is returned, expected \[[\d, ]*\]: a list of indices into the",

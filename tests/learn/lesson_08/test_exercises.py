@@ -257,6 +257,25 @@ def takes_an_element_for_its_number(slots, slot_mapping, token_ids):
     slots.context_lens[-1] = -1
 
 
+def counts_by_bincount(slots, slot_mapping, token_ids):
+    slots.context_lens += torch.bincount(slot_mapping, minlength=len(slots.context_lens))
+    slots.context_lens[-1] = -1
+    remember(slots, slot_mapping, token_ids)
+
+
+def adds_by_a_mask(slots, slot_mapping, token_ids):
+    lens = slots.context_lens[slot_mapping]
+    lens.index_put_((lens >= 0,), torch.tensor(1), accumulate=True)
+    slots.context_lens[slot_mapping] = lens
+    remember(slots, slot_mapping, token_ids)
+
+
+def writes_it_into_a_text(slots, slot_mapping, token_ids):
+    move(slots, slot_mapping)
+    remember(slots, slot_mapping, token_ids)
+    return f"{slot_mapping}"
+
+
 NO_QUESTIONS = "A capture cannot wait for an answer"
 IN_PLACE = "leaves another tensor in slots.{}. A graph reads and writes at the addresses of the capture"
 
@@ -271,6 +290,9 @@ WRONG_MOVES = {
     picks_by_a_mask: NO_QUESTIONS,
     picks_unique_slots: NO_QUESTIONS,
     prints: NO_QUESTIONS,
+    counts_by_bincount: NO_QUESTIONS,
+    adds_by_a_mask: NO_QUESTIONS,
+    writes_it_into_a_text: NO_QUESTIONS,
     moves_on_once: IN_PLACE.format("context_lens"),
     makes_tokens_anew: IN_PLACE.format("last_token_ids"),
     renames_lengths_at_the_end: IN_PLACE.format("context_lens"),

@@ -62,6 +62,23 @@ class BucketBelow(PowersOfTwo):
         return max(size for size, _ in self.graphs if size <= batch_size)
 
 
+class LargestForAll(PowersOfTwo):
+    def size_for(self, batch_size):
+        return self.max_batch_size
+
+
+class StrictlyLarger(PowersOfTwo):
+    def size_for(self, batch_size):
+        return min((size for size, _ in self.graphs if size > batch_size), default=self.max_batch_size)
+
+
+class OneSizeForAll(Graphs):
+    """Right, if wasteful: what sizes cost is asked of `sizes_for`."""
+
+    def sizes(self):
+        return [self.max_batch_size]
+
+
 class OneRowForAll(PowersOfTwo):
     def sizes(self):
         return [1]
@@ -165,9 +182,12 @@ def unwritten(device_step):
 
 
 PER_REQUEST = r"launch breaks a contract: a step makes a token per request: it made {} for a batch of {}, exp"
+PADDED = r"a batch of 1 ran with {} rows, and a graph of 1 was captured\. {} rows are padding, expected 0"
 WRONG = {
     WholeBucket: PER_REQUEST.format(r"\(6,\)", 5),
     BucketBelow: PER_REQUEST.format(r"\(4,\)", 5),
+    LargestForAll: PADDED.format(6, 5),
+    StrictlyLarger: PADDED.format(2, 1),
     OneRowForAll: PER_REQUEST.format(r"\(1,\)", 6),
     ListOfTokens: PER_REQUEST.format("list", r"\d"),
     GreedyForAll: r"row 0 of 6 \(request 6\) is token \d+, expected \d+\. .* drawn where the request draws\.",
@@ -189,7 +209,7 @@ WRONG = {
     SlotsMadeAnew: r"slots\.memory\.words is a new tensor, at another address\. What was captured reads the",
     unwritten: r"^launch: not attempted yet\.$",
 }
-RIGHT = (ToyGraphedStep, PowersOfTwo)
+RIGHT = (ToyGraphedStep, PowersOfTwo, OneSizeForAll)
 
 
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)

@@ -69,6 +69,20 @@ class Assigns(LaunchRecorder):
             launch.outputs = launch.run()
 
 
+class SetsTheData(LaunchRecorder):
+    def replay(self):
+        for launch in self.launches:
+            for output, made in zip(launch.outputs, launch.run(), strict=True):
+                output.data = made
+
+
+class SetsTheStorage(LaunchRecorder):
+    def replay(self):
+        for launch in self.launches:
+            for output, made in zip(launch.outputs, launch.run(), strict=True):
+                output.set_(made)
+
+
 class RunsTwice(LaunchRecorder):
     """The skeleton's line still stands below the copies."""
 
@@ -125,6 +139,8 @@ WRONG = {
     Nothing: "Run each launch once, in order, and copy what it gives back to the tensors in its `outputs`",
     RunsTwice: "a replay runs each launch once: launch 0 (slice) ran 8 times in 4 replays.",
     RunsBefore: "a replay runs each launch once: launch 0 (slice) ran 8 times in 4 replays.",
+    SetsTheData: "launch 1 (index) has its output at another address now. A name is no address",
+    SetsTheStorage: "launch 1 (index) has its output at another address now. A name is no address",
     Assigns: "replay raised AttributeError: ",
     LaunchRecorder: "object has no attribute 'replay'",
     Unwritten: "replay: not attempted yet.",

@@ -208,6 +208,15 @@ class OldResidual(FusedDeviceStep):
         return kernels.linear_residual(inner, *layer.mlp_out, x)
 
 
+class WithoutBias(FusedDeviceStep):
+    def layer(self, layer_idx, x, statistics):
+        layer, kernels = self.layers[layer_idx], self.kernels
+        attended = self.attend(layer_idx, kernels.norm_linear(x, statistics, layer.qkv))
+        x, statistics = kernels.linear_residual(attended, layer.attention_out[0], None, x)
+        inner = kernels.norm_linear(x, statistics, layer.mlp_in, gelu=True)
+        return kernels.linear_residual(inner, *layer.mlp_out, x)
+
+
 class AttentionAlone(FusedDeviceStep):
     def layer(self, layer_idx, x, statistics):
         attended = self.attend(layer_idx, self.kernels.norm_linear(x, statistics, self.layers[layer_idx].qkv))
@@ -245,6 +254,7 @@ WRONG = {
     Separate: r"a step is few kernels: 40 for 2 layers, at most 15, .* Launched were: linear 9, add 6, ",
     NormByItself: r"a step is few kernels: 17 for 2 layers, at most 15, .* Launched were: .*add 2",
     WithoutGelu: LEAVES.format("k", 1),
+    WithoutBias: r"a layer is attention and MLP, .*: layer 0, request 0 of 4, number 0 of 32 is -0\.2749, ex",
     WithoutResidual: LEAVES.format("k", 1),
     StatisticsOfBefore: LEAVES.format("k", 1),
     OrderOfKeyAndValue: LEAVES.format("k", 0),

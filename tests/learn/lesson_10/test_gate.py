@@ -281,6 +281,19 @@ class TruthForRows(Made):
         return [request in running for request in step.requests]
 
 
+class HandsOutToNothing(Made):
+    """Forgets the `return`."""
+
+    def still_running(self, step, running):
+        super().still_running(step, running)
+
+
+class TakesFromWhatFlies(Made):
+    def going_on(self, running, in_flight):
+        in_flight.discard(next(iter(in_flight), None))
+        return super().going_on(running, in_flight)
+
+
 class ListsWhoGoesOn(Made):
     def going_on(self, running, in_flight):
         return list(super().going_on(running, in_flight))
@@ -328,6 +341,13 @@ class TakesAwayWhoIsDone(Made):
         for request in running.keys() - super().going_on(running, in_flight).keys():
             del running[request]
         return running
+
+
+class OneRowAtATime(Made):
+    """A right part: rows may come from a generator."""
+
+    def still_running(self, step, running):
+        yield from super().still_running(step, running)
 
 
 class BySession(Made):
@@ -386,13 +406,15 @@ WRONG = {
     ONLY_WHO_FLIES: r"whoever has a token to make is launched: step 5 is launched without request 1",
     COUNTS_THE_PROMPT: r"whoever has a token to make is launched: step 5 is launched without request 1",
     TruthForRows: r"^readback raised TypeError: still_running returns numbers of rows, 0 to 1, not True",
+    HandsOutToNothing: r"^readback raised TypeError: still_running returns a list of rows, not None",
+    TakesFromWhatFlies: r"^readback raised AttributeError: 'frozenset' object has no attribute 'discard'",
     ListsWhoGoesOn: r"^readback raised TypeError: going_on returns a dict like running, not an object",
     TakesWhoDoesNotRunForRunning: r"^readback raised KeyError: an object of type Request, at `return",
     ReadsPastTheUndoing: r"after a flush the host has counted every launch: .* `self\.read` does it\.",
     ForgetsWhatItLaunched: r"is_ahead says whether a step is in flight: it is False, .* Keep there what is",
     ReturnsNothing: r"next_tokens returns the tokens that are handed out: it returned None, expected",
 }
-RIGHT = (ReadOneBehind, OneBehind, Made, NewestFirst, TakesAwayWhoIsDone, BySession)
+RIGHT = (ReadOneBehind, OneBehind, Made, NewestFirst, TakesAwayWhoIsDone, OneRowAtATime, BySession)
 
 
 @pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)

@@ -56,6 +56,10 @@ WRONG_MATRICES = {
     "rounded down": (by_scale(lambda w: largest(w) / 127, torch.floor), "rounded to the nearest"),
     "128 steps": (by_scale(lambda w: largest(w) / 128), "the others are rounded to the nearest"),
     "7 bits": (halved, "half a scale of its row at most"),
+    "a scale with something added": (
+        by_scale(lambda w: largest(w) / 127 + 1e-5),
+        "whatever its sign, becomes",
+    ),
     "the scale upside down": (lambda w: (quantize(w)[0], 1 / quantize(w)[1]), "half a scale of its row"),
     "in place": (in_place, "changed in place"),
     "numbers alone": (lambda w: quantize(w)[0], "expected two tensors"),
@@ -86,7 +90,7 @@ def test_a_wrong_rounding_is_refused(attempt, words):
 def test_a_right_rounding_passes(attempt):
     report = check_quantize(attempt)
     assert report.ok, report.text
-    assert report.text == "quantize: right. 6 matrices, every weight within half a scale of its row."
+    assert report.text == "quantize: right. 7 matrices, every weight within half a scale of its row."
 
 
 def test_an_empty_rounding_is_not_attempted():
@@ -158,6 +162,46 @@ class PlainAttributes(nn.Module):
         return F.linear(x, self.numbers.to(x.dtype) * self.scale.to(x.dtype), self.bias)
 
 
+class KeepsPlainFloats(Int8Linear):
+    def __init__(self, linear):
+        super().__init__(linear)
+        self.weight = self.numbers.float() * self.scale
+
+    def forward(self, x):
+        return F.linear(x, self.weight.to(x.dtype), self.bias)
+
+
+class KeepsFloatsOfTheFirstCall(Int8Linear):
+    kept = None
+
+    def forward(self, x):
+        if self.kept is None or self.kept.dtype != x.dtype:
+            self.kept = self.numbers.to(x.dtype) * self.scale.to(x.dtype)
+        return F.linear(x, self.kept, self.bias)
+
+
+class MakesItsNumbersFloats(Int8Linear):
+    def forward(self, x):
+        self.numbers = self.numbers.to(x.dtype)
+        return F.linear(x, self.numbers * self.scale.to(x.dtype), self.bias)
+
+
+class HidesTheOldLayer(Layer):
+    def __init__(self, linear):
+        super().__init__(linear)
+        self.old = [linear]
+
+
+class KeepsItsInputs(Layer):
+    def __init__(self, linear):
+        super().__init__(linear)
+        self.seen = {"inputs": []}
+
+    def forward(self, x):
+        self.seen["inputs"].append(x)
+        return super().forward(x)
+
+
 class OnlyRows(Layer):
     def forward(self, x):
         return super().forward(x.flatten(0, -2))
@@ -173,6 +217,14 @@ WRONG_LAYERS = {
     "another dtype": (InFloat32, "in torch.float32, expected (2, 5, 6) in torch.float16"),
     "both layers": (KeepsTheOldLayer, "Keep neither the old layer nor its matrix"),
     "floats beside it": (KeepsFloats, "8 bits per weight are held"),
+    "floats in an attribute": (
+        KeepsPlainFloats,
+        "after a call, a layer of 8 to 6, torch.float32 holds 288 b",
+    ),
+    "floats of the first call": (KeepsFloatsOfTheFirstCall, "Make floats of the numbers anew in each call"),
+    "numbers that become floats": (MakesItsNumbersFloats, "Make floats of the numbers anew in each call"),
+    "the old layer in a list": (HidesTheOldLayer, "nor the old layer, its matrix or an input"),
+    "its inputs": (KeepsItsInputs, "nor the old layer, its matrix or an input"),
     "plain attributes": (PlainAttributes, "Use `register_buffer`"),
     "another shape": (OnlyRows, "it is (10, 6) in torch.float16, expected (2, 5, 6)"),
     "signless": (SignlessLinear, "a product is that of the rounded weights"),
