@@ -70,10 +70,10 @@ def smallest_bucket(build: Build) -> None:
     slots that it leaves a token in; no request has them, so all of them are empty."""
     model, captured = small_model(), set[int]()
 
-    def note(last_token_ids: Tensor, *_: object) -> None:
+    def note(_: object, last_token_ids: Tensor, *__: object) -> None:
         captured.add(len(last_token_ids))
 
-    with replaced(model.network, "decode_one_token", noting(note)):
+    with replaced(type(model.network), "decode_one_token", noting(note)):
         engine = build(model, dtype=torch.float32, scheduler=SchedulerConfig(max_batch_size=LARGEST_BATCH))
     step, slots = engine.decode_step.device_step, engine.decode_step.slots
     slots.slot_mapping.copy_(torch.arange(LARGEST_BATCH))
