@@ -297,8 +297,10 @@ class FourSlotsPerBlock(Batched):
         return super().ready(layer_idx, block_ids)
 
 
-class UndoneUnlessInterrupted(Batched):
-    """Takes back what it has counted, but not for Ctrl-C."""
+class Undone(Batched):
+    """Counts before the write, and takes it back when the write fails."""
+
+    errors: type[BaseException] = BaseException
 
     def append_layer(self, layer_idx, lists, keys, values):
         last_ids = [self.ready(layer_idx, block_ids) for block_ids in lists]
@@ -307,10 +309,14 @@ class UndoneUnlessInterrupted(Batched):
         self.count(last_ids)
         try:
             self.manager.write_batch(layer_idx, range(len(lists)), block_idx, pos, keys, values)
-        except Exception:
+        except self.errors:
             for block_id, length in zip(last_ids, pos, strict=True):
                 self.manager.set_length(block_id, length)
             raise
+
+
+class UndoneUnlessInterrupted(Undone):
+    errors = Exception
 
 
 LATER_WRONG = {
@@ -339,22 +345,6 @@ class TwoWrites(Batched):
                 manager.write_batch(layer_idx, rows, list(block_idx), list(pos), key, value)
                 for b, info in infos.items():
                     manager.set_length(lists[b][-1], info.length + 1)
-
-
-class Undone(Batched):
-    """Counts before the write, and takes it back when the write fails."""
-
-    def append_layer(self, layer_idx, lists, keys, values):
-        last_ids = [self.ready(layer_idx, block_ids) for block_ids in lists]
-        infos = [self.manager.info(block_id) for block_id in last_ids]
-        block_idx, pos = [info.block_index for info in infos], [info.length for info in infos]
-        self.count(last_ids)
-        try:
-            self.manager.write_batch(layer_idx, range(len(lists)), block_idx, pos, keys, values)
-        except BaseException:
-            for block_id, length in zip(last_ids, pos, strict=True):
-                self.manager.set_length(block_id, length)
-            raise
 
 
 RIGHT = (AppendBatched, AppendBatchedFastPath, Batched, TwoWrites, Undone)

@@ -113,17 +113,25 @@ class CountsWhileItCollects(Mutable):
             raise
 
 
-class UndoneUnlessInterrupted(Mutable):
+class Undone(Mutable):
+    """Counts before the write, and takes it back when the write fails."""
+
+    errors: type[BaseException] = BaseException
+
     def append_token_batch(self, layer_idx, block_ids_list, key_new, value_new):
         infos = [self.ready(layer_idx, block_ids) for block_ids in block_ids_list]
         block_idx, pos = [info.block_index for info in infos], [info.length for info in infos]
         self.count(infos)
         try:
             self.write_batch(layer_idx, range(len(infos)), block_idx, pos, key_new, value_new)
-        except Exception:
+        except self.errors:
             for info in infos:
                 info.length -= 1
             raise
+
+
+class UndoneUnlessInterrupted(Undone):
+    errors = Exception
 
 
 class NeverShorter(Mutable):
@@ -404,21 +412,6 @@ class OwnRecords(Mutable):
     def count(self, infos):
         for info in infos:
             info.grow()
-
-
-class Undone(Mutable):
-    """Counts before the write, and takes it back when the write fails."""
-
-    def append_token_batch(self, layer_idx, block_ids_list, key_new, value_new):
-        infos = [self.ready(layer_idx, block_ids) for block_ids in block_ids_list]
-        block_idx, pos = [info.block_index for info in infos], [info.length for info in infos]
-        self.count(infos)
-        try:
-            self.write_batch(layer_idx, range(len(infos)), block_idx, pos, key_new, value_new)
-        except BaseException:
-            for info in infos:
-                info.length -= 1
-            raise
 
 
 RIGHT = (MutableInfoBlockManager, Mutable, FastLook, OwnRecords, Undone)
