@@ -163,11 +163,12 @@ def jumps_to_itself(code: CodeType) -> bool:
 
 
 @contextmanager
-def limited_lines(most_lines: int) -> Iterator[None]:
+def limited_lines(most_lines: int, uncounted: tuple[str, ...] = INSTALLED) -> Iterator[None]:
     """Raise EndlessLoop inside the block after so many lines of Python: no clock decides.
 
-    Lines of installed packages do not count: the first call of one may import millions of them. Where a
-    debugger traces already, it keeps its place, and there is no limit.
+    uncounted: what the names of files begin with whose lines do not count; by default those of installed
+    packages, for the first call of one may import millions of them. Where a debugger traces already, it keeps
+    its place, and there is no limit.
     """
     if sys.gettrace() is not None:
         yield
@@ -175,7 +176,7 @@ def limited_lines(most_lines: int) -> Iterator[None]:
     left = most_lines
 
     def enter(frame: FrameType, event: str, argument: object) -> Callable | None:
-        if frame.f_code.co_filename.startswith(INSTALLED):
+        if frame.f_code.co_filename.startswith(uncounted):
             return None
         frame.f_trace_opcodes = jumps_to_itself(frame.f_code)
         return count

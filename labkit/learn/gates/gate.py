@@ -12,7 +12,13 @@ from labkit.checks import shown
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.errors import OptionError
 from labkit.learn.answers import one_line
-from labkit.learn.exercise import INSTALLED, BrokenContract, Unattempted
+from labkit.learn.exercise import (
+    INSTALLED,
+    BrokenContract,
+    EndlessLoop,
+    Unattempted,
+    limited_lines,
+)
 from labkit.learn.gates.schedule import GREEDY, Invariant, Schedule
 from labkit.learn.kept import GAP_MARK, num_gaps
 from labkit.learn.verdict import wrapped
@@ -20,6 +26,7 @@ from labkit.model import GPT2Config, LanguageModel, load_model
 from labkit.model.checkpoint import random_network
 from labkit.model.tokenizer import WordTokenizer
 from labkit.options import EngineOptions
+from labkit.paths import ROOT
 
 TEXTS = ("To be, or not to be", "O", "KING HENRY VI:\nWhat news from Warwick?", "To be, or not to be")
 NUM_TOKENS = 24  # of each text
@@ -28,7 +35,9 @@ SEEDS = (0, 1, 2)  # of the schedules
 NUM_MOVES = 80  # of a schedule
 FEW_TOKENS, FEW_MOVES = 3, 25  # where a kernel of the reader's is interpreted
 EOS = 66  # ends a text of the small model, in its middle, for a request that stops on it
+MOST_LINES = 5_000_000  # of the reader's code in one trial; a right kernel that is interpreted runs 700,000
 PACKAGE_PARTS = "labkit/"
+NOT_THE_READERS = (*INSTALLED, str(ROOT / "labkit"))  # what the names of such files begin with
 
 # An engine of the rung, with the reader's part: build(model, cache=..., scheduler=...)
 Build = Callable[..., InferenceEngine]
@@ -144,12 +153,17 @@ class Gate:
 
 def proven(noun: str, trials: Iterable[Callable[[], None]], proof: str) -> Report:
     """What the reader's part, called `noun`, is said to be: right, with what was looked at, or the first
-    contract that a trial found broken. It never raises, but for an interrupt."""
+    contract that a trial found broken. It never raises, but for an interrupt, and a loop of the reader's that
+    never stops is ended."""
     for trial in trials:
         try:
-            trial()
+            with limited_lines(MOST_LINES, NOT_THE_READERS):
+                trial()
         except Unattempted:
             return Report(False, f"{noun}: not attempted yet.")
+        except EndlessLoop:
+            said = f"{noun} has run {MOST_LINES:,} lines without an end. Is there a loop that never stops?"
+            return Report(False, said)
         except BrokenContract as broken:
             return Report.broken(noun, broken)
         except (Exception, SystemExit) as error:  # a cell must not end the kernel

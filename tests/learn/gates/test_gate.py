@@ -179,3 +179,23 @@ def test_a_part_without_a_source_has_no_gaps_to_count():
 def test_a_part_that_leaves_python_ends_no_cell():
     report = proven("my_part", [sys.exit], "nothing")
     assert not report.ok and str(report) == "my_part raised SystemExit"
+
+
+def test_a_part_with_a_loop_that_never_stops_is_told_so(monkeypatch):
+    monkeypatch.setattr(gate, "MOST_LINES", 10_000)
+
+    def waits():
+        while not sys.stdin.closed:
+            continue
+
+    report = proven("readback", [lambda: None, waits], "two trials.")
+    assert report == Report(
+        False, "readback has run 10,000 lines without an end. Is there a loop that never stops?"
+    )
+    assert sys.gettrace() is None
+
+
+def test_lines_of_the_package_do_not_count(monkeypatch):
+    monkeypatch.setattr(gate, "MOST_LINES", 100)
+    engine = InferenceEngine(small_model(), LADDER["00"].options, device="cpu")
+    assert proven("a part", [lambda: engine.generate([[1, 2, 3]])], "one trial.").ok
