@@ -1,10 +1,12 @@
 """A rung's gate: whether an engine with the reader's part in it still is that engine."""
 
+import os
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from pathlib import Path
 
 import torch
 
@@ -26,7 +28,6 @@ from labkit.model import GPT2Config, LanguageModel, load_model
 from labkit.model.checkpoint import random_network
 from labkit.model.tokenizer import WordTokenizer
 from labkit.options import EngineOptions
-from labkit.paths import ROOT
 
 TEXTS = ("To be, or not to be", "O", "KING HENRY VI:\nWhat news from Warwick?", "To be, or not to be")
 NUM_TOKENS = 24  # of each text
@@ -36,8 +37,8 @@ NUM_MOVES = 80  # of a schedule
 FEW_TOKENS, FEW_MOVES = 3, 25  # where a kernel of the reader's is interpreted
 EOS = 66  # ends a text of the small model, in its middle, for a request that stops on it
 MOST_LINES = 5_000_000  # of the reader's code in one trial; a right kernel that is interpreted runs 700,000
-PACKAGE_PARTS = "labkit/"
-NOT_THE_READERS = (*INSTALLED, str(ROOT / "labkit"))  # what the names of such files begin with
+PACKAGE = str(Path(__file__).parents[2]) + os.sep  # as it was imported, and not resolved: links stay links
+NOT_THE_READERS = (*INSTALLED, PACKAGE)  # what the names of such files begin with
 
 # An engine of the rung, with the reader's part: build(model, cache=..., scheduler=...)
 Build = Callable[..., InferenceEngine]
@@ -177,9 +178,7 @@ def raised(error: BaseException) -> str:
     while cause := links[-1].__cause__:  # Triton's interpreter wraps a kernel's error in one of its own
         links.append(cause)
     frames = [frame for link in links for frame in traceback.extract_tb(link.__traceback__)]
-    lines = [
-        f.line for f in frames if PACKAGE_PARTS not in f.filename and not f.filename.startswith(INSTALLED)
-    ]
+    lines = [f.line for f in frames if not f.filename.startswith(NOT_THE_READERS)]
     line = f", at `{lines[-1]}`" if lines and lines[-1] else ""
     told = next((link for link in links if type(link).__name__ != "InterpreterError"), error)
     key = told.args[:1] if isinstance(told, KeyError) else ()

@@ -262,17 +262,25 @@ def few_indices(build: Build) -> None:
 class IndexTensors(OperatorMode):
     """Counts the integer tensors that are made of Python's numbers inside its `with`."""
 
-    def __init__(self, made: list[weakref.ref] | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.count = 0
-        self.made = [] if made is None else made
+        self._made: list[weakref.ref] = []
+
+    @property
+    def count(self) -> int:
+        """How many were made."""
+        return len(self._made)
+
+    @property
+    def num_alive(self) -> int:
+        """How many of them somebody still keeps."""
+        return sum(ref() is not None for ref in self._made)
 
     def on_operator(self, func: OpOverload, args: tuple, kwargs: dict, out: object) -> None:
-        """Count a tensor of indices."""
+        """Note a tensor of indices."""
         if func.overloadpacket in (torch.ops.aten.lift_fresh, torch.ops.aten.arange):
             indices = [made for made in tensors_of(out) if made.dtype in (torch.int32, torch.int64)]
-            self.count += len(indices)
-            self.made += map(weakref.ref, indices)
+            self._made += map(weakref.ref, indices)
 
 
 MOST_KEPT = 16  # index tensors that may outlive 60 writes: a few names, or a few batch sizes
@@ -285,15 +293,14 @@ def few_kept(build: Build) -> None:
     kv_write, device = _built(build)
     k_layer, v_layer = torch.zeros(2, NUM_BLOCKS, 1, 64, 16, device=device)
     new = torch.ones(2, 2, 1, 16, device=device)
-    made: list[weakref.ref] = []
-    with record_accesses() if device.type == "cpu" else nullcontext(), IndexTensors(made):
+    with record_accesses() if device.type == "cpu" else nullcontext(), IndexTensors() as made:
         for slot in range(60):
             kv_write.write(k_layer, v_layer, new[0], new[1], range(2), [0, 1], [slot, slot + 1])
     gc.collect()
-    if (kept := sum(ref() is not None for ref in made)) > MOST_KEPT:
+    if made.num_alive > MOST_KEPT:
         raise BrokenContract(
-            f"few tensors are kept: after 60 writes to other slots each, {kept} index tensors still live, "
-            f"expected {MOST_KEPT} at most. Keep the last tensor of each name: slots are new in "
+            f"few tensors are kept: after 60 writes to other slots each, {made.num_alive} index tensors "
+            f"still live, expected {MOST_KEPT} at most. Keep the last tensor of each name: slots are new in "
             "every step, and what is kept of all of them fills the memory of a server."
         )
 
