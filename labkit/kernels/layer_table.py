@@ -1,6 +1,7 @@
 """Where the weights of a decoder's layers are, for a kernel that goes through all of them."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -8,7 +9,8 @@ from torch import Tensor
 
 from labkit.kernels.checks import check_tensor
 from labkit.kernels.fused_linear import NormLinear
-from labkit.kernels.triton_runtime import INTERPRETED
+
+ALIGNMENT = 16  # bytes: at a multiple of it each weight begins that the kernel reads
 
 # Of a layer, in the order of its phases; each place holds an address.
 TENSORS = (
@@ -52,24 +54,29 @@ class Layer(Protocol):
 
 
 class LayerTable:
-    """The layers of a decoder, and the addresses of their weights, for a kernel that goes through all of
-    them. Nothing is copied."""
+    """The layers of a decoder and, for a kernel that goes through all of them, the addresses of their
+    weights."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
-        """Raises ValueError naming the first weight whose shape, stride, dtype, device or address does not
-        fit."""
+        """Raises ValueError naming the first weight whose shape, strides, dtype or device do not fit."""
         if not layers:
             raise ValueError("layers is empty, expected at least one layer")
         self.layers = tuple(layers)
-        first = self.layers[0]
-        self.no_bias = torch.zeros_like(first.attention_out.weight[:, 0])
-        rows = [[self._address(i, *name) for name in TENSORS] for i in range(len(self.layers))]
+        self.no_bias = torch.zeros_like(self.layers[0].attention_out.weight[:, 0])
+        self._tensors = [self._tensor(i, *name) for i in range(len(layers)) for name in TENSORS]
         for name in ("qkv", "mlp_in"):
             if len({getattr(layer, name).eps for layer in self.layers}) > 1:
                 raise ValueError(f"the layers' {name}.eps are not all the same")
-        self.addresses = torch.tensor(rows, dtype=torch.int64, device=self.no_bias.device)  # [L, 10]
 
-    def _address(self, layer_idx: int, product: str, name: str) -> int:
+    @cached_property
+    def addresses(self) -> Tensor:
+        """Of each layer's TENSORS: [L, 10] int64. A weight that is not aligned is copied when they are first
+        asked for, as a checkpoint's can be on the CPU, where it lies in the file's own memory."""
+        self._tensors = [t.clone() if t.data_ptr() % ALIGNMENT else t for t in self._tensors]
+        addresses = [tensor.data_ptr() for tensor in self._tensors]
+        return torch.tensor(addresses, dtype=torch.int64, device=self.no_bias.device).view(-1, len(TENSORS))
+
+    def _tensor(self, layer_idx: int, product: str, name: str) -> Tensor:
         weight = self.layers[0].qkv.weight
         E, inner = weight.shape[1], len(self.layers[0].mlp_in.weight)
         N, K = {
@@ -92,6 +99,4 @@ class LayerTable:
         )
         if not tensor.is_contiguous():
             raise ValueError(f"{label} has strides {tensor.stride()}, expected it to be contiguous")
-        if tensor.data_ptr() % 16 and not INTERPRETED:
-            raise ValueError(f"{label} begins at {tensor.data_ptr()}, expected a multiple of 16 bytes")
-        return tensor.data_ptr()
+        return tensor

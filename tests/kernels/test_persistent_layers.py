@@ -8,6 +8,7 @@ from attention_append_cases import KERNEL_DEVICE, NOBODY, needs_triton
 from persistent_cases import TOLERANCE, Case, assert_is_all_layers, copied, make_case
 
 from labkit.kernels import persistent_layers
+from labkit.kernels.layer_table import LayerTable
 from labkit.kernels.persistent_layers import (
     MAX_ROWS,
     decode_layers_persistent_triton,
@@ -74,6 +75,22 @@ def test_rows_far_from_zero_are_normalized(decode_layers: Callable):
     before.x.add_(100)
     after = copied(before)
     assert_is_all_layers(decode_layers(after), after, before, tolerance=1e-4)
+
+
+@each_form
+def test_weights_that_do_not_begin_at_a_multiple_of_16_bytes(decode_layers: Callable):
+    def shifted(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.cat([tensor.new_zeros(1), tensor.flatten()])[1:].view_as(tensor)
+
+    before = make_case([5, 2])
+    layers = [
+        layer._replace(mlp_out=type(layer.mlp_out)(*map(shifted, layer.mlp_out)))
+        for layer in before.table.layers
+    ]
+    before = before._replace(table=LayerTable(layers))
+    after = copied(before)
+    assert_is_all_layers(decode_layers(after), after, before)
+    assert not (before.table.addresses % 16).any()
 
 
 @needs_triton

@@ -4,10 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 
+from labkit import LADDER
 from labkit.kernels import triton_runtime
 from labkit.kernels.triton_runtime import (
     AbsentTriton,
@@ -129,6 +132,31 @@ def test_an_interpreter_asked_for_in_the_environment_survives_an_early_import():
         TRITON_INTERPRET="1",
     )
     assert answer == "interpreter"
+
+
+EVERY_RUNG = """
+import json
+from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, load_model
+model = load_model(directory)
+engines = [InferenceEngine(model, rung.options, cache=CacheConfig(block_size=16)) for rung in LADDER.values()]
+print(json.dumps([e.generate([[1, 2, 3]], SamplingParams(3))[0].token_ids for e in engines]))
+"""
+
+
+@needs_triton
+@pytest.mark.parametrize("order", ["import triton, labkit", "import labkit, triton"])
+def test_every_rung_runs_a_checkpoint_whose_weights_are_not_aligned_whichever_is_imported_first(
+    order: str, tmp_path: Path, random_hf: Callable, save_checkpoint: Callable
+):
+    hf = random_hf(vocab_size=300, n_positions=32, n_embd=16, n_layer=2, n_head=2)
+    weights = save_checkpoint(hf, tmp_path) / "model.safetensors"
+    content = weights.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = content[8:end].ljust(-(-end // 16) * 16)  # with its 8 bytes of length it ends at 8 modulo 16
+    weights.write_bytes(len(header).to_bytes(8, "little") + header + content[end:])
+    tokens = in_new_process(f"{order}; directory = {str(tmp_path)!r}\n{EVERY_RUNG}")
+    assert len(tokens) == len(LADDER)
+    assert tokens == [tokens[0]] * len(tokens)
 
 
 def test_every_module_imports_without_triton():
