@@ -93,7 +93,8 @@ def run_streaming(
     consumers = read(server, workload, progress)
     if not consumers:
         raise ValueError("every request was refused")
-    run = make_run(before, engine.stats(), [c.completion for c in consumers], felt_latency(consumers))
+    felt = felt_latency(consumers)
+    run = make_run(before, engine.stats(), [c.completion for c in consumers], felt, felt.span)
     return run, len(workload.requests) - len(consumers)
 
 

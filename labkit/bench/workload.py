@@ -1,5 +1,6 @@
 """A workload: requests, and the engine that a run of them gets."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -118,9 +119,11 @@ class Workload:
         completions = []
         while engine.has_work:
             outputs = engine.step()
+            ended = time.perf_counter()  # the last token's own time lies before the end of its step
             completions += outputs.completions
             progress(len(outputs))
-        return make_run(before, engine.stats(), completions, latency_metrics(completions))
+        seconds = ended - min(completion.timing.arrived for completion in completions)
+        return make_run(before, engine.stats(), completions, latency_metrics(completions), seconds)
 
     def require_all_at_once(self) -> None:
         """Raises OptionError if a request arrives later than the start, where nothing waits for it."""
@@ -137,15 +140,23 @@ class Workload:
 
 
 def make_run(
-    before: EngineStats, after: EngineStats, completions: Sequence[Completion], latency: LatencyMetrics
+    before: EngineStats,
+    after: EngineStats,
+    completions: Sequence[Completion],
+    latency: LatencyMetrics,
+    seconds: float,
 ) -> Run:
-    """A run from the engine's counters before and after it, its completions and their latency."""
+    """A run from the engine's counters before and after it, its completions and their latency.
+
+    seconds: from the first arrival until the last token was handed out, so that the engine's own shares of
+        it, prefill and decoding, add up to no more.
+    """
     counted = {
         name: getattr(after.counters, name) - getattr(before.counters, name)
         for name in ("prefill_seconds", "decode_seconds", "decoded_tokens", "decode_steps")
     }
     return Run(
-        seconds=latency.span,
+        seconds=seconds,
         append_paths=difference(before.append_paths, after.append_paths),
         prompt_lens=tuple(len(c.prompt_token_ids) for c in completions),
         new_tokens=tuple(len(c.token_ids) for c in completions),

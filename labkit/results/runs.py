@@ -25,7 +25,7 @@ ROUNDED = ("ttft", "queue_wait", "tpot", "latency")  # of the latencies: recorde
 class Run:
     """One run of a workload through an engine. Times are in seconds."""
 
-    seconds: float  # from the first arrival to the last token
+    seconds: float  # from the first arrival until the last token was handed out
     prefill_seconds: float
     decode_seconds: float
     decoded_tokens: int  # by decode steps; a request's first token comes from its prefill

@@ -1,6 +1,7 @@
 """A workload's runs: what is counted, what is timed, and the limit that it is held against."""
 
 import json
+import time
 from dataclasses import replace
 
 import pytest
@@ -39,6 +40,22 @@ def test_first_tokens_belong_to_the_prefill():
     assert (run.tokens, run.decoded_tokens, run.decode_steps) == (18, 16, 8)
     assert run.decode_rate == pytest.approx(16 / run.decode_seconds)
     assert run.prefill_seconds > 0
+    assert run.prefill_seconds + run.decode_seconds <= run.seconds
+
+
+def test_the_shares_of_a_run_add_up_to_no_more_than_the_run():
+    """A step goes on after its tokens have their times: what it does then is in its share, and in the run."""
+    served = workload()
+    engine = served.make_engine(OPTIONS)
+    finish = engine._finish
+
+    def finish_slowly(*args):
+        time.sleep(0.005)
+        return finish(*args)
+
+    engine._finish = finish_slowly
+    run = served.run(engine)
+    assert run.decode_seconds > 0.01  # both requests end in the last step
     assert run.prefill_seconds + run.decode_seconds <= run.seconds
 
 

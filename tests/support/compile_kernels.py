@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -70,7 +71,7 @@ BLOCK_SIZES = (16, 64)
 # Outputs and inputs of products that are not in the table: of GPT-2 XL's layers and of the tiny model's.
 OTHER_PRODUCTS = [(N, K) for E in (1600, 64) for N, K in ((3 * E, E), (4 * E, E), (E, E), (E, 4 * E))]
 
-Case = Callable[[], None]  # calls one wrapper
+Case = partial[None]
 
 
 def empty(*shape: int, dtype: torch.dtype) -> torch.Tensor:
@@ -118,8 +119,8 @@ def attention(
     if form == "shares":
         plan = attention_shares.SharePlan(B, H, D, dtype, query.device)
         attention_shares.plan_shares_triton(*arguments[-2:], plan)
-        workspace = attention_shares.ShareWorkspace(B, H, D, query.device)
-        attention_shares.paged_attention_append_shares_triton(*arguments, workspace, plan)
+        shares = attention_shares.ShareWorkspace(B, H, D, query.device)
+        attention_shares.paged_attention_append_shares_triton(*arguments, shares, plan)
         return
     workspace = paged_attention_append.SplitWorkspace(B, H, D, query.device)
     paged_attention_append.paged_attention_append_split_triton(*arguments, workspace, splits)
@@ -272,7 +273,7 @@ def compile_case(arch: int, case: Case) -> list[dict]:
     """What its kernels take of such a GPU."""
     taken, run = [], JITFunction.run
 
-    def compile_only(self: JITFunction, *args: object, grid: object, warmup: bool, **options: object) -> None:
+    def compile_only(self: JITFunction, *args: Any, grid: object, warmup: bool, **options: object) -> None:
         dtypes = [MockTensor(a.dtype) if isinstance(a, torch.Tensor) else a for a in args]
         compiled = run(self, *dtypes, grid=grid, warmup=True, **options)
         first = args[0]  # of a product, its inputs

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from labkit.paths import ROOT
 
@@ -94,7 +95,7 @@ def _wait_until_it_answers(server: subprocess.Popen, address: str) -> None:
 class OpenNotebook:
     """A notebook that is open in the browser."""
 
-    page: object  # playwright's
+    page: Any  # playwright's
 
     def run_all(self) -> None:
         """Restart the kernel and run all cells, as the menu does."""
@@ -136,7 +137,7 @@ class OpenNotebook:
 
 
 @contextmanager
-def opened(browser: object, address: str, notebook: str | None = None) -> Iterator[OpenNotebook]:
+def opened(browser: Any, address: str, notebook: str | None = None) -> Iterator[OpenNotebook]:
     """Open a reader's notebook by its file name in a fresh workspace; by default, what JupyterLab opens."""
     context = browser.new_context(viewport={"width": 1400, "height": 1000})
     page = context.new_page()

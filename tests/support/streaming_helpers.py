@@ -8,12 +8,13 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
+from typing import Any
 
 import pytest
 from helpers import GREEDY, SEEDED, assert_no_block_is_lost, make_engine, tokens_alone
 
 from labkit import SamplingParams
-from labkit.engine import StreamingServer
+from labkit.engine import InferenceEngine, StreamingServer
 from labkit.errors import LabkitError, RequestError, StreamError
 
 TIMEOUT = 600  # seconds; nothing here takes ten on a machine that is not busy
@@ -40,9 +41,9 @@ def nobody_waits_for_ever():
     signal.signal(signal.SIGALRM, before)
 
 
-def start(function, *args) -> Future:
+def start(function, *args) -> Future[Any]:
     """Call it on a thread of its own; of the future, ask result(TIMEOUT)."""
-    future = Future()
+    future: Future[Any] = Future()
 
     def call():
         try:
@@ -77,7 +78,7 @@ def serving(engine=None, **settings):
 class Gate:
     """From now on, a step of the engine begins when it is allowed to."""
 
-    def __init__(self, engine):
+    def __init__(self, engine: InferenceEngine) -> None:
         self._step, engine.step = engine.step, self._wait_and_step
         self._permits = threading.Semaphore(0)
         self._reached = threading.Event()
@@ -97,17 +98,19 @@ class Gate:
         return streams + [submit(*each) for each in zip(prompts[1:], each_params[1:], strict=True)]
 
 
-def hold(server, num_steps=20) -> None:
-    """After so many more steps one begins only when something was asked of the worker, as to close the
-    server: a long request is then not at its end."""
-    step, steps = server.engine.step, count()
+def hold(server: StreamingServer, num_steps: int = 20) -> threading.Event:
+    """After so many more steps, the next one waits until the worker is asked for something, such as to
+    close the server, so that a long request has not ended by then. The event is set when a step waits."""
+    step, steps, waits = server.engine.step, count(), threading.Event()
 
     def wait_and_step():
         if next(steps) >= num_steps:
-            wait_for(lambda: not server._worker._inbox.empty())
+            waits.set()
+            wait_for(lambda: not server.worker._inbox.empty())
         return step()
 
     server.engine.step = wait_and_step
+    return waits
 
 
 def cpu_seconds(thread) -> float:

@@ -162,6 +162,18 @@ def test_an_engine_with_requests_of_its_own_is_refused():
 # --- the server's end ------------------------------------------------------------------------------
 
 
+def test_a_server_that_is_held_waits_before_its_next_step_until_it_is_closed():
+    """What other tests lean on: else a long request may have ended when they look at it."""
+    engine = make_engine()
+    with serving(engine) as server:
+        waits = hold(server, num_steps=3)
+        stream = server.submit((1, 2, 3), LONG)
+        assert waits.wait(TIMEOUT) and engine.stats().counters.steps == 3
+    token_ids, _ = read_until_error(stream)
+    assert engine.stats().counters.steps == 4  # closing has let it go on
+    assert len(token_ids) == engine.stats().counters.generated_tokens < 50
+
+
 @pytest.mark.parametrize("stream_interval", [1, 4])
 def test_closing_the_server_ends_each_stream_with_an_error_after_what_it_has(stream_interval):
     engine = make_engine(max_batch_size=2)
