@@ -2,6 +2,7 @@
 PYTHON ?= python3
 LAB_ARGS ?=
 TEST_ARGS ?=
+CPU ?=
 
 VENV := .venv
 RUN := $(VENV)/bin/python -m
@@ -13,6 +14,8 @@ LINTED := labkit tests data
 LENIENT := --allow-untyped-defs $(addprefix --disable-error-code=,arg-type call-arg index method-assign misc return-value union-attr var-annotated)
 CELL_TIMEOUT := 1800# seconds; a cell that takes a minute may take ten times as long on a busy machine
 KERNEL_TIMEOUT := 600# seconds until a kernel answers
+# With CPU=1 pip finds PyTorch's CPU build, too, and prefers it: the address is from PyTorch's own page.
+CPU_BUILD := $(if $(CPU),--extra-index-url https://download.pytorch.org/whl/cpu)
 # Two tests at a time; a file's tests, and a notebook's cells, one after another.
 IN_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
@@ -35,7 +38,7 @@ EXECUTE := --to notebook --execute --inplace \
 help:  ## list the goals
 	@sed -n 's/^\([a-z-]*\):.*##/\1	/p' Makefile | expand -t 16
 
-lab: $(READY)  ## open JupyterLab on your copies of the notebooks; LAB_ARGS="--no-browser --port 8899" passes options on
+lab: $(READY)  ## open JupyterLab on your copies of the notebooks; CPU=1 installs PyTorch without CUDA; LAB_ARGS="--no-browser --port 8899" passes options on
 	$(RUN) labkit $(LAB_ARGS)
 
 test: $(READY)  ## run all tests, and every notebook against its stored outputs, on the CPU
@@ -83,7 +86,7 @@ $(READY): pyproject.toml
 	  echo 'labkit needs Python 3.11 or newer, and "$(PYTHON)" is older or missing.' \
 	    'Name another: make lab PYTHON=python3.12' >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) pip install --disable-pip-version-check -e '.[test]'
+	$(RUN) pip install --disable-pip-version-check $(CPU_BUILD) -e '.[test]'
 	touch $@
 
 $(BOOK)/.ready: book/requirements.txt

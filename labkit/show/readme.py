@@ -1,55 +1,39 @@
-"""`python -m labkit.show.readme`: make the README's pictures and tables, and RELIABILITY.md's, from the
-records."""
+"""`python -m labkit.show.readme`: make the README's picture, and the tables and sentences of README.md,
+INSTALL.md, BENCHMARKS.md and RELIABILITY.md, from the records."""
 
 import hashlib
 import re
-from pathlib import Path
+from collections.abc import Callable
 
 import matplotlib
 import pandas as pd
 from matplotlib.figure import Figure
 
-from labkit.ladder import CAPSTONE, LADDER, LESSONS, Lesson
+from labkit.ladder import LADDER, LESSONS, Lesson
 from labkit.paths import RESULTS, ROOT
-from labkit.results import HostTimeRecord, LoadsRecord, ProfileRecord, RunsRecord, load, load_gpu_tests
+from labkit.results import Comparison, HostTimeRecord, LoadsRecord, RunsRecord, load, load_gpu_tests
+from labkit.results.comparison import ComparisonRecord
 from labkit.results.installation import load_installations
+from labkit.results.sampling import SamplingRecord
 from labkit.results.tiles import TilesRecord
 from labkit.show import reliability
 from labkit.show.ladder import draw_ladder
-from labkit.show.timeline import draw_timeline
 
-README = ROOT / "README.md"
-TABLE = re.compile(r"(?<=<!-- ladder -->\n).*?(?=\n<!-- /ladder -->)", re.DOTALL)
-PEERS = re.compile(r"(?<=<!-- peers -->\n).*?(?=\n<!-- /peers -->)", re.DOTALL)
-MODELS = re.compile(r"(?<=<!-- models -->\n).*?(?=\n<!-- /models -->)", re.DOTALL)
-LOADS = re.compile(r"(?<=<!-- loads -->\n).*?(?=\n<!-- /loads -->)", re.DOTALL)
-GPU_TESTS = re.compile(r"(?<=<!-- gpu tests -->\n).*?(?=\n<!-- /gpu tests -->)", re.DOTALL)
-H200 = re.compile(r"(?<=<!-- h200 -->\n).*?(?=\n<!-- /h200 -->)", re.DOTALL)
-INSTALLATION = re.compile(r"(?<=<!-- installation -->\n).*?(?=\n<!-- /installation -->)", re.DOTALL)
-TILES = re.compile(r"(?<=<!-- tiles -->\n).*?(?=\n<!-- /tiles -->)", re.DOTALL)
+PAGES = tuple(ROOT / name for name in ("README.md", "INSTALL.md", "BENCHMARKS.md", "RELIABILITY.md"))
+MARKED = re.compile(r"(?<=<!-- )([\w ]+) -->\n.*?<!-- /\1(?= -->)", re.DOTALL)  # by a name of MADE
+
+LADDER_RECORD = "ladder_036_h100"  # which is also drawn
+# A rung is shown from the first of these that has it and the rung below.
+LADDER_RECORDS = (LADDER_RECORD, "ladder_036_from_10_h100")
+PICTURE = RESULTS / f"{LADDER_RECORD}.png"
 TILES_RECORD, TILES_RUNS = "tiles_medium_h200", ("scheduler_medium_h200", "scheduler_medium_tuned_h200")
 H200_RECORDS = ("ladder_036_from_10_h200", "ladder_single_from_10_h200")
-# A rung is shown from the first of these that has it and the rung below.
-LADDER_RECORDS = ("ladder_036_h100", "ladder_036_from_10_h100")
 PEER_RECORDS = ("peers_036_h100", "peers_062_h100", "peers_single_h100")
 STATIC = "transformers, static cache"
 PEER_ENGINES = ("labkit 10", STATIC, "transformers, dynamic cache")
 MODEL_RECORDS = ("peers_medium_h200", "peers_xl_h200")
-LOADS_RECORDS = ("loads_h200", "loads_from_10_h200")
+LOADS_RECORD = "loads_from_10_h200"
 HOST_BATCH = 128  # the batch size of the host time shown
-
-
-def draw_profile(record: ProfileRecord) -> Figure:
-    """Draw the timeline of the record's step with the largest batch."""
-    return draw_timeline(record.largest.profile)
-
-
-def draw_recorded_ladder(record: RunsRecord) -> Figure:
-    """Draw the rungs of a recorded ladder, with the limit of its hardware."""
-    return draw_ladder(record.rates, record.limit)
-
-
-PICTURES = {"profile_rung00_h100": draw_profile, "ladder_036_h100": draw_recorded_ladder}  # by record
 
 
 def record_hash(name: str) -> str:
@@ -58,30 +42,89 @@ def record_hash(name: str) -> str:
     return hashlib.sha256((RESULTS / f"{name}.json").read_bytes()).hexdigest()
 
 
-def picture(name: str) -> Path:
-    """The path of the picture that is made from a record."""
-    return RESULTS / f"{name}.png"
+def draw_picture() -> Figure:
+    """Draw the rungs of the recorded ladder, with the limit of its hardware."""
+    record = load(LADDER_RECORD, RunsRecord)
+    return draw_ladder(record.rates, record.limit)
 
 
 def ladder_table() -> str:
-    """A Markdown table with a row per rung: what it removes, and what an H100 made of it."""
-    host, numbers = load("host_time_h100", HostTimeRecord), list(LADDER)
-    lines = [
-        "| rung | lesson | what leaves the hot path | decode tokens/s | against the rung below | host time |",
-        "| --- | --- | --- | ---: | --- | ---: |",
-    ]
-    for place, rung in enumerate(LADDER.values()):
-        below = numbers[max(0, place - 1)]
-        record = next(r for r in map(load, LADDER_RECORDS) if {below, rung.number} <= set(r.rates))
-        is_timed = rung.number in host.times
-        host_time = f"{host.time(rung.number, HOST_BATCH).step_us / 1e3:.2f} ms" if is_timed else ""
-        lines.append(
-            f"| {rung.number} | {lesson_link(LESSONS[rung.number])} | {first_clause(rung.removes)} "
-            f"| {record.rate(rung.number):,.0f} "
-            f"| {step_from(record, below, rung.number) if place else ''} | {host_time} |"
-        )
-    lines.append(f"| {CAPSTONE.number} | {lesson_link(CAPSTONE)} | nothing | | | |")
+    """A Markdown table with a row per lesson: what its rung removes, and its gain."""
+    lines = ["| lesson | what leaves the hot path | × |", "| --- | --- | --- |"]
+    for lesson in LESSONS.values():
+        is_rung = lesson.number in LADDER
+        removes, gain = (first_clause(lesson.rung.removes), gain_of(lesson.number)) if is_rung else ("", "")
+        lines.append(f"| {lesson.number} {lesson_link(lesson)} | {removes} | {gain} |")
     return "\n".join(lines)
+
+
+def gain_of(rung: str) -> str:
+    """How many times faster a rung is than the rung below in a few words, on the load that it is for."""
+    if rung == "00":
+        return ""
+    if rung in OWN_LOAD:
+        words, find = OWN_LOAD[rung]
+        return f"{factor(find())} {words}"
+    return factor(step_from(rung))
+
+
+def factor(step: Comparison) -> str:
+    """ "×3.17", or "cannot tell"."""
+    return f"×{step.speedup:.2f}" if step.verdict in ("faster", "slower") else step.verdict
+
+
+def compared(name: str) -> Comparison:
+    """The comparison that a record is about."""
+    return load(name, ComparisonRecord).samples[0].comparison
+
+
+# Rungs that the ladder's load, greedy requests that are all alike, says nothing about.
+OWN_LOAD: dict[str, tuple[str, Callable[[], Comparison]]] = {
+    "12": (
+        "where requests draw",
+        lambda: load("sampling_h200", SamplingRecord).comparison("top-p 0.95 at 0.8", "11", "12"),
+    ),
+    "13": ("against rung 10, where lengths differ", lambda: compared("comparison_ragged_h200")),
+    "14": ("where prompts begin alike", lambda: compared("comparison_shared_prefix_h200")),
+}
+
+
+def step_from(rung: str) -> Comparison:
+    """A rung against the rung below, in the ladder's records."""
+    numbers = list(LADDER)
+    below = numbers[numbers.index(rung) - 1]
+    record = next(r for r in ladder_records() if {below, rung} <= set(r.rates))
+    return record.comparison(below, rung)
+
+
+def ladder_records() -> list[RunsRecord]:
+    """The records that the ladder is shown from."""
+    return [load(name, RunsRecord) for name in LADDER_RECORDS]
+
+
+def rungs_table() -> str:
+    """A Markdown table with a row per rung: rate, gain, and host time of a step."""
+    host = load("host_time_h100", HostTimeRecord)
+    lines = [
+        "| rung | decode tokens/s | against the rung below | 99 % interval | verdict | host time |",
+        "| --- | ---: | ---: | --- | --- | ---: |",
+    ]
+    for number, rung in LADDER.items():
+        rate = next(r for r in reversed(ladder_records()) if number in r.rates).rate(number)
+        step = None if number == "00" else step_from(number)
+        against = f"×{step.speedup:.3f} | {step.interval} | {step.verdict}" if step else " | | "
+        timed = f"{host.time(number, HOST_BATCH).step_us / 1e3:.2f} ms" if number in host.times else ""
+        lines.append(f"| {number} {rung.title} | {rate:,.0f} | {against} | {timed} |")
+    return "\n".join(lines)
+
+
+def finished_table() -> str:
+    """A Markdown table: the last rung that the record has beside other engines, tokens per second by load."""
+    record = load(LOADS_RECORD, LoadsRecord)
+    table = ran(record.table()).drop(columns="arrivals")  # whose rate is that of the clients
+    *_, ours = (name for name in table.index if name.startswith("labkit"))
+    others = [name for name in table.index if not name.startswith(("labkit", "limit"))]
+    return markdown(table.loc[[ours, *others]].rename({ours: f"**{ours.replace(' ', ', rung ')}**"}))
 
 
 def peers_table() -> str:
@@ -109,26 +152,25 @@ def models_line() -> str:
     return f"On an {device}, {record.ours} makes more tokens than {STATIC}: {' and '.join(reached)}."
 
 
-def loads_texts() -> str:
-    """What the README says of all records of loads."""
-    return "\n\n".join(map(loads_text, LOADS_RECORDS))
-
-
-def loads_text(name: str) -> str:
-    """A Markdown table of tokens per second of each load, one of the arrivals' latency if the record has such
-    a load, and sentences about the machine and about what was left out. name: of the record."""
-    record = load(name, LoadsRecord)
-    latency = [markdown(record.latency_table())] if "arrivals" in record.loads else []
+def loads_text() -> str:
+    """Markdown tables of tokens per second of each load and of the arrivals' latency, and sentences about the
+    machine and about what was left out."""
+    record = load(LOADS_RECORD, LoadsRecord)
+    table = ran(record.table())
     machine = (
         f"{record.date[:10]}: {record.num_requests} requests of {record.max_new_tokens} new tokens at most, "
         f"batches of {record.max_batch_size}, arrivals at {record.arrivals_per_second:g} per second, on an "
-        f"{record.host.device}: a copy moves {record.bandwidth / 1e9:,.0f} GB/s, reading alone "
+        f"{record.host.device}. A copy moves {record.bandwidth / 1e9:,.0f} GB/s there; reading alone moves "
         f"{record.read_bandwidth / 1e9:,.0f} GB/s. transformers is {record.versions['transformers']}, "
         f"{'with' if 'flash_attn' in record.versions else 'without'} the package of flash attention."
     )
-    # An engine that nothing was to be had of, such as one that is not installed, has no row.
-    table = record.table().loc[lambda rows: (rows != "–").any(axis=1)]
-    return "\n\n".join([machine, markdown(table), *latency, left_out_text(record, list(table.index))])
+    latency = markdown(record.latency_table())
+    return "\n\n".join([machine, markdown(table), latency, left_out_text(record, list(table.index))])
+
+
+def ran(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of engines that ran: one that is not installed has nothing but dashes."""
+    return table.loc[lambda rows: (rows != "–").any(axis=1)]
 
 
 def left_out_text(record: LoadsRecord, engines: list[str]) -> str:
@@ -191,9 +233,9 @@ def gpu_tests_line() -> str:
     kept."""
     tests = load_gpu_tests()
     return (
-        f"Last recorded run: {tests.passed:,} passed, {tests.failed} failed, {tests.skipped} skipped in "
-        f"{tests.seconds} s on an {tests.host.device}, with torch {tests.host.torch} and Triton "
-        f"{tests.host.triton}, at commit `{tests.commit[:8]}` ({tests.date[:10]})."
+        f"Last recorded run of `make test-gpu`: {tests.passed:,} passed, {tests.failed} failed, "
+        f"{tests.skipped} skipped in {tests.seconds} s on an {tests.host.device}, with torch "
+        f"{tests.host.torch} and Triton {tests.host.triton}, at commit `{tests.commit[:8]}` ({tests.date[:10]})."
     )
 
 
@@ -207,33 +249,35 @@ def first_clause(text: str) -> str:
     return text.split(":")[0]
 
 
-def step_from(record: RunsRecord, below: str, rung: str) -> str:
-    """A rung against the one below in words: the speed-up, its interval and the verdict."""
-    step = record.comparison(below, rung)
-    low, high = step.interval
-    return f"×{step.speedup:.3f} ({low:.3f} to {high:.3f}): {step.verdict}"
+MADE: dict[str, Callable[[], str]] = {
+    "ladder": ladder_table,
+    "finished": finished_table,
+    "rungs": rungs_table,
+    "h200": h200_line,
+    "peers": peers_table,
+    "models": models_line,
+    "loads": loads_text,
+    "tiles": tiles_line,
+    "installation": installation_line,
+    "gpu tests": gpu_tests_line,
+    "faults": reliability.faults_text,
+    "floods": reliability.floods_text,
+    "fuzz": reliability.fuzz_text,
+}
+
+
+def filled(text: str) -> str:
+    """A page with what stands between its markers made anew from the records."""
+    return MARKED.sub(lambda found: f"{found[1]} -->\n{MADE[found[1]]()}\n<!-- /{found[1]}", text)
 
 
 def main() -> None:
-    """Make the README's pictures, and write the tables and sentences of both files between their markers."""
+    """Make the README's picture, and write the tables and sentences of all pages between their markers."""
     matplotlib.use("agg")
-    for name, draw in PICTURES.items():
-        # The record's hash goes into the file, so that a test can tell a picture of older results.
-        draw(load(name)).savefig(picture(name), metadata={"Source": record_hash(name)})
-    text = README.read_text("utf-8")
-    for place, made in (
-        (INSTALLATION, installation_line),
-        (TABLE, ladder_table),
-        (H200, h200_line),
-        (TILES, tiles_line),
-        (PEERS, peers_table),
-        (MODELS, models_line),
-        (LOADS, loads_texts),
-        (GPU_TESTS, gpu_tests_line),
-    ):
-        text = place.sub(lambda _, made=made: made(), text)
-    README.write_text(text, encoding="utf-8")
-    reliability.fill()
+    # The record's hash goes into the file, so that a test can tell a picture of older results.
+    draw_picture().savefig(PICTURE, metadata={"Source": record_hash(LADDER_RECORD)})
+    for page in PAGES:
+        page.write_text(filled(page.read_text("utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,19 +1,13 @@
 """The figures of RELIABILITY.md, from the records of the last full runs."""
 
-import re
 from collections import Counter
 
-from labkit.paths import ROOT
 from labkit.results import load
 from labkit.results.faults import FaultsRecord
 from labkit.results.flood import FloodRecord, FloodRun
 from labkit.results.fuzz import FuzzRecord
 from labkit.results.record import Record
 
-RELIABILITY = ROOT / "RELIABILITY.md"
-FAULTS = re.compile(r"(?<=<!-- faults -->\n).*?(?=\n<!-- /faults -->)", re.DOTALL)
-FLOODS = re.compile(r"(?<=<!-- floods -->\n).*?(?=\n<!-- /floods -->)", re.DOTALL)
-FUZZ = re.compile(r"(?<=<!-- fuzz -->\n).*?(?=\n<!-- /fuzz -->)", re.DOTALL)
 FAULTS_RECORDS = ("faults_cpu", "faults_h200")
 FLOOD_RECORDS = ("flood_fifo_cpu", "flood_pack_cpu", "flood_fifo_h100", "flood_pack_h100")
 FUZZ_RECORD = "fuzz_cpu"
@@ -102,11 +96,3 @@ def made_at(record: Record) -> str:
         f"Run on {cores if host.driver is None else f'one {host.device}'}, with torch {host.torch}, at "
         f"commit `{record.commit[:8]}` ({record.date[:10]})."
     )
-
-
-def fill() -> None:
-    """Write the figures between their markers."""
-    text = RELIABILITY.read_text("utf-8")
-    for place, made in ((FAULTS, faults_text), (FLOODS, floods_text), (FUZZ, fuzz_text)):
-        text = place.sub(lambda _, made=made: made(), text)
-    RELIABILITY.write_text(text, encoding="utf-8")

@@ -14,7 +14,8 @@ import yaml
 from labkit.paths import ROOT
 
 TOP_LEVEL = {
-    *("README.md", "CONTRIBUTING.md", "GLOSSARY.md", "CLASSES.md", "RELIABILITY.md", "CHANGELOG.md"),
+    *("README.md", "INSTALL.md", "BENCHMARKS.md", "CONTRIBUTING.md", "GLOSSARY.md", "CLASSES.md"),
+    *("RELIABILITY.md", "CHANGELOG.md"),
     *("LICENSE", "CITATION.cff", "Makefile", "Dockerfile", ".dockerignore", ".gitattributes"),
     *(
         "environment.yml",
@@ -171,6 +172,14 @@ def test_each_goal_installs_first_and_only_once(tmp_path, goal):
     assert first[:2] == INSTALL
     assert make(tmp_path, goal).returncode == 0
     assert calls(tmp_path) == first[2:]
+
+
+@needs_make
+def test_cpu_1_takes_the_cpu_build_of_pytorch(tmp_path):
+    assert make(tmp_path, "lab", "CPU=1").returncode == 0
+    _, install, _ = calls(tmp_path)
+    option = " --extra-index-url https://download.pytorch.org/whl/cpu -e "
+    assert install == INSTALL[1].replace(" -e ", option)
 
 
 @needs_make
