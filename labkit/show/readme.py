@@ -235,7 +235,8 @@ def gpu_tests_line() -> str:
     return (
         f"Last recorded run of `make test-gpu`: {tests.passed:,} passed, {tests.failed} failed, "
         f"{tests.skipped} skipped in {tests.seconds} s on an {tests.host.device}, with torch "
-        f"{tests.host.torch} and Triton {tests.host.triton}, at commit `{tests.commit[:8]}` ({tests.date[:10]})."
+        f"{tests.host.torch} and Triton {tests.host.triton}, at commit "
+        f"`{tests.commit[:8]}` ({tests.date[:10]})."
     )
 
 

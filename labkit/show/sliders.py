@@ -6,22 +6,28 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 
+UNITS = {"us": "(µs)", "ms": "(ms)", "kb": "(KB)"}  # how a label writes the end of an argument's name
+
 
 def sliders(draw: Callable[..., Any], **values: Sequence[Any]) -> None:
-    """Show the figure of `draw`, with a slider for each of its arguments; each begins at its first value.
+    """Show the figure of `draw`, with a slider for each of its arguments.
 
-    values: by the argument's name, what it may be. Needs JupyterLab and ipywidgets; where a page is only
-    read, a line of words stands in their place: show one figure of `draw` above them.
+    values: by the argument's name, what it may be: the slider begins at the first, and has all in ascending
+    order. Needs JupyterLab and ipywidgets; where a page is only read, a line of words stands in their place:
+    show one figure of `draw` above them.
     """
     from IPython.display import display
     from ipywidgets import Image, SelectionSlider, VBox
 
+    labels = {name: " ".join(UNITS.get(word, word) for word in name.split("_")) for name in values}
+    width = f"{max(map(len, labels.values()))}ch"  # the same for all, so that their tracks begin alike
     chosen = {
         name: SelectionSlider(
-            options=list(options),
-            description=name.replace("_", " "),
+            options=sorted(options),
+            value=options[0],
+            description=labels[name],
             continuous_update=False,
-            style={"description_width": "initial"},
+            style={"description_width": width},
         )
         for name, options in values.items()
     }

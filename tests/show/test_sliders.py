@@ -1,4 +1,4 @@
-"""Sliders: one per argument, begun at its first value, and the figure follows."""
+"""Sliders: one per argument, in order, begun at the first value that is given, and the figure follows."""
 
 import IPython.display
 import ipywidgets
@@ -18,8 +18,8 @@ def test_a_figure_is_drawn_for_what_the_sliders_say(monkeypatch):
         drawn.append(chosen)
         plt.figure(figsize=(chosen["share"] + 1, 1))
 
-    sliders(draw, block_size=(4, 16, 64), share=range(3))
-    assert drawn == [{"block_size": 4, "share": 0}]
+    sliders(draw, block_size=(16, 64, 4), share=range(3))
+    assert drawn == [{"block_size": 16, "share": 0}]
     (box,), (forms,) = boxes, shown
     assert forms["application/vnd.jupyter.widget-view+json"]["model_id"] == box.model_id
     assert forms["text/plain"].startswith("Sliders (block_size, share): run this cell")
@@ -32,6 +32,18 @@ def test_a_figure_is_drawn_for_what_the_sliders_say(monkeypatch):
     share.value = 2
     assert drawn[-1] == {"block_size": 64, "share": 2} and picture.value != first
     assert plt.get_fignums() == []
+
+
+def test_sliders_ascend_and_their_tracks_begin_at_one_place(monkeypatch):
+    boxes = []
+    monkeypatch.setattr(IPython.display, "display", lambda *_, **__: None)
+    monkeypatch.setattr(ipywidgets, "VBox", lambda children: boxes.append(VBox(children)) or boxes[-1])
+    sliders(lambda **_: plt.figure(), host_us=(5, 1, 20, 10), shared_kb=(0, 16), read_back=(False, True))
+    *made, _ = boxes[0].children
+    assert [slider.options for slider in made] == [(1, 5, 10, 20), (0, 16), (False, True)]
+    assert [slider.value for slider in made] == [5, 0, False]
+    assert [slider.description for slider in made] == ["host (µs)", "shared (KB)", "read back"]
+    assert {slider.style.description_width for slider in made} == {"11ch"}
 
 
 def test_no_output_widget_is_made_whose_messages_could_stop_a_run(monkeypatch):

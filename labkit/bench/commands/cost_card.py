@@ -1,7 +1,9 @@
 """cost-card: what one steady decode step does, counted, for each rung, model and batch."""
 
 import argparse
+from collections.abc import Mapping
 from itertools import product
+from shutil import get_terminal_size
 
 import pandas as pd
 from tqdm import tqdm
@@ -51,7 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Count a steady step for each rung, model, batch size and set of prompts; print and record the cards."""
     device = pick_device(args.device)
-    samples, cards = [], {}
+    samples: list[RungCard] = []
+    cards: dict[str, dict[str, CostCard]] = {}  # by what a table is about, and by rung
     for name in args.models:
         model = load_model(name)
         for rung, batch_size, lengths in tqdm(
@@ -67,16 +70,20 @@ def run(args: argparse.Namespace) -> None:
             prompts = steady_prompts(batch_size, lengths)
             card = cost_card(engine, prompts)
             samples.append(RungCard(rung, batch_size, engine_key(engine, prompts), card))
-            cards[name, rung, batch_size, ",".join(map(str, lengths))] = card
-    print(card_table(cards).to_string())
+            about = f"{name}, B = {batch_size}, prompts of {' and '.join(map(str, lengths))} tokens"
+            cards.setdefault(about, {})[rung] = card
+    for about, made in cards.items():
+        print(f"\n{about}\n{cards_text(made)}")
     if args.json:
         settings = {**settings_of(args), "model": ", ".join(args.models)}
         record = make_record("cost_card", device, measure_bandwidth(device), settings, samples)
         write_record(record, args.json)
 
 
-def card_table(cards: dict[tuple, CostCard]) -> pd.DataFrame:
-    """A row per card."""
-    table = pd.DataFrame([card.column() for card in cards.values()])
-    table.index = pd.MultiIndex.from_tuples(cards, names=["model", "rung", "B", "prompts"])
-    return table
+def cards_text(cards: Mapping[str, CostCard]) -> str:
+    """A line that says where the GPU's rows come from, and the cards as a table with a column for each; it
+    goes on below where a terminal has room for no more columns."""
+    captions = dict.fromkeys(card.caption for card in cards.values())
+    columns = {f"rung {name}": {row: f"{n:,}" for row, n in c.column().items()} for name, c in cards.items()}
+    table = pd.DataFrame(columns).fillna("–")
+    return f"{'; '.join(captions)}\n{table.to_string(line_width=get_terminal_size().columns)}"
