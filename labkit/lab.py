@@ -5,6 +5,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from inspect import unwrap
 from typing import Any
 
 import pandas as pd
@@ -19,14 +20,15 @@ from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
 from labkit.engine.parts import Part
 from labkit.errors import OptionError
 from labkit.kernels import triton_status
-from labkit.ladder import CAPSTONE, LADDER, LESSONS, PAGES, Lesson, Page, Rung, all_pages
+from labkit.ladder import LADDER, LESSONS, PAGES, Lesson, Page, Rung, all_pages
 from labkit.learn.gates import Report
-from labkit.learn.kept import Kept, is_written, keep_all, kept
+from labkit.learn.kept import Kept, keep_all, kept
 from labkit.learn.lessons import GATES
 from labkit.learn.measured import BELOW, PACKAGE, YOURS, Measured, measure_host
 from labkit.learn.prediction import Prediction, factor_off
-from labkit.learn.progress import LessonProgress, note_gate
-from labkit.learn.progress import progress as noted
+from labkit.learn.progress import LessonProgress
+from labkit.learn.progress import progress as read_progress
+from labkit.learn.steps import STEPS, noted, share_right
 from labkit.model import LanguageModel, load_model
 from labkit.paths import require_project
 from labkit.show import ProgressRow, draw_progress, show_thousands
@@ -101,7 +103,8 @@ class Lab:
     def check(self, **parts: Part) -> Report:
         """Whether the engine with your parts still is this rung's: the first contract that it breaks, if any.
 
-        A pass is noted in your progress, for each part in which no gap is left; it says how many are.
+        A pass is noted in your progress as a build step, for each part in which no gap is left; it says how
+        many are.
         Raises OptionError in a lesson that has no gate, and for a part that its gate does not prove.
         """
         number, gate = self.lesson.number, GATES.get(self.lesson.number)
@@ -111,10 +114,10 @@ class Lab:
             named = " or ".join(gate.parts)
             raise OptionError(f"lesson {number} proves {named}: here.check({gate.parts[0]}=...)")
         report = gate.check(partial(self._engine, parts), *parts)
-        for option, part in parts.items():
-            if report.ok and is_written(part):
-                note_gate(number, option)
-        return report.with_gaps_of(*parts.values())
+        own = {option: unwrap(part) for option, part in parts.items()}
+        for option, part in own.items():
+            noted(report, number, option, part)
+        return report.with_gaps_of(*own.values())
 
     def card(self, batch_size: int = 8, lengths: Sequence[int] = (20,), **parts: Part) -> pd.DataFrame:
         """What a steady step does, counted: the rung below, your engine, and the package's.
@@ -244,20 +247,21 @@ def _say_where(title: str) -> torch.device:
 
 
 def progress() -> Figure:
-    """Draw what you have done: gates passed, and how far off your predictions were, in all lessons so far.
+    """Draw what you have done in all lessons: the build steps that are right, and how far off your
+    predictions were.
 
     It is stored in notebooks/mine/, so it survives a restart. Raises OptionError if that file is broken.
     """
-    done = noted()
+    done = read_progress()
     return draw_progress([progress_row(page, done.get(page.number)) for page in all_pages()])
 
 
 def progress_row(page: Page, done: LessonProgress | None) -> ProgressRow:
     """A page's line in the figure; `done` is None where nothing was done."""
     done = done or LessonProgress()
-    has_gate = page.number in GATES or page == CAPSTONE
+    steps = STEPS.get(page.number)
     return ProgressRow(
         f"{page.number.replace('_', ' ')} {page.title}",
-        bool(done.gates) if has_gate else None,
+        share_right(steps, done.gates) if steps else None,
         tuple(factor_off(guess.guess, guess.actual) for guess in done.guesses.values()),
     )

@@ -14,6 +14,7 @@ from labkit.kvcache import (
 )
 from labkit.lab import CPU_SCALE, GPU_SCALE, Lab
 from labkit.ladder import LESSONS, PAGES, all_pages
+from labkit.learn import steps
 from labkit.learn.progress import LessonProgress, note_gate, progress
 
 
@@ -174,16 +175,12 @@ def test_a_part_that_its_gate_refuses_is_kept_and_that_is_told(here, tmp_path, m
 def test_progress_has_a_line_per_lesson_and_what_was_done(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "MINE", tmp_path / "mine")
     lab.start("01").predict("Rows", "rows", 24).score(12)
+    note_gate("00", "my_gather")
+    note_gate("00", "my_weights")
     note_gate("02", "kv_append")
     lab.begin("before_03").predict("Waves", "", 3).score(1)
     rows = {page.number: lab.progress_row(page, progress().get(page.number)) for page in all_pages()}
-    assert [rows[number].passed for number in ("before_00", "00", "01", "02", "03")] == [
-        None,
-        False,
-        False,
-        True,
-        False,
-    ]
+    assert [rows[number].share for number in ("before_00", "00", "01", "02")] == [None, 0.5, 0, 1]
     assert {n: row.factors for n, row in rows.items() if row.factors} == {"01": (2.0,), "before_03": (3.0,)}
     assert len(lab.progress().axes) == 2
 
@@ -192,6 +189,8 @@ def test_a_gate_is_noted_for_a_part_of_the_readers_alone(here, tmp_path, monkeyp
     monkeypatch.setattr(paths, "MINE", tmp_path / "mine")
     assert here.check(block_tables=CachedBlockTables).ok
     assert progress() == {}
-    monkeypatch.setattr(lab, "is_written", lambda part: True)
+    monkeypatch.setattr(steps, "is_written", lambda part: True)
     assert here.check(block_tables=CachedBlockTables).ok
     assert progress() == {"01": LessonProgress(("block_tables",))}
+    assert here.check(block_tables=type("MyRows", (CachedBlockTables,), {})).ok
+    assert progress() == {"01": LessonProgress(("block_tables", "MyRows"))}

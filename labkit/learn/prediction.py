@@ -7,6 +7,9 @@ from labkit.checks import require_kind, shown
 from labkit.learn.progress import note_guess
 from labkit.learn.verdict import Verdict
 
+FACTORS = ("times", "times as fast", "x")  # units of a factor, of which 1 is no gain
+RIGHT = 1.05  # by so much a right guess may be off
+
 
 @dataclass
 class Prediction:
@@ -28,8 +31,8 @@ class Prediction:
     def score(self, actual: float) -> Verdict:
         """How near the guess came, in a sentence. It never raises.
 
-        Right means within a factor of 2: this is about orders of magnitude. Where there is no factor,
-        because a number is 0 or below, right means within a tenth of the larger size.
+        Right means within 5 %, and near within a factor of 2: this is about orders of magnitude. Of an answer
+        that is itself a factor, by its unit, the gains are compared: they are 4 % for 1.04 times.
         """
         measured = as_number(actual)
         if not math.isfinite(measured):
@@ -42,9 +45,13 @@ class Prediction:
         guess = as_number(self.guess)
         if not math.isfinite(guess):
             return f"Your guess, {shown(self.guess)}, is no number; put one where it says guess=."
+        said, scored = f"You said {guess:,.4g}", (guess, actual)
+        if self.unit in FACTORS:
+            scored = (100 * (guess - 1), 100 * (actual - 1))
+            said += ", a gain of {:,.4g} % where it was {:,.4g} %".format(*scored)
         if self.lesson is not None:
-            note_guess(self.lesson, self.question, guess, actual)
-        return f"You said {guess:,.4g}: {verdict_of(guess, actual)}."
+            note_guess(self.lesson, self.question, *scored)
+        return f"{said}: {verdict_of(*scored)}."
 
 
 def as_number(value: object) -> float:
@@ -56,16 +63,20 @@ def as_number(value: object) -> float:
 
 
 def verdict_of(guess: float, actual: float) -> str:
-    """How near a guess came to the actual number, in words: right, within a factor of 2, or how far off."""
+    """How near a guess came to the actual number, in words."""
     factor = factor_off(guess, actual)
-    if guess > 0 and actual > 0:
-        return "within a factor of 2" if factor <= 2 else f"off by a factor of {factor:,.3g}"
-    return "right" if factor == 1 else f"off by {abs(guess - actual):,.4g}"
+    if f"{guess:.4g}" == f"{actual:.4g}":
+        return "exactly right"
+    if factor <= RIGHT:
+        return "right, within 5 %"
+    if factor <= 2:
+        return "within a factor of 2"
+    return f"off by a factor of {factor:,.3g}" if factor < math.inf else f"off by {abs(guess - actual):,.4g}"
 
 
 def factor_off(guess: float, actual: float) -> float:
-    """By which factor a guess is off, 1 or more. Where there is none, because a number is 0 or below, 1 for a
-    guess within a tenth of the larger size, and infinity for any other."""
-    if guess > 0 and actual > 0:
-        return max(guess / actual, actual / guess)
-    return 1.0 if abs(guess - actual) <= 0.1 * max(abs(guess), abs(actual)) else math.inf
+    """By which factor a guess is off, 1 or more; infinity where there is none, because one of the numbers is
+    0, or below it and the other above."""
+    if guess == actual:
+        return 1.0
+    return max(guess / actual, actual / guess) if guess * actual > 0 else math.inf

@@ -1,4 +1,5 @@
-"""How far the reader has come: gates passed and predictions made, in a file beside the parts they keep."""
+"""How far the reader has come: steps that are right and predictions made, in a file beside the parts they
+keep."""
 
 import json
 import warnings
@@ -17,7 +18,8 @@ LESSONS: Shape = {str: {"gates": [TEXT], "guesses": {str: {"guess": NUMBER, "act
 
 @dataclass(frozen=True)
 class Guess:
-    """A prediction that was scored: the last guess, and what was measured then."""
+    """A prediction that was scored: the last guess, and what was measured then. Factors are stored as gains,
+    in %."""
 
     guess: float
     actual: float
@@ -25,8 +27,8 @@ class Guess:
 
 @dataclass(frozen=True)
 class LessonProgress:
-    """What the reader has done in a lesson: the options whose gate a part of theirs passed, and their guesses
-    by question."""
+    """What the reader has done in a lesson: the build steps whose gate a part of theirs passed, by the names
+    in `steps.STEPS`, and their guesses by question."""
 
     gates: tuple[str, ...] = ()
     guesses: Mapping[str, Guess] = field(default_factory=dict)
@@ -55,11 +57,11 @@ def progress() -> dict[str, LessonProgress]:
     return {number: _lesson(entry) for number, entry in lessons.items()}
 
 
-def note_gate(lesson: str, option: str) -> None:
-    """A part of the reader's passed the lesson's gate."""
+def note_gate(lesson: str, step: str) -> None:
+    """A part of the reader's passed the gate of a lesson's step."""
 
     def with_gate(done: LessonProgress) -> LessonProgress:
-        return replace(done, gates=tuple(dict.fromkeys([*done.gates, option])))
+        return replace(done, gates=tuple(dict.fromkeys([*done.gates, step])))
 
     _note(lesson, with_gate)
 

@@ -1,4 +1,4 @@
-"""How far the reader has come: which gates were passed, and how far off predictions were."""
+"""How far the reader has come: which build steps are right, and how far off predictions were."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,38 +14,36 @@ MOST = 100.0  # and one beyond this is drawn there
 
 @dataclass(frozen=True)
 class ProgressRow:
-    """A lesson in the figure. passed: whether its gate was passed; None in a lesson without one. factors: by
-    which factor each scored guess was off, 1 for a hit."""
+    """A lesson in the figure. share: of its build steps that are right, 1 where its gate is passed; None in a
+    lesson without one. factors: by which factor each scored guess was off, 1 for a hit."""
 
     title: str
-    passed: bool | None = None
+    share: float | None = None
     factors: tuple[float, ...] = ()
 
 
 @styled
 def draw_progress(rows: Sequence[ProgressRow]) -> Figure:
-    """A line per lesson: a mark for its gate, and a dot per prediction, the farther right the farther off."""
-    fig, (gates, guesses) = figure(
+    """A line per lesson: a bar for its steps, and a dot per prediction, the farther right the farther off."""
+    fig, (steps, guesses) = figure(
         1.2 + 0.3 * len(rows), 1, ncols=2, sharey=True, gridspec_kw={"width_ratios": [1, 5]}
     )
-    _draw_gates(gates, rows)
+    _draw_steps(steps, rows)
     _draw_guesses(guesses, rows)
-    gates.set_yticks(range(len(rows)), [row.title for row in rows])
-    gates.set_ylim(len(rows) - 0.5, -0.5)
-    gates.tick_params(axis="y", length=0)
+    steps.set_yticks(range(len(rows)), [row.title for row in rows])
+    steps.set_ylim(len(rows) - 0.5, -0.5)
+    steps.tick_params(axis="y", length=0)
     return fig
 
 
-def _draw_gates(axes: Axes, rows: Sequence[ProgressRow]) -> None:
-    for place, row in enumerate(rows):
-        if row.passed is not None:
-            face = GREEN if row.passed else "none"
-            axes.plot(0, place, "s", markersize=9, markeredgecolor=GREEN, markerfacecolor=face)
-    axes.set_xlim(-1, 1)
+def _draw_steps(axes: Axes, rows: Sequence[ProgressRow]) -> None:
+    shares = {place: row.share for place, row in enumerate(rows) if row.share is not None}
+    axes.barh([*shares], [*shares.values()], 0.5, color=GREEN)
+    axes.barh([*shares], 1, 0.5, color="none", edgecolor=GREEN)
+    axes.set_xlim(-0.5, 1.5)
     axes.set_xticks([])
-    with_gate = [row.passed for row in rows if row.passed is not None]
-    axes.set_title("Gates")
-    axes.set_xlabel(f"{sum(with_gate)} of {len(with_gate)} passed")
+    axes.set_title("Steps")
+    axes.set_xlabel(f"{list(shares.values()).count(1)} of {len(shares)} passed")
 
 
 def _draw_guesses(axes: Axes, rows: Sequence[ProgressRow]) -> None:

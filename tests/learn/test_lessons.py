@@ -5,6 +5,7 @@ import pytest
 from labkit import lab
 from labkit.errors import OptionError
 from labkit.kvcache import CachedBlockTables
+from labkit.learn import steps
 from labkit.learn.gates import Gate, Report
 from labkit.learn.lessons import GATES
 
@@ -28,8 +29,8 @@ def test_of_several_parts_a_gate_proves_each_or_all_and_notes_them(own, monkeypa
     noted = []
     report = Report(True, "right")
     monkeypatch.setattr(Gate, "check", lambda gate, build, *named: report if named == own else None)
-    monkeypatch.setattr(lab, "note_gate", lambda number, option: noted.append((number, option)))
-    monkeypatch.setattr(lab, "is_written", lambda part: part is Mine)
+    monkeypatch.setattr(steps, "note_gate", lambda number, step: noted.append((number, step)))
+    monkeypatch.setattr(steps, "is_written", lambda part: part is Mine)
     here = lab.start("07")
     assert here.check(**dict.fromkeys(own, Mine)) is report and noted == [("07", option) for option in own]
     first, *rest = own

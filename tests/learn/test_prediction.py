@@ -14,7 +14,10 @@ from labkit.learn.prediction import factor_off
     ("guess", "verdict"),
     [
         (None, "You made no prediction"),
-        (30, "within a factor of 2"),
+        (48.001, "You said 48: exactly right."),
+        (50, "You said 50: right, within 5 %."),
+        (46, "You said 46: right, within 5 %."),
+        (51, "within a factor of 2"),
         (96, "within a factor of 2"),
         (24, "within a factor of 2"),
         (120, "off by a factor of 2.5"),
@@ -32,8 +35,8 @@ def test_prediction_scores(guess, verdict):
     [
         (0, 48, "You said 0: off by 48."),
         (2, 0, "You said 2: off by 2."),
-        (0, 0, "You said 0: right."),
-        (-1.5, -1.581, "You said -1.5: right."),
+        (0, 0, "You said 0: exactly right."),
+        (-1.5, -1.57, "You said -1.5: right, within 5 %."),
         (3, -1.581, "You said 3: off by 4.581."),
         (10**400, 48, "is no number"),
         pytest.param(10**5000, 48, "Your guess, a number of 16610 bits, is no number", id="huge"),
@@ -48,10 +51,15 @@ def test_any_guess_is_scored_where_there_is_no_factor_too(guess, actual, verdict
 
 
 @pytest.mark.parametrize(
-    ("guess", "verdict"), [(24, "within"), (96, "within"), (97, "factor of 2.02"), (23, "2.09")]
+    ("guess", "verdict"),
+    [
+        (1, "You said 1, a gain of 0 % where it was 54 %: off by 54."),
+        (1.2, "a gain of 20 % where it was 54 %: off by a factor of 2.7."),
+        (1.52, "a gain of 52 % where it was 54 %: right, within 5 %."),
+    ],
 )
-def test_a_factor_of_two_is_right_and_more_is_not(guess, verdict):
-    assert verdict in Prediction("Calls", "calls", guess).score(48)
+def test_of_an_answer_that_is_a_factor_the_gain_is_scored(guess, verdict):
+    assert verdict in Prediction("Rung 02 over rung 01", "times", guess).score(1.54)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +69,7 @@ def test_a_factor_of_two_is_right_and_more_is_not(guess, verdict):
         (48, 24, 2),
         (48, 48, 1),
         (0, 0, 1),
-        (-1.5, -1.581, 1),
+        (-3, -1.5, 2),
         (0, 48, math.inf),
         (-3, 3, math.inf),
     ],

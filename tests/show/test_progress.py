@@ -1,4 +1,4 @@
-"""The figure of progress: a mark per gate, a dot per prediction, and their counts in words."""
+"""The figure of progress: a bar of steps per lesson, a dot per prediction, and their counts in words."""
 
 from figures import shown_texts, tick_labels
 from matplotlib.colors import same_color
@@ -8,17 +8,19 @@ from labkit.show.style import BLUE, GREEN, ORANGE
 
 ROWS = (
     ProgressRow("00 Zero"),
-    ProgressRow("01 One", True, (1.0, 2.0, 3.5)),
-    ProgressRow("02 Two", False, (float("inf"),)),
+    ProgressRow("01 One", 1.0, (1.0, 2.0, 3.5)),
+    ProgressRow("02 Two", 0.25, (float("inf"),)),
 )
 
 
-def test_gates_are_marked_and_guesses_lie_by_their_factor():
-    gates, guesses = draw_progress(ROWS).axes
-    assert tick_labels(gates.yaxis) == [row.title for row in ROWS]
-    assert [line.get_ydata()[0] for line in gates.lines] == [1, 2]
-    assert [line.get_markerfacecolor() for line in gates.lines] == [GREEN, "none"]
-    assert gates.get_xlabel() == "1 of 2 passed"
+def test_right_steps_fill_a_bar_and_guesses_lie_by_their_factor():
+    steps, guesses = draw_progress(ROWS).axes
+    assert tick_labels(steps.yaxis) == [row.title for row in ROWS]
+    filled, framed = steps.containers
+    assert [(bar.get_y() + 0.25, bar.get_width()) for bar in filled] == [(1, 1), (2, 0.25)]
+    assert [bar.get_width() for bar in framed] == [1, 1]
+    assert same_color(filled[0].get_facecolor(), GREEN)
+    assert steps.get_xlabel() == "1 of 2 passed"
     dots = [(line.get_xdata()[0], line.get_ydata()[0]) for line in guesses.lines]
     assert dots == [(1, 1), (2, 1), (3.5, 1), (100, 2)]
     near = [same_color(line.get_color(), BLUE) for line in guesses.lines]

@@ -17,8 +17,8 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from labkit import paths
 from labkit.learn.kept import GAP_MARK
-from labkit.learn.lessons import GATES
 from labkit.learn.progress import LessonProgress, progress
+from labkit.learn.steps import STEPS
 
 GAP = re.compile(rf"^ *{GAP_MARK}\n.*$", re.MULTILINE)  # with the line that it stands above
 HINT = re.compile(r"<details>.*?</details>", re.DOTALL)
@@ -80,8 +80,8 @@ class Filled:
 
 @cache  # gates take their time
 def filled(notebook: Path) -> Filled:
-    """The notebook with every step solved. Each verdict is that of a right part, and of a lesson with a gate
-    the parts that it asks for are noted in the reader's progress."""
+    """The notebook with every step solved. Each verdict is that of a right part, and each step of a lesson is
+    noted in the reader's progress."""
     printed = []
     with tempfile.TemporaryDirectory() as mine, patch.object(paths, "MINE", Path(mine)):
         with redirect_stdout(io.StringIO()):
@@ -93,6 +93,6 @@ def filled(notebook: Path) -> Filled:
             printed.append(out.getvalue())
         noted = progress()
     assert len(printed) >= 2 and all(re.match(r"\w+: right\b", text) for text in printed), printed
-    if gate := GATES.get(notebook.stem.split("_")[0]):
-        assert sorted(noted[notebook.stem.split("_")[0]].gates) == sorted(gate.parts)
+    lesson = notebook.stem.split("_")[0]
+    assert lesson not in STEPS or noted[lesson].gates == STEPS[lesson]
     return Filled(shell.user_ns, tuple(printed), noted)

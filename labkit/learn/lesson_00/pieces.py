@@ -36,7 +36,8 @@ def weights(query: Tensor, keys: Tensor) -> Tensor:
 
 def paged_attention(gather: Gather = gather, weights: Weights = weights) -> PagedAttentionFunction:
     """A paged attention that the engine runs, from its two pieces; each is the package's if it is not given.
-    It raises BrokenContract where a piece gives something of another shape.
+    It raises BrokenContract where a piece gives something of another shape. It wraps the piece that is not
+    the package's, so that `inspect.unwrap` finds it.
     """
 
     def attention(
@@ -66,6 +67,7 @@ def paged_attention(gather: Gather = gather, weights: Weights = weights) -> Page
                 out[b, h] = of_tokens @ values[h]
         return out
 
+    attention.__wrapped__ = weights if gather.__module__ == __name__ else gather
     return attention
 
 

@@ -15,6 +15,7 @@ from labkit.learn.gates import Gate, Report
 from labkit.learn.gates.gate import Build, raised, small_model
 from labkit.learn.gates.resident import MIXED, SENT_ONCE, launches_proven, wrong_padding
 from labkit.learn.gates.schedule import Invariant, broken_behind
+from labkit.learn.steps import STEPS, noted
 from labkit.watch import PlantedError, planted_failure
 
 EMPTY_PADDING = Invariant(
@@ -152,4 +153,4 @@ def check_step(number: int, build: Callable[..., InferenceEngine], part: Part) -
     def with_part(model: object, **settings: Any) -> InferenceEngine:
         return build(model=model, block_tables=part, **settings)
 
-    return STEP_GATES[number].check(with_part)
+    return noted(STEP_GATES[number].check(with_part), "06", STEPS["06"][number - 1], part)

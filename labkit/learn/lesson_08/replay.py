@@ -11,6 +11,7 @@ from labkit.ladder import LADDER
 from labkit.learn.exercise import BrokenContract, Unattempted
 from labkit.learn.gates import Report
 from labkit.learn.gates.gate import raised, small_model
+from labkit.learn.steps import noted
 from labkit.watch import (
     CapturedLaunch,
     LaunchRecorder,
@@ -41,7 +42,8 @@ def check_replay(graph_type: Callable[[], LaunchRecorder]) -> Report:
         return Report.broken("replay", broken)
     except Exception as error:
         return Report(False, f"replay {raised(error)}")
-    return Report(True, f"replay: right. {NUM_REPLAYS} replays gave two requests the tokens {tokens}.")
+    report = Report(True, f"replay: right. {NUM_REPLAYS} replays gave two requests the tokens {tokens}.")
+    return noted(report, "08", "replay", graph_type)
 
 
 Outputs = list[list[Tensor]]  # of each launch

@@ -24,6 +24,7 @@ from labkit.learn.gates.gate import Report, proven
 from labkit.learn.lesson_09.splits import launch_merge, merge_plain
 from labkit.learn.lesson_09.steps import layer_in_ten
 from labkit.learn.lesson_09.tiles import TILE, launch_norm_linear, launch_product
+from labkit.learn.steps import noted
 
 CLOSE = 1e-3  # of a number of size 1: sums in another order are right, too; rounded inputs are not
 
@@ -69,7 +70,8 @@ PRODUCT_CASES = (  # (M, N, K), and what may be wrong there
 
 def check_product(kernel: Any) -> Report:
     """Whether a kernel multiplies matrices, in tiles that are full and in such that are not."""
-    return proven("product", [partial(_prove_product, kernel)], f"{len(PRODUCT_CASES)} shapes, each number.")
+    proof = f"{len(PRODUCT_CASES)} shapes, each number."
+    return noted(proven("product", [partial(_prove_product, kernel)], proof), "09", "product", kernel)
 
 
 def _prove_product(kernel: Any) -> None:
@@ -134,8 +136,9 @@ def _layer_of(K: int, N: int = 200) -> NormLinear:
 
 def check_norm_linear(kernel: Any) -> Report:
     """Whether a kernel is a LayerNorm and a linear layer, for rows of any mean and variance."""
-    prove = partial(_prove_norm_linear, kernel)
-    return proven("norm_linear", [prove], f"{len(list(_rows()))} kinds of rows, each number.")
+    proof = f"{len(list(_rows()))} kinds of rows, each number."
+    report = proven("norm_linear", [partial(_prove_norm_linear, kernel)], proof)
+    return noted(report, "09", "norm_linear", kernel)
 
 
 def _prove_norm_linear(kernel: Any) -> None:
@@ -167,9 +170,8 @@ MERGE_CASES = (  # the largest score of each part, of one row, and what may be w
 
 def check_merge(kernel: Any) -> Report:
     """Whether a kernel merges partial softmaxes, of any number of parts, some without a token."""
-    return proven(
-        "merge", [partial(_prove_merge, kernel)], f"{len(MERGE_CASES)} kinds of parts, each number."
-    )
+    proof = f"{len(MERGE_CASES)} kinds of parts, each number."
+    return noted(proven("merge", [partial(_prove_merge, kernel)], proof), "09", "merge", kernel)
 
 
 def _prove_merge(kernel: Any) -> None:

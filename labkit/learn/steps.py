@@ -1,0 +1,42 @@
+"""The build steps of each lesson, and the mark that a right one leaves in the reader's progress."""
+
+from collections.abc import Callable, Sequence
+
+from labkit.learn.gates import Report
+from labkit.learn.kept import is_written
+from labkit.learn.progress import note_gate
+
+# By the lesson's number, in order: the name of the part that a step writes, of its check, or of the option
+# that it completes. A lesson is passed when its last step is right.
+STEPS = {
+    "00": ("my_gather", "my_weights", "my_loops", "attention"),
+    "01": ("MyRows", "MyTwoNumbers", "block_tables"),
+    "02": ("MyFastPath", "MyOneWrite", "kv_append"),
+    "03": ("MyDispatch", "MyGeneric", "kv_write"),
+    "04": ("MyRule", "MyKernel", "kv_write"),
+    "05": ("MyRecords", "MyAppend", "block_info"),
+    "06": ("MyKeptSlots", "MyDirtyRows", "block_tables"),
+    "07": ("MyOneTable", "layer_tables", "kv_write"),
+    "08": ("replay", "MyGraphs", "launch"),
+    "09": ("product", "norm_linear", "merge", "layer_kernels"),
+    "10": ("MyOrder", "MyRows", "readback"),
+    "11": ("MyRows", "MyWorkspaces", "latency", "prefetch"),
+    "12": ("my_draw", "my_search", "sampler"),
+    "13": ("MyRows", "batching", "shares"),
+    "14": ("MyKeys", "MyFind", "MyKeep", "prefixes"),
+    "15": ("weights",),
+}
+
+
+def share_right(steps: Sequence[str], done: Sequence[str]) -> float:
+    """The share of a lesson's steps that are right; 1 as soon as the last one is."""
+    return 1.0 if steps[-1] in done else sum(step in done for step in steps) / len(steps)
+
+
+def noted(report: Report, lesson: str, step: str, part: Callable) -> Report:
+    """The report on a part, with how many gaps are left in it. A pass without one is noted in the reader's
+    progress as the step that bears the part's name, or as `step`."""
+    name = getattr(getattr(part, "fn", part), "__name__", "")  # of a Triton kernel, its function's
+    if report.ok and is_written(part):
+        note_gate(lesson, name if name in STEPS[lesson] else step)
+    return report.with_gaps_of(part)
