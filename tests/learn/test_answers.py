@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from labkit.learn.answers import difference
+from labkit.learn.answers import beside, difference
 
 
 def test_of_dictionaries_the_first_item_that_differs_is_told():
@@ -54,3 +54,9 @@ def test_an_answer_too_large_to_compare_is_told_at_once(answer, num_items):
 )
 def test_answers_are_compared_by_what_they_hold(answer, expected, same):
     assert (difference(answer, expected) == "") == same
+
+
+def test_two_numbers_are_told_with_as_many_digits_as_show_the_difference():
+    assert beside(0.871, 0.902) == "0.871, expected 0.902"
+    assert beside(0.87121, 0.87123) == "0.87121, expected 0.87123"
+    assert beside(0.87109375, 0.8712) == "0.8711, expected 0.8712 (it was rounded to float16)"

@@ -31,8 +31,9 @@ from labkit.options import EngineOptions
 
 TEXTS = ("To be, or not to be", "O", "KING HENRY VI:\nWhat news from Warwick?", "To be, or not to be")
 NUM_TOKENS = 24  # of each text
-TEXT_BLOCK_SIZE = 2  # of their cache: schedules have another, so that neither is taken for the only one
+TEXT_BLOCK_SIZE = 2  # of their cache
 SEEDS = (0, 1, 2)  # of the schedules
+POOLS = ((4, 12), (2, 14), (4, 12))  # of each: slots of a block, and blocks of a layer
 NUM_MOVES = 80  # of a schedule
 FEW_TOKENS, FEW_MOVES = 3, 25  # where a kernel of the reader's is interpreted
 EOS = 66  # ends a text of the small model, in its middle, for a request that stops on it
@@ -123,11 +124,11 @@ class Gate:
         )
 
     def _schedules(self, build: Build, num_moves: int) -> None:
-        for seed in SEEDS:
+        for seed, (block_size, num_blocks) in zip(SEEDS, POOLS, strict=True):
             engine = build(
                 small_model(),
                 dtype=torch.float32,
-                cache=CacheConfig(block_size=4, max_blocks_per_layer=12, max_prefix_entries=3),
+                cache=CacheConfig(block_size, num_blocks, max_prefix_entries=3),
                 scheduler=SchedulerConfig(
                     max_batch_size=4, decode_first=bool(seed % 2), **self.prompt_budgets
                 ),

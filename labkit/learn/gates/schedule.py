@@ -38,7 +38,7 @@ def prove(engine: InferenceEngine, invariants: Iterable[Invariant]) -> None:
     """Raise BrokenContract that tells what is off, if an invariant does not hold."""
     for name, off, hint in invariants:
         if wrong := off(engine):
-            raise BrokenContract(f"{name}: {wrong} {hint}")
+            raise BrokenContract(f"{name}: {wrong} {hint}".rstrip())
 
 
 class Schedule:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from labkit.kvcache.kv_write import KVWrite, is_constant
-from labkit.learn.answers import one_line
+from labkit.learn.answers import beside, one_line
 from labkit.learn.exercise import BrokenContract, Unattempted
 from labkit.learn.gates.gate import Build, Trial, raised, small_model
 from labkit.learn.gates.kernel_hints import kernel_hint
@@ -176,7 +176,7 @@ def _compare(noun: str, pool: Tensor, before: Tensor, new: Tensor, case: Case, o
     went = f" (it went to {_place(elsewhere[0])})" if elsewhere else ""
     raise BrokenContract(
         f"each named request's {noun} is in its slot: {case}, the {noun} of request {owner} in {at}, is "
-        f"{there:.3f}{found}, expected {wanted:.3f}{went}. "
+        f"{beside(there, wanted)}{found}{went}. "
         + (f"The path is wrong, too: {other_path}" if other_path else "")
         + ("" if other_path else EVERY_HEAD if head and is_untouched else ENTRIES)
     )

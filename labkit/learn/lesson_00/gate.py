@@ -9,6 +9,7 @@ from torch import Tensor
 from labkit.engine.step.host import DecodeStep
 from labkit.kernels import PagedAttentionFunction
 from labkit.ladder import LADDER
+from labkit.learn.answers import beside
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Build, Gate, raised, small_model
 from labkit.learn.lesson_00.probe import (
@@ -25,7 +26,9 @@ from labkit.learn.lesson_00.probe import (
 from labkit.learn.lesson_00.suspects import SUSPECTS, by_hand
 
 TOLERANCE = 1e-4  # of a weight: a sum in another order is right, too
+NEAR = 0.005  # of a weight: what a result in 16 bits is off by
 LARGE = 200  # times the query: without subtracting the largest score, exp() of the others is infinite
+LONG = 200  # tokens of a long text: more than a buffer or a window that somebody takes for enough
 
 
 # --- trials --------------------------------------------------------------------------------------------
@@ -63,6 +66,12 @@ def takes_any_shape(build: Build) -> None:
         one = probe.of_one(b)
         if first_wrong(called(attention, one), by_hand(one)):
             raise BrokenContract(f"a batch may have one request: alone, request {b} gets another result.")
+    long = probe.of_a_long_text(LONG)
+    if wrong := first_wrong(called(attention, long), by_hand(long)):
+        raise BrokenContract(
+            f"a text may be long: with {LONG} tokens in the cache the result of head {wrong[1]} is another. "
+            "Every token takes part, from position 0 on."
+        )
 
 
 def ignores_empty_slots(build: Build) -> None:
@@ -78,19 +87,23 @@ def ignores_empty_slots(build: Build) -> None:
 
 
 def survives_large_scores(build: Build) -> None:
-    """The same with a query so large that exp() of a score is infinite."""
+    """The same with scores so large that exp() of them is infinite, and all so far below 0 that it is 0."""
     attention, probe = part_of(build)
-    large = replace(probe, query=LARGE * probe.query)
-    out, expected = called(attention, large), by_hand(large)
-    if wrong := first_wrong(out, expected):
-        b, h = wrong
-        mark = int(expected[b, h].argmax())
-        raise BrokenContract(
-            f"large scores are right, too: request {b}, head {h}: with a query {LARGE} times as long the "
-            f"largest weight is {out[b, h, mark]:.3f}, expected {expected[b, h, mark]:.3f}. exp() of a large "
-            "score is infinite: subtract the text's largest score from all of them first. The weights stay "
-            "the same."
-        )
+    one_sign = {name: getattr(probe, name).abs() for name in ("query", "key_new", "k_cache_layer")}
+    for sign, hint in (
+        (1, "exp() of a large score is infinite: subtract the text's largest score from all of them first."),
+        (-1, "All of them are far below 0: a masked score must be below any other, which -inf alone is."),
+    ):
+        large = replace(probe, **one_sign | {"query": sign * LARGE * one_sign["query"]})
+        out, expected = called(attention, large), by_hand(large)
+        if wrong := first_wrong(out, expected):
+            b, h = wrong
+            mark = int(expected[b, h].argmax())
+            raise BrokenContract(
+                f"scores of any size are right: request {b}, head {h}: with scores {sign * LARGE} times as "
+                f"large the largest weight is {out[b, h, mark]:.3f}, expected {expected[b, h, mark]:.3f}. "
+                f"{hint}"
+            )
 
 
 def part_of(build: Build) -> tuple[PagedAttentionFunction, Probe]:
@@ -107,8 +120,8 @@ def called(attention: PagedAttentionFunction, probe: Probe) -> Tensor:
     with torch.inference_mode():
         out = attention(*vars(given).values())
     for name, before in vars(probe).items():
-        if isinstance(before, Tensor) and not torch.equal(
-            getattr(given, name).nan_to_num(), before.nan_to_num()
+        if isinstance(before, Tensor) and not torch.allclose(
+            getattr(given, name), before, rtol=0, atol=0, equal_nan=True
         ):
             raise BrokenContract(
                 f"attention only reads: it changed its argument {name}. The engine appends the new keys and "
@@ -136,6 +149,11 @@ def complaints(b: int, h: int, found: Tensor, expected: Tensor) -> Iterator[str]
     """What is wrong with the weights of a request and head, [D] each, the plainest first."""
     who = f"request {b}, head {h}"
     own, held = NUM_SLOTS + b, slots_of(b)
+    if not found.isfinite().all():
+        yield (
+            f"a weight is a finite number: {who}: the result has NaN or infinity in it. A softmax of scores "
+            "that are all -inf is NaN: of each request, its own tokens are left."
+        )
     strangers = [
         mark for mark in (found.abs() > TOLERANCE).nonzero()[:, 0].tolist() if mark not in (*held, own)
     ]
@@ -152,6 +170,14 @@ def complaints(b: int, h: int, found: Tensor, expected: Tensor) -> Iterator[str]
                 f"every token of the text takes part: {who}: token {token} ({place_of(mark)}) has weight 0, "
                 f"expected {expected[mark]:.3f}. {why_missing(found, expected, len(held))}"
             )
+    mark = int((found - expected).abs().argmax())
+    token = "its own token" if mark == own else f"token {held.index(mark)} ({place_of(mark)})"
+    weight = f"{token} has weight {beside(float(found[mark]), float(expected[mark]))}"
+    if abs(found[mark] - expected[mark]) < NEAR:
+        yield (
+            f"attention computes in float32, as the query comes: {who}: {weight}. That is near, so look for "
+            "a tensor of 16 bits."
+        )
     if found.min() < 0:
         yield (
             f"weights are a softmax, none is below 0: {who}: the least is {found.min():.3f}. Take exp() of "
@@ -163,11 +189,9 @@ def complaints(b: int, h: int, found: Tensor, expected: Tensor) -> Iterator[str]
             "the sum over this request's tokens. What is masked has the score -inf before the softmax, so "
             "that it adds nothing to the sum."
         )
-    mark = int((found - expected).abs().argmax())
-    token = "its own token" if mark == own else f"token {held.index(mark)} ({place_of(mark)})"
     yield (
-        f"a weight is the softmax of query · key / √D: {who}: {token} has weight {found[mark]:.3f}, expected "
-        f"{expected[mark]:.3f}. Weight i is that of key i, and goes with value i."
+        f"a weight is the softmax of query · key / √D: {who}: {weight}. Weight i is that of key i, and goes "
+        "with value i."
     )
 
 

@@ -42,6 +42,13 @@ class Probe:
         one = {name: getattr(self, name)[b : b + 1] for name in rows}
         return replace(self, **one, max_context_len=CONTEXT_LENS[b])
 
+    def of_a_long_text(self, num_tokens: int) -> "Probe":
+        """The last request's alone, whose one block is its text again and again."""
+        one, num_blocks = self.of_one(len(TABLES) - 1), num_tokens // BLOCK_SIZE
+        table = one.block_table[:, :1].repeat(1, num_blocks)
+        lens = torch.full_like(one.context_lens, num_tokens)
+        return replace(one, block_table=table, context_lens=lens, max_context_len=num_tokens)
+
     def in_half_blocks(self) -> "Probe":
         """The same tokens in blocks half as large: block i's are 2 * i and 2 * i + 1."""
         N, H, size, D = self.k_cache_layer.shape

@@ -106,6 +106,10 @@ SUSPECTS = (
         lambda probe: by_hand(replace(probe, key_new=probe.value_new)),
     ),
     Suspect(
+        OWN + "they are swapped. key_new comes behind the keys of the text, value_new behind its values.",
+        lambda probe: by_hand(replace(probe, key_new=probe.value_new, value_new=probe.key_new)),
+    ),
+    Suspect(
         "each head has its own keys: head 0's were used for all.",
         lambda probe: of_one_head(probe, "key_new", "k_cache_layer"),
     ),

@@ -1,5 +1,8 @@
 """Lesson 01: block tables whose rows are cached."""
 
+import gc
+import weakref
+
 import torch
 
 from labkit.engine import CacheConfig, InferenceEngine, InferenceSession
@@ -25,18 +28,24 @@ def stale_entry(engine: InferenceEngine) -> str:
         return ""
     layer_idx, row, place = wrong[0].tolist()
     request = list(engine.scheduler.running)[row]
+    found, wanted = (tensor[layer_idx, row, place].item() for tensor in (table, expected))
+    num_blocks = len(sessions[row].block_ids_per_layer[layer_idx])
+    if place >= num_blocks:
+        why = f"The request holds {num_blocks} blocks; what a row has after them is padding, and must be 0."
+    elif found == wanted + engine.kv_manager.layer_offset(layer_idx):
+        why = "That counts through all layers; a row counts from the layer's block 0. Subtract `offset`."
+    else:
+        why = (
+            "Make a row again when its list has changed: it grew, its last block was replaced by a copy, or "
+            "the list is another session's."
+        )
     return (
         f"layer {layer_idx}, request {request.request_id} (row {row}), place {place} names block "
-        f"{table[layer_idx, row, place].item()}, expected {expected[layer_idx, row, place].item()}."
+        f"{found}, expected {wanted}. {why}"
     )
 
 
-FRESH_ROWS = Invariant(
-    "a row names the blocks that its request holds now",
-    stale_entry,
-    "A row must be made anew when its list has changed: it grew, its last block was replaced by a copy, or "
-    "the list is another session's.",
-)
+FRESH_ROWS = Invariant("a row names the blocks that its request holds now", stale_entry, "")
 
 BATCHES = (  # one after the other, each of sessions by name, with their blocks in layer 0
     {"A": (0, 1, 2), "B": (3, 4)},
@@ -60,10 +69,12 @@ def session_in_place_of(ended: set[int], manager: KVBlockManager) -> InferenceSe
 
 @torch.inference_mode()
 def rows_of_others(build: Build) -> None:
-    """Batches whose sessions end and join: no session has the row of another one, nor of its place."""
+    """Batches whose sessions end and join: no session has the row of another one, nor of its place, and those
+    that have ended are forgotten."""
     engine = build(small_model(), dtype=torch.float32, cache=CacheConfig(4, max_blocks_per_layer=12))
     manager, tables = engine.kv_manager, engine.decode_step.block_tables
     sessions: dict[str, InferenceSession] = {}
+    made: dict[str, weakref.ref] = {}
     for batch in BATCHES:
         ended = {name: id(session) for name, session in sessions.items() if name not in batch}
         for name in ended:
@@ -71,6 +82,7 @@ def rows_of_others(build: Build) -> None:
         for name, block_ids in batch.items():
             if name not in sessions:
                 sessions[name] = session_in_place_of(set(ended.values()), manager)
+                made[name] = weakref.ref(sessions[name])
                 for layer_idx, its in enumerate(sessions[name].block_ids_per_layer):
                     its.extend(manager.layer_offset(layer_idx) + i for i in block_ids)
                     sessions[name].num_tokens = 4 * len(block_ids)
@@ -87,6 +99,13 @@ def rows_of_others(build: Build) -> None:
                 "Keep rows by the session itself, as `WeakKeyDictionary` does: not by its row, its `id` or "
                 "its first block; and take no row of the table for right because it was once."
             )
+    gc.collect()
+    if kept := [name for name, session in made.items() if name not in sessions and session()]:
+        raise BrokenContract(
+            f"a session that has ended is forgotten: {len(kept)} of {len(made) - len(sessions)} that ended "
+            "are still held, with all of their rows. Keep rows in a `WeakKeyDictionary`: a dictionary keeps "
+            "its keys alive, and a server's memory fills."
+        )
 
 
 GATE = Gate(("block_tables",), LADDER["00"].options, (FRESH_ROWS,), costs=(rows_of_others,))

@@ -11,6 +11,7 @@ from labkit.kernels import paged_attention_plain
 from labkit.learn.kept import keep
 from labkit.learn.lesson_00 import pieces
 from labkit.learn.progress import LessonProgress
+from labkit.learn.steps import STEPS
 from labkit.paths import ROOT
 
 NOTEBOOK = ROOT / "notebooks/00_paged_engine.ipynb"
@@ -25,7 +26,7 @@ def test_each_step_is_right_and_the_part_can_be_kept(monkeypatch, tmp_path):
         int(re.search(r"([\d,]+)$", line)[1].replace(",", "")) for line in lesson.last_lines[-2:]
     )
     assert loops > 4 * at_once
-    assert lesson.noted == {"00": LessonProgress(("attention",))}  # noted for the reader's own function
+    assert lesson.noted == {"00": LessonProgress(STEPS["00"])}
 
     here = lab.start("00")
     mine = keep("00", "attention", lesson.names["my_loops"])
