@@ -37,14 +37,14 @@ def difference(answer: Any, expected: Any) -> str:
     return f"{shown}, {wanted}"
 
 
-def beside(found: float, expected: float) -> str:
-    """Two numbers as "X, expected Y", with so many digits that they differ, and whether one looks like the
-    other rounded to 16 bits."""
+def beside(found: float, expected: float) -> tuple[str, str]:
+    """Two numbers in so many digits that they differ; the first with a word if it is the other, rounded to 16
+    bits."""
     digits = next((n for n in range(3, 9) if f"{found:.{n}f}" != f"{expected:.{n}f}"), 9)
-    said = f"{found:.{digits}f}, expected {expected:.{digits}f}"
     kinds = {"float16": torch.float16, "bfloat16": torch.bfloat16}
     rounded = [kind for kind, dtype in kinds.items() if found == torch.tensor(expected, dtype=dtype).item()]
-    return said + (f" (it was rounded to {rounded[0]})" if rounded and found != expected else "")
+    is_rounded = f" (rounded to {rounded[0]})" if rounded and found != expected else ""
+    return f"{found:.{digits}f}{is_rounded}", f"{expected:.{digits}f}"
 
 
 def one_line(text: str) -> str:

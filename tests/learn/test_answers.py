@@ -57,6 +57,6 @@ def test_answers_are_compared_by_what_they_hold(answer, expected, same):
 
 
 def test_two_numbers_are_told_with_as_many_digits_as_show_the_difference():
-    assert beside(0.871, 0.902) == "0.871, expected 0.902"
-    assert beside(0.87121, 0.87123) == "0.87121, expected 0.87123"
-    assert beside(0.87109375, 0.8712) == "0.8711, expected 0.8712 (it was rounded to float16)"
+    assert beside(0.871, 0.902) == ("0.871", "0.902")
+    assert beside(0.87121, 0.87123) == ("0.87121", "0.87123")
+    assert beside(0.87109375, 0.8712) == ("0.8711 (rounded to float16)", "0.8712")

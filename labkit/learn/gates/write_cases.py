@@ -17,6 +17,7 @@ class Case(NamedTuple):
     batch_idx: tuple[int, ...]
     block_idx: tuple[int, ...]
     pos: tuple[int, ...]
+    slots_first: bool = False  # in the pool's memory, slots of a block come before heads
 
     def __str__(self) -> str:
         return (
@@ -59,6 +60,10 @@ CASES = (
     Case(2, 1, 80, (0, 1), (0, 5), (1, 1)),
     Case(2, 1, 80, (0, 1), (0, 5), (1, 2)),
     Case(2, 1, 192, (0, 1), (0, 5), (0, 0)),  # more than a program may want to move at a time
+    Case(3, 2, 16, (0, 1), (4, 2), (1, 1)),  # the first requests of a batch, at one position
+    Case(2, 2, 16, (0, 1), (4, 2), (1, 1), slots_first=True),
+    Case(2, 2, 16, (0, 1), (4, 2), (1, 3), slots_first=True),
+    Case(3, 2, 16, (0, 2), (4, 2), (1, 3), slots_first=True),
 )
 
 PAIRS = (  # writes of one part, one after the other

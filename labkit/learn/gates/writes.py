@@ -84,7 +84,7 @@ def _try(
     like = torch.Generator().manual_seed(0)
     shape = (NUM_LAYERS, NUM_BLOCKS, case.num_heads, BLOCK_SIZE, case.head_dim)
     before = [torch.randn(shape, generator=like).to(device) for _ in range(2)]
-    k_cache, v_cache = (pool.clone() for pool in before)
+    k_cache, v_cache = (_laid_out(pool, case) for pool in before)
     new = _laid_out_by_a_model(case, like).to(device)  # [B, 3, H, D]
     key_new, value_new = new[:, 1], _side_by_side(new[:, 2])  # of different strides
     with record_accesses() if recorded else nullcontext([]) as runs:
@@ -97,15 +97,15 @@ def _try(
             raise BrokenContract(
                 f"every write can be made: {case}, `write` {raised(error)}.{hint}"
             ) from error
+    other_path = "" if path == expected_path else _other_path(case, path, expected_path)
     strays = [(run, stray) for run in runs for stray in run.strays()]
     for run, stray in strays:
         if stray.kind == WRITE or _is_index(run, stray):  # which explains what is not in its slot
-            raise _told(run, stray, case)
-    other_path = "" if path == expected_path else _other_path(case, path, expected_path)
+            raise _told(run, stray, case, other_path)
     _compare("key", k_cache, before[0], key_new, case, other_path)
     _compare("value", v_cache, before[1], value_new, case, other_path)
     for run, stray in strays:
-        raise _told(run, stray, case)
+        raise _told(run, stray, case, other_path)
     for run in runs:
         if twice := _written_twice(run):
             raise BrokenContract(
@@ -115,23 +115,27 @@ def _try(
                 "the grid."
             )
     if other_path:
-        raise BrokenContract(f"the path is told: {other_path} Tried {case}.")
+        raise BrokenContract(f"`write` returns the name of the path that it took: {other_path} Tried {case}.")
 
 
 def _other_path(case: Case, path: object, expected: str) -> str:
-    name = "Return the path's name. " if path is None else ""
-    returned = f"`write` returned {one_line(repr(path))}, expected {expected!r}"
-    return f"{case.kind}, and {returned}. {name}{HINTS[expected]}"
+    return f"{case.kind}, and it returned {one_line(repr(path))}, expected {expected!r}. {HINTS[expected]}"
 
 
 PART = "Here a part of the batch is written: it has more rows than the lists have entries."
 HINTS = {
-    "full_batch": "There, blocks alone differ: batch_idx is 0, 1, 2, … (a `range`, which equals no list), "
-    "and the slot is a number.",
-    "identity_pos": "There, blocks and slots differ: batch_idx is 0, 1, 2, … (a `range`, which equals no "
-    "list) and need not be sent.",
-    "generic": "There, the kernel needs the rows of the batch, the blocks and the slots.",
+    "full_batch": "On that path blocks alone differ: batch_idx is 0, 1, 2, … (a `range`, which equals no "
+    "list), and the slot is a number.",
+    "identity_pos": "On that path blocks and slots differ: batch_idx is 0, 1, 2, … (a `range`, which equals "
+    "no list) and need not be sent.",
+    "generic": "On that path the kernel needs the rows of the batch, the blocks and the slots.",
 }
+
+
+def _laid_out(pool: Tensor, case: Case) -> Tensor:
+    """A copy of a pool [L, N, H, block_size, D], in whose memory slots come before heads where the case says
+    so."""
+    return pool.transpose(2, 3).contiguous().transpose(2, 3) if case.slots_first else pool.clone()
 
 
 def _laid_out_by_a_model(case: Case, like: torch.Generator) -> Tensor:
@@ -171,14 +175,16 @@ def _compare(noun: str, pool: Tensor, before: Tensor, new: Tensor, case: Case, o
             f"{there:.3f} now, expected no change. {why}"
         )
     is_untouched = there == was
+    told, told_wanted = beside(there, wanted)
     found = " (nothing was written)" if is_untouched else _whose(new, there)
     elsewhere = ((pool == wanted) & (before != wanted)).nonzero().tolist()
     went = f" (it went to {_place(elsewhere[0])})" if elsewhere else ""
     raise BrokenContract(
         f"each named request's {noun} is in its slot: {case}, the {noun} of request {owner} in {at}, is "
-        f"{beside(there, wanted)}{found}{went}. "
+        f"{told}{found}, expected {told_wanted}{went}. "
         + (f"The path is wrong, too: {other_path}" if other_path else "")
         + ("" if other_path else EVERY_HEAD if head and is_untouched else ENTRIES)
+        + (SLOTS_FIRST if case.slots_first else "")
     )
 
 
@@ -190,6 +196,7 @@ ENTRIES = (
     "The i-th of batch_idx, block_idx and pos belong together; keys and values have strides of their own."
 )
 KEPT = "A kept tensor is handed out for a list that equals its own, and for no other."
+SLOTS_FIRST = " In this pool's memory a slot's heads lie side by side: take every stride from the tensor."
 EVERY_HEAD = "Every head is written: by a program of its own, or by one that goes over all of them."
 
 
@@ -219,13 +226,15 @@ def _is_index(run: KernelRun, stray: Stray) -> bool:
     return len(run.layouts[stray.tensor].shape) == 1
 
 
-def _told(run: KernelRun, stray: Stray, case: Case) -> BrokenContract:
+def _told(run: KernelRun, stray: Stray, case: Case, other_path: str) -> BrokenContract:
     """An access that met no element of its tensor, as a sentence."""
     tensor = f"{stray.tensor}, {list(run.layouts[stray.tensor].shape)}"
     return BrokenContract(
         f"a kernel touches the elements of its tensors and nothing else: {case}, program {stray.program} of "
         f"{run.kernel} {stray.kind}s {stray.offset:,} numbers from the first of {tensor}, where no element "
-        f"of it is; the grid is {run.grid}. {ONE_EACH if _is_index(run, stray) else LANES}"
+        f"of it is; the grid is {run.grid}. "
+        + (f"The path is wrong, too: {other_path}" if other_path else "")
+        + ("" if other_path else ONE_EACH if _is_index(run, stray) else LANES)
     )
 
 

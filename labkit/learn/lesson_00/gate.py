@@ -172,7 +172,7 @@ def complaints(b: int, h: int, found: Tensor, expected: Tensor) -> Iterator[str]
             )
     mark = int((found - expected).abs().argmax())
     token = "its own token" if mark == own else f"token {held.index(mark)} ({place_of(mark)})"
-    weight = f"{token} has weight {beside(float(found[mark]), float(expected[mark]))}"
+    weight = "{} has weight {}, expected {}".format(token, *beside(float(found[mark]), float(expected[mark])))
     if abs(found[mark] - expected[mark]) < NEAR:
         yield (
             f"attention computes in float32, as the query comes: {who}: {weight}. That is near, so look for "
