@@ -29,11 +29,10 @@ def difference(answer: Any, expected: Any) -> str:
         wrong = {key: difference(answer[key], item) for key, item in expected.items()}
         return next(f"{key!r}: {sentence}" for key, sentence in wrong.items() if sentence)
     wanted = f"expected {one_line(repr(expected))}."
-    if answer is None:
-        return f"None, {wanted} (A function without `return` gives None.)"
     shown = one_line(repr(answer))
-    if isinstance(plain(expected), tuple) and not isinstance(plain(answer), tuple):
-        return f"{shown}, a {type(answer).__name__}, where a list or a tuple was {wanted}"
+    if isinstance(plain(expected), tuple) and not isinstance(plain(answer), tuple | None):
+        kind = type(answer).__name__
+        return f"{shown}, {'an' if kind[0] in 'aeiou' else 'a'} {kind}, where a list or a tuple was {wanted}"
     return f"{shown}, {wanted}"
 
 

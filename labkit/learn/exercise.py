@@ -22,6 +22,10 @@ MOST_LINES = 1_000_000  # of an attempt, in one call; the longest right one runs
 INSTALLED = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<frozen ")
 
 
+NO_RETURN = " (A function without `return` gives None.)"
+RENAMED = "Arguments are handed over by name: keep the names that the cell gives them."
+
+
 class Unattempted(Exception):
     """Raised by an exercise's empty function."""
 
@@ -112,7 +116,9 @@ class Exercise:
         except EndlessLoop:
             return f"{call} has run {MOST_LINES:,} lines without an end. Is there a loop that never stops?"
         except BaseException as error:  # SystemExit, too: a cell must not end the kernel
-            return f"{call} raised {type(error).__name__}: {one_line(str(error))}."
+            told = f"{call} raised {type(error).__name__}: {one_line(str(error))}."
+            is_renamed = isinstance(error, TypeError) and "unexpected keyword argument" in str(error)
+            return f"{told} {RENAMED if is_renamed else case.hint}".rstrip()
         return f"{call} {wrong} {case.hint}".rstrip() if wrong else ""
 
     def _call(self, attempt: Callable, arguments: dict[str, Any]) -> Any:
@@ -129,7 +135,7 @@ class Exercise:
     def _compared(self, answer: Any, expected: Any) -> str:
         if not self.play:
             wrong = difference(answer, expected)
-            return wrong and f"gave {wrong}"
+            return wrong and f"gave {wrong}{NO_RETURN if answer is None else ''}"
         for name, value in expected.items():
             if wrong := difference(answer[name], value):
                 return f"{name}: {wrong}"

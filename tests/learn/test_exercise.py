@@ -92,6 +92,7 @@ def never_ends_in_a_line(numbers, more):
         (lambda numbers, more: {3}, "gave {3}, a set, where a list or a tuple was expected [3]. Add them"),
         (lambda numbers, more: (x for x in [3]), "a generator, where a list or a tuple was expected [3]."),
         (lambda numbers, more: "3", "gave '3', a str, where a list"),
+        (lambda numbers, more: 3, "gave 3, an int, where a list"),
         (lambda numbers, more: np.array([[3]]), "gave array([[3]]), expected [3]. Add them one by one."),
         (lambda numbers, more: [numbers[0] + more[0]], "(1 of 2 cases passed)"),
         (
@@ -101,10 +102,14 @@ def never_ends_in_a_line(numbers, more):
         (changes_its_argument, "changed its argument numbers to [3]. Leave what you are given as it is."),
         (never_ends, "has run 1,000,000 lines without an end. Is there a loop that never stops?"),
         (never_ends_in_a_line, "has run 1,000,000 lines without an end. Is there a loop that never stops?"),
-        (lambda numbers, more: 1 / 0, "raised ZeroDivisionError: division by zero. (0 of 2 cases passed)"),
+        (
+            lambda numbers, more: 1 / 0,
+            "raised ZeroDivisionError: division by zero. Add them one by one. (0 of 2 cases passed)",
+        ),
         (lambda numbers, more: sys.exit(1), "raised SystemExit: 1."),
         (lambda numbers, more: ADD.solution(numbers), "raised TypeError: add() missing 1 required"),
         (lambda numbers: numbers, "raised TypeError"),
+        (lambda a, b: a, "unexpected keyword argument 'numbers'. Arguments are handed over by name: keep"),
     ],
 )
 def test_whatever_an_attempt_does_its_verdict_is_a_sentence(attempt, sentence):

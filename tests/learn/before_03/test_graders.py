@@ -46,6 +46,12 @@ def skeleton(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def programs_n_apart(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * n + tl.arange(0, BLOCK)
+    tl.store(out_ptr + offsets, tl.load(x_ptr + offsets) + 1)
+
+
+@triton.jit
 def no_mask(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out_ptr + offsets, tl.load(x_ptr + offsets) + 1)
@@ -134,6 +140,7 @@ def leaves(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 WRONG = {
     "the skeleton": (skeleton, "out[0] is stored 3 times, by the programs 0, 1, 2"),
+    "programs too far apart": (programs_n_apart, "None of the program's numbers is inside: check where"),
     "no mask": (no_mask, "program 2 stores out[10], out[11], but out ends with out[9]"),
     "a mask on the store alone": (
         mask_on_the_store_alone,
