@@ -2,6 +2,7 @@
 
 import copy
 import dis
+import inspect
 import random
 import sys
 import sysconfig
@@ -23,7 +24,6 @@ INSTALLED = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<froz
 
 
 NO_RETURN = " (A function without `return` gives None.)"
-RENAMED = "Arguments are handed over by name: keep the names that the cell gives them."
 
 
 class Unattempted(Exception):
@@ -116,9 +116,7 @@ class Exercise:
         except EndlessLoop:
             return f"{call} has run {MOST_LINES:,} lines without an end. Is there a loop that never stops?"
         except BaseException as error:  # SystemExit, too: a cell must not end the kernel
-            told = f"{call} raised {type(error).__name__}: {one_line(str(error))}."
-            is_renamed = isinstance(error, TypeError) and "unexpected keyword argument" in str(error)
-            return f"{told} {RENAMED if is_renamed else case.hint}".rstrip()
+            return f"{call} raised {type(error).__name__}: {one_line(str(error))}. {case.hint}".rstrip()
         return f"{call} {wrong} {case.hint}".rstrip() if wrong else ""
 
     def _call(self, attempt: Callable, arguments: dict[str, Any]) -> Any:
@@ -146,9 +144,18 @@ def answer_of(attempt: Callable, /, **arguments: Any) -> Any:
     """What the attempt answers to these arguments. Raises BrokenContract if it changes one of them. An
     exercise's `play` calls it, too."""
     given = copy.deepcopy(arguments)
-    answer = attempt(**given)
+    answer = called(attempt, **given)
     check_unchanged(given, arguments)
     return answer
+
+
+def called(attempt: Callable, /, **given: Any) -> Any:
+    """Call an attempt by its parameters' names, or by their order where it has renamed them."""
+    try:
+        inspect.signature(attempt).bind(**given)
+    except (TypeError, ValueError):  # other names, or no signature
+        return attempt(*given.values())
+    return attempt(**given)
 
 
 def check_unchanged(given: dict[str, Any], before: dict[str, Any]) -> None:

@@ -33,16 +33,10 @@ def plain_kernel(
     at, past = length, length
     if WRONG == "one too far":
         at = length + 1
-    if WRONG == "one behind":
-        at = length - 1
-    if WRONG == "reads its own":
-        past = length + 1
     if WRONG == "forgets the last":
         past = length - 1
     if (length >= 0) | (WRONG == "padding"):
         block = tl.load(row_ptr + at // BLOCK_SIZE)
-        if WRONG == "logical block":
-            block = (at // BLOCK_SIZE).to(tl.int32)
         if WRONG == "first block":
             block = tl.load(row_ptr)
         if WRONG != "32 bits":
@@ -51,14 +45,11 @@ def plain_kernel(
         if WRONG == "one head":
             head = h * 0
         place = block * stride_n + (head * BLOCK_SIZE + at % BLOCK_SIZE) * D + d
-        if WRONG == "place before head":
-            place = block * stride_n + (at % BLOCK_SIZE * tl.num_programs(1) + h) * D + d
         if WRONG != "no keys":
             tl.store(k_cache_ptr + place, key)
         if WRONG == "keys as values":
             value = key
-        if WRONG != "no values":
-            tl.store(v_cache_ptr + place, value)
+        tl.store(v_cache_ptr + place, value)
     out = attend(query, key, value, past, row_ptr, h, k_cache_ptr, v_cache_ptr, stride_n, D, BLOCK_SIZE)
     tl.store(out_ptr + (b * tl.num_programs(1) + h) * D + d, out.to(out_ptr.dtype.element_ty))
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from labkit.learn.answers import plain
-from labkit.learn.exercise import Case, Exercise
+from labkit.learn.exercise import Case, Exercise, called
 
 # --- append_tokens --------------------------------------------------------------------------------------
 
@@ -52,7 +52,7 @@ def play_append_tokens(
 
     error = None
     try:
-        attempt(lengths=array, blocks=given_blocks, write=write)
+        called(attempt, lengths=array, blocks=given_blocks, write=write)
     except tuple(FAILURES.values()) as raised:
         error = type(raised).__name__
     return {

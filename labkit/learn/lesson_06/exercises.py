@@ -4,7 +4,7 @@ import copy
 import random
 from typing import Any
 
-from labkit.learn.exercise import BrokenContract, Case, Exercise, check_unchanged
+from labkit.learn.exercise import BrokenContract, Case, Exercise, called, check_unchanged
 from labkit.learn.lesson_06.copies import Copy, LateDevice, SendAll, send_all
 
 DEVICES = {"late": None, "one behind": 1, "prompt": 0}  # by how many copies may be under way
@@ -36,7 +36,7 @@ def play_send_all(attempt: SendAll, messages: list[list[int]], device: str) -> d
             )
         return late_device.copy(buffer, n)
 
-    attempt(messages=given, buffers=buffers, copy=copied)
+    called(attempt, messages=given, buffers=buffers, copy=copied)
     waited = list(late_device.waited)
     late_device.finish()
     check_unchanged({"messages": given}, {"messages": messages})

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from labkit.learn.answers import one_line
-from labkit.learn.exercise import BrokenContract, Case, Exercise, check_unchanged
+from labkit.learn.exercise import BrokenContract, Case, Exercise, called, check_unchanged
 
 
 def append_all_layers(
@@ -40,7 +40,7 @@ def play_append_all_layers(
         "keys": torch.randn(L, B, H, D, generator=generator),
     }
     after, given = before.clone(), {name: tensor.clone() for name, tensor in arguments.items()}
-    attempt(k_cache=after, **given)
+    called(attempt, k_cache=after, **given)
     check_unchanged(given, arguments)
     found = keys_written(before, after, arguments["keys"])
     right = {
@@ -131,8 +131,8 @@ APPEND_ALL_LAYERS = Exercise(
             "Each request has its own row, length and key, and each layer and head its own piece of the key.",
         ),
         Case(
-            _call([[2, 0], [0, 0]], [3, -1]),
-            {_PLACES: [(2, 3)]},
+            _call([[0, 2], [0, 0]], [0, -1]),
+            {_WHOSE: {(0, 0): "request 0"}},
             "A length of -1 is a row that pads the batch. Nothing is stored for it; block 0 is somebody's.",
         ),
         Case(

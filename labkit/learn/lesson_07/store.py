@@ -66,8 +66,9 @@ def _try(attention: PagedAttentionAppend, case: Case, device: torch.device) -> N
     expected = paged_attention_append_plain(**plain)
     before = [pool.clone() for pool in pools]
     out = attention(*given.values())
-    for noun, pool, was in zip(("key", "value"), pools, before, strict=True):
-        _compare(noun, pool, was, given[f"{noun}_new"], case)
+    new = {noun: given[f"{noun}_new"] for noun in ("key", "value")}
+    for noun, pool, was in zip(new, pools, before, strict=True):
+        _compare(noun, pool, was, new, case)
     _compare_attention(out, expected, case)
 
 
@@ -97,11 +98,11 @@ def _arguments(case: Case, device: torch.device) -> tuple[dict[str, Tensor | int
     return arguments, [k_pool, v_pool]
 
 
-def _compare(noun: str, pool: Tensor, before: Tensor, new: Tensor, case: Case) -> None:
+def _compare(noun: str, pool: Tensor, before: Tensor, new: dict[str, Tensor], case: Case) -> None:
     """Raises BrokenContract for the first number of a pool that is off; compared in every bit."""
     expected = before.clone()
     for (block, place), b in case.places.items():
-        expected[LAYER, block, :, place] = new[b]
+        expected[LAYER, block, :, place] = new[noun][b]
     wrong = (pool.view(torch.int32) != expected.view(torch.int32)).nonzero().tolist()
     if not wrong:
         return
@@ -120,15 +121,24 @@ def _compare(noun: str, pool: Tensor, before: Tensor, new: Tensor, case: Case) -
             f"{there:.3f}. A row of length -1 pads the batch: nothing is stored for it, and what its table "
             "names is somebody's."
         )
-    untouched = ""
     if pool[tuple(at)].isnan():
         elsewhere = f"no number; what was stored is {_named(on_top[0])}" if on_top else ""
-        untouched = f" ({elsewhere or 'nothing was stored'})"
+        found = f" ({elsewhere or 'nothing was stored'})"
+    else:
+        found = _whose(there, new)
     raise BrokenContract(
         f"each new {noun} is at the end of its sequence: {case}, the {noun} of row {owner} {where}, is "
-        f"{there:.3f}{untouched}, expected {wanted:.3f}. The block is what the slot's table names at length "
+        f"{there:.3f}{found}, expected {wanted:.3f}. The block is what the slot's table names at length "
         "// block_size, the place in it is length % block_size, and each head has its own part of a block."
     )
+
+
+def _whose(there: float, new: dict[str, Tensor]) -> str:
+    """Which number of the new keys and values [B, H, D] was stored at a place, in brackets; "" if none."""
+    for noun, tensor in new.items():
+        for row, head, d in (tensor == there).nonzero().tolist():
+            return f" (number {d} of the {noun} of row {row}, head {head})"
+    return ""
 
 
 def _named(at: list[int]) -> str:

@@ -1,5 +1,8 @@
 """Lesson 09: what each of the reader's kernels must compute, number by number."""
 
+import ast
+import inspect
+import textwrap
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -81,7 +84,37 @@ def _prove_product(kernel: Any) -> None:
         expected = (x.double() @ weight.double().T).float()
         made = launch_product(kernel, x, weight)
         where = f"with x [{M}, {K}] and a weight [{N}, {K}]"
+        if torch.isclose(made, expected, rtol=0.02, atol=0.02).all():
+            hint = (
+                "All are nearly right: inputs were rounded. Multiply tiles as they are loaded."
+            )
         check_numbers(PRODUCT, where, made, expected, hint.format(**TILE))
+    check_precision(kernel)
+
+
+def check_precision(kernel: Any) -> None:
+    """Raise BrokenContract for a `tl.dot` in a kernel's source that may round its inputs to TF32. Only on a
+    GPU do numbers show it."""
+    for call in dots_of(kernel):
+        given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+        if "tf32" in given.get("input_precision", "tf32") and given.get("allow_tf32") != "False":
+            raise BrokenContract(
+                f"float32 is multiplied as float32: `{ast.unparse(call)}` has no input_precision='ieee'. "
+                "Without it a GPU may round float32 inputs to TF32. A CPU never does: here the numbers are "
+                "right."
+            )
+
+
+def dots_of(kernel: Any) -> Iterator[ast.Call]:
+    """Each `tl.dot` in the source of a Triton kernel and of those that it calls."""
+    function = getattr(kernel, "fn", None)
+    if function is None:
+        return
+    for call in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))):
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "tl.dot":
+            yield call
+        elif isinstance(call, ast.Call):
+            yield from dots_of(function.__globals__.get(ast.unparse(call.func)))
 
 
 # --- LayerNorm and linear layer -------------------------------------------------------------------------
@@ -105,15 +138,21 @@ def _rows() -> Iterator[Rows]:
         normal,
         40,
         False,
-        "Here it is the product of step 1 and the folded bias.",
+        "Here it is the product of step 1 and the folded bias: the mean is 0, and the variance, squares / K "
+        "(not K - 1), is 1.",
     )
     yield Rows(
         "rows of mean 0 and variance 9", 3 * normal, 40, False,
         "The whole sum is multiplied by 1 / sqrt(variance + eps), and the bias is not.",
     )  # fmt: skip
     yield Rows(
-        "rows of mean 2", normal + 2, 40, False,
-        "The mean is in every column of a row, so the product has it once for each: mean times column_sums.",
+        "rows of mean 0 and variance 0.00001, as eps", 1e-5**0.5 * normal, 40, False,
+        "eps is added to the variance, inside of the root: 1 / sqrt(variance + eps).",
+    )  # fmt: skip
+    yield Rows(
+        "rows of mean 2 and variance 9", 3 * normal + 2, 40, False,
+        "The mean is in every column of a row, so the product has it once for each: take mean times "
+        "column_sums away, and multiply the difference by 1 / sqrt(variance + eps).",
     )  # fmt: skip
     yield Rows("a GELU behind", 2 * normal + 1, 40, True, "GELU comes last.")
     yield Rows(
@@ -150,6 +189,7 @@ def _prove_norm_linear(kernel: Any) -> None:
         made = launch_norm_linear(kernel, x, row_statistics(x, width), layer, gelu, tile=TILE)
         far = 15 if x.abs().max() > 500 else 1  # a mean of 3,000 takes digits from any product in float32
         check_numbers(NORM_LINEAR, f"with {words}", made / far, expected / far, hint)
+    check_precision(kernel)
 
 
 # --- a merge of parts -----------------------------------------------------------------------------------
@@ -158,6 +198,8 @@ EMPTY = float("-inf")
 MERGE_CASES = (  # the largest score of each part, of one row, and what may be wrong there
     ((0.5,), "Of one part, it is acc / total."),
     ((1.0, 1.0), "Add up the accs and the totals of all parts, and divide once, at the end."),
+    ((1.0, 1.0, 1.0), "A tile has room for 4 parts: places from num_parts on have no total to divide by, and "
+                      "the weight 0."),
     ((1.0, 2.0), "Each part counts from its own largest score: exp(largest - the largest of all) brings its "
                  "acc and its total to a common one."),
     ((0.0, 3.0, 1.0, 2.0, -1.0), "All parts count, wherever the largest score is."),

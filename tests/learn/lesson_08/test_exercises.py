@@ -476,7 +476,6 @@ WRONG_SIZES = {
     "an empty list": (lambda load, num_sizes: [], "no room for a batch of 8"),
     "halves": (lambda load, num_sizes: [8.0], "where a list of whole numbers is expected"),
     "empties the load": (empties_the_load, "changed its argument load to {}"),
-    "one name other": (lambda steps, num_sizes: [8], "raised TypeError"),
 }
 
 
