@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from labkit.engine import InferenceEngine, InferenceSession
-from labkit.engine.request import Request
+from labkit.engine.request import Request, RunningRequests
 from labkit.engine.step.resident import StepInFlight
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.schedule import Invariant
-from labkit.watch.replaced import replaced
+from labkit.watch.replaced import noting, replaced
 
 MOST_IN_FLIGHT = 2  # the step that is read next, and the one behind it
 
@@ -84,6 +84,7 @@ class InFlight:
 
                 return start
 
+            stack.enter_context(replaced(self.decode_step, "launch", noting(self._check_is_known)))
             stack.enter_context(replaced(self.decode_step, "start", starting))
             yield
 
@@ -119,6 +120,18 @@ class InFlight:
                 )
         self._check_nobody_is_left_out(launched)
         return launched
+
+    def _check_is_known(self, running: RunningRequests) -> None:
+        """Whether the device has every token that a launch needs and the host has not read."""
+        in_flight = {session for launched in self._awaited() for session in launched.sessions}
+        for request, session in running.items():
+            if session in in_flight and not self.decode_step.slots.knows(session):
+                raise BrokenContract(
+                    "a step is launched behind another only if the device has its tokens: step "
+                    f"{self._num_launched + 1} is launched while a token of request {request.request_id} is "
+                    "in flight, and the device was made to forget that request. `launch_behind` looks for "
+                    "that, and whether there are blocks; `decode_step.launch` does not."
+                )
 
     def _check_nobody_is_left_out(self, launched: Launched) -> None:
         for request, session in self.scheduler.running.items():

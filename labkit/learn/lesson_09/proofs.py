@@ -85,9 +85,7 @@ def _prove_product(kernel: Any) -> None:
         made = launch_product(kernel, x, weight)
         where = f"with x [{M}, {K}] and a weight [{N}, {K}]"
         if torch.isclose(made, expected, rtol=0.02, atol=0.02).all():
-            hint = (
-                "All are nearly right: inputs were rounded. Multiply tiles as they are loaded."
-            )
+            hint = "All are nearly right: inputs were rounded. Multiply tiles as they are loaded."
         check_numbers(PRODUCT, where, made, expected, hint.format(**TILE))
     check_precision(kernel)
 

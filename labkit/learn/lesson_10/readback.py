@@ -82,6 +82,11 @@ class OneInFlight:
     ) -> NextTokens:
         """The requests that get their tokens, and the tokens."""
         rows, num_rows = self.still_running(step, running), len(step.requests)
+        if len(token_ids) != num_rows:
+            raise TypeError(
+                f"hand_out takes a step and what was read of the same step: it has {num_rows} rows, and got "
+                f"{len(token_ids)} tokens"
+            )
         if not isinstance(rows, Iterable):
             raise TypeError(f"still_running returns a list of rows, not {shown(rows)}")
         rows = list(rows)  # a generator would be used up by the next line

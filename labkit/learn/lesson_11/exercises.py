@@ -98,7 +98,7 @@ def draw_streams(rng: Random) -> dict[str, object]:
         if rng.random() < 0.35:
             events.append(("wait", stream, other))
         else:
-            reads = sorted(rng.sample(names, rng.randint(0, 2)))
+            reads = rng.sample(names, rng.randint(0, 2))
             events.append(("launch", stream, reads, rng.sample(names, rng.randint(1, 1))))
     return {"events": events}
 

@@ -76,6 +76,12 @@ def pieces_fit(step: InHalves) -> None:
                 f"{' and '.join(str(part.tolist()) for part in parts)}. Each row is in one half, also the "
                 "odd one, and those that pad the batch."
             )
+        if any(storage(part) != storage(slot_mapping) or not part.is_contiguous() for part in parts):
+            raise BrokenContract(
+                "a cut costs nothing: `cut` makes other tensors than slices of neighbours in slot_mapping. "
+                "Kernels read slots that follow each other, so every other row is no half; a copy is one "
+                "more kernel; and `tolist` makes the host wait for the GPU, which no CUDA graph can hold."
+            )
 
 
 def shown(value: object) -> str:
@@ -120,6 +126,12 @@ def beside_each_other(played: PlayedStep) -> None:
             f"`least_rows` {LEAST_ROWS}, none is in the {empty} stream. The kernels wait for each other as "
             "on the rung below. A launch inside `with self.streams.launching_in(side):` is in the side "
             "stream, any other in the main stream."
+        )
+    begun = [launch.rows for launch in (*here, *there) if launch.kernel == "embed"]
+    if sum(begun) != total:
+        raise BrokenContract(
+            f"each half is launched once: of {total} rows, {sum(begun)} went into the layers, in "
+            f"{len(begun)} launches. Call `first` and `second` once each, and return what they returned."
         )
     rows = [lane[0].rows for lane in (here, there)]
     if abs(rows[0] - rows[1]) > 1:

@@ -27,6 +27,7 @@ class PlayedProgram:
         self._kernel_before = kernel_before
         self.has_waited = False
         self.asked_early: Counter[tuple[int, int]] = Counter()  # by tensor and row
+        self.loaded: list[tuple[int, range, bool]] = []  # tensor, rows, whether behind the wait
 
     def wait(self) -> None:
         """Wait until the kernel before has ended."""
@@ -36,6 +37,7 @@ class PlayedProgram:
 
     def load(self, tensor: Tensor, rows: slice = slice(None)) -> Tensor:
         """The numbers of these rows, as they are in memory now."""
+        self.loaded.append((id(tensor), range(len(tensor))[rows], self.has_waited))
         return tensor[rows].clone()
 
     def prefetch(self, tensor: Tensor, rows: slice = slice(None)) -> None:
@@ -74,6 +76,7 @@ def prefetch_proven(product: Product) -> None:
             raise BrokenContract(f"a program waits for the kernel before it: {whose} never calls wait().")
         right_outputs(made, weight[rows] @ there, whose)
         asked_early(program, weight, x, [*range(N)[rows]], whose)
+        loads_its_own(program, weight, range(N)[rows], whose)
 
 
 def right_outputs(made: object, expected: Tensor, whose: str) -> None:
@@ -120,3 +123,18 @@ def asked_early(program: PlayedProgram, weight: Tensor, x: Tensor, own: list[int
     for row, times in of_weight.items():
         if times > 1:
             raise BrokenContract(f"{once} row {row} of the weight {times} times.")
+
+
+def loads_its_own(program: PlayedProgram, weight: Tensor, own: range, whose: str) -> None:
+    """Raise BrokenContract if a program loads weights before the wait, or rows of other programs."""
+    for tensor, rows, has_waited in program.loaded:
+        if tensor == id(weight) and not has_waited:
+            raise BrokenContract(
+                f"before the wait weights are only asked for: {whose} loads rows {[*rows]} of them there. A "
+                "load keeps registers for its answer; `prefetch` keeps none, and the load comes after wait()."
+            )
+        if tensor == id(weight) and rows != own:
+            raise BrokenContract(
+                f"a program reads its own rows: {whose} loads rows {[*rows]} of the weight, expected "
+                f"{[*own]}. `program.load(weight, rows)` loads no others."
+            )

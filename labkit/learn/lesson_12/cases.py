@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from labkit.engine.sampling import sample_any, sample_greedy, uniform_numbers
+from labkit.engine.sampling import sample_greedy, uniform_numbers
 from labkit.engine.step.samplers import DrawFunction
-from labkit.kernels import SamplingState
+from labkit.kernels import SamplingState, draw_plain
 
 NUMBERS_EACH = 12  # random numbers that each kind of row is drawn with
+GPT2_TOKENS = 50_257
 NOBODYS = 77  # last token of a slot that has no row
 
 
@@ -101,9 +102,13 @@ class Batch:
         """The random number of each row, [B]."""
         return uniform_numbers(self.of_rows.seeds, self.of_rows.draws)
 
-    def drawn_below(self) -> Tensor:
-        """The tokens [B] that the rung below draws: it sorts every row."""
-        return sample_any(self.logits, *self.of_rows)
+    def drawn(self) -> Tensor:
+        """The tokens [B] that the package draws: those of the rung below, whose sort on a CPU does not keep
+        the order of many equal scores."""
+        token_ids, last = self.token_ids.clone(), self.last_token_ids.clone()
+        state = SamplingState(*(column.clone() for column in self.state))
+        draw_plain(self.logits, token_ids, self.slot_mapping, last, state, self.is_filtered)
+        return token_ids
 
     def give(self, draw: DrawFunction) -> None:
         """Let a sampler draw: tokens, last tokens and draws change in place."""
@@ -136,7 +141,7 @@ def random_rows(vocab_size: int = 300) -> tuple[Row, ...]:
 
 STEPS = (0.5, -1.0, 2.0, 1.0, 0.0)  # logits that are all different
 BELOW_MINUS_1 = -1.0 - 2.0**-23  # the float32 next to -1
-# Sums of one or of three equal numbers: in whatever order a machine adds, they are the same.
+# Sums of equal numbers in float64: in whatever order a machine adds, they are the same.
 AT_THE_LIMIT = "a sum that is 1 - p itself may go"
 ROUNDED_ONCE = (
     "The limit is `(1 - top_ps).float()`, and the weight is rounded by `.float()` before it is compared: "
@@ -200,6 +205,11 @@ FILTERED = (
         "From the least likely on, tokens are dropped while all of them together have no more than 1 - p.",
     ),
     Case(
+        "top-p counts at the row's temperature",
+        (Row(STEPS, 3.0, top_p=0.7), Row(STEPS, 0.4, top_p=0.7)),
+        "First the temperature: `scores` are the logits divided by it, and the softmax is of them.",
+    ),
+    Case(
         "of equal tokens at the cut those of lower id go first",
         (Row((1.0,) * 8, 1.0, top_p=0.5), Row((0.0, 2.0, 2.0, 2.0, 0.0, 2.0, 2.0, 0.0), 1.0, top_p=0.6)),
         "No two keys may be equal: put the id behind the score, in one whole number. A range of such keys "
@@ -227,5 +237,18 @@ FILTERED = (
         "rows of any kind draw the tokens of the rung below",
         random_rows(),
         "The batch has every kind of row, of 300 tokens.",
+    ),
+)
+MANY_TIES = (
+    Case(
+        AT_THE_LIMIT,
+        (Row((0.0,) * 60, 1.0, top_p=0.9),) * 2,
+        "Of 60 equal tokens six go. Weights are added in float64, and the sum is rounded once.",
+    ),
+    Case(
+        "a search goes on until one key is left",
+        (Row((-20.0, *[0.0] * (GPT2_TOKENS - 1)), 1.0, top_p=0.5),),
+        f"The row has GPT-2's {GPT2_TOKENS:,} tokens, all but the first alike. A range of keys with an id "
+        "behind the score takes 49 halvings.",
     ),
 )

@@ -1,11 +1,12 @@
 """Lesson 12: tokens that are drawn without a sort."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch.overrides import TorchFunctionMode
 
 from labkit.engine import SamplingParams
 from labkit.engine.step.samplers import DrawFunction
@@ -13,8 +14,8 @@ from labkit.ladder import LADDER
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Build, Gate, small_model
 from labkit.learn.gates.schedule import GREEDY
-from labkit.learn.lesson_12.cases import FILTERED, NOBODYS, UNFILTERED, Batch, Case
-from labkit.watch.operators import OperatorMode
+from labkit.learn.lesson_12.cases import FILTERED, MANY_TIES, NOBODYS, UNFILTERED, Batch, Case
+from labkit.watch.operators import OperatorMode, tensors_of
 
 DRAWING = replace(GREEDY, temperature=0.8, seed=3)
 SAMPLINGS: tuple[SamplingParams, ...] = (
@@ -27,25 +28,44 @@ SAMPLINGS: tuple[SamplingParams, ...] = (
 )
 SORTS = ("sort", "argsort", "msort", "topk", "kthvalue", "unique", "_unique", "unique_dim", "median", "mode")
 READS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero")
+HANDED_OUT = ("tolist", "numpy", "__array__", "cpu")  # methods that no operator is dispatched for on a CPU
+LARGEST = 16  # numbers of one operator per logit; a search may try some guesses at once
 MOST_UNFILTERED = 150  # operators of a batch in which nothing is searched for; a search has hundreds
 
 
 class Operators(OperatorMode):
-    """The operators that a sampler asks for, by name: how many, and those that must not be."""
+    """The operators that a sampler asks for, by name: how many, those that must not be, and how many numbers
+    the largest one makes."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.count = 0
+        self.count = self.largest = 0
         self.sorting: list[str] = []
         self.reading: list[str] = []
 
     def on_operator(self, func: OpOverload, args: tuple, kwargs: dict, out: object) -> None:
         name = func.overloadpacket.__name__
         self.count += 1
+        self.largest = max(self.largest, *(made.numel() for made in tensors_of(out)), 0)
         if name.removesuffix("_") in SORTS or name.removesuffix("2") in SORTS:
             self.sorting.append(name)
         if name in READS or (name in ("index", "index_put_", "index_put") and chooses_rows(*args)):
             self.reading.append(name)
+
+
+class HandedOut(TorchFunctionMode):
+    """The methods called inside the block that give a tensor's numbers to the host, by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_function__(
+        self, func: Callable, types: object, args: tuple = (), kwargs: dict | None = None
+    ) -> object:
+        if getattr(func, "__name__", "") in HANDED_OUT:
+            self.names.append(func.__name__)
+        return func(*args, **(kwargs or {}))
 
 
 def chooses_rows(indexed: Tensor, indices: Sequence[Tensor | None], values: Tensor | None = None, *_) -> bool:
@@ -72,7 +92,7 @@ def rows_are_drawn(build: Build) -> None:
 def check_case(case: Case, draw: DrawFunction, device: torch.device | str) -> None:
     """Raise BrokenContract if a sampler draws other tokens in a case, or leaves slots otherwise."""
     batch = case.batch(device)
-    before, numbers, expected = batch.state.draws.clone(), batch.numbers.tolist(), batch.drawn_below()
+    before, numbers, expected = batch.state.draws.clone(), batch.numbers.tolist(), batch.drawn()
     logits = batch.logits.clone()
     batch.give(draw)
     pairs = zip(batch.token_ids.tolist(), expected.tolist(), strict=True)
@@ -137,14 +157,15 @@ def check_slots(name: str, batch: Batch, there: Tensor, expected: Tensor) -> Non
 def operators_of(case: Case, draw: DrawFunction, device: torch.device | str) -> Operators:
     """What a sampler asks PyTorch for, with each row of a case once."""
     batch = Batch.of(case.rows, case.is_filtered, device)
-    with Operators() as seen:
+    with HandedOut() as handed_out, Operators() as seen:
         batch.give(draw)
+    seen.reading += handed_out.names
     return seen
 
 
 def nothing_is_sorted(build: Build) -> None:
-    """Raise BrokenContract for an operator that sorts, or that the host must wait for, and for a search in a
-    batch that has no filter."""
+    """Raise BrokenContract for an operator that sorts, that the host must wait for, or that compares each
+    token with each, and for a search in a batch that has no filter."""
     draw, device = sampler_of(build)
     for case in (FILTERED[-1], UNFILTERED[0]):
         seen = operators_of(case, draw, device)
@@ -158,7 +179,13 @@ def nothing_is_sorted(build: Build) -> None:
             raise BrokenContract(
                 f"the host reads nothing: the sampler asked for `{seen.reading[0]}`, for which the host "
                 "waits for the GPU, and a CUDA graph cannot hold it. No `.item()`, no `if` about a tensor, "
-                "no `x[mask]`: compute for all rows, and pick by `torch.where`."
+                "no `.tolist()`, no `x[mask]`: compute for all rows, and pick by `torch.where`."
+            )
+        if seen.largest > LARGEST * (num_logits := sum(len(row.logits) for row in case.rows)):
+            raise BrokenContract(
+                f"a token is not compared with every other: for {num_logits:,} logits one operator makes "
+                f"{seen.largest:,} numbers. With GPT-2's 50,257 tokens that would be billions per row. A "
+                "guess of the cut is compared with each token once."
             )
     if seen.count > MOST_UNFILTERED:
         raise BrokenContract(
@@ -168,9 +195,20 @@ def nothing_is_sorted(build: Build) -> None:
         )
 
 
+def many_ties_are_cut(build: Build) -> None:
+    """Raise BrokenContract if rows of many equal scores are not drawn as they should be.
+
+    Behind `nothing_is_sorted`: a sort need not keep their order, and whatever compares all tokens with all
+    takes a machine's whole memory here.
+    """
+    draw, device = sampler_of(build)
+    for case in MANY_TIES:
+        check_case(case, draw, device)
+
+
 GATE = Gate(
     ("sampler",),
     LADDER["11"].options,
     samplings=SAMPLINGS,
-    trials=(rows_are_drawn, nothing_is_sorted),
+    trials=(rows_are_drawn, nothing_is_sorted, many_ties_are_cut),
 )

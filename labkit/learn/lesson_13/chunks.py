@@ -49,7 +49,8 @@ class InRows:
 
 
 def checked_counts(made: object, num_left: Sequence[int], max_tokens: int) -> list[int]:
-    """The list that `share_out` returned. Raises BrokenContract unless each prompt has a number from 0 on."""
+    """The list that `share_out` returned. Raises BrokenContract unless each prompt has a number, from 0
+    to what it has left."""
     counts = plain(made)
     if (
         not isinstance(counts, tuple)
@@ -61,6 +62,12 @@ def checked_counts(made: object, num_left: Sequence[int], max_tokens: int) -> li
             f"{max_tokens}, `share_out` returned {shown(made)}, expected a list of {len(num_left)} whole "
             "numbers from 0 on."
         )
+    for p, (count, left) in enumerate(zip(counts, num_left, strict=True)):
+        if count > left:
+            raise BrokenContract(
+                f"no prompt gets more than it has left: with {list(num_left)} tokens left, room for "
+                f"{max_tokens}, `share_out` returned {list(counts)}, and prompt {p} has {left}."
+            )
     return list(counts)
 
 

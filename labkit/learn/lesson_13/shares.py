@@ -80,6 +80,7 @@ CASES: tuple[tuple[tuple[int, ...], int], ...] = (
     ((29, *(4,) * 31), 88),
     ((0, 6), 3),
     ((13, 13, 1, 5), 7),
+    ((40, 1), 30),  # more shares of one row than the package would make
 )
 HINT = (
     "All shares are of one size, but for what is left at a row's end; find the smallest size with which "

@@ -108,10 +108,17 @@ class BlockCache:
         """What `find` has found, which counts as used, as a session shares it; None if it is nothing. Raises
         BrokenContract for something that is no entry."""
         found = self.find(token_ids)
+        if not isinstance(found, list | tuple):
+            raise BrokenContract(f"`find` returns a list of entries, not {shown(found)}.")
         for entry in found:
             if not isinstance(entry, CachedBlock):
                 raise BrokenContract(
                     f"`find` returns entries, as `self.entries` has them, not {shown(entry)}."
+                )
+            if self.entries.get(entry.key) is not entry:
+                raise BrokenContract(
+                    f"`find` only looks: the entry of {list(entry.text)}, which it returned, is no longer in "
+                    "`self.entries`."
                 )
             self.entries[entry.key] = self.entries.pop(entry.key)  # to the end
         num_tokens = sum(entry.num_tokens for entry in found)

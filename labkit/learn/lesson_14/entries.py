@@ -13,8 +13,11 @@ FULL_ONCE = "full blocks are kept, each once"
 def full_blocks_are_kept(build: Build) -> None:
     """Raise BrokenContract if other blocks are kept than the full ones, or one of them twice."""
     played = PlayedCache(build)
-    first = played.held(LONG)
     expected = [list(LONG[:4]), list(LONG[:8])]
+    eight = played.held(LONG[:8])
+    played.cache.keep_text(LONG[:8], eight.block_ids_per_layer)
+    same_texts(played, expected, f"after {list(LONG[:8])} was kept, whose last token fills a block,")
+    first = played.held(LONG)
     for when in ("", ", for the second time"):
         played.cache.keep_text(LONG, first.block_ids_per_layer)
         same_texts(played, expected, f"after {list(LONG)} was kept{when}")
@@ -26,7 +29,7 @@ def full_blocks_are_kept(build: Build) -> None:
     played.cache.keep_text(longer, grown.block_ids_per_layer)
     expected += [list(longer[:end]) for end in range(12, len(longer) + 1, BLOCK_SIZE)]
     same_texts(played, expected, f"after a text of {len(longer)} tokens that begins so was kept")
-    check_entries(played, FULL_ONCE, first, again, grown)
+    check_entries(played, FULL_ONCE, eight, first, again, grown)
 
 
 def texts_are_not_mixed(build: Build) -> None:
@@ -40,6 +43,11 @@ def texts_are_not_mixed(build: Build) -> None:
         own_texts(played, COMPARED)
         for text in (THIRD, LONG):
             played.found(text, COMPARED)
+    last = (5, 5, 5, 5)  # its key alone collides
+    played = PlayedCache(build, lambda parent_key, ids: 7 if ids == last else hash((parent_key, ids)))
+    played.keep((*LONG[:8], *last))
+    played.keep((*OTHER[:4], *LONG[4:8]))
+    played.found((*OTHER[:4], *LONG[4:8], *last, 1), COMPARED)
 
 
 def equal_blocks_are_not_mixed(build: Build) -> None:

@@ -61,44 +61,6 @@ class Separate(FusedDeviceStep):
     __call__, take_likeliest = DeviceStep.__call__, DeviceStep.take_likeliest
 
 
-class NormByItself(InOneLoop):
-    def mlp(self, layer, x, statistics):
-        copied = x + 0  # one launch more per layer
-        return super().mlp(layer, copied, statistics)
-
-
-class WithoutGelu(InOneLoop):
-    def mlp(self, layer, x, statistics):
-        inner = self.kernels.norm_linear(x, statistics, layer.mlp_in)
-        return self.kernels.linear_residual(inner, *layer.mlp_out, x)
-
-
-class WithoutResidual(InOneLoop):
-    def behind_attention(self, attended, layer, x, statistics):
-        return self.kernels.linear_residual(attended, *layer.attention_out, torch.zeros_like(x))
-
-
-class StatisticsOfBefore(InOneLoop):
-    def behind_attention(self, attended, layer, x, statistics):
-        return super().behind_attention(attended, layer, x, statistics)[0], statistics
-
-
-class OrderOfKeyAndValue(InOneLoop):
-    def attend(self, layer_idx, qkv):
-        query, key, value = qkv.chunk(3, dim=1)
-        return super().attend(layer_idx, torch.cat([query, value, key], dim=1))
-
-
-class OneLayersCache(InOneLoop):
-    def attend(self, layer_idx, qkv):
-        return super().attend(0, qkv)
-
-
-class WithoutFinalNorm(InOneLoop):
-    def normed(self, x):
-        return x
-
-
 class PaddedVocabulary(InOneLoop):
     """Leaves the rows of zeros in the head's logits: among them are the likeliest."""
 
@@ -106,26 +68,9 @@ class PaddedVocabulary(InOneLoop):
         return logits
 
 
-class AlwaysGreedy(InOneLoop):
-    def __call__(self, batch_size, max_context_len, is_greedy):
-        return super().__call__(batch_size, max_context_len, True)
-
-
 class DoesNotAdvance(InOneLoop):
     def advance(self, token_ids, slot_mapping):
         return token_ids
-
-
-class AllRows(InOneLoop):
-    def __call__(self, batch_size, max_context_len, is_greedy):
-        return super().__call__(len(self.slots.slot_mapping), max_context_len, is_greedy)
-
-
-class ReadsBack(InOneLoop):
-    """Makes a list of the tokens on the host."""
-
-    def __call__(self, batch_size, max_context_len, is_greedy):
-        return super().__call__(batch_size, max_context_len, is_greedy).tolist()
 
 
 class WithKernels(FusedDeviceStep):
@@ -147,11 +92,6 @@ class Merges(WithKernels):
         return SplitThenMerge(merge_plain)
 
 
-class FirstPartAlone(WithKernels):
-    def attention_of(self, attention):
-        return SplitThenMerge(lambda largest, totals, accs: accs[:, 0] / totals[:, :1])
-
-
 class AddsPartsUnweighed(WithKernels):
     def attention_of(self, attention):
         return SplitThenMerge(lambda largest, totals, accs: accs.sum(1) / totals.sum(1, keepdim=True))
@@ -168,16 +108,6 @@ class NewTokenUnseen(WithKernels):
             )
 
         return attend
-
-
-class NormWithoutDeviation(WithKernels):
-    def kernels_of(self, kernels):
-        def norm_linear(x, statistics, layer, gelu=False):
-            parts = statistics.parts.clone()
-            parts[..., 1] = x.shape[1] / parts.shape[1]  # a variance of 1
-            return kernels.norm_linear(x, statistics._replace(parts=parts), layer, gelu=gelu)
-
-        return kernels._replace(norm_linear=norm_linear)
 
 
 class StatisticsOfTheResidual(WithKernels):
@@ -208,29 +138,9 @@ class OldResidual(FusedDeviceStep):
         return kernels.linear_residual(inner, *layer.mlp_out, x)
 
 
-class WithoutBias(FusedDeviceStep):
-    def layer(self, layer_idx, x, statistics):
-        layer, kernels = self.layers[layer_idx], self.kernels
-        attended = self.attend(layer_idx, kernels.norm_linear(x, statistics, layer.qkv))
-        x, statistics = kernels.linear_residual(attended, layer.attention_out[0], None, x)
-        inner = kernels.norm_linear(x, statistics, layer.mlp_in, gelu=True)
-        return kernels.linear_residual(inner, *layer.mlp_out, x)
-
-
-class AttentionAlone(FusedDeviceStep):
-    def layer(self, layer_idx, x, statistics):
-        attended = self.attend(layer_idx, self.kernels.norm_linear(x, statistics, self.layers[layer_idx].qkv))
-        return self.kernels.linear_residual(attended, *self.layers[layer_idx].attention_out, x)
-
-
 class Unwritten(InOneLoop):
     def mlp(self, layer, x, statistics):
         not_attempted()
-
-
-class Misspelled(InOneLoop):
-    def mlp(self, layer, x, statistics):
-        return layer.mlp(x)
 
 
 LEAVES = (
@@ -242,31 +152,16 @@ SOFTMAX = (
     r"\[3, 9, 20, 50\] tokens in the cache, request {} of 4, .* Every program's part counts"
 )
 WRONG = {
-    FirstPartAlone: SOFTMAX.format(r"\d"),
     AddsPartsUnweighed: SOFTMAX.format(r"\d"),
     ForgetsAPart: SOFTMAX.format(3),
     NewTokenUnseen: SOFTMAX.format(0),
-    NormWithoutDeviation: r"norm_linear is linear\(layer_norm\(x\)\): in a step, for 96 outputs, row 0 of 4",
     StatisticsOfTheResidual: r"linear_residual tells the mean and the deviation .*row 0 of 4, number [01] of",
     ForgetsTheBias: r"linear_residual is residual \+ linear\(x\): in a step, for 32 inputs, row 0 of 4",
     OldResidual: r"a layer is attention and MLP, .*: layer 0, request 0 of 4, .* as it came into that half",
-    AttentionAlone: r"a layer is attention and MLP, each added to what came in: layer 0, request 0 of 4",
     Separate: r"a step is few kernels: 40 for 2 layers, at most 15, .* Launched were: linear 9, add 6, ",
-    NormByItself: r"a step is few kernels: 17 for 2 layers, at most 15, .* Launched were: .*add 2",
-    WithoutGelu: LEAVES.format("k", 1),
-    WithoutBias: r"a layer is attention and MLP, .*: layer 0, request 0 of 4, number 0 of 32 is -0\.2749, ex",
-    WithoutResidual: LEAVES.format("k", 1),
-    StatisticsOfBefore: LEAVES.format("k", 1),
-    OrderOfKeyAndValue: LEAVES.format("k", 0),
-    OneLayersCache: LEAVES.format("k", 0),
-    WithoutFinalNorm: TOKENS,
     PaddedVocabulary: TOKENS,
-    AlwaysGreedy: r"a step m.*\(request \d+\) is .*expected",
     DoesNotAdvance: r"moves its requests on .*: context_lens\[\d\] \(request \d+\) is \d+ after",
-    AllRows: r"a step makes a token per request: it made \(4,\) for a batch of \d",
-    ReadsBack: r"a step makes a token per request: it made list for a batch of \d",
     Unwritten: r"^layer_kernels: not attempted yet\.$",
-    Misspelled: r"raised AttributeError: .*mlp.*, at `return layer\.mlp\(x\)`",
 }
 RIGHT = (FusedDeviceStep, InOneLoop, Merges)
 

@@ -77,100 +77,9 @@ class OneBehind:
         self.flight = None
 
 
-class HandsOutTwice(OneBehind):
-    """Hands out a step's tokens once more if there is none behind it."""
-
-    def handed_out(self, step, token_ids, running):
-        times = 2 if self.flight is None else 1
-        requests, token_ids, _ = super().handed_out(step, token_ids, running)
-        return NextTokens(requests * times, token_ids * times)
-
-
-class ReadsAgain(OneBehind):
-    def handed_out(self, step, token_ids, running):
-        return super().handed_out(step, step.read(), running)
-
-
-class KeepsWhatItHasRead(OneBehind):
-    def following(self, step, running):
-        return super().following(step, running) or step
-
-
-class ToWhoeverRuns(OneBehind):
-    def handed_out(self, step, token_ids, running):
-        pairs = list(zip(running, token_ids, strict=False))
-        return NextTokens([request for request, _ in pairs], [token_id for _, token_id in pairs])
-
-
-class ToTheNewSession(OneBehind):
-    def is_its(self, session, launched_for):
-        return session is not None
-
-
-class ToThoseWhoHaveEnded(OneBehind):
-    def handed_out(self, step, token_ids, running):
-        pairs = zip(step.requests, step.sessions, strict=True)
-        rows = [b for b, (r, s) in enumerate(pairs) if r.completion or running.get(r) is s]
-        return NextTokens([step.requests[b] for b in rows], [token_ids[b] for b in rows])
-
-
 class NeverFlushes(ReadOneBehind):
     def flush(self):
         pass
-
-
-class FlushesTokensAlone(ReadOneBehind):
-    def flush(self):
-        if self._steady is not None:
-            self._steady._num_launched = self._steady._counted_by_sessions
-        super().flush()
-
-
-class BehindTheLimit(OneBehind):
-    def following(self, step, running):
-        return self.decode_step.launch(running) if self.has_room(running.values()) else None
-
-
-class DropsWhenSomebodyJoins(OneBehind):
-    def next_tokens(self, running):
-        if self.flight is not None and not {*running} <= {*self.flight.requests}:
-            self.flight = None
-        return super().next_tokens(running)
-
-
-class DropsWhenItMustWait(OneBehind):
-    """Forgets the step in flight when there is no room for the next one."""
-
-    def following(self, step, running):
-        if not self.has_room(running.values()):
-            self.flight = None
-            return self.decode_step.launch(running)
-        return super().following(step, running)
-
-
-class ThreeInFlight(OneBehind):
-    more = None
-
-    def following(self, step, running):
-        behind, self.more = self.more or super().following(step, running), None
-        if behind is not None and min(tokens_left(running)) > 3 and self.has_room(running.values()):
-            self.more = self.decode_step.launch(running)
-        return behind
-
-
-class ReadsTheNewest(OneBehind):
-    def next_tokens(self, running):
-        step = self.flight = self.flight or self.decode_step.launch(running)
-        newest = self.following(step, running)
-        if newest is not None:
-            step, self.flight = newest, step
-        return self.handed_out(step, step.read(), running)
-
-
-class LaunchesFirstAnyway(OneBehind):
-    def launch_first(self, running):
-        if running and self.has_room(running.values()):
-            self.flight = self.decode_step.launch(running)
 
 
 class KeepsWhatCannotBeRead(OneBehind):
@@ -184,18 +93,9 @@ class NeverAhead(OneBehind):
     is_ahead = False
 
 
-class AlwaysAhead(OneBehind):
-    is_ahead = True
-
-
 class WithoutRoom(OneBehind):
     def has_room(self, sessions):
         return True
-
-
-class ReturnsNothing(OneBehind):
-    def handed_out(self, step, token_ids, running):
-        pass
 
 
 class Unwritten(OneBehind):
@@ -222,41 +122,26 @@ class ForgetsTheStepIfALaunchFails(OneInFlight):
         return self.hand_out(step, self.read(step, running), running)
 
 
-class ReadsBeforeItLaunches(OneInFlight):
-    def next_tokens(self, running):
-        step = self.in_flight or self.decode_step.launch(running)
-        token_ids = self.read(step, running)
-        self.in_flight = self.launch_behind(step, running)
-        return self.hand_out(step, token_ids, running)
+class LaunchesPastTheChecks(Made):
+    """Launches by itself those that go on, whatever the device knows of them."""
 
-
-class LaunchesEverybody(OneInFlight):
     def next_tokens(self, running):
-        self.in_flight = self.in_flight or self.decode_step.launch(running)
-        step, self.in_flight = self.in_flight, self.decode_step.launch(running)
+        step = self.in_flight = self.in_flight or self.decode_step.launch(running)
+        going = self.going_on(dict(running), frozenset(step.sessions))
+        self.in_flight = self.decode_step.launch(going) if going else None
         return self.hand_out(step, self.read(step, running), running)
 
 
-class AllRows(Made):
-    def still_running(self, step, running):
-        return list(range(len(step.requests)))
+class HandsOutTheNewer(Made):
+    def next_tokens(self, running):
+        step = self.in_flight = self.in_flight or self.decode_step.launch(running)
+        self.in_flight = self.launch_behind(step, running)
+        return self.hand_out(self.in_flight or step, self.read(step, running), running)
 
 
 class ThoseWhoHaveNotEnded(Made):
     def still_running(self, step, running):
         return [row for row, request in enumerate(step.requests) if request.completion is None]
-
-
-class TakesWhoDoesNotRunForRunning(Made):
-    def still_running(self, step, running):
-        return [b for b, request in enumerate(step.requests) if running[request] is step.sessions[b]]
-
-
-class ReadsPastTheUndoing(Made):
-    def next_tokens(self, running):
-        step = self.in_flight = self.in_flight or self.decode_step.launch(running)
-        self.in_flight = self.launch_behind(step, running)
-        return self.hand_out(step, step.read(), running)
 
 
 class ForgetsWhatItLaunched(Made):
@@ -266,37 +151,9 @@ class ForgetsWhatItLaunched(Made):
         return self.hand_out(step, self.read(step, running), running)
 
 
-class AsksForSessionsAmongRequests(Made):
-    def still_running(self, step, running):
-        return [row for row, session in enumerate(step.sessions) if session in running]
-
-
 class RequestsForRows(Made):
     def still_running(self, step, running):
         return [request for request in step.requests if request in running]
-
-
-class TruthForRows(Made):
-    def still_running(self, step, running):
-        return [request in running for request in step.requests]
-
-
-class HandsOutToNothing(Made):
-    """Forgets the `return`."""
-
-    def still_running(self, step, running):
-        super().still_running(step, running)
-
-
-class TakesFromWhatFlies(Made):
-    def going_on(self, running, in_flight):
-        in_flight.discard(next(iter(in_flight), None))
-        return super().going_on(running, in_flight)
-
-
-class ListsWhoGoesOn(Made):
-    def going_on(self, running, in_flight):
-        return list(super().going_on(running, in_flight))
 
 
 def going_on_by(rule):
@@ -373,46 +230,20 @@ DROPPED = (
 )
 WRONG = {
     ReadAtOnce: r"the next step is launched before this one is read: step 1 is read with nothing behind it",
-    HandsOutTwice: r"who has ended gets nothing more: request \d+ ended and got \[\d+\]\. What is",
-    ReadsAgain: r"a step is read once: step \d is read again, or was undone or passed over\. Let go of",
-    KeepsWhatItHasRead: r"is_ahead says whether a step is in flight: it is True, and no step is in",
-    ToWhoeverRuns: GOES,
-    ToTheNewSession: TO_A_NEW_SESSION,
-    ToThoseWhoHaveEnded: r"who has ended gets nothing more: request \d+ ended and got \[\d+\]\. What is",
     NeverFlushes: GOES,
-    FlushesTokensAlone: r"after a flush the host has counted every launch: request \d+ has \d+ tokens, of",
-    BehindTheLimit: AT_A_LIMIT,
-    DropsWhenSomebodyJoins: DROPPED,
-    ThreeInFlight: DROPPED,
-    ReadsTheNewest: r"step 2 is read, but step 1, for requests 0, 1, never was, .* Read the older step",
-    LaunchesFirstAnyway: DROPPED,
     KeepsWhatCannotBeRead: r"after a flush the host has counted every launch: request \d+ has \d+ tokens, of",
     NeverAhead: r"is_ahead says whether a step is in flight: it is False, and step 2 for request 0 is in",
-    AlwaysAhead: r"is_ahead says whether a step is in flight: it is True, and no step is in",
     WithoutRoom: r"^readback raised OutOfBlocksError: .*, at `return self\.decode_step\.launch\(going\)`$",
     Unwritten: r"^readback: not attempted yet\.$",
     AsksWhoRuns: TO_A_NEW_SESSION,
     ForgetsTheStepIfALaunchFails: r"a step stays in flight if the launch behind it fails: .* Keep a step in",
-    ReadsBeforeItLaunches: r"the next step is launched before this one is read: .* First launch whoever",
-    LaunchesEverybody: AT_A_LIMIT,
-    AllRows: TO_A_NEW_SESSION,
+    LaunchesPastTheChecks: r"a step is launched behind another only if the device has its tokens: step",
+    HandsOutTheNewer: r"^readback raised TypeError: hand_out takes a step and what was read of the same step",
     ThoseWhoHaveNotEnded: TO_A_NEW_SESSION,
-    AsksForSessionsAmongRequests: MISSING,
     RequestsForRows: r"^readback raised TypeError: still_running returns numbers of rows, 0 to 1, not an",
     COUNTS_NOTHING_IN_FLIGHT: AT_A_LIMIT,
     COUNTS_ONE_FOR_ALL: r"whoever has a token to make is launched: step 5 is launched without request 1",
-    ASKS_FOR_REQUESTS: AT_A_LIMIT,
-    ONE_TOO_MANY: AT_A_LIMIT,
-    ONLY_WHO_FLIES: r"whoever has a token to make is launched: step 5 is launched without request 1",
-    COUNTS_THE_PROMPT: r"whoever has a token to make is launched: step 5 is launched without request 1",
-    TruthForRows: r"^readback raised TypeError: still_running returns numbers of rows, 0 to 1, not True",
-    HandsOutToNothing: r"^readback raised TypeError: still_running returns a list of rows, not None",
-    TakesFromWhatFlies: r"^readback raised AttributeError: 'frozenset' object has no attribute 'discard'",
-    ListsWhoGoesOn: r"^readback raised TypeError: going_on returns a dict like running, not an object",
-    TakesWhoDoesNotRunForRunning: r"^readback raised KeyError: an object of type Request, at `return",
-    ReadsPastTheUndoing: r"after a flush the host has counted every launch: .* `self\.read` does it\.",
     ForgetsWhatItLaunched: r"is_ahead says whether a step is in flight: it is False, .* Keep there what is",
-    ReturnsNothing: r"next_tokens returns the tokens that are handed out: it returned None, expected",
 }
 RIGHT = (ReadOneBehind, OneBehind, Made, NewestFirst, TakesAwayWhoIsDone, OneRowAtATime, BySession)
 

@@ -3,19 +3,26 @@
 import pytest
 import torch
 
-from labkit.engine.sampling import uniform_number
-from labkit.kernels import draw_plain
-from labkit.learn.lesson_12.cases import FILTERED, NOBODYS, NUMBERS_EACH, UNFILTERED, Batch, Row
+from labkit.engine.sampling import sample_any, uniform_number
+from labkit.learn.lesson_12.cases import (
+    FILTERED,
+    MANY_TIES,
+    NOBODYS,
+    NUMBERS_EACH,
+    UNFILTERED,
+    Batch,
+    Row,
+)
 
 
-@pytest.mark.parametrize("case", (*UNFILTERED, *FILTERED), ids=lambda case: case.contract)
-def test_the_package_draws_a_case_as_the_rung_below_and_rows_differ(case):
-    batch = case.batch()
-    expected = batch.drawn_below()
-    batch.give(draw_plain)
-    assert torch.equal(batch.token_ids, expected)
+@pytest.mark.parametrize("case", (*UNFILTERED, *FILTERED, *MANY_TIES), ids=lambda case: case.contract)
+def test_the_package_draws_a_case_as_the_rung_below_with_a_sort_that_keeps_ties_in_order(case, monkeypatch):
+    batch, sort = case.batch(), torch.Tensor.sort
+    drawn = batch.drawn()
+    monkeypatch.setattr(torch.Tensor, "sort", lambda *args, **settings: sort(*args, **settings, stable=True))
+    assert torch.equal(sample_any(batch.logits, *batch.of_rows), drawn)
     assert len(batch.rows) == NUMBERS_EACH * len(case.rows)
-    assert case.is_filtered == (case in FILTERED)
+    assert case.is_filtered == (case not in UNFILTERED)
 
 
 def test_slots_are_more_than_rows_and_in_another_order():

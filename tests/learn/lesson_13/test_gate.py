@@ -10,10 +10,8 @@ from labkit.learn import not_attempted
 from labkit.learn.lesson_13.chunks import (
     BeginsAtZero,
     BeginsOneEarly,
-    GoesBack,
     InRows,
     OverBudget,
-    all_to_first,
     pack_first,
 )
 
@@ -30,50 +28,19 @@ class OnePromptPacked(InRows):
         return pack_first(prompts, num_computed, counts)
 
 
-class OnePromptServed(InRows):
-    def share_out(self, num_left, max_tokens):
-        return all_to_first(num_left, max_tokens)
-
-
 class NewestFirst(InRows):
     def share_out(self, num_left, max_tokens):
         return super().share_out(num_left[::-1], max_tokens)[::-1]
 
 
-class EvenShares(InRows):
+class AllTheRoom(InRows):
     def share_out(self, num_left, max_tokens):
-        return [min(left, max_tokens // len(num_left)) for left in num_left]
-
-
-class WholePromptsAlone(InRows):
-    def share_out(self, num_left, max_tokens):
-        counts = []
-        for left in num_left:
-            fits = left <= max_tokens - sum(counts) or not counts
-            counts.append(min(left, max_tokens) if fits else 0)
-        return counts
+        return [max_tokens, *[0] * (len(num_left) - 1)]
 
 
 class FromTheStart(InRows):
     def pack(self, prompts, num_computed, counts):
         return super().pack(prompts, [0] * len(counts), counts)
-
-
-class PositionsOfRows(InRows):
-    def pack(self, prompts, num_computed, counts):
-        packed = super().pack(prompts, num_computed, counts)
-        return packed._replace(positions=list(range(len(packed.token_ids))))
-
-
-class StartsWithoutTheEnd(InRows):
-    def pack(self, prompts, num_computed, counts):
-        packed = super().pack(prompts, num_computed, counts)
-        return packed._replace(starts=packed.starts[:-1])
-
-
-class StartsAreCounts(InRows):
-    def pack(self, prompts, num_computed, counts):
-        return super().pack(prompts, num_computed, counts)._replace(starts=[0, *counts])
 
 
 class TensorsOfFloats(InRows):
@@ -88,15 +55,6 @@ class ForgetsContext(InRows):
         self.context_lens = [0] * len(prompts)
 
 
-class CountsContextLate(InRows):
-    def __init__(self, prompts, num_computed, max_tokens):
-        super().__init__(prompts, num_computed, max_tokens)
-        ends = zip(self.starts, self.starts[1:], strict=False)
-        self.context_lens = [
-            done + end - first for done, (first, end) in zip(num_computed, ends, strict=True)
-        ]
-
-
 class ChangesWhatItIsGiven(InRows):
     def share_out(self, num_left, max_tokens):
         return super().share_out(num_left, max_tokens)
@@ -107,38 +65,10 @@ class ChangesWhatItIsGiven(InRows):
         return packed
 
 
-class NothingShared(InRows):
-    def share_out(self, num_left, max_tokens):
-        for left in num_left:
-            max_tokens -= min(left, max_tokens)
-
-
-class StopsWhereNoRoomIs(InRows):
-    def share_out(self, num_left, max_tokens):
-        return [count for count in super().share_out(num_left, max_tokens) if count]
-
-
 class BelowZero(InRows):
     def share_out(self, num_left, max_tokens):
         ends = [sum(num_left[:p]) for p in range(len(num_left))]
         return [min(left, max_tokens - end) for left, end in zip(num_left, ends, strict=True)]
-
-
-class NothingPacked(InRows):
-    def pack(self, prompts, num_computed, counts):
-        super().pack(prompts, num_computed, counts)
-
-
-class CountsAreEnds(InRows):
-    def pack(self, prompts, num_computed, counts):
-        left = [max(0, count - done) for done, count in zip(num_computed, counts, strict=True)]
-        return super().pack(prompts, num_computed, left)
-
-
-class NoPositions:
-    def __init__(self, prompts, num_computed, max_tokens):
-        right = PackedChunk(prompts, num_computed, max_tokens)
-        self.token_ids, self.starts, self.context_lens = right.token_ids, right.starts, right.context_lens
 
 
 def one_token_each(prompts, num_computed, max_tokens):
@@ -148,29 +78,16 @@ def one_token_each(prompts, num_computed, max_tokens):
 
 WRONG = {
     OnePromptPacked: "each prompt gets its rows, first come, first served: with prompts with [5, 3] tokens",
-    OnePromptServed: "prompt 1 has 0, expected 3 (starts is [0, 5, 5], expected [0, 5, 8]). `share_out` gave "
-    "[5, 0]: the oldest prompt gets what it has left",
     NewestFirst: "`share_out` gave [0, 3, 4]: the oldest prompt gets what it has left",
-    EvenShares: "prompt 0 has 2, expected 5 (starts is [0, 2, 4, 6], expected [0, 5, 7, 7]). `share_out`",
-    NothingShared: "with [5] tokens left, room for 16, `share_out` returned None, expected a list of 1 whole",
-    StopsWhereNoRoomIs: "with [5, 3, 4] tokens left, room for 7, `share_out` returned [5, 2], expected a",
+    AllTheRoom: "with [5] tokens left, room for 16, `share_out` returned [16], and prompt 0 has 5",
     BelowZero: "`share_out` returned [5, 2, -1], expected a list of 3 whole numbers from 0 on",
-    NothingPacked: "`pack` returned None, expected token_ids, positions and starts, in this order",
-    CountsAreEnds: "prompt 0 has 0, expected 2 (starts is [0, 0], expected [0, 2]). `pack` was asked for [2]",
-    WholePromptsAlone: "each prompt gets its rows, first come, first served: with prompts with [5, 3, 4]",
     FromTheStart: "every prompt token is computed once, in order: with prompts with [5] tokens, [3] computed",
-    GoesBack: "row 0 has token 13, expected row 0 has token 14",
     BeginsAtZero: "positions go on over chunks, each prompt's its own",
-    PositionsOfRows: "row 5 has position 5, expected row 5 has position 0",
     BeginsOneEarly: "`pack` was asked for [5, 3]: it makes so many rows of each prompt",
     OverBudget: "no chunk is above its budget: with prompts with [5] tokens, [0] computed, room for 3",
-    StartsWithoutTheEnd: "starts has where each prompt begins, and the end",
-    StartsAreCounts: "starts has where each prompt begins, and the end",
     TensorsOfFloats: "a chunk is lists of whole numbers",
     ForgetsContext: "a prompt's context is what was computed of it before",
-    CountsContextLate: "a prompt's context is what was computed of it before",
     ChangesWhatItIsGiven: "it changed its argument num_computed to [1]",
-    NoPositions: "its positions is None",
     one_token_each: "A chunk leaves no room while a prompt has tokens left",
 }
 

@@ -16,15 +16,24 @@ from labkit.learn.lesson_14.entries import (
 )
 
 
-class ComparesTokensAlone(BlockCache):
+class ComparesTheParentsIds(BlockCache):
+    """Not the entry before itself: another text's may have the same token ids."""
+
     def find(self, token_ids):
         found = []
         for key, block in self.blocks_of(token_ids[:-1]):
-            entry = self.entries.get(key)
+            entry, before = self.entries.get(key), found[-1].token_ids if found else None
             if entry is None or entry.token_ids != block:
+                break
+            if (entry.parent.token_ids if entry.parent else None) != before:
                 break
             found.append(entry)
         return found
+
+
+class KeepsAllButTheLastToken(BlockCache):
+    def keep(self, token_ids, block_ids):
+        super().keep(token_ids[:-1], block_ids)
 
 
 class KeepsBlocksOfOthers(BlockCache):
@@ -83,7 +92,7 @@ class DropsTheOther(BlockCache):
 
 WRONG = {
     texts_are_not_mixed: {
-        ComparesTokensAlone: "a key only says where to look",
+        ComparesTheParentsIds: "block 2 of [20, 21, 22, 23, 5, 6, 7, 8, 5, 5, 5, 5, 1] is found in block",
         traps.TrustsTheKey: "a key only says where to look: block 0 of [20, 21,",
         KeepsBlocksOfOthers: "a key only says where to look",
     },
@@ -92,6 +101,7 @@ WRONG = {
     },
     full_blocks_are_kept: {
         traps.KeepsTheLast: "each once: after [1, 2, 3, 4, 5, 6, 7, 8, 9, 10] was kept",
+        KeepsAllButTheLastToken: "after [1, 2, 3, 4, 5, 6, 7, 8] was kept, whose last token fills a block",
         KeepsAnew: "full blocks are kept, each once",
         HoldsNoBlock: "reference counts differ from holders",
     },

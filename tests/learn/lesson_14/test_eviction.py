@@ -21,16 +21,6 @@ class NeverEvicts(BlockCache):
         return False
 
 
-class CountsTheCacheOut(BlockCache):
-    def num_holders(self, entry):
-        return super().num_holders(entry) + 1
-
-
-class SaysNothing(BlockCache):
-    def evict_one(self):
-        super().evict_one()
-
-
 class AlwaysTrue(BlockCache):
     def evict_one(self):
         super().evict_one()
@@ -42,16 +32,6 @@ class ForgetsWithoutFreeing(BlockCache):
         del self.entries[entry.key]
 
 
-class NewestFirst(BlockCache):
-    def evict_one(self):
-        parents = {entry.parent for entry in self}
-        for entry in reversed(list(self)):
-            if entry not in parents and self.num_holders(entry) == 1:
-                self.drop(entry)
-                return True
-        return False
-
-
 class FirstComeFirstGone(BlockCache):
     """By age, not by last use."""
 
@@ -60,6 +40,23 @@ class FirstComeFirstGone(BlockCache):
         prefix = super().lookup(token_ids)
         self.entries = order
         return prefix
+
+
+class AllLeavesAtOnce(BlockCache):
+    def evict_one(self):
+        parents = {entry.parent for entry in self}
+        leaves = [entry for entry in self if entry not in parents and self.num_holders(entry) == 1]
+        for entry in leaves:
+            self.drop(entry)
+        return bool(leaves)
+
+
+class DeepestFirst(BlockCache):
+    def evict_one(self):
+        entries = [entry for entry in self if self.num_holders(entry) == 1]
+        if entries:
+            self.drop(max(entries, key=lambda entry: entry.start))
+        return bool(entries)
 
 
 class StopsAtTheFirstInUse(BlockCache):
@@ -74,16 +71,15 @@ class StopsAtTheFirstInUse(BlockCache):
 
 WRONG = {
     ends_go_first: {
-        CountsTheCacheOut: "one that may go, with `self.num_holders(entry)` 1: the cache itself.",
         traps.ParentsFirst: "a block goes after those that follow it: of 3 blocks of one text one went",
         NeverEvicts: "evict_one says whether a block went: it returned False, expected True",
-        SaysNothing: "evict_one says whether a block went: it returned None, expected True",
         AlwaysTrue: "evict_one says whether a block went: it returned True, expected False",
         AllAtOnce: "one block goes at a time: evict_one returned True, 3 of 3 entries went",
         ForgetsWithoutFreeing: "one block goes at a time",
     },
     least_recent_goes_first: {
-        NewestFirst: "the least recently used block goes first",
+        AllLeavesAtOnce: "one block goes at a time: evict_one returned True, 3 of 4 entries went",
+        DeepestFirst: "the least recently used block goes first",
         FirstComeFirstGone: "the least recently used block goes first",
     },
     what_is_used_stays: {
