@@ -123,7 +123,7 @@ class Lab:
         """What a steady step does, counted: the rung below, your engine, and the package's.
 
         lengths: of the prompts, in turn; a single one makes all positions equal. Without a GPU its rows are
-        recorded ones. Yours are those of the engine that asks PyTorch for as much. Raises OptionError for an
+        recorded ones, as the table's head says. Yours are those of the engine that asks PyTorch for as much. Raises OptionError for an
         argument that is something else.
         """
         check_batch(batch_size, lengths)
@@ -139,12 +139,13 @@ class Lab:
             device = counts_of_alike(cards[YOURS], (cards[BELOW], cards[PACKAGE]))
             cards[YOURS] = replace(cards[YOURS], device=device)
         columns = {name: card.column() for name, card in cards.items()}
-        return pd.DataFrame(
+        table = pd.DataFrame(
             {
                 name: {row: column.get(row, "not recorded") for row in columns[PACKAGE]}
                 for name, column in columns.items()
             }
         )
+        return table.rename_axis(index=cards[PACKAGE].caption)
 
     def measure(
         self, batch_size: int = 64, rounds: int = 5, lengths: Sequence[int] = LENGTHS, **parts: Part

@@ -114,6 +114,7 @@ def test_an_engine_is_built_with_a_part_of_the_readers(here, tiny):
 def test_a_card_has_the_rung_below_the_readers_engine_and_the_packages(here):
     card = here.card(batch_size=2, block_tables=Mine)
     assert list(card) == ["the rung below", "yours", "the package's"]
+    assert card.index.name.startswith("GPU rows: recorded, counted on NVIDIA")
     tensors = card.loc["index tensors constructed"].tolist()
     assert tensors[0] == tensors[1] == tensors[2] + here.trained_model().config.num_layers
 
