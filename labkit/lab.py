@@ -123,8 +123,8 @@ class Lab:
         """What a steady step does, counted: the rung below, your engine, and the package's.
 
         lengths: of the prompts, in turn; a single one makes all positions equal. Without a GPU its rows are
-        recorded ones, as the table's head says. Yours are those of the engine that asks PyTorch for as much. Raises OptionError for an
-        argument that is something else.
+        recorded ones, as the table's head says. Yours are those of the engine that asks PyTorch for as much.
+        Raises OptionError for an argument that is something else.
         """
         check_batch(batch_size, lengths)
         model, cache = self.trained_model(), CacheConfig(prefix_cache=False)

@@ -62,7 +62,7 @@ WRONG_ENDS = {
     "the shortest first": "Both wait at once",
     "waits after its turn": "Both wait at once",
     "never waits": "A kernel waits, and then moves its bytes",
-    "the last of all": "gave 7, a int, where a list or a tuple was expected",
+    "the last of all": "gave 7, an int, where a list or a tuple was expected",
     "no lane, no end": "A lane without kernels ends at 0",
 }
 
