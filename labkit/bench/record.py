@@ -16,7 +16,7 @@ import torch
 from labkit.bench.limit import Bandwidth
 from labkit.doctor import driver_version, first_words
 from labkit.paths import ROOT, has_project
-from labkit.results.files import KINDS, check_record
+from labkit.results.files import KINDS, record_of
 from labkit.results.record import Host, Record, Sample
 
 CPUINFO = Path("/proc/cpuinfo")  # Linux's
@@ -86,7 +86,7 @@ def make_record(
         samples=tuple(samples),
         read_bandwidth=bandwidth.read,
     )
-    check_record("to be written", record.to_dict())
+    record_of(record.to_dict(), "the record to be written")
     return record
 
 

@@ -7,6 +7,7 @@ labkit.bench tune` writes it. An engine reads both once, when it is made, and th
 import json
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +41,13 @@ class TimedTile(NamedTuple):
     rows: int  # one of ROWS
     tile: Tile
     us: float
+
+
+@dataclass(frozen=True)
+class TimedTiles:
+    """What a file holds."""
+
+    tiles: tuple[TimedTile, ...]
 
 
 def table_path(device: torch.device) -> Path:
@@ -115,21 +123,16 @@ def read_table(path: Path) -> list[TimedTile]:
 
 def from_json(name: str, raw: Any) -> list[TimedTile]:
     """The table of a JSON form. Raises ValueError saying what is wrong in the file `name`."""
-    from labkit.results.shape import COUNT, POSITIVE, TEXT, check_shape  # pandas behind it takes a while
+    from labkit.results.typed import read_as  # pandas behind it takes a while
 
-    tile = (COUNT,) * len(Tile._fields)
-    shape = {"N": COUNT, "K": COUNT, "dtype": TEXT, "rows": COUNT, "tile": tile, "us": POSITIVE}
-    check_shape(name, raw, {"tiles": [shape]})
-    table = []
-    for values in raw["tiles"]:
-        timed = TimedTile(**{field: values[field] for field in shape})
-        table.append(check_timed(name, timed._replace(tile=Tile(*timed.tile))))
-    return table
+    return [check_timed(name, timed) for timed in read_as(TimedTiles, raw, name).tiles]
 
 
 def check_timed(name: str, timed: TimedTile) -> TimedTile:
     """The entry itself. Raises ValueError if no engine can take it."""
     tile = timed.tile
+    if min(timed.N, timed.K, timed.us) <= 0:
+        raise ValueError(f"{name}: N, K and us must be above 0, not {shown(tuple(timed))}")
     if timed.dtype not in DTYPES:
         raise ValueError(f"{name}: dtype must be one of {', '.join(DTYPES)}, not {shown(timed.dtype)}")
     if timed.rows not in ROWS:

@@ -8,12 +8,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from labkit import paths
-from labkit.errors import OptionError, RecordError
+from labkit.errors import OptionError
 from labkit.json_file import read_json
-from labkit.results.shape import NUMBER, TEXT, Shape, check_shape
-
-# What the file holds, by the lesson's number.
-LESSONS: Shape = {str: {"gates": [TEXT], "guesses": {str: {"guess": NUMBER, "actual": NUMBER}}}}
+from labkit.results.typed import read_as
 
 
 @dataclass(frozen=True)
@@ -48,13 +45,11 @@ def progress() -> dict[str, LessonProgress]:
     if not path.exists():
         return {}
     try:
-        lessons = read_json(path)
-        check_shape("it", lessons, LESSONS)
-    except (ValueError, RecordError) as error:
+        return read_as(dict[str, LessonProgress], read_json(path), "it")
+    except ValueError as error:
         raise OptionError(
             f"{path.name} in {path.parent.name}/ cannot be read ({error}); delete it to start anew"
         ) from error
-    return {number: _lesson(entry) for number, entry in lessons.items()}
 
 
 def note_gate(lesson: str, step: str) -> None:
@@ -88,11 +83,3 @@ def _note(lesson: str, change: Callable[[LessonProgress], LessonProgress]) -> No
         written.replace(path)
     except (OSError, OptionError) as error:
         warnings.warn(f"your progress is not stored: {error}", stacklevel=3)
-
-
-def _lesson(entry: Mapping) -> LessonProgress:
-    guesses = {
-        question: Guess(float(guess["guess"]), float(guess["actual"]))
-        for question, guess in entry["guesses"].items()
-    }
-    return LessonProgress(tuple(entry["gates"]), guesses)

@@ -20,7 +20,7 @@ from labkit.results.cost_cards import (
     counts_table,
 )
 from labkit.results.device_time import DeviceTimeRecord, KernelTime, TracedStep
-from labkit.results.files import KINDS, load, load_all, table
+from labkit.results.files import KINDS, load, load_all
 from labkit.results.gpu_tests import GpuTests, load_gpu_tests
 from labkit.results.host_time import HostTime, HostTimeRecord, slope_us
 from labkit.results.latency import LatencyMetrics
@@ -83,5 +83,4 @@ __all__ = [
     "slope_us",
     "speedup",
     "speedup_interval",
-    "table",
 ]

@@ -6,13 +6,14 @@ is bootstrapped from those (Efron and Tibshirani, 1993).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
+from labkit.errors import RecordError
 from labkit.results.record import Sample, WorkloadRecord
-from labkit.results.shape import COUNT, POSITIVE, TEXT, TIME, OrNull, Shape
+from labkit.results.typed import Count, Positive, Some, Time
 
 # Of comparisons of a thing with itself, one or two in a hundred then get a verdict; the tests simulate it.
 # That holds from four rounds on: with two it is about one in twenty, and with one, one in three.
@@ -41,13 +42,13 @@ def beside_one(ratio: float) -> str:
 def level(before: Sequence[float], after: Sequence[float]) -> np.ndarray:
     """Both sides' times [2, runs], each divided by the mean of its round of A B B A.
 
-    Raises ValueError unless both have the same number of runs, two per round, all above 0.
+    Raises RecordError unless both have the same number of runs, two per round, all above 0.
     """
     if len(before) != len(after) or not before or len(before) % 2:
-        raise ValueError(f"{len(before)} and {len(after)} runs do not make rounds of A B B A")
+        raise RecordError(f"{len(before)} and {len(after)} runs do not make rounds of A B B A")
     sides = np.array([before, after], dtype=float)
     if not (sides > 0).all():
-        raise ValueError("a run that took no time, or less, cannot be compared")
+        raise RecordError("a run that took no time, or less, cannot be compared")
     by_round = np.log(sides).reshape(2, -1, 2)
     return np.exp(by_round - by_round.mean(axis=(0, 2), keepdims=True)).reshape(2, -1)
 
@@ -55,7 +56,7 @@ def level(before: Sequence[float], after: Sequence[float]) -> np.ndarray:
 def speedup(before: Sequence[float], after: Sequence[float]) -> float:
     """Ratio of the medians of two sides' runs, made in turn and levelled: above 1 if `after` is faster.
 
-    Raises ValueError for runs that `level` refuses.
+    Raises RecordError for runs that `level` refuses.
     """
     medians = np.median(level(before, after), axis=1)
     return float(medians[0] / medians[1])
@@ -79,10 +80,10 @@ class Comparison:
 
     before: str
     after: str
-    before_samples: tuple[float, ...]
-    after_samples: tuple[float, ...]
-    before_paths: dict[str, int]
-    after_paths: dict[str, int]
+    before_samples: Some[Positive]
+    after_samples: Some[Positive]
+    before_paths: dict[str, Count]
+    after_paths: dict[str, Count]
     path: str | None = None  # the path that `after` is about
 
     @property
@@ -123,17 +124,6 @@ class Comparison:
             lines.append(f"  {name}: median {np.median(samples):.4g} s{took}")
         return "\n".join([*lines, *filter(None, [self.warning])])
 
-    def to_dict(self) -> dict:
-        """The JSON form, in which a record holds it; `from_dict` reads it."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, raw: dict) -> "Comparison":
-        """A comparison from its JSON form, checked before."""
-        known = {name: raw[name] for name in cls.__dataclass_fields__ if name in raw}
-        samples = {side: tuple(raw[side]) for side in ("before_samples", "after_samples")}
-        return cls(**{**known, **samples})
-
 
 def paths_in_words(paths: Mapping[str, int]) -> str:
     """How often each append path ran: "1,536 in_place, 64 boundary"."""
@@ -146,42 +136,18 @@ def amdahl(share: float, ratio: float) -> float:
 
 
 @dataclass(frozen=True)
-class ComparedWorkload:
+class ComparedWorkload(Sample):
     """A comparison of decode times, or of whole runs (`--whole-runs` among the record's settings).
 
     limit_seconds: the least that decoding these requests can take.
     """
 
     comparison: Comparison
-    limit_seconds: float
-
-    SHAPE: ClassVar[Shape] = {
-        "comparison": {
-            "before": TEXT,
-            "after": TEXT,
-            "before_samples": [POSITIVE, ...],
-            "after_samples": [POSITIVE, ...],
-            "before_paths": {str: COUNT},
-            "after_paths": {str: COUNT},
-            "path": OrNull(TEXT),
-        },
-        "limit_seconds": TIME,
-    }
-
-    def to_dict(self) -> dict:
-        """The JSON form, in which a record holds it; `from_dict` reads it."""
-        return {"comparison": self.comparison.to_dict(), "limit_seconds": self.limit_seconds}
-
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """A sample from its JSON form, checked before against `SHAPE`."""
-        return cls(Comparison.from_dict(raw["comparison"]), raw["limit_seconds"])
+    limit_seconds: Time
 
 
 @dataclass(frozen=True)
 class ComparisonRecord(WorkloadRecord):
     """What `python -m labkit.bench compare` recorded: one ComparedWorkload, or several of a self-test."""
 
-    samples: tuple[ComparedWorkload, ...]
-
-    SAMPLE: ClassVar[type[Sample]] = ComparedWorkload
+    samples: Some[ComparedWorkload]

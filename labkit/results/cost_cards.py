@@ -2,36 +2,35 @@
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Self
 
 import pandas as pd
 
 from labkit.options import EngineOptions
 from labkit.results.record import Record, Sample
-from labkit.results.shape import COUNT, TEXT, OrNull, Shape
+from labkit.results.typed import Count, Some
 
 
 @dataclass(frozen=True)
 class HostCounts:
     """Counts of what the host does in one decode step."""
 
-    manager_calls: int  # calls into the KVBlockManager from outside it
-    kv_block_infos: int  # records of blocks created, of either kind
-    aten_ops: int  # PyTorch operators dispatched
-    index_tensors: int  # integer tensors made from Python numbers
-    kv_bytes_written: int  # of new keys and values, in the pool
+    manager_calls: Count  # calls into the KVBlockManager from outside it
+    kv_block_infos: Count  # records of blocks created, of either kind
+    aten_ops: Count  # PyTorch operators dispatched
+    index_tensors: Count  # integer tensors made from Python numbers
+    kv_bytes_written: Count  # of new keys and values, in the pool
 
 
 @dataclass(frozen=True)
 class DeviceCounts:
     """Counts of what the GPU is asked for in one decode step. source: where they were counted."""
 
-    kernels: int
-    h2d_copies: int  # host to device
-    h2d_bytes: int
-    h2d_synchronizing: int  # of the copies, those from pageable memory: the host waits for each
-    d2h_copies: int  # device to host
-    synchronizations: int  # calls in which the host waits for the GPU, those of copies included
+    kernels: Count
+    h2d_copies: Count  # host to device
+    h2d_bytes: Count
+    h2d_synchronizing: Count  # of the copies, those from pageable memory: the host waits for each
+    d2h_copies: Count  # device to host
+    synchronizations: Count  # calls in which the host waits for the GPU, those of copies included
     source: str
 
 
@@ -39,8 +38,8 @@ class DeviceCounts:
 class CostCard:
     """Counts of one steady decode step of `batch_size` requests. device: None where no GPU's are known."""
 
-    batch_size: int
-    append_paths: dict[str, int]
+    batch_size: Count
+    append_paths: dict[str, Count]
     host: HostCounts
     device: DeviceCounts | None
 
@@ -65,14 +64,6 @@ class CostCard:
         """All counts by their name, "aten_ops"; those of the GPU where they are known."""
         both = asdict(self.host) | (asdict(self.device) if self.device else {})
         return {name: count for name, count in both.items() if isinstance(count, int)}
-
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """A card from its JSON form, as `dataclasses.asdict` makes it, checked before."""
-        host = HostCounts(**{name: raw["host"][name] for name in HostCounts.__dataclass_fields__})
-        known = raw["device"]
-        device = known and DeviceCounts(**{name: known[name] for name in DeviceCounts.__dataclass_fields__})
-        return cls(raw["batch_size"], raw["append_paths"], host, device)
 
 
 HOST_ROWS = (
@@ -126,65 +117,33 @@ class CardKey:
 
     model: str
     options: Mapping[str, str]
-    block_size: int
-    prompt_lens: tuple[int, ...]
+    block_size: Count
+    prompt_lens: tuple[Count, ...]
 
     def is_same(self, other: "CardKey") -> bool:
         """Whether two keys name the same step; an option that is not named has its default."""
-        return self._complete() == other._complete()
 
-    def _complete(self) -> tuple:
-        return self.model, EngineOptions(**self.options), self.block_size, self.prompt_lens
+        def complete(key: CardKey) -> tuple:
+            return key.model, EngineOptions(**key.options), key.block_size, key.prompt_lens
 
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """A key from its JSON form, checked before."""
-        return cls(raw["model"], raw["options"], raw["block_size"], tuple(raw["prompt_lens"]))
+        return complete(self) == complete(other)
 
 
 @dataclass(frozen=True)
-class RungCard:
+class RungCard(Sample):
     """A cost card that was counted on a rung, with the key it is found by."""
 
     rung: str
-    batch_size: int
+    batch_size: Count
     key: CardKey
     card: CostCard
-
-    SHAPE: ClassVar[Shape] = {
-        "rung": TEXT,
-        "batch_size": COUNT,
-        "key": {"model": TEXT, "options": {str: TEXT}, "block_size": COUNT, "prompt_lens": [COUNT]},
-        "card": {
-            "batch_size": COUNT,
-            "append_paths": {str: COUNT},
-            "host": dict.fromkeys(HostCounts.__dataclass_fields__, COUNT),
-            "device": OrNull(dict.fromkeys(DeviceCounts.__dataclass_fields__, COUNT) | {"source": TEXT}),
-        },
-    }
-
-    def to_dict(self) -> dict:
-        """The JSON form, in which a record holds it; `from_dict` reads it."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """A sample from its JSON form, checked before against `SHAPE`."""
-        return cls(
-            raw["rung"],
-            raw["batch_size"],
-            CardKey.from_dict(raw["key"]),
-            CostCard.from_dict(raw["card"]),
-        )
 
 
 @dataclass(frozen=True)
 class CostCardRecord(Record):
     """What `python -m labkit.bench cost-card` recorded: cards by rung, model, batch size and prompts."""
 
-    samples: tuple[RungCard, ...]
-
-    SAMPLE: ClassVar[type[Sample]] = RungCard
+    samples: Some[RungCard]
 
     def cards(
         self, lengths: Collection[int], model: str = "random:gpt2", rungs: Sequence[str] | None = None

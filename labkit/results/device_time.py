@@ -1,15 +1,14 @@
 """What the GPU does in a steady decode step, kernel by kernel, and how long it does nothing."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 import pandas as pd
 
 from labkit.errors import RecordError
-from labkit.results.record import Record, Sample, of_rung
-from labkit.results.shape import COUNT, NUMBER, POSITIVE, TEXT, TIME, Shape
+from labkit.results.record import Record, Sample
+from labkit.results.typed import Count, Positive, Some, Time
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,7 @@ class KernelTime:
 
     name: str
     count: float
-    us: float  # microseconds of all its runs in a step
+    us: Time  # microseconds of all its runs in a step
 
     @property
     def is_copy(self) -> bool:
@@ -30,28 +29,20 @@ class KernelTime:
 
 
 @dataclass(frozen=True)
-class TracedStep:
+class TracedStep(Sample):
     """A traced decode step of `batch_size` requests with `context_len` tokens each.
 
     Times are in microseconds, the mean of several steps.
     """
 
     rung: str
-    batch_size: int
-    context_len: int
-    step_us: float
-    gpu_busy_us: float
+    batch_size: Count
+    context_len: Count
+    step_us: Positive
+    gpu_busy_us: Time
     kernels: tuple[KernelTime, ...]  # those that take longest first
 
-    SHAPE: ClassVar[Shape] = {
-        "rung": TEXT,
-        "batch_size": COUNT,
-        "context_len": COUNT,
-        "step_us": POSITIVE,
-        "gpu_busy_us": TIME,
-        "idle_share": NUMBER,
-        "kernels": [{"name": TEXT, "count": NUMBER, "us": TIME}],
-    }
+    ALSO: ClassVar[tuple[str, ...]] = ("idle_share",)
 
     @property
     def idle_us(self) -> float:
@@ -68,25 +59,12 @@ class TracedStep:
         """Kernels per step, rounded; copies do not count."""
         return round(sum(kernel.count for kernel in self.kernels if not kernel.is_copy))
 
-    def to_dict(self) -> dict:
-        """The JSON form, in which a record holds it; `from_dict` reads it."""
-        return {**asdict(self), "idle_share": self.idle_share}
-
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """A step from its JSON form, checked before against `SHAPE`."""
-        fields = ("rung", "batch_size", "context_len", "step_us", "gpu_busy_us")
-        kernels = tuple(KernelTime(k["name"], k["count"], k["us"]) for k in raw["kernels"])
-        return cls(**{name: raw[name] for name in fields}, kernels=kernels)
-
 
 @dataclass(frozen=True)
 class DeviceTimeRecord(Record):
     """What `python -m labkit.bench device-time` recorded: traced steps by rung and batch size."""
 
-    samples: tuple[TracedStep, ...]
-
-    SAMPLE: ClassVar[type[Sample]] = TracedStep
+    samples: Some[TracedStep]
 
     @property
     def steps(self) -> dict[tuple[str, int], TracedStep]:
@@ -112,7 +90,7 @@ class DeviceTimeRecord(Record):
 
     def gpu_busy_us(self, rung: str) -> dict[int, float]:
         """Microseconds of the GPU's work per step, by batch size. Raises RecordError for an unknown rung."""
-        of_rung(self.samples, rung)
+        self.only(rung=rung)
         return {size: step.gpu_busy_us for (number, size), step in self.steps.items() if number == rung}
 
     def table(self, batch_size: int) -> pd.DataFrame:

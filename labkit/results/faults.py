@@ -3,14 +3,14 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from labkit.results.record import PlainSample, Record, Sample
-from labkit.results.shape import COUNT, TEXT, TIME, Shape
+from labkit.results.record import Record, Sample
+from labkit.results.typed import Count, Some, Time
 
 
 @dataclass(frozen=True)
-class RungFaults(PlainSample):
+class RungFaults(Sample):
     """The schedules of one rung, counted together: a sample of a FaultsRecord.
 
     fired: how often each fault came, by where and how. ended: requests by how they ended. gave_up:
@@ -20,52 +20,23 @@ class RungFaults(PlainSample):
 
     rung: str
     num_points: int  # at which a fault could be planted
-    schedules: int
-    fired: Mapping[str, int]
-    failed_steps: int
-    preemptions: int
-    ended: Mapping[str, int]
-    gave_up: int
+    schedules: Count
+    fired: Mapping[str, Count]
+    failed_steps: Count
+    preemptions: Count
+    ended: Mapping[str, Count]
+    gave_up: Count
     fell: tuple[str, ...]
-    cpu_seconds: float
-
-    SHAPE: ClassVar[Shape] = {
-        "rung": TEXT,
-        "num_points": COUNT,
-        "schedules": COUNT,
-        "fired": {str: COUNT},
-        "failed_steps": COUNT,
-        "preemptions": COUNT,
-        "ended": {str: COUNT},
-        "gave_up": COUNT,
-        "fell": [TEXT],
-        "cpu_seconds": TIME,
-    }
+    cpu_seconds: Time
 
 
 @dataclass(frozen=True)
 class FaultsRecord(Record):
     """What `python -m labkit.bench faults` recorded: the schedules of each rung."""
 
-    samples: tuple[RungFaults, ...]
+    samples: Some[RungFaults]
 
-    SAMPLE: ClassVar[type[Sample]] = RungFaults
-    SETTINGS: ClassVar[Shape] = {"seed": COUNT}
-
-    @property
-    def seed(self) -> int:
-        """From which all schedules were drawn."""
-        return self.settings["seed"]
-
-    @property
-    def num_schedules(self) -> int:
-        """Schedules of all rungs together."""
-        return sum(sample.schedules for sample in self.samples)
-
-    @property
-    def num_fired(self) -> int:
-        """Faults that came, of all rungs together."""
-        return sum(sum(sample.fired.values()) for sample in self.samples)
+    SETTINGS: ClassVar[dict[str, Any]] = {"seed": Count}  # from which all schedules were drawn
 
     @property
     def ended(self) -> Counter[str]:
@@ -74,13 +45,3 @@ class FaultsRecord(Record):
         for sample in self.samples:
             total.update(sample.ended)
         return total
-
-    @property
-    def num_fell(self) -> int:
-        """Schedules in which something was not as promised."""
-        return sum(len(sample.fell) for sample in self.samples)
-
-    @property
-    def num_gave_up(self) -> int:
-        """Schedules after which the engine said that it cannot go on."""
-        return sum(sample.gave_up for sample in self.samples)

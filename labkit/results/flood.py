@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from labkit.results.record import PlainSample, Record, Sample, of_rung
-from labkit.results.shape import COUNT, TEXT, TIME, Shape
+from labkit.results.record import Record, Sample
+from labkit.results.typed import Count, Positive, Some, Time
 
 SAMPLED_EVERY = 100  # requests, of memory
 SETTLED = 1000  # requests after which memory is flat
@@ -14,7 +14,7 @@ GROWTH = 1.01
 
 
 @dataclass(frozen=True)
-class FloodRun(PlainSample):
+class FloodRun(Sample):
     """One flood through one engine: a sample of a FloodRecord.
 
     ended: requests by how they ended: "length", "cancelled", "left", "refused". checked: of how many the
@@ -26,47 +26,24 @@ class FloodRun(PlainSample):
 
     rung: str
     policy: str
-    ended: Mapping[str, int]
-    checked: int
-    equal: int
-    seconds: float
-    steps: int
-    generated_tokens: int
-    prefill_tokens: int
-    reused_tokens: int
-    preemptions: int
-    prefix_evictions: int
-    num_blocks: int
-    peak_blocks: int
-    peak_waiting: int
-    longest_wait: int
-    nearest_to_bound: float
-    most_passed_over: int
-    memory: tuple[int, ...]
-    tensors: tuple[int, ...]
-
-    SHAPE: ClassVar[Shape] = {
-        "rung": TEXT,
-        "policy": TEXT,
-        "ended": {str: COUNT},
-        "checked": COUNT,
-        "equal": COUNT,
-        "seconds": TIME,
-        "steps": COUNT,
-        "generated_tokens": COUNT,
-        "prefill_tokens": COUNT,
-        "reused_tokens": COUNT,
-        "preemptions": COUNT,
-        "prefix_evictions": COUNT,
-        "num_blocks": COUNT,
-        "peak_blocks": COUNT,
-        "peak_waiting": COUNT,
-        "longest_wait": COUNT,
-        "nearest_to_bound": TIME,
-        "most_passed_over": COUNT,
-        "memory": [COUNT],
-        "tensors": [COUNT],
-    }
+    ended: Mapping[str, Count]
+    checked: Count
+    equal: Count
+    seconds: Positive
+    steps: Count
+    generated_tokens: Count
+    prefill_tokens: Count
+    reused_tokens: Count
+    preemptions: Count
+    prefix_evictions: Count
+    num_blocks: Count
+    peak_blocks: Count
+    peak_waiting: Count
+    longest_wait: Count
+    nearest_to_bound: Time
+    most_passed_over: Count
+    memory: tuple[Count, ...]
+    tensors: tuple[Count, ...]
 
     @property
     def num_ended(self) -> int:
@@ -105,43 +82,13 @@ def growth_since_settled(sampled: Sequence[int]) -> float:
 
 @dataclass(frozen=True)
 class FloodRecord(Record):
-    """What `python -m labkit.bench flood` recorded: a flood for each rung and policy."""
+    """What `python -m labkit.bench flood` recorded: a flood for each rung and policy.
 
-    samples: tuple[FloodRun, ...]
+    Of its settings, room_for is of how many requests of average size the pool has the blocks.
+    """
 
-    SAMPLE: ClassVar[type[Sample]] = FloodRun
-    SETTINGS: ClassVar[Shape] = {
-        "room_for": COUNT,
-        "pack_window": COUNT,
-        "longest_prompt": COUNT,
-        "max_new_tokens": COUNT,
-    }
+    samples: Some[FloodRun]
 
-    @property
-    def device(self) -> str:
-        """Where the engine ran, "cpu" or "cuda"."""
-        return "cpu" if self.host.driver is None else "cuda"
-
-    @property
-    def room_for(self) -> int:
-        """Requests of average size whose blocks the pool has."""
-        return self.settings["room_for"]
-
-    @property
-    def pack_window(self) -> int:
-        """The most admissions of later ones that a request waits through, under the policy "pack"."""
-        return self.settings["pack_window"]
-
-    @property
-    def longest_prompt(self) -> int:
-        """The most tokens of a prompt that is not refused."""
-        return self.settings["longest_prompt"]
-
-    @property
-    def max_new_tokens(self) -> int:
-        """The most tokens that a request makes."""
-        return self.settings["max_new_tokens"]
-
-    def runs_of(self, rung: str) -> list[FloodRun]:
-        """The floods of a rung. Raises RecordError if there is none."""
-        return of_rung(self.samples, rung)
+    SETTINGS: ClassVar[dict[str, Any]] = dict.fromkeys(
+        ("room_for", "pack_window", "longest_prompt", "max_new_tokens"), Count
+    )

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from labkit.results.record import PlainSample, Record, Sample
-from labkit.results.shape import COUNT, TEXT, TIME, Shape
+from labkit.results.record import Record, Sample
+from labkit.results.typed import Count, Some, Time
 
 
 @dataclass(frozen=True)
-class FuzzedTarget(PlainSample):
+class FuzzedTarget(Sample):
     """The cases of one thing that reads files, counted together: a sample of a FuzzRecord.
 
     read: cases whose files were read. errors: cases by the name of the error that refused their files.
@@ -17,20 +17,11 @@ class FuzzedTarget(PlainSample):
     """
 
     target: str
-    read: int
-    errors: Mapping[str, int]
+    read: Count
+    errors: Mapping[str, Count]
     fell: tuple[str, ...]
-    cpu_seconds: float
-    slowest: float
-
-    SHAPE: ClassVar[Shape] = {
-        "target": TEXT,
-        "read": COUNT,
-        "errors": {str: COUNT},
-        "fell": [TEXT],
-        "cpu_seconds": TIME,
-        "slowest": TIME,
-    }
+    cpu_seconds: Time
+    slowest: Time
 
     @property
     def num_refused(self) -> int:
@@ -47,35 +38,14 @@ class FuzzedTarget(PlainSample):
 class FuzzRecord(Record):
     """What `python -m labkit.bench fuzz` recorded: the damaged files of each target."""
 
-    samples: tuple[FuzzedTarget, ...]
+    samples: Some[FuzzedTarget]
 
-    SAMPLE: ClassVar[type[Sample]] = FuzzedTarget
-    SETTINGS: ClassVar[Shape] = {
-        "seed": COUNT,
-        "limit_seconds": TIME,
-        "limit_memory": COUNT,
-        "memory": [COUNT],
+    SETTINGS: ClassVar[dict[str, Any]] = {
+        "seed": Count,
+        "limit_seconds": Time,
+        "limit_memory": Count,
+        "memory": tuple[Count, ...],
     }
-
-    @property
-    def seed(self) -> int:
-        """From which all cases were drawn."""
-        return self.settings["seed"]
-
-    @property
-    def num_cases(self) -> int:
-        """Cases of all targets together."""
-        return sum(sample.num_cases for sample in self.samples)
-
-    @property
-    def num_fell(self) -> int:
-        """Cases in which files were neither read nor refused."""
-        return sum(len(sample.fell) for sample in self.samples)
-
-    @property
-    def slowest(self) -> float:
-        """CPU seconds of the slowest case."""
-        return max(sample.slowest for sample in self.samples)
 
     @property
     def memory_growth(self) -> float:

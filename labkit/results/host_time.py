@@ -1,32 +1,32 @@
 """What a decode step costs the host, with the model taken out."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 from statistics import median
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 
 from labkit.errors import RecordError
 from labkit.results.comparison import Comparison
-from labkit.results.record import Record, Sample, of_rung
-from labkit.results.shape import COUNT, POSITIVE, TEXT, TIME, Shape
+from labkit.results.record import Record, Sample
+from labkit.results.typed import Count, Positive, Some, Time
 
 
 @dataclass(frozen=True)
-class HostTime:
+class HostTime(Sample):
     """Seconds that the host takes per decode step of `batch_size` requests, a number per step.
 
     Nothing in them waits for the GPU. A step's time includes that for block tables and that for the append.
     """
 
-    batch_size: int
-    num_layers: int
-    step_seconds: tuple[float, ...]
-    tables_seconds: tuple[float, ...]  # for block tables: making them, or updating the device's slots
-    append_seconds: tuple[float, ...]  # for the append: storing keys and values, or making room for them
+    batch_size: Count
+    num_layers: Positive
+    step_seconds: Some[Time]
+    tables_seconds: Some[Time]  # for block tables: making them, or updating the device's slots
+    append_seconds: Some[Time]  # for the append: storing keys and values, or making room for them
 
     @property
     def step_us(self) -> float:
@@ -57,23 +57,8 @@ class HostTime:
 
     def with_steps_of(self, other: "HostTime") -> "HostTime":
         """Host times with the steps of both: `other` is a run of the same batch size."""
-        return HostTime(
-            self.batch_size,
-            self.num_layers,
-            self.step_seconds + other.step_seconds,
-            self.tables_seconds + other.tables_seconds,
-            self.append_seconds + other.append_seconds,
-        )
-
-    def to_dict(self) -> dict:
-        """The JSON form, in which a record holds it; `from_dict` reads it."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """Host times from their JSON form, checked before."""
-        lanes = {lane: tuple(raw[lane]) for lane in ("step_seconds", "tables_seconds", "append_seconds")}
-        return cls(raw["batch_size"], raw["num_layers"], **lanes)
+        lanes = ("step_seconds", "tables_seconds", "append_seconds")
+        return replace(self, **{lane: getattr(self, lane) + getattr(other, lane) for lane in lanes})
 
 
 def slope_us(times: Sequence[HostTime]) -> float | None:
@@ -88,29 +73,13 @@ def slope_us(times: Sequence[HostTime]) -> float | None:
 
 
 @dataclass(frozen=True)
-class RungHostTime:
+class RungHostTime(Sample):
     """The host times of one run on a rung: a sample of a HostTimeRecord."""
 
     rung: str
     time: HostTime
 
-    SHAPE: ClassVar[Shape] = {
-        "rung": TEXT,
-        "batch_size": COUNT,
-        "num_layers": POSITIVE,
-        "step_seconds": [TIME, ...],
-        "tables_seconds": [TIME, ...],
-        "append_seconds": [TIME, ...],
-    }
-
-    def to_dict(self) -> dict:
-        """The JSON form, in which a record holds it; `from_dict` reads it."""
-        return {"rung": self.rung, **self.time.to_dict()}
-
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """A sample from its JSON form, checked before against `SHAPE`."""
-        return cls(raw["rung"], HostTime.from_dict(raw))
+    FLAT: ClassVar[str] = "time"
 
 
 @dataclass(frozen=True)
@@ -120,9 +89,7 @@ class HostTimeRecord(Record):
     Methods raise RecordError for a rung or a batch size that the record does not have.
     """
 
-    samples: tuple[RungHostTime, ...]
-
-    SAMPLE: ClassVar[type[Sample]] = RungHostTime
+    samples: Some[RungHostTime]
 
     @property
     def times(self) -> dict[str, list[HostTime]]:
@@ -137,7 +104,7 @@ class HostTimeRecord(Record):
 
     def runs_of(self, rung: str, batch_size: int) -> list[HostTime]:
         """Host times of a rung at a batch size, one per run, in the order of the record."""
-        runs = [s.time for s in of_rung(self.samples, rung) if s.time.batch_size == batch_size]
+        runs = [s.time for s in self.only(rung=rung) if s.time.batch_size == batch_size]
         if not runs:
             raise RecordError(f"the record has no runs of rung {rung} with batch size {batch_size}")
         return runs

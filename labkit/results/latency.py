@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from labkit.results.typed import Count, Positive, Time
+
 PERCENTILES = (50, 90, 95, 99)
 
 
@@ -18,13 +20,13 @@ PERCENTILES = (50, 90, 95, 99)
 class LatencyMetrics:
     """What users of an engine feel, in seconds: a number per request, and the gaps between its tokens."""
 
-    ttft: tuple[float, ...]
-    queue_wait: tuple[float, ...]  # the part of TTFT before the prefill began
-    tpot: tuple[float, ...]  # of the requests with two tokens or more
-    itl: tuple[float, ...]
-    latency: tuple[float, ...]
-    tokens: int
-    span: float  # from the first arrival to the last token
+    ttft: tuple[Time, ...]
+    queue_wait: tuple[Time, ...]  # the part of TTFT before the prefill began
+    tpot: tuple[Time, ...]  # of the requests with two tokens or more
+    itl: tuple[Time, ...]
+    latency: tuple[Time, ...]
+    tokens: Count
+    span: Positive  # from the first arrival to the last token
 
     @property
     def throughput(self) -> float:

@@ -3,19 +3,19 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
 from labkit.errors import RecordError
 from labkit.results.comparison import Comparison
-from labkit.results.record import PlainSample, Sample, WorkloadRecord
-from labkit.results.shape import COUNT, POSITIVE, TEXT, TIME, OrNull, Shape
+from labkit.results.record import Sample, WorkloadRecord
+from labkit.results.typed import Count, Positive, Some, Time, read_as
 
 
 @dataclass(frozen=True)
-class LoadRun(PlainSample):
+class LoadRun(Sample):
     """A run of a load through an engine, timed from outside by the wall clock, in seconds.
 
     equal_requests: that got the tokens of the load's first run; None where they are drawn. ttft, itl_us: of
@@ -24,21 +24,11 @@ class LoadRun(PlainSample):
 
     load: str
     engine: str
-    seconds: float
-    tokens: int
-    equal_requests: int | None
-    ttft: tuple[float, ...] = ()
-    itl_us: tuple[int, ...] = ()
-
-    SHAPE: ClassVar[Shape] = {
-        "load": TEXT,
-        "engine": TEXT,
-        "seconds": POSITIVE,
-        "tokens": COUNT,
-        "equal_requests": OrNull(COUNT),
-        "ttft": [TIME],
-        "itl_us": [COUNT],
-    }
+    seconds: Positive
+    tokens: Count
+    equal_requests: Count | None
+    ttft: tuple[Time, ...] = ()
+    itl_us: tuple[Count, ...] = ()
 
     @property
     def tokens_per_second(self) -> float:
@@ -47,26 +37,18 @@ class LoadRun(PlainSample):
 
 
 @dataclass(frozen=True)
-class LoadLimit(PlainSample):
+class LoadLimit(Sample):
     """The least that a load can take, of exactly what was asked.
 
     tokens: asked for. num_bytes: that decoding moves. steps: of decoding, the fewest. prompt_flops: of the
     prompts, what several begin with counted once. last_arrival: seconds after the start.
     """
 
-    tokens: int
-    num_bytes: int
-    steps: int
-    prompt_flops: float
-    last_arrival: float
-
-    SHAPE: ClassVar[Shape] = {
-        "tokens": COUNT,
-        "num_bytes": COUNT,
-        "steps": COUNT,
-        "prompt_flops": TIME,
-        "last_arrival": TIME,
-    }
+    tokens: Count
+    num_bytes: Positive
+    steps: Count
+    prompt_flops: Time
+    last_arrival: Time
 
 
 @dataclass(frozen=True)
@@ -77,18 +59,19 @@ class LoadsRecord(WorkloadRecord):
     that did not run the load.
     """
 
-    samples: tuple[LoadRun, ...]
+    samples: Some[LoadRun]
 
-    SAMPLE: ClassVar[type[Sample]] = LoadRun
-    SETTINGS: ClassVar[dict[str, Shape]] = {
+    # left_out: engines that did not run a load, with the reason. kernels: of a decode step of the last rung;
+    # chain_seconds: of as many that do next to nothing, one after the other; on a CPU neither was measured.
+    SETTINGS: ClassVar[dict[str, Any]] = {
         **WorkloadRecord.SETTINGS,
-        "rate": POSITIVE,
-        "limits": {str: LoadLimit.SHAPE},
-        "left_out": {str: {str: TEXT}},
-        "versions": {str: TEXT},
-        "matmul_rate": POSITIVE,
-        "kernels": OrNull(COUNT),
-        "chain_seconds": OrNull(POSITIVE),
+        "rate": Positive,
+        "limits": dict[str, LoadLimit],
+        "left_out": dict[str, dict[str, str]],
+        "versions": dict[str, str],
+        "matmul_rate": Positive,
+        "kernels": Count | None,
+        "chain_seconds": Positive | None,
     }
 
     @property
@@ -107,30 +90,13 @@ class LoadsRecord(WorkloadRecord):
         """Requests per second, the mean, of those that come one after another."""
         return self.settings["rate"]
 
-    @property
-    def num_kernels(self) -> int | None:
-        """Kernels of a decode step of the last rung; None where no chain was measured, as on a CPU."""
-        return self.settings["kernels"]
-
-    @property
-    def chain_seconds(self) -> float | None:
-        """Seconds of as many kernels that do next to nothing, each after the one before; None likewise."""
-        return self.settings["chain_seconds"]
-
-    @property
-    def versions(self) -> dict[str, str]:
-        """The other engines' versions, by package."""
-        return self.settings["versions"]
-
     def left_out(self, load: str) -> Mapping[str, str]:
         """Engines that did not run a load, by name, with the reason."""
         return self.settings["left_out"].get(load, {})
 
     def runs_of(self, load: str, engine: str) -> list[LoadRun]:
         """An engine's runs of a load, in order."""
-        if runs := [run for run in self.samples if (run.load, run.engine) == (load, engine)]:
-            return runs
-        raise RecordError(f"the record has no runs of {load!r} through {engine!r}")
+        return self.only(load=load, engine=engine)
 
     def rate(self, load: str, engine: str) -> float | None:
         """Tokens per second of whole runs by the wall clock, the median; None if the engine was left out."""
@@ -159,15 +125,15 @@ class LoadsRecord(WorkloadRecord):
 
     def limit_of(self, load: str) -> LoadLimit:
         """What the load asks at least."""
-        if load not in self.settings["limits"]:
+        if load not in self.limits:
             raise RecordError(f"the record has no load {load!r}; it has {', '.join(self.loads)}")
-        return LoadLimit.from_dict(self.settings["limits"][load])
+        return read_as(LoadLimit, self.limits[load], load)
 
     def limit_rate(self, load: str) -> float:
         """The most tokens per second: bytes at the copy bandwidth, prompts at a large product's rate, and no
         run ends before its last request has come."""
         limit = self.limit_of(load)
-        work = limit.num_bytes / self.bandwidth + limit.prompt_flops / self.settings["matmul_rate"]
+        work = limit.num_bytes / self.bandwidth + limit.prompt_flops / self.matmul_rate
         return limit.tokens / max(work, limit.last_arrival)
 
     def floor_rate(self, load: str) -> float | None:
@@ -188,7 +154,7 @@ class LoadsRecord(WorkloadRecord):
         rows = {engine: row(self.rate, engine) for engine in self.engines}
         rows["limit: bytes and arithmetic"] = row(self.limit_rate)
         if self.chain_seconds is not None:
-            rows[f"limit: a chain of {self.num_kernels} kernels a step"] = row(self.floor_rate)
+            rows[f"limit: a chain of {self.kernels} kernels a step"] = row(self.floor_rate)
         return pd.DataFrame.from_dict(rows, orient="index").rename_axis("engine")
 
     def latency_table(self) -> pd.DataFrame:

@@ -1,64 +1,37 @@
 """Recorded runs of one workload through labkit and through other engines."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import pandas as pd
 
 from labkit.errors import RecordError
 from labkit.results.comparison import Comparison
 from labkit.results.record import Sample, WorkloadRecord
-from labkit.results.shape import COUNT, FLAG, POSITIVE, TEXT, TIME, OrNull, Shape
+from labkit.results.typed import Count, Positive, Some, Time
 
 OURS = "labkit"  # engines whose names begin so
 
 
 @dataclass(frozen=True)
-class PeerSample:
+class PeerSample(Sample):
     """A run of the workload through one engine, timed from outside, in seconds; what is not known is None."""
 
     engine: str
-    seconds: float
-    first_token_seconds: float | None  # to the first batch's first tokens
-    tokens: int
-    decode_tokens_per_second: float | None  # after the first tokens, where one batch holds all requests
-    equal_requests: int  # requests that got the tokens of the record's first run
-    limit_seconds: float
+    seconds: Positive
+    first_token_seconds: Time | None  # to the first batch's first tokens
+    tokens: Count
+    decode_tokens_per_second: Time | None  # after the first tokens, where one batch holds all requests
+    equal_requests: Count  # requests that got the tokens of the record's first run
+    limit_seconds: Time
 
-    SHAPE: ClassVar[Shape] = {
-        "engine": TEXT,
-        "seconds": POSITIVE,
-        "first_token_seconds": OrNull(TIME),
-        "tokens": COUNT,
-        "tokens_per_second": POSITIVE,
-        "decode_tokens_per_second": OrNull(TIME),
-        "equal_requests": COUNT,
-        "limit_seconds": TIME,
-    }
+    ALSO: ClassVar[tuple[str, ...]] = ("tokens_per_second",)
 
     @property
     def tokens_per_second(self) -> float:
         """Tokens per second of the whole run, prefill included."""
         return self.tokens / self.seconds
-
-    def to_dict(self) -> dict:
-        """The JSON form, in which a record holds it; `from_dict` reads it."""
-        return {**asdict(self), "tokens_per_second": self.tokens_per_second}
-
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """A run from its JSON form, checked before against `SHAPE`."""
-        return cls(
-            raw["engine"],
-            raw["seconds"],
-            raw["first_token_seconds"],
-            raw["tokens"],
-            raw.get("decode_tokens_per_second"),
-            raw["equal_requests"],
-            raw["limit_seconds"],
-        )
 
 
 @dataclass(frozen=True)
@@ -68,14 +41,13 @@ class PeersRecord(WorkloadRecord):
     Methods and properties raise RecordError for an engine that the record has no runs of.
     """
 
-    samples: tuple[PeerSample, ...]
+    samples: Some[PeerSample]
 
-    SAMPLE: ClassVar[type[Sample]] = PeerSample
-    SETTINGS: ClassVar[dict[str, Shape]] = {
+    SETTINGS: ClassVar[dict[str, Any]] = {
         **WorkloadRecord.SETTINGS,
-        "left_out": {str: TEXT},
-        "static_cache_compiled": OrNull(FLAG),
-        "versions": {str: TEXT},
+        "left_out": dict[str, str],  # engines that were meant to run, by name, with the reason
+        "static_cache_compiled": bool | None,  # whether transformers compiled its forward for that cache
+        "versions": dict[str, str],  # of the other engines, by package
     }
 
     @property
@@ -83,26 +55,9 @@ class PeersRecord(WorkloadRecord):
         """The engines that ran, by name, in the order of the record."""
         return list(dict.fromkeys(sample.engine for sample in self.samples))
 
-    @property
-    def left_out(self) -> dict[str, str]:
-        """Engines that were meant to run, by name, with the reason why they did not."""
-        return self.settings["left_out"]
-
-    @property
-    def static_cache_compiled(self) -> bool:
-        """Whether transformers compiled its forward for the static cache."""
-        return self.settings["static_cache_compiled"]
-
-    @property
-    def versions(self) -> dict[str, str]:
-        """The other engines' versions, by package."""
-        return self.settings["versions"]
-
     def runs_of(self, engine: str) -> list[PeerSample]:
         """An engine's runs, in the order of the record. Raises RecordError if there are none."""
-        if runs := [sample for sample in self.samples if sample.engine == engine]:
-            return runs
-        raise RecordError(f"the record has no runs of {engine!r}; it has {', '.join(self.engines)}")
+        return self.only(engine=engine)
 
     @property
     def rates(self) -> dict[str, list[float]]:

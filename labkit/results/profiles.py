@@ -1,16 +1,13 @@
 """Where the time of a decode step goes, from the torch profiler."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import NamedTuple
 
 import pandas as pd
 
 from labkit.results.record import Record, Sample
-from labkit.results.shape import COUNT, NUMBER, POSITIVE, TEXT, Shape
-
-SPANS = [(TEXT, NUMBER, NUMBER)]
+from labkit.results.typed import Count, Positive, Some
 
 
 class Span(NamedTuple):
@@ -25,8 +22,8 @@ class Span(NamedTuple):
 class StepProfile:
     """A profiled decode step: named ranges on the CPU, the operators inside them, and the GPU's kernels."""
 
-    batch_size: int
-    duration: float  # microseconds
+    batch_size: Count
+    duration: Positive  # microseconds
     ranges: tuple[Span, ...]
     operators: tuple[Span, ...]  # aten operators that no other operator called
     kernels: tuple[Span, ...]  # empty on a CPU
@@ -35,18 +32,6 @@ class StepProfile:
     def gpu_busy(self) -> float:
         """The part of the step in which a kernel ran, 0 to 1."""
         return sum(span.duration for span in self.kernels) / self.duration
-
-    def to_dict(self) -> dict:
-        """The JSON form, in which a record holds it; `from_dict` reads it."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, raw: dict) -> "StepProfile":
-        """A profile from its JSON form, checked before."""
-        lanes = {
-            lane: tuple(Span(*span) for span in raw[lane]) for lane in ("ranges", "operators", "kernels")
-        }
-        return cls(raw["batch_size"], raw["duration"], **lanes)
 
     def range_shares(self) -> dict[str, float]:
         """The part of the step that each named range takes, 0 to 1, in order of time."""
@@ -82,63 +67,30 @@ def is_inside(inner: Span, outer: Span) -> bool:
 
 
 @dataclass(frozen=True)
-class ProfiledStep:
+class ProfiledStep(Sample):
     """Timed decode steps of `batch_size` requests, in seconds, and one more that was profiled.
 
     append_paths: how often each ran in the timed steps. limit_seconds: the least that such a step can take.
     """
 
     rung: str
-    batch_size: int
-    step_seconds: tuple[float, ...]
-    append_paths: dict[str, int]
-    limit_seconds: float
+    batch_size: Count
+    step_seconds: Some[Positive]
+    append_paths: dict[str, Count]
+    limit_seconds: Positive
     profile: StepProfile
-
-    SHAPE: ClassVar[Shape] = {
-        "rung": TEXT,
-        "batch_size": COUNT,
-        "step_seconds": [POSITIVE, ...],
-        "append_paths": {str: COUNT},
-        "limit_seconds": POSITIVE,
-        "profile": {
-            "batch_size": COUNT,
-            "duration": POSITIVE,
-            "ranges": SPANS,
-            "operators": SPANS,
-            "kernels": SPANS,
-        },
-    }
 
     @property
     def median_seconds(self) -> float:
         """Seconds per timed step, the median."""
         return median(self.step_seconds)
 
-    def to_dict(self) -> dict:
-        """The JSON form, in which a record holds it; `from_dict` reads it."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """A sample from its JSON form, checked before against `SHAPE`."""
-        return cls(
-            raw["rung"],
-            raw["batch_size"],
-            tuple(raw["step_seconds"]),
-            raw["append_paths"],
-            raw["limit_seconds"],
-            StepProfile.from_dict(raw["profile"]),
-        )
-
 
 @dataclass(frozen=True)
 class ProfileRecord(Record):
     """What `python -m labkit.bench profile` recorded: a ProfiledStep per batch size."""
 
-    samples: tuple[ProfiledStep, ...]
-
-    SAMPLE: ClassVar[type[Sample]] = ProfiledStep
+    samples: Some[ProfiledStep]
 
     @property
     def largest(self) -> ProfiledStep:

@@ -5,41 +5,48 @@ measure the same code twice: one post's `after` is the next one's `before`. What
 drift, and no published difference smaller than that says anything.
 """
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from labkit.checks import as_name, shown
+from labkit.checks import shown
 from labkit.errors import RecordError
 from labkit.paths import ROOT
 from labkit.results.files import read_record
-from labkit.results.shape import FLAG, NUMBER, TEXT, Kind, OrNull, check_shape
+from labkit.results.typed import Positive, Some, read_as
 
 PUBLISHED = ROOT / "data" / "published.json"
-FIGURE = {
-    "metric": TEXT,
-    "statistic": TEXT,
-    "unit": TEXT,
-    "higher_is_better": FLAG,
-    "before": NUMBER,
-    "after": NUMBER,
-    "before_runs": OrNull([NUMBER, ...]),
-    "after_runs": OrNull([NUMBER, ...]),
-}
-POST = {
-    "write_up": Kind(
-        "the number of a post, as text", lambda value: isinstance(value, str) and value.isdecimal()
-    ),
-    "rung_before": OrNull(TEXT),
-    "rung_after": OrNull(TEXT),
-    "workload": TEXT,
-    "command": OrNull(TEXT),
-    "hardware": TEXT,
-    "source": TEXT,
-    "figures": [{}],
-}
 ROUNDING = 0.0051  # averages are published with two decimals
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A published figure; the runs are None where only their average is known."""
+
+    metric: str
+    statistic: str
+    unit: str
+    higher_is_better: bool
+    before: Positive
+    after: Positive
+    before_runs: Some[Positive] | None
+    after_runs: Some[Positive] | None
+
+
+@dataclass(frozen=True)
+class Post:
+    """A write-up; its rungs are None where no rung follows it, its command where the flags are not known."""
+
+    write_up: str
+    rung_before: str | None
+    rung_after: str | None
+    workload: str
+    command: str | None
+    hardware: str
+    source: str
+    figures: Some[Figure]
 
 
 def published_figures(path: Path = PUBLISHED) -> pd.DataFrame:
@@ -49,9 +56,7 @@ def published_figures(path: Path = PUBLISHED) -> pd.DataFrame:
     follows, `command` where its flags are not known, the runs where only their average is.
     Raises RecordError naming the entry and what is wrong with it.
     """
-    posts = read_record(path)
-    check_shape(path.name, posts, [{}, ...])
-    rows = [row for post in posts for row in _rows(post)]
+    rows = [row for post in read_as(Some[Post], read_record(path), path.name) for row in _rows(post)]
     kinds = {"higher_is_better": bool, "before": float, "after": float}
     table = pd.DataFrame(rows, dtype=object).astype(kinds)  # object, or a None would become a NaN
     gain = table["after"] / table["before"]
@@ -95,33 +100,19 @@ def noise_floor(figures: pd.DataFrame | None = None) -> float:
     return float(series_drift(figures)["drift"].abs().max())
 
 
-def _rows(post: dict) -> list[dict]:
+def _rows(post: Post) -> list[dict]:
     """A row for each figure of a post, checked."""
-    name = f"post {in_words(post, 'write_up')}"
-    check_shape(name, post, POST)
-    if (post["rung_before"] is None) != (post["rung_after"] is None):
-        raise RecordError(f"{name} has one rung; it needs the one before and the one after, or none")
-    if not post["figures"]:
-        raise RecordError(f"{name} has no figures")
-    about = {key: post[key] for key in ("write_up", "rung_before", "rung_after")}
-    origin = {key: post[key] for key in ("workload", "command", "hardware", "source")}
-    for figure in post["figures"]:
-        about_figure = f"{in_words(figure, 'metric')} ({in_words(figure, 'statistic')})"
-        _check_figure(f"{name}, {about_figure}", figure)
-    return [{**about, **{key: figure[key] for key in FIGURE}, **origin} for figure in post["figures"]]
-
-
-def in_words(entry: dict, key: str) -> str:
-    """What an entry that is not checked yet has there, for a message; "?" if nothing."""
-    value = entry.get(key, "?")
-    return as_name(value) if isinstance(value, str) else shown(value)
-
-
-def _check_figure(name: str, figure: dict) -> None:
-    check_shape(name, figure, FIGURE)
-    for side in ("before", "after"):
-        value, runs = figure[side], figure[f"{side}_runs"]
-        if not value > 0:
-            raise RecordError(f"{name}: {side} is {value}; a rate or a time is above 0")
-        if runs is not None and abs(np.mean(runs) - value) > ROUNDING:
-            raise RecordError(f"{name}: {side} is {value}, but its runs average {np.mean(runs):.2f}")
+    about = asdict(post)
+    figures = about.pop("figures")
+    rungs = {key: about.pop(key) for key in ("write_up", "rung_before", "rung_after")}
+    if not post.write_up.isdecimal() or (post.rung_before is None) != (post.rung_after is None):
+        raise RecordError(f"post {shown(post.write_up)} needs a number as write_up, and both rungs or none")
+    for figure in figures:
+        for side in ("before", "after"):
+            runs = figure[f"{side}_runs"]
+            if runs and abs(np.mean(runs) - figure[side]) > ROUNDING:
+                raise RecordError(
+                    f"post {post.write_up}, {shown(figure['metric'])}: {side} is {figure[side]}, "
+                    f"but its runs average {np.mean(runs):.2f}"
+                )
+    return [{**rungs, **figure, **about} for figure in figures]

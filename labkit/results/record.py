@@ -1,32 +1,33 @@
 """What every record has: where it comes from, the settings of the command that made it, and its samples."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 from labkit.errors import RecordError
-from labkit.results.shape import COUNT, POSITIVE, TEXT, OrNull, Shape
+from labkit.results.typed import Count, Positive, Some, read_as, read_fields
 
-HOST: dict[str, Shape] = {
-    "device": TEXT,
-    "driver": OrNull(TEXT),
-    "cpu": TEXT,
-    "cpu_cores": OrNull(COUNT),
-    "python": TEXT,
-    "torch": TEXT,
-    "triton": OrNull(TEXT),
-}
 KINDS_OF_CPU = ("x86_64", "AMD64", "aarch64", "arm64")
-RECORD: dict[str, Shape] = {
-    "kind": TEXT,
-    "date": TEXT,
-    "commit": TEXT,
-    "command": TEXT,
-    "host": HOST,
-    "bandwidth": POSITIVE,
-    "settings": {"model": TEXT},
-    "samples": [{}],
-}
+
+
+class Sample:
+    """A dataclass of raw numbers as JSON: an object with its fields.
+
+    FLAT: a field whose own fields stand beside the others. ALSO: properties that are written, too.
+    """
+
+    FLAT: ClassVar[str | None] = None
+    ALSO: ClassVar[tuple[str, ...]] = ()
+
+    def to_dict(self) -> dict:
+        """The JSON form; `from_dict` reads it."""
+        raw = dict(vars(self)) if self.FLAT else asdict(self)  # type: ignore[call-overload]
+        beside = raw.pop(self.FLAT).to_dict() if self.FLAT else {}
+        return {**raw, **beside, **{name: getattr(self, name) for name in self.ALSO}}
+
+    @classmethod
+    def from_dict(cls, raw: dict, where: str) -> Self:
+        """The sample of a JSON form. Raises RecordError saying what is wrong with it, and `where` it is."""
+        return read_fields(cls, raw, where, cls.FLAT)
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Host:
     device: str
     driver: str | None
     cpu: str
-    cpu_cores: int | None
+    cpu_cores: Count | None
     python: str
     torch: str
     triton: str | None
@@ -52,49 +53,14 @@ class Host:
         return self.cpu if self.device in KINDS_OF_CPU else self.device
 
     def to_dict(self) -> dict[str, str | int | None]:
-        """The JSON form. A field that a record need not have is left out where it is None."""
-        raw = asdict(self)
-        return {name: value for name, value in raw.items() if name in HOST or value is not None}
-
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """A host from its JSON form, checked before."""
-        known = {name: raw[name] for name in cls.__dataclass_fields__ if name in raw}
-        return cls(**known)
-
-
-class Sample(Protocol):
-    """One thing that a record measured, in raw numbers."""
-
-    SHAPE: ClassVar[Shape]  # what its JSON form must have, which `from_dict` relies on
-
-    def to_dict(self) -> dict:
-        """The JSON form, in which a record holds the sample."""
-
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> "Sample":
-        """A sample from its JSON form, checked before against `SHAPE`."""
-
-
-class PlainSample:
-    """The JSON form of a sample that is a dataclass of numbers, texts, tuples and dictionaries of them."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    def to_dict(self) -> dict:
-        """The JSON form, in which a record holds it; `from_dict` reads it."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """A sample from its JSON form, checked before against its `SHAPE`; other keys are ignored."""
-        known = {name: raw[name] for name in cls.__dataclass_fields__ if name in raw}
-        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in known.items()})
+        """The JSON form: without threads and transformers where they are None."""
+        later = ("threads", "transformers")
+        return {name: value for name, value in asdict(self).items() if value is not None or name not in later}
 
 
 @dataclass(frozen=True)
 class Record:
-    """What a command measured, with all that is needed to judge it. There is a subclass per kind of sample.
+    """What a command measured, with all that is needed to judge it. Settings are attributes, too.
 
     bandwidth: bytes per second of a copy on the device. settings: the command's flags, and what else it was
     told. read_bandwidth: bytes per second of reading alone; None in older records.
@@ -105,83 +71,52 @@ class Record:
     commit: str
     command: str
     host: Host
-    bandwidth: float
-    settings: Mapping[str, Any]
-    samples: tuple[Sample, ...]
-    read_bandwidth: float | None = None
+    bandwidth: Positive
+    settings: dict[str, Any]
+    samples: Some[Any]
+    read_bandwidth: Positive | None = None
 
-    SAMPLE: ClassVar[type[Sample]]  # the class of `samples`
-    SETTINGS: ClassVar[Shape] = {}
+    SETTINGS: ClassVar[dict[str, Any]] = {}  # the types of those that are relied on, beside the model's name
 
-    @property
-    def model(self) -> str:
-        """The name of the model that was measured; for a kernel alone, text that says there was none."""
-        return self.settings["model"]
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name not in (settings := self.__dict__.get("settings", {})):
+            raise AttributeError(f"a {type(self).__name__} has no {name}, nor has its command such a setting")
+        return settings[name]
+
+    def only(self, **wanted: object) -> list[Any]:
+        """The samples with these values, in order. Raises RecordError if there are none, naming those of the
+        first that there are."""
+        if found := [s for s in self.samples if all(getattr(s, key) == its for key, its in wanted.items())]:
+            return found
+        first = next(iter(wanted))
+        known = ", ".join(dict.fromkeys(str(getattr(sample, first)) for sample in self.samples))
+        asked = " and ".join(f"{key} {value!r}" for key, value in wanted.items())
+        raise RecordError(f"the record has no runs of {asked}; it has {known}")
 
     def to_dict(self) -> dict:
         """The JSON form. The kind comes first: by it a record is found."""
-        read = {} if self.read_bandwidth is None else {"read_bandwidth": self.read_bandwidth}
-        return {
-            "kind": self.kind,
-            "date": self.date,
-            "commit": self.commit,
-            "command": self.command,
-            "host": self.host.to_dict(),
-            "bandwidth": self.bandwidth,
-            **read,
-            "settings": dict(self.settings),
-            "samples": [sample.to_dict() for sample in self.samples],
-        }
+        raw = {name: getattr(self, name) for name in ("kind", "date", "commit", "command")}
+        raw |= {"host": self.host.to_dict(), "bandwidth": self.bandwidth}
+        if self.read_bandwidth is not None:
+            raw["read_bandwidth"] = self.read_bandwidth
+        samples = [sample.to_dict() for sample in self.samples]
+        return {**raw, "settings": dict(self.settings), "samples": samples}
 
     @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """A record from its JSON form, checked before by `check_record`."""
-        about = {name: raw[name] for name in ("kind", "date", "commit", "command", "bandwidth", "settings")}
-        samples = tuple(cls.SAMPLE.from_dict(sample) for sample in raw["samples"])
-        read = raw.get("read_bandwidth")
-        return cls(**about, host=Host.from_dict(raw["host"]), samples=samples, read_bandwidth=read)
+    def from_dict(cls, raw: dict, where: str) -> Self:
+        """A record of its JSON form. Raises RecordError saying what is wrong with it."""
+        record = read_fields(cls, raw, where)
+        for name, kind in {"model": str, **cls.SETTINGS}.items():
+            if name not in record.settings:
+                raise RecordError(f"{where}.settings lacks {name}")
+            read_as(kind, record.settings[name], f"{where}.settings.{name}")
+        return record
 
 
 @dataclass(frozen=True)
 class WorkloadRecord(Record):
     """A record of a workload: requests that are served together."""
 
-    SETTINGS: ClassVar[dict[str, Shape]] = {
-        "num_requests": COUNT,
-        "max_new_tokens": COUNT,
-        "max_batch_size": COUNT,
-    }
-
-    @property
-    def num_requests(self) -> int:
-        """How many requests the workload has."""
-        return self.settings["num_requests"]
-
-    @property
-    def max_new_tokens(self) -> int:
-        """The most tokens that a request makes."""
-        return self.settings["max_new_tokens"]
-
-    @property
-    def max_batch_size(self) -> int:
-        """The most requests that are decoded together."""
-        return self.settings["max_batch_size"]
-
-
-class OnRung(Protocol):
-    """A sample that was measured on a rung."""
-
-    @property
-    def rung(self) -> str:
-        """The rung's number, "00"."""
-
-
-S = TypeVar("S", bound=OnRung)
-
-
-def of_rung(samples: Sequence[S], rung: str) -> list[S]:
-    """The samples of a rung, in order. Raises RecordError naming the rungs there are if it has none."""
-    if found := [sample for sample in samples if sample.rung == rung]:
-        return found
-    known = ", ".join(dict.fromkeys(sample.rung for sample in samples))
-    raise RecordError(f"the record has no runs of rung {rung!r}; it has {known}")
+    SETTINGS: ClassVar[dict[str, Any]] = dict.fromkeys(
+        ("num_requests", "max_new_tokens", "max_batch_size"), Count
+    )

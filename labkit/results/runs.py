@@ -2,37 +2,34 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import pandas as pd
 
-from labkit.checks import shown
 from labkit.errors import RecordError
 from labkit.results.comparison import Comparison
 from labkit.results.latency import LatencyMetrics
-from labkit.results.record import Sample, WorkloadRecord, of_rung
-from labkit.results.shape import COUNT, NUMBER, POSITIVE, TEXT, TIME, Shape
+from labkit.results.record import Sample, WorkloadRecord
+from labkit.results.typed import Count, Positive, Some, Time, read_as, read_fields
 
-NUMBERS = ("seconds", "prefill_seconds", "decode_seconds", "decoded_tokens", "decode_steps")
-PER_REQUEST = ("prompt_lens", "new_tokens")
 ROUNDED = ("ttft", "queue_wait", "tpot", "latency")  # of the latencies: recorded to a tenth of a microsecond
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Sample):
     """One run of a workload through an engine. Times are in seconds."""
 
-    seconds: float  # from the first arrival until the last token was handed out
-    prefill_seconds: float
-    decode_seconds: float
-    decoded_tokens: int  # by decode steps; a request's first token comes from its prefill
-    decode_steps: int
-    append_paths: dict[str, int]  # how often each ran
-    prompt_lens: tuple[int, ...]  # of each request, in the order they ended
-    new_tokens: tuple[int, ...]  # tokens that each request made
+    seconds: Positive  # from the first arrival until the last token was handed out
+    prefill_seconds: Time
+    decode_seconds: Time  # 0 where nothing was decoded
+    decoded_tokens: Count  # by decode steps; a request's first token comes from its prefill
+    decode_steps: Count
+    append_paths: dict[str, Count]  # how often each ran
+    prompt_lens: tuple[Count, ...]  # of each request, in the order they ended
+    new_tokens: tuple[Count, ...]  # tokens that each request made
     latency: LatencyMetrics
 
     @property
@@ -79,58 +76,35 @@ class Run:
 
     def to_dict(self) -> dict:
         """The JSON form: raw numbers, and the gaps between tokens in microseconds, as `grouped` puts them."""
-        rounded = {name: [round(s, 7) for s in getattr(self.latency, name)] for name in ROUNDED}
-        return {
-            **{name: getattr(self, name) for name in (*NUMBERS, *PER_REQUEST, "append_paths", "tokens")},
-            **rounded,
-            "itl_us": grouped(self.gaps_us, self.new_tokens),
+        raw = {name: value for name, value in vars(self).items() if name != "latency"} | {
+            "tokens": self.tokens
         }
+        rounded = {name: [round(s, 7) for s in getattr(self.latency, name)] for name in ROUNDED}
+        return {**raw, **rounded, "itl_us": grouped(self.gaps_us, self.new_tokens)}
 
     @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """A run from its JSON form, as `to_dict` makes it; other keys beside it are ignored.
+    def from_dict(cls, raw: dict, where: str) -> Self:
+        """A run from its JSON form. Raises RecordError saying what is wrong with it, and `where` it is."""
+        groups = read_as(Groups, raw.get("itl_us"), f"{where}.itl_us")
+        check_groups(groups, read_as(tuple[Count, ...], raw.get("new_tokens"), f"{where}.new_tokens"), where)
+        gaps = tuple(seconds for n, us in groups for seconds in [gap / 1e6 for gap in us] * n)
+        felt = {**raw, "itl": (), "span": raw.get("seconds")}
+        run = read_fields(cls, {**raw, "latency": felt}, where)
+        return replace(run, latency=replace(run.latency, itl=gaps))
 
-        Raises RecordError if the gaps are not those between its tokens.
-        """
-        check_groups(raw["itl_us"], raw["new_tokens"])
-        gaps = tuple(seconds for n, us in raw["itl_us"] for seconds in [gap / 1e6 for gap in us] * n)
-        latency = LatencyMetrics(
-            itl=gaps,
-            tokens=raw["tokens"],
-            span=raw["seconds"],
-            **{name: tuple(raw[name]) for name in ROUNDED},
-        )
-        fields: dict[str, Any] = {name: raw[name] for name in NUMBERS}
-        fields |= {name: tuple(raw[name]) for name in PER_REQUEST}
-        return cls(**fields, append_paths=raw["append_paths"], latency=latency)
+
+Groups = tuple[tuple[Count, tuple[float, ...]], ...]
 
 
 @dataclass(frozen=True)
-class RungRun:
+class RungRun(Sample):
     """A workload's run on a rung. limit_seconds: the least that decoding its tokens can take there."""
 
     rung: str
     run: Run
-    limit_seconds: float
+    limit_seconds: Time
 
-    SHAPE: ClassVar[Shape] = {
-        "rung": TEXT,
-        "seconds": POSITIVE,
-        "prefill_seconds": TIME,
-        "decode_seconds": TIME,  # 0 where nothing was decoded
-        "tokens": COUNT,
-        "decoded_tokens": COUNT,
-        "decode_steps": COUNT,
-        "append_paths": {str: COUNT},
-        "prompt_lens": [COUNT],
-        "new_tokens": [COUNT],
-        "ttft": [TIME],
-        "queue_wait": [TIME],
-        "tpot": [TIME],
-        "latency": [TIME],
-        "itl_us": [(COUNT, [NUMBER])],
-        "limit_seconds": TIME,
-    }
+    FLAT: ClassVar[str] = "run"
 
     @property
     def limit_rate(self) -> float:
@@ -138,15 +112,6 @@ class RungRun:
         if not self.limit_seconds:
             raise RecordError("a run of the record decoded nothing, so it has no rate")
         return self.run.decoded_tokens / self.limit_seconds
-
-    def to_dict(self) -> dict:
-        """The JSON form, in which a record holds it; `from_dict` reads it."""
-        return {"rung": self.rung, **self.run.to_dict(), "limit_seconds": self.limit_seconds}
-
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """A sample from its JSON form, checked before against `SHAPE`."""
-        return cls(raw["rung"], Run.from_dict(raw), raw["limit_seconds"])
 
 
 @dataclass(frozen=True)
@@ -156,9 +121,7 @@ class RunsRecord(WorkloadRecord):
     Methods raise RecordError for a rung that the record has no runs of.
     """
 
-    samples: tuple[RungRun, ...]
-
-    SAMPLE: ClassVar[type[Sample]] = RungRun
+    samples: Some[RungRun]
 
     @property
     def runs(self) -> list[Run]:
@@ -167,7 +130,7 @@ class RunsRecord(WorkloadRecord):
 
     def runs_of(self, rung: str) -> list[Run]:
         """A rung's runs, in the order of the record. Raises RecordError if there are none."""
-        return [sample.run for sample in of_rung(self.samples, rung)]
+        return [sample.run for sample in self.only(rung=rung)]
 
     @property
     def rates(self) -> dict[str, list[float]]:
@@ -286,7 +249,7 @@ def grouped(gaps: Sequence[int], new_tokens: Sequence[int]) -> list[list]:
     return groups
 
 
-def check_groups(groups: Sequence[Sequence], new_tokens: Sequence[int]) -> None:
+def check_groups(groups: Sequence[Sequence], new_tokens: Sequence[int], where: str) -> None:
     """Raises RecordError unless `grouped` can have made the groups: a number in a file is no reason to make a
     list of that length."""
     if len(groups) == 1 and groups[0][0] == 1:  # gaps between chunks
@@ -295,10 +258,9 @@ def check_groups(groups: Sequence[Sequence], new_tokens: Sequence[int]) -> None:
     for count, gaps in groups:
         its = new_tokens[start : start + count]
         if len(its) != count or any(num_tokens != len(gaps) + 1 for num_tokens in its):
-            raise RecordError(
-                f"itl_us of a run has {shown(count)} requests with {len(gaps)} gaps between tokens where "
-                f"new_tokens has {shown(list(its))}"
-            )
+            break
         start += count
-    if start != len(new_tokens):
-        raise RecordError(f"itl_us of a run has {start} requests, but new_tokens has {len(new_tokens)}")
+    else:
+        if start == len(new_tokens):
+            return
+    raise RecordError(f"{where}.itl_us has other gaps than those between the tokens of new_tokens")

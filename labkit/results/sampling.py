@@ -2,18 +2,16 @@
 
 from dataclasses import dataclass
 from statistics import median
-from typing import ClassVar
 
 import pandas as pd
 
-from labkit.errors import RecordError
 from labkit.results.comparison import Comparison
-from labkit.results.record import PlainSample, Sample, WorkloadRecord
-from labkit.results.shape import COUNT, POSITIVE, TEXT, Shape
+from labkit.results.record import Sample, WorkloadRecord
+from labkit.results.typed import Count, Positive, Some
 
 
 @dataclass(frozen=True)
-class SamplingRun(PlainSample):
+class SamplingRun(Sample):
     """A run of a workload on a rung. manner: how its requests pick their tokens. Seconds are those of
     decoding alone, over its `decode_steps`.
 
@@ -22,19 +20,10 @@ class SamplingRun(PlainSample):
 
     manner: str
     rung: str
-    decode_seconds: float
-    decode_steps: int
-    tokens: int
-    equal_requests: int
-
-    SHAPE: ClassVar[Shape] = {
-        "manner": TEXT,
-        "rung": TEXT,
-        "decode_seconds": POSITIVE,
-        "decode_steps": COUNT,
-        "tokens": COUNT,
-        "equal_requests": COUNT,
-    }
+    decode_seconds: Positive
+    decode_steps: Positive
+    tokens: Count
+    equal_requests: Count
 
 
 @dataclass(frozen=True)
@@ -44,9 +33,7 @@ class SamplingRecord(WorkloadRecord):
     Methods raise RecordError for a manner or a rung that the record does not have.
     """
 
-    samples: tuple[SamplingRun, ...]
-
-    SAMPLE: ClassVar[type[Sample]] = SamplingRun
+    samples: Some[SamplingRun]
 
     @property
     def manners(self) -> list[str]:
@@ -60,9 +47,7 @@ class SamplingRecord(WorkloadRecord):
 
     def runs_of(self, manner: str, rung: str) -> list[SamplingRun]:
         """A rung's runs of a manner, in order."""
-        if runs := [run for run in self.samples if (run.manner, run.rung) == (manner, rung)]:
-            return runs
-        raise RecordError(f"the record has no runs of {manner!r} on rung {rung!r}")
+        return self.only(manner=manner, rung=rung)
 
     def step_us(self, manner: str, rung: str) -> float:
         """Microseconds per decode step, the median of the runs."""

@@ -1,19 +1,19 @@
 """Tiles that were measured for a model's products, each beside the one that was taken before."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
-from labkit.results.record import PlainSample, Record, Sample
-from labkit.results.shape import COUNT, POSITIVE, TEXT, Shape
+from labkit.results.record import Record, Sample
+from labkit.results.typed import Count, Positive, Some
 
-TILE = (COUNT,) * 6  # block_m, block_n, block_k, split_k, num_warps, num_stages
+Numbers = tuple[Count, Count, Count, Count, Count, Count]  # block_m, _n, _k, split_k, num_warps, num_stages
 
 
 @dataclass(frozen=True)
-class TunedTile(PlainSample):
+class TunedTile(Sample):
     """The fastest tile of a product [rows, K] x [K, N]: a sample of a TilesRecord.
 
     today: the tile that was taken before; if it was as fast, `tile` is the same. seconds: of a launch whose
@@ -21,26 +21,14 @@ class TunedTile(PlainSample):
     """
 
     product: str
-    N: int
-    K: int
-    rows: int
-    today: tuple[int, ...]
-    today_seconds: tuple[float, ...]
-    tile: tuple[int, ...]
-    seconds: tuple[float, ...]
-    num_tried: int
-
-    SHAPE: ClassVar[Shape] = {
-        "product": TEXT,
-        "N": COUNT,
-        "K": COUNT,
-        "rows": COUNT,
-        "today": TILE,
-        "today_seconds": [POSITIVE, ...],
-        "tile": TILE,
-        "seconds": [POSITIVE, ...],
-        "num_tried": COUNT,
-    }
+    N: Count
+    K: Count
+    rows: Count
+    today: Numbers
+    today_seconds: Some[Positive]
+    tile: Numbers
+    seconds: Some[Positive]
+    num_tried: Count
 
     @property
     def today_us(self) -> float:
@@ -86,12 +74,6 @@ def in_words(tile: tuple[int, ...], us: float) -> tuple[str, str]:
 class TilesRecord(Record):
     """What `python -m labkit.bench tune` recorded: a TunedTile per product and number of rows."""
 
-    samples: tuple[TunedTile, ...]
+    samples: Some[TunedTile]
 
-    SAMPLE: ClassVar[type[Sample]] = TunedTile
-    SETTINGS: ClassVar[Shape] = {"seconds": COUNT, "dtype": TEXT}
-
-    @property
-    def seconds(self) -> int:
-        """Of the search, at most."""
-        return self.settings["seconds"]
+    SETTINGS: ClassVar[dict[str, Any]] = {"seconds": Count, "dtype": str}  # of the search, at most

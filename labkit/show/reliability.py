@@ -2,11 +2,8 @@
 
 from collections import Counter
 
-from labkit.results import load
-from labkit.results.faults import FaultsRecord
-from labkit.results.flood import FloodRecord, FloodRun
-from labkit.results.fuzz import FuzzRecord
-from labkit.results.record import Record
+from labkit.results import Record, load
+from labkit.results.flood import FloodRun
 
 FAULTS_RECORDS = ("faults_cpu", "faults_h200")
 FLOOD_RECORDS = ("flood_fifo_cpu", "flood_pack_cpu", "flood_fifo_h100", "flood_pack_h100")
@@ -15,19 +12,20 @@ FUZZ_RECORD = "fuzz_cpu"
 
 def faults_text() -> str:
     """For each record a few sentences about all schedules, and a Markdown table with a row per rung."""
-    return "\n\n".join(faults_of(load(name, FaultsRecord)) for name in FAULTS_RECORDS)
+    return "\n\n".join(faults_of(load(name)) for name in FAULTS_RECORDS)
 
 
-def faults_of(record: FaultsRecord) -> str:
+def faults_of(record: Record) -> str:
     """A few sentences about a record's schedules, and a Markdown table with a row per rung."""
-    ended = record.ended
-    points = {fault.split(", ")[0] for sample in record.samples for fault in sample.fired}
+    rungs = record.samples
+    ended = sum((Counter(s.ended) for s in rungs), Counter())
+    points = {fault.split(", ")[0] for s in rungs for fault in s.fired}
     lines = [
-        f"{record.num_schedules:,} schedules from seed {record.seed}: {record.num_fired:,} calls were made "
-        f"to fail, at {len(points)} points. {ended['length']:,} requests ended complete, "
-        f"{ended['cancelled']:,} were cancelled, {ended['error']:,} had numbers that are none. The engine "
-        f"said {record.num_gave_up:,} times that it cannot go on. **{record.num_fell} schedules fell.** "
-        f"{made_at(record)}",
+        f"{sum(s.schedules for s in rungs):,} schedules from seed {record.seed}: "
+        f"{sum(sum(s.fired.values()) for s in rungs):,} calls were made to fail, at {len(points)} points. "
+        f"{ended['length']:,} requests ended complete, {ended['cancelled']:,} were cancelled, "
+        f"{ended['error']:,} had numbers that are none. The engine said {sum(s.gave_up for s in rungs):,} "
+        f"times that it cannot go on. **{num_fell(record)} schedules fell.** {made_at(record)}",
         "",
         "| rung | schedules | fault points | calls that failed | steps that failed | preemptions | fell |",
         "| --- |" + " ---: |" * 6,
@@ -35,14 +33,14 @@ def faults_of(record: FaultsRecord) -> str:
     lines += [
         f"| {s.rung} | {s.schedules:,} | {s.num_points} | {sum(s.fired.values()):,} | {s.failed_steps:,} "
         f"| {s.preemptions:,} | {len(s.fell)} |"
-        for s in record.samples
+        for s in rungs
     ]
     return "\n".join(lines)
 
 
 def floods_text() -> str:
     """A Markdown table with a row per flood, and where they were made."""
-    records = [load(name, FloodRecord) for name in FLOOD_RECORDS]
+    records = [load(name) for name in FLOOD_RECORDS]
     lines = [
         "| device, model | rung, policy | requests | ended, cancelled or left, refused "
         "| prompt, new tokens up to | tokens/s | preemptions | blocks used at most | longest wait "
@@ -54,12 +52,12 @@ def floods_text() -> str:
     return "\n".join(lines)
 
 
-def flood_row(record: FloodRecord, flood: FloodRun) -> str:
+def flood_row(record: Record, flood: FloodRun) -> str:
     """The row of one flood."""
     ended = Counter(flood.ended)
     tensors = f"×{flood.tensor_growth:.3f}" if flood.tensors else "–"
     return (
-        f"| {record.device}, `{record.model}` "
+        f"| {'cpu' if record.host.driver is None else 'cuda'}, `{record.model}` "
         f"| {flood.rung}, {flood.policy} | {flood.num_ended:,} "
         f"| {ended['length']:,}, {ended['cancelled'] + ended['left']:,}, {ended['refused']:,} "
         f"| {record.longest_prompt}, {record.max_new_tokens} | {flood.tokens_per_second:,.0f} "
@@ -71,10 +69,11 @@ def flood_row(record: FloodRecord, flood: FloodRun) -> str:
 
 def fuzz_text() -> str:
     """A sentence about all damaged files, and a Markdown table with a row per target."""
-    record = load(FUZZ_RECORD, FuzzRecord)
+    record = load(FUZZ_RECORD)
     lines = [
-        f"{record.num_cases:,} cases from seed {record.seed}, of which the slowest took "
-        f"{record.slowest:.2f} s. **{record.num_fell} cases fell.** The memory of the process was at the end "
+        f"{sum(s.num_cases for s in record.samples):,} cases from seed {record.seed}, of which the slowest "
+        f"took {max(s.slowest for s in record.samples):.2f} s. **{num_fell(record)} cases fell.** "
+        "The memory of the process was at the end "
         f"×{record.memory_growth:.3f} of that after the first thousand cases. {made_at(record)}",
         "",
         "| files | cases | read | refused | slowest | fell |",
@@ -86,6 +85,11 @@ def fuzz_text() -> str:
         for s in record.samples
     ]
     return "\n".join(lines)
+
+
+def num_fell(record: Record) -> int:
+    """How many schedules or cases did not go as promised."""
+    return sum(len(sample.fell) for sample in record.samples)
 
 
 def made_at(record: Record) -> str:

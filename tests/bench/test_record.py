@@ -66,10 +66,10 @@ def test_a_cpu_is_called_as_macos_calls_it(monkeypatch, tmp_path, script, name):
 
 
 def test_nothing_incomplete_is_written():
-    with pytest.raises(RecordError, match=r"to be written lacks num_requests, .* in settings"):
+    with pytest.raises(RecordError, match=r"the record to be written\.settings lacks num_requests"):
         make_record("ladder", CPU, Bandwidth(1e9, 1e9), {"model": "x"}, [RungRun("00", run_of(), 0.5)])
     empty = RungHostTime("00", HostTime(2, 12, (), (), ()))
-    with pytest.raises(RecordError, match=r"written: sample 0\.step_seconds must be a list that is not"):
+    with pytest.raises(RecordError, match=r"written\.samples\[0\]\.step_seconds must be a list that is not"):
         make_record("host_time", CPU, Bandwidth(1e9, 1e9), {"model": "x"}, [empty])
 
 

@@ -132,8 +132,8 @@ BROKEN = {
     "a list": ([], "must be an object, not []"),
     "nothing in it": ({}, "lacks tiles"),
     "no list": ({"tiles": 5}, "tiles must be a list, not 5"),
-    "no tile": ({"tiles": [{"N": 1, "K": 1, "dtype": "float16", "rows": 16, "us": 1.0}]}, "lacks tile in"),
-    "no size": (with_tile(N="64"), "N must be a whole number of 0 or more, not '64'"),
+    "no tile": ({"tiles": [{"N": 1, "K": 1, "dtype": "float16", "rows": 16, "us": 1.0}]}, "lacks tile"),
+    "no size": (with_tile(N="64"), "N must be a whole number, not '64'"),
     "no dtype": (with_tile(dtype="int8"), "dtype must be one of float16, "),
     "other rows": (with_tile(rows=17), "rows must be one of 16, 64, 128, 256, not 17"),
     "a short tile": (with_tile(tile=[16, 16, 16]), "tile must be a list of 6"),
@@ -141,7 +141,7 @@ BROKEN = {
     "no power of 2": (with_tile(tile=[16, 24, 16, 1, 4, 3]), "tile.block_n is 24, expected a power of 2"),
     "a huge tile": (with_tile(tile=[16, 4096, 16, 1, 4, 3]), "is larger than"),
     "no parts": (with_tile(tile=[16, 16, 16, 0, 4, 3]), "tile.split_k is 0, expected at least 1"),
-    "no time": (with_tile(us=0), "us must be a finite number above 0, not 0"),
+    "no time": (with_tile(us=0), "us must be above 0"),
     "no room": (with_tile(N=10**6, tile=[16, 16, 16, 2, 4, 3]), "has more parts than there is room for"),
 }
 

@@ -18,7 +18,7 @@ NEEDS_THE_PROJECT = {
     "a page": "from labkit import lab; lab.begin('before_00')",
     "its model": "import labkit; labkit.load_model('data/tiny-gpt2')",
     "a record": "from labkit import results; results.load('ladder_036_h100')",
-    "all records": "from labkit import results; results.table('ladder')",
+    "all records": "from labkit import results; results.load_all('ladder')",
     "published figures": "from labkit import results; results.published_figures()",
     "the README's tables": "from labkit.show import readme; readme.main()",
 }

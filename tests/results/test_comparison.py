@@ -1,12 +1,13 @@
 """The paired comparison: its interval, its verdicts and its warning."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from labkit.results import Comparison, Interval, amdahl, speedup_interval
+from labkit.errors import RecordError
+from labkit.results import Comparison, amdahl, speedup_interval
+from labkit.results.comparison import Interval
 
 
 def comparison(before, after, **changes) -> Comparison:
@@ -27,12 +28,6 @@ def test_twice_as_fast_is_faster_and_the_other_way_round_slower():
 def test_equal_times_cannot_be_told_apart():
     same = comparison([1.0] * 6, [1.0] * 6)
     assert same.interval == (1, 1) and same.verdict == "cannot tell"
-
-
-def test_the_interval_is_the_same_for_the_same_samples():
-    rng = np.random.default_rng(1)
-    sides = rng.lognormal(0, 0.1, (2, 10)).tolist()
-    assert speedup_interval(*sides) == speedup_interval(*sides)
 
 
 def test_a_slow_round_and_a_run_that_hangs_do_not_move_the_ratio():
@@ -104,7 +99,7 @@ def test_a_tenth_is_found_in_every_kind_of_noise():
     ],
 )
 def test_samples_that_make_no_rounds_are_refused(before, after, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(RecordError, match=message):
         speedup_interval(before, after)
 
 
@@ -128,18 +123,10 @@ def test_a_comparison_says_what_was_measured_on_both_sides():
     ]
 
 
-def test_a_comparison_survives_its_record():
-    made = comparison([1.0, 1.2], [0.9, 1.0], path="boundary", after_paths={"boundary": 3})
-    assert Comparison.from_dict(json.loads(json.dumps(made.to_dict()))) == made
-
-
 def test_a_single_round_gives_no_verdict():
     """With two runs a side, a thing compared with itself looks different one time in three."""
     once = comparison([5.0, 5.2], [1.0, 0.95])
     assert once.interval.low > 1 and once.verdict == "too few rounds for a verdict (2 needed)"
-    assert (
-        str(once).splitlines()[0] == "A -> B: x5.231 [5.000, 5.474], too few rounds for a verdict (2 needed)"
-    )
     assert comparison([5.0, 5.2] * 2, [1.0, 0.95] * 2).verdict == "faster"
 
 
@@ -159,8 +146,3 @@ def test_an_interval_shows_on_which_side_of_1_its_ends_lie(interval, text):
 def test_the_whole_gets_faster_by_a_part():
     assert amdahl(18 / 23, 2) == pytest.approx(23 / 14)
     assert amdahl(0.5, 1) == 1 and amdahl(0.5, float("inf")) == 2
-
-
-def test_a_key_that_a_comparison_does_not_know_is_ignored():
-    made = comparison([5.0, 5.2], [1.0, 0.95])
-    assert Comparison.from_dict({**made.to_dict(), "colour": "red"}) == made

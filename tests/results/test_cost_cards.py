@@ -6,7 +6,7 @@ from made_records import card_of, card_record
 
 from labkit import LADDER
 from labkit.ladder import CUDA_GRAPHS
-from labkit.results import CostCard, counts_table
+from labkit.results import counts_table
 from labkit.results.cost_cards import CardKey
 
 RECORD = card_record(
@@ -37,12 +37,6 @@ def test_counts_stand_beside_each_other_in_the_order_asked_for():
     assert list(
         counts_table({"b": cards["b"]}, {"kernels": "GPU kernels", "aten_ops": "operators"}).index
     ) == ["operators"]
-
-
-def test_a_card_survives_its_record():
-    for card in (card_of(7, aten_ops=3), card_of(None)):
-        assert CostCard.from_dict(asdict(card)) == card
-    assert card_of(7).counts["kernels"] == 7 and "kernels" not in card_of(None).counts
 
 
 def test_a_record_older_than_an_option_counts_with_the_options_default():

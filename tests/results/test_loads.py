@@ -4,7 +4,7 @@ import pytest
 from made_records import record_of
 
 from labkit.errors import RecordError
-from labkit.results import LoadLimit, LoadRun
+from labkit.results.loads import LoadLimit, LoadRun
 
 ALL, LATE = LoadLimit(100, 10**9, 50, 2e9, 0.0), LoadLimit(100, 10**9, 50, 2e9, 4.0)
 
@@ -41,12 +41,8 @@ def test_rates_are_by_the_wall_clock_and_none_where_an_engine_was_left_out():
     assert RECORD.rate("arrivals", "other") is None
     assert RECORD.left_out("arrivals") == {"other": "it has no way"} and RECORD.versions == {"other": "1"}
     assert RECORD.arrivals_per_second == 50
-    with pytest.raises(RecordError, match="no runs of 'ragged' through 'other'"):
+    with pytest.raises(RecordError, match="no runs of load 'ragged' and engine 'other'"):
         RECORD.rate("ragged", "other")
-
-
-def test_engines_are_compared_run_by_run():
-    assert RECORD.comparison("sampled", "other", "labkit 10").before_samples == (10.0, 20.0)
 
 
 def test_the_limit_is_of_bytes_and_arithmetic_and_no_run_ends_before_its_last_request():
@@ -61,8 +57,6 @@ def test_a_chain_of_kernels_is_a_second_limit_where_it_was_measured():
     assert RECORD.floor_rate("sampled") is None
     measured = loads_record(chain_seconds=0.04, kernels=65)
     assert (measured.floor_rate("sampled"), measured.floor_rate("arrivals")) == (50, 25)
-    assert (measured.num_kernels, measured.chain_seconds) == (65, 0.04)
-    assert list(measured.table().index)[-1] == "limit: a chain of 65 kernels a step"
 
 
 def test_latencies_are_percentiles_of_all_runs():
@@ -72,21 +66,6 @@ def test_latencies_are_percentiles_of_all_runs():
         RECORD.percentiles_ms("sampled", "other")
 
 
-def test_the_tables_have_a_dash_where_there_is_no_number():
-    assert RECORD.table().to_dict("index") == {
-        "labkit 10": {"sampled": "20", "arrivals": "12"},
-        "other": {"sampled": "8", "arrivals": "–"},
-        "limit: bytes and arithmetic": {"sampled": "33", "arrivals": "25"},
-    }
-    assert RECORD.latency_table().to_dict("index") == {
-        "labkit 10": {
-            "TTFT p50 (ms)": "200.0",
-            "TTFT p99 (ms)": "298.0",
-            "ITL p50 (ms)": "2.0",
-            "ITL p99 (ms)": "3.0",
-        }
-    }
-
-
-def test_a_record_comes_back_as_it_was():
-    assert type(RECORD).from_dict(RECORD.to_dict()) == RECORD
+def test_a_table_has_a_dash_where_there_is_no_number():
+    assert RECORD.table().loc["other"].tolist() == ["8", "–"]
+    assert RECORD.latency_table().loc["labkit 10"].tolist() == ["200.0", "298.0", "2.0", "3.0"]

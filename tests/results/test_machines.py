@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 from made_records import HOST, host_time_of, host_time_record, run_of, runs_record
 
-from labkit import paths
 from labkit.bench.record import write_record
 from labkit.errors import RecordError
 from labkit.results import files, host_time_lines, ladder_lines
@@ -49,15 +48,3 @@ def test_where_there_is_none_there_is_no_line_and_a_broken_file_is_named(folder)
     (folder / "mine.json").write_text('{"kind": "ladder", ')
     with pytest.raises(RecordError, match=r"mine\.json is not valid JSON"):
         ladder_lines()
-
-
-def test_the_projects_own_records_are_lines():
-    """A reader's may be there beside them."""
-    lines = {**ladder_lines(), **host_time_lines()}
-    names = [
-        path.stem for path in paths.RESULTS.glob("*.json") if path.stem.startswith(("ladder", "host_time"))
-    ]
-    assert len(lines) >= len(names) > 10
-    (h100,) = [line for name, line in lines.items() if name.endswith("(ladder_036_h100)")]
-    assert h100["00"] == pytest.approx(2744, abs=1) and len(h100) == 11
-    assert any(name.startswith("Intel(R) Xeon(R) Processor: B = 64") for name in lines)  # and not "x86_64"

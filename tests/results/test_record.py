@@ -1,55 +1,75 @@
-"""What every record has."""
-
-from dataclasses import replace
+"""Small sums over samples: writes, attention, traced and profiled steps, latencies, tiles, floods, damage."""
 
 import pytest
-from made_records import HOST, record_of, run_of, runs_record, traced
+from made_records import record_of, traced
 
 from labkit.errors import RecordError
-from labkit.results import Host
-from labkit.results.record import of_rung
+from labkit.results import AppendTime, AttentionTime, ProfiledStep, StepProfile
+from labkit.results.device_time import KernelTime
+from labkit.results.flood import FloodRun
+from labkit.results.fuzz import FuzzedTarget
+from labkit.results.latency import LatencyMetrics
+from labkit.results.profiles import Span
+from labkit.results.tiles import TunedTile
 
 
-def test_a_host_leaves_out_what_a_record_need_not_say():
-    assert HOST.to_dict() == {
-        "device": "a GPU",
-        "driver": None,  # which a record must say, if only that there is none
-        "cpu": "a CPU",
-        "cpu_cores": 8,
-        "python": "3.11",
-        "torch": "2.9",
-        "triton": None,
-    }
-    told = replace(HOST, threads=1)
-    assert told.to_dict()["threads"] == 1
-    assert Host.from_dict(told.to_dict()) == told and Host.from_dict(HOST.to_dict()) == HOST
+def test_kernels_are_timed_by_their_medians():
+    append = AppendTime("generic", 8, (2e-6, 4e-6, 3e-6), (9e-6, 7e-6, 8e-6), 3000)
+    assert (append.device_us, append.host_us, append.rate) == pytest.approx((3, 8, 1e9))
+    attention = AttentionTime("split", 8, 900, 11, (2e-6, 4e-6, 3e-6), 3000)
+    assert (attention.us, attention.rate) == pytest.approx((3, 1e9))
+    tile = TunedTile("MLP up", 1, 1, 64, (64,) * 6, (6e-6, 9e-6, 7e-6), (32,) * 6, (4e-6,), 50)
+    assert tile.gain == pytest.approx(1.75)
 
 
-def test_a_machine_is_called_by_its_model():
-    assert HOST.machine == "a GPU"
-    assert replace(HOST, device="Apple M3", cpu="Apple M3").machine == "Apple M3"
-    assert replace(HOST, device="x86_64").machine == "a CPU"  # as older records have it
+def test_a_step_is_busy_or_idle_and_has_the_medians_of_its_traces():
+    kernels = (KernelTime("product", 36, 60.0), KernelTime("Memcpy DtoH (Device -> Pinned)", 1, 3.0))
+    step = traced("10", 64, 200.0, 150.0, kernels)
+    assert (step.idle_us, step.idle_share, step.num_kernels) == (50, 0.25, 36)  # a copy is no kernel
+    record = record_of("decode_kernels", [step, traced("10", 64, 202.0, 160.0), traced("09", 8, 9.0, 8.0)])
+    assert record.step("10", 64) == traced("10", 64, 201.0, 155.0, kernels)
+    assert record.gpu_busy_us("10") == {64: 155}
+    for ask in (lambda: record.step("10", 3), lambda: record.gpu_busy_us("06")):
+        with pytest.raises(RecordError, match="the record has no"):
+            ask()
 
 
-def test_a_record_s_kind_comes_first():
-    assert next(iter(record_of("decode_kernels", [traced("10", 1, 2.0, 1.0)]).to_dict())) == "kind"
+def test_ranges_of_a_profile_are_added_up_and_operators_counted():
+    ranges = (Span("forward", 1.0, 2.0), Span("append", 4.0, 1.0), Span("forward", 6.0, 2.0))
+    profile = StepProfile(
+        3, 8.0, ranges, (Span("add", 1.5, 0.1), Span("add", 5.5, 0.1)), (Span("k", 1.5, 0.8),)
+    )
+    assert profile.gpu_busy == pytest.approx(0.1)
+    assert profile.range_shares() == {"forward": 0.5, "append": 0.125}
+    assert profile.table()["operators"].to_dict() == {"forward": 1, "append": 0, "(rest of the step)": 1}
+    steps = [ProfiledStep("00", b, (0.2, 0.1, 0.4), {}, 0.01, profile) for b in (1, 64, 8)]
+    assert record_of("profile", steps).largest is steps[1] and steps[1].median_seconds == 0.2
 
 
-def test_an_older_record_says_nothing_of_reading_alone():
-    told = record_of("decode_kernels", [traced("10", 1, 2.0, 1.0)], read_bandwidth=3e9)
-    older = replace(told, read_bandwidth=None)
-    assert told.to_dict()["read_bandwidth"] == 3e9 and "read_bandwidth" not in older.to_dict()
-    assert [type(r).from_dict(r.to_dict()) for r in (told, older)] == [told, older]
+def test_percentiles_are_in_milliseconds_and_what_nobody_felt_has_no_row():
+    waits = tuple(i / 1e3 for i in range(21))
+    metrics = LatencyMetrics(waits, waits, (), (), waits, tokens=21, span=0.5)
+    assert list(metrics.table().index) == ["TTFT", "  of it queue wait", "Latency"]
+    assert metrics.table().loc["TTFT"].tolist() == pytest.approx([10, 18, 19, 19.8])
 
 
-def test_a_workload_is_told_by_the_settings():
-    record = runs_record([("00", run_of())], num_requests=64, max_new_tokens=512, max_batch_size=32)
-    assert (record.num_requests, record.max_new_tokens, record.max_batch_size) == (64, 512, 32)
-    assert record.model == "none"
+@pytest.mark.parametrize(
+    ("memory", "growth", "last"),
+    [
+        ((), 1.0, 0),
+        ((500, 501, 502), 1.0, 0),
+        ((5, 9, 7, 9, 20, 20), 1.0, 500),
+        ((1,) * 9 + (8, 20, 10), 1.25, 1100),
+    ],
+)
+def test_memory_of_a_flood_grows_from_its_thousandth_request_on(memory, growth, last):
+    flood = FloodRun("10", "fifo", {"length": 3, "refused": 2}, *[1] * 15, memory=memory, tensors=memory)
+    assert (flood.memory_growth, flood.tensor_growth, flood.last_growth) == (growth, growth, last)
+    assert flood.num_ended == 5
 
 
-def test_samples_of_a_rung_keep_their_order():
-    samples = [traced(rung, b, 2.0, 1.0) for rung, b in (("09", 8), ("10", 1), ("09", 1))]
-    assert of_rung(samples, "09") == [samples[0], samples[2]]
-    with pytest.raises(RecordError, match="no runs of rung '11'; it has 09, 10"):
-        of_rung(samples, "11")
+def test_damaged_files_were_read_or_refused_or_fell():
+    target = FuzzedTarget("record", 1, {"RecordError": 2, "OptionError": 1}, ("--only 3: lost",), 0.5, 0.25)
+    assert (target.num_refused, target.num_cases) == (3, 5)
+    assert record_of("fuzz", [target], memory=[100, 150, 110]).memory_growth == 1.1
+    assert record_of("fuzz", [target], memory=[]).memory_growth == 1

@@ -1,7 +1,5 @@
 """Runs of a workload, and what a record of them says of its rungs."""
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +7,7 @@ from made_records import run_of, runs_record
 
 from labkit.errors import RecordError
 from labkit.results import Run, rates_table
-from labkit.results.runs import check_groups, compared_runs, grouped, total_paths
+from labkit.results.runs import grouped, total_paths
 
 
 def ladder(**seconds: float):
@@ -45,12 +43,6 @@ def test_a_step_is_the_mean_of_its_run_and_the_median_of_the_runs():
         record.step_us("07")
 
 
-def test_what_prompts_take_of_a_run():
-    record = ladder(r07=1.5, r08=0.5)
-    assert record.prefill_share("07") == pytest.approx(0.25)
-    assert record.prefill_share("08") == pytest.approx(0.5)
-
-
 def test_the_steps_of_a_ladder():
     table = ladder(r00=4.0, r01=1.0).table()
     assert list(table.loc["00"]) == ["25", "6.2", "", "", ""]
@@ -83,20 +75,6 @@ def test_paths_of_all_runs_are_added_up_though_a_run_may_lack_one():
     assert total_paths(runs) == {"a": 4, "b": 6} and total_paths([]) == {}
 
 
-def test_sides_are_compared_by_their_names():
-    compared = compared_runs([run_of(2.0)] * 2, [run_of(1.0)] * 2, ("old", "new"))
-    assert (compared.before, compared.after, compared.speedup) == ("old", "new", pytest.approx(2))
-
-
-def test_a_run_survives_its_record():
-    run = run_of(
-        1.5, 2.0, new_tokens=(3, 2), gaps_us=(1000, 2001, 7), ttft=(0.1, 0.25), append_paths={"in_place": 3}
-    )
-    raw = json.loads(json.dumps(run.to_dict()))
-    assert raw["tokens"] == 5 and raw["itl_us"] == [[1, [1000, 2001]], [1, [7]]]
-    assert Run.from_dict(raw) == run and run.gaps_us == [1000, 2001, 7]
-
-
 def test_gaps_are_grouped_by_requests_that_have_the_same():
     assert grouped([5, 6, 5, 6, 7, 8], [3, 3, 3]) == [[2, [5, 6]], [1, [7, 8]]]
     assert grouped([5, 5, 5], [2, 2, 2]) == [[3, [5]]]
@@ -109,21 +87,3 @@ def test_no_gap_is_lost_in_groups(gaps):
     flat = [gap for own in gaps for gap in own]
     groups = grouped(flat, [len(own) + 1 for own in gaps])
     assert [gap for count, own in groups for gap in own * count] == flat
-
-
-@pytest.mark.parametrize(
-    ("groups", "new_tokens"),
-    [
-        ([[10**30, [5]]], [2, 2]),
-        ([[2**31, []]], [1]),
-        ([[2, [5]]], [2]),
-        ([[1, [5]], [1, [5]]], [2]),
-        ([[2, [5]]], [2, 3]),
-        ([[2, [5]]], [2, 2, 2]),
-        ([], [2]),
-    ],
-)
-def test_groups_that_are_not_those_of_the_tokens_are_refused_before_they_are_written_out(groups, new_tokens):
-    with pytest.raises(RecordError, match=r"itl_us of a run .* new_tokens has") as error:
-        check_groups(groups, new_tokens)
-    assert len(str(error.value)) < 200

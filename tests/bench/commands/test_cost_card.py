@@ -7,7 +7,7 @@ from bench_commands import bench
 
 from labkit.bench.commands.cost_card import cards_text
 from labkit.results import CostCardRecord, files, load
-from labkit.results.files import check_record
+from labkit.results.files import record_of
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +19,7 @@ def test_cost_card_counts_every_rung_and_batch(monkeypatch, capsys, tmp_path):
     bench(monkeypatch, f"{line} --json {out}")
     assert "calls into KVBlockManager" in capsys.readouterr().out
     recorded = json.loads(out.read_text())
-    check_record("out", recorded)
+    record_of("out", recorded)
     lengths = [sample["key"]["prompt_lens"] for sample in recorded["samples"] if sample["rung"] == "00"]
     assert lengths == [[20], [20], [20, 20], [20, 23]]
 

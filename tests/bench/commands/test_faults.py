@@ -7,7 +7,7 @@ from bench_commands import bench
 
 from labkit.bench import faults
 from labkit.bench.commands import faults as command
-from labkit.results.files import check_record
+from labkit.results.files import record_of
 
 pytestmark = pytest.mark.slow
 
@@ -18,7 +18,7 @@ def test_faults_counts_what_became_of_each_rungs_schedules(monkeypatch, capsys, 
     printed = capsys.readouterr().out
     assert "rung 00: 3 schedules" in printed and "0 fell" in printed
     recorded = json.loads(out.read_text())
-    check_record("out", recorded)
+    record_of("out", recorded)
     assert [(s["rung"], s["schedules"], s["fell"]) for s in recorded["samples"]] == [
         ("00", 3, []),
         ("10", 3, []),

@@ -6,7 +6,7 @@ import pytest
 from bench_commands import bench
 
 from labkit import LADDER
-from labkit.results.files import check_record
+from labkit.results.files import record_of
 
 pytestmark = pytest.mark.slow
 
@@ -17,6 +17,6 @@ def test_host_time_prints_rungs_by_batch_size(monkeypatch, capsys, tmp_path):
     printed = capsys.readouterr().out
     assert "B = 1" in printed and "00 step" in printed
     recorded = json.loads(out.read_text())
-    check_record("out", recorded)
+    record_of("out", recorded)
     made = [(sample["rung"], sample["batch_size"]) for sample in recorded["samples"]]
     assert made == [(rung, b) for rung in LADDER for b in (1, 1, 2, 2)]

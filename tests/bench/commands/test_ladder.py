@@ -6,7 +6,7 @@ import pytest
 from bench_commands import TINY, bench
 
 from labkit import LADDER
-from labkit.results.files import check_record
+from labkit.results.files import record_of
 
 pytestmark = pytest.mark.slow
 
@@ -17,5 +17,5 @@ def test_ladder_runs_every_rung_in_turn_and_records_them(monkeypatch, capsys, tm
     printed = capsys.readouterr().out
     assert all(rung.title in printed for rung in LADDER.values())
     recorded = json.loads(out.read_text())
-    check_record("out", recorded)
+    record_of("out", recorded)
     assert [sample["rung"] for sample in recorded["samples"]] == [n for n in LADDER for _ in range(2)]

@@ -10,7 +10,7 @@ from labkit.bench.commands import loads as command
 from labkit.bench.limit import forward_flops
 from labkit.bench.peers import COMPILED, CONTINUOUS, DYNAMIC, PADDED, VLLM, run_peers
 from labkit.model.checkpoint import RANDOM_CONFIGS
-from labkit.results.files import check_record
+from labkit.results.files import record_of
 from labkit.results.loads import LoadsRecord
 
 pytestmark = pytest.mark.slow
@@ -29,7 +29,7 @@ def test_every_load_runs_through_those_that_can_serve_it_and_opens_no_port(monke
     assert "limit: bytes and arithmetic" in printed and "a CPU runs none" in printed
     assert f"Left out of arrivals: {DYNAMIC} (a batch starts together" in printed
     recorded = json.loads(out.read_text())
-    check_record("out", recorded)
+    record_of("out", recorded)
     ran = {}
     for sample in recorded["samples"]:
         ran.setdefault(sample["load"], []).append(sample["engine"])
@@ -65,7 +65,7 @@ def test_whoever_stops_a_run_keeps_the_loads_before(monkeypatch, tmp_path):
             f"--max-batch-size 2 --rounds 1 --json {out}",
         )
     recorded = json.loads(out.read_text())
-    check_record("out", recorded)
+    record_of("out", recorded)
     assert {sample["load"] for sample in recorded["samples"]} == {"sampled", "ragged"}
     assert list(recorded["settings"]["limits"]) == ["sampled", "ragged"]
     assert LoadsRecord.from_dict(recorded).table().shape == (2, 2)

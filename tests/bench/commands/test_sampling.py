@@ -6,7 +6,7 @@ import pytest
 from bench_commands import bench, refusal
 
 from labkit.bench.commands.sampling import MANNERS
-from labkit.results.files import check_record
+from labkit.results.files import record_of
 
 pytestmark = pytest.mark.slow
 
@@ -18,7 +18,7 @@ def test_every_manner_runs_on_both_rungs_with_the_same_tokens(monkeypatch, capsy
     printed = capsys.readouterr().out
     assert "3 requests x 3 tokens" in printed and "too few rounds for a verdict" in printed
     recorded = json.loads(out.read_text())
-    check_record("out", recorded)
+    record_of("out", recorded)
     order = [(sample["manner"], sample["rung"]) for sample in recorded["samples"]]
     assert order == [(manner, rung) for manner in MANNERS for rung in ("11", "11", "12", "12")]
     for sample in recorded["samples"]:

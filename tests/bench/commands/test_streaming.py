@@ -10,7 +10,7 @@ from labkit import SamplingParams, load_model
 from labkit.bench.loads import Asked, make_load
 from labkit.bench.workload import Request
 from labkit.results import Run
-from labkit.results.files import check_record
+from labkit.results.files import record_of
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +36,7 @@ def test_streaming_prints_the_seeds_lines_and_writes_a_record(monkeypatch, capsy
     bench(monkeypatch, line)
     assert re.search(STREAMING_LINES, capsys.readouterr().out)
     recorded = json.loads(out.read_text())
-    check_record("out", recorded)
+    record_of("out", recorded)
     assert [sample["new_tokens"] for sample in recorded["samples"]] == [[5, 5, 5]] * 2
     assert [len(Run.from_dict(sample).gaps_us) for sample in recorded["samples"]] == [12, 12]
 

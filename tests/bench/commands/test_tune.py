@@ -15,7 +15,7 @@ from labkit.engine import device as engine_device
 from labkit.kernels.tile_tables import read_table
 from labkit.kernels.tiles import tile_of
 from labkit.kernels.triton_runtime import TritonStatus
-from labkit.results.files import check_record
+from labkit.results.files import record_of
 
 E = 256  # of the shipped model
 CPU = torch.device("cpu")
@@ -79,7 +79,7 @@ def test_the_fastest_tiles_are_printed_kept_and_recorded(gpu, monkeypatch, capsy
     assert {timed.tile.num_stages for timed in table} == {6}
     assert [timed.us for timed in table] == pytest.approx([0.5] * 8)
     recorded = json.loads(out.read_text())
-    check_record("out", recorded)
+    record_of("out", recorded)
     assert recorded["kind"] == "tiles" and len(recorded["samples"]) == 8
     assert [sample["rows"] for sample in recorded["samples"]] == [64] * 4 + [16] * 4
 
