@@ -15,7 +15,7 @@ def test_every_batch_size_is_measured_with_every_context(monkeypatch, capsys, tm
     out = tmp_path / "out.json"
     bench(monkeypatch, f"attention --device cpu --batch-sizes 1,2 --contexts 3,70 --repeats 2 --json {out}")
     recorded = json.loads(out.read_text())
-    record.record_of("out", recorded)
+    record.record_of(recorded, "out")
     sizes = [(sample["batch_size"], sample["context_len"]) for sample in recorded["samples"]]
     assert sizes == [(1, 3), (1, 70), (2, 3), (2, 70)]
     assert recorded["kind"] == "attention" and recorded["settings"]["contexts"] == [3, 70]

@@ -19,7 +19,7 @@ def test_cost_card_counts_every_rung_and_batch(monkeypatch, capsys, tmp_path):
     bench(monkeypatch, f"{line} --json {out}")
     assert "calls into KVBlockManager" in capsys.readouterr().out
     recorded = json.loads(out.read_text())
-    record_of("out", recorded)
+    record_of(recorded, "out")
     lengths = [sample["key"]["prompt_lens"] for sample in recorded["samples"] if sample["rung"] == "00"]
     assert lengths == [[20], [20], [20, 20], [20, 23]]
 

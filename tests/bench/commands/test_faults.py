@@ -18,7 +18,7 @@ def test_faults_counts_what_became_of_each_rungs_schedules(monkeypatch, capsys, 
     printed = capsys.readouterr().out
     assert "rung 00: 3 schedules" in printed and "0 fell" in printed
     recorded = json.loads(out.read_text())
-    record_of("out", recorded)
+    record_of(recorded, "out")
     assert [(s["rung"], s["schedules"], s["fell"]) for s in recorded["samples"]] == [
         ("00", 3, []),
         ("10", 3, []),

@@ -20,6 +20,6 @@ def test_flood_serves_all_and_says_how(monkeypatch, capsys, tmp_path):
     printed = capsys.readouterr().out
     assert "rung 07, fifo: 30 requests" in printed and "rung 07, pack: 30 requests" in printed
     recorded = json.loads(out.read_text())
-    record_of("out", recorded)
+    record_of(recorded, "out")
     assert [(s["rung"], s["policy"]) for s in recorded["samples"]] == [("07", "fifo"), ("07", "pack")]
     assert [sum(s["ended"].values()) for s in recorded["samples"]] == [30, 30]

@@ -33,7 +33,7 @@ def test_fuzz_counts_what_became_of_the_files(monkeypatch, capsys, tmp_path, con
     printed = capsys.readouterr().out
     assert "0 fell; the slowest took 0.25 s" in printed and all(f"{name}: " in printed for name in TARGETS)
     recorded = json.loads(out.read_text())
-    record_of("out", recorded)
+    record_of(recorded, "out")
     samples = recorded["samples"]
     assert sum(s["read"] for s in samples) == sum(s["errors"]["RecordError"] for s in samples) == 500
     assert recorded["settings"]["memory"] == [1999]

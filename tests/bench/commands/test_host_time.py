@@ -17,6 +17,6 @@ def test_host_time_prints_rungs_by_batch_size(monkeypatch, capsys, tmp_path):
     printed = capsys.readouterr().out
     assert "B = 1" in printed and "00 step" in printed
     recorded = json.loads(out.read_text())
-    record_of("out", recorded)
+    record_of(recorded, "out")
     made = [(sample["rung"], sample["batch_size"]) for sample in recorded["samples"]]
     assert made == [(rung, b) for rung in LADDER for b in (1, 1, 2, 2)]

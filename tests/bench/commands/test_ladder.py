@@ -17,5 +17,5 @@ def test_ladder_runs_every_rung_in_turn_and_records_them(monkeypatch, capsys, tm
     printed = capsys.readouterr().out
     assert all(rung.title in printed for rung in LADDER.values())
     recorded = json.loads(out.read_text())
-    record_of("out", recorded)
+    record_of(recorded, "out")
     assert [sample["rung"] for sample in recorded["samples"]] == [n for n in LADDER for _ in range(2)]

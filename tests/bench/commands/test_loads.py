@@ -29,7 +29,7 @@ def test_every_load_runs_through_those_that_can_serve_it_and_opens_no_port(monke
     assert "limit: bytes and arithmetic" in printed and "a CPU runs none" in printed
     assert f"Left out of arrivals: {DYNAMIC} (a batch starts together" in printed
     recorded = json.loads(out.read_text())
-    record_of("out", recorded)
+    record_of(recorded, "out")
     ran = {}
     for sample in recorded["samples"]:
         ran.setdefault(sample["load"], []).append(sample["engine"])
@@ -65,7 +65,7 @@ def test_whoever_stops_a_run_keeps_the_loads_before(monkeypatch, tmp_path):
             f"--max-batch-size 2 --rounds 1 --json {out}",
         )
     recorded = json.loads(out.read_text())
-    record_of("out", recorded)
+    record_of(recorded, "out")
     assert {sample["load"] for sample in recorded["samples"]} == {"sampled", "ragged"}
     assert list(recorded["settings"]["limits"]) == ["sampled", "ragged"]
     assert LoadsRecord.from_dict(recorded).table().shape == (2, 2)

@@ -18,7 +18,7 @@ def test_every_manner_runs_on_both_rungs_with_the_same_tokens(monkeypatch, capsy
     printed = capsys.readouterr().out
     assert "3 requests x 3 tokens" in printed and "too few rounds for a verdict" in printed
     recorded = json.loads(out.read_text())
-    record_of("out", recorded)
+    record_of(recorded, "out")
     order = [(sample["manner"], sample["rung"]) for sample in recorded["samples"]]
     assert order == [(manner, rung) for manner in MANNERS for rung in ("11", "11", "12", "12")]
     for sample in recorded["samples"]:

@@ -43,7 +43,7 @@ def test_scheduler_prints_the_seeds_lines_and_writes_a_record(
     assert f"Append paths, all measured runs: {append_paths}" in printed.out
     assert "reached" in printed.out and "tokens" in printed.err  # the limit; a progress bar
     recorded = json.loads(out.read_text())
-    record_of("out", recorded)
+    record_of(recorded, "out")
     assert [sample["tokens"] for sample in recorded["samples"]] == [15, 15]
     assert [sample["decoded_tokens"] for sample in recorded["samples"]] == [12, 12]
     assert recorded["settings"]["num_requests"] == 3 and recorded["settings"]["rung"] == rung

@@ -36,7 +36,7 @@ def test_streaming_prints_the_seeds_lines_and_writes_a_record(monkeypatch, capsy
     bench(monkeypatch, line)
     assert re.search(STREAMING_LINES, capsys.readouterr().out)
     recorded = json.loads(out.read_text())
-    record_of("out", recorded)
+    record_of(recorded, "out")
     assert [sample["new_tokens"] for sample in recorded["samples"]] == [[5, 5, 5]] * 2
     assert [len(Run.from_dict(sample).gaps_us) for sample in recorded["samples"]] == [12, 12]
 

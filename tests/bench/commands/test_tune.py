@@ -79,7 +79,7 @@ def test_the_fastest_tiles_are_printed_kept_and_recorded(gpu, monkeypatch, capsy
     assert {timed.tile.num_stages for timed in table} == {6}
     assert [timed.us for timed in table] == pytest.approx([0.5] * 8)
     recorded = json.loads(out.read_text())
-    record_of("out", recorded)
+    record_of(recorded, "out")
     assert recorded["kind"] == "tiles" and len(recorded["samples"]) == 8
     assert [sample["rows"] for sample in recorded["samples"]] == [64] * 4 + [16] * 4
 
