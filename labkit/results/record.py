@@ -25,7 +25,7 @@ class Sample:
         return {**raw, **beside, **{name: getattr(self, name) for name in self.ALSO}}
 
     @classmethod
-    def from_dict(cls, raw: dict, where: str) -> Self:
+    def from_dict(cls, raw: dict, where: str = "the record") -> Self:
         """The sample of a JSON form. Raises RecordError saying what is wrong with it, and `where` it is."""
         return read_fields(cls, raw, where, cls.FLAT)
 
@@ -103,7 +103,7 @@ class Record:
         return {**raw, "settings": dict(self.settings), "samples": samples}
 
     @classmethod
-    def from_dict(cls, raw: dict, where: str) -> Self:
+    def from_dict(cls, raw: dict, where: str = "the record") -> Self:
         """A record of its JSON form. Raises RecordError saying what is wrong with it."""
         record = read_fields(cls, raw, where)
         for name, kind in {"model": str, **cls.SETTINGS}.items():

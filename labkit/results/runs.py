@@ -83,7 +83,7 @@ class Run(Sample):
         return {**raw, **rounded, "itl_us": grouped(self.gaps_us, self.new_tokens)}
 
     @classmethod
-    def from_dict(cls, raw: dict, where: str) -> Self:
+    def from_dict(cls, raw: dict, where: str = "the record") -> Self:
         """A run from its JSON form. Raises RecordError saying what is wrong with it, and `where` it is."""
         groups = read_as(Groups, raw.get("itl_us"), f"{where}.itl_us")
         check_groups(groups, read_as(tuple[Count, ...], raw.get("new_tokens"), f"{where}.new_tokens"), where)
