@@ -1,8 +1,7 @@
-"""An exercise: the reader writes a function, a grader says what is wrong with it."""
+"""An exercise: the reader writes a function, which is compared with the solution on random calls."""
 
 import copy
 import dis
-import inspect
 import random
 import sys
 import sysconfig
@@ -17,12 +16,10 @@ from labkit.checks import shown
 from labkit.learn.answers import difference, one_line
 from labkit.learn.verdict import Verdict
 
-NUM_DRAWN = 100  # random calls that an attempt is compared on
+NUM_DRAWN = 100  # random calls of an exercise
 MOST_LINES = 1_000_000  # of an attempt, in one call; the longest right one runs a few thousand
 # Where code lies that is not the attempt's: lines of it are not counted.
 INSTALLED = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<frozen ")
-
-
 NO_RETURN = " (A function without `return` gives None.)"
 
 
@@ -44,96 +41,69 @@ def not_attempted() -> None:
 
 
 @dataclass(frozen=True)
-class Case:
-    """One call of the reader's function, and what to say if it answers otherwise.
-
-    expected: the answer; where the exercise has a `play`, those of its observations that are looked at.
-    """
-
-    arguments: dict[str, Any]
-    expected: Any
-    hint: str  # the part of the contract that this case is about
-
-
-@dataclass(frozen=True)
 class Exercise:
-    """A task with its cases, the simplest first. `solution` is the package's own way to do it.
+    """A task: an attempt is compared with the solution on NUM_DRAWN random calls, the same ones each time.
 
-    draw: arguments of a random call. An attempt that passes the cases is compared with the solution on
-        NUM_DRAWN of them, the same ones each time.
-    drawn_hint: the contract as a whole, for an attempt that fails there.
+    solution: the package's own way to do it. draw: the arguments of a random call, by name; they are passed
+        in this order, so the attempt's parameters may have other names.
+    contract: what the function must do, told with the shortest call whose answer is wrong.
     play: calls the attempt (its first argument) on something made for this call, and returns what can be
         seen afterwards, by name. It may raise BrokenContract. None: the answer is looked at, and the
         arguments must be as they were.
     """
 
     name: str
-    cases: tuple[Case, ...]
     solution: Callable
-    draw: Callable[[random.Random], dict[str, Any]] | None = None
-    drawn_hint: str = ""
+    draw: Callable[[random.Random], dict[str, Any]]
+    contract: str
     play: Callable[..., dict[str, Any]] | None = None
 
     def grade(self, attempt: Callable) -> Verdict:
-        """Not attempted, right, or the first case that fails and why. It never raises."""
+        """Not attempted, right, or the shortest call that goes wrong and how. It never raises."""
         if not callable(attempt):
             return Verdict(f"{self.name}: expected a function, not {shown(attempt)}.")
         try:
-            return Verdict(f"{self.name}: {self._verdict(attempt)}")
+            for arguments in self.calls():
+                if wrong := self._wrong(attempt, arguments):
+                    return Verdict(f"{self.name}: {self._shown(arguments)} {wrong} {self.contract}".rstrip())
         except Unattempted:
             return Verdict(f"{self.name}: not attempted yet.")
+        return Verdict(f"{self.name}: right, in all {NUM_DRAWN} random calls.")
 
-    def _verdict(self, attempt: Callable) -> str:
-        num_cases = len(self.cases)
-        for number, case in enumerate(self.cases):
-            if wrong := self._wrong(attempt, case):
-                return f"{wrong} ({number} of {num_cases} cases passed)"
-        for case in self._drawn_cases():
-            if wrong := self._wrong(attempt, case):
-                return f"{wrong} (all {num_cases} cases passed, but not a random one)"
-        return f"right, all {num_cases} cases."
-
-    def _drawn_cases(self) -> Iterator[Case]:
-        """The random calls, short ones first: the first that fails is easier to think through."""
-        if self.draw is None:
-            return
+    def calls(self) -> list[dict[str, Any]]:
+        """The arguments of the random calls, short ones first: they are easier to think through."""
         rng = random.Random(0)
-        drawn = sorted((self.draw(rng) for _ in range(NUM_DRAWN)), key=lambda arguments: len(repr(arguments)))
-        for arguments in drawn:
-            yield Case(arguments, self._call(self.solution, arguments), self.drawn_hint)
+        return sorted((self.draw(rng) for _ in range(NUM_DRAWN)), key=lambda arguments: len(repr(arguments)))
 
-    def _wrong(self, attempt: Callable, case: Case) -> str:
-        """What is wrong with the attempt's answer, in a sentence or two; empty if nothing is."""
-        call = self._shown(attempt, case.arguments)
+    def _wrong(self, attempt: Callable, arguments: dict[str, Any]) -> str:
+        """What is wrong with the attempt's answer, in a sentence; empty if nothing is."""
+        expected = self._call(self.solution, arguments)
         try:
             with limited_lines(MOST_LINES):
-                answer = self._call(attempt, case.arguments)
-            wrong = self._compared(answer, case.expected)
+                answer = self._call(attempt, arguments)
+            return self._compared(answer, expected)
         except (Unattempted, KeyboardInterrupt):
             raise
         except BrokenContract as broken:
-            return f"{call}{'' if self.play else ':'} {broken}"
+            return str(broken)
         except EndlessLoop:
-            return f"{call} has run {MOST_LINES:,} lines without an end. Is there a loop that never stops?"
+            return f"has run {MOST_LINES:,} lines without an end. Is there a loop that never stops?"
         except BaseException as error:  # SystemExit, too: a cell must not end the kernel
-            return f"{call} raised {type(error).__name__}: {one_line(str(error))}. {case.hint}".rstrip()
-        return f"{call} {wrong} {case.hint}".rstrip() if wrong else ""
+            return f"raised {type(error).__name__}: {one_line(str(error))}."
 
     def _call(self, attempt: Callable, arguments: dict[str, Any]) -> Any:
         if self.play:
             return self.play(attempt, **copy.deepcopy(arguments))
         return answer_of(attempt, **arguments)
 
-    def _shown(self, attempt: Callable, arguments: dict[str, Any]) -> str:
+    def _shown(self, arguments: dict[str, Any]) -> str:
         given = ", ".join(f"{name}={one_line(repr(value))}" for name, value in arguments.items())
-        if self.play:
-            return f"with {given},"
-        return f"{getattr(attempt, '__name__', self.name)}({given})"
+        return f"with {given}:"
 
     def _compared(self, answer: Any, expected: Any) -> str:
         if not self.play:
             wrong = difference(answer, expected)
-            return wrong and f"gave {wrong}{NO_RETURN if answer is None else ''}"
+            return wrong and f"it gave {wrong}{NO_RETURN if answer is None else ''}"
         for name, value in expected.items():
             if wrong := difference(answer[name], value):
                 return f"{name}: {wrong}"
@@ -144,18 +114,9 @@ def answer_of(attempt: Callable, /, **arguments: Any) -> Any:
     """What the attempt answers to these arguments. Raises BrokenContract if it changes one of them. An
     exercise's `play` calls it, too."""
     given = copy.deepcopy(arguments)
-    answer = called(attempt, **given)
+    answer = attempt(*given.values())
     check_unchanged(given, arguments)
     return answer
-
-
-def called(attempt: Callable, /, **given: Any) -> Any:
-    """Call an attempt by its parameters' names, or by their order where it has renamed them."""
-    try:
-        inspect.signature(attempt).bind(**given)
-    except (TypeError, ValueError):  # other names, or no signature
-        return attempt(*given.values())
-    return attempt(**given)
 
 
 def check_unchanged(given: dict[str, Any], before: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The tests mirror the package: each module has a test of its name, and each test file a module."""
+"""The tests mirror the package: each module has a test of its name, there or in a folder above it."""
 
 import re
 from pathlib import Path
@@ -24,9 +24,10 @@ def is_about(file: Path, name: str) -> bool:
 
 
 def subjects_of(file: Path) -> list[str]:
-    """What a file in this folder may be about: a module there, the package as a whole, or its `__main__`."""
+    """What a file in this folder may be about: a module there or below, the package as a whole, or its
+    `__main__`."""
     folder = PACKAGE / file.parent
-    modules = [path.stem.strip("_") for path in folder.glob("*.py") if path.stem != "__init__"]
+    modules = [path.stem.strip("_") for path in folder.rglob("*.py") if path.stem != "__init__"]
     return [*modules, folder.name] if folder.is_dir() else []
 
 
@@ -35,7 +36,7 @@ def test_every_module_has_a_test_of_its_name():
         module
         for module in MODULES
         for file in TEST_FILES
-        if file.parent == Path(module).parent and is_about(file, Path(module).name)
+        if file.parent in Path(module).parents and is_about(file, Path(module).name)
     }
     assert {name for name in MODULES - tested if name.split("/")[0] not in IN_THEIR_ROOM} == set()
 

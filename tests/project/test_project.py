@@ -294,21 +294,6 @@ def test_the_workflow_runs_ci_on_the_oldest_python_a_newer_one_and_without_trito
     assert os.access(ROOT / run["run"], os.X_OK)
 
 
-@needs_make
-def test_the_hooks_are_make_lint_with_the_tools_that_make_installed(tmp_path):
-    *ruff, mypy = [line.split() for line in make(tmp_path, "lint", "--dry-run").stdout.splitlines()[-3:]]
-    (repository,) = read_yaml(".pre-commit-config.yaml")["repos"]
-    assert repository["repo"] == "local"
-    *ruff_hooks, mypy_hook = repository["hooks"]
-    for hook, (*command, labkit, tests, data) in zip(ruff_hooks, ruff, strict=True):
-        assert hook["entry"].split() == [word for word in command if word != "--check"]
-        assert hook["files"] == f"^({labkit}|{tests}|{data})/"
-    assert mypy_hook["entry"].split() == mypy == [".venv/bin/python", "-m", "mypy"]
-    assert (mypy_hook["files"], mypy_hook["pass_filenames"]) == ("^labkit/", False)
-    for hook in repository["hooks"]:
-        assert (hook["language"], hook["types"]) == ("system", ["python"])  # any other language is fetched
-
-
 def test_types_are_checked_in_the_lower_half_of_the_package():
     files = TOOL["mypy"]["files"]
     assert {"labkit/model", "labkit/kvcache"} <= set(files) and all((ROOT / file).exists() for file in files)

@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 from labkit.learn.before_00.chain import Chain, kernel_begins, schedule
-from labkit.learn.exercise import Case, Exercise
+from labkit.learn.exercise import Exercise
 
 # --- step 1 ------------------------------------------------------------------------------------------------
 
@@ -20,26 +20,10 @@ def draw_launches(rng: random.Random) -> dict[str, Any]:
 
 KERNEL_BEGINS = Exercise(
     name="kernel_begins",
-    cases=(
-        Case({"issued": [5], "gpu_us": 2}, [5], "Nothing runs before it has been launched."),
-        Case({"issued": [5, 10, 15], "gpu_us": 2}, [5, 10, 15], "The GPU is free each time: it waits."),
-        Case(
-            {"issued": [1, 2, 3], "gpu_us": 5},
-            [1, 6, 11],
-            "Kernels of one stream run one after another: kernel 1 begins when kernel 0 has ended, at 1 + 5.",
-        ),
-        Case(
-            {"issued": [1, 2, 30, 31], "gpu_us": 5},
-            [1, 6, 30, 35],
-            "After a pause of the host the GPU is free again: kernel 2 waits for its launch, kernel 3 for "
-            "kernel 2.",
-        ),
-        Case({"issued": [2, 4, 6], "gpu_us": 2}, [2, 4, 6], "A kernel may begin when the other one ends."),
-        Case({"issued": [], "gpu_us": 5}, [], "No launch, no kernel."),
-    ),
     solution=kernel_begins,
     draw=draw_launches,
-    drawn_hint="A kernel begins at the later of two times: its launch, and the end of the kernel before it.",
+    contract="A kernel begins when it has been launched and the kernel before it has ended, whichever is "
+    "later.",
 )
 
 # --- step 2 ------------------------------------------------------------------------------------------------
@@ -63,45 +47,11 @@ def draw_chain(rng: random.Random) -> dict[str, Any]:
     }
 
 
-def chain(kernels: int, host_us: int, gpu_us: int, read_back: bool, expected: int, hint: str) -> Case:
-    """A case of `step_time`."""
-    arguments = {"kernels": kernels, "host_us": host_us, "gpu_us": gpu_us, "read_back": read_back}
-    return Case(arguments, expected, hint)
-
-
 STEP_TIME = Exercise(
     name="step_time",
-    cases=(
-        chain(10, 5, 2, False, 50, "The host is the slower one: ten launches of 5 µs."),
-        chain(10, 2, 5, False, 50, "The GPU is the slower one: ten kernels of 5 µs."),
-        chain(10, 3, 3, False, 30, "Both keep the same pace: ten times 3 µs."),
-        chain(
-            1,
-            5,
-            2,
-            True,
-            7,
-            "One kernel and a read-back: nothing overlaps. First the launch, then the kernel.",
-        ),
-        chain(
-            10,
-            5,
-            2,
-            True,
-            52,
-            "The host launches ten times, and then waits for the last kernel, which takes 2 µs.",
-        ),
-        chain(
-            10,
-            2,
-            5,
-            True,
-            52,
-            "The GPU begins when the first launch is done, at 2 µs. Then it runs ten kernels of 5 µs.",
-        ),
-    ),
     solution=step_time,
     draw=draw_chain,
-    drawn_hint="With a read-back a step is one launch, one kernel, and the slower of the two for each of the "
-    "others.",
+    contract="Without a read-back a step takes as long as its slower side, host or GPU. With one, nothing "
+    "overlaps at its ends: a step is one launch, one kernel, and for each of the other kernels "
+    "the slower of the two.",
 )

@@ -7,7 +7,7 @@ from typing import Any
 from labkit.engine import InferenceSession
 from labkit.kvcache import KVBlockManager
 from labkit.learn.answers import one_line, plain
-from labkit.learn.exercise import BrokenContract, Case, Exercise, answer_of
+from labkit.learn.exercise import BrokenContract, Exercise, answer_of
 
 Signature = tuple[int, int]  # the number of blocks, and the last one's id
 Move = tuple[str | int, ...]  # the name of an operation and its arguments
@@ -60,64 +60,10 @@ def draw_row(rng: random.Random) -> dict[str, Any]:
 
 MUST_BE_MADE_ANEW = Exercise(
     name="must_be_made_anew",
-    cases=(
-        Case(
-            {"signature": (2, 7), "block_ids": [3, 7]},
-            False,
-            "The token went into the last block, which had room: the same two blocks, so the row stands.",
-        ),
-        Case(
-            {"signature": (2, 7), "block_ids": [3, 7, 9]},
-            True,
-            "The last block was full and another was added: the row lacks block 9.",
-        ),
-        Case(
-            {"signature": (2, 7), "block_ids": [3, 9]},
-            True,
-            "Copy-on-write: as many blocks as before, but the last one is now a copy, block 9. The number "
-            "of blocks alone does not show it.",
-        ),
-        Case(
-            {"signature": (3, 5), "block_ids": [3, 5]},
-            True,
-            "The list was cut to one block and grew by block 5: the same last id, but fewer blocks. The "
-            "number of blocks is half of the signature.",
-        ),
-        Case(
-            {"signature": None, "block_ids": [3, 7]},
-            True,
-            "None: this row was never made, or was forgotten. Nothing in it can be used.",
-        ),
-        Case(
-            {"signature": (0, -1), "block_ids": []},
-            False,
-            "A session without blocks has no last id; its signature is (0, -1), and its row of zeros stands.",
-        ),
-        Case(
-            {"signature": (2, 7), "block_ids": []},
-            True,
-            "The list was emptied: its signature is now (0, -1), and was (2, 7).",
-        ),
-        Case(
-            {"signature": (2, 7), "block_ids": [3, 1]},
-            True,
-            "Copy-on-write takes any free block, so that the copy's id can be less than the old one's.",
-        ),
-        Case(
-            {"signature": (2, 7), "block_ids": [7, 3]},
-            True,
-            "Two blocks as before, and block 7 is one of them, but no longer the last: only the last counts.",
-        ),
-        Case(
-            {"signature": (2, 0), "block_ids": [9, 0]},
-            False,
-            "The last block is block 0, a block like any other, and not the largest: the row stands.",
-        ),
-    ),
     solution=must_be_made_anew,
     draw=draw_row,
-    drawn_hint="The row stands if the number of blocks and the last id are both as the signature has them; "
-    "without a block they are 0 and -1.",
+    contract="The row stands only if both the number of blocks and the last id are still as the signature "
+    "says. Without blocks the signature is (0, -1); None means that the row was never made.",
 )
 
 
@@ -232,18 +178,11 @@ def draw_list(rng: random.Random) -> dict[str, Any]:
     return {"block_ids": ids[:length], "free_ids": ids[length:]}
 
 
-def list_to_break(*block_ids: int) -> Case:
-    """A case of `break_the_row` on these blocks. The row must read as before the moves, that is, be stale; if
-    it is not, `play_moves` says so, and the case needs no hint."""
-    free_ids = [i for i in range(NUM_BLOCKS) if i not in block_ids]
-    stale = {"the row that attention reads": list(block_ids)}
-    return Case({"block_ids": list(block_ids), "free_ids": free_ids}, stale, "")
-
-
 BREAK_THE_ROW = Exercise(
     name="break_the_row",
-    cases=(list_to_break(3, 7, 5), list_to_break(2, 0, 1, 6), list_to_break(4, 8)),
     solution=break_the_row,
     draw=draw_list,
+    contract="The row must be stale after your moves: its signature is the same, and some block before the"
+    " last is another one.",
     play=play_moves,
 )

@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from labkit.learn.exercise import Case, Exercise
+from labkit.learn.exercise import Exercise
 
 # --- exercise 1 ----------------------------------------------------------------------------------------
 
@@ -46,59 +46,13 @@ def draw_program(rng: random.Random) -> dict[str, Any]:
     }
 
 
-PLAIN = {"block_idx": [3, 0, 5], "pos": 0, "strides": (32, 16, 4), "D": 4, "BLOCK_D": 4}
-
 OFFSETS = Exercise(
     name="offsets",
-    cases=(
-        Case(
-            {"program": (1, 0, 0), **PLAIN},
-            [0, 1, 2, 3],
-            "Program (1, 0, 0) writes request 1 to its block, block_idx[1], which is block 0 here: the four "
-            "numbers of head 0 lie at the pool's very start. Return a list of them all, the lowest d first.",
-        ),
-        Case(
-            {"program": (0, 0, 0), **PLAIN},
-            [96, 97, 98, 99],
-            "Block 3 begins 3 * strides[0] behind the start.",
-        ),
-        Case(
-            {"program": (2, 1, 0), **PLAIN},
-            [176, 177, 178, 179],
-            "The second number of a program is its head; each head is strides[1] behind the one before.",
-        ),
-        Case(
-            {"program": (1, 0, 0), **PLAIN, "pos": 3},
-            [12, 13, 14, 15],
-            "`pos` is the slot in the block, and slots are strides[2] apart.",
-        ),
-        Case(
-            {"program": (1, 0, 0), **PLAIN, "strides": (64, 32, 8), "D": 6, "BLOCK_D": 8},
-            [0, 1, 2, 3, 4, 5],
-            "BLOCK_D is 8 and the head has 6 numbers: the mask `d < D` keeps the last two from being stored.",
-        ),
-        Case(
-            {"program": (1, 0, 1), **PLAIN, "strides": (64, 32, 8), "D": 6, "BLOCK_D": 4},
-            [4, 5],
-            "The third number of a program is its piece of the head: piece 1 begins at d = BLOCK_D, and the "
-            "mask is about d, not about the lane.",
-        ),
-        Case(
-            {"program": (2, 1, 0), **PLAIN, "pos": 2, "strides": (32, 4, 8)},
-            [180, 181, 182, 183],
-            "Strides are arguments: this pool keeps the heads of a slot together, so that strides[1] is less "
-            "than strides[2].",
-        ),
-        Case(
-            {"program": (0, 0, 0), **PLAIN, "block_idx": [43691], "strides": (49152, 4096, 64)},
-            [2147500032, 2147500033, 2147500034, 2147500035],
-            "So far behind the start, an offset no longer fits into 32 bits: multiply in 64.",
-        ),
-    ),
     solution=offsets,
     draw=draw_program,
-    drawn_hint="A program starts at its request's block, its head and the slot, each times its own stride. "
-    "It stores the d of its piece, BLOCK_D of them, that are less than D.",
+    contract="A program starts at its request's block, its head and the slot, each times its own stride. "
+    "It stores BLOCK_D values from its piece on, but only those with d < D. Return the offsets, "
+    "the lowest d first.",
 )
 
 # --- exercise 2 ----------------------------------------------------------------------------------------
@@ -131,61 +85,8 @@ def draw_requests(rng: random.Random) -> dict[str, Any]:
 
 FULL_BATCH_STEPS = Exercise(
     name="full_batch_steps",
-    cases=(
-        Case(
-            {"positions": [20, 20, 20], "steps_left": [5, 5, 5], "block_size": 64},
-            5,
-            "All go from slot to slot together, so all 5 steps write the whole batch at one slot.",
-        ),
-        Case(
-            {"positions": [20, 20, 23], "steps_left": [5, 5, 5], "block_size": 64},
-            0,
-            "Who is three tokens ahead stays three ahead: slots that differ go on differing.",
-        ),
-        Case(
-            {"positions": [20, 20, 23], "steps_left": [5, 5, 2], "block_size": 64},
-            3,
-            "The request that is ahead ends after 2 steps. The batch is then the other two, at one slot.",
-        ),
-        Case(
-            {"positions": [20, 84, 148], "steps_left": [4, 4, 4], "block_size": 64},
-            4,
-            "What counts is the slot in the block, not the position in the text: 84 and 148 are slot 20 of "
-            "later blocks.",
-        ),
-        Case(
-            {"positions": [62, 62], "steps_left": [4, 4], "block_size": 64},
-            4,
-            "A boundary is no exception: slots 62, 63, 0 and 1, and at each step both requests are at one.",
-        ),
-        Case(
-            {"positions": [62, 2], "steps_left": [4, 4], "block_size": 64},
-            0,
-            "One request crosses into its next block and the slots still differ, by as much as before.",
-        ),
-        Case(
-            {"positions": [5, 9], "steps_left": [3, 3], "block_size": 4},
-            3,
-            "The block size is an argument: with blocks of 4, positions 5 and 9 are both slot 1.",
-        ),
-        Case(
-            {"positions": [20, 23], "steps_left": [2, 5], "block_size": 64},
-            3,
-            "When the first has ended the second goes on alone, and one request alone is at one slot.",
-        ),
-        Case(
-            {"positions": [20, 23, 20], "steps_left": [3, 3, 3], "block_size": 64},
-            0,
-            "The slot that differs can be anywhere in the batch: look at all of them.",
-        ),
-        Case(
-            {"positions": [7, 8], "steps_left": [6, 0], "block_size": 64},
-            6,
-            "A request without steps left takes no part.",
-        ),
-    ),
     solution=full_batch_steps,
     draw=draw_requests,
-    drawn_hint="In each step look at the requests that have steps left, and at the slots they write in that "
-    "step: the path is full-batch if there is one slot, as long as there is a request.",
+    contract="A step is on the full-batch path if all requests that still have steps left write at the "
+    "same slot of their blocks, and there is such a request.",
 )

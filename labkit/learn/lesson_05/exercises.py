@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from labkit.learn.answers import plain
-from labkit.learn.exercise import Case, Exercise, called
+from labkit.learn.exercise import Exercise
 
 # --- append_tokens --------------------------------------------------------------------------------------
 
@@ -52,7 +52,7 @@ def play_append_tokens(
 
     error = None
     try:
-        called(attempt, lengths=array, blocks=given_blocks, write=write)
+        attempt(array, given_blocks, write)
     except tuple(FAILURES.values()) as raised:
         error = type(raised).__name__
     return {
@@ -74,74 +74,13 @@ def draw_append_tokens(rng: random.Random) -> dict[str, Any]:
     }
 
 
-def _tokens(lengths: list[int], blocks: list[int], write_raises: str | None = None) -> dict[str, Any]:
-    return {"lengths": lengths, "blocks": blocks, "write_raises": write_raises}
-
-
-TWO = [3, 9, 5], [0, 2]
-TWICE = [3, 9, 5], [2, 0, 2]
-
 APPEND_TOKENS = Exercise(
     name="append_tokens",
-    cases=(
-        Case(
-            _tokens(*TWO),
-            {"the calls of write": [[3, 5]]},
-            "`write` takes the slots of all tokens at once, and a block's next slot is its length before "
-            "the token is counted.",
-        ),
-        Case(
-            _tokens(*TWO),
-            {"the lengths": [4, 9, 6]},
-            "When the write has succeeded, a block holds one token more for each time that it is named. "
-            "Count in the array that you were given: others read it.",
-        ),
-        Case(
-            _tokens(*TWICE),
-            {"the calls of write": [[5, 3, 6]]},
-            "Two tokens of one block go to two slots: the second one behind the first.",
-        ),
-        Case(
-            _tokens(*TWICE),
-            {"the lengths": [4, 9, 7]},
-            "A block that is named twice holds two tokens more. `lengths[blocks] += 1` reads all, adds, and "
-            "writes all: the second 6 is written over the first.",
-        ),
-        Case(
-            _tokens(*TWO, write_raises="WriteFailed"),
-            {"the lengths": [3, 9, 5]},
-            "Nothing was written, so nothing may be counted. Count after the write.",
-        ),
-        Case(
-            _tokens(*TWO, write_raises="WriteFailed"),
-            {"the error that the caller gets": "WriteFailed"},
-            "Let the error through: the engine must learn of it to undo the other layers of the step.",
-        ),
-        Case(
-            _tokens(*TWO, write_raises="WriteFailed"),
-            {"the calls of write": [[3, 5]]},
-            "Write once. Whether to try again is for the caller to say.",
-        ),
-        Case(
-            _tokens(*TWICE, write_raises="Interrupted"),
-            {"the lengths": [3, 9, 5]},
-            "Ctrl-C is no `Exception`, so `except Exception` does not undo it. What is counted after the "
-            "write needs no undoing.",
-        ),
-        Case(
-            _tokens([0], [0]),
-            {"the calls of write": [[0]], "the lengths": [1]},
-            "An empty block's first slot is 0.",
-        ),
-        Case(
-            _tokens(*TWICE),
-            {"the list of blocks": [2, 0, 2]},
-            "Leave the list of blocks as it is: the caller goes on using it.",
-        ),
-    ),
     solution=append_tokens,
     draw=draw_append_tokens,
-    drawn_hint="Collect the slots, write them once, and then count each token, in the array.",
+    contract="Collect the slots of all tokens, write them in one call, and count only after the write: a "
+    "failed write, or Ctrl-C, must leave the lengths as they were and reach the caller. A block "
+    "that is named twice gets two slots and two counts, in the array that you were given.",
     play=play_append_tokens,
 )
 
@@ -174,41 +113,8 @@ def draw_records_created(rng: random.Random) -> dict[str, Any]:
 
 RECORDS_CREATED = Exercise(
     name="records_created",
-    cases=(
-        Case(
-            _step_of("replaced", 12, 64, 0, 0),
-            768,
-            "Counting a token replaces its block's record, in each layer.",
-        ),
-        Case(
-            _step_of("mutable", 12, 64, 0, 0),
-            0,
-            "A mutable record counts in place: no path but a new block needs a new record.",
-        ),
-        Case(
-            _step_of("mutable", 12, 60, 4, 0),
-            48,
-            "A new block has a record of its own, mutable or not.",
-        ),
-        Case(
-            _step_of("replaced", 12, 60, 4, 0),
-            816,
-            "At a boundary a new block gets a record that says 0 tokens, and counting its first token "
-            "replaces it.",
-        ),
-        Case(
-            _step_of("mutable", 6, 0, 0, 3),
-            18,
-            "Copy-on-write takes a new block, so there is a new record.",
-        ),
-        Case(
-            _step_of("replaced", 6, 0, 0, 3),
-            54,
-            "A copied block's record is made with 0 tokens, replaced to take over the length of the block it "
-            "copies, and replaced again to count the token.",
-        ),
-    ),
     solution=records_created,
     draw=draw_records_created,
-    drawn_hint="Add up what the requests of each path create, then take it for each layer.",
+    contract="Add up what the requests of each path create, then multiply by the layers. A replaced record"
+    " is a new one for each token counted, and a copy makes one more to take over the length.",
 )

@@ -4,7 +4,7 @@ import copy
 import random
 from typing import Any
 
-from labkit.learn.exercise import BrokenContract, Case, Exercise, called, check_unchanged
+from labkit.learn.exercise import BrokenContract, Exercise, check_unchanged
 from labkit.learn.lesson_06.copies import Copy, LateDevice, SendAll, send_all
 
 DEVICES = {"late": None, "one behind": 1, "prompt": 0}  # by how many copies may be under way
@@ -36,7 +36,7 @@ def play_send_all(attempt: SendAll, messages: list[list[int]], device: str) -> d
             )
         return late_device.copy(buffer, n)
 
-    called(attempt, messages=given, buffers=buffers, copy=copied)
+    attempt(given, buffers, copied)
     waited = list(late_device.waited)
     late_device.finish()
     check_unchanged({"messages": given}, {"messages": messages})
@@ -49,55 +49,13 @@ def draw_send_all(rng: random.Random) -> dict[str, Any]:
     return {"messages": messages, "device": rng.choice(("late", *DEVICES))}
 
 
-FIVE = [[1, 2], [3, 4], [5, 6], [7, 8], [9, 10]]
-
 SEND_ALL = Exercise(
     name="send_all",
-    cases=(
-        Case(
-            {"messages": [[1, 2, 3]], "device": "late"},
-            {"what arrives": [[1, 2, 3]]},
-            "Put the numbers into a buffer, then ask for a copy of as many as there are.",
-        ),
-        Case(
-            {"messages": [[1, 2, 3]], "device": "prompt"},
-            {"what arrives": [[1, 2, 3]]},
-            "This device copies as soon as it is asked: the numbers must be in the buffer before that.",
-        ),
-        Case(
-            {"messages": FIVE[:2], "device": "late"},
-            {"what arrives": FIVE[:2]},
-            "Nothing has been read yet when `copy` returns. The second message went into the buffer of the "
-            "first, whose copy was under way: let the buffers take turns.",
-        ),
-        Case(
-            {"messages": FIVE[:2], "device": "late"},
-            {"the copies that were waited for": []},
-            "Neither buffer has a copy under way when it is first written, so there is nothing to wait for, "
-            "and nobody has to wait at the end.",
-        ),
-        Case(
-            {"messages": FIVE[:3], "device": "late"},
-            {"what arrives": FIVE[:3]},
-            "The third message meets the first buffer again. Its last copy must be over before you write to "
-            "it: keep what `copy` returns, and `wait` for it.",
-        ),
-        Case(
-            {"messages": FIVE, "device": "late"},
-            {"the copies that were waited for": [0, 1, 2]},
-            "Two buffers let one copy go on while you fill the other. Wait for the last copy of the buffer "
-            "that you write to, not for the newest copy, and leave the last two under way.",
-        ),
-        Case(
-            {"messages": [[1, 2, 3], [4], [5], [6, 7]], "device": "late"},
-            {"what arrives": [[1, 2, 3], [4], [5], [6, 7]]},
-            "A buffer is as long as the longest message. Copy as many numbers as this message has, not what "
-            "an earlier one left behind them.",
-        ),
-    ),
     solution=send_all,
     draw=draw_send_all,
-    drawn_hint="The buffers take turns, and each waits for its own last copy before it is written again.",
+    contract="Fill a buffer, then ask for a copy of as many values as the message has. The buffers take "
+    "turns, and before you write to one, wait for its own last copy; leave the last two copies "
+    "under way.",
     play=play_send_all,
 )
 
@@ -136,60 +94,11 @@ def draw_next_places(rng: random.Random) -> dict[str, Any]:
     }
 
 
-def _places_of(mapping: list[int], block_size: int = 4) -> dict[str, Any]:
-    """Slots 0 to 2, of 6, 3 and 4 tokens, and slot 3 for padding."""
-    tables = [[7, 9, 0], [5, 0, 0], [1, 8, 0], [0, 0, 0]]
-    return {
-        "block_tables": tables,
-        "context_lens": [6, 3, 4, -1],
-        "slot_mapping": mapping,
-        "block_size": block_size,
-    }
-
-
 NEXT_PLACES = Exercise(
     name="next_places",
-    cases=(
-        Case(
-            _places_of([0]),
-            [(9, 2)],
-            "Slot 0 has 6 tokens: 4 fill block 7, 2 are in block 9. The next one goes into place 2 there.",
-        ),
-        Case(
-            _places_of([0, 1]),
-            [(9, 2), (5, 3)],
-            "Slot 1 has 3 tokens, so the last place of its block is still empty.",
-        ),
-        Case(
-            _places_of([0, 1, 2]),
-            [(9, 2), (5, 3), (8, 0)],
-            "Slot 2 has 4 tokens, and its first block is full. Room was made before: its next block, 8, is "
-            "in the table already.",
-        ),
-        Case(
-            _places_of([2, 0]),
-            [(8, 0), (9, 2)],
-            "Row b of the batch is the request in slot slot_mapping[b]: both its table and its length are "
-            "there.",
-        ),
-        Case(
-            _places_of([1, 3, 3]),
-            [(5, 3), None, None],
-            "Slot 3 is for padding, its length is -1, and nothing is stored for it.",
-        ),
-        Case(
-            _places_of([0], block_size=3),
-            [(0, 0)],
-            "Here a block has 3 places, so that 6 tokens fill two blocks.",
-        ),
-        Case(
-            _places_of([0]) | {"context_lens": [0, 3, 4, -1]},
-            [(7, 0)],
-            "Slot 0 has no token yet, and its first one goes into its first block. Only -1 is for padding.",
-        ),
-    ),
     solution=next_places,
     draw=draw_next_places,
-    drawn_hint="Look up the slot of the row, then the length of the slot. How many whole blocks the tokens "
-    "fill says which entry of the slot's table is next, and what is left over is the place in that block.",
+    contract="Look up the row's slot, then that slot's length. The number of full blocks picks the entry "
+    "of the slot's table, and the remainder is the slot in that block. A length of -1 is padding:"
+    " None.",
 )

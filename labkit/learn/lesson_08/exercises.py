@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from labkit.checks import shown
-from labkit.learn.exercise import BrokenContract, Case, Exercise, answer_of
+from labkit.learn.exercise import BrokenContract, Exercise, answer_of
 from labkit.learn.lesson_08.obstacles import is_host_read
 from labkit.learn.lesson_08.padding import bucket_of
 from labkit.watch import ToyGraph
@@ -138,60 +138,12 @@ def draw_replays(rng: Random) -> dict[str, object]:
     return {"context_lens": lens, "batches": batches}
 
 
-def _replays(*batches: tuple[list[int], list[int]], lens: list[int]) -> dict[str, object]:
-    return {"context_lens": lens, "batches": list(batches)}
-
-
 MOVE_ON = Exercise(
     name="move_on",
-    cases=(
-        Case(
-            _replays(([0, 1], [7, 9]), lens=[5, 8]),
-            {"context_lens": [6, 9, -1]},
-            "Every slot that is mapped moves on by one token. The padding slot, the last one, stays at -1.",
-        ),
-        Case(
-            _replays(([0, 1], [7, 9]), ([0, 1], [3, 4]), ([0, 1], [5, 6]), lens=[5, 8]),
-            {"context_lens": [8, 11, -1]},
-            "Three replays are three tokens: each goes on from what the one before has written.",
-        ),
-        Case(
-            _replays(([0, 1], [7, 9]), ([1, 0], [3, 4]), lens=[5, 8]),
-            {"last_token_ids, without padding": [4, 3]},
-            "A slot remembers the token of the row that is mapped to it, and that can change from replay to "
-            "replay.",
-        ),
-        Case(
-            _replays(([1, 2, 2], [7, 0, 0]), lens=[5, 8]),
-            {"context_lens": [5, 9, -1]},
-            "Rows that pad a batch are mapped to the padding slot. Whatever is done to it, its length stays "
-            "-1; and slots that are not mapped do not move.",
-        ),
-        Case(
-            _replays(([0, 1], [7, 9]), ([2, 1], [3, 4]), lens=[5, 8, 2]),
-            {"context_lens": [6, 10, 3, -1], "last_token_ids, without padding": [7, 4, 3]},
-            "A request whose slot is not mapped this time keeps its length and its last token.",
-        ),
-        Case(
-            _replays(([0, 2], [-1, -1]), lens=[5, 8]),
-            {
-                "context_lens": [6, 8, -1],
-                "last_token_ids, without padding": [0, 0],
-                "the padding slot's last token is an index": True,
-            },
-            "-1 says that there is no token. As a last token it would be an index before the embedding's "
-            "first row, also in the padding slot: clamp it.",
-        ),
-        Case(
-            _replays(([0], [7]), lens=[0]),
-            {"context_lens": [1, -1]},
-            "A length of 0 is that of a request without tokens so far. That of the padding slot is below 0.",
-        ),
-    ),
     solution=move_on,
     draw=draw_replays,
-    drawn_hint="Slots that are mapped, and only those, move on by one token and remember their row's (0 for "
-    "-1), in every replay. The padding slot's length stays -1.",
+    contract="In every replay the mapped slots, and only those, move on by one token and remember their "
+    "row's token (0 for -1). The padding slot's length stays -1.",
     play=play_move_on,
 )
 
@@ -235,23 +187,11 @@ def draw_load(rng: Random) -> dict[str, object]:
     return {"load": {size: rng.randint(1, 50) for size in batch_sizes}, "num_sizes": rng.randint(1, 4)}
 
 
-def _load(load: dict[int, int], num_sizes: int, padded: int, hint: str) -> Case:
-    return Case({"load": load, "num_sizes": num_sizes}, {"rows that are padding": padded}, hint)
-
-
 CHOOSE_SIZES = Exercise(
     name="choose_sizes",
-    cases=(
-        _load({8: 10}, 1, 0, "A bucket that a batch fits exactly pads nothing."),
-        _load({3: 10, 8: 10}, 2, 0, "With a bucket for each batch size of the load nothing is padded."),
-        _load({3: 10, 8: 10}, 1, 50, "A single bucket has to hold the largest batch."),
-        _load({1: 5, 2: 5, 9: 5, 10: 5}, 2, 10, "Batch sizes that are near each other can share a bucket."),
-        _load({4: 1, 6: 1, 8: 100, 9: 1}, 2, 6, "A row of padding counts once per step: weigh by the steps."),
-        _load({5: 3}, 4, 0, "There may be fewer buckets than are allowed."),
-    ),
     solution=choose_sizes,
     draw=draw_load,
-    drawn_hint="Of all choices of at most `num_sizes` buckets with room for the largest batch, the one that "
-    "pads the fewest rows, each counted once per step.",
+    contract="Among all choices of at most `num_sizes` buckets with room for the largest batch, find the "
+    "one that pads the fewest rows, counting each once per step.",
     play=play_choose_sizes,
 )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from random import Random
 
-from labkit.learn.exercise import Case, Exercise
+from labkit.learn.exercise import Exercise
 from labkit.learn.lesson_11.played_gpu import Task, run
 
 # --- two lanes and one memory ------------------------------------------------------------------------------
@@ -29,43 +29,12 @@ def draw_kernels(rng: Random) -> dict[str, object]:
 
 
 LANES_END = Exercise(
-    "lanes_end",
-    (
-        Case({"lanes": [[(2, 5)]]}, [7], "A kernel waits, and then moves its bytes."),
-        Case(
-            {"lanes": [[(2, 5), (1, 3)]]}, [11], "In a lane each kernel begins when the one before has ended."
-        ),
-        Case(
-            {"lanes": [[(2, 5)], [(3, 4)]]},
-            [7, 11],
-            "Both wait at once, but the memory serves one kernel at a time: the second has to wait until 7.",
-        ),
-        Case(
-            {"lanes": [[(4, 6), (4, 6)], [(4, 6), (4, 6)]]},
-            [22, 28],
-            "Lane 0 waits from 10 to 14 while lane 1 moves bytes, until 16. Then it is turn by turn.",
-        ),
-        Case(
-            {"lanes": [[(5, 2)], [(1, 2)]]},
-            [7, 3],
-            "Whoever asks first is served first, whichever lane it is in.",
-        ),
-        Case(
-            {"lanes": [[(3, 2)], [(3, 4)]]},
-            [5, 9],
-            "Of two that ask at the same moment the lane that comes first in the list is served first.",
-        ),
-        Case(
-            {"lanes": [[(1, 9)], [(1, 1), (1, 1)]]},
-            [10, 13],
-            "A kernel whose lane is done waiting stands in line behind one that asked before.",
-        ),
-        Case({"lanes": [[], [(1, 1)]]}, [0, 2], "A lane without kernels ends at 0."),
-    ),
-    lanes_end,
-    draw_kernels,
-    "A kernel begins when the one before it in its lane has ended, and waits. Then it asks the memory, which "
-    "serves one kernel at a time, the one that asked first; of equals the earlier lane.",
+    name="lanes_end",
+    solution=lanes_end,
+    draw=draw_kernels,
+    contract="A kernel begins when the one before it in its lane has ended, and waits. Then it asks for "
+    "the memory, which serves one kernel at a time: the one that asked first, and of two that ask"
+    " at once the one of the earlier lane.",
 )
 
 # --- what is read too early --------------------------------------------------------------------------------
@@ -104,84 +73,10 @@ def draw_streams(rng: Random) -> dict[str, object]:
 
 
 READ_TOO_EARLY = Exercise(
-    "read_too_early",
-    (
-        Case(
-            {"events": [("launch", "main", [], ["a"]), ("launch", "main", ["a"], ["b"])]},
-            [],
-            "In one stream each launch waits for all before it.",
-        ),
-        Case(
-            {"events": [("launch", "main", [], ["a"]), ("launch", "side", ["a"], ["b"])]},
-            [(1, "a")],
-            "The side stream does not wait for the main stream by itself.",
-        ),
-        Case(
-            {
-                "events": [
-                    ("launch", "main", [], ["a"]),
-                    ("wait", "side", "main"),
-                    ("launch", "side", ["a"], ["b"]),
-                    ("launch", "main", ["b"], ["c"]),
-                ]
-            },
-            [(2, "b")],
-            "The fork is there, the join is not. Waits have no number.",
-        ),
-        Case(
-            {
-                "events": [
-                    ("wait", "side", "main"),
-                    ("launch", "main", [], ["a"]),
-                    ("launch", "side", ["a"], ["b"]),
-                ]
-            },
-            [(1, "a")],
-            "A wait is for what was launched before it, and for nothing later.",
-        ),
-        Case(
-            {
-                "events": [
-                    ("launch", "main", [], ["a"]),
-                    ("wait", "main", "side"),
-                    ("launch", "side", ["a"], ["b"]),
-                ]
-            },
-            [(1, "a")],
-            "A wait has a direction: here main waits for side.",
-        ),
-        Case(
-            {
-                "events": [
-                    ("launch", "main", [], ["a"]),
-                    ("wait", "side", "main"),
-                    ("wait", "third", "side"),
-                    ("launch", "third", ["a"], ["b"]),
-                ]
-            },
-            [],
-            "Who waits for the side stream waits for what that has waited for.",
-        ),
-        Case(
-            {
-                "events": [
-                    ("launch", "main", [], ["a"]),
-                    ("wait", "side", "main"),
-                    ("launch", "main", [], ["a"]),
-                    ("launch", "side", ["a"], ["b"]),
-                ]
-            },
-            [(2, "a")],
-            "The tensor was written once more: what counts is the last launch that writes it.",
-        ),
-        Case(
-            {"events": [("launch", "side", ["w", "x"], ["a"]), ("launch", "main", ["a", "w"], ["b"])]},
-            [(1, "a")],
-            "What no launch has written was there from the start, such as weights.",
-        ),
-    ),
-    read_too_early,
-    draw_streams,
-    "A launch waits for all before it in its stream, and for all that its stream has waited for until then, "
-    "directly or not. It reads too early what another launch was the last to write.",
+    name="read_too_early",
+    solution=read_too_early,
+    draw=draw_streams,
+    contract="A launch waits for everything before it in its own stream, and for everything that its "
+    "stream has waited for so far, directly or not. It reads a tensor too early if the launch "
+    "that last wrote it is not among those.",
 )

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from labkit.checks import shown
-from labkit.learn.exercise import BrokenContract, Case, Exercise, answer_of
+from labkit.learn.exercise import BrokenContract, Exercise, answer_of
 
 # What would be seen if a contract were broken; a wrong answer is told this.
 WOULD_SHOW = {
@@ -43,7 +43,8 @@ def fits(attempt: Callable, patient: str) -> dict[str, Any]:
 
 DIAGNOSIS = Exercise(
     name="diagnose",
-    cases=tuple(Case({"patient": patient}, {"fits": True}, "") for patient in BROKEN),
     solution=diagnose,
+    draw=lambda rng: {"patient": rng.choice(sorted(BROKEN))},
+    contract="",
     play=fits,
 )

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from labkit.learn.exercise import Case, Exercise
+from labkit.learn.exercise import Exercise
 
 
 def limit_bytes(
@@ -42,67 +42,11 @@ def draw_workload(rng: Random) -> dict[str, int]:
 
 LIMIT_BYTES = Exercise(
     name="limit_bytes",
-    cases=(
-        Case(
-            _workload(100, 0, 1, 1, 5, 11),
-            1000,
-            "The prefill makes a request's first token, so 11 tokens take 10 decode steps.",
-        ),
-        Case(
-            _workload(100, 0, 64, 64, 5, 11),
-            1000,
-            "A step reads the weights once for the whole batch, however many requests are in it.",
-        ),
-        Case(
-            _workload(100, 0, 128, 64, 5, 11),
-            2000,
-            "128 requests do not fit into a batch of 64: it takes twice as many steps to serve them.",
-        ),
-        Case(
-            _workload(0, 2, 1, 1, 5, 2),
-            12,
-            "The only step reads the keys and values of the 5 tokens of the prompt and writes those of one "
-            "token.",
-        ),
-        Case(
-            _workload(0, 2, 1, 1, 5, 4),
-            42,
-            "The cache grows: from step to step there is one more token to read (5, 6, 7), and each step "
-            "writes one.",
-        ),
-        Case(
-            _workload(0, 2, 8, 4, 5, 4),
-            336,
-            "Keys and values are each request's own: they are read for every request, whatever the batch.",
-        ),
-        Case(
-            _workload(100, 0, 3, 64, 5, 11),
-            1000,
-            "A step reads all weights, also where its batch is not full; and a request can have one token of "
-            "it, not more.",
-        ),
-        Case(
-            _workload(100, 0, 65, 64, 5, 11),
-            1100,
-            "Requests may take turns: 65 with 10 steps each are 650 rows, which fill 10 batches of 64 and a "
-            "part of another. There is no half step, and no need for 20.",
-        ),
-        Case(
-            _workload(0, 2, 3, 2, 7, 3),
-            102,
-            "Rows that nobody has read no keys and values: 3 requests are 3, also in batches of 2; and the "
-            "prompt has 7 tokens here.",
-        ),
-        Case(
-            _workload(100, 2, 8, 4, 5, 1),
-            0,
-            "Where the prefill has made the only token, there is nothing to decode.",
-        ),
-    ),
     solution=limit_bytes,
     draw=draw_workload,
-    drawn_hint="The weights once for each step, with batches as full as can be and one token for a request "
-    "in each; and for every request and step the tokens in its cache, and the one that is written.",
+    contract="Count the weights once per step, with batches as full as they can be and at most one token "
+    "of a request in each (the prefill makes the first token). For every request and step, add "
+    "the tokens in its cache and the one that is written.",
 )
 
 
@@ -137,54 +81,8 @@ def draw_parts(rng: Random) -> dict[str, dict[str, float]]:
 
 NEXT_RUNG = Exercise(
     name="next_rung",
-    cases=(
-        Case(
-            {"parts": {"attention": 60, "matrices": 100}, "floors": {"attention": 20, "matrices": 80}},
-            ("attention", 160 / 120),
-            "The longest part is not the one with the most to gain: what counts is how far it lies above its "
-            "floor.",
-        ),
-        Case(
-            {"parts": {"matrices": 50, "idle": 30}, "floors": {"matrices": 40}},
-            ("idle", 80 / 50),
-            "A part without a floor moves no byte that has to be moved: all of it could go.",
-        ),
-        Case(
-            {"parts": {"attention": 2, "matrices": 54}, "floors": {"attention": 10, "matrices": 48}},
-            ("matrices", 56 / 50),
-            "A part can be faster than its floor where a cache held its bytes. That is no gap.",
-        ),
-        Case(
-            {"parts": {"attention": 64, "sampling": 1}, "floors": {"attention": 64}},
-            ("sampling", 65 / 64),
-            "A part at its floor has nothing to give, so a small one is next, and the answer says how "
-            "little that is.",
-        ),
-        Case(
-            {"parts": {"attention": 64}, "floors": {"attention": 64}},
-            (None, 1.0),
-            "Nothing lies above its floor: there is no next rung, and the step is as fast as it is.",
-        ),
-        Case(
-            {"parts": {"sampling": 6, "matrices": 100}, "floors": {"sampling": 1, "matrices": 80}},
-            ("matrices", 106 / 86),
-            "A small part can be many times its floor, and there is little to gain in it: what counts are "
-            "microseconds.",
-        ),
-        Case(
-            {"parts": {"idle": 5, "matrices": 100}, "floors": {"matrices": 80}},
-            ("matrices", 105 / 85),
-            "All of a part without a floor could go, but that need not be the most.",
-        ),
-        Case(
-            {"parts": {"attention": 40, "matrices": 90, "idle": 10}, "floors": {"attention": 30}},
-            ("matrices", 140 / 50),
-            "The factor is that of the whole step, if this one part comes down to its floor and all others "
-            "stay as they are.",
-        ),
-    ),
     solution=next_rung,
     draw=draw_parts,
-    drawn_hint="The part that lies furthest above its floor, in microseconds (a part without a floor, above "
-    "0); and the whole step over what it is without that distance.",
+    contract="Find the part that lies furthest above its floor, in microseconds (a part without a floor "
+    "lies above 0). The factor is the whole step over the step without that distance.",
 )

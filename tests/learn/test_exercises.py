@@ -1,0 +1,248 @@
+"""Every exercise: its solution is right, its empty cell is not attempted, likely mistakes are refused."""
+
+import math
+from bisect import bisect_right
+from importlib import import_module
+
+import pytest
+import torch
+
+from labkit.learn import Exercise, not_attempted
+from labkit.paths import ROOT
+
+MODULES = sorted((ROOT / "labkit" / "learn").glob("*/exercises.py"))
+FOUND = [
+    each
+    for path in [*MODULES, ROOT / "labkit" / "learn" / "lesson_15" / "diagnosis.py"]
+    for each in vars(import_module(f"labkit.learn.{path.parent.name}.{path.stem}")).values()
+    if isinstance(each, Exercise)
+]
+EXERCISES = {exercise.name: exercise for exercise in FOUND}
+
+
+def as_solved(name, change):
+    """The solution's answer, changed."""
+    return lambda *given: change(EXERCISES[name].solution(*given), *given)
+
+
+def write_one_by_one(lengths, blocks, write):
+    for block in blocks:
+        write([lengths[block]])
+        lengths[block] += 1
+
+
+def count_before_the_write(lengths, blocks, write):
+    slots = []
+    for block in blocks:
+        slots.append(int(lengths[block]))
+        lengths[block] += 1
+    write(slots)
+
+
+def wait_for_each_copy(messages, buffers, copy):
+    for i, message in enumerate(messages):
+        buffers[i % 2][: len(message)] = message
+        copy(buffers[i % 2], len(message)).wait()
+
+
+def wait_for_none(messages, buffers, copy):
+    for i, message in enumerate(messages):
+        buffers[i % 2][: len(message)] = message
+        copy(buffers[i % 2], len(message))
+
+
+def store_in_the_first_layer(k_cache, block_table, context_lens, keys):
+    B = len(context_lens)
+    size = k_cache.shape[3]
+    for b in range(B):
+        if context_lens[b] >= 0:
+            n = int(context_lens[b])
+            k_cache[0, block_table[b, n // size], :, n % size] = keys[0, b]
+
+
+def store_old_keys_at_pads(k_cache, block_table, context_lens, keys):
+    """A live request may have its first token where padding points to."""
+    size, lens = k_cache.shape[3], context_lens.clamp(min=0).long()
+    at = (slice(None), block_table[torch.arange(len(lens)), lens // size].long(), slice(None), lens % size)
+    is_live = (context_lens >= 0)[:, None, None, None]
+    k_cache[at] = torch.where(is_live, keys.transpose(0, 1), k_cache[at])
+
+
+def move_new_tensors(slots, slot_mapping, token_ids):
+    slots.context_lens = slots.context_lens.clone()
+    slots.context_lens[slot_mapping] += 1
+
+
+def move_all(slots, slot_mapping, token_ids):
+    slots.context_lens += 1
+    slots.last_token_ids[slot_mapping] = token_ids.clamp(min=0)
+
+
+def join_without_rescaling(so_far, part):
+    acc = [x + y for x, y in zip(so_far[2], part[2], strict=True)]
+    return max(so_far[0], part[0]), so_far[1] + part[1], acc
+
+
+def join_from_zero(so_far, part):
+    one, other = math.exp(so_far[0]), math.exp(part[0])
+    acc = [one * x + other * y for x, y in zip(so_far[2], part[2], strict=True)]
+    return 0.0, one * so_far[1] + other * part[1], acc
+
+
+# Two likely mistakes in each.
+WRONG = {
+    "kernel_begins": [
+        lambda issued, us: issued,
+        lambda issued, us: [max(t, us * i) for i, t in enumerate(issued)],
+    ],
+    "step_time": [
+        lambda kernels, host, gpu, read: kernels * max(host, gpu),
+        lambda kernels, host, gpu, read: kernels * (host + gpu) if read else kernels * max(host, gpu),
+    ],
+    "locate": [
+        lambda position, table, size: (position // size, position % size),
+        lambda position, table, size: (table[position // 4], position % 4),
+    ],
+    "blocks_taken": [
+        lambda tokens, shared, size: int(tokens % size == 0),
+        lambda tokens, shared, size: int(shared or tokens % size == 0) + int(shared and tokens % size == 0),
+    ],
+    "must_be_made_anew": [
+        lambda signature, ids: signature is None or signature[0] != len(ids),
+        lambda signature, ids: signature != (len(ids), max(ids, default=-1)),
+    ],
+    "break_the_row": [
+        lambda ids, free: [("append", free[0])],
+        lambda ids, free: [("replace_last", free[0]), ("replace_last", ids[-1])],
+    ],
+    "blocks_for_a_step": [
+        lambda last, lengths, holders, size: sum(
+            b is None or n == size for b, n in zip(last, lengths, strict=True)
+        ),
+        lambda last, lengths, holders, size: sum(
+            n in (0, size) or h > 1 for n, h in zip(lengths, holders, strict=True)
+        ),
+    ],
+    "plan": [
+        as_solved("plan", lambda steps, *_: [step for step in steps if step[0] == "write"]),
+        as_solved("plan", lambda steps, *_: sorted(steps, reverse=True)),
+    ],
+    "offsets": [
+        lambda program, ids, pos, strides, D, BLOCK_D: [
+            ids[program[0]] * strides[0] + program[1] * strides[1] + pos * D + d
+            for d in range(program[2] * BLOCK_D, min(D, (program[2] + 1) * BLOCK_D))
+        ],
+        lambda program, ids, pos, strides, D, BLOCK_D: [
+            ids[program[0]] * strides[0] + program[1] * strides[1] + pos * strides[2] + d
+            for d in range(program[2] * BLOCK_D, (program[2] + 1) * BLOCK_D)
+        ],
+    ],
+    "full_batch_steps": [
+        lambda positions, left, size: max(left) * (len(set(positions)) == 1),
+        lambda positions, left, size: min(left) * (len({p % size for p in positions}) == 1),
+    ],
+    "slot_mapping": [
+        lambda rows, blocks, pos, B, size: [b * size + p for b, p in zip(blocks, pos, strict=True)],
+        as_solved("slot_mapping", lambda mapping, *_: [max(0, slot) for slot in mapping]),
+    ],
+    "is_identity": [
+        lambda rows, B: len(rows) == B,
+        lambda rows, B: rows == list(range(len(rows))),
+    ],
+    "append_tokens": [write_one_by_one, count_before_the_write],
+    "records_created": [
+        lambda kind, layers, in_place, boundary, cow: layers * (boundary + cow),
+        lambda kind, layers, in_place, boundary, cow: (
+            layers * (boundary + cow if kind == "mutable" else in_place + boundary + cow)
+        ),
+    ],
+    "send_all": [wait_for_each_copy, wait_for_none],
+    "next_places": [
+        lambda tables, lens, mapping, size: [(tables[s][lens[s] // size], lens[s] % size) for s in mapping],
+        lambda tables, lens, mapping, size: [
+            None if n < 0 else (tables[s][n // size], n % size) for s, n in enumerate(lens[: len(mapping)])
+        ],
+    ],
+    "append_all_layers": [store_in_the_first_layer, store_old_keys_at_pads],
+    "blocks_needed": [
+        lambda sequences, holders, size: sum(n % size == 0 for n, _ in sequences),
+        lambda sequences, holders, size: sum(n % size == 0 or holders[last] > 1 for n, last in sequences),
+    ],
+    "move_on": [move_new_tensors, move_all],
+    "choose_sizes": [lambda load, count: sorted(load)[-count:], lambda load, count: [max(load)]],
+    "join": [join_without_rescaling, join_from_zero],
+    "fold": [
+        as_solved(
+            "fold", lambda folded, g, b, w, bias, unit: (folded[0], [sum(row) for row in w], folded[2])
+        ),
+        as_solved("fold", lambda folded, g, b, w, bias, unit: (folded[0], folded[1], bias or [0.0] * len(w))),
+    ],
+    "deliver": [
+        as_solved(
+            "deliver",
+            lambda reached, events, eos: {n: [t for t in ts if t != eos] for n, ts in reached.items()},
+        ),
+        as_solved(
+            "deliver", lambda reached, *_: {name: tokens for name, tokens in reached.items() if tokens}
+        ),
+    ],
+    "handed_out_at": [
+        lambda launch, gpu, accept, steps, ahead: [(i + 1) * (launch + gpu + accept) for i in range(steps)],
+        lambda launch, gpu, accept, steps, ahead: [launch + (i + 1) * gpu + accept for i in range(steps)],
+    ],
+    "lanes_end": [
+        lambda lanes: [sum(w + b for w, b in lane) for lane in lanes],
+        lambda lanes: [sum(b for lane in lanes for _, b in lane)] * len(lanes),
+    ],
+    "read_too_early": [lambda events: [], as_solved("read_too_early", lambda wrong, *_: wrong[:1])],
+    "in_order": [lambda bits: bits, lambda bits: bits & 0x7FFF],
+    "kept_ids": [
+        lambda weights, k, dropped: sorted(
+            sorted(range(len(weights)), key=lambda i: -weights[i])[: k or None]
+        ),
+        as_solved("kept_ids", lambda ids, weights, *_: sorted(ids, key=lambda i: weights[i])),
+    ],
+    "whose_row": [
+        lambda starts, lens, row: (
+            bisect_right(starts, row) - 1,
+            row - starts[bisect_right(starts, row) - 1],
+        ),
+        as_solved("whose_row", lambda found, *_: found or (-1, -1)),
+    ],
+    "last_chunks": [
+        lambda lengths, most: [(n - 1) // most for n in lengths],
+        lambda lengths, most: [sum(lengths[: i + 1]) // most for i in range(len(lengths))],
+    ],
+    "which_goes": [
+        lambda blocks, in_use: min(blocks, key=lambda block: block[2])[0] if blocks else None,
+        lambda blocks, in_use: min(
+            (b for b in blocks if b[0] not in {p for _, p, _ in blocks}), key=lambda b: b[2], default=[None]
+        )[0],
+    ],
+    "tokens_computed": [
+        lambda texts, size: [len(text) for text in texts],
+        as_solved("tokens_computed", lambda computed, texts, size: [c - (c == 1) for c in computed]),
+    ],
+    "limit_bytes": [
+        as_solved("limit_bytes", lambda moved, weights, *_: moved + weights),
+        lambda weights, kv, requests, most, prompt, new: (new - 1) * (weights + kv * requests * prompt),
+    ],
+    "next_rung": [
+        lambda parts, floors: (max(parts, key=parts.get), 1.0),
+        as_solved("next_rung", lambda found, parts, floors: (found[0], 1 / found[1])),
+    ],
+    "diagnose": [lambda patient: "undo", lambda patient: "no such contract"],
+}
+
+
+def test_two_mistakes_are_tried_in_every_exercise():
+    assert {name: len(attempts) for name, attempts in WRONG.items()} == dict.fromkeys(EXERCISES, 2)
+
+
+@pytest.mark.parametrize("exercise", FOUND, ids=lambda exercise: exercise.name)
+def test_the_solution_is_right_the_empty_cell_not_attempted_and_mistakes_are_refused(exercise):
+    assert exercise.grade(exercise.solution) == f"{exercise.name}: right, in all 100 random calls."
+    assert exercise.grade(lambda *_: not_attempted()) == f"{exercise.name}: not attempted yet."
+    for wrong in WRONG[exercise.name]:
+        verdict = exercise.grade(wrong)
+        assert verdict.startswith(f"{exercise.name}: with ") and exercise.contract in verdict
