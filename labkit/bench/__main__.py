@@ -24,6 +24,8 @@ from labkit.bench.commands import (
     streaming,
     tune,
 )
+from labkit.bench.commands.defaults import take_defaults
+from labkit.bench.commands.parser import Parser
 from labkit.engine.device import current_device, pick_device
 from labkit.errors import LabkitError
 from labkit.threads import use_one_thread
@@ -51,7 +53,7 @@ COMMANDS = {
 
 def make_parser() -> argparse.ArgumentParser:
     """The command line: a subcommand per module of `labkit.bench.commands`, with its docstring as help."""
-    parser = argparse.ArgumentParser(prog="python -m labkit.bench")
+    parser = Parser(prog="python -m labkit.bench")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
         summary, _, notes = command.__doc__.split(": ", 1)[1].partition("\n")
@@ -62,17 +64,26 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """Run the command of the command line; an error of labkit's is one line, with exit status 2."""
+    """Run the command of the command line; an error of labkit's is one line, with exit status 2, and so is
+    Ctrl-C, with 130."""
     parser = make_parser()
     args = parser.parse_args()
     try:
         device = pick_device(args.device)
         if device.type == "cpu":
             use_one_thread()
+        if taken := take_defaults(args, device):
+            print(f"On a CPU this command takes {taken}, unless you say otherwise.")
         with current_device(device):
             args.run(args)
     except LabkitError as error:  # what was asked for cannot be had: no trace is needed to say so
         parser.exit(2, f"{parser.prog}: error: {error}\n")
+    except KeyboardInterrupt:
+        parser.exit(130, "Interrupted before anything was complete: nothing was written.\n")
+    if "interrupted" in args:
+        parser.exit(
+            130, "Interrupted: the figures, and the record if one is written, have what was complete.\n"
+        )
 
 
 if __name__ == "__main__":

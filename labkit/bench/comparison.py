@@ -14,18 +14,31 @@ T = TypeVar("T")
 
 
 def in_turn(
-    measures: Sequence[Callable[[], T]], rounds: int, progress: Callable[[], object] = lambda: None
+    measures: Sequence[Callable[[], T]],
+    rounds: int,
+    progress: Callable[[], object] = lambda: None,
+    interrupted: Callable[[], object] | None = None,
 ) -> list[list[T]]:
     """Call each measure twice per round, there and back again: A B B A. For each its results, in order.
 
-    progress: called after each call.
+    progress: called after each call. interrupted: called if Ctrl-C ends the last round early, and then the
+    results are those of the whole rounds; without it, or before the end of the first round, it is raised.
     """
     results: list[list[T]] = [[] for _ in measures]
+    there = range(len(measures))
     for _ in range(rounds):
-        there = range(len(measures))
-        for i in (*there, *reversed(there)):
-            results[i].append(measures[i]())
-            progress()
+        made: list[list[T]] = [[] for _ in measures]
+        try:
+            for i in (*there, *reversed(there)):
+                made[i].append(measures[i]())
+                progress()
+        except KeyboardInterrupt:
+            if interrupted is None or not results[0]:
+                raise
+            interrupted()
+            break
+        for whole_rounds, new in zip(results, made, strict=True):
+            whole_rounds += new
     return results
 
 
@@ -40,11 +53,13 @@ def compare(
     warmup_runs: int = 1,
     measure: Callable[[Run], float] = lambda run: run.decode_seconds,
     progress: Callable[[], object] = lambda: None,
+    interrupted: Callable[[], object] | None = None,
 ) -> Comparison:
     """Compare two engines on one workload, each run with a fresh engine.
 
     path: what `after` is about; the comparison warns if it never ran. measure: the time of a
     run to compare, in seconds; decoding by default. progress: called after each of the 4 * rounds runs.
+    interrupted: as `in_turn` has it.
     """
 
     def run_with(options: EngineOptions) -> Run:
@@ -53,5 +68,5 @@ def compare(
     for options in (before, after) * warmup_runs:
         run_with(options)
     measures = [lambda: run_with(before), lambda: run_with(after)]
-    before_runs, after_runs = in_turn(measures, rounds, progress)
+    before_runs, after_runs = in_turn(measures, rounds, progress, interrupted)
     return compared_runs(before_runs, after_runs, names, path, measure)

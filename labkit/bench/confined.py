@@ -1,6 +1,7 @@
 """A process with bounds on its time and memory, in which one function is called again and again."""
 
 import multiprocessing
+import signal
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -74,7 +75,11 @@ class Confined(Generic[Argument, Result]):
 
 
 def serve(connection: Connection, function: Callable, memory: int) -> None:
-    """Answer every argument with what the function returns, and with the error that it raised, in words."""
+    """Answer every argument with what the function returns, and with the error that it raised, in words.
+
+    Ctrl-C is left to the process that asks: it ends this one.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     bound_memory(memory)
     connection.send((None, ""))
     with suppress(EOFError):  # whoever asks has gone

@@ -17,14 +17,13 @@ from labkit.engine.stats import EngineStats
 from labkit.engine.streaming import AsyncTokenStream, StreamingServer
 from labkit.errors import OptionError, RequestError
 from labkit.model import LanguageModel, load_model
-from labkit.model.small import VOCAB_SIZE, small_model
+from labkit.model.small import LONGEST, VOCAB_SIZE
 from labkit.options import EngineOptions
 from labkit.results.flood import SAMPLED_EVERY, FloodRun
 from labkit.watch.waits import Waits, record_waits
 
 LONGEST_PROMPT, MOST_NEW_TOKENS = 900, 300
 SMALL = "random:small"  # the model of a CPU
-MAX_POSITIONS = 1216  # of the small model: the longest request, in whole blocks
 BLOCK_SIZE = 16
 ROOM_FOR = 40  # requests of average size, whose blocks the pool has
 AT_ONCE = 400  # clients
@@ -54,7 +53,7 @@ def draw_wishes(
     num: int,
     longest_prompt: int,
     most_new_tokens: int,
-    max_positions: int = MAX_POSITIONS,
+    max_positions: int = LONGEST,
 ) -> list[Wish]:
     """Wishes of random shapes: most prompts are short, some long; three in ten begin as others do.
 
@@ -234,8 +233,7 @@ class Flood:
 @cache
 def model_on(name: str, device: str) -> LanguageModel:
     """A model for floods, in float32."""
-    model = small_model(MAX_POSITIONS) if name == SMALL else load_model(name)
-    return model.to(device, torch.float32)
+    return load_model(name).to(device, torch.float32)
 
 
 def alone(prompt: tuple[int, ...], params: SamplingParams, model: str, device: str) -> tuple[int, ...]:

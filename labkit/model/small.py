@@ -11,6 +11,7 @@ from labkit.model.config import GPT2Config
 from labkit.model.tokenizer import WordTokenizer, byte_of_symbol
 
 VOCAB_SIZE = 256
+LONGEST = 1216  # tokens of a sequence of load_model("random:small"), for the longest request of a flood
 SPREAD = 20  # times the usual initialization, at which attention looks at every token
 
 

@@ -17,7 +17,7 @@ SOME = ("0", "x", "", "1.5", HUGE)  # for flags of the same kind
 NO_NATURAL = ("-1", "1.5", "x", "", HUGE)
 NO_LIST = ("0", "1,x", "1,,2", "1,", ",", "", "1;2", "-1", HUGE)
 NO_RATE = ("", "x", "0", "-1", "nan", "inf", "1e9", LONG)
-NO_RUNGS = ("", "00,00", "00,", "99", "00,99", "0", "00 01", "[]", "a" * 999)
+NO_RUNGS = ("", "00,00", "00,", "99", "00,99", "00 01", "[]", "a" * 999)
 NO_DEVICE = ("''", "banana", "meta", "mps", "0", "-1", "CPU", "cpu:7", "cuda:", "cuda:x", "cuda:-1", NO_UTF8)
 NO_TARGET = ("", "/", ".", "/dev/null/x", "/proc/x/y", "a" * 300, f"{ROOT}/pyproject.toml/x", NO_UTF8)
 ALL = "profile cost-card host-time kv-append attention device-time compare scheduler streaming ladder peers"
@@ -40,7 +40,7 @@ FLAGS = [  # command, flag, values
     ("streaming", "--submit-interval-ms", ("-1", "nan", "inf", "x", "", "1e300")),
     ("streaming", "--consumers", ("fibers", "", "Threads")),
     ("scheduler", "--mode", ("offline", "")),
-    ("scheduler", "--rung", ("99", "", "0", "5", "00,01")),
+    ("scheduler", "--rung", ("99", "", "-1", "00,01")),
     ("scheduler", "--seed", ("x", "", "1.5", str(2**64), str(-(2**63) - 1), LONG)),
     ("scheduler", "--rate", NO_RATE),
     ("scheduler", "--load", ("heavy", "", "Alike")),

@@ -5,12 +5,15 @@ import re
 import shlex
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import pytest
+import torch
 from bench_commands import TINY, bench, refusal
 
 from labkit import LADDER
 from labkit.bench import __main__ as bench_main
+from labkit.bench.commands.arguments import rung_options
 from labkit.paths import ROOT
 
 pytestmark = pytest.mark.slow
@@ -43,7 +46,7 @@ def test_the_seeds_command_lines_are_understood_as_they_stand(line):
 def test_the_seeds_defaults_hold():
     args = bench_main.make_parser().parse_args(shlex.split(SEED_064))
     assert args.max_batch_size == 8 and args.prompt_repeats == (1, 4)
-    assert args.model == "random:gpt2"
+    assert args.model.on_gpu == "random:gpt2"
 
 
 @pytest.mark.parametrize("line", [f"scheduler {OTHER_FLAGS}", f"streaming {OTHER_FLAGS} {STREAMING_FLAGS}"])
@@ -55,6 +58,30 @@ def test_every_flag_is_there(line):
 @pytest.mark.parametrize("command", ["scheduler", "streaming"])
 def test_the_last_rung_runs_unless_another_is_asked_for(command):
     assert bench_main.make_parser().parse_args([command]).rung == list(LADDER)[-1]
+
+
+def test_a_rung_may_be_named_without_its_zero():
+    parse = bench_main.make_parser().parse_args
+    assert parse(["scheduler", "--rung", "7"]).rung == "07"
+    assert parse(["ladder", "--rungs", "0,10"]).rungs == ("00", "10")
+    assert rung_options("7,attention=plain").layer_tables == LADDER["07"].options.layer_tables
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_on_a_cpu_a_command_takes_a_small_model_and_says_so(monkeypatch, capsys, device):
+    monkeypatch.setattr(bench_main, "pick_device", lambda asked: torch.device(device))
+    monkeypatch.setattr(bench_main, "current_device", nullcontext)
+    seen = []
+    monkeypatch.setattr(bench_main.profile, "run", seen.append)
+    bench(monkeypatch, "profile")
+    bench(monkeypatch, "profile --model random:gpt2 --batch-sizes 2")
+    small = [("data/tiny-gpt2", (1, 4, 16)), ("random:gpt2", (2,))]
+    full = [("random:gpt2", (1, 8, 64)), ("random:gpt2", (2,))]
+    assert [(args.model, args.batch_sizes) for args in seen] == (small if device == "cpu" else full)
+    said = (
+        "On a CPU this command takes --model data/tiny-gpt2 --batch-sizes 1,4,16, unless you say otherwise."
+    )
+    assert capsys.readouterr().out == (f"{said}\n" if device == "cpu" else "")
 
 
 @pytest.mark.parametrize("command", ["ladder", "host-time", "cost-card", "device-time"])
@@ -73,7 +100,10 @@ def test_a_command_for_all_rungs_measures_no_engine_twice(command):
         ("scheduler --warmup-runs -1", "'-1' is not a whole number of 0 or more"),
         ("scheduler --prompt-repeats 1,x", "'x' is not a whole number"),
         ("scheduler --mode offline", "invalid choice: 'offline'"),
-        ("scheduler --rung 99", "invalid choice: '99'"),
+        ("scheduler --rung 99", "there is no rung '99'; there are 00, 01"),
+        ("scheduler --batch-size 4", "--batch-size 4; did you mean --max-batch-size?"),
+        ("schedulr", "did you mean scheduler?"),
+        ("peers --colour red", "unrecognized arguments: --colour red; --help lists the flags"),
         ("streaming --submit-interval-ms -1", "'-1' is not a time of 0 ms or more"),
         ("ladder --rungs 00,99", "there is no rung '99'"),
         ("compare --before 00,attention=magic", "attention = 'magic' is not an option"),

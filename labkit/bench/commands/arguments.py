@@ -8,6 +8,7 @@ from math import nan
 from pathlib import Path
 
 from labkit import ranges
+from labkit.bench.commands.defaults import ByDevice, as_written
 from labkit.bench.commands.targets import target_directory, target_file, utf8
 from labkit.bench.loads import ALIKE, LOADS, Asked, make_load
 from labkit.bench.workload import Request, Workload
@@ -29,36 +30,54 @@ NO_RECORD, OWN_RECORD = "none is written", "one in data/results, named after thi
 
 
 # Defaults of lists are text, as on a command line: so `--help` shows them as they are written.
+MODEL = ByDevice("random:gpt2", "data/tiny-gpt2")
 
 
-def add_common_arguments(
-    parser: argparse.ArgumentParser, model: str = "random:gpt2", record: str = NO_RECORD
-) -> None:
+def add_common_arguments(parser: argparse.ArgumentParser, record: str = NO_RECORD) -> None:
     """Add --model and --seed, --device and --json; `record` says where a record goes without the latter."""
     add = parser.add_argument
     add(
         "--model",
         "--hf-model-id",
-        default=model,
+        default=MODEL,
         metavar="MODEL",
-        help="directory, hub id or random:gpt2 (default: %(default)s)",
+        help="the command measures this model: a directory, a hub id, or random weights such as random:gpt2 "
+        "(default: %(default)s)",
     )
-    add("--seed", type=seed, default=0, metavar="N", help="of random weights (default: %(default)s)")
+    add(
+        "--seed",
+        type=seed,
+        default=0,
+        metavar="N",
+        help="random weights are drawn with this seed (default: %(default)s)",
+    )
     add_device_arguments(parser, record)
 
 
 def add_device_arguments(parser: argparse.ArgumentParser, record: str = NO_RECORD) -> None:
     """Add --device and --json; `record` says where a record goes without the latter."""
     add = parser.add_argument
-    add("--device", help="cpu, cuda, cuda:1, ... (default: the best there is)")
-    add("--json", type=target_file, metavar="FILE", help=f"write a record to this file (default: {record})")
+    add(
+        "--device",
+        help="the command runs on this device: cpu, cuda, cuda:1, ... (default: the best there is)",
+    )
+    add(
+        "--json",
+        type=target_file,
+        metavar="FILE",
+        help=f"the command writes a record to this file (default: {record})",
+    )
 
 
 def add_rung_argument(parser: argparse.ArgumentParser) -> None:
     """Add --rung, by default the last."""
     last = list(LADDER)[-1]
     parser.add_argument(
-        "--rung", default=last, choices=list(LADDER), help="that runs (default: the last, %(default)s)"
+        "--rung",
+        type=rung_number,
+        default=last,
+        metavar="RUNG",
+        help="this rung runs (default: the last, %(default)s)",
     )
 
 
@@ -69,23 +88,27 @@ def add_rungs_argument(parser: argparse.ArgumentParser, rungs: Iterable[str] = L
         type=rung_list,
         default=",".join(rungs),
         metavar="RUNG,RUNG,...",
-        help="that run (default: %(default)s)",
+        help="these rungs run (default: %(default)s)",
     )
 
 
-def add_batch_sizes_argument(parser: argparse.ArgumentParser, batch_sizes: Iterable[int], what: str) -> None:
-    """Add --batch-sizes; `what` they count."""
+def add_batch_sizes_argument(
+    parser: argparse.ArgumentParser, batch_sizes: Sequence[int] | ByDevice, what: str = "are decoded together"
+) -> None:
+    """Add --batch-sizes: of each of these numbers of requests, `what` happens."""
     parser.add_argument(
         "--batch-sizes",
         type=list_of(batch),
-        default=",".join(map(str, batch_sizes)),
+        default=batch_sizes if isinstance(batch_sizes, ByDevice) else as_written(tuple(batch_sizes)),
         metavar="N,N,...",
-        help=f"{what} (default: %(default)s)",
+        help=f"this many requests {what}, one number after another (default: %(default)s)",
     )
 
 
-def add_count_argument(parser: argparse.ArgumentParser, flag: str, default: int, what: str) -> None:
-    """Add a flag that takes a number of something, 1 or more; `what` it counts."""
+def add_count_argument(
+    parser: argparse.ArgumentParser, flag: str, default: int | ByDevice, what: str
+) -> None:
+    """Add a flag that takes a number of something, 1 or more; `what`, a sentence, says what it counts."""
     parser.add_argument(
         flag, type=positive, default=default, metavar="N", help=f"{what} (default: %(default)s)"
     )
@@ -94,67 +117,78 @@ def add_count_argument(parser: argparse.ArgumentParser, flag: str, default: int,
 def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of a workload: its requests, and the order in which they are served."""
     add = parser.add_argument
-    add("--prompt", type=utf8, default="Hello", metavar="TEXT", help="of the prompts (default: %(default)s)")
+    add(
+        "--prompt",
+        type=utf8,
+        default="Hello",
+        metavar="TEXT",
+        help="every prompt is made of this text (default: %(default)s)",
+    )
     add(
         "--prompt-repeats",
         type=list_of(length),
         default="1",
         metavar="N,N,...",
-        help="how often each request in turn repeats the prompt; 1,4 makes half of them longer "
+        help="requests in turn repeat the prompt this many times; 1,4 makes half of them longer "
         "(default: %(default)s)",
     )
     add(
         "--load",
         choices=LOADS,
         default=ALIKE,
-        help="what the requests ask for: alike, as the other flags say; or changed as labkit/bench/loads.py "
-        "says, with random prompts where their lengths differ (default: %(default)s)",
+        help="the requests are alike, as the other flags say, or changed as labkit/bench/loads.py says, with "
+        "random prompts where their lengths differ (default: %(default)s)",
     )
     add(
         "--rate",
         type=rate,
         metavar="R",
-        help="arrivals per second, for --load arrivals (default: none)",
+        help="with --load arrivals, this many requests arrive per second (default: none)",
     )
-    add("--pretok", action="store_true", help="tokenize the prompts before the clock starts")
-    add_count_argument(parser, "--num-requests", 16, "requests")
-    add_count_argument(parser, "--max-new-tokens", 64, "tokens per request")
+    add("--pretok", action="store_true", help="prompts are tokenized before the clock starts")
+    add_count_argument(parser, "--num-requests", 16, "this many requests are served")
+    add_count_argument(parser, "--max-new-tokens", 64, "a request makes at most this many tokens")
     add("--no-stop-on-eos", action="store_true", help="every request makes all its tokens")
     add(
         "--max-batch-size",
         type=batch,
         default=8,
         metavar="N",
-        help="requests decoded together at most (default: %(default)s)",
+        help="at most this many requests are decoded together (default: %(default)s)",
     )
     add(
         "--prefill-max-batch-size",
         type=batch,
         metavar="N",
-        help="requests admitted in one step (default: as --max-batch-size)",
+        help="at most this many requests are admitted in one step (default: as --max-batch-size)",
     )
     add(
         "--prefill-max-tokens",
         type=num_tokens,
         metavar="N",
-        help="prompt tokens admitted in one step (default: all)",
+        help="at most this many prompt tokens are admitted in one step (default: all)",
     )
     add(
         "--prefill-admission-policy",
         choices=("fifo", "pack"),
         default="fifo",
-        help="in order of arrival, or the shortest prompts of a window first (default: %(default)s)",
+        help="requests are admitted in order of arrival, or the shortest prompts of a window first "
+        "(default: %(default)s)",
     )
     add("--decode-first", action="store_true", help="each step decodes before it admits")
     add(
         "--max-active-requests",
         type=batch,
         metavar="N",
-        help="requests that hold cache memory at most; this engine decodes all of them in each step, so "
+        help="at most this many requests hold cache memory; this engine decodes all of them in each step, so "
         "the smaller of this and --max-batch-size counts (default: as --max-batch-size)",
     )
-    add("--no-prefix-cache", action="store_true", help="compute every prompt, even one just computed")
-    add("--paged-attn", action="store_true", help="for the write-ups' command lines: it is always on here")
+    add("--no-prefix-cache", action="store_true", help="every prompt is computed, even one just computed")
+    add(
+        "--paged-attn",
+        action="store_true",
+        help="this flag is for the write-ups' command lines; paged attention is always on here",
+    )
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -165,22 +199,26 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         type=natural,
         default=1,
         metavar="N",
-        help="runs that are not measured (default: %(default)s)",
+        help="this many runs come first and are not measured (default: %(default)s)",
     )
-    add_count_argument(parser, "--repeat-runs", 3, "measured runs")
-    add("--nvtx", action="store_true", help="name the ranges of a step for Nsight Systems (CUDA only)")
+    add_count_argument(parser, "--repeat-runs", 3, "this many runs are measured")
+    add(
+        "--nvtx",
+        action="store_true",
+        help="the ranges of a step are named for Nsight Systems (CUDA only)",
+    )
     add(
         "--profile",
         type=target_directory,
         metavar="DIR",
-        help="after the measured runs, write a trace of five decode steps to DIR, for chrome://tracing "
-        "or ui.perfetto.dev (default: none is written)",
+        help="after the measured runs, a trace of five decode steps is written to DIR, for "
+        "chrome://tracing or ui.perfetto.dev (default: none is written)",
     )
 
 
 def add_rounds_argument(parser: argparse.ArgumentParser, default: int) -> None:
     """Add --rounds."""
-    what = f"each runs every side twice; a comparison takes {MIN_ROUNDS}"
+    what = f"in each of this many rounds every side runs twice; a comparison needs {MIN_ROUNDS}"
     add_count_argument(parser, "--rounds", default, what)
 
 
@@ -238,12 +276,22 @@ def seed(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{shown(text)} is not a whole number of 64 bits") from None
 
 
+def two_digits(text: str) -> str:
+    """The number of a rung as the ladder has it: "07" of "7". Another text stays as it is."""
+    return text.zfill(2) if text.isdecimal() else text
+
+
+def rung_number(text: str) -> str:
+    """The type of a flag that takes the number of a rung: "07", or "7"."""
+    number = two_digits(text)
+    if number not in LADDER:
+        raise argparse.ArgumentTypeError(f"there is no rung {shown(text)}; there are {', '.join(LADDER)}")
+    return number
+
+
 def rung_list(text: str) -> tuple[str, ...]:
     """The type of a flag that takes numbers of rungs separated by commas, each once."""
-    numbers = tuple(text.split(","))
-    if unknown := [number for number in numbers if number not in LADDER]:
-        known = ", ".join(LADDER)
-        raise argparse.ArgumentTypeError(f"there is no rung {shown(unknown[0])}; there are {known}")
+    numbers = tuple(map(rung_number, text.split(",")))
     if len(set(numbers)) < len(numbers):
         raise argparse.ArgumentTypeError(f"{shown(text)} names a rung twice")
     return numbers
@@ -253,7 +301,7 @@ def rung_options(text: str) -> EngineOptions:
     """ "00", or "00,attention=plain": a rung, and options to change in it. Raises OptionError."""
     number, *changes = text.split(",")
     known = sorted(field.name for field in fields(EngineOptions))
-    options = LADDER[number].options
+    options = LADDER[two_digits(number)].options
     for change in changes:
         name, _, value = change.partition("=")
         if name not in known:

@@ -17,6 +17,8 @@ from labkit.bench.commands.arguments import (
     settings_of,
     whole_number,
 )
+from labkit.bench.commands.defaults import ByDevice
+from labkit.bench.commands.interruption import until_interrupted
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.engine.device import pick_device
@@ -26,15 +28,15 @@ from labkit.results import AttentionTime
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
     add_device_arguments(parser)
-    add_batch_sizes_argument(parser, (1, 8, 64, 128), "requests")
+    add_batch_sizes_argument(parser, ByDevice((1, 8, 64, 128), (1, 8)), "are attended to together")
     parser.add_argument(
         "--contexts",
         type=list_of(whole_number(1, MAX_TOKENS - 1)),
         default="64,256,900",
         metavar="N,N,...",
-        help="tokens of each request in the cache (default: %(default)s)",
+        help="each request has this many tokens in the cache (default: %(default)s)",
     )
-    add_count_argument(parser, "--repeats", 15, "measurements of each size and kernel")
+    add_count_argument(parser, "--repeats", 15, "each size and kernel is measured this many times")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -42,9 +44,10 @@ def run(args: argparse.Namespace) -> None:
     device = pick_device(args.device)
     bandwidth = measure_bandwidth(device)
     sizes = [(b, t) for b in args.batch_sizes for t in args.contexts]
-    times = [
-        made for b, t in tqdm(sizes, desc="sizes") for made in time_attention(b, t, device, args.repeats)
-    ]
+    times: list[AttentionTime] = []
+    with until_interrupted(args, times):
+        for b, t in tqdm(sizes, desc="sizes"):
+            times += time_attention(b, t, device, args.repeats)
     print(attention_table(times, bandwidth.copy).to_string())
     print(f"Memory: {bandwidth}")
     if args.json:

@@ -7,6 +7,7 @@ One round is too few for a verdict.
 
 import argparse
 from collections import Counter
+from functools import partial
 from operator import attrgetter
 from statistics import median
 
@@ -22,6 +23,7 @@ from labkit.bench.commands.arguments import (
     settings_of,
     workload_of,
 )
+from labkit.bench.commands.interruption import mark_interrupted, until_interrupted
 from labkit.bench.comparison import ROUNDS, compare
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import make_record, write_record
@@ -41,24 +43,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_workload_arguments(parser)
     add_rounds_argument(parser, ROUNDS)
     add = parser.add_argument
-    side = {"metavar": "RUNG[,OPTION=VALUE,...]", "help": "this side's options (default: %(default)s)"}
+    side = {
+        "metavar": "RUNG[,OPTION=VALUE,...]",
+        "help": "this side has this rung's options (default: %(default)s)",
+    }
     add("--before", default=below, **side)
     add("--after", default=last, **side)
     add(
         "--path",
         choices=PATHS,
-        help="the append path that --after is about; warns if it never ran (default: none)",
+        help="--after is about this append path; a warning says if it never ran (default: none)",
     )
     add(
         "--whole-runs",
         action="store_true",
-        help="compare whole runs by the wall clock, prompts and waiting included (default: decoding alone)",
+        help="whole runs are compared, prompts and waiting included (default: decoding alone)",
     )
     add(
         "--self-test",
         type=positive,
         metavar="N",
-        help="compare --before with itself N times (default: with --after, once)",
+        help="--before is compared with itself N times (default: with --after, once)",
     )
 
 
@@ -69,9 +74,11 @@ def run(args: argparse.Namespace) -> None:
     workload = workload_of(args)
     names = ("A", "A again") if args.self_test else (args.before, args.after)
     repeats = args.self_test or 1
-    with tqdm(total=repeats * args.rounds * 4, unit=" runs") as bar:
-        comparisons = [
-            compare(
+    comparisons: list[Comparison] = []
+    num_runs = repeats * args.rounds * 4
+    with tqdm(total=num_runs, unit=" runs") as bar, until_interrupted(args, comparisons):
+        while len(comparisons) < repeats and "interrupted" not in args:
+            made = compare(
                 workload,
                 before,
                 after,
@@ -80,11 +87,14 @@ def run(args: argparse.Namespace) -> None:
                 rounds=args.rounds,
                 measure=attrgetter("seconds" if args.whole_runs else "decode_seconds"),
                 progress=bar.update,
+                interrupted=partial(mark_interrupted, args),
             )
-            for _ in range(repeats)
-        ]
+            comparisons.append(made)
     bandwidth = measure_bandwidth(workload.model.device)
-    limit = workload.limit(workload.run(workload.make_engine(after)), bandwidth.copy)
+    if "interrupted" in args:
+        limit = workload.requested_limit(bandwidth.copy)  # which takes no run
+    else:
+        limit = workload.limit(workload.run(workload.make_engine(after)), bandwidth.copy)
     for comparison in comparisons:
         print(comparison)
     reached = 100 * limit.seconds / median(comparisons[-1].after_samples)

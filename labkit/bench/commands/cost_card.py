@@ -16,6 +16,8 @@ from labkit.bench.commands.arguments import (
     list_of,
     settings_of,
 )
+from labkit.bench.commands.defaults import ByDevice
+from labkit.bench.commands.interruption import until_interrupted
 from labkit.bench.cost_cards import cost_card, engine_key
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import make_record, write_record
@@ -35,18 +37,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--models",
         type=lambda text: tuple(text.split(",")),
-        default="data/tiny-gpt2,random:gpt2",
+        default=ByDevice(("data/tiny-gpt2", "random:gpt2"), ("data/tiny-gpt2",)),
         metavar="MODEL,MODEL,...",
-        help="each a directory, a hub id or random:gpt2 (default: %(default)s)",
+        help="steps of these models are counted; each is a directory, a hub id, or random weights such as "
+        "random:gpt2 (default: %(default)s)",
     )
-    add_batch_sizes_argument(parser, (8, 64, 128), "requests decoded together")
+    add_batch_sizes_argument(parser, (8, 64, 128))
     add(
         "--prompt-lengths",
         type=lambda text: tuple(map(list_of(length), text.split(":"))),
         default="20:20,23",
         metavar="N,N,...:...",
-        help="tokens of the prompts, in turn: 20 makes all positions equal, 20,23 does not; sets "
-        "are separated by colons (default: %(default)s)",
+        help="prompts in turn have this many tokens: 20 makes all positions equal, 20,23 does not; each set, "
+        "separated by a colon, has its own cards (default: %(default)s)",
     )
 
 
@@ -55,23 +58,24 @@ def run(args: argparse.Namespace) -> None:
     device = pick_device(args.device)
     samples: list[RungCard] = []
     cards: dict[str, dict[str, CostCard]] = {}  # by what a table is about, and by rung
-    for name in args.models:
-        model = load_model(name)
-        for rung, batch_size, lengths in tqdm(
-            list(product(args.rungs, args.batch_sizes, args.prompt_lengths)), desc=name
-        ):
-            engine = InferenceEngine(
-                model,
-                LADDER[rung].options,
-                device=device,
-                cache=CacheConfig(prefix_cache=False, max_blocks_per_layer=batch_size),
-                scheduler=SchedulerConfig(max_batch_size=batch_size, prefill_max_batch_size=batch_size),
-            )
-            prompts = steady_prompts(batch_size, lengths)
-            card = cost_card(engine, prompts)
-            samples.append(RungCard(rung, batch_size, engine_key(engine, prompts), card))
-            about = f"{name}, B = {batch_size}, prompts of {' and '.join(map(str, lengths))} tokens"
-            cards.setdefault(about, {})[rung] = card
+    with until_interrupted(args, samples):
+        for name in args.models:
+            model = load_model(name)
+            for rung, batch_size, lengths in tqdm(
+                list(product(args.rungs, args.batch_sizes, args.prompt_lengths)), desc=name
+            ):
+                engine = InferenceEngine(
+                    model,
+                    LADDER[rung].options,
+                    device=device,
+                    cache=CacheConfig(prefix_cache=False, max_blocks_per_layer=batch_size),
+                    scheduler=SchedulerConfig(max_batch_size=batch_size, prefill_max_batch_size=batch_size),
+                )
+                prompts = steady_prompts(batch_size, lengths)
+                card = cost_card(engine, prompts)
+                samples.append(RungCard(rung, batch_size, engine_key(engine, prompts), card))
+                about = f"{name}, B = {batch_size}, prompts of {' and '.join(map(str, lengths))} tokens"
+                cards.setdefault(about, {})[rung] = card
     for about, made in cards.items():
         print(f"\n{about}\n{cards_text(made)}")
     if args.json:

@@ -5,6 +5,7 @@ longer here than untraced.
 """
 
 import argparse
+from itertools import product
 
 import pandas as pd
 from tqdm import tqdm
@@ -18,6 +19,8 @@ from labkit.bench.commands.arguments import (
     model_of,
     settings_of,
 )
+from labkit.bench.commands.defaults import ByDevice
+from labkit.bench.commands.interruption import until_interrupted
 from labkit.bench.device_time import device_time
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import make_record, write_record
@@ -32,25 +35,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
     add_common_arguments(parser)
     add_rungs_argument(parser)
-    add_batch_sizes_argument(parser, (1, 8, 64), "requests decoded together")
+    add_batch_sizes_argument(parser, ByDevice((1, 8, 64), (1, 4, 16)))
     parser.add_argument(
         "--context",
         type=length,
         default=256,
         metavar="N",
-        help="tokens that each request holds (default: %(default)s)",
+        help="each request holds this many tokens (default: %(default)s)",
     )
-    add_count_argument(parser, "--steps", 30, "steps that are averaged")
+    add_count_argument(parser, "--steps", 30, "the times are averages of this many steps")
 
 
 def run(args: argparse.Namespace) -> None:
     """Trace each rung at each batch size, print its kernels, and write a record if asked for."""
     device = pick_device(args.device)
     model = model_of(args)
-    samples = []
-    for batch_size in tqdm(args.batch_sizes, desc="batch sizes"):
-        prompts = steady_prompts(batch_size, (args.context,))
-        for rung in args.rungs:
+    samples: list[TracedStep] = []
+    pairs = list(product(args.batch_sizes, args.rungs))
+    with until_interrupted(args, samples):
+        for batch_size, rung in tqdm(pairs, desc="batch sizes and rungs"):
+            prompts = steady_prompts(batch_size, (args.context,))
             engine = InferenceEngine(
                 model,
                 LADDER[rung].options,

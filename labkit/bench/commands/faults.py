@@ -8,9 +8,9 @@ and are preempted, and in which one or two calls fail. A schedule that falls is 
 import argparse
 import multiprocessing
 import random
+import signal
 import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 import torch
@@ -23,6 +23,7 @@ from labkit.bench.commands.arguments import (
     positive,
     settings_of,
 )
+from labkit.bench.commands.interruption import until_interrupted
 from labkit.bench.fault_schedules import draw_schedule
 from labkit.bench.faults import Outcome, points_called, run_schedule
 from labkit.bench.limit import measure_bandwidth
@@ -38,12 +39,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
     add_device_arguments(parser)
     add_rungs_argument(parser)
-    parser.add_argument("--schedules", type=positive, default=100, help="of each rung (default: %(default)s)")
-    parser.add_argument("--seed", type=natural, default=0, help="of all schedules (default: %(default)s)")
     parser.add_argument(
-        "--processes", type=positive, default=1, help="rungs at a time (default: %(default)s)"
+        "--schedules",
+        type=positive,
+        default=100,
+        help="each rung has this many schedules (default: %(default)s)",
     )
-    parser.add_argument("--only", type=natural, help="run the schedule with this number alone (default: all)")
+    parser.add_argument(
+        "--seed",
+        type=natural,
+        default=0,
+        help="all schedules are drawn with this seed (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--processes", type=positive, default=1, help="this many rungs run at a time (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--only", type=natural, help="the schedule with this number runs alone (default: all)"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -54,12 +67,14 @@ def run(args: argparse.Namespace) -> None:
             print(run_numbered(rung, args.seed, args.only, str(device)))
         return
     of_rung = partial(faults_of, num_schedules=args.schedules, seed=args.seed, device=device)
-    if args.processes == 1:
-        samples = list(map(of_rung, args.rungs))
-    else:
-        fresh = multiprocessing.get_context("spawn")  # a process that was forked has no CUDA
-        with ProcessPoolExecutor(args.processes, fresh) as pool:
-            samples = list(pool.map(of_rung, args.rungs))
+    samples: list[RungFaults] = []
+    with until_interrupted(args, samples):
+        if args.processes == 1:
+            samples.extend(map(of_rung, args.rungs))
+        else:
+            fresh = multiprocessing.get_context("spawn")  # a process that was forked has no CUDA
+            with fresh.Pool(args.processes, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
+                samples.extend(pool.imap(of_rung, args.rungs))
     for sample in samples:
         print(
             f"rung {sample.rung}: {sample.schedules:,} schedules, {sum(sample.fired.values()):,} faults at "
@@ -79,7 +94,7 @@ def run_numbered(rung: str, seed: int, number: int, device: str) -> Outcome:
 
 
 def faults_of(rung: str, num_schedules: int, seed: int, device: torch.device) -> RungFaults:
-    """What became of so many schedules of a rung."""
+    """What became of this many schedules of a rung."""
     started = time.process_time()
     fired: Counter[str] = Counter()
     ended: Counter[str] = Counter()

@@ -7,6 +7,7 @@ if one waits longer than the policy allows.
 
 import argparse
 import random
+from itertools import product
 
 import torch
 from tqdm import tqdm
@@ -19,6 +20,7 @@ from labkit.bench.commands.arguments import (
     positive,
     settings_of,
 )
+from labkit.bench.commands.interruption import until_interrupted
 from labkit.bench.flood import (
     AT_ONCE,
     CHECK_EVERY,
@@ -46,22 +48,51 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device_arguments(parser)
     add_rungs_argument(parser)
     add = parser.add_argument
-    add("--model", default=SMALL, help="directory, hub id or random model (default: %(default)s)")
-    add("--policy", choices=POLICIES, help="of admission (default: both, one after the other)")
-    add("--num-requests", type=positive, default=10_000, help="of each flood (default: %(default)s)")
-    add("--at-once", type=positive, default=AT_ONCE, help="clients (default: %(default)s)")
-    add("--longest-prompt", type=length, default=LONGEST_PROMPT, help="tokens (default: %(default)s)")
-    add("--max-new-tokens", type=length, default=MOST_NEW_TOKENS, help="of a request (default: %(default)s)")
-    checked = "compare the tokens of one request in so many with those it gets alone (default: %(default)s)"
+    add(
+        "--model",
+        default=SMALL,
+        help="this model runs: a directory, a hub id, or random weights (default: %(default)s)",
+    )
+    add("--policy", choices=POLICIES, help="this policy admits requests (default: both, one after the other)")
+    add(
+        "--num-requests",
+        type=positive,
+        default=10_000,
+        help="each flood has this many requests (default: %(default)s)",
+    )
+    add(
+        "--at-once",
+        type=positive,
+        default=AT_ONCE,
+        help="this many clients ask at once (default: %(default)s)",
+    )
+    add(
+        "--longest-prompt",
+        type=length,
+        default=LONGEST_PROMPT,
+        help="prompts have at most this many tokens (default: %(default)s)",
+    )
+    add(
+        "--max-new-tokens",
+        type=length,
+        default=MOST_NEW_TOKENS,
+        help="a request makes at most this many tokens (default: %(default)s)",
+    )
+    checked = "one request in this many is compared with what it gets alone (default: %(default)s)"
     add("--check-every", type=positive, default=CHECK_EVERY, metavar="N", help=checked)
-    add("--seed", type=natural, default=0, help="of all requests (default: %(default)s)")
+    add(
+        "--seed", type=natural, default=0, help="all requests are drawn with this seed (default: %(default)s)"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
     """Flood an engine of each rung under each policy; print what became of it and write a record."""
     device = pick_device(args.device)
     policies = POLICIES if args.policy is None else (args.policy,)
-    samples = [flooded(rung, policy, args, device) for rung in args.rungs for policy in policies]
+    samples: list[FloodRun] = []
+    with until_interrupted(args, samples):
+        for rung, policy in product(args.rungs, policies):
+            samples.append(flooded(rung, policy, args, device))
     if args.json:
         settings = {**settings_of(args), "room_for": ROOM_FOR, "pack_window": PACK_WINDOW}
         write_record(make_record("flood", device, measure_bandwidth(device), settings, samples), args.json)

@@ -12,6 +12,7 @@ from itertools import count
 from tqdm import tqdm
 
 from labkit.bench.commands.arguments import add_device_arguments, natural, positive, settings_of
+from labkit.bench.commands.interruption import until_interrupted
 from labkit.bench.confined import Confined, FellError
 from labkit.bench.fuzz import TARGETS, Case, Judged, describe, judge, name_of
 from labkit.bench.limit import measure_bandwidth
@@ -28,10 +29,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
     add_device_arguments(parser)
     add = parser.add_argument
-    add("--seconds", type=positive, default=60, metavar="N", help="of all cases (default: %(default)s)")
-    add("--cases", type=positive, metavar="N", help="at most (default: as many as there is time for)")
-    add("--seed", type=natural, default=0, metavar="N", help="of all cases (default: %(default)s)")
-    add("--only", type=natural, metavar="N", help="run the case with this number alone (default: all)")
+    add(
+        "--seconds",
+        type=positive,
+        default=60,
+        metavar="N",
+        help="all cases together get this many seconds (default: %(default)s)",
+    )
+    add(
+        "--cases",
+        type=positive,
+        metavar="N",
+        help="at most this many cases run (default: as many as there is time for)",
+    )
+    add(
+        "--seed",
+        type=natural,
+        default=0,
+        metavar="N",
+        help="all cases are drawn with this seed (default: %(default)s)",
+    )
+    add("--only", type=natural, metavar="N", help="the case with this number runs alone (default: all)")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -43,7 +61,7 @@ def run(args: argparse.Namespace) -> None:
         print(judge(case))
         return
     device = pick_device(args.device)
-    judged, fell, memory = run_cases(args.seed, args.seconds, args.cases)
+    judged, fell, memory = run_cases(args)
     samples = [sample_of(target, judged, fell) for target in TARGETS]
     for sample in samples:
         print(
@@ -57,24 +75,23 @@ def run(args: argparse.Namespace) -> None:
         write_record(make_record("fuzz", device, measure_bandwidth(device), settings, samples), args.json)
 
 
-def run_cases(
-    seed: int, seconds: float, most: int | None
-) -> tuple[list[Judged], list[tuple[Case, str]], list[int]]:
+def run_cases(args: argparse.Namespace) -> tuple[list[Judged], list[tuple[Case, str]], list[int]]:
     """What became of the cases, those that fell, and the bytes of memory after each thousand."""
     judged: list[Judged] = []
     fell: list[tuple[Case, str]] = []
     memory: list[int] = []
-    numbers = range(most) if most else count()
-    with Confined(judge, LIMIT_SECONDS, LIMIT_MEMORY) as confined:
-        ends = time.monotonic() + seconds
+    numbers = range(args.cases) if args.cases else count()
+    with Confined(judge, LIMIT_SECONDS, LIMIT_MEMORY) as confined, until_interrupted(args, judged):
+        ends = time.monotonic() + args.seconds
         for number in tqdm(numbers, "cases", leave=False, disable=None):
             if time.monotonic() > ends:
                 break
-            case = Case(seed, number)
+            case = Case(args.seed, number)
             try:
                 judged.append(confined(case))
             except FellError as error:
-                fell.append((case, f"--seed {seed} --only {number}: {describe(case)}: {error}"))
+                said = f"--seed {args.seed} --only {number}: {describe(case)}: {error}"
+                fell.append((case, said))
             if number % MEMORY_EVERY == MEMORY_EVERY - 1 and judged:
                 memory.append(judged[-1].memory)
     return judged, fell, memory

@@ -21,6 +21,7 @@ from labkit.bench.commands.arguments import (
     list_of,
     settings_of,
 )
+from labkit.bench.commands.interruption import until_interrupted
 from labkit.bench.commands.targets import own_target, write_own
 from labkit.bench.comparison import in_turn
 from labkit.bench.host_time import BATCH_SIZES, LENGTHS, host_engine, time_host_steps
@@ -36,15 +37,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device_arguments(parser, OWN_RECORD)
     add_rungs_argument(parser)
     add_rounds_argument(parser, 3)
-    add_batch_sizes_argument(parser, BATCH_SIZES, "requests decoded together")
+    add_batch_sizes_argument(parser, BATCH_SIZES)
     parser.add_argument(
         "--prompt-lengths",
         type=list_of(length),
         default=",".join(map(str, LENGTHS)),
         metavar="N,N,...",
-        help="tokens of the prompts, in turn; one makes all positions equal (default: %(default)s)",
+        help="prompts in turn have this many tokens; one number makes all positions equal "
+        "(default: %(default)s)",
     )
-    add_count_argument(parser, "--steps", 40, "steps timed in each of the runs")
+    add_count_argument(parser, "--steps", 40, "this many steps are timed in each of the runs")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -52,10 +54,11 @@ def run(args: argparse.Namespace) -> None:
     device = pick_device(args.device)
     path = own_target(args, "host_time", device)
     times: dict[str, list[HostTime]] = {rung: [] for rung in args.rungs}
-    for batch_size in tqdm(args.batch_sizes, desc="batch sizes"):
-        measures = [partial(one_run, rung, batch_size, device, args) for rung in args.rungs]
-        for rung, made in zip(args.rungs, in_turn(measures, args.rounds), strict=True):
-            times[rung] += made
+    with until_interrupted(args, times[args.rungs[0]]):
+        for batch_size in tqdm(args.batch_sizes, desc="batch sizes"):
+            measures = [partial(one_run, rung, batch_size, device, args) for rung in args.rungs]
+            for rung, made in zip(args.rungs, in_turn(measures, args.rounds), strict=True):
+                times[rung] += made
     print("GPT-2's layers, no model: microseconds of a step, the median")
     print(host_table(times).to_string())
     settings = {**settings_of(args), "model": "none, GPT-2's layers"}

@@ -16,24 +16,31 @@ from labkit.bench.commands.arguments import (
     add_device_arguments,
     settings_of,
 )
+from labkit.bench.commands.defaults import ByDevice
+from labkit.bench.commands.interruption import until_interrupted
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.engine.device import pick_device
 from labkit.results import AppendTime
 
+SMALL_SIZES = (1, 8, 64)  # on a CPU
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
     add_device_arguments(parser)
-    add_batch_sizes_argument(parser, BATCH_SIZES, "requests written together")
-    add_count_argument(parser, "--repeats", 15, "measurements of each form and size")
+    add_batch_sizes_argument(parser, ByDevice(BATCH_SIZES, SMALL_SIZES), "are written together")
+    add_count_argument(parser, "--repeats", 15, "each form and size is measured this many times")
 
 
 def run(args: argparse.Namespace) -> None:
     """Time each form of the K/V write at each batch size, print a table, and write a record if asked for."""
     device = pick_device(args.device)
     bandwidth = measure_bandwidth(device)
-    times = [made for b in tqdm(args.batch_sizes, desc="B") for made in time_appends(b, device, args.repeats)]
+    times: list[AppendTime] = []
+    with until_interrupted(args, times):
+        for batch_size in tqdm(args.batch_sizes, desc="B"):
+            times += time_appends(batch_size, device, args.repeats)
     print(append_table(times, bandwidth.copy).to_string())
     print(f"Memory: {bandwidth}")
     if args.json:

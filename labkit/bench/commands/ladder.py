@@ -4,6 +4,7 @@ A round runs every rung twice: 00 01 … 01 00. Each rung is compared with the o
 """
 
 import argparse
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 
@@ -20,6 +21,7 @@ from labkit.bench.commands.arguments import (
     settings_of,
     workload_of,
 )
+from labkit.bench.commands.interruption import mark_interrupted
 from labkit.bench.commands.scheduler import run_sample
 from labkit.bench.commands.targets import own_target, write_own
 from labkit.bench.comparison import in_turn
@@ -54,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
         print(ON_A_CPU)
     workload = workload_of(args)
     bandwidth = measure_bandwidth(workload.model.device)
-    runs = run_rungs(workload, args.rungs, args.rounds)
+    runs = run_rungs(workload, args.rungs, args.rounds, partial(mark_interrupted, args))
     print(
         f"{workload.model}, {len(workload.requests)} requests, batches of {workload.scheduler.max_batch_size}"
     )
@@ -65,8 +67,13 @@ def run(args: argparse.Namespace) -> None:
     write_own(record, path)
 
 
-def run_rungs(workload: Workload, rungs: tuple[str, ...], rounds: int) -> dict[str, list[Run]]:
-    """The runs of each rung, made in turn after a warm-up run per rung; every run has a fresh engine."""
+def run_rungs(
+    workload: Workload, rungs: tuple[str, ...], rounds: int, interrupted: Callable[[], object] | None = None
+) -> dict[str, list[Run]]:
+    """The runs of each rung, made in turn after a warm-up run per rung; every run has a fresh engine.
+
+    interrupted: as `in_turn` has it.
+    """
     with tqdm(total=len(rungs) * (1 + 2 * rounds), unit=" runs") as bar:
 
         def run_once(rung: str) -> Run:
@@ -76,7 +83,7 @@ def run_rungs(workload: Workload, rungs: tuple[str, ...], rounds: int) -> dict[s
 
         for rung in rungs:
             run_once(rung)
-        made = in_turn([partial(run_once, rung) for rung in rungs], rounds)
+        made = in_turn([partial(run_once, rung) for rung in rungs], rounds, interrupted=interrupted)
     return dict(zip(rungs, made, strict=True))
 
 

@@ -28,6 +28,8 @@ from labkit.bench.commands.arguments import (
     require_positions,
     settings_of,
 )
+from labkit.bench.commands.defaults import ByDevice
+from labkit.bench.commands.interruption import until_interrupted
 from labkit.bench.commands.peers import peer_versions
 from labkit.bench.commands.targets import own_target, write_own
 from labkit.bench.limit import chain_seconds, forward_flops, least_steps, matmul_rate, measure_bandwidth
@@ -50,18 +52,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
     add_common_arguments(parser, record=OWN_RECORD)
     add_rungs_argument(parser, RUNGS)
-    add_count_argument(parser, "--num-requests", 64, "requests of each load")
-    add_count_argument(parser, "--max-new-tokens", 128, "tokens per request")
+    add_count_argument(parser, "--num-requests", ByDevice(64, 8), "each load has this many requests")
+    add_count_argument(
+        parser, "--max-new-tokens", ByDevice(128, 16), "a request makes at most this many tokens"
+    )
     add = parser.add_argument
-    add("--max-batch-size", type=batch, default=64, metavar="N", help="together (default: %(default)s)")
-    add("--rate", type=rate, default=50.0, metavar="R", help="arrivals per second (default: %(default)s)")
+    add(
+        "--max-batch-size",
+        type=batch,
+        default=ByDevice(64, 8),
+        metavar="N",
+        help="at most this many requests are decoded together (default: %(default)s)",
+    )
+    add(
+        "--rate",
+        type=rate,
+        default=50.0,
+        metavar="R",
+        help="in `arrivals` this many requests arrive per second (default: %(default)s)",
+    )
     add_rounds_argument(parser, 3)
 
 
 def run(args: argparse.Namespace) -> None:
     """Run every load through every engine that can serve it, print tables, and write a record.
 
-    It is written after each load: whoever stops a long run keeps the loads before. Raises OptionError if
+    It is written after each load: if a long run is stopped, the loads before are kept. Raises OptionError if
     nothing is decoded, or if a load does not fit the model.
     """
     require_decoding(args)
@@ -77,17 +93,21 @@ def run(args: argparse.Namespace) -> None:
     }
     bandwidth, versions = measure_bandwidth(device), peer_versions()
     samples, left_out, limits = [], {}, {}
-    for name, workload in workloads.items():
-        started = time.perf_counter()
-        with tqdm(desc=name, unit=" runs") as bar:
-            ran = run_peers(workload, args.rungs, args.rounds, bar.update, OTHERS)
-        samples += samples_of(name, workload, ran)
-        left_out[name], limits[name] = ran.left_out, limit_of(workload).to_dict()
+
+    def record_of(args: argparse.Namespace) -> LoadsRecord:
         found = {"limits": limits, "left_out": left_out, "versions": versions}
-        settings = settings_of(args) | measured | found
-        record = make_record("loads", device, bandwidth, settings, samples)
-        write_record(record, path)
-        print(f"{name}: {time.perf_counter() - started:.0f} s", flush=True)
+        return make_record("loads", device, bandwidth, settings_of(args) | measured | found, samples)
+
+    with until_interrupted(args, samples):
+        for name, workload in workloads.items():
+            started = time.perf_counter()
+            with tqdm(desc=name, unit=" runs") as bar:
+                ran = run_peers(workload, args.rungs, args.rounds, bar.update, OTHERS)
+            left_out[name], limits[name] = ran.left_out, limit_of(workload).to_dict()
+            samples += samples_of(name, workload, ran)
+            write_record(record_of(args), path)
+            print(f"{name}: {time.perf_counter() - started:.0f} s", flush=True)
+    record = record_of(args)
     print(f"{model}, {args.num_requests} requests, tokens per second by the wall clock")
     print(record.table().to_string())
     print(f"Memory: {bandwidth}; {floor_in_words(record)}")

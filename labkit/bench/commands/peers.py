@@ -8,6 +8,7 @@ one batch holds all requests. What cannot serve the requests is named, with the 
 """
 
 import argparse
+from functools import partial
 
 from tqdm import tqdm
 
@@ -20,6 +21,7 @@ from labkit.bench.commands.arguments import (
     settings_of,
     workload_of,
 )
+from labkit.bench.commands.interruption import mark_interrupted
 from labkit.bench.commands.targets import own_target, write_own
 from labkit.bench.limit import DecodeLimit, measure_bandwidth
 from labkit.bench.peers import (
@@ -60,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=other_list,
         default=",".join(OTHERS),
         metavar="NAME,NAME,...",
-        help="other engines that run (default: %(default)s)",
+        help="these other engines run (default: %(default)s)",
     )
     add_workload_arguments(parser)
     add_rounds_argument(parser, 3)
@@ -92,7 +94,9 @@ def run(args: argparse.Namespace) -> None:
     limit = workload.requested_limit(bandwidth.copy)
     with tqdm(unit=" runs") as bar:
         others = [OTHERS[name] for name in args.others]
-        ran = run_peers(workload, args.rungs, args.rounds, bar.update, others)
+        ran = run_peers(
+            workload, args.rungs, args.rounds, bar.update, others, partial(mark_interrupted, args)
+        )
     print(
         f"{workload.model}, {len(workload.requests)} requests, batches of {workload.scheduler.max_batch_size}"
     )

@@ -13,6 +13,8 @@ from labkit.bench.commands.arguments import (
     model_of,
     settings_of,
 )
+from labkit.bench.commands.defaults import ByDevice
+from labkit.bench.commands.interruption import until_interrupted
 from labkit.bench.limit import decode_limit, measure_bandwidth
 from labkit.bench.profile import profile_decode_step
 from labkit.bench.record import make_record, write_record
@@ -28,15 +30,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
     add_common_arguments(parser)
     add_rung_argument(parser)
-    add_batch_sizes_argument(parser, (1, 8, 64), "requests decoded together")
+    add_batch_sizes_argument(parser, ByDevice((1, 8, 64), (1, 4, 16)))
     parser.add_argument(
         "--context",
         type=length,
         default=256,
         metavar="N",
-        help="tokens of each prompt (default: %(default)s)",
+        help="each prompt has this many tokens (default: %(default)s)",
     )
-    add_count_argument(parser, "--steps", 30, "decode steps timed for each batch size")
+    add_count_argument(parser, "--steps", 30, "this many decode steps are timed for each batch size")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -51,7 +53,10 @@ def run(args: argparse.Namespace) -> None:
         ),
     )
     bandwidth = measure_bandwidth(engine.device)
-    samples = [measure(engine, b, args, bandwidth.copy) for b in tqdm(args.batch_sizes, desc="batch sizes")]
+    samples: list[ProfiledStep] = []
+    with until_interrupted(args, samples):
+        for batch_size in tqdm(args.batch_sizes, desc="batch sizes"):
+            samples.append(measure(engine, batch_size, args, bandwidth.copy))
     print(f"{engine.model}, rung {args.rung}, context {args.context}, {bandwidth}")
     for sample in samples:
         report(sample)

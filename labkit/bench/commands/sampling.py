@@ -21,6 +21,8 @@ from labkit.bench.commands.arguments import (
     require_positions,
     settings_of,
 )
+from labkit.bench.commands.defaults import ByDevice
+from labkit.bench.commands.interruption import until_interrupted
 from labkit.bench.commands.targets import own_target, write_own
 from labkit.bench.comparison import in_turn
 from labkit.bench.limit import measure_bandwidth
@@ -47,10 +49,16 @@ MANNERS: dict[str, tuple[dict[str, float], int | None]] = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
     add_common_arguments(parser, record=OWN_RECORD)
-    add_count_argument(parser, "--num-requests", 64, "requests")
-    add_count_argument(parser, "--max-new-tokens", 256, "tokens per request")
+    add_count_argument(parser, "--num-requests", ByDevice(64, 16), "this many requests are served")
+    add_count_argument(
+        parser, "--max-new-tokens", ByDevice(256, 32), "a request makes at most this many tokens"
+    )
     parser.add_argument(
-        "--max-batch-size", type=batch, default=64, metavar="N", help="together (default: %(default)s)"
+        "--max-batch-size",
+        type=batch,
+        default=ByDevice(64, 16),
+        metavar="N",
+        help="at most this many requests are decoded together (default: %(default)s)",
     )
     add_rounds_argument(parser, 4)
 
@@ -68,7 +76,8 @@ def run(args: argparse.Namespace) -> None:
     require_positions(workloads["greedy"], args)
     engines = {rung: workloads["greedy"].make_engine(LADDER[rung].options) for rung in RUNGS}
     samples: list[SamplingRun] = []
-    with tqdm(total=len(MANNERS) * len(RUNGS) * (2 * args.rounds + 1), unit=" runs") as bar:
+    num_runs = len(MANNERS) * len(RUNGS) * (2 * args.rounds + 1)
+    with tqdm(total=num_runs, unit=" runs") as bar, until_interrupted(args, samples):
         for name, workload in workloads.items():
             samples += runs_in_turn(name, workload, engines, args.rounds, bar.update)
     record = make_record("sampling", device, measure_bandwidth(device), settings_of(args), samples)

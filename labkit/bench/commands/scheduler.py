@@ -21,6 +21,7 @@ from labkit.bench.commands.arguments import (
     settings_of,
     workload_of,
 )
+from labkit.bench.commands.interruption import until_interrupted
 from labkit.bench.limit import Bandwidth, measure_bandwidth
 from labkit.bench.profile import write_trace
 from labkit.bench.record import make_record, write_record
@@ -59,12 +60,18 @@ def run(args: argparse.Namespace) -> None:
 def repeat(
     args: argparse.Namespace, workload: Workload, run_once: Callable[[Callable[[int], object]], Run]
 ) -> list[Run]:
-    """Make the warm-up runs and the measured runs, with one progress bar; return the measured ones."""
+    """Make the warm-up runs and the measured runs, with one progress bar; return the measured ones, after
+    Ctrl-C those that are complete."""
+    runs: list[Run] = []
     count = args.warmup_runs + args.repeat_runs
     total = count * sum(workload.max_new_tokens)
-    with tqdm(total=total, unit=" tokens", desc=f"{args.warmup_runs} + {args.repeat_runs} runs") as bar:
-        runs = [run_once(bar.update) for _ in range(count)]
-    return runs[args.warmup_runs :]
+    desc = f"{args.warmup_runs} + {args.repeat_runs} runs"
+    with tqdm(total=total, unit=" tokens", desc=desc) as bar, until_interrupted(args, runs):
+        for number in range(count):
+            made = run_once(bar.update)
+            if number >= args.warmup_runs:
+                runs.append(made)
+    return runs
 
 
 def print_summary(runs: Sequence[Run], args: argparse.Namespace) -> None:
@@ -76,7 +83,7 @@ def print_summary(runs: Sequence[Run], args: argparse.Namespace) -> None:
 
     print(f"=== {args.mode} summary ===")
     print(f"Warmup runs: {args.warmup_runs}")
-    print(f"Measured runs: {args.repeat_runs}")
+    print(f"Measured runs: {len(runs)}")
     line("Decode time", "s", 6, lambda run: run.decode_seconds)
     line("Total time", "s", 6, lambda run: run.seconds)
     if all(run.decoded_tokens for run in runs):
@@ -110,12 +117,12 @@ def finish(
     runs: Sequence[Run],
     bandwidth: Bandwidth,
 ) -> None:
-    """Write the record and the trace, if they are asked for."""
+    """Write the record and the trace, if they are asked for; no trace of an engine that was interrupted."""
     if args.json:
         samples = [run_sample(args.rung, workload, run, bandwidth.copy) for run in runs]
         write_record(make_record(kind, engine.device, bandwidth, settings_of(args), samples), args.json)
         print(f"Record: {args.json}")
-    if args.profile:
+    if args.profile and "interrupted" not in args:
         path = args.profile / f"{kind}_rung{args.rung}.json"
         prompts = workload.prompt_ids()[: workload.scheduler.max_batch_size]
         write_trace(engine, prompts, path)

@@ -46,27 +46,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=whole_number(0, 256),
         default=0,
         metavar="N",
-        help="threads that tokenize; 0: the thread that submits (default: %(default)s)",
+        help="this many threads tokenize; with 0, the thread that submits does (default: %(default)s)",
     )
     add(
         "--submit-interval-ms",
         type=milliseconds,
         default=0.0,
         metavar="MS",
-        help="between arrivals; 0: all at once (default: %(default)s)",
+        help="a request arrives this long after the one before; with 0, all arrive together "
+        "(default: %(default)s)",
     )
     add(
         "--max-inflight-requests",
         type=positive,
         metavar="N",
-        help="unfinished requests at most; more are refused (default: any number)",
+        help="at most this many requests are unfinished; more are refused (default: any number)",
     )
-    add_count_argument(parser, "--stream-interval", 1, "tokens in a chunk")
+    add_count_argument(parser, "--stream-interval", 1, "a chunk has this many tokens")
     add(
         "--consumers",
         choices=CONSUMERS,
         default="threads",
-        help="one per request; tasks share a loop (default: %(default)s)",
+        help="each request has a thread, or a task of one event loop (default: %(default)s)",
     )
 
 

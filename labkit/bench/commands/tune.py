@@ -30,13 +30,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
     add_common_arguments(parser)
     add = parser.add_argument
-    add("--seconds", type=positive, default=60, metavar="N", help="of the search (default: %(default)s)")
+    add(
+        "--seconds",
+        type=positive,
+        default=60,
+        metavar="N",
+        help="the search lasts this many seconds (default: %(default)s)",
+    )
     add(
         "--max-batch-size",
         type=batch,
         default=64,
         metavar="N",
-        help="requests decoded together at most, of the engines to come (default: %(default)s)",
+        help="engines to come decode at most this many requests together (default: %(default)s)",
     )
 
 

@@ -51,12 +51,14 @@ def run_peers(
     rounds: int,
     progress: Callable[[], object] = lambda: None,
     others: Sequence[str] = PEERS,
+    interrupted: Callable[[], object] | None = None,
 ) -> PeerRuns:
     """Run the workload through labkit at these rungs and through other engines, in turn.
 
     Each has its warm-up first: compiling and capturing are no part of a run. A peer that cannot serve the
     workload, that fails there or takes more than WARM_UP_SECONDS is left out, with its reason; a rung that
     fails raises. progress: called after each run, warm-ups too. others: of PEERS.
+    interrupted: as `in_turn` has it.
     """
     device = pick_device(workload.device)
     workload = replace(workload, model=workload.model.to(device, default_dtype(device)), device=device)
@@ -90,7 +92,7 @@ def run_peers(
             else:
                 peers[name] = peer
             progress()
-        made = in_turn(list(peers.values()), rounds, progress)
+        made = in_turn(list(peers.values()), rounds, progress, interrupted)
         made_here = [reference() for reference in (plain, padded) if reference.cache_info().currsize]
         compiled = any(hasattr(reference, "_compiled_call") for reference in made_here)
     return PeerRuns(dict(zip(peers, made, strict=True)), left_out, compiled, len(workload.requests))

@@ -106,7 +106,7 @@ def test_a_prompt_that_is_no_utf8_is_refused(parser, capsys, command, prompt):
 
 
 @pytest.mark.parametrize(
-    "rungs", ["00,00", "00,01,00", "10,10,10", "", "00,", "99", "00,99", "00 01", "0", "a" * 999]
+    "rungs", ["00,00", "00,01,00", "10,10,10", "", "00,", "99", "00,99", "00 01", "0,00", "a" * 999]
 )
 @pytest.mark.parametrize("command", ["ladder", "peers", "cost-card", "host-time", "device-time"])
 def test_rungs_that_are_not_there_or_named_twice_are_refused(parser, capsys, command, rungs):
