@@ -42,8 +42,9 @@ def test_a_planted_interrupt_is_counted_and_yours_is_raised(monkeypatch, capsys)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "run_schedule", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(SystemExit) as ended:
         bench(monkeypatch, "faults --device cpu --rungs 02 --schedules 2")
+    assert ended.value.code == 130
 
 
 def test_a_number_runs_the_same_schedule_again():
