@@ -5,7 +5,6 @@ import re
 import pytest
 
 from labkit import show
-from labkit.kernels import kv_append
 from labkit.kvcache import CachedBlockTables, RebuiltBlockTables
 from labkit.paths import ROOT
 from labkit.show.source import Diff
@@ -21,12 +20,6 @@ def test_source_is_the_packages_own():
 def test_source_of_a_decorated_function_is_its_own():
     shown = show.show_source(show.draw_limit).data
     assert shown.startswith("`labkit/show/roofline.py`\n```python\n@styled\ndef draw_limit(")
-
-
-def test_source_of_a_kernel_is_its_own():
-    shown = show.show_source(kv_append._kv_append_full_batch_kernel).data
-    assert shown.startswith("`labkit/kernels/kv_append.py`\n```python\n@triton.jit")
-    assert "tl.program_id(2)" in shown
 
 
 PATH = "labkit/kvcache/block_tables.py"
@@ -84,22 +77,8 @@ def test_lines_that_have_no_counterpart_are_not_marked(before, after, lines):
     assert f"<pre>{lines}</pre>" in without_styles(diff(before, after)._repr_html_())
 
 
-def test_both_kinds_of_line_have_their_colour_and_none_is_wrapped():
-    shown = show.show_diff(RebuiltBlockTables.fill, CachedBlockTables.fill)._repr_html_()
-    assert "white-space:pre;" in shown
-    for sign, colour in (("-", "248,81,73"), ("+", "46,160,67")):
-        assert f'<span style="display:block; background:rgba({colour},0.15)">{sign}' in shown
-
-
 def test_what_sanitizers_refuse_is_not_needed():
     """Untrusted, a notebook keeps the plainest tags and styles: no class, no variable."""
     shown = show.show_diff(RebuiltBlockTables.fill, CachedBlockTables.fill)._repr_html_()
     assert set(re.findall(r"</?(\w+)", shown)) == {"code", "pre", "span", "b"}
     assert "class=" not in shown and "var(" not in shown
-
-
-def test_a_diff_of_kernels_is_that_of_their_functions():
-    kernels = kv_append._kv_append_full_batch_kernel, kv_append._kv_append_identity_pos_kernel
-    _, after, *body = repr(show.show_diff(*kernels)).splitlines()
-    assert after == "→ _kv_append_identity_pos_kernel in labkit/kernels/kv_append.py"
-    assert {"-    pos,", "+    pos_ptr,", "     D,"} <= set(body)

@@ -45,13 +45,6 @@ def test_labels_are_separated_at_every_level_and_keep_their_names():
     assert (*shown.columns.names, shown.index.name) == ("rung", "requests", "tokens")
 
 
-def test_columns_of_the_same_name_and_tables_without_rows_are_shown_too():
-    shown = show.with_thousands(pd.DataFrame([[1, 2000]], columns=["a", "a"]))
-    assert shown.to_numpy().tolist() == [[1, "2,000"]]
-    empty = pd.DataFrame({"a": []})
-    pd.testing.assert_frame_equal(show.with_thousands(empty), empty)
-
-
 def test_a_notebook_shows_its_tables_so_in_both_forms(monkeypatch):
     shell = InteractiveShell()
     monkeypatch.setattr(tables, "get_ipython", lambda: shell)
@@ -61,9 +54,3 @@ def test_a_notebook_shows_its_tables_so_in_both_forms(monkeypatch):
     assert forms["text/plain"].splitlines() == ["          bytes", "written  98,304", "read          7"]
     assert "<td>98,304</td>" in forms["text/html"] and "<td>7</td>" in forms["text/html"]
     assert frame["bytes"].tolist() == [98304, 7]
-
-
-def test_outside_of_a_notebook_nothing_changes(monkeypatch):
-    monkeypatch.setattr(tables, "get_ipython", lambda: None)
-    show.show_thousands()
-    assert str(pd.DataFrame({"bytes": [98304]})).endswith("98304")

@@ -39,14 +39,6 @@ def texts(figure):
     return [text.get_text() for text in figure.axes[0].texts]
 
 
-def title(figure):
-    return figure.axes[0].get_title(loc="left")
-
-
-def tick_labels(axis):
-    return [label.get_text().replace("\n", " ") for label in axis.get_ticklabels()]
-
-
 def all_texts(figure):
     """Every text that is seen: the title and the labels of ticks in view among them."""
     unseen = set()
@@ -83,7 +75,3 @@ WAYS = {
     "before": {"batch_idx": (0, 1, 2), "block_idx": (7, 3, 5), "pos": (20, 20, 20)},
     "after": {"block_idx": (7, 3, 5), "pos": 20},
 }
-
-
-def titles(figure):
-    return [axes.get_title(loc="left") for axes in figure.axes]

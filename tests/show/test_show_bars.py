@@ -1,0 +1,217 @@
+"""Figures of bars and lines: the values that are plotted, and the colour of a verdict."""
+
+import numpy as np
+import pytest
+from figures import TIMES, comparison, host_times, lines, texts
+from made_records import traced
+from matplotlib.colors import same_color
+
+from labkit import results, show
+from labkit.learn.lesson_00.waste import waste_of
+from labkit.results.attention_time import AttentionTime
+from labkit.results.device_time import KernelTime
+from labkit.show.host_time import spread
+from labkit.show.progress import ProgressRow, draw_progress
+from labkit.show.runs import overlap
+from labkit.show.style import BLUE, GREY, ORANGE, RED, SERIES, is_wide
+
+
+def coloured(artists, *colours):
+    faces = [getattr(a, "get_facecolor", getattr(a, "get_color", None))() for a in artists]
+    return all(
+        same_color(f[:3] if isinstance(f, tuple) else f, c) for f, c in zip(faces, colours, strict=True)
+    )
+
+
+def widths(axes):
+    return [bar.get_width() for bar in axes.patches]
+
+
+def test_a_comparison_is_a_dot_on_its_interval_in_the_colour_of_its_verdict():
+    rows = {
+        "a": comparison(2.0),
+        "b": comparison(1.0),
+        "c": comparison(0.5),
+        "d": comparison(2.0, path="full_batch"),
+    }
+    figure = show.draw_comparison(rows, {"write-up 036": 1.025}, drift=0.02)
+    assert [dot.get_xdata()[0] for dot in lines(figure, "o")] == pytest.approx([2.0, 1.0, 0.5, 2.0])
+    *bars, drift = [line for line in figure.axes[0].lines if line.get_linewidth() == 8]
+    assert [tuple(bar.get_xdata()) for bar in bars] == [tuple(c.interval) for c in rows.values()]
+    assert coloured(lines(figure, "o"), BLUE, GREY, RED, GREY)  # of a path that never ran nothing is said
+    np.testing.assert_allclose(drift.get_xdata(), [1.025 / 1.02, 1.025 * 1.02])
+    (diamond,) = lines(figure, "D")
+    assert (diamond.get_xdata()[0], diamond.get_markerfacecolor()) == (1.025, "white")
+    assert show.draw_comparison({"a": comparison(0.1), "b": comparison(3.0)}).axes[0].get_xscale() == "log"
+
+
+RATES = {"a": [990, 1010] * 2, "b": [2475, 2525] * 2, "c": [2000] * 4}
+
+
+def test_a_ladder_draws_what_each_rung_adds_and_every_run():
+    figure = show.draw_ladder(RATES, limit=8000)
+    boxes = [(round(b.get_x()), round(b.get_x() + b.get_width())) for b in figure.axes[0].patches]
+    assert boxes == [(0, 0), (0, 1000), (0, 1000), (1000, 2500), (0, 2000), (2000, 2500)]
+    assert coloured(figure.axes[0].patches[1::2], GREY, BLUE, RED)
+    assert [list(dots.get_xdata()) for dots in lines(figure, "o")] == list(RATES.values())
+    assert [t for t in texts(figure) if t[-1] == "%"] == ["12.5 %", "31.2 %", "25.0 %", "100.0 %"]
+    assert [t for t in texts(figure) if t[0] == "×"] == ["×2.50", "×0.80"]
+    assert is_wide([1, 21]) and not is_wide([1, 20])
+
+
+@pytest.mark.parametrize(
+    ("runs", "colour"),
+    [
+        ([1200.0, 1210.0, 1190.0, 1200.0], BLUE),
+        ([1000.0, 1010.0, 990.0, 1002.0], GREY),
+        ([900.0, 1300.0, 950.0, 1250.0], GREY),  # the interval holds 1
+        ([1200.0, 1200.0], GREY),  # no rounds that fit the four runs below
+    ],
+)
+def test_a_rung_is_coloured_by_the_verdict_on_it_and_the_rung_below(runs, colour):
+    figure = show.draw_ladder({"a": [1000.0, 1005.0, 995.0, 1000.0], "b": runs})
+    assert coloured([figure.axes[0].patches[3]], colour)
+
+
+def test_measured_engines_and_a_staircase_are_bars_of_medians():
+    slow, fast = (4e-3, 4.1e-3) * 4, (2e-3, 2.05e-3) * 4
+    runs = {"below": slow, "package": fast}
+    figure = show.draw_measured(runs, {"package": results.Comparison("", "", slow, fast, {}, {})}, 64)
+    assert widths(figure.axes[0]) == pytest.approx([4050, 2025])
+    assert coloured(figure.axes[0].patches, GREY, BLUE)
+    (axes,) = show.draw_staircase({"00": slow, "10": fast}, {"10": slow}, 64).axes
+    assert widths(axes) == pytest.approx([4050, 2025, 4050])
+    assert coloured(axes.patches, GREY, BLUE, ORANGE)
+
+
+def test_host_time_is_a_line_per_rung_with_what_a_request_adds():
+    figure = show.draw_host_time({"00": host_times(1000, 250)[::-1], "08": host_times(100, 1.75)})
+    np.testing.assert_allclose(figure.axes[0].lines[0].get_ydata(), [1.25, 3.0, 9.0, 17.0, 33.0, 65.0])
+    assert texts(figure) == ["00: 250.0 µs a request", "08: 1.8 µs a request"]
+    assert spread([0.72, 0.7, 0.2, 0.71], 0.1) == pytest.approx([0.81, 0.61, 0.2, 0.71])
+    assert spread([0.1, 0.99, 1.0], 0.1) == pytest.approx([0.1, 0.9, 1.0])  # none above the axes
+
+
+def test_times_of_one_layer_stand_beside_the_rate_of_a_copy():
+    top, bottom = show.draw_append_times(TIMES, 3e12).axes
+    assert list(top.lines[0].get_ydata()) == pytest.approx([14, 15, 37])
+    assert list(bottom.lines[2].get_ydata()) == pytest.approx([5.12, 140.4, 786.4], rel=1e-3)
+    assert "at best 38 % of a copy's rate (generic, B = 2048)" in bottom.get_title(loc="left")
+    times = [
+        AttentionTime(kernel, 8, 100, 1, (s,), 100) for kernel, s in (("one_program", 4e-6), ("split", 2e-6))
+    ]
+    top, bottom = show.draw_attention_times(times, bandwidth=1e8).axes
+    assert [line.get_ydata()[0] for line in top.lines] == pytest.approx([4.0, 2.0])
+    assert [line.get_ydata()[0] for line in bottom.lines[:2]] == pytest.approx([25, 50])
+
+
+def test_parts_of_a_step_add_up():
+    before, after = {"block tables": 2.0, "append": 18.0, "the rest": 3.0}, {"append": 10.0, "the rest": 3.0}
+    (axes,) = show.draw_host_shares({"B = 8": (before, after)}, ("04", "05")).axes
+    assert sum(widths(axes)[:3]) == pytest.approx(100) and sum(widths(axes)[3:]) == pytest.approx(
+        100 * 13 / 23
+    )
+    (axes,) = show.draw_host_parts({"B = 8": {"04": before, "05": after}}).axes
+    assert widths(axes) == [2, 18, 3, 10, 3]
+    (axes,) = show.draw_step_parts({"B = 1": ({"weights": 30.0, "host": 20.0}, {"weights": 24.0})}).axes
+    assert [(bar.get_x(), bar.get_width()) for bar in axes.patches] == [(0, 30), (30, 20), (0, 24)]
+
+
+def test_steps_of_a_gpu_are_busy_or_idle_by_group_of_kernels():
+    (axes,) = show.draw_idle([traced("09", 64, 800.0, 600.0), traced("10", 64, 1000.0, 980.0)]).axes
+    assert widths(axes) == pytest.approx([100, 75, 100, 98])
+    kernels = tuple(KernelTime(name, 12, us) for name, us in (("gemm", 100.0), ("attn", 60.0)))
+    (axes,) = show.draw_step_kernels({"08": traced("08", 64, 500.0, 400.0, kernels)}, {"08": 126.0}).axes
+    assert widths(axes) == [100, 0, 60, 0, 0, 0] and list(axes.lines[0].get_xdata()) == [126, 126]
+
+
+def test_peers_are_ordered_by_their_medians_beside_the_limit():
+    rates = {"vllm": [300.0, 200.0, 220.0], "labkit 10": [100.0, 110.0, 290.0]}
+    figure = show.draw_peers(rates, limit=400.0, notes={"vllm": "×2.00"})
+    assert [list(line.get_xdata()) for line in lines(figure, "o")] == [rates["labkit 10"], rates["vllm"]]
+    assert texts(figure) == ["110", "", "220", "×2.00", "400", ""]
+
+
+def test_every_machine_has_a_colour_or_a_marker_and_the_newest_record_is_thick():
+    figure = show.draw_machines(
+        {f"{i}: x": {"00": 1.0 + i, "02": 9.0} for i in range(len(SERIES) + 2)}, "", "M"
+    )
+    drawn = [line for line in figure.axes[0].lines if len(line.get_xdata())]
+    assert len({(line.get_color(), line.get_marker()) for line in drawn}) == len(drawn)
+    assert drawn[1].get_ydata().tolist() == [2, 9] and drawn[-1].get_linewidth() > drawn[0].get_linewidth()
+    with pytest.raises(ValueError, match="there is no record to draw"):
+        show.draw_machines({}, "")
+
+
+def test_progress_has_a_bar_of_steps_and_a_dot_per_prediction():
+    rows = (ProgressRow("00"), ProgressRow("01", 1.0, (1.0, 3.5)), ProgressRow("02", 0.25, (float("inf"),)))
+    steps, guesses = draw_progress(rows).axes
+    assert [(bar.get_y() + 0.25, bar.get_width()) for bar in steps.containers[0]] == [(1, 1), (2, 0.25)]
+    assert [(d.get_xdata()[0], d.get_ydata()[0]) for d in guesses.lines] == [(1, 1), (3.5, 1), (100, 2)]
+    assert coloured(guesses.lines, BLUE, ORANGE, ORANGE)
+
+
+def test_runs_before_and_after_have_their_means_and_their_overlap():
+    assert overlap((1, 3), (2, 5)) == (2, 3) and overlap((1, 2), (3, 4)) is None
+    (axes,) = show.draw_runs({"a": ((100, 140), (120, 200))}).axes
+    assert [line.get_xdata()[0] for line in axes.lines if line.get_marker() != "o"] == [120, 160]
+    assert (axes.patches[0].get_x(), axes.patches[0].get_width()) == (120, 20)
+
+
+def test_a_roof_and_a_limit_say_what_share_of_them_is_reached():
+    points = [show.RooflinePoint("decode", 10.0, 10.0, 1.0), show.RooflinePoint("prefill", 1000.0, 10.0, 2.0)]
+    figure = show.draw_roofline(points, bandwidth=40.0, peak=1000.0)
+    labels = [line.get_label() for line in lines(figure, "o")]
+    assert labels == ["decode: 25 % of its roof", "prefill: 50 % of its roof"]
+    assert widths(show.draw_limit([8, 16], [0.1, 0.1], [0.4, 0.2], "x").axes[0]) == pytest.approx(
+        [80, 160, 20, 80]
+    )
+
+
+def test_padding_is_the_space_between_the_lines_and_captures_are_dots():
+    rows, share = show.draw_buckets({"some": [2, 4], "one": [4]}, 4).axes
+    assert [list(line.get_ydata()) for line in rows.lines] == [[2, 2, 4, 4], [4] * 4, [1, 2, 3, 4]]
+    assert [list(line.get_ydata()) for line in share.lines] == [[50, 0, 25, 0], [75, 50, 25, 0]]
+    figure = show.draw_captures((1, 2, 2, 2), (1, 1, 2, 2), ("size", "size", "table", ""))
+    assert [list(dots.get_xdata()) for dots in lines(figure, "o")] == [[1, 2], [3]]
+
+
+def test_memory_is_set_aside_and_used():
+    (axes,) = show.draw_reservation([30, 70], max_length=100, block_size=64).axes
+    assert widths(axes) == [200, 100, 64 + 128, 100]
+    sizes = [waste_of([100, 30], 2**i, 1024) for i in range(4, 9)]
+    left, right = show.draw_block_sizes(sizes, chosen=64).axes
+    assert left.lines[0].get_ydata().tolist() == pytest.approx([100 * size.share for size in sizes])
+    assert right.lines[0].get_ydata().tolist() == [64, 32, 16, 8, 4]
+
+
+def test_programs_of_attention_are_counted_and_the_longest_is_a_line():
+    one, split, *_ = show.draw_programs((1, 8), 12, (11, 2), 132, 1056).axes[0].lines
+    assert (list(one.get_ydata()), list(split.get_ydata())) == ([12, 96], [132, 192])
+    (axes,) = show.draw_share_sizes({"after": [(0, 2), (1, 5), (1, 4)]}, long_row=1).axes
+    assert [bar.get_height() for bar in axes.patches] == [2, 5, 4] and axes.lines[0].get_ydata()[0] == 5
+    assert coloured(axes.patches, BLUE, ORANGE, ORANGE)
+
+
+def test_a_sort_and_a_search_keep_the_same_tokens_ties_included():
+    sort, search = show.draw_search([3, 9, 9, 14], k=2, guesses=[7, 10]).axes
+    assert [bar.get_height() for bar in sort.patches] == [14, 9, 9, 3]
+    assert coloured(search.patches, GREY, BLUE, BLUE, BLUE)
+    assert list(search.lines[0].get_ydata()) == [7, 10]
+
+
+def test_curves_turns_errors_and_step_times_are_as_given():
+    (axes,) = show.draw_curves({"old": {1: 10, 3: 4000}, "new": {1: 5, 3: 6}}, "x", "y", "t").axes
+    assert [line.get_xydata().tolist() for line in axes.lines] == [[[1, 10], [3, 4000]], [[1, 5], [3, 6]]]
+    (axes,) = show.draw_turns({"old": [9, 5], "new": [9, 2]}, "A talk").axes
+    assert [bar.get_height() for bar in axes.patches] == [9, 5, 9, 2]
+    (axes,) = show.draw_errors({"one": {"a": [1e-3, 0.0]}}, [1, 10], 0.5).axes
+    assert list(axes.lines[0].get_ydata()) == [1e-3, 1e-8]  # 0 has a place on a logarithmic axis
+    *_, marks = show.draw_step_times({"00": [1.0] * 10}, mark_every=4).axes[0].lines
+    assert list(marks.get_xdata()) == [5, 9]
+
+
+def test_paths_of_tokens_are_stacked_step_by_step():
+    figure = show.draw_paths({"a run": [{"in_place": 2, "boundary": 1}, {"in_place": 3}]})
+    heights = [[patch.get_height() for patch in bars] for bars in figure.axes[0].containers]
+    assert heights == [[2, 3], [1, 0]]

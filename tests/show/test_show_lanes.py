@@ -1,0 +1,115 @@
+"""Figures on a clock, or of rows that are computed together: what lies where, and how long it is."""
+
+import numpy as np
+import pytest
+
+from labkit import Completion, FinishReason, show
+from labkit.engine import Timing
+from labkit.results.profiles import Span, StepProfile
+from labkit.show import Busy, JoinStep
+from labkit.show import Span as KernelSpan
+from labkit.show.lanes import kernels_of
+from labkit.show.packing import chunks_of
+from labkit.watch import Positions
+from labkit.watch.positions import PositionsStep
+
+
+def spans(boxes):
+    return [(box.get_x(), box.get_x() + box.get_width()) for box in boxes]
+
+
+def test_a_timeline_has_each_range_operator_and_kernel_in_its_lane():
+    ranges = (Span("labkit.model.forward", 0, 50), Span("labkit.kv.append_token", 50, 40))
+    profile = StepProfile(7, 100.0, ranges, ranges[:1], (Span("kernel", 10, 25),))
+    (axes,) = show.draw_timeline(profile).axes
+    boxes = [path.get_extents() for drawn in axes.collections for path in drawn.get_paths()]
+    drawn = [(round(box.x0, 6), round(box.x1, 6), round((box.y0 + box.y1) / 2)) for box in boxes]
+    assert drawn == [(0, 0.1, 0), (0, 0.05, 0), (0.05, 0.09, 0), (0, 0.05, 1), (0.01, 0.035, 2)]  # ms
+
+
+def test_work_of_host_and_gpu_is_in_lanes_up_to_the_end_of_the_clock():
+    work = [Busy("host", "launch", 0, 0, 50), Busy("GPU", "gpu", 0, 50, 350), Busy("GPU", "gpu", 1, 200, 900)]
+    (axes,) = show.draw_schedules({"a": work}, end=800).axes
+    assert spans(axes.patches) == [(0, 800), (0, 50), (0, 800), (50, 350), (200, 800)]
+    middles = [box.get_y() + box.get_height() / 2 for box in axes.patches]
+    assert middles == pytest.approx([0, 0, 1, 0.8, 1.2])  # two kernels at once: one below the other
+
+
+def test_a_wait_and_the_bytes_behind_it_are_one_kernel():
+    states = [("waits", 0.0, 4.0), ("moves bytes", 4.0, 20.0), ("waits", 20.0, 25.0)]
+    one = [KernelSpan("main", "attention", *state) for state in states]
+    two = [*one, KernelSpan("side", "linear_residual", "moves bytes", 0.0, 10.0)]
+    assert kernels_of(two) == [
+        ("side", "linear_residual", 0.0, 10.0),
+        ("main", "attention", 0.0, 20.0),
+        ("main", "attention", 20.0, 25.0),
+    ]
+    (axes,) = show.draw_lanes({"two": two}, end=22).axes
+    assert spans(axes.patches) == [(0, 22), (0, 22), (0, 4), (4, 20), (20, 22), (0, 10)]
+
+
+def test_launches_are_drawn_to_scale():
+    eager, graph = show.draw_launches(
+        kernels=100, eager_us=1000.0, graph_us=300.0, gpu_us=250.0, shown=20
+    ).axes
+    assert [len(lane.get_paths()) for lane in eager.collections] == [20, 20]
+    assert [len(lane.get_paths()) for lane in graph.collections] == [1, 80]
+    first, second = (path.get_extents() for path in eager.collections[0].get_paths()[:2])
+    assert (first.x0, second.x0, first.width) == pytest.approx((0, 10, 8.5))
+
+
+def test_a_step_is_as_wide_as_its_rows():
+    steps = [JoinStep(2, {0: "token"}), JoinStep(30, {0: "waits", 3: "prompt"}), JoinStep(4, {0: "token"})]
+    (axes,) = show.draw_joins({"Rung 12": steps}).axes
+    assert spans(axes.patches) == [(0, 2), (2, 32), (2, 32), (32, 36)]
+
+
+def test_prompts_are_padded_to_the_longest_or_packed_without_a_gap():
+    assert chunks_of([5, 2, 3], 4) == [[(0, 0, 4)], [(0, 0, 1), (1, 1, 3), (2, 3, 4)], [(2, 0, 2)]]
+    padded, packed = show.draw_packing([5, 2, 3], max_tokens=4).axes
+    assert sum(box.get_width() for box in padded.patches) == 15
+    assert spans(packed.patches) == [(0, 4), (0, 1), (1, 3), (3, 4), (0, 2)]
+
+
+def test_requests_wait_are_computed_and_decode_from_the_first_arrival_on(tiny):
+    moments = [Timing(10.05, 10.1, (10.3, 10.4)), Timing(10.0, 10.0, (10.2, 10.3, 10.5))]
+    done = [Completion(i, (1,), (2,), FinishReason.LENGTH, t, tiny.tokenizer) for i, t in enumerate(moments)]
+    (axes,) = show.draw_requests(done).axes
+    bars = [(round(bar.get_x(), 6), round(bar.get_width(), 6)) for bar in axes.patches]
+    assert bars == [(50, 50), (100, 200), (300, 100), (0, 0), (0, 200), (200, 300)]
+    assert list(axes.lines[1].get_xdata()) == pytest.approx([200, 300, 500])
+
+
+def test_a_line_of_slots_ends_with_its_block_and_the_strip_names_the_write():
+    slots = [((s, s), "full_batch") for s in (1, 2, 3)] + [((0, 3), "generic"), ((1, 0), "generic")]
+    late = Positions(4, (PositionsStep({0: 1}, "generic"), PositionsStep({0: 2, 1: 0}, "generic")))
+    run = Positions(4, tuple(PositionsStep(dict(enumerate(each)), path) for each, path in slots))
+    first, second = show.draw_positions({"one": run, "late": late}).axes
+    drawn = [(line.get_xdata().tolist(), line.get_ydata().tolist()) for line in first.lines]
+    assert drawn == [([1, 2, 3], [1, 2, 3]), ([4, 5], [0, 1]), ([1, 2, 3, 4], [1, 2, 3, 3]), ([5], [0])]
+    strips = [strip.get_paths()[0].get_extents() for strip in first.collections]
+    assert [(box.x0, box.x1) for box in strips] == [(0.5, 3.5), (3.5, 5.5)]
+    assert np.isnan(second.lines[1].get_ydata()[0])
+
+
+def test_shares_of_tokens_are_pieces_by_program():
+    ways = {"whole": {"70": [(0, 70, 0)]}, "in two": {"70": [(0, 32, 0), (32, 32, 1), (64, 6, 0)]}}
+    _, axes = show.draw_shares(ways).axes
+    assert [(bar.get_x(), bar.get_width()) for bar in axes.patches] == [(0, 32), (32, 32), (64, 6)]
+    assert axes.texts[-1].get_text() == "2 at work,\nat most 38 tokens"
+
+
+def test_records_of_a_block_are_as_long_as_they_are_in_charge():
+    (axes,) = show.draw_block_lives({"replaced": tuple(range(2, 10)), "mutable": (1,) * 8}).axes
+    assert [(p.get_x(), p.get_width()) for p in axes.patches] == [*((t, 1) for t in range(8)), (0, 8)]
+
+
+def test_a_layers_kernels_stand_where_those_of_the_row_above_do():
+    box = show.KernelBox
+    rows = {"apart": [box("norm", 1, 10), box("linear", 1, 30)], "fused": [box("norm_linear", 2, 30)]}
+    (axes,) = show.draw_layer_kernels(rows).axes
+    assert [(p.get_x(), p.get_width()) for p in axes.patches] == [
+        (0.04, 0.92),
+        (1.04, 0.92),
+        (0.04, 1.92),
+    ]
