@@ -97,7 +97,7 @@ class Lab:
     def _engine(
         self, parts: Mapping[str, Part], model: LanguageModel | None = None, **settings: Any
     ) -> InferenceEngine:
-        model = model or self.trained_model()
+        model = self.trained_model() if model is None else model
         return InferenceEngine(model, self.rung.options, device=self.device, parts=parts, **settings)
 
     def check(self, **parts: Part) -> Report:

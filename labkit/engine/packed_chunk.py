@@ -60,14 +60,14 @@ def counts_of(
     Raises OptionError for a chunk that is not what `Chunk` says of these prompts, has more than max_tokens,
     or has none.
     """
+    if len(chunk.starts) != len(prompts) + 1 or chunk.starts[0] != 0:
+        refuse(f"starts has the {len(prompts) + 1} numbers from 0 on, not {shown(chunk.starts)}")
     starts = list(chunk.starts)
-    if len(starts) != len(prompts) + 1 or starts[0] != 0:
-        refuse(f"starts has the {len(prompts) + 1} numbers from 0 on, not {shown(starts)}")
     counts = [end - start for start, end in pairwise(starts)]
     if not 0 < starts[-1] <= max_tokens:
         refuse(f"it has 1 to {max_tokens} tokens, not {shown(starts[-1])}")
-    if list(chunk.context_lens) != list(num_computed):
-        refuse(f"context_lens is {list(num_computed)}, not {shown(list(chunk.context_lens))}")
+    if not _is_list(chunk.context_lens, num_computed):
+        refuse(f"context_lens is {list(num_computed)}, not {shown(chunk.context_lens)}")
     expected_ids: list[int] = []
     expected_positions: list[int] = []
     for p, (token_ids, done, count) in enumerate(zip(prompts, num_computed, counts, strict=True)):
@@ -75,11 +75,16 @@ def counts_of(
             refuse(f"prompt {p} has {len(token_ids) - done} tokens left, of which it gets {shown(count)}")
         expected_ids += token_ids[done : done + count]
         expected_positions += range(done, done + count)
-    if list(chunk.token_ids) != expected_ids:
+    if not _is_list(chunk.token_ids, expected_ids):
         refuse("token_ids are the next tokens of each prompt, behind each other, as starts says")
-    if list(chunk.positions) != expected_positions:
+    if not _is_list(chunk.positions, expected_positions):
         refuse("positions are the places of the tokens in their own prompts, from context_lens on")
     return counts
+
+
+def _is_list(made: Sequence[int], expected: Sequence[int]) -> bool:
+    """Whether these are the expected numbers; of others no more are looked at than there should be."""
+    return len(made) == len(expected) and list(made) == list(expected)
 
 
 def refuse(reason: str) -> None:

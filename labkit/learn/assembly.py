@@ -1,6 +1,6 @@
 """An engine of any rung from the parts that the reader kept, with the package's where none is kept."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -18,12 +18,13 @@ from labkit.model import LanguageModel
 # By option and lesson, the first rung whose engine no longer asks for the part, though the value has stayed.
 RETIRED = {
     ("attention", "00"): "06",
-    ("kv_append", "02"): "06",
+    ("kv_append", "02"): "05",  # it makes records anew, and rung 05 counts in those that are there
     ("kv_write", "04"): "06",
-    ("block_info", "05"): "07",
+    ("block_info", "05"): "06",  # which reserves room by a call that the lesson's does not have
     ("kv_write", "07"): "09",  # attention is split from there on
     ("layer_kernels", "09"): "11",  # a step with lanes has layers of its own
 }
+SECONDS = 10  # in which a part is proven on a laptop, on average
 
 
 @dataclass(frozen=True)
@@ -72,22 +73,31 @@ class Assembly:
         options, parts = LADDER[number].options, self.parts_on(number)
         return InferenceEngine(model, options, device=device, parts=parts, **settings)
 
-    def proven(self, device: torch.device | str) -> tuple["Assembly", Mapping[Kept, Report]]:
+    def proven(
+        self, device: torch.device | str, told: Callable[[str], object] = lambda text: None
+    ) -> tuple["Assembly", Mapping[Kept, Report]]:
         """The assembly of the parts that pass, and what the gates say.
 
         Part by part, from the lowest rung up: the lesson's gate on an engine of the lesson's rung, which has
         the new part and all before it that passed and that this rung has a use for. It never raises, but for
-        an interrupt.
+        an interrupt and for what `told` raises.
+
+        told: called with a line that says how long it takes, and with each verdict as it falls.
         """
         reports: dict[Kept, Report] = {}
         passed = Assembly((), self._loaded)
-        for kept in filter(_is_lessons_own, sorted(self.kept, key=lambda kept: kept.lesson)):
+        own = sorted(filter(_is_lessons_own, self.kept), key=lambda kept: kept.lesson)
+        told(f"{len(own)} kept parts to prove; without a GPU about {len(own) * SECONDS} seconds.")
+        for kept in own:
             candidate = Assembly((*passed.kept, kept), self._loaded)
+            serving = candidate.kept_on(kept.lesson).values()
 
             def build(model: LanguageModel, **settings: Any) -> InferenceEngine:
                 return candidate.engine(kept.lesson, model, device=device, **settings)  # noqa: B023
 
-            reports[kept] = GATES[kept.lesson].check(build)
+            is_slow = any(part.option in GATES[part.lesson].interpreted for part in serving)
+            reports[kept] = GATES[kept.lesson].check(build, kept.option, is_slow=is_slow)
+            told(f"{kept.path.name}: {reports[kept]}")
             if reports[kept].ok:
                 passed = candidate
         return passed, reports

@@ -1,20 +1,23 @@
 """Parts that the reader keeps: each a Python file under notebooks/mine/, which git leaves alone."""
 
 import ast
-import builtins
 import importlib.util
+import inspect
 import linecache
+import math
+import os
 import symtable
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
+from types import MethodType, ModuleType
 from typing import Any
 
 from labkit import paths
-from labkit.checks import shown
+from labkit.checks import quoted, shown
 from labkit.errors import OptionError
 
 CONSTANTS = (bool, int, float, str, type(None))
@@ -66,7 +69,8 @@ def keep(lesson: str, option: str, part: Callable) -> Kept:
     """Write a part's source, with what it uses of the notebook, to a file of its own.
 
     Raises OptionError, with nothing written, for an option whose name can be none of a file's, for a part
-    whose source cannot be found, or which uses something of the notebook that cannot be written down.
+    whose source cannot be found, or which uses something of the notebook that cannot be written down, and
+    where the file cannot be written or, read back, is no such part.
     """
     (made,) = keep_all(lesson, {option: part})
     return made
@@ -76,12 +80,33 @@ def keep_all(lesson: str, parts: Mapping[str, Callable]) -> list[Kept]:
     """Keep several parts, by option: all of them, or, where one cannot be kept, none. Raises what `keep`
     does."""
     texts = {option: text_of(lesson, option, part) for option, part in parts.items()}
-    if texts:
-        paths.MINE.mkdir(exist_ok=True)
     made = [Kept(lesson, option, paths.MINE / f"lesson_{lesson}_{option}.py") for option in texts]
-    for part in made:
-        part.path.write_text(texts[part.option], encoding="utf-8")
+    if not made:
+        return made
+    try:
+        paths.MINE.mkdir(exist_ok=True)
+        if folders := [part.path for part in made if part.path.is_dir()]:
+            raise IsADirectoryError(f"{folders[0]} is a folder")
+        with tempfile.TemporaryDirectory(dir=paths.MINE) as folder:
+            new = [replace(part, path=Path(folder) / part.path.name) for part in made]
+            for part in new:
+                part.path.write_text(texts[part.option], encoding="utf-8")
+                _check_loads(part)
+            for part, old in zip(new, made, strict=True):
+                os.replace(part.path, old.path)
+    except OSError as error:
+        raise OptionError(f"{' and '.join(texts)} cannot be kept in {paths.MINE}: {error}") from error
     return made
+
+
+def _check_loads(part: Kept) -> None:
+    try:
+        part.load()
+    except Exception as error:
+        raise OptionError(
+            f"{part.option} cannot be kept: its source, run without the notebook, raised "
+            f"{type(error).__name__}: {quoted(error)}"
+        ) from error
 
 
 def text_of(lesson: str, option: str, part: Callable) -> str:
@@ -145,7 +170,7 @@ class _Pieces:
 
     def add(self, part: Any) -> str:
         """The name that the part's own source binds."""
-        function = getattr(part, "fn", part)  # of a Triton kernel, its function
+        function = inspect.unwrap(getattr(part, "fn", part))  # of a Triton kernel, its function
         source, namespace = definition_of(function)
         self._names.add(function.__name__)
         for name in _names_used(source):
@@ -161,28 +186,42 @@ class _Pieces:
             self.imports.add(f"import {value.__name__}" + (f" as {name}" if value.__name__ != name else ""))
         elif _is_in_module(value, module, own_name):
             self.imports.add(f"from {module} import {own_name}" + (f" as {name}" if own_name != name else ""))
-        elif isinstance(value, CONSTANTS):
-            self.sources += [f"{name} = {value!r}", "", ""]
+        elif (text := _as_python(value)) is not None:
+            self.sources += [f"{name} = {text}", "", ""]
         elif callable(value) and own_name == name:
             self.add(value)
         else:
             raise OptionError(
-                f"the part uses {name}, a {type(value).__name__} of the notebook, which cannot be kept: "
+                f"the part uses {name} ({type(value).__name__}) of the notebook, which cannot be kept: "
                 "make it inside of the part"
             )
+
+
+def _as_python(value: Any) -> str | None:
+    """What makes a constant, in Python; None of anything else. An enum's member or NumPy's number, though of a
+    type below Python's own, is none: its repr is no Python."""
+    if type(value) not in CONSTANTS:
+        return None
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    try:
+        return repr(value)
+    except ValueError:  # a whole number of more digits than Python converts
+        return None
 
 
 def _is_in_module(value: Any, module: str | None, name: str | None) -> bool:
     return (
         module not in (None, "__main__")
         and name is not None
+        and not module.startswith(MODULE)  # a part that was kept before, which is written down once more
         and getattr(sys.modules.get(module), name, None) is value
     )
 
 
 def _names_used(source: str) -> list[str]:
-    """Names that a source takes from around it, in order, without Python's own; its own variables are none,
-    whatever the notebook calls by the same name."""
+    """Names that a source takes from around it, in order; its own variables are none, whatever the notebook
+    calls by the same name."""
     tables, taken = [symtable.symtable(source, "part", "exec")], set()
     while tables:
         table = tables.pop()
@@ -190,19 +229,25 @@ def _names_used(source: str) -> list[str]:
         read = [symbol for symbol in table.get_symbols() if symbol.is_referenced()]
         taken |= {s.get_name() for s in read if s.is_global() or table.get_type() == "module"}
     names = (node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name))
-    return [name for name in dict.fromkeys(names) if name in taken and not hasattr(builtins, name)]
+    return [name for name in dict.fromkeys(names) if name in taken]
 
 
 def definition_of(part: Any) -> tuple[str, dict[str, Any]]:
     """A function's or class's source, and the names that it sees. Of a class, `inspect` finds no source in a
     notebook; its methods know the cell.
 
-    Raises OptionError if there is none.
+    Raises OptionError if there is none, or if it needs more than these names.
     """
+    if isinstance(part, MethodType):
+        raise OptionError(f"{part.__name__} is an object's method: hand over the class, or a function")
     functions = [part, *vars(part).values()] if isinstance(part, type) else [part]
-    code = next((f.__code__ for f in functions if hasattr(f, "__code__")), None)
-    if code is None:
+    codes = [f.__code__ for f in functions if hasattr(f, "__code__")]
+    if not codes:
         raise OptionError(f"{shown(part)} has no source: hand over a function, or a class with methods")
+    code, *_ = codes
+    around = {name for c in codes if c.co_filename == code.co_filename for name in c.co_freevars}
+    if around := around - {"__class__"}:
+        raise OptionError(f"it uses {min(around)} of the function around it: make it inside of the part")
     lines = "".join(linecache.getlines(code.co_filename))
     kinds = (ast.ClassDef, ast.FunctionDef)
     for node in ast.walk(ast.parse(lines)):

@@ -51,6 +51,7 @@ WAITING = [(1, 2, 3), (4, 5, 6)]
 WRONG = {
     "a token of another prompt": ({"token_ids": [2, 4, 4, 5]}, "token_ids are the next tokens"),
     "a token too many": ({"token_ids": [2, 3, 4, 5, 6]}, "token_ids are the next tokens"),
+    "tokens without an end": ({"token_ids": range(10**12)}, "token_ids are the next tokens"),
     "positions of the chunk": ({"positions": [0, 1, 2, 3]}, "positions are the places"),
     "a prompt begins anew": ({"context_lens": [0, 0]}, r"context_lens is \[1, 0\], not \[0, 0\]"),
     "no end": ({"starts": [0, 2]}, r"starts has the 3 numbers from 0 on, not \[0, 2\]"),

@@ -1,5 +1,7 @@
 """Parts that the reader keeps: source of a notebook as a file that stands alone, and runs when asked to."""
 
+import math
+
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -7,7 +9,7 @@ from labkit import paths
 from labkit.errors import OptionError
 from labkit.kvcache import CachedBlockTables
 from labkit.learn import kept
-from labkit.learn.kept import is_written, keep, num_gaps
+from labkit.learn.kept import is_written, keep, keep_all, num_gaps
 
 CELLS = (
     "import math\nimport torch as t\nfrom collections import deque as queue",
@@ -31,6 +33,14 @@ class Mine(BlockTables):
     "class NamesAlike(BlockTables):\n    def fill(self, out, ran):\n        unused = [WIDTH for t in ran]\n"
     "        return [ran, unused]",
     "class OnAGap(Gap):\n    def row(self):\n        return 1",
+    "import numpy as np\nfrom math import inf\nfrom labkit import FinishReason\n"
+    "LOWEST, SCALE, DONE, HUGE = -inf, np.float64(0.125), FinishReason.STOP, 10**5000",
+    "def sum(values):\n    return 42\n\ndef uses_own_sum():\n    return sum([1, 2]), LOWEST, inf",
+    "def uses_scale():\n    return SCALE\ndef uses_done():\n    return DONE\ndef uses_huge():\n    return HUGE",
+    "def outer(width):\n    def inner():\n        return width\n    return inner\nclosure = outer(7)",
+    "method = object.__new__(Mine).fill",
+    "@t.inference_mode()\ndef decorated():\n    return t.is_inference_mode_enabled()",
+    "wider.by = 3\ndef in_a_default(x=wider.by):\n    return x",
 )
 FILE = '''"""My block_tables, from lesson 01."""
 
@@ -96,6 +106,13 @@ def test_a_part_that_was_kept_works_without_its_notebook(notebook):
 
 def test_a_function_can_be_kept(notebook):
     assert keep("03", "kv_write", notebook["times"]).load()(9) == 20
+    assert keep("03", "kv_write", notebook["decorated"]).load()()
+
+
+def test_what_the_notebook_calls_as_a_builtin_is_kept_and_so_is_infinity(notebook):
+    kept_part = keep("03", "kv_write", notebook["uses_own_sum"])
+    assert kept_part.load()() == notebook["uses_own_sum"]() == (42, -math.inf, math.inf)
+    assert keep("04", "kv_write", kept_part.load()).source.count("return 42") == 1  # no file leans on another
 
 
 def test_keeping_again_takes_the_place_of_what_was_kept(notebook):
@@ -148,7 +165,13 @@ def test_a_damaged_file_is_named_with_what_to_do(folder, content, words):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("Leans", "uses ran, a list of the notebook, which cannot be kept: make it inside of the part"),
+        ("Leans", r"uses ran \(list\) of the notebook, which cannot be kept: make it inside of the part"),
+        ("uses_scale", r"uses SCALE \(float64\) of the notebook"),
+        ("uses_done", r"uses DONE \(FinishReason\) of the notebook"),
+        ("uses_huge", r"uses HUGE \(int\) of the notebook"),
+        ("closure", "it uses width of the function around it"),
+        ("method", "fill is an object's method: hand over the class, or a function"),
+        ("in_a_default", "its source, run without the notebook, raised AttributeError: .*by"),
         ("Empty", "has no source: hand over a function, or a class with methods"),
         ("WithRow", "source of Row cannot be found; write a class without methods inside of its user"),
     ],
@@ -159,6 +182,29 @@ def test_what_cannot_be_kept_is_refused_and_what_was_kept_stays(notebook, name, 
         keep("01", "block_tables", notebook[name])
     (part,) = kept.kept()
     assert part.source == FILE
+
+
+@pytest.mark.parametrize(
+    ("option", "make", "words"),
+    [
+        ("kv_write", lambda mine: (mine / "lesson_03_kv_write.py").mkdir(), "is a folder"),
+        ("kv_write", lambda mine: (mine.rmdir(), mine.write_text("")), "File exists"),
+        ("x" * 300, lambda mine: None, "too long"),
+    ],
+)
+def test_where_nothing_can_be_written_nothing_is(notebook, folder, option, make, words):
+    folder.mkdir()
+    make(folder)
+    with pytest.raises(OptionError, match=words):
+        keep_all("03", {"launch": notebook["times"], option: notebook["times"]})
+    assert not (folder / "lesson_03_launch.py").exists()
+
+
+def test_a_link_to_nowhere_is_replaced(notebook, folder):
+    folder.mkdir()
+    (folder / "lesson_03_kv_write.py").symlink_to("/nowhere/x")
+    assert keep("03", "kv_write", notebook["times"]).load()(9) == 20
+    assert [path.name for path in folder.iterdir() if path.name != "__pycache__"] == ["lesson_03_kv_write.py"]
 
 
 def test_a_built_in_is_refused():

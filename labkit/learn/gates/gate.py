@@ -107,13 +107,14 @@ class Gate:
     below_name: str = "the rung below"
     prompt_budgets: Mapping[str, int] = field(default_factory=dict)
 
-    def check(self, build: Build, *own: str) -> Report:
+    def check(self, build: Build, *own: str, is_slow: bool = False) -> Report:
         """Prove an engine's part, or parts. It never raises, but for an interrupt.
 
-        own: those of `parts` that are the reader's in this engine, for the report; by default all.
+        own: those of `parts` that are the reader's in this engine, for the report; by default all. is_slow:
+        whether another part of the engine is a kernel of the reader's.
         """
         parts = own or self.parts
-        is_slow = bool({*parts} & {*self.interpreted})
+        is_slow = is_slow or bool({*parts} & {*self.interpreted})
         num_moves, num_tokens = (FEW_MOVES, FEW_TOKENS) if is_slow else (NUM_MOVES, NUM_TOKENS)
         schedules = partial(self._schedules, num_moves=num_moves)
         same_text = partial(self._same_text, num_tokens=num_tokens)
@@ -169,7 +170,9 @@ def proven(noun: str, trials: Iterable[Callable[[], None]], proof: str) -> Repor
             return Report(False, said)
         except BrokenContract as broken:
             return Report.broken(noun, broken)
-        except (Exception, SystemExit) as error:  # a cell must not end the kernel
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit, too: a cell must not end the kernel
             return Report(False, f"{noun} {raised(error)}")
     return Report(True, f"{noun}: right. {proof}")
 

@@ -40,6 +40,7 @@ def small_engine(
         yield engine, step
 
 
+@torch.inference_mode()  # as in an engine's step: a graph of the reader's copies into its tensors
 def tokens_are_returned(build: Build) -> None:
     """Raise BrokenContract if `next_tokens` returns something that the engine cannot hand out."""
     with small_engine(build, (9, 9)) as (engine, _):
