@@ -1,7 +1,7 @@
 """A workload: requests, and the engine that a run of them gets."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -10,6 +10,7 @@ from labkit.bench.limit import DecodeLimit, workload_limit
 from labkit.bench.metrics import latency_metrics
 from labkit.engine import Completion, EngineStats, InferenceEngine, SamplingParams
 from labkit.engine.config import CacheConfig, SchedulerConfig
+from labkit.engine.parts import NO_PARTS, Part
 from labkit.errors import OptionError
 from labkit.model import LanguageModel
 from labkit.options import EngineOptions
@@ -73,8 +74,9 @@ class Workload:
         """Tokens of the longest text: a prompt and its answer."""
         return max(map(sum, zip(map(len, self.prompt_ids()), self.max_new_tokens, strict=True)))
 
-    def make_engine(self, options: EngineOptions) -> InferenceEngine:
-        """A fresh engine with an empty cache, as large as this workload needs.
+    def make_engine(self, options: EngineOptions, parts: Mapping[str, Part] = NO_PARTS) -> InferenceEngine:
+        """A fresh engine with an empty cache, as large as this workload needs. parts: as `InferenceEngine`
+        takes them.
 
         Raises OptionError or RequestError if the engine or a request cannot be had.
         """
@@ -84,7 +86,7 @@ class Workload:
         if not cache.prefix_cache and cache.max_blocks_per_layer is None:
             cache = replace(cache, max_blocks_per_layer=batch_size * blocks_per_request)
         engine = InferenceEngine(
-            self.model, options, device=self.device, cache=cache, scheduler=self.scheduler
+            self.model, options, device=self.device, parts=parts, cache=cache, scheduler=self.scheduler
         )
         for request in self.requests:
             engine.check_prompt(request.prompt, request.params)

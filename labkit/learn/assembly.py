@@ -24,7 +24,7 @@ RETIRED = {
     ("kv_write", "07"): "09",  # attention is split from there on
     ("layer_kernels", "09"): "11",  # a step with lanes has layers of its own
 }
-SECONDS = 10  # in which a part is proven on a laptop, on average
+SECONDS = 15  # in which a part is proven on two cores of a laptop, on average
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,10 @@ class Assembly:
             below = now
         return pd.DataFrame.from_dict(rows, orient="index")
 
+    def without(self, *options: str) -> "Assembly":
+        """The assembly with the package's parts for these options."""
+        return Assembly([kept for kept in self.kept if kept.option not in options], self._loaded)
+
     # --- engines -------------------------------------------------------------------------------------------
 
     def parts_on(self, number: str) -> dict[str, Part]:
@@ -87,7 +91,7 @@ class Assembly:
         reports: dict[Kept, Report] = {}
         passed = Assembly((), self._loaded)
         own = sorted(filter(_is_lessons_own, self.kept), key=lambda kept: kept.lesson)
-        told(f"{len(own)} kept parts to prove; without a GPU about {len(own) * SECONDS} seconds.")
+        told(f"{len(own)} kept parts to prove; without a GPU it takes about {len(own) * SECONDS} seconds.")
         for kept in own:
             candidate = Assembly((*passed.kept, kept), self._loaded)
             serving = candidate.kept_on(kept.lesson).values()

@@ -198,8 +198,8 @@ class _Pieces:
 
 
 def _as_python(value: Any) -> str | None:
-    """What makes a constant, in Python; None of anything else. An enum's member or NumPy's number, though of a
-    type below Python's own, is none: its repr is no Python."""
+    """What makes a constant, in Python; None of anything else, such as an enum's member or NumPy's number,
+    whose repr is no Python."""
     if type(value) not in CONSTANTS:
         return None
     if isinstance(value, float) and not math.isfinite(value):

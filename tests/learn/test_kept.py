@@ -36,7 +36,8 @@ class Mine(BlockTables):
     "import numpy as np\nfrom math import inf\nfrom labkit import FinishReason\n"
     "LOWEST, SCALE, DONE, HUGE = -inf, np.float64(0.125), FinishReason.STOP, 10**5000",
     "def sum(values):\n    return 42\n\ndef uses_own_sum():\n    return sum([1, 2]), LOWEST, inf",
-    "def uses_scale():\n    return SCALE\ndef uses_done():\n    return DONE\ndef uses_huge():\n    return HUGE",
+    "def uses_scale():\n    return SCALE\ndef uses_done():\n    return DONE",
+    "def uses_huge():\n    return HUGE",
     "def outer(width):\n    def inner():\n        return width\n    return inner\nclosure = outer(7)",
     "method = object.__new__(Mine).fill",
     "@t.inference_mode()\ndef decorated():\n    return t.is_inference_mode_enabled()",

@@ -1,7 +1,7 @@
 """Lesson 15: a network whose matrices are kept in 8 bits, in plain PyTorch."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import torch
@@ -11,14 +11,17 @@ from torch import Tensor, nn
 from labkit.bench import Workload, in_turn
 from labkit.bench.limit import decode_weight_bytes, on_paper
 from labkit.engine import SchedulerConfig
+from labkit.engine.parts import NO_PARTS, Part
 from labkit.ladder import LADDER
+from labkit.learn.assembly import Assembly
 from labkit.model import Attend, LanguageModel, Network
 from labkit.results import Comparison
 from labkit.results.runs import compared_runs
 
 LARGEST = 127  # of int8, on both sides of 0
 # The fused kernels of rung 09 read weights of 16 or 32 bits, so this is rung 10 with rung 08's layers.
-OPTIONS = replace(LADDER["10"].options, layer_kernels="separate")
+RUNG = LADDER["10"]
+OPTIONS = replace(RUNG.options, layer_kernels="separate")
 
 MakeLayer = Callable[[nn.Linear], nn.Module]
 
@@ -57,6 +60,14 @@ def int8_model(model: LanguageModel, make_layer: MakeLayer) -> LanguageModel:
     """The model with layers of `make_layer` for its matrices, under a name of its own."""
     name = f"{model.name} with weights in 8 bits"
     return LanguageModel(name, Int8Network(model.network, make_layer), model.tokenizer)
+
+
+def parts_below(mine: Assembly) -> dict[str, Part]:
+    """The reader's parts that an engine of OPTIONS is built from.
+
+    Without those for other layers, and without `launch`: on a CPU, where this is proven, it only costs time.
+    """
+    return mine.without("layer_kernels", "launch").parts_on(RUNG.number)
 
 
 # --- the package's way ------------------------------------------------------------------------------------
@@ -118,18 +129,22 @@ def compare_models(
     after: LanguageModel,
     device: torch.device | str,
     names: tuple[str, str] = ("before", "after"),
+    parts: Mapping[str, Part] = NO_PARTS,
     rounds: int = 4,
     num_requests: int = 4,
     new_tokens: int = 24,
 ) -> Comparison:
-    """Decode the same few requests on engines of OPTIONS with one model and with the other, in turn."""
+    """Decode the same few requests on engines of OPTIONS with one model and with the other, in turn.
+
+    parts: the engines', by option, in place of the package's.
+    """
     scheduler = SchedulerConfig(max_batch_size=num_requests)
     prompts = ((1, 2, 3),) * num_requests
     works = [
         Workload.alike(model, prompts, new_tokens, device=device, scheduler=scheduler)
         for model in (before, after)
     ]
-    measures = [lambda work=work: work.run(work.make_engine(OPTIONS)) for work in works]
+    measures = [lambda work=work: work.run(work.make_engine(OPTIONS, parts)) for work in works]
     for measure in measures:
         measure()
     return compared_runs(*in_turn(measures, rounds), names)

@@ -176,9 +176,17 @@ def test_a_part_without_a_source_has_no_gaps_to_count():
     assert repr(Report(True, "tables: right.").with_gaps_of(len)) == "tables: right."
 
 
-def test_a_part_that_leaves_python_ends_no_cell():
-    report = proven("my_part", [sys.exit], "nothing")
-    assert not report.ok and str(report) == "my_part raised SystemExit"
+class Own(BaseException):
+    """An error of a reader's."""
+
+
+@pytest.mark.parametrize("error", [SystemExit, GeneratorExit, Own])
+def test_a_part_that_leaves_python_ends_no_cell(error):
+    def leaves():
+        raise error
+
+    report = proven("my_part", [leaves], "nothing")
+    assert not report.ok and report.text == f"my_part raised {error.__name__}, at `raise error`"
 
 
 def test_a_part_with_a_loop_that_never_stops_is_told_so(monkeypatch):

@@ -21,7 +21,7 @@ def test_the_filled_layer_passes_is_noted_and_can_be_kept(capsys, monkeypatch, t
     here, layer = lab.start("15"), shell.user_ns["MyInt8Linear"]
     (kept,) = here.keep(weights=layer)
     assert check_model(kept.load()).ok
-    assert progress()["15"].gates == ("weights",)
+    assert progress()["15"].gates == ("quantize", "layer", "weights")
     capsys.readouterr()
 
 
