@@ -31,7 +31,7 @@ class Budget(NamedTuple):
     compared: int
 
 
-LESSON, PAGE = Budget(1800, 24, 5, compared=12), Budget(1200, 16, 5, compared=6)
+LESSON, PAGE = Budget(2100, 24, 5, compared=12), Budget(1300, 16, 5, compared=6)
 
 
 def budget_of(path) -> Budget:

@@ -6,8 +6,7 @@ from contextlib import suppress
 import pytest
 
 from labkit import lab
-from labkit.kvcache import AppendBatched, AppendBatchedFastPath, AppendPerToken, KVBlockInfo
-from labkit.learn import not_attempted
+from labkit.kvcache import AppendBatched, AppendBatchedFastPath
 from labkit.learn.lesson_02.appends import CopiesAfterTheWrite
 
 pytestmark = pytest.mark.slow
@@ -53,13 +52,6 @@ class Batched:
             self.manager.set_length(block_id, self.manager.info(block_id).length + 1)
 
 
-class NoNewBlockAtABoundary(Batched):
-    def ready(self, layer_idx, block_ids):
-        if not block_ids or self.manager.refcount(block_ids[-1]) > 1:
-            return super().ready(layer_idx, block_ids)
-        return block_ids[-1]
-
-
 class NoCopyOfASharedBlock(Batched):
     def ready(self, layer_idx, block_ids):
         if not block_ids or self.manager.info(block_ids[-1]).length == self.manager.block_size:
@@ -84,15 +76,6 @@ class CountedBeforeTheWrite(Batched):
         self.manager.write_batch(layer_idx, range(len(lists)), block_idx, pos, keys, values)
 
 
-class SlotOfTheTokenBefore(CountedBeforeTheWrite):
-    """Counts first, and takes the slots from the records after it."""
-
-    def append_layer(self, layer_idx, lists, keys, values):
-        last_ids = [self.ready(layer_idx, block_ids) for block_ids in lists]
-        self.count(last_ids)
-        self.write(layer_idx, last_ids, keys, values)
-
-
 class ErrorSwallowed(Batched):
     def write(self, *arguments):
         with suppress(RuntimeError):
@@ -104,72 +87,10 @@ class KeysAndValuesSwapped(Batched):
         super().append_layer(layer_idx, lists, values, keys)
 
 
-class KeysTwice(Batched):
-    def append_layer(self, layer_idx, lists, keys, values):
-        super().append_layer(layer_idx, lists, keys, keys)
-
-
-class FirstLayerAlone(Batched):
-    def layers(self):
-        return range(1)
-
-
-class KeysOfTheFirstLayer(Batched):
-    def append(self, sessions, keys, values):
-        super().append(sessions, [keys[0]] * len(keys), values)
-
-
-class LastRowSkipped(Batched):
-    def append(self, sessions, keys, values):
-        super().append(sessions[:-1] or sessions, keys, values)
-
-
 class CountedTwice(Batched):
     def count(self, last_ids):
         super().count(last_ids)
         super().count(last_ids[:1])
-
-
-class NeverCounted(Batched):
-    def count(self, last_ids):
-        pass
-
-
-class SlowRowsNumberedAmongThemselves(Batched):
-    """Writes the rows that needed a block apart, and numbers them from 0 again."""
-
-    def append_layer(self, layer_idx, lists, keys, values):
-        slow = [block_ids for block_ids in lists if self.manager.append_takes_block(block_ids)]
-        fast = [block_ids for block_ids in lists if not any(block_ids is other for other in slow)]
-        for part in filter(None, (fast, slow)):
-            super().append_layer(layer_idx, part, keys, values)
-
-
-class RowsReversed(Batched):
-    def rows(self, last_ids):
-        return range(len(last_ids))[::-1]
-
-
-class LastBlocksInOrder(Batched):
-    def write(self, layer_idx, last_ids, keys, values):
-        super().write(layer_idx, sorted(last_ids), keys, values)
-
-
-class IdsForBlocks(Batched):
-    """Takes ids, which count through all layers, for places in the layer."""
-
-    def write(self, layer_idx, last_ids, keys, values):
-        pos = [self.manager.info(block_id).length for block_id in last_ids]
-        self.manager.write_batch(layer_idx, self.rows(last_ids), last_ids, pos, keys, values)
-
-
-class PositionsForSlots(Batched):
-    """Takes places in the text for places in the block."""
-
-    def write(self, layer_idx, last_ids, keys, values):
-        infos = [self.manager.info(block_id) for block_id in last_ids]
-        block_idx, pos = [info.block_index for info in infos], [info.start + info.length for info in infos]
-        self.manager.write_batch(layer_idx, self.rows(last_ids), block_idx, pos, keys, values)
 
 
 class BlocksOfAllForSomeRows(Batched):
@@ -184,68 +105,26 @@ class OneWritePerRow(Batched):
             self.manager.write_batch(layer_idx, [b], [info.block_index], [info.length], keys, values)
 
 
-class CountedByAnotherRecord(Batched):
-    """Makes the record anew, and puts its fields into other places."""
-
-    def count(self, last_ids):
-        for block_id in last_ids:
-            info = self.manager.info(block_id)
-            record = KVBlockInfo(info.layer, info.block_index, info.length + 1, info.start)
-            self.manager.block_infos[block_id] = record
-
-
-class Unwritten(Batched):
-    def append_layer(self, layer_idx, lists, keys, values):
-        not_attempted()
-
-
-class Misspelled(Batched):
-    def ready(self, layer_idx, block_ids):
-        return self.manager.ready_blocks(layer_idx, block_ids)
-
-
 OWN = "a token is written behind its request's last one, into a block of its own: layer 0, request "
 ONE_WRITE = "one write per layer and step: "
 RECORD = "a block's record says where it is, where it begins and how full it is: layer 0, "
 STORED = "the cache holds each token's own key and value: "
 COUNTED = "a token is counted when it is written: "
 WRONG = {
-    NoNewBlockAtABoundary: OWN
-    + r"\d \(row \d\): slot 4 of block \d+ was written, but a block has slots 0 to 3",
-    NoCopyOfASharedBlock: OWN + r"0 \(row 0\): block \d+ was written while it had 3 holders, expected 1",
     CopyAfterTheWrite: OWN + r"0 \(row 0\): block \d+ was written while it had 3 holders, expected 1",
     CountedBeforeTheWrite: COUNTED
     + r"after layer 0's write had raised, layer 0 counted 8 tokens for request "
     "0, expected 7. Count after the write",
-    SlotOfTheTokenBefore: OWN + r"0 \(row 0\): slot 3 of block \d+ was written, expected slot 2",
     ErrorSwallowed: COUNTED + "layer 0's write raised, and the append did not. Let the error through",
     KeysAndValuesSwapped: r"layer 0, request \d, token \d+ \(slot \d of block \d+\): its key there is the "
     r"value of request (\d)'s token (\d+) in layer 0, expected the key of request \1's token \2 in layer 0",
-    KeysTwice: r"its value there is the key of request (\d)'s token (\d+) in layer \d, expected the value of "
-    r"request \1's",
-    FirstLayerAlone: RECORD.replace("layer 0", "layer 1")
-    + r"request 0, block \d+ \(place 1\): length is 2, expected 3",
-    KeysOfTheFirstLayer: r"its key there is the key of request (\d)'s token (\d+) in layer 0, expected the "
-    r"key of request \1's token \2 in layer 1\. Row b",
-    LastRowSkipped: RECORD + "request 3 holds 1 block for 5 tokens, expected 2 of 4 slots",
     CountedTwice: RECORD + r"request 0, block \d+ \(place 1\): length is 4, expected 3\. .* counted once",
-    NeverCounted: RECORD + r"request 0, block \d+ \(place 1\): length is 2, expected 3",
-    SlowRowsNumberedAmongThemselves: OWN + r"\d \(row \d\): slot \d of block \d+ was written, expected slot",
-    RowsReversed: OWN,
-    LastBlocksInOrder: OWN,
     CopiesAfterTheWrite: STORED
     + r"layer 0, request 1, token 6 \(slot 2 of block 4\): its key there is zeros, "
     r"expected the key of request 1's token 6 in layer 0\. .* copied before the write, not after",
-    IdsForBlocks: OWN.replace("layer 0", "layer 1")
-    + r"\d \(row \d\): block_idx \d+ of this layer was written, which has no holder, expected \d+",
-    PositionsForSlots: OWN + r"\d \(row \d\): slot 6 of block \d+ was written, expected slot 2 of block \d+",
     BlocksOfAllForSomeRows: r"a write names rows of the batch, .*: layer 0 was written with batch_idx "
     r"\[0, 1, 2\], block_idx \[\d+, \d+, \d+, \d+\] and pos .* rows 0 to 3",
     OneWritePerRow: ONE_WRITE + "layer 0 had 4 batched writes in a step of 4 requests",
-    CountedByAnotherRecord: RECORD + r"request 0, block \d+ \(place 1\): start is 3, expected 4",
-    AppendPerToken: ONE_WRITE + "layer 0 had 0 batched writes in a step of 4 requests",
-    Unwritten: r"^kv_append: not attempted yet\.$",
-    Misspelled: r"raised AttributeError: .*ready_blocks.*, at `return self\.manager\.ready_blocks\(",
 }
 
 

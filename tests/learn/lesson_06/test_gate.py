@@ -7,7 +7,6 @@ import torch
 
 from labkit import lab
 from labkit.engine.step.slots import WHOLE_NUMBERS, DeviceSlots, whole_numbers_of
-from labkit.learn import not_attempted
 from labkit.learn.lesson_06.gate import check_step
 from labkit.learn.lesson_06.traps import LateRows
 
@@ -95,14 +94,6 @@ class OneByOne:
         pass
 
 
-class RowsOneStepLate(OneByOne):
-    due = ()
-
-    def dirty(self, joined, changed):
-        before, self.due = self.due, set().union(*changed).difference(joined)
-        return sorted({*joined, *(b for b in before if b < len(self.slot_of))})
-
-
 class RowsOfThoseWhoJoinAlone(OneByOne):
     def dirty(self, joined, changed):
         return joined
@@ -116,13 +107,6 @@ class WithoutCopiedBlocks(OneByOne):
         grown = [s for s in sessions if counts.get(s) != len(s.block_ids_per_layer[0])]
         counts.update({s: len(s.block_ids_per_layer[0]) for s in grown})
         super().send_rows(grown)
-
-
-class FirstTableAlone(OneByOne):
-    def send_rows(self, sessions):
-        for session in sessions:
-            row = torch.tensor(session.block_ids_per_layer[0])
-            self.block_tables[0, self.slot_of[session], : len(row)] = row
 
 
 class GlobalIds(OneByOne):
@@ -141,27 +125,8 @@ class Stale(OneByOne):
         return state
 
 
-class StaleTemperature(Stale):
-    name = "temperatures"
-
-
 class StaleSeed(Stale):
     name = "seeds"
-
-
-class StaleDraws(Stale):
-    name = "draws"
-
-
-class StaleToken(Stale):
-    name = "last_token_ids"
-
-
-class LengthOfTheWholeText(OneByOne):
-    """Counts the last token, whose key and value are not in the cache yet."""
-
-    def state(self, request, session):
-        return super().state(request, session) | {"context_lens": request.num_tokens}
 
 
 class KeepsSlots(OneByOne):
@@ -195,29 +160,11 @@ class MappingByNumber(DeviceSlots):
         self.size = len(sessions)
 
 
-class MappingWithoutItsOrder(OneByOne):
-    """Asks who is mapped, and not in which order."""
-
-    def update(self, requests, sessions, changed):
-        if set(sessions) == set(self.mapped):
-            self.mapped = sessions
-        super().update(requests, sessions, changed)
-
-
 class ForgetsOnlyWhoHasASlot(OneByOne):
     def forget(self, sessions):
         for session in sessions:
             del self.slot_of[session]
             self.mapped = []
-
-
-class KeepsTheMapping(DeviceSlots):
-    """Forgets a session's slot, but not that it was mapped."""
-
-    def forget(self, sessions):
-        mapped = self.mapped
-        super().forget(sessions)
-        self.mapped = mapped
 
 
 class SharesSlots(OneByOne):
@@ -234,16 +181,6 @@ class MovesUp(OneByOne):
         super().update(requests, sessions, changed)
 
 
-class ForgetsNothing(OneByOne):
-    """Knows those who left, and takes those of a step that failed for up to date."""
-
-    def let_go(self, sessions):
-        super().forget(sessions)
-
-    def forget(self, sessions):
-        pass
-
-
 class MappingOfNewcomersAlone(OneByOne):
     """Sends the mapping when somebody joins, and not when somebody leaves."""
 
@@ -251,29 +188,6 @@ class MappingOfNewcomersAlone(OneByOne):
         if {*sessions} - self.__dict__.setdefault("seen", set()):
             super().send_mapping(sessions)
         self.seen |= {*sessions}
-
-
-class LeavesTheRowsBehind(OneByOne):
-    def send_mapping(self, sessions):
-        self.slot_mapping[: len(sessions)] = torch.tensor([self.slot_of[s] for s in sessions])
-        self.mapped = sessions
-
-
-class SendsAllInEveryStep(OneByOne):
-    def update(self, requests, sessions, changed):
-        self.forget(list(self.slot_of))
-        super().update(requests, sessions, changed)
-
-
-class AllRowsWhenOneHasChanged(OneByOne):
-    def dirty(self, joined, changed):
-        return range(len(self.slot_of)) if any(changed) else joined
-
-
-class MappingInEveryStep(OneByOne):
-    def update(self, requests, sessions, changed):
-        super().update(requests, sessions, changed)
-        self.send_mapping(sessions)
 
 
 class SendsTokens(OneByOne):
@@ -291,13 +205,6 @@ class PaddingOfLengthZero(OneByOne):
         self.context_lens.zero_()
 
 
-class RowsByLength(DeviceSlots):
-    """Takes a length that 4 divides for a boundary, whatever the size of a block, and knows no copies."""
-
-    def update(self, requests, sessions, changed):
-        super().update(requests, sessions, [[b for b, s in enumerate(sessions) if s.num_tokens % 4 == 0]])
-
-
 class RowsTwice(DeviceSlots):
     def update(self, requests, sessions, changed):
         super().update(requests, sessions, [()])
@@ -312,63 +219,27 @@ class MappingBeforeTheSlots(DeviceSlots):
         super().update(requests, sessions, changed)
 
 
-class StatesTheOtherWayRound(DeviceSlots):
-    def update(self, requests, sessions, changed):
-        if sessions != self.mapped:
-            self.send_states(dict(zip(sessions, requests, strict=True)))
-        super().update(requests, sessions, changed)
-
-
-class Unwritten(OneByOne):
-    def update(self, requests, sessions, changed):
-        not_attempted()
-
-
-class Misspelled(OneByOne):
-    def update(self, requests, sessions, changed):
-        sessions[0].num_token + 1
-
-
 ROW = (
     r"a row names the blocks that its request holds now: table \d, request \d+ \(slot \d\), place \d+ names "
 )
 STATE = r"a slot is what the host knows: {}\[\d\] is \S+ for request \d+, expected \S+\. Send it when"
 SENT = r"only what changed is sent: {} was sent for {}, where nothing had changed"
 WRONG = {
-    RowsOneStepLate: ROW,
-    RowsOfThoseWhoJoinAlone: ROW,
-    WithoutCopiedBlocks: ROW,
-    FirstTableAlone: r"holds now: table 1, request 0 \(slot 0\), place \d names block 0, expected \d+\.",
     GlobalIds: r"table 1, request 0 \(slot 0\), place 0 names block 16, expected 0\.",
-    StaleTemperature: STATE.format("temperatures"),
     StaleSeed: STATE.format("seeds"),
-    StaleDraws: STATE.format("draws"),
-    StaleToken: STATE.format("last_token_ids"),
-    LengthOfTheWholeText: STATE.format("context_lens"),
     KeepsSlots: r"slots of those who left are free again: request \d+ has left and still has slot \d",
     SharesSlots: r"a slot is one request's: slot \d has request \d+ and request \d+ \(row \d\)",
     LooksForSlotsTooEarly: r"slots of those who left are free again: where all slots were taken, the engine "
     r"raised IndexError: pop from empty list, at `.*free\.pop\(\)`\. Take the slots of all .*\(In this: two",
     MappingByNumber: r"slot_mapping\[\d\] is \d for request \d+, which has slot \d in slot_of\. The mapping",
-    KeepsTheMapping: r"send_rows was called for request \d+, which has none in slot_of\..* was forgotten\.",
-    MappingWithoutItsOrder: r"slot_mapping\[0\] is 0 for request 1, which has slot 1 in slot_of\. .* other w",
     ForgetsOnlyWhoHasASlot: r"who is forgotten has no slot: `forget` of sessions that had none yet raised Ke",
-    RowsByLength: SENT.format("block_tables", r"request \d+ \(slot \d\)"),
     RowsTwice: r"what is sent goes once: send_rows was called for request \d+ twice in one call\. Who joins",
     MappingBeforeTheSlots: r"who is sent has a slot: send_mapping was called for request \d+, which has none",
-    StatesTheOtherWayRound: r"send_states got a Request, expected sessions, as the values of a dictionary\.",
     MovesUp: r"a request keeps its slot: request \d+ had slot \d in the last step and has slot \d now\. Who",
     LateRows: ROW,
-    ForgetsNothing: STATE.format("context_lens"),
     MappingOfNewcomersAlone: r"rows behind the batch are padding: slot_mapping\[\d\] is \d in a step of \d",
-    LeavesTheRowsBehind: r"rows behind the batch are padding: slot_mapping\[\d\] is \d in a step of \d",
-    SendsAllInEveryStep: SENT.format("context_lens", r"request \d+ \(slot \d\)"),
-    AllRowsWhenOneHasChanged: SENT.format("block_tables", r"request \d+ \(slot \d\)"),
-    MappingInEveryStep: SENT.format("slot_mapping", "the same requests"),
     SendsTokens: SENT.format("last_token_ids", r"request \d+ \(slot \d\)"),
     PaddingOfLengthZero: r"the padding slot stays empty: context_lens\[4\] is 0, expected -1\. Nothing is",
-    Unwritten: r"^block_tables: not attempted yet\.$",
-    Misspelled: r"raised AttributeError: .*num_token.*, at `sessions\[0\]\.num_token \+ 1`",
 }
 
 
