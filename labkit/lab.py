@@ -145,7 +145,8 @@ class Lab:
                 for name, column in columns.items()
             }
         )
-        return table.rename_axis(index=cards[PACKAGE].caption)
+        source = cards[PACKAGE].device.source if cards[PACKAGE].device else "none recorded"
+        return table.rename_axis(index=f"GPU: {source.replace(', counted', '')}")
 
     def measure(
         self, batch_size: int = 64, rounds: int = 5, lengths: Sequence[int] = LENGTHS, **parts: Part

@@ -114,7 +114,7 @@ def test_an_engine_is_built_with_a_part_of_the_readers(here, tiny):
 def test_a_card_has_the_rung_below_the_readers_engine_and_the_packages(here):
     card = here.card(batch_size=2, block_tables=Mine)
     assert list(card) == ["the rung below", "yours", "the package's"]
-    assert card.index.name == "GPU rows: none recorded"  # of two requests
+    assert card.index.name == "GPU: none recorded"  # of two requests
     tensors = card.loc["index tensors constructed"].tolist()
     assert tensors[0] == tensors[1] == tensors[2] + here.trained_model().config.num_layers
 
@@ -132,7 +132,7 @@ def test_without_a_gpu_a_part_has_the_gpus_counts_of_the_engine_that_it_is_like(
     for part, like in ((PerToken, "the rung below"), (AppendBatched, "the package's")):
         card = here.card(kv_append=part)
         assert card["yours"].equals(card[like]) and "GPU: kernels launched" in card.index
-        assert card.index.name.startswith("GPU rows: recorded, counted on NVIDIA")
+        assert card.index.name.startswith("GPU: recorded on NVIDIA")
     alone = here.card(kv_append=AskingMore)
     assert alone.loc["GPU: kernels launched", "yours"] == "not recorded"
 
