@@ -145,7 +145,8 @@ class Lab:
                 for name, column in columns.items()
             }
         )
-        source = cards[PACKAGE].device.source if cards[PACKAGE].device else "none recorded"
+        counts = cards[PACKAGE].device
+        source = counts.source if counts else "none recorded"
         return table.rename_axis(index=f"GPU: {source.replace(', counted', '')}")
 
     def measure(
