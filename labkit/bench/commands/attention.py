@@ -1,4 +1,4 @@
-"""attention: one layer's attention and write by itself, with one program per request and head or several.
+"""attention: times one layer's attention and write alone, with one program per request and head or several.
 
 GB/s count the keys and values in the cache, read once.
 """

@@ -1,4 +1,4 @@
-"""compare: two rungs, or any two sets of options, in turn on one workload, with a verdict.
+"""compare: runs two rungs, or any two sets of options, in turn on one workload, and says which is faster.
 
 --before and --after take a rung and changes to its options: 00, or 00,attention=plain.
 --self-test N compares --before with itself N times: all but about one in a hundred must be "cannot tell".

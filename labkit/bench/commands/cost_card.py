@@ -1,4 +1,4 @@
-"""cost-card: what one steady decode step does, counted, for each rung, model and batch."""
+"""cost-card: counts what one steady decode step does, for each rung, model and batch size."""
 
 import argparse
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
-"""device-time: what the GPU does in a steady decode, kernel by kernel, and how long it waits.
+"""device-time: shows what the GPU does in a steady decode, kernel by kernel, and how long it waits.
 
-Times are the GPU's own, from a trace. A trace slows the host: where the GPU waits for the host, a step takes
-longer here than untraced.
+Times are the GPU's own, from a trace. A trace slows the host down: where the GPU waits for the host, a step
+takes longer here than it does untraced.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""faults: random schedules of requests, with a failure in the middle of each; counts of what became of them.
+"""faults: runs random schedules of requests in which calls fail, and counts what became of the requests.
 
-Every schedule is a small engine with too few blocks, whose requests join, end, are cancelled, share prompts
-and are preempted, and in which one or two calls fail. A schedule that falls is printed with its seed:
---only runs that one again, and shows where it fell.
+Every schedule is a small engine with too few blocks. Its requests join, end, are cancelled, share prompts and
+are preempted, and one or two calls fail. A schedule that breaks a promise is printed with its seed and its
+number: --only runs that one again, and shows where it failed.
 """
 
 import argparse
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> None:
     for sample in samples:
         print(
             f"rung {sample.rung}: {sample.schedules:,} schedules, {sum(sample.fired.values()):,} faults at "
-            f"{sample.num_points} points, {sample.failed_steps:,} failed steps, {len(sample.fell)} fell"
+            f"{sample.num_points} points, {sample.failed_steps:,} failed steps, {len(sample.fell)} failed"
         )
         print(*sample.fell, sep="\n", end="\n" * bool(sample.fell))
     if args.json:

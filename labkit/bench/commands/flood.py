@@ -1,8 +1,8 @@
-"""flood: far more requests than the pool has blocks for; what became of them, and what it cost.
+"""flood: sends far more requests than the pool has blocks for, and says what became of them and at what cost.
 
-Requests of random shapes, of which some begin alike, some are cancelled, some can never run, and some of
-whose readers go away. An assertion fails if one ends otherwise than it was asked to, if a block is lost, or
-if one waits longer than the policy allows.
+The requests have random shapes. Some begin alike, some are cancelled, some can never run, and some have
+readers that leave. An assertion fails if a request ends otherwise than it was asked to, if a block is lost,
+or if a request waits longer than the policy allows.
 """
 
 import argparse

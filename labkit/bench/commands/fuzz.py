@@ -1,7 +1,7 @@
-"""fuzz: checkpoints and records, damaged at random; each must be read, or refused with an error of labkit's.
+"""fuzz: reads checkpoints and records with random damage; each must be read, or refused with a clear error.
 
-They are read in a process with bounds on the time of a case and on memory. A case that falls is printed with
-its number: --only runs that one again, without bounds, and shows where it fell.
+They are read in a process whose time for a case and whose memory are bounded. A case that fails is printed
+with its number: --only runs that one again, without bounds, and shows where it failed.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> None:
     for sample in samples:
         print(
             f"{sample.target}: {sample.num_cases:,} cases, {sample.read:,} read, {sample.num_refused:,} "
-            f"refused, {len(sample.fell)} fell; the slowest took {sample.slowest:.2f} s"
+            f"refused, {len(sample.fell)} failed; the slowest took {sample.slowest:.2f} s"
         )
         print(*sample.fell, sep="\n", end="\n" * bool(sample.fell))
     if args.json:

@@ -1,4 +1,4 @@
-"""host-time: what a decode step costs the host with the model taken out, for each rung and batch size."""
+"""host-time: times what a decode step costs the host, the model taken out, for each rung and batch size."""
 
 import argparse
 from collections.abc import Mapping, Sequence

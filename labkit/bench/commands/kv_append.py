@@ -1,7 +1,7 @@
-"""kv-append: one layer's K/V write by itself, in each of its forms, for 1 to 2048 requests.
+"""kv-append: times one layer's K/V write alone, in each of its forms, for 1 to 2048 requests.
 
-Index tensors are there already, so this is the kernel and its launch alone. GB/s count new keys and values
-read once and written once.
+Index tensors exist already, so this is the kernel and its launch alone. GB/s count new keys and values read
+once and written once.
 """
 
 import argparse

@@ -1,6 +1,6 @@
-"""ladder: all rungs on one workload, in turn, there and back again, with a record.
+"""ladder: runs all rungs on one workload in turn, compares each with the one below, and writes a record.
 
-A round runs every rung twice: 00 01 … 01 00. Each rung is compared with the one below it.
+A round runs every rung twice: 00 01 … 01 00.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""loads: five loads through labkit and through other engines, in turn, beside what each asks at least.
+"""loads: runs five loads through labkit and other engines in turn, beside the least that each load can take.
 
-Requests that draw, requests of unequal length, long prompts, requests that come one after another, and
-prompts that begin alike. Throughput is by the wall clock, from token ids to token ids, prompts included.
-Where requests come one after another, TTFT and ITL are shown too: labkit's as its clients have the tokens,
-the others' as their own thread has them. The limit counts the bytes of decoding at the bandwidth of a copy
-and the arithmetic of the prompts at the rate of a large product; on a GPU there is a second one, of as many
-dependent kernels as a step of the last rung has. An engine that cannot serve a load is named, with the
+The loads are requests that draw, requests of unequal length, long prompts, requests that arrive one after
+another, and prompts that begin alike. Throughput is by the wall clock, from token ids to token ids, prompts
+included. Where requests arrive one after another, TTFT and ITL are shown too: labkit's as its clients get the
+tokens, the others' as their own thread gets them. The limit counts the bytes of decoding at the bandwidth of
+a copy and the arithmetic of the prompts at the rate of a large product; on a GPU there is a second limit, of
+as many dependent kernels as a step of rung 10 has. An engine that cannot serve a load is named, with the
 reason.
 """
 

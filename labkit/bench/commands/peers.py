@@ -1,10 +1,10 @@
-"""peers: labkit and the engines of others, side by side: same requests, weights and number of tokens.
+"""peers: runs the same requests through labkit and other people's engines, with the same weights, in turn.
 
-labkit at a few rungs, transformers' `generate` with its dynamic and its static cache (the latter also with a
-padded vocabulary), its continuous batching, a loop over a compiled step, and vLLM where it is installed, in
-turn, there and back again. Every engine has a warm-up that is not measured. A run is timed from the
-requests' token ids to the last token id; decode leaves out the time to the first tokens, and is told where
-one batch holds all requests. What cannot serve the requests is named, with the reason.
+The engines are labkit at a few rungs; transformers' `generate` with its dynamic and its static cache (the
+latter also with a padded vocabulary); its continuous batching; a loop over a compiled step; and vLLM where it
+is installed. Every engine has a warm-up that is not measured. A run is timed from the requests' token ids to
+the last token id. Decode rates leave out the time to the first tokens, and are shown where one batch holds
+all requests. An engine that cannot serve the requests is named, with the reason.
 """
 
 import argparse

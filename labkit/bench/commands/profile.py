@@ -1,4 +1,4 @@
-"""profile: where a decode step's time goes, and how far that is from the limit."""
+"""profile: shows where a decode step's time goes, and how far the step is from the limit."""
 
 import argparse
 

@@ -1,7 +1,7 @@
-"""sampling: batches that draw in several ways, on a rung that sorts the vocabulary and on the next.
+"""sampling: times batches that draw in several ways, on a rung that sorts the vocabulary and on the next.
 
-For each manner of sampling the two rungs run in turn, one engine each for all runs. Times are of decoding
-alone. One round is too few for a verdict.
+For each manner of sampling the two rungs run in turn, with one engine each for all runs. Times are of
+decoding alone. One round is too few for a verdict.
 """
 
 import argparse

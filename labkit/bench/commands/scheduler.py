@@ -1,6 +1,6 @@
-"""scheduler: requests that are there at once, `engine.step()` in a loop until all are done.
+"""scheduler: serves requests that all start together, with `engine.step()` in a loop until all are done.
 
-The summary has the write-ups' lines. Where a figure means something else than theirs:
+The summary has the write-ups' lines. Here a figure means something else than theirs:
 first tokens come from the prefill, so decode throughput leaves them out (theirs counts them in the decode
 time's tokens); TTFT runs from a request's arrival, so it includes the wait in the queue (theirs is the
 prefill alone); tokens are counted as ids, never by encoding text again; decode time is the sum of the

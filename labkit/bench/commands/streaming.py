@@ -1,8 +1,8 @@
-"""streaming: a worker thread drives the engine, and each request has a consumer: a thread or an asyncio task.
+"""streaming: serves requests from a worker thread; each has a consumer, a thread or an asyncio task.
 
-Where a figure means something else than the write-ups': every moment is the consumer's, when it has the token
-in hand, not the worker's; TTFT runs from submission, tokenizing and queueing included, and is shown whole
-and in its two parts; tokens are counted as ids; ITL pools the gaps of all requests (between chunks, if
+Here a figure means something else than the write-ups': every moment is when the consumer has the token in
+hand, not when the worker has it; TTFT runs from submission, tokenizing and queueing included, and is shown
+whole and in its two parts; tokens are counted as ids; ITL pools the gaps of all requests (between chunks, if
 --stream-interval is more than 1). Percentiles pool the requests of all measured runs.
 """
 

@@ -1,7 +1,7 @@
-"""tune: the fastest tiles of this GPU for a model's fused products, kept for all engines made from now on.
+"""tune: finds this GPU's fastest tiles for a model's fused products, and keeps them for later engines.
 
-They go to a file in the user's cache directory, for this GPU, torch and triton; models are added to it, and
-deleting it brings back labkit's own tiles. What there is no time for stays as it is.
+The tiles go to a file in your cache directory, one for each GPU, torch and triton. Later searches add to it,
+and deleting it brings back labkit's own tiles. A product that the search has no time for keeps its tile.
 """
 
 import argparse

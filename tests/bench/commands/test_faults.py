@@ -16,7 +16,7 @@ def test_faults_counts_what_became_of_each_rungs_schedules(monkeypatch, capsys, 
     out = tmp_path / "out.json"
     bench(monkeypatch, f"faults --device cpu --rungs 00,10 --schedules 3 --seed 4 --json {out}")
     printed = capsys.readouterr().out
-    assert "rung 00: 3 schedules" in printed and "0 fell" in printed
+    assert "rung 00: 3 schedules" in printed and "0 failed" in printed
     recorded = json.loads(out.read_text())
     record_of(recorded, "out")
     assert [(s["rung"], s["schedules"], s["fell"]) for s in recorded["samples"]] == [
@@ -32,7 +32,7 @@ def test_a_schedule_that_falls_is_printed_with_what_runs_it_again(monkeypatch, c
     monkeypatch.setattr(command, "run_schedule", falls)
     bench(monkeypatch, "faults --device cpu --rungs 02 --schedules 2 --seed 4")
     printed = capsys.readouterr().out
-    assert "2 fell" in printed and "--rungs 02 --seed 4 --only 1: AssertionError('lost')" in printed
+    assert "2 failed" in printed and "--rungs 02 --seed 4 --only 1: AssertionError('lost')" in printed
     with pytest.raises(AssertionError, match="lost"):
         bench(monkeypatch, "faults --device cpu --rungs 02 --seed 4 --only 1")
 

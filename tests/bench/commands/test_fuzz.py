@@ -31,7 +31,7 @@ def test_fuzz_counts_what_became_of_the_files(monkeypatch, capsys, tmp_path, con
     confined(well)
     bench(monkeypatch, f"fuzz --device cpu --cases 1000 --seed 4 --json {out}")
     printed = capsys.readouterr().out
-    assert "0 fell; the slowest took 0.25 s" in printed and all(f"{name}: " in printed for name in TARGETS)
+    assert "0 failed; the slowest took 0.25 s" in printed and all(f"{name}: " in printed for name in TARGETS)
     recorded = json.loads(out.read_text())
     record_of(recorded, "out")
     samples = recorded["samples"]
