@@ -157,8 +157,13 @@ class InferenceEngine:
         """
         token_ids = self.check_prompt(prompt, params)
         with self.guard:
-            request = self._enqueue(token_ids, params)
-            self._step_requests.add(request.request_id)
+            request = self._new_request(token_ids, params)
+            try:
+                self._enqueue(request)
+                self._step_requests.add(request.request_id)
+            except BaseException:
+                self._cancel([request])
+                raise
         return request.request_id
 
     def check_prompt(self, prompt: Prompt, params: SamplingParams) -> tuple[int, ...]:
@@ -181,12 +186,15 @@ class InferenceEngine:
             )
         return token_ids
 
-    def _enqueue(self, token_ids: tuple[int, ...], params: SamplingParams) -> Request:
+    def _new_request(self, token_ids: tuple[int, ...], params: SamplingParams) -> Request:
         request = Request(self._next_request_id, token_ids, params)
         self._next_request_id += 1
+        return request
+
+    def _enqueue(self, request: Request) -> None:
+        """Its caller has it already, so whatever fails from here on, it can be cancelled."""
         self._scheduler.add(request)  # first: if that fails, there is no such request
         self._requests[request.request_id] = request
-        return request
 
     def cancel(self, request_id: int) -> Completion:
         """End a request now and give its blocks back; what it had generated is in the completion.
@@ -229,13 +237,30 @@ class InferenceEngine:
     def check_integrity(self) -> None:
         """Prove that every request waits, joins or runs, and that every block is accounted for.
 
-        Raises AssertionError naming what is off.
+        So are the tokens: of a running request, all but the last are in the cache, and with a step in flight
+        that one, too. Raises AssertionError naming what is off.
         """
         scheduler = self.scheduler
         queued = [request.request_id for request in scheduler.requests]
         if sorted(queued) != sorted(self._requests):
             raise AssertionError(f"unfinished requests are {sorted(self._requests)}, but {queued} are queued")
         self._kv_manager.check_integrity([*scheduler.sessions, *(self.prefix_cache or ())])
+        self._check_lengths()
+        if lost := self.prefill.lost():
+            raise AssertionError(f"no first token comes for requests {[r.request_id for r in lost]}")
+
+    def _check_lengths(self) -> None:
+        step = getattr(self.readback, "in_flight", None)
+        in_flight = set(step.sessions) if step else set()
+        # A part of the reader's may keep its step elsewhere, and then a token more may be in flight to anybody.
+        is_somewhere = self.readback.is_ahead and not step
+        for request, session in self._scheduler.running.items():
+            least = request.num_tokens - 1 + (session in in_flight)
+            if not request.output_token_ids or not least <= session.num_tokens <= least + is_somewhere:
+                raise AssertionError(
+                    f"request {request.request_id} runs with {len(request.output_token_ids)} new tokens and "
+                    f"{session.num_tokens} tokens in the cache, expected {least}"
+                )
 
     # --- the ways to drive it ----------------------------------------------------------------------
 
@@ -254,11 +279,11 @@ class InferenceEngine:
         a step fails, all of them are cancelled and the error is raised.
         """
         checked = [(self.check_prompt(prompt, p), p) for prompt, p in prompts_with_params(prompts, params)]
-        requests: list[Request] = []
         with self.guard:
+            requests = [self._new_request(token_ids, p) for token_ids, p in checked]
             try:
-                for token_ids, p in checked:
-                    requests.append(self._enqueue(token_ids, p))
+                for request in requests:
+                    self._enqueue(request)
                 while any(request.completion is None for request in requests):
                     self._advance()
                     self.guard.let_interrupts_in()
@@ -276,7 +301,8 @@ class InferenceEngine:
         request = completion = None
         try:
             with self.guard:
-                request = self._enqueue(token_ids, params)
+                request = self._new_request(token_ids, params)
+                self._enqueue(request)
             while completion is None:
                 if request.completion is None:  # another call's step may have ended it
                     with self.guard:
@@ -306,9 +332,9 @@ class InferenceEngine:
             self._cancel([self._abandoned.popleft()])
 
     def _cancel(self, requests: Iterable[Request]) -> None:
-        """End those of them that have not ended. (In a broken engine there is nothing to be ended.)"""
+        """End those of them that are queued or run. (In a broken engine there is nothing to be ended.)"""
         for request in requests:
-            if request.completion is None and not self.guard.is_broken:
+            if request.request_id in self._requests and not self.guard.is_broken:
                 self._flush()
                 self._finish(request, FinishReason.CANCELLED)
 
@@ -323,15 +349,19 @@ class InferenceEngine:
     @torch.inference_mode()
     def _run_step(self) -> None:
         self._counters.steps += 1
-        if self._scheduler.config.decode_first:
-            self._decode()
-            self._launch_prompts()
-            self._join()
-        else:
-            if not self._launch_prompts():
+        try:
+            if self._scheduler.config.decode_first:
                 self._decode()
-            if self._join():
-                self._launch_first()
+                self._launch_prompts()
+                self._join()
+            else:
+                if not self._launch_prompts():
+                    self._decode()
+                if self._join():
+                    self._launch_first()
+        except BaseException:
+            self._scheduler.put_back(self.prefill.lost())
+            raise
 
     def _launch_prompts(self) -> bool:
         """Compute prompts, or have the device do so; whether the running requests have to wait for it."""
@@ -347,6 +377,7 @@ class InferenceEngine:
         if first is None:
             return False
         with self.guard.bookkeeping:
+            self.prefill.join(first.requests)
             self._counters.reused_tokens += first.num_reused
             self._counters.prefill_tokens += first.num_computed
             self._accept(first.requests, first.token_ids)

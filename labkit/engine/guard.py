@@ -13,6 +13,7 @@ from typing import Protocol
 from labkit.errors import BrokenEngineError, EngineBusyError, RequestError
 
 ANOTHER = "another thread"
+DRIVER = "driver"
 BROKEN = (
     "an error or a second interrupt stopped this engine in the middle of its bookkeeping, so that its tokens "
     "could be wrong from here on: build a new engine"
@@ -62,8 +63,9 @@ class Guard:
         self.name = ANOTHER  # the driver inside, as it is named to others
         # Weak, so that an engine goes when its last user lets go of it, and not at some garbage collection.
         self._engine = weakref.ref(engine)
-        self._lock = threading.Lock()
-        self._thread: int | None = None  # who is inside
+        # The thread inside, by DRIVER. No lock: an error could come between taking it and noting who has it.
+        # `setdefault` does both at once.
+        self._inside: dict[str, int] = {}
         self._depth = 0
         self._handler: object = None  # whom an interrupt is for; None: it does not wait
         self._is_interrupted = False
@@ -71,30 +73,31 @@ class Guard:
     @property
     def is_inside(self) -> bool:
         """Whether it is this thread that is inside."""
-        return self._thread == threading.get_ident()
+        return self._inside.get(DRIVER) == threading.get_ident()
 
     def __enter__(self) -> None:
         me = threading.get_ident()
-        if self._thread == me:
+        if self._inside.get(DRIVER) == me:
             if self.is_broken:
                 raise BrokenEngineError(BROKEN)
             self._depth += 1
             return
-        # Interrupts wait first of all: none can come between taking the lock and knowing it.
-        handler = self._have_interrupts_wait()
-        is_mine = self._lock.acquire(blocking=False)
-        if is_mine and not self.is_broken:
-            self._thread, self._depth, self._handler = me, 1, handler
-            return
-        if is_mine:
-            self._lock.release()
-        self._hand_back(handler)
-        if is_mine:
-            raise BrokenEngineError(BROKEN)
-        raise EngineBusyError(
-            f"{self.name} drives this engine, and an engine has one driver at a time: wait until it is "
-            "done, submit to the server if there is one, or build a second engine"
-        )
+        handler = self._whom_interrupts_are_for()
+        try:
+            self._have_interrupts_wait(handler)
+            if self._inside.setdefault(DRIVER, me) != me:
+                raise EngineBusyError(
+                    f"{self.name} drives this engine, and an engine has one driver at a time: wait until it "
+                    "is done, submit to the server if there is one, or build a second engine"
+                )
+            if self.is_broken:
+                raise BrokenEngineError(BROKEN)
+            self._depth, self._handler = 1, handler
+        except BaseException:
+            if self._inside.get(DRIVER) == me:
+                del self._inside[DRIVER]
+            self._hand_back(handler)
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
@@ -119,17 +122,19 @@ class Guard:
 
     def _leave(self) -> None:
         handler, self._handler = self._handler, None
-        self._thread, self.name = None, ANOTHER
-        self._lock.release()
+        self.name = ANOTHER
+        del self._inside[DRIVER]
         self._hand_back(handler)
 
-    def _have_interrupts_wait(self) -> object:
-        """Whom they are for; None if this is not the main thread, whose business alone they are."""
+    @staticmethod
+    def _whom_interrupts_are_for() -> object:
+        """Their handler; None if this is not the main thread, whose business alone they are."""
         is_main = threading.get_ident() == threading.main_thread().ident
-        handler = get_handler(signal.SIGINT) if is_main else None
+        return get_handler(signal.SIGINT) if is_main else None
+
+    def _have_interrupts_wait(self, handler: object) -> None:
         if handler is not None:
             set_handler(signal.SIGINT, self._note)
-        return handler
 
     def _hand_back(self, handler: object) -> None:
         """Interrupts wait no more. One that has come, until the very last moment, goes to its handler now."""
@@ -149,7 +154,8 @@ class Guard:
             try:
                 self._hand_back(self._handler)
             finally:
-                self._handler = self._have_interrupts_wait()  # it may have chosen who gets the next one
+                self._handler = self._whom_interrupts_are_for()  # it may have chosen who gets the next one
+                self._have_interrupts_wait(self._handler)
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
         if not self._is_interrupted:

@@ -35,13 +35,13 @@ class ReadOneBehind:
 
     def __init__(self, decode_step: ResidentDecodeStep) -> None:
         self.decode_step = decode_step
-        self._in_flight: StepInFlight | None = None
+        self.in_flight: StepInFlight | None = None  # launched, and not read
         self._steady: SteadyBatch | None = None  # the requests of the last launch
 
     @property
     def is_ahead(self) -> bool:
         """Whether a step was launched whose tokens have not been read."""
-        return self._in_flight is not None
+        return self.in_flight is not None
 
     def next_tokens(self, running: RunningRequests) -> NextTokens:
         """Launch step N + 1, read step N: the next token of each request of step N that still runs.
@@ -49,19 +49,19 @@ class ReadOneBehind:
         If the launch fails, step N stays in flight, for the next call to read. If reading fails, all are as
         before the launch of step N.
         """
-        step = self._in_flight
+        step = self.in_flight
         if step is None:
-            step = self._in_flight = self._launch(running, tokens_left(running))
-        self._in_flight = self._launch_next(running, step)
+            step = self.in_flight = self._launch(running, tokens_left(running))
+        self.in_flight = self._launch_next(running, step)
         try:
             token_ids = step.read()
+            if self._steady is not None and self._steady.sessions == step.sessions:
+                return NextTokens(self._steady.requests, token_ids, self._steady)
+            rows = self.still_running(step, running)
+            return NextTokens([step.requests[b] for b in rows], [token_ids[b] for b in rows])
         except BaseException:
             self._cancel(step, running)
             raise
-        if self._steady is not None and self._steady.sessions == step.sessions:
-            return NextTokens(self._steady.requests, token_ids, self._steady)
-        rows = self.still_running(step, running)
-        return NextTokens([step.requests[b] for b in rows], [token_ids[b] for b in rows])
 
     def defer(self, tokens: NextTokens, eos_token_id: int | None) -> "SteadyBatch | None":
         """The steady batch that keeps the bookkeeping of these tokens until `flush`.
@@ -89,8 +89,8 @@ class ReadOneBehind:
 
     def launch_first(self, running: RunningRequests) -> None:
         """Put a step in flight if there is none, and blocks for it. If that fails, all are as before."""
-        if self._in_flight is None and running and self._has_room(running.values()):
-            self._in_flight = self._launch(running, tokens_left(running))
+        if self.in_flight is None and running and self._has_room(running.values()):
+            self.in_flight = self._launch(running, tokens_left(running))
 
     def _launch_next(self, running: RunningRequests, step: StepInFlight) -> StepInFlight | None:
         """Launch step N + 1; None if it has to wait for what step N, which is in flight, will tell."""
@@ -108,14 +108,20 @@ class ReadOneBehind:
     def _launch(self, running: RunningRequests, num_left: Sequence[int]) -> StepInFlight:
         """Launch a step for these, who are a steady batch from here on."""
         step = self.decode_step.launch(running)
-        self._steady = SteadyBatch(self.decode_step, step, min(num_left) - 1)
+        try:
+            self._steady = SteadyBatch(self.decode_step, step, min(num_left) - 1)
+        except BaseException:
+            step.cancel(running)
+            raise
         return step
 
     def _launch_steady(self, steady: "SteadyBatch") -> StepInFlight:
-        self._steady = None  # a launch that fails ends it
-        step = steady.launch()
-        self._steady = steady
-        return step
+        try:
+            return steady.launch()
+        except BaseException:  # wherever in it, the device may be ahead
+            self.flush()
+            self.decode_step.undo(steady.sessions)
+            raise
 
     def _can_launch(self, sessions: Collection[InferenceSession], in_flight: Set[InferenceSession]) -> bool:
         """Whether there are blocks, and the device needs no token from the host that is still in flight."""
@@ -137,11 +143,11 @@ class ReadOneBehind:
     def drop(self) -> None:
         """Discard the step in flight: no request runs any more."""
         self.flush()
-        self._in_flight = None
+        self.in_flight = None
 
     def _cancel(self, step: StepInFlight, running: RunningRequests) -> None:
         """Undo a step that could not be read, and the one behind it, which was computed from its tokens."""
-        following = self._in_flight
+        following = self.in_flight
         self.drop()
         step.cancel(running)
         if following is not None:

@@ -133,6 +133,18 @@ class PackedPrefill:
             self._scheduler.put_back(list(self._scheduler.joining))
             raise
 
+    def join(self, requests: Sequence[Request]) -> None:
+        """Those that were read run, and get their first tokens now."""
+        self._scheduler.join(requests)
+
+    def lost(self) -> list[Request]:
+        """The requests that join and whose first token is in no chunk, because of an error after its launch
+        or its read."""
+        chunks = [chunk for chunk in (self._due, self._in_flight) if chunk is not None]
+        coming = {each for chunk in chunks for each in chunk.joining}
+        joining = self._scheduler.joining.items()
+        return [request for request, each in joining if each.is_finished and each not in coming]
+
     def _read(self, chunk: ChunkInFlight) -> FirstTokens:
         joining = self._scheduler.joining
         rows = [p for p in chunk.finished if joining.get(chunk.requests[p]) is chunk.joining[p]]
@@ -142,7 +154,6 @@ class PackedPrefill:
         for p, request, token_id in zip(rows, requests, token_ids, strict=True):
             keep_prompt(self._prefix_cache, request, chunk.joining[p].session, chunk.last_logits[p], token_id)
         num_reused = sum(chunk.joining[p].num_reused for p in rows)
-        self._scheduler.join(requests)
         return FirstTokens(requests, token_ids, chunk.num_tokens, num_reused)
 
 

@@ -51,6 +51,7 @@ class PaddedPrefill:
     def launch(self) -> bool:
         """Admit what fits and compute its first tokens; whether the running requests have to wait, which they
         do if any was admitted. If that fails, all wait as before."""
+        self._made = None
         if not self._scheduler.waiting or not self._scheduler.may_admit():
             return False
         started = time.perf_counter()
@@ -65,19 +66,27 @@ class PaddedPrefill:
             token_ids = self.sample(requests, logits)
             for (request, session, _), row, token_id in zip(admitted, logits, token_ids, strict=True):
                 keep_prompt(self._prefix_cache, request, session, row, token_id)
+            for request in requests:
+                request.admitted = request.admitted or started
+            num_computed = sum(request.num_tokens for request in requests) - num_reused
+            self._made = FirstTokens(requests, token_ids, num_computed, num_reused)
         except BaseException:
             self._scheduler.put_back(requests)
             raise
-        for request in requests:
-            request.admitted = request.admitted or started
-        num_computed = sum(request.num_tokens for request in requests) - num_reused
-        self._made = FirstTokens(requests, token_ids, num_computed, num_reused)
         return True
 
     def read(self) -> FirstTokens | None:
         """The first tokens that the step's `launch` made; None if it admitted nobody."""
-        made, self._made = self._made, None
-        return made
+        return self._made
+
+    def join(self, requests: Sequence[Request]) -> None:
+        """Those that were read get their first tokens now."""
+        self._made = None
+
+    def lost(self) -> list[Request]:
+        """The requests that run without a first token, because of an error before they got it."""
+        requests = self._made.requests if self._made else []
+        return [request for request in requests if request in self._scheduler.running]
 
     def _prompt_logits(self, admitted: list[Admitted]) -> Tensor:
         """Logits [B, V] after each prompt: its prefix's if that is the whole prompt, else computed."""

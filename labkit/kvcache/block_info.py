@@ -1,6 +1,6 @@
 """What a block manager knows of one block: as a record that is replaced, and as one that is changed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, KeysView
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -58,6 +58,9 @@ class BlockInfos(Protocol[Info_co]):
 
     def pop(self, block_id: int, /) -> Info_co:
         """Take the block's record out. Raises KeyError if it is not allocated."""
+
+    def keys(self) -> KeysView[int]:
+        """The ids of the allocated blocks."""
 
     def values(self) -> Iterable[Info_co]:
         """All records."""

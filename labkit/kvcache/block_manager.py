@@ -352,11 +352,12 @@ class KVBlockManager:
     def deallocate_block(self, block_id: int) -> None:
         """One holder lets go of a block; the last one gives it back."""
         self.num_let_go += 1
-        self.block_refcounts[block_id] -= 1
-        if self.block_refcounts[block_id] == 0:
-            del self.block_refcounts[block_id]
-            info = self.block_infos.pop(block_id)
-            self._freed[info.layer].append(info.block_index)
+        if self.block_refcounts[block_id] > 1:
+            self.block_refcounts[block_id] -= 1
+            return
+        info = self.block_infos.pop(block_id)
+        del self.block_refcounts[block_id]
+        self._freed[info.layer].append(info.block_index)
 
     def set_length(self, block_id: int, length: int) -> None:
         """Record that a block holds `length` tokens."""
@@ -385,6 +386,8 @@ class KVBlockManager:
                 if self.block_refcounts.get(i, 0) != counted[i]
             }
             raise AssertionError(f"reference counts differ from holders (block: booked, held): {off}")
+        if odd := self.block_infos.keys() ^ self.block_refcounts.keys():
+            raise AssertionError(f"blocks {sorted(odd)} have a record or a reference count, but not both")
         for table_idx in range(self.num_tables):
             self._check_pool(table_idx)
 

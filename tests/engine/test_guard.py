@@ -6,7 +6,8 @@ import signal
 import sys
 import threading
 import weakref
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from itertools import count
 
 import pytest
 import torch
@@ -23,13 +24,13 @@ from helpers import (
     tokens_by_request,
     tokens_of,
 )
-from streaming_helpers import nobody_waits_for_ever, serving, start  # noqa: F401
+from streaming_helpers import TIMEOUT, nobody_waits_for_ever, serving, start  # noqa: F401
 
 from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine import StreamingServer
 from labkit.engine import guard as guard_module
 from labkit.engine.guard import Guard
-from labkit.errors import BrokenEngineError, EngineBusyError, LabkitError
+from labkit.errors import BrokenEngineError, EngineBusyError, LabkitError, RequestError
 
 PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5, 6), (1, 2, 3, 4), (7,)]
 EACH_PARAMS = [GREEDY, SEEDED, GREEDY, SEEDED, GREEDY]
@@ -348,6 +349,106 @@ def test_after_an_error_in_the_bookkeeping_the_tokens_are_right_or_refused(
     assert tokens == EXPECTED
     assert not engine.has_work
     assert_no_block_is_lost(engine)
+
+
+class Failing:
+    """A context in which the n-th call or return of a function in labkit's engine raises MemoryError, those
+    of its guard apart. It may be entered again, and counts on."""
+
+    def __init__(self, n):
+        self.n, self.count = n, 0
+
+    def __enter__(self):
+        sys.settrace(self.trace)
+
+    def __exit__(self, *error):
+        sys.settrace(None)
+
+    def trace(self, frame, event, argument):
+        file, caller = frame.f_code.co_filename, frame.f_back.f_code.co_filename
+        if "labkit/engine" not in file or file == guard_module.__file__:
+            return None
+        if event == "call" or (event == "return" and "labkit" in caller):  # the test's own return stays
+            self.count += 1
+            if self.count == self.n:
+                raise MemoryError
+        return self.trace
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # as generators are closed
+@pytest.mark.parametrize("rung", ["00", "06", "10", "14"])
+def test_after_an_error_anywhere_in_a_step_each_request_gets_its_tokens_or_is_refused(rung):
+    trials = broken = 0
+    for n in count(1, step=9):
+        engine, failing = make_engine(options=LADDER[rung].options, decode_first=n % 2 == 0), Failing(n)
+        outputs, ids = [], [engine.add_request(PROMPTS[0], GREEDY)]
+        with suppress(BrokenEngineError):
+            for step in range(40):
+                if step == 2:  # another one joins, and both decode in the last two steps that may fail
+                    ids.append(engine.add_request(PROMPTS[4], GREEDY))
+                made = ()
+                with suppress(MemoryError), failing if step < 5 else nullcontext():
+                    made = engine.step()
+                outputs += made
+        trials, broken = trials + 1, broken + engine.guard.is_broken
+        if not engine.guard.is_broken:
+            assert not engine.has_work, n
+            assert tokens_by_request(outputs) == {ids[0]: EXPECTED[0], ids[1]: EXPECTED[4]}, n
+            assert_no_block_is_lost(engine)
+        if failing.count < n:
+            break
+    assert trials > 40 and broken < trials / 5
+
+
+@pytest.mark.parametrize("ask", ["generate", "stream", "add_request"])
+def test_a_request_whose_call_fails_as_it_is_queued_is_no_request(ask):
+    engine = make_engine()
+    calls = {
+        "generate": lambda: engine.generate(PROMPTS, GREEDY),
+        "stream": lambda: list(engine.stream(PROMPTS[0], GREEDY)),
+        "add_request": lambda: engine.add_request(PROMPTS[0], GREEDY),
+    }
+    for n in range(1, 40):
+        with suppress(MemoryError, RequestError), Failing(n):
+            calls[ask]()
+            break  # it came through
+        assert engine.guard.is_broken or not engine.has_work, n
+        if engine.guard.is_broken:
+            engine = make_engine()
+    assert n > 3
+
+
+def test_an_error_as_the_guard_is_entered_leaves_the_engine_to_others():
+    """As of a timeout, whose signal does not wait."""
+    guard, lines = make_engine().guard, 0
+
+    def trace(frame, event, argument):
+        nonlocal lines
+        if frame.f_code.co_filename == guard_module.__file__ and event == "line":
+            lines += 1
+            if lines == n:
+                raise TimeoutError
+        return trace
+
+    def come_in():
+        with guard:
+            pass
+
+    for n in count(1):
+        lines = 0
+        sys.settrace(trace)
+        try:
+            guard.__enter__()
+            break  # no line was left
+        except TimeoutError:
+            pass
+        finally:
+            sys.settrace(None)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, n
+        start(come_in).result(TIMEOUT)
+    guard.__exit__(None, None, None)
+    assert n > 8
 
 
 def test_an_engine_that_was_torn_does_not_serve_on():

@@ -75,7 +75,7 @@ class Watch:
 
 def in_flight_of(engine: InferenceEngine) -> StepInFlight | None:
     assert isinstance(engine.readback, ReadOneBehind)
-    return engine.readback._in_flight
+    return engine.readback.in_flight
 
 
 def add_all(engine: InferenceEngine, prompts=PROMPTS, each_params=EACH_PARAMS) -> list[int]:

@@ -569,6 +569,10 @@ def free_a_block_in_use(manager, session):
     manager._freed[0].append(1)
 
 
+def keep_the_record_of_a_freed_block(manager, session):
+    del manager.block_refcounts[manager.allocate_block(0, start=0)]
+
+
 def hold_a_block_too_few(manager, session):
     manager.deallocate_block(session.block_ids_per_layer[0].pop())
 
@@ -596,6 +600,7 @@ def hold_another_layers_block(manager, session):
         (free_a_block_twice, r"layer 0: used \[0, 1\] and freed \[2, 2\] blocks do not make up the 3"),
         (put_a_block_in_two_free_lists, r"layer 0: used \[0, 1\] and freed \[\] blocks do not make up the 3"),
         (free_a_block_in_use, r"layer 0: used \[0, 1\] and freed \[1\] blocks do not make up the 2"),
+        (keep_the_record_of_a_freed_block, r"blocks \[2\] have a record or a reference count, but not both"),
         (hold_a_block_too_few, "6 tokens in layer 0 are held in 1 blocks"),
         (hold_an_empty_block_too_many, "8 tokens in layer 0 are held in 3 blocks"),
         (hold_blocks_in_the_wrong_order, "block 1 is booked as .*start=4.* but its holder needs .*start=0"),

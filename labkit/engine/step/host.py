@@ -106,11 +106,12 @@ class DecodeStep:
         If anything fails, all are as before and the error is raised.
         """
         sessions = list(running.values())
-        logits = self.decode_step_sessions(sessions, [request.output_token_ids[-1] for request in running])
+        last_token_ids = [request.output_token_ids[-1] for request in running]
+        held = [session.num_tokens for session in sessions]
         try:
-            return self.sample(running, logits)
+            return self.sample(running, self.decode_step_sessions(sessions, last_token_ids))
         except BaseException:
-            for session in sessions:
-                session.num_tokens -= 1
+            for session, num_tokens in zip(sessions, held, strict=True):
+                session.num_tokens = num_tokens
                 session.roll_back()
             raise

@@ -104,7 +104,7 @@ def test_a_launch_counts_a_token_and_its_reading_gives_it(options):
     assert isinstance(in_flight, StepInFlight)
     assert (in_flight.requests, in_flight.sessions) == (list(running), list(running.values()))
     assert [session.num_tokens for session in running.values()] == [n + 1 for n in lengths]
-    engine.check_integrity()
+    engine.kv_manager.check_integrity(running.values())
     assert in_flight.read() == [tokens[1] for tokens in EXPECTED[:3]]
 
 
@@ -223,7 +223,7 @@ def test_on_a_gpu_a_launch_never_waits_for_the_gpu(tiny, options, is_drawn):
     while len(running) < 3:
         engine.step()
     if engine.readback.is_ahead:  # rung 10 has launched a step behind the prefill: its tokens come first
-        on_its_way = engine.readback._in_flight
+        on_its_way = engine.readback.in_flight
         engine.readback.drop()
         give(on_its_way)
     for _ in range(4):
