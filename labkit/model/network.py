@@ -156,15 +156,16 @@ class Network(nn.Module):
         """Run ragged prompts in one batch.
 
         input_ids [B, T] is padded at the end; lengths [B] counts each row's real tokens. Pads stand
-        after every real token, so causal attention never lets a real token see one. With `past`,
-        row b continues after past.lengths[b] tokens whose keys and values are given.
+        after every real token, so causal attention never lets a real token see one, whatever is computed
+        for it. With `past`, row b continues after past.lengths[b] tokens whose keys and values are given.
         """
         B, T = input_ids.shape
         positions = torch.arange(T, device=input_ids.device).expand(B, T)
+        pads = positions >= lengths[:, None]
         if past is not None:
             positions = positions + past.lengths[:, None]
         positions = positions.clamp(max=self.config.max_positions - 1)  # pads alone can lie past the end
-        attention = CausalAttention() if past is None else PastAttention(past, T)
+        attention = CausalAttention(pads) if past is None else PastAttention(past, T, pads)
         with PREFILL_ATTENTION:
             hidden = self(input_ids, positions, attention)
         last = hidden[torch.arange(B, device=hidden.device), lengths - 1]  # [B, E]

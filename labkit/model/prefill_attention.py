@@ -22,22 +22,32 @@ class CausalAttention:
     """Causal attention of new tokens [B, H, T, D] over themselves; keeps each layer's keys and values for the
     cache."""
 
-    def __init__(self) -> None:
+    def __init__(self, pads: Tensor | None = None) -> None:
+        """pads: [B, T], True where a row has no token; None if all have T. No token sees a pad, but 0 times a
+        NaN would be one, so attention gets zeros in their place."""
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
+        self._pads = None if pads is None else pads[:, None, :, None]
 
     def __call__(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        key, value = self.kept(key, value)
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+    def kept(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Keep a layer's keys and values for the cache; those that attention may read."""
         self.keys.append(key)
         self.values.append(value)
-        return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        if self._pads is None:
+            return key, value
+        return key.masked_fill(self._pads, 0), value.masked_fill(self._pads, 0)
 
 
 class PastAttention(CausalAttention):
     """Attention of new tokens over cached ones and, causally, over themselves; keeps each layer's new keys
     and values for the cache."""
 
-    def __init__(self, past: PastKV, num_new: int) -> None:
-        super().__init__()
+    def __init__(self, past: PastKV, num_new: int, pads: Tensor | None = None) -> None:
+        super().__init__(pads)
         self.past = past
         B, P = len(past.lengths), past.keys.shape[3]
         device = past.lengths.device
@@ -48,8 +58,7 @@ class PastAttention(CausalAttention):
         )[:, None]  # [B, 1, T, P + T]
 
     def __call__(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        self.keys.append(key)
-        self.values.append(value)
+        key, value = self.kept(key, value)
         all_keys = torch.cat([self.past.keys[layer_idx], key], dim=2)  # [B, H, P + T, D]
         all_values = torch.cat([self.past.values[layer_idx], value], dim=2)
         return F.scaled_dot_product_attention(query, all_keys, all_values, attn_mask=self.visible)

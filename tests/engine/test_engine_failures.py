@@ -1,5 +1,7 @@
 """When something inside a step fails: no token and no block is lost, and everybody goes on."""
 
+import copy
+
 import pytest
 import torch
 from helpers import (
@@ -11,6 +13,7 @@ from helpers import (
     failing,
     make_engine,
     run,
+    small_model,
     tokens_alone,
     tokens_by_request,
     tokens_of,
@@ -265,3 +268,16 @@ def test_a_stream_tells_of_broken_logits_in_its_last_piece(monkeypatch):
     assert len(chunks) == 3 and last.token_ids == ()
     assert last.completion.finish_reason is FinishReason.ERROR
     assert "".join(c.text for c in [*chunks, last]) == last.completion.text
+
+
+@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+def test_a_position_without_numbers_ends_only_a_text_that_reaches_it(options):
+    """A shorter prompt beside it has pads there."""
+    model = copy.deepcopy(small_model())
+    with torch.no_grad():
+        model.network.wpe.weight[23] = torch.nan
+    engine = make_engine(model, options)
+    for short in (PROMPTS[0], (*PROMPTS[0], 9)):  # the second one with the first in the cache
+        fine, broken = engine.generate([short, range(30, 60)], GREEDY)
+        assert fine.token_ids == tokens_alone(short, GREEDY)
+        assert (fine.finish_reason, broken.finish_reason) == (FinishReason.LENGTH, FinishReason.ERROR)
