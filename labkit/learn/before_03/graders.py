@@ -70,7 +70,9 @@ class KernelExercise:
                 return f"wrong. With {launch.what}, {broken}"
             except EndlessLoop:
                 return f"wrong. With {launch.what}, a program does not end. Is there a loop?"
-            except (Exception, SystemExit) as error:  # a cell must not end the kernel
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # whatever it is: a cell must not end the kernel
                 return f"wrong. With {launch.what}, it {raised(error)}.{kernel_hint(error)}"
         return f"right, all {len(self.launches)} launches."
 
