@@ -13,7 +13,7 @@ NOTEBOOK = ROOT / "notebooks/13_ragged_batches.ipynb"
 @pytest.mark.slow
 def test_each_step_is_right_and_the_part_can_be_kept(monkeypatch, tmp_path):
     lesson = filled(NOTEBOOK)
-    assert lesson.printed[2].startswith("shares: right. 8 batches")
+    assert lesson.printed[2].startswith("shares: right. 9 batches")
 
     monkeypatch.setattr(paths, "MINE", tmp_path / "mine")
     mine = keep("13", "batching", lesson.names["MyChunk"])
