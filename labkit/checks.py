@@ -1,12 +1,18 @@
 """Checks of arguments and settings, and how error messages show a value."""
 
+import difflib
+import functools
+import inspect
 import operator
 import reprlib
 import sys
-from collections.abc import Collection
-from typing import Any, TypeGuard
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields
+from typing import Any, TypeGuard, TypeVar
 
-from labkit.errors import OptionError
+from labkit.errors import LabkitError, OptionError
+
+Kind = TypeVar("Kind", bound=type)
 
 SHOWN = 60  # characters of a value in a message
 QUOTED = 300  # characters of another library's message
@@ -53,6 +59,13 @@ def named(value: object) -> str:
     return f"an object of type {type(value).__name__}"
 
 
+def repr_of_changes(config: Any) -> str:
+    """The repr of a dataclass, without fields that have their defaults: "SamplingParams(top_k=40)"."""
+    values = [(field.name, getattr(config, field.name), field.default) for field in fields(config)]
+    changed = [f"{name}={value!r}" for name, value, default in values if value != default]
+    return f"{type(config).__name__}({', '.join(changed)})"
+
+
 def quoted(error: object) -> str:
     """What somebody else's error says, in a message: in one line, and cut where it is long."""
     text = " ".join(str(error).split())
@@ -95,6 +108,30 @@ def is_number(value: object) -> TypeGuard[float]:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) <= sys.float_info.max
+
+
+def names_its_arguments(error: type[LabkitError], elsewhere: Mapping[str, str]) -> Callable[[Kind], Kind]:
+    """A decorator of a class: it raises `error`, with advice, for a keyword that its constructor has not.
+
+    elsewhere: keywords that other engines have, each with what to do here.
+    """
+
+    def decorate(kind: Kind) -> Kind:
+        constructor: Any = kind.__init__  # type: ignore[misc]
+        known = list(inspect.signature(kind).parameters)
+
+        @functools.wraps(constructor)
+        def checked(self: object, *args: object, **named: object) -> None:
+            for name in named.keys() - known:
+                close = difflib.get_close_matches(name, known, n=1)
+                advice = f"did you mean {close[0]}?" if close else f"it has {', '.join(known)}"
+                raise error(f"{kind.__name__} has no {shown(name)}: {elsewhere.get(name, advice)}")
+            constructor(self, *args, **named)
+
+        kind.__init__ = checked  # type: ignore[misc]
+        return kind
+
+    return decorate
 
 
 def require_kind(name: str, value: object, kind: type, what: str) -> None:

@@ -17,6 +17,7 @@ from labkit.bench.cost_cards import counts_of_alike
 from labkit.bench.host_time import LENGTHS
 from labkit.checks import require_count, shown
 from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
+from labkit.engine.config import EIGHT_AT_A_TIME
 from labkit.engine.parts import Part
 from labkit.errors import OptionError
 from labkit.kernels import triton_status
@@ -85,12 +86,13 @@ class Lab:
         model: LanguageModel | None = None,
         dtype: torch.dtype | None = None,
         cache: CacheConfig = CacheConfig(),
-        scheduler: SchedulerConfig = SchedulerConfig(),
+        scheduler: SchedulerConfig = EIGHT_AT_A_TIME,
         **parts: Part,
     ) -> InferenceEngine:
         """An engine of this lesson's rung with your parts: `here.build(block_tables=MyBlockTables)`.
 
-        model: the trained one by default. Raises OptionError for a part that the rung has no use for.
+        model: the trained one by default. scheduler: batches of eight by default. Raises OptionError for a
+        part that the rung has no use for.
         """
         return self._engine(parts, model, dtype=dtype, cache=cache, scheduler=scheduler)
 
@@ -98,6 +100,7 @@ class Lab:
         self, parts: Mapping[str, Part], model: LanguageModel | None = None, **settings: Any
     ) -> InferenceEngine:
         model = self.trained_model() if model is None else model
+        settings = {"scheduler": EIGHT_AT_A_TIME} | settings
         return InferenceEngine(model, self.rung.options, device=self.device, parts=parts, **settings)
 
     def check(self, **parts: Part) -> Report:
@@ -129,7 +132,9 @@ class Lab:
         check_batch(batch_size, lengths)
         model, cache = self.trained_model(), CacheConfig(prefix_cache=False)
         engines = {
-            BELOW: InferenceEngine(model, self.below.options, device=self.device, cache=cache),
+            BELOW: InferenceEngine(
+                model, self.below.options, device=self.device, cache=cache, scheduler=EIGHT_AT_A_TIME
+            ),
             YOURS: self._engine(parts, model, cache=cache),
             PACKAGE: self._engine({}, model, cache=cache),
         }

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 
-from labkit.checks import shown
+from labkit.checks import names_its_arguments, repr_of_changes, shown
 from labkit.errors import OptionError
 
 CHOICES = {
@@ -39,6 +39,7 @@ NEEDS = (
 )
 
 
+@names_its_arguments(OptionError, {})
 @dataclass(frozen=True)
 class EngineOptions:
     """The choices that make an engine, such as a rung of the ladder; each value names the class behind it.
@@ -92,6 +93,8 @@ class EngineOptions:
     batching: str = "padded"
     prefixes: str = "whole_prompts"
     attention: str = "auto"
+
+    __repr__ = repr_of_changes
 
     def __post_init__(self) -> None:
         for field in fields(self):

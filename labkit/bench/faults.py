@@ -19,6 +19,7 @@ from labkit.bench.fault_schedules import (
 )
 from labkit.engine import CacheConfig, Chunk, FinishReason, InferenceEngine, SamplingParams
 from labkit.errors import BrokenEngineError
+from labkit.ladder import LADDER
 from labkit.model import LanguageModel
 from labkit.model.small import small_model
 from labkit.options import EngineOptions
@@ -287,7 +288,9 @@ def model_on(device: str) -> LanguageModel:
 def alone(prompt: tuple[int, ...], params: SamplingParams, device: str) -> tuple[int, ...]:
     """What a request gets by itself on rung 00, with nothing cached."""
     cache = CacheConfig(4, prefix_cache=False)
-    engine = InferenceEngine(model_on(device), device=device, dtype=torch.float32, cache=cache)
+    engine = InferenceEngine(
+        model_on(device), LADDER["00"].options, device=device, dtype=torch.float32, cache=cache
+    )
     return engine.generate([prompt], params)[0].token_ids
 
 

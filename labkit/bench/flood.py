@@ -16,6 +16,7 @@ from labkit.engine import CacheConfig, FinishReason, InferenceEngine, SamplingPa
 from labkit.engine.stats import EngineStats
 from labkit.engine.streaming import AsyncTokenStream, StreamingServer
 from labkit.errors import OptionError, RequestError
+from labkit.ladder import LADDER
 from labkit.model import LanguageModel, load_model
 from labkit.model.small import LONGEST, VOCAB_SIZE
 from labkit.options import EngineOptions
@@ -240,6 +241,7 @@ def alone(prompt: tuple[int, ...], params: SamplingParams, model: str, device: s
     """What a request gets by itself on rung 00, with nothing cached."""
     engine = InferenceEngine(
         model_on(model, device),
+        LADDER["00"].options,
         device=device,
         dtype=torch.float32,
         cache=CacheConfig(BLOCK_SIZE, prefix_cache=False),

@@ -9,7 +9,7 @@ import torch
 from labkit.bench.limit import DecodeLimit, workload_limit
 from labkit.bench.metrics import latency_metrics
 from labkit.engine import Completion, EngineStats, InferenceEngine, SamplingParams
-from labkit.engine.config import CacheConfig, SchedulerConfig
+from labkit.engine.config import EIGHT_AT_A_TIME, FITTED, CacheConfig, SchedulerConfig
 from labkit.engine.parts import NO_PARTS, Part
 from labkit.errors import OptionError
 from labkit.model import LanguageModel
@@ -32,13 +32,18 @@ class Request:
 
 @dataclass(frozen=True)
 class Workload:
-    """Requests, in order of arrival, and how they are served."""
+    """Requests, in order of arrival, and how they are served: eight at a time by default."""
 
     model: LanguageModel
     requests: tuple[Request, ...]
     device: torch.device | str | None = None
-    scheduler: SchedulerConfig = SchedulerConfig()
+    scheduler: SchedulerConfig = EIGHT_AT_A_TIME
     cache: CacheConfig = CacheConfig(prefix_cache=False)
+
+    def __post_init__(self) -> None:
+        if self.scheduler.max_batch_size is FITTED:  # peers and limits need it, too
+            batch_size = EIGHT_AT_A_TIME.max_batch_size
+            object.__setattr__(self, "scheduler", replace(self.scheduler, max_batch_size=batch_size))
 
     @classmethod
     def alike(
@@ -49,7 +54,7 @@ class Workload:
         *,
         stop_on_eos: bool = False,
         device: torch.device | str | None = None,
-        scheduler: SchedulerConfig = SchedulerConfig(),
+        scheduler: SchedulerConfig = EIGHT_AT_A_TIME,
         cache: CacheConfig = CacheConfig(prefix_cache=False),
     ) -> "Workload":
         """Greedy requests that arrive together and make equally many tokens.

@@ -1,51 +1,78 @@
-"""How much memory the engine has and whom it serves first. Neither changes with the rung."""
+"""How much memory an engine takes and which requests it serves first. Neither changes with the rung."""
 
 from dataclasses import dataclass
+from typing import cast
 
-from labkit.checks import require_bool, require_positive, shown
+from labkit.checks import (
+    is_number,
+    names_its_arguments,
+    repr_of_changes,
+    require_bool,
+    require_positive,
+    shown,
+)
 from labkit.errors import OptionError
 
+FITTED = cast(int, None)  # a size that the engine chooses when it is made: see `labkit.engine.sizes`
 
+
+@names_its_arguments(
+    OptionError,
+    {
+        "gpu_memory_utilization": "it is memory_share here, of the memory that is free beside the weights",
+        "enable_prefix_caching": "it is prefix_cache here",
+    },
+)
 @dataclass(frozen=True)
 class CacheConfig:
     """How large the KV pool is, and whether prompts stay in it.
 
     block_size: tokens per block.
-    max_blocks_per_layer: blocks in each layer's pool; None: as many as a full batch of the longest
-        sequences needs.
+    max_blocks_per_layer: blocks in each layer's pool. None: as many as a full batch of the longest sequences
+        needs, within memory_share.
     prefix_cache: keep blocks that were computed for requests that begin the same.
     max_prefix_entries: whole prompts kept at most, each with its logits. With prefixes="blocks" only memory
         bounds what is kept: blocks that nobody needs, until somebody does.
-    Raises OptionError for a value that is not a positive int, or not a bool.
+    memory_share: without max_blocks_per_layer, the largest part of the memory that the pool may take, above 0
+        and at most 1: on a GPU of what is free beside the weights, on a CPU of the whole. None: 0.9 on a GPU,
+        0.25 on a CPU.
+    Raises OptionError for a value of another type or out of range.
     """
 
     block_size: int = 64
-    max_blocks_per_layer: int | None = None
+    max_blocks_per_layer: int = FITTED
     prefix_cache: bool = True
     max_prefix_entries: int = 256
+    memory_share: float | None = None
+
+    __repr__ = repr_of_changes
 
     def __post_init__(self) -> None:
         require_positive(self, "block_size", "max_prefix_entries")
         require_bool(self, "prefix_cache")
-        if self.max_blocks_per_layer is not None:
+        if self.max_blocks_per_layer is not FITTED:
             require_positive(self, "max_blocks_per_layer")
-
-    def blocks_per_layer(self, max_batch_size: int, max_positions: int) -> int:
-        """Blocks in each layer's pool.
-
-        max_blocks_per_layer if it is given, else enough for max_batch_size sequences of max_positions tokens.
-        """
-        return self.max_blocks_per_layer or max_batch_size * -(-max_positions // self.block_size)
+        share = self.memory_share
+        if share is not None and (not is_number(share) or not 0 < share <= 1):
+            raise OptionError(f"memory_share must be above 0 and at most 1, not {shown(share)}")
 
 
+@names_its_arguments(
+    OptionError,
+    {
+        "max_num_seqs": "it is max_batch_size here",
+        "max_num_batched_tokens": "it is prefill_max_tokens here",
+    },
+)
 @dataclass(frozen=True)
 class SchedulerConfig:
     """How many requests run together, and which of those that wait is admitted next.
 
-    max_batch_size: requests decoded together at most.
-    prefill_max_batch_size: requests admitted in one step at most.
+    max_batch_size: requests decoded together at most. None: 256 on a GPU, 32 on a CPU.
+    prefill_max_batch_size: requests admitted in one step at most. None: max_batch_size.
     prefill_max_tokens: prompt tokens computed in one step at most; a prompt that is longer is
-        admitted alone. (From rung 13 on it takes several steps.)
+        admitted alone. (From rung 13 on it takes several steps.) None: 2,048 on a CPU; on a GPU up to
+        32,768, as the memory beside weights and pool allows.
     admission_policy: "fifo": in order of arrival; "pack": the shortest first among the first
         `pack_window` that wait. No request waits through more than `pack_window` admissions of later ones.
     decode_first: each step decodes all running requests and then admits new ones. Otherwise a step
@@ -55,21 +82,28 @@ class SchedulerConfig:
         prefill_max_tokens holds without one; no other rung asks for it. The fewer, the sooner a running
         request has its next token, and the later a new one its first. Where more requests wait for a place
         in the batch than run, it is as many times more.
-    Raises OptionError for a number that is not a positive int, a policy that is not listed, or no bool.
+    Raises OptionError for a size that is not a positive int, a policy that is not listed, or no bool.
     """
 
-    max_batch_size: int = 8
-    prefill_max_batch_size: int = 8
-    prefill_max_tokens: int = 2048
+    max_batch_size: int = FITTED
+    prefill_max_batch_size: int = FITTED
+    prefill_max_tokens: int = FITTED
     admission_policy: str = "fifo"
     pack_window: int = 32
     decode_first: bool = False
     prefill_chunk_tokens: int = 512
 
+    __repr__ = repr_of_changes
+
     def __post_init__(self) -> None:
-        require_positive(self, "max_batch_size", "prefill_max_batch_size", "pack_window")
-        require_positive(self, "prefill_max_tokens", "prefill_chunk_tokens")
+        fitted = ("max_batch_size", "prefill_max_batch_size", "prefill_max_tokens")
+        require_positive(self, *(name for name in fitted if getattr(self, name) is not FITTED))
+        require_positive(self, "pack_window", "prefill_chunk_tokens")
         require_bool(self, "decode_first")
         policy = self.admission_policy
         if not isinstance(policy, str) or policy not in ("fifo", "pack"):
             raise OptionError(f"admission_policy = {shown(policy)}; choose 'fifo' or 'pack'")
+
+
+# The shape of the write-ups' runs, in which lessons and benchmarks count.
+EIGHT_AT_A_TIME = SchedulerConfig(max_batch_size=8, prefill_max_batch_size=8, prefill_max_tokens=2048)

@@ -1,16 +1,12 @@
-"""Where an engine computes, in which numbers, and whether its pool has room there."""
+"""Where an engine computes, and in which dtype."""
 
 import contextlib
-import os
 import re
-import sys
 
 import torch
 
 from labkit.checks import shown
-from labkit.engine.config import CacheConfig, SchedulerConfig
 from labkit.errors import OptionError
-from labkit.model import ModelConfig
 from labkit.model.checkpoint import DTYPES
 from labkit.options import EngineOptions
 
@@ -64,39 +60,3 @@ def check_dtype(dtype: torch.dtype, options: EngineOptions) -> torch.dtype:
             "compute in float32"
         )
     return dtype
-
-
-def check_room(
-    device: torch.device,
-    dtype: torch.dtype,
-    config: ModelConfig,
-    cache: CacheConfig,
-    scheduler: SchedulerConfig,
-) -> None:
-    """Raises OptionError for a KV pool or a batch's logits larger than the device's whole memory.
-
-    Sizes that pass may still not fit beside what is in memory; torch then says so.
-    """
-    memory = memory_of(device)
-    where = f"{device} has {memory / 2**30:.1f} GiB of memory"
-    num_slots = cache.block_size * cache.blocks_per_layer(scheduler.max_batch_size, config.max_positions)
-    if num_slots * config.kv_values_per_token * dtype.itemsize > memory:
-        raise OptionError(
-            f"the KV pool is too large: {where}. Lower block_size ({shown(cache.block_size)}) or "
-            f"max_blocks_per_layer ({shown(cache.max_blocks_per_layer)}; None takes as many as "
-            f"max_batch_size, {shown(scheduler.max_batch_size)}, needs)"
-        )
-    if scheduler.max_batch_size * config.vocab_size * dtype.itemsize > memory:
-        raise OptionError(
-            f"the logits of a full batch are too large: {where}. Lower max_batch_size "
-            f"({shown(scheduler.max_batch_size)})"
-        )
-
-
-def memory_of(device: torch.device) -> int:
-    """Bytes of memory that the device has, used or free; sys.maxsize where the system does not say."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_properties(device).total_memory
-    if "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", {}):  # Windows has no sysconf
-        return sys.maxsize
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

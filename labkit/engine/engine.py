@@ -9,17 +9,18 @@ from typing import NamedTuple
 
 import torch
 
-from labkit.checks import require_kind, shown, whole
+from labkit.checks import names_its_arguments, require_kind, shown, whole
 from labkit.engine.config import CacheConfig, SchedulerConfig
-from labkit.engine.device import check_dtype, check_room, current_device, default_dtype, pick_device
+from labkit.engine.device import check_dtype, current_device, default_dtype, pick_device
 from labkit.engine.guard import Guard
 from labkit.engine.overlap import SteadyBatch
-from labkit.engine.parts import NO_PARTS, Part, Parts
+from labkit.engine.parts import Part, Parts
 from labkit.engine.prefixes import build_prefix_cache, keep_text_of
 from labkit.engine.prompt import Prompt, check_params, prompts_with_params, token_ids_of
 from labkit.engine.request import Completion, FinishReason, Request
 from labkit.engine.sampling import SamplingParams
 from labkit.engine.scheduler import OnlineScheduler
+from labkit.engine.sizes import check_room, fitted
 from labkit.engine.stats import EngineCounters, EngineStats
 from labkit.engine.step.build import (
     build_decode_step,
@@ -32,8 +33,9 @@ from labkit.engine.step.build import (
 from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.engine.step_outputs import StepOutputs
 from labkit.engine.text_decoder import TextDecoder
-from labkit.errors import BrokenEngineError, EngineBusyError, RequestError
+from labkit.errors import BrokenEngineError, EngineBusyError, OptionError, RequestError
 from labkit.kvcache import KVBlockManager
+from labkit.ladder import LAST_RUNG
 from labkit.model import LanguageModel
 from labkit.options import EngineOptions
 
@@ -46,33 +48,59 @@ class Chunk(NamedTuple):
     completion: Completion | None
 
 
+IN_SCHEDULER = "say scheduler=SchedulerConfig(max_batch_size=...)"
+IN_CACHE = "say cache=CacheConfig(memory_share=...)"
+
+
+@names_its_arguments(
+    OptionError,
+    {
+        "max_batch_size": IN_SCHEDULER,
+        "max_num_seqs": IN_SCHEDULER,
+        "memory_share": IN_CACHE,
+        "gpu_memory_utilization": IN_CACHE,
+        "rung": 'say options=LADDER["05"].options',
+    },
+)
 class InferenceEngine:
-    """A paged inference engine for GPT-2.
+    """A paged inference engine: requests in, tokens out, many at a time.
 
-    model: from `load_model`. options: a rung's, such as LADDER["05"].options; rung 00's by default.
-    device: "cpu", "cuda" or one GPU, "cuda:1"; None picks CUDA where there is a GPU. dtype: torch.float32,
-    float16, bfloat16 or, below rung 09, float64; None is float32 on the CPU and float16 on a GPU. cache and
-    scheduler: memory and policy, the same on every rung. parts: by the name of an option, your own class or
-    function in place of the one that the option's value names, as in {"block_tables": MyBlockTables}.
+        engine = InferenceEngine(load_model("data/tiny-gpt2"))
+        print(engine.generate("To be, or", SamplingParams(max_new_tokens=16))[0].text)
 
-    Raises OptionError for an argument that is something else, or larger than the device's memory, and
-    RecordError if the file of tiles measured on the GPU is damaged.
-    If a step fails, it raises; no token and no block is lost, and every request can go on. An interrupt
-    (KeyboardInterrupt) comes behind the step that it meets. One driver at a time: a second thread's call
+    model: from `load_model`.
+    options: a rung's, such as LADDER["05"].options. None: the last rung's, the finished engine.
+    device: "cpu", "cuda" or one GPU, "cuda:1". None: the GPU where there is one.
+    dtype: torch.float32, float16, bfloat16 or, below rung 09, float64. None: float32 on a CPU, float16 on a
+        GPU.
+    cache, scheduler: memory and policy, the same on every rung. What they leave open is fitted to the model
+        and the device; `stats()` says what came of it.
+    parts: by the name of an option, your own class or function in place of the one that the option's value
+        names, as in {"block_tables": MyBlockTables}.
+
+    Three ways to use it: `generate` returns when all requests have ended; `stream` yields one request's text
+    as it is made; `add_request` and `step` are the loop for your own server. A `StreamingServer` runs that
+    loop for many threads or coroutines.
+
+    Raises OptionError for any other argument, or a size beyond the device's memory, and RecordError if the
+    file of tiles measured on the GPU is damaged.
+    If a step fails, it raises; no token and no block is lost, and every request can go on. After an interrupt
+    (KeyboardInterrupt) the running step is finished first. One driver at a time: a second thread's call
     raises EngineBusyError. See `Guard`.
     """
 
     def __init__(
         self,
         model: LanguageModel,
-        options: EngineOptions = EngineOptions(),
+        options: EngineOptions | None = None,
         *,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        parts: Mapping[str, Part] = NO_PARTS,
+        parts: Mapping[str, Part] | None = None,
         cache: CacheConfig = CacheConfig(),
         scheduler: SchedulerConfig = SchedulerConfig(),
     ) -> None:
+        options = LAST_RUNG.options if options is None else options
         require_kind("model", model, LanguageModel, "a LanguageModel, as load_model returns it")
         require_kind("options", options, EngineOptions, "EngineOptions, such as LADDER['05'].options")
         require_kind("cache", cache, CacheConfig, "a CacheConfig")
@@ -80,21 +108,20 @@ class InferenceEngine:
         self.device = pick_device(device)
         self.dtype = default_dtype(self.device) if dtype is None else check_dtype(dtype, options)
         check_room(self.device, self.dtype, model.config, cache, scheduler)
+        checked_parts = Parts(options, {} if parts is None else parts)
         self._on_device = current_device(self.device)
         with self._on_device:
-            self._build(model, Parts(options, parts), cache, scheduler)
+            self.model = model.to(self.device, self.dtype)
+            sizes = fitted(self.device, self.dtype, model.config, cache, scheduler)
+            self._build(checked_parts, *sizes)
 
-    def _build(
-        self, model: LanguageModel, parts: Parts, cache: CacheConfig, scheduler: SchedulerConfig
-    ) -> None:
-        self.options = parts.options
-        self.model = model.to(self.device, self.dtype)
-        config = model.config
+    def _build(self, parts: Parts, cache: CacheConfig, scheduler: SchedulerConfig) -> None:
+        self.options, self._cache = parts.options, cache
         self._kv_manager = build_kv_manager(
             parts,
-            config,
+            self.model.config,
             cache.block_size,
-            cache.blocks_per_layer(scheduler.max_batch_size, config.max_positions),
+            cache.max_blocks_per_layer,
             self.device,
             self.dtype,
         )
@@ -231,6 +258,8 @@ class InferenceEngine:
             append_paths=dict(self._kv_manager.append_paths),
             launch=launch_of(self.options, self.decode_step),
             tiles=self._tiles,
+            cache=self._cache,
+            scheduler=self._scheduler.config,
             counters=copy.deepcopy(self._counters),
         )
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from labkit.engine.config import CacheConfig, SchedulerConfig
+
 
 @dataclass
 class EngineCounters:
@@ -34,4 +36,6 @@ class EngineStats:
     append_paths: dict[str, int]
     launch: str  # how the device is asked for a step, and why not by a graph if that is what the options say
     tiles: str  # of the fused products: measured, shipped or by rule; or why there are none
+    cache: CacheConfig  # with the sizes that were fitted to the model and the device
+    scheduler: SchedulerConfig  # likewise
     counters: EngineCounters

@@ -5,10 +5,12 @@ block's global id is layer * max_blocks_per_layer + block_index. (Not so on rung
 `OneTableBlockManager`.)
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +19,13 @@ from labkit.kvcache.block_info import BlockInfo, BlockInfos, KVBlockInfo, Mutabl
 from labkit.kvcache.kv_write import IndexedWrite, KVWrite
 
 NO_BLOCK = -1  # where a sequence has no last block; never a block's id
+
+
+def zeros(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Zeros of this shape; on a CPU the system gives their memory page by page, when it is first used."""
+    if device.type != "cpu":
+        return torch.zeros(shape, device=device, dtype=dtype)
+    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(*shape)
 
 
 class BlockHolder(Protocol):
@@ -74,8 +83,7 @@ class KVBlockManager:
         self.max_blocks_per_seq = max_blocks_per_seq or max_blocks_per_layer
         self.kv_write = kv_write or IndexedWrite(torch.device(device))
         shape = (num_layers, max_blocks_per_layer, num_heads, block_size, head_dim)
-        self.k_cache = torch.zeros(shape, device=device, dtype=dtype)
-        self.v_cache = torch.zeros(shape, device=device, dtype=dtype)
+        self.k_cache, self.v_cache = (zeros(shape, torch.device(device), dtype) for _ in range(2))
         # Appended tokens by how their block was made ready, and batches by how they were written.
         self.append_paths: Counter[str] = Counter()
         self.num_let_go = 0  # how often a holder has released a block, ever

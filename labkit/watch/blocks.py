@@ -63,7 +63,7 @@ def snapshot(engine: InferenceEngine, layer_idx: int = 0) -> BlocksSnapshot:
     holders += [(f"prefix {i}", None, entry, entry.token_ids) for i, entry in enumerate(entries)]
     blocks, sequences = {}, []
     for label, request_id, holder, token_ids in holders:
-        block_ids = holder.block_ids_per_layer[layer_idx]
+        block_ids = holder.block_ids_per_layer[layer_idx % manager.num_tables]
         for block_id in block_ids:
             info = manager.info(block_id)
             blocks[info.block_index] = BlockView(info.length, manager.refcount(block_id))

@@ -37,7 +37,6 @@ ENGINE = {
     },
     "options": JUNK
     | {
-        "None": None,
         "a rung's number": "05",
         "a rung": LADDER["05"],
         "the ladder": LADDER,
@@ -66,7 +65,6 @@ SERVER = {
     "tokenize_workers": without(NO_SIZE, "zero") | {"None": None},
 }
 PARTS = without(JUNK, "a dict", "a list", "a set") | {
-    "None": None,
     "no option": {"colour": CacheConfig},
     "a name that is no text": {5: CacheConfig},
     "a part that is no function": {"block_tables": 5},
@@ -77,7 +75,7 @@ PARTS = without(JUNK, "a dict", "a list", "a set") | {
 
 
 def make(_, **bad) -> InferenceEngine:
-    return InferenceEngine(**{"model": MODEL, "device": "cpu"} | bad)
+    return InferenceEngine(**{"model": MODEL, "options": LADDER["00"].options, "device": "cpu"} | bad)
 
 
 def serve(_, **bad) -> StreamingServer:

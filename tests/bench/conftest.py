@@ -2,9 +2,9 @@
 
 import pytest
 
-from labkit import CacheConfig, InferenceEngine
+from labkit import LADDER, CacheConfig, InferenceEngine
 
 
 @pytest.fixture(scope="module")
 def engine(tiny):
-    return InferenceEngine(tiny, device="cpu", cache=CacheConfig(prefix_cache=False))
+    return InferenceEngine(tiny, LADDER["00"].options, device="cpu", cache=CacheConfig(prefix_cache=False))

@@ -127,7 +127,7 @@ def test_the_pool_has_room_for_the_longest_of_the_prompts():
 def test_with_a_prefix_cache_the_pool_has_room_for_what_is_kept():
     """As large as an engine's is by itself: a full batch of the longest sequences."""
     engine = workload(cache=CacheConfig(4)).make_engine(OPTIONS)
-    assert engine.stats().blocks_per_layer == SchedulerConfig().max_batch_size * 64 // 4
+    assert engine.stats().blocks_per_layer == 8 * 64 // 4
 
 
 def test_more_tokens_than_positions_are_refused_before_anything_runs():

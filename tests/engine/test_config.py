@@ -1,13 +1,14 @@
 """Fields of the cache and of the scheduler: what is said of wrong ones, and how large right ones may be."""
 
+import inspect
 from dataclasses import replace
 
 import pytest
 from bad_values import HUGE
 from helpers import GREEDY, make_engine, tokens_alone
 
-from labkit import LADDER, CacheConfig, EngineOptions, SamplingParams, SchedulerConfig
-from labkit.errors import OptionError
+from labkit import LADDER, CacheConfig, EngineOptions, InferenceEngine, SamplingParams, SchedulerConfig
+from labkit.errors import LabkitError, OptionError
 
 
 @pytest.mark.parametrize("value", [2**31, 2**63, 10**30, HUGE], ids=["2**31", "2**63", "10**30", "huge"])
@@ -32,7 +33,8 @@ def test_limits_that_take_no_memory_may_be_of_any_size(value):
         (lambda: CacheConfig(max_blocks_per_layer=-1), "max_blocks_per_layer must be .* not -1"),
         (lambda: CacheConfig(max_prefix_entries=0), "max_prefix_entries must be .* not 0"),
         (lambda: CacheConfig(prefix_cache="no"), "prefix_cache must be True or False, not 'no'"),
-        (lambda: SchedulerConfig(max_batch_size=None), "max_batch_size must be .* not None"),
+        (lambda: SchedulerConfig(max_batch_size=0), "max_batch_size must be .* not 0"),
+        (lambda: CacheConfig(memory_share=1.5), "memory_share must be above 0 and at most 1, not 1.5"),
         (lambda: SchedulerConfig(prefill_max_batch_size=0), "prefill_max_batch_size must be .* not 0"),
         (lambda: SchedulerConfig(prefill_max_tokens="9"), "prefill_max_tokens must be .* not '9'"),
         (lambda: SchedulerConfig(pack_window=0), "pack_window must be .* not 0"),
@@ -50,26 +52,25 @@ def test_an_unknown_value_is_refused(make, message):
         make()
 
 
-@pytest.mark.parametrize("make", [CacheConfig, SchedulerConfig, EngineOptions, SamplingParams])
-def test_an_unknown_name_is_refused(make):
-    with pytest.raises(TypeError, match="unexpected keyword argument 'block_sise'"):
-        make(block_sise=4)
-
-
 @pytest.mark.parametrize(
-    ("max_batch_size", "max_positions", "expected"),
-    [(1, 1, 1), (1, 64, 1), (1, 65, 2), (8, 1024, 128), (3, 1000, 48)],
+    ("make", "name", "message"),
+    [
+        (SamplingParams, "max_tokens", "SamplingParams has no 'max_tokens': it is max_new_tokens here"),
+        (SamplingParams, "n", r"has no 'n': repeat the prompt, as in generate\(\[prompt\] \* n, params\)"),
+        (SamplingParams, "temprature", "has no 'temprature': did you mean temperature"),
+        (CacheConfig, "block_sise", "CacheConfig has no 'block_sise': did you mean block_size"),
+        (SchedulerConfig, "max_num_seqs", "has no 'max_num_seqs': it is max_batch_size here"),
+        (EngineOptions, "colour", "EngineOptions has no 'colour': it has block_tables, kv_append, "),
+        (InferenceEngine, "max_batch_size", r"say scheduler=SchedulerConfig\(max_batch_size=\.\.\.\)"),
+    ],
 )
-def test_a_pool_has_room_for_a_full_batch_of_the_longest_sequences(max_batch_size, max_positions, expected):
-    assert CacheConfig(block_size=64).blocks_per_layer(max_batch_size, max_positions) == expected
+def test_an_unknown_name_is_refused_with_the_name_that_it_has_here(make, name, message):
+    with pytest.raises(LabkitError, match=message):
+        make(**{name: 4})
 
 
-def test_a_pool_has_as_many_blocks_as_it_was_told():
-    assert CacheConfig(max_blocks_per_layer=5).blocks_per_layer(8, 1024) == 5
-
-
-def test_settings_are_those_of_the_docstrings_unless_told_otherwise():
-    cache, scheduler = CacheConfig(), SchedulerConfig()
-    assert (cache.block_size, cache.max_blocks_per_layer, cache.prefix_cache) == (64, None, True)
-    assert (scheduler.max_batch_size, scheduler.prefill_max_batch_size) == (8, 8)
-    assert (scheduler.prefill_max_tokens, scheduler.admission_policy) == (2048, "fifo")
+def test_a_signature_is_that_of_the_fields_and_a_repr_shows_what_was_chosen():
+    assert str(inspect.signature(SamplingParams)).startswith("(max_new_tokens: int = 16, temperature: float")
+    assert repr(SamplingParams(top_k=4)) == "SamplingParams(top_k=4)"
+    assert [repr(make()) for make in (CacheConfig, EngineOptions)] == ["CacheConfig()", "EngineOptions()"]
+    assert len(str(inspect.signature(InferenceEngine))) < 500

@@ -6,20 +6,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from bad_values import HUGE, refused, refused_by_name
-from helpers import CONFIG, GREEDY, make_engine, small_model, tokens_alone
+from bad_values import refused, refused_by_name
+from helpers import GREEDY, small_model, tokens_alone
 
-from labkit import LADDER, CacheConfig, InferenceEngine, SchedulerConfig
-from labkit.engine import device
-from labkit.engine import device as device_module
-from labkit.engine.device import (
-    check_dtype,
-    check_room,
-    current_device,
-    default_dtype,
-    memory_of,
-    pick_device,
-)
+from labkit import LADDER, InferenceEngine
+from labkit.engine.device import check_dtype, current_device, default_dtype, pick_device
 from labkit.errors import OptionError
 
 # --- devices and dtypes ----------------------------------------------------------------------------
@@ -88,57 +79,6 @@ def test_a_gpu_is_refused_where_there_is_none(monkeypatch, name):
         pick_device(name)
 
 
-# --- sizes -----------------------------------------------------------------------------------------
-
-TOO_LARGE = [
-    pytest.param(name, sizes, id=f"{name} {len(str(min(value, 10**99)))} digits{label}")
-    for value in (10**13, 2**62, 2**63, 10**30, HUGE)
-    for name, sizes, label in (
-        ("block_size", {"cache": CacheConfig(block_size=value)}, ""),
-        ("max_blocks_per_layer", {"cache": CacheConfig(max_blocks_per_layer=value)}, ""),
-        ("max_batch_size", {"scheduler": SchedulerConfig(value)}, ""),
-        (
-            "max_batch_size",
-            {"scheduler": SchedulerConfig(value), "cache": CacheConfig(max_blocks_per_layer=4)},
-            ", few blocks",
-        ),
-    )
-]
-
-
-@pytest.mark.parametrize("number", ["00", "10"])
-@pytest.mark.parametrize(("name", "sizes"), TOO_LARGE)
-def test_what_no_memory_can_hold_is_refused_by_name(name, sizes, number):
-    with refused(OptionError, rf"of memory\. Lower .*\b{name}\b"):
-        InferenceEngine(small_model(), LADDER[number].options, device="cpu", **sizes)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_the_pool_may_be_as_large_as_the_memory_and_no_larger(monkeypatch, dtype):
-    num_bytes = 5 * 4 * CONFIG.kv_values_per_token * dtype.itemsize  # five blocks of four tokens
-    monkeypatch.setattr(device, "memory_of", lambda _: num_bytes)
-
-    def make(num_blocks):
-        cache, scheduler = CacheConfig(4, num_blocks), SchedulerConfig(1)
-        return InferenceEngine(small_model(), device="cpu", dtype=dtype, cache=cache, scheduler=scheduler)
-
-    assert make(5).stats().blocks_per_layer == 5
-    with refused(OptionError, r"KV pool is too large: .* max_blocks_per_layer \(6; "):
-        make(6)
-
-
-def test_the_logits_of_a_batch_may_be_as_large_as_the_memory_and_no_larger(monkeypatch):
-    monkeypatch.setattr(device, "memory_of", lambda _: 12 * CONFIG.vocab_size * 4)
-    make_engine(max_blocks_per_layer=4, max_batch_size=12)
-    with refused(OptionError, r"logits of a full batch .* Lower max_batch_size \(13\)"):
-        make_engine(max_blocks_per_layer=4, max_batch_size=13)
-
-
-def test_a_system_that_does_not_say_its_memory_limits_nothing(monkeypatch):
-    monkeypatch.delattr(device.os, "sysconf_names")
-    assert device.memory_of(torch.device("cpu")) >= 2**62
-
-
 def test_cuda_without_a_gpu_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(OptionError, match=r"device 'cuda' needs a CUDA GPU .* labkit\.doctor"):
@@ -168,23 +108,3 @@ def test_64_bits_are_for_rungs_whose_kernels_compute_in_them():
     assert check_dtype(torch.bfloat16, LADDER["09"].options) == torch.bfloat16
     with pytest.raises(OptionError, match="needs layer_kernels = 'separate'"):
         check_dtype(torch.float64, LADDER["09"].options)
-
-
-def test_a_pool_may_fill_the_memory_to_the_last_byte(monkeypatch):
-    """Keys and values of 2 layers of 16 numbers each, 4 bytes each, for 8 blocks of 4 tokens."""
-    needed = 2 * 2 * 16 * 4 * 8 * 4
-    cache, scheduler = CacheConfig(block_size=4, max_blocks_per_layer=8), SchedulerConfig(max_batch_size=1)
-    monkeypatch.setattr(device_module, "memory_of", lambda device: needed)
-    check_room(CPU, torch.float32, CONFIG, cache, scheduler)
-    monkeypatch.setattr(device_module, "memory_of", lambda device: needed - 1)
-    with pytest.raises(OptionError, match="the KV pool is too large: cpu has"):
-        check_room(CPU, torch.float32, CONFIG, cache, scheduler)
-
-
-def test_a_gpu_says_its_memory_itself(monkeypatch):
-    class Properties:
-        total_memory = 80 * 2**30
-
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
-    assert memory_of(torch.device("cuda", 0)) == 80 * 2**30
-    assert memory_of(CPU) > 2**20

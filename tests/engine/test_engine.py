@@ -452,8 +452,8 @@ def test_a_request_that_never_ran_was_never_admitted():
 
 
 def test_what_is_not_asked_for_is_as_the_docstrings_say():
-    assert CacheConfig() == CacheConfig(64, None, True, 256)
-    assert SchedulerConfig() == SchedulerConfig(8, 8, 2048, "fifo", 32, False, 512)
+    assert CacheConfig() == CacheConfig(64, None, True, 256, None)
+    assert SchedulerConfig() == SchedulerConfig(None, None, None, "fifo", 32, False, 512)
     assert SamplingParams() == SamplingParams(16, 0.0, 0, 1.0, None, True)
 
 
@@ -464,7 +464,7 @@ def test_the_pool_has_room_for_a_full_batch_of_the_longest_sequences_unless_told
 
 
 def test_the_model_that_was_handed_in_is_not_changed():
-    engine = InferenceEngine(small_model(), device="cpu", dtype=torch.float64)
+    engine = InferenceEngine(small_model(), LADDER["00"].options, device="cpu", dtype=torch.float64)
     assert engine.generate([(1, 2, 3)], GREEDY)[0].token_ids == tokens_alone((1, 2, 3), GREEDY)
     assert (engine.model.dtype, small_model().dtype) == (torch.float64, torch.float32)
     assert make_engine().model is small_model()  # nothing to convert, so no copy

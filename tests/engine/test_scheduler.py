@@ -1,6 +1,7 @@
 """OnlineScheduler: who is admitted, in what order, and that nobody starves; with a pool, and in an engine."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -18,9 +19,10 @@ from helpers import (
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from labkit import SamplingParams, SchedulerConfig
+from labkit import SamplingParams
 from labkit.engine import InferenceSession, OnlineScheduler
 from labkit.engine import scheduler as scheduler_module
+from labkit.engine.config import EIGHT_AT_A_TIME
 from labkit.engine.request import Request
 from labkit.errors import OutOfBlocksError
 from labkit.kvcache import KVBlockManager, MutableInfoBlockManager
@@ -31,7 +33,7 @@ def make_scheduler(kind=OnlineScheduler, num_blocks=100, **settings):
     manager = KVBlockManager(
         num_layers=1, num_heads=1, head_dim=1, block_size=1, max_blocks_per_layer=num_blocks
     )
-    return kind(SchedulerConfig(**settings), manager, None)
+    return kind(replace(EIGHT_AT_A_TIME, **settings), manager, None)
 
 
 def scheduler_with(*prompt_lengths, num_blocks=100, **settings):
@@ -399,7 +401,7 @@ def joining_scheduler(*prompt_lengths, num_blocks=100, **settings):
     manager = MutableInfoBlockManager(
         num_layers=1, num_heads=1, head_dim=1, block_size=1, max_blocks_per_layer=num_blocks
     )
-    scheduler = OnlineScheduler(SchedulerConfig(**settings), manager, None)
+    scheduler = OnlineScheduler(replace(EIGHT_AT_A_TIME, **settings), manager, None)
     for request_id, length in enumerate(prompt_lengths):
         scheduler.add(request_of(request_id, length))
     return scheduler

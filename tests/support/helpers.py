@@ -4,7 +4,7 @@ import copy
 import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache, partial
 from itertools import count
 from pathlib import Path
@@ -15,8 +15,9 @@ from torch import Tensor
 
 from labkit import LADDER, CacheConfig, InferenceEngine, LanguageModel, SamplingParams, SchedulerConfig
 from labkit.engine import Completion, InferenceSession, StepOutput
+from labkit.engine.config import EIGHT_AT_A_TIME
 from labkit.kvcache import KVBlockManager, Prefixes
-from labkit.ladder import DEVICE_RESIDENT_STATE, OVERLAP, SAMPLING_WITHOUT_SORTS
+from labkit.ladder import DEVICE_RESIDENT_STATE, OVERLAP, PAGED_ENGINE, SAMPLING_WITHOUT_SORTS
 from labkit.model import GPT2Config
 from labkit.model.checkpoint import random_network
 from labkit.paths import ROOT
@@ -97,16 +98,15 @@ def small_model(eos_token_id: int | None = None, config: GPT2Config = CONFIG) ->
 
 
 def make_engine(model: LanguageModel | None = None, options=None, parts=None, **settings) -> InferenceEngine:
-    """An engine on the CPU; settings are fields of CacheConfig and SchedulerConfig, mixed."""
+    """An engine on the CPU, of rung 00 by default; settings are fields of both configs, mixed."""
     cache_settings = {k: settings.pop(k) for k in CacheConfig.__dataclass_fields__ if k in settings}
-    rung = {} if options is None else {"options": options}
     return InferenceEngine(
         model or small_model(),
-        **rung,
+        options or PAGED_ENGINE,
         device="cpu",
         parts=parts or {},
         cache=CacheConfig(**{"block_size": 4, **cache_settings}),
-        scheduler=SchedulerConfig(**settings),
+        scheduler=SchedulerConfig(**{**asdict(EIGHT_AT_A_TIME), **settings}),
     )
 
 

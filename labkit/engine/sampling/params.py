@@ -2,10 +2,27 @@
 
 from dataclasses import dataclass
 
-from labkit.checks import is_number, is_whole, shown
+from labkit.checks import is_number, is_whole, names_its_arguments, repr_of_changes, shown
 from labkit.errors import RequestError
 
+MOST_TOKENS = "it is max_new_tokens here"
+ITS_END = "a request ends at the end-of-text token or after max_new_tokens; cancel it to end it earlier"
 
+
+@names_its_arguments(
+    RequestError,
+    {
+        "max_tokens": MOST_TOKENS,
+        "max_completion_tokens": MOST_TOKENS,
+        "max_length": f"{MOST_TOKENS}, and the prompt is not counted",
+        "n": "repeat the prompt, as in generate([prompt] * n, params)",
+        "stop": ITS_END,
+        "stop_strings": ITS_END,
+        "stop_token_ids": ITS_END,
+        "ignore_eos": "it is stop_on_eos=False here",
+        "do_sample": "temperature=0 takes the likeliest token, and more than 0 draws one",
+    },
+)
 @dataclass(frozen=True)
 class SamplingParams:
     """How a request's tokens are picked, and when it ends.
@@ -25,6 +42,8 @@ class SamplingParams:
     top_p: float = 1.0
     seed: int | None = None
     stop_on_eos: bool = True
+
+    __repr__ = repr_of_changes
 
     def __post_init__(self) -> None:
         if not is_whole(self.max_new_tokens) or self.max_new_tokens < 1:

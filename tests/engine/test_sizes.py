@@ -1,0 +1,112 @@
+"""How large an engine is: what was asked for and can be had, or what fits the model and the device."""
+
+import pytest
+import torch
+from bad_values import HUGE, refused
+from helpers import CONFIG, make_engine, small_model
+
+from labkit import LADDER, CacheConfig, InferenceEngine, SchedulerConfig
+from labkit.engine import sizes
+from labkit.errors import OptionError
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+TOKEN_BYTES = CONFIG.kv_values_per_token * 4
+
+
+OPEN = CacheConfig(), SchedulerConfig()
+
+
+def fitted(cache=OPEN[0], scheduler=OPEN[1], device=CPU):
+    cache, scheduler = sizes.fitted(device, torch.float32, CONFIG, cache, scheduler)
+    budgets = scheduler.max_batch_size, scheduler.prefill_max_batch_size, scheduler.prefill_max_tokens
+    return cache.max_blocks_per_layer, *budgets
+
+
+@pytest.fixture
+def free(monkeypatch):
+    """Sets the memory that is free: `free(bytes)`."""
+    return lambda num_bytes: monkeypatch.setattr(sizes, "free_memory", lambda _: num_bytes)
+
+
+def test_where_memory_is_no_limit_a_full_batch_of_the_longest_fits_and_its_prompts_come_together(free):
+    free(2**40)
+    assert fitted(device=GPU) == (256, 256, 256, 32768)  # 64 positions: a block each
+    assert fitted(device=CPU) == (32, 32, 32, 2048)
+    assert fitted(CacheConfig(block_size=5), SchedulerConfig(3)) == (3 * 13, 3, 3, 2048)
+
+
+def test_what_was_asked_for_is_had(free):
+    free(2**40)
+    assert fitted(CacheConfig(max_blocks_per_layer=5), SchedulerConfig(8, 2, 7)) == (5, 8, 2, 7)
+
+
+def test_the_pool_takes_its_share_of_what_is_free_and_prompts_what_is_left(free):
+    free(10 * 64 * TOKEN_BYTES)  # ten blocks
+    assert fitted(device=GPU)[0] == 9
+    assert fitted(device=CPU)[0] == 2
+    assert fitted(CacheConfig(memory_share=0.5))[0] == 5
+    assert fitted(CacheConfig(max_blocks_per_layer=5), device=GPU)[3] == sizes.FEWEST_PROMPT_TOKENS
+    free(2 * 1000 * sizes.HIDDEN_STATES_PER_TOKEN * CONFIG.hidden_size * 4)
+    assert fitted(CacheConfig(memory_share=0.5), SchedulerConfig(10**6), GPU)[3] in range(1000, 1010)
+
+
+def test_memory_for_not_one_block_is_refused(free):
+    free(64 * TOKEN_BYTES)
+    with refused(OptionError, "not one block of 64 tokens fits: .* Lower block_size"):
+        fitted()
+
+
+def test_the_engine_says_what_was_fitted():
+    stats = InferenceEngine(small_model(), device="cpu", cache=CacheConfig(block_size=16)).stats()
+    assert stats.cache == CacheConfig(16, max_blocks_per_layer=32 * 64 // 16)
+    assert stats.scheduler == SchedulerConfig(32, 32, 2048)
+    assert stats.blocks_per_layer == stats.cache.max_blocks_per_layer
+
+
+TOO_LARGE = [
+    pytest.param(name, sizes, id=f"{name} {len(str(min(value, 10**99)))} digits{label}")
+    for value in (10**13, 2**62, 2**63, 10**30, HUGE)
+    for name, sizes, label in (
+        ("block_size", {"cache": CacheConfig(block_size=value)}, ""),
+        ("max_blocks_per_layer", {"cache": CacheConfig(max_blocks_per_layer=value)}, ""),
+        ("max_batch_size", {"scheduler": SchedulerConfig(value)}, ""),
+        (
+            "max_batch_size",
+            {"scheduler": SchedulerConfig(value), "cache": CacheConfig(max_blocks_per_layer=4)},
+            ", few blocks",
+        ),
+    )
+]
+
+
+@pytest.mark.parametrize("number", ["00", "10"])
+@pytest.mark.parametrize(("name", "sizes"), TOO_LARGE)
+def test_what_no_memory_can_hold_is_refused_by_name(name, sizes, number):
+    with refused(OptionError, rf"of memory\. Lower .*\b{name}\b"):
+        InferenceEngine(small_model(), LADDER[number].options, device="cpu", **sizes)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_the_pool_may_be_as_large_as_the_memory_and_no_larger(monkeypatch, dtype):
+    num_bytes = 5 * 4 * CONFIG.kv_values_per_token * dtype.itemsize  # five blocks of four tokens
+    monkeypatch.setattr(sizes, "memory_of", lambda _: num_bytes)
+
+    def make(num_blocks):
+        cache, scheduler = CacheConfig(4, num_blocks), SchedulerConfig(1)
+        return InferenceEngine(small_model(), device="cpu", dtype=dtype, cache=cache, scheduler=scheduler)
+
+    assert make(5).stats().blocks_per_layer == 5
+    with refused(OptionError, r"KV pool is too large: .* max_blocks_per_layer \(6; "):
+        make(6)
+
+
+def test_the_logits_of_a_batch_may_be_as_large_as_the_memory_and_no_larger(monkeypatch):
+    monkeypatch.setattr(sizes, "memory_of", lambda _: 12 * CONFIG.vocab_size * 4)
+    make_engine(max_blocks_per_layer=4, max_batch_size=12)
+    with refused(OptionError, r"logits of a full batch .* Lower max_batch_size \(13\)"):
+        make_engine(max_blocks_per_layer=4, max_batch_size=13)
+
+
+def test_a_system_that_does_not_say_its_memory_limits_nothing(monkeypatch):
+    monkeypatch.delattr(sizes.os, "sysconf_names")
+    assert sizes.memory_of(CPU) >= 2**62
