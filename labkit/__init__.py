@@ -1,4 +1,10 @@
-"""labkit: a slow but honest paged-attention engine for GPT-2, and the steps that make it fast."""
+"""labkit: a slow but honest paged-attention engine, and the steps that make it fast.
+
+import labkit
+
+engine = labkit.InferenceEngine(labkit.load_model("data/tiny-gpt2"))
+print(engine.generate("To be, or", labkit.SamplingParams(max_new_tokens=16))[0].text)
+"""
 
 import contextlib
 import importlib
@@ -12,6 +18,7 @@ if TYPE_CHECKING:
         InferenceEngine,
         SamplingParams,
         SchedulerConfig,
+        StreamingServer,
     )
     from labkit.ladder import LADDER
     from labkit.model import LanguageModel, load_model
@@ -27,8 +34,11 @@ __all__ = [
     "LanguageModel",
     "SamplingParams",
     "SchedulerConfig",
+    "StreamingServer",
     "load_model",
 ]
+
+__version__ = "0.1.0"
 
 with contextlib.suppress(Exception):  # torch may be missing; an error comes back when a name below is used
     importlib.import_module("labkit.kernels.triton_runtime")  # now, before anything else imports Triton
@@ -43,3 +53,7 @@ def __getattr__(name: str) -> Any:
     value = getattr(importlib.import_module(f"labkit.{HOMES.get(name, 'engine')}"), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return __all__  # what tab completion shows

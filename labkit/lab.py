@@ -36,6 +36,8 @@ from labkit.show import ProgressRow, draw_progress, show_thousands
 from labkit.threads import use_one_thread
 from labkit.watch import steady_prompts
 
+__all__ = ["begin", "progress", "start"]
+
 
 @dataclass(frozen=True)
 class Scale:
@@ -59,6 +61,11 @@ class Lab:
     lesson: Lesson
     device: torch.device
     scale: Scale
+
+    def __repr__(self) -> str:
+        return (
+            f"Lab(lesson {self.lesson.number}: {self.lesson.title}, rung {self.rung.number}, {self.device})"
+        )
 
     @property
     def rung(self) -> Rung:
@@ -196,6 +203,9 @@ class Desk:
     page: Page
     device: torch.device
 
+    def __repr__(self) -> str:
+        return f"Desk({self.page.number}: {self.page.title}, {self.device})"
+
     def predict(self, question: str, unit: str, guess: float | None = None) -> Prediction:
         """A question about a number; write your guess down before the next cell scores it."""
         return Prediction(question, unit, guess, self.page.number)
@@ -273,3 +283,7 @@ def progress_row(page: Page, done: LessonProgress | None) -> ProgressRow:
         share_right(steps, done.gates) if steps else None,
         tuple(factor_off(guess.guess, guess.actual) for guess in done.guesses.values()),
     )
+
+
+def __dir__() -> list[str]:
+    return __all__  # what tab completion shows

@@ -58,3 +58,7 @@ __all__ = [
     "transformers_tokens",
     "workload_limit",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__  # what tab completion shows

@@ -31,3 +31,7 @@ __all__ = [
     "Timing",
     "TokenStream",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__  # what tab completion shows

@@ -35,7 +35,7 @@ from labkit.engine.step_outputs import StepOutputs
 from labkit.engine.text_decoder import TextDecoder
 from labkit.errors import BrokenEngineError, EngineBusyError, OptionError, RequestError
 from labkit.kvcache import KVBlockManager
-from labkit.ladder import LAST_RUNG
+from labkit.ladder import LADDER, LAST_RUNG
 from labkit.model import LanguageModel
 from labkit.options import EngineOptions
 
@@ -151,6 +151,15 @@ class InferenceEngine:
         self._abandoned: deque[Request] = deque()  # of streams that were left: cancelled before the next step
         self._next_request_id = 0
         self._counters = EngineCounters()
+
+    def __repr__(self) -> str:
+        names = (f"rung {rung.number}" for rung in LADDER.values() if rung.options == self.options)
+        dtype = str(self.dtype).removeprefix("torch.")
+        running, waiting = len(self._scheduler.running), len(self._requests) - len(self._scheduler.running)
+        return (
+            f"InferenceEngine({next(names, 'own options')}, {self.model.name}, {self.device} {dtype}, "
+            f"{running} running, {waiting} waiting)"
+        )
 
     # --- its parts, for code outside that reads their state or changes who runs -----------------------
 
@@ -300,10 +309,13 @@ class InferenceEngine:
         return outputs
 
     def generate(
-        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] = SamplingParams()
+        self,
+        prompts: str | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] = SamplingParams(),
     ) -> list[Completion]:
         """Run all prompts to their end; completions in the order of the prompts.
 
+        prompts: a list of texts or of token ids; a single text gives a list of one completion.
         params: one for all, or one for each. Nothing runs if any prompt is refused, with RequestError; if
         a step fails, all of them are cancelled and the error is raised.
         """

@@ -84,14 +84,14 @@ def check_length(num_tokens: int, max_new_tokens: int, limit: int, is_all: bool 
 
 
 def prompts_with_params(
-    prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams]
+    prompts: str | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams]
 ) -> Iterator[tuple[Prompt, SamplingParams]]:
     """Each prompt with its sampling parameters: its own, or the single ones given for all.
 
-    Raises RequestError if the prompts are no list, or if there are more or fewer params.
+    prompts: a single text is a list of one. Raises RequestError if they are no list, or if there are more or
+    fewer params.
     """
-    if isinstance(prompts, str):
-        raise RequestError("generate takes a list of prompts; put this one in brackets")
+    prompts = [prompts] if isinstance(prompts, str) else prompts
     is_list = isinstance(prompts, Iterable) and isinstance(prompts, Sized)
     if isinstance(prompts, NO_LIST) or not is_list or getattr(prompts, "ndim", 1) == 0:
         raise RequestError(f"prompts must be a list of prompts, not {shown(prompts)}")

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from labkit.checks import QUOTED
 from labkit.engine.sampling import SamplingParams, sample, uniform_number
 from labkit.engine.session import InferenceSession
 from labkit.model.tokenizer import Tokenizer
@@ -35,6 +36,17 @@ class Timing(NamedTuple):
     admitted: float | None
     tokens: tuple[float, ...]
 
+    @property
+    def ttft(self) -> float | None:
+        """Seconds from arrival to the first token, waiting in the queue included; None without a token."""
+        return self.tokens[0] - self.arrived if self.tokens else None
+
+    @property
+    def itl(self) -> float | None:
+        """Seconds between two tokens, on average; None with fewer than two."""
+        gaps = len(self.tokens) - 1
+        return (self.tokens[-1] - self.tokens[0]) / gaps if gaps > 0 else None
+
 
 @dataclass(frozen=True)
 class Completion:
@@ -53,6 +65,18 @@ class Completion:
         """The generated text, decoded when it is first asked for."""
         # Not in the step that ends the request: when many end in it, all tokens are handed out sooner.
         return self.tokenizer.decode(self.token_ids)
+
+    def __repr__(self) -> str:
+        num_tokens, text = len(self.token_ids), self.text
+        times = {"TTFT": self.timing.ttft, "ITL": self.timing.itl}
+        said = [
+            repr(text if len(text) <= QUOTED else f"{text[:QUOTED]}..."),
+            f"{num_tokens} token{'s' * (num_tokens != 1)}",
+            str(self.finish_reason),
+            *(f"{name} {seconds * 1e3:.1f} ms" for name, seconds in times.items() if seconds is not None),
+            *([self.error] if self.error else []),
+        ]
+        return f"Completion({', '.join(said)})"
 
 
 class StepOutput(NamedTuple):

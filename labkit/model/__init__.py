@@ -21,3 +21,7 @@ __all__ = [
     "Prefilled",
     "load_model",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__  # what tab completion shows

@@ -84,3 +84,7 @@ __all__ = [
     "speedup",
     "speedup_interval",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__  # what tab completion shows

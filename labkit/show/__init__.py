@@ -121,3 +121,7 @@ __all__ = [
     "sliders",
     "with_thousands",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__  # what tab completion shows

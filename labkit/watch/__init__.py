@@ -97,3 +97,7 @@ __all__ = [
     "steady_write",
     "watch_points_of",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__  # what tab completion shows

@@ -41,7 +41,7 @@ TOO_MUCH = {
 }
 TOO_LONG = ENDLESS | TOO_MUCH
 PROMPTS = BAD_PROMPTS | ENDLESS | TOO_MUCH
-NO_PROMPTS = without(JUNK, "a list", "a list of a list") | {
+NO_PROMPTS = without(JUNK, "a list", "a list of a list", "text") | {
     "None": None,
     "an iterator": Made(lambda: iter([[1], [2]])),
     "a generator of prompts": Made(lambda: ([i] for i in (1, 2))),
@@ -57,7 +57,6 @@ NO_PROMPTS = without(JUNK, "a list", "a list of a list") | {
     "a 3-D tensor": torch.ones(2, 2, 2, dtype=torch.int64),
     "prompts that raise": BrokenList([[1], [2]]),
     "prompts that raise later": BreaksAfterOne([[1], [2]]),
-    "text": "To be",
     "a good one and a bad one": [[1], [256]],
 }
 NO_ID = without(JUNK, "a 0-d array") | {

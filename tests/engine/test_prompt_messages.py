@@ -74,7 +74,6 @@ def test_a_bad_request_is_refused_and_nothing_is_queued(prompt, params, message,
 @pytest.mark.parametrize(
     ("prompts", "params", "message"),
     [
-        ("To be", GREEDY, "generate takes a list of prompts; put this one in brackets"),
         ([1, 2, 3], GREEDY, "a prompt is text or a list of token ids, not 1"),
         ([[1], [2]], [GREEDY], "there are 2 prompts but 1 SamplingParams"),
         ([[1]], [], "there are 1 prompts but 0 SamplingParams"),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from labkit import __version__
 from labkit.paths import ROOT
 
 TOP_LEVEL = {
@@ -69,7 +70,7 @@ def test_the_citation_is_of_this_version():
         == f"{PROJECT['name']}: {PROJECT['description'][0].lower()}{PROJECT['description'][1:]}"
     )
     assert citation["authors"] == [{"name": "labkit contributors"}]
-    assert (citation["version"], citation["license"]) == (PROJECT["version"], PROJECT["license"])
+    assert (citation["version"], citation["license"]) == (__version__, PROJECT["license"])
 
 
 def test_an_installed_package_says_that_it_is_typed():

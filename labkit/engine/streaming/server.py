@@ -56,6 +56,10 @@ class StreamingServer:
         self._stop_worker = weakref.finalize(self, self.worker.stop)
         self.worker.start()
 
+    def __repr__(self) -> str:
+        state = "serving" if self.worker.thread.is_alive() else "closed"
+        return f"StreamingServer({self.engine!r}, {self.worker.num_unfinished} unfinished, {state})"
+
     def _check_options(self) -> None:
         require_kind("engine", self.engine, InferenceEngine, "an InferenceEngine")
         require_positive(self, "stream_interval")

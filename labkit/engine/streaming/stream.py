@@ -28,6 +28,7 @@ class Stream(Generic[Queue]):
         self, server: object, tokenizer: Tokenizer, worker: Worker, submission: Submission[Queue]
     ) -> None:
         self.submitted = submission.submitted
+        self._submission = submission
         self._server = server  # lives as long as a stream is read
         self._queue = submission.queue
         self._loop = submission.loop
@@ -35,6 +36,11 @@ class Stream(Generic[Queue]):
         self._ended = False
         self._error: BaseException | None = None
         self._cancel = weakref.finalize(self, worker.ask, worker.cancel, submission)  # at most one call
+
+    def __repr__(self) -> str:
+        number = self._submission.request_id
+        state = "ended" if self._ended or self._error is not None else "open"
+        return f"{type(self).__name__}(request {'not admitted yet' if number is None else number}, {state})"
 
     def close(self) -> None:
         """Stop listening: cancel the request if it is unfinished. Iterating a closed stream just ends."""

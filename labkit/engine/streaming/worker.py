@@ -101,6 +101,11 @@ class Worker:
         with self.lock:
             self._unfinished.discard(submission)
 
+    @property
+    def num_unfinished(self) -> int:
+        """Requests that were submitted and have not ended."""
+        return len(self._unfinished)
+
     def ask(self, function: Callable[..., None], *args: object) -> None:
         """Have the worker's thread call `function(*args)` between two steps."""
         self._inbox.put(partial(function, *args))

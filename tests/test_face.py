@@ -1,0 +1,65 @@
+"""What a user meets first: names, reprs, one prompt."""
+
+import importlib
+
+import pytest
+from helpers import GREEDY, make_engine, small_model
+
+import labkit
+from labkit import Completion, FinishReason, InferenceEngine, StreamingServer, lab
+from labkit.engine import Timing
+
+
+@pytest.mark.parametrize("name", ["", ".lab", ".engine", ".model", ".show", ".watch", ".bench", ".results"])
+def test_tab_completion_shows_public_names_alone(name):
+    module = importlib.import_module(f"labkit{name}")
+    assert sorted(dir(module)) == sorted(module.__all__)
+    assert all(hasattr(module, public) for public in module.__all__)
+
+
+def test_a_single_text_is_a_list_of_one():
+    engine = make_engine()
+    assert [c.token_ids for c in engine.generate("To be", GREEDY)] == [
+        c.token_ids for c in engine.generate(["To be"], GREEDY)
+    ]
+
+
+def test_times_to_the_first_token_and_between_tokens():
+    assert Timing(10.0, 10.5, (11.0, 11.5, 12.5)).ttft == 1.0
+    assert Timing(10.0, 10.5, (11.0, 11.5, 12.5)).itl == 0.75
+    assert (Timing(10.0, 10.5, (11.0,)).itl, Timing(10.0, None, ()).ttft) == (None, None)
+
+
+def test_a_completion_shows_its_text_and_what_it_took():
+    timing, tokenizer = Timing(10.0, 10.0, (10.5, 11.0)), small_model().tokenizer
+    done = Completion(0, (1,), (72, 105), FinishReason.LENGTH, timing, tokenizer)
+    assert repr(done) == "Completion('Hi', 2 tokens, length, TTFT 500.0 ms, ITL 500.0 ms)"
+    none = Completion(0, (1,), (), FinishReason.ERROR, Timing(10.0, None, ()), tokenizer, "no finite logits")
+    assert repr(none) == "Completion('', 0 tokens, error, no finite logits)"
+
+
+def test_an_engine_its_scheduler_a_server_and_a_stream_show_their_state():
+    engine = InferenceEngine(small_model(), device="cpu")
+    number = engine.add_request("To be", GREEDY)
+    shown = "InferenceEngine(rung 14, random:small, cpu float32, 0 running, 1 waiting)"
+    assert repr(engine) == shown
+    assert repr(engine.scheduler) == "OnlineScheduler(0 running, 0 joining, 1 waiting, batches of 32)"
+    engine.cancel(number)
+    with StreamingServer(engine) as server:
+        stream = server.submit("To be", GREEDY)
+        assert len(list(stream)) == 8
+        assert repr(stream) == "TokenStream(request 1, ended)"
+        assert (
+            repr(server)
+            == f"StreamingServer({shown.replace('1 waiting', '0 waiting')}, 0 unfinished, serving)"
+        )
+    assert repr(server).endswith("closed)")
+
+
+def test_a_lesson_shows_its_rung(capsys):
+    assert repr(lab.start("07")) == "Lab(lesson 07: One table for all layers, rung 07, cpu)"
+    assert repr(lab.begin("before_00")) == "Desk(before_00: How a CPU drives a GPU, cpu)"
+
+
+def test_the_version_is_text():
+    assert labkit.__version__.count(".") == 2
