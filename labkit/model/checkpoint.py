@@ -23,7 +23,7 @@ from labkit.model.checkpoint_format import CheckpointFormat
 from labkit.model.config import GPT2Config
 from labkit.model.network import ModelConfig, Network
 from labkit.model.registry import ARCHITECTURES, architecture_of
-from labkit.model.tokenizer import ByteLevelTokenizer, Tokenizer, WordTokenizer
+from labkit.model.tokenizer import LibraryTokenizer, Tokenizer, WordTokenizer
 from labkit.paths import ROOT, require_project
 
 RANDOM_CONFIGS = {
@@ -224,7 +224,7 @@ def load_directory(directory: Path, name: str, dtype: torch.dtype) -> LanguageMo
     try:
         check_links(directory)
         config = read_config(directory)
-        tokenizer = ByteLevelTokenizer.from_directory(directory, config.eos_token_id)
+        tokenizer = LibraryTokenizer.from_directory(directory, config.eos_token_id)
         if tokenizer.num_ids > config.vocab_size:
             raise CheckpointError(
                 f"the tokenizer has {tokenizer.vocab_size} entries, ids to {tokenizer.num_ids - 1}, "

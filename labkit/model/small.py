@@ -5,10 +5,11 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
+from tokenizers.pre_tokenizers import ByteLevel
 
 from labkit.model.checkpoint import LanguageModel, random_network
 from labkit.model.config import GPT2Config
-from labkit.model.tokenizer import WordTokenizer, byte_of_symbol
+from labkit.model.tokenizer import WordTokenizer
 
 VOCAB_SIZE = 256
 LONGEST = 1216  # tokens of a sequence of load_model("random:small"), for the longest request of a flood
@@ -34,7 +35,7 @@ def save_small_checkpoint(directory: Path) -> None:
     Its tokens are the bytes, three pairs of letters, and the end of text.
     """
     pairs = ["t h", "th e", "T o"]
-    tokens = [*byte_of_symbol(), *(pair.replace(" ", "") for pair in pairs), "<|endoftext|>"]
+    tokens = [*sorted(ByteLevel.alphabet()), *(pair.replace(" ", "") for pair in pairs), "<|endoftext|>"]
     vocab = {token: token_id for token_id, token in enumerate(tokens)}
     config = GPT2Config(len(vocab), 32, 16, 2, 2, tie_word_embeddings=False, eos_token_id=len(vocab) - 1)
     network = random_network(config, seed=0)

@@ -1,4 +1,4 @@
-"""Text to token ids and back. A token is a run of bytes, so a stream can be cut at any character."""
+"""Text to token ids and back."""
 
 import os
 import re
@@ -13,10 +13,9 @@ from tokenizers import Tokenizer as BackendTokenizer
 from tokenizers.implementations import ByteLevelBPETokenizer
 
 from labkit.checks import is_whole, quoted, shown
-from labkit.errors import CheckpointError
+from labkit.errors import CheckpointError, RequestError
 from labkit.json_file import check_regular, parse_json, read_bytes, read_json
 
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
 PANIC = "PanicException"  # of the backend, which gives its class no place to import it from
 
 
@@ -29,25 +28,13 @@ class Tokenizer(Protocol):
     def encode(self, text: str) -> list[int]:
         """The token ids of a text, without special tokens."""
 
-    def token_bytes(self, token_id: int) -> bytes:
-        """The bytes that a token stands for; no bytes for a special token."""
-
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of token ids; bytes that are no UTF-8 become the replacement character."""
-
-
-def byte_of_symbol() -> dict[str, int]:
-    """The byte of each visible character with which GPT-2's vocabulary writes bytes (Radford et al.,
-    2019)."""
-    visible = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    hidden = [b for b in range(256) if b not in visible]
-    symbols = {chr(b): b for b in visible}
-    return symbols | {chr(256 + i): b for i, b in enumerate(hidden)}
+        """The text of token ids, without special tokens; bytes that are no UTF-8 become U+FFFD."""
 
 
 def read_backend(directory: Path) -> BackendTokenizer:
     """The tokenizer in tokenizer.json, or in vocab.json and merges.txt. Raises ValueError if these are
-    missing, damaged or not a byte-level BPE."""
+    missing or damaged."""
     file, *pair = (directory / name for name in ("tokenizer.json", "vocab.json", "merges.txt"))
     if is_there(file):
         raw = read_bytes(file)
@@ -63,7 +50,7 @@ def read_backend(directory: Path) -> BackendTokenizer:
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is a file of that name. Raises ValueError if it is something else than a regular file."""
+    """Whether there is a file of that name. Raises ValueError unless it is a regular file."""
     if not os.path.lexists(path):
         return False
     check_regular(path)
@@ -71,19 +58,14 @@ def is_there(path: Path) -> bool:
 
 
 def check_kind(raw: object) -> None:
-    """Raises ValueError unless a parsed tokenizer.json is a byte-level BPE that always splits text alike."""
+    """Raises ValueError unless a parsed tokenizer.json has a model that always splits text alike."""
     if not isinstance(raw, dict) or not isinstance(raw.get("model"), dict):
         raise ValueError("tokenizer.json has no model")
     model = raw["model"]
-    if (kind := model.get("type", "BPE")) != "BPE":  # older files do not say it
-        raise ValueError(f"its model is {shown(kind)}, not GPT-2's kind (byte-level BPE)")
-    for part in ("pre_tokenizer", "decoder"):
-        if not is_byte_level(raw.get(part)):
-            raise ValueError(f"its {part} is not ByteLevel: it is not GPT-2's kind (byte-level BPE)")
-    for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
-        if model.get(name):
-            raise ValueError(f"its model has {name} = {shown(model[name])}; GPT-2's has none")
-    check_vocab(model.get("vocab"))
+    if model.get("dropout"):
+        raise ValueError(f"its model has dropout = {shown(model['dropout'])}: it splits text at random")
+    if model.get("type") != "Unigram":  # whose vocabulary is a list: an id is a place in it
+        check_vocab(model.get("vocab"))
 
 
 def check_vocab(vocab: object) -> None:
@@ -95,18 +77,8 @@ def check_vocab(vocab: object) -> None:
             raise ValueError(f"the id of {shown(token)} is {shown(token_id)}")
 
 
-def is_byte_level(part: object) -> bool:
-    """Whether a step of a tokenizer.json is ByteLevel, or a sequence of steps with ByteLevel among them."""
-    if not isinstance(part, dict):
-        return False
-    if part.get("type") == "Sequence":
-        steps: object = next((part[name] for name in ("pretokenizers", "decoders") if name in part), [])
-        return isinstance(steps, list) and any(map(is_byte_level, steps))
-    return part.get("type") == "ByteLevel"
-
-
-class ByteLevelTokenizer:
-    """A byte-level BPE tokenizer, as GPT-2 has one."""
+class LibraryTokenizer:
+    """A checkpoint's tokenizer, of any kind that the `tokenizers` library has."""
 
     def __init__(self, backend: BackendTokenizer, eos_token_id: int | None) -> None:
         self._backend = backend
@@ -114,15 +86,13 @@ class ByteLevelTokenizer:
         ids = backend.get_vocab(with_added_tokens=True).values()
         self.vocab_size = len(ids)
         self.num_ids = max(ids, default=-1) + 1  # more than entries, if some ids stand for nothing
-        self._special = {i for i, token in backend.get_added_tokens_decoder().items() if token.special}
-        self._byte = byte_of_symbol()
 
     @classmethod
-    def from_directory(cls, directory: Path, eos_token_id: int | None) -> "ByteLevelTokenizer":
+    def from_directory(cls, directory: Path, eos_token_id: int | None) -> "LibraryTokenizer":
         """The tokenizer of a checkpoint, from tokenizer.json, or from GPT-2's older vocab.json and
         merges.txt.
 
-        Raises CheckpointError if the directory has none, a damaged one, or one of another kind.
+        Raises CheckpointError if the directory has none or a damaged one.
         """
         try:
             backend = read_backend(directory)
@@ -141,25 +111,17 @@ class ByteLevelTokenizer:
         return cls(backend, eos_token_id)
 
     def encode(self, text: str) -> list[int]:
-        """The token ids of a text, without special tokens."""
-        return self._backend.encode(text, add_special_tokens=False).ids
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """The bytes of a token: no bytes for a special token, the replacement character's for an unused
-        id."""
-        if token_id in self._special:
-            return b""
-        symbols = self._backend.id_to_token(token_id)
-        if symbols is None:  # a model may have more ids than its tokenizer
-            return REPLACEMENT
+        """The token ids of a text, without special tokens. Raises RequestError if it has none of them."""
         try:
-            return bytes(self._byte[s] for s in symbols)
-        except KeyError:  # an added token is stored as plain text
-            return symbols.encode()
+            return self._backend.encode(text, add_special_tokens=False).ids
+        except BaseException as error:  # such as a word that a vocabulary of words lacks
+            if not isinstance(error, Exception) and type(error).__name__ != PANIC:
+                raise
+            raise RequestError(f"the model's tokenizer cannot read the prompt: {quoted(error)}") from error
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of token ids; bytes that are no UTF-8 become the replacement character."""
-        return b"".join(map(self.token_bytes, token_ids)).decode("utf-8", errors="replace")
+        """The text of token ids, without special tokens; bytes that are no UTF-8 become U+FFFD."""
+        return self._backend.decode(token_ids, skip_special_tokens=True)
 
 
 class WordTokenizer:
@@ -176,10 +138,6 @@ class WordTokenizer:
         """One id per word between white space; two words may have the same id."""
         return [zlib.crc32(word.encode()) % self.vocab_size for word in re.findall(r"\S+", text)]
 
-    def token_bytes(self, token_id: int) -> bytes:
-        """A made-up word with the id in it; no bytes for the end token."""
-        return b"" if token_id == self.eos_token_id else f" w{token_id}".encode()
-
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The made-up words of token ids, each behind a space."""
-        return b"".join(map(self.token_bytes, token_ids)).decode()
+        """A made-up word for each token id, after a space; nothing for the end token."""
+        return "".join(f" w{token_id}" for token_id in token_ids if token_id != self.eos_token_id)

@@ -73,10 +73,6 @@ def cut_in_half(name: str) -> Callable[[Path], object]:
     return lambda d: (d / name).write_bytes((d / name).read_bytes()[: (d / name).stat().st_size // 2])
 
 
-def not_byte_level(directory: Path) -> None:
-    edit_json(directory / "tokenizer.json", decoder=None)
-
-
 C_FC = "transformer.h.1.mlp.c_fc.weight"  # [16, 64], stored the other way round than nn.Linear has it
 DAMAGE = {
     "no config": (remove("config.json"), ["config.json is missing"]),
@@ -121,7 +117,6 @@ DAMAGE = {
     "a layer too many": (edit_config(n_layer=1), ["unknown tensors", "h.1.attn.c_attn.bias"]),
     "no tokenizer": (remove("tokenizer.json"), ["no tokenizer", "tokenizer.json", "vocab.json"]),
     "a damaged tokenizer": (cut_in_half("tokenizer.json"), ["tokenizer.json is not valid JSON"]),
-    "another kind of tokenizer": (not_byte_level, ["byte-level BPE"]),
     "a tokenizer larger than the model": (
         edit_config(vocab_size=VOCAB_SIZE - 1),
         [f"tokenizer has {VOCAB_SIZE} entries", f"{VOCAB_SIZE - 1}"],

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from labkit.errors import CheckpointError
-from labkit.model.tokenizer import ByteLevelTokenizer, WordTokenizer
+from labkit.errors import CheckpointError, RequestError
+from labkit.model.tokenizer import LibraryTokenizer, WordTokenizer
 from labkit.paths import ROOT
 
 TINY = ROOT / "data/tiny-gpt2"
-OURS = ByteLevelTokenizer.from_directory(TINY, eos_token_id=0)
+OURS = LibraryTokenizer.from_directory(TINY, eos_token_id=0)
 THEIRS = AutoTokenizer.from_pretrained(TINY)
 VOCAB_SIZE = THEIRS.vocab_size
 
@@ -62,19 +62,8 @@ def test_any_ids_decode_as_transformers_decodes_them(token_ids: list[int]):
     assert OURS.decode(token_ids) == hf_decode(token_ids)
 
 
-@given(st.text().filter(lambda text: "<|endoftext|>" not in text))
-def test_the_bytes_of_the_tokens_are_the_bytes_of_the_text(text: str):
-    assert b"".join(map(OURS.token_bytes, OURS.encode(text))) == text.encode()
-
-
-def test_every_byte_is_a_token():
-    singles = {token for i in range(VOCAB_SIZE) if len(token := OURS.token_bytes(i)) == 1}
-    assert singles == {bytes([b]) for b in range(256)}
-
-
-def test_a_special_token_has_no_bytes_and_an_id_past_the_vocabulary_is_a_replacement_character():
-    assert OURS.token_bytes(OURS.eos_token_id) == b""
-    assert OURS.decode([*OURS.encode("ab"), VOCAB_SIZE, VOCAB_SIZE + 900]) == "ab\ufffd\ufffd"
+def test_a_special_token_and_an_id_past_the_vocabulary_are_no_text():
+    assert OURS.decode([OURS.eos_token_id, *OURS.encode("ab"), VOCAB_SIZE, VOCAB_SIZE + 900]) == "ab"
 
 
 # --- other files -----------------------------------------------------------------------------------
@@ -84,25 +73,25 @@ def tokenizer_json() -> dict:
     return json.loads((TINY / "tokenizer.json").read_text(encoding="utf-8"))
 
 
-def write_tokenizer_json(directory: Path, **changes: object) -> ByteLevelTokenizer:
+def write_tokenizer_json(directory: Path, **changes: object) -> LibraryTokenizer:
     content = json.dumps(tokenizer_json() | changes)
     (directory / "tokenizer.json").write_text(content, encoding="utf-8")
-    return ByteLevelTokenizer.from_directory(directory, eos_token_id=0)
+    return LibraryTokenizer.from_directory(directory, eos_token_id=0)
 
 
 @pytest.fixture(scope="module")
-def older(tmp_path_factory) -> ByteLevelTokenizer:
+def older(tmp_path_factory) -> LibraryTokenizer:
     """The shipped tokenizer in GPT-2's older two files."""
     directory = tmp_path_factory.mktemp("older")
     bpe = tokenizer_json()["model"]
     (directory / "vocab.json").write_text(json.dumps(bpe["vocab"]), encoding="utf-8")
     merges = "\n".join(["#version: 0.2", *map(" ".join, bpe["merges"])])
     (directory / "merges.txt").write_text(merges + "\n", encoding="utf-8")
-    return ByteLevelTokenizer.from_directory(directory, eos_token_id=0)
+    return LibraryTokenizer.from_directory(directory, eos_token_id=0)
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-def test_vocab_json_and_merges_txt_give_the_same_ids_and_text(older: ByteLevelTokenizer, text: str):
+def test_vocab_json_and_merges_txt_give_the_same_ids_and_text(older: LibraryTokenizer, text: str):
     token_ids = older.encode(text)
     assert token_ids == OURS.encode(text)
     assert older.decode(token_ids) == OURS.decode(token_ids)
@@ -151,11 +140,21 @@ def test_tokens_added_by_a_fine_tune_are_text_unless_they_are_special(tmp_path: 
     assert tokenizer.vocab_size == VOCAB_SIZE + 2
 
 
+def test_a_text_that_has_no_tokens_is_refused(tmp_path: Path):
+    words = {"type": "WordLevel", "vocab": {"to": 0, "be": 1}, "unk_token": "[UNK]"}
+    tokenizer = write_tokenizer_json(
+        tmp_path, model=words, pre_tokenizer={"type": "Whitespace"}, decoder=None, added_tokens=[]
+    )
+    assert tokenizer.decode(tokenizer.encode("to be")) == "to be"
+    with pytest.raises(RequestError, match=r"the model's tokenizer cannot read the prompt: .*UNK"):
+        tokenizer.encode("or not")
+
+
 def test_merges_that_do_not_fit_the_vocabulary_are_damage(tmp_path: Path):
     (tmp_path / "vocab.json").write_text('{"a": 0, "b": 1}')
     (tmp_path / "merges.txt").write_text("#version: 0.2\nx y\n")
     with pytest.raises(CheckpointError, match="damaged"):
-        ByteLevelTokenizer.from_directory(tmp_path, eos_token_id=None)
+        LibraryTokenizer.from_directory(tmp_path, eos_token_id=None)
 
 
 # --- words -----------------------------------------------------------------------------------------

@@ -81,11 +81,8 @@ class ByteTokenizer:
     def encode(self, text: str) -> list[int]:
         return list(text.encode())
 
-    def token_bytes(self, token_id: int) -> bytes:
-        return b"" if token_id == self.eos_token_id else bytes([token_id])
-
     def decode(self, token_ids: Sequence[int]) -> str:
-        return b"".join(map(self.token_bytes, token_ids)).decode("utf-8", errors="replace")
+        return bytes(i for i in token_ids if i != self.eos_token_id).decode("utf-8", errors="replace")
 
 
 @cache
