@@ -13,8 +13,8 @@ class TextDecoder:
 
     All pieces joined are the text of all tokens, with any tokenizer. What a token adds can depend on the
     token before it, such as a space between two words. So the tokens of the piece before are decoded again
-    with each new one, and what they had added is cut off. (One exception: where bytes are tokens of a
-    "ByteFallback" decoder, bytes that are no UTF-8 directly after a whole character take it back in `decode`.)
+    with each new one, and what they had added is cut off. (One exception: a
+    "ByteFallback" decoder takes a whole character back if bytes that are no UTF-8 follow it at once.)
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
