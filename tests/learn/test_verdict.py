@@ -1,7 +1,7 @@
 """A verdict is one line for a program, and lines that fit the screen for a reader."""
 
 from labkit.learn import Prediction
-from labkit.learn.exercise import Case, Exercise
+from labkit.learn.exercise import Exercise
 from labkit.learn.gates import Report
 from labkit.learn.verdict import WIDTH, Verdict, wrapped
 
@@ -30,13 +30,13 @@ def test_no_word_is_broken_and_no_number_loses_its_sign():
 
 
 def test_what_fits_stays_on_one_line():
-    assert wrapped("locate: right, all 6 cases.") == "locate: right, all 6 cases."
+    assert wrapped("locate: right, in all 100 random calls.") == "locate: right, in all 100 random calls."
 
 
 def test_whatever_is_said_of_the_readers_work_is_printed_so():
     """The question of a prediction, the verdict on an exercise, a gate's report."""
     question = Prediction("Rows made anew per step, on average, with 64 requests of 12 layers", "rows")
-    exercise = Exercise("add", (Case({"numbers": list(range(30))}, -1, "The sum of all " * 5),), sum)
+    exercise = Exercise("add", sum, lambda rng: {"numbers": list(range(30))}, "The sum of all " * 5)
     report = Report(False, LONG)
     for said in (question.score(12), exercise.grade(lambda numbers: 0), report):
         lines = str(said).splitlines()
