@@ -290,7 +290,7 @@ class InferenceEngine:
     def _check_lengths(self) -> None:
         step = getattr(self.readback, "in_flight", None)
         in_flight = set(step.sessions) if step else set()
-        # A part of the reader's may keep its step elsewhere, and then a token more may be in flight to anybody.
+        # A reader's own part may keep its step elsewhere: then a token more may be in flight to anybody.
         is_somewhere = self.readback.is_ahead and not step
         for request, session in self._scheduler.running.items():
             least = request.num_tokens - 1 + (session in in_flight)

@@ -585,6 +585,30 @@ def test_an_engine_goes_with_its_last_user_and_not_at_some_garbage_collection(op
         gc.enable()
 
 
+def leave(stream, server):
+    next(stream)
+    server.close()
+
+
+def be_cut_short(stream, server):
+    leave(stream, server)
+    with suppress(LabkitError):
+        list(stream)
+
+
+@pytest.mark.parametrize("use", [leave, be_cut_short])
+def test_so_it_does_with_the_last_stream_of_its_server(use):
+    engine = make_engine()
+    gone, server = weakref.ref(engine), StreamingServer(engine)
+    gc.disable()
+    try:
+        use(server.submit(PROMPTS[0], SamplingParams(50)), server)
+        del engine, server
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
 def test_a_prompt_that_is_refused_breaks_nothing():
     engine = make_engine(small_model())
     with pytest.raises(LabkitError):

@@ -114,7 +114,7 @@ class StreamingServer:
             except BaseException:
                 worker.forget(submission)
                 raise
-            worker.ask(worker.add, submission, token_ids, params)
+            worker.ask(Worker.add, submission, token_ids, params)
 
     def close(self) -> None:
         """Cancel what is unfinished and end the worker, after the step it is in. A second call does nothing.

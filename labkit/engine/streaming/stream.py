@@ -1,6 +1,7 @@
 """The stream of one request's tokens that a consumer reads, in a thread or on an event loop."""
 
 import asyncio
+import copy
 import weakref
 from queue import SimpleQueue
 from types import TracebackType
@@ -34,8 +35,8 @@ class Stream(Generic[Queue]):
         self._loop = submission.loop
         self._decoder = TextDecoder(tokenizer)
         self._ended = False
-        self._error: BaseException | None = None
-        self._cancel = weakref.finalize(self, worker.ask, worker.cancel, submission)  # at most one call
+        self._error: BaseException | None = None  # never raised itself: a traceback refers to the stream
+        self._cancel = weakref.finalize(self, worker.ask, Worker.cancel, submission)  # at most one call
 
     def __repr__(self) -> str:
         number = self._submission.request_id
@@ -51,7 +52,7 @@ class Stream(Generic[Queue]):
     def _has_ended(self) -> bool:
         """Whether nothing more comes. Raises what cut the stream short."""
         if self._error is not None and not self._ended:
-            raise self._error
+            raise copy_of(self._error)
         return self._ended
 
     def _chunk(self, item: Item) -> Chunk | None:
@@ -61,7 +62,7 @@ class Stream(Generic[Queue]):
         if isinstance(item, BaseException):
             self._cancel.detach()
             self._error = item
-            raise item
+            raise copy_of(item)
         token_ids, completion = item
         try:
             text = self._decoder.push(token_ids)
@@ -69,12 +70,22 @@ class Stream(Generic[Queue]):
                 text += self._decoder.finish()
         except BaseException as error:  # a chunk is lost, so no later one may look as if all was well
             self._cancel()
-            self._error = error
+            self._error = copy_of(error)
             raise
         if completion is not None:
             self._ended = True
             self._cancel.detach()
         return Chunk(text, token_ids, completion)
+
+
+def copy_of(error: BaseException) -> BaseException:
+    """The same error, to be raised once; a StreamError that tells of it if its class allows no copy."""
+    try:
+        made = copy.copy(error)
+    except Exception:
+        made = StreamError(repr(error))
+    made.__cause__ = error.__cause__
+    return made
 
 
 class TokenStream(Stream[SimpleQueue[Item]]):

@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import partial
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
@@ -55,7 +54,7 @@ class Worker:
         self._engine = engine
         self._stream_interval = stream_interval
         # SimpleQueue.put may be called from a finalizer, at any moment of any thread.
-        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._inbox: SimpleQueue[tuple[Callable[..., None], tuple[object, ...]]] = SimpleQueue()
         self._running: dict[int, Submission] = {}  # in the engine, by request id
         # What consumers on event loops get next, by loop: they are told of all of it at once.
         self._outgoing: defaultdict[asyncio.AbstractEventLoop, list[tuple[Submission, Item]]]
@@ -107,24 +106,27 @@ class Worker:
         return len(self._unfinished)
 
     def ask(self, function: Callable[..., None], *args: object) -> None:
-        """Have the worker's thread call `function(*args)` between two steps."""
-        self._inbox.put(partial(function, *args))
+        """Have the worker's thread call `function(worker, *args)` between two steps.
+
+        The inbox does not refer to the worker: what comes after its end stays there.
+        """
+        self._inbox.put((function, args))
 
     def tokenize(self, submission: Submission, prompt: Prompt, params: SamplingParams) -> None:
         """Turn a prompt into token ids, for the worker's thread to add or, if it is refused, to end."""
         try:
             token_ids = self._engine.check_prompt(prompt, params)
         except BaseException as error:
-            self.ask(self._end, submission, error)
+            self.ask(Worker._end, submission, error)
         else:
-            self.ask(self.add, submission, token_ids, params)
+            self.ask(Worker.add, submission, token_ids, params)
 
     def stop(self) -> None:
         """Cancel every request, end the thread and wait for it."""
         with self.lock:
             self._closed = True
         self._quitting = True
-        self.ask(lambda: None)  # wakes the thread
+        self.ask(lambda worker: None)  # wakes the thread
         if self.thread.is_alive() and threading.current_thread() is not self.thread:
             self.thread.join()
 
@@ -157,7 +159,8 @@ class Worker:
         """
         num_read = 0
         while not self._quitting and not (self._running and (self._inbox.empty() or num_read >= MOST_READ)):
-            self._inbox.get()()
+            function, args = self._inbox.get()
+            function(self, *args)
             self.deliver()
             num_read += 1
         return not self._quitting

@@ -5,6 +5,7 @@ import threading
 import time
 from concurrent.futures import Future
 from itertools import pairwise
+from queue import SimpleQueue
 
 import pytest
 from helpers import GREEDY, Boom, assert_no_block_is_lost, failing, make_engine, tokens_alone
@@ -30,7 +31,16 @@ from labkit.engine import StreamingServer
 from labkit.engine import prefill as prefill_module
 from labkit.engine import request as request_module
 from labkit.engine.streaming import worker as streaming_worker
+from labkit.engine.streaming.worker import Submission, Worker
 from labkit.errors import OverloadedError, StreamError
+
+
+def test_a_request_that_is_cancelled_makes_room_for_another():
+    worker, first = Worker(make_engine(), 1), Submission(SimpleQueue())
+    worker.register(first, 1)
+    worker.cancel(first)
+    worker.register(Submission(SimpleQueue()), 1)  # or it would be refused, for ever
+
 
 # --- steps that fail -------------------------------------------------------------------------------
 
@@ -191,7 +201,7 @@ def test_between_two_steps_only_so_much_of_a_flood_is_taken(monkeypatch):
         seen.append(len(taken))
         if len(seen) == 1:
             for _ in range(1000):
-                server.worker.ask(taken.append, None)
+                server.worker.ask(lambda _: taken.append(None))
         return step()
 
     monkeypatch.setattr(engine, "step", noting_step)
@@ -208,7 +218,7 @@ def test_a_server_that_is_closed_does_not_take_the_rest_of_a_flood(monkeypatch):
 
     def flooded_step():
         for _ in range(10_000):
-            server.worker.ask(taken.append, None)
+            server.worker.ask(lambda _: taken.append(None))
         closing.append(start(server.close))
         wait_for(lambda: server.worker._quitting)
         return step()
@@ -242,9 +252,9 @@ def test_however_much_was_read_while_nobody_ran_whoever_runs_gets_tokens_beside_
     with serving() as server:
         worker, is_over = server.worker, threading.Event()
         for _ in range(2 * streaming_worker.MOST_READ):
-            worker.ask(int)
+            worker.ask(lambda _: None)
 
-        def ask_again():
+        def ask_again(worker):
             if not is_over.is_set():
                 worker.ask(ask_again)
 
