@@ -1,5 +1,6 @@
 """The loads: each asks for what its name says, the same for the same seed, and every engine serves it."""
 
+import random
 import statistics
 from dataclasses import replace
 from itertools import pairwise
@@ -85,6 +86,7 @@ def test_arrivals_are_the_ragged_requests_at_the_rate_asked_for():
     assert times[0] == 0 and min(gaps) >= 0
     assert statistics.mean(gaps) == pytest.approx(1 / 50, rel=0.1)
     assert statistics.stdev(gaps) == pytest.approx(1 / 50, rel=0.1)  # of a Poisson process: as the mean
+    assert gaps[0] != random.Random(0).expovariate(50.0)  # lengths are drawn from the seed's own numbers
 
 
 def test_a_rate_belongs_to_arrivals():

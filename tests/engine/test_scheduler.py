@@ -422,6 +422,16 @@ def test_requests_join_until_their_tokens_fill_the_room(room, admitted):
     scheduler._kv_manager.check_integrity(scheduler.sessions)
 
 
+def test_tokens_that_the_cache_had_take_no_room():
+    engine = make_engine(options=LADDER["14"].options, prefill_max_tokens=8)
+    shared = tuple(range(1, 9))
+    engine.generate([shared], SamplingParams(1))
+    for i in range(3):  # two tokens of each are left to compute
+        engine.add_request((*shared, 20 + i, 30 + i))
+    engine.step()
+    assert len(engine.scheduler.joining) == 3
+
+
 def test_those_who_join_count_as_served_and_keep_a_block_for_their_next_token():
     scheduler = joining_scheduler(3, 2, 4, max_batch_size=2)
     scheduler.admit(100)

@@ -102,6 +102,7 @@ EDGES = {  # a row of logits, and temperature, top_k and top_p
     "a p just below 1": ([1.0, 3.0, 2.0, -40.0], (1.0, 0, 1 - 2**-53)),
     "a tiny temperature": ([1.0, 3.0, 2.0, 3.0], (1e-300, 0, 0.9)),
     "a huge temperature": ([-1e4, 3.0, 2.0, -INF], (1e30, 0, 1.0)),
+    "a temperature above all of float32": ([-1e4, 3.0, 2.0, -INF], (1e300, 0, 1.0)),
     "all equal": ([0.0] * 10, (1.0, 0, 0.9)),
     "all equal, k and p": ([0.0] * 10, (1.0, 4, 0.7)),
     "zeros of both signs": ([0.0, -0.0, 0.0, -0.0, -1.0], (1.0, 2, 0.6)),
