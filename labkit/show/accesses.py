@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Patch
 
-from labkit.show.style import GREY, INK, RED, SERIES, figure, styled
+from labkit.show.colours import GREY, INK, RED, SERIES
+from labkit.show.marks import box, write
+from labkit.show.style import figure, styled
 
 if TYPE_CHECKING:  # what is drawn; the interpreter that it was seen in is not needed
     from labkit.watch.accesses import KernelRun, Layout, Program
@@ -130,15 +132,15 @@ def _draw_cell(
     writers = dict.fromkeys(program for kind, program in touches if kind == WRITE)
     shown = list(writers or dict.fromkeys(program for _, program in touches))
     if len(writers) > 1:
-        axes.add_patch(Rectangle((x, y), 1, 1, facecolor=RED, lw=0))
-        axes.text(x + 0.5, y + 0.55, "×", ha="center", va="center", fontsize=8, color="white", weight="bold")
+        box(axes, (x, y), 1, 1, fc=RED, lw=0)
+        write(axes, x + 0.5, y + 0.55, "×", fontsize=8, color="white", weight="bold")
     else:
         for slot, program in enumerate(shown):
             height = 1 / len(shown)
             place, shade = (x, y + slot * height), colours.get(program, GREY)
             alpha = 1 if writers else READ_ALPHA
-            axes.add_patch(Rectangle(place, 1, height, facecolor=shade, alpha=alpha, lw=0))
-    axes.add_patch(Rectangle((x, y), 1, 1, fill=False, edgecolor="#CCCCCC", lw=0.5))
+            box(axes, place, 1, height, fc=shade, alpha=alpha, lw=0)
+    box(axes, (x, y), 1, 1, fill=False, ec="#CCCCCC", lw=0.5)
 
 
 def _draw_legend(axes: Axes, colours: Mapping[Program, str]) -> None:

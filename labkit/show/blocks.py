@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
+from labkit.show.colours import GREY, INK, PALE, colour
+from labkit.show.marks import box, write
 from labkit.show.sliders import sliders
-from labkit.show.style import GREY, INK, PALE, colour, figure, styled
+from labkit.show.style import figure, styled
 
 if TYPE_CHECKING:  # what is drawn; the engine that it was seen in is not needed
     from labkit.watch.blocks import BlocksSnapshot, SequenceView
@@ -44,8 +45,7 @@ def draw_blocks(snap: BlocksSnapshot, title: str = "") -> Figure:
         x, y = (index % per_row) * (snap.block_size + 1), -1.7 * (index // per_row)
         _draw_physical(bottom, snap, index, x, y)
     for axes, height in ((top, heights[0]), (bottom, heights[1])):
-        axes.set_xlim(-0.1, CELLS_ACROSS + 0.1)
-        axes.set_ylim(1.6 - height, 1.55)
+        axes.set(xlim=(-0.1, CELLS_ACROSS + 0.1), ylim=(1.6 - height, 1.55))
         axes.axis("off")
     return fig
 
@@ -62,16 +62,12 @@ def _draw_sequence(axes: Axes, sequence: SequenceView, block_size: int, y: float
         tokens = sequence.tokens[place * block_size : (place + 1) * block_size]
         for i in range(block_size):
             filled = i < len(tokens)
-            axes.add_patch(
-                Rectangle(
-                    (x + i, y), 1, 1, facecolor=colour_of(sequence) if filled else "white", alpha=0.35, lw=0
-                )
-            )
+            box(axes, (x + i, y), 1, 1, fc=colour_of(sequence) if filled else "white", alpha=0.35, lw=0)
             if filled:
                 text = cell_text(tokens[i])
                 size = 6.5 if len(text) < LONGEST_TEXT else 5.5
-                axes.text(x + i + 0.5, y + 0.5, text, ha="center", va="center", fontsize=size)
-        axes.add_patch(Rectangle((x, y), block_size, 1, fill=False, edgecolor=INK, lw=0.9))
+                write(axes, x + i + 0.5, y + 0.5, text, fontsize=size)
+        box(axes, (x, y), block_size, 1, fill=False, ec=INK, lw=0.9)
         number = f"block {sequence.block_indices[place]}"
         axes.text(x + block_size / 2, y + 1.04, number, ha="center", va="bottom", fontsize=7, color=INK)
         x += block_size + 0.25
@@ -80,23 +76,12 @@ def _draw_sequence(axes: Axes, sequence: SequenceView, block_size: int, y: float
 def _draw_physical(axes: Axes, snap: BlocksSnapshot, index: int, x: float, y: float) -> None:
     holders = [s for s in snap.sequences if index in s.block_indices]
     length = snap.blocks[index].length if holders else 0
-    axes.add_patch(Rectangle((x, y), snap.block_size, 1, facecolor=PALE if holders else "white", lw=0))
+    box(axes, (x, y), snap.block_size, 1, fc=PALE if holders else "white", lw=0)
     for stripe, holder in enumerate(holders):  # a shared block shows every holder's colour
         height = 1 / len(holders)
-        axes.add_patch(
-            Rectangle((x, y + stripe * height), length, height, facecolor=colour_of(holder), alpha=0.6, lw=0)
-        )
+        box(axes, (x, y + stripe * height), length, height, fc=colour_of(holder), alpha=0.6, lw=0)
     shared = len(holders) > 1
-    axes.add_patch(
-        Rectangle(
-            (x, y),
-            snap.block_size,
-            1,
-            fill=False,
-            edgecolor=INK if holders else GREY,
-            lw=2 if shared else 0.8,
-        )
-    )
+    box(axes, (x, y), snap.block_size, 1, fill=False, ec=INK if holders else GREY, lw=2 if shared else 0.8)
     label = f"{index}" + (f" · held by {len(holders)}" if shared else "" if holders else " · free")
     axes.text(x, y + 1.06, label, va="bottom", fontsize=7, color=INK if holders else GREY)
 

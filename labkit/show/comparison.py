@@ -8,7 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from labkit.results.comparison import CONFIDENCE, Comparison
-from labkit.show.style import BLUE, GREY, GREY_INK, INK, RED, figure, is_wide, styled
+from labkit.show.colours import BLUE, GREY, GREY_INK, INK, RED
+from labkit.show.marks import name_rows
+from labkit.show.style import figure, is_wide, styled
 
 VERDICT_COLOURS = {"faster": BLUE, "slower": RED}  # grey for every other
 
@@ -32,8 +34,7 @@ def draw_comparison(
         _draw_measured(axes, row, comparison)
     for row, ratio in enumerate(published.values(), start=len(comparisons)):
         _draw_published(axes, row, ratio, drift)
-    axes.set_yticks(range(len(labels)), [textwrap.fill(label, 26) for label in labels])
-    axes.set_ylim(len(labels) - 0.5, -0.5)
+    name_rows(axes, [textwrap.fill(label, 26) for label in labels])
     axes.margins(x=0.1)
     if is_wide([*published.values(), *(end for c in comparisons.values() for end in c.interval)]):
         axes.set_xscale("log")

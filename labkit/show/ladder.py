@@ -9,8 +9,10 @@ from matplotlib.figure import Figure
 
 from labkit.ladder import LADDER
 from labkit.results import Comparison
+from labkit.show.colours import GREY, GREY_INK, INK, PALE
 from labkit.show.comparison import VERDICT_COLOURS
-from labkit.show.style import GREY, GREY_INK, INK, PALE, figure, is_wide, styled
+from labkit.show.marks import name_rows
+from labkit.show.style import figure, is_wide, styled
 
 STEP = 0.7  # height of a rung's box
 LIMIT_NAME = "the hardware's limit"
@@ -42,8 +44,7 @@ def draw_ladder(rates: Mapping[str, Sequence[float]], limit: float | None = None
         axes.axvline(limit, color=INK, lw=1.5, ls="--")
         _write_beside(axes, len(rates), limit, limit)
         labels.append(LIMIT_NAME)
-    axes.set_yticks(range(len(labels)), labels)
-    axes.set_ylim(len(labels) - 0.5, -0.5)
+    name_rows(axes, labels)
     axes.set_xlim(start, _right_end(start, max(everything)))
     if not start:
         axes.locator_params(axis="x", nbins=6)

@@ -1,13 +1,18 @@
-"""Kernels on one clock, a row per stream: when each waits, and when it moves bytes."""
+"""Figures on a clock, or of rows that are computed together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from labkit.show.style import BLUE, INK, ORANGE, PALE, figure, styled
+from labkit.results.profiles import Span as ProfiledSpan
+from labkit.results.profiles import StepProfile
+from labkit.show.colours import BLUE, GREEN, GREY, INK, ORANGE, PALE, RED, SERIES, colour
+from labkit.show.marks import bare, box, key_below, name_rows, write
+from labkit.show.style import figure, styled
 
 
 class Span(NamedTuple):
@@ -15,15 +20,15 @@ class Span(NamedTuple):
 
     stream: str
     kernel: str
-    state: str  # one of STATES
+    state: str  # one of STATES_LANES
     start: float
     end: float
 
 
-STATES = {"waits": ORANGE, "moves bytes": BLUE}
+STATES_LANES = {"waits": ORANGE, "moves bytes": BLUE}
 SHORT = {"norm_linear": "norm+linear", "linear_residual": "linear+add"}
-BOX = 0.5
-NARROW = 0.09  # of the clock: a kernel's name needs more
+BOX_LANES = 0.5
+NARROW_LANES = 0.09  # of the clock: a kernel's name needs more
 
 
 @styled
@@ -53,33 +58,28 @@ def draw_lanes(
         note = (notes or {}).get(name, "")
         axes.set_title(f"{name}{': ' if note else ''}{note}")
     all_axes[-1, 0].set_xlabel("microseconds")
-    handles = [Patch(facecolor=colour, label=f"a kernel {state}") for state, colour in STATES.items()]
+    handles = [Patch(facecolor=colour, label=f"a kernel {state}") for state, colour in STATES_LANES.items()]
     handles.append(Patch(facecolor=PALE, label="no kernel"))
-    fig.legend(handles=handles, loc="outside lower center", ncols=3)
+    key_below(fig, handles, 3)
     return fig
 
 
 def _draw_streams(axes: Axes, streams: Sequence[str], spans: Sequence[Span], end: float) -> None:
     for row in range(len(streams)):
-        axes.add_patch(Rectangle((0, row - BOX / 2), end, BOX, facecolor=PALE, lw=0))
+        box(axes, (0, row - BOX_LANES / 2), end, BOX_LANES, fc=PALE, lw=0)
     spans = [span._replace(end=min(span.end, end)) for span in spans if span.start < end]
     for span in spans:
-        corner = span.start, streams.index(span.stream) - BOX / 2
-        axes.add_patch(
-            Rectangle(
-                corner, span.end - span.start, BOX, facecolor=STATES[span.state], edgecolor="white", lw=0.6
-            )
-        )
+        corner = span.start, streams.index(span.stream) - BOX_LANES / 2
+        box(axes, corner, span.end - span.start, BOX_LANES, fc=STATES_LANES[span.state], ec="white", lw=0.6)
     for stream, kernel, start, stop in kernels_of(spans):
-        if stop - start > NARROW * end:
-            place = ((start + stop) / 2, streams.index(stream) - BOX / 2 - 0.04)
+        if stop - start > NARROW_LANES * end:
+            place = ((start + stop) / 2, streams.index(stream) - BOX_LANES / 2 - 0.04)
             text = SHORT.get(kernel, kernel)
             axes.text(*place, text, ha="center", va="bottom", fontsize=7.5, color=INK)
     axes.set_xlim(0, end)
     axes.set_yticks(range(len(streams)), streams)
     axes.set_ylim(len(streams) - 0.6, -0.6)
-    axes.spines["left"].set_visible(False)
-    axes.tick_params(axis="y", length=0)
+    bare(axes)
 
 
 def kernels_of(spans: Sequence[Span]) -> list[tuple[str, str, float, float]]:
@@ -96,3 +96,278 @@ def kernels_of(spans: Sequence[Span]) -> list[tuple[str, str, float, float]]:
             kernels.append((span.stream, span.kernel, span.start, span.end))
         last[span.stream] = span
     return kernels
+
+
+class Busy(NamedTuple):
+    """A piece of work of one step, on the host or on the GPU: from `start` to `end`, in microseconds."""
+
+    lane: str  # "host" or "GPU"
+    work: str  # one of WORK
+    step: int  # its number; in a chain of kernels the kernel's
+    start: float
+    end: float
+
+
+# By the kind of work: its colours, in even and odd steps; and the words of the legend, for a decode step.
+WORK = {"launch": (BLUE, BLUE), "accept": (ORANGE, ORANGE), "gpu": (GREEN, "#7FCEB9")}
+WORDS = {
+    "launch": "host: make room, launch",
+    "accept": "host: read, end requests, hand out",
+    "gpu": "GPU: the step itself",
+}
+LANES_SCHEDULE = ("host", "GPU")
+BOX_SCHEDULE = 0.8
+ROUNDING = 1e-6  # microseconds by which two boxes may overlap, and still follow one another
+
+
+@styled
+def draw_schedules(
+    schedules: Mapping[str, Sequence[Busy]],
+    notes: Mapping[str, str] | None = None,
+    end: float | None = None,
+    words: Mapping[str, str] = WORDS,
+) -> Figure:
+    """Draw when the host and the GPU work, two lanes per schedule, by name, all on one clock; each box has
+    its step's number. Boxes of a lane that overlap in time stand one below the other.
+
+    notes: a line of text under a schedule's name. end: where the clock ends, in microseconds. words: the
+    legend's, by the kind of work; a decode step's by default.
+    """
+    fig, all_axes = figure(0.9 + 1.25 * len(schedules), len(schedules), sharex=True, squeeze=False)
+    end = end or max(busy.end for schedule in schedules.values() for busy in schedule)
+    for axes, (name, schedule) in zip(all_axes[:, 0], schedules.items(), strict=True):
+        _draw_lanes(axes, schedule, end)
+        axes.set_title(f"{name}{': ' if (notes or {}).get(name) else ''}{(notes or {}).get(name, '')}")
+    all_axes[-1, 0].set_xlabel("microseconds")
+    handles = [Patch(facecolor=WORK[work][0], label=text) for work, text in words.items()]
+    handles.append(Patch(facecolor=PALE, label="waits"))
+    key_below(fig, handles, 4)
+    return fig
+
+
+def _draw_lanes(axes: Axes, schedule: Sequence[Busy], end: float) -> None:
+    for row, lane in enumerate(LANES_SCHEDULE):
+        box(axes, (0, row - BOX_SCHEDULE / 2), end, BOX_SCHEDULE, fc=PALE, lw=0)
+        boxes = [busy for busy in schedule if busy.lane == lane and busy.start < end]
+        levels = list(_levels(boxes))
+        height = BOX_SCHEDULE / (max(levels, default=0) + 1)
+        for busy, level in zip(boxes, levels, strict=True):
+            _draw_box(axes, row - BOX_SCHEDULE / 2 + level * height, height, busy, end)
+    axes.set_xlim(0, end)
+    name_rows(axes, LANES_SCHEDULE)
+    bare(axes)
+
+
+def _levels(boxes: Sequence[Busy]) -> Iterator[int]:
+    """For each box, the first level on which the one before it has ended: 0 for all, unless they overlap."""
+    ends: list[float] = []
+    for busy in boxes:
+        level = next((i for i, last in enumerate(ends) if last <= busy.start + ROUNDING), len(ends))
+        ends[level : level + 1] = [busy.end]
+        yield level
+
+
+def _draw_box(axes: Axes, top: float, height: float, busy: Busy, end: float) -> None:
+    width = min(busy.end, end) - busy.start
+    shade = WORK[busy.work][busy.step % 2]
+    box = Rectangle((busy.start, top), width, height, facecolor=shade, edgecolor="white", lw=0.8)
+    axes.add_patch(box)
+    if width > 0.018 * end:  # wide enough for a number
+        colour = "white" if shade == BLUE else INK
+        place = (busy.start + width / 2, top + height / 2)
+        write(axes, *place, str(busy.step), fontsize=9, color=colour)
+
+
+HEIGHT = 0.62  # height of a lane's boxes
+LANES_LAUNCHES = {"host": 1, "GPU": 0}
+
+
+@styled
+def draw_launches(kernels: int, eager_us: float, graph_us: float, gpu_us: float, shown: int = 30) -> Figure:
+    """Draw the beginning of a decode step twice, to scale: its kernels launched one by one, and as one CUDA
+    graph.
+
+    kernels: how many the step has. eager_us, graph_us: microseconds that each of the two steps took as a
+    whole; gpu_us: of them, the kernels' own. All launches are drawn as if they took the same time, and so are
+    all kernels: only the sums are measured. shown: how many launches are drawn.
+    """
+    fig, (eager, graph) = figure(3.5, rows=2, sharex=True)
+    launch, kernel = eager_us / kernels, gpu_us / kernels
+    end = min(shown, kernels) * launch
+    starts = launch * np.arange(min(shown, kernels))
+    _draw_lane(eager, "host", starts, 0.85 * launch, ORANGE)
+    _draw_lane(eager, "GPU", starts + 0.85 * launch, min(kernel, launch), BLUE)
+    busy = min(1.0, gpu_us / eager_us)
+    eager.set_title(
+        f"Launched one by one: {kernels} kernels in {eager_us:,.0f} µs, GPU busy {100 * busy:.0f} %"
+    )
+    _draw_lane(graph, "host", np.array([0.0]), launch, ORANGE)
+    starts = kernel * np.arange(kernels)
+    _draw_lane(graph, "GPU", 0.85 * launch + starts[starts < end], 0.85 * kernel, BLUE)
+    graph.set(title=f"One replay: the same {kernels} kernels in {graph_us:,.0f} µs", xlim=(0, end))
+    graph.xaxis.set_major_formatter("{x:,.0f}")
+    graph.set_xlabel(
+        f"microseconds from the step's start (shown: the time of {min(shown, kernels)} launches)"
+    )
+    return fig
+
+
+def _draw_lane(axes: Axes, lane: str, starts: np.ndarray, width: float, shade: str) -> None:
+    spans = [(start, width) for start in starts.tolist()]
+    axes.broken_barh(spans, (LANES_LAUNCHES[lane] - HEIGHT / 2, HEIGHT), facecolors=shade)
+    axes.set_yticks(list(LANES_LAUNCHES.values()), list(LANES_LAUNCHES))
+    axes.set_ylim(-0.6, 1.6)
+
+
+BOX_TIMELINE = 0.7  # height of a lane's boxes
+
+
+@styled
+def draw_timeline(profile: StepProfile) -> Figure:
+    """Draw one profiled step on the clock, a lane each: the named ranges, the operators that Python called,
+    and, on a GPU, its kernels."""
+    lanes = ["named ranges", "PyTorch operators"]
+    if profile.kernels:
+        lanes.append(f"GPU kernels\n(busy {100 * profile.gpu_busy:.0f} %)")
+    fig, axes = figure(1.7 + 0.5 * len(lanes))
+    names = list(dict.fromkeys(span.name for span in profile.ranges))
+    axes.broken_barh([(0, profile.duration / 1e3)], (-BOX_TIMELINE / 2, BOX_TIMELINE), color=PALE)
+    for i, name in enumerate(names):
+        boxes = bars([span for span in profile.ranges if span.name == name])
+        axes.broken_barh(
+            boxes, (-BOX_TIMELINE / 2, BOX_TIMELINE), color=colour(i), label=name.removeprefix("labkit.")
+        )
+    for lane, spans in ((1, profile.operators), (2, profile.kernels)):
+        # Most boxes are thinner than a pixel: unsnapped, their density shows as shade.
+        axes.broken_barh(bars(spans), (lane - BOX_TIMELINE / 2, BOX_TIMELINE), color=INK, lw=0, snap=False)
+    name_rows(axes, lanes)
+    axes.set_xlabel("milliseconds since the step began (with the profiler on, which slows the step)")
+    axes.set_title(f"One decode step of {profile.batch_size} requests")
+    fig.legend(loc="outside lower center", ncols=2)
+    return fig
+
+
+def bars(spans: Sequence[ProfiledSpan]) -> list[tuple[float, float]]:
+    """(start, duration) of each span in milliseconds, as `broken_barh` takes them."""
+    return [(span.start / 1e3, span.duration / 1e3) for span in spans]
+
+
+class JoinStep(NamedTuple):
+    """A step: the rows that it computes, and in it by request: "token", "waits" or "prompt"."""
+
+    rows: int
+    states: Mapping[int, str]
+
+
+STATES_JOINS = {
+    "token": (BLUE, "", "runs, and gets a token"),
+    "waits": (ORANGE, "//", "runs, and gets none"),
+    "prompt": (GREEN, "..", "its prompt is computed"),
+}
+
+
+@styled
+def draw_joins(runs: Mapping[str, Sequence[JoinStep]], notes: Mapping[str, str] | None = None) -> Figure:
+    """Draw each run's steps as columns, one behind the other, each as wide as the rows that it sends through
+    the layers; a line per request.
+
+    notes: text behind a run's name. Raises ValueError if there is no run.
+    """
+    requests = {name: sorted({r for step in steps for r in step.states}) for name, steps in runs.items()}
+    heights = [max(1, len(ids)) for ids in requests.values()]
+    fig, panels = figure(
+        1.1 + 0.6 * len(runs) + 0.3 * sum(heights),
+        len(runs),
+        sharex=True,
+        squeeze=False,
+        height_ratios=heights,
+    )
+    for axes, (name, steps) in zip(panels[:, 0], runs.items(), strict=True):
+        _draw_run(axes, steps, requests[name])
+        note = (notes or {}).get(name, "")
+        axes.set_title(f"{name}{': ' if note else ''}{note}")
+    panels[-1, 0].set_xlim(0, 1.01 * max(sum(step.rows for step in steps) for steps in runs.values()))
+    panels[-1, 0].set_xlabel("rows through the layers, step by step (a line is the end of a step)")
+    handles = [
+        Patch(facecolor=face, hatch=hatch, edgecolor="white", label=label)
+        for face, hatch, label in STATES_JOINS.values()
+    ]
+    key_below(fig, handles, 3)
+    return fig
+
+
+def _draw_run(axes: Axes, steps: Sequence[JoinStep], requests: Sequence[int]) -> None:
+    start = 0
+    for step in steps:
+        for line, request in enumerate(requests):
+            if request in step.states:
+                face, hatch, _ = STATES_JOINS[step.states[request]]
+                corner = start, line - 0.35
+                box(axes, corner, step.rows, 0.7, fc=face, hatch=hatch, ec="white", lw=0.4)
+        start += step.rows
+        axes.axvline(start, color=INK, lw=0.5)
+    name_rows(axes, [f"request {request}" for request in requests])
+    axes.tick_params(axis="y", length=0)
+
+
+DARK = (BLUE, GREEN, RED)  # of SERIES: white is read on them
+NARROW_PACKING = 0.05  # of the axis: a number needs more
+
+
+@styled
+def draw_packing(lengths: Sequence[int], max_tokens: int) -> Figure:
+    """Draw prompts of so many tokens twice, to one scale: a row per prompt, each padded to the longest; and
+    packed behind each other into chunks of `max_tokens` rows, the last of which may be shorter.
+
+    Raises ValueError if there is no prompt.
+    """
+    longest, total = max(lengths), sum(lengths)
+    chunks = chunks_of(lengths, max_tokens)
+    width = 1.02 * max(longest, max_tokens)
+    heights = [len(lengths), len(chunks)]
+    fig, (padded, packed) = figure(1.9 + 0.3 * sum(heights), 2, height_ratios=heights, sharex=True)
+    for row, length in enumerate(lengths):
+        _box(padded, row, 0, length, row, width)
+        if length < longest:
+            box(padded, (length, row - 0.35), longest - length, 0.7, fc="white", ec=GREY, hatch="///", lw=0.6)
+    for row, chunk in enumerate(chunks):
+        for prompt, first, end in chunk:
+            _box(packed, row, first, end, prompt, width)
+    pads = len(lengths) * longest - total
+    padded.set_title(f"Padded: {len(lengths) * longest:,} rows for {total:,} tokens, {pads:,} of them pads")
+    packed.set_title(f"Packed: {total:,} rows, in {len(chunks)} chunks of at most {max_tokens:,}")
+    for axes, nouns, count in ((padded, "prompt", len(lengths)), (packed, "chunk", len(chunks))):
+        axes.set(xlim=(0, width), ylim=(count - 0.5, -0.5))
+        axes.set_yticks(range(count), [str(i) for i in range(count)])
+        axes.set_ylabel(nouns)
+        bare(axes)
+    packed.set_xlabel("rows through the layers (tokens)")
+    handles = [
+        Patch(facecolor=SERIES[0], label="tokens of a prompt, a colour each"),
+        Patch(facecolor="white", edgecolor=GREY, hatch="///", label="pads"),
+    ]
+    key_below(fig, handles, 2)
+    return fig
+
+
+def _box(axes: Axes, row: int, first: int, end: int, prompt: int, width: float) -> None:
+    face = SERIES[prompt % len(SERIES)]
+    box(axes, (first, row - 0.35), end - first, 0.7, fc=face, ec="white", lw=0.8)
+    if end - first > NARROW_PACKING * width:
+        ink = "white" if face in DARK else INK
+        write(axes, (first + end) / 2, row, f"{prompt}", fontsize=8.5, color=ink)
+
+
+def chunks_of(lengths: Sequence[int], max_tokens: int) -> list[list[tuple[int, int, int]]]:
+    """Prompt, first row and end of each piece, by chunk: first come, first served."""
+    chunks: list[list[tuple[int, int, int]]] = [[]]
+    room = max_tokens
+    for prompt, length in enumerate(lengths):
+        while length:
+            if not room:
+                chunks.append([])
+                room = max_tokens
+            count = min(length, room)
+            chunks[-1].append((prompt, max_tokens - room, max_tokens - room + count))
+            length, room = length - count, room - count
+    return chunks

@@ -1,4 +1,4 @@
-"""Engines side by side, and what a step is made of beside the least that it could take."""
+"""Engines side by side, and where the time of a step goes, beside the least that it could take."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -8,8 +8,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from labkit.results.peers import OURS
+from labkit.show.colours import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, SKY
 from labkit.show.ladder import LIMIT_NAME
-from labkit.show.style import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, SKY, figure, is_wide, styled
+from labkit.show.marks import name_rows
+from labkit.show.style import figure, is_wide, styled
 
 PARTS = (BLUE, ORANGE, GREEN, PURPLE, SKY)
 
@@ -46,8 +48,7 @@ def draw_peers(
         axes.axvline(limit, color=INK, lw=1.5, ls="--")
         _write_columns(axes, len(names), f"{limit:,.0f}", "")
         labels.append(LIMIT_NAME)
-    axes.set_yticks(range(len(labels)), labels)
-    axes.set_ylim(len(labels) - 0.5, -0.5)
+    name_rows(axes, labels)
     axes.set_xlim(start, max(everything) * (1.25 if on_log_axis else 1.05))
     if on_log_axis:
         between = (1, 3) if max(everything) < 100 * start else (1,)

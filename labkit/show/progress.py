@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from labkit.show.style import BLUE, GREEN, GREY, GREY_INK, ORANGE, PALE, figure, styled
+from labkit.show.colours import BLUE, GREEN, GREY, GREY_INK, ORANGE, PALE
+from labkit.show.marks import name_rows
+from labkit.show.style import figure, styled
 
 NEAR = 2.0  # a guess within this factor is near
 MOST = 100.0  # and one beyond this is drawn there
@@ -30,8 +32,7 @@ def draw_progress(rows: Sequence[ProgressRow]) -> Figure:
     )
     _draw_steps(steps, rows)
     _draw_guesses(guesses, rows)
-    steps.set_yticks(range(len(rows)), [row.title for row in rows])
-    steps.set_ylim(len(rows) - 0.5, -0.5)
+    name_rows(steps, [row.title for row in rows])
     steps.tick_params(axis="y", length=0)
     return fig
 
@@ -42,8 +43,7 @@ def _draw_steps(axes: Axes, rows: Sequence[ProgressRow]) -> None:
     axes.barh([*shares], 1, 0.5, color="none", edgecolor=GREEN)
     axes.set_xlim(-0.5, 1.5)
     axes.set_xticks([])
-    axes.set_title("Steps")
-    axes.set_xlabel(f"{list(shares.values()).count(1)} of {len(shares)} passed")
+    axes.set(title="Steps", xlabel=f"{list(shares.values()).count(1)} of {len(shares)} passed")
 
 
 def _draw_guesses(axes: Axes, rows: Sequence[ProgressRow]) -> None:
@@ -51,8 +51,7 @@ def _draw_guesses(axes: Axes, rows: Sequence[ProgressRow]) -> None:
     scored = [(min(factor, MOST), place) for place, row in enumerate(rows) for factor in row.factors]
     for factor, place in scored:
         axes.plot(factor, place, "o", color=BLUE if factor <= NEAR else ORANGE, markersize=6, alpha=0.8)
-    axes.set_xscale("log")
-    axes.set_xlim(1 / 1.15, MOST * 1.15)
+    axes.set(xscale="log", xlim=(1 / 1.15, MOST * 1.15))
     axes.set_xticks([1, 2, 5, 10, 100], ["hit", "×2", "×5", "×10", "×100 or more"])
     axes.minorticks_off()
     axes.grid(axis="y")

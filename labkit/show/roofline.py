@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.figure import Figure
 
-from labkit.show.style import BLUE, GREY, INK, PALE, colour, figure, styled
+from labkit.show.colours import BLUE, GREY, INK, PALE, colour
+from labkit.show.style import figure, styled
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,7 @@ def draw_roofline(points: Sequence[RooflinePoint], bandwidth: float, peak: float
         label = f"{point.label}: {100 * point.rate / roof:.0f} % of its roof"
         axes.plot(point.intensity, point.rate / 1e9, "o", color=colour(i), markersize=9, label=label)
     axes.grid(which="major")
-    axes.set_xlabel("arithmetic intensity (FLOP a byte moved)")
-    axes.set_ylabel("GFLOP per second")
+    axes.set(xlabel="arithmetic intensity (FLOP a byte moved)", ylabel="GFLOP per second")
     axes.set_ylim(top=peak / 1e9 * 2.2)
     axes.set_title("Under the slope: bound by memory. Under the flat roof: bound by arithmetic")
     axes.legend(loc="lower right")

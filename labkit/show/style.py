@@ -8,13 +8,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-# Okabe and Ito (2008)
-BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
-PURPLE, SKY, YELLOW, GREY = "#CC79A7", "#56B4E9", "#F0E442", "#999999"
-SERIES = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED, YELLOW)
-INK = "#222222"
-GREY_INK = "#6B6B6B"  # "cannot tell" in words: grey, and dark enough to be read
-PALE = "#EEEEEE"
+from labkit.show.colours import INK
 
 WIDE = 20  # times the smallest value: a linear axis would show that one as nothing
 WIDTH = 8.6  # inches
@@ -72,11 +66,6 @@ def figure(height: float, rows: int = 1, **subplot_options) -> tuple[Figure, Axe
     the other."""
     look = {"FigureClass": DescribedFigure, "figsize": (WIDTH, height), "layout": "constrained"}
     return plt.subplots(rows, **look, **subplot_options)
-
-
-def colour(index: int) -> str:
-    """The colour of the series with this index; colours repeat after SERIES is used up."""
-    return SERIES[index % len(SERIES)]
 
 
 def is_wide(values: Iterable[float]) -> bool:

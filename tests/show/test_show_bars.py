@@ -10,10 +10,11 @@ from labkit import results, show
 from labkit.learn.lesson_00.waste import waste_of
 from labkit.results.attention_time import AttentionTime
 from labkit.results.device_time import KernelTime
-from labkit.show.host_time import spread
+from labkit.show.bars import overlap
+from labkit.show.colours import BLUE, GREY, ORANGE, RED, SERIES
+from labkit.show.lines import spread
 from labkit.show.progress import ProgressRow, draw_progress
-from labkit.show.runs import overlap
-from labkit.show.style import BLUE, GREY, ORANGE, RED, SERIES, is_wide
+from labkit.show.style import is_wide
 
 
 def coloured(artists, *colours):

@@ -8,8 +8,8 @@ from matplotlib.colors import same_color, to_rgba
 from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, show, watch
 from labkit.learn.before_03.record import Access as Touch
 from labkit.show.blocks import cell_text
-from labkit.show.rows import REASONS
-from labkit.show.style import BLUE, GREY, ORANGE, PALE, RED
+from labkit.show.colours import BLUE, GREY, ORANGE, PALE, RED
+from labkit.show.grids import REASONS
 from labkit.watch import Flight, Flights, LayerTables, Sends
 from labkit.watch.accesses import READ, WRITE, Access, KernelRun, Layout
 from labkit.watch.sends import OF_REQUESTS, OF_STEPS

@@ -8,8 +8,7 @@ from labkit.engine import Timing
 from labkit.results.profiles import Span, StepProfile
 from labkit.show import Busy, JoinStep
 from labkit.show import Span as KernelSpan
-from labkit.show.lanes import kernels_of
-from labkit.show.packing import chunks_of
+from labkit.show.lanes import chunks_of, kernels_of
 from labkit.watch import Positions
 from labkit.watch.positions import PositionsStep
 

@@ -5,7 +5,7 @@ from helpers import make_engine, make_manager
 
 from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig, show, watch
 from labkit.learn.lesson_01 import exercises
-from labkit.show.rows import REASONS
+from labkit.show.grids import REASONS
 from labkit.watch.rows import RowWatch, reason_of
 
 CACHED = LADDER["01"].options

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from labkit.show.schedule import Busy
+from labkit.show.lanes import Busy
 
 # When each kernel begins, from when its launch is done (microseconds) and what a kernel takes.
 Begins = Callable[[Sequence[float], float], Sequence[float]]

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from labkit.results import DeviceTimeRecord, HostTimeRecord
-from labkit.show.schedule import Busy
+from labkit.show.lanes import Busy
 
 EVEN_AFTER = 200  # steps: with more of them ahead, the slower of the two decides only after a while
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.learn.before_00.chain import WORDS, Chain, kernel_begins, schedule
-from labkit.show.schedule import WORK
+from labkit.show.lanes import WORK
 
 times = st.integers(1, 30)
 chains = st.builds(Chain, st.integers(1, 9), times, times, st.booleans())

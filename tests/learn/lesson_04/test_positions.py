@@ -6,7 +6,7 @@ from helpers import small_model
 
 from labkit.ladder import LADDER
 from labkit.learn.lesson_04.positions import watch_positions
-from labkit.show.positions import WRITE_COLOURS
+from labkit.show.grids import WRITE_COLOURS
 from labkit.watch.positions import WRITES
 
 CPU = torch.device("cpu")

@@ -1,0 +1,319 @@
+"""Figures of bars: what is measured, in parts or beside a limit."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+
+from labkit.results import Comparison, TracedStep
+from labkit.show.colours import BLUE, GREEN, GREY, GREY_INK, INK, ORANGE, PALE, RED, SKY
+from labkit.show.comparison import VERDICT_COLOURS
+from labkit.show.ladder import rung_label
+from labkit.show.marks import beside, key_below, name_rows, write
+from labkit.show.style import figure, is_wide, styled
+
+COLOURS = {  # by the part's name, on rungs up to 05, and from rung 07 on
+    "block tables": GREY,
+    "append": ORANGE,
+    "the rest": SKY,
+    "reserve": ORANGE,
+    "tell the device": GREY,
+    "launch and the rest": BLUE,
+}
+Parts = Mapping[str, float]  # microseconds, in the order of the bar
+
+
+@styled
+def draw_host_shares(pairs: Mapping[str, tuple[Parts, Parts]], names: tuple[str, str]) -> Figure:
+    """Draw the host time of decode steps in parts, two bars per pair, by label: a step before and a step
+    after, both in per cent of the step before.
+
+    pairs: for each label, the parts before and after, in microseconds. names: of the two rungs.
+    """
+    fig, axes = figure(1.3 + 0.62 * len(pairs))
+    for row, pair in enumerate(pairs.values()):
+        whole = sum(pair[0].values())
+        for place, parts in enumerate(pair):
+            _draw_shares(axes, row + 0.36 * place, parts, whole, names[place])
+    axes.set_yticks(np.arange(len(pairs)) + 0.18, list(pairs))
+    axes.set(ylim=(len(pairs) - 0.35, -0.35), xlim=(0, 100))
+    axes.set_xlabel(f"host time of a step, per cent of rung {names[0]}'s")
+    axes.set_title("Only the append shrinks: the more requests, the more of it goes", pad=24)
+    _draw_legend(axes, next(iter(pairs.values()))[0], alpha=0.75)
+    return fig
+
+
+def _draw_shares(axes: Axes, y: float, parts: Parts, whole: float, name: str) -> None:
+    left = 0.0
+    for part, microseconds in parts.items():
+        share = 100 * microseconds / whole
+        axes.barh(y, share, left=left, height=0.32, color=COLOURS[part], alpha=0.75)
+        if share > 8:
+            write(axes, left + share / 2, y, f"{microseconds:,.0f} µs", fontsize=8)
+        left += share
+    text = f"rung {name}: {sum(parts.values()):,.0f} µs"
+    beside(axes, y, text, fontsize=9, color=INK)
+
+
+@styled
+def draw_host_parts(groups: Mapping[str, Mapping[str, Parts]]) -> Figure:
+    """Draw the host time of decode steps in microseconds: a group of bars per label, a bar per engine, by
+    name, in parts."""
+    bars = [(f"{group}, {name}", parts) for group, each in groups.items() for name, parts in each.items()]
+    fig, axes = figure(1.25 + 0.34 * len(bars))
+    longest = max(sum(parts.values()) for _, parts in bars)
+    for row, (_, parts) in enumerate(bars):
+        _draw_microseconds(axes, row, parts, longest)
+    axes.set_yticks(range(len(bars)), [label for label, _ in bars])
+    axes.invert_yaxis()
+    axes.set_xlabel("host time of a step (microseconds)")
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.set_title("What is left of the host's work in a step", pad=24)
+    _draw_legend(axes, bars[0][1], alpha=0.7)
+    return fig
+
+
+def _draw_microseconds(axes: Axes, row: int, parts: Parts, longest: float) -> None:
+    left = 0.0
+    for part, microseconds in parts.items():
+        axes.barh(row, microseconds, left=left, height=0.72, color=COLOURS[part], alpha=0.7)
+        if microseconds > 0.07 * longest:
+            middle = left + microseconds / 2
+            write(axes, middle, row, f"{microseconds:,.0f}", fontsize=8)
+        left += microseconds
+    text = f"{sum(parts.values()):,.0f} µs"
+    beside(axes, row, text, fontsize=9, color=INK)
+
+
+def _draw_legend(axes: Axes, parts: Parts, alpha: float) -> None:
+    handles = [Rectangle((0, 0), 1, 1, facecolor=COLOURS[part], alpha=alpha) for part in parts]
+    axes.legend(handles, parts, ncols=3, loc="lower left", bbox_to_anchor=(0, 0.98), borderaxespad=0)
+
+
+BAR_IDLE = 0.72
+
+
+@styled
+def draw_idle(steps: Sequence[TracedStep]) -> Figure:
+    """Draw the share of each recorded step in which the GPU works: a group of bars per batch size, a bar per
+    rung."""
+    batch_sizes = sorted({step.batch_size for step in steps})
+    rungs = sorted({step.rung for step in steps})
+    fig, axes = figure(1.3 + (0.28 * len(rungs) + 0.14) * len(batch_sizes))
+    rows, row = {}, 0.0
+    for batch_size in batch_sizes:
+        for rung in rungs:
+            rows[rung, batch_size] = row
+            row += 1
+        row += 0.5
+    for step in steps:
+        row, busy = rows[step.rung, step.batch_size], 100 * (1 - step.idle_share)
+        axes.barh(row, 100, height=BAR_IDLE, color=PALE)
+        axes.barh(row, busy, height=BAR_IDLE, color=GREEN, alpha=0.8)
+        beside = {"va": "center", "transform": axes.get_yaxis_transform(), "fontsize": 9}
+        colour = RED if step.idle_share >= 0.05 else INK
+        axes.text(1.02, row, f"idle {100 * step.idle_share:.1f} %", color=colour, weight="bold", **beside)
+        axes.text(1.175, row, f"of {step.step_us:,.0f} µs", **beside)
+    axes.set_yticks([rows[step.rung, step.batch_size] for step in steps], [_label(step) for step in steps])
+    axes.set(ylim=(max(rows.values()) + 0.6, -0.6), xlim=(0, 100), xlabel="% of a step")
+    axes.set_title("What the GPU does in a steady decode")
+    handles = [Patch(facecolor=GREEN, alpha=0.8, label="works"), Patch(facecolor=PALE, label="waits")]
+    key_below(fig, handles, 2)
+    return fig
+
+
+def _label(step: TracedStep) -> str:
+    return f"B = {step.batch_size}, rung {step.rung}"
+
+
+@styled
+def draw_measured(
+    seconds: Mapping[str, Sequence[float]],
+    comparisons: Mapping[str, Comparison],
+    batch_size: int,
+    what: str = "host time",
+) -> Figure:
+    """A bar per engine, by name: the median step, each run a dot; beside it the ratio to the first one.
+
+    comparisons: by name, with the first engine; a bar is grey where the two cannot be told apart. what: was
+    measured of a step.
+    """
+    fig, axes = figure(1.1 + 0.62 * len(seconds))
+    for row, (name, runs) in enumerate(seconds.items()):
+        us = 1e6 * np.array(runs)
+        verdict = comparisons[name].verdict if name in comparisons else ""
+        colour = VERDICT_COLOURS.get(verdict, GREY)
+        axes.barh(row, np.median(us), height=0.62, color=colour, alpha=0.5)
+        axes.plot(us, row + np.linspace(-0.2, 0.2, len(us)), "o", color=INK, markersize=3.5, alpha=0.7)
+        if name in comparisons:
+            ink = GREY_INK if colour == GREY else colour
+            place = {"transform": axes.get_yaxis_transform(), "color": ink}
+            axes.text(1.02, row, verdict, va="bottom", weight="bold", **place)
+            ratio = f"×{comparisons[name].speedup:.2f} {comparisons[name].interval}"
+            axes.text(1.02, row + 0.04, ratio, va="top", fontsize=9, **place)
+    name_rows(axes, list(seconds))
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.grid(axis="x")
+    axes.set_xlabel(f"{what} per decode step of {batch_size} requests, the model taken out (microseconds)")
+    axes.set_title("Before and after, on this machine")
+    return fig
+
+
+@styled
+def draw_reservation(lengths: Sequence[int], max_length: int, block_size: int) -> Figure:
+    """Draw the slots that are set aside for sequences of these lengths: contiguous, a row of `max_length`
+    slots per sequence, or paged, in blocks."""
+    fig, axes = figure(2.6)
+    used = np.array(lengths)
+    paged = -(-used // block_size) * block_size
+    names = ["contiguous:\nthe longest possible", f"paged:\nblocks of {block_size}"]
+    for y, reserved in enumerate((np.full_like(used, max_length), paged)):
+        axes.barh(y, reserved.sum(), color=PALE, edgecolor=RED, hatch="///", height=0.55, lw=0.8)
+        axes.barh(y, used.sum(), color=BLUE, height=0.55)
+        share = f"{100 * used.sum() / reserved.sum():.0f} % used"
+        axes.text(reserved.sum(), y, f"  {share}", va="center")
+    axes.set_yticks([0, 1], names)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.15 * max_length * len(used))
+    axes.set_xlabel(f"KV slots set aside for {len(used)} requests (one slot: one token in every layer)")
+    axes.set_title("Filled: holds a token. Hatched: set aside and empty")
+    return fig
+
+
+BAR_SHARE_SIZES = 0.8
+
+
+@styled
+def draw_share_sizes(programs: Mapping[str, Sequence[tuple[int, int]]], long_row: int) -> Figure:
+    """Draw the programs of one head by name, a bar for each: as high as the pieces that it reads.
+
+    programs: row and pieces of each. long_row: the row that stands out. Raises ValueError if there is none.
+    """
+    fig, panels = figure(1.2 + 1.7 * len(programs), len(programs), sharex=True, sharey=True, squeeze=False)
+    for axes, (name, each) in zip(panels[:, 0], programs.items(), strict=True):
+        colours = [ORANGE if row == long_row else BLUE for row, _ in each]
+        axes.bar(range(len(each)), [pieces for _, pieces in each], BAR_SHARE_SIZES, color=colours)
+        longest = max(pieces for _, pieces in each)
+        axes.axhline(longest, color=INK, lw=1, ls="--")
+        axes.set_title(f"{name}: {len(each)} programs per head, the longest reads {longest} pieces")
+        axes.set_ylabel("pieces")
+        axes.grid(axis="y")
+    panels[-1, 0].set_xlabel("program")
+    handles = [
+        Patch(facecolor=ORANGE, label=f"row {long_row}, the long one"),
+        Patch(facecolor=BLUE, label="all other rows"),
+    ]
+    key_below(fig, handles, 2)
+    return fig
+
+
+HEIGHT = 0.62  # of a bar, or of two that share a row
+
+
+@styled
+def draw_staircase(
+    package: Mapping[str, Sequence[float]], yours: Mapping[str, Sequence[float]], batch_size: int
+) -> Figure:
+    """Draw a bar per rung, the median of its runs, each a dot; below it the reader's own, where there is one.
+
+    package, yours: by rung, the host time of a step in each run, in seconds; all runs were made in turn. Each
+    of the package's rungs is compared with the one above it, and is blue where it is faster, red where it is
+    slower; each of the reader's, orange, is compared with the package's. The ratios are to the right. Grey:
+    they cannot be told apart.
+    """
+    fig, axes = figure(1.5 + 0.46 * len(package))
+    medians = {number: 1e6 * float(np.median(runs)) for number, runs in package.items()}
+    is_log = is_wide(medians.values())
+    axes.set_xscale("log" if is_log else "linear")
+    above: Sequence[float] = ()
+    for row, (number, runs) in enumerate(package.items()):
+        text, halves = f"{medians[number]:,.0f} µs", 1 + (number in yours)
+        colour = _draw_ratio(axes, row - HEIGHT / 4 * (halves - 1), text, above, runs)
+        _draw_bar(axes, row - HEIGHT / 4 * (halves - 1), HEIGHT / halves, runs, colour)
+        if number in yours:
+            text = f"{1e6 * float(np.median(yours[number])):,.0f} µs, yours"
+            _draw_ratio(axes, row + HEIGHT / 4, text, runs, yours[number])
+            _draw_bar(axes, row + HEIGHT / 4, HEIGHT / 2, yours[number], ORANGE)
+        above = runs
+    axes.set_yticks(range(len(package)), [rung_label(number) for number in package])
+    axes.set_ylim(len(package) - 0.4, -0.6)
+    if is_log:
+        axes.set_xlim(left=0.5 * min(medians.values()))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.set_xlabel(
+        f"host time per decode step of {batch_size} requests, the fastest of each run (µs"
+        f"{', logarithmic axis' if is_log else ''})\n"
+        "×: as fast as the bar above (yours: as the package's). Blue: faster; red: slower; grey: cannot tell"
+    )
+    first, *_, last = package
+    gain = Comparison(first, last, tuple(package[first]), tuple(package[last]), {}, {}).speedup
+    axes.set_title(f"{'Orange: yours. ' if yours else ''}From rung {first} to {last}: ×{gain:,.0f}")
+    return fig
+
+
+def _draw_bar(axes: Axes, y: float, height: float, runs: Sequence[float], colour: str) -> None:
+    us = 1e6 * np.array(runs)
+    axes.barh(y, np.median(us), height=height, color=colour, alpha=0.5)
+    axes.plot(us, y + height / 4 * np.linspace(-1, 1, len(us)), "o", color=INK, markersize=2.5, alpha=0.6)
+
+
+def _draw_ratio(axes: Axes, y: float, text: str, before: Sequence[float], after: Sequence[float]) -> str:
+    """Write a bar's text to the right, and the ratio to what it is compared with, if there is something; the
+    colour of the verdict."""
+    place = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "va": "center"}
+    axes.annotate(text, (1, y), xytext=(6, 0), fontsize=9, **place)
+    if not before:
+        return GREY
+    compared = Comparison("before", "after", tuple(before), tuple(after), {}, {})
+    colour = VERDICT_COLOURS.get(compared.verdict, GREY)
+    ink = GREY_INK if colour == GREY else colour
+    axes.annotate(f"×{compared.speedup:.2f}", (1, y), xytext=(95, 0), weight="bold", color=ink, **place)
+    return colour
+
+
+Sides = tuple[Sequence[float], Sequence[float]]
+
+
+@styled
+def draw_runs(pairs: Mapping[str, Sides], unit: str = "tokens per second") -> Figure:
+    """Draw single runs before and after, a panel per pair, by its title: each run a dot, each side's mean a
+    line, and the range that both sides cover.
+
+    pairs: for each title, the figures of the runs before and of the runs after, in `unit`.
+    """
+    fig, panels = figure(0.4 + 1.45 * len(pairs), rows=len(pairs), squeeze=False)
+    for axes, (title, sides) in zip(panels[:, 0], pairs.items(), strict=True):
+        shared = overlap(*sides)
+        if shared:
+            axes.axvspan(*shared, color=ORANGE, alpha=0.3, lw=0)
+        for row, (runs, shade) in enumerate(zip(sides, (GREY, BLUE), strict=True)):
+            axes.plot(runs, [row] * len(runs), "o", color=shade, markersize=8)
+            axes.plot([np.mean(runs)] * 2, [row - 0.3, row + 0.3], color=INK, lw=1.5)
+            _write_beside(axes, row, f"mean {np.mean(runs):,.0f}")
+        axes.set_yticks([0, 1], ["before", "after"])
+        axes.set_ylim(1.6, -0.6)
+        axes.margins(x=0.08)
+        axes.locator_params(axis="x", nbins=7)
+        axes.xaxis.set_major_formatter("{x:,g}")
+        axes.set_title(textwrap.fill(f"{title}: {_in_words(shared)}", 90))
+    panels[-1, 0].set_xlabel(f"{unit} (dot: a run; line: their mean)")
+    return fig
+
+
+def overlap(before: Sequence[float], after: Sequence[float]) -> tuple[float, float] | None:
+    """The interval that the ranges of both sides cover; None if every run of one side is above every run of
+    the other."""
+    low, high = max(min(before), min(after)), min(max(before), max(after))
+    return (low, high) if low <= high else None
+
+
+def _in_words(shared: tuple[float, float] | None) -> str:
+    return f"they overlap from {shared[0]:,.0f} to {shared[1]:,.0f}" if shared else "they do not overlap"
+
+
+def _write_beside(axes: Axes, row: int, text: str) -> None:
+    beside(axes, row, text, color=INK)

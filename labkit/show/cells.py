@@ -1,0 +1,363 @@
+"""Figures of cells: the numbers of tensors, blocks and tables, and whose each is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from labkit.show.blocks import cell_text
+from labkit.show.colours import BLUE, GREY, INK, ORANGE, PALE, RED, colour
+from labkit.show.marks import bare, box, key_below, write
+from labkit.show.style import figure, styled
+
+if TYPE_CHECKING:  # what is drawn; the engine that it was seen in is not needed
+    from labkit.learn.before_03.record import Access
+    from labkit.watch.blocks import LayerTables
+
+
+MOST_CELLS = 40  # in a row of the figure: with more, a cell is too narrow for its number
+DONE = {"load": "loaded", "store": "stored"}
+
+
+@styled
+def draw_places(accesses: Sequence[Access], shapes: Mapping[str, tuple[int, int]]) -> Figure:
+    """Draw which program touches which numbers, a group of cells per tensor: a cell has the colours of all
+    programs that load it, or store it. Grey numbers are left alone; a red edge lies beyond the tensor's end.
+
+    shapes: the rows of each tensor and the numbers in each, by name. Raises ValueError for rows of more than
+    MOST_CELLS numbers.
+    """
+    touched = {name: _touched(accesses, name) for name in shapes}
+    rows = {name: _num_rows(shape, touched[name]) for name, shape in shapes.items()}
+    columns = [
+        column for name, shape in shapes.items() for _, column in _cells(shape, touched[name]).values()
+    ]
+    left, right = min(columns), max(columns) + 1
+    if right - left > MOST_CELLS:
+        raise ValueError(f"{right - left} numbers are too many for a row; the most is {MOST_CELLS}")
+    height = sum(rows.values()) + 1.3 * len(shapes)
+    fig, axes = figure(0.55 + 0.3 * height)
+    titles = {name: f"{name}: {_done(accesses, name)}" for name in shapes}
+    fig.set_label("What each program touches. " + ". ".join(titles.values()))
+    top = 0.0
+    for name, shape in shapes.items():
+        axes.text(0, top - 0.55, titles[name], weight="bold", va="center", color=INK)
+        _draw_tensor(axes, top - 1.1, shape, touched[name])
+        top -= rows[name] + 1.3
+    programs = sorted({access.program for access in accesses})
+    handles = [
+        Patch(facecolor=colour(i), alpha=0.6, label=f"program {', '.join(map(str, program))}")
+        for i, program in enumerate(programs)
+    ]
+    key_below(fig, handles, min(6, len(handles)))
+    axes.set(xlim=(left - 0.1, max(right, left + 16) + 0.1), ylim=(top, 0))
+    axes.axis("off")
+    return fig
+
+
+def _done(accesses: Sequence[Access], tensor: str) -> str:
+    """What programs do with a tensor, in words."""
+    kinds = {access.kind for access in accesses if access.tensor == tensor}
+    return " and ".join(DONE[kind] for kind in sorted(kinds)) or "left alone"
+
+
+def _touched(accesses: Sequence[Access], tensor: str) -> dict[int, list[int]]:
+    """The programs that touch each place of a tensor, by their number in order."""
+    programs = sorted({access.program for access in accesses})
+    found: dict[int, set[int]] = {}
+    for access in accesses:
+        for place in access.places if access.tensor == tensor else ():
+            found.setdefault(place, set()).add(programs.index(access.program))
+    return {place: sorted(owners) for place, owners in found.items()}
+
+
+def _cells(shape: tuple[int, int], touched: Mapping[int, list[int]]) -> dict[int, tuple[int, int]]:
+    """Row and column of each place of a tensor, and of those beyond its ends that are touched. A tensor of
+    one row goes on in that row."""
+    count, columns = shape
+    places = sorted({*range(count * columns), *touched})
+    return {place: (0, place) if count == 1 else divmod(place, columns) for place in places}
+
+
+def _num_rows(shape: tuple[int, int], touched: Mapping[int, list[int]]) -> int:
+    return max(row for row, _ in _cells(shape, touched).values()) + 1
+
+
+def _draw_tensor(axes: Axes, top: float, shape: tuple[int, int], touched: Mapping[int, list[int]]) -> None:
+    """Draw the cells of a tensor, its first row under `top`."""
+    size = shape[0] * shape[1]
+    for place, (row, x) in _cells(shape, touched).items():
+        y = top - row - 1
+        box(axes, (x, y), 1, 1, fc=PALE, lw=0)
+        owners = touched.get(place, [])
+        for stripe, owner in enumerate(owners):  # a number that several touch shows every one's colour
+            part = 1 / len(owners)
+            shade = colour(owner)
+            box(axes, (x, y + stripe * part), 1, part, fc=shade, alpha=0.6, lw=0)
+        edge = {"edgecolor": INK, "lw": 0.6}
+        if not 0 <= place < size:
+            edge = {"edgecolor": RED, "lw": 2, "ls": "--", "zorder": 3}
+        box(axes, (x, y), 1, 1, fill=False, **edge)
+        write(axes, x + 0.5, y + 0.5, str(place), fontsize=8.5, color=INK)
+
+
+COLOURS = {"A": BLUE, "B": ORANGE}
+
+
+class PoolFrame(NamedTuple):
+    """A pool at one moment: the number of the token in each slot of each block, 0 where none was written, and
+    the letters of those that hold each block, "" for a free one."""
+
+    title: str
+    slots: tuple[tuple[int, ...], ...]  # [N][block_size]
+    holders: tuple[str, ...]
+
+
+@styled
+def draw_pool_frames(rows: Mapping[str, Sequence[PoolFrame]], owners: Mapping[int, str]) -> Figure:
+    """Draw the moments of several runs, a row per run, by its title, and a panel per moment.
+
+    owners: the letter of the request that a token belongs to; a token that is nobody's own is grey. A token
+    in a block that its owner does not hold is framed: whoever reads that block reads another's token.
+    """
+    num_columns = max(map(len, rows.values()))
+    num_blocks = max(len(frame.slots) for frames in rows.values() for frame in frames)
+    height = 0.6 + 0.5 * num_blocks  # of a row
+    fig, panels = figure(0.4 + height * len(rows), rows=len(rows), ncols=num_columns, squeeze=False)
+    for line, (name, frames) in zip(panels, rows.items(), strict=True):
+        for axes in line:
+            axes.axis("off")
+        for axes, frame in zip(line, frames, strict=False):
+            _draw_frame(axes, frame, owners)
+        line[0].text(-0.02, 1 + 0.6 / num_blocks, name, transform=line[0].transAxes, weight="bold", color=INK)
+    return fig
+
+
+def _draw_frame(axes: Axes, frame: PoolFrame, owners: Mapping[int, str]) -> None:
+    block_size = len(frame.slots[0])
+    for block, (numbers, holders) in enumerate(zip(frame.slots, frame.holders, strict=True)):
+        y = -1.5 * block
+        told = f"block {block}: " + (" and ".join(holders) if holders else "free")
+        axes.text(0, y + 1.08, told, va="bottom", fontsize=8, color=INK if holders else GREY)
+        for slot, number in enumerate(numbers):
+            _draw_slot(axes, slot, y, number, owners.get(number, ""), holders)
+    axes.set(xlim=(-0.1, block_size + 0.6), ylim=(-1.5 * (len(frame.slots) - 1) - 0.15, 1.5))
+    axes.set_title(frame.title, fontsize=9, weight="normal")
+
+
+def _draw_slot(axes: Axes, slot: int, y: float, number: int, owner: str, holders: str) -> None:
+    face = COLOURS[owner] if owner else PALE if number else "white"
+    box(axes, (slot, y), 1, 1, fc=face, alpha=0.6 if owner else 1, lw=0)
+    is_anothers = bool(owner) and bool(holders) and owner not in holders
+    edge, width = (RED, 2.5) if is_anothers else (INK if holders else GREY, 0.8)
+    box(axes, (slot, y), 1, 1, fill=False, ec=edge, lw=width, zorder=2 + is_anothers)
+    if number:
+        write(axes, slot + 0.5, y + 0.5, str(number), fontsize=9, color=INK)
+
+
+INDICES = ("batch_idx", "block_idx", "pos")
+MOST_REQUESTS = 16  # with more, a cell is too narrow for its number
+Told = Mapping[str, Sequence[int] | int]  # by the index's name: a tensor's numbers, or one number
+
+
+@styled
+def draw_write_indices(ways: Mapping[str, Told]) -> Figure:
+    """Draw what the host tells the GPU about one layer's write, a group per way of writing, by its title:
+    each index is a strip with a cell per request.
+
+    ways: for each way, the indices that the host tells, by name: a list is a tensor that is copied to the
+    GPU, a number is an argument of the kernel, and what is missing the kernel knows by itself. Raises
+    ValueError for a batch of more than MOST_REQUESTS requests.
+    """
+    batch_size = max(len(value) for told in ways.values() for value in told.values() if is_tensor(value))
+    if batch_size > MOST_REQUESTS:
+        raise ValueError(f"{batch_size} requests are too many to draw; the most is {MOST_REQUESTS}")
+    rows_each = len(INDICES) + 1.4  # with the title
+    height = rows_each * len(ways)
+    fig, axes = figure(0.2 + 0.27 * height)
+    titles = [f"{way}: {_num_tensors(told)}" for way, told in ways.items()]
+    fig.set_label(". ".join(titles))
+    for group, (title, told) in enumerate(zip(titles, ways.values(), strict=True)):
+        top = -rows_each * group
+        axes.text(0, top, title, weight="bold", va="center")
+        for row, name in enumerate(INDICES, start=1):
+            _draw_index(axes, top - row, name, told.get(name), batch_size)
+    axes.set(xlim=(-1.8, batch_size + 5.6), ylim=(0.7 - height, 0.7))
+    axes.axis("off")
+    return fig
+
+
+def is_tensor(value: Sequence[int] | int) -> bool:
+    """Whether an index is told as a tensor: a list of numbers, not one number."""
+    return not isinstance(value, int)
+
+
+def _num_tensors(told: Told) -> str:
+    number = sum(map(is_tensor, told.values()))
+    return f"{number} index tensor{'' if number == 1 else 's'}"
+
+
+def _draw_index(axes: Axes, y: float, name: str, value: Sequence[int] | int | None, batch_size: int) -> None:
+    beside = {"va": "center", "fontsize": 9, "color": INK}
+    axes.text(-0.2, y, name, ha="right", **beside)
+    if value is None:
+        axes.text(0.5, y, "–", ha="center", **beside)
+        said = "nothing: row b is request b"
+    elif is_tensor(value):
+        for i, number in enumerate(value):
+            _draw_cell(axes, i, y, number, BLUE, 0.3)
+        said = "a tensor: made, copied, waited for"
+    else:
+        _draw_cell(axes, 0, y, value, PALE, 1.0)
+        said = "a number: an argument of the kernel"
+    axes.text(batch_size + 0.3, y, said, **beside)
+
+
+def _draw_cell(axes: Axes, x: float, y: float, number: int, shade: str, alpha: float) -> None:
+    box(axes, (x, y - 0.42), 1, 0.84, fc=shade, alpha=alpha, lw=0)
+    box(axes, (x, y - 0.42), 1, 0.84, fill=False, ec=INK, lw=0.6)
+    write(axes, x + 0.5, y, str(number), fontsize=8.5)
+
+
+@styled
+def draw_tables(tables: Mapping[str, LayerTables]) -> Figure:
+    """Draw the block tables of all layers, a panel per engine, by name, and a row per table: each block is a
+    box with its place in the pool, in the colour of its request. A border marks what several requests share.
+    """
+    heights = [max(1.6, 0.8 + 0.6 * shown.num_tables) for shown in tables.values()]
+    fig, panels = figure(0.5 + 0.36 * sum(heights), rows=len(tables), height_ratios=heights, squeeze=False)
+    for axes, (name, shown) in zip(panels[:, 0], tables.items(), strict=True):
+        width, shared = 0, _shared(shown)
+        for request_id, rows in shown.places.items():
+            shade = colour(request_id)
+            for table_idx, indices in enumerate(rows):
+                for place, index in enumerate(indices):
+                    corner = (width + place, table_idx)
+                    box(axes, corner, 0.94, 0.84, fc=shade, alpha=0.45, lw=0)
+                    if (table_idx, index) in shared:
+                        box(axes, corner, 0.94, 0.84, fill=False, ec=INK, lw=1.4)
+                    middle = (width + place + 0.47, table_idx + 0.42)
+                    write(axes, *middle, str(index), fontsize=8)
+            middle = width + len(rows[0]) / 2
+            axes.text(middle, -0.12, f"request {request_id}", ha="center", va="bottom", fontsize=8)
+            width += len(rows[0]) + 0.6
+        num_tables = shown.num_tables
+        labels = [f"layer {i}" for i in range(num_tables)]
+        if num_tables == 1:
+            labels = [f"all {shown.num_layers} layers"]
+        axes.set_yticks(np.arange(num_tables) + 0.42, labels)
+        axes.tick_params(length=0)
+        axes.set_xticks([])
+        axes.set(xlim=(0, width), ylim=(num_tables, -0.5))
+        for side in ("left", "bottom"):
+            axes.spines[side].set_visible(False)
+        axes.set_title(f"{name}: {num_tables} {'list' if num_tables == 1 else 'lists'} of places per request")
+    return fig
+
+
+def _shared(shown: LayerTables) -> set[tuple[int, int]]:
+    """The blocks that several requests have, each as (table, place in the pool)."""
+    holders = Counter(
+        (table_idx, index)
+        for rows in shown.places.values()
+        for table_idx, indices in enumerate(rows)
+        for index in indices
+    )
+    return {block for block, count in holders.items() if count > 1}
+
+
+LONGEST_TEXT = 6  # characters of a token that are written in the usual size
+
+
+@styled
+def draw_shared_blocks(texts: Mapping[str, Sequence[str]], block_size: int) -> Figure:
+    """Draw texts by label, a row per text and a cell per token. A full block of neighbouring texts that are
+    alike up to its end is one box over all of them: it is computed once. The rest of a text has no full
+    block, and is its own.
+    """
+    rows = list(texts.values())
+    fig, axes = figure(1.0 + 0.42 * len(rows))
+    for place in range(max(len(tokens) for tokens in rows) // block_size):
+        end = (place + 1) * block_size
+        begins = [tuple(tokens[:end]) if len(tokens) >= end else None for tokens in rows]
+        for begin, group in groupby(range(len(rows)), key=lambda row: begins[row]):
+            members = list(group)
+            if begin is not None:
+                corner = (end - block_size, members[0])
+                _draw_box(axes, corner, begin[-block_size:], len(members))
+    for row, tokens in enumerate(rows):
+        start = len(tokens) // block_size * block_size
+        for place, token in enumerate(tokens[start:], start):
+            box(axes, (place, row + 0.08), 1, 0.84, fc=GREY, alpha=0.25, lw=0)
+            _write(axes, place, row + 0.5, token)
+    axes.set(xlim=(-0.1, max(map(len, rows)) + 0.1), ylim=(len(rows) + 0.1, -0.1))
+    axes.set_yticks([row + 0.5 for row in range(len(rows))], list(texts))
+    axes.set_xticks(range(0, max(map(len, rows)) + 1, block_size))
+    axes.set_xlabel("position in the text, tokens")
+    bare(axes)
+    axes.set_title(f"Blocks of {block_size}: a box over several texts is computed and stored once")
+    handles = [
+        Patch(facecolor=BLUE, alpha=0.35, label="a full block of several texts"),
+        Patch(facecolor=ORANGE, alpha=0.35, label="a full block of one"),
+        Patch(facecolor=GREY, alpha=0.25, label="no full block"),
+    ]
+    key_below(fig, handles, 3)
+    return fig
+
+
+def _draw_box(axes: Axes, corner: tuple[int, int], tokens: Sequence[str], num_rows: int) -> None:
+    """A block's box, `num_rows` high, with a line about it and its words in the middle."""
+    (x, y), height = corner, num_rows - 0.16
+    shade = BLUE if num_rows > 1 else ORANGE
+    box(axes, (x, y + 0.08), len(tokens), height, fc=shade, alpha=0.35, lw=0)
+    box(axes, (x, y + 0.08), len(tokens), height, fill=False, ec=INK, lw=1)
+    for place, token in enumerate(tokens, x):
+        _write(axes, place, y + num_rows / 2, token)
+
+
+def _write(axes: Axes, x: float, y: float, token: str) -> None:
+    text = cell_text(token)
+    size = 7.5 if len(text) < LONGEST_TEXT else 6
+    write(axes, x + 0.5, y, text, fontsize=size)
+
+
+@styled
+def draw_weights(
+    tokens: Sequence[str],
+    blocks: Sequence[int],
+    block_size: int,
+    yours: Sequence[float],
+    expected: Sequence[float],
+    title: str,
+) -> Figure:
+    """Draw how much each token counts for one head: your weights as bars, the expected ones as outlines, and
+    below them the blocks in which the tokens lie.
+
+    tokens: of the text, the new one last, which is in no block yet. blocks: the physical blocks of the text,
+    in order.
+    """
+    fig, axes = figure(3.1)
+    places = range(len(tokens))
+    colours = [BLUE] * (len(tokens) - 1) + [ORANGE]
+    axes.bar(places, yours, color=colours, width=0.7, label="yours")
+    axes.bar(places, expected, fill=False, edgecolor=INK, lw=1.2, width=0.82, label="expected")
+    axes.set_xticks(places, [cell_text(token) for token in tokens])
+    axes.set_xlim(-0.7, max(len(tokens), len(blocks) * block_size) - 0.3)
+    top = max(*yours, *expected)
+    axes.set_ylim(-0.2 * top, 1.12 * top)
+    for place, block in enumerate(blocks):
+        box(axes, (place * block_size - 0.5, -0.17 * top), block_size, 0.13 * top, fc=PALE, ec=GREY)
+        write(axes, place * block_size + block_size / 2 - 0.5, -0.105 * top, f"block {block}", fontsize=8)
+    axes.set_xlabel("tokens of the text, and the new token (orange), whose key and value come with the call")
+    axes.set_ylabel("weight (they add up to 1)")
+    axes.tick_params(bottom=False)
+    axes.set_title(title)
+    axes.legend(loc="upper left")
+    return fig

@@ -1,0 +1,323 @@
+"""Figures with a row per request and a column per step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from labkit.show.colours import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, RED, SKY, YELLOW, colour
+from labkit.show.marks import beside, box, key_below, name_rows, write
+from labkit.show.style import figure, styled
+
+if TYPE_CHECKING:  # what is drawn; the engine that it was seen in is not needed
+    from labkit.engine import Completion
+    from labkit.watch.flights import Flights
+    from labkit.watch.positions import Positions
+    from labkit.watch.sends import Sends
+
+
+REASONS = {  # by the reason that `watch.record_rows` gives: the colour and the words of the legend
+    "kept": (PALE, "kept: the blocks are the same"),
+    "first": (GREY, "first: there was no row yet"),
+    "boundary": (BLUE, "boundary: one more block"),
+    "copy_on_write": (ORANGE, "copy-on-write: the last block is a copy now"),
+    "forgotten": (PURPLE, "made anew although the blocks are the same"),
+    "changed": (YELLOW, "the blocks changed in another way"),
+    "stale": (RED, "kept although the blocks changed: wrong"),
+}
+
+
+@styled
+def draw_rows(rows: pd.DataFrame, layer_idx: int = 0) -> Figure:
+    """Draw one layer's rows of the block table, a row per request and a column per step: whether the row was
+    made anew, and why; in the cell, the tokens in the cache when the step began.
+
+    rows: as `watch.record_rows` gives them. A step that only admitted requests is an empty column.
+    """
+    shown = rows[rows["layer"] == layer_idx]
+    requests = sorted(shown["request"].unique())
+    fig, axes = figure(1.35 + 0.36 * len(requests))
+    for line in shown.itertuples():
+        x, y = line.step, requests.index(line.request)
+        face = REASONS[line.reason][0]
+        box(axes, (x - 0.46, y - 0.42), 0.92, 0.84, fc=face, alpha=0.8, lw=0)
+        write(axes, x, y, str(line.tokens), fontsize=7.5, color=INK)
+    axes.set(xlim=(0.4, rows["step"].max() + 0.6), ylim=(len(requests) - 0.5, -0.5))
+    axes.set_yticks(range(len(requests)), [f"request {request}" for request in requests])
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.tick_params(left=False)
+    axes.spines["left"].set_visible(False)
+    axes.set_xlabel("step (in a cell: tokens in the cache when the step began)")
+    axes.set_title(f"Rows of layer {layer_idx}'s block table: kept, or made anew")
+    seen = [reason for reason in REASONS if reason in set(shown["reason"])]
+    keys = [Patch(color=REASONS[r][0], alpha=0.8, label=REASONS[r][1]) for r in seen]
+    key_below(fig, keys, 2)
+    return fig
+
+
+@styled
+def draw_step_times(series: Mapping[str, Sequence[float]], mark_every: int) -> Figure:
+    """Draw the milliseconds of each decode step, a line per rung, by name. There is a mark below every
+    `mark_every` steps."""
+    fig, axes = figure(3.2)
+    for i, (name, times) in enumerate(series.items()):
+        axes.plot(range(1, len(times) + 1), times, color=colour(i), lw=1, label=name)
+    num_steps = max(map(len, series.values()))
+    marks = range(1 + mark_every, num_steps + 1, mark_every)
+    axes.plot(marks, [0] * len(marks), "^", color=INK, transform=axes.get_xaxis_transform(), clip_on=False)
+    axes.set_xlim(0, num_steps + 1)
+    axes.grid(axis="y")
+    axes.set_xlabel(f"decode step (▲: the step after a boundary, every {mark_every})")
+    axes.set(ylabel="milliseconds (not from 0)", title="Every decode step of a run")
+    axes.legend(loc="upper right", ncols=len(series))
+    return fig
+
+
+SENT = {  # by what a step sends for a request: the colour and the words of the legend
+    "nothing": (PALE, "nothing"),
+    "boundary": (BLUE, "its row: one more block"),
+    "copy_on_write": (ORANGE, "its row: its last block is a copy now"),
+    "joined": (GREEN, "its row and its state: it joins"),
+}
+MAPPING = (PURPLE, "slot_mapping")
+
+
+@styled
+def draw_sends(sends: Sends) -> Figure:
+    """Draw what the host sends to the device, a row per request and a column per step: what was sent for the
+    request; in the cell, where anything was, its slot, and a c where its last block was copied.
+
+    The row above says whether the slot mapping was sent, the row below how many numbers were sent in all. A
+    step that only admitted requests is an empty column.
+    """
+    requests = sorted(sends.requests["request"].unique())
+    labels = ["slot_mapping", *(f"request {request}" for request in requests), "numbers sent"]
+    fig, axes = figure(1.5 + 0.34 * len(labels))
+    for line in sends.requests.itertuples():
+        text = f"{line.slot} c" if line.took == "copy_on_write" else f"{line.slot}"
+        text = "" if line.sent == "nothing" else text
+        _draw_cell(axes, line.step, 1 + requests.index(line.request), SENT[line.sent][0], text)
+    for line in sends.steps.itertuples():
+        _draw_cell(axes, line.step, 0, MAPPING[0] if line.mapping else PALE, "")
+        sent = f"{line.numbers / 1e3:.1f}k" if line.numbers >= 1e3 else f"{line.numbers}"
+        write(axes, line.step, len(labels) - 1, sent, fontsize=8)
+    axes.set(xlim=(0.4, sends.steps["step"].max() + 0.6), ylim=(len(labels) - 0.5, -0.5))
+    axes.set_yticks(range(len(labels)), labels)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.tick_params(left=False)
+    axes.spines["left"].set_visible(False)
+    axes.set_xlabel("step (in a cell: the request's slot)")
+    axes.set_title("What the host sends to the device, step by step")
+    seen = [SENT[sent] for sent in SENT if sent in set(sends.requests["sent"])]
+    keys = [Patch(color=shade, alpha=0.8, label=words) for shade, words in (*seen, MAPPING)]
+    if "copy_on_write" in set(sends.requests["took"]):
+        keys.append(Line2D([], [], color=INK, marker="$c$", lw=0, label="its last block was copied"))
+    key_below(fig, keys, 2)
+    return fig
+
+
+def _draw_cell(axes: Axes, x: float, y: float, shade: str, text: str) -> None:
+    box(axes, (x - 0.46, y - 0.42), 0.92, 0.84, fc=shade, alpha=0.8, lw=0)
+    write(axes, x, y, text, fontsize=7.5, color=INK)
+
+
+BOX = 0.8
+
+
+@styled
+def draw_flights(watched: Flights, ends: int | None = None, title: str = "") -> Figure:
+    """Draw the steps that an engine launched, a column per step and a row per request: a box where the step
+    made a token for the request, hollow if that token was thrown away.
+
+    ends: the token id that ends a text; its box says so.
+    """
+    request_ids = sorted({i for flight in watched.flights for i in flight.request_ids})
+    fig, axes = figure(1.5 + 0.4 * len(request_ids))
+    for flight in watched.flights:
+        tokens = dict(zip(flight.request_ids, flight.token_ids, strict=False))
+        for request_id in flight.request_ids:
+            row, is_handed_out = request_ids.index(request_id), request_id in flight.handed_to
+            is_end = ends is not None and tokens.get(request_id) == ends
+            _draw_box(axes, row, flight.number, is_handed_out, is_end)
+    axes.set_xlim(0.4, len(watched.flights) + 0.6)
+    axes.set_xticks(range(1, len(watched.flights) + 1))
+    axes.set_yticks(range(len(request_ids)), [f"request {i}" for i in request_ids])
+    axes.set(ylim=(len(request_ids) - 0.4, -0.6), xlabel="decode step, in the order of their launches")
+    axes.set_title(title or "Whose tokens each step makes, and who gets them")
+    key_below(
+        fig,
+        [
+            Patch(facecolor=BLUE, alpha=0.75, label="handed out"),
+            Patch(facecolor=ORANGE, label="handed out, and it ends the text"),
+            Patch(facecolor=PALE, edgecolor=RED, lw=1.5, label="made, and nobody gets it"),
+        ],
+        3,
+    )
+    return fig
+
+
+def _draw_box(axes: Axes, row: int, number: int, is_handed_out: bool, is_end: bool) -> None:
+    place = (number - BOX / 2, row - BOX / 2)
+    if not is_handed_out:
+        box(axes, place, BOX, BOX, fc=PALE, ec=RED, lw=1.5)
+        write(axes, number, row, "×", color=RED, weight="bold")
+        return
+    face = {"facecolor": ORANGE} if is_end else {"facecolor": BLUE, "alpha": 0.75}
+    box(axes, place, BOX, BOX, lw=0, **face)
+    if is_end:
+        write(axes, number, row, "end", color=INK, fontsize=8)
+
+
+# By the name of the write's counter.
+WRITE_COLOURS = {"indexed": GREY, "generic": ORANGE, "full_batch": GREEN, "identity_pos": BLUE}
+STRIP = 0.16  # of a panel's height: the strip that names the write
+
+
+@styled
+def draw_positions(runs: Mapping[str, Positions]) -> Figure:
+    """Draw where the requests of a batch write, a panel per run, by its title: each request's slot against
+    the step, and in a strip below it which of the writes was taken.
+
+    Where lines lie on each other, the earlier request's is the wider one.
+    """
+    fig, panels = figure(0.5 + 1.75 * len(runs), rows=len(runs), squeeze=False, sharex=True)
+    for axes, (title, run) in zip(panels[:, 0], runs.items(), strict=True):
+        _draw_slots(axes, run)
+        _draw_strip(axes, run)
+        axes.set(title=f"{title}: equal slots in {run.num_equal} of {len(run.steps)} steps", ylabel="slot")
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, steps=[1, 2, 4, 8, 10]))
+        axes.set_yticks([tick for tick in axes.get_yticks() if 0 <= tick < run.block_size])
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(axis="y")
+    panels[-1, 0].set_xlabel("decode step (strip: how the batch is written)")
+    return fig
+
+
+def _draw_slots(axes: Axes, run: Positions) -> None:
+    request_ids = list(dict.fromkeys(i for step in run.steps for i in step.slots))
+    numbers = np.arange(1, len(run.steps) + 1)
+    for row, request_id in enumerate(request_ids):
+        slots = np.array([step.slots.get(request_id, np.nan) for step in run.steps], dtype=float)
+        width = 2.0 + 3.0 * (len(request_ids) - 1 - row)
+        for piece in np.split(np.arange(len(slots)), 1 + np.flatnonzero(np.diff(slots) < 0)):
+            axes.plot(  # a line ends with its block
+                numbers[piece],
+                slots[piece],
+                color=colour(request_id),
+                lw=width,
+                marker="o",
+                markersize=width + 2,
+                alpha=0.45 if row < len(request_ids) - 1 else 1,
+                solid_capstyle="round",
+                label=f"request {request_id}" if piece[0] == 0 else None,
+            )
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.6), borderaxespad=0.3)
+
+
+def _draw_strip(axes: Axes, run: Positions) -> None:
+    """Draw a box under the slots for each group of consecutive steps with the same write."""
+    span = run.block_size - 1
+    height = STRIP * span
+    bottom = -0.12 * span - height
+    for path, group in groupby(enumerate(run.steps, start=1), key=lambda numbered: numbered[1].path):
+        numbers = [number for number, _ in group]
+        left, width = numbers[0] - 0.5, len(numbers)
+        axes.broken_barh([(left, width)], (bottom, height), color=WRITE_COLOURS[path], alpha=0.35, lw=0)
+        if width >= 3:  # room for its name
+            write(axes, left + width / 2, bottom + height / 2, path, fontsize=8, color=INK)
+    axes.set(ylim=(bottom - 0.04 * span, 1.1 * span), xlim=(0.3, len(run.steps) + 0.7))
+
+
+# By the path's name: the colour and the words of the legend, the commonest at the bottom of a bar.
+READY_COLOURS = {
+    "in_place": (BLUE, "in place: room and one holder"),
+    "boundary": (ORANGE, "boundary: a new block"),
+    "copy_on_write": (RED, "copy-on-write: a copy first"),
+    "first": (GREEN, "first block of a sequence"),
+}
+
+
+@styled
+def draw_paths(runs: Mapping[str, Sequence[Mapping[str, int]]]) -> Figure:
+    """Draw the path that each decoded token took, a panel per run, by its title, and a bar per step: its
+    tokens, stacked by path.
+
+    runs: as `record_paths` gives them. A step that only admitted requests has no bar.
+    """
+    fig, panels = figure(0.6 + 2.1 * len(runs), rows=len(runs), squeeze=False)
+    seen = [
+        path for path in READY_COLOURS if any(step.get(path) for steps in runs.values() for step in steps)
+    ]
+    for axes, (title, steps) in zip(panels[:, 0], runs.items(), strict=True):
+        numbers = range(1, len(steps) + 1)
+        below = [0] * len(steps)
+        for path in seen:
+            counts = [step.get(path, 0) for step in steps]
+            axes.bar(numbers, counts, bottom=below, color=READY_COLOURS[path][0], width=0.8)
+            below = [low + count for low, count in zip(below, counts, strict=True)]
+        axes.set(title=title, ylabel="tokens")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xlim(0.3, len(steps) + 0.7)
+        axes.grid(axis="y")
+    panels[-1, 0].set_xlabel("step")
+    keys = [Patch(color=READY_COLOURS[path][0], label=READY_COLOURS[path][1]) for path in seen]
+    key_below(fig, keys, len(keys))
+    return fig
+
+
+@styled
+def draw_block_lives(lives: Mapping[str, Sequence[int]]) -> Figure:
+    """Draw how many records describe one block of the cache as it fills, a row per kind of record, by name.
+
+    Each record is a box, as long as it described the block. lives: for each kind, how many records had been
+    made after each appended token.
+    """
+    fig, axes = figure(0.95 + 0.62 * len(lives))
+    for row, created in enumerate(lives.values()):
+        starts = [t for t in range(len(created)) if t == 0 or created[t] > created[t - 1]]
+        for number, (start, end) in enumerate(zip(starts, [*starts[1:], len(created)], strict=True)):
+            shade = (BLUE, SKY)[number % 2]
+            box(axes, (start, row - 0.3), end - start, 0.6, fc=shade, alpha=0.7, lw=0)
+        text = f"{created[-1]} created" if created[-1] > 1 else "1 created,\nchanged in place"
+        beside(axes, row, text, weight="bold")
+    num_tokens = max(len(created) for created in lives.values())
+    axes.set_xlim(0, num_tokens)
+    axes.set_xticks(range(0, num_tokens + 1, max(1, num_tokens // 8)))
+    name_rows(axes, list(lives))
+    axes.set_xlabel("tokens appended to the block")
+    axes.set_title("One block's life: each box is the record that describes it for so long")
+    return fig
+
+
+@styled
+def draw_requests(completions: Sequence[Completion]) -> Figure:
+    """Draw the life of requests, a row per request: queue wait, prefill, decode, and a tick per token. The
+    axis is in milliseconds from the first arrival."""
+    fig, axes = figure(0.9 + 0.26 * len(completions))
+    origin = min(c.timing.arrived for c in completions)
+    for row, completion in enumerate(completions):
+        timing = completion.timing
+        arrived, admitted = (1e3 * (t - origin) for t in (timing.arrived, timing.admitted))
+        tokens = [1e3 * (t - origin) for t in timing.tokens]
+        axes.barh(row, admitted - arrived, left=arrived, color=GREY, height=0.5)
+        axes.barh(row, tokens[0] - admitted, left=admitted, color=ORANGE, height=0.5)
+        axes.barh(row, tokens[-1] - tokens[0], left=tokens[0], color=BLUE, height=0.5, alpha=0.35)
+        axes.plot(tokens, [row] * len(tokens), "|", color=INK, markersize=7, markeredgewidth=0.7)
+    axes.set_yticks(range(len(completions)), [f"request {c.request_id}" for c in completions], fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel("milliseconds since the first request arrived")
+    axes.set_title("TTFT ends at a row's first tick; ITL is the gap between two ticks")
+    tick = Line2D([], [], marker="|", linestyle="none", color=INK, label="a token")
+    keys = [Patch(color=GREY, label="queue wait"), Patch(color=ORANGE, label="prefill")]
+    key_below(fig, [*keys, Patch(color=BLUE, alpha=0.35, label="decode"), tick], 4)
+    return fig

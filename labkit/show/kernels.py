@@ -1,0 +1,357 @@
+"""Figures of kernels and their programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from labkit.results import TracedStep
+from labkit.results.attention_time import ONE_PROGRAM, SPLIT, AttentionTime
+from labkit.results.kernels import group_us
+from labkit.show.colours import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, SKY, colour
+from labkit.show.marks import beside, box, key_below, name_rows, write
+from labkit.show.style import figure, styled
+
+if TYPE_CHECKING:  # what is drawn; the engine that it was seen in is not needed
+    from labkit.learn.before_03.occupancy import GPU
+
+
+# By the kind of a kernel; and, in order, those of the groups of `results.kernels`.
+KERNEL_COLOURS = {"product": BLUE, "attention": ORANGE, "other": GREY}
+GROUP_COLOURS = (BLUE, SKY, ORANGE, GREEN, PURPLE, GREY)
+BOX = 0.62  # height of a kernel's box, or a step's bar
+
+
+class KernelBox(NamedTuple):
+    """A kernel of a layer: how many kernels of the row above it replaces (`spans`), and how many numbers it
+    writes to memory."""
+
+    name: str
+    spans: int
+    writes: int
+
+    @property
+    def kind(self) -> str:
+        """ "product", "attention" or "other", by the kernel's name: a key of KERNEL_COLOURS."""
+        is_product = "linear" in self.name
+        return "product" if is_product else "attention" if "attention" in self.name else "other"
+
+
+@styled
+def draw_layer_kernels(rows: Mapping[str, Sequence[KernelBox]]) -> Figure:
+    """Draw the kernels of one layer, a row of boxes for each way to compute it, by name, in order; under a
+    box, how many numbers it writes to memory."""
+    fig, axes = figure(0.75 + 0.95 * len(rows))
+    for row, boxes in enumerate(rows.values()):
+        left = 0
+        for kernel in boxes:
+            _draw_box(axes, left, row, kernel)
+            left += kernel.spans
+    width = max(sum(box.spans for box in boxes) for boxes in rows.values())
+    axes.set(xlim=(-0.03, width + 0.03), ylim=(len(rows) - 0.35, -0.5))
+    names = [f"{name}\n{len(boxes)} kernels" for name, boxes in rows.items()]
+    axes.set_yticks(range(len(rows)), names)
+    axes.set_xticks([])
+    for side in ("left", "bottom"):
+        axes.spines[side].set_visible(False)
+    axes.tick_params(length=0)
+    axes.set_title("One layer of a decode step; under each kernel the numbers that it writes to memory")
+    return fig
+
+
+def _draw_box(axes: Axes, left: float, row: int, kernel: KernelBox) -> None:
+    shade = KERNEL_COLOURS[kernel.kind]
+    place = (left + 0.04, row - BOX / 2)
+    box(axes, place, kernel.spans - 0.08, BOX, fc=shade, alpha=0.35, ec=shade)
+    name = kernel.name if kernel.spans > 1 else kernel.name.replace("_", "\n")
+    middle = left + kernel.spans / 2
+    write(axes, middle, row, name, fontsize=9)
+    axes.text(middle, row + BOX / 2 + 0.03, f"{kernel.writes:,}", ha="center", va="top", fontsize=8.5)
+
+
+@styled
+def draw_step_kernels(steps: Mapping[str, TracedStep], limits_us: Mapping[str, float]) -> Figure:
+    """Draw the GPU time of recorded steps, a bar per step, by name: its kernels' times one after the other,
+    by group, and a line at its limit.
+
+    limits_us: the least microseconds that each step could take, by name.
+    """
+    fig, axes = figure(1.5 + 0.5 * len(steps))
+    for row, (name, step) in enumerate(steps.items()):
+        left = 0.0
+        for (group, us), shade in zip(group_us(step).items(), GROUP_COLOURS, strict=True):
+            axes.barh(row, us, BOX, left, color=shade, label=group if row == 0 else None)
+            left += us
+        axes.plot([limits_us[name]] * 2, [row - 0.42, row + 0.42], color=INK, lw=1.8)
+        text = f"{step.num_kernels} kernels, {left:,.0f} µs"
+        beside(axes, row, text)
+    axes.set_yticks(range(len(steps)), list(steps))
+    axes.set_ylim(len(steps) - 0.45, -0.55)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.grid(axis="x")
+    axes.set_xlabel("microseconds in which the GPU is busy (line: the limit of the step)")
+    axes.set_title("What the GPU does in a decode step")
+    fig.legend(loc="outside lower center", ncols=3)
+    return fig
+
+
+@styled
+def draw_errors(
+    panels: Mapping[str, Mapping[str, Sequence[float]]], x: Sequence[float], seen: float
+) -> Figure:
+    """Draw relative errors against the mean of a row in its standard deviations, a panel per table, by title,
+    and a line per formula, by name.
+
+    x: the means. seen: the largest mean that was met in a trained model, as a line across all panels.
+    """
+    fig, all_axes = figure(2.9 * len(panels), rows=len(panels), sharex=True)
+    for axes, (title, lines) in zip(np.atleast_1d(all_axes), panels.items(), strict=True):
+        looks = zip(lines.items(), (PURPLE, ORANGE, BLUE), ("^", "s", "o"), strict=False)
+        for (name, errors), shade, marker in looks:
+            axes.loglog(x, np.maximum(errors, 1e-8), color=shade, marker=marker, markersize=5, label=name)
+        axes.axvline(seen, color=INK, lw=1, ls=":")
+        axes.set(title=title, ylabel="relative error")
+        axes.grid()
+        axes.minorticks_off()
+        axes.legend(loc="upper left")
+    axes.annotate(
+        "the trained model's\nlargest",
+        (seen, 0.3),
+        xycoords=axes.get_xaxis_transform(),
+        xytext=(4, 0),
+        textcoords="offset points",
+    )
+    axes.set_xlabel("mean of a row, in its standard deviations")
+    return fig
+
+
+@styled
+def draw_programs(
+    batch_sizes: Sequence[int], num_heads: int, splits: Sequence[int], multiprocessors: int, at_once: int
+) -> Figure:
+    """Draw the programs of one layer's attention against the batch size: one program per request and head,
+    and split.
+
+    splits: programs per request and head, for each batch size. multiprocessors: of the GPU, as a line, and so
+    is how many programs it runs at once.
+    """
+    fig, axes = figure(3.6)
+    one = [B * num_heads for B in batch_sizes]
+    split = [rows * s for rows, s in zip(one, splits, strict=True)]
+    axes.plot(batch_sizes, one, color=GREY, marker="s", label="one program per request and head")
+    axes.plot(batch_sizes, split, color=BLUE, marker="o", label="split (× how many per request and head)")
+    for B, programs, s in zip(batch_sizes, split, splits, strict=True):
+        axes.annotate(f"× {s}", (B, programs), xytext=(0, 7), textcoords="offset points", ha="center")
+    for programs, B, side, text in (
+        (multiprocessors, max(batch_sizes), "right", "multiprocessors: below, some have nothing to do"),
+        (at_once, min(batch_sizes), "left", "run at once"),
+    ):
+        axes.axhline(programs, color=INK, lw=1.2, ls="--")
+        place = {"xytext": (0, -4), "textcoords": "offset points", "va": "top"}
+        axes.annotate(f"{programs:,} {text}", (B, programs), ha=side, **place)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    axes.set_xticks(batch_sizes, [str(B) for B in batch_sizes])
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.margins(y=0.12)
+    axes.grid()
+    axes.set(xlabel="B: requests of a step", ylabel="programs", title="Programs of one layer's attention")
+    axes.legend(loc="upper left")
+    return fig
+
+
+# (first token, number of tokens, program) of each piece
+Pieces = Sequence[tuple[int, int, int]]
+
+
+@styled
+def draw_shares(ways: Mapping[str, Mapping[str, Pieces]]) -> Figure:
+    """Draw how tokens are split among programs, a panel per way to split and a row per request, by name: its
+    tokens in pieces, coloured by program."""
+    num_rows = sum(len(requests) for requests in ways.values())
+    fig, all_axes = figure(1.0 + 0.5 * num_rows, rows=len(ways), sharex=True)
+    for axes, (way, requests) in zip(all_axes, ways.items(), strict=True):
+        for row, pieces in enumerate(requests.values()):
+            _draw_pieces(axes, row, pieces)
+        name_rows(axes, list(requests))
+        axes.set_title(way)
+    axes.set_xlabel("tokens in the cache (in each piece, the number of the program that reads it)")
+    return fig
+
+
+def _draw_pieces(axes: Axes, row: int, pieces: Pieces) -> None:
+    totals: dict[int, int] = {}
+    for first, count, program in pieces:
+        axes.barh(row, count, 0.6, first, color=colour(program), alpha=0.75, edgecolor="white", lw=0.6)
+        write(axes, first + count / 2, row, str(program), fontsize=6.5)
+        totals[program] = totals.get(program, 0) + count
+    text = f"{len(totals)} at work,\nat most {max(totals.values())} tokens"
+    beside(axes, row, text)
+
+
+@styled
+def draw_attention_times(times: Sequence[AttentionTime], bandwidth: float) -> Figure:
+    """Draw one layer's attention against the context length, a colour per batch size: above its time, below
+    the bytes that it moves per second.
+
+    bandwidth: bytes per second of a large copy on the device, of which the lower panel shows the per cent.
+    """
+    fig, (top, bottom) = figure(6.2, rows=2, sharex=True)
+    sizes = sorted({time.batch_size for time in times})
+    for i, batch_size in enumerate(sizes):
+        for kernel, name, look in (
+            (ONE_PROGRAM, "rung 07's kernel", {"ls": "--", "marker": "s"}),
+            (SPLIT, "rung 09's kernel", {"marker": "o"}),
+        ):
+            line = [time for time in times if (time.batch_size, time.kernel) == (batch_size, kernel)]
+            line.sort(key=lambda time: time.context_len)
+            x = [time.context_len for time in line]
+            look = {**look, "color": colour(i), "markersize": 5, "label": f"B = {batch_size}, {name}"}
+            top.plot(x, [time.us for time in line], **look)
+            bottom.plot(x, [100 * time.rate / bandwidth for time in line], **look)
+    bottom.axhline(100, color=INK, lw=1.2, ls=":")
+    lengths = sorted({time.context_len for time in times})
+    for axes in (top, bottom):
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
+        axes.grid()
+    top.set_yscale("log")
+    top.yaxis.set_major_formatter("{x:,g}")
+    top.set_ylabel("microseconds")
+    bottom.set_ylabel("% of a copy's rate")
+    bottom.set_ylim(bottom=0)
+    bottom.set_xlabel("tokens in the cache of each request")
+    top.set_title("One layer's attention by itself")
+    bottom.set_title("What it moves in a second (dotted: a large copy)")
+    fig.legend(*top.get_legend_handles_labels(), loc="outside lower center", ncols=max(2, len(sizes)))
+    return fig
+
+
+MOST_WAVES = 6  # that are drawn
+FILLED = LinearSegmentedColormap.from_list("filled", [PALE, GREEN])
+
+
+@styled
+def draw_multiprocessor(gpu: GPU) -> Figure:
+    """Draw a GPU, with its multiprocessors above its L2 cache and its memory, and one multiprocessor, large:
+    places for warps, registers, shared memory."""
+    fig, axes = figure(3.6)
+    across = 12
+    for i in range(gpu.multiprocessors):
+        x, y = i % across, 11 - i // across
+        shade = ORANGE if i == across - 1 else SKY
+        box(axes, (x + 0.08, y + 0.08), 0.84, 0.84, fc=shade, alpha=0.7, lw=0)
+    _box(axes, (0, -1.1), 12, 1.0, BLUE, f"L2 cache, {gpu.l2_mb} MB")
+    _box(axes, (0, -2.6), 12, 1.4, GREY, f"memory, {gpu.memory_gb} GB")
+    titles = f"{gpu.name}: {gpu.multiprocessors} multiprocessors", "One of them"
+    fig.set_label(". ".join(titles))
+    for x, title in zip((0, 14), titles, strict=True):
+        axes.text(x, 12.5, title, weight="bold", va="center")
+    for corner in (0.0, 12.0):  # from the small square to the large one
+        axes.plot([12, 14], [11 + corner / 12, corner - 0.1], color=ORANGE, lw=1)
+    box(axes, (14, -0.1), 13.4, 12.1, fill=False, ec=ORANGE, lw=2)
+    for i in range(gpu.warps):
+        x, y = 14.4 + 0.78 * (i % 16), 10.9 - 0.85 * (i // 16)
+        box(axes, (x, y), 0.66, 0.7, fc=GREEN, alpha=0.6, lw=0)
+    axes.text(14.4, 7.6, f"places for {gpu.warps} warps of 32 threads, {gpu.programs} programs", va="center")
+    kb = gpu.registers * 4 // 1024
+    _box(axes, (14.4, 4.9), 12.5, 1.9, SKY, f"{gpu.registers:,} registers ({kb} KB), each of one thread")
+    _box(axes, (14.4, 2.5), 12.5, 1.9, PURPLE, f"shared memory, {gpu.shared_kb} KB, each part of one program")
+    _box(axes, (14.4, 0.4), 12.5, 1.6, PALE, "arithmetic units, tensor cores")
+    axes.set(xlim=(-0.2, 27.8), ylim=(-2.8, 13.1))
+    axes.axis("off")
+    return fig
+
+
+def _box(axes: Axes, corner: tuple[float, float], width: float, height: float, shade: str, text: str) -> None:
+    box(axes, corner, width, height, fc=shade, alpha=0.45, ec=INK, lw=0.6)
+    middle = (corner[0] + width / 2, corner[1] + height / 2)
+    write(axes, *middle, text, fontsize=9, color=INK)
+
+
+@styled
+def draw_occupancy(room: Mapping[str, int], waves: Sequence[Sequence[int]], title: str) -> Figure:
+    """Draw how many programs a multiprocessor holds by each of its limits, the smallest in orange, and how
+    full the multiprocessors are in each wave.
+
+    room: programs by the limit's name. waves: programs on each multiprocessor, a list per wave; the first
+    MOST_WAVES are drawn.
+    """
+    fit = min(room.values())
+    shown = waves[:MOST_WAVES]
+    heights = [0.34 * len(room), 0.3 * max(len(shown), 1)]
+    fig, (top, bottom) = figure(1.75 + sum(heights), rows=2, height_ratios=heights)
+    for row, count in enumerate(room.values()):
+        top.barh(row, count, 0.62, color=ORANGE if count == fit else SKY)
+        top.text(count, row, f" {count}", va="center", fontsize=9)
+    name_rows(top, [f"by {name}" for name in room])
+    top.set_xscale("symlog", base=2, linthresh=1)
+    top.set_xlim(0, 1.35 * max(room.values()))
+    top.set_xticks([count for count in (0, 1, 2, 4, 8, 16, 32, 64, 128, 256) if count <= max(room.values())])
+    top.xaxis.set_major_formatter("{x:.0f}")
+    top.set(xlabel="programs that one multiprocessor holds at a time (the smallest decides)", title=title)
+    if shown:
+        cells = np.array(shown) / max(fit, 1)
+        bottom.pcolormesh(cells, cmap=FILLED, vmin=0, vmax=1, edgecolor="white", lw=0.3)
+        for row, wave in enumerate(shown):
+            text = f"{sum(wave):,}"
+            beside(bottom, row + 0.5, text, x=1.01, fontsize=9)
+    bottom.set_yticks(np.arange(len(shown)) + 0.5, [f"wave {i + 1}" for i in range(len(shown))])
+    bottom.set_ylim(max(len(shown), 1), 0)
+    hidden = len(waves) - len(shown)
+    more = f"; {hidden} more waves are not drawn" if hidden else ""
+    bottom.set_xlabel(f"multiprocessor (green: full; on the right: programs in the wave{more})")
+    return fig
+
+
+@styled
+def draw_search(scores: Sequence[float], k: int, guesses: Sequence[float]) -> Figure:
+    """Draw a row's scores twice: sorted, with the k-th marked, and in their places, with the guesses of a
+    search as lines, which end behind the tokens in their order, and the cut that it has found.
+
+    Kept are the k largest, and what ties with the last of them.
+    """
+    numbers = np.asarray(scores)
+    order = np.argsort(-numbers, kind="stable")
+    cut = numbers[order[k - 1]]
+    fig, (sort, search) = figure(3.6, ncols=2, sharey=True)
+    _draw_bars(sort, numbers[order], order, cut)
+    sort.axvline(k - 0.5, color=INK, lw=1.5)
+    sort.annotate(f"the {k}th is the cut", (k - 0.4, numbers.max()), va="top", fontsize=9)
+    sort.set(title=f"A sort moves all {len(numbers)} tokens", ylabel="score")
+    _draw_bars(search, numbers, np.arange(len(numbers)), cut)
+    first = len(numbers) + 1  # the guesses are behind the tokens, one after another
+    places = range(first, first + len(guesses))
+    search.hlines(guesses, -0.5, places, color=ORANGE, lw=1, ls="--")
+    search.plot(places, guesses, "o-", color=ORANGE, markersize=7, markeredgecolor=INK)
+    search.axhline(cut, color=INK, lw=1.5)
+    search.axvline(first - 0.75, color=GREY, lw=0.8)
+    names = [*range(len(numbers)), *range(1, len(guesses) + 1)]
+    search.set_xticks([*range(len(numbers)), *places], [str(name) for name in names], fontsize=8)
+    search.set_xlabel("token id, and the number of the guess")
+    search.set_title(f"A search moves none: {len(guesses)} guesses")
+    key_below(
+        fig,
+        [
+            Patch(facecolor=BLUE, label="kept"),
+            Patch(facecolor=GREY, hatch="//", edgecolor="white", label="dropped"),
+            Patch(facecolor=ORANGE, label="a guess"),
+            Patch(facecolor=INK, label="the cut"),
+        ],
+        4,
+    )
+    return fig
+
+
+def _draw_bars(axes: Axes, scores: np.ndarray, token_ids: np.ndarray, cut: float) -> None:
+    for place, score in enumerate(scores):
+        look = {"color": BLUE} if score >= cut else {"color": GREY, "hatch": "//", "edgecolor": "white"}
+        axes.bar(place, score, width=0.75, **look)
+    axes.set_xticks(range(len(scores)), [str(token_id) for token_id in token_ids], fontsize=8)
+    axes.set_xlabel("token id")
