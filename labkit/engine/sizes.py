@@ -24,6 +24,7 @@ class Sizes(NamedTuple):
 ON_GPU = Sizes(max_batch_size=256, prefill_max_tokens=32768, memory_share=0.9)
 ON_CPU = Sizes(max_batch_size=32, prefill_max_tokens=2048, memory_share=0.25)
 
+GRAPHS = 2**30  # bytes that CUDA graphs and workspaces take; GPT-2's for batches of 256 are 0.7 of it
 FEWEST_PROMPT_TOKENS = 512  # of a step's budget, however little memory there is
 # A prompt token's activations are at most so many times the hidden state; GPT-2's are 17 on an H100.
 HIDDEN_STATES_PER_TOKEN = 20
@@ -96,11 +97,13 @@ def bytes_of_block(config: ModelConfig, cache: CacheConfig, dtype: torch.dtype) 
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that a GPU has free, those included that PyTorch keeps for later; all memory of a CPU."""
+    """Bytes for pool and prompts: all of a CPU's memory; of a GPU's what is free, what PyTorch keeps for later
+    included, but for GRAPHS."""
     if device.type != "cuda":
         return memory_of(device)
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return torch.cuda.mem_get_info(device)[0] + kept
+    free = torch.cuda.mem_get_info(device)[0] + kept
+    return max(free - GRAPHS, free // 2)
 
 
 def memory_of(device: torch.device) -> int:
