@@ -6,7 +6,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 
-UNITS = {"us": "(µs)", "ms": "(ms)", "kb": "(KB)"}  # how a label writes the end of an argument's name
+WORDS = {"us": "(µs)", "ms": "(ms)", "kb": "(KB)", "gpu": "GPU"}  # how a label writes parts of a name
 
 
 def sliders(draw: Callable[..., Any], **values: Sequence[Any]) -> None:
@@ -19,7 +19,7 @@ def sliders(draw: Callable[..., Any], **values: Sequence[Any]) -> None:
     from IPython.display import display
     from ipywidgets import Image, SelectionSlider, VBox
 
-    labels = {name: " ".join(UNITS.get(word, word) for word in name.split("_")) for name in values}
+    labels = {name: " ".join(WORDS.get(word, word) for word in name.split("_")) for name in values}
     width = f"{max(map(len, labels.values()))}ch"  # the same for all, so that their tracks begin alike
     chosen = {
         name: SelectionSlider(

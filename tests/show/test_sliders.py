@@ -38,11 +38,11 @@ def test_sliders_ascend_and_their_tracks_begin_at_one_place(monkeypatch):
     boxes = []
     monkeypatch.setattr(IPython.display, "display", lambda *_, **__: None)
     monkeypatch.setattr(ipywidgets, "VBox", lambda children: boxes.append(VBox(children)) or boxes[-1])
-    sliders(lambda **_: plt.figure(), host_us=(5, 1, 20, 10), shared_kb=(0, 16), read_back=(False, True))
+    sliders(lambda **_: plt.figure(), gpu_us=(5, 1, 20, 10), shared_kb=(0, 16), read_back=(False, True))
     *made, _ = boxes[0].children
     assert [slider.options for slider in made] == [(1, 5, 10, 20), (0, 16), (False, True)]
     assert [slider.value for slider in made] == [5, 0, False]
-    assert [slider.description for slider in made] == ["host (µs)", "shared (KB)", "read back"]
+    assert [slider.description for slider in made] == ["GPU (µs)", "shared (KB)", "read back"]
     assert {slider.style.description_width for slider in made} == {"11ch"}
 
 
