@@ -97,8 +97,7 @@ def bytes_of_block(config: ModelConfig, cache: CacheConfig, dtype: torch.dtype) 
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes for pool and prompts: all of a CPU's memory; of a GPU's what is free, what PyTorch keeps for later
-    included, but for GRAPHS."""
+    """Bytes for pool and prompts: a CPU's whole memory, or what a GPU has free beside GRAPHS."""
     if device.type != "cuda":
         return memory_of(device)
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
