@@ -50,21 +50,21 @@ def play_append_all_layers(
     }
     if erased := [place for place, key in found.items() if key == NO_KEY and place not in right]:
         raise BrokenContract(
-            f"it overwrote {one_line(str(erased))}, each a (block, slot), with numbers that are no new key. "
+            f"it overwrote {one_line(str(erased))}, each a (block, place), with numbers that are no new key. "
             "Other tokens' keys lie there: write the new keys, and nothing else."
         )
-    return {"the places written, as (block, slot)": sorted(found), "whose keys are where": found}
+    return {"the places written, as (block, place)": sorted(found), "whose keys are where": found}
 
 
 NO_KEY = "a mixture"
 
 
 def keys_written(before: Tensor, after: Tensor, keys: Tensor) -> dict[tuple[int, int], str]:
-    """The request whose key lies at each changed (block, slot) of a pool [L, N, H, block_size, D], in words.
+    """The request whose key lies at each changed (block, place) of a pool [L, N, H, block_size, D], in words.
     keys: the new ones, [L, B, H, D]."""
     places = (before != after).any(4).any(2).any(0).nonzero()  # [P, 2]
-    blocks, slots = places.unbind(1)
-    written = after.permute(1, 3, 0, 2, 4)[blocks, slots]  # [P, L, H, D]
+    blocks, in_block = places.unbind(1)
+    written = after.permute(1, 3, 0, 2, 4)[blocks, in_block]  # [P, L, H, D]
     is_key = written[:, None].isclose(keys.transpose(0, 1)).flatten(3).all(3)  # [P, B, L]
     return {tuple(p): _whose(k) for p, k in zip(places.tolist(), is_key.tolist(), strict=True)}
 
@@ -91,7 +91,7 @@ def draw_append_all_layers(rng: random.Random) -> dict[str, Any]:
     block_table, context_lens = [], []
     for _ in range(rng.randint(1, 4)):
         longest = 3 * block_size - 1
-        at_an_end = block_size * rng.choice((0, 0, 1, 2, 3)) - 1  # the last slot of a block; -1 is padding
+        at_an_end = block_size * rng.choice((0, 0, 1, 2, 3)) - 1  # the last place of a block; -1 is padding
         length = rng.choice((at_an_end, min(at_an_end + 1, longest), rng.randint(0, longest)))
         used = [free_blocks.pop() for _ in range(length // block_size + 1)]
         block_table.append(used + [0] * (3 - len(used)))
@@ -99,7 +99,7 @@ def draw_append_all_layers(rng: random.Random) -> dict[str, Any]:
     return _call(block_table, context_lens, block_size)
 
 
-_PLACES, _WHOSE = "the places written, as (block, slot)", "whose keys are where"
+_PLACES, _WHOSE = "the places written, as (block, place)", "whose keys are where"
 
 APPEND_ALL_LAYERS = Exercise(
     name="append_all_layers",
