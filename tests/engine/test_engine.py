@@ -2,7 +2,6 @@
 
 import gc
 import pickle
-import re
 import time
 import weakref
 from dataclasses import replace
@@ -25,9 +24,7 @@ from helpers import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import labkit
 from labkit import LADDER, CacheConfig, FinishReason, InferenceEngine, SamplingParams, SchedulerConfig
-from labkit.paths import ROOT
 
 PROMPTS = [(1, 2, 3), tuple(range(20, 33)), (7,), tuple(range(40, 49)), (1, 2, 3, 4, 5, 6), (9, 9)]
 EACH_PARAMS = [GREEDY, SEEDED, SamplingParams(5), SamplingParams(3, temperature=1.0, seed=1), GREEDY, SEEDED]
@@ -468,15 +465,3 @@ def test_the_model_that_was_handed_in_is_not_changed():
     assert engine.generate([(1, 2, 3)], GREEDY)[0].token_ids == tokens_alone((1, 2, 3), GREEDY)
     assert (engine.model.dtype, small_model().dtype) == (torch.float64, torch.float32)
     assert make_engine().model is small_model()  # nothing to convert, so no copy
-
-
-@pytest.mark.slow
-def test_the_readmes_example_runs(capsys):
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    exec(readme.split("```python\n")[1].split("```")[0], {})
-    streamed, handed_out = re.fullmatch(r"(.*?)((?:3 \d+\n){8})", capsys.readouterr().out, re.DOTALL).groups()
-    assert streamed  # random text, of any length
-    tokens = labkit.InferenceEngine(labkit.load_model("data/tiny-gpt2"), device="cpu").generate(
-        [[17, 4, 99]], SamplingParams(max_new_tokens=8)
-    )
-    assert [int(line.split()[1]) for line in handed_out.splitlines()] == list(tokens[0].token_ids)
