@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from labkit.errors import RecordError
-from labkit.results.comparison import Comparison
 from labkit.results.record import Sample, WorkloadRecord
 from labkit.results.typed import Count, Positive, Some, Time, read_as
 
@@ -103,11 +102,6 @@ class LoadsRecord(WorkloadRecord):
         if engine in self.left_out(load):
             return None
         return median(run.tokens_per_second for run in self.runs_of(load, engine))
-
-    def comparison(self, load: str, engine: str, reference: str) -> Comparison:
-        """Compare whole runs of two engines, made in turn: a speedup above 1 means `reference` is faster."""
-        theirs, ours = (tuple(r.seconds for r in self.runs_of(load, name)) for name in (engine, reference))
-        return Comparison(engine, reference, theirs, ours, {}, {})
 
     def percentiles_ms(self, load: str, engine: str) -> dict[str, tuple[float, float]]:
         """Milliseconds of TTFT and ITL, p50 and p99, of all runs' requests.

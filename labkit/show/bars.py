@@ -93,9 +93,6 @@ def _draw_legend(axes: Axes, parts: Parts, alpha: float) -> None:
     axes.legend(handles, parts, ncols=3, loc="lower left", bbox_to_anchor=(0, 0.98), borderaxespad=0)
 
 
-BAR_IDLE = 0.72
-
-
 @styled
 def draw_idle(steps: Sequence[TracedStep]) -> Figure:
     """Draw the share of each recorded step in which the GPU works: a group of bars per batch size, a bar per
@@ -111,8 +108,8 @@ def draw_idle(steps: Sequence[TracedStep]) -> Figure:
         row += 0.5
     for step in steps:
         row, busy = rows[step.rung, step.batch_size], 100 * (1 - step.idle_share)
-        axes.barh(row, 100, height=BAR_IDLE, color=PALE)
-        axes.barh(row, busy, height=BAR_IDLE, color=GREEN, alpha=0.8)
+        axes.barh(row, 100, height=0.72, color=PALE)
+        axes.barh(row, busy, height=0.72, color=GREEN, alpha=0.8)
         beside = {"va": "center", "transform": axes.get_yaxis_transform(), "fontsize": 9}
         colour = RED if step.idle_share >= 0.05 else INK
         axes.text(1.02, row, f"idle {100 * step.idle_share:.1f} %", color=colour, weight="bold", **beside)
@@ -184,9 +181,6 @@ def draw_reservation(lengths: Sequence[int], max_length: int, block_size: int) -
     return fig
 
 
-BAR_SHARE_SIZES = 0.8
-
-
 @styled
 def draw_share_sizes(programs: Mapping[str, Sequence[tuple[int, int]]], long_row: int) -> Figure:
     """Draw the programs of one head by name, a bar for each: as high as the pieces that it reads.
@@ -196,7 +190,7 @@ def draw_share_sizes(programs: Mapping[str, Sequence[tuple[int, int]]], long_row
     fig, panels = figure(1.2 + 1.7 * len(programs), len(programs), sharex=True, sharey=True, squeeze=False)
     for axes, (name, each) in zip(panels[:, 0], programs.items(), strict=True):
         colours = [ORANGE if row == long_row else BLUE for row, _ in each]
-        axes.bar(range(len(each)), [pieces for _, pieces in each], BAR_SHARE_SIZES, color=colours)
+        axes.bar(range(len(each)), [pieces for _, pieces in each], 0.8, color=colours)
         longest = max(pieces for _, pieces in each)
         axes.axhline(longest, color=INK, lw=1, ls="--")
         axes.set_title(f"{name}: {len(each)} programs per head, the longest reads {longest} pieces")

@@ -20,15 +20,14 @@ class Span(NamedTuple):
 
     stream: str
     kernel: str
-    state: str  # one of STATES_LANES
+    state: str  # one of KERNEL_STATES
     start: float
     end: float
 
 
-STATES_LANES = {"waits": ORANGE, "moves bytes": BLUE}
+KERNEL_STATES = {"waits": ORANGE, "moves bytes": BLUE}
 SHORT = {"norm_linear": "norm+linear", "linear_residual": "linear+add"}
-BOX_LANES = 0.5
-NARROW_LANES = 0.09  # of the clock: a kernel's name needs more
+THIN = 0.5
 
 
 @styled
@@ -58,7 +57,7 @@ def draw_lanes(
         note = (notes or {}).get(name, "")
         axes.set_title(f"{name}{': ' if note else ''}{note}")
     all_axes[-1, 0].set_xlabel("microseconds")
-    handles = [Patch(facecolor=colour, label=f"a kernel {state}") for state, colour in STATES_LANES.items()]
+    handles = [Patch(facecolor=colour, label=f"a kernel {state}") for state, colour in KERNEL_STATES.items()]
     handles.append(Patch(facecolor=PALE, label="no kernel"))
     key_below(fig, handles, 3)
     return fig
@@ -66,14 +65,14 @@ def draw_lanes(
 
 def _draw_streams(axes: Axes, streams: Sequence[str], spans: Sequence[Span], end: float) -> None:
     for row in range(len(streams)):
-        box(axes, (0, row - BOX_LANES / 2), end, BOX_LANES, fc=PALE, lw=0)
+        box(axes, (0, row - THIN / 2), end, THIN, fc=PALE, lw=0)
     spans = [span._replace(end=min(span.end, end)) for span in spans if span.start < end]
     for span in spans:
-        corner = span.start, streams.index(span.stream) - BOX_LANES / 2
-        box(axes, corner, span.end - span.start, BOX_LANES, fc=STATES_LANES[span.state], ec="white", lw=0.6)
+        corner = span.start, streams.index(span.stream) - THIN / 2
+        box(axes, corner, span.end - span.start, THIN, fc=KERNEL_STATES[span.state], ec="white", lw=0.6)
     for stream, kernel, start, stop in kernels_of(spans):
-        if stop - start > NARROW_LANES * end:
-            place = ((start + stop) / 2, streams.index(stream) - BOX_LANES / 2 - 0.04)
+        if stop - start > 0.09 * end:
+            place = ((start + stop) / 2, streams.index(stream) - THIN / 2 - 0.04)
             text = SHORT.get(kernel, kernel)
             axes.text(*place, text, ha="center", va="bottom", fontsize=7.5, color=INK)
     axes.set_xlim(0, end)
@@ -115,8 +114,8 @@ WORDS = {
     "accept": "host: read, end requests, hand out",
     "gpu": "GPU: the step itself",
 }
-LANES_SCHEDULE = ("host", "GPU")
-BOX_SCHEDULE = 0.8
+HOST_AND_GPU = ("host", "GPU")
+BOX = 0.8
 ROUNDING = 1e-6  # microseconds by which two boxes may overlap, and still follow one another
 
 
@@ -146,15 +145,15 @@ def draw_schedules(
 
 
 def _draw_lanes(axes: Axes, schedule: Sequence[Busy], end: float) -> None:
-    for row, lane in enumerate(LANES_SCHEDULE):
-        box(axes, (0, row - BOX_SCHEDULE / 2), end, BOX_SCHEDULE, fc=PALE, lw=0)
+    for row, lane in enumerate(HOST_AND_GPU):
+        box(axes, (0, row - BOX / 2), end, BOX, fc=PALE, lw=0)
         boxes = [busy for busy in schedule if busy.lane == lane and busy.start < end]
         levels = list(_levels(boxes))
-        height = BOX_SCHEDULE / (max(levels, default=0) + 1)
+        height = BOX / (max(levels, default=0) + 1)
         for busy, level in zip(boxes, levels, strict=True):
-            _draw_box(axes, row - BOX_SCHEDULE / 2 + level * height, height, busy, end)
+            _draw_box(axes, row - BOX / 2 + level * height, height, busy, end)
     axes.set_xlim(0, end)
-    name_rows(axes, LANES_SCHEDULE)
+    name_rows(axes, HOST_AND_GPU)
     bare(axes)
 
 
@@ -179,7 +178,7 @@ def _draw_box(axes: Axes, top: float, height: float, busy: Busy, end: float) -> 
 
 
 HEIGHT = 0.62  # height of a lane's boxes
-LANES_LAUNCHES = {"host": 1, "GPU": 0}
+ROW_OF = {"host": 1, "GPU": 0}
 
 
 @styled
@@ -214,12 +213,9 @@ def draw_launches(kernels: int, eager_us: float, graph_us: float, gpu_us: float,
 
 def _draw_lane(axes: Axes, lane: str, starts: np.ndarray, width: float, shade: str) -> None:
     spans = [(start, width) for start in starts.tolist()]
-    axes.broken_barh(spans, (LANES_LAUNCHES[lane] - HEIGHT / 2, HEIGHT), facecolors=shade)
-    axes.set_yticks(list(LANES_LAUNCHES.values()), list(LANES_LAUNCHES))
+    axes.broken_barh(spans, (ROW_OF[lane] - HEIGHT / 2, HEIGHT), facecolors=shade)
+    axes.set_yticks(list(ROW_OF.values()), list(ROW_OF))
     axes.set_ylim(-0.6, 1.6)
-
-
-BOX_TIMELINE = 0.7  # height of a lane's boxes
 
 
 @styled
@@ -231,15 +227,13 @@ def draw_timeline(profile: StepProfile) -> Figure:
         lanes.append(f"GPU kernels\n(busy {100 * profile.gpu_busy:.0f} %)")
     fig, axes = figure(1.7 + 0.5 * len(lanes))
     names = list(dict.fromkeys(span.name for span in profile.ranges))
-    axes.broken_barh([(0, profile.duration / 1e3)], (-BOX_TIMELINE / 2, BOX_TIMELINE), color=PALE)
+    axes.broken_barh([(0, profile.duration / 1e3)], (-0.35, 0.7), color=PALE)
     for i, name in enumerate(names):
         boxes = bars([span for span in profile.ranges if span.name == name])
-        axes.broken_barh(
-            boxes, (-BOX_TIMELINE / 2, BOX_TIMELINE), color=colour(i), label=name.removeprefix("labkit.")
-        )
+        axes.broken_barh(boxes, (-0.35, 0.7), color=colour(i), label=name.removeprefix("labkit."))
     for lane, spans in ((1, profile.operators), (2, profile.kernels)):
         # Most boxes are thinner than a pixel: unsnapped, their density shows as shade.
-        axes.broken_barh(bars(spans), (lane - BOX_TIMELINE / 2, BOX_TIMELINE), color=INK, lw=0, snap=False)
+        axes.broken_barh(bars(spans), (lane - 0.35, 0.7), color=INK, lw=0, snap=False)
     name_rows(axes, lanes)
     axes.set_xlabel("milliseconds since the step began (with the profiler on, which slows the step)")
     axes.set_title(f"One decode step of {profile.batch_size} requests")
@@ -259,7 +253,7 @@ class JoinStep(NamedTuple):
     states: Mapping[int, str]
 
 
-STATES_JOINS = {
+REQUEST_STATES = {
     "token": (BLUE, "", "runs, and gets a token"),
     "waits": (ORANGE, "//", "runs, and gets none"),
     "prompt": (GREEN, "..", "its prompt is computed"),
@@ -290,7 +284,7 @@ def draw_joins(runs: Mapping[str, Sequence[JoinStep]], notes: Mapping[str, str] 
     panels[-1, 0].set_xlabel("rows through the layers, step by step (a line is the end of a step)")
     handles = [
         Patch(facecolor=face, hatch=hatch, edgecolor="white", label=label)
-        for face, hatch, label in STATES_JOINS.values()
+        for face, hatch, label in REQUEST_STATES.values()
     ]
     key_below(fig, handles, 3)
     return fig
@@ -301,7 +295,7 @@ def _draw_run(axes: Axes, steps: Sequence[JoinStep], requests: Sequence[int]) ->
     for step in steps:
         for line, request in enumerate(requests):
             if request in step.states:
-                face, hatch, _ = STATES_JOINS[step.states[request]]
+                face, hatch, _ = REQUEST_STATES[step.states[request]]
                 corner = start, line - 0.35
                 box(axes, corner, step.rows, 0.7, fc=face, hatch=hatch, ec="white", lw=0.4)
         start += step.rows
@@ -311,7 +305,6 @@ def _draw_run(axes: Axes, steps: Sequence[JoinStep], requests: Sequence[int]) ->
 
 
 DARK = (BLUE, GREEN, RED)  # of SERIES: white is read on them
-NARROW_PACKING = 0.05  # of the axis: a number needs more
 
 
 @styled
@@ -353,7 +346,7 @@ def draw_packing(lengths: Sequence[int], max_tokens: int) -> Figure:
 def _box(axes: Axes, row: int, first: int, end: int, prompt: int, width: float) -> None:
     face = SERIES[prompt % len(SERIES)]
     box(axes, (first, row - 0.35), end - first, 0.7, fc=face, ec="white", lw=0.8)
-    if end - first > NARROW_PACKING * width:
+    if end - first > 0.05 * width:
         ink = "white" if face in DARK else INK
         write(axes, (first + end) / 2, row, f"{prompt}", fontsize=8.5, color=ink)
 

@@ -1,7 +1,9 @@
 """Figures of lines: what is measured, against sizes."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,6 +15,9 @@ from labkit.results import AppendTime, HostTime, slope_us
 from labkit.show.colours import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, SERIES, colour
 from labkit.show.grids import WRITE_COLOURS
 from labkit.show.style import figure, is_wide, styled
+
+if TYPE_CHECKING:  # what is drawn
+    from labkit.learn.lesson_00.waste import Waste
 
 MARKERS = "os^D"  # the next one each time the colours begin again
 LABEL_HEIGHT = 0.17  # inches that a label's line needs
@@ -35,9 +40,7 @@ def draw_host_time(series: Mapping[str, Sequence[HostTime]]) -> Figure:
         marker = MARKERS[i // len(SERIES) % len(MARKERS)]
         axes.plot(sizes, heights, color=colour(i), marker=marker, label=name)
         ends.append((_label(name, ordered), (sizes[-1], heights[-1]), colour(i)))
-    _scale_axes_host_time(
-        axes, sorted({t.batch_size for times in series.values() for t in times}), everything
-    )
+    _scale_axes(axes, sorted({t.batch_size for times in series.values() for t in times}), everything)
     axes.set(xlabel="B: requests decoded together", ylabel=f"host time of a step ({unit})")
     axes.set_title("What a step costs the host, and what each further request adds")
     _write_at_line_ends(axes, ends)
@@ -51,7 +54,7 @@ def _label(name: str, times: Sequence[HostTime]) -> str:
     return f"{name}: {slope:,.1f} µs a request" if slope >= 0.1 else f"{name}: {slope:.2f} µs a request"
 
 
-def _scale_axes_host_time(axes: Axes, batch_sizes: Sequence[int], heights: Sequence[float]) -> None:
+def _scale_axes(axes: Axes, batch_sizes: Sequence[int], heights: Sequence[float]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xticks(batch_sizes, [str(size) for size in batch_sizes])
     if is_wide(heights):
@@ -96,7 +99,7 @@ def spread(heights: Sequence[float], gap: float) -> list[float]:
     return [placed[i] for i in range(len(heights))]
 
 
-MARKERS_APPEND_TIME = {"indexed": "s", "generic": "^", "full_batch": "o", "identity_pos": "x"}
+PATH_MARKERS = {"indexed": "s", "generic": "^", "full_batch": "o", "identity_pos": "x"}
 
 
 @styled
@@ -112,7 +115,7 @@ def draw_append_times(times: Sequence[AppendTime], bandwidth: float) -> Figure:
         sizes = [time.batch_size for time in line]
         look = {
             "color": WRITE_COLOURS[path],
-            "marker": MARKERS_APPEND_TIME[path],
+            "marker": PATH_MARKERS[path],
             "markersize": 5,
             "label": path,
         }
@@ -127,7 +130,7 @@ def draw_append_times(times: Sequence[AppendTime], bandwidth: float) -> Figure:
         va="top",
     )
     for axes in (top, bottom):
-        _scale_axes_append_time(axes, sorted({time.batch_size for time in times}))
+        _scale_log_axes(axes, sorted({time.batch_size for time in times}))
     top.set_ylabel("microseconds")
     bottom.set(ylabel="GB per second", xlabel="B: requests written together")
     top.set_title("One layer's write: where a line is flat, more requests cost nothing")
@@ -138,7 +141,7 @@ def draw_append_times(times: Sequence[AppendTime], bandwidth: float) -> Figure:
     return fig
 
 
-def _scale_axes_append_time(axes: Axes, batch_sizes: Sequence[int]) -> None:
+def _scale_log_axes(axes: Axes, batch_sizes: Sequence[int]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xticks(batch_sizes, [str(size) for size in batch_sizes])
     axes.set_yscale("log")
@@ -148,16 +151,8 @@ def _scale_axes_append_time(axes: Axes, batch_sizes: Sequence[int]) -> None:
     axes.grid()
 
 
-class BlockSize(Protocol):
-    """A size of blocks, in tokens; the share of slots that stay empty; and entries of a row."""
-
-    block_size: int
-    share: float
-    row_entries: int
-
-
 @styled
-def draw_block_sizes(sizes: Sequence[BlockSize], chosen: int) -> Figure:
+def draw_block_sizes(sizes: Sequence[Waste], chosen: int) -> Figure:
     """Draw the share of empty slots and the length of a row of the block table over the size of a
     block, and mark one of the sizes, `chosen`."""
     (mark,) = (size for size in sizes if size.block_size == chosen)
