@@ -13,7 +13,7 @@ from labkit.show.colours import BLUE, GREEN, GREY, GREY_INK, INK, ORANGE, PALE, 
 from labkit.show.comparison import VERDICT_COLOURS
 from labkit.show.ladder import rung_label
 from labkit.show.marks import beside, key_below, name_rows, write
-from labkit.show.style import figure, is_wide, styled
+from labkit.show.style import figure, is_wide, panels, styled
 
 COLOURS = {  # by the part's name, on rungs up to 05, and from rung 07 on
     "block tables": GREY,
@@ -187,8 +187,8 @@ def draw_share_sizes(programs: Mapping[str, Sequence[tuple[int, int]]], long_row
 
     programs: row and pieces of each. long_row: the row that stands out. Raises ValueError if there is none.
     """
-    fig, panels = figure(1.2 + 1.7 * len(programs), len(programs), sharex=True, sharey=True, squeeze=False)
-    for axes, (name, each) in zip(panels[:, 0], programs.items(), strict=True):
+    fig, all_axes = panels(1.2 + 1.7 * len(programs), len(programs), sharex=True, sharey=True)
+    for axes, (name, each) in zip(all_axes, programs.items(), strict=True):
         colours = [ORANGE if row == long_row else BLUE for row, _ in each]
         axes.bar(range(len(each)), [pieces for _, pieces in each], 0.8, color=colours)
         longest = max(pieces for _, pieces in each)
@@ -196,7 +196,7 @@ def draw_share_sizes(programs: Mapping[str, Sequence[tuple[int, int]]], long_row
         axes.set_title(f"{name}: {len(each)} programs per head, the longest reads {longest} pieces")
         axes.set_ylabel("pieces")
         axes.grid(axis="y")
-    panels[-1, 0].set_xlabel("program")
+    all_axes[-1].set_xlabel("program")
     handles = [
         Patch(facecolor=ORANGE, label=f"row {long_row}, the long one"),
         Patch(facecolor=BLUE, label="all other rows"),
@@ -273,28 +273,29 @@ Sides = tuple[Sequence[float], Sequence[float]]
 
 
 @styled
-def draw_runs(pairs: Mapping[str, Sides], unit: str = "tokens per second") -> Figure:
+def draw_runs(pairs: Mapping[str, Sides]) -> Figure:
     """Draw single runs before and after, a panel per pair, by its title: each run a dot, each side's mean a
     line, and the range that both sides cover.
 
-    pairs: for each title, the figures of the runs before and of the runs after, in `unit`.
+    pairs: for each title, the tokens per second of the runs before and of the runs after.
     """
-    fig, panels = figure(0.4 + 1.45 * len(pairs), rows=len(pairs), squeeze=False)
-    for axes, (title, sides) in zip(panels[:, 0], pairs.items(), strict=True):
-        shared = overlap(*sides)
-        if shared:
+    fig, all_axes = panels(0.4 + 1.45 * len(pairs), len(pairs))
+    for axes, (title, sides) in zip(all_axes, pairs.items(), strict=True):
+        said = "they do not overlap"
+        if shared := overlap(*sides):
             axes.axvspan(*shared, color=ORANGE, alpha=0.3, lw=0)
+            said = f"they overlap from {shared[0]:,.0f} to {shared[1]:,.0f}"
         for row, (runs, shade) in enumerate(zip(sides, (GREY, BLUE), strict=True)):
             axes.plot(runs, [row] * len(runs), "o", color=shade, markersize=8)
             axes.plot([np.mean(runs)] * 2, [row - 0.3, row + 0.3], color=INK, lw=1.5)
-            _write_beside(axes, row, f"mean {np.mean(runs):,.0f}")
+            beside(axes, row, f"mean {np.mean(runs):,.0f}", color=INK)
         axes.set_yticks([0, 1], ["before", "after"])
         axes.set_ylim(1.6, -0.6)
         axes.margins(x=0.08)
         axes.locator_params(axis="x", nbins=7)
         axes.xaxis.set_major_formatter("{x:,g}")
-        axes.set_title(textwrap.fill(f"{title}: {_in_words(shared)}", 90))
-    panels[-1, 0].set_xlabel(f"{unit} (dot: a run; line: their mean)")
+        axes.set_title(textwrap.fill(f"{title}: {said}", 90))
+    all_axes[-1].set_xlabel("tokens per second (dot: a run; line: their mean)")
     return fig
 
 
@@ -303,11 +304,3 @@ def overlap(before: Sequence[float], after: Sequence[float]) -> tuple[float, flo
     the other."""
     low, high = max(min(before), min(after)), min(max(before), max(after))
     return (low, high) if low <= high else None
-
-
-def _in_words(shared: tuple[float, float] | None) -> str:
-    return f"they overlap from {shared[0]:,.0f} to {shared[1]:,.0f}" if shared else "they do not overlap"
-
-
-def _write_beside(axes: Axes, row: int, text: str) -> None:
-    beside(axes, row, text, color=INK)

@@ -15,7 +15,7 @@ from matplotlib.patches import Patch
 from labkit.show.blocks import cell_text
 from labkit.show.colours import BLUE, GREY, INK, ORANGE, PALE, RED, colour
 from labkit.show.marks import bare, box, key_below, write
-from labkit.show.style import figure, styled
+from labkit.show.style import figure, panels, styled
 
 if TYPE_CHECKING:  # what is drawn; the engine that it was seen in is not needed
     from labkit.learn.before_03.record import Access
@@ -130,8 +130,8 @@ def draw_pool_frames(rows: Mapping[str, Sequence[PoolFrame]], owners: Mapping[in
     num_columns = max(map(len, rows.values()))
     num_blocks = max(len(frame.slots) for frames in rows.values() for frame in frames)
     height = 0.6 + 0.5 * num_blocks  # of a row
-    fig, panels = figure(0.4 + height * len(rows), rows=len(rows), ncols=num_columns, squeeze=False)
-    for line, (name, frames) in zip(panels, rows.items(), strict=True):
+    fig, all_axes = figure(0.4 + height * len(rows), len(rows), ncols=num_columns, squeeze=False)
+    for line, (name, frames) in zip(all_axes, rows.items(), strict=True):
         for axes in line:
             axes.axis("off")
         for axes, frame in zip(line, frames, strict=False):
@@ -232,8 +232,8 @@ def draw_tables(tables: Mapping[str, LayerTables]) -> Figure:
     box with its place in the pool, in the colour of its request. A border marks what several requests share.
     """
     heights = [max(1.6, 0.8 + 0.6 * shown.num_tables) for shown in tables.values()]
-    fig, panels = figure(0.5 + 0.36 * sum(heights), rows=len(tables), height_ratios=heights, squeeze=False)
-    for axes, (name, shown) in zip(panels[:, 0], tables.items(), strict=True):
+    fig, all_axes = panels(0.5 + 0.36 * sum(heights), len(tables), height_ratios=heights)
+    for axes, (name, shown) in zip(all_axes, tables.items(), strict=True):
         width, shared = 0, _shared(shown)
         for request_id, rows in shown.places.items():
             shade = colour(request_id)

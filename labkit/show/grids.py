@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 
 from labkit.show.colours import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, RED, SKY, YELLOW, colour
 from labkit.show.marks import beside, box, key_below, name_rows, write
-from labkit.show.style import figure, styled
+from labkit.show.style import figure, panels, styled
 
 if TYPE_CHECKING:  # what is drawn; the engine that it was seen in is not needed
     from labkit.engine import Completion
@@ -134,7 +134,7 @@ BOX = 0.8
 
 
 @styled
-def draw_flights(watched: Flights, ends: int | None = None, title: str = "") -> Figure:
+def draw_flights(watched: Flights, ends: int | None = None) -> Figure:
     """Draw the steps that an engine launched, a column per step and a row per request: a box where the step
     made a token for the request, hollow if that token was thrown away.
 
@@ -152,7 +152,7 @@ def draw_flights(watched: Flights, ends: int | None = None, title: str = "") -> 
     axes.set_xticks(range(1, len(watched.flights) + 1))
     axes.set_yticks(range(len(request_ids)), [f"request {i}" for i in request_ids])
     axes.set(ylim=(len(request_ids) - 0.4, -0.6), xlabel="decode step, in the order of their launches")
-    axes.set_title(title or "Whose tokens each step makes, and who gets them")
+    axes.set_title("Whose tokens each step makes, and who gets them")
     key_below(
         fig,
         [
@@ -189,8 +189,8 @@ def draw_positions(runs: Mapping[str, Positions]) -> Figure:
 
     Where lines lie on each other, the earlier request's is the wider one.
     """
-    fig, panels = figure(0.5 + 1.75 * len(runs), rows=len(runs), squeeze=False, sharex=True)
-    for axes, (title, run) in zip(panels[:, 0], runs.items(), strict=True):
+    fig, all_axes = panels(0.5 + 1.75 * len(runs), len(runs), sharex=True)
+    for axes, (title, run) in zip(all_axes, runs.items(), strict=True):
         _draw_slots(axes, run)
         _draw_strip(axes, run)
         axes.set(title=f"{title}: equal slots in {run.num_equal} of {len(run.steps)} steps", ylabel="slot")
@@ -198,7 +198,7 @@ def draw_positions(runs: Mapping[str, Positions]) -> Figure:
         axes.set_yticks([tick for tick in axes.get_yticks() if 0 <= tick < run.block_size])
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(axis="y")
-    panels[-1, 0].set_xlabel("decode step (strip: how the batch is written)")
+    all_axes[-1].set_xlabel("decode step (strip: how the batch is written)")
     return fig
 
 
@@ -253,11 +253,11 @@ def draw_paths(runs: Mapping[str, Sequence[Mapping[str, int]]]) -> Figure:
 
     runs: as `record_paths` gives them. A step that only admitted requests has no bar.
     """
-    fig, panels = figure(0.6 + 2.1 * len(runs), rows=len(runs), squeeze=False)
+    fig, all_axes = panels(0.6 + 2.1 * len(runs), len(runs))
     seen = [
         path for path in READY_COLOURS if any(step.get(path) for steps in runs.values() for step in steps)
     ]
-    for axes, (title, steps) in zip(panels[:, 0], runs.items(), strict=True):
+    for axes, (title, steps) in zip(all_axes, runs.items(), strict=True):
         numbers = range(1, len(steps) + 1)
         below = [0] * len(steps)
         for path in seen:
@@ -269,7 +269,7 @@ def draw_paths(runs: Mapping[str, Sequence[Mapping[str, int]]]) -> Figure:
             axis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlim(0.3, len(steps) + 0.7)
         axes.grid(axis="y")
-    panels[-1, 0].set_xlabel("step")
+    all_axes[-1].set_xlabel("step")
     keys = [Patch(color=READY_COLOURS[path][0], label=READY_COLOURS[path][1]) for path in seen]
     key_below(fig, keys, len(keys))
     return fig

@@ -12,7 +12,7 @@ from labkit.results.profiles import Span as ProfiledSpan
 from labkit.results.profiles import StepProfile
 from labkit.show.colours import BLUE, GREEN, GREY, INK, ORANGE, PALE, RED, SERIES, colour
 from labkit.show.marks import bare, box, key_below, name_rows, write
-from labkit.show.style import figure, styled
+from labkit.show.style import figure, panels, styled
 
 
 class Span(NamedTuple):
@@ -31,32 +31,22 @@ THIN = 0.5
 
 
 @styled
-def draw_lanes(
-    lanes: Mapping[str, Sequence[Span]],
-    notes: Mapping[str, str] | None = None,
-    end: float | None = None,
-) -> Figure:
+def draw_lanes(lanes: Mapping[str, Sequence[Span]], end: float | None = None) -> Figure:
     """Draw spans by name, all on one clock: a row per stream in which a kernel ran, a kernel's name over its
     boxes.
 
-    notes: text behind a name. end: where the clock ends, in microseconds. Raises ValueError if there is no
-    span.
+    end: where the clock ends, in microseconds. Raises ValueError if there is no span.
     """
     end = end or max(span.end for spans in lanes.values() for span in spans)
     rows = {name: list(dict.fromkeys(span.stream for span in spans)) for name, spans in lanes.items()}
     heights = [len(streams) for streams in rows.values()]
-    fig, all_axes = figure(
-        0.9 + 0.5 * len(lanes) + 0.62 * sum(heights),
-        len(lanes),
-        sharex=True,
-        squeeze=False,
-        height_ratios=heights,
+    fig, all_axes = panels(
+        0.9 + 0.5 * len(lanes) + 0.62 * sum(heights), len(lanes), sharex=True, height_ratios=heights
     )
-    for axes, (name, spans) in zip(all_axes[:, 0], lanes.items(), strict=True):
+    for axes, (name, spans) in zip(all_axes, lanes.items(), strict=True):
         _draw_streams(axes, sorted(rows[name]), spans, end)
-        note = (notes or {}).get(name, "")
-        axes.set_title(f"{name}{': ' if note else ''}{note}")
-    all_axes[-1, 0].set_xlabel("microseconds")
+        axes.set_title(name)
+    all_axes[-1].set_xlabel("microseconds")
     handles = [Patch(facecolor=colour, label=f"a kernel {state}") for state, colour in KERNEL_STATES.items()]
     handles.append(Patch(facecolor=PALE, label="no kernel"))
     key_below(fig, handles, 3)
@@ -132,12 +122,12 @@ def draw_schedules(
     notes: a line of text under a schedule's name. end: where the clock ends, in microseconds. words: the
     legend's, by the kind of work; a decode step's by default.
     """
-    fig, all_axes = figure(0.9 + 1.25 * len(schedules), len(schedules), sharex=True, squeeze=False)
+    fig, all_axes = panels(0.9 + 1.25 * len(schedules), len(schedules), sharex=True)
     end = end or max(busy.end for schedule in schedules.values() for busy in schedule)
-    for axes, (name, schedule) in zip(all_axes[:, 0], schedules.items(), strict=True):
+    for axes, (name, schedule) in zip(all_axes, schedules.items(), strict=True):
         _draw_lanes(axes, schedule, end)
         axes.set_title(f"{name}{': ' if (notes or {}).get(name) else ''}{(notes or {}).get(name, '')}")
-    all_axes[-1, 0].set_xlabel("microseconds")
+    all_axes[-1].set_xlabel("microseconds")
     handles = [Patch(facecolor=WORK[work][0], label=text) for work, text in words.items()]
     handles.append(Patch(facecolor=PALE, label="waits"))
     key_below(fig, handles, 4)
@@ -269,19 +259,15 @@ def draw_joins(runs: Mapping[str, Sequence[JoinStep]], notes: Mapping[str, str] 
     """
     requests = {name: sorted({r for step in steps for r in step.states}) for name, steps in runs.items()}
     heights = [max(1, len(ids)) for ids in requests.values()]
-    fig, panels = figure(
-        1.1 + 0.6 * len(runs) + 0.3 * sum(heights),
-        len(runs),
-        sharex=True,
-        squeeze=False,
-        height_ratios=heights,
+    fig, all_axes = panels(
+        1.1 + 0.6 * len(runs) + 0.3 * sum(heights), len(runs), sharex=True, height_ratios=heights
     )
-    for axes, (name, steps) in zip(panels[:, 0], runs.items(), strict=True):
+    for axes, (name, steps) in zip(all_axes, runs.items(), strict=True):
         _draw_run(axes, steps, requests[name])
         note = (notes or {}).get(name, "")
         axes.set_title(f"{name}{': ' if note else ''}{note}")
-    panels[-1, 0].set_xlim(0, 1.01 * max(sum(step.rows for step in steps) for steps in runs.values()))
-    panels[-1, 0].set_xlabel("rows through the layers, step by step (a line is the end of a step)")
+    all_axes[-1].set_xlim(0, 1.01 * max(sum(step.rows for step in steps) for steps in runs.values()))
+    all_axes[-1].set_xlabel("rows through the layers, step by step (a line is the end of a step)")
     handles = [
         Patch(facecolor=face, hatch=hatch, edgecolor="white", label=label)
         for face, hatch, label in REQUEST_STATES.values()

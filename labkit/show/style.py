@@ -68,6 +68,12 @@ def figure(height: float, rows: int = 1, **subplot_options) -> tuple[Figure, Axe
     return plt.subplots(rows, **look, **subplot_options)
 
 
+def panels(height: float, count: int, **subplot_options) -> tuple[Figure, list[Axes]]:
+    """A new figure as `figure` makes it, and its panels as a list, however many they are."""
+    fig, axes = figure(height, count, squeeze=False, **subplot_options)
+    return fig, list(axes[:, 0])
+
+
 def is_wide(values: Iterable[float]) -> bool:
     """Whether values, all above 0, lie so far apart that their axis should be logarithmic."""
     values = list(values)
