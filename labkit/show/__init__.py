@@ -2,6 +2,7 @@
 
 from labkit.show.accesses import draw_accesses
 from labkit.show.bars import (
+    draw_finale,
     draw_host_parts,
     draw_host_shares,
     draw_idle,

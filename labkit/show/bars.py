@@ -273,6 +273,31 @@ Sides = tuple[Sequence[float], Sequence[float]]
 
 
 @styled
+def draw_finale(waits: Mapping[str, Comparison], parts: Sequence[str]) -> Figure:
+    """Draw a panel per wait, by its title: a bar for each engine, the median, and its runs as dots.
+
+    waits: the seconds of each run, the reader's engine after the other. parts: the reader's in that engine,
+    named below.
+    """
+    fig, panels = figure(1.1 + 1.15 * len(waits), rows=len(waits), squeeze=False)
+    for axes, (title, compared) in zip(panels[:, 0], waits.items(), strict=True):
+        sides = (compared.before_samples, compared.after_samples)
+        for row, (seconds, colour) in enumerate(zip(sides, (GREY, ORANGE), strict=True)):
+            ms = 1e3 * np.array(seconds)
+            axes.barh(row, np.median(ms), height=0.7, color=colour, alpha=0.5)
+            axes.plot(ms, row + np.linspace(-0.2, 0.2, len(ms)), "o", color=INK, markersize=3.5, alpha=0.7)
+            _write_beside(axes, row, f"{np.median(ms):,.0f} ms")
+        axes.set_yticks([0, 1], [compared.before, compared.after])
+        axes.set_ylim(1.5, -0.5)
+        axes.set_xlim(left=0)
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.set_title(f"{title}: ×{compared.speedup:.2f}, {compared.verdict}")
+    named = f"In yours, your own: {', '.join(parts)}" if parts else "Yours has no part of your own yet"
+    panels[-1, 0].set_xlabel("milliseconds (dot: a run)\n" + textwrap.fill(named, 90))
+    return fig
+
+
+@styled
 def draw_runs(pairs: Mapping[str, Sides]) -> Figure:
     """Draw single runs before and after, a panel per pair, by its title: each run a dot, each side's mean a
     line, and the range that both sides cover.

@@ -85,6 +85,15 @@ def test_measured_engines_and_a_staircase_are_bars_of_medians():
     assert coloured(axes.patches, GREY, BLUE, ORANGE)
 
 
+def test_a_finale_is_two_bars_for_each_wait_with_the_readers_parts_below():
+    compared = results.Comparison("rung 00", "yours", (4e-3, 4.1e-3) * 4, (2e-3, 2.05e-3) * 4, {}, {})
+    figure = show.draw_finale({"First token": compared}, ["sampler (12)", "prefixes (14)"])
+    (axes,) = figure.axes
+    assert widths(axes) == pytest.approx([4.05, 2.025]) and coloured(axes.patches, GREY, ORANGE)
+    assert axes.get_title(loc="left") == "First token: ×2.00, faster"
+    assert axes.get_xlabel().endswith("In yours, your own: sampler (12), prefixes (14)")
+
+
 def test_host_time_is_a_line_per_rung_with_what_a_request_adds():
     figure = show.draw_host_time({"00": host_times(1000, 250)[::-1], "08": host_times(100, 1.75)})
     np.testing.assert_allclose(figure.axes[0].lines[0].get_ydata(), [1.25, 3.0, 9.0, 17.0, 33.0, 65.0])

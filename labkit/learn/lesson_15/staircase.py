@@ -7,13 +7,14 @@ import torch
 
 from labkit.bench import host_engine, in_turn, time_host_steps
 from labkit.engine import InferenceEngine
+from labkit.engine.parts import Part
 from labkit.ladder import LADDER
 from labkit.learn.assembly import Assembly
 from labkit.results import Comparison
 
 NUM_STEPS = 12  # of a run
-# With the model taken out there is nothing to launch and no layer: these parts are not in the measured step.
-WITHOUT_MODEL = ("launch", "layer_kernels")
+# With the model taken out there is nothing to launch, no layer and no prompt: these parts have nothing to do.
+WITHOUT_MODEL = ("launch", "layer_kernels", "latency", "batching")
 
 
 @dataclass(frozen=True)
@@ -32,31 +33,17 @@ class Staircase:
     def gain(self) -> float:
         """How many times the first rung's time the last one's is."""
         first, *_, last = self.package
-        return self.between(first, last).speedup
-
-    def between(self, before: str, after: str) -> Comparison:
-        """Two rungs of the package's."""
-        runs = tuple(self.package[before]), tuple(self.package[after])
-        return Comparison(before, after, *runs, {}, {})
+        runs = tuple(self.package[first]), tuple(self.package[last])
+        return Comparison(first, last, *runs, {}, {}).speedup
 
 
-def timed_rungs(device: torch.device) -> list[str]:
-    """Rungs whose host time can be told from that of the rung below with the model taken out.
-
-    Rungs 09 and 11 change the model's layers, rung 12 how tokens are drawn from its logits, rungs 13 and 14
-    how prompts are computed and which, and rung 08 how all of it is launched, which only a GPU is asked for.
-    """
-    unseen = {"09", "11", "12", "13", "14"} | ({"08"} if device.type != "cuda" else set())
-    return [number for number in LADDER if number not in unseen]
-
-
-def timed_parts(mine: Assembly, number: str, device: torch.device) -> dict:
+def timed_parts(mine: Assembly, number: str, device: torch.device) -> dict[str, Part]:
     """The reader's parts on a rung that the measured step has.
 
     Without a GPU a kernel of the reader's runs in Triton's interpreter, whose time says nothing.
     """
     unseen = WITHOUT_MODEL if device.type == "cuda" else (*WITHOUT_MODEL, "kv_write")
-    return {option: part for option, part in mine.parts_on(number).items() if option not in unseen}
+    return mine.without(*unseen).parts_on(number)
 
 
 def measure_staircase(
@@ -66,11 +53,11 @@ def measure_staircase(
 
     A fresh engine for each run; one run of each is made before, to warm up.
     """
-    package = {(n, False): {} for n in timed_rungs(device)}
-    yours = {(n, True): timed_parts(mine, n, device) for n in timed_rungs(device)}
+    package: dict[tuple[str, bool], dict] = {(number, False): {} for number in LADDER}
+    yours = {(number, True): timed_parts(mine, number, device) for number in LADDER}
     engines = package | {name: parts for name, parts in yours.items() if parts}
 
-    def timed(number: str, parts: dict) -> float:
+    def timed(number: str, parts: dict[str, Part]) -> float:
         engine: InferenceEngine = host_engine(LADDER[number].options, batch_size, device, parts)
         return min(time_host_steps(engine, NUM_STEPS).step_seconds)
 
