@@ -52,8 +52,8 @@ class Finale:
 
 
 def guests(model: LanguageModel, device: torch.device, num_requests: int = 32) -> Workload:
-    """Questions behind lesson 14's system prompt, all at once: every other one greedy, the rest drawn, answers
-    of 8 to 24 tokens."""
+    """Questions behind lesson 14's system prompt, all at once: every other one greedy, the rest drawn, with
+    answers of 8 to 24 tokens."""
     requests = []
     for i, prompt in enumerate(behind_system(model.tokenizer, questions(num_requests))):
         draws = {"temperature": 0.8, "top_p": 0.95, "seed": i} if i % 2 else {}
