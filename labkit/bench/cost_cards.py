@@ -18,7 +18,7 @@ from labkit.bench.profile import activities_of
 from labkit.bench.workload import difference
 from labkit.engine import InferenceEngine
 from labkit.kvcache import KVBlockInfo, KVBlockManager
-from labkit.results import CostCardRecord, files
+from labkit.results import files
 from labkit.results.cost_cards import CardKey, CostCard, DeviceCounts, HostCounts
 from labkit.watch import OperatorCounter, profiled_by, steady_decode
 
@@ -157,7 +157,7 @@ def recorded_device_counts(engine: InferenceEngine, prompts: Sequence[Sequence[i
     """A GPU's counts of this step from the record `RECORDED`; None if it has none, or is not here."""
     if not (files.RESULTS / f"{RECORDED}.json").exists():
         return None
-    counts = files.load(RECORDED, CostCardRecord).device_counts(engine_key(engine, prompts))
+    counts = files.load(RECORDED).device_counts(engine_key(engine, prompts))
     return counts and replace(counts, source=f"recorded, {counts.source}")
 
 

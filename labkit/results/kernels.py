@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import pandas as pd
 
-from labkit.results.device_time import DeviceTimeRecord, KernelTime, TracedStep
+from labkit.results.device_time import KernelTime, TracedStep
 from labkit.results.files import load
 
 ATTENTION, LAYER_NORM = "attention", "LayerNorm"
@@ -78,7 +78,7 @@ def kernels_per_step(num_layers: int) -> int:
     ProjectError for a package that was installed without its records.
     """
     name, rung, batch_size, recorded_layers = RECORDED_STEP
-    counts = [k.count for k in load(name, DeviceTimeRecord).step(rung, batch_size).kernels if not k.is_copy]
+    counts = [k.count for k in load(name).step(rung, batch_size).kernels if not k.is_copy]
     of_layers = sum(count for count in counts if count >= recorded_layers)
     return round(of_layers / recorded_layers * num_layers + sum(counts) - of_layers)
 

@@ -93,22 +93,18 @@ class LoadsRecord(WorkloadRecord):
         """Engines that did not run a load, by name, with the reason."""
         return self.settings["left_out"].get(load, {})
 
-    def runs_of(self, load: str, engine: str) -> list[LoadRun]:
-        """An engine's runs of a load, in order."""
-        return self.only(load=load, engine=engine)
-
     def rate(self, load: str, engine: str) -> float | None:
         """Tokens per second of whole runs by the wall clock, the median; None if the engine was left out."""
         if engine in self.left_out(load):
             return None
-        return median(run.tokens_per_second for run in self.runs_of(load, engine))
+        return median(run.tokens_per_second for run in self.only(load=load, engine=engine))
 
     def percentiles_ms(self, load: str, engine: str) -> dict[str, tuple[float, float]]:
         """Milliseconds of TTFT and ITL, p50 and p99, of all runs' requests.
 
         Raises RecordError where the load's requests come all at once.
         """
-        runs = self.runs_of(load, engine)
+        runs = self.only(load=load, engine=engine)
         felt = {
             "TTFT": [1e3 * seconds for run in runs for seconds in run.ttft],
             "ITL": [us / 1e3 for run in runs for us in run.itl_us],

@@ -55,22 +55,18 @@ class PeersRecord(WorkloadRecord):
         """The engines that ran, by name, in the order of the record."""
         return list(dict.fromkeys(sample.engine for sample in self.samples))
 
-    def runs_of(self, engine: str) -> list[PeerSample]:
-        """An engine's runs, in the order of the record. Raises RecordError if there are none."""
-        return self.only(engine=engine)
-
     @property
     def rates(self) -> dict[str, list[float]]:
         """Tokens per second of each whole run, by engine."""
-        return {e: [run.tokens_per_second for run in self.runs_of(e)] for e in self.engines}
+        return {e: [run.tokens_per_second for run in self.only(engine=e)] for e in self.engines}
 
     def rate(self, engine: str) -> float:
         """An engine's tokens per second of whole runs, the median."""
-        return median(run.tokens_per_second for run in self.runs_of(engine))
+        return median(run.tokens_per_second for run in self.only(engine=engine))
 
     def decode_rate(self, engine: str) -> float | None:
         """An engine's tokens per second after the first tokens, the median; None where no run knows it."""
-        rates = [run.decode_tokens_per_second for run in self.runs_of(engine)]
+        rates = [run.decode_tokens_per_second for run in self.only(engine=engine)]
         known = [rate for rate in rates if rate is not None]
         return median(known) if known else None
 
@@ -88,7 +84,7 @@ class PeersRecord(WorkloadRecord):
 
     def comparison(self, engine: str, reference: str) -> Comparison:
         """Compare whole runs of two engines, made in turn: a speedup above 1 means `reference` is faster."""
-        theirs, ours = (tuple(run.seconds for run in self.runs_of(name)) for name in (engine, reference))
+        theirs, ours = (tuple(run.seconds for run in self.only(engine=name)) for name in (engine, reference))
         return Comparison(engine, reference, theirs, ours, {}, {})
 
     @property
@@ -110,13 +106,13 @@ class PeersRecord(WorkloadRecord):
 
     def same_tokens(self, engine: str) -> int:
         """How many requests had the tokens of the record's first run, in the worst of the engine's runs."""
-        return min(run.equal_requests for run in self.runs_of(engine))
+        return min(run.equal_requests for run in self.only(engine=engine))
 
     def table(self) -> pd.DataFrame:
         """A row per engine: whole runs, decoding alone, and the wait for the first token."""
         rows = {}
         for engine in self.engines:
-            runs, decode = self.runs_of(engine), self.decode_rate(engine)
+            runs, decode = self.only(engine=engine), self.decode_rate(engine)
             first = [1e3 * s for run in runs if (s := run.first_token_seconds) is not None]
             rows[engine] = {
                 "tokens/s": f"{self.rate(engine):,.0f}",

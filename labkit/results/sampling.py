@@ -45,18 +45,17 @@ class SamplingRecord(WorkloadRecord):
         """The rungs, the lower one first."""
         return tuple(sorted({sample.rung for sample in self.samples}))
 
-    def runs_of(self, manner: str, rung: str) -> list[SamplingRun]:
-        """A rung's runs of a manner, in order."""
-        return self.only(manner=manner, rung=rung)
-
     def step_us(self, manner: str, rung: str) -> float:
         """Microseconds per decode step, the median of the runs."""
-        return 1e6 * median(run.decode_seconds / run.decode_steps for run in self.runs_of(manner, rung))
+        return 1e6 * median(
+            run.decode_seconds / run.decode_steps for run in self.only(manner=manner, rung=rung)
+        )
 
     def comparison(self, manner: str, before: str, after: str) -> Comparison:
         """Compare the decode times of two rungs, whose runs were made in turn."""
         first, second = (
-            tuple(run.decode_seconds for run in self.runs_of(manner, rung)) for rung in (before, after)
+            tuple(run.decode_seconds for run in self.only(manner=manner, rung=rung))
+            for rung in (before, after)
         )
         return Comparison(before, after, first, second, {}, {})
 
@@ -67,7 +66,7 @@ class SamplingRecord(WorkloadRecord):
         rows = {}
         for manner in self.manners:
             compared = self.comparison(manner, before, after)
-            runs = (*self.runs_of(manner, before), *self.runs_of(manner, after))
+            runs = (*self.only(manner=manner, rung=before), *self.only(manner=manner, rung=after))
             rows[manner] = {
                 f"rung {before} (µs)": f"{self.step_us(manner, before):,.0f}",
                 f"rung {after} (µs)": f"{self.step_us(manner, after):,.0f}",

@@ -11,11 +11,8 @@ from matplotlib.figure import Figure
 
 from labkit.ladder import LADDER, LESSONS, Lesson
 from labkit.paths import RESULTS, ROOT
-from labkit.results import Comparison, HostTimeRecord, LoadsRecord, RunsRecord, load, load_gpu_tests
-from labkit.results.comparison import ComparisonRecord
+from labkit.results import Comparison, LoadsRecord, RunsRecord, load, load_gpu_tests
 from labkit.results.installation import load_installations
-from labkit.results.sampling import SamplingRecord
-from labkit.results.tiles import TilesRecord
 from labkit.show import reliability
 from labkit.show.ladder import draw_ladder
 
@@ -44,7 +41,7 @@ def record_hash(name: str) -> str:
 
 def draw_picture() -> Figure:
     """Draw the rungs of the recorded ladder, with the limit of its hardware."""
-    record = load(LADDER_RECORD, RunsRecord)
+    record = load(LADDER_RECORD)
     return draw_ladder(record.rates, record.limit)
 
 
@@ -75,14 +72,14 @@ def factor(step: Comparison) -> str:
 
 def compared(name: str) -> Comparison:
     """The comparison that a record is about."""
-    return load(name, ComparisonRecord).samples[0].comparison
+    return load(name).samples[0].comparison
 
 
 # Rungs that the ladder's load, greedy requests that are all alike, says nothing about.
 OWN_LOAD: dict[str, tuple[str, Callable[[], Comparison]]] = {
     "12": (
         "where requests draw",
-        lambda: load("sampling_h200", SamplingRecord).comparison("top-p 0.95 at 0.8", "11", "12"),
+        lambda: load("sampling_h200").comparison("top-p 0.95 at 0.8", "11", "12"),
     ),
     "13": ("against rung 10, where lengths differ", lambda: compared("comparison_ragged_h200")),
     "14": ("where prompts begin alike", lambda: compared("comparison_shared_prefix_h200")),
@@ -99,12 +96,12 @@ def step_from(rung: str) -> Comparison:
 
 def ladder_records() -> list[RunsRecord]:
     """The records that the ladder is shown from."""
-    return [load(name, RunsRecord) for name in LADDER_RECORDS]
+    return [load(name) for name in LADDER_RECORDS]
 
 
 def rungs_table() -> str:
     """A Markdown table with a row per rung: rate, gain, and host time of a step."""
-    host = load("host_time_h100", HostTimeRecord)
+    host = load("host_time_h100")
     lines = [
         "| rung | decode tokens/s | against the rung below | 99 % interval | verdict | host time |",
         "| --- | ---: | ---: | --- | --- | ---: |",
@@ -120,7 +117,7 @@ def rungs_table() -> str:
 
 def finished_table() -> str:
     """A Markdown table: the last rung that the record has beside other engines, tokens per second by load."""
-    record = load(LOADS_RECORD, LoadsRecord)
+    record = load(LOADS_RECORD)
     table = ran(record.table()).drop(columns="arrivals")  # whose rate is that of the clients
     *_, ours = (name for name in table.index if name.startswith("labkit"))
     others = [name for name in table.index if not name.startswith(("labkit", "limit"))]
@@ -155,7 +152,7 @@ def models_line() -> str:
 def loads_text() -> str:
     """Markdown tables of tokens per second of each load and of the arrivals' latency, and sentences about the
     machine and about what was left out."""
-    record = load(LOADS_RECORD, LoadsRecord)
+    record = load(LOADS_RECORD)
     table = ran(record.table())
     machine = (
         f"{record.date[:10]}: {record.num_requests} requests of {record.max_new_tokens} new tokens at most, "
@@ -204,8 +201,8 @@ def h200_line() -> str:
 
 def tiles_line() -> str:
     """A sentence: what tiles that were measured for it made of a model that had tiles by rule."""
-    tiles = load(TILES_RECORD, TilesRecord)
-    before, after = (load(name, RunsRecord) for name in TILES_RUNS)
+    tiles = load(TILES_RECORD)
+    before, after = (load(name) for name in TILES_RUNS)
     (rung,) = after.rates
     rows = after.num_requests
     gains = [tile.gain for tile in tiles.samples if tile.rows == rows]

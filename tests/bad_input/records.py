@@ -163,13 +163,6 @@ CASES = [
         {name[:20]: name for name in ("nope", ".", "..", "a" * 300, "faults_cpu.json", "*", "\\udcff")},
         RecordError,
     ),
-    *values_of(
-        "load, kind",
-        "is of kind faults, not a FloodRecord",
-        lambda _, bad: load("faults_cpu", bad),
-        {"another class": files.FloodRecord},
-        RecordError,
-    ),
     *(
         row
         for entry, call in (("published_figures", published_figures), ("load_gpu_tests", load_gpu_tests))

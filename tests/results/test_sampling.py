@@ -23,7 +23,7 @@ RECORD = record_of(
 
 def test_runs_are_found_by_manner_and_rung():
     assert RECORD.manners == ["greedy", "top-p"] and RECORD.rungs == ("11", "12")
-    assert len(RECORD.runs_of("top-p", "12")) == 4
+    assert len(RECORD.only(manner="top-p", rung="12")) == 4
     assert RECORD.step_us("top-p", "11") == pytest.approx(4e5)
     with pytest.raises(RecordError, match="no runs of manner 'top-k' and rung '12'"):
         RECORD.step_us("top-k", "12")

@@ -7,7 +7,7 @@ from PIL import Image
 
 from labkit.ladder import LADDER, LESSONS
 from labkit.paths import ROOT
-from labkit.results import LoadsRecord, load, load_gpu_tests
+from labkit.results import load, load_gpu_tests
 from labkit.show import readme
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -67,7 +67,7 @@ def test_the_words_beside_the_figures_are_about_the_records():
 def test_loads_have_a_row_for_each_engine_that_ran_and_a_reason_for_each_that_did_not(monkeypatch):
     monkeypatch.setattr(readme, "LOADS_RECORD", "loads_cpu")
     machine, rates, latency, left_out = readme.loads_text().split("\n\n")
-    record = load("loads_cpu", LoadsRecord)
+    record = load("loads_cpu")
     assert f"{record.num_requests} requests of" in machine and "reading alone" in machine
     assert rates.splitlines()[0] == f"| engine | {' | '.join(record.loads)} |"
     engines = dict.fromkeys(run.engine for run in record.samples)

@@ -6,7 +6,7 @@ import pytest
 from bench_commands import bench
 
 from labkit.bench.commands.cost_card import cards_text
-from labkit.results import CostCardRecord, files, load
+from labkit.results import files, load
 from labkit.results.files import record_of
 
 pytestmark = pytest.mark.slow
@@ -26,7 +26,7 @@ def test_cost_card_counts_every_rung_and_batch(monkeypatch, capsys, tmp_path):
 
 def test_a_gpus_recorded_counts_are_told_as_such_in_lines_that_a_terminal_holds(monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
-    recorded = load("cost_cards_h100", CostCardRecord).cards({20}, "data/tiny-gpt2")
+    recorded = load("cost_cards_h100").cards({20}, "data/tiny-gpt2")
     said = cards_text({rung: card for (rung, size), card in recorded.items() if size == 8})
     first, head, *rows = said.splitlines()
     assert first == "GPU rows: counted on NVIDIA H100 80GB HBM3"

@@ -1,11 +1,11 @@
 """Bandwidth by the number of programs, from the recorded attention."""
 
 from labkit.learn.before_03.bandwidth import programs_table
-from labkit.results import AttentionTimeRecord, load
+from labkit.results import load
 
 
 def test_a_row_per_batch_size_with_one_program_per_request_and_head():
-    record = load("attention_h100", AttentionTimeRecord)
+    record = load("attention_h100")
     table = programs_table(record, context_len=900)
     assert table.index.tolist() == [12, 96, 768, 1536]
     (sample,) = [
