@@ -66,7 +66,6 @@ PROGRESS = {
             "a number": 5,
             "a lesson that is a number": {"00": 5},
             "a lesson that is null": {"00": None},
-            "an empty lesson": {"00": {}},
             "gates that are text": {"00": {"gates": "abc", "guesses": {}}},
             "gates that are numbers": {"00": {"gates": [5], "guesses": {}}},
             "guesses that are a list": {"00": {"gates": [], "guesses": []}},
