@@ -79,6 +79,7 @@ def check_product(kernel: Any) -> Report:
 
 def _prove_product(kernel: Any) -> None:
     require_triton()
+    check_precision(kernel)
     for (M, N, K), hint in PRODUCT_CASES:
         x, weight = _numbers(M, K), _numbers(N, K, seed=1)
         expected = (x.double() @ weight.double().T).float()
@@ -87,7 +88,6 @@ def _prove_product(kernel: Any) -> None:
         if torch.isclose(made, expected, rtol=0.02, atol=0.02).all():
             hint = "All are nearly right: inputs were rounded. Multiply tiles as they are loaded."
         check_numbers(PRODUCT, where, made, expected, hint.format(**TILE))
-    check_precision(kernel)
 
 
 def check_precision(kernel: Any) -> None:
@@ -98,8 +98,8 @@ def check_precision(kernel: Any) -> None:
         if "tf32" in given.get("input_precision", "tf32") and given.get("allow_tf32") != "False":
             raise BrokenContract(
                 f"float32 is multiplied as float32: `{ast.unparse(call)}` has no input_precision='ieee'. "
-                "Without it a GPU may round float32 inputs to TF32. A CPU never does: here the numbers are "
-                "right."
+                "Without it a GPU may round float32 inputs to TF32. A CPU never does, so no number shows it "
+                "there."
             )
 
 
@@ -180,6 +180,7 @@ def check_norm_linear(kernel: Any) -> Report:
 
 def _prove_norm_linear(kernel: Any) -> None:
     require_triton()
+    check_precision(kernel)
     for words, x, width, gelu, hint in _rows():
         layer = _layer_of(x.shape[1])
         product = F.layer_norm(x.double(), x.shape[1:], eps=layer.eps) @ layer.weight.double().T + layer.bias
@@ -187,7 +188,6 @@ def _prove_norm_linear(kernel: Any) -> None:
         made = launch_norm_linear(kernel, x, row_statistics(x, width), layer, gelu, tile=TILE)
         far = 15 if x.abs().max() > 500 else 1  # a mean of 3,000 takes digits from any product in float32
         check_numbers(NORM_LINEAR, f"with {words}", made / far, expected / far, hint)
-    check_precision(kernel)
 
 
 # --- a merge of parts -----------------------------------------------------------------------------------

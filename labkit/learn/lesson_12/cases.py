@@ -239,16 +239,14 @@ FILTERED = (
         "The batch has every kind of row, of 300 tokens.",
     ),
 )
-MANY_TIES = (
-    Case(
-        AT_THE_LIMIT,
-        (Row((0.0,) * 60, 1.0, top_p=0.9),) * 2,
-        "Of 60 equal tokens six go. Weights are added in float64, and the sum is rounded once.",
-    ),
-    Case(
-        "a search goes on until one key is left",
-        (Row((-20.0, *[0.0] * (GPT2_TOKENS - 1)), 1.0, top_p=0.5),),
-        f"The row has GPT-2's {GPT2_TOKENS:,} tokens, all but the first alike. A range of keys with an id "
-        "behind the score takes 49 halvings.",
-    ),
+SUM_OF_SIX = Case(
+    AT_THE_LIMIT,
+    (Row((0.0,) * 60, 1.0, top_p=0.9),) * 2,
+    "Of 60 equal tokens six go. Weights are added in float64, and the sum is rounded once.",
+)
+WHOLE_VOCABULARY = Case(
+    "a search goes on until one key is left",
+    (Row((-20.0, *[0.0] * (GPT2_TOKENS - 1)), 1.0, top_p=0.6),),
+    f"The row has GPT-2's {GPT2_TOKENS:,} tokens, all but the first alike. A range of keys with an id behind "
+    "the score takes 49 halvings.",
 )

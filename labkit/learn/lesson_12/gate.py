@@ -14,7 +14,15 @@ from labkit.ladder import LADDER
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Build, Gate, small_model
 from labkit.learn.gates.schedule import GREEDY
-from labkit.learn.lesson_12.cases import FILTERED, MANY_TIES, NOBODYS, UNFILTERED, Batch, Case
+from labkit.learn.lesson_12.cases import (
+    FILTERED,
+    NOBODYS,
+    SUM_OF_SIX,
+    UNFILTERED,
+    WHOLE_VOCABULARY,
+    Batch,
+    Case,
+)
 from labkit.watch.operators import OperatorMode, tensors_of
 
 DRAWING = replace(GREEDY, temperature=0.8, seed=3)
@@ -202,8 +210,9 @@ def many_ties_are_cut(build: Build) -> None:
     takes a machine's whole memory here.
     """
     draw, device = sampler_of(build)
-    for case in MANY_TIES:
-        check_case(case, draw, device)
+    if device.type == "cpu":  # elsewhere a probability's last bit may be another
+        check_case(SUM_OF_SIX, draw, device)
+    check_case(WHOLE_VOCABULARY, draw, device)
 
 
 GATE = Gate(

@@ -6,16 +6,19 @@ import torch
 from labkit.engine.sampling import sample_any, uniform_number
 from labkit.learn.lesson_12.cases import (
     FILTERED,
-    MANY_TIES,
     NOBODYS,
     NUMBERS_EACH,
+    SUM_OF_SIX,
     UNFILTERED,
+    WHOLE_VOCABULARY,
     Batch,
     Row,
 )
 
 
-@pytest.mark.parametrize("case", (*UNFILTERED, *FILTERED, *MANY_TIES), ids=lambda case: case.contract)
+@pytest.mark.parametrize(
+    "case", (*UNFILTERED, *FILTERED, SUM_OF_SIX, WHOLE_VOCABULARY), ids=lambda case: case.contract
+)
 def test_the_package_draws_a_case_as_the_rung_below_with_a_sort_that_keeps_ties_in_order(case, monkeypatch):
     batch, sort = case.batch(), torch.Tensor.sort
     drawn = batch.drawn()
