@@ -4,21 +4,28 @@ import ast
 import re
 import subprocess
 import sys
-from pathlib import Path
+from collections import defaultdict
 
 import pytest
 
 from labkit.paths import ROOT
 
-# All but the model's own files, and the lessons, which teach on GPT-2.
-SOURCES = sorted(
-    path.relative_to(ROOT).as_posix()
-    for path in (ROOT / "labkit").rglob("*.py")
-    if not path.relative_to(ROOT).as_posix().startswith(("labkit/model/", "labkit/learn/"))
-)
-
+PACKAGE = ROOT / "labkit"
+MODULES = {
+    path.relative_to(PACKAGE): ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")
+}
 # GPT-2 by its types, by the names of its weights, and by its own names for its sizes.
 GPT2_NAME = re.compile(r"(?i:gpt2\w*)|wte|wpe|ln_[12f]|c_(attn|proj|fc)|n_(embd|head|layer|positions|inner)")
+# Private names that other projects give no other name.
+ALLOWED = {"_C", "_cuda_clearCublasWorkspaces", "_tokenizer", "_patch_lang_tensor", "_option_string_actions"}
+ALLOWED |= {
+    "_replace",
+    "_asdict",
+    "_fields",
+    "_profiler_enabled",
+    "_option_string_actions",
+    "_len_torch_dispatch_stack",
+}
 
 
 def identifiers(tree: ast.AST) -> set[str]:
@@ -31,28 +38,72 @@ def identifiers(tree: ast.AST) -> set[str]:
     return names
 
 
-def gpt2_names(source: str) -> set[str]:
-    return {name for name in identifiers(ast.parse(source)) if GPT2_NAME.fullmatch(name)}
+def gpt2_names(tree: ast.AST) -> set[str]:
+    return {name for name in identifiers(tree) if GPT2_NAME.fullmatch(name)}
 
 
-def test_names_of_gpt2_are_found_wherever_code_can_have_them():
+def test_only_the_model_and_the_lessons_know_gpt2():
     found = gpt2_names(
-        "from labkit.model.gpt2 import GPT2Config as Config\n"
-        "def f(wte, *, head=1): return model.h[0].ln_1(wte)\n"
-        "f(c_fc=2, n=config.n_embd); gpt2_model = load('random:gpt2')  # wpe\n"
+        ast.parse(
+            "from labkit.model.gpt2 import GPT2Config as Config\n"
+            "def f(wte, *, head=1): return model.h[0].ln_1(wte)\n"
+            "f(c_fc=2, n=config.n_embd); gpt2_model = load('random:gpt2')  # wpe\n"
+        )
     )
     assert found == {"gpt2", "GPT2Config", "wte", "ln_1", "c_fc", "n_embd", "gpt2_model"}
+    others = {path: tree for path, tree in MODULES.items() if path.parts[0] not in ("model", "learn")}
+    assert len(others) > 100
+    assert {path: names for path, tree in others.items() if (names := gpt2_names(tree))} == {}
 
 
-def test_the_engine_and_the_kernels_are_among_the_sources():
-    assert {"labkit/engine/engine.py", "labkit/kernels/decode_ends.py", "labkit/bench/limit.py"} <= set(
-        SOURCES
-    )
+def private(names: set[str]) -> set[str]:
+    return {n for n in names if n.startswith("_") and not n.startswith("__")} - ALLOWED
 
 
-@pytest.mark.parametrize("path", SOURCES)
-def test_only_the_model_and_the_lessons_know_gpt2(path):
-    assert gpt2_names(Path(ROOT / path).read_text(encoding="utf-8")) == set()
+def bound_in(tree: ast.Module) -> set[str]:
+    """Names that a module gives: functions, classes, variables, and attributes of `self`."""
+    nodes = list(ast.walk(tree))
+    named = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    names = {node.name for node in nodes if isinstance(node, named)}
+    names |= {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    kept = (n for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store))
+    return names | {n.attr for n in kept if isinstance(n.value, ast.Name) and n.value.id in ("self", "cls")}
+
+
+def imports(tree: ast.Module) -> dict[str, set[str]]:
+    """The names that are imported from each module; of `import a.b`, none."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            found[node.module or ""] |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                found[alias.name] |= set()
+    return found
+
+
+def test_each_package_keeps_its_private_names_to_itself():
+    """Through an import or an object."""
+    own: dict[str, set[str]] = defaultdict(set)
+    for path, tree in MODULES.items():
+        own[path.parts[0]] |= bound_in(tree)
+    reached = {}
+    for path, tree in MODULES.items():
+        names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        names |= set().union(*(given for module, given in imports(tree).items() if "labkit" in module))
+        reached[path] = private(names) - own[path.parts[0]]
+    assert {path: names for path, names in reached.items() if names} == {}
+
+
+def test_only_one_function_sets_what_it_is_told_the_name_of():
+    """`watch.replaced`, which refuses what a class does not declare; argparse's values have no class."""
+    setting = {
+        path.as_posix()
+        for path, tree in MODULES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("setattr", "delattr")
+    }
+    assert setting == {"watch/replaced.py", "bench/commands/defaults.py"}
 
 
 @pytest.mark.slow
@@ -60,7 +111,7 @@ def test_drawing_needs_no_engine():
     """Not by way of another module either: what is drawn was recorded, or read from a file."""
     code = (
         "import sys, labkit.show\n"
-        "above = ('labkit.engine', 'labkit.watch', 'labkit.bench')\n"
+        "above = ('labkit.engine', 'labkit.watch', 'labkit.bench', 'labkit.kvcache')\n"
         "engines = [m for m in sys.modules if m.startswith(above)]\n"
         "assert not engines, engines"
     )

@@ -30,19 +30,10 @@ def test_a_dead_kernel_is_not_waited_for():
     assert waited == [TURN]
 
 
-@pytest.mark.parametrize("timeout", [None, 1800])
-def test_a_kernel_that_lives_is_waited_for(timeout):
+def test_a_kernel_that_lives_is_waited_for_until_the_cells_time_ends():
     alive, get_message, waited = kernel(True, None, None, {"msg": 1})
-    assert get_message(alive, "shell", timeout) == {"msg": 1}
+    assert get_message(alive, "shell", 1800) == {"msg": 1}
     assert waited == [TURN] * 3
-
-
-def test_its_last_words_are_heard():
-    dead, get_message, _ = kernel(False, {"msg": 1})
-    assert get_message(dead, "iopub", 5) == {"msg": 1}
-
-
-def test_a_cells_time_ends():
     alive, get_message, waited = kernel(True, None)
     with pytest.raises(Empty):
         get_message(alive, "shell", 0)

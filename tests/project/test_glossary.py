@@ -4,7 +4,6 @@ import re
 from itertools import pairwise
 
 import nbformat
-import pytest
 
 from labkit.ladder import all_pages
 from labkit.paths import ROOT
@@ -24,29 +23,15 @@ def anchor(heading: str) -> str:
 ANCHORS = {anchor(term) for term in TERMS}
 
 
-def test_an_anchor_is_that_of_github():
-    headings = ["KV cache", "Amdahl's law", "Host-to-device copy", "p50/p99"]
-    assert [anchor(heading) for heading in headings] == [
-        "kv-cache",
-        "amdahls-law",
-        "host-to-device-copy",
-        "p50p99",
-    ]
-
-
 def test_terms_are_in_alphabetical_order_and_each_is_there_once():
     assert list(ENTRIES) == TERMS and len(TERMS) > 100
     assert all(before.casefold() < after.casefold() for before, after in pairwise(TERMS))
     assert len(ANCHORS) == len(TERMS)
 
 
-@pytest.mark.parametrize("term", ENTRIES)
-def test_a_term_is_explained_shortly_and_has_its_notebook(term):
-    definition, *rest = ENTRIES[term].strip().split("\n\n")
-    assert definition.endswith((".", ")")) and len(definition.split()) <= MOST_WORDS
-    (introduced,) = [paragraph for paragraph in rest if paragraph.startswith("Introduced in [")]
-    (notebook,) = re.findall(r"\]\((notebooks/[^)#]+\.ipynb)\)", introduced)
-    assert (ROOT / notebook).is_file()
+def test_a_term_is_explained_shortly():
+    definitions = [entry.split("\n\n")[0] for entry in ENTRIES.values()]
+    assert not [d for d in definitions if len(d.split()) > MOST_WORDS or not d.endswith((".", ")"))]
 
 
 def links_of(path):
@@ -70,10 +55,8 @@ def test_terms_link_to_terms():
     assert set(re.findall(r"\]\(#([^)]+)\)", GLOSSARY)) <= ANCHORS
 
 
-@pytest.mark.parametrize(
-    "path", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *NOTEBOOKS], ids=lambda path: path.stem
-)
-def test_a_link_to_the_glossary_finds_its_term(path):
-    links = links_of(path)
-    assert {term for _, term in links if term} <= ANCHORS
-    assert all((path.parent / file).resolve() == ROOT / "GLOSSARY.md" for file, _ in links)
+def test_a_link_to_the_glossary_finds_its_term():
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *NOTEBOOKS):
+        links = links_of(path)
+        assert {term for _, term in links if term} <= ANCHORS, path
+        assert all((path.parent / file).resolve() == ROOT / "GLOSSARY.md" for file, _ in links), path

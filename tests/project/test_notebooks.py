@@ -2,6 +2,7 @@
 
 import dis
 import re
+from functools import cache
 from types import CodeType
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ DEEPER = "## Deeper"  # the heading at which a lesson's core ends
 COMPARED = {"text/plain", "text/html", "text/markdown"}
 LONGEST_LINE = 100  # characters that are printed; JupyterLab breaks longer lines inside a word
 LONGEST_CODE = 111  # of source in a diff, with its sign; a reader sees that as HTML, which is not broken
+KEPT_METADATA = {"tags", "jupyter", "jp-MarkdownHeadingCollapsed"}  # as the Makefile's masks
 SLIDERS = "application/vnd.jupyter.widget-view+json"
 
 
@@ -41,13 +43,18 @@ def budget_of(path) -> Budget:
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 
 
+@cache
+def notebook(path):
+    return nbformat.read(path, as_version=4)
+
+
 def code_cells(path):
-    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    return [cell for cell in notebook(path).cells if cell.cell_type == "code"]
 
 
 def core_of(path):
     """The cells before the heading "Deeper"; none in a lesson that has no such heading."""
-    cells = nbformat.read(path, as_version=4).cells
+    cells = notebook(path).cells
     ends = [i for i, cell in enumerate(cells) if cell.source.splitlines()[:1] == [DEEPER]]
     return cells[: ends[0]] if ends else []
 
@@ -77,35 +84,28 @@ def is_compared(cell) -> bool:
 
 
 def test_the_ladder_and_the_folder_name_the_same_notebooks():
-    """The lessons, and the pages before some of them."""
+    """The lessons, and the pages before some of them, which have a core."""
     named = [page.notebook for page in (*LESSONS.values(), *PAGES.values())]
     assert [path.name for path in NOTEBOOKS] == named
-
-
-def test_each_page_before_a_lesson_has_a_core():
     assert {page.notebook for page in PAGES.values()} <= {path.name for path in WITH_A_CORE}
 
 
 @every_notebook
 def test_a_file_that_a_notebook_names_is_there(path):
     """Of the sources: what a reader may want to open."""
-    cells = nbformat.read(path, as_version=4).cells
-    named = re.findall(r"\b(?:tests|labkit|data)/[\w./-]+\.\w+", "\n".join(cell.source for cell in cells))
+    text = "\n".join(cell.source for cell in notebook(path).cells)
+    named = re.findall(r"\b(?:tests|labkit|data)/[\w./-]+\.\w+", text)
     assert not [name for name in named if not (ROOT / name).exists()]
 
 
 @pytest.mark.parametrize("path", WITH_A_CORE, ids=lambda p: p.stem)
-def test_a_core_is_short(path):
+def test_a_core_is_short_and_one_section_that_begins_collapsed_is_below(path):
     cells, budget = core_of(path), budget_of(path)
     words = sum(len(cell.source.split()) for cell in cells if cell.cell_type == "markdown")
     assert words <= budget.words
     assert sum(cell.cell_type == "code" for cell in cells) <= budget.code_cells
     assert sum(map(figures_and_tables_of, cells)) <= budget.figures_and_tables
-
-
-@pytest.mark.parametrize("path", WITH_A_CORE, ids=lambda p: p.stem)
-def test_what_is_below_a_core_is_one_section_that_begins_collapsed(path):
-    below = nbformat.read(path, as_version=4).cells[len(core_of(path)) :]
+    below = notebook(path).cells[len(cells) :]
     assert below[0].metadata == {"jp-MarkdownHeadingCollapsed": True}
     texts = [cell.source for cell in below[1:] if cell.cell_type == "markdown"]
     assert not [text for text in texts if re.match("##? ", text)]  # which would end the section
@@ -122,11 +122,14 @@ def test_enough_of_a_notebook_is_compared(path):
 
 @every_notebook
 def test_a_notebook_stores_one_clean_run(path):
+    """And nothing that differs from run to run or between machines, which `make notebooks` sees to."""
+    assert set(notebook(path).metadata) == {"kernelspec"}
+    assert all(set(cell.metadata) <= KEPT_METADATA for cell in notebook(path).cells)
+    assert path.stat().st_size < 1_500_000  # small enough to read on the web
     cells = code_cells(path)
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     for cell in cells:
         assert not [out for out in cell.outputs if out.output_type == "error"], cell.source
-        assert "execution" not in cell.metadata, "timing metadata is stored"
         assert not [out for out in cell.outputs if out.get("name") == "stderr"], cell.source
 
 
@@ -146,19 +149,12 @@ def test_no_printed_line_is_too_long_for_the_screen(path):
 
 
 @every_notebook
-def test_each_picture_says_what_it_shows_to_who_does_not_see_it(path):
+def test_pictures_and_sliders_leave_words_for_whoever_does_not_see_them(path):
     pictures = [out for out in shown_by(path) if "image/png" in out.data]
     said = [out.metadata.get("image/png", {}).get("alt", "") for out in pictures]
     assert pictures and all(len(words.split()) > 1 and ".png" not in words for words in said), said
-
-
-@every_notebook
-def test_sliders_leave_words_and_a_picture_above_where_nothing_runs(path):
-    pictures = 0
-    for out in shown_by(path):
-        pictures += "image/png" in out.data
-        if SLIDERS in out.data:
-            assert pictures and out.data["text/plain"].startswith("Sliders ("), out.data["text/plain"]
+    sliders = [out.data["text/plain"] for out in shown_by(path) if SLIDERS in out.data]
+    assert all(words.startswith("Sliders (") for words in sliders)
 
 
 @every_notebook
@@ -197,11 +193,6 @@ def globals_of_functions(code: CodeType) -> set[str]:
         names |= {step.argval for step in dis.get_instructions(inner) if step.opname == "LOAD_GLOBAL"}
         names |= globals_of_functions(inner)
     return names
-
-
-def test_names_are_taken_from_other_cells_unless_they_are_bound_first():
-    assert names_of("a = 1\nb = [a * c for _ in d]\ne += 1") == ({"a", "b", "e"}, {"c", "d", "e"})
-    assert names_of("def f(x):\n    return x + late + g()\nlate = f(1)") == ({"f", "late"}, {"g"})
 
 
 @every_notebook
@@ -248,8 +239,3 @@ def test_the_first_lessons_small_engine_shows_the_same_however_often_a_cell_runs
     for source in cells:
         assert printed(source) == printed(source)
     assert names["ours"] == names["theirs"]
-
-
-@every_notebook
-def test_a_notebook_is_small_enough_to_read_on_the_web(path):
-    assert path.stat().st_size < 1_500_000

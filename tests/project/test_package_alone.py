@@ -13,15 +13,19 @@ from labkit.paths import ROOT
 pytestmark = pytest.mark.slow
 
 WITHOUT = "labkit was installed without its project: "
-NEEDS_THE_PROJECT = {
-    "a lesson": "from labkit import lab; lab.start('00')",
-    "a page": "from labkit import lab; lab.begin('before_00')",
-    "its model": "import labkit; labkit.load_model('data/tiny-gpt2')",
-    "a record": "from labkit import results; results.load('ladder_036_h100')",
-    "all records": "from labkit import results; results.load_all('ladder')",
-    "published figures": "from labkit import results; results.published_figures()",
-    "the README's tables": "from labkit.show import readme; readme.main()",
-}
+NEEDS_THE_PROJECT = """
+import labkit
+from labkit import lab, results
+for call in (
+    lambda: lab.start("00"),
+    lambda: labkit.load_model("data/tiny-gpt2"),
+    lambda: results.load("ladder_036_h100"),
+):
+    try:
+        call()
+    except labkit.errors.ProjectError as error:
+        print(error)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -52,23 +56,21 @@ def test_every_module_imports(installed, tmp_path):
     assert answer.stdout.strip() == str(installed / "labkit" / "__init__.py")
 
 
-@pytest.mark.parametrize("code", NEEDS_THE_PROJECT.values(), ids=NEEDS_THE_PROJECT)
-def test_what_needs_the_project_says_so_and_how_to_get_it(installed, tmp_path, code):
-    last = python(installed, tmp_path, "-c", code).stderr.splitlines()[-1]
-    assert last.startswith(f"labkit.errors.ProjectError: {WITHOUT}{installed}")
-    assert last.endswith("Clone the project with git, and in the clone run `make lab`, or `pip install -e .`")
+def test_what_needs_the_project_says_so_and_how_to_get_it(installed, tmp_path):
+    said = python(installed, tmp_path, "-c", NEEDS_THE_PROJECT).stdout.splitlines()
+    way_out = "Clone the project with git, and in the clone run `make lab`, or `pip install -e .`"
+    assert len(said) == 3
+    assert all(line.startswith(f"{WITHOUT}{installed}") and line.endswith(way_out) for line in said)
 
 
-@pytest.mark.parametrize("module", ["labkit", "labkit.copies"])
-def test_there_are_no_notebooks_to_open(installed, tmp_path, module):
-    answer = python(installed, tmp_path, "-m", module)
+def test_there_are_no_notebooks_to_open(installed, tmp_path):
+    answer = python(installed, tmp_path, "-m", "labkit")
     assert answer.returncode == 1 and answer.stderr.startswith(WITHOUT)
     assert len(answer.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("command", ["ladder", "peers --no-stop-on-eos", "host-time"])
-def test_a_benchmark_asks_where_its_record_may_go(installed, tmp_path, command):
-    answer = python(installed, tmp_path, "-m", "labkit.bench", *command.split(), "--device", "cpu")
+def test_a_benchmark_asks_where_its_record_may_go(installed, tmp_path):
+    answer = python(installed, tmp_path, "-m", "labkit.bench", "host-time", "--device", "cpu")
     assert answer.returncode == 2
     (line,) = answer.stderr.splitlines()
     assert re.search(rf"error: {WITHOUT}.*\. Name a file with --json", line)

@@ -5,7 +5,6 @@ import sys
 import tomllib
 from importlib.metadata import packages_distributions
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -58,18 +57,10 @@ def test_every_way_to_import_is_seen():
     assert imported_by(source + "pytest.importorskip('k.l')") == {"a", "c", "d", "i", "k"}
 
 
-@pytest.mark.parametrize("folder", ["labkit", "data"])
-def test_what_the_package_imports_is_declared(folder):
-    assert packages_of(folder) <= set(RUNTIME)
-
-
-def test_what_the_tests_import_is_declared():
-    assert packages_of("tests") <= {*RUNTIME, *TEST}
-
-
-def test_what_is_declared_is_imported_or_started():
-    assert set(RUNTIME) <= packages_of("labkit") | STARTED
-    assert set(TEST) <= packages_of("tests") | STARTED
+def test_what_is_imported_is_declared_and_what_is_declared_is_imported_or_started():
+    package, tests = packages_of("labkit"), packages_of("tests")
+    assert package | packages_of("data") <= set(RUNTIME) <= package | STARTED
+    assert tests <= {*RUNTIME, *TEST} and set(TEST) <= tests | STARTED
 
 
 def test_a_requirement_has_bounds_on_both_sides():
