@@ -65,34 +65,10 @@ def remove(name: str) -> Callable[[Path], None]:
     return lambda directory: (directory / name).unlink()
 
 
-def only_pickled_weights(directory: Path) -> None:
-    (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
-
-
-def cut_in_half(name: str) -> Callable[[Path], object]:
-    return lambda d: (d / name).write_bytes((d / name).read_bytes()[: (d / name).stat().st_size // 2])
-
-
 C_FC = "transformer.h.1.mlp.c_fc.weight"  # [16, 64], stored the other way round than nn.Linear has it
 DAMAGE = {
-    "no config": (remove("config.json"), ["config.json is missing"]),
-    "config is not JSON": (write("config.json", b"{'n_layer': 2"), ["config.json is not valid JSON"]),
-    "config is not text": (write("config.json", b"\xff\xfe\x00"), ["config.json is not valid JSON"]),
-    "config is a list": (write("config.json", b"[2, 3]"), ["config.json", "list"]),
     "another architecture": (edit_config(model_type="llama"), ["model_type = 'llama'", "gpt2"]),
-    "no architecture": (write("config.json", b"{}"), ["model_type = None", "gpt2"]),
-    "scaled by layer": (
-        edit_config(scale_attn_by_inverse_layer_idx=True),
-        ["scale_attn_by_inverse_layer_idx = True"],
-    ),
-    "another activation": (edit_config(activation_function="relu"), ["activation_function = 'relu'"]),
     "a size missing": (write("config.json", b'{"model_type": "gpt2", "n_layer": 2}'), ["n_embd", "n_head"]),
-    "a size of zero": (edit_config(n_layer=0), ["n_layer", "0"]),
-    "a size that is text": (edit_config(n_positions="32"), ["n_positions", "'32'"]),
-    "an MLP without width": (edit_config(n_inner=0), ["n_inner", "0"]),
-    "heads that do not divide": (edit_config(n_head=3), ["n_embd 16", "n_head 3"]),
-    "several end-of-text tokens": (edit_config(eos_token_id=[0, 1]), ["eos_token_id", "[0, 1]"]),
-    "a tensor missing": (without(C_FC), ["missing tensor: h.1.mlp.c_fc.weight"]),
     "two tensors missing": (
         without(C_FC, "transformer.ln_f.bias"),
         ["missing tensors: h.1.mlp.c_fc.weight, ln_f.bias"],
@@ -104,27 +80,14 @@ DAMAGE = {
     ),
     "an untied head missing": (edit_config(tie_word_embeddings=False), ["missing tensor: lm_head.weight"]),
     "a matrix transposed": (with_tensor(C_FC, 64, 16), ["h.1.mlp.c_fc.weight", "[64, 16]", "[16, 64]"]),
-    "a matrix with an axis more": (with_tensor(C_FC, 16, 64, 1), ["h.1.mlp.c_fc.weight", "[16, 64, 1]"]),
-    "a vector too long": (
-        with_tensor("transformer.h.0.ln_1.bias", 17),
-        ["h.0.ln_1.bias", "[17]", "[16]"],
-    ),
-    "more words than config.json says": (
-        with_tensor("transformer.wte.weight", VOCAB_SIZE + 1, 16),
-        ["wte.weight", f"[{VOCAB_SIZE + 1}, 16]", f"[{VOCAB_SIZE}, 16]"],
-    ),
     "a tensor unknown": (with_tensor("score.weight", 2, 16), ["unknown tensor: score.weight"]),
     "a layer too many": (edit_config(n_layer=1), ["unknown tensors", "h.1.attn.c_attn.bias"]),
     "no tokenizer": (remove("tokenizer.json"), ["no tokenizer", "tokenizer.json", "vocab.json"]),
-    "a damaged tokenizer": (cut_in_half("tokenizer.json"), ["tokenizer.json is not valid JSON"]),
     "a tokenizer larger than the model": (
         edit_config(vocab_size=VOCAB_SIZE - 1),
         [f"tokenizer has {VOCAB_SIZE} entries", f"{VOCAB_SIZE - 1}"],
     ),
     "no weights": (remove("model.safetensors"), ["no *.safetensors", "no weights at all"]),
-    "pickled weights only": (only_pickled_weights, ["no *.safetensors", "pytorch_model.bin"]),
-    "damaged weights": (cut_in_half("model.safetensors"), ["model.safetensors is damaged"]),
-    "empty weights": (write("model.safetensors", b""), ["model.safetensors is damaged"]),
 }
 
 
@@ -135,25 +98,6 @@ def test_the_error_names_the_directory_and_the_culprit(checkpoint: Path, damage,
         load_model(checkpoint)
     for culprit in [str(checkpoint), *culprits]:
         assert culprit in str(error.value)
-
-
-@pytest.mark.parametrize(
-    "source, culprits",
-    {
-        "random:gpt9": [
-            "'random:gpt9'",
-            "random:gpt2, random:gpt2-medium, random:gpt2-large, random:gpt2-xl",
-        ],
-        "no/such/directory": ["no/such/directory"],
-        "/no/such/directory": ["/no/such/directory"],
-        Path("data/nowhere"): ["data/nowhere"],
-        "two words": ["two words"],
-    }.items(),
-)
-def test_a_name_that_is_nothing_is_said_to_be_nothing(source: str | Path, culprits: list[str]):
-    with pytest.raises(CheckpointError) as error:
-        load_model(source)
-    assert all(culprit in str(error.value) for culprit in culprits)
 
 
 # --- the hub ---------------------------------------------------------------------------------------
@@ -258,15 +202,6 @@ def test_nothing_is_ever_unpickled(checkpoint: Path, sound: Path, tmp_path: Path
     assert sprung.exists()  # the trap works
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_weights_come_in_the_dtype_asked_for_and_tied(sound: Path, dtype: torch.dtype):
-    model = load_model(sound, dtype=dtype)
-    assert {tensor.dtype for tensor in model.network.state_dict().values()} == {dtype} == {model.dtype}
-    assert model.network.lm_head.weight is model.network.wte.weight
-    assert not any(parameter.requires_grad for parameter in model.network.parameters())
-    assert not model.network.training
-
-
 def test_a_relative_path_is_found_from_anywhere(tmp_path: Path, monkeypatch, tiny):
     monkeypatch.chdir(tmp_path)
     model = load_model("data/tiny-gpt2")
@@ -277,6 +212,7 @@ def test_a_relative_path_is_found_from_anywhere(tmp_path: Path, monkeypatch, tin
 def test_moving_copies_and_stays_tied_and_not_moving_copies_nothing(sound: Path):
     model = load_model(sound)
     assert model.to("cpu", torch.float32) is model
+    assert not model.network.training and not any(p.requires_grad for p in model.network.parameters())
     half = model.to("cpu", torch.float16)
     assert (half.dtype, model.dtype, half.name) == (torch.float16, torch.float32, model.name)
     assert half.network.lm_head.weight is half.network.wte.weight

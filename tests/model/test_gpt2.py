@@ -16,10 +16,8 @@ from labkit.model.prefill_attention import CausalAttention
 # (vocab_size, n_positions, n_embd, n_layer, n_head, the rest)
 SHAPES = {
     "head size 12, odd vocabulary": (97, 64, 48, 2, 4, {}),
-    "one layer, one head": (1003, 48, 40, 1, 1, {}),
     "untied head": (257, 64, 64, 3, 8, {"tie_word_embeddings": False}),
-    "narrow MLP": (97, 80, 36, 2, 3, {"n_inner": 50}),
-    "wide MLP, untied head": (1003, 64, 60, 2, 5, {"n_inner": 301, "tie_word_embeddings": False}),
+    "narrow MLP, one head": (97, 80, 36, 2, 1, {"n_inner": 50}),
     "five layers, head size 7": (2048, 96, 42, 5, 6, {}),
     "another epsilon": (500, 64, 32, 2, 2, {"layer_norm_epsilon": 1e-3}),
     "the other name of the same gelu": (97, 64, 32, 2, 2, {"activation_function": "gelu_pytorch_tanh"}),
@@ -142,7 +140,7 @@ def test_every_row_starts_at_position_0_or_where_its_past_ends(tiny: LanguageMod
     ]
 
 
-@pytest.mark.parametrize("held", [[0, 0, 18, 5], [6, 0, 1, 11], [3, 0, 9, 6]])
+@pytest.mark.parametrize("held", [[0, 0, 18, 5], [6, 0, 1, 11]])
 def test_a_prefill_that_continues_equals_one_of_the_whole(pair: Pair, held: list[int]):
     prompts = random_prompts(pair.network)
     past = padded_past(pair.network, [p[:n] for p, n in zip(prompts, held, strict=True)], filler=100.0)
@@ -238,7 +236,7 @@ def greedy_case(request, tmp_path_factory, random_hf, save_checkpoint, tiny, tin
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch_size", [1, 3, 8])
+@pytest.mark.parametrize("batch_size", [1, 8])
 @pytest.mark.parametrize("greedy_case", ["shipped", "random"], indirect=True)
 def test_greedy_tokens_of_a_ragged_batch_equal_transformers_generate(greedy_case, batch_size: int):
     model, prompts, expected = greedy_case
