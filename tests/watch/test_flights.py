@@ -1,11 +1,9 @@
 """Steps in flight: what was launched, what was read, and who got the tokens."""
 
-import matplotlib.pyplot as plt
 import pytest
 from helpers import GREEDY, assert_no_block_is_lost, make_engine, small_model, tokens_alone
 
 from labkit import LADDER, SamplingParams
-from labkit.show import draw_flights
 from labkit.watch import record_flights
 
 AT_ONCE, ONE_BEHIND = LADDER["09"].options, LADDER["10"].options
@@ -53,18 +51,6 @@ def test_a_text_that_ends_wastes_one_token():
     read = [flight for flight in watched.flights if flight.read_in]
     (flight,) = (f for f in read if 0 in f.request_ids and f.token_ids[0] == eos and 0 in f.handed_to)
     assert 0 in watched.flights[flight.number].to_nobody  # the next one
-    fig = draw_flights(watched, ends=eos)
-    (axes,) = fig.axes
-    assert len(axes.patches) == watched.tokens_launched
-    said = [text.get_text() for text in axes.texts]
-    assert (said.count("end"), said.count("×")) == (ended, ended)
-    plt.close(fig)
-
-
-def test_the_table_of_flights():
-    watched, _ = watched_run(ONE_BEHIND, [SamplingParams(3, stop_on_eos=False)] * 2)
-    rows = watched.table().to_dict("records")
-    assert [list(row.values()) for row in rows] == [[0, 1, "0 1", "-"], [1, 2, "0 1", "-"]]
 
 
 def test_a_pool_too_small_makes_the_following_step_wait():

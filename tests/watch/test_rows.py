@@ -1,11 +1,10 @@
 """Rows of the block table: which are kept, which are made anew, and why."""
 
 import pytest
-from helpers import make_engine, make_manager
+from helpers import make_engine, make_manager, tokens_alone
 
-from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig, show, watch
+from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig, watch
 from labkit.learn.lesson_01 import exercises
-from labkit.show.grids import REASONS
 from labkit.watch.rows import RowWatch, reason_of
 
 CACHED = LADDER["01"].options
@@ -64,22 +63,6 @@ def test_the_watch_counts_the_rows_that_are_really_made(watched, monkeypatch):
         assert counts[number - 1] == 3 + made_anew.get(number, 0)
 
 
-def test_watching_changes_no_token_and_leaves_nothing_behind():
-    made = []
-    for is_watched in (True, False):
-        engine = make_engine(options=CACHED)
-        for length in (5, 6):
-            engine.add_request([9] * length, SamplingParams(30, stop_on_eos=False))
-        if is_watched:
-            watch.record_rows(engine, 12)
-            assert "fill" not in vars(engine.decode_step.block_tables)
-        else:
-            for _ in range(12):
-                engine.step()
-        made.append([request.output_token_ids for request in engine.scheduler.running])
-    assert made[0] == made[1] and len(made[0][0]) == 12
-
-
 def test_a_row_full_to_its_last_entry_is_watched_and_left_as_it_was():
     engine = make_engine(options=CACHED)  # 64 positions, 16 blocks of 4
     engine.add_request([1] * 58, SamplingParams(6, stop_on_eos=False))
@@ -113,40 +96,10 @@ def test_a_stale_row_is_called_so():
     assert row_watch.ask(session, 0, 0)[1] == "stale"
 
 
-@pytest.mark.parametrize(
-    ("kept", "before", "after", "reason"),
-    [
-        (True, [1, 2], [1, 2], "kept"),
-        (True, [1, 2], [3, 2], "stale"),
-        (False, [1, 2], [1, 2], "forgotten"),
-        (False, [1, 2], [1, 2, 3], "boundary"),
-        (False, [], [3], "boundary"),
-        (False, [1, 2], [1, 3], "copy_on_write"),
-        (False, [1, 2], [3, 4], "changed"),
-        (False, [1, 2, 3], [1], "changed"),
-    ],
-)
-def test_reasons(kept, before, after, reason):
-    assert reason_of(kept, before, after) == reason
-    assert reason in REASONS
-
-
 @pytest.mark.parametrize(("rung", "block_tables"), [("00", "rebuilt"), ("06", "resident")])
 def test_an_engine_that_keeps_no_rows_is_refused(rung, block_tables):
     with pytest.raises(ValueError, match=f"block_tables='{block_tables}' keeps no rows"):
         watch.record_rows(make_engine(options=LADDER[rung].options), 1)
-
-
-def test_the_figure_of_rows_has_a_cell_a_step_and_names_what_occurs(watched):
-    rows = watch.record_rows(watched, 14)
-    figure = show.draw_rows(rows, layer_idx=2)
-    axes = figure.axes[0]
-    assert len(axes.patches) == len(rows[rows["layer"] == 2]) == len(axes.texts)
-    assert [text.get_text() for text in axes.texts][:3] == ["5", "5", "4"]
-    assert [label.get_text() for label in axes.get_yticklabels()] == [f"request {i}" for i in range(1, 5)]
-    legend = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert legend == [REASONS[r][1] for r in ("kept", "first", "boundary", "copy_on_write")]
-    assert "layer 2" in axes.get_title(loc="left")
 
 
 @pytest.mark.parametrize(
@@ -170,6 +123,8 @@ def test_watched_rows_are_as_if_nobody_had_watched():
     engine = make_engine(options=LADDER["01"].options, prefix_cache=False)
     engine.add_request((1, 2, 3), SamplingParams(8))
     watch.record_rows(engine, 5)  # in the last of which the row is kept
-    (session,) = engine.scheduler.running.values()
+    ((request, session),) = engine.scheduler.running.items()
+    assert tuple(request.output_token_ids) == tokens_alone((1, 2, 3), SamplingParams(8))[:5]
+    assert "fill" not in vars(engine.decode_step.block_tables)
     row = session.get_paged_block_table_row_cpu(layer_idx=0, offset=0)
     assert row.tolist() == session.block_ids_per_layer[0] + [0] * (len(row) - 2)

@@ -47,12 +47,6 @@ def test_the_engines_own_writer_is_back_after_a_failure(tiny):
     assert type(engine.kv_manager.kv_write) is FullBatchWrite
 
 
-def test_a_steady_write_finds_blocks_in_another_order(tiny):
-    write = watch.steady_write(engine_of(tiny, "03"), watch.steady_prompts(3, (1,)))
-    assert (write.path, write.batch_idx, write.pos) == ("full_batch", (0, 1, 2), (1, 1, 1))
-    assert write.block_idx == (2, 1, 0)
-
-
 def test_written_indices_are_those_of_every_layer():
     engine = make_engine(options=BELOW, prefix_cache=False)
     steady = watch.steady_decode(engine, watch.steady_prompts(3, (5, 6)), max_new_tokens=9)
