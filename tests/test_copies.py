@@ -86,6 +86,7 @@ def test_stored_outputs_are_copied_but_for_the_answer_to_a_prediction(project, c
 
 def test_what_the_reader_did_stays_while_the_notebook_does(project):
     make_copies()
+    edit(project / "notebooks" / LESSON, run_and_save)  # which is no news
     for change in (run_and_save, write_in_it):
         edit(paths.MINE / LESSON, change)
         before = (paths.MINE / LESSON).read_bytes()
@@ -118,39 +119,19 @@ def test_a_changed_notebook_is_copied_again_unless_the_reader_has_written_in_the
     edit(copy, write_in_it)
     write(original, "print('newer')")
     before = copy.read_bytes()
-    assert make_copies() == [LESSON]
+    assert make_copies() == [LESSON] and told([LESSON]).startswith(f"{LESSON} is newer now.")
     assert copy.read_bytes() == before
     copy.rename(paths.MINE / "my 01.ipynb")
     assert make_copies() == []
     assert read(copy)["cells"][1]["source"] == ["print('newer')"]
 
 
-def test_a_notebook_that_only_ran_again_is_not_news(project):
-    make_copies()
-    edit(paths.MINE / LESSON, write_in_it)
-    edit(project / "notebooks" / LESSON, run_and_save)
-    assert make_copies() == []
-
-
-@pytest.mark.parametrize(
-    "text", ["", "no JSON", "[]", "{}", '{"cells": 5, "metadata": {}}', '{"metadata": []}']
-)
+@pytest.mark.parametrize("text", ["", "[]", '{"cells": 5, "metadata": {}}'])
 def test_a_file_that_is_no_notebook_is_left_alone(project, text):
     paths.MINE.mkdir()
     (paths.MINE / LESSON).write_text(text)
     assert make_copies() == [LESSON]
     assert (paths.MINE / LESSON).read_text() == text
-
-
-def test_the_sentence_about_what_was_left_names_it_and_what_to_do():
-    assert told([]) == ""
-    assert told([LESSON]).startswith(f"{LESSON} is newer now.") and "rename or delete yours" in told([LESSON])
-
-
-def test_a_folder_that_cannot_be_written_is_an_error(project):
-    paths.MINE.write_text("in the way")
-    with pytest.raises(OSError):
-        make_copies()
 
 
 def test_the_command_copies_every_notebook(tmp_path):

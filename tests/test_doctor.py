@@ -62,10 +62,7 @@ def test_a_gpu_that_works(on_machine):
     ("name", "capability", "status"),
     [
         ("Tesla T4", (7, 5), "missing"),
-        ("Tesla V100-SXM2-16GB", (7, 0), "missing"),
         ("NVIDIA A100-SXM4-40GB", (8, 0), "ok"),
-        ("NVIDIA GeForce RTX 3060", (8, 6), "ok"),
-        ("NVIDIA B200", (10, 0), "ok"),
     ],
 )
 def test_a_gpu_that_triton_does_not_compile_for(on_machine, name, capability, status):
@@ -82,7 +79,6 @@ def test_a_gpu_that_triton_does_not_compile_for(on_machine, name, capability, st
     [
         ((3, 10, 14), "missing", "3.10.14 is too old", "3.11 or newer: `make lab PYTHON=python3.12`"),
         ((3, 11, 0), "ok", "3.11.0", ""),
-        ((3, 13, 9), "ok", "3.13.9", ""),
         (
             (3, 14, 0),
             "ok",
@@ -97,54 +93,47 @@ def test_pythons(monkeypatch, version, status, said, remedy):
     assert doctor.python_version() == Finding("Python", status, said, remedy)
 
 
-def test_the_newest_python_is_one_that_ci_runs():
-    workflow = (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
-    assert ".".join(map(str, doctor.NEWEST_PYTHON)) in workflow
-
-
-@pytest.mark.parametrize("built", [True, False])
-def test_no_gpu(on_machine, built):
-    assert on_machine(fake_torch(built=built)) == Finding(
-        "CUDA GPU", "off", "there is no NVIDIA GPU", "nothing: every lesson runs on the CPU"
-    )
-
-
-def test_a_gpu_without_a_driver(on_machine):
-    finding = on_machine(fake_torch(), card=True)
-    assert finding.detail == "there is an NVIDIA GPU, but no driver answers"
-    assert finding.remedy.startswith("install NVIDIA's driver")
-
-
-def test_a_gpu_with_a_cpu_build_of_torch(on_machine):
-    finding = on_machine(fake_torch(built=False), driver="580.1", card=True)
-    assert finding.detail == "the GPU and its driver (580.1) are there, but this torch is a CPU build"
-    assert finding.remedy.startswith("install a CUDA build of torch")
-
-
-def test_a_driver_too_old_for_torch(on_machine):
-    torch = fake_torch(fails_with="The NVIDIA driver on your system is too old (found version 11040).\nMore")
-    finding = on_machine(torch, driver="470.1", card=True)
-    assert finding.detail == (
+GPUS_OFF = {  # the machine, what is said of it, and how the remedy begins
+    "no GPU": ({}, {}, "there is no NVIDIA GPU", "nothing: every lesson runs on the CPU"),
+    "no driver": (
+        {},
+        {"card": True},
+        "there is an NVIDIA GPU, but no driver answers",
+        "install NVIDIA's driver",
+    ),
+    "a CPU build of torch": (
+        {"built": False},
+        {"driver": "580.1", "card": True},
+        "the GPU and its driver (580.1) are there, but this torch is a CPU build",
+        "install a CUDA build of torch",
+    ),
+    "a driver too old": (
+        {"fails_with": "The NVIDIA driver on your system is too old (found version 11040).\nMore"},
+        {"driver": "470.1", "card": True},
         "driver 470.1 and torch for CUDA 13.0 do not get on: "
-        "The NVIDIA driver on your system is too old (found version 11040)."
-    )
-    assert finding.remedy.startswith("update NVIDIA's driver")
+        "The NVIDIA driver on your system is too old (found version 11040).",
+        "update NVIDIA's driver",
+    ),
+    "hidden": (
+        {},
+        {"driver": "580.1", "card": True, "visible": ""},
+        "hidden by CUDA_VISIBLE_DEVICES=",
+        "unset CUDA_VISIBLE_DEVICES",
+    ),
+    "a first operation that fails": (
+        {"available": True, "fails_with": "no kernel image is available"},
+        {"driver": "580.1"},
+        "NVIDIA H100 fails its first operation: no kernel image is available",
+        "",
+    ),
+}
 
 
-@pytest.mark.parametrize("visible", ["", "-1"])
-def test_a_gpu_that_is_hidden(on_machine, visible):
-    finding = on_machine(fake_torch(), driver="580.1", card=True, visible=visible)
-    assert (finding.status, finding.detail) == ("off", f"hidden by CUDA_VISIBLE_DEVICES={visible}")
-    assert finding.remedy == "unset CUDA_VISIBLE_DEVICES"
-
-
-def test_a_gpu_whose_first_operation_fails(on_machine):
-    finding = on_machine(
-        fake_torch(available=True, fails_with="no kernel image is available"), driver="580.1"
-    )
-    assert finding.status == "off"
-    assert finding.detail == "NVIDIA H100 fails its first operation: no kernel image is available"
-    assert "nvidia-smi" in finding.remedy
+@pytest.mark.parametrize(("torch", "machine", "detail", "remedy"), GPUS_OFF.values(), ids=GPUS_OFF)
+def test_a_gpu_that_cannot_be_used(on_machine, torch, machine, detail, remedy):
+    finding = on_machine(fake_torch(**torch), **machine)
+    assert (finding.what, finding.status, finding.detail) == ("CUDA GPU", "off", detail)
+    assert finding.remedy.startswith(remedy)
 
 
 @pytest.fixture
@@ -164,16 +153,13 @@ def nvidia_smi(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("script", "version"),
     [
-        ("echo 580.159.04; echo 580.159.04", "580.159.04"),
-        ("printf 580", "580"),
-        ("echo '  570.1  '; echo warning >&2", "570.1"),
-        ('echo "couldn\'t communicate with the driver"; exit 9', None),
+        ("echo '  580.159.04  '; echo 580.159.04; echo warning >&2", "580.159.04"),
         ("echo 580.1; exit 9", None),
         ("exit 0", None),
-        ("echo; echo 580.1x", None),
-        (r"printf '\377\376\200'", None),
         (r"printf '\377 580.1'", None),
         ("echo No devices were found", None),
+        ("yes 580.1", None),
+        ("cat /dev/zero", None),
     ],
 )
 def test_driver_version(nvidia_smi, script, version):
@@ -192,8 +178,6 @@ def test_driver_version_where_nothing_can_be_started(nvidia_smi, monkeypatch, tm
 
 
 HANGING = {
-    "sleeps": "sleep 600",
-    "answers and sleeps": "echo 580.1; exec sleep 600",
     "leaves another behind that sleeps": "sleep 600 & echo 580.1",
     "ignores being asked to end": "trap '' TERM INT; echo 580.1; sleep 600",
     "closes its output and sleeps": "exec >&-; sleep 600",
@@ -221,13 +205,6 @@ def test_a_driver_that_hangs_is_not_waited_for_and_is_ended(nvidia_smi, monkeypa
             time.sleep(0.05)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands for nvidia-smi")
-@pytest.mark.parametrize("script", ["yes 580.1", "cat /dev/zero", "yes 580.1 | head -c 100000000"])
-def test_of_a_driver_that_says_too_much_little_is_read(nvidia_smi, script):
-    nvidia_smi(f"#!/bin/sh\n{script}\n")
-    assert doctor.first_words(["nvidia-smi"]) == "" and doctor.driver_version() is None
-
-
 @pytest.mark.parametrize(
     ("vendor", "kind", "expected"),
     [
@@ -244,17 +221,14 @@ def test_has_nvidia_card(monkeypatch, tmp_path, vendor, kind, expected):
     assert doctor.has_nvidia_card() is expected
 
 
-@pytest.mark.parametrize(
-    ("cuda", "hip", "build"), [("13.0", None, "CUDA 13.0"), (None, "7.1", "ROCm 7.1"), (None, None, "CPU")]
-)
-def test_torch_build(cuda, hip, build):
-    assert doctor.torch_build(SimpleNamespace(version=SimpleNamespace(cuda=cuda, hip=hip))) == build
+def test_torch_build():
+    version = SimpleNamespace(cuda=None, hip="7.1")
+    assert doctor.torch_build(SimpleNamespace(version=version)) == "ROCm 7.1"
 
 
 @pytest.mark.parametrize(
     ("requirement", "module", "expected"),
     [
-        ("tqdm>=4.66,<5", SimpleNamespace(__version__="4.70.1"), ("ok", "4.70.1")),
         ("torch>=2.11,<2.14", fake_torch(built=False), ("ok", "2.13.0, CPU build")),
         ("torch>=2.11,<2.14", fake_torch(), ("ok", "2.13.0, CUDA 13.0 build")),
         (
@@ -371,7 +345,6 @@ def test_a_checkpoint_that_is_not_there(tmp_path):
     [
         ("1", True, "ok", "names its phases"),
         ("1", False, "off", "need a CUDA GPU"),
-        ("", False, "off", "is not 1"),
     ],
 )
 def test_nvtx(monkeypatch, setting, enabled, status, said):
@@ -405,25 +378,15 @@ def test_report_is_a_table_with_a_conclusion():
     )
 
 
-@pytest.mark.parametrize("width", [80, 110, 200])
-def test_report_keeps_within_its_width(width):
+def test_report_keeps_within_its_width():
     findings = [PYTHON, Finding("torch", "missing", "word " * 60, "remedy " * 60)]
-    assert max(map(len, doctor.report(findings, width).splitlines())) <= width
+    assert max(map(len, doctor.report(findings, 80).splitlines())) <= 80
 
 
-@pytest.mark.parametrize(
-    ("findings", "start"),
-    [
-        ([PYTHON, NO_GPU], "CPU scale:"),
-        ([PYTHON, Finding("CUDA GPU", "ok", "NVIDIA H100")], "GPU scale:"),
-        (
-            [Finding("torch", "missing", ""), Finding("tqdm", "missing", "")],
-            "The lessons cannot run yet. First see to: torch, tqdm.",
-        ),
-    ],
-)
-def test_conclusion(findings, start):
-    assert doctor.conclusion(findings).startswith(start)
+def test_conclusion():
+    missing = [Finding("torch", "missing", ""), Finding("tqdm", "missing", "")]
+    assert doctor.conclusion(missing) == "The lessons cannot run yet. First see to: torch, tqdm."
+    assert doctor.conclusion([PYTHON, Finding("CUDA GPU", "ok", "NVIDIA H100")]).startswith("GPU scale:")
 
 
 def doctor_without(*packages: str) -> tuple[int, dict[str, str], str]:
@@ -436,14 +399,6 @@ def doctor_without(*packages: str) -> tuple[int, dict[str, str], str]:
     assert answer.stdout, answer.stderr
     statuses = dict(re.findall(r"^(\S.*?) +(ok|off|missing) ", answer.stdout, re.MULTILINE))
     return answer.returncode, statuses, answer.stdout.splitlines()[-1]
-
-
-@pytest.mark.slow
-def test_lessons_run_without_triton():
-    code, statuses, last_line = doctor_without("triton")
-    assert code == 0
-    assert (statuses["Triton"], statuses["torch"], statuses["data/tiny-gpt2"]) == ("off", "ok", "ok")
-    assert "scale:" in last_line or "plotted" in last_line
 
 
 @pytest.mark.slow

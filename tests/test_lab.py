@@ -18,13 +18,6 @@ from labkit.learn import steps
 from labkit.learn.progress import LessonProgress, note_gate, progress
 
 
-def test_what_is_no_lesson_is_refused_before_anything_is_printed(capsys):
-    last = list(LESSONS)[-1]
-    with pytest.raises(OptionError, match=rf"there is no lesson '99'; there are 00, 01, .* {last}, as text"):
-        lab.start("99")
-    assert capsys.readouterr().out == ""
-
-
 def test_a_lesson_starts_from_the_rung_below_it():
     first, second, *_, last = (Lab(lesson, torch.device("cpu"), CPU_SCALE) for lesson in LESSONS.values())
     assert (second.below, second.rung) == (LADDER["00"], LADDER["01"])
@@ -62,14 +55,6 @@ def test_a_page_begins_with_where_it_runs_and_has_no_rung(monkeypatch, capsys):
     assert (here.page, here.device) == (PAGES["before_00"], torch.device("cpu"))
     assert here.predict("How many", "kernels", guess=3).lesson == "before_00"
     assert not hasattr(here, "rung")
-
-
-def test_a_lesson_is_no_page_and_a_page_is_no_lesson(capsys):
-    with pytest.raises(OptionError, match="there is no page '00'; there are before_00, before_03, as text"):
-        lab.begin("00")
-    with pytest.raises(OptionError, match=r"there is no lesson 'before_00'; there are 00, "):
-        lab.start("before_00")
-    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("scale", [CPU_SCALE, GPU_SCALE], ids=lambda scale: scale.name)
@@ -148,12 +133,6 @@ def test_a_card_and_a_measurement_can_be_of_prompts_of_differing_lengths(monkeyp
     here.measure(8, 2, lengths=(8, 11), kv_write=FullBatchWrite)
     here.measure(8, 2, kv_write=FullBatchWrite)
     assert [arguments[-1] for arguments in asked] == [(8, 11), (8,)]
-
-
-def test_the_three_engines_are_measured(here):
-    measured = here.measure(batch_size=2, rounds=1, block_tables=Mine)
-    assert list(measured.seconds) == ["the rung below", "yours", "the package's"]
-    assert measured.batch_size == 2 and all(len(runs) == 2 for runs in measured.seconds.values())
 
 
 def test_parts_are_kept_by_lesson_and_option_and_what_the_gate_says_is_told(

