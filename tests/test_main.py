@@ -44,7 +44,7 @@ def test_jupyterlab_opens_on_the_project_with_the_readers_copies_and_layout(star
     assert layout.read_bytes() == labkit_main.FIRST_LAYOUT.read_bytes()
     assert capsys.readouterr().out == f"Your notebooks are in {paths.MINE}\n"
     layout.write_text("the reader's")  # what was open the last time
-    started()
+    assert started()[1]["JUPYTERLAB_WORKSPACES_DIR"] == str(layouts)
     assert layout.read_text() == "the reader's"
 
 

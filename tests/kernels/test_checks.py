@@ -15,20 +15,10 @@ from labkit.kernels.checks import check_range, check_tensor
 
 X = torch.zeros(2, 3, 4)
 
-FITS = {
-    "every dimension fixed": {"shape": (2, 3, 4)},
-    "dimensions left free": {"shape": ("B", 3, "D")},
-    "a name used twice asks for nothing": {"shape": ("B", "B", "B")},
-    "the dtype": {"shape": (2, 3, 4), "dtype": torch.float32},
-    "the device": {"shape": (2, 3, 4), "device": torch.device("cpu")},
-    "contiguous": {"shape": (2, 3, 4), "last_stride_is_1": True},
-}
-
 REFUSED = {
     "a wrong size": ({"shape": ("B", 5, 4)}, r"x has shape \[2, 3, 4\], expected \[B, 5, 4\]"),
     "too few dimensions": ({"shape": ("A", 2, 3, 4)}, r"x has shape \[2, 3, 4\], expected \[A, 2, 3, 4\]"),
     "too many dimensions": ({"shape": (2, 3)}, r"x has shape \[2, 3, 4\], expected \[2, 3\]"),
-    "no dimension wanted": ({"shape": ()}, r"x has shape \[2, 3, 4\], expected \[\]"),
     "another dtype": (
         {"shape": (2, 3, 4), "dtype": torch.int32},
         r"x is torch.float32, expected torch.int32",
@@ -44,9 +34,11 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("contract", FITS.values(), ids=FITS)
-def test_what_fits_passes(contract: dict):
-    assert check_tensor("x", X, **contract) is None
+def test_what_fits_passes():
+    check_tensor("x", X, shape=("B", "B", 4))  # a name used twice asks for nothing
+    contract = {"dtype": torch.float32, "device": torch.device("cpu"), "last_stride_is_1": True}
+    check_tensor("x", X, shape=(2, 3, 4), **contract)
+    check_tensor("x", torch.zeros(4, 6, 4)[::2, ::2], shape=(2, 3, 4), last_stride_is_1=True)
 
 
 @pytest.mark.parametrize("contract, message", REFUSED.values(), ids=REFUSED)
@@ -55,17 +47,11 @@ def test_what_does_not_fit_is_named_with_what_it_should_be(contract: dict, messa
         check_tensor("x", X, **contract)
 
 
-@pytest.mark.parametrize(
-    "gapped", [X[..., ::2], X.transpose(1, 2), X[0, 0].expand(2, 4).t()], ids=["steps", "turned", "repeated"]
-)
+@pytest.mark.parametrize("gapped", [X[..., ::2], X[0, 0].expand(2, 4).t()], ids=["steps", "repeated"])
 def test_a_last_dimension_with_gaps_is_refused_only_where_it_matters(gapped: Tensor):
     check_tensor("x", gapped, shape=tuple(gapped.shape))
     with pytest.raises(ValueError, match=r"^x has strides \(.*, expected the last dimension to be contig"):
         check_tensor("x", gapped, shape=tuple(gapped.shape), last_stride_is_1=True)
-
-
-def test_other_dimensions_may_have_gaps():
-    check_tensor("x", torch.zeros(4, 6, 4)[::2, ::2], shape=(2, 3, 4), last_stride_is_1=True)
 
 
 # --- values ----------------------------------------------------------------------------------------
@@ -81,7 +67,7 @@ def test_indices_from_0_to_below_the_limit_pass(debug: None):
     check_range("i", torch.tensor([], dtype=torch.int32), 0)
 
 
-@pytest.mark.parametrize("indices", [[0, 5], [-1, 4], [-3, 9]])
+@pytest.mark.parametrize("indices", [[0, 5], [-1, 4]])
 def test_an_index_out_of_range_is_refused_with_the_range(debug: None, indices: list[int]):
     low, high = indices
     with pytest.raises(ValueError, match=rf"^i has values from {low} to {high}, outside of 0 to 4$"):
@@ -121,7 +107,7 @@ def test_without_debug_no_value_is_looked_at(monkeypatch: pytest.MonkeyPatch):
         check_tensor("i", indices, shape=(2,), dtype=torch.int64, last_stride_is_1=True)
 
 
-@pytest.mark.parametrize("value, on", [("1", True), ("0", False), ("", False), (None, False)])
+@pytest.mark.parametrize("value, on", [("1", True), ("0", False), (None, False)])
 def test_labkit_debug_turns_it_on(monkeypatch: pytest.MonkeyPatch, value: str | None, on: bool):
     monkeypatch.delenv("LABKIT_DEBUG", raising=False)
     if value is not None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import assert_each_wrong_tensor_is_refused
 from torch import Tensor
 
 from labkit.kernels import (
@@ -94,7 +95,7 @@ def stored(numbers: Tensor, dtype: torch.dtype, embed: Callable) -> Tensor:
 
 @dtypes
 @devices
-@pytest.mark.parametrize("E", [1, 16, 20, 33])
+@pytest.mark.parametrize("E", [1, 20])
 @EMBED
 def test_each_request_is_the_sum_of_its_token_and_its_position(
     embed: Callable, E: int, device: str, dtype: torch.dtype
@@ -211,7 +212,7 @@ def assert_advances(advance: Callable, logits: Tensor, slots: dict, tokens: list
 @pytest.mark.slow
 @dtypes
 @devices
-@pytest.mark.parametrize("B, V", [(1, 1), (1, 16), (3, 17), (5, 32), (2, 100)], ids=str)
+@pytest.mark.parametrize("B, V", [(1, 1), (3, 17), (2, 100)], ids=str)
 @ADVANCE
 def test_the_likeliest_token_goes_to_its_slot(
     advance: Callable, B: int, V: int, device: str, dtype: torch.dtype
@@ -229,19 +230,15 @@ def test_of_tokens_that_tie_it_is_the_first(advance: Callable):
     logits = torch.full((len(rows) + 1, 100), -1.0, device=KERNEL_DEVICE)
     for row, places in zip(logits, rows.values(), strict=False):
         row[places] = 2.0
-    assert_advances(advance, logits, make_slots(len(logits)), [*rows, 0])  # of a flat row, too
-
-
-@ADVANCE
-def test_minus_zero_ties_with_zero(advance: Callable):
-    logits = torch.full((2, 40), -1.0, device=KERNEL_DEVICE)
-    logits[0, 7], logits[0, 20], logits[1, 7], logits[1, 20] = -0.0, 0.0, 0.0, -0.0
-    assert_advances(advance, logits, make_slots(2), [7, 7])
+    logits[0, 1], logits[0, 20] = -0.0, 0.0
+    logits[0, [0]] = -1.0
+    expected = [1, *list(rows)[1:], 0]  # -0 ties with 0; of a flat row it is the first, too
+    assert_advances(advance, logits, make_slots(len(logits)), expected)
 
 
 @pytest.mark.slow
 @dtypes
-@pytest.mark.parametrize("place", [0, 16, 39])
+@pytest.mark.parametrize("place", [0, 39])
 @pytest.mark.parametrize("bad", [math.nan, math.inf], ids=str)
 @ADVANCE
 def test_a_row_that_is_not_finite_has_no_token_and_spoils_no_other(
@@ -280,7 +277,7 @@ def test_tokens_that_are_ruled_out_are_never_taken(advance: Callable, dtype: tor
 
 
 @devices
-@pytest.mark.parametrize("fill", [0.0, math.nan, math.inf], ids=str)
+@pytest.mark.parametrize("fill", [0.0, math.nan], ids=str)
 @ADVANCE
 def test_rows_may_be_part_of_wider_ones(advance: Callable, fill: float, device: str):
     """A vocabulary that is padded: what stands behind it is never read."""
@@ -337,114 +334,31 @@ def test_any_logits_give_the_tokens_and_slots_of_the_twin(data: st.DataObject):
 # --- what the wrappers refuse ----------------------------------------------------------------------
 
 
-def strided(tensor: Tensor) -> Tensor:
-    """The same values, the last dimension two apart."""
-    return torch.stack([tensor, tensor], dim=-1)[..., 0]
-
-
-def on_meta(tensor: Tensor) -> Tensor:
-    return tensor.to("meta")
-
-
-SLOTS = {
-    "slots of another rank": ("slot_mapping", lambda t: t[None], r"slot_mapping has shape \[1, 4\], expec"),
-    "slots of 32 bits": ("slot_mapping", Tensor.int, r"slot_mapping is torch.int32, expected torch.int64"),
-    "slots with gaps": ("slot_mapping", strided, r"slot_mapping has strides \(2,\)"),
-    "tokens of another rank": ("last_token_ids", lambda t: t[None], r"last_token_ids has shape \[1, "),
-    "tokens of 32 bits": ("last_token_ids", Tensor.int, r"last_token_ids is torch.int32, expected"),
-    "tokens on another device": ("last_token_ids", on_meta, r"last_token_ids is on meta, expected"),
-    "tokens with gaps": ("last_token_ids", strided, r"last_token_ids has strides \(2,\)"),
-    "lengths of other slots": ("context_lens", lambda t: t[1:], r"context_lens has shape \[\d\], expec"),
-    "lengths of 64 bits": ("context_lens", Tensor.long, r"context_lens is torch.int64, expected torch.int32"),
-    "lengths on another device": ("context_lens", on_meta, r"context_lens is on meta, expected"),
-    "lengths with gaps": ("context_lens", strided, r"context_lens has strides \(2,\)"),
-}
-WEIGHTS = {
-    "tokens' embeddings of another rank": (
-        "token_table",
-        lambda w: w[0],
-        r"token_table has shape \[20\], expected \[V, E\]",
-    ),
-    "tokens' embeddings elsewhere": ("token_table", on_meta, r"token_table is on meta, expected"),
-    "tokens' embeddings by column": (
-        "token_table",
-        lambda w: w.T.contiguous().T,
-        r"token_table has strides \(1, 9\), expec",
-    ),
-    "tokens' embeddings of half precision": (
-        "token_table",
-        Tensor.half,
-        r"position_table is torch.float32, expected torch.flo",
-    ),
-    "positions of another width": (
-        "position_table",
-        lambda w: w[:, 1:],
-        r"position_table has shape \[12, 19\], expected \[P, 20",
-    ),
-    "positions of half precision": (
-        "position_table",
-        Tensor.half,
-        r"position_table is torch.float16, expected torch.float32",
-    ),
-    "positions elsewhere": ("position_table", on_meta, r"position_table is on meta, expected"),
-    "positions of wider rows": (
-        "position_table",
-        lambda w: torch.cat([w, w], 1)[:, :20],
-        r"position_table has strides \(40, 1\), expected it to be contiguous",
-    ),
-}
-LOGITS = {
-    "logits of other requests": ("logits", lambda t: t[1:], r"logits has shape \[3, 40\], expected \[4, V\]"),
-    "logits of another rank": ("logits", lambda t: t[0], r"logits has shape \[40\], expected \[4, V\]"),
-    "logits on another device": ("logits", on_meta, r"logits is on meta, expected"),
-    "logits with gaps": ("logits", strided, r"logits has strides \(80, 2\), expected the last dimension"),
-}
-
-
-@pytest.mark.parametrize("name, change, message", (SLOTS | WEIGHTS).values(), ids=SLOTS | WEIGHTS)
 @EMBED
-def test_what_cannot_be_embedded_is_refused_by_name(
-    embed: Callable, name: str, change: Callable, message: str
-):
-    case = make_embedding()
-    with pytest.raises(ValueError, match=f"^{message}"):
-        embed(**case | {name: change(case[name])})
+def test_what_cannot_be_embedded_is_refused_by_name(embed: Callable):
+    free = ("slot_mapping rows", "slot_mapping width", "token_table rows", "position_table rows")
+    assert_each_wrong_tensor_is_refused(embed, make_embedding(), free)
 
 
-@pytest.mark.parametrize("name, change, message", (SLOTS | LOGITS).values(), ids=SLOTS | LOGITS)
 @ADVANCE
-def test_what_has_no_tokens_is_refused_by_name(advance: Callable, name: str, change: Callable, message: str):
-    case = {"logits": random_logits(4, 40), **make_slots(4)}
-    changed = case | {name: change(case[name])}
-    before = {each: value.clone() for each, value in changed.items()}
-    with pytest.raises(ValueError, match=f"^{message}"):
-        advance(**changed)
-    for each, value in changed.items():
-        assert value.is_meta or torch.equal(value, before[each]), each
+def test_what_has_no_tokens_is_refused_by_name(advance: Callable):
+    arguments = {"logits": random_logits(4, 40), **make_slots(4)}
+    assert_each_wrong_tensor_is_refused(advance, arguments, ("logits width", "logits dtype"))
 
 
-@pytest.mark.parametrize("slot", [-1, 6])
+@pytest.mark.parametrize(
+    ("name", "bad", "largest"),
+    [("slot_mapping", -1, 5), ("slot_mapping", 6, 5), ("last_token_ids", -1, 8), ("last_token_ids", 9, 8)],
+)
 @EMBED
-def test_a_slot_that_there_is_not_is_refused_if_values_are_checked(
-    monkeypatch: pytest.MonkeyPatch, embed: Callable, slot: int
+def test_what_there_is_not_is_refused_if_values_are_checked(
+    monkeypatch: pytest.MonkeyPatch, embed: Callable, name: str, bad: int, largest: int
 ):
     monkeypatch.setattr(checks, "DEBUG", True)
     case = make_embedding()
     embed(**case)
-    case["slot_mapping"][0] = slot
-    with pytest.raises(ValueError, match=r"^slot_mapping has values from .* outside of 0 to 5"):
-        embed(**case)
-
-
-@pytest.mark.parametrize("token_id", [-1, 9])
-@EMBED
-def test_a_token_that_there_is_not_is_refused_if_values_are_checked(
-    monkeypatch: pytest.MonkeyPatch, embed: Callable, token_id: int
-):
-    monkeypatch.setattr(checks, "DEBUG", True)
-    case = make_embedding()
-    case["last_token_ids"][0] = token_id
-    with pytest.raises(ValueError, match=r"^last_token_ids has values from .* outside of 0 to 8"):
+    case[name][0] = bad
+    with pytest.raises(ValueError, match=rf"^{name} has values from .* outside of 0 to {largest}"):
         embed(**case)
 
 

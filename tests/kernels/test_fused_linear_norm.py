@@ -32,15 +32,12 @@ from labkit.kernels.tiles import Tile
 # Weights stand on the left of the product, or rows; K in one piece, or in many.
 TILED = {
     "default": None,
-    "weights left": Tile(16, 16, 32, 1, 4, 3),
     "weights left, in one piece": Tile(32, 64, 128, 1, 4, 2),
     "rows left": Tile(64, 16, 16, 1, 4, 3),
 }
 tiled = pytest.mark.parametrize("tile", TILED.values(), ids=TILED)
 WIDTHS = {
     "one part": 70,
-    "wider than a row": 128,
-    "equal parts": 35,
     "a last part that is shorter": 16,
     "a last part of one": 23,
     "a part a number": 1,
@@ -69,9 +66,8 @@ def test_parts_of_any_width_are_put_together(M: int, K: int, width: int, mean: f
     torch.testing.assert_close(rstd.double(), (variance + EPS).rsqrt(), rtol=1e-3, atol=0)
 
 
-@widths
-@pytest.mark.parametrize("value", [0.0, 2.5, -4096.0])
-def test_a_row_of_equal_numbers_has_no_variance(value: float, width: int):
+@pytest.mark.parametrize("value", [0.0, -4096.0])
+def test_a_row_of_equal_numbers_has_no_variance(value: float, width: int = 16):
     x = torch.full((2, 70), value)
     statistics = row_statistics(x, width)
     assert (statistics.parts[:, :, 0] == value).all() and (statistics.parts[:, :, 1] == 0).all()
@@ -122,7 +118,7 @@ def test_it_is_layer_norm_then_linear(
 @needs_triton
 @tiled
 @devices
-@pytest.mark.parametrize("sizes", [(3, 33, 75), (65, 17, 130)], ids=str)
+@pytest.mark.parametrize("sizes", [(65, 17, 130)], ids=str)
 def test_norm_linear_is_the_same_in_any_tile(device: str, sizes: tuple, tile: Tile | None):
     case = make_case(*sizes, device=device)
     assert_is_layer_norm_then_linear(norm_linear_triton, case, width=32, gelu=True, tile=tile)
@@ -139,12 +135,11 @@ def test_norm_linear_takes_statistics_in_parts_of_any_width(function: Callable, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [None, 16], ids=["one part", "parts"])
-@pytest.mark.parametrize("K", [40, 300], ids=["one block", "more than one"])
 @devices
 @pytest.mark.parametrize("function", NORM_LINEAR)
-def test_rows_of_a_large_mean_keep_their_variance(function: Callable, device: str, K: int, width: int | None):
+def test_rows_of_a_large_mean_keep_their_variance(function: Callable, device: str, width: int | None):
     """As the mean of the squares less the square of the mean, in float32, it would be off by 1 in 1."""
-    case = make_case(K=K, device=device)
+    case = make_case(K=300, device=device)
     case["x"] += 4096
     assert_is_layer_norm_then_linear(function, case, width)
     out = function(
@@ -155,12 +150,9 @@ def test_rows_of_a_large_mean_keep_their_variance(function: Callable, device: st
 
 @pytest.mark.slow
 @dtypes
-@pytest.mark.parametrize("width", [None, 16], ids=["one part", "parts"])
-@pytest.mark.parametrize("value", [2.5, -96.0])
 @pytest.mark.parametrize("function", NORM_LINEAR)
-def test_rows_of_equal_numbers_are_the_bias_of_the_norm(
-    function: Callable, value: float, width: int | None, dtype: torch.dtype
-):
+def test_rows_of_equal_numbers_are_the_bias_of_the_norm(function: Callable, dtype: torch.dtype):
+    value, width = -96.0, 16
     case = make_case(dtype=dtype)
     case["x"][1].fill_(value)
     assert_is_layer_norm_then_linear(function, case, width)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import assert_each_wrong_tensor_is_refused
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -158,19 +159,8 @@ def assert_each_token_is_in_its_slot(append: Callable, case: Case) -> None:
 
 
 SMALL = {
-    "one request": {"B": 1},
     "a pool that is filled": {"B": 4, "N": 4},
     "the far end of a large pool": {"B": 2, "places": [Place(0, 49, 3), Place(1, 48, 3)], "N": 50},
-    "blocks of one token": {"block_size": 1},
-    "blocks of six": {"block_size": 6},
-    "blocks of 64": {"block_size": 64, "D": 4},
-    "one head": {"H": 1},
-    "head size 1": {"D": 1, "H": 3},
-    "head size 5": {"D": 5, "H": 5},
-    "head size 48": {"D": 48, "H": 1},
-    "head size 64": {"D": 64},
-    "head size 80": {"D": 80},
-    "head size 128": {"D": 128, "H": 1},
     "head size 160": {"D": 160},
     "head size 257": {"D": 257, "B": 2, "H": 1},
 }
@@ -187,35 +177,13 @@ def test_each_token_is_in_its_slot_and_nothing_else_changed(
     assert_each_token_is_in_its_slot(append, make_case(path, **sizes, dtype=dtype))
 
 
-@pytest.mark.parametrize("B", [1, 3])
-@pytest.mark.parametrize("slot", [0, 1, 2, 3])
 @appends
-def test_any_slot_of_a_block_may_be_the_one(path: str, append: Callable, slot: int, B: int):
-    places = [Place(b, 5 - b, slot) for b in range(B)]
-    assert_each_token_is_in_its_slot(append, make_case(path, places, B=B))
-
-
-@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64], ids=str)
-@appends
-def test_indices_may_be_of_32_or_64_bits(path: str, append: Callable, index_dtype: torch.dtype):
-    assert_each_token_is_in_its_slot(append, make_case(path, index_dtype=index_dtype))
-
-
-@appends
-def test_indices_need_not_be_of_one_dtype(path: str, append: Callable):
+def test_indices_may_be_of_32_or_64_bits_each(path: str, append: Callable):
+    assert_each_token_is_in_its_slot(append, make_case(path, index_dtype=torch.int64))
     for name in INDEX_TENSORS[path]:
         case = make_case(path)
         case.arguments[name] = case.arguments[name].long()
         assert_each_token_is_in_its_slot(append, case)
-
-
-@pytest.mark.parametrize(
-    "batch_idx", [[0], [3], [1, 3], [3, 1], [2, 0, 3], [0, 1, 2, 3], [3, 2, 1, 0]], ids=str
-)
-@pytest.mark.parametrize("path, append", GENERIC)
-def test_the_generic_one_writes_any_requests_in_any_order(path: str, append: Callable, batch_idx: list[int]):
-    places = [Place(b, block, (3 * b + 1) % 4) for b, block in zip(batch_idx, (6, 0, 3, 2), strict=False)]
-    assert_each_token_is_in_its_slot(append, make_case(path, places))
 
 
 @pytest.mark.parametrize("path, append", GENERIC)
@@ -307,9 +275,7 @@ def test_keys_and_values_may_be_laid_out_each_in_its_own_way(path: str, append: 
         assert_each_token_is_in_its_slot(append, case._replace(arguments=case.arguments | views))
 
 
-@pytest.mark.parametrize(
-    "order", [(0, 1, 2, 3, 4), (1, 0, 2, 3, 4), (0, 1, 3, 2, 4), (2, 3, 1, 0, 4)], ids=str
-)
+@pytest.mark.parametrize("order", [(1, 0, 2, 3, 4), (2, 3, 1, 0, 4)], ids=str)
 @appends
 def test_the_pool_may_lie_in_memory_in_any_order_that_keeps_a_head_together(
     path: str, append: Callable, order: tuple[int, ...]
@@ -376,92 +342,13 @@ def test_keys_values_and_indices_stay_as_they_are(path: str, append: Callable):
 # --- what the wrappers refuse ----------------------------------------------------------------------
 
 
-def strided(tensor: Tensor) -> Tensor:
-    """The same values, the last dimension two apart."""
-    return torch.stack([tensor, tensor], dim=-1)[..., 0]
-
-
-def on_meta(tensor: Tensor) -> Tensor:
-    return tensor.to("meta")
-
-
-KEYS_AND_VALUES = {
-    "a key of another rank": (
-        "key_new",
-        lambda k: k[0],
-        r"key_new has shape \[2, 16\], expected \[B, H, D\]",
-    ),
-    "values of another batch": ("value_new", lambda v: v[1:], r"value_new has shape \[3, .* \[4, 2, 16\]"),
-    "values of fewer heads": ("value_new", lambda v: v[:, 1:], r"value_new has shape \[4, 1, 16\], expected"),
-    "values of another head size": ("value_new", lambda v: v[..., 1:], r"value_new has shape \[4, 2, 15\]"),
-    "a whole pool": (
-        "k_cache_layer",
-        lambda k: k[None],
-        r"k_cache_layer has shape \[1, 7, 2, 4, 16\], expected \[N, 2, block_size, 16\]",
-    ),
-    "a cache of other heads": (
-        "k_cache_layer",
-        lambda k: k[:, 1:],
-        r"k_cache_layer has shape \[7, 1, 4, 16\]",
-    ),
-    "a cache of another head size": (
-        "k_cache_layer",
-        lambda k: k[..., 1:],
-        r"k_cache_layer has shape .*15\],",
-    ),
-    "values of fewer blocks": ("v_cache_layer", lambda v: v[1:], r"v_cache_layer has shape \[6, .* \[7, 2, "),
-    "values of smaller blocks": ("v_cache_layer", lambda v: v[:, :, 1:], r"v_cache_layer has shape"),
-    "values of another dtype": (
-        "value_new",
-        Tensor.half,
-        r"value_new is torch.float16, expected torch.float32",
-    ),
-    "keys of another dtype": ("key_new", Tensor.half, r"value_new is torch.float32, expected torch.float16"),
-    "a k-cache of another dtype": ("k_cache_layer", Tensor.bfloat16, r"k_cache_layer is torch.bfloat16"),
-    "a v-cache of another dtype": ("v_cache_layer", Tensor.half, r"v_cache_layer is torch.float16"),
-    "values on another device": ("value_new", on_meta, r"value_new is on meta, expected"),
-    "a k-cache on another device": ("k_cache_layer", on_meta, r"k_cache_layer is on meta, expected"),
-    "a v-cache on another device": ("v_cache_layer", on_meta, r"v_cache_layer is on meta, expected"),
-    "keys with gaps": ("key_new", strided, r"key_new has strides .*contiguous"),
-    "values with gaps": ("value_new", strided, r"value_new has strides .*contiguous"),
-    "a k-cache with gaps": ("k_cache_layer", strided, r"k_cache_layer has strides .*contiguous"),
-    "a v-cache with gaps": ("v_cache_layer", strided, r"v_cache_layer has strides .*contiguous"),
-    "caches laid out differently": (
-        "v_cache_layer",
-        lambda v: v.transpose(1, 2).contiguous().transpose(1, 2),
-        r"v_cache_layer has strides .*, k_cache_layer",
-    ),
-}
-
-INDEX = {
-    "too short": (lambda i: i[1:], r"has shape \[\d\], expected \[\d\]"),
-    "too long": (lambda i: torch.cat([i, i]), r"has shape \[\d\], expected \[\d\]"),
-    "a column": (lambda i: i[:, None], r"has shape \[\d, 1\], expected \["),
-    "a number": (lambda i: i[0], r"has shape \[\], expected \["),
-    "floats": (Tensor.float, r"is torch.float32, expected torch.int32 or torch.int64"),
-    "booleans": (Tensor.bool, r"is torch.bool, expected torch.int32 or torch.int64"),
-    "of 16 bits": (Tensor.short, r"is torch.int16, expected torch.int32 or torch.int64"),
-    "on another device": (on_meta, r"is on meta, expected"),
-    "with gaps": (strided, r"has strides \(2,\), expected the last dimension to be contiguous"),
-}
-
-
-def refused(path: str) -> dict[str, tuple[str, Callable, str]]:
-    """What does not fit, by name: the argument, what is done to it, and the message."""
-    wrong = dict(KEYS_AND_VALUES)
-    for name in INDEX_TENSORS[path]:
-        for what, (change, message) in INDEX.items():
-            # How many are written is batch_idx's length, so it is the others that do not fit.
-            named = "block_idx" if name == "batch_idx" and what in ("too short", "too long") else name
-            wrong[f"{name} {what}"] = (name, change, f"{named} {message}")
-    return wrong
-
-
-REFUSED = [
-    pytest.param(*param.values, *wrong, id=f"{param.id}-{what}", marks=param.marks)
-    for param in ALL
-    for what, wrong in refused(param.values[0]).items()
-]
+@appends
+def test_what_does_not_fit_is_refused_before_anything_is_written(path: str, append: Callable):
+    arguments = make_case(path).arguments
+    assert_each_wrong_tensor_is_refused(append, arguments)
+    turned = arguments["v_cache_layer"].transpose(1, 2).contiguous().transpose(1, 2)
+    with pytest.raises(ValueError, match=r"^v_cache_layer has strides .*, k_cache_layer"):
+        append(**arguments | {"v_cache_layer": turned})
 
 
 def assert_refused(append: Callable, case: Case, arguments: dict[str, Tensor | int], message: str) -> None:
@@ -473,16 +360,7 @@ def assert_refused(append: Callable, case: Case, arguments: dict[str, Tensor | i
     assert torch.equal(bits(case.v_pool), before[1])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("path, append, name, change, message", REFUSED)
-def test_what_does_not_fit_is_refused_by_name(
-    path: str, append: Callable, name: str, change: Callable, message: str
-):
-    case = make_case(path)
-    assert_refused(append, case, {name: change(case.arguments[name])}, message)
-
-
-@pytest.mark.parametrize("pos", [-1, 4, 10**6])
+@pytest.mark.parametrize("pos", [-1, 4])
 @pytest.mark.parametrize("path, append", FULL_BATCH)
 def test_the_one_position_of_a_batch_is_always_checked(path: str, append: Callable, pos: int):
     """It is a number of the host's: to look at it costs nothing."""
@@ -490,33 +368,23 @@ def test_the_one_position_of_a_batch_is_always_checked(path: str, append: Callab
 
 
 LIMITS = {"batch_idx": 4, "block_idx": 7, "pos": 4}  # of make_case
-OUT_OF_RANGE = [
-    pytest.param(*param.values, name, bad, id=f"{param.id}-{name}-{bad}", marks=param.marks)
-    for param in ALL
-    for name in INDEX_TENSORS[param.values[0]]
-    for bad in (-1, LIMITS[name])
-]
-
-
-@pytest.mark.parametrize("path, append, name, bad", OUT_OF_RANGE)
-def test_in_debug_mode_an_index_out_of_range_is_refused_by_name(
-    path: str, append: Callable, name: str, bad: int, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(checks, "DEBUG", True)
-    case = make_case(path)
-    indices = case.arguments[name].clone()
-    indices[1] = bad
-    message = f"{name} has values from .*, outside of 0 to {LIMITS[name] - 1}$"
-    assert_refused(append, case, {name: indices}, message)
 
 
 @appends
-def test_in_debug_mode_the_first_and_the_last_of_everything_is_in_range(
+def test_in_debug_mode_an_index_out_of_range_is_refused_by_name(
     path: str, append: Callable, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(checks, "DEBUG", True)
-    assert_each_token_is_in_its_slot(append, make_case(path, N=4))
-    places = [Place(b, b, 0 if path == "full_batch" else b) for b in range(4)]
+    for name in INDEX_TENSORS[path]:
+        for bad in (-1, LIMITS[name]):
+            case = make_case(path)
+            indices = case.arguments[name].clone()
+            indices[1] = bad
+            message = f"{name} has values from .*, outside of 0 to {LIMITS[name] - 1}$"
+            assert_refused(append, case, {name: indices}, message)
+    places = [
+        Place(b, b, 3 if path == "full_batch" else b) for b in range(4)
+    ]  # the first and the last of all
     assert_each_token_is_in_its_slot(append, make_case(path, places, N=4))
 
 

@@ -64,15 +64,10 @@ def test_the_plain_one_may_be_told_more_tokens_than_there_are():
 
 
 SMALL = {
-    "one empty context": {"context_lens": [0]},
     "all contexts empty": {"context_lens": [0, 0, 0]},
     "at, before and past a boundary": {"context_lens": [3, 4, 5, 8, 0, 1]},
     "rows that pad": {"context_lens": [6, NOBODY, 3, NOBODY, NOBODY, 0]},
     "nobody at all": {"context_lens": [NOBODY, NOBODY]},
-    "one row that pads": {"context_lens": [NOBODY]},
-    "blocks of one token": {"context_lens": [0, 1, 2, 7, NOBODY], "block_size": 1},
-    "blocks of six": {"context_lens": [5, 6, 7, 12, 13], "block_size": 6},
-    "blocks of 16": {"context_lens": [15, 16, 17, 40, NOBODY, 31], "block_size": 16},
     "blocks of 64": {"context_lens": [63, 64, 65, 130], "block_size": 64},
     "pieces that few or none of the programs have": {
         "context_lens": [300, 1, 64, 129],
@@ -80,10 +75,7 @@ SMALL = {
         "H": 1,
     },
     "head size 20": {"context_lens": [4, 11, NOBODY, 70], "D": 20},
-    "head size 1": {"context_lens": [2, 9], "D": 1},
-    "head size 5, five heads": {"context_lens": [1, 6], "D": 5, "H": 5},
     "the far end of a large pool": {"context_lens": [5, 9], "num_blocks": 50},
-    "every slot taken": {"context_lens": [5, 9, 2], "spare_slots": 0},
     "many slots": {"context_lens": [5, 9], "spare_slots": 40},
 }
 small = pytest.mark.parametrize("sizes", SMALL.values(), ids=SMALL)
@@ -172,36 +164,6 @@ def test_what_a_step_stores_the_next_one_sees(attention: Callable, block_size: i
 
 
 @each_form
-def test_it_writes_to_none_of_its_other_arguments(attention: Callable):
-    first, second = (make_case([9, 4, NOBODY, 0]).arguments for _ in range(2))
-    attention(**first)
-    for name in first.keys() - {"k_cache_layer", "v_cache_layer", "max_context_len"}:
-        assert torch.equal(first[name], second[name]), name
-
-
-@each_form
-def test_where_the_blocks_lie_and_in_which_slots_changes_nothing(attention: Callable):
-    case, moved = (make_case([9, 4, NOBODY, 14], H=1, num_layers=1) for _ in range(2))
-    generator = torch.Generator().manual_seed(3)
-    table, lens = (case.arguments[name] for name in ("block_table", "context_lens"))
-    blocks = torch.randperm(case.k_pool.shape[1], generator=generator).to(table.device)
-    slots = torch.randperm(len(table), generator=generator).to(table.device)
-    where = torch.cat([blocks.argsort(), torch.tensor([len(blocks)], device=table.device)])  # N stays N
-    changed = {
-        "k_cache_layer": case.k_pool[0, blocks],
-        "v_cache_layer": case.v_pool[0, blocks],
-        "block_table": where[table.long()].int()[slots],
-        "context_lens": lens[slots],
-        "slot_mapping": slots.argsort()[case.arguments["slot_mapping"]],
-    }
-    assert not torch.equal(changed["slot_mapping"], case.arguments["slot_mapping"])
-    expected = attention(**case.arguments)
-    assert torch.equal(attention(**moved.arguments | changed), expected)
-    assert torch.equal(bits(changed["k_cache_layer"]), bits(case.k_pool[0, blocks]))
-    assert torch.equal(bits(changed["v_cache_layer"]), bits(case.v_pool[0, blocks]))
-
-
-@each_form
 def test_a_request_alone_or_in_a_padded_batch_gets_the_same(attention: Callable):
     together = make_case([13, 0, NOBODY, 6, NOBODY, 4], H=1)
     out = attention(**together.arguments)
@@ -227,8 +189,7 @@ def test_rows_that_pad_store_nothing_though_their_table_names_a_block_in_use(att
 
 @pytest.mark.filterwarnings("ignore:All-NaN slice", "ignore:invalid value")  # numpy, in the interpreter
 @each_form
-@pytest.mark.parametrize("broken", [1, 2])
-@pytest.mark.parametrize("name", ["query", "key_new", "value_new"])
+@pytest.mark.parametrize(("name", "broken"), [("query", 1), ("key_new", 2), ("value_new", 1)])
 def test_a_row_whose_numbers_are_nan_spoils_no_other(attention: Callable, name: str, broken: int):
     """A request's, or one of a row that pads."""
     whole, spoiled = (make_case([5, 9, NOBODY, 2], H=1) for _ in range(2))
@@ -246,15 +207,15 @@ def test_a_row_whose_numbers_are_nan_spoils_no_other(attention: Callable, name: 
 
 
 @each_form
-@pytest.mark.parametrize("size", [80.0, -80.0])
-def test_scores_past_the_range_of_exp_do_not_overflow(attention: Callable, size: float):
+def test_scores_past_the_range_of_exp_do_not_overflow(attention: Callable):
     case = make_case([7, 130], D=16)
-    case.arguments["query"].fill_(size)
+    case.arguments["query"].fill_(80.0)
+    case.arguments["query"][1] = -80.0
     assert_attends_and_stores(attention, case)
 
 
 @each_form
-@pytest.mark.parametrize("order", [(1, 0, 2, 3, 4), (0, 1, 3, 2, 4), (2, 3, 1, 0, 4)], ids=str)
+@pytest.mark.parametrize("order", [(2, 3, 1, 0, 4)], ids=str)
 def test_the_pool_may_lie_in_memory_in_any_order_that_keeps_a_head_together(
     attention: Callable, order: tuple[int, ...]
 ):

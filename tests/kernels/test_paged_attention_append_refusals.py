@@ -19,77 +19,11 @@ from attention_append_cases import (
     split_in,
     workspace_for,
 )
-from torch import Tensor
+from refusals import assert_each_wrong_tensor_is_refused
 
-from labkit.kernels import (
-    SplitWorkspace,
-    checks,
-)
+from labkit.kernels import SplitWorkspace, checks, paged_attention_append_plain
 
 pytestmark = pytest.mark.slow
-
-
-def strided(tensor: Tensor) -> Tensor:
-    """The same values, the last dimension two apart."""
-    return torch.stack([tensor, tensor], dim=-1)[..., 0]
-
-
-def on_meta(tensor: Tensor) -> Tensor:
-    return tensor.to("meta")
-
-
-REFUSED = {
-    "a query of another rank": ("query", lambda q: q[0], r"query has shape \[2, 8\], expected \[B, H, D\]"),
-    "keys of another batch": ("key_new", lambda k: k[1:], r"key_new has shape \[2, .* expected \[3, 2, 8\]"),
-    "values of fewer heads": ("value_new", lambda v: v[:, 1:], r"value_new has shape \[3, 1, 8\]"),
-    "a cache of another head size": (
-        "k_cache_layer",
-        lambda k: k[..., 1:],
-        r"k_cache_layer has shape .*, 8\]$",
-    ),
-    "a cache of other heads": ("k_cache_layer", lambda k: k[:, 1:], r"k_cache_layer has shape"),
-    "a whole pool": (
-        "k_cache_layer",
-        lambda k: k[None],
-        r"k_cache_layer has shape \[1, .* \[N, 2, block_size",
-    ),
-    "values of fewer blocks": ("v_cache_layer", lambda v: v[1:], r"v_cache_layer has shape"),
-    "values of smaller blocks": ("v_cache_layer", lambda v: v[:, :, 1:], r"v_cache_layer has shape"),
-    "tables of all layers": ("block_table", lambda t: t[None], r"block_table has shape .* expected \[S, M\]"),
-    "lengths of fewer slots": (
-        "context_lens",
-        lambda n: n[1:],
-        r"context_lens has shape \[5\], expected \[6\]",
-    ),
-    "lengths of the requests": (
-        "context_lens",
-        lambda n: n[:3],
-        r"context_lens has shape \[3\], expected \[6\]",
-    ),
-    "lengths by column": ("context_lens", lambda n: n[:, None], r"context_lens has shape \[6, 1\]"),
-    "a mapping of another batch": ("slot_mapping", lambda s: s[1:], r"slot_mapping has shape \[2\].* \[3\]"),
-    "a mapping by column": ("slot_mapping", lambda s: s[:, None], r"slot_mapping has shape \[3, 1\]"),
-    "keys of another dtype": ("key_new", Tensor.half, r"key_new is torch.float16, expected torch.float32"),
-    "a cache of another dtype": ("v_cache_layer", Tensor.half, r"v_cache_layer is torch.float16"),
-    "a table in int64": ("block_table", Tensor.long, r"block_table is torch.int64, expected torch.int32"),
-    "lengths in int64": ("context_lens", Tensor.long, r"context_lens is torch.int64, expected torch.int32"),
-    "a mapping in int32": ("slot_mapping", Tensor.int, r"slot_mapping is torch.int32, expected torch.int64"),
-    "values on another device": ("value_new", on_meta, r"value_new is on meta, expected"),
-    "a cache on another device": ("k_cache_layer", on_meta, r"k_cache_layer is on meta"),
-    "a table on another device": ("block_table", on_meta, r"block_table is on meta"),
-    "lengths on another device": ("context_lens", on_meta, r"context_lens is on meta"),
-    "a mapping on another device": ("slot_mapping", on_meta, r"slot_mapping is on meta"),
-    "a query with gaps": ("query", strided, r"query has strides .*contiguous"),
-    "a cache with gaps": ("k_cache_layer", strided, r"k_cache_layer has strides .*contiguous"),
-    "a table with gaps": ("block_table", strided, r"block_table has strides .*contiguous"),
-    "lengths with gaps": ("context_lens", strided, r"context_lens has strides .*contiguous"),
-    "a mapping with gaps": ("slot_mapping", strided, r"slot_mapping has strides .*contiguous"),
-    "caches laid out differently": (
-        "v_cache_layer",
-        lambda v: permuted(v, (0, 2, 1, 3)),
-        r"v_cache_layer has strides .*, k_cache_layer",
-    ),
-}
 
 
 def assert_refused(attention: Callable, case: Case, changes: dict, message: str) -> None:
@@ -102,13 +36,15 @@ def assert_refused(attention: Callable, case: Case, changes: dict, message: str)
 
 
 @each_form
-@pytest.mark.parametrize("name, change, message", REFUSED.values(), ids=REFUSED)
-def test_what_does_not_fit_is_refused_by_name(attention: Callable, name: str, change: Callable, message: str):
-    case = make_case([7, 5, NOBODY])
-    workspace = workspace_for(case.arguments)
+def test_what_does_not_fit_is_refused_by_name(attention: Callable):
+    arguments = make_case([7, 5, NOBODY]).arguments
     if attention is KERNELS["in 3"]:
-        attention = split_in(3, workspace)  # made for the right arguments
-    assert_refused(attention, case, {name: change(case.arguments[name])}, message)
+        attention = split_in(3, workspace_for(arguments))  # made for the right arguments
+    is_plain = attention is paged_attention_append_plain
+    assert_each_wrong_tensor_is_refused(attention, arguments, () if is_plain else ("block_table width",))
+    turned = permuted(arguments["v_cache_layer"], (0, 2, 1, 3))
+    with pytest.raises(ValueError, match=r"^v_cache_layer has strides .*, k_cache_layer"):
+        attention(**arguments | {"v_cache_layer": turned})
 
 
 @each_form

@@ -6,6 +6,7 @@ import pytest
 import torch
 from attention_append_cases import KERNEL_DEVICE, NOBODY, needs_triton
 from persistent_cases import TOLERANCE, Case, assert_is_all_layers, copied, make_case
+from refusals import assert_each_wrong_tensor_is_refused
 
 from labkit.kernels import persistent_layers
 from labkit.kernels.layer_table import LayerTable
@@ -38,16 +39,13 @@ each_form = pytest.mark.parametrize(
 )
 
 SMALL = {
-    "an empty context": {"lengths": [0]},
     "at, before and past a boundary": {"lengths": [3, 4, 5, 8, 0]},
     "rows that pad": {"lengths": [6, NOBODY, 3, NOBODY]},
-    "one row that pads": {"lengths": [NOBODY]},
     "as many rows as there may be": {"lengths": [5, 1, 2, 7, NOBODY, 9, 0, 3]},
     "several pieces in a split": {"lengths": [530, 1, 128], "block_size": 16, "H": 1, "L": 1},
     "one layer, no biases": {"lengths": [5], "L": 1, "bias": False},
     "three layers, one table": {"lengths": [5, 2], "L": 3, "num_tables": 1},
     "odd sizes": {"lengths": [4, 11, NOBODY], "H": 3, "D": 5, "inner": 37, "block_size": 6},
-    "blocks of 64": {"lengths": [64, 130], "block_size": 64},
     "several chunks": {"lengths": [3], "H": 4, "D": 80, "inner": 300, "L": 1},
 }
 
@@ -120,35 +118,14 @@ def test_a_heads_tokens_are_split_while_there_are_programs(num_heads: int, progr
 # --- refusals --------------------------------------------------------------------------------------
 
 
-REFUSED = {
-    "x has shape": {"x": torch.zeros(2, 15)},
-    "x is torch.float16": {"x": torch.zeros(2, 16, dtype=torch.float16)},
-    "x has strides": {"x": torch.zeros(16, 2).T},
-    "k_cache has shape": {"k_cache": torch.zeros(3, 4, 2, 4, 8)},
-    "k_cache has 4 heads of 8, but x has 16 columns": {
-        "k_cache": torch.zeros(2, 4, 4, 4, 8),
-        "v_cache": torch.zeros(2, 4, 4, 4, 8),
-    },
-    "v_cache has shape": {"v_cache": torch.zeros(2, 9, 2, 4, 8)},
-    "v_cache has strides": {"v_cache": torch.zeros(2, 4, 2, 8, 4).transpose(3, 4)},
-    "block_tables is torch.int64": {"block_tables": torch.zeros(1, 4, 3, dtype=torch.int64)},
-    "context_lens has shape": {"context_lens": torch.zeros(3, dtype=torch.int32)},
-    "slot_mapping has shape": {"slot_mapping": torch.zeros(3, dtype=torch.int64)},
-}
-
-
-@pytest.mark.parametrize("kernel", [False, pytest.param(True, marks=needs_triton)], ids=["plain", "triton"])
-@pytest.mark.parametrize("message", REFUSED)
-def test_arguments_that_do_not_fit_are_refused_by_name(message: str, kernel: bool):
+@each_form
+def test_arguments_that_do_not_fit_are_refused_by_name(decode_layers: Callable):
     case = make_case([3, 5])
-    case = case._replace(k_cache=case.k_cache[:, :4].contiguous(), v_cache=case.v_cache[:, :4].contiguous())
-    wrong = {name: tensor.to(KERNEL_DEVICE) for name, tensor in REFUSED[message].items()}
-    arguments = case._replace(**wrong)
-    with pytest.raises(ValueError, match=message):
-        if kernel:
-            in_one_kernel(arguments)
-        else:
-            decode_layers_plain(*arguments)
+    other_heads = torch.zeros(2, 4, 4, 4, 8, device=KERNEL_DEVICE)
+    with pytest.raises(ValueError, match="k_cache has 4 heads of 8, but x has 16 columns"):
+        decode_layers(case._replace(k_cache=other_heads, v_cache=other_heads))
+    free = ("block_tables rows", "block_tables width")
+    assert_each_wrong_tensor_is_refused(lambda **parts: decode_layers(Case(**parts)), case._asdict(), free)
 
 
 @needs_triton

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import assert_each_wrong_tensor_is_refused
 from sampling_cases import EDGES, KINDS, NO_TOKENS, mixed_rows, rows_of
 from sampling_helpers import random_logits
 from triton_marks import needs_triton
@@ -175,20 +176,11 @@ def test_tokens_drawn_pass_a_chi_square_test():
 def test_arguments_that_do_not_fit_are_refused_before_anything_changes(draw):
     rows = mixed_rows(3, 20)
     token_ids, last = torch.zeros(3, dtype=torch.int64), torch.zeros(6, dtype=torch.int64)
-    good = [rows.logits, token_ids, rows.slot_mapping, last, rows.state]
-    for place, bad, message in (
-        (0, rows.logits.t(), "logits has strides"),
-        (0, rows.logits[0], r"logits has shape \[20\], expected \[B, V\]"),
-        (1, token_ids.int(), "token_ids is torch.int32, expected torch.int64"),
-        (2, rows.slot_mapping[:2], r"slot_mapping has shape \[2\], expected \[3\]"),
-        (4, rows.state._replace(seeds=last[:4]), r"seeds has shape \[4\], expected \[6\]"),
-        (4, rows.state._replace(top_ps=last.float()), "top_ps is torch.float32, expected torch.float64"),
-    ):
-        arguments = [bad if i == place else argument for i, argument in enumerate(good)]
-        before = rows.state.draws.clone()
-        with pytest.raises(ValueError, match=message):
-            draw(*arguments, True)
-        assert torch.equal(rows.state.draws, before) and not token_ids.any()
+    arguments = {"logits": rows.logits, "token_ids": token_ids, "slot_mapping": rows.slot_mapping}
+    arguments |= {"last_token_ids": last, "state": rows.state}
+    assert_each_wrong_tensor_is_refused(
+        lambda **parts: draw(*parts.values(), True), arguments, ("logits width", "logits dtype")
+    )
 
 
 def test_with_debug_on_a_slot_that_is_not_there_is_refused(monkeypatch):
