@@ -60,8 +60,8 @@ class EngineOptions:
     layer_kernels: the kernels of a layer. "separate": PyTorch's operators; "fused": few kernels that do more
         each, and attention with its tokens split among programs (`FusedDeviceStep`).
     readback: when a step's tokens are read. "at_once": before anything else (`ReadAtOnce`); "one_behind":
-        when the next step is in flight, with the bookkeeping of a whole batch done at once while no request
-        joins or ends (`ReadOneBehind`, `SteadyBatch`).
+        when the next step is in flight, with no decision for each request while none joins or ends
+        (`ReadOneBehind`, `Batch`).
     latency: what runs while a kernel waits for the one before it. "exposed": nothing; "hidden": the batch's
         other half computes; or weights are on their way; or, for one or two requests, all layers are one
         kernel, and none waits (`LanedDeviceStep`).

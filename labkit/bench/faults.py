@@ -242,7 +242,7 @@ class Trial:
         self.outcome.said_it_cannot_go_on = True
         torn = [fired for fired in self.outcome.fired if fired.startswith(UNDOING)]
         assert torn, f"the engine gave up after {self.outcome.fired}"
-        for call in (self.engine.step, lambda: self.engine.add_request((1,)), lambda: self.engine.scheduler):
+        for call in (self.engine.step, lambda: self.engine.add_request((1,)), self.engine.check_integrity):
             try:
                 call()
             except BrokenEngineError:

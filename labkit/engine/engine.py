@@ -12,8 +12,8 @@ import torch
 from labkit.checks import names_its_arguments, require_kind, shown, whole
 from labkit.engine.config import CacheConfig, SchedulerConfig
 from labkit.engine.device import check_dtype, current_device, default_dtype, pick_device
-from labkit.engine.guard import Guard
-from labkit.engine.overlap import SteadyBatch
+from labkit.engine.guard import BROKEN, Guard
+from labkit.engine.overlap import Batch
 from labkit.engine.parts import Part, Parts
 from labkit.engine.prefixes import build_prefix_cache, keep_text_of
 from labkit.engine.prompt import Prompt, check_params, prompts_with_params, token_ids_of
@@ -34,7 +34,6 @@ from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.engine.step_outputs import StepOutputs
 from labkit.engine.text_decoder import TextDecoder
 from labkit.errors import BrokenEngineError, EngineBusyError, OptionError, RequestError
-from labkit.kvcache import KVBlockManager
 from labkit.ladder import LADDER, LAST_RUNG
 from labkit.model import LanguageModel
 from labkit.options import EngineOptions
@@ -117,7 +116,7 @@ class InferenceEngine:
 
     def _build(self, parts: Parts, cache: CacheConfig, scheduler: SchedulerConfig) -> None:
         self.options, self._cache = parts.options, cache
-        self._kv_manager = build_kv_manager(
+        self.kv_manager = build_kv_manager(
             parts,
             self.model.config,
             cache.block_size,
@@ -125,21 +124,20 @@ class InferenceEngine:
             self.device,
             self.dtype,
         )
-        self.prefix_cache = build_prefix_cache(parts, cache, self._kv_manager)
+        self.prefix_cache = build_prefix_cache(parts, cache, self.kv_manager)
         self.decode_step = build_decode_step(
-            parts, self.model.network, self._kv_manager, scheduler.max_batch_size
+            parts, self.model.network, self.kv_manager, scheduler.max_batch_size
         )
         self._tiles = tiles_of(self.decode_step)
         self.readback = build_readback(parts, self.decode_step)
-        self._scheduler = OnlineScheduler(scheduler, self._kv_manager, self.prefix_cache)
+        self.scheduler = OnlineScheduler(scheduler, self.kv_manager, self.prefix_cache)
         self.prefill = build_prefill(
             parts,
             self.model.network,
-            self._scheduler,
-            self._kv_manager,
+            self.scheduler,
+            self.kv_manager,
             self.prefix_cache,
             self.decode_step,
-            self.readback,
         )
         parts.check_all_are_used()
         self.guard = Guard(self)
@@ -155,33 +153,11 @@ class InferenceEngine:
     def __repr__(self) -> str:
         names = (f"rung {rung.number}" for rung in LADDER.values() if rung.options == self.options)
         dtype = str(self.dtype).removeprefix("torch.")
-        running, waiting = len(self._scheduler.running), len(self._requests) - len(self._scheduler.running)
+        running, waiting = len(self.scheduler.running), len(self._requests) - len(self.scheduler.running)
         return (
             f"InferenceEngine({next(names, 'own options')}, {self.model.name}, {self.device} {dtype}, "
             f"{running} running, {waiting} waiting)"
         )
-
-    # --- its parts, for code outside that reads their state or changes who runs -----------------------
-
-    @property
-    def kv_manager(self) -> KVBlockManager:
-        """The pool of blocks, with every length up to date."""
-        self._flush()
-        return self._kv_manager
-
-    @property
-    def scheduler(self) -> OnlineScheduler:
-        """Who waits, joins and runs, each with tokens and lengths that are up to date."""
-        self._flush()
-        return self._scheduler
-
-    def _flush(self) -> None:
-        """Bring all bookkeeping up to date: a steady batch (rung 10) does its own later.
-
-        The parts' underscored names are for what needs none of it: a decode step's hot path.
-        """
-        with self.guard:
-            self.readback.flush()
 
     # --- requests ----------------------------------------------------------------------------------
 
@@ -213,11 +189,11 @@ class InferenceEngine:
             strange = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)
             raise RequestError(f"token id {shown(strange)} is not in the vocabulary (0 to {vocab_size - 1})")
         total = len(token_ids) + max_new_tokens
-        needed = self._kv_manager.blocks_for(total - 1)  # the last token's key and value are never stored
-        if needed > self._kv_manager.max_blocks_per_layer:
+        needed = self.kv_manager.blocks_for(total - 1)  # the last token's key and value are never stored
+        if needed > self.kv_manager.max_blocks_per_layer:
             raise RequestError(
                 f"the request can grow to {total - 1} cached tokens, {needed} blocks of "
-                f"{self._kv_manager.block_size}; the pool has {self._kv_manager.max_blocks_per_layer} "
+                f"{self.kv_manager.block_size}; the pool has {self.kv_manager.max_blocks_per_layer} "
                 "a layer: shorten it or give the engine more blocks"
             )
         return token_ids
@@ -229,7 +205,7 @@ class InferenceEngine:
 
     def _enqueue(self, request: Request) -> None:
         """Its caller has it already, so whatever fails from here on, it can be cancelled."""
-        self._scheduler.add(request)  # first: if that fails, there is no such request
+        self.scheduler.add(request)  # first: if that fails, there is no such request
         self._requests[request.request_id] = request
 
     def cancel(self, request_id: int) -> Completion:
@@ -246,7 +222,6 @@ class InferenceEngine:
                     "(request_id is the whole number that add_request returned)"
                 )
             self._outbox = self._outbox.without(request.request_id)
-            self._flush()
             return self._finish(request, FinishReason.CANCELLED)
 
     @property
@@ -255,20 +230,20 @@ class InferenceEngine:
         return bool(self._requests or self._outbox)
 
     def stats(self) -> EngineStats:
-        """The state of queues and memory now, and the counters so far; nothing is flushed for it."""
+        """The state of queues and memory now, and the counters so far."""
         return EngineStats(
-            waiting=len(self._scheduler.waiting),
-            joining=len(self._scheduler.joining),
-            running=len(self._scheduler.running),
-            free_blocks=self._kv_manager.num_free_blocks,
-            blocks_per_layer=self._kv_manager.max_blocks_per_layer,
+            waiting=len(self.scheduler.waiting),
+            joining=len(self.scheduler.joining),
+            running=len(self.scheduler.running),
+            free_blocks=self.kv_manager.num_free_blocks,
+            blocks_per_layer=self.kv_manager.max_blocks_per_layer,
             prefix_entries=len(self.prefix_cache or ()),
             prefix_evictions=0 if self.prefix_cache is None else self.prefix_cache.num_evicted,
-            append_paths=dict(self._kv_manager.append_paths),
+            append_paths=dict(self.kv_manager.append_paths),
             launch=launch_of(self.options, self.decode_step),
             tiles=self._tiles,
             cache=self._cache,
-            scheduler=self._scheduler.config,
+            scheduler=self.scheduler.config,
             counters=copy.deepcopy(self._counters),
         )
 
@@ -276,13 +251,14 @@ class InferenceEngine:
         """Prove that every request waits, joins or runs, and that every block is accounted for.
 
         So are the tokens: of a running request, all but the last are in the cache, and with a step in flight
-        that one, too. Raises AssertionError naming what is off.
+        that one, too. Raises AssertionError naming what is off, or BrokenEngineError if that is known.
         """
-        scheduler = self.scheduler
-        queued = [request.request_id for request in scheduler.requests]
+        if self.guard.is_broken:
+            raise BrokenEngineError(BROKEN)
+        queued = [request.request_id for request in self.scheduler.requests]
         if sorted(queued) != sorted(self._requests):
             raise AssertionError(f"unfinished requests are {sorted(self._requests)}, but {queued} are queued")
-        self._kv_manager.check_integrity([*scheduler.sessions, *(self.prefix_cache or ())])
+        self.kv_manager.check_integrity([*self.scheduler.sessions, *(self.prefix_cache or ())])
         self._check_lengths()
         if lost := self.prefill.lost():
             raise AssertionError(f"no first token comes for requests {[r.request_id for r in lost]}")
@@ -292,7 +268,7 @@ class InferenceEngine:
         in_flight = set(step.sessions) if step else set()
         # A reader's own part may keep its step elsewhere: then a token more may be in flight to anybody.
         is_somewhere = self.readback.is_ahead and not step
-        for request, session in self._scheduler.running.items():
+        for request, session in self.scheduler.running.items():
             least = request.num_tokens - 1 + (session in in_flight)
             if not request.output_token_ids or not least <= session.num_tokens <= least + is_somewhere:
                 raise AssertionError(
@@ -348,7 +324,6 @@ class InferenceEngine:
                 if request.completion is None:  # another call's step may have ended it
                     with self.guard:
                         self._advance()
-                        self._flush()
                 completion = request.completion
                 new_ids = request.output_token_ids[num_sent:]
                 num_sent += len(new_ids)
@@ -376,22 +351,20 @@ class InferenceEngine:
         """End those of them that are queued or run. (In a broken engine there is nothing to be ended.)"""
         for request in requests:
             if request.request_id in self._requests and not self.guard.is_broken:
-                self._flush()
                 self._finish(request, FinishReason.CANCELLED)
 
     # --- a step ------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        with self.guard, self._on_device:
+        with self.guard, self._on_device, torch.inference_mode():
             if self._abandoned:
                 self._cancel_abandoned()
             self._run_step()
 
-    @torch.inference_mode()
     def _run_step(self) -> None:
         self._counters.steps += 1
         try:
-            if self._scheduler.config.decode_first:
+            if self.scheduler.config.decode_first:
                 self._decode()
                 self._launch_prompts()
                 self._join()
@@ -401,7 +374,7 @@ class InferenceEngine:
                 if self._join():
                     self._launch_first()
         except BaseException:
-            self._scheduler.put_back(self.prefill.lost())
+            self.scheduler.put_back(self.prefill.lost())
             raise
 
     def _launch_prompts(self) -> bool:
@@ -428,40 +401,41 @@ class InferenceEngine:
     def _decode(self) -> None:
         """One more token for every running request."""
         started = time.perf_counter()
-        if not self.readback.is_ahead:  # so nothing is deferred
-            self._counters.preemptions += self._scheduler.make_room_to_decode()
-        running = self._scheduler.running
+        if not self.readback.is_ahead:
+            self._counters.preemptions += self.scheduler.make_room_to_decode()
+        running = self.scheduler.running
         if not running:
             self.readback.drop()
             return
         tokens = self.readback.next_tokens(running)
         with self.guard.bookkeeping:
             self._counters.decode_steps += 1
-            self._counters.decoded_tokens += len(tokens.token_ids) - tokens.token_ids.count(None)
-            steady = self.readback.defer(tokens, self.model.tokenizer.eos_token_id)
-            if steady is not None:
-                self._hand_out_batch(steady, tokens.token_ids)
+            before = self._counters.generated_tokens
+            batch = tokens.batch
+            if batch is not None and batch.take(tokens.token_ids, self.model.tokenizer.eos_token_id):
+                self._hand_out_batch(batch, tokens.token_ids)
             else:
                 self._accept(tokens.requests, tokens.token_ids)
-        if not self._scheduler.running:  # a step may be in flight for requests that have just ended
+            self._counters.decoded_tokens += self._counters.generated_tokens - before
+        if not self.scheduler.running:  # a step may be in flight for requests that have just ended
             self.readback.drop()
         self._counters.decode_seconds += time.perf_counter() - started
 
     def _launch_first(self) -> None:
         """A newcomer's first decode step is in flight while its first token is handed out (rung 10)."""
         started = time.perf_counter()
-        self.readback.launch_first(self._scheduler.running)
+        self.readback.launch_first(self.scheduler.running)
         self._counters.decode_seconds += time.perf_counter() - started
 
     def _accept(self, requests: Sequence[Request], token_ids: Sequence[int | None]) -> None:
         """Give each request its token and end those that are done."""
-        now = time.perf_counter()
+        now = [time.perf_counter()]
         for request, token_id in zip(requests, token_ids, strict=True):
             if token_id is None:
                 self._finish(request, FinishReason.ERROR, "the model's logits are not finite numbers")
                 continue
             request.output_token_ids.append(token_id)
-            request.token_times.append(now)
+            request.time_lists.append(now)
             self._counters.generated_tokens += 1
             if request.params.stop_on_eos and token_id == self.model.tokenizer.eos_token_id:
                 self._finish(request, FinishReason.STOP)
@@ -470,20 +444,20 @@ class InferenceEngine:
             else:
                 self._hand_out(request, token_id)
 
-    def _hand_out_batch(self, steady: SteadyBatch, token_ids: Sequence[int | None]) -> None:
-        """Hand out a steady batch's tokens, which end no request, as a whole."""
+    def _hand_out_batch(self, batch: Batch, token_ids: Sequence[int | None]) -> None:
+        """Hand out a batch's tokens, which end no request, as a whole."""
         self._counters.generated_tokens += len(token_ids)
         if len(self._step_requests) == len(self._requests):
-            self._outbox.extend(steady.request_ids, token_ids)
+            self._outbox.extend(batch.request_ids, token_ids)
         elif self._step_requests:
-            for request, token_id in zip(steady.requests, token_ids, strict=True):
+            for request, token_id in zip(batch.requests, token_ids, strict=True):
                 self._hand_out(request, token_id)
 
     def _finish(self, request: Request, reason: FinishReason, error: str | None = None) -> Completion:
-        """End a request for which no bookkeeping is deferred."""
+        """End a request, wherever it is."""
         with self.guard.bookkeeping:
-            keep_text_of(self.prefix_cache, request, self._scheduler.running.get(request), reason)
-            self._scheduler.remove(request)
+            keep_text_of(self.prefix_cache, request, self.scheduler.running.get(request), reason)
+            self.scheduler.remove(request)
             del self._requests[request.request_id]
             completion = request.complete(reason, self.model.tokenizer, error)
             self._counters.finished[str(reason)] = self._counters.finished.get(str(reason), 0) + 1

@@ -1,8 +1,8 @@
 """When a step's tokens are read: at once, or one step behind, while the GPU runs the next one (rung 10)."""
 
 import time
-from collections.abc import Collection, Sequence, Set
-from typing import NamedTuple, cast
+from collections.abc import Callable, Collection, Sequence, Set
+from typing import Any, NamedTuple
 
 from labkit.engine.request import Request, RunningRequests
 from labkit.engine.session import InferenceSession
@@ -14,12 +14,12 @@ from labkit.ranges import named_range
 class NextTokens(NamedTuple):
     """One token per request; None where its logits are not finite numbers.
 
-    steady: the steady batch that these requests are; None if they are none.
+    batch: these requests, if all were launched once more: then none of the tokens is None, or at a limit.
     """
 
     requests: list[Request]
     token_ids: Sequence[int | None]
-    steady: "SteadyBatch | None" = None
+    batch: "Batch | None" = None
 
 
 class ReadOneBehind:
@@ -36,7 +36,7 @@ class ReadOneBehind:
     def __init__(self, decode_step: ResidentDecodeStep) -> None:
         self.decode_step = decode_step
         self.in_flight: StepInFlight | None = None  # launched, and not read
-        self._steady: SteadyBatch | None = None  # the requests of the last launch
+        self._batch: Batch | None = None  # of the last launch
 
     @property
     def is_ahead(self) -> bool:
@@ -52,38 +52,16 @@ class ReadOneBehind:
         step = self.in_flight
         if step is None:
             step = self.in_flight = self._launch(running, tokens_left(running))
-        self.in_flight = self._launch_next(running, step)
+        following = self.in_flight = self._launch_behind(step, running)
         try:
             token_ids = step.read()
-            if self._steady is not None and self._steady.sessions == step.sessions:
-                return NextTokens(self._steady.requests, token_ids, self._steady)
+            if step.is_finite and following is not None and following.requests is step.requests:
+                return NextTokens(step.requests, token_ids, self._batch)
             rows = self.still_running(step, running)
             return NextTokens([step.requests[b] for b in rows], [token_ids[b] for b in rows])
         except BaseException:
             self._cancel(step, running)
             raise
-
-    def defer(self, tokens: NextTokens, eos_token_id: int | None) -> "SteadyBatch | None":
-        """The steady batch that keeps the bookkeeping of these tokens until `flush`.
-
-        None, and nothing is deferred any more, if they are not a steady batch's or end one of its requests.
-        """
-        if tokens.steady is None:
-            return None  # a steady batch that there is begins with the step behind these tokens
-        if tokens.steady.take(tokens.token_ids, eos_token_id):
-            return tokens.steady
-        self.flush()
-        return None
-
-    def flush(self) -> None:
-        """Bring requests, sessions and blocks up to date. The steady batch is over."""
-        self.catch_up()
-        self._steady = None
-
-    def catch_up(self) -> None:
-        """Bring requests, sessions and blocks up to date. The steady batch goes on."""
-        if self._steady is not None:
-            self._steady.flush()
 
     # --- launches ----------------------------------------------------------------------------------
 
@@ -92,11 +70,13 @@ class ReadOneBehind:
         if self.in_flight is None and running and self._has_room(running.values()):
             self.in_flight = self._launch(running, tokens_left(running))
 
-    def _launch_next(self, running: RunningRequests, step: StepInFlight) -> StepInFlight | None:
+    def _launch_behind(self, step: StepInFlight, running: RunningRequests) -> StepInFlight | None:
         """Launch step N + 1; None if it has to wait for what step N, which is in flight, will tell."""
-        if self._steady is not None and self._steady.can_continue(running):
-            return self._launch_steady(self._steady)
-        self.flush()
+        batch, self._batch = self._batch, None  # a launch that fails ends it
+        if batch is not None and batch.goes_on(running):
+            following = batch.launch()
+            self._batch = batch
+            return following
         in_flight = set(step.sessions)
         num_left = tokens_left(running, in_flight)
         pairs = zip(running.items(), num_left, strict=True)
@@ -106,22 +86,14 @@ class ReadOneBehind:
         return self._launch(unfinished, [left for left in num_left if left > 0])  # the others end with step N
 
     def _launch(self, running: RunningRequests, num_left: Sequence[int]) -> StepInFlight:
-        """Launch a step for these, who are a steady batch from here on."""
+        """Launch a step for these, who are a batch from here on."""
         step = self.decode_step.launch(running)
         try:
-            self._steady = SteadyBatch(self.decode_step, step, min(num_left) - 1)
+            self._batch = Batch(self.decode_step, step, min(num_left) - 1)
         except BaseException:
             step.cancel(running)
             raise
         return step
-
-    def _launch_steady(self, steady: "SteadyBatch") -> StepInFlight:
-        try:
-            return steady.launch()
-        except BaseException:  # wherever in it, the device may be ahead
-            self.flush()
-            self.decode_step.undo(steady.sessions)
-            raise
 
     def _can_launch(self, sessions: Collection[InferenceSession], in_flight: Set[InferenceSession]) -> bool:
         """Whether there are blocks, and the device needs no token from the host that is still in flight."""
@@ -142,8 +114,7 @@ class ReadOneBehind:
 
     def drop(self) -> None:
         """Discard the step in flight: no request runs any more."""
-        self.flush()
-        self.in_flight = None
+        self.in_flight = self._batch = None
 
     def _cancel(self, step: StepInFlight, running: RunningRequests) -> None:
         """Undo a step that could not be read, and the one behind it, which was computed from its tokens."""
@@ -175,12 +146,6 @@ class ReadAtOnce:
         """The next token of every running request. If it fails, all are as before."""
         return NextTokens(list(running), self.decode_step.next_tokens(running))
 
-    def defer(self, tokens: NextTokens, eos_token_id: int | None) -> None:
-        """No bookkeeping is done later."""
-
-    def flush(self) -> None:
-        """Nothing was deferred."""
-
     def launch_first(self, running: RunningRequests) -> None:
         """Nothing is launched before it is read."""
 
@@ -188,12 +153,11 @@ class ReadAtOnce:
         """Nothing is in flight."""
 
 
-class SteadyBatch:
-    """Requests that decode together, step after step, with the bookkeeping of all of them in one place.
+class Batch:
+    """The requests of a launch, and what launches behind it need of them, looked up once.
 
-    A step costs the host the same for few requests and for many, but for those whose last block is full.
-    Until `flush`, the requests' tokens, the sessions' lengths and the blocks' lengths are those of the
-    beginning.
+    While the same requests go on, the host asks for blocks only where one is full. What it does for each of
+    them beside that are loops without a decision.
     """
 
     def __init__(self, decode_step: ResidentDecodeStep, step: StepInFlight, num_left: int) -> None:
@@ -201,114 +165,90 @@ class SteadyBatch:
         its requests reaches its limit."""
         self.requests, self.sessions = step.requests, step.sessions
         self.request_ids = [request.request_id for request in self.requests]
-        self.draws = decode_step.draws_of(self.requests)
-        self._stops_on_eos = any(request.params.stop_on_eos for request in self.requests)
         self._decode_step, self._kv_manager = decode_step, decode_step.kv_manager
         self._num_left = num_left
-        self._num_launched = 0
-        self._longest_at_first = max(session.num_tokens for session in self.sessions)
-        # Per table, the record of each request's last block; and the launches that it has counted.
+        self._num_shares = self._kv_manager.num_shares
+        self._longest = max(session.num_tokens for session in self.sessions)
+        self._draws = decode_step.draws_of(self.requests)
+        self._stops_on_eos = any(request.params.stop_on_eos for request in self.requests)
+        self._add_token: list[Callable[[Any], None]] = [r.output_token_ids.append for r in self.requests]
+        self._times: list[float] = []
+        for request in self.requests:
+            request.time_lists.append(self._times)
+        # By table, the record of each request's last block.
         self._last_infos = [
             [self._kv_manager.info(session.block_ids_per_layer[table_idx][-1]) for session in self.sessions]
             for table_idx in range(self._kv_manager.num_tables)
         ]
-        self._counted_by_info = [0] * len(self.requests)
-        self._counted_by_sessions = 0
-        self._token_ids: list[Sequence[int | None]] = []  # not given to the requests yet, a list per step
-        self._times: list[float] = []
-        self._full_at: dict[int, list[int]] = {}  # launch -> rows whose last block is full by then
+        self._full_at: dict[int, list[int]] = {}  # rows whose last block is full, by `_longest` then
         for row, info in enumerate(self._last_infos[0]):
-            self._full_at.setdefault(self._kv_manager.block_size - info.length + 1, []).append(row)
+            self._note_full(row, self._kv_manager.block_size - info.length)
+
+    def _note_full(self, row: int, room: int) -> None:
+        """The row's last block has room for so many tokens more."""
+        self._full_at.setdefault(self._longest + room, []).append(row)
 
     # --- launches ----------------------------------------------------------------------------------
 
-    def can_continue(self, running: RunningRequests) -> bool:
-        """Whether these are its requests, none of them has its last token in flight, and there are blocks."""
+    def goes_on(self, running: RunningRequests) -> bool:
+        """Whether these run in its sessions, none of them has its last token in flight, and there are blocks.
+        Not if somebody has shared a block since, which may have to be copied."""
+        full = self._full_at.get(self._longest, ())
         return (
-            self._num_launched < self._num_left
-            and list(running) == self.requests
-            and len(self._full_now()) <= self._kv_manager.num_free_blocks
+            self._num_left > 0
+            and self._num_shares == self._kv_manager.num_shares
+            and list(running.values()) == self.sessions
+            and (not full or len(full) <= self._kv_manager.num_free_blocks)
         )
 
     def launch(self) -> StepInFlight:
-        """Launch the next step. If it fails, the batch is flushed and all are as before."""
-        decode_step = self._decode_step
+        """Launch the next step. If it fails, all are as before."""
+        decode_step, full = self._decode_step, self._full_at.pop(self._longest, [])
         try:
-            with named_range("labkit.kv.reserve"):
-                changed = self._reserve()
-            if changed:
-                decode_step.slots.send_rows(changed)
-                decode_step.slots.deliver()
-            step = decode_step.start(self.requests, self.sessions, self.longest, self.draws)
-        except BaseException:
-            self.flush()
+            if full:
+                self._reserve(full)
+            for infos in self._last_infos:
+                for info in infos:
+                    info.length += 1
+            step = decode_step.start(self.requests, self.sessions, self._longest, self._draws)
+            for session in self.sessions:
+                session.num_tokens += 1
+            in_place = len(self._last_infos) * (len(self.sessions) - len(full))
+            self._kv_manager.append_paths["in_place"] += in_place
+            self._longest += 1
+            self._num_left -= 1
+            return step
+        except BaseException:  # wherever in it, the device may be ahead
+            for request, session in zip(self.requests, self.sessions, strict=True):
+                session.num_tokens = request.num_tokens  # as many as there are, with the one in flight
             decode_step.undo(self.sessions)
             raise
-        self._count_launch()
-        return step
 
-    @property
-    def longest(self) -> int:
-        """Tokens in the cache of the longest sequence."""
-        return self._longest_at_first + self._num_launched
-
-    def _full_now(self) -> Sequence[int]:
-        return self._full_at.get(self._num_launched + 1, ())
-
-    def _reserve(self) -> list[InferenceSession]:
-        """Take a block for each request whose last one is full; the sessions whose blocks have changed."""
-        rows = self._full_now()
-        for row in rows:
-            self._flush_length(row)
+    def _reserve(self, rows: list[int]) -> None:
+        """Take a block for each of these rows, whose last one is full, and tell the device."""
         sessions = [self.sessions[row] for row in rows]
-        for table_idx in range(self._kv_manager.num_tables):
-            block_ids_list = [session.block_ids_per_layer[table_idx] for session in sessions]
-            self._kv_manager.reserve_token_batch(table_idx, block_ids_list)
-            self._kv_manager.append_paths["in_place"] += len(self.sessions) - len(rows)
-        return sessions
-
-    def _count_launch(self) -> None:
-        self._num_launched += 1
-        rows = self._full_at.pop(self._num_launched, ())
+        with named_range("labkit.kv.reserve"):
+            for table_idx, infos in enumerate(self._last_infos):
+                block_ids_list = [session.block_ids_per_layer[table_idx] for session in sessions]
+                self._kv_manager.reserve_token_batch(table_idx, block_ids_list)
+                for row, block_ids in zip(rows, block_ids_list, strict=True):
+                    infos[row] = self._kv_manager.info(block_ids[-1])
+                    infos[row].length = 0  # the token is counted with all others
         for row in rows:
-            self._counted_by_info[row] = self._num_launched
-            for infos, block_ids in zip(
-                self._last_infos, self.sessions[row].block_ids_per_layer, strict=True
-            ):
-                infos[row] = self._kv_manager.info(block_ids[-1])
-        if rows:
-            full_again = self._num_launched + self._kv_manager.block_size
-            self._full_at.setdefault(full_again, []).extend(rows)
+            self._note_full(row, self._kv_manager.block_size)
+        self._decode_step.slots.send_rows(sessions)
+        self._decode_step.slots.deliver()
 
     # --- tokens ------------------------------------------------------------------------------------
 
     def take(self, token_ids: Sequence[int | None], eos_token_id: int | None) -> bool:
-        """Keep every request's next token; False, and nothing is kept, if one of them ends its request.
+        """Give every request its next token; False, and nothing is given, if one of them ends its request.
 
-        A last token at a limit is never among them: none is launched behind it, which ends the batch.
+        None is among them only in `NextTokens` without a batch.
         """
-        if None in token_ids or (self._stops_on_eos and eos_token_id in token_ids):
+        if self._stops_on_eos and eos_token_id in token_ids:
             return False
-        self._token_ids.append(token_ids)
         self._times.append(time.perf_counter())
+        for add_token, token_id in zip(self._add_token, token_ids, strict=True):
+            add_token(token_id)
         return True
-
-    def flush(self) -> None:
-        """Write what was deferred to the requests, the sessions and the blocks."""
-        for row in range(len(self.sessions)):
-            self._flush_length(row)
-        for session in self.sessions:
-            session.num_tokens += self._num_launched - self._counted_by_sessions
-        self._counted_by_sessions = self._num_launched
-        if self._token_ids:
-            taken = cast("list[Sequence[int]]", self._token_ids)  # `take` keeps no None
-            for request, token_ids in zip(self.requests, zip(*taken, strict=True), strict=True):
-                request.output_token_ids += token_ids
-                request.token_times += self._times
-        self._token_ids, self._times = [], []
-
-    def _flush_length(self, row: int) -> None:
-        """Count the tokens launched since in the record of the request's last block."""
-        for infos in self._last_infos:
-            infos[row].length += self._num_launched - self._counted_by_info[row]
-        self._counted_by_info[row] = self._num_launched

@@ -31,15 +31,12 @@ class PackedPrefill:
         make_chunk: MakeChunk,
         scheduler: OnlineScheduler,
         prefix_cache: Prefixes | None,
-        catch_up: Callable[[], None],
     ) -> None:
-        """make_chunk: `PackedChunk`, or the reader's. catch_up: brings the lengths of running requests up
-        to date, before the scheduler counts blocks."""
+        """make_chunk: `PackedChunk`, or the reader's."""
         self.chunk_step = chunk_step
         self.make_chunk = make_chunk
         self._scheduler = scheduler
         self._prefix_cache = prefix_cache
-        self._catch_up = catch_up
         self._in_flight: ChunkInFlight | None = None  # launched last
         self._due: ChunkInFlight | None = None  # launched before that one, and to be read next
 
@@ -87,7 +84,6 @@ class PackedPrefill:
         room = self.max_tokens - sum(joining.num_left for joining in self._scheduler.joining.values())
         if room < 1 or not self._scheduler.may_admit():
             return []
-        self._catch_up()
         return [request for request, _, _ in self._scheduler.admit(room)]
 
     def _next_prompts(self) -> dict[Request, Joining]:

@@ -1,7 +1,7 @@
 """Prompts into the cache, many at once: padded to the longest, while nobody decodes (rungs up to 12)."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -34,18 +34,10 @@ class PaddedPrefill:
     watch_points = ("sample",)
     sample = staticmethod(sample_requests)  # a prompt's first token, on the host
 
-    def __init__(
-        self,
-        network: Network,
-        scheduler: OnlineScheduler,
-        prefix_cache: Prefixes | None,
-        flush: Callable[[], None],
-    ) -> None:
-        """flush: brings the lengths of running requests up to date, before the scheduler counts blocks."""
+    def __init__(self, network: Network, scheduler: OnlineScheduler, prefix_cache: Prefixes | None) -> None:
         self._network = network
         self._scheduler = scheduler
         self._prefix_cache = prefix_cache
-        self._flush = flush
         self._made: FirstTokens | None = None
 
     def launch(self) -> bool:
@@ -55,7 +47,6 @@ class PaddedPrefill:
         if not self._scheduler.waiting or not self._scheduler.may_admit():
             return False
         started = time.perf_counter()
-        self._flush()
         admitted = self._scheduler.admit()
         if not admitted:
             return False

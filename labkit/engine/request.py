@@ -102,7 +102,8 @@ class Request:
     times_passed_over: int = 0  # by "pack" admission
     arrived: float = field(default_factory=time.perf_counter)
     admitted: float | None = None
-    token_times: list[float] = field(default_factory=list)
+    # When its tokens were ready, in lists that follow each other: those who decode together share one.
+    time_lists: list[list[float]] = field(default_factory=list)
     seed: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -121,6 +122,11 @@ class Request:
     def num_tokens(self) -> int:
         """Tokens of prompt and output together."""
         return len(self.prompt_token_ids) + len(self.output_token_ids)
+
+    @property
+    def token_times(self) -> list[float]:
+        """When each token was ready, in seconds of time.perf_counter()."""
+        return [moment for times in self.time_lists for moment in times]
 
     def complete(self, reason: FinishReason, tokenizer: Tokenizer, error: str | None = None) -> Completion:
         """End the request: make its completion from what was generated so far, keep it and return it."""

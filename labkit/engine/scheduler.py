@@ -132,7 +132,7 @@ class OnlineScheduler:
     # --- to join -----------------------------------------------------------------------------------
 
     def may_admit(self) -> bool:
-        """Whether a request waits that `admit` has not refused already. Reads no session's state."""
+        """Whether a request waits that `admit` has not refused already."""
         first = next(iter(self._in_order()), None)
         if first is None or self._num_served >= self.config.max_batch_size:
             return False

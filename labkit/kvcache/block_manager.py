@@ -87,6 +87,7 @@ class KVBlockManager:
         # Appended tokens by how their block was made ready, and batches by how they were written.
         self.append_paths: Counter[str] = Counter()
         self.num_let_go = 0  # how often a holder has released a block, ever
+        self.num_shares = 0  # how often blocks got one more holder, ever
         self.block_infos = {}
         self.block_refcounts: dict[int, int] = {}
         self._freed: list[list[int]] = [[] for _ in range(self.num_tables)]  # indices, last freed first out
@@ -258,6 +259,7 @@ class KVBlockManager:
 
     def share(self, block_ids: list[int]) -> list[int]:
         """Count one more holder of each of these blocks; returns the new holder's own list of ids."""
+        self.num_shares += 1
         for block_id in block_ids:
             self.block_refcounts[block_id] += 1
         return list(block_ids)

@@ -67,7 +67,7 @@ class MutableInfoBlockManager(KVBlockManager):
             num_tokens -= count
 
     def info(self, block_id: int) -> MutableKVBlockInfo:
-        """The record of a block; counting up its length is up to the manager and to steady batches."""
+        """The record of a block. Its length is counted up here, and by a batch that goes on (rung 10)."""
         return self.block_infos[block_id]
 
     def set_length(self, block_id: int, length: int) -> None:

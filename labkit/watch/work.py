@@ -68,7 +68,7 @@ def count_forwards(engine: InferenceEngine) -> Iterator[Counter[str]]:
 def count_launches(engine: InferenceEngine) -> Iterator[Counter[str]]:
     """Count the steps that an engine of rung 06 or above launches inside the block.
 
-    "walked": by a walk over all requests. "in a steady batch": without one.
+    "walked": with a decision for each request. "in a steady batch": without.
     """
     step, counts = engine.decode_step, Counter({"walked": 0, "in a steady batch": 0})
 

@@ -56,7 +56,8 @@ def test_every_step_is_timed_in_its_parts(rung):
     assert (time.batch_size, time.num_layers) == (2, 12)
     assert len(time.step_seconds) == len(time.tables_seconds) == len(time.append_seconds) == 5
     for step, tables, append in zip(time.step_seconds, time.tables_seconds, time.append_seconds, strict=True):
-        assert 0 < tables + append < step
+        is_asked = LADDER[rung].options.readback == "at_once"  # else no block is full and nothing is sent
+        assert 0 < tables + append < step if is_asked else tables == append == 0 < step
 
 
 def test_timing_leaves_the_engine_as_it_was():

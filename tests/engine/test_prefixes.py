@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from labkit import FinishReason, SamplingParams
 from labkit.engine import InferenceSession
 from labkit.engine.step.resident import StepInFlight
+from labkit.engine.step.staging import TokenCopy
 from labkit.kvcache import BlockPrefixCache, PrefixCache
 from labkit.ladder import LADDER, ONE_TABLE, OVERLAP, SAMPLING_WITHOUT_SORTS
 from labkit.watch.failures import PlantedError, planted_failure
@@ -287,14 +288,14 @@ def test_if_all_hashes_collide_each_gets_its_own_tokens_and_nobody_waits_for_eve
 # --- failures --------------------------------------------------------------------------------------
 
 
-def no_numbers(function, at_call, row=0):
-    """The function, which gives tokens, but its `at_call`-th call gives None in a row: no finite logits."""
+def no_numbers(function, at_call, row=0, mark=None):
+    """The function, which gives tokens, but its `at_call`-th call gives `mark` in a row: no finite logits."""
     calls = iter(range(10**6))
 
     def wrapper(*args):
         tokens = list(function(*args))
         if next(calls) == at_call:
-            tokens[row] = None
+            tokens[row] = mark
         return tokens
 
     return wrapper
@@ -305,8 +306,8 @@ def no_numbers(function, at_call, row=0):
 @engines
 def test_a_request_whose_logits_are_no_numbers_leaves_no_block(monkeypatch, options, place, at_call):
     engine = blocks_engine(options)
-    owner, name = (engine.prefill, "sample") if place == "prefill" else (StepInFlight, "read")
-    monkeypatch.setattr(owner, name, no_numbers(getattr(owner, name), at_call))
+    owner, name, mark = (engine.prefill, "sample", None) if place == "prefill" else (TokenCopy, "read", -1)
+    monkeypatch.setattr(owner, name, no_numbers(getattr(owner, name), at_call, mark=mark))
     prompts = [SYSTEM[:9], *(SYSTEM[i : i + 9] for i in range(1, 6))]
     completions = []
     for prompt in prompts if place == "prefill" else prompts[:1]:  # one step for each prompt

@@ -38,7 +38,7 @@ def test_the_number_that_decides_is_the_seeds_and_the_tokens_place():
 def test_a_completion_says_what_was_made_and_when(reason, error):
     request = Request(4, (1, 2), GREEDY, arrived=1.0)
     request.output_token_ids += [72, 105]
-    request.admitted, request.token_times = 2.0, [3.0, 4.5]
+    request.admitted, request.time_lists = 2.0, [[3.0], [4.5]]
     completion = request.complete(reason, ByteTokenizer(), error)
     assert request.completion is completion
     assert (completion.request_id, completion.prompt_token_ids) == (4, (1, 2))

@@ -133,14 +133,12 @@ def build_prefill(
     kv_manager: KVBlockManager,
     prefix_cache: Prefixes | None,
     decode_step: DecodeStep | ResidentDecodeStep,
-    readback: ReadAtOnce | ReadOneBehind,
 ) -> PaddedPrefill | PackedPrefill:
     """How prompts are computed, as the options choose."""
     if parts.options.batching == "padded":
-        return PaddedPrefill(network, scheduler, prefix_cache, readback.flush)
+        return PaddedPrefill(network, scheduler, prefix_cache)
     chunk_step = build_chunk_step(parts, network, scheduler, kv_manager, device_step_of(decode_step))
-    catch_up = getattr(readback, "catch_up", readback.flush)  # the reader's own has no batch that goes on
-    return PackedPrefill(chunk_step, parts["batching"], scheduler, prefix_cache, catch_up)
+    return PackedPrefill(chunk_step, parts["batching"], scheduler, prefix_cache)
 
 
 def build_chunk_step(

@@ -29,13 +29,15 @@ class StepInFlight:
         """sessions: those of the requests at the launch. A request may have lost its own when it is read."""
         self.requests = requests
         self.sessions = sessions
+        self.is_finite = True  # when it was read: whether every token is one
         self._step = step
         self._tokens = tokens
 
     def read(self) -> Sequence[int | None]:
         """Wait for the tokens; None for a request whose logits are not finite numbers."""
         token_ids = self._tokens.read()
-        return token_ids if min(token_ids) >= 0 else [None if i < 0 else i for i in token_ids]
+        self.is_finite = min(token_ids) >= 0
+        return token_ids if self.is_finite else [None if i < 0 else i for i in token_ids]
 
     def cancel(self, running: RunningRequests) -> None:
         """Undo the launch for the requests that still run: their sessions are as before it."""

@@ -61,7 +61,6 @@ class InFlight:
 
     def __init__(self, engine: InferenceEngine) -> None:
         self.decode_step = engine.decode_step
-        # Kept, because the engine flushes when it is asked for them.
         self.scheduler, self.kv_manager = engine.scheduler, engine.kv_manager
         self._unread: list[Launched] = []  # the oldest first
         self._num_launched = 0
@@ -213,7 +212,7 @@ class InFlight:
     # --- between two moves -----------------------------------------------------------------------------
 
     def invariants(self) -> tuple[Invariant, ...]:
-        """What holds between two moves, when the engine has flushed."""
+        """What holds between two moves."""
         return (
             Invariant(
                 "a token goes to the session that it was launched for, or to nobody",
@@ -226,7 +225,7 @@ class InFlight:
                 "What is in flight to a request that has ended is for nobody: `still_running` leaves it out.",
             ),
             Invariant(
-                "after a flush the host has counted every launch",
+                "the host has counted every launch",
                 self._miscounted,
                 "A launch makes its sessions longer by one token, on the host and on the device. A step that "
                 "cannot be read is undone: `self.read` does it.",

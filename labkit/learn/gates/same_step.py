@@ -25,7 +25,6 @@ class SameStep:
     launches it, and proves that tokens, slots, keys and values are the same afterwards."""
 
     def __init__(self, engine: InferenceEngine) -> None:
-        # Kept, because the engine flushes when it is asked for them.
         self.scheduler, self.kv_manager = engine.scheduler, engine.kv_manager
         self.slots = engine.decode_step.slots
         attention = AttendAndWrite(self.kv_manager, paged_attention_append_plain)

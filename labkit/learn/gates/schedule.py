@@ -16,7 +16,7 @@ from labkit.watch.failures import PlantedError, planted_failure
 PROMPTS = ((1,), (1, 2, 3), (1, 2, 3, 4, 5, 6), (1, 2, 3, 9), (7, 8), tuple(range(20, 30)))
 LENGTHS = (1, 4, 9, 14)  # new tokens of a request
 GREEDY = SamplingParams(stop_on_eos=False)
-STEPS_UNPROVEN = 5  # in a row, because a proof flushes what an engine does later (rung 10)
+STEPS_UNPROVEN = 5  # in a row
 LAST_MOVES = 6  # that a report tells
 
 Expected = Callable[[tuple[int, ...], SamplingParams], tuple[int, ...]]

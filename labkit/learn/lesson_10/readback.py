@@ -16,7 +16,7 @@ MOST_CALLS = 2 * max(LIMITS)  # of `engine.step()`; a readback that hands nothin
 
 
 class OneInFlight:
-    """Room for one step in flight, and what any readback does with it. It defers no bookkeeping.
+    """Room for one step in flight, and what any readback does with it.
 
     A subclass says when to launch and when to read, in `next_tokens`. Whose tokens are handed out and who is
     launched again is decided as in the package, until a subclass decides it.
@@ -103,12 +103,6 @@ class OneInFlight:
 
     def launch_first(self, running: RunningRequests) -> None:
         """Nothing is launched behind a prefill."""
-
-    def defer(self, tokens: NextTokens, eos_token_id: int | None) -> None:
-        """No bookkeeping is done later."""
-
-    def flush(self) -> None:
-        """Nothing was deferred."""
 
 
 def fly(engine: InferenceEngine) -> Flights:

@@ -21,9 +21,9 @@ class AsksWhoRuns(ReadOneBehind):
         """The step's rows whose request runs."""
         return [b for b, request in enumerate(step.requests) if request in running]
 
-    def defer(self, tokens: NextTokens, eos_token_id: int | None) -> None:
-        """No bookkeeping is done later: with a token too many, a steady batch would miss the ends."""
-        self.flush()
+    def next_tokens(self, running: RunningRequests) -> NextTokens:
+        """With a token too many, a batch would miss a request's end: every token is looked at."""
+        return super().next_tokens(running)._replace(batch=None)
 
 
 def preempted_in_flight(

@@ -64,22 +64,11 @@ class OneBehind:
     def is_its(self, session, launched_for):
         return session is launched_for
 
-    def defer(self, tokens, eos_token_id):
-        pass
-
-    def flush(self):
-        pass
-
     def launch_first(self, running):
         pass
 
     def drop(self):
         self.flight = None
-
-
-class NeverFlushes(ReadOneBehind):
-    def flush(self):
-        pass
 
 
 class KeepsWhatCannotBeRead(OneBehind):
@@ -230,8 +219,7 @@ DROPPED = (
 )
 WRONG = {
     ReadAtOnce: r"the next step is launched before this one is read: step 1 is read with nothing behind it",
-    NeverFlushes: GOES,
-    KeepsWhatCannotBeRead: r"after a flush the host has counted every launch: request \d+ has \d+ tokens, of",
+    KeepsWhatCannotBeRead: r"the host has counted every launch: request \d+ has \d+ tokens, of",
     NeverAhead: r"is_ahead says whether a step is in flight: it is False, and step 2 for request 0 is in",
     WithoutRoom: r"^readback raised OutOfBlocksError: .*, at `return self\.decode_step\.launch\(going\)`$",
     Unwritten: r"^readback: not attempted yet\.$",
