@@ -51,17 +51,7 @@ def test_the_first_token_takes_a_block_in_its_layer(make_manager):
     assert not manager.k_cache.any() and not manager.v_cache.any()
 
 
-def test_a_token_goes_in_place_while_its_block_has_room(make_manager):
-    manager = make_manager()
-    session = InferenceSession(manager)
-    append_tokens(session, first=0, num_tokens=4)
-    assert session.block_ids_per_layer == [[0], [8]]
-    assert manager.info(0).length == 4
-    assert manager.append_paths == {"first": 2, "in_place": 6}  # in each of two layers
-    assert holds(session, (0, 4))
-
-
-def test_a_full_block_is_followed_by_a_new_one(make_manager):
+def test_a_token_goes_in_place_while_its_block_has_room_and_then_into_a_new_one(make_manager):
     manager = make_manager()
     session = InferenceSession(manager)
     append_tokens(session, first=0, num_tokens=5)
@@ -91,17 +81,6 @@ def test_a_shared_block_with_room_is_copied_before_it_is_written(make_manager):
     assert first.block_ids_per_layer == [[0, 1], [8, 9]]
     assert holds(first, (0, 6), (200, 1)) and holds(second, (0, 6), (100, 1))
     manager.check_integrity([first, second])
-
-
-def test_a_shared_full_block_is_not_copied(make_manager):
-    manager = make_manager()
-    first = InferenceSession(manager)
-    append_tokens(first, first=0, num_tokens=4)
-    second = first.fork()
-    append_tokens(second, first=100)
-    assert second.block_ids_per_layer == [[0, 1], [8, 9]]
-    assert manager.refcount(0) == 2
-    assert manager.append_paths["copy_on_write"] == 0
 
 
 # --- append_prompt ---------------------------------------------------------------------------------
@@ -226,16 +205,6 @@ def test_a_batch_is_written_once_a_layer_whatever_its_blocks_need(make_manager):
     }
 
 
-def test_on_the_fast_path_only_tokens_with_room_are_written_together(make_manager):
-    manager = make_manager(kv_write=IdentityPosWrite(torch.device("cpu")))
-    batch = [prompted(manager, 10 * i, length) for i, length in enumerate((2, 4, 6))]
-    append_batch("append_token_batch_fast_path", batch[1:2], first=100)
-    assert manager.append_paths == {"boundary": 2}  # nobody had room: there is nothing to write together
-    append_batch("append_token_batch_fast_path", batch, first=200)
-    assert manager.append_paths == {"boundary": 2, "in_place": 6, "identity_pos": 2}
-    assert holds(batch[1], (10, 4), (100, 1), (201, 1))
-
-
 def batch_that_runs_out(manager):
     """In place, boundary and copy find a block; the last one's boundary finds none. And a sharer."""
     batch = [prompted(manager, 10 * i, length) for i, length in enumerate((2, 4, 6, 4))]
@@ -247,8 +216,13 @@ def batch_that_runs_out(manager):
 def test_a_batch_that_finds_no_block_halfway_is_undone_by_truncate(make_manager, append):
     manager = make_manager()
     batch, others = batch_that_runs_out(manager)
+    live = manager.live_slots()[:, :, None, :, None]
+    before = (manager.k_cache * live).clone(), (manager.v_cache * live).clone()
     with pytest.raises(OutOfBlocksError, match="layer 0 has no free block"):
         append_batch(append, batch, first=100)
+    if append == "append_token_batch":  # no byte of anybody has changed
+        assert torch.equal(manager.k_cache * live, before[0])
+        assert torch.equal(manager.v_cache * live, before[1])
     lengths = [manager.num_tokens(session.block_ids_per_layer[0]) for session in batch]
     assert (
         lengths
@@ -273,17 +247,6 @@ def test_a_batch_that_finds_no_block_halfway_is_undone_by_truncate(make_manager,
         assert holds(session, (10 * i, n), (200 + i, 1))
     assert holds(others[0], (20, 6))
     manager.check_integrity([*batch, others[0]])
-
-
-def test_before_a_batch_that_runs_out_is_undone_no_byte_of_anybody_has_changed(make_manager):
-    manager = make_manager()
-    batch, _ = batch_that_runs_out(manager)
-    live = manager.live_slots()[:, :, None, :, None]
-    before = (manager.k_cache * live).clone(), (manager.v_cache * live).clone()
-    with pytest.raises(OutOfBlocksError):
-        append_batch("append_token_batch", batch, first=100)
-    assert torch.equal(manager.k_cache * live, before[0])
-    assert torch.equal(manager.v_cache * live, before[1])
 
 
 class BrokenWrite(IndexedWrite):
@@ -363,16 +326,7 @@ def test_the_block_freed_last_is_used_first(make_manager):
         assert session.block_ids_per_layer[0] == [expected]
 
 
-def test_a_freed_sequences_blocks_are_used_again_in_their_order(make_manager):
-    manager = make_manager()
-    for _ in range(2):
-        session = InferenceSession(manager)
-        append_tokens(session, first=0, num_tokens=12)
-        assert session.block_ids_per_layer[0] == [0, 1, 2]
-        session.release()
-
-
-@pytest.mark.parametrize("kept", range(11))
+@pytest.mark.parametrize("kept", [0, 3, 4, 9])
 def test_truncate_forgets_exactly_what_lies_past_it(make_manager, kept):
     manager = make_manager()
     session = InferenceSession(manager)
@@ -385,7 +339,7 @@ def test_truncate_forgets_exactly_what_lies_past_it(make_manager, kept):
     assert holds(session, (0, kept), (50, 2))
 
 
-@pytest.mark.parametrize("num_tokens", [6, 7, 8, 9, 100])
+@pytest.mark.parametrize("num_tokens", [6, 8, 100])
 def test_truncate_past_the_end_changes_nothing(make_manager, num_tokens):
     manager = make_manager()
     session = InferenceSession(manager)
@@ -440,8 +394,7 @@ def test_out_of_blocks_leaves_the_books_unchanged(make_manager, prepare):
     assert session.block_ids_per_layer[1] == block_ids
 
 
-@pytest.mark.parametrize("num_tokens", range(7))
-@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(("num_tokens", "shared"), [(0, False), (3, False), (3, True), (4, True)])
 @pytest.mark.parametrize("broken", ["key", "value"])
 def test_a_write_that_fails_is_undone_by_truncate(make_manager, num_tokens, shared, broken):
     manager = make_manager()

@@ -36,16 +36,6 @@ def test_a_row_holds_the_places_in_its_layers_pool_padded_with_0(kind):
     ]
 
 
-@kinds
-def test_a_batch_may_be_any_of_the_sessions_in_any_order(kind):
-    manager = make_manager(max_blocks_per_seq=2)
-    sessions = sessions_of(manager, 6, 1, 4)
-    tables = kind(manager, max_batch_size=3)
-    tables.build(sessions)  # longer than what follows: nothing of it may be left
-    assert tables.build([sessions[2], sessions[1]]).tolist() == [[[3, 0], [2, 0]], [[4, 0], [3, 0]]]
-    assert tables.build([sessions[0]]).tolist() == [[[0, 1]], [[1, 2]]]
-
-
 MOVES = st.lists(
     st.tuples(st.sampled_from(["new", "append", "fork", "free", "cut", "build"]), st.integers(0, 9)),
     max_size=80,
