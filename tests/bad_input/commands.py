@@ -1,6 +1,7 @@
 """Command lines of `python -m labkit.bench` and `python -m labkit.doctor`: the flag is named, and nothing is
 measured, loaded or written."""
 
+import argparse
 import os
 import shlex
 from unittest import mock
@@ -12,84 +13,43 @@ from labkit.bench import __main__ as bench
 from labkit.paths import ROOT
 
 HUGE, LONG, NO_UTF8 = "99999999999999999999", "9" * 5000, os.fsdecode(b"\xff")
-NO_COUNT = ("0", "-1", "1.5", "x", "", "1e3", "0x10", "nan", "inf", "True", "None", HUGE, LONG, NO_UTF8)
-SOME = ("0", "x", "", "1.5", HUGE)  # for flags of the same kind
-NO_NATURAL = ("-1", "1.5", "x", "", HUGE)
-NO_LIST = ("0", "1,x", "1,,2", "1,", ",", "", "1;2", "-1", HUGE)
-NO_RATE = ("", "x", "0", "-1", "nan", "inf", "1e9", LONG)
-NO_RUNGS = ("", "00,00", "00,", "99", "00,99", "00 01", "[]", "a" * 999)
+NO_WHOLE = ("-1", "1.5", "x", "", HUGE)
+NO_COUNT = ("0", *NO_WHOLE, "1e3", "0x10", "nan", "inf", "True", "None", LONG, NO_UTF8)
 NO_DEVICE = ("''", "banana", "meta", "mps", "0", "-1", "CPU", "cpu:7", "cuda:", "cuda:x", "cuda:-1", NO_UTF8)
-NO_TARGET = ("", "/", ".", "/dev/null/x", "/proc/x/y", "a" * 300, f"{ROOT}/pyproject.toml/x", NO_UTF8)
-ALL = "profile cost-card host-time kv-append attention device-time compare scheduler streaming ladder peers"
-ALL = (*ALL.split(), "sampling", "loads", "faults", "flood", "fuzz", "tune")
 TINY = "--model data/tiny-gpt2 --device cpu"
-
+PARSER = bench.make_parser()
+(ALL,) = (action.choices for action in PARSER._actions if isinstance(action, argparse._SubParsersAction))
+OF_TYPE = {  # wrong values of every flag, by the function that reads it
+    "whole_number": NO_WHOLE,
+    "seed": ("x", "", "1.5", str(2**64), str(-(2**63) - 1), LONG),
+    "rung_number": ("99", "", "-1", "00,01"),
+    "rung_list": ("", "00,00", "00,", "99", "00,99", "00 01", "[]", "a" * 999),
+    "list_of": ("0", "1,x", "1,,2", "1,", ",", "", "1;2", "-1", HUGE),
+    "rate": ("", "x", "0", "-1", "nan", "inf", "1e9", LONG),
+    "utf8": (NO_UTF8, os.fsdecode(b"Hello \xff"), os.fsdecode(b"\xed\xa0\x80")),
+    "milliseconds": ("-1", "nan", "inf", "x", "", "1e300"),
+    "target_file": ("", "/", ".", "/dev/null/x", "/proc/x/y", f"{ROOT}/pyproject.toml/x", NO_UTF8),
+    "target_directory": ("", "/dev/null/x", "/proc/x/y", f"{ROOT}/pyproject.toml", NO_UTF8),
+}
 FLAGS = [  # command, flag, values
+    *(
+        (command, action.option_strings[-1], values)
+        for command, parser in ALL.items()
+        for action in parser._actions
+        if action.option_strings
+        and (
+            values := ("fibers", "")
+            if action.choices
+            else OF_TYPE.get(getattr(action.type, "__qualname__", "").split(".")[0])
+        )
+    ),
     ("streaming", "--num-requests", NO_COUNT),
-    ("streaming", "--max-new-tokens", SOME),
-    ("streaming", "--max-batch-size", (*SOME, "65537")),
-    ("streaming", "--prefill-max-batch-size", SOME),
-    ("streaming", "--max-active-requests", SOME),
-    ("streaming", "--prefill-max-tokens", SOME),
-    ("streaming", "--prompt-repeats", (*NO_LIST, "300000000")),
-    ("streaming", "--repeat-runs", SOME),
-    ("streaming", "--warmup-runs", NO_NATURAL),
-    ("streaming", "--stream-interval", SOME),
-    ("streaming", "--max-inflight-requests", SOME),
-    ("streaming", "--tokenize-workers", (*NO_NATURAL, "257")),
-    ("streaming", "--submit-interval-ms", ("-1", "nan", "inf", "x", "", "1e300")),
-    ("streaming", "--consumers", ("fibers", "", "Threads")),
-    ("scheduler", "--mode", ("offline", "")),
-    ("scheduler", "--rung", ("99", "", "-1", "00,01")),
-    ("scheduler", "--seed", ("x", "", "1.5", str(2**64), str(-(2**63) - 1), LONG)),
-    ("scheduler", "--rate", NO_RATE),
-    ("scheduler", "--load", ("heavy", "", "Alike")),
-    ("scheduler", "--prompt", (NO_UTF8, os.fsdecode(b"Hello \xff"), os.fsdecode(b"\xed\xa0\x80"))),
-    ("scheduler", "--prefill-admission-policy", ("lifo", "", "FIFO")),
-    ("scheduler", "--json", NO_TARGET),
-    ("scheduler", "--profile", ("", "/dev/null/x", "/proc/x/y", f"{ROOT}/pyproject.toml", NO_UTF8)),
-    ("profile", "--batch-sizes", NO_LIST),
-    ("profile", "--context", (*SOME, "10001")),
-    ("profile", "--steps", SOME),
-    ("cost-card", "--rungs", NO_RUNGS),
+    ("streaming", "--max-batch-size", ("65537",)),
+    ("streaming", "--prompt-repeats", ("300000000",)),
+    ("streaming", "--tokenize-workers", ("257",)),
+    ("profile", "--context", ("10001",)),
     ("cost-card", "--prompt-lengths", ("0", "20:", ":20", "20:x", "20,20:10001", "")),
-    ("host-time", "--rounds", SOME),
-    ("host-time", "--prompt-lengths", NO_LIST),
-    ("host-time", "--steps", SOME),
-    ("kv-append", "--repeats", SOME),
-    ("kv-append", "--batch-sizes", ("65537", "x")),
-    ("attention", "--contexts", ("0", "1024", "64,5000", "64,", "", HUGE)),
-    ("attention", "--repeats", SOME),
-    ("device-time", "--context", SOME),
-    ("compare", "--self-test", SOME),
-    ("compare", "--rounds", SOME),
-    ("ladder", "--rungs", NO_RUNGS),
-    ("peers", "--rungs", ("99", "")),
-    ("loads", "--rungs", ("99", "")),
-    ("loads", "--num-requests", SOME),
-    ("loads", "--max-new-tokens", SOME),
-    ("loads", "--max-batch-size", SOME),
-    ("loads", "--rate", NO_RATE),
-    ("loads", "--rounds", SOME),
-    ("sampling", "--num-requests", SOME),
-    ("sampling", "--max-new-tokens", SOME),
-    ("sampling", "--max-batch-size", SOME),
-    ("sampling", "--rounds", SOME),
-    ("faults", "--schedules", SOME),
-    ("faults", "--seed", NO_NATURAL),
-    ("faults", "--only", NO_NATURAL),
-    ("flood", "--policy", ("lifo", "")),
-    ("flood", "--num-requests", SOME),
-    ("flood", "--at-once", SOME),
-    ("flood", "--longest-prompt", SOME),
-    ("flood", "--max-new-tokens", SOME),
-    ("fuzz", "--seconds", SOME),
-    ("fuzz", "--cases", SOME),
-    ("fuzz", "--seed", NO_NATURAL),
-    ("fuzz", "--only", NO_NATURAL),
-    ("tune", "--seconds", SOME),
-    ("tune", "--max-batch-size", (*SOME, "65537")),
-    *((command, "--json", ("/", "")) for command in ALL if command != "scheduler"),
+    ("attention", "--contexts", ("1024", "64,5000")),
 ]
 LINES = [  # what only the command as a whole can tell
     *((f"scheduler --device={device}", "device must be 'cpu', 'cuda', or a GPU") for device in NO_DEVICE),
@@ -129,7 +89,6 @@ LINES = [  # what only the command as a whole can tell
     (f"sampling {TINY} --max-new-tokens 5000", "texts of up to 50.. tokens, more than the .* positions"),
 ]
 DOCTOR = [("--colour red", "--colour"), ("here", "here"), ("--json x", "--json")]
-PARSER = bench.make_parser()
 
 
 def main() -> None:
@@ -143,7 +102,7 @@ CASES = [
         main,
         "python -m labkit.bench",
         [
-            *(
+            *dict.fromkeys(
                 (f"{c} {shlex.quote(f'{flag}={value}')}", f"argument {flag}")
                 for c, flag, values in FLAGS
                 for value in values
