@@ -2,6 +2,7 @@
 PYTHON ?= python3
 LAB_ARGS ?=
 TEST_ARGS ?=
+SOAK ?= faults
 CPU ?=
 
 VENV := .venv
@@ -32,7 +33,7 @@ EXECUTE := --to notebook --execute --inplace \
   --ClearMetadataPreprocessor.preserve_cell_metadata_mask=jp-MarkdownHeadingCollapsed \
   --ClearMetadataPreprocessor.preserve_nb_metadata_mask=kernelspec
 
-.PHONY: help lab test test-fast test-gpu test-browser notebooks book lint doctor clean
+.PHONY: help lab test test-fast test-gpu soak test-browser notebooks book lint doctor clean
 .DEFAULT_GOAL := help
 
 help:  ## list the goals
@@ -51,6 +52,9 @@ test-fast: $(READY)  ## run the tests on the CPU without the slow ones, and no n
 test-gpu: $(READY)  ## run the tests that need a CUDA GPU, and record how they end; TEST_ARGS="-n 8" where pytest-xdist is
 	$(RUN) pytest -m cuda --record data/results/gpu_tests.json $(TEST_ARGS)
 
+soak: $(READY)  ## run random schedules in which calls fail; SOAK="flood --rungs 14" sends far more requests than there is memory
+	$(VENV)/bin/python tests/soak $(SOAK)
+
 test-browser: $(READY)  ## run every notebook in JupyterLab, in headless Chromium, two at a time; SCREENSHOTS=folder keeps pictures
 	$(RUN) pytest -m browser tests/browser -n 2 $(TEST_ARGS)
 
@@ -65,7 +69,7 @@ lint: $(READY)  ## check style, formatting and types
 	$(RUN) ruff check $(LINTED)
 	$(RUN) ruff format --check $(LINTED)
 	$(RUN) mypy
-	$(RUN) mypy tests/support $(LENIENT)
+	$(RUN) mypy tests/support tests/soak $(LENIENT)
 
 doctor: $(READY)  ## say what this machine can run, and what to do about what it can't
 	$(RUN) labkit.doctor

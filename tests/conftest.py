@@ -34,6 +34,7 @@ from labkit.results import GpuTests
 
 # A busy machine is no failure.
 settings.register_profile("labkit", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("soak", settings.get_profile("labkit"), max_examples=20_000)
 settings.load_profile("labkit")
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()

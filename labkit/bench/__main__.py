@@ -10,9 +10,6 @@ from labkit.bench.commands import (
     compare,
     cost_card,
     device_time,
-    faults,
-    flood,
-    fuzz,
     host_time,
     kv_append,
     ladder,
@@ -44,9 +41,6 @@ COMMANDS = {
     "peers": peers,
     "loads": loads,
     "sampling": sampling,
-    "faults": faults,
-    "flood": flood,
-    "fuzz": fuzz,
     "tune": tune,
 }
 

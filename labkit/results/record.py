@@ -99,7 +99,7 @@ class Record:
         raw |= {"host": self.host.to_dict(), "bandwidth": self.bandwidth}
         if self.read_bandwidth is not None:
             raw["read_bandwidth"] = self.read_bandwidth
-        samples = [sample.to_dict() for sample in self.samples]
+        samples = [s if isinstance(s, dict) else s.to_dict() for s in self.samples]
         return {**raw, "settings": dict(self.settings), "samples": samples}
 
     @classmethod

@@ -260,7 +260,6 @@ MADE: dict[str, Callable[[], str]] = {
     "gpu tests": gpu_tests_line,
     "faults": reliability.faults_text,
     "floods": reliability.floods_text,
-    "fuzz": reliability.fuzz_text,
 }
 
 

@@ -7,18 +7,16 @@ from unittest import mock
 
 from bad_input import BadInput, World, values_of
 from bad_values import JUNK, NO_FILES, without
-from made_records import record_of
+from made_records import run_of, runs_record
 
 from labkit.errors import RecordError
 from labkit.results import files, load, load_all, load_gpu_tests, published_figures
-from labkit.results.flood import FloodRun
 from labkit.results.published import PUBLISHED, headline
 
 NAN, INF, DEEP = float("nan"), float("inf"), 100_000
-FLOOD = FloodRun("00", "fifo", {"length": 3}, 1, 1, 1.0, 9, 9, 9, 0, 0, 0, 4, 4, 3, 2, 0.5, 0, (5,), ())
-SOUND = record_of(
-    "flood", [FLOOD, FLOOD], room_for=1, pack_window=2, longest_prompt=3, max_new_tokens=4
-).to_dict()
+RUN = run_of(append_paths={"loop": 10}, new_tokens=(3,), gaps_us=(5, 6))
+SIZES = {"num_requests": 1, "max_new_tokens": 3, "max_batch_size": 1}
+SOUND = runs_record([("00", RUN), ("01", RUN)], **SIZES).to_dict()
 POSTS = json.loads(PUBLISHED.read_text(encoding="utf-8"))[:1]
 GPU_TESTS = json.loads((files.RESULTS / "gpu_tests.json").read_text(encoding="utf-8"))
 RAW = json.dumps(SOUND).encode()
@@ -34,7 +32,7 @@ CONTENTS = {
     "nested in a key": b'{"kind": ' + b"[" * DEEP,
     "a key twice": b'{"a": 1, "a": 2}',
     "a number": b"5",
-    "text": b'"flood"',
+    "text": b'"ladder"',
     "null": b"null",
     "NaN": b"NaN",
 }
@@ -42,7 +40,7 @@ NO_TEXT = (None, 5, True, [1], {"a": 1})
 NO_NUMBER = (None, "x", True, [1], {"a": 1}, NAN, INF, -1.0)
 NO_OBJECT = (None, "x", 5, [1])
 RECORD = {  # by the path to a value
-    ("kind",): (*NO_TEXT, "", "guess", "Flood"),
+    ("kind",): (*NO_TEXT, "", "guess", "Ladder"),
     ("date",): NO_TEXT,
     ("commit",): NO_TEXT,
     ("command",): NO_TEXT,
@@ -53,13 +51,13 @@ RECORD = {  # by the path to a value
     ("bandwidth",): (*NO_NUMBER, 0),
     ("settings",): NO_OBJECT,
     ("settings", "model"): NO_TEXT,
-    ("settings", "room_for"): (*NO_NUMBER, 0.5),
+    ("settings", "num_requests"): (*NO_NUMBER, 0.5),
     ("samples",): (None, "x", 5, {"a": 1}, [], [1], [None], [[]]),
     ("samples", 1, "rung"): NO_TEXT,
-    ("samples", 1, "ended"): (*NO_OBJECT, {"length": "x"}, {"length": -1}, {"x" * 5000: None}),
+    ("samples", 1, "append_paths"): (*NO_OBJECT, {"loop": "x"}, {"loop": -1}, {"x" * 5000: None}),
     ("samples", 1, "seconds"): NO_NUMBER,
-    ("samples", 1, "steps"): (*NO_NUMBER, 0.5, 10**400),
-    ("samples", 1, "memory"): (None, "x", 5, ["x"], [None], [NAN], [-1]),
+    ("samples", 1, "decode_steps"): (*NO_NUMBER, 0.5, 10**400),
+    ("samples", 1, "prompt_lens"): (None, "x", 5, ["x"], [None], [NAN], [-1]),
 }
 POST = {
     (0,): (None, 1, "x", []),
@@ -105,7 +103,7 @@ def load_mine(folder: Path) -> object:
 
 def load_each(folder: Path) -> object:
     with mock.patch.object(files, "RESULTS", folder):
-        return load_all("flood")
+        return load_all("ladder")
 
 
 Reader = Callable[[Path], object]
@@ -178,7 +176,7 @@ CASES = [
         "load_all, kind",
         "is no kind of record; there are attention, ",
         lambda _, bad: load_all(bad),
-        {"another word": "x", "a path": "../flood", "a number": 5, "None": None, "a list": []},
+        {"another word": "x", "a path": "../ladder", "a number": 5, "None": None, "a list": []},
         RecordError,
     ),
     *values_of(

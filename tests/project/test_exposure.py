@@ -78,10 +78,6 @@ LINES = {
     "streaming": f"streaming {TINY} --rung 10 --max-new-tokens 2 --warmup-runs 0 --repeat-runs 1",
     "streaming, tasks": f"streaming {TINY} --rung 00 --max-new-tokens 2 --warmup-runs 0 --repeat-runs 1 "
     "--consumers tasks",
-    "faults": "faults --device cpu --rungs 00 --schedules 1",
-    "flood": "flood --device cpu --rungs 07 --policy fifo --num-requests 5 --at-once 5 --longest-prompt 9 "
-    "--max-new-tokens 2",
-    "fuzz": "fuzz --device cpu --only 1",
 }  # `loads`, which takes long: tests/bench/commands/test_loads.py
 
 

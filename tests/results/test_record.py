@@ -1,4 +1,4 @@
-"""Small sums over samples: writes, attention, traced and profiled steps, latencies, tiles, floods, damage."""
+"""Small sums over samples: writes, attention, traced and profiled steps, latencies, tiles."""
 
 import pytest
 from made_records import record_of, traced
@@ -6,8 +6,6 @@ from made_records import record_of, traced
 from labkit.errors import RecordError
 from labkit.results import AppendTime, AttentionTime, ProfiledStep, StepProfile
 from labkit.results.device_time import KernelTime
-from labkit.results.flood import FloodRun
-from labkit.results.fuzz import FuzzedTarget
 from labkit.results.latency import LatencyMetrics
 from labkit.results.profiles import Span
 from labkit.results.tiles import TunedTile
@@ -51,25 +49,3 @@ def test_percentiles_are_in_milliseconds_and_what_nobody_felt_has_no_row():
     metrics = LatencyMetrics(waits, waits, (), (), waits, tokens=21, span=0.5)
     assert list(metrics.table().index) == ["TTFT", "  of it queue wait", "Latency"]
     assert metrics.table().loc["TTFT"].tolist() == pytest.approx([10, 18, 19, 19.8])
-
-
-@pytest.mark.parametrize(
-    ("memory", "growth", "last"),
-    [
-        ((), 1.0, 0),
-        ((500, 501, 502), 1.0, 0),
-        ((5, 9, 7, 9, 20, 20), 1.0, 500),
-        ((1,) * 9 + (8, 20, 10), 1.25, 1100),
-    ],
-)
-def test_memory_of_a_flood_grows_from_its_thousandth_request_on(memory, growth, last):
-    flood = FloodRun("10", "fifo", {"length": 3, "refused": 2}, *[1] * 15, memory=memory, tensors=memory)
-    assert (flood.memory_growth, flood.tensor_growth, flood.last_growth) == (growth, growth, last)
-    assert flood.num_ended == 5
-
-
-def test_damaged_files_were_read_or_refused_or_fell():
-    target = FuzzedTarget("record", 1, {"RecordError": 2, "OptionError": 1}, ("--only 3: lost",), 0.5, 0.25)
-    assert (target.num_refused, target.num_cases) == (3, 5)
-    assert record_of("fuzz", [target], memory=[100, 150, 110]).memory_growth == 1.1
-    assert record_of("fuzz", [target], memory=[]).memory_growth == 1

@@ -20,15 +20,7 @@ PARAMS = (
     SamplingParams(5, temperature=1.0, top_k=40, top_p=0.95, seed=3),
 )
 LONGEST = max(map(len, PROMPTS)) + max(p.max_new_tokens for p in PARAMS) - 1  # tokens in the cache
-MOVES = {
-    "add": 4,
-    "step": 8,
-    "cancel": 1,
-    "open": 1,
-    "read": 2,
-    "leave": 1,
-    "throw": 1,
-}  # each with its weight
+MOVES = {"add": 4, "step": 8, "cancel": 1, "open": 1, "read": 2, "leave": 1, "throw": 1}  # weights
 
 ERRORS: tuple[Callable[[str], BaseException], ...] = (
     *(PlantedError, OutOfBlocksError, torch.OutOfMemoryError),
@@ -41,11 +33,8 @@ DEVICE_WORK = {
     *("build", "fill", "send", "send_mapping", "send_states", "send_rows", "deliver"),
     *("sample", "draw_and_advance", "advance", "start_copy", "read"),
 }
-
-ATTENTION = {
-    "attention",
-    "few",
-}  # gives hidden states, a row for each request (`few`: of all layers)
+# Calls that give hidden states, a row for each request (`few`: of all layers).
+ATTENTION = {"attention", "few"}
 
 
 @dataclass(frozen=True)

@@ -7,20 +7,20 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from mmap import PAGESIZE
+from pathlib import Path
 
 import torch
+from faults import assert_nothing_is_held
 
-from labkit.bench.faults import assert_nothing_is_held
-from labkit.bench.memory import bytes_held
 from labkit.engine import CacheConfig, FinishReason, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine.stats import EngineStats
 from labkit.engine.streaming import AsyncTokenStream, StreamingServer
-from labkit.errors import OptionError, RequestError
+from labkit.errors import RequestError
 from labkit.ladder import LADDER
 from labkit.model import LanguageModel, load_model
 from labkit.model.small import LONGEST, VOCAB_SIZE
 from labkit.options import EngineOptions
-from labkit.results.flood import SAMPLED_EVERY, FloodRun
 from labkit.watch.waits import Waits, record_waits
 
 LONGEST_PROMPT, MOST_NEW_TOKENS = 900, 300
@@ -32,6 +32,8 @@ MAX_BATCH_SIZE, PACK_WINDOW = 64, 16
 NUM_SHARED = 8  # texts with which prompts begin
 STREAM_INTERVAL = 4  # tokens in a chunk
 CHECK_EVERY = 20  # of so many requests, one's tokens are compared with those that it gets alone
+SAMPLED_EVERY = 100  # requests, of memory
+STATM = Path("/proc/self/statm")  # Linux's: pages of address space, and of memory
 WISHES = {"all": 80, "cancel": 10, "leave": 5, "impossible": 5}  # each with its weight
 
 
@@ -93,20 +95,11 @@ def flood_engine(
     """An engine whose pool has the blocks of `room_for` requests of average size, in float32.
 
     policy: of admission. model: "random:small", or what load_model takes.
-
-    Raises OptionError if a request is longer than the model takes.
     """
     sizes = [len(w.prompt) + w.params.max_new_tokens for w in wishes if w.kind != "impossible"]
-    language_model = model_on(model, device)
-    max_positions = language_model.config.max_positions
-    if max(sizes) > max_positions:
-        raise OptionError(
-            f"a request can have {max(sizes)} tokens, and the flood's model takes {max_positions}: shorten "
-            "prompts or new tokens"
-        )
     longest = -(-max(sizes) // BLOCK_SIZE)
     return InferenceEngine(
-        language_model,
+        model_on(model, device),
         options,
         device=device,
         dtype=torch.float32,
@@ -141,9 +134,11 @@ class Flood:
         self._memory: list[int] = []
         self._tensors: list[int] = []
 
-    def run(self, rung: str, progress: Callable[[int], object] = lambda num_ended: None) -> FloodRun:
-        """Serve all clients. rung: the engine's. progress: called with the number of requests that have
-        ended, whenever one has."""
+    def run(self, rung: str, progress: Callable[[int], object] = lambda num_ended: None) -> dict:
+        """Serve all clients, and count what became of them: a sample of a record.
+
+        rung: the engine's. progress: called with the number of requests that have ended, whenever one has.
+        """
         before, started = self.engine.stats(), time.perf_counter()
         with record_waits(self.engine) as waits:
             with StreamingServer(self.engine, stream_interval=STREAM_INTERVAL) as server:
@@ -205,30 +200,39 @@ class Flood:
 
     def _counted(
         self, rung: str, before: EngineStats, after: EngineStats, seconds: float, waits: Waits
-    ) -> FloodRun:
-        counted = {
-            name: getattr(after.counters, name) - getattr(before.counters, name)
-            for name in ("steps", "generated_tokens", "prefill_tokens", "reused_tokens", "preemptions")
-        }
+    ) -> dict:
+        """ended: requests by how they ended. checked: of how many the tokens were compared with those that
+        they get alone; equal: how many were the same. Waits are in steps until a first admission;
+        nearest_to_bound: the largest share of its bound that one has taken. memory: bytes of the process,
+        and of a GPU those that PyTorch's allocator has taken, after each hundred requests; tensors: those
+        of them that tensors hold.
+        """
         model, device = self.engine.model.name, str(self.engine.device)
-        return FloodRun(
-            rung,
-            self.engine.scheduler.config.admission_policy,
-            dict(self._ended),
-            checked=len(self._read_to_the_end),
-            equal=sum(alone(w.prompt, w.params, model, device) == made for w, made in self._read_to_the_end),
-            seconds=seconds,
-            prefix_evictions=after.prefix_evictions - before.prefix_evictions,
-            num_blocks=after.blocks_per_layer,
-            peak_blocks=self._peak_blocks,
-            peak_waiting=waits.most_waiting,
-            longest_wait=waits.longest,
-            nearest_to_bound=waits.nearest_to_bound,
-            most_passed_over=waits.most_passed_over,
-            memory=tuple(self._memory),
-            tensors=tuple(self._tensors),
-            **counted,
-        )
+        counted = ("steps", "generated_tokens", "prefill_tokens", "reused_tokens", "preemptions")
+        return {
+            "rung": rung,
+            "policy": self.engine.scheduler.config.admission_policy,
+            "ended": self._ended,
+            "checked": len(self._read_to_the_end),
+            "equal": sum(alone(w.prompt, w.params, model, device) == m for w, m in self._read_to_the_end),
+            "seconds": seconds,
+            **{name: getattr(after.counters, name) - getattr(before.counters, name) for name in counted},
+            "prefix_evictions": after.prefix_evictions - before.prefix_evictions,
+            "num_blocks": after.blocks_per_layer,
+            "peak_blocks": self._peak_blocks,
+            "peak_waiting": waits.most_waiting,
+            "longest_wait": waits.longest,
+            "nearest_to_bound": waits.nearest_to_bound,
+            "most_passed_over": waits.most_passed_over,
+            "memory": self._memory,
+            "tensors": self._tensors,
+        }
+
+
+def bytes_held(device: torch.device) -> int:
+    """Memory of this process now (0 where there is no /proc), and of a GPU what PyTorch has taken of it."""
+    pages = int(STATM.read_text().split()[1]) if STATM.exists() else 0
+    return pages * PAGESIZE + (torch.cuda.memory_reserved(device) if device.type == "cuda" else 0)
 
 
 @cache

@@ -2,26 +2,27 @@
 
 import random
 
+import faults
 import pytest
 import torch
+from faults import Trial, points_called, run_schedule
 from helpers import Boom
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from schedules import ERRORS, Fault, Schedule, draw_schedule
 
 from labkit import LADDER, FinishReason, InferenceEngine, SamplingParams
-from labkit.bench import faults
-from labkit.bench.fault_schedules import ERRORS, Fault, Schedule, draw_schedule, which_request
-from labkit.bench.faults import Trial, points_called, run_schedule
 from labkit.engine import CacheConfig, InferenceSession, SchedulerConfig
 from labkit.engine.step.slots import DeviceSlots
 from labkit.errors import BrokenEngineError
 from labkit.kvcache import PrefixCache
 from labkit.model.small import small_model
+from labkit.results.files import load_file
 from labkit.watch import PlantedError, fault_points, planted_failure, planted_nan
 
 pytestmark = pytest.mark.slow
 
-SCHEDULES = 34  # of each of 15 rungs: 510 in all. `python -m labkit.bench faults` runs any number.
+SCHEDULES = 34  # of each of 15 rungs: 510 in all. `python tests/soak faults` runs any number.
 
 
 @pytest.mark.parametrize("rung", LADDER)
@@ -43,27 +44,6 @@ def test_on_a_gpu_nothing_is_lost_whatever_fails(rung):
     points = points_called(options)
     for seed in range(12):
         run_schedule(options, draw_schedule(random.Random(seed), points), "cuda")
-
-
-def test_what_a_request_gets_alone_is_made_before_anything_fails():
-    """Some fault points are of parts that all engines share: the model, and the class of sessions."""
-    options = LADDER["01"].options
-    prompt, params = which_request(8)
-    fault = Fault("GPT2.prefill", move=0, at_call=0, harm="in its place", error=ERRORS[0], row=0)
-    faults.alone.cache_clear()
-    outcome = run_schedule(options, schedule_of(fault))
-    assert outcome.fired == ["GPT2.prefill, in its place"] and outcome.failed_steps == 1
-    assert len(faults.alone(prompt, params, "cpu")) == params.max_new_tokens
-
-
-def test_a_number_stands_for_the_same_schedule_whatever_ran_before():
-    """`--only N` draws what the whole run drew: where a schedule fails does not depend on what is known."""
-    options = LADDER["10"].options
-    for made in (faults.alone, points_called):
-        made.cache_clear()
-    points = points_called(options)
-    points_called.cache_clear()
-    assert points_called(options) == points
 
 
 # The append and the forward of other rungs, which a rung's classes have from those that they extend.
@@ -100,15 +80,19 @@ def fault_at(point: str, harm: str = "in its place", error=PlantedError, at_call
     return Fault(point, move=2, at_call=at_call, harm=harm, error=error, row=0)
 
 
-def test_without_a_fault_every_request_ends_as_it_was_asked_to():
-    outcome = run_schedule(LADDER["10"].options, schedule_of())
-    assert outcome.fired == [] and outcome.ended == {"length": 2} and outcome.failed_steps == 0
+ONCE = [
+    ("10", "TokenCopy.read", "in its place"),
+    ("00", "PaddedPrefill.sample", "behind its work"),
+    ("10", "PaddedPrefill.sample", "behind its work"),
+    ("13", "FirstTokenSampler.sample", "behind its work"),
+]
 
 
+@pytest.mark.parametrize(("rung", "point", "harm"), ONCE)
 @pytest.mark.parametrize("error", ERRORS)
-def test_a_step_that_fails_once_costs_nobody_anything(error):
-    outcome = run_schedule(LADDER["10"].options, schedule_of(fault_at("TokenCopy.read", error=error)))
-    assert outcome.fired == ["TokenCopy.read, in its place"]
+def test_a_step_that_fails_once_costs_nobody_anything(rung, point, harm, error):
+    outcome = run_schedule(LADDER[rung].options, schedule_of(fault_at(point, harm, error)))
+    assert outcome.fired == [f"{point}, {harm}"]
     assert outcome.ended == {"length": 2} and outcome.failed_steps == 1
 
 
@@ -187,32 +171,12 @@ def test_numbers_that_are_none_in_a_prompt_reach_nobody_who_begins_like_it(rung,
         assert ended[first].finish_reason is FinishReason.ERROR
 
 
-SAMPLED = {"00": "PaddedPrefill.sample", "10": "PaddedPrefill.sample", "13": "FirstTokenSampler.sample"}
-
-
-@pytest.mark.parametrize("rung", SAMPLED)
-@pytest.mark.parametrize("error", ERRORS)
-def test_a_first_token_that_cannot_be_drawn_costs_nobody_anything(rung, error):
-    planted = fault_at(SAMPLED[rung], "behind its work", error)
-    outcome = run_schedule(LADDER[rung].options, schedule_of(planted))
-    assert outcome.fired == [f"{SAMPLED[rung]}, behind its work"]
-    assert outcome.ended == {"length": 2} and outcome.failed_steps == 1
-
-
 @pytest.mark.parametrize("rung", ["00", "10"])
 def test_a_reader_that_raises_ends_its_own_request_alone(rung):
     moves = ("add", 8), ("open", 13), ("read", 0), ("throw", 0), *[("step", 0)] * 4
     trial = Trial(LADDER[rung].options, schedule_of(moves=moves))
     assert trial.run().ended == {"length": 1}
     assert trial.engine.stats().counters.finished == {"length": 1 + 2, "cancelled": 1}  # and a full batch
-
-
-@pytest.mark.parametrize("rung", ["00", "10"])
-def test_a_request_that_cannot_be_queued_is_none_and_the_others_go_on(rung):
-    planted = Fault("OnlineScheduler.add", move=1, at_call=0, harm="in its place", error=PlantedError, row=0)
-    outcome = run_schedule(LADDER[rung].options, schedule_of(planted))
-    assert outcome.fired == ["OnlineScheduler.add, in its place"]
-    assert outcome.ended == {"length": 1} and not outcome.said_it_cannot_go_on
 
 
 def test_what_cannot_be_undone_the_engine_says():
@@ -240,6 +204,10 @@ def nothing(*_: object) -> None:
     pass
 
 
+def fails(*_: object) -> None:
+    raise Boom
+
+
 WRONG = {
     "a failed step is not undone": ("02", InferenceSession, "roll_back", nothing),
     "a failed step does not tell the device": ("06", DeviceSlots, "forget", nothing),
@@ -250,6 +218,7 @@ WRONG = {
         lambda cache: bool(cache._entries.popitem()),
     ),
     "a cancelled request is not counted as ended": ("00", InferenceEngine, "cancel", nothing),
+    "a step fails by itself": ("00", InferenceEngine, "step", fails),
 }
 
 
@@ -260,10 +229,26 @@ def test_an_engine_that_loses_something_is_noticed(monkeypatch, rung, owner, nam
     assert falls(rung)
 
 
-def test_a_step_that_fails_by_itself_is_noticed(monkeypatch):
-    def fails(*_: object) -> None:
-        raise Boom
+# --- the command ------------------------------------------------------------------------------------
 
-    monkeypatch.setattr(InferenceEngine, "step", fails)
-    with pytest.raises(AssertionError):
-        run_schedule(LADDER["00"].options, schedule_of())
+
+def test_schedules_are_counted_and_are_the_same_from_the_same_seed(soak, capsys, tmp_path):
+    line = "faults --device cpu --rungs 00 10 --schedules 3 --seed 4"
+    for name in ("first.json", "again.json"):
+        soak(f"{line} --json {tmp_path / name}")
+        for made in (points_called, faults.alone):
+            made.cache_clear()
+    assert "rung 00: 3 schedules" in capsys.readouterr().out
+    first, again = (load_file(tmp_path / name).samples for name in ("first.json", "again.json"))
+    assert [(s["rung"], s["schedules"], s["fell"]) for s in first] == [("00", 3, []), ("10", 3, [])]
+    assert all(sum(s["fired"].values()) for s in first)
+    assert [{**s, "cpu_seconds": 0} for s in first] == [{**s, "cpu_seconds": 0} for s in again]
+
+
+def test_a_schedule_that_falls_is_printed_with_what_runs_it_again(soak, monkeypatch, capsys):
+    points_called(LADDER["00"].options)  # of a sound engine
+    monkeypatch.setattr(InferenceEngine, "cancel", nothing)
+    soak("faults --device cpu --rungs 00 --schedules 20")
+    flags = capsys.readouterr().out.splitlines()[1].split(": ")[0]
+    with pytest.raises(AttributeError):  # nothing was cancelled, and so there is no completion
+        soak(f"faults --device cpu {flags}")

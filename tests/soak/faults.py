@@ -1,6 +1,7 @@
 """What must hold on a small engine whose steps fail: nothing is lost, and no end looks better than it is."""
 
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
@@ -8,15 +9,9 @@ from dataclasses import dataclass, field
 from functools import cache
 
 import torch
+from schedules import ERRORS, PROMPTS, Fault, Schedule, draw_schedule, which_request
+from tqdm import tqdm
 
-from labkit.bench.fault_schedules import (
-    ERRORS,
-    PROMPTS,
-    Fault,
-    Schedule,
-    draw_schedule,
-    which_request,
-)
 from labkit.engine import CacheConfig, Chunk, FinishReason, InferenceEngine, SamplingParams
 from labkit.errors import BrokenEngineError
 from labkit.ladder import LADDER
@@ -43,6 +38,43 @@ class Outcome:
     failed_steps: int = 0
     preemptions: int = 0
     said_it_cannot_go_on: bool = False
+
+
+def sample_of(rung: str, num_schedules: int, seed: int, device: str) -> dict:
+    """What became of this many schedules of a rung, counted together: a sample of a record.
+
+    fired: how often each fault came, by where and how. ended: requests by how they ended. gave_up: schedules
+    after which the engine said that it cannot go on. fell: each schedule in which something was not as
+    promised, as the flags that run it again and what it was.
+    """
+    started = time.process_time()
+    outcomes, fell = [], []
+    for number in tqdm(range(num_schedules), f"rung {rung}", leave=False, disable=None):
+        try:
+            outcomes.append(run_numbered(rung, seed, number, device))
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and not error.args:  # it is yours, and not a planted one
+                raise
+            fell.append(f"--rungs {rung} --seed {seed} --only {number}: {error!r}")
+    return {
+        "rung": rung,
+        "num_points": len(points_called(LADDER[rung].options)),
+        "schedules": num_schedules,
+        "fired": Counter(fired for outcome in outcomes for fired in outcome.fired),
+        "failed_steps": sum(outcome.failed_steps for outcome in outcomes),
+        "preemptions": sum(outcome.preemptions for outcome in outcomes),
+        "ended": sum((outcome.ended for outcome in outcomes), Counter()),
+        "gave_up": sum(outcome.said_it_cannot_go_on for outcome in outcomes),
+        "fell": fell,
+        "cpu_seconds": time.process_time() - started,
+    }
+
+
+def run_numbered(rung: str, seed: int, number: int, device: str) -> Outcome:
+    """What became of a rung's schedule with this number; drawn from it alone, so that it can be run again."""
+    options = LADDER[rung].options
+    dice = random.Random(f"{seed} {rung} {number}")
+    return run_schedule(options, draw_schedule(dice, points_called(options)), device)
 
 
 def run_schedule(options: EngineOptions, schedule: Schedule, device: str = "cpu") -> Outcome:
