@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import torch
-from bad_input import arguments_of, values_of
+from bad_input import BadInput, arguments_of, values_of
 from bad_values import HUGE, JUNK, NO_BOOL, NO_CHOICE, NO_RUNG, NO_SIZE, without
 
 from labkit import LADDER, CacheConfig, EngineOptions, SamplingParams, SchedulerConfig
@@ -43,20 +43,20 @@ SCHEDULER = dict.fromkeys(
 )
 FEW = {"None": None, "no text": "", "True": True, "another option's": "auto ", "a list": ["rebuilt"]}
 BEFORE_PACKED = asdict(LADDER["10"].options) | {"batching": "packed"}
-NOT_WITHOUT = {
-    "block_tables = 'resident'": {"block_tables": "resident"},
-    "block_tables = 'resident', mutable": {"block_tables": "resident", "block_info": "mutable"},
-    "layer_tables = 'shared'": {"layer_tables": "shared"},
-    "kv_write = 'fused'": {"kv_write": "fused"},
-    "launch = 'graph'": {"launch": "graph"},
-    "layer_kernels = 'fused'": {"layer_kernels": "fused"},
-    "readback = 'one_behind'": {"readback": "one_behind"},
-    "latency = 'hidden'": {"latency": "hidden"},
-    "sampler = 'searched'": {"sampler": "searched"},
-    "batching = 'packed'": {"batching": "packed"},
-    "batching = 'packed', separate kernels": BEFORE_PACKED | {"layer_kernels": "separate"},
-    "batching = 'packed', read at once": BEFORE_PACKED | {"readback": "at_once"},
-    "prefixes = 'blocks'": {"prefixes": "blocks"},
+NOT_WITHOUT = {  # what the message must say
+    "block_tables = 'resident' needs block_info": {"block_tables": "resident"},
+    "block_tables = 'resident' needs kv_write": {"block_tables": "resident", "block_info": "mutable"},
+    "layer_tables = 'shared' needs block_tables": {"layer_tables": "shared"},
+    "kv_write = 'fused' needs block_tables": {"kv_write": "fused"},
+    "launch = 'graph' needs kv_write": {"launch": "graph"},
+    "layer_kernels = 'fused' needs kv_write": {"layer_kernels": "fused"},
+    "readback = 'one_behind' needs block_tables": {"readback": "one_behind"},
+    "latency = 'hidden' needs layer_kernels": {"latency": "hidden"},
+    "sampler = 'searched' needs block_tables": {"sampler": "searched"},
+    "batching = 'packed' needs layer_tables": {"batching": "packed"},
+    "batching = 'packed' needs layer_kernels": BEFORE_PACKED | {"layer_kernels": "separate"},
+    "batching = 'packed' needs readback": BEFORE_PACKED | {"readback": "at_once"},
+    "prefixes = 'blocks' needs layer_tables": {"prefixes": "blocks"},
 }
 CASES = [
     *arguments_of("SamplingParams", lambda _, **bad: SamplingParams(**bad), SAMPLING, RequestError),
@@ -75,8 +75,9 @@ CASES = [
         dict.fromkeys(EngineOptions.__dataclass_fields__, FEW) | {"attention": NO_CHOICE},
         OptionError,
     ),
-    *values_of(
-        "EngineOptions", r" needs \w+ = ", lambda _, bad: EngineOptions(**bad), NOT_WITHOUT, OptionError
+    *(
+        BadInput("EngineOptions", said, said, lambda _, bad=bad: EngineOptions(**bad), OptionError)
+        for said, bad in NOT_WITHOUT.items()
     ),
     *values_of("LADDER", "there is no rung .* as text", lambda _, bad: LADDER[bad], NO_RUNG, OptionError),
     *values_of("LESSONS", "there is no lesson .* as text", lambda _, bad: LESSONS[bad], NO_RUNG, OptionError),

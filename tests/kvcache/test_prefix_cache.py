@@ -121,6 +121,14 @@ def test_an_entry_keeps_its_numbers_when_sessions_go_on_from_it():
     assert holds(InferenceSession(manager, prefix_cache.lookup(range(6))), (0, 6))
 
 
+def test_the_logits_kept_are_the_caches_own():
+    _, prefix_cache = cache_of()
+    logits = torch.zeros(2, 3)
+    prefix_cache.insert((1,), [[], []], logits[0])
+    logits += 1
+    assert prefix_cache.lookup((1,)).last_logits.tolist() == [0, 0, 0]
+
+
 # --- in the engine ---------------------------------------------------------------------------------
 
 PROMPT = tuple(range(10, 20))  # blocks of 4, 4 and 2 tokens
