@@ -42,7 +42,7 @@ def imported_by(source: str) -> set[str]:
 
 def packages_of(folder: str) -> set[str]:
     """The packages that the code in a folder imports, by the names by which they are installed."""
-    ours = {"labkit", *(path.stem for path in (ROOT / "tests/support").glob("*.py"))}
+    ours = {"labkit", *(path.stem for path in (ROOT / "tests").rglob("*.py"))}
     sources = (ROOT / folder).rglob("*.py")
     modules = set().union(*(imported_by(path.read_text(encoding="utf-8")) for path in sources))
     distributions = packages_distributions()  # a package that is not installed here has its module's name
