@@ -5,6 +5,7 @@ from sampling_helpers import random_logits
 
 from labkit import SamplingParams
 from labkit.engine.sampling import sample, uniform_number
+from labkit.errors import RequestError
 
 
 @pytest.mark.parametrize(
@@ -29,5 +30,5 @@ def test_a_value_at_the_edge_is_taken_and_gives_a_token(fields: dict):
 
 
 def test_an_unknown_field_is_refused_by_its_name():
-    with pytest.raises(TypeError, match="top_q"):
+    with pytest.raises(RequestError, match="no 'top_q': did you mean top_p"):
         SamplingParams(top_q=0.5)
