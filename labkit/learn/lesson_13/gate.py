@@ -12,7 +12,7 @@ from labkit.engine import CacheConfig, InferenceEngine, InferenceSession, Sampli
 from labkit.engine.packed_chunk import PackedChunk
 from labkit.engine.packed_prefill import MakeChunk
 from labkit.ladder import LADDER
-from labkit.learn.answers import plain
+from labkit.learn.answers import MOST_ITEMS, plain, size_of
 from labkit.learn.exercise import BrokenContract, check_unchanged
 from labkit.learn.gates.cached import first_difference, keys_and_values
 from labkit.learn.gates.gate import Build, Gate, small_model
@@ -77,7 +77,8 @@ def checked_chunk(make_chunk: MakeChunk, prompts: Prompts, num_computed: Sequenc
 
 def numbers_of(chunk: object, name: str, about: str) -> list[int]:
     """A part of a chunk as a list of whole numbers."""
-    numbers = plain(getattr(chunk, name, None))
+    made = getattr(chunk, name, None)
+    numbers = made if size_of(made) > MOST_ITEMS else plain(made)
     if not isinstance(numbers, tuple) or not all(type(number) is int for number in numbers):
         raise BrokenContract(
             f"a chunk is lists of whole numbers: with {about}, its {name} is {shown(numbers)}. "

@@ -49,6 +49,11 @@ class TensorsOfFloats(InRows):
         return packed._replace(positions=[float(position) for position in packed.positions])
 
 
+class RangeOfIds(InRows):
+    def pack(self, prompts, num_computed, counts):
+        return super().pack(prompts, num_computed, counts)._replace(token_ids=range(10**12))
+
+
 class ForgetsContext(InRows):
     def __init__(self, prompts, num_computed, max_tokens):
         super().__init__(prompts, num_computed, max_tokens)
@@ -86,6 +91,7 @@ WRONG = {
     BeginsOneEarly: "`pack` was asked for [5, 3]: it makes so many rows of each prompt",
     OverBudget: "no chunk is above its budget: with prompts with [5] tokens, [0] computed, room for 3",
     TensorsOfFloats: "a chunk is lists of whole numbers",
+    RangeOfIds: "its token_ids is range(0, 1000000000000)",
     ForgetsContext: "a prompt's context is what was computed of it before",
     ChangesWhatItIsGiven: "it changed its argument num_computed to [1]",
     one_token_each: "A chunk leaves no room while a prompt has tokens left",
