@@ -145,7 +145,8 @@ def is_written(part: Callable) -> bool:
         gaps = num_gaps(part)
     except OptionError:
         return False
-    is_readers = part.__module__ == "__main__" or part.__module__.startswith(MODULE)
+    module = getattr(part, "fn", part).__module__  # of an interpreted kernel, its function's
+    is_readers = module == "__main__" or module.startswith(MODULE)
     return is_readers and gaps == 0
 
 

@@ -94,5 +94,5 @@ def filled(notebook: Path) -> Filled:
         noted = progress()
     assert len(printed) >= 2 and all(re.match(r"\w+: right\b", text) for text in printed), printed
     lesson = notebook.stem.split("_")[0]
-    assert lesson not in STEPS or noted[lesson].gates == STEPS[lesson]
+    assert lesson not in STEPS or noted[lesson].gates == STEPS[lesson][: len(printed)]
     return Filled(shell.user_ns, tuple(printed), noted)

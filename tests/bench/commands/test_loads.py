@@ -58,7 +58,7 @@ def test_whoever_stops_a_run_keeps_the_loads_before(monkeypatch, tmp_path):
     seen = []
     monkeypatch.setattr(command, "run_peers", stopped_at_the_third)
     out = tmp_path / "out.json"
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(SystemExit, match="130"):
         bench(
             monkeypatch,
             "loads --model data/tiny-gpt2 --device cpu --rungs 10 --num-requests 2 --max-new-tokens 3 "
