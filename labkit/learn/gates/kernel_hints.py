@@ -7,7 +7,9 @@ HINTS = {  # by what the error's text has in it
     "must match the size of tensor": "In a kernel a column, `[:, None]`, and a row, `[None, :]`, make a "
     "rectangle. Outside of one: the next batch may have another size.",
     "has no attribute 'scalar'": "A kernel is launched with its grid in square brackets: "
-    "`kernel[grid](...)`.",  # Triton's interpreter
+    "`kernel[grid](...)`.",  # Triton's interpreter up to 3.8
+    "has no attribute 'is_ptr'": "A kernel is launched with its grid in square brackets: "
+    "`kernel[grid](...)`.",  # from 3.9 on
     "outside of the scope of a kernel": "A kernel is launched with its grid in square brackets: "
     "`kernel[grid](...)`.",  # Triton's compiler
     "Unsupported ptr type": "`tl.load` and `tl.store` take a pointer; a number that a kernel is given is "

@@ -12,7 +12,7 @@ TWO_SHARERS = {"last_blocks": [7, 7], "lengths": [2, 2], "holders": [2, 2], "fre
 
 
 def played(*operations, **arguments):
-    return play_plan(lambda **_: list(operations), **{**TWO_SHARERS, **arguments})
+    return play_plan(lambda *_: list(operations), **{**TWO_SHARERS, **arguments})
 
 
 def test_what_a_plan_does_is_told_by_name():
@@ -51,5 +51,5 @@ def test_of_three_sharers_any_can_stay_and_take_any_of_the_two_blocks():
         copies = [("copy", 7, block) for block in blocks if block != 7]
         writes = [("write", b, block, 2) for b, block in enumerate(blocks)]
         answer = copies + writes
-        seen.append(play_plan(lambda answer=answer, **_: answer, **arguments, block_size=4))
+        seen.append(play_plan(lambda *_, answer=answer: answer, **arguments, block_size=4))
     assert seen == [play_plan(plan, **arguments, block_size=4)] * 6
