@@ -143,6 +143,8 @@ def _run(kernel: Any, grid: Any, args: Sequence[Any], kwargs: dict[str, Any], ru
         return interpreter.TensorHandle(real, pointers.dtype), is_inside
 
     runs.append(run)
+    # First of all: where nothing was compiled yet, Triton imports more of itself here, which must be its own.
+    pointers = memory.pointers(interpreter.TensorHandle)
     with ExitStack() as stack:
         for part in (tl, tl.core, tl.math):  # where a kernel calls a function, the interpreter leaves its own
             stack.enter_context(patch.dict(vars(part)))
@@ -150,7 +152,6 @@ def _run(kernel: Any, grid: Any, args: Sequence[Any], kwargs: dict[str, Any], ru
             stack.enter_context(patch.object(builder, name, stand_in))
         _interpret_library(stack, kernel.fn, interpreter)
         function = interpreter.InterpretedFunction(kernel.fn)
-        pointers = memory.pointers(interpreter.TensorHandle)
         interpreter.GridExecutor(function.rewrite(), function.arg_names, size)(**{**given, **pointers})
     memory.give_back()
 

@@ -761,7 +761,7 @@ def test_on_a_gpu_after_a_failure_everybody_goes_on(tiny, monkeypatch: pytest.Mo
     ids = add_all(engine, TEXTS, params)
     outputs = [output for _ in range(7) for output in engine.step()]
     assert engine.readback.is_ahead
-    engine.check_integrity()  # which ends a steady batch, so that all of a launch is done
+    engine.readback._batch = None  # so that nothing of a launch is left out
     owner, name = (TokenCopy, "read") if place == "reading" else LAUNCHING[place](engine)
     with monkeypatch.context() as patch, pytest.raises(Boom):
         patch.setattr(owner, name, failing(getattr(owner, name)))

@@ -1,11 +1,16 @@
 """What programs of a kernel read and write: recorded number by number, and kept inside of memory."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from triton_marks import needs_triton
 
 from labkit import kernels, watch
 from labkit.kernels.triton_runtime import tl, triton
+from labkit.paths import ROOT
 from labkit.watch.accesses import READ, WRITE, Layout
 
 pytestmark = needs_triton
@@ -142,3 +147,37 @@ def test_on_a_gpu_the_interpreter_takes_over_and_what_was_written_goes_back():
         test_an_access_outside_of_a_tensor_is_told_and_not_made,
     ):
         test()
+
+
+WHERE_NOTHING_WAS_COMPILED = """
+import torch
+from types import SimpleNamespace
+from unittest.mock import patch
+
+with patch.object(torch.cuda, "is_available", lambda: True):  # so the interpreter stays off, as beside a GPU
+    from labkit import watch
+    from labkit.kernels.triton_runtime import tl, triton
+    from labkit.watch import accesses
+
+
+@triton.jit
+def sum_kernel(from_ptr, to_ptr, BLOCK: tl.constexpr):
+    tl.store(to_ptr, tl.sum(tl.load(from_ptr + tl.arange(0, BLOCK))))
+
+
+out = torch.zeros(1)
+with patch.object(accesses, "triton_status", lambda: SimpleNamespace(mode="gpu")), watch.record_accesses():
+    sum_kernel[(1,)](torch.ones(4), out, BLOCK=4)
+print(out.item())
+"""
+
+
+@pytest.mark.slow
+def test_the_first_kernel_of_a_process_may_be_one_whose_accesses_are_recorded(tmp_path):
+    """Triton imports more of itself at its first launch, and must not meet the interpreter's functions."""
+    script = tmp_path / "first_launch.py"
+    script.write_text(WHERE_NOTHING_WAS_COMPILED)
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    env["PYTHONPATH"] = str(ROOT)
+    done = subprocess.run([sys.executable, script], env=env, capture_output=True, text=True)
+    assert done.stdout == "4.0\n", done.stderr
