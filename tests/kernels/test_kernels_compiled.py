@@ -4,8 +4,10 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
+from packaging.version import Version
 
 pytest.importorskip("triton")
 
@@ -30,6 +32,9 @@ EARLY = {
     "_choose_and_advance_kernel",
     "_draw_kernel",
 }
+
+# Bytes: from 3.9 on, Triton needs two registers more for a head of 80 in one form of split attention.
+SPILLED_AT_HOME = 8 if Version(version("triton")) >= Version("3.9") else 0
 
 each_arch = pytest.mark.parametrize("arch", SHARED_MEMORY)
 
@@ -74,7 +79,7 @@ def test_no_program_keeps_in_memory_what_belongs_in_registers(programs: list[dic
     for p in programs:
         if p["arch"] == arch:
             is_native = arch == NATIVE and p["element_size"] == 2
-            assert p["spilled"] <= (0 if is_native else 12 * 4), p  # bytes
+            assert p["spilled"] <= (SPILLED_AT_HOME if is_native else 12 * 4), p  # bytes
 
 
 @each_arch
