@@ -102,7 +102,7 @@ class Request:
     times_passed_over: int = 0  # by "pack" admission
     arrived: float = field(default_factory=time.perf_counter)
     admitted: float | None = None
-    # When its tokens were ready, in lists that follow each other: those who decode together share one.
+    # When its tokens were ready. Those who decode together share a list, which may go on after a later one.
     time_lists: list[list[float]] = field(default_factory=list)
     seed: int = field(init=False)
 
@@ -126,7 +126,7 @@ class Request:
     @property
     def token_times(self) -> list[float]:
         """When each token was ready, in seconds of time.perf_counter()."""
-        return [moment for times in self.time_lists for moment in times]
+        return sorted(moment for times in self.time_lists for moment in times)
 
     def complete(self, reason: FinishReason, tokenizer: Tokenizer, error: str | None = None) -> Completion:
         """End the request: make its completion from what was generated so far, keep it and return it."""

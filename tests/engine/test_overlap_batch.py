@@ -1,5 +1,6 @@
 """Requests that go on together: the state that everybody sees, and what failures leave."""
 
+import time
 from dataclasses import replace
 from functools import cache
 
@@ -52,12 +53,32 @@ def test_between_two_steps_all_that_the_host_knows_is_up_to_date(options, block_
         engine.check_integrity()
         for request, other in zip(engine.scheduler.running, at_once.scheduler.running, strict=True):
             assert request.output_token_ids == other.output_token_ids
-            assert request.token_times == sorted(request.token_times)
             assert len(request.token_times) == len(request.output_token_ids)
             assert engine.scheduler.running[request].num_tokens == request.num_tokens  # one is in flight
     paths, num_tables = engine.stats().append_paths, engine.kv_manager.num_tables
     counted = paths["in_place"] + paths.get("boundary", 0)
     assert counted == 12 * len(PROMPTS) * num_tables  # the first launch was behind the prefill
+
+
+@ahead
+def test_a_tokens_time_is_within_the_step_that_handed_it_out(options):
+    """Also where requests join and end, so that some tokens are handed out with a batch and some alone."""
+    engine = make_engine(options=options, max_batch_size=3, prefix_cache=False)
+    within, timings = {}, {}
+    for number in range(9):
+        params = replace(GREEDY, max_new_tokens=(3, 17, 8)[number % 3])
+        engine.add_request(PROMPTS[number % len(PROMPTS)], params)
+        for _ in range(4 if number < 8 else 80):
+            begun = time.perf_counter()
+            outputs = engine.step()
+            for output in outputs:
+                within.setdefault(output.request_id, []).append((begun, time.perf_counter()))
+                if output.completion:
+                    timings[output.request_id] = output.completion.timing.tokens
+    assert len(timings) == 9
+    for request_id, moments in timings.items():
+        steps = zip(within[request_id], moments, strict=True)
+        assert all(begun <= moment <= ended for (begun, ended), moment in steps)
 
 
 @ahead
