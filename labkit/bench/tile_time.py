@@ -23,7 +23,8 @@ from labkit.kernels import (
     norm_linear_plain,
     norm_linear_triton,
 )
-from labkit.kernels.fused_linear import make_split_k_workspace, mean_and_rstd, row_statistics
+from labkit.kernels.fused_linear import mean_and_rstd, row_statistics
+from labkit.kernels.linear_residual import make_split_k_workspace
 from labkit.kernels.tiles import ROWS, Tile
 from labkit.kernels.triton_runtime import check_triton, shared_memory_of
 from labkit.model import LanguageModel

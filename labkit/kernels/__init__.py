@@ -1,12 +1,6 @@
 """Kernels, one family per file: a Triton kernel, its checked wrapper, and its plain-PyTorch twin."""
 
-from labkit.kernels.attention_shares import (
-    SharePlan,
-    ShareWorkspace,
-    paged_attention_append_shares_triton,
-    plan_shares_plain,
-    plan_shares_triton,
-)
+from labkit.kernels.attention_shares import SharePlan, plan_shares_plain, plan_shares_triton
 from labkit.kernels.decode_ends import (
     embed_slots_plain,
     embed_slots_triton,
@@ -17,8 +11,6 @@ from labkit.kernels.fused_linear import (
     NormLinear,
     RowStatistics,
     fold_layer_norm,
-    linear_residual_plain,
-    linear_residual_triton,
     norm_linear_plain,
     norm_linear_triton,
 )
@@ -30,6 +22,7 @@ from labkit.kernels.kv_append import (
     kv_append_triton_full_batch,
     kv_append_triton_identity_pos,
 )
+from labkit.kernels.linear_residual import linear_residual_plain, linear_residual_triton
 from labkit.kernels.packed_prompts import (
     PackedRows,
     kv_append_packed_plain,
@@ -44,13 +37,12 @@ from labkit.kernels.paged_attention import (
 )
 from labkit.kernels.paged_attention_append import (
     PagedAttentionAppend,
-    SplitWorkspace,
-    num_splits,
     paged_attention_append_plain,
-    paged_attention_append_split_triton,
     paged_attention_append_triton,
 )
 from labkit.kernels.sampling import SamplingState, draw_plain, draw_triton
+from labkit.kernels.shared_attention import ShareWorkspace, paged_attention_append_shares_triton
+from labkit.kernels.split_attention import SplitWorkspace, num_splits, paged_attention_append_split_triton
 from labkit.kernels.triton_runtime import require_triton, triton_status
 
 __all__ = [

@@ -1,8 +1,8 @@
-"""Attention of one new token in shares of about as many tokens each, however long the rows are.
+"""The shares of about as many tokens each in which a batch is attended, however long its rows are.
 
 The split form (`paged_attention_append_split_triton`) has as many programs for each row of a batch. If one
 row is long and the others are short, they all wait for the programs of the long one. Here a plan, made on the
-device once a step, gives a row as many programs as its tokens need.
+device once a step, gives a row as many programs as its tokens need; `shared_attention` attends by it.
 
 B requests, S slots, H heads, D head size. A share is a run of a row's tokens, for all heads. Lengths are
 counted in pieces, of as many tokens as a program reads at a time.
@@ -12,14 +12,8 @@ import torch
 from torch import Tensor
 
 from labkit.kernels.checks import check_range, check_tensor
-from labkit.kernels.paged_attention_append import (
-    PROGRAMS_AT_ONCE,
-    _load_piece,
-    check_paged_attention_append,
-    tokens_at_a_time,
-)
-from labkit.kernels.running_softmax import add_piece, merge_parts, put_together
-from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
+from labkit.kernels.split_attention import PROGRAMS_AT_ONCE, tokens_at_a_time
+from labkit.kernels.triton_runtime import check_launchable, tl, triton
 
 MAX_SHARES = 16  # of a row, which one program puts together: then its shares are as large as they must be
 STEPS = 4  # in which a share's size is tried, from the fair one to twice as much
@@ -206,231 +200,6 @@ def _plan_shares_kernel(
     tl.store(row_of_ptr + w, w * 0 - 1, mask=(w >= tl.sum(num_shares, axis=0)) & (w < W))
 
 
-# --- attention by a plan --------------------------------------------------------------------------------
-
-
-class ShareWorkspace:
-    """What the programs of a row leave for each other: partial results, and how many have arrived.
-
-    For calls in one stream that follow each other; made once, so that a CUDA graph can hold its address.
-    """
-
-    def __init__(self, max_batch_size: int, num_heads: int, head_dim: int, device: torch.device) -> None:
-        W = most_shares(max_batch_size, num_heads)
-        self.partial_out = torch.empty(W, num_heads, head_dim, dtype=torch.float32, device=device)
-        self.partial_softmax = torch.empty(W, num_heads, 2, dtype=torch.float32, device=device)
-        self.arrived = torch.zeros(max_batch_size, num_heads, dtype=torch.int32, device=device)
-
-
-def paged_attention_append_shares_triton(
-    query: Tensor,
-    key_new: Tensor,
-    value_new: Tensor,
-    k_cache_layer: Tensor,
-    v_cache_layer: Tensor,
-    block_table: Tensor,
-    context_lens: Tensor,
-    slot_mapping: Tensor,
-    workspace: ShareWorkspace,
-    plan: SharePlan,
-) -> Tensor:
-    """Attend and store the new token's key and value with a program for each share of the plan and head. The
-    plan was made for these lengths and slots.
-
-    The last program of a row to arrive puts its shares together, always in the same order: the same arguments
-    give the same bits. Tensors are those of a `PagedAttentionAppend`. Raises ValueError for arguments that do
-    not fit, a workspace that is too small or a plan for another batch, and TritonUnavailableError where no
-    kernel runs.
-    """
-    check_paged_attention_append(
-        query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens, slot_mapping
-    )
-    check_launchable(query.device)
-    B, H, D = query.shape
-    check_shares(workspace, plan, query)
-    out = torch.empty_like(query, memory_format=torch.contiguous_format)
-    try:
-        _shared_paged_attn_append_kernel[(H, most_shares(B, H))](
-            query,
-            key_new,
-            value_new,
-            k_cache_layer,
-            v_cache_layer,
-            block_table,
-            context_lens,
-            plan.row_of,
-            plan.share_of,
-            plan.slot_of,
-            plan.tokens_of,
-            plan.first_share,
-            plan.num_shares,
-            workspace.partial_out,
-            workspace.partial_softmax,
-            workspace.arrived,
-            out,
-            D**-0.5,
-            *query.stride()[:2],
-            *key_new.stride()[:2],
-            *value_new.stride()[:2],
-            *k_cache_layer.stride()[:3],
-            block_table.stride(0),
-            *out.stride()[:2],
-            D,
-            k_cache_layer.shape[2],
-            block_table.shape[1],
-            BLOCK_S=MAX_SHARES,
-            BLOCK_T=plan.piece(B),
-            BLOCK_D=triton.next_power_of_2(D),
-            num_warps=1,
-            **early_launch(query.device),
-        )
-    except BaseException:  # the interpreter, stopped between two programs of a row
-        workspace.arrived.zero_()
-        raise
-    return out
-
-
-@triton.jit
-def _shared_paged_attn_append_kernel(
-    query_ptr,
-    key_new_ptr,
-    value_new_ptr,
-    k_cache_ptr,
-    v_cache_ptr,
-    block_table_ptr,
-    context_lens_ptr,
-    row_of_ptr,
-    share_of_ptr,
-    slot_of_ptr,
-    tokens_of_ptr,
-    first_share_ptr,
-    num_shares_ptr,
-    partial_out_ptr,
-    partial_softmax_ptr,
-    arrived_ptr,
-    out_ptr,
-    scale,
-    query_stride_b,
-    query_stride_h,
-    key_stride_b,
-    key_stride_h,
-    value_stride_b,
-    value_stride_h,
-    cache_stride_n,
-    cache_stride_h,
-    cache_stride_t,
-    table_stride_s,
-    out_stride_b,
-    out_stride_h,
-    D,
-    block_size,
-    table_size,
-    BLOCK_S: tl.constexpr,
-    BLOCK_T: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    EARLY: tl.constexpr,
-):
-    """A program takes a share of a row's tokens, for one head, in pieces of BLOCK_T: the arithmetic of
-    `_split_paged_attn_append_kernel`. Programs without a share come last, and leave."""
-    h = tl.program_id(0)
-    w = tl.program_id(1)
-    H = tl.num_programs(0)
-    t = tl.arange(0, BLOCK_T)
-    d = tl.arange(0, BLOCK_D)
-    in_head = d < D
-    # Plan, slots, tables and what is in the cache do not change within a step: all are read before the wait.
-    b = tl.load(row_of_ptr + w)
-    share = tl.load(share_of_ptr + w)
-    slot = tl.load(slot_of_ptr + w)
-    share_tokens = tl.load(tokens_of_ptr + w)
-    if b >= 0:
-        context_len = tl.load(context_lens_ptr + slot)
-        num_shares = tl.load(num_shares_ptr + b)
-        table_ptr = block_table_ptr + slot.to(tl.int64) * table_stride_s
-        first = share * share_tokens
-        end = tl.minimum(first + share_tokens, context_len)
-        keys, values = _load_piece(
-            first,
-            end,
-            h,
-            t,
-            d,
-            in_head,
-            k_cache_ptr,
-            v_cache_ptr,
-            table_ptr,
-            cache_stride_n,
-            cache_stride_h,
-            cache_stride_t,
-            block_size,
-            table_size,
-        )
-        if EARLY:  # query, key and value come from the kernel before
-            tl.extra.cuda.gdc_launch_dependents()
-            tl.extra.cuda.gdc_wait()
-        query = tl.load(query_ptr + b * query_stride_b + h * query_stride_h + d, mask=in_head, other=0.0)
-        query = query.to(tl.float32) * scale
-        key = tl.load(key_new_ptr + b * key_stride_b + h * key_stride_h + d, mask=in_head, other=0.0)
-        value = tl.load(value_new_ptr + b * value_stride_b + h * value_stride_h + d, mask=in_head, other=0.0)
-        own_score = tl.sum(query * key.to(tl.float32), axis=0)
-        if (share == 0) & (context_len >= 0):
-            block = tl.load(table_ptr + context_len // block_size).to(tl.int64)
-            row = block * cache_stride_n + h * cache_stride_h + (context_len % block_size) * cache_stride_t
-            tl.store(k_cache_ptr + row + d, key, mask=in_head)
-            tl.store(v_cache_ptr + row + d, value, mask=in_head)
-
-        # A softmax for each of the BLOCK_T places, all from the current token's score on.
-        largest = tl.zeros([BLOCK_T], tl.float32) + own_score
-        total = tl.zeros([BLOCK_T], tl.float32)
-        acc = tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
-        for start in range(first, end, BLOCK_T):
-            live = start + t < end
-            largest, total, acc = add_piece(query, keys, values, live, largest, total, acc)
-            keys, values = _load_piece(
-                start + BLOCK_T,
-                end,
-                h,
-                t,
-                d,
-                in_head,
-                k_cache_ptr,
-                v_cache_ptr,
-                table_ptr,
-                cache_stride_n,
-                cache_stride_h,
-                cache_stride_t,
-                block_size,
-                table_size,
-            )
-        all_largest, sum_total, sum_acc = put_together(largest, total, acc, own_score, value, share == 0)
-
-        out_place = out_ptr + b * out_stride_b + h * out_stride_h + d
-        if num_shares == 1:
-            tl.store(out_place, (sum_acc / sum_total).to(out_ptr.dtype.element_ty), mask=in_head)
-        else:
-            part = w * H + h
-            tl.store(partial_out_ptr + part * D + d, sum_acc, mask=in_head)
-            tl.store(partial_softmax_ptr + part * 2, all_largest)
-            tl.store(partial_softmax_ptr + part * 2 + 1, sum_total)
-            tl.debug_barrier()  # all of this program's stores come before it says that it has arrived
-            if tl.atomic_add(arrived_ptr + b * H + h, 1, sem="acq_rel") == num_shares - 1:
-                s = tl.arange(0, BLOCK_S)
-                out = merge_parts(
-                    (tl.load(first_share_ptr + b) + s) * H + h,
-                    s < num_shares,
-                    partial_out_ptr,
-                    partial_softmax_ptr,
-                    d,
-                    in_head,
-                    D,
-                )
-                tl.store(out_place, out.to(out_ptr.dtype.element_ty), mask=in_head)
-                tl.store(arrived_ptr + b * H + h, 0)  # for the next call
-
-
-# --- contracts ------------------------------------------------------------------------------------------
-
-
 def check_plan_shares(context_lens: Tensor, slot_mapping: Tensor, plan: SharePlan) -> None:
     """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit."""
     integers = {"device": plan.row_of.device, "last_stride_is_1": True}
@@ -440,21 +209,3 @@ def check_plan_shares(context_lens: Tensor, slot_mapping: Tensor, plan: SharePla
     if not 1 <= B <= most:
         raise ValueError(f"slot_mapping has {B} rows, expected 1 to {most}, for which the plan was made")
     check_range("slot_mapping", slot_mapping, len(context_lens))
-
-
-def check_shares(workspace: ShareWorkspace, plan: SharePlan, query: Tensor) -> None:
-    """Raises ValueError if workspace or plan is elsewhere, for other heads, or for fewer rows than those of
-    query [B, H, D], or if the plan was not made for as many."""
-    B, H, D = query.shape
-    for name, tensor in (("workspace", workspace.arrived), ("plan", plan.row_of)):
-        if tensor.device != query.device:
-            raise ValueError(f"{name} is on {tensor.device}, expected {query.device}")
-    heads = tuple(workspace.partial_out.shape[1:])
-    if heads != (H, D):
-        raise ValueError(f"workspace is for {heads[0]} heads of {heads[1]}, expected {H} of {D}")
-    if plan.num_heads != H:
-        raise ValueError(f"plan is for {plan.num_heads} heads, expected {H}")
-    if len(workspace.arrived) < B:
-        raise ValueError(f"workspace is for {len(workspace.arrived)} rows, but there are {B}")
-    if plan.batch_size != B:
-        raise ValueError(f"plan was made for {plan.batch_size} rows, but there are {B}")

@@ -12,13 +12,9 @@ import torch
 from torch import Tensor
 
 from labkit.kernels.checks import check_range, check_tensor
-from labkit.kernels.fused_linear import (
-    FLOATS,
-    linear_residual_plain,
-    norm_linear_plain,
-    row_statistics,
-)
+from labkit.kernels.fused_linear import FLOATS, norm_linear_plain, row_statistics
 from labkit.kernels.layer_table import LayerTable
+from labkit.kernels.linear_residual import linear_residual_plain
 from labkit.kernels.paged_attention_append import paged_attention_append_plain
 from labkit.kernels.persistent_attention import (
     attend,

@@ -16,10 +16,12 @@ from torch import Tensor
 
 from labkit.kernels import (
     fused_linear,
+    linear_residual,
     linear_residual_triton,
     norm_linear_triton,
 )
-from labkit.kernels.fused_linear import make_split_k_workspace, row_statistics
+from labkit.kernels.fused_linear import row_statistics
+from labkit.kernels.linear_residual import make_split_k_workspace
 from labkit.kernels.tiles import TILES, tile_of
 
 BATCHES = [1, 8, 64, 128, 256]
@@ -95,7 +97,8 @@ def test_on_a_gpu_a_graph_of_a_chain_replayed_gives_the_bits_of_the_chain(
         layer.x.copy_(torch.randn(layer.x.shape, generator=like, device="cuda"))
         eager = layer()
         with monkeypatch.context() as patch:
-            patch.setattr(fused_linear, "early_launch", lambda device: {"EARLY": False})
+            for module in (fused_linear, linear_residual):
+                patch.setattr(module, "early_launch", lambda device: {"EARLY": False})
             one_by_one = layer()
         for tensor in replayed:
             tensor.fill_(torch.nan)

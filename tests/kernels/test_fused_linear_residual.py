@@ -20,12 +20,13 @@ from fused_linear_cases import (
 )
 
 from labkit.kernels import (
-    fused_linear,
+    linear_residual,
     linear_residual_triton,
     norm_linear_plain,
     norm_linear_triton,
 )
-from labkit.kernels.fused_linear import SplitKWorkspace, make_split_k_workspace, row_statistics
+from labkit.kernels.fused_linear import row_statistics
+from labkit.kernels.linear_residual import SplitKWorkspace, make_split_k_workspace
 from labkit.kernels.tiles import Tile, tile_of
 
 
@@ -109,7 +110,7 @@ def test_without_a_workspace_each_call_makes_its_own_and_no_larger_than_needed(
         made.append(make_split_k_workspace(device, num_partials, num_tiles))
         return made[-1]
 
-    monkeypatch.setattr(fused_linear, "make_split_k_workspace", spy)
+    monkeypatch.setattr(linear_residual, "make_split_k_workspace", spy)
     tile = tile_of(5, 20, 200)
     assert tile.split_k > 1
     for _ in range(2):
@@ -137,7 +138,7 @@ def test_counters_are_cleared_if_a_launch_is_interrupted(monkeypatch: pytest.Mon
     case = make_case()
     options = {"tile": Tile(16, 16, 16, 2, 4, 2), "workspace": workspace}
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(fused_linear, "_linear_residual_kernel", Interrupted())
+        patch.setattr(linear_residual, "_linear_residual_kernel", Interrupted())
         linear_residual_triton(**residual_arguments(case), **options)
     assert not workspace.counters.any()
     assert_is_linear_and_residual(linear_residual_triton, case, **options)

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from labkit.kernels import (
     SplitWorkspace,
     num_splits,
-    paged_attention_append,
     paged_attention_append_triton,
+    split_attention,
     triton_status,
 )
 
@@ -67,9 +67,9 @@ def test_every_piece_of_the_longest_row_has_a_program_while_there_are_enough():
 )
 def test_of_wide_rows_fewer_tokens_are_read_at_a_time(row_bytes: int, at_once: int, else_: int):
     """128 bytes is a head of 64 in half precision."""
-    most = paged_attention_append.PROGRAMS_AT_ONCE
-    assert paged_attention_append.tokens_at_a_time(most, row_bytes) == at_once
-    assert paged_attention_append.tokens_at_a_time(most + 1, row_bytes) == else_
+    most = split_attention.PROGRAMS_AT_ONCE
+    assert split_attention.tokens_at_a_time(most, row_bytes) == at_once
+    assert split_attention.tokens_at_a_time(most + 1, row_bytes) == else_
 
 
 @needs_interpreter

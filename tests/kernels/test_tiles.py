@@ -14,8 +14,8 @@ from fused_linear_cases import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit.kernels import fused_linear, norm_linear_triton, tiles
-from labkit.kernels.fused_linear import make_split_k_workspace
+from labkit.kernels import fused_linear, linear_residual, linear_residual_triton, norm_linear_triton, tiles
+from labkit.kernels.linear_residual import make_split_k_workspace
 from labkit.kernels.tiles import (
     TILES,
     Tile,
@@ -47,7 +47,7 @@ def assert_has_a_tile(M: int, N: int, K: int, can_split: bool) -> None:
     if tile.split_k > 1:
         workspace = make_split_k_workspace(torch.device("meta"))
         num_tiles = -(-M // tile.block_m) * -(-N // tile.block_n)
-        fused_linear.check_workspace(workspace, torch.device("meta"), num_tiles, tile)
+        linear_residual.check_workspace(workspace, torch.device("meta"), num_tiles, tile)
 
 
 ROOM = {"H100": 227 * 2**10, "A100": 163 * 2**10, "RTX 3090": 99 * 2**10, "T4": 64 * 2**10}  # bytes
@@ -172,7 +172,7 @@ def test_a_measured_tile_is_as_it_was_measured_if_there_is_room(monkeypatch: pyt
     assert default_tile(x, 2304, MEASURED, can_split=False) == FEW._replace(num_stages=2)
 
 
-@pytest.mark.parametrize("function", [fused_linear.norm_linear_triton, fused_linear.linear_residual_triton])
+@pytest.mark.parametrize("function", [norm_linear_triton, linear_residual_triton])
 @needs_triton
 def test_a_launch_takes_the_measured_tile(function: Callable, monkeypatch: pytest.MonkeyPatch):
     case = make_case(3, 32, 64)
@@ -183,8 +183,8 @@ def test_a_launch_takes_the_measured_tile(function: Callable, monkeypatch: pytes
         def __getitem__(self, grid: tuple[int, ...]) -> Callable:
             return lambda *args, **options: launched.append(options["BLOCK_K"])
 
-    for name in ("_norm_linear_kernel", "_linear_residual_kernel"):
-        monkeypatch.setattr(fused_linear, name, Kernel())
+    monkeypatch.setattr(fused_linear, "_norm_linear_kernel", Kernel())
+    monkeypatch.setattr(linear_residual, "_linear_residual_kernel", Kernel())
     function(**arguments, measured={(32, 64): {16: Tile(16, 32, 64, 1, 4, 2)}})
     function(**arguments)
     assert launched == [64, 16]

@@ -15,12 +15,12 @@ from labkit.kernels import (
     SharePlan,
     ShareWorkspace,
     SplitWorkspace,
-    paged_attention_append,
     paged_attention_append_plain,
     paged_attention_append_shares_triton,
     paged_attention_append_split_triton,
     paged_attention_append_triton,
     plan_shares_triton,
+    split_attention,
     triton_status,
 )
 
@@ -30,7 +30,7 @@ KERNEL_DEVICE = "cuda" if triton_status().mode == "native" else "cpu"
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2**-10, torch.bfloat16: 2**-7}
 BITS = {torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}
 NOBODY = -1  # as a context length: a row that pads the batch
-MOST_SPLITS = paged_attention_append.MAX_SPLITS
+MOST_SPLITS = split_attention.MAX_SPLITS
 
 needs_triton = pytest.mark.skipif(triton_status().mode == "off", reason=triton_status().reason)
 dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)

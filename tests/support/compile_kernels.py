@@ -40,8 +40,11 @@ from labkit.kernels import (
     paged_attention,
     paged_attention_append,
     sampling,
+    shared_attention,
+    split_attention,
     tiles,
 )
+from labkit.kernels import linear_residual as residual
 
 # Bytes of shared memory that a program can have ("opt-in"), by compute capability: CUDA C++ Programming
 # Guide, table "Technical Specifications per Compute Capability". (A multiprocessor has 1 KiB more.)
@@ -63,7 +66,10 @@ MODULES = (
     packed_prompts,
     paged_attention,
     paged_attention_append,
+    residual,
     sampling,
+    shared_attention,
+    split_attention,
 )
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 HEAD_SIZES = (64, 80, 128)
@@ -94,8 +100,8 @@ def norm_linear(M: int, N: int, K: int, dtype: torch.dtype, prefetch: bool = Fal
 
 
 def linear_residual(M: int, N: int, K: int, dtype: torch.dtype, prefetch: bool = False) -> None:
-    x, weight, bias, residual = (empty(*shape, dtype=dtype) for shape in ((M, K), (N, K), (N,), (M, N)))
-    fused_linear.linear_residual_triton(x, weight, bias, residual, prefetch=prefetch)
+    x, weight, bias, rest = (empty(*shape, dtype=dtype) for shape in ((M, K), (N, K), (N,), (M, N)))
+    residual.linear_residual_triton(x, weight, bias, rest, prefetch=prefetch)
 
 
 def attention(
@@ -119,11 +125,11 @@ def attention(
     if form == "shares":
         plan = attention_shares.SharePlan(B, H, D, dtype, query.device)
         attention_shares.plan_shares_triton(*arguments[-2:], plan)
-        shares = attention_shares.ShareWorkspace(B, H, D, query.device)
-        attention_shares.paged_attention_append_shares_triton(*arguments, shares, plan)
+        shares = shared_attention.ShareWorkspace(B, H, D, query.device)
+        shared_attention.paged_attention_append_shares_triton(*arguments, shares, plan)
         return
-    workspace = paged_attention_append.SplitWorkspace(B, H, D, query.device)
-    paged_attention_append.paged_attention_append_split_triton(*arguments, workspace, splits)
+    workspace = split_attention.SplitWorkspace(B, H, D, query.device)
+    split_attention.paged_attention_append_split_triton(*arguments, workspace, splits)
 
 
 def packed(D: int, dtype: torch.dtype, T: int, P: int, block_size: int = 64, H: int = 12) -> None:
@@ -177,7 +183,7 @@ def attentions(D: int, dtype: torch.dtype, block_sizes: tuple[int, ...] = (64,))
     for block_size in block_sizes:  # which are constants of these kernels only
         for form in ("paged", "append"):
             yield partial(attention, form, D, block_size, dtype)
-    most = paged_attention_append.MAX_SPLITS
+    most = split_attention.MAX_SPLITS
     for B, splits in ((8, 1), (8, most), (128, 1)):  # the last are more programs than run at once
         yield partial(attention, "split", D, 64, dtype, B, splits)
     for B in (8, 128):

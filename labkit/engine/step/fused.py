@@ -25,7 +25,7 @@ from labkit.kernels import (
     norm_linear_plain,
     norm_linear_triton,
 )
-from labkit.kernels.fused_linear import make_split_k_workspace
+from labkit.kernels.linear_residual import make_split_k_workspace
 from labkit.kernels.tile_tables import shipped_tiles
 from labkit.kernels.tiles import MeasuredTiles, tiles_in_words
 from labkit.model import LinearWeights, Network, NormWeights

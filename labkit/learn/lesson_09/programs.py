@@ -15,7 +15,7 @@ from labkit.kernels import (
     paged_attention_append_split_triton,
     triton_status,
 )
-from labkit.kernels.paged_attention_append import TOKENS_AT_A_TIME
+from labkit.kernels.split_attention import TOKENS_AT_A_TIME
 from labkit.kernels.tiles import tile_of
 from labkit.model import GPT2Config
 from labkit.model.checkpoint import RANDOM_CONFIGS

@@ -9,7 +9,7 @@ import torch
 
 from labkit.checks import shown, whole
 from labkit.kernels.attention_shares import MAX_SHARES, SharePlan, plan_shares_plain, shares_at_once
-from labkit.kernels.paged_attention_append import num_splits
+from labkit.kernels.split_attention import num_splits
 from labkit.learn.answers import plain
 from labkit.learn.exercise import MOST_LINES, BrokenContract, EndlessLoop, check_unchanged, limited_lines
 from labkit.learn.gates.gate import Report, proven

@@ -24,6 +24,7 @@ from labkit.errors import OptionError
 from labkit.kernels import (
     fused_linear,
     kv_append_triton_identity_pos,
+    linear_residual,
     paged_attention_append_triton,
     paged_attention_plain,
     paged_attention_triton,
@@ -168,7 +169,8 @@ def test_an_engine_takes_the_measured_tiles_that_are_there_when_it_is_made(monke
     monkeypatch.setattr(build, "tiles_for", lambda device, dtype: measured)
     engine, taken = make_engine(options=options), []
     spy = partial(spied_tile, tiles.default_tile, taken)
-    monkeypatch.setattr(fused_linear, "default_tile", spy)
+    for module in (fused_linear, linear_residual):
+        monkeypatch.setattr(module, "default_tile", spy)
     assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
     assert set(measured[3 * E, E].values()) | set(measured[E, E].values()) <= set(taken)
     taken.clear()

@@ -1,0 +1,284 @@
+"""Attention that stores the new token, split: several programs per request and head, each with its share of
+the tokens.
+
+B requests, S slots, H heads, D head size. `paged_attention_append` has the form in one program, and the plain
+one.
+"""
+
+import torch
+from torch import Tensor
+
+from labkit.kernels.paged_attention_append import check_paged_attention_append
+from labkit.kernels.running_softmax import add_piece, merge_parts, put_together
+from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
+
+# Tokens that a program, which is one warp, reads at a time, and how many such programs an
+# H100 runs at once (8 on each of its 132 multiprocessors, limited by their registers). One program more would
+# start only when another has ended, and the whole launch would wait for it. Wider rows than those of a key of
+# 64 in half precision are read fewer at a time: a thread would not have registers enough.
+TOKENS_AT_A_TIME = 32
+BYTES_AT_A_TIME = TOKENS_AT_A_TIME * 64 * 2
+PROGRAMS_AT_ONCE = 1056
+MAX_SPLITS = 16
+
+
+class SplitWorkspace:
+    """What the programs of the split form leave for each other: partial results, and how many have arrived.
+
+    For calls in one stream that follow each other; made once, so that a CUDA graph can hold its address.
+    """
+
+    def __init__(self, max_batch_size: int, num_heads: int, head_dim: int, device: torch.device) -> None:
+        rows = max_batch_size * num_heads * MAX_SPLITS
+        self.partial_out = torch.empty(rows, head_dim, dtype=torch.float32, device=device)
+        self.partial_softmax = torch.empty(rows, 2, dtype=torch.float32, device=device)  # largest and total
+        self.arrived = torch.zeros(max_batch_size * num_heads, dtype=torch.int32, device=device)
+
+
+def num_splits(batch_size: int, num_heads: int, max_tokens: int) -> int:
+    """Programs per request and head, 1 to MAX_SPLITS: as many as run at once, and no more than there are
+    pieces in the longest sequence of `max_tokens` tokens."""
+    at_once = PROGRAMS_AT_ONCE // (batch_size * num_heads)
+    return max(1, min(at_once, MAX_SPLITS, -(-max_tokens // TOKENS_AT_A_TIME)))
+
+
+def tokens_at_a_time(num_programs: int, row_bytes: int) -> int:
+    """Tokens that a program of the split form reads at a time, a key being `row_bytes` long.
+
+    Where not all of num_programs run at once it is half as many, so that twice as many programs run.
+    """
+    tokens = min(TOKENS_AT_A_TIME, max(2, BYTES_AT_A_TIME // row_bytes))
+    return tokens if num_programs <= PROGRAMS_AT_ONCE else tokens // 2
+
+
+def paged_attention_append_split_triton(
+    query: Tensor,
+    key_new: Tensor,
+    value_new: Tensor,
+    k_cache_layer: Tensor,
+    v_cache_layer: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+    slot_mapping: Tensor,
+    workspace: SplitWorkspace,
+    splits: int,
+) -> Tensor:
+    """Attend and store the new token's key and value with `splits` programs per request and head, each over
+    its share of the tokens (Flash-Decoding, Dao et al., 2023).
+
+    The last program to arrive puts the shares together, always in the same order: the same arguments give the
+    same bits. Tensors are those of a `PagedAttentionAppend`. Raises ValueError for arguments that do not fit
+    or a workspace that is too small, and TritonUnavailableError where no kernel runs.
+    """
+    check_paged_attention_append(
+        query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens, slot_mapping
+    )
+    check_launchable(query.device)
+    B, H, D = query.shape
+    if not 1 <= splits <= MAX_SPLITS:
+        raise ValueError(f"splits is {splits}, expected 1 to {MAX_SPLITS}")
+    check_workspace(workspace, query)
+    out = torch.empty_like(query, memory_format=torch.contiguous_format)
+    block_d = triton.next_power_of_2(D)
+    try:
+        _split_paged_attn_append_kernel[(splits, H, B)](
+            query,
+            key_new,
+            value_new,
+            k_cache_layer,
+            v_cache_layer,
+            block_table,
+            context_lens,
+            slot_mapping,
+            workspace.partial_out,
+            workspace.partial_softmax,
+            workspace.arrived,
+            out,
+            D**-0.5,
+            *query.stride()[:2],
+            *key_new.stride()[:2],
+            *value_new.stride()[:2],
+            *k_cache_layer.stride()[:3],
+            block_table.stride(0),
+            *out.stride()[:2],
+            D,
+            k_cache_layer.shape[2],
+            block_table.shape[1],
+            SPLITS=splits,
+            BLOCK_S=triton.next_power_of_2(splits),
+            BLOCK_T=tokens_at_a_time(B * H * splits, block_d * query.element_size()),
+            BLOCK_D=block_d,
+            num_warps=1,
+            **early_launch(query.device),
+        )
+    except BaseException:  # the interpreter, stopped between two programs of a row
+        workspace.arrived.zero_()
+        raise
+    return out
+
+
+@triton.jit
+def _load_piece(
+    start,
+    context_len,
+    h,
+    t,
+    d,
+    in_head,
+    k_cache_ptr,
+    v_cache_ptr,
+    table_ptr,
+    cache_stride_n,
+    cache_stride_h,
+    cache_stride_t,
+    block_size,
+    table_size,
+):
+    """Keys and values of the tokens from `start` on, 0 past the end: [BLOCK_T, BLOCK_D] each."""
+    token = start + t
+    live = token < context_len
+    # Past the end of the tokens there is some block's id, too. Reading it costs nothing, and the table need
+    # not wait for the context length. int64: in a large pool, block * stride passes 2^31
+    block = tl.load(table_ptr + tl.minimum(token // block_size, table_size - 1)).to(tl.int64)
+    row = block * cache_stride_n + h * cache_stride_h + (token % block_size) * cache_stride_t
+    place = row[:, None] + d[None, :]
+    mask = live[:, None] & in_head[None, :]
+    # Read once per step: they make room in the cache for what is read again.
+    keys = tl.load(k_cache_ptr + place, mask=mask, other=0.0, eviction_policy="evict_first")
+    values = tl.load(v_cache_ptr + place, mask=mask, other=0.0, eviction_policy="evict_first")
+    return keys, values
+
+
+@triton.jit
+def _split_paged_attn_append_kernel(
+    query_ptr,
+    key_new_ptr,
+    value_new_ptr,
+    k_cache_ptr,
+    v_cache_ptr,
+    block_table_ptr,
+    context_lens_ptr,
+    slot_mapping_ptr,
+    partial_out_ptr,
+    partial_softmax_ptr,
+    arrived_ptr,
+    out_ptr,
+    scale,
+    query_stride_b,
+    query_stride_h,
+    key_stride_b,
+    key_stride_h,
+    value_stride_b,
+    value_stride_h,
+    cache_stride_n,
+    cache_stride_h,
+    cache_stride_t,
+    table_stride_s,
+    out_stride_b,
+    out_stride_h,
+    D,
+    block_size,
+    table_size,
+    SPLITS: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """A program takes every SPLITS-th piece of BLOCK_T tokens, so that all have live tokens early on."""
+    split = tl.program_id(0)
+    h = tl.program_id(1)
+    b = tl.program_id(2)
+    H = tl.num_programs(1)
+    t = tl.arange(0, BLOCK_T)
+    d = tl.arange(0, BLOCK_D)
+    in_head = d < D
+    slot = tl.load(slot_mapping_ptr + b)
+    context_len = tl.load(context_lens_ptr + slot)
+    table_ptr = block_table_ptr + slot * table_stride_s
+    first = split * BLOCK_T
+    # The first piece is asked for before the kernel before this one has ended, which does not write it, and
+    # each other one before its turn.
+    keys, values = _load_piece(
+        first,
+        context_len,
+        h,
+        t,
+        d,
+        in_head,
+        k_cache_ptr,
+        v_cache_ptr,
+        table_ptr,
+        cache_stride_n,
+        cache_stride_h,
+        cache_stride_t,
+        block_size,
+        table_size,
+    )
+    if EARLY:  # the slots do not change within a step; query, key and value come from the kernel before
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    query = tl.load(query_ptr + b * query_stride_b + h * query_stride_h + d, mask=in_head, other=0.0)
+    query = query.to(tl.float32) * scale
+    key = tl.load(key_new_ptr + b * key_stride_b + h * key_stride_h + d, mask=in_head, other=0.0)
+    value = tl.load(value_new_ptr + b * value_stride_b + h * value_stride_h + d, mask=in_head, other=0.0)
+    own_score = tl.sum(query * key.to(tl.float32), axis=0)
+    if (split == 0) & (context_len >= 0):
+        block = tl.load(table_ptr + context_len // block_size).to(tl.int64)
+        place = block * cache_stride_n + h * cache_stride_h + (context_len % block_size) * cache_stride_t + d
+        tl.store(k_cache_ptr + place, key, mask=in_head)
+        tl.store(v_cache_ptr + place, value, mask=in_head)
+
+    # Each of the BLOCK_T places has a softmax of its own, so that no program waits for its other threads
+    # in the loop; they are put together once, after it. All begin at the current token's score.
+    largest = tl.zeros([BLOCK_T], tl.float32) + own_score
+    total = tl.zeros([BLOCK_T], tl.float32)
+    acc = tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
+    for start in range(first, context_len, SPLITS * BLOCK_T):
+        live = start + t < context_len
+        largest, total, acc = add_piece(query, keys, values, live, largest, total, acc)
+        keys, values = _load_piece(
+            start + SPLITS * BLOCK_T,
+            context_len,
+            h,
+            t,
+            d,
+            in_head,
+            k_cache_ptr,
+            v_cache_ptr,
+            table_ptr,
+            cache_stride_n,
+            cache_stride_h,
+            cache_stride_t,
+            block_size,
+            table_size,
+        )
+    all_largest, sum_total, sum_acc = put_together(largest, total, acc, own_score, value, split == 0)
+
+    out_place = out_ptr + b * out_stride_b + h * out_stride_h + d
+    if SPLITS == 1:
+        tl.store(out_place, (sum_acc / sum_total).to(out_ptr.dtype.element_ty), mask=in_head)
+    else:
+        row = (b * H + h) * SPLITS
+        tl.store(partial_out_ptr + (row + split) * D + d, sum_acc, mask=in_head)
+        tl.store(partial_softmax_ptr + (row + split) * 2, all_largest)
+        tl.store(partial_softmax_ptr + (row + split) * 2 + 1, sum_total)
+        tl.debug_barrier()  # all of this program's stores come before it says that it has arrived
+        if tl.atomic_add(arrived_ptr + b * H + h, 1, sem="acq_rel") == SPLITS - 1:
+            s = tl.arange(0, BLOCK_S)
+            out = merge_parts(row + s, s < SPLITS, partial_out_ptr, partial_softmax_ptr, d, in_head, D)
+            tl.store(out_place, out.to(out_ptr.dtype.element_ty), mask=in_head)
+            tl.store(arrived_ptr + b * H + h, 0)  # for the next call
+
+
+def check_workspace(workspace: SplitWorkspace, query: Tensor) -> None:
+    """Raises ValueError if the workspace is elsewhere, for heads of another size, or too small for query
+    [B, H, D]."""
+    B, H, D = query.shape
+    partial_out = workspace.partial_out
+    if partial_out.device != query.device:
+        raise ValueError(f"workspace is on {partial_out.device}, expected {query.device}")
+    if partial_out.shape[1] != D:
+        raise ValueError(f"workspace is for heads of {partial_out.shape[1]}, expected {D}")
+    if len(workspace.arrived) < B * H:
+        raise ValueError(f"workspace is for {len(workspace.arrived)} rows of heads, but there are {B * H}")
