@@ -4,9 +4,10 @@ B rows, V vocabulary, S slots. Tokens are ordered by score, and among equal scor
 weight of the tokens up to there first passes a limit: with a weight of 1 each, the k-th largest; with their
 probabilities, the token that crosses p. A search for it asks for the weight up to a guess, again and again.
 
-The tokens kept are those of `labkit.engine.sampling.warp`. Only its sort does not say which it drops first of
-the tokens that tie with the one that crosses p; here those of lower id are. (PyTorch's sort of a whole
-vocabulary keeps equals in their order on a GPU, so there the tokens are the same; on a CPU it need not.)
+The tokens kept are those of `labkit.kernels.distribution.warp`. Only its sort does not say which it drops
+first of the tokens that tie with the one that crosses p; here those of lower id are. (PyTorch's sort of a
+whole vocabulary keeps equals in their order on a GPU, so there the tokens are the same; on a CPU it
+need not.)
 """
 
 from typing import NamedTuple
@@ -15,11 +16,11 @@ import torch
 from torch import Tensor
 
 from labkit.kernels.checks import check_range, check_tensor
+from labkit.kernels.distribution import FLOAT32, pick, uniform_numbers
 from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
 
 LOGITS_PER_CHUNK = 4096  # that a program reads at once
 NUM_WARPS = 16
-FLOAT32 = torch.finfo(torch.float32)
 
 
 class SamplingState(NamedTuple):
@@ -56,8 +57,6 @@ def draw_plain(
     Plain PyTorch: the oracle of `draw_triton`. The tokens are those of `labkit.engine.sampling.sample_any`,
     unless rounding decides what top-p drops. Raises ValueError for arguments that do not fit.
     """
-    from labkit.engine.sampling import pick, uniform_numbers  # the engine imports this module
-
     check_draw(logits, token_ids, slot_mapping, last_token_ids, state)
     temperatures, top_ks, top_ps, seeds, draws = (of_slots[slot_mapping] for of_slots in state)
     scores = logits.float() - logits.amax(dim=-1, keepdim=True)

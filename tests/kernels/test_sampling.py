@@ -11,9 +11,9 @@ from sampling_cases import EDGES, KINDS, NO_TOKENS, mixed_rows, rows_of
 from sampling_helpers import random_logits
 from triton_marks import needs_triton
 
-from labkit.engine.sampling import warp
 from labkit.kernels import checks, draw_plain, draw_triton, sampling, triton_status
 from labkit.kernels.decode_ends import NO_TOKEN
+from labkit.kernels.distribution import warp
 from labkit.kernels.sampling import crossing, kept_by_top_k, kept_by_top_p, ordered
 
 pytestmark = pytest.mark.filterwarnings(

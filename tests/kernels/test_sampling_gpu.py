@@ -8,9 +8,10 @@ from sampling_cases import EDGES, KINDS, mixed_rows, rows_of
 from sampling_helpers import random_logits
 from triton_marks import needs_triton
 
-from labkit.engine.sampling import sample_greedy, warp
+from labkit.engine.sampling import sample_greedy
 from labkit.kernels import SamplingState, draw_plain, draw_triton
 from labkit.kernels.decode_ends import NO_TOKEN
+from labkit.kernels.distribution import warp
 
 pytestmark = [pytest.mark.cuda, needs_triton]
 DTYPES = [torch.float16, torch.bfloat16, torch.float32]

@@ -106,6 +106,18 @@ def test_only_one_function_sets_what_it_is_told_the_name_of():
     assert setting == {"watch/replaced.py", "bench/commands/defaults.py"}
 
 
+def test_imports_run_one_way():
+    """Inside a function, too: a room imports itself, the rooms before it, and files that lie in none."""
+    rooms = ["results", "model", "kernels", "kvcache", "engine", "watch", "bench"]
+    above = {room: {*rooms[i + 1 :], "show", "learn", "lab"} for i, room in enumerate(rooms)}
+    reached = {}
+    for path, tree in MODULES.items():
+        names = {f"{module}.{name}" for module, given in imports(tree).items() for name in given or {""}}
+        known = {name.split(".")[1] for name in names if name.startswith("labkit.")}
+        reached[path] = known & above.get(path.parts[0], set())
+    assert {path: rooms for path, rooms in reached.items() if rooms} == {}
+
+
 @pytest.mark.slow
 def test_drawing_needs_no_engine():
     """Not by way of another module either: what is drawn was recorded, or read from a file."""

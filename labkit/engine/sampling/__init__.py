@@ -1,7 +1,6 @@
 """From logits to a token: greedy, temperature, top-k and top-p, on the host and on the device."""
 
-from labkit.engine.sampling.device import as_int64, sample_any, sample_greedy, uniform_numbers
-from labkit.engine.sampling.distribution import likeliest, pick, warp
+from labkit.engine.sampling.device import sample_any, sample_greedy
 from labkit.engine.sampling.draws import EITHER_WAY, Draws
 from labkit.engine.sampling.host import sample, uniform_number, warp_tensors, warped_probabilities
 from labkit.engine.sampling.params import SamplingParams
@@ -10,15 +9,10 @@ __all__ = [
     "EITHER_WAY",
     "Draws",
     "SamplingParams",
-    "as_int64",
-    "likeliest",
-    "pick",
     "sample",
     "sample_any",
     "sample_greedy",
     "uniform_number",
-    "uniform_numbers",
-    "warp",
     "warp_tensors",
     "warped_probabilities",
 ]

@@ -10,9 +10,8 @@ A row whose logits are not finite numbers gets NO_TOKEN, and changes no other ro
 import torch
 from torch import Tensor
 
-from labkit.engine.sampling.distribution import likeliest, pick, warp
-from labkit.engine.sampling.host import SPLITMIX64
 from labkit.kernels.decode_ends import NO_TOKEN  # where the host's `sample` says None
+from labkit.kernels.distribution import likeliest, pick, uniform_numbers, warp
 
 
 def sample_greedy(logits: Tensor) -> Tensor:
@@ -38,33 +37,3 @@ def sample_any(
     drawn = pick(warp(logits, temperature, top_k, top_p), uniform_numbers(seeds, indices))
     likeliest_ids, is_finite = likeliest(logits)
     return torch.where(temperature == 0, likeliest_ids, drawn).masked_fill(~is_finite, NO_TOKEN)
-
-
-# --- the random numbers ----------------------------------------------------------------------------
-
-
-def uniform_numbers(seeds: Tensor, indices: Tensor) -> Tensor:
-    """One random number per row, [B] float64 in [0, 1): `uniform_number` of its seed and index.
-
-    seeds, indices: [B] int64; a seed's 64 bits are its `as_int64`. Integers wrap at 64 bits, as SplitMix64
-    (Steele et al., 2014) wants them to; only the shifts mind that int64 has a sign.
-    """
-    step, first, second = map(as_int64, SPLITMIX64)
-
-    def mix(z: Tensor) -> Tensor:
-        z = (z ^ shifted_right(z, 30)) * first
-        z = (z ^ shifted_right(z, 27)) * second
-        return z ^ shifted_right(z, 31)
-
-    states = mix(seeds) + (indices + 1) * step
-    return shifted_right(mix(states), 11).double() * 2.0**-53  # 53 bits: a float64 holds them all
-
-
-def as_int64(seed: int) -> int:
-    """The lowest 64 bits of any whole number, read as a signed one: what an int64 tensor takes."""
-    return (seed + 2**63) % 2**64 - 2**63
-
-
-def shifted_right(z: Tensor, bits: int) -> Tensor:
-    """A logical right shift of int64: zeros come in from the left, while `>>` repeats the sign."""
-    return z >> bits & 2 ** (64 - bits) - 1

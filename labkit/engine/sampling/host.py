@@ -5,15 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from labkit.engine.sampling.distribution import likeliest, pick, warp
 from labkit.engine.sampling.params import SamplingParams
+from labkit.kernels.distribution import SPLITMIX64, likeliest, pick, warp
 
 INT64 = torch.iinfo(torch.int64)
-SPLITMIX64 = (
-    0x9E3779B97F4A7C15,
-    0xBF58476D1CE4E5B9,
-    0x94D049BB133111EB,
-)  # the step, and what mixing multiplies by
 
 
 def uniform_number(seed: int, index: int) -> float:

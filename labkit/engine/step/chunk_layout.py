@@ -9,10 +9,10 @@ from torch import Tensor
 
 from labkit.engine.packed_chunk import Chunk
 from labkit.engine.request import Request
-from labkit.engine.sampling import as_int64
 from labkit.engine.scheduler import Joining
 from labkit.engine.step.slots import LARGEST_TOP_K
 from labkit.kernels import PackedRows
+from labkit.kernels.distribution import as_int64
 
 
 class ChunkNumbers(NamedTuple):

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from labkit.engine.request import Request
-from labkit.engine.sampling import as_int64
 from labkit.engine.session import InferenceSession
 from labkit.engine.step.slot_memory import SlotMemory
 from labkit.engine.step.staging import PinnedStaging
 from labkit.kernels import SamplingState
+from labkit.kernels.distribution import as_int64
 from labkit.kvcache import KVBlockManager
 
 LARGEST_TOP_K = 2**31  # larger than any vocabulary

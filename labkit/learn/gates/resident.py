@@ -8,8 +8,8 @@ from torch import Tensor
 
 from labkit.engine import InferenceEngine, InferenceSession, SamplingParams
 from labkit.engine.request import Request, RunningRequests
-from labkit.engine.sampling import as_int64
 from labkit.engine.step.slots import LARGEST_TOP_K, SlotState
+from labkit.kernels.distribution import as_int64
 from labkit.learn.exercise import BrokenContract
 from labkit.watch.replaced import noting, replaced
 

@@ -4,8 +4,9 @@ import pandas as pd
 import torch
 
 from labkit.engine import SamplingParams
-from labkit.engine.sampling import as_int64, sample, sample_any, uniform_number
+from labkit.engine.sampling import sample, sample_any, uniform_number
 from labkit.engine.sampling.device import NO_TOKEN
+from labkit.kernels.distribution import as_int64
 
 MANNERS = {  # of sampling, by name: the settings of `SamplingParams`
     "greedy": {},

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from labkit.engine.sampling import sample_greedy, uniform_numbers
+from labkit.engine.sampling import sample_greedy
 from labkit.engine.step.samplers import DrawFunction
 from labkit.kernels import SamplingState, draw_plain
+from labkit.kernels.distribution import uniform_numbers
 
 NUMBERS_EACH = 12  # random numbers that each kind of row is drawn with
 GPT2_TOKENS = 50_257

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from labkit.engine.sampling import warp
 from labkit.engine.step.samplers import DrawFunction
 from labkit.kernels import SamplingState, draw_plain
+from labkit.kernels.distribution import warp
 from labkit.kernels.sampling import crossing, kept_by_top_p
 from labkit.learn.lesson_12.cases import Batch, Row
 from labkit.learn.lesson_12.cost import MANNERS

@@ -12,17 +12,15 @@ from torch import Tensor
 
 from labkit import SamplingParams
 from labkit.engine.sampling import (
-    as_int64,
     sample,
     sample_any,
     sample_greedy,
     uniform_number,
-    uniform_numbers,
-    warp,
     warp_tensors,
     warped_probabilities,
 )
 from labkit.engine.sampling.device import NO_TOKEN
+from labkit.kernels.distribution import as_int64, uniform_numbers, warp
 
 SEEDS = [
     0,

@@ -7,11 +7,12 @@ import torch
 from helpers import GREEDY, SEEDED
 
 from labkit.engine.request import Request, sample_requests
-from labkit.engine.sampling import Draws, as_int64
+from labkit.engine.sampling import Draws
 from labkit.engine.step.chunk_layout import ChunkLayout
 from labkit.engine.step.first_tokens import FirstTokenSampler
 from labkit.engine.step.samplers import SearchedSampler, SortedSampler
 from labkit.kernels import draw_plain
+from labkit.kernels.distribution import as_int64
 
 SAMPLERS = {"sorted": SortedSampler(), "searched": SearchedSampler(draw_plain)}
 BATCHES = {

@@ -15,8 +15,8 @@ from torch import Tensor
 from labkit import SamplingParams
 from labkit.engine import InferenceSession
 from labkit.engine.request import Request, RunningRequests
-from labkit.engine.sampling import as_int64
 from labkit.engine.step.slots import DeviceSlots
+from labkit.kernels.distribution import as_int64
 from labkit.kvcache import MutableInfoBlockManager, OneTableBlockManager
 
 # --- the slots -------------------------------------------------------------------------------------

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from labkit import lab
-from labkit.engine.sampling import pick, uniform_numbers
 from labkit.kernels import SamplingState, draw_plain
+from labkit.kernels.distribution import pick, uniform_numbers
 from labkit.kernels.sampling import crossing, kept_by_top_k, kept_by_top_p, ordered
 from labkit.learn import not_attempted
 from labkit.learn.lesson_12.cost import draw_sorted

@@ -7,6 +7,11 @@ import torch
 from torch import Tensor
 
 FLOAT32 = torch.finfo(torch.float32)
+SPLITMIX64 = (
+    0x9E3779B97F4A7C15,
+    0xBF58476D1CE4E5B9,
+    0x94D049BB133111EB,
+)  # the step, and what mixing multiplies by
 
 
 def likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -55,3 +60,33 @@ def pick(probabilities: Tensor, uniforms: Tensor) -> Tensor:
     cumulated = probabilities.double().cumsum(dim=-1)
     # right=True: the first token whose cumulated probability is above u, so never one of probability 0
     return torch.searchsorted(cumulated, (uniforms * cumulated[:, -1])[:, None], right=True)[:, 0]
+
+
+# --- the random numbers ----------------------------------------------------------------------------
+
+
+def uniform_numbers(seeds: Tensor, indices: Tensor) -> Tensor:
+    """One random number per row, [B] float64 in [0, 1): `uniform_number` of its seed and index.
+
+    seeds, indices: [B] int64; a seed's 64 bits are its `as_int64`. Integers wrap at 64 bits, as SplitMix64
+    (Steele et al., 2014) wants them to; only the shifts mind that int64 has a sign.
+    """
+    step, first, second = map(as_int64, SPLITMIX64)
+
+    def mix(z: Tensor) -> Tensor:
+        z = (z ^ shifted_right(z, 30)) * first
+        z = (z ^ shifted_right(z, 27)) * second
+        return z ^ shifted_right(z, 31)
+
+    states = mix(seeds) + (indices + 1) * step
+    return shifted_right(mix(states), 11).double() * 2.0**-53  # 53 bits: a float64 holds them all
+
+
+def as_int64(seed: int) -> int:
+    """The lowest 64 bits of any whole number, read as a signed one: what an int64 tensor takes."""
+    return (seed + 2**63) % 2**64 - 2**63
+
+
+def shifted_right(z: Tensor, bits: int) -> Tensor:
+    """A logical right shift of int64: zeros come in from the left, while `>>` repeats the sign."""
+    return z >> bits & 2 ** (64 - bits) - 1
