@@ -17,6 +17,7 @@ from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.errors import OptionError
 from labkit.model import Attend, LanguageModel, ModelConfig, Network, PastKV, Prefilled
 from labkit.model.checkpoint import RANDOM_CONFIGS
+from labkit.model.decoder_weights import split_heads
 from labkit.model.tokenizer import WordTokenizer
 from labkit.options import EngineOptions
 from labkit.results.host_time import HostTime
@@ -44,16 +45,17 @@ class PreparedForward(Network):
         """Zero logits [B, 2], and zero keys and values [L, B, H, T, D] for prompts [B, T]."""
         B, T = input_ids.shape
         c, weight = self.config, self.weight
-        kv = weight.new_zeros(c.num_layers, B, c.num_heads, T, c.head_dim)
+        kv = weight.new_zeros(c.num_layers, B, c.num_kv_heads, T, c.head_dim)
         return Prefilled(weight.new_zeros(B, 2), kv, kv)
 
     def decode_one_token(self, input_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """Zero logits [B, 2], after `attend` in every layer with the same query, key and value."""
         c, B = self.config, len(input_ids)
         if B not in self._qkv:
-            self._qkv[B] = self.weight.new_zeros(B, 1, 3, c.num_heads, c.head_dim)
+            self._qkv[B] = self.weight.new_zeros(B, 1, (c.num_heads + 2 * c.num_kv_heads) * c.head_dim)
         # Views of one tensor, as the model makes them.
-        query, key, value = self._qkv[B].permute(2, 0, 3, 1, 4)  # each [B, H, 1, D]
+        heads = split_heads(self._qkv[B], c.num_heads, c.num_kv_heads)
+        query, key, value = (each.transpose(1, 2) for each in heads)  # [B, H or G, 1, D]
         for layer_idx in range(self._num_layers):
             attend(layer_idx, query, key, value)
         return self._qkv[B].new_zeros(B, 2)

@@ -1,4 +1,4 @@
-"""Writing one new token per request into the paged cache: B requests, H heads, D head size, N blocks.
+"""Writing one new token per request into the paged cache: B requests, H heads of keys, D head size, N blocks.
 
 Three forms, each narrower than the one before, with fewer arguments from the host. Requests that are written
 own their blocks, so no two programs write to the same slot.

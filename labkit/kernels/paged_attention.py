@@ -1,8 +1,10 @@
 """Attention of one new token over a paged cache (PagedAttention, Kwon et al., 2023).
 
-B requests, H heads, D head size, N blocks in the pool, M blocks per row of the block table.
+B requests, H heads, G heads of keys and values, D head size, N blocks in the pool, M blocks per row of the
+block table. Query head h sees the key and value of head h // (H / G): H / G heads in a row are a group.
 """
 
+from math import gcd
 from typing import Protocol
 
 import torch
@@ -11,6 +13,10 @@ from torch import Tensor
 from labkit.kernels.checks import check_tensor
 from labkit.kernels.triton_runtime import check_launchable, tl, triton
 
+MOST_PRODUCTS = (
+    8192  # of the numbers of a group's queries and of a piece of keys: more take too many registers
+)
+
 
 class PagedAttentionFunction(Protocol):
     """Attention of one new token per request over one layer of a paged cache, which it only reads."""
@@ -18,10 +24,10 @@ class PagedAttentionFunction(Protocol):
     def __call__(
         self,
         query: Tensor,  # [B, H, D]
-        key_new: Tensor,  # [B, H, D], the current token's own
-        value_new: Tensor,  # [B, H, D]
-        k_cache_layer: Tensor,  # [N, H, block_size, D]
-        v_cache_layer: Tensor,  # [N, H, block_size, D]
+        key_new: Tensor,  # [B, G, D], the current token's own
+        value_new: Tensor,  # [B, G, D]
+        k_cache_layer: Tensor,  # [N, G, block_size, D]
+        v_cache_layer: Tensor,  # [N, G, block_size, D]
         block_table: Tensor,  # [B, M] int32
         context_lens: Tensor,  # [B] int32, tokens in the cache, the current one not among them
         max_context_len: int,  # the largest of context_lens, known to the host
@@ -50,18 +56,19 @@ def paged_attention_plain(
     table = block_table[:, : -(-max_context_len // block_size)].long()  # [B, m]
 
     def gather(cache: Tensor, new: Tensor) -> Tensor:
-        blocks = cache[table]  # [B, m, H, block_size, D]
-        return torch.cat([blocks.transpose(1, 2).flatten(2, 3), new[:, :, None]], dim=2)  # [B, H, T + 1, D]
+        blocks = cache[table]  # [B, m, G, block_size, D]
+        return torch.cat([blocks.transpose(1, 2).flatten(2, 3), new[:, :, None]], dim=2)  # [B, G, T + 1, D]
 
     keys, values = gather(k_cache_layer, key_new), gather(v_cache_layer, value_new)
     T = keys.shape[2] - 1
     visible = torch.arange(T + 1, device=query.device) < context_lens[:, None]  # [B, T + 1]
     visible[:, T] = True  # the current token sees itself
-    scores = (query[:, :, None].float() @ keys.float().transpose(2, 3)) * D**-0.5  # [B, H, 1, T + 1]
+    groups = query.unflatten(1, (keys.shape[1], -1)).float()  # [B, G, H / G, D]
+    scores = (groups @ keys.float().transpose(2, 3)) * D**-0.5  # [B, G, H / G, T + 1]
     weights = scores.masked_fill(~visible[:, None, None], -torch.inf).softmax(dim=-1)
     # Slots that were never written may hold anything, even NaN, and 0 * NaN is NaN.
     values = values.float().masked_fill(~visible[:, None, :, None], 0)
-    return (weights @ values)[:, :, 0].to(query.dtype)
+    return (weights @ values).flatten(1, 2).to(query.dtype)
 
 
 def paged_attention_triton(
@@ -75,7 +82,7 @@ def paged_attention_triton(
     max_context_len: int,
 ) -> Tensor:
     """Attention over a paged cache in one kernel that reads the blocks where they lie: one program per
-    request and head. Query, key and value may be views.
+    request and head of keys, for the queries of its group. Query, key and value may be views.
 
     Takes and returns what a `PagedAttentionFunction` does. Raises ValueError for arguments that do not fit,
     and TritonUnavailableError where no kernel runs.
@@ -85,9 +92,11 @@ def paged_attention_triton(
     )
     check_launchable(query.device)
     B, H, D = query.shape
-    block_size = k_cache_layer.shape[2]
+    _, G, block_size, _ = k_cache_layer.shape
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
-    _paged_attn_decode_kernel[(B, H)](
+    block_q, block_d = triton.next_power_of_2(H // G), triton.next_power_of_2(D)
+    step = step_of(block_size, block_q * block_d)
+    _paged_attn_decode_kernel[(B, G)](
         query,
         key_new,
         value_new,
@@ -103,12 +112,21 @@ def paged_attention_triton(
         *k_cache_layer.stride()[:3],
         block_table.stride(0),
         *out.stride()[:2],
+        H // G,
         D,
         block_size,
-        BLOCK_T=triton.next_power_of_2(block_size),
-        BLOCK_D=triton.next_power_of_2(D),
+        step,
+        BLOCK_Q=block_q,
+        BLOCK_T=triton.next_power_of_2(step),
+        BLOCK_D=block_d,
     )
     return out
+
+
+def step_of(block_size: int, query_size: int) -> int:
+    """Tokens that a program takes at a time, of one block: all, or as many as fit its queries' numbers."""
+    at_most = max(1, MOST_PRODUCTS // query_size)
+    return block_size if block_size <= at_most else gcd(block_size, at_most)
 
 
 @triton.jit
@@ -134,44 +152,54 @@ def _paged_attn_decode_kernel(
     table_stride_b,
     out_stride_b,
     out_stride_h,
+    group,
     D,
     block_size,
+    step,
+    BLOCK_Q: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """One program per request and head: a softmax that is corrected as larger scores come (Milakov and
-    Gimelshein, 2018), begun with the current token and continued block by block."""
+    """One program per request and head of keys: a softmax for each query of its group that is corrected as
+    larger scores come (Milakov and Gimelshein, 2018), begun with the current token and continued block by
+    block."""
     b = tl.program_id(0)
-    h = tl.program_id(1)
+    g = tl.program_id(1)
+    q = tl.arange(0, BLOCK_Q)
     t = tl.arange(0, BLOCK_T)
     d = tl.arange(0, BLOCK_D)
     in_head = d < D
-    query = tl.load(query_ptr + b * query_stride_b + h * query_stride_h + d, mask=in_head, other=0.0)
-    query = query.to(tl.float32) * scale
-    key = tl.load(key_new_ptr + b * key_stride_b + h * key_stride_h + d, mask=in_head, other=0.0)
-    value = tl.load(value_new_ptr + b * value_stride_b + h * value_stride_h + d, mask=in_head, other=0.0)
-    largest = tl.sum(query * key.to(tl.float32), axis=0)  # of the scores so far
+    h = g * group + q
+    in_group = (q < group)[:, None] & in_head[None, :]
+    places = b * query_stride_b + h[:, None] * query_stride_h + d[None, :]
+    query = tl.load(query_ptr + places, mask=in_group, other=0.0).to(tl.float32) * scale  # [Q, D]
+    key = tl.load(key_new_ptr + b * key_stride_b + g * key_stride_h + d, mask=in_head, other=0.0)
+    value = tl.load(value_new_ptr + b * value_stride_b + g * value_stride_h + d, mask=in_head, other=0.0)
+    largest = tl.sum(query * key.to(tl.float32)[None, :], axis=1)  # of each query's scores so far
     total = tl.exp(largest - largest)  # of exp(score - largest) so far: 1
-    acc = value.to(tl.float32)
+    acc = total[:, None] * value.to(tl.float32)[None, :]
 
     context_len = tl.load(context_lens_ptr + b)
-    for start in range(0, context_len, block_size):
+    for start in range(0, context_len, step):  # a block, or a piece of one
         # int64: in a large pool, block * stride passes 2^31
         block = tl.load(block_table_ptr + b * table_stride_b + start // block_size).to(tl.int64)
-        written = (t < block_size) & (start + t < context_len)
-        place = block * cache_stride_n + h * cache_stride_h + t[:, None] * cache_stride_t + d[None, :]
+        slot = start % block_size + t
+        written = (t < step) & (start + t < context_len)
+        place = block * cache_stride_n + g * cache_stride_h + slot[:, None] * cache_stride_t + d[None, :]
         mask = written[:, None] & in_head[None, :]
         keys = tl.load(k_cache_ptr + place, mask=mask, other=0.0).to(tl.float32)
         values = tl.load(v_cache_ptr + place, mask=mask, other=0.0).to(tl.float32)
-        scores = tl.where(written, tl.sum(query[None, :] * keys, axis=1), float("-inf"))
-        new_largest = tl.maximum(largest, tl.max(scores, axis=0))
+        scores = tl.sum(query[:, None, :] * keys[None, :, :], axis=2)  # [Q, T]
+        scores = tl.where(written[None, :], scores, float("-inf"))
+        new_largest = tl.maximum(largest, tl.max(scores, axis=1))
         correction = tl.exp(largest - new_largest)
-        weights = tl.exp(scores - new_largest)
-        acc = acc * correction + tl.sum(weights[:, None] * values, axis=0)
-        total = total * correction + tl.sum(weights, axis=0)
+        weights = tl.exp(scores - new_largest[:, None])
+        acc = acc * correction[:, None] + tl.sum(weights[:, :, None] * values[None, :, :], axis=1)
+        total = total * correction + tl.sum(weights, axis=1)
         largest = new_largest
-    out = (acc / total).to(out_ptr.dtype.element_ty)
-    tl.store(out_ptr + b * out_stride_b + h * out_stride_h + d, out, mask=in_head)
+    out = (acc / total[:, None]).to(out_ptr.dtype.element_ty)
+    places = b * out_stride_b + h[:, None] * out_stride_h + d[None, :]
+    tl.store(out_ptr + places, out, mask=in_group)
 
 
 def check_paged_attention(
@@ -188,9 +216,12 @@ def check_paged_attention(
     check_tensor("query", query, shape=("B", "H", "D"), last_stride_is_1=True)
     B, H, D = query.shape
     like_query = {"dtype": query.dtype, "device": query.device, "last_stride_is_1": True}
-    check_tensor("key_new", key_new, shape=(B, H, D), **like_query)
-    check_tensor("value_new", value_new, shape=(B, H, D), **like_query)
-    check_tensor("k_cache_layer", k_cache_layer, shape=("N", H, "block_size", D), **like_query)
+    check_tensor("key_new", key_new, shape=(B, "G", D), **like_query)
+    G = key_new.shape[1]
+    if not G or H % G:
+        raise ValueError(f"key_new has {G} heads, of which the {H} of query are no multiple")
+    check_tensor("value_new", value_new, shape=(B, G, D), **like_query)
+    check_tensor("k_cache_layer", k_cache_layer, shape=("N", G, "block_size", D), **like_query)
     check_tensor("v_cache_layer", v_cache_layer, shape=tuple(k_cache_layer.shape), **like_query)
     if v_cache_layer.stride() != k_cache_layer.stride():
         raise ValueError(

@@ -73,6 +73,7 @@ class KVBlockManager:
     ) -> None:
         """Allocate the pool, filled with zeros, with every block free.
 
+        num_heads: of keys and values, in each layer.
         max_blocks_per_seq: blocks of the longest possible sequence, by default all blocks of a layer.
         kv_write: how `append_token_batch` writes, by default by indexed assignment.
         """

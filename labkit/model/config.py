@@ -78,6 +78,11 @@ class GPT2Config:
         return self.n_head
 
     @property
+    def num_kv_heads(self) -> int:
+        """Heads that have a key and a value: all of them."""
+        return self.n_head
+
+    @property
     def max_positions(self) -> int:
         """Tokens of the longest sequence."""
         return self.n_positions

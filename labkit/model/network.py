@@ -1,7 +1,8 @@
 """What an engine needs of a language model, whatever its architecture.
 
 A `Network` knows nothing of paging: how a query sees the past is handed in, as an `Attend`.
-Shapes: B batch, T tokens, E embedding, H heads, D head size, L layers, V vocabulary.
+Shapes: B batch, T tokens, E embedding, H heads, G heads of keys and values, D head size, L layers,
+V vocabulary.
 """
 
 from collections.abc import Callable
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 PREFILL_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 PREFILL_ATTENTION = SharedContext(lambda: sdpa_kernel(PREFILL_BACKENDS))  # PyTorch's choice is the process's
 
-# (layer_idx, query, key, value), each [B, H, T, D] -> [B, H, T, D]
+# (layer_idx, query [B, H, T, D], key, value [B, G, T, D]) -> [B, H, T, D]
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 
@@ -47,7 +48,11 @@ class ModelConfig(Protocol):
 
     @property
     def num_heads(self) -> int:
-        """Attention heads of a layer: as many for keys and values as for queries."""
+        """Attention heads of a layer: H, which have a query each."""
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Heads of a layer that have a key and a value: G, each of them for H / G queries."""
 
     @property
     def head_dim(self) -> int:
@@ -63,7 +68,8 @@ class ModelConfig(Protocol):
 
     @property
     def kv_values_per_token(self) -> int:
-        """Numbers that one token adds to the KV cache: a key and a value for each layer and head."""
+        """Numbers that one token adds to the KV cache: a key and a value for each layer and its heads of
+        them."""
 
     @property
     def tie_word_embeddings(self) -> bool:
@@ -78,8 +84,8 @@ class Prefilled(NamedTuple):
     """What a prefill leaves: the logits after each prompt's last token, and every new key and value."""
 
     last_logits: Tensor  # [B, V]
-    keys: Tensor  # [L, B, H, T, D]; row b is meaningful up to its length
-    values: Tensor  # [L, B, H, T, D]
+    keys: Tensor  # [L, B, G, T, D]; row b is meaningful up to its length
+    values: Tensor  # [L, B, G, T, D]
 
 
 class Network(nn.Module):

@@ -1,9 +1,9 @@
 """Attention of a prefill: causal over the prompts' own tokens, and over what was cached before them.
 
-Shapes: B batch, T new tokens, P past tokens, H heads, D head size, L layers.
+Shapes: B batch, T new tokens, P past tokens, H heads, G heads of keys and values, D head size, L layers.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -13,13 +13,13 @@ from torch import Tensor
 class PastKV(NamedTuple):
     """Keys and values computed earlier, one row per prompt, padded at the end to a common length P."""
 
-    keys: Tensor  # [L, B, H, P, D]
-    values: Tensor  # [L, B, H, P, D]
+    keys: Tensor  # [L, B, G, P, D]
+    values: Tensor  # [L, B, G, P, D]
     lengths: Tensor  # [B]
 
 
 class CausalAttention:
-    """Causal attention of new tokens [B, H, T, D] over themselves; keeps each layer's keys and values for the
+    """Causal attention of new tokens over themselves; keeps each layer's keys and values for the
     cache."""
 
     def __init__(self, pads: Tensor | None = None) -> None:
@@ -31,7 +31,7 @@ class CausalAttention:
 
     def __call__(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         key, value = self.kept(key, value)
-        return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return grouped_attention(query, key, value, is_causal=True)
 
     def kept(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Keep a layer's keys and values for the cache; those that attention may read."""
@@ -59,6 +59,16 @@ class PastAttention(CausalAttention):
 
     def __call__(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         key, value = self.kept(key, value)
-        all_keys = torch.cat([self.past.keys[layer_idx], key], dim=2)  # [B, H, P + T, D]
+        all_keys = torch.cat([self.past.keys[layer_idx], key], dim=2)  # [B, G, P + T, D]
         all_values = torch.cat([self.past.values[layer_idx], value], dim=2)
-        return F.scaled_dot_product_attention(query, all_keys, all_values, attn_mask=self.visible)
+        return grouped_attention(query, all_keys, all_values, attn_mask=self.visible)
+
+
+def grouped_attention(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+    """Attention of queries [B, H, T, D] over keys and values [B, G, P, D], each for H / G queries in a row.
+
+    They are repeated here: of PyTorch's attention, the memory-efficient one takes no groups.
+    """
+    if (group := query.shape[1] // key.shape[1]) > 1:
+        key, value = (each.repeat_interleave(group, dim=1) for each in (key, value))
+    return F.scaled_dot_product_attention(query, key, value, **options)

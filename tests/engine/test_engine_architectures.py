@@ -45,6 +45,10 @@ class PlainConfig:
         return self.depth
 
     @property
+    def num_kv_heads(self) -> int:
+        return self.num_heads
+
+    @property
     def head_dim(self) -> int:
         return self.width // self.num_heads
 

@@ -14,6 +14,7 @@ from refusals import assert_each_wrong_tensor_is_refused
 from torch import Tensor
 
 from labkit.kernels import paged_attention_plain, paged_attention_triton, triton_status
+from labkit.model.decoder_weights import split_heads
 
 # Kernels run in the interpreter on CPU tensors, or compiled on the GPU's.
 KERNEL_DEVICE = "cuda" if triton_status().mode == "native" else "cpu"
@@ -29,7 +30,7 @@ BOTH = [
 
 
 class Case(NamedTuple):
-    """The arguments of one call, by name, and each request's own keys and values, [T, H, D] in one piece."""
+    """The arguments of one call, by name, and each request's own keys and values, [T, G, D] in one piece."""
 
     arguments: dict[str, Tensor | int]
     keys: list[Tensor]
@@ -44,8 +45,12 @@ def make_case(
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
     num_blocks: int | None = None,
+    group: int = 1,
 ) -> Case:
-    """Random requests whose blocks lie in any order at the far end of a pool that has at least one more."""
+    """Random requests whose blocks lie in any order at the far end of a pool that has at least one more.
+
+    H: heads of keys and values, each with `group` heads of queries.
+    """
     generator = torch.Generator(device).manual_seed(0)
     B = len(context_lens)
 
@@ -67,7 +72,8 @@ def make_case(
         block, slot = blocks.long()[t // block_size], t % block_size
         k_cache[block, :, slot] = keys[b]
         v_cache[block, :, slot] = values[b]
-    query, key_new, value_new = randn(B, 3, H, D).unbind(1)  # as the model makes them: views of one tensor
+    # As the model makes them: views of one tensor.
+    query, key_new, value_new = split_heads(randn(B, (group + 2) * H * D), group * H, H)
     arguments = {
         "query": query,
         "key_new": key_new,
@@ -85,8 +91,12 @@ def dense_attention(case: Case) -> Tensor:
     """The definition, a request at a time, in float64: [B, H, D]."""
     rows = []
     for b, query in enumerate(case.arguments["query"].double()):  # [H, D]
-        keys = torch.cat([case.keys[b], case.arguments["key_new"][b : b + 1]]).double()  # [T + 1, H, D]
+        keys = torch.cat([case.keys[b], case.arguments["key_new"][b : b + 1]]).double()  # [T + 1, G, D]
         values = torch.cat([case.values[b], case.arguments["value_new"][b : b + 1]]).double()
+        group = len(query) // keys.shape[1]
+        keys, values = (
+            torch.stack([each[:, h // group] for h in range(len(query))], 1) for each in (keys, values)
+        )
         scores = torch.einsum("hd,thd->ht", query, keys) / query.shape[-1] ** 0.5
         rows.append(torch.einsum("ht,thd->hd", scores.softmax(dim=-1), values))
     return torch.stack(rows)
@@ -106,6 +116,7 @@ SMALL = {
     "blocks of 64": {"context_lens": [63, 64, 65, 130], "block_size": 64},
     "head size 64": {"context_lens": [20, 3], "D": 64, "H": 1, "block_size": 16},
     "head size 80": {"context_lens": [9, 0], "D": 80, "H": 1},
+    "three queries to a key": {"context_lens": [9, 0, 4], "group": 3, "D": 20},
     "the far end of a large pool": {"context_lens": [5, 9], "num_blocks": 50},
 }
 small = pytest.mark.parametrize("sizes", SMALL.values(), ids=SMALL)
@@ -115,6 +126,7 @@ random_sizes = st.fixed_dictionaries(
         "context_lens": st.lists(st.integers(0, 40), min_size=1, max_size=4),
         "H": st.integers(1, 4),
         "D": st.integers(1, 40),
+        "group": st.integers(1, 5),
         "block_size": st.sampled_from([1, 3, 4, 6, 8, 64]),
     }
 )
@@ -234,6 +246,11 @@ def test_what_does_not_fit_is_refused_by_name(attention: Callable):
     narrow = arguments["block_table"][:, :1]
     for name, wrong, message in (
         ("v_cache_layer", turned, "v_cache_layer has strides .*, k_cache_layer"),
+        (
+            "query",
+            arguments["query"][:, [0, 1, 1]],
+            "key_new has 2 heads, of which the 3 of query are no multiple",
+        ),
         ("block_table", narrow, "max_context_len is 7, but block_table .* 4"),
     ):
         with pytest.raises(ValueError, match=f"^{message}"):

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from labkit.bench.limit import synchronize
@@ -18,6 +17,7 @@ from labkit.bench.peers.run import CannotServeError, Peer, PeerRun, one_rule, re
 from labkit.bench.workload import Workload
 from labkit.engine import SamplingParams
 from labkit.model import Network
+from labkit.model.prefill_attention import grouped_attention
 
 COMPILED = "PyTorch, a compiled loop"
 
@@ -50,7 +50,7 @@ class DecodeStep(nn.Module):
         self.network, self.params = network, params
         self.head = PaddedHead(network.lm_head.weight)
         config, like = network.config, network.lm_head.weight
-        zeros = like.new_zeros(batch_size, config.num_heads, num_positions, config.head_dim)
+        zeros = like.new_zeros(batch_size, config.num_kv_heads, num_positions, config.head_dim)
         self.caches = nn.ModuleList(LayerCache(zeros) for _ in range(config.num_layers))
         self.register_buffer("places", torch.arange(num_positions, device=like.device))
 
@@ -71,7 +71,7 @@ class DecodeStep(nn.Module):
             cache = self.caches[layer_idx]
             cache.keys[:, :, position] = key
             cache.values[:, :, position] = value
-            return F.scaled_dot_product_attention(query, cache.keys, cache.values, attn_mask=seen)
+            return grouped_attention(query, cache.keys, cache.values, attn_mask=seen)
 
         positions = position.expand(token_ids.shape[0], 1)
         hidden = self.network(token_ids[:, None], positions, attend)

@@ -60,7 +60,11 @@ class AttendThenWrite:
         self._block_idx = self._block_tables.gather(2, place)[:, :, 0]  # [T, B]
 
     def __call__(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        query, key, value = query[:, :, 0], key[:, :, 0], value[:, :, 0]  # [B, H, 1, D] -> [B, H, D]
+        query, key, value = (
+            query[:, :, 0],
+            key[:, :, 0],
+            value[:, :, 0],
+        )  # [B, H or G, 1, D] -> [B, H or G, D]
         k_cache, v_cache = self.kv_manager.k_cache[layer_idx], self.kv_manager.v_cache[layer_idx]
         table_idx = layer_idx % len(self._block_tables)
         out = self.attention(
@@ -96,7 +100,11 @@ class AttendAndWrite:
             plan_shares_triton(slots.context_lens, slot_mapping, self._plan)
 
     def __call__(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        query, key, value = query[:, :, 0], key[:, :, 0], value[:, :, 0]  # [B, H, 1, D] -> [B, H, D]
+        query, key, value = (
+            query[:, :, 0],
+            key[:, :, 0],
+            value[:, :, 0],
+        )  # [B, H or G, 1, D] -> [B, H or G, D]
         return self.attend_heads(layer_idx, query, key, value)[:, :, None]
 
     def attend_heads(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

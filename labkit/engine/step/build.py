@@ -66,7 +66,7 @@ def build_kv_manager(
     manager = parts["layer_tables" if options.layer_tables == "shared" else "block_info"]
     return manager(
         num_layers=config.num_layers,
-        num_heads=config.num_heads,
+        num_heads=config.num_kv_heads,
         head_dim=config.head_dim,
         block_size=block_size,
         max_blocks_per_layer=max_blocks_per_layer,

@@ -12,6 +12,7 @@ from labkit.engine.sampling import Draws
 from labkit.engine.step.attention import AttendAndWrite
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.slots import DeviceSlots
+from labkit.errors import OptionError
 from labkit.kernels import (
     NormLinear,
     RowStatistics,
@@ -101,6 +102,11 @@ class FusedDeviceStep(DeviceStep):
         super().__init__(slots, network, attention)
         self.kernels = kernels
         weights = network.decoder_weights()
+        if weights.is_gated or weights.rotary is not None:
+            raise OptionError(
+                f"layer_kernels = 'fused' (rungs from 09 on) does not run {type(network).__name__} yet. "
+                "Choose a rung up to 08, such as options=LADDER[8].options"
+            )
         self._tables = weights.token_table, weights.position_table
         self.layers = [
             FusedLayer(
@@ -178,4 +184,6 @@ def padded_head(head: Tensor) -> Tensor:
 
 def folded(norm: NormWeights, linear: LinearWeights) -> NormLinear:
     """The product behind a LayerNorm, with the norm's weight and bias put into copies of its own."""
-    return fold_layer_norm(*norm, *linear)
+    norm_weight, norm_bias, eps = norm
+    assert norm_bias is not None, "an RMSNorm was refused"
+    return fold_layer_norm(norm_weight, norm_bias, eps, *linear)

@@ -32,11 +32,15 @@ class PagedDecodeAttention:
         self._block_tables = block_tables
         self._max_context_len = max(context_lens)
         self._context_lens = torch.tensor(context_lens, dtype=torch.int32, device=block_tables.device)
-        self.keys: list[Tensor] = []  # one per layer, [B, H, D]
+        self.keys: list[Tensor] = []  # one per layer, [B, G, D]
         self.values: list[Tensor] = []
 
     def __call__(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        query, key, value = query[:, :, 0], key[:, :, 0], value[:, :, 0]  # [B, H, 1, D] -> [B, H, D]
+        query, key, value = (
+            query[:, :, 0],
+            key[:, :, 0],
+            value[:, :, 0],
+        )  # [B, H or G, 1, D] -> [B, H or G, D]
         self.keys.append(key)
         self.values.append(value)
         out = self._attention(

@@ -45,7 +45,7 @@ def keys_and_values(token_ids: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     config = model.config
     manager = KVBlockManager(
         num_layers=config.num_layers,
-        num_heads=config.num_heads,
+        num_heads=config.num_kv_heads,
         head_dim=config.head_dim,
         block_size=config.max_positions,
         max_blocks_per_layer=1,

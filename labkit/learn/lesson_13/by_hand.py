@@ -55,7 +55,7 @@ class ByHand:
         each = -(-(max(map(len, prompts)) + num_more) // BLOCK_SIZE)
         pool = KVBlockManager(
             num_layers=model.config.num_layers,
-            num_heads=model.config.num_heads,
+            num_heads=model.config.num_kv_heads,
             head_dim=model.config.head_dim,
             block_size=BLOCK_SIZE,
             max_blocks_per_layer=each * len(prompts),
