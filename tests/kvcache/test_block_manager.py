@@ -17,6 +17,7 @@ from labkit.kvcache import (
     IndexedWrite,
     KVBlockManager,
     MutableInfoBlockManager,
+    OneTableBlockManager,
 )
 
 
@@ -86,42 +87,21 @@ def test_a_shared_block_with_room_is_copied_before_it_is_written(make_manager):
 # --- append_prompt ---------------------------------------------------------------------------------
 
 
-def test_a_prompt_fills_block_after_block(make_manager):
-    manager = make_manager()
-    session = InferenceSession(manager)
-    session.append_prompt(*kv_numbers(manager, 0, 10))
-    assert session.block_ids_per_layer == [[0, 1, 2], [8, 9, 10]]
-    assert [manager.info(i).length for i in (0, 1, 2)] == [4, 4, 2]
-    assert not manager.append_paths  # it counts decoded tokens
-    assert holds(session, (0, 10))
-    manager.check_integrity([session])
-
-
-def test_a_prompt_onto_a_shared_partial_tail_copies_it_once(make_manager):
-    manager = make_manager()
-    first = InferenceSession(manager)
-    first.append_prompt(*kv_numbers(manager, 0, 6))
-    second = first.fork()
-    second.append_prompt(*kv_numbers(manager, 100, 7))
-    assert second.block_ids_per_layer[0] == [0, 2, 3, 4]
-    assert [manager.refcount(i) for i in (0, 1, 2)] == [2, 1, 1]
-    assert holds(first, (0, 6)) and holds(second, (0, 6), (100, 7))
-    manager.check_integrity([first, second])
-
-
+@pytest.mark.parametrize("kind", [KVBlockManager, MutableInfoBlockManager, OneTableBlockManager])
 @given(
     block_size=st.integers(1, 9),
     first=st.integers(1, 20),
     second=st.integers(0, 20),
     shared=st.booleans(),
 )
-def test_a_prompt_in_pieces_is_the_prompt_in_one(make_manager, block_size, first, second, shared):
-    manager = make_manager(block_size=block_size, max_blocks_per_layer=60)
+def test_a_prompt_in_pieces_is_the_prompt_in_one(kind, block_size, first, second, shared):
+    manager = helpers.make_manager(kind, num_layers=3, block_size=block_size, max_blocks_per_layer=60)
     session = InferenceSession(manager)
     session.append_prompt(*kv_numbers(manager, 0, first))
     holders = [session, session.fork()] if shared else [session]
     session.append_prompt(*kv_numbers(manager, first, second))
-    assert holds(session, (0, first + second))
+    assert holds(session, (0, first + second)) and holds(holders[-1], (0, holders[-1].num_tokens))
+    assert not manager.append_paths  # it counts decoded tokens
     manager.check_integrity(holders)
 
 
@@ -174,22 +154,6 @@ def comparable(manager):
     records = {i: (r.layer, r.block_index, r.start, r.length) for i, r in known.pop("block_infos").items()}
     paths = known.pop("append_paths")
     return known, records, [paths[path] for path in TOKEN_PATHS]
-
-
-@pytest.mark.parametrize("append", APPENDS)
-def test_the_last_sharer_in_a_batch_writes_in_place_after_the_others_copied(make_manager, append):
-    manager = make_manager()
-    first = prompted(manager, 0, 6)
-    second, third = first.fork(), first.fork()
-    append_batch(append, [third, first, second], first=100)
-    assert third.block_ids_per_layer[0] == [0, 2]
-    assert first.block_ids_per_layer[0] == [0, 3]
-    assert second.block_ids_per_layer[0] == [0, 1]  # the block that all three had
-    assert holds(third, (0, 6), (100, 1))
-    assert holds(first, (0, 6), (101, 1))
-    assert holds(second, (0, 6), (102, 1))
-    assert [manager.append_paths[path] for path in TOKEN_PATHS] == [0, 2, 0, 4]  # in two layers
-    manager.check_integrity([first, second, third])
 
 
 def test_a_batch_is_written_once_a_layer_whatever_its_blocks_need(make_manager):
@@ -297,22 +261,6 @@ def test_a_mutable_record_counts_and_the_other_is_replaced(append):
 # --- share, free, truncate -------------------------------------------------------------------------
 
 
-def test_a_block_goes_back_with_its_last_holder(make_manager):
-    manager = make_manager()
-    first = InferenceSession(manager)
-    append_tokens(first, first=0, num_tokens=6)
-    second = first.fork()
-    assert [manager.refcount(i) for i in (0, 1)] == [2, 2]
-    first.release()
-    assert first.block_ids_per_layer == [[], []] and first.num_tokens == 0
-    assert [manager.refcount(i) for i in (0, 1)] == [1, 1]
-    assert manager.num_free_blocks == 6
-    assert holds(second, (0, 6))
-    second.release()
-    assert manager.num_free_blocks == 8
-    manager.check_integrity([])
-
-
 def test_the_block_freed_last_is_used_first(make_manager):
     manager = make_manager()
     sessions = [InferenceSession(manager) for _ in range(3)]
@@ -326,19 +274,6 @@ def test_the_block_freed_last_is_used_first(make_manager):
         assert session.block_ids_per_layer[0] == [expected]
 
 
-@pytest.mark.parametrize("kept", [0, 3, 4, 9])
-def test_truncate_forgets_exactly_what_lies_past_it(make_manager, kept):
-    manager = make_manager()
-    session = InferenceSession(manager)
-    append_tokens(session, first=0, num_tokens=10)
-    session.num_tokens = kept
-    session.roll_back()
-    manager.check_integrity([session])
-    assert manager.num_free_blocks == 8 - manager.blocks_for(kept)
-    append_tokens(session, first=50, num_tokens=2)
-    assert holds(session, (0, kept), (50, 2))
-
-
 @pytest.mark.parametrize("num_tokens", [6, 8, 100])
 def test_truncate_past_the_end_changes_nothing(make_manager, num_tokens):
     manager = make_manager()
@@ -349,49 +284,7 @@ def test_truncate_past_the_end_changes_nothing(make_manager, num_tokens):
     assert manager_state(manager) == before
 
 
-def test_truncate_refuses_to_cut_a_block_that_others_see(make_manager):
-    manager = make_manager()
-    first = InferenceSession(manager)
-    append_tokens(first, first=0, num_tokens=6)
-    second = first.fork()
-    before = manager_state(manager)
-    with pytest.raises(ValueError, match="block 1 is shared; it cannot be cut at token 5"):
-        manager.truncate(second.block_ids_per_layer[0], 5)
-    assert manager_state(manager) == before
-    manager.truncate(second.block_ids_per_layer[0], 4)  # at a block's end nothing is cut
-    assert second.block_ids_per_layer[0] == [0]
-
-
 # --- when a command fails --------------------------------------------------------------------------
-
-
-def sole_holder(manager):
-    session = InferenceSession(manager)
-    append_tokens(session, first=0, num_tokens=manager.max_blocks_per_layer * manager.block_size)
-    return session
-
-
-def holder_of_a_shared_tail(manager):
-    session = InferenceSession(manager)
-    append_tokens(session, first=0, num_tokens=manager.max_blocks_per_layer * manager.block_size - 1)
-    return session.fork()
-
-
-def holder_of_nothing(manager):
-    sole_holder(manager)
-    return InferenceSession(manager)
-
-
-@pytest.mark.parametrize("prepare", [sole_holder, holder_of_a_shared_tail, holder_of_nothing])
-def test_out_of_blocks_leaves_the_books_unchanged(make_manager, prepare):
-    manager = make_manager()
-    session = prepare(manager)
-    block_ids = list(session.block_ids_per_layer[1])
-    before = manager_state(manager)
-    with pytest.raises(OutOfBlocksError, match="layer 1 has no free block: all 8 blocks of 4 tokens"):
-        manager.append_token(1, session.block_ids_per_layer[1], torch.zeros(2, 3), torch.zeros(2, 3))
-    assert manager_state(manager) == before
-    assert session.block_ids_per_layer[1] == block_ids
 
 
 @pytest.mark.parametrize(("num_tokens", "shared"), [(0, False), (3, False), (3, True), (4, True)])
@@ -409,19 +302,6 @@ def test_a_write_that_fails_is_undone_by_truncate(make_manager, num_tokens, shar
     manager.check_integrity(holders)
     append_tokens(session, first=50)
     assert holds(session, (0, num_tokens), (50, 1))
-
-
-def test_a_prompt_that_finds_no_block_halfway_is_undone_by_truncate(make_manager):
-    manager = make_manager()
-    first = InferenceSession(manager)
-    append_tokens(first, first=0, num_tokens=6)
-    second = first.fork()
-    with pytest.raises(OutOfBlocksError):
-        second.append_prompt(*kv_numbers(manager, 100, 40))
-    second.roll_back()
-    assert manager.num_free_blocks == 5  # two sharers, and second's own copy of the tail
-    manager.check_integrity([first, second])
-    assert holds(first, (0, 6)) and holds(second, (0, 6))
 
 
 class UnwritableCache:
@@ -488,46 +368,12 @@ def test_blocks_to_reach_is_what_growing_takes(make_manager, block_size, held, g
 # --- check_integrity catches what is planted -------------------------------------------------------
 
 
-def leak_a_block(manager, session):
-    manager.allocate_block(0, start=0)
-
-
-def lose_a_reference(manager, session):
-    manager.block_refcounts[1] = 2
-
-
-def count_a_token_twice(manager, session):
-    manager.set_length(1, 3)
-
-
-def free_a_held_block(manager, session):
-    manager.deallocate_block(1)
-
-
-def free_a_block_twice(manager, session):
+def freed_block(manager):
+    """A block of layer 0 that somebody had: block 2."""
     freed = InferenceSession(manager)
     append_tokens(freed, first=0)
     freed.release()
-    manager._freed[0].append(2)
-
-
-def put_a_block_in_two_free_lists(manager, session):
-    freed = InferenceSession(manager)
-    append_tokens(freed, first=0)
-    freed.release()
-    manager._freed[1].append(manager._freed[0].pop())
-
-
-def free_a_block_in_use(manager, session):
-    manager._freed[0].append(1)
-
-
-def keep_the_record_of_a_freed_block(manager, session):
-    del manager.block_refcounts[manager.allocate_block(0, start=0)]
-
-
-def hold_a_block_too_few(manager, session):
-    manager.deallocate_block(session.block_ids_per_layer[0].pop())
+    return manager._freed[0][-1]
 
 
 def hold_an_empty_block_too_many(manager, session):
@@ -535,31 +381,41 @@ def hold_an_empty_block_too_many(manager, session):
     session.block_ids_per_layer[0].append(manager.allocate_block(0, start=8))
 
 
-def hold_blocks_in_the_wrong_order(manager, session):
-    session.block_ids_per_layer[0].reverse()
+PLANTED = {
+    r"reference counts differ from holders \(block: booked, held\): {2: \(1, 0\)}": (
+        lambda manager, _: manager.allocate_block(0, start=0)
+    ),
+    r"reference counts differ .* {1: \(2, 1\)}": lambda manager, _: manager.block_refcounts.update({1: 2}),
+    r"block 1 is booked as .*length=3\), but its holder needs .*length=2\)": (
+        lambda manager, _: manager.set_length(1, 3)
+    ),
+    "block 1 is held but not allocated": lambda manager, _: manager.deallocate_block(1),
+    r"layer 0: used \[0, 1\] and freed \[2, 2\] blocks do not make up the 3": (
+        lambda manager, _: manager._freed[0].append(freed_block(manager))
+    ),
+    r"layer 0: used \[0, 1\] and freed \[\] blocks do not make up the 3": (
+        lambda manager, _: freed_block(manager) and manager._freed[1].append(manager._freed[0].pop())
+    ),
+    r"layer 0: used \[0, 1\] and freed \[1\] blocks do not make up the 2": (
+        lambda manager, _: manager._freed[0].append(1)
+    ),
+    r"blocks \[2\] have a record or a reference count, but not both": (
+        lambda manager, _: manager.block_refcounts.pop(manager.allocate_block(0, start=0))
+    ),
+    "6 tokens in layer 0 are held in 1 blocks": (
+        lambda manager, session: manager.deallocate_block(session.block_ids_per_layer[0].pop())
+    ),
+    "8 tokens in layer 0 are held in 3 blocks": hold_an_empty_block_too_many,
+    "block 1 is booked as .*start=4.* but its holder needs .*start=0": (
+        lambda _, session: session.block_ids_per_layer[0].reverse()
+    ),
+    "block 8 is booked as .*layer=1.* but its holder needs .*layer=0": (
+        lambda _, session: session.block_ids_per_layer.reverse()
+    ),
+}
 
 
-def hold_another_layers_block(manager, session):
-    session.block_ids_per_layer.reverse()
-
-
-@pytest.mark.parametrize(
-    ("plant", "message"),
-    [
-        (leak_a_block, r"reference counts differ from holders \(block: booked, held\): {2: \(1, 0\)}"),
-        (lose_a_reference, r"reference counts differ .* {1: \(2, 1\)}"),
-        (count_a_token_twice, r"block 1 is booked as .*length=3\), but its holder needs .*length=2\)"),
-        (free_a_held_block, "block 1 is held but not allocated"),
-        (free_a_block_twice, r"layer 0: used \[0, 1\] and freed \[2, 2\] blocks do not make up the 3"),
-        (put_a_block_in_two_free_lists, r"layer 0: used \[0, 1\] and freed \[\] blocks do not make up the 3"),
-        (free_a_block_in_use, r"layer 0: used \[0, 1\] and freed \[1\] blocks do not make up the 2"),
-        (keep_the_record_of_a_freed_block, r"blocks \[2\] have a record or a reference count, but not both"),
-        (hold_a_block_too_few, "6 tokens in layer 0 are held in 1 blocks"),
-        (hold_an_empty_block_too_many, "8 tokens in layer 0 are held in 3 blocks"),
-        (hold_blocks_in_the_wrong_order, "block 1 is booked as .*start=4.* but its holder needs .*start=0"),
-        (hold_another_layers_block, "block 8 is booked as .*layer=1.* but its holder needs .*layer=0"),
-    ],
-)
+@pytest.mark.parametrize(("message", "plant"), PLANTED.items())
 def test_check_integrity_names_what_is_off(make_manager, plant, message):
     manager = make_manager()
     session = InferenceSession(manager)

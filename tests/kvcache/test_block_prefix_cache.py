@@ -1,25 +1,11 @@
 """The block prefix cache alone: what is found, what is kept, what goes first; and texts that never mix."""
 
 import pytest
-from helpers import holds, kv_numbers, make_manager, num_freeable
+from helpers import holds, kv_numbers, make_manager
 
 from labkit.engine import InferenceSession
 from labkit.kvcache import BlockPrefixCache, OneTableBlockManager
-from labkit.kvcache.block_prefix_cache import NOTHING_FOUND, ROOT_KEY
-
-
-class OneKey(BlockPrefixCache):
-    """Every hash is the same."""
-
-    def block_key(self, parent_key, token_ids):
-        return 0
-
-
-class OwnIds(BlockPrefixCache):
-    """A block's key knows nothing of the blocks before it."""
-
-    def block_key(self, parent_key, token_ids):
-        return hash(token_ids)
+from labkit.kvcache.block_prefix_cache import ROOT_KEY
 
 
 def cache_of(*texts, kind=BlockPrefixCache, num_blocks=20):
@@ -78,16 +64,6 @@ def test_lookup_finds_the_full_blocks_that_a_text_begins_with_but_never_its_last
         manager.check_integrity([session, *prefix_cache])
 
 
-def test_the_second_of_two_that_computed_the_same_block_keeps_it_for_itself():
-    manager, prefix_cache = cache_of(text(1, 2))
-    second = compute(prefix_cache, manager, text(1, 2, 3), first=100)
-    assert texts_in(prefix_cache) == [text(1, 2, 3), text(1, 2), text(1)]
-    assert manager.num_free_blocks == 20 - 2 - 3
-    second.release()
-    assert manager.num_free_blocks == 20 - 3
-    assert holds(InferenceSession(manager, prefix_cache.lookup(text(1, 2, 3, 4))), (0, 8), (108, 4))
-
-
 def test_a_block_that_is_not_full_is_never_kept():
     manager, prefix_cache = cache_of()
     session = InferenceSession(manager)
@@ -102,35 +78,6 @@ def test_a_block_that_is_not_full_is_never_kept():
         prefix_cache.keep_text(range(8), [session.block_ids_per_layer[0][:1] * 2])
     assert len(prefix_cache) == 1
     manager.check_integrity([session, *prefix_cache])
-
-
-def test_sessions_go_on_from_a_shared_block_without_writing_to_it():
-    manager, prefix_cache = cache_of(text(1, 2))
-    sessions = [InferenceSession(manager, prefix_cache.lookup(text(1, 2, 9))) for _ in range(2)]
-    for first, session in zip((100, 200), sessions, strict=True):
-        session.append_prompt(*kv_numbers(manager, first, 3))
-        session.num_tokens -= 1
-        session.roll_back()
-    assert holds(sessions[0], (0, 8), (100, 2)) and holds(sessions[1], (0, 8), (200, 2))
-    assert manager.append_paths["copy_on_write"] == 0
-    manager.check_integrity([*sessions, *prefix_cache])
-
-
-def test_what_was_found_is_not_found_again_when_the_entries_have_changed():
-    prompt = text(1, 2, 3)
-    manager, prefix_cache = cache_of(text(1, 2))
-    assert prefix_cache.is_coming((*prompt, 9), [(*prompt, 8)])
-    assert prefix_cache.lookup(prompt).num_tokens == 8
-    compute(prefix_cache, manager, prompt, first=0).release()
-    assert prefix_cache.lookup(prompt).num_tokens == 8  # its last block has its last token
-    assert prefix_cache.lookup((*prompt, 9)).num_tokens == 12
-    asked = (*prompt, 9)
-    for num_left in (8, 4, 0):
-        assert prefix_cache.lookup(asked).num_tokens == num_left + 4
-        assert prefix_cache.evict_one()
-        found = prefix_cache.lookup(asked)
-        assert (found.num_tokens if found else 0) == num_left
-    assert prefix_cache.lookup(asked) is None
 
 
 def test_a_list_that_changes_between_two_lookups_is_read_again():
@@ -171,16 +118,6 @@ def test_texts_that_begin_like_the_one_before_have_the_blocks_in_common_hashed_o
     assert prefix_cache.lookup((*text(9), 9)) is None
 
 
-def test_what_was_found_of_a_longer_text_is_found_of_a_shorter_one_and_no_more():
-    _, prefix_cache = cache_of(text(1, 2, 3))
-    assert prefix_cache.lookup((*text(1, 2, 3), 9)).num_tokens == 12
-    assert prefix_cache.lookup((*text(1, 2), 9)).num_tokens == 8
-    assert prefix_cache.lookup(text(1, 2)).num_tokens == 4
-    assert prefix_cache.lookup((*text(1, 2, 3), 9)).num_tokens == 12
-    assert prefix_cache.lookup((*text(1, 5, 3), 9)).num_tokens == 4
-    assert prefix_cache.lookup((*text(1, 2, 3), 9)).num_tokens == 12
-
-
 # --- hashes ----------------------------------------------------------------------------------------
 
 
@@ -192,71 +129,7 @@ def test_a_key_is_made_of_the_key_before_and_of_all_token_ids():
     assert len({key, *(prefix_cache.block_key(*other) for other in others)}) == 4
 
 
-def test_texts_whose_hashes_are_the_same_never_mix():
-    manager, prefix_cache = cache_of(text(1, 2), text(3, 2), kind=OneKey)
-    assert texts_in(prefix_cache) == [text(1)]  # the first to come has the key
-    assert prefix_cache.lookup(text(3, 2, 9)) is None
-    assert holds(InferenceSession(manager, prefix_cache.lookup(text(1, 2, 9))), (0, 4))
-
-
-def test_the_same_token_ids_with_the_same_hash_behind_another_block_are_another_text():
-    """All that tells the second blocks apart is what they follow: their keys and values are not the same."""
-    manager, prefix_cache = cache_of(text(1, 2), text(3, 2), kind=OwnIds)
-    assert set(texts_in(prefix_cache)) == {text(1), text(1, 2), text(3)}
-    assert holds(InferenceSession(manager, prefix_cache.lookup(text(3, 2, 9))), (100, 4))
-    assert holds(InferenceSession(manager, prefix_cache.lookup(text(1, 2, 9))), (0, 8))
-
-
-def test_when_a_block_goes_another_text_may_have_its_key():
-    manager, prefix_cache = cache_of(text(1), text(2), kind=OneKey)
-    assert texts_in(prefix_cache) == [text(1)]
-    prefix_cache.evict_one()
-    compute(prefix_cache, manager, text(2), first=100).release()
-    assert prefix_cache.lookup(text(1, 9)) is None
-    assert holds(InferenceSession(manager, prefix_cache.lookup(text(2, 9))), (100, 4))
-
-
 # --- who goes first --------------------------------------------------------------------------------
-
-
-def test_the_least_recently_used_goes_first_and_a_block_before_its_parent():
-    manager, prefix_cache = cache_of(text(1, 2, 3), text(4), text(1, 5))
-    prefix_cache.lookup(text(4, 9))  # used last
-    gone = []
-    while texts_in(prefix_cache):
-        gone += texts_in(prefix_cache)[:1]
-        assert prefix_cache.evict_one() and gone[-1] not in texts_in(prefix_cache)
-        manager.check_integrity(prefix_cache)
-    assert gone == [text(1, 2, 3), text(1, 2), text(1, 5), text(1), text(4)]
-    assert not prefix_cache.evict_one()
-    assert prefix_cache.num_evicted == 5 and manager.num_free_blocks == 20
-
-
-def test_a_block_in_use_is_never_evicted_nor_one_before_it():
-    manager, prefix_cache = cache_of(text(1, 2), text(3), text(4, 5))
-    session = InferenceSession(manager, prefix_cache.lookup(text(1, 2, 9)))
-    prefix_cache.lookup(text(4, 9))  # so that the one in use is least recently used but for (3)
-    prefix_cache.lookup(text(3, 9))
-    assert num_freeable(prefix_cache) == 3
-    evicted = 0
-    while prefix_cache.evict_one():
-        evicted += 1
-        manager.check_integrity([session, *prefix_cache])
-    assert evicted == 3 and set(texts_in(prefix_cache)) == {text(1, 2), text(1)}
-    assert manager.num_free_blocks == 18 and holds(session, (0, 8))
-    session.release()
-    assert prefix_cache.evict_one() and prefix_cache.evict_one() and manager.num_free_blocks == 20
-
-
-def test_a_block_before_one_in_use_stays_though_nobody_else_holds_it():
-    """The session computed the first block again: it holds the second entry's block alone."""
-    manager, prefix_cache = cache_of(text(1))
-    session = compute(prefix_cache, manager, text(1, 2), first=100)
-    counts = [manager.refcount(entry.block_id) for entry in prefix_cache]
-    assert texts_in(prefix_cache) == [text(1, 2), text(1)] and counts == [2, 1]
-    assert num_freeable(prefix_cache) == 0 and not prefix_cache.evict_one()
-    session.release()
-    assert num_freeable(prefix_cache) == 2
 
 
 def test_whether_so_many_can_go_is_seen_without_a_look_at_all(monkeypatch):
@@ -266,15 +139,6 @@ def test_whether_so_many_can_go_is_seen_without_a_look_at_all(monkeypatch):
     monkeypatch.setattr(prefix_cache, "is_in_use", lambda entry: looked.append(entry) or is_in_use(entry))
     assert prefix_cache.can_free(3) and len(looked) == 3
     assert prefix_cache.can_free(10) and not prefix_cache.can_free(11)
-
-
-def test_what_was_found_is_remembered_while_others_are_evicted():
-    _, prefix_cache = cache_of(text(1, 2), text(3))
-    assert len(prefix_cache.find(text(1, 2, 9), 3)) == 2
-    remembered = prefix_cache._last_found
-    prefix_cache.use(remembered[1][-1])  # so that (3) goes first
-    assert prefix_cache.evict_one() and prefix_cache._last_found is remembered
-    assert prefix_cache.evict_one() and prefix_cache._last_found == NOTHING_FOUND
 
 
 def test_eviction_looks_at_a_block_in_use_once_a_round_and_not_each_time(monkeypatch):
@@ -291,17 +155,6 @@ def test_eviction_looks_at_a_block_in_use_once_a_round_and_not_each_time(monkeyp
 
 
 # --- forgotten, cleared ----------------------------------------------------------------------------
-
-
-def test_what_is_forgotten_goes_with_all_that_follows_it_and_sessions_keep_their_blocks():
-    manager, prefix_cache = cache_of(text(1, 2, 3), text(1, 4), text(5))
-    session = InferenceSession(manager, prefix_cache.lookup(text(1, 2, 9)))
-    prefix_cache.forget([session.block_ids_per_layer[0][1:]])
-    assert set(texts_in(prefix_cache)) == {text(1), text(1, 4), text(5)}
-    prefix_cache.forget(session.block_ids_per_layer)
-    assert texts_in(prefix_cache) == [text(5)] and prefix_cache.num_evicted == 0
-    assert holds(session, (0, 8))
-    manager.check_integrity([session, *prefix_cache])
 
 
 def test_clear_drops_blocks_in_use_too_and_counts_them():

@@ -2,11 +2,10 @@
 
 import pytest
 import torch
-from helpers import append_batch, append_tokens, kv_numbers, make_engine, make_manager
+from helpers import append_tokens, kv_numbers, make_manager
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit import LADDER, SamplingParams
 from labkit.engine import InferenceSession
 from labkit.kvcache import CachedBlockTables, RebuiltBlockTables
 from labkit.watch import OperatorCounter
@@ -103,29 +102,6 @@ def rows_made(tables, sessions):
     return counter.index_tensors
 
 
-def test_a_row_is_made_when_a_block_comes_and_at_no_other_time():
-    manager = make_manager()
-    session, tables = InferenceSession(manager), CachedBlockTables(manager, 3)
-    made = []
-    for t in range(10):
-        append_tokens(session, first=t)
-        made.append(rows_made(tables, [session]))
-    assert made == [2, 0, 0, 0, 2, 0, 0, 0, 2, 0]  # in both layers
-    assert rows_made(RebuiltBlockTables(manager, 3), [session]) == 2  # one tensor a layer, whatever comes
-
-
-def test_a_row_is_made_when_a_copy_replaces_its_last_block():
-    manager = make_manager()
-    session, tables = InferenceSession(manager), CachedBlockTables(manager, 3)
-    append_tokens(session, first=0, num_tokens=6)
-    batch = [session, session.fork(), session.fork()]
-    assert rows_made(tables, batch) == 3 * 2
-    append_batch("append_token_batch", batch, first=50)
-    assert rows_made(tables, batch) == 2 * 2  # the last holder keeps its block
-    append_batch("append_token_batch", batch, first=60)
-    assert rows_made(tables, batch) == 0
-
-
 @pytest.mark.slow
 @given(block_size=st.integers(1, 4), moves=MOVES)
 def test_after_each_move_kept_rows_are_right_and_only_those_of_changed_lists_are_made(block_size, moves):
@@ -218,27 +194,3 @@ def test_a_build_overwrites_the_tables_of_the_one_before(kind):
     after = tables.build(sessions[1:])
     assert after.data_ptr() == before.data_ptr()
     assert before.tolist() == after.tolist() == [[[2, 0]], [[3, 0]]]
-
-
-@pytest.mark.parametrize("rung", ["00", "01"])
-def test_a_step_builds_once_and_finds_its_tables_unchanged_when_its_tokens_are_read(monkeypatch, rung):
-    """So no buffer is written while a step needs it, also where copies to a GPU are asynchronous: reading
-    the tokens waits for all that the step asked for."""
-    engine = make_engine(options=LADDER[rung].options, block_size=2, prefix_cache=False)
-    built = []
-    build, sample = engine.decode_step.block_tables.build, engine.decode_step.sample
-
-    def spying_build(sessions):
-        tables = build(sessions)
-        built.append((tables, tables.clone()))
-        return tables
-
-    def spying_sample(*args):
-        token_ids = sample(*args)
-        assert all(torch.equal(*pair) for pair in built[-1:])
-        return token_ids
-
-    monkeypatch.setattr(engine.decode_step.block_tables, "build", spying_build)
-    monkeypatch.setattr(engine.decode_step, "sample", spying_sample)
-    engine.generate([(1, 2, 3), (4,), (5, 6)], SamplingParams(8))
-    assert len(built) == engine.stats().counters.decode_steps == 7

@@ -181,28 +181,6 @@ def test_an_index_tensor_is_of_32_bits_and_on_the_device():
     assert (tensor.dtype, tensor.device.type, tensor.tolist()) == (torch.int32, KERNEL_DEVICE.type, [3, 1, 2])
 
 
-# --- what does not fit -----------------------------------------------------------------------------
-
-
-@writers
-def test_what_the_kernel_refuses_the_writer_does_and_writes_nothing(
-    kernels: str, writer: type, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(checks, "DEBUG", True)
-    fits = Batch(3, [0, 1, 2], [4, 0, 2], [3, 3, 3])
-    tensors = make_tensors(fits)
-    for name, wrong in {
-        "block_idx": fits._replace(block_idx=[4, 0]),
-        "block_idx has values from 0 to 6": fits._replace(block_idx=[4, 0, 6]),
-        "pos .* outside of 0 to 3": fits._replace(pos=[4, 4, 4]),
-        "pos has values from 1 to 4, outside of 0 to 3": fits._replace(pos=[1, 2, 4]),
-        "batch_idx has values from 1 to 3": fits._replace(batch_idx=[1, 3], block_idx=[4, 0], pos=[1, 1]),
-    }.items():
-        with pytest.raises(ValueError, match=f"^{name}"):
-            write(writer, wrong, tensors)
-    assert all(cache.isnan().all() for cache in tensors[:2])
-
-
 # --- on a GPU --------------------------------------------------------------------------------------
 
 

@@ -7,13 +7,10 @@ import torch
 from helpers import (
     GREEDY,
     PARAMS,
-    append_tokens,
     assert_no_block_is_lost,
-    holds,
     kv_numbers,
     make_engine,
     make_manager,
-    num_freeable,
     run,
     tokens_alone,
     tokens_by_request,
@@ -39,29 +36,6 @@ def cache_of(*prompts, max_entries=9):
     return manager, prefix_cache
 
 
-def prompts_in(prefix_cache):
-    return [entry.token_ids for entry in prefix_cache]
-
-
-@pytest.mark.parametrize(
-    ("prompt", "found"),
-    [
-        ((1, 2, 3, 4, 5), (1, 2, 3, 4, 5)),
-        ((1, 2, 3, 4, 5, 6), (1, 2, 3, 4, 5)),
-        ((1, 2, 3, 4), (1, 2)),
-        ([1, 2], (1, 2)),
-        ((1,), None),
-        ((2, 3), None),
-    ],
-)
-def test_lookup_finds_the_longest_cached_prompt_that_this_one_begins_with(prompt, found):
-    _, prefix_cache = cache_of((1, 2), (1, 2, 3, 4, 5), (7,))
-    entry = prefix_cache.lookup(prompt)
-    assert (entry and entry.token_ids) == found
-    if found:
-        assert entry.last_logits.tolist() == [len(found)]
-
-
 MODULUS = sys.hash_info.modulus  # whole numbers that differ by it have the same hash
 
 
@@ -77,48 +51,6 @@ def test_prompts_whose_hashes_are_the_same_never_mix():
     prefix_cache.evict_one()
     assert prefix_cache.lookup(prompts[0]) is None and prefix_cache.lookup(prompts[1]) is held[1]
     manager.check_integrity([held[1]])
-
-
-def test_the_least_recently_used_prompt_goes_first():
-    manager, prefix_cache = cache_of((1,), (2,), (3,))
-    prefix_cache.lookup((1, 8))
-    prefix_cache.insert((2,), [[], []], torch.zeros(1))  # known already: used, not stored again
-    assert prompts_in(prefix_cache) == [(3,), (1,), (2,)]
-    for left in ([(1,), (2,)], [(2,)], []):
-        assert prefix_cache.evict_one()
-        assert prompts_in(prefix_cache) == left
-        manager.check_integrity(prefix_cache)
-        assert prefix_cache.lookup((3, 1)) is None
-    assert not prefix_cache.evict_one()
-    assert prefix_cache.num_evicted == 3
-
-
-def test_no_more_than_max_entries_are_kept():
-    manager, prefix_cache = cache_of((1,), (2,), (3,), (4,), max_entries=2)
-    assert prompts_in(prefix_cache) == [(3,), (4,)]
-    assert (prefix_cache.num_evicted, manager.num_free_blocks) == (2, 18)
-
-
-def test_eviction_frees_only_what_nobody_shares():
-    manager, prefix_cache = cache_of(tuple(range(10)))  # blocks of 4, 4 and 2 tokens
-    session = InferenceSession(manager, prefix_cache.lookup(range(11)))
-    assert manager.num_free_blocks == 17
-    append_tokens(session, first=10)  # its own copy of the third block
-    assert manager.num_free_blocks == 16
-    prefix_cache.evict_one()
-    assert manager.num_free_blocks == 17  # the entry's third block
-    assert holds(session, (0, 11))
-    manager.check_integrity([session])
-
-
-def test_an_entry_keeps_its_numbers_when_sessions_go_on_from_it():
-    manager, prefix_cache = cache_of(tuple(range(6)))
-    sessions = [InferenceSession(manager, prefix_cache.lookup(range(6))) for _ in range(2)]
-    for first, session in zip((100, 200), sessions, strict=True):
-        append_tokens(session, first)
-    assert manager.append_paths["copy_on_write"] == 4  # two sessions, two layers
-    assert holds(sessions[0], (0, 6), (100, 1)) and holds(sessions[1], (0, 6), (200, 1))
-    assert holds(InferenceSession(manager, prefix_cache.lookup(range(6))), (0, 6))
 
 
 def test_the_logits_kept_are_the_caches_own():
@@ -206,18 +138,6 @@ def test_a_whole_hit_outlives_its_entry_evicted_in_the_same_step():
     handed_out = tokens_by_request(outputs + run(engine))
     assert [handed_out[i] for i in request_ids] == [tokens_alone(p, GREEDY) for p in prompts]
     assert_no_block_is_lost(engine)
-
-
-def test_reclaimable_blocks_are_those_that_only_entries_hold():
-    manager, prefix_cache = cache_of([1, 2, 3, 4, 5])
-    assert num_freeable(prefix_cache) == manager.blocks_for(5)
-    session = InferenceSession(manager, prefix_cache.lookup([1, 2, 3, 4, 5]))
-    assert num_freeable(prefix_cache) == 0
-    session.release()
-    before = manager.num_free_blocks
-    expected = before + num_freeable(prefix_cache)
-    prefix_cache.clear()
-    assert manager.num_free_blocks == expected > before
 
 
 def test_a_request_that_must_wait_anyway_evicts_nothing():
