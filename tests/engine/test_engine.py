@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 import torch
 from helpers import (
-    CONFIG,
     GREEDY,
     PARAMS,
     SEEDED,
@@ -55,23 +54,6 @@ def test_the_models_tokens_depend_on_all_that_came_before():
     assert len({first, other_start, other_end}) == 3 and len(set(first)) > 3
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("rung", LADDER)
-@pytest.mark.parametrize("prefix_cache", [False, True])
-@pytest.mark.parametrize("decode_first", [False, True])
-def test_tokens_do_not_depend_on_the_batch(rung, decode_first, prefix_cache):
-    engine = make_engine(
-        options=LADDER[rung].options, decode_first=decode_first, prefix_cache=prefix_cache, max_batch_size=4
-    )
-    outputs, request_ids = [], []
-    for prompt, params in zip(PROMPTS, EACH_PARAMS, strict=True):  # one joins at each step
-        request_ids.append(engine.add_request(prompt, params))
-        outputs += engine.step()
-    handed_out = tokens_by_request(outputs + run(engine))
-    assert [handed_out[i] for i in request_ids] == alone()
-    assert_no_block_is_lost(engine)
-
-
 def test_generate_answers_in_the_order_of_the_prompts():
     engine = make_engine(max_batch_size=2, admission_policy="pack")
     completions = engine.generate(PROMPTS, EACH_PARAMS)
@@ -79,10 +61,6 @@ def test_generate_answers_in_the_order_of_the_prompts():
     assert [c.prompt_token_ids for c in completions] == PROMPTS
     assert {c.finish_reason for c in completions} == {FinishReason.LENGTH}
     assert all(c.error is None for c in completions)
-
-
-def test_generate_of_nothing_is_nothing():
-    assert make_engine().generate([]) == []
 
 
 def test_one_params_serves_all_prompts():
@@ -167,24 +145,6 @@ def test_step_hands_out_each_token_once_and_the_completion_with_the_last():
     assert [o.completion is None for o in outputs] == [True] * 7 + [False]
     assert outputs[-1].completion.token_ids == tokens_alone((1, 2, 3), GREEDY)
     assert not engine.step()
-
-
-def test_what_generate_and_stream_made_for_others_is_handed_out_by_step():
-    engine = make_engine()
-    first = engine.add_request(PROMPTS[0], SamplingParams(12))
-    outputs = list(engine.step())
-    engine.generate([PROMPTS[1]], SamplingParams(3))
-    second = engine.add_request(PROMPTS[2], SEEDED)
-    outputs += engine.step()
-    assert list(engine.stream(PROMPTS[3], SamplingParams(20)))  # both are done before it is
-    assert engine.has_work
-    outputs += run(engine)
-    assert tokens_by_request(outputs) == {
-        first: tokens_alone(PROMPTS[0], SamplingParams(12)),
-        second: tokens_alone(PROMPTS[2], SEEDED),
-    }
-    assert {o.request_id for o in outputs if o.completion} == {first, second}
-    assert not engine.has_work
 
 
 # --- streams ---------------------------------------------------------------------------------------
@@ -276,27 +236,6 @@ def test_after_cancel_step_says_nothing_more_of_the_request():
 
 def blocks_needed(prompt, params, block_size):
     return -(-(len(prompt) + params.max_new_tokens - 1) // block_size)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rung", LADDER)
-@pytest.mark.parametrize("prefix_cache", [False, True])
-@pytest.mark.parametrize("decode_first", [False, True])
-def test_preemption_changes_no_token(rung, decode_first, prefix_cache):
-    engine = make_engine(
-        options=LADDER[rung].options,
-        block_size=2,
-        max_blocks_per_layer=max(map(blocks_needed, PROMPTS, EACH_PARAMS, [2] * 6)),
-        decode_first=decode_first,
-        prefix_cache=prefix_cache,
-    )
-    put_back, preempted = engine.scheduler.put_back, []
-    engine.scheduler.put_back = lambda requests: preempted.extend(requests) or put_back(requests)
-    request_ids = [engine.add_request(p, q) for p, q in zip(PROMPTS, EACH_PARAMS, strict=True)]
-    handed_out = tokens_by_request(run(engine))
-    assert [handed_out[i] for i in request_ids] == alone()
-    assert engine.stats().counters.preemptions == len(preempted) > 1
-    assert_no_block_is_lost(engine)
 
 
 def test_the_newest_is_preempted_and_waits_ahead_of_all_others():
@@ -401,13 +340,6 @@ def test_stats_count_what_was_done():
     assert stats.append_paths == {"boundary": 2, "in_place": 10}
 
 
-def test_stats_are_a_copy():
-    engine = make_engine()
-    before = engine.stats()
-    engine.generate([(1, 2)], GREEDY)
-    assert before == make_engine().stats() != engine.stats()
-
-
 @pytest.mark.slow
 def test_a_finished_request_is_not_retained():
     engine = make_engine()
@@ -452,12 +384,6 @@ def test_what_is_not_asked_for_is_as_the_docstrings_say():
     assert CacheConfig() == CacheConfig(64, None, True, 256, None)
     assert SchedulerConfig() == SchedulerConfig(None, None, None, "fifo", 32, False, 512)
     assert SamplingParams() == SamplingParams(16, 0.0, 0, 1.0, None, True)
-
-
-def test_the_pool_has_room_for_a_full_batch_of_the_longest_sequences_unless_told_otherwise():
-    engine = make_engine(max_batch_size=3, block_size=5)
-    assert engine.kv_manager.max_blocks_per_layer == 3 * 13  # 64 positions
-    assert engine.kv_manager.k_cache.shape == (CONFIG.n_layer, 39, CONFIG.n_head, 5, CONFIG.head_dim)
 
 
 def test_the_model_that_was_handed_in_is_not_changed():

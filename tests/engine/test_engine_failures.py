@@ -175,19 +175,6 @@ def test_requests_admitted_in_a_failed_step_keep_their_place_in_the_queue(monkey
     assert not engine.scheduler.running
 
 
-@pytest.mark.parametrize("at_call", range(4))
-def test_a_prefill_that_fails_leaves_the_sessions_as_they_were(monkeypatch, at_call):
-    engine = make_engine()
-    engine.generate([(1, 2, 3)], GREEDY)
-    prefix = engine.prefix_cache.lookup((1, 2, 3))
-    sessions = [InferenceSession(engine.kv_manager, held) for held in (prefix, None)]
-    monkeypatch.setattr(engine.kv_manager, "append_prompt", failing(engine.kv_manager.append_prompt, at_call))
-    with pytest.raises(Boom):
-        prefill_module.prefill_sessions(engine.model.network, sessions, [(1, 2, 3, 4, 5), (6, 7)])
-    assert [session.num_tokens for session in sessions] == [3, 0]
-    engine.kv_manager.check_integrity([*sessions, prefix])
-
-
 @pytest.mark.parametrize("at_call", [0, 4])
 def test_generate_cancels_its_own_requests_when_a_step_fails_and_no_others(monkeypatch, at_call):
     engine = make_engine(prefix_cache=False)

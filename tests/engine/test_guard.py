@@ -1,16 +1,14 @@
 """An engine has one driver at a time, is never stopped with half a change, and says so when it was."""
 
 import gc
-import random
 import signal
 import sys
 import threading
 import weakref
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from itertools import count
 
 import pytest
-import torch
 from helpers import (
     ENGINES,
     GREEDY,
@@ -18,27 +16,20 @@ from helpers import (
     assert_no_block_is_lost,
     failing,
     make_engine,
-    run,
-    small_model,
-    tokens_alone,
     tokens_by_request,
     tokens_of,
 )
+from resident_helpers import EACH_PARAMS, EXPECTED, PROMPTS
 from streaming_helpers import TIMEOUT, nobody_waits_for_ever, serving, start  # noqa: F401
+from traced import at_lines
 
-from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
+from labkit import LADDER, SamplingParams
 from labkit.engine import StreamingServer
 from labkit.engine import guard as guard_module
 from labkit.engine.guard import Guard
 from labkit.errors import BrokenEngineError, EngineBusyError, LabkitError, RequestError
 
-PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5, 6), (1, 2, 3, 4), (7,)]
-EACH_PARAMS = [GREEDY, SEEDED, GREEDY, SEEDED, GREEDY]
-EXPECTED = [tokens_alone(prompt, params) for prompt, params in zip(PROMPTS, EACH_PARAMS, strict=True)]
 PRESSED = {"block_size": 2, "max_blocks_per_layer": 14, "max_batch_size": 3}  # some have to wait, or to go
-
-
-# --- interrupts: a real signal, at a chosen line of the engine's code ------------------------------------
 
 
 @pytest.fixture(autouse=True)
@@ -47,271 +38,6 @@ def interrupts_raise():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def interrupted_at_line(number, times=1):
-    """SIGINT when that many lines of labkit have run in here; again at the lines that follow."""
-    count = 0
-
-    def trace(frame, event, argument):
-        nonlocal count
-        if "labkit" not in frame.f_code.co_filename:
-            return None
-        count += event == "line"
-        if event == "line" and number <= count < number + times:
-            signal.raise_signal(signal.SIGINT)
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        yield
-    finally:
-        sys.settrace(before)
-
-
-def lines_of(options):
-    """How many lines of labkit a run takes, as the tests below count them."""
-    engine = make_engine(options=options, **PRESSED)
-    count = 0
-
-    def trace(frame, event, argument):
-        nonlocal count
-        if "labkit" not in frame.f_code.co_filename:
-            return None
-        count += event == "line"
-        return trace
-
-    sys.settrace(trace)
-    try:
-        engine.generate(PROMPTS, EACH_PARAMS)
-    finally:
-        sys.settrace(None)
-    return count
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
-def test_an_interrupt_anywhere_in_generate_costs_nothing_but_that_call(options):
-    numbers = random.Random(0).sample(range(1, lines_of(options)), 15)
-    engine = make_engine(options=options, **PRESSED)
-    other = engine.add_request(PROMPTS[0], GREEDY)
-    outputs = []
-    for number in numbers:
-        with pytest.raises(KeyboardInterrupt), interrupted_at_line(number):
-            for _ in range(3):  # with prompts in the cache, one takes fewer lines
-                engine.generate(PROMPTS, EACH_PARAMS)
-        engine.check_integrity()
-        assert engine.stats().waiting + engine.stats().running <= 1  # the other one
-    assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
-    outputs += run(engine)
-    assert tokens_by_request(outputs) == {other: EXPECTED[0]}
-    assert_no_block_is_lost(engine)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
-def test_whoever_steps_on_after_interrupts_gets_every_token_once(options):
-    rng = random.Random(1)
-    engine = make_engine(options=options, **PRESSED)
-    ids = [engine.add_request(*each) for each in zip(PROMPTS, EACH_PARAMS, strict=True)]
-    outputs, num_interrupts = [], 0
-    while engine.has_work:
-        try:
-            with interrupted_at_line(rng.randrange(1, 600)):
-                step_outputs = engine.step()
-            outputs += step_outputs
-        except KeyboardInterrupt:
-            num_interrupts += 1
-        engine.check_integrity()
-    assert num_interrupts >= 5
-    handed_out = tokens_by_request(outputs)
-    assert [handed_out[i] for i in ids] == EXPECTED
-    assert_no_block_is_lost(engine)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
-def test_an_interrupted_stream_is_cancelled_and_nothing_else(options):
-    rng = random.Random(2)
-    engine = make_engine(options=options, **PRESSED)
-    other = engine.add_request(PROMPTS[3], SEEDED)
-    for _ in range(5):
-        with pytest.raises(KeyboardInterrupt), interrupted_at_line(rng.randrange(1, 900)):
-            for _ in range(9):
-                list(engine.stream(PROMPTS[1], SEEDED))
-        engine.check_integrity()
-        gc.collect()
-        assert engine.stats().waiting + engine.stats().running <= 1
-    last = list(engine.stream(PROMPTS[1], SEEDED))[-1]
-    assert last.completion.token_ids == EXPECTED[1]
-    assert engine.stats().counters.finished.get("length", 0) >= 1
-    left = run(engine)
-    assert tokens_by_request(left).get(other, EXPECTED[3])[-1] == EXPECTED[3][-1]
-    assert_no_block_is_lost(engine)
-
-
-@pytest.mark.parametrize("number", [50, 150, 300])  # as it is admitted, computed, sampled
-def test_a_second_interrupt_does_not_wait_and_the_engine_says_that_it_cannot_be_trusted(number):
-    engine = make_engine()
-    engine.add_request(PROMPTS[0], GREEDY)
-    with pytest.raises(KeyboardInterrupt), interrupted_at_line(number, times=40):
-        engine.step()
-    for call in (
-        engine.step,
-        lambda: engine.generate([PROMPTS[0]]),
-        lambda: next(engine.stream(PROMPTS[0])),
-        lambda: engine.add_request(PROMPTS[0]),
-        lambda: engine.cancel(0),
-        lambda: StreamingServer(engine),
-    ):
-        with pytest.raises((BrokenEngineError, LabkitError), match=r"build a new engine|unfinished requests"):
-            call()
-    assert engine.stats().running + engine.stats().waiting == 1  # looking is allowed
-
-
-def test_between_calls_interrupts_are_as_they_were():
-    engine = make_engine()
-    engine.generate([PROMPTS[0]], GREEDY)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    seen = []
-    before = signal.signal(signal.SIGINT, lambda *_: seen.append("mine"))
-    try:
-        with interrupted_at_line(50):
-            engine.generate([PROMPTS[0]], GREEDY)  # a handler that does not raise stops nothing
-        assert seen == ["mine"]
-        engine.generate([PROMPTS[0]], GREEDY)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert seen == ["mine"]
-
-
-def test_where_interrupts_are_ignored_they_stay_ignored():
-    engine = make_engine()
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with interrupted_at_line(50):
-            assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def interrupted_in_the_guard(call, number, times=1):
-    """Call with SIGINT at these lines of the guard: what it raised, if the handler is back, if one came."""
-    before, count = signal.getsignal(signal.SIGINT), 0
-
-    def trace(frame, event, argument):
-        nonlocal count
-        if event == "line" and frame.f_code.co_filename == guard_module.__file__:
-            count += 1
-            if number <= count < number + times:
-                signal.raise_signal(signal.SIGINT)
-        return trace
-
-    raised = None
-    sys.settrace(trace)
-    try:
-        call()
-    except BaseException as error:
-        raised = type(error)
-    finally:
-        sys.settrace(None)
-        after = signal.signal(signal.SIGINT, before)
-    return raised, after is before, count >= number
-
-
-def test_wherever_in_its_guard_an_interrupt_comes_it_is_raised_by_that_very_call():
-    engine, number = make_engine(), 1
-    while True:
-        raised, is_handler_back, came = interrupted_in_the_guard(engine.step, number)
-        if not came:
-            break
-        assert (raised, is_handler_back) == (KeyboardInterrupt, True), f"line {number}"
-        engine.step()  # nothing is left of it
-        number += 1
-    assert number > 15
-    assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
-
-
-@pytest.mark.parametrize("times", [2, 3])
-def test_after_several_interrupts_at_once_they_have_their_handler_again(times):
-    number, came = 1, True
-    while came:
-        raised, is_handler_back, came = interrupted_in_the_guard(make_engine().step, number, times)
-        assert is_handler_back and (raised is KeyboardInterrupt or not came), f"line {number}"
-        number += 1
-    assert number > 15
-
-
-def test_interrupts_of_who_is_refused_are_raised_and_break_nothing_of_whoever_is_inside():
-    engine, number, came = make_engine(), 1, True
-    with serving(engine) as server:
-        while came:
-            for times in (1, 2):
-                raised, is_handler_back, came = interrupted_in_the_guard(engine.step, number, times)
-                assert is_handler_back and raised is (KeyboardInterrupt if came else EngineBusyError), number
-                if not came:
-                    break
-            number += 1
-        assert number > 8
-        assert list(server.submit(PROMPTS[0], GREEDY))[-1].completion.token_ids == EXPECTED[0]
-    assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
-
-
-def test_an_interrupt_is_not_lost_in_a_step_that_fails(monkeypatch):
-    engine = make_engine()
-    engine.add_request(PROMPTS[0], GREEDY)
-
-    def fails(prefixes):
-        signal.raise_signal(signal.SIGINT)
-        raise ZeroDivisionError
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt) as raised:
-        patched.setattr(engine.prefill, "_prompt_logits", fails)
-        engine.step()
-    assert isinstance(raised.value.__context__, ZeroDivisionError)
-    assert tokens_by_request(run(engine)) == {0: EXPECTED[0]}
-
-
-@pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None])
-def test_however_many_interrupts_there_are_a_handler_that_does_not_raise_stops_nothing(handler):
-    engine = make_engine()
-    before = signal.signal(signal.SIGINT, handler)
-    try:
-        with interrupted_at_line(900, times=40):
-            assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
-        assert signal.getsignal(signal.SIGINT) is handler
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
-
-
-def test_a_handler_may_choose_who_gets_the_next_interrupt_and_that_one_waits_too(monkeypatch):
-    """As programs do that end in good order at the first, and at once at the second."""
-    engine, seen, in_step = make_engine(), [], False
-    decode = engine.decode_step.next_tokens
-
-    def interrupted(requests):
-        nonlocal in_step
-        in_step = True
-        signal.raise_signal(signal.SIGINT)
-        in_step = False
-        return decode(requests)
-
-    def first(*_):
-        seen.append(("first", in_step))
-        signal.signal(signal.SIGINT, second)
-
-    def second(*_):
-        seen.append(("second", in_step))
-
-    monkeypatch.setattr(engine.decode_step, "next_tokens", interrupted)
-    signal.signal(signal.SIGINT, first)
-    assert tokens_of(engine.generate([PROMPTS[0]], SamplingParams(4))) == [EXPECTED[0][:4]]
-    assert signal.getsignal(signal.SIGINT) is second
-    assert seen == [("first", False), ("second", False), ("second", False)]
 
 
 # --- an error between a step's tokens and its bookkeeping --------------------------------------------------
@@ -332,11 +58,9 @@ TEARS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("at_call", [0, 1, 3])
 @pytest.mark.parametrize("place", TEARS)
-@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
-def test_after_an_error_in_the_bookkeeping_the_tokens_are_right_or_refused(
-    monkeypatch, options, place, at_call
-):
-    engine = make_engine(options=options, **PRESSED)
+@pytest.mark.parametrize("rung", ["00", "06", "10", "14"])
+def test_after_an_error_in_the_bookkeeping_the_tokens_are_right_or_refused(monkeypatch, rung, place, at_call):
+    engine = make_engine(options=LADDER[rung].options, **PRESSED)
     owner, name = TEARS[place](engine)
     monkeypatch.setattr(owner, name, failing(getattr(owner, name), at_call, KeyboardInterrupt))
     for _ in range(2):  # on some rungs it is not called that often in one
@@ -421,46 +145,26 @@ def test_a_request_whose_call_fails_as_it_is_queued_is_no_request(ask):
 
 def test_an_error_as_the_guard_is_entered_leaves_the_engine_to_others():
     """As of a timeout, whose signal does not wait."""
-    guard, lines = make_engine().guard, 0
+    guard = make_engine().guard
 
-    def trace(frame, event, argument):
-        nonlocal lines
-        if frame.f_code.co_filename == guard_module.__file__ and event == "line":
-            lines += 1
-            if lines == n:
-                raise TimeoutError
-        return trace
+    def fail():
+        raise TimeoutError
 
     def come_in():
         with guard:
             pass
 
     for n in count(1):
-        lines = 0
-        sys.settrace(trace)
         try:
-            guard.__enter__()
+            with at_lines((n,), fail, within=guard_module.__file__):
+                guard.__enter__()
             break  # no line was left
         except TimeoutError:
             pass
-        finally:
-            sys.settrace(None)
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, n
         start(come_in).result(TIMEOUT)
     guard.__exit__(None, None, None)
     assert n > 8
-
-
-def test_an_engine_that_was_torn_does_not_serve_on():
-    engine = make_engine()
-    with StreamingServer(engine) as server:
-        engine._accept = failing(engine._accept, 2)
-        streams = [server.submit(prompt, GREEDY) for prompt in PROMPTS[:2]]
-        for stream in streams:
-            with pytest.raises(LabkitError, match=r"broke down|build a new engine"):
-                list(stream)
-        with pytest.raises(LabkitError):
-            list(server.submit(PROMPTS[0], GREEDY))
 
 
 # --- one driver at a time ----------------------------------------------------------------------------------
@@ -485,16 +189,6 @@ def test_beside_a_server_its_engine_refuses_everybody_else():
             StreamingServer(engine)
         assert list(server.submit(PROMPTS[1], SEEDED))[-1].completion.token_ids == EXPECTED[1]
     assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED  # closed: it is anybody's again
-
-
-def test_a_server_cannot_have_an_engine_that_is_being_driven():
-    engine = make_engine()
-    with engine.guard:
-        refused = start(StreamingServer, engine)
-        with pytest.raises(EngineBusyError, match="another thread drives this engine"):
-            refused.result()
-    with serving(engine) as server:
-        assert list(server.submit(PROMPTS[0], GREEDY))[-1].completion.token_ids == EXPECTED[0]
 
 
 def test_of_two_threads_that_generate_one_is_refused_and_the_other_undisturbed(monkeypatch):
@@ -585,85 +279,17 @@ def test_an_engine_goes_with_its_last_user_and_not_at_some_garbage_collection(op
         gc.enable()
 
 
-def leave(stream, server):
-    next(stream)
-    server.close()
-
-
-def be_cut_short(stream, server):
-    leave(stream, server)
-    with suppress(LabkitError):
-        list(stream)
-
-
-@pytest.mark.parametrize("use", [leave, be_cut_short])
-def test_so_it_does_with_the_last_stream_of_its_server(use):
+def test_so_it_does_with_the_last_stream_of_its_server():
     engine = make_engine()
     gone, server = weakref.ref(engine), StreamingServer(engine)
     gc.disable()
     try:
-        use(server.submit(PROMPTS[0], SamplingParams(50)), server)
-        del engine, server
+        stream = server.submit(PROMPTS[0], SamplingParams(50))
+        next(stream)
+        server.close()
+        with suppress(LabkitError):
+            list(stream)
+        del engine, server, stream
         assert gone() is None
     finally:
         gc.enable()
-
-
-def test_a_prompt_that_is_refused_breaks_nothing():
-    engine = make_engine(small_model())
-    with pytest.raises(LabkitError):
-        engine.cancel(99)
-    assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
-
-
-# --- on a GPU --------------------------------------------------------------------------------------------
-
-
-def gpu_engine(model, number):
-    """Each prompt is prefilled by itself: the same numbers whoever else waits."""
-    return InferenceEngine(
-        model,
-        LADDER[number].options,
-        device="cuda",
-        dtype=torch.float32,
-        cache=CacheConfig(block_size=4, max_blocks_per_layer=16),
-        scheduler=SchedulerConfig(max_batch_size=3, prefill_max_batch_size=1),
-    )
-
-
-@pytest.mark.cuda
-@pytest.mark.parametrize("number", ["05", "07", "08", "09", "10", "11", "13", "14"])
-def test_on_a_gpu_interrupts_cost_nothing_but_their_call_while_graphs_replay_too(tiny, number):
-    expected = tokens_of(gpu_engine(tiny, number).generate(PROMPTS, EACH_PARAMS))
-    rng = random.Random(3)
-    engine = gpu_engine(tiny, number)
-    for _ in range(12):
-        with pytest.raises(KeyboardInterrupt), interrupted_at_line(rng.randrange(1, 3000)):
-            for _ in range(9):
-                engine.generate(PROMPTS, EACH_PARAMS)
-        engine.check_integrity()
-        assert not engine.has_work
-    ids = [engine.add_request(*each) for each in zip(PROMPTS, EACH_PARAMS, strict=True)]
-    outputs = []
-    while engine.has_work:
-        with suppress(KeyboardInterrupt):
-            with interrupted_at_line(rng.randrange(1, 600)):
-                step_outputs = engine.step()
-            outputs += step_outputs
-    handed_out = tokens_by_request(outputs)
-    assert [handed_out[i] for i in ids] == expected
-    assert_no_block_is_lost(engine)
-
-
-@pytest.mark.cuda
-@pytest.mark.parametrize("number", ["05", "10", "14"])
-def test_on_a_gpu_a_reader_that_is_interrupted_leaves_the_server_and_its_other_readers_alone(tiny, number):
-    expected = tokens_of(gpu_engine(tiny, number).generate(PROMPTS, EACH_PARAMS))
-    with serving(gpu_engine(tiny, number)) as server:
-        for line in (5, 40, 90):
-            streams = [server.submit(*each) for each in zip(PROMPTS, EACH_PARAMS, strict=True)]
-            with pytest.raises(KeyboardInterrupt), interrupted_at_line(line):
-                list(streams[0])
-                list(server.submit(PROMPTS[0], EACH_PARAMS[0]))
-            streams[0].close()
-            assert [list(s)[-1].completion.token_ids for s in streams[1:]] == expected[1:]

@@ -19,8 +19,6 @@ from helpers import (
     tokens_by_request,
     tokens_of,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from labkit import LADDER, FinishReason, SamplingParams
 from labkit.engine import packed_prefill
@@ -93,21 +91,6 @@ def test_a_long_prompt_goes_on_over_several_chunks_and_shares_the_last_with_the_
     assert counts == [[8], [8], [8], [6, 2]]
 
 
-def test_what_begins_with_a_cached_prompt_computes_only_the_rest_and_leaves_the_shared_block_alone():
-    engine = in_chunks_of(3)
-    (first,) = engine.generate([(1, 2, 3, 4, 5, 6)], GREEDY)
-    cached = engine.prefix_cache.lookup((1, 2, 3, 4, 5, 6))
-    block_ids = [list(ids) for ids in cached.block_ids_per_layer]
-    counts = record_chunks(engine)
-    prompt = (1, 2, 3, 4, 5, 6, 9, 10, 11, 12)
-    assert tokens_of(engine.generate([prompt], SEEDED)) == [tokens_alone(prompt, SEEDED)]
-    assert counts == [[3], [1]]
-    assert engine.stats().counters.reused_tokens == 6
-    assert cached.block_ids_per_layer == block_ids
-    assert tokens_of(engine.generate([(1, 2, 3, 4, 5, 6)], GREEDY)) == [first.token_ids]
-    assert_no_block_is_lost(engine)
-
-
 @pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "drawn"])
 def test_a_prompt_that_the_cache_knows_needs_no_chunk(params):
     engine = packed_engine()
@@ -129,28 +112,6 @@ def test_a_prompt_that_the_cache_knows_waits_for_the_one_before_it():
         ids[0]: tokens_alone(LONG, GREEDY),
         ids[1]: tokens_alone((1, 2, 3), GREEDY),
     }
-
-
-@pytest.mark.parametrize("num_tokens", [3, 256])
-def test_drawn_tokens_of_a_seed_are_those_of_rung_12(num_tokens):
-    each = [
-        replace(SEEDED, seed=i, temperature=0.7 + 0.1 * i, top_k=(0, 30)[i % 2], top_p=(1.0, 0.9)[i // 2 % 2])
-        for i in range(len(PROMPTS))
-    ]
-    below = make_engine(options=LADDER["12"].options).generate(PROMPTS, each)
-    assert tokens_of(in_chunks_of(num_tokens).generate(PROMPTS, each)) == tokens_of(below)
-
-
-@pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "drawn"])
-def test_a_request_of_one_token_ends_with_its_first(params):
-    engine = packed_engine()
-    request_id = engine.add_request((1, 2, 3), long(1, params))
-    assert list(engine.step()) == []
-    (output,) = engine.step()
-    assert (output.request_id, output.token_id) == (request_id, *tokens_alone((1, 2, 3), params)[:1])
-    assert output.completion.finish_reason is FinishReason.LENGTH
-    assert not engine.has_work and engine.stats().counters.decode_steps == 0
-    assert_no_block_is_lost(engine)
 
 
 def test_a_text_that_ends_with_its_first_token_ends_then():
@@ -225,20 +186,6 @@ def test_a_chunk_is_large_where_nobody_decodes_and_small_beside_a_decode_step():
     assert counts[9:] == [[20], [10]]
 
 
-def test_no_more_requests_are_admitted_than_the_next_chunk_has_room_for():
-    engine = in_chunks_of(8, prefix_cache=False)
-    ids = [engine.add_request(prompt, GREEDY) for prompt in [(1, 2, 3), LONG, (5, 6), (7,)]]
-    engine.step()
-    assert joining_ids(engine) == ids[:2]
-    assert [r.request_id for r in engine.scheduler.waiting] == ids[2:]
-    for each in engine.scheduler.joining.values():  # with blocks for all of it from the admission on
-        assert each.session.num_tokens == len(each.token_ids)
-    assert [each.num_left for each in engine.scheduler.joining.values()] == [0, 25]
-    assert tokens_by_request(run(engine)) == {
-        i: tokens_alone(p, GREEDY) for i, p in zip(ids, [(1, 2, 3), LONG, (5, 6), (7,)], strict=True)
-    }
-
-
 def test_a_chunk_has_no_more_prompts_than_are_admitted_in_a_step():
     engine = packed_engine(prefill_max_batch_size=2, prefix_cache=False)
     counts = record_chunks(engine)
@@ -264,30 +211,6 @@ def test_a_joining_request_can_be_cancelled_at_any_time(which, num_steps):
     assert handed_out.pop(ids[1 - which]) == tokens_alone(prompts[1 - which], GREEDY)
     assert handed_out[other] == tokens_alone((5, 6), GREEDY)
     assert_no_block_is_lost(engine)
-
-
-def test_joining_requests_are_preempted_before_running_ones_the_newest_first():
-    engine = in_chunks_of(4, prefix_cache=False, max_blocks_per_layer=20)
-    first = engine.add_request((1, 2, 3), long(20))
-    outputs = list(engine.step()) + list(engine.step())
-    joining = [engine.add_request(LONG[:6], GREEDY), engine.add_request(LONG, GREEDY)]
-    outputs += [*engine.step(), *engine.step()]
-    assert joining_ids(engine) == joining
-    scheduler = engine.scheduler
-    free = engine.stats().free_blocks
-    scheduler.preempt_newest()
-    assert joining_ids(engine) == joining[:1]
-    assert engine.stats().free_blocks == free + 8  # 30 tokens in blocks of 4
-    scheduler.preempt_newest()
-    assert [r.request_id for r in scheduler.waiting] == joining
-    assert [r.request_id for r in scheduler.running] == [first]
-    engine.check_integrity()
-    handed_out = tokens_by_request(outputs + run(engine))
-    assert handed_out == {
-        first: tokens_alone((1, 2, 3), long(20)),
-        joining[0]: tokens_alone(LONG[:6], GREEDY),
-        joining[1]: tokens_alone(LONG, GREEDY),
-    }
 
 
 def test_when_blocks_run_out_who_joins_makes_way_for_who_decodes():
@@ -375,33 +298,6 @@ def test_first_tokens_that_cannot_be_read_put_all_who_join_back_in_order(monkeyp
     assert_no_block_is_lost(engine)
 
 
-def test_a_prompt_that_cannot_be_kept_costs_nobody_anything(monkeypatch):
-    engine = in_chunks_of(8)
-    ids = [engine.add_request(*each) for each in zip(PROMPTS, EACH_PARAMS, strict=True)]
-    monkeypatch.setattr(engine.prefix_cache, "insert", failing(engine.prefix_cache.insert, 1))
-    outputs = []
-    with pytest.raises(Boom):
-        while True:
-            outputs += engine.step()
-    handed_out = tokens_by_request(outputs + run(engine))
-    assert [handed_out[i] for i in ids] == EXPECTED
-    assert_no_block_is_lost(engine)
-
-
-def test_after_a_decode_step_that_failed_every_chunk_is_read_in_order(monkeypatch):
-    engine = in_chunks_of(8, prefix_cache=False)
-    ids = [engine.add_request(*each) for each in zip(PROMPTS, EACH_PARAMS, strict=True)]
-    outputs = [*engine.step(), *engine.step()]
-    fails = failing(engine.readback.next_tokens)
-    monkeypatch.setattr(engine.readback, "next_tokens", fails)
-    with pytest.raises(Boom):
-        engine.step()
-    outputs += run(engine)
-    handed_out = tokens_by_request(outputs)
-    assert [handed_out[i] for i in ids] == EXPECTED
-    assert sorted(handed_out) == list(handed_out)  # first tokens came in the order of arrival
-
-
 @pytest.mark.parametrize("broken", range(3))
 @pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "drawn"])
 def test_broken_logits_end_only_their_own_request_and_keep_no_prompt(monkeypatch, broken, params):
@@ -431,35 +327,6 @@ def test_broken_logits_end_only_their_own_request_and_keep_no_prompt(monkeypatch
 # --- a part of the reader's ------------------------------------------------------------------------
 
 
-class ShortestFirst(PackedChunk):
-    """Those with the fewest tokens left have theirs first."""
-
-    def __init__(self, prompts, num_computed, max_tokens):
-        left = [len(prompt) - done for prompt, done in zip(prompts, num_computed, strict=True)]
-        counts = [0] * len(prompts)
-        for p in sorted(range(len(prompts)), key=lambda p: left[p]):
-            counts[p] = min(left[p], max_tokens - sum(counts))
-        ends = [done + count for done, count in zip(num_computed, counts, strict=True)]
-        each = list(zip(prompts, num_computed, ends, strict=True))
-        self.token_ids = [token_id for prompt, done, end in each for token_id in prompt[done:end]]
-        self.positions = [position for _, done, end in each for position in range(done, end)]
-        self.starts = [sum(counts[:p]) for p in range(len(prompts) + 1)]
-        self.context_lens = num_computed
-
-
-@settings(max_examples=20)
-@given(st.integers(1, 12), st.booleans())
-def test_a_part_of_your_own_decides_who_gets_how_many_tokens(num_tokens, prefix_cache):
-    engine = packed_engine(
-        {"batching": ShortestFirst},
-        prefix_cache=prefix_cache,
-        prefill_max_tokens=num_tokens,
-        prefill_chunk_tokens=num_tokens,
-    )
-    assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
-    assert_no_block_is_lost(engine)
-
-
 def test_a_wrong_part_fails_loudly_and_its_requests_wait_on():
     class Forgetful(PackedChunk):
         def __init__(self, prompts, num_computed, max_tokens):
@@ -472,11 +339,6 @@ def test_a_wrong_part_fails_loudly_and_its_requests_wait_on():
         engine.step()
     engine.check_integrity()
     assert joining_ids(engine) == [request_id]
-
-
-def test_no_other_rung_has_use_for_such_a_part():
-    with pytest.raises(OptionError, match="no use for a batching: batching = 'padded'"):
-        make_engine(options=LADDER["12"].options, parts={"batching": PackedChunk})
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from helpers import GREEDY, make_engine, tokens_alone, tokens_of
 
 from labkit import LADDER
 from labkit.engine.overlap import ReadOneBehind
-from labkit.engine.parts import PARTS
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.fused import FusedDeviceStep
 from labkit.engine.step.slots import DeviceSlots
@@ -60,13 +59,6 @@ def test_a_part_of_ones_own_makes_what_the_package_would_make(rung, option):
     assert own.calls > 8 if own.part in ASKED_PER_LAYER else own.calls == 1
 
 
-def test_parts_of_several_options_go_into_one_engine():
-    parts = {"block_tables": Called(CachedBlockTables), "kv_append": Called(AppendBatched)}
-    engine = make_engine(options=LADDER["02"].options, parts=parts)
-    assert [part.calls for part in parts.values()] == [1, 1]
-    assert type(engine.decode_step.kv_append) is AppendBatched
-
-
 @pytest.mark.parametrize(
     ("rung", "parts", "message"),
     [
@@ -100,8 +92,3 @@ def test_what_a_part_raises_when_it_is_made_passes_through():
 
     with pytest.raises(TypeError, match="takes 2 positional arguments but 3 were given"):
         make_engine(options=LADDER["01"].options, parts={"block_tables": Broken})
-
-
-def test_every_part_of_the_package_is_made_by_the_value_of_its_option():
-    assert PARTS["block_tables"]["resident"] is DeviceSlots
-    assert all(callable(part) for parts in PARTS.values() for part in parts.values())

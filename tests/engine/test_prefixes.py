@@ -1,7 +1,6 @@
 """Blocks that requests leave in the prefix cache, and those that they find there: tokens and counts."""
 
 import copy
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 
@@ -23,7 +22,6 @@ from hypothesis import strategies as st
 
 from labkit import FinishReason, SamplingParams
 from labkit.engine import InferenceSession
-from labkit.engine.step.resident import StepInFlight
 from labkit.engine.step.staging import TokenCopy
 from labkit.kvcache import BlockPrefixCache, PrefixCache
 from labkit.ladder import LADDER, ONE_TABLE, OVERLAP, SAMPLING_WITHOUT_SORTS
@@ -68,11 +66,6 @@ def test_the_option_says_which_cache_an_engine_has():
     assert type(blocks_engine().prefix_cache) is BlockPrefixCache
     assert blocks_engine(prefix_cache=False).prefix_cache is None
     assert LADDER["14"].options == replace(LADDER["13"].options, prefixes="blocks")
-
-
-def test_a_cache_of_ones_own_takes_its_place_and_an_engine_without_one_does_not_mind():
-    assert type(blocks_engine(parts={"prefixes": OneKey}).prefix_cache) is OneKey
-    assert blocks_engine(parts={"prefixes": OneKey}, prefix_cache=False).prefix_cache is None
 
 
 def test_only_memory_bounds_the_number_of_blocks():
@@ -223,18 +216,6 @@ def test_a_preempted_request_goes_on_from_its_blocks(options):
     assert_no_block_is_lost(engine)
 
 
-@engines
-def test_in_a_pool_too_small_preempted_requests_get_their_tokens_and_reuse_some(options):
-    engine = blocks_engine(options, max_blocks_per_layer=12, max_batch_size=4)
-    prompts = [SYSTEM[i : i + 6] for i in range(4)]
-    request_ids = [engine.add_request(prompt, LONG) for prompt in prompts]
-    handed_out = tokens_by_request(run(engine))
-    assert [handed_out[i] for i in request_ids] == [tokens_alone(prompt, LONG) for prompt in prompts]
-    stats = engine.stats()
-    assert stats.counters.preemptions > 0 and stats.prefix_evictions > 0 and stats.counters.reused_tokens > 0
-    assert_no_block_is_lost(engine)
-
-
 # --- requests that begin alike and come together ---------------------------------------------------
 
 
@@ -262,17 +243,6 @@ def test_requests_that_have_nothing_in_common_do_not_wait():
         engine.add_request(prompt, GREEDY)
     engine.step()
     assert (engine.stats().running, engine.stats().waiting) == (4, 0)
-
-
-def test_what_two_have_in_common_beyond_the_cache_is_waited_for_too():
-    engine = blocks_engine()
-    engine.generate([SYSTEM[:8]], SamplingParams(1))
-    for i in range(2):
-        engine.add_request((*SYSTEM, i), GREEDY)
-    engine.step()
-    assert engine.stats().running == 1
-    engine.step()
-    assert engine.stats().running == 2 and engine.stats().counters.reused_tokens == 8 + 24
 
 
 @pytest.mark.parametrize("options", [BLOCKS, IN_CHUNKS], ids=["12, blocks", "14"])
@@ -331,43 +301,6 @@ def test_blocks_that_a_broken_request_shares_go_and_those_who_run_on_them_keep_t
     engine.check_integrity()
     outputs += run(engine)
     assert tokens_by_request(outputs)[first] == tokens_alone(SYSTEM, LONG)
-    assert_no_block_is_lost(engine)
-
-
-FAILURES = {
-    "looking up": lambda engine: (engine.prefix_cache, "lookup"),
-    "keeping": lambda engine: (engine.prefix_cache, "insert"),
-    "evicting": lambda engine: (engine.prefix_cache, "evict_one"),
-    "computing prompts": lambda engine: (engine.model.network, "prefill"),
-    "storing a prompt": lambda engine: (InferenceSession, "append_prompt"),
-    "sampling": lambda engine: (engine.prefill, "sample"),
-    "making a block ready": lambda engine: (engine.kv_manager, "allocate_block"),
-    "reserving": lambda engine: (engine.kv_manager, "reserve_token_batch"),
-    "reading": lambda engine: (StepInFlight, "read"),
-}
-
-
-@pytest.mark.slow
-@engines
-@pytest.mark.parametrize("is_behind", [False, True], ids=["in its place", "behind its work"])
-@pytest.mark.parametrize("at_call", range(3))
-@pytest.mark.parametrize("place", FAILURES.values(), ids=FAILURES)
-def test_after_a_failed_step_all_blocks_are_right_and_everybody_goes_on(options, place, at_call, is_behind):
-    engine = blocks_engine(options, max_blocks_per_layer=16, max_batch_size=3)
-    if is_behind and place(engine)[1] == "allocate_block":
-        pytest.skip("a block that was taken and that nobody was told of is lost")
-    prompts = [SYSTEM[:9], SYSTEM[:11], SYSTEM[4:12], (*SYSTEM[:9], 1), SYSTEM[2:8]]
-    request_ids = [engine.add_request(prompt, LONG) for prompt in prompts]
-    outputs = []
-    with planted_failure(*place(engine), at_call, is_behind=is_behind):
-        for _ in range(25):
-            with suppress(PlantedError):
-                outputs += engine.step()
-            engine.check_integrity()
-            assert_blocks_are_right(engine)
-    outputs += run(engine)
-    handed_out = tokens_by_request(outputs)
-    assert [handed_out[i] for i in request_ids] == [tokens_alone(prompt, LONG) for prompt in prompts]
     assert_no_block_is_lost(engine)
 
 

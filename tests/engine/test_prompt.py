@@ -8,27 +8,18 @@ import numpy as np
 import pytest
 import torch
 from bad_values import (
-    ENDLESS,
-    BrokenList,
     Made,
-    NeverRead,
-    Uncounted,
     fresh,
     refused,
 )
-from helpers import CONFIG, GREEDY, SEEDED, ByteTokenizer, make_engine, tokens_alone
+from helpers import CONFIG, GREEDY, SEEDED, ByteTokenizer, make_engine, tokens_alone, tokens_of
 from streaming_helpers import nobody_waits_for_ever  # noqa: F401  (an autouse fixture)
 
+from labkit import SamplingParams
 from labkit.engine.prompt import check_length, encode, prompts_with_params, read, size_of, token_ids_of
 from labkit.errors import RequestError
 
 # --- prompts ---------------------------------------------------------------------------------------
-
-WAYS = {
-    "add_request": lambda engine, prompt: engine.add_request(prompt, GREEDY),
-    "generate": lambda engine, prompt: engine.generate([[1], prompt, [2]], GREEDY),
-    "stream": lambda engine, prompt: engine.stream(prompt, GREEDY),
-}
 
 
 @pytest.fixture
@@ -41,13 +32,6 @@ def engine():
     assert engine.stats() == before and engine.has_work
     engine.check_integrity()
     assert engine.add_request((7,), GREEDY) == 1  # no id was given away
-
-
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-@pytest.mark.parametrize("prompt", ENDLESS.values(), ids=ENDLESS)
-def test_a_prompt_far_too_long_is_refused_without_reading_it(engine, prompt, way):
-    with refused(RequestError, r"prompt has \d+ tokens.* the model has 64 positions: shorten"):
-        way(engine, fresh(prompt))
 
 
 def test_of_a_generator_no_more_is_read_than_the_model_has_positions(engine):
@@ -116,18 +100,42 @@ def test_params_of_no_prompt_are_checked_too(engine, params):
     assert engine.generate([], GREEDY) == engine.generate([], []) == []
 
 
-@pytest.mark.parametrize(
-    ("prompts", "params"),
-    [([[1]], Uncounted([GREEDY])), (Uncounted([[1]]), [GREEDY]), ([[1]], BrokenList([GREEDY]))],
-)
-def test_params_that_raise_are_refused(engine, prompts, params):
-    with refused(RequestError, "^(prompts|params) cannot be read: RuntimeError"):
-        engine.generate(prompts, params)
+# (prompt, params, what is said); the model has 256 tokens and 64 positions, the pool 4 blocks of 4 tokens.
+REFUSED = [
+    ([], GREEDY, "the prompt is empty; give it at least one token"),
+    ([1, 256], GREEDY, r"token id 256 is not in the vocabulary \(0 to 255\)"),
+    ([1, 2.0], GREEDY, "token id 2.0 is not a whole number"),
+    (7, GREEDY, "a prompt is text or a list of token ids, not 7"),
+    ("a\ud800", GREEDY, "the prompt is not valid Unicode"),
+    (
+        [1] * 64,
+        SamplingParams(1),
+        "the prompt has 64 tokens and max_new_tokens is 1, together 65; the model has 64 positions: "
+        "shorten one by 1",
+    ),
+    (
+        [1] * 12,
+        SamplingParams(6),
+        "can grow to 17 cached tokens, 5 blocks of 4; the pool has 4 a layer: shorten it or give the "
+        "engine more blocks",
+    ),
+    ([1], {"max_new_tokens": 3}, "params must be SamplingParams, not dict"),
+]
 
 
-def test_params_far_more_than_prompts_are_not_read(engine):
-    with refused(RequestError, "there are 1 prompts but 1000000000000 SamplingParams"):
-        engine.generate([[1]], NeverRead())
+@pytest.mark.parametrize(("prompt", "params", "message"), REFUSED)
+def test_a_bad_request_is_refused_with_what_to_do(prompt, params, message):
+    with pytest.raises(RequestError, match=message):
+        make_engine(max_blocks_per_layer=4).add_request(prompt, params)
+
+
+def test_what_fits_exactly_is_taken():
+    engine = make_engine(max_blocks_per_layer=16)
+    requests = [((1,) * 63, SamplingParams(1)), ((1,) * 3, SamplingParams(61))]
+    completions = engine.generate(*zip(*requests, strict=True))
+    assert tokens_of(completions) == [tokens_alone(*request) for request in requests]
+    (completion,) = make_engine(max_blocks_per_layer=4).generate([[1] * 12], SamplingParams(5))  # 16 cached
+    assert len(completion.token_ids) == 5
 
 
 # --- cancel ----------------------------------------------------------------------------------------

@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 
 from labkit import SamplingParams
 from labkit.engine import InferenceSession, OnlineScheduler
-from labkit.engine import scheduler as scheduler_module
 from labkit.engine.config import EIGHT_AT_A_TIME
 from labkit.engine.request import Request
 from labkit.errors import OutOfBlocksError
@@ -80,32 +79,6 @@ def test_a_request_leaves_a_long_queue_without_being_looked_for():
     assert not scheduler.waiting and Compared.num_compared < 300
 
 
-def test_an_admission_that_fails_leaves_everybody_waiting(monkeypatch):
-    scheduler = scheduler_with(1, 2, 3)
-    sessions = []
-
-    class Session(InferenceSession):
-        def __init__(self, *args):
-            super().__init__(*args)
-            sessions.append(self)
-            self.released = 0
-
-        def blocks_to_reach(self, num_tokens):
-            if num_tokens == 2:
-                raise ZeroDivisionError
-            return super().blocks_to_reach(num_tokens)
-
-        def release(self):
-            self.released += 1
-            super().release()
-
-    monkeypatch.setattr(scheduler_module, "InferenceSession", Session)
-    with pytest.raises(ZeroDivisionError):
-        scheduler.admit()
-    assert ids(scheduler.waiting) == [0, 1, 2] and not scheduler.running
-    assert [session.released for session in sessions] == [1, 1]
-
-
 def test_nothing_may_be_admitted_from_an_empty_queue_or_into_a_full_batch():
     assert not make_scheduler().may_admit()
     full = scheduler_with(1, 1, max_batch_size=1)
@@ -141,12 +114,6 @@ def test_a_request_that_was_refused_is_asked_again_when_another_has_joined():
 # --- first come, first served ----------------------------------------------------------------------
 
 
-def test_fifo_admits_in_order_of_arrival():
-    scheduler = scheduler_with(9, 1, 5)
-    assert admit(scheduler) == ids(scheduler.running) == [0, 1, 2]
-    assert not scheduler.waiting
-
-
 @pytest.mark.parametrize(
     ("settings", "admitted"),
     [
@@ -161,36 +128,6 @@ def test_fifo_admits_in_order_of_arrival():
 def test_admission_stays_within_the_budgets(settings, admitted):
     scheduler = scheduler_with(3, 5, 10, 4, 4, **settings)
     assert [admit(scheduler) for _ in admitted] == admitted
-
-
-@pytest.mark.parametrize("policy", ["fifo", "pack"])
-def test_nobody_overtakes_a_request_that_does_not_fit(policy):
-    """Under "fifo" the last would fit beside the first; under "pack" it is asked before the second."""
-    scheduler = scheduler_with(1, 5, 2, num_blocks=3 if policy == "fifo" else 2, admission_policy=policy)
-    asked, evict_for = [], scheduler._evict_for
-    scheduler._evict_for = lambda admitted, needed: (
-        asked.append(admitted[-1].request.request_id) or evict_for(admitted, needed)
-    )
-    assert admit(scheduler) == [0]
-    assert asked == ([0, 1] if policy == "fifo" else [0, 2])
-    assert ids(scheduler.waiting) == [1, 2]
-
-
-def test_a_session_is_made_only_for_those_within_the_budgets(monkeypatch):
-    made = []
-    monkeypatch.setattr(
-        scheduler_module, "InferenceSession", lambda *args: made.append(1) or InferenceSession(*args)
-    )
-    assert admit(scheduler_with(1, 1, 1, max_batch_size=2)) == [0, 1]
-    assert len(made) == 2
-
-
-def test_a_request_can_be_removed_wherever_it_is():
-    scheduler = scheduler_with(1, 1, 1, max_batch_size=1)
-    scheduler.admit()
-    for request in [next(iter(scheduler.waiting)), next(iter(scheduler.running))]:
-        scheduler.remove(request)
-    assert ids(scheduler.waiting) == [2] and not scheduler.running
 
 
 def test_whoever_is_put_back_goes_ahead_of_all_others_in_the_order_given():
@@ -228,14 +165,6 @@ def test_pack_counts_only_later_arrivals_as_passing_somebody_over():
     """Two that came before the long one go before it: that makes it no more urgent than the short one."""
     scheduler = scheduler_with(1, 1, 9, 2, admission_policy="pack", pack_window=2, prefill_max_batch_size=1)
     assert [admit(scheduler) for _ in range(4)] == [[0], [1], [3], [2]]
-
-
-def test_pack_counts_generated_tokens_as_part_of_a_preempted_prompt():
-    scheduler = scheduler_with(3, 4, admission_policy="pack")
-    assert admit(scheduler) == [0, 1]
-    next(iter(scheduler.running)).output_token_ids += [1, 2]
-    scheduler.put_back(list(scheduler.running))
-    assert admit(scheduler) == [1, 0]
 
 
 class CountingScheduler(OnlineScheduler):
@@ -356,32 +285,6 @@ def test_while_a_waiting_request_cannot_fit_steps_go_on_as_if_nobody_waited(monk
     assert_no_block_is_lost(engine)
 
 
-def test_a_block_that_comes_back_lets_the_first_in_the_queue_try_again():
-    engine = make_engine(max_blocks_per_layer=4, prefix_cache=False)
-    first = engine.add_request((1, 2, 3, 4, 5, 6, 7, 8, 9), SamplingParams(3))
-    engine.step()
-    second = engine.add_request((1,) * 9, SamplingParams(3))
-    engine.step()
-    assert engine.stats().waiting == 1
-    engine.cancel(first)
-    engine.step()
-    assert (engine.stats().waiting, engine.stats().running) == (0, 1)
-    assert tokens_by_request(run(engine))[second][-1] == tokens_alone((1,) * 9, SamplingParams(3))[-1]
-
-
-def test_whoever_comes_to_the_head_of_the_queue_is_asked_though_nothing_came_back():
-    engine = make_engine(max_blocks_per_layer=6, prefix_cache=False)
-    engine.add_request((1, 2, 3, 4, 5), SamplingParams(3))
-    engine.step()
-    too_big = engine.add_request((1,) * 20, SamplingParams(2))
-    small = engine.add_request((5, 6), SamplingParams(2))
-    engine.step()
-    assert engine.stats().waiting == 2
-    engine.cancel(too_big)
-    engine.step()
-    assert engine.stats().waiting == 0 and small in {r.request_id for r in engine.scheduler.running}
-
-
 def test_a_prompt_that_has_just_been_computed_lets_its_twin_in_without_a_block_coming_back():
     """The second of two equal prompts does not fit beside the first, but shares its blocks afterwards."""
     engine = make_engine(max_blocks_per_layer=5, block_size=4)
@@ -420,16 +323,6 @@ def test_requests_join_until_their_tokens_fill_the_room(room, admitted):
     num_blocks = sum(request.num_tokens for request in scheduler.joining)
     assert scheduler._kv_manager.num_free_blocks == 100 - num_blocks
     scheduler._kv_manager.check_integrity(scheduler.sessions)
-
-
-def test_tokens_that_the_cache_had_take_no_room():
-    engine = make_engine(options=LADDER["14"].options, prefill_max_tokens=8)
-    shared = tuple(range(1, 9))
-    engine.generate([shared], SamplingParams(1))
-    for i in range(3):  # two tokens of each are left to compute
-        engine.add_request((*shared, 20 + i, 30 + i))
-    engine.step()
-    assert len(engine.scheduler.joining) == 3
 
 
 def test_those_who_join_count_as_served_and_keep_a_block_for_their_next_token():

@@ -5,7 +5,7 @@ import torch
 from helpers import append_tokens, holds, kv_numbers, make_manager
 
 from labkit.engine import InferenceSession
-from labkit.kvcache import OneTableBlockManager, PrefixEntry
+from labkit.kvcache import OneTableBlockManager
 
 
 def session_of(num_tokens, **settings):
@@ -23,18 +23,6 @@ def test_a_session_has_a_list_of_blocks_per_table(kind, num_lists):
     assert holds(session, (0, 6))
 
 
-@pytest.mark.parametrize(
-    ("num_tokens", "takes_block"), [(1, False), (3, False), (4, True), (5, False), (8, True)]
-)
-def test_the_next_token_takes_a_block_where_the_last_one_is_full(num_tokens, takes_block):
-    assert session_of(num_tokens).next_token_takes_block == takes_block
-
-
-def test_growing_takes_the_blocks_that_are_missing():
-    session = session_of(6)
-    assert [session.blocks_to_reach(n) for n in (6, 8, 9, 13)] == [0, 0, 1, 2]
-
-
 def test_a_fork_shares_all_blocks_until_one_of_the_two_grows():
     session = session_of(6)
     child = session.fork()
@@ -49,15 +37,6 @@ def test_a_fork_shares_all_blocks_until_one_of_the_two_grows():
     assert not session.next_token_takes_block  # its last block is its own again
 
 
-def test_a_session_can_begin_with_a_cached_prompt():
-    first = session_of(6)
-    entry = PrefixEntry(tuple(range(6)), first.block_ids_per_layer, torch.zeros(1))
-    second = InferenceSession(first.kv_manager, entry)
-    assert (second.num_tokens, second.block_ids_per_layer) == (6, first.block_ids_per_layer)
-    assert second.block_ids_per_layer[0] is not first.block_ids_per_layer[0]
-    assert first.kv_manager.num_free_blocks == 6
-
-
 def test_a_roll_back_cuts_to_the_tokens_counted():
     session = session_of(6)
     manager = session.kv_manager
@@ -67,21 +46,3 @@ def test_a_roll_back_cuts_to_the_tokens_counted():
     session.roll_back()
     assert [manager.num_tokens(ids) for ids in session.block_ids_per_layer] == [6, 6]
     assert holds(session, (0, 6)) and manager.num_free_blocks == 6
-
-
-def test_a_released_session_is_empty_and_its_blocks_are_free():
-    session = session_of(6)
-    session.release()
-    assert (session.num_tokens, session.block_ids_per_layer) == (0, [[], []])
-    assert session.kv_manager.num_free_blocks == 8
-
-
-def test_a_row_of_the_block_table_follows_the_blocks():
-    session = session_of(6, max_blocks_per_seq=4)
-    offset = session.kv_manager.layer_offset(1)
-    row = session.get_paged_block_table_row_cpu(layer_idx=1, offset=offset)
-    assert (row.dtype, row.tolist()) == (torch.int32, [0, 1, 0, 0])
-    append_tokens(session, first=6, num_tokens=3)
-    assert session.get_paged_block_table_row_cpu(layer_idx=1, offset=offset).tolist() == [0, 1, 2, 0]
-    session.release()
-    assert session.get_paged_block_table_row_cpu(layer_idx=1, offset=offset).tolist() == [0, 0, 0, 0]

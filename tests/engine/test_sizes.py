@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from bad_values import HUGE, refused
+from bad_values import refused
 from helpers import CONFIG, make_engine, small_model
 
-from labkit import LADDER, CacheConfig, InferenceEngine, SchedulerConfig
+from labkit import CacheConfig, InferenceEngine, SchedulerConfig
 from labkit.engine import sizes
 from labkit.errors import OptionError
 
@@ -61,29 +61,6 @@ def test_the_engine_says_what_was_fitted():
     assert stats.cache == CacheConfig(16, max_blocks_per_layer=32 * 64 // 16)
     assert stats.scheduler == SchedulerConfig(32, 32, 2048)
     assert stats.blocks_per_layer == stats.cache.max_blocks_per_layer
-
-
-TOO_LARGE = [
-    pytest.param(name, sizes, id=f"{name} {len(str(min(value, 10**99)))} digits{label}")
-    for value in (10**13, 2**62, 2**63, 10**30, HUGE)
-    for name, sizes, label in (
-        ("block_size", {"cache": CacheConfig(block_size=value)}, ""),
-        ("max_blocks_per_layer", {"cache": CacheConfig(max_blocks_per_layer=value)}, ""),
-        ("max_batch_size", {"scheduler": SchedulerConfig(value)}, ""),
-        (
-            "max_batch_size",
-            {"scheduler": SchedulerConfig(value), "cache": CacheConfig(max_blocks_per_layer=4)},
-            ", few blocks",
-        ),
-    )
-]
-
-
-@pytest.mark.parametrize("number", ["00", "10"])
-@pytest.mark.parametrize(("name", "sizes"), TOO_LARGE)
-def test_what_no_memory_can_hold_is_refused_by_name(name, sizes, number):
-    with refused(OptionError, rf"of memory\. Lower .*\b{name}\b"):
-        InferenceEngine(small_model(), LADDER[number].options, device="cpu", **sizes)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

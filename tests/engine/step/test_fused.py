@@ -12,8 +12,7 @@ from torch import Tensor
 
 from labkit import LADDER, CacheConfig, InferenceEngine, LanguageModel, SamplingParams, SchedulerConfig
 from labkit.engine.step import attention as step_attention
-from labkit.engine.step.attention import AttendAndWrite, SplitAttention
-from labkit.engine.step.device import DeviceStep
+from labkit.engine.step.attention import AttendAndWrite
 from labkit.engine.step.fused import PLAIN, TRITON, VOCABULARY_MULTIPLE, FusedDeviceStep, FusedKernels
 from labkit.engine.step.graphed import GraphedStep
 from labkit.kernels import checks, paged_attention_append_plain, triton_status
@@ -146,23 +145,6 @@ def test_logits_of_a_random_model_are_those_of_the_model(config: GPT2Config, opt
     assert max(each.expected.abs().max() for each in compared) > 1
 
 
-def test_logits_of_the_trained_model_are_those_of_the_model(tiny):
-    engine = make_engine(tiny, PLAIN_OPTIONS, dtype=torch.float32)
-    compared = compare_logits(engine)
-    engine.generate(["To be, or not", "O", "Romeo, wherefore"], SamplingParams(10, stop_on_eos=False))
-    assert_logits_are_close(compared, bound=1e-4)
-
-
-def test_a_norm_that_is_put_into_the_wrong_layer_would_be_seen():
-    engine = make_engine(random_model(CONFIGS["2 layers"]), PLAIN_OPTIONS)
-    compared = compare_logits(engine)
-    step = engine.decode_step.device_step
-    step.layers.reverse()
-    engine.generate(PROMPTS[:1], SamplingParams(3))
-    with pytest.raises(AssertionError):
-        assert_logits_are_close(compared, bound=1e-4)
-
-
 # --- tokens ----------------------------------------------------------------------------------------
 
 
@@ -174,18 +156,6 @@ def test_tokens_are_those_of_rung_00(config: GPT2Config):
         engine = make_engine(model, options)
         assert tokens_of(engine.generate(PROMPTS, PARAMS)) == expected
         assert_no_block_is_lost(engine)
-
-
-@needs_interpreter
-@configs
-def test_tokens_of_the_kernels_in_the_interpreter_are_those_of_rung_00(config: GPT2Config):
-    model = random_model(config)
-    prompts, params = PROMPTS[:3], [replace(each, max_new_tokens=3) for each in PARAMS[:3]]
-    engine = make_engine(model, TRITON_OPTIONS)
-    expected = tokens_of(make_engine(model, RUNG_00).generate(prompts, params))
-    assert tokens_of(engine.generate(prompts, params)) == expected
-    assert engine.decode_step.slots.context_lens[-1] == -1  # the padding slot's
-    assert_no_block_is_lost(engine)
 
 
 @pytest.mark.parametrize(
@@ -224,26 +194,6 @@ def test_the_vocabulary_is_padded_with_rows_of_zeros(config: GPT2Config):
     assert len(padded) == -(-V // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
     assert torch.equal(padded[:V], weight) and not padded[V:].any()
     assert padded.is_contiguous() and not padded.requires_grad
-
-
-@configs
-def test_the_model_stays_as_it_was(config: GPT2Config):
-    model, untouched = random_model(config), random_model(config)
-    make_engine(model, PLAIN_OPTIONS).generate(PROMPTS, PARAMS)
-    for (name, parameter), other in zip(
-        model.network.named_parameters(), untouched.network.parameters(), strict=True
-    ):
-        assert torch.equal(parameter, other), name
-
-
-@needs_interpreter
-def test_options_pick_the_kernels_or_their_twins():
-    model = random_model(CONFIGS["2 layers"])
-    for options, kernels in ((FUSED_AND_SPLIT, PLAIN), (PLAIN_OPTIONS, PLAIN), (TRITON_OPTIONS, TRITON)):
-        step = make_engine(model, options).decode_step.device_step
-        assert type(step) is FusedDeviceStep
-        assert (step.kernels if kernels is PLAIN else without_tiles_and_workspace(step.kernels)) == kernels
-        assert isinstance(step.attention.attention, SplitAttention) == (kernels is TRITON)
 
 
 def without_tiles_and_workspace(kernels: FusedKernels) -> FusedKernels:
@@ -311,26 +261,6 @@ def test_attention_is_split_by_the_longest_sequence_that_there_can_be(monkeypatc
     made = tokens_of(make_engine(model, TRITON_OPTIONS).generate(PROMPTS[:1], SamplingParams(3)))
     assert made == tokens_of(make_engine(model, RUNG_00).generate(PROMPTS[:1], SamplingParams(3)))
     assert asked == [2] * 4  # two steps of two layers
-
-
-def test_the_step_it_stands_for_takes_the_same_arguments():
-    """The tokens of a fused step and of a `DeviceStep` over the same slots."""
-    model = random_model(CONFIGS["2 layers"])
-    made = []
-    for options in (replace(PLAIN_OPTIONS, layer_kernels="separate"), PLAIN_OPTIONS):
-        engine = make_engine(model, options)
-        engine.add_request(PROMPTS[1], SamplingParams(8))
-        engine.step()
-        engine.step()
-        step = engine.decode_step.device_step
-        assert isinstance(step, DeviceStep)
-        lens = next(iter(engine.scheduler.running.values())).num_tokens
-        with torch.inference_mode():
-            token_ids = step(3, lens, True)  # filled up with padding rows
-        assert token_ids.shape == (3,) and step.slots.context_lens[-1] == -1
-        assert step.slots.context_lens[step.slots.slot_mapping[0]] == lens + 1
-        made.append(token_ids[0].item())
-    assert made[0] == made[1]
 
 
 # --- on a GPU --------------------------------------------------------------------------------------

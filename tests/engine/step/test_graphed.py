@@ -13,7 +13,6 @@ import torch
 from fake_cuda import FakeCuda, FakeGraph
 from helpers import (
     GREEDY,
-    SEEDED,
     assert_no_block_is_lost,
     make_engine,
     run,
@@ -54,14 +53,6 @@ def test_buckets_rise_to_the_largest_batch_and_pad_little(max_batch_size):
     assert all(2 * larger <= 3 * smaller for smaller, larger in pairs if smaller >= 16)
     assert set(buckets) >= {size for size in (1, 2, 4, 8) if size <= max_batch_size}
     assert len(buckets) <= 4 + 2 * max_batch_size.bit_length()
-
-
-@pytest.mark.parametrize(
-    ("max_batch_size", "buckets"),
-    [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (8, [1, 2, 4, 8]), (9, [1, 2, 4, 8, 9]), (16, [1, 2, 4, 8, 16])],
-)
-def test_the_buckets_of_small_engines(max_batch_size, buckets):
-    assert batch_buckets(max_batch_size) == buckets
 
 
 @pytest.mark.parametrize("is_greedy", [True, False])
@@ -157,25 +148,6 @@ def test_padding_a_batch_changes_no_token_and_no_byte_of_anybody(options, attent
     assert [handed_out[i] for i in ids] == [tokens_alone(*e) for e in zip(PROMPTS, params, strict=True)]
     assert (5, 7) in noted if attention == "plain" else noted
     assert any(batch < bucket for batch, bucket in noted)
-
-
-@pytest.mark.parametrize("options", FUSED_WRITE.values(), ids=FUSED_WRITE)
-def test_requests_join_and_leave_padded_batches(options):
-    each = [
-        (PROMPTS[i % 5], replace(SEEDED if i % 3 else GREEDY, max_new_tokens=2 + i % 7, seed=i))
-        for i in range(14)
-    ]
-    engine = make_engine(options=options, max_batch_size=6, decode_first=True, max_blocks_per_layer=14)
-    noted = pad_to_buckets(engine)
-    outputs, ids = [], []
-    for i, e in enumerate(each):
-        ids.append(engine.add_request(*e))
-        if i % 2:
-            outputs += engine.step()
-    handed_out = tokens_by_request(outputs + run(engine))
-    assert [handed_out[i] for i in ids] == [tokens_alone(*e) for e in each]
-    assert {bucket for batch, bucket in noted if batch < bucket} >= {4}
-    assert_no_block_is_lost(engine)
 
 
 # --- on a GPU --------------------------------------------------------------------------------------

@@ -27,7 +27,6 @@ from labkit.engine.step.attention import AttendAndWrite
 from labkit.engine.step.fused import FusedLayer
 from labkit.engine.step.graphed import GraphedStep, cuda_captures
 from labkit.engine.step.lanes import HalfStep, LanedDeviceStep
-from labkit.errors import OptionError
 from labkit.kernels import paged_attention_append_plain, triton_status
 from labkit.ladder import HIDDEN_LATENCY, OVERLAP
 from labkit.watch import PlantedError, planted_failure, planted_nan
@@ -180,23 +179,6 @@ def test_tokens_of_the_kernels_in_the_interpreter_are_those_of_rung_00():
     assert {("first", 2), ("second", 1)} <= set(noted)
 
 
-@pytest.mark.slow
-def test_requests_join_and_leave_batches_in_halves():
-    each = [
-        (PROMPTS[i % 5], replace(SEEDED if i % 3 else GREEDY, max_new_tokens=2 + i % 7, seed=i))
-        for i in range(14)
-    ]
-    engine = hidden_engine(max_batch_size=6, decode_first=True, max_blocks_per_layer=14)
-    outputs, ids = [], []
-    for i, e in enumerate(each):
-        ids.append(engine.add_request(*e))
-        if i % 2:
-            outputs += engine.step()
-    handed_out = tokens_by_request(outputs + run(engine))
-    assert [handed_out[i] for i in ids] == [tokens_alone(*e) for e in each]
-    assert_no_block_is_lost(engine)
-
-
 @pytest.mark.parametrize("is_behind", [False, True])
 @pytest.mark.parametrize("half", [0, 1])
 def test_a_half_that_fails_costs_nobody_a_token(half, is_behind):
@@ -314,22 +296,6 @@ def test_a_part_of_ones_own_takes_the_place_of_the_lanes():
     engine = make_engine(options=HIDDEN_LATENCY, parts={"latency": Mine})
     assert type(engine.decode_step.device_step) is Mine
     assert tokens_of(engine.generate(PROMPTS, GREEDY)) == [tokens_alone(p, GREEDY) for p in PROMPTS]
-
-
-@pytest.mark.parametrize(
-    ("options", "part", "message"),
-    [
-        (OVERLAP, {"latency": LanedDeviceStep}, "no use for a latency: latency = 'exposed'"),
-        (
-            HIDDEN_LATENCY,
-            {"layer_kernels": LanedDeviceStep},
-            "no use for a layer_kernels: layer_kernels = 'fu",
-        ),
-    ],
-)
-def test_a_part_that_nothing_would_use_is_refused(options, part, message):
-    with pytest.raises(OptionError, match=message):
-        make_engine(options=options, parts=part)
 
 
 # --- on a GPU --------------------------------------------------------------------------------------

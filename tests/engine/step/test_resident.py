@@ -1,7 +1,5 @@
 """A decode step on the device: reserved, launched and read; what fails leaves all as it was."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from helpers import (
@@ -124,31 +122,6 @@ def test_a_launch_that_is_cancelled_takes_the_token_back_and_the_next_makes_it_a
     engine.check_integrity()
     assert held_by(engine) == before
     assert engine.decode_step.launch(running).read() == [tokens[1] for tokens in EXPECTED[:3]]
-
-
-# --- whoever is in the batch -----------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@all_resident
-def test_requests_that_join_while_others_run_get_the_tokens_of_rung_00(options):
-    """Twelve requests for three slots: each step somebody may leave, join, or be preempted."""
-    each = [
-        (PROMPTS[i % 5], replace(SEEDED if i % 3 else GREEDY, max_new_tokens=4 + i % 7, seed=i))
-        for i in range(12)
-    ]
-    engine = make_engine(
-        options=options, max_batch_size=3, decode_first=True, prefix_cache=False, max_blocks_per_layer=6
-    )
-    outputs, ids = [], []
-    for prompt, params in each:
-        ids.append(engine.add_request(prompt, params))
-        outputs += engine.step()
-        engine.check_integrity()
-    handed_out = tokens_by_request(outputs + run(engine))
-    assert [handed_out[i] for i in ids] == [tokens_alone(*e) for e in each]
-    assert engine.stats().counters.preemptions > 0
-    assert_no_block_is_lost(engine)
 
 
 # --- on a GPU --------------------------------------------------------------------------------------

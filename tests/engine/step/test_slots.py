@@ -247,18 +247,6 @@ def busy_moves(num_moves: int) -> list[tuple]:
 
 
 @kinds
-def test_through_a_long_life_no_slot_is_lost(kind):
-    world = World(kind)
-    play(world, busy_moves(300))
-    while world.running:
-        world.leave(0)
-    for _ in range(MAX_BATCH):
-        world.join(4, None, PARAMS[1])
-    world.step()
-    assert sorted(world.slots.slot_mapping.tolist()) == list(range(MAX_BATCH))
-
-
-@kinds
 def test_a_whole_batch_can_join_though_its_rows_are_short(kind):
     """One block a sequence: what is sent of a request beside its row is more than the row."""
     manager = make_manager(kind, num_layers=1, block_size=64, max_blocks_per_seq=1)
@@ -271,30 +259,6 @@ def test_a_whole_batch_can_join_though_its_rows_are_short(kind):
     slots.update(list(running), list(running.values()), [[]])
     slots.deliver()
     assert_device_knows(slots, running)
-
-
-@kinds
-def test_a_step_in_which_nothing_changes_sends_nothing(kind):
-    """Blocks of two: every other token goes in place."""
-    world = World(kind)
-    for num_tokens in (2, 4, 6):
-        world.join(num_tokens, None, PARAMS[1])
-    sent = []
-    for _ in range(4):
-        world.step()
-        sent.append(sorted(world.slots.sent))
-    assert sent == [["mapping", "rows", "states"], [], ["rows"], []]
-
-
-@kinds
-def test_of_rows_only_the_changed_are_sent(kind):
-    world = World(kind)
-    first, second, third = (world.join(n, None, PARAMS[0]) for n in (2, 3, 4))
-    world.step()  # to 3, 4 and 5 tokens in blocks of two
-    world.step()
-    assert world.slots.sent == {"rows": [second]}
-    world.step()
-    assert world.slots.sent == {"rows": [first, third]}
 
 
 @pytest.mark.parametrize("table_idx", [0, 1])
@@ -310,67 +274,6 @@ def test_a_list_that_changed_in_any_one_table_is_sent(table_idx):
     world.slots.deliver()
     world.slots.sent.pop("copies")
     assert world.slots.sent == {"rows": [sessions[1]]}
-
-
-@kinds
-def test_a_copy_on_write_is_a_changed_row_of_one_sharer_alone(kind):
-    world = World(kind)
-    first = world.join(3, None, PARAMS[0])
-    world.step()  # the token goes into the second of two slots
-    world.step()
-    assert first.num_tokens == 5  # half a block is filled
-    second = world.join(0, 0, PARAMS[0])
-    world.update()  # the first copies its last block; the second, the last holder, writes in place
-    assert world.slots.sent["rows"] == [first, second]
-    assert world.slots.sent["states"] == [second]
-    rows = [world.slots.block_tables[0, slot].tolist() for slot in world.slots.slot_mapping[:2].tolist()]
-    assert rows[0][:2] == rows[1][:2] and rows[0][2] != rows[1][2]
-
-
-@kinds
-def test_a_whole_batch_may_be_replaced_by_another_in_one_step(kind):
-    world = World(kind)
-    for num_tokens in (1, 9, 4):
-        world.join(num_tokens, None, PARAMS[1])
-    world.step()
-    for _ in range(MAX_BATCH):
-        world.leave(0)
-    for num_tokens in (2, 1, 3):  # shorter ones: of the rows before nothing may be left
-        world.join(num_tokens, None, PARAMS[4])
-    world.step()
-    assert sorted(world.slots.slot_mapping.tolist()) == list(range(MAX_BATCH))
-
-
-@kinds
-def test_others_keep_their_slots_when_one_leaves_and_another_joins(kind):
-    world = World(kind)
-    sessions = [world.join(4, None, PARAMS[1]) for _ in range(3)]
-    world.step()
-    slot_of = dict(world.slots.slot_of)
-    world.leave(1)
-    newcomer = world.join(5, None, PARAMS[0])
-    world.step()
-    assert world.slots.sent["states"] == [newcomer]
-    left = slot_of.pop(next(s for s in slot_of if s not in world.known))
-    assert world.slots.slot_of == slot_of | {newcomer: left}
-    mapping = [world.slots.slot_of[session] for session in (sessions[0], sessions[2], newcomer)]
-    assert world.slots.slot_mapping.tolist() == mapping
-
-
-@kinds
-def test_who_is_preempted_and_comes_back_is_somebody_new(kind):
-    world = World(kind)
-    world.join(5, None, PARAMS[1])
-    other = world.join(2, None, PARAMS[0])
-    world.step()
-    request = next(iter(world.running))
-    world.running.pop(request).release()
-    world.step()
-    world.running[request] = session = InferenceSession(world.manager)
-    session.append_prompt(*kv_numbers(world.manager, 0, 6))
-    world.step()
-    assert world.slots.sent["states"] == [session]
-    assert other.num_tokens == 5
 
 
 @kinds
@@ -412,17 +315,6 @@ def test_after_a_follow_that_failed_and_a_forget_the_device_is_told_all(kind, fa
         session.roll_back()
     for _ in range(3):
         world.step()
-
-
-def test_a_batch_of_one_is_enough():
-    world = World(max_batch=1)
-    world.join(3, None, PARAMS[1])
-    world.step()
-    world.leave(0)
-    world.join(1, None, PARAMS[0])
-    world.step()
-    assert world.slots.padding_slot == 1
-    assert world.slots.slot_mapping.tolist() == [0]
 
 
 @kinds

@@ -1,0 +1,31 @@
+"""What happens at a chosen line of the code under test."""
+
+import sys
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from types import FrameType, SimpleNamespace
+from typing import Any
+
+
+@contextmanager
+def at_lines(
+    numbers: Collection[int], act: Callable[[], object] | None, within: str = "labkit"
+) -> Iterator[SimpleNamespace]:
+    """Act at these lines of files whose path has `within`, as they run inside. The value has their `count`."""
+    lines = SimpleNamespace(count=0)
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Callable | None:
+        if within not in frame.f_code.co_filename:
+            return None
+        if event == "line":
+            lines.count += 1
+            if lines.count in numbers:
+                act()
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield lines
+    finally:
+        sys.settrace(before)
