@@ -11,7 +11,7 @@ from typing import Any
 def at_lines(
     numbers: Collection[int], act: Callable[[], object] | None, within: str = "labkit"
 ) -> Iterator[SimpleNamespace]:
-    """Act at these lines of files whose path has `within`, as they run inside. The value has their `count`."""
+    """Act at these lines of files whose path has `within`, as they run inside; the value has the `count`."""
     lines = SimpleNamespace(count=0)
 
     def trace(frame: FrameType, event: str, argument: Any) -> Callable | None:
