@@ -16,8 +16,8 @@ from labkit.engine.step.graphed import GraphedStep
 from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.errors import OptionError
 from labkit.model import Attend, LanguageModel, ModelConfig, Network, PastKV, Prefilled
-from labkit.model.checkpoint import RANDOM_CONFIGS
 from labkit.model.decoder_weights import split_heads
+from labkit.model.random_configs import RANDOM_CONFIGS
 from labkit.model.tokenizer import WordTokenizer
 from labkit.options import EngineOptions
 from labkit.results.host_time import HostTime

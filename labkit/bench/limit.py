@@ -9,7 +9,8 @@ from typing import NamedTuple
 import torch
 
 from labkit.model import ModelConfig, Network
-from labkit.model.checkpoint import RANDOM_CONFIGS, network_without_weights
+from labkit.model.checkpoint import network_without_weights
+from labkit.model.random_configs import RANDOM_CONFIGS
 
 REPLAYS = 20  # of a graph, one behind another, so that the launch of one is hidden by the one before
 

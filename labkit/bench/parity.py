@@ -33,7 +33,7 @@ def dense_tokens(
 def transformers_tokens(
     model: LanguageModel, prompts: Sequence[Sequence[int]], num_tokens: int
 ) -> list[tuple[int, ...]]:
-    """Each prompt's next `num_tokens` greedy tokens by transformers' own GPT-2, one prompt at a time."""
+    """Each prompt's next `num_tokens` greedy tokens by transformers' own model, one prompt at a time."""
     reference = transformers_model(model)
     reference.generation_config.eos_token_id = None  # go on for num_tokens, whatever comes
     completed = []
@@ -74,7 +74,10 @@ def parity_table(
 
 
 def transformers_model(model: LanguageModel) -> "PreTrainedModel":
-    """The model's checkpoint, loaded by transformers in its dtype and on its device, with no progress bar."""
+    """The model's checkpoint, loaded by transformers in its dtype and on its device, with no progress bar; of
+    random weights, a copy."""
+    if model.has_random_weights:
+        return model.network.as_transformers().to(model.device, model.dtype)
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 

@@ -20,18 +20,12 @@ from labkit.checks import as_name, listed, quoted, shown, whole
 from labkit.errors import CheckpointError
 from labkit.json_file import check_regular, parse_json, read_json
 from labkit.model.checkpoint_format import CheckpointFormat
-from labkit.model.config import GPT2Config
 from labkit.model.network import ModelConfig, Network
+from labkit.model.random_configs import RANDOM_CONFIGS
 from labkit.model.registry import ARCHITECTURES, architecture_of
 from labkit.model.tokenizer import LibraryTokenizer, Tokenizer, WordTokenizer
 from labkit.paths import ROOT, require_project
 
-RANDOM_CONFIGS = {
-    "gpt2": GPT2Config(50257, 1024, 768, 12, 12, eos_token_id=50256),
-    "gpt2-medium": GPT2Config(50257, 1024, 1024, 24, 16, eos_token_id=50256),
-    "gpt2-large": GPT2Config(50257, 1024, 1280, 36, 20, eos_token_id=50256),
-    "gpt2-xl": GPT2Config(50257, 1024, 1600, 48, 25, eos_token_id=50256),
-}
 HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 LONGEST_NAME = 4096  # bytes of a path, on Linux
 HUB_FILES = ["config.json", "*.safetensors", "tokenizer.json", "vocab.json", "merges.txt"]
@@ -171,9 +165,10 @@ def random_network(config: ModelConfig, seed: int) -> Network:
     network.tie_weights()
     generator = torch.Generator().manual_seed(seed)
     for module in network.modules():
-        if isinstance(module, nn.LayerNorm):
+        if isinstance(module, nn.LayerNorm | nn.RMSNorm):
             nn.init.ones_(module.weight)
-            nn.init.zeros_(module.bias)
+            if isinstance(module, nn.LayerNorm):
+                nn.init.zeros_(module.bias)
         elif isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=0.02, generator=generator)
             if isinstance(module, nn.Linear) and module.bias is not None:
@@ -369,12 +364,25 @@ def fitted_weights(
             raise CheckpointError(
                 f"{names.head} is not {names.token_table}, but config.json has tie_word_embeddings"
             )
-    if missing := expected.keys() - stored.keys():
+    parts = {key: stored_parts(network, key, shape) for key, shape in expected.items()}
+    wanted = {part: shape for each in parts.values() for part, shape in each.items()}
+    if missing := wanted.keys() - stored.keys():
         raise CheckpointError(f"missing tensor{'s' * (len(missing) > 1)}: {listed(missing)}")
-    if unknown := stored.keys() - expected.keys():
+    if unknown := stored.keys() - wanted.keys():
         raise CheckpointError(f"unknown tensor{'s' * (len(unknown) > 1)}: {listed(unknown)}")
-    transposed = {key for key in expected if names.transposed.fullmatch(key)}
-    for key, shape in expected.items():
-        check_shape(key, stored[key], shape[::-1] if key in transposed else shape)
-    tensors = {key: stored[key].read() for key in expected}
-    return {key: (t.T if key in transposed else t).to(dtype).contiguous() for key, t in tensors.items()}
+    for key, shape in wanted.items():
+        check_shape(key, stored[key], shape)
+    tensors = {}
+    for key, each in parts.items():
+        read = [stored[part].read() for part in each]
+        whole = read[0] if len(read) == 1 else torch.cat(read)
+        turned = whole.T if names.transposed.fullmatch(key) else whole
+        tensors[key] = turned.to(dtype).contiguous()
+    return tensors
+
+
+def stored_parts(network: Network, key: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """The stored tensors of which a parameter of this shape is made, with their shapes."""
+    if rows := network.stored_names(key):
+        return {part: (count, *shape[1:]) for part, count in rows.items()}
+    return {key: shape[::-1] if network.checkpoint_format.transposed.fullmatch(key) else shape}

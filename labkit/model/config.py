@@ -7,7 +7,6 @@ from labkit.checks import is_number, is_whole, shown
 from labkit.errors import CheckpointError
 
 LARGEST = 2**31 - 1  # of a size, which kernels hold in 32 bits
-SIZE = f"a whole number from 1 to {LARGEST}"
 # Options of Hugging Face's GPT-2 that would change the arithmetic, and the one value written here.
 FIXED_OPTIONS = {
     "activation_function": ("gelu_new", "gelu_pytorch_tanh"),  # two names of the same function
@@ -38,29 +37,20 @@ class GPT2Config:
 
     def __post_init__(self) -> None:
         """Raises CheckpointError naming the field and what it must be."""
-        for name in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_inner"):
-            value = getattr(self, name)
-            is_size = is_whole(value) and 1 <= value <= LARGEST
-            require(name, value, is_size or (name == "n_inner" and value is None), SIZE)
+        sizes = ["vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_inner"]
+        require_sizes(self, *(sizes[:-1] if self.n_inner is None else sizes))
         if self.n_embd % self.n_head:
             raise CheckpointError(f"n_embd {self.n_embd} is not a multiple of n_head {self.n_head}")
-        epsilon, eos = self.layer_norm_epsilon, self.eos_token_id
+        epsilon = self.layer_norm_epsilon
         is_small = is_number(epsilon) and 0 < epsilon < 1
         require("layer_norm_epsilon", epsilon, is_small, "a number between 0 and 1")
-        tied = self.tie_word_embeddings
-        require("tie_word_embeddings", tied, isinstance(tied, bool), "true or false")
-        is_token = eos is None or (is_whole(eos) and 0 <= eos < self.vocab_size)
-        require("eos_token_id", eos, is_token, f"one token id, 0 to {self.vocab_size - 1}, or null")
+        require_flags(self, "tie_word_embeddings")
+        require_token("eos_token_id", self.eos_token_id, self.vocab_size)
 
     @classmethod
     def from_hf(cls, raw: dict[str, Any]) -> "GPT2Config":
         """Read a parsed config.json. Raises CheckpointError for a missing size or a value that cannot be."""
-        for name, allowed in FIXED_OPTIONS.items():
-            value = raw.get(name, allowed[0])
-            if not any(value == one and type(value) is type(one) for one in allowed):
-                raise CheckpointError(
-                    f"config.json has {name} = {shown(value)}; labkit runs {allowed[0]!r} only"
-                )
+        check_fixed(raw, FIXED_OPTIONS)
         require(UPCAST, raw.get(UPCAST, False), isinstance(raw.get(UPCAST, False), bool), "true or false")
         missing = [n for n in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head") if n not in raw]
         if missing:
@@ -121,3 +111,37 @@ def require(name: str, value: object, is_right: bool, what: str) -> None:
     """Raises CheckpointError unless `is_right`, with the field's name, its value and `what` it must be."""
     if not is_right:
         raise CheckpointError(f"{name} must be {what}, not {shown(value)}")
+
+
+def require_size(name: str, value: Any, most: int = LARGEST) -> int:
+    """The value. Raises CheckpointError unless it is a whole number from 1 to `most`."""
+    is_size = is_whole(value) and 1 <= value <= most
+    require(name, value, is_size, f"a whole number from 1 to {most}")
+    return value
+
+
+def require_sizes(config: object, *names: str, most: int = LARGEST) -> None:
+    """Raises CheckpointError unless these fields are whole numbers from 1 to `most`."""
+    for name in names:
+        require_size(name, getattr(config, name), most)
+
+
+def require_flags(config: object, *names: str) -> None:
+    """Raises CheckpointError unless these fields are true or false."""
+    for name in names:
+        value = getattr(config, name)
+        require(name, value, isinstance(value, bool), "true or false")
+
+
+def require_token(name: str, value: object, vocab_size: int) -> None:
+    """Raises CheckpointError unless the value is a token id or None."""
+    is_token = value is None or (is_whole(value) and 0 <= value < vocab_size)
+    require(name, value, is_token, f"one token id, 0 to {vocab_size - 1}, or null")
+
+
+def check_fixed(raw: dict[str, Any], options: dict[str, tuple]) -> None:
+    """Raises CheckpointError if a parsed config.json has an option with another value than those here."""
+    for name, allowed in options.items():
+        value = raw.get(name, allowed[0])
+        if not any(value == one and type(value) is type(one) for one in allowed):
+            raise CheckpointError(f"config.json has {name} = {shown(value)}; labkit runs {allowed[0]!r} only")

@@ -6,7 +6,7 @@ P positions.
 
 from typing import NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
 
 class NormWeights(NamedTuple):
@@ -73,3 +73,15 @@ def split_heads(qkv: Tensor, num_heads: int, num_kv_heads: int) -> tuple[Tensor,
     heads = qkv.unflatten(-1, (num_heads + 2 * num_kv_heads, -1))
     query, key, value = heads.split((num_heads, num_kv_heads, num_kv_heads), dim=-2)
     return query, key, value
+
+
+def norm_weights(norm: nn.LayerNorm | nn.RMSNorm) -> NormWeights:
+    """A norm's weights, not copied."""
+    bias, eps = (norm.bias.detach(), norm.eps) if isinstance(norm, nn.LayerNorm) else (None, norm.eps or 0.0)
+    return NormWeights(norm.weight.detach(), bias, eps)
+
+
+def linear_weights(linear: nn.Linear) -> LinearWeights:
+    """A linear layer's weights, not copied."""
+    bias: Tensor | None = linear.bias
+    return LinearWeights(linear.weight.detach(), None if bias is None else bias.detach())

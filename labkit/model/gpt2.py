@@ -14,14 +14,14 @@ from labkit.model.config import GPT2Config
 from labkit.model.decoder_weights import (
     DecoderWeights,
     LayerWeights,
-    LinearWeights,
-    NormWeights,
+    linear_weights,
+    norm_weights,
     split_heads,
 )
-from labkit.model.network import Attend, Network
+from labkit.model.network import Attend, Network, in_transformers
 
 if TYPE_CHECKING:
-    from transformers import GPT2LMHeadModel
+    from transformers import PreTrainedModel
 
 
 class SelfAttention(nn.Module):
@@ -148,42 +148,6 @@ class GPT2(Network):
             self.lm_head.weight.detach(),
         )
 
-    def as_transformers(self) -> "GPT2LMHeadModel":
+    def as_transformers(self) -> "PreTrainedModel":
         """Hugging Face's GPT-2 with a copy of these weights, on the CPU, in float32."""
-        from transformers import GPT2Config, GPT2LMHeadModel
-
-        ours = self.config
-        config = GPT2Config(
-            vocab_size=ours.vocab_size,
-            n_positions=ours.n_positions,
-            n_embd=ours.n_embd,
-            n_layer=ours.n_layer,
-            n_head=ours.n_head,
-            n_inner=ours.n_inner,
-            layer_norm_epsilon=ours.layer_norm_epsilon,
-            tie_word_embeddings=ours.tie_word_embeddings,
-            bos_token_id=None,
-            eos_token_id=None,  # a run makes all its tokens, whatever comes
-        )
-        theirs = GPT2LMHeadModel(config).eval().requires_grad_(False)
-        names, stored = self.checkpoint_format, self.state_dict()
-        theirs.load_state_dict(
-            {
-                (name if name == names.head else names.prefix + name): (
-                    weight.T if names.transposed.fullmatch(name) else weight
-                )
-                for name, weight in stored.items()
-            }
-        )
-        theirs.tie_weights()
-        return theirs
-
-
-def norm_weights(norm: nn.LayerNorm) -> NormWeights:
-    """A LayerNorm's weights, not copied."""
-    return NormWeights(norm.weight.detach(), norm.bias.detach(), norm.eps)
-
-
-def linear_weights(linear: nn.Linear) -> LinearWeights:
-    """A linear layer's weights, not copied."""
-    return LinearWeights(linear.weight.detach(), linear.bias.detach())
+        return in_transformers(self, **vars(self.config))

@@ -116,6 +116,12 @@ class Network(nn.Module):
         """Shapes of stored tensors that together hold every size of `config` but the number of layers."""
         raise NotImplementedError
 
+    @classmethod
+    def joined_rows(cls, config: Any) -> dict[str, dict[str, int]]:
+        """The linear layers that a checkpoint has in parts, by the last part of their names: the name and the
+        number of rows of each part, in order."""
+        return {}
+
     def tie_weights(self) -> None:
         """Make one tensor of those that are tied; needed after weights were moved or replaced."""
 
@@ -139,6 +145,27 @@ class Network(nn.Module):
         Raises OptionError if this architecture has no way there.
         """
         raise OptionError(f"{type(self).__name__} cannot be made a model of transformers")
+
+    def stored_names(self, name: str) -> dict[str, int]:
+        """The checkpoint's names, without its prefix, of a parameter's parts, with the rows of each; none if
+        it is stored whole."""
+        for joined, rows in self.joined_rows(self.config).items():
+            before, found, after = name.partition(f".{joined}.")
+            if found:
+                return {f"{before}.{part}.{after}": count for part, count in rows.items()}
+        return {}
+
+    def stored_tensors(self) -> dict[str, Tensor]:
+        """The weights as a checkpoint has them: its names and shapes."""
+        names, stored = self.checkpoint_format, dict[str, Tensor]()
+        for name, weight in self.state_dict().items():
+            turned = weight.T if names.transposed.fullmatch(name) else weight
+            parts = self.stored_names(name)
+            pieces = (
+                zip(parts, turned.split(list(parts.values())), strict=True) if parts else [(name, turned)]
+            )
+            stored |= {(n if n == names.head else names.prefix + n): piece for n, piece in pieces}
+        return stored
 
     @property
     def dtype(self) -> torch.dtype:
@@ -182,3 +209,16 @@ class Network(nn.Module):
         """Logits [B, V] after one more token per sequence: input_ids [B] at positions [B]."""
         hidden = self(input_ids[:, None], positions[:, None], attend)  # [B, 1, E]
         return self.lm_head(hidden[:, 0])
+
+
+def in_transformers(network: Network, **sizes: Any) -> "PreTrainedModel":
+    """Hugging Face's model of the same architecture, with these fields of its config and a copy of the
+    weights, on the CPU, in float32. No token ends its texts: a run makes all its tokens, whatever comes."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    sizes |= {"bos_token_id": None, "eos_token_id": None}
+    config = AutoConfig.for_model(network.config.model_type, **sizes)
+    theirs = AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
+    theirs.load_state_dict(network.stored_tensors())
+    theirs.tie_weights()
+    return theirs

@@ -3,9 +3,10 @@
 from labkit.checks import shown
 from labkit.errors import CheckpointError
 from labkit.model.gpt2 import GPT2
+from labkit.model.llama import Llama, Qwen3
 from labkit.model.network import Network
 
-ARCHITECTURES: dict[str, type[Network]] = {"gpt2": GPT2}
+ARCHITECTURES: dict[str, type[Network]] = {"gpt2": GPT2, "llama": Llama, "qwen3": Qwen3}
 
 
 def architecture_of(model_type: object) -> type[Network]:

@@ -9,19 +9,25 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from labkit.model.checkpoint import LanguageModel, random_network
 from labkit.model.config import GPT2Config
+from labkit.model.llama import LlamaConfig, LongContext, Qwen3Config
+from labkit.model.network import ModelConfig
 from labkit.model.tokenizer import WordTokenizer
 
 VOCAB_SIZE = 256
+# Two queries to a key, or three; 16 numbers wide are heads of 4, or of 6.
+SMALL_LLAMA = LlamaConfig(VOCAB_SIZE, 64, 16, 24, 2, 4, 2, 4, long_context=LongContext(8.0, 1.0, 4.0, 32))
+SMALL_QWEN3 = Qwen3Config(VOCAB_SIZE, 64, 16, 40, 2, 6, 2, 6, tie_word_embeddings=True)
 LONGEST = 1216  # tokens of a sequence of load_model("random:small"), for the longest request of a flood
 SPREAD = 20  # times the usual initialization, at which attention looks at every token
 
 
-def small_model(max_positions: int = 64, seed: int = 0) -> LanguageModel:
+def small_model(max_positions: int = 64, seed: int = 0, config: ModelConfig | None = None) -> LanguageModel:
     """Two layers of random weights over 256 tokens, on the CPU in float32; no token ends a text.
 
     max_positions: the tokens of its longest sequence. The same seed gives the same weights.
+    config: of another model than a GPT-2, such as SMALL_LLAMA, whose longest sequence is its own.
     """
-    config = GPT2Config(VOCAB_SIZE, max_positions, 16, 2, 2, tie_word_embeddings=False)
+    config = config or GPT2Config(VOCAB_SIZE, max_positions, 16, 2, 2, tie_word_embeddings=False)
     network = random_network(config, seed)
     with torch.no_grad():
         for parameter in network.parameters():
@@ -39,13 +45,7 @@ def save_small_checkpoint(directory: Path) -> None:
     vocab = {token: token_id for token_id, token in enumerate(tokens)}
     config = GPT2Config(len(vocab), 32, 16, 2, 2, tie_word_embeddings=False, eos_token_id=len(vocab) - 1)
     network = random_network(config, seed=0)
-    names = network.checkpoint_format
-    stored = {
-        (name if name == names.head else names.prefix + name): (
-            weight.T if names.transposed.fullmatch(name) else weight
-        ).contiguous()
-        for name, weight in network.state_dict().items()
-    }
+    stored = {name: weight.contiguous() for name, weight in network.stored_tensors().items()}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     model = {"type": "BPE", "vocab": vocab, "merges": [pair.split() for pair in pairs]}
     end = {"id": vocab[tokens[-1]], "content": tokens[-1], "special": True}

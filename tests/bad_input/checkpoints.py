@@ -120,7 +120,7 @@ VALUES = {
     "tie_word_embeddings": ["false", None, 0, 1, []],
     "eos_token_id": [-1, 99999, True, 0.0, "0", [0, 1]],
     "activation_function": ["relu", "", None, ["gelu_new"]],
-    "model_type": ["llama", "GPT2", "", None, ["gpt2"]],
+    "model_type": ["bert", "GPT2", "", None, ["gpt2"]],
     "scale_attn_weights": [False, 1, None],
     "add_cross_attention": [True, 0],
     "reorder_and_upcast_attn": ["x", None],

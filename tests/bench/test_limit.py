@@ -15,8 +15,9 @@ from labkit.bench import (
     read_bandwidth,
     step_limit,
 )
-from labkit.model.checkpoint import RANDOM_CONFIGS, random_network
+from labkit.model.checkpoint import random_network
 from labkit.model.config import GPT2Config
+from labkit.model.random_configs import RANDOM_CONFIGS
 
 
 def test_limit_counts_weights_once_and_every_live_token():

@@ -13,7 +13,7 @@ from labkit.bench.limit import workload_limit
 from labkit.bench.loads import LOADS, Asked, make_load
 from labkit.bench.workload import Request, Workload
 from labkit.errors import OptionError
-from labkit.model.checkpoint import RANDOM_CONFIGS
+from labkit.model.random_configs import RANDOM_CONFIGS
 
 GPT2 = RANDOM_CONFIGS["gpt2"]
 GREEDY = SamplingParams(64, stop_on_eos=False)

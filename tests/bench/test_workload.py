@@ -195,7 +195,7 @@ def test_the_published_limits_come_out():
     import torch
 
     from labkit.model import GPT2
-    from labkit.model.checkpoint import RANDOM_CONFIGS
+    from labkit.model.random_configs import RANDOM_CONFIGS
 
     with torch.device("meta"):
         gpt2 = GPT2(RANDOM_CONFIGS["gpt2"]).half()

@@ -240,10 +240,10 @@ def test_too_few_layers_are_named_by_its_own_field(directory):
 
 
 def test_an_architecture_that_is_not_registered_is_refused_with_those_that_are(directory, monkeypatch):
-    with pytest.raises(CheckpointError, match=r"model_type = 'llama'; labkit runs 'gpt2', 'plain' only"):
-        architecture_of("llama")
+    with pytest.raises(CheckpointError, match=r"model_type = 'bert'; labkit runs 'gpt2', .*'plain' only"):
+        architecture_of("bert")
     monkeypatch.delitem(ARCHITECTURES, "plain")
-    with pytest.raises(CheckpointError, match=r"has model_type = 'plain'; labkit runs 'gpt2' only"):
+    with pytest.raises(CheckpointError, match=r"model_type = 'plain'; labkit runs 'gpt2', .* only"):
         load_model(directory)
 
 

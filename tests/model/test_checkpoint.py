@@ -15,7 +15,8 @@ from torch import Tensor
 from labkit import load_model
 from labkit.errors import CheckpointError
 from labkit.model import GPT2Config
-from labkit.model.checkpoint import RANDOM_CONFIGS, network_without_weights, random_network
+from labkit.model.checkpoint import network_without_weights, random_network
+from labkit.model.random_configs import RANDOM_CONFIGS
 
 VOCAB_SIZE = 300
 
@@ -67,7 +68,7 @@ def remove(name: str) -> Callable[[Path], None]:
 
 C_FC = "transformer.h.1.mlp.c_fc.weight"  # [16, 64], stored the other way round than nn.Linear has it
 DAMAGE = {
-    "another architecture": (edit_config(model_type="llama"), ["model_type = 'llama'", "gpt2"]),
+    "another architecture": (edit_config(model_type="bert"), ["model_type = 'bert'", "gpt2"]),
     "a size missing": (write("config.json", b'{"model_type": "gpt2", "n_layer": 2}'), ["n_embd", "n_head"]),
     "two tensors missing": (
         without(C_FC, "transformer.ln_f.bias"),
@@ -253,9 +254,12 @@ def test_a_trained_model_does_not_say_that_it_is_random(tiny):
 
 @pytest.mark.parametrize(
     ("name", "millions"),
-    [("gpt2", 124.4), ("gpt2-medium", 354.8), ("gpt2-large", 774.0), ("gpt2-xl", 1557.6)],
+    [
+        *(("gpt2", 124.4), ("gpt2-medium", 354.8), ("gpt2-large", 774.0), ("gpt2-xl", 1557.6)),
+        *(("smollm2-135m", 134.5), ("qwen3-0.6b", 596.0), ("llama-3.2-1b", 1235.8), ("llama-3.1-8b", 8030.3)),
+    ],
 )
 def test_a_random_model_has_the_size_of_the_one_it_is_named_for(name, millions):
-    """The published sizes, in which the head is the token table."""
+    """The published sizes, in which the head is the token table of all but the largest."""
     network = network_without_weights(RANDOM_CONFIGS[name])
     assert round(sum(w.numel() for w in network.parameters()) / 1e6, 1) == millions

@@ -187,6 +187,11 @@ def build_device_step(
     on_triton: in Triton kernels where there are any, else in plain PyTorch.
     """
     is_hidden = parts.options.latency == "hidden"
+    if parts.options.kv_write == "fused" and network.config.num_heads != network.config.num_kv_heads:
+        raise OptionError(
+            f"kv_write = 'fused' (rungs from 07 on) does not run {type(network).__name__} yet: fewer heads "
+            "have keys than queries. Choose a rung up to 06, such as options=LADDER['06'].options"
+        )
     device_step = parts["latency" if is_hidden else "layer_kernels"]
     if parts.options.kv_write != "fused":
         return device_step(slots, network, attend_then_write(kv_manager, on_triton))

@@ -105,7 +105,7 @@ class FusedDeviceStep(DeviceStep):
         if weights.is_gated or weights.rotary is not None:
             raise OptionError(
                 f"layer_kernels = 'fused' (rungs from 09 on) does not run {type(network).__name__} yet. "
-                "Choose a rung up to 08, such as options=LADDER[8].options"
+                "Choose a rung up to 08, such as options=LADDER['08'].options"
             )
         self._tables = weights.token_table, weights.position_table
         self.layers = [

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from labkit.model.checkpoint import RANDOM_CONFIGS
+from labkit.model.random_configs import RANDOM_CONFIGS
 from labkit.results import AttentionTimeRecord
 from labkit.results.attention_time import ONE_PROGRAM
 

@@ -18,7 +18,7 @@ from labkit.kernels import (
 from labkit.kernels.split_attention import TOKENS_AT_A_TIME
 from labkit.kernels.tiles import tile_of
 from labkit.model import GPT2Config
-from labkit.model.checkpoint import RANDOM_CONFIGS
+from labkit.model.random_configs import RANDOM_CONFIGS
 
 MULTIPROCESSORS = 132  # of an H100
 

@@ -10,7 +10,7 @@ from bench_commands import assert_refused, refusal
 from labkit.bench import __main__ as bench_main
 from labkit.bench.commands import arguments, scheduler
 from labkit.ladder import LADDER
-from labkit.model.checkpoint import RANDOM_CONFIGS
+from labkit.model.random_configs import RANDOM_CONFIGS
 
 WITH_MODEL = ("profile", "device-time", "compare", "scheduler", "streaming", "ladder", "peers")
 WITH_WORKLOAD = ("compare", "scheduler", "streaming", "ladder", "peers")

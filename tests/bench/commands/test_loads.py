@@ -9,7 +9,7 @@ from sockets import network_calls
 from labkit.bench.commands import loads as command
 from labkit.bench.limit import forward_flops
 from labkit.bench.peers import COMPILED, CONTINUOUS, DYNAMIC, PADDED, VLLM, run_peers
-from labkit.model.checkpoint import RANDOM_CONFIGS
+from labkit.model.random_configs import RANDOM_CONFIGS
 from labkit.results.files import record_of
 from labkit.results.loads import LoadsRecord
 

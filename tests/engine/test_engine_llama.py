@@ -1,0 +1,68 @@
+"""The Llama family, with grouped heads, on the rungs: the tokens of the dense model and of transformers."""
+
+import pytest
+import torch
+from helpers import assert_no_block_is_lost, make_engine, tokens_of
+
+from labkit import LADDER, InferenceEngine, SamplingParams
+from labkit.bench import dense_tokens, transformers_tokens
+from labkit.errors import OptionError
+from labkit.kernels import paged_attention_triton
+from labkit.model.small import SMALL_LLAMA, SMALL_QWEN3, small_model
+
+PROMPTS = [(1, 2, 3), (1, 2, 3), (7, 8, 9, 10), tuple(range(20, 31)), (1, 2, 3, 9)]
+GREEDY = SamplingParams(14, stop_on_eos=False)
+RUNGS = [number for number, rung in LADDER.items() if rung.options.kv_write != "fused"]
+
+both = {"llama": SMALL_LLAMA, "qwen3": SMALL_QWEN3}
+configs = pytest.mark.parametrize("config", both.values(), ids=both, scope="module")
+
+
+@pytest.fixture(scope="module")
+def model(config):
+    return small_model(config=config)
+
+
+@pytest.fixture(scope="module")
+def expected(model):
+    dense = dense_tokens(model, PROMPTS, 14)
+    assert dense == transformers_tokens(model, PROMPTS, 14)
+    assert len({token for each in dense for token in each}) > 20  # no model that says one thing
+    return dense
+
+
+@configs
+@pytest.mark.parametrize("number", RUNGS)
+def test_its_tokens_are_those_of_the_dense_model_and_of_transformers_on_every_rung(model, expected, number):
+    """With blocks that are shared, filled, copied, evicted and taken away."""
+    engine = make_engine(
+        model, LADDER[number].options, block_size=4, max_blocks_per_layer=14, prefill_max_batch_size=1
+    )
+    assert tokens_of(engine.generate(PROMPTS, GREEDY)) == expected
+    stats = engine.stats()
+    assert stats.counters.preemptions > 0 and stats.prefix_evictions > 0
+    assert stats.append_paths["copy_on_write"] > 0
+    assert engine.kv_manager.k_cache.shape[2] == 2  # of 4 heads, or 6
+    assert_no_block_is_lost(engine)
+
+
+@configs
+def test_its_tokens_are_the_same_through_the_kernel_that_loads_a_key_once_for_its_group(model, expected):
+    pytest.importorskip("triton")
+    options = LADDER["03"].options
+    engine = make_engine(model, options, parts={"attention": paged_attention_triton})
+    assert tokens_of(engine.generate(PROMPTS, GREEDY)) == expected
+
+
+@configs
+def test_a_rung_that_does_not_run_it_says_what_to_do(model):
+    with pytest.raises(OptionError, match=r"'fused' .* does not run .* yet.*a rung up to 06"):
+        InferenceEngine(model, device="cpu")
+
+
+@configs
+def test_moved_to_another_dtype_its_angles_stay_in_float32(model):
+    half = model.to("cpu", torch.bfloat16)
+    assert half.network.rotary().cos.dtype == torch.float32
+    (done,) = make_engine(half).generate([PROMPTS[0]], GREEDY)
+    assert len(done.token_ids) == 14
