@@ -31,11 +31,14 @@ from labkit.engine import request as request_module
 @pytest.mark.parametrize("tokenize_workers", [0, 2])
 @pytest.mark.parametrize("stream_interval", [1, 3])
 @pytest.mark.parametrize("decode_first", [False, True])
-def test_each_consumer_gets_the_tokens_of_its_own_request(decode_first, stream_interval, tokenize_workers):
+def test_each_consumer_gets_the_tokens_of_its_own_request(
+    submit_to, decode_first, stream_interval, tokenize_workers
+):
     engine = make_engine(decode_first=decode_first, max_batch_size=4, max_blocks_per_layer=12)
     prompts = [bytes(prompt).decode() for prompt in PROMPTS] if tokenize_workers else PROMPTS
     with serving(engine, stream_interval=stream_interval, tokenize_workers=tokenize_workers) as server:
-        streams = [server.submit(*each) for each in zip(prompts * 3, EACH_PARAMS * 3, strict=True)]
+        submit = submit_to(server)
+        streams = [submit(*each) for each in zip(prompts * 3, EACH_PARAMS * 3, strict=True)]
         read_by_each = [
             each.result(TIMEOUT)
             for each in [start(read, stream, 0.004 * (i % 3)) for i, stream in enumerate(streams)]
@@ -52,11 +55,12 @@ def test_each_consumer_gets_the_tokens_of_its_own_request(decode_first, stream_i
     assert engine.stats().counters.finished == {"length": 18}
 
 
-def test_the_tokens_are_those_of_generate():
+def test_the_tokens_are_those_of_generate(submit_to):
     prompts = ["To be", "or not", "to be"]
     generated = tokens_of(make_engine().generate(prompts, SEEDED))
     with serving() as server:
-        streams = [server.submit(prompt, SEEDED) for prompt in prompts]
+        submit = submit_to(server)
+        streams = [submit(prompt, SEEDED) for prompt in prompts]
         assert [tokens_in(read(stream)) for stream in streams] == generated
 
 
@@ -136,16 +140,17 @@ def before_the_first_token(streams):
 @pytest.mark.parametrize(
     "leave", [by_close, by_with, by_leaving_the_loop, by_garbage_collection, before_the_first_token]
 )
-def test_a_consumer_that_leaves_cancels_its_request_and_no_other(leave):
+def test_a_consumer_that_leaves_cancels_its_request_and_no_other(submit_to, leave):
     engine = make_engine(prefix_cache=False)
     gate = Gate(engine)
     with serving(engine) as server:
-        first, *streams = gate.submit_all(server.submit, [(5, 6), (1, 2, 3)], [GREEDY, LONG])
+        submit = submit_to(server)
+        first, *streams = gate.submit_all(submit, [(5, 6), (1, 2, 3)], [GREEDY, LONG])
         gate.allow(3)  # two prefills and a decode step
         leave(streams)
         del streams
         gc.collect()
-        second = server.submit((7, 8), SEEDED)
+        second = submit((7, 8), SEEDED)
         gate.allow()
         assert tokens_in(read(first)) == tokens_alone((5, 6), GREEDY)
         assert tokens_in(read(second)) == tokens_alone((7, 8), SEEDED)
@@ -155,11 +160,12 @@ def test_a_consumer_that_leaves_cancels_its_request_and_no_other(leave):
     engine.check_integrity()
 
 
-def test_closing_a_stream_wakes_the_consumer_that_waits():
+def test_closing_a_stream_wakes_the_consumer_that_waits(submit_to):
     engine = make_engine()
     gate = Gate(engine)
     with serving(engine) as server:
-        stream = server.submit((1, 2, 3), LONG)
+        submit = submit_to(server)
+        stream = submit((1, 2, 3), LONG)
         reading = start(read, stream)
         time.sleep(0.02)
         stream.close()
@@ -168,15 +174,16 @@ def test_closing_a_stream_wakes_the_consumer_that_waits():
     assert engine.stats().counters.finished == {"cancelled": 1}
 
 
-def test_after_its_end_a_stream_stays_ended_and_closing_does_nothing():
+def test_after_its_end_a_stream_stays_ended_and_closing_does_nothing(submit_to):
     with serving() as server:
-        with server.submit((1, 2, 3), GREEDY) as stream:
+        submit = submit_to(server)
+        with submit((1, 2, 3), GREEDY) as stream:
             assert tokens_in(read(stream)) == tokens_alone((1, 2, 3), GREEDY)
             assert list(stream) == []
         stream.close()
         assert list(stream) == []
         del stream
-        read(server.submit((5, 6), GREEDY))  # the worker has done all that it was asked for
+        read(submit((5, 6), GREEDY))  # the worker has done all that it was asked for
     assert server.engine.stats().counters.finished == {"length": 2}
 
 

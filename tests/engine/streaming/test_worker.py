@@ -46,15 +46,18 @@ def test_a_request_that_is_cancelled_makes_room_for_another():
 
 
 @pytest.mark.parametrize("stream_interval", [1, 3])
-def test_when_a_step_fails_each_consumer_is_told_and_the_next_request_is_served(monkeypatch, stream_interval):
+def test_when_a_step_fails_each_consumer_is_told_and_the_next_request_is_served(
+    submit_to, monkeypatch, stream_interval
+):
     engine = make_engine(prefix_cache=False)
     monkeypatch.setattr(
         engine.decode_step, "decode_step_sessions", failing(engine.decode_step.decode_step_sessions, 1)
     )
     gate = Gate(engine)
     with serving(engine, stream_interval=stream_interval, max_inflight_requests=3) as server:
+        submit = submit_to(server)
         prompts = [(1, 2, 3), (5, 6), (7,)]
-        streams = gate.submit_all(server.submit, prompts, [LONG] * 3)
+        streams = gate.submit_all(submit, prompts, [LONG] * 3)
         reading = [start(read_until_error, stream) for stream in streams]
         gate.allow()  # two prefills, a decode step, and one that fails
         for prompt, each in zip(prompts, reading, strict=True):
@@ -68,7 +71,7 @@ def test_when_a_step_fails_each_consumer_is_told_and_the_next_request_is_served(
         stats = engine.stats()
         assert stats.counters.finished == {"cancelled": 3}
         assert stats.free_blocks == stats.blocks_per_layer
-        assert tokens_in(read(server.submit((1, 2, 3), LONG))) == tokens_alone((1, 2, 3), LONG)
+        assert tokens_in(read(submit((1, 2, 3), LONG))) == tokens_alone((1, 2, 3), LONG)
 
 
 def test_what_ended_in_a_step_that_failed_has_ended_well(monkeypatch):
@@ -88,20 +91,8 @@ def test_what_ended_in_a_step_that_failed_has_ended_well(monkeypatch):
     assert engine.stats().counters.finished == {"length": 1, "cancelled": 2}
 
 
-def test_steps_may_fail_again_and_again():
-    engine = make_engine()
-    step, engine.step = engine.step, failing(lambda: None)
-    with serving(engine) as server:
-        for _ in range(3):
-            token_ids, error = read_until_error(server.submit((1, 2, 3), GREEDY))
-            assert token_ids == () and isinstance(error.__cause__, Boom)
-            engine.step = failing(lambda: None)
-        engine.step = step
-        assert tokens_in(read(server.submit((1, 2, 3), GREEDY))) == tokens_alone((1, 2, 3), GREEDY)
-
-
 @pytest.mark.parametrize("stream_interval", [1, 3])
-def test_when_not_even_cancelling_works_nobody_is_left_waiting(monkeypatch, stream_interval):
+def test_when_not_even_cancelling_works_nobody_is_left_waiting(submit_to, monkeypatch, stream_interval):
     def broken(request_id):
         raise ZeroDivisionError
 
@@ -110,8 +101,9 @@ def test_when_not_even_cancelling_works_nobody_is_left_waiting(monkeypatch, stre
     monkeypatch.setattr(request_module, "sample", failing(request_module.sample, 3))
     gate = Gate(engine)
     with serving(engine, stream_interval=stream_interval) as server:
+        submit = submit_to(server)
         prompts = [(1, 2, 3), (5, 6)]
-        streams = gate.submit_all(server.submit, prompts, [LONG] * 2)
+        streams = gate.submit_all(submit, prompts, [LONG] * 2)
         gate.allow()
         for stream, prompt in zip(streams, prompts, strict=True):
             token_ids, error = read_until_error(stream)
@@ -119,7 +111,7 @@ def test_when_not_even_cancelling_works_nobody_is_left_waiting(monkeypatch, stre
             assert str(error) == "the server broke down when this request had 2 tokens: ZeroDivisionError()"
             assert isinstance(error.__cause__.__context__, Boom)  # what began it
         with pytest.raises(StreamError, match="the server is closed"):
-            server.submit((1, 2, 3), GREEDY)
+            submit((1, 2, 3), GREEDY)
         monkeypatch.undo()
         wait_for(lambda: not labkit_threads())  # then the engine is anybody's again
         for request_id in (0, 1):

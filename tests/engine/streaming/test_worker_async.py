@@ -3,11 +3,10 @@
 import asyncio
 import random
 import threading
-import time
 
 import pytest
-from async_helpers import read, read_until_error, submit_and_read_all
-from helpers import Boom, failing, make_engine, tokens_alone
+from async_helpers import read, submit_and_read_all
+from helpers import make_engine, tokens_alone
 from streaming_helpers import (
     EACH_PARAMS,
     EXPECTED,
@@ -15,8 +14,6 @@ from streaming_helpers import (
     PROMPTS,
     TIMEOUT,
     Gate,
-    cpu_seconds,
-    labkit_threads,
     serving,
     start,
     tokens_in,
@@ -25,7 +22,7 @@ from streaming_helpers import (
 
 from labkit import SamplingParams
 from labkit.engine.streaming import worker as streaming_worker
-from labkit.errors import OverloadedError, StreamError
+from labkit.errors import OverloadedError
 
 # --- tokens ----------------------------------------------------------------------------------------
 
@@ -89,62 +86,6 @@ def test_a_loop_that_is_busy_holds_nobody_up_and_gets_its_tokens_later():
     assert [len(chunk.token_ids) for chunk in chunks] == [1] * 50
 
 
-# --- steps that fail -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("stream_interval", [1, 3])
-def test_when_a_step_fails_each_task_is_told_after_its_tokens(monkeypatch, stream_interval):
-    engine = make_engine(prefix_cache=False)
-    step = engine.decode_step
-    monkeypatch.setattr(step, "decode_step_sessions", failing(step.decode_step_sessions, 1))
-    gate = Gate(engine)
-    prompts = [(1, 2, 3), (5, 6), (7,)]
-
-    async def read_all(server):
-        streams = gate.submit_all(server.submit_async, prompts, [LONG] * 3)
-        gate.allow()  # two prefills, a decode step, and one that fails
-        told = await asyncio.gather(*map(read_until_error, streams))
-        for stream, (_, error) in zip(streams, told, strict=True):  # it is no end, however often one asks
-            with pytest.raises(StreamError) as again:
-                await anext(stream)
-            assert repr(again.value) == repr(error) and again.value.__cause__ is error.__cause__
-        return told, await read(server.submit_async((1, 2, 3), LONG))
-
-    with serving(engine, stream_interval=stream_interval, max_inflight_requests=3) as server:
-        told, chunks = asyncio.run(read_all(server))
-    for prompt, (token_ids, error) in zip(prompts, told, strict=True):
-        assert token_ids == tokens_alone(prompt, LONG)[:2]
-        assert str(error) == "a step of the engine failed when this request had 2 tokens: Boom()"
-        assert isinstance(error.__cause__, Boom)
-    assert tokens_in(chunks) == tokens_alone((1, 2, 3), LONG)
-    assert engine.stats().counters.finished == {"cancelled": 3, "length": 1}
-
-
-def test_when_not_even_cancelling_works_no_task_is_left_waiting(monkeypatch):
-    def broken(request_id):
-        raise ZeroDivisionError
-
-    engine = make_engine()
-    prompts = [(1, 2, 3), (5, 6)]
-    gate = Gate(engine)
-
-    async def read_all(server):
-        streams = gate.submit_all(server.submit_async, prompts, [LONG] * 2)
-        monkeypatch.setattr(engine, "cancel", broken)
-        monkeypatch.setattr(engine.decode_step, "decode_step_sessions", failing(print))
-        gate.allow()
-        return await asyncio.gather(*map(read_until_error, streams))
-
-    with serving(engine) as server:
-        for prompt, (token_ids, error) in zip(prompts, asyncio.run(read_all(server)), strict=True):
-            assert token_ids == tokens_alone(prompt, LONG)[:1]
-            assert str(error) == "the server broke down when this request had 1 token: ZeroDivisionError()"
-        monkeypatch.undo()
-        wait_for(lambda: not labkit_threads())  # then the engine is anybody's again
-        for request_id in (0, 1):
-            engine.cancel(request_id)
-
-
 # --- threads ---------------------------------------------------------------------------------------
 
 
@@ -160,15 +101,6 @@ def test_queues_are_filled_in_the_loops_thread(monkeypatch):
     with serving() as server:
         asyncio.run(submit_and_read_all(server, PROMPTS, EACH_PARAMS))
     assert seen == {threading.get_ident()}
-
-
-def test_a_worker_with_nothing_to_do_sleeps():
-    with serving() as server:
-        asyncio.run(submit_and_read_all(server, PROMPTS, EACH_PARAMS))
-        steps, cpu = server.engine.stats().counters.steps, cpu_seconds(server.worker.thread)
-        time.sleep(0.2)
-        assert cpu_seconds(server.worker.thread) - cpu < 0.1
-        assert server.engine.stats().counters.steps == steps
 
 
 def test_many_tasks_submit_read_and_leave_at_random():
