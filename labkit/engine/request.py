@@ -13,6 +13,7 @@ from torch import Tensor
 from labkit.checks import QUOTED
 from labkit.engine.sampling import SamplingParams, sample, uniform_number
 from labkit.engine.session import InferenceSession
+from labkit.kernels import SamplingState
 from labkit.model.tokenizer import Tokenizer
 
 
@@ -112,6 +113,11 @@ class Request:
     def next_uniform(self) -> float:
         """The random number in [0, 1) that decides the next token."""
         return uniform_number(self.seed, len(self.output_token_ids))
+
+    @property
+    def sampling_state(self) -> SamplingState:
+        """What its next token is sampled with."""
+        return self.params.state(self.seed, len(self.output_token_ids))
 
     @property
     def token_ids(self) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from labkit.kernels.decode_ends import (
     greedy_advance_plain,
     greedy_advance_triton,
 )
+from labkit.kernels.distribution import SamplingState
 from labkit.kernels.fused_linear import (
     NormLinear,
     RowStatistics,
@@ -40,7 +41,7 @@ from labkit.kernels.paged_attention_append import (
     paged_attention_append_plain,
     paged_attention_append_triton,
 )
-from labkit.kernels.sampling import SamplingState, draw_plain, draw_triton
+from labkit.kernels.sampling import draw_plain, draw_triton
 from labkit.kernels.shared_attention import ShareWorkspace, paged_attention_append_shares_triton
 from labkit.kernels.split_attention import SplitWorkspace, num_splits, paged_attention_append_split_triton
 from labkit.kernels.triton_runtime import require_triton, triton_status

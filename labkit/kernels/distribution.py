@@ -3,6 +3,10 @@
 Tensors to tensors: which operators run does not depend on the numbers, so a CUDA graph can hold them.
 """
 
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,21 +18,47 @@ SPLITMIX64 = (
 )  # the step, and what mixing multiplies by
 
 
+class SamplingState(NamedTuple):
+    """What requests are sampled with: a number each for one request, tensors [B] for rows, [S] for slots."""
+
+    temperatures: Any  # float64; 0 takes the likeliest token
+    top_ks: Any  # int64
+    top_ps: Any  # float64
+    seeds: Any  # int64: a seed's lowest 64 bits
+    draws: Any  # int64: random numbers drawn so far
+
+    def at(self, rows: Any) -> "SamplingState":
+        """The state of these rows or slots."""
+        return SamplingState(*(column[rows] for column in self))
+
+
+OFF = SamplingState(0.0, 0, 1.0, 0, 0)  # of a request that asks for nothing
+FILTERS = ("top_ks", "top_ps")  # the columns that rule tokens out
+DTYPES = SamplingState(*(torch.float64 if isinstance(off, float) else torch.int64 for off in OFF))
+
+
+def pack_states(states: Sequence[SamplingState]) -> np.ndarray:
+    """The states of requests as one array, int64 [columns, requests], fractions by their bits."""
+    columns = zip(zip(*states, strict=True), OFF, strict=True)
+    return np.stack([np.array(column, dtype=type(off)).view(np.int64) for column, off in columns])
+
+
+def unpack_states(packed: Tensor) -> SamplingState:
+    """The state in a tensor int64 [columns, S], as `pack_states` packs it, without a copy."""
+    return SamplingState(*(column.view(dtype) for column, dtype in zip(packed, DTYPES, strict=True)))
+
+
 def likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
     """The likeliest token [B] int64 of each row [B, V], and whether [B] bool the row's maximum is finite."""
     best_logits, best_ids = logits.max(dim=-1)  # NaN and inf, if any, are the row's maximum
     return best_ids, best_logits.isfinite()
 
 
-def warp(logits: Tensor, temperature: Tensor, top_k: Tensor | None, top_p: Tensor | None) -> Tensor:
+def warp(logits: Tensor, state: SamplingState) -> Tensor:
     """The probabilities [B, V] float32 that tokens are drawn from: temperature, then top-k, then top-p.
 
-    logits: [B, V].
-
-    temperature: [B] float64, as Python holds it; 0, at which no token is drawn, counts as the smallest.
-    top_k: [B] int64, 0 for a row without; None leaves the stage out for all rows.
-    top_p: [B] float64, for 1 - top_p to be rounded once; 1 for a row without; None leaves the stage out for
-        all rows.
+    logits: [B, V]. state: of the rows; None instead of a filter leaves it out for all rows.
+    A temperature of 0, at which no token is drawn, counts as the smallest.
     As in transformers, top-k keeps ties with the k-th token, and top-p keeps the token that crosses p.
     A row of logits with NaN or with an infinite maximum gives NaN, and changes no other row.
     """
@@ -36,16 +66,16 @@ def warp(logits: Tensor, temperature: Tensor, top_k: Tensor | None, top_p: Tenso
     # A shift changes no probability, and of a tiny temperature's quotients none is then +inf.
     scores = logits.float() - logits.amax(dim=-1, keepdim=True)
     # Dividing by less than the smallest may be dividing by 0, and by more than the largest by inf.
-    scores /= temperature.double().clamp(FLOAT32.tiny, FLOAT32.max).float()[:, None]
-    if top_k is not None:
-        ranks = top_k.masked_fill(top_k == 0, V).clamp(max=V) - 1
+    scores /= state.temperatures.clamp(FLOAT32.tiny, FLOAT32.max).float()[:, None]
+    if (top_ks := state.top_ks) is not None:
+        ranks = top_ks.masked_fill(top_ks == 0, V).clamp(max=V) - 1
         kth = scores.sort(dim=-1, descending=True).values.gather(1, ranks[:, None])
         scores = scores.masked_fill(scores < kth, -torch.inf)
-    if top_p is not None:
+    if (top_ps := state.top_ps) is not None:
         ascending, order = scores.sort(dim=-1)
         tail = ascending.softmax(dim=-1).cumsum(dim=-1)
-        dropped = tail <= (1 - top_p.double()).float()[:, None]
-        dropped &= (top_p < 1)[:, None]
+        dropped = tail <= (1 - top_ps).float()[:, None]
+        dropped &= (top_ps < 1)[:, None]
         dropped[:, -1] = False
         scores = scores.masked_fill(dropped.scatter(1, order, dropped), -torch.inf)
     return scores.softmax(dim=-1)

@@ -10,31 +10,15 @@ whole vocabulary keeps equals in their order on a GPU, so there the tokens are t
 need not.)
 """
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from labkit.kernels.checks import check_range, check_tensor
-from labkit.kernels.distribution import FLOAT32, pick, uniform_numbers
+from labkit.kernels.distribution import DTYPES, FLOAT32, SamplingState, pick, uniform_numbers
 from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
 
 LOGITS_PER_CHUNK = 4096  # that a program reads at once
 NUM_WARPS = 16
-
-
-class SamplingState(NamedTuple):
-    """What each slot draws with: tensors [S].
-
-    temperatures: float64; 0 for a slot that does not draw. top_ks: int64; 0 for off. top_ps: float64; 1 for
-    off. seeds: int64, a seed's lowest 64 bits. draws: int64, the random numbers drawn so far.
-    """
-
-    temperatures: Tensor
-    top_ks: Tensor
-    top_ps: Tensor
-    seeds: Tensor
-    draws: Tensor
 
 
 # --- in plain PyTorch -----------------------------------------------------------------------------------
@@ -58,7 +42,7 @@ def draw_plain(
     unless rounding decides what top-p drops. Raises ValueError for arguments that do not fit.
     """
     check_draw(logits, token_ids, slot_mapping, last_token_ids, state)
-    temperatures, top_ks, top_ps, seeds, draws = (of_slots[slot_mapping] for of_slots in state)
+    temperatures, top_ks, top_ps, seeds, draws = state.at(slot_mapping)
     scores = logits.float() - logits.amax(dim=-1, keepdim=True)
     scores /= temperatures.clamp(FLOAT32.tiny, FLOAT32.max).float()[:, None]
     if is_filtered:
@@ -430,8 +414,7 @@ def check_draw(
     check_tensor("token_ids", token_ids, shape=(len(logits),), **integers)
     check_tensor("slot_mapping", slot_mapping, shape=(len(logits),), **integers)
     check_tensor("last_token_ids", last_token_ids, shape=("S",), **integers)
-    for name, of_slots in state._asdict().items():
-        dtype = torch.float64 if name in ("temperatures", "top_ps") else torch.int64
+    for name, of_slots, dtype in zip(state._fields, state, DTYPES, strict=True):
         check_tensor(name, of_slots, shape=last_token_ids.shape, **integers | {"dtype": dtype})
     check_range("slot_mapping", slot_mapping, len(last_token_ids))
     check_range("token_ids", token_ids + 1, logits.shape[1] + 1)  # NO_TOKEN is one less

@@ -13,7 +13,7 @@ from triton_marks import needs_triton
 
 from labkit.kernels import checks, draw_plain, draw_triton, sampling, triton_status
 from labkit.kernels.decode_ends import NO_TOKEN
-from labkit.kernels.distribution import warp
+from labkit.kernels.distribution import SamplingState, warp
 from labkit.kernels.sampling import crossing, kept_by_top_k, kept_by_top_p, ordered
 
 pytestmark = pytest.mark.filterwarnings(
@@ -75,7 +75,7 @@ def test_the_tokens_kept_are_those_of_two_sorts(seed, V, scale, temperature, top
     scores = (logits - logits.amax(dim=-1, keepdim=True)) / full.float()[:, None]
     scores = scores.masked_fill(~kept_by_top_k(scores, top_ks), -torch.inf)
     kept = kept_by_top_p(scores, top_ps) & scores.isfinite()
-    expected = warp(logits, full, top_ks, top_ps) > 0
+    expected = warp(logits, SamplingState(full, top_ks, top_ps, None, None)) > 0
     assert torch.equal(kept & (scores > -80), expected & (scores > -80))  # below, a probability may be 0
 
 
@@ -162,7 +162,7 @@ def test_tokens_drawn_pass_a_chi_square_test():
     for temperature, top_k, top_p in ((1.0, 0, 1.0), (0.5, 6, 1.0), (2.0, 0, 0.7)):
         rows = rows_of(logits.expand(n, V).clone(), [(temperature, top_k, top_p)] * n, [11] * n)
         counts = torch.bincount(torch.tensor(rows.drawn(draw_plain)), minlength=V)
-        expected = n * warp(logits, *(column[:1] for column in rows.state[:3]))[0]
+        expected = n * warp(logits, rows.state.at(slice(1)))[0]
         possible = expected > 0
         assert counts[~possible].eq(0).all()
         chi_square = ((counts - expected)[possible] ** 2 / expected[possible]).sum()
@@ -192,7 +192,7 @@ def test_with_debug_on_a_slot_that_is_not_there_is_refused(monkeypatch):
             torch.zeros(2, dtype=torch.int64),
             rows.slot_mapping,
             torch.zeros(2, dtype=torch.int64),
-            type(rows.state)(*(column[:2] for column in rows.state)),
+            rows.state.at(slice(2)),
             True,
         )
 

@@ -34,6 +34,7 @@ with patch.object(torch.cuda, "is_available", lambda: True):
 from labkit.kernels import (
     attention_shares,
     decode_ends,
+    distribution,
     fused_linear,
     kv_append,
     packed_prompts,
@@ -158,8 +159,8 @@ def ends(dtype: torch.dtype, B: int = 8, E: int = 768, V: int = 50257) -> None:
 
 
 def draw(dtype: torch.dtype, B: int = 8, V: int = 50257) -> None:
-    S, float64 = B + 1, partial(empty, dtype=torch.float64)
-    state = sampling.SamplingState(float64(S), int64(S), float64(S), int64(S), int64(S))
+    S = B + 1
+    state = distribution.SamplingState(*(empty(S, dtype=each) for each in distribution.DTYPES))
     logits = empty(B, V + 47, dtype=dtype).narrow(1, 0, V)
     for is_filtered in (True, False):
         sampling.draw_triton(logits, int64(B), int64(B), int64(S), state, is_filtered)

@@ -31,7 +31,7 @@ class Rows(NamedTuple):
 
     def expected(self) -> list[int]:
         """The sorted sampler's tokens."""
-        return sample_any(self.logits, *(column[::2] for column in self.state)).tolist()
+        return sample_any(self.logits, self.state.at(slice(None, None, 2))).tolist()
 
     def drawn(self, draw, is_filtered: bool = True) -> list[int]:
         """The tokens of a draw, which changes nothing but what it may: slots of no row stay as they were."""
@@ -50,9 +50,7 @@ class Rows(NamedTuple):
         return token_ids.tolist()
 
     def row(self, b: int) -> "Rows":
-        return Rows(
-            self.logits[b : b + 1], SamplingState(*(column[2 * b : 2 * b + 2] for column in self.state))
-        )
+        return Rows(self.logits[b : b + 1], self.state.at(slice(2 * b, 2 * b + 2)))
 
 
 def rows_of(

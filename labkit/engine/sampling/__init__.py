@@ -2,7 +2,7 @@
 
 from labkit.engine.sampling.device import sample_any, sample_greedy
 from labkit.engine.sampling.draws import EITHER_WAY, Draws
-from labkit.engine.sampling.host import sample, uniform_number, warp_tensors, warped_probabilities
+from labkit.engine.sampling.host import sample, uniform_number, warped_probabilities
 from labkit.engine.sampling.params import SamplingParams
 
 __all__ = [
@@ -13,6 +13,5 @@ __all__ = [
     "sample_any",
     "sample_greedy",
     "uniform_number",
-    "warp_tensors",
     "warped_probabilities",
 ]

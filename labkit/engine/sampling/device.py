@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from labkit.kernels.decode_ends import NO_TOKEN  # where the host's `sample` says None
-from labkit.kernels.distribution import likeliest, pick, uniform_numbers, warp
+from labkit.kernels.distribution import SamplingState, likeliest, pick, uniform_numbers, warp
 
 
 def sample_greedy(logits: Tensor) -> Tensor:
@@ -20,20 +20,11 @@ def sample_greedy(logits: Tensor) -> Tensor:
     return token_ids.masked_fill(~is_finite, NO_TOKEN)
 
 
-def sample_any(
-    logits: Tensor,
-    temperature: Tensor,
-    top_k: Tensor | None,
-    top_p: Tensor | None,
-    seeds: Tensor,
-    indices: Tensor,
-) -> Tensor:
+def sample_any(logits: Tensor, state: SamplingState) -> Tensor:
     """One token [B] int64 for each row of logits [B, V]: drawn, or the likeliest where temperature is 0.
 
-    temperature: [B] float64. top_k: [B] int64, 0 for off. top_p: [B] float64, 1 for off. All three as
-    SamplingParams holds them (`warp_tensors` makes them); None for off in every row.
-    seeds, indices: [B] int64, the stream of each row and the place in it of the number that decides.
+    state: of the rows, as `warp` takes it.
     """
-    drawn = pick(warp(logits, temperature, top_k, top_p), uniform_numbers(seeds, indices))
+    drawn = pick(warp(logits, state), uniform_numbers(state.seeds, state.draws))
     likeliest_ids, is_finite = likeliest(logits)
-    return torch.where(temperature == 0, likeliest_ids, drawn).masked_fill(~is_finite, NO_TOKEN)
+    return torch.where(state.temperatures == 0, likeliest_ids, drawn).masked_fill(~is_finite, NO_TOKEN)

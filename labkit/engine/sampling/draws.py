@@ -26,7 +26,7 @@ class Draws(IntEnum):
         drawing = [p for p in params if not p.is_greedy]
         if not drawing:
             return cls.NONE
-        return cls.FILTERED if any(p.top_k or p.top_p < 1 for p in drawing) else cls.PLAIN
+        return cls.FILTERED if any(p.is_filtered for p in drawing) else cls.PLAIN
 
 
 EITHER_WAY = (Draws.FILTERED, Draws.NONE)  # the kinds of batches that every step can tell apart

@@ -6,9 +6,7 @@ import torch
 from torch import Tensor
 
 from labkit.engine.sampling.params import SamplingParams
-from labkit.kernels.distribution import SPLITMIX64, likeliest, pick, warp
-
-INT64 = torch.iinfo(torch.int64)
+from labkit.kernels.distribution import DTYPES, FILTERS, OFF, SPLITMIX64, SamplingState, likeliest, pick, warp
 
 
 def uniform_number(seed: int, index: int) -> float:
@@ -48,20 +46,19 @@ def sample(logits: Tensor, params: Sequence[SamplingParams], uniforms: Sequence[
 
 def warped_probabilities(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     """The probabilities [B, V] float32 that each row's token is drawn from, after its params."""
-    return warp(logits, *warp_tensors(params, logits.device))
+    return warp(logits, rows_state(params, logits.device))
 
 
-def warp_tensors(
-    params: Sequence[SamplingParams], device: torch.device
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Temperature, top_k and top_p as `warp` takes them, each [B]; None for what is off in every row."""
-    temperature = torch.tensor([float(p.temperature) for p in params], dtype=torch.float64, device=device)
-    top_k = top_p = None
-    if any(p.top_k for p in params):
-        top_k = torch.tensor([min(p.top_k, INT64.max) for p in params], device=device)
-    if any(p.top_p < 1 for p in params):
-        top_p = torch.tensor([float(p.top_p) for p in params], dtype=torch.float64, device=device)
-    return temperature, top_k, top_p
+def rows_state(params: Sequence[SamplingParams], device: torch.device) -> SamplingState:
+    """What `warp` asks of rows of these params; None for a filter that is off in all of them."""
+    columns = SamplingState(*zip(*(p.state(0, 0) for p in params), strict=True))._asdict()
+    made = {"temperatures", *(name for name in FILTERS if set(columns[name]) != {getattr(OFF, name)})}
+    return SamplingState(
+        *(
+            torch.tensor(columns[name], dtype=dtype, device=device) if name in made else None
+            for name, dtype in DTYPES._asdict().items()
+        )
+    )
 
 
 def draw(probabilities: Tensor, uniforms: Sequence[float]) -> list[int]:

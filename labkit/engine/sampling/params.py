@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 from labkit.checks import is_number, is_whole, names_its_arguments, repr_of_changes, shown
 from labkit.errors import RequestError
+from labkit.kernels.distribution import SamplingState, as_int64
 
+LARGEST_TOP_K = 2**31  # larger than any vocabulary
 MOST_TOKENS = "it is max_new_tokens here"
 ITS_END = "a request ends at the end-of-text token or after max_new_tokens; cancel it to end it earlier"
 
@@ -67,3 +69,18 @@ class SamplingParams:
     def is_greedy(self) -> bool:
         """Whether the likeliest token is always taken, so that no random number is drawn."""
         return self.temperature == 0
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether some tokens are ruled out."""
+        return self.top_k > 0 or self.top_p < 1
+
+    def state(self, seed: int, num_drawn: int) -> SamplingState:
+        """What a request of these params is sampled with after it has drawn so many random numbers."""
+        return SamplingState(
+            float(self.temperature),
+            min(self.top_k, LARGEST_TOP_K),
+            float(self.top_p),
+            as_int64(seed),
+            num_drawn,
+        )

@@ -10,29 +10,34 @@ from torch import Tensor
 from labkit.engine.packed_chunk import Chunk
 from labkit.engine.request import Request
 from labkit.engine.scheduler import Joining
-from labkit.engine.step.slots import LARGEST_TOP_K
-from labkit.kernels import PackedRows
-from labkit.kernels.distribution import as_int64
+from labkit.kernels import PackedRows, SamplingState
+from labkit.kernels.distribution import OFF, pack_states, unpack_states
 
 
 class ChunkNumbers(NamedTuple):
     """The numbers of a chunk: parts of one int64 array or tensor, fractions by their bits.
 
-    starts: [P + 1]. context_lens, last_rows, and what a prompt's first token is drawn with: [P] each.
-    block_tables: [P * M]. token_ids, positions: [T].
+    starts: [P + 1]. context_lens, last_rows: [P]. packed_states: what each prompt's first token is drawn
+    with, in columns as long as P or one longer. block_tables: [P * M]. token_ids, positions: [T].
     """
 
     starts: Any
     context_lens: Any
     last_rows: Any
-    top_ks: Any
-    seeds: Any
-    draws: Any
-    temperatures: Any
-    top_ps: Any
+    packed_states: Any
     block_tables: Any
     token_ids: Any
     positions: Any
+
+    @property
+    def states(self) -> Any:
+        """`packed_states` as [columns, P]."""
+        return self.packed_states.reshape(len(OFF), -1)[:, : len(self.last_rows)]
+
+    @property
+    def sampling_state(self) -> SamplingState:
+        """What the prompts' first tokens are drawn with, tensors [P]."""
+        return unpack_states(self.states)
 
 
 class ChunkLayout:
@@ -44,7 +49,8 @@ class ChunkLayout:
     def __init__(self, max_prompts: int, max_blocks: int) -> None:
         self.max_prompts = max_prompts
         self.max_blocks = max_blocks
-        self._sizes = (max_prompts + 1, *[max_prompts] * 7, max_prompts * max_blocks)
+        states = len(OFF) * (max_prompts + max_prompts % 2)
+        self._sizes = (max_prompts + 1, max_prompts, max_prompts, states, max_prompts * max_blocks)
         self._start_of_rows = sum(size + size % 2 for size in self._sizes)
 
     def size(self, num_rows: int) -> int:
@@ -83,12 +89,7 @@ class ChunkLayout:
         parts.starts[num_prompts + 1 :] = num_tokens
         parts.context_lens[:num_prompts] = chunk.context_lens
         np.maximum(parts.starts[1:] - 1, 0, out=parts.last_rows)
-        params = [request.params for request in joining]
-        parts.top_ks[:num_prompts] = [min(p.top_k, LARGEST_TOP_K) for p in params]
-        parts.seeds[:num_prompts] = [as_int64(request.seed) for request in joining]
-        parts.draws[:num_prompts] = [len(request.output_token_ids) for request in joining]
-        parts.temperatures.view(np.float64)[:num_prompts] = [p.temperature for p in params]
-        parts.top_ps.view(np.float64)[:num_prompts] = [p.top_p for p in params]
+        parts.states[:, :num_prompts] = pack_states([request.sampling_state for request in joining])
         tables = parts.block_tables.reshape(self.max_prompts, self.max_blocks)
         for row, each in zip(tables, joining.values(), strict=False):
             (block_ids,) = each.session.block_ids_per_layer  # one table for all layers

@@ -14,17 +14,8 @@ from labkit.kernels import SamplingState
 class PromptSlots(NamedTuple):
     """What the prompts of a chunk draw with, by place: tensors [P], in the form that slots have."""
 
-    temperatures: Tensor
-    top_ks: Tensor
-    top_ps: Tensor
-    seeds: Tensor
-    draws: Tensor
+    sampling_state: SamplingState
     last_token_ids: Tensor
-
-    @property
-    def sampling_state(self) -> SamplingState:
-        """What they draw with."""
-        return SamplingState(*self[:-1])
 
 
 class FirstTokens(NamedTuple):
@@ -65,13 +56,6 @@ class FirstTokenSampler:
         """
         if draws is Draws.NONE:
             return sample_greedy(logits)
-        slots = PromptSlots(
-            numbers.temperatures.view(torch.float64),
-            numbers.top_ks,
-            numbers.top_ps.view(torch.float64),
-            numbers.seeds,
-            numbers.draws,
-            self._last_token_ids,
-        )
+        slots = PromptSlots(numbers.sampling_state, self._last_token_ids)
         known = draws if draws in self._sampler.families else Draws.FILTERED
         return self._sampler(FirstTokens(slots), logits, self._places[: len(logits)], known)

@@ -12,22 +12,7 @@ DrawFunction = Callable[[Tensor, Tensor, Tensor, Tensor, SamplingState, bool], N
 
 
 class Slots(Protocol):
-    """What rows draw with, by their slots: each a tensor [S]."""
-
-    @property
-    def temperatures(self) -> Tensor: ...
-
-    @property
-    def top_ks(self) -> Tensor: ...
-
-    @property
-    def top_ps(self) -> Tensor: ...
-
-    @property
-    def seeds(self) -> Tensor: ...
-
-    @property
-    def draws(self) -> Tensor: ...
+    """What rows draw with, by their slots: tensors [S]."""
 
     @property
     def last_token_ids(self) -> Tensor: ...
@@ -65,17 +50,10 @@ class SortedSampler:
     families: tuple[Draws, ...] = EITHER_WAY
 
     def __call__(self, step: Sampled, logits: Tensor, slot_mapping: Tensor, draws: Draws) -> Tensor:
-        slots = step.slots
-        num_drawn = slots.draws[slot_mapping]
-        token_ids = sample_any(
-            logits,
-            slots.temperatures[slot_mapping],
-            slots.top_ks[slot_mapping],
-            slots.top_ps[slot_mapping],
-            slots.seeds[slot_mapping],
-            num_drawn,
-        )
-        slots.draws[slot_mapping] = num_drawn + 1
+        state = step.slots.sampling_state
+        of_rows = state.at(slot_mapping)
+        token_ids = sample_any(logits, of_rows)
+        state.draws[slot_mapping] = of_rows.draws + 1
         return step.advance(token_ids, slot_mapping)
 
 

@@ -12,17 +12,8 @@ from labkit.engine.request import Request
 from labkit.engine.session import InferenceSession
 from labkit.engine.step.slot_memory import SlotMemory
 from labkit.engine.step.staging import PinnedStaging
-from labkit.kernels import SamplingState
-from labkit.kernels.distribution import as_int64
+from labkit.kernels.distribution import OFF, pack_states, unpack_states
 from labkit.kvcache import KVBlockManager
-
-LARGEST_TOP_K = 2**31  # larger than any vocabulary
-
-# What the host sends when a request joins, beside its row and its length: a number for each of these tensors
-# of `SlotState`. They lie in one of int64, fractions by their bits.
-WHOLE_NUMBERS = ("last_token_ids", "top_ks", "seeds", "draws")
-FRACTIONS = ("temperatures", "top_ps")
-NUM_STATES = len(WHOLE_NUMBERS) + len(FRACTIONS)
 
 
 class SlotState:
@@ -39,25 +30,25 @@ class SlotState:
     def __init__(self, kv_manager: KVBlockManager, max_batch_size: int) -> None:
         self._kv_manager = kv_manager
         T, M, S = kv_manager.num_tables, kv_manager.max_blocks_per_seq, max_batch_size + 1
-        self._state_size = S + S % 2  # each state begins at a multiple of 16 bytes
         self.memory = memory = SlotMemory(
             {
                 "block_tables": ((T, S, M), torch.int32),
                 "context_lens": ((S,), torch.int32),
-                "states": ((NUM_STATES, self._state_size), torch.int64),
+                "last_token_ids": ((S,), torch.int64),
+                "sampling_state": ((len(OFF), S + S % 2), torch.int64),  # columns at multiples of 16 bytes
                 "slot_mapping": ((max_batch_size,), torch.int64),
             },
-            max_words=max_batch_size * (T * M + 1 + 2 * NUM_STATES + 2),
+            max_words=max_batch_size * (T * M + 1 + 2 * len(OFF) + 4),
             device=kv_manager.k_cache.device,
         )
         self.padding_slot = max_batch_size
         self.block_tables = memory["block_tables"]
         self.context_lens = memory["context_lens"]  # tokens in the cache
         self.context_lens[self.padding_slot] = -1
-        self.last_token_ids, self.top_ks, self.seeds, self.draws = memory["states"][: len(WHOLE_NUMBERS), :S]
-        fractions = memory["states"][len(WHOLE_NUMBERS) :, :S].view(torch.float64)
-        self.temperatures, self.top_ps = fractions
-        self.top_ps.fill_(1)
+        self.last_token_ids = memory["last_token_ids"]
+        self.sampling_state = unpack_states(memory["sampling_state"][:, :S])
+        for column, off in zip(self.sampling_state, OFF, strict=True):
+            column.fill_(off)
         self.slot_mapping = memory["slot_mapping"].fill_(self.padding_slot)
         self.slot_of: dict[InferenceSession, int] = {}
         self.mapped: list[InferenceSession] = []  # the requests of slot_mapping
@@ -67,11 +58,6 @@ class SlotState:
     def staging(self) -> PinnedStaging:
         """The way of all that is sent."""
         return self.memory.staging
-
-    @property
-    def sampling_state(self) -> SamplingState:
-        """What the slots draw with."""
-        return SamplingState(self.temperatures, self.top_ks, self.top_ps, self.seeds, self.draws)
 
     def update(
         self,
@@ -109,10 +95,9 @@ class SlotState:
         slots = [self.slot_of[session] for session in requests.values()]
         lengths = [session.num_tokens for session in requests.values()]
         self.memory.put("context_lens", slots, np.array(lengths, dtype=np.int32))
-        whole = np.array([whole_numbers_of(request) for request in requests])
-        fractions = np.array([(r.params.temperature, r.params.top_p) for r in requests], dtype=np.float64)
-        states = np.concatenate([whole, fractions.view(np.int64)], axis=1)
-        self.memory.put("states", np.s_[:, slots], states.T)
+        self.memory.put("last_token_ids", slots, np.array([r.output_token_ids[-1] for r in requests]))
+        states = pack_states([request.sampling_state for request in requests])
+        self.memory.put("sampling_state", np.s_[:, slots], states)
 
     def send_rows(self, sessions: Sequence[InferenceSession]) -> None:
         """Block table rows of sessions that have a slot."""
@@ -181,13 +166,3 @@ class DeviceSlots(SlotState):
         for b in joined:
             self.slot_of[sessions[b]] = self._free.pop()
         return joined
-
-
-def whole_numbers_of(request: Request) -> tuple[int, ...]:
-    """The state of a request that joins, in the order of `WHOLE_NUMBERS`."""
-    return (
-        request.output_token_ids[-1],
-        min(request.params.top_k, LARGEST_TOP_K),
-        as_int64(request.seed),
-        len(request.output_token_ids),
-    )

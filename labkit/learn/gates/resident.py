@@ -8,8 +8,8 @@ from torch import Tensor
 
 from labkit.engine import InferenceEngine, InferenceSession, SamplingParams
 from labkit.engine.request import Request, RunningRequests
-from labkit.engine.step.slots import LARGEST_TOP_K, SlotState
-from labkit.kernels.distribution import as_int64
+from labkit.engine.step.slots import SlotState
+from labkit.kernels import SamplingState
 from labkit.learn.exercise import BrokenContract
 from labkit.watch.replaced import noting, replaced
 
@@ -20,10 +20,19 @@ MIXED = (
     SamplingParams(stop_on_eos=False),
     SamplingParams(temperature=1.2, top_k=5, seed=2**40, stop_on_eos=False),
 )
-OF_A_SLOT = ("context_lens", "last_token_ids", "temperatures", "top_ks", "top_ps", "seeds", "draws")
+OF_A_SLOT = ("context_lens", "last_token_ids", *SamplingState._fields)
 SENT_ONCE = (*OF_A_SLOT, "block_tables", "slot_mapping")  # not sent again while it is as the device has it
 SENDS = ("send_mapping", "send_states", "send_rows")
 UNTOUCHED = -9  # stands in what must not be sent
+
+
+def of_a_slot(slots: SlotState) -> dict[str, Tensor]:
+    """The tensors of OF_A_SLOT, by name."""
+    return {
+        "context_lens": slots.context_lens,
+        "last_token_ids": slots.last_token_ids,
+        **slots.sampling_state._asdict(),
+    }
 
 
 def on_host(request: Request, session: InferenceSession) -> dict[str, int | float]:
@@ -31,20 +40,12 @@ def on_host(request: Request, session: InferenceSession) -> dict[str, int | floa
 
     Of a greedy request only what its step looks at.
     """
-    params = request.params
     state: dict[str, int | float] = {
         "context_lens": session.num_tokens,
         "last_token_ids": request.output_token_ids[-1],
-        "temperatures": params.temperature,
+        "temperatures": request.params.temperature,
     }
-    if not params.is_greedy:
-        state |= {
-            "top_ks": min(params.top_k, LARGEST_TOP_K),
-            "top_ps": params.top_p,
-            "seeds": as_int64(request.seed),
-            "draws": len(request.output_token_ids),
-        }
-    return state
+    return state if request.params.is_greedy else state | request.sampling_state._asdict()
 
 
 def check_mapping(slots: SlotState, requests: Sequence[Request]) -> list[int]:
@@ -79,7 +80,7 @@ def check_state(slots: SlotState, request: Request, session: InferenceSession, s
     """Raise BrokenContract if a slot is not what the host knows of its request."""
     manager = session.kv_manager
     for name, expected in on_host(request, session).items():
-        there = getattr(slots, name)[slot].item()
+        there = of_a_slot(slots)[name][slot].item()
         if there != expected:
             raise BrokenContract(
                 f"a slot is what the host knows: {name}[{slot}] is {there} for request {request.request_id}, "
@@ -224,8 +225,8 @@ class Launches:
         self._known = known
         for session, slot in known.items():
             whose = f"request {self._request_of[session].request_id} (slot {slot})"
-            for name in OF_A_SLOT:
-                self._hide_one(name, whose, getattr(self.slots, name)[slot])
+            for name, tensor in of_a_slot(self.slots).items():
+                self._hide_one(name, whose, tensor[slot])
             if not session.next_token_takes_block:
                 self._hide_one("block_tables", whose, self.slots.block_tables[:, slot])
         if sessions == self._last and len(known) == len(sessions):

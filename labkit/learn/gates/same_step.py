@@ -11,11 +11,10 @@ from labkit.engine.step.attention import AttendAndWrite
 from labkit.engine.step.device import DeviceStep
 from labkit.kernels import paged_attention_append_plain
 from labkit.learn.exercise import BrokenContract
-from labkit.learn.gates.resident import OF_A_SLOT
+from labkit.learn.gates.resident import OF_A_SLOT, of_a_slot
 from labkit.watch.replaced import noting, replaced
 
 ONLY_READ = ("slot_mapping", "block_tables")
-OF_THE_SLOTS = (*ONLY_READ, *OF_A_SLOT)
 OF_THE_POOL = ("k_cache", "v_cache")
 CLOSE = {"rtol": 1e-3, "atol": 1e-4}  # keys and values; a product of more rows may add in another order
 
@@ -54,14 +53,15 @@ class SameStep:
 
         return launch
 
+    def _of_the_slots(self) -> dict[str, Tensor]:
+        return {name: getattr(self.slots, name) for name in ONLY_READ} | of_a_slot(self.slots)
+
     def _fixed(self) -> dict[str, Tensor]:
         """The slots' tensors, and the one that they lie in, which is what is written."""
-        tensors = {name: getattr(self.slots, name) for name in OF_THE_SLOTS}
-        return tensors | {"memory.words": self.slots.memory.words}
+        return self._of_the_slots() | {"memory.words": self.slots.memory.words}
 
     def _tensors(self) -> dict[str, Tensor]:
-        slots = {name: getattr(self.slots, name) for name in OF_THE_SLOTS}
-        return slots | {name: getattr(self.kv_manager, name) for name in OF_THE_POOL}
+        return self._of_the_slots() | {name: getattr(self.kv_manager, name) for name in OF_THE_POOL}
 
     def _state(self) -> dict[str, Tensor]:
         return {name: tensor.clone() for name, tensor in self._tensors().items()}
@@ -115,7 +115,7 @@ class SameStep:
                 )
 
     def _check_slots(self, name: str, expected: Tensor) -> None:
-        there = getattr(self.slots, name)
+        there = self._of_the_slots()[name]
         wrong = there != expected
         if name in OF_A_SLOT and name != "context_lens":
             wrong[self.slots.padding_slot] = False  # nobody's

@@ -6,7 +6,7 @@ import torch
 from labkit.engine import SamplingParams
 from labkit.engine.sampling import sample, sample_any, uniform_number
 from labkit.engine.sampling.device import NO_TOKEN
-from labkit.kernels.distribution import as_int64
+from labkit.kernels.distribution import pack_states, unpack_states
 
 MANNERS = {  # of sampling, by name: the settings of `SamplingParams`
     "greedy": {},
@@ -29,17 +29,8 @@ def sampled_both_ways(device: torch.device, rows_each: int = 50, vocab_size: int
     uniforms = [uniform_number(p.seed, i) for p, i in zip(params, places, strict=True)]
     on_host = sample(logits, params, uniforms)
 
-    def column(numbers: list, dtype: torch.dtype) -> torch.Tensor:
-        return torch.tensor(numbers, dtype=dtype, device=device)
-
-    on_device = sample_any(
-        logits,
-        column([p.temperature for p in params], torch.float64),
-        column([p.top_k for p in params], torch.int64),
-        column([p.top_p for p in params], torch.float64),
-        column([as_int64(p.seed) for p in params], torch.int64),
-        column(places, torch.int64),
-    ).tolist()
+    states = pack_states([p.state(p.seed, i) for p, i in zip(params, places, strict=True)])
+    on_device = sample_any(logits, unpack_states(torch.from_numpy(states).to(device))).tolist()
     rows = {}
     for name in MANNERS:
         pairs = [(h, d) for n, h, d in zip(names, on_host, on_device, strict=True) if n == name]

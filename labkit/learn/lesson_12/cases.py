@@ -96,7 +96,7 @@ class Batch:
     @property
     def of_rows(self) -> SamplingState:
         """What each row draws with: tensors [B]."""
-        return SamplingState(*(column[self.slot_mapping] for column in self.state))
+        return self.state.at(self.slot_mapping)
 
     @property
     def numbers(self) -> Tensor:

@@ -48,8 +48,7 @@ def judged(draw: DrawFunction, manner: str, num_draws: int = 20_000, vocab_size:
     logits = 3 * torch.randn(1, vocab_size, generator=torch.Generator().manual_seed(1))
     batch = Batch(**{**vars(small), "logits": logits.expand(num_draws, vocab_size).contiguous()})
     batch.give(draw)
-    of_row = [column[:1] for column in batch.of_rows]
-    shares = warp(logits, *of_row[:3])[0].double()
+    shares = warp(logits, batch.of_rows.at(slice(1)))[0].double()
     counts = torch.bincount(batch.token_ids, minlength=vocab_size).double()
     statistic, degrees = chi_square(counts, num_draws * shares)
     limit = limit_of(degrees)

@@ -37,8 +37,8 @@ def draw_sorted(
     is_filtered: bool,
 ) -> None:
     """The rung below, called as a sampler is: every row is sorted twice, whoever draws."""
-    of_rows = SamplingState(*(column[slot_mapping] for column in state))
-    token_ids.copy_(sample_any(logits, *of_rows))
+    of_rows = state.at(slot_mapping)
+    token_ids.copy_(sample_any(logits, of_rows))
     last_token_ids[slot_mapping] = token_ids.clamp(min=0)
     state.draws[slot_mapping] = of_rows.draws + 1
 

@@ -1,7 +1,7 @@
 """The device's sampler against the host's: the same tokens, bit for bit, and nothing read back."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -16,11 +16,20 @@ from labkit.engine.sampling import (
     sample_any,
     sample_greedy,
     uniform_number,
-    warp_tensors,
     warped_probabilities,
 )
 from labkit.engine.sampling.device import NO_TOKEN
-from labkit.kernels.distribution import as_int64, uniform_numbers, warp
+from labkit.engine.sampling.host import rows_state
+from labkit.kernels.distribution import (
+    DTYPES,
+    FILTERS,
+    SamplingState,
+    as_int64,
+    pack_states,
+    uniform_numbers,
+    unpack_states,
+    warp,
+)
 
 SEEDS = [
     0,
@@ -43,11 +52,12 @@ def int64s(numbers: Sequence[int], device: str = "cpu") -> Tensor:
     return torch.tensor([as_int64(n) for n in numbers], device=device)
 
 
-def stages_for_all(params: Sequence[SamplingParams], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Temperature, top_k and top_p with every stage there, as buffers of a graph have them."""
-    temperature, top_k, top_p = warp_tensors(params, device)
-    top_k = torch.zeros_like(temperature, dtype=torch.int64) if top_k is None else top_k
-    return temperature, top_k, torch.ones_like(temperature) if top_p is None else top_p
+def state_of(
+    params: Sequence[SamplingParams], seeds: Sequence[int], indices: Sequence[int], device: torch.device
+) -> SamplingState:
+    """With every filter there, as buffers of a graph have them."""
+    rows = zip(params, seeds, indices, strict=True)
+    return unpack_states(torch.from_numpy(pack_states([p.state(*rest) for p, *rest in rows])).to(device))
 
 
 def on_host(
@@ -62,10 +72,13 @@ def on_device(
     params: Sequence[SamplingParams],
     seeds: Sequence[int],
     indices: Sequence[int],
-    tensors_of: Callable = warp_tensors,
+    with_all_filters: bool = False,
 ) -> list[int]:
     device = logits.device
-    tokens = sample_any(logits, *tensors_of(params, device), int64s(seeds, device), int64s(indices, device))
+    state = state_of(params, seeds, indices, device)
+    if not with_all_filters:
+        state = rows_state(params, device)._replace(seeds=state.seeds, draws=state.draws)
+    tokens = sample_any(logits, state)
     assert tokens.dtype == torch.int64 and tokens.shape == logits.shape[:1] and tokens.device == device
     return tokens.tolist()
 
@@ -153,7 +166,7 @@ def test_any_batch_has_the_hosts_tokens(batch: tuple):
     seeds = [p.seed for p in params]
     expected = on_host(logits, params, seeds, indices)
     assert on_device(logits, params, seeds, indices) == expected
-    assert on_device(logits, params, seeds, indices, stages_for_all) == expected
+    assert on_device(logits, params, seeds, indices, with_all_filters=True) == expected
     assert all(token == NO_TOKEN or logits[b, token] > -math.inf for b, token in enumerate(expected))
     greedy = on_host(logits, [SamplingParams()] * len(params), seeds, indices)
     assert sample_greedy(logits).tolist() == greedy
@@ -236,25 +249,28 @@ def test_a_row_alone_or_in_any_batch_gives_the_same_token():
 
 def test_the_logits_and_the_parameters_are_left_as_they_were():
     logits, params, seeds, indices = mixed_rows(6, 50)
-    tensors = [logits, *stages_for_all(params, logits.device), int64s(seeds), int64s(indices)]
+    state = state_of(params, seeds, indices, logits.device)
+    tensors = [logits, *state]
     before = [tensor.clone() for tensor in tensors]
-    sample_any(*tensors)
+    sample_any(logits, state)
     sample_greedy(logits)
     assert all(map(torch.equal, tensors, before))
 
 
 def test_a_stage_that_is_off_in_every_row_changes_nothing():
     logits = random_logits(4, 50)
-    temperature = torch.tensor([0.3, 1.0, 2.0, 5.0], dtype=torch.float64)
-    off = torch.zeros(4, dtype=torch.int64), torch.ones(4, dtype=torch.float64)
-    assert torch.equal(warp(logits, temperature, *off), warp(logits, temperature, None, None))
+    params = [SamplingParams(temperature=temperature) for temperature in (0.3, 1.0, 2.0, 5.0)]
+    without = rows_state(params, logits.device)
+    assert [name for name, column in without._asdict().items() if column is not None] == ["temperatures"]
+    state = state_of(params, range(4), range(4), logits.device)
+    assert torch.equal(warp(logits, state), warp(logits, without))
 
 
 def test_nothing_is_read_back():
     """Tensors on `meta` have a shape and no numbers: whoever asks for one is refused."""
-    floats, whole = torch.empty(6, dtype=torch.float64, device="meta"), torch.empty(6, dtype=torch.int64)
-    logits, whole = torch.empty(6, 50, device="meta"), whole.to("meta")
-    assert sample_any(logits, floats, whole, floats, whole, whole).shape == (6,)
+    logits = torch.empty(6, 50, device="meta")
+    state = SamplingState(*(torch.empty(6, dtype=dtype, device="meta") for dtype in DTYPES))
+    assert sample_any(logits, state).shape == (6,)
     assert sample_greedy(logits).shape == (6,)
 
 
@@ -277,8 +293,8 @@ def test_tokens_drawn_pass_a_chi_square_test(params: SamplingParams, numbers: st
     expected = n * warped_probabilities(logits, [params])[0]
     seeds, indices = torch.arange(n), torch.full([n], 11)
     streams = (seeds, indices) if numbers == "of many seeds" else (indices, seeds)
-    tensors = warp_tensors([params] * n, logits.device)
-    counts = torch.bincount(sample_any(logits.expand(n, V), *tensors, *streams), minlength=V)
+    state = rows_state([params] * n, logits.device)._replace(seeds=streams[0], draws=streams[1])
+    counts = torch.bincount(sample_any(logits.expand(n, V), state), minlength=V)
     possible = expected > 0
     assert counts[~possible].eq(0).all()
     chi_square = ((counts - expected)[possible] ** 2 / expected[possible]).sum()
@@ -301,23 +317,24 @@ def test_on_a_gpu_tokens_are_the_hosts(B: int, V: int, dtype: torch.dtype):
     for seed in range(5):
         rows = mixed_rows(B, V, "cuda", dtype, seed)
         rows[0][B // 2, V // 2] = [math.nan, math.inf, -math.inf, 0.0, 0.0][seed]
-        assert on_device(*rows) == on_device(*rows, stages_for_all) == on_host(*rows)
+        assert on_device(*rows) == on_device(*rows, with_all_filters=True) == on_host(*rows)
 
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("B", [1, 6, 64])
 @pytest.mark.parametrize("V", [1000, 50257])
-@pytest.mark.parametrize("with_stages", [True, False], ids=["all stages", "temperature alone"])
-def test_on_a_gpu_a_captured_sampler_gives_the_tokens_of_any_later_inputs(B: int, V: int, with_stages: bool):
+@pytest.mark.parametrize("with_filters", [True, False], ids=["all filters", "temperature alone"])
+def test_on_a_gpu_a_captured_sampler_gives_the_tokens_of_any_later_inputs(B: int, V: int, with_filters: bool):
     def tensors_of(seed: int) -> list[Tensor]:
         logits, params, seeds, indices = mixed_rows(B, V, "cuda", seed=seed)
         logits[B // 2, V // 2] = [0.0, math.nan, 0.0, -math.inf, math.inf][seed]
-        stages = stages_for_all(params, logits.device)
-        return [logits, *stages, int64s(seeds, "cuda"), int64s(indices, "cuda")]
+        return [logits, *state_of(params, seeds, indices, logits.device)]
 
-    def samplers(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, *streams: Tensor) -> list:
-        stages = (top_k, top_p) if with_stages else (None, None)
-        return [sample_any(logits, temperature, *stages, *streams), sample_greedy(logits)]
+    def samplers(logits: Tensor, *columns: Tensor) -> list:
+        state = SamplingState(*columns)
+        if not with_filters:
+            state = state._replace(**dict.fromkeys(FILTERS))
+        return [sample_any(logits, state), sample_greedy(logits)]
 
     buffers = tensors_of(0)
     side = torch.cuda.Stream()
@@ -342,11 +359,11 @@ def test_on_a_gpu_a_captured_sampler_gives_the_tokens_of_any_later_inputs(B: int
 @pytest.mark.cuda
 def test_on_a_gpu_the_host_does_not_wait():
     logits, params, seeds, indices = mixed_rows(8, 1000, "cuda")
-    tensors = [*stages_for_all(params, logits.device), int64s(seeds, "cuda"), int64s(indices, "cuda")]
-    sample_any(logits, *tensors)
+    state = state_of(params, seeds, indices, logits.device)
+    sample_any(logits, state)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        sample_any(logits, *tensors)
+        sample_any(logits, state)
         sample_greedy(logits)
     finally:
         torch.cuda.set_sync_debug_mode("default")

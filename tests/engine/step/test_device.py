@@ -108,7 +108,7 @@ def test_each_slot_moves_on_with_its_session(options):
             assert slots.context_lens[slot] == session.num_tokens
             assert slots.last_token_ids[slot] == request.output_token_ids[-1]
             if not request.params.is_greedy:
-                assert slots.draws[slot] == len(request.output_token_ids)
+                assert slots.sampling_state.draws[slot] == len(request.output_token_ids)
             num_compared += 1
         assert slots.context_lens[slots.padding_slot] == -1
     assert num_compared > 20

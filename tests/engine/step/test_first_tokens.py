@@ -12,7 +12,7 @@ from labkit.engine.step.chunk_layout import ChunkLayout
 from labkit.engine.step.first_tokens import FirstTokenSampler
 from labkit.engine.step.samplers import SearchedSampler, SortedSampler
 from labkit.kernels import draw_plain
-from labkit.kernels.distribution import as_int64
+from labkit.kernels.distribution import pack_states
 
 SAMPLERS = {"sorted": SortedSampler(), "searched": SearchedSampler(draw_plain)}
 BATCHES = {
@@ -44,11 +44,8 @@ def test_first_tokens_are_those_of_the_host(sampler, batch, num_made):
     layout = ChunkLayout(max_prompts=5, max_blocks=2)
     numbers = torch.zeros(layout.size(0), dtype=torch.int64)
     parts = layout.split(numbers)
-    for p, request in enumerate(requests):
-        parts.top_ks[p] = request.params.top_k
-        parts.seeds[p], parts.draws[p] = as_int64(request.seed), num_made
-        parts.temperatures.view(torch.float64)[p] = request.params.temperature
-        parts.top_ps.view(torch.float64)[p] = request.params.top_p
+    states = pack_states([request.sampling_state for request in requests])
+    parts.states[:, : len(requests)] = torch.from_numpy(states)
     expected = sample_requests(requests, logits)
     made = FirstTokenSampler(sampler, 5, torch.device("cpu")).sample(logits, parts, Draws.of(batch))
     assert made.tolist() == [-1 if token_id is None else token_id for token_id in expected]

@@ -166,7 +166,8 @@ def test_the_numbers_drawn_are_counted_in_every_row_of_a_step_that_draws():
         for _ in range(4):
             engine.step()
         slots = engine.decode_step.slots
-        states.append([(slots.draws[i].item(), slots.last_token_ids[i].item()) for i in range(3)])
+        draws = slots.sampling_state.draws
+        states.append([(draws[i].item(), slots.last_token_ids[i].item()) for i in range(3)])
     assert states[0] == states[1] and min(states[0])[0] >= 3
 
 

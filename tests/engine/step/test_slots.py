@@ -53,12 +53,13 @@ def assert_device_knows(slots: DeviceSlots, running: RunningRequests) -> None:
             assert table[slot].tolist() == row_of(session, table_idx)
         assert slots.context_lens[slot] == session.num_tokens
         assert slots.last_token_ids[slot] == request.output_token_ids[-1]
-        assert slots.temperatures[slot].item().hex() == float(params.temperature).hex()
-        assert slots.top_ps[slot].item().hex() == float(params.top_p).hex()
-        assert slots.top_ks[slot] == min(params.top_k, 2**31)  # no vocabulary has more tokens
-        assert slots.seeds[slot] == as_int64(request.seed)
+        state = slots.sampling_state.at(slot)
+        assert state.temperatures.item().hex() == float(params.temperature).hex()
+        assert state.top_ps.item().hex() == float(params.top_p).hex()
+        assert state.top_ks == min(params.top_k, 2**31)  # no vocabulary has more tokens
+        assert state.seeds == as_int64(request.seed)
         if not params.is_greedy:
-            assert slots.draws[slot] == len(request.output_token_ids)
+            assert state.draws == len(request.output_token_ids)
 
 
 class SpiedSlots(DeviceSlots):
@@ -166,7 +167,7 @@ class World:
         slots.last_token_ids[mapping] = token_ids
         slots.context_lens[mapping] += 1
         if not all(r.params.is_greedy for r in self.running):
-            slots.draws[mapping] += 1
+            slots.sampling_state.draws[mapping] += 1
 
     def step(self, fails: str | None = None) -> None:
         """fails: None, or "before" or "after" the device has done its work."""
@@ -323,7 +324,7 @@ def test_before_anybody_joins_every_row_is_padding(kind):
     assert slots.slot_mapping.tolist() == [slots.padding_slot] * MAX_BATCH
     assert slots.context_lens[slots.padding_slot] == -1
     assert not slots.block_tables.any()
-    assert slots.temperatures[slots.padding_slot] == 0  # so that nothing is drawn for it
+    assert slots.sampling_state.temperatures[slots.padding_slot] == 0  # so that nothing is drawn for it
     num_tables = slots.block_tables.shape[0]
     assert num_tables == (1 if kind is OneTableBlockManager else 2)
 

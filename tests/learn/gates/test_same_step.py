@@ -39,12 +39,13 @@ def test_the_package_s_steps_are_the_plain_step(engine):
 
 def test_what_differs_is_told_with_its_place(engine):
     slots, pool = engine.decode_step.slots, engine.kv_manager
+    draws, lens = slots.sampling_state.draws, slots.context_lens
     spoils = {
         r"row 0 of 1 \(request 0\) is token \d+, expected": lambda tokens: tokens.add_(1),
-        r"context_lens\[0\] \(request 0\) is 5 after it, expected 4": lambda _: slots.context_lens[0].add_(1),
-        r"draws\[3\] \(a free slot\) is 1 after it, expected 0": lambda _: slots.draws[3].add_(1),
+        r"context_lens\[0\] \(request 0\) is 5 after it, expected 4": lambda _: lens[0].add_(1),
+        r"draws\[3\] \(a free slot\) is 1 after it, expected 0": lambda _: draws[3].add_(1),
         r"v_cache of layer 1, block 2, place 3 is not": lambda _: pool.v_cache[1, 2, 0, 3, 0].add_(1),
-        r"slots\.seeds is a new tensor": lambda _: setattr(slots, "seeds", slots.seeds.clone()),
+        r"slots\.context_lens is a new tensor": lambda _: setattr(slots, "context_lens", lens.clone()),
     }
     for told, spoil in spoils.items():
         with (
@@ -53,7 +54,7 @@ def test_what_differs_is_told_with_its_place(engine):
             pytest.raises(BrokenContract, match=told),
         ):
             engine.step()
-        engine.decode_step.slots.draws.zero_()
+        draws.zero_()
         pool.v_cache[1, 2, 0, 3, 0] = 0
 
 

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from labkit import lab
-from labkit.engine.step.slots import WHOLE_NUMBERS, DeviceSlots, whole_numbers_of
+from labkit.engine.step.slots import DeviceSlots
+from labkit.kernels.distribution import DTYPES, OFF, SamplingState
+from labkit.learn.gates.resident import of_a_slot
 from labkit.learn.lesson_06.gate import check_step
 from labkit.learn.lesson_06.traps import LateRows
 
@@ -27,9 +29,10 @@ class OneByOne:
         self.block_tables = torch.zeros(T, S, M, dtype=torch.int32)
         self.context_lens = torch.zeros(S, dtype=torch.int32)
         self.context_lens[max_batch_size] = -1
-        self.last_token_ids, self.top_ks, self.seeds, self.draws = torch.zeros(4, S, dtype=torch.int64)
-        self.temperatures = torch.zeros(S, dtype=torch.float64)
-        self.top_ps = torch.ones(S, dtype=torch.float64)
+        self.last_token_ids = torch.zeros(S, dtype=torch.int64)
+        self.sampling_state = SamplingState(
+            *(torch.full((S,), off, dtype=dtype) for off, dtype in zip(OFF, DTYPES, strict=True))
+        )
         self.slot_mapping = torch.full((max_batch_size,), max_batch_size)
         self.slot_of, self.mapped = {}, []
 
@@ -68,14 +71,13 @@ class OneByOne:
     def send_state(self, request, session):
         slot = self.slot_of[session]
         for name, number in self.state(request, session).items():
-            getattr(self, name)[slot] = number
+            of_a_slot(self)[name][slot] = number
 
     def state(self, request, session):
         return {
             "context_lens": session.num_tokens,
-            **dict(zip(WHOLE_NUMBERS, whole_numbers_of(request), strict=True)),
-            "temperatures": request.params.temperature,
-            "top_ps": request.params.top_p,
+            "last_token_ids": request.output_token_ids[-1],
+            **request.sampling_state._asdict(),
         }
 
     def send_rows(self, sessions):

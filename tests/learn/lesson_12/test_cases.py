@@ -23,7 +23,7 @@ def test_the_package_draws_a_case_as_the_rung_below_with_a_sort_that_keeps_ties_
     batch, sort = case.batch(), torch.Tensor.sort
     drawn = batch.drawn()
     monkeypatch.setattr(torch.Tensor, "sort", lambda *args, **settings: sort(*args, **settings, stable=True))
-    assert torch.equal(sample_any(batch.logits, *batch.of_rows), drawn)
+    assert torch.equal(sample_any(batch.logits, batch.of_rows), drawn)
     assert len(batch.rows) == NUMBERS_EACH * len(case.rows)
     assert case.is_filtered == (case not in UNFILTERED)
 
