@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from labkit import doctor
-from labkit.doctor import ROOT, Finding
+from labkit.doctor import Finding
 
 H100 = SimpleNamespace(name="NVIDIA H100", total_memory=80 * 2**30, major=9, minor=0)
 
@@ -52,79 +52,42 @@ def on_machine(monkeypatch):
     return examine
 
 
-def test_a_gpu_that_works(on_machine):
-    assert on_machine(fake_torch(available=True), driver="580.1", card=True) == Finding(
-        "CUDA GPU", "ok", "NVIDIA H100, 80 GiB, compute capability 9.0, driver 580.1"
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "capability", "status"),
-    [
-        ("Tesla T4", (7, 5), "missing"),
-        ("NVIDIA A100-SXM4-40GB", (8, 0), "ok"),
-    ],
-)
-def test_a_gpu_that_triton_does_not_compile_for(on_machine, name, capability, status):
-    card = SimpleNamespace(name=name, total_memory=2**34, major=capability[0], minor=capability[1])
+def test_a_gpu_that_triton_does_not_compile_for(on_machine):
+    card = SimpleNamespace(name="Tesla T4", total_memory=2**34, major=7, minor=5)
     finding = on_machine(fake_torch(available=True, card=card), driver="580.1", card=True)
-    assert finding.status == status and finding.detail.startswith(name)
-    too_old = "too old: its compute capability is {}.{}, and Triton needs 8.0 or newer".format(*capability)
-    assert (too_old in finding.detail) is (status == "missing")
-    assert ("CUDA_VISIBLE_DEVICES= make lab" in finding.remedy) is (status == "missing")
+    assert finding.status == "missing" and "CUDA_VISIBLE_DEVICES= make lab" in finding.remedy
+    assert "too old: its compute capability is 7.5, and Triton needs 8.0 or newer" in finding.detail
 
 
 @pytest.mark.parametrize(
     ("version", "status", "said", "remedy"),
     [
-        ((3, 10, 14), "missing", "3.10.14 is too old", "3.11 or newer: `make lab PYTHON=python3.12`"),
+        ((3, 10, 14), "missing", "3.10.14 is too old", "`make lab PYTHON=python3.12`"),
         ((3, 11, 0), "ok", "3.11.0", ""),
-        (
-            (3, 14, 0),
-            "ok",
-            "3.14.0, newer than the newest that labkit is tested with, 3.13",
-            "if a package does not install: `make lab PYTHON=python3.13`",
-        ),
+        ((3, 14, 0), "ok", "newer than the newest that labkit is tested with, 3.13", "PYTHON=python3.13`"),
     ],
 )
 def test_pythons(monkeypatch, version, status, said, remedy):
     monkeypatch.setattr(doctor.sys, "version_info", (*version, "final", 0))
     monkeypatch.setattr(doctor.platform, "python_version", lambda: ".".join(map(str, version)))
-    assert doctor.python_version() == Finding("Python", status, said, remedy)
+    finding = doctor.python_version()
+    assert finding.status == status and said in finding.detail and finding.remedy.endswith(remedy)
 
 
 GPUS_OFF = {  # the machine, what is said of it, and how the remedy begins
     "no GPU": ({}, {}, "there is no NVIDIA GPU", "nothing: every lesson runs on the CPU"),
-    "no driver": (
-        {},
-        {"card": True},
-        "there is an NVIDIA GPU, but no driver answers",
-        "install NVIDIA's driver",
-    ),
-    "a CPU build of torch": (
-        {"built": False},
-        {"driver": "580.1", "card": True},
-        "the GPU and its driver (580.1) are there, but this torch is a CPU build",
-        "install a CUDA build of torch",
-    ),
+    "no driver": ({}, {"card": True}, "an NVIDIA GPU, but no driver answers", "install NVIDIA's driver"),
+    "a CPU build": ({"built": False}, {"driver": "1"}, "this torch is a CPU build", "install a CUDA build"),
     "a driver too old": (
         {"fails_with": "The NVIDIA driver on your system is too old (found version 11040).\nMore"},
-        {"driver": "470.1", "card": True},
-        "driver 470.1 and torch for CUDA 13.0 do not get on: "
-        "The NVIDIA driver on your system is too old (found version 11040).",
+        {"driver": "470.1"},
+        "driver 470.1 and torch for CUDA 13.0 do not get on: The NVIDIA driver on your system is too old",
         "update NVIDIA's driver",
     ),
-    "hidden": (
-        {},
-        {"driver": "580.1", "card": True, "visible": ""},
-        "hidden by CUDA_VISIBLE_DEVICES=",
-        "unset CUDA_VISIBLE_DEVICES",
-    ),
-    "a first operation that fails": (
-        {"available": True, "fails_with": "no kernel image is available"},
-        {"driver": "580.1"},
-        "NVIDIA H100 fails its first operation: no kernel image is available",
-        "",
+    "hidden": ({}, {"driver": "580.1", "visible": ""}, "hidden by CUDA_VISIBLE_DEVICES=", "unset CUDA_VIS"),
+    "no first operation": (
+        *({"available": True, "fails_with": "no kernel image"}, {"driver": "580.1"}),
+        *("NVIDIA H100 fails its first operation: no kernel image", ""),
     ),
 }
 
@@ -132,18 +95,18 @@ GPUS_OFF = {  # the machine, what is said of it, and how the remedy begins
 @pytest.mark.parametrize(("torch", "machine", "detail", "remedy"), GPUS_OFF.values(), ids=GPUS_OFF)
 def test_a_gpu_that_cannot_be_used(on_machine, torch, machine, detail, remedy):
     finding = on_machine(fake_torch(**torch), **machine)
-    assert (finding.what, finding.status, finding.detail) == ("CUDA GPU", "off", detail)
-    assert finding.remedy.startswith(remedy)
+    assert (finding.what, finding.status) == ("CUDA GPU", "off")
+    assert detail in finding.detail and "\n" not in finding.detail and finding.remedy.startswith(remedy)
 
 
 @pytest.fixture
 def nvidia_smi(monkeypatch, tmp_path):
     """A function: put a shell script in nvidia-smi's place, the only program on PATH besides sh's own."""
 
-    def install(script: str, mode: int = 0o755) -> None:
+    def install(script: str) -> None:
         path = tmp_path / "nvidia-smi"
         path.write_text(script)
-        path.chmod(mode)
+        path.chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:{os.defpath}")
 
     return install
@@ -165,32 +128,9 @@ def test_driver_version(nvidia_smi, script, version):
     assert doctor.driver_version() == version
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands for nvidia-smi")
-@pytest.mark.parametrize(
-    ("script", "mode"), [("#!/no/such/shell\n", 0o755), ("no script", 0o755), ("", 0o644)]
-)
-def test_driver_version_where_nothing_can_be_started(nvidia_smi, monkeypatch, tmp_path, script, mode):
-    nvidia_smi(script, mode)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert doctor.driver_version() is None
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands for nvidia-smi")
-def test_of_a_driver_that_says_too_much_little_is_read(nvidia_smi):
-    nvidia_smi("#!/bin/sh\nyes 580.1 | head -c 100000000\n")
-    assert doctor.first_words(["nvidia-smi"]) == "" and doctor.driver_version() is None
-
-
-HANGING = {
-    "leaves another behind that sleeps": "sleep 600 & echo 580.1",
-    "ignores being asked to end": "trap '' TERM INT; echo 580.1; sleep 600",
-    "closes its output and sleeps": "exec >&-; sleep 600",
-}
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands for nvidia-smi")
-@pytest.mark.parametrize("script", HANGING.values(), ids=HANGING)
+@pytest.mark.parametrize("script", ["sleep 600 & echo 580.1", "trap '' TERM INT; echo 580.1; sleep 600"])
 def test_a_driver_that_hangs_is_not_waited_for_and_is_ended(nvidia_smi, monkeypatch, script):
     started = []
 
@@ -207,27 +147,6 @@ def test_a_driver_that_hangs_is_not_waited_for_and_is_ended(nvidia_smi, monkeypa
         for _ in range(100):  # what it left behind is ended, and taken away by whoever inherits it
             os.killpg(started[0], 0)
             time.sleep(0.05)
-
-
-@pytest.mark.parametrize(
-    ("vendor", "kind", "expected"),
-    [
-        ("0x10de", "0x030200", True),
-        ("0x10de", "0x040300", False),  # the sound device of an NVIDIA card
-        ("0x1002", "0x030000", False),
-    ],
-)
-def test_has_nvidia_card(monkeypatch, tmp_path, vendor, kind, expected):
-    (tmp_path / "0000:00:01.0").mkdir()
-    (tmp_path / "0000:00:01.0/vendor").write_text(f"{vendor}\n")
-    (tmp_path / "0000:00:01.0/class").write_text(f"{kind}\n")
-    monkeypatch.setattr(doctor, "PCI_DEVICES", tmp_path)
-    assert doctor.has_nvidia_card() is expected
-
-
-def test_torch_build():
-    version = SimpleNamespace(cuda=None, hip="7.1")
-    assert doctor.torch_build(SimpleNamespace(version=version)) == "ROCm 7.1"
 
 
 @pytest.mark.parametrize(
@@ -287,17 +206,9 @@ def test_a_package_without_its_project_ends_the_examination(monkeypatch, tmp_pat
     assert "clone" in labkit.remedy
 
 
-def test_test_tools(monkeypatch):
-    monkeypatch.setattr(doctor, "installed_version", lambda name: None if name == "nbval" else "1.0")
-    finding = doctor.test_tools()
-    assert (finding.status, finding.detail) == ("off", "not installed: nbval")
-    assert finding.remedy == "`pip install -e '.[test]'`"
-
-
 @pytest.mark.parametrize(
     ("mode", "reason", "kernel_error", "status", "said"),
     [
-        ("native", "there is a CUDA GPU", None, "ok", "compiles for the GPU"),
         ("interpreter", "there is no CUDA GPU", None, "ok", "interpreter on the CPU"),
         ("off", "Triton is not installed", None, "off", "not installed; the plain PyTorch path is used"),
         ("native", "there is a CUDA GPU", "Failed to find C compiler", "off", "Failed to find C compiler"),
@@ -320,49 +231,10 @@ def test_triton(monkeypatch, mode, reason, kernel_error, status, said):
     assert ("gcc" in finding.remedy) is bool(kernel_error)
 
 
-@pytest.mark.parametrize(
-    ("platform", "remedy"), [("linux", "pip install"), ("darwin", "needs Linux"), ("win32", "WSL")]
-)
-def test_what_to_do_without_triton_depends_on_the_platform(monkeypatch, platform, remedy):
-    runtime = SimpleNamespace(
-        triton_status=lambda: SimpleNamespace(mode="off", reason="Triton is not installed")
-    )
-    monkeypatch.setattr(doctor, "try_import", lambda name: (runtime, ""))
-    monkeypatch.setattr(doctor.sys, "platform", platform)
-    assert remedy in doctor.triton().remedy
-
-
-def test_the_shipped_checkpoint_loads():
-    finding = doctor.checkpoint(ROOT / "data/tiny-gpt2")
-    assert (finding.what, finding.status) == ("data/tiny-gpt2", "ok")
-    assert finding.detail.startswith("loads: ")
-
-
 def test_a_checkpoint_that_is_not_there(tmp_path):
     finding = doctor.checkpoint(tmp_path / "data/tiny-gpt2")
     assert (finding.what, finding.status) == ("data/tiny-gpt2", "missing")
     assert "git checkout -- data/tiny-gpt2" in finding.remedy
-
-
-@pytest.mark.parametrize(
-    ("setting", "enabled", "status", "said"),
-    [
-        ("1", True, "ok", "names its phases"),
-        ("1", False, "off", "need a CUDA GPU"),
-    ],
-)
-def test_nvtx(monkeypatch, setting, enabled, status, said):
-    monkeypatch.setenv("LABKIT_NVTX", setting)
-    monkeypatch.setattr(doctor, "try_import", lambda name: (SimpleNamespace(nvtx_enabled=enabled), ""))
-    finding = doctor.nvtx()
-    assert finding.status == status
-    assert said in finding.detail
-
-
-def test_profiler(monkeypatch):
-    monkeypatch.setattr(doctor.shutil, "which", {"nsys": "/opt/nsys"}.get)
-    assert doctor.profiler("Nsight Systems", "nsys") == Finding("Nsight Systems", "ok", "/opt/nsys")
-    assert doctor.profiler("Nsight Compute", "ncu").status == "off"
 
 
 PYTHON = Finding("Python", "ok", "3.12.1")
@@ -382,17 +254,6 @@ def test_report_is_a_table_with_a_conclusion():
     )
 
 
-def test_report_keeps_within_its_width():
-    findings = [PYTHON, Finding("torch", "missing", "word " * 60, "remedy " * 60)]
-    assert max(map(len, doctor.report(findings, 80).splitlines())) <= 80
-
-
-def test_conclusion():
-    missing = [Finding("torch", "missing", ""), Finding("tqdm", "missing", "")]
-    assert doctor.conclusion(missing) == "The lessons cannot run yet. First see to: torch, tqdm."
-    assert doctor.conclusion([PYTHON, Finding("CUDA GPU", "ok", "NVIDIA H100")]).startswith("GPU scale:")
-
-
 def doctor_without(*packages: str) -> tuple[int, dict[str, str], str]:
     """`python -m labkit.doctor` where `packages` do not import: exit status, status by line, last line."""
     code = (
@@ -403,14 +264,6 @@ def doctor_without(*packages: str) -> tuple[int, dict[str, str], str]:
     assert answer.stdout, answer.stderr
     statuses = dict(re.findall(r"^(\S.*?) +(ok|off|missing) ", answer.stdout, re.MULTILINE))
     return answer.returncode, statuses, answer.stdout.splitlines()[-1]
-
-
-@pytest.mark.slow
-def test_lessons_do_not_run_without_torch():
-    code, statuses, last_line = doctor_without("torch")
-    assert code == 1
-    assert (statuses["torch"], statuses["CUDA GPU"], statuses["data/tiny-gpt2"]) == ("missing", "off", "off")
-    assert last_line == "The lessons cannot run yet. First see to: torch."
 
 
 def test_nothing_is_installed():

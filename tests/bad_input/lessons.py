@@ -1,19 +1,15 @@
 """What a notebook calls: lessons and pages, the reader's own parts, predictions, progress, sources."""
 
-import json
 import math
-from collections.abc import Callable
-from pathlib import Path
 
 import torch
-from bad_input import BadInput, World, arguments_of, values_of
+from bad_input import arguments_of, values_of
 from bad_values import JUNK, NO_RUNG, NO_SIZE, without
 
-from labkit import lab, paths
+from labkit import lab
 from labkit.errors import OptionError
 from labkit.ladder import LADDER, LESSONS, PAGES
 from labkit.learn.kept import keep
-from labkit.learn.progress import progress
 from labkit.show import show_diff, show_source
 
 HERE = lab.Lab(LESSONS["01"], torch.device("cpu"), lab.CPU_SCALE)
@@ -51,48 +47,6 @@ NAMES = {
 }
 FILE_NAMES = {"a path": "../x", "a path from the root": "/tmp/x", "no text": "", "a number": 5, "None": None}
 FILE_NAMES |= {"a NUL": "a\0b", "spaces": "a b", "a line": "a\nb"}
-
-PROGRESS = {
-    "empty": b"",
-    "cut": b'{"00": {"ga',
-    "no UTF-8": b"\xff",
-    "nested": b"[" * 100_000,
-    "a key twice": b'{"00": {"gates": [], "guesses": {}}, "00": {"gates": [], "guesses": {}}}',
-    **{
-        what: json.dumps(raw).encode()
-        for what, raw in {
-            "a list": [],
-            "null": None,
-            "a number": 5,
-            "a lesson that is a number": {"00": 5},
-            "a lesson that is null": {"00": None},
-            "gates that are text": {"00": {"gates": "abc", "guesses": {}}},
-            "gates that are numbers": {"00": {"gates": [5], "guesses": {}}},
-            "guesses that are a list": {"00": {"gates": [], "guesses": []}},
-            "a guess that is a number": {"00": {"gates": [], "guesses": {"q": 5}}},
-            "a guess that is text": {"00": {"gates": [], "guesses": {"q": {"guess": "x", "actual": 1}}}},
-            "a guess that is NaN": {"00": {"gates": [], "guesses": {"q": {"guess": math.nan, "actual": 1}}}},
-            "a guess without an answer": {"00": {"gates": [], "guesses": {"q": {"guess": 1}}}},
-        }.items()
-    },
-}
-NO_FILES = {
-    "a folder": Path.mkdir,
-    "a link to a device": lambda path: path.symlink_to("/dev/zero"),
-}
-
-
-def read_progress(world: World, make: Callable[[Path], object]) -> None:
-    """Read progress that `make` has made."""
-    with world.place() as folder:
-        before, paths.MINE = paths.MINE, folder
-        try:
-            make(folder / "progress.json")
-            with world.untouched(folder):
-                progress()
-        finally:
-            paths.MINE = before
-
 
 CASES = [
     *values_of("lab.start", "there is no lesson", lambda _, bad: lab.start(bad), NO_RUNG, OptionError),
@@ -165,19 +119,6 @@ CASES = [
         lambda _, **bad: DESK.predict(**({"question": "q", "unit": "us"} | bad)),
         {"question": {"None": None, "a number": 5}, "unit": {"None": None, "a list": []}},
         OptionError,
-    ),
-    *(
-        BadInput(
-            "progress",
-            "progress.json",
-            what,
-            lambda world, make=make: read_progress(world, make),
-            OptionError,
-        )
-        for what, make in (
-            *((what, lambda path, raw=raw: path.write_bytes(raw)) for what, raw in PROGRESS.items()),
-            *NO_FILES.items(),
-        )
     ),
     *values_of(
         "show_source",

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from helpers import ENGINES, make_engine, measured, small_model
+from helpers import ENGINES, make_engine, small_model
 
 from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams
 from labkit.bench import cost_card
@@ -19,7 +19,6 @@ from labkit.bench.cost_cards import (
 from labkit.bench.limit import Bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.kvcache import KVBlockManager
-from labkit.paths import RESULTS
 from labkit.results import CostCard, DeviceCounts, HostCounts, compare_cards, files
 from labkit.results.cost_cards import DEVICE_ROWS, HOST_ROWS, RungCard
 from labkit.watch import steady_prompts
@@ -95,26 +94,6 @@ def test_a_step_costs_what_its_source_says(options, batch_size, positions):
     assert card.batch_size == B
 
 
-# What leaves the hot path, rung by rung: calls into the manager, records, index tensors at equal and at
-# differing positions; of 5 requests and 2 layers.
-@pytest.mark.parametrize(
-    ("rung", "calls", "records", "tensors_equal", "tensors_ragged"),
-    [
-        ("00", 18, 10, 5, 5),
-        ("01", 18, 10, 3, 3),
-        ("02", 10, 10, 9, 9),
-        ("03", 10, 10, 5, 9),
-        ("04", 10, 10, 5, 7),
-        ("05", 10, 0, 5, 7),
-    ],
-)
-def test_what_each_rung_takes_out_of_a_step(rung, calls, records, tensors_equal, tensors_ragged):
-    equal, ragged = (card_of(5, lengths, options=LADDER[rung].options).host for lengths in [(4,), (3, 5)])
-    assert (equal.manager_calls, ragged.manager_calls) == (calls, calls)
-    assert (equal.kv_block_infos, ragged.kv_block_infos) == (records, records)
-    assert (equal.index_tensors, ragged.index_tensors) == (tensors_equal, tensors_ragged)
-
-
 @pytest.mark.parametrize(
     ("rung", "records"),
     # A record for each token written; for each copy one more to make it and one to set its length.
@@ -132,19 +111,6 @@ def test_records_and_calls_are_counted_for_either_kind_of_manager(rung, records)
     assert calls == (3 * L if rung == "00" else L) + L + 3 + 1  # copying is the manager's own affair
     paths, (_, infos) = with_paths(engine, count_calls)
     assert paths["in_place"] == 3 * L and infos == 3 * L * records["in_place"]
-
-
-def test_a_record_that_replaces_another_is_counted_however_it_is_made(monkeypatch):
-    def set_length(manager, block_id, length):
-        manager.block_infos[block_id] = manager.block_infos[block_id]._replace(length=length)
-
-    monkeypatch.setattr(KVBlockManager, "set_length", set_length)
-    engine = make_engine(options=LADDER["00"].options, block_size=8, prefix_cache=False)
-    for _ in range(2):
-        engine.add_request((1, 2, 3), SamplingParams(4))
-    engine.step()
-    _, infos = count_calls(engine)
-    assert infos == 2 * L
 
 
 @dataclass
@@ -175,33 +141,12 @@ def test_records_and_calls_of_a_caller_s_own_manager_are_counted():
     assert card.host.manager_calls == package.host.manager_calls
 
 
-def test_operators_of_a_batched_append_are_as_many_for_any_batch():
-    for rung in ("02", "03", "04", "05"):
-        few, many = (card_of(B, (4,), options=LADDER[rung].options).host.aten_ops for B in (2, 7))
-        assert few == many
-
-
-def test_operators_grow_by_the_same_number_for_each_request():
-    ops = [card_of(B).host.aten_ops for B in (1, 2, 3, 7)]
-    a_request = ops[1] - ops[0]
-    assert a_request >= 2 * L  # at least a key and a value written, in each layer
-    assert [ops[2] - ops[1], ops[3] - ops[2]] == [a_request, 4 * a_request]
-
-
 def test_a_card_is_the_same_every_time():
     assert card_of(4) == card_of(4)
     engine = make_engine(max_batch_size=8, block_size=32, prefix_cache=False)
     assert cost_card(engine, steady_prompts(4, (3, 5))) == card_of(4)
     engine.check_integrity()
     assert not engine.has_work
-
-
-def test_only_new_keys_and_values_count_as_written():
-    """A pool that is full of old numbers is no different."""
-    engine = make_engine(max_batch_size=8, block_size=32, prefix_cache=False)
-    engine.kv_manager.k_cache.fill_(7)
-    engine.kv_manager.v_cache.fill_(7)
-    assert cost_card(engine, steady_prompts(4, (3, 5))) == card_of(4)
 
 
 def test_steps_that_meet_a_boundary_make_no_card():
@@ -258,28 +203,6 @@ def write_card_record(path, date, key, kernels):
     sample = RungCard("00", 2, key, card)
     made = make_record("cost_card", torch.device("cpu"), Bandwidth(1e9, 1e9), {"model": key.model}, [sample])
     write_record(replace(made, date=date), path)
-
-
-def test_the_recorded_cards_are_what_the_source_says(monkeypatch):
-    """The same formulas, at the sizes of the records. On the GPU each index tensor is a copy to wait for."""
-    monkeypatch.setattr(files, "RESULTS", RESULTS)
-    layers = {"data/tiny-gpt2": 6, "random:gpt2": 12}
-    samples = [sample for record in measured("cost_card") for sample in record.samples]
-    assert {sample.rung for sample in samples} >= {"00", "01", "02", "03", "04", "05"}
-    for sample in samples:
-        options, lengths = LADDER[sample.rung].options, sample.key.prompt_lens
-        host, device = sample.card.host, sample.card.device
-        num_layers, B = layers[sample.key.model], sample.batch_size
-        positions = "equal" if len(set(lengths)) == 1 else "ragged"
-        expected = expected_of(options, num_layers, B, positions)
-        # When they were recorded, rung 10 asked how many tables there are, and how many blocks are free.
-        asked = 2 if options.readback == "one_behind" else 0
-        assert host.manager_calls == expected.manager_calls + asked
-        assert host.kv_block_infos == (num_layers * B if options.block_info == "replaced" else 0)
-        assert host.index_tensors == expected.index_tensors
-        assert device.h2d_synchronizing == expected.synchronizing
-        tables = options.block_tables != "resident"  # which sends nothing in a steady step
-        assert device.h2d_copies == device.h2d_synchronizing + tables
 
 
 @pytest.mark.cuda

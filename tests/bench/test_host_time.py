@@ -7,8 +7,6 @@ from helpers import ENGINES
 from labkit import LADDER
 from labkit.bench import host_engine, time_host_steps
 from labkit.bench.host_time import LENGTHS, SHAPE, WARMUP_STEPS, no_attention
-from labkit.engine.step.device import DeviceStep
-from labkit.errors import OptionError
 from labkit.watch import capture, steady_decode
 
 OPTIONS = LADDER["00"].options
@@ -60,14 +58,6 @@ def test_every_step_is_timed_in_its_parts(rung):
         assert 0 < tables + append < step if is_asked else tables == append == 0 < step
 
 
-def test_timing_leaves_the_engine_as_it_was():
-    engine = host_engine(OPTIONS, 2, "cpu")
-    time_host_steps(engine, num_steps=2)
-    assert "build" not in vars(engine.decode_step.block_tables)
-    assert "append" not in vars(engine.decode_step.kv_append)
-    assert not engine.has_work and engine.stats().free_blocks == 2
-
-
 def test_more_steps_than_a_block_has_room_for_are_refused():
     room = 64 - max(LENGTHS) - WARMUP_STEPS
     with pytest.raises(ValueError, match=f"{room + 1} steps do not fit; a block has room for {room}"):
@@ -94,17 +84,6 @@ def test_a_toy_graph_of_the_caller_s_launch_holds_nothing():
     time_host_steps(engine, num_steps=4)
     assert launch.replays == WARMUP_STEPS + 4
     assert capture(launch.device_step, 2, True)[0].launches  # as before
-
-
-def test_a_launch_that_replays_nothing_is_timed_kernel_by_kernel():
-    engine = host_engine(LADDER["08"].options, 2, "cpu", {"launch": lambda device_step: device_step})
-    assert type(engine.decode_step.device_step) is DeviceStep
-    assert engine.decode_step.device_step.attention.attention is no_attention
-
-
-def test_a_launch_is_refused_where_nothing_is_captured():
-    with pytest.raises(OptionError, match="no use for a launch"):
-        host_engine(LADDER["07"].options, 2, "cpu", {"launch": OneGraph})
 
 
 @pytest.mark.cuda

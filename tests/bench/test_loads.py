@@ -37,22 +37,12 @@ def test_a_load_has_as_many_requests_as_asked_for_and_is_the_same_for_the_same_s
         assert load(name, seed=1) != load(name)
 
 
-def test_requests_that_are_alike_are_those_of_the_flags():
-    assert load("alike") == asked().alike
-
-
 def test_all_sampled_requests_draw_and_each_has_a_seed_of_its_own():
     requests = load("sampled", seed=5)
     assert [request.params.seed for request in requests] == list(range(5, 69))
     assert {(r.prompt, r.params.temperature, r.params.top_p, r.params.max_new_tokens) for r in requests} == {
         ((7,), 0.8, 0.95, 64)
     }
-
-
-def test_one_of_the_batch_draws_and_the_others_are_as_they_were():
-    first, *others = load("one-sampled")
-    assert (first.params.temperature, first.params.top_p) == (0.8, 0.95)
-    assert others == list(asked().alike[1:])
 
 
 def test_ragged_lengths_have_the_median_and_the_end_that_they_are_said_to_have():
@@ -71,13 +61,6 @@ def test_every_prompt_of_the_heavy_load_is_another_of_512_tokens():
     assert {len(prompt) for prompt in prompts} == {512} and len(set(prompts)) == 64
 
 
-def test_questions_share_the_system_prompt_and_no_more():
-    prompts = [request.prompt for request in load("shared-prefix")]
-    assert {len(prompt) for prompt in prompts} == {544}
-    assert len({prompt[:512] for prompt in prompts}) == 1
-    assert len({prompt[512] for prompt in prompts}) > 32 and len({prompt[512:] for prompt in prompts}) == 64
-
-
 def test_arrivals_are_the_ragged_requests_at_the_rate_asked_for():
     requests = make_load("arrivals", asked(count=4000, rate=50.0))
     assert [replace(request, arrives_at=0.0) for request in requests] == list(load("ragged", count=4000))
@@ -87,18 +70,6 @@ def test_arrivals_are_the_ragged_requests_at_the_rate_asked_for():
     assert statistics.mean(gaps) == pytest.approx(1 / 50, rel=0.1)
     assert statistics.stdev(gaps) == pytest.approx(1 / 50, rel=0.1)  # of a Poisson process: as the mean
     assert gaps[0] != random.Random(0).expovariate(50.0)  # lengths are drawn from the seed's own numbers
-
-
-def test_a_rate_belongs_to_arrivals():
-    with pytest.raises(OptionError, match="arrivals need --rate"):
-        make_load("arrivals", asked())
-    with pytest.raises(OptionError, match="--rate is for --load arrivals"):
-        make_load("ragged", asked(rate=1.0))
-
-
-def test_a_load_that_is_not_there_is_refused():
-    with pytest.raises(OptionError, match="no load 'heavy'; there are alike, sampled, one-sampled, ragged"):
-        make_load("heavy", asked())
 
 
 @pytest.mark.slow

@@ -9,11 +9,10 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from bench_commands import TINY, bench, refusal
+from bench_commands import bench, refusal
 
 from labkit import LADDER
 from labkit.bench import __main__ as bench_main
-from labkit.bench.commands.arguments import rung_options
 from labkit.paths import ROOT
 
 pytestmark = pytest.mark.slow
@@ -28,11 +27,6 @@ SEED_062 = """streaming --hf-model-id gpt2 --device cuda --prompt 'Hello' --prom
   --paged-attn --no-prefix-cache --no-stop-on-eos --warmup-runs 1 --repeat-runs 3"""
 SEED_064 = """streaming --prompt "Hello" --prompt-repeats "1,4" --pretok --num-requests 128
   --max-new-tokens 128 --no-stop-on-eos --no-prefix-cache --paged-attn --warmup-runs 1 --repeat-runs 3"""
-OTHER_FLAGS = """--decode-first --prefill-max-tokens 64 --prefill-admission-policy pack
-  --max-active-requests 4 --nvtx --profile traces --rung 00 --json out.json --seed 3"""
-STREAMING_FLAGS = (
-    "--max-inflight-requests 9 --stream-interval 2 --submit-interval-ms 0.5 --tokenize-workers 2"
-)
 
 
 @pytest.mark.parametrize("line", [SEED_036, SEED_062, SEED_064], ids=["036", "062", "064"])
@@ -47,24 +41,6 @@ def test_the_seeds_defaults_hold():
     args = bench_main.make_parser().parse_args(shlex.split(SEED_064))
     assert args.max_batch_size == 8 and args.prompt_repeats == (1, 4)
     assert args.model.on_gpu == "random:gpt2"
-
-
-@pytest.mark.parametrize("line", [f"scheduler {OTHER_FLAGS}", f"streaming {OTHER_FLAGS} {STREAMING_FLAGS}"])
-def test_every_flag_is_there(line):
-    args = bench_main.make_parser().parse_args(shlex.split(line))
-    assert args.decode_first and args.prefill_admission_policy == "pack" and args.max_active_requests == 4
-
-
-@pytest.mark.parametrize("command", ["scheduler", "streaming"])
-def test_the_last_rung_runs_unless_another_is_asked_for(command):
-    assert bench_main.make_parser().parse_args([command]).rung == list(LADDER)[-1]
-
-
-def test_a_rung_may_be_named_without_its_zero():
-    parse = bench_main.make_parser().parse_args
-    assert parse(["scheduler", "--rung", "7"]).rung == "07"
-    assert parse(["ladder", "--rungs", "0,10"]).rungs == ("00", "10")
-    assert rung_options("7,attention=plain").layer_tables == LADDER["07"].options.layer_tables
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -96,38 +72,13 @@ def test_a_command_for_all_rungs_measures_no_engine_twice(command):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("scheduler --num-requests 0", "'0' is not a whole number of 1 or more"),
-        ("scheduler --warmup-runs -1", "'-1' is not a whole number of 0 or more"),
-        ("scheduler --prompt-repeats 1,x", "'x' is not a whole number"),
-        ("scheduler --mode offline", "invalid choice: 'offline'"),
-        ("scheduler --rung 99", "there is no rung '99'; there are 00, 01"),
         ("scheduler --batch-size 4", "--batch-size 4; did you mean --max-batch-size?"),
         ("schedulr", "did you mean scheduler?"),
         ("peers --colour red", "unrecognized arguments: --colour red; --help lists the flags"),
-        ("streaming --submit-interval-ms -1", "'-1' is not a time of 0 ms or more"),
-        ("ladder --rungs 00,99", "there is no rung '99'"),
-        ("compare --before 00,attention=magic", "attention = 'magic' is not an option"),
-        ("compare --after 00,colour=red", "'colour' is not an option; there are attention"),
-        ("scheduler --model data/nowhere/at/all", "there is no directory data/nowhere/at/all"),
-        (f"scheduler {TINY} --max-new-tokens 5000", "the model has 1024 positions: shorten one by"),
-        (f"scheduler {TINY} --prompt ''", "the prompt is empty"),
     ],
 )
 def test_what_cannot_be_is_refused_with_what_to_change(monkeypatch, capsys, line, message):
     assert message in refusal(monkeypatch, capsys, line)
-
-
-@pytest.mark.parametrize("command", ["scheduler", "streaming", "ladder", "compare", "profile", "host-time"])
-def test_cuda_without_a_gpu_is_refused(monkeypatch, capsys, command):
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert "device 'cuda' needs a CUDA GPU" in refusal(monkeypatch, capsys, f"{command} --device cuda")
-
-
-@pytest.mark.parametrize("command", bench_main.COMMANDS)
-def test_help_explains_each_command(monkeypatch, capsys, command):
-    with pytest.raises(SystemExit) as ended:
-        bench(monkeypatch, f"{command} --help")
-    assert ended.value.code == 0 and "--json" in capsys.readouterr().out
 
 
 def options_of(command: str) -> list[argparse.Action]:
@@ -151,14 +102,6 @@ def test_help_explains_every_option_and_says_its_default(monkeypatch, capsys, co
         else:
             assert option.help % {"default": option.default} in said
             assert "(default: " in option.help and str(option.default) in option.help % vars(option)
-
-
-def test_help_says_where_figures_differ_from_the_seeds(monkeypatch, capsys):
-    for command in ("scheduler", "streaming"):
-        with pytest.raises(SystemExit):
-            bench(monkeypatch, f"{command} --help")
-        said = " ".join(capsys.readouterr().out.split())
-        assert "means something else than" in said and "counted as ids" in said
 
 
 def test_the_module_runs_as_a_command():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from labkit import Completion, FinishReason, InferenceEngine, SamplingParams
+from labkit import Completion, FinishReason
 from labkit.bench import latency_metrics
 from labkit.engine import Timing
 from labkit.model.tokenizer import WordTokenizer
@@ -26,17 +26,6 @@ def test_latency_metrics_are_those_of_the_moments():
     assert metrics.table().loc["TTFT", "p50 (ms)"] == pytest.approx(2500)
 
 
-def test_gaps_of_all_requests_are_pooled():
-    metrics = latency_metrics([completed(0, 0, 0, 1, 2), completed(1, 0, 0, 1, 4)])
-    assert metrics.itl == metrics.tpot == (1, 3)
-    assert metrics.table().loc["ITL", "p50 (ms)"] == 2000
-
-
-def test_throughput_is_that_from_the_first_arrival_to_the_last_token():
-    metrics = latency_metrics([completed(0, 10.0, 10.0, 11.0), completed(1, 12.0, 12.0, 13.0, 15.0)])
-    assert (metrics.span, metrics.throughput) == (5.0, 3 / 5.0)
-
-
 def test_the_table_has_a_row_a_metric_and_a_column_a_percentile():
     """Of 21 requests, request i waits i ms; its prefill then takes 1 s and its second token 2 s."""
     completions = [completed(i, 0.0, i / 1e3, 1 + i / 1e3, 3 + i / 1e3) for i in range(21)]
@@ -52,13 +41,3 @@ def test_the_table_has_a_row_a_metric_and_a_column_a_percentile():
 def test_metrics_refuse_a_request_without_a_token():
     with pytest.raises(ValueError, match="request 7 made no token"):
         latency_metrics([completed(7, 0.0, None)])
-
-
-def test_ttft_counts_the_wait_for_a_place(tiny):
-    from labkit import SchedulerConfig
-
-    engine = InferenceEngine(tiny, device="cpu", scheduler=SchedulerConfig(max_batch_size=1))
-    done = engine.generate([[5, 6], [7, 8]], SamplingParams(max_new_tokens=4, stop_on_eos=False))
-    metrics = latency_metrics(done)
-    assert done[1].timing.admitted >= done[0].timing.tokens[-1]
-    assert metrics.ttft[1] > metrics.queue_wait[1] > metrics.tpot[0] * 3

@@ -10,7 +10,7 @@ from labkit import CacheConfig, Completion, FinishReason, SamplingParams, Schedu
 from labkit.bench.streaming import CONSUMERS, Consumer, Traffic, felt_latency, run_streaming
 from labkit.bench.workload import Workload
 from labkit.engine import Timing
-from labkit.errors import OptionError, StreamError
+from labkit.errors import StreamError
 from labkit.ladder import LADDER
 from labkit.model.tokenizer import WordTokenizer
 
@@ -90,8 +90,3 @@ def test_tasks_are_served_where_an_event_loop_runs_already_as_in_a_notebook():
 
     run, num_refused = asyncio.run(cell())
     assert (run.new_tokens, num_refused) == ((9, 9, 9, 9), 0)
-
-
-def test_consumers_of_another_kind_are_refused():
-    with pytest.raises(OptionError, match="consumers must be one of threads, tasks, not 'fibers'"):
-        Traffic(consumers="fibers")

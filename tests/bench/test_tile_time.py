@@ -71,19 +71,6 @@ def off(result):
 
 
 @needs_interpreter
-def test_other_statistics_are_not_right(bench, monkeypatch):
-    kernel = tile_time.linear_residual_triton
-
-    def without_a_part(*args, **options):
-        out, statistics = kernel(*args, **options)
-        statistics.parts[2, 1] = 0
-        return out, statistics
-
-    monkeypatch.setattr(tile_time, "linear_residual_triton", without_a_part)
-    assert not bench.is_right(RESIDUAL, TILE)
-
-
-@needs_interpreter
 def test_what_cannot_be_launched_or_is_late_is_left_out(bench):
     split = NORM, TILE._replace(split_k=2)
     assert bench.compile([split, (NORM, TILE)], soon()) == [(NORM, TILE)]

@@ -1,6 +1,5 @@
 """Command lines that cannot be: the parser names the argument, before anything is measured."""
 
-import os
 import sys
 
 import pytest
@@ -12,8 +11,6 @@ from labkit.bench.commands import arguments, scheduler
 from labkit.ladder import LADDER
 from labkit.model.random_configs import RANDOM_CONFIGS
 
-WITH_MODEL = ("profile", "device-time", "compare", "scheduler", "streaming", "ladder", "peers")
-WITH_WORKLOAD = ("compare", "scheduler", "streaming", "ladder", "peers")
 LONG, HUGE = "9" * 5000, "99999999999999999999"
 
 
@@ -49,25 +46,6 @@ def test_a_number_beyond_sense_is_refused_with_its_bound(parser, capsys, flag):
     assert given in (most, (most,))
 
 
-@pytest.mark.parametrize("value", ["x", "", "1.5", "None", str(2**64), str(-(2**63) - 1), HUGE * 2, LONG])
-@pytest.mark.parametrize("command", WITH_MODEL)
-def test_a_seed_beyond_64_bits_is_refused(parser, capsys, command, value):
-    assert "is not a whole number of 64 bits" in assert_refused(parser, capsys, command, "--seed", value)
-
-
-@pytest.mark.parametrize("value", ["", "x", "0", "-1", "nan", "inf", "1e9", LONG])
-@pytest.mark.parametrize("command", WITH_WORKLOAD)
-def test_a_rate_that_is_none_is_refused(parser, capsys, command, value):
-    assert "is not a number from 0.001 to 1,000,000" in assert_refused(
-        parser, capsys, command, "--rate", value
-    )
-
-
-@pytest.mark.parametrize("command", WITH_WORKLOAD)
-def test_a_load_that_is_not_there_is_refused(parser, capsys, command):
-    assert "invalid choice: 'heavy'" in assert_refused(parser, capsys, command, "--load", "heavy")
-
-
 @pytest.mark.parametrize("value", [0, -1, 2**64 - 1, -(2**63)])
 def test_a_seed_of_64_bits_is_taken(parser, value):
     assert parser.parse_args(["scheduler", f"--seed={value}"]).seed == value
@@ -96,21 +74,6 @@ def test_prompts_of_a_length_are_made_once_whatever_their_number(monkeypatch, pa
 
 
 # --- text ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("prompt", [b"\xff", b"Hello \xff", b"\xed\xa0\x80", b"\x80\x81"])
-@pytest.mark.parametrize("command", WITH_WORKLOAD)
-def test_a_prompt_that_is_no_utf8_is_refused(parser, capsys, command, prompt):
-    said = assert_refused(parser, capsys, command, "--prompt", os.fsdecode(prompt))
-    assert "is not valid UTF-8" in said
-
-
-@pytest.mark.parametrize(
-    "rungs", ["00,00", "00,01,00", "10,10,10", "", "00,", "99", "00,99", "00 01", "0,00", "a" * 999]
-)
-@pytest.mark.parametrize("command", ["ladder", "peers", "cost-card", "host-time", "device-time"])
-def test_rungs_that_are_not_there_or_named_twice_are_refused(parser, capsys, command, rungs):
-    assert_refused(parser, capsys, command, "--rungs", rungs)
 
 
 @pytest.mark.parametrize("rungs", [tuple(LADDER), ("00",), ("05", "00")])

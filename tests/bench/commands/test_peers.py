@@ -62,14 +62,6 @@ def test_names_of_other_engines_are_checked(monkeypatch, capsys, others, message
     assert message in capsys.readouterr().err
 
 
-def test_requests_that_come_later_are_another_commands(monkeypatch, capsys, tmp_path):
-    line = f"peers {TINY} --load arrivals --rate 9 --json {tmp_path}/none.json"
-    monkeypatch.setattr(sys, "argv", ["bench", *shlex.split(line)])
-    with pytest.raises(SystemExit):
-        bench_main.main()
-    assert "served by `streaming` and `loads` only" in capsys.readouterr().err
-
-
 def test_runs_that_may_end_early_are_not_compared(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["bench", "peers", "--model", "data/tiny-gpt2"])
     with pytest.raises(SystemExit):

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from bench_commands import NUMBER, TINY, bench, refusal
+from bench_commands import NUMBER, TINY, bench
 
 from labkit.results.files import record_of
 
@@ -61,11 +61,6 @@ def test_a_trace_of_the_decode_is_written(monkeypatch, capsys, tmp_path):
 # --- refusals --------------------------------------------------------------------------------------
 
 
-def test_nvtx_without_a_gpu_is_refused(monkeypatch, capsys):
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert "NVTX ranges need a CUDA GPU" in refusal(monkeypatch, capsys, f"scheduler {TINY} --nvtx")
-
-
 @pytest.mark.parametrize(
     ("load", "lengths"), [("sampled", [1, 1, 1]), ("prompt-heavy", [512] * 3), ("shared-prefix", [544] * 3)]
 )
@@ -76,8 +71,3 @@ def test_a_load_by_its_name_is_what_is_served_and_recorded(monkeypatch, tmp_path
     recorded = json.loads(out.read_text())
     assert recorded["settings"]["load"] == load
     assert recorded["samples"][0]["prompt_lens"] == lengths
-
-
-def test_arrivals_are_refused_here_before_anything_runs(monkeypatch, capsys):
-    said = refusal(monkeypatch, capsys, f"scheduler {TINY} --load arrivals --rate 10")
-    assert "are served by `streaming` and `loads` only" in said

@@ -41,25 +41,6 @@ def test_streaming_prints_the_seeds_lines_and_writes_a_record(monkeypatch, capsy
     assert [len(Run.from_dict(sample).gaps_us) for sample in recorded["samples"]] == [12, 12]
 
 
-def test_streaming_says_how_many_it_refused(monkeypatch, capsys):
-    line = f"streaming {TINY} --max-new-tokens 30 --no-stop-on-eos --warmup-runs 0 --repeat-runs 1 "
-    bench(monkeypatch, line + "--max-inflight-requests 1")
-    printed = capsys.readouterr().out
-    assert "Refused for --max-inflight-requests, a run: [2]" in printed
-    assert "Completion tokens a run: [30]" in printed
-
-
-def test_streaming_hands_out_chunks_of_the_interval_asked_for(monkeypatch, tmp_path):
-    out = tmp_path / "out.json"
-    line = (
-        f"streaming {TINY} --max-new-tokens 7 --no-stop-on-eos --warmup-runs 0 --repeat-runs 1 --json {out}"
-    )
-    bench(monkeypatch, line + " --stream-interval 3 --tokenize-workers 2 --submit-interval-ms 1")
-    (sample,) = json.loads(out.read_text())["samples"]
-    assert sample["new_tokens"] == [7, 7, 7]
-    assert len(Run.from_dict(sample).gaps_us) == 3 * 2  # chunks of 3, 3 and 1
-
-
 LINE = (
     "streaming --model data/tiny-gpt2 --device cpu --no-prefix-cache --pretok --num-requests 3 "
     "--max-batch-size 2 --no-stop-on-eos --warmup-runs 0 --repeat-runs 1 "
@@ -72,17 +53,6 @@ def test_a_record_tells_who_consumed(monkeypatch, tmp_path, flag, kind):
     recorded = json.loads((tmp_path / "out.json").read_text())
     assert recorded["settings"]["consumers"] == kind
     assert [sample["new_tokens"] for sample in recorded["samples"]] == [[5, 5, 5]]
-
-
-def test_the_command_says_how_many_requests_it_refused(monkeypatch, capsys):
-    bench(monkeypatch, f"{LINE} --max-new-tokens 30 --consumers tasks --max-inflight-requests 1")
-    assert "Refused for --max-inflight-requests, a run: [2]" in capsys.readouterr().out
-
-
-def test_the_command_refuses_consumers_of_another_kind(monkeypatch, capsys):
-    with pytest.raises(SystemExit) as ended:
-        bench(monkeypatch, f"{LINE} --consumers fibers")
-    assert ended.value.code == 2 and "invalid choice: 'fibers'" in capsys.readouterr().err
 
 
 def test_requests_arrive_when_the_load_says(monkeypatch, capsys, tmp_path):
@@ -100,7 +70,3 @@ def test_requests_arrive_when_the_load_says(monkeypatch, capsys, tmp_path):
 def test_two_ways_to_say_when_requests_arrive_are_refused(monkeypatch, capsys):
     said = refusal(monkeypatch, capsys, f"{LINE} --load arrivals --rate 2 --submit-interval-ms 5")
     assert "--submit-interval-ms and --load arrivals both say when requests arrive" in said
-
-
-def test_arrivals_need_a_rate(monkeypatch, capsys):
-    assert "arrivals need --rate" in refusal(monkeypatch, capsys, f"{LINE} --load arrivals")

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from bench_commands import TINY, assert_refused, bench, refusal
-from made_records import record_of
+from bench_commands import assert_refused, bench
 
 from labkit import paths
 from labkit.bench import __main__ as bench_main
-from labkit.bench.commands import host_time, ladder, peers, targets
+from labkit.bench.commands import targets
 from labkit.errors import OptionError
 
 CPU = torch.device("cpu")
@@ -32,32 +31,9 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-NO_FILES = [
-    "",
-    "folder",
-    ".",
-    "..",
-    "/",
-    "file/x",
-    "file/x/y",
-    "a" * 300,
-    "new/" + "a" * 300,
-    "a" * 300 + "/x",
-]
-NO_FILES += [
-    "pipe",
-    "pipe/x",
-    "loop",
-    "loop/x",
-    "to_a_folder",
-    "\udcff",
-    "/dev/full",
-    "/dev/null",
-    "/dev/null/x",
-]
-NO_FILES += ["/proc/x/y", "/proc/x"]
-NO_FOLDERS = ["", "file", "file/x", "a" * 300, "new/" + "a" * 300, "pipe", "loop", "\udcff", "/dev/full"]
-NO_FOLDERS += ["/dev/null/x", "/proc/x/y", "/proc/x"]
+NO_FILES = ["", "folder", "/", "file/x", "a" * 300, "new/" + "a" * 300, "pipe", "loop", "to_a_folder"]
+NO_FILES += ["\udcff", "/dev/full", "/dev/null", "/proc/x/y"]
+NO_FOLDERS = ["", "file", "file/x", "new/" + "a" * 300, "pipe", "loop", "\udcff", "/dev/null/x", "/proc/x/y"]
 
 
 def contents(folder: Path) -> list[str]:
@@ -65,26 +41,15 @@ def contents(folder: Path) -> list[str]:
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="the paths are Linux's")
-@pytest.mark.parametrize("target", NO_FILES, ids=lambda t: t[:20])
-@pytest.mark.parametrize("command", ["scheduler", "kv-append", "ladder"])
-def test_a_record_that_could_not_be_written_is_refused_before_the_run(
-    parser, capsys, place, command, target, monkeypatch
+@pytest.mark.parametrize("flag, targets", [("--json", NO_FILES), ("--profile", NO_FOLDERS)])
+def test_what_could_not_be_written_is_refused_before_the_run(
+    parser, capsys, place, flag, targets, monkeypatch
 ):
     monkeypatch.chdir(place)
     before = contents(place)
-    assert_refused(parser, capsys, command, "--json", target)
-    assert contents(place) == before and (place / "file").read_text() == "kept"
-
-
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="the paths are Linux's")
-@pytest.mark.parametrize("target", NO_FOLDERS, ids=lambda t: t[:20])
-def test_a_trace_that_could_not_be_written_is_refused_before_the_run(
-    parser, capsys, place, target, monkeypatch
-):
-    monkeypatch.chdir(place)
-    before = contents(place)
-    assert_refused(parser, capsys, "scheduler", "--profile", target)
-    assert contents(place) == before
+    for target in targets:
+        assert_refused(parser, capsys, "scheduler", flag, target)
+        assert contents(place) == before and (place / "file").read_text() == "kept"
 
 
 @pytest.mark.parametrize(
@@ -139,22 +104,6 @@ def test_a_place_that_cannot_be_written_is_refused_with_a_way_out(results, monke
         targets.own_target(Namespace(json=None), "ladder", CPU)
 
 
-@pytest.mark.parametrize(
-    ("command", "line", "first"),
-    [
-        (ladder, f"ladder {TINY}", "workload_of"),
-        (peers, f"peers {TINY} --no-stop-on-eos", "workload_of"),
-        (host_time, "host-time --device cpu", "in_turn"),
-    ],
-    ids=["ladder", "peers", "host-time"],
-)
-def test_nothing_is_measured_before_the_place_is_tried(results, monkeypatch, capsys, command, line, first):
-    results.write_text("in the way")
-    monkeypatch.setattr(command, first, None)
-    said = refusal(monkeypatch, capsys, line)
-    assert "error: cannot write" in said and len(said.splitlines()) == 1
-
-
 def test_a_command_ends_by_saying_where_its_record_is_and_what_draws_it(results, monkeypatch, capsys):
     line = "host-time --device cpu --rungs 10 --batch-sizes 1 --steps 2 --rounds 1"
     bench(monkeypatch, line)
@@ -165,13 +114,3 @@ def test_a_command_ends_by_saying_where_its_record_is_and_what_draws_it(results,
     assert (paths.ROOT / targets.DRAWN_IN).is_file()
     bench(monkeypatch, f"{line} --json {results}/../other.json")
     assert capsys.readouterr().out.endswith("draws it. Put it into data/results first.\n")
-
-
-def test_of_a_kind_that_nothing_draws_only_the_place_is_said(tmp_path, capsys):
-    targets.write_own(record_of("peers", []), tmp_path / "peers.json")
-    assert capsys.readouterr().out == f"Record: {tmp_path / 'peers.json'}\n"
-
-
-def test_the_notebook_has_what_the_commands_name():
-    notebook = (paths.ROOT / targets.DRAWN_IN).read_text(encoding="utf-8")
-    assert "### Every machine, yours among them" in notebook

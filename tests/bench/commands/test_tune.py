@@ -95,12 +95,6 @@ def test_what_there_was_no_time_for_is_said_and_not_kept(gpu, monkeypatch, capsy
     assert [timed.rows for timed in read_table(gpu)] == [64] * 4
 
 
-def test_without_anything_found_no_file_is_written(gpu, monkeypatch, capsys):
-    monkeypatch.setattr(tune, "search_tiles", lambda *args, **options: [])
-    bench(monkeypatch, LINE)
-    assert "Give it more --seconds" in capsys.readouterr().out and not gpu.exists()
-
-
 def test_a_file_that_cannot_be_written_is_said_before_anything_is_measured(gpu, monkeypatch, capsys):
     gpu.parent.write_text("no folder")
     monkeypatch.setattr(tune, "load_model", None)

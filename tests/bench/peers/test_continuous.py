@@ -1,7 +1,5 @@
 """transformers' continuous batching: the engine's tokens, whatever joins, with a cache of a known size."""
 
-from dataclasses import replace
-
 import pytest
 from peer_workloads import ALMOST_GREEDY, DRAWS, RAGGED, arriving, expected, with_params, workload
 
@@ -10,7 +8,6 @@ from labkit.bench.peers import continuous
 from labkit.bench.peers.continuous import cache_of, continuous_peer
 from labkit.bench.peers.generate import as_transformers, quiet_transformers, with_padded_vocabulary
 from labkit.bench.peers.run import CannotServeError
-from labkit.engine.config import CacheConfig
 
 pytestmark = pytest.mark.slow
 ASKED = [SamplingParams(n, stop_on_eos=False) for n in (2, 5, 3)]
@@ -34,17 +31,6 @@ def test_requests_that_arrive_later_are_waited_for():
     made = run(work)
     assert made.token_ids == expected(work) and made.seconds > 0.1
     assert max(made.ttft) < made.seconds - 0.05  # from each one's arrival, not from the start
-
-
-def test_a_shared_prefix_gives_the_same_tokens_in_every_run():
-    prompts = ((*range(600), 1), (*range(600), 2), (*range(600), 3))
-    work = workload(tuple(tuple(i % 500 for i in prompt[-200:]) for prompt in prompts))
-    work = replace(work, cache=CacheConfig(prefix_cache=True))
-    assert cache_of(work).allow_block_sharing
-    reference = as_transformers(work.model)
-    with quiet_transformers():
-        peer = continuous_peer(work, reference)
-        assert peer().token_ids == peer().token_ids == expected(work)
 
 
 def test_requests_draw_by_one_rule():

@@ -2,13 +2,11 @@
 
 import pytest
 import torch
-from helpers import small_model
-from peer_workloads import DRAWS, RAGGED, arriving, expected, with_params, workload
+from peer_workloads import DRAWS, RAGGED, expected, with_params, workload
 
 from labkit import SamplingParams, load_model
 from labkit.bench.parity import transformers_model
 from labkit.bench.peers import generate
-from labkit.bench.peers.run import CannotServeError
 from labkit.bench.workload import Request
 
 pytestmark = pytest.mark.slow
@@ -26,19 +24,6 @@ def test_it_makes_the_same_tokens(cache, padded):
         run = generate.generate_peer(work, reference, cache)()
     assert run.token_ids == expected(work)
     assert run.tokens == 12 and 0 < run.first_token_seconds < run.seconds
-
-
-def test_requests_of_unequal_length_get_what_they_asked_for_and_no_more():
-    """transformers goes on until the longest of a batch is done: the rest is cut off, and not counted."""
-    work = with_params(workload(), *(SamplingParams(n, stop_on_eos=False) for n in (2, 5, 3)))
-    with generate.quiet_transformers():
-        run = generate.generate_peer(work, generate.as_transformers(work.model), None)()
-    assert run.token_ids == expected(work) and run.tokens == 10
-
-
-def test_a_batch_cannot_be_joined():
-    with pytest.raises(CannotServeError, match="no request can join"):
-        generate.generate_peer(arriving(workload()), None, None)
 
 
 def test_a_padded_head_gives_the_logits_of_the_tokens_alone():
@@ -70,13 +55,6 @@ def test_the_converted_model_is_what_transformers_loads_itself():
     ours, theirs = generate.as_transformers(model).state_dict(), transformers_model(model).state_dict()
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-
-
-def test_a_model_with_a_head_of_its_own_is_converted_too():
-    model = small_model()  # whose head is not its token table
-    ids = torch.tensor([RAGGED[0]])
-    logits = generate.as_transformers(model)(ids).logits[0, -1]
-    torch.testing.assert_close(logits, model.network.prefill(ids, torch.tensor([5])).last_logits[0])
 
 
 def test_pads_stand_before_a_prompt():

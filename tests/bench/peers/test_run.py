@@ -3,21 +3,15 @@
 from dataclasses import replace
 
 import pytest
-from peer_workloads import ALMOST_GREEDY, DRAWS, arriving, with_params, workload
+from peer_workloads import ALMOST_GREEDY, DRAWS, with_params, workload
 
 from labkit import SamplingParams
-from labkit.bench.peers.run import CannotServeError, PeerRun, one_rule, refuse_arrivals
+from labkit.bench.peers.run import CannotServeError, PeerRun, one_rule
 
 
 def test_tokens_are_counted_as_ids():
     run = PeerRun(2.0, 0.5, ((1, 2, 3), (4,)))
     assert (run.tokens, run.tokens_per_second) == (4, 2.0)
-
-
-def test_a_batch_cannot_be_joined():
-    refuse_arrivals(workload())
-    with pytest.raises(CannotServeError, match="no request can join it later"):
-        refuse_arrivals(arriving(workload()))
 
 
 def test_seeds_and_lengths_may_differ_but_not_the_rule():

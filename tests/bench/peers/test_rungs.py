@@ -11,15 +11,6 @@ from labkit.engine.config import CacheConfig
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("rung", ["00", "10"])
-def test_a_rung_gives_its_tokens_in_the_order_of_the_requests(rung):
-    work = workload()
-    run = labkit_peer(work, rung)()
-    assert run.token_ids == expected(work)
-    assert run.tokens == 12 and 0 < run.first_token_seconds < run.seconds
-    assert run.tokens_per_second == 12 / run.seconds and run.ttft == run.itl == ()
-
-
 @pytest.mark.parametrize("rung", ["05", "10"])
 def test_requests_that_arrive_later_are_waited_for_and_felt(rung):
     work = arriving(workload(RAGGED, 5), gap=0.05)

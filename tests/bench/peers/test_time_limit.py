@@ -1,7 +1,6 @@
 """A block that takes too long is interrupted, and nothing is left of the alarm."""
 
 import signal
-import threading
 import time
 from contextlib import suppress
 
@@ -22,24 +21,3 @@ def test_a_block_that_takes_too_long_is_interrupted_whatever_it_catches():
                 time.sleep(10)
     assert time.perf_counter() - started < 5
     assert signal.getsignal(signal.SIGALRM) is before and signal.getitimer(signal.ITIMER_REAL) == (0, 0)
-
-
-@needs_alarm
-def test_a_block_that_is_quick_leaves_no_alarm():
-    with time_limit(0.05):
-        pass
-    time.sleep(0.1)
-
-
-def test_outside_of_the_main_thread_there_is_no_limit():
-    ended = []
-
-    def work():
-        with time_limit(0.01):
-            time.sleep(0.05)
-        ended.append(True)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert ended == [True]

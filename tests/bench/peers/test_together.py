@@ -1,7 +1,7 @@
 """All peers on one workload, and what is said of one that cannot run."""
 
 import pytest
-from peer_workloads import LEVEL, RAGGED, arriving, workload
+from peer_workloads import LEVEL, RAGGED, workload
 
 from labkit import load_model
 from labkit.bench import peers
@@ -28,13 +28,6 @@ def test_a_peer_that_cannot_serve_is_left_out_with_its_sentence():
     assert list(ran.runs) == ["labkit 10", peers.DYNAMIC]
     said = "its batches have one size, and 3 requests make no full ones of 2"
     assert ran.left_out == {peers.COMPILED: said}
-
-
-def test_requests_that_come_later_are_served_by_those_that_can():
-    ran = peers.run_peers(arriving(workload()), ("05",), rounds=1)
-    assert list(ran.runs) == ["labkit 05", peers.CONTINUOUS]
-    assert set(ran.left_out) == {peers.DYNAMIC, peers.STATIC, peers.PADDED, peers.COMPILED, peers.VLLM}
-    assert all(ran.equal_requests(run) == 3 for run in ran.runs[peers.CONTINUOUS])
 
 
 def test_a_peer_that_fails_is_left_out_with_its_reason(monkeypatch):

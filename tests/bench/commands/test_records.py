@@ -1,0 +1,55 @@
+"""Commands that measure: what each prints, and the samples of the record that it writes."""
+
+import json
+
+import pytest
+from bench_commands import TINY, bench
+
+from labkit import LADDER
+from labkit.bench.commands.sampling import MANNERS
+from labkit.results.files import record_of
+
+pytestmark = pytest.mark.slow
+
+PATHS = ("indexed", "generic", "full_batch", "identity_pos")
+ON_CPU = "--model data/tiny-gpt2 --device cpu"
+RUNS = {  # the command line, what it prints, the fields of each sample, and their values
+    "attention": (
+        *("--device cpu --batch-sizes 1,2 --contexts 3,70 --repeats 2", "% of copy"),
+        *(("batch_size", "context_len"), [(1, 3), (1, 70), (2, 3), (2, 70)]),
+    ),
+    "host-time": (
+        *("--device cpu --batch-sizes 1,2 --steps 3 --rounds 1", "00 step"),
+        *(("rung", "batch_size"), [(rung, b) for rung in LADDER for b in (1, 1, 2, 2)]),
+    ),
+    "kv-append": (
+        *("--device cpu --batch-sizes 1,2 --repeats 2", "full_batch (us)"),
+        ("batch_size", "path", "num_bytes"),  # keys and values, read and written
+        [(b, path, 2 * 2 * b * 12 * 64 * 4) for b in (1, 2) for path in PATHS],
+    ),
+    "ladder": (
+        *(f"{TINY} --max-new-tokens 4 --no-stop-on-eos --rounds 1", LADDER["10"].title),
+        *(("rung",), [(rung,) for rung in LADDER for _ in range(2)]),
+    ),
+    "profile": (
+        *(f"{ON_CPU} --rung 00 --batch-sizes 1,2 --context 8 --steps 2", "of the limit"),
+        *(("batch_size", "append_paths"), [(1, {"in_place": 12}), (2, {"in_place": 24})]),
+    ),
+    "sampling": (
+        f"{ON_CPU} --num-requests 3 --max-batch-size 2 --max-new-tokens 3 --rounds 1",
+        "too few rounds for a verdict",
+        ("manner", "rung", "tokens", "equal_requests", "decode_steps"),  # two batches of two steps
+        [(manner, rung, 9, 3, 4) for manner in MANNERS for rung in ("11", "11", "12", "12")],
+    ),
+}
+
+
+@pytest.mark.parametrize("command", RUNS)
+def test_a_command_prints_a_table_and_writes_a_record(monkeypatch, capsys, tmp_path, command):
+    line, said, fields, expected = RUNS[command]
+    bench(monkeypatch, f"{command} {line} --json {tmp_path / 'out.json'}")
+    assert said in capsys.readouterr().out
+    recorded = json.loads((tmp_path / "out.json").read_text())
+    record_of(recorded, "out")
+    assert recorded["kind"] == command.replace("-", "_")
+    assert [tuple(sample[field] for field in fields) for sample in recorded["samples"]] == expected
