@@ -1,27 +1,16 @@
 """The reader's engine: which kept part serves on which rung, and that parts are proven together."""
 
-import io
-import re
-from collections import deque
-from contextlib import redirect_stdout
-
-import nbformat
 import pytest
-import torch
 from helpers import make_engine, small_model
-from skeletons import solved
 
-from labkit import LADDER, InferenceEngine, SamplingParams, paths
+from labkit import LADDER, paths
 from labkit.engine.parts import PARTS
 from labkit.errors import OptionError
 from labkit.kernels import paged_attention_plain
 from labkit.kvcache import CachedBlockTables
-from labkit.ladder import LESSONS
 from labkit.learn.assembly import RETIRED, Assembly
-from labkit.learn.gates import Gate, Report
 from labkit.learn.kept import kept
 from labkit.learn.lessons import GATES
-from labkit.paths import ROOT
 
 # By lesson and option: a file whose part is the package's, under the reader's name.
 FILES = {
@@ -58,9 +47,6 @@ SERVES = {
     ("13", "batching"): "13 14",
     ("14", "prefixes"): "14",
 }
-
-PROMPTS = ["ROMEO:\nGood night", "To be, or not", "The king is dead. Long"]
-KEEPS = re.compile(r"^# (here\.keep\(.*\))$", re.MULTILINE)  # in a notebook, for the reader to uncomment
 
 
 def write(lesson: str, option: str, text: str) -> None:
@@ -125,19 +111,6 @@ def test_an_engine_is_built_of_the_kept_parts(mine, number):
     assert mine.parts_on(number) == mine.parts_on(number)  # a file is run once
 
 
-@pytest.mark.parametrize("number", LADDER)
-def test_an_engine_of_all_kept_parts_makes_the_packages_tokens(mine, number, tiny):
-    """In batches of one, two and three: from rung 11 on few rows go another way."""
-    params = SamplingParams(12, stop_on_eos=False)
-    settings = {"device": "cpu", "dtype": torch.float32}
-    engine = mine.engine(number, tiny, **settings)
-    expected = [done.token_ids for done in InferenceEngine(tiny, **settings).generate(PROMPTS, params)]
-    for count in (1, 2, 3):
-        done = engine.generate(PROMPTS[:count], params)
-        assert [each.token_ids for each in done] == expected[:count], count
-        engine.check_integrity()
-
-
 @pytest.mark.parametrize("option, lesson", [("attention", "00"), ("layer_kernels", "09")])
 def test_a_retired_part_is_one_that_the_rung_has_no_use_for(option, lesson):
     first = RETIRED[option, lesson]
@@ -156,33 +129,6 @@ def test_a_retired_part_is_one_that_the_rung_has_no_use_for(option, lesson):
 
 def test_every_gates_part_has_a_rung_to_serve_on(mine):
     assert {option for _, option in SERVES} == {part for gate in GATES.values() for part in gate.parts}
-
-
-@pytest.mark.slow
-def test_the_hints_of_all_lessons_make_one_engine_and_no_part_is_left_out(monkeypatch, tmp_path, tiny):
-    """As a reader keeps them, whose gates have passed one by one."""
-    monkeypatch.setattr(paths, "MINE", tmp_path)
-    with monkeypatch.context() as kept_only, redirect_stdout(io.StringIO()):
-        kept_only.setattr(Gate, "check", lambda *_: Report(True, "right"))
-        for number in GATES:
-            notebook = ROOT / "notebooks" / LESSONS[number].notebook
-            shell, steps = solved(notebook)
-            deque(steps)
-            cells = nbformat.read(notebook, as_version=4).cells
-            (keeps,) = KEEPS.findall("\n".join(cell.source for cell in cells))
-            shell.run_cell(keeps).raise_error()
-    told: list[str] = []
-    mine, reports = Assembly(kept()).proven("cpu", told.append)
-    assert [report.text for report in reports.values() if not report.ok] == []
-    assert len(mine.kept) == 16 and told[0].startswith(
-        "16 kept parts to prove; without a GPU it takes about "
-    )
-    assert told[1].startswith("lesson_00_attention.py: attention: right.") and len(told) == 17
-    params = SamplingParams(12, stop_on_eos=False)
-    settings = {"device": "cpu", "dtype": torch.float32}
-    engines = mine.engine("14", tiny, **settings), InferenceEngine(tiny, **settings)
-    made, expected = ([d.token_ids for d in e.generate(PROMPTS, params)] for e in engines)
-    assert made == expected
 
 
 @pytest.mark.slow

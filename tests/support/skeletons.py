@@ -18,7 +18,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from labkit import paths
 from labkit.learn.kept import GAP_MARK
 from labkit.learn.progress import LessonProgress, progress
-from labkit.learn.steps import STEPS
+from labkit.paths import ROOT
 
 GAP = re.compile(rf"^ *{GAP_MARK}\n.*$", re.MULTILINE)  # with the line that it stands above
 HINT = re.compile(r"<details>.*?</details>", re.DOTALL)
@@ -80,8 +80,7 @@ class Filled:
 
 @cache  # gates take their time
 def filled(notebook: Path) -> Filled:
-    """The notebook with every step solved. Each verdict is that of a right part, and each step of a lesson is
-    noted in the reader's progress."""
+    """The notebook with every step solved."""
     printed = []
     with tempfile.TemporaryDirectory() as mine, patch.object(paths, "MINE", Path(mine)):
         with redirect_stdout(io.StringIO()):
@@ -91,8 +90,7 @@ def filled(notebook: Path) -> Filled:
                 if next(steps, steps) is steps:
                     break
             printed.append(out.getvalue())
-        noted = progress()
-    assert len(printed) >= 2 and all(re.match(r"\w+: right\b", text) for text in printed), printed
-    lesson = notebook.stem.split("_")[0]
-    assert lesson not in STEPS or noted[lesson].gates == STEPS[lesson][: len(printed)]
-    return Filled(shell.user_ns, tuple(printed), noted)
+        return Filled(shell.user_ns, tuple(printed), progress())
+
+
+WITH_STEPS = [path for path in sorted((ROOT / "notebooks").glob("*.ipynb")) if steps_of(path)]

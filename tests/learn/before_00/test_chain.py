@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.learn.before_00.chain import WORDS, Chain, kernel_begins, schedule
-from labkit.show.lanes import WORK
+from labkit.learn.before_00.chain import Chain, schedule
 
 times = st.integers(1, 30)
 chains = st.builds(Chain, st.integers(1, 9), times, times, st.booleans())
@@ -50,17 +49,6 @@ def test_a_step_on_the_clock(chain, host, gpu, step_us, words):
     assert (chain.step_us, str(chain)) == (step_us, words)
 
 
-def test_with_a_read_back_the_next_step_is_launched_when_the_last_kernel_has_ended():
-    made = schedule(Chain(2, 5, 3, read_back=True), 2)
-    assert lane(made, "host") == [(0, 5), (5, 10), (13, 18), (18, 23)]
-    assert lane(made, "GPU") == [(5, 8), (10, 13), (18, 21), (23, 26)]
-    assert [busy.step for busy in made] == [0, 1, 2, 3] * 2
-
-
-def test_the_legend_has_words_for_each_kind_of_work_that_is_drawn():
-    assert {busy.work for busy in schedule(Chain(1, 1, 1), 1)} == WORDS.keys() <= WORK.keys()
-
-
 def test_the_readers_own_function_makes_the_schedule():
     as_launched = schedule(Chain(3, 2, 5), 1, begins=lambda issued, gpu_us: issued)
     assert lane(as_launched, "GPU") == [(2, 7), (4, 9), (6, 11)]
@@ -82,14 +70,3 @@ def test_a_kernel_waits_for_its_launch_and_for_the_kernel_before_it_and_no_longe
     ends = [0, *(end for _, end in kernels)]
     assert [start for start, _ in kernels] == [max(both) for both in zip(launched, ends, strict=False)]
     assert all(end <= start for (_, end), (start, _) in pairwise(lane(made, "host")))
-
-
-@given(chains)
-def test_shares_are_parts_of_a_step(chain):
-    assert 0 < chain.host_share <= 1 and 0 < chain.gpu_share <= 1
-    if not chain.read_back:
-        assert max(chain.host_share, chain.gpu_share) == pytest.approx(1)
-
-
-def test_no_launch_no_kernel():
-    assert kernel_begins([], 5) == []

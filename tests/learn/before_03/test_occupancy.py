@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.learn.before_03.occupancy import H100, Kernel, bytes_in_flight
+from labkit.learn.before_03.occupancy import H100, Kernel
 
 kernels = st.builds(
     Kernel,
@@ -58,13 +58,3 @@ def test_every_program_has_its_place_in_one_wave(kernel):
     assert all(len(wave) == H100.multiprocessors and max(wave) <= kernel.fit() for wave in waves)
     assert all(max(wave) - min(wave) <= 1 for wave in waves)
     assert 0 < kernel.busy_share() <= 1 and 0 < kernel.occupancy() <= 1
-
-
-@given(kernels)
-def test_more_of_anything_never_makes_more_fit(kernel):
-    more = Kernel(kernel.programs, kernel.warps * 2, kernel.registers + 1, kernel.shared_kb + 1)
-    assert more.fit() <= kernel.fit()
-
-
-def test_littles_law():
-    assert bytes_in_flight(3e12, 400) == pytest.approx(1.2e6)

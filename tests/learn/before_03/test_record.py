@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from labkit.kernels.triton_runtime import tl, triton
 from labkit.learn import BrokenContract
@@ -32,18 +30,6 @@ def test_a_tile_of_a_matrix_leaves_out_what_lies_between_its_rows():
     assert store == Access("store", (0,), "out", (0, 1))
 
 
-@settings(max_examples=40)
-@given(st.integers(1, 80), st.sampled_from([1, 2, 4, 8, 16]))
-def test_the_programs_together_touch_each_number_once(n, block):
-    launch = add_one_launch(n, block)
-    out = torch.zeros(n)
-    accesses = launch.record(kernels.add_one, out)
-    for kind in ("load", "store"):
-        places = [place for access in accesses if access.kind == kind for place in access.places]
-        assert sorted(places) == list(range(n))
-    assert torch.equal(out, launch.expected)
-
-
 @triton.jit
 def beyond(x_ptr, out_ptr):
     offsets = tl.arange(0, 4) + 2
@@ -66,18 +52,6 @@ def test_a_load_whose_mask_is_off_gives_other_or_nothing():
     assert by_hand(masked, other=7.0)[1] == [0, 1, 7, 7]
     unsaid, out = by_hand(lambda x_ptr, out_ptr: out_ptr and None)  # a plain function is a kernel, too
     assert (unsaid, out) == ([], [0, 0, 0, 0])
-
-
-def sums(x_ptr, out_ptr):
-    row = tl.zeros([4], dtype=tl.float32) + tl.load(x_ptr + tl.arange(0, 4))
-    tl.store(out_ptr, tl.sum(row))
-    tl.store(out_ptr + 1, tl.max(row))
-    tl.store(out_ptr + 2 + tl.arange(0, 1), tl.max(row[:, None], axis=0), mask=tl.num_programs(0) == 1)
-    tl.store(out_ptr + 3, tl.cdiv(7, 2) + tl.program_id(1))
-
-
-def test_the_other_names_of_tl():
-    assert by_hand(sums)[1] == [6, 3, 3, 4]
 
 
 def not_a_power_of_two(x_ptr, out_ptr):

@@ -30,29 +30,9 @@ def test_nothing_is_off_in_an_engine_that_runs(engine):
     assert (wrong_record(engine), wrong_number(engine)) == ("", "")
 
 
-def test_a_length_that_is_ahead_is_told_with_its_block(engine):
-    block_id = block_of(engine, 1, 1, 0)
-    engine.kv_manager.set_length(block_id, 3)
-    assert wrong_record(engine) == (
-        f"layer 1, request 1, block {block_id} (place 0): length is 3, expected 4."
-    )
-
-
 def test_a_block_too_many_is_told(engine):
     next(iter(engine.scheduler.running.values())).block_ids_per_layer[0].append(0)
     assert wrong_record(engine) == ("layer 0, request 0 holds 3 blocks for 7 tokens, expected 2 of 4 slots.")
-
-
-def test_a_token_of_another_request_is_named(engine):
-    manager = engine.kv_manager
-    to, of = (manager.info(block_of(engine, request, 1, 0)).block_index for request in (0, 1))
-    with torch.inference_mode():
-        manager.k_cache[1, to, :, 2] = manager.v_cache[1, of, :, 1]
-    block_id = block_of(engine, 0, 1, 0)
-    assert wrong_number(engine) == (
-        f"layer 1, request 0, token 2 (slot 2 of block {block_id}): its key there is the value of request "
-        "1's token 1 in layer 1, expected the key of request 0's token 2 in layer 1."
-    )
 
 
 def test_what_is_nobodys_is_told_by_its_first_numbers(engine):

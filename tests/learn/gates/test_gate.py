@@ -9,7 +9,7 @@ import torch
 from labkit import LADDER, InferenceEngine
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates import Gate, gate
-from labkit.learn.gates.gate import Report, proven, raised, small_model, texts_of, transformers_texts
+from labkit.learn.gates.gate import Report, proven, raised, small_model
 from labkit.learn.gates.schedule import Invariant
 
 RUNG_01 = LADDER["01"].options
@@ -18,18 +18,6 @@ build = partial(InferenceEngine, options=RUNG_01, device="cpu")
 
 def engine_of(model, **settings):
     return build(model, **settings)
-
-
-@pytest.mark.slow
-def test_the_references_are_the_same_text():
-    assert texts_of(LADDER["00"].options) == transformers_texts()
-
-
-@pytest.mark.slow
-def test_an_engine_that_holds_passes():
-    report = Gate(("block_tables",), LADDER["00"].options).check(engine_of)
-    assert report.ok
-    assert repr(report) == "block_tables: right. 3 random schedules, the rung below's text and transformers'."
 
 
 def test_of_several_parts_a_report_names_those_that_are_the_readers():
@@ -113,14 +101,6 @@ def test_an_error_names_the_line_of_the_readers_that_raised_it():
     assert report.text.endswith(", at `return torch.zeros(2) @ torch.zeros(3)`")
 
 
-def test_an_error_inside_an_installed_package_names_the_readers_line_too():
-    def broken(model, **settings):
-        return torch.nn.Linear(2, "three")
-
-    text = Gate(("block_tables",), LADDER["00"].options).check(broken).text
-    assert text.endswith(', at `return torch.nn.Linear(2, "three")`')
-
-
 def test_an_error_that_another_one_caused_names_the_line_of_the_first():
     def broken(model, **settings):
         try:
@@ -130,19 +110,6 @@ def test_an_error_that_another_one_caused_names_the_line_of_the_first():
 
     text = Gate(("block_tables",), LADDER["00"].options).check(broken).text
     assert text == 'block_tables raised RuntimeError: wrapped, at `return settings["missing"]`'
-
-
-def test_a_lessons_own_trials_come_first_and_are_told():
-    def refuses(build):
-        raise BrokenContract(f"two heads: {build(small_model()).model.config.num_heads}, expected 3.")
-
-    gate = Gate(("block_tables",), LADDER["00"].options, trials=(refuses,))
-    assert gate.check(engine_of).text == "block_tables breaks a contract: two heads: 2, expected 3."
-
-
-def test_an_error_without_a_line_is_told_all_the_same():
-    assert raised(ValueError("odd\n  number")) == "raised ValueError: odd number"
-    assert raised(StopIteration()) == "raised StopIteration"
 
 
 def test_a_key_that_is_missing_is_told_by_its_type_where_its_repr_is_long():
@@ -170,10 +137,6 @@ def test_a_pass_says_how_many_gaps_are_left(monkeypatch):
         lines = repr(Report(True, "tables: right.").with_gaps_of(print)).splitlines()
         assert said in lines[-1] and len(lines) == (1 if gaps == 0 else 2)
         assert repr(Report(False, "tables: wrong.").with_gaps_of(print)) == "tables: wrong."
-
-
-def test_a_part_without_a_source_has_no_gaps_to_count():
-    assert repr(Report(True, "tables: right.").with_gaps_of(len)) == "tables: right."
 
 
 class Own(BaseException):

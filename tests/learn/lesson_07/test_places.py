@@ -1,38 +1,9 @@
 """Lesson 07: who reads what a program of the attention kernel writes."""
 
 import pytest
-import torch
 
-from labkit import LADDER
 from labkit.kernels import paged_attention_append_triton, triton_status
-from labkit.learn.lesson_07 import engines, places
-
-CPU, THIS = torch.device("cpu"), LADDER["07"].options
-LAYERS = 3
-
-
-@pytest.fixture(scope="module")
-def model():
-    return engines.small_gpt2(n_layer=LAYERS)
-
-
-def test_no_program_touches_what_another_writes(model):
-    """In steps of all kinds, requests that share blocks among them."""
-    engine = engines.sharing_engine(model, THIS, CPU)
-    for _ in range(7):
-        rows, lengths = places.next_step_of(engine)
-        engine.check_integrity()  # it was only looked at
-        touched = places.places_touched(rows, lengths, 4)
-        assert places.conflicts(touched) == 0
-        assert [len(reads) for reads, _ in touched] == lengths
-        engine.step()
-
-
-@pytest.mark.parametrize(("lengths", "conflicts"), [((6, 6), 2), ((6, 7), 1), ((7, 6), 1)])
-def test_a_shared_block_that_is_not_full_is_a_conflict(lengths, conflicts):
-    touched = places.places_touched([[0, 1], [0, 1]], lengths, 4)
-    assert places.conflicts(touched) == conflicts
-
+from labkit.learn.lesson_07 import places
 
 KEYS = "k_cache_ptr"
 

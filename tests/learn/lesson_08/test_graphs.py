@@ -1,15 +1,13 @@
 """Lesson 08: what a capture is on this machine, steps of toy graphs, and steps that are padded."""
 
-from dataclasses import replace
 from itertools import islice
 
 import pytest
 import torch
-from helpers import GREEDY, SEEDED, make_engine, run, tokens_alone, tokens_by_request
+from helpers import GREEDY, make_engine, tokens_alone
 
 from labkit import LADDER
-from labkit.engine.step.graphed import batch_buckets
-from labkit.learn.lesson_08.graphs import PaddedStep, ToyGraphedStep, capturing
+from labkit.learn.lesson_08.graphs import PaddedStep, capturing
 from labkit.watch import ToyGraph, device_step_of
 
 BELOW = LADDER["07"].options
@@ -39,41 +37,6 @@ def test_a_capture_of_rows_that_the_engine_has_no_slots_for_is_an_error(size):
         pytest.raises(ValueError, match=f"a graph of {size} rows, but max_batch_size is 3"),
     ):
         capture(size, True)
-
-
-@pytest.mark.parametrize("max_batch_size", [3, 6])
-def test_an_engine_of_toy_graphs_makes_the_tokens_of_rung_00(max_batch_size):
-    engine = make_engine(options=BELOW, max_batch_size=max_batch_size, decode_first=True, prefix_cache=False)
-    engine.decode_step.device_step = toy = ToyGraphedStep(device_step_of(engine))
-    assert toy.graphs.keys() == {(b, g) for b in batch_buckets(max_batch_size) for g in (True, False)}
-    params = [replace((GREEDY, SEEDED)[i % 2], max_new_tokens=4 + i, seed=i) for i in range(6)]
-    each = [(PROMPTS[i % 3], params[i]) for i in range(6)]
-    ids, outputs = [], []
-    for one in each:
-        ids.append(engine.add_request(*one))
-        outputs += engine.step()
-    handed_out = tokens_by_request(outputs + run(engine))
-    assert [handed_out[i] for i in ids] == [tokens_alone(*one) for one in each]
-    assert all(bucket == min(b for b in toy.buckets if b >= size) for size, bucket in toy.replays)
-    assert any(size < bucket for size, bucket in toy.replays) == (max_batch_size == 6)
-
-
-def test_capturing_changes_nothing_but_the_padding_slot():
-    engine = make_engine(options=BELOW, max_batch_size=3)
-    slots, manager = engine.decode_step.slots, engine.kv_manager
-    before = {k: v.clone() for k, v in vars(slots).items() if isinstance(v, torch.Tensor)}
-    pool = manager.k_cache.clone(), manager.v_cache.clone()
-    ToyGraphedStep(device_step_of(engine))
-    assert torch.equal(manager.k_cache, pool[0]) and torch.equal(manager.v_cache, pool[1])
-    for name, was in before.items():
-        now = getattr(slots, name)
-        others = ... if name == "slot_mapping" else (..., slice(0, slots.padding_slot), slice(None))
-        if name not in ("slot_mapping", "block_tables"):
-            others = slice(0, slots.padding_slot)
-        assert torch.equal(now[others], was[others]), name
-    assert slots.context_lens[slots.padding_slot] == -1
-    owner = device_step_of(engine).attention
-    assert owner.attention.__name__ == "paged_attention_append_plain"  # as before
 
 
 def test_who_pads_a_step_changes_no_byte():

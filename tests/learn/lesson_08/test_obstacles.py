@@ -4,18 +4,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers import GREEDY, SEEDED, make_engine, tokens_alone
+from helpers import GREEDY, SEEDED, make_engine
 
 from labkit import LADDER
 from labkit.engine.step.device import DeviceStep
 from labkit.learn.lesson_08.obstacles import (
-    launch_list,
-    made_by,
-    obstacle_table,
     obstacles,
-    replayed_tokens,
 )
-from labkit.watch import ToyGraph, capture, captured_steps, device_step_of, steady_decode, steady_prompts
+from labkit.watch import ToyGraph, capture, captured_steps, device_step_of
 
 BEFORE_06, RESIDENT, BELOW, THIS = (LADDER[n].options for n in ("05", "06", "07", "08"))
 PROMPTS = [(1, 2, 3), (4, 5), tuple(range(6, 14))]
@@ -44,23 +40,6 @@ def test_each_kind_of_obstacle_is_found_and_nothing_else():
     assert found(lambda: x.tolist())["host_reads"] == 1
     assert found(lambda: x.nonzero()) == {"host_reads": 1}
     assert found(lambda: [x.add(1) for _ in range(next(numbers) % 2 + 1)]) == {"other_operators": 1}
-
-
-def test_a_constant_is_no_obstacle_and_another_number_dressed_as_a_tensor_is():
-    x, numbers = torch.ones(3), iter(range(9))
-
-    def put(number):
-        x[0] = number
-
-    assert not any(obstacles(captured(lambda: put(1.0)), captured(lambda: put(1.0))))
-    assert obstacles(captured(lambda: put(next(numbers))), captured(lambda: put(next(numbers)))).other_numbers
-
-
-def test_memory_that_the_graph_makes_may_lie_anywhere():
-    x = torch.ones(3)
-    first, second = (captured(lambda: (x * 2).view(3, 1) + 1) for _ in range(2))
-    assert not any(obstacles(first, second))
-    assert made_by(first).keys() != made_by(second).keys()
 
 
 @pytest.mark.slow
@@ -94,51 +73,7 @@ def test_a_graph_of_nobody_is_that_of_a_padded_batch():
     assert obstacles(of_nobody, captured_steps(engine, 1)[0]).other_shapes
 
 
-def test_rung_05_cannot_be_captured_and_says_why():
-    engine = make_engine(options=BEFORE_06)
-    with steady_decode(engine, steady_prompts(3, (4, 7)), max_new_tokens=16):
-        first, *others = captured_steps(engine, 4)
-        engine.step()
-    found = [obstacles(first, other) for other in others]
-    assert all(f.host_reads and (f.other_addresses or f.other_operators) for f in found)
-    assert "next_tokens" not in vars(engine.decode_step)
-    table = obstacle_table({"rung 05": [first, *others]})
-    assert table.loc["launches of a step", "rung 05"] == len(first.launches)
-    assert table.loc["other addresses", "rung 05"] == max(f.other_addresses for f in found)
-
-
-def test_plain_attention_cannot_be_captured_and_as_a_launch_it_can():
-    engine = make_engine(options=BELOW, max_batch_size=2)
-    step = device_step_of(engine)
-    inside, outside = ([capture(step, 2, True, as_launches=k)[0] for _ in range(2)] for k in (False, True))
-    assert obstacles(*inside).host_reads == engine.kv_manager.num_layers
-    assert not any(obstacles(*outside))
-
-
 def test_a_padding_row_is_what_rung_06_cannot_have():
     engine = make_engine(options=RESIDENT, max_batch_size=2)
     with pytest.raises((RuntimeError, IndexError), match="-1 is out of bounds"):
         capture(device_step_of(engine), 2, True)
-
-
-@pytest.mark.parametrize(("options", "is_right"), [(BEFORE_06, False), (RESIDENT, True), (THIS, True)])
-def test_replays_alone_are_tokens_where_the_state_is_on_the_device(options, is_right):
-    prompt, params = (1, 2, 3), GREEDY
-    engine = make_engine(options=options, block_size=16)
-    engine.add_request(prompt, params)
-    engine.step()
-    tokens = [ids[0] for ids in replayed_tokens(engine, 7)]
-    expected = list(tokens_alone(prompt, params)[1:])
-    assert len(set(expected)) > 1
-    assert tokens == (expected if is_right else expected[:1] * 7)
-
-
-def test_the_list_of_launches_says_where_everything_comes_from():
-    x = torch.ones(2, 3)
-    table = launch_list(captured(lambda: (x * 2).t() + x.t()), first=3)
-    assert table.to_dict("list") == {
-        "launch": ["mul", "t", "t"],
-        "reads what was there": ["[2, 3]", "", "[2, 3]"],
-        "reads what was made by launch": ["", "0", ""],
-        "makes": ["[2, 3]", "[3, 2]", "[3, 2]"],
-    }

@@ -7,19 +7,6 @@ from labkit.kernels import paged_attention_append_plain
 from labkit.learn.lesson_09 import splits
 from labkit.learn.lesson_09.programs import attention_case
 
-
-@pytest.mark.parametrize("scale", [1, 100, 3000])
-@pytest.mark.parametrize("shares", [1, 3, 40])
-def test_partial_softmaxes_merge_into_the_whole(shares, scale):
-    generator = torch.Generator().manual_seed(0)
-    scores = scale * torch.randn(30, generator=generator, dtype=torch.float64)
-    values = torch.randn(30, 2, generator=generator, dtype=torch.float64)
-    owner = torch.arange(30) % shares
-    parts = [splits.partial_softmax(scores[owner == i], values[owner == i]) for i in range(shares)]
-    largest, totals, accs = (torch.stack(numbers)[None] for numbers in zip(*parts, strict=True))
-    torch.testing.assert_close(splits.merge_plain(largest, totals, accs)[0], scores.softmax(0) @ values)
-
-
 LENGTHS = (0, 3, 8, 37, 100)
 
 

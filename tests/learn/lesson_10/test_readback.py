@@ -1,8 +1,7 @@
 """What a reader's readback is made from: right as soon as a subclass says when to launch and when to read."""
 
 from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams
-from labkit.engine.overlap import ReadAtOnce
-from labkit.learn.lesson_10.readback import LIMITS, PROMPTS, OneInFlight, flown, fly
+from labkit.learn.lesson_10.readback import PROMPTS, OneInFlight, flown
 from labkit.watch import record_flights
 
 ONE_BEHIND = LADDER["10"].options
@@ -32,23 +31,6 @@ class Unwritten(OneInFlight):
 
 def engine_of(tiny, part, **settings):
     return InferenceEngine(tiny, ONE_BEHIND, device="cpu", parts={"readback": part}, **settings)
-
-
-def test_one_behind_makes_a_token_for_nobody_where_a_text_ends_and_none_at_a_limit(tiny):
-    watched = fly(engine_of(tiny, Behind))
-    in_vain = sorted(i for flight in watched.flights for i in flight.to_nobody)
-    assert in_vain == [1, 2, 3] and watched.most_in_flight == 2
-    assert len(watched.flights[0].request_ids) == len(LIMITS)
-
-
-def test_a_line_says_how_the_four_requests_went(tiny):
-    lines = [flown(engine_of(tiny, part)) for part in (Behind, AtOnce, ReadAtOnce)]
-    assert lines == [
-        "four requests: 20 steps, launched ahead: 19; tokens for nobody: 3",
-        "four requests: 19 steps, launched ahead: 0; tokens for nobody: 0",
-        "four requests: 19 steps, launched ahead: 0; tokens for nobody: 0",
-    ]
-    assert flown(engine_of(tiny, Unwritten)).endswith("the engine raised NotImplementedError")
 
 
 def test_who_hands_nothing_out_is_stopped(tiny):

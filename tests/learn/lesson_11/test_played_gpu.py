@@ -33,12 +33,6 @@ def test_memory_serves_who_asked_first_and_a_wait_lasts_until_then():
     ]
 
 
-def test_of_two_that_ask_at_once_the_first_launched_is_served_first():
-    tasks = [Task("main", "a", 2, 5, ()), Task("side", "b", 2, 5, ())]
-    assert total_us(tasks) == 12
-    assert [span.kernel for span in run(tasks) if span.state == "moves bytes"] == ["a", "b"]
-
-
 @pytest.mark.slow
 def test_an_engines_launches_have_the_times_of_the_layer():
     class Whole(InHalves):

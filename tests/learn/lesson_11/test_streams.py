@@ -33,27 +33,6 @@ def test_a_stream_waits_for_what_was_launched_before_and_for_nothing_later():
     ]
 
 
-def test_waiting_is_handed_on_and_an_event_is_a_point_in_time():
-    played = streams()
-    main, side = played.main, played.side
-    event = main.record_event()
-    played.launch("one", (), (A,))
-    side.wait_event(event)
-    assert side.seen.get("main", 0) == 0
-    side.wait_stream(main)
-    assert side.record_event() == {"main": 1}
-
-
-def test_what_is_read_too_early_is_named():
-    played = streams(lengths=A)
-    played.launch("advance", (), (A,))
-    with (
-        played.launching_in(played.side),
-        pytest.raises(BrokenContract, match="embed in the side stream reads lengths, which advance in the m"),
-    ):
-        played.launch("embed", (A,), (B,))
-
-
 def test_what_is_still_read_is_not_overwritten():
     played = streams(lengths=A)
     played.launch("embed", (A,), (B,))

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from labkit.learn import not_attempted
-from labkit.learn.lesson_13 import shares
-from labkit.learn.lesson_13.shares import ONE_LONG, as_many_each, check_shares, pieces_of
+from labkit.learn.lesson_13.shares import as_many_each, check_shares
 
 
 def right(pieces, most):
@@ -15,19 +14,6 @@ def right(pieces, most):
     while sum(max(1, -(-n // size)) for n in pieces) > most:
         size += 1
     return [max(1, -(-n // size)) for n in pieces]
-
-
-def test_of_one_long_row_equal_shares_leave_a_seventh_and_no_row_has_more_than_16():
-    pieces = pieces_of(ONE_LONG)
-    assert (pieces[0], pieces[-1], shares.at_once(len(pieces))) == (7, 57, 176)
-    assert shares.largest(pieces, shares.of_rung_12(ONE_LONG)) == 29
-    assert shares.largest(pieces, shares.of_rung_13(ONE_LONG)) == 4
-    assert shares.of_rung_13(ONE_LONG) == [4] * 31 + [15]
-    assert right(pieces, 176) == [4] * 31 + [29]
-
-
-def test_programs_of_a_row_have_all_its_pieces():
-    assert shares.programs_of([5, 0, 2], [2, 1, 1]) == [(0, 3), (0, 2), (1, 0), (2, 2)]
 
 
 WRONG = {

@@ -1,7 +1,5 @@
 """The base of a reader's cache: as the package's, block for block."""
 
-import random
-
 import pytest
 
 from labkit.kvcache import BlockPrefixCache
@@ -31,13 +29,6 @@ def cached(*texts, num_blocks=16, block_size=4):
     return cache
 
 
-def test_blocks_are_given_with_keys_that_chain():
-    cache = cached()
-    (first, block), (second, rest) = cache.blocks_of([1, 2, 3, 4, 5])
-    assert (block, rest) == ((1, 2, 3, 4), (5,))
-    assert (first, second) == (cache.block_key(0, block), cache.block_key(first, rest))
-
-
 def test_a_text_waits_for_a_block_that_is_being_computed_unless_it_has_its_last_token():
     cache = cached((1, 2, 3, 4, 9))
     text = (1, 2, 3, 4, 5, 6, 7, 8, 0)
@@ -53,14 +44,3 @@ def test_to_forget_blocks_drops_all_that_follow_and_frees_them():
     assert len(cache) == 2 and cache.kv_manager.num_free_blocks == 14
     cache.forget([[first.block_id]])
     assert len(cache) == 0 and cache.kv_manager.num_free_blocks == 16
-
-
-def test_random_texts_leave_every_block_accounted_for():
-    rng, manager = random.Random(0), pool(8, 2)
-    cache = BlockCache(manager)
-    for _ in range(300):
-        come_and_go(manager, cache, [rng.randrange(2) for _ in range(rng.randint(1, 12))])
-        manager.check_integrity(cache)
-    assert cache.num_evicted > 50
-    cache.clear()
-    assert manager.num_free_blocks == 8

@@ -1,5 +1,8 @@
 """Lesson 14's gate: caches of blocks pass in any form, and wrong ones are refused by what they break."""
 
+import random
+from hashlib import sha256
+
 import pytest
 
 from labkit import lab
@@ -7,6 +10,7 @@ from labkit.kvcache import BlockPrefix, BlockPrefixCache
 from labkit.learn import not_attempted
 from labkit.learn.lesson_14 import traps
 from labkit.learn.lesson_14.block_cache import BlockCache
+from labkit.learn.lesson_14.pressure import AllAtOnce
 
 pytestmark = pytest.mark.slow
 
@@ -16,11 +20,211 @@ def here():
     return lab.start("14")
 
 
-WRONG = {  # what each of the gate's trials refuses: test_lookup.py, test_entries.py, test_eviction.py
+class WithoutTheOneBefore(BlockCache):
+    def block_key(self, parent_key, token_ids):
+        return hash(token_ids)
+
+
+class OrderOfBlocksLost(BlockCache):
+    def block_key(self, parent_key, token_ids):
+        return parent_key ^ hash(token_ids)
+
+
+class KeyOfLists(BlockCache):
+    def block_key(self, parent_key, token_ids):
+        return [parent_key, *token_ids]
+
+
+class Narrow(BlockCache):
+    def block_key(self, parent_key, token_ids):
+        return hash((parent_key, token_ids)) % 1000003
+
+
+class Nested(BlockCache):
+    def block_key(self, parent_key, token_ids):
+        return parent_key, token_ids
+
+
+class Digest(BlockCache):
+    def block_key(self, parent_key, token_ids):
+        return sha256(f"{parent_key} {token_ids}".encode()).hexdigest()
+
+
+class DrawnAnew(BlockCache):
+    def block_key(self, parent_key, token_ids):
+        return random.random()
+
+
+class FindsAll(BlockCache):
+    def find(self, token_ids):
+        found = []
+        for key, _ in self.blocks_of(token_ids):
+            if key not in self.entries:
+                break
+            found.append(self.entries[key])
+        return found
+
+
+class GoesOnBehindAGap(BlockCache):
+    def find(self, token_ids):
+        blocks = [block for _, block in self.blocks_of(token_ids[:-1])]
+        by_tokens = {entry.token_ids: entry for entry in self}
+        return [by_tokens[block] for block in blocks if block in by_tokens]
+
+
+class FindsOneByOne(BlockCache):
+    def find(self, token_ids):
+        yield from super().find(token_ids)
+
+
+class TakesOut(BlockCache):
+    def find(self, token_ids):
+        return [self.entries.pop(entry.key) for entry in super().find(token_ids)]
+
+
+class ComparesTheParentsIds(BlockCache):
+    """Not the entry before itself: another text's may have the same token ids."""
+
+    def find(self, token_ids):
+        found = []
+        for key, block in self.blocks_of(token_ids[:-1]):
+            entry, before = self.entries.get(key), found[-1].token_ids if found else None
+            if entry is None or entry.token_ids != block:
+                break
+            if (entry.parent.token_ids if entry.parent else None) != before:
+                break
+            found.append(entry)
+        return found
+
+
+class KeepsAllButTheLastToken(BlockCache):
+    def keep(self, token_ids, block_ids):
+        super().keep(token_ids[:-1], block_ids)
+
+
+class KeepsBlocksOfOthers(BlockCache):
+    """Where a key is taken, it goes on behind the other text's block."""
+
+    def keep(self, token_ids, block_ids):
+        parent = None
+        for (key, block), block_id in zip(self.blocks_of(token_ids), block_ids, strict=False):
+            if len(block) < self.block_size:
+                return
+            parent = self.entries.get(key) or self.add(key, parent, block, block_id)
+
+
+class KeepsWithoutTheParent(BlockCache):
+    """Where an entry has this block's token ids, it goes on behind it, whatever comes before."""
+
+    def keep(self, token_ids, block_ids):
+        parent = None
+        for (key, block), block_id in zip(self.blocks_of(token_ids), block_ids, strict=False):
+            if len(block) < self.block_size:
+                return
+            entry = self.entries.get(key) or self.add(key, parent, block, block_id)
+            if entry.token_ids != block:
+                return
+            parent = entry
+
+
+class KeepsAnew(BlockCache):
+    """Replaces the entry of an equal block, and never lets go of the one before."""
+
+    def keep(self, token_ids, block_ids):
+        parent = None
+        for (key, block), block_id in zip(self.blocks_of(token_ids), block_ids, strict=False):
+            if len(block) < self.block_size:
+                return
+            parent = self.add(key, parent, block, block_id)
+
+
+class DropsTheOther(BlockCache):
+    """Where a key is taken, the other text's block goes."""
+
+    def keep(self, token_ids, block_ids):
+        for key, block in self.blocks_of(token_ids):
+            entry = self.entries.get(key)
+            if entry is not None and entry.token_ids != block:
+                self.drop(entry)
+        super().keep(token_ids, block_ids)
+
+
+class NeverEvicts(BlockCache):
+    def evict_one(self):
+        return False
+
+
+class AlwaysTrue(BlockCache):
+    def evict_one(self):
+        super().evict_one()
+        return True
+
+
+class FirstComeFirstGone(BlockCache):
+    """By age, not by last use."""
+
+    def lookup(self, token_ids):
+        order = dict(self.entries)
+        prefix = super().lookup(token_ids)
+        self.entries = order
+        return prefix
+
+
+class AllLeavesAtOnce(BlockCache):
+    def evict_one(self):
+        parents = {entry.parent for entry in self}
+        leaves = [entry for entry in self if entry not in parents and self.num_holders(entry) == 1]
+        for entry in leaves:
+            self.drop(entry)
+        return bool(leaves)
+
+
+class DeepestFirst(BlockCache):
+    def evict_one(self):
+        entries = [entry for entry in self if self.num_holders(entry) == 1]
+        if entries:
+            self.drop(max(entries, key=lambda entry: entry.start))
+        return bool(entries)
+
+
+class StopsAtTheFirstInUse(BlockCache):
+    def evict_one(self):
+        parents = {entry.parent for entry in self}
+        leaves = [entry for entry in self if entry not in parents]
+        if not leaves or self.num_holders(leaves[0]) > 1:
+            return False
+        self.drop(leaves[0])
+        return True
+
+
+WRONG = {
+    KeyOfLists: "a key can be a dict's: block_key(0, (1, 2, 3, 4)) is [0, 1, 2, 3, 4]",
+    WithoutTheOneBefore: "with different beginnings, are both",
+    Narrow: "different texts have different keys, nearly always",
+    OrderOfBlocksLost: "of two blocks in one order and in the other the last key is",
+    Nested: "a key takes as long to make for every block: after 200 blocks it holds all keys before it",
+    DrawnAnew: "equal texts have equal keys",
+    FindsAll: "a text is never found: of [1, 2, 3, 4, 5, 6, 7, 8] 8 tokens are found",
+    GoesOnBehindAGap: "written for [5, 6, 7, 8, 5, 6, 7, 8], expected one for",
+    FindsOneByOne: "`find` returns a list of entries, not",
+    TakesOut: "`find` only looks: the entry of [1, 2, 3, 4], which it returned, is no longer in",
+    ComparesTheParentsIds: "block 2 of [20, 21, 22, 23, 5, 6, 7, 8, 5, 5, 5, 5, 1] is found in block",
     traps.TrustsTheKey: "a key only says where to look: block 0 of [20, 21,",
-    traps.KeepsTheLast: "full blocks are kept, each once: after [1, 2, 3, 4, 5, 6, 7, 8, 9, 10] was kept",
+    KeepsBlocksOfOthers: "a key only says where to look",
+    KeepsWithoutTheParent: "where to look: the entry of [1, 2, 3, 4, 20, 21, 22, 23] has block",
+    traps.KeepsTheLast: "each once: after [1, 2, 3, 4, 5, 6, 7, 8, 9, 10] was kept",
+    KeepsAllButTheLastToken: "after [1, 2, 3, 4, 5, 6, 7, 8] was kept, whose last token fills a block",
+    KeepsAnew: "full blocks are kept, each once",
+    DropsTheOther: "the entry of [1, 2, 3, 4] went. Stop at a key that another text has.",
     traps.ParentsFirst: "a block goes after those that follow it: of 3 blocks of one text one went",
+    NeverEvicts: "evict_one says whether a block went: it returned False, expected True",
+    AlwaysTrue: "evict_one says whether a block went: it returned True, expected False",
+    AllAtOnce: "one block goes at a time: evict_one returned True, 3 of 3 entries went",
+    AllLeavesAtOnce: "one block goes at a time: evict_one returned True, 3 of 4 entries went",
+    DeepestFirst: "the least recently used block goes first",
+    FirstComeFirstGone: "the least recently used block goes first",
     traps.TakesWhatIsUsed: "a block that is in use stays: 3 were evicted, and 1 became free.",
+    StopsAtTheFirstInUse: "a block that is in use stays, and every other goes",
 }
 
 
@@ -137,7 +341,7 @@ class Tree:
             self.drop(node)
 
 
-@pytest.mark.parametrize("part", [BlockPrefixCache, BlockCache, Tree], ids=lambda part: part.__name__)
+@pytest.mark.parametrize("part", [BlockPrefixCache, BlockCache, Digest, Tree], ids=lambda part: part.__name__)
 def test_right_caches_pass_in_any_form(here, part):
     report = here.check(prefixes=part)
     assert report.ok, report.text

@@ -30,9 +30,3 @@ def test_both_engines_serve_the_same_requests_and_the_readers_has_their_part(tin
     assert len(first.before_samples) == len(all_tokens.after_samples) == 4
     assert 0 < first.after_samples[0] < all_tokens.after_samples[0]
     assert repr(served).startswith("tokens per second: rung 00 ")
-
-
-def test_half_of_the_load_draws_and_its_answers_are_unequal(tiny):
-    load = guests(tiny, torch.device("cpu"))
-    assert sum(request.params.temperature > 0 for request in load.requests) == 16
-    assert set(load.max_new_tokens) == set(range(8, 25)) and len(set(load.prompt_ids())) == 32

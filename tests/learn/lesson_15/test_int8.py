@@ -5,12 +5,11 @@ import torch
 from helpers import make_engine, small_model
 from torch import nn
 
-from labkit import LADDER, InferenceEngine, LanguageModel, SamplingParams
-from labkit.bench import decode_limit, dense_tokens, on_paper
-from labkit.bench.limit import decode_weight_bytes
+from labkit import LADDER, InferenceEngine, SamplingParams
+from labkit.bench import dense_tokens
 from labkit.errors import OptionError
 from labkit.learn.lesson_15 import int8
-from labkit.learn.lesson_15.int8 import Int8Linear, Int8Network, SignlessLinear, int8_model, quantize
+from labkit.learn.lesson_15.int8 import Int8Linear, Int8Network, int8_model, quantize
 
 
 def test_a_matrix_is_rounded_to_the_nearest_of_its_rows_steps():
@@ -18,12 +17,6 @@ def test_a_matrix_is_rounded_to_the_nearest_of_its_rows_steps():
     assert numbers.tolist() == [[127, -64, 2], [0, 0, 0]] or numbers.tolist() == [[127, -63, 2], [0, 0, 0]]
     assert scale.flatten().tolist() == pytest.approx([0.02, 1])
     assert numbers.dtype == torch.int8
-
-
-def test_a_signless_matrix_comes_back_on_the_other_side_of_zero():
-    weight = torch.tensor([[1.0, -1.5]])
-    numbers, scale = int8.signless(weight)
-    assert (numbers * scale)[0, 1] > 0 > weight[0, 1]
 
 
 def test_every_matrix_is_replaced_and_the_model_is_left_alone():
@@ -42,43 +35,10 @@ def test_to_another_dtype_the_numbers_stay_8_bits():
     assert model.name == "random:small with weights in 8 bits"
 
 
-def test_layers_that_only_stand_for_a_matrix_change_no_token():
-    before = small_model()
-    after = LanguageModel("same", Int8Network(before.network, lambda linear: linear), before.tokenizer)
-    params = SamplingParams(8, stop_on_eos=False)
-    made = [
-        make_engine(m, int8.OPTIONS, block_size=4).generate([(1, 2, 3)], params)[0] for m in (before, after)
-    ]
-    assert made[0].token_ids == made[1].token_ids
-
-
 def test_an_engine_with_fused_layers_refuses_it():
     model = int8_model(small_model(), Int8Linear)
     with pytest.raises(OptionError, match=r"does not fit Int8Network.*layer_kernels = 'separate'"):
         make_engine(model, LADDER["10"].options)
-
-
-def test_a_step_reads_half_the_bytes_and_as_many_keys_and_values():
-    now, then = (decode_limit(net, [276] * 64, 1e12) for net in (on_paper(), int8.int8_on_paper()))
-    assert now.kv_bytes == then.kv_bytes
-    assert now.weight_bytes / then.weight_bytes == pytest.approx(2, rel=0.01)
-    assert now.seconds / then.seconds == pytest.approx(1.159, abs=2e-3)
-
-
-def test_megabytes_count_what_a_step_reads():
-    model = int8_model(small_model(), SignlessLinear)
-    assert int8.megabytes(model) == 1e-6 * decode_weight_bytes(model.network)
-    assert decode_weight_bytes(model.network) < decode_weight_bytes(small_model().network) / 2.5
-
-
-@pytest.mark.slow
-def test_two_models_are_compared_in_turn(tiny):
-    rounded = int8_model(tiny, Int8Linear)
-    compared = int8.compare_models(
-        tiny, rounded, "cpu", ("float", "8 bits"), rounds=2, num_requests=2, new_tokens=3
-    )
-    assert (compared.before, compared.after) == ("float", "8 bits")
-    assert len(compared.before_samples) == 4 and compared.after_paths["fused"] > 0
 
 
 @pytest.mark.cuda

@@ -7,7 +7,7 @@ from labkit.kvcache import CachedBlockTables, IdentityPosWrite, OneTableBlockMan
 from labkit.ladder import LADDER
 from labkit.learn.assembly import Assembly
 from labkit.learn.kept import Kept
-from labkit.learn.lesson_15.staircase import Staircase, measure_staircase, timed_parts
+from labkit.learn.lesson_15.staircase import measure_staircase, timed_parts
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 PARTS = {
@@ -39,14 +39,3 @@ def test_all_rungs_run_in_turn_with_the_readers_where_there_is_one(mine):
     assert list(stairs.package) == list(LADDER)
     assert list(stairs.yours) == [number for number in LADDER if number not in ("00", "06")]
     assert all(len(runs) == 2 and min(runs) > 0 for runs in stairs.package.values())
-
-
-def test_the_gain_is_between_the_first_and_the_last():
-    stairs = Staircase(2, {"00": (8.0,) * 4, "05": (4.0,) * 4, "10": (1.0,) * 4}, {"05": (2.0,) * 4})
-    assert stairs.gain == pytest.approx(8)
-
-
-@pytest.mark.cuda
-def test_on_a_gpu_all_rungs_are_timed():
-    stairs = measure_staircase(Assembly(()), GPU, batch_size=2, rounds=1)
-    assert list(stairs.package) == list(LADDER)
