@@ -9,13 +9,14 @@ import pytest
 import torch
 from skeletons import WITH_STEPS, filled, solved, steps_of
 
-from labkit import LADDER, InferenceEngine, SamplingParams, lab, paths
+from labkit import LADDER, InferenceEngine, SamplingParams, SchedulerConfig, lab, paths
 from labkit.ladder import LESSONS, all_pages
 from labkit.learn.assembly import Assembly
 from labkit.learn.gates import Gate, Report
 from labkit.learn.kept import kept
 from labkit.learn.lesson_15.gate import check_model
 from labkit.learn.lessons import GATES
+from labkit.learn.measured import YOURS
 from labkit.learn.progress import LessonProgress
 from labkit.learn.steps import STEPS
 from labkit.paths import ROOT
@@ -179,3 +180,18 @@ def test_the_hints_of_all_lessons_pass_together_and_no_part_is_left_out(assembly
     assert len(passed.kept) == 16 and len(told) == 17
     assert told[0].startswith("16 kept parts to prove; without a GPU it takes about ")
     assert told[1].startswith("lesson_00_attention.py: attention: right.")
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_the_reader_s_part_replays_cuda_graphs_and_gains():
+    here, part = lab.start("08"), filled(notebook_of("08")).names["MyGraphedStep"]
+    assert here.check(launch=part).text.startswith("launch: right.")
+    engine = here.build(launch=part, scheduler=SchedulerConfig(max_batch_size=6))
+    graphs = engine.decode_step.device_step.graphs
+    assert graphs.keys() == {(size, greedy) for size in (1, 2, 4, 6) for greedy in (True, False)}
+    assert all(isinstance(graph, torch.cuda.CUDAGraph) for graph, _ in graphs.values())
+    params = [SamplingParams(20, stop_on_eos=False), SamplingParams(30, temperature=0.8, seed=1)]
+    package = here.build(scheduler=SchedulerConfig(max_batch_size=6))
+    ours, theirs = ([d.token_ids for d in e.generate(PROMPTS[:2], params)] for e in (engine, package))
+    assert ours == theirs
+    assert here.measure(launch=part).compared(YOURS).verdict == "faster"
