@@ -111,6 +111,7 @@ class InferenceEngine:
         self._on_device = current_device(self.device)
         with self._on_device:
             self.model = model.to(self.device, self.dtype)
+            self._eos_token_ids = self.model.eos_token_ids
             sizes = fitted(self.device, self.dtype, model.config, cache, scheduler)
             self._build(checked_parts, *sizes)
 
@@ -412,7 +413,7 @@ class InferenceEngine:
             self._counters.decode_steps += 1
             before = self._counters.generated_tokens
             batch = tokens.batch
-            if batch is not None and batch.take(tokens.token_ids, self.model.tokenizer.eos_token_id):
+            if batch is not None and batch.take(tokens.token_ids, self._eos_token_ids):
                 self._hand_out_batch(batch, tokens.token_ids)
             else:
                 self._accept(tokens.requests, tokens.token_ids)
@@ -437,7 +438,7 @@ class InferenceEngine:
             request.output_token_ids.append(token_id)
             request.time_lists.append(now)
             self._counters.generated_tokens += 1
-            if request.params.stop_on_eos and token_id == self.model.tokenizer.eos_token_id:
+            if request.params.stop_on_eos and token_id in self._eos_token_ids:
                 self._finish(request, FinishReason.STOP)
             elif len(request.output_token_ids) == request.params.max_new_tokens:
                 self._finish(request, FinishReason.LENGTH)

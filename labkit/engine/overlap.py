@@ -241,12 +241,12 @@ class Batch:
 
     # --- tokens ------------------------------------------------------------------------------------
 
-    def take(self, token_ids: Sequence[int | None], eos_token_id: int | None) -> bool:
+    def take(self, token_ids: Sequence[int | None], eos_token_ids: frozenset[int]) -> bool:
         """Give every request its next token; False, and nothing is given, if one of them ends its request.
 
         None is among them only in `NextTokens` without a batch.
         """
-        if self._stops_on_eos and eos_token_id in token_ids:
+        if self._stops_on_eos and not eos_token_ids.isdisjoint(token_ids):
             return False
         self._times.append(time.perf_counter())
         for add_token, token_id in zip(self._add_token, token_ids, strict=True):

@@ -3,7 +3,6 @@
 Weights are read from safetensors files only: nothing is unpickled and no code of a checkpoint runs.
 """
 
-import copy
 import os
 import re
 from collections.abc import Callable
@@ -19,64 +18,24 @@ from torch.overrides import TorchFunctionMode
 from labkit.checks import as_name, listed, quoted, shown, whole
 from labkit.errors import CheckpointError
 from labkit.json_file import check_regular, parse_json, read_json
+from labkit.model.chat import CHAT_FILES, read_chat_template
 from labkit.model.checkpoint_format import CheckpointFormat
+from labkit.model.language_model import LanguageModel
 from labkit.model.network import ModelConfig, Network
 from labkit.model.random_configs import RANDOM_CONFIGS
 from labkit.model.registry import ARCHITECTURES, architecture_of
-from labkit.model.tokenizer import LibraryTokenizer, Tokenizer, WordTokenizer
+from labkit.model.tokenizer import LibraryTokenizer, WordTokenizer
 from labkit.paths import ROOT, require_project
 
 HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 LONGEST_NAME = 4096  # bytes of a path, on Linux
-HUB_FILES = ["config.json", "*.safetensors", "tokenizer.json", "vocab.json", "merges.txt"]
+HUB_FILES = ["config.json", "*.safetensors", "tokenizer.json", "vocab.json", "merges.txt", *CHAT_FILES]
 # Of the hub's cache: the folder models--a--b has snapshots, which are folders of links to its blobs.
 HUB_MODEL, HUB_SNAPSHOTS, HUB_BLOBS = "models--", "snapshots", "blobs"
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # of weights and engines
 STORED_DTYPES = ("F16", "BF16", "F32", "F64")  # safetensors' names for them
 SEEDS = range(-(2**63), 2**64)  # what a torch.Generator takes
-
-
-@dataclass(frozen=True)
-class LanguageModel:
-    """A network with its tokenizer and the name it was loaded by."""
-
-    name: str
-    network: Network
-    tokenizer: Tokenizer
-
-    @property
-    def config(self) -> ModelConfig:
-        """The network's sizes."""
-        return self.network.config
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the network's weights."""
-        return self.network.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Where the network's weights are."""
-        return self.network.device
-
-    @property
-    def has_random_weights(self) -> bool:
-        """Whether its weights were drawn, not trained: its text means nothing."""
-        return self.name.startswith("random:")
-
-    def to(self, device: torch.device | str, dtype: torch.dtype) -> "LanguageModel":
-        """This model on `device` in `dtype`; a copy, unless it is there already."""
-        if self.device == torch.empty(0, device=device).device and self.dtype == dtype:
-            return self
-        network = copy.deepcopy(self.network).to(device, dtype)
-        network.tie_weights()
-        return LanguageModel(self.name, network, self.tokenizer)
-
-    def __repr__(self) -> str:
-        count = sum(p.numel() for p in self.network.parameters())
-        size = f"{count / 1e6:.1f} M {'random ' * self.has_random_weights}parameters"
-        return f"LanguageModel({self.name}: {size}, {self.dtype}, {self.device})"
 
 
 def load_model(
@@ -225,6 +184,7 @@ def load_directory(directory: Path, name: str, dtype: torch.dtype) -> LanguageMo
                 f"the tokenizer has {tokenizer.vocab_size} entries, ids to {tokenizer.num_ids - 1}, "
                 f"and the model only {config.vocab_size}"
             )
+        chat_template = read_chat_template(directory)
         architecture = ARCHITECTURES[config.model_type]
         stored = read_headers(directory, architecture.checkpoint_format)
         check_sizes(config, stored)
@@ -233,7 +193,7 @@ def load_directory(directory: Path, name: str, dtype: torch.dtype) -> LanguageMo
         network.tie_weights()
     except CheckpointError as error:
         raise CheckpointError(f"cannot load {name}: {error}") from error
-    return LanguageModel(name, network.eval().requires_grad_(False), tokenizer)
+    return LanguageModel(name, network.eval().requires_grad_(False), tokenizer, chat_template)
 
 
 def check_links(directory: Path) -> None:

@@ -1,7 +1,7 @@
 """The published sizes of models that `load_model("random:...")` draws weights for."""
 
 from labkit.model.config import GPT2Config
-from labkit.model.llama import LlamaConfig, LongContext, Qwen3Config
+from labkit.model.llama_config import LlamaConfig, LongContext, Qwen3Config
 from labkit.model.network import ModelConfig
 
 RANDOM_CONFIGS: dict[str, ModelConfig] = {

@@ -7,9 +7,10 @@ import torch
 from safetensors.torch import save_file
 from tokenizers.pre_tokenizers import ByteLevel
 
-from labkit.model.checkpoint import LanguageModel, random_network
+from labkit.model.checkpoint import random_network
 from labkit.model.config import GPT2Config
-from labkit.model.llama import LlamaConfig, LongContext, Qwen3Config
+from labkit.model.language_model import LanguageModel
+from labkit.model.llama_config import LlamaConfig, LongContext, Qwen3Config
 from labkit.model.network import ModelConfig
 from labkit.model.tokenizer import WordTokenizer
 

@@ -1,14 +1,18 @@
 """The Llama family, with grouped heads, on the rungs: the tokens of the dense model and of transformers."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from helpers import assert_no_block_is_lost, make_engine, tokens_of
 
-from labkit import LADDER, InferenceEngine, SamplingParams
+from labkit import LADDER, InferenceEngine, LanguageModel, SamplingParams
 from labkit.bench import dense_tokens, transformers_tokens
 from labkit.errors import OptionError
 from labkit.kernels import paged_attention_triton
+from labkit.model.checkpoint import random_network
 from labkit.model.small import SMALL_LLAMA, SMALL_QWEN3, small_model
+from labkit.model.tokenizer import WordTokenizer
 
 PROMPTS = [(1, 2, 3), (1, 2, 3), (7, 8, 9, 10), tuple(range(20, 31)), (1, 2, 3, 9)]
 GREEDY = SamplingParams(14, stop_on_eos=False)
@@ -66,3 +70,15 @@ def test_moved_to_another_dtype_its_angles_stay_in_float32(model):
     assert half.network.rotary().cos.dtype == torch.float32
     (done,) = make_engine(half).generate([PROMPTS[0]], GREEDY)
     assert len(done.token_ids) == 14
+
+
+@configs
+def test_any_of_its_ends_ends_a_text(model, expected):
+    first, *_, last = dict.fromkeys(expected[0][3:])
+    network = random_network(replace(model.config, more_eos_token_ids=(first,)), seed=0)
+    network.load_state_dict(model.network.state_dict())
+    ending = LanguageModel("random:ending", network, WordTokenizer(256, last))
+    for number in RUNGS:
+        (done,) = make_engine(ending, LADDER[number].options).generate([PROMPTS[0]], SamplingParams(14))
+        assert done.token_ids == expected[0][: expected[0].index(first) + 1]
+        assert done.finish_reason == "stop"

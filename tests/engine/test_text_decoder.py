@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, pre_tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 from tokenizers.pre_tokenizers import ByteLevel
 
 from labkit.engine.text_decoder import TextDecoder
@@ -30,6 +30,21 @@ def unigram() -> LibraryTokenizer:
     backend.decoder = decoders.Metaspace()
     backend.add_special_tokens(["<end>"])
     return LibraryTokenizer(backend, eos_token_id=len(PIECES))
+
+
+def llama_2() -> LibraryTokenizer:
+    """As sentencepiece splits text: a space is a part of its word, and a byte without a piece has its own."""
+    singles = [f"<0x{byte:02X}>" for byte in range(256)]
+    pieces = ["<unk>", "<s>", "</s>", *singles, "▁", "▁T", "T", "o", "▁To", "To", "▁be", "b", "e", "▁b", "é"]
+    merges = [("▁", "T"), ("▁T", "o"), ("T", "o"), ("▁", "b"), ("▁b", "e")]
+    vocab = {piece: i for i, piece in enumerate(pieces)}
+    backend = Backend(models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    backend.add_special_tokens(["<unk>", "<s>", "</s>"])
+    return LibraryTokenizer(backend, eos_token_id=2)
 
 
 TOKENIZERS = {
@@ -92,3 +107,12 @@ def test_an_unfinished_character_at_the_end_becomes_one_replacement_character():
     token_ids = a_byte_a_token("a🙂")[:-1]
     assert pieces(token_ids) == ["a", "", "", "", "\ufffd"]
     assert BYTES.decode(token_ids) == "a\ufffd"
+
+
+@given(st.text(st.sampled_from("To be or é日🙂\n")), st.integers(1, 5))
+def test_text_that_a_llama_2_splits_into_pieces_and_bytes_comes_back(text: str, size: int):
+    tokenizer = llama_2()
+    token_ids = tokenizer.encode(text)
+    streamed = pieces(token_ids, size, tokenizer)
+    assert "".join(streamed) == tokenizer.decode(token_ids) == text
+    assert "\ufffd" not in "".join(streamed)

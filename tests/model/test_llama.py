@@ -13,7 +13,7 @@ from transformers import Qwen3Config as TheirQwen3
 
 from labkit import LanguageModel, load_model
 from labkit.errors import CheckpointError
-from labkit.model.llama import LlamaConfig, LongContext, Qwen3Config
+from labkit.model.llama_config import LlamaConfig, LongContext, Qwen3Config
 from labkit.model.prefill_attention import CausalAttention
 from labkit.model.small import SMALL_LLAMA, SMALL_QWEN3, small_model
 
@@ -178,3 +178,10 @@ def test_a_qwen3_says_how_wide_its_heads_are():
     assert Qwen3Config.from_hf(SIZES | {"head_dim": 12}).head_dim == 12
     with pytest.raises(CheckpointError, match=r"config.json lacks head_dim"):
         Qwen3Config.from_hf(SIZES)
+
+
+def test_all_tokens_that_end_a_text_are_kept():
+    ends = LlamaConfig.from_hf(SIZES | {"eos_token_id": [7, 9, 8]})
+    assert (ends.eos_token_id, ends.more_eos_token_ids) == (7, (9, 8))
+    with pytest.raises(CheckpointError, match="eos_token_id must be one token id, 0 to 96"):
+        LlamaConfig.from_hf(SIZES | {"eos_token_id": [7, 97]})

@@ -1,0 +1,87 @@
+"""Chat templates: how a checkpoint wants the messages of a conversation written as one text."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tokenizers import Tokenizer as BackendTokenizer
+from tokenizers import models
+
+from labkit.checks import quoted, shown
+from labkit.errors import CheckpointError, RequestError
+from labkit.json_file import read_bytes, read_json
+from labkit.model.tokenizer import is_there
+
+CHAT_FILES = ["tokenizer_config.json", "chat_template.jinja"]
+# The special tokens that a template may name.
+TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
+
+
+class ChatTemplate(NamedTuple):
+    """A checkpoint's template in Jinja, with the special tokens that it may name.
+
+    It is data: transformers renders it in a sandbox, and no code of a checkpoint runs.
+    """
+
+    source: str
+    tokens: dict[str, str]
+
+    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The text of a conversation, up to where the model's answer begins.
+
+        messages: each with its "role", such as "system", "user" or "assistant", and its "content". Raises
+        RequestError for messages that are none, or that the template refuses.
+        """
+        from transformers import PreTrainedTokenizerFast
+
+        check_messages(messages)
+        renderer = PreTrainedTokenizerFast(tokenizer_object=BackendTokenizer(models.BPE()), **self.tokens)
+        try:
+            text = renderer.apply_chat_template(
+                [dict(message) for message in messages],
+                chat_template=self.source,
+                tokenize=False,
+                add_generation_prompt=True,
+            )
+        except Exception as error:  # Jinja's, or whatever the template's own expressions raise
+            raise RequestError(f"the model's chat template refuses the messages: {quoted(error)}") from error
+        assert isinstance(text, str)
+        return text
+
+
+def check_messages(messages: object) -> None:
+    """Raises RequestError unless there are messages, each with a role and a content."""
+    if isinstance(messages, str | bytes) or not isinstance(messages, Sequence) or not messages:
+        raise RequestError(
+            f'messages must be a list such as [{{"role": "user", "content": "Hello"}}], not {shown(messages)}'
+        )
+    for message in messages:
+        for name in ("role", "content"):
+            value = message.get(name) if isinstance(message, Mapping) else None
+            if not isinstance(value, str):
+                raise RequestError(f'each of messages must have a "{name}" that is a text: {shown(message)}')
+
+
+def read_chat_template(directory: Path) -> ChatTemplate | None:
+    """The chat template of a checkpoint, from chat_template.jinja or tokenizer_config.json; None if it has
+    none. Raises CheckpointError if one of them is damaged."""
+    config_file, template_file = (directory / name for name in CHAT_FILES)
+    try:
+        config = read_json(config_file) if is_there(config_file) else {}
+        if not isinstance(config, dict):
+            raise ValueError(f"{config_file.name} holds {shown(config)}, not an object")
+        source = config.get("chat_template")
+        if isinstance(source, list):  # of several, by name
+            named = {each.get("name"): each.get("template") for each in source if isinstance(each, dict)}
+            source = named.get("default")
+        if is_there(template_file):
+            source = read_bytes(template_file).decode("utf-8")
+    except ValueError as error:  # which a UnicodeDecodeError is, too
+        raise CheckpointError(f"the chat template in {directory} cannot be used: {quoted(error)}") from error
+    if source is None:
+        return None
+    if not isinstance(source, str):
+        raise CheckpointError(f"{config_file.name} has chat_template = {shown(source)}, which is no text")
+    tokens = {name: config.get(name) for name in TOKENS}
+    texts = {name: each.get("content") if isinstance(each, dict) else each for name, each in tokens.items()}
+    return ChatTemplate(source, {name: text for name, text in texts.items() if isinstance(text, str)})
