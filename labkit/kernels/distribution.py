@@ -1,4 +1,4 @@
-"""From logits to probabilities to a token, as Hugging Face defines temperature, top-k and top-p.
+"""From logits to probabilities to a token, as Hugging Face defines temperature, top-k, top-p and min-p.
 
 Tensors to tensors: which operators run does not depend on the numbers, so a CUDA graph can hold them.
 """
@@ -24,6 +24,7 @@ class SamplingState(NamedTuple):
     temperatures: Any  # float64; 0 takes the likeliest token
     top_ks: Any  # int64
     top_ps: Any  # float64
+    min_ps: Any  # float64
     seeds: Any  # int64: a seed's lowest 64 bits
     draws: Any  # int64: random numbers drawn so far
 
@@ -32,8 +33,8 @@ class SamplingState(NamedTuple):
         return SamplingState(*(column[rows] for column in self))
 
 
-OFF = SamplingState(0.0, 0, 1.0, 0, 0)  # of a request that asks for nothing
-FILTERS = ("top_ks", "top_ps")  # the columns that rule tokens out
+OFF = SamplingState(0.0, 0, 1.0, 0.0, 0, 0)  # of a request that asks for nothing
+FILTERS = ("top_ks", "top_ps", "min_ps")  # the columns that rule tokens out
 DTYPES = SamplingState(*(torch.float64 if isinstance(off, float) else torch.int64 for off in OFF))
 
 
@@ -55,7 +56,7 @@ def likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def warp(logits: Tensor, state: SamplingState) -> Tensor:
-    """The probabilities [B, V] float32 that tokens are drawn from: temperature, then top-k, then top-p.
+    """The probabilities [B, V] float32 that tokens are drawn from: temperature, top-k, top-p, min-p.
 
     logits: [B, V]. state: of the rows; None instead of a filter leaves it out for all rows.
     A temperature of 0, at which no token is drawn, counts as the smallest.
@@ -78,7 +79,17 @@ def warp(logits: Tensor, state: SamplingState) -> Tensor:
         dropped &= (top_ps < 1)[:, None]
         dropped[:, -1] = False
         scores = scores.masked_fill(dropped.scatter(1, order, dropped), -torch.inf)
+    if state.min_ps is not None:
+        scores = scores.masked_fill(~kept_by_min_p(scores, state.min_ps), -torch.inf)
     return scores.softmax(dim=-1)
+
+
+def kept_by_min_p(scores: Tensor, min_ps: Tensor) -> Tensor:
+    """Which tokens [B, V] have at least the row's share `min_ps` [B] of the largest probability.
+
+    A token has exp(score) of it, because the largest score is 0. So there is nothing to search for or to add.
+    """
+    return scores >= min_ps.log().float()[:, None]
 
 
 def pick(probabilities: Tensor, uniforms: Tensor) -> Tensor:

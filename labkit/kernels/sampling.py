@@ -1,4 +1,4 @@
-"""How tokens are drawn without a sort: temperature, and top-k and top-p by a search for where they cut.
+"""How tokens are drawn without a sort: top-k and top-p cut where a search says, and min-p at a known score.
 
 B rows, V vocabulary, S slots. Tokens are ordered by score, and among equal scores by id. A cut is where the
 weight of the tokens up to there first passes a limit: with a weight of 1 each, the k-th largest; with their
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from labkit.kernels.checks import check_range, check_tensor
-from labkit.kernels.distribution import DTYPES, FLOAT32, SamplingState, pick, uniform_numbers
+from labkit.kernels.distribution import DTYPES, FLOAT32, SamplingState, kept_by_min_p, pick, uniform_numbers
 from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
 
 LOGITS_PER_CHUNK = 4096  # that a program reads at once
@@ -37,17 +37,18 @@ def draw_plain(
     token_ids: the likeliest token of each row, or NO_TOKEN; a row without a token gets none.
     Changes in place: `token_ids` and the slots' last tokens, where a token is drawn, and `state.draws`, by 1
     for each row.
-    is_filtered: whether any row has top-k or top-p; if not, nothing is searched for.
+    is_filtered: whether any row has top-k, top-p or min-p; if not, nothing is searched for.
     Plain PyTorch: the oracle of `draw_triton`. The tokens are those of `labkit.engine.sampling.sample_any`,
     unless rounding decides what top-p drops. Raises ValueError for arguments that do not fit.
     """
     check_draw(logits, token_ids, slot_mapping, last_token_ids, state)
-    temperatures, top_ks, top_ps, seeds, draws = state.at(slot_mapping)
+    temperatures, top_ks, top_ps, min_ps, seeds, draws = state.at(slot_mapping)
     scores = logits.float() - logits.amax(dim=-1, keepdim=True)
     scores /= temperatures.clamp(FLOAT32.tiny, FLOAT32.max).float()[:, None]
     if is_filtered:
         scores = scores.masked_fill(~kept_by_top_k(scores, top_ks), -torch.inf)
         scores = scores.masked_fill(~kept_by_top_p(scores, top_ps), -torch.inf)
+        scores = scores.masked_fill(~kept_by_min_p(scores, min_ps), -torch.inf)
     drawn = pick(scores.softmax(dim=-1), uniform_numbers(seeds, draws))
     is_drawn = (temperatures > 0) & (token_ids >= 0)
     token_ids.copy_(torch.where(is_drawn, drawn, token_ids))
@@ -138,6 +139,7 @@ def _draw_kernel(
     temperatures_ptr,
     top_ks_ptr,
     top_ps_ptr,
+    min_ps_ptr,
     seeds_ptr,
     draws_ptr,
     V,
@@ -159,6 +161,8 @@ def _draw_kernel(
     if (temperature > 0) & (likeliest >= 0):
         row_ptr = logits_ptr + b * logits_stride_b
         largest = tl.load(row_ptr + likeliest).to(tl.float32)
+        temperature = tl.minimum(tl.maximum(temperature, 1.1754943508222875e-38), 3.4028234663852886e38)
+        temperature = temperature.to(tl.float32).to(tl.float64)  # divided by as in `warp`
         rate, rest = _rate(temperature)
         floor = largest * 0 - 3.4028234663852886e38  # what is not below it is kept: all but -inf
         cut = floor
@@ -178,6 +182,12 @@ def _draw_kernel(
                     row_ptr, V, largest, floor, rate, rest, largest, largest, largest, True, CHUNK
                 )
                 cut, below = _crossing(row_ptr, V, largest, floor, rate, rest, limit, mass, True, CHUNK)
+            min_p = tl.load(min_ps_ptr + slot)
+            if min_p > 0:
+                least = (largest + temperature * tl.log(min_p)).to(tl.float32)
+                if least > cut:
+                    cut = least
+                    limit = largest * 0 - 1
         uniform = _uniform_number(tl.load(seeds_ptr + slot), index)
         token_id = _pick(row_ptr, V, largest, cut, limit, below, mass, rate, rest, uniform, CHUNK, NUM_CHUNKS)
         tl.store(token_ids_ptr + b, token_id)
@@ -188,8 +198,7 @@ def _draw_kernel(
 def _rate(temperature):
     """What a difference of logits is multiplied by to be an exponent of 2, as the sum of two float32: one
     rounded down, and the rest, which is not negative."""
-    rounded = tl.minimum(tl.maximum(temperature, 1.1754943508222875e-38), 3.4028234663852886e38)
-    exact = 1.4426950408889634 / rounded.to(tl.float32).to(tl.float64)
+    exact = 1.4426950408889634 / temperature
     rate = (exact * (1 - 2.0**-24)).to(tl.float32)
     return rate, (exact - rate.to(tl.float64)).to(tl.float32)
 

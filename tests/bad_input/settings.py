@@ -32,6 +32,7 @@ SAMPLING = {
     "max_new_tokens": NO_SIZE | {"None": None, "NaN": float("nan")},
     "temperature": NO_NUMBER,
     "top_p": NO_NUMBER | {"zero": 0, "above one": 1.0001},
+    "min_p": NO_NUMBER | {"above one": 1.0001},
     "top_k": without(NO_SIZE, "zero") | {"None": None},
     "seed": without(NO_SIZE, "zero", "a negative number", "a huge negative number"),
     "stop_on_eos": NO_BOOL,

@@ -8,18 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sampling_helpers import LAST_UNIFORM, kept, logits_of, random_logits, sampled
 from torch import Tensor
-from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from labkit import SamplingParams
 from labkit.engine.sampling import sample, uniform_number, warped_probabilities
 from labkit.engine.sampling.host import draw
 
 COMBINATIONS = [
-    SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p)
-    for temperature, top_k, top_p in itertools.product(
+    SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    for temperature, top_k, top_p, min_p in itertools.product(
         (0.1, 0.7, 1.0, 1.3, 5.0),
         (0, 1, 2, 40, 299, 300, 10_000),
         (1.0, 0.999, 0.9, 0.5, 0.1, 1e-9),
+        (0.0, 0.05, 0.6, 1.0),
     )
 ]
 
@@ -33,6 +34,8 @@ def hf_probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
         scores = TopKLogitsWarper(params.top_k)(None, scores)
     if params.top_p < 1:
         scores = TopPLogitsWarper(params.top_p)(None, scores)
+    if params.min_p:
+        scores = MinPLogitsWarper(params.min_p)(None, scores)
     return scores.softmax(dim=-1)[0]
 
 
@@ -47,7 +50,7 @@ def test_one_batch_of_all_combinations_equals_transformers():
     assert_like_transformers(random_logits(len(COMBINATIONS), 300), COMBINATIONS)
 
 
-@pytest.mark.parametrize("params", COMBINATIONS[::17], ids=str)
+@pytest.mark.parametrize("params", COMBINATIONS[::61], ids=str)
 def test_a_batch_of_one_combination_equals_transformers(params: SamplingParams):
     assert_like_transformers(random_logits(5, 300, seed=1), [params] * 5)
 
@@ -75,11 +78,17 @@ def test_top_p_counts_only_what_top_k_left():
     assert kept(logits_of(0.4, 0.3, 0.2, 0.1), top_p=0.56) == [0, 1]
 
 
-def test_a_neighbour_with_top_k_or_top_p_changes_no_row():
-    logits = random_logits(3, 50)
-    params = [sampled(), sampled(top_k=3), sampled(top_p=0.4)]
+@pytest.mark.parametrize("min_p, tokens", {0.05: [0, 1, 2, 3], 0.25: [0, 1, 2], 0.7: [0], 1: [0]}.items())
+def test_min_p_keeps_what_has_that_share_of_the_largest_probability(min_p: float, tokens: list[int]):
+    assert kept(logits_of(0.5, 0.3, 0.15, 0.05), min_p=min_p) == tokens
+    assert kept(logits_of(0.5, 0.3, 0.15, 0.05), min_p=min_p, top_p=0.4) == [0]
+
+
+def test_a_neighbour_with_a_filter_changes_no_row():
+    logits = random_logits(4, 50)
+    params = [sampled(), sampled(top_k=3), sampled(top_p=0.4), sampled(min_p=0.2)]
     together = warped_probabilities(logits, params)
-    for b in range(3):
+    for b in range(4):
         assert torch.equal(together[b], warped_probabilities(logits[b : b + 1], params[b : b + 1])[0])
     assert (together[0] > 0).all()
 

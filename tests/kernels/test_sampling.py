@@ -75,7 +75,7 @@ def test_the_tokens_kept_are_those_of_two_sorts(seed, V, scale, temperature, top
     scores = (logits - logits.amax(dim=-1, keepdim=True)) / full.float()[:, None]
     scores = scores.masked_fill(~kept_by_top_k(scores, top_ks), -torch.inf)
     kept = kept_by_top_p(scores, top_ps) & scores.isfinite()
-    expected = warp(logits, SamplingState(full, top_ks, top_ps, None, None)) > 0
+    expected = warp(logits, SamplingState(full, top_ks, top_ps, None, None, None)) > 0
     assert torch.equal(kept & (scores > -80), expected & (scores > -80))  # below, a probability may be 0
 
 
@@ -132,7 +132,7 @@ def test_at_the_edges_the_tokens_are_those_of_two_sorts(draw, edge):
 @each_draw
 @pytest.mark.parametrize("broken", NO_TOKENS)
 def test_a_row_without_finite_logits_gets_no_token_and_changes_no_other(draw, broken):
-    params = [KINDS["both"], KINDS["top-p"], KINDS["temperature"]]
+    params = [KINDS["all"], KINDS["top-p"], KINDS["temperature"]]
     logits = random_logits(3, 3)
     whole = rows_of(logits, params, [1, 2, 3]).drawn(draw)
     logits[1] = torch.tensor(NO_TOKENS[broken])
@@ -159,8 +159,8 @@ def test_of_equal_logits_the_kernels_drop_those_of_lower_id():
 def test_tokens_drawn_pass_a_chi_square_test():
     n, V = 4000, 10
     logits = random_logits(1, V, scale=1.0)
-    for temperature, top_k, top_p in ((1.0, 0, 1.0), (0.5, 6, 1.0), (2.0, 0, 0.7)):
-        rows = rows_of(logits.expand(n, V).clone(), [(temperature, top_k, top_p)] * n, [11] * n)
+    for params in ((1.0, 0, 1.0), (0.5, 6, 1.0), (2.0, 0, 0.7), (2.0, 0, 1.0, 0.3)):
+        rows = rows_of(logits.expand(n, V).clone(), [params] * n, [11] * n)
         counts = torch.bincount(torch.tensor(rows.drawn(draw_plain)), minlength=V)
         expected = n * warp(logits, rows.state.at(slice(1)))[0]
         possible = expected > 0

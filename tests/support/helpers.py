@@ -26,7 +26,7 @@ from labkit.results.files import kind_of
 
 CONFIG = GPT2Config(vocab_size=256, n_positions=64, n_embd=16, n_layer=2, n_head=2, tie_word_embeddings=False)
 GREEDY = SamplingParams(max_new_tokens=8)
-SEEDED = SamplingParams(max_new_tokens=8, temperature=0.8, top_k=40, top_p=0.95, seed=7)
+SEEDED = SamplingParams(max_new_tokens=8, temperature=0.8, top_k=40, top_p=0.95, min_p=0.5, seed=7)
 PARAMS = {"greedy": GREEDY, "seeded": SEEDED}
 
 # Every rung, the append that no rung has, because the one that does is better, and

@@ -10,12 +10,13 @@ from torch import Tensor
 from labkit.engine.sampling import sample_any, sample_greedy
 from labkit.kernels import SamplingState
 
-KINDS = {  # temperature, top_k and top_p
-    "greedy": (0.0, 40, 0.9),
-    "temperature": (0.8, 0, 1.0),
-    "top-k": (0.8, 40, 1.0),
-    "top-p": (0.8, 0, 0.95),
-    "both": (1.5, 40, 0.9),
+KINDS = {  # temperature, top_k, top_p and min_p
+    "greedy": (0.0, 40, 0.9, 0.1),
+    "temperature": (0.8, 0, 1.0, 0.0),
+    "top-k": (0.8, 40, 1.0, 0.0),
+    "top-p": (0.8, 0, 0.95, 0.0),
+    "min-p": (0.8, 0, 1.0, 0.03),
+    "all": (1.5, 40, 0.9, 0.02),
 }
 
 
@@ -54,21 +55,22 @@ class Rows(NamedTuple):
 
 
 def rows_of(
-    logits: Tensor, params: list[tuple[float, int, float]], seeds: list[int], indices: list[int] | None = None
+    logits: Tensor, params: list[tuple[float, ...]], seeds: list[int], indices: list[int] | None = None
 ) -> Rows:
-    """params: temperature, top_k and top_p of each row. The slots of no row draw, too."""
+    """params: temperature, top_k, top_p and min_p (or none) of each row. The slots of no row draw, too."""
 
     def of_slots(numbers, other, dtype) -> Tensor:
         pairs = [each for number in numbers for each in (number, other)]
         return torch.tensor(pairs, dtype=dtype, device=logits.device)
 
-    temperatures, top_ks, top_ps = zip(*params, strict=True)
+    temperatures, top_ks, top_ps, min_ps = zip(*((*each, 0.0)[:4] for each in params), strict=True)
     return Rows(
         logits,
         SamplingState(
             of_slots(temperatures, 1.0, torch.float64),
             of_slots(top_ks, 2, torch.int64),
             of_slots(top_ps, 0.5, torch.float64),
+            of_slots(min_ps, 0.5, torch.float64),
             of_slots(seeds, 5, torch.int64),
             of_slots(indices or range(len(seeds)), 3, torch.int64),
         ),
@@ -87,7 +89,7 @@ def mixed_rows(
 
 
 INF, NAN = math.inf, math.nan
-EDGES = {  # a row of logits, and temperature, top_k and top_p
+EDGES = {  # a row of logits, and temperature, top_k, top_p and min_p, if it has one
     "one token": ([2.0], (1.0, 1, 0.5)),
     "k of 1": ([1.0, 3.0, 2.0, 2.9], (5.0, 1, 1.0)),
     "k of 1, and a tie": ([3.0, 1.0, 3.0, 2.0], (5.0, 1, 1.0)),
@@ -98,6 +100,13 @@ EDGES = {  # a row of logits, and temperature, top_k and top_p
     "a tiny p": ([1.0, 3.0, 2.0], (1.0, 0, 1e-300)),
     "a tiny p, and a tie": ([3.0, 3.0, 3.0], (1.0, 0, 1e-300)),
     "a p just below 1": ([1.0, 3.0, 2.0, -40.0], (1.0, 0, 1 - 2**-53)),
+    "a min-p of 1, and a tie": ([3.0, 1.0, 3.0, 2.9999998], (5.0, 0, 1.0, 1.0)),
+    "a tiny min-p": ([1.0, 3.0, 2.0, -INF], (1.0, 0, 1.0, 1e-300)),
+    "a min-p that a token just has": ([1.0, 3.0, 2.0, 0.99], (1.0, 0, 1.0, math.exp(-2))),
+    "a min-p above the cut of p": ([1.0, 3.0, 2.5, 2.0], (1.0, 0, 0.9, 0.5)),
+    "a min-p below it, and ties there": ([2.0, 3.0, 2.0, 2.0], (1.0, 0, 0.6, 0.1)),
+    "a min-p at a tiny temperature": ([1.0, 3.0, 2.0, 3.0], (1e-300, 0, 1.0, 0.1)),
+    "a min-p at a huge temperature": ([-1e4, 3.0, 2.0, -INF], (1e300, 0, 1.0, 0.9)),
     "a tiny temperature": ([1.0, 3.0, 2.0, 3.0], (1e-300, 0, 0.9)),
     "a huge temperature": ([-1e4, 3.0, 2.0, -INF], (1e30, 0, 1.0)),
     "a temperature above all of float32": ([-1e4, 3.0, 2.0, -INF], (1e300, 0, 1.0)),

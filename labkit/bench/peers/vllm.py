@@ -41,6 +41,7 @@ def vllm_peer(workload: Workload, reference: "PreTrainedModel") -> Peer:
             temperature=asked.temperature,
             top_k=asked.top_k or -1,
             top_p=asked.top_p,
+            min_p=asked.min_p,
             seed=asked.seed,
             max_tokens=asked.max_new_tokens,
             ignore_eos=True,

@@ -1,4 +1,4 @@
-"""From logits to a token: greedy, temperature, top-k and top-p, on the host and on the device."""
+"""From logits to a token: greedy, temperature, top-k, top-p and min-p, on the host and on the device."""
 
 from labkit.engine.sampling.device import sample_any, sample_greedy
 from labkit.engine.sampling.draws import EITHER_WAY, Draws

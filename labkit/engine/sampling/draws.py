@@ -13,7 +13,7 @@ class Draws(IntEnum):
     equal to True, FILTERED is false and equal to False.
     """
 
-    FILTERED = 0  # a request draws, and one has top-k or top-p
+    FILTERED = 0  # a request draws, and one has top-k, top-p or min-p
     NONE = 1  # all take the likeliest token
     PLAIN = 2  # a request draws; those that do draw from all tokens
 

@@ -33,6 +33,7 @@ class SamplingParams:
     temperature: 0 takes the likeliest token; otherwise logits are divided by it.
     top_k: keep the k likeliest tokens; 0 keeps all.
     top_p: keep the likeliest tokens whose probabilities first reach p, the one that crosses it included.
+    min_p: keep tokens at least min_p times as likely as the likeliest one; 0 keeps all.
     seed: the request's own stream of random numbers, the same whatever else is in the batch.
     stop_on_eos: end at the model's end-of-text token: True or False, of Python's own type.
     Raises RequestError for a value of another type or out of range.
@@ -42,6 +43,7 @@ class SamplingParams:
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
     seed: int | None = None
     stop_on_eos: bool = True
 
@@ -60,6 +62,8 @@ class SamplingParams:
             raise RequestError(f"top_k must be a whole number of 0 (off) or more, not {shown(self.top_k)}")
         if not is_number(self.top_p) or not 0 < self.top_p <= 1:
             raise RequestError(f"top_p must be above 0 and at most 1 (off), not {shown(self.top_p)}")
+        if not is_number(self.min_p) or not 0 <= self.min_p <= 1:
+            raise RequestError(f"min_p must be a number from 0 (off) to 1, not {shown(self.min_p)}")
         if self.seed is not None and not is_whole(self.seed):
             raise RequestError(f"seed must be a whole number or None, not {shown(self.seed)}")
         if not isinstance(self.stop_on_eos, bool):
@@ -73,7 +77,7 @@ class SamplingParams:
     @property
     def is_filtered(self) -> bool:
         """Whether some tokens are ruled out."""
-        return self.top_k > 0 or self.top_p < 1
+        return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
 
     def state(self, seed: int, num_drawn: int) -> SamplingState:
         """What a request of these params is sampled with after it has drawn so many random numbers."""
@@ -81,6 +85,7 @@ class SamplingParams:
             float(self.temperature),
             min(self.top_k, LARGEST_TOP_K),
             float(self.top_p),
+            float(self.min_p),
             as_int64(seed),
             num_drawn,
         )

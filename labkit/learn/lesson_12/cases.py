@@ -88,6 +88,7 @@ class Batch:
             of_slots([row.temperature for row in rows], torch.float64, 1.0),
             of_slots([row.top_k for row in rows], torch.int64, 1),
             of_slots([row.top_p for row in rows], torch.float64, 0.5),
+            of_slots([0.0 for _ in rows], torch.float64, 0.5),
             of_slots([7919 * i - 99 for i in count], torch.int64, 1),
             of_slots([i % 5 for i in count], torch.int64, 3),
         )

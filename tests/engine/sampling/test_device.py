@@ -144,6 +144,7 @@ BATCHES = st.tuples(st.integers(1, 6), st.integers(1, 40)).flatmap(
                 top_k=st.sampled_from([0, 0, 1, 2, 5, shape[1], shape[1] + 1, 10**30]),
                 top_p=st.sampled_from([1.0, 1, 1 - 2**-53, 0.9, 0.75, 0.5, 0.1, 1e-9, 1e-300])
                 | st.floats(0.01, 1),
+                min_p=st.sampled_from([0, 0.0, 1e-300, 0.05, 0.5, 1.0]) | st.floats(0, 1),
                 seed=st.integers(-(2**66), 2**66) | st.sampled_from(SEEDS),
             ),
             min_size=shape[0],
@@ -212,7 +213,8 @@ MIXED = [
     SamplingParams(temperature=0.4, top_k=3),
     SamplingParams(temperature=1.0, top_p=0.6),
     SamplingParams(temperature=2.0, top_k=50, top_p=0.9),
-    SamplingParams(top_k=3, top_p=0.5),
+    SamplingParams(temperature=1.5, min_p=0.1),
+    SamplingParams(top_k=3, top_p=0.5, min_p=0.5),
 ]
 
 
@@ -283,6 +285,7 @@ def test_nothing_is_read_back():
         SamplingParams(temperature=1.0),
         SamplingParams(temperature=0.5, top_k=6),
         SamplingParams(temperature=2.0, top_p=0.7),
+        SamplingParams(temperature=2.0, min_p=0.3),
     ],
     ids=str,
 )

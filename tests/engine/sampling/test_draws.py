@@ -9,6 +9,7 @@ GREEDY = SamplingParams()
 STILL_GREEDY = SamplingParams(top_k=3, top_p=0.5)  # at temperature 0 nothing is drawn
 PLAIN = SamplingParams(temperature=1.0)
 TOP_K = SamplingParams(temperature=1.0, top_k=3)
+MIN_P = SamplingParams(temperature=1.0, min_p=0.5)
 TOP_P = SamplingParams(temperature=1.0, top_p=0.5)
 
 
@@ -21,6 +22,7 @@ TOP_P = SamplingParams(temperature=1.0, top_p=0.5)
         ([GREEDY, PLAIN, STILL_GREEDY], Draws.PLAIN),
         ([TOP_K], Draws.FILTERED),
         ([GREEDY, TOP_P], Draws.FILTERED),
+        ([MIN_P, GREEDY], Draws.FILTERED),
         ([PLAIN, TOP_K, GREEDY], Draws.FILTERED),
     ],
 )

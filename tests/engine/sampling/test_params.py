@@ -18,6 +18,8 @@ from labkit.errors import RequestError
         {"top_k": 10**30},
         {"top_p": 1},
         {"top_p": 1e-300},
+        {"min_p": 1},
+        {"min_p": 1e-300},
         {"seed": -5},
         {"seed": 2**70},
     ],

@@ -30,7 +30,7 @@ def test_what_is_packed_is_what_is_taken_apart():
     list(joining)[1].output_token_ids += [9, 9]  # it was preempted
     chunk = PackedChunk(PROMPTS, [1, 0], 16)
     numbers = LAYOUT.pack(chunk, joining, num_rows=10)
-    assert numbers.dtype == torch.int64 and len(numbers) == LAYOUT.size(10) == 4 + 2 * 4 + 5 * 4 + 12 + 20
+    assert numbers.dtype == torch.int64 and len(numbers) == LAYOUT.size(10) == 4 + 2 * 4 + 6 * 4 + 12 + 20
     parts = LAYOUT.split(numbers)
     assert parts.token_ids.tolist() == [2, 3, 4, 5, 6, 7, 8, 0, 0, 0]
     assert parts.positions.tolist() == [1, 2, 3, 4, 5, 0, 1, 0, 0, 0]
@@ -39,7 +39,7 @@ def test_what_is_packed_is_what_is_taken_apart():
     assert state.top_ks.tolist() == [0, 40, 0]
     assert state.seeds.tolist()[1:] == [7, 0] and state.draws.tolist() == [0, 2, 0]
     assert state.temperatures.tolist() == [0, 0.8, 0]
-    assert state.top_ps.tolist()[:2] == [1, 0.95]
+    assert state.top_ps.tolist()[:2] == [1, 0.95] and state.min_ps.tolist() == [0, 0.5, 0]
     rows = LAYOUT.rows_of(parts)
     assert rows.starts.tolist() == [0, 5, 7, 7] and rows.context_lens.tolist() == [1, 0, 0]
     assert rows.block_tables.tolist() == [[0, 1, 0, 0], [2, 0, 0, 0], [0, 0, 0, 0]]
@@ -57,7 +57,7 @@ def test_parts_are_apart_and_begin_at_multiples_of_16_bytes(max_prompts, num_row
         max_prompts + 1,
         max_prompts,
         max_prompts,
-        5 * (max_prompts + max_prompts % 2),
+        6 * (max_prompts + max_prompts % 2),
         3 * max_prompts,
         num_rows,
         num_rows,

@@ -22,8 +22,9 @@ searched = pytest.mark.parametrize("options", SEARCHED.values(), ids=SEARCHED)
 PLAIN = SamplingParams(8, temperature=1.3, seed=7)
 TOP_K = replace(PLAIN, top_k=5, seed=8)
 TOP_P = replace(PLAIN, top_p=0.7, seed=9)
-BOTH = replace(PLAIN, top_k=20, top_p=0.8, seed=10)
-KINDS = {"greedy": GREEDY, "temperature": PLAIN, "top-k": TOP_K, "top-p": TOP_P, "both": BOTH}
+ALL = replace(PLAIN, top_k=20, top_p=0.8, min_p=0.5, seed=10)
+MIN_P = replace(PLAIN, min_p=0.8, seed=11)
+KINDS = {"greedy": GREEDY, "temperature": PLAIN, "top-k": TOP_K, "top-p": TOP_P, "all": ALL}
 
 
 def device_step_of(engine) -> DeviceStep:
@@ -56,7 +57,7 @@ def test_every_kind_of_request_gets_its_tokens_alone_and_in_a_mixed_batch(option
 
 @searched
 def test_seeds_give_the_tokens_of_rung_00(options):
-    rows = [replace(params, seed=seed) for seed in range(12) for params in (PLAIN, TOP_K, TOP_P, BOTH)]
+    rows = [replace(params, seed=seed) for seed in range(12) for params in (PLAIN, TOP_K, TOP_P, MIN_P, ALL)]
     prompts = [PROMPTS[i % len(PROMPTS)] for i in range(len(rows))]
     made = tokens_of(make_engine(options=options, max_batch_size=16).generate(prompts, rows))
     expected = tokens_of(make_engine(options=RUNG_00, max_batch_size=16).generate(prompts, rows))

@@ -56,6 +56,7 @@ def assert_device_knows(slots: DeviceSlots, running: RunningRequests) -> None:
         state = slots.sampling_state.at(slot)
         assert state.temperatures.item().hex() == float(params.temperature).hex()
         assert state.top_ps.item().hex() == float(params.top_p).hex()
+        assert state.min_ps.item() == params.min_p
         assert state.top_ks == min(params.top_k, 2**31)  # no vocabulary has more tokens
         assert state.seeds == as_int64(request.seed)
         if not params.is_greedy:

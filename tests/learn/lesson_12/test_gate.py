@@ -23,7 +23,7 @@ def here():
 def draw(logits, token_ids, slot_mapping, last_token_ids, state, is_filtered, *wrong):
     """A right sampler with some things wrong."""
     slots = torch.arange(len(logits)) if "parameters by row" in wrong else slot_mapping
-    temperatures, top_ks, top_ps, seeds, draws = (column[slots] for column in state)
+    temperatures, top_ks, top_ps, _, seeds, draws = state.at(slots)
     if "no temperature" in wrong:
         temperatures = temperatures.clamp(min=1).clamp(max=1)
     scores = logits if "scores into logits" in wrong else torch.empty_like(logits)
