@@ -92,15 +92,6 @@ def test_exactly_max_new_tokens_are_made(num_tokens):
     assert completion.finish_reason is FinishReason.LENGTH
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("rung", ["00", "01", "06", "07", "09", "10"])
-def test_a_sequence_may_fill_every_position_though_they_fill_no_whole_number_of_blocks(rung):
-    engine = make_engine(options=LADDER[rung].options, block_size=5)
-    assert tokens_of(engine.generate([(1, 2, 3)], SamplingParams(61))) == [
-        tokens_alone((1, 2, 3), SamplingParams(61))
-    ]
-
-
 @pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS)
 @pytest.mark.parametrize("place", [0, 3, 7])
 def test_a_request_stops_at_the_first_eos_if_asked_to(params, place):
@@ -252,20 +243,6 @@ def test_the_newest_is_preempted_and_waits_ahead_of_all_others():
     assert len(next(iter(engine.scheduler.waiting)).output_token_ids) == 2  # what it had is kept
 
 
-@pytest.mark.parametrize("rung", ["00", "06", "10"])
-def test_nobody_is_preempted_and_nothing_evicted_while_there_is_a_block_for_everybody(rung):
-    """Two requests of five blocks each, and a cached prompt of one, in a pool of exactly eleven."""
-    engine = make_engine(options=LADDER[rung].options, block_size=2, max_blocks_per_layer=11)
-    engine.generate([(50, 51)], SamplingParams(1))
-    engine.prefix_cache.insert = lambda *prompt: None
-    for prompt in [(1, 2, 3), (4, 5, 6)]:
-        engine.add_request(prompt, GREEDY)
-    least_free = min(engine.stats().free_blocks for _ in iter(lambda: len(engine.step()), 0))
-    stats = engine.stats()
-    assert least_free == 0
-    assert (stats.counters.preemptions, stats.prefix_evictions, stats.prefix_entries) == (0, 0, 1)
-
-
 def test_a_newcomer_does_not_take_the_blocks_that_the_running_need_next():
     engine = make_engine(block_size=2, max_blocks_per_layer=5, prefix_cache=False)
     engine.add_request((1, 2, 3, 4), SamplingParams(2))
@@ -286,13 +263,6 @@ def test_cached_prompts_are_evicted_before_anybody_is_preempted():
     run(engine)
     stats = engine.stats()
     assert stats.prefix_evictions > 0 and stats.counters.preemptions == 0
-
-
-def test_evictions_are_still_counted_when_the_prefix_cache_is_empty():
-    engine = make_engine()
-    engine.generate([(1, 2)], GREEDY)
-    engine.prefix_cache.clear()
-    assert engine.stats().prefix_evictions == 1
 
 
 @pytest.mark.slow
@@ -372,12 +342,6 @@ def test_admitted_is_the_first_admission_also_after_a_preemption():
     timing = [o.completion.timing for o in run(engine) if o.completion]
     assert engine.stats().counters.preemptions > 0
     assert all(t.admitted <= t.tokens[0] for t in timing)
-
-
-def test_a_request_that_never_ran_was_never_admitted():
-    engine = make_engine()
-    timing = engine.cancel(engine.add_request((1, 2), GREEDY)).timing
-    assert timing.admitted is None and timing.tokens == ()
 
 
 def test_what_is_not_asked_for_is_as_the_docstrings_say():

@@ -19,11 +19,9 @@ from helpers import (
     tokens_of,
 )
 
-from labkit import LADDER, FinishReason
-from labkit.engine import InferenceSession
+from labkit import FinishReason
 from labkit.engine import prefill as prefill_module
 from labkit.engine import request as request_module
-from labkit.engine.step.staging import TokenCopy
 from labkit.errors import OutOfBlocksError
 
 PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5, 6), (1, 2, 3, 4), (7,)]
@@ -36,85 +34,6 @@ def add_all(engine, prompts, each_params):
 
 
 # --- a step that raises ----------------------------------------------------------------------------
-
-# Where it can fail: the object and the name that is called there, and how many of its calls to try.
-PLACES = {
-    "building the block tables": (lambda engine: engine.decode_step.block_tables, "build", 2),
-    "attention in the forward": (lambda engine: engine.decode_step, "attention", 3),
-    "append at layer k, request b": (lambda engine: engine.kv_manager, "append_token", 6),
-    "sampling": (lambda engine: request_module, "sample", 2),
-    "prefill": (lambda engine: prefill_module, "prefill_sessions", 1),
-    "reading a prefix": (lambda engine: prefill_module, "past_of", 1),
-    "storing a prompt": (lambda engine: engine.kv_manager, "append_prompt", 4),
-    "looking up a prefix": (lambda engine: engine.prefix_cache, "lookup", 2),
-    "keeping a prompt": (lambda engine: engine.prefix_cache, "insert", 2),
-}
-# And what is not the same on other rungs.
-A_ROW = {"a row of the block tables": (lambda engine: InferenceSession, "get_paged_block_table_row_cpu", 2)}
-A_WRITE = {"writing a layer's batch": (lambda engine: engine.kv_manager.kv_write, "write", 2)}
-A_TOKEN = {"append at layer k, request b": PLACES["append at layer k, request b"]}
-A_LAYER = {"append at layer k": (lambda engine: engine.kv_manager, "append_token_batch", 2)}
-A_RESIDENT_STEP = {
-    "reserving in a table": (lambda engine: engine.kv_manager, "reserve_token_batch", 2),
-    "telling the device": (lambda engine: engine.decode_step.slots, "update", 2),
-    "telling the device who joined": (lambda engine: engine.decode_step.slots, "send_states", 1),
-    "sending rows": (lambda engine: engine.decode_step.slots, "send_rows", 2),
-    "the device's work": (lambda engine: engine.decode_step, "device_step", 2),
-    "reading the tokens": (lambda engine: TokenCopy, "read", 2),
-}
-APPENDING = {"per_token": A_TOKEN, "batched": A_LAYER | A_WRITE, "batched_fast_path": A_WRITE | A_TOKEN}
-
-
-def places_of(options):
-    if options == LADDER["00"].options:
-        return PLACES
-    if options.block_tables == "resident":
-        return A_RESIDENT_STEP
-    return APPENDING[options.kv_append] | (A_ROW if options.block_tables == "cached" else {})
-
-
-PLANTS = [
-    pytest.param(
-        options,
-        *target,
-        at_call,
-        {"prefix_cache": prefix_cache, "decode_first": decode_first},
-        id=f"{name}, {place}, call {at_call}{', cache' * prefix_cache}{', decode first' * decode_first}",
-    )
-    for name, options in ENGINES.items()
-    for place, (*target, num_calls) in places_of(options).items()
-    for at_call in range(num_calls)
-    for prefix_cache in (False, True)
-    for decode_first in (False, True)
-    if prefix_cache or target[1] not in ("lookup", "insert")
-    if name == "00" or not decode_first  # the order of a step is the same on every rung
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("options", "owner", "name", "at_call", "settings"), PLANTS)
-def test_after_a_failed_step_everybody_goes_on(monkeypatch, options, owner, name, at_call, settings):
-    engine = make_engine(options=options, **settings)
-    request_ids = add_all(engine, PROMPTS[:3], EACH_PARAMS[:3])
-    outputs = [output for _ in range(2) for output in engine.step()]
-    request_ids += add_all(engine, PROMPTS[3:], EACH_PARAMS[3:])
-
-    monkeypatch.setattr(owner(engine), name, failing(getattr(owner(engine), name), at_call))
-    with pytest.raises(Boom):
-        for _ in range(8):
-            free_blocks = engine.stats().free_blocks
-            outputs += engine.step()
-    engine.check_integrity()
-    if not any(settings.values()):  # else the step's decode is done, and copies-on-write are kept
-        # With a step ahead, what was reserved for it before comes back, too.
-        # A chunk that was launched before it failed goes on.
-        chunk = sum(len(each.session.block_ids_per_layer[0]) for each in engine.scheduler.joining.values())
-        assert engine.stats().free_blocks + chunk >= free_blocks
-        assert engine.stats().free_blocks == free_blocks or options.readback == "one_behind"
-
-    handed_out = tokens_by_request(outputs + run(engine))
-    assert [handed_out[i] for i in request_ids] == EXPECTED
-    assert_no_block_is_lost(engine)
 
 
 def held_by(engine):
@@ -163,16 +82,6 @@ def test_what_was_decoded_before_the_prefill_failed_is_handed_out_later(monkeypa
     assert [o.request_id for o in later] == [first, first, second]
     handed_out = tokens_by_request(outputs + later + run(engine))
     assert handed_out == {first: tokens_alone((1, 2, 3), GREEDY), second: tokens_alone((4, 5), GREEDY)}
-
-
-def test_requests_admitted_in_a_failed_step_keep_their_place_in_the_queue(monkeypatch):
-    engine = make_engine(max_batch_size=2)
-    request_ids = add_all(engine, PROMPTS, EACH_PARAMS)
-    monkeypatch.setattr(prefill_module, "prefill_sessions", failing(prefill_module.prefill_sessions))
-    with pytest.raises(Boom):
-        engine.step()
-    assert [r.request_id for r in engine.scheduler.waiting] == request_ids
-    assert not engine.scheduler.running
 
 
 @pytest.mark.parametrize("at_call", [0, 4])

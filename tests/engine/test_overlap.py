@@ -14,7 +14,6 @@ from helpers import (
     make_engine,
     run,
     small_model,
-    spoil_keys,
     tokens_alone,
     tokens_by_request,
     tokens_of,
@@ -167,29 +166,6 @@ def test_a_step_in_which_nobody_runs_drops_what_is_in_flight():
     engine.cancel(request_id)
     assert not engine.step()
     assert not engine.readback.is_ahead
-
-
-@pytest.mark.slow
-@ahead
-@pytest.mark.parametrize("broken", [0, 1, 2])
-@pytest.mark.parametrize("num_made", [1, 3])
-def test_a_request_whose_logits_are_no_numbers_ends_alone(options, num_made: int, broken: int):
-    """A step behind: the token on its way when its keys break is still a good one."""
-    engine = make_engine(options=options, prefix_cache=False)
-    ids = add_all(engine, PROMPTS[:3], EACH_PARAMS[:3])
-    outputs = [output for _ in range(num_made) for output in engine.step()]
-    num_good = num_made + engine.readback.is_ahead
-    spoil_keys(engine, list(engine.scheduler.running.values())[broken], place=0)
-    outputs += run(engine)
-    completions = {output.request_id: output.completion for output in outputs if output.completion}
-    failed = completions.pop(ids[broken])
-    assert failed.finish_reason is FinishReason.ERROR
-    assert failed.error == "the model's logits are not finite numbers"
-    assert failed.token_ids == EXPECTED[broken][:num_good]
-    for i in set(range(3)) - {broken}:
-        assert completions[ids[i]].token_ids == EXPECTED[i]
-    assert_no_block_is_lost(engine)
-    assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
 
 
 # --- pools too small -------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 import time
 from dataclasses import replace
 
-import pytest
 import torch
 from helpers import (
     GREEDY,
@@ -16,7 +15,6 @@ from helpers import (
 
 from labkit import InferenceEngine
 from labkit.engine import InferenceSession
-from labkit.ladder import FUSED_AND_SPLIT
 
 PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5, 6), (1, 2, 3, 4), (7,)]
 LONG = 24
@@ -30,25 +28,6 @@ def decoding(options, num_steps: int, prompts=PROMPTS, params=GREEDY, **cache_op
     for _ in range(1 + num_steps):
         engine.step()
     return engine
-
-
-@pytest.mark.slow
-@ahead
-@pytest.mark.parametrize("block_size", [2, 4, 64])
-def test_between_two_steps_all_that_the_host_knows_is_up_to_date(options, block_size):
-    engine = decoding(options, 0, block_size=block_size)
-    at_once = decoding(FUSED_AND_SPLIT, 0, block_size=block_size)
-    for _ in range(11):
-        engine.step()
-        at_once.step()
-        engine.check_integrity()
-        for request, other in zip(engine.scheduler.running, at_once.scheduler.running, strict=True):
-            assert request.output_token_ids == other.output_token_ids
-            assert len(request.token_times) == len(request.output_token_ids)
-            assert engine.scheduler.running[request].num_tokens == request.num_tokens  # one is in flight
-    paths, num_tables = engine.stats().append_paths, engine.kv_manager.num_tables
-    counted = paths["in_place"] + paths.get("boundary", 0)
-    assert counted == 12 * len(PROMPTS) * num_tables  # the first launch was behind the prefill
 
 
 @ahead

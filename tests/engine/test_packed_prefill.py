@@ -5,7 +5,6 @@ from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
-import torch
 from helpers import (
     GREEDY,
     SEEDED,
@@ -81,16 +80,6 @@ def test_prompts_in_chunks_of_any_size_give_the_tokens_of_rung_00(num_tokens, pr
     assert_no_block_is_lost(engine)
 
 
-def test_a_long_prompt_goes_on_over_several_chunks_and_shares_the_last_with_the_next_one():
-    engine = in_chunks_of(8, prefix_cache=False)
-    counts = record_chunks(engine)
-    assert tokens_of(engine.generate([LONG, (5, 6)], GREEDY)) == [
-        tokens_alone(LONG, GREEDY),
-        tokens_alone((5, 6), GREEDY),
-    ]
-    assert counts == [[8], [8], [8], [6, 2]]
-
-
 @pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "drawn"])
 def test_a_prompt_that_the_cache_knows_needs_no_chunk(params):
     engine = packed_engine()
@@ -98,20 +87,6 @@ def test_a_prompt_that_the_cache_knows_needs_no_chunk(params):
     counts = record_chunks(engine)
     assert tokens_of(engine.generate([(1, 2, 3)] * 2, params)) == [tokens_alone((1, 2, 3), params)] * 2
     assert counts == [] and engine.stats().counters.reused_tokens == 6
-
-
-def test_a_prompt_that_the_cache_knows_waits_for_the_one_before_it():
-    engine = in_chunks_of(8)
-    engine.generate([(1, 2, 3)], GREEDY)
-    ids = [engine.add_request(LONG, GREEDY), engine.add_request((1, 2, 3), GREEDY)]
-    outputs = []
-    while not outputs:
-        outputs = list(engine.step())
-    assert [output.request_id for output in outputs] == ids
-    assert tokens_by_request(outputs + run(engine)) == {
-        ids[0]: tokens_alone(LONG, GREEDY),
-        ids[1]: tokens_alone((1, 2, 3), GREEDY),
-    }
 
 
 def test_a_text_that_ends_with_its_first_token_ends_then():
@@ -295,32 +270,6 @@ def test_first_tokens_that_cannot_be_read_put_all_who_join_back_in_order(monkeyp
     engine.check_integrity()
     handed_out = tokens_by_request(outputs + run(engine))
     assert [handed_out[i] for i in ids] == EXPECTED
-    assert_no_block_is_lost(engine)
-
-
-@pytest.mark.parametrize("broken", range(3))
-@pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "drawn"])
-def test_broken_logits_end_only_their_own_request_and_keep_no_prompt(monkeypatch, broken, params):
-    engine = packed_engine()
-    device_step = engine.prefill.chunk_step.device_step
-
-    def breaking(numbers):
-        logits = device_step(numbers)
-        logits[broken, 3] = torch.nan
-        return logits
-
-    monkeypatch.setattr(engine.prefill.chunk_step, "device_step", breaking)
-    completions = engine.generate(PROMPTS[:3], params)
-    assert [c.finish_reason for c in completions] == [
-        FinishReason.ERROR if i == broken else FinishReason.LENGTH for i in range(3)
-    ]
-    assert completions[broken].token_ids == ()
-    assert completions[broken].error == "the model's logits are not finite numbers"
-    others = [i for i in range(3) if i != broken]
-    assert [completions[i].token_ids for i in others] == [tokens_alone(PROMPTS[i], params) for i in others]
-    assert engine.stats().prefix_entries == 2
-    monkeypatch.undo()
-    assert tokens_of(engine.generate(PROMPTS[:3], params)) == [tokens_alone(p, params) for p in PROMPTS[:3]]
     assert_no_block_is_lost(engine)
 
 

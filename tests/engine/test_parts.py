@@ -67,17 +67,13 @@ def test_a_part_of_ones_own_makes_what_the_package_would_make(rung, option):
             {"tables": CachedBlockTables},
             "'tables' is no option with a part; choose from block_tables, kv_",
         ),
-        ("01", {"attention": 5}, "the part for attention must be a class or a function, not 5"),
         ("06", {"attention": print}, "of these options has no use for an attention: attention = 'auto'"),
         ("01", {"block_tables": 5}, "the part for block_tables must be a class or a function, not 5"),
-        ("01", {"launch": print}, "of these options has no use for a launch: launch = 'eager'"),
         (
             "01",
             {"layer_tables": OneTableBlockManager},
             "no use for a layer_tables: layer_tables = 'per_layer'",
         ),
-        ("06", {"kv_append": AppendBatched}, "no use for a kv_append: kv_append = 'batched'"),
-        ("07", {"block_info": MutableInfoBlockManager}, "no use for a block_info: block_info = 'mutable'"),
     ],
 )
 def test_a_part_that_nothing_would_use_is_refused(rung, parts, message):

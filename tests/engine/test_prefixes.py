@@ -68,12 +68,6 @@ def test_the_option_says_which_cache_an_engine_has():
     assert LADDER["14"].options == replace(LADDER["13"].options, prefixes="blocks")
 
 
-def test_only_memory_bounds_the_number_of_blocks():
-    engine = blocks_engine(max_prefix_entries=1)
-    engine.generate([SYSTEM], SamplingParams(1))
-    assert engine.stats().prefix_entries == 6
-
-
 @pytest.mark.parametrize("num_kept", [20, 200])
 def test_in_a_full_pool_an_admission_asks_each_session_once_and_looks_at_few_blocks(monkeypatch, num_kept):
     """However many blocks are cached, and however many have to go."""
@@ -235,14 +229,6 @@ def test_nobody_behind_the_one_that_waits_comes_before_it():
     ids = [engine.add_request(prompt, GREEDY) for prompt in (SYSTEM, (*SYSTEM, 1), (7, 8, 9))]
     engine.step()
     assert [r.request_id for r in engine.scheduler.waiting] == ids[1:]
-
-
-def test_requests_that_have_nothing_in_common_do_not_wait():
-    engine = blocks_engine()
-    for prompt in (SYSTEM, SYSTEM[1:], SYSTEM[:4], (*SYSTEM[:3], 9, 9, 9)):
-        engine.add_request(prompt, GREEDY)
-    engine.step()
-    assert (engine.stats().running, engine.stats().waiting) == (4, 0)
 
 
 @pytest.mark.parametrize("options", [BLOCKS, IN_CHUNKS], ids=["12, blocks", "14"])

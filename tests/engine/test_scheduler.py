@@ -101,16 +101,6 @@ def test_a_request_that_was_refused_is_asked_again_when_a_block_comes_back_or_an
     assert admit(scheduler) == ([1, 2] if policy == "fifo" else [2, 1])
 
 
-def test_a_request_that_was_refused_is_asked_again_when_another_has_joined():
-    """It may begin with the other's prompt."""
-    scheduler = scheduler_with(3, 4, num_blocks=6, admission_policy="pack")
-    assert [admit(scheduler) for _ in range(2)] == [[0], []]
-    assert not scheduler.may_admit()
-    scheduler.add(request_of(2, 1))
-    assert admit(scheduler) == [2]
-    assert scheduler.may_admit()
-
-
 # --- first come, first served ----------------------------------------------------------------------
 
 
@@ -146,10 +136,6 @@ def test_pack_admits_the_cheapest_in_its_window_first():
     scheduler = scheduler_with(9, 3, 7, 1, admission_policy="pack", pack_window=3, prefill_max_batch_size=2)
     assert admit(scheduler) == [1, 2]
     assert admit(scheduler) == [3, 0]
-
-
-def test_pack_admits_equal_prompts_in_order_of_arrival():
-    assert admit(scheduler_with(2, 2, 2, admission_policy="pack")) == [0, 1, 2]
 
 
 def test_generated_tokens_of_preempted_requests_count_in_the_budget():

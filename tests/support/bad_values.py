@@ -124,10 +124,6 @@ def refused(error, match):
     assert len(message) < 400 and "\n" not in message
 
 
-def refused_by_name(error, name):
-    return refused(error, rf"\b{name}\b")
-
-
 NO_SIZE = without(JUNK, "a number", "a huge number") | {
     "zero": 0,
     "a negative number": -1,

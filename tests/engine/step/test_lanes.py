@@ -123,24 +123,6 @@ def test_both_halves_have_the_weights_of_the_step_and_not_a_copy():
     assert first.attention is step.attention and second.attention is not step.attention
 
 
-@pytest.mark.parametrize("num_requests", [31, 32, 33, 45])
-def test_tokens_are_those_of_rung_00_as_a_batch_shrinks_from_above_32_to_1(num_requests):
-    """Greedy and drawn rows, in each half and across the middle."""
-    prompts = [PROMPTS[i % 5] for i in range(num_requests)]
-    params = [
-        replace(SEEDED if i % 3 else GREEDY, max_new_tokens=2 + (i * 7) % 9, seed=i % 4)
-        for i in range(num_requests)
-    ]
-    expected = [tokens_alone(*each) for each in zip(prompts, params, strict=True)]
-    for options in (OVERLAP, HIDDEN_LATENCY):
-        engine = make_engine(options=options, max_batch_size=48, prefill_max_batch_size=48)
-        noted = note_rows(engine.decode_step.device_step) if options == HIDDEN_LATENCY else []
-        assert tokens_of(engine.generate(prompts, params)) == expected
-        assert_no_block_is_lost(engine)
-    assert any(name == "whole" for name, _ in noted)
-    assert any(name == "second" for name, _ in noted) == (num_requests >= 32)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("attention", ["plain", pytest.param("triton", marks=needs_interpreter)])
 def test_padding_in_the_second_half_changes_no_token_and_no_byte_of_anybody(attention):
@@ -284,18 +266,6 @@ def test_the_second_stream_is_forked_before_and_joined_behind_the_first():
     step.beside_each_other(partial(layers, "first"), partial(layers, "second"))
     assert log[0] == "side waits for main" and log[-1] == "main waits for side"
     assert sorted(log[1:-1]) == ["first in main", "second in side"]
-
-
-# --- parts of one's own ----------------------------------------------------------------------------
-
-
-def test_a_part_of_ones_own_takes_the_place_of_the_lanes():
-    class Mine(LanedDeviceStep):
-        pass
-
-    engine = make_engine(options=HIDDEN_LATENCY, parts={"latency": Mine})
-    assert type(engine.decode_step.device_step) is Mine
-    assert tokens_of(engine.generate(PROMPTS, GREEDY)) == [tokens_alone(p, GREEDY) for p in PROMPTS]
 
 
 # --- on a GPU --------------------------------------------------------------------------------------

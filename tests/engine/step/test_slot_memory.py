@@ -84,18 +84,6 @@ def test_all_goes_in_one_copy_and_nothing_in_none(monkeypatch):
     assert memory["rows"].tolist() == [8, 0, 9]
 
 
-def test_what_is_put_twice_is_written_in_that_order(monkeypatch):
-    memory = SlotMemory(SHAPES, MOST, CPU)
-    copies = copies_of(memory, monkeypatch)
-    for number in (5, 6):
-        for name, (shape, _) in SHAPES.items():
-            numbers = np.full(shape, number, dtype=memory[name].numpy().dtype)
-            memory.put(name, ..., numbers)  # all there is room for, each time
-    memory.write()
-    assert all((memory[name] == 6).all() for name in SHAPES)
-    assert copies[0] == packed_size(MOST)
-
-
 def test_what_is_discarded_is_not_written(monkeypatch):
     memory = SlotMemory(SHAPES, MOST, CPU)
     copies = copies_of(memory, monkeypatch)

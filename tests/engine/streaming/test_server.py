@@ -10,9 +10,7 @@ import time
 import pytest
 from helpers import GREEDY, Boom, assert_no_block_is_lost, failing, make_engine, tokens_alone, tokens_of
 from streaming_helpers import (
-    EACH_PARAMS,
     LONG,
-    PROMPTS,
     TIMEOUT,
     Gate,
     hold,
@@ -31,12 +29,6 @@ from labkit.errors import OptionError, OverloadedError, RequestError, StreamErro
 from labkit.paths import ROOT
 
 # --- tokens ----------------------------------------------------------------------------------------
-
-
-def test_requests_reach_the_engine_in_the_order_of_submission():
-    with serving(make_engine(max_batch_size=2)) as server:
-        streams = [server.submit(*each) for each in zip(PROMPTS, EACH_PARAMS, strict=True)]
-        assert [read(stream)[-1].completion.request_id for stream in streams] == [0, 1, 2, 3, 4, 5]
 
 
 def test_submitted_is_before_tokenizing(monkeypatch):
@@ -121,14 +113,6 @@ def test_room_is_given_back_before_the_last_chunk_is(monkeypatch):
     assert counts == [True, True, False]
 
 
-def test_a_request_counts_until_it_is_finished_not_until_it_is_read():
-    with serving(max_inflight_requests=1) as server:
-        unread = server.submit((1, 2, 3), GREEDY)
-        wait_for(lambda: not server.worker._unfinished)
-        assert tokens_in(read(server.submit((5, 6), GREEDY))) == tokens_alone((5, 6), GREEDY)
-        assert tokens_in(read(unread)) == tokens_alone((1, 2, 3), GREEDY)
-
-
 def test_a_request_that_the_engine_refuses_after_all_fails_alone(submit_to, monkeypatch):
     engine = make_engine()
     monkeypatch.setattr(engine, "add_request", failing(engine.add_request))
@@ -147,18 +131,6 @@ def test_an_engine_with_requests_of_its_own_is_refused():
 
 
 # --- the server's end ------------------------------------------------------------------------------
-
-
-def test_a_server_that_is_held_waits_before_its_next_step_until_it_is_closed():
-    """What other tests lean on: else a long request may have ended when they look at it."""
-    engine = make_engine()
-    with serving(engine) as server:
-        waits = hold(server, num_steps=3)
-        stream = server.submit((1, 2, 3), LONG)
-        assert waits.wait(TIMEOUT) and engine.stats().counters.steps == 3
-    token_ids, _ = read_until_error(stream)
-    assert engine.stats().counters.steps == 4  # closing has let it go on
-    assert len(token_ids) == engine.stats().counters.generated_tokens < 50
 
 
 @pytest.mark.parametrize("stream_interval", [1, 4])

@@ -5,7 +5,6 @@ import threading
 import time
 
 import pytest
-import torch
 from helpers import GREEDY, SEEDED, make_engine, tokens_alone, tokens_of
 from streaming_helpers import (
     EACH_PARAMS,
@@ -20,9 +19,6 @@ from streaming_helpers import (
     tokens_in,
     wait_for,
 )
-
-from labkit import FinishReason, SamplingParams
-from labkit.engine import request as request_module
 
 # --- tokens ----------------------------------------------------------------------------------------
 
@@ -62,45 +58,6 @@ def test_the_tokens_are_those_of_generate(submit_to):
         submit = submit_to(server)
         streams = [submit(prompt, SEEDED) for prompt in prompts]
         assert [tokens_in(read(stream)) for stream in streams] == generated
-
-
-@pytest.mark.parametrize(
-    ("stream_interval", "texts"),
-    [
-        (1, ["a", "", "é", "", "", "", "🙂", "", "\ufffd"]),
-        (3, ["aé", "", "🙂\ufffd"]),
-        (4, ["aé", "🙂", "\ufffd"]),
-        (99, ["aé🙂\ufffd"]),
-    ],
-)
-def test_text_comes_in_whole_characters(monkeypatch, stream_interval, texts):
-    script = iter("aé🙂日".encode()[:9])  # ends in the middle of the last character
-    monkeypatch.setattr(request_module, "sample", lambda *_: [next(script)])
-    with serving(stream_interval=stream_interval) as server:
-        chunks = read(server.submit((1, 2, 3), SamplingParams(9)))
-    assert [chunk.text for chunk in chunks] == texts
-    assert chunks[-1].completion.text == "aé🙂\ufffd"
-
-
-def test_a_request_that_goes_wrong_by_itself_ends_with_its_completion(monkeypatch):
-    sample = request_module.sample
-
-    def broken(logits, *args):
-        if len(logits) == 2:  # they decode together
-            logits[1, 3] = torch.nan
-        return sample(logits, *args)
-
-    monkeypatch.setattr(request_module, "sample", broken)
-    engine = make_engine()
-    gate = Gate(engine)
-    with serving(engine) as server:
-        good, bad = gate.submit_all(server.submit, [(1, 2, 3), (5, 6)], [LONG] * 2)
-        gate.allow()
-        *chunks, last = read(bad)
-        assert tokens_in(chunks) == tokens_alone((5, 6), LONG)[:1] and last.token_ids == ()
-        assert last.completion.finish_reason is FinishReason.ERROR
-        assert last.completion.error == "the model's logits are not finite numbers"
-        assert tokens_in(read(good)) == tokens_alone((1, 2, 3), LONG)
 
 
 # --- consumers that go away ------------------------------------------------------------------------

@@ -10,15 +10,6 @@ from streaming_helpers import EACH_PARAMS, EXPECTED, LONG, PROMPTS, Gate, servin
 
 from labkit.errors import StreamError
 
-# --- tokens ----------------------------------------------------------------------------------------
-
-
-def test_many_streams_on_one_loop():
-    with serving(make_engine(max_batch_size=32)) as server:
-        read_by_each = asyncio.run(submit_and_read_all(server, PROMPTS * 20, EACH_PARAMS * 20))
-    assert [tokens_in(chunks) for chunks in read_by_each] == EXPECTED * 20
-
-
 # --- consumers that go away ------------------------------------------------------------------------
 
 
@@ -81,27 +72,3 @@ def test_the_requests_of_a_loop_that_is_closed_are_cancelled_and_no_others():
         for stream in left:
             with pytest.raises(StreamError, match="submitted on another event loop"):
                 asyncio.run(read(stream))
-
-
-def test_a_loop_that_closes_among_others_costs_them_no_token():
-    engine = make_engine()
-    gate = Gate(engine)
-    closed = asyncio.new_event_loop()
-
-    async def submit(server):
-        return server.submit_async((1, 2, 3), LONG)
-
-    async def read_on(server):
-        stream = server.submit_async((5, 6), LONG)
-        gate.allow(4)
-        first = await anext(stream)
-        closed.close()
-        gate.allow()
-        return [first, *await read(stream)]
-
-    with serving(engine) as server:
-        left = closed.run_until_complete(submit(server))
-        chunks = asyncio.run(read_on(server))
-        left.close()  # does no harm
-    assert tokens_in(chunks) == tokens_alone((5, 6), LONG)
-    assert engine.stats().counters.finished == {"cancelled": 1, "length": 1}

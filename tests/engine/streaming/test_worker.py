@@ -5,7 +5,6 @@ import threading
 import time
 from concurrent.futures import Future
 from itertools import pairwise
-from queue import SimpleQueue
 
 import pytest
 from helpers import GREEDY, Boom, assert_no_block_is_lost, failing, make_engine, tokens_alone
@@ -31,16 +30,7 @@ from labkit.engine import StreamingServer
 from labkit.engine import prefill as prefill_module
 from labkit.engine import request as request_module
 from labkit.engine.streaming import worker as streaming_worker
-from labkit.engine.streaming.worker import Submission, Worker
 from labkit.errors import OverloadedError, StreamError
-
-
-def test_a_request_that_is_cancelled_makes_room_for_another():
-    worker, first = Worker(make_engine(), 1), Submission(SimpleQueue())
-    worker.register(first, 1)
-    worker.cancel(first)
-    worker.register(Submission(SimpleQueue()), 1)  # or it would be refused, for ever
-
 
 # --- steps that fail -------------------------------------------------------------------------------
 
