@@ -6,15 +6,13 @@ import pytest
 import torch
 from helpers import ENGINES, make_engine, small_model
 
-from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams
+from labkit import LADDER, CacheConfig, InferenceEngine
 from labkit.bench import cost_card
 from labkit.bench.cost_cards import (
     RECORDED,
-    count_calls,
     counts_of_alike,
     engine_key,
     read_device_counts,
-    with_paths,
 )
 from labkit.bench.limit import Bandwidth
 from labkit.bench.record import make_record, write_record
@@ -92,25 +90,6 @@ def test_a_step_costs_what_its_source_says(options, batch_size, positions):
     assert card.host.kv_bytes_written == 2 * L * B * H * D * 4  # on every rung the same
     assert card.append_paths == expected.append_paths
     assert card.batch_size == B
-
-
-@pytest.mark.parametrize(
-    ("rung", "records"),
-    # A record for each token written; for each copy one more to make it and one to set its length.
-    [("00", {"in_place": 1, "copy_on_write": 3}), ("05", {"in_place": 0, "copy_on_write": 1})],
-)
-def test_records_and_calls_are_counted_for_either_kind_of_manager(rung, records):
-    """Three of the same prompt share its last block with the prefix cache, and copy it in their next step."""
-    engine = make_engine(options=LADDER[rung].options, max_batch_size=4, prefill_max_batch_size=1)
-    for _ in range(3):
-        engine.add_request((1, 2, 3, 4, 5, 6), SamplingParams(8))
-        engine.step()
-    paths, (calls, infos) = with_paths(engine, count_calls)
-    assert paths["copy_on_write"] == 3 * L
-    assert infos == 3 * L * records["copy_on_write"]
-    assert calls == (3 * L if rung == "00" else L) + L + 3 + 1  # copying is the manager's own affair
-    paths, (_, infos) = with_paths(engine, count_calls)
-    assert paths["in_place"] == 3 * L and infos == 3 * L * records["in_place"]
 
 
 @dataclass

@@ -1,8 +1,6 @@
 """Records as they are written: with machine, commit and command, and complete or not at all."""
 
-import os
 import re
-import sys
 
 import pytest
 import torch
@@ -52,17 +50,6 @@ def test_a_cpu_is_called_as_linux_calls_it(monkeypatch, tmp_path, cpuinfo, name)
     monkeypatch.setattr(record.platform, "machine", lambda: "aarch64")
     assert record.cpu_name() == name
     assert describe_host(CPU).device == describe_host(CPU).machine == name
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands for sysctl")
-@pytest.mark.parametrize(("script", "name"), [("echo Apple M3 Pro", "Apple M3 Pro"), ("exit 1", "arm")])
-def test_a_cpu_is_called_as_macos_calls_it(monkeypatch, tmp_path, script, name):
-    (tmp_path / "sysctl").write_text(f"#!/bin/sh\n{script}\n")
-    (tmp_path / "sysctl").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.defpath}")
-    monkeypatch.setattr(record, "CPUINFO", tmp_path / "none")
-    monkeypatch.setattr(record.platform, "processor", lambda: "arm")
-    assert record.cpu_name() == name
 
 
 def test_nothing_incomplete_is_written():

@@ -56,14 +56,6 @@ def test_latency_is_the_consumers_not_the_engines():
     assert (felt.tpot, felt.itl, felt.tokens) == ((6.0 / 3,), (6.0,), 4)
 
 
-def test_tokens_come_in_chunks_of_the_interval_asked_for(consumers):
-    work = workload(prompts=("ab", "cde"))
-    traffic = Traffic(stream_interval=4, tokenize_workers=2, consumers=consumers)
-    run, _ = run_streaming(work, work.make_engine(LADDER["10"].options), traffic)
-    assert run.new_tokens == (9, 9)
-    assert len(run.latency.itl) == 2 * 2  # chunks of 4, 4 and 1
-
-
 def test_refused_requests_are_counted(consumers):
     work = workload(max_new_tokens=50)
     engine = work.make_engine(LADDER["00"].options)

@@ -1,6 +1,5 @@
 """The search for tiles, with a bench that has no GPU: its times, its failures and its clock are made up."""
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -104,23 +103,6 @@ def test_every_candidate_can_be_taken(rows, N, K, can_split, element_size, kib):
         assert tile.block_m <= rows and (tile.split_k == 1 or tile.split_k * tile.block_k <= K)
 
 
-def test_those_come_first_that_are_most_like_today_s():
-    case = case_of(QKV)
-    assert case.today == (64, 16, 128, 1, 4, 4)
-    made = candidates(case, ROOM, 2)
-    assert made[0] == case.today
-    assert {tile[:4] for tile in made[1:4]} == {(32, 16, 128, 1), (64, 16, 64, 1), (64, 16, 256, 1)}
-
-
-def test_variants_are_the_same_blocks():
-    tile = Tile(16, 64, 128, 1, 4, 4)
-    made = variants(tile, ROOM, 2)
-    assert len(made) == 7 and tile not in made
-    assert {other[:4] for other in made} == {tile[:4]}
-    room = 4 * (16 + 64) * 128 * 2  # bytes of four stages
-    assert {other.num_stages for other in variants(tile, room, 2)} == {3, 4}
-
-
 @pytest.mark.parametrize(
     ("most", "rows"),
     [(1, [16]), (16, [16]), (17, [64, 16]), (64, [64, 16]), (65, [64, 16, 128]), (999, [64, 16, 128, 256])],
@@ -192,12 +174,6 @@ def test_a_tile_that_fails_is_passed_over(how: str):
     assert found.tile == second
 
 
-def test_where_every_other_tile_fails_nothing_is_found():
-    case = case_of(QKV)
-    bench = FakeBench(favouring(case.today), fails=lambda tile: True)
-    assert bench.search([case]) == []
-
-
 def test_a_product_whose_tile_of_today_fails_is_left_alone():
     cases = [case_of(QKV), case_of(PROJECTION)]
     bench = FakeBench(lambda case, tile: 1e-6, compiles=lambda tile: tile != cases[0].today)
@@ -214,10 +190,3 @@ def test_the_search_ends_in_time(seconds: float):
     bench.search(cases, seconds)
     assert bench.now <= 100 + seconds
     assert len(bench.compiled) <= seconds / 0.3
-
-
-def test_time_that_one_number_of_rows_leaves_goes_to_the_others():
-    cases = [case_of(QKV, 16), case_of(QKV, 64)]  # of few rows there are 34 tiles, which take 8.5 seconds
-    bench = FakeBench(lambda case, tile: 1e-6, seconds_per_compile=0.25)
-    bench.search(cases, 20)  # 18 of them for compiling: 72 tiles
-    assert Counter(case.rows for case, _ in bench.compiled) == {16: 34, 64: 38}

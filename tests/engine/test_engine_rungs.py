@@ -81,6 +81,7 @@ SHAPES = {  # layers, heads and head size
 }
 PROMPTS = [(1, 2, 3), (1, 2, 3), (1, 2, 3, 4, 5, 6), tuple(range(20, 31)), (7,), (1, 2, 3, 9)]
 LONGEST = 11 + 9 - 1  # tokens in the cache
+AHEAD = ("10", "13")  # of those that are a step ahead, with prompts padded and in chunks
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ SETTINGS = st.fixed_dictionaries(
     engine_settings=SETTINGS,
     spare_blocks=st.integers(0, 6) | st.just(100),
 )
-@settings(max_examples=25)
+@settings(max_examples=20)
 def test_every_step_leaves_the_same_tokens_and_bytes_as_on_rung_00(
     shape, arrivals, engine_settings, spare_blocks
 ):
@@ -162,12 +163,13 @@ def test_every_step_leaves_the_same_tokens_and_bytes_as_on_rung_00(
     traces = {
         name: trace(make_engine(model, options, max_blocks_per_layer=num_blocks, **engine_settings), arrivals)
         for name, options in ENGINES.items()
+        if options.readback == "at_once" or name in AHEAD
     }
     for name, options in ENGINES.items():
         if options.readback == "at_once":
             assert_same(traces[name], traces["00"], options)
     expected = by_request(traces["00"])
-    for number in "10", "13":
+    for number in AHEAD:
         ended = by_request(traces[number])
         # Who is cancelled at a step may have ended before it on one engine, and not yet on the other.
         common = ended.keys() & expected.keys()

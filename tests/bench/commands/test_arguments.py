@@ -84,13 +84,6 @@ def test_rungs_in_any_order_are_taken(parser, rungs):
 # --- what only the command can tell ----------------------------------------------------------------
 
 
-def test_a_gpu_that_is_not_there_is_refused(monkeypatch, capsys):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    said = refusal(monkeypatch, capsys, "scheduler --device cuda:2")
-    assert "device 'cuda:2' is not on this machine: its GPUs are 'cuda:0' to 'cuda:1'" in said
-
-
 @pytest.mark.parametrize("device", ["cpu", "cpu:0"])
 def test_the_commands_know_a_device_by_the_names_that_the_engine_knows(monkeypatch, device):
     seen = []

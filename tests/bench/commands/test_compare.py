@@ -5,7 +5,7 @@ import re
 from types import SimpleNamespace
 
 import pytest
-from bench_commands import TINY, bench, refusal
+from bench_commands import TINY, bench
 
 from labkit import LADDER
 from labkit.bench import __main__ as bench_main
@@ -53,14 +53,3 @@ def test_the_instrument_can_be_tested_on_itself(monkeypatch, capsys):
     last = capsys.readouterr().out.splitlines()[-1]
     verdicts = re.findall(r"(\d) '(cannot tell|faster|slower)'", last)
     assert last.startswith("A/A self-test, 2 comparisons: ") and sum(int(n) for n, _ in verdicts) == 2
-
-
-# --- refusals --------------------------------------------------------------------------------------
-
-
-def test_a_triton_kernel_without_triton_is_refused(monkeypatch, capsys):
-    from labkit.kernels import triton_runtime
-
-    monkeypatch.setattr(triton_runtime, "STATUS", triton_runtime.TritonStatus("off", "there is none here"))
-    line = f"compare {TINY} --max-new-tokens 3 --after 00,attention=triton"
-    assert "there is none here. The plain PyTorch path needs no Triton" in refusal(monkeypatch, capsys, line)

@@ -63,11 +63,6 @@ def test_without_a_gpu_it_refuses_in_one_sentence(monkeypatch, capsys):
     assert "tiles are measured on a CUDA GPU with Triton: this command has no use on the CPU" in said
 
 
-def test_without_compiled_kernels_it_says_why(gpu, monkeypatch, capsys):
-    monkeypatch.setattr(tune, "triton_status", lambda: TritonStatus("off", "Triton is not installed"))
-    assert "on a CUDA GPU with Triton: Triton is not installed" in refusal(monkeypatch, capsys, LINE)
-
-
 def test_the_fastest_tiles_are_printed_kept_and_recorded(gpu, monkeypatch, capsys, tmp_path):
     out = tmp_path / "out.json"
     bench(monkeypatch, f"{LINE} --seconds 60 --max-batch-size 64 --json {out}")
@@ -82,24 +77,6 @@ def test_the_fastest_tiles_are_printed_kept_and_recorded(gpu, monkeypatch, capsy
     record_of(recorded, "out")
     assert recorded["kind"] == "tiles" and len(recorded["samples"]) == 8
     assert [sample["rows"] for sample in recorded["samples"]] == [64] * 4 + [16] * 4
-
-
-def test_what_there_was_no_time_for_is_said_and_not_kept(gpu, monkeypatch, capsys):
-    search = tune.search_tiles
-    monkeypatch.setattr(
-        tune, "search_tiles", lambda cases, *rest, **options: search(cases[:4], *rest, **options)
-    )
-    bench(monkeypatch, LINE)
-    printed = capsys.readouterr().out
-    assert "so today's tile stays: queries, keys, values at 16 rows; attention's projection at 16" in printed
-    assert [timed.rows for timed in read_table(gpu)] == [64] * 4
-
-
-def test_a_file_that_cannot_be_written_is_said_before_anything_is_measured(gpu, monkeypatch, capsys):
-    gpu.parent.write_text("no folder")
-    monkeypatch.setattr(tune, "load_model", None)
-    said = refusal(monkeypatch, capsys, LINE)
-    assert "cannot write" in said and "Let XDG_CACHE_HOME name a folder that can be written" in said
 
 
 def test_today_s_tile_is_what_an_engine_takes():

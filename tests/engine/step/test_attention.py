@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from helpers import CONFIG, GREEDY, SEEDED, assert_no_block_is_lost, make_engine, tokens_alone, tokens_of
-from resident_helpers import EACH_PARAMS, EXPECTED, PROMPTS, all_resident
+from resident_helpers import ALL_RESIDENT, EACH_PARAMS, EXPECTED, PROMPTS, all_resident
 from triton_marks import needs_triton
 
 from labkit.engine.step import attention as step_attention
@@ -36,12 +36,12 @@ def test_what_lies_in_slots_that_no_token_is_in_is_never_read(options):
 
 @pytest.mark.slow
 @needs_triton
-@all_resident
-def test_with_triton_attention_in_the_interpreter_the_tokens_are_those_of_rung_00(options):
+@pytest.mark.parametrize("rung", ["06", "07", "09", "11", "13"])  # where other kernels are asked for
+def test_with_triton_attention_in_the_interpreter_the_tokens_are_those_of_rung_00(rung):
     if torch.cuda.is_available():
         pytest.skip("kernels are compiled for the GPU here")
     params = [replace(each, max_new_tokens=4) for each in (GREEDY, SEEDED)]
-    engine = make_engine(options=replace(options, attention="triton"))
+    engine = make_engine(options=replace(ALL_RESIDENT[rung], attention="triton"))
     prompts = [PROMPTS[1], PROMPTS[0]]  # the first meets a boundary
     expected = [tokens_alone(*each) for each in zip(prompts, params, strict=True)]
     assert tokens_of(engine.generate(prompts, params)) == expected

@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 from functools import partial
 
 import pytest
-from helpers import ENGINES, make_engine, tokens_of
+from helpers import ENGINES, make_engine, tokens_alone, tokens_of
 from resident_helpers import EACH_PARAMS, EXPECTED, PROMPTS, gpu_engine
 from triton_marks import needs_triton
 
@@ -171,10 +171,11 @@ def test_an_engine_takes_the_measured_tiles_that_are_there_when_it_is_made(monke
     spy = partial(spied_tile, tiles.default_tile, taken)
     for module in (fused_linear, linear_residual):
         monkeypatch.setattr(module, "default_tile", spy)
-    assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
+    expected = [tokens_alone(PROMPTS[0], SamplingParams(2))]
+    assert tokens_of(engine.generate(PROMPTS[:1], SamplingParams(2))) == expected
     assert set(measured[3 * E, E].values()) | set(measured[E, E].values()) <= set(taken)
     taken.clear()
-    assert tokens_of(before.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
+    assert tokens_of(before.generate(PROMPTS[:1], SamplingParams(2))) == expected
     assert taken and not {tile, tile._replace(split_k=2)} & set(taken)
     assert engine.stats().tiles == "measured on this GPU for 2 of 4 products, by rule for 2"
     assert before.stats().tiles == "by rule for 4 of 4 products"

@@ -122,12 +122,18 @@ def test_workspaces_are_cleared_before_captures_and_behind_them_even_where_one_f
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("attention", ["plain", pytest.param("triton", marks=needs_triton)])
-@pytest.mark.parametrize("options", FUSED_WRITE.values(), ids=FUSED_WRITE)
-def test_padding_a_batch_changes_no_token_and_no_byte_of_anybody(options, attention):
+@pytest.mark.parametrize(
+    ("name", "attention"),
+    [
+        *((name, "plain") for name in FUSED_WRITE),
+        *(pytest.param(name, "triton", marks=needs_triton) for name in ("08", "11", "13")),
+    ],
+)
+def test_padding_a_batch_changes_no_token_and_no_byte_of_anybody(name, attention):
     if attention == "triton" and torch.cuda.is_available():
         pytest.skip("kernels are compiled for the GPU here")
-    engine = make_engine(options=replace(options, attention=attention), max_batch_size=7, prefix_cache=False)
+    options = replace(FUSED_WRITE[name], attention=attention)
+    engine = make_engine(options=options, max_batch_size=7, prefix_cache=False)
     manager, slots = engine.kv_manager, engine.decode_step.slots
     for cache in (manager.k_cache, manager.v_cache):
         cache.fill_(torch.nan)

@@ -150,17 +150,6 @@ def test_padding_in_the_second_half_changes_no_token_and_no_byte_of_anybody(atte
     assert_no_block_is_lost(engine)
 
 
-@needs_interpreter
-@pytest.mark.slow
-def test_tokens_of_the_kernels_in_the_interpreter_are_those_of_rung_00():
-    params = [replace(SEEDED if i == 1 else GREEDY, max_new_tokens=3) for i in range(3)]
-    engine = hidden_engine(TRITON_OPTIONS)
-    noted = note_rows(engine.decode_step.device_step)
-    expected = [tokens_alone(*each) for each in zip(PROMPTS[:3], params, strict=True)]
-    assert tokens_of(engine.generate(PROMPTS[:3], params)) == expected
-    assert {("first", 2), ("second", 1)} <= set(noted)
-
-
 @pytest.mark.parametrize("is_behind", [False, True])
 @pytest.mark.parametrize("half", [0, 1])
 def test_a_half_that_fails_costs_nobody_a_token(half, is_behind):
