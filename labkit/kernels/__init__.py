@@ -12,6 +12,7 @@ from labkit.kernels.fused_linear import (
     NormLinear,
     RowStatistics,
     fold_layer_norm,
+    fold_rms_norm,
     norm_linear_plain,
     norm_linear_triton,
 )
@@ -61,6 +62,7 @@ __all__ = [
     "embed_slots_plain",
     "embed_slots_triton",
     "fold_layer_norm",
+    "fold_rms_norm",
     "greedy_advance_plain",
     "greedy_advance_triton",
     "kv_append_full_batch_plain",

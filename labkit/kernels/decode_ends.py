@@ -22,14 +22,17 @@ def embed_slots_plain(
     last_token_ids: Tensor,  # [S] int64
     context_lens: Tensor,  # [S] int32
     token_table: Tensor,  # [V, E]
-    position_table: Tensor,  # [P, E]
+    position_table: Tensor | None,  # [P, E]
 ) -> tuple[Tensor, RowStatistics]:  # [B, E]
-    """The sum of each request's token and position embedding, and its row statistics for the first LayerNorm.
+    """The sum of each request's token and position embedding, and its row statistics for the first norm.
+    Without a table of positions it is the token's alone.
 
     Plain PyTorch: the oracle of `embed_slots_triton`. Raises ValueError for arguments that do not fit.
     """
     check_embed_slots(slot_mapping, last_token_ids, context_lens, token_table, position_table)
-    x = token_table[last_token_ids[slot_mapping]] + position_table[context_lens[slot_mapping].clamp(min=0)]
+    x = token_table[last_token_ids[slot_mapping]]
+    if position_table is not None:
+        x = x + position_table[context_lens[slot_mapping].clamp(min=0)]
     return x, row_statistics(x, x.shape[1])
 
 
@@ -38,10 +41,10 @@ def embed_slots_triton(
     last_token_ids: Tensor,
     context_lens: Tensor,
     token_table: Tensor,
-    position_table: Tensor,
+    position_table: Tensor | None,
 ) -> tuple[Tensor, RowStatistics]:
-    """Each request's token plus position embedding [B, E] and its row statistics, in one kernel: one program
-    per request.
+    """Each request's token plus position embedding [B, E], if there are any of positions, and its row
+    statistics, in one kernel: one program per request.
 
     Takes what `embed_slots_plain` takes. Raises ValueError for arguments that do not fit, and
     TritonUnavailableError where no kernel runs.
@@ -60,6 +63,7 @@ def embed_slots_triton(
         x,
         statistics,
         E,
+        HAS_POSITIONS=position_table is not None,
         BLOCK_E=triton.next_power_of_2(E),
         EARLY=early_launch(token_table.device)["EARLY"],  # and no `launch_pdl`: see the kernel
     )
@@ -76,6 +80,7 @@ def _embed_slots_kernel(
     x_ptr,
     statistics_ptr,
     E,
+    HAS_POSITIONS: tl.constexpr,
     BLOCK_E: tl.constexpr,
     EARLY: tl.constexpr,
 ):
@@ -89,9 +94,10 @@ def _embed_slots_kernel(
     slot = tl.load(slot_mapping_ptr + b)
     token_id = tl.load(last_token_ids_ptr + slot)
     position = tl.maximum(tl.load(context_lens_ptr + slot), 0)
-    token = tl.load(token_table_ptr + token_id * E + e, mask=e < E, other=0.0)
-    place = tl.load(position_table_ptr + position.to(tl.int64) * E + e, mask=e < E, other=0.0)
-    x = (token.to(tl.float32) + place.to(tl.float32)).to(x_ptr.dtype.element_ty)
+    x = tl.load(token_table_ptr + token_id * E + e, mask=e < E, other=0.0)
+    if HAS_POSITIONS:
+        place = tl.load(position_table_ptr + position.to(tl.int64) * E + e, mask=e < E, other=0.0)
+        x = (x.to(tl.float32) + place.to(tl.float32)).to(x_ptr.dtype.element_ty)
     tl.store(x_ptr + b * E + e, x, mask=e < E)
     stored = x.to(tl.float32)
     mean = tl.sum(stored, axis=0) / E
@@ -213,20 +219,21 @@ def check_embed_slots(
     last_token_ids: Tensor,
     context_lens: Tensor,
     token_table: Tensor,
-    position_table: Tensor,
+    position_table: Tensor | None,
 ) -> None:
     """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit."""
     check_slots(slot_mapping, last_token_ids, context_lens)
     check_tensor("token_table", token_table, shape=("V", "E"), device=slot_mapping.device)
-    check_tensor(
-        "position_table",
-        position_table,
-        shape=("P", token_table.shape[1]),
-        dtype=token_table.dtype,
-        device=slot_mapping.device,
-    )
+    if position_table is not None:
+        check_tensor(
+            "position_table",
+            position_table,
+            shape=("P", token_table.shape[1]),
+            dtype=token_table.dtype,
+            device=slot_mapping.device,
+        )
     for name, weight in (("token_table", token_table), ("position_table", position_table)):
-        if not weight.is_contiguous():
+        if weight is not None and not weight.is_contiguous():
             raise ValueError(f"{name} has strides {weight.stride()}, expected it to be contiguous")
     check_range("last_token_ids", last_token_ids, len(token_table))
 

@@ -19,11 +19,11 @@ from labkit.kernels.triton_runtime import INTERPRETED, check_launchable, early_l
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 
-# --- LayerNorm, linear, GELU ----------------------------------------------------------------------------
+# --- norm, linear, GELU or gate -------------------------------------------------------------------------
 
 
 class RowStatistics(NamedTuple):
-    """What a LayerNorm has to know of its input: for each row, cut into parts of `width` columns (the last
+    """What a norm has to know of its input: for each row, cut into parts of `width` columns (the last
     may have fewer), each part's mean and the sum of its squared distances from that mean.
 
     Parts are combined by the formula of Chan, Golub and LeVeque (1979).
@@ -52,17 +52,28 @@ def mean_and_rstd(statistics: RowStatistics, K: int, eps: float) -> tuple[Tensor
     return mean, (variance + eps).rsqrt()
 
 
+def reciprocal_rms(statistics: RowStatistics, K: int, eps: float) -> Tensor:
+    """1 / sqrt(mean(x^2) + eps), [M] float32, of rows of K columns."""
+    means, squares = statistics.parts.unbind(2)  # [M, P]
+    first = torch.arange(means.shape[1], device=means.device) * statistics.width
+    counts = (K - first).clamp(max=statistics.width)
+    return ((squares + counts * means**2).sum(1) / K + eps).rsqrt()
+
+
 class NormLinear(NamedTuple):
-    """A LayerNorm and the linear layer behind it in one, as `fold_layer_norm` makes it once per layer.
+    """A norm and the linear layer behind it in one, as `fold_layer_norm` or `fold_rms_norm` makes it once per
+    layer.
 
     linear(layer_norm(x)) is rstd * (x @ weight.T - mean * column_sums) + bias, with the norm's weight and
-    bias inside of `weight` and `bias`: nothing has to be normalized before the product.
+    bias inside of `weight` and `bias`: nothing has to be normalized before the product. An RMSNorm takes no
+    mean off: it has no column sums.
     """
 
     weight: Tensor  # [N, K]
-    column_sums: Tensor  # [N] float32, of the weight's rows as they are stored
-    bias: Tensor  # [N] float32
+    column_sums: Tensor | None  # [N] float32, of the weight's rows as they are stored
+    bias: Tensor | None  # [N] float32
     eps: float
+    is_gated: bool = False  # rows 2i and 2i + 1 make output i of N / 2, silu(first) * second
 
 
 def fold_layer_norm(
@@ -83,20 +94,48 @@ def fold_layer_norm(
     return NormLinear(folded, folded.float().sum(dim=1), folded_bias, eps)
 
 
+def fold_rms_norm(
+    norm_weight: Tensor,  # [K]
+    eps: float,
+    weight: Tensor,  # [N, K]
+    bias: Tensor | None,  # [N]
+    is_gated: bool = False,
+) -> NormLinear:
+    """Put an RMSNorm's weight into the linear layer behind it.
+
+    is_gated: the first half of the weight's rows are a gate's, the second half those of what goes through it;
+    in the copy each stands beside its own. Changes none of its arguments.
+    """
+    folded = (weight.float() * norm_weight.float()).to(weight.dtype)
+    folded_bias = None if bias is None else bias.to(torch.float32, copy=True)
+    if is_gated:
+        folded = torch.stack(folded.chunk(2), dim=1).flatten(0, 1)
+        folded_bias = None if folded_bias is None else torch.stack(folded_bias.chunk(2), dim=1).flatten()
+    return NormLinear(folded.contiguous(), None, folded_bias, eps, is_gated)
+
+
 def norm_linear_plain(
     x: Tensor,  # [M, K]
     statistics: RowStatistics,
     layer: NormLinear,
     gelu: bool = False,
-) -> Tensor:  # [M, N]
-    """linear(layer_norm(x)), with GELU by its tanh formula behind it if asked for.
+) -> Tensor:  # [M, N], or [M, N / 2] behind a gate
+    """linear(norm(x)), with GELU by its tanh formula behind it if asked for, or through the layer's gate.
 
     Plain PyTorch: the oracle of `norm_linear_triton`. Raises ValueError for arguments that do not fit.
     """
-    check_norm_linear(x, statistics, layer)
-    mean, rstd = mean_and_rstd(statistics, x.shape[1], layer.eps)
-    product = F.linear(x.float(), layer.weight.float())
-    out = rstd[:, None] * (product - mean[:, None] * layer.column_sums) + layer.bias
+    check_norm_linear(x, statistics, layer, gelu)
+    out = F.linear(x.float(), layer.weight.float())
+    if layer.column_sums is None:
+        out *= reciprocal_rms(statistics, x.shape[1], layer.eps)[:, None]
+    else:
+        mean, rstd = mean_and_rstd(statistics, x.shape[1], layer.eps)
+        out = rstd[:, None] * (out - mean[:, None] * layer.column_sums)
+    if layer.bias is not None:
+        out = out + layer.bias
+    if layer.is_gated:
+        gate, up = out.unflatten(1, (-1, 2)).unbind(2)
+        out = F.silu(gate) * up
     return (F.gelu(out, approximate="tanh") if gelu else out).to(x.dtype)
 
 
@@ -110,19 +149,19 @@ def norm_linear_triton(
     measured: MeasuredTiles = NOTHING_MEASURED,
     prefetch: bool = False,
 ) -> Tensor:
-    """linear(layer_norm(x)) [M, N], with GELU behind it if asked for, in one kernel; all is float32 from the
-    product to the end.
+    """linear(norm(x)) [M, N], with GELU behind it if asked for, or [M, N / 2] through the layer's gate, in
+    one kernel; all is float32 from the product to the end.
 
     Takes what `norm_linear_plain` takes. tile: None picks it by the sizes and the GPU, from `measured` where
     that has one. prefetch: where a program can wait for x, its weights come into the L2 cache meanwhile.
     Raises ValueError for arguments that do not fit, and TritonUnavailableError where no kernel runs.
     """
-    check_norm_linear(x, statistics, layer)
+    check_norm_linear(x, statistics, layer, gelu)
     check_launchable(x.device)
     (M, K), N = x.shape, len(layer.weight)
     tile = check_tile(tile or default_tile(x, N, measured, can_split=False), can_split=False)
     num_parts = statistics.parts.shape[1]
-    out = torch.empty(M, N, dtype=x.dtype, device=x.device)
+    out = torch.empty(M, N // 2 if layer.is_gated else N, dtype=x.dtype, device=x.device)
     _norm_linear_kernel[(triton.cdiv(M, tile.block_m), triton.cdiv(N, tile.block_n))](
         x,
         statistics.parts,
@@ -137,6 +176,9 @@ def norm_linear_triton(
         K,
         num_parts,
         statistics.width,
+        RMS=layer.column_sums is None,
+        HAS_BIAS=layer.bias is not None,
+        GATED=layer.is_gated,
         GELU=gelu,
         UPCAST=must_upcast(x.dtype),
         BLOCK_M=tile.block_m,
@@ -167,6 +209,9 @@ def _norm_linear_kernel(
     K: tl.constexpr,
     num_parts: tl.constexpr,
     width: tl.constexpr,
+    RMS: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    GATED: tl.constexpr,
     GELU: tl.constexpr,
     UPCAST: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -181,8 +226,10 @@ def _norm_linear_kernel(
     in_m, in_n = m < M, n < N
     x_rows = x_ptr + m[:, None] * x_stride_m
     weight_rows = weight_ptr + n[:, None] * K
-    column_sums = tl.load(column_sums_ptr + n, mask=in_n, other=0.0)
-    bias = tl.load(bias_ptr + n, mask=in_n, other=0.0)
+    if not RMS:
+        column_sums = tl.load(column_sums_ptr + n, mask=in_n, other=0.0)
+    if HAS_BIAS:
+        bias = tl.load(bias_ptr + n, mask=in_n, other=0.0)
     if EARLY:  # weights do not change; x and its statistics come from the kernel before
         tl.extra.cuda.gdc_launch_dependents()
         if PREFETCH:
@@ -203,13 +250,25 @@ def _norm_linear_kernel(
         acc = _add_product(acc, x, w, UPCAST)
     acc = _rows_first(acc, BLOCK_M)
     counts = tl.where(p < num_parts, tl.minimum(K - p * width, width), 0).to(tl.float32)
-    mean = tl.sum(means * counts[None, :], axis=1) / K
-    apart = means - mean[:, None]
+    apart = means  # from 0, in an RMSNorm
+    if not RMS:
+        mean = tl.sum(means * counts[None, :], axis=1) / K
+        apart = means - mean[:, None]
+        acc = acc - mean[:, None] * column_sums[None, :]
     variance = tl.sum(squares + counts[None, :] * apart * apart, axis=1) / K
-    acc = tl.rsqrt(variance + eps)[:, None] * (acc - mean[:, None] * column_sums[None, :]) + bias[None, :]
+    acc = tl.rsqrt(variance + eps)[:, None] * acc
+    if HAS_BIAS:
+        acc = acc + bias[None, :]
+    N_OUT = N
+    if GATED:  # silu(gate) * up
+        gate, up = tl.split(tl.reshape(acc, [BLOCK_M, BLOCK_N // 2, 2]))
+        acc = gate * tl.sigmoid(gate) * up
+        N_OUT = N // 2
+        n = tl.program_id(1) * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
+        in_n = n < N_OUT
     if GELU:  # 0.5 * (1 + tanh(u)) is sigmoid(2 * u); 1.595... is 2 * sqrt(2 / pi)
         acc = acc * tl.sigmoid(1.5957691216057308 * (acc + 0.044715 * acc * acc * acc))
-    out = out_ptr + m[:, None] * N + n[None, :]
+    out = out_ptr + m[:, None] * N_OUT + n[None, :]
     tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=in_m[:, None] & in_n[None, :])
 
 
@@ -261,8 +320,9 @@ def must_upcast(dtype: torch.dtype) -> bool:
     return INTERPRETED and dtype == torch.bfloat16
 
 
-def check_norm_linear(x: Tensor, statistics: RowStatistics, layer: NormLinear) -> None:
-    """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit."""
+def check_norm_linear(x: Tensor, statistics: RowStatistics, layer: NormLinear, gelu: bool) -> None:
+    """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit, or for a
+    gate with GELU behind it."""
     check_linear(x, layer.weight, None)
     (M, K), N = x.shape, len(layer.weight)
     float32 = {"dtype": torch.float32, "device": x.device, "last_stride_is_1": True}
@@ -270,8 +330,11 @@ def check_norm_linear(x: Tensor, statistics: RowStatistics, layer: NormLinear) -
     check_tensor("statistics.parts", statistics.parts, shape=(M, num_parts, 2), **float32)
     if not statistics.parts.is_contiguous():
         raise ValueError(f"statistics.parts has strides {statistics.parts.stride()}, expected contiguous")
-    check_tensor("layer.column_sums", layer.column_sums, shape=(N,), **float32)
-    check_tensor("layer.bias", layer.bias, shape=(N,), **float32)
+    for name, vector in (("column_sums", layer.column_sums), ("bias", layer.bias)):
+        if vector is not None:
+            check_tensor(f"layer.{name}", vector, shape=(N,), **float32)
+    if layer.is_gated and (N % 2 or gelu):
+        raise ValueError(f"layer is gated: expected 2 rows for each output, and no GELU; it has {N} rows")
 
 
 def check_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:

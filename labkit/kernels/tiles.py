@@ -199,5 +199,5 @@ def check_tile(tile: Tile, can_split: bool) -> Tile:
         if value < 1:
             raise ValueError(f"tile.{name} is {value}, expected at least 1")
     if tile.split_k > 1 and not can_split:
-        raise ValueError(f"tile.split_k is {tile.split_k}, but a product behind a LayerNorm is not split")
+        raise ValueError(f"tile.split_k is {tile.split_k}, but a product behind a norm is not split")
     return tile

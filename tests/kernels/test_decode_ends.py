@@ -115,6 +115,14 @@ def test_each_request_is_the_sum_of_its_token_and_its_position(
     torch.testing.assert_close(squares[:, 0], centered.square().sum(1), rtol=1e-5, atol=1e-6)
 
 
+@EMBED
+def test_without_positions_each_request_is_its_token(embed: Callable):
+    case = make_embedding(20) | {"position_table": None}
+    x, statistics = embed(**case)
+    assert torch.equal(x, case["token_table"][[0, 8, 6, 2]])
+    torch.testing.assert_close(statistics.parts, row_statistics(x, 20).parts)
+
+
 @needs_triton
 @devices
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)

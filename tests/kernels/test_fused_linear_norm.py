@@ -4,9 +4,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from fused_linear_cases import (
     EPS,
     NORM_LINEAR,
+    TOLERANCE,
     assert_are_statistics_of,
     assert_is_layer_norm_then_linear,
     devices,
@@ -23,9 +25,7 @@ from fused_linear_cases import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit.kernels import (
-    norm_linear_triton,
-)
+from labkit.kernels import fold_rms_norm, norm_linear_triton
 from labkit.kernels.fused_linear import mean_and_rstd, row_statistics
 from labkit.kernels.tiles import Tile
 
@@ -174,8 +174,61 @@ def test_gelu_of_large_numbers_does_not_overflow(function: Callable, device: str
     assert_is_layer_norm_then_linear(function, case, gelu=True)
 
 
+# --- RMSNorm, and a gate ---------------------------------------------------------------------------
+
+
+def rms_arguments(case: dict, is_gated: bool, width: int) -> dict:
+    layer = fold_rms_norm(case["norm_weight"], EPS, case["weight"], case["bias"], is_gated)
+    return {"x": case["x"], "statistics": row_statistics(case["x"], width), "layer": layer}
+
+
+def rms_norm_then_linear(case: dict, is_gated: bool) -> torch.Tensor:
+    """In float64: [M, N], or [M, N / 2]."""
+    a = double(case)
+    out = F.linear(F.rms_norm(a["x"], a["x"].shape[1:], a["norm_weight"], EPS), a["weight"], a["bias"])
+    gate, up = out.chunk(2, dim=1)
+    return F.silu(gate) * up if is_gated else out
+
+
+@dtypes
+@devices
+@pytest.mark.parametrize("is_gated", [False, True], ids=["linear", "gated"])
+@pytest.mark.parametrize("sizes", [(1, 2, 1), (17, 34, 75), (65, 50, 70)], ids=str)
+@pytest.mark.parametrize("function", NORM_LINEAR)
+def test_it_is_rms_norm_then_linear_and_perhaps_a_gate(
+    function: Callable, sizes: tuple[int, int, int], is_gated: bool, device: str, dtype: torch.dtype
+):
+    case = make_case(*sizes, dtype, device)
+    case["x"] += torch.linspace(-1, 1, sizes[2], device=device).to(dtype)  # parts of other means
+    for bias in (case["bias"], None):
+        case["bias"] = bias
+        out = function(**rms_arguments(case, is_gated, width=32))
+        expected, tolerance = rms_norm_then_linear(case, is_gated), TOLERANCE[dtype]
+        assert (out.shape, out.dtype) == (expected.shape, dtype)
+        torch.testing.assert_close(out.double(), expected, rtol=tolerance, atol=2 * tolerance)
+
+
+@needs_triton
+@tiled
+def test_a_gate_is_the_same_in_any_tile(tile: Tile | None):
+    case = make_case(65, 50, 130)
+    out = norm_linear_triton(**rms_arguments(case, True, width=32), tile=tile)
+    torch.testing.assert_close(out.double(), rms_norm_then_linear(case, True), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("function", NORM_LINEAR)
+def test_a_gate_has_two_rows_for_each_output_and_no_gelu(function: Callable):
+    arguments = rms_arguments(make_case(N=4), True, width=40)
+    odd = arguments["layer"]._replace(weight=arguments["layer"].weight[1:], bias=None)
+    for wrong in ({"gelu": True}, {"layer": odd}):
+        with pytest.raises(
+            ValueError, match="^layer is gated: expected 2 rows for each output"
+        ):
+            function(**arguments | wrong)
+
+
 @needs_triton
 def test_a_product_behind_a_layer_norm_is_not_split():
     arguments = norm_arguments(make_case())
-    with pytest.raises(ValueError, match=r"^tile.split_k is 2, but a product behind a LayerNorm is not spli"):
+    with pytest.raises(ValueError, match=r"^tile.split_k is 2, but a product behind a norm is not split"):
         norm_linear_triton(**arguments, tile=Tile(16, 16, 16, 2, 4, 2))
