@@ -1,8 +1,9 @@
 """Attention of one new token that also stores the token's key and value: one kernel where there were two.
 
-B requests, S slots, H heads, D head size, N blocks in the pool, M blocks per row of the block table. What a
-request needs lies in its slot: `slot_mapping` says which. A context length below 0 marks a row that pads the
-batch: it sees its own token alone, and nothing is stored for it.
+B requests, S slots, H heads, G heads of keys and values, D head size, N blocks in the pool, M blocks per row
+of the block table. Query head h sees the key and value head h // (H / G). What a request needs lies in its
+slot: `slot_mapping` says which. A context length below 0 marks a row that pads the batch: it sees its own
+token alone, and nothing is stored for it.
 """
 
 from typing import Protocol
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from labkit.kernels.checks import check_range, check_tensor
+from labkit.kernels.head_transform import HeadTransform, check_transform, transform_heads_plain
 from labkit.kernels.paged_attention import paged_attention_plain
 from labkit.kernels.triton_runtime import check_launchable, tl, triton
 
@@ -22,10 +24,10 @@ class PagedAttentionAppend(Protocol):
     def __call__(
         self,
         query: Tensor,  # [B, H, D]
-        key_new: Tensor,  # [B, H, D], the current token's own
-        value_new: Tensor,  # [B, H, D]
-        k_cache_layer: Tensor,  # [N, H, block_size, D]
-        v_cache_layer: Tensor,  # [N, H, block_size, D]
+        key_new: Tensor,  # [B, G, D], the current token's own
+        value_new: Tensor,  # [B, G, D]
+        k_cache_layer: Tensor,  # [N, G, block_size, D]
+        v_cache_layer: Tensor,  # [N, G, block_size, D]
         block_table: Tensor,  # [S, M] int32, the place of the current token included
         context_lens: Tensor,  # [S] int32, tokens in the cache, the current one not among them
         slot_mapping: Tensor,  # [B] int64
@@ -44,16 +46,29 @@ def paged_attention_append_plain(
     context_lens: Tensor,
     slot_mapping: Tensor,
     max_context_len: int,
+    transform: HeadTransform | None = None,
 ) -> Tensor:
-    """Attend, then store the new token's key and value: plain PyTorch, the oracle of both kernels.
+    """Attend, then store the new token's key and value: plain PyTorch, the oracle of all kernels.
 
-    Takes and returns what a `PagedAttentionAppend` does. Raises ValueError for arguments that do not fit.
+    Takes and returns what a `PagedAttentionAppend` does. transform: of queries and keys, before all else.
+    Raises ValueError for arguments that do not fit.
     """
     check_paged_attention_append(
-        query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens, slot_mapping
+        query,
+        key_new,
+        value_new,
+        k_cache_layer,
+        v_cache_layer,
+        block_table,
+        context_lens,
+        slot_mapping,
+        transform,
     )
     table, lens = block_table[slot_mapping], context_lens[slot_mapping]
     past = lens.clamp(min=0)
+    if transform is not None:
+        query = transform_heads_plain(query, past, transform.query_norm, transform)
+        key_new = transform_heads_plain(key_new, past, transform.key_norm, transform)
     out = paged_attention_plain(
         query, key_new, value_new, k_cache_layer, v_cache_layer, table, past, max_context_len
     )
@@ -76,8 +91,8 @@ def paged_attention_append_triton(
     slot_mapping: Tensor,
     max_context_len: int,
 ) -> Tensor:
-    """Attend and store the new token's key and value in one kernel: one program per request and head. Query,
-    key and value may be views.
+    """Attend and store the new token's key and value in one kernel: one program per request and head of
+    keys, for the queries of its group. Query, key and value may be views.
 
     Takes and returns what a `PagedAttentionAppend` does. Raises ValueError for arguments that do not fit, and
     TritonUnavailableError where no kernel runs.
@@ -87,9 +102,9 @@ def paged_attention_append_triton(
     )
     check_launchable(query.device)
     B, H, D = query.shape
-    block_size = k_cache_layer.shape[2]
+    _, G, block_size, _ = k_cache_layer.shape
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
-    _paged_attn_append_kernel[(B, H)](
+    _paged_attn_append_kernel[(B, G)](
         query,
         key_new,
         value_new,
@@ -194,14 +209,18 @@ def check_paged_attention_append(
     block_table: Tensor,
     context_lens: Tensor,
     slot_mapping: Tensor,
+    transform: HeadTransform | None = None,
 ) -> None:
     """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit."""
     check_tensor("query", query, shape=("B", "H", "D"), last_stride_is_1=True)
     B, H, D = query.shape
     like_query = {"dtype": query.dtype, "device": query.device, "last_stride_is_1": True}
-    check_tensor("key_new", key_new, shape=(B, H, D), **like_query)
-    check_tensor("value_new", value_new, shape=(B, H, D), **like_query)
-    check_tensor("k_cache_layer", k_cache_layer, shape=("N", H, "block_size", D), **like_query)
+    check_tensor("key_new", key_new, shape=(B, "G", D), **like_query)
+    G = key_new.shape[1]
+    if not G or H % G:
+        raise ValueError(f"key_new has {G} heads, of which the {H} of query are no multiple")
+    check_tensor("value_new", value_new, shape=(B, G, D), **like_query)
+    check_tensor("k_cache_layer", k_cache_layer, shape=("N", G, "block_size", D), **like_query)
     check_tensor("v_cache_layer", v_cache_layer, shape=tuple(k_cache_layer.shape), **like_query)
     if v_cache_layer.stride() != k_cache_layer.stride():
         raise ValueError(
@@ -212,3 +231,5 @@ def check_paged_attention_append(
     check_tensor("context_lens", context_lens, shape=(block_table.shape[0],), dtype=torch.int32, **integers)
     check_tensor("slot_mapping", slot_mapping, shape=(B,), dtype=torch.int64, **integers)
     check_range("slot_mapping", slot_mapping, block_table.shape[0])
+    if transform is not None:
+        check_transform(transform, query)

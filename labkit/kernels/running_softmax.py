@@ -1,4 +1,4 @@
-"""Softmax over tokens that come piece by piece: what kernels of attention share.
+"""Tokens that come piece by piece, and the softmax over them: what kernels of attention share.
 
 T places of a tile, D head size, P parts. Each place has a softmax of its own (Milakov and Gimelshein, 2018),
 so that no thread waits for another in a program's loop: its largest score so far [T], the total of its
@@ -6,6 +6,38 @@ weights [T], each the exponential of a score less the largest, and the values by
 """
 
 from labkit.kernels.triton_runtime import tl, triton
+
+
+@triton.jit
+def load_cached_piece(
+    start,
+    context_len,
+    h,
+    t,
+    d,
+    in_head,
+    k_cache_ptr,
+    v_cache_ptr,
+    table_ptr,
+    cache_stride_n,
+    cache_stride_h,
+    cache_stride_t,
+    block_size,
+    table_size,
+):
+    """Keys and values of the tokens from `start` on, 0 past the end: [BLOCK_T, BLOCK_D] each."""
+    token = start + t
+    live = token < context_len
+    # Past the end of the tokens there is some block's id, too. Reading it costs nothing, and the table need
+    # not wait for the context length. int64: in a large pool, block * stride passes 2^31
+    block = tl.load(table_ptr + tl.minimum(token // block_size, table_size - 1)).to(tl.int64)
+    row = block * cache_stride_n + h * cache_stride_h + (token % block_size) * cache_stride_t
+    place = row[:, None] + d[None, :]
+    mask = live[:, None] & in_head[None, :]
+    # Read once per step: they make room in the cache for what is read again.
+    keys = tl.load(k_cache_ptr + place, mask=mask, other=0.0, eviction_policy="evict_first")
+    values = tl.load(v_cache_ptr + place, mask=mask, other=0.0, eviction_policy="evict_first")
+    return keys, values
 
 
 @triton.jit

@@ -1,15 +1,17 @@
 """Attention of one new token in the shares of a plan, which `attention_shares` makes once a step.
 
-B requests, S slots, H heads, D head size. A share is a run of a row's tokens, for all heads.
+B requests, S slots, H heads, G heads of keys and values, D head size. A share is a run of a row's tokens, for
+all heads. Groups of heads that share a key take the kernel of `grouped_attention`.
 """
 
 import torch
 from torch import Tensor
 
 from labkit.kernels.attention_shares import MAX_SHARES, SharePlan, most_shares
+from labkit.kernels.grouped_attention import launch_grouped
+from labkit.kernels.head_transform import HeadTransform
 from labkit.kernels.paged_attention_append import check_paged_attention_append
-from labkit.kernels.running_softmax import add_piece, merge_parts, put_together
-from labkit.kernels.split_attention import _load_piece
+from labkit.kernels.running_softmax import add_piece, load_cached_piece, merge_parts, put_together
 from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
 
 
@@ -19,8 +21,16 @@ class ShareWorkspace:
     For calls in one stream that follow each other; made once, so that a CUDA graph can hold its address.
     """
 
-    def __init__(self, max_batch_size: int, num_heads: int, head_dim: int, device: torch.device) -> None:
-        W = most_shares(max_batch_size, num_heads)
+    def __init__(
+        self,
+        max_batch_size: int,
+        num_heads: int,
+        head_dim: int,
+        device: torch.device,
+        num_kv_heads: int | None = None,
+    ) -> None:
+        """num_kv_heads: heads of keys and values, for which the plan is; None: as many as of queries."""
+        W = most_shares(max_batch_size, num_kv_heads or num_heads)
         self.partial_out = torch.empty(W, num_heads, head_dim, dtype=torch.float32, device=device)
         self.partial_softmax = torch.empty(W, num_heads, 2, dtype=torch.float32, device=device)
         self.arrived = torch.zeros(max_batch_size, num_heads, dtype=torch.int32, device=device)
@@ -37,6 +47,7 @@ def paged_attention_append_shares_triton(
     slot_mapping: Tensor,
     workspace: ShareWorkspace,
     plan: SharePlan,
+    transform: HeadTransform | None = None,
 ) -> Tensor:
     """Attend and store the new token's key and value with a program for each share of the plan and head. The
     plan was made for these lengths and slots.
@@ -46,31 +57,32 @@ def paged_attention_append_shares_triton(
     not fit, a workspace that is too small or a plan for another batch, and TritonUnavailableError where no
     kernel runs.
     """
-    check_paged_attention_append(
-        query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens, slot_mapping
+    arguments = (
+        query,
+        key_new,
+        value_new,
+        k_cache_layer,
+        v_cache_layer,
+        block_table,
+        context_lens,
+        slot_mapping,
     )
+    check_paged_attention_append(*arguments, transform)
     check_launchable(query.device)
     B, H, D = query.shape
-    check_shares(workspace, plan, query)
-    out = torch.empty_like(query, memory_format=torch.contiguous_format)
+    G = key_new.shape[1]
+    check_shares(workspace, plan, query, G)
+    shares = (plan.row_of, plan.share_of, plan.slot_of, plan.tokens_of, plan.first_share, plan.num_shares)
+    partials = workspace.partial_out, workspace.partial_softmax, workspace.arrived
+    most = most_shares(B, G)
     try:
-        _shared_paged_attn_append_kernel[(H, most_shares(B, H))](
-            query,
-            key_new,
-            value_new,
-            k_cache_layer,
-            v_cache_layer,
-            block_table,
-            context_lens,
-            plan.row_of,
-            plan.share_of,
-            plan.slot_of,
-            plan.tokens_of,
-            plan.first_share,
-            plan.num_shares,
-            workspace.partial_out,
-            workspace.partial_softmax,
-            workspace.arrived,
+        if G < H or transform is not None:
+            return launch_grouped(*arguments, partials, transform, plan.piece(B), 1, MAX_SHARES, shares, most)
+        out = torch.empty_like(query, memory_format=torch.contiguous_format)
+        _shared_paged_attn_append_kernel[(H, most)](
+            *arguments[:-1],
+            *shares,
+            *partials,
             out,
             D**-0.5,
             *query.stride()[:2],
@@ -153,7 +165,7 @@ def _shared_paged_attn_append_kernel(
         table_ptr = block_table_ptr + slot.to(tl.int64) * table_stride_s
         first = share * share_tokens
         end = tl.minimum(first + share_tokens, context_len)
-        keys, values = _load_piece(
+        keys, values = load_cached_piece(
             first,
             end,
             h,
@@ -190,7 +202,7 @@ def _shared_paged_attn_append_kernel(
         for start in range(first, end, BLOCK_T):
             live = start + t < end
             largest, total, acc = add_piece(query, keys, values, live, largest, total, acc)
-            keys, values = _load_piece(
+            keys, values = load_cached_piece(
                 start + BLOCK_T,
                 end,
                 h,
@@ -232,7 +244,7 @@ def _shared_paged_attn_append_kernel(
                 tl.store(arrived_ptr + b * H + h, 0)  # for the next call
 
 
-def check_shares(workspace: ShareWorkspace, plan: SharePlan, query: Tensor) -> None:
+def check_shares(workspace: ShareWorkspace, plan: SharePlan, query: Tensor, num_kv_heads: int) -> None:
     """Raises ValueError if workspace or plan is elsewhere, for other heads, or for fewer rows than those of
     query [B, H, D], or if the plan was not made for as many."""
     B, H, D = query.shape
@@ -242,8 +254,10 @@ def check_shares(workspace: ShareWorkspace, plan: SharePlan, query: Tensor) -> N
     heads = tuple(workspace.partial_out.shape[1:])
     if heads != (H, D):
         raise ValueError(f"workspace is for {heads[0]} heads of {heads[1]}, expected {H} of {D}")
-    if plan.num_heads != H:
-        raise ValueError(f"plan is for {plan.num_heads} heads, expected {H}")
+    if plan.num_heads != num_kv_heads:
+        raise ValueError(f"plan is for {plan.num_heads} heads, expected {num_kv_heads}")
+    if len(workspace.partial_out) < (most := most_shares(B, num_kv_heads)):
+        raise ValueError(f"workspace is for {len(workspace.partial_out)} shares, but there may be {most}")
     if len(workspace.arrived) < B:
         raise ValueError(f"workspace is for {len(workspace.arrived)} rows, but there are {B}")
     if plan.batch_size != B:

@@ -1,21 +1,23 @@
 """Attention that stores the new token, split: several programs per request and head, each with its share of
 the tokens.
 
-B requests, S slots, H heads, D head size. `paged_attention_append` has the form in one program, and the plain
-one.
+B requests, S slots, H heads, G heads of keys and values, D head size. Groups of heads that share a key take
+the kernel of `grouped_attention`. `paged_attention_append` has the form in one program, and the plain one.
 """
 
 import torch
 from torch import Tensor
 
+from labkit.kernels.grouped_attention import launch_grouped
+from labkit.kernels.head_transform import HeadTransform
 from labkit.kernels.paged_attention_append import check_paged_attention_append
-from labkit.kernels.running_softmax import add_piece, merge_parts, put_together
+from labkit.kernels.running_softmax import add_piece, load_cached_piece, merge_parts, put_together
 from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
 
-# Tokens that a program, which is one warp, reads at a time, and how many such programs an
-# H100 runs at once (8 on each of its 132 multiprocessors, limited by their registers). One program more would
-# start only when another has ended, and the whole launch would wait for it. Wider rows than those of a key of
-# 64 in half precision are read fewer at a time: a thread would not have registers enough.
+# Tokens that a program, which is one warp, reads at a time, and how many such programs an H100 runs at once (8
+# on each of its 132 multiprocessors, limited by their registers). One program more would start only when
+# another has ended, and the whole launch would wait for it. Wider rows than those of a key of 64 in half
+# precision are read fewer at a time: a thread would not have registers enough.
 TOKENS_AT_A_TIME = 32
 BYTES_AT_A_TIME = TOKENS_AT_A_TIME * 64 * 2
 PROGRAMS_AT_ONCE = 1056
@@ -29,6 +31,7 @@ class SplitWorkspace:
     """
 
     def __init__(self, max_batch_size: int, num_heads: int, head_dim: int, device: torch.device) -> None:
+        """num_heads: of queries."""
         rows = max_batch_size * num_heads * MAX_SPLITS
         self.partial_out = torch.empty(rows, head_dim, dtype=torch.float32, device=device)
         self.partial_softmax = torch.empty(rows, 2, dtype=torch.float32, device=device)  # largest and total
@@ -36,8 +39,8 @@ class SplitWorkspace:
 
 
 def num_splits(batch_size: int, num_heads: int, max_tokens: int) -> int:
-    """Programs per request and head, 1 to MAX_SPLITS: as many as run at once, and no more than there are
-    pieces in the longest sequence of `max_tokens` tokens."""
+    """Programs per request and head of keys, 1 to MAX_SPLITS: as many as run at once, and no more than there
+    are pieces in the longest sequence of `max_tokens` tokens."""
     at_once = PROGRAMS_AT_ONCE // (batch_size * num_heads)
     return max(1, min(at_once, MAX_SPLITS, -(-max_tokens // TOKENS_AT_A_TIME)))
 
@@ -62,37 +65,42 @@ def paged_attention_append_split_triton(
     slot_mapping: Tensor,
     workspace: SplitWorkspace,
     splits: int,
+    transform: HeadTransform | None = None,
 ) -> Tensor:
-    """Attend and store the new token's key and value with `splits` programs per request and head, each over
-    its share of the tokens (Flash-Decoding, Dao et al., 2023).
+    """Attend and store the new token's key and value with `splits` programs per request and head of keys,
+    each over its share of the tokens (Flash-Decoding, Dao et al., 2023).
 
     The last program to arrive puts the shares together, always in the same order: the same arguments give the
     same bits. Tensors are those of a `PagedAttentionAppend`. Raises ValueError for arguments that do not fit
     or a workspace that is too small, and TritonUnavailableError where no kernel runs.
     """
-    check_paged_attention_append(
-        query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens, slot_mapping
+    arguments = (
+        query,
+        key_new,
+        value_new,
+        k_cache_layer,
+        v_cache_layer,
+        block_table,
+        context_lens,
+        slot_mapping,
     )
+    check_paged_attention_append(*arguments, transform)
     check_launchable(query.device)
     B, H, D = query.shape
+    G = key_new.shape[1]
     if not 1 <= splits <= MAX_SPLITS:
         raise ValueError(f"splits is {splits}, expected 1 to {MAX_SPLITS}")
     check_workspace(workspace, query)
-    out = torch.empty_like(query, memory_format=torch.contiguous_format)
+    partials = workspace.partial_out, workspace.partial_softmax, workspace.arrived
     block_d = triton.next_power_of_2(D)
+    tokens = tokens_at_a_time(B * G * splits, block_d * query.element_size())
     try:
+        if G < H or transform is not None:
+            return launch_grouped(*arguments, partials, transform, tokens, splits, splits)
+        out = torch.empty_like(query, memory_format=torch.contiguous_format)
         _split_paged_attn_append_kernel[(splits, H, B)](
-            query,
-            key_new,
-            value_new,
-            k_cache_layer,
-            v_cache_layer,
-            block_table,
-            context_lens,
-            slot_mapping,
-            workspace.partial_out,
-            workspace.partial_softmax,
-            workspace.arrived,
+            *arguments,
+            *partials,
             out,
             D**-0.5,
             *query.stride()[:2],
@@ -106,7 +114,7 @@ def paged_attention_append_split_triton(
             block_table.shape[1],
             SPLITS=splits,
             BLOCK_S=triton.next_power_of_2(splits),
-            BLOCK_T=tokens_at_a_time(B * H * splits, block_d * query.element_size()),
+            BLOCK_T=tokens,
             BLOCK_D=block_d,
             num_warps=1,
             **early_launch(query.device),
@@ -115,38 +123,6 @@ def paged_attention_append_split_triton(
         workspace.arrived.zero_()
         raise
     return out
-
-
-@triton.jit
-def _load_piece(
-    start,
-    context_len,
-    h,
-    t,
-    d,
-    in_head,
-    k_cache_ptr,
-    v_cache_ptr,
-    table_ptr,
-    cache_stride_n,
-    cache_stride_h,
-    cache_stride_t,
-    block_size,
-    table_size,
-):
-    """Keys and values of the tokens from `start` on, 0 past the end: [BLOCK_T, BLOCK_D] each."""
-    token = start + t
-    live = token < context_len
-    # Past the end of the tokens there is some block's id, too. Reading it costs nothing, and the table need
-    # not wait for the context length. int64: in a large pool, block * stride passes 2^31
-    block = tl.load(table_ptr + tl.minimum(token // block_size, table_size - 1)).to(tl.int64)
-    row = block * cache_stride_n + h * cache_stride_h + (token % block_size) * cache_stride_t
-    place = row[:, None] + d[None, :]
-    mask = live[:, None] & in_head[None, :]
-    # Read once per step: they make room in the cache for what is read again.
-    keys = tl.load(k_cache_ptr + place, mask=mask, other=0.0, eviction_policy="evict_first")
-    values = tl.load(v_cache_ptr + place, mask=mask, other=0.0, eviction_policy="evict_first")
-    return keys, values
 
 
 @triton.jit
@@ -199,7 +175,7 @@ def _split_paged_attn_append_kernel(
     first = split * BLOCK_T
     # The first piece is asked for before the kernel before this one has ended, which does not write it, and
     # each other one before its turn.
-    keys, values = _load_piece(
+    keys, values = load_cached_piece(
         first,
         context_len,
         h,
@@ -237,7 +213,7 @@ def _split_paged_attn_append_kernel(
     for start in range(first, context_len, SPLITS * BLOCK_T):
         live = start + t < context_len
         largest, total, acc = add_piece(query, keys, values, live, largest, total, acc)
-        keys, values = _load_piece(
+        keys, values = load_cached_piece(
             start + SPLITS * BLOCK_T,
             context_len,
             h,

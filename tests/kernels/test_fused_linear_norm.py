@@ -221,9 +221,7 @@ def test_a_gate_has_two_rows_for_each_output_and_no_gelu(function: Callable):
     arguments = rms_arguments(make_case(N=4), True, width=40)
     odd = arguments["layer"]._replace(weight=arguments["layer"].weight[1:], bias=None)
     for wrong in ({"gelu": True}, {"layer": odd}):
-        with pytest.raises(
-            ValueError, match="^layer is gated: expected 2 rows for each output"
-        ):
+        with pytest.raises(ValueError, match=r"^layer is gated: expected 2 rows for each output"):
             function(**arguments | wrong)
 
 

@@ -1,0 +1,305 @@
+"""Attention that stores the new token, for queries that share a head of keys and values in groups
+(grouped-query attention, Ainslie et al., 2023): a program serves a whole group, so that each key and value is
+read once.
+
+It does what `split_attention` and `shared_attention` do, with products on tensor cores in the place of sums,
+because a group's queries make a matrix. B requests, S slots, H heads of queries, G heads of keys and values,
+D head size; query head h belongs to group h // (H / G).
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from labkit.kernels.fused_linear import must_upcast
+from labkit.kernels.head_transform import NO_TRANSFORM, HeadTransform, load_heads, load_turn
+from labkit.kernels.running_softmax import load_cached_piece
+from labkit.kernels.triton_runtime import early_launch, tl, triton
+
+LEAST_SIDE = 16  # of a matrix that a product on tensor cores takes
+
+
+def launch_grouped(
+    query: Tensor,  # [B, H, D]
+    key_new: Tensor,  # [B, G, D]
+    value_new: Tensor,
+    k_cache_layer: Tensor,  # [N, G, block_size, D]
+    v_cache_layer: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+    slot_mapping: Tensor,
+    partials: tuple[Tensor, Tensor, Tensor],
+    transform: HeadTransform | None,
+    tokens: int,
+    splits: int,
+    most_parts: int,
+    shares: Sequence[Tensor] | None = None,
+    num_shares: int = 0,
+) -> Tensor:  # [B, H, D]
+    """Attend and store in one kernel, of arguments that were checked: with `splits` programs per request and
+    head of keys, or with one for each of num_shares shares of a plan.
+
+    partials: a workspace's, for H heads. tokens: that a program reads at a time. most_parts: of a row.
+    shares: a plan's row_of, share_of, slot_of, tokens_of, first_share and num_shares.
+    """
+    B, H, D = query.shape
+    _, G, block_size, _ = k_cache_layer.shape
+    cos, sin, query_norm, key_norm, eps = transform or NO_TRANSFORM
+    out = torch.empty_like(query, memory_format=torch.contiguous_format)
+    _grouped_paged_attn_append_kernel[(G, B * splits if shares is None else num_shares)](
+        query,
+        key_new,
+        value_new,
+        k_cache_layer,
+        v_cache_layer,
+        block_table,
+        context_lens,
+        slot_mapping,
+        *(shares or [None] * 6),
+        cos,
+        sin,
+        query_norm,
+        key_norm,
+        *partials,
+        out,
+        D**-0.5,
+        eps,
+        *query.stride()[:2],
+        *key_new.stride()[:2],
+        *value_new.stride()[:2],
+        *k_cache_layer.stride()[:3],
+        block_table.stride(0),
+        *out.stride()[:2],
+        D,
+        block_size,
+        block_table.shape[1],
+        PLANNED=shares is not None,
+        SPLITS=splits,
+        GROUP=H // G,
+        QUERY_NORM=query_norm is not None,
+        KEY_NORM=key_norm is not None,
+        ROTATES=cos is not None,
+        UPCAST=must_upcast(query.dtype),
+        BLOCK_G=max(LEAST_SIDE, triton.next_power_of_2(H // G)),
+        BLOCK_T=max(LEAST_SIDE, tokens),
+        BLOCK_D=max(LEAST_SIDE, triton.next_power_of_2(D)),
+        BLOCK_S=triton.next_power_of_2(most_parts),
+        num_warps=1,
+        **early_launch(query.device),
+    )
+    return out
+
+
+@triton.jit
+def _grouped_paged_attn_append_kernel(
+    query_ptr,
+    key_new_ptr,
+    value_new_ptr,
+    k_cache_ptr,
+    v_cache_ptr,
+    block_table_ptr,
+    context_lens_ptr,
+    slot_mapping_ptr,
+    row_of_ptr,
+    share_of_ptr,
+    slot_of_ptr,
+    tokens_of_ptr,
+    first_share_ptr,
+    num_shares_ptr,
+    cos_ptr,
+    sin_ptr,
+    query_norm_ptr,
+    key_norm_ptr,
+    partial_out_ptr,
+    partial_softmax_ptr,
+    arrived_ptr,
+    out_ptr,
+    scale,
+    eps,
+    query_stride_b,
+    query_stride_h,
+    key_stride_b,
+    key_stride_h,
+    value_stride_b,
+    value_stride_h,
+    cache_stride_n,
+    cache_stride_h,
+    cache_stride_t,
+    table_stride_s,
+    out_stride_b,
+    out_stride_h,
+    D,
+    block_size,
+    table_size,
+    PLANNED: tl.constexpr,
+    SPLITS: tl.constexpr,
+    GROUP: tl.constexpr,
+    QUERY_NORM: tl.constexpr,
+    KEY_NORM: tl.constexpr,
+    ROTATES: tl.constexpr,
+    UPCAST: tl.constexpr,
+    BLOCK_G: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """A program takes a part of a row's tokens, for one head of keys, in pieces of BLOCK_T: every SPLITS-th
+    piece, or a share of the plan. Programs without a share come last, and leave."""
+    g = tl.program_id(0)
+    w = tl.program_id(1)
+    G = tl.num_programs(0)
+    H = G * GROUP
+    q = tl.arange(0, BLOCK_G)
+    t = tl.arange(0, BLOCK_T)
+    d = tl.arange(0, BLOCK_D)
+    in_head = d < D
+    h = g * GROUP + q
+    in_group = (q < GROUP)[:, None] & in_head[None, :]
+    if PLANNED:
+        b = tl.load(row_of_ptr + w)
+        part = tl.load(share_of_ptr + w)
+        slot = tl.load(slot_of_ptr + w).to(tl.int64)
+        part_tokens = tl.load(tokens_of_ptr + w)
+    else:
+        b = w // SPLITS
+        part = w % SPLITS
+        slot = tl.load(slot_mapping_ptr + b)
+    if b >= 0:
+        context_len = tl.load(context_lens_ptr + slot)
+        table_ptr = block_table_ptr + slot * table_stride_s
+        if PLANNED:
+            num_parts = tl.load(num_shares_ptr + b)
+            first_part = tl.load(first_share_ptr + b)
+            first = part * part_tokens
+            end = tl.minimum(first + part_tokens, context_len)
+            step = BLOCK_T
+        else:
+            num_parts = SPLITS
+            first_part = b * SPLITS
+            first = part * BLOCK_T
+            end = context_len
+            step = SPLITS * BLOCK_T
+        # The first piece is asked for before the kernel before this one has ended, which does not write it,
+        # and each other one before its turn.
+        keys, values = load_cached_piece(
+            first, end, g, t, d, in_head, k_cache_ptr, v_cache_ptr, table_ptr,
+            cache_stride_n, cache_stride_h, cache_stride_t, block_size, table_size,
+        )  # fmt: skip
+        cos, sin = load_turn(cos_ptr, sin_ptr, tl.maximum(context_len, 0), d, D, ROTATES)
+        if (
+            EARLY
+        ):  # plan and slots do not change within a step; query, key and value come from the kernel before
+            tl.extra.cuda.gdc_launch_dependents()
+            tl.extra.cuda.gdc_wait()
+        queries = query_ptr + b * query_stride_b + h[:, None] * query_stride_h
+        query = load_heads(queries, in_group, d, query_norm_ptr, eps, cos, sin, D, QUERY_NORM, ROTATES)
+        own = key_new_ptr + b * key_stride_b + g * key_stride_h
+        key = load_heads(own, in_head[None, :], d, key_norm_ptr, eps, cos, sin, D, KEY_NORM, ROTATES)
+        own = value_new_ptr + b * value_stride_b + g * value_stride_h
+        value = tl.load(own + d[None, :], mask=in_head[None, :], other=0.0)
+        if (part == 0) & (context_len >= 0):
+            block = tl.load(table_ptr + context_len // block_size).to(tl.int64)
+            row = block * cache_stride_n + g * cache_stride_h + (context_len % block_size) * cache_stride_t
+            tl.store(k_cache_ptr + row + d[None, :], key, mask=in_head[None, :])
+            tl.store(v_cache_ptr + row + d[None, :], value, mask=in_head[None, :])
+
+        # Each query has a softmax, which begins with the current token's score. One program alone counts it.
+        largest = tl.sum(query.to(tl.float32) * key.to(tl.float32), axis=1) * scale
+        has_own = (part == 0).to(tl.float32)
+        total = tl.zeros([BLOCK_G], tl.float32) + has_own
+        acc = tl.zeros([BLOCK_G, BLOCK_D], tl.float32) + has_own * value.to(tl.float32)
+        if UPCAST:
+            query = query.to(tl.float32)
+        for start in range(first, end, step):
+            live = start + t < end
+            largest, total, acc = add_group_piece(
+                query, keys, values, live, largest, total, acc, scale, UPCAST
+            )
+            keys, values = load_cached_piece(
+                start + step, end, g, t, d, in_head, k_cache_ptr, v_cache_ptr, table_ptr,
+                cache_stride_n, cache_stride_h, cache_stride_t, block_size, table_size,
+            )  # fmt: skip
+
+        out_place = out_ptr + b * out_stride_b + h[:, None] * out_stride_h + d[None, :]
+        if num_parts == 1:
+            tl.store(out_place, (acc / total[:, None]).to(out_ptr.dtype.element_ty), mask=in_group)
+        else:
+            place = (first_part + part) * H + h
+            tl.store(partial_out_ptr + place[:, None] * D + d[None, :], acc, mask=in_group)
+            tl.store(partial_softmax_ptr + place * 2, largest, mask=q < GROUP)
+            tl.store(partial_softmax_ptr + place * 2 + 1, total, mask=q < GROUP)
+            tl.debug_barrier()  # all of this program's stores come before it says that it has arrived
+            if tl.atomic_add(arrived_ptr + b * G + g, 1, sem="acq_rel") == num_parts - 1:
+                first_place = first_part * H + h
+                out = merge_group(
+                    first_place,
+                    num_parts,
+                    H,
+                    q < GROUP,
+                    partial_out_ptr,
+                    partial_softmax_ptr,
+                    d,
+                    in_group,
+                    D,
+                    BLOCK_S,
+                )
+                tl.store(out_place, out.to(out_ptr.dtype.element_ty), mask=in_group)
+                tl.store(arrived_ptr + b * G + g, 0)  # for the next call
+
+
+@triton.jit
+def add_group_piece(query, keys, values, live, largest, total, acc, scale, UPCAST: tl.constexpr):
+    """The softmax of each query with a piece of tokens more.
+
+    query: [G, D], a group's. keys, values: [T, D]. live: [T], whether there is such a token. largest, total:
+    [G]. acc: [G, D].
+    """
+    if UPCAST:
+        keys, values = keys.to(tl.float32), values.to(tl.float32)
+    scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
+    scores = tl.where(live[None, :], scores, float("-inf"))
+    new_largest = tl.maximum(largest, tl.max(scores, axis=1))
+    correction = tl.exp(largest - new_largest)
+    weights = tl.exp(scores - new_largest[:, None])
+    total = total * correction + tl.sum(weights, axis=1)
+    acc = tl.dot(weights.to(values.dtype), values, acc * correction[:, None], input_precision="ieee")
+    return new_largest, total, acc
+
+
+@triton.jit
+def merge_group(
+    first_place,
+    num_parts,
+    H,
+    is_query,
+    partial_out_ptr,
+    partial_softmax_ptr,
+    d,
+    in_group,
+    D,
+    BLOCK_S: tl.constexpr,
+):
+    """Attention [G, D] of all tokens, from what the programs of num_parts parts left for each query of a
+    group: of the first part at first_place [G], each other one H further on.
+
+    `.cg`: another multiprocessor wrote them, so they are read past this one's own cache.
+    """
+    s = tl.arange(0, BLOCK_S)
+    places = first_place[None, :] + s[:, None] * H
+    is_part = (s < num_parts)[:, None] & is_query[None, :]
+    all_largest = tl.load(
+        partial_softmax_ptr + places * 2, mask=is_part, other=float("-inf"), cache_modifier=".cg"
+    )
+    largest = tl.where(is_query, tl.max(all_largest, axis=0), 0.0)
+    total = tl.where(is_query, 0.0, 1.0)
+    acc = tl.zeros([in_group.shape[0], in_group.shape[1]], tl.float32)
+    for part in range(num_parts):
+        place = first_place + part * H
+        own = partial_softmax_ptr + place * 2
+        weight = tl.exp(tl.load(own, mask=is_query, other=0.0, cache_modifier=".cg") - largest)
+        total += weight * tl.load(own + 1, mask=is_query, other=0.0, cache_modifier=".cg")
+        values = partial_out_ptr + place[:, None] * D + d[None, :]
+        acc += weight[:, None] * tl.load(values, mask=in_group, other=0.0, cache_modifier=".cg")
+    return acc / total[:, None]
