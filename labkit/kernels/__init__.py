@@ -16,6 +16,7 @@ from labkit.kernels.fused_linear import (
     norm_linear_plain,
     norm_linear_triton,
 )
+from labkit.kernels.head_transform import HeadTransform
 from labkit.kernels.kv_append import (
     kv_append_full_batch_plain,
     kv_append_identity_pos_plain,
@@ -25,13 +26,8 @@ from labkit.kernels.kv_append import (
     kv_append_triton_identity_pos,
 )
 from labkit.kernels.linear_residual import linear_residual_plain, linear_residual_triton
-from labkit.kernels.packed_prompts import (
-    PackedRows,
-    kv_append_packed_plain,
-    kv_append_packed_triton,
-    packed_attention_plain,
-    packed_attention_triton,
-)
+from labkit.kernels.packed_attention import packed_attention_plain, packed_attention_triton
+from labkit.kernels.packed_prompts import PackedRows, kv_append_packed_plain, kv_append_packed_triton
 from labkit.kernels.paged_attention import (
     PagedAttentionFunction,
     paged_attention_plain,
@@ -48,6 +44,7 @@ from labkit.kernels.split_attention import SplitWorkspace, num_splits, paged_att
 from labkit.kernels.triton_runtime import require_triton, triton_status
 
 __all__ = [
+    "HeadTransform",
     "NormLinear",
     "PackedRows",
     "PagedAttentionAppend",

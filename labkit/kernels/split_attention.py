@@ -14,8 +14,8 @@ from labkit.kernels.paged_attention_append import check_paged_attention_append
 from labkit.kernels.running_softmax import add_piece, load_cached_piece, merge_parts, put_together
 from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
 
-# Tokens that a program, which is one warp, reads at a time, and how many such programs an H100 runs at once (8
-# on each of its 132 multiprocessors, limited by their registers). One program more would start only when
+# Tokens that a program, which is one warp, reads at a time, and how many such programs an H100 runs at once
+# (8 on each of its 132 multiprocessors, limited by their registers). One program more would start only when
 # another has ended, and the whole launch would wait for it. Wider rows than those of a key of 64 in half
 # precision are read fewer at a time: a thread would not have registers enough.
 TOKENS_AT_A_TIME = 32

@@ -18,7 +18,7 @@ from labkit.kernels import (
     packed_attention_plain,
     packed_attention_triton,
 )
-from labkit.kernels.packed_prompts import PackedTile, packed_tile
+from labkit.kernels.packed_attention import PackedTile, packed_tile
 
 pytestmark = pytest.mark.slow
 
@@ -65,7 +65,7 @@ def test_with_any_tile(tile: PackedTile):
     kv_append_packed_plain(*case.caches, case.key, case.value, case.rows)
 
     def attention(*arguments: torch.Tensor) -> torch.Tensor:
-        return packed_attention_triton(*arguments, tile)
+        return packed_attention_triton(*arguments, tile=tile)
 
     assert_attends_rows(attention, case, dense_prompts(case))
 

@@ -58,11 +58,13 @@ def make_case(
     num_blocks: int | None = None,
     num_layers: int = 3,
     spare_slots: int = 2,
+    group: int = 1,
 ) -> Case:
     """Random requests in any slots, their blocks in any order, at the far end of a larger pool.
 
     Keys and values are as the model makes them, views of one tensor; the table is one of two; the rows that
-    pad share the last slot. Slots that nobody is in look as if somebody were.
+    pad share the last slot. Slots that nobody is in look as if somebody were. H: heads of keys, each for a
+    group of so many queries.
     """
     generator = torch.Generator(device).manual_seed(0)
     B = len(context_lens)
@@ -99,7 +101,7 @@ def make_case(
         k_pool[layer, block, :, pos] = keys[b]
         v_pool[layer, block, :, pos] = values[b]
         places.append((b, int(blocks_of[b][-1]), n % block_size))
-    query, key_new, value_new = randn(B, 1, 3, H, D).permute(2, 0, 3, 1, 4)[:, :, :, 0]  # [B, H, D] each
+    query, key_new, value_new = randn(B, (group + 2) * H, D).split([group * H, H, H], dim=1)
     arguments = {
         "query": query,
         "key_new": key_new,
@@ -141,14 +143,14 @@ def split_in(splits: int, workspace: SplitWorkspace | None = None) -> Callable[.
 
 def plan_for(arguments: dict) -> SharePlan:
     """As small as it may be, and not made yet."""
-    query = arguments["query"]
-    return SharePlan(*query.shape, query.dtype, query.device)
+    key = arguments["key_new"]
+    return SharePlan(*key.shape, key.dtype, key.device)
 
 
 def share_workspace_for(arguments: dict) -> ShareWorkspace:
     """As small as it may be, and what lies in it is no number."""
     query = arguments["query"]
-    workspace = ShareWorkspace(*query.shape, query.device)
+    workspace = ShareWorkspace(*query.shape, query.device, arguments["key_new"].shape[1])
     workspace.partial_out.fill_(torch.nan)
     workspace.partial_softmax.fill_(torch.nan)
     return workspace
@@ -177,8 +179,9 @@ def dense_attention(case: Case) -> Tensor:
     """The definition, a request at a time, in float64: [B, H, D]. A row that pads sees itself alone."""
     rows = []
     for b, query in enumerate(case.arguments["query"].double()):  # [H, D]
-        keys = torch.cat([case.keys[b], case.arguments["key_new"][b : b + 1]]).double()  # [T + 1, H, D]
+        keys = torch.cat([case.keys[b], case.arguments["key_new"][b : b + 1]]).double()  # [T + 1, G, D]
         values = torch.cat([case.values[b], case.arguments["value_new"][b : b + 1]]).double()
+        keys, values = (each.repeat_interleave(len(query) // each.shape[1], 1) for each in (keys, values))
         scores = torch.einsum("hd,thd->ht", query, keys) / query.shape[-1] ** 0.5
         rows.append(torch.einsum("ht,thd->hd", scores.softmax(dim=-1), values))
     return torch.stack(rows)

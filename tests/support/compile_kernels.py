@@ -36,7 +36,9 @@ from labkit.kernels import (
     decode_ends,
     distribution,
     fused_linear,
+    grouped_attention,
     kv_append,
+    packed_attention,
     packed_prompts,
     paged_attention,
     paged_attention_append,
@@ -63,7 +65,9 @@ MODULES = (
     attention_shares,
     decode_ends,
     fused_linear,
+    grouped_attention,
     kv_append,
+    packed_attention,
     packed_prompts,
     paged_attention,
     paged_attention_append,
@@ -138,7 +142,7 @@ def packed(D: int, dtype: torch.dtype, T: int, P: int, block_size: int = 64, H: 
     query, key, value = empty(T, 3, H, D, dtype=dtype).unbind(1)
     rows = packed_prompts.PackedRows(int32(P + 1), int32(P), int32(P, 1024 // block_size))
     packed_prompts.kv_append_packed_triton(*cache, key, value, rows)
-    packed_prompts.packed_attention_triton(query, *cache, rows)
+    packed_attention.packed_attention_triton(query, *cache, rows)
 
 
 def append(form: str, D: int, dtype: torch.dtype, B: int = 8, H: int = 12) -> None:

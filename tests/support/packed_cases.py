@@ -49,9 +49,11 @@ def make_packed(
     dtype: torch.dtype = torch.float32,
     device: str = KERNEL_DEVICE,
     seed: int = 0,
+    group: int = 1,
 ) -> PackedCase:
     """Random prompts in blocks of any order, at the far end of a larger pool. Queries, keys and values are as
     the model makes them, views of one tensor; behind a prompt's blocks its table names one that there is not.
+    H: heads of keys, each for a group of so many queries.
     """
     generator = torch.Generator(device).manual_seed(seed)
     num_before = num_before or [0] * len(num_rows)
@@ -64,8 +66,7 @@ def make_packed(
     N = sum(needed) + 3
     order = N - 1 - torch.randperm(sum(needed), generator=generator, device=device)
     tables = torch.full((len(num_rows), max(1, *needed)), N, dtype=torch.int32, device=device)
-    qkv = randn(T, 3, H, D)
-    query, key, value = qkv.unbind(1)
+    query, key, value = randn(T, (group + 2) * H, D).split([group * H, H, H], dim=1)
     k_pool, v_pool = (
         torch.full((2, N, H, block_size, D), torch.nan, dtype=dtype, device=device) for _ in range(2)
     )

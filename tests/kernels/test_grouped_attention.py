@@ -1,0 +1,170 @@
+"""Heads of keys that serve a group of queries, and heads that are normed and rotated as they are loaded: each
+form of attention that stores as it goes, and of prompts in chunks, against the definition in float64."""
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from attention_append_cases import (
+    KERNEL_DEVICE,
+    NOBODY,
+    TOLERANCE,
+    assert_attends_and_stores,
+    bits,
+    dense_attention,
+    dtypes,
+    in_shares,
+    make_case,
+    needs_triton,
+    pools_after,
+    split_in,
+)
+from packed_cases import PackedCase, dense_prompts, make_packed
+from torch import Tensor
+
+from labkit.kernels import (
+    HeadTransform,
+    kv_append_packed_plain,
+    kv_append_packed_triton,
+    packed_attention_plain,
+    packed_attention_triton,
+    paged_attention_append_plain,
+    paged_attention_append_triton,
+)
+from labkit.kernels.packed_attention import PackedTile
+
+pytestmark = pytest.mark.slow
+
+EPS = 1e-6
+WITH_TRANSFORM = [
+    pytest.param(paged_attention_append_plain, id="plain"),
+    pytest.param(split_in(1), id="in 1", marks=needs_triton),
+    pytest.param(split_in(3), id="in 3", marks=needs_triton),
+    pytest.param(in_shares, id="in shares", marks=needs_triton),
+]
+ALL = [*WITH_TRANSFORM, pytest.param(paged_attention_append_triton, id="triton", marks=needs_triton)]
+PACKED = [
+    pytest.param(kv_append_packed_plain, packed_attention_plain, id="plain"),
+    pytest.param(kv_append_packed_triton, packed_attention_triton, id="triton", marks=needs_triton),
+]
+SIZES = {
+    "group of 3": {"context_lens": [9, NOBODY, 0, 66, 4], "group": 3, "D": 20},
+    "group of 4": {"context_lens": [130, 31, NOBODY], "group": 4, "block_size": 16, "D": 16},
+    "group of 17": {"context_lens": [5, 40], "group": 17, "H": 1},
+}
+lengths = [9, NOBODY, 0, 66, 4]
+
+
+def make_transform(
+    D: int, norms: bool, dtype: torch.dtype, device: str, positions: int = 200
+) -> HeadTransform:
+    like = torch.Generator(device).manual_seed(7)
+    angles = torch.rand(positions, D // 2, generator=like, device=device) * 6
+    weights = 1 + torch.randn(2, D, generator=like, device=device) / 4
+    return HeadTransform(angles.cos(), angles.sin(), *(weights.to(dtype) if norms else (None, None)), EPS)
+
+
+def transformed(heads: Tensor, positions: Tensor, norm: Tensor | None, transform: HeadTransform) -> Tensor:
+    """The definition in float64, of heads [B, H, D]."""
+    x = heads.double()
+    if norm is not None:
+        x = F.rms_norm(x, x.shape[-1:], norm.double(), EPS)
+    cos, sin = (torch.cat([t, t], 1)[positions.long(), None].double() for t in (transform.cos, transform.sin))
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat([-second, first], dim=-1) * sin
+
+
+def assert_stored(pools: tuple[Tensor, Tensor], expected: list[Tensor], key: Tensor) -> None:
+    """The bits that are expected, but for the rotated keys, which may be off by a rounding. key: of their
+    dtype."""
+    k_bits, v_bits = (bits(pool) for pool in pools)
+    assert torch.equal(v_bits, expected[1])
+    keys, wanted = (each.view(key.dtype) for each in (k_bits, expected[0]))
+    tolerance = TOLERANCE[key.dtype]
+    torch.testing.assert_close(keys, wanted, rtol=4 * tolerance, atol=4 * tolerance, equal_nan=True)
+
+
+@dtypes
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("attention", ALL)
+def test_a_group_of_queries_sees_its_head_of_keys(attention: Callable, sizes: dict, dtype: torch.dtype):
+    assert_attends_and_stores(attention, make_case(**sizes, dtype=dtype))
+
+
+@dtypes
+@pytest.mark.parametrize("norms", [False, True], ids=["rotated", "normed and rotated"])
+@pytest.mark.parametrize("group", [1, 3, 4])
+@pytest.mark.parametrize("attention", WITH_TRANSFORM)
+def test_heads_are_transformed_before_they_meet(
+    attention: Callable, group: int, norms: bool, dtype: torch.dtype
+):
+    case = make_case(lengths, group=group, D=20, dtype=dtype)
+    transform = make_transform(20, norms, dtype, KERNEL_DEVICE)
+    out = attention(**case.arguments, transform=transform)
+    past = torch.tensor(case.context_lens, device=out.device).clamp(min=0)
+    query = transformed(case.arguments["query"], past, transform.query_norm, transform)
+    key = transformed(case.arguments["key_new"], past, transform.key_norm, transform)
+    changed = {"query": query, "key_new": key.to(dtype)}
+    before = make_case(lengths, group=group, D=20, dtype=dtype)
+    expected = before._replace(arguments=before.arguments | changed)
+    tolerance = 2 * TOLERANCE[dtype]  # queries and keys are rounded once more
+    torch.testing.assert_close(out.double(), dense_attention(expected), rtol=tolerance, atol=tolerance)
+    assert_stored((case.k_pool, case.v_pool), list(pools_after(expected)), key.to(dtype))
+
+
+def dense_groups(case: PackedCase, group: int) -> Tensor:
+    """`dense_prompts` of each query of a group in turn."""
+    queries = case.query.unflatten(1, (-1, group)).unbind(2)
+    return torch.stack([dense_prompts(case._replace(query=query)) for query in queries], dim=2).flatten(1, 2)
+
+
+@dtypes
+@pytest.mark.parametrize("norms", [None, False, True], ids=["grouped", "rotated", "normed and rotated"])
+@pytest.mark.parametrize("group", [1, 3, 4])
+@pytest.mark.parametrize("append, attention", PACKED)
+def test_prompts_in_chunks(
+    append: Callable, attention: Callable, group: int, norms: bool | None, dtype: torch.dtype
+):
+    """With more pads than there are positions, in tiles that hold parts of a row's group."""
+    case = make_packed([18, 1, 3], [5, 30, 0], pads=45, D=20, block_size=16, dtype=dtype, group=group)
+    transform = None if norms is None else make_transform(20, norms, dtype, KERNEL_DEVICE, positions=40)
+    if attention is packed_attention_triton:
+        attention = partial(attention, tile=PackedTile(16, 32, 4, 1))
+    append(*case.caches, case.key, case.value, case.rows, transform=transform)
+    out = attention(case.query, *case.caches, case.rows, transform=transform)
+    expected = case
+    if transform is not None:
+        positions = case.rows.positions(len(case.query))
+        key = transformed(case.key, positions, transform.key_norm, transform).to(dtype)
+        keys = [
+            torch.cat([keys[:before], key[first:end]])
+            for keys, (first, end, before) in zip(case.keys, case.prompts, strict=True)
+        ]
+        query = transformed(case.query, positions, transform.query_norm, transform)
+        expected = case._replace(query=query, key=key, keys=keys)
+    tolerance = 2 * TOLERANCE[dtype]
+    torch.testing.assert_close(out.double(), dense_groups(expected, group), rtol=tolerance, atol=tolerance)
+    for p, (first, end, before) in enumerate(case.prompts):
+        for row in range(first, end):
+            block, pos = divmod(before + row - first, 16)
+            stored = case.caches[0][case.rows.block_tables[p, block], :, pos]
+            torch.testing.assert_close(stored, expected.key[row], rtol=2 * tolerance, atol=2 * tolerance)
+
+
+@pytest.mark.parametrize("attention", WITH_TRANSFORM)
+def test_a_transform_or_group_that_does_not_fit_is_refused(attention: Callable):
+    arguments = make_case([7, 5], group=3, D=8).arguments
+    fits = make_transform(8, True, torch.float32, KERNEL_DEVICE)
+    for change, message in (
+        ({"sin": None}, "transform has one of cos and sin"),
+        ({"cos": fits.cos[:, 1:]}, r"transform.cos has shape \[200, 3\], expected \[P, 4\]"),
+        ({"cos": fits.cos.double()}, "transform.cos is torch.float64"),
+        ({"key_norm": fits.key_norm[1:]}, "transform.key_norm has shape"),
+        ({"query_norm": fits.query_norm.half()}, "transform.query_norm is torch.float16"),
+    ):
+        with pytest.raises(ValueError, match=f"^{message}"):
+            attention(**arguments, transform=fits._replace(**change))
+    with pytest.raises(ValueError, match=r"^key_new has 2 heads, of which the 5 of query are no multiple"):
+        attention(**arguments | {"query": arguments["query"][:, 1:]})
