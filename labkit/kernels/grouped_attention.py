@@ -18,6 +18,7 @@ from labkit.kernels.running_softmax import load_cached_piece
 from labkit.kernels.triton_runtime import early_launch, tl, triton
 
 LEAST_SIDE = 16  # of a matrix that a product on tensor cores takes
+MOST_TOKENS, BYTES_AT_A_TIME = 32, 4096  # of the keys that a program, which is one warp, reads at a time
 
 
 def launch_grouped(
@@ -28,25 +29,27 @@ def launch_grouped(
     v_cache_layer: Tensor,
     block_table: Tensor,
     context_lens: Tensor,
-    slot_mapping: Tensor,
-    partials: tuple[Tensor, Tensor, Tensor],
-    transform: HeadTransform | None,
-    tokens: int,
-    splits: int,
-    most_parts: int,
+    slot_mapping: Tensor | None = None,
+    partials: Sequence[Tensor | None] = (None, None, None),
+    transform: HeadTransform | None = None,
+    splits: int = 1,
+    most_parts: int = 1,
     shares: Sequence[Tensor] | None = None,
     num_shares: int = 0,
 ) -> Tensor:  # [B, H, D]
     """Attend and store in one kernel, of arguments that were checked: with `splits` programs per request and
-    head of keys, or with one for each of num_shares shares of a plan.
+    head of keys, or with one for each of num_shares shares of a plan. Without a slot mapping row b is in slot
+    b, and nothing is stored.
 
-    partials: a workspace's, for H heads. tokens: that a program reads at a time. most_parts: of a row.
-    shares: a plan's row_of, share_of, slot_of, tokens_of, first_share and num_shares.
+    partials: a workspace's, for H heads. Only with them may the kernel begin before the one in front has ended:
+    it is a fused step's, and writes none of slots, tables and cache. most_parts: of a row. shares: a plan's
+    row_of, share_of, slot_of, tokens_of, first_share and num_shares.
     """
     B, H, D = query.shape
     _, G, block_size, _ = k_cache_layer.shape
     cos, sin, query_norm, key_norm, eps = transform or NO_TRANSFORM
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
+    block_d = max(LEAST_SIDE, triton.next_power_of_2(D))
     _grouped_paged_attn_append_kernel[(G, B * splits if shares is None else num_shares)](
         query,
         key_new,
@@ -75,6 +78,7 @@ def launch_grouped(
         block_size,
         block_table.shape[1],
         PLANNED=shares is not None,
+        STORES=slot_mapping is not None,
         SPLITS=splits,
         GROUP=H // G,
         QUERY_NORM=query_norm is not None,
@@ -82,11 +86,12 @@ def launch_grouped(
         ROTATES=cos is not None,
         UPCAST=must_upcast(query.dtype),
         BLOCK_G=max(LEAST_SIDE, triton.next_power_of_2(H // G)),
-        BLOCK_T=max(LEAST_SIDE, tokens),
-        BLOCK_D=max(LEAST_SIDE, triton.next_power_of_2(D)),
+        BLOCK_T=max(LEAST_SIDE, min(MOST_TOKENS, BYTES_AT_A_TIME // (block_d * query.element_size()))),
+        BLOCK_D=block_d,
         BLOCK_S=triton.next_power_of_2(most_parts),
-        num_warps=1,
-        **early_launch(query.device),
+        num_warps=1 if query.element_size() == 2 else 8,  # no tensor cores, and larger rows
+        maxnreg=255,  # of a thread: else it is compiled for fewer, and keeps numbers in memory
+        **({"EARLY": False} if partials[0] is None else early_launch(query.device)),
     )
     return out
 
@@ -133,6 +138,7 @@ def _grouped_paged_attn_append_kernel(
     block_size,
     table_size,
     PLANNED: tl.constexpr,
+    STORES: tl.constexpr,
     SPLITS: tl.constexpr,
     GROUP: tl.constexpr,
     QUERY_NORM: tl.constexpr,
@@ -165,7 +171,9 @@ def _grouped_paged_attn_append_kernel(
     else:
         b = w // SPLITS
         part = w % SPLITS
-        slot = tl.load(slot_mapping_ptr + b)
+        slot = b.to(tl.int64)
+        if STORES:
+            slot = tl.load(slot_mapping_ptr + b)
     if b >= 0:
         context_len = tl.load(context_lens_ptr + slot)
         table_ptr = block_table_ptr + slot * table_stride_s
@@ -199,7 +207,7 @@ def _grouped_paged_attn_append_kernel(
         key = load_heads(own, in_head[None, :], d, key_norm_ptr, eps, cos, sin, D, KEY_NORM, ROTATES)
         own = value_new_ptr + b * value_stride_b + g * value_stride_h
         value = tl.load(own + d[None, :], mask=in_head[None, :], other=0.0)
-        if (part == 0) & (context_len >= 0):
+        if (part == 0) & (context_len >= 0) & STORES:
             block = tl.load(table_ptr + context_len // block_size).to(tl.int64)
             row = block * cache_stride_n + g * cache_stride_h + (context_len % block_size) * cache_stride_t
             tl.store(k_cache_ptr + row + d[None, :], key, mask=in_head[None, :])
@@ -223,7 +231,7 @@ def _grouped_paged_attn_append_kernel(
             )  # fmt: skip
 
         out_place = out_ptr + b * out_stride_b + h[:, None] * out_stride_h + d[None, :]
-        if num_parts == 1:
+        if (SPLITS == 1 and not PLANNED) or num_parts == 1:
             tl.store(out_place, (acc / total[:, None]).to(out_ptr.dtype.element_ty), mask=in_group)
         else:
             place = (first_part + part) * H + h
@@ -232,18 +240,9 @@ def _grouped_paged_attn_append_kernel(
             tl.store(partial_softmax_ptr + place * 2 + 1, total, mask=q < GROUP)
             tl.debug_barrier()  # all of this program's stores come before it says that it has arrived
             if tl.atomic_add(arrived_ptr + b * G + g, 1, sem="acq_rel") == num_parts - 1:
-                first_place = first_part * H + h
+                partials = partial_out_ptr, partial_softmax_ptr
                 out = merge_group(
-                    first_place,
-                    num_parts,
-                    H,
-                    q < GROUP,
-                    partial_out_ptr,
-                    partial_softmax_ptr,
-                    d,
-                    in_group,
-                    D,
-                    BLOCK_S,
+                    first_part * H + h, num_parts, H, q < GROUP, partials, d, in_group, D, BLOCK_S
                 )
                 tl.store(out_place, out.to(out_ptr.dtype.element_ty), mask=in_group)
                 tl.store(arrived_ptr + b * G + g, 0)  # for the next call
@@ -269,23 +268,13 @@ def add_group_piece(query, keys, values, live, largest, total, acc, scale, UPCAS
 
 
 @triton.jit
-def merge_group(
-    first_place,
-    num_parts,
-    H,
-    is_query,
-    partial_out_ptr,
-    partial_softmax_ptr,
-    d,
-    in_group,
-    D,
-    BLOCK_S: tl.constexpr,
-):
+def merge_group(first_place, num_parts, H, is_query, partials, d, in_group, D, BLOCK_S: tl.constexpr):
     """Attention [G, D] of all tokens, from what the programs of num_parts parts left for each query of a
     group: of the first part at first_place [G], each other one H further on.
 
     `.cg`: another multiprocessor wrote them, so they are read past this one's own cache.
     """
+    partial_out_ptr, partial_softmax_ptr = partials
     s = tl.arange(0, BLOCK_S)
     places = first_place[None, :] + s[:, None] * H
     is_part = (s < num_parts)[:, None] & is_query[None, :]

@@ -4,18 +4,14 @@ B requests, H heads, G heads of keys and values, D head size, N blocks in the po
 block table. Query head h sees the key and value of head h // (H / G): H / G heads in a row are a group.
 """
 
-from math import gcd
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from labkit.kernels.checks import check_tensor
+from labkit.kernels.grouped_attention import launch_grouped
 from labkit.kernels.triton_runtime import check_launchable, tl, triton
-
-MOST_PRODUCTS = (
-    8192  # of the numbers of a group's queries and of a piece of keys: more take too many registers
-)
 
 
 class PagedAttentionFunction(Protocol):
@@ -93,10 +89,12 @@ def paged_attention_triton(
     check_launchable(query.device)
     B, H, D = query.shape
     _, G, block_size, _ = k_cache_layer.shape
+    if G < H:
+        return launch_grouped(
+            query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens
+        )
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
-    block_q, block_d = triton.next_power_of_2(H // G), triton.next_power_of_2(D)
-    step = step_of(block_size, block_q * block_d)
-    _paged_attn_decode_kernel[(B, G)](
+    _paged_attn_decode_kernel[(B, H)](
         query,
         key_new,
         value_new,
@@ -112,21 +110,12 @@ def paged_attention_triton(
         *k_cache_layer.stride()[:3],
         block_table.stride(0),
         *out.stride()[:2],
-        H // G,
         D,
         block_size,
-        step,
-        BLOCK_Q=block_q,
-        BLOCK_T=triton.next_power_of_2(step),
-        BLOCK_D=block_d,
+        BLOCK_T=triton.next_power_of_2(block_size),
+        BLOCK_D=triton.next_power_of_2(D),
     )
     return out
-
-
-def step_of(block_size: int, query_size: int) -> int:
-    """Tokens that a program takes at a time, of one block: all, or as many as fit its queries' numbers."""
-    at_most = max(1, MOST_PRODUCTS // query_size)
-    return block_size if block_size <= at_most else gcd(block_size, at_most)
 
 
 @triton.jit
@@ -152,54 +141,44 @@ def _paged_attn_decode_kernel(
     table_stride_b,
     out_stride_b,
     out_stride_h,
-    group,
     D,
     block_size,
-    step,
-    BLOCK_Q: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """One program per request and head of keys: a softmax for each query of its group that is corrected as
-    larger scores come (Milakov and Gimelshein, 2018), begun with the current token and continued block by
-    block."""
+    """One program per request and head: a softmax that is corrected as larger scores come (Milakov and
+    Gimelshein, 2018), begun with the current token and continued block by block."""
     b = tl.program_id(0)
-    g = tl.program_id(1)
-    q = tl.arange(0, BLOCK_Q)
+    h = tl.program_id(1)
     t = tl.arange(0, BLOCK_T)
     d = tl.arange(0, BLOCK_D)
     in_head = d < D
-    h = g * group + q
-    in_group = (q < group)[:, None] & in_head[None, :]
-    places = b * query_stride_b + h[:, None] * query_stride_h + d[None, :]
-    query = tl.load(query_ptr + places, mask=in_group, other=0.0).to(tl.float32) * scale  # [Q, D]
-    key = tl.load(key_new_ptr + b * key_stride_b + g * key_stride_h + d, mask=in_head, other=0.0)
-    value = tl.load(value_new_ptr + b * value_stride_b + g * value_stride_h + d, mask=in_head, other=0.0)
-    largest = tl.sum(query * key.to(tl.float32)[None, :], axis=1)  # of each query's scores so far
+    query = tl.load(query_ptr + b * query_stride_b + h * query_stride_h + d, mask=in_head, other=0.0)
+    query = query.to(tl.float32) * scale
+    key = tl.load(key_new_ptr + b * key_stride_b + h * key_stride_h + d, mask=in_head, other=0.0)
+    value = tl.load(value_new_ptr + b * value_stride_b + h * value_stride_h + d, mask=in_head, other=0.0)
+    largest = tl.sum(query * key.to(tl.float32), axis=0)  # of the scores so far
     total = tl.exp(largest - largest)  # of exp(score - largest) so far: 1
-    acc = total[:, None] * value.to(tl.float32)[None, :]
+    acc = value.to(tl.float32)
 
     context_len = tl.load(context_lens_ptr + b)
-    for start in range(0, context_len, step):  # a block, or a piece of one
+    for start in range(0, context_len, block_size):
         # int64: in a large pool, block * stride passes 2^31
         block = tl.load(block_table_ptr + b * table_stride_b + start // block_size).to(tl.int64)
-        slot = start % block_size + t
-        written = (t < step) & (start + t < context_len)
-        place = block * cache_stride_n + g * cache_stride_h + slot[:, None] * cache_stride_t + d[None, :]
+        written = (t < block_size) & (start + t < context_len)
+        place = block * cache_stride_n + h * cache_stride_h + t[:, None] * cache_stride_t + d[None, :]
         mask = written[:, None] & in_head[None, :]
         keys = tl.load(k_cache_ptr + place, mask=mask, other=0.0).to(tl.float32)
         values = tl.load(v_cache_ptr + place, mask=mask, other=0.0).to(tl.float32)
-        scores = tl.sum(query[:, None, :] * keys[None, :, :], axis=2)  # [Q, T]
-        scores = tl.where(written[None, :], scores, float("-inf"))
-        new_largest = tl.maximum(largest, tl.max(scores, axis=1))
+        scores = tl.where(written, tl.sum(query[None, :] * keys, axis=1), float("-inf"))
+        new_largest = tl.maximum(largest, tl.max(scores, axis=0))
         correction = tl.exp(largest - new_largest)
-        weights = tl.exp(scores - new_largest[:, None])
-        acc = acc * correction[:, None] + tl.sum(weights[:, :, None] * values[None, :, :], axis=1)
-        total = total * correction + tl.sum(weights, axis=1)
+        weights = tl.exp(scores - new_largest)
+        acc = acc * correction + tl.sum(weights[:, None] * values, axis=0)
+        total = total * correction + tl.sum(weights, axis=0)
         largest = new_largest
-    out = (acc / total[:, None]).to(out_ptr.dtype.element_ty)
-    places = b * out_stride_b + h[:, None] * out_stride_h + d[None, :]
-    tl.store(out_ptr + places, out, mask=in_group)
+    out = (acc / total).to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + b * out_stride_b + h * out_stride_h + d, out, mask=in_head)
 
 
 def check_paged_attention(

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from labkit.kernels.checks import check_range, check_tensor
+from labkit.kernels.grouped_attention import launch_grouped
 from labkit.kernels.head_transform import HeadTransform, check_transform, transform_heads_plain
-from labkit.kernels.paged_attention import paged_attention_plain, step_of
+from labkit.kernels.paged_attention import paged_attention_plain
 from labkit.kernels.triton_runtime import check_launchable, tl, triton
 
 
@@ -97,16 +98,7 @@ def paged_attention_append_triton(
     Takes and returns what a `PagedAttentionAppend` does. Raises ValueError for arguments that do not fit, and
     TritonUnavailableError where no kernel runs.
     """
-    check_paged_attention_append(
-        query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens, slot_mapping
-    )
-    check_launchable(query.device)
-    B, H, D = query.shape
-    _, G, block_size, _ = k_cache_layer.shape
-    out = torch.empty_like(query, memory_format=torch.contiguous_format)
-    block_q, block_d = triton.next_power_of_2(H // G), triton.next_power_of_2(D)
-    step = step_of(block_size, block_q * block_d)
-    _paged_attn_append_kernel[(B, G)](
+    arguments = (
         query,
         key_new,
         value_new,
@@ -115,6 +107,16 @@ def paged_attention_append_triton(
         block_table,
         context_lens,
         slot_mapping,
+    )
+    check_paged_attention_append(*arguments)
+    check_launchable(query.device)
+    B, H, D = query.shape
+    _, G, block_size, _ = k_cache_layer.shape
+    if G < H:
+        return launch_grouped(*arguments)
+    out = torch.empty_like(query, memory_format=torch.contiguous_format)
+    _paged_attn_append_kernel[(B, H)](
+        *arguments,
         out,
         D**-0.5,
         *query.stride()[:2],
@@ -123,13 +125,10 @@ def paged_attention_append_triton(
         *k_cache_layer.stride()[:3],
         block_table.stride(0),
         *out.stride()[:2],
-        H // G,
         D,
         block_size,
-        step,
-        BLOCK_Q=block_q,
-        BLOCK_T=triton.next_power_of_2(step),
-        BLOCK_D=block_d,
+        BLOCK_T=triton.next_power_of_2(block_size),
+        BLOCK_D=triton.next_power_of_2(D),
     )
     return out
 
@@ -158,60 +157,51 @@ def _paged_attn_append_kernel(
     table_stride_s,
     out_stride_b,
     out_stride_h,
-    group,
     D,
     block_size,
-    step,
-    BLOCK_Q: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """One program per request and head of keys: the softmaxes of `_paged_attn_decode_kernel`, and a store of
-    the current token at the end of its sequence."""
+    """One program per request and head: the softmax of `_paged_attn_decode_kernel`, and a store of the
+    current token at the end of its sequence."""
     b = tl.program_id(0)
-    g = tl.program_id(1)
-    q = tl.arange(0, BLOCK_Q)
+    h = tl.program_id(1)
     t = tl.arange(0, BLOCK_T)
     d = tl.arange(0, BLOCK_D)
     in_head = d < D
-    h = g * group + q
-    in_group = (q < group)[:, None] & in_head[None, :]
     slot = tl.load(slot_mapping_ptr + b)
     context_len = tl.load(context_lens_ptr + slot)
     table_ptr = block_table_ptr + slot * table_stride_s
-    places = b * query_stride_b + h[:, None] * query_stride_h + d[None, :]
-    query = tl.load(query_ptr + places, mask=in_group, other=0.0).to(tl.float32) * scale  # [Q, D]
-    key = tl.load(key_new_ptr + b * key_stride_b + g * key_stride_h + d, mask=in_head, other=0.0)
-    value = tl.load(value_new_ptr + b * value_stride_b + g * value_stride_h + d, mask=in_head, other=0.0)
+    query = tl.load(query_ptr + b * query_stride_b + h * query_stride_h + d, mask=in_head, other=0.0)
+    query = query.to(tl.float32) * scale
+    key = tl.load(key_new_ptr + b * key_stride_b + h * key_stride_h + d, mask=in_head, other=0.0)
+    value = tl.load(value_new_ptr + b * value_stride_b + h * value_stride_h + d, mask=in_head, other=0.0)
     if context_len >= 0:
         # int64: in a large pool, block * stride passes 2^31
         block = tl.load(table_ptr + context_len // block_size).to(tl.int64)
-        place = block * cache_stride_n + g * cache_stride_h + (context_len % block_size) * cache_stride_t + d
+        place = block * cache_stride_n + h * cache_stride_h + (context_len % block_size) * cache_stride_t + d
         tl.store(k_cache_ptr + place, key, mask=in_head)
         tl.store(v_cache_ptr + place, value, mask=in_head)
-    largest = tl.sum(query * key.to(tl.float32)[None, :], axis=1)  # of each query's scores so far
+    largest = tl.sum(query * key.to(tl.float32), axis=0)  # of the scores so far
     total = tl.exp(largest - largest)  # of exp(score - largest) so far: 1
-    acc = total[:, None] * value.to(tl.float32)[None, :]
+    acc = value.to(tl.float32)
 
-    for start in range(0, context_len, step):  # a block, or a piece of one
+    for start in range(0, context_len, block_size):
         block = tl.load(table_ptr + start // block_size).to(tl.int64)
-        pos = start % block_size + t
-        written = (t < step) & (start + t < context_len)
-        place = block * cache_stride_n + g * cache_stride_h + pos[:, None] * cache_stride_t + d[None, :]
+        written = (t < block_size) & (start + t < context_len)
+        place = block * cache_stride_n + h * cache_stride_h + t[:, None] * cache_stride_t + d[None, :]
         mask = written[:, None] & in_head[None, :]
         keys = tl.load(k_cache_ptr + place, mask=mask, other=0.0).to(tl.float32)
         values = tl.load(v_cache_ptr + place, mask=mask, other=0.0).to(tl.float32)
-        scores = tl.sum(query[:, None, :] * keys[None, :, :], axis=2)  # [Q, T]
-        scores = tl.where(written[None, :], scores, float("-inf"))
-        new_largest = tl.maximum(largest, tl.max(scores, axis=1))
+        scores = tl.where(written, tl.sum(query[None, :] * keys, axis=1), float("-inf"))
+        new_largest = tl.maximum(largest, tl.max(scores, axis=0))
         correction = tl.exp(largest - new_largest)
-        weights = tl.exp(scores - new_largest[:, None])
-        acc = acc * correction[:, None] + tl.sum(weights[:, :, None] * values[None, :, :], axis=1)
-        total = total * correction + tl.sum(weights, axis=1)
+        weights = tl.exp(scores - new_largest)
+        acc = acc * correction + tl.sum(weights[:, None] * values, axis=0)
+        total = total * correction + tl.sum(weights, axis=0)
         largest = new_largest
-    out = (acc / total[:, None]).to(out_ptr.dtype.element_ty)
-    places = b * out_stride_b + h[:, None] * out_stride_h + d[None, :]
-    tl.store(out_ptr + places, out, mask=in_group)
+    out = (acc / total).to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + b * out_stride_b + h * out_stride_h + d, out, mask=in_head)
 
 
 def check_paged_attention_append(
