@@ -63,7 +63,7 @@ def attention_calls(
         return {ONE_PROGRAM: (1, calls(paged_attention_append_plain))}
     return {
         ONE_PROGRAM: (1, calls(paged_attention_append_triton)),
-        SPLIT: (num_splits(batch_size, H, MAX_TOKENS), calls(SplitAttention(manager, batch_size))),
+        SPLIT: (num_splits(batch_size, H, MAX_TOKENS), calls(SplitAttention(manager, batch_size, H))),
     }
 
 

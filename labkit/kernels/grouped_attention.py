@@ -41,8 +41,8 @@ def launch_grouped(
     head of keys, or with one for each of num_shares shares of a plan. Without a slot mapping row b is in slot
     b, and nothing is stored.
 
-    partials: a workspace's, for H heads. Only with them may the kernel begin before the one in front has ended:
-    it is a fused step's, and writes none of slots, tables and cache. most_parts: of a row. shares: a plan's
+    partials: a workspace's, for H heads. Only with them may the kernel begin before the one in front ends: it
+    is a fused step's, and writes none of slots, tables and cache. most_parts: of a row. shares: a plan's
     row_of, share_of, slot_of, tokens_of, first_share and num_shares.
     """
     B, H, D = query.shape

@@ -256,9 +256,9 @@ def check_shares(workspace: ShareWorkspace, plan: SharePlan, query: Tensor, num_
         raise ValueError(f"workspace is for {heads[0]} heads of {heads[1]}, expected {H} of {D}")
     if plan.num_heads != num_kv_heads:
         raise ValueError(f"plan is for {plan.num_heads} heads, expected {num_kv_heads}")
-    if len(workspace.partial_out) < (most := most_shares(B, num_kv_heads)):
-        raise ValueError(f"workspace is for {len(workspace.partial_out)} shares, but there may be {most}")
     if len(workspace.arrived) < B:
         raise ValueError(f"workspace is for {len(workspace.arrived)} rows, but there are {B}")
+    if len(workspace.partial_out) < (most := most_shares(B, num_kv_heads)):
+        raise ValueError(f"workspace is for {len(workspace.partial_out)} shares, but there may be {most}")
     if plan.batch_size != B:
         raise ValueError(f"plan was made for {plan.batch_size} rows, but there are {B}")

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig, load_model
 from labkit.model import LanguageModel
+from labkit.model.llama import LlamaConfig, Qwen3Config
+from labkit.model.small import SPREAD, small_model
 
 NUM_STEPS = 24
 OUTLIERS = (5, 133, 700)  # places in a hidden state of 768
@@ -81,3 +83,50 @@ def test_on_a_gpu_logits_are_no_further_from_exact_ones_than_those_of_transforme
     assert rms_of_errors(ours, exact) <= 1.05 * rms_of_errors(half, exact)
     hidden = model.network.wpe.weight.abs().max().item()
     assert (hidden > 30) == is_trained_like  # else nothing was tried
+
+
+LLAMAS = {
+    "llama": LlamaConfig(
+        2048, 512, 576, 1536, 4, 9, 3, 64, rms_norm_eps=1e-5
+    ),  # as SmolLM2-135M's, but shallow
+    "qwen3": Qwen3Config(2048, 512, 1024, 3072, 4, 16, 8, 128),  # as those of Qwen3-0.6B
+}
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("num_requests", [1, 8, 64])
+@pytest.mark.parametrize("rung", ["09", "14"])
+@pytest.mark.parametrize("config", LLAMAS.values(), ids=LLAMAS)
+def test_on_a_gpu_so_are_those_of_the_llama_family(
+    config: LlamaConfig, rung: str, num_requests: int, dtype: torch.dtype
+):
+    """With hidden dimensions that are far larger than others, as those of trained models."""
+    model = small_model(config=config)
+    with torch.no_grad():
+        for layer in model.network.layers:
+            for norm in (layer.input_layernorm, layer.post_attention_layernorm):
+                norm.weight.uniform_(0.5, 1.5)
+        model.network.embed_tokens.weight[:, [5, 133]] *= 50
+        for name, weight in model.network.named_parameters():
+            if weight.dim() == 2 and "embed" not in name:
+                weight.div_(SPREAD)
+    numbers = torch.Generator().manual_seed(0)
+    prompts = [tuple(torch.randint(2048, (40,), generator=numbers).tolist()) for _ in range(num_requests)]
+    engine = InferenceEngine(
+        model,
+        replace(LADDER[rung].options, launch="eager"),  # so that logits can be seen
+        device="cuda",
+        dtype=dtype,
+        cache=CacheConfig(prefix_cache=False),
+        scheduler=SchedulerConfig(
+            max_batch_size=num_requests, prefill_max_batch_size=num_requests, prefill_max_tokens=2**14
+        ),
+    )
+    texts, ours = decode_logits(engine, prompts)
+    theirs = model.network.as_transformers().cuda()
+    with torch.inference_mode():
+        decoded = slice(40, 40 + NUM_STEPS)
+        half = copy.deepcopy(theirs).to(dtype)(texts.cuda()).logits[:, decoded].transpose(0, 1).double()
+        exact = theirs.double()(texts.cuda()).logits[:, decoded].transpose(0, 1)
+    assert rms_of_errors(ours, exact) <= 1.05 * rms_of_errors(half, exact)

@@ -6,17 +6,19 @@ import pytest
 import torch
 from helpers import assert_no_block_is_lost, make_engine, tokens_of
 
-from labkit import LADDER, InferenceEngine, LanguageModel, SamplingParams
+from labkit import LADDER, LanguageModel, SamplingParams
 from labkit.bench import dense_tokens, transformers_tokens
+from labkit.engine.step.fused import FusedDeviceStep
 from labkit.errors import OptionError
-from labkit.kernels import paged_attention_triton
+from labkit.kernels import paged_attention_append_plain, paged_attention_triton, triton_status
 from labkit.model.checkpoint import random_network
 from labkit.model.small import SMALL_LLAMA, SMALL_QWEN3, small_model
 from labkit.model.tokenizer import WordTokenizer
 
 PROMPTS = [(1, 2, 3), (1, 2, 3), (7, 8, 9, 10), tuple(range(20, 31)), (1, 2, 3, 9)]
 GREEDY = SamplingParams(14, stop_on_eos=False)
-RUNGS = [number for number, rung in LADDER.items() if rung.options.kv_write != "fused"]
+RUNGS = list(LADDER)
+KERNEL_DEVICE = "cuda" if triton_status().mode == "native" else "cpu"
 
 both = {"llama": SMALL_LLAMA, "qwen3": SMALL_QWEN3}
 configs = pytest.mark.parametrize("config", both.values(), ids=both, scope="module")
@@ -45,7 +47,8 @@ def test_its_tokens_are_those_of_the_dense_model_and_of_transformers_on_every_ru
     assert tokens_of(engine.generate(PROMPTS, GREEDY)) == expected
     stats = engine.stats()
     assert stats.counters.preemptions > 0 and stats.prefix_evictions > 0
-    assert stats.append_paths["copy_on_write"] > 0
+    copies = LADDER[number].options.prefixes == "whole_prompts"
+    assert (stats.append_paths.get("copy_on_write", 0) > 0) == copies
     assert engine.kv_manager.k_cache.shape[2] == 2  # of 4 heads, or 6
     assert_no_block_is_lost(engine)
 
@@ -58,10 +61,38 @@ def test_its_tokens_are_the_same_through_the_kernel_that_loads_a_key_once_for_it
     assert tokens_of(engine.generate(PROMPTS, GREEDY)) == expected
 
 
+@pytest.mark.slow
 @configs
-def test_a_rung_that_does_not_run_it_says_what_to_do(model):
-    with pytest.raises(OptionError, match=r"'fused' .* does not run .* yet.*a rung up to 06"):
-        InferenceEngine(model, device="cpu")
+@pytest.mark.parametrize("number", ["08", "09", "11", "13", "14"])
+def test_its_tokens_are_the_same_through_triton_kernels(model, expected, number):
+    """With chunks of a prompt beside decode steps, and shares of several pieces."""
+    pytest.importorskip("triton")
+    options = replace(LADDER[number].options, attention="triton")
+    settings = {"max_batch_size": 4, "prefill_chunk_tokens": 5, "block_size": 4}
+    engine = make_engine(model.to(KERNEL_DEVICE, torch.float32), options, **settings)
+    assert tokens_of(engine.generate(PROMPTS[2:], SamplingParams(6, stop_on_eos=False))) == [
+        tokens[:6] for tokens in expected[2:]
+    ]
+
+
+@pytest.mark.cuda
+@configs
+@pytest.mark.parametrize("number", RUNGS)
+def test_on_a_gpu_its_tokens_are_the_same_on_every_rung(model, expected, number):
+    """In graphs where the rung has them, with every kernel compiled."""
+    engine = make_engine(
+        model.to("cuda", torch.float32), LADDER[number].options, block_size=4, max_blocks_per_layer=14
+    )
+    assert tokens_of(engine.generate(PROMPTS, GREEDY)) == expected
+    assert_no_block_is_lost(engine)
+
+
+@configs
+@pytest.mark.parametrize("name", ["kv_write", "layer_kernels"])
+def test_kernels_of_the_readers_for_other_layers_are_refused(model, name):
+    part = {"kv_write": paged_attention_append_plain, "layer_kernels": FusedDeviceStep}[name]
+    with pytest.raises(OptionError, match=rf"^the part for {name} is one for layers such as GPT-2's, and "):
+        make_engine(model, LADDER["09"].options, parts={name: part})
 
 
 @configs

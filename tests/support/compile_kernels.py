@@ -32,6 +32,7 @@ from triton.runtime.jit import JITFunction, MockTensor
 with patch.object(torch.cuda, "is_available", lambda: True):
     from labkit.kernels import triton_runtime
 from labkit.kernels import (
+    HeadTransform,
     attention_shares,
     decode_ends,
     distribution,
@@ -137,6 +138,46 @@ def attention(
     split_attention.paged_attention_append_split_triton(*arguments, workspace, splits)
 
 
+def transform_of(D: int, dtype: torch.dtype) -> HeadTransform:
+    angles, norms = (float32(1024, D // 2) for _ in range(2)), (empty(D, dtype=dtype) for _ in range(2))
+    return HeadTransform(*angles, *norms, 1e-6)
+
+
+def gated(M: int, N: int, K: int, dtype: torch.dtype) -> None:
+    layer = fused_linear.NormLinear(empty(N, K, dtype=dtype), None, None, 1e-5, is_gated=True)
+    statistics = fused_linear.RowStatistics(float32(M, -(-K // 64), 2), 64)
+    fused_linear.norm_linear_triton(empty(M, K, dtype=dtype), statistics, layer, prefetch=True)
+
+
+def grouped(
+    form: str, D: int, dtype: torch.dtype, B: int = 8, splits: int = 1, H: int = 12, G: int = 4
+) -> None:
+    """Attention of groups of three, whose heads are normed and rotated."""
+    S, M, transform = B + 1, 16, transform_of(D, dtype)
+    query, key, value = empty(B, H + 2 * G, D, dtype=dtype).split([H, G, G], dim=1)
+    cache = [empty(100, G, 64, D, dtype=dtype) for _ in range(2)]
+    if form == "paged":
+        paged_attention.paged_attention_triton(query, key, value, *cache, int32(B, M), int32(B), 1000)
+        return
+    arguments = query, key, value, *cache, int32(S, M), int32(S), int64(B)
+    if form == "shares":
+        plan = attention_shares.SharePlan(B, G, D, dtype, query.device)
+        attention_shares.plan_shares_triton(*arguments[-2:], plan)
+        shares = shared_attention.ShareWorkspace(B, H, D, query.device, G)
+        shared_attention.paged_attention_append_shares_triton(*arguments, shares, plan, transform)
+        return
+    workspace = split_attention.SplitWorkspace(B, H, D, query.device)
+    split_attention.paged_attention_append_split_triton(*arguments, workspace, splits, transform)
+
+
+def grouped_packed(D: int, dtype: torch.dtype, T: int, P: int, H: int = 12, G: int = 4) -> None:
+    query, key, value = empty(T, H + 2 * G, D, dtype=dtype).split([H, G, G], dim=1)
+    cache, transform = [empty(100, G, 64, D, dtype=dtype) for _ in range(2)], transform_of(D, dtype)
+    rows = packed_prompts.PackedRows(int32(P + 1), int32(P), int32(P, 16))
+    packed_prompts.kv_append_packed_triton(*cache, key, value, rows, transform)
+    packed_attention.packed_attention_triton(query, *cache, rows, transform)
+
+
 def packed(D: int, dtype: torch.dtype, T: int, P: int, block_size: int = 64, H: int = 12) -> None:
     cache = [empty(100, H, block_size, D, dtype=dtype) for _ in range(2)]
     query, key, value = empty(T, 3, H, D, dtype=dtype).unbind(1)
@@ -201,6 +242,15 @@ def packings(D: int, dtype: torch.dtype, block_sizes: tuple[int, ...] = (64,)) -
         yield partial(packed, D, dtype, T, P, block_size)
 
 
+def groups(D: int, dtype: torch.dtype) -> Iterator[Case]:
+    yield partial(grouped, "paged", D, dtype)
+    for B, splits in ((8, split_attention.MAX_SPLITS), (128, 1)):
+        yield partial(grouped, "split", D, dtype, B, splits)
+    yield partial(grouped, "shares", D, dtype, 64)
+    for T, P in ((256, 64), (2048, 4)):
+        yield partial(grouped_packed, D, dtype, T, P)
+
+
 def appends(D: int, dtype: torch.dtype) -> Iterator[Case]:
     for form in ("indexed", "full batch", "identity pos"):
         yield partial(append, form, D, dtype)
@@ -214,7 +264,10 @@ def full(arch: int) -> Iterator[Case]:
         yield from products(dtype, list(tiles.TILES))
         yield from prefetching(dtype)
         yield from products(dtype, OTHER_PRODUCTS, rows=[1, 256])
+        for M, (N, K) in itertools.product((16, 64, 256), ((3072, 576), (16384, 2048))):
+            yield partial(gated, M, N, K, dtype)
         for D in HEAD_SIZES:
+            yield from groups(D, dtype)
             yield from attentions(D, dtype, BLOCK_SIZES)
             yield from packings(D, dtype, BLOCK_SIZES)
             yield from appends(D, dtype)
@@ -230,11 +283,13 @@ def quick(arch: int) -> Iterator[Case]:
     yield from products(torch.float16, list(tiles.TILES))
     for dtype in (torch.bfloat16, torch.float32):
         yield from products(dtype, [(2304, 768), (768, 3072)], rows=[16])
+    yield partial(gated, 16, 16384, 2048, torch.float16)
     heads = [(128, torch.float32)]
     if arch == NATIVE:
         yield from prefetching(torch.float16)
         heads = [(64, torch.float16), (80, torch.bfloat16), (128, torch.float16)]
     for D, dtype in heads:
+        yield from groups(D, dtype)
         yield from attentions(D, dtype)
         yield from packings(D, dtype)
     for D, dtype in zip(HEAD_SIZES, DTYPES, strict=True):

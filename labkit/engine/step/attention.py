@@ -7,6 +7,7 @@ from torch import Tensor
 
 from labkit.engine.step.slots import DeviceSlots
 from labkit.kernels import (
+    HeadTransform,
     PagedAttentionAppend,
     PagedAttentionFunction,
     SharePlan,
@@ -60,11 +61,7 @@ class AttendThenWrite:
         self._block_idx = self._block_tables.gather(2, place)[:, :, 0]  # [T, B]
 
     def __call__(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        query, key, value = (
-            query[:, :, 0],
-            key[:, :, 0],
-            value[:, :, 0],
-        )  # [B, H or G, 1, D] -> [B, H or G, D]
+        query, key, value = query[:, :, 0], key[:, :, 0], value[:, :, 0]  # [B, .., 1, D] -> [B, .., D]
         k_cache, v_cache = self.kv_manager.k_cache[layer_idx], self.kv_manager.v_cache[layer_idx]
         table_idx = layer_idx % len(self._block_tables)
         out = self.attention(
@@ -100,17 +97,20 @@ class AttendAndWrite:
             plan_shares_triton(slots.context_lens, slot_mapping, self._plan)
 
     def __call__(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        query, key, value = (
-            query[:, :, 0],
-            key[:, :, 0],
-            value[:, :, 0],
-        )  # [B, H or G, 1, D] -> [B, H or G, D]
+        query, key, value = query[:, :, 0], key[:, :, 0], value[:, :, 0]  # [B, .., 1, D] -> [B, .., D]
         return self.attend_heads(layer_idx, query, key, value)[:, :, None]
 
-    def attend_heads(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend_heads(
+        self,
+        layer_idx: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        transform: HeadTransform | None = None,
+    ) -> Tensor:
         """Attend in one layer and write its new keys and values.
 
-        query, key, value: [B, H, D], as is the result.
+        query: [B, H, D], as is the result; key, value: [B, G, D]. transform: of queries and keys, before all.
         """
         slots = self._slots
         return self.attention(
@@ -123,6 +123,7 @@ class AttendAndWrite:
             slots.context_lens,
             self._slot_mapping,
             self._max_context_len,
+            *([] if transform is None else [transform]),
         )
 
 
@@ -132,8 +133,9 @@ class SplitAttention:
     It is `paged_attention_append_split_triton` with a workspace of its own.
     """
 
-    def __init__(self, kv_manager: KVBlockManager, max_batch_size: int) -> None:
-        _, _, num_heads, block_size, head_dim = kv_manager.k_cache.shape
+    def __init__(self, kv_manager: KVBlockManager, max_batch_size: int, num_heads: int) -> None:
+        """num_heads: of queries."""
+        block_size, head_dim = kv_manager.k_cache.shape[3:]
         device = kv_manager.k_cache.device
         self._workspace = SplitWorkspace(max_batch_size, num_heads, head_dim, device)
         # Of the longest possible sequence: a graph cannot ask how long they are.
@@ -150,8 +152,9 @@ class SplitAttention:
         context_lens: Tensor,
         slot_mapping: Tensor,
         max_context_len: int,
+        transform: HeadTransform | None = None,
     ) -> Tensor:
-        B, H, _ = query.shape
+        B, G, _ = key_new.shape
         return paged_attention_append_split_triton(
             query,
             key_new,
@@ -162,7 +165,8 @@ class SplitAttention:
             context_lens,
             slot_mapping,
             self._workspace,
-            num_splits(B, H, self._max_tokens),
+            num_splits(B, G, self._max_tokens),
+            transform,
         )
 
 
@@ -174,11 +178,12 @@ class SharedAttention:
     `plan_shares_triton` write the plan before a step's first layer.
     """
 
-    def __init__(self, kv_manager: KVBlockManager, max_batch_size: int) -> None:
+    def __init__(self, kv_manager: KVBlockManager, max_batch_size: int, num_heads: int) -> None:
+        """num_heads: of queries."""
         cache = kv_manager.k_cache
-        num_heads, head_dim = cache.shape[2], cache.shape[4]
-        self.plan = SharePlan(max_batch_size, num_heads, head_dim, cache.dtype, cache.device)
-        self._workspace = ShareWorkspace(max_batch_size, num_heads, head_dim, cache.device)
+        G, D = cache.shape[2], cache.shape[4]
+        self.plan = SharePlan(max_batch_size, G, D, cache.dtype, cache.device)
+        self._workspace = ShareWorkspace(max_batch_size, num_heads, D, cache.device, G)
 
     def __call__(
         self,
@@ -191,6 +196,7 @@ class SharedAttention:
         context_lens: Tensor,
         slot_mapping: Tensor,
         max_context_len: int,
+        transform: HeadTransform | None = None,
     ) -> Tensor:
         return paged_attention_append_shares_triton(
             query,
@@ -203,4 +209,5 @@ class SharedAttention:
             slot_mapping,
             self._workspace,
             self.plan,
+            transform,
         )

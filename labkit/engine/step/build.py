@@ -187,11 +187,7 @@ def build_device_step(
     on_triton: in Triton kernels where there are any, else in plain PyTorch.
     """
     is_hidden = parts.options.latency == "hidden"
-    if parts.options.kv_write == "fused" and network.config.num_heads != network.config.num_kv_heads:
-        raise OptionError(
-            f"kv_write = 'fused' (rungs from 07 on) does not run {type(network).__name__} yet: fewer heads "
-            "have keys than queries. Choose a rung up to 06, such as options=LADDER['06'].options"
-        )
+    check_own_kernels(parts, network)
     device_step = parts["latency" if is_hidden else "layer_kernels"]
     if parts.options.kv_write != "fused":
         return device_step(slots, network, attend_then_write(kv_manager, on_triton))
@@ -199,21 +195,39 @@ def build_device_step(
         kernel = paged_attention_append_triton if on_triton else paged_attention_append_plain
         return device_step(slots, network, AttendAndWrite(kv_manager, parts.own("kv_write") or kernel))
     lanes = [
-        build_lane(parts, kv_manager, len(slots.slot_mapping), on_triton)
+        build_lane(parts, network.config, kv_manager, len(slots.slot_mapping), on_triton)
         for _ in range(NUM_LANES if is_hidden else 1)
     ]
     return device_step(slots, network, lanes) if is_hidden else device_step(slots, network, *lanes[0])
 
 
+def check_own_kernels(parts: Parts, network: Network) -> None:
+    """Raises OptionError for kernels of the caller's that would not know what the network's heads are."""
+    config, options = network.config, parts.options
+    is_grouped = options.kv_write == "fused" and config.num_kv_heads < config.num_heads
+    is_rotated = options.layer_kernels == "fused" and network.decoder_weights().rotary is not None
+    for name in ("kv_write", "layer_kernels"):
+        if (is_grouped or is_rotated) and parts.own(name) is not None:
+            raise OptionError(
+                f"the part for {name} is one for layers such as GPT-2's, and {type(network).__name__}'s have "
+                "keys that several queries share, or that are rotated. Leave the part out"
+            )
+
+
 def build_lane(
-    parts: Parts, kv_manager: MutableInfoBlockManager, max_batch_size: int, on_triton: bool
+    parts: Parts,
+    config: ModelConfig,
+    kv_manager: MutableInfoBlockManager,
+    max_batch_size: int,
+    on_triton: bool,
 ) -> Lane:
     """What the launches of a fused step need, those of Triton with workspaces of their own and the tiles that
     were measured on its GPU. Raises RecordError if their file is damaged."""
     kernel: PagedAttentionAppend = paged_attention_append_plain
     if on_triton:
         is_packed = parts.options.batching == "packed"
-        kernel = (SharedAttention if is_packed else SplitAttention)(kv_manager, max_batch_size)
+        form = SharedAttention if is_packed else SplitAttention
+        kernel = form(kv_manager, max_batch_size, config.num_heads)
     attention = AttendAndWrite(kv_manager, parts.own("kv_write") or kernel)
     return Lane(attention, fused_kernels(kv_manager, on_triton))
 

@@ -17,7 +17,7 @@ from labkit.engine.scheduler import Joining
 from labkit.engine.step.chunk_layout import ChunkLayout
 from labkit.engine.step.first_tokens import FirstTokenSampler
 from labkit.engine.step.staging import PinnedStaging, PinnedTokens, TokenCopy
-from labkit.kernels import PackedRows
+from labkit.kernels import HeadTransform, PackedRows
 from labkit.kvcache import KVBlockManager
 from labkit.model import Network
 from labkit.ranges import named_range
@@ -31,8 +31,8 @@ class PackedAttention:
     def __init__(
         self,
         kv_manager: KVBlockManager,
-        attention: Callable[[Tensor, Tensor, Tensor, PackedRows], Tensor],
-        kv_append: Callable[[Tensor, Tensor, Tensor, Tensor, PackedRows], None],
+        attention: Callable[[Tensor, Tensor, Tensor, PackedRows, HeadTransform | None], Tensor],
+        kv_append: Callable[[Tensor, Tensor, Tensor, Tensor, PackedRows, HeadTransform | None], None],
     ) -> None:
         """attention, kv_append: `packed_attention_triton` and `kv_append_packed_triton`, or their plain
         twins."""
@@ -48,11 +48,21 @@ class PackedAttention:
         query, key, value = (heads[0].transpose(0, 1) for heads in (query, key, value))
         return self.attend_rows(layer_idx, query, key, value).transpose(0, 1)[None]  # [1, H, T, D]
 
-    def attend_rows(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Store the chunk's keys and values in one layer, and attend: [T, H, D] each, as is the result."""
+    def attend_rows(
+        self,
+        layer_idx: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        transform: HeadTransform | None = None,
+    ) -> Tensor:
+        """Store the chunk's keys and values in one layer, and attend.
+
+        query: [T, H, D], as is the result; key, value: [T, G, D]. transform: of queries and keys, before all.
+        """
         k_cache, v_cache = self.kv_manager.k_cache[layer_idx], self.kv_manager.v_cache[layer_idx]
-        self.kv_append(k_cache, v_cache, key, value, self._rows)
-        return self.attention(query, k_cache, v_cache, self._rows)
+        self.kv_append(k_cache, v_cache, key, value, self._rows, transform)
+        return self.attention(query, k_cache, v_cache, self._rows, transform)
 
 
 class ChunkStep:

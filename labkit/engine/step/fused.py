@@ -12,13 +12,14 @@ from labkit.engine.sampling import Draws
 from labkit.engine.step.attention import AttendAndWrite
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.slots import DeviceSlots
-from labkit.errors import OptionError
 from labkit.kernels import (
+    HeadTransform,
     NormLinear,
     RowStatistics,
     embed_slots_plain,
     embed_slots_triton,
     fold_layer_norm,
+    fold_rms_norm,
     greedy_advance_plain,
     greedy_advance_triton,
     linear_residual_plain,
@@ -30,6 +31,7 @@ from labkit.kernels.linear_residual import make_split_k_workspace
 from labkit.kernels.tile_tables import shipped_tiles
 from labkit.kernels.tiles import MeasuredTiles, tiles_in_words
 from labkit.model import LinearWeights, Network, NormWeights
+from labkit.model.decoder_weights import LayerWeights, Rotary, split_heads
 from labkit.ranges import named_range
 
 VOCABULARY_MULTIPLE = 64  # a product whose sides are multiples of it is several times faster than one odd one
@@ -83,13 +85,19 @@ class FusedLayer(NamedTuple):
     attention_out: LinearWeights
     mlp_in: NormLinear
     mlp_out: LinearWeights
+    transform: HeadTransform | None = None
+
+    @property
+    def products(self) -> tuple[NormLinear | LinearWeights, ...]:
+        """The layer's four products, in their order."""
+        return self.qkv, self.attention_out, self.mlp_in, self.mlp_out
 
 
 class FusedDeviceStep(DeviceStep):
     """A `DeviceStep` in few kernels (rung 09).
 
-    LayerNorm, bias, GELU, residual and the slots' advance are parts of kernels that run anyway, and the
-    vocabulary is padded to a size that the hardware likes.
+    Norms, biases, GELU or a gate, rotation, residual and the slots' advance are parts of kernels that run
+    anyway, and the vocabulary is padded to a size that the hardware likes.
     """
 
     attention: AttendAndWrite
@@ -102,23 +110,22 @@ class FusedDeviceStep(DeviceStep):
         super().__init__(slots, network, attention)
         self.kernels = kernels
         weights = network.decoder_weights()
-        if weights.is_gated or weights.rotary is not None:
-            raise OptionError(
-                f"layer_kernels = 'fused' (rungs from 09 on) does not run {type(network).__name__} yet. "
-                "Choose a rung up to 08, such as options=LADDER['08'].options"
-            )
         self._tables = weights.token_table, weights.position_table
         self.layers = [
             FusedLayer(
                 folded(layer.attention_norm, layer.qkv),
                 layer.attention_out,
-                folded(layer.mlp_norm, layer.mlp_in),
+                folded(layer.mlp_norm, layer.mlp_in, weights.is_gated),
                 layer.mlp_out,
+                head_transform(layer, weights.rotary),
             )
             for layer in weights.layers
         ]
         self._final_norm = weights.final_norm
-        self._num_heads, self._vocab_size = network.config.num_heads, len(weights.head)
+        self._heads, self._vocab_size = (
+            (network.config.num_heads, network.config.num_kv_heads),
+            len(weights.head),
+        )
         self.head = padded_head(weights.head)
 
     @property
@@ -126,7 +133,7 @@ class FusedDeviceStep(DeviceStep):
         """Where the tiles of a layer's four products come from, in words."""
         if self.kernels.measured is None:
             return "none: the products are PyTorch's"
-        products = [(len(product.weight), product.weight.shape[1]) for product in self.layers[0]]
+        products = [(len(product.weight), product.weight.shape[1]) for product in self.layers[0].products]
         shipped = shipped_tiles(self.head.device, self.head.dtype)
         return tiles_in_words(products, self.kernels.measured, shipped)
 
@@ -159,7 +166,11 @@ class FusedDeviceStep(DeviceStep):
 
     def logits(self, x: Tensor) -> Tensor:
         """The final norm and the head: logits [B, V] for the last layer's output x [B, E]."""
-        hidden = F.layer_norm(x, x.shape[1:], *self._final_norm)
+        weight, bias, eps = self._final_norm
+        if bias is None:
+            hidden = F.rms_norm(x, x.shape[1:], weight, eps)
+        else:
+            hidden = F.layer_norm(x, x.shape[1:], weight, bias, eps)
         return F.linear(hidden, self.head)[:, : self._vocab_size]
 
     def layer(self, layer_idx: int, x: Tensor, statistics: RowStatistics) -> tuple[Tensor, RowStatistics]:
@@ -167,14 +178,14 @@ class FusedDeviceStep(DeviceStep):
         layer, kernels = self.layers[layer_idx], self.kernels
         attended = self.attend(layer_idx, kernels.norm_linear(x, statistics, layer.qkv))
         x, statistics = kernels.linear_residual(attended, *layer.attention_out, x)
-        inner = kernels.norm_linear(x, statistics, layer.mlp_in, gelu=True)
+        inner = kernels.norm_linear(x, statistics, layer.mlp_in, gelu=not layer.mlp_in.is_gated)
         return kernels.linear_residual(inner, *layer.mlp_out, x)
 
     def attend(self, layer_idx: int, qkv: Tensor) -> Tensor:
-        """Attention [B, E] of one layer for its queries, keys and values [B, 3 * E], which are stored."""
-        B = len(qkv)
-        query, key, value = qkv.view(B, 3, self._num_heads, -1).unbind(1)  # each [B, H, D]
-        return self.attention.attend_heads(layer_idx, query, key, value).view(B, -1)
+        """Attention [B, H * D] of one layer for its queries, keys and values [B, (H + 2 * G) * D], which are
+        stored."""
+        heads = split_heads(qkv, *self._heads)
+        return self.attention.attend_heads(layer_idx, *heads, self.layers[layer_idx].transform).flatten(1)
 
 
 def padded_head(head: Tensor) -> Tensor:
@@ -182,8 +193,17 @@ def padded_head(head: Tensor) -> Tensor:
     return F.pad(head, (0, 0, 0, -len(head) % VOCABULARY_MULTIPLE))
 
 
-def folded(norm: NormWeights, linear: LinearWeights) -> NormLinear:
-    """The product behind a LayerNorm, with the norm's weight and bias put into copies of its own."""
-    norm_weight, norm_bias, eps = norm
-    assert norm_bias is not None, "an RMSNorm was refused"
-    return fold_layer_norm(norm_weight, norm_bias, eps, *linear)
+def folded(norm: NormWeights, linear: LinearWeights, is_gated: bool = False) -> NormLinear:
+    """The product behind a norm, with the norm's weight and bias put into copies of its own."""
+    if norm.bias is None:
+        return fold_rms_norm(norm.weight, norm.eps, *linear, is_gated)
+    return fold_layer_norm(norm.weight, norm.bias, norm.eps, *linear)
+
+
+def head_transform(layer: LayerWeights, rotary: Rotary | None) -> HeadTransform | None:
+    """What becomes of a layer's queries and keys before they meet; None for nothing."""
+    if rotary is None:
+        return None
+    if layer.query_norm is None or layer.key_norm is None:
+        return HeadTransform(*rotary)
+    return HeadTransform(*rotary, layer.query_norm.weight, layer.key_norm.weight, layer.query_norm.eps)

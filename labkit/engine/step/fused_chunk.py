@@ -1,6 +1,6 @@
 """A chunk of prompt tokens through the kernels of a fused decode step (rung 13).
 
-T rows of the chunk, P prompts, H heads, D head size, E embedding, V vocabulary.
+T rows of the chunk, P prompts, H heads, G heads of keys and values, D head size, E embedding, V vocabulary.
 """
 
 import torch
@@ -11,6 +11,7 @@ from labkit.engine.step.chunk_layout import ChunkLayout
 from labkit.engine.step.fused import FusedDeviceStep, FusedKernels
 from labkit.kernels.tiles import ROWS
 from labkit.model import Network
+from labkit.model.decoder_weights import split_heads
 from labkit.ranges import named_range
 
 MOST_ROWS = ROWS[-1]  # that tiles are measured for; with more, PyTorch's products are faster
@@ -25,10 +26,12 @@ class ChunkLayers(FusedDeviceStep):
         self._packed_attention = attention
 
     def attend(self, layer_idx: int, qkv: Tensor) -> Tensor:
-        """Attention [T, E] of one layer for its queries, keys and values [T, 3 * E], which are stored."""
-        T = len(qkv)
-        query, key, value = qkv.view(T, 3, self._num_heads, -1).unbind(1)  # each [T, H, D]
-        return self._packed_attention.attend_rows(layer_idx, query, key, value).view(T, -1)
+        """Attention [T, H * D] of one layer for its queries, keys and values [T, (H + 2 * G) * D], which are
+        stored."""
+        heads = split_heads(qkv, *self._heads)
+        return self._packed_attention.attend_rows(
+            layer_idx, *heads, self.layers[layer_idx].transform
+        ).flatten(1)
 
     def chunk_logits(self, token_ids: Tensor, positions: Tensor, last_rows: Tensor) -> Tensor:
         """Logits [P, V] after the rows last_rows [P] of a chunk: token_ids and positions [T], int64."""

@@ -36,11 +36,7 @@ class PagedDecodeAttention:
         self.values: list[Tensor] = []
 
     def __call__(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        query, key, value = (
-            query[:, :, 0],
-            key[:, :, 0],
-            value[:, :, 0],
-        )  # [B, H or G, 1, D] -> [B, H or G, D]
+        query, key, value = query[:, :, 0], key[:, :, 0], value[:, :, 0]  # [B, .., 1, D] -> [B, .., D]
         self.keys.append(key)
         self.values.append(value)
         out = self._attention(

@@ -63,7 +63,7 @@ def fits_in_l2(layer: FusedLayer, device: torch.device) -> bool:
     still there for the other. For a CPU, which has no such cache, True."""
     if device.type != "cuda":
         return True
-    num_bytes = sum(product.weight.nbytes for product in layer)
+    num_bytes = sum(product.weight.nbytes for product in layer.products)
     return LAYERS_IN_L2 * num_bytes <= torch.cuda.get_device_properties(device).L2_cache_size
 
 

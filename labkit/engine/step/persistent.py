@@ -26,13 +26,15 @@ class PersistentLayers:
     def fits(step: FusedDeviceStep) -> bool:
         """Whether the kernel does what the step does, and was measured for layers as wide.
 
-        It has attention in it, so a step with an attention of the caller's has to launch that.
+        It has attention in it, so a step with an attention of the caller's has to launch that. And it knows
+        LayerNorms alone, and heads that each have a key.
         """
         attention = step.attention.attention
         is_ours = attention is paged_attention_append_plain or isinstance(
             attention, SplitAttention | SharedAttention
         )
-        return is_ours and step.layers[0].qkv.weight.shape[1] <= WIDEST
+        qkv = step.layers[0].qkv
+        return is_ours and qkv.column_sums is not None and qkv.weight.shape[1] <= WIDEST
 
     def __init__(self, step: FusedDeviceStep) -> None:
         """In a Triton kernel if the step's kernels are, else in its plain form. Raises ValueError for weights
