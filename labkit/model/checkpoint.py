@@ -20,6 +20,7 @@ from labkit.errors import CheckpointError
 from labkit.json_file import check_regular, parse_json, read_json
 from labkit.model.chat import CHAT_FILES, read_chat_template
 from labkit.model.checkpoint_format import CheckpointFormat
+from labkit.model.gguf import converted, find_gguf
 from labkit.model.language_model import LanguageModel
 from labkit.model.network import ModelConfig, Network
 from labkit.model.random_configs import RANDOM_CONFIGS
@@ -44,8 +45,9 @@ def load_model(
     """Load a model of an architecture in `labkit.model.registry` onto the CPU.
 
     source: a directory with config.json, *.safetensors and a tokenizer (relative paths are looked up
-    from the working directory, then from the project's root); a hub id; or "random:" and a name of
-    RANDOM_CONFIGS, such as "random:gpt2", whose weights are drawn with `seed`, a whole number of 64 bits;
+    from the working directory, then from the project's root); a GGUF file, or "smollm2-135m", a small chat
+    model in such a file, which is converted once, into the user's cache; a hub id; or "random:" and a name
+    of RANDOM_CONFIGS, such as "random:gpt2", whose weights are drawn with `seed`, a whole number of 64 bits;
     "random:small" is a very small one.
     dtype: of the weights: torch.float16, bfloat16, float32 or float64.
     The network is asked for a hub id alone. No pickled file is read and no code of a checkpoint runs.
@@ -57,8 +59,8 @@ def load_model(
     seed = check_seed(seed)
     if name.startswith("random:"):
         return random_model(name, dtype, seed)
-    if directory := find_directory(name):
-        return load_directory(directory, name, dtype)
+    if folder := find_folder(name):
+        return load_directory(folder, name, dtype)
     if Path(name).parts[:1] == ("data",):  # the project's own
         require_project()
     if isinstance(source, os.PathLike) or not HUB_ID.fullmatch(name):
@@ -88,6 +90,17 @@ def check_seed(seed: object) -> int:
     if number is None or number not in SEEDS:
         raise CheckpointError(f"seed must be a whole number of at most 64 bits, not {shown(seed)}")
     return number
+
+
+def find_folder(name: str) -> Path | None:
+    """The folder with the files of the model of that name, or of that GGUF file; None if there is none.
+
+    Raises CheckpointError for a GGUF file that cannot be converted.
+    """
+    if folder := find_directory(name):
+        return folder
+    file = find_gguf(name)
+    return None if file is None else converted(file)
 
 
 def find_directory(name: str) -> Path | None:

@@ -24,7 +24,8 @@ def by_name(requirements: list[str]) -> dict[str, Requirement]:
 
 
 RUNTIME = by_name(PROJECT["dependencies"])
-TEST = by_name(PROJECT["optional-dependencies"]["test"])
+CHAT, TEST = (by_name(PROJECT["optional-dependencies"][extra]) for extra in ("chat", "test"))
+del TEST["labkit"]  # with the other extra
 
 
 def imported_by(source: str) -> set[str]:
@@ -59,11 +60,11 @@ def test_every_way_to_import_is_seen():
 
 def test_what_is_imported_is_declared_and_what_is_declared_is_imported_or_started():
     package, tests = packages_of("labkit"), packages_of("tests")
-    assert package | packages_of("data") <= set(RUNTIME) <= package | STARTED
-    assert tests <= {*RUNTIME, *TEST} and set(TEST) <= tests | STARTED
+    assert package | packages_of("data") <= {*RUNTIME, *CHAT} and set(RUNTIME) <= package | STARTED
+    assert tests <= {*RUNTIME, *CHAT, *TEST} and {*CHAT, *TEST} <= tests | STARTED
 
 
 def test_a_requirement_has_bounds_on_both_sides():
     """But `packaging`, whose versions are years."""
-    for name, requirement in (RUNTIME | TEST).items():
+    for name, requirement in (RUNTIME | CHAT | TEST).items():
         assert {s.operator for s in requirement.specifier} == ({">="} if name == "packaging" else {">=", "<"})
