@@ -13,8 +13,6 @@ SOURCES = without(JUNK, "text", "megabytes of text") | {
     "True": True,
     "no text": "",
     "5,000 letters": "a" * 5000,
-    "many folders": "a/" * 3000,
-    "a list of names": ["data/tiny-gpt2"],
 }
 NOWHERE = [
     "~no-such-user",

@@ -58,8 +58,6 @@ LINES = [  # what only the command as a whole can tell
     *((f"{command} --json", "--json") for command in ALL),
     ("", "COMMAND"),
     ("schedule", "COMMAND.*'schedule'"),
-    ("''", "COMMAND"),
-    ("scheduler extra", "extra"),
     ("scheduler --device cpu --model ~no-such-user", "no directory ~no-such-user"),
     (f"scheduler --device cpu --model {'a' * 5000}", "source is no directory and no hub id"),
     ("scheduler --device cpu --model ''", "source must be a directory"),
@@ -67,19 +65,15 @@ LINES = [  # what only the command as a whole can tell
     ("cost-card --device cpu --models ,", "source must be a directory"),
     ("host-time --device cpu --rungs 00 --batch-sizes 1 --steps 1000", "1000 steps do not fit"),
     (f"streaming {TINY} --num-requests 10001", "a thread per request is for 10,000 at most"),
-    (f"compare {TINY} --max-new-tokens 1", "--max-new-tokens 1 decodes nothing"),
     (f"scheduler {TINY} --max-new-tokens 5000", "max_new_tokens is 5000"),
     (f"scheduler {TINY} --prompt ''", "the prompt is empty"),
     ("compare --before 00,attention=magic", "attention = 'magic'"),
-    ("compare --before 00,attention", "attention = ''"),
     ("compare --after 00,colour=red", "'colour' is not an option"),
     ("compare --path nonsense", "invalid choice: 'nonsense'"),
     (f"scheduler {TINY} --load arrivals", "rate|streaming"),
     (f"tune {TINY}", "tiles are measured on a CUDA GPU with Triton: this command has no use on the CPU"),
-    (f"peers {TINY} --no-stop-on-eos --load arrivals --rate 9", "`streaming` and `loads` only"),
     (f"loads {TINY} --max-new-tokens 5000", "load sampled has texts of up to 50.. tokens"),
     (f"loads {TINY} --max-new-tokens 1", "--max-new-tokens 1 decodes nothing"),
-    (f"sampling {TINY} --max-new-tokens 1", "--max-new-tokens 1 decodes nothing"),
 ]
 DOCTOR = [("--colour red", "--colour"), ("here", "here"), ("--json x", "--json")]
 

@@ -83,13 +83,6 @@ CASES = [
         "here.keep", "block_tables", lambda _, bad: HERE.keep(block_tables=bad), NO_SOURCE, OptionError
     ),
     *values_of(
-        "here.keep, two",
-        "block_tables",
-        lambda _, bad: HERE.keep(kv_append=lab.check_batch, block_tables=bad),
-        {"a number": 5, "data of the notebook": uses_data},
-        OptionError,
-    ),
-    *values_of(
         "keep, option",
         "cannot be kept as",
         lambda _, bad: keep("01", bad, lab.check_batch),

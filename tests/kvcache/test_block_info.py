@@ -7,15 +7,6 @@ import pytest
 from labkit.kvcache import KVBlockInfo, MutableKVBlockInfo
 
 NUMBERS = {"layer": 1, "block_index": 7, "start": 12, "length": 3}
-both = pytest.mark.parametrize("record", [KVBlockInfo, MutableKVBlockInfo])
-
-
-@both
-def test_it_has_four_numbers_in_their_order(record):
-    info = record(1, 7, 12, 3)
-    assert info == record(**NUMBERS)
-    assert {name: getattr(info, name) for name in NUMBERS} == NUMBERS
-    assert info != record(1, 7, 12, 4)
 
 
 def test_the_immutable_one_cannot_be_counted_in():

@@ -52,16 +52,6 @@ def test_the_first_token_takes_a_block_in_its_layer(make_manager):
     assert not manager.k_cache.any() and not manager.v_cache.any()
 
 
-def test_a_token_goes_in_place_while_its_block_has_room_and_then_into_a_new_one(make_manager):
-    manager = make_manager()
-    session = InferenceSession(manager)
-    append_tokens(session, first=0, num_tokens=5)
-    assert session.block_ids_per_layer == [[0, 1], [8, 9]]
-    assert manager.info(1) == manager.info_type(layer=0, block_index=1, start=4, length=1)
-    assert manager.append_paths == {"first": 2, "in_place": 6, "boundary": 2}
-    assert holds(session, (0, 5))
-
-
 def test_a_shared_block_with_room_is_copied_before_it_is_written(make_manager):
     manager = make_manager()
     first = InferenceSession(manager)
@@ -154,19 +144,6 @@ def comparable(manager):
     records = {i: (r.layer, r.block_index, r.start, r.length) for i, r in known.pop("block_infos").items()}
     paths = known.pop("append_paths")
     return known, records, [paths[path] for path in TOKEN_PATHS]
-
-
-def test_a_batch_is_written_once_a_layer_whatever_its_blocks_need(make_manager):
-    manager = make_manager()
-    batch = [prompted(manager, 10 * i, length) for i, length in enumerate((0, 2, 4, 6))]
-    append_batch("append_token_batch", [*batch, batch[3].fork()], first=100)
-    assert manager.append_paths == {
-        "first": 2,
-        "in_place": 4,
-        "boundary": 2,
-        "copy_on_write": 2,
-        "indexed": 2,
-    }
 
 
 def batch_that_runs_out(manager):
@@ -272,16 +249,6 @@ def test_the_block_freed_last_is_used_first(make_manager):
         session = InferenceSession(manager)
         append_tokens(session, first=0)
         assert session.block_ids_per_layer[0] == [expected]
-
-
-@pytest.mark.parametrize("num_tokens", [6, 8, 100])
-def test_truncate_past_the_end_changes_nothing(make_manager, num_tokens):
-    manager = make_manager()
-    session = InferenceSession(manager)
-    append_tokens(session, first=0, num_tokens=6)
-    before = manager_state(manager)
-    manager.truncate(session.block_ids_per_layer[0], num_tokens)
-    assert manager_state(manager) == before
 
 
 # --- when a command fails --------------------------------------------------------------------------

@@ -80,21 +80,6 @@ def test_a_block_that_is_not_full_is_never_kept():
     manager.check_integrity([session, *prefix_cache])
 
 
-def test_a_list_that_changes_between_two_lookups_is_read_again():
-    _, prefix_cache = cache_of(text(1, 2), text(5, 6))
-    asked = [*text(1, 2), 9]
-    assert (
-        prefix_cache.lookup(asked).block_ids_per_layer
-        == prefix_cache.lookup(tuple(asked)).block_ids_per_layer
-    )
-    asked[:8] = text(5, 6)
-    assert (
-        prefix_cache.lookup(asked).block_ids_per_layer
-        == prefix_cache.lookup(tuple(asked)).block_ids_per_layer
-    )
-    assert prefix_cache.lookup(asked).num_tokens == 8
-
-
 def test_texts_that_begin_like_the_one_before_have_the_blocks_in_common_hashed_once():
     class Counting(BlockPrefixCache):
         hashed = 0

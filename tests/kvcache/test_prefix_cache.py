@@ -103,24 +103,6 @@ def test_a_preempted_request_finds_its_prompt_and_computes_its_output_again():
     assert_no_block_is_lost(engine)
 
 
-def test_hits_and_misses_of_different_lengths_are_prefilled_together():
-    engine = make_engine()
-    engine.generate([PROMPT, PROMPT[:3]], GREEDY)
-    prompts = [PROMPT, (*PROMPT[:3], 7), (5,), (*PROMPT, 1, 2, 3), (8, 9, 7, 6, 5)]
-    assert tokens_of(engine.generate(prompts, GREEDY)) == [tokens_alone(p, GREEDY) for p in prompts]
-    assert engine.stats().counters.reused_tokens == 10 + 3 + 10
-    assert_no_block_is_lost(engine)
-
-
-def test_without_a_prefix_cache_nothing_is_reused_or_kept():
-    engine = make_engine(prefix_cache=False)
-    engine.generate([PROMPT], GREEDY)
-    engine.generate([PROMPT], GREEDY)
-    stats = engine.stats()
-    assert (stats.counters.prefill_tokens, stats.counters.reused_tokens, stats.prefix_entries) == (20, 0, 0)
-    assert stats.free_blocks == stats.blocks_per_layer
-
-
 ONE_TOKEN = SamplingParams(max_new_tokens=1)
 ELSE = tuple(range(50, 55))  # blocks of 4 and 1 tokens
 
