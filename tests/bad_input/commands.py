@@ -61,11 +61,8 @@ LINES = [  # what only the command as a whole can tell
     ("scheduler --device cpu --model ~no-such-user", "no directory ~no-such-user"),
     (f"scheduler --device cpu --model {'a' * 5000}", "source is no directory and no hub id"),
     ("scheduler --device cpu --model ''", "source must be a directory"),
-    ("scheduler --device cpu --model random:", "no random model 'random:'"),
-    ("cost-card --device cpu --models ,", "source must be a directory"),
     ("host-time --device cpu --rungs 00 --batch-sizes 1 --steps 1000", "1000 steps do not fit"),
     (f"streaming {TINY} --num-requests 10001", "a thread per request is for 10,000 at most"),
-    (f"scheduler {TINY} --max-new-tokens 5000", "max_new_tokens is 5000"),
     (f"scheduler {TINY} --prompt ''", "the prompt is empty"),
     ("compare --before 00,attention=magic", "attention = 'magic'"),
     ("compare --after 00,colour=red", "'colour' is not an option"),
@@ -73,6 +70,8 @@ LINES = [  # what only the command as a whole can tell
     (f"scheduler {TINY} --load arrivals", "rate|streaming"),
     (f"tune {TINY}", "tiles are measured on a CUDA GPU with Triton: this command has no use on the CPU"),
     (f"loads {TINY} --max-new-tokens 5000", "load sampled has texts of up to 50.. tokens"),
+    (f"peers {TINY} --no-stop-on-eos --load arrivals --rate 9", "`streaming` and `loads` only"),
+    (f"sampling {TINY} --max-new-tokens 1", "--max-new-tokens 1 decodes nothing"),
     (f"loads {TINY} --max-new-tokens 1", "--max-new-tokens 1 decodes nothing"),
 ]
 DOCTOR = [("--colour red", "--colour"), ("here", "here"), ("--json x", "--json")]
