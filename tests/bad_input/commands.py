@@ -57,7 +57,7 @@ LINES = [  # what only the command as a whole can tell
     *((f"{command} --colour red", "--colour") for command in ALL),
     *((f"{command} --json", "--json") for command in ALL),
     ("", "COMMAND"),
-    ("schedule", "COMMAND.*'schedule'"),
+    ("peers --others static,gpu", "no engine 'gpu'"),
     ("scheduler --device cpu --model ~no-such-user", "no directory ~no-such-user"),
     (f"scheduler --device cpu --model {'a' * 5000}", "source is no directory and no hub id"),
     ("scheduler --device cpu --model ''", "source must be a directory"),

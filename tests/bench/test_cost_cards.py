@@ -120,14 +120,6 @@ def test_records_and_calls_of_a_caller_s_own_manager_are_counted():
     assert card.host.manager_calls == package.host.manager_calls
 
 
-def test_a_card_is_the_same_every_time():
-    assert card_of(4) == card_of(4)
-    engine = make_engine(max_batch_size=8, block_size=32, prefix_cache=False)
-    assert cost_card(engine, steady_prompts(4, (3, 5))) == card_of(4)
-    engine.check_integrity()
-    assert not engine.has_work
-
-
 def test_steps_that_meet_a_boundary_make_no_card():
     with pytest.raises(ValueError, match=r"must be alike, but took .*boundary"):
         card_of(2, lengths=(3,), block_size=4)

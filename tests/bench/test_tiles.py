@@ -174,12 +174,6 @@ def test_a_tile_that_fails_is_passed_over(how: str):
     assert found.tile == second
 
 
-def test_a_product_whose_tile_of_today_fails_is_left_alone():
-    cases = [case_of(QKV), case_of(PROJECTION)]
-    bench = FakeBench(lambda case, tile: 1e-6, compiles=lambda tile: tile != cases[0].today)
-    assert [found.case for found in bench.search(cases)] == cases[1:]
-
-
 # --- its time -------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ import pytest
 from helpers import small_model
 
 from labkit import LADDER, CacheConfig, SchedulerConfig
-from labkit.bench import Workload, decode_limit, workload_limit
+from labkit.bench import Workload
 from labkit.errors import RequestError
 
 OPTIONS = LADDER["00"].options
@@ -75,42 +75,3 @@ def test_with_a_prefix_cache_the_pool_has_room_for_what_is_kept():
 def test_more_tokens_than_positions_are_refused_before_anything_runs():
     with pytest.raises(RequestError, match="64 positions: shorten one by 39"):
         workload(max_new_tokens=100).make_engine(OPTIONS)
-
-
-def test_stopping_early_is_off_unless_asked_for():
-    model = small_model()
-    everything = Workload.alike(model, ((1, 2, 3),), 20, device="cpu")
-    params = everything.requests[0].params
-    assert not params.stop_on_eos
-    engine = everything.make_engine(OPTIONS)
-    first = engine.generate([(1, 2, 3)], params)[0].token_ids[4]
-    stopping = small_model(eos_token_id=first)
-    for stop_on_eos, tokens in ((False, 20), (True, None)):
-        served = Workload.alike(stopping, ((1, 2, 3),), 20, stop_on_eos=stop_on_eos, device="cpu")
-        run = served.run(served.make_engine(OPTIONS))
-        assert run.tokens == tokens if tokens else run.tokens <= 5
-
-
-def test_the_limit_of_a_workload_is_that_of_its_steps():
-    gpt2 = small_model().network
-    steps = [decode_limit(gpt2, [3 + i, 2 + i], bandwidth=1e9) for i in range(8)]
-    whole = workload_limit(gpt2, [3, 2], [9, 9], max_batch_size=2, bandwidth=1e9)
-    assert whole.num_tokens == 16
-    assert whole.num_bytes == sum(step.num_bytes for step in steps)
-    assert whole.seconds == pytest.approx(sum(step.seconds for step in steps))
-
-
-def test_the_published_limits_come_out():
-    """LINEAGE: 64 x 512 at B = 64 about 226,000 tokens/s; 128 x 128, prompts of 1 and 4, about 700,000."""
-    import torch
-
-    from labkit.model import GPT2
-    from labkit.model.random_configs import RANDOM_CONFIGS
-
-    with torch.device("meta"):
-        gpt2 = GPT2(RANDOM_CONFIGS["gpt2"]).half()
-    gpt2.tie_weights()
-    burst = workload_limit(gpt2, [1] * 64, [512] * 64, 64, bandwidth=3.0e12)
-    assert burst.tokens_per_second == pytest.approx(226_000, rel=0.02)
-    ragged = workload_limit(gpt2, [1, 4] * 64, [128] * 128, 128, bandwidth=3.0e12)
-    assert ragged.tokens_per_second == pytest.approx(700_000, rel=0.05)

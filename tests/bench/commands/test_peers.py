@@ -47,21 +47,6 @@ def test_only_the_engines_that_are_named_run(monkeypatch, capsys, tmp_path):
     assert record["settings"]["left_out"] == {peers.VLLM: "not installed here"}
 
 
-@pytest.mark.parametrize(
-    ("others", "message"),
-    [
-        ("static,gpu", "there is no engine 'gpu'; there are dynamic, static, padded, continuous, loop, vllm"),
-        ("", "there is no engine ''"),
-        ("loop,loop", "'loop,loop' names an engine twice"),
-    ],
-)
-def test_names_of_other_engines_are_checked(monkeypatch, capsys, others, message):
-    monkeypatch.setattr(sys, "argv", ["bench", *shlex.split(f"peers {TINY} --others '{others}'")])
-    with pytest.raises(SystemExit):
-        bench_main.main()
-    assert message in capsys.readouterr().err
-
-
 def test_runs_that_may_end_early_are_not_compared(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["bench", "peers", "--model", "data/tiny-gpt2"])
     with pytest.raises(SystemExit):

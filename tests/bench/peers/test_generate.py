@@ -2,12 +2,11 @@
 
 import pytest
 import torch
-from peer_workloads import DRAWS, RAGGED, expected, with_params, workload
+from peer_workloads import RAGGED, expected, workload
 
-from labkit import SamplingParams, load_model
+from labkit import load_model
 from labkit.bench.parity import transformers_model
 from labkit.bench.peers import generate
-from labkit.bench.workload import Request
 
 pytestmark = pytest.mark.slow
 
@@ -32,22 +31,6 @@ def test_a_padded_head_gives_the_logits_of_the_tokens_alone():
     assert head.weight.shape == (128, 8) and not head.weight.requires_grad
     torch.testing.assert_close(head(hidden), hidden @ weight.T)
     assert generate.PaddedHead(torch.randn(64, 8)).weight.shape == (64, 8)
-
-
-def test_it_draws_where_one_of_a_batch_does():
-    greedy = SamplingParams(4)
-    drawing = SamplingParams(4, temperature=0.8, top_p=0.95, top_k=7)
-    assert generate.sampling_of([Request("a", greedy)] * 2) == {"do_sample": False}
-    assert generate.sampling_of([Request("a", greedy), Request("a", drawing)]) == {
-        "do_sample": True,
-        "temperature": 0.8,
-        "top_k": 7,
-        "top_p": 0.95,
-    }
-    work = with_params(workload(), DRAWS, DRAWS, DRAWS)
-    with generate.quiet_transformers():
-        run = generate.generate_peer(work, generate.as_transformers(work.model), None)()
-    assert [len(ids) for ids in run.token_ids] == [6, 6, 6]
 
 
 def test_the_converted_model_is_what_transformers_loads_itself():
