@@ -18,15 +18,12 @@ from helpers import (
     tokens_by_request,
     tokens_of,
 )
+from resident_helpers import EACH_PARAMS, EXPECTED, PROMPTS
 
 from labkit import FinishReason
 from labkit.engine import prefill as prefill_module
 from labkit.engine import request as request_module
 from labkit.errors import OutOfBlocksError
-
-PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5, 6), (1, 2, 3, 4), (7,)]
-EACH_PARAMS = [GREEDY, SEEDED, GREEDY, SEEDED, GREEDY]
-EXPECTED = [tokens_alone(prompt, params) for prompt, params in zip(PROMPTS, EACH_PARAMS, strict=True)]
 
 
 def add_all(engine, prompts, each_params):

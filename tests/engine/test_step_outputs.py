@@ -43,15 +43,6 @@ def test_outputs_are_a_sequence_of_step_outputs():
     assert list(outputs) == expected  # as before
 
 
-def test_a_list_extends_itself_by_outputs_so_whoever_holds_it_sees_them():
-    engine = make_engine()
-    engine.add_request(PROMPTS[0], GREEDY)
-    alias = gathered = []
-    while engine.has_work:
-        gathered += engine.step()
-    assert gathered is alias and len(alias) == GREEDY.max_new_tokens
-
-
 def test_a_driver_gets_the_tokens_of_its_own_requests_alone():
     """`generate` and `stream` go on with whatever `step` has, and leave it in the outbox."""
     engine = make_engine(options=OVERLAP, prefix_cache=False)

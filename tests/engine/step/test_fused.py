@@ -42,12 +42,6 @@ CONFIGS = {  # vocabularies beside, at and beyond a multiple of 64
 }
 configs = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5,), (1, 2, 3, 4, 5)]
-PARAMS = [
-    SamplingParams(8),
-    SamplingParams(12, temperature=0.9, top_k=30, top_p=0.9, seed=1),
-    SamplingParams(6),
-    SamplingParams(8, temperature=1.5, seed=2),
-]
 
 
 def random_model(config: GPT2Config) -> LanguageModel:
@@ -146,16 +140,6 @@ def test_logits_of_a_random_model_are_those_of_the_model(config: GPT2Config, opt
 
 
 # --- tokens ----------------------------------------------------------------------------------------
-
-
-@configs
-def test_tokens_are_those_of_rung_00(config: GPT2Config):
-    model = random_model(config)
-    expected = tokens_of(make_engine(model, RUNG_00).generate(PROMPTS, PARAMS))
-    for options in (PLAIN_OPTIONS, FUSED_AND_SPLIT):
-        engine = make_engine(model, options)
-        assert tokens_of(engine.generate(PROMPTS, PARAMS)) == expected
-        assert_no_block_is_lost(engine)
 
 
 @pytest.mark.parametrize(
