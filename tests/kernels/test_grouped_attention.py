@@ -3,6 +3,7 @@ form of attention that stores as it goes, and of prompts in chunks, against the 
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -51,9 +52,18 @@ PACKED = [
 ]
 SIZES = {
     "group of 3": {"context_lens": [9, NOBODY, 0, 66, 4], "group": 3, "D": 20},
+    "group of 3 in float16": {"context_lens": [9, 66], "group": 3, "D": 20, "dtype": torch.float16},
+    "group of 3 in bfloat16": {"context_lens": [9, 66], "group": 3, "D": 20, "dtype": torch.bfloat16},
     "group of 4": {"context_lens": [130, 31, NOBODY], "group": 4, "block_size": 16, "D": 16},
     "group of 17": {"context_lens": [5, 40], "group": 17, "H": 1},
 }
+# Queries to a key, whether heads are normed before they are rotated, and the dtype.
+TRANSFORMS = [
+    (1, False, torch.float32),
+    (3, True, torch.float32),
+    (4, True, torch.float16),
+    (3, False, torch.bfloat16),
+]
 lengths = [9, NOBODY, 0, 66, 4]
 
 
@@ -86,30 +96,33 @@ def assert_stored(pools: tuple[Tensor, Tensor], expected: list[Tensor], key: Ten
     torch.testing.assert_close(keys, wanted, rtol=4 * tolerance, atol=4 * tolerance, equal_nan=True)
 
 
-@dtypes
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
 @pytest.mark.parametrize("attention", ALL)
-def test_a_group_of_queries_sees_its_head_of_keys(attention: Callable, sizes: dict, dtype: torch.dtype):
-    assert_attends_and_stores(attention, make_case(**sizes, dtype=dtype))
+def test_a_group_of_queries_sees_its_head_of_keys(attention: Callable, sizes: dict):
+    assert_attends_and_stores(attention, make_case(**sizes))
 
 
-@dtypes
-@pytest.mark.parametrize("norms", [False, True], ids=["rotated", "normed and rotated"])
-@pytest.mark.parametrize("group", [1, 3, 4])
+@pytest.mark.parametrize("group, norms, dtype", TRANSFORMS, ids=str)
 @pytest.mark.parametrize("attention", WITH_TRANSFORM)
 def test_heads_are_transformed_before_they_meet(
     attention: Callable, group: int, norms: bool, dtype: torch.dtype
 ):
-    case = make_case(lengths, group=group, D=20, dtype=dtype)
-    transform = make_transform(20, norms, dtype, KERNEL_DEVICE)
+    assert_transforms(attention, lengths, norms, group=group, D=20, dtype=dtype)
+
+
+def assert_transforms(
+    attention: Callable, lengths: list[int], norms: bool, device: str = KERNEL_DEVICE, **sizes: Any
+) -> None:
+    D, dtype = sizes["D"], sizes["dtype"]
+    case, before = (make_case(lengths, **sizes, device=device) for _ in range(2))
+    transform = make_transform(D, norms, dtype, device, positions=max(lengths) + 1)
     out = attention(**case.arguments, transform=transform)
     past = torch.tensor(case.context_lens, device=out.device).clamp(min=0)
     query = transformed(case.arguments["query"], past, transform.query_norm, transform)
     key = transformed(case.arguments["key_new"], past, transform.key_norm, transform)
     changed = {"query": query, "key_new": key.to(dtype)}
-    before = make_case(lengths, group=group, D=20, dtype=dtype)
     expected = before._replace(arguments=before.arguments | changed)
-    tolerance = 2 * TOLERANCE[dtype]  # queries and keys are rounded once more
+    tolerance = 4 * TOLERANCE[dtype]  # queries and keys are rounded once more
     torch.testing.assert_close(out.double(), dense_attention(expected), rtol=tolerance, atol=tolerance)
     assert_stored((case.k_pool, case.v_pool), list(pools_after(expected)), key.to(dtype))
 
@@ -120,9 +133,7 @@ def dense_groups(case: PackedCase, group: int) -> Tensor:
     return torch.stack([dense_prompts(case._replace(query=query)) for query in queries], dim=2).flatten(1, 2)
 
 
-@dtypes
-@pytest.mark.parametrize("norms", [None, False, True], ids=["grouped", "rotated", "normed and rotated"])
-@pytest.mark.parametrize("group", [1, 3, 4])
+@pytest.mark.parametrize("group, norms, dtype", [*TRANSFORMS, (4, None, torch.float32)], ids=str)
 @pytest.mark.parametrize("append, attention", PACKED)
 def test_prompts_in_chunks(
     append: Callable, attention: Callable, group: int, norms: bool | None, dtype: torch.dtype
@@ -132,6 +143,13 @@ def test_prompts_in_chunks(
     transform = None if norms is None else make_transform(20, norms, dtype, KERNEL_DEVICE, positions=40)
     if attention is packed_attention_triton:
         attention = partial(attention, tile=PackedTile(16, 32, 4, 1))
+    assert_prompts(append, attention, case, group, transform)
+
+
+def assert_prompts(
+    append: Callable, attention: Callable, case: PackedCase, group: int, transform: HeadTransform | None
+) -> None:
+    dtype = case.query.dtype
     append(*case.caches, case.key, case.value, case.rows, transform=transform)
     out = attention(case.query, *case.caches, case.rows, transform=transform)
     expected = case
@@ -144,13 +162,13 @@ def test_prompts_in_chunks(
         ]
         query = transformed(case.query, positions, transform.query_norm, transform)
         expected = case._replace(query=query, key=key, keys=keys)
-    tolerance = 2 * TOLERANCE[dtype]
+    tolerance = 4 * TOLERANCE[dtype]
     torch.testing.assert_close(out.double(), dense_groups(expected, group), rtol=tolerance, atol=tolerance)
     for p, (first, end, before) in enumerate(case.prompts):
         for row in range(first, end):
-            block, pos = divmod(before + row - first, 16)
+            block, pos = divmod(before + row - first, case.k_pool.shape[3])
             stored = case.caches[0][case.rows.block_tables[p, block], :, pos]
-            torch.testing.assert_close(stored, expected.key[row], rtol=2 * tolerance, atol=2 * tolerance)
+            torch.testing.assert_close(stored, expected.key[row], rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("attention", WITH_TRANSFORM)
@@ -168,3 +186,52 @@ def test_a_transform_or_group_that_does_not_fit_is_refused(attention: Callable):
             attention(**arguments, transform=fits._replace(**change))
     with pytest.raises(ValueError, match=r"^key_new has 2 heads, of which the 5 of query are no multiple"):
         attention(**arguments | {"query": arguments["query"][:, 1:]})
+
+
+# --- on a GPU --------------------------------------------------------------------------------------
+
+# Heads of keys, queries to each, and their size: of SmolLM2-135M, Llama 3.2 1B and Qwen3-0.6B.
+SHAPES = {"smollm2": (3, 3, 64), "llama": (8, 4, 64), "qwen3": (8, 2, 128)}
+shapes = pytest.mark.parametrize("H, group, D", SHAPES.values(), ids=SHAPES)
+full_lengths = [0, 1023, 64, 63, NOBODY, *range(1, 900, 37)]
+
+
+@pytest.mark.cuda
+@dtypes
+@shapes
+@pytest.mark.parametrize("attention", ALL)
+def test_on_a_gpu_groups_at_full_size(attention: Callable, H: int, group: int, D: int, dtype: torch.dtype):
+    sizes = {"H": H, "D": D, "block_size": 64, "group": group, "dtype": dtype}
+    assert_attends_and_stores(attention, make_case(full_lengths, **sizes, device="cuda"))
+    if attention is not paged_attention_append_triton:
+        assert_transforms(attention, full_lengths, norms=D == 128, device="cuda", **sizes)
+
+
+@pytest.mark.cuda
+@needs_triton
+@shapes
+@pytest.mark.parametrize("attention", [split_in(7), in_shares], ids=["in 7", "in shares"])
+def test_on_a_gpu_the_order_in_which_programs_arrive_changes_no_bit(
+    attention: Callable, H: int, group: int, D: int
+):
+    case = make_case(full_lengths, H, D, 64, torch.bfloat16, "cuda", group=group)
+    transform = make_transform(D, True, torch.bfloat16, "cuda", positions=1024)
+    first = attention(**case.arguments, transform=transform)
+    for _ in range(50):
+        assert torch.equal(attention(**case.arguments, transform=transform), first)
+
+
+@pytest.mark.cuda
+@needs_triton
+@dtypes
+@shapes
+@pytest.mark.parametrize("rows", [[30, 0, 65, 1, 129], [512, 1, 600]], ids=["few", "many"])
+def test_on_a_gpu_prompts_in_chunks_at_full_size(
+    H: int, group: int, D: int, rows: list[int], dtype: torch.dtype
+):
+    before = [0, 9, 64, 700, 37][: len(rows)]
+    sizes = {"pads": 7, "H": H, "D": D, "block_size": 64, "dtype": dtype, "device": "cuda", "group": group}
+    transform = make_transform(D, D == 128, dtype, "cuda", positions=1024)
+    for each in (None, transform):
+        case = make_packed(rows, before, **sizes)
+        assert_prompts(kv_append_packed_triton, packed_attention_triton, case, group, each)
