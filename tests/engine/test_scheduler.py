@@ -24,12 +24,12 @@ from labkit.engine import InferenceSession, OnlineScheduler
 from labkit.engine.config import EIGHT_AT_A_TIME
 from labkit.engine.request import Request
 from labkit.errors import OutOfBlocksError
-from labkit.kvcache import KVBlockManager, MutableInfoBlockManager
+from labkit.kvcache import MutableInfoBlockManager
 
 
 def make_scheduler(kind=OnlineScheduler, num_blocks=100, **settings):
     """A scheduler whose blocks have one token each."""
-    manager = KVBlockManager(
+    manager = MutableInfoBlockManager(
         num_layers=1, num_heads=1, head_dim=1, block_size=1, max_blocks_per_layer=num_blocks
     )
     return kind(replace(EIGHT_AT_A_TIME, **settings), manager, None)
@@ -286,22 +286,12 @@ def test_a_prompt_that_has_just_been_computed_lets_its_twin_in_without_a_block_c
 # --- to join while others decode -------------------------------------------------------------------
 
 
-def joining_scheduler(*prompt_lengths, num_blocks=100, **settings):
-    manager = MutableInfoBlockManager(
-        num_layers=1, num_heads=1, head_dim=1, block_size=1, max_blocks_per_layer=num_blocks
-    )
-    scheduler = OnlineScheduler(replace(EIGHT_AT_A_TIME, **settings), manager, None)
-    for request_id, length in enumerate(prompt_lengths):
-        scheduler.add(request_of(request_id, length))
-    return scheduler
-
-
 @pytest.mark.parametrize(
     ("room", "admitted"),
     [(1, [0]), (3, [0]), (4, [0, 1]), (8, [0, 1]), (9, [0, 1, 2]), (100, [0, 1, 2, 3])],
 )
 def test_requests_join_until_their_tokens_fill_the_room(room, admitted):
-    scheduler = joining_scheduler(3, 5, 10, 2)
+    scheduler = scheduler_with(3, 5, 10, 2)
     assert ids(each.request for each in scheduler.admit(room)) == admitted == ids(scheduler.joining)
     assert not scheduler.running
     for request, joining in scheduler.joining.items():
@@ -312,19 +302,19 @@ def test_requests_join_until_their_tokens_fill_the_room(room, admitted):
 
 
 def test_those_who_join_count_as_served_and_keep_a_block_for_their_next_token():
-    scheduler = joining_scheduler(3, 2, 4, max_batch_size=2)
+    scheduler = scheduler_with(3, 2, 4, max_batch_size=2)
     scheduler.admit(100)
     assert ids(scheduler.joining) == [0, 1] and not scheduler.may_admit() and not scheduler.admit(100)
-    scheduler = joining_scheduler(3, 4, num_blocks=7)
+    scheduler = scheduler_with(3, 4, num_blocks=7)
     assert ids(each.request for each in scheduler.admit(1)) == [0]
     assert not scheduler.admit(1)  # 4 blocks are free; one of them is for the first one's next token
-    scheduler = joining_scheduler(3, 4, num_blocks=8)
+    scheduler = scheduler_with(3, 4, num_blocks=8)
     scheduler.admit(1)
     assert ids(each.request for each in scheduler.admit(1)) == [1]
 
 
 def test_who_joins_runs_in_the_order_given_is_removed_or_waits_again():
-    scheduler = joining_scheduler(1, 2, 3, 4)
+    scheduler = scheduler_with(1, 2, 3, 4)
     scheduler.admit(100)
     first, second, third, fourth = scheduler.joining
     scheduler.join([first, second])
@@ -341,7 +331,7 @@ def test_who_joins_runs_in_the_order_given_is_removed_or_waits_again():
 
 
 def test_an_admission_that_fails_leaves_all_waiting(monkeypatch):
-    scheduler = joining_scheduler(1, 2, 3)
+    scheduler = scheduler_with(1, 2, 3)
     monkeypatch.setattr(
         InferenceSession, "reserve_prompt", failing(InferenceSession.reserve_prompt, 1, ZeroDivisionError)
     )

@@ -27,6 +27,9 @@ class OnALoop:
         self.loop = asyncio.new_event_loop()
         threading.Thread(target=self.loop.run_forever, daemon=True).start()
 
+    def stop(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+
     def run(self, coroutine):
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(TIMEOUT)
 
@@ -76,4 +79,4 @@ def submit_to(request):
         return
     on = OnALoop()
     yield lambda server: partial(on.submit, server)
-    on.loop.call_soon_threadsafe(on.loop.stop)
+    on.stop()

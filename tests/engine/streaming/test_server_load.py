@@ -1,10 +1,12 @@
 """A server under load: it starts and closes among its clients, steps fail, readers are slow."""
 
-import asyncio
 import random
 import time
+from collections.abc import Callable
+from functools import partial
 
 import pytest
+from async_helpers import OnALoop
 from helpers import ENGINES, GREEDY, assert_no_block_is_lost, make_engine, tokens_alone
 from streaming_helpers import (
     EACH_PARAMS,
@@ -38,14 +40,14 @@ def judge(which: int, token_ids: tuple[int, ...], is_complete: bool) -> str:
     return "complete" if is_complete else "cut short"
 
 
-def thread_client(server: StreamingServer, seed: int) -> list[str]:
+def client(submit: Callable, seed: int) -> list[str]:
     """Asks again and again until the server is closed; reads at random moments, and sometimes leaves."""
     dice, outcomes = random.Random(seed), []
     while True:
         which, received, is_complete = dice.randrange(len(PROMPTS)), (), False
         leaves_after = dice.choice([1, 2, 99, 99])
         try:
-            with server.submit(PROMPTS[which], EACH_PARAMS[which]) as stream:
+            with submit(PROMPTS[which], EACH_PARAMS[which]) as stream:
                 for _, chunk in zip(range(leaves_after), stream, strict=False):
                     received += chunk.token_ids
                     is_complete = chunk.completion is not None
@@ -59,43 +61,15 @@ def thread_client(server: StreamingServer, seed: int) -> list[str]:
         outcomes.append(judge(which, received, is_complete))
 
 
-def loop_clients(server: StreamingServer, seed: int) -> list[str]:
-    """Two tasks of one event loop that ask again and again until the server is closed."""
-
-    async def client(dice: random.Random) -> list[str]:
-        outcomes = []
-        while True:
-            which, received, is_complete = dice.randrange(len(PROMPTS)), (), False
-            try:
-                async with server.submit_async(PROMPTS[which], EACH_PARAMS[which]) as stream:
-                    async for chunk in stream:
-                        received += chunk.token_ids
-                        is_complete = chunk.completion is not None
-                        await asyncio.sleep(dice.choice([0, 0, 0.002]))
-            except OverloadedError:
-                await asyncio.sleep(0.001)
-                continue
-            except StreamError as error:
-                assert "closed" in str(error) and not is_complete
-                return [*outcomes, judge(which, received, False)]
-            outcomes.append(judge(which, received, is_complete))
-
-    async def both() -> list[str]:
-        first, second = await asyncio.gather(client(random.Random(seed)), client(random.Random(seed + 1)))
-        return first + second
-
-    return asyncio.run(both())
-
-
 @pytest.mark.parametrize("rung", RUNGS)
 def test_a_server_is_closed_and_another_started_in_the_middle_of_everything(rung):
     """Threads and tasks, slow ones and ones that leave: each gets its tokens once, or is told."""
     engine = make_engine(options=ENGINES[rung], max_batch_size=4, max_blocks_per_layer=14)
-    outcomes = []
+    outcomes, on_a_loop = [], OnALoop()
     for round_number in range(3):
         server = StreamingServer(engine, max_inflight_requests=6, stream_interval=2)
-        clients = [start(thread_client, server, 10 * round_number + i) for i in range(4)]
-        clients.append(start(loop_clients, server, 10 * round_number + 7))
+        ways = [*[server.submit] * 4, *[partial(on_a_loop.submit, server)] * 2]
+        clients = [start(client, submit, 10 * round_number + i) for i, submit in enumerate(ways)]
         steps = engine.stats().counters.steps
         wait_for(lambda steps=steps: engine.stats().counters.steps > steps + 25)
         closing = [start(server.close) for _ in range(2)]
@@ -105,6 +79,7 @@ def test_a_server_is_closed_and_another_started_in_the_middle_of_everything(rung
             outcomes += each.result(TIMEOUT)
         assert labkit_threads() == []
         assert_no_block_is_lost(engine)
+    on_a_loop.stop()
     assert outcomes.count("complete") > 5
     assert engine.generate([(1, 2, 3)], GREEDY)[0].token_ids == tokens_alone((1, 2, 3), GREEDY)
 

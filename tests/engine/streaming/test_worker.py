@@ -140,7 +140,7 @@ def test_only_one_thread_touches_the_engine(monkeypatch):
     assert seen == {"labkit-streaming"}
 
 
-def test_many_threads_submit_read_and_leave_at_random():
+def test_many_submit_read_and_leave_at_random(submit_to):
     engine = make_engine(max_batch_size=4, max_blocks_per_layer=14, decode_first=True)
 
     def client(number):
@@ -148,7 +148,7 @@ def test_many_threads_submit_read_and_leave_at_random():
         for _ in range(8):
             which = dice.randrange(len(PROMPTS))
             try:
-                stream = server.submit(PROMPTS[which], EACH_PARAMS[which])
+                stream = submit(PROMPTS[which], EACH_PARAMS[which])
             except OverloadedError:
                 time.sleep(0.002)
                 continue
@@ -162,6 +162,7 @@ def test_many_threads_submit_read_and_leave_at_random():
                 stream.close()
 
     with serving(engine, max_inflight_requests=6, stream_interval=2) as server:
+        submit = submit_to(server)
         for each in [start(client, number) for number in range(8)]:
             each.result(TIMEOUT)
         wait_for(lambda: not server.worker._unfinished)

@@ -1,7 +1,6 @@
 """The worker and event loops: one delivery per step, steps that fail, and which thread does what."""
 
 import asyncio
-import random
 import threading
 
 import pytest
@@ -17,12 +16,10 @@ from streaming_helpers import (
     serving,
     start,
     tokens_in,
-    wait_for,
 )
 
 from labkit import SamplingParams
 from labkit.engine.streaming import worker as streaming_worker
-from labkit.errors import OverloadedError
 
 # --- tokens ----------------------------------------------------------------------------------------
 
@@ -101,35 +98,3 @@ def test_queues_are_filled_in_the_loops_thread(monkeypatch):
     with serving() as server:
         asyncio.run(submit_and_read_all(server, PROMPTS, EACH_PARAMS))
     assert seen == {threading.get_ident()}
-
-
-def test_many_tasks_submit_read_and_leave_at_random():
-    engine = make_engine(max_batch_size=4, max_blocks_per_layer=14, decode_first=True)
-
-    async def client(server, number):
-        dice = random.Random(number)
-        for _ in range(8):
-            which = dice.randrange(len(PROMPTS))
-            try:
-                stream = server.submit_async(PROMPTS[which], EACH_PARAMS[which])
-            except OverloadedError:
-                await asyncio.sleep(0.002)
-                continue
-            leaves_after = dice.choice([0, 1, 3, 99])
-            received = ()
-            while leaves_after and (chunk := await anext(stream, None)):
-                received += chunk.token_ids
-                leaves_after -= 1
-            assert received == EXPECTED[which][: len(received)]
-            assert leaves_after < 50 or received == EXPECTED[which]
-            if dice.random() < 0.5:
-                stream.close()
-
-    async def all_clients(server):
-        await asyncio.gather(*(client(server, number) for number in range(8)))
-
-    with serving(engine, max_inflight_requests=6, stream_interval=2) as server:
-        asyncio.run(all_clients(server))
-        wait_for(lambda: not server.worker._unfinished)
-        wait_for(lambda: not engine.has_work)
-        assert sum(engine.stats().counters.finished.values()) > 8
