@@ -18,7 +18,6 @@ from labkit.kernels.running_softmax import load_cached_piece
 from labkit.kernels.triton_runtime import early_launch, tl, triton
 
 LEAST_SIDE = 16  # of a matrix that a product on tensor cores takes
-MOST_TOKENS, BYTES_AT_A_TIME = 32, 4096  # of the keys that a program, which is one warp, reads at a time
 
 
 def launch_grouped(
@@ -32,6 +31,7 @@ def launch_grouped(
     slot_mapping: Tensor | None = None,
     partials: Sequence[Tensor | None] = (None, None, None),
     transform: HeadTransform | None = None,
+    tokens: int = LEAST_SIDE,
     splits: int = 1,
     most_parts: int = 1,
     shares: Sequence[Tensor] | None = None,
@@ -42,8 +42,9 @@ def launch_grouped(
     b, and nothing is stored.
 
     partials: a workspace's, for H heads. Only with them may the kernel begin before the one in front ends: it
-    is a fused step's, and writes none of slots, tables and cache. most_parts: of a row. shares: a plan's
-    row_of, share_of, slot_of, tokens_of, first_share and num_shares.
+    is a fused step's, and writes none of slots, tables and cache. tokens: that a program reads at a time, or
+    LEAST_SIDE. most_parts: of a row. shares: a plan's row_of, share_of, slot_of, tokens_of, first_share and
+    num_shares.
     """
     B, H, D = query.shape
     _, G, block_size, _ = k_cache_layer.shape
@@ -86,7 +87,7 @@ def launch_grouped(
         ROTATES=cos is not None,
         UPCAST=must_upcast(query.dtype),
         BLOCK_G=max(LEAST_SIDE, triton.next_power_of_2(H // G)),
-        BLOCK_T=max(LEAST_SIDE, min(MOST_TOKENS, BYTES_AT_A_TIME // (block_d * query.element_size()))),
+        BLOCK_T=max(LEAST_SIDE, tokens),
         BLOCK_D=block_d,
         BLOCK_S=triton.next_power_of_2(most_parts),
         num_warps=1 if query.element_size() == 2 else 8,  # no tensor cores, and larger rows

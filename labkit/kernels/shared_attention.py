@@ -77,7 +77,7 @@ def paged_attention_append_shares_triton(
     most = most_shares(B, G)
     try:
         if G < H or transform is not None:
-            return launch_grouped(*arguments, partials, transform, 1, MAX_SHARES, shares, most)
+            return launch_grouped(*arguments, partials, transform, plan.piece(B), 1, MAX_SHARES, shares, most)
         out = torch.empty_like(query, memory_format=torch.contiguous_format)
         _shared_paged_attn_append_kernel[(H, most)](
             *arguments[:-1],

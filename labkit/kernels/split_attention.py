@@ -93,9 +93,10 @@ def paged_attention_append_split_triton(
     check_workspace(workspace, query)
     partials = workspace.partial_out, workspace.partial_softmax, workspace.arrived
     block_d = triton.next_power_of_2(D)
+    tokens = tokens_at_a_time(B * G * splits, block_d * query.element_size())
     try:
         if G < H or transform is not None:
-            return launch_grouped(*arguments, partials, transform, splits, splits)
+            return launch_grouped(*arguments, partials, transform, tokens, splits, splits)
         out = torch.empty_like(query, memory_format=torch.contiguous_format)
         _split_paged_attn_append_kernel[(splits, H, B)](
             *arguments,
@@ -113,7 +114,7 @@ def paged_attention_append_split_triton(
             block_table.shape[1],
             SPLITS=splits,
             BLOCK_S=triton.next_power_of_2(splits),
-            BLOCK_T=tokens_at_a_time(B * H * splits, block_d * query.element_size()),
+            BLOCK_T=tokens,
             BLOCK_D=block_d,
             num_warps=1,
             **early_launch(query.device),
