@@ -6,9 +6,9 @@ from functools import partial
 
 import pytest
 import torch
+from gate_tests import gate_tests
 
 from labkit import lab
-from labkit.kernels import paged_attention_plain
 from labkit.learn.gates.gate import Gate
 from labkit.learn.lesson_00.gate import GATE
 from labkit.learn.lesson_00.pieces import contiguous_gather, gather, paged_attention, weights
@@ -187,8 +187,6 @@ WRONG = {
 }
 RIGHT = {
     "at once": AtOnce(),
-    "the package's": paged_attention_plain,
-    "in pieces": paged_attention(),
     "with PyTorch's softmax": paged_attention(weights=lambda q, k: (k @ q / len(q) ** 0.5).softmax(0)),
     "token by token": paged_attention(
         gather=lambda cache, row, num_tokens: torch.stack(
@@ -198,18 +196,7 @@ RIGHT = {
 }
 
 
-@pytest.mark.parametrize("part", WRONG, ids=lambda part: getattr(part, "__name__", type(part).__name__))
-def test_a_wrong_attention_is_refused_by_the_contract_that_it_breaks(here, part):
-    report = here.check(attention=part)
-    assert not report.ok and re.search(WRONG[part], report.text), report
-
-
-@pytest.mark.parametrize("part", RIGHT.values(), ids=RIGHT)
-def test_a_right_attention_passes_in_whatever_clothes(here, part):
-    report = here.check(attention=part)
-    assert report.ok and report.text.startswith("attention: right. 3 random schedules, the plain engine's"), (
-        report
-    )
+test_wrong_parts, test_right_parts = gate_tests("00", "attention", WRONG, RIGHT.values())
 
 
 def test_text_is_compared_with_the_plain_engine(here, monkeypatch):

@@ -1,13 +1,12 @@
 """Lesson 01's gate: cached block tables pass, and plausible wrong ones are refused by what they break."""
 
-import re
 from weakref import WeakKeyDictionary
 
 import pytest
 import torch
+from gate_tests import gate_tests
 
 from labkit import lab
-from labkit.kvcache import CachedBlockTables, RebuiltBlockTables
 from labkit.kvcache.block_tables import BlockTables
 
 pytestmark = pytest.mark.slow
@@ -135,19 +134,10 @@ WRONG = {
     WritesOnlyNewRows: r"a row belongs to one session: .* take no row of the table for right because it was",
     KeepsSessionsThatEnded: r"a session that has ended is forgotten: 4 of 4 that ended are still held, with",
 }
-RIGHT = (CachedBlockTables, RebuiltBlockTables, Rows, KeptByContent)
+RIGHT = (Rows, KeptByContent)
 
 
-@pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
-def test_a_wrong_part_is_refused_by_the_contract_that_it_breaks(here, part):
-    report = here.check(block_tables=part)
-    assert not report.ok and re.search(WRONG[part], report.text), report
-
-
-@pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
-def test_a_right_part_passes_in_whatever_clothes(here, part):
-    report = here.check(block_tables=part)
-    assert report.ok and report.text.startswith("block_tables: right."), report
+test_wrong_parts, test_right_parts = gate_tests("01", "block_tables", WRONG, RIGHT)
 
 
 def test_a_report_tells_the_moves_that_led_there(here):

@@ -1,20 +1,13 @@
 """Lesson 02's gate: batched appends pass, and plausible wrong ones are refused by what they break."""
 
-import re
 from contextlib import suppress
 
 import pytest
+from gate_tests import gate_tests
 
-from labkit import lab
-from labkit.kvcache import AppendBatched, AppendBatchedFastPath
 from labkit.learn.lesson_02.appends import CopiesAfterTheWrite
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def here():
-    return lab.start("02")
 
 
 class Batched:
@@ -226,16 +219,7 @@ class TwoWrites(Batched):
                     manager.set_length(lists[b][-1], info.length + 1)
 
 
-RIGHT = (AppendBatched, AppendBatchedFastPath, Batched, TwoWrites, Undone)
+RIGHT = (TwoWrites, Undone)
 
 
-@pytest.mark.parametrize("part", WRONG | LATER_WRONG, ids=lambda part: part.__name__)
-def test_a_wrong_part_is_refused_by_the_contract_that_it_breaks(here, part):
-    report = here.check(kv_append=part)
-    assert not report.ok and re.search((WRONG | LATER_WRONG)[part], report.text), report
-
-
-@pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
-def test_a_right_part_passes_in_whatever_clothes(here, part):
-    report = here.check(kv_append=part)
-    assert report.ok and report.text.startswith("kv_append: right."), report
+test_wrong_parts, test_right_parts = gate_tests("02", "kv_append", WRONG | LATER_WRONG, RIGHT)

@@ -1,23 +1,15 @@
 """Lesson 03's gate: kernels for the full batch pass, and wrong ones are refused by what they break."""
 
-import re
-
 import pytest
 import torch
+from gate_tests import gate_tests
 
-from labkit import lab
 from labkit.kernels.triton_runtime import tl, triton, triton_status
-from labkit.kvcache import FullBatchWrite
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(triton_status().mode == "off", reason=triton_status().reason),
 ]
-
-
-@pytest.fixture(scope="module")
-def here():
-    return lab.start("03")
 
 
 # --- kernels: a program per request and head, of which each option of `wrong` breaks one contract ---------
@@ -214,16 +206,7 @@ class Plain:
         return "full_batch" if is_full_batch else "generic"
 
 
-RIGHT = (FullBatchWrite, Kernels, Plain)
+RIGHT = (Kernels, Plain)
 
 
-@pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
-def test_a_wrong_part_is_refused_by_the_contract_that_it_breaks(here, part):
-    report = here.check(kv_write=part)
-    assert not report.ok and re.search(WRONG[part], report.text), report
-
-
-@pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
-def test_a_right_part_passes_in_whatever_clothes(here, part):
-    report = here.check(kv_write=part)
-    assert report.ok and report.text.startswith("kv_write: right."), report
+test_wrong_parts, test_right_parts = gate_tests("03", "kv_write", WRONG, RIGHT)

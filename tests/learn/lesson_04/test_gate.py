@@ -1,24 +1,17 @@
 """Lesson 04's gate: identity-pos writes pass, and plausible wrong ones are refused by what they break."""
 
-import re
-
 import pytest
 import torch
+from gate_tests import gate_tests
 from triton_marks import needs_triton
 
-from labkit import lab
 from labkit.kernels import kv_append_identity_pos_plain, kv_append_plain
 from labkit.kernels.triton_runtime import tl, triton
-from labkit.kvcache import FullBatchWrite, IdentityPosWrite
+from labkit.kvcache import FullBatchWrite
 from labkit.learn.lesson_03.offsets import sizes
 from labkit.learn.lesson_04.forms import write_identity_pos
 
 pytestmark = [pytest.mark.slow, needs_triton]
-
-
-@pytest.fixture(scope="module")
-def here():
-    return lab.start("04")
 
 
 class ThreeWays(FullBatchWrite):
@@ -195,16 +188,7 @@ class Loops:
         return "full_batch" if len(set(pos)) == 1 else "identity_pos"
 
 
-RIGHT = (IdentityPosWrite, ThreeWays, Loops, KeepsTheLast, Kernel)
+RIGHT = (Loops, KeepsTheLast, Kernel)
 
 
-@pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
-def test_a_wrong_part_is_refused_by_the_contract_that_it_breaks(here, part):
-    report = here.check(kv_write=part)
-    assert not report.ok and re.search(WRONG[part], report.text), report
-
-
-@pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
-def test_a_right_part_passes_in_whatever_clothes(here, part):
-    report = here.check(kv_write=part)
-    assert report.ok and report.text.startswith("kv_write: right."), report
+test_wrong_parts, test_right_parts = gate_tests("04", "kv_write", WRONG, RIGHT)

@@ -1,20 +1,14 @@
 """Lesson 05's gate: managers with mutable records pass, and wrong ones are refused by what they break."""
 
-import re
 from dataclasses import dataclass
 
 import pytest
+from gate_tests import gate_tests
 
-from labkit import lab
 from labkit.kvcache import KVBlockManager, MutableInfoBlockManager, MutableKVBlockInfo
 from labkit.learn.lesson_05.traps import SharesTheRecord
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def here():
-    return lab.start("05")
 
 
 class Mutable(KVBlockManager):
@@ -231,16 +225,7 @@ class OwnRecords(Mutable):
             info.grow()
 
 
-RIGHT = (MutableInfoBlockManager, Mutable, FastLook, OwnRecords, Undone)
+RIGHT = (FastLook, OwnRecords, Undone)
 
 
-@pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
-def test_a_wrong_part_is_refused_by_the_contract_that_it_breaks(here, part):
-    report = here.check(block_info=part)
-    assert not report.ok and re.search(WRONG[part], report.text), report
-
-
-@pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
-def test_a_right_part_passes_in_whatever_clothes(here, part):
-    report = here.check(block_info=part)
-    assert report.ok and report.text.startswith("block_info: right."), report
+test_wrong_parts, test_right_parts = gate_tests("05", "block_info", WRONG, RIGHT)

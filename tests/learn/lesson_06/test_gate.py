@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+from gate_tests import gate_tests
 
 from labkit import lab
 from labkit.engine.step.slots import DeviceSlots
@@ -253,19 +254,10 @@ class WithAnotherOrder(DeviceSlots):
         self._free.reverse()
 
 
-RIGHT = (DeviceSlots, WithAnotherOrder, OneByOne)
+RIGHT = (WithAnotherOrder, OneByOne)
 
 
-@pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
-def test_a_wrong_part_is_refused_by_the_contract_that_it_breaks(here, part):
-    report = here.check(block_tables=part)
-    assert not report.ok and re.search(WRONG[part], report.text), report
-
-
-@pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
-def test_a_right_part_passes_in_whatever_clothes(here, part):
-    report = here.check(block_tables=part)
-    assert report.ok and report.text.startswith("block_tables: right."), report
+test_wrong_parts, test_right_parts = gate_tests("06", "block_tables", WRONG, RIGHT)
 
 
 # --- the steps before the whole part -----------------------------------------------------------------

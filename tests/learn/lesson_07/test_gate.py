@@ -5,11 +5,12 @@ import re
 
 import pytest
 import torch
+from gate_tests import gate_tests
 from lesson_07_kernels import WrongKernel, plain_kernel
 
 from labkit import lab
 from labkit.kernels import paged_attention_append_plain, triton_status
-from labkit.kvcache import MutableInfoBlockManager, OneTableBlockManager
+from labkit.kvcache import MutableInfoBlockManager
 from labkit.learn import not_attempted
 from labkit.learn.lesson_07.attention import launch
 
@@ -159,19 +160,10 @@ WRONG = {
     AsksAllBeforeItCopies: r"sequence 1 had the blocks \[0\] and has \[0\], but \[0, 1\] is returned, expect",
     Unwritten: r"^layer_tables: not attempted yet\.$",
 }
-RIGHT = (OneTableBlockManager, OneTable, CountsIdsFromOne, AListOfLayers)
+RIGHT = (CountsIdsFromOne, AListOfLayers)
 
 
-@pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
-def test_a_wrong_part_is_refused_by_the_contract_that_it_breaks(here, part):
-    report = here.check(layer_tables=part)
-    assert not report.ok and re.search(WRONG[part], report.text), report
-
-
-@pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
-def test_a_right_part_passes_in_whatever_clothes(here, part):
-    report = here.check(layer_tables=part)
-    assert report.ok and report.text.startswith("layer_tables: right."), report
+test_wrong_parts, test_right_parts = gate_tests("07", "layer_tables", WRONG, RIGHT)
 
 
 # --- the kernel ------------------------------------------------------------------------------------------

@@ -1,21 +1,14 @@
 """Lesson 08's gate: steps that are replayed pass, and plausible wrong ones are refused by what they break."""
 
-import re
-
 import pytest
 import torch
+from gate_tests import gate_tests
 
-from labkit import lab
 from labkit.learn import not_attempted
 from labkit.learn.lesson_08.graphs import ToyGraphedStep
 from labkit.watch import capture
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def here():
-    return lab.start("08")
 
 
 class Graphs:
@@ -145,13 +138,4 @@ WRONG = {
 RIGHT = (ToyGraphedStep, PowersOfTwo, OneSizeForAll)
 
 
-@pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
-def test_a_wrong_part_is_refused_by_the_contract_that_it_breaks(here, part):
-    report = here.check(launch=part)
-    assert not report.ok and re.search(WRONG[part], report.text), report
-
-
-@pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
-def test_a_right_part_passes_in_whatever_clothes(here, part):
-    report = here.check(launch=part)
-    assert report.ok and report.text.startswith("launch: right."), report
+test_wrong_parts, test_right_parts = gate_tests("08", "launch", WRONG, RIGHT)

@@ -1,12 +1,10 @@
 """Lesson 09's gate: fused steps pass, and plausible wrong ones are refused by what they break."""
 
-import re
-
 import pytest
 import torch
 import torch.nn.functional as F
+from gate_tests import gate_tests
 
-from labkit import lab
 from labkit.engine.step.attention import AttendAndWrite
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.fused import FusedDeviceStep
@@ -16,11 +14,6 @@ from labkit.learn.lesson_09.splits import SplitThenMerge, merge_plain
 from labkit.learn.lesson_09.steps import ForgetsAPart
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def here():
-    return lab.start("09")
 
 
 class InOneLoop(FusedDeviceStep):
@@ -163,16 +156,7 @@ WRONG = {
     DoesNotAdvance: r"moves its requests on .*: context_lens\[\d\] \(request \d+\) is \d+ after",
     Unwritten: r"^layer_kernels: not attempted yet\.$",
 }
-RIGHT = (FusedDeviceStep, InOneLoop, Merges)
+RIGHT = (InOneLoop, Merges)
 
 
-@pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
-def test_a_wrong_part_is_refused_by_the_contract_that_it_breaks(here, part):
-    report = here.check(layer_kernels=part)
-    assert not report.ok and re.search(WRONG[part], report.text), report
-
-
-@pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
-def test_a_right_part_passes_in_whatever_clothes(here, part):
-    report = here.check(layer_kernels=part)
-    assert report.ok and report.text.startswith("layer_kernels: right."), report
+test_wrong_parts, test_right_parts = gate_tests("09", "layer_kernels", WRONG, RIGHT)

@@ -1,21 +1,14 @@
 """Lesson 10's gate: tokens read one step behind pass, and wrong ways are refused by what they break."""
 
-import re
-
 import pytest
+from gate_tests import gate_tests
 
-from labkit import lab
-from labkit.engine.overlap import NextTokens, ReadAtOnce, ReadOneBehind, tokens_left
+from labkit.engine.overlap import NextTokens, ReadAtOnce, tokens_left
 from labkit.learn import not_attempted
 from labkit.learn.lesson_10.readback import OneInFlight
 from labkit.learn.lesson_10.traps import AsksWhoRuns
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def here():
-    return lab.start("10")
 
 
 class OneBehind:
@@ -233,16 +226,7 @@ WRONG = {
     COUNTS_ONE_FOR_ALL: r"whoever has a token to make is launched: step 5 is launched without request 1",
     ForgetsWhatItLaunched: r"is_ahead says whether a step is in flight: it is False, .* Keep there what is",
 }
-RIGHT = (ReadOneBehind, OneBehind, Made, NewestFirst, TakesAwayWhoIsDone, OneRowAtATime, BySession)
+RIGHT = (OneBehind, NewestFirst, TakesAwayWhoIsDone, OneRowAtATime, BySession)
 
 
-@pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
-def test_a_wrong_part_is_refused_by_the_contract_that_it_breaks(here, part):
-    report = here.check(readback=part)
-    assert not report.ok and re.search(WRONG[part], report.text), report
-
-
-@pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
-def test_a_right_part_passes_in_whatever_clothes(here, part):
-    report = here.check(readback=part)
-    assert report.ok and report.text.startswith("readback: right."), report
+test_wrong_parts, test_right_parts = gate_tests("10", "readback", WRONG, RIGHT)

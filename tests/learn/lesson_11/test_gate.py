@@ -1,22 +1,15 @@
 """The gate of lesson 11: wrong parts are refused by the contract that they break, right ones pass."""
 
-import re
-
 import pytest
 import torch
+from gate_tests import gate_tests
 
-from labkit import lab
 from labkit.engine.step.fused import FusedDeviceStep
-from labkit.engine.step.lanes import HalfStep, LanedDeviceStep
+from labkit.engine.step.lanes import HalfStep
 from labkit.learn import not_attempted
 from labkit.learn.lesson_11.halves import ForgetsTheJoin, InHalves
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def here():
-    return lab.start("11")
 
 
 # --- rows ------------------------------------------------------------------------------------------
@@ -204,16 +197,7 @@ class InPlace(InHalves):
         return whole
 
 
-RIGHT = (LanedDeviceStep, InHalves, ByIndex, ByEvents, FirstHalfFirst, InPlace)
+RIGHT = (ByIndex, ByEvents, FirstHalfFirst, InPlace)
 
 
-@pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
-def test_a_wrong_part_is_refused_by_the_contract_that_it_breaks(here, part):
-    report = here.check(latency=part)
-    assert not report.ok and re.search(WRONG[part], report.text), report
-
-
-@pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__name__)
-def test_a_right_part_passes_in_whatever_clothes(here, part):
-    report = here.check(latency=part)
-    assert report.ok and report.text.startswith("latency: right."), report
+test_wrong_parts, test_right_parts = gate_tests("11", "latency", WRONG, RIGHT)

@@ -196,8 +196,6 @@ def row_by_row(logits, token_ids, slot_mapping, last_token_ids, state, is_filter
 
 
 RIGHT = {
-    "the package's": draw_plain,
-    "nothing wrong": wrongly(),
     "counts drawing rows alone": wrongly("counts drawing rows alone"),
     "top-p of 1 is searched": wrongly("top-p of 1 is searched"),
     "row by row, out of place": row_by_row,

@@ -1,8 +1,11 @@
 """Lesson 13's gate: chunks as they are agreed pass, and wrong ones are refused by what they break."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
+from gate_tests import gate_tests
 
 from labkit import lab
 from labkit.engine.packed_chunk import PackedChunk
@@ -98,13 +101,6 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("part", WRONG, ids=lambda part: part.__name__)
-def test_a_wrong_chunk_is_refused_by_what_it_breaks(here, part):
-    report = here.check(batching=part)
-    assert not report.ok and WRONG[part] in report.text, report.text
-    assert report.text.startswith("batching breaks a contract: ")
-
-
 class ByNumpy:
     """The whole chunk at once, from arrays."""
 
@@ -136,10 +132,9 @@ def as_a_function(prompts, num_computed, max_tokens):
     return PackedChunk(prompts, num_computed, max_tokens)
 
 
-@pytest.mark.parametrize("part", [PackedChunk, InRows, ByNumpy, TokenByToken, as_a_function])
-def test_right_chunks_pass_in_any_clothes(here, part):
-    report = here.check(batching=part)
-    assert report.text == "batching: right. 3 random schedules, the rung below's text and transformers'."
+RIGHT = (ByNumpy, TokenByToken, as_a_function)
+PATTERNS = {part: re.escape(words) for part, words in WRONG.items()}
+test_wrong_parts, test_right_parts = gate_tests("13", "batching", PATTERNS, RIGHT)
 
 
 def test_what_raises_or_is_not_there(here):
