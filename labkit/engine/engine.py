@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from labkit.checks import names_its_arguments, require_kind, shown, whole
+from labkit.checks import names_its_arguments, quoted, require_kind, shown, whole
 from labkit.engine.config import CacheConfig, SchedulerConfig
 from labkit.engine.device import check_dtype, current_device, default_dtype, pick_device
 from labkit.engine.guard import BROKEN, Guard
@@ -200,7 +200,8 @@ class InferenceEngine:
         return token_ids
 
     def _new_request(self, token_ids: tuple[int, ...], params: SamplingParams) -> Request:
-        request = Request(self._next_request_id, token_ids, params)
+        decoder = TextDecoder(self.model.tokenizer, params.stop) if params.stop else None
+        request = Request(self._next_request_id, token_ids, params, decoder=decoder)
         self._next_request_id += 1
         return request
 
@@ -314,7 +315,7 @@ class InferenceEngine:
         return self._stream(self.check_prompt(prompt, params), params)
 
     def _stream(self, token_ids: tuple[int, ...], params: SamplingParams) -> Iterator[Chunk]:
-        decoder = TextDecoder(self.model.tokenizer)
+        decoder = TextDecoder(self.model.tokenizer, params.stop)
         num_sent = 0
         request = completion = None
         try:
@@ -435,10 +436,15 @@ class InferenceEngine:
             if token_id is None:
                 self._finish(request, FinishReason.ERROR, "the model's logits are not finite numbers")
                 continue
+            try:
+                is_last = request.stops_at(token_id)
+            except Exception as error:
+                self._finish(request, FinishReason.ERROR, f"its text cannot be decoded: {quoted(error)}")
+                continue
             request.output_token_ids.append(token_id)
             request.time_lists.append(now)
             self._counters.generated_tokens += 1
-            if request.params.stop_on_eos and token_id in self._eos_token_ids:
+            if is_last or (request.params.stop_on_eos and token_id in self._eos_token_ids):
                 self._finish(request, FinishReason.STOP)
             elif len(request.output_token_ids) == request.params.max_new_tokens:
                 self._finish(request, FinishReason.LENGTH)

@@ -171,6 +171,7 @@ class Batch:
         self._longest = max(session.num_tokens for session in self.sessions)
         self._draws = decode_step.draws_of(self.requests)
         self._stops_on_eos = any(request.params.stop_on_eos for request in self.requests)
+        self._may_stop = any(request.params.stop for request in self.requests)
         self._add_token: list[Callable[[Any], None]] = [r.output_token_ids.append for r in self.requests]
         self._times: list[float] = []
         for request in self.requests:
@@ -242,11 +243,12 @@ class Batch:
     # --- tokens ------------------------------------------------------------------------------------
 
     def take(self, token_ids: Sequence[int | None], eos_token_ids: frozenset[int]) -> bool:
-        """Give every request its next token; False, and nothing is given, if one of them ends its request.
+        """Give every request its next token; False, and nothing is given, if one of them ends its request,
+        or may: where a request has stop strings, its text must be looked at.
 
         None is among them only in `NextTokens` without a batch.
         """
-        if self._stops_on_eos and not eos_token_ids.isdisjoint(token_ids):
+        if self._may_stop or (self._stops_on_eos and not eos_token_ids.isdisjoint(token_ids)):
             return False
         self._times.append(time.perf_counter())
         for add_token, token_id in zip(self._add_token, token_ids, strict=True):

@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -13,6 +13,7 @@ from torch import Tensor
 from labkit.checks import QUOTED
 from labkit.engine.sampling import SamplingParams, sample, uniform_number
 from labkit.engine.session import InferenceSession
+from labkit.engine.text_decoder import TextDecoder, text_before
 from labkit.kernels import SamplingState
 from labkit.model.tokenizer import Tokenizer
 
@@ -20,7 +21,7 @@ from labkit.model.tokenizer import Tokenizer
 class FinishReason(StrEnum):
     """Why a request has ended."""
 
-    STOP = "stop"  # the model ended the text
+    STOP = "stop"  # the model ended the text, or a stop string did
     LENGTH = "length"  # max_new_tokens were made
     CANCELLED = "cancelled"
     ERROR = "error"  # see Completion.error
@@ -51,7 +52,10 @@ class Timing(NamedTuple):
 
 @dataclass(frozen=True)
 class Completion:
-    """The outcome of a request. `token_ids` and `text` are what was generated, without the prompt."""
+    """The outcome of a request. `token_ids` and `text` are what was generated, without the prompt.
+
+    token_ids: all of them, those of a stop string, too.
+    """
 
     request_id: int
     prompt_token_ids: tuple[int, ...]
@@ -60,12 +64,13 @@ class Completion:
     timing: Timing
     tokenizer: Tokenizer = field(repr=False, compare=False)
     error: str | None = None
+    stop: Sequence[str] = ()
 
     @cached_property
     def text(self) -> str:
-        """The generated text, decoded when it is first asked for."""
+        """The generated text up to a stop string, decoded when it is first asked for."""
         # Not in the step that ends the request: when many end in it, all tokens are handed out sooner.
-        return self.tokenizer.decode(self.token_ids)
+        return text_before(self.tokenizer.decode(self.token_ids), self.stop)
 
     def __repr__(self) -> str:
         num_tokens, text = len(self.token_ids), self.text
@@ -105,6 +110,7 @@ class Request:
     admitted: float | None = None
     # When its tokens were ready. Those who decode together share a list, which may go on after a later one.
     time_lists: list[list[float]] = field(default_factory=list)
+    decoder: TextDecoder | None = None  # of a request that has stop strings
     seed: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -113,6 +119,13 @@ class Request:
     def next_uniform(self) -> float:
         """The random number in [0, 1) that decides the next token."""
         return uniform_number(self.seed, len(self.output_token_ids))
+
+    def stops_at(self, token_id: int) -> bool:
+        """Whether its next token, this one, brings its text to a stop string. Raises what decoding raises."""
+        if self.decoder is None:
+            return False
+        self.decoder.push([token_id])
+        return self.decoder.is_stopped
 
     @property
     def sampling_state(self) -> SamplingState:
@@ -144,6 +157,7 @@ class Request:
             Timing(self.arrived, self.admitted, tuple(self.token_times)),
             tokenizer,
             error,
+            self.params.stop,
         )
         return self.completion
 

@@ -35,6 +35,8 @@ SAMPLING = {
     "min_p": NO_NUMBER | {"above one": 1.0001},
     "top_k": without(NO_SIZE, "zero") | {"None": None},
     "seed": without(NO_SIZE, "zero", "a negative number", "a huge negative number"),
+    "stop": without(JUNK, "text", "a list", "megabytes of text")
+    | {"None": None, "no text": "", "a list with no text": ["x", ""]},
     "stop_on_eos": NO_BOOL,
 }
 CACHE = dict.fromkeys(("block_size", "max_blocks_per_layer", "max_prefix_entries"), NO_SIZE)

@@ -1,6 +1,7 @@
 """When something inside a step fails: no token and no block is lost, and everybody goes on."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from helpers import (
     GREEDY,
     SEEDED,
     Boom,
+    ByteTokenizer,
     assert_no_block_is_lost,
     failing,
     make_engine,
@@ -20,7 +22,7 @@ from helpers import (
 )
 from resident_helpers import EACH_PARAMS, EXPECTED, PROMPTS
 
-from labkit import FinishReason
+from labkit import LADDER, FinishReason, LanguageModel
 from labkit.engine import prefill as prefill_module
 from labkit.engine import request as request_module
 from labkit.errors import OutOfBlocksError
@@ -28,6 +30,28 @@ from labkit.errors import OutOfBlocksError
 
 def add_all(engine, prompts, each_params):
     return [engine.add_request(*each) for each in zip(prompts, each_params, strict=True)]
+
+
+class Illegible(ByteTokenizer):
+    """Cannot decode one token."""
+
+    def decode(self, token_ids):
+        if EXPECTED[0][3] in token_ids:
+            raise ValueError("what is this")
+        return super().decode(token_ids)
+
+
+@pytest.mark.parametrize("rung", ["05", "14"])
+def test_a_text_that_cannot_be_searched_for_a_stop_string_ends_its_own_request(rung):
+    """The others' text is not decoded at all in a step."""
+    model = LanguageModel("illegible", small_model().network, Illegible())
+    engine = make_engine(model, LADDER[rung].options)
+    stopping = replace(GREEDY, stop="no such text")
+    bad, *good = engine.generate([PROMPTS[0], *PROMPTS], [stopping, *EACH_PARAMS])
+    assert (bad.finish_reason, bad.token_ids) == (FinishReason.ERROR, EXPECTED[0][:3])
+    assert bad.error == "its text cannot be decoded: what is this"
+    assert tokens_of(good) == EXPECTED
+    assert_no_block_is_lost(engine)
 
 
 # --- a step that raises ----------------------------------------------------------------------------

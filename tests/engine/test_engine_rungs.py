@@ -52,6 +52,23 @@ def test_greedy_tokens_are_those_of_the_dense_model_and_of_transformers(tiny, ra
     assert_no_block_is_lost(engine)
 
 
+@engines
+def test_a_stop_string_ends_a_request_at_the_same_token_on_every_rung(tiny, ragged, greedy_tokens, options):
+    """A string that begins in one token and ends in the next, for every second request."""
+    each, expected = [], []
+    for i, token_ids in enumerate(greedy_tokens):
+        texts = [tiny.tokenizer.decode(token_ids[:n]) for n in range(NUM_TOKENS + 1)]
+        stop = texts[i + 2][len(texts[i + 1]) - 1 :][:2]
+        n = next(n for n, text in enumerate(texts) if stop in text) if i % 2 else NUM_TOKENS
+        each.append(SamplingParams(NUM_TOKENS, stop=[stop, "?!"] if i % 2 else (), stop_on_eos=False))
+        expected.append((token_ids[:n], texts[n].split(stop)[0] if i % 2 else texts[n]))
+    engine = trained_engine(tiny, options)
+    completions = engine.generate(ragged, each)
+    assert [(made.token_ids, made.text) for made in completions] == expected
+    assert [str(made.finish_reason) for made in completions] == ["length", "stop"] * 3 + ["length"]
+    assert_no_block_is_lost(engine)
+
+
 @pytest.fixture(scope="module")
 def sampled_tokens(tiny, ragged) -> list[tuple[int, ...]]:
     return sampled(tiny, ragged, RUNG_00)

@@ -31,6 +31,7 @@ PARAMS = st.sampled_from(
     [
         *(SamplingParams(n) for n in (1, 4, 9)),
         SamplingParams(6, temperature=1.0, seed=3),
+        SamplingParams(9, stop=[chr(token_id) for token_id in range(1, 128, 5)]),
         SamplingParams(5, temperature=1.5, top_k=20, top_p=0.8, seed=4),
     ]
 )
@@ -125,7 +126,7 @@ class EngineMachine(RuleBasedStateMachine):
                 assert request_id in self.live
                 self.received[request_id] += (token_id,)
                 if completion:
-                    assert completion.finish_reason is FinishReason.LENGTH
+                    assert completion.finish_reason in (FinishReason.LENGTH, FinishReason.STOP)
                     assert completion.token_ids == self.received[request_id]
                     self.live.remove(request_id)
 

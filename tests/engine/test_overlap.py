@@ -220,13 +220,15 @@ class Arrival:
     until: int
 
 
+ENDS = [chr(token_id) for token_id in GREEDY_IDS if token_id < 128][::3]
+NO_END, STOPPING = replace(GREEDY, stop_on_eos=False), replace(GREEDY, stop=ENDS)
 ARRIVALS = st.builds(
     Arrival,
     prompt=st.sampled_from(PROMPTS),
     params=st.builds(
         long,
         st.integers(1, 12),
-        st.sampled_from([GREEDY, GREEDY, SEEDED, replace(GREEDY, stop_on_eos=False)]),
+        st.sampled_from([GREEDY, SEEDED, NO_END, STOPPING]),
     ),
     at=st.integers(0, 8),
     until=st.sampled_from([99, 99, 99, 4, 7, 9]),

@@ -92,6 +92,29 @@ def test_of_valid_text_no_piece_is_ever_half_a_character(text: str, size: int):
         assert streamed[-1] == ""
 
 
+@given(
+    st.text(st.sampled_from("abcé🙂"), max_size=20),
+    st.lists(st.text(st.sampled_from("abcé🙂"), min_size=1, max_size=4), min_size=1, max_size=3),
+    st.integers(1, 5),
+)
+def test_text_ends_before_the_first_stop_string_however_it_is_split(text: str, stop: list[str], size: int):
+    for token_ids in (BYTES.encode(text), a_byte_a_token(text) if text else []):
+        texts = [BYTES.decode(token_ids[:n]) for n in range(len(token_ids) + 1)]
+        whole = [t for t in texts if not t.endswith("\ufffd")]
+        ended = next((t for t in whole if any(each in t for each in stop)), None)
+        expected = text if ended is None else ended[: min(ended.find(s) for s in stop if s in ended)]
+        decoder = TextDecoder(BYTES, stop)
+        streamed = [decoder.push(token_ids[i : i + size]) for i in range(0, len(token_ids), size)]
+        assert decoder.is_stopped == (ended is not None)
+        assert "".join(streamed) + decoder.finish() == expected
+
+
+def test_what_may_become_a_stop_string_is_held_back_until_it_cannot():
+    decoder = TextDecoder(BYTES, ["END", "\n\n"])
+    streamed = [decoder.push(a_byte_a_token(each)) for each in ("aE", "N", "E", "x\n", "EN", "D", "b")]
+    assert streamed == ["a", "", "EN", "Ex", "\n", "", ""] and decoder.is_stopped and decoder.finish() == ""
+
+
 @pytest.mark.parametrize("character", ["é", "日", "🙂"])
 def test_a_character_split_across_tokens_comes_whole_with_its_last_byte(character: str):
     num_bytes = len(character.encode())

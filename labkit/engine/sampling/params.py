@@ -1,5 +1,6 @@
 """How a request wants its tokens picked, and when to stop."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from labkit.checks import is_number, is_whole, names_its_arguments, repr_of_changes, shown
@@ -8,7 +9,6 @@ from labkit.kernels.distribution import SamplingState, as_int64
 
 LARGEST_TOP_K = 2**31  # larger than any vocabulary
 MOST_TOKENS = "it is max_new_tokens here"
-ITS_END = "a request ends at the end-of-text token or after max_new_tokens; cancel it to end it earlier"
 
 
 @names_its_arguments(
@@ -18,9 +18,9 @@ ITS_END = "a request ends at the end-of-text token or after max_new_tokens; canc
         "max_completion_tokens": MOST_TOKENS,
         "max_length": f"{MOST_TOKENS}, and the prompt is not counted",
         "n": "repeat the prompt, as in generate([prompt] * n, params)",
-        "stop": ITS_END,
-        "stop_strings": ITS_END,
-        "stop_token_ids": ITS_END,
+        "stop_strings": "it is stop here",
+        "stop_token_ids": "say the text that ends a request: stop=...",
+        "include_stop_str_in_output": "the text ends before the stop string; token_ids has all tokens",
         "ignore_eos": "it is stop_on_eos=False here",
         "do_sample": "temperature=0 takes the likeliest token, and more than 0 draws one",
     },
@@ -35,6 +35,7 @@ class SamplingParams:
     top_p: keep the likeliest tokens whose probabilities first reach p, the one that crosses it included.
     min_p: keep tokens at least min_p times as likely as the likeliest one; 0 keeps all.
     seed: the request's own stream of random numbers, the same whatever else is in the batch.
+    stop: a string or several: a request ends when its text contains one, and the text ends before it.
     stop_on_eos: end at the model's end-of-text token: True or False, of Python's own type.
     Raises RequestError for a value of another type or out of range.
     """
@@ -45,6 +46,7 @@ class SamplingParams:
     top_p: float = 1.0
     min_p: float = 0.0
     seed: int | None = None
+    stop: str | Sequence[str] = ()
     stop_on_eos: bool = True
 
     __repr__ = repr_of_changes
@@ -66,6 +68,12 @@ class SamplingParams:
             raise RequestError(f"min_p must be a number from 0 (off) to 1, not {shown(self.min_p)}")
         if self.seed is not None and not is_whole(self.seed):
             raise RequestError(f"seed must be a whole number or None, not {shown(self.seed)}")
+        stop = (self.stop,) if isinstance(self.stop, str) else self.stop
+        if not isinstance(stop, list | tuple) or not all(isinstance(each, str) and each for each in stop):
+            raise RequestError(
+                f"stop must be a string or a list of strings, none of them empty, not {shown(self.stop)}"
+            )
+        object.__setattr__(self, "stop", tuple(stop))  # which nobody can change later
         if not isinstance(self.stop_on_eos, bool):
             raise RequestError(f"stop_on_eos must be True or False, not {shown(self.stop_on_eos)}")
 

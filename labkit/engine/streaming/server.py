@@ -9,10 +9,11 @@ from typing import Self
 
 from labkit.checks import is_whole, require_kind, require_positive, shown
 from labkit.engine.engine import InferenceEngine
-from labkit.engine.prompt import Prompt
+from labkit.engine.prompt import Prompt, check_params
 from labkit.engine.sampling import SamplingParams
 from labkit.engine.streaming.stream import AsyncTokenStream, TokenStream
 from labkit.engine.streaming.worker import Item, Submission, Worker
+from labkit.engine.text_decoder import TextDecoder
 from labkit.errors import OptionError, StreamError
 
 
@@ -82,7 +83,7 @@ class StreamingServer:
         """
         submission = Submission(SimpleQueue[Item]())
         self._queue(submission, prompt, params)
-        return TokenStream(self, self.engine.model.tokenizer, self.worker, submission)
+        return TokenStream(self, self._decoder(params), self.worker, submission)
 
     def submit_async(self, prompt: Prompt, params: SamplingParams = SamplingParams()) -> AsyncTokenStream:
         """Queue a request for a consumer on the event loop that runs in this thread; nothing here is awaited.
@@ -97,10 +98,11 @@ class StreamingServer:
             ) from None
         submission = Submission(asyncio.Queue[Item](), loop)
         self._queue(submission, prompt, params)
-        return AsyncTokenStream(self, self.engine.model.tokenizer, self.worker, submission)
+        return AsyncTokenStream(self, self._decoder(params), self.worker, submission)
 
     def _queue(self, submission: Submission, prompt: Prompt, params: SamplingParams) -> None:
         """Hand a request to the worker: its text is turned into tokens by the pool, or here."""
+        check_params(params)
         worker = self.worker
         pool = self._pool if isinstance(prompt, str) else None
         with worker.lock:  # so that closing the pool is before all of this or after it
@@ -115,6 +117,9 @@ class StreamingServer:
                 worker.forget(submission)
                 raise
             worker.ask(Worker.add, submission, token_ids, params)
+
+    def _decoder(self, params: SamplingParams) -> TextDecoder:
+        return TextDecoder(self.engine.model.tokenizer, params.stop)
 
     def close(self) -> None:
         """Cancel what is unfinished and end the worker, after the step it is in. A second call does nothing.

@@ -11,7 +11,6 @@ from labkit.engine.engine import Chunk
 from labkit.engine.streaming.worker import Item, Queue, Submission, Worker
 from labkit.engine.text_decoder import TextDecoder
 from labkit.errors import StreamError
-from labkit.model.tokenizer import Tokenizer
 
 
 class Stream(Generic[Queue]):
@@ -26,14 +25,14 @@ class Stream(Generic[Queue]):
     """
 
     def __init__(
-        self, server: object, tokenizer: Tokenizer, worker: Worker, submission: Submission[Queue]
+        self, server: object, decoder: TextDecoder, worker: Worker, submission: Submission[Queue]
     ) -> None:
         self.submitted = submission.submitted
         self._submission = submission
         self._server = server  # lives as long as a stream is read
         self._queue = submission.queue
         self._loop = submission.loop
-        self._decoder = TextDecoder(tokenizer)
+        self._decoder = decoder
         self._ended = False
         self._error: BaseException | None = None  # never raised itself: a traceback refers to the stream
         self._cancel = weakref.finalize(self, worker.ask, Worker.cancel, submission)  # at most one call

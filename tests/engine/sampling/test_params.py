@@ -31,6 +31,13 @@ def test_a_value_at_the_edge_is_taken_and_gives_a_token(fields: dict):
     assert 0 <= token < 30
 
 
+def test_one_stop_string_or_several_are_kept_where_nobody_can_change_them():
+    strings = ["a", "b"]
+    params = SamplingParams(stop=strings)
+    strings.append("c")
+    assert params.stop == ("a", "b") and SamplingParams(stop="ab").stop == ("ab",)
+
+
 def test_an_unknown_field_is_refused_by_its_name():
     with pytest.raises(RequestError, match="no 'top_q': did you mean top_p"):
         SamplingParams(top_q=0.5)

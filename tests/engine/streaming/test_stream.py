@@ -20,6 +20,9 @@ from streaming_helpers import (
     wait_for,
 )
 
+from labkit import FinishReason, SamplingParams
+from labkit.engine import request as request_module
+
 # --- tokens ----------------------------------------------------------------------------------------
 
 
@@ -58,6 +61,21 @@ def test_the_tokens_are_those_of_generate(submit_to):
         submit = submit_to(server)
         streams = [submit(prompt, SEEDED) for prompt in prompts]
         assert [tokens_in(read(stream)) for stream in streams] == generated
+
+
+@pytest.mark.parametrize(
+    ("stream_interval", "texts"),
+    [(1, ["o", "k", "", "Ex", "", "", ""]), (3, ["ok", "Ex", ""]), (99, ["okEx"])],
+)
+def test_text_ends_before_a_stop_string_of_which_nothing_is_shown(monkeypatch, stream_interval, texts):
+    script = iter(b"okExEND and more")
+    monkeypatch.setattr(request_module, "sample", lambda *_: [next(script)])
+    with serving(stream_interval=stream_interval) as server:
+        chunks = read(server.submit((1, 2, 3), SamplingParams(16, stop="END")))
+    completion = chunks[-1].completion
+    assert [chunk.text for chunk in chunks] == texts
+    assert (completion.text, completion.finish_reason) == ("okEx", FinishReason.STOP)
+    assert tokens_in(chunks) == completion.token_ids == tuple(b"okExEND")
 
 
 # --- consumers that go away ------------------------------------------------------------------------
