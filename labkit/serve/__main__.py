@@ -1,0 +1,94 @@
+"""python -m labkit.serve: an OpenAI-compatible server for one model on one engine."""
+
+import argparse
+import ipaddress
+import logging
+import threading
+
+import uvicorn
+
+from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig, StreamingServer
+from labkit.errors import LabkitError
+from labkit.ladder import LADDER, LAST_RUNG
+from labkit.model import load_model
+from labkit.serve.http import API_KEY, make_app
+
+logger = logging.getLogger("labkit.serve")
+
+
+class DrainingServer(uvicorn.Server):
+    """Asked to stop, it takes no new connection and lets open answers end for `drain` seconds; those that it
+    then cuts short end with an error."""
+
+    def __init__(self, config: uvicorn.Config, server: StreamingServer, drain: float) -> None:
+        super().__init__(config)
+        self._streaming, self._drain = server, drain
+
+    async def shutdown(self, *args: object, **kwargs: object) -> None:
+        """End all connections."""
+        if num_unfinished := self._streaming.worker.num_unfinished:
+            logger.warning("%d answers are unfinished: they have %g s to end", num_unfinished, self._drain)
+        timer = threading.Timer(self._drain, self._streaming.close)
+        timer.daemon = True
+        timer.start()
+        try:
+            await super().shutdown(*args, **kwargs)  # type: ignore[arg-type]
+        finally:
+            timer.cancel()
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    parser = argparse.ArgumentParser("python -m labkit.serve", description=__doc__)
+    add = parser.add_argument
+    add("--model", required=True, help="a folder in Hugging Face's format, a hub id, or random:NAME")
+    add("--rung", default=LAST_RUNG.number, choices=list(LADDER), help="of the engine: %(default)s")
+    add("--host", default="127.0.0.1", help="address to listen at: %(default)s, this machine alone")
+    add("--port", type=int, default=8000, help="%(default)s; 0 takes a free one")
+    add("--served-model-name", help="the model's name for clients; its own without one")
+    add("--device", help="cpu or cuda; a GPU if there is one")
+    add("--max-batch-size", type=int, help="requests decoded together; fits the device without it")
+    add("--max-blocks", type=int, help="blocks of a layer's pool; fits the device without it")
+    add("--max-requests", type=int, default=1024, help="unfinished answers; more get 429: %(default)s")
+    add("--drain", type=float, default=30, help="seconds that answers have to end at shutdown: %(default)s")
+    return parser
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def main() -> None:
+    """Serve until a signal comes."""
+    args = make_parser().parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    try:
+        model = load_model(args.model)
+        engine = InferenceEngine(
+            model,
+            LADDER[args.rung].options,
+            device=args.device,
+            cache=CacheConfig(max_blocks_per_layer=args.max_blocks),
+            scheduler=SchedulerConfig(max_batch_size=args.max_batch_size),
+        )
+        app = make_app(engine, name=args.served_model_name, max_inflight_requests=args.max_requests)
+    except LabkitError as error:
+        raise SystemExit(str(error)) from None
+    if not is_loopback(args.host):
+        logger.warning(
+            "%s can be reached from other machines. Set %s to a key that they must send.", args.host, API_KEY
+        )
+    config = uvicorn.Config(app, args.host, args.port, log_level="warning", access_log=False)
+    server = DrainingServer(config, app.state.server, args.drain)
+    logger.info("%r at http://%s:%d", engine, args.host, args.port)
+    server.run()
+
+
+if __name__ == "__main__":
+    main()

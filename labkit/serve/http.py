@@ -1,0 +1,289 @@
+"""The routes of the server: OpenAI's endpoints, health, metrics and the page.
+
+An event loop reads sockets and writes frames; the engine steps in the worker thread of a `StreamingServer`.
+"""
+
+import asyncio
+import hmac
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fastapi import Depends, FastAPI, Request
+from fastapi.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from openai.types import Model
+from prometheus_client import generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from labkit.engine import Completion, InferenceEngine, StreamingServer
+from labkit.engine.engine import Chunk
+from labkit.engine.streaming import AsyncTokenStream
+from labkit.errors import LabkitError
+from labkit.json_file import parse_json
+from labkit.serve.errors import ApiError, api_error
+from labkit.serve.metrics import Metrics
+from labkit.serve.replies import DONE, ChatForm, TextForm, finish_reason, frame
+from labkit.serve.requests import Asked, read_chat, read_completion
+
+PAGE = Path(__file__).with_name("page.html")
+LARGEST_BODY = 8 * 2**20  # bytes; no model's context is as long
+API_KEY = "LABKIT_API_KEY"  # the environment variable
+
+Result = TypeVar("Result")
+
+
+def make_app(
+    engine: InferenceEngine, *, name: str | None = None, max_inflight_requests: int = 1024
+) -> FastAPI:
+    """An ASGI application that serves an engine over OpenAI's API.
+
+    engine: belongs to the application while that runs. name: of the model, for clients; the model's own
+    without one. max_inflight_requests: unfinished answers at most; more are refused with 429.
+    With the environment variable LABKIT_API_KEY set, /v1 asks for that key.
+    Raises what `StreamingServer` does.
+    """
+    server = StreamingServer(engine, max_inflight_requests=max_inflight_requests, tokenize_workers=1)
+    door = Door(server, name or engine.model.name)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await asyncio.to_thread(server.close)
+
+    app = FastAPI(title="labkit", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.server = server
+    app.add_exception_handler(LabkitError, door.refuse)
+    for kind in (404, 405, Exception):
+        app.add_exception_handler(kind, door.refuse)
+    guarded = [Depends(require_key(os.environ.get(API_KEY)))]
+    app.get("/")(door.page)
+    app.get("/health")(door.health)
+    app.get("/metrics")(door.show_metrics)
+    app.get("/v1/models", dependencies=guarded)(door.models)
+    app.get("/v1/models/{model:path}", dependencies=guarded)(door.model)
+    app.post("/v1/completions", dependencies=guarded)(door.complete)
+    app.post("/v1/chat/completions", dependencies=guarded)(door.chat)
+    return app
+
+
+def require_key(key: str | None) -> Any:
+    """A check of a request's bearer token: any will do if there is no key."""
+
+    async def check(request: Request) -> None:
+        given = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if key and not hmac.compare_digest(given.encode(), key.encode()):
+            raise ApiError(401, f"the API key is wrong or missing: send {API_KEY}'s as a bearer token")
+
+    return check
+
+
+class Door:
+    """What the routes share: a streaming server, the model's name, the metrics."""
+
+    def __init__(self, server: StreamingServer, name: str) -> None:
+        self.server, self.name = server, name
+        self.engine = server.engine
+        self.metrics = Metrics(server.engine)
+
+    # --- about the server --------------------------------------------------------------------------
+
+    async def page(self) -> Response:
+        """A page to try the model on, with the engine's state beside it."""
+        return FileResponse(PAGE, media_type="text/html")
+
+    async def health(self) -> Response:
+        """200 while requests are served; 503 when the engine is broken or the server closed."""
+        if not self.server.worker.thread.is_alive():
+            raise ApiError(503, "the engine has stopped")
+        return JSONResponse({"status": "ok"})
+
+    async def show_metrics(self) -> Response:
+        """Prometheus' text format."""
+        return Response(generate_latest(self.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    async def models(self) -> dict[str, Any]:
+        """The one model that is served."""
+        return {"object": "list", "data": [await self.model(self.name)]}
+
+    async def model(self, model: str) -> dict[str, Any]:
+        """The model of that name, with the tokens of its longest sequence. 404 for another one."""
+        self._check_name(model)
+        card = Model(id=self.name, object="model", created=0, owned_by="labkit").model_dump()
+        can_chat = self.engine.model.chat_template is not None
+        return card | {"max_model_len": self.engine.model.config.max_positions, "chat": can_chat}
+
+    def _check_name(self, name: str) -> None:
+        if name != self.name:
+            raise ApiError(
+                404, f"no model {name!r} here: this server has {self.name!r}", "model", "model_not_found"
+            )
+
+    async def refuse(self, request: Request, error: Exception) -> Response:
+        """Any error as OpenAI's clients expect it."""
+        if status := getattr(error, "status_code", None):  # no such route, or no such method on it
+            error = ApiError(status, f"{request.method} {request.url.path} is nothing that this server has")
+        told = api_error(error)
+        self.metrics.refused.labels(str(told.status)).inc()
+        return JSONResponse(told.body, told.status, told.headers)
+
+    # --- answers -----------------------------------------------------------------------------------
+
+    async def complete(self, request: Request) -> Response:
+        """/v1/completions."""
+        raw = await json_body(request)
+        asked = read_completion(raw)
+        self._check_name(raw["model"])
+        return await self.answer(request, asked, TextForm(self.name))
+
+    async def chat(self, request: Request) -> Response:
+        """/v1/chat/completions."""
+        raw = await json_body(request)
+        model = self.engine.model
+        asked = read_chat(raw, model.chat_prompt, model.config.max_positions)
+        self._check_name(raw["model"])
+        return await self.answer(request, asked, ChatForm(self.name))
+
+    async def answer(self, request: Request, asked: Asked, form: TextForm) -> Response:
+        """Submit every answer, and reply with all of them or with a stream. If one can't be submitted, none
+        is; if the client leaves, all are cancelled."""
+        streams: list[AsyncTokenStream] = []
+        try:
+            for prompt, params in asked.choices:
+                streams.append(self.server.submit_async(prompt, params))
+            pieces = merged(streams)
+            if not asked.is_stream:
+                completions = await while_connected(request, self.collect(pieces, len(streams)))
+                return JSONResponse(form.whole(completions, asked.n).model_dump(mode="json"))
+            # Whatever is wrong with a request is known with its first token, and still gets its status.
+            first = await while_connected(request, anext(pieces))
+            return EventStream(self.frames(first, pieces, asked, form, len(streams)), streams)
+        except BaseException:
+            close_all(streams)
+            raise
+
+    async def collect(self, pieces: AsyncIterator[tuple[int, Chunk]], num_answers: int) -> list[Completion]:
+        """The completions of all answers, by index."""
+        ended: dict[int, Completion] = {}
+        async for index, chunk in pieces:
+            if chunk.completion is not None:
+                ended[index] = chunk.completion
+                self.metrics.observe(chunk.completion)
+        return [ended[index] for index in range(num_answers)]
+
+    async def frames(
+        self,
+        first: tuple[int, Chunk],
+        pieces: AsyncIterator[tuple[int, Chunk]],
+        asked: Asked,
+        form: TextForm,
+        num_answers: int,
+    ) -> AsyncIterator[bytes]:
+        """The frames of a stream. One that fails ends with an error frame, and never with [DONE]."""
+        answers = [form.frames(index) for index in range(num_answers)]
+        ended: dict[int, Completion] = {}
+        try:
+            yield b"".join(map(form.opening, range(num_answers)))
+            async for index, (text, _, completion) in chain(first, pieces):
+                if completion is None:
+                    if text:
+                        yield answers[index].text(text)
+                    continue
+                ended[index] = completion
+                self.metrics.observe(completion)
+                yield answers[index].end(text, finish_reason(completion))
+            if len(ended) < num_answers:
+                return  # the client has left
+            if asked.include_usage:
+                yield form.usage_frame([ended[index] for index in range(num_answers)], asked.n)
+            yield DONE
+        except Exception as error:
+            yield frame(api_error(error).body)
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events whose streams are closed when the client leaves or the response ends."""
+
+    def __init__(self, frames: AsyncIterator[bytes], streams: Sequence[AsyncTokenStream]) -> None:
+        super().__init__(frames, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+        self._streams = streams
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Send all frames, as ASGI has it."""
+        leaving = asyncio.ensure_future(disconnected(receive))
+        leaving.add_done_callback(lambda _: close_all(self._streams))
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            leaving.cancel()  # which closes the streams, too
+
+
+def close_all(streams: Sequence[AsyncTokenStream]) -> None:
+    """Cancel what is unfinished of the streams' requests."""
+    for stream in streams:
+        stream.close()
+
+
+async def chain(first: Any, rest: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """The first item, and then the rest."""
+    yield first
+    async for item in rest:
+        yield item
+
+
+async def merged(streams: Sequence[AsyncTokenStream]) -> AsyncIterator[tuple[int, Chunk]]:
+    """The chunks of all streams as they come, each with its stream's index. Raises what a stream raises."""
+    if len(streams) == 1:
+        async for chunk in streams[0]:
+            yield 0, chunk
+        return
+    queue: asyncio.Queue[tuple[int, Chunk] | None] = asyncio.Queue()
+
+    async def forward(index: int, stream: AsyncTokenStream) -> None:
+        async for chunk in stream:
+            queue.put_nowait((index, chunk))
+
+    everything = asyncio.gather(*(forward(index, stream) for index, stream in enumerate(streams)))
+    everything.add_done_callback(lambda _: queue.put_nowait(None))
+    try:
+        while (item := await queue.get()) is not None:
+            yield item
+        everything.result()
+    finally:
+        everything.cancel()
+
+
+async def json_body(request: Request) -> Any:
+    """The body, parsed. Raises ApiError if it is none or too large."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > LARGEST_BODY:
+            raise ApiError(413, f"the body has more than {LARGEST_BODY} bytes")
+    try:
+        return parse_json("the body", bytes(body))
+    except ValueError as error:
+        raise ApiError(400, str(error)) from None
+
+
+async def while_connected(request: Request, work: Awaitable[Result]) -> Result:
+    """What `work` gives. If the client leaves before, work is cancelled and ApiError raised, for nobody."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(disconnected(request.receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise ApiError(499, "the client has left")
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+            with suppress(BaseException):
+                await task
+
+
+async def disconnected(receive: Callable[[], Awaitable[Any]]) -> None:
+    """Return when the client has left. receive: ASGI's, of a request whose body was read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,152 @@
+"""Replies in OpenAI's own types: whole ones, and the frames of a stream."""
+
+import json
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from openai.types import Completion as TextReply
+from openai.types import CompletionChoice, CompletionUsage
+from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessage
+from openai.types.chat.chat_completion import Choice as ChatChoice
+from openai.types.chat.chat_completion_chunk import Choice as ChunkChoice
+from openai.types.chat.chat_completion_chunk import ChoiceDelta
+from pydantic import BaseModel
+
+from labkit.engine import Completion
+from labkit.serve.errors import ApiError
+
+TEXT = "\0"  # where a frame's text goes; JSON writes it as an escape that no other field has
+DONE = b"data: [DONE]\n\n"
+
+
+def finish_reason(completion: Completion) -> Literal["stop", "length"]:
+    """Why an answer ended. Raises ApiError if it ended by an error: that is never told as a normal end."""
+    match str(completion.finish_reason):
+        case "stop":
+            return "stop"
+        case "length":
+            return "length"
+    raise ApiError(500, completion.error or "the request was cancelled")
+
+
+def usage_of(completions: Sequence[Completion], n: int) -> CompletionUsage:
+    """The tokens of all answers, and of each prompt once. n: answers to each prompt."""
+    prompts = sum(len(completion.prompt_token_ids) for completion in completions[::n])
+    made = sum(len(completion.token_ids) for completion in completions)
+    return CompletionUsage(prompt_tokens=prompts, completion_tokens=made, total_tokens=prompts + made)
+
+
+class TextForm:
+    """How /v1/completions answers one request. model: the name that the client knows the model by."""
+
+    prefix = "cmpl"
+
+    def __init__(self, model: str) -> None:
+        self.id = f"{self.prefix}-{uuid.uuid4().hex}"
+        self.model = model
+        self.created = int(time.time())
+
+    def whole(self, completions: Sequence[Completion], n: int) -> BaseModel:
+        """The reply with all answers. Raises ApiError if one of them ended by an error."""
+        choices = [
+            CompletionChoice(index=i, text=done.text, finish_reason=finish_reason(done), logprobs=None)
+            for i, done in enumerate(completions)
+        ]
+        return self._reply(choices, usage_of(completions, n))
+
+    def opening(self, index: int) -> bytes:
+        """What comes before an answer's first frame."""
+        return b""
+
+    def frames(self, index: int) -> "Frames":
+        """The frames of one answer."""
+        # The type says that every frame has a reason; on the wire it is null until the last.
+        choice = CompletionChoice.model_construct(index=index, text=TEXT, finish_reason=None, logprobs=None)
+        return Frames(self._reply([choice], None))
+
+    def usage_frame(self, completions: Sequence[Completion], n: int) -> bytes:
+        """The last frame of a stream whose client asked for usage: no choices, and all tokens counted."""
+        return frame(self._reply([], usage_of(completions, n)).model_dump(mode="json"))
+
+    def _reply(self, choices: list, usage: CompletionUsage | None) -> BaseModel:
+        return TextReply.model_construct(
+            id=self.id,
+            object="text_completion",
+            created=self.created,
+            model=self.model,
+            choices=choices,
+            usage=usage,
+        )
+
+
+class ChatForm(TextForm):
+    """How /v1/chat/completions answers one request."""
+
+    prefix = "chatcmpl"
+
+    def whole(self, completions: Sequence[Completion], n: int) -> BaseModel:
+        choices = [
+            ChatChoice(
+                index=i,
+                message=ChatCompletionMessage(role="assistant", content=done.text),
+                finish_reason=finish_reason(done),
+                logprobs=None,
+            )
+            for i, done in enumerate(completions)
+        ]
+        return ChatCompletion(
+            id=self.id,
+            object="chat.completion",
+            created=self.created,
+            model=self.model,
+            choices=choices,
+            usage=usage_of(completions, n),
+        )
+
+    def opening(self, index: int) -> bytes:
+        """A frame that says who speaks."""
+        delta = ChoiceDelta(role="assistant", content="")
+        return frame(self._reply([ChunkChoice(index=index, delta=delta)], None).model_dump(mode="json"))
+
+    def frames(self, index: int) -> "Frames":
+        return Frames(self._reply([ChunkChoice(index=index, delta=ChoiceDelta(content=TEXT))], None))
+
+    def _reply(self, choices: list, usage: CompletionUsage | None) -> BaseModel:
+        return ChatCompletionChunk(
+            id=self.id,
+            object="chat.completion.chunk",
+            created=self.created,
+            model=self.model,
+            choices=choices,
+            usage=usage,
+        )
+
+
+class Frames:
+    """The frames of one answer in a stream: made by OpenAI's type once, with each text put in its place.
+
+    To make a reply of its type for every token takes longer than a token does.
+    """
+
+    def __init__(self, reply: BaseModel) -> None:
+        """reply: with TEXT where each frame's text goes, and no finish reason."""
+        body = reply.model_dump(mode="json")
+        self._before, self._after = json.dumps(body).split(json.dumps(TEXT))
+        body["choices"][0]["finish_reason"] = TEXT + TEXT
+        self._last = json.dumps(body)
+
+    def text(self, text: str) -> bytes:
+        """A frame with more of the answer."""
+        return f"data: {self._before}{json.dumps(text)}{self._after}\n\n".encode()
+
+    def end(self, text: str, reason: str) -> bytes:
+        """The last frame, with what is left of the text."""
+        body = self._last.replace(json.dumps(TEXT + TEXT), json.dumps(reason))
+        return f"data: {body.replace(json.dumps(TEXT), json.dumps(text))}\n\n".encode()
+
+
+def frame(body: dict[str, Any]) -> bytes:
+    """One server-sent event."""
+    return f"data: {json.dumps(body)}\n\n".encode()

@@ -1,0 +1,167 @@
+"""What a client asks for, checked: OpenAI's parameters, and those that vLLM adds to them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from openai.types import completion_create_params as completions
+from openai.types.chat import completion_create_params as chat
+from pydantic import TypeAdapter, ValidationError
+
+from labkit.checks import is_whole, shown
+from labkit.engine import SamplingParams
+from labkit.errors import RequestError
+from labkit.serve.errors import ApiError
+
+MOST_CHOICES = 128  # of one request, as OpenAI has it
+
+SCHEMAS: dict[tuple[str, bool], TypeAdapter] = {  # by endpoint, and whether the reply is a stream
+    ("completions", False): TypeAdapter(completions.CompletionCreateParamsNonStreaming),
+    ("completions", True): TypeAdapter(completions.CompletionCreateParamsStreaming),
+    ("chat", False): TypeAdapter(chat.CompletionCreateParamsNonStreaming),
+    ("chat", True): TypeAdapter(chat.CompletionCreateParamsStreaming),
+}
+# How a request is to be answered; each has a line in `read_params` or `read_asked`.
+READ = {"model", "prompt", "messages", "stream", "stream_options", "n", "max_tokens", "max_completion_tokens"}
+READ |= {"temperature", "top_p", "top_k", "min_p", "seed", "stop", "ignore_eos"}
+# Whom it is for and how it is billed: nothing of the text depends on them.
+ACCOUNT = {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"}
+# What this engine can't do, with the value that doesn't ask for it.
+OFF: dict[str, Any] = {
+    "presence_penalty": 0,
+    "frequency_penalty": 0,
+    "logit_bias": {},
+    "logprobs": False,
+    "top_logprobs": 0,
+    "best_of": 1,
+    "echo": False,
+    "suffix": "",
+    "tools": [],
+    "tool_choice": "none",
+    "parallel_tool_calls": True,
+    "response_format": {"type": "text"},
+    "modalities": ["text"],
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request for completions: each prompt is answered n times.
+
+    prompts: texts or token ids. include_usage: a stream ends with a frame that counts its tokens.
+    """
+
+    prompts: Sequence[str | Sequence[int]]
+    params: SamplingParams
+    n: int = 1
+    is_stream: bool = False
+    include_usage: bool = False
+
+    @property
+    def choices(self) -> list[tuple[str | Sequence[int], SamplingParams]]:
+        """Every answer's prompt and parameters, in the order of their indices. Answers to one prompt with a
+        seed have seeds that follow each other: otherwise they would all be the same."""
+        seed = self.params.seed
+        return [
+            (prompt, self.params if seed is None else replace(self.params, seed=seed + number))
+            for prompt in self.prompts
+            for number in range(self.n)
+        ]
+
+
+def read_completion(raw: object) -> Asked:
+    """A body of /v1/completions. Raises ApiError, naming the field, for what is wrong or can't be done."""
+    given = checked("completions", raw)
+    return read_asked(given, prompts_of(given.get("prompt")), default_max_tokens=16)
+
+
+def read_chat(raw: object, to_prompt: Callable[[list], Sequence[int]], max_positions: int) -> Asked:
+    """A body of /v1/chat/completions. to_prompt: the model's chat template, from messages to token ids.
+
+    Without a limit of the client's an answer may be as long as the model can go on. Raises ApiError, naming
+    the field, for what is wrong or can't be done.
+    """
+    given = checked("chat", raw)
+    messages = given["messages"]
+    prompt = to_prompt(list(map(with_text, messages)) if isinstance(messages, list) else messages)
+    return read_asked(given, [prompt], default_max_tokens=max(1, max_positions - len(prompt)))
+
+
+def with_text(message: Any) -> Any:
+    """A message whose content, if it is in parts, is their text. Raises ApiError for a picture or a sound."""
+    content = message.get("content") if isinstance(message, dict) else None
+    if not isinstance(content, list):
+        return message  # the template says what is wrong with it, if anything is
+    if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content):
+        raise ApiError(400, "this model reads text only: each part of a message must have one", "messages")
+    return message | {"content": "".join(part["text"] for part in content)}
+
+
+def checked(endpoint: str, raw: object) -> dict[str, Any]:
+    """The body without its nulls, of OpenAI's types and with no field that would be lost."""
+    if not isinstance(raw, dict):
+        raise ApiError(400, f"the body must be a JSON object, not {type(raw).__name__}")
+    given = {name: value for name, value in raw.items() if value is not None}
+    is_stream = given.get("stream", False)
+    if not isinstance(is_stream, bool):
+        raise ApiError(400, f"stream must be true or false, not {shown(is_stream)}", "stream")
+    try:
+        SCHEMAS[endpoint, is_stream].validate_python(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"] if "[" not in str(part))
+        raise ApiError(400, f"{where}: {first['msg']}", where or None) from None
+    for name, value in given.items():
+        if name in READ or name in ACCOUNT or (name in OFF and value == OFF[name]):
+            continue
+        if name in OFF:
+            off = f"leave it out, or send {OFF[name]!r}"
+            raise ApiError(400, f"{name} = {shown(value)} is not supported by this server: {off}", name)
+        raise ApiError(400, f"unknown parameter {shown(name)}", name, "unknown_parameter")
+    return given
+
+
+def prompts_of(prompt: Any) -> list[str | Sequence[int]]:
+    """A text, token ids, or a list of either, as a list of prompts."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if isinstance(prompt, list) and prompt:
+        if all(is_whole(token_id) for token_id in prompt):
+            return [prompt]
+        if all(isinstance(text, str) for text in prompt):
+            return list(prompt)
+        if all(isinstance(ids, list) and all(map(is_whole, ids)) for ids in prompt):
+            return list(prompt)
+    raise ApiError(400, "prompt must be a text, a list of token ids, or a list of either", "prompt")
+
+
+def read_asked(
+    given: dict[str, Any], prompts: Sequence[str | Sequence[int]], default_max_tokens: int
+) -> Asked:
+    """The request, from a checked body and its prompts."""
+    n = given.get("n", 1)
+    if not is_whole(n) or n < 1 or n * len(prompts) > MOST_CHOICES:
+        raise ApiError(400, f"n must be 1 or more, and n times the prompts at most {MOST_CHOICES}", "n")
+    is_stream = given.get("stream", False)
+    options = given.get("stream_options", {})
+    if options and not is_stream:
+        raise ApiError(400, "stream_options are for stream = true", "stream_options")
+    params = read_params(given, default_max_tokens)
+    return Asked(prompts, params, n, is_stream, bool(options.get("include_usage", False)))
+
+
+def read_params(given: dict[str, Any], default_max_tokens: int) -> SamplingParams:
+    """How the tokens are picked. OpenAI draws unless it is told not to, so temperature is 1 by default."""
+    names = {"temperature", "top_p", "top_k", "min_p", "seed", "stop"} & given.keys()
+    chosen = {name: given[name] for name in names}
+    if chosen.get("top_k") == -1:  # how vLLM says "off"
+        chosen["top_k"] = 0
+    try:
+        return SamplingParams(
+            max_new_tokens=given.get("max_completion_tokens", given.get("max_tokens", default_max_tokens)),
+            stop_on_eos=not given.get("ignore_eos", False),
+            **{"temperature": 1.0, **chosen},
+        )
+    except RequestError as error:
+        message = str(error).replace("max_new_tokens", "max_tokens")
+        raise ApiError(400, message, message.split()[0]) from None

@@ -1,0 +1,169 @@
+"""What the server refuses, and what it says of itself."""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from itertools import count
+
+import httpx
+import openai
+import pytest
+from helpers import make_engine
+from http_server import NAME, serving
+
+from labkit.paths import ROOT
+from labkit.serve.__main__ import is_loopback
+
+GOOD = {"model": NAME, "prompt": [1, 2], "max_tokens": 2, "temperature": 0}
+REFUSED = {  # what a client sends, to which status and which field
+    "a prompt that is missing": ({"model": NAME}, 400, "prompt"),
+    "a prompt of no text": (GOOD | {"prompt": {"a": 1}}, 400, "prompt"),
+    "a token that is no number": (GOOD | {"prompt": [1, True]}, 400, "prompt"),
+    "a token of another vocabulary": (GOOD | {"prompt": [256]}, 400, None),
+    "no token": (GOOD | {"prompt": []}, 400, "prompt"),
+    "another model": (GOOD | {"model": "gpt-4"}, 404, "model"),
+    "no model": ({"prompt": "a"}, 400, "model"),
+    "too many tokens": (GOOD | {"max_tokens": 63}, 400, None),
+    "a very long text": (GOOD | {"prompt": "word " * 200_000}, 400, None),
+    "no tokens": (GOOD | {"max_tokens": 0}, 400, "max_tokens"),
+    "a wrong temperature": (GOOD | {"temperature": -1}, 400, "temperature"),
+    "a temperature that is text": (GOOD | {"temperature": "hot"}, 400, "temperature"),
+    "a wrong top_p": (GOOD | {"top_p": 0}, 400, "top_p"),
+    "a seed that is no number": (GOOD | {"seed": "x"}, 400, "seed"),
+    "answers without number": (GOOD | {"n": 0}, 400, "n"),
+    "too many answers": (GOOD | {"n": 129}, 400, "n"),
+    "a penalty": (GOOD | {"presence_penalty": 0.5}, 400, "presence_penalty"),
+    "log-probabilities": (GOOD | {"logprobs": 2}, 400, "logprobs"),
+    "a parameter of nobody": (GOOD | {"colour": "red"}, 400, "colour"),
+    "a stream of a number": (GOOD | {"stream": 1}, 400, "stream"),
+    "options of no stream": (GOOD | {"stream_options": {"include_usage": True}}, 400, "stream_options"),
+}
+
+
+@pytest.fixture(scope="module")
+def door():
+    with serving(make_engine(max_blocks_per_layer=256), max_inflight_requests=4) as door:
+        yield door
+
+
+def post(door, body, path="/v1/completions", **options):
+    content = body if isinstance(body, bytes | str) else json.dumps(body)
+    return httpx.post(door.url + path, content=content, timeout=60, **options)
+
+
+@pytest.mark.parametrize(("body", "status", "field"), REFUSED.values(), ids=REFUSED)
+def test_a_request_is_refused_with_its_reason(door, body, status, field):
+    reply = post(door, body)
+    error = reply.json()["error"]
+    assert (reply.status_code, error["param"]) == (status, field) and error["message"]
+    assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[1]", b"\xff", b'"a"', b"[" * 100_000, b'{"model":1,"model":2}']
+)
+def test_a_body_that_is_no_object_is_refused(door, body):
+    reply = post(door, body)
+    assert reply.status_code == 400 and reply.json()["error"]["message"]
+
+
+def test_a_body_is_read_up_to_a_limit(door):
+    assert post(door, b" " * (9 << 20)).status_code == 413
+
+
+def test_what_asks_for_nothing_is_no_reason_to_refuse(door):
+    quiet = {"presence_penalty": 0, "echo": False, "best_of": 1, "user": "me", "stop": None, "logit_bias": {}}
+    quiet |= {"top_k": -1, "ignore_eos": True}
+    assert post(door, GOOD | quiet).status_code == 200
+
+
+def test_half_a_request_and_no_route_hurt_nobody(door):
+    with socket.create_connection(door.server.servers[0].sockets[0].getsockname()) as half:
+        half.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{")
+    assert post(door, GOOD, "/v1/nothing").json()["error"]["message"].startswith("POST /v1/nothing")
+    assert httpx.get(f"{door.url}/v1/completions").status_code == 405
+    assert post(door, GOOD).status_code == 200
+
+
+def test_a_model_without_a_template_says_so(door):
+    with pytest.raises(openai.BadRequestError, match="chat template"):
+        door.client.chat.completions.create(model=NAME, messages=[{"role": "user", "content": "hi"}])
+
+
+def test_a_full_server_asks_to_come_back(door):
+    with pytest.raises(openai.RateLimitError) as refused:
+        door.client.completions.create(model=NAME, prompt=[[1]] * 5, max_tokens=2)
+    assert int(refused.value.response.headers["retry-after"]) > 0
+    assert door.client.completions.create(model=NAME, prompt=[[1]] * 4, max_tokens=2).usage.prompt_tokens == 4
+
+
+def test_metrics_count_what_was_served(door):
+    def read(name):
+        found = re.search(rf"^labkit_{name} (\S+)$", httpx.get(f"{door.url}/metrics").text, re.MULTILINE)
+        return float(found[1]) if found else 0.0
+
+    names = (
+        "generated_tokens_total",
+        'requests_total{finish_reason="length"}',
+        "time_to_first_token_seconds_count",
+    )
+    before = [read(re.escape(name)) for name in names]
+    door.client.completions.create(model=NAME, prompt=[[1], [2]], max_tokens=3)
+    assert [read(re.escape(name)) - b for name, b in zip(names, before, strict=True)] == [6, 2, 2]
+    assert read("kv_blocks") == 256 and read("running_requests") == 0
+    assert httpx.get(f"{door.url}/health").json() == {"status": "ok"}
+    assert "<title>labkit</title>" in httpx.get(door.url).text
+
+
+def test_a_key_is_asked_for_where_there_is_one(monkeypatch):
+    monkeypatch.setenv("LABKIT_API_KEY", "secret")
+    with serving(make_engine()) as door:
+        with pytest.raises(openai.AuthenticationError, match="LABKIT_API_KEY"):
+            door.client.models.list()
+        assert [m.id for m in door.client.with_options(api_key="secret").models.list()] == [NAME]
+        assert httpx.get(f"{door.url}/health").status_code == 200
+
+
+def test_at_shutdown_an_answer_has_time_to_end():
+    with serving(make_engine(max_blocks_per_layer=256)) as door:
+        stream = iter(door.client.completions.create(stream=True, **GOOD | {"max_tokens": 60}))
+        next(stream)
+        door.server.should_exit = True
+        assert list(stream)[-1].choices[0].finish_reason == "length"
+
+
+def test_an_answer_that_shutdown_cuts_short_is_told_so(monkeypatch):
+    with serving(make_engine(max_blocks_per_layer=256), drain=0) as door:
+        step, close, closing, calls = door.engine.step, door.streaming.close, threading.Event(), count()
+        monkeypatch.setattr(door.streaming, "close", lambda: (closing.set(), close()))
+        # Steps enough for some text, for a token can be part of a character; then one until the time is over.
+        monkeypatch.setattr(door.engine, "step", lambda: (next(calls) < 20 or closing.wait()) and step())
+        stream = iter(door.client.completions.create(stream=True, **GOOD | {"max_tokens": 60}))
+        next(stream)
+        door.server.should_exit = True
+        with pytest.raises(openai.APIError, match="closed"):
+            list(stream)
+
+
+def test_the_command_serves_this_machine_until_it_is_told_to_stop():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "labkit.serve", "--model", "random:small", "--port", str(port)]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        assert f"http://127.0.0.1:{port}" in process.stderr.readline()
+        client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=20)
+        assert (
+            client.completions.create(model="random:small", prompt=[1], max_tokens=3).usage.total_tokens == 4
+        )
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) in (0, -signal.SIGTERM)
+
+
+def test_addresses_that_others_reach_are_known():
+    assert [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost")] == [True] * 3
+    assert not any(is_loopback(host) for host in ("0.0.0.0", "::", "10.0.0.1", "example.org"))

@@ -1,0 +1,157 @@
+"""OpenAI's own client gets what the engine makes, in one piece and streamed."""
+
+import asyncio
+import time
+from functools import partial
+
+import openai
+import pytest
+from helpers import make_engine
+from http_server import NAME, serving
+
+from labkit import InferenceEngine, SamplingParams, load_model
+from labkit.model.small import save_small_checkpoint
+
+PROMPTS = [[1, 2, 3], [7], list(range(20, 33)), [9, 9]]
+GREEDY = {"model": NAME, "temperature": 0, "max_tokens": 8}
+DRAWN = {
+    "model": NAME,
+    "temperature": 0.8,
+    "top_p": 0.95,
+    "seed": 7,
+    "max_tokens": 8,
+    "extra_body": {"top_k": 40},
+}
+
+
+EIGHT = SamplingParams(8)
+
+
+def text_alone(prompt, params=EIGHT):
+    """What a request's answer is, whoever else is served."""
+    return make_engine(prefix_cache=False).generate([prompt], params)[0].text
+
+
+@pytest.fixture(scope="module")
+def door():
+    with serving(make_engine(max_blocks_per_layer=256)) as door:
+        yield door
+        assert door.streaming.worker.num_unfinished == 0
+
+
+def test_an_answer_is_the_engines(door):
+    made = door.client.completions.create(prompt=PROMPTS[0], **GREEDY)
+    assert made.choices[0].text == text_alone(PROMPTS[0]) and made.choices[0].finish_reason == "length"
+    assert (made.usage.prompt_tokens, made.usage.completion_tokens, made.usage.total_tokens) == (3, 8, 11)
+    assert made.model == NAME and made.object == "text_completion"
+
+
+def test_a_stream_is_the_same_answer_in_pieces(door):
+    drawn = SamplingParams(8, temperature=0.8, top_p=0.95, top_k=40, seed=7)
+    pieces = list(door.client.completions.create(prompt=PROMPTS[0], stream=True, **DRAWN))
+    assert "".join(piece.choices[0].text for piece in pieces) == text_alone(PROMPTS[0], drawn)
+    assert [piece.choices[0].finish_reason for piece in pieces][-2:] == [None, "length"]
+    assert len(pieces) > 2 and len({piece.id for piece in pieces}) == 1
+
+
+def test_a_stream_counts_its_tokens_if_it_is_asked_to(door):
+    stream = door.client.completions.create(
+        prompt=PROMPTS[:2], stream=True, stream_options={"include_usage": True}, **GREEDY
+    )
+    *pieces, last = stream
+    assert last.choices == [] and all(piece.usage is None for piece in pieces)
+    assert (last.usage.prompt_tokens, last.usage.completion_tokens) == (4, 16)
+    for index, prompt in enumerate(PROMPTS[:2]):
+        own = [piece.choices[0] for piece in pieces if piece.choices[0].index == index]
+        assert "".join(choice.text for choice in own) == text_alone(prompt)
+        assert own[-1].finish_reason == "length"
+
+
+def test_every_prompt_has_n_answers_and_seeds_follow_each_other(door):
+    made = door.client.completions.create(prompt=PROMPTS[:2], n=2, **DRAWN)
+    params = [SamplingParams(8, temperature=0.8, top_p=0.95, top_k=40, seed=seed) for seed in (7, 8)]
+    expected = [text_alone(prompt, p) for prompt in PROMPTS[:2] for p in params]
+    assert [choice.text for choice in made.choices] == expected and len(set(expected)) == 4
+    assert [choice.index for choice in made.choices] == [0, 1, 2, 3]
+    assert (made.usage.prompt_tokens, made.usage.completion_tokens) == (4, 32)
+
+
+def test_many_clients_at_once_each_get_their_own_answer(door):
+    async def ask(client, number):
+        prompt = PROMPTS[number % 4]
+        if number % 2:
+            made = await client.completions.create(prompt=prompt, **GREEDY)
+            return prompt, made.choices[0].text
+        stream = await client.completions.create(prompt=prompt, stream=True, **GREEDY)
+        return prompt, "".join([piece.choices[0].text async for piece in stream])
+
+    async def all_of_them():
+        async with openai.AsyncOpenAI(base_url=f"{door.url}/v1", api_key="none") as client:
+            return await asyncio.gather(*(ask(client, number) for number in range(40)))
+
+    for prompt, text in asyncio.run(all_of_them()):
+        assert text == text_alone(prompt)
+
+
+def test_a_conversation_is_what_the_models_template_makes_of_it(tmp_path):
+    save_small_checkpoint(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}{% endfor %}", encoding="utf-8"
+    )
+    model, talk = load_model(tmp_path), [{"role": "user", "content": "To be"}]
+    expected = InferenceEngine(model).generate([model.chat_prompt(talk)], SamplingParams(20))[0]
+    with serving(InferenceEngine(model)) as door:
+        ask = partial(door.client.chat.completions.create, model=NAME, messages=talk, temperature=0)
+        made = ask(max_completion_tokens=20)
+        assert (made.choices[0].message.content, made.choices[0].message.role) == (expected.text, "assistant")
+        assert made.usage.prompt_tokens == len(expected.prompt_token_ids)
+        first, *pieces = ask(stream=True)  # without a limit: to the end of the model's positions
+        assert first.choices[0].delta.role == "assistant"
+        text = "".join(piece.choices[0].delta.content for piece in pieces)
+        assert text.startswith(expected.text[:10]) and pieces[-1].choices[0].finish_reason == "length"
+        parts = [
+            {"role": "user", "content": [{"type": "text", "text": "To "}, {"type": "text", "text": "be"}]}
+        ]
+        assert ask(messages=parts, max_tokens=20).choices[0].message.content == expected.text
+        for wrong in (
+            [],
+            ["To be"],
+            [{"role": "user"}],
+            [{"role": "user", "content": [{"type": "image_url"}]}],
+        ):
+            with pytest.raises(openai.BadRequestError, match=r"message"):
+                ask(messages=wrong)
+
+
+def test_the_model_that_is_served_is_listed(door):
+    assert [model.id for model in door.client.models.list()] == [NAME]
+    assert door.client.models.retrieve(NAME).max_model_len == 64
+
+
+def test_a_client_that_leaves_gives_its_blocks_back(door):
+    endless = GREEDY | {"max_tokens": 60}
+    for _ in range(3):
+        stream = door.client.completions.create(prompt=[5], stream=True, **endless)
+        next(iter(stream))
+        stream.close()
+    with pytest.raises(openai.APITimeoutError):
+        door.client.with_options(timeout=0.001).completions.create(prompt=[6], **endless)
+    while door.streaming.worker.num_unfinished:  # for ever, if a request is lost
+        time.sleep(0.01)
+    assert door.engine.stats().running == 0
+
+
+def test_an_error_of_the_engine_is_the_clients_error(door, monkeypatch):
+    step, calls = door.engine.step, iter(range(100))
+
+    def fail_once():
+        if next(calls) == 2:
+            raise RuntimeError("no such luck")
+        return step()
+
+    monkeypatch.setattr(door.engine, "step", fail_once)
+    stream = door.client.completions.create(prompt=[5], stream=True, **GREEDY)
+    with pytest.raises(openai.APIError, match="no such luck"):
+        list(stream)
+    made = door.client.completions.create(prompt=PROMPTS[0], **GREEDY)
+    assert made.choices[0].text == text_alone(PROMPTS[0])
