@@ -57,6 +57,10 @@ class GPT2Config:
             raise CheckpointError(f"config.json lacks {', '.join(missing)}")
         return cls(**{field.name: raw[field.name] for field in fields(cls) if field.name in raw})
 
+    def to_hf(self) -> dict[str, Any]:
+        """The fields as Hugging Face's config has them: by the same names."""
+        return dict(vars(self))
+
     @property
     def num_layers(self) -> int:
         """Layers: attention and MLP each."""

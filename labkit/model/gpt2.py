@@ -150,4 +150,4 @@ class GPT2(Network):
 
     def as_transformers(self) -> "PreTrainedModel":
         """Hugging Face's GPT-2 with a copy of these weights, on the CPU, in float32."""
-        return in_transformers(self, **vars(self.config))
+        return in_transformers(self, **self.config.to_hf())

@@ -70,7 +70,7 @@ class LanguageModel:
                 f"{self.name} has no chat template: it goes on with texts, and was trained on no "
                 "conversations. Use generate(text), or load a chat model, whose name often ends in -Instruct"
             )
-        return self.tokenizer.encode(self.chat_template.render(messages))
+        return self.tokenizer.encode(self.chat_template.render(messages), begins=False)
 
     def __repr__(self) -> str:
         count = sum(p.numel() for p in self.network.parameters())

@@ -203,12 +203,7 @@ class Llama(Network):
 
     def as_transformers(self) -> "PreTrainedModel":
         """Hugging Face's own model with a copy of these weights, on the CPU, in float32."""
-        ours = {"long_context", "more_eos_token_ids"}
-        sizes = {name: value for name, value in vars(self.config).items() if name not in ours}
-        angles = {"rope_theta": sizes.pop("rope_theta"), "rope_type": "default"}
-        if self.config.long_context is not None:
-            angles |= {"rope_type": "llama3", **vars(self.config.long_context)}
-        return in_transformers(self, **sizes, rope_parameters=angles)
+        return in_transformers(self, **self.config.to_hf())
 
 
 class Qwen3(Llama):

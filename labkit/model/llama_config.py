@@ -159,6 +159,17 @@ class LlamaConfig:
         them."""
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim
 
+    def to_hf(self) -> dict[str, Any]:
+        """The fields as Hugging Face's config has them."""
+        written = {name: value for name, value in vars(self).items() if not name.startswith("rope_")}
+        more, long_context = written.pop("more_eos_token_ids"), written.pop("long_context")
+        if more:
+            written["eos_token_id"] = [self.eos_token_id, *more]
+        angles = {"rope_theta": self.rope_theta, "rope_type": "default"}
+        if long_context is not None:
+            angles |= {"rope_type": "llama3", **vars(long_context)}
+        return written | {"rope_parameters": angles}
+
     def rotary(self, device: torch.device) -> Rotary:
         """The angles of every position, made on the CPU: the same on every device."""
         D = self.head_dim

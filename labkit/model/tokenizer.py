@@ -25,8 +25,9 @@ class Tokenizer(Protocol):
     vocab_size: int
     eos_token_id: int | None
 
-    def encode(self, text: str) -> list[int]:
-        """The token ids of a text, without special tokens."""
+    def encode(self, text: str, *, begins: bool = True) -> list[int]:
+        """The token ids of a text; after the special ones that the checkpoint wants at the beginning, if it
+        begins here."""
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of token ids, without special tokens; bytes that are no UTF-8 become U+FFFD."""
@@ -86,6 +87,7 @@ class LibraryTokenizer:
         ids = backend.get_vocab(with_added_tokens=True).values()
         self.vocab_size = len(ids)
         self.num_ids = max(ids, default=-1) + 1  # more than entries, if some ids stand for nothing
+        self._beginning = beginning_of(backend)
 
     @classmethod
     def from_directory(cls, directory: Path, eos_token_id: int | None) -> "LibraryTokenizer":
@@ -110,10 +112,12 @@ class LibraryTokenizer:
         backend.no_padding()
         return cls(backend, eos_token_id)
 
-    def encode(self, text: str) -> list[int]:
-        """The token ids of a text, without special tokens. Raises RequestError if it has none of them."""
+    def encode(self, text: str, *, begins: bool = True) -> list[int]:
+        """The token ids of a text; if it begins here, after the special ones that the checkpoint wants at the
+        beginning, such as Llama's. Raises RequestError for a text that has no tokens."""
         try:
-            return self._backend.encode(text, add_special_tokens=False).ids
+            token_ids = self._backend.encode(text, add_special_tokens=False).ids
+            return [*self._beginning, *token_ids] if begins else token_ids
         except BaseException as error:  # such as a word that a vocabulary of words lacks
             if not isinstance(error, Exception) and type(error).__name__ != PANIC:
                 raise
@@ -122,6 +126,19 @@ class LibraryTokenizer:
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of token ids, without special tokens; bytes that are no UTF-8 become U+FFFD."""
         return self._backend.decode(token_ids, skip_special_tokens=True)
+
+
+def beginning_of(backend: BackendTokenizer) -> list[int]:
+    """The special tokens that a checkpoint's tokenizer puts before every text; what it puts behind is left
+    out."""
+    try:
+        text, whole = (backend.encode("a", add_special_tokens=special).ids for special in (False, True))
+    except BaseException as error:  # see `encode`
+        if not isinstance(error, Exception) and type(error).__name__ != PANIC:
+            raise
+        return []
+    starts = (i for i in range(len(whole)) if text and whole[i : i + len(text)] == text)
+    return whole[: next(starts, 0)]
 
 
 class WordTokenizer:
@@ -134,7 +151,7 @@ class WordTokenizer:
         self.vocab_size = vocab_size
         self.eos_token_id = eos_token_id
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, begins: bool = True) -> list[int]:
         """One id per word between white space; two words may have the same id."""
         return [zlib.crc32(word.encode()) % self.vocab_size for word in re.findall(r"\S+", text)]
 

@@ -16,7 +16,6 @@ from labkit.model import gguf
 from labkit.model.llama_config import LlamaConfig
 from labkit.model.small import small_model
 
-RUNGS = [number for number, rung in LADDER.items() if rung.options.kv_write != "fused"]
 writers = pytest.importorskip("gguf")
 pytest.importorskip("accelerate")
 
@@ -148,7 +147,7 @@ def expected(chat_model):
 
 @needs_it
 @pytest.mark.nightly
-@pytest.mark.parametrize("number", RUNGS)
+@pytest.mark.parametrize("number", LADDER)
 def test_the_chat_model_answers_with_the_tokens_of_transformers_on_every_rung(chat_model, expected, number):
     engine = make_engine(chat_model, LADDER[number].options)
     prompt = chat_model.chat_prompt(QUESTION)

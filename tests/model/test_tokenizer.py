@@ -107,17 +107,19 @@ def test_a_prompt_is_neither_cut_nor_padded_whatever_the_file_was_saved_with(tmp
         assert tokenizer.encode(text) == OURS.encode(text)
 
 
-def test_no_special_token_is_put_around_a_prompt(tmp_path: Path):
+def test_a_prompt_begins_as_the_checkpoint_wants_and_nothing_is_put_behind_it(tmp_path: Path):
     around = tokenizer_json()["post_processor"] | {
         "single": [
             {"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}},
             {"Sequence": {"id": "A", "type_id": 0}},
+            {"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}},
         ],
         "special_tokens": {"<|endoftext|>": {"id": "<|endoftext|>", "ids": [0], "tokens": ["<|endoftext|>"]}},
     }
     tokenizer = write_tokenizer_json(tmp_path, post_processor=around)
-    assert tokenizer._backend.encode("ab").ids == [0, *OURS.encode("ab")]
-    assert tokenizer.encode("ab") == OURS.encode("ab")
+    assert tokenizer._backend.encode("ab").ids == [0, *OURS.encode("ab"), 0]
+    assert tokenizer.encode("ab") == [0, *OURS.encode("ab")]
+    assert tokenizer.encode("ab", begins=False) == OURS.encode("ab")
 
 
 def test_tokens_added_by_a_fine_tune_are_text_unless_they_are_special(tmp_path: Path):

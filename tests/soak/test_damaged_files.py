@@ -19,6 +19,8 @@ from made_records import run_of, runs_record
 from labkit import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig, load_model, paths
 from labkit.errors import LabkitError
 from labkit.learn.progress import progress
+from labkit.model import GPT2Config
+from labkit.model.llama_config import LlamaConfig
 from labkit.model.small import save_small_checkpoint
 from labkit.results.files import load_file
 
@@ -81,18 +83,21 @@ def write(files: dict[str, bytes | str], folder: Path) -> None:
             (folder / name).write_bytes(content)
 
 
-def checkpoint_without(*names: str) -> dict[str, bytes]:
+def checkpoint_without(*names: str, kind: type = GPT2Config) -> dict[str, bytes]:
     """The files of a small checkpoint, with one kind of tokenizer."""
     with tempfile.TemporaryDirectory() as folder:
-        save_small_checkpoint(Path(folder))
+        save_small_checkpoint(Path(folder), kind)
         return {path.name: path.read_bytes() for path in Path(folder).iterdir() if path.name not in names}
 
 
 def read_checkpoint(folder: Path) -> None:
     """Load the model and have it go on with a text: what is loaded runs."""
     sizes = {"cache": CacheConfig(4), "scheduler": SchedulerConfig(max_batch_size=1)}
-    engine = InferenceEngine(load_model(folder), device="cpu", dtype=torch.float32, **sizes)
+    model = load_model(folder)
+    engine = InferenceEngine(model, device="cpu", dtype=torch.float32, **sizes)
     engine.generate(["The"], SamplingParams(max_new_tokens=2))
+    if model.chat_template is not None:
+        model.chat_prompt([{"role": "user", "content": "The"}])
 
 
 def read_progress(folder: Path) -> None:
@@ -105,6 +110,7 @@ RECORD = runs_record([("00", RUN), ("01", RUN)], num_requests=1, max_new_tokens=
 PROGRESS = {"01": {"gates": ["block_tables"], "guesses": {"Rows": {"guess": 5.0, "actual": 12.0}}}}
 TARGETS: dict[str, tuple[dict[str, bytes], Callable[[Path], object]]] = {
     "a checkpoint": (checkpoint_without("vocab.json", "merges.txt"), read_checkpoint),
+    "a Llama": (checkpoint_without("vocab.json", "merges.txt", kind=LlamaConfig), read_checkpoint),
     "a checkpoint with vocab.json": (checkpoint_without("tokenizer.json"), read_checkpoint),
     "a record": (
         {"record.json": json.dumps(RECORD.to_dict()).encode()},

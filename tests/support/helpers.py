@@ -78,7 +78,7 @@ class ByteTokenizer:
     def __init__(self, eos_token_id: int | None = None) -> None:
         self.eos_token_id = eos_token_id
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, begins: bool = True) -> list[int]:
         return list(text.encode())
 
     def decode(self, token_ids: Sequence[int]) -> str:

@@ -36,7 +36,7 @@ class SamplingParams:
     min_p: keep tokens at least min_p times as likely as the likeliest one; 0 keeps all.
     seed: the request's own stream of random numbers, the same whatever else is in the batch.
     stop: a string or several: a request ends when its text contains one, and the text ends before it.
-    stop_on_eos: end at the model's end-of-text token: True or False, of Python's own type.
+    stop_on_eos: end at a token by which the model ends a text: True or False, of Python's own type.
     Raises RequestError for a value of another type or out of range.
     """
 
