@@ -339,7 +339,7 @@ def test_admitted_is_the_first_admission_also_after_a_preemption():
 def test_what_is_not_asked_for_is_as_the_docstrings_say():
     assert CacheConfig() == CacheConfig(64, None, True, 256, None)
     assert SchedulerConfig() == SchedulerConfig(None, None, None, "fifo", 32, False, 512)
-    assert SamplingParams() == SamplingParams(16, 0.0, 0, 1.0, None, True)
+    assert SamplingParams() == SamplingParams(16, 0.0, 0, 1.0, None, True, 0.0, ())
 
 
 def test_the_model_that_was_handed_in_is_not_changed():

@@ -33,10 +33,10 @@ class SamplingParams:
     temperature: 0 takes the likeliest token; otherwise logits are divided by it.
     top_k: keep the k likeliest tokens; 0 keeps all.
     top_p: keep the likeliest tokens whose probabilities first reach p, the one that crosses it included.
-    min_p: keep tokens at least min_p times as likely as the likeliest one; 0 keeps all.
     seed: the request's own stream of random numbers, the same whatever else is in the batch.
-    stop: a string or several: a request ends when its text contains one, and the text ends before it.
     stop_on_eos: end at a token by which the model ends a text: True or False, of Python's own type.
+    min_p: keep tokens at least min_p times as likely as the likeliest one; 0 keeps all.
+    stop: a string or several: a request ends when its text contains one, and the text ends before it.
     Raises RequestError for a value of another type or out of range.
     """
 
@@ -44,10 +44,10 @@ class SamplingParams:
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
-    min_p: float = 0.0
     seed: int | None = None
-    stop: str | Sequence[str] = ()
     stop_on_eos: bool = True
+    min_p: float = 0.0
+    stop: str | Sequence[str] = ()
 
     __repr__ = repr_of_changes
 
