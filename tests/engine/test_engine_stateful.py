@@ -25,6 +25,8 @@ from labkit.ladder import HIDDEN_LATENCY
 pytestmark = pytest.mark.slow
 SCHEDULES = settings(max_examples=40, stateful_step_count=30)  # of each engine
 
+BY_DAY = ("00", "02", "05", "07", "10", "12", "14")  # all others at night
+
 # Many begin with another one, so that the prefix cache has whole and partial hits.
 PROMPTS = st.sampled_from([(1,), (1, 2, 3), (1, 2, 3, 4, 5, 6), (1, 2, 3, 9), (7, 8), tuple(range(20, 30))])
 PARAMS = st.sampled_from(
@@ -211,7 +213,13 @@ class EngineMachine(RuleBasedStateMachine):
         assert_no_block_is_lost(self.engine)
 
 
-@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(options, id=name, marks=() if name in BY_DAY else pytest.mark.nightly)
+        for name, options in ENGINES.items()
+    ],
+)
 def test_every_request_gets_its_tokens_and_no_block_is_lost(options):
     run_state_machine_as_test(lambda: EngineMachine(options), settings=SCHEDULES)
 
