@@ -18,7 +18,7 @@ from labkit.show.marks import bare, box, key_below, write
 from labkit.show.style import figure, panels, styled
 
 if TYPE_CHECKING:  # what is drawn; the engine that it was seen in is not needed
-    from labkit.learn.before_03.record import Access
+    from labkit.learn.before_03.graders import Access
     from labkit.watch.blocks import LayerTables
 
 

@@ -17,7 +17,7 @@ from labkit.show.grids import WRITE_COLOURS
 from labkit.show.style import figure, is_wide, styled
 
 if TYPE_CHECKING:  # what is drawn
-    from labkit.learn.lesson_00.waste import Waste
+    from labkit.learn.lesson_00.pieces import Waste
 
 MARKERS = "os^D"  # the next one each time the colours begin again
 LABEL_HEIGHT = 0.17  # inches that a label's line needs

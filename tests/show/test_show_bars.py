@@ -7,7 +7,7 @@ from made_records import traced
 from matplotlib.colors import same_color
 
 from labkit import results, show
-from labkit.learn.lesson_00.waste import waste_of
+from labkit.learn.lesson_00.pieces import waste_of
 from labkit.results.attention_time import AttentionTime
 from labkit.results.device_time import KernelTime
 from labkit.show.bars import overlap

@@ -6,7 +6,7 @@ from figures import WAYS, shown_texts
 from matplotlib.colors import same_color, to_rgba
 
 from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, show, watch
-from labkit.learn.before_03.record import Access as Touch
+from labkit.learn.before_03.graders import Access as Touch
 from labkit.show.blocks import cell_text
 from labkit.show.colours import BLUE, GREY, ORANGE, PALE, RED
 from labkit.show.grids import REASONS

@@ -4,14 +4,14 @@ import torch
 from helpers import make_engine, run
 
 from labkit import LADDER, SamplingParams, watch
-from labkit.learn.lesson_07 import engines
+from labkit.learn.lesson_07 import work
 
 AT_ONCE, ONE_BEHIND = LADDER["09"].options, LADDER["10"].options
 PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5, 6), (1, 2, 3, 4)]
 
 
 def test_counting_leaves_the_engine_as_it_was():
-    engine = engines.sharing_engine(engines.small_gpt2(n_layer=3), LADDER["07"].options, torch.device("cpu"))
+    engine = work.sharing_engine(work.small_gpt2(n_layer=3), LADDER["07"].options, torch.device("cpu"))
     with watch.count_work(engine) as counts:
         engine.step()
     before = dict(counts)

@@ -1,7 +1,5 @@
 """Trials of what writes a batch's keys and values into their slots: every number of a pool, compared."""
 
-import gc
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
@@ -273,45 +271,13 @@ class IndexTensors(OperatorMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._made: list[weakref.ref] = []
-
-    @property
-    def count(self) -> int:
-        """How many were made."""
-        return len(self._made)
-
-    @property
-    def num_alive(self) -> int:
-        """How many of them somebody still keeps."""
-        return sum(ref() is not None for ref in self._made)
+        self.count = 0
 
     def on_operator(self, func: OpOverload, args: tuple, kwargs: dict, out: object) -> None:
         """Note a tensor of indices."""
         if func.overloadpacket in (torch.ops.aten.lift_fresh, torch.ops.aten.arange):
             indices = [made for made in tensors_of(out) if made.dtype in (torch.int32, torch.int64)]
-            self._made += map(weakref.ref, indices)
-
-
-MOST_KEPT = 16  # index tensors that may outlive 60 writes: a few names, or a few batch sizes
-
-
-@torch.inference_mode()
-def few_kept(build: Build) -> None:
-    """Of 60 writes, each to slots of its own, few index tensors are kept: a server makes thousands of steps a
-    minute."""
-    kv_write, device = _built(build)
-    k_layer, v_layer = torch.zeros(2, NUM_BLOCKS, 1, 64, 16, device=device)
-    new = torch.ones(2, 2, 1, 16, device=device)
-    with record_accesses() if device.type == "cpu" else nullcontext(), IndexTensors() as made:
-        for slot in range(60):
-            kv_write.write(k_layer, v_layer, new[0], new[1], range(2), [0, 1], [slot, slot + 1])
-    gc.collect()
-    if made.num_alive > MOST_KEPT:
-        raise BrokenContract(
-            f"few tensors are kept: after 60 writes to other slots each, {made.num_alive} index tensors "
-            f"still live, expected {MOST_KEPT} at most. Keep the last tensor of each name: slots are new in "
-            "every step, and what is kept of all of them fills the memory of a server."
-        )
+            self.count += len(indices)
 
 
 # --- far away -------------------------------------------------------------------------------------------

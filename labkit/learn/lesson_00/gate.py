@@ -16,14 +16,15 @@ from labkit.learn.lesson_00.probe import (
     BLOCK_SIZE,
     CONTEXT_LENS,
     NUM_SLOTS,
+    SUSPECTS,
     TABLES,
     Probe,
+    by_hand,
     make_probe,
     place_of,
     slots_of,
     token_in,
 )
-from labkit.learn.lesson_00.suspects import SUSPECTS, by_hand
 
 TOLERANCE = 1e-4  # of a weight: a sum in another order is right, too
 NEAR = 0.005  # of a weight: what a result in 16 bits is off by

@@ -1,12 +1,20 @@
-"""Lesson 00: paged attention put together from pieces, one request and one head after the other."""
+"""Lesson 00: paged attention in pieces, the call of a live step, and slots that stay empty."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from labkit.bench.cost_cards import count_operators
+from labkit.engine import InferenceEngine
 from labkit.kernels import PagedAttentionFunction
 from labkit.learn.exercise import BrokenContract
+from labkit.learn.gates.gate import raised
+from labkit.watch import noting, replaced, steady_decode, steady_prompts
+
+# --- paged attention put together from pieces, one request and one head after the other ----------------
 
 Gather = Callable[[Tensor, Tensor, int], Tensor]
 Weights = Callable[[Tensor, Tensor], Tensor]
@@ -76,3 +84,76 @@ def check_shape(contract: str, given: object, shape: tuple[int, ...]) -> None:
     if not isinstance(given, Tensor) or tuple(given.shape) != shape:
         what = list(given.shape) if isinstance(given, Tensor) else type(given).__name__
         raise BrokenContract(f"{contract}, here {list(shape)}. It gave {what}.")
+
+
+# --- what attention is called with in a step, and what calling it costs --------------------------------
+
+ARGUMENTS = (
+    "query",
+    "key_new",
+    "value_new",
+    "k_cache_layer",
+    "v_cache_layer",
+    "block_table",
+    "context_lens",
+    "max_context_len",
+)
+
+
+def attention_call(engine: InferenceEngine, layer_idx: int) -> dict[str, Any]:
+    """Run a decode step; the arguments of one layer's attention in it, by name, as they were then."""
+    calls: list[dict[str, Any]] = []
+
+    def note(*args: Any) -> None:
+        if len(calls) <= layer_idx:
+            copies = [arg.clone() if isinstance(arg, torch.Tensor) else arg for arg in args]
+            calls.append(dict(zip(ARGUMENTS, copies, strict=True)))
+
+    with replaced(engine.decode_step, "attention", noting(note)):
+        engine.step()
+    return calls[layer_idx]
+
+
+def operators_of_a_step(engine: InferenceEngine) -> str:
+    """How many PyTorch operators a decode step of 8 requests dispatches. Attention may be the reader's."""
+    try:
+        with steady_decode(engine, steady_prompts(8, lengths=(20, 23))):
+            operators, _ = count_operators(engine)
+    except Exception as error:  # whatever the reader's code raises
+        return f"operators: not counted, because the engine {raised(error)}"
+    return f"operators of a step, 8 requests: {operators:,}"
+
+
+def head_weights(call: dict[str, Any], head: int, gather: Gather, weights: Weights) -> list[float]:
+    """What each token counts for one head of a call's first request, its new token last, by these pieces."""
+    keys = gather(call["k_cache_layer"], call["block_table"][0], int(call["context_lens"][0]))[head]
+    return weights(call["query"][0, head], torch.cat([keys, call["key_new"][0, head][None]])).tolist()
+
+
+# --- what the size of a block costs: slots that stay empty, and entries of the block table -------------
+
+
+@dataclass(frozen=True)
+class Waste:
+    """What texts take in blocks of one size: slots without a token, all slots, and entries of a row of the
+    block table, which has room for the longest possible text."""
+
+    block_size: int
+    empty_slots: int
+    slots: int
+    row_entries: int
+
+    @property
+    def share(self) -> float:
+        """Empty slots among all that are set aside."""
+        return self.empty_slots / self.slots
+
+
+def waste_of(lengths: Sequence[int], block_size: int, max_length: int) -> Waste:
+    """What texts of these lengths take, each in blocks of its own.
+
+    lengths: in tokens, none of them 0. max_length: of the longest possible text, in tokens.
+    """
+    blocks = [-(-length // block_size) for length in lengths]
+    slots = sum(blocks) * block_size
+    return Waste(block_size, slots - sum(lengths), slots, -(-max_length // block_size))

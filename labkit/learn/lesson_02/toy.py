@@ -1,15 +1,20 @@
-"""Lesson 02: caches so small that each of their numbers can be read, and appends that run on them."""
+"""Lesson 02: a cache whose keys can be read, an append that copies too late, and two batches."""
 
 from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 import torch
+from torch import Tensor
 
-from labkit.engine import InferenceSession
+from labkit.engine import CacheConfig, InferenceEngine, InferenceSession, SamplingParams
 from labkit.engine.parts import Part
-from labkit.kvcache import KVBlockManager
+from labkit.kvcache import AppendBatched, KVBlockManager
+from labkit.model import LanguageModel
+from labkit.options import EngineOptions
 from labkit.show import PoolFrame
-from labkit.watch import replaced
+from labkit.watch import replaced, steady_prompts
+
+# --- caches so small that each of their numbers can be read, and appends that run on them --------------
 
 
 def readable_manager(num_blocks: int, device: torch.device | str = "cpu") -> KVBlockManager:
@@ -106,3 +111,60 @@ def frame_of(title: str, sessions: Sequence[InferenceSession]) -> PoolFrame:
         for block in range(2)
     )
     return PoolFrame(title, tuple(map(tuple, slots)), holders)
+
+
+# --- an append that is wrong on purpose ----------------------------------------------------------------
+
+
+class CopiesAfterTheWrite(AppendBatched):
+    """An append that is wrong on purpose: the record of a copy-on-write is made at once, but its keys and
+    values are moved after the write."""
+
+    def append_layer(
+        self, layer_idx: int, block_ids_list: list[list[int]], key_new: Tensor, value_new: Tensor
+    ) -> None:
+        """Write one layer's tokens, all in one write, and then make the copies."""
+        manager, late = self.kv_manager, []
+
+        def put_off(layer_idx: int, block_id: int) -> int:
+            old = manager.info(block_id)
+            new_id = manager.allocate_block(layer_idx, start=old.start)
+            manager.set_length(new_id, old.length)
+            manager.deallocate_block(block_id)
+            late.append((old.block_index, manager.info(new_id).block_index))
+            return new_id
+
+        with replaced(manager, "copy_on_write", lambda _: put_off):
+            super().append_layer(layer_idx, block_ids_list, key_new, value_new)
+        for source, target in late:
+            for cache in (manager.k_cache, manager.v_cache):
+                cache[layer_idx, target] = cache[layer_idx, source]
+
+
+# --- engines with six requests each, whose last blocks are seldom, or all at once, full ----------------
+
+NEW_TOKENS = SamplingParams(max_new_tokens=30, stop_on_eos=False)
+SHARED = "ROMEO:\nGood night"
+OTHERS = ("JULIET:\n", "O", "KING HENRY VI:\nWhat news from Warwick?", "First Citizen:\n")
+
+
+def six_different(
+    model: LanguageModel, options: EngineOptions, device: torch.device | str
+) -> InferenceEngine:
+    """An engine with blocks of 4 and six waiting requests: two with the same prompt, which was asked before,
+    and four of other lengths. The prefix cache keeps one prompt only."""
+    cache = CacheConfig(block_size=4, max_prefix_entries=1)
+    engine = InferenceEngine(model, options, device=device, dtype=torch.float32, cache=cache)
+    engine.generate([SHARED], SamplingParams(max_new_tokens=1))
+    for prompt in (SHARED, SHARED, *OTHERS):
+        engine.add_request(prompt, NEW_TOKENS)
+    return engine
+
+
+def six_equal(model: LanguageModel, options: EngineOptions, device: torch.device | str) -> InferenceEngine:
+    """An engine with blocks of 4 and six waiting requests of equal length, without a prefix cache."""
+    cache = CacheConfig(block_size=4, prefix_cache=False)
+    engine = InferenceEngine(model, options, device=device, dtype=torch.float32, cache=cache)
+    for prompt in steady_prompts(6, lengths=(6,)):
+        engine.add_request(prompt, NEW_TOKENS)
+    return engine

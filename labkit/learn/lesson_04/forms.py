@@ -1,4 +1,4 @@
-"""Lesson 04: which write each rung takes for which batch, and the package's identity-pos write by itself."""
+"""Lesson 04: forms of a write, a toy of it, and its traps."""
 
 from collections.abc import Sequence
 
@@ -8,8 +8,10 @@ from torch import Tensor
 
 from labkit.kernels import kv_append_identity_pos_plain, kv_append_triton_identity_pos
 from labkit.kvcache import FullBatchWrite, IdentityPosWrite, IndexedWrite
-from labkit.kvcache.kv_write import KVWrite, runs_triton
+from labkit.kvcache.kv_write import KVWrite, index_tensor, is_constant, runs_triton
 from labkit.watch import OperatorCounter
+
+# --- which write each rung takes for which batch -------------------------------------------------------
 
 
 def write_identity_pos(
@@ -59,3 +61,54 @@ def written_by(
     with OperatorCounter() as counter:
         path = write.write(k_cache, v_cache, key_new, value_new, batch_idx, list(batch_idx), pos)
     return path, counter.index_tensors
+
+
+# --- the package's identity-pos kernel for the toy write of lesson 03, in the interpreter too ----------
+
+
+class TritonWrite(FullBatchWrite):
+    """A whole batch by the identity-pos kernel; whatever else as on rung 03."""
+
+    def write(
+        self,
+        k_cache_layer: Tensor,
+        v_cache_layer: Tensor,
+        key_new: Tensor,
+        value_new: Tensor,
+        batch_idx: Sequence[int],
+        block_idx: Sequence[int],
+        pos: Sequence[int],
+    ) -> str:
+        """Write the requests of batch_idx, with arguments as in `KVWrite`; returns the path taken."""
+        to = k_cache_layer, v_cache_layer, key_new, value_new
+        if len(batch_idx) < len(key_new):
+            return super().write(*to, batch_idx, block_idx, pos)
+        kv_append_triton_identity_pos(*to, *(index_tensor(i, key_new.device) for i in (block_idx, pos)))
+        return "identity_pos"
+
+
+# --- writes that are wrong on purpose ------------------------------------------------------------------
+
+
+class KeptByLength(FullBatchWrite):
+    """Keeps index tensors, and takes a kept one for every list that is as long as its own."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self.device = device
+        self.kept: dict[tuple[str, int], Tensor] = {}
+
+    def index(self, name: str, numbers: Sequence[int]) -> Tensor:
+        """The numbers as a tensor, or what was kept of other ones."""
+        key = name, len(numbers)
+        if key not in self.kept:
+            self.kept[key] = index_tensor(numbers, self.device)
+        return self.kept[key]
+
+    def write(self, k_cache_layer, v_cache_layer, key_new, value_new, batch_idx, block_idx, pos) -> str:
+        """Write the requests of batch_idx, with arguments as in `KVWrite`; returns the path taken."""
+        to = k_cache_layer, v_cache_layer, key_new, value_new
+        if len(batch_idx) < len(key_new) or is_constant(pos):
+            return super().write(*to, batch_idx, block_idx, pos)
+        write_identity_pos(*to, self.index("blocks", block_idx), self.index("slots", pos))
+        return "identity_pos"

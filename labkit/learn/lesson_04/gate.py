@@ -3,7 +3,7 @@
 from labkit.ladder import LADDER
 from labkit.learn.gates.cached import STORED, TRUE_RECORDS
 from labkit.learn.gates.gate import Gate
-from labkit.learn.gates.writes import far_blocks, few_indices, few_kept, right_again, right_slots
+from labkit.learn.gates.writes import far_blocks, few_indices, right_again, right_slots
 
 
 def path_of(is_whole: bool, is_constant: bool) -> str:
@@ -18,6 +18,5 @@ GATE = Gate(
     LADDER["03"].options,
     invariants=(TRUE_RECORDS, STORED),
     trials=(right_again(path_of), right_slots(path_of), few_indices, far_blocks),
-    costs=(few_kept,),
     interpreted=("kv_write",),
 )

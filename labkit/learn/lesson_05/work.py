@@ -1,15 +1,23 @@
-"""Lesson 05: what counting one token asks of Python, counted while it runs."""
+"""Lesson 05: the work of an append, what it costs, and what users wait for."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from types import CodeType, FrameType
 
+import numpy as np
+import pandas as pd
 import torch
 
+from labkit.bench import host_engine, in_turn, time_host_steps
 from labkit.bench.cost_cards import constructors_of
 from labkit.kvcache import KVBlockManager
 from labkit.learn.gates.gate import raised
+from labkit.options import EngineOptions
+from labkit.results import Comparison, HostTime, HostTimeRecord, Run, RunsRecord, amdahl
 from labkit.watch import profiled_by, replaced
+
+# --- what counting one token asks of Python, counted while it runs -------------------------------------
 
 INLINED = ("<listcomp>", "<dictcomp>", "<setcomp>")  # calls up to Python 3.11, and none from 3.12 on
 
@@ -122,3 +130,116 @@ def block_life(kind: type[KVBlockManager], num_tokens: int = 64) -> BlockLife:
         records.append(manager.info(block_ids[0]))
         shown.append(records[-1].length)
     return BlockLife(tuple(created), tuple(shown), tuple(record.length for record in records))
+
+
+# --- host time by the parts of a step, here and as recorded, and what it makes one expect --------------
+
+
+def compare_host(
+    before: EngineOptions,
+    after: EngineOptions,
+    batch_size: int,
+    device: torch.device,
+    rounds: int = 4,
+    num_steps: int = 12,
+) -> dict[str, Comparison]:
+    """Two engines' host time of a whole step and of its append, measured now, in turn, each run with a
+    fresh engine; a sample is the median step of a run."""
+    measures = [
+        lambda options=options: time_host_steps(host_engine(options, batch_size, device), num_steps)
+        for options in (before, after)
+    ]
+    in_turn(measures, 1)
+    sides = in_turn(measures, rounds)
+
+    def compared(part: str) -> Comparison:
+        samples = [tuple(median(getattr(run, part)) for run in runs) for runs in sides]
+        return Comparison("before", "after", *samples, {}, {})
+
+    return {"step": compared("step_seconds"), "append": compared("append_seconds")}
+
+
+def host_table(record: HostTimeRecord, before: str, after: str, batch_sizes: Sequence[int]) -> pd.DataFrame:
+    """How many times faster the append and the whole step are in a record, a row per batch size."""
+    rows = {}
+    for b in batch_sizes:
+        append, step = record.append_comparison(before, after, b), record.comparison(before, after, b)
+        rows[f"B = {b}"] = {
+            "append": f"×{append.speedup:.2f}",
+            "append, interval": str(append.interval),
+            "step": f"×{step.speedup:.2f}",
+            "step, interval": str(step.interval),
+            "verdict on the step": step.verdict,
+        }
+    return pd.DataFrame(rows).T
+
+
+def step_parts(host: HostTime) -> dict[str, float]:
+    """Median microseconds of a step's parts on the host: block tables, append, and the rest."""
+    return {"block tables": host.tables_us, "append": host.append_us, "the rest": host.rest_us}
+
+
+def append_line(times: Sequence[HostTime]) -> tuple[float, float]:
+    """The append's microseconds per step as a line in the batch size, by least squares: (fixed, per
+    request)."""
+    sizes = [time.batch_size for time in times]
+    per_request, fixed = np.polyfit(sizes, [time.append_us for time in times], 1)
+    return float(fixed), float(per_request)
+
+
+def amdahl_table(record: HostTimeRecord, before: str, after: str, batch_sizes: Sequence[int]) -> pd.DataFrame:
+    """What the faster append should make of the step by Amdahl's law, and what was measured, a row per batch
+    size."""
+    rows = {}
+    for b in batch_sizes:
+        parts = step_parts(record.time(before, b))
+        share = parts["append"] / sum(parts.values())
+        ratio = record.append_comparison(before, after, b).speedup
+        rows[f"B = {b}"] = {
+            "append, share of the step": f"{share:.0%}",
+            "append": f"×{ratio:.2f}",
+            "step by Amdahl's law": f"×{amdahl(share, ratio):.2f}",
+            "step as measured": f"×{record.comparison(before, after, b).speedup:.2f}",
+            "step if the append took no time": f"×{amdahl(share, float('inf')):.2f}",
+        }
+    return pd.DataFrame(rows).T
+
+
+def expected_end_to_end(
+    runs: RunsRecord, host: HostTimeRecord, before: str, after: str
+) -> dict[str, str | float]:
+    """What the append saves without the model (`host`), off the step with it (`runs`)."""
+    append = host.append_comparison(before, after, runs.max_batch_size)
+    saved = 1e3 * (median(append.before_samples) - median(append.after_samples))
+    step, measured = 1e-3 * runs.step_us(before), runs.comparison(before, after)
+    return {
+        f"step of rung {before} (ms)": round(step, 2),
+        "saved in the append (ms)": round(saved, 2),
+        "expected": f"×{step / (step - saved):.3f}",
+        "measured": f"×{measured.speedup:.3f}",
+        "interval": str(measured.interval),
+    }
+
+
+# --- what a recorded streaming run says of throughput, of waiting, and of the queue --------------------
+
+
+def run_figures(run: Run) -> dict[str, float]:
+    """The three figures that write-up 064 states, of one recorded run."""
+    return {
+        "throughput": round(run.throughput, 2),
+        "TPOT p99": round(1e3 * float(np.percentile(run.latency.tpot, 99)), 2),
+        "ITL p99": round(float(np.percentile(run.gaps_us, 99)) / 1e3, 2),
+    }
+
+
+def queue_figures(run: Run) -> dict[str, float | str]:
+    """Where the requests of a recorded run waited: medians in milliseconds, and a step's mean."""
+    return {
+        "TTFT p50 (ms)": round(1e3 * median(run.latency.ttft), 1),
+        "of it queue wait (ms)": round(1e3 * median(run.latency.queue_wait), 1),
+        "TPOT p50 (ms)": round(1e3 * median(run.latency.tpot), 2),
+        "a step (ms)": round(1e-3 * run.step_us, 2),
+        "requests in a step": run.decoded_tokens / run.decode_steps,
+        "paths": ", ".join(run.append_paths),
+    }

@@ -3,12 +3,14 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from labkit.engine import CacheConfig, InferenceEngine, InferenceSession
 from labkit.engine.prefill import prefill_sessions
+from labkit.kernels import PagedAttentionAppend, paged_attention_append_plain
 from labkit.kvcache import KVBlockManager
 from labkit.ladder import LADDER
 from labkit.learn.answers import one_line
@@ -17,8 +19,200 @@ from labkit.learn.gates.gate import Build, Gate, small_model
 from labkit.learn.gates.resident import MIXED
 from labkit.learn.gates.same_step import CLOSE, steps_proven
 from labkit.learn.gates.schedule import Invariant
-from labkit.learn.lesson_07.store import far_block, right_places
 from labkit.watch.replaced import replaced
+
+# --- trials of an attention that also stores, every number of a small pool compared --------------------
+
+NUM_LAYERS, LAYER = 3, 1  # whatever runs over the end of the layer that is written is seen beside it
+NUM_BLOCKS, NUM_HEADS, HEAD_SIZE = 6, 2, 16
+
+
+class Case(NamedTuple):
+    """A step of some requests: the slot of each row of the batch, and what is in all slots."""
+
+    slots: tuple[int, ...]
+    tables: tuple[tuple[int, ...], ...]
+    lengths: tuple[int, ...]  # -1 in the slot that pads a batch
+    block_size: int = 4
+
+    def __str__(self) -> str:
+        rows = [
+            f"row {b}: length {self.lengths[slot]}, blocks {list(self.tables[slot])} (slot {slot})"
+            for b, slot in enumerate(self.slots)
+        ]
+        return f"in a batch with {'; '.join(rows)}, in blocks of {self.block_size}"
+
+    @property
+    def places(self) -> dict[tuple[int, int], int]:
+        """Where the new tokens go: the row of the batch by (block, place in it)."""
+        size = self.block_size
+        rows = [(b, self.tables[slot], self.lengths[slot]) for b, slot in enumerate(self.slots)]
+        return {(table[n // size], n % size): b for b, table, n in rows if n >= 0}
+
+
+CASES = (
+    Case((0,), ((2, 0),), (1,)),
+    Case((0,), ((2, 5),), (4,)),  # the first block is full
+    Case((0,), ((2, 5),), (4,), block_size=8),
+    Case((0, 1, 2), ((4, 1, 0), (2, 5, 0), (3, 0, 0)), (5, 8, 0)),  # in a block, at an end, nothing yet
+    Case((2, 0), ((4, 1, 0), (2, 5, 0), (3, 0, 0)), (5, 2, 0)),  # slots are not rows of the batch
+    Case((0, 2, 1), ((4, 0), (5, 1), (0, 0)), (3, 6, -1)),  # block 0 is somebody's, not the padding's
+)
+
+
+@torch.inference_mode()
+def right_places(build: Build) -> None:
+    """A trial: each new key and value is at the end of its sequence, all else is as it was, and attention is
+    that of the plain twin. Places that hold no token are NaN, so that whatever reads one is found out."""
+    attention, device = _attention_of(build)
+    for case in CASES:
+        _try(attention, case, device)
+
+
+def _attention_of(build: Build) -> tuple[PagedAttentionAppend, torch.device]:
+    engine = build(small_model(), dtype=torch.float32)
+    return engine.decode_step.device_step.attention.attention, engine.device
+
+
+def _try(attention: PagedAttentionAppend, case: Case, device: torch.device) -> None:
+    given, pools = _arguments(case, device)
+    plain, _ = _arguments(case, device)
+    expected = paged_attention_append_plain(**plain)
+    before = [pool.clone() for pool in pools]
+    out = attention(*given.values())
+    new = {noun: given[f"{noun}_new"] for noun in ("key", "value")}
+    for noun, pool, was in zip(new, pools, before, strict=True):
+        _compare(noun, pool, was, new, case)
+    _compare_attention(out, expected, case)
+
+
+def _arguments(case: Case, device: torch.device) -> tuple[dict[str, Tensor | int], list[Tensor]]:
+    """What a `PagedAttentionAppend` is given, by name, and both pools [L, N, H, block_size, D]."""
+    like = torch.Generator().manual_seed(0)
+    size, B = case.block_size, len(case.slots)
+    pools = torch.randn(2, NUM_LAYERS, NUM_BLOCKS, NUM_HEADS, size, HEAD_SIZE, generator=like)
+    held = torch.zeros(NUM_BLOCKS, size, dtype=torch.bool)
+    for table, length in zip(case.tables, case.lengths, strict=True):
+        for token in range(length):
+            held[table[token // size], token % size] = True
+    pools = pools.masked_fill(~held[:, None, :, None], torch.nan).to(device)
+    qkv = torch.randn(B, 3, NUM_HEADS, HEAD_SIZE, generator=like).to(device)  # as a model lays them out
+    k_pool, v_pool = pools
+    arguments = {
+        "query": qkv[:, 0],
+        "key_new": qkv[:, 1],
+        "value_new": qkv[:, 2],
+        "k_cache_layer": k_pool[LAYER],
+        "v_cache_layer": v_pool[LAYER],
+        "block_table": torch.tensor(case.tables, dtype=torch.int32, device=device),
+        "context_lens": torch.tensor(case.lengths, dtype=torch.int32, device=device),
+        "slot_mapping": torch.tensor(case.slots, device=device),
+        "max_context_len": max(case.lengths),
+    }
+    return arguments, [k_pool, v_pool]
+
+
+def _compare(noun: str, pool: Tensor, before: Tensor, new: dict[str, Tensor], case: Case) -> None:
+    """Raises BrokenContract for the first number of a pool that is off; compared in every bit."""
+    expected = before.clone()
+    for (block, place), b in case.places.items():
+        expected[LAYER, block, :, place] = new[noun][b]
+    wrong = (pool.view(torch.int32) != expected.view(torch.int32)).nonzero().tolist()
+    if not wrong:
+        return
+    owners = {(LAYER, block, place): b for (block, place), b in case.places.items()}
+    # A place that lacks its own is told before one that was written on top.
+    lacking = [at for at in wrong if (at[0], at[1], at[3]) in owners]
+    on_top = [at for at in wrong if (at[0], at[1], at[3]) not in owners]
+    at = (lacking or on_top)[0]
+    layer_idx, block, _, place, d = at
+    there, wanted = float(pool[tuple(at)]), float(expected[tuple(at)])
+    owner = owners.get((layer_idx, block, place))
+    where = f"{_named(at)}, number {d} of {HEAD_SIZE}"
+    if owner is None:
+        raise BrokenContract(
+            f"nothing is stored but the new tokens: {case}, a {noun} {where}, was {wanted:.3f} and is "
+            f"{there:.3f}. A row of length -1 pads the batch: nothing is stored for it, and what its table "
+            "names is somebody's."
+        )
+    if pool[tuple(at)].isnan():
+        elsewhere = f"no number; what was stored is {_named(on_top[0])}" if on_top else ""
+        found = f" ({elsewhere or 'nothing was stored'})"
+    else:
+        found = _whose(there, new)
+    raise BrokenContract(
+        f"each new {noun} is at the end of its sequence: {case}, the {noun} of row {owner} {where}, is "
+        f"{there:.3f}{found}, expected {wanted:.3f}. The block is what the slot's table names at length "
+        "// block_size, the place in it is length % block_size, and each head has its own part of a block."
+    )
+
+
+def _whose(there: float, new: dict[str, Tensor]) -> str:
+    """Which number of the new keys and values [B, H, D] was stored at a place, in brackets; "" if none."""
+    for noun, tensor in new.items():
+        for row, head, d in (tensor == there).nonzero().tolist():
+            return f" (number {d} of the {noun} of row {row}, head {head})"
+    return ""
+
+
+def _named(at: list[int]) -> str:
+    """Where a number of a pool is, in words. at: its layer, block, head, place and number."""
+    layer_idx, block, head, place, _ = at
+    layer = {-1: "in the layer before, ", 0: "", 1: "in the next layer, "}[layer_idx - LAYER]
+    return f"{layer}in place {place} of block {block}, head {head}"
+
+
+def _compare_attention(out: object, expected: Tensor, case: Case) -> None:
+    """Raises BrokenContract for the first number of the result [B, H, D] that is off."""
+    if not isinstance(out, Tensor) or out.shape != expected.shape:
+        there = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+        raise BrokenContract(f"attention returns [B, H, D], {tuple(expected.shape)}, and not {there}.")
+    for b, head, d in (~torch.isclose(out, expected, rtol=1e-4, atol=1e-5)).nonzero().tolist():
+        is_padding = case.lengths[case.slots[b]] < 0
+        pads = " A row of length -1 stores nothing, and still attends to itself." if is_padding else ""
+        raise BrokenContract(
+            f"attention is that of the rung below: {case}, number {d} of head {head} of row {b} is "
+            f"{float(out[b, head, d]):.3f}, expected {float(expected[b, head, d]):.3f}. A token sees those "
+            "before it, in the cache, and itself, from the arguments. A place without a token is NaN here."
+            f"{pads}"
+        )
+
+
+# --- far away ------------------------------------------------------------------------------------------
+
+FAR = 2**18  # this block's numbers begin 2**32 behind the first: with an index of 32 bits it is block 0
+
+
+@torch.inference_mode()
+def far_block(build: Build) -> None:
+    """A trial: a new token in a block past the 2**32nd number of the pool is stored there.
+
+    The numbers are bytes, and of the memory, which is only reserved, a few pages are touched. Where 4.3 GB
+    cannot be reserved, nothing is proven.
+    """
+    attention, device = _attention_of(build)
+    H, D, block_size = 2, 64, 64
+    try:
+        pool = torch.empty(FAR + 1, 2, H, block_size, D, dtype=torch.uint8, device=device)
+    except RuntimeError:
+        return
+    for block in (0, 1, FAR):
+        pool[block] = 0
+    query, key, value = torch.full((1, 3, H, D), 7, dtype=torch.uint8, device=device).unbind(1)
+    table = torch.tensor([[1, FAR]], dtype=torch.int32, device=device)
+    length = torch.tensor([block_size], dtype=torch.int32, device=device)
+    slot = torch.zeros(1, dtype=torch.int64, device=device)
+    attention(query, key, value, pool[:, 0], pool[:, 1], table, length, slot, block_size)
+    if not (pool[FAR, :, :, 0] == 7).all():
+        at = "in block 0" if pool[0].any() else "not there"
+        raise BrokenContract(
+            f"a place in a large pool is found: the new token belongs in block {FAR}, whose numbers begin "
+            f"2**32 behind the pool's first; what was stored is {at}. `block * stride_n` needs 64 bits: "
+            "`.to(tl.int64)` the block after its load."
+        )
+
+
+# --- one table of blocks for all layers, and an attention that stores ----------------------------------
 
 MANY_LAYERS = 13  # one more than GPT-2 has: their number is asked for, and not known
 

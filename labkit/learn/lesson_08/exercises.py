@@ -13,8 +13,8 @@ from torch.overrides import TorchFunctionMode
 
 from labkit.checks import shown
 from labkit.learn.exercise import BrokenContract, Exercise, answer_of
-from labkit.learn.lesson_08.obstacles import is_host_read
-from labkit.learn.lesson_08.padding import bucket_of
+from labkit.learn.lesson_08.cost import bucket_of
+from labkit.learn.lesson_08.graphs import is_host_read
 from labkit.watch import ToyGraph
 
 

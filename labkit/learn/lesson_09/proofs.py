@@ -25,8 +25,7 @@ from labkit.kernels.fused_linear import mean_and_rstd, row_statistics
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Report, proven
 from labkit.learn.lesson_09.splits import launch_merge, merge_plain
-from labkit.learn.lesson_09.steps import layer_in_ten
-from labkit.learn.lesson_09.tiles import TILE, launch_norm_linear, launch_product
+from labkit.learn.lesson_09.steps import TILE, launch_norm_linear, launch_product, layer_in_ten
 from labkit.learn.steps import noted
 
 CLOSE = 1e-3  # of a number of size 1: sums in another order are right, too; rounded inputs are not

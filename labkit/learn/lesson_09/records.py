@@ -1,20 +1,19 @@
-"""Lesson 09: recorded steps and recorded attention, as tables."""
+"""Lesson 09: what was recorded of both rungs, and steps timed in turn."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from statistics import median
 
 import pandas as pd
 
+from labkit.bench import in_turn, time_decode_steps
 from labkit.bench.limit import step_limit
-from labkit.results import AttentionTimeRecord, DeviceTimeRecord, TracedStep
+from labkit.engine import InferenceEngine
+from labkit.results import AttentionTimeRecord, Comparison, DeviceTimeRecord, TracedStep
 from labkit.results.attention_time import ONE_PROGRAM, SPLIT
-from labkit.results.kernels import (
-    ATTENTION,
-    PRODUCTS,
-    SPLIT_K_SUMS,
-    group_counts,
-    group_us,
-    slowest_single,
-)
+from labkit.results.kernels import ATTENTION, PRODUCTS, SPLIT_K_SUMS, group_counts, group_us, slowest_single
+from labkit.watch import steady_decode
+
+# --- recorded steps and recorded attention, as tables --------------------------------------------------
 
 
 def recorded_steps(
@@ -102,3 +101,23 @@ def attention_table(record: AttentionTimeRecord) -> pd.DataFrame:
     table = pd.DataFrame.from_dict(rows, orient="index")
     table.index = pd.MultiIndex.from_tuples(table.index, names=["B", "tokens in the cache"])
     return table
+
+
+# --- how long a step takes on a GPU, of engines in turn ------------------------------------------------
+
+NUM_STEPS = 24  # of a run
+
+
+def compare_steps(
+    engines: Mapping[str, InferenceEngine], prompts: Sequence[Sequence[int]], rounds: int = 5
+) -> dict[str, Comparison]:
+    """How much faster than the first engine's each other engine's decode step is, by name; the runs were made
+    in turn."""
+
+    def run(engine: InferenceEngine) -> float:
+        with steady_decode(engine, prompts):
+            return median(time_decode_steps(engine, NUM_STEPS))
+
+    runs = in_turn([lambda e=e: run(e) for e in engines.values()], rounds)
+    (before, first), *others = zip(engines, map(tuple, runs), strict=True)
+    return {name: Comparison(before, name, first, after, {}, {}) for name, after in others}

@@ -1,10 +1,14 @@
-"""Lesson 10: requests that join, end and are cancelled while others decode."""
+"""Lesson 10: requests that come and go, and the bookkeeping of their steps."""
 
 from collections.abc import Sequence
+from types import FrameType
 
 from labkit.bench import dense_tokens, transformers_tokens
 from labkit.engine import Completion, InferenceEngine, SamplingParams
 from labkit.model import LanguageModel
+from labkit.watch import profiled_by
+
+# --- requests that join, end and are cancelled while others decode -------------------------------------
 
 
 def until_end(token_ids: Sequence[int], eos_token_id: int) -> tuple[int, ...]:
@@ -60,3 +64,23 @@ def calls_until_tokens(engine: InferenceEngine, joins_after: int, num_tokens: in
     for call in range(1, 24):
         calls += [call for output in engine.step() if output.request_id == joiner]
     return calls[:num_tokens]
+
+
+# --- how much bookkeeping a step does ------------------------------------------------------------------
+
+# Folders of the functions that `bookkeeping_calls` counts.
+BOOKKEEPING = ("labkit/engine/", "labkit/kvcache/")
+
+
+def bookkeeping_calls(engine: InferenceEngine) -> int:
+    """How many Python functions of the engine and its cache one step calls, without comprehensions."""
+    calls = 0
+
+    def on_event(frame: FrameType, event: str, _: object) -> None:
+        nonlocal calls
+        if event == "call" and not frame.f_code.co_name.startswith("<"):
+            calls += any(part in frame.f_code.co_filename for part in BOOKKEEPING)
+
+    with profiled_by(on_event):
+        engine.step()
+    return calls

@@ -14,8 +14,7 @@ from labkit.learn.gates.gate import Build, Gate
 from labkit.learn.gates.resident import MIXED
 from labkit.learn.gates.same_step import steps_proven
 from labkit.learn.lesson_11.halves import InHalves
-from labkit.learn.lesson_11.played_step import LEAST_ROWS, PlayedStep, steps_to_play
-from labkit.learn.lesson_11.streams import StreamLaunch
+from labkit.learn.lesson_11.streams import LEAST_ROWS, PlayedStep, StreamLaunch, steps_to_play
 from labkit.watch.launches import device_step_of
 from labkit.watch.operators import storage
 from labkit.watch.replaced import replaced

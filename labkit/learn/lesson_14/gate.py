@@ -1,22 +1,296 @@
-"""Lesson 14: blocks that are found by what they hold, kept once, and let go from the end."""
+"""Lesson 14: prefixes that are kept in blocks."""
+
+import random
+from collections.abc import Sequence
 
 import torch
 
+from labkit.checks import shown
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams
 from labkit.ladder import LADDER
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.cached import first_difference, keys_and_values
 from labkit.learn.gates.gate import Build, Gate, small_model
 from labkit.learn.gates.schedule import Invariant
-from labkit.learn.lesson_14.entries import (
-    equal_blocks_are_not_mixed,
-    full_blocks_are_kept,
-    others_stay,
-    texts_are_not_mixed,
-)
-from labkit.learn.lesson_14.eviction import ends_go_first, least_recent_goes_first, what_is_used_stays
-from labkit.learn.lesson_14.lookup import keys_stand_for_texts, longest_run_is_found
-from labkit.learn.lesson_14.played_cache import BLOCK_SIZE
+from labkit.learn.lesson_14.played_cache import BLOCK_SIZE, LONG, NUM_BLOCKS, OTHER, THIRD, PlayedCache
+
+# --- what lesson 14's gate asks of keys and of lookups -------------------------------------------------
+
+NUM_KEYS = 200  # in a chain
+NUM_DRAWN = 5000  # blocks: two of them have one key where keys have less than some 23 bits
+NOT_ALL = "the last token of a text is never found"
+LONGEST = "the longest run of cached blocks is found"
+
+
+def keys_stand_for_texts(build: Build) -> None:
+    """Raise BrokenContract if equal texts have different keys, or different ones too often the same, or if a
+    key grows with its text."""
+    caches = [PlayedCache(build).cache for _ in range(2)]
+    if not all(hasattr(cache, "block_key") for cache in caches):
+        return  # a cache without keys
+    keys = [cache.block_key for cache in caches]
+    block = (1, 2, 3, 4)
+    first, second = (key(0, block) for key in keys)
+    if getattr(first, "__hash__", None) is None:
+        raise BrokenContract(
+            f"a key can be a dict's: block_key(0, {block}) is {shown(first)}, expected a number, as "
+            "`hash` gives."
+        )
+    if first != second or first != keys[0](0, tuple(block)):
+        raise BrokenContract(
+            f"equal texts have equal keys: block_key(0, {block}) is {first}, and then {second}. Make it of "
+            "its arguments alone."
+        )
+    last = first
+    for _ in range(NUM_KEYS):
+        last = keys[0](last, block)
+    if len(repr(last)) > 4 * len(repr(first)) + 100:
+        raise BrokenContract(
+            f"a key takes as long to make for every block: after {NUM_KEYS} blocks it holds all keys before "
+            "it. Let `hash` make one number of the key before and the token ids."
+        )
+    for noun, hint, *calls in (
+        ("token ids", "of the block's token ids", (0, block), (0, (1, 2, 3, 5))),
+        ("orders of token ids", "of the token ids in their order", (0, block), (0, (4, 3, 2, 1))),
+        ("beginnings", "of the key of the block before, too", (7, block), (8, block)),
+    ):
+        made = {keys[0](*call) for call in calls}
+        if len(made) == 1:
+            raise BrokenContract(
+                f"a key stands for all of a text up to the block's end: block_key{calls[0]} and "
+                f"block_key{calls[1]}, with different {noun}, are both {made.pop()}. Make it {hint}."
+            )
+    rng = random.Random(0)
+    drawn = {(rng.randrange(50), tuple(rng.randrange(5) for _ in range(4))) for _ in range(NUM_DRAWN)}
+    num_keys = len({keys[0](*call) for call in drawn})
+    if num_keys < 0.999 * len(drawn):
+        raise BrokenContract(
+            f"different texts have different keys, nearly always: {len(drawn)} blocks have {num_keys} keys. "
+            "Let `hash` mix all of it, a tuple of the key before and the token ids, and keep all of its bits."
+        )
+    forth, back = (keys[0](keys[0](0, a), b) for a, b in ((block, (5, 6, 7, 8)), ((5, 6, 7, 8), block)))
+    if forth == back:
+        raise BrokenContract(
+            "a key stands for all of a text up to the block's end: of two blocks in one order and in "
+            f"the other the last key is {forth}. Let `hash` mix a tuple of the key before and the token ids."
+        )
+
+
+def longest_run_is_found(build: Build) -> None:
+    """Raise BrokenContract if of cached texts too much or too little is found."""
+    played = PlayedCache(build)
+    played.keep(LONG)
+    played.keep((5, 6, 7, 8, 5, 6, 7, 8, 9))
+    for contract, text, expected, hint in (
+        (LONGEST, (*LONG[:8], 50), 8, "Both of its full blocks are cached."),
+        (LONGEST, (*LONG[:4], *OTHER), 4, "Its first block is cached, and its second is not: stop there."),
+        (LONGEST, (50, *LONG), 0, "No block of it is cached: all its tokens lie one place later."),
+        (LONGEST, (*OTHER[:4], *LONG[4:8], 9), 0, "Its second block was cached behind another one."),
+        (LONGEST, (5, 6, 7, 8, 5, 6, 7, 8, 1), 8, "Two equal blocks are one behind the other."),
+        (LONGEST, LONG[:3], 0, "It has no full block."),
+        (NOT_ALL, LONG[:8], 4, "Its last token must be computed: nothing else gives the logits after it."),
+        (NOT_ALL, LONG[:4], 0, "Its last token must be computed: nothing else gives the logits after it."),
+    ):
+        found = played.found(text, contract)
+        if found != expected:
+            raise BrokenContract(
+                f"{contract}: of {list(text)} {found} tokens are found, expected {expected}. {hint}"
+            )
+
+
+# --- what lesson 14's gate asks of entries -------------------------------------------------------------
+
+COMPARED = "a key only says where to look"
+FULL_ONCE = "full blocks are kept, each once"
+
+
+def full_blocks_are_kept(build: Build) -> None:
+    """Raise BrokenContract if other blocks are kept than the full ones, or one of them twice."""
+    played = PlayedCache(build)
+    expected = [list(LONG[:4]), list(LONG[:8])]
+    eight = played.held(LONG[:8])
+    played.cache.keep_text(LONG[:8], eight.block_ids_per_layer)
+    same_texts(played, expected, f"after {list(LONG[:8])} was kept, whose last token fills a block,")
+    first = played.held(LONG)
+    for when in ("", ", for the second time"):
+        played.cache.keep_text(LONG, first.block_ids_per_layer)
+        same_texts(played, expected, f"after {list(LONG)} was kept{when}")
+    again = played.held(LONG)
+    played.cache.keep_text(LONG, again.block_ids_per_layer)
+    same_texts(played, expected, "after another request computed the same text")
+    longer = (*LONG, *OTHER)
+    grown = played.held(longer, begins=first)
+    played.cache.keep_text(longer, grown.block_ids_per_layer)
+    expected += [list(longer[:end]) for end in range(12, len(longer) + 1, BLOCK_SIZE)]
+    same_texts(played, expected, f"after a text of {len(longer)} tokens that begins so was kept")
+    check_entries(played, FULL_ONCE, eight, first, again, grown)
+
+
+def texts_are_not_mixed(build: Build) -> None:
+    """Raise BrokenContract if a text gets another one's blocks when their keys collide."""
+    for poor_key in (lambda parent_key, _: 1, lambda parent_key, _: parent_key + 1):
+        played = PlayedCache(build, poor_key)
+        played.keep(LONG)
+        for text in (OTHER, (*LONG[:4], *LONG[:4], 1), LONG):
+            played.found(text, COMPARED)
+        played.keep(THIRD)
+        own_texts(played, COMPARED)
+        for text in (THIRD, LONG):
+            played.found(text, COMPARED)
+    last = (5, 5, 5, 5)  # its key alone collides
+    played = PlayedCache(build, lambda parent_key, ids: 7 if ids == last else hash((parent_key, ids)))
+    played.keep((*LONG[:8], *last))
+    played.keep((*OTHER[:4], *LONG[4:8]))
+    played.found((*OTHER[:4], *LONG[4:8], *last, 1), COMPARED)
+
+
+def equal_blocks_are_not_mixed(build: Build) -> None:
+    """Raise BrokenContract if a text that has a block twice is kept as one that has it once, where a key is
+    made of a block's token ids alone."""
+    played = PlayedCache(build, lambda _, token_ids: hash(token_ids))
+    twice = (*LONG[:4], *LONG[:4], *OTHER[:4], 1)
+    played.keep(twice)
+    own_texts(played, COMPARED)
+    for text in (twice, (*LONG[:4], *OTHER[:4], 1)):
+        played.found(text, COMPARED)
+
+
+def others_stay(build: Build) -> None:
+    """Raise BrokenContract if an entry goes since another text has its key."""
+    played = PlayedCache(build, lambda parent_key, _: parent_key + 1)
+    played.keep(LONG)
+    before = played.texts
+    played.keep(THIRD)
+    if lost := [text for text in before if text not in played.texts]:
+        raise BrokenContract(
+            f"{COMPARED}: when {list(THIRD)} was kept, which has the keys of {list(LONG)}, the entry of "
+            f"{lost[0]} went. Stop at a key that another text has."
+        )
+
+
+def same_texts(played: PlayedCache, expected: Sequence[list[int]], when: str) -> None:
+    """Raise BrokenContract unless the entries are of these texts."""
+    if played.texts != list(expected):
+        raise BrokenContract(
+            f"{FULL_ONCE}: {when} there are {len(played.texts)} entries, with texts that end at "
+            f"{[len(text) for text in played.texts]} tokens, expected at {[len(text) for text in expected]}."
+        )
+
+
+def check_entries(played: PlayedCache, contract: str, *sessions: object) -> None:
+    """Raise BrokenContract unless each block is counted as often as it is held, and has its entry's text."""
+    try:
+        played.manager.check_integrity([*sessions, *played.cache])
+    except AssertionError as error:
+        raise BrokenContract(
+            f"{contract}: {error}. An entry holds its block once, by `self.add`, and until `self.drop`."
+        ) from error
+    own_texts(played, contract)
+
+
+def own_texts(played: PlayedCache, contract: str) -> None:
+    """Raise BrokenContract unless each entry's block was written for its text."""
+    for entry in played.cache:
+        (block_ids,) = entry.block_ids_per_layer
+        if played.written[block_ids[-1]] != tuple(entry.text):
+            raise BrokenContract(
+                f"{contract}: the entry of {list(entry.text)} has block {block_ids[-1]}, which was written "
+                f"for {list(played.written[block_ids[-1]])}. Compare the token ids, and the entry before."
+            )
+
+
+# --- what lesson 14's gate asks of eviction ------------------------------------------------------------
+
+ORDER = "the least recently used block goes first"
+ENDS_FIRST = "a block goes after those that follow it"
+IN_USE = "a block that is in use stays"
+
+
+def ends_go_first(build: Build) -> None:
+    """Raise BrokenContract if more than one block goes at a time, or a block before those that follow it."""
+    played = PlayedCache(build)
+    text = tuple(range(1, 14))
+    played.keep(text)
+    for left in (8, 4, 0):
+        num_before = len(played.cache)
+        evict(played, expected=True)
+        if (found := played.found(text, ENDS_FIRST)) != left:
+            raise BrokenContract(
+                f"{ENDS_FIRST}: of {num_before} blocks of one text one went, and then {found} of its tokens "
+                f"are found, expected {left}. What follows a block that is gone cannot be found, and is held "
+                "for nothing."
+            )
+    evict(played, expected=False)
+
+
+def evict(played: PlayedCache, expected: bool) -> None:
+    """Call `evict_one`. Raises BrokenContract if more than one block goes, or it returns something else than
+    expected."""
+    num_before, num_free = len(played.cache), played.manager.num_free_blocks
+    gave = played.cache.evict_one()
+    gone, freed = num_before - len(played.cache), played.manager.num_free_blocks - num_free
+    if gone > 1 or (gave and expected and (gone, freed) != (1, 1)):
+        raise BrokenContract(
+            f"one block goes at a time: evict_one returned {gave}, {gone} of {num_before} entries went, and "
+            f"{freed} blocks became free, expected 1 and 1."
+        )
+    if bool(gave) != expected:
+        left = "none was there that may go"
+        if expected:
+            left = "there was one that may go, with `self.num_holders(entry)` 1: the cache itself"
+        raise BrokenContract(
+            f"evict_one says whether a block went: it returned {gave}, expected {expected}: {left}."
+        )
+
+
+def least_recent_goes_first(build: Build) -> None:
+    """Raise BrokenContract if a block goes that was used later than another one that may go."""
+    played = PlayedCache(build)
+    texts = [tuple(range(1, 10)), tuple(range(10, 15)), tuple(range(20, 25))]  # two blocks, one and one
+    for text in texts:
+        played.keep(text)
+    played.found(texts[0], ORDER)  # counts as used
+    for number in (1, 2):
+        evict(played, expected=True)
+        gone = [i for i, text in enumerate(texts) if list(text[:4]) not in played.texts]
+        if number not in gone:
+            raise BrokenContract(
+                f"{ORDER}: texts 0 (two blocks), 1 and 2 (one each) came in this order, and then text 0 was "
+                f"looked up; after {number} evictions texts {gone} are gone, expected text {number} among "
+                "them. `self.entries` is in the order of last use."
+            )
+
+
+def what_is_used_stays(build: Build) -> None:
+    """Raise BrokenContract if a block goes that a session holds, or that one needs that a session holds."""
+    played = PlayedCache(build)
+    session = played.held(LONG)
+    played.cache.keep_text(LONG, session.block_ids_per_layer)
+    played.keep((*OTHER[:4], 1))
+    for used in (True, False):
+        num_free, reclaimable = played.manager.num_free_blocks, 1 if used else 2
+        is_known = played.cache.can_free(reclaimable) and not played.cache.can_free(reclaimable + 1)
+        count = 0
+        while played.cache.evict_one():
+            count += 1
+            if count > NUM_BLOCKS:
+                raise BrokenContract("evict_one says whether a block went: it is True for ever.")
+        freed = played.manager.num_free_blocks - num_free
+        if count != freed:
+            raise BrokenContract(
+                f"{IN_USE}: {count} were evicted, and {freed} became free. A request holds the others: to "
+                "evict them frees nothing, and who asks next computes them again. `self.num_holders(entry)` "
+                "is more than 1."
+            )
+        if freed != reclaimable or not is_known:
+            raise BrokenContract(
+                f"{IN_USE}, and every other goes: {freed} became free, expected {reclaimable}."
+            )
+        if used:
+            session.release()
+
+
+# --- blocks that are found by what they hold, kept once, and let go from the end -----------------------
 
 SYSTEM = tuple(range(40, 52))  # three blocks
 COMPUTED = "what texts begin with is computed once"

@@ -1,4 +1,4 @@
-"""Lesson 15: the reader's engine serves, beside the one that the ladder began with."""
+"""Lesson 15: the staircase, and one load on two engines."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ from statistics import median
 
 import torch
 
-from labkit.bench import Request, Workload, in_turn
-from labkit.engine import CacheConfig, SamplingParams, SchedulerConfig
+from labkit.bench import Request, Workload, host_engine, in_turn, time_host_steps
+from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine.parts import NO_PARTS, Part
 from labkit.ladder import LADDER, Rung
 from labkit.learn.assembly import Assembly
@@ -16,6 +16,8 @@ from labkit.learn.lesson_14.texts import behind_system, questions
 from labkit.model import LanguageModel
 from labkit.results import Comparison
 from labkit.results.runs import Run
+
+# --- the reader's engine serves, beside the one that the ladder began with -----------------------------
 
 FIRST, *_, LAST = LADDER.values()
 
@@ -77,3 +79,65 @@ def serve(mine: Assembly, load: Workload, rounds: int = 2) -> Finale:
     first, yours = in_turn(measures, rounds)
     kept = mine.kept_on(LAST.number)
     return Finale(first, yours, [f"{option} ({part.lesson})" for option, part in kept.items()])
+
+
+# --- host time of a step on every rung, the package's engine and the reader's in turn ------------------
+
+NUM_STEPS = 12  # of a run
+# With the model taken out there is nothing to launch, no layer and no prompt: these parts have nothing to do.
+WITHOUT_MODEL = ("launch", "layer_kernels", "latency", "batching")
+
+
+@dataclass(frozen=True)
+class Staircase:
+    """Seconds of a step by rung, the fastest of each run; the runs of all engines were made in turn. (The
+    fastest, because other work of the machine only adds to it, and adds more to a long step.)
+
+    yours: of the rungs whose engine has a part of the reader's that this clock can see.
+    """
+
+    batch_size: int
+    package: Mapping[str, Sequence[float]]
+    yours: Mapping[str, Sequence[float]]
+
+    @property
+    def gain(self) -> float:
+        """How many times the first rung's time the last one's is."""
+        first, *_, last = self.package
+        runs = tuple(self.package[first]), tuple(self.package[last])
+        return Comparison(first, last, *runs, {}, {}).speedup
+
+
+def timed_parts(mine: Assembly, number: str, device: torch.device) -> dict[str, Part]:
+    """The reader's parts on a rung that the measured step has.
+
+    Without a GPU a kernel of the reader's runs in Triton's interpreter, whose time says nothing.
+    """
+    unseen = WITHOUT_MODEL if device.type == "cuda" else (*WITHOUT_MODEL, "kv_write")
+    return mine.without(*unseen).parts_on(number)
+
+
+def measure_staircase(
+    mine: Assembly, device: torch.device, batch_size: int = 64, rounds: int = 4
+) -> Staircase:
+    """Time all rungs, there and back again in each round: the package's, and the reader's where there is one.
+
+    A fresh engine for each run; one run of each is made before, to warm up.
+    """
+    package: dict[tuple[str, bool], dict] = {(number, False): {} for number in LADDER}
+    yours = {(number, True): timed_parts(mine, number, device) for number in LADDER}
+    engines = package | {name: parts for name, parts in yours.items() if parts}
+
+    def timed(number: str, parts: dict[str, Part]) -> float:
+        engine: InferenceEngine = host_engine(LADDER[number].options, batch_size, device, parts)
+        return min(time_host_steps(engine, NUM_STEPS).step_seconds)
+
+    measures = [lambda n=number, p=parts: timed(n, p) for (number, _), parts in engines.items()]
+    for measure in measures:
+        measure()
+    seconds = dict(zip(engines, in_turn(measures, rounds), strict=True))
+    return Staircase(
+        batch_size,
+        {number: runs for (number, is_mine), runs in seconds.items() if not is_mine},
+        {number: runs for (number, is_mine), runs in seconds.items() if is_mine},
+    )

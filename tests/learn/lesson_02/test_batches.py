@@ -3,7 +3,7 @@
 import pytest
 
 from labkit import LADDER, watch
-from labkit.learn.lesson_02.batches import six_different, six_equal
+from labkit.learn.lesson_02.toy import six_different, six_equal
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from contextlib import suppress
 import pytest
 from gate_tests import gate_tests
 
-from labkit.learn.lesson_02.appends import CopiesAfterTheWrite
+from labkit.learn.lesson_02.toy import CopiesAfterTheWrite
 
 pytestmark = pytest.mark.slow
 

@@ -165,7 +165,6 @@ WRONG = {
     IndexOfTheBatch: "no index is sent that the path does not need: with requests "
     + DIFFERING
     + "3 index tensors were made, expected at most 2 on the path 'identity_pos'.* batch_idx is 0, 1, 2, …",
-    Keeps: r"few tensors are kept: after 60 writes to other slots each, 61 index tensors still live, expecte",
     KeptBySum: KEPT
     + r".* to slots \[2, 3, 1\] of blocks \[4, 1, 2\], the key of request 1 in slot 3 of block 1",
     KernelWithGridTurned: r"a kernel touches the elements of its tensors and nothing else: .* program "

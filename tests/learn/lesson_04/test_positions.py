@@ -5,7 +5,7 @@ import torch
 from helpers import small_model
 
 from labkit.ladder import LADDER
-from labkit.learn.lesson_04.positions import watch_positions
+from labkit.learn.lesson_04.counts import watch_positions
 from labkit.show.grids import WRITE_COLOURS
 from labkit.watch.positions import WRITES
 

@@ -6,12 +6,12 @@ import torch
 from labkit import LADDER
 from labkit.engine import InferenceSession
 from labkit.kvcache import KVBlockManager, OneTableBlockManager
-from labkit.learn.lesson_07 import engines
+from labkit.learn.lesson_07 import work
+from labkit.learn.lesson_07.attention import next_step_of
 from labkit.learn.lesson_07.exercises import (
     BLOCKS_NEEDED,
     append_all_layers,
 )
-from labkit.learn.lesson_07.places import next_step_of
 
 CPU = torch.device("cpu")
 THIS = LADDER["07"].options
@@ -19,7 +19,7 @@ THIS = LADDER["07"].options
 
 def test_the_append_of_all_layers_is_the_engine_s():
     """The keys of a real step, taken from rung 07's pool, stored again by the exercise's solution."""
-    engine = engines.sharing_engine(engines.small_gpt2(n_layer=3), THIS, CPU)
+    engine = work.sharing_engine(work.small_gpt2(n_layer=3), THIS, CPU)
     engine.step()
     rows, lengths = next_step_of(engine)
     engine.step()

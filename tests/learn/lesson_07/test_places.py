@@ -3,7 +3,7 @@
 import pytest
 
 from labkit.kernels import paged_attention_append_triton, triton_status
-from labkit.learn.lesson_07 import places
+from labkit.learn.lesson_07 import attention
 
 KEYS = "k_cache_ptr"
 
@@ -11,9 +11,9 @@ KEYS = "k_cache_ptr"
 @pytest.mark.skipif(triton_status().mode == "off", reason=triton_status().reason)
 def test_what_a_kernel_s_programs_touch_is_recorded_and_is_what_the_tables_say():
     tables, lengths = [[0, 2], [0, 3], [4, 5]], [6, 6, 4]
-    run = places.record_attention(paged_attention_append_triton, tables, lengths, num_blocks=6)
+    run = attention.record_attention(paged_attention_append_triton, tables, lengths, num_blocks=6)
     assert run.strays() == [] and len(run.programs) == 3
-    touched = places.places_touched(tables, lengths, 4)
+    touched = attention.places_touched(tables, lengths, 4)
     found = [(set(), set()) for _ in tables]
     for offset, kind, (b, _) in run.touched(KEYS):
         block, _, place, _ = run.layouts[KEYS].index_of(offset)

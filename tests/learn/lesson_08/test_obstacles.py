@@ -8,7 +8,7 @@ from helpers import GREEDY, SEEDED, make_engine
 
 from labkit import LADDER
 from labkit.engine.step.device import DeviceStep
-from labkit.learn.lesson_08.obstacles import (
+from labkit.learn.lesson_08.graphs import (
     obstacles,
 )
 from labkit.watch import ToyGraph, capture, captured_steps, device_step_of

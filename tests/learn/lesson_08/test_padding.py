@@ -1,7 +1,7 @@
 """Lesson 08: choices of buckets, their padding, and what is said of a reader's own."""
 
 from labkit.engine.step.graphed import batch_buckets
-from labkit.learn.lesson_08.padding import padding_of, spaced_sizes
+from labkit.learn.lesson_08.cost import padding_of, spaced_sizes
 
 
 def test_a_reader_s_buckets_are_told_in_a_line():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from labkit.learn import not_attempted
-from labkit.learn.lesson_08.replay import check_replay
+from labkit.learn.lesson_08.gate import check_replay
 from labkit.watch import LaunchRecorder, ToyGraph
 
 

@@ -4,7 +4,7 @@ import inspect
 
 from labkit import LADDER
 from labkit.engine.step.device import DeviceStep
-from labkit.learn.lesson_08.walk import WALK, walk_through
+from labkit.learn.lesson_08.cost import WALK, walk_through
 
 
 def test_each_line_of_the_walk_is_in_the_source():

@@ -11,7 +11,7 @@ from labkit.kernels.triton_runtime import tl, triton
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.lesson_09 import proofs
 from labkit.learn.lesson_09.proofs import check_merge, check_norm_linear, check_product
-from labkit.learn.lesson_09.tiles import gelu, load_parts, load_tile, store_tile
+from labkit.learn.lesson_09.steps import gelu, load_parts, load_tile, store_tile
 
 pytestmark = pytest.mark.slow
 

@@ -4,7 +4,7 @@ import pytest
 
 from labkit import LADDER
 from labkit.bench import host_engine
-from labkit.learn.lesson_10.played_gpu import time_played_steps
+from labkit.learn.lesson_10.clock import time_played_steps
 
 pytestmark = pytest.mark.slow
 AT_ONCE, ONE_BEHIND = LADDER["09"], LADDER["10"]

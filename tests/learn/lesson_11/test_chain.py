@@ -3,7 +3,7 @@
 import pytest
 
 from labkit import results
-from labkit.learn.lesson_11.chain import KernelTimes, kernel_us, layer_times
+from labkit.learn.lesson_11.played_gpu import KernelTimes, kernel_us, layer_times
 
 RECORD = results.load("decode_kernels_h100")
 

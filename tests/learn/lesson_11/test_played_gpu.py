@@ -3,9 +3,16 @@
 import pytest
 
 from labkit import lab
-from labkit.learn.lesson_11.chain import KernelTimes
 from labkit.learn.lesson_11.halves import InHalves
-from labkit.learn.lesson_11.played_gpu import Task, in_a_row, layers_of, num_kernels, run, total_us
+from labkit.learn.lesson_11.played_gpu import (
+    KernelTimes,
+    Task,
+    in_a_row,
+    layers_of,
+    num_kernels,
+    run,
+    total_us,
+)
 from labkit.show import Span
 
 LAYER = [

@@ -6,7 +6,7 @@ from labkit import lab
 from labkit.engine import InferenceEngine
 from labkit.ladder import LADDER
 from labkit.learn.exercise import BrokenContract
-from labkit.learn.lesson_11.played_step import steps_to_play
+from labkit.learn.lesson_11.streams import steps_to_play
 
 
 def build(model, **settings):

@@ -4,7 +4,7 @@ import pytest
 
 from labkit.kvcache import BlockPrefixCache
 from labkit.learn.lesson_14.block_cache import BlockCache
-from labkit.learn.lesson_14.pressure import come_and_go, draw_texts, pool
+from labkit.learn.lesson_14.counts import come_and_go, draw_texts, pool
 
 
 @pytest.mark.parametrize("num_blocks", [24, 200])

@@ -12,7 +12,7 @@ from labkit.kvcache import BlockPrefix
 from labkit.learn import not_attempted
 from labkit.learn.lesson_14 import traps
 from labkit.learn.lesson_14.block_cache import BlockCache
-from labkit.learn.lesson_14.pressure import AllAtOnce
+from labkit.learn.lesson_14.counts import AllAtOnce
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ from labkit.kvcache import CachedBlockTables, IdentityPosWrite, OneTableBlockMan
 from labkit.ladder import LADDER
 from labkit.learn.assembly import Assembly
 from labkit.learn.kept import Kept
-from labkit.learn.lesson_15.staircase import measure_staircase, timed_parts
+from labkit.learn.lesson_15.finale import measure_staircase, timed_parts
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 PARTS = {
