@@ -1,10 +1,11 @@
-"""Lesson 07: the loop over the past and the launch, in a kernel of a reader's."""
+"""Lesson 07: the launch of a reader's kernel, and what its programs touch."""
 
 import pytest
 import torch
 from lesson_07_kernels import plain_kernel
 
-from labkit.kernels import triton_status
+from labkit.kernels import paged_attention_append_triton, triton_status
+from labkit.learn.lesson_07 import attention
 from labkit.learn.lesson_07.attention import launch
 
 pytestmark = pytest.mark.skipif(triton_status().mode == "off", reason=triton_status().reason)
@@ -29,3 +30,19 @@ def test_what_does_not_fit_is_refused_by_name():
     apart = [torch.empty(6, 2, 2, 4, 16, device=DEVICE)[:, :, 0] for _ in range(2)]
     with pytest.raises(ValueError, match=r"k_cache_layer has strides .*, expected a block in one piece"):
         launch(plain_kernel, *given[:3], *apart, *given[5:])
+
+
+KEYS = "k_cache_ptr"
+
+
+@pytest.mark.skipif(triton_status().mode == "off", reason=triton_status().reason)
+def test_what_a_kernel_s_programs_touch_is_recorded_and_is_what_the_tables_say():
+    tables, lengths = [[0, 2], [0, 3], [4, 5]], [6, 6, 4]
+    run = attention.record_attention(paged_attention_append_triton, tables, lengths, num_blocks=6)
+    assert run.strays() == [] and len(run.programs) == 3
+    touched = attention.places_touched(tables, lengths, 4)
+    found = [(set(), set()) for _ in tables]
+    for offset, kind, (b, _) in run.touched(KEYS):
+        block, _, place, _ = run.layouts[KEYS].index_of(offset)
+        found[b][kind == "write"].add((block, place))
+    assert found == [(reads, {written}) for reads, written in touched]

@@ -1,10 +1,13 @@
-"""Streams that are played: who waits for whom, and a race is refused by its tensor."""
+"""Lesson 11: streams that are played: who waits for whom, and a step that has none."""
 
 import pytest
 import torch
 
+from labkit import lab
+from labkit.engine import InferenceEngine
+from labkit.ladder import LADDER
 from labkit.learn.exercise import BrokenContract
-from labkit.learn.lesson_11.streams import PlainKernel, PlayedStreams
+from labkit.learn.lesson_11.streams import PlainKernel, PlayedStreams, steps_to_play
 from labkit.watch.operators import storage
 
 A, B = torch.zeros(2), torch.ones(2)
@@ -68,3 +71,15 @@ def test_operators_are_launches_views_are_none_and_a_kernel_writes_its_workspace
     with played, played.launching_in(played.side), pytest.raises(BrokenContract, match="at once, each has"):
         played.names[storage(workspace)] = "the workspace"
         kernel(B)
+
+
+def build(model, **settings):
+    return lab.start("11").build(model=model, **settings)
+
+
+def test_an_engine_without_lanes_cannot_be_played():
+    def rung_10(model, **settings):
+        return InferenceEngine(model, LADDER["10"].options, device="cpu", **settings)
+
+    with pytest.raises(BrokenContract, match="FusedDeviceStep has no lanes"), steps_to_play(rung_10):
+        pass

@@ -1,12 +1,13 @@
-"""Lesson 15's finale: one load on two engines, and the reader's parts named."""
+"""Lesson 15: one load on two engines, and all rungs in turn with the reader's parts."""
 
 import pytest
 import torch
 
-from labkit.kvcache import BlockPrefixCache
+from labkit.kvcache import BlockPrefixCache, CachedBlockTables, IdentityPosWrite, OneTableBlockManager
+from labkit.ladder import LADDER
 from labkit.learn.assembly import Assembly
 from labkit.learn.kept import Kept
-from labkit.learn.lesson_15.finale import guests, serve
+from labkit.learn.lesson_15.finale import guests, measure_staircase, serve, timed_parts
 
 
 @pytest.mark.slow
@@ -30,3 +31,35 @@ def test_both_engines_serve_the_same_requests_and_the_readers_has_their_part(tin
     assert len(first.before_samples) == len(all_tokens.after_samples) == 4
     assert 0 < first.after_samples[0] < all_tokens.after_samples[0]
     assert repr(served).startswith("tokens per second: rung 00 ")
+
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+PARTS = {
+    ("01", "block_tables"): CachedBlockTables,
+    ("04", "kv_write"): IdentityPosWrite,
+    ("07", "layer_tables"): OneTableBlockManager,
+    ("08", "launch"): print,
+    ("13", "batching"): print,
+}
+
+
+@pytest.fixture
+def mine(tmp_path):
+    """An assembly of parts that are loaded already."""
+    loaded = {Kept(*name, tmp_path): part for name, part in PARTS.items()}
+    return Assembly(list(loaded), loaded)
+
+
+def test_what_a_step_without_a_model_cannot_show_is_not_timed(mine):
+    assert list(timed_parts(mine, "01", CPU)) == ["block_tables"]
+    assert list(timed_parts(mine, "04", CPU)) == ["block_tables"]  # a kernel of the reader's is interpreted
+    assert list(timed_parts(mine, "04", GPU)) == ["block_tables", "kv_write"]
+    assert list(timed_parts(mine, "14", CPU)) == list(timed_parts(mine, "14", GPU)) == ["layer_tables"]
+
+
+@pytest.mark.slow
+def test_all_rungs_run_in_turn_with_the_readers_where_there_is_one(mine):
+    stairs = measure_staircase(mine, CPU, batch_size=2, rounds=1)
+    assert list(stairs.package) == list(LADDER)
+    assert list(stairs.yours) == [number for number in LADDER if number not in ("00", "06")]
+    assert all(len(runs) == 2 and min(runs) > 0 for runs in stairs.package.values())

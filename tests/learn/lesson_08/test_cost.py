@@ -1,7 +1,11 @@
-"""Lesson 08: choices of buckets, their padding, and what is said of a reader's own."""
+"""Lesson 08: what is said of a reader's buckets, and the walk through the step."""
 
+import inspect
+
+from labkit import LADDER
+from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.graphed import batch_buckets
-from labkit.learn.lesson_08.cost import padding_of, spaced_sizes
+from labkit.learn.lesson_08.cost import WALK, padding_of, spaced_sizes, walk_through
 
 
 def test_a_reader_s_buckets_are_told_in_a_line():
@@ -20,3 +24,11 @@ def test_a_reader_s_buckets_are_told_in_a_line():
     assert broken.startswith(
         "graphs: not counted, because sizes_for raised ZeroDivisionError: division by zero"
     )
+
+
+def test_each_line_of_the_walk_is_in_the_source():
+    source = [line.strip() for line in inspect.getsource(DeviceStep).splitlines()]
+    for line, why, who in WALK:
+        assert line in source
+        assert why.endswith(".") and who[:2] in LADDER
+        assert walk_through().data.count(f"| `{line}` | {why} | {who} |") == 1
