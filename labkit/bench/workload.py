@@ -17,6 +17,8 @@ from labkit.options import EngineOptions
 from labkit.results.latency import LatencyMetrics
 from labkit.results.runs import Run
 
+LEAST_POSITIONS = 1024  # GPT-2's; a model of more gets no more than these, or its longest request
+
 
 @dataclass(frozen=True)
 class Request:
@@ -79,6 +81,11 @@ class Workload:
         """Tokens of the longest text: a prompt and its answer."""
         return max(map(sum, zip(map(len, self.prompt_ids()), self.max_new_tokens, strict=True)))
 
+    @property
+    def max_positions(self) -> int:
+        """Tokens of the longest text that an engine for this workload takes."""
+        return min(self.model.config.max_positions, max(LEAST_POSITIONS, self.longest))
+
     def make_engine(self, options: EngineOptions, parts: Mapping[str, Part] = NO_PARTS) -> InferenceEngine:
         """A fresh engine with an empty cache, as large as this workload needs. parts: as `InferenceEngine`
         takes them.
@@ -88,6 +95,8 @@ class Workload:
         blocks_per_request = -(-self.longest // self.cache.block_size)
         batch_size = min(len(self.requests), self.scheduler.max_batch_size)
         cache = self.cache
+        if cache.max_positions is None:
+            cache = replace(cache, max_positions=self.max_positions)
         if not cache.prefix_cache and cache.max_blocks_per_layer is None:
             cache = replace(cache, max_blocks_per_layer=batch_size * blocks_per_request)
         engine = InferenceEngine(

@@ -21,6 +21,7 @@ FITTED = cast(int, None)  # a size that the engine chooses when it is made: see 
     {
         "gpu_memory_utilization": "it is memory_share here, of the memory that is free beside the weights",
         "enable_prefix_caching": "it is prefix_cache here",
+        "max_model_len": "it is max_positions here",
     },
 )
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class CacheConfig:
     memory_share: without max_blocks_per_layer, the largest part of the memory that the pool may take, above 0
         and at most 1: on a GPU of what is free beside the weights, on a CPU of the whole. None: 0.9 on a GPU,
         0.25 on a CPU.
+    max_positions: tokens of the longest sequence, prompt and answer. None: as many as the model has. Tables
+        of blocks are as long, so with a model of 131,072 positions, fewer are faster.
     Raises OptionError for a value of another type or out of range.
     """
 
@@ -44,14 +47,15 @@ class CacheConfig:
     prefix_cache: bool = True
     max_prefix_entries: int = 256
     memory_share: float | None = None
+    max_positions: int = FITTED
 
     __repr__ = repr_of_changes
 
     def __post_init__(self) -> None:
         require_positive(self, "block_size", "max_prefix_entries")
         require_bool(self, "prefix_cache")
-        if self.max_blocks_per_layer is not FITTED:
-            require_positive(self, "max_blocks_per_layer")
+        fitted = ("max_blocks_per_layer", "max_positions")
+        require_positive(self, *(name for name in fitted if getattr(self, name) is not FITTED))
         share = self.memory_share
         if share is not None and (not is_number(share) or not 0 < share <= 1):
             raise OptionError(f"memory_share must be above 0 and at most 1, not {shown(share)}")

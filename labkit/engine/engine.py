@@ -48,7 +48,7 @@ class Chunk(NamedTuple):
 
 
 IN_SCHEDULER = "say scheduler=SchedulerConfig(max_batch_size=...)"
-IN_CACHE = "say cache=CacheConfig(memory_share=...)"
+IN_CACHE = "say cache=CacheConfig(memory_share=..., max_positions=...)"
 
 
 @names_its_arguments(
@@ -58,6 +58,7 @@ IN_CACHE = "say cache=CacheConfig(memory_share=...)"
         "max_num_seqs": IN_SCHEDULER,
         "memory_share": IN_CACHE,
         "gpu_memory_utilization": IN_CACHE,
+        "max_model_len": IN_CACHE,
         "rung": 'say options=LADDER["05"].options',
     },
 )
@@ -117,11 +118,11 @@ class InferenceEngine:
 
     def _build(self, parts: Parts, cache: CacheConfig, scheduler: SchedulerConfig) -> None:
         self.options, self._cache = parts.options, cache
+        self.max_positions = cache.max_positions  # tokens of the longest sequence
         self.kv_manager = build_kv_manager(
             parts,
             self.model.config,
-            cache.block_size,
-            cache.max_blocks_per_layer,
+            cache,
             self.device,
             self.dtype,
         )
@@ -182,7 +183,7 @@ class InferenceEngine:
     def check_prompt(self, prompt: Prompt, params: SamplingParams) -> tuple[int, ...]:
         """The prompt's token ids. Raises RequestError if they are not valid or can never fit."""
         max_new_tokens = check_params(params).max_new_tokens
-        vocab_size, limit = self.model.config.vocab_size, self.model.config.max_positions
+        vocab_size, limit = self.model.config.vocab_size, self.max_positions
         token_ids = token_ids_of(prompt, max_new_tokens, self.model.tokenizer, limit)
         if not token_ids:
             raise RequestError("the prompt is empty; give it at least one token")

@@ -68,7 +68,7 @@ def as_token_id(value: object) -> int:
 
 
 def check_length(num_tokens: int, max_new_tokens: int, limit: int, is_all: bool = True) -> None:
-    """Raises RequestError if the prompt and what is to come are together more than the model's positions.
+    """Raises RequestError if the prompt and what is to come are together more than the engine's positions.
 
     is_all: whether num_tokens counts the whole prompt; else it has more tokens, not counted.
     """
@@ -78,7 +78,7 @@ def check_length(num_tokens: int, max_new_tokens: int, limit: int, is_all: bool 
     or_more = "" if is_all else " or more"
     raise RequestError(
         f"the prompt has {num_tokens} tokens{or_more} and max_new_tokens is {shown(max_new_tokens)}, "
-        f"together {shown(total)}{or_more}; the model has {limit} positions: "
+        f"together {shown(total)}{or_more}; the engine has {limit} positions: "
         f"shorten one by {shown(total - limit)}{or_more}"
     )
 

@@ -39,14 +39,20 @@ def fitted(
 ) -> tuple[CacheConfig, SchedulerConfig]:
     """Both configs with what fits the model and the device wherever they say None.
 
-    The weights must be on the device by now. Raises OptionError where not even one block fits.
+    The weights must be on the device by now. Raises OptionError where not even one block fits, and for
+    more positions than the model has.
     """
     usual = ON_GPU if device.type == "cuda" else ON_CPU
     batch_size = scheduler.max_batch_size or usual.max_batch_size
+    max_positions = cache.max_positions or config.max_positions
+    if max_positions > config.max_positions:
+        raise OptionError(
+            f"max_positions is {shown(max_positions)}, and the model has {config.max_positions} positions"
+        )
     free = free_memory(device)
     block_bytes = bytes_of_block(config, cache, dtype)
     num_blocks = cache.max_blocks_per_layer or min(
-        batch_size * -(-config.max_positions // cache.block_size),
+        batch_size * -(-max_positions // cache.block_size),
         int(free * (cache.memory_share or usual.memory_share)) // block_bytes,
     )
     if num_blocks < 1:
@@ -57,7 +63,7 @@ def fitted(
     rest = max(0, free - num_blocks * block_bytes)
     token_bytes = HIDDEN_STATES_PER_TOKEN * config.hidden_size * dtype.itemsize
     num_tokens = max(FEWEST_PROMPT_TOKENS, min(usual.prefill_max_tokens, rest // token_bytes))
-    return replace(cache, max_blocks_per_layer=num_blocks), replace(
+    return replace(cache, max_blocks_per_layer=num_blocks, max_positions=max_positions), replace(
         scheduler,
         max_batch_size=batch_size,
         prefill_max_batch_size=scheduler.prefill_max_batch_size or batch_size,

@@ -112,7 +112,7 @@ class Door:
         self._check_name(model)
         card = Model(id=self.name, object="model", created=0, owned_by="labkit").model_dump()
         can_chat = self.engine.model.chat_template is not None
-        return card | {"max_model_len": self.engine.model.config.max_positions, "chat": can_chat}
+        return card | {"max_model_len": self.engine.max_positions, "chat": can_chat}
 
     def _check_name(self, name: str) -> None:
         if name != self.name:
@@ -140,8 +140,7 @@ class Door:
     async def chat(self, request: Request) -> Response:
         """/v1/chat/completions."""
         raw = await json_body(request)
-        model = self.engine.model
-        asked = read_chat(raw, model.chat_prompt, model.config.max_positions)
+        asked = read_chat(raw, self.engine.model.chat_prompt, self.engine.max_positions)
         self._check_name(raw["model"])
         return await self.answer(request, asked, ChatForm(self.name))
 

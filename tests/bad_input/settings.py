@@ -39,7 +39,7 @@ SAMPLING = {
     | {"None": None, "no text": "", "a list with no text": ["x", ""]},
     "stop_on_eos": NO_BOOL,
 }
-CACHE = dict.fromkeys(("block_size", "max_blocks_per_layer", "max_prefix_entries"), NO_SIZE)
+CACHE = dict.fromkeys(("block_size", "max_blocks_per_layer", "max_prefix_entries", "max_positions"), NO_SIZE)
 SCHEDULER = dict.fromkeys(
     ("max_batch_size", "prefill_max_batch_size", "prefill_max_tokens", "prefill_chunk_tokens", "pack_window"),
     NO_SIZE,

@@ -8,6 +8,8 @@ from helpers import small_model
 from labkit import LADDER, CacheConfig, SchedulerConfig
 from labkit.bench import Workload
 from labkit.errors import RequestError
+from labkit.model.small import SMALL_LLAMA
+from labkit.model.small import small_model as of_config
 
 OPTIONS = LADDER["00"].options
 
@@ -64,6 +66,13 @@ def test_the_pool_is_as_large_as_the_workload_needs():
     engine = served.make_engine(OPTIONS)
     assert engine.stats().blocks_per_layer == 3  # 3 + 9 tokens in blocks of 4, one request at a time
     assert served.run(engine).tokens == 18 and engine.stats().counters.preemptions == 0
+
+
+@pytest.mark.parametrize(("prompt_len", "positions"), [(5, 1024), (1995, 2004)])
+def test_a_model_of_many_positions_gets_those_that_gpt2_has_or_that_are_needed(prompt_len, positions):
+    config = replace(SMALL_LLAMA, max_position_embeddings=4096)
+    served = replace(workload(prompts=((1,) * prompt_len,)), model=of_config(config=config))
+    assert served.make_engine(OPTIONS).max_positions == positions
 
 
 def test_with_a_prefix_cache_the_pool_has_room_for_what_is_kept():

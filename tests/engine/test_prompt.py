@@ -110,7 +110,7 @@ REFUSED = [
     (
         [1] * 64,
         SamplingParams(1),
-        "the prompt has 64 tokens and max_new_tokens is 1, together 65; the model has 64 positions: "
+        "the prompt has 64 tokens and max_new_tokens is 1, together 65; the engine has 64 positions: "
         "shorten one by 1",
     ),
     (

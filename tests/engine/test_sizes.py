@@ -3,11 +3,11 @@
 import pytest
 import torch
 from bad_values import refused
-from helpers import CONFIG, make_engine, small_model
+from helpers import CONFIG, ENGINES, make_engine, small_model, tokens_alone
 
-from labkit import CacheConfig, InferenceEngine, SchedulerConfig
+from labkit import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine import sizes
-from labkit.errors import OptionError
+from labkit.errors import OptionError, RequestError
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 TOKEN_BYTES = CONFIG.kv_values_per_token * 4
@@ -58,7 +58,7 @@ def test_memory_for_not_one_block_is_refused(free):
 
 def test_the_engine_says_what_was_fitted():
     stats = InferenceEngine(small_model(), device="cpu", cache=CacheConfig(block_size=16)).stats()
-    assert stats.cache == CacheConfig(16, max_blocks_per_layer=32 * 64 // 16)
+    assert stats.cache == CacheConfig(16, max_blocks_per_layer=32 * 64 // 16, max_positions=64)
     assert stats.scheduler == SchedulerConfig(32, 32, 2048)
     assert stats.blocks_per_layer == stats.cache.max_blocks_per_layer
 
@@ -87,3 +87,15 @@ def test_the_logits_of_a_batch_may_be_as_large_as_the_memory_and_no_larger(monke
 def test_a_system_that_does_not_say_its_memory_limits_nothing(monkeypatch):
     monkeypatch.delattr(sizes.os, "sysconf_names")
     assert sizes.memory_of(CPU) >= 2**62
+
+
+@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+def test_an_engine_may_have_fewer_positions_than_its_model(options):
+    engine = make_engine(options=options, max_positions=11)
+    assert (engine.max_positions, engine.kv_manager.max_blocks_per_seq) == (11, 3)
+    prompt, params = (1, 2, 3), SamplingParams(8)
+    assert engine.generate([prompt], params)[0].token_ids == tokens_alone(prompt, params)
+    with refused(RequestError, "together 12; the engine has 11 positions"):
+        engine.generate([(*prompt, 4)], params)
+    with refused(OptionError, "max_positions is 65, and the model has 64 positions"):
+        make_engine(max_positions=65)

@@ -32,7 +32,7 @@ def vllm_peer(workload: Workload, reference: "PreTrainedModel") -> Peer:
             skip_tokenizer_init=True,
             dtype=str(workload.model.dtype).removeprefix("torch."),
             max_num_seqs=workload.scheduler.max_batch_size,
-            max_model_len=workload.model.config.max_positions,
+            max_model_len=workload.max_positions,
             enable_prefix_caching=workload.cache.prefix_cache,
             gpu_memory_utilization=0.4,  # the others' caches are on the same GPU
         )

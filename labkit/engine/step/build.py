@@ -2,6 +2,7 @@
 
 import torch
 
+from labkit.engine.config import CacheConfig
 from labkit.engine.overlap import ReadAtOnce, ReadOneBehind
 from labkit.engine.packed_prefill import PackedPrefill
 from labkit.engine.parts import Parts
@@ -53,14 +54,13 @@ PACKED_TRITON = (packed_attention_triton, kv_append_packed_triton)
 def build_kv_manager(
     parts: Parts,
     config: ModelConfig,
-    block_size: int,
-    max_blocks_per_layer: int,
+    cache: CacheConfig,
     device: torch.device,
     dtype: torch.dtype,
 ) -> KVBlockManager:
     """An empty KV pool for the model, its bookkeeping as the options say.
 
-    block_size: in tokens. max_blocks_per_layer: blocks in each layer's pool.
+    cache: fitted to the model and the device.
     """
     options = parts.options
     manager = parts["layer_tables" if options.layer_tables == "shared" else "block_info"]
@@ -68,9 +68,9 @@ def build_kv_manager(
         num_layers=config.num_layers,
         num_heads=config.num_kv_heads,
         head_dim=config.head_dim,
-        block_size=block_size,
-        max_blocks_per_layer=max_blocks_per_layer,
-        max_blocks_per_seq=-(-config.max_positions // block_size),
+        block_size=cache.block_size,
+        max_blocks_per_layer=cache.max_blocks_per_layer,
+        max_blocks_per_seq=-(-cache.max_positions // cache.block_size),
         device=device,
         dtype=dtype,
         kv_write=None if options.kv_write == "fused" else parts["kv_write"](device),
@@ -155,7 +155,8 @@ def build_chunk_step(
     device, options, config = kv_manager.k_cache.device, parts.options, scheduler.config
     on_triton = pick_attention(options.attention, device.type) is paged_attention_triton
     max_prompts = min(config.prefill_max_batch_size, config.max_batch_size)
-    max_tokens = min(config.prefill_max_tokens, max_prompts * network.config.max_positions)
+    max_positions = kv_manager.max_blocks_per_seq * kv_manager.block_size
+    max_tokens = min(config.prefill_max_tokens, max_prompts * max_positions)
     layout = ChunkLayout(max_prompts, kv_manager.max_blocks_per_seq)
     kernels = PACKED_TRITON if on_triton else PACKED_PLAIN
     attention = PackedAttention(kv_manager, *kernels)
