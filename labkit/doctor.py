@@ -113,12 +113,14 @@ def project() -> Finding:
 
 
 def requirements(extra: str = "") -> dict[str, str]:
-    """Package name to requirement, as pyproject.toml has them: the dependencies, or those of an extra."""
+    """Package name to requirement, as pyproject.toml has them: the dependencies, or those of an extra, but
+    for labkit itself with its other extras."""
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = project["optional-dependencies"][extra] if extra else project["dependencies"]
-    return {re.match(r"[\w.-]+", requirement)[0]: requirement for requirement in wanted}
+    names = {re.match(r"[\w.-]+", requirement)[0]: requirement for requirement in wanted}
+    return {name: requirement for name, requirement in names.items() if name != "labkit"}
 
 
 def package(requirement: str) -> Finding:
