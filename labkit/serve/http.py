@@ -231,16 +231,25 @@ async def chain(first: Any, rest: AsyncIterator[Any]) -> AsyncIterator[Any]:
         yield item
 
 
+async def caught_up(stream: AsyncTokenStream) -> AsyncIterator[Chunk]:
+    """A stream's chunks, those that have come meanwhile in one: with many readers a frame takes longer than a
+    step, and with a frame for every token they would fall behind further and further."""
+    async for text, token_ids, completion in stream:
+        while completion is None and (more := stream.take_waiting()) is not None:
+            text, token_ids, completion = text + more.text, token_ids + more.token_ids, more.completion
+        yield Chunk(text, token_ids, completion)
+
+
 async def merged(streams: Sequence[AsyncTokenStream]) -> AsyncIterator[tuple[int, Chunk]]:
     """The chunks of all streams as they come, each with its stream's index. Raises what a stream raises."""
     if len(streams) == 1:
-        async for chunk in streams[0]:
+        async for chunk in caught_up(streams[0]):
             yield 0, chunk
         return
     queue: asyncio.Queue[tuple[int, Chunk] | None] = asyncio.Queue()
 
     async def forward(index: int, stream: AsyncTokenStream) -> None:
-        async for chunk in stream:
+        async for chunk in caught_up(stream):
             queue.put_nowait((index, chunk))
 
     everything = asyncio.gather(*(forward(index, stream) for index, stream in enumerate(streams)))

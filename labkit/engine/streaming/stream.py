@@ -1,6 +1,7 @@
 """The stream of one request's tokens that a consumer reads, in a thread or on an event loop."""
 
 import asyncio
+import contextlib
 import copy
 import weakref
 from queue import SimpleQueue
@@ -132,6 +133,16 @@ class AsyncTokenStream(Stream[asyncio.Queue[Item]]):
         if chunk is None:
             raise StopAsyncIteration
         return chunk
+
+    def take_waiting(self) -> Chunk | None:
+        """What has come since the last chunk, without waiting for more: a slow consumer catches up by it.
+
+        None if nothing has, or if an error has, which the next iteration raises.
+        """
+        if not (self._queue.empty() or self._ended or self._error):
+            with contextlib.suppress(Exception):
+                return self._chunk(self._queue.get_nowait())
+        return None
 
     async def __aenter__(self) -> Self:
         return self

@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+from contextlib import nullcontext
+from itertools import count
 
 import pytest
 from async_helpers import read, submit_and_read_all
@@ -9,6 +11,37 @@ from helpers import GREEDY, SEEDED, make_engine, tokens_alone
 from streaming_helpers import EACH_PARAMS, EXPECTED, LONG, PROMPTS, Gate, serving, tokens_in
 
 from labkit.errors import StreamError
+
+# --- consumers that are slow ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_steps", [500, 5])
+def test_what_has_come_meanwhile_can_be_taken_at_once_and_nothing_is_lost(num_steps):
+    """Nor is it when the step after num_steps fails."""
+    engine = make_engine()
+    step, calls = engine.step, count()
+    engine.step = lambda: step() if next(calls) < num_steps else 1 / 0
+    expected = tokens_alone((1, 2, 3), GREEDY)[:num_steps]
+
+    async def read_all(stream, chunks):
+        with nullcontext() if num_steps > 8 else pytest.raises(StreamError, match="a step of the engine"):
+            async for chunk in stream:
+                chunks.append(chunk)
+        assert tokens_in(chunks) == expected
+
+    async def catch_up(server):
+        slow, quick = (server.submit_async((1, 2, 3), GREEDY) for _ in range(2))
+        await read_all(quick, [])
+        chunks = [await anext(slow)]
+        while chunk := slow.take_waiting():
+            chunks.append(chunk)
+        assert len(chunks) > 2
+        await read_all(slow, chunks)
+        assert slow.take_waiting() is None
+
+    with serving(engine) as server:
+        asyncio.run(catch_up(server))
+
 
 # --- consumers that go away ------------------------------------------------------------------------
 
