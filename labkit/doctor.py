@@ -17,7 +17,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -30,7 +29,7 @@ OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)  # the newest that is tried with
 OLDEST_GPU = (8, 0)  # compute capability: Triton compiles for no older one
 NVIDIA_VENDOR, DISPLAY_CLASS = "0x10de", "0x03"  # PCI's numbers; 0x0300 is a VGA and 0x0302 a 3D controller
 REINSTALL = "`make lab`, or `pip install -e .`"
-ANSWER_SECONDS, ANSWER_BYTES = 5, 4096  # of another program: more is no answer
+ANSWER_SECONDS = 5  # of another program: more is no answer
 NEEDS_TORCH = "not checked: needs torch"
 
 
@@ -238,7 +237,7 @@ def driver_version() -> str | None:
 
 
 def first_words(command: list[str]) -> str:
-    """What a program prints, ANSWER_BYTES of it at most; "" if there is no such program or it fails.
+    """What a program prints; "" if there is no such program or it fails.
 
     A program that takes longer than ANSWER_SECONDS is ended, with whatever it started, and gives "" too.
     """
@@ -248,22 +247,12 @@ def first_words(command: list[str]) -> str:
         )
     except OSError:
         return ""
-    answer: list[bytes] = []
-
-    def read() -> None:
-        with program.stdout as output:
-            answer.append(output.read(ANSWER_BYTES))
-
-    # A thread, for not everywhere can a pipe be read with a time limit.
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    reader.join(ANSWER_SECONDS)
-    if answer and len(answer[0]) < ANSWER_BYTES:  # all of it: it ends by itself
-        with suppress(subprocess.TimeoutExpired):
-            failed = program.wait(ANSWER_SECONDS)
-            return "" if failed else answer[0].decode(errors="replace")
-    end(program)
-    return ""
+    try:
+        answer, _ = program.communicate(timeout=ANSWER_SECONDS)
+    except subprocess.TimeoutExpired:
+        end(program)
+        return ""
+    return "" if program.returncode else answer.decode(errors="replace")
 
 
 def end(program: subprocess.Popen) -> None:

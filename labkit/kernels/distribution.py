@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from labkit.kernels.triton_runtime import tl, triton
+
 FLOAT32 = torch.finfo(torch.float32)
 SPLITMIX64 = (
     0x9E3779B97F4A7C15,
@@ -64,10 +66,7 @@ def warp(logits: Tensor, state: SamplingState) -> Tensor:
     A row of logits with NaN or with an infinite maximum gives NaN, and changes no other row.
     """
     V = logits.shape[-1]
-    # A shift changes no probability, and of a tiny temperature's quotients none is then +inf.
-    scores = logits.float() - logits.amax(dim=-1, keepdim=True)
-    # Dividing by less than the smallest may be dividing by 0, and by more than the largest by inf.
-    scores /= state.temperatures.clamp(FLOAT32.tiny, FLOAT32.max).float()[:, None]
+    scores = scaled(logits, state.temperatures)
     if (top_ks := state.top_ks) is not None:
         ranks = top_ks.masked_fill(top_ks == 0, V).clamp(max=V) - 1
         kth = scores.sort(dim=-1, descending=True).values.gather(1, ranks[:, None])
@@ -82,6 +81,14 @@ def warp(logits: Tensor, state: SamplingState) -> Tensor:
     if state.min_ps is not None:
         scores = scores.masked_fill(~kept_by_min_p(scores, state.min_ps), -torch.inf)
     return scores.softmax(dim=-1)
+
+
+def scaled(logits: Tensor, temperatures: Tensor) -> Tensor:
+    """The scores [B, V] float32 of logits [B, V]; the row's largest is 0. temperatures: [B], 0 as tiny."""
+    # A shift changes no probability, and of a tiny temperature's quotients none is then +inf.
+    scores = logits.float() - logits.amax(dim=-1, keepdim=True)
+    # Dividing by less than the smallest may be dividing by 0, and by more than the largest by inf.
+    return scores / temperatures.clamp(FLOAT32.tiny, FLOAT32.max).float()[:, None]
 
 
 def kept_by_min_p(scores: Tensor, min_ps: Tensor) -> Tensor:
@@ -131,3 +138,18 @@ def as_int64(seed: int) -> int:
 def shifted_right(z: Tensor, bits: int) -> Tensor:
     """A logical right shift of int64: zeros come in from the left, while `>>` repeats the sign."""
     return z >> bits & 2 ** (64 - bits) - 1
+
+
+@triton.jit
+def uniform_number_of(seed, index):
+    """In a kernel: the random number of a seed's 64 bits and an index, as `uniform_numbers` gives it."""
+    step = tl.full([], 0x9E3779B97F4A7C15, tl.uint64)
+    state = _mixed(seed.to(tl.uint64, bitcast=True)) + (index + 1).to(tl.uint64) * step
+    return (_mixed(state) >> 11).to(tl.float64) * 2.0**-53
+
+
+@triton.jit
+def _mixed(z):
+    z = (z ^ (z >> 30)) * tl.full([], 0xBF58476D1CE4E5B9, tl.uint64)
+    z = (z ^ (z >> 27)) * tl.full([], 0x94D049BB133111EB, tl.uint64)
+    return z ^ (z >> 31)

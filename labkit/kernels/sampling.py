@@ -14,7 +14,16 @@ import torch
 from torch import Tensor
 
 from labkit.kernels.checks import check_range, check_tensor
-from labkit.kernels.distribution import DTYPES, FLOAT32, SamplingState, kept_by_min_p, pick, uniform_numbers
+from labkit.kernels.distribution import (
+    DTYPES,
+    SamplingState,
+    kept_by_min_p,
+    pick,
+    scaled,
+    uniform_number_of,
+    uniform_numbers,
+)
+from labkit.kernels.float_keys import key_of, logit_of, ordered
 from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
 
 LOGITS_PER_CHUNK = 4096  # that a program reads at once
@@ -43,8 +52,7 @@ def draw_plain(
     """
     check_draw(logits, token_ids, slot_mapping, last_token_ids, state)
     temperatures, top_ks, top_ps, min_ps, seeds, draws = state.at(slot_mapping)
-    scores = logits.float() - logits.amax(dim=-1, keepdim=True)
-    scores /= temperatures.clamp(FLOAT32.tiny, FLOAT32.max).float()[:, None]
+    scores = scaled(logits, temperatures)
     if is_filtered:
         scores = scores.masked_fill(~kept_by_top_k(scores, top_ks), -torch.inf)
         scores = scores.masked_fill(~kept_by_top_p(scores, top_ps), -torch.inf)
@@ -86,12 +94,6 @@ def crossing(keys: Tensor, weights: Tensor, limits: Tensor) -> Tensor:
         is_above = weight.float() > limits
         below, high = torch.where(is_above, below, middle), torch.where(is_above, middle, high)
     return high
-
-
-def ordered(scores: Tensor) -> Tensor:
-    """Whole numbers in the order of float32 numbers: their bits, those of negative ones turned around."""
-    bits = (scores + 0.0).view(torch.int32)  # -0.0 becomes 0.0
-    return torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long()
 
 
 # --- as a kernel ----------------------------------------------------------------------------------------
@@ -188,7 +190,7 @@ def _draw_kernel(
                 if least > cut:
                     cut = least
                     limit = largest * 0 - 1
-        uniform = _uniform_number(tl.load(seeds_ptr + slot), index)
+        uniform = uniform_number_of(tl.load(seeds_ptr + slot), index)
         token_id = _pick(row_ptr, V, largest, cut, limit, below, mass, rate, rest, uniform, CHUNK, NUM_CHUNKS)
         tl.store(token_ids_ptr + b, token_id)
         tl.store(last_token_ids_ptr + slot, token_id)
@@ -212,40 +214,24 @@ def _weight(logits, largest, rate, rest):
 
 @triton.jit
 def _crossing(
-    row_ptr,
-    V,
-    largest,
-    floor,
-    rate,
-    rest,
-    limit,
-    mass,
-    IS_WEIGHTED: tl.constexpr,
-    CHUNK: tl.constexpr,
+    row_ptr, V, largest, floor, rate, rest, limit, mass, IS_WEIGHTED: tl.constexpr, CHUNK: tl.constexpr
 ):
     """The smallest logit at which the weight up to it, from the floor, divided by `mass`, is above a limit;
     and the weight below it. Each round asks for three guesses, and leaves a quarter of what can be."""
     element: tl.constexpr = row_ptr.dtype.element_ty
-    low = _key(floor, element) - 1  # not above the limit
-    high = _key(largest, element)  # above it
+    low = key_of(floor, element) - 1  # not above the limit
+    high = key_of(largest, element)  # above it
     below = tl.zeros([], tl.float64)
     while high - low > 1:
         step = (high - low + 3) // 4
         key_1 = low + step
         key_2 = tl.minimum(low + 2 * step, high - 1)
         key_3 = tl.minimum(low + 3 * step, high - 1)
+        guess_1 = logit_of(key_1, element)
+        guess_2 = logit_of(key_2, element)
+        guess_3 = logit_of(key_3, element)
         weight_1, weight_2, weight_3 = _weights_up_to(
-            row_ptr,
-            V,
-            largest,
-            floor,
-            rate,
-            rest,
-            _logit(key_1, element),
-            _logit(key_2, element),
-            _logit(key_3, element),
-            IS_WEIGHTED,
-            CHUNK,
+            row_ptr, V, largest, floor, rate, rest, guess_1, guess_2, guess_3, IS_WEIGHTED, CHUNK
         )
         if (weight_1 / mass).to(tl.float32) > limit:
             high = key_1
@@ -255,7 +241,7 @@ def _crossing(
             low, below, high = key_2, weight_2, key_3
         else:
             low, below = key_3, weight_3
-    return _logit(high, element), below
+    return logit_of(high, element), below
 
 
 @triton.jit
@@ -375,40 +361,6 @@ def _pick(
     cumulated = tl.sum(tl.where(is_before, masses, 0.0)) + tl.cumsum(weights)
     token_id = tl.min(tl.where((cumulated > passed) & (weights > 0), v, V))
     return tl.where(token_id < V, token_id, tl.max(tl.where(weights > 0, v, -1))).to(tl.int64)
-
-
-@triton.jit
-def _key(logit, element: tl.constexpr):
-    """A whole number for a logit, in the order of the logits and without a gap between two of them."""
-    if element.primitive_bitwidth == 16:
-        bits = logit.to(element).to(tl.int16, bitcast=True).to(tl.int64)
-        return tl.where(bits < 0, bits ^ 0x7FFF, bits)
-    bits = logit.to(tl.int32, bitcast=True).to(tl.int64)
-    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-
-
-@triton.jit
-def _logit(key, element: tl.constexpr):
-    """The logit of a key, in float32."""
-    if element.primitive_bitwidth == 16:
-        bits = tl.where(key < 0, key ^ 0x7FFF, key).to(tl.int16)
-        return bits.to(element, bitcast=True).to(tl.float32)
-    return tl.where(key < 0, key ^ 0x7FFFFFFF, key).to(tl.int32).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _uniform_number(seed, index):
-    """`labkit.engine.sampling.uniform_number` of a seed's 64 bits and an index."""
-    step = tl.full([], 0x9E3779B97F4A7C15, tl.uint64)
-    state = _mixed(seed.to(tl.uint64, bitcast=True)) + (index + 1).to(tl.uint64) * step
-    return (_mixed(state) >> 11).to(tl.float64) * 2.0**-53
-
-
-@triton.jit
-def _mixed(z):
-    z = (z ^ (z >> 30)) * tl.full([], 0xBF58476D1CE4E5B9, tl.uint64)
-    z = (z ^ (z >> 27)) * tl.full([], 0x94D049BB133111EB, tl.uint64)
-    return z ^ (z >> 31)
 
 
 # --- contract -------------------------------------------------------------------------------------------

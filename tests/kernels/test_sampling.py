@@ -14,7 +14,8 @@ from triton_marks import needs_triton
 from labkit.kernels import checks, draw_plain, draw_triton, sampling, triton_status
 from labkit.kernels.decode_ends import NO_TOKEN
 from labkit.kernels.distribution import SamplingState, warp
-from labkit.kernels.sampling import crossing, kept_by_top_k, kept_by_top_p, ordered
+from labkit.kernels.float_keys import ordered
+from labkit.kernels.sampling import crossing, kept_by_top_k, kept_by_top_p
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:overflow encountered:RuntimeWarning"

@@ -6,13 +6,7 @@ B rows, V vocabulary. A score is a logit less the row's largest, divided by the 
 import torch
 from torch import Tensor
 
-from labkit.kernels.sampling import FLOAT32, kept_by_top_k, kept_by_top_p
-
-
-def scaled(logits: Tensor, temperatures: Tensor) -> Tensor:
-    """The scores [B, V] float32 of logits [B, V]; the row's largest is 0. temperatures: [B], 0 as tiny."""
-    scores = logits.float() - logits.amax(dim=-1, keepdim=True)
-    return scores / temperatures.clamp(FLOAT32.tiny, FLOAT32.max).float()[:, None]
+from labkit.kernels.sampling import kept_by_top_k, kept_by_top_p
 
 
 def package_cut(scores: Tensor, top_ks: Tensor, top_ps: Tensor) -> Tensor:

@@ -2,8 +2,9 @@
 
 import torch
 
+from labkit.kernels.distribution import scaled
 from labkit.kernels.sampling import crossing
-from labkit.learn.lesson_12.cuts import crossing_by_sort, package_top_p, scaled, top_p_by_sort
+from labkit.learn.lesson_12.cuts import crossing_by_sort, package_top_p, top_p_by_sort
 
 
 def test_a_crossing_by_a_sort_is_the_one_that_is_searched_for():

@@ -5,11 +5,11 @@ import torch
 
 from labkit import lab
 from labkit.kernels import SamplingState, draw_plain
-from labkit.kernels.distribution import pick, uniform_numbers
-from labkit.kernels.sampling import crossing, kept_by_top_k, kept_by_top_p, ordered
+from labkit.kernels.distribution import pick, scaled, uniform_numbers
+from labkit.kernels.float_keys import ordered
+from labkit.kernels.sampling import crossing, kept_by_top_k, kept_by_top_p
 from labkit.learn import not_attempted
 from labkit.learn.lesson_12.cost import draw_sorted
-from labkit.learn.lesson_12.cuts import scaled
 from labkit.learn.lesson_12.traps import draws_by_row
 
 pytestmark = pytest.mark.slow
