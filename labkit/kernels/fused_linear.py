@@ -254,9 +254,11 @@ def _norm_linear_kernel(
     if not RMS:
         mean = tl.sum(means * counts[None, :], axis=1) / K
         apart = means - mean[:, None]
-        acc = acc - mean[:, None] * column_sums[None, :]
     variance = tl.sum(squares + counts[None, :] * apart * apart, axis=1) / K
-    acc = tl.rsqrt(variance + eps)[:, None] * acc
+    rstd = tl.rsqrt(variance + eps)[:, None]
+    if not RMS:
+        acc = acc - mean[:, None] * column_sums[None, :]
+    acc = rstd * acc
     if HAS_BIAS:
         acc = acc + bias[None, :]
     N_OUT = N
