@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import cache, partial
+from functools import cache
 from itertools import count
 from pathlib import Path
 
@@ -105,11 +105,6 @@ def make_engine(model: LanguageModel | None = None, options=None, parts=None, **
         cache=CacheConfig(**{"block_size": 4, **cache_settings}),
         scheduler=SchedulerConfig(**{**asdict(EIGHT_AT_A_TIME), **settings}),
     )
-
-
-def build_of(rung: str, **parts: object) -> Callable[..., InferenceEngine]:
-    """What a trial of a gate takes: it makes engines of a rung on the CPU, with these parts."""
-    return partial(InferenceEngine, options=LADDER[rung].options, device="cpu", parts=parts)
 
 
 @cache
