@@ -35,8 +35,8 @@ class ChatTemplate(NamedTuple):
         from transformers import PreTrainedTokenizerFast
 
         check_messages(messages)
-        renderer = PreTrainedTokenizerFast(tokenizer_object=BackendTokenizer(models.BPE()), **self.tokens)
         try:
+            renderer = PreTrainedTokenizerFast(tokenizer_object=BackendTokenizer(models.BPE()), **self.tokens)
             text = renderer.apply_chat_template(
                 [dict(message) for message in messages],
                 chat_template=self.source,

@@ -48,7 +48,7 @@ def load_model(
     from the working directory, then from the project's root); a GGUF file, or "smollm2-135m", a small chat
     model in such a file, which is converted once, into the user's cache; a hub id; or "random:" and a name
     of RANDOM_CONFIGS, such as "random:gpt2", whose weights are drawn with `seed`, a whole number of 64 bits;
-    "random:small" is a very small one.
+    "random:small" is a very small one, "random:small-llama" and "random:small-qwen3" are, too.
     dtype: of the weights: torch.float16, bfloat16, float32 or float64.
     The network is asked for a hub id alone. No pickled file is read and no code of a checkpoint runs.
     Raises CheckpointError naming what is missing or does not fit, before any weight is read, and ProjectError
@@ -113,17 +113,18 @@ def find_directory(name: str) -> Path | None:
 
 
 def random_model(name: str, dtype: torch.dtype, seed: int) -> LanguageModel:
-    """A model named in RANDOM_CONFIGS, or the small one, with random weights and a tokenizer of words.
+    """A model named in RANDOM_CONFIGS, or a small one, with random weights and a tokenizer of words.
 
     Raises CheckpointError for another name.
     """
-    if name == "random:small":
-        from labkit.model.small import LONGEST, small_model  # which is built on this file
+    from labkit.model.small import LONGEST, SMALL_MODELS, small_model  # which is built on this file
 
-        return small_model(LONGEST, seed).to("cpu", dtype)
-    config = RANDOM_CONFIGS.get(name.removeprefix("random:"))
+    kind = name.removeprefix("random:")
+    if kind in SMALL_MODELS:
+        return small_model(LONGEST, seed, SMALL_MODELS[kind]).to("cpu", dtype)
+    config = RANDOM_CONFIGS.get(kind)
     if config is None:
-        known = ", ".join(f"random:{n}" for n in (*RANDOM_CONFIGS, "small"))
+        known = ", ".join(f"random:{n}" for n in (*RANDOM_CONFIGS, *SMALL_MODELS))
         raise CheckpointError(f"no random model {name!r}; there are {known}")
     tokenizer = WordTokenizer(config.vocab_size, config.eos_token_id)
     return LanguageModel(name, random_network(config, seed).to(dtype), tokenizer)

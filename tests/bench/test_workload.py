@@ -70,8 +70,7 @@ def test_the_pool_is_as_large_as_the_workload_needs():
 
 @pytest.mark.parametrize(("prompt_len", "positions"), [(5, 1024), (1995, 2004)])
 def test_a_model_of_many_positions_gets_those_that_gpt2_has_or_that_are_needed(prompt_len, positions):
-    config = replace(SMALL_LLAMA, max_position_embeddings=4096)
-    served = replace(workload(prompts=((1,) * prompt_len,)), model=of_config(config=config))
+    served = replace(workload(prompts=((1,) * prompt_len,)), model=of_config(4096, config=SMALL_LLAMA))
     assert served.make_engine(OPTIONS).max_positions == positions
 
 

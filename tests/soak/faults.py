@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from functools import cache
 
 import torch
-from schedules import ERRORS, PROMPTS, Fault, Schedule, draw_schedule, which_request
+from schedules import ERRORS, FAMILIES, PROMPTS, Fault, Schedule, draw_schedule, which_request
 from tqdm import tqdm
 
 from labkit.engine import CacheConfig, Chunk, FinishReason, InferenceEngine, SamplingParams
 from labkit.errors import BrokenEngineError
 from labkit.ladder import LADDER
 from labkit.model import LanguageModel
-from labkit.model.small import small_model
+from labkit.model.small import SMALL_MODELS, small_model
 from labkit.options import EngineOptions
 from labkit.watch.failures import PlantedError
 from labkit.watch.fault_points import fault_points
@@ -58,7 +58,7 @@ def sample_of(rung: str, num_schedules: int, seed: int, device: str) -> dict:
             fell.append(f"--rungs {rung} --seed {seed} --only {number}: {error!r}")
     return {
         "rung": rung,
-        "num_points": len(points_called(LADDER[rung].options)),
+        "num_points": len({p for family in FAMILIES for p in points_called(LADDER[rung].options, family)}),
         "schedules": num_schedules,
         "fired": Counter(fired for outcome in outcomes for fired in outcome.fired),
         "failed_steps": sum(outcome.failed_steps for outcome in outcomes),
@@ -74,7 +74,13 @@ def run_numbered(rung: str, seed: int, number: int, device: str) -> Outcome:
     """What became of a rung's schedule with this number; drawn from it alone, so that it can be run again."""
     options = LADDER[rung].options
     dice = random.Random(f"{seed} {rung} {number}")
-    return run_schedule(options, draw_schedule(dice, points_called(options)), device)
+    return run_schedule(options, schedule_for(options, dice), device)
+
+
+def schedule_for(options: EngineOptions, dice: random.Random) -> Schedule:
+    """A schedule of one of the families, with faults where an engine of these options comes by."""
+    family = dice.choice(FAMILIES)
+    return draw_schedule(dice, points_called(options, family), family)
 
 
 def run_schedule(options: EngineOptions, schedule: Schedule, device: str = "cpu") -> Outcome:
@@ -93,7 +99,7 @@ class Trial:
     def __init__(self, options: EngineOptions, schedule: Schedule, device: str = "cpu") -> None:
         self.schedule = schedule
         self.engine = InferenceEngine(
-            model_on(device),
+            model_on(schedule.family, device),
             options,
             device=device,
             dtype=torch.float32,
@@ -231,7 +237,7 @@ class Trial:
     # --- what must hold ----------------------------------------------------------------------------
 
     def _alone(self, prompt: tuple[int, ...], params: SamplingParams) -> tuple[int, ...]:
-        return alone(prompt, params, str(self.engine.device))
+        return alone(prompt, params, str(self.engine.device), self.schedule.family)
 
     def unfinished(self) -> list[int]:
         """The ids of requests that wait, join or run."""
@@ -311,27 +317,29 @@ def assert_nothing_is_held(engine: InferenceEngine) -> None:
 
 
 @cache
-def model_on(device: str) -> LanguageModel:
-    """The model of all schedules."""
-    return small_model().to(device, torch.float32)
+def model_on(family: str, device: str) -> LanguageModel:
+    """The model of all schedules of a family."""
+    return small_model(config=SMALL_MODELS[family]).to(device, torch.float32)
 
 
 @cache
-def alone(prompt: tuple[int, ...], params: SamplingParams, device: str) -> tuple[int, ...]:
+def alone(
+    prompt: tuple[int, ...], params: SamplingParams, device: str, family: str = "small"
+) -> tuple[int, ...]:
     """What a request gets by itself on rung 00, with nothing cached."""
     cache = CacheConfig(4, prefix_cache=False)
     engine = InferenceEngine(
-        model_on(device), LADDER["00"].options, device=device, dtype=torch.float32, cache=cache
+        model_on(family, device), LADDER["00"].options, device=device, dtype=torch.float32, cache=cache
     )
     return engine.generate([prompt], params)[0].token_ids
 
 
 @cache
-def points_called(options: EngineOptions, num_schedules: int = 8) -> tuple[str, ...]:
+def points_called(options: EngineOptions, family: str = "small", num_schedules: int = 8) -> tuple[str, ...]:
     """The fault points that undisturbed schedules on an engine of these options come by."""
     called: Counter[str] = Counter()
     for seed in range(num_schedules):
-        trial = Trial(options, draw_schedule(random.Random(seed), ()))
+        trial = Trial(options, draw_schedule(random.Random(seed), (), family))
         with ExitStack() as stack:
             for point, (owner, name) in trial.points.items():
                 note = noting(lambda *_, point=point, **__: called.update([point]))

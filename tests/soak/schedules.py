@@ -22,6 +22,8 @@ PARAMS = (
 LONGEST = max(map(len, PROMPTS)) + max(p.max_new_tokens for p in PARAMS) - 1  # tokens in the cache
 MOVES = {"add": 4, "step": 8, "cancel": 1, "open": 1, "read": 2, "leave": 1, "throw": 1}  # weights
 
+FAMILIES = "small", "small-llama"  # names of SMALL_MODELS
+
 ERRORS: tuple[Callable[[str], BaseException], ...] = (
     *(PlantedError, OutOfBlocksError, torch.OutOfMemoryError),
     KeyboardInterrupt,  # no Exception
@@ -76,15 +78,17 @@ class Schedule:
     """An engine's settings, the moves of those who use it, and what fails among them.
 
     moves: names of MOVES, each with a number that says which prompt, request or stream it is about.
+    family: of the engine's model, one of FAMILIES.
     """
 
     cache: CacheConfig
     scheduler: SchedulerConfig
     moves: tuple[tuple[str, int], ...]
     faults: tuple[Fault, ...]
+    family: str = "small"
 
 
-def draw_schedule(dice: random.Random, points: Sequence[str]) -> Schedule:
+def draw_schedule(dice: random.Random, points: Sequence[str], family: str = "small") -> Schedule:
     """A schedule with one or two faults, each at one of these points. Without points there is no fault."""
     block_size = dice.randint(1, 6)
     cache = CacheConfig(
@@ -108,7 +112,7 @@ def draw_schedule(dice: random.Random, points: Sequence[str]) -> Schedule:
     if not cache.prefix_cache:
         points = [point for point in points if "PrefixCache." not in point]
     faults = [draw_fault(dice, points, len(moves)) for _ in range(dice.choice([1, 1, 2]))] if points else []
-    return Schedule(cache, scheduler, tuple(moves), tuple(faults))
+    return Schedule(cache, scheduler, tuple(moves), tuple(faults), family)
 
 
 def draw_fault(dice: random.Random, points: Sequence[str], num_moves: int) -> Fault:
