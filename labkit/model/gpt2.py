@@ -11,13 +11,7 @@ from torch import Tensor, nn
 
 from labkit.model.checkpoint_format import CheckpointFormat
 from labkit.model.config import GPT2Config
-from labkit.model.decoder_weights import (
-    DecoderWeights,
-    LayerWeights,
-    linear_weights,
-    norm_weights,
-    split_heads,
-)
+from labkit.model.decoder_weights import DecoderWeights, LayerWeights, linear_weights, norm_weights
 from labkit.model.network import Attend, Network, in_transformers
 
 if TYPE_CHECKING:
@@ -36,8 +30,8 @@ class SelfAttention(nn.Module):
     def forward(self, x: Tensor, layer_idx: int, attend: Attend) -> Tensor:
         """Hidden states [B, T, E], after a LayerNorm, to what attention adds to them."""
         B, T, E = x.shape
-        heads = split_heads(self.c_attn(x), self.n_head, self.n_head)
-        query, key, value = (each.transpose(1, 2) for each in heads)  # each [B, H, T, D], views of one tensor
+        qkv = self.c_attn(x).view(B, T, 3, self.n_head, E // self.n_head)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each [B, H, T, D], views of one tensor
         out = attend(layer_idx, query, key, value)
         return self.c_proj(out.transpose(1, 2).reshape(B, T, E))
 
