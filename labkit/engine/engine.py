@@ -438,7 +438,7 @@ class InferenceEngine:
                 self._finish(request, FinishReason.ERROR, "the model's logits are not finite numbers")
                 continue
             try:
-                is_last = request.stops_at(token_id)
+                is_last = request.decoder is not None and request.decoder.stops_at(token_id)
             except Exception as error:
                 self._finish(request, FinishReason.ERROR, f"its text cannot be decoded: {quoted(error)}")
                 continue

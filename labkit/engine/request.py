@@ -120,13 +120,6 @@ class Request:
         """The random number in [0, 1) that decides the next token."""
         return uniform_number(self.seed, len(self.output_token_ids))
 
-    def stops_at(self, token_id: int) -> bool:
-        """Whether its next token, this one, brings its text to a stop string. Raises what decoding raises."""
-        if self.decoder is None:
-            return False
-        self.decoder.push([token_id])
-        return self.decoder.is_stopped
-
     @property
     def sampling_state(self) -> SamplingState:
         """What its next token is sampled with."""

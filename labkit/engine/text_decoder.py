@@ -32,6 +32,11 @@ class TextDecoder:
         """The text that these tokens complete, with what was held back before."""
         return "".join(map(self._push, token_ids))
 
+    def stops_at(self, token_id: int) -> bool:
+        """Whether the text has come to a stop string with this token, the next one."""
+        self._push(token_id)
+        return self.is_stopped
+
     def _push(self, token_id: int) -> str:
         self._new.append(token_id)
         text = self._text()
