@@ -102,7 +102,7 @@ def test_on_a_gpu_so_are_those_of_the_llama_family(
     config: LlamaConfig, rung: str, num_requests: int, dtype: torch.dtype
 ):
     """With hidden dimensions that are far larger than others, as those of trained models."""
-    model = small_model(config=config)
+    model = small_model(512, config=config)
     with torch.no_grad():
         for layer in model.network.layers:
             for norm in (layer.input_layernorm, layer.post_attention_layernorm):

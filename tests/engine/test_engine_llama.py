@@ -73,8 +73,9 @@ def test_on_a_gpu_its_tokens_are_the_same_on_every_rung(model, expected, number)
     for prompts, blocks in ((PROMPTS, 14), (PROMPTS * 8, 400)):
         cache = CacheConfig(block_size=4, max_blocks_per_layer=blocks)
         scheduler = SchedulerConfig(max_batch_size=len(prompts), prefill_chunk_tokens=16)
+        options = LADDER[number].options
         engine = InferenceEngine(
-            model, LADDER[number].options, device="cuda", cache=cache, scheduler=scheduler
+            model, options, device="cuda", dtype=torch.float32, cache=cache, scheduler=scheduler
         )
         assert tokens_of(engine.generate(prompts, GREEDY)) == expected * (len(prompts) // len(PROMPTS))
         assert_no_block_is_lost(engine)

@@ -368,8 +368,9 @@ def test_on_a_gpu_the_device_knows_it_though_nobody_waits_between_two_steps(kind
                 busy_gpu()
             world.update()
             slots, mapping = world.slots, world.slots.slot_mapping.clone()
+            state = vars(slots) | slots.sampling_state._asdict()
             snapshots.append(
-                {name: tensor[mapping] for name, tensor in vars(slots).items() if is_state(name, tensor)}
+                {name: tensor[mapping] for name, tensor in state.items() if is_state(name, tensor)}
                 | {"block_tables": slots.block_tables[:, mapping]}
             )
             world.compute()
