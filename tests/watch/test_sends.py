@@ -20,10 +20,10 @@ def test_the_sends_of_a_run():
     assert sends.steps["states"].tolist() == [3, 0, 0, 0]
     assert sends.steps["rows"].tolist() == [3, 1, 1, 1]
     assert sends.steps["copies"].tolist() == [1, 1, 1, 1]  # mapping, states and rows go in one
-    # Words of 32 bits: two tables' rows; of who joins the length, and six numbers of two words each.
+    # Words of 32 bits: two tables' rows; of who joins the length, and seven numbers of two words each.
     row = 2 * engine.kv_manager.max_blocks_per_seq
     max_batch = len(engine.decode_step.slots.slot_mapping)
-    words = [2 * max_batch + 3 * (1 + 2 * 6) + 3 * row, row, row, row]
+    words = [2 * max_batch + 3 * (1 + 2 * 7) + 3 * row, row, row, row]
     assert sends.steps["numbers"].tolist() == [n + -(-n // 2) for n in words]  # a place each, two in a number
 
 
