@@ -197,9 +197,8 @@ def _grouped_paged_attn_append_kernel(
             cache_stride_n, cache_stride_h, cache_stride_t, block_size, table_size,
         )  # fmt: skip
         cos, sin = load_turn(cos_ptr, sin_ptr, tl.maximum(context_len, 0), d, D, ROTATES)
-        if (
-            EARLY
-        ):  # plan and slots do not change within a step; query, key and value come from the kernel before
+        # Plan and slots do not change within a step; query, key and value come from the kernel before.
+        if EARLY:
             tl.extra.cuda.gdc_launch_dependents()
             tl.extra.cuda.gdc_wait()
         queries = query_ptr + b * query_stride_b + h[:, None] * query_stride_h

@@ -44,11 +44,14 @@ def make_parser() -> argparse.ArgumentParser:
     add("--model", required=True, help="a folder in Hugging Face's format, a hub id, or random:NAME")
     add("--rung", default=LAST_RUNG.number, choices=list(LADDER), help="of the engine: %(default)s")
     add("--host", default="127.0.0.1", help="address to listen at: %(default)s, this machine alone")
-    add("--port", type=int, default=8000, help="%(default)s; 0 takes a free one")
+    add("--port", type=int, default=8000, help="to listen at: %(default)s")
     add("--served-model-name", help="the model's name for clients; its own without one")
     add("--device", help="cpu or cuda; a GPU if there is one")
     add("--max-batch-size", type=int, help="requests decoded together; fits the device without it")
     add("--max-blocks", type=int, help="blocks of a layer's pool; fits the device without it")
+    add(
+        "--max-positions", type=int, help="tokens of the longest request; as many as the model has without it"
+    )
     add("--max-requests", type=int, default=1024, help="unfinished answers; more get 429: %(default)s")
     add("--drain", type=float, default=30, help="seconds that answers have to end at shutdown: %(default)s")
     return parser
@@ -74,7 +77,7 @@ def main() -> None:
             model,
             LADDER[args.rung].options,
             device=args.device,
-            cache=CacheConfig(max_blocks_per_layer=args.max_blocks),
+            cache=CacheConfig(max_blocks_per_layer=args.max_blocks, max_positions=args.max_positions),
             scheduler=SchedulerConfig(max_batch_size=args.max_batch_size),
         )
         app = make_app(engine, name=args.served_model_name, max_inflight_requests=args.max_requests)

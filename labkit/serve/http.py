@@ -86,6 +86,9 @@ class Door:
         self.server, self.name = server, name
         self.engine = server.engine
         self.metrics = Metrics(server.engine)
+        pool = server.engine.kv_manager
+        # Tokens of the longest request, prompt and answer; the last one's key and value are never stored.
+        self.longest = min(server.engine.max_positions, pool.max_blocks_per_layer * pool.block_size + 1)
 
     # --- about the server --------------------------------------------------------------------------
 
@@ -112,7 +115,7 @@ class Door:
         self._check_name(model)
         card = Model(id=self.name, object="model", created=0, owned_by="labkit").model_dump()
         can_chat = self.engine.model.chat_template is not None
-        return card | {"max_model_len": self.engine.max_positions, "chat": can_chat}
+        return card | {"max_model_len": self.longest, "chat": can_chat}
 
     def _check_name(self, name: str) -> None:
         if name != self.name:
@@ -140,7 +143,7 @@ class Door:
     async def chat(self, request: Request) -> Response:
         """/v1/chat/completions."""
         raw = await json_body(request)
-        asked = read_chat(raw, self.engine.model.chat_prompt, self.engine.max_positions)
+        asked = read_chat(raw, self.engine.model.chat_prompt, self.longest)
         self._check_name(raw["model"])
         return await self.answer(request, asked, ChatForm(self.name))
 

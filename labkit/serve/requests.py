@@ -75,16 +75,16 @@ def read_completion(raw: object) -> Asked:
     return read_asked(given, prompts_of(given.get("prompt")), default_max_tokens=16)
 
 
-def read_chat(raw: object, to_prompt: Callable[[list], Sequence[int]], max_positions: int) -> Asked:
+def read_chat(raw: object, to_prompt: Callable[[list], Sequence[int]], longest: int) -> Asked:
     """A body of /v1/chat/completions. to_prompt: the model's chat template, from messages to token ids.
 
-    Without a limit of the client's an answer may be as long as the model can go on. Raises ApiError, naming
-    the field, for what is wrong or can't be done.
+    longest: tokens of the longest request, to which an answer may grow without a limit of the client's.
+    Raises ApiError, naming the field, for what is wrong or can't be done.
     """
     given = checked("chat", raw)
     messages = given["messages"]
     prompt = to_prompt(list(map(with_text, messages)) if isinstance(messages, list) else messages)
-    return read_asked(given, [prompt], default_max_tokens=max(1, max_positions - len(prompt)))
+    return read_asked(given, [prompt], default_max_tokens=max(1, longest - len(prompt)))
 
 
 def with_text(message: Any) -> Any:

@@ -63,6 +63,15 @@ def test_a_request_is_refused_with_its_reason(door, body, status, field):
     assert error["type"] == "invalid_request_error"
 
 
+@pytest.mark.parametrize("longer", [{"max_tokens": 63}, {"prompt": "word " * 200_000}, {"max_tokens": 20}])
+def test_what_can_never_fit_has_openais_code(longer):
+    """Neither in the positions nor in the pool, which here has room for 16 tokens."""
+    with serving(make_engine(max_blocks_per_layer=4)) as door:
+        assert post(door, GOOD | longer).json()["error"]["code"] == "context_length_exceeded"
+        assert door.client.models.retrieve(NAME).max_model_len == 17  # the last one is never stored
+        assert post(door, GOOD | {"max_tokens": 15}).status_code == 200
+
+
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[1]", b"\xff", b'"a"', b"[" * 100_000, b'{"model":1,"model":2}']
 )

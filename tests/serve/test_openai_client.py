@@ -9,7 +9,7 @@ import pytest
 from helpers import make_engine
 from http_server import NAME, serving
 
-from labkit import InferenceEngine, SamplingParams, load_model
+from labkit import CacheConfig, InferenceEngine, SamplingParams, load_model
 from labkit.model.small import save_small_checkpoint
 
 PROMPTS = [[1, 2, 3], [7], list(range(20, 33)), [9, 9]]
@@ -100,12 +100,12 @@ def test_a_conversation_is_what_the_models_template_makes_of_it(tmp_path):
     )
     model, talk = load_model(tmp_path), [{"role": "user", "content": "To be"}]
     expected = InferenceEngine(model).generate([model.chat_prompt(talk)], SamplingParams(20))[0]
-    with serving(InferenceEngine(model)) as door:
+    with serving(InferenceEngine(model, cache=CacheConfig(block_size=3, max_blocks_per_layer=10))) as door:
         ask = partial(door.client.chat.completions.create, model=NAME, messages=talk, temperature=0)
         made = ask(max_completion_tokens=20)
         assert (made.choices[0].message.content, made.choices[0].message.role) == (expected.text, "assistant")
         assert made.usage.prompt_tokens == len(expected.prompt_token_ids)
-        first, *pieces = ask(stream=True)  # without a limit: to the end of the model's positions
+        first, *pieces = ask(stream=True)  # without a limit: as far as there is room
         assert first.choices[0].delta.role == "assistant"
         text = "".join(piece.choices[0].delta.content for piece in pieces)
         assert text.startswith(expected.text[:10]) and pieces[-1].choices[0].finish_reason == "length"

@@ -122,10 +122,8 @@ class FusedDeviceStep(DeviceStep):
             for layer in weights.layers
         ]
         self._final_norm = weights.final_norm
-        self._heads, self._vocab_size = (
-            (network.config.num_heads, network.config.num_kv_heads),
-            len(weights.head),
-        )
+        self._heads = network.config.num_heads, network.config.num_kv_heads
+        self._vocab_size = len(weights.head)
         self.head = padded_head(weights.head)
 
     @property
