@@ -75,7 +75,7 @@ class Lab:
     @property
     def below(self) -> Rung:
         """The rung that this lesson starts from. Raises OptionError in the first lesson."""
-        return LADDER[f"{int(self.lesson.number) - 1:02}"]
+        return LADDER[max((number for number in LADDER if number < self.lesson.number), default="-1")]
 
     def trained_model(self) -> LanguageModel:
         """The shipped GPT-2, which has read Shakespeare."""

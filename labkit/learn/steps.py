@@ -24,7 +24,7 @@ STEPS = {
     "12": ("my_draw", "my_search", "sampler"),
     "13": ("MyRows", "batching", "shares"),
     "14": ("MyKeys", "MyFind", "MyKeep", "prefixes"),
-    "15": ("quantize", "layer", "weights"),
+    "20": ("quantize", "layer", "weights"),
 }
 
 

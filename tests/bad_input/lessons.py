@@ -14,7 +14,7 @@ from labkit.show import show_diff, show_source
 
 HERE = lab.Lab(LESSONS["01"], torch.device("cpu"), lab.CPU_SCALE)
 FIRST = lab.Lab(LESSONS["00"], torch.device("cpu"), lab.CPU_SCALE)
-LAST = lab.Lab(LESSONS["15"], torch.device("cpu"), lab.CPU_SCALE)
+LAST = lab.Lab(LESSONS["20"], torch.device("cpu"), lab.CPU_SCALE)
 DESK = lab.Desk(PAGES["before_00"], torch.device("cpu"))
 DATA = []
 

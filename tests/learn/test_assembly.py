@@ -70,7 +70,7 @@ def mine(monkeypatch, tmp_path):
     write("12", "sampler", "from labkit.kernels import draw_plain\n\nPART = 'draw_plain'\n")
     for (lesson, option), line in FILES.items():
         write(lesson, option, f'{line}\n\n\nclass Mine(Base):\n    pass\n\n\nPART = "Mine"\n')
-    write("15", "weights", "raise RuntimeError('this was run')\n")
+    write("20", "weights", "raise RuntimeError('this was run')\n")
     write("02", "block_tables", "raise RuntimeError('this was run')\n")
     return Assembly(kept())
 

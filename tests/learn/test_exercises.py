@@ -13,7 +13,7 @@ from labkit.paths import ROOT
 MODULES = sorted((ROOT / "labkit" / "learn").glob("*/exercises.py"))
 FOUND = [
     each
-    for path in [*MODULES, ROOT / "labkit" / "learn" / "lesson_15" / "sick.py"]
+    for path in [*MODULES, ROOT / "labkit" / "learn" / "lesson_20" / "sick.py"]
     for each in vars(import_module(f"labkit.learn.{path.parent.name}.{path.stem}")).values()
     if isinstance(each, Exercise)
 ]

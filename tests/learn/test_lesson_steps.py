@@ -14,7 +14,7 @@ from labkit.ladder import LESSONS, all_pages
 from labkit.learn.assembly import Assembly
 from labkit.learn.gates import Gate, Report
 from labkit.learn.kept import kept
-from labkit.learn.lesson_15.gate import check_model
+from labkit.learn.lesson_20.gate import check_model
 from labkit.learn.lessons import GATES
 from labkit.learn.measured import YOURS
 from labkit.learn.progress import LessonProgress
@@ -126,7 +126,7 @@ def mine(tmp_path_factory):
     """The folder in which a reader has kept the parts of all lessons, filled with their hints."""
     folder = tmp_path_factory.mktemp("mine")
     with patch.object(paths, "MINE", folder), patch.object(Gate, "check", lambda *_, **__: RIGHT):
-        for number in (*GATES, "15"):
+        for number in (*GATES, "20"):
             cells = nbformat.read(notebook_of(number), as_version=4).cells
             (keeps,) = KEEPS.findall("\n".join(cell.source for cell in cells))
             exec(keeps, filled(notebook_of(number)).names)
@@ -136,14 +136,14 @@ def mine(tmp_path_factory):
 @pytest.fixture
 def assembly(mine, monkeypatch):
     monkeypatch.setattr(paths, "MINE", mine)
-    return Assembly([part for part in kept() if part.lesson != "15"])
+    return Assembly([part for part in kept() if part.lesson != "20"])
 
 
 def test_kept_parts_run_without_their_notebook(assembly):
     assert len(assembly.kept) == 16
     for part in kept():
         assert getattr(part.load(), "fn", part.load()).__module__.startswith("mine_lesson_")
-        if part.lesson == "15":
+        if part.lesson == "20":
             assert check_model(part.load()).ok
 
 

@@ -1,8 +1,8 @@
-"""Lesson 15's three patients: each fault shows where it should, and a benchmark's visit shows none."""
+"""Lesson 20's three patients: each fault shows where it should, and a benchmark's visit shows none."""
 
 import pytest
 
-from labkit.learn.lesson_15 import sick
+from labkit.learn.lesson_20 import sick
 
 pytestmark = pytest.mark.slow
 

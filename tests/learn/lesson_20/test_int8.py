@@ -1,4 +1,4 @@
-"""Lesson 15's 8 bits: a network with other matrices, its bytes, and the engines that take it."""
+"""Lesson 20's 8 bits: a network with other matrices, its bytes, and the engines that take it."""
 
 import pytest
 import torch
@@ -8,8 +8,8 @@ from torch import nn
 from labkit import LADDER, InferenceEngine, SamplingParams
 from labkit.bench import dense_tokens
 from labkit.errors import OptionError
-from labkit.learn.lesson_15 import int8
-from labkit.learn.lesson_15.int8 import Int8Linear, Int8Network, int8_model, quantize
+from labkit.learn.lesson_20 import int8
+from labkit.learn.lesson_20.int8 import Int8Linear, Int8Network, int8_model, quantize
 
 
 def test_a_matrix_is_rounded_to_the_nearest_of_its_rows_steps():

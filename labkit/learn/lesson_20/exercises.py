@@ -1,4 +1,4 @@
-"""Lesson 15: the exercises on the bytes of a workload, and on the part of a step to attack next."""
+"""Lesson 20: the exercises on the bytes of a workload, and on the part of a step to attack next."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""Lesson 15: a network whose matrices are kept in 8 bits, in plain PyTorch."""
+"""Lesson 20: a network whose matrices are kept in 8 bits, in plain PyTorch."""
 
 import copy
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Lesson 15: the staircase, and one load on two engines."""
+"""Lesson 20: the staircase, and one load on two engines."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

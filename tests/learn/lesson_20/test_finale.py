@@ -1,4 +1,4 @@
-"""Lesson 15: one load on two engines, and all rungs in turn with the reader's parts."""
+"""Lesson 20: one load on two engines, and all rungs in turn with the reader's parts."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from labkit.kvcache import BlockPrefixCache, CachedBlockTables, IdentityPosWrite
 from labkit.ladder import LADDER
 from labkit.learn.assembly import Assembly
 from labkit.learn.kept import Kept
-from labkit.learn.lesson_15.finale import guests, measure_staircase, serve, timed_parts
+from labkit.learn.lesson_20.finale import guests, measure_staircase, serve, timed_parts
 
 
 @pytest.mark.slow

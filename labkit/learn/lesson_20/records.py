@@ -1,4 +1,4 @@
-"""Lesson 15: tables of records, and the gap to the limit."""
+"""Lesson 20: tables of records, and the gap to the limit."""
 
 from collections.abc import Mapping, Sequence
 

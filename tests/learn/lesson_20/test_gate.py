@@ -1,4 +1,4 @@
-"""Lesson 15's gates: weights in 8 bits pass, and plausible wrong ones are refused by what they break."""
+"""Lesson 20's gates: weights in 8 bits pass, and plausible wrong ones are refused by what they break."""
 
 import pytest
 import torch
@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from labkit.learn import not_attempted
-from labkit.learn.lesson_15 import gate
-from labkit.learn.lesson_15.gate import check_layer, check_model, check_quantize, logits_off
-from labkit.learn.lesson_15.int8 import Int8Linear, SignlessLinear, int8_model, quantize, signless
+from labkit.learn.lesson_20 import gate
+from labkit.learn.lesson_20.gate import check_layer, check_model, check_quantize, logits_off
+from labkit.learn.lesson_20.int8 import Int8Linear, SignlessLinear, int8_model, quantize, signless
 from labkit.learn.progress import progress
 
 # --- a matrix -----------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ def test_a_right_model_passes_and_says_what_it_holds():
     report = check_model(Int8Linear)
     assert report.ok, report.text
     assert report.text.startswith("model: right. 1.03 bytes per weight; logits are off by 0.5 % of ")
-    assert not progress().get("15")  # the package's own is no progress of the reader's
+    assert not progress().get("20")  # the package's own is no progress of the reader's
 
 
 @pytest.mark.slow

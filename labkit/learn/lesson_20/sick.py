@@ -1,4 +1,4 @@
-"""Lesson 15: three patients, and their diagnosis."""
+"""Lesson 20: three patients, and their diagnosis."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress

@@ -1,10 +1,10 @@
-"""Lesson 15: the solutions of its exercises say what the package does."""
+"""Lesson 20: the solutions of its exercises say what the package does."""
 
 import random
 
 from labkit import bench
 from labkit.bench.limit import decode_weight_bytes, workload_limit
-from labkit.learn.lesson_15.exercises import draw_workload, limit_bytes
+from labkit.learn.lesson_20.exercises import draw_workload, limit_bytes
 
 
 def test_the_formula_is_the_package_s_limit():

@@ -1,4 +1,4 @@
-"""Lesson 15: the gates of weights in 8 bits: how a matrix is rounded, what a layer computes, what it holds,
+"""Lesson 20: the gates of weights in 8 bits: how a matrix is rounded, what a layer computes, what it holds,
 and whether the engine is still right.
 
 Greedy tokens may differ from those of the model before, so they are compared with the same weights' own.
@@ -27,8 +27,8 @@ from labkit.learn.gates.gate import (
     trained_model,
 )
 from labkit.learn.gates.schedule import Schedule
-from labkit.learn.lesson_15.int8 import LARGEST, OPTIONS, MakeLayer, int8_model
-from labkit.learn.lesson_15.int8 import quantize as package_quantize
+from labkit.learn.lesson_20.int8 import LARGEST, OPTIONS, MakeLayer, int8_model
+from labkit.learn.lesson_20.int8 import quantize as package_quantize
 from labkit.learn.steps import noted
 from labkit.model import LanguageModel
 
@@ -78,7 +78,7 @@ def matrices() -> dict[str, Tensor]:
 
 def check_quantize(quantize: Quantize) -> Report:
     """Whether a function makes int8 of a matrix [O, I], and a scale per row, as near as rounding allows."""
-    return noted(_report("quantize", partial(_trial_of_quantize, quantize)), "15", "quantize", quantize)
+    return noted(_report("quantize", partial(_trial_of_quantize, quantize)), "20", "quantize", quantize)
 
 
 def _trial_of_quantize(quantize: Quantize) -> str:
@@ -129,7 +129,7 @@ def _check_numbers(what: str, weight: Tensor, numbers: Tensor, scale: Tensor) ->
 
 def check_layer(make_layer: MakeLayer) -> Report:
     """Whether a layer holds 8 bits per weight, and computes what its rounded weights do."""
-    return noted(_report("layer", partial(_trial_of_layer, make_layer)), "15", "layer", make_layer)
+    return noted(_report("layer", partial(_trial_of_layer, make_layer)), "20", "layer", make_layer)
 
 
 @torch.inference_mode()
@@ -234,7 +234,7 @@ def check_model(make_layer: MakeLayer, parts: Mapping[str, Part] = NO_PARTS) -> 
     is left.
     """
     report = _report("model", partial(_trial_of_model, make_layer, parts))
-    return noted(report, "15", "weights", make_layer)
+    return noted(report, "20", "weights", make_layer)
 
 
 def _trial_of_model(make_layer: MakeLayer, parts: Mapping[str, Part]) -> str:

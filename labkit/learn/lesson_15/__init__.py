@@ -1,1 +1,0 @@
-"""Lesson 15: the complete engine."""

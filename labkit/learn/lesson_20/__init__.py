@@ -1,0 +1,1 @@
+"""Lesson 20: the complete engine."""
