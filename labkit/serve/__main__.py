@@ -3,38 +3,15 @@
 import argparse
 import ipaddress
 import logging
-import threading
 
 import uvicorn
 
-from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig, StreamingServer
+from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
 from labkit.errors import LabkitError
 from labkit.ladder import LADDER, LAST_RUNG
 from labkit.model import load_model
 from labkit.serve.http import API_KEY, make_app
-
-logger = logging.getLogger("labkit.serve")
-
-
-class DrainingServer(uvicorn.Server):
-    """Asked to stop, it takes no new connection and lets open answers end for `drain` seconds; those that it
-    then cuts short end with an error."""
-
-    def __init__(self, config: uvicorn.Config, server: StreamingServer, drain: float) -> None:
-        super().__init__(config)
-        self._streaming, self._drain = server, drain
-
-    async def shutdown(self, *args: object, **kwargs: object) -> None:
-        """End all connections."""
-        if num_unfinished := self._streaming.worker.num_unfinished:
-            logger.warning("%d answers are unfinished: they have %g s to end", num_unfinished, self._drain)
-        timer = threading.Timer(self._drain, self._streaming.close)
-        timer.daemon = True
-        timer.start()
-        try:
-            await super().shutdown(*args, **kwargs)  # type: ignore[arg-type]
-        finally:
-            timer.cancel()
+from labkit.serve.running import DrainingServer, logger
 
 
 def make_parser() -> argparse.ArgumentParser:

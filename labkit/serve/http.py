@@ -7,9 +7,9 @@ import asyncio
 import hmac
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.responses import FileResponse, JSONResponse, Response, StreamingResponse
@@ -20,7 +20,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from labkit.engine import Completion, InferenceEngine, StreamingServer
 from labkit.engine.engine import Chunk
 from labkit.engine.streaming import AsyncTokenStream
-from labkit.errors import LabkitError
+from labkit.errors import LabkitError, OverloadedError
 from labkit.json_file import parse_json
 from labkit.serve.errors import ApiError, api_error
 from labkit.serve.metrics import Metrics
@@ -30,8 +30,7 @@ from labkit.serve.requests import Asked, read_chat, read_completion
 PAGE = Path(__file__).with_name("page.html")
 LARGEST_BODY = 8 * 2**20  # bytes; no model's context is as long
 API_KEY = "LABKIT_API_KEY"  # the environment variable
-
-Result = TypeVar("Result")
+LEFT = "the client has left"
 
 
 def make_app(
@@ -53,7 +52,7 @@ def make_app(
         await asyncio.to_thread(server.close)
 
     app = FastAPI(title="labkit", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.server = server
+    app.state.server, app.state.door = server, door
     app.add_exception_handler(LabkitError, door.refuse)
     for kind in (404, 405, Exception):
         app.add_exception_handler(kind, door.refuse)
@@ -81,6 +80,8 @@ def require_key(key: str | None) -> Any:
 
 class Door:
     """What the routes share: a streaming server, the model's name, the metrics."""
+
+    watch_points = ("admit", "frames", "leaving")
 
     def __init__(self, server: StreamingServer, name: str) -> None:
         self.server, self.name = server, name
@@ -150,28 +151,51 @@ class Door:
     async def answer(self, request: Request, asked: Asked, form: TextForm) -> Response:
         """Submit every answer, and reply with all of them or with a stream. If one can't be submitted, none
         is; if the client leaves, all are cancelled."""
-        streams: list[AsyncTokenStream] = []
-        try:
+        self.admit(len(asked.choices))
+        with ExitStack() as at_end:
+            streams: list[AsyncTokenStream] = []
+            at_end.callback(close_all, streams)
             for prompt, params in asked.choices:
                 streams.append(self.server.submit_async(prompt, params))
+            at_end.callback(asyncio.ensure_future(self.leaving(request.receive, streams)).cancel)
             pieces = merged(streams)
             if not asked.is_stream:
-                completions = await while_connected(request, self.collect(pieces, len(streams)))
+                completions = await self.collect(pieces, len(streams))
                 return JSONResponse(form.whole(completions, asked.n).model_dump(mode="json"))
             # Whatever is wrong with a request is known with its first token, and still gets its status.
-            first = await while_connected(request, anext(pieces))
-            return EventStream(self.frames(first, pieces, asked, form, len(streams)), streams)
-        except BaseException:
-            close_all(streams)
-            raise
+            if (first := await anext(pieces, None)) is None:
+                raise ApiError(499, LEFT)
+            return EventStream(self.frames(first, pieces, asked, form, len(streams)), at_end.pop_all())
+
+    def admit(self, num_answers: int) -> None:
+        """Raise OverloadedError, before anything of the request is begun, if so many more are too many."""
+        unfinished, limit = self.server.worker.num_unfinished, self.server.max_inflight_requests
+        if limit is not None and unfinished + num_answers > limit:
+            raise OverloadedError(
+                f"{unfinished} answers are unfinished, and with {num_answers} more there would be more than "
+                f"{limit}: ask again when some have ended"
+            )
+
+    async def leaving(
+        self, receive: Callable[[], Awaitable[Any]], streams: Sequence[AsyncTokenStream]
+    ) -> None:
+        """Wait until the client leaves, and then close its streams, which cancels their requests.
+
+        receive: ASGI's, of a request whose body was read. The task is cancelled when the answer has ended.
+        """
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        close_all(streams)
 
     async def collect(self, pieces: AsyncIterator[tuple[int, Chunk]], num_answers: int) -> list[Completion]:
-        """The completions of all answers, by index."""
+        """The completions of all answers, by index. Raises ApiError, for nobody, if the client leaves."""
         ended: dict[int, Completion] = {}
         async for index, chunk in pieces:
             if chunk.completion is not None:
                 ended[index] = chunk.completion
                 self.metrics.observe(chunk.completion)
+        if len(ended) < num_answers:
+            raise ApiError(499, LEFT)
         return [ended[index] for index in range(num_answers)]
 
     async def frames(
@@ -205,20 +229,20 @@ class Door:
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events whose streams are closed when the client leaves or the response ends."""
+    """Server-sent events. at_end: what is to be done when all are sent, or no more can be.
 
-    def __init__(self, frames: AsyncIterator[bytes], streams: Sequence[AsyncTokenStream]) -> None:
+    Starlette's own way to send would end the frames when the client leaves; here it is `Door.leaving` that
+    closes the streams, and with them their frames end.
+    """
+
+    def __init__(self, frames: AsyncIterator[bytes], at_end: ExitStack) -> None:
         super().__init__(frames, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
-        self._streams = streams
+        self._at_end = at_end
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Send all frames, as ASGI has it."""
-        leaving = asyncio.ensure_future(disconnected(receive))
-        leaving.add_done_callback(lambda _: close_all(self._streams))
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            leaving.cancel()  # which closes the streams, too
+        with self._at_end:
+            await self.stream_response(send)
 
 
 def close_all(streams: Sequence[AsyncTokenStream]) -> None:
@@ -276,25 +300,3 @@ async def json_body(request: Request) -> Any:
         return parse_json("the body", bytes(body))
     except ValueError as error:
         raise ApiError(400, str(error)) from None
-
-
-async def while_connected(request: Request, work: Awaitable[Result]) -> Result:
-    """What `work` gives. If the client leaves before, work is cancelled and ApiError raised, for nobody."""
-    working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(disconnected(request.receive))
-    try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            return working.result()
-        raise ApiError(499, "the client has left")
-    finally:
-        for task in (working, leaving):
-            task.cancel()
-            with suppress(BaseException):
-                await task
-
-
-async def disconnected(receive: Callable[[], Awaitable[Any]]) -> None:
-    """Return when the client has left. receive: ASGI's, of a request whose body was read."""
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -38,6 +38,8 @@ class StreamingServer:
     EngineBusyError for one that another thread or server drives already.
     """
 
+    watch_points = ("decoder",)
+
     def __init__(
         self,
         engine: InferenceEngine,
@@ -83,7 +85,7 @@ class StreamingServer:
         """
         submission = Submission(SimpleQueue[Item]())
         self._queue(submission, prompt, params)
-        return TokenStream(self, self._decoder(params), self.worker, submission)
+        return TokenStream(self, self.decoder(params), self.worker, submission)
 
     def submit_async(self, prompt: Prompt, params: SamplingParams = SamplingParams()) -> AsyncTokenStream:
         """Queue a request for a consumer on the event loop that runs in this thread; nothing here is awaited.
@@ -98,7 +100,7 @@ class StreamingServer:
             ) from None
         submission = Submission(asyncio.Queue[Item](), loop)
         self._queue(submission, prompt, params)
-        return AsyncTokenStream(self, self._decoder(params), self.worker, submission)
+        return AsyncTokenStream(self, self.decoder(params), self.worker, submission)
 
     def _queue(self, submission: Submission, prompt: Prompt, params: SamplingParams) -> None:
         """Hand a request to the worker: its text is turned into tokens by the pool, or here."""
@@ -118,7 +120,8 @@ class StreamingServer:
                 raise
             worker.ask(Worker.add, submission, token_ids, params)
 
-    def _decoder(self, params: SamplingParams) -> TextDecoder:
+    def decoder(self, params: SamplingParams) -> TextDecoder:
+        """What turns the tokens of a stream into text."""
         return TextDecoder(self.engine.model.tokenizer, params.stop)
 
     def close(self) -> None:

@@ -1,0 +1,75 @@
+"""A server that runs: in the foreground until a signal comes, or beside other work on a free port."""
+
+import asyncio
+import logging
+import threading
+from types import TracebackType
+from typing import Self
+
+import uvicorn
+from fastapi import FastAPI
+
+from labkit.engine import StreamingServer
+
+logger = logging.getLogger("labkit.serve")
+
+
+class DrainingServer(uvicorn.Server):
+    """Asked to stop, it takes no new connection and lets open answers end for `drain` seconds; those that it
+    then cuts short end with an error."""
+
+    def __init__(self, config: uvicorn.Config, server: StreamingServer, drain: float) -> None:
+        super().__init__(config)
+        self._streaming, self._drain = server, drain
+        self.has_begun = threading.Event()
+
+    async def startup(self, *args: object, **kwargs: object) -> None:
+        """Listen."""
+        try:
+            await super().startup(*args, **kwargs)  # type: ignore[arg-type]
+        finally:
+            self.has_begun.set()
+
+    async def shutdown(self, *args: object, **kwargs: object) -> None:
+        """End all connections."""
+        if num_unfinished := self._streaming.worker.num_unfinished:
+            logger.warning("%d answers are unfinished: they have %g s to end", num_unfinished, self._drain)
+        timer = threading.Timer(self._drain, self._streaming.close)
+        timer.daemon = True
+        timer.start()
+        try:
+            await super().shutdown(*args, **kwargs)  # type: ignore[arg-type]
+        finally:
+            timer.cancel()
+
+
+class RunningServer:
+    """An application of `make_app` that answers at `url`, in a thread of this process: on a free port of this
+    machine, which no other machine can reach. Close it, or use it in a `with` block.
+
+    drain: seconds that open answers have to end when it is closed.
+    """
+
+    def __init__(self, app: FastAPI, drain: float = 30) -> None:
+        config = uvicorn.Config(app, "127.0.0.1", 0, log_level="critical", access_log=False)
+        self.app, self.server = app, DrainingServer(config, app.state.server, drain)
+        self.thread = threading.Thread(target=lambda: asyncio.run(self.server.serve()), daemon=True)
+        self.thread.start()
+        self.server.has_begun.wait()
+        self.url = f"http://127.0.0.1:{self.server.servers[0].sockets[0].getsockname()[1]}"
+
+    def __repr__(self) -> str:
+        return f"RunningServer({self.url}, {'serving' if self.thread.is_alive() else 'closed'})"
+
+    def close(self) -> None:
+        """Stop listening, and wait until every answer has ended."""
+        self.server.should_exit = True
+        self.thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
