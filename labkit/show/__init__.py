@@ -3,9 +3,7 @@
 from labkit.show.accesses import draw_accesses
 from labkit.show.bars import (
     draw_finale,
-    draw_host_parts,
     draw_host_shares,
-    draw_idle,
     draw_measured,
     draw_reservation,
     draw_runs,
@@ -61,7 +59,6 @@ from labkit.show.lines import (
     draw_append_times,
     draw_block_sizes,
     draw_buckets,
-    draw_captures,
     draw_curves,
     draw_host_time,
     draw_machines,

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from labkit.results import Comparison, TracedStep
-from labkit.show.colours import BLUE, GREEN, GREY, GREY_INK, INK, ORANGE, PALE, RED, SKY
+from labkit.results import Comparison
+from labkit.show.colours import BLUE, GREY, GREY_INK, INK, ORANGE, PALE, RED, SKY
 from labkit.show.comparison import VERDICT_COLOURS
 from labkit.show.ladder import rung_label
 from labkit.show.marks import beside, key_below, name_rows, write
@@ -58,72 +58,9 @@ def _draw_shares(axes: Axes, y: float, parts: Parts, whole: float, name: str) ->
     beside(axes, y, text, fontsize=9, color=INK)
 
 
-@styled
-def draw_host_parts(groups: Mapping[str, Mapping[str, Parts]]) -> Figure:
-    """Draw the host time of decode steps in microseconds: a group of bars per label, a bar per engine, by
-    name, in parts."""
-    bars = [(f"{group}, {name}", parts) for group, each in groups.items() for name, parts in each.items()]
-    fig, axes = figure(1.25 + 0.34 * len(bars))
-    longest = max(sum(parts.values()) for _, parts in bars)
-    for row, (_, parts) in enumerate(bars):
-        _draw_microseconds(axes, row, parts, longest)
-    axes.set_yticks(range(len(bars)), [label for label, _ in bars])
-    axes.invert_yaxis()
-    axes.set_xlabel("host time of a step (microseconds)")
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.set_title("What is left of the host's work in a step", pad=24)
-    _draw_legend(axes, bars[0][1], alpha=0.7)
-    return fig
-
-
-def _draw_microseconds(axes: Axes, row: int, parts: Parts, longest: float) -> None:
-    left = 0.0
-    for part, microseconds in parts.items():
-        axes.barh(row, microseconds, left=left, height=0.72, color=COLOURS[part], alpha=0.7)
-        if microseconds > 0.07 * longest:
-            middle = left + microseconds / 2
-            write(axes, middle, row, f"{microseconds:,.0f}", fontsize=8)
-        left += microseconds
-    text = f"{sum(parts.values()):,.0f} µs"
-    beside(axes, row, text, fontsize=9, color=INK)
-
-
 def _draw_legend(axes: Axes, parts: Parts, alpha: float) -> None:
     handles = [Rectangle((0, 0), 1, 1, facecolor=COLOURS[part], alpha=alpha) for part in parts]
     axes.legend(handles, parts, ncols=3, loc="lower left", bbox_to_anchor=(0, 0.98), borderaxespad=0)
-
-
-@styled
-def draw_idle(steps: Sequence[TracedStep]) -> Figure:
-    """Draw the share of each recorded step in which the GPU works: a group of bars per batch size, a bar per
-    rung."""
-    batch_sizes = sorted({step.batch_size for step in steps})
-    rungs = sorted({step.rung for step in steps})
-    fig, axes = figure(1.3 + (0.28 * len(rungs) + 0.14) * len(batch_sizes))
-    rows, row = {}, 0.0
-    for batch_size in batch_sizes:
-        for rung in rungs:
-            rows[rung, batch_size] = row
-            row += 1
-        row += 0.5
-    for step in steps:
-        row, busy = rows[step.rung, step.batch_size], 100 * (1 - step.idle_share)
-        axes.barh(row, 100, height=0.72, color=PALE)
-        axes.barh(row, busy, height=0.72, color=GREEN, alpha=0.8)
-        beside = {"va": "center", "transform": axes.get_yaxis_transform(), "fontsize": 9}
-        colour = RED if step.idle_share >= 0.05 else INK
-        axes.text(1.02, row, f"idle {100 * step.idle_share:.1f} %", color=colour, weight="bold", **beside)
-        axes.text(1.175, row, f"of {step.step_us:,.0f} µs", **beside)
-    axes.set_yticks([rows[step.rung, step.batch_size] for step in steps], [_label(step) for step in steps])
-    axes.set(ylim=(max(rows.values()) + 0.6, -0.6), xlim=(0, 100), xlabel="% of a step")
-    axes.set_title("What the GPU does in a steady decode")
-    handles = [Patch(facecolor=GREEN, alpha=0.8, label="works"), Patch(facecolor=PALE, label="waits")]
-    key_below(fig, handles, 2)
-    return fig
-
-
-def _label(step: TracedStep) -> str:
-    return f"B = {step.batch_size}, rung {step.rung}"
 
 
 @styled

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, MaxNLocator, StrMethodFormatter
+from matplotlib.ticker import LogLocator, StrMethodFormatter
 
 from labkit.results import AppendTime, HostTime, slope_us
-from labkit.show.colours import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, SERIES, colour
+from labkit.show.colours import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SERIES, colour
 from labkit.show.grids import WRITE_COLOURS
 from labkit.show.style import figure, is_wide, styled
 
@@ -184,12 +183,6 @@ def draw_block_sizes(sizes: Sequence[Waste], chosen: int) -> Figure:
     return fig
 
 
-REASONS = {  # by why a step captures: the colour and the words of the legend
-    "size": (ORANGE, "this batch size is new"),
-    "table": (RED, "its graph was dropped: the table grew"),
-}
-
-
 @styled
 def draw_buckets(policies: Mapping[str, Sequence[int]], max_batch_size: int) -> Figure:
     """Draw what padding batches to buckets costs: above, the rows of a step against the batch size, below,
@@ -232,39 +225,6 @@ def _apart(sizes: Sequence[int], distance: float) -> list[int]:
         if not kept or kept[-1] - size >= distance:
             kept.append(size)
     return kept[::-1]
-
-
-@styled
-def draw_captures(batch_sizes: Sequence[int], columns: Sequence[int], reasons: Sequence[str]) -> Figure:
-    """Draw the batch size of each step, and mark the steps before which a CUDA graph has to be captured.
-
-    All three sequences have an item per step. columns: how many columns the block table has. reasons: why the
-    step captures, a key of REASONS, or "" where it does not.
-    """
-    fig, axes = figure(3.6)
-    steps = range(1, len(batch_sizes) + 1)
-    axes.step(steps, batch_sizes, where="mid", color=BLUE, lw=2)
-    for reason, (shade, _) in REASONS.items():
-        marked = [(s, b) for s, b, r in zip(steps, batch_sizes, reasons, strict=True) if r == reason]
-        if marked:
-            axes.plot(*zip(*marked, strict=True), "o", color=shade, markersize=6)
-    grown = [s for s, was, now in zip(steps[1:], columns, columns[1:], strict=False) if now > was]
-    for step in grown:
-        axes.axvline(step - 0.5, color=GREY, lw=1, ls=":")
-    axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set(xlabel="decode step", ylabel="requests in the batch")
-    captured = sum(map(bool, reasons))
-    axes.set_title(f"{captured} of {len(reasons)} steps wait for a capture", pad=24)
-    counts = {reason: sum(r == reason for r in reasons) for reason in REASONS}
-    handles = [
-        Line2D([], [], ls="", marker="o", color=shade, label=f"{words} ({counts[reason]})")
-        for reason, (shade, words) in REASONS.items()
-    ]
-    handles.append(Line2D([], [], color=GREY, ls=":", lw=1, label="the table grows"))
-    axes.legend(handles=handles, ncols=3, loc="lower left", bbox_to_anchor=(0, 0.99), borderaxespad=0)
-    axes.grid(axis="y")
-    return fig
 
 
 LINE_HEIGHT = 0.2  # inches that a line of the legend needs

@@ -16,7 +16,6 @@ from labkit.watch.capture import (
     LaunchRecorder,
     ToyGraph,
     capture,
-    captured_steps,
     recorded_step,
 )
 from labkit.watch.failures import PlantedError, planted_failure, planted_nan
@@ -27,7 +26,6 @@ from labkit.watch.launches import (
     count_kernels,
     device_step_of,
     ends_of,
-    launch_table,
     layer_of,
     log_launches,
     log_step,
@@ -40,7 +38,7 @@ from labkit.watch.rows import record_rows
 from labkit.watch.sends import Sends, record_sends
 from labkit.watch.steady import steady_decode, steady_prompts
 from labkit.watch.waits import Waits, record_waits
-from labkit.watch.work import count_forwards, count_launches, count_work
+from labkit.watch.work import count_launches, count_work
 from labkit.watch.writes import Write, record_writes, steady_write
 
 __all__ = [
@@ -61,15 +59,12 @@ __all__ = [
     "Waits",
     "Write",
     "capture",
-    "captured_steps",
-    "count_forwards",
     "count_kernels",
     "count_launches",
     "count_work",
     "device_step_of",
     "ends_of",
     "fault_points",
-    "launch_table",
     "layer_of",
     "layer_tables",
     "log_launches",

@@ -1,7 +1,7 @@
 """A step's operators, captured as they run and replayed without the Python around them."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
@@ -9,14 +9,10 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
-from labkit.engine import InferenceEngine
 from labkit.engine.sampling import Draws
 from labkit.engine.step.device import DeviceStep
-from labkit.engine.step.host import DecodeStep
-from labkit.engine.step.resident import ResidentDecodeStep
-from labkit.watch.launches import device_step_of, kernels_as_launches
+from labkit.watch.launches import kernels_as_launches
 from labkit.watch.operators import OperatorMode, tensors_of
-from labkit.watch.replaced import replaced
 
 
 class CapturedLaunch(NamedTuple):
@@ -113,52 +109,3 @@ def recorded_step(
 def longest_possible(device_step: DeviceStep) -> int:
     """The most tokens that a block table has room for, which plain attention takes as the longest context."""
     return device_step.slots.block_tables.shape[2] * device_step.attention.kv_manager.block_size
-
-
-def captured_steps(engine: InferenceEngine, num_steps: int, bucket: int | None = None) -> list[ToyGraph]:
-    """Run `num_steps` steps of the engine, and capture each: all that makes a token from the last one.
-
-    With state on the device that is the `DeviceStep`; on lower rungs it begins with Python's lists.
-    bucket: the number of rows that a batch is padded to, where there is a `DeviceStep`.
-    """
-    step = engine.decode_step
-    graphs: list[ToyGraph] = []
-    if isinstance(step, ResidentDecodeStep):
-        capturing = capturing_device_steps(step, device_step_of(engine), bucket, graphs)
-    else:
-        capturing = capturing_host_steps(step, graphs)
-    with capturing:
-        for _ in range(num_steps):
-            engine.step()
-    return graphs
-
-
-def capturing_device_steps(
-    step: ResidentDecodeStep, device_step: DeviceStep, bucket: int | None, graphs: list[ToyGraph]
-) -> AbstractContextManager:
-    """Inside the block, each launch of the device's step is captured and added to `graphs`."""
-
-    def wrapper(_: Callable) -> Callable:
-        def launch(batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
-            graph, token_ids = capture(device_step, bucket or batch_size, is_greedy)
-            graphs.append(graph)
-            return token_ids[:batch_size]
-
-        return launch
-
-    return replaced(step, "device_step", wrapper)
-
-
-def capturing_host_steps(step: DecodeStep, graphs: list[ToyGraph]) -> AbstractContextManager:
-    """Inside the block, each step that begins on the host is captured whole and added to `graphs`."""
-
-    def wrapper(inner: Callable) -> Callable:
-        def next_tokens(*args: object) -> object:
-            with kernels_as_launches(step, graph := ToyGraph()), graph:
-                token_ids = inner(*args)
-            graphs.append(graph)
-            return token_ids
-
-        return next_tokens
-
-    return replaced(step, "next_tokens", wrapper)

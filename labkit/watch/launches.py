@@ -5,7 +5,6 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import NamedTuple
 
-import pandas as pd
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
@@ -142,15 +141,6 @@ def ends_of(launches: Sequence[Launch], num_layers: int) -> tuple[list[Launch], 
     first = next(i for i, launch in enumerate(launches) if launch.name in ("layer_norm", "norm_linear"))
     last = first + num_layers * len(layer_of(launches))
     return list(launches[:first]), list(launches[last:])
-
-
-def launch_table(launches: Sequence[Launch]) -> pd.DataFrame:
-    """Launches as a table: a row per launch, numbered from 1."""
-    rows = [(launch.name, launch.weights, launch.reads, launch.writes) for launch in launches]
-    columns = ["kernel", "weights it reads", "other numbers it reads", "numbers it writes"]
-    table = pd.DataFrame(rows, columns=columns)
-    table.index += 1
-    return table
 
 
 def count_kernels(launches: Sequence[Launch]) -> int:

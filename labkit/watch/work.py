@@ -58,13 +58,6 @@ def count_work(engine: InferenceEngine) -> Iterator[Counter[str]]:
 
 
 @contextmanager
-def count_forwards(engine: InferenceEngine) -> Iterator[Counter[str]]:
-    """Count how often the model is asked for a decode step inside the block, under "forward"."""
-    with count_calls_of(engine.model.network, {"decode_one_token": "forward"}) as counts:
-        yield counts
-
-
-@contextmanager
 def count_launches(engine: InferenceEngine) -> Iterator[Counter[str]]:
     """Count the steps that an engine of rung 06 or above launches inside the block.
 

@@ -121,15 +121,11 @@ def test_parts_of_a_step_add_up():
     assert sum(widths(axes)[:3]) == pytest.approx(100) and sum(widths(axes)[3:]) == pytest.approx(
         100 * 13 / 23
     )
-    (axes,) = show.draw_host_parts({"B = 8": {"04": before, "05": after}}).axes
-    assert widths(axes) == [2, 18, 3, 10, 3]
     (axes,) = show.draw_step_parts({"B = 1": ({"weights": 30.0, "host": 20.0}, {"weights": 24.0})}).axes
     assert [(bar.get_x(), bar.get_width()) for bar in axes.patches] == [(0, 30), (30, 20), (0, 24)]
 
 
-def test_steps_of_a_gpu_are_busy_or_idle_by_group_of_kernels():
-    (axes,) = show.draw_idle([traced("09", 64, 800.0, 600.0), traced("10", 64, 1000.0, 980.0)]).axes
-    assert widths(axes) == pytest.approx([100, 75, 100, 98])
+def test_steps_of_a_gpu_are_cut_by_group_of_kernels():
     kernels = tuple(KernelTime(name, 12, us) for name, us in (("gemm", 100.0), ("attn", 60.0)))
     (axes,) = show.draw_step_kernels({"08": traced("08", 64, 500.0, 400.0, kernels)}, {"08": 126.0}).axes
     assert widths(axes) == [100, 0, 60, 0, 0, 0] and list(axes.lines[0].get_xdata()) == [126, 126]
@@ -178,12 +174,10 @@ def test_a_roof_and_a_limit_say_what_share_of_them_is_reached():
     )
 
 
-def test_padding_is_the_space_between_the_lines_and_captures_are_dots():
+def test_padding_is_the_space_between_the_lines():
     rows, share = show.draw_buckets({"some": [2, 4], "one": [4]}, 4).axes
     assert [list(line.get_ydata()) for line in rows.lines] == [[2, 2, 4, 4], [4] * 4, [1, 2, 3, 4]]
     assert [list(line.get_ydata()) for line in share.lines] == [[50, 0, 25, 0], [75, 50, 25, 0]]
-    figure = show.draw_captures((1, 2, 2, 2), (1, 1, 2, 2), ("size", "size", "table", ""))
-    assert [list(dots.get_xdata()) for dots in lines(figure, "o")] == [[1, 2], [3]]
 
 
 def test_memory_is_set_aside_and_used():

@@ -6,12 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.engine import InferenceEngine
 from labkit.kernels import PagedAttentionAppend, triton_status
 from labkit.kernels.paged_attention_append import check_paged_attention_append
 from labkit.kernels.triton_runtime import check_launchable, tl, triton
 from labkit.watch.accesses import KernelRun, record_accesses
-from labkit.watch.blocks import block_places
 
 # --- what the reader's attention kernel is made of: its loop over the past, and its launch -------------
 
@@ -149,16 +147,3 @@ def record_attention(
     with record_accesses() as runs:
         attention(query, key, value, k_cache, v_cache, table, lengths, slot_mapping, max(context_lens))
     return runs[-1]
-
-
-def next_step_of(engine: InferenceEngine) -> tuple[list[list[int]], list[int]]:
-    """The table rows and lengths with which an engine's next step begins, room for its tokens included. The
-    engine is left as it was."""
-    manager = engine.kv_manager
-    sessions = list(engine.scheduler.running.values())
-    try:
-        manager.reserve_token_batch(0, [session.block_ids_per_layer[0] for session in sessions])
-        rows = [list(block_places(engine, session)[0]) for session in sessions]
-        return rows, [session.num_tokens for session in sessions]
-    finally:
-        engine.decode_step.undo(sessions)

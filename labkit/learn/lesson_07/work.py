@@ -1,47 +1,27 @@
 """Lesson 07: engines beside each other, their work, costs and schedules."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 import torch
 
-from labkit.engine import CacheConfig, InferenceEngine, InferenceSession, SamplingParams, SchedulerConfig
-from labkit.kvcache import KVBlockManager, MutableInfoBlockManager, OneTableBlockManager
+from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
+from labkit.kvcache import OneTableBlockManager
 from labkit.ladder import LADDER
 from labkit.learn.gates.gate import raised
 from labkit.model import GPT2Config, LanguageModel
 from labkit.model.checkpoint import random_network
 from labkit.model.tokenizer import WordTokenizer
 from labkit.options import EngineOptions
-from labkit.results import CostCardRecord, HostTime, counts_table
-from labkit.results.cost_cards import DEVICE_ROWS
-from labkit.watch import OperatorCounter, count_work, steady_decode, steady_prompts
+from labkit.results import HostTime
+from labkit.watch import PlantedError, count_work, planted_failure, steady_decode, steady_prompts
 from labkit.watch.blocks import PoolUse, block_places, pool_use
 from labkit.watch.work import COUNTS
 
 # --- cost cards, host time and recorded runs of its two rungs ------------------------------------------
-
-CARD_ROWS = {  # counts of a cost card: their words in a table
-    "aten_ops": "aten operators dispatched",
-    **dict(
-        zip(
-            ("kernels", "h2d_copies", "h2d_bytes", "d2h_copies", "synchronizations"),
-            (DEVICE_ROWS[i] for i in (0, 1, 2, 4, 5)),
-            strict=True,
-        )
-    ),
-}
-
-
-def recorded_cards(record: CostCardRecord, rungs: Sequence[str], batch_sizes: Sequence[int]) -> pd.DataFrame:
-    """Counts of GPT-2's recorded decode step, with requests at differing positions, a column per batch size
-    and rung."""
-    cards = record.cards(lengths=(20, 23))
-    return counts_table(
-        {(f"B = {b}", f"rung {n}"): cards[n, b] for b in batch_sizes for n in rungs}, CARD_ROWS
-    )
 
 
 def step_parts(host: HostTime) -> dict[str, float]:
@@ -66,23 +46,6 @@ def savings(before: HostTime, after: HostTime, store_us: float) -> dict[str, flo
         f"{before.num_layers} stores": stores,
         "the rest, with begin": saved["launch and the rest"] - stores,
     }
-
-
-def ladder_table(records: Mapping[str, dict], before: str, after: str) -> pd.DataFrame:
-    """Two rungs in each of some records of `ladder`, a row per record, by label: median decode tokens per
-    second, and how they compare."""
-    rows = {}
-    for label, record in records.items():
-        compared = record.comparison(before, after, path="fused")
-        rows[label] = {
-            f"rung {before}": f"{record.rate(before):,.0f}",
-            f"rung {after}": f"{record.rate(after):,.0f}",
-            "of the limit": f"{100 * record.share_of_limit(after):.1f} %",
-            "speed-up": f"×{compared.speedup:.3f}",
-            "interval": str(compared.interval),
-            "verdict": compared.verdict,
-        }
-    return pd.DataFrame(rows).T.rename_axis(columns="decode tokens/s, H100")
 
 
 # --- the engines that its steps are counted on ---------------------------------------------------------
@@ -173,62 +136,6 @@ def reserved(engine: InferenceEngine) -> str:
     return f"reserve_token_batch: called {calls} times in a step of 8 requests, {lists} lists looked at"
 
 
-def manager_state(engine: InferenceEngine) -> dict[str, int]:
-    """How much the block manager and the device hold now, for all running requests together, by name."""
-    manager = engine.kv_manager
-    sessions = engine.scheduler.running.values()
-    lists = [ids for session in sessions for ids in session.block_ids_per_layer]
-    return {
-        "tokens in the cache": sum(session.num_tokens for session in sessions),
-        "lists of block ids": len(lists),
-        "block ids in them": sum(map(len, lists)),
-        "block records": len(manager.block_infos),
-        "reference counts": len(manager.block_refcounts),
-        "numbers in the device's block tables": engine.decode_step.slots.block_tables.numel(),
-        "bytes of the pool": manager.k_cache.nbytes + manager.v_cache.nbytes,
-    }
-
-
-MANAGERS = {"rung 06": MutableInfoBlockManager, "rung 07": OneTableBlockManager}
-
-
-def copied_pool(kind: type[KVBlockManager], num_layers: int = GPT2_LAYERS) -> dict[str, int]:
-    """What a copy-on-write takes, when a session appends behind a half-full block that it shares: calls,
-    operators, and in how many layers the copy is right."""
-    manager = kind(num_layers=num_layers, num_heads=2, head_dim=4, block_size=4, max_blocks_per_layer=4)
-    numbers = torch.arange(num_layers * 2 * 2 * 4.0).view(num_layers, 2, 2, 4)  # [L, H, T, D]
-    first = InferenceSession(manager)
-    first.append_prompt(numbers, -numbers)
-    second = first.fork()
-    with OperatorCounter() as counter:
-        for table_idx, block_ids in enumerate(second.block_ids_per_layer):
-            manager.reserve_token_batch(table_idx, [block_ids])
-    keys = [
-        manager.dense_kv(layer, s.block_ids_per_layer[layer % manager.num_tables])[0][:, :2]
-        for s in (first, second)
-        for layer in range(num_layers)
-    ]
-    halves = zip(keys[:num_layers], keys[num_layers:], strict=True)
-    return {
-        "calls of reserve_token_batch": manager.num_tables,
-        "operators dispatched": counter.operators,
-        "layers whose copy is right": sum(torch.equal(a, b) for a, b in halves),
-    }
-
-
-def begin_operators(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> int:
-    """Operators that the attention of a decode step dispatches before the first layer."""
-    for prompt in prompts:
-        engine.add_request(list(prompt), SamplingParams(max_new_tokens=4, stop_on_eos=False))
-    engine.step()
-    engine.step()
-    slots, attention = engine.decode_step.slots, engine.decode_step.device_step.attention
-    slot_mapping = slots.slot_mapping[: len(prompts)]
-    with torch.inference_mode(), OperatorCounter() as counter:
-        attention.begin(slots, slot_mapping, max(map(len, prompts)) + 1)
-    return counter.operators
-
-
 def copies_on_write(engine: InferenceEngine, prompt: Sequence[int], new_tokens: int) -> int:
     """Copies-on-write per table when eight requests decode `new_tokens` tokens each behind one cached
     prompt."""
@@ -304,3 +211,40 @@ def blocks_by_window(windows: Sequence[int | None], num_tokens: int, block_size:
         first = 0 if window is None else max(0, num_tokens - window) // block_size
         each.append(0 if window == 0 else -(-num_tokens // block_size) - first)
     return sum(each), len(each) * max(each)
+
+
+# --- what is wrong on purpose, and what fails -----------------------------------------------------------
+
+
+class ForgetsTheCopy(OneTableBlockManager):
+    """Makes room without a look at who else holds a block: a new block when the last one is full, and no copy
+    of one that is shared."""
+
+    def reserve_token_batch(self, table_idx: int, block_ids_list: list[list[int]]) -> list[int]:
+        """Make room for one more token behind each sequence; returns which of the lists changed."""
+        changed = []
+        for b, block_ids in enumerate(block_ids_list):
+            if self.num_tokens(block_ids) == len(block_ids) * self.block_size:
+                self.ready_block(table_idx, block_ids)
+                changed.append(b)
+            self.info(block_ids[-1]).length += 1
+        return changed
+
+
+def fail_the_forward(engine: InferenceEngine) -> dict[str, list[int]]:
+    """Let the engine's next decode step fail when the device is asked for it. Returns the tokens that the
+    manager counts for each running request, and those that its session counts: at the failure, and after the
+    engine has handled it."""
+    step, manager = engine.decode_step, engine.kv_manager
+    sessions = list(engine.scheduler.running.values())
+    seen: dict[str, list[int]] = {}
+
+    def look(when: str) -> None:
+        seen[f"booked {when}"] = [manager.num_tokens(s.block_ids_per_layer[0]) for s in sessions]
+        seen[f"counted {when}"] = [s.num_tokens for s in sessions]
+
+    fault = planted_failure(step, "device_step", look=lambda: look("when it fails"))
+    with suppress(PlantedError), fault:
+        engine.step()
+    look("afterwards")
+    return seen

@@ -2,24 +2,14 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from random import Random
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
-from IPython.display import Markdown
-from torch import Tensor
 
-from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
-from labkit.engine.step.device import DeviceStep
-from labkit.engine.step.graphed import WARMUP_RUNS, batch_buckets
 from labkit.learn.gates.gate import raised
-from labkit.model import LanguageModel
-from labkit.options import EngineOptions
-from labkit.results import DeviceTimeRecord, RunsRecord, StepProfile
+from labkit.results import DeviceTimeRecord, StepProfile
 from labkit.results.profiles import is_inside
-from labkit.watch import device_step_of
 
 # --- what graphs save, from recorded runs --------------------------------------------------------------
 
@@ -57,28 +47,6 @@ class LaunchBound(NamedTuple):
         return self.eager_us / self.gpu_us
 
 
-def launch_model(records: Mapping[int, RunsRecord], kernels: Mapping[int, int]) -> pd.DataFrame:
-    """Kernels times the host's microseconds per kernel beside the measured steps of rung 07, a column per
-    batch size.
-
-    records: of `ladder`, by batch size; kernels: of a step. The microseconds per kernel are those of the
-    smallest batch, and are held against the others.
-    """
-    smallest = min(records)
-    launch_us = records[smallest].step_us("07") / kernels[smallest]
-    rows = {}
-    for batch_size, record in sorted(records.items()):
-        eager = record.step_us("07")
-        of_launches = launch_us * kernels[batch_size]
-        rows[f"B = {batch_size}"] = {
-            "kernels": kernels[batch_size],
-            "kernels x us per kernel": round(of_launches),
-            "rung 07, measured (us)": round(eager),
-            "of it launches, by the model": f"{of_launches / eager:.0%}",
-        }
-    return pd.DataFrame(rows)
-
-
 def gain_by_context(
     record: DeviceTimeRecord,
     launch_us: float,
@@ -106,98 +74,6 @@ def gain_by_context(
 
 
 # --- the trap, graphs that are captured in the middle of serving ---------------------------------------
-
-
-class Met(NamedTuple):
-    """A step that `LazyGraphs` ran, and whether it had to capture a graph for it."""
-
-    batch_size: int
-    columns: int  # of the block table that it needs
-    reason: str  # why it captures: "" if it need not, "size" or "table"
-
-
-class LazyGraphs:
-    """Stands for a `DeviceStep` with graphs as the public engine had them: one for each exact batch size,
-    captured when the size is first met; all are dropped when the block table grows. It only counts what it
-    would capture."""
-
-    def __init__(self, device_step: DeviceStep) -> None:
-        self.device_step = device_step
-        self.met: list[Met] = []
-        self._graphs: set[tuple[int, bool]] = set()
-        self._dropped: set[tuple[int, bool]] = set()
-        self._columns = 1
-
-    def __call__(self, batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
-        columns = max_context_len // self.device_step.attention.kv_manager.block_size + 1
-        if columns > self._columns:
-            self._dropped |= self._graphs
-            self._graphs.clear()
-            self._columns = columns
-        key, reason = (batch_size, is_greedy), ""
-        if key not in self._graphs:
-            reason = "table" if key in self._dropped else "size"
-            self._graphs.add(key)
-        self.met.append(Met(batch_size, self._columns, reason))
-        return self.device_step(batch_size, max_context_len, is_greedy)
-
-
-def lazy_captures(
-    model: LanguageModel, options: EngineOptions, device: torch.device, num_steps: int = 150
-) -> list[Met]:
-    """Serve requests that come and go, the same ones in each call, with `LazyGraphs`. Returns its steps."""
-    engine = InferenceEngine(
-        model,
-        options,
-        device=device,
-        cache=CacheConfig(block_size=16, prefix_cache=False),
-        scheduler=SchedulerConfig(max_batch_size=12, decode_first=True),
-    )
-    engine.decode_step.device_step = lazy = LazyGraphs(device_step_of(engine))
-    random = Random(8)
-    for i in range(num_steps):
-        if i < 0.75 * num_steps and random.random() < 0.25:
-            prompt = [5] * random.randint(3, 20)
-            params = SamplingParams(max_new_tokens=random.randint(8, 60), stop_on_eos=False)
-            engine.add_request(prompt, params)
-        engine.step()
-    return lazy.met
-
-
-def lazy_benchmark(
-    model: LanguageModel, options: EngineOptions, device: torch.device, runs: int = 2
-) -> list[int]:
-    """How many captures `LazyGraphs` makes in each run of a benchmark: equal requests, served to the end."""
-    engine = InferenceEngine(
-        model,
-        options,
-        device=device,
-        cache=CacheConfig(block_size=16, prefix_cache=False),
-        scheduler=SchedulerConfig(max_batch_size=12, prefill_max_batch_size=12),
-    )
-    engine.decode_step.device_step = lazy = LazyGraphs(device_step_of(engine))
-    captures = []
-    for _ in range(runs):
-        lazy.met.clear()
-        engine.generate([[5] * 7] * 12, SamplingParams(max_new_tokens=40, stop_on_eos=False))
-        captures.append(sum(bool(step.reason) for step in lazy.met))
-    return captures
-
-
-def capture_costs(met: Sequence[Met], max_batch_size: int) -> pd.DataFrame:
-    """How many captures there are, before serving and during it, and how often a step is run for those during
-    it; a row for each time to capture."""
-    captured = sum(bool(step.reason) for step in met)
-    at_start = 2 * len(batch_buckets(max_batch_size))
-    runs = WARMUP_RUNS + 1
-    rows = {
-        "when a size is met": {"captures before serving": 0, "captures while serving": captured},
-        "at start-up, in buckets": {"captures before serving": at_start, "captures while serving": 0},
-    }
-    table = pd.DataFrame.from_dict(rows, orient="index")
-    table["steps served"] = len(met)
-    table["runs of the step for captures, while serving"] = runs * table["captures while serving"]
-    return table
 
 
 # --- choices of buckets, and the rows of a step that are padding ---------------------------------------
@@ -263,56 +139,3 @@ def padding_of(sizes_for: Callable[[int], Sequence[int]], max_batch_size: int = 
 
 
 # --- what a capture asks of each line of a device's step -----------------------------------------------
-
-# Lines of `DeviceStep` of which a capture asks something; a test finds each in the source.
-WALK = (
-    (
-        "slot_mapping = slots.slot_mapping[:batch_size]",
-        "A view of a tensor that is there as long as the engine is: fixed address. `batch_size` becomes part "
-        "of the graph: fixed shape.",
-        "06: who is in the batch lies on the device. 08: a graph per bucket",
-    ),
-    (
-        "self.attention.begin(slots, slot_mapping, max_context_len)",
-        "`max_context_len` is a number of the host's, and would be that of the capture for ever. The fused "
-        "kernel does not ask for it: it loops up to the length that it finds in the slot.",
-        "07: the fused kernel",
-    ),
-    (
-        "positions = slots.context_lens[slot_mapping].clamp(min=0).long()",
-        "Another number in every step, from the same address: the device counts.",
-        "06: lengths on the device",
-    ),
-    (
-        "input_ids = slots.last_token_ids[slot_mapping]",
-        "The token is where the last step left it, not in a Python list. In the middle of the layers no "
-        "block is taken, so none can be missing: there is room already.",
-        "06: last tokens on the device, and room reserved before",
-    ),
-    (
-        "if draws == Draws.NONE:",
-        "Python's `if` is asked at the capture and never again. So there is a graph for either answer.",
-        "08: two families",
-    ),
-    (
-        "return self.advance(sample_greedy(logits), slot_mapping)",
-        "No token is looked at: the sampler's answer is a tensor. The host's sampler waits for numbers.",
-        "06: the device's sampler",
-    ),
-    (
-        "slots.last_token_ids[slot_mapping] = token_ids.clamp(min=0)",
-        "In place: the next replay looks for it at the same address.",
-        "06: state on the device",
-    ),
-    (
-        "slots.context_lens[slot_mapping] = torch.where(lens < 0, lens, lens + 1)",
-        "`where`, not `if`: both answers are there, the device picks. A padding row (-1) stays one.",
-        "07: padding rows, which the fused kernel stores nothing for",
-    ),
-)
-
-
-def walk_through() -> Markdown:
-    """A Markdown table of lines of `DeviceStep`: what a capture asks of each, and which rung provided it."""
-    head = "| line of `DeviceStep` | what a capture makes of it | who saw to it |\n| --- | --- | --- |"
-    return Markdown("\n".join([head, *(f"| `{line}` | {why} | {who} |" for line, why, who in WALK)]))

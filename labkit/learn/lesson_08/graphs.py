@@ -1,17 +1,16 @@
 """Lesson 08: graphs of this machine's kind, and what cannot be captured."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import pandas as pd
 import torch
 from torch import Tensor
 
-from labkit.engine import InferenceEngine
 from labkit.engine.step.device import DeviceStep
-from labkit.engine.step.graphed import batch_buckets, cuda_captures
-from labkit.watch import CapturedLaunch, LaunchRecorder, ToyGraph, capture, captured_steps, recorded_step
+from labkit.engine.step.graphed import GraphedStep, batch_buckets, cuda_captures
+from labkit.watch import CapturedLaunch, LaunchRecorder, ToyGraph, capture, recorded_step
 from labkit.watch.operators import storage, tensors_of
 
 # --- a step captured in a graph of the machine's kind, and steps that are padded or replayed -----------
@@ -86,7 +85,7 @@ class PaddedStep:
         return self.device_step(self.bucket, max_context_len, is_greedy)[:batch_size]
 
 
-# --- what a captured step is made of, and what stands in the way of replaying it -----------------------
+# --- what a captured step is made of, and what the host must wait for ---------------------------------
 
 # Operators that the host waits for: they read a number, have a shape that depends on contents, or make a
 # Python list of a tensor.
@@ -106,40 +105,18 @@ HOST_READS = (
 )
 
 
-class Obstacles(NamedTuple):
-    """How one captured step differs from another, and what does not belong in a capture, as counts. All 0:
-    either graph can stand for the other."""
+class SlotsMadeAnew:
+    """Graphs, and one line too many: what the slots lie in is copied before each replay."""
 
-    other_operators: int  # the sequences differ; nothing behind that is compared
-    other_shapes: int  # tensors of another shape, stride or type
-    other_numbers: int  # told by the host, and part of the graph
-    other_addresses: int  # tensors that lie elsewhere, of those that no launch made
-    host_reads: int  # launches of the first that the host waits for
+    def __init__(self, device_step: DeviceStep) -> None:
+        self.device_step = device_step
+        on_gpu = device_step.slots.slot_mapping.is_cuda
+        self.graphs = GraphedStep(device_step) if on_gpu else ToyGraphedStep(device_step)
 
-
-def obstacles(first: ToyGraph, second: ToyGraph) -> Obstacles:
-    """Why the first captured step could not be replayed in place of the second."""
-    names = [[launch.name for launch in graph.launches] for graph in (first, second)]
-    is_other = names[0] != names[1]
-    made = [made_by(graph) for graph in (first, second)]
-    shapes = numbers = 0
-    moved = set()
-    for one, two in zip(first.launches, second.launches, strict=False):
-        if one.name != two.name or len(one.inputs) != len(two.inputs):
-            is_other = True
-            break
-        for a, b in zip(one.inputs, two.inputs, strict=True):
-            if not isinstance(a, Tensor) or not isinstance(b, Tensor):
-                numbers += not isinstance(a, Tensor | torch.Generator) and a != b
-            elif (a.shape, a.stride(), a.dtype) != (b.shape, b.stride(), b.dtype):
-                shapes += 1
-            elif (place(a, made[0])) != place(b, made[1]):
-                if a.dim() == 0 and a.device.type == "cpu":  # a number, dressed as a tensor
-                    numbers += a.item() != b.item()
-                else:
-                    moved.add(b.untyped_storage().data_ptr())
-    reads = sum(is_host_read(launch) for launch in first.launches)
-    return Obstacles(int(is_other), shapes, numbers, len(moved), reads)
+    def __call__(self, batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
+        memory = self.device_step.slots.memory
+        memory.words = memory.words.clone()
+        return self.graphs(batch_size, max_context_len, is_greedy)
 
 
 def made_by(graph: ToyGraph) -> dict[int, int]:
@@ -152,14 +129,6 @@ def made_by(graph: ToyGraph) -> dict[int, int]:
     return made
 
 
-def place(tensor: Tensor, made: Mapping[int, int]) -> tuple[str, int, int]:
-    """Where a tensor lies: ("made", number of the launch that made its memory, offset) or ("address", its
-    address, offset)."""
-    origin = storage(tensor)
-    where = ("made", made[origin]) if origin in made else ("address", origin)
-    return (*where, tensor.storage_offset())
-
-
 def is_host_read(launch: CapturedLaunch) -> bool:
     """Whether the host waits for what this launch computes: a number, a shape that depends on contents, or a
     copy to the host."""
@@ -170,31 +139,6 @@ def is_host_read(launch: CapturedLaunch) -> bool:
         by_mask = any(t.dtype == torch.bool for t in inputs[1:-1]) and (adds_up or inputs[-1].numel() > 1)
     to_host = any(t.is_cuda for t in inputs) and any(not t.is_cuda for t in launch.outputs)
     return launch.name in HOST_READS or by_mask or to_host
-
-
-def obstacle_table(steps: Mapping[str, Sequence[ToyGraph]]) -> pd.DataFrame:
-    """What stands in the way of replaying a captured step, a column per kind of step, by name: the first of
-    its captures against each of the others, of which the highest counts are shown."""
-    columns = {}
-    for name, (first, *others) in steps.items():
-        found = [obstacles(first, other) for other in others]
-        columns[name] = {"launches of a step": len(first.launches)} | {
-            field.replace("_", " "): max(getattr(each, field) for each in found)
-            for field in Obstacles._fields
-        }
-    return pd.DataFrame(columns)
-
-
-def replayed_tokens(engine: InferenceEngine, num_steps: int) -> list[list[int]]:
-    """Capture the engine's next step and replay it, without the engine. Returns the tokens of each of
-    `num_steps` steps, those of the capture first. For steps in which no request needs another block."""
-    (graph,) = captured_steps(engine, 1)
-    likeliest = next(launch for launch in graph.launches[::-1] if launch.name == "aten.max").outputs[1]
-    tokens = [likeliest.tolist()]
-    for _ in range(num_steps - 1):
-        graph.replay()
-        tokens.append(likeliest.tolist())
-    return tokens
 
 
 def launch_list(graph: ToyGraph, first: int = 14) -> pd.DataFrame:

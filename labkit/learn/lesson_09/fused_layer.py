@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from labkit.engine import CacheConfig, InferenceEngine
-from labkit.engine.step.fused import PLAIN, TRITON, VOCABULARY_MULTIPLE, FusedKernels
-from labkit.kernels import fold_layer_norm, norm_linear_plain, triton_status
+from labkit.kernels import fold_layer_norm, norm_linear_plain
 from labkit.kernels.fused_linear import mean_and_rstd, row_statistics
 from labkit.learn.lesson_09.splits import SplitThenMerge
 from labkit.learn.lesson_09.steps import launch_norm_linear
@@ -20,7 +19,6 @@ from labkit.model import GPT2Config, LanguageModel
 from labkit.model.checkpoint import random_network
 from labkit.model.tokenizer import WordTokenizer
 from labkit.options import EngineOptions
-from labkit.watch import log_step
 from labkit.watch.launches import device_step_of
 
 # --- a layer's kernels, an engine small enough for Triton's interpreter --------------------------------
@@ -46,43 +44,6 @@ def whose_kernels(engine: InferenceEngine) -> str:
     return ", ".join(f"{name}: {'yours' if is_mine else 'not yours'}" for name, is_mine in mine.items())
 
 
-def smallest_logit_gap(engines: Sequence[InferenceEngine], prompts: Sequence[Sequence[int]]) -> float:
-    """The smallest gap between the logits of the best two tokens of a row, over the largest difference
-    between two engines' logits of the same step. Far above 1, no token can change."""
-    V = engines[0].model.config.vocab_size
-    one, other = (log_step(engine, prompts).products[-1].flatten(0, -2)[:, :V] for engine in engines)
-    best = one.double().topk(2, dim=1).values
-    return float((best[:, 0] - best[:, 1]).min() / (one.double() - other.double()).abs().max())
-
-
-@torch.inference_mode()
-def partings(
-    model: LanguageModel,
-    prompts: Sequence[Sequence[int]],
-    one: Sequence[Sequence[int]],
-    other: Sequence[Sequence[int]],
-    dtype: torch.dtype,
-) -> pd.DataFrame:
-    """Where two engines' tokens first differ, a row per prompt: the gap between the two tokens' logits in the
-    model's own precision, and the distance between neighbouring numbers of `dtype` there."""
-    rows = []
-    for prompt, tokens, others in zip(prompts, one, other, strict=True):
-        at = next((i for i, pair in enumerate(zip(tokens, others, strict=True)) if pair[0] != pair[1]), None)
-        if at is None:
-            continue
-        ids = torch.tensor([[*prompt, *tokens[:at]]], device=model.device)
-        (logits,) = model.network.prefill(ids, torch.tensor([ids.shape[1]], device=model.device)).last_logits
-        gap = abs(float(logits[tokens[at]] - logits[others[at]]))
-        spacing = torch.finfo(dtype).eps * 2.0 ** np.floor(np.log2(abs(float(logits[tokens[at]]))))
-        rows.append({"token": at, "gap in float32": gap, "neighbours are apart": float(spacing)})
-    return pd.DataFrame(rows, columns=["token", "gap in float32", "neighbours are apart"])
-
-
-def fused_kernels() -> FusedKernels:
-    """The fused Triton kernels, or their plain twins where Triton cannot run."""
-    return PLAIN if triton_status().mode == "off" else TRITON
-
-
 def small_engine(options: EngineOptions, device: torch.device | str = "cpu") -> InferenceEngine:
     """An engine with a model of random weights, so small that Triton's interpreter runs a step in little
     time; its vocabulary size is odd, as GPT-2's is."""
@@ -96,18 +57,6 @@ def small_engine(options: EngineOptions, device: torch.device | str = "cpu") -> 
     return InferenceEngine(
         model, options, device=device, dtype=torch.float32, cache=CacheConfig(8, 16, prefix_cache=False)
     )
-
-
-def copied_bytes(config: GPT2Config, itemsize: int = 2) -> dict[str, int]:
-    """Bytes that a `FusedDeviceStep` keeps beside the model's own weights."""
-    E, inner = config.n_embd, config.inner_dim
-    outputs = 3 * E + inner  # of the two linear layers behind a LayerNorm
-    rows = -(-config.vocab_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
-    return {
-        "weights with a LayerNorm put in": config.n_layer * outputs * E * itemsize,
-        "column sums and biases, float32": config.n_layer * outputs * 2 * 4,
-        "output layer, padded": rows * E * itemsize,
-    }
 
 
 def alignment(row_bytes: int, row: int) -> int:

@@ -6,11 +6,9 @@ from statistics import median
 import pandas as pd
 
 from labkit.bench import in_turn, time_decode_steps
-from labkit.bench.limit import step_limit
 from labkit.engine import InferenceEngine
-from labkit.results import AttentionTimeRecord, Comparison, DeviceTimeRecord, TracedStep
-from labkit.results.attention_time import ONE_PROGRAM, SPLIT
-from labkit.results.kernels import ATTENTION, PRODUCTS, SPLIT_K_SUMS, group_counts, group_us, slowest_single
+from labkit.results import Comparison, DeviceTimeRecord, TracedStep
+from labkit.results.kernels import ATTENTION, PRODUCTS, SPLIT_K_SUMS, group_us, slowest_single
 from labkit.watch import steady_decode
 
 # --- recorded steps and recorded attention, as tables --------------------------------------------------
@@ -28,33 +26,6 @@ def share_of_small_ones(step: TracedStep) -> float:
     """The share of a step's GPU time in kernels that are neither a matrix product nor attention."""
     us = group_us(step)
     return 1 - (us[PRODUCTS] + us[ATTENTION]) / sum(us.values())
-
-
-def kernel_table(record: DeviceTimeRecord, batch_size: int) -> pd.DataFrame:
-    """Kernels and microseconds of a recorded step by what they are for, both rungs beside each other."""
-    steps = {rung: step for (size, rung), step in recorded_steps(record).items() if size == batch_size}
-    counts = {f"kernels, {rung}": group_counts(step) for rung, step in steps.items()}
-    times = {
-        f"us, {rung}": {name: round(us) for name, us in group_us(step).items()}
-        for rung, step in steps.items()
-    }
-    table = pd.DataFrame(counts | times)
-    table.loc["all"] = table.sum()
-    return table.astype(int).rename_axis(columns=f"one step, B = {batch_size}")
-
-
-def step_table(record: DeviceTimeRecord) -> pd.DataFrame:
-    """A row per recorded step: how many kernels it has, how long the GPU was busy, and the limit."""
-    rows = {}
-    for (size, rung), step in recorded_steps(record).items():
-        limit_us = 1e6 * step_limit(size, step.context_len, record.bandwidth).seconds
-        rows[f"B = {size}, rung {rung}"] = {
-            "kernels": step.num_kernels,
-            "GPU busy (us)": round(step.gpu_busy_us),
-            "limit (us)": round(limit_us),
-            "limit, % of busy": round(100 * limit_us / step.gpu_busy_us, 1),
-        }
-    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def gain_table(record: DeviceTimeRecord) -> pd.DataFrame:
@@ -81,26 +52,6 @@ def gain_table(record: DeviceTimeRecord) -> pd.DataFrame:
     parts = [*rows, "GPU busy"]
     order = sorted(table.index, key=lambda name: parts.index(name.split(",")[0]))
     return table.loc[order].map("{:g}".format).rename_axis("microseconds, rung")
-
-
-def attention_table(record: AttentionTimeRecord) -> pd.DataFrame:
-    """One layer's attention by itself, as recorded: microseconds in each form, and the bytes that the split
-    form moves."""
-    times = {(time.kernel, time.batch_size, time.context_len): time for time in record.samples}
-    rows = {}
-    for (kernel, batch_size, context_len), split in sorted(times.items(), key=lambda item: item[0][1:]):
-        one = times.get((ONE_PROGRAM, batch_size, context_len))
-        if kernel == SPLIT and one is not None:
-            rows[batch_size, context_len] = {
-                "rung 07's kernel (us)": round(one.us, 1),
-                "rung 09's kernel (us)": round(split.us, 1),
-                "splits": split.splits,
-                "times faster": round(one.us / split.us, 2),
-                "% of a copy's rate": round(100 * split.rate / record.bandwidth),
-            }
-    table = pd.DataFrame.from_dict(rows, orient="index")
-    table.index = pd.MultiIndex.from_tuples(table.index, names=["B", "tokens in the cache"])
-    return table
 
 
 # --- how long a step takes on a GPU, of engines in turn ------------------------------------------------

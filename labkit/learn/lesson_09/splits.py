@@ -152,15 +152,6 @@ def launch_merge(kernel: Any, largest: Tensor, totals: Tensor, accs: Tensor) -> 
     return out
 
 
-def partial_softmax(scores: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """One part of a softmax: the largest of scores [T], the sum of exp(score - largest), and the sum of
-    values [T, D], each times that; -inf and zeros if there are none."""
-    if len(scores) == 0:
-        return scores.new_tensor(-torch.inf), scores.new_zeros(()), values.new_zeros(values.shape[1])
-    weights = (scores - scores.max()).exp()
-    return scores.max(), weights.sum(), weights @ values
-
-
 def merge_plain(largest: Tensor, totals: Tensor, accs: Tensor) -> Tensor:
     """The parts of each row in one, in plain PyTorch."""
     weights = (largest - largest.amax(1, keepdim=True)).exp()  # [R, SPLITS]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
-import pandas as pd
 import torch
 
 from labkit.bench import in_turn
@@ -86,22 +85,6 @@ def recorded_work(
     """
     host = host_time.time(rung, batch_size).step_us
     return StepWork.of(host, device_time.step(rung, batch_size).gpu_busy_us)
-
-
-def hidden_table(host_time: HostTimeRecord, device_time: DeviceTimeRecord, rung: str) -> pd.DataFrame:
-    """The host's work in a step beside the GPU's, a row for each batch size that both records have."""
-    steps = device_time.steps
-    rows = {}
-    for host in host_time.times[rung]:
-        if (step := steps.get((rung, host.batch_size))) is not None:
-            rows[f"B = {host.batch_size}"] = {
-                "host (us)": round(host.step_us),
-                "GPU (us)": round(step.gpu_busy_us),
-                "host, % of the GPU": round(100 * host.step_us / step.gpu_busy_us),
-                "GPU idle in a trace (us)": round(step.idle_us, 1),
-                "GPU idle in a trace (%)": round(100 * step.idle_share, 1),
-            }
-    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 # --- a GPU that a clock plays, so that overlap can be measured on any machine --------------------------

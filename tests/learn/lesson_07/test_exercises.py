@@ -7,11 +7,11 @@ from labkit import LADDER
 from labkit.engine import InferenceSession
 from labkit.kvcache import KVBlockManager, OneTableBlockManager
 from labkit.learn.lesson_07 import work
-from labkit.learn.lesson_07.attention import next_step_of
 from labkit.learn.lesson_07.exercises import (
     BLOCKS_NEEDED,
     append_all_layers,
 )
+from labkit.watch.blocks import block_places
 
 CPU = torch.device("cpu")
 THIS = LADDER["07"].options
@@ -21,8 +21,10 @@ def test_the_append_of_all_layers_is_the_engine_s():
     """The keys of a real step, taken from rung 07's pool, stored again by the exercise's solution."""
     engine = work.sharing_engine(work.small_gpt2(n_layer=3), THIS, CPU)
     engine.step()
-    rows, lengths = next_step_of(engine)
+    sessions = list(engine.scheduler.running.values())
+    lengths = [session.num_tokens for session in sessions]
     engine.step()
+    rows = [block_places(engine, session)[0] for session in sessions]
     manager, b = engine.kv_manager, range(len(rows))
     block = [row[n // 4] for row, n in zip(rows, lengths, strict=True)]
     pos = [n % 4 for n in lengths]

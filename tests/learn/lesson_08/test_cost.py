@@ -1,11 +1,7 @@
-"""Lesson 08: what is said of a reader's buckets, and the walk through the step."""
+"""Lesson 08: what is said of a reader's buckets."""
 
-import inspect
-
-from labkit import LADDER
-from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.graphed import batch_buckets
-from labkit.learn.lesson_08.cost import WALK, padding_of, spaced_sizes, walk_through
+from labkit.learn.lesson_08.cost import padding_of, spaced_sizes
 
 
 def test_a_reader_s_buckets_are_told_in_a_line():
@@ -24,11 +20,3 @@ def test_a_reader_s_buckets_are_told_in_a_line():
     assert broken.startswith(
         "graphs: not counted, because sizes_for raised ZeroDivisionError: division by zero"
     )
-
-
-def test_each_line_of_the_walk_is_in_the_source():
-    source = [line.strip() for line in inspect.getsource(DeviceStep).splitlines()]
-    for line, why, who in WALK:
-        assert line in source
-        assert why.endswith(".") and who[:2] in LADDER
-        assert walk_through().data.count(f"| `{line}` | {why} | {who} |") == 1

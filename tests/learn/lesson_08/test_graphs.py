@@ -1,16 +1,14 @@
 """Lesson 08: what a capture is on this machine, steps that are padded, and what cannot be replayed."""
 
-from dataclasses import replace
 from itertools import islice
 
 import pytest
 import torch
-from helpers import GREEDY, SEEDED, make_engine, tokens_alone
+from helpers import GREEDY, make_engine, tokens_alone
 
 from labkit import LADDER
-from labkit.engine.step.device import DeviceStep
-from labkit.learn.lesson_08.graphs import PaddedStep, capturing, obstacles
-from labkit.watch import ToyGraph, capture, captured_steps, device_step_of
+from labkit.learn.lesson_08.graphs import PaddedStep, capturing
+from labkit.watch import ToyGraph, capture, device_step_of
 
 RESIDENT, BELOW, THIS = (LADDER[n].options for n in ("06", "07", "08"))
 PROMPTS = [(1, 2, 3), (4, 5), tuple(range(6, 14))]
@@ -63,62 +61,6 @@ def test_who_pads_a_step_changes_no_byte():
         found.append(([r.output_token_ids[:6] for r in first], [b.view(torch.uint8) for b in kv]))
     assert found[0][0] == found[1][0]
     assert all(map(torch.equal, found[0][1], found[1][1]))
-
-
-def captured(function):
-    with torch.inference_mode(), ToyGraph() as graph:  # as a step is
-        function()
-    return graph
-
-
-def test_each_kind_of_obstacle_is_found_and_nothing_else():
-    x, numbers = torch.ones(3), iter(range(100))
-    pieces = torch.zeros(100)
-
-    def found(function):
-        two = captured(function), captured(function)
-        return {k: v for k, v in obstacles(*two)._asdict().items() if v}
-
-    assert found(lambda: (x * 2).sum() + x) == {}
-    assert found(lambda: x * next(numbers)) == {"other_numbers": 1}
-    assert found(lambda: x + torch.tensor([1.0, 2.0, 3.0])) == {"other_addresses": 1}
-    assert found(lambda: pieces.narrow(0, 0, next(numbers)) + 1).keys() == {"other_numbers", "other_shapes"}
-    assert found(lambda: x.mul(2) if next(numbers) % 2 else x.add(2)) == {"other_operators": 1}
-    assert found(lambda: x.sum().item()) == {"host_reads": 1}
-    assert found(lambda: x.tolist())["host_reads"] == 1
-    assert found(lambda: x.nonzero()) == {"host_reads": 1}
-    assert found(lambda: [x.add(1) for _ in range(next(numbers) % 2 + 1)]) == {"other_operators": 1}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "drawn"])
-@pytest.mark.parametrize("options", [RESIDENT, BELOW, THIS], ids=["06", "07", "08"])
-def test_a_device_step_is_one_program_whoever_is_in_the_slots(options, params):
-    graphs = []
-    for prompts in (PROMPTS, [(9,), (1, 2, 3, 4, 5), (7, 7)]):
-        engine = make_engine(options=options, max_batch_size=4)
-        for prompt in prompts:
-            engine.add_request(prompt, replace(params, max_new_tokens=12))
-        engine.step()
-        graphs.append(captured_steps(engine, 7))  # blocks of 4: boundaries are crossed
-        engine.step()  # and the engine goes on
-        assert type(engine.decode_step.device_step) is DeviceStep
-    for first, *others in graphs:
-        assert [obstacles(first, other) for other in others] == [(0, 0, 0, 0, 0)] * 6
-    # Of another engine, only the addresses are others.
-    found = obstacles(graphs[0][0], graphs[1][0])
-    assert found.other_addresses and not any(found._replace(other_addresses=0))
-
-
-def test_a_graph_of_nobody_is_that_of_a_padded_batch():
-    engine = make_engine(options=BELOW, max_batch_size=4)
-    of_nobody, _ = capture(device_step_of(engine), 4, True)
-    for prompt in PROMPTS:
-        engine.add_request(prompt, GREEDY)
-    engine.step()
-    for graph in captured_steps(engine, 4, bucket=4):
-        assert not any(obstacles(of_nobody, graph))
-    assert obstacles(of_nobody, captured_steps(engine, 1)[0]).other_shapes
 
 
 def test_a_padding_row_is_what_rung_06_cannot_have():

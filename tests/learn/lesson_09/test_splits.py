@@ -5,9 +5,23 @@ import torch
 
 from labkit.kernels import paged_attention_append_plain
 from labkit.learn.lesson_09 import splits
-from labkit.learn.lesson_09.programs import attention_case
 
 LENGTHS = (0, 3, 8, 37, 100)
+
+
+def attention_case(lengths, H=2, D=16, block_size=16):
+    """Arguments of one layer's attention, by name, for requests with so many tokens in the cache."""
+    generator = torch.Generator().manual_seed(0)
+    B, M = len(lengths), max(lengths) // block_size + 1
+    shapes = {
+        **dict.fromkeys(("query", "key_new", "value_new"), (B, H, D)),
+        **dict.fromkeys(("k_cache_layer", "v_cache_layer"), (B * M, H, block_size, D)),
+    }
+    return {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()} | {
+        "block_table": torch.randperm(B * M, generator=generator).view(B, M).int(),
+        "context_lens": torch.tensor(lengths, dtype=torch.int32),
+        "slot_mapping": torch.arange(B),
+    }
 
 
 def test_split_attention_is_attention_and_stores_the_new_token():
