@@ -16,7 +16,7 @@ from labkit.engine.guard import BROKEN, Guard
 from labkit.engine.overlap import Batch
 from labkit.engine.parts import Part, Parts
 from labkit.engine.prefixes import build_prefix_cache, keep_text_of
-from labkit.engine.prompt import Prompt, check_params, prompts_with_params, token_ids_of
+from labkit.engine.prompt import Limits, Prompt, prompts_with_params
 from labkit.engine.request import Completion, FinishReason, Request
 from labkit.engine.sampling import SamplingParams
 from labkit.engine.scheduler import OnlineScheduler
@@ -182,23 +182,14 @@ class InferenceEngine:
 
     def check_prompt(self, prompt: Prompt, params: SamplingParams) -> tuple[int, ...]:
         """The prompt's token ids. Raises RequestError if they are not valid or can never fit."""
-        max_new_tokens = check_params(params).max_new_tokens
-        vocab_size, limit = self.model.config.vocab_size, self.max_positions
-        token_ids = token_ids_of(prompt, max_new_tokens, self.model.tokenizer, limit)
-        if not token_ids:
-            raise RequestError("the prompt is empty; give it at least one token")
-        if min(token_ids) < 0 or max(token_ids) >= vocab_size:
-            strange = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)
-            raise RequestError(f"token id {shown(strange)} is not in the vocabulary (0 to {vocab_size - 1})")
-        total = len(token_ids) + max_new_tokens
-        needed = self.kv_manager.blocks_for(total - 1)  # the last token's key and value are never stored
-        if needed > self.kv_manager.max_blocks_per_layer:
-            raise RequestError(
-                f"the request can grow to {total - 1} cached tokens, {needed} blocks of "
-                f"{self.kv_manager.block_size}; the pool has {self.kv_manager.max_blocks_per_layer} "
-                "a layer: shorten it or give the engine more blocks"
-            )
-        return token_ids
+        return self.limits.check_prompt(prompt, params, self.model.tokenizer)
+
+    @property
+    def limits(self) -> Limits:
+        """What a request must fit."""
+        pool = self.kv_manager
+        sizes = pool.block_size, pool.max_blocks_per_layer
+        return Limits(self.model.config.vocab_size, self.max_positions, *sizes)
 
     def _new_request(self, token_ids: tuple[int, ...], params: SamplingParams) -> Request:
         decoder = TextDecoder(self.model.tokenizer, params.stop) if params.stop else None

@@ -1,6 +1,7 @@
 """From prompts to token ids, reading hardly more of any input than the model has positions for."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set, Sized
+from dataclasses import dataclass
 from itertools import islice, repeat
 
 from labkit.checks import shown, whole
@@ -12,6 +13,41 @@ Prompt = str | Sequence[int]
 
 NO_LIST = (str, bytes, bytearray, memoryview, Mapping, Set)  # a set's items have no order
 CHARACTERS = 16  # for each position: a text of no more is encoded in one piece
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a request must fit to be served by an engine: its vocabulary, its positions and its pool."""
+
+    vocab_size: int
+    max_positions: int  # tokens of the longest sequence
+    block_size: int
+    max_blocks_per_layer: int
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest request, prompt and answer; the last one's key and value are never stored."""
+        return min(self.max_positions, self.max_blocks_per_layer * self.block_size + 1)
+
+    def check_prompt(self, prompt: Prompt, params: SamplingParams, tokenizer: Tokenizer) -> tuple[int, ...]:
+        """The prompt's token ids. Raises RequestError if they are not valid or can never fit."""
+        max_new_tokens = check_params(params).max_new_tokens
+        token_ids = token_ids_of(prompt, max_new_tokens, tokenizer, self.max_positions)
+        if not token_ids:
+            raise RequestError("the prompt is empty; give it at least one token")
+        if min(token_ids) < 0 or max(token_ids) >= self.vocab_size:
+            strange = next(token_id for token_id in token_ids if not 0 <= token_id < self.vocab_size)
+            raise RequestError(
+                f"token id {shown(strange)} is not in the vocabulary (0 to {self.vocab_size - 1})"
+            )
+        total = len(token_ids) + max_new_tokens
+        needed = -(-(total - 1) // self.block_size)
+        if needed > self.max_blocks_per_layer:
+            raise RequestError(
+                f"the request can grow to {total - 1} cached tokens, {needed} blocks of {self.block_size}; "
+                f"the pool has {self.max_blocks_per_layer} a layer: shorten it or give the engine more blocks"
+            )
+        return token_ids
 
 
 def token_ids_of(prompt: Prompt, max_new_tokens: int, tokenizer: Tokenizer, limit: int) -> tuple[int, ...]:

@@ -1,6 +1,7 @@
 """Chat templates: how a checkpoint wants the messages of a conversation written as one text."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ from tokenizers import models
 from labkit.checks import quoted, shown
 from labkit.errors import CheckpointError, RequestError
 from labkit.json_file import read_bytes, read_json
-from labkit.model.tokenizer import is_there
+from labkit.model.tokenizer import Tokenizer, is_there
 
 CHAT_FILES = ["tokenizer_config.json", "chat_template.jinja"]
 # The special tokens that a template may name.
@@ -47,6 +48,25 @@ class ChatTemplate(NamedTuple):
             raise RequestError(f"the model's chat template refuses the messages: {quoted(error)}") from error
         assert isinstance(text, str)
         return text
+
+
+@dataclass(frozen=True)
+class Voice:
+    """How a model reads and writes: its name, its tokenizer, and its chat template if it has one. What there
+    is of a model without its weights."""
+
+    name: str
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None = None
+
+    def chat_prompt(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """The token ids of a conversation: see `LanguageModel.chat_prompt`."""
+        if self.chat_template is None:
+            raise RequestError(
+                f"{self.name} has no chat template: it goes on with texts, and was trained on no "
+                "conversations. Use generate(text), or load a chat model, whose name often ends in -Instruct"
+            )
+        return self.tokenizer.encode(self.chat_template.render(messages), begins=False)
 
 
 def check_messages(messages: object) -> None:

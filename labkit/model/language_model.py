@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from labkit.errors import RequestError
-from labkit.model.chat import ChatTemplate
+from labkit.model.chat import ChatTemplate, Voice
 from labkit.model.network import ModelConfig, Network
 from labkit.model.tokenizer import Tokenizer
 
@@ -65,12 +64,12 @@ class LanguageModel:
         messages: in order, each with its "role" ("system", "user" or "assistant") and its "content".
         Raises RequestError if the model has no chat template, or if the messages do not fit it.
         """
-        if self.chat_template is None:
-            raise RequestError(
-                f"{self.name} has no chat template: it goes on with texts, and was trained on no "
-                "conversations. Use generate(text), or load a chat model, whose name often ends in -Instruct"
-            )
-        return self.tokenizer.encode(self.chat_template.render(messages), begins=False)
+        return self.voice.chat_prompt(messages)
+
+    @property
+    def voice(self) -> Voice:
+        """All of it but the weights."""
+        return Voice(self.name, self.tokenizer, self.chat_template)
 
     def __repr__(self) -> str:
         count = sum(p.numel() for p in self.network.parameters())

@@ -112,6 +112,10 @@ class LibraryTokenizer:
         backend.no_padding()
         return cls(backend, eos_token_id)
 
+    def to_json(self) -> str:
+        """The tokenizer as the text of a tokenizer.json."""
+        return self._backend.to_str()
+
     def encode(self, text: str, *, begins: bool = True) -> list[int]:
         """The token ids of a text; if it begins here, after the special ones that the checkpoint wants at the
         beginning, such as Llama's. Raises RequestError for a text that has no tokens."""

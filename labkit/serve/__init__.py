@@ -4,12 +4,19 @@
 and `RunningServer` runs one beside other work. Needs what `pip install labkit[serve]` brings.
 """
 
-try:
-    from labkit.serve.http import make_app
-    from labkit.serve.running import RunningServer
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        f"{error.name} is not installed. The server needs what this brings: pip install -e '.[serve]'"
-    ) from error
+from importlib import import_module
 
+HOMES = {"make_app": "labkit.serve.http", "RunningServer": "labkit.serve.running"}
 __all__ = ["RunningServer", "make_app"]
+
+
+def __getattr__(name: str) -> object:
+    """A public name, imported when it is asked for: the engine's process needs none of them."""
+    if name not in HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"{error.name} is not installed. The server needs what this brings: pip install -e '.[serve]'"
+        ) from error

@@ -1,16 +1,18 @@
 """python -m labkit.serve: an OpenAI-compatible server for one model on one engine."""
 
 import argparse
+import contextlib
 import ipaddress
 import logging
+from dataclasses import fields
 
 import uvicorn
 
-from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
 from labkit.errors import LabkitError
 from labkit.ladder import LADDER, LAST_RUNG
-from labkit.model import load_model
-from labkit.serve.http import API_KEY, make_app
+from labkit.serve.engine_client import EngineClient
+from labkit.serve.engine_process import EngineSettings
+from labkit.serve.http import API_KEY, app_over
 from labkit.serve.running import DrainingServer, logger
 
 
@@ -48,26 +50,31 @@ def main() -> None:
     """Serve until a signal comes."""
     args = make_parser().parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    settings = EngineSettings(**{each.name: getattr(args, each.name) for each in fields(EngineSettings)})
     try:
-        model = load_model(args.model)
-        engine = InferenceEngine(
-            model,
-            LADDER[args.rung].options,
-            device=args.device,
-            cache=CacheConfig(max_blocks_per_layer=args.max_blocks, max_positions=args.max_positions),
-            scheduler=SchedulerConfig(max_batch_size=args.max_batch_size),
-        )
-        app = make_app(engine, name=args.served_model_name, max_inflight_requests=args.max_requests)
+        client = EngineClient.start(settings, max_inflight_requests=args.max_requests)
     except LabkitError as error:
         raise SystemExit(str(error)) from None
+    try:
+        serve(client, args)
+    finally:
+        client.close()
+
+
+def serve(client: EngineClient, args: argparse.Namespace) -> None:
+    """Serve over HTTP until a signal comes. Raises SystemExit if the engine's process ends before."""
     if not is_loopback(args.host):
         logger.warning(
             "%s can be reached from other machines. Set %s to a key that they must send.", args.host, API_KEY
         )
+    app = app_over(client, args.served_model_name)
     config = uvicorn.Config(app, args.host, args.port, log_level="warning", access_log=False)
-    server = DrainingServer(config, app.state.server, args.drain)
-    logger.info("%r at http://%s:%d", engine, args.host, args.port)
-    server.run()
+    server = DrainingServer(config, client, args.drain)
+    logger.info("%s at http://%s:%d", client.name, args.host, args.port)
+    with contextlib.suppress(KeyboardInterrupt):  # raised again when all is closed
+        server.run()
+    if server.has_lost_engine:
+        raise SystemExit("the engine's process has ended, and so the server does")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The routes of the server: OpenAI's endpoints, health, metrics and the page.
 
-An event loop reads sockets and writes frames; the engine steps in the worker thread of a `StreamingServer`.
+An event loop reads sockets and writes frames. Where the engine steps is the business of what serves: in a
+thread of this process, or in a process of its own.
 """
 
 import asyncio
@@ -9,7 +10,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.responses import FileResponse, JSONResponse, Response, StreamingResponse
@@ -17,11 +18,19 @@ from openai.types import Model
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from labkit.engine import Completion, InferenceEngine, StreamingServer
-from labkit.engine.engine import Chunk
-from labkit.engine.streaming import AsyncTokenStream
+from labkit.engine import (
+    AsyncTokenStream,
+    Chunk,
+    Completion,
+    EngineStats,
+    InferenceEngine,
+    SamplingParams,
+    StreamingServer,
+)
+from labkit.engine.prompt import Limits, Prompt
 from labkit.errors import LabkitError, OverloadedError
 from labkit.json_file import parse_json
+from labkit.model.chat import Voice
 from labkit.serve.errors import ApiError, api_error
 from labkit.serve.metrics import Metrics
 from labkit.serve.replies import DONE, ChatForm, TextForm, finish_reason, frame
@@ -33,10 +42,42 @@ API_KEY = "LABKIT_API_KEY"  # the environment variable
 LEFT = "the client has left"
 
 
+class Server(Protocol):
+    """What serves: a `StreamingServer`, or an `EngineClient` for an engine in another process."""
+
+    max_inflight_requests: int | None
+
+    @property
+    def voice(self) -> Voice:
+        """How the model reads and writes."""
+
+    @property
+    def limits(self) -> Limits:
+        """What a request must fit."""
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests that were submitted and have not ended."""
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether requests are taken."""
+
+    def submit_async(self, prompt: Prompt, params: SamplingParams) -> AsyncTokenStream:
+        """Queue a request for a task of this event loop. Raises, with nothing queued, OverloadedError,
+        StreamError and RequestError."""
+
+    def stats(self) -> EngineStats:
+        """The engine's state, without waiting."""
+
+    def close(self) -> None:
+        """Cancel what is unfinished, and end. Any thread may call this; a second call does nothing."""
+
+
 def make_app(
     engine: InferenceEngine, *, name: str | None = None, max_inflight_requests: int = 1024
 ) -> FastAPI:
-    """An ASGI application that serves an engine over OpenAI's API.
+    """An ASGI application that serves an engine of this process over OpenAI's API.
 
     engine: belongs to the application while that runs. name: of the model, for clients; the model's own
     without one. max_inflight_requests: unfinished answers at most; more are refused with 429.
@@ -44,7 +85,15 @@ def make_app(
     Raises what `StreamingServer` does.
     """
     server = StreamingServer(engine, max_inflight_requests=max_inflight_requests, tokenize_workers=1)
-    door = Door(server, name or engine.model.name)
+    return app_over(server, name)
+
+
+def app_over(server: Server, name: str | None = None) -> FastAPI:
+    """The application over what serves, which belongs to it while it runs, and is closed with it.
+
+    name: of the model, for clients; the model's own without one.
+    """
+    door = Door(server, name or server.voice.name)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -79,17 +128,13 @@ def require_key(key: str | None) -> Any:
 
 
 class Door:
-    """What the routes share: a streaming server, the model's name, the metrics."""
+    """What the routes share: what serves, the model's name, the metrics."""
 
     watch_points = ("admit", "frames", "leaving")
 
-    def __init__(self, server: StreamingServer, name: str) -> None:
+    def __init__(self, server: Server, name: str) -> None:
         self.server, self.name = server, name
-        self.engine = server.engine
-        self.metrics = Metrics(server.engine)
-        pool = server.engine.kv_manager
-        # Tokens of the longest request, prompt and answer; the last one's key and value are never stored.
-        self.longest = min(server.engine.max_positions, pool.max_blocks_per_layer * pool.block_size + 1)
+        self.metrics = Metrics(server.stats)
 
     # --- about the server --------------------------------------------------------------------------
 
@@ -98,8 +143,8 @@ class Door:
         return FileResponse(PAGE, media_type="text/html")
 
     async def health(self) -> Response:
-        """200 while requests are served; 503 when the engine is broken or the server closed."""
-        if not self.server.worker.thread.is_alive():
+        """200 while requests are served; 503 when the engine is gone or broken, or the server closed."""
+        if not self.server.is_serving:
             raise ApiError(503, "the engine has stopped")
         return JSONResponse({"status": "ok"})
 
@@ -115,8 +160,8 @@ class Door:
         """The model of that name, with the tokens of its longest sequence. 404 for another one."""
         self._check_name(model)
         card = Model(id=self.name, object="model", created=0, owned_by="labkit").model_dump()
-        can_chat = self.engine.model.chat_template is not None
-        return card | {"max_model_len": self.longest, "chat": can_chat}
+        can_chat = self.server.voice.chat_template is not None
+        return card | {"max_model_len": self.server.limits.longest, "chat": can_chat}
 
     def _check_name(self, name: str) -> None:
         if name != self.name:
@@ -144,7 +189,7 @@ class Door:
     async def chat(self, request: Request) -> Response:
         """/v1/chat/completions."""
         raw = await json_body(request)
-        asked = read_chat(raw, self.engine.model.chat_prompt, self.longest)
+        asked = read_chat(raw, self.server.voice.chat_prompt, self.server.limits.longest)
         self._check_name(raw["model"])
         return await self.answer(request, asked, ChatForm(self.name))
 
@@ -169,7 +214,7 @@ class Door:
 
     def admit(self, num_answers: int) -> None:
         """Raise OverloadedError, before anything of the request is begun, if so many more are too many."""
-        unfinished, limit = self.server.worker.num_unfinished, self.server.max_inflight_requests
+        unfinished, limit = self.server.num_unfinished, self.server.max_inflight_requests
         if limit is not None and unfinished + num_answers > limit:
             raise OverloadedError(
                 f"{unfinished} answers are unfinished, and with {num_answers} more there would be more than "

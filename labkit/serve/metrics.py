@@ -1,12 +1,12 @@
 """What /metrics tells Prometheus: the engine as it is now, and how long clients waited."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from labkit.engine import Completion, EngineStats, InferenceEngine
+from labkit.engine import Completion, EngineStats
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 TOKEN_SECONDS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1)
@@ -15,9 +15,9 @@ TOKEN_SECONDS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 
 class Metrics:
     """The numbers of one server. `registry` holds them all."""
 
-    def __init__(self, engine: InferenceEngine) -> None:
+    def __init__(self, stats: Callable[[], EngineStats]) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(EngineCollector(engine))
+        self.registry.register(EngineCollector(stats))
         self.requests = Counter(
             "labkit_requests", "Answers that ended, by how", ["finish_reason"], registry=self.registry
         )
@@ -53,12 +53,12 @@ class Metrics:
 class EngineCollector(Collector):
     """An engine's queues, blocks and counters, read when they are asked for."""
 
-    def __init__(self, engine: InferenceEngine) -> None:
-        self._engine = engine
+    def __init__(self, stats: Callable[[], EngineStats]) -> None:
+        self._stats = stats
 
     def collect(self) -> Iterator[Metric]:
         """The state at this moment; a step may be under way."""
-        stats: EngineStats = self._engine.stats()
+        stats = self._stats()
         gauges = {
             "waiting_requests": ("Requests that wait for a place in the batch", stats.waiting),
             "joining_requests": ("Requests whose prompts are being computed", stats.joining),

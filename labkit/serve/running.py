@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import threading
 from types import TracebackType
 from typing import Self
@@ -9,19 +10,23 @@ from typing import Self
 import uvicorn
 from fastapi import FastAPI
 
-from labkit.engine import StreamingServer
+from labkit.serve.http import Server
 
 logger = logging.getLogger("labkit.serve")
+SECONDS_TO_LEAVE = 5
 
 
 class DrainingServer(uvicorn.Server):
     """Asked to stop, it takes no new connection and lets open answers end for `drain` seconds; those that it
-    then cuts short end with an error."""
+    then cuts short end with an error. It stops by itself when there is no engine any more."""
 
-    def __init__(self, config: uvicorn.Config, server: StreamingServer, drain: float) -> None:
+    def __init__(self, config: uvicorn.Config, server: Server, drain: float) -> None:
         super().__init__(config)
+        # A client that does not read what it is told last is not waited for either.
+        config.timeout_graceful_shutdown = math.ceil(drain) + SECONDS_TO_LEAVE
         self._streaming, self._drain = server, drain
         self.has_begun = threading.Event()
+        self.has_lost_engine = False
 
     async def startup(self, *args: object, **kwargs: object) -> None:
         """Listen."""
@@ -30,9 +35,14 @@ class DrainingServer(uvicorn.Server):
         finally:
             self.has_begun.set()
 
+    async def on_tick(self, counter: int) -> bool:
+        """Whether to stop; asked ten times a second."""
+        self.has_lost_engine = not self._streaming.is_serving
+        return await super().on_tick(counter) or self.has_lost_engine
+
     async def shutdown(self, *args: object, **kwargs: object) -> None:
         """End all connections."""
-        if num_unfinished := self._streaming.worker.num_unfinished:
+        if num_unfinished := self._streaming.num_unfinished:
             logger.warning("%d answers are unfinished: they have %g s to end", num_unfinished, self._drain)
         timer = threading.Timer(self._drain, self._streaming.close)
         timer.daemon = True

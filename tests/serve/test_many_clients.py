@@ -82,5 +82,5 @@ def test_a_third_leaves_and_the_others_have_their_answers(rung):
     with serving(make_engine(options=options, max_blocks_per_layer=64)) as door:
         asyncio.run(all_of_them(door.url))
         streaming = door.streaming
-    assert streaming.worker.num_unfinished == 0 and not door.engine.has_work
+    assert streaming.num_unfinished == 0 and not door.engine.has_work
     assert_no_block_is_lost(door.engine)

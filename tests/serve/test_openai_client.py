@@ -36,7 +36,7 @@ def text_alone(prompt, params=EIGHT):
 def door():
     with serving(make_engine(max_blocks_per_layer=256)) as door:
         yield door
-        assert door.streaming.worker.num_unfinished == 0
+        assert door.streaming.num_unfinished == 0
 
 
 def test_an_answer_is_the_engines(door):
@@ -136,7 +136,7 @@ def test_a_client_that_leaves_gives_its_blocks_back(door):
         stream.close()
     with pytest.raises(openai.APITimeoutError):
         door.client.with_options(timeout=0.001).completions.create(prompt=[6], **endless)
-    while door.streaming.worker.num_unfinished:  # for ever, if a request is lost
+    while door.streaming.num_unfinished:  # for ever, if a request is lost
         time.sleep(0.01)
     assert door.engine.stats().running == 0
 

@@ -20,6 +20,7 @@ from labkit.kvcache import KVBlockManager, Prefixes
 from labkit.ladder import DEVICE_RESIDENT_STATE, OVERLAP, PAGED_ENGINE, SAMPLING_WITHOUT_SORTS
 from labkit.model import GPT2Config
 from labkit.model.checkpoint import random_network
+from labkit.model.tokenizer import WordTokenizer
 from labkit.paths import ROOT
 from labkit.results import Record, load
 from labkit.results.files import kind_of
@@ -70,7 +71,7 @@ def measured(kind: str) -> list[Record]:
     return records
 
 
-class ByteTokenizer:
+class ByteTokenizer(WordTokenizer):
     """A token is a byte, so a random model writes many broken characters."""
 
     vocab_size = 256

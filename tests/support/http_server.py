@@ -1,21 +1,45 @@
-"""A server of `labkit.serve` on a free port of this machine, in a thread of the tests."""
+"""A server of `labkit.serve` on a free port of this machine, in a thread of the tests, over an engine in
+another thread: by itself, or behind the pair of sockets that leads to it in a process of its own."""
 
 import contextlib
+import socket
 from collections.abc import Iterator
 from types import SimpleNamespace
 
 import openai
 
-from labkit.engine import InferenceEngine
-from labkit.serve import RunningServer, make_app
+from labkit.engine import InferenceEngine, StreamingServer
+from labkit.serve.engine_client import EngineClient
+from labkit.serve.engine_process import EngineHost
+from labkit.serve.http import app_over
+from labkit.serve.running import RunningServer
 
 NAME = "small"
 
 
+def by_wire(engine: InferenceEngine, max_inflight_requests: int | None = 1024) -> EngineClient:
+    """A client of an `EngineHost` in a thread."""
+    here, there = socket.socketpair()
+    host = EngineHost(engine, there)
+    host.start()
+    client = EngineClient(here, max_inflight_requests=max_inflight_requests)
+    client.voice = engine.model.voice  # the tests' own tokenizer is no kind that is sent
+    client.host = host  # lives as long
+    return client
+
+
+SERVERS = {"thread": StreamingServer, "wire": by_wire}
+
+
 @contextlib.contextmanager
-def serving(engine: InferenceEngine, drain: float = 30, **options: object) -> Iterator[SimpleNamespace]:
-    """A running server: its url, engine, StreamingServer and uvicorn server, and an `openai` client of it."""
-    with RunningServer(make_app(engine, name=NAME, **options), drain) as running:
+def serving(
+    engine: InferenceEngine, by: str = "wire", drain: float = 30, **options: object
+) -> Iterator[SimpleNamespace]:
+    """A running server: its url, engine, what serves it and uvicorn's server, and an `openai` client of it.
+
+    by: "thread" for a StreamingServer, "wire" for an EngineClient and an EngineHost in a thread.
+    """
+    with RunningServer(app_over(SERVERS[by](engine, **options), NAME), drain) as running:
         client = openai.OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0)
         with client:
             yield SimpleNamespace(

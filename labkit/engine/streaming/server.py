@@ -9,12 +9,14 @@ from typing import Self
 
 from labkit.checks import is_whole, require_kind, require_positive, shown
 from labkit.engine.engine import InferenceEngine
-from labkit.engine.prompt import Prompt, check_params
+from labkit.engine.prompt import Limits, Prompt, check_params
 from labkit.engine.sampling import SamplingParams
+from labkit.engine.stats import EngineStats
 from labkit.engine.streaming.stream import AsyncTokenStream, TokenStream
 from labkit.engine.streaming.worker import Item, Submission, Worker
 from labkit.engine.text_decoder import TextDecoder
 from labkit.errors import OptionError, StreamError
+from labkit.model.chat import Voice
 
 
 class StreamingServer:
@@ -60,8 +62,8 @@ class StreamingServer:
         self.worker.start()
 
     def __repr__(self) -> str:
-        state = "serving" if self.worker.thread.is_alive() else "closed"
-        return f"StreamingServer({self.engine!r}, {self.worker.num_unfinished} unfinished, {state})"
+        state = "serving" if self.is_serving else "closed"
+        return f"StreamingServer({self.engine!r}, {self.num_unfinished} unfinished, {state})"
 
     def _check_options(self) -> None:
         require_kind("engine", self.engine, InferenceEngine, "an InferenceEngine")
@@ -76,6 +78,34 @@ class StreamingServer:
         if self.engine.has_work:
             raise OptionError("the engine has unfinished requests: step it to their end or cancel them first")
 
+    # --- what `labkit.serve` asks of what serves it -------------------------------------------------
+
+    @property
+    def voice(self) -> Voice:
+        """How the model reads and writes."""
+        return self.engine.model.voice
+
+    @property
+    def limits(self) -> Limits:
+        """What a request must fit."""
+        return self.engine.limits
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests that were submitted and have not ended."""
+        return self.worker.num_unfinished
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether requests are taken: not if it is closed or its engine is broken."""
+        return self.worker.thread.is_alive()
+
+    def stats(self) -> EngineStats:
+        """The engine's state; a step may be under way."""
+        return self.engine.stats()
+
+    # --- requests ----------------------------------------------------------------------------------
+
     def submit(self, prompt: Prompt, params: SamplingParams = SamplingParams()) -> TokenStream:
         """Queue a request; its tokens come out of the stream. Any thread may call this.
 
@@ -85,7 +115,7 @@ class StreamingServer:
         """
         submission = Submission(SimpleQueue[Item]())
         self._queue(submission, prompt, params)
-        return TokenStream(self, self.decoder(params), self.worker, submission)
+        return TokenStream(self, self.decoder(params), self.worker.ask_to_cancel, submission)
 
     def submit_async(self, prompt: Prompt, params: SamplingParams = SamplingParams()) -> AsyncTokenStream:
         """Queue a request for a consumer on the event loop that runs in this thread; nothing here is awaited.
@@ -100,7 +130,7 @@ class StreamingServer:
             ) from None
         submission = Submission(asyncio.Queue[Item](), loop)
         self._queue(submission, prompt, params)
-        return AsyncTokenStream(self, self.decoder(params), self.worker, submission)
+        return AsyncTokenStream(self, self.decoder(params), self.worker.ask_to_cancel, submission)
 
     def _queue(self, submission: Submission, prompt: Prompt, params: SamplingParams) -> None:
         """Hand a request to the worker: its text is turned into tokens by the pool, or here."""

@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 import copy
 import weakref
+from collections.abc import Callable
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Generic, Self
 
 from labkit.engine.engine import Chunk
-from labkit.engine.streaming.worker import Item, Queue, Submission, Worker
+from labkit.engine.streaming.worker import Item, Queue, Submission
 from labkit.engine.text_decoder import TextDecoder
 from labkit.errors import StreamError
 
@@ -26,7 +27,11 @@ class Stream(Generic[Queue]):
     """
 
     def __init__(
-        self, server: object, decoder: TextDecoder, worker: Worker, submission: Submission[Queue]
+        self,
+        server: object,
+        decoder: TextDecoder,
+        cancel: Callable[[Submission], object],
+        submission: Submission[Queue],
     ) -> None:
         self.submitted = submission.submitted
         self._submission = submission
@@ -36,7 +41,7 @@ class Stream(Generic[Queue]):
         self._decoder = decoder
         self._ended = False
         self._error: BaseException | None = None  # never raised itself: a traceback refers to the stream
-        self._cancel = weakref.finalize(self, worker.ask, Worker.cancel, submission)  # at most one call
+        self._cancel = weakref.finalize(self, cancel, submission)  # at most one call, from any thread
 
     def __repr__(self) -> str:
         number = self._submission.request_id

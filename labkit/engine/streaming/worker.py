@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from labkit.engine.engine import InferenceEngine
 from labkit.engine.prompt import Prompt
@@ -25,7 +25,14 @@ MOST_READ = 256  # of what was asked for, between two steps
 LET_OTHERS_RUN = 1e-5  # seconds; with what the system adds, as long as a thread takes to wake
 
 
-Queue = TypeVar("Queue", bound=SimpleQueue[Item] | asyncio.Queue[Item])
+class Puts(Protocol):
+    """Where a consumer's items go: a SimpleQueue for a thread, an asyncio.Queue for a task."""
+
+    def put_nowait(self, item: Item) -> None:
+        """Add one."""
+
+
+Queue = TypeVar("Queue", bound=Puts)
 
 
 @dataclass(eq=False, slots=True)
@@ -51,15 +58,15 @@ class Worker:
     watch_points = ("read_inbox", "step", "hand_over", "deliver")
 
     def __init__(self, engine: InferenceEngine, stream_interval: int) -> None:
-        self._engine = engine
+        self.engine = engine
         self._stream_interval = stream_interval
         # SimpleQueue.put may be called from a finalizer, at any moment of any thread.
         self._inbox: SimpleQueue[tuple[Callable[..., None], tuple[object, ...]]] = SimpleQueue()
-        self._running: dict[int, Submission] = {}  # in the engine, by request id
+        self.running: dict[int, Submission] = {}  # in the engine, by request id
         # What consumers on event loops get next, by loop: they are told of all of it at once.
         self._outgoing: defaultdict[asyncio.AbstractEventLoop, list[tuple[Submission, Item]]]
         self._outgoing = defaultdict(list)
-        self._quitting = False
+        self.quitting = False
         self.lock = threading.RLock()  # reentrant, for `stop` may be called from a finalizer; guards:
         self._unfinished: set[Submission] = set()
         self._closed = False
@@ -112,10 +119,14 @@ class Worker:
         """
         self._inbox.put((function, args))
 
+    def ask_to_cancel(self, submission: Submission) -> None:
+        """Have a submission's request cancelled before the next step."""
+        self.ask(Worker.cancel, submission)
+
     def tokenize(self, submission: Submission, prompt: Prompt, params: SamplingParams) -> None:
         """Turn a prompt into token ids, for the worker's thread to add or, if it is refused, to end."""
         try:
-            token_ids = self._engine.check_prompt(prompt, params)
+            token_ids = self.engine.check_prompt(prompt, params)
         except BaseException as error:
             self.ask(Worker._end, submission, error)
         else:
@@ -125,7 +136,7 @@ class Worker:
         """Cancel every request, end the thread and wait for it."""
         with self.lock:
             self._closed = True
-        self._quitting = True
+        self.quitting = True
         self.ask(lambda worker: None)  # wakes the thread
         if self.thread.is_alive() and threading.current_thread() is not self.thread:
             self.thread.join()
@@ -134,8 +145,8 @@ class Worker:
 
     def _run(self) -> None:
         try:
-            with self._engine.guard:
-                self._engine.guard.name = "a StreamingServer"
+            with self.engine.guard:
+                self.engine.guard.name = "a StreamingServer"
                 self._has_engine.set_result(None)
                 self._serve()
         except (EngineBusyError, BrokenEngineError) as error:
@@ -158,38 +169,38 @@ class Worker:
         However much is asked for, running requests get their next tokens.
         """
         num_read = 0
-        while not self._quitting and not (self._running and (self._inbox.empty() or num_read >= MOST_READ)):
+        while not self.quitting and not (self.running and (self._inbox.empty() or num_read >= MOST_READ)):
             function, args = self._inbox.get()
             function(self, *args)
             self.deliver()
             num_read += 1
-        return not self._quitting
+        return not self.quitting
 
     def add(self, submission: Submission, token_ids: tuple[int, ...], params: SamplingParams) -> None:
         """Queue a submission's request in the engine; if that fails, its stream raises the error."""
         if submission not in self._unfinished:  # cancelled before it came here
             return
         try:
-            submission.request_id = self._engine.add_request(token_ids, params)
+            submission.request_id = self.engine.add_request(token_ids, params)
         except BaseException as error:
             self._end(submission, error)
         else:
-            self._running[submission.request_id] = submission
+            self.running[submission.request_id] = submission
 
     def cancel(self, submission: Submission) -> None:
         """Cancel a submission's request, if the engine has it, and let another one take its place."""
         request_id = submission.request_id
-        if request_id is not None and request_id in self._running:
+        if request_id is not None and request_id in self.running:
             # A request that ended in a step that failed cannot be cancelled; the next step hands out its end.
             with contextlib.suppress(RequestError):
-                self._engine.cancel(request_id)
-                del self._running[request_id]
+                self.engine.cancel(request_id)
+                del self.running[request_id]
         self.forget(submission)
 
     def step(self) -> None:
         """One step of the engine, and its tokens to their consumers; if it fails, all of them are told."""
         try:
-            outputs = self._engine.step()
+            outputs = self.engine.step()
         except BaseException as error:
             self._fail_running(error)
         else:
@@ -198,11 +209,11 @@ class Worker:
     def hand_over(self, outputs: Sequence[StepOutput]) -> None:
         """Put each request's tokens where its consumer waits."""
         for request_id, token_id, completion in outputs:
-            submission = self._running[request_id]
+            submission = self.running[request_id]
             if token_id is not None:
                 submission.unsent.append(token_id)
             if completion is not None:
-                del self._running[request_id]
+                del self.running[request_id]
                 self._end(submission, (tuple(submission.unsent), completion))
             elif len(submission.unsent) == self._stream_interval:
                 self._send(submission, (tuple(submission.unsent), None))
@@ -211,12 +222,12 @@ class Worker:
 
     def _fail_running(self, error: BaseException) -> None:
         """A step failed: cancel what is in the engine, and tell each consumer."""
-        for request_id, submission in list(self._running.items()):
+        for request_id, submission in list(self.running.items()):
             try:
-                token_ids = self._engine.cancel(request_id).token_ids
+                token_ids = self.engine.cancel(request_id).token_ids
             except RequestError:  # it ended in this very step, and the next one hands out its end
                 continue
-            del self._running[request_id]
+            del self.running[request_id]
             self._cut_short(
                 submission, token_ids[submission.num_sent :], "a step of the engine failed", error
             )
@@ -270,9 +281,9 @@ class Worker:
             unsent: Sequence[int] = submission.unsent
             if submission.request_id is not None:
                 with contextlib.suppress(BaseException):
-                    unsent = self._engine.cancel(submission.request_id).token_ids[submission.num_sent :]
+                    unsent = self.engine.cancel(submission.request_id).token_ids[submission.num_sent :]
             self._cut_short(submission, unsent, what, cause)
-        self._running.clear()
+        self.running.clear()
 
 
 def put_each(items: Sequence[tuple[Submission, Item]]) -> None:

@@ -203,7 +203,7 @@ def test_a_server_that_is_closed_does_not_take_the_rest_of_a_flood(monkeypatch):
         for _ in range(10_000):
             server.worker.ask(lambda _: taken.append(None))
         closing.append(start(server.close))
-        wait_for(lambda: server.worker._quitting)
+        wait_for(lambda: server.worker.quitting)
         return step()
 
     monkeypatch.setattr(engine, "step", flooded_step)

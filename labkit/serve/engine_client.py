@@ -1,0 +1,288 @@
+"""The server's end of the engine's process: requests go there, and their tokens come to streams here."""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from labkit.engine import AsyncTokenStream, Completion, EngineStats, FinishReason, SamplingParams
+from labkit.engine.prompt import Limits, Prompt, check_params
+from labkit.engine.request import Timing
+from labkit.engine.streaming.worker import Item, Submission
+from labkit.engine.text_decoder import TextDecoder
+from labkit.errors import LabkitError, OverloadedError, StreamError
+from labkit.model.chat import Voice
+from labkit.serve.engine_process import EngineSettings
+from labkit.serve.wire import Wire, encoded, error_of, read_stats, read_voice
+
+LONG_TEXT = 10_000  # characters; a longer one is tokenized while others are served
+SECONDS_TO_END = 10.0  # of an engine's process that was asked to; then it is killed
+
+
+@dataclass(eq=False, slots=True)
+class Pending:
+    """A request that the engine's process is not done with."""
+
+    number: int  # by which both processes know it
+    submission: Submission[asyncio.Queue[Item]]
+    params: SamplingParams
+    prompt: tuple[int, ...] = ()  # once it is tokenized
+    token_ids: list[int] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)  # when each token came
+
+
+class EngineClient:
+    """Serves the tasks of one event loop from an engine in another process, as a `StreamingServer` does from
+    one in this. All calls but `close` and the properties are for the loop's thread.
+
+    end: of a pair of sockets whose other end an `EngineHost` has. process: that host's, to be waited for.
+    max_inflight_requests: unfinished requests at most; None: no limit.
+
+    Raises LabkitError if the other process says why there is no engine, or ends before there is one.
+    """
+
+    def __init__(
+        self,
+        end: socket.socket,
+        process: subprocess.Popen | None = None,
+        *,
+        max_inflight_requests: int | None = None,
+    ) -> None:
+        self.process, self.max_inflight_requests = process, max_inflight_requests
+        self._wire = Wire(end)
+        introduced = self._first_message()
+        self.name: str = introduced["name"]
+        self.voice: Voice = read_voice(introduced)
+        self.limits = Limits(**introduced["limits"])
+        self._stats: dict[str, Any] = introduced["stats"]
+        self._numbers = itertools.count()
+        self._pending: dict[int, Pending] = {}
+        self._unsent = bytearray()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pool = ThreadPoolExecutor(1, "labkit-tokenize")
+        self._is_closed = False
+        self._closing = threading.Lock()
+
+    @classmethod
+    def start(cls, settings: EngineSettings, *, max_inflight_requests: int | None = None) -> "EngineClient":
+        """Start a process with such an engine, and wait until it is ready."""
+        here, there = socket.socketpair()
+        command = [sys.executable, "-m", "labkit.serve.engine_process", str(os.getpid()), str(there.fileno())]
+        with there:
+            # In a session of its own, so that a terminal's Ctrl-C is for the server alone.
+            process = subprocess.Popen(command, pass_fds=[there.fileno()], start_new_session=True)
+        try:
+            here.sendall(encoded(asdict(settings)))
+            return cls(here, process, max_inflight_requests=max_inflight_requests)
+        except BaseException:  # a Ctrl-C, too
+            process.kill()
+            process.wait()
+            here.close()
+            raise
+
+    def _first_message(self) -> dict[str, Any]:
+        messages: list[Any] | None = []
+        while messages == []:
+            messages = self._wire.receive(wait=True)
+        if messages is None:
+            code = self.process.wait() if self.process else None
+            raise LabkitError(f"the engine's process ended ({code}) before the engine was ready")
+        if "refused" in messages[0]:
+            raise LabkitError(messages[0]["refused"])
+        return messages[0]
+
+    def __repr__(self) -> str:
+        state = "serving" if self.is_serving else "closed"
+        return f"EngineClient({self.name}, {self.num_unfinished} unfinished, {state})"
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests that were submitted and have not ended."""
+        return len(self._pending)
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether requests are taken: not if it is closed or the engine's process has ended."""
+        return not self._is_closed and (self.process is None or self.process.poll() is None)
+
+    def stats(self) -> EngineStats:
+        """The engine's state as it was last told: at most a tenth of a second ago, or a step."""
+        return read_stats(self._stats)
+
+    # --- requests ----------------------------------------------------------------------------------
+
+    def submit_async(self, prompt: Prompt, params: SamplingParams) -> AsyncTokenStream:
+        """Queue a request for a task of this event loop; nothing here is awaited.
+
+        prompt: text or token ids. Raises, with nothing queued, OverloadedError at max_inflight_requests,
+        StreamError if there is no engine any more, and RequestError if the request can never run; a long text
+        raises its RequestError from the stream.
+        """
+        check_params(params)
+        loop = asyncio.get_running_loop()
+        self._attach(loop)
+        if not self.is_serving:
+            raise StreamError("the engine has stopped and takes no more requests; start the server again")
+        limit = self.max_inflight_requests
+        if limit is not None and len(self._pending) >= limit:
+            raise OverloadedError(f"{len(self._pending)} requests are unfinished and {limit} are the most")
+        number = next(self._numbers)
+        submission = Submission(asyncio.Queue[Item](), loop, number)
+        pending = Pending(number, submission, params)
+        if isinstance(prompt, str) and len(prompt) > LONG_TEXT:
+            self._pending[number] = pending
+            self._pool.submit(self._tokenize, pending, prompt)
+        else:
+            token_ids = self.limits.check_prompt(prompt, params, self.voice.tokenizer)
+            self._pending[number] = pending
+            self._add(pending, token_ids)
+        decoder = TextDecoder(self.voice.tokenizer, params.stop)
+        return AsyncTokenStream(self, decoder, self._ask_to_cancel, submission)
+
+    def _tokenize(self, pending: Pending, prompt: str) -> None:
+        """In a thread of its own: turn a text into tokens, for the loop's thread to go on with."""
+        try:
+            token_ids = self.limits.check_prompt(prompt, pending.params, self.voice.tokenizer)
+        except BaseException as error:
+            self._call(self._end, pending, error)
+        else:
+            self._call(self._add, pending, token_ids)
+
+    def _add(self, pending: Pending, token_ids: tuple[int, ...]) -> None:
+        if pending.number in self._pending:  # else it was left, or has ended with the engine's process
+            pending.prompt = token_ids
+            self._send([pending.number, token_ids, asdict(pending.params)])
+
+    def _ask_to_cancel(self, submission: Submission) -> None:
+        """Of a stream that was left; a finalizer may call it, in any thread."""
+        self._call(self._cancel, submission.request_id)
+
+    def _cancel(self, number: int) -> None:
+        pending = self._pending.get(number)  # none, if it has ended meanwhile
+        if pending is not None and pending.prompt:
+            self._send([number])  # and it counts until the engine has let go of it
+        elif pending is not None:
+            del self._pending[number]  # its text is not tokenized yet
+
+    def _call(self, function: Callable[..., None], *args: object) -> None:
+        """Have the loop's thread call it. A loop that is closed has no streams any more."""
+        assert self._loop is not None
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function, *args)
+
+    # --- the wire: never waited for ----------------------------------------------------------------
+
+    def _attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have the loop read what comes. Raises StreamError if another loop does."""
+        if self._loop is None:
+            self._loop = loop
+            loop.add_reader(self._wire.socket, self._read)
+        elif self._loop is not loop:
+            raise StreamError("this engine serves another event loop")
+
+    def _send(self, message: object) -> None:
+        """Send with the next turn of the loop, all that there is until then at once."""
+        assert self._loop is not None
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent += encoded(message)
+
+    def _flush(self) -> None:
+        assert self._loop is not None
+        try:
+            del self._unsent[: self._wire.socket.send(self._unsent, socket.MSG_DONTWAIT)]
+        except BlockingIOError:  # the engine is in a long step
+            pass
+        except OSError:  # the other end is closed: `_read` tells
+            self._unsent.clear()
+        if self._unsent:
+            self._loop.add_writer(self._wire.socket, self._flush)
+        else:
+            self._loop.remove_writer(self._wire.socket)
+
+    def _read(self) -> None:
+        """Put what has come where it is waited for: of every step, one message for all requests."""
+        messages = self._wire.receive(wait=False)
+        if messages is None:
+            return self._lose_engine()
+        now = time.perf_counter()
+        for items, *stats in messages:
+            for number, token_ids, *end in items:
+                self._hand_over(self._pending[number], token_ids, end, now)
+            if stats:
+                self._stats = stats[0]
+
+    def _hand_over(self, pending: Pending, token_ids: list[int], end: list[Any], now: float) -> None:
+        pending.token_ids += token_ids
+        pending.times += [now] * len(token_ids)
+        if not end:
+            pending.submission.queue.put_nowait((tuple(token_ids), None))
+        elif end[0] is None:  # its consumer has left
+            self._end(pending, None)
+        elif len(end[0]) == 2:
+            self._end(pending, error_of(*end[0]))
+        else:
+            self._end(pending, (tuple(token_ids), self._completion(pending, *end[0])))
+
+    def _completion(
+        self, pending: Pending, reason: str, error: str | None, admitted: float | None
+    ) -> Completion:
+        return Completion(
+            pending.number,
+            pending.prompt,
+            tuple(pending.token_ids),
+            FinishReason(reason),
+            Timing(pending.submission.submitted, admitted, tuple(pending.times)),
+            self.voice.tokenizer,
+            error,
+            pending.params.stop,
+        )
+
+    def _end(self, pending: Pending, last: Item) -> None:
+        # In this order: a consumer that has the last item may submit again at once.
+        self._pending.pop(pending.number, None)
+        pending.submission.queue.put_nowait(last)
+
+    def _lose_engine(self) -> None:
+        """The other end is closed: nobody is left waiting."""
+        assert self._loop is not None
+        self._is_closed = True
+        self._loop.remove_reader(self._wire.socket)
+        self._loop.remove_writer(self._wire.socket)
+        self._wire.socket.close()
+        for pending in list(self._pending.values()):
+            num_tokens = len(pending.token_ids)
+            self._end(
+                pending,
+                StreamError(
+                    f"the engine's process has ended when this request had {num_tokens} "
+                    f"token{'s' * (num_tokens != 1)}"
+                ),
+            )
+
+    def close(self) -> None:
+        """Cancel what is unfinished and end the engine's process, after the step that it is in, or after
+        SECONDS_TO_END. A second call does nothing. Any thread may call this; the loop's holds up its streams.
+
+        A stream that is cut short gives what it has and then raises StreamError.
+        """
+        with self._closing:
+            self._is_closed = True
+            with contextlib.suppress(OSError):
+                self._wire.socket.shutdown(socket.SHUT_WR)  # the host tells each stream, and ends
+            if self.process is not None:
+                try:
+                    self.process.wait(SECONDS_TO_END)
+                except subprocess.TimeoutExpired:
+                    self.process.kill()
+                    self.process.wait()
+            self._pool.shutdown(cancel_futures=True)

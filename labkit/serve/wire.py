@@ -1,0 +1,130 @@
+"""What the server's two processes tell each other: JSON, a line a message, over a pair of sockets.
+
+Such a pair has no address, so nobody else can reach it; and whoever is left alone reads its end at once.
+"""
+
+import contextlib
+import json
+import socket
+from dataclasses import asdict
+from typing import Any
+
+from tokenizers import Tokenizer as BackendTokenizer
+
+from labkit.engine import CacheConfig, Completion, EngineStats, SchedulerConfig
+from labkit.engine.prompt import Limits
+from labkit.engine.stats import EngineCounters
+from labkit.engine.streaming.worker import Item
+from labkit.errors import LabkitError, RequestError, StreamError
+from labkit.model.chat import ChatTemplate, Voice
+from labkit.model.tokenizer import LibraryTokenizer, Tokenizer, WordTokenizer
+
+MOST_READ = 2**20  # bytes at a time
+
+
+class Wire:
+    """One end of a pair of sockets."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self.socket = end
+        self._rest = b""  # the beginning of a message
+
+    def receive(self, wait: bool) -> list[Any] | None:
+        """The messages that are there; None when the other end is closed. wait: for one, if there is none."""
+        try:
+            data = self.socket.recv(MOST_READ, 0 if wait else socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return []
+        except OSError:  # the other process has died with something unread
+            return None
+        if not data:
+            return None
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return list(map(json.loads, lines))
+
+    def send(self, message: object) -> None:
+        """Send a message, as soon as the other end has room for it. Nothing is raised where that is closed:
+        the next `receive` tells."""
+        with contextlib.suppress(OSError):
+            self.socket.sendall(encoded(message))
+
+
+def encoded(message: object) -> bytes:
+    """A message as a line."""
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+# --- what the engine's process says of itself ------------------------------------------------------------
+
+
+def introduction(name: str, voice: Voice, limits: Limits, stats: EngineStats) -> dict[str, Any]:
+    """The first message of the engine's process. name: the engine's, for people."""
+    chat = voice.chat_template
+    return {
+        "name": name,
+        "model": voice.name,
+        "tokenizer": tokenizer_to_json(voice.tokenizer),
+        "chat": None if chat is None else chat._asdict(),
+        "limits": asdict(limits),
+        "stats": asdict(stats),
+    }
+
+
+def read_voice(message: dict[str, Any]) -> Voice:
+    """The model's voice, from an introduction."""
+    chat = message["chat"]
+    template = None if chat is None else ChatTemplate(**chat)
+    return Voice(message["model"], tokenizer_of(message["tokenizer"]), template)
+
+
+def read_stats(raw: dict[str, Any]) -> EngineStats:
+    """A snapshot of the engine, from its JSON form."""
+    nested = {
+        "cache": CacheConfig(**raw["cache"]),
+        "scheduler": SchedulerConfig(**raw["scheduler"]),
+        "counters": EngineCounters(**raw["counters"]),
+    }
+    return EngineStats(**raw | nested)
+
+
+def tokenizer_to_json(tokenizer: Tokenizer) -> dict[str, Any]:
+    """A tokenizer as the other process makes it again. Raises LabkitError for one of no kind of labkit's."""
+    if isinstance(tokenizer, LibraryTokenizer):
+        return {"library": tokenizer.to_json(), "eos_token_id": tokenizer.eos_token_id}
+    if not isinstance(tokenizer, WordTokenizer):
+        raise LabkitError(f"a {type(tokenizer).__name__} cannot be sent to another process")
+    return {"vocab_size": tokenizer.vocab_size, "eos_token_id": tokenizer.eos_token_id}
+
+
+def tokenizer_of(raw: dict[str, Any]) -> Tokenizer:
+    """The tokenizer of a JSON form."""
+    if "library" in raw:
+        return LibraryTokenizer(BackendTokenizer.from_str(raw["library"]), raw["eos_token_id"])
+    return WordTokenizer(**raw)
+
+
+# --- what becomes of requests ----------------------------------------------------------------------------
+
+
+def item_to_json(number: int, item: Item) -> list[Any]:
+    """What a request's consumer gets: [number, token ids], and a third part if nothing comes after it.
+
+    That is [finish reason, error, when it was admitted], or [class, text] of an error, or None for a request
+    that its consumer has left.
+    """
+    if item is None:
+        return [number, (), None]
+    if isinstance(item, BaseException):
+        return [number, (), [type(item).__name__, str(item)]]
+    token_ids, completion = item
+    return [number, token_ids] if completion is None else [number, token_ids, end_of(completion)]
+
+
+def end_of(completion: Completion) -> list[Any]:
+    """What the other process does not know of a completion."""
+    return [str(completion.finish_reason), completion.error, completion.timing.admitted]
+
+
+def error_of(kind: str, said: str) -> LabkitError:
+    """The error that ends a stream, from its JSON form."""
+    return RequestError(said) if kind == RequestError.__name__ else StreamError(said)

@@ -1,0 +1,199 @@
+"""The engine's process: what it does not survive, and what those who wait are told when it is gone."""
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+from helpers import make_engine
+from http_server import NAME, by_wire, serving
+from streaming_helpers import TIMEOUT, wait_for
+
+from labkit import SamplingParams, load_model
+from labkit.engine.prompt import Limits
+from labkit.errors import LabkitError, StreamError
+from labkit.model.small import save_small_checkpoint
+from labkit.paths import ROOT
+from labkit.serve.engine_client import EngineClient
+from labkit.serve.engine_process import EngineSettings
+from labkit.serve.http import app_over
+from labkit.serve.wire import Wire, tokenizer_of, tokenizer_to_json
+
+SETTINGS = EngineSettings("random:small", "14")
+
+
+def is_alive(pid):
+    """Whether a process runs: one that has ended and is not waited for does not."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    return False
+
+
+@contextmanager
+def command(*flags):
+    """The command, serving, with its engine's process; killed at the end if it is still there."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    line = [sys.executable, "-m", "labkit.serve", "--model", "random:small", "--port", str(port), *flags]
+    with subprocess.Popen(line, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert f"http://127.0.0.1:{port}" in process.stderr.readline()
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            (process.engine,) = map(int, children)
+            process.client = openai.OpenAI(
+                base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=20
+            )
+            yield process
+        finally:
+            process.kill()
+    wait_for(lambda: not is_alive(process.engine))
+
+
+def ask(process):
+    return process.client.completions.create(model="random:small", prompt=[1], max_tokens=3)
+
+
+def of_the_command(test):
+    """It starts two processes, and looks for the second one where Linux has it."""
+    has_children = Path("/proc/self/task").exists()
+    return pytest.mark.slow(pytest.mark.skipif(not has_children, reason="needs Linux")(test))
+
+
+@of_the_command
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_it_serves_until_it_is_told_to_stop_and_leaves_no_process(how):
+    with command() as process:
+        assert ask(process).usage.total_tokens == 4
+        process.send_signal(how)
+        assert process.wait(TIMEOUT) in (0, -how)
+        assert not is_alive(process.engine)
+        assert "Traceback" not in process.stderr.read()
+
+
+@of_the_command
+def test_a_server_that_is_killed_leaves_no_process():
+    with command() as process:
+        ask(process)
+        process.kill()
+        process.wait()
+        wait_for(lambda: not is_alive(process.engine))
+
+
+@of_the_command
+def test_a_server_whose_engine_is_killed_says_so_and_ends():
+    with command() as process:
+        ask(process)
+        subprocess.run(["kill", "-9", str(process.engine)], check=True)
+        assert process.wait(TIMEOUT) == 1
+        assert "engine's process has ended" in process.stderr.read()
+
+
+def test_an_engine_that_cannot_be_had_is_told_and_no_process_is_left():
+    with pytest.raises(LabkitError, match="nowhere"):
+        EngineClient.start(EngineSettings("data/nowhere", "14"))
+
+
+def test_streams_of_an_engine_that_is_gone_end_with_an_error(monkeypatch):
+    with serving(make_engine(max_blocks_per_layer=256)) as door:
+        step, calls = door.engine.step, count()
+
+        def die():  # as a process does: in the middle of a step
+            if next(calls) == 20:
+                door.streaming.host._wire.socket.shutdown(socket.SHUT_RDWR)
+            return step()
+
+        monkeypatch.setattr(door.engine, "step", die)
+        asked = {"model": NAME, "prompt": [1, 2], "max_tokens": 60, "temperature": 0}
+        stream = iter(door.client.completions.create(stream=True, **asked))
+        next(stream)
+        with pytest.raises(openai.APIError, match=r"the engine's process has ended when this request had \d"):
+            list(stream)
+        wait_for(lambda: not door.thread.is_alive())  # the server ends, too
+        assert door.streaming.num_unfinished == 0 and door.server.has_lost_engine
+
+
+def test_a_server_without_an_engine_says_so():
+    async def look():
+        client = by_wire(make_engine())
+        app = app_over(client, NAME)
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as web:
+            assert (await web.get("/health")).status_code == 200
+            await asyncio.to_thread(client.close)
+            asked = {"model": NAME, "prompt": [1]}
+            return await web.get("/health"), await web.post("/v1/completions", json=asked)
+
+    for reply in asyncio.run(look()):
+        assert reply.status_code == 503 and "the engine has stopped" in reply.json()["error"]["message"]
+
+
+def test_requests_that_are_left_count_until_the_engine_has_let_go_of_them():
+    async def leave():
+        client = by_wire(make_engine(max_blocks_per_layer=256), max_inflight_requests=2)
+        try:
+            streams = [client.submit_async(prompt, SamplingParams(50)) for prompt in ([1, 2], "a" * 20_000)]
+            for stream in streams:
+                stream.close()
+            assert client.num_unfinished == 2
+            while client.num_unfinished:
+                await asyncio.sleep(0.001)
+            assert client.stats().running == 0
+        finally:
+            await asyncio.to_thread(client.close)
+
+    asyncio.run(leave())
+
+
+def test_an_engine_client_serves_one_loop():
+    client = by_wire(make_engine())
+
+    async def submit():
+        return client.submit_async([1], SamplingParams(1))
+
+    try:
+        asyncio.run(submit())
+        with pytest.raises(StreamError, match="another event loop"):
+            asyncio.run(submit())
+    finally:
+        client.close()
+
+
+def test_messages_are_whole_however_they_come():
+    here, there = socket.socketpair()
+    with here, there:
+        wire, message = Wire(here), {"a": ["é\n", 1.5, None]}
+        assert wire.receive(wait=False) == []
+        for piece in (b'{"a":["\\u00e9', b'\\n",1.5,null]}\n[1', b"]\n"):
+            there.sendall(piece)
+            time.sleep(0)
+        received = []
+        while len(received) < 2:
+            received += wire.receive(wait=True)
+        assert received == [message, [1]]
+        there.close()
+        assert wire.receive(wait=True) is None
+
+
+def test_a_tokenizer_is_the_same_in_the_other_process(tmp_path):
+    save_small_checkpoint(tmp_path)
+    for source in (tmp_path, "random:small"):
+        tokenizer = load_model(source).tokenizer
+        again = tokenizer_of(tokenizer_to_json(tokenizer))
+        token_ids = tokenizer.encode("To be, or the other<|endoftext|>")
+        assert again.encode("To be, or the other<|endoftext|>") == token_ids
+        assert again.decode(token_ids) == tokenizer.decode(token_ids)
+        assert (again.vocab_size, again.eos_token_id) == (tokenizer.vocab_size, tokenizer.eos_token_id)
+
+
+def test_limits_are_the_engines():
+    engine = make_engine(max_blocks_per_layer=4, block_size=4)
+    assert engine.limits == Limits(256, 64, 4, 4) and engine.limits.longest == 17
