@@ -3,7 +3,7 @@
 from labkit.engine.config import CacheConfig, SchedulerConfig
 from labkit.engine.engine import Chunk, InferenceEngine
 from labkit.engine.request import Completion, FinishReason, StepOutput, Timing
-from labkit.engine.sampling import SamplingParams
+from labkit.engine.sampling import SamplingParams, TokenLogprobs
 from labkit.engine.scheduler import OnlineScheduler
 from labkit.engine.session import InferenceSession
 from labkit.engine.stats import EngineStats
@@ -29,6 +29,7 @@ __all__ = [
     "StreamError",
     "StreamingServer",
     "Timing",
+    "TokenLogprobs",
     "TokenStream",
 ]
 

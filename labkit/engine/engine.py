@@ -18,7 +18,7 @@ from labkit.engine.parts import Part, Parts
 from labkit.engine.prefixes import build_prefix_cache, keep_text_of
 from labkit.engine.prompt import Limits, Prompt, prompts_with_params
 from labkit.engine.request import Completion, FinishReason, Request
-from labkit.engine.sampling import SamplingParams
+from labkit.engine.sampling import SamplingParams, TokenLogprobs, logprobs_of
 from labkit.engine.scheduler import OnlineScheduler
 from labkit.engine.sizes import check_room, fitted
 from labkit.engine.stats import EngineCounters, EngineStats
@@ -45,6 +45,11 @@ class Chunk(NamedTuple):
     text: str
     token_ids: tuple[int, ...]
     completion: Completion | None
+
+    @property
+    def logprobs(self) -> tuple[TokenLogprobs, ...]:
+        """Of each token, as `SamplingParams.logprobs` asked for; () if it did not."""
+        return logprobs_of(self.token_ids)
 
 
 IN_SCHEDULER = "say scheduler=SchedulerConfig(max_batch_size=...)"

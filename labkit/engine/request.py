@@ -8,13 +8,23 @@ from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from labkit.checks import QUOTED
-from labkit.engine.sampling import SamplingParams, sample, uniform_number
+from labkit.engine.sampling import (
+    RowLogprobs,
+    SamplingParams,
+    TokenLogprobs,
+    logprobs_asked,
+    logprobs_of,
+    sample,
+    uniform_number,
+)
 from labkit.engine.session import InferenceSession
 from labkit.engine.text_decoder import TextDecoder, text_before
 from labkit.kernels import SamplingState
+from labkit.kernels.decode_ends import NO_TOKEN
 from labkit.model.tokenizer import Tokenizer
 
 
@@ -72,6 +82,11 @@ class Completion:
         # Not in the step that ends the request: when many end in it, all tokens are handed out sooner.
         return text_before(self.tokenizer.decode(self.token_ids), self.stop)
 
+    @property
+    def logprobs(self) -> tuple[TokenLogprobs, ...]:
+        """Of each token, as `SamplingParams.logprobs` asked for; () if it did not."""
+        return logprobs_of(self.token_ids)
+
     def __repr__(self) -> str:
         num_tokens, text = len(self.token_ids), self.text
         times = {"TTFT": self.timing.ttft, "ITL": self.timing.itl}
@@ -128,7 +143,10 @@ class Request:
     @property
     def token_ids(self) -> tuple[int, ...]:
         """Prompt and output: what a prefill computes, the first time and after a preemption."""
-        return (*self.prompt_token_ids, *self.output_token_ids)
+        if self.params.logprobs is None:
+            return (*self.prompt_token_ids, *self.output_token_ids)
+        # Without what they have with them: prefixes are kept when the request has gone.
+        return (*self.prompt_token_ids, *map(int, self.output_token_ids))
 
     @property
     def num_tokens(self) -> int:
@@ -163,4 +181,10 @@ def sample_requests(requests: Collection[Request], logits: Tensor) -> list[int |
     """The next token id of each request from its row of logits [B, V]; None where they are not finite."""
     # A greedy request draws no random number.
     uniforms = [0.0 if r.params.is_greedy else r.next_uniform() for r in requests]
-    return sample(logits, [r.params for r in requests], uniforms)
+    params = [r.params for r in requests]
+    token_ids = sample(logits, params, uniforms)
+    if not (asked := logprobs_asked(params)):
+        return token_ids
+    numbers = [NO_TOKEN if token_id is None else token_id for token_id in token_ids]
+    logprobs = RowLogprobs(logits, torch.tensor(numbers, device=logits.device), asked)
+    return [None if token_id < 0 else token_id for token_id in logprobs.with_tokens(numbers)]

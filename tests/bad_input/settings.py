@@ -35,6 +35,7 @@ SAMPLING = {
     "min_p": NO_NUMBER | {"above one": 1.0001},
     "top_k": without(NO_SIZE, "zero") | {"None": None},
     "seed": without(NO_SIZE, "zero", "a negative number", "a huge negative number"),
+    "logprobs": without(NO_SIZE, "zero") | {"above twenty": 21},
     "stop": without(JUNK, "text", "a list", "megabytes of text")
     | {"None": None, "no text": "", "a list with no text": ["x", ""]},
     "stop_on_eos": NO_BOOL,

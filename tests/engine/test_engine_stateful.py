@@ -32,7 +32,7 @@ PROMPTS = st.sampled_from([(1,), (1, 2, 3), (1, 2, 3, 4, 5, 6), (1, 2, 3, 9), (7
 PARAMS = st.sampled_from(
     [
         *(SamplingParams(n) for n in (1, 4, 9)),
-        SamplingParams(6, temperature=1.0, seed=3),
+        SamplingParams(6, temperature=1.0, seed=3, logprobs=2),
         SamplingParams(9, stop=[chr(token_id) for token_id in range(1, 128, 5)]),
         SamplingParams(5, temperature=1.5, top_k=20, top_p=0.8, seed=4),
     ]

@@ -13,6 +13,7 @@ from schedules import ERRORS, FAMILIES, PROMPTS, Fault, Schedule, draw_schedule,
 from tqdm import tqdm
 
 from labkit.engine import CacheConfig, Chunk, FinishReason, InferenceEngine, SamplingParams
+from labkit.engine.sampling import logprobs_of
 from labkit.errors import BrokenEngineError
 from labkit.ladder import LADDER
 from labkit.model import LanguageModel
@@ -262,6 +263,9 @@ class Trial:
 
     def _judge(self, reason: FinishReason, token_ids: tuple[int, ...], expected: tuple[int, ...]) -> None:
         assert is_beginning(token_ids, expected), f"{token_ids} instead of {expected}"
+        made, known = logprobs_of(token_ids), logprobs_of(expected[: len(token_ids)])
+        assert len(made) == len(known), "log probabilities were lost"
+        assert all(abs(one.logprob - other.logprob) < 1e-3 for one, other in zip(made, known, strict=True))
         if reason is FinishReason.LENGTH:
             assert token_ids == expected, f"{token_ids} is called complete, but {expected} is"
         self.outcome.ended[str(reason)] += 1

@@ -17,7 +17,7 @@ from labkit.watch.fault_points import FaultPoint
 PROMPTS = ((1,), (1, 2, 3), (1, 2, 3, 4, 5, 6), (1, 2, 3, 9), (7, 8), tuple(range(20, 30)))
 PARAMS = (
     *(SamplingParams(1), SamplingParams(3), SamplingParams(7)),
-    SamplingParams(5, temperature=1.0, top_k=40, top_p=0.95, seed=3),
+    SamplingParams(5, temperature=1.0, top_k=40, top_p=0.95, seed=3, logprobs=2),
 )
 LONGEST = max(map(len, PROMPTS)) + max(p.max_new_tokens for p in PARAMS) - 1  # tokens in the cache
 MOVES = {"add": 4, "step": 8, "cancel": 1, "open": 1, "read": 2, "leave": 1, "throw": 1}  # weights

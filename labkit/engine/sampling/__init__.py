@@ -3,12 +3,24 @@
 from labkit.engine.sampling.device import sample_any, sample_greedy
 from labkit.engine.sampling.draws import EITHER_WAY, Draws
 from labkit.engine.sampling.host import sample, uniform_number, warped_probabilities
+from labkit.engine.sampling.logprobs import (
+    RowLogprobs,
+    ScoredToken,
+    TokenLogprobs,
+    logprobs_asked,
+    logprobs_of,
+)
 from labkit.engine.sampling.params import SamplingParams
 
 __all__ = [
     "EITHER_WAY",
     "Draws",
+    "RowLogprobs",
     "SamplingParams",
+    "ScoredToken",
+    "TokenLogprobs",
+    "logprobs_asked",
+    "logprobs_of",
     "sample",
     "sample_any",
     "sample_greedy",

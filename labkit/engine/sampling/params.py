@@ -8,6 +8,7 @@ from labkit.errors import RequestError
 from labkit.kernels.distribution import SamplingState, as_int64
 
 LARGEST_TOP_K = 2**31  # larger than any vocabulary
+MOST_LOGPROBS = 20  # as many as OpenAI's API gives
 MOST_TOKENS = "it is max_new_tokens here"
 
 
@@ -22,6 +23,7 @@ MOST_TOKENS = "it is max_new_tokens here"
         "stop_token_ids": "say the text that ends a request: stop=...",
         "include_stop_str_in_output": "the text ends before the stop string; token_ids has all tokens",
         "ignore_eos": "it is stop_on_eos=False here",
+        "top_logprobs": "it is logprobs here: how many, or 0 for the token's own alone",
         "do_sample": "temperature=0 takes the likeliest token, and more than 0 draws one",
     },
 )
@@ -37,6 +39,9 @@ class SamplingParams:
     stop_on_eos: end at a token by which the model ends a text: True or False, of Python's own type.
     min_p: keep tokens at least min_p times as likely as the likeliest one; 0 keeps all.
     stop: a string or several: a request ends when its text contains one, and the text ends before it.
+    logprobs: None, or how many of the likeliest tokens, 0 to 20, each token comes with. All have their log
+        probabilities: by the model's logits as they are, before temperature and filters, as is vLLM's
+        default.
     Raises RequestError for a value of another type or out of range.
     """
 
@@ -48,6 +53,7 @@ class SamplingParams:
     stop_on_eos: bool = True
     min_p: float = 0.0
     stop: str | Sequence[str] = ()
+    logprobs: int | None = None
 
     __repr__ = repr_of_changes
 
@@ -68,6 +74,13 @@ class SamplingParams:
             raise RequestError(f"min_p must be a number from 0 (off) to 1, not {shown(self.min_p)}")
         if self.seed is not None and not is_whole(self.seed):
             raise RequestError(f"seed must be a whole number or None, not {shown(self.seed)}")
+        if self.logprobs is not None and (
+            not is_whole(self.logprobs) or not 0 <= self.logprobs <= MOST_LOGPROBS
+        ):
+            raise RequestError(
+                f"logprobs must be a whole number from 0 to {MOST_LOGPROBS}, or None (off), "
+                f"not {shown(self.logprobs)}"
+            )
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop
         if not isinstance(stop, list | tuple) or not all(isinstance(each, str) and each for each in stop):
             raise RequestError(

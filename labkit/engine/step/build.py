@@ -116,7 +116,7 @@ def build_resident_step(
     device_step = build_device_step(parts, network, kv_manager, slots, on_triton)
     device_step.sampler = build_sampler(parts, on_triton)
     launched = parts["launch"](device_step) if is_graph else device_step
-    return ResidentDecodeStep(kv_manager, slots, launched, device_step.attention.path)
+    return ResidentDecodeStep(kv_manager, slots, launched, device_step.attention.path, device_step)
 
 
 def build_sampler(parts: Parts, on_triton: bool) -> Sampler:

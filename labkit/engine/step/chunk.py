@@ -12,10 +12,11 @@ from torch import Tensor
 
 from labkit.engine.packed_chunk import Chunk
 from labkit.engine.request import Request
-from labkit.engine.sampling import Draws
+from labkit.engine.sampling import Draws, logprobs_asked
 from labkit.engine.scheduler import Joining
 from labkit.engine.step.chunk_layout import ChunkLayout
 from labkit.engine.step.first_tokens import FirstTokenSampler
+from labkit.engine.step.scored import ScoredCopy, scored
 from labkit.engine.step.staging import PinnedStaging, PinnedTokens, TokenCopy
 from labkit.kernels import HeadTransform, PackedRows
 from labkit.kvcache import KVBlockManager
@@ -120,7 +121,7 @@ class ChunkInFlight:
         finished: list[int],
         num_tokens: int,
         last_logits: Tensor,
-        tokens: TokenCopy | None,
+        tokens: TokenCopy | ScoredCopy | None,
     ) -> None:
         """tokens: of all prompts; None if none is finished."""
         self.requests, self.joining = list(joining), list(joining.values())
@@ -167,11 +168,13 @@ class ResidentChunkStep:
         numbers = self.layout.pack(chunk, joining, self._num_rows(num_tokens) if num_tokens else 0)
         sent = self.staging.send(numbers)
         logits = self._logits(sent, joining, num_tokens)
-        tokens = None
+        tokens: TokenCopy | ScoredCopy | None = None
         if finished:
+            asked = {p: n for p, n in logprobs_asked(r.params for r in requests).items() if p in finished}
             draws = Draws.of(requests[p].params for p in finished)
             slots = self.layout.split(sent)
-            tokens = self.pinned_tokens.start_copy(self.sampler.sample(logits, slots, draws))
+            token_ids = self.sampler.sample(logits, slots, draws)
+            tokens = scored(self.pinned_tokens.start_copy(token_ids), logits, token_ids, asked)
         return ChunkInFlight(joining, finished, num_tokens, logits, tokens)
 
     def _logits(self, sent: Tensor, joining: Mapping[Request, Joining], num_tokens: int) -> Tensor:

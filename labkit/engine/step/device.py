@@ -1,5 +1,6 @@
 """The device's part of a decode step, launched kernel by kernel (rung 06)."""
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -21,6 +22,7 @@ class DeviceStep:
 
     watch_points: ClassVar[tuple[str, ...]] = ("draw_and_advance", "advance")
     sampler: Sampler = SortedSampler()  # unless the options choose another one
+    tell_logits: Callable[[Tensor], object] | None = None  # called before tokens are sampled: see `scored`
 
     def __init__(self, slots: DeviceSlots, network: Network, attention: LayerAttention) -> None:
         self.slots = slots
@@ -52,10 +54,14 @@ class DeviceStep:
     def take_likeliest(self, logits: Tensor, slot_mapping: Tensor) -> Tensor:
         """The likeliest token ids [B] of logits [B, V], -1 where they are not finite, with the slots advanced
         by them."""
+        if self.tell_logits is not None:
+            self.tell_logits(logits)
         return self.advance(sample_greedy(logits), slot_mapping)
 
     def draw_and_advance(self, logits: Tensor, slot_mapping: Tensor, draws: Draws) -> Tensor:
         """Sample token ids [B] from logits [B, V] by the slots' parameters, and advance the slots by them."""
+        if self.tell_logits is not None:
+            self.tell_logits(logits)
         return self.sampler(self, logits, slot_mapping, draws)
 
     def advance(self, token_ids: Tensor, slot_mapping: Tensor) -> Tensor:

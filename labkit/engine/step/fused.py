@@ -146,6 +146,8 @@ class FusedDeviceStep(DeviceStep):
             return self.draw_and_advance(logits, slot_mapping, draws)
 
     def take_likeliest(self, logits: Tensor, slot_mapping: Tensor) -> Tensor:
+        if self.tell_logits is not None:
+            self.tell_logits(logits)
         slots = self.slots
         return self.kernels.greedy_advance(logits, slot_mapping, slots.last_token_ids, slots.context_lens)
 

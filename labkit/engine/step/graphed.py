@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from labkit.engine.sampling import Draws
 from labkit.engine.step.device import DeviceStep
+from labkit.engine.step.scored import GraphMemory, logits_told
 
 WARMUP_RUNS = 2  # of a step before it is captured: kernels are compiled, libraries prepare what they keep
 
@@ -45,12 +46,16 @@ class GraphedStep:
         self.buckets = batch_buckets(len(device_step.slots.slot_mapping))
         self.families = device_step.families
         self.graphs: dict[tuple[int, Draws], CapturedStep] = {}
-        with cuda_captures(device_step) as capture:
+        self._logits: dict[tuple[int, Draws], GraphMemory] = {}
+        places: list[GraphMemory] = []
+        told = logits_told(device_step, lambda logits: places.append(GraphMemory(logits)))
+        with cuda_captures(device_step) as capture, told:
             reserved, started = torch.cuda.memory_reserved(), time.perf_counter()
             # The largest first, so that the smaller find the memory that they need in its pool.
             for bucket in tqdm(self.buckets[::-1], "capturing CUDA graphs", leave=False, disable=None):
                 for draws in self.families:
                     self.graphs[bucket, draws] = capture(bucket, draws)
+                    self._logits[bucket, draws] = places[-1]
         self.capture_seconds = time.perf_counter() - started
         self.memory_bytes = torch.cuda.memory_reserved() - reserved
 
@@ -60,6 +65,11 @@ class GraphedStep:
         graph, token_ids = self.graphs[bucket, draws]
         graph.replay()
         return token_ids[:batch_size]
+
+    def logits_left(self, batch_size: int, draws: Draws) -> Tensor:
+        """The logits [B, V] that the last call, with these arguments, sampled from; valid until the next."""
+        bucket = next(size for size in self.buckets if size >= batch_size)
+        return self._logits[bucket, draws].tensor()[:batch_size]
 
 
 @contextmanager

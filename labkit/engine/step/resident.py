@@ -1,13 +1,15 @@
 """A decode step whose state lives on the device (rung 06 and above): reserve, launch, read."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from torch import Tensor
 
 from labkit.engine.request import Request, RunningRequests
-from labkit.engine.sampling import EITHER_WAY, Draws
+from labkit.engine.sampling import EITHER_WAY, Draws, logprobs_asked
 from labkit.engine.session import InferenceSession
+from labkit.engine.step.device import DeviceStep
+from labkit.engine.step.scored import ScoredCopy, ScoredStep, scored
 from labkit.engine.step.slots import DeviceSlots
 from labkit.engine.step.staging import PinnedTokens, TokenCopy
 from labkit.kvcache import MutableInfoBlockManager
@@ -24,7 +26,7 @@ class StepInFlight:
         step: "ResidentDecodeStep",
         requests: list[Request],
         sessions: list[InferenceSession],
-        tokens: TokenCopy,
+        tokens: TokenCopy | ScoredCopy,
     ) -> None:
         """sessions: those of the requests at the launch. A request may have lost its own when it is read."""
         self.requests = requests
@@ -63,14 +65,19 @@ class ResidentDecodeStep:
         slots: DeviceSlots,
         device_step: Callable[[int, int, Draws], Tensor],
         path: str,
+        kernels: DeviceStep,
     ) -> None:
         """device_step: a `DeviceStep`, or a `GraphedStep` of one; what does not say which families it has, as
-        they do, is told batches apart that draw and that do not. path: how keys and values are written."""
+        they do, is told batches apart that draw and that do not. path: how keys and values are written.
+        kernels: the same step kernel by kernel."""
         self.kv_manager = kv_manager
         self.slots = slots
         self.device_step = device_step
         self.families: tuple[Draws, ...] = getattr(device_step, "families", EITHER_WAY)
         self.path = path
+        self._scored = ScoredStep(kernels, device_step)
+        self._requests: list[Request] = []  # of the last launch, and
+        self._asked: Mapping[int, int] = {}  # what its rows asked for: see `logprobs_asked`
         self.pinned_tokens = PinnedTokens(len(slots.slot_mapping), kv_manager.k_cache.device)
 
     def next_tokens(self, running: RunningRequests) -> Sequence[int | None]:
@@ -123,8 +130,14 @@ class ResidentDecodeStep:
 
         longest: tokens in the cache of the longest sequence. draws: of the requests.
         """
-        token_ids = self.device_step(len(sessions), longest, draws)
-        tokens = self.pinned_tokens.start_copy(token_ids)
+        if requests is not self._requests:  # of those who go on it is known
+            self._requests, self._asked = requests, logprobs_asked(request.params for request in requests)
+        if self._asked:
+            token_ids, logits = self._scored(self.device_step, len(sessions), longest, draws)
+            tokens = scored(self.pinned_tokens.start_copy(token_ids), logits, token_ids, self._asked)
+        else:
+            token_ids = self.device_step(len(sessions), longest, draws)
+            tokens = self.pinned_tokens.start_copy(token_ids)
         self.kv_manager.append_paths[self.path] += self.kv_manager.num_layers
         return StepInFlight(self, requests, sessions, tokens)
 

@@ -20,6 +20,8 @@ from labkit.errors import RequestError
         {"top_p": 1e-300},
         {"min_p": 1},
         {"min_p": 1e-300},
+        {"logprobs": 0},
+        {"logprobs": 20},
         {"seed": -5},
         {"seed": 2**70},
     ],

@@ -90,10 +90,12 @@ def test_all_graphs_are_captured_when_the_step_is_made_and_none_in_the_middle_of
 
     def device_step(batch_size, max_context_len, draws):
         runs.append((batch_size, draws, cuda.is_capturing))
+        device_step.tell_logits(torch.zeros(batch_size, 3))
         return torch.arange(batch_size)
 
     device_step.slots = SimpleNamespace(slot_mapping=range(10))
     device_step.families = families
+    device_step.tell_logits = None
     step = GraphedStep(device_step)
     captured = [(size, draws) for size, draws, is_capturing in runs if is_capturing]
     assert sorted(captured) == [(size, draws) for size in (1, 2, 4, 8, 10) for draws in sorted(families)]
