@@ -5,7 +5,6 @@ from labkit.show.bars import (
     draw_finale,
     draw_host_shares,
     draw_measured,
-    draw_reservation,
     draw_runs,
     draw_share_sizes,
     draw_staircase,
@@ -29,16 +28,12 @@ from labkit.show.grids import (
     draw_requests,
     draw_rows,
     draw_sends,
-    draw_step_times,
 )
 from labkit.show.kernels import (
     KernelBox,
-    draw_attention_times,
-    draw_errors,
     draw_layer_kernels,
     draw_multiprocessor,
     draw_occupancy,
-    draw_programs,
     draw_search,
     draw_shares,
     draw_step_kernels,
@@ -56,7 +51,6 @@ from labkit.show.lanes import (
     draw_timeline,
 )
 from labkit.show.lines import (
-    draw_append_times,
     draw_block_sizes,
     draw_buckets,
     draw_curves,
@@ -66,7 +60,6 @@ from labkit.show.lines import (
 )
 from labkit.show.peers import draw_peers, draw_step_parts
 from labkit.show.progress import ProgressRow, draw_progress
-from labkit.show.roofline import RooflinePoint, draw_limit, draw_roofline
 from labkit.show.sliders import sliders
 from labkit.show.source import show_diff, show_source
 from labkit.show.tables import show_thousands, with_thousands

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from labkit.results import Comparison
-from labkit.show.colours import BLUE, GREY, GREY_INK, INK, ORANGE, PALE, RED, SKY
+from labkit.show.colours import BLUE, GREY, GREY_INK, INK, ORANGE, SKY
 from labkit.show.comparison import VERDICT_COLOURS
 from labkit.show.ladder import rung_label
 from labkit.show.marks import beside, key_below, name_rows, write
@@ -94,27 +94,6 @@ def draw_measured(
     axes.grid(axis="x")
     axes.set_xlabel(f"{what} per decode step of {batch_size} requests, the model taken out (microseconds)")
     axes.set_title("Before and after, on this machine")
-    return fig
-
-
-@styled
-def draw_reservation(lengths: Sequence[int], max_length: int, block_size: int) -> Figure:
-    """Draw the slots that are set aside for sequences of these lengths: contiguous, a row of `max_length`
-    slots per sequence, or paged, in blocks."""
-    fig, axes = figure(2.6)
-    used = np.array(lengths)
-    paged = -(-used // block_size) * block_size
-    names = ["contiguous:\nthe longest possible", f"paged:\nblocks of {block_size}"]
-    for y, reserved in enumerate((np.full_like(used, max_length), paged)):
-        axes.barh(y, reserved.sum(), color=PALE, edgecolor=RED, hatch="///", height=0.55, lw=0.8)
-        axes.barh(y, used.sum(), color=BLUE, height=0.55)
-        share = f"{100 * used.sum() / reserved.sum():.0f} % used"
-        axes.text(reserved.sum(), y, f"  {share}", va="center")
-    axes.set_yticks([0, 1], names)
-    axes.invert_yaxis()
-    axes.set_xlim(0, 1.15 * max_length * len(used))
-    axes.set_xlabel(f"KV slots set aside for {len(used)} requests (one slot: one token in every layer)")
-    axes.set_title("Filled: holds a token. Hatched: set aside and empty")
     return fig
 
 

@@ -64,24 +64,6 @@ def draw_rows(rows: pd.DataFrame, layer_idx: int = 0) -> Figure:
     return fig
 
 
-@styled
-def draw_step_times(series: Mapping[str, Sequence[float]], mark_every: int) -> Figure:
-    """Draw the milliseconds of each decode step, a line per rung, by name. There is a mark below every
-    `mark_every` steps."""
-    fig, axes = figure(3.2)
-    for i, (name, times) in enumerate(series.items()):
-        axes.plot(range(1, len(times) + 1), times, color=colour(i), lw=1, label=name)
-    num_steps = max(map(len, series.values()))
-    marks = range(1 + mark_every, num_steps + 1, mark_every)
-    axes.plot(marks, [0] * len(marks), "^", color=INK, transform=axes.get_xaxis_transform(), clip_on=False)
-    axes.set_xlim(0, num_steps + 1)
-    axes.grid(axis="y")
-    axes.set_xlabel(f"decode step (▲: the step after a boundary, every {mark_every})")
-    axes.set(ylabel="milliseconds (not from 0)", title="Every decode step of a run")
-    axes.legend(loc="upper right", ncols=len(series))
-    return fig
-
-
 SENT = {  # by what a step sends for a request: the colour and the words of the legend
     "nothing": (PALE, "nothing"),
     "boundary": (BLUE, "its row: one more block"),

@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from labkit.results import TracedStep
-from labkit.results.attention_time import ONE_PROGRAM, SPLIT, AttentionTime
 from labkit.results.kernels import group_us
 from labkit.show.colours import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, SKY, colour
 from labkit.show.marks import beside, box, key_below, name_rows, write
@@ -101,71 +100,6 @@ def draw_step_kernels(steps: Mapping[str, TracedStep], limits_us: Mapping[str, f
     return fig
 
 
-@styled
-def draw_errors(
-    panels: Mapping[str, Mapping[str, Sequence[float]]], x: Sequence[float], seen: float
-) -> Figure:
-    """Draw relative errors against the mean of a row in its standard deviations, a panel per table, by title,
-    and a line per formula, by name.
-
-    x: the means. seen: the largest mean that was met in a trained model, as a line across all panels.
-    """
-    fig, all_axes = figure(2.9 * len(panels), rows=len(panels), sharex=True)
-    for axes, (title, lines) in zip(np.atleast_1d(all_axes), panels.items(), strict=True):
-        looks = zip(lines.items(), (PURPLE, ORANGE, BLUE), ("^", "s", "o"), strict=False)
-        for (name, errors), shade, marker in looks:
-            axes.loglog(x, np.maximum(errors, 1e-8), color=shade, marker=marker, markersize=5, label=name)
-        axes.axvline(seen, color=INK, lw=1, ls=":")
-        axes.set(title=title, ylabel="relative error")
-        axes.grid()
-        axes.minorticks_off()
-        axes.legend(loc="upper left")
-    axes.annotate(
-        "the trained model's\nlargest",
-        (seen, 0.3),
-        xycoords=axes.get_xaxis_transform(),
-        xytext=(4, 0),
-        textcoords="offset points",
-    )
-    axes.set_xlabel("mean of a row, in its standard deviations")
-    return fig
-
-
-@styled
-def draw_programs(
-    batch_sizes: Sequence[int], num_heads: int, splits: Sequence[int], multiprocessors: int, at_once: int
-) -> Figure:
-    """Draw the programs of one layer's attention against the batch size: one program per request and head,
-    and split.
-
-    splits: programs per request and head, for each batch size. multiprocessors: of the GPU, as a line, and so
-    is how many programs it runs at once.
-    """
-    fig, axes = figure(3.6)
-    one = [B * num_heads for B in batch_sizes]
-    split = [rows * s for rows, s in zip(one, splits, strict=True)]
-    axes.plot(batch_sizes, one, color=GREY, marker="s", label="one program per request and head")
-    axes.plot(batch_sizes, split, color=BLUE, marker="o", label="split (× how many per request and head)")
-    for B, programs, s in zip(batch_sizes, split, splits, strict=True):
-        axes.annotate(f"× {s}", (B, programs), xytext=(0, 7), textcoords="offset points", ha="center")
-    for programs, B, side, text in (
-        (multiprocessors, max(batch_sizes), "right", "multiprocessors: below, some have nothing to do"),
-        (at_once, min(batch_sizes), "left", "run at once"),
-    ):
-        axes.axhline(programs, color=INK, lw=1.2, ls="--")
-        place = {"xytext": (0, -4), "textcoords": "offset points", "va": "top"}
-        axes.annotate(f"{programs:,} {text}", (B, programs), ha=side, **place)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log", base=2)
-    axes.set_xticks(batch_sizes, [str(B) for B in batch_sizes])
-    axes.yaxis.set_major_formatter("{x:,.0f}")
-    axes.margins(y=0.12)
-    axes.grid()
-    axes.set(xlabel="B: requests of a step", ylabel="programs", title="Programs of one layer's attention")
-    axes.legend(loc="upper left")
-    return fig
-
-
 # (first token, number of tokens, program) of each piece
 Pieces = Sequence[tuple[int, int, int]]
 
@@ -193,44 +127,6 @@ def _draw_pieces(axes: Axes, row: int, pieces: Pieces) -> None:
         totals[program] = totals.get(program, 0) + count
     text = f"{len(totals)} at work,\nat most {max(totals.values())} tokens"
     beside(axes, row, text)
-
-
-@styled
-def draw_attention_times(times: Sequence[AttentionTime], bandwidth: float) -> Figure:
-    """Draw one layer's attention against the context length, a colour per batch size: above its time, below
-    the bytes that it moves per second.
-
-    bandwidth: bytes per second of a large copy on the device, of which the lower panel shows the per cent.
-    """
-    fig, (top, bottom) = figure(6.2, rows=2, sharex=True)
-    sizes = sorted({time.batch_size for time in times})
-    for i, batch_size in enumerate(sizes):
-        for kernel, name, look in (
-            (ONE_PROGRAM, "rung 07's kernel", {"ls": "--", "marker": "s"}),
-            (SPLIT, "rung 09's kernel", {"marker": "o"}),
-        ):
-            line = [time for time in times if (time.batch_size, time.kernel) == (batch_size, kernel)]
-            line.sort(key=lambda time: time.context_len)
-            x = [time.context_len for time in line]
-            look = {**look, "color": colour(i), "markersize": 5, "label": f"B = {batch_size}, {name}"}
-            top.plot(x, [time.us for time in line], **look)
-            bottom.plot(x, [100 * time.rate / bandwidth for time in line], **look)
-    bottom.axhline(100, color=INK, lw=1.2, ls=":")
-    lengths = sorted({time.context_len for time in times})
-    for axes in (top, bottom):
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
-        axes.grid()
-    top.set_yscale("log")
-    top.yaxis.set_major_formatter("{x:,g}")
-    top.set_ylabel("microseconds")
-    bottom.set_ylabel("% of a copy's rate")
-    bottom.set_ylim(bottom=0)
-    bottom.set_xlabel("tokens in the cache of each request")
-    top.set_title("One layer's attention by itself")
-    bottom.set_title("What it moves in a second (dotted: a large copy)")
-    fig.legend(*top.get_legend_handles_labels(), loc="outside lower center", ncols=max(2, len(sizes)))
-    return fig
 
 
 MOST_WAVES = 6  # that are drawn

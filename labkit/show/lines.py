@@ -10,9 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, StrMethodFormatter
 
-from labkit.results import AppendTime, HostTime, slope_us
+from labkit.results import HostTime, slope_us
 from labkit.show.colours import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SERIES, colour
-from labkit.show.grids import WRITE_COLOURS
 from labkit.show.style import figure, is_wide, styled
 
 if TYPE_CHECKING:  # what is drawn
@@ -96,58 +95,6 @@ def spread(heights: Sequence[float], gap: float) -> list[float]:
     middles = [min(float(np.mean(group)), ceiling) for group in groups for _ in group]
     placed = dict(zip(rising, (m + rank * gap for rank, m in enumerate(middles)), strict=True))
     return [placed[i] for i in range(len(heights))]
-
-
-PATH_MARKERS = {"indexed": "s", "generic": "^", "full_batch": "o", "identity_pos": "x"}
-
-
-@styled
-def draw_append_times(times: Sequence[AppendTime], bandwidth: float) -> Figure:
-    """Draw what one layer's K/V write costs against the batch size B, a line per path of the write.
-
-    Above, the microseconds of a write; below, the bytes that it moves per second, beside `bandwidth`, the
-    bytes per second of a large copy on the same device. Both axes are logarithmic.
-    """
-    fig, (top, bottom) = figure(6.8, rows=2, sharex=True)
-    for path in dict.fromkeys(time.path for time in times):
-        line = sorted((time for time in times if time.path == path), key=lambda time: time.batch_size)
-        sizes = [time.batch_size for time in line]
-        look = {
-            "color": WRITE_COLOURS[path],
-            "marker": PATH_MARKERS[path],
-            "markersize": 5,
-            "label": path,
-        }
-        top.plot(sizes, [time.device_us for time in line], **look)
-        bottom.plot(sizes, [time.rate / 1e9 for time in line], **look)
-    bottom.axhline(bandwidth / 1e9, color=INK, lw=1.5, ls="--")
-    bottom.annotate(
-        f"a large copy: {bandwidth / 1e9:,.0f} GB/s",
-        (min(time.batch_size for time in times), bandwidth / 1e9),
-        xytext=(0, -4),
-        textcoords="offset points",
-        va="top",
-    )
-    for axes in (top, bottom):
-        _scale_log_axes(axes, sorted({time.batch_size for time in times}))
-    top.set_ylabel("microseconds")
-    bottom.set(ylabel="GB per second", xlabel="B: requests written together")
-    top.set_title("One layer's write: where a line is flat, more requests cost nothing")
-    best = max(times, key=lambda time: time.rate)
-    where = f"{best.path}, B = {best.batch_size}"
-    bottom.set_title(f"What it moves: at best {100 * best.rate / bandwidth:.0f} % of a copy's rate ({where})")
-    fig.legend(*top.get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    return fig
-
-
-def _scale_log_axes(axes: Axes, batch_sizes: Sequence[int]) -> None:
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(batch_sizes, [str(size) for size in batch_sizes])
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.minorticks_off()
-    axes.yaxis.set_major_formatter("{x:,g}")
-    axes.grid()
 
 
 @styled
@@ -282,23 +229,31 @@ BARS = ({"color": GREY}, {"color": ORANGE, "hatch": "//", "edgecolor": "white"},
 
 @styled
 def draw_curves(
-    curves: Mapping[str, Mapping[float, float]], across: str, up: str, title: str, marked: bool = True
+    curves: Mapping[str, Mapping[float, float]],
+    across: str,
+    up: str,
+    title: str,
+    marked: bool = True,
+    log: str = "",
 ) -> Figure:
-    """Draw counts by name, a line each; both axes begin at 0.
+    """Draw values by name, a line each.
 
-    across, up: what the axes are, with units. marked: with a dot at each count.
+    across, up: what the axes are, with units. marked: with a dot at each value. log: "x", "y" or "xy", the
+    axes that are logarithmic; the others begin at 0.
     """
     fig, axes = figure(3.2)
-    for (name, counts), look in zip(curves.items(), LOOKS, strict=False):
-        axes.plot(list(counts), list(counts.values()), label=name, marker="o" if marked else "", **look)
-    axes.set_xlim(left=0)
-    axes.set_ylim(bottom=0)
-    axes.set(xlabel=across, ylabel=up)
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    axes.grid(axis="y")
-    axes.set_title(title)
-    fig.legend(loc="outside lower center", ncols=len(curves))
+    for (name, values), look in zip(curves.items(), LOOKS, strict=False):
+        axes.plot(list(values), list(values.values()), label=name, marker="o" if marked else "", **look)
+    for axis in "xy":
+        if axis in log:
+            axes.set(**{f"{axis}scale": "log"})
+        else:
+            axes.set(**{f"{axis}lim": (0, None)})
+        if axis not in log or axis == "x":
+            getattr(axes, f"{axis}axis").set_major_formatter("{x:,g}")
+    axes.set(xlabel=across, ylabel=up, title=title)
+    axes.grid(axis="both" if log else "y")
+    fig.legend(loc="outside lower center", ncols=1 if max(map(len, curves)) > 30 else len(curves))
     return fig
 
 

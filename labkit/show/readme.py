@@ -2,6 +2,7 @@
 INSTALL.md, BENCHMARKS.md and RELIABILITY.md, from the records."""
 
 import hashlib
+import json
 import re
 from collections.abc import Callable
 
@@ -12,7 +13,6 @@ from matplotlib.figure import Figure
 from labkit.ladder import LADDER, LESSONS, Lesson
 from labkit.paths import RESULTS, ROOT
 from labkit.results import Comparison, LoadsRecord, RunsRecord, load, load_gpu_tests
-from labkit.results.installation import load_installations
 from labkit.show import reliability
 from labkit.show.ladder import draw_ladder
 
@@ -218,7 +218,10 @@ def tiles_line() -> str:
 
 def installation_line() -> str:
     """A sentence: the disk and the minutes that an installation took, with either build of PyTorch."""
-    cuda, cpu = load_installations()
+    cuda, cpu = (
+        "{gigabytes} GB of disk (torch {torch}, {minutes} minutes on {machine}, {date})".format(**build)
+        for build in json.loads((ROOT / "data" / "installation.json").read_text("utf-8"))
+    )
     return (
         f"PyTorch is most of the installation. On Linux it comes with CUDA: {cuda}. PyTorch's CPU build "
         f"makes it {cpu}."

@@ -37,7 +37,6 @@ from labkit.watch.replaced import noting, replaced, watch_points_of
 from labkit.watch.rows import record_rows
 from labkit.watch.sends import Sends, record_sends
 from labkit.watch.steady import steady_decode, steady_prompts
-from labkit.watch.waits import Waits, record_waits
 from labkit.watch.work import count_launches, count_work
 from labkit.watch.writes import Write, record_writes, steady_write
 
@@ -56,7 +55,6 @@ __all__ = [
     "Positions",
     "Sends",
     "ToyGraph",
-    "Waits",
     "Write",
     "capture",
     "count_kernels",
@@ -82,7 +80,6 @@ __all__ = [
     "record_rows",
     "record_sends",
     "record_steps",
-    "record_waits",
     "record_writes",
     "recorded_step",
     "replaced",

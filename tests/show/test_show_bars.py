@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
-from figures import TIMES, comparison, host_times, lines, texts
+from figures import comparison, host_times, lines, texts
 from made_records import traced
 from matplotlib.colors import same_color
 
 from labkit import results, show
 from labkit.learn.lesson_00.pieces import waste_of
-from labkit.results.attention_time import AttentionTime
 from labkit.results.device_time import KernelTime
 from labkit.show.bars import overlap
 from labkit.show.colours import BLUE, GREY, ORANGE, RED, SERIES
@@ -102,19 +101,6 @@ def test_host_time_is_a_line_per_rung_with_what_a_request_adds():
     assert spread([0.1, 0.99, 1.0], 0.1) == pytest.approx([0.1, 0.9, 1.0])  # none above the axes
 
 
-def test_times_of_one_layer_stand_beside_the_rate_of_a_copy():
-    top, bottom = show.draw_append_times(TIMES, 3e12).axes
-    assert list(top.lines[0].get_ydata()) == pytest.approx([14, 15, 37])
-    assert list(bottom.lines[2].get_ydata()) == pytest.approx([5.12, 140.4, 786.4], rel=1e-3)
-    assert "at best 38 % of a copy's rate (generic, B = 2048)" in bottom.get_title(loc="left")
-    times = [
-        AttentionTime(kernel, 8, 100, 1, (s,), 100) for kernel, s in (("one_program", 4e-6), ("split", 2e-6))
-    ]
-    top, bottom = show.draw_attention_times(times, bandwidth=1e8).axes
-    assert [line.get_ydata()[0] for line in top.lines] == pytest.approx([4.0, 2.0])
-    assert [line.get_ydata()[0] for line in bottom.lines[:2]] == pytest.approx([25, 50])
-
-
 def test_parts_of_a_step_add_up():
     before, after = {"block tables": 2.0, "append": 18.0, "the rest": 3.0}, {"append": 10.0, "the rest": 3.0}
     (axes,) = show.draw_host_shares({"B = 8": (before, after)}, ("04", "05")).axes
@@ -164,37 +150,17 @@ def test_runs_before_and_after_have_their_means_and_their_overlap():
     assert (axes.patches[0].get_x(), axes.patches[0].get_width()) == (120, 20)
 
 
-def test_a_roof_and_a_limit_say_what_share_of_them_is_reached():
-    points = [show.RooflinePoint("decode", 10.0, 10.0, 1.0), show.RooflinePoint("prefill", 1000.0, 10.0, 2.0)]
-    figure = show.draw_roofline(points, bandwidth=40.0, peak=1000.0)
-    labels = [line.get_label() for line in lines(figure, "o")]
-    assert labels == ["decode: 25 % of its roof", "prefill: 50 % of its roof"]
-    assert widths(show.draw_limit([8, 16], [0.1, 0.1], [0.4, 0.2], "x").axes[0]) == pytest.approx(
-        [80, 160, 20, 80]
-    )
-
-
 def test_padding_is_the_space_between_the_lines():
     rows, share = show.draw_buckets({"some": [2, 4], "one": [4]}, 4).axes
     assert [list(line.get_ydata()) for line in rows.lines] == [[2, 2, 4, 4], [4] * 4, [1, 2, 3, 4]]
     assert [list(line.get_ydata()) for line in share.lines] == [[50, 0, 25, 0], [75, 50, 25, 0]]
 
 
-def test_memory_is_set_aside_and_used():
-    (axes,) = show.draw_reservation([30, 70], max_length=100, block_size=64).axes
-    assert widths(axes) == [200, 100, 64 + 128, 100]
+def test_large_blocks_waste_slots_and_small_ones_make_rows_long():
     sizes = [waste_of([100, 30], 2**i, 1024) for i in range(4, 9)]
     left, right = show.draw_block_sizes(sizes, chosen=64).axes
     assert left.lines[0].get_ydata().tolist() == pytest.approx([100 * size.share for size in sizes])
     assert right.lines[0].get_ydata().tolist() == [64, 32, 16, 8, 4]
-
-
-def test_programs_of_attention_are_counted_and_the_longest_is_a_line():
-    one, split, *_ = show.draw_programs((1, 8), 12, (11, 2), 132, 1056).axes[0].lines
-    assert (list(one.get_ydata()), list(split.get_ydata())) == ([12, 96], [132, 192])
-    (axes,) = show.draw_share_sizes({"after": [(0, 2), (1, 5), (1, 4)]}, long_row=1).axes
-    assert [bar.get_height() for bar in axes.patches] == [2, 5, 4] and axes.lines[0].get_ydata()[0] == 5
-    assert coloured(axes.patches, BLUE, ORANGE, ORANGE)
 
 
 def test_a_sort_and_a_search_keep_the_same_tokens_ties_included():
@@ -204,15 +170,13 @@ def test_a_sort_and_a_search_keep_the_same_tokens_ties_included():
     assert list(search.lines[0].get_ydata()) == [7, 10]
 
 
-def test_curves_turns_errors_and_step_times_are_as_given():
+def test_curves_and_turns_are_as_given():
     (axes,) = show.draw_curves({"old": {1: 10, 3: 4000}, "new": {1: 5, 3: 6}}, "x", "y", "t").axes
     assert [line.get_xydata().tolist() for line in axes.lines] == [[[1, 10], [3, 4000]], [[1, 5], [3, 6]]]
+    (axes,) = show.draw_curves({"old": {1: 10, 3: 4000}}, "x", "y", "t", log="y").axes
+    assert (axes.get_xscale(), axes.get_yscale(), axes.get_xlim()[0]) == ("linear", "log", 0)
     (axes,) = show.draw_turns({"old": [9, 5], "new": [9, 2]}, "A talk").axes
     assert [bar.get_height() for bar in axes.patches] == [9, 5, 9, 2]
-    (axes,) = show.draw_errors({"one": {"a": [1e-3, 0.0]}}, [1, 10], 0.5).axes
-    assert list(axes.lines[0].get_ydata()) == [1e-3, 1e-8]  # 0 has a place on a logarithmic axis
-    *_, marks = show.draw_step_times({"00": [1.0] * 10}, mark_every=4).axes[0].lines
-    assert list(marks.get_xdata()) == [5, 9]
 
 
 def test_paths_of_tokens_are_stacked_step_by_step():

@@ -18,8 +18,8 @@ def test_source_is_the_packages_own():
 
 
 def test_source_of_a_decorated_function_is_its_own():
-    shown = show.show_source(show.draw_limit).data
-    assert shown.startswith("`labkit/show/roofline.py`\n```python\n@styled\ndef draw_limit(")
+    shown = show.show_source(show.draw_turns).data
+    assert shown.startswith("`labkit/show/lines.py`\n```python\n@styled\ndef draw_turns(")
 
 
 PATH = "labkit/kvcache/block_tables.py"

@@ -4,7 +4,7 @@ from itertools import combinations
 
 import matplotlib.pyplot as plt
 import pytest
-from figures import TIMES, WAYS, all_texts, comparison, host_times
+from figures import WAYS, all_texts, comparison, host_times
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.pylabtools import select_figure_formats
 from matplotlib.text import Text
@@ -30,7 +30,6 @@ FIGURES = {
     ),
     "ladder": lambda: show.draw_ladder(twelve_rungs(), 480_000, "Twelve rungs"),
     "host_time": lambda: show.draw_host_time({f"{i:02d}": host_times(900, 1 + i / 9) for i in range(12)}),
-    "append_times": lambda: show.draw_append_times(TIMES, 3e12),
     "write_indices": lambda: show.draw_write_indices(WAYS),
     "many_requests": lambda: show.draw_write_indices(
         {"sixteen": {"block_idx": range(1000, 1016), "pos": 63}}
@@ -56,14 +55,14 @@ def test_nothing_is_cut_off_or_written_over(name):
 
 
 def test_figures_are_as_wide_as_the_house_says():
-    figure = show.draw_limit([8], [0.1], [0.4], "a device")
+    figure = show.draw_turns({"old": [9, 5]}, "A talk")
     assert 880 <= figure.get_figwidth() * figure.dpi <= 920
     assert figure.get_figwidth() == WIDTH and figure.dpi == DPI
 
 
 def test_drawing_leaves_the_readers_own_style_alone():
     before = plt.rcParams["axes.titleweight"]
-    show.draw_limit([8], [0.1], [0.4], "a device")
+    show.draw_turns({"old": [9, 5]}, "A talk")
     assert plt.rcParams["axes.titleweight"] == before != "bold"
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 from faults import assert_nothing_is_held
+from waits import Waits, record_waits
 
 from labkit.engine import CacheConfig, FinishReason, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine.stats import EngineStats
@@ -21,7 +22,6 @@ from labkit.ladder import LADDER
 from labkit.model import LanguageModel, load_model
 from labkit.model.small import LONGEST, VOCAB_SIZE
 from labkit.options import EngineOptions
-from labkit.watch.waits import Waits, record_waits
 
 LONGEST_PROMPT, MOST_NEW_TOKENS = 900, 300
 SMALL = "random:small"  # the model of a CPU

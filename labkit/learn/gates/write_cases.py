@@ -81,8 +81,9 @@ JOINED = (  # the same, where a request has joined, or left: one's lists are the
     (Case(2, 2, 16, (0, 1), (4, 1), (2, 0)), Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (2, 0, 1))),
 )
 
-FAR_CASES = (  # writes to a block past the 2**32nd number of a larger pool
-    Case(1, 2, 64, (0,), (2**18,), (5,)),
-    Case(2, 2, 64, (0, 1), (2**18, 1), (5, 0)),
-    Case(3, 2, 64, (1,), (2**18,), (5,)),
+FAR_BLOCK = 2**18  # of a larger pool, past its 2**32nd number
+FAR_CASES = (
+    Case(1, 2, 64, (0,), (FAR_BLOCK,), (5,)),
+    Case(2, 2, 64, (0, 1), (FAR_BLOCK, 1), (5, 0)),
+    Case(3, 2, 64, (1,), (FAR_BLOCK,), (5,)),
 )

@@ -12,7 +12,16 @@ from labkit.learn.answers import beside, one_line
 from labkit.learn.exercise import BrokenContract, Unattempted
 from labkit.learn.gates.gate import Build, Trial, raised, small_model
 from labkit.learn.gates.kernel_hints import kernel_hint
-from labkit.learn.gates.write_cases import BLOCK_SIZE, CASES, FAR_CASES, JOINED, NUM_BLOCKS, PAIRS, Case
+from labkit.learn.gates.write_cases import (
+    BLOCK_SIZE,
+    CASES,
+    FAR_BLOCK,
+    FAR_CASES,
+    JOINED,
+    NUM_BLOCKS,
+    PAIRS,
+    Case,
+)
 from labkit.watch.accesses import WRITE, KernelRun, Program, Stray, record_accesses
 from labkit.watch.operators import OperatorMode, tensors_of
 
@@ -283,30 +292,39 @@ class IndexTensors(OperatorMode):
 # --- far away -------------------------------------------------------------------------------------------
 
 
+def far_pool(device: torch.device) -> Tensor | None:
+    """A pool of bytes [FAR_BLOCK + 1, 2, H, block_size, D] whose last block begins 2**32 numbers behind the
+    first: with an index of 32 bits it is block 0. Its memory is only reserved; a few pages are touched.
+    None where 4.3 GB cannot be reserved: then nothing is proven."""
+    try:
+        pool = torch.empty(FAR_BLOCK + 1, 2, 2, 64, 64, dtype=torch.uint8, device=device)
+    except RuntimeError:
+        return None
+    for block in (0, 1, FAR_BLOCK):
+        pool[block] = 0
+    return pool
+
+
+def check_far(pool: Tensor, slot: int, what: str, stride: str) -> None:
+    """Raise BrokenContract unless the slot of the far block of a `far_pool` holds 7s."""
+    if not (pool[FAR_BLOCK, :, :, slot] == 7).all():
+        at = "in block 0" if pool[0].any() else "not there"
+        raise BrokenContract(
+            f"a place in a large pool is found: {what}, whose numbers begin 2**32 behind the pool's first, "
+            f"what was written is {at}. `block * {stride}` needs 64 bits: `.to(tl.int64)` the block after "
+            "its load."
+        )
+
+
 @torch.inference_mode()
 def far_blocks(build: Build) -> None:
-    """A block past the 2**32nd number of the pool is found: with an index of 32 bits it is block 0.
-
-    The numbers are bytes, and of the memory, which is only reserved, a few pages are touched. Where 4.3 GB
-    cannot be reserved, nothing is proven.
-    """
+    """A block past the 2**32nd number of the pool is found."""
     kv_write, device = _built(build)
-    far, H, D, block_size = 2**18, 2, 64, 64
-    try:
-        pool = torch.empty(far + 1, 2, H, block_size, D, dtype=torch.uint8, device=device)
-    except RuntimeError:
-        return
-    k_layer, v_layer = pool.unbind(1)
     for case in FAR_CASES:
-        for block in (0, *case.block_idx):
-            pool[block] = 0
-        new = torch.full((2, case.batch_size, H, D), 7, dtype=torch.uint8, device=device)
+        if (pool := far_pool(device)) is None:
+            return
+        k_layer, v_layer = pool.unbind(1)
+        new = torch.full((2, case.batch_size, 2, 64), 7, dtype=torch.uint8, device=device)
         with record_accesses() if device.type == "cpu" else nullcontext():  # nothing outside is touched
             kv_write.write(k_layer, v_layer, new[0], new[1], *case.indices)
-        if not (pool[far, :, :, case.pos[0]] == 7).all():
-            at = "in block 0" if pool[0].any() else "not there"
-            raise BrokenContract(
-                f"a place in a large pool is found: {case}, whose numbers begin 2**32 behind the pool's "
-                f"first, what was written is {at}. `block * stride` needs 64 bits: `.to(tl.int64)` the block "
-                "after its load."
-            )
+        check_far(pool, case.pos[0], str(case), "stride")

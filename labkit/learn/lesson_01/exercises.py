@@ -1,22 +1,16 @@
 """Lesson 01: the exercises on signatures of rows, and on moves that make a row stale."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from labkit.engine import InferenceSession
 from labkit.kvcache import KVBlockManager
-from labkit.learn.answers import one_line, plain
+from labkit.learn.answers import one_line
 from labkit.learn.exercise import BrokenContract, Exercise, answer_of
 
 Signature = tuple[int, int]  # the number of blocks, and the last one's id
 Move = tuple[str | int, ...]  # the name of an operation and its arguments
-OPERATIONS = {  # by name: how many arguments it has
-    "append": 1,
-    "replace_last": 1,
-    "replace": 2,
-    "truncate": 1,
-}
 NUM_BLOCKS = 10  # in the pool on which the moves are played
 
 
@@ -70,43 +64,25 @@ MUST_BE_MADE_ANEW = Exercise(
 # --- exercise 2 ----------------------------------------------------------------------------------------
 
 
-def make_moves(block_ids: list[int], moves: Any) -> None:
-    """Make the moves on the list of blocks, in place. They and their list can be any sequences. Raises
-    BrokenContract at the first that cannot be made."""
-    given = plain(moves)
-    if not isinstance(given, tuple) or any(isinstance(item, str) for item in given):
-        raise BrokenContract("Return a list of operations, such as [('append', 9)], even of one.")
-    for number, move in enumerate(given, start=1):
-        try:
-            _make(block_ids, move)
-        except BrokenContract as broken:
-            raise BrokenContract(f"Operation {number}: {broken}") from None
-
-
-def _make(block_ids: list[int], move: Any) -> None:
-    name, *numbers = move if isinstance(move, tuple) and move else (move,)
-    known = OPERATIONS.get(name) if isinstance(name, str) else None
-    if known is None:
-        raise BrokenContract(f"{move!r} is none of the operations {', '.join(OPERATIONS)}.")
-    if len(numbers) != known or not all(type(n) is int for n in numbers):
-        raise BrokenContract(f"{name!r} takes {known} whole number{'s' * (known > 1)}, but this is {move!r}.")
-    if name == "truncate":
-        if not 0 <= numbers[0] <= len(block_ids):
-            raise BrokenContract(f"{block_ids} cannot be cut to {numbers[0]} blocks.")
-        del block_ids[numbers[0] :]
-        return
-    *place, new_id = numbers
-    if not 0 <= new_id < NUM_BLOCKS:
-        raise BrokenContract(f"there is no block {new_id}; the pool has blocks 0 to {NUM_BLOCKS - 1}.")
-    if new_id in block_ids:
-        raise BrokenContract(f"block {new_id} is in {block_ids} already; a sequence holds a block once.")
-    if name == "append":
-        block_ids.append(new_id)
-        return
-    index = place[0] if place else len(block_ids) - 1
-    if not 0 <= index < len(block_ids):
-        raise BrokenContract(f"{block_ids} has no block at place {index}.")
-    block_ids[index] = new_id
+def make_moves(block_ids: list[int], moves: Iterable[Move]) -> None:
+    """Make the moves on the list of blocks, in place. Raises BrokenContract for an unknown one, and for what
+    is no list of different blocks of the pool afterwards."""
+    for name, *numbers in moves:
+        if name == "append":
+            block_ids += numbers
+        elif name == "replace_last":
+            block_ids[-1:] = numbers
+        elif name == "replace":
+            block_ids[numbers[0]] = numbers[1]
+        elif name == "truncate":
+            del block_ids[numbers[0] :]
+        else:
+            raise BrokenContract(f"{name!r} is none of the operations.")
+    if len(set(block_ids) & set(range(NUM_BLOCKS))) < len(block_ids):
+        raise BrokenContract(
+            f"{block_ids} is no list of blocks: the pool has blocks 0 to {NUM_BLOCKS - 1}, and a sequence "
+            "holds a block once."
+        )
 
 
 def session_on(manager: KVBlockManager, block_ids: Sequence[int]) -> InferenceSession:
@@ -134,7 +110,7 @@ def play_moves(attempt: Callable, block_ids: list[int], free_ids: list[int]) -> 
         raise BrokenContract(f"gave {one_line(repr(moves))}. {broken}") from None
 
 
-def stale_row(block_ids: list[int], moves: Any) -> list[int]:
+def stale_row(block_ids: list[int], moves: Iterable[Move]) -> list[int]:
     """The row after the moves, by the package's block table cache; it is asked for before them, too, as two
     decode steps would. Raises BrokenContract if the row is not stale."""
     manager = KVBlockManager(

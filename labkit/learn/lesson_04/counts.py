@@ -5,7 +5,6 @@ from contextlib import nullcontext
 from itertools import combinations
 
 import numpy as np
-import pandas as pd
 import torch
 
 from labkit.bench.cost_cards import count_operators
@@ -13,7 +12,7 @@ from labkit.engine import CacheConfig, InferenceEngine, SamplingParams
 from labkit.learn.gates.gate import raised
 from labkit.model import LanguageModel
 from labkit.options import EngineOptions
-from labkit.results import CostCardRecord, counts_table, speedup_interval
+from labkit.results import speedup_interval
 from labkit.watch import Positions, record_accesses, record_positions, steady_decode, steady_prompts
 
 # --- what a step's index tensors cost, counted here and recorded on a GPU ------------------------------
@@ -32,26 +31,6 @@ def index_tensors_of(engine: InferenceEngine) -> str:
     except Exception as error:  # whatever the reader's code raises
         return f"index tensors in a step: not counted, because the engine {raised(error)}"
     return f"index tensors in a step: {count}"
-
-
-COUNTS = {  # counts of a cost card: their words in a table
-    "aten_ops": "PyTorch operators",
-    "index_tensors": "index tensors",
-    "h2d_synchronizing": "synchronizing copies",
-    "synchronizations": "waits for the GPU",
-    "kernels": "kernels",
-}
-
-
-def recorded_counts(
-    record: CostCardRecord, rungs: Sequence[str], model: str, lengths: Sequence[int], batch_size: int
-) -> pd.DataFrame:
-    """A table of recorded decode steps, a column per rung: the write taken, and COUNTS of what its index
-    tensors cost."""
-    found = record.cards(lengths, model, rungs)
-    cards = {f"rung {rung}": card for (rung, size), card in found.items() if size == batch_size}
-    writes = {n: next(path for path in card.append_paths if path != "in_place") for n, card in cards.items()}
-    return pd.concat([pd.DataFrame(writes, index=["write"]), counts_table(cards, COUNTS)])
 
 
 # --- where the requests of a small engine write, step after step ---------------------------------------

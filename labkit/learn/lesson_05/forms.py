@@ -1,7 +1,6 @@
 """Lesson 05: ways to count one token, each timed; and what a record weighs."""
 
 import time
-import tracemalloc
 from collections.abc import Callable, Mapping
 from functools import partial
 from statistics import median
@@ -13,17 +12,6 @@ import pandas as pd
 from labkit.bench import in_turn
 from labkit.kvcache import KVBlockInfo, MutableKVBlockInfo
 from labkit.results import speedup, speedup_interval
-
-
-class PlainKVBlockInfo:
-    """A mutable record without slots, as one writes it first: its fields are kept in a dictionary."""
-
-    def __init__(self, layer: int, block_index: int, start: int, length: int) -> None:
-        self.layer = layer
-        self.block_index = block_index
-        self.start = start
-        self.length = length
-
 
 # --- ways to count up: each takes all records there are, and the ids of those that get a token ---------
 
@@ -98,10 +86,6 @@ FORMS: dict[str, Form] = {
     "in place, at hand (rung 05)": (partial(at_hand, MutableKVBlockInfo), count_at_hand),
     "in place, one NumPy array": (in_an_array, count_in_an_array),
 }
-CLASSES: dict[str, Form] = {
-    "a class with slots": (partial(at_hand, MutableKVBlockInfo), count_at_hand),
-    "a class without slots": (partial(at_hand, PlainKVBlockInfo), count_at_hand),
-}
 
 
 def time_form(form: Form, num_blocks: int = 128, num_tokens: int = 64) -> float:
@@ -128,15 +112,3 @@ def time_forms(forms: Mapping[str, Form] = FORMS, rounds: int = 25) -> pd.DataFr
         },
         index=pd.Index(forms, name="128 tokens counted, one in each of 128 blocks"),
     )
-
-
-def bytes_of_a_record(kind: Callable[[int, int, int, int], object], count: int = 1000) -> int:
-    """Bytes that one record takes, with what it keeps its fields in."""
-    records: list[object] = [None] * count
-    tracemalloc.start()
-    try:
-        for i in range(count):
-            records[i] = kind(0, 0, 0, 0)
-        return round(tracemalloc.get_traced_memory()[0] / count)
-    finally:
-        tracemalloc.stop()

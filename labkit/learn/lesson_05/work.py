@@ -9,12 +9,10 @@ import numpy as np
 import pandas as pd
 import torch
 
-from labkit.bench import host_engine, in_turn, time_host_steps
 from labkit.bench.cost_cards import constructors_of
 from labkit.kvcache import KVBlockManager
 from labkit.learn.gates.gate import raised
-from labkit.options import EngineOptions
-from labkit.results import Comparison, HostTime, HostTimeRecord, Run, RunsRecord, amdahl
+from labkit.results import HostTime, HostTimeRecord, Run, amdahl
 from labkit.watch import profiled_by, replaced
 
 # --- what counting one token asks of Python, counted while it runs -------------------------------------
@@ -135,45 +133,6 @@ def block_life(kind: type[KVBlockManager], num_tokens: int = 64) -> BlockLife:
 # --- host time by the parts of a step, here and as recorded, and what it makes one expect --------------
 
 
-def compare_host(
-    before: EngineOptions,
-    after: EngineOptions,
-    batch_size: int,
-    device: torch.device,
-    rounds: int = 4,
-    num_steps: int = 12,
-) -> dict[str, Comparison]:
-    """Two engines' host time of a whole step and of its append, measured now, in turn, each run with a
-    fresh engine; a sample is the median step of a run."""
-    measures = [
-        lambda options=options: time_host_steps(host_engine(options, batch_size, device), num_steps)
-        for options in (before, after)
-    ]
-    in_turn(measures, 1)
-    sides = in_turn(measures, rounds)
-
-    def compared(part: str) -> Comparison:
-        samples = [tuple(median(getattr(run, part)) for run in runs) for runs in sides]
-        return Comparison("before", "after", *samples, {}, {})
-
-    return {"step": compared("step_seconds"), "append": compared("append_seconds")}
-
-
-def host_table(record: HostTimeRecord, before: str, after: str, batch_sizes: Sequence[int]) -> pd.DataFrame:
-    """How many times faster the append and the whole step are in a record, a row per batch size."""
-    rows = {}
-    for b in batch_sizes:
-        append, step = record.append_comparison(before, after, b), record.comparison(before, after, b)
-        rows[f"B = {b}"] = {
-            "append": f"×{append.speedup:.2f}",
-            "append, interval": str(append.interval),
-            "step": f"×{step.speedup:.2f}",
-            "step, interval": str(step.interval),
-            "verdict on the step": step.verdict,
-        }
-    return pd.DataFrame(rows).T
-
-
 def step_parts(host: HostTime) -> dict[str, float]:
     """Median microseconds of a step's parts on the host: block tables, append, and the rest."""
     return {"block tables": host.tables_us, "append": host.append_us, "the rest": host.rest_us}
@@ -205,32 +164,7 @@ def amdahl_table(record: HostTimeRecord, before: str, after: str, batch_sizes: S
     return pd.DataFrame(rows).T
 
 
-def expected_end_to_end(
-    runs: RunsRecord, host: HostTimeRecord, before: str, after: str
-) -> dict[str, str | float]:
-    """What the append saves without the model (`host`), off the step with it (`runs`)."""
-    append = host.append_comparison(before, after, runs.max_batch_size)
-    saved = 1e3 * (median(append.before_samples) - median(append.after_samples))
-    step, measured = 1e-3 * runs.step_us(before), runs.comparison(before, after)
-    return {
-        f"step of rung {before} (ms)": round(step, 2),
-        "saved in the append (ms)": round(saved, 2),
-        "expected": f"×{step / (step - saved):.3f}",
-        "measured": f"×{measured.speedup:.3f}",
-        "interval": str(measured.interval),
-    }
-
-
 # --- what a recorded streaming run says of throughput, of waiting, and of the queue --------------------
-
-
-def run_figures(run: Run) -> dict[str, float]:
-    """The three figures that write-up 064 states, of one recorded run."""
-    return {
-        "throughput": round(run.throughput, 2),
-        "TPOT p99": round(1e3 * float(np.percentile(run.latency.tpot, 99)), 2),
-        "ITL p99": round(float(np.percentile(run.gaps_us, 99)) / 1e3, 2),
-    }
 
 
 def queue_figures(run: Run) -> dict[str, float | str]:

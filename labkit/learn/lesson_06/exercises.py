@@ -2,10 +2,8 @@
 
 import copy
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
-
-import pandas as pd
 
 from labkit.learn.exercise import BrokenContract, Exercise, check_unchanged
 
@@ -68,24 +66,6 @@ Buffers = list[list[int]]
 SendAll = Callable[[list[list[int]], Buffers, Callable[[list[int], int], Copy]], None]
 
 
-def one_buffer(messages: list[list[int]], buffers: Buffers, copy: Callable[[list[int], int], Copy]) -> None:
-    """Send all messages from one buffer without waiting for its copies, as the public code does that the
-    write-ups describe."""
-    for numbers in messages:
-        buffers[0][: len(numbers)] = numbers
-        copy(buffers[0], len(numbers))
-
-
-def two_without_waiting(
-    messages: list[list[int]], buffers: Buffers, copy: Callable[[list[int], int], Copy]
-) -> None:
-    """Send all messages from two buffers in turn, without waiting for their copies."""
-    for i, numbers in enumerate(messages):
-        buffer = buffers[i % 2]
-        buffer[: len(numbers)] = numbers
-        copy(buffer, len(numbers))
-
-
 def send_all(messages: list[list[int]], buffers: Buffers, copy: Callable[[list[int], int], Copy]) -> None:
     """Send all messages from two buffers in turn, as `PinnedStaging.send` does: before a buffer is written
     again, its copy is waited for."""
@@ -96,31 +76,6 @@ def send_all(messages: list[list[int]], buffers: Buffers, copy: Callable[[list[i
             copied[turn].wait()
         buffers[turn][: len(numbers)] = numbers
         copied[turn] = copy(buffers[turn], len(numbers))
-
-
-# Ways to send messages through pinned buffers, by name.
-STAGINGS: dict[str, SendAll] = {
-    "one buffer, no wait": one_buffer,
-    "two buffers, no wait": two_without_waiting,
-    "two buffers, wait for the buffer's last copy": send_all,
-}
-
-
-def messages_spoilt(num_messages: int, late_by: Sequence[int | None]) -> pd.DataFrame:
-    """How many of `num_messages` arrive wrong, a row per way of staging, a column per lateness of the
-    copies."""
-    messages = [[i] for i in range(num_messages)]
-    table = {}
-    for lateness in late_by:
-        column = "as late as possible" if lateness is None else f"{lateness} late"
-        table[column] = {}
-        for name, staging in STAGINGS.items():
-            device = LateDevice(lateness)
-            staging(messages, [[-1], [-1]], device.copy)
-            device.finish()
-            wrong = sum(got != sent for got, sent in zip(device.arrived, messages, strict=True))
-            table[column][name] = wrong
-    return pd.DataFrame(table)
 
 
 # --- the exercises on buffers that take turns, and on the place of a request's next token --------------
@@ -137,20 +92,11 @@ def play_send_all(attempt: SendAll, messages: list[list[int]], device: str) -> d
     given, buffers = copy.deepcopy(messages), list(pinned)
 
     def copied(buffer: list[int], n: int) -> Copy:
-        if not any(buffer is own for own in pinned):
-            if any(buffer is placed for placed in buffers):
-                raise BrokenContract(
-                    "it put a new list in the place of a buffer. That is new memory, which is not pinned: "
-                    "write the numbers into the list that is there."
-                )
+        if not any(buffer is own for own in pinned) or len(buffer) != longest:
             raise BrokenContract(
-                "it asked for a copy of a list that is not one of the two buffers (a slice is a new list, "
-                "too). The device reads pinned memory: use the buffers."
-            )
-        if len(buffer) != longest:
-            raise BrokenContract(
-                f"it made a buffer of {longest} numbers one of {len(buffer)}. Memory that is pinned has its "
-                "size: overwrite as many numbers as the message has, and leave the rest."
+                "it asked for a copy of a list that is not one of the two buffers as they were made. The "
+                "device reads pinned memory, which keeps its size: write the numbers into the two lists that "
+                "are there. (A slice is a new list, too.)"
             )
         return late_device.copy(buffer, n)
 

@@ -1,13 +1,12 @@
-"""Lesson 06: rows that are sent too late, room that is made too late, and a step that fails."""
+"""Lesson 06: rows that are sent too late, and a step that fails."""
 
 from collections.abc import Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 
 import pandas as pd
 
 from labkit.engine import InferenceEngine, InferenceSession
-from labkit.engine.request import Request, RunningRequests
-from labkit.engine.step.resident import ResidentDecodeStep, StepInFlight
+from labkit.engine.request import Request
 from labkit.engine.step.slots import DeviceSlots
 from labkit.kvcache import KVBlockManager
 from labkit.watch import PlantedError, planted_failure, replaced
@@ -35,52 +34,6 @@ class LateRows(DeviceSlots):
         """These join anew at the next step, each with its row."""
         super().forget(sessions)
         self._due.difference_update(sessions)
-
-
-class RoomAfterTheStep:
-    """Launches steps, but makes room after the forward, where rung 05 makes it, and tells the device in the
-    next step; for demonstration. A write at a block's boundary then has no block."""
-
-    def __init__(self, step: ResidentDecodeStep) -> None:
-        self.step = step
-        self._changed: list[list[int]] = []
-
-    def launch(self, running: RunningRequests) -> StepInFlight:
-        """Launch a step, and make room for its tokens behind it."""
-        step, requests, sessions = self.step, list(running), list(running.values())
-        step.slots.update(requests, sessions, self._changed)
-        step.slots.deliver()
-        longest = max(session.num_tokens for session in sessions)
-        tokens = step.pinned_tokens.start_copy(step.device_step(len(sessions), longest, True))
-        self._changed = [
-            step.kv_manager.reserve_token_batch(i, [session.block_ids_per_layer[i] for session in sessions])
-            for i in range(step.kv_manager.num_tables)
-        ]
-        for session in sessions:
-            session.num_tokens += 1
-        return StepInFlight(step, requests, sessions, tokens)
-
-
-def room_after_the_step(engine: InferenceEngine) -> AbstractContextManager:
-    """A context in which the engine launches as `RoomAfterTheStep` does."""
-    return replaced(engine.decode_step, "launch", lambda _: RoomAfterTheStep(engine.decode_step).launch)
-
-
-def overwritten(engine: InferenceEngine, layer_idx: int = 0) -> list[str]:
-    """Run one step, and list the places of a layer that held a token before it and hold another key after
-    it."""
-    manager = engine.kv_manager
-    live, before = manager.live_slots()[layer_idx], manager.k_cache[layer_idx].clone()
-    holders = {
-        manager.info(block_id).block_index: request.request_id
-        for request, session in engine.scheduler.running.items()
-        for block_id in session.block_ids_per_layer[layer_idx]
-    }
-    engine.step()
-    changed = (manager.k_cache[layer_idx] != before).any(dim=3).any(dim=1) & live  # [N, block_size]
-    return [
-        f"place {t} of block {n}, which request {holders[n]} holds" for n, t in changed.nonzero().tolist()
-    ]
 
 
 def fail_after_the_device(engine: InferenceEngine, forgets: bool) -> pd.DataFrame:

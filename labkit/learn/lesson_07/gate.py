@@ -19,6 +19,8 @@ from labkit.learn.gates.gate import Build, Gate, small_model
 from labkit.learn.gates.resident import MIXED
 from labkit.learn.gates.same_step import CLOSE, steps_proven
 from labkit.learn.gates.schedule import Invariant
+from labkit.learn.gates.write_cases import FAR_BLOCK
+from labkit.learn.gates.writes import check_far, far_pool
 from labkit.watch.replaced import replaced
 
 # --- trials of an attention that also stores, every number of a small pool compared --------------------
@@ -178,38 +180,19 @@ def _compare_attention(out: object, expected: Tensor, case: Case) -> None:
         )
 
 
-# --- far away ------------------------------------------------------------------------------------------
-
-FAR = 2**18  # this block's numbers begin 2**32 behind the first: with an index of 32 bits it is block 0
-
-
 @torch.inference_mode()
 def far_block(build: Build) -> None:
-    """A trial: a new token in a block past the 2**32nd number of the pool is stored there.
-
-    The numbers are bytes, and of the memory, which is only reserved, a few pages are touched. Where 4.3 GB
-    cannot be reserved, nothing is proven.
-    """
+    """A trial: a new token in a block past the 2**32nd number of the pool is stored there."""
     attention, device = _attention_of(build)
-    H, D, block_size = 2, 64, 64
-    try:
-        pool = torch.empty(FAR + 1, 2, H, block_size, D, dtype=torch.uint8, device=device)
-    except RuntimeError:
+    if (pool := far_pool(device)) is None:
         return
-    for block in (0, 1, FAR):
-        pool[block] = 0
+    *_, H, block_size, D = pool.shape
     query, key, value = torch.full((1, 3, H, D), 7, dtype=torch.uint8, device=device).unbind(1)
-    table = torch.tensor([[1, FAR]], dtype=torch.int32, device=device)
+    table = torch.tensor([[1, FAR_BLOCK]], dtype=torch.int32, device=device)
     length = torch.tensor([block_size], dtype=torch.int32, device=device)
     slot = torch.zeros(1, dtype=torch.int64, device=device)
     attention(query, key, value, pool[:, 0], pool[:, 1], table, length, slot, block_size)
-    if not (pool[FAR, :, :, 0] == 7).all():
-        at = "in block 0" if pool[0].any() else "not there"
-        raise BrokenContract(
-            f"a place in a large pool is found: the new token belongs in block {FAR}, whose numbers begin "
-            f"2**32 behind the pool's first; what was stored is {at}. `block * stride_n` needs 64 bits: "
-            "`.to(tl.int64)` the block after its load."
-        )
+    check_far(pool, 0, f"the new token belongs in block {FAR_BLOCK}", "stride_n")
 
 
 # --- one table of blocks for all layers, and an attention that stores ----------------------------------

@@ -3,15 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from numbers import Integral
 from random import Random
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
-from labkit.checks import shown
 from labkit.learn.exercise import BrokenContract, Exercise, answer_of
 from labkit.learn.lesson_08.cost import bucket_of
 from labkit.learn.lesson_08.graphs import is_host_read
@@ -41,20 +37,6 @@ def move_on(slots: ToySlots, slot_mapping: Tensor, token_ids: Tensor) -> None:
     lens = slots.context_lens[slot_mapping]
     slots.last_token_ids[slot_mapping] = token_ids.clamp(min=0)
     slots.context_lens[slot_mapping] = torch.where(lens < 0, lens, lens + 1)
-
-
-class StaysOnDevice(TorchFunctionMode):
-    """A mode that raises BrokenContract for copies to the host. On a CPU they are no operator, so that no
-    capture would notice them."""
-
-    copies = (Tensor.cpu, Tensor.numpy, Tensor.__array__, Tensor.__repr__, Tensor.__format__)
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        to_host = any(isinstance(said, str) and said == "cpu" for said in (*args, *kwargs.values()))
-        if func in self.copies or (func is Tensor.to and to_host):
-            raise BrokenContract(HOST_IS_ASKED)
-        return func(*args, **kwargs)
 
 
 # Verdicts on attempts that could not be captured and replayed.
@@ -89,7 +71,7 @@ def replayed(
     captured = ToySlots(slots.context_lens.detach(), slots.last_token_ids.detach())
     slot_mapping = torch.full((len(batches[0][0]),), padding_slot)
     token_ids = torch.zeros_like(slot_mapping)
-    with torch.inference_mode(), StaysOnDevice(), ToyGraph() as graph:
+    with torch.inference_mode(), ToyGraph() as graph:
         step(slots, slot_mapping, token_ids)
     if any(map(is_host_read, graph.launches)):
         raise BrokenContract(HOST_IS_ASKED)
@@ -163,14 +145,7 @@ def rows_padded(load: Mapping[int, int], sizes: Sequence[int]) -> int:
 
 def play_choose_sizes(attempt: Callable, load: dict[int, int], num_sizes: int) -> dict[str, object]:
     """The rows that the attempt's buckets pad. Raises BrokenContract for what are no buckets of the load."""
-    answer = answer_of(attempt, load=load, num_sizes=num_sizes)
-    if isinstance(answer, np.ndarray | Tensor):
-        answer = answer.tolist()
-    if not isinstance(answer, list | tuple | set) or not all(isinstance(n, Integral) for n in answer):
-        raise BrokenContract(
-            f"your function gives {shown(answer)}, where a list of whole numbers is expected."
-        )
-    sizes = sorted(set(map(int, answer)))
+    sizes = sorted(set(map(int, answer_of(attempt, load=load, num_sizes=num_sizes))))
     if not sizes or sizes[-1] < max(load):
         raise BrokenContract(
             f"the buckets {sizes} have no room for a batch of {max(load)}. The largest batch needs a "

@@ -1,5 +1,6 @@
 """Lesson 08: graphs of this machine's kind, and what cannot be captured."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Protocol
@@ -89,19 +90,9 @@ class PaddedStep:
 
 # Operators that the host waits for: they read a number, have a shape that depends on contents, or make a
 # Python list of a tensor.
-HOST_READS = (
-    "aten.item",
-    "aten._local_scalar_dense",
-    "aten.is_nonzero",
-    "aten.equal",
-    "aten.nonzero",
-    "aten.masked_select",
-    "aten._unique2",
-    "aten.unique_consecutive",
-    "aten.unique_dim",
-    "aten.bincount",
-    "aten.repeat_interleave",
-    "aten.resolve_neg",
+HOST_READS = re.compile(
+    r"aten\.(item|_local_scalar_dense|is_nonzero|equal|nonzero|masked_select|_unique2|unique_consecutive"
+    r"|unique_dim|bincount|repeat_interleave|resolve_neg)"
 )
 
 
@@ -138,7 +129,7 @@ def is_host_read(launch: CapturedLaunch) -> bool:
         adds_up = any(value is True for value in launch.inputs)
         by_mask = any(t.dtype == torch.bool for t in inputs[1:-1]) and (adds_up or inputs[-1].numel() > 1)
     to_host = any(t.is_cuda for t in inputs) and any(not t.is_cuda for t in launch.outputs)
-    return launch.name in HOST_READS or by_mask or to_host
+    return HOST_READS.fullmatch(launch.name) is not None or by_mask or to_host
 
 
 def launch_list(graph: ToyGraph, first: int = 14) -> pd.DataFrame:

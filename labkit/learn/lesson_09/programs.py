@@ -10,8 +10,6 @@ from labkit.kernels import (
 from labkit.kernels.split_attention import TOKENS_AT_A_TIME
 from labkit.model.random_configs import RANDOM_CONFIGS
 
-MULTIPROCESSORS = 132  # of an H100
-
 
 def pieces_of(
     context_len: int, splits: int, by_turns: bool, max_tokens: int = 1024

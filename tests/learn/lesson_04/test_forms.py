@@ -1,22 +1,10 @@
-"""Lesson 04's forms: which write each rung takes, and the package's identity-pos write by itself."""
+"""Lesson 04's forms: the package's identity-pos write by itself."""
 
 import pytest
 import torch
 
 from labkit.kernels import kv_append_plain
-from labkit.learn.lesson_04.forms import dispatch_table, write_identity_pos
-
-CPU = torch.device("cpu")
-
-
-def test_dispatch_table_says_what_each_rung_does():
-    table = dispatch_table(CPU)
-    one, two, three = "{}, 1 index tensor", "{}, 2 index tensors", "{}, 3 index tensors"
-    assert list(table["rung 02"]) == [three.format("indexed")] * 4
-    assert list(table["rung 03"]) == [one.format("full_batch")] + [three.format("generic")] * 3
-    assert list(table["rung 04"])[:2] == [one.format("full_batch"), two.format("identity_pos")]
-    assert list(table["rung 04"])[2:] == [three.format("generic")] * 2
-    assert list(table.index) == [("yes", "yes"), ("yes", "no"), ("no", "yes"), ("no", "no")]
+from labkit.learn.lesson_04.forms import write_identity_pos
 
 
 def test_each_row_goes_to_its_slot_and_nothing_else_is_touched():

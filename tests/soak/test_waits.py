@@ -2,9 +2,9 @@
 
 import pytest
 from helpers import make_engine, run
+from waits import record_waits
 
 from labkit import SamplingParams
-from labkit.watch import record_waits
 
 
 def served(prompts_and_lengths, **settings):
