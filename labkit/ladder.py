@@ -227,10 +227,14 @@ LADDER = Numbered(
 
 LAST_RUNG = list(LADDER.values())[-1]  # what an engine is unless a rung is asked for
 
-# The last lesson looks back: it changes no option, so it is no rung.
+# These lessons change no option, so they are no rungs. The last one looks back.
+SERVER = Lesson("19", "server", "The server", rung=LAST_RUNG)
 CAPSTONE = Lesson("20", "complete_engine", "The complete engine", rung=LAST_RUNG)
 LESSONS = Numbered(
-    "lesson", *(Lesson(rung.number, rung.slug, rung.title, rung) for rung in LADDER.values()), CAPSTONE
+    "lesson",
+    *(Lesson(rung.number, rung.slug, rung.title, rung) for rung in LADDER.values()),
+    SERVER,
+    CAPSTONE,
 )
 
 # Before a lesson, and named after it: what that lesson takes for granted of a GPU.

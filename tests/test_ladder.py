@@ -7,7 +7,7 @@ import numpy as np
 from helpers import small_model
 
 from labkit import LADDER, EngineOptions, InferenceEngine
-from labkit.ladder import CAPSTONE, LESSONS, PAGES, all_pages
+from labkit.ladder import CAPSTONE, LESSONS, PAGES, SERVER, all_pages
 
 
 def test_each_rung_has_the_lesson_of_its_number():
@@ -20,8 +20,8 @@ def test_each_rung_has_the_lesson_of_its_number():
 
 
 def test_the_capstone_is_a_lesson_and_no_rung():
-    assert list(LESSONS) == [*LADDER, CAPSTONE.number]
-    assert CAPSTONE.rung is list(LADDER.values())[-1]
+    assert list(LESSONS) == [*LADDER, SERVER.number, CAPSTONE.number]
+    assert SERVER.rung is CAPSTONE.rung is list(LADDER.values())[-1]
     assert CAPSTONE.notebook == "20_complete_engine.ipynb"
 
 

@@ -250,7 +250,7 @@ def definition_of(part: Any) -> tuple[str, dict[str, Any]]:
     if around := around - {"__class__"}:
         raise OptionError(f"it uses {min(around)} of the function around it: make it inside of the part")
     lines = "".join(linecache.getlines(code.co_filename))
-    kinds = (ast.ClassDef, ast.FunctionDef)
+    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     for node in ast.walk(ast.parse(lines)):
         if isinstance(node, kinds) and node.name == part.__name__ and _holds(node, code.co_firstlineno):
             first = min([node.lineno, *(d.lineno for d in node.decorator_list)])

@@ -213,8 +213,13 @@ class Door:
             return EventStream(self.frames(first, pieces, asked, form, len(streams)), at_end.pop_all())
 
     def admit(self, num_answers: int) -> None:
-        """Raise OverloadedError, before anything of the request is begun, if so many more are too many."""
+        """Raise OverloadedError, before anything of the request is begun, if so many more are too many now,
+        and ApiError if they always are."""
         unfinished, limit = self.server.num_unfinished, self.server.max_inflight_requests
+        if limit is not None and num_answers > limit:
+            raise ApiError(
+                400, f"{num_answers} answers are asked for; this server makes {limit} at most", "n"
+            )
         if limit is not None and unfinished + num_answers > limit:
             raise OverloadedError(
                 f"{unfinished} answers are unfinished, and with {num_answers} more there would be more than "

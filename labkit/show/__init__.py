@@ -60,6 +60,7 @@ from labkit.show.lines import (
 )
 from labkit.show.peers import draw_peers, draw_step_parts
 from labkit.show.progress import ProgressRow, draw_progress
+from labkit.show.requests import Stretch, draw_request
 from labkit.show.sliders import sliders
 from labkit.show.source import show_diff, show_source
 from labkit.show.tables import show_thousands, with_thousands

@@ -16,7 +16,6 @@ def sliders(draw: Callable[..., Any], **values: Sequence[Any]) -> None:
     order. Needs JupyterLab and ipywidgets; where a page is only read, a line of words stands in their place:
     show one figure of `draw` above them.
     """
-    from IPython.display import display
     from ipywidgets import Image, SelectionSlider, VBox
 
     labels = {name: " ".join(WORDS.get(word, word) for word in name.split("_")) for name in values}
@@ -43,8 +42,14 @@ def sliders(draw: Callable[..., Any], **values: Sequence[Any]) -> None:
         slider.observe(redraw, names="value")
     redraw()
     box = VBox([*chosen.values(), picture])
-    words = f"Sliders ({', '.join(values)}): run this cell in JupyterLab to move them."
-    display(box._repr_mimebundle_() | {"text/plain": words}, raw=True)
+    show_widget(box, f"Sliders ({', '.join(values)}): run this cell in JupyterLab to move them.")
+
+
+def show_widget(widget: Any, words: str) -> None:
+    """Show a widget of ipywidgets, and where a page is only read, words in its place."""
+    from IPython.display import display
+
+    display(widget._repr_mimebundle_() | {"text/plain": words}, raw=True)
 
 
 def png_of_current_figure() -> bytes:

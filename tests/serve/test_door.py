@@ -100,11 +100,22 @@ def test_a_model_without_a_template_says_so(door):
         door.client.chat.completions.create(model=NAME, messages=[{"role": "user", "content": "hi"}])
 
 
-def test_a_full_server_asks_to_come_back(door):
-    with pytest.raises(openai.RateLimitError) as refused:
-        door.client.completions.create(model=NAME, prompt=[[1]] * 5, max_tokens=2)
-    assert int(refused.value.response.headers["retry-after"]) > 0
-    wait_for(lambda: not door.streaming.num_unfinished)  # of the four that were submitted before the fifth
+def test_a_full_server_asks_to_come_back_and_who_never_fits_is_told_so(door, monkeypatch):
+    step, go_on = door.engine.step, threading.Event()
+    calls = count()
+    monkeypatch.setattr(door.engine, "step", lambda: (next(calls) < 20 or go_on.wait()) and step())
+    stream = door.client.completions.create(stream=True, **GOOD | {"max_tokens": 60, "n": 3})
+    try:
+        with pytest.raises(openai.RateLimitError) as refused:
+            door.client.completions.create(model=NAME, prompt=[[1]] * 2, max_tokens=2)
+        assert int(refused.value.response.headers["retry-after"]) > 0
+        with pytest.raises(openai.BadRequestError, match="5 answers are asked for"):
+            door.client.completions.create(model=NAME, prompt=[[1]] * 5, max_tokens=2)
+        assert door.streaming.num_unfinished == 3
+    finally:
+        go_on.set()
+        assert len(list(stream)) > 3
+    wait_for(lambda: not door.streaming.num_unfinished)
     assert door.client.completions.create(model=NAME, prompt=[[1]] * 4, max_tokens=2).usage.prompt_tokens == 4
 
 

@@ -1,0 +1,219 @@
+"""Lesson 19, step 3: the frames of a stream."""
+
+import inspect
+import random
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import openai
+
+from labkit.checks import shown
+from labkit.engine import Completion, FinishReason, Timing
+from labkit.errors import StreamError
+from labkit.learn.exercise import BrokenContract
+from labkit.learn.gates.gate import Report, proven, small_model
+from labkit.learn.lesson_19.parts import Piece, Reply, Server, Write, events, own_engine
+from labkit.learn.steps import noted
+from labkit.watch.failures import planted_failure
+
+NUM_DRAWN = 300  # answers
+PROMPT, NUM_TOKENS = "1 2 3", 24
+# What no frame may trip over: ends of lines, quotes, a frame's own words, letters of several bytes, nothing.
+TEXTS = ("To be", "\n", "\n\n", '"', "é", "data: ", "[DONE]", "", " or", "\\n")
+ENDS = ("length", "stop", "fails", "fails at the end", "leaves")
+FAILED = "a step of the engine failed"
+
+
+def check_frames(write: Write) -> Report:
+    """Whether a generator writes an answer as server-sent events: of drawn answers, and in a running server,
+    to the openai client."""
+    proof = f"{NUM_DRAWN} random answers, and 5 of a server to the openai client."
+    report = proven("frames", [partial(_drawn_frames, write), partial(_frames_over_http, write)], proof)
+    return noted(report, "19", "my_frames", write)
+
+
+def _completion(reason: str, error: str | None = None, num_tokens: int = 2) -> Completion:
+    ids = tuple(range(num_tokens))
+    timing = Timing(0.0, 0.0, ())
+    return Completion(0, (1, 2, 3), ids, FinishReason(reason), timing, small_model().tokenizer, error)
+
+
+def _drawn_frames(write: Write) -> None:
+    rng = random.Random(2)
+    draws = []
+    for number in range(NUM_DRAWN):
+        texts = rng.choices(TEXTS, k=rng.randint(1, 4))
+        draws.append((texts, ENDS[number % len(ENDS)], rng.random() < 0.5))
+    for texts, end, usage in sorted(draws, key=lambda draw: len(draw[0])):
+        _check_frames(write, texts, end, usage)
+
+
+def _check_frames(write: Write, texts: Sequence[str], end: str, usage: bool) -> None:
+    """Raise BrokenContract unless an answer of these pieces has the right frames, each as soon as it may be.
+
+    end: one of ENDS.
+    """
+    what = f"of an answer in pieces {texts} that {_ENDS_SAID[end]}"
+    sent: list[bytes] = []
+    late: list[str] = []  # what was not sent yet when the piece after it was asked for
+
+    async def pieces() -> AsyncIterator[Piece]:
+        for number, text in enumerate(texts):
+            is_last = number == len(texts) - 1
+            yield text, _completion(end) if is_last and end in ("length", "stop") else None
+            if (so_far := "".join(texts[: number + 1])) != _content(events(b"".join(sent))):
+                late.append(so_far)
+        if end == "fails at the end":
+            yield "", _completion("error", FAILED)
+        if end == "fails":
+            raise StreamError(FAILED)
+
+    frames = write(pieces(), Reply(usage))
+    if not inspect.isasyncgen(frames):
+        raise BrokenContract(
+            f"frames are yielded: it returned {shown(frames)}. Make it an async generator: `async def`, and "
+            "`yield` for each frame."
+        )
+    while (frame := drive(anext(frames, None))) is not None:
+        _check_form(frame, what)
+        sent.append(frame)
+    bodies = list(events(b"".join(sent)))
+    _check_bodies(bodies, what, texts, end, usage)
+    if late:
+        raise BrokenContract(
+            f"a stream streams: {what}, the frame of {late[0]!r} had not been yielded when the next piece "
+            "was asked for. Yield each piece's frame before you ask for another."
+        )
+
+
+_ENDS_SAID = {
+    "length": "ends by its length",
+    "stop": "ends by a stop string",
+    "fails": "fails with an error",
+    "fails at the end": 'ends with the finish_reason "error"',
+    "leaves": "just ends, since its client has left",
+}
+
+
+def drive(awaitable: Any) -> Any:
+    """What an awaitable gives that waits for nothing; in a notebook an event loop runs already."""
+    work = _awaited(awaitable)
+    for _ in range(1000):
+        try:
+            work.send(None)
+        except StopIteration as done:
+            return done.value
+    raise BrokenContract("frames wait for the next piece, and for nothing else.")
+
+
+async def _awaited(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable
+
+
+def _check_form(frame: object, what: str) -> None:
+    if not isinstance(frame, bytes):
+        raise BrokenContract(f"a frame is bytes: {what}, it yielded {shown(frame)}. `event` makes them.")
+    text = frame.decode()
+    if not text.startswith("data: ") or not text.endswith("\n\n") or "\n" in text[:-2]:
+        raise BrokenContract(
+            f"a frame is `data: `, one line, and an empty line: {what}, it yielded {shown(text)}."
+        )
+
+
+def _content(bodies: Iterator[Any] | Sequence[Any]) -> str:
+    choices = (body["choices"][0] for body in bodies if isinstance(body, dict) and body.get("choices"))
+    return "".join(choice["delta"].get("content") or "" for choice in choices)
+
+
+def _check_bodies(bodies: Sequence[Any], what: str, texts: Sequence[str], end: str, usage: bool) -> None:
+    def must(holds: bool, contract: str, found: object, hint: str) -> None:
+        if not holds:
+            raise BrokenContract(f"{contract}: {what}, {found}. {hint}")
+
+    choices = [body["choices"][0] for body in bodies if isinstance(body, dict) and body.get("choices")]
+    first = choices[0]["delta"].get("role") if choices else None
+    must(
+        first == "assistant" and bodies[0].get("choices"),
+        "the first frame says who speaks",
+        f"its delta is {choices[0]['delta'] if choices else None}",
+        'A client expects {"role": "assistant"} before any text.',
+    )
+    text, expected = _content(bodies), "".join(texts)
+    must(text == expected, "the text is all there", f"it is {text!r}, expected {expected!r}", "")
+    is_done = "[DONE]" in bodies
+    failed = end in ("fails", "fails at the end")
+    errors = [body for body in bodies if isinstance(body, dict) and "error" in body]
+    if failed:
+        must(not is_done, "[DONE] is for a normal end", "it was sent", "A client would take half for all.")
+        must(
+            len(errors) == 1 and bodies[-1] == errors[0] and FAILED in errors[0]["error"]["message"],
+            "an answer that fails ends with its error",
+            f"the last frame is {shown(bodies[-1])}",
+            "Catch it around all frames, and yield `reply.error(error)`.",
+        )
+    reasons = [choice["finish_reason"] for choice in choices if choice["finish_reason"] is not None]
+    expected_reasons = [end] if end in ("length", "stop") else []
+    must(
+        reasons == expected_reasons and (not reasons or choices[-1]["finish_reason"] == end),
+        "finish_reason says how an answer ended, once, at the end",
+        f"it is {reasons}, expected {expected_reasons}",
+        "`reply.reason(completion)` knows it, and raises the error of an answer that failed.",
+    )
+    if end == "leaves":
+        must(not is_done, "[DONE] is for a normal end", "it was sent", "No completion came.")
+    if end in ("length", "stop"):
+        must(
+            bodies[-1] == "[DONE]" and bodies.count("[DONE]") == 1,
+            "[DONE] is the last frame after a normal end",
+            f"the last frame is {shown(bodies[-1])}",
+            "It is no JSON: `data: [DONE]`.",
+        )
+        counted = [body for body in bodies if isinstance(body, dict) and body.get("usage")]
+        wanted = [bodies[-2]] if usage else []
+        must(
+            counted == wanted and len(counted) == usage,
+            "usage comes last, and only if it is asked for",
+            f"include_usage is {usage}, and {len(counted)} frames have it",
+            "`reply.usage(completion)` between the text's last frame and [DONE].",
+        )
+
+
+def _frames_over_http(write: Write) -> None:
+    engine = own_engine(small_model())
+    with Server(engine, frames=write) as server:
+        for usage in (False, True):
+            options = {"stream_options": {"include_usage": True}} if usage else {}
+            chunks = list(server.ask(PROMPT, NUM_TOKENS, stream=True, **options))
+            whole = server.ask(PROMPT, NUM_TOKENS)
+            _same_answer(chunks, whole, usage)
+        stop = [whole.choices[0].message.content[20:24]]
+        chunks = list(server.ask(PROMPT, NUM_TOKENS, stream=True, stop=stop))
+        _same_answer(chunks, server.ask(PROMPT, NUM_TOKENS, stop=stop), False)
+        with planted_failure(engine.decode_step, "start", at_call=5):
+            _is_told_of_a_failure(server)
+
+
+def _same_answer(chunks: Sequence[Any], whole: Any, usage: bool) -> None:
+    """Raise BrokenContract unless a stream's chunks are the answer that came in one piece."""
+    choices = [chunk.choices[0] for chunk in chunks if chunk.choices]
+    text = "".join(choice.delta.content or "" for choice in choices)
+    reason, expected = choices[-1].finish_reason, whole.choices[0]
+    if (text, reason) != (expected.message.content, expected.finish_reason):
+        raise BrokenContract(
+            f"a stream is the answer in pieces: the openai client got {shown(text)} and {reason!r}, in one "
+            f"piece {shown(expected.message.content)} and {expected.finish_reason!r}."
+        )
+    if usage and chunks[-1].usage != whole.usage:
+        raise BrokenContract(f"usage counts tokens: {chunks[-1].usage}, in one piece {whole.usage}.")
+
+
+def _is_told_of_a_failure(server: Server) -> None:
+    try:
+        chunks = list(server.ask(PROMPT, NUM_TOKENS, stream=True))
+    except openai.APIError:
+        return
+    raise BrokenContract(
+        f"an answer that fails ends with its error: a step of the engine failed, and the openai client took "
+        f"{len(chunks)} frames for a whole answer."
+    )

@@ -1,0 +1,254 @@
+"""Lesson 19: a running server with the reader's parts in the place of the package's."""
+
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import openai
+
+from labkit.engine import CacheConfig, Completion, InferenceEngine, SamplingParams, SchedulerConfig
+from labkit.engine.text_decoder import TextDecoder
+from labkit.errors import CheckpointError
+from labkit.learn.kept import is_written
+from labkit.model import LanguageModel, load_model
+from labkit.model.chat import ChatTemplate
+from labkit.model.tokenizer import Tokenizer
+from labkit.serve import RunningServer, make_app
+from labkit.serve.errors import ApiError, api_error
+from labkit.serve.replies import ChatForm, finish_reason, usage_of
+from labkit.watch.replaced import replaced
+
+NAME = "mine"  # of the served model, for clients
+LIMIT = 16  # unfinished answers of a server, at most
+# A model that was trained on no conversations goes on with the text that it is sent.
+AS_IT_IS = ChatTemplate("{% for message in messages %}{{ message['content'] }}{% endfor %}", {})
+
+Piece = tuple[str, Completion | None]
+
+
+class Stops(Protocol):
+    """What step 2 writes: text goes in, and what may be shown of it comes out."""
+
+    def push(self, text: str) -> str:
+        """What may be shown now."""
+
+    def finish(self) -> str:
+        """What may be shown at the answer's end."""
+
+
+MakeStops = Callable[[Sequence[str]], Stops]
+Write = Callable[[AsyncIterator[Piece], "Reply"], AsyncIterator[bytes]]
+Leaving = Callable[[Callable[[], Awaitable[Any]], Sequence[Any]], Awaitable[None]]
+Admit = Callable[[int, int, int], int]
+
+
+class Reply:
+    """The bodies of one answer's frames, as OpenAI's types have them.
+
+    include_usage: whether the client asked for the number of tokens at the end.
+    """
+
+    def __init__(self, include_usage: bool = False, form: ChatForm | None = None) -> None:
+        self.include_usage = include_usage
+        form = form or ChatForm(NAME)
+        self._head = {"id": form.id, "object": "chat.completion.chunk", "created": form.created}
+        self._head["model"] = form.model
+
+    def chunk(self, delta: dict[str, str], finish_reason: str | None = None) -> dict[str, Any]:
+        """A part of the answer. delta: what is new, {"role": ...} or {"content": ...}."""
+        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
+        return self._head | {"choices": [choice], "usage": None}
+
+    def usage(self, completion: Completion) -> dict[str, Any]:
+        """The tokens of prompt and answer, counted; there is no choice in it."""
+        return self._head | {"choices": [], "usage": usage_of([completion], 1).model_dump()}
+
+    def reason(self, completion: Completion) -> str:
+        """Why an answer ended, "stop" or "length". Raises an error for one that failed."""
+        return finish_reason(completion)
+
+    def error(self, error: BaseException) -> dict[str, Any]:
+        """What went wrong, for the client."""
+        return api_error(error).body
+
+
+class OwnDecoder:
+    """Tokens to text, which goes through the reader's stop strings."""
+
+    def __init__(self, tokenizer: Tokenizer, stops: Stops) -> None:
+        self._decoder, self._stops = TextDecoder(tokenizer), stops
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """What may be shown after these tokens."""
+        return self._stops.push(self._decoder.push(token_ids))
+
+    def finish(self) -> str:
+        """What may be shown at the end."""
+        return self._stops.push(self._decoder.finish()) + self._stops.finish()
+
+
+class Server:
+    """A server on a free port of this machine, over an engine in this process, with the reader's parts in it;
+    the package's where none is given. Close it, or use it in a `with` block.
+
+    stops, frames, leaving, admit: what steps 2 to 5 write. limit: unfinished answers at most. middleware: an
+    ASGI middleware with its arguments, around all of it.
+    """
+
+    def __init__(
+        self,
+        engine: InferenceEngine,
+        *,
+        stops: MakeStops | None = None,
+        frames: Write | None = None,
+        leaving: Leaving | None = None,
+        admit: Admit | None = None,
+        limit: int = LIMIT,
+        middleware: tuple[type, dict[str, Any]] | None = None,
+    ) -> None:
+        self.engine = engine
+        app = make_app(engine, name=NAME, max_inflight_requests=limit)
+        self.door, self.streaming = app.state.door, app.state.server
+        if middleware is not None:
+            app.add_middleware(middleware[0], **middleware[1])
+        with ExitStack() as stack:
+            if stops is not None:
+                stack.enter_context(replaced(self.streaming, "decoder", self._decoding(stops)))
+            if frames is not None:
+                stack.enter_context(replaced(self.door, "frames", self._framing(frames)))
+            if leaving is not None:
+                stack.enter_context(replaced(self.door, "leaving", lambda _: leaving))
+            if admit is not None:
+                stack.enter_context(replaced(self.door, "admit", self._admitting(admit, limit)))
+            self._running = RunningServer(app, drain=0)
+            self._parts = stack.pop_all()
+        self.url = self._running.url
+        self.client = openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=60)
+
+    def __repr__(self) -> str:
+        return f"Server({self.engine.model.name} at {self.url})"
+
+    def ask(self, text: str, max_tokens: int, **options: Any) -> Any:
+        """A request of the `openai` client for a greedy answer of so many tokens to `text`.
+
+        options: as its `create` takes them.
+        """
+        return self.client.chat.completions.create(**asked(text, max_tokens), **options)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port, as a socket takes them."""
+        host, port = self.url.removeprefix("http://").split(":")
+        return host, int(port)
+
+    def wait_until_idle(self) -> None:
+        """Return when no request is left, be it that all were answered or that they were cancelled."""
+        while self.streaming.num_unfinished:
+            time.sleep(0.005)
+
+    def close(self) -> None:
+        """End all connections, and the engine's thread."""
+        self.client.close()
+        self.streaming.close()
+        self._running.close()
+        self._parts.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- what stands in the place of the package's -----------------------------------------------------
+
+    def _decoding(self, stops: MakeStops) -> Callable:
+        tokenizer = self.engine.model.tokenizer
+
+        def wrapper(inner: Callable) -> Callable:
+            def decoder(params: SamplingParams) -> OwnDecoder | TextDecoder:
+                return OwnDecoder(tokenizer, stops(params.stop)) if params.stop else inner(params)
+
+            return decoder
+
+        return wrapper
+
+    def _framing(self, write: Write) -> Callable:
+        def wrapper(inner: Callable) -> Callable:
+            def frames(first: Any, pieces: Any, asked: Any, form: Any, num_answers: int) -> Any:
+                if num_answers > 1 or not isinstance(form, ChatForm):
+                    return inner(first, pieces, asked, form, num_answers)
+                return write(self._texts(first, pieces), Reply(asked.include_usage, form))
+
+            return frames
+
+        return wrapper
+
+    async def _texts(self, first: Any, pieces: AsyncIterator[Any]) -> AsyncIterator[Piece]:
+        """The chunks of a single answer, without their numbers and token ids."""
+        yield first[1].text, first[1].completion
+        async for _, (text, _, completion) in pieces:
+            yield text, completion
+
+    def _admitting(self, admit: Admit, limit: int) -> Callable:
+        def wrapper(inner: Callable) -> Callable:
+            def decide(asked: int) -> None:
+                unfinished = self.streaming.num_unfinished
+                if (status := admit(unfinished, asked, limit)) != 200:
+                    raise ApiError(
+                        status, f"{unfinished} answers are unfinished, {asked} more were asked for"
+                    )
+
+            return decide
+
+        return wrapper
+
+
+def written(**parts: Any) -> dict[str, Any]:
+    """Those of the reader's parts in which no gap is left, and a line that says which they are."""
+    done = {name: part for name, part in parts.items() if is_written(part)}
+    others = [name for name in parts if name not in done]
+    print(f"yours: {', '.join(done) or 'none yet'}; the package's: {', '.join(others) or 'none'}")
+    return done
+
+
+# --- requests and models ------------------------------------------------------------------------------
+
+
+def asked(text: str, max_tokens: int) -> dict[str, Any]:
+    """What the `openai` client's `create` takes for a greedy answer that ends at its limit."""
+    messages = [{"role": "user", "content": text}]
+    greedy = {"temperature": 0, "extra_body": {"ignore_eos": True}}
+    return {"model": NAME, "messages": messages, "max_tokens": max_tokens, **greedy}
+
+
+def own_engine(model: LanguageModel, max_batch_size: int = 8, **cache: Any) -> InferenceEngine:
+    """The last rung's engine on a model, which goes on with texts as they are if it has no chat template."""
+    if model.chat_template is None:
+        model = replace(model, chat_template=AS_IT_IS)
+    return InferenceEngine(
+        model, cache=CacheConfig(**cache), scheduler=SchedulerConfig(max_batch_size=max_batch_size)
+    )
+
+
+def talking_model() -> LanguageModel:
+    """The small chat model where it is installed; otherwise the shipped one, which goes on with a text."""
+    try:
+        return load_model("smollm2-135m")
+    except CheckpointError:
+        return load_model("data/tiny-gpt2")
+
+
+def events(stream: bytes) -> Iterator[dict[str, Any] | str]:
+    """The bodies in a stream of server-sent events; the text of one that is no JSON."""
+    for event in stream.decode().split("\n\n")[:-1]:
+        data = event.removeprefix("data: ")
+        try:
+            yield json.loads(data)
+        except ValueError:
+            yield data

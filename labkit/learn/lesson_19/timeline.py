@@ -1,0 +1,240 @@
+"""Lesson 19: where the time of a request goes, and what HTTP costs beside calls in the process."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, NamedTuple
+
+import openai
+import pandas as pd
+
+from labkit.engine import InferenceEngine, SamplingParams, StreamingServer, Timing
+from labkit.learn.lesson_19.parts import Server, asked
+from labkit.show import Stretch
+from labkit.watch.replaced import noting, replaced
+
+# --- one request on one clock --------------------------------------------------------------------------
+
+CLIENT, LOOP, TOKENIZER, ENGINE, MODEL = "client", "event loop", "tokenizer", "engine", "model"
+now = time.perf_counter
+
+
+@dataclass
+class Marks:
+    """The moments of one request, in seconds of time.perf_counter()."""
+
+    began: float = 0.0  # the client
+    entered: float = 0.0  # the application: the head of the request has been read
+    body_read: float = 0.0
+    checked: float = 0.0  # JSON and parameters
+    timing: Timing | None = None  # in the engine
+    steps: list[tuple[float, float, str]] = field(default_factory=list)
+    launches: list[tuple[float, float, str]] = field(default_factory=list)
+    sends: list[tuple[float, float]] = field(default_factory=list)  # of frames
+    received: list[float] = field(default_factory=list)
+
+    def stretches(self) -> list[Stretch]:
+        """What is drawn."""
+        arrived, admitted = self.timing.arrived, self.timing.admitted
+        found = [
+            (CLIENT, "sends", self.began, self.entered),
+            (LOOP, "reads and checks", self.entered, self.checked),
+            (TOKENIZER, "text to tokens", self.checked, arrived),
+            (ENGINE, "waits in the queue", arrived, admitted),
+            *((ENGINE, work, start, end) for start, end, work in self.steps),
+            *((MODEL, work, start, end) for start, end, work in self.launches),
+            *((CLIENT, "a frame", at, at) for at in self.received),
+            *((LOOP, "a frame", start, end) for start, end in self.sends),
+        ]
+        return [
+            Stretch(lane, work, 1e3 * (start - self.began), 1e3 * (end - self.began))
+            for lane, work, start, end in found
+        ]
+
+    def table(self) -> pd.DataFrame:
+        """Milliseconds of each stage up to the client's first text, and of a token after it."""
+        timing, first_text = self.timing, self.received[1]  # the first frame says who speaks
+        stages = {
+            "the client connects and sends": self.entered - self.began,
+            "the body is read": self.body_read - self.entered,
+            "JSON and parameters are checked": self.checked - self.body_read,
+            "text becomes tokens": timing.arrived - self.checked,
+            "the request waits in the queue": timing.admitted - timing.arrived,
+            "the prompt is computed": timing.tokens[0] - timing.admitted,
+            "the first frame reaches the client": first_text - timing.tokens[0],
+            "each token after it": (self.received[-1] - first_text) / (len(timing.tokens) - 1),
+        }
+        return pd.DataFrame({"ms": {name: round(1e3 * seconds, 2) for name, seconds in stages.items()}})
+
+
+class Clock:
+    """An ASGI middleware that notes when a request's bytes came, and when its frames went."""
+
+    def __init__(self, app: Callable, marks: Marks) -> None:
+        self.app, self.marks = app, marks
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serve, as ASGI has it."""
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        self.marks.entered = now()
+
+        async def timed_receive() -> Any:
+            message = await receive()
+            if message["type"] == "http.request":
+                self.marks.body_read = now()
+            return message
+
+        async def timed_send(message: Any) -> None:
+            start = now()
+            await send(message)
+            if message.get("body"):
+                self.marks.sends.append((start, now()))
+
+        await self.app(scope, timed_receive, timed_send)
+
+
+def one_request(engine: InferenceEngine, text: str, num_tokens: int, **parts: Any) -> Marks:
+    """Send a request to a server with the reader's parts and note its moments. Another one came before it, so
+    that nothing is done for the first time."""
+    marks = Marks()
+    with Server(engine, middleware=(Clock, {"marks": marks}), **parts) as server:
+        list(server.ask(text[::-1], num_tokens, stream=True))
+        vars(marks).update(vars(Marks()))
+        with watched(server, marks):
+            marks.began = now()
+            for _ in server.ask(text, num_tokens, stream=True):
+                marks.received.append(now())
+    return marks
+
+
+@contextmanager
+def watched(server: Server, marks: Marks) -> Iterator[None]:
+    """Inside the block, what the server and its engine do is noted."""
+    engine, launched = server.engine, []
+
+    def step_of(inner: Callable) -> Callable:
+        def step() -> None:
+            launched.clear()
+            start = now()
+            inner()
+            if launched:  # the last step only reads what the one before it made
+                marks.steps.append((start, now(), launched[0]))
+
+        return step
+
+    def launch_of(work: str) -> Callable[[Callable], Callable]:
+        def wrapper(inner: Callable) -> Callable:
+            def launch(*args: Any, **kwargs: Any) -> Any:
+                start = now()
+                made = inner(*args, **kwargs)
+                marks.launches.append((start, now(), work))
+                launched.append(work)
+                return made
+
+            return launch
+
+        return wrapper
+
+    def frames_of(inner: Callable) -> Callable:
+        def frames(first: Any, pieces: AsyncIterator[Any], *rest: Any) -> Any:
+            async def noted() -> AsyncIterator[Any]:
+                async for piece in pieces:
+                    if piece[1].completion is not None:
+                        marks.timing = piece[1].completion.timing
+                    yield piece
+
+            return inner(first, noted(), *rest)
+
+        return frames
+
+    def checked(_: object) -> None:
+        marks.checked = now()
+
+    with ExitStack() as stack:
+        for owner, name, wrapper in (
+            (server.streaming.worker, "step", step_of),
+            (engine.prefill.chunk_step, "launch", launch_of("a prompt's chunk")),
+            (engine.decode_step, "start", launch_of("a token's step")),
+            (server.door, "frames", frames_of),
+            (server.door, "admit", noting(checked)),
+        ):
+            stack.enter_context(replaced(owner, name, wrapper))
+        yield
+
+
+# --- what HTTP costs -------------------------------------------------------------------------------------
+
+TEXTS = ("To be, or not to be", "O Romeo", "The king", "What news from")
+
+
+class Run(NamedTuple):
+    """What clients saw: tokens per second of all, and seconds to each one's first text."""
+
+    rate: float
+    firsts: tuple[float, ...]
+
+
+def in_process(engine: InferenceEngine, num_clients: int, num_tokens: int) -> Run:
+    """Clients are tasks of an event loop, and read the streams of a StreamingServer."""
+    params = SamplingParams(num_tokens, stop_on_eos=False)
+    with StreamingServer(engine, tokenize_workers=1) as server:
+
+        async def client(number: int) -> float:
+            began, first = now(), 0.0
+            async for chunk in server.submit_async(TEXTS[number % len(TEXTS)], params):
+                first = first or (now() - began if chunk.text else 0.0)
+            return first
+
+        return _run(client, num_clients, num_tokens)
+
+
+def over_http(engine: InferenceEngine, num_clients: int, num_tokens: int, **parts: Any) -> Run:
+    """Clients are tasks of an event loop, and read streams of the openai client."""
+    with Server(engine, limit=num_clients, **parts) as server:
+
+        async def client(number: int) -> float:
+            began, first = now(), 0.0
+            async for chunk in await create(**asked(TEXTS[number % 4], num_tokens), stream=True):
+                first = first or (now() - began if chunk.choices[0].delta.content else 0.0)
+            return first
+
+        # One object for all: it has a connection for each, and takes longer to make than an answer does.
+        create = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none").chat.completions.create
+        return _run(client, num_clients, num_tokens)
+
+
+def _run(client: Callable[[int], Any], num_clients: int, num_tokens: int) -> Run:
+    """All clients at once, after one that warms up, on an event loop of a thread: a notebook's own one runs
+    the cell."""
+
+    async def all_of_them() -> Run:
+        await client(0)
+        began = now()
+        firsts = await asyncio.gather(*map(client, range(num_clients)))
+        return Run(num_clients * num_tokens / (now() - began), tuple(firsts))
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: asyncio.run(all_of_them())).result()
+
+
+def cost_table(runs: Mapping[str, Sequence[Run]]) -> pd.DataFrame:
+    """A row per way to ask: its best run."""
+    rows = {}
+    for name, made in runs.items():
+        best = max(made, key=lambda run: run.rate)
+        rows[name] = {
+            "tokens per second": round(best.rate),
+            "ms to the first text, median": round(1e3 * median(best.firsts), 1),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def share_kept(runs: Mapping[str, Sequence[Run]], of: str, beside: str) -> float:
+    """Percent of one way's best rate that another's has."""
+    best = {name: max(run.rate for run in runs[name]) for name in (of, beside)}
+    return 100 * best[of] / best[beside]

@@ -1,0 +1,56 @@
+"""Lesson 19: parts of a server that are wrong, each in one thing that no quiet try would show."""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+from labkit.engine.text_decoder import text_before
+from labkit.learn.lesson_19.parts import Piece, Reply
+
+
+class LooksAtTheEnd:
+    """it looks for a stop string at the end of the text."""
+
+    def __init__(self, stop: Sequence[str]) -> None:
+        self.stop, self.text, self.is_over = stop, "", False
+
+    def push(self, text: str) -> str:
+        self.text += text
+        self.is_over = self.is_over or any(self.text.endswith(string) for string in self.stop)
+        return text_before(text, self.stop) if self.is_over else text
+
+    def finish(self) -> str:
+        return ""
+
+
+async def done_whatever_happens(pieces: AsyncIterator[Piece], reply: Reply) -> AsyncIterator[bytes]:
+    """after an error, too, it sends [DONE]."""
+    yield event(reply.chunk({"role": "assistant", "content": ""}))
+    try:
+        async for text, completion in pieces:
+            reason = None if completion is None else reply.reason(completion)
+            yield event(reply.chunk({"content": text}, reason))
+            if completion is not None and reply.include_usage:
+                yield event(reply.usage(completion))
+    except Exception as error:
+        yield event(reply.error(error))
+    yield b"data: [DONE]\n\n"
+
+
+async def at_the_next_token(receive: Callable[[], Awaitable[dict[str, Any]]], streams: Sequence[Any]) -> None:
+    """it looks after the client at the next token."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    for stream in streams:
+        await anext(stream, None)
+        stream.close()
+
+
+def counts_what_is_there(unfinished: int, asked: int, limit: int) -> int:
+    """it does not count what is asked for."""
+    return 429 if unfinished >= limit else 200
+
+
+def event(body: dict[str, Any]) -> bytes:
+    """A frame."""
+    return f"data: {json.dumps(body)}\n\n".encode()
