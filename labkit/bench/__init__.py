@@ -25,39 +25,7 @@ from labkit.bench.profile import profile_decode_step
 from labkit.bench.step_time import time_decode_steps
 from labkit.bench.workload import Request, Workload
 
-__all__ = [
-    "Bandwidth",
-    "DecodeLimit",
-    "PeerRun",
-    "PeerRuns",
-    "Request",
-    "Workload",
-    "as_transformers",
-    "chain_seconds",
-    "compare",
-    "copy_bandwidth",
-    "cost_card",
-    "count_operators",
-    "decode_limit",
-    "dense_tokens",
-    "forward_flops",
-    "host_engine",
-    "in_turn",
-    "latency_metrics",
-    "matmul_rate",
-    "measure_bandwidth",
-    "on_paper",
-    "parity_table",
-    "profile_decode_step",
-    "read_bandwidth",
-    "run_peers",
-    "step_limit",
-    "time_appends",
-    "time_decode_steps",
-    "time_host_steps",
-    "transformers_tokens",
-    "workload_limit",
-]
+__all__ = [name for name, value in globals().items() if getattr(value, "__module__", "").startswith(__name__)]
 
 
 def __dir__() -> list[str]:
