@@ -38,14 +38,24 @@ EPS = 1e-5
 
 def products_of(model: LanguageModel) -> list[Product]:
     """The four matrix products of a layer. Raises OptionError for a network that has no fused form."""
-    layer = model.network.decoder_weights().layers[0]
+    weights = model.network.decoder_weights()
+    layer, is_rms = weights.layers[0], weights.final_norm.bias is None
     named = {
         "queries, keys, values": (layer.qkv, False),
         "attention's projection": (layer.attention_out, True),
         "MLP up": (layer.mlp_in, False),
         "MLP down": (layer.mlp_out, True),
     }
-    return [Product(name, *linear.weight.shape, can_split) for name, (linear, can_split) in named.items()]
+    return [
+        Product(
+            name,
+            *linear.weight.shape,
+            can_split,
+            is_rms,
+            is_gated=weights.is_gated and linear is layer.mlp_in,
+        )
+        for name, (linear, can_split) in named.items()
+    ]
 
 
 @dataclass(frozen=True)
@@ -55,6 +65,7 @@ class Inputs:
     product: Product
     x: Tensor  # [ROWS[-1], K]
     residual: Tensor  # [ROWS[-1], N]
+    bias: Tensor | None  # [N]
     statistics: RowStatistics
     layers: tuple[NormLinear, ...]
 
@@ -64,22 +75,24 @@ class Inputs:
         if not self.product.can_split:
             statistics = self.statistics._replace(parts=self.statistics.parts[:rows])
             return [partial(norm_linear, x, statistics, layer) for layer in self.layers]
-        bias, residual = self.layers[0].bias.to(x.dtype), self.residual[:rows]
-        return [partial(linear_residual, x, layer.weight, bias, residual) for layer in self.layers]
+        residual = self.residual[:rows]
+        return [partial(linear_residual, x, layer.weight, self.bias, residual) for layer in self.layers]
 
 
 def make_inputs(product: Product, device: torch.device, dtype: torch.dtype) -> Inputs:
     """Inputs on the device, with copies of the weights that are together larger than its cache."""
-    _, N, K, _ = product
+    _, N, K, _, is_rms, is_gated = product
 
     def randn(*shape: int) -> Tensor:
         return torch.randn(*shape, device=device)
 
     weight = (randn(N, K) * K**-0.5).to(dtype)
-    layer = NormLinear(weight, weight.float().sum(1), randn(N), EPS)
-    x = randn(ROWS[-1], K).to(dtype)
+    sums, bias = (None, None) if is_rms else (weight.float().sum(1), randn(N))
+    layer = NormLinear(weight, sums, bias, EPS, is_gated)
+    x, residual = randn(ROWS[-1], K).to(dtype), randn(ROWS[-1], N).to(dtype)
     copies = [layer._replace(weight=weight.clone()) for _ in range(num_copies(weight))]
-    return Inputs(product, x, randn(ROWS[-1], N).to(dtype), row_statistics(x, WIDTH), tuple(copies))
+    bias = None if bias is None else bias.to(dtype)
+    return Inputs(product, x, residual, bias, row_statistics(x, WIDTH), tuple(copies))
 
 
 def num_copies(weight: Tensor) -> int:

@@ -11,24 +11,39 @@ from math import log2
 from statistics import median
 from typing import NamedTuple, Protocol
 
-from labkit.kernels.tiles import ENOUGH_PROGRAMS, ROWS, Tile, has_workspace, num_programs, staged_bytes
+from labkit.kernels.tiles import (
+    ENOUGH_PROGRAMS,
+    ROWS,
+    Tile,
+    has_workspace,
+    is_held,
+    num_programs,
+    staged_bytes,
+)
 
 STAGES = (3, 4, 5, 6)
 AT_ONCE = 16  # tiles that are compiled together
+HELD_BYTES = 384  # of weights in a thread's registers, which are 1,020 bytes
 NEAREST = 24  # so many are tried before stages and warps are varied, and the others behind that
 FINALISTS, FINAL_ROUNDS = 3, 7  # the fastest are timed again, in turn with today's tile
 GAIN = 1.02  # by less than that, today's tile stays: noise must not change tiles
-FIRST_ROWS = (64, 16, 128, 256)  # in which order numbers of rows are worth measuring
+FIRST_ROWS = (64, 1, 16, 128, 256)  # in which order numbers of rows are worth measuring
 RESERVE, LONGEST_RESERVE = 0.1, 3.0  # of the time, and seconds of it, for timing finalists again
 
 
 class Product(NamedTuple):
-    """A matrix product [M, K] x [K, N] of a layer. can_split: whether programs may share a tile of it."""
+    """A matrix product [M, K] x [K, N] of a layer.
+
+    can_split: whether programs may share a tile of it. is_rms: whether the model's norms are RMSNorms, and
+    its products without bias. is_gated: whether half of its outputs are gates of the other half.
+    """
 
     name: str
     N: int
     K: int
     can_split: bool
+    is_rms: bool = False
+    is_gated: bool = False
 
 
 class Case(NamedTuple):
@@ -100,11 +115,14 @@ class Found(NamedTuple):
 
 
 def candidates(case: Case, room: int, element_size: int) -> list[Tile]:
-    """The tiles that are worth a try, those first that are most like today's.
+    """The tiles that are worth a try, those first most like today's; held ones and others in turn."""
+    staged, held = staged_candidates(case, room, element_size), held_candidates(case, element_size)
+    return [tile for pair in zip_longest(staged, held) for tile in pair if tile is not None]
 
-    Each is launched as enough programs, and its inputs fit into `room` bytes of shared memory.
-    """
-    (_, N, K, can_split), rows, today = case
+
+def staged_candidates(case: Case, room: int, element_size: int) -> list[Tile]:
+    """Tiles that are launched as enough programs, and whose inputs fit into `room` bytes of shared memory."""
+    (_, N, K, can_split, *_), rows, today = case
     made = [
         with_stages(Tile(block_m, block_n, block_k, split_k, 4, 4), K, room, element_size)
         for block_m in (16, 32, 64)
@@ -124,6 +142,24 @@ def candidates(case: Case, room: int, element_size: int) -> list[Tile]:
         and (t.split_k == 1 or num_programs(t, rows, N) <= 3 * ENOUGH_PROGRAMS)
     ]
     return sorted(kept, key=lambda tile: (distance(tile, today), tile))
+
+
+def held_candidates(case: Case, element_size: int) -> list[Tile]:
+    """Held tiles of which a thread has at most HELD_BYTES of weights."""
+    (_, N, K, can_split, *_), rows, today = case
+    made = [
+        Tile(block_m, block_n, block_k, split_k, num_warps, 1)
+        for block_m in ((1,) if rows == 1 else (16, 32, 64))
+        for block_n in ((4, 8, 16, 32) if block_m == 1 else (16, 32, 64))
+        for block_k in (128, 256, 512)
+        for split_k in ((1, 2, 4, 6) if can_split else (1,))
+        for num_warps in (4, 8)
+        if block_m <= max(16, rows) and block_n <= up(N) and block_k <= up(K)
+        if split_k == 1 or split_k * block_k <= K
+        if block_n * max(block_k, K / split_k) * element_size <= HELD_BYTES * 32 * num_warps
+    ]
+    fits = [tile for tile in made if has_workspace(tile, rows, N)]
+    return sorted(fits, key=lambda tile: (distance(tile, today), tile))
 
 
 def up(number: int) -> int:
@@ -149,7 +185,9 @@ def distance(tile: Tile, other: Tile) -> float:
 
 
 def variants(tile: Tile, room: int, element_size: int) -> list[Tile]:
-    """The same blocks with other numbers of stages and warps that fit."""
+    """The same blocks with other numbers of stages and warps that fit; of a held tile all have been tried."""
+    if is_held(tile):
+        return []
     made = [tile._replace(num_stages=stages, num_warps=warps) for warps in (4, 8) for stages in STAGES]
     return [other for other in made if other != tile and has_room(other, room, element_size)]
 

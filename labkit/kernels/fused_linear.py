@@ -5,6 +5,8 @@ and that takes the time: so there are many programs, each with a tile of the res
 weights. The normalized rows, and the products before bias, GELU and residual, never reach memory.
 """
 
+# ruff: noqa: RUF005  # Triton's tuples grow by +
+
 from typing import NamedTuple
 
 import torch
@@ -13,7 +15,7 @@ from torch import Tensor
 
 from labkit.kernels.checks import check_tensor
 from labkit.kernels.prefetch import can_prefetch, prefetch_bytes
-from labkit.kernels.tiles import NOTHING_MEASURED, MeasuredTiles, Tile, check_tile, default_tile
+from labkit.kernels.tiles import NOTHING_MEASURED, MeasuredTiles, Tile, check_tile, default_tile, is_held
 from labkit.kernels.triton_runtime import INTERPRETED, check_launchable, early_launch, tl, triton
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
@@ -153,7 +155,8 @@ def norm_linear_triton(
     one kernel; all is float32 from the product to the end.
 
     Takes what `norm_linear_plain` takes. tile: None picks it by the sizes and the GPU, from `measured` where
-    that has one. prefetch: where a program can wait for x, its weights come into the L2 cache meanwhile.
+    that has one; a held one has its weights in registers before x is there. prefetch: where a program can
+    wait for x, its weights come into the L2 cache meanwhile.
     Raises ValueError for arguments that do not fit, and TritonUnavailableError where no kernel runs.
     """
     check_norm_linear(x, statistics, layer, gelu)
@@ -185,7 +188,8 @@ def norm_linear_triton(
         BLOCK_N=tile.block_n,
         BLOCK_K=tile.block_k,
         BLOCK_P=triton.next_power_of_2(num_parts),
-        PREFETCH=prefetch and can_prefetch(layer.weight),
+        HELD=is_held(tile),
+        PREFETCH=prefetch and not is_held(tile) and can_prefetch(layer.weight),
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
         **early_launch(x.device),
@@ -218,6 +222,7 @@ def _norm_linear_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_P: tl.constexpr,
+    HELD: tl.constexpr,
     PREFETCH: tl.constexpr,
     EARLY: tl.constexpr,
 ):
@@ -226,6 +231,7 @@ def _norm_linear_kernel(
     in_m, in_n = m < M, n < N
     x_rows = x_ptr + m[:, None] * x_stride_m
     weight_rows = weight_ptr + n[:, None] * K
+    held = _held_weights(weight_rows, in_n, 0, K, K, BLOCK_K, HELD)
     if not RMS:
         column_sums = tl.load(column_sums_ptr + n, mask=in_n, other=0.0)
     if HAS_BIAS:
@@ -241,14 +247,9 @@ def _norm_linear_kernel(
     in_part = in_m[:, None] & (p < num_parts)[None, :]
     means = tl.load(statistics_ptr + part, mask=in_part, other=0.0)
     squares = tl.load(statistics_ptr + part + 1, mask=in_part, other=0.0)
-    acc = _zeros(BLOCK_M, BLOCK_N)
-    for first in tl.range(0, K, BLOCK_K):
-        k = first + tl.arange(0, BLOCK_K)
-        in_k = k < K
-        w = tl.load(weight_rows + k[None, :], mask=in_n[:, None] & in_k[None, :], other=0.0)
-        x = tl.load(x_rows + k[None, :], mask=in_m[:, None] & in_k[None, :], other=0.0)
-        acc = _add_product(acc, x, w, UPCAST)
-    acc = _rows_first(acc, BLOCK_M)
+    acc = _tile_product(
+        x_rows, in_m, weight_rows, in_n, held, 0, K, K, BLOCK_M, BLOCK_N, BLOCK_K, HELD, UPCAST
+    )
     counts = tl.where(p < num_parts, tl.minimum(K - p * width, width), 0).to(tl.float32)
     apart = means  # from 0, in an RMSNorm
     if not RMS:
@@ -282,12 +283,67 @@ def _prefetch_rows(weight_ptr, n, first, COUNT: tl.constexpr, N, K: tl.constexpr
     prefetch_bytes(weight_ptr + n * K + first, tl.where(asks, num_bytes, 0))
 
 
-# tl.dot works fastest with 64 rows or more on its left: there stand the weights if the batch has fewer.
+@triton.jit
+def _held_weights(
+    weight_rows, in_n, first, COUNT: tl.constexpr, K: tl.constexpr, BLOCK_K: tl.constexpr, HELD: tl.constexpr
+):
+    """HELD: columns `first` to first + COUNT of a program's rows of weights, a tensor [BLOCK_N, BLOCK_K] for
+    each chunk; else nothing."""
+    held = ()
+    if HELD:
+        for c in tl.static_range((COUNT + BLOCK_K - 1) // BLOCK_K):
+            k = first + c * BLOCK_K + tl.arange(0, BLOCK_K)
+            mask = in_n[:, None] & (k < K)[None, :]
+            held = held + (tl.load(weight_rows + k[None, :], mask=mask, other=0.0),)
+    return held
 
 
 @triton.jit
-def _zeros(BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    if BLOCK_M < 64:
+def _tile_product(
+    x_rows,
+    in_m,
+    weight_rows,
+    in_n,
+    held,
+    first,
+    COUNT: tl.constexpr,
+    K: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    HELD: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
+    """The product [BLOCK_M, BLOCK_N] of rows of x and of weights, over the columns `first` to first + COUNT;
+    such a part may end beyond K, or begin there."""
+    acc = _zeros(BLOCK_M, BLOCK_N, BLOCK_K)
+    if HELD:
+        rows = ()
+        for c in tl.static_range((COUNT + BLOCK_K - 1) // BLOCK_K):
+            k = first + c * BLOCK_K + tl.arange(0, BLOCK_K)
+            mask = in_m[:, None] & (k < K)[None, :]
+            rows = rows + (tl.load(x_rows + k[None, :], mask=mask, other=0.0),)
+        for c in tl.static_range((COUNT + BLOCK_K - 1) // BLOCK_K):
+            acc = _add_product(acc, rows[c], held[c], UPCAST)
+    else:
+        for begin in tl.range(0, COUNT, BLOCK_K):
+            k = first + begin + tl.arange(0, BLOCK_K)
+            in_k = k < K
+            w = tl.load(weight_rows + k[None, :], mask=in_n[:, None] & in_k[None, :], other=0.0)
+            x = tl.load(x_rows + k[None, :], mask=in_m[:, None] & in_k[None, :], other=0.0)
+            acc = _add_product(acc, x, w, UPCAST)
+    return _rows_first(acc, BLOCK_M)
+
+
+# tl.dot works fastest with 64 rows or more on its left: there stand the weights if the batch has fewer. A
+# single row is no matrix: its products are added up in registers, column by column, and summed at the end.
+
+
+@triton.jit
+def _zeros(BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
+    if BLOCK_M == 1:
+        acc = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
+    elif BLOCK_M < 64:
         acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     else:
         acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
@@ -297,18 +353,23 @@ def _zeros(BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
 @triton.jit
 def _add_product(acc, x, w, UPCAST: tl.constexpr):
     """acc + x @ w.T. UPCAST: in float32, where no product of two halves is rounded either."""
-    if UPCAST:
-        x, w = x.to(tl.float32), w.to(tl.float32)
-    if x.shape[0] < 64:
-        acc = tl.dot(w, tl.trans(x), acc, input_precision="ieee")
+    if x.shape[0] == 1:
+        acc += x.to(tl.float32) * w.to(tl.float32)
     else:
-        acc = tl.dot(x, tl.trans(w), acc, input_precision="ieee")
+        if UPCAST:
+            x, w = x.to(tl.float32), w.to(tl.float32)
+        if x.shape[0] < 64:
+            acc = tl.dot(w, tl.trans(x), acc, input_precision="ieee")
+        else:
+            acc = tl.dot(x, tl.trans(w), acc, input_precision="ieee")
     return acc
 
 
 @triton.jit
 def _rows_first(acc, BLOCK_M: tl.constexpr):  # [BLOCK_M, BLOCK_N]
-    if BLOCK_M < 64:
+    if BLOCK_M == 1:
+        acc = tl.sum(acc, axis=1)[None, :]
+    elif BLOCK_M < 64:
         acc = tl.trans(acc)
     return acc
 

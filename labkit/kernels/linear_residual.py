@@ -12,10 +12,9 @@ from torch import Tensor
 from labkit.kernels.checks import check_tensor
 from labkit.kernels.fused_linear import (
     RowStatistics,
-    _add_product,
+    _held_weights,
     _prefetch_rows,
-    _rows_first,
-    _zeros,
+    _tile_product,
     check_linear,
     check_offsets,
     must_upcast,
@@ -30,6 +29,7 @@ from labkit.kernels.tiles import (
     Tile,
     check_tile,
     default_tile,
+    is_held,
     num_partials_of,
 )
 from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
@@ -131,7 +131,8 @@ def linear_residual_triton(
             BLOCK_N=tile.block_n,
             BLOCK_K=tile.block_k,
             SPLIT_K=tile.split_k,
-            PREFETCH=prefetch and can_prefetch(weight),
+            HELD=is_held(tile),
+            PREFETCH=prefetch and not is_held(tile) and can_prefetch(weight),
             num_warps=tile.num_warps,
             num_stages=tile.num_stages,
             **early_launch(x.device),
@@ -164,6 +165,7 @@ def _linear_residual_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     SPLIT_K: tl.constexpr,
+    HELD: tl.constexpr,
     PREFETCH: tl.constexpr,
     EARLY: tl.constexpr,
 ):
@@ -175,24 +177,21 @@ def _linear_residual_kernel(
     weight_rows = weight_ptr + n[:, None] * K
     K_PER_PART: tl.constexpr = (K + BLOCK_K * SPLIT_K - 1) // (BLOCK_K * SPLIT_K) * BLOCK_K
     part = tl.program_id(2)
+    first = part * K_PER_PART
+    held = _held_weights(weight_rows, in_n, first, K_PER_PART, K, BLOCK_K, HELD)
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
         if PREFETCH:
-            _prefetch_rows(weight_ptr, n, part * K_PER_PART, K_PER_PART, N, K)
+            _prefetch_rows(weight_ptr, n, first, K_PER_PART, N, K)
         tl.extra.cuda.gdc_wait()
     # Asked for first, so that nothing is waited for once the sum is there.
     rest = tl.load(residual_ptr + m[:, None] * residual_stride_m + n[None, :], mask=in_tile, other=0.0)
     rest = rest.to(tl.float32)
     if HAS_BIAS:
         rest += tl.load(bias_ptr + n, mask=in_n, other=0.0).to(tl.float32)[None, :]
-    acc = _zeros(BLOCK_M, BLOCK_N)
-    for first in tl.range(0, K_PER_PART, BLOCK_K):
-        k = part * K_PER_PART + first + tl.arange(0, BLOCK_K)  # a part may end beyond K, or begin there
-        in_k = k < K
-        w = tl.load(weight_rows + k[None, :], mask=in_n[:, None] & in_k[None, :], other=0.0)
-        x = tl.load(x_rows + k[None, :], mask=in_m[:, None] & in_k[None, :], other=0.0)
-        acc = _add_product(acc, x, w, UPCAST)
-    acc = _rows_first(acc, BLOCK_M)
+    acc = _tile_product(
+        x_rows, in_m, weight_rows, in_n, held, first, K_PER_PART, K, BLOCK_M, BLOCK_N, BLOCK_K, HELD, UPCAST
+    )
     if SPLIT_K == 1:
         _store_with_statistics(acc + rest, m, n, in_m, in_n, out_ptr, statistics_ptr, N)
     else:

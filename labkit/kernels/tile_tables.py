@@ -17,7 +17,15 @@ from labkit import paths
 from labkit.checks import shown
 from labkit.errors import RecordError
 from labkit.json_file import read_json
-from labkit.kernels.tiles import NOTHING_MEASURED, ROWS, MeasuredTiles, Tile, check_tile, has_workspace
+from labkit.kernels.tiles import (
+    NOTHING_MEASURED,
+    ROWS,
+    MeasuredTiles,
+    Tile,
+    check_tile,
+    has_workspace,
+    is_held,
+)
 from labkit.kernels.triton_runtime import triton, triton_status
 
 SHIPPED = Path(__file__).parent / "shipped_tiles"
@@ -61,24 +69,23 @@ def shipped_path(device: torch.device) -> Path:
     return SHIPPED / f"{paths.slug(torch.cuda.get_device_name(device))}.json"
 
 
-def tiles_for(device: torch.device, dtype: torch.dtype) -> MeasuredTiles:
+def tiles_for(device: torch.device, dtype: torch.dtype, can_hold: bool = False) -> MeasuredTiles:
     """The tiles measured on a GPU for numbers of the size of `dtype`'s, or on one of its kind; none where
     kernels are not compiled.
 
-    Raises RecordError for a file that is damaged.
+    can_hold: with the held ones, where one is faster. Raises RecordError for a file that is damaged.
     """
     if not is_compiled_for(device):
         return NOTHING_MEASURED
-    return measured_tiles([*read_table(shipped_path(device)), *read_table(table_path(device))], dtype)
+    timed = [*read_table(shipped_path(device)), *read_table(table_path(device))]
+    return measured_tiles(timed, dtype, can_hold)
 
 
-def shipped_tiles(device: torch.device, dtype: torch.dtype) -> MeasuredTiles:
+def shipped_tiles(device: torch.device, dtype: torch.dtype, can_hold: bool = False) -> MeasuredTiles:
     """What `tiles_for` would be without the user's file."""
-    return (
-        measured_tiles(read_table(shipped_path(device)), dtype)
-        if is_compiled_for(device)
-        else NOTHING_MEASURED
-    )
+    if not is_compiled_for(device):
+        return NOTHING_MEASURED
+    return measured_tiles(read_table(shipped_path(device)), dtype, can_hold)
 
 
 def is_compiled_for(device: torch.device) -> bool:
@@ -86,21 +93,28 @@ def is_compiled_for(device: torch.device) -> bool:
     return device.type == "cuda" and triton_status().mode == "native"
 
 
-def measured_tiles(table: Iterable[TimedTile], dtype: torch.dtype) -> MeasuredTiles:
-    """What a table has for numbers of the size of `dtype`'s; of two entries for the same, the later."""
+def measured_tiles(table: Iterable[TimedTile], dtype: torch.dtype, can_hold: bool = False) -> MeasuredTiles:
+    """What a table has for numbers of the size of `dtype`'s; of two entries for the same, the later.
+
+    can_hold: held tiles are in it, too.
+    """
     measured: dict[tuple[int, int], dict[int, Tile]] = {}
     for timed in table:
-        if DTYPES[timed.dtype].itemsize == dtype.itemsize:
+        if DTYPES[timed.dtype].itemsize == dtype.itemsize and (can_hold or not is_held(timed.tile)):
             measured.setdefault((timed.N, timed.K), {})[timed.rows] = timed.tile
     return measured
 
 
 def keep_table(path: Path, new: Iterable[TimedTile]) -> None:
-    """Write tiles to a file, over those that it has for the same product, dtype and number of rows.
+    """Write tiles to a file, over those that it has for the same product, dtype and number of rows. Only a
+    held tile goes beside one that is not, which engines take that hold none.
 
     Raises RecordError for a file that is damaged, and OSError if it cannot be written.
     """
-    kept = {timed[:4]: timed for timed in [*read_table(path), *new]}
+    kept: dict[tuple[Any, ...], TimedTile] = {}
+    for timed in [*read_table(path), *new]:
+        kept.pop((*timed[:4], True), None)
+        kept[(*timed[:4], is_held(timed.tile))] = timed
     path.parent.mkdir(parents=True, exist_ok=True)
     written = path.with_suffix(f".{os.getpid()}")
     raw = {"tiles": [timed._asdict() for _, timed in sorted(kept.items())]}

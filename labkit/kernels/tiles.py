@@ -15,7 +15,12 @@ from labkit.kernels.triton_runtime import shared_memory_of
 
 class Tile(NamedTuple):
     """How a matrix product is cut: a program makes [block_m, block_n] outputs, block_k inputs at a time, and
-    split_k programs share one such tile."""
+    split_k programs share one such tile.
+
+    num_stages: how many times block_k inputs are on their way at once. 1: the tile is held, that is, all of a
+    program's weights come into registers, before the kernel in front has ended. block_m 1: for a single row,
+    multiplied without tensor cores.
+    """
 
     block_m: int
     block_n: int
@@ -23,6 +28,11 @@ class Tile(NamedTuple):
     split_k: int
     num_warps: int
     num_stages: int
+
+
+def is_held(tile: Tile) -> bool:
+    """Whether a program holds all its weights in registers before it waits for its inputs."""
+    return tile.num_stages == 1
 
 
 # --- tiles for any GPU, and the rule ---------------------------------------------------------------------
@@ -83,7 +93,9 @@ def tile_of(M: int, N: int, K: int, *, can_split: bool = True) -> Tile:
 
 # --- tiles that were measured ---------------------------------------------------------------------------
 
-ROWS = (16, 64, 128, 256)  # tiles are measured for this many; one serves all above the number before it
+# Tiles are measured for this many; one serves all above the number before it, and that for 16 also a single
+# row that has none of its own.
+ROWS = (1, 16, 64, 128, 256)
 
 # By (N, K): by the most rows of ROWS, the tile. Where one is missing, the table and the rule go on.
 MeasuredTiles = Mapping[tuple[int, int], Mapping[int, Tile]]
@@ -97,6 +109,8 @@ def measured_tile(measured: MeasuredTiles, M: int, N: int, K: int, *, can_split:
     if by_rows is None:
         return None
     tile = by_rows.get(next((most_rows for most_rows in ROWS if most_rows >= M), 0))
+    if tile is None and M == 1:
+        return measured_tile(measured, 2, N, K, can_split=can_split)
     return tile if tile is None or can_split or tile.split_k == 1 else None
 
 
@@ -192,8 +206,9 @@ def check_tile(tile: Tile, can_split: bool) -> Tile:
     tile = Tile(*tile)
     for name, value in tile._asdict().items():
         is_power_of_2 = value > 0 and value & (value - 1) == 0
-        if name.startswith("block_") and not (is_power_of_2 and value >= 16):
-            raise ValueError(f"tile.{name} is {value}, expected a power of 2, at least 16")
+        least = 16 if name == "block_k" or tile.block_m > 1 else 4 if name == "block_n" else 1
+        if name.startswith("block_") and not (is_power_of_2 and value >= least):
+            raise ValueError(f"tile.{name} is {value}, expected a power of 2, at least {least}")
         if name == "num_warps" and not is_power_of_2:
             raise ValueError(f"tile.num_warps is {value}, expected a power of 2")
         if value < 1:

@@ -11,11 +11,13 @@ from labkit.bench.tile_time import GpuTileBench, products_of
 from labkit.bench.tiles import Case, Product, TileBench
 from labkit.kernels import triton_status
 from labkit.kernels.tiles import Tile
+from labkit.model import load_model
 
 CPU = torch.device("cpu")
 TILE, TODAY = Tile(16, 16, 32, 1, 4, 2), Tile(16, 32, 16, 1, 4, 2)
 NORM = Case(Product("behind a norm", 48, 32, False), 16, TODAY)
 RESIDUAL = Case(Product("with a residual", 32, 64, True), 16, TODAY)
+GATED = Case(Product("through a gate", 48, 32, False, is_rms=True, is_gated=True), 16, TODAY)
 needs_interpreter = pytest.mark.skipif(
     triton_status().mode != "interpreter", reason="kernels are compiled here, or there are none"
 )
@@ -37,16 +39,29 @@ def soon() -> float:
 def test_a_model_has_four_products_two_of_which_may_be_split(tiny):
     E = tiny.config.hidden_size
     assert [tuple(product) for product in products_of(tiny)] == [
-        ("queries, keys, values", 3 * E, E, False),
-        ("attention's projection", E, E, True),
-        ("MLP up", 4 * E, E, False),
-        ("MLP down", E, 4 * E, True),
+        ("queries, keys, values", 3 * E, E, False, False, False),
+        ("attention's projection", E, E, True, False, False),
+        ("MLP up", 4 * E, E, False, False, False),
+        ("MLP down", E, 4 * E, True, False, False),
+    ]
+
+
+def test_products_of_a_llama_know_its_norms_and_its_gate():
+    model = load_model("random:small-llama")
+    config = model.config
+    E, D, width = config.hidden_size, config.head_dim, config.intermediate_size
+    rows = (config.num_heads + 2 * config.num_kv_heads) * D
+    assert [tuple(product[1:]) for product in products_of(model)] == [
+        (rows, E, False, True, False),
+        (E, config.num_heads * D, True, True, False),
+        (2 * width, E, False, True, True),
+        (E, width, True, True, False),
     ]
 
 
 @needs_interpreter
 def test_a_tile_that_computes_what_the_plain_twin_does_is_right_and_timed(bench):
-    tries = [(NORM, TILE), (RESIDUAL, TILE), (RESIDUAL, TILE._replace(split_k=2))]
+    tries = [(NORM, TILE), (GATED, TILE), (RESIDUAL, TILE), (RESIDUAL, TILE._replace(split_k=2))]
     assert bench.compile(tries, soon()) == tries
     for case, tile in tries:
         assert bench.is_right(case, tile)

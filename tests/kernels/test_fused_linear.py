@@ -92,10 +92,13 @@ def test_no_rows_make_no_result(function: Callable):
 @settings(max_examples=20)
 @given(data=st.data())
 def test_it_is_its_definition_at_any_size_and_in_any_tile(function: Callable, data: st.DataObject):
+    """With weights that are held and others, and rows one by one without tensor cores."""
     sizes = data.draw(st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(1, 80)))
     split_k = 1 if is_norm(function) else data.draw(st.integers(1, 5))
-    blocks = st.sampled_from([16, 32, 64])
-    tile = Tile(data.draw(blocks), data.draw(blocks), data.draw(blocks), split_k, 4, 2)
+    blocks, num_stages = st.sampled_from([16, 32, 64]), data.draw(st.sampled_from([1, 2]))
+    tile = Tile(data.draw(blocks), data.draw(blocks), data.draw(blocks), split_k, 4, num_stages)
+    if data.draw(st.booleans()):
+        tile = tile._replace(block_m=1, block_n=data.draw(st.sampled_from([4, 8])))
     options = {"width": data.draw(st.integers(1, 90))} if is_norm(function) else {}
     tile = data.draw(st.sampled_from([None, tile]))
     assert_is_its_definition(function, make_case(*sizes), tile=tile, **options)

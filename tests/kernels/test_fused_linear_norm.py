@@ -34,6 +34,8 @@ TILED = {
     "default": None,
     "weights left, in one piece": Tile(32, 64, 128, 1, 4, 2),
     "rows left": Tile(64, 16, 16, 1, 4, 3),
+    "weights held": Tile(16, 32, 32, 1, 4, 1),
+    "weights held, row by row": Tile(1, 4, 32, 1, 4, 1),
 }
 tiled = pytest.mark.parametrize("tile", TILED.values(), ids=TILED)
 WIDTHS = {

@@ -81,7 +81,16 @@ def test_weights_past_the_reach_of_32_bits_are_refused(function: Callable):
     ],
 )
 def test_a_tile_that_no_kernel_has_is_refused(field: str, value: int, message: str):
-    tile = Tile(16, 16, 16, 1, 4, 2)._replace(**{field: value})
+    assert_is_refused(Tile(16, 16, 16, 1, 4, 2)._replace(**{field: value}), message)
+
+
+@needs_triton
+def test_a_single_row_may_have_fewer_outputs_a_program_but_not_any_number():
+    assert_is_refused(Tile(1, 2, 16, 1, 4, 1), "tile.block_n is 2, expected a power of 2, at least 4")
+    assert_is_refused(Tile(1, 4, 8, 1, 4, 1), "tile.block_k is 8, expected a power of 2, at least 16")
+
+
+def assert_is_refused(tile: Tile, message: str) -> None:
     for function in (parameter.values[0] for parameter in TRITON):
         with pytest.raises(ValueError, match=f"^{message}"):
             function(**arguments_of(function, make_case()), tile=tile)

@@ -46,14 +46,23 @@ def test_it_is_linear_and_residual(
 @devices
 @pytest.mark.parametrize("split_k", [1, 3, 4])
 @pytest.mark.parametrize(
-    "block_m, block_n, dtype", [(64, 32, torch.float32), (32, 16, torch.bfloat16)], ids=str
+    "block_m, block_n, num_stages, dtype",
+    [
+        (64, 32, 2, torch.float32),
+        (32, 16, 2, torch.bfloat16),
+        (16, 16, 1, torch.float16),
+        (1, 8, 1, torch.float32),
+    ],
+    ids=str,
 )
-def test_a_tile_may_be_shared(block_m: int, block_n: int, split_k: int, device: str, dtype: torch.dtype):
+def test_a_tile_may_be_shared(
+    block_m: int, block_n: int, num_stages: int, split_k: int, device: str, dtype: torch.dtype
+):
     """K is five blocks: the parts are not of one size, and of four, one is empty."""
-    workspace = make_split_k_workspace(torch.device(device), num_partials=2**14, num_tiles=16)
+    workspace = make_split_k_workspace(torch.device(device), num_partials=2**14, num_tiles=2**7)
     workspace.partials.fill_(torch.nan)
     case = make_case(17, 40, 75, dtype, device)
-    tile = Tile(block_m, block_n, 16, split_k, 4, 2)
+    tile = Tile(block_m, block_n, 16, split_k, 4, num_stages)
     for _ in range(2):
         statistics = assert_is_linear_and_residual(
             linear_residual_triton, case, tile=tile, workspace=workspace

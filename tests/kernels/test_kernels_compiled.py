@@ -126,3 +126,14 @@ def test_what_is_prefetched_lies_in_the_threads_as_held_first_takes_it(programs:
         warps = p["blocks"]["num_warps"]
         threads = f"sizePerThread = [1], threadsPerWarp = [32], warpsPerCTA = [{warps}], order = [0]"
         assert p["prefetch_layouts"] == [f"#ttg.blocked<{{{threads}}}>"]
+
+
+def test_what_is_held_is_loaded_before_the_wait(programs: dict[int, list]):
+    """All of a program's weights, in each thread's share."""
+    held = [p for p in programs[NATIVE] if p["blocks"].get("HELD")]
+    assert len(held) >= 20
+    for p in held:
+        tile = tile_in(p)
+        columns = -(-p["inputs"] // tile.split_k)
+        least = tile.block_n * columns * p["element_size"] // (32 * tile.num_warps)
+        assert p["bytes_before_wait"] >= least, p

@@ -142,6 +142,13 @@ def test_a_measured_tile_serves_the_rows_up_to_its_own_and_no_others(M: int, til
     assert measured_tile(MEASURED, M, 2304, 768, can_split=False) == tile
 
 
+def test_a_single_row_has_a_tile_of_its_own_or_that_of_few():
+    alone = Tile(1, 4, 64, 1, 4, 1)
+    assert measured_tile(MEASURED, 1, 2304, 768, can_split=False) == FEW
+    for M, tile in ((1, alone), (2, FEW)):
+        assert measured_tile({(9, 8): {1: alone, 16: FEW}}, M, 9, 8, can_split=False) == tile
+
+
 def test_a_measured_tile_is_of_its_product_and_split_only_where_it_may_be():
     assert measured_tile(MEASURED, 8, 768, 2304, can_split=True) is None
     assert measured_tile(MEASURED, 20, 99, 64, can_split=True) == SPLIT

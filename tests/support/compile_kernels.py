@@ -46,6 +46,7 @@ from labkit.kernels import (
     sampling,
     shared_attention,
     split_attention,
+    tile_tables,
     tiles,
 )
 from labkit.kernels import linear_residual as residual
@@ -96,18 +97,22 @@ int32, int64, float32 = (partial(empty, dtype=d) for d in (torch.int32, torch.in
 # --- the wrappers, each with arguments as an engine's -----------------------------------------------
 
 
-def norm_linear(M: int, N: int, K: int, dtype: torch.dtype, prefetch: bool = False) -> None:
+def norm_linear(
+    M: int, N: int, K: int, dtype: torch.dtype, prefetch: bool = False, tile: tiles.Tile | None = None
+) -> None:
     parts = -(-K // 64)  # as many as a `linear_residual` of 64 outputs a program leaves
     layer = fused_linear.NormLinear(empty(N, K, dtype=dtype), float32(N), float32(N), 1e-5)
     statistics = fused_linear.RowStatistics(float32(M, parts, 2), 64)
     fused_linear.norm_linear_triton(
-        empty(M, K, dtype=dtype), statistics, layer, gelu=N == 4 * K, prefetch=prefetch
+        empty(M, K, dtype=dtype), statistics, layer, gelu=N == 4 * K, prefetch=prefetch, tile=tile
     )
 
 
-def linear_residual(M: int, N: int, K: int, dtype: torch.dtype, prefetch: bool = False) -> None:
+def linear_residual(
+    M: int, N: int, K: int, dtype: torch.dtype, prefetch: bool = False, tile: tiles.Tile | None = None
+) -> None:
     x, weight, bias, rest = (empty(*shape, dtype=dtype) for shape in ((M, K), (N, K), (N,), (M, N)))
-    residual.linear_residual_triton(x, weight, bias, rest, prefetch=prefetch)
+    residual.linear_residual_triton(x, weight, bias, rest, prefetch=prefetch, tile=tile)
 
 
 def attention(
@@ -225,6 +230,15 @@ def prefetching(dtype: torch.dtype) -> Iterator[Case]:
         yield partial(linear_residual if N <= K else norm_linear, rows, N, K, dtype, True)
 
 
+def held() -> Iterator[Case]:
+    """The products that hold their weights before they wait, by the tiles that are shipped."""
+    for path in sorted(tile_tables.SHIPPED.iterdir()):
+        for N, K, _, rows, tile, _ in tile_tables.read_table(path):
+            if tiles.is_held(tile):
+                function = linear_residual if N <= K else norm_linear
+                yield partial(function, rows, N, K, torch.float16, False, tile)
+
+
 def attentions(D: int, dtype: torch.dtype, block_sizes: tuple[int, ...] = (64,)) -> Iterator[Case]:
     for block_size in block_sizes:  # which are constants of these kernels only
         for form in ("paged", "append"):
@@ -287,6 +301,7 @@ def quick(arch: int) -> Iterator[Case]:
     heads = [(128, torch.float32)]
     if arch == NATIVE:
         yield from prefetching(torch.float16)
+        yield from held()
         heads = [(64, torch.float16), (80, torch.bfloat16), (128, torch.float16)]
     for D, dtype in heads:
         yield from groups(D, dtype)
@@ -331,6 +346,13 @@ def prefetch_layouts(ttgir: str) -> list[str]:
     return sorted({layouts[name] for line in prefetches for name in re.findall(r"xi\d+, (#\w+)>", line)})
 
 
+def bytes_before_wait(ptx: str) -> int:
+    """What a thread loads from memory before it waits for the kernel in front; 0 where it does not wait."""
+    before, waits, _ = ptx.partition("griddepcontrol.wait")
+    loads = re.findall(r"ld\.global\S*?(?:\.v(\d))?\.[bu](\d+)\b", before) if waits else []
+    return sum(int(count or 1) * int(bits) // 8 for count, bits in loads)
+
+
 def compile_case(arch: int, case: Case) -> list[dict]:
     """What its kernels take of such a GPU."""
     taken, run = [], JITFunction.run
@@ -351,6 +373,7 @@ def compile_case(arch: int, case: Case) -> list[dict]:
                 "spilled": spilled_bytes(compiled),
                 "early": compiled.metadata.launch_pdl,
                 "prefetch_layouts": prefetch_layouts(compiled.asm["ttgir"]),
+                "bytes_before_wait": bytes_before_wait(compiled.asm["ptx"]),
             }
         )
 

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
     if device.type != "cuda" or triton_status().mode != "native":
         raise OptionError(f"tiles are measured on a CUDA GPU with Triton: {why_not(device.type)}")
     path, dtype = table_target(device), default_dtype(device)
-    measured = tiles_for(device, dtype)
+    measured = tiles_for(device, dtype, can_hold=True)
     products = products_of(load_model(args.model, seed=args.seed))
     bench = GpuTileBench(device, dtype)
     cases = [
@@ -126,5 +126,5 @@ def sample_of(found: Found) -> TunedTile:
 
 def timed_tile(found: Found, dtype: torch.dtype) -> TimedTile:
     """What was found as the user's file holds it."""
-    (_, N, K, _), rows, _ = found.case
-    return TimedTile(N, K, name_of(dtype), rows, found.tile, 1e6 * median(found.seconds))
+    product, rows = found.case[:2]
+    return TimedTile(product.N, product.K, name_of(dtype), rows, found.tile, 1e6 * median(found.seconds))

@@ -161,7 +161,7 @@ def build_chunk_step(
     kernels = PACKED_TRITON if on_triton else PACKED_PLAIN
     attention = PackedAttention(kv_manager, *kernels)
     if isinstance(decoding, FusedDeviceStep):
-        fused = fused_kernels(kv_manager, on_triton)
+        fused = fused_kernels(options, kv_manager, on_triton)
         chunk_step: ChunkStep = FusedChunkStep(network, attention, layout, decoding, fused)
     else:
         head = padded_head(network.lm_head.weight.detach())
@@ -230,14 +230,18 @@ def build_lane(
         form = SharedAttention if is_packed else SplitAttention
         kernel = form(kv_manager, max_batch_size, config.num_heads)
     attention = AttendAndWrite(kv_manager, parts.own("kv_write") or kernel)
-    return Lane(attention, fused_kernels(kv_manager, on_triton))
+    return Lane(attention, fused_kernels(parts.options, kv_manager, on_triton))
 
 
-def fused_kernels(kv_manager: KVBlockManager, on_triton: bool) -> FusedKernels:
-    """The kernels of a fused step: of Triton, with a workspace of their own, or their plain twins. Raises
-    RecordError if the file of tiles measured on the GPU is damaged."""
+def fused_kernels(options: EngineOptions, kv_manager: KVBlockManager, on_triton: bool) -> FusedKernels:
+    """The kernels of a fused step: of Triton, with a workspace of their own, or their plain twins. Where
+    latency is hidden, products may hold their weights before they wait. Raises RecordError if the file of
+    tiles measured on the GPU is damaged."""
+    if not on_triton:
+        return PLAIN
     cache = kv_manager.k_cache
-    return triton_kernels(cache.device, tiles_for(cache.device, cache.dtype)) if on_triton else PLAIN
+    measured = tiles_for(cache.device, cache.dtype, can_hold=options.latency == "hidden")
+    return triton_kernels(cache.device, measured)
 
 
 def attend_then_write(kv_manager: MutableInfoBlockManager, on_triton: bool) -> AttendThenWrite:

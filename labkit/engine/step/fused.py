@@ -104,6 +104,8 @@ class FusedDeviceStep(DeviceStep):
 
     watch_points: ClassVar[tuple[str, ...]] = ("kernels", "layer")
 
+    can_hold: ClassVar[bool] = False  # its products' tiles
+
     def __init__(
         self, slots: DeviceSlots, network: Network, attention: AttendAndWrite, kernels: FusedKernels
     ) -> None:
@@ -132,7 +134,7 @@ class FusedDeviceStep(DeviceStep):
         if self.kernels.measured is None:
             return "none: the products are PyTorch's"
         products = [(len(product.weight), product.weight.shape[1]) for product in self.layers[0].products]
-        shipped = shipped_tiles(self.head.device, self.head.dtype)
+        shipped = shipped_tiles(self.head.device, self.head.dtype, self.can_hold)
         return tiles_in_words(products, self.kernels.measured, shipped)
 
     def __call__(self, batch_size: int, max_context_len: int, draws: Draws) -> Tensor:

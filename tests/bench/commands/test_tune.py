@@ -46,7 +46,7 @@ def gpu(monkeypatch, tmp_path):
     monkeypatch.setattr(tune, "pick_device", lambda name: SimpleNamespace(type="cuda"))
     monkeypatch.setattr(tune, "triton_status", lambda: TritonStatus("native", "there is a CUDA GPU"))
     monkeypatch.setattr(tune, "table_path", lambda device: path)
-    monkeypatch.setattr(tune, "tiles_for", lambda device, dtype: {})
+    monkeypatch.setattr(tune, "tiles_for", lambda device, dtype, can_hold: {})
     monkeypatch.setattr(tune, "GpuTileBench", FakeBench)
     monkeypatch.setattr(tune, "measure_bandwidth", lambda device: Bandwidth(1e9, 1e9))
     record = tune.make_record
@@ -70,13 +70,13 @@ def test_the_fastest_tiles_are_printed_kept_and_recorded(gpu, monkeypatch, capsy
     assert f"Kept: {gpu}" in printed and "×2.00" in printed and "Not measured" not in printed
     table = read_table(gpu)
     products = {(3 * E, E), (E, E), (4 * E, E), (E, 4 * E)}
-    assert {timed[:4] for timed in table} == {(*p, "float16", rows) for p in products for rows in (16, 64)}
+    assert {timed[:4] for timed in table} == {(*p, "float16", rows) for p in products for rows in (1, 16, 64)}
     assert {timed.tile.num_stages for timed in table} == {6}
-    assert [timed.us for timed in table] == pytest.approx([0.5] * 8)
+    assert [timed.us for timed in table] == pytest.approx([0.5] * 12)
     recorded = json.loads(out.read_text())
     record_of(recorded, "out")
-    assert recorded["kind"] == "tiles" and len(recorded["samples"]) == 8
-    assert [sample["rows"] for sample in recorded["samples"]] == [64] * 4 + [16] * 4
+    assert recorded["kind"] == "tiles" and len(recorded["samples"]) == 12
+    assert [sample["rows"] for sample in recorded["samples"]] == [64] * 4 + [1] * 4 + [16] * 4
 
 
 def test_today_s_tile_is_what_an_engine_takes():

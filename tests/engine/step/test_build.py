@@ -166,7 +166,7 @@ def test_an_engine_takes_the_measured_tiles_that_are_there_when_it_is_made(monke
     E = before.model.config.hidden_size
     tile = Tile(32, 32, 32, 1, 4, 2)
     measured = {(3 * E, E): {16: tile}, (E, E): {16: tile._replace(split_k=2)}}
-    monkeypatch.setattr(build, "tiles_for", lambda device, dtype: measured)
+    monkeypatch.setattr(build, "tiles_for", lambda device, dtype, can_hold: measured)
     engine, taken = make_engine(options=options), []
     spy = partial(spied_tile, tiles.default_tile, taken)
     for module in (fused_linear, linear_residual):
