@@ -228,11 +228,13 @@ LADDER = Numbered(
 LAST_RUNG = list(LADDER.values())[-1]  # what an engine is unless a rung is asked for
 
 # These lessons change no option, so they are no rungs. The last one looks back.
+MODERN_MODEL = Lesson("15", "modern_model", "A modern model", rung=LAST_RUNG)
 SERVER = Lesson("19", "server", "The server", rung=LAST_RUNG)
 CAPSTONE = Lesson("20", "complete_engine", "The complete engine", rung=LAST_RUNG)
 LESSONS = Numbered(
     "lesson",
     *(Lesson(rung.number, rung.slug, rung.title, rung) for rung in LADDER.values()),
+    MODERN_MODEL,
     SERVER,
     CAPSTONE,
 )

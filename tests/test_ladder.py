@@ -7,7 +7,7 @@ import numpy as np
 from helpers import small_model
 
 from labkit import LADDER, EngineOptions, InferenceEngine
-from labkit.ladder import CAPSTONE, LESSONS, PAGES, SERVER, all_pages
+from labkit.ladder import CAPSTONE, LESSONS, MODERN_MODEL, PAGES, SERVER, all_pages
 
 
 def test_each_rung_has_the_lesson_of_its_number():
@@ -19,9 +19,10 @@ def test_each_rung_has_the_lesson_of_its_number():
     assert len({lesson.notebook for lesson in LESSONS.values()}) == len(LESSONS)
 
 
-def test_the_capstone_is_a_lesson_and_no_rung():
-    assert list(LESSONS) == [*LADDER, SERVER.number, CAPSTONE.number]
-    assert SERVER.rung is CAPSTONE.rung is list(LADDER.values())[-1]
+def test_lessons_that_change_no_option_are_no_rungs():
+    without_a_rung = (MODERN_MODEL, SERVER, CAPSTONE)
+    assert list(LESSONS) == [*LADDER, *(lesson.number for lesson in without_a_rung)]
+    assert {lesson.rung for lesson in without_a_rung} == {list(LADDER.values())[-1]}
     assert CAPSTONE.notebook == "20_complete_engine.ipynb"
 
 

@@ -37,7 +37,7 @@ class Prediction:
         measured = as_number(actual)
         if not math.isfinite(measured):
             return Verdict(f"{self.question}: {shown(actual)} is no number, so nothing can be compared.")
-        return Verdict(f"{self.question}: {measured:,.4g} {self.unit}. {self._compared(measured)}")
+        return Verdict(f"{self.question}: {told(measured)} {self.unit}. {self._compared(measured)}")
 
     def _compared(self, actual: float) -> str:
         if self.guess is None:
@@ -45,7 +45,7 @@ class Prediction:
         guess = as_number(self.guess)
         if not math.isfinite(guess):
             return f"Your guess, {shown(self.guess)}, is no number; put one where it says guess=."
-        said, scored = f"You said {guess:,.4g}", (guess, actual)
+        said, scored = f"You said {told(guess)}", (guess, actual)
         if self.unit in FACTORS:
             scored = (100 * (guess - 1), 100 * (actual - 1))
             said += ", a gain of {:,.4g} % where it was {:,.4g} %".format(*scored)
@@ -60,6 +60,11 @@ def as_number(value: object) -> float:
         return float(value)
     except Exception:  # whatever the value's own code raises
         return math.nan
+
+
+def told(number: float) -> str:
+    """A number with four digits, and a large one with all that stand before the point."""
+    return f"{number:,.0f}" if 10_000 <= abs(number) < math.inf else f"{number:,.4g}"
 
 
 def verdict_of(guess: float, actual: float) -> str:

@@ -24,6 +24,7 @@ STEPS = {
     "12": ("my_draw", "my_search", "sampler"),
     "13": ("MyRows", "batching", "shares"),
     "14": ("MyKeys", "MyFind", "MyKeep", "prefixes"),
+    "15": ("rms_linear", "gated_linear", "rotation", "group", "latency"),
     "19": ("num_held", "MyStops", "my_frames", "my_leaving", "my_admit"),
     "20": ("quantize", "layer", "weights"),
 }

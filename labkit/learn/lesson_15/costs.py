@@ -1,0 +1,221 @@
+"""Lesson 15: bytes, counts and times of a modern model's steps: on paper, on this machine, and recorded."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from labkit.bench import cost_card, decode_limit, in_turn, on_paper
+from labkit.engine import CacheConfig, InferenceEngine, SamplingParams
+from labkit.engine.parts import Part
+from labkit.engine.step.lanes import LanedDeviceStep
+from labkit.errors import CheckpointError
+from labkit.kernels import HeadTransform
+from labkit.kernels.triton_runtime import INTERPRETED
+from labkit.ladder import LADDER
+from labkit.learn.lesson_15 import gate, traps
+from labkit.learn.lesson_15.steps import MyAttention
+from labkit.learn.variants import Variants
+from labkit.learn.verdict import wrapped
+from labkit.model import LanguageModel, load_model
+from labkit.model.random_configs import RANDOM_CONFIGS
+from labkit.model.small import SMALL_LLAMA, small_model
+from labkit.watch import record_accesses, steady_prompts
+from labkit.watch.accesses import READ, KernelRun
+from labkit.watch.launches import device_step_of
+
+NOTES = Variants("modern_model_h100")
+HEADS, KV_HEADS, HEAD_DIM = 9, 3, 64  # of SmolLM2's layers
+FEW_TOKENS = 4  # of an answer, where an interpreter takes seconds for each
+
+
+# --- on paper -----------------------------------------------------------------------------------------------
+
+
+def kv_bytes_per_token(name: str) -> int:
+    """Bytes of keys and values that a token has in all layers, in 16 bits."""
+    return 2 * on_paper(name).config.kv_values_per_token
+
+
+def limit_table(names: Sequence[str], sizes: Sequence[int], context_len: int) -> pd.DataFrame:
+    """What a decode step must move, and how soon it can end on an H100: a row per model and batch size."""
+    rows = {}
+    for name in names:
+        for B in sizes:
+            limit = decode_limit(on_paper(name), [context_len] * B, NOTES.part("models").bandwidth.copy)
+            rows[name, B] = {
+                "MB of weights": round(limit.weight_bytes / 1e6),
+                "MB of keys and values": round(limit.kv_bytes / 1e6),
+                "limit, us a step": round(1e6 * limit.seconds),
+                "limit, tokens/s": round(limit.tokens_per_second, -2),
+            }
+    return pd.DataFrame(rows).T.astype(int).rename_axis(["model", "B"])
+
+
+# --- counted ------------------------------------------------------------------------------------------------
+
+
+def attention_run(
+    kernel: Any,
+    per_group: bool,
+    shape: tuple[int, int, int] = (HEADS, KV_HEADS, HEAD_DIM),
+    num_tokens: int = 20,
+) -> KernelRun:
+    """A launch of an attention kernel for one request, with what its programs accessed.
+
+    shape: heads of queries, heads of keys, head size; by default those of a layer of SmolLM2.
+    """
+    H, G, D = shape
+    query, new = torch.ones(1, H, D), torch.ones(1, G, D)
+    keys, values = torch.ones(2, 1, G, num_tokens + 1, D)  # a block, with room for the new token
+    angles = HeadTransform(torch.ones(num_tokens + 1, D // 2), torch.zeros(num_tokens + 1, D // 2))
+    of_a_slot = torch.zeros(1, 1, dtype=torch.int32), torch.full((1,), num_tokens, dtype=torch.int32)
+    with record_accesses() as runs:
+        attention = MyAttention(kernel, per_group)
+        attention(query, new, new, keys, values, *of_a_slot, torch.zeros(1).long(), num_tokens, angles)
+    return runs[0]
+
+
+def keys_read(kernel: Any, per_group: bool) -> int:
+    """How many numbers of cached keys an attention kernel reads in one layer of SmolLM2, for a request with
+    20 tokens in the cache."""
+    return sum(kind == READ for _, kind, _ in attention_run(kernel, per_group).touched("k_cache_ptr"))
+
+
+def counts_of_depths(rungs: Sequence[str], depths: Sequence[int]) -> pd.DataFrame:
+    """What the host does in a steady step of 8 requests of models with so many layers: a row per rung."""
+    rows: dict[str, dict[tuple[str, str], int]] = {}
+    for rung in rungs:
+        rows[rung] = {}
+        for depth in depths:
+            model = small_model(config=replace(SMALL_LLAMA, num_hidden_layers=depth))
+            cache = CacheConfig(prefix_cache=False)
+            engine = InferenceEngine(model, LADDER[rung].options, device="cpu", cache=cache)
+            host = cost_card(engine, steady_prompts(8, (20,))).host
+            rows[rung]["calls into the manager", f"{depth} layers"] = host.manager_calls
+            rows[rung]["operators", f"{depth} layers"] = host.aten_ops
+    table = pd.DataFrame(rows).T.rename_axis("rung")
+    return table[sorted(table, key=lambda column: column[0])]
+
+
+# --- on this machine ----------------------------------------------------------------------------------------
+
+
+def attend_in_groups(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Attention [G, R, D] of queries [G, R, D] to keys and values [G, T, D] of their group."""
+    scores = query @ keys.transpose(1, 2) * query.shape[-1] ** -0.5
+    return scores.softmax(-1) @ values
+
+
+def time_attention(num_tokens: int, device: torch.device, rounds: int = 9) -> Mapping[str, float]:
+    """Microseconds of one layer's attention of 8 requests with SmolLM2's 9 query heads, in plain PyTorch on
+    this machine, in turn: with 9 heads of keys and values, and with 3."""
+    B = 8
+
+    def attending(num_kv_heads: int) -> Callable[[], float]:
+        shape = (B * num_kv_heads, num_tokens, HEAD_DIM)
+        keys, values = torch.randn(2, *shape, device=device)
+        query = torch.randn(B * num_kv_heads, HEADS // num_kv_heads, HEAD_DIM, device=device)
+
+        def measure() -> float:
+            begin = time.perf_counter()
+            attend_in_groups(query, keys, values)
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            return 1e6 * (time.perf_counter() - begin)
+
+        measure()
+        return measure
+
+    names = {f"{G} heads of keys": attending(G) for G in (HEADS, KV_HEADS)}
+    return dict(zip(names, map(median, in_turn(list(names.values()), rounds)), strict=True))
+
+
+# --- positions ----------------------------------------------------------------------------------------------
+
+
+def texts_when_shifted() -> tuple[list[list[int]], list[list[int]]]:
+    """The tokens that a small random Llama makes of `gate.PROMPTS`, and those that it makes if every position
+    has the angles of the next one."""
+
+    def tokens(model: LanguageModel) -> list[list[int]]:
+        engine = gate.engine_of(model, LanedDeviceStep)
+        return [list(done.token_ids) for done in engine.generate(gate.PROMPTS, SamplingParams(5))]
+
+    model = gate.model_of(gate.CONFIGS[0])
+    return tokens(model), tokens(traps.all_one_further(model))
+
+
+# --- recorded -----------------------------------------------------------------------------------------------
+
+
+def recorded() -> pd.DataFrame:
+    """Tokens per second on rung 14, recorded on an H100, beside what bandwidth allows: a row per model and
+    load of B requests, whose prompts have 64 tokens, and which make 256 new ones each."""
+    part, rows = NOTES.part("models"), {}
+    for sample in part.samples:
+        if sample.load not in ("1x256", "64x256"):
+            continue
+        B = int(sample.load.split("x")[0])
+        config = RANDOM_CONFIGS[sample.model.removeprefix("random:")]
+        product_bytes = 2 * config.num_matrix_weights / (4 * config.num_layers)
+        num_bytes = sample.weight_bytes + B * sample.kv_bytes_per_token * (64 + 256 / 2)
+        limit = B / (num_bytes / part.bandwidth.copy)
+        rate = median(run.decode_rate for run in sample.runs)
+        rows[sample.model.removeprefix("random:"), B] = {
+            "tokens/s": round(rate, -1),
+            "limit": round(limit, -1),
+            "% of the limit": round(100 * rate / limit),
+            "layers": config.num_layers,
+            "MB per product": round(product_bytes / 1e6, 1),
+        }
+    counts = dict.fromkeys(("tokens/s", "limit", "% of the limit", "layers"), int)
+    return pd.DataFrame(rows).T.astype(counts).rename_axis(["model", "B"])
+
+
+def recorded_where() -> str:
+    """On what, when and by which code the recorded figures were made."""
+    about = NOTES.measured()
+    return wrapped(
+        f"{about.device}, {about.date}, commit {about.commit}: rung 14, bfloat16, random weights; prompts of "
+        "64 tokens and 256 new ones each, tokens after the first; the limit is bytes over a copy's bandwidth."
+    )
+
+
+# --- a conversation -----------------------------------------------------------------------------------------
+
+
+def chat_model() -> LanguageModel | None:
+    """SmolLM2-135M-Instruct; None, and how to get it is printed, where it is not installed."""
+    try:
+        return load_model("smollm2-135m")
+    except CheckpointError as error:
+        print(wrapped(f"No chat model here: {error}"))
+        return None
+
+
+def talk(model: LanguageModel, text: str, step: Part, device: torch.device, num_tokens: int = 48) -> None:
+    """Print the model's greedy answer to a text by an engine of rung 14 with this step, and what the
+    package's engine says. Where the step's kernels are interpreted, the former makes FEW_TOKENS alone."""
+    prompt = model.chat_prompt([{"role": "user", "content": text}])
+    settings: dict[str, Any] = {
+        "device": device,
+        "dtype": torch.float32,
+        "cache": CacheConfig(max_positions=512),
+    }
+    options = LADDER["14"].options
+    mine = InferenceEngine(model, options, parts={"latency": step}, **settings)
+    is_slow = INTERPRETED and isinstance(device_step_of(mine).attention.attention, MyAttention)
+    print(f"You:     {text}\nYours:   ", end="", flush=True)
+    said = ""
+    for chunk in mine.stream(prompt, SamplingParams(FEW_TOKENS if is_slow else num_tokens)):
+        said += chunk.text
+        print(chunk.text, end="", flush=True)
+    package = InferenceEngine(model, options, **settings)
+    (done,) = package.generate([prompt], SamplingParams(num_tokens))
+    print(f"\nPackage: {done.text}\nThe same as far as yours goes: {done.text.startswith(said)}")

@@ -1,0 +1,82 @@
+"""Lesson 15's gates: the hints' kernels with one likely mistake each are refused, with its sentence."""
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from skeletons import Step, solved, steps_of
+
+from labkit.learn.lesson_15 import gate, traps
+from labkit.learn.lesson_15.draws import drawn_heads
+from labkit.paths import ROOT
+
+pytestmark = pytest.mark.slow
+
+NOTEBOOK = ROOT / "notebooks" / "15_modern_model.ipynb"
+STEPS = steps_of(NOTEBOOK)
+RMS, GATED, ROTATION, GROUP, STEP = range(5)
+ROOT_OF = "tl.rsqrt(mean_of_squares + eps)[:, None]"
+IN_PAIRS = """    is_first = d % 2 == 0
+    y = tl.load(heads + tl.where(is_first, d + 1, d - 1)[None, :], mask=mask, other=0.0).to(tl.float32)
+    cos = tl.load(cos_ptr + position * (D // 2) + d // 2, mask=d < D, other=0.0)
+    sin = tl.load(sin_ptr + position * (D // 2) + d // 2, mask=d < D, other=0.0)
+    return x * cos[None, :] + y * tl.where(is_first, -sin, sin)[None, :]"""
+MISTAKES = [
+    (RMS, ROOT_OF, "(1 / (tl.sqrt(mean_of_squares) + eps))[:, None]", "eps stands outside of the root"),
+    (RMS, "mean_of_squares + eps", "mean_of_squares", "eps is missing"),
+    (RMS, "squares + counts * means * means", "squares", "divides by the deviation from the mean"),
+    (RMS, ROOT_OF, "tl.sqrt(mean_of_squares + eps)[:, None]", "it divides by it"),
+    (GATED, "tl.sigmoid(gate_tile) * up_tile", "tl.sigmoid(up_tile) * up_tile", "on the wrong half"),
+    (GATED, "gate_tile * tl.sigmoid(gate_tile) * up_tile", "tl.sigmoid(gate_tile) * up_tile", "own number"),
+    (ROTATION, STEPS[ROTATION].pieces[0], IN_PAIRS, "neighbours, numbers 2i and 2i + 1, are rotated"),
+    (ROTATION, "d < half, -sin, sin)", "d < half, sin, -sin)", "rotated the other way"),
+    (ROTATION, "position * half + tl.where", "tl.where", "all by the angles of position 0"),
+    (ROTATION, "= position * half", "= (position + 1) * half", "the angles of the next position"),
+    (GROUP, "g * GROUP + r", "g + r * G", "reads head h % G of the keys"),
+    (GROUP, ', input_precision="ieee") * scale', ', input_precision="ieee")', "scale * its product with"),
+    (GROUP, STEPS[GROUP].pieces[2], "        acc = acc * correction[:, None]", "add weights times values"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def shell() -> InteractiveShell:
+    """Where the notebook's steps have run, filled with their hints."""
+    shell, steps = solved(NOTEBOOK)
+    for _ in steps:
+        pass
+    return shell
+
+
+def said(shell: InteractiveShell, step: Step, before: str, after: str, capsys) -> str:
+    assert before in step.solved
+    capsys.readouterr()
+    shell.run_cell(step.solved.replace(before, after)).raise_error()
+    told = " ".join(capsys.readouterr().out.split())
+    shell.run_cell(step.solved.rsplit("print(", 1)[0]).raise_error()  # the right kernel again
+    return told
+
+
+@pytest.mark.parametrize(("step", "before", "after", "words"), MISTAKES, ids=lambda value: str(value)[:30])
+def test_a_likely_mistake_is_refused_with_its_sentence(shell, capsys, step, before, after, words):
+    told = said(shell, STEPS[step], before, after, capsys)
+    assert "breaks a contract" in told and words in told
+
+
+def test_a_kernel_that_loads_each_key_once_per_query_is_refused(shell):
+    """Right numbers: a program per query head, in a grid that has one per group."""
+    (load,) = [line for line in STEPS[GROUP].solved.splitlines() if line.startswith("        keys = ")]
+    source = STEPS[GROUP].solved.replace(load, f"        for again in range(GROUP):\n    {load}")
+    shell.run_cell(source.rsplit("print(", 1)[0]).raise_error()
+    assert "each key and each value is read once" in gate.check_group(shell.user_ns["group_kernel"]).text
+
+
+@pytest.mark.parametrize("step", [traps.OneTooFar, traps.DealtOut])
+def test_a_step_with_a_mistake_makes_other_tokens(step):
+    assert gate.check_step(step).text.startswith("step breaks a contract: tokens are transformers'")
+
+
+def test_the_package_s_own_step_is_not_the_reader_s():
+    assert "not among them" in gate.check_step(gate.step_with()).text
+
+
+def test_the_draws_have_groups_in_which_the_heads_order_shows():
+    shapes = [(heads.query.shape[1], *heads.key.shape[1:]) for heads in drawn_heads()]
+    assert any(H > G > 1 for H, G, _ in shapes) and len({D for *_, D in shapes}) > 2
