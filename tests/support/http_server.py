@@ -3,7 +3,7 @@ another thread: by itself, or behind the pair of sockets that leads to it in a p
 
 import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import openai
@@ -11,24 +11,30 @@ import openai
 from labkit.engine import InferenceEngine, StreamingServer
 from labkit.serve.engine_client import EngineClient
 from labkit.serve.engine_process import EngineHost
-from labkit.serve.http import app_over
+from labkit.serve.http import Server, app_over
 from labkit.serve.running import RunningServer
 
 NAME = "small"
 
 
-def by_wire(engine: InferenceEngine, max_inflight_requests: int | None = 1024) -> EngineClient:
+class HostedClient(EngineClient):
+    """One that keeps its host alive."""
+
+    host: EngineHost
+
+
+def by_wire(engine: InferenceEngine, max_inflight_requests: int | None = 1024) -> HostedClient:
     """A client of an `EngineHost` in a thread."""
     here, there = socket.socketpair()
     host = EngineHost(engine, there)
     host.start()
-    client = EngineClient(here, max_inflight_requests=max_inflight_requests)
+    client = HostedClient(here, max_inflight_requests=max_inflight_requests)
     client.voice = engine.model.voice  # the tests' own tokenizer is no kind that is sent
-    client.host = host  # lives as long
+    client.host = host
     return client
 
 
-SERVERS = {"thread": StreamingServer, "wire": by_wire}
+SERVERS: dict[str, Callable[..., Server]] = {"thread": StreamingServer, "wire": by_wire}
 
 
 @contextlib.contextmanager
