@@ -14,6 +14,7 @@ from labkit.results.comparison import ComparisonRecord
 from labkit.results.cost_cards import CostCardRecord
 from labkit.results.device_time import DeviceTimeRecord
 from labkit.results.host_time import HostTimeRecord
+from labkit.results.http import HttpRecord
 from labkit.results.loads import LoadsRecord
 from labkit.results.peers import PeersRecord
 from labkit.results.profiles import ProfileRecord
@@ -33,6 +34,7 @@ KINDS: dict[str, type[Record]] = {
     "comparison": ComparisonRecord,
     "scheduler": RunsRecord,
     "streaming": RunsRecord,
+    "http": HttpRecord,
     "ladder": RunsRecord,
     "peers": PeersRecord,
     "loads": LoadsRecord,

@@ -70,7 +70,6 @@ def serve(client: EngineClient, args: argparse.Namespace) -> None:
     app = app_over(client, args.served_model_name)
     config = uvicorn.Config(app, args.host, args.port, log_level="warning", access_log=False)
     server = DrainingServer(config, client, args.drain)
-    logger.info("%s at http://%s:%d", client.name, args.host, args.port)
     with contextlib.suppress(KeyboardInterrupt):  # raised again when all is closed
         server.run()
     if server.has_lost_engine:

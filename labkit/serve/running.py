@@ -32,6 +32,8 @@ class DrainingServer(uvicorn.Server):
         """Listen."""
         try:
             await super().startup(*args, **kwargs)  # type: ignore[arg-type]
+            address = self.servers[0].sockets[0].getsockname()
+            logger.info("%r at http://%s:%d", self._streaming, *address[:2])
         finally:
             self.has_begun.set()
 

@@ -40,13 +40,10 @@ def is_alive(pid):
 @contextmanager
 def command(*flags):
     """The command, serving, with its engine's process; killed at the end if it is still there."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    line = [sys.executable, "-m", "labkit.serve", "--model", "random:small", "--port", str(port), *flags]
+    line = [sys.executable, "-m", "labkit.serve", "--model", "random:small", "--port", "0", *flags]
     with subprocess.Popen(line, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
         try:
-            assert f"http://127.0.0.1:{port}" in process.stderr.readline()
+            port = int(process.stderr.readline().rpartition(" at http://127.0.0.1:")[2])
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
             (process.engine,) = map(int, children)
             process.client = openai.OpenAI(

@@ -1,0 +1,133 @@
+"""The same readers served in turn in the process and over HTTP, by the command and by a thread."""
+
+import contextlib
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from itertools import pairwise
+
+from labkit.bench.streaming import Traffic, run_streaming
+from labkit.bench.workload import Request, Workload
+from labkit.engine import InferenceEngine, SamplingParams
+from labkit.errors import StreamError
+from labkit.results.http import BY_PROCESS, BY_THREAD, IN_PROCESS, HttpRun
+from labkit.serve.engine_process import EngineSettings
+
+TASKS = Traffic(consumers="tasks", tokenize_workers=1)
+
+
+class Readers:
+    """Processes of readers, which share the requests of a run. Close them, or use a `with` block."""
+
+    def __init__(self, num_processes: int) -> None:
+        command = [sys.executable, "-m", "labkit.bench.http_readers"]
+        pipe = subprocess.PIPE
+        self._processes = [
+            subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(num_processes)
+        ]
+
+    def run(self, side: str, port: int, bodies: Sequence[dict]) -> HttpRun:
+        """Have all bodies asked for at once. Raises StreamError if a reader was not served to its end."""
+        num = len(self._processes)
+        for i, process in enumerate(self._processes):
+            print(json.dumps({"port": port, "bodies": bodies[i::num]}), file=process.stdin, flush=True)
+        told = [json.loads(process.stdout.readline()) for process in self._processes]
+        readers = [reader for each in told for reader in each["readers"]]
+        if errors := [reader["error"] for reader in readers if reader["error"]]:
+            raise StreamError(f"{len(errors)} of {len(readers)} readers were not served: {errors[0]}")
+        return HttpRun(
+            side=side,
+            seconds=max(r["times"][-1] for r in readers) - min(r["sent"] for r in readers),
+            tokens=sum(r["tokens"] for r in readers),
+            frames=sum(len(r["times"]) for r in readers),
+            ttft=rounded(r["times"][0] - r["sent"] for r in readers),
+            itl=rounded(b - a for r in readers for a, b in pairwise(r["times"])),
+            busy=max(each["busy"] for each in told),
+        )
+
+    def __enter__(self) -> "Readers":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for process in self._processes:
+            process.stdin.close()
+            process.wait()
+            process.stdout.close()
+
+
+class Sides:
+    """The ways to serve: one engine here, and one behind the command, which was started already.
+
+    new: each run's prompts are random and its own, so no prefix cache helps.
+    """
+
+    def __init__(
+        self, settings: EngineSettings, port: int, readers: Readers, prompt_tokens: int, new_tokens: int
+    ) -> None:
+        self.engine = settings.make_engine()
+        self._port, self._readers = port, readers
+        self._num, self._prompt_tokens = settings.max_batch_size, prompt_tokens
+        self._params = SamplingParams(new_tokens, stop_on_eos=False)
+        self._numbers = random.Random(0)
+
+    def run(self, side: str) -> HttpRun:
+        """One run of that side."""
+        prompts = [self._prompt() for _ in range(self._num)]
+        if side == IN_PROCESS:
+            return run_in_process(self.engine, prompts, self._params)
+        if side == BY_PROCESS:
+            return self._readers.run(side, self._port, self._bodies(prompts))
+        assert side == BY_THREAD
+        from labkit.serve import RunningServer, make_app  # which need an extra
+
+        with RunningServer(make_app(self.engine, name=self.engine.model.name)) as running:
+            port = int(running.url.rpartition(":")[2])
+            return self._readers.run(side, port, self._bodies(prompts))
+
+    def _prompt(self) -> tuple[int, ...]:
+        vocab_size = self.engine.model.config.vocab_size
+        return tuple(self._numbers.randrange(vocab_size) for _ in range(self._prompt_tokens))
+
+    def _bodies(self, prompts: Sequence[tuple[int, ...]]) -> list[dict]:
+        asked = {"model": self.engine.model.name, "max_tokens": self._params.max_new_tokens, "temperature": 0}
+        asked |= {"ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}
+        return [asked | {"prompt": prompt} for prompt in prompts]
+
+
+def run_in_process(
+    engine: InferenceEngine, prompts: Sequence[tuple[int, ...]], params: SamplingParams
+) -> HttpRun:
+    """The same readers as tasks of one event loop, of a `StreamingServer` in this process."""
+    workload = Workload(engine.model, tuple(Request(prompt, params) for prompt in prompts), engine.device)
+    run, _ = run_streaming(workload, engine, TASKS)
+    felt = run.latency
+    frames = len(felt.itl) + len(felt.ttft)
+    return HttpRun(IN_PROCESS, felt.span, felt.tokens, frames, rounded(felt.ttft), rounded(felt.itl), 0.0)
+
+
+@contextlib.contextmanager
+def served(settings: EngineSettings) -> Iterator[int]:
+    """`python -m labkit.serve` with such an engine, on a free port, which is given."""
+    flags = {f"--{name.replace('_', '-')}": value for name, value in asdict(settings).items()}
+    line = [str(each) for flag, value in flags.items() if value is not None for each in (flag, value)]
+    command = [sys.executable, "-m", "labkit.serve", "--port", "0", *line]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            said = []
+            for text in process.stderr:
+                said.append(text)
+                if " at http://" in text:
+                    yield int(text.rpartition(":")[2])
+                    break
+            else:
+                raise StreamError(f"the server did not start: {''.join(said)[-2000:]}")
+        finally:
+            process.terminate()
+
+
+def rounded(times: Iterator[float] | Sequence[float]) -> tuple[float, ...]:
+    """Times in seconds, to a tenth of a microsecond."""
+    return tuple(round(seconds, 7) for seconds in times)

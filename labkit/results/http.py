@@ -1,0 +1,69 @@
+"""Recorded runs of readers that are served in the process, and over HTTP."""
+
+from dataclasses import dataclass
+from statistics import median
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+
+from labkit.results.record import Record, Sample
+from labkit.results.typed import Count, Positive, Time
+
+IN_PROCESS, BY_PROCESS, BY_THREAD = "in process", "http", "http, engine in a thread"
+SIDES = (IN_PROCESS, BY_PROCESS, BY_THREAD)
+
+
+@dataclass(frozen=True)
+class HttpRun(Sample):
+    """A run of all readers. Times are in seconds, as the readers have them.
+
+    side: how they were served, one of SIDES. seconds: from the first request to the last token. frames: that
+    brought text. ttft: of each reader. itl: all gaps between two frames of a reader. busy: the share of a
+    core that the busiest process of readers took; 0 where they are in the engine's process.
+    """
+
+    side: str
+    seconds: Positive
+    tokens: Count
+    frames: Count
+    ttft: tuple[Time, ...]
+    itl: tuple[Time, ...]
+    busy: Time
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second, all readers together."""
+        return self.tokens / self.seconds
+
+
+@dataclass(frozen=True)
+class HttpRecord(Record):
+    """What `python -m labkit.bench http` recorded: runs of each side, in turn."""
+
+    samples: tuple[HttpRun, ...]
+    SETTINGS: ClassVar[dict[str, type]] = {"readers": int, "max_new_tokens": int}
+
+    def rate(self, side: str) -> float:
+        """Tokens per second of a side, the median run."""
+        return median(run.rate for run in self.only(side=side))
+
+    def table(self) -> pd.DataFrame:
+        """A row per side: medians over its runs, and percentiles of the pooled times in milliseconds."""
+        rows = {}
+        for side in dict.fromkeys(run.side for run in self.samples):
+            runs = self.only(side=side)
+            pooled = {name: [t for run in runs for t in getattr(run, name)] for name in ("ttft", "itl")}
+            rows[side] = {
+                "tokens/s": f"{self.rate(side):,.0f}",
+                "share": f"{self.rate(side) / self.rate(IN_PROCESS):.1%}",
+                **{
+                    f"{name.upper()} p{p}": f"{1e3 * np.percentile(times, p):.2f}"
+                    for name, times in pooled.items()
+                    for p in (50, 99)
+                    if times
+                },
+                "tokens/frame": f"{sum(r.tokens for r in runs) / sum(r.frames for r in runs):.2f}",
+                "readers busy": f"{max(run.busy for run in runs):.0%}",
+            }
+        return pd.DataFrame.from_dict(rows, orient="index")
