@@ -131,6 +131,10 @@ class LibraryTokenizer:
         """The text of token ids, without special tokens; bytes that are no UTF-8 become U+FFFD."""
         return self._backend.decode(token_ids, skip_special_tokens=True)
 
+    def name_of(self, token_id: int) -> str | None:
+        """What the vocabulary calls a token; None for an id that stands for nothing."""
+        return self._backend.id_to_token(token_id)
+
 
 def beginning_of(backend: BackendTokenizer) -> list[int]:
     """The special tokens that a checkpoint's tokenizer puts before every text; what it puts behind is left

@@ -22,7 +22,7 @@ from labkit.engine.text_decoder import TextDecoder
 from labkit.errors import LabkitError, OverloadedError, StreamError
 from labkit.model.chat import Voice
 from labkit.serve.engine_process import EngineSettings
-from labkit.serve.wire import Wire, encoded, error_of, read_stats, read_voice
+from labkit.serve.wire import Wire, encoded, error_of, read_stats, read_voice, token_of
 
 LONG_TEXT = 10_000  # characters; a longer one is tokenized while others are served
 SECONDS_TO_END = 10.0  # of an engine's process that was asked to; then it is killed
@@ -217,7 +217,7 @@ class EngineClient:
         now = time.perf_counter()
         for items, *stats in messages:
             for number, token_ids, *end in items:
-                self._hand_over(self._pending[number], token_ids, end, now)
+                self._hand_over(self._pending[number], list(map(token_of, token_ids)), end, now)
             if stats:
                 self._stats = stats[0]
 

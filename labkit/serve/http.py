@@ -32,6 +32,7 @@ from labkit.errors import LabkitError, OverloadedError
 from labkit.json_file import parse_json
 from labkit.model.chat import Voice
 from labkit.serve.errors import ApiError, api_error
+from labkit.serve.logprobs import Spelling
 from labkit.serve.metrics import Metrics
 from labkit.serve.replies import DONE, ChatForm, TextForm, finish_reason, frame
 from labkit.serve.requests import Asked, read_chat, read_completion
@@ -134,6 +135,7 @@ class Door:
 
     def __init__(self, server: Server, name: str) -> None:
         self.server, self.name = server, name
+        self.spelling = Spelling(server.voice.tokenizer)
         self.metrics = Metrics(server.stats)
 
     # --- about the server --------------------------------------------------------------------------
@@ -184,14 +186,17 @@ class Door:
         raw = await json_body(request)
         asked = read_completion(raw)
         self._check_name(raw["model"])
-        return await self.answer(request, asked, TextForm(self.name))
+        return await self.answer(request, asked, TextForm(self.name, self._spelling_for(asked)))
 
     async def chat(self, request: Request) -> Response:
         """/v1/chat/completions."""
         raw = await json_body(request)
         asked = read_chat(raw, self.server.voice.chat_prompt, self.server.limits.longest)
         self._check_name(raw["model"])
-        return await self.answer(request, asked, ChatForm(self.name))
+        return await self.answer(request, asked, ChatForm(self.name, self._spelling_for(asked)))
+
+    def _spelling_for(self, asked: Asked) -> Spelling | None:
+        return None if asked.params.logprobs is None else self.spelling
 
     async def answer(self, request: Request, asked: Asked, form: TextForm) -> Response:
         """Submit every answer, and reply with all of them or with a stream. If one can't be submitted, none
@@ -261,14 +266,14 @@ class Door:
         ended: dict[int, Completion] = {}
         try:
             yield b"".join(map(form.opening, range(num_answers)))
-            async for index, (text, _, completion) in chain(first, pieces):
+            async for index, (text, token_ids, completion) in chain(first, pieces):
                 if completion is None:
-                    if text:
-                        yield answers[index].text(text)
+                    if more := answers[index].text(text, token_ids):
+                        yield more
                     continue
                 ended[index] = completion
                 self.metrics.observe(completion)
-                yield answers[index].end(text, finish_reason(completion))
+                yield answers[index].end(text, token_ids, finish_reason(completion))
             if len(ended) < num_answers:
                 return  # the client has left
             if asked.include_usage:

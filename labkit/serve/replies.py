@@ -15,9 +15,12 @@ from openai.types.chat.chat_completion_chunk import ChoiceDelta
 from pydantic import BaseModel
 
 from labkit.engine import Completion
+from labkit.engine.sampling import logprobs_of
 from labkit.serve.errors import ApiError
+from labkit.serve.logprobs import ChatLogprobs, Spelling, TextLogprobs
 
 TEXT = "\0"  # where a frame's text goes; JSON writes it as an escape that no other field has
+LOGPROBS = "\1"  # where its log probabilities go
 DONE = b"data: [DONE]\n\n"
 
 
@@ -39,22 +42,38 @@ def usage_of(completions: Sequence[Completion], n: int) -> CompletionUsage:
 
 
 class TextForm:
-    """How /v1/completions answers one request. model: the name that the client knows the model by."""
+    """How /v1/completions answers one request.
+
+    model: the name that the client knows the model by. spelling: of its tokens, if the client asks for log
+    probabilities; else None.
+    """
 
     prefix = "cmpl"
+    logprobs_of = TextLogprobs
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, spelling: Spelling | None = None) -> None:
         self.id = f"{self.prefix}-{uuid.uuid4().hex}"
         self.model = model
+        self.spelling = spelling
         self.created = int(time.time())
 
     def whole(self, completions: Sequence[Completion], n: int) -> BaseModel:
         """The reply with all answers. Raises ApiError if one of them ended by an error."""
         choices = [
-            CompletionChoice(index=i, text=done.text, finish_reason=finish_reason(done), logprobs=None)
+            CompletionChoice(
+                index=i, text=done.text, finish_reason=finish_reason(done), logprobs=self.logprobs(done)
+            )
             for i, done in enumerate(completions)
         ]
         return self._reply(choices, usage_of(completions, n))
+
+    def logprobs(self, completion: Completion) -> Any:
+        """Those of a whole answer; None if the client does not ask for them."""
+        of_answer = self._logprobs()
+        return of_answer and of_answer.of(completion.logprobs)
+
+    def _logprobs(self) -> TextLogprobs | None:
+        return self.logprobs_of(self.spelling) if self.spelling else None
 
     def opening(self, index: int) -> bytes:
         """What comes before an answer's first frame."""
@@ -64,7 +83,10 @@ class TextForm:
         """The frames of one answer."""
         # The type says that every frame has a reason; on the wire it is null until the last.
         choice = CompletionChoice.model_construct(index=index, text=TEXT, finish_reason=None, logprobs=None)
-        return Frames(self._reply([choice], None))
+        return self._frames(choice)
+
+    def _frames(self, choice: BaseModel) -> "Frames":
+        return Frames(self._reply([choice], None), self._logprobs())
 
     def usage_frame(self, completions: Sequence[Completion], n: int) -> bytes:
         """The last frame of a stream whose client asked for usage: no choices, and all tokens counted."""
@@ -85,6 +107,7 @@ class ChatForm(TextForm):
     """How /v1/chat/completions answers one request."""
 
     prefix = "chatcmpl"
+    logprobs_of = ChatLogprobs
 
     def whole(self, completions: Sequence[Completion], n: int) -> BaseModel:
         choices = [
@@ -92,7 +115,7 @@ class ChatForm(TextForm):
                 index=i,
                 message=ChatCompletionMessage(role="assistant", content=done.text),
                 finish_reason=finish_reason(done),
-                logprobs=None,
+                logprobs=self.logprobs(done),
             )
             for i, done in enumerate(completions)
         ]
@@ -111,7 +134,7 @@ class ChatForm(TextForm):
         return frame(self._reply([ChunkChoice(index=index, delta=delta)], None).model_dump(mode="json"))
 
     def frames(self, index: int) -> "Frames":
-        return Frames(self._reply([ChunkChoice(index=index, delta=ChoiceDelta(content=TEXT))], None))
+        return self._frames(ChunkChoice(index=index, delta=ChoiceDelta(content=TEXT)))
 
     def _reply(self, choices: list, usage: CompletionUsage | None) -> BaseModel:
         return ChatCompletionChunk(
@@ -130,21 +153,37 @@ class Frames:
     To make a reply of its type for every token takes longer than a token does.
     """
 
-    def __init__(self, reply: BaseModel) -> None:
-        """reply: with TEXT where each frame's text goes, and no finish reason."""
+    def __init__(self, reply: BaseModel, logprobs: TextLogprobs | None = None) -> None:
+        """reply: with TEXT where each frame's text goes, and no finish reason. logprobs: of the answer; None
+        if nobody asks for them."""
         body = reply.model_dump(mode="json")
+        self._logprobs, self._tokens = logprobs, list[int]()  # those that no frame has had
+        if logprobs is not None:
+            body["choices"][0]["logprobs"] = LOGPROBS
         self._before, self._after = json.dumps(body).split(json.dumps(TEXT))
         body["choices"][0]["finish_reason"] = TEXT + TEXT
         self._last = json.dumps(body)
 
-    def text(self, text: str) -> bytes:
-        """A frame with more of the answer."""
-        return f"data: {self._before}{json.dumps(text)}{self._after}\n\n".encode()
+    def text(self, text: str, token_ids: Sequence[int]) -> bytes:
+        """A frame with more of the answer, and the tokens that it is made of; none without text."""
+        if self._logprobs is None:
+            return f"data: {self._before}{json.dumps(text)}{self._after}\n\n".encode() if text else b""
+        self._tokens += token_ids
+        return self._scored(f"{self._before}{json.dumps(text)}{self._after}") if text else b""
 
-    def end(self, text: str, reason: str) -> bytes:
+    def end(self, text: str, token_ids: Sequence[int], reason: str) -> bytes:
         """The last frame, with what is left of the text."""
         body = self._last.replace(json.dumps(TEXT + TEXT), json.dumps(reason))
-        return f"data: {body.replace(json.dumps(TEXT), json.dumps(text))}\n\n".encode()
+        self._tokens += token_ids
+        return self._scored(body.replace(json.dumps(TEXT), json.dumps(text)))
+
+    def _scored(self, body: str) -> bytes:
+        """A frame, with the log probabilities of the tokens that have come."""
+        tokens, self._tokens = self._tokens, []
+        if self._logprobs is not None:
+            entries = self._logprobs.of(logprobs_of(tokens)).model_dump(mode="json")
+            body = body.replace(json.dumps(LOGPROBS), json.dumps(entries))
+        return f"data: {body}\n\n".encode()
 
 
 def frame(body: dict[str, Any]) -> bytes:

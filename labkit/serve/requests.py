@@ -14,6 +14,7 @@ from labkit.errors import RequestError
 from labkit.serve.errors import ApiError
 
 MOST_CHOICES = 128  # of one request, as OpenAI has it
+MOST_LOGPROBS, MOST_TOP_LOGPROBS = 5, 20  # of a completion, and of a chat, as OpenAI has them
 
 SCHEMAS: dict[tuple[str, bool], TypeAdapter] = {  # by endpoint, and whether the reply is a stream
     ("completions", False): TypeAdapter(completions.CompletionCreateParamsNonStreaming),
@@ -24,6 +25,7 @@ SCHEMAS: dict[tuple[str, bool], TypeAdapter] = {  # by endpoint, and whether the
 # How a request is to be answered; each has a line in `read_params` or `read_asked`.
 READ = {"model", "prompt", "messages", "stream", "stream_options", "n", "max_tokens", "max_completion_tokens"}
 READ |= {"temperature", "top_p", "top_k", "min_p", "seed", "stop", "ignore_eos"}
+READ |= {"logprobs", "top_logprobs"}
 # Whom it is for and how it is billed: nothing of the text depends on them.
 ACCOUNT = {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"}
 # What this engine can't do, with the value that doesn't ask for it.
@@ -31,8 +33,6 @@ OFF: dict[str, Any] = {
     "presence_penalty": 0,
     "frequency_penalty": 0,
     "logit_bias": {},
-    "logprobs": False,
-    "top_logprobs": 0,
     "best_of": 1,
     "echo": False,
     "suffix": "",
@@ -72,6 +72,10 @@ class Asked:
 def read_completion(raw: object) -> Asked:
     """A body of /v1/completions. Raises ApiError, naming the field, for what is wrong or can't be done."""
     given = checked("completions", raw)
+    if "top_logprobs" in given:
+        raise ApiError(400, "top_logprobs is for chat: here logprobs says how many", "top_logprobs")
+    if not is_whole(num_top := given.get("logprobs", 0)) or not 0 <= num_top <= MOST_LOGPROBS:
+        raise ApiError(400, f"logprobs must be a whole number from 0 to {MOST_LOGPROBS}", "logprobs")
     return read_asked(given, prompts_of(given.get("prompt")), default_max_tokens=16)
 
 
@@ -82,9 +86,23 @@ def read_chat(raw: object, to_prompt: Callable[[list], Sequence[int]], longest: 
     Raises ApiError, naming the field, for what is wrong or can't be done.
     """
     given = checked("chat", raw)
+    given |= {"logprobs": chat_logprobs(given)}
     messages = given["messages"]
     prompt = to_prompt(list(map(with_text, messages)) if isinstance(messages, list) else messages)
     return read_asked(given, [prompt], default_max_tokens=max(1, longest - len(prompt)))
+
+
+def chat_logprobs(given: dict[str, Any]) -> int | None:
+    """How many of the likeliest tokens a chat asks for, beside the log probability of each token; or None."""
+    asks, num_top = given.get("logprobs", False), given.get("top_logprobs", 0)
+    if not isinstance(asks, bool):
+        raise ApiError(400, f"logprobs must be true or false, not {shown(asks)}", "logprobs")
+    if not is_whole(num_top) or not 0 <= num_top <= MOST_TOP_LOGPROBS:
+        message = f"top_logprobs must be a whole number from 0 to {MOST_TOP_LOGPROBS}"
+        raise ApiError(400, message, "top_logprobs")
+    if num_top and not asks:
+        raise ApiError(400, "top_logprobs are for logprobs = true", "top_logprobs")
+    return num_top if asks else None
 
 
 def with_text(message: Any) -> Any:
@@ -152,7 +170,7 @@ def read_asked(
 
 def read_params(given: dict[str, Any], default_max_tokens: int) -> SamplingParams:
     """How the tokens are picked. OpenAI draws unless it is told not to, so temperature is 1 by default."""
-    names = {"temperature", "top_p", "top_k", "min_p", "seed", "stop"} & given.keys()
+    names = {"temperature", "top_p", "top_k", "min_p", "seed", "stop", "logprobs"} & given.keys()
     chosen = {name: given[name] for name in names}
     if chosen.get("top_k") == -1:  # how vLLM says "off"
         chosen["top_k"] = 0

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer as BackendTokenizer
 
 from labkit.engine import CacheConfig, Completion, EngineStats, SchedulerConfig
 from labkit.engine.prompt import Limits
+from labkit.engine.sampling import ScoredToken, TokenLogprobs
 from labkit.engine.stats import EngineCounters
 from labkit.engine.streaming.worker import Item
 from labkit.errors import LabkitError, RequestError, StreamError
@@ -116,8 +117,21 @@ def item_to_json(number: int, item: Item) -> list[Any]:
         return [number, (), None]
     if isinstance(item, BaseException):
         return [number, (), [type(item).__name__, str(item)]]
-    token_ids, completion = item
+    token_ids, completion = tuple(map(token_to_json, item[0])), item[1]
     return [number, token_ids] if completion is None else [number, token_ids, end_of(completion)]
+
+
+def token_to_json(token_id: int) -> Any:
+    """A token id; with its log probabilities, as a list, if it has them."""
+    return token_id.logprobs if isinstance(token_id, ScoredToken) else token_id
+
+
+def token_of(raw: Any) -> int:
+    """The token of a JSON form."""
+    if isinstance(raw, int):
+        return raw
+    token_id, logprob, top = raw
+    return ScoredToken.of(TokenLogprobs(token_id, logprob, tuple((each, value) for each, value in top)))
 
 
 def end_of(completion: Completion) -> list[Any]:

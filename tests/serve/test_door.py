@@ -34,7 +34,7 @@ REFUSED = {  # what a client sends, to which status and which field
     "answers without number": (GOOD | {"n": 0}, 400, "n"),
     "too many answers": (GOOD | {"n": 129}, 400, "n"),
     "a penalty": (GOOD | {"presence_penalty": 0.5}, 400, "presence_penalty"),
-    "log-probabilities": (GOOD | {"logprobs": 2}, 400, "logprobs"),
+    "log-probabilities of too many": (GOOD | {"logprobs": 6}, 400, "logprobs"),
     "a parameter of nobody": (GOOD | {"colour": "red"}, 400, "colour"),
     "a stream of a number": (GOOD | {"stream": 1}, 400, "stream"),
     "options of no stream": (GOOD | {"stream_options": {"include_usage": True}}, 400, "stream_options"),

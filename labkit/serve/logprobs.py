@@ -1,0 +1,91 @@
+"""Log probabilities in OpenAI's own types, with the text and the bytes of each token.
+
+Every token of an answer has an entry: as many as `usage` counts, those that end the text among them.
+"""
+
+import codecs
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from openai.types.chat.chat_completion import ChoiceLogprobs
+from openai.types.chat.chat_completion_token_logprob import ChatCompletionTokenLogprob, TopLogprob
+from openai.types.completion_choice import Logprobs
+from pydantic import BaseModel
+
+from labkit.engine import TokenLogprobs
+from labkit.model.token_bytes import token_bytes
+from labkit.model.tokenizer import Tokenizer
+
+VERY_UNLIKELY = -9999.0  # OpenAI's way to say so: JSON has no infinity
+MOST_SPELLED = 2**16  # tokens kept; each takes a few microseconds to find
+
+
+class Spelling:
+    """The bytes and the text of a tokenizer's tokens."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        @lru_cache(MOST_SPELLED)
+        def spelled(token_id: int, begins: bool) -> bytes:
+            return token_bytes(tokenizer, token_id, begins)
+
+        self.bytes_of = spelled
+
+    def text_of(self, token_id: int, begins: bool, prefix: str = "") -> str:
+        r"""The token's text; of bytes that are no UTF-8 by themselves, \xe2 for each, behind the prefix."""
+        raw = self.bytes_of(token_id, begins)
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            return prefix + "".join(f"\\x{byte:02x}" for byte in raw)
+
+
+def number(logprob: float) -> float:
+    """A log probability as JSON has it."""
+    return max(logprob, VERY_UNLIKELY)
+
+
+class TextLogprobs:
+    """The log probabilities of one answer of /v1/completions, asked for token after token."""
+
+    def __init__(self, spelling: Spelling) -> None:
+        self.spelling = spelling
+        self._text = codecs.getincrementaldecoder("utf-8")("replace")
+        self._offset = 0  # characters of the answer before the next token's
+        self._begins = True  # whether the next token is the first
+
+    def of(self, tokens: Sequence[TokenLogprobs]) -> BaseModel:
+        """The entries of the next tokens. Of two likely tokens with the same text the likelier is shown; the
+        one that was picked always is."""
+        texts, offsets, tops = [], [], []
+        for token_id, logprob, likeliest in tokens:
+            texts.append(self._text_of(token_id))
+            offsets.append(self._offset)
+            top: dict[str, float] = {}
+            for each, value in (*likeliest, (token_id, logprob)):
+                top.setdefault(self._text_of(each), number(value))
+            tops.append(top)
+            self._offset += len(self._text.decode(self.spelling.bytes_of(token_id, self._begins)))
+            self._begins = False
+        logprobs = [number(each.logprob) for each in tokens]
+        return Logprobs(tokens=texts, token_logprobs=logprobs, top_logprobs=tops, text_offset=offsets)
+
+    def _text_of(self, token_id: int) -> str:
+        return self.spelling.text_of(token_id, self._begins, "bytes:")
+
+
+class ChatLogprobs(TextLogprobs):
+    """The log probabilities of one answer of /v1/chat/completions, asked for token after token."""
+
+    def of(self, tokens: Sequence[TokenLogprobs]) -> BaseModel:
+        content = []
+        for token_id, logprob, likeliest in tokens:
+            top = [TopLogprob(**self._fields(*each)) for each in likeliest]
+            own = self._fields(token_id, logprob)
+            content.append(ChatCompletionTokenLogprob(**own, top_logprobs=top))
+            self._begins = False
+        return ChoiceLogprobs(content=content)
+
+    def _fields(self, token_id: int, logprob: float) -> dict[str, Any]:
+        text, raw = (of(token_id, self._begins) for of in (self.spelling.text_of, self.spelling.bytes_of))
+        return {"token": text, "bytes": list(raw), "logprob": number(logprob)}
