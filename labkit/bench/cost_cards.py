@@ -71,7 +71,7 @@ def count_calls(engine: InferenceEngine) -> tuple[int, int]:
 
     with profiled_by(on_event):
         engine.step()
-    manager = engine.kv_manager  # asked for after the step: it flushes what an engine has put off
+    manager = engine.kv_manager
     methods = {code for cls in type(manager).__mro__[:-1] for code in codes_of(cls)}
     inside, constructors = {code.co_filename for code in methods}, constructors_of(manager)
     calls = sum(n for (code, caller), n in called.items() if code in methods and caller not in inside)

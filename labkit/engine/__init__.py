@@ -1,13 +1,13 @@
 """Requests in, tokens out."""
 
 from labkit.engine.config import CacheConfig, SchedulerConfig
+from labkit.engine.delivery import StepOutputs
 from labkit.engine.engine import Chunk, InferenceEngine
 from labkit.engine.request import Completion, FinishReason, StepOutput, Timing
 from labkit.engine.sampling import SamplingParams, TokenLogprobs
 from labkit.engine.scheduler import OnlineScheduler
 from labkit.engine.session import InferenceSession
 from labkit.engine.stats import EngineStats
-from labkit.engine.step_outputs import StepOutputs
 from labkit.engine.streaming import AsyncTokenStream, StreamingServer, TokenStream
 from labkit.errors import OverloadedError, StreamError
 

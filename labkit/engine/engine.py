@@ -9,13 +9,14 @@ from typing import NamedTuple
 
 import torch
 
-from labkit.checks import names_its_arguments, quoted, require_kind, shown, whole
+from labkit.checks import names_its_arguments, require_kind, shown, whole
 from labkit.engine.config import CacheConfig, SchedulerConfig
+from labkit.engine.delivery import Delivery, StepOutputs
 from labkit.engine.device import check_dtype, current_device, default_dtype, pick_device
 from labkit.engine.guard import BROKEN, Guard
-from labkit.engine.overlap import Batch
+from labkit.engine.integrity import check_lengths, check_queues
 from labkit.engine.parts import Part, Parts
-from labkit.engine.prefixes import build_prefix_cache, keep_text_of
+from labkit.engine.prefixes import build_prefix_cache
 from labkit.engine.prompt import Limits, Prompt, prompts_with_params
 from labkit.engine.request import Completion, FinishReason, Request
 from labkit.engine.sampling import SamplingParams, TokenLogprobs, logprobs_of
@@ -31,7 +32,6 @@ from labkit.engine.step.build import (
     tiles_of,
 )
 from labkit.engine.step.resident import ResidentDecodeStep
-from labkit.engine.step_outputs import StepOutputs
 from labkit.engine.text_decoder import TextDecoder
 from labkit.errors import BrokenEngineError, EngineBusyError, OptionError, RequestError
 from labkit.ladder import LADDER, LAST_RUNG
@@ -124,13 +124,7 @@ class InferenceEngine:
     def _build(self, parts: Parts, cache: CacheConfig, scheduler: SchedulerConfig) -> None:
         self.options, self._cache = parts.options, cache
         self.max_positions = cache.max_positions  # tokens of the longest sequence
-        self.kv_manager = build_kv_manager(
-            parts,
-            self.model.config,
-            cache,
-            self.device,
-            self.dtype,
-        )
+        self.kv_manager = build_kv_manager(parts, self.model.config, cache, self.device, self.dtype)
         self.prefix_cache = build_prefix_cache(parts, cache, self.kv_manager)
         self.decode_step = build_decode_step(
             parts, self.model.network, self.kv_manager, scheduler.max_batch_size
@@ -139,31 +133,26 @@ class InferenceEngine:
         self.readback = build_readback(parts, self.decode_step)
         self.scheduler = OnlineScheduler(scheduler, self.kv_manager, self.prefix_cache)
         self.prefill = build_prefill(
-            parts,
-            self.model.network,
-            self.scheduler,
-            self.kv_manager,
-            self.prefix_cache,
-            self.decode_step,
+            parts, self.model.network, self.scheduler, self.kv_manager, self.prefix_cache, self.decode_step
         )
         parts.check_all_are_used()
         self.guard = Guard(self)
         if isinstance(self.decode_step, ResidentDecodeStep):
             self.decode_step.undoing = self.guard.bookkeeping
-        self._requests: dict[int, Request] = {}  # by id, until they end
-        self._step_requests: set[int] = set()  # those whose tokens `step` hands out
-        self._outbox = StepOutputs()  # made, and not handed out by `step` yet
         self._abandoned: deque[Request] = deque()  # of streams that were left: cancelled before the next step
         self._next_request_id = 0
         self._counters = EngineCounters()
+        self.delivery = Delivery(
+            self.model, self.scheduler, self.prefix_cache, self._counters, self.guard.bookkeeping
+        )
 
     def __repr__(self) -> str:
         names = (f"rung {rung.number}" for rung in LADDER.values() if rung.options == self.options)
         dtype = str(self.dtype).removeprefix("torch.")
-        running, waiting = len(self.scheduler.running), len(self._requests) - len(self.scheduler.running)
+        running, unfinished = len(self.scheduler.running), len(self.delivery.requests)
         return (
             f"InferenceEngine({next(names, 'own options')}, {self.model.name}, {self.device} {dtype}, "
-            f"{running} running, {waiting} waiting)"
+            f"{running} running, {unfinished - running} waiting)"
         )
 
     # --- requests ----------------------------------------------------------------------------------
@@ -179,7 +168,7 @@ class InferenceEngine:
             request = self._new_request(token_ids, params)
             try:
                 self._enqueue(request)
-                self._step_requests.add(request.request_id)
+                self.delivery.of_step.add(request.request_id)
             except BaseException:
                 self._cancel([request])
                 raise
@@ -205,7 +194,7 @@ class InferenceEngine:
     def _enqueue(self, request: Request) -> None:
         """Its caller has it already, so whatever fails from here on, it can be cancelled."""
         self.scheduler.add(request)  # first: if that fails, there is no such request
-        self._requests[request.request_id] = request
+        self.delivery.requests[request.request_id] = request
 
     def cancel(self, request_id: int) -> Completion:
         """End a request now and give its blocks back; what it had generated is in the completion.
@@ -214,19 +203,18 @@ class InferenceEngine:
         """
         with self.guard:
             number = whole(request_id)
-            request = None if number is None else self._requests.get(number)
+            request = None if number is None else self.delivery.requests.get(number)
             if request is None:
                 raise RequestError(
                     f"there is no request {shown(request_id)} here; it may have ended "
                     "(request_id is the whole number that add_request returned)"
                 )
-            self._outbox = self._outbox.without(request.request_id)
-            return self._finish(request, FinishReason.CANCELLED)
+            return self.delivery.cancel(request)
 
     @property
     def has_work(self) -> bool:
         """Whether a request waits, joins or runs, or `step` has tokens to hand out."""
-        return bool(self._requests or self._outbox)
+        return not self.delivery.is_empty
 
     def stats(self) -> EngineStats:
         """The state of queues and memory now, and the counters so far."""
@@ -254,34 +242,18 @@ class InferenceEngine:
         """
         if self.guard.is_broken:
             raise BrokenEngineError(BROKEN)
-        queued = [request.request_id for request in self.scheduler.requests]
-        if sorted(queued) != sorted(self._requests):
-            raise AssertionError(f"unfinished requests are {sorted(self._requests)}, but {queued} are queued")
+        check_queues(self.delivery.requests, self.scheduler)
         self.kv_manager.check_integrity([*self.scheduler.sessions, *(self.prefix_cache or ())])
-        self._check_lengths()
+        check_lengths(self.scheduler, self.readback)
         if lost := self.prefill.lost():
             raise AssertionError(f"no first token comes for requests {[r.request_id for r in lost]}")
-
-    def _check_lengths(self) -> None:
-        step = getattr(self.readback, "in_flight", None)
-        in_flight = set(step.sessions) if step else set()
-        # A reader's own part may keep its step elsewhere: then a token more may be in flight to anybody.
-        is_somewhere = self.readback.is_ahead and not step
-        for request, session in self.scheduler.running.items():
-            least = request.num_tokens - 1 + (session in in_flight)
-            if not request.output_token_ids or not least <= session.num_tokens <= least + is_somewhere:
-                raise AssertionError(
-                    f"request {request.request_id} runs with {len(request.output_token_ids)} new tokens and "
-                    f"{session.num_tokens} tokens in the cache, expected {least}"
-                )
 
     # --- the ways to drive it ----------------------------------------------------------------------
 
     def step(self) -> StepOutputs:
         """Run one step and hand out the tokens of all requests made by `add_request`."""
         self._advance()  # an interrupt is raised here, and the tokens wait for the next call
-        outputs, self._outbox = self._outbox, StepOutputs()
-        return outputs
+        return self.delivery.take()
 
     def generate(
         self,
@@ -349,8 +321,8 @@ class InferenceEngine:
     def _cancel(self, requests: Iterable[Request]) -> None:
         """End those of them that are queued or run. (In a broken engine there is nothing to be ended.)"""
         for request in requests:
-            if request.request_id in self._requests and not self.guard.is_broken:
-                self._finish(request, FinishReason.CANCELLED)
+            if request.request_id in self.delivery.requests and not self.guard.is_broken:
+                self.delivery.end(request, FinishReason.CANCELLED)
 
     # --- a step ------------------------------------------------------------------------------------
 
@@ -366,11 +338,12 @@ class InferenceEngine:
             if self.scheduler.config.decode_first:
                 self._decode()
                 self._launch_prompts()
-                self._join()
+                if self.prefill.due is not None:
+                    self._join()
             else:
                 if not self._launch_prompts():
                     self._decode()
-                if self._join():
+                if self.prefill.due is not None and self._join():
                     self._launch_first()
         except BaseException:
             self.scheduler.put_back(self.prefill.lost())
@@ -378,6 +351,9 @@ class InferenceEngine:
 
     def _launch_prompts(self) -> bool:
         """Compute prompts, or have the device do so; whether the running requests have to wait for it."""
+        scheduler, prefill = self.scheduler, self.prefill
+        if not (scheduler.waiting or scheduler.joining or prefill.in_flight or prefill.due):
+            return False
         started = time.perf_counter()
         is_waited_for = self.prefill.launch()
         self._counters.prefill_seconds += time.perf_counter() - started
@@ -387,13 +363,11 @@ class InferenceEngine:
         """Hand out the first tokens of requests that run from here on; False if there are none."""
         started = time.perf_counter()
         first = self.prefill.read()
-        if first is None:
-            return False
         with self.guard.bookkeeping:
             self.prefill.join(first.requests)
             self._counters.reused_tokens += first.num_reused
             self._counters.prefill_tokens += first.num_computed
-            self._accept(first.requests, first.token_ids)
+            self.delivery.accept(first.requests, first.token_ids)
         self._counters.prefill_seconds += time.perf_counter() - started
         return bool(first.requests)
 
@@ -412,9 +386,9 @@ class InferenceEngine:
             before = self._counters.generated_tokens
             batch = tokens.batch
             if batch is not None and batch.take(tokens.token_ids, self._eos_token_ids):
-                self._hand_out_batch(batch, tokens.token_ids)
+                self.delivery.hand_out_batch(batch, tokens.token_ids)
             else:
-                self._accept(tokens.requests, tokens.token_ids)
+                self.delivery.accept(tokens.requests, tokens.token_ids)
             self._counters.decoded_tokens += self._counters.generated_tokens - before
         if not self.scheduler.running:  # a step may be in flight for requests that have just ended
             self.readback.drop()
@@ -425,52 +399,3 @@ class InferenceEngine:
         started = time.perf_counter()
         self.readback.launch_first(self.scheduler.running)
         self._counters.decode_seconds += time.perf_counter() - started
-
-    def _accept(self, requests: Sequence[Request], token_ids: Sequence[int | None]) -> None:
-        """Give each request its token and end those that are done."""
-        now = [time.perf_counter()]
-        for request, token_id in zip(requests, token_ids, strict=True):
-            if token_id is None:
-                self._finish(request, FinishReason.ERROR, "the model's logits are not finite numbers")
-                continue
-            try:
-                is_last = request.decoder is not None and request.decoder.stops_at(token_id)
-            except Exception as error:
-                self._finish(request, FinishReason.ERROR, f"its text cannot be decoded: {quoted(error)}")
-                continue
-            request.output_token_ids.append(token_id)
-            request.time_lists.append(now)
-            self._counters.generated_tokens += 1
-            if is_last or (request.params.stop_on_eos and token_id in self._eos_token_ids):
-                self._finish(request, FinishReason.STOP)
-            elif len(request.output_token_ids) == request.params.max_new_tokens:
-                self._finish(request, FinishReason.LENGTH)
-            else:
-                self._hand_out(request, token_id)
-
-    def _hand_out_batch(self, batch: Batch, token_ids: Sequence[int | None]) -> None:
-        """Hand out a batch's tokens, which end no request, as a whole."""
-        self._counters.generated_tokens += len(token_ids)
-        if len(self._step_requests) == len(self._requests):
-            self._outbox.extend(batch.request_ids, token_ids)
-        elif self._step_requests:
-            for request, token_id in zip(batch.requests, token_ids, strict=True):
-                self._hand_out(request, token_id)
-
-    def _finish(self, request: Request, reason: FinishReason, error: str | None = None) -> Completion:
-        """End a request, wherever it is."""
-        with self.guard.bookkeeping:
-            keep_text_of(self.prefix_cache, request, self.scheduler.running.get(request), reason)
-            self.scheduler.remove(request)
-            del self._requests[request.request_id]
-            completion = request.complete(reason, self.model.tokenizer, error)
-            self._counters.finished[str(reason)] = self._counters.finished.get(str(reason), 0) + 1
-            if reason is not FinishReason.CANCELLED:
-                made_one = reason is not FinishReason.ERROR
-                self._hand_out(request, request.output_token_ids[-1] if made_one else None)
-            self._step_requests.discard(request.request_id)
-        return completion
-
-    def _hand_out(self, request: Request, token_id: int | None) -> None:
-        if request.request_id in self._step_requests:
-            self._outbox.append(request.request_id, token_id, request.completion)

@@ -8,7 +8,6 @@ from labkit.engine.request import Request, RunningRequests
 from labkit.engine.session import InferenceSession
 from labkit.engine.step.host import DecodeStep
 from labkit.engine.step.resident import ResidentDecodeStep, StepInFlight
-from labkit.ranges import named_range
 
 
 class NextTokens(NamedTuple):
@@ -73,8 +72,7 @@ class ReadOneBehind:
     def _launch_behind(self, step: StepInFlight, running: RunningRequests) -> StepInFlight | None:
         """Launch step N + 1; None if it has to wait for what step N, which is in flight, will tell."""
         batch, self._batch = self._batch, None  # a launch that fails ends it
-        if batch is not None and batch.goes_on(running):
-            following = batch.launch()
+        if batch is not None and batch.goes_on(running) and (following := batch.launch()) is not None:
             self._batch = batch
             return following
         in_flight = set(step.sessions)
@@ -183,31 +181,26 @@ class Batch:
         ]
         self._full_at: dict[int, list[int]] = {}  # rows whose last block is full, by `_longest` then
         for row, info in enumerate(self._last_infos[0]):
-            self._note_full(row, self._kv_manager.block_size - info.length)
-
-    def _note_full(self, row: int, room: int) -> None:
-        """The row's last block has room for so many tokens more."""
-        self._full_at.setdefault(self._longest + room, []).append(row)
+            full_at = self._longest + self._kv_manager.block_size - info.length
+            self._full_at.setdefault(full_at, []).append(row)
 
     # --- launches ----------------------------------------------------------------------------------
 
     def goes_on(self, running: RunningRequests) -> bool:
-        """Whether these run in its sessions, none of them has its last token in flight, and there are blocks.
-        Not if somebody has shared a block since, which may have to be copied."""
-        full = self._full_at.get(self._longest, ())
+        """Whether these run in its sessions, and none of them has its last token in flight. Not if somebody
+        has shared a block since, which may have to be copied."""
         return (
             self._num_left > 0
             and self._num_shares == self._kv_manager.num_shares
             and list(running.values()) == self.sessions
-            and (not full or len(full) <= self._kv_manager.num_free_blocks)
         )
 
-    def launch(self) -> StepInFlight:
-        """Launch the next step. If it fails, all are as before."""
+    def launch(self) -> StepInFlight | None:
+        """Launch the next step; None if blocks are missing. If it fails, all are as before."""
         decode_step, full = self._decode_step, self._full_at.pop(self._longest, [])
         try:
-            if full:
-                self._reserve(full)
+            if full and not self._reserve(full):
+                return None
             for infos in self._last_infos:
                 for info in infos:
                     info.length += 1
@@ -225,20 +218,21 @@ class Batch:
             decode_step.undo(self.sessions)
             raise
 
-    def _reserve(self, rows: list[int]) -> None:
-        """Take a block for each of these rows, whose last one is full, and tell the device."""
+    def _reserve(self, rows: list[int]) -> bool:
+        """Take a block for each of these rows, whose last one is full, and tell the device; False if there
+        are not so many."""
+        manager, slots = self._kv_manager, self._decode_step.slots
         sessions = [self.sessions[row] for row in rows]
-        with named_range("labkit.kv.reserve"):
-            for table_idx, infos in enumerate(self._last_infos):
-                block_ids_list = [session.block_ids_per_layer[table_idx] for session in sessions]
-                self._kv_manager.reserve_token_batch(table_idx, block_ids_list)
-                for row, block_ids in zip(rows, block_ids_list, strict=True):
-                    infos[row] = self._kv_manager.info(block_ids[-1])
-                    infos[row].length = 0  # the token is counted with all others
-        for row in rows:
-            self._note_full(row, self._kv_manager.block_size)
-        self._decode_step.slots.send_rows(sessions)
-        self._decode_step.slots.deliver()
+        if not manager.add_blocks([session.block_ids_per_layer for session in sessions]):
+            return False
+        for row, session in zip(rows, sessions, strict=True):
+            for infos, block_ids in zip(self._last_infos, session.block_ids_per_layer, strict=True):
+                infos[row] = manager.block_infos[block_ids[-1]]
+        manager.append_paths["boundary"] += len(self._last_infos) * len(rows)
+        self._full_at.setdefault(self._longest + manager.block_size, []).extend(rows)
+        slots.send_rows(sessions)
+        slots.deliver()
+        return True
 
     # --- tokens ------------------------------------------------------------------------------------
 

@@ -37,8 +37,8 @@ class PackedPrefill:
         self.make_chunk = make_chunk
         self._scheduler = scheduler
         self._prefix_cache = prefix_cache
-        self._in_flight: ChunkInFlight | None = None  # launched last
-        self._due: ChunkInFlight | None = None  # launched before that one, and to be read next
+        self.in_flight: ChunkInFlight | None = None  # launched last
+        self.due: ChunkInFlight | None = None  # launched before that one, and to be read next
 
     @property
     def max_tokens(self) -> int:
@@ -62,9 +62,9 @@ class PackedPrefill:
 
         If that fails, all are as before, but for cached prompts that made room.
         """
-        if self._due is None:  # else a step has failed before it was read
+        if self.due is None:  # else a step has failed before it was read
             launched = self._launch_next() if self._scheduler.waiting or self._scheduler.joining else None
-            self._due, self._in_flight = self._in_flight, launched
+            self.due, self.in_flight = self.in_flight, launched
         return False
 
     def _launch_next(self) -> ChunkInFlight | None:
@@ -113,19 +113,18 @@ class PackedPrefill:
 
     # --- first tokens ------------------------------------------------------------------------------
 
-    def read(self) -> FirstTokens | None:
-        """The first tokens of the chunk launched a step before; None if there is none.
+    def read(self) -> FirstTokens:
+        """The first tokens of the chunk launched a step before, which is due.
 
         If reading fails, all who join wait again, for what they have was computed behind it. Prompts are kept
         for others here, and not when they are launched: a finite token says that all before it is.
         """
-        chunk, self._due = self._due, None
-        if chunk is None:
-            return None
+        chunk, self.due = self.due, None
+        assert chunk is not None
         try:
             return self._read(chunk)
         except BaseException:
-            self._in_flight = None
+            self.in_flight = None
             self._scheduler.put_back(list(self._scheduler.joining))
             raise
 
@@ -136,7 +135,7 @@ class PackedPrefill:
     def lost(self) -> list[Request]:
         """The requests that join and whose first token is in no chunk, because of an error after its launch
         or its read."""
-        chunks = [chunk for chunk in (self._due, self._in_flight) if chunk is not None]
+        chunks = [chunk for chunk in (self.due, self.in_flight) if chunk is not None]
         coming = {each for chunk in chunks for each in chunk.joining}
         joining = self._scheduler.joining.items()
         return [request for request, each in joining if each.is_finished and each not in coming]

@@ -33,17 +33,18 @@ class PaddedPrefill:
 
     watch_points = ("sample",)
     sample = staticmethod(sample_requests)  # a prompt's first token, on the host
+    in_flight = None  # all is computed within `launch`
 
     def __init__(self, network: Network, scheduler: OnlineScheduler, prefix_cache: Prefixes | None) -> None:
         self._network = network
         self._scheduler = scheduler
         self._prefix_cache = prefix_cache
-        self._made: FirstTokens | None = None
+        self.due: FirstTokens | None = None  # made by `launch`, and to be read
 
     def launch(self) -> bool:
         """Admit what fits and compute its first tokens; whether the running requests have to wait, which they
         do if any was admitted. If that fails, all wait as before."""
-        self._made = None
+        self.due = None
         if not self._scheduler.waiting or not self._scheduler.may_admit():
             return False
         started = time.perf_counter()
@@ -60,23 +61,24 @@ class PaddedPrefill:
             for request in requests:
                 request.admitted = request.admitted or started
             num_computed = sum(request.num_tokens for request in requests) - num_reused
-            self._made = FirstTokens(requests, token_ids, num_computed, num_reused)
+            self.due = FirstTokens(requests, token_ids, num_computed, num_reused)
         except BaseException:
             self._scheduler.put_back(requests)
             raise
         return True
 
-    def read(self) -> FirstTokens | None:
-        """The first tokens that the step's `launch` made; None if it admitted nobody."""
-        return self._made
+    def read(self) -> FirstTokens:
+        """The first tokens that the step's `launch` made, which are due."""
+        assert self.due is not None
+        return self.due
 
     def join(self, requests: Sequence[Request]) -> None:
         """Those that were read get their first tokens now."""
-        self._made = None
+        self.due = None
 
     def lost(self) -> list[Request]:
         """The requests that run without a first token, because of an error before they got it."""
-        requests = self._made.requests if self._made else []
+        requests = self.due.requests if self.due else []
         return [request for request in requests if request in self._scheduler.running]
 
     def _prompt_logits(self, admitted: list[Admitted]) -> Tensor:

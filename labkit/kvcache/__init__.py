@@ -1,7 +1,8 @@
 """Memory: the KV block pool and its bookkeeping, block tables, and the prefix cache."""
 
+from labkit.kvcache.block_books import BlockHolder
 from labkit.kvcache.block_info import KVBlockInfo, MutableKVBlockInfo
-from labkit.kvcache.block_manager import BlockHolder, KVBlockManager
+from labkit.kvcache.block_manager import KVBlockManager
 from labkit.kvcache.block_prefix_cache import BlockPrefix, BlockPrefixCache, CachedBlock
 from labkit.kvcache.block_tables import BlockTables, CachedBlockTables, RebuiltBlockTables
 from labkit.kvcache.kv_append import (

@@ -10,7 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from labkit.kvcache.block_manager import BlockHolder, KVBlockManager
+from labkit.kvcache.block_books import BlockHolder
+from labkit.kvcache.block_manager import KVBlockManager
 from labkit.ranges import named_range
 
 

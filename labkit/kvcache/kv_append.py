@@ -5,7 +5,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from labkit.kvcache.block_manager import BlockHolder, KVBlockManager
+from labkit.kvcache.block_books import BlockHolder
+from labkit.kvcache.block_manager import KVBlockManager
 
 
 class KVAppend(Protocol):

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from labkit.kvcache.block_manager import BlockHolder
+from labkit.kvcache.block_books import BlockHolder
 
 
 class Prefix(Protocol):

@@ -2,6 +2,8 @@
 
 import time
 from dataclasses import replace
+from pathlib import Path
+from types import FrameType
 
 import torch
 from helpers import (
@@ -13,8 +15,11 @@ from helpers import (
     tokens_by_request,
 )
 
-from labkit import InferenceEngine
+from labkit import LADDER, InferenceEngine
 from labkit.engine import InferenceSession
+from labkit.paths import ROOT
+from labkit.watch import replaced
+from labkit.watch.calls import profiled_by
 
 PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5, 6), (1, 2, 3, 4), (7,)]
 LONG = 24
@@ -69,6 +74,27 @@ def test_a_block_that_somebody_shares_meanwhile_is_copied_before_it_is_written(o
     assert_no_block_is_lost(engine)
 
 
+def test_a_decode_step_passes_few_files():
+    """Also one in which a block is full. The device's part is left out: it is the same on each rung."""
+    engine = decoding(LADDER["14"].options, 3, PROMPTS[:3], block_size=8)
+    routes: list[list[str]] = []
+
+    def on_event(frame: FrameType, event: str, _: object) -> None:
+        path = Path(frame.f_code.co_filename)
+        is_part = path.is_relative_to(ROOT / "labkit") and path.parent.name != "watch"
+        if event == "call" and is_part and routes[-1][-1:] != [path.stem]:
+            routes[-1].append(path.stem)
+
+    with replaced(engine.decode_step, "device_step", lambda _: lambda n, *about: torch.zeros(n).long()):
+        for _ in range(8):
+            routes.append([])
+            with profiled_by(on_event):
+                engine.step()
+    longest = max(routes, key=len)
+    assert "block_books" in longest and len(set(longest)) <= 8 and len(longest) - 1 <= 15
+    assert min(map(len, routes)) - 1 <= 12
+
+
 # --- failures --------------------------------------------------------------------------------------
 
 
@@ -76,23 +102,23 @@ def test_a_block_that_somebody_shares_meanwhile_is_copied_before_it_is_written(o
 def test_only_requests_whose_block_is_full_are_told_about(monkeypatch, options):
     engine = decoding(options, 3, [(1, 2, 3), (1, 2), (1,)], block_size=8)
     manager, slots, seen, sent = engine.decode_step.kv_manager, engine.decode_step.slots, [], []
-    reserve, send_rows = manager.reserve_token_batch, slots.send_rows
+    add_blocks, send_rows = manager.add_blocks, slots.send_rows
 
-    def spy(table_idx: int, block_ids_list: list[list[int]]) -> list[int]:
-        seen.append((table_idx, len(block_ids_list)))
-        return reserve(table_idx, block_ids_list)
+    def spy(sequences: list[list[list[int]]]) -> bool:
+        seen.append(len(sequences))
+        return add_blocks(sequences)
 
     def spy_on_rows(sessions: list[InferenceSession]) -> None:
         sent.append(len(sessions))
         send_rows(sessions)
 
-    monkeypatch.setattr(manager, "reserve_token_batch", spy)
+    monkeypatch.setattr(manager, "add_blocks", spy)
     monkeypatch.setattr(slots, "send_rows", spy_on_rows)
     rooms = [s.num_tokens % 8 for s in engine.scheduler.running.values()]
     lookups = []
     for _ in range(8):
         seen.clear()
         engine.step()
-        lookups.append(sum(n for table_idx, n in seen if table_idx == 0))
+        lookups.append(sum(seen))
     assert len(set(rooms)) == 3 and sorted(lookups) == [0] * 5 + [1] * 3
     assert sent == [1, 1, 1]  # the row of all tables in one message

@@ -28,9 +28,12 @@ LAUNCHING = {  # places in a launch
     "the device's work": lambda engine: (engine.decode_step, "device_step"),
     "when the device has done it all": lambda engine: (engine.decode_step.pinned_tokens, "start_copy"),
 }
-# Of them those that every launch has, and not just that of requests who were not together before.
-TO_GO_ON = [place for place in LAUNCHING if place != "telling the device who runs"]
-PLACES = {place: LAUNCHING[place] for place in TO_GO_ON} | {
+TO_GO_ON = {  # places in a launch of requests who were together before
+    "taking blocks": lambda engine: (engine.kv_manager, "add_blocks"),
+    "the device's work": LAUNCHING["the device's work"],
+    "when the device has done it all": LAUNCHING["when the device has done it all"],
+}
+PLACES = TO_GO_ON | {
     "sending rows": lambda engine: (engine.decode_step.slots, "send_rows"),
     "reading": lambda engine: (TokenCopy, "read"),
 }
@@ -86,8 +89,8 @@ def test_a_first_launch_that_fails_leaves_everything_as_it_was(monkeypatch, opti
     """at_call 0: the one behind the prefill. 1: that is on its way, to be read by the next step, and the one
     behind it fails. The prefill's tokens are handed out in any case."""
     engine, ids, outputs = started(options, num_steps=0)
-    owner, name = LAUNCHING[place](engine)
-    calls = at_call * (engine.kv_manager.num_tables if place == "making room" else 1)
+    owner, name = (LAUNCHING | TO_GO_ON)[place](engine)
+    calls = 0 if place == "taking blocks" else at_call  # the first launch takes none
     with monkeypatch.context() as patch, pytest.raises(Boom):
         patch.setattr(owner, name, failing(getattr(owner, name), calls))
         for _ in range(5):
@@ -104,7 +107,7 @@ def test_a_first_launch_that_fails_leaves_everything_as_it_was(monkeypatch, opti
 def test_a_launch_that_fails_keeps_the_step_in_flight_for_the_next_call(monkeypatch, options, place):
     engine, ids, outputs = started(options, num_steps=3)
     in_flight, before = engine.readback.in_flight, held_by(engine)
-    owner, name = LAUNCHING[place](engine)
+    owner, name = TO_GO_ON[place](engine)
     with monkeypatch.context() as patch, pytest.raises(Boom):
         patch.setattr(owner, name, failing(getattr(owner, name)))
         engine.step()

@@ -49,7 +49,7 @@ def test_on_a_gpu_nothing_is_lost_whatever_fails(rung):
 OF_OTHER_RUNGS = {
     *("append_token", "append_token_batch", "write_batch", "write"),
     *("reserve_token_batch", "decode_one_token", "advance"),
-    *("prefill", "append_prompt", "reserve_prompt"),
+    *("prefill", "append_prompt", "reserve_prompt", "add_blocks"),
     "copy_on_write",  # full blocks alone are shared on rung 14
 }
 

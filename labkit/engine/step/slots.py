@@ -3,17 +3,82 @@
 T tables (one a layer, or one for all), S slots, M blocks a table row, B requests of a step.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from math import prod
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from labkit.engine.request import Request
 from labkit.engine.session import InferenceSession
-from labkit.engine.step.slot_memory import SlotMemory
 from labkit.engine.step.staging import PinnedStaging
 from labkit.kernels.distribution import OFF, pack_states, unpack_states
 from labkit.kvcache import KVBlockManager
+
+ALIGNMENT = 64  # words, of a tensor's beginning: a kernel is compiled anew for a pointer that is less so
+
+
+class SlotMemory:
+    """Tensors of int32 and of int64 in one tensor of `words`, which are 32 bits.
+
+    What is `put` is gathered on the host. `write` sends it in one copy, each word with its place, and one
+    kernel brings all to their places.
+    """
+
+    def __init__(
+        self, shapes: Mapping[str, tuple[Sequence[int], torch.dtype]], max_words: int, device: torch.device
+    ) -> None:
+        """shapes: of each tensor, by name, with its dtype: int32 or int64. max_words: put at most for one
+        write."""
+        sizes = {name: prod(shape) * dtype.itemsize // 4 for name, (shape, dtype) in shapes.items()}
+        starts = np.cumsum([0, *(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes.values())]).tolist()
+        self.words = torch.zeros(starts[-1], dtype=torch.int32, device=device)
+        self._tensors: dict[str, Tensor] = {}
+        self._places_of: dict[str, np.ndarray] = {}  # of each tensor's words, the last dimension
+        for start, (name, (shape, dtype)) in zip(starts, shapes.items(), strict=False):
+            end = start + sizes[name]
+            self._tensors[name] = self.words[start:end].view(dtype).view(*shape)
+            self._places_of[name] = np.arange(start, end).reshape(*shape, -1)
+        self.staging = PinnedStaging(packed_size(max_words), device)
+        self.discard()
+
+    def __getitem__(self, name: str) -> Tensor:
+        """One of the tensors, zeros at first."""
+        return self._tensors[name]
+
+    def put(self, name: str, where: Any, numbers: np.ndarray) -> None:
+        """Have `tensor[where] = numbers` done by the next `write`, for one of the tensors.
+
+        where: an index of NumPy's, with no place twice. numbers: of the tensor's dtype, in the shape of
+        `tensor[where]`. What was put to the same tensor before is written first.
+        """
+        if name in self._put:
+            self.write()
+        self._put[name] = self._places_of[name][where].ravel(), numbers.ravel().view(np.int32)
+
+    def write(self) -> None:
+        """Send what was put since the last time, if there is anything."""
+        if not self._put:
+            return
+        places, words = zip(*self._put.values(), strict=True)
+        self.discard()
+        count = sum(map(len, places))
+        packed = np.empty(packed_size(count), dtype=np.int64)
+        np.concatenate(places, out=packed[:count])
+        np.concatenate(words, out=packed[count:].view(np.int32)[:count])
+        sent = self.staging.send(torch.from_numpy(packed))
+        self.words.scatter_(0, sent[:count], sent[count:].view(torch.int32)[:count])
+
+    def discard(self) -> None:
+        """Forget what was put and is not written."""
+        self._put: dict[str, tuple[np.ndarray, np.ndarray]] = {}  # by name: places, and a word for each
+
+
+def packed_size(num_words: int) -> int:
+    """int64 numbers that travel for so many words: a place each, and the words two by two."""
+    return num_words + -(-num_words // 2)
 
 
 class SlotState:
@@ -28,7 +93,6 @@ class SlotState:
     watch_points = ("update", "forget", "send_mapping", "send_states", "send_rows", "deliver")
 
     def __init__(self, kv_manager: KVBlockManager, max_batch_size: int) -> None:
-        self._kv_manager = kv_manager
         T, M, S = kv_manager.num_tables, kv_manager.max_blocks_per_seq, max_batch_size + 1
         self.memory = memory = SlotMemory(
             {
@@ -41,6 +105,8 @@ class SlotState:
             max_words=max_batch_size * (T * M + 1 + 2 * len(OFF) + 4),
             device=kv_manager.k_cache.device,
         )
+        # Of each table's block 0: what travels is the place of a block in its layer.
+        self._offsets = np.array([kv_manager.layer_offset(i) for i in range(T)], dtype=np.int32)
         self.padding_slot = max_batch_size
         self.block_tables = memory["block_tables"]
         self.context_lens = memory["context_lens"]  # tokens in the cache
@@ -108,7 +174,7 @@ class SlotState:
             for row, session in zip(table, sessions, strict=True):
                 block_ids = session.block_ids_per_layer[table_idx]
                 row[: len(block_ids)] = block_ids
-            table -= self._kv_manager.layer_offset(table_idx)
+            table -= self._offsets[table_idx]
         np.maximum(rows, 0, out=rows)  # where there is no block
         self.memory.put("block_tables", np.s_[:, slots], rows)
 

@@ -1,6 +1,5 @@
 """Lesson 02: what an append asks of the manager and the cache, and where the batched write begins to pay."""
 
-import inspect
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
@@ -37,12 +36,12 @@ def step_work(engine: InferenceEngine) -> str:
 
 def calls_by_name(engine: InferenceEngine) -> Counter[str]:
     """Run a step; how often each of the block manager's methods is called from outside it."""
-    names = {code: code.co_name for code in codes_of(KVBlockManager)}
-    inside = inspect.getsourcefile(KVBlockManager)
+    names = {code: code.co_name for cls in KVBlockManager.__mro__[:-1] for code in codes_of(cls)}
+    inside = {code.co_filename for code in names}
     calls: Counter[str] = Counter()
 
     def on_event(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code in names and frame.f_back.f_code.co_filename != inside:
+        if event == "call" and frame.f_code in names and frame.f_back.f_code.co_filename not in inside:
             calls[names[frame.f_code]] += 1
 
     with profiled_by(on_event):

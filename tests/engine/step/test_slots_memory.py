@@ -5,7 +5,7 @@ import pytest
 import torch
 from devices import CPU, CUDA
 
-from labkit.engine.step.slot_memory import ALIGNMENT, SlotMemory, packed_size
+from labkit.engine.step.slots import ALIGNMENT, SlotMemory, packed_size
 
 SHAPES = {
     "tables": ((2, 3, 5), torch.int32),
