@@ -92,7 +92,7 @@ class Delivery:
         """bookkeeping: of the engine's guard: an end that fails half way cannot be undone."""
         self.requests: dict[int, Request] = {}
         self.of_step: set[int] = set()
-        self._outbox = StepOutputs()  # made, and not handed out by `step` yet
+        self.outbox = StepOutputs()  # made, and not handed out by `step` yet
         self._tokenizer, self._eos_token_ids = model.tokenizer, model.eos_token_ids
         self._scheduler = scheduler
         self._prefix_cache = prefix_cache
@@ -102,12 +102,7 @@ class Delivery:
     @property
     def is_empty(self) -> bool:
         """Whether no request is unfinished, and `step` has nothing to hand out."""
-        return not (self.requests or self._outbox)
-
-    def take(self) -> StepOutputs:
-        """What `step` hands out: all that was made since the last time."""
-        outputs, self._outbox = self._outbox, StepOutputs()
-        return outputs
+        return not (self.requests or self.outbox)
 
     # --- tokens ------------------------------------------------------------------------------------
 
@@ -115,7 +110,7 @@ class Delivery:
         """Hand out the tokens that a batch has taken, which end no request, as a whole."""
         self._counters.generated_tokens += len(token_ids)
         if len(self.of_step) == len(self.requests):
-            self._outbox.extend(batch.request_ids, token_ids)
+            self.outbox.extend(batch.request_ids, token_ids)
         elif self.of_step:
             for request, token_id in zip(batch.requests, token_ids, strict=True):
                 self._hand_out(request, token_id)
@@ -144,7 +139,7 @@ class Delivery:
 
     def _hand_out(self, request: Request, token_id: int | None) -> None:
         if request.request_id in self.of_step:
-            self._outbox.append(request.request_id, token_id, request.completion)
+            self.outbox.append(request.request_id, token_id, request.completion)
 
     # --- ends --------------------------------------------------------------------------------------
 
@@ -164,5 +159,5 @@ class Delivery:
 
     def cancel(self, request: Request) -> Completion:
         """End a request whose tokens nobody wants any more, those that wait for the next `step` included."""
-        self._outbox = self._outbox.without(request.request_id)
+        self.outbox = self.outbox.without(request.request_id)
         return self.end(request, FinishReason.CANCELLED)
