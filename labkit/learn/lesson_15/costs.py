@@ -13,12 +13,10 @@ from torch import Tensor
 from labkit.bench import cost_card, decode_limit, in_turn, on_paper
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams
 from labkit.engine.parts import Part
-from labkit.engine.step.lanes import LanedDeviceStep
 from labkit.errors import CheckpointError
 from labkit.kernels import HeadTransform
 from labkit.kernels.triton_runtime import INTERPRETED
 from labkit.ladder import LADDER
-from labkit.learn.lesson_15 import gate, traps
 from labkit.learn.lesson_15.steps import MyAttention
 from labkit.learn.variants import Variants
 from labkit.learn.verdict import wrapped
@@ -134,21 +132,6 @@ def time_attention(num_tokens: int, device: torch.device, rounds: int = 9) -> Ma
 
     names = {f"{G} heads of keys": attending(G) for G in (HEADS, KV_HEADS)}
     return dict(zip(names, map(median, in_turn(list(names.values()), rounds)), strict=True))
-
-
-# --- positions ----------------------------------------------------------------------------------------------
-
-
-def texts_when_shifted() -> tuple[list[list[int]], list[list[int]]]:
-    """The tokens that a small random Llama makes of `gate.PROMPTS`, and those that it makes if every position
-    has the angles of the next one."""
-
-    def tokens(model: LanguageModel) -> list[list[int]]:
-        engine = gate.engine_of(model, LanedDeviceStep)
-        return [list(done.token_ids) for done in engine.generate(gate.PROMPTS, SamplingParams(5))]
-
-    model = gate.model_of(gate.CONFIGS[0])
-    return tokens(model), tokens(traps.all_one_further(model))
 
 
 # --- recorded -----------------------------------------------------------------------------------------------

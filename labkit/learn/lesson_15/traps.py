@@ -1,18 +1,9 @@
-"""Lesson 15: steps with a mistake each, and a mistake that is none."""
-
-import copy
+"""Lesson 15: steps with a mistake each."""
 
 from torch import Tensor
 
 from labkit.engine.step.lanes import LanedDeviceStep
-from labkit.model import LanguageModel
-from labkit.model.decoder_weights import Rotary, split_heads
-from labkit.model.llama import Llama
-
-
-def one_further(angles: Rotary) -> Rotary:
-    """The angles of the next position, for each."""
-    return Rotary(*(table.roll(-1, 0) for table in angles))
+from labkit.model.decoder_weights import split_heads
 
 
 def heads_of(step: LanedDeviceStep) -> tuple[int, int]:
@@ -27,8 +18,7 @@ class OneTooFar(LanedDeviceStep):
     def attend(self, layer_idx: int, qkv: Tensor) -> Tensor:
         transform = self.layers[layer_idx].transform
         assert transform is not None and transform.cos is not None and transform.sin is not None
-        cos, sin = one_further(Rotary(transform.cos, transform.sin))
-        further = transform._replace(cos=cos, sin=sin)
+        further = transform._replace(cos=transform.cos.roll(-1, 0), sin=transform.sin.roll(-1, 0))
         heads = split_heads(qkv, *heads_of(self))
         return self.attention.attend_heads(layer_idx, *heads, further).flatten(1)
 
@@ -42,17 +32,3 @@ class DealtOut(LanedDeviceStep):
         dealt = query.unflatten(1, (-1, G)).transpose(1, 2).flatten(1, 2)  # each head beside its key's others
         out = self.attention.attend_heads(layer_idx, dealt, key, value, transform)
         return out.unflatten(1, (G, -1)).transpose(1, 2).flatten(1)
-
-
-class OneFurther(Llama):
-    """A Llama in which every position, a prompt's too, has the angles of the next one."""
-
-    def rotary(self) -> Rotary:
-        return one_further(super().rotary())
-
-
-def all_one_further(model: LanguageModel) -> LanguageModel:
-    """A copy of a Llama, as a `OneFurther`."""
-    moved = copy.deepcopy(model)
-    moved.network.__class__ = OneFurther
-    return moved
