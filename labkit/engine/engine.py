@@ -181,8 +181,7 @@ class InferenceEngine:
     @property
     def limits(self) -> Limits:
         """What a request must fit."""
-        pool = self.kv_manager
-        sizes = pool.block_size, pool.max_blocks_per_layer
+        sizes = self.kv_manager.block_size, self.kv_manager.max_blocks_per_layer
         return Limits(self.model.config.vocab_size, self.max_positions, *sizes)
 
     def _new_request(self, token_ids: tuple[int, ...], params: SamplingParams) -> Request:
@@ -203,8 +202,7 @@ class InferenceEngine:
         """
         with self.guard:
             number = whole(request_id)
-            request = None if number is None else self.delivery.requests.get(number)
-            if request is None:
+            if number is None or (request := self.delivery.requests.get(number)) is None:
                 raise RequestError(
                     f"there is no request {shown(request_id)} here; it may have ended "
                     "(request_id is the whole number that add_request returned)"
@@ -286,8 +284,7 @@ class InferenceEngine:
         return self._stream(self.check_prompt(prompt, params), params)
 
     def _stream(self, token_ids: tuple[int, ...], params: SamplingParams) -> Iterator[Chunk]:
-        decoder = TextDecoder(self.model.tokenizer, params.stop)
-        num_sent = 0
+        decoder, num_sent = TextDecoder(self.model.tokenizer, params.stop), 0
         request = completion = None
         try:
             with self.guard:

@@ -5,8 +5,6 @@ and that takes the time: so there are many programs, each with a tile of the res
 weights. The normalized rows, and the products before bias, GELU and residual, never reach memory.
 """
 
-# ruff: noqa: RUF005  # Triton's tuples grow by +
-
 from typing import NamedTuple
 
 import torch
@@ -14,9 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from labkit.kernels.checks import check_tensor
-from labkit.kernels.prefetch import can_prefetch, prefetch_bytes
+from labkit.kernels.prefetch import can_prefetch
+from labkit.kernels.tile_product import held_weights, must_upcast, prefetch_rows, tile_product
 from labkit.kernels.tiles import NOTHING_MEASURED, MeasuredTiles, Tile, check_tile, default_tile, is_held
-from labkit.kernels.triton_runtime import INTERPRETED, check_launchable, early_launch, tl, triton
+from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
@@ -231,7 +230,7 @@ def _norm_linear_kernel(
     in_m, in_n = m < M, n < N
     x_rows = x_ptr + m[:, None] * x_stride_m
     weight_rows = weight_ptr + n[:, None] * K
-    held = _held_weights(weight_rows, in_n, 0, K, K, BLOCK_K, HELD)
+    held = held_weights(weight_rows, in_n, 0, K, K, BLOCK_K, HELD)
     if not RMS:
         column_sums = tl.load(column_sums_ptr + n, mask=in_n, other=0.0)
     if HAS_BIAS:
@@ -239,7 +238,7 @@ def _norm_linear_kernel(
     if EARLY:  # weights do not change; x and its statistics come from the kernel before
         tl.extra.cuda.gdc_launch_dependents()
         if PREFETCH:
-            _prefetch_rows(weight_ptr, n, 0, K, N, K)
+            prefetch_rows(weight_ptr, n, 0, K, N, K)
         tl.extra.cuda.gdc_wait()
     # Asked for before the product, so that nothing is waited for after it.
     p = tl.arange(0, BLOCK_P)
@@ -247,7 +246,7 @@ def _norm_linear_kernel(
     in_part = in_m[:, None] & (p < num_parts)[None, :]
     means = tl.load(statistics_ptr + part, mask=in_part, other=0.0)
     squares = tl.load(statistics_ptr + part + 1, mask=in_part, other=0.0)
-    acc = _tile_product(
+    acc = tile_product(
         x_rows, in_m, weight_rows, in_n, held, 0, K, K, BLOCK_M, BLOCK_N, BLOCK_K, HELD, UPCAST
     )
     counts = tl.where(p < num_parts, tl.minimum(K - p * width, width), 0).to(tl.float32)
@@ -275,112 +274,7 @@ def _norm_linear_kernel(
     tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=in_m[:, None] & in_n[None, :])
 
 
-@triton.jit
-def _prefetch_rows(weight_ptr, n, first, COUNT: tl.constexpr, N, K: tl.constexpr):
-    """Ask for `COUNT` numbers of the rows n, from number `first` on: once for all programs of these rows."""
-    num_bytes = tl.minimum(COUNT, K - first) * (weight_ptr.dtype.element_ty.primitive_bitwidth // 8)
-    asks = (n < N) & (tl.program_id(0) == 0)
-    prefetch_bytes(weight_ptr + n * K + first, tl.where(asks, num_bytes, 0))
-
-
-@triton.jit
-def _held_weights(
-    weight_rows, in_n, first, COUNT: tl.constexpr, K: tl.constexpr, BLOCK_K: tl.constexpr, HELD: tl.constexpr
-):
-    """HELD: columns `first` to first + COUNT of a program's rows of weights, a tensor [BLOCK_N, BLOCK_K] for
-    each chunk; else nothing."""
-    held = ()
-    if HELD:
-        for c in tl.static_range((COUNT + BLOCK_K - 1) // BLOCK_K):
-            k = first + c * BLOCK_K + tl.arange(0, BLOCK_K)
-            mask = in_n[:, None] & (k < K)[None, :]
-            held = held + (tl.load(weight_rows + k[None, :], mask=mask, other=0.0),)
-    return held
-
-
-@triton.jit
-def _tile_product(
-    x_rows,
-    in_m,
-    weight_rows,
-    in_n,
-    held,
-    first,
-    COUNT: tl.constexpr,
-    K: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    HELD: tl.constexpr,
-    UPCAST: tl.constexpr,
-):
-    """The product [BLOCK_M, BLOCK_N] of rows of x and of weights, over the columns `first` to first + COUNT;
-    such a part may end beyond K, or begin there."""
-    acc = _zeros(BLOCK_M, BLOCK_N, BLOCK_K)
-    if HELD:
-        rows = ()
-        for c in tl.static_range((COUNT + BLOCK_K - 1) // BLOCK_K):
-            k = first + c * BLOCK_K + tl.arange(0, BLOCK_K)
-            mask = in_m[:, None] & (k < K)[None, :]
-            rows = rows + (tl.load(x_rows + k[None, :], mask=mask, other=0.0),)
-        for c in tl.static_range((COUNT + BLOCK_K - 1) // BLOCK_K):
-            acc = _add_product(acc, rows[c], held[c], UPCAST)
-    else:
-        for begin in tl.range(0, COUNT, BLOCK_K):
-            k = first + begin + tl.arange(0, BLOCK_K)
-            in_k = k < K
-            w = tl.load(weight_rows + k[None, :], mask=in_n[:, None] & in_k[None, :], other=0.0)
-            x = tl.load(x_rows + k[None, :], mask=in_m[:, None] & in_k[None, :], other=0.0)
-            acc = _add_product(acc, x, w, UPCAST)
-    return _rows_first(acc, BLOCK_M)
-
-
-# tl.dot works fastest with 64 rows or more on its left: there stand the weights if the batch has fewer. A
-# single row is no matrix: its products are added up in registers, column by column, and summed at the end.
-
-
-@triton.jit
-def _zeros(BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
-    if BLOCK_M == 1:
-        acc = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
-    elif BLOCK_M < 64:
-        acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-    else:
-        acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    return acc
-
-
-@triton.jit
-def _add_product(acc, x, w, UPCAST: tl.constexpr):
-    """acc + x @ w.T. UPCAST: in float32, where no product of two halves is rounded either."""
-    if x.shape[0] == 1:
-        acc += x.to(tl.float32) * w.to(tl.float32)
-    else:
-        if UPCAST:
-            x, w = x.to(tl.float32), w.to(tl.float32)
-        if x.shape[0] < 64:
-            acc = tl.dot(w, tl.trans(x), acc, input_precision="ieee")
-        else:
-            acc = tl.dot(x, tl.trans(w), acc, input_precision="ieee")
-    return acc
-
-
-@triton.jit
-def _rows_first(acc, BLOCK_M: tl.constexpr):  # [BLOCK_M, BLOCK_N]
-    if BLOCK_M == 1:
-        acc = tl.sum(acc, axis=1)[None, :]
-    elif BLOCK_M < 64:
-        acc = tl.trans(acc)
-    return acc
-
-
 # --- what all products rely on --------------------------------------------------------------------------
-
-
-def must_upcast(dtype: torch.dtype) -> bool:
-    """Whether a kernel must convert its inputs to float32 first: Triton's interpreter multiplies the bits of
-    a bfloat16, not its value."""
-    return INTERPRETED and dtype == torch.bfloat16
 
 
 def check_norm_linear(x: Tensor, statistics: RowStatistics, layer: NormLinear, gelu: bool) -> None:

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from labkit.kernels.fused_linear import must_upcast
 from labkit.kernels.head_transform import NO_TRANSFORM, HeadTransform, load_heads, load_turn
 from labkit.kernels.running_softmax import load_cached_piece
+from labkit.kernels.tile_product import must_upcast
 from labkit.kernels.triton_runtime import early_launch, tl, triton
 
 LEAST_SIDE = 16  # of a matrix that a product on tensor cores takes

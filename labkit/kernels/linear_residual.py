@@ -12,15 +12,12 @@ from torch import Tensor
 from labkit.kernels.checks import check_tensor
 from labkit.kernels.fused_linear import (
     RowStatistics,
-    _held_weights,
-    _prefetch_rows,
-    _tile_product,
     check_linear,
     check_offsets,
-    must_upcast,
     row_statistics,
 )
 from labkit.kernels.prefetch import can_prefetch
+from labkit.kernels.tile_product import held_weights, must_upcast, prefetch_rows, tile_product
 from labkit.kernels.tiles import (
     NOTHING_MEASURED,
     NUM_PARTIALS,
@@ -178,18 +175,18 @@ def _linear_residual_kernel(
     K_PER_PART: tl.constexpr = (K + BLOCK_K * SPLIT_K - 1) // (BLOCK_K * SPLIT_K) * BLOCK_K
     part = tl.program_id(2)
     first = part * K_PER_PART
-    held = _held_weights(weight_rows, in_n, first, K_PER_PART, K, BLOCK_K, HELD)
+    held = held_weights(weight_rows, in_n, first, K_PER_PART, K, BLOCK_K, HELD)
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
         if PREFETCH:
-            _prefetch_rows(weight_ptr, n, first, K_PER_PART, N, K)
+            prefetch_rows(weight_ptr, n, first, K_PER_PART, N, K)
         tl.extra.cuda.gdc_wait()
     # Asked for first, so that nothing is waited for once the sum is there.
     rest = tl.load(residual_ptr + m[:, None] * residual_stride_m + n[None, :], mask=in_tile, other=0.0)
     rest = rest.to(tl.float32)
     if HAS_BIAS:
         rest += tl.load(bias_ptr + n, mask=in_n, other=0.0).to(tl.float32)[None, :]
-    acc = _tile_product(
+    acc = tile_product(
         x_rows, in_m, weight_rows, in_n, held, first, K_PER_PART, K, BLOCK_M, BLOCK_N, BLOCK_K, HELD, UPCAST
     )
     if SPLIT_K == 1:

@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from labkit.kernels.fused_linear import must_upcast
 from labkit.kernels.head_transform import (
     NO_TRANSFORM,
     HeadTransform,
@@ -20,6 +19,7 @@ from labkit.kernels.head_transform import (
     transform_heads_plain,
 )
 from labkit.kernels.packed_prompts import PackedRows, check_packed
+from labkit.kernels.tile_product import must_upcast
 from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
 
 

@@ -20,7 +20,8 @@ from labkit.kernels import (
     triton_status,
 )
 from labkit.kernels.decode_ends import NO_TOKEN
-from labkit.kernels.fused_linear import must_upcast, row_statistics
+from labkit.kernels.fused_linear import row_statistics
+from labkit.kernels.tile_product import must_upcast
 
 if triton_status().mode == "interpreter":
     from triton.runtime.interpreter import ReduceOps
