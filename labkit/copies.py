@@ -19,23 +19,30 @@ FOLDED = "jp-MarkdownHeadingCollapsed"  # JupyterLab's metadata of a heading
 
 
 def make_copies() -> list[str]:
-    """Copy each notebook that has no copy, and each whose cells have changed, unless the reader has written
-    in the copy. Names of those that were left for that reason.
+    """Copy each notebook, also of deeper/, that has no copy, and each whose cells have changed, unless the
+    reader has written in the copy. Names of those that were left for that reason.
 
     Stored outputs are copied, but for those of cells that score a prediction: the reader is to predict first.
     Raises OSError where nothing can be written.
     """
-    paths.MINE.mkdir(exist_ok=True)
-    originals = sorted((paths.ROOT / "notebooks").glob("*.ipynb"))
-    return [original.name for original in originals if not _is_of_now(original, paths.MINE / original.name)]
+    (paths.MINE / "deeper").mkdir(parents=True, exist_ok=True)
+    folder = paths.ROOT / "notebooks"
+    found = sorted([*folder.glob("*.ipynb"), *folder.glob("deeper/*.ipynb")])
+    names = [path.relative_to(folder) for path in found]
+    return [
+        name.as_posix() for name in names if not _is_of_now(folder / name, paths.MINE / name, len(name.parts))
+    ]
 
 
-def _is_of_now(original: Path, copy: Path) -> bool:
-    """Make the copy if it may be made; whether it is of the notebook as it is now."""
+def _is_of_now(original: Path, copy: Path, depth: int) -> bool:
+    """Make the copy if it may be made; whether it is of the notebook as it is now.
+
+    depth: how many folders below the project the notebook is; the copy is one more.
+    """
     notebook = nbformat.read(original, as_version=4)
     for cell in notebook.cells:
-        if cell.cell_type == "markdown":  # the copy is a folder further down
-            cell.source = cell.source.replace("](../", "](../../")
+        if cell.cell_type == "markdown":  # links between notebooks stay as they are
+            cell.source = cell.source.replace("](" + depth * "../", "](" + (depth + 1) * "../")
         elif ".score(" in cell.source:
             cell.outputs, cell.execution_count = [], None
     newest = _digest(notebook)

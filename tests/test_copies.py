@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from notebook_files import FOLDER, NOTEBOOKS
 
 from labkit import copies, paths
 from labkit.copies import make_copies, told
@@ -19,7 +20,7 @@ def project(monkeypatch, tmp_path):
     """A project of one notebook."""
     monkeypatch.setattr(paths, "ROOT", tmp_path)
     monkeypatch.setattr(paths, "MINE", tmp_path / "notebooks/mine")
-    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "notebooks/deeper").mkdir(parents=True)
     write(tmp_path / "notebooks" / LESSON, "print(1)")
     return tmp_path
 
@@ -70,7 +71,18 @@ def test_a_copy_is_the_notebook_and_its_links_lead_to_the_same_files(project):
     ]
     original = read(project / "notebooks" / LESSON)
     assert copy["cells"][1:] == original["cells"][1:]
-    assert [path.name for path in paths.MINE.iterdir()] == [LESSON]
+    assert {path.name for path in paths.MINE.iterdir()} == {LESSON, "deeper"}
+
+
+def test_a_copy_of_what_goes_deeper_leads_to_the_readers_own_lesson(project):
+    path = f"deeper/{LESSON}"
+    write(project / "notebooks" / path, "1", text=f"[back](../{LESSON}), [host](../../GLOSSARY.md#host)")
+    assert make_copies() == []
+    text = read(paths.MINE / path)["cells"][0]["source"]
+    assert text == [f"[back](../{LESSON}), [host](../../../GLOSSARY.md#host)"]
+    edit(paths.MINE / path, write_in_it)
+    write(project / "notebooks" / path, "2")
+    assert make_copies() == [path]
 
 
 @pytest.mark.parametrize(("code", "is_copied"), [("print(1)", True), ("print(gain.score(3.2))", False)])
@@ -139,7 +151,9 @@ def test_the_command_copies_every_notebook(tmp_path):
     command = [sys.executable, "-m", copies.__name__]
     answer = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
     assert answer.stdout == f"Your notebooks are in {tmp_path / 'mine'}\n"
-    names = {path.name for path in (ROOT / "notebooks").glob("*.ipynb")}
-    assert {path.name for path in (tmp_path / "mine").iterdir()} == names
-    links = "".join(path.read_text(encoding="utf-8") for path in (tmp_path / "mine").iterdir())
+    made = sorted((tmp_path / "mine").rglob("*.ipynb"))
+    assert {path.relative_to(tmp_path / "mine") for path in made} == {
+        p.relative_to(FOLDER) for p in NOTEBOOKS
+    }
+    links = "".join(path.read_text(encoding="utf-8") for path in made if path.parent.name == "mine")
     assert "](../../GLOSSARY.md" in links and "](../GLOSSARY.md" not in links

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from lab_in_browser import CHROMIUM, CHROMIUM_ARGS, opened, served
+from notebook_files import NOTEBOOKS, name_of
 from skeletons import steps_of
 
 from labkit.paths import ROOT
@@ -14,7 +15,6 @@ pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine"),
 ]
-NOTEBOOKS = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
 NEVER_ANEW = """
         kept = self.kept.setdefault(session, {})
         return kept.setdefault(layer_idx, self.make_row(block_ids, offset))"""
@@ -64,12 +64,12 @@ def test_a_reader_meets_the_first_page_its_table_of_contents_and_no_question(bro
         photograph(page, "landing")
 
 
-@pytest.mark.parametrize("notebook", NOTEBOOKS)
+@pytest.mark.parametrize("notebook", [f"{name_of(path)}.ipynb" for path in NOTEBOOKS])
 def test_every_cell_runs(browser, address, notebook):
     with opened(browser, address, notebook) as lesson:
         lesson.run_all()
         assert lesson.errors() == []
-        photograph(lesson.page, Path(notebook).stem)
+        photograph(lesson.page, notebook.removesuffix(".ipynb").replace("/", "_"))
 
 
 def test_a_prediction_is_scored_and_a_part_is_judged_wrong_and_then_right(browser, address):

@@ -150,12 +150,6 @@ WRONG = {
         lambda rows, B: rows == list(range(len(rows))),
     ],
     "append_tokens": [write_one_by_one, count_before_the_write],
-    "records_created": [
-        lambda kind, layers, in_place, boundary, cow: layers * (boundary + cow),
-        lambda kind, layers, in_place, boundary, cow: (
-            layers * (boundary + cow if kind == "mutable" else in_place + boundary + cow)
-        ),
-    ],
     "send_all": [wait_for_each_copy, wait_for_none],
     "next_places": [
         lambda tables, lens, mapping, size: [(tables[s][lens[s] // size], lens[s] % size) for s in mapping],

@@ -6,6 +6,7 @@ import shlex
 import tomllib
 
 import yaml
+from notebook_files import FOLDER, name_of
 
 from labkit.ladder import all_pages
 from labkit.paths import ROOT
@@ -53,8 +54,10 @@ def test_the_image_of_a_class_has_the_project_and_a_reader_who_may_write_to_thei
 
 def test_the_book_has_every_page_and_text_in_order_and_executes_nothing():
     contents, config = yaml.safe_load(read("book/_toc.yml")), yaml.safe_load(read("book/_config.yml"))
-    files = [contents["root"], *(chapter["file"] for chapter in contents["chapters"])]
-    notebooks = [f"notebooks/{page.notebook.removesuffix('.ipynb')}" for page in all_pages()]
+    chapters = [part for chapter in contents["chapters"] for part in (chapter, *chapter.get("sections", []))]
+    files = [contents["root"], *(part["file"] for part in chapters)]
+    pages = [folder / page.notebook for page in all_pages() for folder in (FOLDER, FOLDER / "deeper")]
+    notebooks = [f"notebooks/{name_of(path)}" for path in pages if path.exists()]
     assert files[: 1 + len(notebooks)] == ["README", *notebooks]
     assert set(files) == {*notebooks, *(path.stem for path in ROOT.glob("*.md")), "data/tiny-gpt2/README"}
     assert config["execute"] == {"execute_notebooks": "off"} and config["only_build_toc_files"] is True

@@ -2,13 +2,14 @@
 
 import re
 from itertools import pairwise
+from pathlib import Path
 
 import nbformat
+from notebook_files import FOLDER, NOTEBOOKS, name_of
 
 from labkit.ladder import all_pages
 from labkit.paths import ROOT
 
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 GLOSSARY = (ROOT / "GLOSSARY.md").read_text(encoding="utf-8")
 ENTRIES = dict(re.findall(r"^### (.+)\n\n((?:(?!^#).*\n)+)", GLOSSARY, re.MULTILINE))
 TERMS = re.findall(r"^#{2,} (.+)$", GLOSSARY, re.MULTILINE)
@@ -44,9 +45,10 @@ def links_of(path):
 
 def test_a_term_is_introduced_by_the_first_notebook_that_links_to_it():
     first: dict[str, str] = {}
-    for page in all_pages():
-        for _, term in filter(lambda link: link[1], links_of(ROOT / "notebooks" / page.notebook)):
-            first.setdefault(term, f"notebooks/{page.notebook}")
+    pages = [folder / page.notebook for page in all_pages() for folder in (FOLDER, FOLDER / "deeper")]
+    for path in filter(Path.exists, pages):
+        for _, term in filter(lambda link: link[1], links_of(path)):
+            first.setdefault(term, f"notebooks/{name_of(path)}.ipynb")
     introduced = {term: re.search(r"Introduced in \[.+?\]\((.+?)\)", ENTRIES[term])[1] for term in TERMS}
     assert {anchor(term): notebook for term, notebook in introduced.items()} == first
 

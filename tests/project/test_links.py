@@ -6,11 +6,12 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from notebook_files import DEEPER, FOLDER, NOTEBOOKS, name_of
 
 from labkit.ladder import LESSONS, PAGES
 from labkit.paths import ROOT
 
-TEXTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("notebooks/*.ipynb"), ROOT / "data/tiny-gpt2/README.md"])
+TEXTS = sorted([*ROOT.glob("*.md"), *NOTEBOOKS, ROOT / "data/tiny-gpt2/README.md"])
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -38,9 +39,15 @@ def test_neighbouring_lessons_link_to_each_other_and_a_page_to_its_lesson():
     linked = [(before, after) for a, b in pairwise(LESSONS.values()) for before, after in ((a, b), (b, a))]
     linked += [(page, LESSONS[page.number.removeprefix("before_")]) for page in PAGES.values()]
     for page, other in linked:
-        assert ROOT / "notebooks" / other.notebook in files_of(ROOT / "notebooks" / page.notebook)
+        assert FOLDER / other.notebook in files_of(FOLDER / page.notebook)
+
+
+@pytest.mark.parametrize("path", DEEPER, ids=name_of)
+def test_a_lesson_and_what_goes_deeper_link_to_each_other(path):
+    lesson = FOLDER / path.name
+    assert path in files_of(lesson) and lesson in files_of(path)
 
 
 def test_the_readme_leads_to_every_page():
-    named = {ROOT / "notebooks" / page.notebook for page in (*PAGES.values(), *LESSONS.values())}
+    named = {FOLDER / page.notebook for page in (*PAGES.values(), *LESSONS.values())}
     assert named <= set(files_of(ROOT / "README.md"))

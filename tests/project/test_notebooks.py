@@ -4,19 +4,17 @@ import dis
 import re
 from functools import cache
 from types import CodeType
-from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import nbformat
 import pytest
+from notebook_files import CORES, DEEPER, NOTEBOOKS, name_of
 
 from labkit import lab
 from labkit.ladder import LESSONS, PAGES
 from labkit.paths import ROOT
 
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 IGNORED_TAG, IGNORED_LINE = "nbval-ignore-output", "# NBVAL_IGNORE_OUTPUT"
-DEEPER = "## Deeper"  # the heading at which a lesson's core ends
 COMPARED = {"text/plain", "text/html", "text/markdown"}
 LONGEST_LINE = 100  # characters that are printed; JupyterLab breaks longer lines inside a word
 LONGEST_CODE = 111  # of source in a diff, with its sign; a reader sees that as HTML, which is not broken
@@ -24,23 +22,7 @@ KEPT_METADATA = {"tags", "jupyter", "jp-MarkdownHeadingCollapsed"}  # as the Mak
 SLIDERS = "application/vnd.jupyter.widget-view+json"
 
 
-class Budget(NamedTuple):
-    """How much the core of a notebook may hold, and how many of its cells nbval must compare at least."""
-
-    words: int
-    code_cells: int
-    figures_and_tables: int
-    compared: int
-
-
-LESSON, PAGE = Budget(2100, 24, 5, compared=12), Budget(1300, 16, 5, compared=6)
-
-
-def budget_of(path) -> Budget:
-    return PAGE if path.name in {page.notebook for page in PAGES.values()} else LESSON
-
-
-every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=name_of)
 
 
 @cache
@@ -50,24 +32,6 @@ def notebook(path):
 
 def code_cells(path):
     return [cell for cell in notebook(path).cells if cell.cell_type == "code"]
-
-
-def core_of(path):
-    """The cells before the heading "Deeper"; none in a lesson that has no such heading."""
-    cells = notebook(path).cells
-    ends = [i for i, cell in enumerate(cells) if cell.source.splitlines()[:1] == [DEEPER]]
-    return cells[: ends[0]] if ends else []
-
-
-WITH_A_CORE = [path for path in NOTEBOOKS if core_of(path)]
-
-
-def figures_and_tables_of(cell) -> int:
-    """How many a cell shows: a table is one in Markdown, or an output with rows in HTML."""
-    if cell.cell_type == "markdown":
-        return len(re.findall(r"^\|[ :|-]+\|$", cell.source, re.MULTILINE))
-    data = [out.data for out in cell.outputs if "data" in out]
-    return sum("image/png" in shown or "<table" in shown.get("text/html", "") for shown in data)
 
 
 def is_ignored(cell) -> bool:
@@ -84,10 +48,10 @@ def is_compared(cell) -> bool:
 
 
 def test_the_ladder_and_the_folder_name_the_same_notebooks():
-    """The lessons, and the pages before some of them, which have a core."""
+    """The lessons, and the pages before some of them; what goes deeper belongs to one of these."""
     named = [page.notebook for page in (*LESSONS.values(), *PAGES.values())]
-    assert [path.name for path in NOTEBOOKS] == named
-    assert {page.notebook for page in PAGES.values()} <= {path.name for path in WITH_A_CORE}
+    assert [path.name for path in CORES] == named
+    assert {path.name for path in DEEPER} <= set(named)
 
 
 @every_notebook
@@ -98,25 +62,12 @@ def test_a_file_that_a_notebook_names_is_there(path):
     assert not [name for name in named if not (ROOT / name).exists()]
 
 
-@pytest.mark.parametrize("path", WITH_A_CORE, ids=lambda p: p.stem)
-def test_a_core_is_short_and_one_section_that_begins_collapsed_is_below(path):
-    cells, budget = core_of(path), budget_of(path)
-    words = sum(len(cell.source.split()) for cell in cells if cell.cell_type == "markdown")
-    assert words <= budget.words
-    assert sum(cell.cell_type == "code" for cell in cells) <= budget.code_cells
-    assert sum(map(figures_and_tables_of, cells)) <= budget.figures_and_tables
-    below = notebook(path).cells[len(cells) :]
-    assert below[0].metadata == {"jp-MarkdownHeadingCollapsed": True}
-    texts = [cell.source for cell in below[1:] if cell.cell_type == "markdown"]
-    assert not [text for text in texts if re.match("##? ", text)]  # which would end the section
-
-
 @every_notebook
 def test_enough_of_a_notebook_is_compared(path):
     cells = code_cells(path)
     with_output = [cell for cell in cells if cell.outputs]
     compared = sum(map(is_compared, cells))
-    assert compared >= budget_of(path).compared
+    assert compared >= 3
     assert sum(map(is_ignored, with_output)) <= 0.4 * len(with_output)
 
 
@@ -152,7 +103,7 @@ def test_no_printed_line_is_too_long_for_the_screen(path):
 def test_pictures_and_sliders_leave_words_for_whoever_does_not_see_them(path):
     pictures = [out for out in shown_by(path) if "image/png" in out.data]
     said = [out.metadata.get("image/png", {}).get("alt", "") for out in pictures]
-    assert pictures and all(len(words.split()) > 1 and ".png" not in words for words in said), said
+    assert all(len(words.split()) > 1 and ".png" not in words for words in said), said
     sliders = [out.data["text/plain"] for out in shown_by(path) if SLIDERS in out.data]
     assert all(words.startswith(("Sliders (", "A chat: ")) for words in sliders)
 
@@ -220,7 +171,7 @@ def from_small_engine(sources: list[str]) -> list[str]:
 
 @pytest.mark.slow
 def test_the_first_lessons_small_engine_shows_the_same_however_often_a_cell_runs(capsys):
-    (path,) = [path for path in NOTEBOOKS if path.name.startswith("00")]
+    path = CORES[0]
     _, imports, *sources = [
         cell.source for cell in code_cells(path) if "show.blocks_slider" not in cell.source
     ]

@@ -138,11 +138,12 @@ class OpenNotebook:
 
 @contextmanager
 def opened(browser: Any, address: str, notebook: str | None = None) -> Iterator[OpenNotebook]:
-    """Open a reader's notebook by its file name in a fresh workspace; by default, what JupyterLab opens."""
+    """Open a reader's notebook, by its path below their folder, in a fresh workspace; by default, what
+    JupyterLab opens."""
     context = browser.new_context(viewport={"width": 1400, "height": 1000})
     page = context.new_page()
     page.set_default_timeout(1000 * CELL_SECONDS)
-    place = f"workspaces/{Path(notebook).stem}/tree/notebooks/mine/{notebook}" if notebook else ""
+    place = f"workspaces/{notebook.replace('/', '_')}/tree/notebooks/mine/{notebook}" if notebook else ""
     try:
         page.goto(f"{address}/lab/{place}?token={TOKEN}{'&reset' if notebook else ''}")
         page.wait_for_selector(".jp-NotebookPanel .jp-Cell")

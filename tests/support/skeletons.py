@@ -14,11 +14,11 @@ from unittest.mock import patch
 
 import nbformat
 from IPython.core.interactiveshell import InteractiveShell
+from notebook_files import CORES
 
 from labkit import paths
 from labkit.learn.kept import GAP_MARK
 from labkit.learn.progress import LessonProgress, progress
-from labkit.paths import ROOT
 
 GAP = re.compile(rf"^ *{GAP_MARK}\n.*$", re.MULTILINE)  # with the line that it stands above
 HINT = re.compile(r"<details>.*?</details>", re.DOTALL)
@@ -93,4 +93,4 @@ def filled(notebook: Path) -> Filled:
         return Filled(shell.user_ns, tuple(printed), progress())
 
 
-WITH_STEPS = [path for path in sorted((ROOT / "notebooks").glob("*.ipynb")) if steps_of(path)]
+WITH_STEPS = [path for path in CORES if steps_of(path)]

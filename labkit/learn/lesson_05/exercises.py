@@ -1,4 +1,4 @@
-"""Lesson 05's exercises: several tokens per block, counted after the write; and how many records are made."""
+"""Lesson 05's exercise: several tokens per block, counted after the write."""
 
 import random
 from collections import Counter
@@ -9,8 +9,6 @@ import numpy as np
 
 from labkit.learn.answers import plain
 from labkit.learn.exercise import Exercise
-
-# --- append_tokens --------------------------------------------------------------------------------------
 
 
 def append_tokens(lengths: np.ndarray, blocks: list[int], write: Callable[[list[int]], None]) -> None:
@@ -82,39 +80,4 @@ APPEND_TOKENS = Exercise(
     "failed write, or Ctrl-C, must leave the lengths as they were and reach the caller. A block "
     "that is named twice gets two slots and two counts, in the array that you were given.",
     play=play_append_tokens,
-)
-
-
-# --- records_created ------------------------------------------------------------------------------------
-
-
-def records_created(
-    block_info: str, num_layers: int, in_place: int, boundary: int, copy_on_write: int
-) -> int:
-    """How many block records a decode step creates, by how many requests take each path of the append."""
-    made_ready = boundary + copy_on_write  # each is a new block, which has a record in any case
-    if block_info == "mutable":
-        return num_layers * made_ready
-    # One more for each token counted, and one where a copy takes over the length of what it copies.
-    return num_layers * (in_place + 2 * boundary + 3 * copy_on_write)
-
-
-def _step_of(block_info: str, num_layers: int, *requests: int) -> dict[str, object]:
-    paths = dict(zip(("in_place", "boundary", "copy_on_write"), requests, strict=True))
-    return {"block_info": block_info, "num_layers": num_layers, **paths}
-
-
-def draw_records_created(rng: random.Random) -> dict[str, Any]:
-    """Draw arguments of `records_created`: a kind of record, a number of layers, and how many requests take
-    each path."""
-    requests = [rng.choice((0, 1, rng.randint(2, 64))) for _ in range(3)]
-    return _step_of(rng.choice(("replaced", "mutable")), rng.choice((1, 2, 12, 48)), *requests)
-
-
-RECORDS_CREATED = Exercise(
-    name="records_created",
-    solution=records_created,
-    draw=draw_records_created,
-    contract="Add up what the requests of each path create, then multiply by the layers. A replaced record"
-    " is a new one for each token counted, and a copy makes one more to take over the length.",
 )

@@ -1,0 +1,15 @@
+"""The notebooks: the lessons and pages, and what goes deeper, which has its lesson's file name."""
+
+from pathlib import Path
+
+from labkit.paths import ROOT
+
+FOLDER = ROOT / "notebooks"
+CORES = sorted(FOLDER.glob("*.ipynb"))
+DEEPER = sorted(FOLDER.glob("deeper/*.ipynb"))
+NOTEBOOKS = [*CORES, *DEEPER]
+
+
+def name_of(path: Path) -> str:
+    """A notebook's path below the folder of all, without its ending."""
+    return path.relative_to(FOLDER).with_suffix("").as_posix()
