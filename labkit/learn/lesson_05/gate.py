@@ -37,7 +37,7 @@ def mutable_records(build: Build) -> None:
         if now.length != length:
             raise BrokenContract(
                 f"{NAME}: `set_length({block_id}, {length})` made the length {now.length}, expected "
-                f"{length}. The second argument is the new length, not what is added."
+                f"{length}. The second argument is the new length, not an amount to add."
             )
 
 
@@ -59,9 +59,9 @@ def _fields(info_type: Any) -> None:
             )
     if record != info_type(**numbers):
         raise BrokenContract(
-            f"records are compared by their numbers: {name} made twice from 1, 2, 3, 4 is not equal to the "
-            "other one, expected two equal records. `check_integrity` compares them. A dataclass is compared "
-            "so."
+            f"records are compared by their values: two records of class {info_type.__name__} made from 1, "
+            "2, 3, 4 are not equal, expected two equal records. `check_integrity` compares them. A dataclass "
+            "brings this comparison with it."
         )
     try:
         record.length = 5
@@ -73,7 +73,7 @@ def _fields(info_type: Any) -> None:
     with suppress(AttributeError):
         record.lenght = 6
         raise BrokenContract(
-            f"a record has four fields: {name} let a fifth be set, the misspelt `lenght`, and its length is "
+            f"a record has four fields: {name} accepted a fifth, the misspelt `lenght`, and its length is "
             f"still {record.length}, expected AttributeError. Give it slots: `@dataclass(slots=True)`."
         )
 
@@ -150,7 +150,7 @@ def made_ready(engine: InferenceEngine) -> int:
 
 @torch.inference_mode()
 def first_token(build: Build) -> None:
-    """A token behind an empty sequence starts its first block."""
+    """A token after an empty sequence starts its first block."""
     manager = build(small_model()).kv_manager
     _, _, num_heads, _, head_dim = manager.k_cache.shape
     new = manager.k_cache.new_zeros(1, num_heads, head_dim)
@@ -160,12 +160,12 @@ def first_token(build: Build) -> None:
         manager.append_token_batch(0, [block_ids], new, new)
     except IndexError as error:
         raise BrokenContract(
-            f"{name}a token was appended behind an empty list of blocks, and it {raised(error)}. There is no "
+            f"{name}a token was appended to an empty list of blocks, and it {raised(error)}. There is no "
             "last block yet; `ready_block` starts the first one."
         ) from error
     if (counted := [manager.info(i).length for i in block_ids]) != [1]:
         raise BrokenContract(
-            f"{name}after a token was appended behind an empty list, its blocks count {counted} tokens, "
+            f"{name}after a token was appended to an empty list, its blocks count {counted} tokens, "
             "expected [1]. `ready_block` starts the first block."
         )
 

@@ -190,10 +190,10 @@ WRONG = {
     PutBackIntoTheTable: IN_PLACE + r"in a step .* was written for the blocks \[\d+, .*\], expected for none",
     OldRecords: IN_PLACE
     + "a record of class KVBlockInfo, the manager's `info_type`, has a length that cannot be set",
-    RecordsWithoutSlots: "a record has four fields: a record of class WithoutSlots, .* let a fifth be set, "
+    RecordsWithoutSlots: "a record has four fields: a record of class WithoutSlots, .* accepted a fifth, "
     "the misspelt `lenght`, and its length is still 5, expected AttributeError",
-    RecordsThatCannotBeCompared: "records are compared by their numbers: a record of class Uncompared, "
-    ".* made twice from 1, 2, 3, 4 is not equal",
+    RecordsThatCannotBeCompared: "records are compared by their values: two records of class Uncompared "
+    "made from 1, 2, 3, 4 are not equal",
     FastLookThatIsNotCounted: "`append_paths` counts how each token's block was made ready: a step that "
     r"appended 8 tokens, in 2 layers, counted -?\d+, expected 8",
     FastLookAtNoEmptyList: "a sequence may be empty: .* raised IndexError: list index out of range, at .*"
