@@ -153,15 +153,15 @@ UNFILTERED = (
     Case(
         "a row draws at its own random number",
         (Row(STEPS, temperature=1.0), Row((0.0, 0.0, 0.0, 0.0, 0.0), temperature=0.7)),
-        "Its token is the first whose cumulated probability is above the number: count those that are not. "
-        "The token goes into token_ids, in place. What a row draws with is its slot's: "
+        "It draws the first token whose cumulated probability is above the number: count those that are not. "
+        "Write the token into token_ids, in place. A row's parameters are those of its slot: "
         "`column[slot_mapping]`.",
     ),
     Case(
         "a row that does not draw keeps its token",
         (Row((2.0, 0.5, 2.0, 1.0, 2.0)), Row((4.0, 3.9, 3.8, 3.7, 3.6), temperature=1.0)),
-        "At temperature 0 token_ids has the likeliest token already, and keeps it: `torch.where` picks per "
-        "row. What a row draws with is its slot's: `column[slot_mapping]`.",
+        "At temperature 0 token_ids already has the likeliest token, and keeps it: `torch.where` chooses per "
+        "row. A row's parameters are those of its slot: `column[slot_mapping]`.",
     ),
     Case(
         "a row without finite logits has no token, and changes no other row",
@@ -170,7 +170,7 @@ UNFILTERED = (
             Row((0.5, math.nan, 2.0, 1.0, 0.0), temperature=1.0),
             Row((0.5, math.inf, 2.0, 1.0, 0.0), temperature=1.0),
         ),
-        "Its token_ids is -1 when you get it, and stays so.",
+        "Its token_ids is -1 when you get it, and must stay -1.",
     ),
 )
 FILTERED = (
@@ -178,24 +178,24 @@ FILTERED = (
         "top-k keeps the k of largest score",
         (Row(STEPS, 1.5, top_k=3), Row(STEPS, 1.5, top_k=1), Row(STEPS, 1.5, top_k=4)),
         "The cut is the k-th largest: V - k are smaller. Look at the limit, at whether the weight must be "
-        "above it, at the order of the keys (all scores but the largest are negative), and at the number of "
-        "halvings.",
+        "above it, at the order of the keys (all scores except the largest are negative), and at the number "
+        "of halvings.",
     ),
     Case(
         "a score just below the cut is dropped",
         (Row((BELOW_MINUS_1, 0.0, -1.0), 1.0, top_k=2), Row((0.0, -1.0, BELOW_MINUS_1), 1.0, top_k=2)),
-        "Its two scores near -1 are neighbours, with no float32 between. When nothing is left to halve, the "
-        "cut is `high`; `below` is one key too low.",
+        "Two of its scores, near -1, are neighbours: there is no float32 between them. When nothing is left "
+        "to halve, the cut is `high`; `below` is one key too low.",
     ),
     Case(
         "a tie with the k-th is kept",
         (Row((0.0, 1.0, 1.0, 1.0, 2.0), 2.0, top_k=2), Row((3.0, 3.0, 3.0, 3.0, 3.0), 1.0, top_k=1)),
-        "Dropped is what is below the cut, not what comes behind it in an order.",
+        "Drop the scores below the cut, not everything after the first k in some order.",
     ),
     Case(
         "top-k is off at 0, and at more than there are",
         (Row(STEPS, 2.0, top_k=0), Row(STEPS, 2.0, top_k=9), Row(STEPS, 2.0, top_k=5), Row(STEPS, 2.0, 2)),
-        "Then nothing is below the cut: its limit is 0.",
+        "Then nothing is dropped: the limit is 0.",
     ),
     Case(
         "the token that crosses p is kept",
@@ -204,31 +204,31 @@ FILTERED = (
             Row(logs(0.3, 0.15, 0.5, 0.05), 1.0, top_p=0.9),
             Row(logs(0.3, 0.15, 0.5, 0.05), 1.0, top_p=0.01),
         ),
-        "From the least likely on, tokens are dropped while all of them together have no more than 1 - p.",
+        "Drop tokens, the least likely first, as long as all dropped ones together have no more than 1 - p.",
     ),
     Case(
         "top-p counts at the row's temperature",
         (Row(STEPS, 3.0, top_p=0.7), Row(STEPS, 0.4, top_p=0.7)),
-        "First the temperature: `scores` are the logits divided by it, and the softmax is of them.",
+        "The temperature comes first: `scores` are the logits divided by it, and the softmax is of them.",
     ),
     Case(
         "of equal tokens at the cut those of lower id go first",
         (Row((1.0,) * 8, 1.0, top_p=0.5), Row((0.0, 2.0, 2.0, 2.0, 0.0, 2.0, 2.0, 0.0), 1.0, top_p=0.6)),
-        "No two keys may be equal: put the id behind the score, in one whole number. A range of such keys "
-        "takes 49 halvings.",
+        "No two keys may be equal: put score and id into one whole number, the score first. A range of such "
+        "keys needs 49 halvings.",
     ),
     Case(
         "of two unequal tokens the less likely goes first, whatever their ids",
         (Row((-1.0, BELOW_MINUS_1, 0.0), 1.0, top_p=0.7), Row((BELOW_MINUS_1, -1.0, 0.0), 1.0, top_p=0.7)),
-        "Its two scores near -1 are neighbours, with no float32 between. The id counts only among equal "
-        "scores: the score's key times V, and then the id.",
+        "Two of its scores, near -1, are neighbours: there is no float32 between them. The id may count only "
+        "among equal scores: multiply the score's key by V, and then add the id.",
     ),
     Case(AT_THE_LIMIT, (Row((0.0,) * 5, 1.0, top_p=0.8),) * 2, ROUNDED_ONCE),
     Case(AT_THE_LIMIT, (Row((0.0,) * 6, 1.0, top_p=0.5),) * 2, ROUNDED_ONCE),
     Case(
         "top-p is of what top-k has left",
         (Row(logs(0.3, 0.25, 0.25, 0.1, 0.06, 0.04), 1.0, top_k=3, top_p=0.6),) * 2,
-        "First top-k; what it drops has the score -inf, so its probability is 0 when top-p counts.",
+        "Top-k comes first: what it drops gets the score -inf, so its probability is 0 when top-p counts.",
     ),
     Case(
         "top-p is off at 1",
@@ -244,11 +244,11 @@ FILTERED = (
 SUM_OF_SIX = Case(
     AT_THE_LIMIT,
     (Row((0.0,) * 60, 1.0, top_p=0.9),) * 2,
-    "Of 60 equal tokens six go. Weights are added in float64, and the sum is rounded once.",
+    "Six of the 60 equal tokens go. Add the weights in float64, and round the sum once.",
 )
 WHOLE_VOCABULARY = Case(
     "a search goes on until one key is left",
     (Row((-20.0, *[0.0] * (GPT2_TOKENS - 1)), 1.0, top_p=0.6),),
-    f"The row has GPT-2's {GPT2_TOKENS:,} tokens, all but the first alike. A range of keys with an id behind "
-    "the score takes 49 halvings.",
+    f"The row has GPT-2's {GPT2_TOKENS:,} tokens, and all except the first are alike. A range of keys with "
+    "score and id needs 49 halvings.",
 )

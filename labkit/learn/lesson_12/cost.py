@@ -39,7 +39,7 @@ def draw_sorted(
     state: SamplingState,
     is_filtered: bool,
 ) -> None:
-    """The rung below, called as a sampler is: every row is sorted twice, whoever draws."""
+    """The rung below, called as a sampler is: every row is sorted twice, even if it does not draw."""
     of_rows = state.at(slot_mapping)
     token_ids.copy_(sample_any(logits, of_rows))
     last_token_ids[slot_mapping] = token_ids.clamp(min=0)
@@ -62,16 +62,15 @@ def large_batch(
 
 
 class Traffic(OperatorMode):
-    """Operators that are dispatched, sorts among them, and bytes of tensors of at least `least` numbers that
-    they read."""
+    """The sorts among the operators that are dispatched, and the bytes that all of them read of tensors of at
+    least `least` values."""
 
     def __init__(self, least: int) -> None:
         super().__init__()
         self.least = least
-        self.operators = self.sorts = self.num_bytes = 0
+        self.sorts = self.num_bytes = 0
 
     def on_operator(self, func: OpOverload, args: tuple, kwargs: dict, out: object) -> None:
-        self.operators += 1
         self.sorts += func.overloadpacket.__name__ == "sort"
         read = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         self.num_bytes += sum(t.numel() * t.element_size() for t in read if t.numel() >= self.least)
@@ -85,13 +84,12 @@ def traffic(draw: DrawFunction, batch: Batch) -> Traffic:
 
 
 def traffic_table(draws: Mapping[str, DrawFunction], batch_size: int = 2) -> pd.DataFrame:
-    """A row per manner, all rows of the batch drawing: sorts, operators and megabytes read per row."""
+    """A row per manner, all rows of the batch drawing: sorts, and megabytes read per row."""
     rows = {}
     for manner in MANNERS:
         seen = {name: traffic(draw, large_batch(manner, batch_size)) for name, draw in draws.items()}
         rows[manner] = {
             **{f"sorts: {name}": of.sorts for name, of in seen.items()},
-            **{f"operators: {name}": of.operators for name, of in seen.items()},
             **{f"MB per row: {name}": f"{of.num_bytes / batch_size / 1e6:.1f}" for name, of in seen.items()},
         }
     table = pd.DataFrame.from_dict(rows, orient="index")

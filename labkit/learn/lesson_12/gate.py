@@ -114,7 +114,7 @@ def check_case(case: Case, draw: DrawFunction, device: torch.device | str) -> No
     check_slots("draws", batch, counted_where_free(batch, before), counted(before, batch.slot_mapping))
     if not torch.equal(batch.logits.nan_to_num(), logits.nan_to_num()):
         raise BrokenContract(
-            "logits are only read: they are others after the call. Write into a copy, as `scores` is one."
+            "logits are only read, but the call has changed them. Write into a copy, as `scores` is one."
         )
 
 
@@ -146,11 +146,11 @@ def check_slots(name: str, batch: Batch, there: Tensor, expected: Tensor) -> Non
     contract, hint = {
         "last_token_ids": (
             "a slot's last token is its row's",
-            "The next step begins with it. Write it to the slots of slot_mapping, where a row draws.",
+            "The next step begins with it. Write the drawn token to the slot that slot_mapping names.",
         ),
         "draws": (
             "a step counts one random number per row that draws",
-            "Its slot has one more behind the step, and a slot without a row has not.",
+            "After the step its slot has counted one more, and a slot without a row has not.",
         ),
     }[name]
     row_of = {slot: row for row, slot in enumerate(batch.slot_mapping.tolist())}
@@ -187,7 +187,7 @@ def nothing_is_sorted(build: Build) -> None:
             raise BrokenContract(
                 f"the host reads nothing: the sampler asked for `{seen.reading[0]}`, for which the host "
                 "waits for the GPU, and a CUDA graph cannot hold it. No `.item()`, no `if` about a tensor, "
-                "no `.tolist()`, no `x[mask]`: compute for all rows, and pick by `torch.where`."
+                "no `.tolist()`, no `x[mask]`: compute for all rows, and choose by `torch.where`."
             )
         if seen.largest > LARGEST * (num_logits := sum(len(row.logits) for row in case.rows)):
             raise BrokenContract(
@@ -206,8 +206,8 @@ def nothing_is_sorted(build: Build) -> None:
 def many_ties_are_cut(build: Build) -> None:
     """Raise BrokenContract if rows of many equal scores are not drawn as they should be.
 
-    Behind `nothing_is_sorted`: a sort need not keep their order, and whatever compares all tokens with all
-    takes a machine's whole memory here.
+    After `nothing_is_sorted`, because a sort need not keep their order, and a sampler that compares every
+    token with every other would need a machine's whole memory here.
     """
     draw, device = sampler_of(build)
     if device.type == "cpu":  # elsewhere a probability's last bit may be another
