@@ -1,1 +1,1 @@
-"""Lesson 13: rows of unequal length: prompts behind each other, in chunks, and attention in equal shares."""
+"""Lesson 13: rows of unequal length: packed prompts, in chunks, and attention in equal shares."""

@@ -23,7 +23,7 @@ TokenIds = Sequence[int]
 
 
 class Packed(NamedTuple):
-    """Rows of prompts behind each other: token ids and positions [T], and where each begins [P + 1]."""
+    """Rows of packed prompts: token ids and positions [T], and where each prompt begins [P + 1]."""
 
     token_ids: list[int]
     positions: list[int]
@@ -51,7 +51,7 @@ class InRows:
         return counts
 
     def pack(self, prompts: Sequence[TokenIds], num_computed: Sequence[int], counts: Sequence[int]) -> Packed:
-        """The next counts[p] tokens of each prompt p, behind each other."""
+        """The next counts[p] tokens of each prompt p, one prompt after another."""
         packed = Packed([], [], [0])
         for ids, first, count in zip(prompts, num_computed, counts, strict=True):
             packed.token_ids.extend(ids[first : first + count])
@@ -72,7 +72,7 @@ def checked_counts(made: object, num_left: Sequence[int], max_tokens: int) -> li
         raise BrokenContract(
             f"each prompt gets a number of tokens, maybe 0: with {list(num_left)} tokens left, room for "
             f"{max_tokens}, `share_out` returned {shown(made)}, expected a list of {len(num_left)} whole "
-            "numbers from 0 on."
+            "numbers, none of them negative."
         )
     for p, (count, left) in enumerate(zip(counts, num_left, strict=True)):
         if count > left:
@@ -110,7 +110,7 @@ def all_to_first(num_left: Sequence[int], max_tokens: int) -> list[int]:
 
 
 class BeginsAtZero(InRows):
-    """Positions begin at 0 in each chunk, also where a prompt goes on."""
+    """Positions begin at 0 in each chunk, even if a prompt goes on in it."""
 
     def pack(self, prompts: Sequence[TokenIds], num_computed: Sequence[int], counts: Sequence[int]) -> Packed:
         packed = super().pack(prompts, num_computed, counts)
@@ -118,7 +118,7 @@ class BeginsAtZero(InRows):
 
 
 class BeginsOneEarly(InRows):
-    """Each prompt but the first begins a row early: with the last token of the one before."""
+    """Each prompt except the first begins one row early, with the last token of the prompt before."""
 
     def pack(self, prompts: Sequence[TokenIds], num_computed: Sequence[int], counts: Sequence[int]) -> Packed:
         packed = super().pack(prompts, num_computed, counts)
@@ -127,14 +127,14 @@ class BeginsOneEarly(InRows):
 
 
 class OverBudget(InRows):
-    """Takes all that is left, whatever the room."""
+    """Takes all tokens that are left, however little room there is."""
 
     def share_out(self, num_left: Sequence[int], max_tokens: int) -> Sequence[int]:
         return num_left
 
 
 class GoesBack(InRows):
-    """A prompt's next chunk begins with the last token of its chunk before, once more."""
+    """The next chunk of a prompt repeats the last token of its chunk before."""
 
     def pack(self, prompts: Sequence[TokenIds], num_computed: Sequence[int], counts: Sequence[int]) -> Packed:
         return super().pack(prompts, [max(0, done - 1) for done in num_computed], counts)
@@ -150,7 +150,7 @@ def texts_by_hand(
 ) -> list[str]:
     """How the model goes on with each prompt, computed in chunks of `max_tokens` tokens at most.
 
-    Whatever a chunk says is done, unlike in the engine, which refuses a wrong one. New tokens are the
+    A wrong chunk is computed as it is, while the engine would refuse it. New tokens are the
     likeliest; a new token of each prompt is a chunk, too.
     """
     texts = [list(model.tokenizer.encode(prompt)) for prompt in prompts]
@@ -178,7 +178,7 @@ class ByHand:
     """A model with a paged cache in which prompt p has the p-th run of blocks."""
 
     def __init__(self, model: LanguageModel, prompts: Sequence[Sequence[int]], num_more: int) -> None:
-        """num_more: tokens that there is room for behind each prompt."""
+        """num_more: tokens that there is room for after each prompt."""
         self.network = model.network
         each = -(-(max(map(len, prompts)) + num_more) // BLOCK_SIZE)
         pool = KVBlockManager(

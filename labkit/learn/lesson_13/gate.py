@@ -92,7 +92,7 @@ def check_budget(starts: list[int], room: int, about: str) -> None:
     if starts and starts[-1] > room:
         raise BrokenContract(
             f"no chunk is above its budget: with {about}, it has {starts[-1]} tokens. The decode step "
-            "beside it waits for all of them. What does not fit goes on in the next chunk."
+            "beside it waits for all of them. Leave what does not fit to the next chunk."
         )
 
 
@@ -100,8 +100,8 @@ def wrong_starts(starts: list[int], right: PackedChunk, about: str, hint: str) -
     """What is wrong where not each prompt has the rows that it should have, with a hint on whose rows are."""
     if len(starts) != len(right.starts) or starts[0] != 0 or sorted(starts) != starts:
         return BrokenContract(
-            f"starts has where each prompt begins, and the end: with {about}, it is {starts}, expected "
-            f"{len(right.starts)} numbers, from 0 on: {right.starts}."
+            f"starts says where each prompt begins, and where the last one ends: with {about}, it is "
+            f"{starts}, expected {len(right.starts)} numbers, the first of them 0: {right.starts}."
         )
     p = next(p for p, pair in enumerate(zip(starts[1:], right.starts[1:], strict=True)) if len(set(pair)) > 1)
     count, due = starts[p + 1] - starts[p], right.starts[p + 1] - right.starts[p]
@@ -116,18 +116,18 @@ def hint_on_rows(chunk: object, right: PackedChunk, num_left: Sequence[int], roo
     fault."""
     if not isinstance(chunk, InRows):
         return (
-            "A chunk leaves no room while a prompt has tokens left; the oldest comes first, and none gets "
-            "more than it has left."
+            "A chunk leaves no room unused while a prompt has tokens left. The oldest prompt comes first, "
+            "and no prompt gets more than it has left."
         )
     counts = list(plain(chunk.share_out(list(num_left), room)))
     if counts == [end - first for first, end in pairwise(right.starts)]:
         return (
-            f"`pack` was asked for {counts}: it makes so many rows of each prompt, and behind each, `starts` "
-            "gets the number of rows so far."
+            f"`pack` was asked for {counts}: make that many rows of each prompt, and after each prompt "
+            "append the number of rows so far to `starts`."
         )
     return (
-        f"`share_out` gave {counts}: the oldest prompt gets what it has left, then the next one, until the "
-        "room is taken."
+        f"`share_out` gave {counts}: the oldest prompt gets all that it has left, then the next one, until "
+        "the chunk is full."
     )
 
 
@@ -146,8 +146,8 @@ def check_ids(there: list[int], right: PackedChunk, about: str) -> None:
         row = first_other(there, right.token_ids)
         raise BrokenContract(
             f"every prompt token is computed once, in order: with {about}, {at_row(row, there, 'token')}, "
-            f"expected {at_row(row, right.token_ids, 'token')}. Of prompt p come the tokens from "
-            "num_computed[p] on, right behind those of prompt p - 1."
+            f"expected {at_row(row, right.token_ids, 'token')}. Take the tokens of prompt p from "
+            "num_computed[p] on, right after those of prompt p - 1."
         )
 
 
@@ -207,8 +207,8 @@ def while_one_joins(build: Build) -> Iterator[tuple[InferenceEngine, list[int], 
 
 
 def nobody_waits(build: Build) -> None:
-    """Raise BrokenContract for a step in which one who runs gets no token while a prompt joins, and for a
-    prompt that takes more steps than its chunks."""
+    """Raise BrokenContract for a step in which a running request gets no token while a prompt joins, and for
+    a prompt that takes more steps than it has chunks."""
     with while_one_joins(build) as (engine, ids, newcomer):
         most = -(-len(LONG) // BUDGETS["prefill_chunk_tokens"]) + 1  # its first token is read one step later
         for number in range(1, most + 1):
@@ -217,13 +217,13 @@ def nobody_waits(build: Build) -> None:
                 if request_id not in got:
                     raise BrokenContract(
                         f"running requests get a token in every step while a prompt joins: in step {number} "
-                        f"behind its arrival, request {request_id} got none."
+                        f"after its arrival, request {request_id} got none."
                     )
         if newcomer not in got:
             raise BrokenContract(
                 f"a prompt takes as many steps as it has chunks: of {len(LONG)} tokens in chunks of "
-                f"{BUDGETS['prefill_chunk_tokens']}, the first new token was expected in step {most} behind "
-                "its arrival, and is not there."
+                f"{BUDGETS['prefill_chunk_tokens']}, the first new token was expected in step {most} after "
+                "its arrival, and has not come."
             )
 
 

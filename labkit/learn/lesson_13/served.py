@@ -194,7 +194,7 @@ def table(served: Mapping[str, Served]) -> pd.DataFrame:
         "rows of prompts": lambda s: s.prompt_rows,
         "of these pads": lambda s: s.pads,
         "steps with prompt tokens": lambda s: s.num_joins,
-        "steps in which nobody who ran got a token": lambda s: s.num_stalled,
+        "steps in which no running request got a token": lambda s: s.num_stalled,
         "longest wait between two tokens (rows)": lambda s: s.longest_wait,
     }
     return pd.DataFrame({name: {row: of(run) for row, of in rows.items()} for name, run in served.items()})

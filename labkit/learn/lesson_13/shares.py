@@ -84,8 +84,8 @@ CASES: tuple[tuple[tuple[int, ...], int], ...] = (
     ((40, 1), 30),  # more shares of one row than the package would make
 )
 HINT = (
-    "All shares are of one size, but for what is left at a row's end; find the smallest size with which "
-    "there are no more shares than run at once."
+    "All shares have one size, except that the last one of a row has only what is left. Find the smallest "
+    "size with which there are no more shares than run at once."
 )
 
 
@@ -122,13 +122,13 @@ def check_case(shares: Shares, pieces: tuple[int, ...], most: int) -> None:
     for row, count in enumerate(counts):
         if whole(count) is None or count < 1:
             raise BrokenContract(
-                "each row has a share, also one without tokens, whose program writes its own new token: with "
-                f"{about}, row {row} has {shown(count)}, expected a whole number from 1 on."
+                "each row has a share, also one without tokens, because its program writes the new token: "
+                f"with {about}, row {row} has {shown(count)}, expected a whole number from 1 on."
             )
     if sum(counts) > most:
         raise BrokenContract(
-            f"all shares run at once: with {about}, there are {sum(counts)}. Those that are too many would "
-            f"begin when others end. {HINT}"
+            f"all shares run at once: with {about}, there are {sum(counts)}. Some would have to wait until "
+            f"others end. {HINT}"
         )
     size = smallest_size(pieces, most)
     if (there := largest(pieces, counts)) > size:

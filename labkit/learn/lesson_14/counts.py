@@ -20,7 +20,7 @@ from labkit.model.tokenizer import Tokenizer
 Part = Callable[[KVBlockManager], Prefixes]
 NUM_SYSTEMS, SYSTEM_TOKENS, QUESTION_TOKENS, BLOCK_SIZE = 12, 128, 20, 16
 NUM_TEXTS = 300
-LOOKUPS = 30
+EVICTIONS = 30
 
 
 class AllAtOnce(BlockCache):
@@ -70,21 +70,19 @@ def found_share(part: Part, num_blocks: int) -> float:
     return sum(come_and_go(manager, cache, text) for text in drawn) / sum(map(len, drawn))
 
 
-def lookup_us(part: Part, lengths: Sequence[int], block_size: int) -> dict[int, float]:
-    """Microseconds of a lookup, the median of some, by the length of a text that is cached."""
-    times = {}
-    for length in lengths:
-        manager = pool(length // block_size + 2, block_size)
-        cache, text = part(manager), tuple(range(length))
-        come_and_go(manager, cache, text)
-        seconds, other = [], tuple(range(length, 2 * length))
-        for _ in range(LOOKUPS):
-            cache.lookup(other)  # so that what the text begins with is not remembered
-            began = time.perf_counter()
-            cache.lookup(text)
-            seconds.append(time.perf_counter() - began)
-        times[length] = 1e6 * median(seconds)
-    return times
+def evict_us(part: Part, num_blocks: int) -> float:
+    """Microseconds that it takes to evict a block from a pool of so many, all of them cached, in texts of
+    SYSTEM_TOKENS tokens: the median of some."""
+    manager = pool(num_blocks, BLOCK_SIZE)
+    cache = part(manager)
+    for first in range(0, num_blocks * BLOCK_SIZE, SYSTEM_TOKENS):
+        come_and_go(manager, cache, range(first, first + SYSTEM_TOKENS))
+    seconds = []
+    for _ in range(EVICTIONS):
+        began = time.perf_counter()
+        cache.evict_one()
+        seconds.append(time.perf_counter() - began)
+    return 1e6 * median(seconds)
 
 
 # --- how many tokens of prompts an engine computes, and when -------------------------------------------
@@ -142,7 +140,7 @@ class Turn:
 def converse(
     engine: InferenceEngine, opening: Sequence[int], asked: Sequence[Sequence[int]], params: SamplingParams
 ) -> list[Turn]:
-    """A turn per question, each behind all turns before it, and those behind the opening."""
+    """A turn per question. The prompt of each is the opening, all turns before it, and the question."""
     text, turns = tuple(opening), []
     for question in asked:
         text = (*text, *question)
@@ -154,8 +152,7 @@ def converse(
 
 
 def visitors(tokenizer: Tokenizer) -> list[tuple[int, ...]]:
-    """Questions behind one system prompt, and after every other one somebody else's text of 80 tokens, each
-    another."""
+    """Questions behind one system prompt, and after every other one a different text of 80 tokens."""
     prompts = []
     for number, prompt in enumerate(behind_system(tokenizer, questions(8))):
         prompts.append(prompt)
@@ -166,13 +163,13 @@ def visitors(tokenizer: Tokenizer) -> list[tuple[int, ...]]:
 
 def computed_in_words(engine: InferenceEngine) -> str:
     """How many tokens of the visitors' prompts an engine computes, when they come one after another; or which
-    of them is never served, for a cache may hold blocks and let none go."""
+    of them is never served, because a cache may hold blocks and let none go."""
     prompts = visitors(engine.model.tokenizer)
     for number, prompt in enumerate(prompts, start=1):
         try:
             engine.generate([prompt], SamplingParams(1, stop_on_eos=False))
         except OutOfBlocksError:
-            return f"prompt {number} of {len(prompts)} waits for ever: the cache lets no block go"
+            return f"prompt {number} of {len(prompts)} is never served: the cache lets no block go"
     return f"computed: {engine.stats().counters.prefill_tokens:,} of {sum(map(len, prompts)):,} prompt tokens"
 
 

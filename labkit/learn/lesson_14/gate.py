@@ -33,20 +33,20 @@ def keys_stand_for_texts(build: Build) -> None:
     first, second = (key(0, block) for key in keys)
     if getattr(first, "__hash__", None) is None:
         raise BrokenContract(
-            f"a key can be a dict's: block_key(0, {block}) is {shown(first)}, expected a number, as "
-            "`hash` gives."
+            f"a key can be a dict's: block_key(0, {block}) is {shown(first)}, expected a number "
+            "such as `hash` gives."
         )
     if first != second or first != keys[0](0, tuple(block)):
         raise BrokenContract(
             f"equal texts have equal keys: block_key(0, {block}) is {first}, and then {second}. Make it of "
-            "its arguments alone."
+            "nothing but its arguments."
         )
     last = first
     for _ in range(NUM_KEYS):
         last = keys[0](last, block)
     if len(repr(last)) > 4 * len(repr(first)) + 100:
         raise BrokenContract(
-            f"a key takes as long to make for every block: after {NUM_KEYS} blocks it holds all keys before "
+            f"every key takes equally long to make: after {NUM_KEYS} blocks it holds all keys before "
             "it. Let `hash` make one number of the key before and the token ids."
         )
     for noun, hint, *calls in (
@@ -85,8 +85,8 @@ def longest_run_is_found(build: Build) -> None:
         (LONGEST, (*LONG[:8], 50), 8, "Both of its full blocks are cached."),
         (LONGEST, (*LONG[:4], *OTHER), 4, "Its first block is cached, and its second is not: stop there."),
         (LONGEST, (50, *LONG), 0, "No block of it is cached: all its tokens lie one place later."),
-        (LONGEST, (*OTHER[:4], *LONG[4:8], 9), 0, "Its second block was cached behind another one."),
-        (LONGEST, (5, 6, 7, 8, 5, 6, 7, 8, 1), 8, "Two equal blocks are one behind the other."),
+        (LONGEST, (*OTHER[:4], *LONG[4:8], 9), 0, "Its second block was cached after another first block."),
+        (LONGEST, (5, 6, 7, 8, 5, 6, 7, 8, 1), 8, "It begins with two equal blocks."),
         (LONGEST, LONG[:3], 0, "It has no full block."),
         (NOT_ALL, LONG[:8], 4, "Its last token must be computed: nothing else gives the logits after it."),
         (NOT_ALL, LONG[:4], 0, "Its last token must be computed: nothing else gives the logits after it."),
@@ -156,7 +156,7 @@ def equal_blocks_are_not_mixed(build: Build) -> None:
 
 
 def others_stay(build: Build) -> None:
-    """Raise BrokenContract if an entry goes since another text has its key."""
+    """Raise BrokenContract if an entry is dropped because another text has its key."""
     played = PlayedCache(build, lambda parent_key, _: parent_key + 1)
     played.keep(LONG)
     before = played.texts
@@ -164,7 +164,7 @@ def others_stay(build: Build) -> None:
     if lost := [text for text in before if text not in played.texts]:
         raise BrokenContract(
             f"{COMPARED}: when {list(THIRD)} was kept, which has the keys of {list(LONG)}, the entry of "
-            f"{lost[0]} went. Stop at a key that another text has."
+            f"{lost[0]} was dropped. Stop at a key that another text has."
         )
 
 
@@ -183,7 +183,7 @@ def check_entries(played: PlayedCache, contract: str, *sessions: object) -> None
         played.manager.check_integrity([*sessions, *played.cache])
     except AssertionError as error:
         raise BrokenContract(
-            f"{contract}: {error}. An entry holds its block once, by `self.add`, and until `self.drop`."
+            f"{contract}: {error}. An entry holds its block once, from `self.add` until `self.drop`."
         ) from error
     own_texts(played, contract)
 
@@ -216,9 +216,9 @@ def ends_go_first(build: Build) -> None:
         evict(played, expected=True)
         if (found := played.found(text, ENDS_FIRST)) != left:
             raise BrokenContract(
-                f"{ENDS_FIRST}: of {num_before} blocks of one text one went, and then {found} of its tokens "
-                f"are found, expected {left}. What follows a block that is gone cannot be found, and is held "
-                "for nothing."
+                f"{ENDS_FIRST}: of {num_before} blocks of one text one was evicted, and then {found} of its "
+                f"tokens are found, expected {left}. Blocks that follow an evicted one cannot be found, and "
+                "are held for nothing."
             )
     evict(played, expected=False)
 
@@ -231,11 +231,11 @@ def evict(played: PlayedCache, expected: bool) -> None:
     gone, freed = num_before - len(played.cache), played.manager.num_free_blocks - num_free
     if gone > 1 or (gave and expected and (gone, freed) != (1, 1)):
         raise BrokenContract(
-            f"one block goes at a time: evict_one returned {gave}, {gone} of {num_before} entries went, and "
-            f"{freed} blocks became free, expected 1 and 1."
+            f"one block goes at a time: evict_one returned {gave}, {gone} of {num_before} entries are gone, "
+            f"and {freed} blocks became free, expected 1 and 1."
         )
     if bool(gave) != expected:
-        left = "none was there that may go"
+        left = "there was none that may go"
         if expected:
             left = "there was one that may go, with `self.num_holders(entry)` 1: the cache itself"
         raise BrokenContract(
@@ -274,13 +274,13 @@ def what_is_used_stays(build: Build) -> None:
         while played.cache.evict_one():
             count += 1
             if count > NUM_BLOCKS:
-                raise BrokenContract("evict_one says whether a block went: it is True for ever.")
+                raise BrokenContract("evict_one says whether a block went: it never returns False.")
         freed = played.manager.num_free_blocks - num_free
         if count != freed:
             raise BrokenContract(
-                f"{IN_USE}: {count} were evicted, and {freed} became free. A request holds the others: to "
-                "evict them frees nothing, and who asks next computes them again. `self.num_holders(entry)` "
-                "is more than 1."
+                f"{IN_USE}: {count} were evicted, and {freed} became free. A request holds the others. "
+                "Evicting them frees nothing, and the next request has to compute them again. Their "
+                "`self.num_holders(entry)` is more than 1."
             )
         if freed != reclaimable or not is_known:
             raise BrokenContract(
@@ -304,7 +304,7 @@ def shared_parts_are_computed_once(build: Build) -> None:
     for number, prompt in enumerate(asks):
         check_computed(engine, prompt, 1, 3 if number else 15, f"question {number} behind a system prompt")
     text = check_computed(engine, (1, 2, 3, 4, 5, 6), 9, 6, "the first turn of a conversation")
-    check_computed(engine, (*text, 7, 8, 9), 1, 6, "its second turn, behind 9 new tokens")
+    check_computed(engine, (*text, 7, 8, 9), 1, 6, "its second turn, after 9 new tokens")
 
 
 def check_computed(
@@ -345,7 +345,7 @@ def lost_entry(engine: InferenceEngine) -> str:
     for entry in engine.prefix_cache or ():
         before = tuple(entry.text[: entry.start])
         if before and before not in texts:
-            return f"the entry of {list(entry.text)} is there, and none of {list(before)}."
+            return f"there is an entry of {list(entry.text)}, and none of {list(before)}."
     return ""
 
 
@@ -356,7 +356,7 @@ GATE = Gate(
         Invariant(
             "an entry's block holds its own text",
             wrong_text,
-            "Only what is written is kept, in its own block.",
+            "Keep only tokens that are written, in their own block.",
         ),
         Invariant("every entry can be found", lost_entry, "A block goes after those that follow it."),
     ),

@@ -18,7 +18,7 @@ THIRD = tuple(range(60, 74))
 
 
 class PlayedCache:
-    """The cache of an engine in which nothing runs. Its texts are written by hand, and hold no numbers.
+    """The cache of an engine in which nothing runs. Its texts are written by hand, all values zero.
 
     block_key: in place of the cache's own, if it has one.
     """
@@ -35,7 +35,7 @@ class PlayedCache:
             self.cache.block_key = block_key
 
     def held(self, token_ids: Sequence[int], begins: InferenceSession | None = None) -> InferenceSession:
-        """A session that holds a text in blocks of its own, behind those of a session that it begins with."""
+        """A session that holds a text in blocks of its own, after those of a session that it begins with."""
         session = begins.fork() if begins else InferenceSession(self.manager)
         num_layers, _, num_heads, _, head_dim = self.manager.k_cache.shape
         new = torch.zeros(num_layers, num_heads, len(token_ids) - session.num_tokens, head_dim)
@@ -73,8 +73,8 @@ class PlayedCache:
                 raise BrokenContract(
                     f"{contract}: block {place} of {list(token_ids)} is found in block {block_id} of the "
                     f"pool, which was written for {list(self.written.get(block_id, ()))}, expected one for "
-                    f"{list(expected)}. Compare the token ids, and the entry before; and an entry holds "
-                    "its block."
+                    f"{list(expected)}. Compare the token ids, and the entry before. An entry also has "
+                    "to hold its block."
                 )
         return prefix.num_tokens
 

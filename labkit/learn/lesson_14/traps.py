@@ -4,12 +4,11 @@ from collections.abc import Sequence
 
 from labkit.engine import InferenceEngine, SamplingParams
 from labkit.kvcache import CachedBlock
-from labkit.kvcache.block_prefix_cache import chain_to
 from labkit.learn.lesson_14.block_cache import BlockCache
 
 
 class TrustsTheKey(BlockCache):
-    """Nothing is compared: where keys collide, two texts are mixed."""
+    """Compares nothing: if keys collide, two texts are mixed."""
 
     def find(self, token_ids: Sequence[int]) -> list[CachedBlock]:
         found: list[CachedBlock] = []
@@ -21,7 +20,7 @@ class TrustsTheKey(BlockCache):
 
 
 class KeepsTheLast(BlockCache):
-    """Keeps a text's last block, too, which is not full."""
+    """Keeps the last block of a text, too, which is not full."""
 
     def keep(self, token_ids: Sequence[int], block_ids: Sequence[int]) -> None:
         parent = None
@@ -33,7 +32,7 @@ class KeepsTheLast(BlockCache):
 
 
 class ParentsFirst(BlockCache):
-    """The least recently used goes first, whatever follows it."""
+    """Evicts the least recently used block, whatever follows it."""
 
     def evict_one(self) -> bool:
         for entry in self:
@@ -44,7 +43,7 @@ class ParentsFirst(BlockCache):
 
 
 class TakesWhatIsUsed(BlockCache):
-    """A block goes although a request holds it."""
+    """Evicts a block although a request holds it."""
 
     def evict_one(self) -> bool:
         parents = {entry.parent for entry in self}
@@ -72,25 +71,7 @@ def with_keys_by_place(part: type[BlockCache]) -> type[BlockCache]:
 
 
 def last_text(engine: InferenceEngine, prompts: Sequence[Sequence[int]], num_new: int) -> str:
-    """What the last of several prompts is answered, each asked when the one before has ended."""
+    """The answer to the last of several prompts, each asked when the one before has ended."""
     for prompt in prompts:
         (completion,) = engine.generate([prompt], SamplingParams(num_new, stop_on_eos=False))
     return completion.text
-
-
-def num_lost(cache: BlockCache) -> int:
-    """Entries that hold a block and that no lookup finds: one before is gone, or they are not full."""
-    there = set(cache)
-    return sum(
-        any(used not in there or used.num_tokens < cache.block_size for used in chain_to(entry))
-        for entry in cache
-    )
-
-
-def evict_all(engine: InferenceEngine) -> tuple[int, int]:
-    """How many entries go if the cache is asked until it says no, and how many blocks become free."""
-    cache, manager = engine.prefix_cache, engine.kv_manager
-    num_entries, num_free = len(cache), manager.num_free_blocks
-    while cache.evict_one():
-        pass
-    return num_entries - len(cache), manager.num_free_blocks - num_free

@@ -204,7 +204,7 @@ WRONG = {
     WithoutTheOneBefore: "with different beginnings, are both",
     Narrow: "different texts have different keys, nearly always",
     OrderOfBlocksLost: "of two blocks in one order and in the other the last key is",
-    Nested: "a key takes as long to make for every block: after 200 blocks it holds all keys before it",
+    Nested: "every key takes equally long to make: after 200 blocks it holds all keys before it",
     DrawnAnew: "equal texts have equal keys",
     FindsAll: "a text is never found: of [1, 2, 3, 4, 5, 6, 7, 8] 8 tokens are found",
     GoesOnBehindAGap: "written for [5, 6, 7, 8, 5, 6, 7, 8], expected one for",
@@ -217,12 +217,12 @@ WRONG = {
     traps.KeepsTheLast: "each once: after [1, 2, 3, 4, 5, 6, 7, 8, 9, 10] was kept",
     KeepsAllButTheLastToken: "after [1, 2, 3, 4, 5, 6, 7, 8] was kept, whose last token fills a block",
     KeepsAnew: "full blocks are kept, each once",
-    DropsTheOther: "the entry of [1, 2, 3, 4] went. Stop at a key that another text has.",
-    traps.ParentsFirst: "a block goes after those that follow it: of 3 blocks of one text one went",
+    DropsTheOther: "the entry of [1, 2, 3, 4] was dropped. Stop at a key that another text has.",
+    traps.ParentsFirst: "a block goes after those that follow it: of 3 blocks of one text one was evicted",
     NeverEvicts: "evict_one says whether a block went: it returned False, expected True",
     AlwaysTrue: "evict_one says whether a block went: it returned True, expected False",
-    AllAtOnce: "one block goes at a time: evict_one returned True, 3 of 3 entries went",
-    AllLeavesAtOnce: "one block goes at a time: evict_one returned True, 3 of 4 entries went",
+    AllAtOnce: "one block goes at a time: evict_one returned True, 3 of 3 entries are gone",
+    AllLeavesAtOnce: "one block goes at a time: evict_one returned True, 3 of 4 entries are gone",
     DeepestFirst: "the least recently used block goes first",
     FirstComeFirstGone: "the least recently used block goes first",
     traps.TakesWhatIsUsed: "a block that is in use stays: 3 were evicted, and 1 became free.",
@@ -241,7 +241,7 @@ class LateInASchedule(BlockCache):
 
 def test_what_only_a_schedule_finds_is_told_with_its_moves(here):
     text = here.check(prefixes=LateInASchedule).text
-    assert "every entry can be found: the entry of [" in text and "other moves and this" in text
+    assert "every entry can be found: there is an entry of [" in text and "other moves and this" in text
 
 
 class Tree:
