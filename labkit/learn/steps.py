@@ -20,7 +20,7 @@ STEPS = {
     "08": ("replay", "MyGraphs", "launch"),
     "09": ("product", "norm_linear", "merge", "layer_kernels"),
     "10": ("MyOrder", "MyRows", "readback"),
-    "11": ("MyRows", "MyWorkspaces", "latency", "prefetch"),
+    "11": ("held", "MyRows", "MyWorkspaces", "latency"),
     "12": ("my_draw", "my_search", "sampler"),
     "13": ("MyRows", "batching", "shares"),
     "14": ("MyKeys", "MyFind", "MyKeep", "prefixes"),

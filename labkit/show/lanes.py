@@ -10,13 +10,14 @@ from matplotlib.patches import Patch, Rectangle
 
 from labkit.results.profiles import Span as ProfiledSpan
 from labkit.results.profiles import StepProfile
-from labkit.show.colours import BLUE, GREEN, GREY, INK, ORANGE, PALE, RED, SERIES, colour
+from labkit.show.colours import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, RED, SERIES, colour
 from labkit.show.marks import bare, box, key_below, name_rows, write
 from labkit.show.style import figure, panels, styled
 
 
 class Span(NamedTuple):
-    """A stretch of a kernel's time, from `start` to `end` in microseconds: it waits, or it moves bytes."""
+    """A stretch of a kernel's time, from `start` to `end` in microseconds: it waits, queues for the
+    memory, or moves bytes."""
 
     stream: str
     kernel: str
@@ -25,7 +26,7 @@ class Span(NamedTuple):
     end: float
 
 
-KERNEL_STATES = {"waits": ORANGE, "moves bytes": BLUE}
+KERNEL_STATES = {"waits": ORANGE, "queues for memory": PURPLE, "moves bytes": BLUE}
 SHORT = {"norm_linear": "norm+linear", "linear_residual": "linear+add"}
 THIN = 0.5
 
@@ -49,7 +50,7 @@ def draw_lanes(lanes: Mapping[str, Sequence[Span]], end: float | None = None) ->
     all_axes[-1].set_xlabel("microseconds")
     handles = [Patch(facecolor=colour, label=f"a kernel {state}") for state, colour in KERNEL_STATES.items()]
     handles.append(Patch(facecolor=PALE, label="no kernel"))
-    key_below(fig, handles, 3)
+    key_below(fig, handles, 4)
     return fig
 
 
@@ -72,12 +73,12 @@ def _draw_streams(axes: Axes, streams: Sequence[str], spans: Sequence[Span], end
 
 
 def kernels_of(spans: Sequence[Span]) -> list[tuple[str, str, float, float]]:
-    """Stream, name, start and end of each kernel: a wait and the bytes right behind it are one kernel's."""
+    """Stream, name, start and end of each kernel: a wait and the bytes right after it are one kernel's."""
     kernels: list[tuple[str, str, float, float]] = []
     last: dict[str, Span] = {}
     for span in sorted(spans, key=lambda span: span.start):
         before = last.get(span.stream)
-        goes_on = before is not None and before.state == "waits" and span.state != "waits"
+        goes_on = before is not None and before.state != "moves bytes" and span.state != "waits"
         if goes_on and before.kernel == span.kernel:
             kernels = [k for k in kernels if k[::2] != (span.stream, before.start)]
             kernels.append((span.stream, span.kernel, before.start, span.end))

@@ -73,10 +73,10 @@ UNFILLED = {
         "a limit counts the token in flight",
     ],
     "11": [
+        "has loaded rows [] of the weight when it waits, expected [0, 1]",
         "of 4 rows, with `least_rows` 4, `cut` makes 1 part, expected 2.",
         "each has for itself: attention in the main stream uses attention's workspace of lane 0",
         "none is in the side stream",
-        "asks for rows [] of the weight before wait(), expected [0, 1]",
     ],
     "12": ["nothing is sorted: the sampler asked for `sort`"] * 3,
     "13": ["each prompt gets its rows, first come, first served"] * 2 + ["nobody waits for a large share"],

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from random import Random
 
 from labkit.learn.exercise import Exercise
-from labkit.learn.lesson_11.played_gpu import Task, run
+from labkit.learn.lesson_11.simulated_gpu import Task, run
 
 # --- two lanes and one memory ------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from labkit.learn.gates.gate import Build, Gate
 from labkit.learn.gates.resident import MIXED
 from labkit.learn.gates.same_step import steps_proven
 from labkit.learn.lesson_11.halves import InHalves
-from labkit.learn.lesson_11.streams import LEAST_ROWS, PlayedStep, StreamLaunch, steps_to_play
+from labkit.learn.lesson_11.streams import LEAST_ROWS, SimulatedStep, StreamLaunch, steps_to_play
 from labkit.watch.launches import device_step_of
 from labkit.watch.operators import storage
 from labkit.watch.replaced import replaced
@@ -25,21 +25,22 @@ LAYERS = ("embed", "norm_linear", "attention", "linear_residual")
 CLOSE = {"rtol": 1e-3, "atol": 1e-2}
 
 
-def played_halves(build: Build) -> None:
+def simulated_halves(build: Build) -> None:
     """Raise BrokenContract for a step whose halves race, lose rows or their order, follow each other, or have
     weights of their own; and for one that cuts a small batch."""
     with steps_to_play(build) as player:
         if isinstance(player.step, InHalves):
             pieces_fit(player.step)
         for batch_size in BATCHES:
-            played = player.play(batch_size)
-            same_rows(played)
-            beside_each_other(played)
-            same_weights(played)
+            simulated = player.play(batch_size)
+            same_rows(simulated)
+            beside_each_other(simulated)
+            same_weights(simulated)
         if any(launch.stream != "main" for launch in player.play(LEAST_ROWS - 1).launches):
             raise BrokenContract(
                 f"a small batch goes through the layers as a whole: one of {LEAST_ROWS - 1} is cut, and "
-                f"`least_rows` is {LEAST_ROWS}. Two halves of it would only read the weights twice."
+                f"`least_rows` is {LEAST_ROWS}. Two halves of it would read the weights twice and gain "
+                "nothing."
             )
 
 
@@ -72,14 +73,14 @@ def pieces_fit(step: InHalves) -> None:
         if torch.cat(list(parts)).sort().values.tolist() != slot_mapping.sort().values.tolist():
             raise BrokenContract(
                 f"the halves are all of the batch: of the slots {slot_mapping.tolist()} `cut` makes "
-                f"{' and '.join(str(part.tolist()) for part in parts)}. Each row is in one half, also the "
-                "odd one, and those that pad the batch."
+                f"{' and '.join(str(part.tolist()) for part in parts)}. Each row is in one half, even "
+                "the odd one, and so are those that pad the batch."
             )
         if any(storage(part) != storage(slot_mapping) or not part.is_contiguous() for part in parts):
             raise BrokenContract(
                 "a cut costs nothing: `cut` makes other tensors than slices of neighbours in slot_mapping. "
-                "Kernels read slots that follow each other, so every other row is no half; a copy is one "
-                "more kernel; and `tolist` makes the host wait for the GPU, which no CUDA graph can hold."
+                "Kernels read slots that follow each other, so do not take every other row. A copy is one "
+                "more kernel, and `tolist` makes the host wait for the GPU, which no CUDA graph can hold."
             )
 
 
@@ -90,34 +91,34 @@ def shown(value: object) -> str:
     return f"a {type(value).__name__} of {len(value)}: {', '.join(type(item).__name__ for item in value)}"
 
 
-def same_rows(played: PlayedStep) -> None:
-    """Raise BrokenContract unless each row is what a step that is not cut makes."""
-    made, expected = played.made, played.expected
+def same_rows(simulated: SimulatedStep) -> None:
+    """Raise BrokenContract unless each row is what a step makes that is not cut."""
+    made, expected = simulated.made, simulated.expected
     if not isinstance(made, Tensor) or made.shape != expected.shape:
         there = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
         raise BrokenContract(
             f"the halves are all of the batch: a batch of {len(expected)} comes out of the layers as "
-            f"{there}, expected {tuple(expected.shape)}. Each row is in one half, also the odd one, and "
-            "joined they are a tensor with a row per slot."
+            f"{there}, expected {tuple(expected.shape)}. Each row is in one half, even the odd one, "
+            "and joined they are a tensor with a row per slot."
         )
-    for row, slot in enumerate(played.slot_mapping.tolist()):
+    for row, slot in enumerate(simulated.slot_mapping.tolist()):
         wrong = ~torch.isclose(made[row], expected[row], **CLOSE)
-        if slot != played.padding_slot and wrong.any():
+        if slot != simulated.padding_slot and wrong.any():
             place = wrong.nonzero()[0].item()
             others = torch.isclose(expected, made[row], **CLOSE).all(1).nonzero()[:, 0].tolist()
             whose = f" It is row {others[0]} of the batch." if others else ""
             raise BrokenContract(
                 f"rows keep their order: row {row} of {len(expected)} (slot {slot}), number {place} is "
-                f"{made[row, place]:.4f}, expected {expected[row, place]:.4f}.{whose} What comes out of the "
-                "layers is row by row for `slot_mapping`: cut it into neighbours, and join them in order. "
+                f"{made[row, place]:.4f}, expected {expected[row, place]:.4f}.{whose} The outputs of the "
+                "layers are in the order of `slot_mapping`: cut it into neighbours, and join them in order. "
                 "`beside_each_other` returns the first half's output first."
             )
 
 
-def beside_each_other(played: PlayedStep) -> None:
+def beside_each_other(simulated: SimulatedStep) -> None:
     """Raise BrokenContract unless neither half waits for the other."""
-    lanes = lanes_of(played.launches)
-    (here, there), total = (lanes["main"], lanes["side"]), len(played.slot_mapping)
+    lanes = lanes_of(simulated.launches)
+    (here, there), total = (lanes["main"], lanes["side"]), len(simulated.slot_mapping)
     if not here or not there:
         empty = "side" if not there else "main"
         raise BrokenContract(
@@ -143,21 +144,21 @@ def beside_each_other(played: PlayedStep) -> None:
         if len(waited_for) > len(first) / 2:
             raise BrokenContract(
                 f"neither half waits for the other: {second[0]} waits for {len(waited_for)} of the "
-                f"{len(first)} kernels of the other half. Let the side stream wait before anything of a half "
-                "is launched, and the main stream only after both are launched."
+                f"{len(first)} kernels of the other half. Let the side stream wait before either half is "
+                "launched, and the main stream only after both are launched."
             )
 
 
-def same_weights(played: PlayedStep) -> None:
+def same_weights(simulated: SimulatedStep) -> None:
     """Raise BrokenContract if a half reads weights of its own."""
-    lanes = lanes_of(played.launches).values()
+    lanes = lanes_of(simulated.launches).values()
     here, there = ([launch for launch in lane if launch.kernel == "norm_linear"] for lane in lanes)
     for number, pair in enumerate(zip(here, there, strict=False)):
         weights = [{storage(tensor) for tensor in launch.inputs if tensor.dim() == 2} for launch in pair]
         if not weights[0] & weights[1]:
             raise BrokenContract(
-                f"weights are in memory once: norm_linear {number} of the two halves reads two weights. A "
-                "`HalfStep` has those of the step that it is made from."
+                f"weights are in memory once: norm_linear {number} of the two halves reads two different "
+                "weights. A `HalfStep` has those of the step that it is made from."
             )
 
 
@@ -185,5 +186,5 @@ GATE = Gate(
     LADDER["10"].options,
     watches=(small_batches_cut, steps_proven),
     samplings=MIXED,
-    trials=(played_halves,),
+    trials=(simulated_halves,),
 )

@@ -1,4 +1,4 @@
-"""Lesson 11: streams that are played, a step in them, and two products at once."""
+"""Lesson 11: simulated streams, a step in them, and two products at once."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,26 +31,26 @@ Seen = dict[str, int]  # by stream, how many of its launches have ended for sure
 
 
 @dataclass
-class PlayedStream:
+class SimulatedStream:
     """A queue of launches, and what each of them waits for. It has the methods of `torch.cuda.Stream` by
     which streams wait for each other."""
 
     name: str
     seen: Seen = field(default_factory=lambda: defaultdict(int))
 
-    def wait_stream(self, other: "PlayedStream") -> None:
+    def wait_stream(self, other: "SimulatedStream") -> None:
         """What is launched here from now on waits for all that was launched there until now."""
         self.wait_event(other.record_event())
 
     def synchronize(self) -> None:
         """Raise BrokenContract: here the host would wait, and no graph can hold that."""
         raise BrokenContract(
-            "streams wait for each other, and the host for neither: `synchronize` makes the host wait, which "
-            "no CUDA graph can hold. `a.wait_stream(b)` makes a stream wait."
+            "streams wait for each other, and the host waits for neither: `synchronize` makes the host wait, "
+            "which no CUDA graph can hold. `a.wait_stream(b)` makes a stream wait."
         )
 
     def record_event(self) -> Seen:
-        """A point behind all that was launched here until now."""
+        """A point after all that was launched here until now."""
         return dict(self.seen)
 
     def wait_event(self, event: Seen) -> None:
@@ -92,7 +92,7 @@ class PlainKernel:
         return self.function(*args, **kwargs)
 
 
-class PlayedStreams(OperatorMode):
+class SimulatedStreams(OperatorMode):
     """A step's streams, and whether each kernel waits for what it reads or overwrites.
 
     Inside its `with`, operators and functions from `as_kernel` are launches of the current stream. They do
@@ -106,8 +106,8 @@ class PlayedStreams(OperatorMode):
         """names: of memory, by its address. rows_apart: tensors whose rows the halves may write at once."""
         super().__init__()
         self.names = dict(names)
-        self.main = self._main = PlayedStream("main")
-        self.side = PlayedStream("side")
+        self.main = self._main = SimulatedStream("main")
+        self.side = SimulatedStream("side")
         self.launches: list[StreamLaunch] = []
         self._apart = {storage(tensor) for tensor in rows_apart}
         self._written: dict[int, StreamLaunch] = {}
@@ -115,7 +115,7 @@ class PlayedStreams(OperatorMode):
         self._alive: list[Tensor] = []  # so that no address is given twice
 
     @contextmanager
-    def launching_in(self, stream: PlayedStream) -> Iterator[None]:
+    def launching_in(self, stream: SimulatedStream) -> Iterator[None]:
         """Inside the block, launches go to `stream`."""
         before, self.main = self.main, stream
         try:
@@ -167,8 +167,8 @@ class PlayedStreams(OperatorMode):
             )
         raise BrokenContract(
             f"a kernel waits for what it reads: {this} reads {what}, which {before} writes, without a wait "
-            f"for that. It may read what was there before. A `wait_stream` between the two is missing, or is "
-            "at another place."
+            f"for that. It may get the values from before. A `wait_stream` between the two is missing, or it "
+            "is in the wrong place."
         )
 
     def _check_write(self, this: StreamLaunch, tensor: Tensor) -> None:
@@ -184,14 +184,14 @@ class PlayedStreams(OperatorMode):
         return known or f"a tensor {list(tensor.shape)}, made by {maker.kernel}"
 
 
-# --- a step whose halves go to streams that are played, with kernels that tell their lane --------------
+# --- a step whose halves go to simulated streams, with kernels that tell their lane --------------
 
 LEAST_ROWS = 4  # of a batch that is cut, in place of the engine's 32
 NUM_REQUESTS, NUM_SLOTS = 6, 8
 LENGTHS = (3, 9, 20, 13)  # tokens of the prompts: the next token of each has room in its last block
 
 
-class PlayedStep(NamedTuple):
+class SimulatedStep(NamedTuple):
     """What a step's layers made, what a step that is not cut makes, and the launches, in order."""
 
     made: Tensor  # [B, E]
@@ -203,7 +203,7 @@ class PlayedStep(NamedTuple):
 
 @contextmanager
 def steps_to_play(build: Build, model: LanguageModel | None = None) -> Iterator["StepPlayer"]:
-    """Inside the block, an engine with the reader's part serves a batch, whose next step can be played.
+    """Inside the block, an engine with the reader's part serves a batch, whose next step can be simulated.
 
     model: the gates' small one by default.
 
@@ -235,8 +235,8 @@ class StepPlayer:
         plain = AttendAndWrite(self.kv_manager, paged_attention_append_plain)
         self.whole = FusedDeviceStep(step.slots, step.network, plain, PLAIN)
 
-    def play(self, batch_size: int) -> PlayedStep:
-        """The layers of a batch, in streams that are played. Raises BrokenContract for a race, and whatever
+    def play(self, batch_size: int) -> SimulatedStep:
+        """The layers of a batch, in simulated streams. Raises BrokenContract for a race, and whatever
         the part raises."""
         slots, longest = self.step.slots, longest_possible(self.step)
         slot_mapping = slots.slot_mapping[:batch_size]
@@ -244,7 +244,7 @@ class StepPlayer:
         names = {
             storage(getattr(slots, name)): f"slots.{name}" for name in ("context_lens", "last_token_ids")
         }
-        streams = PlayedStreams(names, (self.kv_manager.k_cache, self.kv_manager.v_cache))
+        streams = SimulatedStreams(names, (self.kv_manager.k_cache, self.kv_manager.v_cache))
         lanes = [self._lane(streams, i) for i in range(NUM_LANES)]
         step = type(self.step)(slots, self.step.network, lanes)
         step.least_rows = LEAST_ROWS
@@ -253,9 +253,9 @@ class StepPlayer:
             made = step.through_layers(slot_mapping, longest)
             if isinstance(made, Tensor):
                 F.layer_norm(made, made.shape[-1:])  # the step's next kernel
-        return PlayedStep(made, expected, slot_mapping, slots.padding_slot, streams.launches[1:])
+        return SimulatedStep(made, expected, slot_mapping, slots.padding_slot, streams.launches[1:])
 
-    def _lane(self, streams: PlayedStreams, number: int) -> Lane:
+    def _lane(self, streams: SimulatedStreams, number: int) -> Lane:
         """A lane of plain twins, as launches, with workspaces that are only noted."""
         split_k, splits = torch.zeros(1), torch.zeros(1)
         streams.names[storage(split_k)] = f"the split-K workspace of lane {number}"

@@ -1,28 +1,56 @@
-"""Lesson 11: ways to hide the latency of a step that were measured, from a file under data/."""
+"""Lesson 11: ways to hide the latency of a step that were measured, from files under data/."""
+
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+
+import pandas as pd
 
 from labkit.learn.variants import Variants
 
-VARIANTS = Variants("latency_variants_h200")
-measured, source = VARIANTS.measured, VARIANTS.source
-RUNG_10 = "rung 10"
-LANES = "lanes"
+STEPS = Variants("latency_variants_h200")
+HELD = Variants("held_weights_h100")
 
 
-def step_us() -> dict[tuple[int, str, str], float]:
-    """Microseconds of each timed step: by its requests, their tokens and the variant."""
-    return {(s.rows, s.tokens, s.variant): s.us for s in measured().steps.samples}
+def steps_table(loads: Sequence[tuple[int, str]], variants: Mapping[str, str]) -> pd.DataFrame:
+    """Microseconds of a step: a row per load, its requests and their tokens, and a column per variant, with
+    the change from the first one. variants: as the file names them, by the column's name."""
+    us = {(s.rows, s.tokens, s.variant): s.us for s in STEPS.part("steps").samples}
+    rows = {}
+    for num_rows, tokens in loads:
+        first = us[num_rows, tokens, next(iter(variants.values()))]
+        times = {name: us.get((num_rows, tokens, variant)) for name, variant in variants.items()}
+        rows[f"{num_rows} × {tokens}"] = {name: _change(time, first) for name, time in times.items()}
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("requests × tokens")
 
 
-def change(us: float, before: float) -> str:
-    """A time, and how many percent longer it is than `before`."""
-    return f"{us:.0f} ({100 * (us / before - 1):+.1f} %)"
+def _change(us: float | None, before: float) -> str:
+    if us is None:
+        return ""
+    return f"{us:.0f}" if us == before else f"{us:.0f} ({100 * (us / before - 1):+.1f} %)"
 
 
-def lanes_lines() -> list[str]:
-    """A line per load: a step of rung 10, and with its batch in two lanes."""
-    us = step_us()
-    return [
-        f"{rows:>3} requests of {tokens:>10} tokens: {us[rows, tokens, RUNG_10]:.0f} -> "
-        + change(us[rows, tokens, LANES], us[rows, tokens, RUNG_10])
-        for rows, tokens in sorted({key[:2] for key in us if key[2] == LANES})
-    ]
+def products_of(model: str, num_rows: int) -> list[SimpleNamespace]:
+    """A layer's four products, for a batch of so many requests: `before_us`, `us` and `is_held` of each."""
+    samples = HELD.part("products").samples
+    return [s for s in samples if (s.model, s.rows) == (f"random:{model}", num_rows)]
+
+
+def times_as_fast(products: Sequence[SimpleNamespace]) -> float:
+    """How many times as fast products are since those hold their weights that gain by it."""
+    return sum(s.before_us for s in products) / sum(s.us for s in products)
+
+
+def products_table(models: Sequence[str], sizes: Sequence[int] = (1, 16, 64)) -> pd.DataFrame:
+    """A row per model and batch: microseconds of a layer's four products, and how many of them hold."""
+    rows = {
+        (model, num_rows): {
+            "before (µs)": f"{sum(s.before_us for s in products):.1f}",
+            "now (µs)": f"{sum(s.us for s in products):.1f}",
+            "times as fast": f"{times_as_fast(products):.2f}",
+            "products that hold": f"{sum(s.is_held for s in products)} of {len(products)}",
+        }
+        for model in models
+        for num_rows in sizes
+        for products in [products_of(model, num_rows)]
+    }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["model", "requests"])

@@ -135,13 +135,13 @@ WRONG = {
     OneRowAndTheRest: r"the halves are equal, or one row apart: of 4 rows 1 are in the main stream and 3 in",
     CutsSmallBatches: r"a small batch goes through the layers as a whole: one of 3 is cut, and `least_rows`",
     SharesAttention: r"has for itself: attention in the main stream uses attention's workspace of lane 0",
-    WeightsTwice: r"weights are in memory once: norm_linear 0 of the two halves reads two weights",
+    WeightsTwice: r"weights are in memory once: norm_linear 0 of the two halves reads two different weights",
     LaunchesTwice: r"each half is launched once: of 4 rows, 8 went into the layers, in 4 launches",
     OneAfterTheOther: ALONE + "side stream",
     ForgetsTheJoin: READS.format("cat", "main", r"a tensor \[2, 32\], made by linear_residual"),
     ForksTooLate: BEHIND.format("side"),
     FirstAlone: BOTH.format("Tensor"),
-    TheHostWaits: r"streams wait for each other, and the host for neither: `synchronize` makes the host wait",
+    TheHostWaits: r"streams wait for each other, and the host waits for neither: `synchronize` makes",
     Unwritten: r"^latency: not attempted yet\.$",
 }
 

@@ -1,4 +1,4 @@
-"""Lesson 11: a recorded layer, and a GPU that plays it."""
+"""Lesson 11: a recorded layer, and a simulated GPU that runs it."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -80,9 +80,9 @@ def kernel_us(step: TracedStep) -> dict[str, float]:
     }
 
 
-# --- a GPU with two resources, that plays the streams of a step ----------------------------------------
+# --- a simulated GPU with two resources, which runs the streams of a step ------------------------------
 
-NUM_ROWS = 8  # of the batch whose launches are played
+NUM_ROWS = 8  # of the batch whose launches are simulated
 NUM_LAYERS = 12
 
 
@@ -98,7 +98,7 @@ class Task(NamedTuple):
 
 
 def run(tasks: Sequence[Task]) -> list[Span]:
-    """When each task waits and when it moves bytes, in microseconds from the start of the first."""
+    """When each task waits, queues and moves bytes, in microseconds from the start of the first."""
     spans: list[Span] = []
     ends: dict[int, float] = {}
     memory_free = 0.0
@@ -113,7 +113,8 @@ def run(tasks: Sequence[Task]) -> list[Span]:
         moves = max(ready, memory_free) if task.bytes_us else ready
         ends[first] = end = moves + task.bytes_us
         memory_free = end if task.bytes_us else memory_free
-        spans.append(Span(task.stream, task.name, "waits", begin, moves))
+        spans.append(Span(task.stream, task.name, "waits", begin, ready))
+        spans.append(Span(task.stream, task.name, "queues for memory", ready, moves))
         spans.append(Span(task.stream, task.name, "moves bytes", moves, end))
     return [span for span in spans if span.end > span.start]
 

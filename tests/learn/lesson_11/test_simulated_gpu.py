@@ -4,7 +4,7 @@ import pytest
 
 from labkit import lab, results
 from labkit.learn.lesson_11.halves import InHalves
-from labkit.learn.lesson_11.played_gpu import (
+from labkit.learn.lesson_11.simulated_gpu import (
     KernelTimes,
     Task,
     in_a_row,
@@ -50,12 +50,13 @@ def test_in_a_row_a_layer_takes_the_sum_of_its_waits_and_bytes():
     assert total_us(in_a_row(LAYER)) == 12 * 47 and num_kernels(in_a_row(LAYER)) == 60
 
 
-def test_memory_serves_who_asked_first_and_a_wait_lasts_until_then():
+def test_memory_serves_who_asked_first_and_others_queue():
     tasks = [Task("main", "a", 2, 5, ()), Task("side", "b", 3, 4, ()), Task("side", "c", 1, 0, (1,))]
     assert run(tasks) == [
         Span("main", "a", "waits", 0, 2),
         Span("main", "a", "moves bytes", 2, 7),
-        Span("side", "b", "waits", 0, 7),
+        Span("side", "b", "waits", 0, 3),
+        Span("side", "b", "queues for memory", 3, 7),
         Span("side", "b", "moves bytes", 7, 11),
         Span("side", "c", "waits", 11, 12),
     ]
