@@ -118,7 +118,7 @@ class BeginsAtZero(InRows):
 
 
 class BeginsOneEarly(InRows):
-    """Each prompt except the first begins one row early, with the last token of the prompt before."""
+    """Each prompt except the first begins one row early, with a token of the one before."""
 
     def pack(self, prompts: Sequence[TokenIds], num_computed: Sequence[int], counts: Sequence[int]) -> Packed:
         packed = super().pack(prompts, num_computed, counts)
