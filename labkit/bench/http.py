@@ -5,7 +5,7 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 
@@ -29,11 +29,12 @@ class Readers:
             subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(num_processes)
         ]
 
-    def run(self, side: str, port: int, bodies: Sequence[dict]) -> HttpRun:
-        """Have all bodies asked for at once. Raises StreamError if a reader was not served to its end."""
+    def run(self, side: str, port: int, bodies: Sequence[dict], times: Sequence[float]) -> HttpRun:
+        """Have each body asked for at its time. Raises StreamError if a reader was not served to its end."""
         num = len(self._processes)
         for i, process in enumerate(self._processes):
-            print(json.dumps({"port": port, "bodies": bodies[i::num]}), file=process.stdin, flush=True)
+            asked = {"port": port, "bodies": bodies[i::num], "times": times[i::num]}
+            print(json.dumps(asked), file=process.stdin, flush=True)
         told = [json.loads(process.stdout.readline()) for process in self._processes]
         readers = [reader for each in told for reader in each["readers"]]
         if errors := [reader["error"] for reader in readers if reader["error"]]:
@@ -59,33 +60,36 @@ class Readers:
 
 
 class Sides:
-    """The ways to serve: one engine here, and one behind the command, which was started already.
+    """The ways to serve: one engine here, and one behind the command at a port.
 
-    new: each run's prompts are random and its own, so no prefix cache helps.
+    Each run has random prompts of its own, so no prefix cache helps. within: seconds in which the
+    readers ask, each at a random moment; 0: all at once.
     """
 
     def __init__(
-        self, settings: EngineSettings, port: int, readers: Readers, prompt_tokens: int, new_tokens: int
+        self, engine: InferenceEngine, port: int, readers: Readers, size: tuple[int, int, int], within: float
     ) -> None:
-        self.engine = settings.make_engine()
+        """size: readers, tokens of a prompt, and tokens of an answer."""
+        self.engine = engine
         self._port, self._readers = port, readers
-        self._num, self._prompt_tokens = settings.max_batch_size, prompt_tokens
+        self._num, self._prompt_tokens, new_tokens = size
         self._params = SamplingParams(new_tokens, stop_on_eos=False)
-        self._numbers = random.Random(0)
+        self._within, self._numbers = within, random.Random(0)
 
     def run(self, side: str) -> HttpRun:
         """One run of that side."""
         prompts = [self._prompt() for _ in range(self._num)]
+        times = sorted(self._within * self._numbers.random() for _ in prompts)
         if side == IN_PROCESS:
-            return run_in_process(self.engine, prompts, self._params)
+            return run_in_process(self.engine, prompts, times, self._params)
         if side == BY_PROCESS:
-            return self._readers.run(side, self._port, self._bodies(prompts))
+            return self._readers.run(side, self._port, self._bodies(prompts), times)
         assert side == BY_THREAD
         from labkit.serve import RunningServer, make_app  # which need an extra
 
         with RunningServer(make_app(self.engine, name=self.engine.model.name)) as running:
             port = int(running.url.rpartition(":")[2])
-            return self._readers.run(side, port, self._bodies(prompts))
+            return self._readers.run(side, port, self._bodies(prompts), times)
 
     def _prompt(self) -> tuple[int, ...]:
         vocab_size = self.engine.model.config.vocab_size
@@ -98,10 +102,14 @@ class Sides:
 
 
 def run_in_process(
-    engine: InferenceEngine, prompts: Sequence[tuple[int, ...]], params: SamplingParams
+    engine: InferenceEngine,
+    prompts: Sequence[tuple[int, ...]],
+    times: Sequence[float],
+    params: SamplingParams,
 ) -> HttpRun:
     """The same readers as tasks of one event loop, of a `StreamingServer` in this process."""
-    workload = Workload(engine.model, tuple(Request(prompt, params) for prompt in prompts), engine.device)
+    requests = (Request(prompt, params, at) for prompt, at in zip(prompts, times, strict=True))
+    workload = Workload(engine.model, tuple(requests), engine.device)
     run, _ = run_streaming(workload, engine, TASKS)
     felt = run.latency
     frames = len(felt.itl) + len(felt.ttft)
@@ -109,21 +117,24 @@ def run_in_process(
 
 
 @contextlib.contextmanager
-def served(settings: EngineSettings) -> Iterator[int]:
-    """`python -m labkit.serve` with such an engine, on a free port, which is given."""
+def served(settings: EngineSettings) -> Iterator[Callable[[], int]]:
+    """`python -m labkit.serve` with such an engine, on a free port: a function that waits until it is ready,
+    and returns the port. Meanwhile something else may be made. Raises StreamError if there is no server."""
     flags = {f"--{name.replace('_', '-')}": value for name, value in asdict(settings).items()}
     line = [str(each) for flag, value in flags.items() if value is not None for each in (flag, value)]
     command = [sys.executable, "-m", "labkit.serve", "--port", "0", *line]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        try:
+
+        def port() -> int:
             said = []
             for text in process.stderr:
                 said.append(text)
                 if " at http://" in text:
-                    yield int(text.rpartition(":")[2])
-                    break
-            else:
-                raise StreamError(f"the server did not start: {''.join(said)[-2000:]}")
+                    return int(text.rpartition(":")[2])
+            raise StreamError(f"the server did not start: {''.join(said)[-2000:]}")
+
+        try:
+            yield port
         finally:
             process.terminate()
 

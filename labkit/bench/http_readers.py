@@ -1,6 +1,7 @@
 """Readers of streams over HTTP, in a process of their own: `python -m labkit.bench.http_readers`.
 
-Each line of standard input asks for a run, {"port", "bodies"}; a line of standard output tells what came.
+Each line of standard input asks for a run, {"port", "bodies", "times"}; a line of standard output tells what
+came. A body is sent so many seconds after the run's beginning.
 The connections are open before a run, as those of a client are that keeps them. While it lasts, each arrival
 is noted with its time and nothing more; what it said is read afterwards.
 """
@@ -17,6 +18,7 @@ from typing import Any
 
 FRAME = re.compile(rb"data: (.*?)\n\n")  # a frame is JSON in one line
 END = b"\r\n0\r\n\r\n"  # of a reply in chunks
+MOST_SECONDS = 60  # after the last request; who has not been told all by then is told so
 REQUEST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
@@ -26,6 +28,7 @@ class Reader(asyncio.Protocol):
     def __init__(self) -> None:
         self.times: list[float] = []
         self.pieces: list[bytes] = []
+        self._last = b""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -39,7 +42,8 @@ class Reader(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.times.append(time.perf_counter())
         self.pieces.append(data)
-        if data.endswith(END) and not self.ended.done():
+        self._last = (self._last + data)[-len(END) :]  # the end may come in two pieces
+        if self._last == END and not self.ended.done():
             self.ended.set_result(None)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -65,17 +69,19 @@ class Reader(asyncio.Protocol):
         return {"sent": self.sent, "times": times, "tokens": tokens, "error": error}
 
 
-async def read_all(port: int, bodies: list[Any]) -> dict[str, Any]:
-    """One reader for each body, all at once: what each was told, and the share of a core that this took."""
+async def read_all(port: int, bodies: list[Any], times: list[float]) -> dict[str, Any]:
+    """One reader for each body: what each was told, and the share of a core that this took."""
     loop = asyncio.get_running_loop()
     connections = [await loop.create_connection(Reader, "127.0.0.1", port) for _ in bodies]
     encoded = [json.dumps(body).encode() for body in bodies]
     gc.collect()
     gc.disable()  # or it would look through all that has come, in the middle of it
     started, cpu = time.perf_counter(), time.process_time()
-    for (_, reader), body in zip(connections, encoded, strict=True):
+    for (_, reader), body, at in zip(connections, encoded, times, strict=True):
+        if (wait := started + at - time.perf_counter()) > 0:
+            await asyncio.sleep(wait)
         reader.send(body)
-    await asyncio.gather(*(reader.ended for _, reader in connections))
+    await asyncio.wait([reader.ended for _, reader in connections], timeout=MOST_SECONDS)
     busy = (time.process_time() - cpu) / (time.perf_counter() - started)
     gc.enable()
     for transport, _ in connections:

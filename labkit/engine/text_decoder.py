@@ -30,15 +30,12 @@ class TextDecoder:
 
     def push(self, token_ids: Iterable[int]) -> str:
         """The text that these tokens complete, with what was held back before."""
-        return "".join(map(self._push, token_ids))
+        if self._stop:  # token by token: text after a stop string must not hide it
+            return "".join(self._push((token_id,)) for token_id in token_ids)
+        return self._push(token_ids)
 
-    def stops_at(self, token_id: int) -> bool:
-        """Whether the text has come to a stop string with this token, the next one."""
-        self._push(token_id)
-        return self.is_stopped
-
-    def _push(self, token_id: int) -> str:
-        self._new.append(token_id)
+    def _push(self, token_ids: Iterable[int]) -> str:
+        self._new += token_ids
         text = self._text()
         if not text or text.endswith(UNFINISHED):
             return ""
@@ -55,6 +52,11 @@ class TextDecoder:
         certain = len(before) - (0 if self.is_stopped else num_begun(text, self._stop))
         self._beginning = before[certain:]
         return before[:certain]
+
+    def stops_at(self, token_id: int) -> bool:
+        """Whether the text has come to a stop string with this token, the next one."""
+        self._push((token_id,))
+        return self.is_stopped
 
     def finish(self) -> str:
         """The last piece: what was held back, with U+FFFD if the tokens end inside a character."""

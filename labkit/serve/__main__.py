@@ -11,7 +11,7 @@ import uvicorn
 from labkit.errors import LabkitError
 from labkit.ladder import LADDER, LAST_RUNG
 from labkit.serve.engine_client import EngineClient
-from labkit.serve.engine_process import EngineSettings
+from labkit.serve.engine_process import EngineSettings, keep_all_there_is
 from labkit.serve.http import API_KEY, app_over
 from labkit.serve.running import DrainingServer, logger
 
@@ -70,6 +70,7 @@ def serve(client: EngineClient, args: argparse.Namespace) -> None:
     app = app_over(client, args.served_model_name)
     config = uvicorn.Config(app, args.host, args.port, log_level="warning", access_log=False)
     server = DrainingServer(config, client, args.drain)
+    keep_all_there_is()
     with contextlib.suppress(KeyboardInterrupt):  # raised again when all is closed
         server.run()
     if server.has_lost_engine:

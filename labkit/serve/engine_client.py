@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -160,7 +161,7 @@ class EngineClient:
     def _add(self, pending: Pending, token_ids: tuple[int, ...]) -> None:
         if pending.number in self._pending:  # else it was left, or has ended with the engine's process
             pending.prompt = token_ids
-            self._send([pending.number, token_ids, asdict(pending.params)])
+            self._send([pending.number, token_ids, vars(pending.params)])
 
     def _ask_to_cancel(self, submission: Submission) -> None:
         """Of a stream that was left; a finalizer may call it, in any thread."""
@@ -190,11 +191,14 @@ class EngineClient:
             raise StreamError("this engine serves another event loop")
 
     def _send(self, message: object) -> None:
-        """Send with the next turn of the loop, all that there is until then at once."""
+        """Send at once, so that the engine begins while the next request is read; or after what must wait."""
         assert self._loop is not None
-        if not self._unsent:
-            self._loop.call_soon(self._flush)
+        is_waiting = bool(self._unsent)
         self._unsent += encoded(message)
+        if not is_waiting:
+            self._flush()
+            if self._unsent:
+                self._loop.add_writer(self._wire.socket, self._flush)
 
     def _flush(self) -> None:
         assert self._loop is not None
@@ -204,34 +208,42 @@ class EngineClient:
             pass
         except OSError:  # the other end is closed: `_read` tells
             self._unsent.clear()
-        if self._unsent:
-            self._loop.add_writer(self._wire.socket, self._flush)
-        else:
+        if not self._unsent:
             self._loop.remove_writer(self._wire.socket)
 
     def _read(self) -> None:
-        """Put what has come where it is waited for: of every step, one message for all requests."""
+        """Put what has come where it is waited for. If several steps have come meanwhile, a request's tokens
+        of all of them go together, so that a consumer that is behind catches up."""
         messages = self._wire.receive(wait=False)
         if messages is None:
             return self._lose_engine()
-        now = time.perf_counter()
-        for items, *stats in messages:
-            for number, token_ids, *end in items:
-                self._hand_over(self._pending[number], list(map(token_of, token_ids)), end, now)
+        now, tokens, ends = time.perf_counter(), defaultdict[int, list[int]](list), dict[int, Any]()
+        for numbers, made, ended, *stats in messages:
+            for number, token in zip(numbers, made, strict=True):
+                tokens[number].append(token_of(token))
+            ends.update(ended)
             if stats:
                 self._stats = stats[0]
+        for number in tokens.keys() | ends.keys():
+            pending, new = self._pending[number], tuple(tokens[number])
+            pending.token_ids += new
+            pending.times += [now] * len(new)
+            if number in ends:
+                self._end_as(pending, new, ends[number])
+            else:
+                pending.submission.queue.put_nowait((new, None))
 
-    def _hand_over(self, pending: Pending, token_ids: list[int], end: list[Any], now: float) -> None:
-        pending.token_ids += token_ids
-        pending.times += [now] * len(token_ids)
-        if not end:
-            pending.submission.queue.put_nowait((tuple(token_ids), None))
-        elif end[0] is None:  # its consumer has left
+    def _end_as(self, pending: Pending, token_ids: tuple[int, ...], end: list[Any] | None) -> None:
+        """Nothing comes after these tokens. end: [finish reason, error, when it was admitted], [class, text]
+        of an error, or None where the consumer has left."""
+        if end is None:
             self._end(pending, None)
-        elif len(end[0]) == 2:
-            self._end(pending, error_of(*end[0]))
+        elif len(end) == 2:
+            if token_ids:
+                pending.submission.queue.put_nowait((token_ids, None))
+            self._end(pending, error_of(*end))
         else:
-            self._end(pending, (tuple(token_ids), self._completion(pending, *end[0])))
+            self._end(pending, (token_ids, self._completion(pending, *end)))
 
     def _completion(
         self, pending: Pending, reason: str, error: str | None, admitted: float | None

@@ -3,6 +3,7 @@
 Nothing else runs here, so no socket, no JSON of a client and no text waits for the engine, nor it for them.
 """
 
+import gc
 import os
 import signal
 import socket
@@ -15,11 +16,12 @@ from typing import Any
 
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine.config import FITTED
+from labkit.engine.delivery import StepOutputs
 from labkit.engine.streaming.worker import Item, Submission, Worker
 from labkit.errors import LabkitError
 from labkit.ladder import LADDER
 from labkit.model import load_model
-from labkit.serve.wire import Wire, introduction, item_to_json
+from labkit.serve.wire import Made, Wire, introduction
 
 TELL_STATS_EVERY = 0.1  # seconds
 LOOK_AFTER_PARENT_EVERY = 0.5  # seconds
@@ -50,12 +52,12 @@ class EngineSettings:
 class ToOtherProcess:
     """In place of a request's queue: its consumer is in the other process."""
 
-    def __init__(self, number: int, outgoing: list[tuple[int, Item]]) -> None:
-        self.number, self._outgoing = number, outgoing
+    def __init__(self, number: int, made: Made) -> None:
+        self.number, self._made = number, made
 
     def put_nowait(self, item: Item) -> None:
         """Have it sent with the step's message."""
-        self._outgoing.append((self.number, item))
+        self._made.add(self.number, item)
 
 
 class EngineHost(Worker):
@@ -67,7 +69,7 @@ class EngineHost(Worker):
         super().__init__(engine, stream_interval=1)
         self._wire = Wire(end)
         self._submissions: dict[int, Submission[ToOtherProcess]] = {}  # unfinished, by the other's numbers
-        self._items: list[tuple[int, Item]] = []  # of the next message
+        self._made = Made()
         self._told_at = 0.0
         self._wire.send(introduction(repr(engine), engine.model.voice, engine.limits, engine.stats()))
 
@@ -89,7 +91,7 @@ class EngineHost(Worker):
 
     def _take(self, number: int, token_ids: Sequence[int], params: dict[str, Any]) -> None:
         """A request: [its number, its prompt, its SamplingParams]."""
-        submission = Submission(ToOtherProcess(number, self._items))
+        submission = Submission(ToOtherProcess(number, self._made))
         self._submissions[number] = submission
         self.register(submission, limit=None)  # which the other process keeps
         self.add(submission, tuple(token_ids), SamplingParams(**params))
@@ -103,17 +105,26 @@ class EngineHost(Worker):
         super().forget(submission)
         self._submissions.pop(submission.queue.number, None)
 
+    def hand_over(self, outputs: StepOutputs) -> None:
+        """As a worker does; but where no request ends, in columns: the next step waits for this."""
+        if outputs.completions:
+            return super().hand_over(outputs)
+        submissions = [self.running[request_id] for request_id in outputs.request_ids]
+        for submission in submissions:
+            submission.num_sent += 1
+        self._made.numbers += [submission.queue.number for submission in submissions]
+        self._made.token_ids += outputs.token_ids  # type: ignore[arg-type]  # only an end may lack one
+
     def deliver(self) -> None:
         """Send everything in one message; the engine's state with it now and then, and before sleeping."""
         now = time.perf_counter()
         is_due = now - self._told_at > TELL_STATS_EVERY
-        if not self._items and not is_due:
+        if not self._made and not is_due:
             return
-        message: list[Any] = [[item_to_json(*each) for each in self._items]]
+        message = self._made.take()
         if is_due or not self.running:
             self._told_at = now
             message.append(asdict(self.engine.stats()))
-        self._items.clear()
         self._wire.send(message)
 
 
@@ -122,6 +133,13 @@ def end_with_parent(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(LOOK_AFTER_PARENT_EVERY)
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def keep_all_there_is() -> None:
+    """Have Python's garbage collector leave alone what this process has loaded: to look through PyTorch's
+    modules takes it a few tenths of a second, for which every stream would wait."""
+    gc.collect()
+    gc.freeze()
 
 
 def main() -> None:
@@ -138,6 +156,7 @@ def main() -> None:
     except LabkitError as error:
         wire.send({"refused": str(error)})
         return
+    keep_all_there_is()
     host = EngineHost(engine, wire.socket)
     host.start()
     host.thread.join()

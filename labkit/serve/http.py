@@ -9,14 +9,17 @@ import hmac
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from fastapi import Depends, FastAPI, Request
-from fastapi.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from openai.types import Model
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
 
 from labkit.engine import (
     AsyncTokenStream,
@@ -77,7 +80,7 @@ class Server(Protocol):
 
 def make_app(
     engine: InferenceEngine, *, name: str | None = None, max_inflight_requests: int = 1024
-) -> FastAPI:
+) -> Starlette:
     """An ASGI application that serves an engine of this process over OpenAI's API.
 
     engine: belongs to the application while that runs. name: of the model, for clients; the model's own
@@ -89,7 +92,7 @@ def make_app(
     return app_over(server, name)
 
 
-def app_over(server: Server, name: str | None = None) -> FastAPI:
+def app_over(server: Server, name: str | None = None) -> Starlette:
     """The application over what serves, which belongs to it while it runs, and is closed with it.
 
     name: of the model, for clients; the model's own without one.
@@ -97,35 +100,39 @@ def app_over(server: Server, name: str | None = None) -> FastAPI:
     door = Door(server, name or server.voice.name)
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
         await asyncio.to_thread(server.close)
 
-    app = FastAPI(title="labkit", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    keyed = partial(with_key, os.environ.get(API_KEY))
+    routes = [
+        Route("/", door.page),
+        Route("/health", door.health),
+        Route("/metrics", door.show_metrics),
+        Route("/v1/models", keyed(door.models)),
+        Route("/v1/models/{model:path}", keyed(door.model)),
+        Route("/v1/completions", keyed(door.complete), methods=["POST"]),
+        Route("/v1/chat/completions", keyed(door.chat), methods=["POST"]),
+    ]
+    refusals = dict.fromkeys((LabkitError, 404, 405, Exception), door.refuse)
+    app = Starlette(routes=routes, exception_handlers=refusals, lifespan=lifespan)
     app.state.server, app.state.door = server, door
-    app.add_exception_handler(LabkitError, door.refuse)
-    for kind in (404, 405, Exception):
-        app.add_exception_handler(kind, door.refuse)
-    guarded = [Depends(require_key(os.environ.get(API_KEY)))]
-    app.get("/")(door.page)
-    app.get("/health")(door.health)
-    app.get("/metrics")(door.show_metrics)
-    app.get("/v1/models", dependencies=guarded)(door.models)
-    app.get("/v1/models/{model:path}", dependencies=guarded)(door.model)
-    app.post("/v1/completions", dependencies=guarded)(door.complete)
-    app.post("/v1/chat/completions", dependencies=guarded)(door.chat)
     return app
 
 
-def require_key(key: str | None) -> Any:
-    """A check of a request's bearer token: any will do if there is no key."""
+Endpoint = Callable[[Request], Awaitable[Response]]
 
-    async def check(request: Request) -> None:
+
+def with_key(key: str | None, endpoint: Endpoint) -> Endpoint:
+    """The endpoint, for those who send the key as a bearer token; for everybody if there is no key."""
+
+    async def checked(request: Request) -> Response:
         given = request.headers.get("authorization", "").removeprefix("Bearer ")
         if key and not hmac.compare_digest(given.encode(), key.encode()):
             raise ApiError(401, f"the API key is wrong or missing: send {API_KEY}'s as a bearer token")
+        return await endpoint(request)
 
-    return check
+    return checked
 
 
 class Door:
@@ -140,27 +147,31 @@ class Door:
 
     # --- about the server --------------------------------------------------------------------------
 
-    async def page(self) -> Response:
+    async def page(self, request: Request) -> Response:
         """A page to try the model on, with the engine's state beside it."""
         return FileResponse(PAGE, media_type="text/html")
 
-    async def health(self) -> Response:
+    async def health(self, request: Request) -> Response:
         """200 while requests are served; 503 when the engine is gone or broken, or the server closed."""
         if not self.server.is_serving:
             raise ApiError(503, "the engine has stopped")
         return JSONResponse({"status": "ok"})
 
-    async def show_metrics(self) -> Response:
+    async def show_metrics(self, request: Request) -> Response:
         """Prometheus' text format."""
         return Response(generate_latest(self.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
-    async def models(self) -> dict[str, Any]:
+    async def models(self, request: Request) -> Response:
         """The one model that is served."""
-        return {"object": "list", "data": [await self.model(self.name)]}
+        return JSONResponse({"object": "list", "data": [self._card()]})
 
-    async def model(self, model: str) -> dict[str, Any]:
-        """The model of that name, with the tokens of its longest sequence. 404 for another one."""
-        self._check_name(model)
+    async def model(self, request: Request) -> Response:
+        """The model of that name. 404 for another one."""
+        self._check_name(request.path_params["model"])
+        return JSONResponse(self._card())
+
+    def _card(self) -> dict[str, Any]:
+        """The model, with the tokens of its longest sequence."""
         card = Model(id=self.name, object="model", created=0, owned_by="labkit").model_dump()
         can_chat = self.server.voice.chat_template is not None
         return card | {"max_model_len": self.server.limits.longest, "chat": can_chat}

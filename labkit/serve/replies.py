@@ -4,6 +4,7 @@ import json
 import time
 import uuid
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 from openai.types import Completion as TextReply
@@ -81,16 +82,30 @@ class TextForm:
 
     def frames(self, index: int) -> "Frames":
         """The frames of one answer."""
-        # The type says that every frame has a reason; on the wire it is null until the last.
-        choice = CompletionChoice.model_construct(index=index, text=TEXT, finish_reason=None, logprobs=None)
-        return self._frames(choice)
-
-    def _frames(self, choice: BaseModel) -> "Frames":
-        return Frames(self._reply([choice], None), self._logprobs())
+        return Frames(self._body([self._blank_choice(index)]), self._logprobs())
 
     def usage_frame(self, completions: Sequence[Completion], n: int) -> bytes:
         """The last frame of a stream whose client asked for usage: no choices, and all tokens counted."""
-        return frame(self._reply([], usage_of(completions, n)).model_dump(mode="json"))
+        return frame(self._body([], usage_of(completions, n).model_dump()))
+
+    def _body(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> dict[str, Any]:
+        """A frame's body."""
+        own = {"id": self.id, "created": self.created, "choices": choices, "usage": usage}
+        return self._blank | own
+
+    def _blank_choice(self, index: int) -> dict[str, Any]:
+        """The choice of a frame, with TEXT where its text goes."""
+        return self._blank["choices"][0] | {"index": index}
+
+    @property
+    def _blank(self) -> dict[str, Any]:
+        return blank_body(type(self), self.model)  # type: ignore[arg-type]  # a class can be hashed
+
+    def blank(self) -> BaseModel:
+        """A frame in OpenAI's type, with TEXT where its text goes."""
+        # The type says that every frame has a reason; on the wire it is null until the last.
+        choice = CompletionChoice.model_construct(index=0, text=TEXT, finish_reason=None, logprobs=None)
+        return self._reply([choice], None)
 
     def _reply(self, choices: list, usage: CompletionUsage | None) -> BaseModel:
         return TextReply.model_construct(
@@ -130,11 +145,12 @@ class ChatForm(TextForm):
 
     def opening(self, index: int) -> bytes:
         """A frame that says who speaks."""
-        delta = ChoiceDelta(role="assistant", content="")
-        return frame(self._reply([ChunkChoice(index=index, delta=delta)], None).model_dump(mode="json"))
+        choice = self._blank_choice(index)
+        delta = choice["delta"] | {"role": "assistant", "content": ""}
+        return frame(self._body([choice | {"delta": delta}]))
 
-    def frames(self, index: int) -> "Frames":
-        return self._frames(ChunkChoice(index=index, delta=ChoiceDelta(content=TEXT)))
+    def blank(self) -> BaseModel:
+        return self._reply([ChunkChoice(index=0, delta=ChoiceDelta(content=TEXT))], None)
 
     def _reply(self, choices: list, usage: CompletionUsage | None) -> BaseModel:
         return ChatCompletionChunk(
@@ -147,16 +163,18 @@ class ChatForm(TextForm):
         )
 
 
+@lru_cache(64)
+def blank_body(form: type[TextForm], model: str) -> dict[str, Any]:
+    """A frame's body as OpenAI's type has it, kept for all requests: making one takes longer than a token."""
+    return form(model).blank().model_dump(mode="json")
+
+
 class Frames:
-    """The frames of one answer in a stream: made by OpenAI's type once, with each text put in its place.
+    """The frames of one answer in a stream: JSON is made once, with each text put in its place."""
 
-    To make a reply of its type for every token takes longer than a token does.
-    """
-
-    def __init__(self, reply: BaseModel, logprobs: TextLogprobs | None = None) -> None:
-        """reply: with TEXT where each frame's text goes, and no finish reason. logprobs: of the answer; None
-        if nobody asks for them."""
-        body = reply.model_dump(mode="json")
+    def __init__(self, body: dict[str, Any], logprobs: TextLogprobs | None = None) -> None:
+        """body: with TEXT where each frame's text goes, and no finish reason; it is changed. logprobs: of the
+        answer; None if nobody asks for them."""
         self._logprobs, self._tokens = logprobs, list[int]()  # those that no frame has had
         if logprobs is not None:
             body["choices"][0]["logprobs"] = LOGPROBS

@@ -1,6 +1,5 @@
 """A server that runs: in the foreground until a signal comes, or beside other work on a free port."""
 
-import asyncio
 import logging
 import math
 import threading
@@ -8,7 +7,7 @@ from types import TracebackType
 from typing import Self
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from labkit.serve.http import Server
 
@@ -62,10 +61,10 @@ class RunningServer:
     drain: seconds that open answers have to end when it is closed.
     """
 
-    def __init__(self, app: FastAPI, drain: float = 30) -> None:
+    def __init__(self, app: Starlette, drain: float = 30) -> None:
         config = uvicorn.Config(app, "127.0.0.1", 0, log_level="critical", access_log=False)
         self.app, self.server = app, DrainingServer(config, app.state.server, drain)
-        self.thread = threading.Thread(target=lambda: asyncio.run(self.server.serve()), daemon=True)
+        self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.thread.start()
         self.server.has_begun.wait()
         self.url = f"http://127.0.0.1:{self.server.servers[0].sockets[0].getsockname()[1]}"

@@ -107,18 +107,39 @@ def tokenizer_of(raw: dict[str, Any]) -> Tokenizer:
 # --- what becomes of requests ----------------------------------------------------------------------------
 
 
-def item_to_json(number: int, item: Item) -> list[Any]:
-    """What a request's consumer gets: [number, token ids], and a third part if nothing comes after it.
+class Made:
+    """What requests' consumers get next, as columns: a step adds a token of every request at once.
 
-    That is [finish reason, error, when it was admitted], or [class, text] of an error, or None for a request
-    that its consumer has left.
+    As a message it is [numbers, tokens, ends]: the numbers of requests, a token for each of them, and for
+    each request that has ended [its number, how it ended].
     """
-    if item is None:
-        return [number, (), None]
-    if isinstance(item, BaseException):
-        return [number, (), [type(item).__name__, str(item)]]
-    token_ids, completion = tuple(map(token_to_json, item[0])), item[1]
-    return [number, token_ids] if completion is None else [number, token_ids, end_of(completion)]
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.token_ids: list[int] = []
+        self._ends: list[list[Any]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.numbers or self._ends)
+
+    def add(self, number: int, item: Item) -> None:
+        """Add what a request's consumer gets."""
+        if item is None:  # it has left
+            self._ends.append([number, None])
+        elif isinstance(item, BaseException):
+            self._ends.append([number, [type(item).__name__, str(item)]])
+        else:
+            token_ids, completion = item
+            self.numbers += [number] * len(token_ids)
+            self.token_ids += token_ids
+            if completion is not None:
+                self._ends.append([number, end_of(completion)])
+
+    def take(self) -> list[Any]:
+        """The message; nothing is left."""
+        message = [self.numbers, list(map(token_to_json, self.token_ids)), self._ends]
+        self.numbers, self.token_ids, self._ends = [], [], []
+        return message
 
 
 def token_to_json(token_id: int) -> Any:
@@ -135,7 +156,7 @@ def token_of(raw: Any) -> int:
 
 
 def end_of(completion: Completion) -> list[Any]:
-    """What the other process does not know of a completion."""
+    """What the other process does not know of a completion: finish reason, error, when it was admitted."""
     return [str(completion.finish_reason), completion.error, completion.timing.admitted]
 
 

@@ -26,7 +26,7 @@ SOURCES = sorted((ROOT / "labkit").rglob("*.py"))
 UNWANTED = {"socket", "socketserver", "http", "urllib", "requests", "httpx", "ssl", "ftplib", "smtplib"}
 UNWANTED |= {
     "uvicorn",
-    "fastapi",
+    "starlette",
     "xmlrpc",
     "zmq",
     "tornado",
@@ -119,8 +119,8 @@ def test_no_module_can_open_a_port_or_unpickle():
     found = {path.relative_to(ROOT).as_posix(): imported(path) & UNWANTED for path in SOURCES}
     assert {name: modules for name, modules in found.items() if modules} == {
         "labkit/serve/__main__.py": {"uvicorn"},
-        "labkit/serve/http.py": {"fastapi"},
-        "labkit/serve/running.py": {"uvicorn", "fastapi"},
+        "labkit/serve/http.py": {"starlette"},
+        "labkit/serve/running.py": {"uvicorn", "starlette"},
         # The three of a pair of sockets between two processes, which has no address.
         **{f"labkit/serve/{name}.py": {"socket"} for name in PAIR},
     }

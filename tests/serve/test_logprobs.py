@@ -12,7 +12,7 @@ from labkit import InferenceEngine, LanguageModel, SamplingParams
 from labkit.engine.sampling import logprobs_of
 from labkit.model.chat import ChatTemplate
 from labkit.serve.logprobs import VERY_UNLIKELY, Spelling, number
-from labkit.serve.wire import encoded, item_to_json, token_of
+from labkit.serve.wire import Made, encoded, token_of
 
 PROMPT = "To be, or not"
 WILD = {"model": "small", "temperature": 20.0, "max_tokens": 40, "seed": 3}  # with parts of characters
@@ -124,6 +124,9 @@ def test_what_json_cannot_say_is_very_unlikely(tiny):
 
 
 def test_from_the_engines_process_they_come_as_they_were(expected):
-    number, sent, _ = json.loads(encoded(item_to_json(7, (expected.token_ids, expected))))
+    made = Made()
+    made.add(7, (expected.token_ids, expected))
+    numbers, sent, _ = json.loads(encoded(made.take()))
     read = tuple(map(token_of, sent))
-    assert (number, read, logprobs_of(read)) == (7, expected.token_ids, expected.logprobs)
+    assert numbers == [7] * 40 and not made
+    assert (read, logprobs_of(read)) == (expected.token_ids, expected.logprobs)

@@ -1,17 +1,20 @@
 """http: serves readers in turn in the process and over HTTP, and says what share of the tokens comes through.
 
-All readers ask at once, each over a connection that is open, from processes of their own; in the process they
-are tasks of one event loop. Over HTTP the engine is in a process of its own, as `python -m labkit.serve` has
-it, and then in a thread of the server's. Prompts are random, and new in each run. TTFT runs from a reader's
-request to its first text; ITL is between two frames of a reader, in each of which are all tokens that had
-come. *Readers busy* is the share of a core that their busiest process takes: near 100 %, take more --clients.
+All readers ask at once, or within --within seconds, each over a connection that is open, from processes of
+their own; in the process they are tasks of one event loop. Over HTTP the engine is in a process of its own,
+as `python -m labkit.serve` has it, and then in a thread of the server's. Prompts are random, and new in each
+run. TTFT runs from a reader's request to its first text; ITL is between two frames of a reader, in each of
+which are all tokens that had come. *Readers busy* is the share of a core that their busiest process takes:
+near 100 %, take more --clients. The record is written after every round.
 """
 
 import argparse
-
-from tqdm import tqdm
+import time
+from math import nan
+from statistics import median
 
 from labkit.bench.commands.arguments import (
+    LONGEST,
     MODEL,
     add_count_argument,
     add_device_arguments,
@@ -24,9 +27,11 @@ from labkit.bench.commands.interruption import until_interrupted
 from labkit.bench.http import Readers, Sides, served
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import make_record, write_record
+from labkit.checks import shown
 from labkit.engine.device import pick_device
 from labkit.results.http import SIDES, HttpRun
-from labkit.serve.engine_process import EngineSettings
+from labkit.results.record import Record
+from labkit.serve.engine_process import EngineSettings, keep_all_there_is
 
 BLOCK_SIZE = 64
 
@@ -44,37 +49,67 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_count_argument(parser, "--readers", ByDevice(64, 8), "this many readers ask at once")
     add_count_argument(parser, "--prompt-tokens", ByDevice(64, 16), "each prompt has this many tokens")
     add_count_argument(parser, "--max-new-tokens", ByDevice(256, 32), "each answer has this many tokens")
-    add_count_argument(parser, "--clients", 1, "the readers are shared by this many processes")
-    add_rounds_argument(parser, 5)
+    add_count_argument(parser, "--clients", ByDevice(4, 1), "the readers are shared by this many processes")
+    parser.add_argument(
+        "--within",
+        type=seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="the readers ask at random moments of this time (default: %(default)s, all at once)",
+    )
+    add_rounds_argument(parser, 3)
+
+
+def seconds(text: str) -> float:
+    """The type of --within: a number of seconds."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = nan
+    if not 0 <= value <= LONGEST:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a number from 0 to {LONGEST:,}")
+    return value
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run every side in turn, print a table, and write a record if one is wanted.
+    """Run every side in turn, say how each run went, and print a table; write a record if one is wanted.
 
     Raises StreamError if a reader is not served.
     """
     device = pick_device(args.device)
     blocks = -(-(args.prompt_tokens + args.max_new_tokens) // BLOCK_SIZE)
     settings = EngineSettings(args.model, args.rung, str(device), args.readers, 2 * args.readers * blocks)
-    samples: list[HttpRun] = []
-    with (
-        Readers(args.clients) as readers,
-        served(settings) as port,
-        tqdm(total=len(SIDES) * (2 * args.rounds + 1), unit=" runs", disable=None) as bar,
-        until_interrupted(args, samples),
-    ):
-        sides = Sides(settings, port, readers, args.prompt_tokens, args.max_new_tokens)
-        for number, side in enumerate(in_turn(args.rounds)):
-            made = sides.run(side)
-            bar.update()
-            samples += [made] if number >= len(SIDES) else []  # the first of each warms up
-    record = make_record("http", device, measure_bandwidth(device), settings_of(args), samples)
-    print(f"{sides.engine}, {args.readers} readers x {args.max_new_tokens} tokens; times in milliseconds")
-    print(record.table().to_string())
+    bandwidth, samples = measure_bandwidth(device), list[HttpRun]()
+
+    def record() -> Record:
+        return make_record("http", device, bandwidth, settings_of(args), samples)
+
+    said("the server starts, and an engine is made here")
+    with Readers(args.clients) as readers, served(settings) as port, until_interrupted(args, samples):
+        engine = settings.make_engine()
+        size = args.readers, args.prompt_tokens, args.max_new_tokens
+        sides = Sides(engine, port(), readers, size, args.within)
+        for side in SIDES:
+            said(f"to warm up, {in_words(sides.run(side))}")
+        keep_all_there_is()  # as both processes of the command do
+        for number in range(args.rounds):
+            for side in (*SIDES, *SIDES[::-1]):
+                samples.append(sides.run(side))
+                said(f"round {number + 1} of {args.rounds}, {in_words(samples[-1])}")
+            if args.json:
+                write_record(record(), args.json)
+    print(f"{engine}, {args.readers} readers x {args.max_new_tokens} tokens; times in milliseconds")
+    print(record().table().to_string())
     if args.json:
-        write_record(record, args.json)
+        write_record(record(), args.json)
 
 
-def in_turn(rounds: int) -> list[str]:
-    """The sides in their order: once to warm up, and then to and fro."""
-    return [*SIDES, *[side for _ in range(rounds) for side in (*SIDES, *SIDES[::-1])]]
+def said(line: str) -> None:
+    """Say how far the command has come, and when."""
+    print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
+
+
+def in_words(run: HttpRun) -> str:
+    """A run in one line."""
+    ttft = 1e3 * median(run.ttft)
+    return f"{run.side}: {run.rate:,.0f} tokens/s in {run.seconds:.2f} s, TTFT p50 {ttft:.1f} ms"

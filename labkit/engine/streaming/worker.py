@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
+from labkit.engine.delivery import StepOutputs
 from labkit.engine.engine import InferenceEngine
 from labkit.engine.prompt import Prompt
-from labkit.engine.request import Completion, StepOutput
+from labkit.engine.request import Completion
 from labkit.engine.sampling import SamplingParams
 from labkit.errors import BrokenEngineError, EngineBusyError, OverloadedError, RequestError, StreamError
 
@@ -206,7 +207,7 @@ class Worker:
         else:
             self.hand_over(outputs)
 
-    def hand_over(self, outputs: Sequence[StepOutput]) -> None:
+    def hand_over(self, outputs: StepOutputs) -> None:
         """Put each request's tokens where its consumer waits."""
         for request_id, token_id, completion in outputs:
             submission = self.running[request_id]
