@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from labkit.bench.cost_cards import count_operators
-from labkit.engine import InferenceEngine
+from labkit.engine import CacheConfig, InferenceEngine, SamplingParams
 from labkit.kernels import PagedAttentionFunction
+from labkit.ladder import LADDER
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import raised
+from labkit.model import LanguageModel
 from labkit.watch import noting, replaced, steady_decode, steady_prompts
 
 # --- paged attention put together from pieces, one request and one head after the other ----------------
@@ -84,6 +86,22 @@ def check_shape(contract: str, given: object, shape: tuple[int, ...]) -> None:
     if not isinstance(given, Tensor) or tuple(given.shape) != shape:
         what = list(given.shape) if isinstance(given, Tensor) else type(given).__name__
         raise BrokenContract(f"{contract}, here {list(shape)}. It gave {what}.")
+
+
+# --- the requests that the lesson looks at -------------------------------------------------------------
+
+
+def serve_three(model: LanguageModel, device: torch.device, num_steps: int) -> InferenceEngine:
+    """An engine with blocks of 4 tokens, so many steps after three requests arrived: two have the prompt of
+    one that has run before, which the prefix cache knows."""
+    cache = CacheConfig(block_size=4, max_blocks_per_layer=15)
+    engine = InferenceEngine(model, LADDER["00"].options, device=device, dtype=torch.float32, cache=cache)
+    engine.generate(["ROMEO:\nGood night"], SamplingParams(max_new_tokens=1))
+    for prompt, seed in (("ROMEO:\nGood night", 1), ("ROMEO:\nGood night", 2), ("JULIET:\n", 3)):
+        engine.add_request(prompt, SamplingParams(max_new_tokens=40, temperature=0.9, seed=seed))
+    for _ in range(num_steps):
+        engine.step()
+    return engine
 
 
 # --- what attention is called with in a step, and what calling it costs --------------------------------
