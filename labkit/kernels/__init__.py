@@ -40,7 +40,12 @@ from labkit.kernels.paged_attention_append import (
 )
 from labkit.kernels.sampling import draw_plain, draw_triton
 from labkit.kernels.shared_attention import ShareWorkspace, paged_attention_append_shares_triton
-from labkit.kernels.split_attention import SplitWorkspace, num_splits, paged_attention_append_split_triton
+from labkit.kernels.split_attention import (
+    SplitWorkspace,
+    num_splits,
+    paged_attention_append_split_triton,
+    warps_of,
+)
 from labkit.kernels.triton_runtime import require_triton, triton_status
 
 __all__ = [
@@ -87,4 +92,5 @@ __all__ = [
     "plan_shares_triton",
     "require_triton",
     "triton_status",
+    "warps_of",
 ]

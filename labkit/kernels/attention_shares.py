@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from labkit.kernels.checks import check_range, check_tensor
-from labkit.kernels.split_attention import PROGRAMS_AT_ONCE, tokens_at_a_time
+from labkit.kernels.split_attention import PROGRAMS_AT_ONCE, tokens_at_a_time, warps_of
 from labkit.kernels.triton_runtime import check_launchable, tl, triton
 
 MAX_SHARES = 16  # of a row, which one program puts together: then its shares are as large as they must be
@@ -22,20 +22,20 @@ STEPS = 4  # in which a share's size is tried, from the fair one to twice as muc
 MANY_HEADS = PROGRAMS_AT_ONCE // 4
 
 
-def shares_at_once(batch_size: int, num_heads: int) -> int:
-    """Shares of which all programs run at the same time."""
+def shares_at_once(batch_size: int, num_heads: int, num_warps: int = 1) -> int:
+    """Shares of which all programs, of so many warps each, run at the same time."""
     programs = PROGRAMS_AT_ONCE if batch_size * num_heads < MANY_HEADS else 2 * PROGRAMS_AT_ONCE
-    return max(1, programs // num_heads)
+    return max(1, programs // num_warps // num_heads)
 
 
-def most_shares(batch_size: int, num_heads: int) -> int:
+def most_shares(batch_size: int, num_heads: int, num_warps: int = 1) -> int:
     """The shares that a plan for so many rows may have: as many as at once, or half of that more than rows.
 
     There is always such a plan. A row of n pieces in shares of s has less than 1 + n / s of them. The fair
     size is the sum of all n over the shares at once, so with twice that size all n / s make half as many. And
     no row has over MAX_SHARES.
     """
-    at_once = shares_at_once(batch_size, num_heads)
+    at_once = shares_at_once(batch_size, num_heads, num_warps)
     return min(max(at_once, batch_size + at_once // 2), batch_size * MAX_SHARES)
 
 
@@ -52,8 +52,15 @@ class SharePlan:
     """
 
     def __init__(
-        self, max_batch_size: int, num_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
+        self,
+        max_batch_size: int,
+        num_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        group: int = 1,
     ) -> None:
+        """num_heads: of keys and values, each of which `group` queries share."""
         W = most_shares(max_batch_size, num_heads)
         self.row_of, self.share_of, self.slot_of, self.tokens_of = torch.full(
             (4, W), -1, dtype=torch.int32, device=device
@@ -62,13 +69,23 @@ class SharePlan:
             2, max_batch_size, dtype=torch.int32, device=device
         ).unbind()
         self.num_heads = num_heads
+        self._group, self._dtype = group, dtype
         self._row_bytes = (1 << (head_dim - 1).bit_length()) * dtype.itemsize
         self.batch_size = 0  # the rows that it was last made for
 
     def piece(self, batch_size: int) -> int:
         """The tokens that a program reads at a time, in a batch of so many rows."""
-        tokens = tokens_at_a_time(1, self._row_bytes)
+        tokens = tokens_at_a_time(1, self._row_bytes) * self.num_warps(batch_size)
         return tokens if batch_size * self.num_heads < MANY_HEADS else tokens // 2
+
+    def num_warps(self, batch_size: int) -> int:
+        """The warps of a program, in a batch of so many rows."""
+        return warps_of(batch_size, self.num_heads * self._group, self.num_heads, self._dtype)
+
+    def limits(self, batch_size: int) -> tuple[int, int]:
+        """`shares_at_once` and `most_shares` of a batch of so many rows."""
+        sizes = batch_size, self.num_heads, self.num_warps(batch_size)
+        return shares_at_once(*sizes), most_shares(*sizes)
 
 
 # --- the plan of a step ---------------------------------------------------------------------------------
@@ -87,7 +104,7 @@ def plan_shares_plain(
     B, piece = len(slot_mapping), plan.piece(len(slot_mapping))
     pieces = -(-context_lens[slot_mapping].clamp(min=0) // piece)
     least = -(-pieces // MAX_SHARES)
-    at_once, most = shares_at_once(B, plan.num_heads), most_shares(B, plan.num_heads)
+    at_once, most = plan.limits(B)
     sizes = least.clamp(min=share_size(pieces, at_once, most))
     num_shares = (-(-pieces // sizes)).clamp(min=1)
     ends = num_shares.cumsum(0)
@@ -136,8 +153,7 @@ def plan_shares_triton(context_lens: Tensor, slot_mapping: Tensor, plan: SharePl
         plan.num_shares,
         B,
         len(plan.row_of),
-        shares_at_once(B, plan.num_heads),
-        most_shares(B, plan.num_heads),
+        *plan.limits(B),
         PIECE=plan.piece(B),
         MOST=MAX_SHARES,
         STEPS=STEPS,

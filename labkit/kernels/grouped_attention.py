@@ -36,15 +36,16 @@ def launch_grouped(
     most_parts: int = 1,
     shares: Sequence[Tensor] | None = None,
     num_shares: int = 0,
+    num_warps: int = 1,
 ) -> Tensor:  # [B, H, D]
     """Attend and store in one kernel, of arguments that were checked: with `splits` programs per request and
     head of keys, or with one for each of num_shares shares of a plan. Without a slot mapping row b is in slot
     b, and nothing is stored.
 
     partials: a workspace's, for H heads. Only with them may the kernel begin before the one in front ends: it
-    is a fused step's, and writes none of slots, tables and cache. tokens: that a program reads at a time, or
-    LEAST_SIDE. most_parts: of a row. shares: a plan's row_of, share_of, slot_of, tokens_of, first_share and
-    num_shares.
+    is a fused step's, and writes none of slots, tables and cache. tokens: that a program of num_warps warps
+    reads at a time, or LEAST_SIDE. most_parts: of a row. shares: a plan's row_of, share_of, slot_of,
+    tokens_of, first_share and num_shares.
     """
     B, H, D = query.shape
     _, G, block_size, _ = k_cache_layer.shape
@@ -90,7 +91,7 @@ def launch_grouped(
         BLOCK_T=max(LEAST_SIDE, tokens),
         BLOCK_D=block_d,
         BLOCK_S=triton.next_power_of_2(most_parts),
-        num_warps=1 if query.element_size() == 2 else 8,  # no tensor cores, and larger rows
+        num_warps=num_warps if query.element_size() == 2 else 8,  # no tensor cores, and larger rows
         maxnreg=255,  # of a thread: else it is compiled for fewer, and keeps numbers in memory
         **({"EARLY": False} if partials[0] is None else early_launch(query.device)),
     )

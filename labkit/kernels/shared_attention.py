@@ -74,10 +74,11 @@ def paged_attention_append_shares_triton(
     check_shares(workspace, plan, query, G)
     shares = (plan.row_of, plan.share_of, plan.slot_of, plan.tokens_of, plan.first_share, plan.num_shares)
     partials = workspace.partial_out, workspace.partial_softmax, workspace.arrived
-    most = most_shares(B, G)
+    _, most = plan.limits(B)
     try:
         if G < H or transform is not None:
-            return launch_grouped(*arguments, partials, transform, plan.piece(B), 1, MAX_SHARES, shares, most)
+            parts = plan.piece(B), 1, MAX_SHARES, shares, most, plan.num_warps(B)
+            return launch_grouped(*arguments, partials, transform, *parts)
         out = torch.empty_like(query, memory_format=torch.contiguous_format)
         _shared_paged_attn_append_kernel[(H, most)](
             *arguments[:-1],

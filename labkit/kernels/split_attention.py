@@ -22,6 +22,11 @@ TOKENS_AT_A_TIME = 32
 BYTES_AT_A_TIME = TOKENS_AT_A_TIME * 64 * 2
 PROGRAMS_AT_ONCE = 1056
 MAX_SPLITS = 16
+# Where a batch has few heads of keys, and several queries share each, a program has WIDE warps and reads as
+# many times the tokens at once: more of them are there before the wait, and fewer parts have to be put
+# together. Measured on an H100 for heads of 64 and of 128 numbers and 64 to 1,024 tokens.
+WIDE = 8
+FEW_HEADS = 64  # rows times heads of keys
 
 
 class SplitWorkspace:
@@ -38,11 +43,17 @@ class SplitWorkspace:
         self.arrived = torch.zeros(max_batch_size * num_heads, dtype=torch.int32, device=device)
 
 
-def num_splits(batch_size: int, num_heads: int, max_tokens: int) -> int:
+def warps_of(batch_size: int, num_heads: int, num_kv_heads: int, dtype: torch.dtype) -> int:
+    """Warps of a program: WIDE for few heads of keys that several queries share, in 16 bits; else one."""
+    is_wide = batch_size * num_kv_heads <= FEW_HEADS and num_kv_heads < num_heads and dtype.itemsize == 2
+    return WIDE if is_wide else 1
+
+
+def num_splits(batch_size: int, num_heads: int, max_tokens: int, num_warps: int = 1) -> int:
     """Programs per request and head of keys, 1 to MAX_SPLITS: as many as run at once, and no more than there
     are pieces in the longest sequence of `max_tokens` tokens."""
-    at_once = PROGRAMS_AT_ONCE // (batch_size * num_heads)
-    return max(1, min(at_once, MAX_SPLITS, -(-max_tokens // TOKENS_AT_A_TIME)))
+    at_once = PROGRAMS_AT_ONCE // num_warps // (batch_size * num_heads)
+    return max(1, min(at_once, MAX_SPLITS, -(-max_tokens // (num_warps * TOKENS_AT_A_TIME))))
 
 
 def tokens_at_a_time(num_programs: int, row_bytes: int) -> int:
@@ -96,7 +107,10 @@ def paged_attention_append_split_triton(
     tokens = tokens_at_a_time(B * G * splits, block_d * query.element_size())
     try:
         if G < H or transform is not None:
-            return launch_grouped(*arguments, partials, transform, tokens, splits, splits)
+            num_warps = warps_of(B, H, G, query.dtype)
+            return launch_grouped(
+                *arguments, partials, transform, num_warps * tokens, splits, splits, num_warps=num_warps
+            )
         out = torch.empty_like(query, memory_format=torch.contiguous_format)
         _split_paged_attn_append_kernel[(splits, H, B)](
             *arguments,

@@ -50,11 +50,12 @@ def planned(
     head_dim: int = 64,
     dtype: torch.dtype = torch.float16,
     room: int = 0,
+    group: int = 1,
 ) -> SharePlan:
     """The plan of rows of such lengths, in slots of any order; room: of more rows than there are."""
     device = torch.device(KERNEL_DEVICE if planner is plan_shares_triton else "cpu")
     B = len(context_lens)
-    plan = SharePlan(B + room, num_heads, head_dim, dtype, device)
+    plan = SharePlan(B + room, num_heads, head_dim, dtype, device, group)
     for buffer in (plan.row_of, plan.share_of, plan.slot_of, plan.tokens_of):
         buffer.fill_(12345)  # what an earlier step has left
     slot_mapping = torch.randperm(B + 2, generator=torch.Generator().manual_seed(B))[:B].to(device)
@@ -82,9 +83,9 @@ def shares_of(plan: SharePlan, context_lens: list[int]) -> list[list[range]]:
 
 def assert_is_a_plan(plan: SharePlan, context_lens: list[int]) -> None:
     """Every token of every row is in exactly one share, and the sizes are equal but for a row's last."""
-    B, H = len(context_lens), plan.num_heads
+    B = len(context_lens)
     num_used = int((plan.row_of >= 0).sum())
-    assert num_used <= most_shares(B, H) <= len(plan.row_of)
+    assert num_used <= plan.limits(B)[1] <= len(plan.row_of)
     assert (plan.row_of[num_used:] == -1).all()
     shares, piece = shares_of(plan, context_lens), plan.piece(B)
     assert plan.num_shares[:B].tolist() == [len(of_row) for of_row in shares]
@@ -123,17 +124,21 @@ def test_it_is_a_plan(planner: Callable, context_lens: list[int]):
 lengths = st.lists(st.integers(NOBODY, 1100), min_size=1, max_size=150)
 
 
-@given(lengths, st.sampled_from([1, 2, 12, 25, 2000]), st.sampled_from([32, 64, 80]))
+@given(lengths, st.sampled_from([1, 2, 12, 25, 2000]), st.sampled_from([32, 64, 80]), st.integers(1, 3))
 @settings(max_examples=60)
-def test_plain_plans_of_any_lengths(context_lens: list[int], num_heads: int, head_dim: int):
-    assert_is_a_plan(planned(plan_shares_plain, context_lens, num_heads, head_dim), context_lens)
+def test_plain_plans_of_any_lengths(context_lens: list[int], num_heads: int, head_dim: int, group: int):
+    plan = planned(plan_shares_plain, context_lens, num_heads, head_dim, group=group)
+    assert_is_a_plan(plan, context_lens)
 
 
 @needs_triton
-@given(lengths, st.sampled_from([1, 12, 2000]))
+@given(lengths, st.sampled_from([1, 12, 2000]), st.integers(1, 3))
 @settings(max_examples=10)
-def test_the_kernel_makes_the_plain_plan(context_lens: list[int], num_heads: int):
-    plan, plain = (planned(each, context_lens, num_heads) for each in (plan_shares_triton, plan_shares_plain))
+def test_the_kernel_makes_the_plain_plan(context_lens: list[int], num_heads: int, group: int):
+    plan, plain = (
+        planned(each, context_lens, num_heads, group=group)
+        for each in (plan_shares_triton, plan_shares_plain)
+    )
     num_used = int((plain.row_of >= 0).sum())
     assert plan.row_of.tolist() == plain.row_of.tolist()
     for name in ("share_of", "slot_of", "tokens_of"):
@@ -149,6 +154,14 @@ def test_a_long_row_gets_many_shares_and_rows_of_one_length_as_many_each():
     assert planned(plan_shares_plain, [512] * 8).num_shares.tolist() == [8] * 8
     assert planned(plan_shares_plain, [1023]).num_shares.tolist() == [MAX_SHARES]
     assert planned(plan_shares_plain, [NOBODY, 0, 20]).num_shares.tolist() == [1, 1, 1]
+
+
+def test_wide_programs_have_shares_as_wide():
+    """Of queries that share a key, in few rows; of 22 rows no longer."""
+    few = planned(plan_shares_plain, [NOBODY, 256, 257, 1023], num_heads=3, group=3)
+    assert few.num_shares.tolist() == [1, 1, 2, 4]
+    assert few.tokens_of[:8].tolist() == [256] * 8
+    assert planned(plan_shares_plain, [256] * 22, num_heads=3, group=3).num_shares.tolist() == [8] * 22
 
 
 def test_shares_are_larger_than_fair_where_they_would_be_too_many():

@@ -55,6 +55,14 @@ SIZES = {
     "group of 3 in float16": {"context_lens": [9, 66], "group": 3, "D": 20, "dtype": torch.float16},
     "group of 3 in bfloat16": {"context_lens": [9, 66], "group": 3, "D": 20, "dtype": torch.bfloat16},
     "group of 4": {"context_lens": [130, 31, NOBODY], "group": 4, "block_size": 16, "D": 16},
+    "more tokens than a wide program reads at a time": {
+        "context_lens": [9, 600, NOBODY, 256],
+        "group": 2,
+        "H": 1,
+        "D": 16,
+        "block_size": 16,
+        "dtype": torch.float16,
+    },
     "group of 17": {"context_lens": [5, 40], "group": 17, "H": 1},
 }
 # Queries to a key, whether heads are normed before they are rotated, and the dtype.

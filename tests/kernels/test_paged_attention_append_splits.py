@@ -22,6 +22,7 @@ from labkit.kernels import (
     paged_attention_append_triton,
     split_attention,
     triton_status,
+    warps_of,
 )
 
 if triton_status().mode == "interpreter":
@@ -60,6 +61,14 @@ def test_every_piece_of_the_longest_row_has_a_program_while_there_are_enough():
     for tokens, splits in ((32, 1), (33, 2), (64, 2), (65, 3), (500, 16), (1024, 16)):
         assert num_splits(1, 12, tokens) == splits
     assert [num_splits(B, 12, 1024) for B in (5, 6, 8, 16, 44, 64)] == [16, 14, 11, 5, 2, 1]
+
+
+def test_few_heads_of_keys_that_queries_share_are_read_by_wide_programs():
+    half = torch.bfloat16
+    assert [warps_of(B, 9, 3, half) for B in (1, 21, 22)] == [8, 8, 1]
+    assert warps_of(1, 3, 3, half) == warps_of(1, 9, 3, torch.float32) == 1
+    assert [num_splits(1, 3, tokens, num_warps=8) for tokens in (256, 257, 1024, 9000)] == [1, 2, 4, 16]
+    assert [num_splits(B, 8, 1024, num_warps=8) for B in (1, 4, 5, 8)] == [4, 4, 3, 2]
 
 
 @pytest.mark.parametrize(

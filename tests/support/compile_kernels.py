@@ -166,7 +166,7 @@ def grouped(
         return
     arguments = query, key, value, *cache, int32(S, M), int32(S), int64(B)
     if form == "shares":
-        plan = attention_shares.SharePlan(B, G, D, dtype, query.device)
+        plan = attention_shares.SharePlan(B, G, D, dtype, query.device, H // G)
         attention_shares.plan_shares_triton(*arguments[-2:], plan)
         shares = shared_attention.ShareWorkspace(B, H, D, query.device, G)
         shared_attention.paged_attention_append_shares_triton(*arguments, shares, plan, transform)

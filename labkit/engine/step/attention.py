@@ -17,6 +17,7 @@ from labkit.kernels import (
     paged_attention_append_shares_triton,
     paged_attention_append_split_triton,
     plan_shares_triton,
+    warps_of,
 )
 from labkit.kvcache import KVBlockManager, MutableInfoBlockManager
 
@@ -155,6 +156,7 @@ class SplitAttention:
         transform: HeadTransform | None = None,
     ) -> Tensor:
         B, G, _ = key_new.shape
+        num_warps = warps_of(B, query.shape[1], G, query.dtype)
         return paged_attention_append_split_triton(
             query,
             key_new,
@@ -165,7 +167,7 @@ class SplitAttention:
             context_lens,
             slot_mapping,
             self._workspace,
-            num_splits(B, G, self._max_tokens),
+            num_splits(B, G, self._max_tokens, num_warps),
             transform,
         )
 
@@ -182,7 +184,7 @@ class SharedAttention:
         """num_heads: of queries."""
         cache = kv_manager.k_cache
         G, D = cache.shape[2], cache.shape[4]
-        self.plan = SharePlan(max_batch_size, G, D, cache.dtype, cache.device)
+        self.plan = SharePlan(max_batch_size, G, D, cache.dtype, cache.device, num_heads // G)
         self._workspace = ShareWorkspace(max_batch_size, num_heads, D, cache.device, G)
 
     def __call__(
