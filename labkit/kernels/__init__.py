@@ -44,7 +44,6 @@ from labkit.kernels.split_attention import (
     SplitWorkspace,
     num_splits,
     paged_attention_append_split_triton,
-    warps_of,
 )
 from labkit.kernels.triton_runtime import require_triton, triton_status
 
@@ -92,5 +91,4 @@ __all__ = [
     "plan_shares_triton",
     "require_triton",
     "triton_status",
-    "warps_of",
 ]

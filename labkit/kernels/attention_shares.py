@@ -12,30 +12,24 @@ import torch
 from torch import Tensor
 
 from labkit.kernels.checks import check_range, check_tensor
-from labkit.kernels.split_attention import PROGRAMS_AT_ONCE, tokens_at_a_time, warps_of
+from labkit.kernels.grouped_attention import NARROW, Programs, group_programs
+from labkit.kernels.split_attention import tokens_at_a_time
 from labkit.kernels.triton_runtime import check_launchable, tl, triton
 
 MAX_SHARES = 16  # of a row, which one program puts together: then its shares are as large as they must be
 STEPS = 4  # in which a share's size is tried, from the fair one to twice as much
 # Rows times heads from which a program reads half as many tokens at a time, so that twice as many run at
 # once: that is faster for rows of different lengths, measured on an H200.
-MANY_HEADS = PROGRAMS_AT_ONCE // 4
+MANY_HEADS = NARROW.at_once // 4
 
 
-def shares_at_once(batch_size: int, num_heads: int, num_warps: int = 1) -> int:
-    """Shares of which all programs, of so many warps each, run at the same time."""
-    programs = PROGRAMS_AT_ONCE if batch_size * num_heads < MANY_HEADS else 2 * PROGRAMS_AT_ONCE
-    return max(1, programs // num_warps // num_heads)
-
-
-def most_shares(batch_size: int, num_heads: int, num_warps: int = 1) -> int:
+def most_shares(batch_size: int, at_once: int) -> int:
     """The shares that a plan for so many rows may have: as many as at once, or half of that more than rows.
 
     There is always such a plan. A row of n pieces in shares of s has less than 1 + n / s of them. The fair
     size is the sum of all n over the shares at once, so with twice that size all n / s make half as many. And
     no row has over MAX_SHARES.
     """
-    at_once = shares_at_once(batch_size, num_heads, num_warps)
     return min(max(at_once, batch_size + at_once // 2), batch_size * MAX_SHARES)
 
 
@@ -61,31 +55,38 @@ class SharePlan:
         group: int = 1,
     ) -> None:
         """num_heads: of keys and values, each of which `group` queries share."""
-        W = most_shares(max_batch_size, num_heads)
+        self.num_heads, self._group, self._dtype = num_heads, group, dtype
+        self._row_bytes = (1 << (head_dim - 1).bit_length()) * dtype.itemsize
+        _, W = self.limits(max_batch_size)
         self.row_of, self.share_of, self.slot_of, self.tokens_of = torch.full(
             (4, W), -1, dtype=torch.int32, device=device
         ).unbind()
         self.first_share, self.num_shares = torch.zeros(
             2, max_batch_size, dtype=torch.int32, device=device
         ).unbind()
-        self.num_heads = num_heads
-        self._group, self._dtype = group, dtype
-        self._row_bytes = (1 << (head_dim - 1).bit_length()) * dtype.itemsize
         self.batch_size = 0  # the rows that it was last made for
+
+    def programs(self, batch_size: int) -> Programs:
+        """How the programs that attend are made, in a batch of so many rows."""
+        if self._group > 1:
+            return group_programs(batch_size, self.num_heads * self._group, self.num_heads, self._dtype)
+        return NARROW._replace(at_once=NARROW.at_once * (2 if self._has_many_heads(batch_size) else 1))
 
     def piece(self, batch_size: int) -> int:
         """The tokens that a program reads at a time, in a batch of so many rows."""
-        tokens = tokens_at_a_time(1, self._row_bytes) * self.num_warps(batch_size)
-        return tokens if batch_size * self.num_heads < MANY_HEADS else tokens // 2
+        tokens = tokens_at_a_time(1, self._row_bytes)
+        if self._group > 1:
+            return tokens * self.programs(batch_size).num_warps
+        return tokens // 2 if self._has_many_heads(batch_size) else tokens
 
-    def num_warps(self, batch_size: int) -> int:
-        """The warps of a program, in a batch of so many rows."""
-        return warps_of(batch_size, self.num_heads * self._group, self.num_heads, self._dtype)
+    def _has_many_heads(self, batch_size: int) -> bool:
+        return batch_size * self.num_heads >= MANY_HEADS
 
     def limits(self, batch_size: int) -> tuple[int, int]:
-        """`shares_at_once` and `most_shares` of a batch of so many rows."""
-        sizes = batch_size, self.num_heads, self.num_warps(batch_size)
-        return shares_at_once(*sizes), most_shares(*sizes)
+        """Of a batch of so many rows, the shares of which all programs run at the same time, and
+        `most_shares`."""
+        at_once = max(1, self.programs(batch_size).at_once // self.num_heads)
+        return at_once, most_shares(batch_size, at_once)
 
 
 # --- the plan of a step ---------------------------------------------------------------------------------

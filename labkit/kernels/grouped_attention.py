@@ -8,6 +8,7 @@ D head size; query head h belongs to group h // (H / G).
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +19,30 @@ from labkit.kernels.tile_product import must_upcast
 from labkit.kernels.triton_runtime import early_launch, tl, triton
 
 LEAST_SIDE = 16  # of a matrix that a product on tensor cores takes
+
+
+class Programs(NamedTuple):
+    """How a launch's programs are made, and how many to make: measured on an H100."""
+
+    num_warps: int  # of a program, which reads as many times the tokens of one warp at a time
+    num_registers: int  # of a thread, at most
+    at_once: int
+
+
+# By rows times heads of keys, in 16 bits. With few heads a program has eight warps: more of its tokens are
+# there before the wait, and fewer parts have to be put together. With many heads, fewer registers let more
+# programs run at once, and there are twice as many as that: the others begin when short ones end.
+NARROW = Programs(1, 255, 1056)
+GROUP_PROGRAMS = ((64, Programs(8, 255, 132)), (767, NARROW))
+MANY = Programs(1, 168, 3168)
+
+
+def group_programs(batch_size: int, num_heads: int, num_kv_heads: int, dtype: torch.dtype) -> Programs:
+    """The programs for so many rows, of heads of keys that several queries share."""
+    if num_kv_heads == num_heads or dtype.itemsize > 2:
+        return NARROW
+    heads = batch_size * num_kv_heads
+    return next((programs for most, programs in GROUP_PROGRAMS if heads <= most), MANY)
 
 
 def launch_grouped(
@@ -36,15 +61,15 @@ def launch_grouped(
     most_parts: int = 1,
     shares: Sequence[Tensor] | None = None,
     num_shares: int = 0,
-    num_warps: int = 1,
+    programs: Programs = NARROW,
 ) -> Tensor:  # [B, H, D]
     """Attend and store in one kernel, of arguments that were checked: with `splits` programs per request and
     head of keys, or with one for each of num_shares shares of a plan. Without a slot mapping row b is in slot
     b, and nothing is stored.
 
     partials: a workspace's, for H heads. Only with them may the kernel begin before the one in front ends: it
-    is a fused step's, and writes none of slots, tables and cache. tokens: that a program of num_warps warps
-    reads at a time, or LEAST_SIDE. most_parts: of a row. shares: a plan's row_of, share_of, slot_of,
+    is a fused step's, and writes none of slots, tables and cache. tokens: that a program reads at
+    a time, or LEAST_SIDE. most_parts: of a row. shares: a plan's row_of, share_of, slot_of,
     tokens_of, first_share and num_shares.
     """
     B, H, D = query.shape
@@ -91,8 +116,8 @@ def launch_grouped(
         BLOCK_T=max(LEAST_SIDE, tokens),
         BLOCK_D=block_d,
         BLOCK_S=triton.next_power_of_2(most_parts),
-        num_warps=num_warps if query.element_size() == 2 else 8,  # no tensor cores, and larger rows
-        maxnreg=255,  # of a thread: else it is compiled for fewer, and keeps numbers in memory
+        num_warps=programs.num_warps if query.element_size() == 2 else 8,  # no tensor cores, larger rows
+        maxnreg=programs.num_registers,  # else it is compiled for fewer, and keeps numbers in memory
         **({"EARLY": False} if partials[0] is None else early_launch(query.device)),
     )
     return out

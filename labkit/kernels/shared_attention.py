@@ -7,7 +7,7 @@ all heads. Groups of heads that share a key take the kernel of `grouped_attentio
 import torch
 from torch import Tensor
 
-from labkit.kernels.attention_shares import MAX_SHARES, SharePlan, most_shares
+from labkit.kernels.attention_shares import MAX_SHARES, SharePlan
 from labkit.kernels.grouped_attention import launch_grouped
 from labkit.kernels.head_transform import HeadTransform
 from labkit.kernels.paged_attention_append import check_paged_attention_append
@@ -21,16 +21,9 @@ class ShareWorkspace:
     For calls in one stream that follow each other; made once, so that a CUDA graph can hold its address.
     """
 
-    def __init__(
-        self,
-        max_batch_size: int,
-        num_heads: int,
-        head_dim: int,
-        device: torch.device,
-        num_kv_heads: int | None = None,
-    ) -> None:
-        """num_kv_heads: heads of keys and values, for which the plan is; None: as many as of queries."""
-        W = most_shares(max_batch_size, num_kv_heads or num_heads)
+    def __init__(self, plan: SharePlan, num_heads: int, head_dim: int) -> None:
+        """For as many rows and shares as the plan has room for, and so many heads of queries."""
+        W, max_batch_size, device = len(plan.row_of), len(plan.num_shares), plan.row_of.device
         self.partial_out = torch.empty(W, num_heads, head_dim, dtype=torch.float32, device=device)
         self.partial_softmax = torch.empty(W, num_heads, 2, dtype=torch.float32, device=device)
         self.arrived = torch.zeros(max_batch_size, num_heads, dtype=torch.int32, device=device)
@@ -77,7 +70,7 @@ def paged_attention_append_shares_triton(
     _, most = plan.limits(B)
     try:
         if G < H or transform is not None:
-            parts = plan.piece(B), 1, MAX_SHARES, shares, most, plan.num_warps(B)
+            parts = plan.piece(B), 1, MAX_SHARES, shares, most, plan.programs(B)
             return launch_grouped(*arguments, partials, transform, *parts)
         out = torch.empty_like(query, memory_format=torch.contiguous_format)
         _shared_paged_attn_append_kernel[(H, most)](
@@ -259,7 +252,7 @@ def check_shares(workspace: ShareWorkspace, plan: SharePlan, query: Tensor, num_
         raise ValueError(f"plan is for {plan.num_heads} heads, expected {num_kv_heads}")
     if len(workspace.arrived) < B:
         raise ValueError(f"workspace is for {len(workspace.arrived)} rows, but there are {B}")
-    if len(workspace.partial_out) < (most := most_shares(B, num_kv_heads)):
+    if len(workspace.partial_out) < (most := plan.limits(B)[1]):
         raise ValueError(f"workspace is for {len(workspace.partial_out)} shares, but there may be {most}")
     if plan.batch_size != B:
         raise ValueError(f"plan was made for {plan.batch_size} rows, but there are {B}")

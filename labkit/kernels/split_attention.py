@@ -8,7 +8,7 @@ the kernel of `grouped_attention`. `paged_attention_append` has the form in one 
 import torch
 from torch import Tensor
 
-from labkit.kernels.grouped_attention import launch_grouped
+from labkit.kernels.grouped_attention import NARROW, group_programs, launch_grouped
 from labkit.kernels.head_transform import HeadTransform
 from labkit.kernels.paged_attention_append import check_paged_attention_append
 from labkit.kernels.running_softmax import add_piece, load_cached_piece, merge_parts, put_together
@@ -20,13 +20,8 @@ from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, tr
 # precision are read fewer at a time: a thread would not have registers enough.
 TOKENS_AT_A_TIME = 32
 BYTES_AT_A_TIME = TOKENS_AT_A_TIME * 64 * 2
-PROGRAMS_AT_ONCE = 1056
+PROGRAMS_AT_ONCE = NARROW.at_once
 MAX_SPLITS = 16
-# Where a batch has few heads of keys, and several queries share each, a program has WIDE warps and reads as
-# many times the tokens at once: more of them are there before the wait, and fewer parts have to be put
-# together. Measured on an H100 for heads of 64 and of 128 numbers and 64 to 1,024 tokens.
-WIDE = 8
-FEW_HEADS = 64  # rows times heads of keys
 
 
 class SplitWorkspace:
@@ -41,12 +36,6 @@ class SplitWorkspace:
         self.partial_out = torch.empty(rows, head_dim, dtype=torch.float32, device=device)
         self.partial_softmax = torch.empty(rows, 2, dtype=torch.float32, device=device)  # largest and total
         self.arrived = torch.zeros(max_batch_size * num_heads, dtype=torch.int32, device=device)
-
-
-def warps_of(batch_size: int, num_heads: int, num_kv_heads: int, dtype: torch.dtype) -> int:
-    """Warps of a program: WIDE for few heads of keys that several queries share, in 16 bits; else one."""
-    is_wide = batch_size * num_kv_heads <= FEW_HEADS and num_kv_heads < num_heads and dtype.itemsize == 2
-    return WIDE if is_wide else 1
 
 
 def num_splits(batch_size: int, num_heads: int, max_tokens: int, num_warps: int = 1) -> int:
@@ -107,10 +96,9 @@ def paged_attention_append_split_triton(
     tokens = tokens_at_a_time(B * G * splits, block_d * query.element_size())
     try:
         if G < H or transform is not None:
-            num_warps = warps_of(B, H, G, query.dtype)
-            return launch_grouped(
-                *arguments, partials, transform, num_warps * tokens, splits, splits, num_warps=num_warps
-            )
+            programs = group_programs(B, H, G, query.dtype)
+            tokens *= programs.num_warps
+            return launch_grouped(*arguments, partials, transform, tokens, splits, splits, programs=programs)
         out = torch.empty_like(query, memory_format=torch.contiguous_format)
         _split_paged_attn_append_kernel[(splits, H, B)](
             *arguments,

@@ -30,7 +30,7 @@ from labkit.kernels import (
     plan_shares_plain,
     plan_shares_triton,
 )
-from labkit.kernels.attention_shares import MAX_SHARES, most_shares, shares_at_once
+from labkit.kernels.attention_shares import MAX_SHARES
 
 pytestmark = pytest.mark.slow
 
@@ -167,8 +167,8 @@ def test_wide_programs_have_shares_as_wide():
 def test_shares_are_larger_than_fair_where_they_would_be_too_many():
     """Of 21 rows of 25 pieces, with 88 shares at once, 6 pieces a share are fair, which makes 5 shares a row
     and 105 in all; with 8 pieces there are 84."""
-    assert shares_at_once(21, 12) == most_shares(21, 12) == 88
     plan = planned(plan_shares_plain, [25 * 32] * 21)
+    assert plan.limits(21) == (88, 88)
     assert plan.num_shares.tolist() == [4] * 21
     assert plan.tokens_of[0] == 8 * 32
     fair = planned(plan_shares_plain, [24 * 32] * 21)
@@ -235,9 +235,10 @@ def test_it_is_the_plain_form_at_any_size(context_lens: list[int], block_size: i
 @needs_triton
 def test_more_rows_than_shares_at_once(monkeypatch: pytest.MonkeyPatch):
     """As on a GPU of two programs at once, or of four where a program reads half as many tokens."""
-    monkeypatch.setattr(attention_shares, "PROGRAMS_AT_ONCE", 2)
+    monkeypatch.setattr(attention_shares, "NARROW", attention_shares.NARROW._replace(at_once=2))
     monkeypatch.setattr(attention_shares, "MANY_HEADS", 6)
-    assert [most_shares(B, 1) for B in (1, 5, 6)] == [2, 6, 8]
+    plan = SharePlan(6, 1, 8, torch.float32, torch.device("cpu"))
+    assert [plan.limits(B) for B in (1, 5, 6)] == [(2, 2), (2, 6), (4, 8)]
     assert_attends_and_stores(in_shares, make_case([40, 3, 0, 70, NOBODY, 33], H=1))
     assert_attends_and_stores(in_shares, make_case([40, 3, 70], H=1))
 
@@ -246,7 +247,8 @@ def test_more_rows_than_shares_at_once(monkeypatch: pytest.MonkeyPatch):
 def test_a_workspace_and_a_plan_serve_one_step_after_the_other():
     """Made for a large batch, as an engine does it; what one step leaves is nothing to the next."""
     device = torch.device(KERNEL_DEVICE)
-    workspace, plan = ShareWorkspace(4, 2, 8, device), SharePlan(4, 2, 8, torch.float32, device)
+    plan = SharePlan(4, 2, 8, torch.float32, device)
+    workspace = ShareWorkspace(plan, 2, 8)
 
     def attention(max_context_len: int, **arguments: torch.Tensor) -> torch.Tensor:
         plan_shares_triton(arguments["context_lens"], arguments["slot_mapping"], plan)
@@ -266,12 +268,14 @@ def test_a_workspace_or_a_plan_of_something_else_is_refused():
     plan, workspace = plan_for(arguments), share_workspace_for(arguments)
     plan_shares_triton(arguments["context_lens"], arguments["slot_mapping"], plan)
     unmade = SharePlan(3, 2, 8, torch.float32, device)
+    fewer_rows = SharePlan(2, 2, 8, torch.float32, device)
+    elsewhere = SharePlan(3, 2, 8, torch.float32, torch.device("meta"))
     other_heads = SharePlan(3, 4, 8, torch.float32, device)
     other_heads.batch_size = 3
     for space, made, message in (
-        (ShareWorkspace(2, 2, 8, device), plan, "workspace is for 2 rows, but there are 3"),
-        (ShareWorkspace(3, 2, 16, device), plan, "workspace is for 2 heads of 16, expected 2 of 8"),
-        (ShareWorkspace(3, 2, 8, torch.device("meta")), plan, "workspace is on meta"),
+        (ShareWorkspace(fewer_rows, 2, 8), plan, "workspace is for 2 rows, but there are 3"),
+        (ShareWorkspace(plan, 2, 16), plan, "workspace is for 2 heads of 16, expected 2 of 8"),
+        (ShareWorkspace(elsewhere, 2, 8), plan, "workspace is on meta"),
         (workspace, unmade, "plan was made for 0 rows, but there are 3"),
         (workspace, other_heads, "plan is for 4 heads, expected 2"),
     ):

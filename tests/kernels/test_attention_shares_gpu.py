@@ -117,8 +117,8 @@ def test_a_graph_follows_the_lengths_that_lie_in_its_slots(dtype: torch.dtype):
     arguments = {k: v for k, v in real.arguments.items() if k != "max_context_len"}
     nobody = len(arguments["context_lens"]) - 1
     arguments["slot_mapping"] = torch.full_like(arguments["slot_mapping"], nobody)
-    workspace = ShareWorkspace(20, 12, 64, torch.device("cuda"))
     plan = SharePlan(20, 12, 64, dtype, torch.device("cuda"))
+    workspace = ShareWorkspace(plan, 12, 64)
 
     def step() -> tuple[Tensor, ...]:
         plan_shares_triton(arguments["context_lens"], arguments["slot_mapping"], plan)

@@ -22,8 +22,8 @@ from labkit.kernels import (
     paged_attention_append_triton,
     split_attention,
     triton_status,
-    warps_of,
 )
+from labkit.kernels.grouped_attention import NARROW, group_programs
 
 if triton_status().mode == "interpreter":
     from triton.runtime.interpreter import InterpreterBuilder
@@ -65,8 +65,8 @@ def test_every_piece_of_the_longest_row_has_a_program_while_there_are_enough():
 
 def test_few_heads_of_keys_that_queries_share_are_read_by_wide_programs():
     half = torch.bfloat16
-    assert [warps_of(B, 9, 3, half) for B in (1, 21, 22)] == [8, 8, 1]
-    assert warps_of(1, 3, 3, half) == warps_of(1, 9, 3, torch.float32) == 1
+    assert [group_programs(B, 9, 3, half).num_warps for B in (1, 21, 22)] == [8, 8, 1]
+    assert group_programs(1, 3, 3, half) == group_programs(1, 9, 3, torch.float32) == NARROW
     assert [num_splits(1, 3, tokens, num_warps=8) for tokens in (256, 257, 1024, 9000)] == [1, 2, 4, 16]
     assert [num_splits(B, 8, 1024, num_warps=8) for B in (1, 4, 5, 8)] == [4, 4, 3, 2]
 

@@ -150,7 +150,7 @@ def plan_for(arguments: dict) -> SharePlan:
 def share_workspace_for(arguments: dict) -> ShareWorkspace:
     """As small as it may be, and what lies in it is no number."""
     query = arguments["query"]
-    workspace = ShareWorkspace(*query.shape, query.device, arguments["key_new"].shape[1])
+    workspace = ShareWorkspace(plan_for(arguments), *query.shape[1:])
     workspace.partial_out.fill_(torch.nan)
     workspace.partial_softmax.fill_(torch.nan)
     return workspace

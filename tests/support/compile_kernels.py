@@ -136,7 +136,7 @@ def attention(
     if form == "shares":
         plan = attention_shares.SharePlan(B, H, D, dtype, query.device)
         attention_shares.plan_shares_triton(*arguments[-2:], plan)
-        shares = shared_attention.ShareWorkspace(B, H, D, query.device)
+        shares = shared_attention.ShareWorkspace(plan, H, D)
         shared_attention.paged_attention_append_shares_triton(*arguments, shares, plan)
         return
     workspace = split_attention.SplitWorkspace(B, H, D, query.device)
@@ -168,7 +168,7 @@ def grouped(
     if form == "shares":
         plan = attention_shares.SharePlan(B, G, D, dtype, query.device, H // G)
         attention_shares.plan_shares_triton(*arguments[-2:], plan)
-        shares = shared_attention.ShareWorkspace(B, H, D, query.device, G)
+        shares = shared_attention.ShareWorkspace(plan, H, D)
         shared_attention.paged_attention_append_shares_triton(*arguments, shares, plan, transform)
         return
     workspace = split_attention.SplitWorkspace(B, H, D, query.device)

@@ -17,8 +17,8 @@ from labkit.kernels import (
     paged_attention_append_shares_triton,
     paged_attention_append_split_triton,
     plan_shares_triton,
-    warps_of,
 )
+from labkit.kernels.grouped_attention import group_programs
 from labkit.kvcache import KVBlockManager, MutableInfoBlockManager
 
 
@@ -156,7 +156,7 @@ class SplitAttention:
         transform: HeadTransform | None = None,
     ) -> Tensor:
         B, G, _ = key_new.shape
-        num_warps = warps_of(B, query.shape[1], G, query.dtype)
+        num_warps = group_programs(B, query.shape[1], G, query.dtype).num_warps
         return paged_attention_append_split_triton(
             query,
             key_new,
@@ -185,7 +185,7 @@ class SharedAttention:
         cache = kv_manager.k_cache
         G, D = cache.shape[2], cache.shape[4]
         self.plan = SharePlan(max_batch_size, G, D, cache.dtype, cache.device, num_heads // G)
-        self._workspace = ShareWorkspace(max_batch_size, num_heads, D, cache.device, G)
+        self._workspace = ShareWorkspace(self.plan, num_heads, D)
 
     def __call__(
         self,

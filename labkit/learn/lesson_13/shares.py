@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from labkit.checks import shown, whole
-from labkit.kernels.attention_shares import MAX_SHARES, SharePlan, plan_shares_plain, shares_at_once
+from labkit.kernels.attention_shares import MAX_SHARES, SharePlan, plan_shares_plain
 from labkit.kernels.split_attention import num_splits
 from labkit.learn.answers import plain
 from labkit.learn.exercise import MOST_LINES, BrokenContract, EndlessLoop, check_unchanged, limited_lines
@@ -35,7 +35,7 @@ def pieces_of(lengths: Sequence[int]) -> list[int]:
 
 def at_once(num_rows: int) -> int:
     """Shares of which all programs run at the same time, in a batch of so many rows of GPT-2."""
-    return shares_at_once(num_rows, NUM_HEADS)
+    return plan_for(num_rows).limits(num_rows)[0]
 
 
 def as_many_each(pieces: Sequence[int], most: int) -> list[int]:
