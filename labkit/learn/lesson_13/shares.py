@@ -2,9 +2,10 @@
 
 import random
 from collections.abc import Callable, Sequence
+from math import fsum
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from labkit.checks import shown, whole
 from labkit.kernels.attention_shares import MAX_SHARES, SharePlan, plan_shares_plain
@@ -148,26 +149,36 @@ def check_case(shares: Shares, pieces: tuple[int, ...], most: int) -> None:
 NUM_ORDERS = 200
 
 
-def parts_of(num_tokens: int, num_shares: int) -> list[tuple[Tensor, Tensor, Tensor]]:
+Part = tuple[int, np.float32, np.float32]
+
+
+def parts_of(num_tokens: int, num_shares: int) -> list[Part]:
     """What the programs of a row leave: of each share its largest score, its sum of weights, and its weighted
-    sum of values, for random scores and values of one number."""
-    generator = torch.Generator().manual_seed(13)
-    scores, values = torch.randn(2, num_tokens, generator=generator)
+    sum of values, for random scores and values of one number.
+
+    Scores are whole and weights powers of 2, so that every processor rounds alike.
+    """
+    rng = random.Random(13)
+    tokens = [(rng.randrange(8), rng.uniform(-1, 1)) for _ in range(num_tokens)]
+    size = -(-num_tokens // num_shares)
     parts = []
-    for own_scores, own_values in zip(scores.chunk(num_shares), values.chunk(num_shares), strict=True):
-        weights = (own_scores - own_scores.max()).exp()
-        parts.append((own_scores.max(), weights.sum(), (weights * own_values).sum()))
+    for first in range(0, num_tokens, size):
+        share = tokens[first : first + size]
+        largest = max(score for score, _ in share)
+        weighted = [(2.0 ** (score - largest), value) for score, value in share]
+        total, acc = (fsum(w for w, _ in weighted), fsum(w * value for w, value in weighted))
+        parts.append((largest, np.float32(total), np.float32(acc)))
     return parts
 
 
-def merged(parts: list[tuple[Tensor, Tensor, Tensor]]) -> float:
+def merged(parts: list[Part]) -> float:
     """Attention of all shares together, added up in the order given, in float32."""
-    largest = torch.stack([part[0] for part in parts]).max()
-    total, acc = torch.zeros(()), torch.zeros(())
+    largest = max(part[0] for part in parts)
+    total = acc = np.float32(0)
     for own_largest, own_total, own_acc in parts:
-        weight = (own_largest - largest).exp()
+        weight = np.float32(2.0 ** (own_largest - largest))
         total, acc = total + weight * own_total, acc + weight * own_acc
-    return (acc / total).item()
+    return float(acc / total)
 
 
 def num_results(in_order: bool, num_tokens: int = 900, num_shares: int = 15) -> int:
