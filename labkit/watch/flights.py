@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-import pandas as pd
-
 from labkit.engine import InferenceEngine
 from labkit.engine.overlap import NextTokens
 from labkit.engine.request import Request, RunningRequests
@@ -70,26 +68,6 @@ class Flights:
     def _calls_on_board(self, flight: Flight) -> range:
         """The calls that ended with this step in flight."""
         return range(flight.launched_in, self.calls + 1 if flight.read_in is None else flight.read_in)
-
-    def table(self) -> pd.DataFrame:
-        """The steps as a table: a row per step."""
-        return pd.DataFrame(
-            [
-                {
-                    "step": flight.number,
-                    "launched in call": flight.launched_in,
-                    "read in call": "-" if flight.read_in is None else flight.read_in,
-                    "requests": names(flight.request_ids),
-                    "tokens to nobody": names(flight.to_nobody),
-                }
-                for flight in self.flights
-            ]
-        ).set_index("step")
-
-
-def names(request_ids: Sequence[int]) -> str:
-    """Request ids in one cell of a table; "-" for none."""
-    return " ".join(map(str, request_ids)) or "-"
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Steps in flight: each is launched for somebody, read once, and its tokens go where they belong."""
+"""Steps in flight: each is launched for requests that run, read once, and its tokens go where they belong."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -88,7 +88,7 @@ class InFlight:
             yield
 
     def _is_running(self, launched: Launched) -> bool:
-        """Whether somebody waits for the step's tokens."""
+        """Whether a running request waits for the step's tokens."""
         running = self.scheduler.running
         pairs = zip(launched.requests, launched.sessions, strict=True)
         return any(running.get(request) is session for request, session in pairs)
@@ -104,9 +104,10 @@ class InFlight:
         if len(ahead) == MOST_IN_FLIGHT:
             numbers = " and ".join(str(earlier.number) for earlier in ahead)
             raise BrokenContract(
-                f"at most two steps are in flight: step {launched.number} is launched, and somebody still "
-                f"waits for steps {numbers}. Two buffers take turns for the tokens: read the older "
-                "step first, keep the other in `self.in_flight`, and drop none that a running request is in."
+                f"at most two steps are in flight: step {launched.number} is launched, and the tokens of "
+                f"steps {numbers} are still to be read. Two buffers take turns for the tokens: read the "
+                "older step first, keep the other in `self.in_flight`, and drop none that a running request "
+                "is in."
             )
         for request, session in zip(requests, sessions, strict=True):
             account = self._accounts.setdefault(session, Account(request, len(request.output_token_ids)))
@@ -114,8 +115,8 @@ class InFlight:
                 raise BrokenContract(
                     f"a limit counts the token in flight: step {launched.number} is launched for request "
                     f"{request.request_id}, whose last token of {request.params.max_new_tokens} is made or "
-                    "in flight already. Behind a step launch by `launch_behind`, which takes those that "
-                    "`going_on` returns."
+                    "in flight already. Launch the next step by `launch_behind`, which takes the requests "
+                    "that `going_on` returns."
                 )
         self._check_nobody_is_left_out(launched)
         return launched
@@ -126,9 +127,9 @@ class InFlight:
         for request, session in running.items():
             if session in in_flight and not self.decode_step.slots.knows(session):
                 raise BrokenContract(
-                    "a step is launched behind another only if the device has its tokens: step "
+                    "a step is launched after another only if the device has its tokens: step "
                     f"{self._num_launched + 1} is launched while a token of request {request.request_id} is "
-                    "in flight, and the device was made to forget that request. `launch_behind` looks for "
+                    "in flight, and the device was made to forget that request. `launch_behind` checks "
                     "that, and whether there are blocks; `decode_step.launch` does not."
                 )
 
@@ -137,9 +138,10 @@ class InFlight:
             account = self._accounts.get(session) or Account(request, len(request.output_token_ids))
             if session not in launched.sessions and account.num_left > 0:
                 raise BrokenContract(
-                    f"whoever has a token to make is launched: step {launched.number} is launched without "
-                    f"request {request.request_id}, which may make {account.num_left} more behind what is "
-                    "made and in flight. In `going_on`, a token in flight counts for its session alone."
+                    f"every request that has a token to make is launched: step {launched.number} is launched "
+                    f"without request {request.request_id}, which may make {account.num_left} more after "
+                    "those that are made or in flight. In `going_on`, a token in flight counts for its own "
+                    "session alone."
                 )
 
     def _has_launched(self, launched: Launched) -> None:
@@ -174,7 +176,7 @@ class InFlight:
         if launched not in self._unread:
             raise BrokenContract(
                 f"a step is read once: step {number} is read again, or was undone or passed over. Let go of "
-                "a step when it was read."
+                "a step when you have read it."
             )
         for earlier in self._unread[: self._unread.index(launched)]:
             if self._is_running(earlier):
@@ -185,9 +187,9 @@ class InFlight:
                 )
         if launched is self._unread[-1] and self._could_launch(launched):
             raise BrokenContract(
-                f"the next step is launched before this one is read: step {number} is read with nothing "
-                "behind it, and there are tokens to make and blocks for them. The GPU would wait for the "
-                "host. First launch whoever has a token to make (`going_on`) by `launch_behind`, then read."
+                f"the next step is launched before this one is read: step {number} is read while no other is "
+                "in flight, although there are tokens to make and blocks for them. The GPU would wait for "
+                "the host. First launch the next step by `launch_behind`, then read."
             )
 
     def _could_launch(self, launched: Launched) -> bool:
@@ -220,21 +222,22 @@ class InFlight:
                 "`still_running` says which rows of a step are handed out.",
             ),
             Invariant(
-                "who has ended gets nothing more",
+                "a request that has ended gets nothing more",
                 self._after_the_end,
-                "What is in flight to a request that has ended is for nobody: `still_running` leaves it out.",
+                "A token in flight for a request that has ended belongs to nobody: `still_running` leaves it "
+                "out.",
             ),
             Invariant(
                 "the host has counted every launch",
                 self._miscounted,
                 "A launch makes its sessions longer by one token, on the host and on the device. A step that "
-                "cannot be read is undone: `self.read` does it.",
+                "cannot be read is undone, by `self.read`.",
             ),
             Invariant(
                 "is_ahead says whether a step is in flight",
                 self._not_as_is_ahead_says,
-                "It is whether `self.in_flight` holds one. Keep there what is launched and not read, and "
-                "None if nothing is.",
+                "It is True if `self.in_flight` holds one. Keep the step there that is launched and not "
+                "read, or None.",
             ),
         )
 

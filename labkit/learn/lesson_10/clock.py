@@ -1,4 +1,4 @@
-"""Lesson 10: two workers on one clock, a GPU that is played, and the orders of two streams."""
+"""Lesson 10: two workers on one clock, a simulated GPU, and the orders of two streams."""
 
 import time
 from collections import Counter
@@ -87,13 +87,13 @@ def recorded_work(
     return StepWork.of(host, device_time.step(rung, batch_size).gpu_busy_us)
 
 
-# --- a GPU that a clock plays, so that overlap can be measured on any machine --------------------------
+# --- a GPU that a clock simulates, so that any machine can measure overlap ------------------------------
 
 NUM_STEPS = 40  # of a run
 LATE_SECONDS = 100e-6  # by which a sleep may end late
 
 
-class PlayedGPU:
+class SimulatedGPU:
     """A GPU that takes the same time for every step, and one step after another. It computes nothing: it says
     when a step's tokens may be read."""
 
@@ -138,14 +138,14 @@ def wait_until(moment: float) -> None:
             time.sleep(left - LATE_SECONDS)
 
 
-def time_played_steps(
+def time_simulated_steps(
     engine: InferenceEngine, gpu_us: float, num_steps: int = NUM_STEPS, synchronize: bool = False
 ) -> float:
-    """Seconds per step of an engine from `host_engine`, on a GPU that is played.
+    """Seconds per step of an engine from `host_engine`, on a simulated GPU.
 
     synchronize: after each step the clock waits for the GPU, as a careless benchmark does.
     """
-    gpu = PlayedGPU(gpu_us)
+    gpu = SimulatedGPU(gpu_us)
     prompts = steady_prompts(engine.scheduler.config.max_batch_size, LENGTHS)
     room = BLOCK_SIZE - max(LENGTHS)
     with gpu.runs(engine), steady_decode(engine, prompts, WARMUP_STEPS, room):
@@ -157,7 +157,7 @@ def time_played_steps(
         return (time.perf_counter() - started) / num_steps
 
 
-def measure_played(
+def measure_simulated(
     below: Rung,
     rung: Rung,
     parts: Mapping[str, Part],
@@ -168,10 +168,10 @@ def measure_played(
     synchronize: bool = False,
 ) -> Measured:
     """Time a step of the rung below, the reader's engine and the package's, in turn: the host works, and a
-    clock plays the GPU."""
+    clock simulates the GPU."""
     builds = three_engines(below, rung, parts, batch_size, device)
     measures = [
-        lambda build=build: time_played_steps(build(), gpu_us, synchronize=synchronize)
+        lambda build=build: time_simulated_steps(build(), gpu_us, synchronize=synchronize)
         for build in builds.values()
     ]
     return Measured(batch_size, dict(zip(builds, in_turn(measures, rounds), strict=True)))

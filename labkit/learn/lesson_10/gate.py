@@ -48,12 +48,12 @@ def tokens_are_returned(build: Build) -> None:
     if not isinstance(made, NextTokens):
         raise BrokenContract(
             f"next_tokens returns the tokens that are handed out: it returned {shown(made)}, expected what "
-            "`self.hand_out` makes, a NextTokens."
+            "`self.hand_out` returns, a NextTokens."
         )
 
 
 def a_newcomer_has_one_token_to_make(build: Build) -> None:
-    """Raise BrokenContract if a request that has joined behind a launch waits for others."""
+    """Raise BrokenContract if a request that has joined after a launch waits for others."""
     with small_engine(build, (14,)) as (engine, step):
         for _ in range(3):
             step()
@@ -73,7 +73,7 @@ def a_launch_fails_behind_a_step(build: Build) -> None:
             step()
         if not engine.readback.is_ahead:
             raise BrokenContract(
-                "a step stays in flight if the launch behind it fails: step 1 was launched, the launch of "
+                "a step stays in flight if the launch after it fails: step 1 was launched, the launch of "
                 "step 2 failed, and is_ahead is False, expected True. The tokens of step 1 are lost. Keep a "
                 "step in `self.in_flight` before you launch the next."
             )

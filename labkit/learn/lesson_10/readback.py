@@ -44,7 +44,7 @@ class OneInFlight:
     def going_on(
         self, running: RunningRequests, in_flight: Set[InferenceSession]
     ) -> dict[Request, InferenceSession]:
-        """The requests that have a token to make behind the one in flight, with their sessions."""
+        """The requests that have a token to make after the one in flight, with their sessions."""
         num_left = tokens_left(running, in_flight)
         pairs = zip(running.items(), num_left, strict=True)
         return {request: session for (request, session), left in pairs if left > 0}
@@ -68,7 +68,7 @@ class OneInFlight:
         return self.decode_step.launch(going_on) if going_on and has_room and is_known else None
 
     def read(self, step: StepInFlight, running: RunningRequests) -> Sequence[int | None]:
-        """Wait for the step's tokens. If that fails, it is undone, and so is the step behind it."""
+        """Wait for the step's tokens. If that fails, it is undone, and so is the step after it."""
         try:
             return step.read()
         except BaseException:
@@ -84,8 +84,8 @@ class OneInFlight:
         rows, num_rows = self.still_running(step, running), len(step.requests)
         if len(token_ids) != num_rows:
             raise TypeError(
-                f"hand_out takes a step and what was read of the same step: it has {num_rows} rows, and got "
-                f"{len(token_ids)} tokens"
+                f"hand_out takes a step and the tokens of the same step: the step has {num_rows} rows, and "
+                f"there are {len(token_ids)} tokens"
             )
         if not isinstance(rows, Iterable):
             raise TypeError(f"still_running returns a list of rows, not {shown(rows)}")

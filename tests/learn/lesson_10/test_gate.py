@@ -65,7 +65,7 @@ class OneBehind:
 
 
 class KeepsWhatCannotBeRead(OneBehind):
-    """Undoes the step whose read failed, and not the one behind it."""
+    """Undoes the step whose read failed, and not the one after it."""
 
     def cancel(self, step, running):
         step.cancel(running)
@@ -208,23 +208,23 @@ AT_A_LIMIT = (
     r"in flight already\. .*`going_on`"
 )
 DROPPED = (
-    r"at most two steps are in flight: step \d+ is launched, and somebody still waits for steps \d+ and \d+"
+    r"at most two steps are in flight: step \d+ is launched, and the tokens of steps \d+ and \d+ are still"
 )
 WRONG = {
-    ReadAtOnce: r"the next step is launched before this one is read: step 1 is read with nothing behind it",
+    ReadAtOnce: r"the next step is launched before this one is read: step 1 is read while no other is in",
     KeepsWhatCannotBeRead: r"the host has counted every launch: request \d+ has \d+ tokens, of",
     NeverAhead: r"is_ahead says whether a step is in flight: it is False, and step 2 for request 0 is in",
     WithoutRoom: r"^readback raised OutOfBlocksError: .*, at `return self\.decode_step\.launch\(going\)`$",
     Unwritten: r"^readback: not attempted yet\.$",
     AsksWhoRuns: TO_A_NEW_SESSION,
-    ForgetsTheStepIfALaunchFails: r"a step stays in flight if the launch behind it fails: .* Keep a step in",
+    ForgetsTheStepIfALaunchFails: r"a step stays in flight if the launch after it fails: .* Keep a step in",
     LaunchesPastTheChecks: r"OutOfBlocksError: layer 0 has no free block[^`]*`self.in_flight = self",
-    HandsOutTheNewer: r"^readback raised TypeError: hand_out takes a step and what was read of the same step",
+    HandsOutTheNewer: r"^readback raised TypeError: hand_out takes a step and the tokens of the same step",
     ThoseWhoHaveNotEnded: TO_A_NEW_SESSION,
     RequestsForRows: r"^readback raised TypeError: still_running returns numbers of rows, 0 to 1, not an",
     COUNTS_NOTHING_IN_FLIGHT: AT_A_LIMIT,
-    COUNTS_ONE_FOR_ALL: r"whoever has a token to make is launched: step 5 is launched without request 1",
-    ForgetsWhatItLaunched: r"is_ahead says whether a step is in flight: it is False, .* Keep there what is",
+    COUNTS_ONE_FOR_ALL: r"every request that has a token to make is launched: step 5 is launched without",
+    ForgetsWhatItLaunched: r"is_ahead says whether a step is in flight: it is False, .* Keep the step there that",
 }
 RIGHT = (OneBehind, NewestFirst, TakesAwayWhoIsDone, OneRowAtATime, BySession)
 
