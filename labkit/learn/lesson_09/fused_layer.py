@@ -1,4 +1,4 @@
-"""Lesson 09: a layer's kernels, small engines, and rounding."""
+"""Lesson 09: a layer's kernels, and rounding."""
 
 import inspect
 import textwrap
@@ -10,18 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from labkit.engine import CacheConfig, InferenceEngine
+from labkit.engine import InferenceEngine
 from labkit.kernels import fold_layer_norm, norm_linear_plain
 from labkit.kernels.fused_linear import mean_and_rstd, row_statistics
 from labkit.learn.lesson_09.splits import SplitThenMerge
 from labkit.learn.lesson_09.steps import launch_norm_linear
-from labkit.model import GPT2Config, LanguageModel
-from labkit.model.checkpoint import random_network
-from labkit.model.tokenizer import WordTokenizer
-from labkit.options import EngineOptions
+from labkit.model import LanguageModel
 from labkit.watch.launches import device_step_of
 
-# --- a layer's kernels, an engine small enough for Triton's interpreter --------------------------------
+# --- a layer's kernels ----------------------------------------------------------------------------------
 
 # The kernels of a fused layer, in order, each with the operations that it replaces.
 STANDS_FOR = (
@@ -42,27 +39,6 @@ def whose_kernels(engine: InferenceEngine) -> str:
         "merge": isinstance(attention, SplitThenMerge),
     }
     return ", ".join(f"{name}: {'yours' if is_mine else 'not yours'}" for name, is_mine in mine.items())
-
-
-def small_engine(options: EngineOptions, device: torch.device | str = "cpu") -> InferenceEngine:
-    """An engine with a model of random weights, so small that Triton's interpreter runs a step in little
-    time; its vocabulary size is odd, as GPT-2's is."""
-    config = GPT2Config(
-        vocab_size=97, n_positions=64, n_embd=32, n_layer=2, n_head=2, tie_word_embeddings=False
-    )
-    gpt2 = random_network(config, seed=0)
-    for parameter in gpt2.parameters():
-        parameter.data.mul_(20 if parameter.dim() == 2 else 1)
-    model = LanguageModel("random:small", gpt2, WordTokenizer(config.vocab_size, None))
-    return InferenceEngine(
-        model, options, device=device, dtype=torch.float32, cache=CacheConfig(8, 16, prefix_cache=False)
-    )
-
-
-def alignment(row_bytes: int, row: int) -> int:
-    """The largest power of 2, up to 128, that divides the address of a row, if row 0 lies at address 0."""
-    start = row * row_bytes
-    return min(128, start & -start) if start else 128
 
 
 def excerpt(kernel: Callable, begins: str, ends: str) -> str:

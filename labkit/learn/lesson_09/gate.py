@@ -32,8 +32,8 @@ LONG_AND_SHORT = (3, 9, 20, 50)  # tokens of the prompts of the step whose kerne
 
 @cache
 def uneven_model() -> LanguageModel:
-    """The small model with biases, and LayerNorms that do something: fresh ones have biases of 0 and weights
-    of 1, so that whoever forgets one is right."""
+    """The small model with biases, and with LayerNorms that change something: fresh ones have biases of 0 and
+    weights of 1, so a layer that forgets one would be right."""
     model = copy.deepcopy(small_model())
     like = torch.Generator().manual_seed(3)
     for parameter in model.network.parameters():
@@ -88,9 +88,9 @@ def few_kernels(build: Build) -> None:
         told = ", ".join(f"{name} {times}" for name, times in names)
         raise BrokenContract(
             f"a step is few kernels: {count} for {num_layers} layers, at most {most}, five per layer and "
-            f"five around them. Launched were: {told}. What a kernel can do on its way, such as norm, bias, "
-            "GELU and residual, has no launch of its own. (Attention counts as one, and so does each of "
-            "FusedDeviceStep's `kernels`.)"
+            f"five around them. Launched were: {told}. Work that a neighbouring kernel can do, such as "
+            "norm, bias, GELU and residual, needs no launch of its own. (Attention counts as one, and so "
+            "does each of FusedDeviceStep's `kernels`.)"
         )
 
 

@@ -142,7 +142,7 @@ LEAVES = (
 TOKENS = r"a step makes the plain step's tokens: row \d of \d \(request \d+\) is token \d+, expected"
 SOFTMAX = (
     r"attention is one softmax over all of a request's tokens: in a step whose requests have "
-    r"\[3, 9, 20, 50\] tokens in the cache, request {} of 4, .* Every program's part counts"
+    r"\[3, 9, 20, 50\] tokens in the cache, request {} of 4, .* The parts of all programs count"
 )
 WRONG = {
     AddsPartsUnweighed: SOFTMAX.format(r"\d"),

@@ -54,9 +54,9 @@ def product(
     store_tile(out_ptr, m, n, M, N, acc)
 
 
-ROUNDS = r"with x \[20, 150\] .* A program reads 64 inputs at a time: add each round's product"
+ROUNDS = r"with x \[20, 150\] .* A program reads 64 inputs at a time: add the product of each round"
 WRONG_PRODUCTS = {
-    "rounded": r"with x \[3, 7\] .* All are nearly right: inputs were rounded",
+    "rounded": r"with x \[3, 7\] .* All are nearly right, so inputs were rounded",
     "not transposed": "product raised ",
     "last round": ROUNDS,
     "first round": ROUNDS,
@@ -96,7 +96,7 @@ def test_a_product_that_only_a_gpu_rounds_is_refused_by_its_source():
 
 
 def test_a_right_product():
-    assert check_product(product).text == "product: right. 3 shapes, each number."
+    assert check_product(product).text == "product: right. 3 shapes, each value."
 
 
 # --- LayerNorm and linear layer --------------------------------------------------------------------------
@@ -151,17 +151,17 @@ def norm_linear(
 
 
 WRONG_NORM_LINEARS = {
-    "K - 1": r"rows of mean 0 and variance 1, .* squares / K \(not K - 1\), is 1",
+    "K - 1": r"rows of mean 0 and variance 1, .* squares / K and not squares / \(K - 1\), is 1",
     "bias, too": "rows of mean 0 and variance 9, .* and the bias is not",
     "no rstd": r"rows of mean 0 and variance 9, .* multiplied by 1 / sqrt\(variance \+ eps\)",
     "eps outside": r"variance 0\.00001, as eps, .* inside of the root",
     "no eps": r"variance 0\.00001, as eps, .* inside of the root",
     "no mean": "rows of mean 2 and variance 9, .* The mean is in every column of a row",
     "mean without rstd": "rows of mean 2 and variance 9, .* multiply the difference by 1 / sqrt",
-    "no GELU": "a GELU behind, .* GELU comes last",
+    "no GELU": "a GELU after it, .* GELU comes last",
     "not counted": "3 parts per row, .* its count times",
-    "mean of means": "3 parts per row, .* weigh each mean with its count",
-    "well-known formula": "rows whose mean is 3,000 times .* less the square of the mean leaves no digit",
+    "mean of means": "3 parts per row, .* weight each mean by its count",
+    "well-known formula": "rows whose mean is 3,000 times .* minus the square of the mean has no correct",
 }
 
 
@@ -172,7 +172,7 @@ def test_a_wrong_norm_linear_is_refused(wrong):
 
 
 def test_a_right_norm_linear():
-    assert check_norm_linear(norm_linear).text == "norm_linear: right. 7 kinds of rows, each number."
+    assert check_norm_linear(norm_linear).text == "norm_linear: right. 7 kinds of rows, each value."
 
 
 # --- a merge of parts ------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ def merge(
     tl.store(out_ptr + tl.program_id(0) * D + d, out, mask=d < D)
 
 
-WEIGHED = r"\[1\.0, 2\.0\] .* Each part counts from its own largest score"
+WEIGHED = r"\[1\.0, 2\.0\] .* Each part is scaled by its own largest score"
 ADDED = r"\[1\.0, 1\.0\] .* Add up the accs and the totals of all parts, and divide once"
 WRONG_MERGES = {
     "forgets the last": ADDED,
@@ -221,7 +221,7 @@ WRONG_MERGES = {
     "weighed outputs": ADDED,
     "in logarithms": r"\[1\.0, 1\.0, 1\.0\] .* places from num_parts on have no total to divide by",
     "not weighed": WEIGHED,
-    "from 0": r"\[-200\.0, .* number 0 of 20 is nan, .* count from the largest of them, not from 0",
+    "from 0": r"\[-200\.0, .* number 0 of 20 is nan, .* scale by the largest of them, not by 0",
     "from the first": r"number 0 of 20 is nan, .*",
 }
 
@@ -234,7 +234,7 @@ def test_a_wrong_merge_is_refused(wrong):
 
 
 def test_a_right_merge():
-    assert check_merge(merge).text == "merge: right. 9 kinds of parts, each number."
+    assert check_merge(merge).text == "merge: right. 9 kinds of parts, each value."
 
 
 # --- one number, and where nothing runs ------------------------------------------------------------------
