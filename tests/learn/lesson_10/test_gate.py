@@ -224,7 +224,7 @@ WRONG = {
     RequestsForRows: r"^readback raised TypeError: still_running returns numbers of rows, 0 to 1, not an",
     COUNTS_NOTHING_IN_FLIGHT: AT_A_LIMIT,
     COUNTS_ONE_FOR_ALL: r"every request that has a token to make is launched: step 5 is launched without",
-    ForgetsWhatItLaunched: r"is_ahead says whether a step is in flight: it is False, .* Keep the step there that",
+    ForgetsWhatItLaunched: r"is_ahead says whether a step is in flight: it is False, .* Keep the step there",
 }
 RIGHT = (OneBehind, NewestFirst, TakesAwayWhoIsDone, OneRowAtATime, BySession)
 
